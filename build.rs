@@ -8,7 +8,7 @@ use std::process::Command;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    for source in ["rt/src", "rt/Cargo.toml", "rt/Cargo.lock", "abi/src", "abi/Cargo.toml", "kernels/src"] {
+    for source in ["rt/src", "rt/Cargo.toml", "rt/Cargo.lock", "abi/src", "abi/Cargo.toml", "exec/src", "kernels/src"] {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }
     let out = PathBuf::from(env::var("OUT_DIR")?);

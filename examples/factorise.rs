@@ -9,11 +9,11 @@
 use std::path::Path;
 
 use tensorc::Tensor;
-use tensorc::data::Batches;
-use tensorc::data::formats::read_arrays;
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op, variable};
-use tensorc::train::{Fit, Initializer, Module, Optimizer, metric};
+use tensorc_data::Batches;
+use tensorc_data::formats::read_arrays;
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::{Fit, Initializer, Module, Optimizer, metric};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use tensorc::data::{Batch, DataDesc, HostTensor};
-use tensorc::kvstore::{GroupOptions, KVStore, Kind};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::op::{Closure, Define, closure, like};
 use tensorc::symbol::{Symbol, op, op_in};
-use tensorc::train::{Initializer, Module, Optimizer};
 use tensorc::{Compiler, DType, Options};
+use tensorc_data::{Batch, DataDesc, HostTensor};
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::kvstore::{GroupOptions, KVStore, StoreKind};
+use tensorc_train::{Initializer, Module, Optimizer};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -92,7 +92,7 @@ fn train(args: &Args, rank: usize) -> Result<(), Failure> {
         Compiler::with_operators(Options { threads: Some(1), ..Options::default() }, [gate(passes).build()])?;
     let rt = Runtime::with_compiler(compiler, RuntimeOptions::default())?;
     let deadline = Duration::try_from_secs_f64(args.deadline)?;
-    let store = KVStore::with_options(&rt, Kind::DistSync, GroupOptions { deadline, ..GroupOptions::default() })?;
+    let store = KVStore::with_options(&rt, StoreKind::DistSync, GroupOptions { deadline, ..GroupOptions::default() })?;
     if (store.rank(), store.num_workers() > 1) != (rank, true) {
         return Err(format!("rank {} of {}, by its launcher rank {rank}", store.rank(), store.num_workers()).into());
     }

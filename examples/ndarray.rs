@@ -3,10 +3,10 @@
 //! `cargo run --release --example ndarray`
 
 use tensorc::DType;
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice};
 use tensorc::runtime::Device;
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions, Slice};
 
-fn main() -> Result<(), tensorc::Error> {
+fn main() -> Result<(), tensorc_nd::Error> {
     let rt = Runtime::new(RuntimeOptions::default())?;
     rt.seed(1);
     let (x, y) = data(&rt)?;
@@ -25,7 +25,7 @@ fn main() -> Result<(), tensorc::Error> {
 }
 
 /// 1000 points of `y = 2·a - 3·b + noise`.
-fn data(rt: &Runtime) -> Result<(NDArray, NDArray), tensorc::Error> {
+fn data(rt: &Runtime) -> Result<(NDArray, NDArray), tensorc_nd::Error> {
     let x = rt.normal(&[1000, 2], DType::F32, 0.0, 1.0)?;
     let w = rt.array(&[2, 1], &[2f32, -3.0])?;
     let noise = rt.normal(&[1000, 1], DType::F32, 0.0, 0.01)?;
@@ -34,7 +34,7 @@ fn data(rt: &Runtime) -> Result<(NDArray, NDArray), tensorc::Error> {
 }
 
 /// Nothing in the loop waits; the element-wise calls of each step become one kernel.
-fn descend(rt: &Runtime, x: &NDArray, y: &NDArray) -> Result<(NDArray, NDArray), tensorc::Error> {
+fn descend(rt: &Runtime, x: &NDArray, y: &NDArray) -> Result<(NDArray, NDArray), tensorc_nd::Error> {
     let mut w = rt.zeros(&[2, 1], DType::F32)?;
     let transposed = x.transpose(&[1, 0])?;
     for _ in 0..100 {

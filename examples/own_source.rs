@@ -3,15 +3,15 @@
 //! `cargo run --release --example own_source`
 
 use tensorc::DType;
-use tensorc::data::iter::adapt::{Prefetch, ShuffleBuffer};
-use tensorc::data::iter::epoch;
-use tensorc::data::{
-    Batch, DataDesc, DataError, DataIter, Dataset, Draws, HostTensor, LastBatch, Loader, Position, Sample, Shuffle,
-};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::TensorMut;
 use tensorc::symbol::{Symbol, op};
-use tensorc::train::{Fit, Initializer, Module, Optimizer};
+use tensorc_data::iter::adapt::{Prefetch, ShuffleBuffer};
+use tensorc_data::iter::epoch;
+use tensorc_data::{
+    Batch, DataDesc, DataError, DataIter, Dataset, Draws, HostTensor, LastBatch, Loader, Position, Sample, Shuffle,
+};
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::{Fit, Initializer, Module, Optimizer};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

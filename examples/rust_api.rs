@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use ndarray::{ArrayD, Axis};
-use tensorc::data::formats::read_arrays;
 use tensorc::ir::graph::Value;
 use tensorc::ir::op::Registry;
 use tensorc::ir::params::Params;
@@ -15,6 +14,7 @@ use tensorc::ir::{Dim, Shape, TensorType};
 use tensorc::ops::def::{FLOATS, elementwise};
 use tensorc::runtime::Element;
 use tensorc::{Compiler, DType, Graph, Model, Options, Tensor};
+use tensorc_data::formats::read_arrays;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

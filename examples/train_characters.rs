@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use tensorc::Tensor;
-use tensorc::data::iter::epoch;
-use tensorc::data::{Batch, Batches, DataDesc, HostTensor, LastBatch};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op, variable};
-use tensorc::train::{Initializer, Metric, Module, Optimizer, Schedule, metric};
+use tensorc_data::iter::epoch;
+use tensorc_data::{Batch, Batches, DataDesc, HostTensor, LastBatch};
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::{Initializer, LrSchedule, Metric, Module, Optimizer, metric};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 type Built = std::result::Result<Symbol, SymbolError>;
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     let mut module = Module::of(&rt, &network).batches(&train).bind()?;
     module.init_params(&Initializer::xavier(1.0))?;
     module.init_optimizer(
-        Optimizer::adam(0.0).schedule(Schedule::cosine(3e-3, steps).warm_up(30, 0.0)).clip_gradient(1.0),
+        Optimizer::adam(0.0).schedule(LrSchedule::cosine(3e-3, steps).warm_up(30, 0.0)).clip_gradient(1.0),
     )?;
     let parameters: u64 = module.parameters().map(|(_, array)| array.len()).sum();
     println!("{} characters of {} kinds, {parameters} parameters", code.len(), letters.len());

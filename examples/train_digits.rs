@@ -9,11 +9,11 @@
 use std::path::{Path, PathBuf};
 
 use tensorc::Tensor;
-use tensorc::data::formats::read_idx;
-use tensorc::data::{Batches, DataIter};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::Symbol;
-use tensorc::train::{Fit, Initializer, Module, Optimizer, load_checkpoint};
+use tensorc_data::formats::read_idx;
+use tensorc_data::{Batches, DataIter};
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::{Fit, Initializer, Module, Optimizer, load_checkpoint};
 
 mod digits;
 
@@ -60,7 +60,7 @@ fn run(name: &str, network: &Symbol, epochs: u32, train: &Digits, test: &Digits)
 
     // The held-out digits come in batches of another size: the same network and parameters, other shapes.
     let mut judge = module.sibling(network, held_out.provide_data(), held_out.provide_label())?;
-    let mut metric = tensorc::train::metric::create("acc")?;
+    let mut metric = tensorc_train::metric::create("acc")?;
     let mut last = 0.0;
     for epoch in 0..epochs {
         let report = module.fit(&mut batches, Fit::epochs(epoch + 1).begin(epoch))?;

@@ -15,14 +15,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use tensorc::data::iter::adapt::Split;
-use tensorc::data::{Batches, DataIter, Position};
-use tensorc::kvstore::{Compression, GroupOptions, KVStore, Kind};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::engine::EngineConfig;
 use tensorc::runtime::{Device, Profiler};
 use tensorc::symbol::{Symbol, SymbolError, op};
-use tensorc::train::{Fit, Initializer, Module, Optimizer, Params, load_checkpoint, metric};
+use tensorc_data::iter::adapt::SplitRows;
+use tensorc_data::{Batches, DataIter, Position};
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::kvstore::{Compression, GroupOptions, KVStore, StoreKind};
+use tensorc_train::{Fit, Initializer, Module, Optimizer, Params, load_checkpoint, metric};
 use xxhash_rust::xxh3::Xxh3;
 
 mod digits;
@@ -36,7 +36,7 @@ type Failure = Box<dyn Error>;
 struct Args {
     /// local, device, dist_sync, dist_device_sync or dist_async
     #[arg(long, default_value = "local")]
-    kv_store: Kind,
+    kv_store: StoreKind,
     #[arg(long, value_enum, default_value_t = Network::Lenet)]
     network: Network,
     /// How gradients travel: none, 2bit, 1bit, fp16 or bf16
@@ -136,7 +136,7 @@ fn train(args: &Args, rt: &Runtime, store: &KVStore, profiler: Option<Profiler>)
     let tracing = profiler.filter(|_| rank == 0);
     let (digits, test) = enlarged()?;
     let whole = Batches::labelled(digits.images, digits.labels, args.batch_size)?.shuffle(1);
-    let mut batches = Split::new(whole, rank as u64, ranks as u64)?;
+    let mut batches = SplitRows::new(whole, rank as u64, ranks as u64)?;
     // Every process reads all of the held-out digits, in batches of its own size.
     let mut held_out = Batches::labelled(test.images, test.labels, batches.batch_size())?;
 

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tensorc::data::formats::read_arrays;
-use tensorc::data::im2rec::{ListOptions, PackOptions, make_lists, pack_list};
-use tensorc::data::image::{Format, Image, encode};
-use tensorc::data::images::{ImageOptions, ImageRecordOptions};
-use tensorc::data::{DataIter, HostTensor, Loader};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, SymbolError, op};
-use tensorc::train::{Fit, Initializer, Module, Optimizer, metric};
+use tensorc_data::formats::read_arrays;
+use tensorc_data::im2rec::{ListOptions, PackOptions, make_lists, pack_list};
+use tensorc_data::image::{Image, ImageFormat, encode};
+use tensorc_data::images::{ImageOptions, ImageRecordOptions};
+use tensorc_data::{DataIter, HostTensor, Loader};
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::{Fit, Initializer, Module, Optimizer, metric};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -107,7 +107,7 @@ fn digits(folder: &Path) -> Result<PathBuf> {
         let at = |i: usize| (digit[i / 32 / 4 * 8 + i % 32 / 4].saturating_mul(16)).saturating_sub(1);
         let image = Image::from_pixels(STORED, STORED, 1, (0..1024).map(at).collect())?;
         let mut stored = vec![];
-        encode(&image, Format::Png { compression: 1 }, &mut stored)?;
+        encode(&image, ImageFormat::Png { compression: 1 }, &mut stored)?;
         fs::write(folder.join(label.to_string()).join(format!("{number:04}.png")), stored)?;
     }
     Ok(folder.to_owned())

@@ -16,7 +16,7 @@ use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DType, DenseType, TensorData};
 use tensorc::passes::differentiate::differentiate;
 use tensorc::passes::infer::infer_graph;
-use tensorc::passes::pipeline::{Phase, Pipeline};
+use tensorc::passes::pipeline::{CompilePhase, Pipeline};
 use tensorc::passes::{Budget, PassCx};
 use tensorc::schedule::plan_memory;
 use tensorc::{Compiler, Options, Tensor};
@@ -76,7 +76,7 @@ fn compiler(recompute: Option<Budget>) -> Result<Compiler, Failure> {
 fn planned(compiler: &Compiler, graph: &Graph) -> Result<Plan, Failure> {
     let mut graph = graph.clone();
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
-    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx)?;
+    Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx)?;
     let mut lowered = lower(&graph, compiler.registry().math())?;
     plan_memory(&mut lowered)?;
     Ok(lowered.plan)

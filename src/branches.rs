@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use tensorc_frontend::onnx::{ImportOptions, Known, OnnxError, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, OnnxModel, import};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
-use tensorc_passes::values::Values;
+use tensorc_passes::values::StaticValues;
 
 use crate::{Compiler, Error, Tensor};
 
 /// Most elements of an input whose value a branch may depend on.
-const DECIDING: usize = 16;
+const MAX_DECIDING_ELEMENTS: usize = 16;
 
 /// The file of a model whose branches are open.
 pub(crate) struct Branches {
@@ -38,7 +38,8 @@ impl Branches {
 
     /// The inputs that a branch may depend on by more than their shapes.
     pub fn deciding(inputs: &[Tensor]) -> impl Iterator<Item = (usize, &Tensor)> {
-        let decides = |t: &Tensor| !t.dtype().is_float() && t.dims().iter().product::<u64>() <= DECIDING as u64;
+        let decides =
+            |t: &Tensor| !t.dtype().is_float() && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64;
         inputs.iter().enumerate().filter(move |(_, t)| decides(t))
     }
 
@@ -61,7 +62,7 @@ impl Branches {
 }
 
 /// What follows for a value of a graph if inputs of it have the given values.
-fn known(compiler: &Compiler, graph: &Graph, v: Value, values: &[(String, TensorData)]) -> Known {
+fn known(compiler: &Compiler, graph: &Graph, v: Value, values: &[(String, TensorData)]) -> ImportedValue {
     let mut part = graph.clone();
     part.set_outputs([("value".into(), v)]);
     part.remove_dead();
@@ -78,7 +79,10 @@ fn known(compiler: &Compiler, graph: &Graph, v: Value, values: &[(String, Tensor
     let consistent = infer_graph(&mut part, compiler.registry(), static_bytes).is_ok();
     let v = part.outputs()[0].1;
     match consistent {
-        true => Known { ty: part.resolved(v), value: Values::new(compiler.registry(), static_bytes).get(&part, v) },
-        false => Known::default(),
+        true => ImportedValue {
+            ty: part.resolved(v),
+            value: StaticValues::new(compiler.registry(), static_bytes).get(&part, v),
+        },
+        false => ImportedValue::default(),
     }
 }

@@ -3,7 +3,7 @@
 //! ```no_run
 //! // build.rs
 //! fn main() -> Result<(), tensorc::build::BuildError> {
-//!     tensorc::build::Model::new("digits.onnx").range("batch", 1..=8).compile()
+//!     tensorc::build::BuildModel::new("digits.onnx").range("batch", 1..=8).compile()
 //! }
 //! ```
 //!
@@ -19,17 +19,17 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use tensorc_codegen::target::Target;
+use tensorc_codegen::isa::Isa;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{Shape, TensorType};
 
-use crate::aot::link::{LinkError, Product, Tools, link};
-use crate::aot::{self, Request, bindings};
+use crate::aot::link::{LinkError, LinkOutput, Tools, link};
+use crate::aot::{self, AotRequest, bindings};
 use crate::{Compiler, Error, Options, binding};
 
 /// A model to be compiled by a build script.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct BuildModel {
     path: PathBuf,
     params: Option<PathBuf>,
     name: String,
@@ -44,7 +44,7 @@ pub struct Model {
 
 /// What was written.
 #[derive(Clone, Debug)]
-pub struct Built {
+pub struct BuiltModel {
     /// The Rust bindings, `NAME.rs`.
     pub bindings: PathBuf,
     /// The static library, `libtensorc_NAME.a`.
@@ -71,7 +71,7 @@ pub enum BuildError {
     Write { path: PathBuf, source: std::io::Error },
     #[error("{variable} is not set: outside of a build script, give {instead}")]
     Environment { variable: &'static str, instead: &'static str },
-    #[error("there is no code for `{0}`, only for Linux with GNU's C library on {known}", known = Target::NAMES[1..].join(", "))]
+    #[error("unsupported target `{0}`; supported: Linux with glibc on {known}", known = Isa::NAMES[1..].join(", "))]
     Target(String),
 }
 
@@ -87,11 +87,11 @@ impl fmt::Debug for BuildError {
     }
 }
 
-impl Model {
+impl BuildModel {
     /// A model file, as [`Compiler::load`] takes it; relative to the package. Its name is that of the file.
-    pub fn new(path: impl Into<PathBuf>) -> Model {
+    pub fn new(path: impl Into<PathBuf>) -> BuildModel {
         let path = path.into();
-        Model {
+        BuildModel {
             name: bindings::identifier(&path.file_stem().unwrap_or_default().to_string_lossy()),
             path,
             params: None,
@@ -106,60 +106,60 @@ impl Model {
     }
 
     /// The parameters of a symbol of MXNet.
-    pub fn params(self, path: impl Into<PathBuf>) -> Model {
-        Model { params: Some(path.into()), ..self }
+    pub fn params(self, path: impl Into<PathBuf>) -> BuildModel {
+        BuildModel { params: Some(path.into()), ..self }
     }
 
     /// The name of the bindings' file and module, and the beginning of all symbols; models of one program have
     /// different names.
-    pub fn name(self, name: impl Into<String>) -> Model {
-        Model { name: name.into(), ..self }
+    pub fn name(self, name: impl Into<String>) -> BuildModel {
+        BuildModel { name: name.into(), ..self }
     }
 
     /// The extents of an input, or the one extent of a named dimension.
-    pub fn shape(mut self, name: impl Into<String>, extents: &[u64]) -> Model {
+    pub fn shape(mut self, name: impl Into<String>, extents: &[u64]) -> BuildModel {
         self.shapes.insert(name.into(), extents.to_vec());
         self
     }
 
     /// A dimension that stays open: the library has a plan for every extent in the range, or for every combination
     /// if there are several.
-    pub fn range(mut self, name: impl Into<String>, extents: RangeInclusive<u64>) -> Model {
+    pub fn range(mut self, name: impl Into<String>, extents: RangeInclusive<u64>) -> BuildModel {
         self.ranges.insert(name.into(), extents);
         self
     }
 
     /// What generated code may use: `native`, `x86_64`, `x86_64-v3`, `x86_64-v4`, `aarch64` or `riscv64`. By default
     /// what Cargo compiles the program for.
-    pub fn target(self, target: impl Into<String>) -> Model {
-        Model { target: Some(target.into()), ..self }
+    pub fn target(self, target: impl Into<String>) -> BuildModel {
+        BuildModel { target: Some(target.into()), ..self }
     }
 
-    /// Leaves the weights out of the program: they go into a file, which `Model::load` of the bindings takes.
-    pub fn weights_in_file(self) -> Model {
-        Model { weights_in_file: true, ..self }
+    /// Leaves the weights out of the program: they go into a file, which `BuildModel::load` of the bindings takes.
+    pub fn weights_in_file(self) -> BuildModel {
+        BuildModel { weights_in_file: true, ..self }
     }
 
     /// How the model is compiled.
-    pub fn options(self, options: Options) -> Model {
-        Model { options, ..self }
+    pub fn options(self, options: Options) -> BuildModel {
+        BuildModel { options, ..self }
     }
 
     /// `libtensorc_rt.a` for another machine than that of the compiler.
-    pub fn runtime_library(mut self, path: impl Into<PathBuf>) -> Model {
+    pub fn runtime_library(mut self, path: impl Into<PathBuf>) -> BuildModel {
         self.tools.library = Some(path.into());
         self
     }
 
     /// Where everything is written; by default Cargo's `OUT_DIR`.
-    pub fn out_dir(self, path: impl Into<PathBuf>) -> Model {
-        Model { out_dir: Some(path.into()), ..self }
+    pub fn out_dir(self, path: impl Into<PathBuf>) -> BuildModel {
+        BuildModel { out_dir: Some(path.into()), ..self }
     }
 
     /// Compiles the model, writes library and bindings, and tells Cargo to link them.
     ///
     /// # Errors
-    /// As [`Model::write`].
+    /// As [`BuildModel::write`].
     pub fn compile(self) -> Result<(), BuildError> {
         let built = self.write()?;
         print!("{}", built.instructions);
@@ -171,7 +171,7 @@ impl Model {
     /// # Errors
     /// The model cannot be read or compiled, or not for these shapes; `ar` is missing, or there is no run-time library
     /// for the target; a file cannot be written.
-    pub fn write(self) -> Result<Built, BuildError> {
+    pub fn write(self) -> Result<BuiltModel, BuildError> {
         let fail = |source: Error| BuildError::Model { model: self.path.clone(), source: Box::new(source) };
         let out_dir = match &self.out_dir {
             Some(path) => path.clone(),
@@ -181,7 +181,7 @@ impl Model {
         let compiler = Compiler::new(self.options.clone()).map_err(fail)?;
         let model = compiler.load_with(&self.path, self.params.as_deref()).map_err(fail)?;
         self.check(model.graph())?;
-        let request = Request {
+        let request = AotRequest {
             name: self.name.clone(),
             shapes: self.shapes.clone(),
             ranges: self.ranges.iter().map(|(name, range)| (name.clone(), (*range.start(), *range.end()))).collect(),
@@ -198,10 +198,10 @@ impl Model {
         };
         let name = &self.name;
         let library = out_dir.join(format!("libtensorc_{name}.a"));
-        link(Product::StaticLibrary, name, &artifact.object, target, &self.tools, &library)?;
+        link(LinkOutput::StaticLibrary, name, &artifact.object, target, &self.tools, &library)?;
         let bindings = put(format!("{name}.rs"), bindings::write(&artifact.manifest).as_bytes())?;
         let weights = artifact.weights.map(|bytes| put(format!("{name}.weights"), &bytes)).transpose()?;
-        Ok(Built { bindings, library, weights, instructions: self.instructions(&out_dir) })
+        Ok(BuiltModel { bindings, library, weights, instructions: self.instructions(&out_dir) })
     }
 
     /// What Cargo has to know.
@@ -219,7 +219,7 @@ impl Model {
     }
 
     /// The target that is asked for, or what Cargo says of the one of the program.
-    fn resolved_target(&self) -> Result<Target, BuildError> {
+    fn resolved_target(&self) -> Result<Isa, BuildError> {
         let unknown = |text: &str| BuildError::Target(text.to_owned());
         if let Some(text) = &self.target {
             return text.parse().map_err(|_| unknown(text));
@@ -311,7 +311,7 @@ mod tests {
             ("m68k-unknown-linux-gnu", "", None),
         ] {
             assert_eq!(baseline(triple, features), level, "{triple} {features}");
-            assert!(level.is_none_or(|level| Target::NAMES.contains(&level)));
+            assert!(level.is_none_or(|level| Isa::NAMES.contains(&level)));
         }
     }
 }

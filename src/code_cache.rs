@@ -15,13 +15,13 @@ use std::time::{Duration, SystemTime};
 use tensorc_codegen::stored::CodeStore;
 
 /// Bytes in a folder, at most.
-const LIMIT: u64 = 256 << 20;
+const MAX_CACHE_BYTES: u64 = 256 << 20;
 /// Bytes of one file, at most.
-const LARGEST: u64 = 16 << 20;
+const MAX_RECORD_BYTES: u64 = 16 << 20;
 /// A process looks through the folder whenever it has written this part of the limit.
-const TRIM: u64 = 8;
+const TRIM_FRACTION: u64 = 8;
 /// Age from which an unfinished file is one of a process that is gone.
-const STALE: Duration = Duration::from_secs(3600);
+const STALE_FILE_AGE: Duration = Duration::from_secs(3600);
 /// Ends of the names of records and of unfinished files.
 const RECORD: &str = ".tccode";
 const UNFINISHED: &str = ".tcpart";
@@ -41,12 +41,12 @@ pub struct CodeFolder {
 
 impl CodeFolder {
     pub fn new(path: PathBuf) -> CodeFolder {
-        CodeFolder::with_limit(path, LIMIT)
+        CodeFolder::with_limit(path, MAX_CACHE_BYTES)
     }
 
     fn with_limit(path: PathBuf, limit: u64) -> CodeFolder {
         let process = RandomState::new().hash_one(std::process::id());
-        let written = AtomicU64::new(limit / TRIM);
+        let written = AtomicU64::new(limit / TRIM_FRACTION);
         CodeFolder { path, limit, process, count: AtomicU64::new(0), written, failure: OnceLock::new() }
     }
 
@@ -88,7 +88,7 @@ impl CodeFolder {
             // Another process may have removed it.
             let Ok(about) = entry.metadata() else { continue };
             let (used, path) = (about.modified()?, entry.path());
-            if name.ends_with(UNFINISHED) && now.duration_since(used).is_ok_and(|age| age > STALE) {
+            if name.ends_with(UNFINISHED) && now.duration_since(used).is_ok_and(|age| age > STALE_FILE_AGE) {
                 let _ = fs::remove_file(path);
             } else if is_record(name) && about.is_file() {
                 total += about.len();
@@ -115,7 +115,7 @@ impl CodeStore for CodeFolder {
     fn get(&self, number: u128) -> Option<Vec<u8>> {
         let file = File::open(self.file(number)).ok()?;
         let mut record = vec![];
-        (&file).take(LARGEST).read_to_end(&mut record).ok()?;
+        (&file).take(MAX_RECORD_BYTES).read_to_end(&mut record).ok()?;
         // In a folder that others fill, records only grow older.
         let _ = file.set_modified(SystemTime::now());
         Some(record)
@@ -123,7 +123,7 @@ impl CodeStore for CodeFolder {
 
     fn put(&self, number: u128, record: &[u8]) {
         let bytes = record.len() as u64;
-        if self.failure.get().is_some() || bytes > LARGEST.min(self.limit) {
+        if self.failure.get().is_some() || bytes > MAX_RECORD_BYTES.min(self.limit) {
             return;
         }
         match self.write(number, record) {
@@ -133,7 +133,7 @@ impl CodeStore for CodeFolder {
     }
 
     fn finish(&self) {
-        let due = |written: u64| (written > self.limit / TRIM).then_some(0);
+        let due = |written: u64| (written > self.limit / TRIM_FRACTION).then_some(0);
         if self.written.fetch_update(Relaxed, Relaxed, due).is_ok() {
             // A folder that cannot be read is not written to, either, which `put` says.
             let _ = self.trim();

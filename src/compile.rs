@@ -3,14 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{ExternFn, Plan, Weight};
+use tensorc_abi::{ExternFn, KernelSignature, Plan, Weight};
 use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
+use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Graph;
+use tensorc_ir::kir::Kernel;
 use tensorc_passes::manager::{PassCx, Timing};
-use tensorc_passes::pipeline::{Phase, Pipeline};
-use tensorc_runtime::gpu::{Driver, Function};
+use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
+use tensorc_runtime::gpu::{Driver, LoadedKernel};
+use tensorc_runtime::plan::{LoadError, verify_kernels};
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightCache, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
@@ -61,17 +64,18 @@ impl Report {
     }
 }
 
-/// Runs the graph passes of the default pipeline.
-pub(crate) fn optimize(
+/// Runs the passes of a pipeline on a graph.
+fn optimize(
     compiler: &Compiler,
     options: tensorc_passes::Options,
+    pipeline: &Pipeline,
     graph: &mut Graph,
     report: &mut Report,
 ) -> Result<(), Error> {
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
     cx.threads = compiler.pool().threads();
-    Pipeline::to(Phase::Fuse).run(graph, &mut cx)?;
+    pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {
             profiler.record(Span::new(pass, COMPILE, start, start + time));
@@ -81,23 +85,43 @@ pub(crate) fn optimize(
     Ok(())
 }
 
-/// Lowers an optimized graph and plans its memory.
-pub(crate) fn plan(
+/// Takes the steps of a pipeline behind its passes: from clusters to kernels and a plan. `after` is told the name of each step, the
+/// time it took and what it made.
+///
+/// # Errors
+/// A cluster has no kernel on the target; what `after` returns.
+pub fn lower(
     compiler: &Compiler,
     graph: &Graph,
     choices: Choices,
-    report: &mut Report,
-) -> Result<Lowered, Error> {
-    compiler.progress("lower");
-    let math = compiler.registry().math();
-    let mut lowered =
-        report.timed(compiler, "lower", || Ok(lower_with(graph, math, choices, compiler.pool().threads())?))?;
-    report.timed(compiler, "plan-memory", || Ok(plan_memory(&mut lowered)?))?;
+    end: End,
+    after: &mut dyn FnMut(&'static str, Duration, &Lowered) -> Result<(), Diagnostic>,
+) -> Result<Lowered, Diagnostic> {
+    compiler.progress(LOWER);
+    let (span, start) = (compiler.span(LOWER), Instant::now());
+    let mut lowered = lower_with(graph, compiler.registry().math(), choices, compiler.pool().threads())?;
+    drop(span);
+    after(LOWER, start.elapsed(), &lowered)?;
+    if end == End::Planned {
+        let (span, start) = (compiler.span(PLAN_MEMORY), Instant::now());
+        plan_memory(&mut lowered)?;
+        drop(span);
+        after(PLAN_MEMORY, start.elapsed(), &lowered)?;
+    }
     Ok(lowered)
 }
 
+/// Checks that the calls of a plan fit its kernels.
+pub(crate) fn check_calls(plan: &Plan, kernels: &[Kernel]) -> Result<(), LoadError> {
+    let signatures: Vec<KernelSignature> = kernels.iter().map(Kernel::signature).collect();
+    Ok(verify_kernels(plan, &signatures)?)
+}
+
 /// Compiles a graph of known types.
-pub(crate) fn compile(compiler: &Compiler, graph: Graph) -> Result<Compiled, Error> {
+///
+/// # Errors
+/// A pass or a kernel does not take the graph, or memory is short.
+pub fn compile(compiler: &Compiler, graph: Graph) -> Result<Compiled, Error> {
     let mut report = Report::default();
     let (_, lowered) = lowered(compiler, graph, compiler.choices(), &mut report)?;
     link(compiler, lowered, report)
@@ -110,14 +134,20 @@ pub(crate) fn lowered(
     choices: Choices,
     report: &mut Report,
 ) -> Result<(Graph, Lowered), Error> {
-    optimize(compiler, compiler.options().passes, &mut graph, report)?;
-    let lowered = plan(compiler, &graph, choices, report)?;
+    let pipeline = Pipeline::to(CompilePhase::Plan);
+    optimize(compiler, compiler.options().passes, &pipeline, &mut graph, report)?;
+    let lowered = lower(compiler, &graph, choices, pipeline.end, &mut |step, time, _| {
+        report.timings.push((step.to_owned(), time));
+        Ok(())
+    })?;
     Ok((graph, lowered))
 }
 
 /// Generates code and packs weights.
 fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
     let Lowered { plan, kernels, constants, externs, .. } = lowered;
+    // Loading verifies the rest of the plan.
+    check_calls(&plan, &kernels)?;
     let threads = compiler.pool().threads();
     if let Some(driver) = compiler.gpu() {
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
@@ -183,7 +213,7 @@ pub(crate) fn side_by_side<T: Send>(
 fn link_device(
     driver: &Arc<dyn Driver>,
     plan: Plan,
-    functions: [&[Function]; 2],
+    functions: [&[LoadedKernel]; 2],
     weights: Vec<WeightStorage>,
     cache: &WeightCache,
 ) -> Result<Executable, Error> {

@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, Joins};
 use tensorc_codegen::ptx::PtxCache;
-use tensorc_codegen::target::Target as Isa;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::{OpDef, Registry};
-use tensorc_passes::Phase;
+use tensorc_passes::CompilePhase;
 use tensorc_runtime::gpu::Driver;
-use tensorc_runtime::profiler::Task;
+use tensorc_runtime::profiler::SpanGuard;
 use tensorc_runtime::threads::resolve_threads;
 use tensorc_runtime::{Device as Place, Pool, Profiler, WeightCache};
 use tensorc_schedule::Target;
@@ -169,7 +169,7 @@ impl Compiler {
     }
 
     /// A phase of compilation, until the result is dropped.
-    pub(crate) fn span(&self, phase: &'static str) -> Option<Task> {
+    pub(crate) fn span(&self, phase: &'static str) -> Option<SpanGuard> {
         self.profiler().map(|profiler| profiler.scope(phase, COMPILE))
     }
 
@@ -234,8 +234,8 @@ impl Compiler {
     pub fn load_with(&self, path: impl AsRef<Path>, parameters: Option<&Path>) -> Result<Model, Error> {
         let path = path.as_ref();
         let ends_in = |extension: &str| path.extension().is_some_and(|e| e == extension);
-        self.progress(Phase::Import.name());
-        let _span = self.span(Phase::Import.name());
+        self.progress(CompilePhase::Import.name());
+        let _span = self.span(CompilePhase::Import.name());
         if ends_in("json") {
             let Inference { graph, unused } = self.load_symbol(path, parameters)?;
             return Ok(Model::new(self.clone(), graph).accepting(unused));

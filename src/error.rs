@@ -6,15 +6,9 @@ use tensorc_frontend::mxnet::ParamsError;
 use tensorc_frontend::onnx::OnnxError;
 use tensorc_frontend::symbol::SymbolError;
 use tensorc_ir::diag::Diagnostic;
-use tensorc_runtime::array::{LaunchError, LendError, ReadError, ViewError};
-use tensorc_runtime::engine::{EngineError, WaitError};
-use tensorc_runtime::gpu::{CollectiveError, DriverError};
+use tensorc_runtime::gpu::DriverError;
 use tensorc_runtime::plan::{LoadError, RunError};
-use tensorc_runtime::resource::EntropyError;
-use tensorc_runtime::storage::AllocError as StorageError;
-use tensorc_runtime::{AllocError, Device, PoolError, WeightError};
-
-use crate::train::TrainError;
+use tensorc_runtime::{AllocError, PoolError, WeightError};
 
 /// Why a model could not be loaded, compiled or run.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +31,7 @@ pub enum Error {
     NoSymbol { path: PathBuf },
     #[error("variable `{name}` has no value in the parameters")]
     MissingParameter { name: String },
-    #[error("the parameters hold `{name}`, which is no variable of the symbol")]
+    #[error("parameter `{name}` is not a variable of the symbol")]
     UnknownVariable { name: String },
     #[error("parameter `{name}` is {found}, the symbol states {expected}")]
     ParameterType { name: String, expected: String, found: String },
@@ -52,67 +46,16 @@ pub enum Error {
     /// An operator of the caller's cannot be registered.
     #[error("{0}")]
     Operator(String),
-    #[error("there is no operator `{name}`")]
-    UnknownOperator { name: String },
-    #[error("`{op}` has no parameter `{name}`; it takes: {known}")]
-    UnknownParameter { op: String, name: String, known: String },
-    #[error("`{op}` is given `{name}` twice: as an operand and by name")]
-    TwoScalars { op: String, name: String },
-    #[error("`{op}` uses arrays of {first} and {second}; copy one to the other's device")]
-    Devices { op: String, first: Device, second: Device },
-    #[error("`{op}` uses arrays of different runtimes")]
-    Runtimes { op: String },
-    #[error("`{op}` gives {expected}, the array to write is {found}")]
-    Target { op: String, expected: String, found: String },
-    #[error("`{op}` takes {expected} as {name}, {found} was given")]
-    Operand { op: String, name: String, expected: String, found: String },
     /// A model cannot be compiled ahead of time as asked, or the result cannot be used.
     #[error("{0}")]
     Artifact(String),
     /// An extent is asked for that an input or dimension cannot have.
     #[error("{0}")]
     Shape(String),
-    /// A symbol and what it is to be bound to do not fit.
-    #[error("cannot bind: {0}")]
-    Bind(String),
-    #[error("backward pass: {0}")]
-    Backward(String),
     #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
     Staged { model: String },
-    #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]
-    DynamicTarget { op: String },
-    #[error("{what} does not fit an array of shape {dims:?}")]
-    Index { what: String, dims: Vec<u64> },
-    #[error(transparent)]
-    Autograd(#[from] crate::ndarray::autograd::AutogradError),
-    #[error(transparent)]
-    View(#[from] ViewError),
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    /// GPUs that cannot be joined.
-    #[error(transparent)]
-    Collective(#[from] CollectiveError),
-    /// What computes an array failed, or could not be waited for.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    #[error(transparent)]
-    Lend(#[from] LendError),
     #[error(transparent)]
     Params(#[from] ParamsError),
-    #[error(transparent)]
-    Train(#[from] TrainError),
-    /// Data that cannot be loaded.
-    #[error(transparent)]
-    Data(#[from] tensorc_data::DataError),
-    /// Parameters cannot be shared.
-    #[error(transparent)]
-    KvStore(#[from] tensorc_kvstore::KvError),
-    #[error(transparent)]
-    Random(#[from] EntropyError),
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]
@@ -140,15 +83,6 @@ impl From<LoadError> for Error {
     }
 }
 
-impl From<ReadError> for Error {
-    fn from(error: ReadError) -> Error {
-        match error {
-            ReadError::Launch(error) => Error::Launch(error),
-            ReadError::Failed(error) => Error::Wait(error),
-        }
-    }
-}
-
 fn symbol_message(path: &std::path::Path, source: &SymbolError) -> String {
     match source {
         SymbolError::File { .. } => source.to_string(),
@@ -168,11 +102,5 @@ fn onnx_message(path: &std::path::Path, source: &OnnxError) -> String {
     match source {
         OnnxError::Open { .. } => source.to_string(),
         _ => format!("{}: {source}", path.display()),
-    }
-}
-
-impl From<tensorc_kvstore::GroupError> for Error {
-    fn from(error: tensorc_kvstore::GroupError) -> Error {
-        Error::KvStore(error.into())
     }
 }

@@ -6,13 +6,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Home, Plan, StepOp};
-use tensorc_codegen::target::{Capability, entry_names};
-use tensorc_ir::diag::{Code as ErrorCode, Diagnostic};
+use tensorc_codegen::ptx::entry_names;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode as ErrorCode};
 use tensorc_ir::interp::run_launch;
 use tensorc_ir::kir::{Kernel, TensorMap};
 use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::Device;
-use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostDriver, HostKernel, Matrix};
+use tensorc_runtime::gpu::{
+    CodeForm, Driver, HostDriver, HostKernel, KernelCode, LaunchConfig, LoadedKernel, MatrixParam,
+};
+use tensorc_schedule::target::Capability;
 use tensorc_schedule::target::VendorLibraries;
 
 use crate::compile::side_by_side;
@@ -81,7 +84,7 @@ pub(crate) fn load(
     driver: &Arc<dyn Driver>,
     plan: &Plan,
     kernels: &[Kernel],
-) -> Result<Vec<Function>, Error> {
+) -> Result<Vec<LoadedKernel>, Error> {
     let entries = entries(kernels)?;
     let distinct = distinct(plan);
     let mut numbers = HashMap::new();
@@ -99,12 +102,12 @@ pub(crate) fn load(
         let code = match driver.form() {
             CodeForm::Host { .. } => {
                 verify_kernel(kernel)?;
-                Code::Host(vec![(entry, host_kernel(kernel))])
+                KernelCode::Host(vec![(entry, host_kernel(kernel))])
             }
             CodeForm::Ptx { capability } => {
                 let (distinct, capability) = (distinct[unique[number]], capability_of(capability)?);
                 let text = compiler.ptx().translate(kernel, &entry.name, distinct, capability)?;
-                Code::Ptx { text, entries: vec![entry] }
+                KernelCode::Ptx { text, entries: vec![entry] }
             }
         };
         let function = driver.load(code)?.pop();
@@ -113,29 +116,31 @@ pub(crate) fn load(
     let loaded = side_by_side(compiler, unique.len(), "loading kernels", load)?;
     compiler.ptx().finish();
     // A failure names the kernel that was launched.
-    let named =
-        |(entry, number): (Entry, usize)| Function { entry: Arc::new(entry), code: loaded[number].code.clone() };
+    let named = |(entry, number): (LaunchConfig, usize)| LoadedKernel {
+        entry: Arc::new(entry),
+        code: loaded[number].code.clone(),
+    };
     Ok(entries.into_iter().zip(of).map(named).collect())
 }
 
-fn entries(kernels: &[Kernel]) -> Result<Vec<Entry>, Error> {
+fn entries(kernels: &[Kernel]) -> Result<Vec<LaunchConfig>, Error> {
     kernels.iter().zip(entry_names(kernels)).map(|(kernel, name)| entry(kernel, name)).collect()
 }
 
 /// How a kernel is launched.
-pub(crate) fn entry(kernel: &Kernel, name: String) -> Result<Entry, Error> {
+pub(crate) fn entry(kernel: &Kernel, name: String) -> Result<LaunchConfig, Error> {
     let launch = kernel
         .launch()
         .ok_or_else(|| Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name)))?;
     let shared_bytes = launch.shared_bytes as u32;
     let matrices = kernel.tensor_maps().iter().map(|map| matrix(kernel, map)).collect();
-    Ok(Entry { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, matrices })
+    Ok(LaunchConfig { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, matrices })
 }
 
-fn matrix(kernel: &Kernel, map: &TensorMap) -> Matrix {
+fn matrix(kernel: &Kernel, map: &TensorMap) -> MatrixParam {
     let TensorMap { buf, rows, columns, stride, box_rows, ref batch } = *map;
     let batch = batch.iter().map(|axis| (axis.extent, axis.stride)).collect();
-    Matrix { argument: buf.0, dtype: kernel.buf(buf).dtype, rows, columns, stride, box_rows, batch }
+    MatrixParam { argument: buf.0, dtype: kernel.buf(buf).dtype, rows, columns, stride, box_rows, batch }
 }
 
 fn host_kernel(kernel: &Kernel) -> HostKernel {
@@ -184,7 +189,7 @@ fn capability_of(number: u32) -> Result<Capability, Error> {
 /// PTX of kernels as one module.
 pub(crate) fn module(
     kernels: &[Kernel],
-    entries: &[Entry],
+    entries: &[LaunchConfig],
     distinct: &[bool],
     capability: Capability,
 ) -> Result<String, Error> {
@@ -221,7 +226,7 @@ mod tests {
         let kernels = tensorc_ir::text::parse_module(&text, &registry).unwrap().kernels;
         verify_kernel(&kernels[0]).unwrap();
         let entry = entries(&kernels).unwrap().swap_remove(0);
-        let matrix = Matrix {
+        let matrix = MatrixParam {
             argument: 1,
             dtype: DType::F16,
             rows: 120,

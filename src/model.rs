@@ -6,14 +6,14 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 
 use crate::branches::Branches;
-use crate::sessions::{Key, Sessions};
+use crate::sessions::{SessionKey, Sessions};
 use crate::{Compiler, Error, Session, Tensor};
 
 /// Names and types of a model's inputs or outputs, in order.
 pub type Signature = Vec<(String, TensorType)>;
 
 /// Sessions kept compiled, unless options say otherwise ([`crate::Options::sessions`]).
-const SESSIONS: usize = 64;
+const DEFAULT_SESSIONS: usize = 64;
 
 /// A model as imported, dimensions possibly symbolic.
 pub struct Model {
@@ -28,7 +28,7 @@ pub struct Model {
 
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
-        let sessions = Sessions::new(compiler.options().sessions.unwrap_or(SESSIONS));
+        let sessions = Sessions::new(compiler.options().sessions.unwrap_or(DEFAULT_SESSIONS));
         Model { compiler, graph, unused: vec![], open: None, sessions }
     }
 
@@ -144,7 +144,7 @@ impl Model {
     pub fn run(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, Error> {
         let inputs = self.ordered(inputs)?;
         let deciding = Branches::deciding(if self.has_branches() { &inputs } else { &[] });
-        let slot = self.sessions.slot(Key::new(&inputs, deciding.map(|(_, tensor)| tensor)));
+        let slot = self.sessions.slot(SessionKey::new(&inputs, deciding.map(|(_, tensor)| tensor)));
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let session = match &mut *slot {
             Some(session) => session,

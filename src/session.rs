@@ -10,7 +10,7 @@ use tensorc_abi::Plan;
 use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
-use tensorc_passes::stage::{Next, Remainder, Split, split};
+use tensorc_passes::stage::{Next, Remainder, StageSplit, split};
 use tensorc_runtime::{Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
 use crate::compile::{Compiled, Report, compile};
@@ -46,7 +46,7 @@ struct Rest {
 }
 
 struct Later {
-    key: Key,
+    key: StageKey,
     /// Keeps the constants named by address in the key alive.
     _graph: Graph,
     session: Session,
@@ -54,7 +54,7 @@ struct Later {
 
 /// What distinguishes one later stage from another.
 #[derive(PartialEq)]
-struct Key {
+struct StageKey {
     inputs: Vec<DenseType>,
     constants: Vec<Constant>,
 }
@@ -67,13 +67,16 @@ enum Constant {
 }
 
 /// Later stages kept compiled.
-const LATER_STAGES: usize = 16;
+const MAX_CACHED_STAGES: usize = 16;
 /// Constants up to this many bytes are compared by value.
-const COMPARED_BYTES: usize = 4096;
+const MAX_COMPARED_BYTES: usize = 4096;
 
 impl Session {
     /// Compiles a graph whose inputs have concrete types.
-    pub(crate) fn new(compiler: Compiler, mut graph: Graph) -> Result<Session, Error> {
+    ///
+    /// # Errors
+    /// As [`crate::compile`].
+    pub fn new(compiler: Compiler, mut graph: Graph) -> Result<Session, Error> {
         let mut report = Report::default();
         let static_bytes = compiler.options().passes.static_bytes;
         let outputs = graph.outputs().len();
@@ -84,7 +87,7 @@ impl Session {
         })?;
         let (first, rest) = match divided {
             None => (graph, None),
-            Some(Split { first, finished, rest }) => {
+            Some(StageSplit { first, finished, rest }) => {
                 (first, Some(Rest { finished, remainder: rest, compiled: vec![] }))
             }
         };
@@ -259,7 +262,7 @@ impl States {
 impl Rest {
     /// The session of a later stage, compiled at its first use.
     fn later(&mut self, compiler: &Compiler, next: Next) -> Result<&mut Session, Error> {
-        let key = Key::of(&next);
+        let key = StageKey::of(&next);
         let entry = match self.compiled.iter().position(|l| l.key == key) {
             Some(i) => self.compiled.remove(i),
             None => {
@@ -267,7 +270,7 @@ impl Rest {
                 Later { key, _graph: next.graph, session }
             }
         };
-        if self.compiled.len() == LATER_STAGES {
+        if self.compiled.len() == MAX_CACHED_STAGES {
             self.compiled.remove(0);
         }
         self.compiled.push(entry);
@@ -278,15 +281,15 @@ impl Rest {
     }
 }
 
-impl Key {
-    fn of(next: &Next) -> Key {
+impl StageKey {
+    fn of(next: &Next) -> StageKey {
         let constants = next.graph.node_ids().into_iter().filter_map(|n| match &next.graph.node(n).kind {
-            NodeKind::Const(data) if data.bytes().len() <= COMPARED_BYTES => {
+            NodeKind::Const(data) if data.bytes().len() <= MAX_COMPARED_BYTES => {
                 Some(Constant::Value(data.ty.clone(), data.bytes().clone()))
             }
             NodeKind::Const(data) => Some(Constant::Address(data.bytes().as_ptr() as usize)),
             _ => None,
         });
-        Key { inputs: next.inputs.iter().map(|t| t.ty.clone()).collect(), constants: constants.collect() }
+        StageKey { inputs: next.inputs.iter().map(|t| t.ty.clone()).collect(), constants: constants.collect() }
     }
 }

@@ -7,35 +7,35 @@ use crate::{Session, Tensor};
 
 /// What a session is compiled for: element types and extents of a run's inputs, and values that branches may depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct SessionKey {
     shapes: Vec<(u8, Vec<u64>)>,
     values: Vec<Vec<u8>>,
 }
 
-impl Key {
+impl SessionKey {
     /// For inputs in signature order, and those among them whose values matter.
-    pub fn new<'t>(inputs: &[Tensor], deciding: impl Iterator<Item = &'t Tensor>) -> Key {
+    pub fn new<'t>(inputs: &[Tensor], deciding: impl Iterator<Item = &'t Tensor>) -> SessionKey {
         let shapes = inputs.iter().map(|t| (t.dtype() as u8, t.dims().to_vec())).collect();
-        Key { shapes, values: deciding.map(|t| t.bytes().to_vec()).collect() }
+        SessionKey { shapes, values: deciding.map(|t| t.bytes().to_vec()).collect() }
     }
 }
 
 /// A session, once somebody has compiled it; others that need the same wait meanwhile.
-pub type Slot = Arc<Mutex<Option<Session>>>;
+pub type SessionSlot = Arc<Mutex<Option<Session>>>;
 
 /// Whether a place holds no session and nobody is making one: its shapes did not compile.
-fn is_vacant(slot: &Slot) -> bool {
+fn is_vacant(slot: &SessionSlot) -> bool {
     Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|session| session.is_none())
 }
 
 pub struct Sessions {
     most: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<CachedSession>,
 }
 
 #[derive(Default)]
-struct Kept {
-    slots: BTreeMap<Key, (u64, Slot)>,
+struct CachedSession {
+    slots: BTreeMap<SessionKey, (u64, SessionSlot)>,
     /// Counts uses.
     clock: u64,
 }
@@ -47,7 +47,7 @@ impl Sessions {
     }
 
     /// The place of a session. One that is in use when it goes lives until then.
-    pub fn slot(&self, key: Key) -> Slot {
+    pub fn slot(&self, key: SessionKey) -> SessionSlot {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;
         let now = kept.clock;
@@ -60,7 +60,7 @@ impl Sessions {
             let oldest = first.map(|(key, _)| key.clone());
             oldest.and_then(|key| kept.slots.remove(&key));
         }
-        let slot = Slot::default();
+        let slot = SessionSlot::default();
         kept.slots.insert(key, (now, slot.clone()));
         slot
     }
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
     use crate::DType;
 
-    fn key(extent: u64) -> Key {
-        Key { shapes: vec![(DType::F32 as u8, vec![extent])], values: vec![] }
+    fn key(extent: u64) -> SessionKey {
+        SessionKey { shapes: vec![(DType::F32 as u8, vec![extent])], values: vec![] }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ndarray::{ArrayD, IxDyn};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
-use tensorc_runtime::host_tensor::aligned;
+use tensorc_runtime::host_tensor::{HostTensor, SizeMismatch, aligned};
 use tensorc_runtime::{Element, TensorRef};
 
 use crate::Error;
@@ -36,6 +36,11 @@ impl Tensor {
     /// Copies f32 elements; see [`Tensor::from_slice`].
     pub fn from_f32(dims: &[u64], values: &[f32]) -> Result<Tensor, Error> {
         Tensor::from_slice(dims, values)
+    }
+
+    /// The elements with their type and shape.
+    pub fn data(&self) -> &TensorData {
+        &self.0
     }
 
     pub fn dtype(&self) -> DType {
@@ -94,8 +99,45 @@ impl Tensor {
         self.0.reshape(dims).map(Tensor).ok_or(Error::TensorSize { elements, dims: dims.to_vec() })
     }
 
-    pub(crate) fn as_ref(&self) -> TensorRef<'_> {
+    /// A borrow of the elements with their type and shape.
+    pub fn as_ref(&self) -> TensorRef<'_> {
         TensorRef::new(self.dtype(), self.dims(), self.bytes())
+    }
+}
+
+impl From<TensorData> for Tensor {
+    fn from(data: TensorData) -> Tensor {
+        Tensor(data)
+    }
+}
+
+impl From<Tensor> for TensorData {
+    fn from(tensor: Tensor) -> TensorData {
+        tensor.0
+    }
+}
+
+impl TryFrom<Tensor> for HostTensor {
+    type Error = SizeMismatch;
+
+    fn try_from(tensor: Tensor) -> Result<HostTensor, SizeMismatch> {
+        HostTensor::new(tensor.dtype(), tensor.dims(), tensor.0.bytes().clone())
+    }
+}
+
+impl TryFrom<&HostTensor> for Tensor {
+    type Error = Error;
+
+    fn try_from(tensor: &HostTensor) -> Result<Tensor, Error> {
+        Tensor::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes().clone())
+    }
+}
+
+impl TryFrom<HostTensor> for Tensor {
+    type Error = Error;
+
+    fn try_from(tensor: HostTensor) -> Result<Tensor, Error> {
+        Tensor::try_from(&tensor)
     }
 }
 

@@ -10,6 +10,7 @@ pub type Status = i32;
 
 /// Codes of [`Status`].
 pub mod status {
+    /// The call succeeded.
     pub const OK: i32 = 0;
     /// A pointer is null, or a number is out of range.
     pub const ARGUMENT: i32 = 1;
@@ -61,12 +62,16 @@ pub mod status {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor {
+    /// Address of the first element. Inputs are only read.
     pub data: *mut u8,
+    /// Address of `rank` extents. [`EntryPoints::describe`] sets that of an output, [`EntryPoints::run`] does not read
+    /// it.
     pub dims: *const i64,
+    /// Number of dimensions.
     pub rank: u32,
     /// [`crate::DType`] as a number; with [`Tensor::ON_DEVICE`], the memory is that of the model's GPU.
     pub dtype: u32,
-    /// Size of the memory.
+    /// Size of the memory at `data` in bytes, at least that of the tensor.
     pub bytes: u64,
 }
 
@@ -79,14 +84,18 @@ impl Tensor {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Weights {
-    /// The block.
+    /// Start of the block of weights.
     pub data: *const u8,
+    /// Bytes of the block.
     pub bytes: u64,
+    /// The mapped file that the block lies in; null if the memory is the caller's.
     pub mapping: *mut u8,
+    /// Bytes of the mapping.
     pub mapping_bytes: u64,
 }
 
 impl Weights {
+    /// No weights.
     pub const NONE: Weights =
         Weights { data: core::ptr::null(), bytes: 0, mapping: core::ptr::null_mut(), mapping_bytes: 0 };
     /// A flag: do not read the contents to check their hash.
@@ -106,40 +115,45 @@ pub type ParallelFor = unsafe extern "C" fn(pool: *mut c_void, count: u64, task:
 pub struct Parallel {
     /// None: everything happens on the calling thread.
     pub parallel_for: Option<ParallelFor>,
+    /// The first argument of `parallel_for`.
     pub pool: *mut c_void,
+    /// Number of workers, the calling thread among them.
     pub workers: u32,
 }
 
 impl Parallel {
+    /// One worker: the calling thread.
     pub const NONE: Parallel = Parallel { parallel_for: None, pool: core::ptr::null_mut(), workers: 1 };
 }
 
 /// Where a model for a GPU runs: `tc_gpu`.
 #[repr(C)]
 #[derive(Clone, Debug)]
-pub struct Gpu {
+pub struct GpuHandle {
     /// The number of the GPU.
     pub device: u32,
-    /// 0 or [`Gpu::STEPWISE`].
+    /// 0 or [`GpuHandle::STEPWISE`].
     pub flags: u32,
     /// The library of the driver, a text; null: that of the system.
     pub driver: *const c_char,
     /// Filled with why the model does not run there, ended by a zero.
-    pub message: [u8; Gpu::MESSAGE],
+    pub message: [u8; GpuHandle::MESSAGE],
 }
 
-impl Gpu {
+impl GpuHandle {
+    /// Bytes of [`GpuHandle::message`].
     pub const MESSAGE: usize = 256;
     /// A flag: wait for every kernel, so that an error names the one that failed.
     pub const STEPWISE: u32 = 1;
     /// The first GPU.
-    pub const FIRST: Gpu = Gpu { device: 0, flags: 0, driver: core::ptr::null(), message: [0; Gpu::MESSAGE] };
+    pub const FIRST: GpuHandle =
+        GpuHandle { device: 0, flags: 0, driver: core::ptr::null(), message: [0; GpuHandle::MESSAGE] };
 }
 
 /// `init` of a model for a GPU that its caller chooses.
 pub type InitOn = unsafe extern "C" fn(
     out: *mut *mut c_void,
-    gpu: *mut Gpu,
+    gpu: *mut GpuHandle,
     memory: *mut c_void,
     bytes: u64,
     weights: *const Weights,
@@ -148,7 +162,10 @@ pub type InitOn = unsafe extern "C" fn(
 /// The functions of a compiled model, behind its name. Contexts are opaque.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryPoints {
+    /// Bytes of host memory that a context for `workers` workers takes; 0 if the model is damaged.
     pub memory_bytes: unsafe extern "C" fn(workers: u32) -> u64,
+    /// Makes a context in `memory`, `bytes` bytes at a multiple of 64 bytes, or in memory of its own if that is null.
+    /// `weights` and `parallel` may be null, and outlive the context.
     pub init: unsafe extern "C" fn(
         out: *mut *mut c_void,
         memory: *mut c_void,
@@ -158,11 +175,19 @@ pub struct EntryPoints {
     ) -> Status,
     /// None: the model is for processors.
     pub init_on: Option<InitOn>,
+    /// Fills types, shapes and sizes of the outputs for the types and shapes of the inputs; touches no data.
     pub describe: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,
+    /// Runs the model: reads the inputs and fills the outputs, which overlap nothing.
     pub run: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,
+    /// What went wrong in the last call with the context, ended by a zero; valid until the next call.
     pub error: unsafe extern "C" fn(context: *const c_void) -> *const c_char,
+    /// Ends a context, and frees the memory that `init` allocated for it.
     pub free: unsafe extern "C" fn(context: *mut c_void),
+    /// Maps a file of weights. `flags` is 0 or [`Weights::TRUSTED`].
     pub weights_open: unsafe extern "C" fn(path: *const c_char, flags: u32, out: *mut Weights) -> Status,
+    /// Takes a whole file of weights that lies in memory, at a multiple of 64 bytes. `flags` is 0 or
+    /// [`Weights::TRUSTED`].
     pub weights_view: unsafe extern "C" fn(file: *const c_void, bytes: u64, flags: u32, out: *mut Weights) -> Status,
+    /// Ends the use of weights that no context uses any more, and unmaps their file.
     pub weights_close: unsafe extern "C" fn(weights: *mut Weights),
 }

@@ -10,22 +10,36 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 #[repr(u8)]
 pub enum DType {
+    /// IEEE 754 binary32.
     F32 = 0,
+    /// IEEE 754 binary64.
     F64,
+    /// IEEE 754 binary16.
     F16,
+    /// bfloat16: the upper half of a binary32.
     BF16,
+    /// Signed 8-bit integer.
     I8,
+    /// Signed 16-bit integer.
     I16,
+    /// Signed 32-bit integer.
     I32,
+    /// Signed 64-bit integer.
     I64,
+    /// Unsigned 8-bit integer.
     U8,
+    /// Unsigned 16-bit integer.
     U16,
+    /// Unsigned 32-bit integer.
     U32,
+    /// Unsigned 64-bit integer.
     U64,
+    /// Truth value.
     Bool,
 }
 
 impl DType {
+    /// Every type, in the order of their numbers.
     pub const ALL: [DType; 13] = [
         DType::F32,
         DType::F64,
@@ -76,18 +90,22 @@ impl DType {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
+    /// Whether it is a floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 
+    /// Whether it is a signed integer type.
     pub const fn is_signed_int(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
     }
 
+    /// Whether it is an unsigned integer type; `Bool` is not.
     pub const fn is_unsigned_int(self) -> bool {
         matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
 
+    /// Whether it is an integer type; `Bool` is not.
     pub const fn is_int(self) -> bool {
         self.is_signed_int() || self.is_unsigned_int()
     }

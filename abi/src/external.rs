@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 /// The memory of one call: dense row-major tensors as bytes, in the order of operands and results.
 pub struct ExternCall<'c, 'd> {
+    /// The operands.
     pub inputs: &'c [&'d [u8]],
     /// Undefined until written.
     pub outputs: &'c mut [&'d mut [u8]],
@@ -14,7 +15,7 @@ pub struct ExternCall<'c, 'd> {
     pub scratch: &'c mut [u8],
 }
 
-type Body = dyn Fn(ExternCall<'_, '_>) -> Result<(), String> + Send + Sync;
+type ExternBody = dyn Fn(ExternCall<'_, '_>) -> Result<(), String> + Send + Sync;
 
 /// A function of the host. Clones are the same function, and equal; two made apart are not.
 #[derive(Clone)]
@@ -25,13 +26,15 @@ struct Inner {
     input_bytes: Vec<u64>,
     output_bytes: Vec<u64>,
     scratch_bytes: u64,
-    body: Box<Body>,
+    body: Box<ExternBody>,
 }
 
 /// A function of the host failed or panicked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternError {
+    /// The operator that the function computes.
     pub operator: String,
+    /// What the function returned, or the text of its panic.
     pub message: String,
 }
 
@@ -61,14 +64,17 @@ impl ExternFn {
         &self.0.operator
     }
 
+    /// Bytes of each operand.
     pub fn input_bytes(&self) -> &[u64] {
         &self.0.input_bytes
     }
 
+    /// Bytes of each result.
     pub fn output_bytes(&self) -> &[u64] {
         &self.0.output_bytes
     }
 
+    /// Bytes of working memory that a call takes.
     pub fn scratch_bytes(&self) -> u64 {
         self.0.scratch_bytes
     }

@@ -8,38 +8,46 @@
 //! One image holds several *variants* of a model: plans for different extents of its dynamic dimensions.
 //! Weights are shared by all; their offsets count bytes in the model's one block of weights.
 
+use crate::conv::ConvVariant;
+
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: Version = Version { major: 1, minor: 3 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 3 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
 /// A version of a format: an older minor version of the same major one can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct ImageVersion {
+    /// Readers and writers of different major versions do not understand each other.
     pub major: u32,
+    /// Grows with every addition that older readers do not know.
     pub minor: u32,
 }
 
-impl Version {
+impl ImageVersion {
+    /// The version as a word: the major number is the high half, the minor one the low half.
     pub const fn word(self) -> u64 {
         (self.major as u64) << 32 | self.minor as u64
     }
 
-    pub const fn of_word(word: u64) -> Version {
-        Version { major: (word >> 32) as u32, minor: word as u32 }
+    /// The inverse of [`ImageVersion::word`].
+    pub const fn of_word(word: u64) -> ImageVersion {
+        ImageVersion { major: (word >> 32) as u32, minor: word as u32 }
     }
 
     /// Whether a reader of this version understands what a writer of another has written.
-    pub const fn reads(self, written: Version) -> bool {
+    pub const fn reads(self, written: ImageVersion) -> bool {
         self.major == written.major && written.minor <= self.minor
     }
 }
 
 /// Positions in the header of an image.
 pub mod header {
+    /// [`super::MAGIC`].
     pub const MAGIC: usize = 0;
+    /// [`super::VERSION`] of the writer, as [`super::ImageVersion::word`] gives it.
     pub const VERSION: usize = 1;
     /// Words of the whole image.
     pub const LEN: usize = 2;
@@ -51,6 +59,7 @@ pub mod header {
     pub const WEIGHTS: usize = 5;
     /// Number of inputs, and the offset of their [`super::tensor`] records.
     pub const INPUTS: usize = 8;
+    /// Number of outputs, and the offset of their [`super::tensor`] records.
     pub const OUTPUTS: usize = 10;
     /// Number of dynamic dimensions, and the offset of their [`super::dim`] records.
     pub const DIMS: usize = 12;
@@ -60,6 +69,7 @@ pub mod header {
     pub const KERNELS: usize = 16;
     /// Offset of the [`super::gpu`] record of a model for a GPU, or 0. Since version 1.1.
     pub const GPU: usize = 17;
+    /// Words of the header.
     pub const WORDS: usize = 18;
 }
 
@@ -75,6 +85,7 @@ pub mod gpu {
     pub const PTX: usize = 3;
     /// The same of the machine code, all zeros if there is none.
     pub const CUBIN: usize = 6;
+    /// Words of the record.
     pub const WORDS: usize = 9;
     /// Behind the record since version 1.2: number of [`super::matrix`] records, and their offset.
     pub const MATRICES: usize = WORDS;
@@ -85,17 +96,21 @@ pub mod gpu {
 /// Positions in the record of a matrix that the copy engine is told of when a kernel is launched: a parameter
 /// behind the addresses, in the order of the records. Rows of its boxes have 128 bytes, in pieces of 16 bytes permuted by row.
 pub mod matrix {
+    /// Number of the kernel.
     pub const KERNEL: usize = 0;
     /// Which of the kernel's parameters it lies in.
     pub const ARGUMENT: usize = 1;
     /// 0 if elements are f16, 1 if they are bf16; since version 1.3 also 2, for f32 that is rounded to 10 bits of fraction.
     pub const ELEMENT: usize = 2;
+    /// Rows of the matrix.
     pub const ROWS: usize = 3;
+    /// Columns of the matrix; neighbours lie side by side.
     pub const COLUMNS: usize = 4;
     /// Elements from one row to the next.
     pub const STRIDE: usize = 5;
     /// Rows of a box.
     pub const BOX_ROWS: usize = 6;
+    /// Words of the record.
     pub const WORDS: usize = 7;
     /// Most of a kernel.
     pub const MOST: usize = 4;
@@ -110,6 +125,7 @@ pub mod batch {
     pub const EXTENT: usize = 1;
     /// Elements from one to the next.
     pub const STRIDE: usize = 2;
+    /// Words of the record.
     pub const WORDS: usize = 3;
     /// Most of a matrix.
     pub const MOST: usize = 3;
@@ -119,6 +135,7 @@ pub mod batch {
 pub mod launch {
     /// Offset of its name, a text that ends with a zero.
     pub const NAME: usize = 0;
+    /// Blocks of the grid, which has one dimension.
     pub const BLOCKS: usize = 1;
     /// Threads of a block.
     pub const THREADS: usize = 2;
@@ -126,27 +143,37 @@ pub mod launch {
     pub const SHARED_BYTES: usize = 3;
     /// Number of parameters.
     pub const PARAMETERS: usize = 4;
+    /// Words of the record.
     pub const WORDS: usize = 5;
 }
 
 /// Positions in the record of an input or output.
 pub mod tensor {
+    /// Offset of its name.
     pub const NAME: usize = 0;
+    /// [`crate::DType`] as a number.
     pub const DTYPE: usize = 1;
+    /// Number of dimensions, at most [`super::MAX_RANK`].
     pub const RANK: usize = 2;
+    /// Words of the record.
     pub const WORDS: usize = 3;
 }
 
 /// Positions in the record of a dynamic dimension.
 pub mod dim {
+    /// Offset of its name.
     pub const NAME: usize = 0;
+    /// Least extent.
     pub const MIN: usize = 1;
+    /// Greatest extent.
     pub const MAX: usize = 2;
+    /// Words of the record.
     pub const WORDS: usize = 3;
 }
 
 /// Positions in the record of a variant.
 pub mod variant {
+    /// Bytes of intermediate tensors.
     pub const ARENA_BYTES: usize = 0;
     /// Number of steps, and the offset of their [`super::step`] records.
     pub const STEPS: usize = 1;
@@ -154,6 +181,7 @@ pub mod variant {
     pub const SLOTS: usize = 3;
     /// Offset of the extents of all inputs, then all outputs, one after the other.
     pub const SHAPES: usize = 5;
+    /// Words of the record.
     pub const WORDS: usize = 6;
 }
 
@@ -165,12 +193,19 @@ pub mod slot {
     pub const INDEX: usize = 1;
     /// Bytes from the start of it.
     pub const OFFSET: usize = 2;
+    /// Words of the record.
     pub const WORDS: usize = 3;
 
+    /// An input, in memory of the caller's.
     pub const INPUT: u64 = 0;
+    /// An output, in memory of the caller's.
     pub const OUTPUT: u64 = 1;
+    /// The block of weights.
     pub const WEIGHTS: u64 = 2;
+    /// The memory of intermediate tensors.
     pub const ARENA: u64 = 3;
+    /// In no image: plans of models compiled ahead of time have none.
+    pub const STATE: u64 = 4;
 }
 
 /// Positions in the record of a step.
@@ -190,33 +225,42 @@ pub mod step {
     pub const FUNCTION: usize = 5;
     /// Number of arguments of the epilogue, and in the high half of those of the prologue, whose slots come last.
     pub const ARGS: usize = 6;
-    /// Offset of the words of the call ([`crate::words`]) of a library kernel.
+    /// Offset of the words of the call of a library kernel, as [`crate::BatchedGemm::to_words`] and its like give them.
     pub const CALL: usize = 7;
+    /// Words of the record.
     pub const WORDS: usize = 8;
 
+    /// A generated kernel on the processor.
     pub const KERNEL: u64 = 0;
+    /// A copy of the first slot's memory to the second's.
     pub const COPY: u64 = 1;
+    /// The first library kernel: the kinds of library kernels begin here.
     pub const LIBRARY: u64 = 2;
     /// A kernel on a GPU; its slots are its parameters. Since version 1.1.
     pub const LAUNCH: u64 = 256;
+    /// A function of the host. In no image.
+    pub const HOST: u64 = 512;
+    /// The last kind of this version.
+    pub const LAST: u64 = LAUNCH;
 }
 
 /// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of
 /// a call are those of [`crate::BatchedGemm`] and [`crate::Attention`] for the first two, then of [`crate::Conv2d`].
-pub const LIBRARIES: [&str; 8] = [
-    "tc_rt_gemm",
-    "tc_rt_attention",
-    "tc_rt_conv_windows",
-    "tc_rt_conv_planar",
-    "tc_rt_conv_correlate",
-    "tc_rt_conv_blocked",
-    "tc_rt_conv_blocked_depthwise",
-    "tc_rt_conv_winograd",
-];
+pub const LIBRARIES: [&str; 2 + ConvVariant::ALL.len()] = {
+    let mut names = ["tc_rt_gemm"; 2 + ConvVariant::ALL.len()];
+    names[1] = "tc_rt_attention";
+    let mut i = 0;
+    while i < ConvVariant::ALL.len() {
+        names[2 + i] = ConvVariant::ALL[i].symbol();
+        i += 1;
+    }
+    names
+};
 
 /// Positions of words in the file of a model's weights: a header, then the block. Every weight in the block lies at a
 /// multiple of [`weights::ALIGN`], as does the block in its file.
 pub mod weights {
+    /// [`FIRST`].
     pub const MAGIC: usize = 0;
     /// [`super::VERSION`] of the writer.
     pub const VERSION: usize = 1;
@@ -226,6 +270,7 @@ pub mod weights {
     pub const FIRST: u64 = u64::from_le_bytes(*b"tcweight");
     /// Bytes of the header; those behind the words are zero.
     pub const HEADER_BYTES: usize = 64;
+    /// Alignment of weights in the block, and of the block in its file, in bytes.
     pub const ALIGN: usize = 64;
 }
 
@@ -235,7 +280,7 @@ pub enum ImageError {
     /// The first word, the length or the checksum is wrong.
     Damaged,
     /// The image was written by a compiler of another version.
-    Version(Version),
+    Version(ImageVersion),
 }
 
 /// A checked image.
@@ -258,7 +303,7 @@ impl<'w> Image<'w> {
         if words.len() < header::WORDS || words[header::MAGIC] != MAGIC {
             return Err(ImageError::Damaged);
         }
-        let written = Version::of_word(words[header::VERSION]);
+        let written = ImageVersion::of_word(words[header::VERSION]);
         if !VERSION.reads(written) {
             return Err(ImageError::Version(written));
         }
@@ -288,6 +333,11 @@ impl<'w> Image<'w> {
     /// Words from a position on; none outside the image.
     pub fn words(&self, at: usize, len: usize) -> &'w [u64] {
         at.checked_add(len).and_then(|end| self.words.get(at..end)).unwrap_or(&[])
+    }
+
+    /// All words from a position on.
+    pub fn tail(&self, at: usize) -> &'w [u64] {
+        self.words.get(at..).unwrap_or(&[])
     }
 
     /// A text; empty if it is not in the image.

@@ -7,11 +7,15 @@
 //! Without the feature `plan` it is what the kernel library needs, and neither allocates nor needs the
 //! standard library.
 #![cfg_attr(not(feature = "plan"), no_std)]
+#![warn(missing_docs)]
 
 pub mod artifact;
+mod conv;
 mod dtype;
 #[cfg(feature = "plan")]
 mod external;
+#[cfg(feature = "plan")]
+pub mod fields;
 pub mod image;
 pub mod library;
 #[cfg(feature = "plan")]
@@ -24,14 +28,18 @@ pub mod seal;
 pub mod vendor;
 mod words;
 
+pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};
 pub use dtype::DType;
 #[cfg(feature = "plan")]
 pub use external::{ExternCall, ExternError, ExternFn};
-pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvPass, ImageLayout, MatrixLayout, Packing};
+pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
 #[cfg(feature = "plan")]
-pub use part::Part;
+pub use part::SubBuffer;
 #[cfg(feature = "plan")]
-pub use plan::{Arg, Buffer, BufferId, Epilogue, Home, KernelId, LeftOperand, Plan, Prologue, Step, StepOp, Weight};
+pub use plan::{
+    Arg, Buffer, BufferId, Epilogue, Home, KernelId, KernelSignature, LeftOperand, LibraryOp, Parameter, Plan,
+    Prologue, Step, StepOp, Weight,
+};
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};
 

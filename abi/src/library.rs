@@ -5,17 +5,23 @@
 #[cfg(feature = "plan")]
 use serde::{Deserialize, Serialize};
 
+use crate::conv::ConvPass;
+
 /// Number of batch dimensions a [`BatchedGemm`] iterates over; unused ones have extent 1.
 pub const GEMM_BATCH_RANK: usize = 3;
 
 /// Where the element (batch, row, column) of a matrix operand lies:
 /// `offset + Σ batch[i]·batch_strides[i] + row·row_stride + col·col_stride`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct MatrixLayout {
+    /// Position of the element (0, 0) of the first batch.
     pub offset: i64,
+    /// Elements from one batch to the next, for each batch dimension; 0: all share a matrix.
     pub batch_strides: [i64; GEMM_BATCH_RANK],
+    /// Elements from one row to the next.
     pub row_stride: i64,
+    /// Elements from one column to the next.
     pub col_stride: i64,
 }
 
@@ -26,16 +32,24 @@ pub struct MatrixLayout {
 /// blocking depends on the shape alone, so results do not depend on the number of threads.
 /// `c.col_stride` must be 1. With [`BatchedGemm::b_packed`] the operand B is one matrix shared by
 /// all batches, in the packed form of the kernel library, and `b` is ignored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct BatchedGemm {
+    /// Extents of the batch dimensions.
     pub batch: [u64; GEMM_BATCH_RANK],
+    /// Rows of A and C.
     pub m: u64,
+    /// Columns of B and C.
     pub n: u64,
+    /// Columns of A and rows of B.
     pub k: u64,
+    /// Where A lies.
     pub a: MatrixLayout,
+    /// Where B lies, unless it is packed.
     pub b: MatrixLayout,
+    /// Where C lies.
     pub c: MatrixLayout,
+    /// Whether B is in the packed form, [`Packing::GemmB`].
     pub b_packed: bool,
 }
 
@@ -47,22 +61,30 @@ pub struct BatchedGemm {
 /// where a gradient is computed. Tensors hold less than 2³¹ elements and are contiguous, but the images
 /// of `x` and `y` may lie apart ([`Conv2d::images`]). The sum runs over ascending i, r, s; unless x has its channels
 /// in planes, over ascending blocks of 16 of i (the last one may be smaller), then r, s, then i in the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct Conv2d {
+    /// Number of images.
     pub batch: u64,
+    /// Groups of channels; an output channel is computed from input channels of its group.
     pub groups: u64,
+    /// Channels of x per group.
     pub in_channels: u64,
+    /// Channels of y per group.
     pub out_channels: u64,
     /// Input height and width.
     pub input: [u64; 2],
     /// Output height and width.
     pub output: [u64; 2],
+    /// Height and width of a filter.
     pub kernel: [u64; 2],
+    /// Rows and columns of x from one pixel of y to the next.
     pub strides: [u64; 2],
+    /// Rows and columns of x from one tap of a filter to the next.
     pub dilations: [u64; 2],
     /// Padding before the first row and column; what lies after the last follows from `output`.
     pub pads: [u64; 2],
+    /// What is computed.
     pub pass: ConvPass,
     /// Elements from an image of x to the next, and of y; 0: one follows the other.
     pub images: [u64; 2],
@@ -87,58 +109,13 @@ pub enum ImageLayout {
 }
 
 impl ImageLayout {
+    /// Every layout.
     pub const ALL: [ImageLayout; 3] = [ImageLayout::Planes, ImageLayout::Blocks, ImageLayout::Last];
 
     /// Whether an image of so many channels can lie so.
     pub const fn holds(self, channels: u64) -> bool {
         !matches!(self, ImageLayout::Blocks) || channels.is_multiple_of(CHANNEL_BLOCK)
     }
-}
-
-/// What is computed of a convolution, and from which two operands. Images of compiled models hold the position: new
-/// ones come last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
-pub enum ConvPass {
-    /// y of x and filters in the packed form of the kernel library ([`crate::Packing::Conv`]).
-    Packed,
-    /// y of x and filters `[g·oc, ic, kh, kw]`.
-    Forward,
-    /// The gradient of x, of that of y and the filters `[g·oc, ic, kh, kw]`. The sum runs over
-    /// ascending output channels, then ascending rows and columns of y.
-    DataGradient,
-    /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
-    FilterGradient,
-    /// y of x and packed filters of 3×3 taps by minimal filtering F(2×2, 3×3), over whole blocks of channels of one
-    /// group of x, with strides and dilations of 1. The products that are added up are not those of the sum above.
-    Winograd2,
-    /// The same by F(4×4, 3×3).
-    Winograd4,
-}
-
-impl ConvPass {
-    /// Pixels of a tile of minimal filtering along one axis.
-    pub const fn tile(self) -> Option<u64> {
-        match self {
-            ConvPass::Winograd2 => Some(2),
-            ConvPass::Winograd4 => Some(4),
-            _ => None,
-        }
-    }
-
-    /// Whether filters are packed.
-    pub const fn is_packed(self) -> bool {
-        matches!(self, ConvPass::Packed | ConvPass::Winograd2 | ConvPass::Winograd4)
-    }
-
-    pub const ALL: [ConvPass; 6] = [
-        ConvPass::Packed,
-        ConvPass::Forward,
-        ConvPass::DataGradient,
-        ConvPass::FilterGradient,
-        ConvPass::Winograd2,
-        ConvPass::Winograd4,
-    ];
 }
 
 impl Conv2d {
@@ -173,7 +150,7 @@ impl Conv2d {
         }
     }
 
-    /// Whether minimal filtering computes the convolution.
+    /// Whether Winograd convolution F(m×m, 3×3) computes the convolution.
     pub const fn allows_winograd(&self) -> bool {
         self.groups == 1
             && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
@@ -203,7 +180,7 @@ impl Conv2d {
     }
 
     /// Whether x may be computed as it is read, instead of lying in memory: if it or the result has its channels in
-    /// blocks, but not where minimal filtering makes blocks of planes.
+    /// blocks, but not where Winograd convolution makes blocks of planes.
     pub const fn takes_computed(&self) -> bool {
         match self.layouts {
             [ImageLayout::Planes, ImageLayout::Planes] | [ImageLayout::Last, _] => false,
@@ -264,7 +241,7 @@ impl Conv2d {
             * self.kernel[1]
     }
 
-    /// Tiles of all images, and coefficients of a tile, if the pass is one of minimal filtering.
+    /// Tiles of all images, and coefficients of a tile, if the pass is a Winograd convolution.
     pub const fn tiles(&self) -> Option<[u64; 2]> {
         let Some(size) = self.pass.tile() else { return None };
         let [rows, columns] = self.output;
@@ -290,11 +267,14 @@ impl Conv2d {
 /// ascending blocks of [`Attention::TILE_COLS`], and what was accumulated is scaled whenever the maximum
 /// grows. The order of additions depends on the shape alone. A row of scores that are all -∞ has weights
 /// 0, and so no result: NaN, or 0 if `empty_is_zero`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub struct Attention {
+    /// Extents of the batch dimensions; unused ones are 1.
     pub batch: [u64; GEMM_BATCH_RANK],
+    /// Rows of Q and of the result.
     pub queries: u64,
+    /// Columns of K and rows of V.
     pub keys: u64,
     /// Terms of a score.
     pub depth: u64,
@@ -331,6 +311,17 @@ impl Attention {
     }
 }
 
+/// What a library kernel computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Contraction {
+    /// A matrix product.
+    Gemm(BatchedGemm),
+    /// A convolution, or a gradient of one.
+    Conv(Conv2d),
+    /// Attention.
+    Attention(Attention),
+}
+
 /// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
@@ -339,7 +330,18 @@ pub enum Packing {
     Plain,
     /// The right operand of a [`BatchedGemm`]: element (row, col) of the k×n matrix at
     /// `offset + row·row_stride + col·col_stride` of the constant.
-    GemmB { k: u64, n: u64, offset: i64, row_stride: i64, col_stride: i64 },
+    GemmB {
+        /// Rows of the matrix.
+        k: u64,
+        /// Columns of the matrix.
+        n: u64,
+        /// Position of the element (0, 0) in the constant.
+        offset: i64,
+        /// Elements of the constant from one row to the next.
+        row_stride: i64,
+        /// Elements of the constant from one column to the next.
+        col_stride: i64,
+    },
     /// Filters `[groups·out_channels, in_channels, kh, kw]` of the given convolution.
     Conv(Conv2d),
 }

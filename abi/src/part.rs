@@ -9,9 +9,10 @@ use crate::BufferId;
 /// Element `i` is element `offset + i / run * stride + i % run` of the whole. With `run` equal to the
 /// number of elements it is one block, and what uses it need not know that it is a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Part {
+pub struct SubBuffer {
     /// A buffer that is itself no part.
     pub of: BufferId,
+    /// Position of its first element in the whole.
     pub offset: u64,
     /// Elements that lie side by side; at least one, and a divisor of the number of elements.
     pub run: u64,
@@ -19,7 +20,7 @@ pub struct Part {
     pub stride: u64,
 }
 
-impl Part {
+impl SubBuffer {
     /// Elements from the first to one past the last of a part of `len` elements.
     pub fn span(&self, len: u64) -> u64 {
         let before = (len / self.run.max(1)).saturating_sub(1);
@@ -33,7 +34,7 @@ impl Part {
 
     /// Whether two parts of one whole, with their numbers of elements, have an element in common. May say
     /// so of two that are strided differently and interleave.
-    pub fn overlaps(&self, len: u64, other: &Part, other_len: u64) -> bool {
+    pub(crate) fn overlaps(&self, len: u64, other: &SubBuffer, other_len: u64) -> bool {
         let (a, b) = (self.offset, other.offset);
         if len == 0 || other_len == 0 || a >= b + other.span(other_len) || b >= a + self.span(len) {
             return false;
@@ -54,7 +55,7 @@ impl Part {
 
     /// How many elements another part of the same whole has in common with this one. May be fewer than that
     /// if both are strided, differently.
-    pub fn common(&self, len: u64, other: &Part, other_len: u64) -> u64 {
+    pub fn common(&self, len: u64, other: &SubBuffer, other_len: u64) -> u64 {
         if len == 0 || other_len == 0 {
             return 0;
         }
@@ -94,7 +95,7 @@ impl Part {
 mod tests {
     use super::*;
 
-    fn elements(p: &Part, len: u64) -> Vec<u64> {
+    fn elements(p: &SubBuffer, len: u64) -> Vec<u64> {
         (0..len).map(|i| p.offset + i / p.run * p.stride + i % p.run).collect()
     }
 
@@ -104,7 +105,7 @@ mod tests {
         for (offset, run, gap, blocks) in (0..5u64).flat_map(|o| {
             (1..4u64).flat_map(move |r| (0..4u64).flat_map(move |g| (1..4u64).map(move |b| (o, r, g, b))))
         }) {
-            all.push((Part { of: BufferId(0), offset, run, stride: run + gap }, run * blocks));
+            all.push((SubBuffer { of: BufferId(0), offset, run, stride: run + gap }, run * blocks));
         }
         let mut met = 0;
         for (p, n) in &all {
@@ -115,7 +116,7 @@ mod tests {
                 assert!(said || !common, "{p:?} {n} {q:?} {m}");
                 let shared = elements(q, *m).iter().filter(|e| elements(p, *n).contains(e)).count() as u64;
                 let dense = p.is_dense(*n) || q.is_dense(*m);
-                let residues = |p: &Part| (0..p.run).map(|i| (p.offset + i) % p.stride).collect::<Vec<_>>();
+                let residues = |p: &SubBuffer| (0..p.run).map(|i| (p.offset + i) % p.stride).collect::<Vec<_>>();
                 if p.stride == q.stride && !dense && !residues(p).iter().any(|e| residues(q).contains(e)) {
                     assert!(!said, "{p:?} {n} {q:?} {m}");
                 }

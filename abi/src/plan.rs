@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Attention, BatchedGemm, Conv2d, DType, Packing, Part, VendorCall};
+use crate::fields::Visitor;
+use crate::{Attention, BatchedGemm, Contraction, Conv2d, ConvPass, DType, Packing, SubBuffer, VendorCall};
 
 /// Position of a buffer in [`Plan::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -14,7 +15,7 @@ pub struct KernelId(pub u32);
 
 /// A straight-line schedule of kernel launches over planned memory.
 ///
-/// A buffer may be a [`Part`] of another, which is then written part by part. Steps address it from its
+/// A buffer may be a [`SubBuffer`] of another, which is then written part by part. Steps address it from its
 /// first element; library calls and kernels know its strides.
 ///
 /// Invariants (checked by the plan verifier): every buffer is written before it is read, buffers
@@ -27,11 +28,15 @@ pub struct KernelId(pub u32);
 /// more, or in place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// The name of the graph.
     pub name: String,
+    /// Every tensor that steps use, indexed by [`BufferId`].
     pub buffers: Vec<Buffer>,
+    /// The constants that steps read, indexed by [`Home::Weight`].
     pub weights: Vec<Weight>,
     /// Names of the generated kernels; their code is linked separately, in the same order.
     pub kernels: Vec<String>,
+    /// The schedule, in the order of execution.
     pub steps: Vec<Step>,
     /// Buffers with [`Home::Input`], in the order of the graph's inputs that are not updated.
     pub inputs: Vec<BufferId>,
@@ -46,12 +51,20 @@ pub struct Plan {
     pub arena_bytes: u64,
     /// Largest number of bytes of arena buffers live at once: no plan in this order needs less.
     pub lower_bound_bytes: u64,
+    /// Working memory of the kernel library in bytes per worker: the maximum over all calls.
+    pub scratch_bytes: u64,
 }
 
 impl Plan {
     /// Alignment of every arena offset, in bytes.
     pub const ALIGN: u64 = 64;
 
+    /// Bytes of memory that a run by so many workers takes besides the caller's tensors and weights.
+    pub fn run_bytes(&self, workers: usize) -> u64 {
+        self.arena_bytes.saturating_add(self.scratch_bytes.saturating_mul(workers as u64))
+    }
+
+    /// A buffer of this plan.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]
     }
@@ -104,12 +117,16 @@ impl Plan {
 /// A row-major tensor known to the plan, dense unless it is a part of another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Buffer {
+    /// The name of the value, for messages and dumps.
     pub name: String,
+    /// Type of its elements.
     pub dtype: DType,
+    /// Extents, outermost first; none for a scalar.
     pub dims: Vec<u64>,
     /// That of the whole, if it is a part.
     pub home: Home,
-    pub part: Option<Part>,
+    /// Where it lies in its whole, if it is a part.
+    pub part: Option<SubBuffer>,
 }
 
 impl Buffer {
@@ -118,10 +135,12 @@ impl Buffer {
         self.dims.iter().product()
     }
 
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Bytes of its elements.
     pub fn bytes(&self) -> u64 {
         self.len() * self.dtype.size() as u64
     }
@@ -155,15 +174,18 @@ pub enum Home {
 /// A constant of the graph in the form its kernel wants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Weight {
+    /// The name of the constant in the graph.
     pub name: String,
     /// Position of the constant in the module's constant table.
     pub constant: u32,
+    /// The form that kernels read.
     pub packing: Packing,
 }
 
 /// A use of a buffer by a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arg {
+    /// The buffer.
     pub buffer: BufferId,
     /// Whether the step writes it.
     pub writes: bool,
@@ -174,6 +196,7 @@ pub struct Arg {
 pub struct Step {
     /// Name of the graph node it came from, for profiles and errors.
     pub name: String,
+    /// What it does.
     pub op: StepOp,
     /// Floating-point operations of one execution.
     pub flops: u64,
@@ -181,31 +204,94 @@ pub struct Step {
     pub bytes: u64,
 }
 
+/// What a step of a plan does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum StepOp {
     /// A generated kernel over the iterations `0..extent`, which may run in any order and split.
-    Launch { kernel: KernelId, args: Vec<Arg>, extent: u64 },
+    Launch {
+        /// The kernel.
+        kernel: KernelId,
+        /// Its arguments, in the order of its parameters.
+        args: Vec<Arg>,
+        /// Iterations of its parallel loop.
+        extent: u64,
+    },
     /// Library matrix product.
-    Gemm { call: BatchedGemm, a: LeftOperand, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
+    Gemm {
+        /// Sizes and layouts.
+        call: BatchedGemm,
+        /// The left operand.
+        a: LeftOperand,
+        /// The right operand.
+        b: BufferId,
+        /// The result.
+        c: BufferId,
+        /// What is applied to blocks of the result.
+        epilogue: Option<Epilogue>,
+    },
     /// Library convolution, or a gradient of one; `call.pass` says what the operands `a` and `b` and the
     /// result `c` are.
-    Conv { call: Conv2d, a: LeftOperand, b: BufferId, c: BufferId, epilogue: Option<Epilogue> },
+    Conv {
+        /// Sizes, layouts and the pass.
+        call: Conv2d,
+        /// The first operand of the pass.
+        a: LeftOperand,
+        /// The second operand of the pass.
+        b: BufferId,
+        /// The result.
+        c: BufferId,
+        /// What is applied to blocks of the result.
+        epilogue: Option<Epilogue>,
+    },
     /// Library attention. The epilogue is applied to tiles of scores: its kernel takes the tile, then `args`,
     /// all of them read.
-    Attention { call: Attention, q: BufferId, k: BufferId, v: BufferId, out: BufferId, epilogue: Option<Epilogue> },
+    Attention {
+        /// Sizes, layouts and the scale.
+        call: Attention,
+        /// Queries.
+        q: BufferId,
+        /// Keys.
+        k: BufferId,
+        /// Values.
+        v: BufferId,
+        /// The result.
+        out: BufferId,
+        /// What is applied to scores.
+        epilogue: Option<Epilogue>,
+    },
     /// A call of a library of a GPU's maker: operands, result, working memory if it has any.
-    Vendor { call: VendorCall, args: Vec<Arg> },
+    Vendor {
+        /// What is computed.
+        call: VendorCall,
+        /// As many arguments as [`VendorCall::arguments`] says.
+        args: Vec<Arg>,
+    },
     /// Byte copy of a whole buffer.
-    Copy { src: BufferId, dst: BufferId },
+    Copy {
+        /// The buffer that is read.
+        src: BufferId,
+        /// The buffer that is written, of the same size.
+        dst: BufferId,
+    },
     /// A function of the host, by its position in the table that the plan is linked with: a plan with such a
     /// step cannot be run by another program. Operands, then results, then working memory if it asks for any.
-    Extern { operator: String, function: u32, args: Vec<Arg> },
+    Extern {
+        /// The operator that the function computes, for messages and profiles.
+        operator: String,
+        /// Position in the table of functions.
+        function: u32,
+        /// Operands, results, working memory.
+        args: Vec<Arg>,
+    },
 }
 
 /// A generated kernel applied to each finished block of a library kernel's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Epilogue {
+    /// The generated kernel.
     pub kernel: KernelId,
+    /// Its arguments, in the order of its parameters; for attention those behind the tile of scores. Only the result of
+    /// the call is written.
     pub args: Vec<Arg>,
 }
 
@@ -214,14 +300,18 @@ pub struct Epilogue {
 /// ([`crate::library::epilogue_scalars`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prologue {
+    /// The generated kernel.
     pub kernel: KernelId,
+    /// Its arguments behind the memory of the library, all of them read.
     pub args: Vec<Arg>,
 }
 
 /// The left operand of a library kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LeftOperand {
+    /// It lies in a buffer.
     Buffer(BufferId),
+    /// It is computed as it is read.
     Computed(Prologue),
 }
 
@@ -232,6 +322,7 @@ impl From<BufferId> for LeftOperand {
 }
 
 impl LeftOperand {
+    /// The buffer, if it lies in one.
     pub fn buffer(&self) -> Option<BufferId> {
         match self {
             LeftOperand::Buffer(id) => Some(*id),
@@ -239,6 +330,7 @@ impl LeftOperand {
         }
     }
 
+    /// What computes it, if it lies in no buffer.
     pub fn prologue(&self) -> Option<&Prologue> {
         match self {
             LeftOperand::Buffer(_) => None,
@@ -247,13 +339,65 @@ impl LeftOperand {
     }
 }
 
+/// What calls of a generated kernel must fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelSignature {
+    /// Its buffer parameters, those for memory of the kernel library among them.
+    pub parameters: Vec<Parameter>,
+    /// Iterations of its parallel loop.
+    pub extent: u64,
+    /// Whether it takes the index parameters of a block of a library call ([`crate::library::epilogue_scalars`]).
+    pub on_blocks: bool,
+}
+
+/// A buffer parameter of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// The name in the kernel's text.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: DType,
+    /// Elements from the first to one past the last.
+    pub span: u64,
+    /// Whether the kernel writes it.
+    pub writes: bool,
+}
+
+/// A step that calls the kernel library.
+#[derive(Clone, Copy, Debug)]
+pub struct LibraryOp<'p> {
+    /// What the library kernel computes.
+    pub contraction: Contraction,
+    /// What is applied to its result, or to the scores of attention.
+    pub epilogue: Option<&'p Epilogue>,
+    /// What computes its left operand, if that lies in no buffer.
+    pub prologue: Option<&'p Prologue>,
+}
+
 impl StepOp {
+    /// What a step asks of the kernel library, if it does.
+    pub fn library(&self) -> Option<LibraryOp<'_>> {
+        let (contraction, left, epilogue) = match self {
+            StepOp::Gemm { call, a, epilogue, .. } => (Contraction::Gemm(*call), Some(a), epilogue),
+            StepOp::Conv { call, a, epilogue, .. } => (Contraction::Conv(*call), Some(a), epilogue),
+            StepOp::Attention { call, epilogue, .. } => (Contraction::Attention(*call), None, epilogue),
+            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } => return None,
+        };
+        let prologue = left.and_then(LeftOperand::prologue);
+        Some(LibraryOp { contraction, epilogue: epilogue.as_ref(), prologue })
+    }
+
     /// What computes the left operand of a library kernel.
     pub fn prologue(&self) -> Option<&Prologue> {
-        match self {
-            StepOp::Gemm { a, .. } | StepOp::Conv { a, .. } => a.prologue(),
-            _ => None,
-        }
+        self.library().and_then(|call| call.prologue)
+    }
+
+    /// The generated kernels that it calls.
+    pub fn kernels(&self) -> impl Iterator<Item = KernelId> {
+        let launched = if let StepOp::Launch { kernel, .. } = self { Some(*kernel) } else { None };
+        let call = self.library();
+        let epilogue = call.and_then(|call| call.epilogue).map(|e| e.kernel);
+        launched.into_iter().chain(epilogue).chain(call.and_then(|call| call.prologue).map(|p| p.kernel))
     }
 
     /// Every buffer use of this step, reads before writes for library calls: the operands in buffers, the result,
@@ -281,4 +425,79 @@ impl StepOp {
         }
         args
     }
+}
+
+/// No buffer.
+const NOTHING: BufferId = BufferId(u32::MAX);
+
+impl StepOp {
+    /// The word for steps of such a kind; `None` for those that call code by its name: launches, vendor libraries and
+    /// functions of the host.
+    pub fn word(&self) -> Option<&'static str> {
+        Some(match self {
+            StepOp::Gemm { .. } => "gemm",
+            StepOp::Conv { call, .. } => call.pass.step_word(),
+            StepOp::Attention { .. } => "attention",
+            StepOp::Copy { .. } => "copy",
+            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Extern { .. } => return None,
+        })
+    }
+
+    /// A step of every kind that has a word, without meaning until its parts are set.
+    pub fn blanks() -> Vec<StepOp> {
+        let (a, b, c) = (LeftOperand::Buffer(NOTHING), NOTHING, NOTHING);
+        let [q, k, v, out] = [NOTHING; 4];
+        let conv = |pass| {
+            let call = Conv2d { pass, ..Conv2d::default() };
+            StepOp::Conv { call, a: a.clone(), b, c, epilogue: None }
+        };
+        let mut all: Vec<StepOp> = ConvPass::ALL.into_iter().map(conv).collect();
+        all.extend([
+            StepOp::Gemm { call: BatchedGemm::default(), a, b, c, epilogue: None },
+            StepOp::Attention { call: Attention::default(), q, k, v, out, epilogue: None },
+            StepOp::Copy { src: NOTHING, dst: NOTHING },
+        ]);
+        all
+    }
+
+    /// Goes over the parts of a step that has a word, in their order.
+    ///
+    /// # Errors
+    /// Those of the visitor.
+    pub fn parts<P: Visitor>(&mut self, p: &mut P) -> Result<(), P::Error> {
+        match self {
+            StepOp::Gemm { call, a, b, c, epilogue } => contraction(p, (a, b, c), epilogue, |p| call.fields(p)),
+            StepOp::Conv { call, a, b, c, epilogue } => contraction(p, (a, b, c), epilogue, |p| call.fields(p)),
+            StepOp::Attention { call, q, k, v, out, epilogue } => {
+                [q, k, v].into_iter().try_for_each(|id| p.read(id))?;
+                p.written(out)?;
+                p.begin_numbers()?;
+                call.fields(p)?;
+                p.end_numbers()?;
+                p.epilogue(epilogue)
+            }
+            StepOp::Copy { src, dst } => {
+                p.read(src)?;
+                p.written(dst)
+            }
+            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Extern { .. } => Ok(()),
+        }
+    }
+}
+
+/// The parts of a product or a convolution.
+fn contraction<P: Visitor>(
+    p: &mut P,
+    (a, b, c): (&mut LeftOperand, &mut BufferId, &mut BufferId),
+    epilogue: &mut Option<Epilogue>,
+    fields: impl FnOnce(&mut P) -> Result<(), P::Error>,
+) -> Result<(), P::Error> {
+    p.left(a)?;
+    p.read(b)?;
+    p.written(c)?;
+    p.begin_numbers()?;
+    fields(p)?;
+    p.end_numbers()?;
+    p.prologue(a)?;
+    p.epilogue(epilogue)
 }

@@ -9,12 +9,14 @@ use crate::library::GEMM_BATCH_RANK;
 use crate::{BatchedGemm, Conv2d, ConvPass, DType, MatrixLayout};
 
 /// Most calls of the library that a step makes for batches that are not at one distance.
-const MOST_CALLS: u64 = 32;
+const MAX_CALLS: u64 = 32;
 
 /// A contraction of f32, f16 or bf16, with sums in f32. Operands and result have the same type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VendorCall {
+    /// What is computed.
     pub contraction: VendorContraction,
+    /// Type of the operands and the result.
     pub dtype: DType,
     /// Whether operands of f32 may be rounded to 10 bits of fraction (tf32).
     pub tf32: bool,
@@ -22,10 +24,16 @@ pub struct VendorCall {
     pub workspace: u64,
 }
 
+/// What a call computes, and by which library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum VendorContraction {
     /// By cuBLASLt. With `bias` a vector of `n` elements is added to every row before the result is rounded; it is the third argument.
-    Product { call: BatchedGemm, bias: bool },
+    Product {
+        /// The product.
+        call: BatchedGemm,
+        /// Whether a vector is added.
+        bias: bool,
+    },
     /// By cuDNN, of [`ConvPass::Forward`].
     Convolution(Conv2d),
 }
@@ -39,6 +47,7 @@ impl VendorCall {
         }
     }
 
+    /// Whether a vector is added to every row of a product.
     pub const fn has_bias(&self) -> bool {
         matches!(self.contraction, VendorContraction::Product { bias: true, .. })
     }
@@ -75,7 +84,8 @@ pub struct LibraryMatrix {
 }
 
 impl LibraryMatrix {
-    /// `None` if neither neighbours in rows nor in columns lie side by side, or some elements are one.
+    /// A matrix of `rows` × `columns` elements; `None` if neighbours lie side by side neither in rows nor in columns, or
+    /// some elements are one.
     pub fn of(layout: &MatrixLayout, rows: u64, columns: u64) -> Option<LibraryMatrix> {
         let (down, across) = (layout.row_stride, layout.col_stride);
         let by = |by_rows: bool, leading: i64, least: u64| {
@@ -98,15 +108,17 @@ impl LibraryMatrix {
 pub struct LibraryBatch {
     /// Left operand, right operand and result.
     pub matrices: [LibraryMatrix; 3],
-    /// Batches of a call, and elements from one to the next in each of the three.
+    /// Batches of a call.
     pub count: u64,
+    /// Elements from one batch of a call to the next in each of the three; 0 if there is one.
     pub strides: [i64; 3],
     /// The extents that calls walk, the one of `count` being 1 among them.
     pub outer: [u64; GEMM_BATCH_RANK],
 }
 
 impl LibraryBatch {
-    /// `None` if the library does not take the operands where they lie, or it would take too many calls.
+    /// The calls of a product; `None` if the library does not take the operands where they lie, or it would take too many
+    /// calls.
     pub fn of(call: &BatchedGemm) -> Option<LibraryBatch> {
         let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = call;
         let matrices = [LibraryMatrix::of(a, *m, *k)?, LibraryMatrix::of(b, *k, *n)?, LibraryMatrix::of(c, *m, *n)?];
@@ -115,7 +127,7 @@ impl LibraryBatch {
         let inner = (0..GEMM_BATCH_RANK).max_by_key(|i| batch[*i])?;
         let mut outer = *batch;
         outer[inner] = 1;
-        let few = outer.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent))? <= MOST_CALLS;
+        let few = outer.iter().try_fold(1u64, |all, extent| all.checked_mul(*extent))? <= MAX_CALLS;
         let fits = !b_packed && small && few && matrices[2].by_rows;
         let strides = [a, b, c].map(|layout| if batch[inner] == 1 { 0 } else { layout.batch_strides[inner] });
         fits.then_some(LibraryBatch { matrices, count: batch[inner], strides, outer })

@@ -44,13 +44,16 @@ impl<const N: usize> Put<N> {
 }
 
 impl BatchedGemm {
+    /// Words of a call.
     pub const WORDS: usize = 25;
 
+    /// The call as words.
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let put = Put::new().words(self.batch).words([self.m, self.n, self.k]);
         put.layout(&self.a).layout(&self.b).layout(&self.c).words([self.b_packed.into()]).words
     }
 
+    /// The inverse of [`BatchedGemm::to_words`].
     pub fn from_words(words: &[u64; Self::WORDS]) -> BatchedGemm {
         let mut take = Take(words.iter());
         let (batch, [m, n, k]) = (take.words(), take.words());
@@ -60,8 +63,10 @@ impl BatchedGemm {
 }
 
 impl Conv2d {
+    /// Words of a call.
     pub const WORDS: usize = 20;
 
+    /// The call as words.
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let put = Put::new().words([self.batch, self.groups, self.in_channels, self.out_channels]);
         let put = put.words(self.input).words(self.output).words(self.kernel).words(self.strides);
@@ -92,12 +97,12 @@ impl Conv2d {
 }
 
 impl ConvPass {
-    const fn word(self) -> u64 {
-        self as u64
+    fn word(self) -> u64 {
+        ConvPass::ALL.into_iter().take_while(|pass| *pass != self).count() as u64
     }
 
     fn from_word(word: u64) -> Option<ConvPass> {
-        ConvPass::ALL.into_iter().find(|pass| pass.word() == word)
+        ConvPass::ALL.get(usize::try_from(word).ok()?).copied()
     }
 }
 
@@ -126,14 +131,17 @@ fn layouts_of_word(word: u64) -> Option<[ImageLayout; 2]> {
 }
 
 impl Attention {
+    /// Words of a call.
     pub const WORDS: usize = 34;
 
+    /// The call as words.
     pub fn to_words(&self) -> [u64; Self::WORDS] {
         let put = Put::new().words(self.batch).words([self.queries, self.keys, self.depth, self.size]);
         let put = put.layout(&self.q).layout(&self.k).layout(&self.v).layout(&self.out);
         put.words([self.scale.into(), self.shifted.into(), self.empty_is_zero.into()]).words
     }
 
+    /// The inverse of [`Attention::to_words`].
     pub fn from_words(words: &[u64; Self::WORDS]) -> Attention {
         let mut take = Take(words.iter());
         let batch = take.words();

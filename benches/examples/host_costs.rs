@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tensorc::runtime::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
-use tensorc::runtime::gpu::{Code, CodeForm, Driver, DriverError, Function, Graph, LaunchStream, Memory, Rows};
+use tensorc::runtime::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
+use tensorc::runtime::gpu::{
+    CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Rows,
+};
 use tensorc::runtime::{AlignedBuffer, Device};
 use tensorc_bench::gpu::{GROUPS, Setup, Size};
 
@@ -72,13 +74,13 @@ impl Driver for Nothing {
         CodeForm::Ptx { capability: 90 }
     }
 
-    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
+    fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
         match code {
-            Code::Ptx { entries, .. } => {
-                let function = |entry| Function { entry: Arc::new(entry), code: Arc::new(()) };
+            KernelCode::Ptx { entries, .. } => {
+                let function = |entry| LoadedKernel { entry: Arc::new(entry), code: Arc::new(()) };
                 Ok(entries.into_iter().map(function).collect())
             }
-            Code::Host(_) | Code::Vendor(_) => Err(error("only PTX is taken")),
+            KernelCode::Host(_) | KernelCode::Vendor(_) => Err(error("only PTX is taken")),
         }
     }
 
@@ -119,7 +121,7 @@ impl Stream for Idle {
         GPU
     }
 
-    fn enqueue(&self, work: Work) {
+    fn enqueue(&self, work: StreamWork) {
         // What the host would have been told of it is not looked at.
         let _ = work();
     }
@@ -146,7 +148,7 @@ impl Stream for Idle {
 }
 
 impl LaunchStream for Idle {
-    unsafe fn launch(&self, _: &Function, _: &[*mut u8]) {}
+    unsafe fn launch(&self, _: &LoadedKernel, _: &[*mut u8]) {}
 
     unsafe fn fill(&self, _: *mut u8, _: usize, _: &[u8]) {}
 

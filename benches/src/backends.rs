@@ -15,7 +15,7 @@ use tensorc::{Backend, Compiler, Error, Model, Options, Session, Tensor};
 use tensorc_bench::summary::summarize;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct BackendsArgs {
     /// Models to run instead of the kernels
     models: Vec<PathBuf>,
     /// Measurements of each back end, taken in turn
@@ -125,7 +125,7 @@ fn random(ty: &DenseType) -> Result<Tensor, Error> {
     Tensor::from_bytes(ty.dtype, &ty.dims, data.bytes().to_vec())
 }
 
-fn measure(label: &str, elements: Option<u64>, models: &[Model], arguments: &Arguments) -> Result<(), Error> {
+fn measure(label: &str, elements: Option<u64>, models: &[Model], arguments: &BackendsArgs) -> Result<(), Error> {
     let mut contenders =
         models.iter().map(|model| Contender::new(model, arguments.open)).collect::<Result<Vec<_>, _>>()?;
     let mut times: Vec<Vec<f64>> = vec![vec![]; contenders.len()];
@@ -148,7 +148,7 @@ fn measure(label: &str, elements: Option<u64>, models: &[Model], arguments: &Arg
     Ok(())
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Error> {
+pub fn run(arguments: &BackendsArgs) -> Result<(), Error> {
     let compilers = BACKENDS
         .map(|backend| Compiler::new(Options { backend, threads: Some(arguments.threads), ..Options::default() }))
         .into_iter()

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use tensorc_runtime::engine::{Engine, EngineConfig, EngineKind, Name, Op, Operator, Var};
+use tensorc_runtime::engine::{Engine, EngineConfig, EngineKind, Op, OpName, Var};
 
 /// Pushes a stream of tiny operations and waits until all have run.
 #[derive(Args)]
-pub struct Arguments {
+pub struct EngineArgs {
     pattern: Pattern,
     /// Operations to push.
     #[arg(long, default_value_t = 200_000)]
@@ -28,9 +28,6 @@ pub struct Arguments {
     /// Kind of engine: naive, pooled or per_device.
     #[arg(long, default_value_t, value_parser = EngineKind::from_str)]
     kind: EngineKind,
-    /// Push reusable operators.
-    #[arg(long)]
-    reuse: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -55,9 +52,9 @@ enum Pattern {
 }
 
 /// A linear congruential generator with the multiplier of Knuth's MMIX.
-struct Random(u64);
+struct LinearCongruential(u64);
 
-impl Random {
+impl LinearCongruential {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32 as usize % n
@@ -66,7 +63,7 @@ impl Random {
 
 /// Variables of one operation, by number.
 #[derive(Clone, Copy, Default)]
-struct Uses {
+struct OperationVars {
     reads: [usize; 3],
     read_count: usize,
     write: Option<usize>,
@@ -77,33 +74,22 @@ impl Pattern {
         if self == Pattern::Mix1k { 1024 } else { 64 }
     }
 
-    /// After so many operations the stream begins again, unless it is random.
-    fn period(self) -> Option<usize> {
-        match self {
-            Pattern::Chain => Some(1),
-            Pattern::Indep => Some(64),
-            Pattern::Fan => Some(63),
-            Pattern::Rdwr => Some(10),
-            Pattern::Mix | Pattern::Mix1k => None,
-        }
-    }
-
-    fn uses(self, op: usize, random: &mut Random) -> Uses {
-        let write = |var| Uses { write: Some(var), ..Uses::default() };
+    fn uses(self, op: usize, random: &mut LinearCongruential) -> OperationVars {
+        let write = |var| OperationVars { write: Some(var), ..OperationVars::default() };
         match self {
             Pattern::Chain => write(0),
             Pattern::Indep => write(op % 64),
-            Pattern::Fan => Uses { read_count: 1, ..write(1 + op % 63) },
-            Pattern::Rdwr if op % 10 < 9 => Uses { read_count: 1, ..Uses::default() },
+            Pattern::Fan => OperationVars { read_count: 1, ..write(1 + op % 63) },
+            Pattern::Rdwr if op % 10 < 9 => OperationVars { read_count: 1, ..OperationVars::default() },
             Pattern::Rdwr => write(0),
             Pattern::Mix => Pattern::draw(2, 64, random),
             Pattern::Mix1k => Pattern::draw(3, 1024, random),
         }
     }
 
-    fn draw(reads: usize, vars: usize, random: &mut Random) -> Uses {
+    fn draw(reads: usize, vars: usize, random: &mut LinearCongruential) -> OperationVars {
         let write = random.below(vars);
-        let mut uses = Uses { write: Some(write), ..Uses::default() };
+        let mut uses = OperationVars { write: Some(write), ..OperationVars::default() };
         while uses.read_count < reads {
             let read = random.below(vars);
             if read != write && !uses.reads[..uses.read_count].contains(&read) {
@@ -125,23 +111,23 @@ fn work(ns: u64) {
     DONE.fetch_add(1, Ordering::Relaxed);
 }
 
-struct Stream {
+struct OperationStream {
     engine: Engine,
     vars: Vec<Var>,
-    name: Name,
+    name: OpName,
     work_ns: u64,
 }
 
-impl Stream {
+impl OperationStream {
     /// Calls `f` with the operation that uses these variables.
-    fn with_op<R>(&self, uses: &Uses, f: impl FnOnce(Op<'_>) -> R) -> R {
+    fn with_op<R>(&self, uses: &OperationVars, f: impl FnOnce(Op<'_>) -> R) -> R {
         let reads = uses.reads.map(|var| &self.vars[var]);
         let write = [&self.vars[uses.write.unwrap_or(0)]];
         let writes = if uses.write.is_some() { &write[..] } else { &[] };
         f(Op { reads: &reads[..uses.read_count], writes, ..Op::new(&self.name) })
     }
 
-    fn push(&self, uses: &Uses) -> Result<(), Box<dyn Error>> {
+    fn push(&self, uses: &OperationVars) -> Result<(), Box<dyn Error>> {
         let ns = self.work_ns;
         Ok(self.with_op(uses, |op| {
             self.engine.push(op, move |_| {
@@ -150,50 +136,23 @@ impl Stream {
             })
         })?)
     }
-
-    fn operator(&self, uses: &Uses) -> Result<Operator, Box<dyn Error>> {
-        let ns = self.work_ns;
-        Ok(self.with_op(uses, |op| {
-            self.engine.new_operator(op, move |_| {
-                work(ns);
-                Ok(())
-            })
-        })?)
-    }
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &EngineArgs) -> Result<(), Box<dyn Error>> {
     let config = EngineConfig { kind: arguments.kind, cpu_workers: arguments.threads, ..EngineConfig::default() };
     let engine = Engine::new(config)?;
     let vars = (0..arguments.pattern.vars()).map(|_| engine.new_var()).collect();
-    let stream = Stream { engine, vars, name: Name::from_static("op"), work_ns: arguments.work_ns };
-    let random = &mut Random(1);
-    let operators = match (arguments.reuse, arguments.pattern.period()) {
-        (false, _) => None,
-        (true, None) => return Err(format!("every operation of {:?} is different", arguments.pattern).into()),
-        (true, Some(period)) => {
-            let operators = (0..period).map(|op| stream.operator(&arguments.pattern.uses(op, random)));
-            Some(operators.collect::<Result<Vec<_>, _>>()?)
-        }
-    };
+    let stream = OperationStream { engine, vars, name: OpName::from_static("op"), work_ns: arguments.work_ns };
+    let random = &mut LinearCongruential(1);
     for var in 0..1000 {
-        stream.push(&Uses { write: Some(var % stream.vars.len()), ..Uses::default() })?;
+        stream.push(&OperationVars { write: Some(var % stream.vars.len()), ..OperationVars::default() })?;
     }
     stream.engine.wait_all()?;
     DONE.store(0, Ordering::Relaxed);
 
     let start = Instant::now();
-    match &operators {
-        Some(operators) => {
-            for (_, operator) in (0..arguments.ops).zip(operators.iter().cycle()) {
-                stream.engine.push_operator(operator)?;
-            }
-        }
-        None => {
-            for op in 0..arguments.ops as usize {
-                stream.push(&arguments.pattern.uses(op, random))?;
-            }
-        }
+    for op in 0..arguments.ops as usize {
+        stream.push(&arguments.pattern.uses(op, random))?;
     }
     let pushed = start.elapsed().as_secs_f64();
     stream.engine.wait_all()?;

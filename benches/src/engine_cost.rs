@@ -5,14 +5,14 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use clap::Args;
-use tensorc_runtime::engine::{Engine, EngineConfig, EngineKind, Name, Op, Var};
+use tensorc_runtime::engine::{Engine, EngineConfig, EngineKind, Op, OpName, Var};
 
 use crate::allocations;
 use tensorc_bench::summary::summarize;
 
 /// Pushes and runs empty operations with two reads and one write.
 #[derive(Args)]
-pub struct Arguments {
+pub struct EngineCostArgs {
     /// Operations of one round.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     ops: u64,
@@ -24,33 +24,25 @@ pub struct Arguments {
     /// Kind of engine: naive, pooled or per_device.
     #[arg(long, default_value_t, value_parser = EngineKind::from_str)]
     kind: EngineKind,
-    /// Push reusable operators.
-    #[arg(long)]
-    reuse: bool,
 }
 
 const VARS: usize = 64;
 
 /// The operation of this number reads two variables and writes a third.
-fn op<'a>(name: &'a Name, uses: &'a [&'a Var; 3]) -> Op<'a> {
+fn op<'a>(name: &'a OpName, uses: &'a [&'a Var; 3]) -> Op<'a> {
     Op { reads: &uses[..2], writes: &uses[2..], ..Op::new(name) }
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &EngineCostArgs) -> Result<(), Box<dyn Error>> {
     let config = EngineConfig { kind: arguments.kind, cpu_workers: arguments.threads, ..EngineConfig::default() };
     let engine = Engine::new(config)?;
     let vars: Vec<Var> = (0..VARS).map(|_| engine.new_var()).collect();
     let uses: Vec<[&Var; 3]> = (0..VARS).map(|i| [i + 21, i + 42, i].map(|var| &vars[var % VARS])).collect();
-    let name = Name::from_static("empty");
-    let operators = uses.iter().map(|uses| engine.new_operator(op(&name, uses), |_| Ok(())));
-    let operators = operators.collect::<Result<Vec<_>, _>>()?;
+    let name = OpName::from_static("empty");
     let round = || -> Result<(f64, u64), Box<dyn Error>> {
         let (before, start) = (allocations::count(), Instant::now());
         for i in 0..arguments.ops as usize {
-            match arguments.reuse {
-                true => engine.push_operator(&operators[i % VARS])?,
-                false => engine.push(op(&name, &uses[i % VARS]), |_| Ok(()))?,
-            }
+            engine.push(op(&name, &uses[i % VARS]), |_| Ok(()))?;
         }
         engine.wait_all()?;
         let ns = start.elapsed().as_nanos() as f64 / arguments.ops as f64;

@@ -7,12 +7,12 @@ use std::time::Instant;
 use tensorc::ir::text::parse_module;
 use tensorc::ir::{DType, DenseType};
 use tensorc::runtime::{TensorMut, TensorRef};
-use tensorc::schedule::cost::{Level, Machine};
+use tensorc::schedule::cost::{CacheLevel, CostModel};
 use tensorc::{Compiler, Options};
 
 /// Prints a cost model of this machine, for `--cost-model`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct FitMachineArgs {
     /// Timed runs of each program; the fastest counts
     #[arg(long, default_value_t = 200)]
     repeat: u32,
@@ -21,14 +21,14 @@ pub struct Arguments {
 /// Elements of the programs that are bound by arithmetic: they stay in the second cache.
 const ELEMENTS: u64 = 16 << 10;
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &FitMachineArgs) -> Result<(), Box<dyn Error>> {
     let mut options = Options { threads: Some(1), ..Options::default() };
     // Chains of additions must stay what they are.
     options.passes.reassociate = false;
     let fit = Fit { compiler: Compiler::new(options)?, repeat: arguments.repeat };
     let launch = fit.seconds(&chain(16, 1, "add.f32 %x, 1.5"), &[], 1.0)?;
     let net = |seconds: f64| (seconds - launch).max(1e-9);
-    let mut levels = Machine::BUILT_IN.levels;
+    let mut levels = CostModel::AVX512_CORE.levels;
     let mut below = 0;
     for level in &mut levels {
         // Both sides of an addition take up most of this level and do not fit into the one below.
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             bytes => (bytes / 4).max(below / 2),
         };
         let seconds = net(fit.seconds(&chain(tensor / 4, 1, "add.f32 %x, 1.5"), &[], 1.0)?);
-        *level = Level { bytes: level.bytes, bytes_per_us: rate(2 * tensor, seconds) };
+        *level = CacheLevel { bytes: level.bytes, bytes_per_us: rate(2 * tensor, seconds) };
         below = level.bytes;
     }
     let base = net(fit.seconds(&chain(ELEMENTS, 1, "add.f32 %x, 1.5"), &[], 1.0)?);
@@ -52,8 +52,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let gather = format!(
         "graph @g(%x: f32[{ELEMENTS}], %i: i64[{ELEMENTS}]) {{ %y = prim.gather(%x, %i) axis 0 : f32[{ELEMENTS}] return %y }}"
     );
-    let layouts = Layouts::measure(arguments.repeat)?;
-    let machine = Machine {
+    let layouts = LayoutTimes::measure(arguments.repeat)?;
+    let machine = CostModel {
         levels,
         product_per_us: rate(2 * 256 * 512 * 512, net(fit.seconds(product, &[], 1.0)?)),
         convolution_per_us: rate(layouts.flops(), layouts.dense[0]),
@@ -74,29 +74,32 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 }
 
 /// Seconds of one convolution over planes and over blocks of channels, and of moving a result from there to planes.
-struct Layouts {
+struct LayoutTimes {
     dense: [f64; 2],
     depthwise: [f64; 2],
-    /// Of the dense one by minimal filtering of tiles of 4 × 4.
+    /// Of the dense one by Winograd convolution of tiles of 4 × 4.
     minimal: f64,
     conversion: f64,
 }
 
-impl Layouts {
+impl LayoutTimes {
     const CHANNELS: u64 = 64;
     const SIDE: u64 = 28;
 
     /// Chains of convolutions, so that what happens at both ends counts once.
-    fn measure(repeat: u32) -> Result<Layouts, Box<dyn Error>> {
+    fn measure(repeat: u32) -> Result<LayoutTimes, Box<dyn Error>> {
         let mut times = [[0.0; 2]; 2];
         let mut conversion = 0.0;
         for (blocks, reassociate) in [(0, false), (1, true)] {
             let mut options = Options { threads: Some(1), ..Options::default() };
             options.passes.reassociate = reassociate;
             // Whatever a conversion costs, the chains are laid out in blocks.
-            options.passes.target.machine.blocked_convolution_per_us = u64::MAX;
-            options.passes.target.machine.blocked_depthwise_bytes_per_us = u64::MAX;
-            options.passes.target.machine.conversion_bytes_per_us = u64::MAX;
+            options.passes.target.costs = Some(CostModel {
+                blocked_convolution_per_us: u64::MAX,
+                blocked_depthwise_bytes_per_us: u64::MAX,
+                conversion_bytes_per_us: u64::MAX,
+                ..CostModel::AVX512_CORE
+            });
             let fit = Fit { compiler: Compiler::new(options)?, repeat };
             for (kind, dense) in [(0, true), (1, false)] {
                 let [short, long] = [2, 6].map(|steps| fit.seconds(&convolutions(steps, dense), &[], 1.0));
@@ -108,19 +111,22 @@ impl Layouts {
             }
         }
         let mut options = Options { threads: Some(1), ..Options::default() };
-        options.passes.target.machine.coefficient_bytes_per_us = u64::MAX;
-        options.passes.target.machine.conversion_bytes_per_us = u64::MAX;
+        options.passes.target.costs = Some(CostModel {
+            coefficient_bytes_per_us: u64::MAX,
+            conversion_bytes_per_us: u64::MAX,
+            ..CostModel::AVX512_CORE
+        });
         let fit = Fit { compiler: Compiler::new(options)?, repeat };
         let [short, long] = [2, 6].map(|steps| fit.seconds(&convolutions(steps, true), &[], 1.0));
-        Ok(Layouts { dense: times[0], depthwise: times[1], minimal: (long? - short?) / 4.0, conversion })
+        Ok(LayoutTimes { dense: times[0], depthwise: times[1], minimal: (long? - short?) / 4.0, conversion })
     }
 
-    /// Bytes of coefficients of patches and tiles in minimal filtering.
+    /// Bytes of coefficients of patches and tiles in Winograd convolution.
     const fn coefficients(&self) -> u64 {
         4 * 36 * (Self::SIDE / 4).pow(2) * 2 * Self::CHANNELS
     }
 
-    /// Seconds that minimal filtering takes beside its products, a quarter of the convolution's.
+    /// Seconds that Winograd convolution takes beside its products, a quarter of the convolution's.
     fn transforms(&self) -> f64 {
         (self.minimal - self.dense[1] / 4.0).max(1e-9)
     }
@@ -139,7 +145,7 @@ impl Layouts {
 /// Convolutions of 3 × 3, one after the other; between pointwise ones, which read and write planes, if they are
 /// depthwise.
 fn convolutions(steps: u64, dense: bool) -> String {
-    let (c, n) = (Layouts::CHANNELS, Layouts::SIDE);
+    let (c, n) = (LayoutTimes::CHANNELS, LayoutTimes::SIDE);
     let mut text = format!("graph @g(%v: f32[1, {c}, {n}, {n}]) {{\n");
     let mut kinds = vec![(if dense { 1 } else { c }, 3); steps as usize];
     if !dense {

@@ -13,7 +13,7 @@ use tensorc_bench::summary::summarize;
 
 /// Times a fork and join of equal tasks: smallest value and median in µs.
 #[derive(Args)]
-pub struct Arguments {
+pub struct ForkJoinArgs {
     /// Threads of each pool, the calling one among them
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2])]
     threads: Vec<usize>,
@@ -38,7 +38,7 @@ pub struct Arguments {
 const WARM_UP: usize = 5;
 
 /// What all forms are given.
-struct Region {
+struct ForkJoinRegion {
     own: Pool,
     rayon: ThreadPool,
     tasks: usize,
@@ -46,38 +46,42 @@ struct Region {
     rounds: u64,
 }
 
-impl Region {
+impl ForkJoinRegion {
     fn task(&self) {
         count(self.rounds);
     }
 }
 
 /// A way to call all tasks of a region and to wait for them.
-struct Form {
+struct ForkJoinForm {
     name: &'static str,
     /// Whether the caller is one of rayon's threads: rayon lets it take part only then.
     within: bool,
-    call: fn(&Region),
+    call: fn(&ForkJoinRegion),
 }
 
-const FORMS: [Form; 5] = [
-    Form { name: "`Pool::run`", within: false, call: own },
-    Form { name: "`par_iter`", within: true, call: par_iter },
-    Form { name: "`scope`", within: true, call: scope },
-    Form { name: "`broadcast`", within: true, call: broadcast },
-    Form { name: "`install`, `par_iter`", within: false, call: |region| region.rayon.install(|| par_iter(region)) },
+const FORMS: [ForkJoinForm; 5] = [
+    ForkJoinForm { name: "`Pool::run`", within: false, call: own },
+    ForkJoinForm { name: "`par_iter`", within: true, call: par_iter },
+    ForkJoinForm { name: "`scope`", within: true, call: scope },
+    ForkJoinForm { name: "`broadcast`", within: true, call: broadcast },
+    ForkJoinForm {
+        name: "`install`, `par_iter`",
+        within: false,
+        call: |region| region.rayon.install(|| par_iter(region)),
+    },
 ];
 
-fn own(region: &Region) {
+fn own(region: &ForkJoinRegion) {
     // A panic of the task is the only error, and it does not panic.
     let _ = region.own.run(region.tasks as u64, 1, &|_, range| range.for_each(|_| region.task()));
 }
 
-fn par_iter(region: &Region) {
+fn par_iter(region: &ForkJoinRegion) {
     (0..region.tasks).into_par_iter().with_max_len(1).for_each(|_| region.task());
 }
 
-fn scope(region: &Region) {
+fn scope(region: &ForkJoinRegion) {
     rayon::scope(|scope| {
         (1..region.tasks).for_each(|_| scope.spawn(|_| region.task()));
         region.task();
@@ -85,7 +89,7 @@ fn scope(region: &Region) {
 }
 
 /// One job for each thread, which has a fixed part of the tasks.
-fn broadcast(region: &Region) {
+fn broadcast(region: &ForkJoinRegion) {
     rayon::broadcast(|place| {
         (place.index()..region.tasks).step_by(place.num_threads()).for_each(|_| region.task());
     });
@@ -109,7 +113,7 @@ fn rounds_per_us() -> f64 {
 }
 
 /// Times of calls in µs, some time apart.
-fn turn(region: &Region, form: &Form, idle: Duration, calls: usize) -> Vec<f64> {
+fn turn(region: &ForkJoinRegion, form: &ForkJoinForm, idle: Duration, calls: usize) -> Vec<f64> {
     let one = |_| {
         if !idle.is_zero() {
             std::thread::sleep(idle);
@@ -122,14 +126,14 @@ fn turn(region: &Region, form: &Form, idle: Duration, calls: usize) -> Vec<f64> 
     if form.within { region.rayon.install(all) } else { all() }
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &ForkJoinArgs) -> Result<(), Box<dyn Error>> {
     let per_us = rounds_per_us();
     let names = FORMS.map(|form| form.name).join(" | ");
     println!("| threads | tasks | work, µs | idle, µs | {names} |");
     println!("|{}", "---|".repeat(4 + FORMS.len()));
     for &threads in &arguments.threads {
         let rayon = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-        let mut region = Region { own: Pool::new(threads)?, rayon, tasks: 0, rounds: 0 };
+        let mut region = ForkJoinRegion { own: Pool::new(threads)?, rayon, tasks: 0, rounds: 0 };
         for &idle in &arguments.idle {
             for &work in &arguments.work {
                 region.rounds = (per_us * work as f64 / 1e3) as u64;
@@ -145,7 +149,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 }
 
 /// Smallest time and median of each form, whose turns alternate.
-fn compare(region: &Region, idle: Duration, arguments: &Arguments) -> [String; FORMS.len()] {
+fn compare(region: &ForkJoinRegion, idle: Duration, arguments: &ForkJoinArgs) -> [String; FORMS.len()] {
     let mut times = FORMS.map(|_| vec![]);
     for _ in 0..arguments.turns.max(1) {
         for (times, form) in times.iter_mut().zip(&FORMS) {

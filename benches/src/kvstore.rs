@@ -6,19 +6,19 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 use tensorc::ir::DType;
-use tensorc::kvstore::{GroupOptions, KVStore, Key, Kind, Values};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::runtime::Device;
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 use tensorc_runtime::engine::EngineConfig;
+use tensorc_train::kvstore::{DeviceValues, GroupOptions, KVStore, Key, StoreKind};
 
 use tensorc_bench::summary::summarize;
 
 /// Pushes arrays of several devices for every key, pulls the sums to others, and waits until these can be read.
 #[derive(Args)]
-pub struct Arguments {
-    /// Kind of store: local or device.
-    #[arg(long, default_value_t = Kind::Local, value_parser = str::parse::<Kind>)]
-    kind: Kind,
+pub struct KvstoreArgs {
+    /// StoreKind of store: local or device.
+    #[arg(long, default_value_t = StoreKind::Local, value_parser = str::parse::<StoreKind>)]
+    kind: StoreKind,
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     keys: u32,
     /// Elements (f32) of each array.
@@ -41,19 +41,19 @@ pub struct Arguments {
 }
 
 /// A key with what it is pushed from and pulled to, on every device.
-struct Arrays {
+struct KeyArrays {
     key: Key,
     pushed: Vec<NDArray>,
     pulled: Vec<NDArray>,
 }
 
-impl Arrays {
-    fn new(rt: &Runtime, arguments: &Arguments, number: u32) -> Result<Arrays, Box<dyn Error>> {
+impl KeyArrays {
+    fn new(rt: &Runtime, arguments: &KvstoreArgs, number: u32) -> Result<KeyArrays, Box<dyn Error>> {
         let full = |device, value| rt.full(Device::cpu(device), DType::F32, &[arguments.elements], value);
         let value = |device: u16| f64::from(number) + f64::from(device);
         let pushed = (0..arguments.devices).map(|device| full(device, value(device))).collect::<Result<_, _>>()?;
         let pulled = (0..arguments.devices).map(|device| full(device, 0.0)).collect::<Result<_, _>>()?;
-        Ok(Arrays { key: Key::from(i64::from(number)), pushed, pulled })
+        Ok(KeyArrays { key: Key::from(i64::from(number)), pushed, pulled })
     }
 
     /// Whether every device has the sum.
@@ -68,16 +68,16 @@ impl Arrays {
     }
 }
 
-fn values<'a>(all: &'a [Arrays], of: impl Fn(&'a Arrays) -> &'a [NDArray]) -> Vec<Values<'a>> {
+fn values<'a>(all: &'a [KeyArrays], of: impl Fn(&'a KeyArrays) -> &'a [NDArray]) -> Vec<DeviceValues<'a>> {
     all.iter().map(|arrays| (arrays.key.clone(), of(arrays).iter().collect())).collect()
 }
 
 /// Milliseconds from the first push until everything pulled can be read.
 fn round(
     store: &KVStore,
-    pushes: &[Values<'_>],
-    pulls: &[Values<'_>],
-    arguments: &Arguments,
+    pushes: &[DeviceValues<'_>],
+    pulls: &[DeviceValues<'_>],
+    arguments: &KvstoreArgs,
 ) -> Result<f64, Box<dyn Error>> {
     let start = Instant::now();
     if arguments.single {
@@ -97,12 +97,13 @@ fn round(
     Ok(1e3 * start.elapsed().as_secs_f64())
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &KvstoreArgs) -> Result<(), Box<dyn Error>> {
     let mut engine = EngineConfig::default();
     engine.cpu_workers = arguments.threads.unwrap_or(engine.cpu_workers);
     let rt = Runtime::new(RuntimeOptions { engine, ..RuntimeOptions::default() })?;
     let store = KVStore::with_options(&rt, arguments.kind, GroupOptions::default())?;
-    let all = (0..arguments.keys).map(|number| Arrays::new(&rt, arguments, number)).collect::<Result<Vec<_>, _>>()?;
+    let all =
+        (0..arguments.keys).map(|number| KeyArrays::new(&rt, arguments, number)).collect::<Result<Vec<_>, _>>()?;
     for arrays in &all {
         store.init(arrays.key.clone(), &arrays.pulled[0])?;
     }

@@ -1,5 +1,7 @@
 //! What measurements and tests share: networks written as symbols, their training, and what is measured on GPUs.
 
+#![warn(missing_docs)]
+
 pub mod figures;
 pub mod gpu;
 pub mod nets;

@@ -9,13 +9,13 @@ use tensorc_bench::nets::{names, net};
 
 /// Lists the networks that measurements use.
 #[derive(Args)]
-pub struct Arguments {
+pub struct ListNetsArgs {
     /// Write a symbol file for each into this folder
     #[arg(long, value_name = "FOLDER")]
     write: Option<PathBuf>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &ListNetsArgs) -> Result<(), Box<dyn Error>> {
     println!("{:<16} {:>10} {:>10} {:>14}  data", "network", "operators", "arguments", "parameters");
     for name in names() {
         let Some(net) = net(name, 1) else { continue };

@@ -10,7 +10,7 @@ use tensorc::runtime::artifact::{Artifact, LoadOptions, TensorInfo};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct LoadArgs {
     /// What `tensorc compile --emit=shared-lib` wrote, for fixed shapes
     library: PathBuf,
     #[arg(long, default_value_t = 1)]
@@ -23,7 +23,7 @@ pub struct Arguments {
     trusted: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &LoadArgs) -> Result<(), Box<dyn Error>> {
     let pool = Pool::new(arguments.threads)?;
     let begin = Instant::now();
     let options = LoadOptions { weights: None, trusted: arguments.trusted, ..LoadOptions::default() };

@@ -4,16 +4,16 @@ use std::error::Error;
 use std::time::Instant;
 
 use clap::Args;
-use tensorc::data::images::{ImageOptions, ImageRecordOptions};
-use tensorc::data::iter::adapt::Resize;
-use tensorc::data::{Batch, Batches, DataError, DataIter, HostTensor};
-use tensorc::train::{Fit, Initializer, Module, Optimizer};
 use tensorc_bench::nets;
+use tensorc_data::images::{ImageOptions, ImageRecordOptions};
+use tensorc_data::iter::adapt::Resize;
+use tensorc_data::{Batch, Batches, DataError, DataIter, HostTensor};
+use tensorc_train::{Fit, Initializer, Module, Optimizer};
 
-use crate::train::runtime;
+use crate::host::runtime;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct LoadingArgs {
     /// A file of records of images
     records: String,
     /// A network for images, see `nets`
@@ -30,7 +30,7 @@ pub struct Arguments {
     rounds: usize,
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &LoadingArgs) -> Result<(), Box<dyn Error>> {
     let net = nets::net(&arguments.net, arguments.batch as u64);
     let net = net.ok_or_else(|| format!("there is no network `{}`", arguments.net))??;
     let dims = net.inputs.first().map(|(_, dims)| dims.clone()).unwrap_or_default();

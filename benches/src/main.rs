@@ -7,6 +7,7 @@ mod engine;
 mod engine_cost;
 mod fit_machine;
 mod fork_join;
+mod host;
 mod kvstore;
 mod list_nets;
 mod load;
@@ -25,7 +26,7 @@ use clap::{Parser, Subcommand};
 
 /// Measures parts of tensorc.
 #[derive(Parser)]
-struct Command {
+struct Measurement {
     #[command(subcommand)]
     verb: Verb,
 }
@@ -33,28 +34,28 @@ struct Command {
 #[derive(Subcommand)]
 enum Verb {
     /// The back ends against each other.
-    Backends(backends::Arguments),
-    BenchEngine(engine::Arguments),
-    EngineCost(engine_cost::Arguments),
-    FitMachine(fit_machine::Arguments),
+    Backends(backends::BackendsArgs),
+    BenchEngine(engine::EngineArgs),
+    EngineCost(engine_cost::EngineCostArgs),
+    FitMachine(fit_machine::FitMachineArgs),
     /// The pool of plans against rayon.
-    ForkJoin(fork_join::Arguments),
+    ForkJoin(fork_join::ForkJoinArgs),
     /// Kernels, models and launches on a GPU, kernels against cuBLASLt and cuDNN.
-    Gpu(measure::Arguments),
-    Kvstore(kvstore::Arguments),
+    Gpu(measure::MeasureArgs),
+    Kvstore(kvstore::KvstoreArgs),
     NdarrayChain(ndarray::ChainArguments),
     NdarrayLoop(ndarray::LoopArguments),
     /// Time of training steps.
-    BenchTrain(train::Arguments),
+    BenchTrain(train::TrainArgs),
     /// Time from a compiled library on disk to its first result.
-    Load(load::Arguments),
+    Load(load::LoadArgs),
     /// Training from a file of records against training on images in memory.
-    Loading(loading::Arguments),
+    Loading(loading::LoadingArgs),
     /// Memory planned for inference and training.
-    Memory(memory::Arguments),
-    Nets(list_nets::Arguments),
+    Memory(memory::MemoryArgs),
+    Nets(list_nets::ListNetsArgs),
     /// Training steps over the processes of an MPI job.
-    Ranks(ranks::Arguments),
+    Ranks(ranks::RanksArgs),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
 }
@@ -82,7 +83,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run(Command::parse().verb) {
+    match run(Measurement::parse().verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

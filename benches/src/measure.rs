@@ -9,7 +9,7 @@ use tensorc_bench::figures::{Outcome, Report};
 use tensorc_bench::gpu::{GROUPS, Setup, Size};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct MeasureArgs {
     /// The GPU: a number, or `interpreted`, on which times mean nothing
     #[arg(long, default_value = "0")]
     gpu: String,
@@ -27,7 +27,7 @@ pub struct Arguments {
     seconds: f64,
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &MeasureArgs) -> Result<(), Box<dyn Error>> {
     let size = if arguments.small { Size::Small } else { Size::Device };
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|text| name.contains(text));
     let cases = GROUPS.iter().flat_map(|(group, cases)| cases(size).into_iter().map(move |case| (group, case)));

@@ -3,14 +3,14 @@
 use std::error::Error;
 
 use clap::Args;
-use tensorc::executor::{Executor, GradReq, PlannedMemory};
 use tensorc_bench::nets::{self, Net};
 use tensorc_bench::training::Training;
+use tensorc_nd::executor::{Executor, GradReq, PlannedMemory};
 
-use crate::train::runtime;
+use crate::host::runtime;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct MemoryArgs {
     /// Names of networks, or `all`.
     nets: Vec<String>,
     /// Inference only.
@@ -23,18 +23,18 @@ pub struct Arguments {
 
 /// A network of the table, its batch size, and MXNet's planned MB (10⁶ bytes) of internal buffers for
 /// inference and for forward and backward. Outputs and arguments are not counted.
-struct Row {
+struct MemoryRow {
     net: &'static str,
     batch: u64,
     inference: u64,
     training: u64,
 }
 
-const fn row(net: &'static str, batch: u64, inference: u64, training: u64) -> Row {
-    Row { net, batch, inference, training }
+const fn row(net: &'static str, batch: u64, inference: u64, training: u64) -> MemoryRow {
+    MemoryRow { net, batch, inference, training }
 }
 
-const TABLE: [Row; 9] = [
+const TABLE: [MemoryRow; 9] = [
     row("inception-bn", 32, 263, 1438),
     row("inception-v3", 8, 107, 794),
     row("resnet50", 8, 75, 693),
@@ -51,7 +51,7 @@ pub fn batch(net: &str) -> u64 {
     TABLE.iter().find(|row| row.net == net).map_or(8, |row| row.batch)
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &MemoryArgs) -> Result<(), Box<dyn Error>> {
     let all = arguments.nets.is_empty() || arguments.nets.iter().any(|n| n == "all");
     println!(
         "{:<14} {:>5} {:<9} {:>10} {:>10} {:>7} {:>6} {:>7} {:>7}",
@@ -81,7 +81,7 @@ fn inference(net: &Net) -> Result<PlannedMemory, Box<dyn Error>> {
 }
 
 /// A line of the table. What a whole training step needs holds the gradients as well, which MXNet does not count.
-fn print(row: &Row, what: &str, planned: PlannedMemory, mxnet: Option<u64>) {
+fn print(row: &MemoryRow, what: &str, planned: PlannedMemory, mxnet: Option<u64>) {
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let ratio = planned.arena_bytes as f64 / planned.lower_bound_bytes.max(1) as f64;
     let peer = mxnet.map_or_else(String::new, |m| format!("{m:>7} {:>7.2}", mb(planned.arena_bytes) / m as f64));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tensorc::ir::DType;
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 use tensorc_runtime::engine::EngineConfig;
 
 use crate::allocations;

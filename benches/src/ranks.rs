@@ -5,20 +5,20 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use tensorc::data::{Batch, DataDesc, HostTensor};
-use tensorc::kvstore::{GroupOptions, KVStore};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::Profiler;
 use tensorc::runtime::engine::EngineConfig;
 use tensorc::runtime::profiler::{EventKind, Recording};
-use tensorc::train::{Initializer, Module, Optimizer};
 use tensorc::{DType, Options};
 use tensorc_bench::nets;
+use tensorc_data::{Batch, DataDesc, HostTensor};
+use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_train::kvstore::{GroupOptions, KVStore};
+use tensorc_train::{Initializer, Module, Optimizer};
 
-use tensorc_bench::summary::{Summary, summarize};
+use tensorc_bench::summary::{TimingSummary, summarize};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct RanksArgs {
     /// resnet18, transformer, or a name of `nets`
     workload: String,
     /// Examples of a batch of all processes
@@ -39,7 +39,7 @@ pub struct Arguments {
     trace: Option<std::path::PathBuf>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &RanksArgs) -> Result<(), Box<dyn Error>> {
     let (name, classes) = match arguments.workload.as_str() {
         "resnet18" => ("resnet18-cifar", 10),
         "transformer" => ("transformer", 4),
@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         recording.write_trace(&mut std::io::BufWriter::new(std::fs::File::create(path)?))?;
     }
     if rank == 0 {
-        let Summary { best, median } = summarize(times.split_off(3));
+        let TimingSummary { best, median } = summarize(times.split_off(3));
         let seconds = |time: f64| 1e3 * time / arguments.steps as f64;
         let report = json!({
             "workload": arguments.workload, "ranks": ranks, "threads": arguments.threads, "batch": arguments.batch,

@@ -5,17 +5,15 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use tensorc::Options;
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::Profiler;
-use tensorc::runtime::engine::EngineConfig;
 
+use crate::host::runtime;
 use tensorc_bench::nets;
 use tensorc_bench::summary::summarize;
 use tensorc_bench::training::Training;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct TrainArgs {
     /// mlp, lenet, resnet18 or transformer, or a name of `nets`.
     workload: String,
     #[arg(long, default_value_t = 1)]
@@ -34,13 +32,7 @@ pub struct Arguments {
     trace: Option<std::path::PathBuf>,
 }
 
-pub fn runtime(threads: usize, profiler: Option<Profiler>) -> Result<Runtime, tensorc::Error> {
-    let options = Options { threads: Some(threads), profiler, ..Options::default() };
-    let runtime = RuntimeOptions { engine: EngineConfig::default(), ..RuntimeOptions::default() };
-    Runtime::with_compiler(tensorc::Compiler::new(options)?, runtime)
-}
-
-pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+pub fn run(arguments: &TrainArgs) -> Result<(), Box<dyn Error>> {
     let (name, batch, classes) = match arguments.workload.as_str() {
         "mlp" | "lenet" => (arguments.workload.as_str(), 64, 10),
         "resnet18" => ("resnet18-cifar", 8, 10),

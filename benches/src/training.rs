@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use tensorc::executor::{Executor, FusedStep, GradReq};
-use tensorc::ndarray::Runtime;
-use tensorc::train::{FusedUpdate, Optimizer};
+use tensorc_nd::Runtime;
+use tensorc_nd::executor::{Executor, FusedStep, GradReq};
+use tensorc_train::{FusedUpdate, Optimizer};
 
 use crate::nets::Net;
 
@@ -14,14 +14,16 @@ const MOMENTUM: f64 = 0.9;
 /// A network with random weights and data, and its training step.
 pub struct Training {
     rt: Runtime,
+    /// The executor of the network.
     pub executor: Executor,
+    /// The fused step of forward, backward and update.
     pub step: FusedStep,
     numbers: Vec<f32>,
     labels: Vec<usize>,
 }
 
 /// Uniform numbers, always the same.
-pub struct Noise(u64);
+pub(crate) struct Noise(u64);
 
 impl Default for Noise {
     fn default() -> Noise {

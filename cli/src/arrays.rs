@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensorc::ir::{Dim, Shape, TensorType};
 use tensorc::{DType, Model, Tensor};
 
-use super::{Failure, InputArgs, Usage, npz};
+use super::{CliFailure, InputArgs, Usage, npz};
 
 /// A model's inputs in signature order, and whether they were made up.
 pub struct Inputs {
@@ -16,7 +16,7 @@ pub struct Inputs {
 /// Extent taken for a dimension that the model leaves open.
 const DEFAULT_EXTENT: u64 = 1;
 
-pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, Failure> {
+pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, CliFailure> {
     let signature = model.inputs();
     match &args.input {
         Some(path) => {
@@ -35,14 +35,14 @@ pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, Failure> {
                 .iter()
                 .enumerate()
                 .map(|(i, (name, ty))| Ok((name.clone(), random(model, name, ty, &given, i as u64 + 1)?)));
-            Ok(Inputs { arrays: arrays.collect::<Result<_, Failure>>()?, random: true })
+            Ok(Inputs { arrays: arrays.collect::<Result<_, CliFailure>>()?, random: true })
         }
     }
 }
 
 /// The extents given by `--shape NAME=N,…`, by name.
-pub fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, Failure> {
-    let one = |text: &String| -> Result<(String, Vec<u64>), Failure> {
+pub fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, CliFailure> {
+    let one = |text: &String| -> Result<(String, Vec<u64>), CliFailure> {
         let bad = || Usage(format!("--shape {text}: expected NAME=N,N,…"));
         let (name, list) = text.rsplit_once('=').ok_or_else(bad)?;
         let extents: Result<Vec<u64>, _> = list.split(',').filter(|s| !s.is_empty()).map(str::parse).collect();
@@ -52,9 +52,9 @@ pub fn shapes(args: &[String]) -> Result<BTreeMap<String, Vec<u64>>, Failure> {
 }
 
 /// The values given by `--value NAME=X,…`, by name, of the types the model declares.
-pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, Failure> {
+pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, CliFailure> {
     let signature = model.inputs();
-    let one = |text: &String| -> Result<(String, Tensor), Failure> {
+    let one = |text: &String| -> Result<(String, Tensor), CliFailure> {
         let bad = |why: &str| Usage(format!("--value {text}: {why}"));
         let (name, list) = text.rsplit_once('=').ok_or_else(|| bad("expected NAME=X,X,…"))?;
         let (_, ty) = signature.iter().find(|(n, _)| n == name).ok_or_else(|| bad("there is no such input"))?;
@@ -86,7 +86,7 @@ fn random(
     ty: &TensorType,
     given: &BTreeMap<String, Vec<u64>>,
     seed: u64,
-) -> Result<Tensor, Failure> {
+) -> Result<Tensor, CliFailure> {
     let dtype = ty.dtype.unwrap_or(DType::F32);
     let dims = match (given.get(name), &ty.shape) {
         (Some(dims), _) => dims.clone(),
@@ -128,20 +128,20 @@ fn extent(model: &Model, dim: Dim, given: &BTreeMap<String, Vec<u64>>) -> u64 {
 
 /// The first elements of a tensor, and its range.
 pub fn summary(t: &Tensor) -> String {
-    const SHOWN: usize = 8;
+    const MAX_SHOWN_ELEMENTS: usize = 8;
     let size = t.dtype().size();
     let values: Vec<f64> =
         t.bytes().chunks_exact(size).map(|b| tensorc::ir::scalar::Scalar::read(t.dtype(), b).as_f64()).collect();
     let shown: Vec<String> = values
         .iter()
-        .take(SHOWN)
+        .take(MAX_SHOWN_ELEMENTS)
         .map(|v| format!("{v:.6}").trim_end_matches('0').trim_end_matches('.').to_owned())
         .collect();
-    let more = if values.len() > SHOWN { ", …" } else { "" };
+    let more = if values.len() > MAX_SHOWN_ELEMENTS { ", …" } else { "" };
     let range = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
     match values.len() {
         0 => "[]".into(),
-        1..=SHOWN => format!("[{}]", shown.join(", ")),
+        1..=MAX_SHOWN_ELEMENTS => format!("[{}]", shown.join(", ")),
         _ => format!("[{}{more}] min {:.6} max {:.6}", shown.join(", "), range.0, range.1),
     }
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use tensorc::runtime::artifact::{ArtifactError, LaunchInfo, Manifest, TensorInfo};
 
-use super::Failure;
+use super::CliFailure;
 
 /// The manifest of a file that is a compiled model; `None` if it is something else.
 ///
 /// # Errors
 /// It is a compiled model that is damaged, or of a version that this one does not know.
-pub fn manifest(path: &Path) -> Result<Option<Manifest>, Failure> {
+pub fn manifest(path: &Path) -> Result<Option<Manifest>, CliFailure> {
     let mut head = [0u8; 4];
     let elf = std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut head)).is_ok()
         && head == *b"\x7fELF";
@@ -31,7 +31,7 @@ pub fn manifest(path: &Path) -> Result<Option<Manifest>, Failure> {
 }
 
 /// The manifest for people: signature, parts with their sizes, kernels; with the text of the kernels if asked.
-pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, Failure> {
+pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, CliFailure> {
     let mut out = String::new();
     let (major, minor) = manifest.format;
     writeln!(out, "compiled model `{}` for {}", manifest.name, manifest.target)?;
@@ -61,7 +61,11 @@ pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, Failure> {
     }
     writeln!(out, "plans        {} B, {} plans", manifest.image_bytes, manifest.variants.len())?;
     writeln!(out, "weights      {} B {place}, XXH3 {}", manifest.weights.bytes, manifest.weights.hash)?;
-    writeln!(out, "memory       {} B of intermediate tensors at most", manifest.arena_bytes())?;
+    let (arena, scratch) = (manifest.arena_bytes(), manifest.scratch_bytes());
+    writeln!(
+        out,
+        "memory       {arena} B of intermediate tensors at most, {scratch} B of working memory for each worker"
+    )?;
     writeln!(out, "kernels")?;
     for (number, kernel) in manifest.kernels.iter().enumerate() {
         writeln!(out, "  {number:>4} {:>8} B  {}", kernel.code_bytes, kernel.name)?;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use tensorc::abi::{ConvPass, Plan, StepOp};
+use tensorc::abi::{Plan, StepOp};
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Options, Session, Tensor};
 
-use super::{CacheArgs, CompileArgs, Failure, InputArgs, arrays, npz, print, warn};
+use super::{CacheArgs, CliFailure, CompileArgs, InputArgs, arrays, npz, print, warn};
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -37,7 +37,7 @@ pub struct BenchArgs {
 /// Seconds of warm-up before the timed runs, at most.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let start = Instant::now();
     let compiler =
         args.compile.compiler_with(None, Options { code_cache: args.cache.folder(), ..Options::default() })?;
@@ -79,12 +79,14 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let planned = session.plan().arena_bytes;
+    let run_bytes = session.plan().run_bytes(compiler.pool().threads());
     let steps = &session.plan().steps;
     let (launched, moved): (usize, u64) = (steps.len(), steps.iter().map(|s| s.bytes).sum());
     if args.json {
         let object = json!({
             "compile_ms": ms(compile), "first_run_ms": ms(first), "median_ms": ms(median), "min_ms": ms(min),
             "peak_rss_mb": peak_rss_mb(), "planned_activation_bytes": planned,
+            "scratch_bytes": session.plan().scratch_bytes, "planned_run_bytes": run_bytes,
             "planned_lower_bound_bytes": session.plan().lower_bound_bytes,
             "planned_ratio": planned as f64 / session.plan().lower_bound_bytes.max(1) as f64,
             "kernels_launched": launched, "moved_bytes": moved,
@@ -98,7 +100,13 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     writeln!(text, "first run {:>8.3} ms", ms(first))?;
     writeln!(text, "median {:>11.3} ms   min {:.3} ms   {} runs", ms(median), ms(min), times.len())?;
-    writeln!(text, "planned {:>10.2} MB activations, peak memory {:.0} MB", planned as f64 / 1e6, peak_rss_mb())?;
+    writeln!(
+        text,
+        "planned {:>10.2} MB activations, {:.2} MB with working memory, peak memory {:.0} MB",
+        planned as f64 / 1e6,
+        run_bytes as f64 / 1e6,
+        peak_rss_mb()
+    )?;
     writeln!(text, "launched {:>9} kernels, {:.2} MB moved", launched, moved as f64 / 1e6)?;
     if args.profile {
         profile(&mut session, &refs, &mut results, args.repeat.min(20), &mut text)?;
@@ -113,7 +121,7 @@ fn profile(
     outputs: &mut [TensorMut<'_>],
     repeat: u32,
     text: &mut String,
-) -> Result<(), Failure> {
+) -> Result<(), CliFailure> {
     let runs: Vec<Vec<Duration>> =
         (0..repeat).map(|_| session.run_profiled(inputs, outputs)).collect::<Result<_, _>>()?;
     let plan = session.plan();
@@ -158,14 +166,8 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             )
         }
         StepOp::Conv { call, epilogue, a, .. } => format!(
-            "conv{} {}x{} {}->{} s{} g{}{}{}",
-            match call.pass {
-                ConvPass::Packed | ConvPass::Forward => "",
-                ConvPass::Winograd2 => "-winograd2",
-                ConvPass::Winograd4 => "-winograd4",
-                ConvPass::DataGradient => "-data",
-                ConvPass::FilterGradient => "-filter",
-            },
+            "{} {}x{} {}->{} s{} g{}{}{}",
+            call.pass.step_word().replace('_', "-"),
             call.kernel[0],
             call.kernel[1],
             call.in_channels,
@@ -187,7 +189,11 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
         }
         StepOp::Vendor { call, .. } => call.library().to_owned(),
         StepOp::Extern { operator, .. } => format!("function of `{operator}`"),
-        StepOp::Copy { src, .. } => format!("copy {} B", plan.buffer(*src).bytes()),
+        other => {
+            let bytes: u64 =
+                other.args().iter().filter(|arg| arg.writes).map(|arg| plan.buffer(arg.buffer).bytes()).sum();
+            format!("{} {bytes} B", other.word().unwrap_or("?"))
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use tensorc::ir::diag::Result;
 use tensorc::ir::kir::Kernel;
-use tensorc::{Backend, Target};
+use tensorc::{Backend, Isa};
 
 /// A form of a kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum DumpForm {
     /// Cranelift's intermediate language.
     Clif,
     /// LLVM's, optimized.
@@ -17,21 +17,21 @@ pub enum Form {
     Ptx,
 }
 
-impl Form {
+impl DumpForm {
     pub const NAMES: [&str; 4] = ["clif", "llvm", "asm", "ptx"];
-    const ALL: [Form; 4] = [Form::Clif, Form::Llvm, Form::Asm, Form::Ptx];
+    const ALL: [DumpForm; 4] = [DumpForm::Clif, DumpForm::Llvm, DumpForm::Asm, DumpForm::Ptx];
 
-    pub fn from_name(name: &str) -> Option<Form> {
-        Form::NAMES.iter().zip(Form::ALL).find(|(n, _)| **n == name).map(|(_, f)| f)
+    pub fn from_name(name: &str) -> Option<DumpForm> {
+        DumpForm::NAMES.iter().zip(DumpForm::ALL).find(|(n, _)| **n == name).map(|(_, f)| f)
     }
 
     /// The back end whose code this is, if any is asked for by `--backend`.
     pub fn backend(self, asked: Backend) -> Backend {
         match self {
-            Form::Clif => Backend::Cranelift,
-            Form::Llvm => Backend::Llvm,
-            Form::Asm => asked,
-            Form::Ptx => Backend::Llvm,
+            DumpForm::Clif => Backend::Cranelift,
+            DumpForm::Llvm => Backend::Llvm,
+            DumpForm::Asm => asked,
+            DumpForm::Ptx => Backend::Llvm,
         }
     }
 
@@ -39,10 +39,10 @@ impl Form {
     ///
     /// # Errors
     /// A kernel has no code, or the build does not have the back end.
-    pub fn text(self, kernels: &[Kernel], backend: Backend, target: Target) -> Result<String> {
+    pub fn text(self, kernels: &[Kernel], backend: Backend, target: Isa) -> Result<String> {
         let backend = self.backend(backend);
         backend.check()?;
-        let together = |kernel: &&Kernel| self == Form::Asm && backend.of(kernel) == Backend::Llvm;
+        let together = |kernel: &&Kernel| self == DumpForm::Asm && backend.of(kernel) == Backend::Llvm;
         let (together, apart): (Vec<&Kernel>, Vec<&Kernel>) = kernels.iter().partition(together);
         let mut out = String::new();
         for kernel in apart {
@@ -56,19 +56,19 @@ impl Form {
         Ok(out)
     }
 
-    fn kernel(self, kernel: &Kernel, target: Target) -> Result<String> {
+    fn kernel(self, kernel: &Kernel, target: Isa) -> Result<String> {
         #[cfg(feature = "llvm")]
-        if self == Form::Llvm {
+        if self == DumpForm::Llvm {
             return tensorc_codegen::llvm::ir_text(kernel, &target, true);
         }
         let code = tensorc_codegen::cranelift::dump(kernel, target)?;
-        Ok(if self == Form::Clif { code.clif } else { code.assembly })
+        Ok(if self == DumpForm::Clif { code.clif } else { code.assembly })
     }
 }
 
 /// Assembly by LLVM, of kernels that may have equal names.
 #[cfg(feature = "llvm")]
-fn assembly(kernels: &[&Kernel], target: Target) -> Result<String> {
+fn assembly(kernels: &[&Kernel], target: Isa) -> Result<String> {
     let mut names = std::collections::BTreeSet::new();
     let mut named = vec![];
     for (i, kernel) in kernels.iter().enumerate() {
@@ -79,6 +79,6 @@ fn assembly(kernels: &[&Kernel], target: Target) -> Result<String> {
 }
 
 #[cfg(not(feature = "llvm"))]
-fn assembly(_: &[&Kernel], _: Target) -> Result<String> {
+fn assembly(_: &[&Kernel], _: Isa) -> Result<String> {
     Ok(String::new())
 }

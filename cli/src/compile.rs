@@ -4,26 +4,26 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use tensorc::aot::gpu::{Gpu, find_assembler};
-use tensorc::aot::link::{Product, Tools, link};
-use tensorc::aot::{Artifact, Request, bindings, compile};
-use tensorc::ir::Module;
+use tensorc::aot::gpu::{GpuTarget, find_assembler};
+use tensorc::aot::link::{LinkOutput, Tools, link};
+use tensorc::aot::{AotRequest, Artifact, bindings, compile};
+use tensorc::ir::TextModule;
 use tensorc::ir::text::{PrintOptions, print_module};
 use tensorc::runtime::Device as Place;
-use tensorc::{Backend, Options, Target};
-use tensorc_codegen::target::Capability;
+use tensorc::schedule::target::Capability;
+use tensorc::{Backend, Isa, Options};
 
-use super::code::Form;
-use super::{CompileArgs, Failure, ModelArgs, Usage, arrays, print};
+use super::code::DumpForm;
+use super::{CliFailure, CompileArgs, ModelArgs, Usage, arrays, print};
 
 #[derive(Args)]
 pub struct AheadArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Where to write: OUT.o, OUT.a, OUT.so, OUT, OUT.ir, OUT.kir, OUT.s or OUT.ptx, with OUT.h, OUT.json and OUT.weights beside
+    /// Output path: OUT.o, OUT.a, OUT.so, OUT, OUT.ir, OUT.kir, OUT.s or OUT.ptx; OUT.h, OUT.json and OUT.weights are written too
     #[arg(short, long, value_name = "OUT")]
     out: PathBuf,
-    /// What to write; several with commas
+    /// Kinds of output, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "obj")]
     emit: Vec<Emit>,
     /// native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64; or a GPU, cuda:sm_80 or cuda:sm_90a
@@ -32,19 +32,19 @@ pub struct AheadArgs {
     /// The processor of a program whose kernels run on a GPU, as a target
     #[arg(long, value_name = "TARGET", default_value = "native")]
     host: String,
-    /// NVIDIA's assembler, which adds machine code to the PTX; `none` for PTX alone (default: $TENSORC_PTXAS, or ptxas of
-    /// the PATH if it is there)
+    /// NVIDIA's assembler (ptxas) for machine code beside PTX; `none`: PTX only (default: $TENSORC_PTXAS, else ptxas of
+    /// the PATH)
     #[arg(long, value_name = "PROGRAM")]
     ptxas: Option<PathBuf>,
     /// Extents of an input or a named dimension, `x=1,3,224,224` or `batch=4`, or a range of a dimension, `batch=1..8`
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
-    /// The beginning of the names of the C functions (default: from OUT)
+    /// Prefix of the C functions (default: from OUT)
     #[arg(long)]
     name: Option<String>,
     /// Where the weights go
-    #[arg(long, value_enum, default_value_t = Weights::File)]
-    weights: Weights,
+    #[arg(long, value_enum, default_value_t = WeightFiles::File)]
+    weights: WeightFiles,
     /// The C compiler that links
     #[arg(long, value_name = "PROGRAM")]
     linker: Option<OsString>,
@@ -80,14 +80,14 @@ enum Emit {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Weights {
+enum WeightFiles {
     /// In a file OUT.weights
     File,
     /// In the object
     Embed,
 }
 
-pub fn run(args: &AheadArgs) -> Result<(), Failure> {
+pub fn run(args: &AheadArgs) -> Result<(), CliFailure> {
     let (target, gpu) = targets(args)?;
     let mut options = Options::default();
     if let Some(gpu) = &gpu {
@@ -97,13 +97,13 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
     let compiler = args.compile.compiler_with(None, options)?;
     let model = args.model.load(&compiler)?;
     let (ranges, shapes): (Vec<String>, Vec<String>) = args.shapes.iter().cloned().partition(|s| s.contains(".."));
-    let request = Request {
+    let request = AotRequest {
         name: args.name.clone().unwrap_or_else(|| identifier(&args.out)),
         shapes: arrays::shapes(&shapes)?,
         ranges: ranges.iter().map(|text| range(text)).collect::<Result<_, _>>()?,
         target,
         gpu,
-        embed_weights: args.weights == Weights::Embed,
+        embed_weights: args.weights == WeightFiles::Embed,
         program: args.emit.contains(&Emit::Exe),
     };
     let artifact = compile(&model, &request)?;
@@ -117,8 +117,8 @@ pub fn run(args: &AheadArgs) -> Result<(), Failure> {
 }
 
 /// The processor and the GPU that are asked for.
-fn targets(args: &AheadArgs) -> Result<(Target, Option<Gpu>), Usage> {
-    let processor = |option: &str, text: &str| text.parse::<Target>().map_err(|e| Usage(format!("{option}: {e}")));
+fn targets(args: &AheadArgs) -> Result<(Isa, Option<GpuTarget>), Usage> {
+    let processor = |option: &str, text: &str| text.parse::<Isa>().map_err(|e| Usage(format!("{option}: {e}")));
     if !args.target.starts_with("cuda") {
         if let Some(option) = [("--ptxas", args.ptxas.is_some()), ("--emit=ptx", args.emit.contains(&Emit::Ptx))]
             .into_iter()
@@ -136,14 +136,14 @@ fn targets(args: &AheadArgs) -> Result<(Target, Option<Gpu>), Usage> {
         Some(path) => Some(path.clone()).filter(|path| *path != Path::new("none")),
         None => find_assembler(),
     };
-    Ok((processor("--host", &args.host)?, Some(Gpu { capability, assembler })))
+    Ok((processor("--host", &args.host)?, Some(GpuTarget { capability, assembler })))
 }
 
 /// Writes what is asked for; the files.
-fn write(args: &AheadArgs, request: &Request, artifact: &Artifact) -> Result<Vec<PathBuf>, Failure> {
+fn write(args: &AheadArgs, request: &AotRequest, artifact: &Artifact) -> Result<Vec<PathBuf>, CliFailure> {
     let tools = Tools { linker: args.linker.clone(), library: args.runtime_library.clone() };
     let target = request.target;
-    let write = |extension: &str, bytes: &[u8]| -> Result<PathBuf, Failure> {
+    let write = |extension: &str, bytes: &[u8]| -> Result<PathBuf, CliFailure> {
         let path = with_extension(&args.out, extension);
         std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
         Ok(path)
@@ -172,9 +172,9 @@ fn write(args: &AheadArgs, request: &Request, artifact: &Artifact) -> Result<Vec
                 written.push(write(extension, text.as_bytes())?);
                 continue;
             }
-            Emit::StaticLib => ("a", Product::StaticLibrary),
-            Emit::SharedLib => ("so", Product::SharedLibrary),
-            Emit::Exe => ("", Product::Program),
+            Emit::StaticLib => ("a", LinkOutput::StaticLibrary),
+            Emit::SharedLib => ("so", LinkOutput::SharedLibrary),
+            Emit::Exe => ("", LinkOutput::Program),
         };
         let path = with_extension(&args.out, extension);
         link(product, &request.name, &artifact.object, target, &tools, &path)?;
@@ -184,12 +184,17 @@ fn write(args: &AheadArgs, request: &Request, artifact: &Artifact) -> Result<Vec
 }
 
 /// A text of what was compiled, and the extension of its file.
-fn listing(emit: Emit, module: &Module, backend: Backend, target: Target) -> Result<(&'static str, String), Failure> {
+fn listing(
+    emit: Emit,
+    module: &TextModule,
+    backend: Backend,
+    target: Isa,
+) -> Result<(&'static str, String), CliFailure> {
     let options = PrintOptions { elide: true, ..PrintOptions::default() };
     let text = match emit {
-        Emit::Asm => return Ok(("s", Form::Asm.text(&module.kernels, backend, target)?)),
-        Emit::Kir => Module { graphs: vec![], ..module.clone() },
-        _ => Module { kernels: vec![], plans: vec![], ..module.clone() },
+        Emit::Asm => return Ok(("s", DumpForm::Asm.text(&module.kernels, backend, target)?)),
+        Emit::Kir => TextModule { graphs: vec![], ..module.clone() },
+        _ => TextModule { kernels: vec![], plans: vec![], ..module.clone() },
     };
     Ok((if emit == Emit::Kir { "kir" } else { "ir" }, print_module(&text, &options)))
 }

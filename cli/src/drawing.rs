@@ -20,18 +20,18 @@ const LABEL_HEIGHT: f64 = 12.0;
 const MARKS: u64 = 10;
 
 /// Where a buffer lives and when.
-struct Block<'p> {
+struct DrawnBuffer<'p> {
     name: &'p str,
     bytes: u64,
     offset: u64,
     first: usize,
     last: usize,
-    parts: Vec<Part<'p>>,
+    parts: Vec<DrawnPart<'p>>,
 }
 
 /// A part of a buffer: which share of it, and the step that writes it first. Of a part in runs, its share of the
 /// distance between them.
-struct Part<'p> {
+struct DrawnPart<'p> {
     name: &'p str,
     from: f64,
     to: f64,
@@ -71,7 +71,7 @@ pub fn svg(plan: &Plan) -> String {
 }
 
 /// Buffers of the arena that are no parts of others, by offset and first step.
-fn blocks(plan: &Plan) -> Vec<Block<'_>> {
+fn blocks(plan: &Plan) -> Vec<DrawnBuffer<'_>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     for (i, step) in plan.steps.iter().enumerate() {
         for arg in step.op.args() {
@@ -82,14 +82,14 @@ fn blocks(plan: &Plan) -> Vec<Block<'_>> {
     }
     let written: BTreeSet<BufferId> =
         plan.steps.iter().flat_map(|step| step.op.args()).filter(|arg| arg.writes).map(|arg| arg.buffer).collect();
-    let mut parts: BTreeMap<BufferId, Vec<Part<'_>>> = BTreeMap::new();
+    let mut parts: BTreeMap<BufferId, Vec<DrawnPart<'_>>> = BTreeMap::new();
     for id in written {
         let b = plan.buffer(id);
         if let (Some(part), Some((first, _))) = (b.part, lives[id.0 as usize]) {
             let period = if b.is_dense() { plan.buffer(part.of).len() } else { part.stride }.max(1) as f64;
             let from = part.offset as f64 % period / period;
             let size = if b.is_dense() { b.len() } else { part.run };
-            parts.entry(part.of).or_default().push(Part {
+            parts.entry(part.of).or_default().push(DrawnPart {
                 name: &b.name,
                 from,
                 to: from + size as f64 / period,
@@ -97,7 +97,7 @@ fn blocks(plan: &Plan) -> Vec<Block<'_>> {
             });
         }
     }
-    let mut blocks: Vec<Block<'_>> = plan
+    let mut blocks: Vec<DrawnBuffer<'_>> = plan
         .buffers
         .iter()
         .zip(lives)
@@ -105,7 +105,7 @@ fn blocks(plan: &Plan) -> Vec<Block<'_>> {
         .filter_map(|((b, life), id)| match (b.home, life) {
             (Home::Arena(offset), Some((first, last))) if b.part.is_none() => {
                 let parts = parts.remove(&BufferId(id)).unwrap_or_default();
-                Some(Block { name: &b.name, bytes: b.bytes(), offset, first, last, parts })
+                Some(DrawnBuffer { name: &b.name, bytes: b.bytes(), offset, first, last, parts })
             }
             _ => None,
         })
@@ -158,7 +158,7 @@ fn axes(out: &mut String, plan: &Plan, x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64)
     );
 }
 
-fn block(out: &mut String, i: usize, b: &Block<'_>, x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64) -> f64) {
+fn block(out: &mut String, i: usize, b: &DrawnBuffer<'_>, x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64) -> f64) {
     let (left, right, top, bottom) = (x(b.first), x(b.last + 1), y(b.offset + b.bytes), y(b.offset));
     let (width, height) = (right - left, bottom - top);
     // The golden angle keeps neighbours apart.

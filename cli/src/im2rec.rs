@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
-use tensorc::data::im2rec::{Color, Encoding, ListOptions, PackOptions, Packed, make_lists, pack_list};
+use tensorc_data::im2rec::{Color, Encoding, ListOptions, PackOptions, Packed, make_lists, pack_list};
 
-use super::{Failure, Usage, print};
+use super::{CliFailure, Usage, print};
 
 #[derive(Args)]
 pub struct Im2RecArgs {
@@ -24,10 +24,10 @@ pub struct Im2RecArgs {
     /// Lists that the images are divided into
     #[arg(long, default_value_t = 1, help_heading = "Lists")]
     chunks: usize,
-    /// Part of the images for training
+    /// Fraction of the images for training
     #[arg(long, default_value_t = 1.0, help_heading = "Lists")]
     train_ratio: f64,
-    /// Part of the images for tests
+    /// Fraction of the images for testing
     #[arg(long, default_value_t = 0.0, help_heading = "Lists")]
     test_ratio: f64,
     /// Look at folders in the folder as well; each is a class, numbered in the order of their names
@@ -51,19 +51,19 @@ pub struct Im2RecArgs {
     /// Threads that read and encode [default: all cores]
     #[arg(long, help_heading = "Records")]
     num_thread: Option<usize>,
-    /// 1 for colour, 0 for grey, -1 for what the file has, with transparency
+    /// 1 colour, 0 grey, -1 unchanged, with alpha
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(i8).range(-1..=1), help_heading = "Records")]
     color: i8,
     /// How images are stored
     #[arg(long, value_enum, default_value = ".jpg", help_heading = "Records")]
-    encoding: Stored,
+    encoding: StoredFormat,
     /// Store all labels of a list, not only the first
     #[arg(long, help_heading = "Records")]
     pack_label: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Stored {
+enum StoredFormat {
     #[value(name = ".jpg")]
     Jpeg,
     #[value(name = ".png")]
@@ -71,16 +71,16 @@ enum Stored {
 }
 
 /// Errors that are shown; others are counted.
-const SHOWN: usize = 20;
+const MAX_SHOWN_ERRORS: usize = 20;
 
-pub fn run(args: &Im2RecArgs) -> Result<(), Failure> {
+pub fn run(args: &Im2RecArgs) -> Result<(), CliFailure> {
     match args.list {
         true => list(args),
         false => records(args),
     }
 }
 
-fn list(args: &Im2RecArgs) -> Result<(), Failure> {
+fn list(args: &Im2RecArgs) -> Result<(), CliFailure> {
     let options = ListOptions {
         exts: args.exts.clone(),
         chunks: args.chunks,
@@ -95,10 +95,10 @@ fn list(args: &Im2RecArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn records(args: &Im2RecArgs) -> Result<(), Failure> {
+fn records(args: &Im2RecArgs) -> Result<(), CliFailure> {
     let encoding = match args.encoding {
-        Stored::Jpeg => Encoding::Jpeg,
-        Stored::Png => Encoding::Png,
+        StoredFormat::Jpeg => Encoding::Jpeg,
+        StoredFormat::Png => Encoding::Png,
     };
     let options = PackOptions {
         pass_through: args.pass_through,
@@ -132,7 +132,7 @@ fn records(args: &Im2RecArgs) -> Result<(), Failure> {
 }
 
 /// The lists whose names begin with the prefix, or all of a folder, in the order of their names.
-fn lists_of(prefix: &str) -> Result<Vec<PathBuf>, Failure> {
+fn lists_of(prefix: &str) -> Result<Vec<PathBuf>, CliFailure> {
     let whole = Path::new(prefix).is_dir();
     let folder = if whole { Path::new(prefix) } else { Path::new(prefix).parent().unwrap_or(Path::new("")) };
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
@@ -159,12 +159,12 @@ fn bar(list: &Path) -> ProgressBar {
     ProgressBar::new(0).with_style(style).with_prefix(list.display().to_string())
 }
 
-fn report(list: &Path, packed: &Packed) -> Result<(), Failure> {
-    for error in packed.skipped.iter().take(SHOWN) {
+fn report(list: &Path, packed: &Packed) -> Result<(), CliFailure> {
+    for error in packed.skipped.iter().take(MAX_SHOWN_ERRORS) {
         eprintln!("tensorc: skipped: {error}");
     }
-    if packed.skipped.len() > SHOWN {
-        eprintln!("tensorc: and {} more", packed.skipped.len() - SHOWN);
+    if packed.skipped.len() > MAX_SHOWN_ERRORS {
+        eprintln!("tensorc: and {} more", packed.skipped.len() - MAX_SHOWN_ERRORS);
     }
     let (records, bytes) = (list.with_extension("rec"), HumanBytes(packed.bytes));
     print(&format!("{}: {} images, {bytes}, {} skipped\n", records.display(), packed.images, packed.skipped.len()))?;

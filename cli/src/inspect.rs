@@ -10,13 +10,13 @@ use tensorc::abi::{Plan, StepOp};
 use tensorc::ir::graph::{Graph, NodeKind, Value};
 use tensorc::ir::{Shape, TensorType};
 use tensorc::passes::stage::split;
-use tensorc::passes::{PassCx, Phase, Pipeline};
+use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::schedule::cost::{self, Totals};
 use tensorc::schedule::plan_memory;
 use tensorc::{Compiler, binding};
 use tensorc_codegen::lower::lower_with;
 
-use super::{CompileArgs, Failure, ModelArgs, arrays, artifact, drawing, print};
+use super::{CliFailure, CompileArgs, ModelArgs, arrays, artifact, drawing, print};
 
 #[derive(Args)]
 pub struct InspectArgs {
@@ -41,7 +41,7 @@ pub struct InspectArgs {
 /// Extent taken for a dimension that the model leaves open.
 const DEFAULT_EXTENT: u64 = 1;
 
-pub fn run(args: &InspectArgs) -> Result<(), Failure> {
+pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
     if let Some(manifest) = artifact::manifest(args.model.path())? {
         return match args.json {
             true => print(&String::from_utf8_lossy(&manifest.to_json())),
@@ -73,7 +73,7 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     if staged {
         notes.push("shapes depend on computed values: cost and memory are those of the first stage".to_owned());
     }
-    let cost = Cost::of(&plan, &totals);
+    let cost = PlanCost::of(&plan, &totals, compiler.pool().threads());
     match args.json {
         true => print(&format!("{}\n", json(&model, &cost, &notes))),
         false => print(&table(&model, &cost, &notes)?),
@@ -81,18 +81,18 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
 }
 
 /// The plan for a bound graph, or for its first stage; whether there are more.
-fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), Failure> {
+fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), CliFailure> {
     let run = |graph: &mut Graph, phase| {
         let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
         cx.threads = compiler.pool().threads();
         Pipeline::to(phase).run(graph, &mut cx)
     };
-    run(&mut graph, Phase::Type)?;
+    run(&mut graph, CompilePhase::Type)?;
     let divided = split(&graph, compiler.registry(), compiler.options().passes.static_bytes)?;
     let staged = divided.is_some();
     let mut graph = divided.map_or(graph, |s| s.first);
-    run(&mut graph, Phase::Fuse)?;
-    let totals = Totals::of(&cost::kernels(&graph, &compiler.options().passes.target.machine)?);
+    run(&mut graph, CompilePhase::Fuse)?;
+    let totals = Totals::of(&cost::kernels(&graph, &compiler.target().machine())?);
     let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices(), compiler.pool().threads())?;
     plan_memory(&mut lowered)?;
     Ok((lowered.plan, totals, staged))
@@ -112,7 +112,7 @@ impl Contents {
     fn of(graph: &Graph, compiler: &Compiler) -> Contents {
         let mut typed = graph.clone();
         let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
-        if Pipeline::to(Phase::Type).run(&mut typed, &mut cx).is_err() {
+        if Pipeline::to(CompilePhase::Type).run(&mut typed, &mut cx).is_err() {
             // What is wrong is reported when the bound graph is compiled.
             typed = graph.clone();
         }
@@ -149,7 +149,7 @@ fn type_text(graph: &Graph, ty: &TensorType) -> String {
 }
 
 /// What running the plan once takes.
-struct Cost {
+struct PlanCost {
     flops: u64,
     /// Bytes moved, each operand of a step counted once as far as the step reads it.
     traffic: u64,
@@ -168,13 +168,16 @@ struct Cost {
     weight_bytes: u64,
     peak: u64,
     bound: u64,
+    /// Working memory of library kernels for each worker, and how many workers there are.
+    scratch: u64,
+    workers: usize,
 }
 
-impl Cost {
-    fn of(plan: &Plan, totals: &Totals) -> Cost {
+impl PlanCost {
+    fn of(plan: &Plan, totals: &Totals, workers: usize) -> PlanCost {
         let count = |is: fn(&StepOp) -> bool| plan.steps.iter().filter(|s| is(&s.op)).count();
         let weights = plan.buffers.iter().filter(|b| matches!(b.home, tensorc::abi::Home::Weight(_)));
-        Cost {
+        PlanCost {
             flops: plan.steps.iter().map(|s| s.flops).sum(),
             traffic: plan.steps.iter().map(|s| s.bytes).sum(),
             activation_traffic: totals.activations,
@@ -192,7 +195,14 @@ impl Cost {
             weight_bytes: weights.map(|b| b.bytes()).sum(),
             peak: plan.arena_bytes,
             bound: plan.lower_bound_bytes,
+            scratch: plan.scratch_bytes,
+            workers,
         }
+    }
+
+    /// Bytes of a run besides its inputs, outputs and weights.
+    fn run_bytes(&self) -> u64 {
+        self.peak + self.scratch * self.workers as u64
     }
 
     /// Planned peak over its lower bound; 1 if nothing is planned.
@@ -201,7 +211,7 @@ impl Cost {
     }
 }
 
-fn json(model: &Contents, cost: &Cost, notes: &[String]) -> Json {
+fn json(model: &Contents, cost: &PlanCost, notes: &[String]) -> Json {
     let signature = |side: &[(String, String)]| -> Vec<Json> {
         side.iter().map(|(name, ty)| json!({ "name": name, "type": ty })).collect()
     };
@@ -229,11 +239,14 @@ fn json(model: &Contents, cost: &Cost, notes: &[String]) -> Json {
         "planned_peak_bytes": cost.peak,
         "lower_bound_bytes": cost.bound,
         "peak_to_lower_bound": cost.ratio(),
+        "scratch_bytes": cost.scratch,
+        "workers": cost.workers,
+        "run_bytes": cost.run_bytes(),
         "notes": notes,
     })
 }
 
-fn table(model: &Contents, cost: &Cost, notes: &[String]) -> Result<String, std::fmt::Error> {
+fn table(model: &Contents, cost: &PlanCost, notes: &[String]) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     for (title, side) in [("inputs", &model.inputs), ("outputs", &model.outputs)] {
         writeln!(text, "{title}")?;
@@ -273,6 +286,13 @@ fn table(model: &Contents, cost: &Cost, notes: &[String]) -> Result<String, std:
         megabytes(cost.peak),
         megabytes(cost.bound),
         cost.ratio()
+    )?;
+    writeln!(
+        text,
+        "run          {}: activations and {} of working memory for each of {} workers",
+        megabytes(cost.run_bytes()),
+        megabytes(cost.scratch),
+        cost.workers
     )?;
     notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
     Ok(text)

@@ -1,6 +1,8 @@
 //! Command-line arguments, and the mapping of errors to exit codes: 1 if the model or data is at
 //! fault, 2 for wrong usage.
 
+#![warn(missing_docs)]
+
 mod arrays;
 mod artifact;
 mod bench;
@@ -22,23 +24,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
-use tensorc::passes::fuse::By;
+use tensorc::passes::FusionStrategy;
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
-use tensorc::schedule::cost::Machine;
+use tensorc::schedule::cost::CostModel;
 use tensorc::{Backend, Compiler, Model, Options, VendorLibraries};
 
-type Failure = Box<dyn std::error::Error>;
+type CliFailure = Box<dyn std::error::Error>;
 
 #[derive(Parser)]
 #[command(name = "tensorc", version, about = "Compiles tensor graphs to machine code and runs them")]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     /// Compile a model, run it once and show or save its outputs
     Run(run::RunArgs),
     /// Compile a model ahead of time: an object, a library or a program
@@ -47,12 +49,12 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Run passes over a model or text file and print the IR
     Opt(opt::OptArgs),
-    /// Show a model's signature, operators, cost and planned memory; or what is in a compiled model
+    /// Show a model's signature, operators, cost and planned memory, or the contents of a compiled artifact
     Inspect(inspect::InspectArgs),
-    /// Make lists of images, and files of records from lists
+    /// Make image lists, and RecordIO files from lists
     #[command(name = "im2rec")]
     Im2Rec(im2rec::Im2RecArgs),
-    /// Show what is in files of records
+    /// Show the contents of RecordIO files
     Records(records::RecordsArgs),
     /// Describe the operators
     #[command(alias = "operators")]
@@ -62,38 +64,37 @@ enum Command {
 /// Options of every command that compiles.
 #[derive(Args, Clone)]
 pub(crate) struct CompileArgs {
-    /// Threads to run on (default: what affinity and CPU quota allow)
+    /// Threads to compile and run on (default: all that CPU affinity and quota allow)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// Keep the order of floating-point operations: no folding of scales into weights
+    /// Forbid rewrites that change rounding, such as folding scales into weights
     #[arg(long)]
     exact: bool,
-    /// Also rewrite where NaN, infinities, overflow or signs of zero may change, and fuse multiply-adds
+    /// Allow rewrites that ignore NaN, infinities, overflow or signed zeros, and contract multiply-adds
     #[arg(long, conflicts_with = "exact")]
     fast_math: bool,
-    /// On a GPU, multiply matrices of f32 rounded to 10 bits of fraction, which matrix units do
+    /// Use tf32 tensor cores for f32 matrix products on a GPU (10 bits of fraction)
     #[arg(long, conflicts_with = "exact")]
     tf32: bool,
-    /// Leave primitives as the operators decompose to
+    /// Disable graph rewriting
     #[arg(long)]
     no_rewriting: bool,
-    /// One kernel for every primitive: `--fusion=off`
+    /// Disable fusion: `--fusion=off`
     #[arg(long)]
     no_fusion: bool,
-    /// How primitives are put together into kernels: alternatives, greedy or off
+    /// Fusion strategy: alternatives, greedy or off
     #[arg(long, value_name = "HOW", conflicts_with = "no_fusion")]
     fusion: Option<String>,
-    /// What makes machine code: cranelift, llvm, or auto, which chooses for each kernel
+    /// Code generator: cranelift, llvm, or auto (chosen per kernel)
     #[arg(long, value_name = "NAME", default_value = "cranelift")]
     backend: String,
-    /// Where kernels run: cpu; gpu or gpu:1 in builds with the feature cuda; or interpreted, a GPU whose kernels are
-    /// executed by the interpreter
+    /// Device: cpu; gpu or gpu:1 (feature cuda); interpreted (a GPU simulated by the kernel interpreter)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
-    /// What libraries of the GPU's maker compute: none, cublaslt (products), cudnn (convolutions) or all
+    /// Vendor libraries on a GPU: none, cublaslt (matrix products), cudnn (convolutions) or all
     #[arg(long, value_name = "LIBRARIES", default_value = "none")]
     gpu_libraries: String,
-    /// What kernels are assumed to cost, as `tensorc opt --print-cost-model` prints it
+    /// Cost model file, as printed by `tensorc opt --print-cost-model`
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
 }
@@ -107,7 +108,7 @@ impl CompileArgs {
     }
 
     /// The GPU that `--device` names, if it does.
-    fn driver(&self) -> Result<Option<Arc<dyn Driver>>, Failure> {
+    fn driver(&self) -> Result<Option<Arc<dyn Driver>>, CliFailure> {
         let named = |e: &dyn std::fmt::Display| Usage(format!("--device: {e}"));
         match self.device.as_str() {
             "cpu" => Ok(None),
@@ -119,12 +120,12 @@ impl CompileArgs {
         }
     }
 
-    fn compiler(&self) -> Result<Compiler, Failure> {
+    fn compiler(&self) -> Result<Compiler, CliFailure> {
         self.compiler_with(None, Options::default())
     }
 
     /// A compiler with some options chosen otherwise, whose kernels are written for the back end of a form of code.
-    fn compiler_with(&self, code: Option<code::Form>, options: Options) -> Result<Compiler, Failure> {
+    fn compiler_with(&self, code: Option<code::DumpForm>, options: Options) -> Result<Compiler, CliFailure> {
         let mut options = Options { threads: self.threads.map(usize::from), ..options };
         if options.gpus.is_empty() {
             options.gpus.extend(self.driver()?);
@@ -136,19 +137,19 @@ impl CompileArgs {
         if let Some(name) = &self.fusion {
             let known = "alternatives, greedy, off";
             let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
-            options.passes.fuse = By::from_name(name).ok_or_else(unknown)?;
+            options.passes.fuse = FusionStrategy::from_name(name).ok_or_else(unknown)?;
         }
         let known = || Usage(format!("--gpu-libraries: write {}", VendorLibraries::NAMES.join(", ")));
         options.gpu_libraries = VendorLibraries::from_name(&self.gpu_libraries).ok_or_else(known)?;
         let backend = self.backend()?;
         options.backend = code.map_or(backend, |form| form.backend(backend));
         if self.no_fusion {
-            options.passes.fuse = By::Off;
+            options.passes.fuse = FusionStrategy::Off;
         }
         if let Some(path) = &self.cost_model {
             let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
             let text = std::fs::read_to_string(path).map_err(|e| named(&e))?;
-            options.passes.target.machine = Machine::from_text(&text).map_err(|e| named(&e))?;
+            options.passes.target.costs = Some(CostModel::from_text(&text).map_err(|e| named(&e))?);
         }
         options.progress = Some(progress::phase);
         Ok(Compiler::new(options)?)
@@ -158,7 +159,7 @@ impl CompileArgs {
 /// Where code is kept for later runs of the program.
 #[derive(Args, Clone)]
 pub(crate) struct CacheArgs {
-    /// Keep machine code in a folder for later runs (default: $TENSORC_CODE_CACHE, or nowhere)
+    /// Cache machine code in a folder (default: $TENSORC_CODE_CACHE, else no cache)
     #[arg(long, value_name = "DIR")]
     code_cache: Option<PathBuf>,
 }
@@ -181,12 +182,12 @@ fn warn(compiler: &Compiler) {
 /// A model, in one file or two.
 #[derive(Args, Clone)]
 pub(crate) struct ModelArgs {
-    /// The model: .onnx, a symbol of MXNet (.json), or .tc text
+    /// Model file: ONNX (.onnx), MXNet symbol (.json) or text IR (.tc)
     model: PathBuf,
     /// Parameters of the symbol
     #[arg(long, value_name = "PARAMS")]
     params: Option<PathBuf>,
-    /// Make an input a constant: `rate=16000`, or with commas between several numbers
+    /// Bind an input to a constant: `rate=16000`, or comma-separated numbers
     #[arg(long = "value", value_name = "NAME=X,…")]
     values: Vec<String>,
 }
@@ -196,7 +197,7 @@ impl ModelArgs {
         &self.model
     }
 
-    fn load(&self, compiler: &Compiler) -> Result<Model, Failure> {
+    fn load(&self, compiler: &Compiler) -> Result<Model, CliFailure> {
         let model = compiler.load_with(&self.model, self.params.as_deref())?;
         let values = arrays::values(&model, &self.values)?;
         Ok(model.with_values(&values.iter().map(|(name, t)| (name.as_str(), t.clone())).collect::<Vec<_>>())?)
@@ -220,14 +221,14 @@ pub(crate) struct InputArgs {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Compile(args) => compile::run(args),
-        Command::Opt(args) => opt::run(args),
-        Command::Inspect(args) => inspect::run(args),
-        Command::Im2Rec(args) => im2rec::run(args),
-        Command::Records(args) => records::run(args),
-        Command::Ops(args) => operators::run(args),
+        CliCommand::Run(args) => run::run(args),
+        CliCommand::Bench(args) => bench::run(args),
+        CliCommand::Compile(args) => compile::run(args),
+        CliCommand::Opt(args) => opt::run(args),
+        CliCommand::Inspect(args) => inspect::run(args),
+        CliCommand::Im2Rec(args) => im2rec::run(args),
+        CliCommand::Records(args) => records::run(args),
+        CliCommand::Ops(args) => operators::run(args),
     };
     progress::clear();
     match result {
@@ -253,7 +254,7 @@ impl std::fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 /// Writes to standard output; a closed pipe ends the program quietly.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), CliFailure> {
     use std::io::Write;
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

@@ -5,13 +5,13 @@
 use std::path::Path;
 
 use tensorc::Tensor;
-use tensorc::data::formats::{read_arrays, write_arrays};
 use tensorc::runtime::TensorRef;
+use tensorc_data::formats::{read_arrays, write_arrays};
 
-use super::Failure;
+use super::CliFailure;
 
 /// Every array of the file, in name order.
-pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Failure> {
+pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, CliFailure> {
     let mut arrays = vec![];
     for (name, array) in read_arrays(path)? {
         arrays.push((name, Tensor::try_from(array)?));
@@ -21,7 +21,7 @@ pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, Failure> {
 }
 
 /// Writes arrays by name.
-pub fn write(path: &Path, arrays: &[(String, Tensor)]) -> Result<(), Failure> {
+pub fn write(path: &Path, arrays: &[(String, Tensor)]) -> Result<(), CliFailure> {
     let all = arrays.iter().map(|(name, t)| (name.as_str(), TensorRef::new(t.dtype(), t.dims(), t.bytes())));
     Ok(write_arrays(path, all)?)
 }

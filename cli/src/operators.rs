@@ -3,7 +3,7 @@
 use clap::Args;
 use tensorc::op::reference;
 
-use super::{Failure, print};
+use super::{CliFailure, print};
 
 #[derive(Args)]
 pub struct OpsArgs {
@@ -11,7 +11,7 @@ pub struct OpsArgs {
     filter: Option<String>,
 }
 
-pub fn run(args: &OpsArgs) -> Result<(), Failure> {
+pub fn run(args: &OpsArgs) -> Result<(), CliFailure> {
     let registry = tensorc::ops::registry()?;
     let wanted = |name: &str| args.filter.as_ref().is_none_or(|part| name.contains(part.as_str()));
     let chosen = registry.iter().filter(|op| {

@@ -1,29 +1,31 @@
 //! `tensorc opt`: runs passes over a model or text file and prints the IR.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use tensorc::ir::diag::{Code, Diagnostic};
+use tensorc::abi::{KernelSignature, Plan};
+use tensorc::ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::{BufInfo, Kernel};
 use tensorc::ir::testing::Rng;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
-use tensorc::ir::verify::{Stage, verify_graph, verify_kernel, verify_plan};
-use tensorc::ir::{DenseType, Module};
-use tensorc::passes::pipeline::known_names;
-use tensorc::passes::{Pass, PassCx, Phase, Pipeline, PrintWhen, Rewrite, Timing, Unit, phase_passes};
+use tensorc::ir::verify::{Stage, verify_graph, verify_kernel};
+use tensorc::ir::{DenseType, TextModule};
+use tensorc::passes::pipeline::{LOWER, PLAN_MEMORY, known_names};
+use tensorc::passes::{CompilePhase, End, PassCx, Pipeline, PrintWhen, Rewrite, Timing, Unit};
+use tensorc::runtime::plan::{InvalidPlan, verify, verify_kernels, verify_unplaced};
 use tensorc::schedule::lowered::Lowered;
-use tensorc::schedule::{cost, plan_memory, verify::verify_clusters};
-use tensorc::{Compiler, Options, Target, binding};
-use tensorc_codegen::lower::lower_with;
-use tensorc_codegen::target::Capability;
+use tensorc::schedule::target::Capability;
+use tensorc::schedule::{Target, cost, plan_memory, verify::verify_clusters};
+use tensorc::{Compiler, Isa, Options, binding, lower};
 
-use super::code::Form;
+use super::code::DumpForm;
 use super::values::Comparison;
-use super::{CompileArgs, Failure, Usage, arrays, print};
+use super::{CliFailure, CompileArgs, Usage, arrays, print};
 
 #[derive(Args)]
 pub struct OptArgs {
@@ -36,12 +38,12 @@ pub struct OptArgs {
     /// Passes to run: `name{option=value},…`, ending in `lower` or `lower,plan-memory` if wanted
     #[arg(long, value_name = "PIPELINE", conflicts_with = "to")]
     passes: Option<String>,
-    /// Run the default pipeline up to a phase: import, type, simplify, fuse, lower or plan; or on to the code of
+    /// Run the default pipeline up to a phase: import, type, simplify, layout, fuse, schedule, lower or plan; or on to the code of
     /// kernels: clif, llvm, asm or ptx
     #[arg(long, value_name = "PHASE")]
     to: Option<String>,
-    /// What code is shown for: native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64; or a GPU, for which kernels are
-    /// written, too: cuda:sm_80 or cuda:sm_90a
+    /// Target of the printed code: native, x86_64, x86_64-v3, x86_64-v4, aarch64 or riscv64; or a GPU: cuda:sm_80 or
+    /// cuda:sm_90a
     #[arg(long, value_name = "NAME", default_value = "native")]
     target: String,
     /// Print the IR to standard error after these passes
@@ -53,25 +55,24 @@ pub struct OptArgs {
     /// Print how long each pass took to standard error
     #[arg(long)]
     time_passes: bool,
-    /// Print what each kernel of the fused graph moves and is estimated to take to standard error
+    /// Print bytes moved and estimated time of each fused kernel to standard error
     #[arg(long)]
     costs: bool,
-    /// Print what kernels are assumed to cost, and do nothing else
+    /// Print the cost model and exit
     #[arg(long)]
     print_cost_model: bool,
-    /// Print to standard error which rewrites made each node, or one node, and what they saved
+    /// Print the rewrites that made each node (or one node) and their savings to standard error
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     explain: Option<String>,
     /// Check the rules of the IR after each pass
     #[arg(long, default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true,
           action = clap::ArgAction::Set)]
     verify_each: bool,
-    /// Print no IR but compare values before and after, in the interpreter and, if lowered or asked
-    /// for, compiled
+    /// Instead of printing IR, check that passes preserve values (interpreter; compiled code if lowered or requested)
     #[arg(long, value_enum, value_name = "HOW", num_args = 0..=1, require_equals = true,
           default_missing_value = "auto")]
     check_values: Option<CheckValues>,
-    /// Print no IR but what memory has to do for each kernel for a GPU, run in the interpreter on random numbers
+    /// Instead of printing IR, print memory traffic of each GPU kernel, interpreted on random data
     #[arg(long, conflicts_with_all = ["check_values", "output"])]
     traffic: bool,
     /// Bind an input or a named dimension: `x=1,3,224,224` or `batch=4`
@@ -83,6 +84,9 @@ pub struct OptArgs {
     /// Write the IR to a file, constants in full
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Take a text file apart at lines `// ---`; a part that fails does not keep the others from being printed
+    #[arg(long, conflicts_with = "output")]
+    split: bool,
     #[command(flatten)]
     compile: CompileArgs,
 }
@@ -98,71 +102,54 @@ enum CheckValues {
 /// Extent of a dimension that `--check-values` finds open.
 const OPEN_EXTENT: u64 = 3;
 
-/// Name of the step from clusters to kernels in pipelines.
-const LOWER: &str = "lower";
-/// Name of memory planning in pipelines.
-const PLAN_MEMORY: &str = "plan-memory";
-
-pub fn run(args: &OptArgs) -> Result<(), Failure> {
-    let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
-        let compiler = args.compile.compiler()?;
-        return print(&compiler.options().passes.target.machine.to_text());
-    };
-    let work = Work::new(args)?;
+pub fn run(args: &OptArgs) -> Result<(), CliFailure> {
+    let work = OptRequest::new(args)?;
     let shapes = arrays::shapes(&args.shapes)?;
     let named = |e: &dyn std::fmt::Display| Usage(format!("--target: {e}"));
     let gpu = match (args.target.starts_with("cuda"), work.code) {
         (true, _) => Some(args.target.parse::<Capability>().map_err(|e| named(&e))?),
-        (false, Some(Form::Ptx)) => {
+        (false, Some(DumpForm::Ptx)) => {
             return Err(usage("PTX is for a GPU: --target=cuda:sm_80 or cuda:sm_90a".into()).into());
         }
         _ => None,
     };
     let target = if gpu.is_some() { "native" } else { &args.target };
-    let target = target.parse::<Target>().map_err(|e| named(&e))?;
+    let target = target.parse::<Isa>().map_err(|e| named(&e))?;
     let device = tensorc::runtime::Device::accelerator(0);
     let gpus = gpu.iter().map(|capability| tensorc::gpu::interpreted_as(device, *capability)).collect();
     let compiler = args.compile.compiler_with(work.code, Options { gpus, ..Options::default() })?;
-    let mut module = read(&compiler, file, args.params.as_deref())?;
-    if work.plan && !work.lower && !module.graphs.is_empty() {
-        return Err(usage(format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`")).into());
+    let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
+        return print(&compiler.target().machine().to_text());
+    };
+    let mut job = OptJob { args, work, compiler, timings: vec![], shapes, gpu, target };
+    if !args.split {
+        let module = read(&job.compiler, file, args.params.as_deref())?;
+        return job.show_module(module, file);
     }
-    module.graphs.iter_mut().try_for_each(|g| binding::bind(g, &shapes))?;
-    let named = |d: Diagnostic| Failure::from(format!("{}: {d}", file.display()));
-    verify_module(&module).map_err(named)?;
-    let code = work.code;
-    let mut job = Job { args, work, compiler, timings: vec![] };
-    if args.check_values.is_some() {
-        let mut text = String::new();
-        for graph in &module.graphs {
-            text += &job.check(graph).map_err(|f| format!("{}: {f}", file.display()))?;
+    let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let parts = parts(&text);
+    let mut failed = 0;
+    for part in &parts {
+        let parsed = parse_module(part, job.compiler.registry()).map_err(|d| format!("{}: {d}", file.display()).into());
+        if let Err(failure) = parsed.and_then(|module| job.show_module(module, file)) {
+            eprintln!("tensorc: {failure}");
+            failed += 1;
         }
-        return print(&text);
     }
-    job.transform(&mut module).map_err(named)?;
-    if args.time_passes {
-        eprint!("{}", job.table());
-    }
-    if args.traffic {
-        return print(&traffic(&module.kernels).map_err(named)?);
-    }
-    if let Some(form) = code {
-        let text = match gpu {
-            Some(capability) if form == Form::Ptx => tensorc::gpu::ptx(&module.kernels, capability)?,
-            _ => form.text(&module.kernels, args.compile.backend()?, target).map_err(named)?,
-        };
-        return match &args.output {
-            Some(path) => Ok(std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?),
-            None => print(&text),
-        };
-    }
-    match &args.output {
-        Some(path) => {
-            let write = std::fs::write(path, print_module(&module, &PrintOptions::exact()));
-            Ok(write.map_err(|e| format!("{}: {e}", path.display()))?)
+    if failed > 0 { Err(format!("{failed} of {} parts failed", parts.len()).into()) } else { Ok(()) }
+}
+
+/// What stands between lines that begin with `// ---`, each behind as many line ends as lie before it in the text, so
+/// that errors name the lines of the file.
+fn parts(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for (i, line) in text.lines().enumerate() {
+        match line.starts_with("// ---") {
+            true => parts.push("\n".repeat(i + 1)),
+            false => parts.iter_mut().next_back().into_iter().for_each(|part| *part += &[line, "\n"].concat()),
         }
-        None => print(&print_module(&module, &PrintOptions { elide: !args.full, ..PrintOptions::default() })),
     }
+    parts
 }
 
 /// What memory has to do for kernels for a GPU, a paragraph each.
@@ -183,88 +170,87 @@ fn traffic(kernels: &[Kernel]) -> Result<String, Diagnostic> {
     Ok(text)
 }
 
-fn read(compiler: &Compiler, path: &Path, params: Option<&Path>) -> Result<Module, Failure> {
+fn read(compiler: &Compiler, path: &Path, params: Option<&Path>) -> Result<TextModule, CliFailure> {
     if path.extension().is_none_or(|e| e != "tc") {
         let graph = compiler.load_with(path, params)?.graph().clone();
-        return Ok(Module { graphs: vec![graph], ..Module::default() });
+        return Ok(TextModule { graphs: vec![graph], ..TextModule::default() });
     }
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     parse_module(&text, compiler.registry()).map_err(|d| format!("{}: {d}", path.display()).into())
 }
 
 /// What the command line asks for.
-struct Work {
-    passes: Vec<Box<dyn Pass>>,
-    lower: bool,
-    plan: bool,
+struct OptRequest {
+    pipeline: Pipeline,
     /// What to show of the kernels' code.
-    code: Option<Form>,
+    code: Option<DumpForm>,
     /// Whether no pass may change a bit of a result.
     exact: bool,
 }
 
-impl Work {
-    fn new(args: &OptArgs) -> Result<Work, Usage> {
-        let known = [&known_names()[..], &[LOWER, PLAN_MEMORY]].concat();
+impl OptRequest {
+    fn new(args: &OptArgs) -> Result<OptRequest, Usage> {
+        let known = known_names();
         if let Some(name) = args.print_after.iter().find(|n| !known.contains(&n.as_str())) {
             return Err(usage(format!("--print-after: unknown pass `{name}`; known passes: {}", known.join(", "))));
         }
-        let mut work = Work { passes: vec![], lower: false, plan: false, code: None, exact: true };
+        let mut work = OptRequest { pipeline: Pipeline::default(), code: None, exact: true };
         if let Some(name) = &args.to {
-            work.code = Form::from_name(name);
-            let phase = work.code.map(|_| Phase::Plan).or_else(|| Phase::from_name(name)).ok_or_else(|| {
-                let known: Vec<&str> = Phase::ALL.iter().map(|p| p.name()).chain(Form::NAMES).collect();
-                usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
-            })?;
-            work.passes = phase_passes(phase);
-            (work.lower, work.plan) = (phase >= Phase::Lower, phase >= Phase::Plan);
-            work.exact = args.compile.exact || phase < Phase::Simplify;
+            work.code = DumpForm::from_name(name);
+            let phase =
+                work.code.map(|_| CompilePhase::Plan).or_else(|| CompilePhase::from_name(name)).ok_or_else(|| {
+                    let known: Vec<&str> = CompilePhase::ALL.iter().map(|p| p.name()).chain(DumpForm::NAMES).collect();
+                    usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
+                })?;
+            work.pipeline = Pipeline::to(phase);
+            work.exact = args.compile.exact || phase < CompilePhase::Simplify;
         }
         if let Some(text) = &args.passes {
-            let mut rest = text.trim();
-            (work.plan, rest) = strip_last(rest, PLAN_MEMORY);
-            (work.lower, rest) = strip_last(rest, LOWER);
-            work.passes = Pipeline::parse(rest)
-                .map_err(|e| usage(format!("{e}; `{LOWER}` and `{LOWER},{PLAN_MEMORY}` stand at the end only")))?
-                .passes;
-            let reassociates = match rest.contains("reassociate") {
-                true => !rest.contains("reassociate=false"),
+            work.pipeline = Pipeline::parse(text).map_err(|e| usage(e.to_string()))?;
+            let reassociates = match text.contains("reassociate") {
+                true => !text.contains("reassociate=false"),
                 false => !args.compile.exact,
             };
-            let approximates = match rest.contains("approximate") {
-                true => !rest.contains("approximate=false"),
+            let approximates = match text.contains("approximate") {
+                true => !text.contains("approximate=false"),
                 false => args.compile.fast_math,
             };
-            work.exact = !((reassociates || approximates) && work.passes.iter().any(|p| p.name() == "simplify"));
+            work.exact = !((reassociates || approximates) && work.has("simplify"));
         }
         Ok(work)
+    }
+
+    fn has(&self, pass: &str) -> bool {
+        self.pipeline.passes.iter().any(|p| p.name() == pass)
+    }
+
+    fn lowers(&self) -> bool {
+        self.pipeline.end >= End::Lowered
     }
 }
 
 fn usage(why: String) -> Usage {
-    Usage(Diagnostic::new(Code::Pipeline, why).to_string())
+    Usage(Diagnostic::new(DiagnosticCode::Pipeline, why).to_string())
 }
 
-/// Whether a pipeline text ends in the pass of that name, and what stands before it.
-fn strip_last<'t>(text: &'t str, pass: &str) -> (bool, &'t str) {
-    let Some(before) = text.strip_suffix(pass) else { return (false, text) };
-    let before = before.trim_end();
-    match before.strip_suffix(',') {
-        Some(before) => (true, before.trim_end()),
-        None if before.is_empty() => (true, before),
-        None => (false, text),
-    }
-}
-
-/// Checks everything a file holds before anything is done with it.
-fn verify_module(module: &Module) -> Result<(), Diagnostic> {
-    module.graphs.iter().try_for_each(|g| verify_graph(g, stage_of(g)).and_then(|()| verify_clusters(g)))?;
+/// Checks everything a file holds before anything is done with it; plans as those that say where buffers lie, or not.
+fn verify_module(module: &TextModule, target: &Target, placed: bool) -> Result<(), Diagnostic> {
+    module.graphs.iter().try_for_each(|g| verify_graph(g, stage_of(g)).and_then(|()| verify_clusters(g, target)))?;
     module.kernels.iter().try_for_each(verify_kernel)?;
     module.plans.iter().try_for_each(|plan| {
         let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
         let kernels: Option<Vec<Kernel>> = plan.kernels.iter().map(find).collect();
-        verify_plan(plan, kernels.as_deref())
+        verify_plan(plan, kernels.as_deref(), placed)
     })
+}
+
+/// Checks a plan, and its calls where its kernels are known.
+fn verify_plan(plan: &Plan, kernels: Option<&[Kernel]>, placed: bool) -> Result<(), Diagnostic> {
+    let wrong = |e: InvalidPlan| Diagnostic::new(DiagnosticCode::Verify, e.to_string());
+    if placed { verify(plan).map(drop) } else { verify_unplaced(plan) }.map_err(wrong)?;
+    let Some(kernels) = kernels else { return Ok(()) };
+    let signatures: Vec<KernelSignature> = kernels.iter().map(Kernel::signature).collect();
+    verify_kernels(plan, &signatures).map_err(wrong)
 }
 
 /// The strongest rules that a graph may be expected to keep as it was read.
@@ -278,18 +264,66 @@ fn stage_of(graph: &Graph) -> Stage {
     if verify_graph(graph, typed).is_ok() { typed } else { Stage::Imported }
 }
 
-struct Job<'a> {
+struct OptJob<'a> {
     args: &'a OptArgs,
-    work: Work,
+    work: OptRequest,
     compiler: Compiler,
     timings: Vec<(String, Duration, bool)>,
+    /// What `--shape` binds.
+    shapes: BTreeMap<String, Vec<u64>>,
+    gpu: Option<Capability>,
+    target: Isa,
 }
 
-impl Job<'_> {
+impl OptJob<'_> {
+    /// Does what is asked with all that a file holds, or a part of one.
+    fn show_module(&mut self, mut module: TextModule, file: &Path) -> Result<(), CliFailure> {
+        let (args, work) = (self.args, &self.work);
+        if work.pipeline.end == End::Replanned && !module.graphs.is_empty() {
+            let why = format!("`{PLAN_MEMORY}` plans what `{LOWER}` made: write `{LOWER},{PLAN_MEMORY}`");
+            return Err(usage(why).into());
+        }
+        module.graphs.iter_mut().try_for_each(|g| binding::bind(g, &self.shapes))?;
+        let named = |d: Diagnostic| CliFailure::from(format!("{}: {d}", file.display()));
+        let placed = !matches!(work.pipeline.end, End::Replanned | End::Planned);
+        verify_module(&module, &self.compiler.target(), placed).map_err(named)?;
+        if args.check_values.is_some() {
+            let mut text = String::new();
+            for graph in &module.graphs {
+                text += &self.check(graph).map_err(|f| format!("{}: {f}", file.display()))?;
+            }
+            return print(&text);
+        }
+        self.transform(&mut module).map_err(named)?;
+        if args.time_passes {
+            eprint!("{}", self.table());
+        }
+        if args.traffic {
+            return print(&traffic(&module.kernels).map_err(named)?);
+        }
+        if let Some(form) = self.work.code {
+            let text = match self.gpu {
+                Some(capability) if form == DumpForm::Ptx => tensorc::gpu::ptx(&module.kernels, capability)?,
+                _ => form.text(&module.kernels, args.compile.backend()?, self.target).map_err(named)?,
+            };
+            return match &args.output {
+                Some(path) => Ok(std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?),
+                None => print(&text),
+            };
+        }
+        match &args.output {
+            Some(path) => {
+                let write = std::fs::write(path, print_module(&module, &PrintOptions::exact()));
+                Ok(write.map_err(|e| format!("{}: {e}", path.display()))?)
+            }
+            None => print(&print_module(&module, &PrintOptions { elide: !args.full, ..PrintOptions::default() })),
+        }
+    }
+
     /// Runs everything asked for over all graphs; plans of the file are planned anew if planning is
     /// asked for.
-    fn transform(&mut self, module: &mut Module) -> Result<(), Diagnostic> {
-        if self.work.plan {
+    fn transform(&mut self, module: &mut TextModule) -> Result<(), Diagnostic> {
+        if matches!(self.work.pipeline.end, End::Replanned | End::Planned) {
             for plan in &mut module.plans {
                 let mut lowered = Lowered { plan: std::mem::take(plan), ..Lowered::default() };
                 self.plan_memory(&mut lowered)?;
@@ -299,25 +333,18 @@ impl Job<'_> {
         for graph in &mut module.graphs {
             self.passes(graph)?;
             if self.args.costs {
-                let machine = self.compiler.options().passes.target.machine;
+                let machine = self.compiler.target().machine();
                 eprint!("{}", cost::table(&cost::kernels(graph, &machine)?));
             }
         }
-        if self.work.lower {
+        if self.work.lowers() {
             for graph in std::mem::take(&mut module.graphs) {
-                let lowered = self.lower(&graph, self.work.plan)?;
+                let lowered = self.lower(&graph, self.work.pipeline.end)?;
                 module.kernels.extend(lowered.kernels);
                 module.plans.push(lowered.plan);
             }
         }
         Ok(())
-    }
-
-    fn timed<T>(&mut self, name: &str, f: impl FnOnce(&mut Self) -> Result<T, Diagnostic>) -> Result<T, Diagnostic> {
-        let start = Instant::now();
-        let result = f(self)?;
-        self.timings.push((name.to_owned(), start.elapsed(), true));
-        Ok(result)
     }
 
     fn passes(&mut self, graph: &mut Graph) -> Result<(), Diagnostic> {
@@ -326,13 +353,14 @@ impl Job<'_> {
             eprintln!("// after {pass}\n{}", tensorc::ir::text::print_graph(graph, &options));
         };
         let mut stage = stage_of(graph);
+        let target = self.compiler.target();
         let mut verifier = |pass: &str, graph: &Graph| {
             stage = match pass {
                 "decompose" => Stage::Primitive,
                 "fuse" => Stage::Fused,
                 _ => stage,
             };
-            let verified = verify_graph(graph, stage).and_then(|()| verify_clusters(graph));
+            let verified = verify_graph(graph, stage).and_then(|()| verify_clusters(graph, &target));
             verified.map_err(|d| d.note(format!("after pass `{pass}`")))
         };
         let compiler = self.compiler.clone();
@@ -346,7 +374,7 @@ impl Job<'_> {
         if self.args.verify_each {
             cx.verifier = Some(&mut verifier);
         }
-        let result = tensorc::passes::manager::run_passes(&self.work.passes, graph, &mut cx);
+        let result = tensorc::passes::manager::run_passes(&self.work.pipeline.passes, graph, &mut cx);
         let timings = cx.timings.iter().map(|Timing { pass, time, changed, .. }| ((*pass).to_owned(), *time, *changed));
         self.timings.extend(timings);
         if let Some(node) = &self.args.explain {
@@ -355,48 +383,53 @@ impl Job<'_> {
         result.map(drop)
     }
 
-    fn lower(&mut self, graph: &Graph, plan: bool) -> Result<Lowered, Diagnostic> {
+    fn lower(&mut self, graph: &Graph, end: End) -> Result<Lowered, Diagnostic> {
         // The name of a GPU is none of a processor, which its kernels do not run on.
         let choices = self.compiler.choices_for(self.args.target.parse().ok());
-        let mut lowered = self.timed(LOWER, |job| {
-            lower_with(graph, job.compiler.registry().math(), choices, job.compiler.pool().threads())
-        })?;
-        if self.args.verify_each {
+        let mut timings = vec![];
+        let lowered = lower(&self.compiler, graph, choices, end, &mut |step, time, lowered| {
+            timings.push((step.to_owned(), time, true));
+            self.lowered(step, lowered)
+        });
+        self.timings.extend(timings);
+        lowered
+    }
+
+    /// Checks and shows what a step made.
+    fn lowered(&self, step: &str, lowered: &Lowered) -> Result<(), Diagnostic> {
+        if self.args.verify_each && step == LOWER {
             lowered.kernels.iter().try_for_each(verify_kernel)?;
-            verify_plan(&lowered.plan, Some(&lowered.kernels))?;
+            verify_plan(&lowered.plan, Some(&lowered.kernels), false)?;
         }
-        self.show(LOWER, &lowered);
-        if plan {
-            self.plan_memory(&mut lowered)?;
-            self.show(PLAN_MEMORY, &lowered);
+        if self.args.verify_each && step == PLAN_MEMORY {
+            verify_plan(&lowered.plan, None, true)?;
         }
-        Ok(lowered)
+        self.show(step, lowered);
+        Ok(())
     }
 
     fn plan_memory(&mut self, lowered: &mut Lowered) -> Result<(), Diagnostic> {
-        self.timed(PLAN_MEMORY, |_| plan_memory(lowered))?;
-        if self.args.verify_each {
-            tensorc::runtime::plan::verify(&lowered.plan)
-                .map_err(|e| Diagnostic::new(Code::Internal, e.to_string()))?;
-        }
-        Ok(())
+        let start = Instant::now();
+        plan_memory(lowered)?;
+        self.timings.push((PLAN_MEMORY.to_owned(), start.elapsed(), true));
+        self.lowered(PLAN_MEMORY, lowered)
     }
 
     fn show(&self, pass: &str, lowered: &Lowered) {
         if self.args.print_changed || self.args.print_after.iter().any(|n| n == pass) {
             let (kernels, plans) = (lowered.kernels.clone(), vec![lowered.plan.clone()]);
-            let module = Module { kernels, plans, ..Module::default() };
+            let module = TextModule { kernels, plans, ..TextModule::default() };
             eprintln!("// after {pass}\n{}", print_module(&module, &PrintOptions::default()));
         }
     }
 
     /// Compares the values of a graph before and after the passes.
-    fn check(&mut self, graph: &Graph) -> Result<String, Failure> {
+    fn check(&mut self, graph: &Graph) -> Result<String, CliFailure> {
         let inputs = self.input_types(graph)?;
         let mut before = graph.clone();
         tensorc::passes::infer::bind(&mut before, &inputs)?;
         // The passes see the graph as it stands, open dimensions included, if they can.
-        let jit = self.work.lower || self.args.check_values == Some(CheckValues::Jit);
+        let jit = self.work.lowers() || self.args.check_values == Some(CheckValues::Jit);
         let mut after = if jit { before.clone() } else { graph.clone() };
         self.passes(&mut after)?;
         let compiled = match jit {
@@ -408,10 +441,10 @@ impl Job<'_> {
     }
 
     /// Types for the inputs: as stated, as inferred where that says more, small where open.
-    fn input_types(&self, graph: &Graph) -> Result<Vec<DenseType>, Failure> {
+    fn input_types(&self, graph: &Graph) -> Result<Vec<DenseType>, CliFailure> {
         let mut typed = graph.clone();
         let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
-        if Pipeline::to(Phase::Type).run(&mut typed, &mut cx).is_err() {
+        if Pipeline::to(CompilePhase::Type).run(&mut typed, &mut cx).is_err() {
             // A conflict is reported by the passes, if they look at types.
             typed = graph.clone();
         }
@@ -422,15 +455,14 @@ impl Job<'_> {
     /// Runs what is left of the default pipeline.
     fn compiled(&mut self, graph: &Graph) -> Result<Lowered, Diagnostic> {
         let mut graph = graph.clone();
-        let fused = self.work.passes.iter().any(|p| p.name() == "fuse");
-        if !fused {
+        if !self.work.has("fuse") {
             let mut cx = PassCx::new(self.compiler.registry()).with_options(self.compiler.options().passes);
             cx.threads = self.compiler.pool().threads();
             cx.options.reassociate &= !self.work.exact;
             cx.options.approximate &= !self.work.exact;
             Pipeline::parse("infer,decompose,fuse")?.run(&mut graph, &mut cx)?;
         }
-        self.lower(&graph, true)
+        self.lower(&graph, End::Planned)
     }
 
     fn table(&self) -> String {
@@ -471,17 +503,4 @@ fn explanation(graph: &Graph, rewrites: &[Rewrite], node: &str) -> String {
         let _ = writeln!(text, "nothing was rewritten in {what}");
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_pipeline_is_recognised() {
-        assert_eq!(strip_last("infer, lower", LOWER), (true, "infer"));
-        assert_eq!(strip_last("lower", LOWER), (true, ""));
-        assert_eq!(strip_last("infer,slower", LOWER), (false, "infer,slower"));
-        assert_eq!(strip_last("infer", LOWER), (false, "infer"));
-    }
 }

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::HumanBytes;
-use tensorc::data::DataError;
-use tensorc::data::image::{Channels, Decoder, Image, dimensions};
-use tensorc::data::record::{ImageRecord, IndexFiles, RecordSet, RecordSetOptions};
+use tensorc_data::DataError;
+use tensorc_data::image::{Channels, Decoder, Image, dimensions};
+use tensorc_data::record::{ImageRecord, IndexFiles, RecordSet, RecordSetOptions};
 
-use super::{Failure, Usage, print};
+use super::{CliFailure, Usage, print};
 
 #[derive(Args)]
 pub struct RecordsArgs {
@@ -32,9 +32,9 @@ pub struct RecordsArgs {
 }
 
 /// Errors that are shown; others are counted.
-const SHOWN: usize = 20;
+const MAX_SHOWN_ERRORS: usize = 20;
 
-pub fn run(args: &RecordsArgs) -> Result<(), Failure> {
+pub fn run(args: &RecordsArgs) -> Result<(), CliFailure> {
     let index = args.index.clone().map_or(IndexFiles::Ignore, IndexFiles::List);
     let records = RecordSet::open(&args.files, &RecordSetOptions { index, ..RecordSetOptions::default() })?;
     if let (Some(number), Some(output)) = (args.extract, &args.output) {
@@ -45,7 +45,7 @@ pub fn run(args: &RecordsArgs) -> Result<(), Failure> {
     if args.verify {
         faults.extend(verify(&records));
     }
-    for fault in faults.iter().take(SHOWN) {
+    for fault in faults.iter().take(MAX_SHOWN_ERRORS) {
         eprintln!("tensorc: {fault}");
     }
     match faults.len() {
@@ -55,7 +55,7 @@ pub fn run(args: &RecordsArgs) -> Result<(), Failure> {
     }
 }
 
-fn show(records: &RecordSet, head: usize) -> Result<(), Failure> {
+fn show(records: &RecordSet, head: usize) -> Result<(), CliFailure> {
     let mut payload = vec![];
     let bytes: u64 = (0..records.len()).map(|i| records.stored_len(i)).sum();
     let noun = if records.len() == 1 { "record" } else { "records" };
@@ -95,7 +95,7 @@ fn verify(records: &RecordSet) -> Vec<DataError> {
     (0..records.len()).filter_map(|i| check(i).err()).collect()
 }
 
-fn extract(records: &RecordSet, number: usize, output: &std::path::Path) -> Result<(), Failure> {
+fn extract(records: &RecordSet, number: usize, output: &std::path::Path) -> Result<(), CliFailure> {
     if number >= records.len() {
         return Err(Usage(format!("--extract: there are {} records, from 0", records.len())).into());
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use tensorc::runtime::Profiler;
 use tensorc::{Options, Tensor};
 
-use super::{CacheArgs, CompileArgs, Failure, InputArgs, arrays, npz, print, warn};
+use super::{CacheArgs, CliFailure, CompileArgs, InputArgs, arrays, npz, print, warn};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -19,12 +19,12 @@ pub struct RunArgs {
     /// Save the outputs, named by graph output
     #[arg(long, value_name = "NPZ")]
     output: Option<PathBuf>,
-    /// Save what compiling and running took, step by step, for chrome://tracing or ui.perfetto.dev
+    /// Write a trace of compilation and run for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "JSON")]
     trace: Option<PathBuf>,
 }
 
-pub fn run(args: &RunArgs) -> Result<(), Failure> {
+pub fn run(args: &RunArgs) -> Result<(), CliFailure> {
     let profiler = Profiler::default();
     if args.trace.is_some() {
         profiler.start();

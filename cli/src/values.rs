@@ -12,7 +12,7 @@ use tensorc::runtime::{Bindings, Context, TensorMut, TensorRef};
 use tensorc::schedule::lowered::Lowered;
 use tensorc::{Compiled, Compiler};
 
-use super::Failure;
+use super::CliFailure;
 
 /// What random inputs hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Comparison<'_> {
     ///
     /// # Errors
     /// A form cannot be run, or the first difference.
-    pub fn run(self, inputs: &[DenseType]) -> Result<String, Failure> {
+    pub fn run(self, inputs: &[DenseType]) -> Result<String, CliFailure> {
         let folds = self.after.node_ids().iter().any(|n| folds(self.after, *n));
         let compiled_exact = self.exact && !folds;
         let compiled_tolerance = match (compiled_exact, self.tf32) {
@@ -96,7 +96,7 @@ impl Comparison<'_> {
     }
 }
 
-fn with_run(difference: String, mix: Mix) -> Failure {
+fn with_run(difference: String, mix: Mix) -> CliFailure {
     format!("{difference} (inputs: {mix:?})").into()
 }
 
@@ -136,7 +136,7 @@ fn element(rng: &mut Rng, dtype: DType, mix: Mix) -> Scalar {
 }
 
 /// Checks that the types the graph states for its outputs are those of the values.
-fn declared(graph: &Graph, values: &[TensorData]) -> Result<(), Failure> {
+fn declared(graph: &Graph, values: &[TensorData]) -> Result<(), CliFailure> {
     for ((name, v), data) in graph.outputs().iter().zip(values) {
         let ty = graph.resolved(*v);
         let dims = ty.shape.dims().map(|dims| dims.iter().map(|d| d.as_const()).collect::<Vec<_>>());
@@ -157,7 +157,7 @@ fn execute(
     context: &mut Context,
     graph: &Graph,
     inputs: &[TensorData],
-) -> Result<Vec<TensorData>, Failure> {
+) -> Result<Vec<TensorData>, CliFailure> {
     let executable = context.executable().clone();
     let plan = executable.plan();
     let types = |ids: &[BufferId]| -> Vec<DenseType> {
@@ -202,7 +202,7 @@ fn execute(
             None => context.run(compiler.pool(), bindings)?,
         }
     }
-    let wrong = || Failure::from("a compiled output does not have its declared size");
+    let wrong = || CliFailure::from("a compiled output does not have its declared size");
     let all = output_types.into_iter().zip(outputs).chain(state_types.into_iter().zip(states));
     all.map(|(t, d)| TensorData::new(t, d.into()).ok_or_else(wrong)).collect()
 }

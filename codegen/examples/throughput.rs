@@ -4,17 +4,17 @@
 use std::time::Instant;
 
 use tensorc_codegen::cranelift::dump;
+use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
-use tensorc_codegen::target::Target;
 use tensorc_ir::DType;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
-use tensorc_ops::math::Library;
+use tensorc_ops::math::MathBodies;
 
 type Error = Box<dyn std::error::Error>;
 
-fn function(library: &Library, body: impl Fn(&Ex, &Ex) -> Ex) -> Result<ScalarFn, Error> {
+fn function(library: &MathBodies, body: impl Fn(&Ex, &Ex) -> Ex) -> Result<ScalarFn, Error> {
     let f = ScalarFn::build(&[DType::F32, DType::F32], |_, args| vec![body(&args[0], &args[1])])?;
     Ok(f.expand_math(library)?)
 }
@@ -44,7 +44,7 @@ fn softmax(exp: &ScalarFn, rows: u64, n: u64, lanes: u64) -> Result<Kernel, Erro
     let x = b.param("x", DType::F32, rows * n, false);
     let y = b.param("y", DType::F32, rows * n, true);
     b.for_range("row", rows, LoopKind::Parallel, |b, row| {
-        let acc = b.alloc("acc", DType::F32, lanes, Space::Register);
+        let acc = b.alloc("acc", DType::F32, lanes, MemorySpace::Register);
         let start = row.scale(n as i64);
         let each = |b: &mut KernelBuilder, value: Operand| {
             b.for_range("l", lanes, LoopKind::Vector, |b, l| {
@@ -117,7 +117,7 @@ fn measure(kernel: Kernel, lens: &[u64], elements: u64, scalars: &[i64]) -> Resu
 }
 
 fn main() -> Result<(), Error> {
-    let library = Library::new()?;
+    let library = MathBodies::new()?;
     let functions = [
         ("relu(x*y+x), max", function(&library, |x, y| (x * y + x).max(&x.lit(0.0)))?),
         (
@@ -139,7 +139,7 @@ fn main() -> Result<(), Error> {
     ];
     if let Some(which) = std::env::args().nth(1) {
         for (name, f) in functions.iter().filter(|(name, _)| name.contains(&which)) {
-            let d = dump(&map(f, 4096, 1, 8)?, Target::native()?)?;
+            let d = dump(&map(f, 4096, 1, 8)?, Isa::native()?)?;
             println!("{name}: {} bytes\n{}\n{}", d.bytes, d.clif, d.assembly);
         }
         return Ok(());

@@ -2,7 +2,7 @@
 //! run as vectors.
 
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var};
 use tensorc_ir::scalar::ScalarOp;
 
 /// How a local buffer is kept.
@@ -20,7 +20,7 @@ pub(crate) enum Class {
 const MAX_REGISTERS: u64 = 1024;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct KernelAnalysis {
     classes: Vec<Class>,
     /// Whether vector loops may become vectors.
     pub vectors: bool,
@@ -34,20 +34,20 @@ enum VarKind {
     Lane,
 }
 
-impl Plan {
+impl KernelAnalysis {
     /// Without `vectors`, vector loops over registers are unrolled.
-    pub fn new(kernel: &Kernel, vectors: bool) -> Plan {
+    pub fn new(kernel: &Kernel, vectors: bool) -> KernelAnalysis {
         let initial = |b: &tensorc_ir::kir::BufInfo| match b.space {
-            Space::Register if b.len <= MAX_REGISTERS => Class::Elements,
+            MemorySpace::Register if b.len <= MAX_REGISTERS => Class::Elements,
             _ => Class::Memory,
         };
-        let mut walk = Walk {
+        let mut walk = AnalysisWalk {
             kinds: vec![VarKind::Dynamic; kernel.vars.len()],
             classes: kernel.buffers.iter().map(initial).collect(),
             vectors,
         };
         walk.block(&kernel.body);
-        Plan { classes: walk.classes, vectors }
+        KernelAnalysis { classes: walk.classes, vectors }
     }
 
     pub fn class(&self, buf: Buf) -> Class {
@@ -55,13 +55,13 @@ impl Plan {
     }
 }
 
-struct Walk {
+struct AnalysisWalk {
     kinds: Vec<VarKind>,
     classes: Vec<Class>,
     vectors: bool,
 }
 
-impl Walk {
+impl AnalysisWalk {
     fn kind(&self, index: &Index) -> VarKind {
         let mut kind = VarKind::Constant;
         index.visit_vars(&mut |v| match self.kinds[v as usize] {
@@ -127,7 +127,7 @@ fn mentions(kernel: &Kernel, body: &[Stmt], derived: &mut Vec<bool>) -> bool {
             false
         }
         Stmt::Load { buf, index, .. } | Stmt::Store { buf, index, .. } => {
-            kernel.buf(*buf).space == Space::Register && any(index, derived)
+            kernel.buf(*buf).space == MemorySpace::Register && any(index, derived)
         }
         _ => false,
     })
@@ -141,7 +141,7 @@ fn any(index: &Index, set: &[bool]) -> bool {
 
 /// Whether the body of a vector loop can run with all lanes in step: control flow is the same in
 /// every lane and private arrays are in registers.
-pub(crate) fn vectorizable(kernel: &Kernel, plan: &Plan, lane: Var, body: &[Stmt]) -> bool {
+pub(crate) fn vectorizable(kernel: &Kernel, plan: &KernelAnalysis, lane: Var, body: &[Stmt]) -> bool {
     let mut check = Vectorizable {
         kernel,
         plan,
@@ -154,7 +154,7 @@ pub(crate) fn vectorizable(kernel: &Kernel, plan: &Plan, lane: Var, body: &[Stmt
 
 struct Vectorizable<'a> {
     kernel: &'a Kernel,
-    plan: &'a Plan,
+    plan: &'a KernelAnalysis,
     varying: Vec<bool>,
     private: Vec<bool>,
 }
@@ -165,7 +165,7 @@ impl Vectorizable<'_> {
     }
 
     fn register(&self, buf: Buf) -> bool {
-        self.kernel.buf(buf).space == Space::Register && self.plan.class(buf) != Class::Memory
+        self.kernel.buf(buf).space == MemorySpace::Register && self.plan.class(buf) != Class::Memory
     }
 
     fn block(&mut self, body: &[Stmt]) -> bool {
@@ -194,8 +194,10 @@ impl Vectorizable<'_> {
                 match (self.private[buf.0 as usize], self.kernel.buf(*buf).space) {
                     (true, _) => !by_lane,
                     // What every lane writes to one place must be the same value.
-                    (false, Space::Register | Space::Stack) => by_lane || !self.varies(value),
-                    (false, Space::Global | Space::Shared | Space::Tile | Space::Barrier) => true,
+                    (false, MemorySpace::Register | MemorySpace::Stack) => by_lane || !self.varies(value),
+                    (false, MemorySpace::Global | MemorySpace::Shared | MemorySpace::Tile | MemorySpace::Barrier) => {
+                        true
+                    }
                 }
             }
             Stmt::Alloc { buf } => {
@@ -208,14 +210,14 @@ impl Vectorizable<'_> {
 }
 
 /// Scalar operations for each element from which on vectors of 128 bits are the limit rather than memory.
-const MUCH: usize = 24;
+const MIN_ARITHMETIC_OPS: usize = 24;
 
 /// Whether some vector loop of the kernel computes so much that wide vectors pay for their compilation, or what is an
 /// instruction in wide vectors alone.
 pub(crate) fn computes_much(kernel: &Kernel) -> bool {
     fn operations(body: &[Stmt]) -> usize {
         let of = |stmt: &Stmt| match stmt {
-            Stmt::Let { op: ScalarOp::Scale, .. } => MUCH + 1,
+            Stmt::Let { op: ScalarOp::Scale, .. } => MIN_ARITHMETIC_OPS + 1,
             Stmt::Let { .. } => 1,
             Stmt::For { body, .. } => operations(body),
             Stmt::If { then, otherwise, .. } => operations(then) + operations(otherwise),
@@ -225,7 +227,7 @@ pub(crate) fn computes_much(kernel: &Kernel) -> bool {
     }
     fn any(body: &[Stmt]) -> bool {
         body.iter().any(|stmt| match stmt {
-            Stmt::For { kind: LoopKind::Vector, body, .. } => operations(body) > MUCH,
+            Stmt::For { kind: LoopKind::Vector, body, .. } => operations(body) > MIN_ARITHMETIC_OPS,
             Stmt::For { body, .. } => any(body),
             Stmt::If { then, otherwise, .. } => any(then) || any(otherwise),
             _ => false,

@@ -1,116 +1,20 @@
 //! Compilation of sets of kernels into executable memory, in parallel and at most once each, by either back end.
 
-use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_abi::KernelFn;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
-use tensorc_schedule::target::Vectors;
 
+pub use crate::backend::Backend;
+use crate::loading::{KernelCode, LoadRequest, LoadedKernel, in_kernel, panicked};
 use crate::stored::{self, CodeStore};
-use crate::target::Target;
 use crate::{cranelift, symbols};
 
 /// Finds the address of a run-time library function by name.
-pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<*const u8>;
-
-/// What makes machine code of kernels. The results have the same bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Backend {
-    /// A fraction of a millisecond a kernel, vectors of 128 bits.
-    #[default]
-    Cranelift,
-    /// Some ten milliseconds a kernel, vectors as wide as the processor's. In builds with the feature `llvm`.
-    Llvm,
-    /// LLVM for kernels that compute much for each element, Cranelift for others; Cranelift alone in builds
-    /// without LLVM.
-    Auto,
-}
-
-impl Backend {
-    pub const NAMES: [&str; 3] = ["cranelift", "llvm", "auto"];
-
-    /// Reads one of [`Backend::NAMES`].
-    pub fn from_name(name: &str) -> Option<Backend> {
-        let all = [Backend::Cranelift, Backend::Llvm, Backend::Auto];
-        Backend::NAMES.iter().zip(all).find(|(n, _)| **n == name).map(|(_, b)| b)
-    }
-
-    /// Its name among [`Backend::NAMES`].
-    pub fn name(self) -> &'static str {
-        Backend::NAMES[self as usize]
-    }
-
-    /// Whether this build has LLVM.
-    pub const fn has_llvm() -> bool {
-        cfg!(feature = "llvm")
-    }
-
-    /// # Errors
-    /// [`Code::Unsupported`] if this build does not have it.
-    pub fn check(self) -> Result<()> {
-        if self == Backend::Llvm && !Backend::has_llvm() {
-            let why = "this build has no LLVM; build with the feature `llvm`, or choose another back end";
-            return Err(Diagnostic::new(Code::Unsupported, why));
-        }
-        Ok(())
-    }
-
-    /// The vectors that kernels for it have.
-    pub fn vectors(self) -> Vectors {
-        match self {
-            Backend::Cranelift => Vectors::Narrow,
-            Backend::Auto if !Backend::has_llvm() => Vectors::Narrow,
-            Backend::Llvm | Backend::Auto => Vectors::Wide,
-        }
-    }
-
-    /// Whether its code for a target has an instruction for [`tensorc_ir::scalar::ScalarOp::Scale`].
-    pub fn scales(self, target: Target) -> bool {
-        #[cfg(feature = "llvm")]
-        let has = crate::llvm::scales;
-        #[cfg(not(feature = "llvm"))]
-        let has = |_: Target| false;
-        self.vectors() == Vectors::Wide && has(target)
-    }
-
-    /// The one that compiles a given kernel.
-    pub fn of(self, kernel: &Kernel) -> Backend {
-        match self {
-            Backend::Auto if Backend::has_llvm() && crate::analysis::computes_much(kernel) => Backend::Llvm,
-            Backend::Auto => Backend::Cranelift,
-            other => other,
-        }
-    }
-}
-
-/// The code of one kernel, and what keeps its memory.
-#[derive(Clone)]
-pub(crate) struct Entry {
-    pub function: KernelFn,
-    pub code: Arc<dyn Any + Send + Sync>,
-}
-
-/// A kernel that is to be loaded.
-pub(crate) struct Wanted<'a> {
-    pub kernel: &'a Kernel,
-    /// What its code calls the function, other than all that is loaded with it.
-    pub name: &'a str,
-    /// Its code from a store.
-    pub known: Option<&'a [u8]>,
-    /// Whether there is a store.
-    pub keep: bool,
-}
-
-/// A loaded kernel.
-pub(crate) struct Made {
-    pub entry: Entry,
-    /// What a store is to keep.
-    pub code: Option<Vec<u8>>,
-}
+pub(crate) type Resolve<'a> = &'a dyn Fn(&str) -> Option<*const u8>;
 
 /// Compiled kernels by content: equal kernels are compiled once by a back end, whatever their names.
 ///
@@ -118,20 +22,21 @@ pub(crate) struct Made {
 /// kernel lives as long as a [`JitModule`] that uses it, and in the cache until that has too many kernels: shapes that
 /// keep changing bring ever new ones.
 pub struct KernelCache {
-    entries: Mutex<HashMap<Key, Entry>>,
+    entries: Mutex<HashMap<KernelKey, KernelCode>>,
     most: usize,
     verify: bool,
     store: Option<Arc<dyn CodeStore>>,
 }
 
-type Key = (Backend, Kernel);
+type KernelKey = (Backend, Kernel);
 
 /// Kernels in a cache beyond which those that nothing uses are forgotten.
-const MOST: usize = 4096;
+const MAX_KERNELS: usize = 4096;
 
 impl KernelCache {
+    /// An empty cache of the default size.
     pub fn new() -> KernelCache {
-        KernelCache { entries: Mutex::default(), most: MOST, verify: cfg!(debug_assertions), store: None }
+        KernelCache { entries: Mutex::default(), most: MAX_KERNELS, verify: cfg!(debug_assertions), store: None }
     }
 
     /// A cache that forgets kernels that nothing uses when there are more than so many.
@@ -154,6 +59,7 @@ impl KernelCache {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    /// Whether no kernel is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -167,7 +73,7 @@ impl Default for KernelCache {
 
 /// Executable code of a list of kernels.
 pub struct JitModule {
-    entries: Vec<Entry>,
+    entries: Vec<KernelCode>,
 }
 
 impl JitModule {
@@ -177,10 +83,12 @@ impl JitModule {
         self.entries.get(i).map(|e| e.function)
     }
 
+    /// Number of kernels.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether there are no kernels.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -206,17 +114,18 @@ pub fn compile_kernels(
     resolve: Resolve<'_>,
 ) -> Result<JitModule> {
     backend.check()?;
-    let keys: Vec<Key> = kernels.iter().map(|k| (backend.of(k), k.canonical())).collect();
+    let keys: Vec<KernelKey> = kernels.iter().map(|k| (backend.of(k), k.canonical())).collect();
     let (mut entries, missing) = look_up(&keys, cache);
-    let stand_ins = stand_ins().into_iter().filter_map(|name| resolve(&name).map(|address| (name, address as usize)));
-    let mut addresses: BTreeMap<String, usize> = stand_ins.collect();
+    let soft_libcalls =
+        soft_libcalls().into_iter().filter_map(|name| resolve(&name).map(|address| (name, address as usize)));
+    let mut addresses: BTreeMap<String, usize> = soft_libcalls.collect();
     for &i in &missing {
         for name in symbols::needed(&kernels[i]).into_keys() {
             let address = symbols::address(&name, resolve).map_err(|d| d.note(in_kernel(&kernels[i])))?;
             addresses.insert(name, address as usize);
         }
     }
-    let work = Work { kernels, keys: &keys, addresses, cache };
+    let work = CompileWork { kernels, keys: &keys, addresses, cache };
     let made = on_threads(&missing, threads, |chunk| work.compile(chunk))?;
     if let (Some(store), false) = (&cache.store, missing.is_empty()) {
         store.finish();
@@ -231,14 +140,14 @@ pub fn compile_kernels(
     if known.len() > cache.most {
         forget_unused(&mut known);
     }
-    let entries: Option<Vec<Entry>> = entries.into_iter().collect();
-    let lost = || Diagnostic::new(Code::Internal, "a compiled kernel was lost");
+    let entries: Option<Vec<KernelCode>> = entries.into_iter().collect();
+    let lost = || Diagnostic::new(DiagnosticCode::Internal, "a compiled kernel was lost");
     entries.map(|entries| JitModule { entries }).ok_or_else(lost)
 }
 
 /// Removes the kernels whose code nothing but the cache keeps in memory.
-fn forget_unused(known: &mut HashMap<Key, Entry>) {
-    let address = |entry: &Entry| Arc::as_ptr(&entry.code).cast::<()>() as usize;
+fn forget_unused(known: &mut HashMap<KernelKey, KernelCode>) {
+    let address = |entry: &KernelCode| Arc::as_ptr(&entry.code).cast::<()>() as usize;
     let mut cached: BTreeMap<usize, usize> = BTreeMap::new();
     known.values().for_each(|entry| *cached.entry(address(entry)).or_default() += 1);
     known.retain(|_, entry| cached.get(&address(entry)).is_none_or(|n| Arc::strong_count(&entry.code) > *n));
@@ -257,7 +166,7 @@ pub(crate) fn on_threads<R: Send>(
 }
 
 /// Functions of the run-time library that back ends call on processors without an instruction.
-fn stand_ins() -> Vec<String> {
+fn soft_libcalls() -> Vec<String> {
     let cranelift = cranelift::libcalls::names();
     #[cfg(feature = "llvm")]
     return cranelift.chain(symbols::C_FUNCTIONS.map(|(_, name)| name.to_owned())).collect();
@@ -266,25 +175,25 @@ fn stand_ins() -> Vec<String> {
 }
 
 /// What the cache holds of each kernel, and the first of each kernel that it does not hold.
-fn look_up(keys: &[Key], cache: &KernelCache) -> (Vec<Option<Entry>>, Vec<usize>) {
+fn look_up(keys: &[KernelKey], cache: &KernelCache) -> (Vec<Option<KernelCode>>, Vec<usize>) {
     let known = cache.entries.lock().unwrap_or_else(PoisonError::into_inner);
     let mut seen = std::collections::HashSet::new();
-    let entries: Vec<Option<Entry>> = keys.iter().map(|key| known.get(key).cloned()).collect();
+    let entries: Vec<Option<KernelCode>> = keys.iter().map(|key| known.get(key).cloned()).collect();
     let missing = (0..keys.len()).filter(|&i| entries[i].is_none() && seen.insert(&keys[i])).collect();
     (entries, missing)
 }
 
-struct Work<'a> {
+struct CompileWork<'a> {
     kernels: &'a [Kernel],
-    keys: &'a [Key],
+    keys: &'a [KernelKey],
     addresses: BTreeMap<String, usize>,
     cache: &'a KernelCache,
 }
 
-impl Work<'_> {
+impl CompileWork<'_> {
     /// Entries of the kernels of a chunk, in its order. Kernels of one back end share a piece of memory.
-    fn compile(&self, chunk: &[usize]) -> Result<Vec<Entry>> {
-        let mut entries: BTreeMap<usize, Entry> = BTreeMap::new();
+    fn compile(&self, chunk: &[usize]) -> Result<Vec<KernelCode>> {
+        let mut entries: BTreeMap<usize, KernelCode> = BTreeMap::new();
         for backend in [Backend::Cranelift, Backend::Llvm] {
             let of: Vec<usize> = chunk.iter().copied().filter(|&i| self.keys[i].0 == backend).collect();
             if of.is_empty() {
@@ -300,17 +209,17 @@ impl Work<'_> {
     }
 
     /// Takes code from the store where it has some, and stores the rest.
-    fn make_stored(&self, backend: Backend, of: &[usize], store: &dyn CodeStore) -> Result<Vec<Made>> {
+    fn make_stored(&self, backend: Backend, of: &[usize], store: &dyn CodeStore) -> Result<Vec<LoadedKernel>> {
         let processor = self.processor(backend)?;
-        let keys: Vec<stored::Key> =
-            of.iter().map(|&i| stored::Key::new(backend, &processor, &self.keys[i].1)).collect();
+        let keys: Vec<stored::CodeKey> =
+            of.iter().map(|&i| stored::CodeKey::new(backend, &processor, &self.keys[i].1)).collect();
         // Stored code has its name inside, and is loaded together with other code.
         let names: Vec<String> = keys.iter().map(|key| format!("kernel_{:032x}", key.number)).collect();
         let records: Vec<Option<Vec<u8>>> = keys.iter().map(|key| store.get(key.number)).collect();
         let known: Vec<Option<&[u8]>> =
             keys.iter().zip(&records).map(|(key, record)| key.code_in(record.as_deref()?)).collect();
         let made = self.make(backend, of, &names, &known);
-        // Code that a back end does not take is no code.
+        // DiagnosticCode that a back end does not take is no code.
         let again = |e| if known.iter().all(Option::is_none) { Err(e) } else { self.make(backend, of, &names, &[]) };
         let made = made.or_else(again)?;
         for (key, made) in keys.iter().zip(&made) {
@@ -322,14 +231,20 @@ impl Work<'_> {
     }
 
     /// Loads kernels of one back end. Where there are no names there is no store.
-    fn make(&self, backend: Backend, of: &[usize], names: &[String], known: &[Option<&[u8]>]) -> Result<Vec<Made>> {
+    fn make(
+        &self,
+        backend: Backend,
+        of: &[usize],
+        names: &[String],
+        known: &[Option<&[u8]>],
+    ) -> Result<Vec<LoadedKernel>> {
         let plain: Vec<String> = (names.len()..of.len()).map(|i| format!("kernel{i}")).collect();
         let names = names.iter().chain(&plain);
-        let wanted: Vec<Wanted<'_>> = of
+        let wanted: Vec<LoadRequest<'_>> = of
             .iter()
             .zip(names)
             .enumerate()
-            .map(|(n, (&i, name))| Wanted {
+            .map(|(n, (&i, name))| LoadRequest {
                 kernel: &self.kernels[i],
                 name,
                 known: known.get(n).copied().flatten(),
@@ -351,14 +266,6 @@ impl Work<'_> {
             _ => cranelift::isa::describe(self.cache.verify),
         }
     }
-}
-
-pub(crate) fn in_kernel(kernel: &Kernel) -> String {
-    format!("in kernel `{}`", kernel.name)
-}
-
-pub(crate) fn panicked() -> Diagnostic {
-    Diagnostic::new(Code::Internal, "the code generator stopped unexpectedly")
 }
 
 #[cfg(test)]
@@ -386,13 +293,13 @@ mod tests {
         let items: Vec<usize> = (0..10).collect();
         for threads in [1, 2, 4, 5, 10] {
             let refuse = |chunk: &[usize]| match chunk.iter().find(|i| **i >= 2) {
-                Some(i) => Err::<Vec<()>, _>(Diagnostic::new(Code::Unsupported, format!("item {i}"))),
+                Some(i) => Err::<Vec<()>, _>(Diagnostic::new(DiagnosticCode::Unsupported, format!("item {i}"))),
                 None => Ok(vec![]),
             };
             assert_eq!(on_threads(&items, threads, refuse).unwrap_err().message, "item 2");
             let stop = |_: &[usize]| -> Result<Vec<()>> { panic!("on purpose") };
             let error = on_threads(&items, threads, stop).unwrap_err();
-            assert_eq!((error.code, error.message), (Code::Internal, panicked().message));
+            assert_eq!((error.code, error.message), (DiagnosticCode::Internal, panicked().message));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! From a graph to a plan with its kernels: what is scheduled is written.
 
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
@@ -31,7 +31,7 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threa
     let scales = matches!(target.processor, Processor::Cpu(Cpu { scale: true, .. }));
     let math = Math { library: if scales { &scaling } else { math }, target: &target };
     let write = |spec| -> Result<Kernel> { emit(spec, math).map_err(|d| d.at(&graph.node(spec.node).name)) };
-    let panicked = |_| Diagnostic::new(Code::Internal, "writing a kernel panicked");
+    let panicked = |_| Diagnostic::new(DiagnosticCode::Internal, "writing a kernel panicked");
     let kernels: Vec<Kernel> = try_map(kernels.iter().collect(), threads, write, panicked)?;
     plan.set_extents(|kernel| kernels[kernel.0 as usize].parallel_extent());
     Ok(Lowered { plan, kernels, constants, in_place, externs })

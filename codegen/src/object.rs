@@ -4,14 +4,14 @@ use tensorc_ir::diag::Result;
 
 use crate::cranelift;
 pub use crate::cranelift::{GpuCode, ObjectModel, kernel_name};
+use crate::isa::Isa;
 use crate::jit::Backend;
-use crate::target::Target;
 
 /// Makes the object of a model, on up to `threads` threads. Equal models give equal bytes, on any number of threads.
 ///
 /// # Errors
 /// The build has no such back end, the back end no code for the target, or a kernel none on it.
-pub fn emit_object(model: &ObjectModel<'_>, backend: Backend, target: Target, threads: usize) -> Result<Vec<u8>> {
+pub fn emit_object(model: &ObjectModel<'_>, backend: Backend, target: Isa, threads: usize) -> Result<Vec<u8>> {
     backend.check()?;
     let objects = objects(model, backend, target, threads)?;
     cranelift::emit_object(model, &objects, target)
@@ -19,7 +19,7 @@ pub fn emit_object(model: &ObjectModel<'_>, backend: Backend, target: Target, th
 
 /// For each kernel its object, if LLVM compiles it.
 #[cfg(feature = "llvm")]
-fn objects(model: &ObjectModel<'_>, backend: Backend, target: Target, threads: usize) -> Result<Vec<Option<Vec<u8>>>> {
+fn objects(model: &ObjectModel<'_>, backend: Backend, target: Isa, threads: usize) -> Result<Vec<Option<Vec<u8>>>> {
     let all = 0..model.kernels.len();
     let wanted: Vec<usize> = all.filter(|i| backend.of(&model.kernels[*i]) == Backend::Llvm).collect();
     let make = |chunk: &[usize]| {
@@ -36,6 +36,6 @@ fn objects(model: &ObjectModel<'_>, backend: Backend, target: Target, threads: u
 }
 
 #[cfg(not(feature = "llvm"))]
-fn objects(model: &ObjectModel<'_>, _: Backend, _: Target, _: usize) -> Result<Vec<Option<Vec<u8>>>> {
+fn objects(model: &ObjectModel<'_>, _: Backend, _: Isa, _: usize) -> Result<Vec<Option<Vec<u8>>>> {
     Ok(vec![None; model.kernels.len()])
 }

@@ -1,6 +1,6 @@
 //! PTX of kernels for GPUs, translated once for a generation of GPUs, also for later processes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_ir::diag::Result;
@@ -8,21 +8,21 @@ use tensorc_ir::kir::Kernel;
 
 use crate::jit::Backend;
 use crate::stored::{self, CodeStore};
-use crate::target::Capability;
+use tensorc_schedule::target::Capability;
 
 /// The entry of a kernel's module in a cache, which does not know what plans call the kernel.
 const ENTRY: &str = "tc_kernel_entry";
 
 /// Kernels in a cache beyond which it begins anew: shapes that keep changing bring ever new ones.
-const MOST: usize = 4096;
+const MAX_KERNELS: usize = 4096;
 
 /// The generation of GPUs, whether buffers are apart (as in [`module`]), and the kernel without names.
-type Key = (Capability, bool, Kernel);
+type PtxKey = (Capability, bool, Kernel);
 
 /// PTX of kernels by content: equal kernels are translated once, whatever their names.
 #[derive(Default)]
 pub struct PtxCache {
-    texts: Mutex<HashMap<Key, Arc<str>>>,
+    texts: Mutex<HashMap<PtxKey, Arc<str>>>,
     store: Option<Arc<dyn CodeStore>>,
 }
 
@@ -37,11 +37,12 @@ impl PtxCache {
         self.texts().len()
     }
 
+    /// Whether there are no kernels.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn texts(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<str>>> {
+    fn texts(&self) -> std::sync::MutexGuard<'_, HashMap<PtxKey, Arc<str>>> {
         self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,7 +58,7 @@ impl PtxCache {
             None => {
                 let text: Arc<str> = self.make(&key, kernel)?.into();
                 let mut texts = self.texts();
-                if texts.len() >= MOST {
+                if texts.len() >= MAX_KERNELS {
                     texts.clear();
                 }
                 texts.entry(key).or_insert(text).clone()
@@ -67,12 +68,12 @@ impl PtxCache {
     }
 
     /// PTX from the store or new; errors name the kernel as its plan does.
-    fn make(&self, (capability, distinct, canonical): &Key, kernel: &Kernel) -> Result<String> {
+    fn make(&self, (capability, distinct, canonical): &PtxKey, kernel: &Kernel) -> Result<String> {
         let new = || module(&[(ENTRY, kernel)], &[*distinct], *capability);
         let Some(store) = &self.store else { return new() };
         let memory = if *distinct { "apart" } else { "shared" };
         let processor = format!("PTX {} {} {memory}", version(), capability.processor());
-        let key = stored::Key::new(Backend::Llvm, &processor, canonical);
+        let key = stored::CodeKey::new(Backend::Llvm, &processor, canonical);
         let record = store.get(key.number);
         let known = record.as_deref().and_then(|record| key.code_in(record)).map(<[u8]>::to_vec);
         if let Some(text) = known.and_then(|code| String::from_utf8(code).ok()) {
@@ -99,14 +100,18 @@ impl PtxCache {
 ///
 /// # Errors
 /// A kernel is not for a GPU, or has no code; the build has no LLVM, or one without the target.
-#[cfg(feature = "llvm")]
 pub fn module(kernels: &[(&str, &Kernel)], distinct: &[bool], capability: Capability) -> Result<String> {
+    Backend::Llvm.check()?;
+    assemble(kernels, distinct, capability)
+}
+
+#[cfg(feature = "llvm")]
+fn assemble(kernels: &[(&str, &Kernel)], distinct: &[bool], capability: Capability) -> Result<String> {
     crate::llvm::ptx(kernels, distinct, capability)
 }
 
 #[cfg(not(feature = "llvm"))]
-pub fn module(_: &[(&str, &Kernel)], _: &[bool], _: Capability) -> Result<String> {
-    Backend::Llvm.check()?;
+fn assemble(_: &[(&str, &Kernel)], _: &[bool], _: Capability) -> Result<String> {
     Ok(String::new())
 }
 
@@ -118,4 +123,20 @@ fn version() -> String {
 #[cfg(not(feature = "llvm"))]
 fn version() -> String {
     String::new()
+}
+
+/// Names of functions for kernels: their own, with other characters than letters, digits and `_` replaced, and numbered where
+/// two are the same.
+pub fn entry_names(kernels: &[Kernel]) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let mut name = |kernel: &Kernel| {
+        let base = format!("k_{}", kernel.name.chars().map(plain).collect::<String>());
+        let numbered = (1..).map(|n| format!("{base}_{n}"));
+        let found = std::iter::once(base.clone()).chain(numbered).find(|name| !taken.contains(name));
+        let found = found.unwrap_or(base);
+        taken.insert(found.clone());
+        found
+    };
+    kernels.iter().map(&mut name).collect()
 }

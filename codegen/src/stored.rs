@@ -8,7 +8,7 @@ use tensorc_ir::kir::Kernel;
 use tensorc_ir::text::print_kernel;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::jit::Backend;
+use crate::backend::Backend;
 
 const MAGIC: [u8; 8] = *b"tccode\0\x01";
 
@@ -17,6 +17,7 @@ const MAGIC: [u8; 8] = *b"tccode\0\x01";
 /// A store may forget and damage records, or take one for another: what it gives is checked. But it must be safe from
 /// whoever may not decide what this process does, since the code in a record is run.
 pub trait CodeStore: Send + Sync {
+    /// The record of a number, `None` if there is none.
     fn get(&self, number: u128) -> Option<Vec<u8>>;
 
     /// Keeps a record as far as it can.
@@ -27,19 +28,19 @@ pub trait CodeStore: Send + Sync {
 }
 
 /// All that decides a kernel's code.
-pub(crate) struct Key {
+pub(crate) struct CodeKey {
     /// The compiler, the processor as the back end describes it, and the kernel without names.
     text: Vec<u8>,
     /// A hash of the text.
     pub number: u128,
 }
 
-impl Key {
-    pub fn new(backend: Backend, processor: &str, kernel: &Kernel) -> Key {
+impl CodeKey {
+    pub fn new(backend: Backend, processor: &str, kernel: &Kernel) -> CodeKey {
         let (version, sources) = (env!("CARGO_PKG_VERSION"), env!("TENSORC_CODE_VERSION"));
         let kernel = print_kernel(&kernel.canonical());
         let text = format!("tensorc {version} {sources}\n{}\n{processor}\n{kernel}", backend.name()).into_bytes();
-        Key { number: xxh3_128(&text), text }
+        CodeKey { number: xxh3_128(&text), text }
     }
 
     pub fn record(&self, code: &[u8]) -> Vec<u8> {
@@ -74,15 +75,15 @@ mod tests {
 
     #[test]
     fn records_are_read_by_their_own_key_and_whole() {
-        let key = Key::new(Backend::Cranelift, "cpu", &kernel("k", 8));
+        let key = CodeKey::new(Backend::Cranelift, "cpu", &kernel("k", 8));
         let record = key.record(b"code");
         assert_eq!(key.code_in(&record), Some(&b"code"[..]));
-        let same = Key::new(Backend::Cranelift, "cpu", &kernel("other", 8));
+        let same = CodeKey::new(Backend::Cranelift, "cpu", &kernel("other", 8));
         assert_eq!(same.code_in(&record), Some(&b"code"[..]), "names are no part of the key");
         for (backend, cpu, len) in
             [(Backend::Llvm, "cpu", 8), (Backend::Cranelift, "gpu", 8), (Backend::Cranelift, "cpu", 9)]
         {
-            let other = Key::new(backend, cpu, &kernel("k", len));
+            let other = CodeKey::new(backend, cpu, &kernel("k", len));
             assert_ne!(other.number, key.number);
             assert_eq!(other.code_in(&record), None, "{backend:?} {cpu} {len}");
         }

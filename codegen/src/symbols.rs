@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::DType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::kir::{Kernel, Operand, Stmt};
 use tensorc_ir::scalar::{MathFn, ScalarOp};
 
@@ -96,6 +96,7 @@ pub(crate) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
 
 /// The address of a function in the run-time library.
 pub(crate) fn address(name: &str, resolve: &dyn Fn(&str) -> Option<*const u8>) -> Result<*const u8> {
-    resolve(name)
-        .ok_or_else(|| Diagnostic::new(Code::Unsupported, format!("the run-time library has no function `{name}`")))
+    resolve(name).ok_or_else(|| {
+        Diagnostic::new(DiagnosticCode::Unsupported, format!("the run-time library has no function `{name}`"))
+    })
 }

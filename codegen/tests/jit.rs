@@ -5,11 +5,11 @@ mod common;
 
 use tensorc_abi::DType;
 use tensorc_codegen::cranelift::dump;
+use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
-use tensorc_codegen::target::Target;
-use tensorc_ir::diag::Code;
+use tensorc_ir::diag::DiagnosticCode;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
 /// `y[i] = op(x[i], c)` over 64 elements.
@@ -46,7 +46,7 @@ fn equal_kernels_are_compiled_once() {
     assert!(first.entry(3).is_none());
     let second = compile_kernels(&[add("d", 2.0)], Backend::Cranelift, 1, &cache, &|_| None).unwrap();
     assert_eq!(second.entry(0).unwrap() as usize, first.entry(1).unwrap() as usize);
-    // Code outlives the cache and the module that caused it.
+    // DiagnosticCode outlives the cache and the module that caused it.
     drop((cache, first));
     let mut buffers = [bytes(&[0.5; 64]), bytes(&[0.0; 64])];
     common::call(&second, 0, &mut buffers, &[2, 4]);
@@ -96,7 +96,7 @@ fn kernels_run_on_many_threads() {
 fn a_missing_library_function_is_named() {
     let kernel = map("k", DType::F64, ScalarOp::Math(MathFn::Exp), 0.0);
     let error = compile_kernels(&[kernel], Backend::Cranelift, 1, &KernelCache::new(), &|_| None).err().unwrap();
-    assert_eq!(error.code, Code::Unsupported);
+    assert_eq!(error.code, DiagnosticCode::Unsupported);
     assert!(error.to_string().contains("tc_exp_f64") && error.to_string().contains("kernel `k`"), "{error}");
 }
 
@@ -106,7 +106,7 @@ fn unexpanded_mathematics_and_huge_arrays_are_refused() {
     let error = compile_kernels(&[exp], Backend::Cranelift, 1, &KernelCache::new(), &|_| None).err().unwrap();
     assert!(error.message.contains("not expanded"), "{error}");
     let mut b = KernelBuilder::new("stack");
-    let buf = b.alloc("big", DType::F64, 1 << 20, Space::Stack);
+    let buf = b.alloc("big", DType::F64, 1 << 20, MemorySpace::Stack);
     b.store(buf, Index::constant(0), Operand::Const(Scalar::from_f64(DType::F64, 0.0)));
     let error = compile_kernels(&[b.finish()], Backend::Cranelift, 1, &KernelCache::new(), &|_| None).err().unwrap();
     assert!(error.message.contains("`big`"), "{error}");
@@ -114,7 +114,7 @@ fn unexpanded_mathematics_and_huge_arrays_are_refused() {
 
 #[test]
 fn the_code_of_a_kernel_can_be_read() {
-    let code = dump(&map("k", DType::F32, ScalarOp::Add, 1.0), Target::native().unwrap()).unwrap();
+    let code = dump(&map("k", DType::F32, ScalarOp::Add, 1.0), Isa::native().unwrap()).unwrap();
     assert_eq!(code.clif.matches("fadd").count(), 2, "two chunks of four lanes:\n{}", code.clif);
     assert!(code.assembly.contains("addps") || !cfg!(target_arch = "x86_64"), "{}", code.assembly);
     assert!(code.bytes > 0);
@@ -133,7 +133,7 @@ fn a_maximum_by_comparison_is_one_instruction() {
         Ok::<(), ()>(())
     })
     .unwrap();
-    let code = dump(&b.finish(), Target::native().unwrap()).unwrap();
+    let code = dump(&b.finish(), Isa::native().unwrap()).unwrap();
     assert!(code.assembly.contains("maxps") || !cfg!(target_arch = "x86_64"), "{}", code.assembly);
 }
 

@@ -8,15 +8,16 @@ use std::process::Command;
 
 use tensorc_abi::DType;
 use tensorc_codegen::emit::{Math, emit};
+use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
 use tensorc_codegen::llvm::{assembly, emit_object, ir_text};
-use tensorc_codegen::target::Target as Isa;
 use tensorc_ir::DenseType;
-use tensorc_ir::graph::{FusionClass, Graph, Value};
+use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
+use tensorc_schedule::recipe::Generated;
 use tensorc_schedule::target::{Cpu, Target, Vectors};
 
 /// `y = x · x + 1` on `n` elements, in vectors of 16 lanes.
@@ -41,7 +42,7 @@ fn helped() -> Kernel {
     let mut b = KernelBuilder::new("helped");
     let x = b.param("x", DType::F64, 64, false);
     let (h, y) = (b.param("h", DType::F16, 64, true), b.param("y", DType::F32, 64, true));
-    let buffer = b.alloc("row", DType::F32, 64, Space::Stack);
+    let buffer = b.alloc("row", DType::F32, 64, MemorySpace::Stack);
     b.for_range("i", 64, LoopKind::Serial, |b, i| {
         let v = b.load(x, i.clone());
         let e = b.op(ScalarOp::Math(MathFn::Exp), &[v]);
@@ -131,7 +132,7 @@ fn wrong_requests_are_errors() {
     let error = emit_object(&twice, &Isa::native().unwrap()).unwrap_err().to_string();
     assert!(error.contains("two kernels of the name `k`"), "{error}");
     let mut b = KernelBuilder::new("big");
-    b.alloc("huge", DType::F32, 1 << 20, Space::Stack);
+    b.alloc("huge", DType::F32, 1 << 20, MemorySpace::Stack);
     let error = emit_object(&[("big".into(), b.finish())], &Isa::native().unwrap()).unwrap_err().to_string();
     assert!(error.contains("does not fit the stack") && error.contains("in kernel `big`"), "{error}");
 }
@@ -182,7 +183,7 @@ fn styles_and_back_ends_agree() {
         let run = |vectors, backend| {
             let target = Target::cpu(Cpu { vectors, scale: false });
             let math = Math { library: &*common::LIBRARY, target: &target };
-            let kernel = emit(&common::spec(FusionClass::Reduce, &g), math).unwrap();
+            let kernel = emit(&common::spec(Generated::Row, &g), math).unwrap();
             let range = [0, kernel.parallel_extent() as i64];
             let list = [kernel];
             let module = compile_kernels(&list, backend, 1, &KernelCache::verifying(), &common::library).unwrap();

@@ -6,11 +6,11 @@ mod common;
 use tensorc_abi::DType;
 use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
 use tensorc_ir::scalar::{MathFn, MathLibrary, Scalar};
-use tensorc_ops::math::Library;
+use tensorc_ops::math::MathBodies;
 
 #[test]
 fn functions_match_their_expressions() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let n = 20_000u64;
     let mut seed = 1u64;
     let mut next = || {

@@ -5,13 +5,14 @@
 mod common;
 
 use tensorc_codegen::emit::{Math, emit};
-use tensorc_ir::graph::{FusionClass, Graph, Value};
+use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::interp::{eval_graph, run_kernel};
 use tensorc_ir::kir::{Kernel, Stmt};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_schedule::Target;
+use tensorc_schedule::recipe::Generated;
 
 fn f32s(dims: &[u64]) -> DenseType {
     DenseType::new(DType::F32, dims)
@@ -56,10 +57,10 @@ fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
 }
 
 /// Emits and runs the cluster; the largest deviation from the graph, relative to 1.
-fn check(g: &Graph, class: FusionClass, expected_strips: usize) -> f64 {
+fn check(g: &Graph, recipe: Generated, expected_strips: usize) -> f64 {
     let registry = tensorc_ops::registry().unwrap();
     let math = Math { library: &*common::LIBRARY, target: &Target::default() };
-    let kernel: Kernel = emit(&common::spec(class, g), math).unwrap();
+    let kernel: Kernel = emit(&common::spec(recipe, g), math).unwrap();
     tensorc_ir::verify::verify_kernel(&kernel).unwrap();
     assert_eq!(strips(&kernel.body), expected_strips);
     let inputs: Vec<TensorData> = g
@@ -101,7 +102,7 @@ fn maps_of_every_length() {
         let y = map(&mut g, &[gelu, x], &[3, n], |x| (x[0].math(MathFn::Tanh) - &x[1]).math(MathFn::Exp));
         g.add_output("y", y);
         g.add_output("gelu", gelu);
-        assert_eq!(check(&g, FusionClass::Map, strips), 0.0, "length {n}");
+        assert_eq!(check(&g, Generated::Map, strips), 0.0, "length {n}");
     }
 }
 
@@ -117,6 +118,6 @@ fn rows_of_every_length() {
         let sum = fold(&mut g, e, &dims, 0.0, ScalarOp::Add);
         let y = map(&mut g, &[e, sum], &dims, |x| &x[0] / &x[1]);
         g.add_output("y", y);
-        assert!(check(&g, FusionClass::Reduce, strips) < 1e-6, "length {n}");
+        assert!(check(&g, Generated::Row, strips) < 1e-6, "length {n}");
     }
 }

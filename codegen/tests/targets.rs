@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use common::operations;
 use common::random::{contents, random_kernel};
 use tensorc_codegen::cranelift::emit_kernels;
-use tensorc_codegen::target::Target;
+use tensorc_codegen::isa::Isa;
 use tensorc_ir::interp::run_kernel;
 use tensorc_ir::kir::Kernel;
 
@@ -40,7 +40,7 @@ fn succeed(command: &mut Command) {
 }
 
 /// All buffers after the calls, run by one program on the target.
-fn run(target: Target, tools: &[String], calls: &[Call], folder: &Path) -> Vec<Vec<Vec<u8>>> {
+fn run(target: Isa, tools: &[String], calls: &[Call], folder: &Path) -> Vec<Vec<Vec<u8>>> {
     let kernels: Vec<Kernel> = calls.iter().map(|c| c.kernel.clone()).collect();
     let names: Vec<String> = (0..calls.len()).map(|i| format!("kernel{i}")).collect();
     let object = emit_kernels(&kernels, &names, target).unwrap();
@@ -114,7 +114,7 @@ fn operation_cases() -> Vec<operations::Case> {
 }
 
 fn check(target: &str, random: u64) {
-    let target: Target = target.parse().unwrap();
+    let target: Isa = target.parse().unwrap();
     let Some(tools) = tools(&format!("{:?}", target.arch())) else {
         println!("{target} is left out: tests/cross.sh has not prepared it");
         return;

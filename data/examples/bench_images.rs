@@ -6,8 +6,8 @@ use std::time::Instant;
 use tensorc_abi::DType;
 use tensorc_data::Draws;
 use tensorc_data::image::{
-    AugmentOptions, Augmenter, Channels, Decoder, Format, Image, Inter, Layout, NormaliseOptions, Normaliser, Region,
-    Resizer, Workspace, encode,
+    AugmentOptions, Augmenter, AxisOrder, Channels, Decoder, Image, ImageFormat, Inter, NormaliseOptions, Normaliser,
+    PixelRegion, Resizer, Workspace, encode,
 };
 use tensorc_runtime::TensorMut;
 
@@ -51,7 +51,7 @@ fn stages(what: &str, files: &[Vec<u8>], options: AugmentOptions, dtype: DType) 
         _ => NormaliseOptions { rand_mirror: true, ..NormaliseOptions::default() },
     };
     let augmenter = Augmenter::new(options)?;
-    let normaliser = Normaliser::new(normalise, dtype, Layout::Chw)?;
+    let normaliser = Normaliser::new(normalise, dtype, AxisOrder::Chw)?;
     let mut work = Workspace::new();
     let dims = augmenter.options().data_shape.map(u64::from);
     let mut values = vec![0.0f32; dims.iter().product::<u64>() as usize];
@@ -95,10 +95,10 @@ fn main() -> Outcome<()> {
     let mut squares = vec![];
     for file in &files {
         decoder.decode(file, Channels::Rgb, &mut image)?;
-        let all = Region::all(image.width(), image.height());
+        let all = PixelRegion::all(image.width(), image.height());
         resizer.resize(&image, all.into(), (256, 256), Inter::Area, &mut small)?;
         let mut bytes = vec![];
-        encode(&small, Format::Jpeg { quality: 90 }, &mut bytes)?;
+        encode(&small, ImageFormat::Jpeg { quality: 90 }, &mut bytes)?;
         squares.push(bytes);
     }
     let options = AugmentOptions { rand_crop: true, ..AugmentOptions::default() };

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tensorc_data::Draws;
-use tensorc_data::image::Region;
+use tensorc_data::image::PixelRegion;
 use tensorc_data::image::jpeg::{JpegError, RegionDecoder, Scale, read_size};
 use zune_core::bytestream::ZCursor;
 use zune_jpeg::JpegDecoder;
@@ -33,7 +33,7 @@ fn files(folder: &Path) -> Result<Vec<Vec<u8>>, Error> {
 }
 
 /// A box of 8..100 % of the area and of an aspect of 3/4..4/3, as training draws them.
-fn random_box(width: usize, height: usize, random: &mut impl FnMut() -> f64) -> Region {
+fn random_box(width: usize, height: usize, random: &mut impl FnMut() -> f64) -> PixelRegion {
     for _ in 0..10 {
         let area = (0.08 + 0.92 * random()) * (width * height) as f64;
         let aspect = ((2.0 * random() - 1.0) * (4.0f64 / 3.0).ln()).exp();
@@ -41,10 +41,10 @@ fn random_box(width: usize, height: usize, random: &mut impl FnMut() -> f64) -> 
         if (1..=width).contains(&w) && (1..=height).contains(&h) {
             let left = (random() * (width - w + 1) as f64) as u32;
             let top = (random() * (height - h + 1) as f64) as u32;
-            return Region { left, top, width: w as u32, height: h as u32 };
+            return PixelRegion { left, top, width: w as u32, height: h as u32 };
         }
     }
-    Region::all(width as u32, height as u32)
+    PixelRegion::all(width as u32, height as u32)
 }
 
 /// Prints the mean over files of the least time of all rounds, in ms, and returns it.
@@ -71,7 +71,7 @@ fn main() -> Result<(), Error> {
         black_box(decoder.decode().map_err(|e| format!("{e:?}"))?);
         Ok(())
     })?;
-    let run = |name: &str, mut decoder: RegionDecoder, scale: Scale, region: &dyn Fn(usize) -> Option<Region>| {
+    let run = |name: &str, mut decoder: RegionDecoder, scale: Scale, region: &dyn Fn(usize) -> Option<PixelRegion>| {
         let mut out = vec![];
         time(name, files.len(), |i| {
             black_box(decoder.decode(&files[i], region(i), scale, &mut out)?);
@@ -83,13 +83,13 @@ fn main() -> Result<(), Error> {
     let full = run("full", new(), Scale::Full, &|_| None)?;
     // The last pixel alone: all data is passed over, next to nothing is made of it.
     let last = |i: usize| {
-        Some(Region { left: sizes[i].width as u32 - 1, top: sizes[i].height as u32 - 1, width: 1, height: 1 })
+        Some(PixelRegion { left: sizes[i].width as u32 - 1, top: sizes[i].height as u32 - 1, width: 1, height: 1 })
     };
     let entropy = run("entropy decoding alone", new(), Scale::Full, &last)?;
     println!("{:24} {:.0} %", "its share of full", 100.0 * entropy / full);
     let mut draws = Draws::new(1, 0, 0);
     let mut random = || draws.unit();
-    let boxes: Vec<Region> = sizes.iter().map(|s| random_box(s.width, s.height, &mut random)).collect();
+    let boxes: Vec<PixelRegion> = sizes.iter().map(|s| random_box(s.width, s.height, &mut random)).collect();
     run("random-resized crop", new(), Scale::Full, &|i| Some(boxes[i]))?;
     run("half", new(), Scale::Half, &|_| None)?;
     run("quarter", new(), Scale::Quarter, &|_| None)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tensorc_data::Draws;
-use tensorc_data::record::{Reader, RecordSet, RecordSetOptions, Writer};
+use tensorc_data::record::{Reader, RecordSet, RecordSetOptions, RecordWriter};
 
 /// Bytes of payload in each file.
 const TOTAL: usize = 1 << 29;
@@ -38,7 +38,7 @@ fn measure(folder: &Path, size: usize) -> Result<(), Box<dyn Error>> {
     let mut draws = Draws::new(1, 0, size as u64);
     let payload: Vec<u8> = (0..size).map(|_| draws.bits() as u8).collect();
     let writing = best(|| {
-        let mut writer = Writer::create(&path)?;
+        let mut writer = RecordWriter::create(&path)?;
         for _ in 0..count {
             writer.write(&payload)?;
         }

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::fs;
 
 use tensorc_data::record::{
-    ImageRecord, Index, IndexFiles, IndexedWriter, Reader, RecordFile, RecordSet, RecordSetOptions, Writer,
+    ImageRecord, Index, IndexFiles, IndexedWriter, Reader, RecordFile, RecordSet, RecordSetOptions, RecordWriter,
 };
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -78,7 +78,7 @@ fn copy(rec: &str, idx: &str, out_rec: &str, out_idx: &str) -> Outcome {
 
 fn repack(rec: &str, out: &str) -> Outcome {
     let set = RecordSet::open(rec, &RecordSetOptions { index: IndexFiles::Beside, ..RecordSetOptions::default() })?;
-    let (mut writer, mut payload, mut packed) = (Writer::create(out)?, vec![], vec![]);
+    let (mut writer, mut payload, mut packed) = (RecordWriter::create(out)?, vec![], vec![]);
     for i in 0..set.len() {
         set.read(i, &mut payload)?;
         let image = ImageRecord::unpack(&payload)?;

@@ -8,13 +8,16 @@ use crate::DataError;
 /// Name, element type and shape of an array that batches or examples have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DataDesc {
+    /// The name of the array.
     pub name: String,
+    /// The element type.
     pub dtype: DType,
     /// Extents: of a batch with its size first, of an example without.
     pub dims: Vec<u64>,
 }
 
 impl DataDesc {
+    /// A description of arrays of one name, element type and shape of an example.
     pub fn new(name: impl Into<String>, dtype: DType, dims: &[u64]) -> DataDesc {
         DataDesc { name: name.into(), dtype, dims: dims.to_vec() }
     }
@@ -32,6 +35,7 @@ impl DataDesc {
 pub struct Sample {
     /// From 0, less than [`Dataset::len`].
     pub index: usize,
+    /// The epoch, which decides random augmentation.
     pub epoch: u64,
 }
 
@@ -45,6 +49,7 @@ pub trait Dataset: Send + Sync {
     /// Number of examples.
     fn len(&self) -> usize;
 
+    /// Whether there are no examples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

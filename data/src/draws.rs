@@ -14,13 +14,14 @@ fn words(value: u64) -> [u32; 2] {
 }
 
 impl Draws {
+    /// The draws of one example in one epoch.
     pub fn new(seed: u64, epoch: u64, sample: u64) -> Draws {
         let key = threefry2x32(threefry2x32(words(seed), words(epoch)), words(sample));
         Draws { key, counter: 0 }
     }
 
     /// Numbers for a whole epoch, such as the order of its examples.
-    pub fn of_epoch(seed: u64, epoch: u64) -> Draws {
+    pub(crate) fn of_epoch(seed: u64, epoch: u64) -> Draws {
         Draws { key: threefry2x32(words(seed), words(epoch)), counter: 0 }
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 /// Where an example comes from: a file, a record of it and the byte at which that begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ExamplePlace {
+    /// The file.
     pub file: PathBuf,
     /// Number of the record, line or row, from 0.
     pub record: Option<u64>,
@@ -14,23 +15,26 @@ pub struct Place {
     pub offset: Option<u64>,
 }
 
-impl Place {
-    pub fn file(path: impl AsRef<Path>) -> Place {
-        Place { file: path.as_ref().to_owned(), record: None, offset: None }
+impl ExamplePlace {
+    /// A whole file.
+    pub fn file(path: impl AsRef<Path>) -> ExamplePlace {
+        ExamplePlace { file: path.as_ref().to_owned(), record: None, offset: None }
     }
 
+    /// Adds the number of a record, from 0.
     #[must_use]
-    pub fn record(self, record: u64) -> Place {
-        Place { record: Some(record), ..self }
+    pub fn record(self, record: u64) -> ExamplePlace {
+        ExamplePlace { record: Some(record), ..self }
     }
 
+    /// Adds a position in bytes.
     #[must_use]
-    pub fn offset(self, offset: u64) -> Place {
-        Place { offset: Some(offset), ..self }
+    pub fn offset(self, offset: u64) -> ExamplePlace {
+        ExamplePlace { offset: Some(offset), ..self }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ExamplePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.file.display())?;
         if let Some(record) = self.record {
@@ -47,11 +51,15 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
+    /// The operating system refused.
     #[error("{0}")]
     Io(Arc<std::io::Error>),
     /// The file ends inside of a record, header or row.
     #[error("the file ends inside of {what}")]
-    Truncated { what: &'static str },
+    Truncated {
+        /// What is incomplete.
+        what: &'static str,
+    },
     /// Bytes that are not what the format demands.
     #[error("{0}")]
     Format(String),
@@ -60,7 +68,12 @@ pub enum Cause {
     Image(String),
     /// Another shape, number of channels or number of values than was declared.
     #[error("expected {expected}, found {found}")]
-    Shape { expected: String, found: String },
+    Shape {
+        /// The shape or size that is needed.
+        expected: String,
+        /// The shape or size that was given.
+        found: String,
+    },
     /// What an index says is not what the file holds.
     #[error("index: {0}")]
     Index(String),
@@ -78,31 +91,53 @@ impl From<std::io::Error> for Cause {
 pub enum DataError {
     /// A file, or an example of it, is at fault.
     #[error("{place}: {cause}")]
-    At { place: Place, cause: Cause },
+    At {
+        /// Where the data are.
+        place: ExamplePlace,
+        /// Why the data are unusable.
+        cause: Cause,
+    },
     /// Settings that contradict each other or the data.
     #[error("{name}: {why}")]
-    Options { name: String, why: String },
+    Options {
+        /// The option.
+        name: String,
+        /// What is wrong with its value.
+        why: String,
+    },
     /// A source of the user's own failed.
     #[error("{name}: {source}")]
-    Source { name: String, source: Arc<dyn std::error::Error + Send + Sync> },
+    Source {
+        /// The name of the source.
+        name: String,
+        /// The error of the source.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// Memory for a batch is short.
     #[error(transparent)]
     Memory(#[from] tensorc_runtime::AllocError),
     /// Code that reads an example panicked.
     #[error("{name}: panic while reading an example: {message}")]
-    Panic { name: String, message: String },
+    Panic {
+        /// The name of the source.
+        name: String,
+        /// The message of the panic.
+        message: String,
+    },
 }
 
 impl DataError {
-    pub fn at(place: Place, cause: impl Into<Cause>) -> DataError {
+    /// An error of the data at a place.
+    pub fn at(place: ExamplePlace, cause: impl Into<Cause>) -> DataError {
         DataError::At { place, cause: cause.into() }
     }
 
     /// A file that cannot be opened, read or written.
     pub fn io(path: impl AsRef<Path>, error: std::io::Error) -> DataError {
-        DataError::at(Place::file(path), error)
+        DataError::at(ExamplePlace::file(path), error)
     }
 
+    /// An error of the value of an option.
     pub fn options(name: impl Into<String>, why: impl Into<String>) -> DataError {
         DataError::Options { name: name.into(), why: why.into() }
     }

@@ -4,6 +4,8 @@
 //! is a function of (seed, epoch, sample), and positions are explicit, so that the same batches come for any number of
 //! threads and after resuming anywhere.
 
+#![warn(missing_docs)]
+
 mod dataset;
 mod draws;
 mod error;
@@ -18,7 +20,7 @@ pub mod record;
 
 pub use dataset::{DataDesc, Dataset, Sample};
 pub use draws::Draws;
-pub use error::{Cause, DataError, Place};
+pub use error::{Cause, DataError, ExamplePlace};
 pub use iter::{Batch, Batches, DataIter, LastBatch, Loader, OnError, Position, Shuffle};
 /// The tensors that batches are made of.
 pub use tensorc_runtime::HostTensor;

@@ -6,11 +6,12 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::{Cause, DataError, Place};
+use crate::{Cause, DataError, ExamplePlace};
 
 /// An image of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListEntry {
+    /// The number of the image.
     pub index: u64,
     /// One or more.
     pub labels: Vec<f32>,
@@ -23,13 +24,16 @@ pub struct ListEntry {
 pub struct SkippedLine {
     /// From 0.
     pub line: u64,
+    /// Why the line was skipped.
     pub why: &'static str,
 }
 
 /// The images of a list and the lines that were left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ImageList {
+    /// The lines that name images, in order.
     pub entries: Vec<ListEntry>,
+    /// The lines that name none.
     pub skipped: Vec<SkippedLine>,
 }
 
@@ -85,7 +89,7 @@ impl ImageList {
             let plain = !bytes.is_empty() && bytes.trim_ascii() == bytes && !bytes.iter().any(|b| b"\t\n".contains(b));
             if entry.labels.is_empty() || !plain {
                 let cause = Cause::Format(format!("a line cannot hold {entry:?}"));
-                return Err(DataError::at(Place::file(path).record(line as u64), cause));
+                return Err(DataError::at(ExamplePlace::file(path).record(line as u64), cause));
             }
         }
         let write = || {

@@ -69,7 +69,7 @@ pub fn parse_dtype(name: &str, text: &str) -> Result<DType, DataError> {
         other => other,
     };
     DType::from_name(&format!("{short}{bits}"))
-        .ok_or_else(|| DataError::options(name, format!("there is no element type `{text}`")))
+        .ok_or_else(|| DataError::options(name, format!("unknown element type `{text}`")))
 }
 
 /// A value of an option that can be given as text.
@@ -144,7 +144,7 @@ macro_rules! settable {
 pub(crate) use settable;
 
 pub fn unknown(source: &str, name: &str, known: &[&str]) -> DataError {
-    DataError::options(source, format!("there is no option `{name}`; there are {}", known.join(", ")))
+    DataError::options(source, format!("unknown option `{name}`; there are {}", known.join(", ")))
 }
 
 /// Rounds to odd: where f32 does not hold the number, of its two neighbours the one with an odd last bit. Rounding that

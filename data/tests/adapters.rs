@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tensorc_abi::DType;
-use tensorc_data::iter::adapt::{Cast, Prefetch, Resize, Shard, ShuffleBuffer, Split, Zip};
+use tensorc_data::iter::adapt::{Cast, Prefetch, Resize, Shard, ShuffleBuffer, SplitRows, Zip};
 use tensorc_data::iter::epoch;
 use tensorc_data::{Batch, Batches, DataDesc, DataError, DataIter, HostTensor, LastBatch, Position};
 
@@ -70,7 +70,7 @@ fn every_adapter_resumes_anywhere() {
     resumes(&|| Box::new(Resize::new(shuffled(), 2).restarting()));
     resumes(&|| Box::new(Resize::new(shuffled(), 6).restarting()));
     resumes(&|| Box::new(Shard::new(shuffled(), 1, 2).unwrap()));
-    resumes(&|| Box::new(Split::new(shuffled(), 2, 3).unwrap()));
+    resumes(&|| Box::new(SplitRows::new(shuffled(), 2, 3).unwrap()));
     resumes(&|| Box::new(ShuffleBuffer::new(shuffled(), 5, 9)));
     resumes(&|| Box::new(Cast::data(shuffled(), DType::F16)));
     resumes(&|| Box::new(Zip::new(vec![Box::new(shuffled()), Box::new(numbers("y", 11))]).unwrap()));
@@ -113,7 +113,7 @@ fn split_batches_make_up_the_whole() {
         Batches::new([("x", x)], [("y", y)], 6).unwrap().shuffle(5)
     };
     for ranks in [1, 2, 3, 6] {
-        let mut splits: Vec<_> = (0..ranks).map(|rank| Split::new(make(), rank, ranks).unwrap()).collect();
+        let mut splits: Vec<_> = (0..ranks).map(|rank| SplitRows::new(make(), rank, ranks).unwrap()).collect();
         let rows = 6 / ranks;
         assert_eq!(splits[0].provide_data(), [DataDesc::new("x", DType::I32, &[rows, 2])]);
         assert_eq!(splits[0].provide_label(), [DataDesc::new("y", DType::I32, &[rows])]);
@@ -136,9 +136,9 @@ fn split_batches_make_up_the_whole() {
         }
         assert!(splits.iter_mut().all(|split| split.next().unwrap().is_none()));
     }
-    let refused = |rank, count| Split::new(make(), rank, count).err().unwrap().to_string();
-    assert_eq!(refused(2, 2), "split: there is no rank 2 of 2");
-    assert_eq!(refused(0, 0), "split: there is no rank 0 of 0");
+    let refused = |rank, count| SplitRows::new(make(), rank, count).err().unwrap().to_string();
+    assert_eq!(refused(2, 2), "split: rank 2 is out of range for 2 ranks");
+    assert_eq!(refused(0, 0), "split: rank 0 is out of range for 0 ranks");
     assert_eq!(refused(0, 4), "split: `x` has 6 rows, which cannot be shared out evenly to 4 ranks");
 }
 

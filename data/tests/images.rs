@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use tensorc_data::im2rec::{Color, Encoding, ListOptions, PackOptions, make_lists, pack_list};
-use tensorc_data::image::{Format, Image, encode};
+use tensorc_data::image::{Image, ImageFormat, encode};
 use tensorc_data::images::{ImageOptions, ImageRecordOptions};
 use tensorc_data::iter::epoch;
 use tensorc_data::list::ImageList;
 use tensorc_data::record::{ImageRecord, IndexedWriter, Labels, RecordSet, RecordSetOptions};
 use tensorc_data::{Batch, DataIter, Draws, Loader, OnError, Position};
 
-const PNG: Format = Format::Png { compression: 1 };
+const PNG: ImageFormat = ImageFormat::Png { compression: 1 };
 
 /// An image whose pixels follow from a number; all channels of the first pixel are that number.
 fn image(number: u8, width: u32, height: u32, channels: u8) -> Image {
@@ -22,7 +22,7 @@ fn image(number: u8, width: u32, height: u32, channels: u8) -> Image {
     Image::from_pixels(width, height, channels, pixels).unwrap()
 }
 
-fn file(image: &Image, format: Format) -> Vec<u8> {
+fn file(image: &Image, format: ImageFormat) -> Vec<u8> {
     let mut bytes = vec![];
     encode(image, format, &mut bytes).unwrap();
     bytes
@@ -192,7 +192,7 @@ fn what_does_not_fit_is_named() {
         ("path_imgidx", "/nowhere/x.idx", "/nowhere/x.idx"),
         ("path_imglist", "/nowhere/x.lst", "/nowhere/x.lst"),
         ("on_error", "ignore", "on_error: `ignore` is not fail, skip or count"),
-        ("data_sahpe", "1", "there is no option `data_sahpe`; there are path_imgrec"),
+        ("data_sahpe", "1", "unknown option `data_sahpe`; there are path_imgrec"),
     ] {
         let found = message(name, value);
         assert!(found.contains(says), "{name}={value}: {found}");

@@ -4,7 +4,7 @@
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use tensorc_data::Draws;
-use tensorc_data::image::Region;
+use tensorc_data::image::PixelRegion;
 use tensorc_data::image::jpeg::{Decoded, JpegError, RegionDecoder, Scale, read_size};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
@@ -69,7 +69,7 @@ fn kinds() -> impl Iterator<Item = Option<SamplingFactor>> {
     SAMPLINGS.into_iter().map(Some).chain([None])
 }
 
-fn decode(decoder: &mut RegionDecoder, bytes: &[u8], region: Option<Region>, scale: Scale) -> (Decoded, Vec<u8>) {
+fn decode(decoder: &mut RegionDecoder, bytes: &[u8], region: Option<PixelRegion>, scale: Scale) -> (Decoded, Vec<u8>) {
     let mut out = vec![];
     let decoded = decoder.decode(bytes, region, scale, &mut out).unwrap();
     assert_eq!(out.len(), decoded.width * decoded.height * decoded.channels);
@@ -77,18 +77,18 @@ fn decode(decoder: &mut RegionDecoder, bytes: &[u8], region: Option<Region>, sca
 }
 
 /// A rectangle of an image of `channels` channels and `width` pixels in a row.
-fn crop(pixels: &[u8], width: usize, channels: usize, region: Region) -> Vec<u8> {
+fn crop(pixels: &[u8], width: usize, channels: usize, region: PixelRegion) -> Vec<u8> {
     let [left, top, wide, high] = [region.left, region.top, region.width, region.height].map(|n| n as usize);
     let rows = top..top + high;
     let row = |y: usize| &pixels[(y * width + left) * channels..(y * width + left + wide) * channels];
     rows.flat_map(|y| row(y).iter().copied()).collect()
 }
 
-fn random_region(draws: &mut Draws, width: usize, height: usize) -> Region {
+fn random_region(draws: &mut Draws, width: usize, height: usize) -> PixelRegion {
     let mut below = |n: u32| draws.below(n.into()) as u32;
     let (width, height) = (width as u32, height as u32);
     let (left, top) = (below(width), below(height));
-    Region { left, top, width: 1 + below(width - left), height: 1 + below(height - top) }
+    PixelRegion { left, top, width: 1 + below(width - left), height: 1 + below(height - top) }
 }
 
 fn zune(bytes: &[u8], channels: usize) -> Vec<u8> {
@@ -152,7 +152,7 @@ fn check_regions(recipe: Recipe, draws: &mut Draws, count: usize) {
             assert_eq!(x + part.width, (left + wide).div_ceil(by));
             assert_eq!(y + part.height, (top + high).div_ceil(by));
             let [left, top, width, height] = [x, y, part.width, part.height].map(|n| n as u32);
-            let cut = Region { left, top, width, height };
+            let cut = PixelRegion { left, top, width, height };
             assert!(pixels == crop(&all, whole.width, whole.channels, cut), "{recipe:?} {scale:?} {region:?}");
             assert!(pixels == decode(&mut portable, &file, Some(region), scale).1, "{recipe:?} {scale:?} {region:?}");
         }
@@ -284,7 +284,7 @@ fn a_small_file_that_claims_to_be_huge_is_refused() {
     assert_eq!(result, Err(JpegError::TooLarge { width: 65535, height: 65535, limit: LIMIT }));
     assert!(out.is_empty());
     // A region of it is small, but the data ends long before.
-    let region = Some(Region { left: 65000, top: 65000, width: 100, height: 100 });
+    let region = Some(PixelRegion { left: 65000, top: 65000, width: 100, height: 100 });
     let result = RegionDecoder::new(u64::MAX).decode(&file, region, Scale::Full, &mut out);
     assert!(matches!(result, Err(JpegError::Invalid(_))), "{result:?}");
 }
@@ -326,7 +326,7 @@ fn other_kinds_of_files_are_unsupported() {
 fn regions_outside_of_the_image_are_errors() {
     let file = Recipe::new(40, 30, None).file();
     for (left, top, width, height) in [(0, 0, 41, 30), (40, 0, 1, 1), (0, 0, 0, 5), (3, 3, 3, 0), (1, 1, u32::MAX, 2)] {
-        let region = Some(Region { left, top, width, height });
+        let region = Some(PixelRegion { left, top, width, height });
         let result = RegionDecoder::new(LIMIT).decode(&file, region, Scale::Full, &mut vec![]);
         assert!(matches!(result, Err(JpegError::Invalid(_))), "{result:?}");
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use tensorc_abi::DType;
 use tensorc_data::iter::{Faults, LoaderBuilder, epoch};
 use tensorc_data::{
-    Batch, Cause, DataDesc, DataError, DataIter, Dataset, Draws, LastBatch, Loader, OnError, Place, Position, Sample,
-    Shuffle,
+    Batch, Cause, DataDesc, DataError, DataIter, Dataset, Draws, ExamplePlace, LastBatch, Loader, OnError, Position,
+    Sample, Shuffle,
 };
 use tensorc_runtime::TensorMut;
 
@@ -61,7 +61,10 @@ impl Dataset for Numbers {
         }
         self.read.fetch_add(1, Ordering::Relaxed);
         if self.bad.contains(&sample.index) {
-            return Err(DataError::at(Place::file("numbers").record(sample.index as u64), Cause::Format("bad".into())));
+            return Err(DataError::at(
+                ExamplePlace::file("numbers").record(sample.index as u64),
+                Cause::Format("bad".into()),
+            ));
         }
         assert!(!self.wild.contains(&sample.index), "wild example {}", sample.index);
         let noise = Draws::new(5, sample.epoch, sample.index as u64).unit() as f32;

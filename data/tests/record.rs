@@ -9,9 +9,9 @@ use proptest::prelude::*;
 use tensorc_data::list::{ImageList, ListEntry};
 use tensorc_data::record::{
     ImageRecord, Index, IndexEntry, IndexFiles, IndexedWriter, Labels, MAGIC, MAX_PAYLOAD, Reader, RecordFile,
-    RecordSet, RecordSetOptions, Writer, decode, encode,
+    RecordSet, RecordSetOptions, RecordWriter, decode, encode,
 };
-use tensorc_data::{Cause, DataError, Draws, Place};
+use tensorc_data::{Cause, DataError, Draws, ExamplePlace};
 
 const M: [u8; 4] = MAGIC.to_le_bytes();
 
@@ -44,7 +44,7 @@ fn read_set(set: &RecordSet) -> Vec<Vec<u8>> {
 }
 
 #[track_caller]
-fn cause_of(error: DataError) -> (Place, Cause) {
+fn cause_of(error: DataError) -> (ExamplePlace, Cause) {
     match error {
         DataError::At { place, cause } => (place, cause),
         other => panic!("{other}"),
@@ -79,7 +79,7 @@ fn golden_bytes() {
     let bytes = bytes.concat();
     assert_eq!(bytes.len(), 120);
     assert_eq!(read_all(&bytes).unwrap(), payloads);
-    let mut writer = Writer::new(vec![], "memory");
+    let mut writer = RecordWriter::new(vec![], "memory");
     let offsets: Vec<u64> = payloads.iter().map(|payload| writer.write(payload).unwrap()).collect();
     assert_eq!(offsets, [0, 12, 20, 36, 52, 76, 100]);
     assert_eq!(writer.finish().unwrap(), bytes);
@@ -177,7 +177,7 @@ fn indices_are_sorted_by_offset_and_checked() {
     let open = || RecordSet::open(at("a.rec").to_str().unwrap(), &options);
     let set = open().unwrap();
     assert_eq!(read_set(&set), (0..40u8).map(|i| vec![i; usize::from(i)]).collect::<Vec<_>>());
-    assert_eq!(set.place(7), Place::file(at("a.rec")).record(7).offset(index.entries[7].offset));
+    assert_eq!(set.place(7), ExamplePlace::file(at("a.rec")).record(7).offset(index.entries[7].offset));
 
     for (wrong, number) in [(file.size(), 40), (file.size() - 4, 40), (index.entries[9].offset + 4, 10), (2, 1), (0, 0)]
     {
@@ -185,7 +185,7 @@ fn indices_are_sorted_by_offset_and_checked() {
         entries.push(IndexEntry { key: 40, offset: wrong });
         let index = Index { entries };
         let (place, cause) = cause_of(file.check(&index).unwrap_err());
-        assert_eq!(place, Place::file(at("a.rec")).record(number).offset(wrong));
+        assert_eq!(place, ExamplePlace::file(at("a.rec")).record(number).offset(wrong));
         assert!(matches!(cause, Cause::Index(_)), "{cause}");
         index.write(at("a.idx")).unwrap();
         assert!(matches!(cause_of(open().unwrap_err()).1, Cause::Index(_)));
@@ -227,7 +227,7 @@ fn malformed_indices_name_the_line() {
     for line in ["5", "a\t1", "1\tb", "1\t-2", "1\t2\t3", "-1\t2", "1\t99999999999999999999", "1,2", "\u{ff}\t1"] {
         fs::write(&path, format!("0\t0\n\n1\t12\r\n{line}\n")).unwrap();
         let (place, cause) = cause_of(Index::read(&path).unwrap_err());
-        assert_eq!(place, Place::file(&path).record(3), "{line}");
+        assert_eq!(place, ExamplePlace::file(&path).record(3), "{line}");
         assert!(matches!(cause, Cause::Format(_)));
     }
     fs::write(&path, "0\t0\n\n1\t12\r\n2 24").unwrap();
@@ -335,11 +335,11 @@ fn damage_is_left_out_on_request() {
 #[test]
 fn a_full_disk_is_reported() {
     let Ok(full) = fs::OpenOptions::new().write(true).open("/dev/full") else { return };
-    let mut writer = Writer::new(full, "full");
+    let mut writer = RecordWriter::new(full, "full");
     writer.write(b"abc").unwrap();
     assert!(matches!(cause_of(writer.finish().unwrap_err()).1, Cause::Io(_)));
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut writer = Writer::new(full, "full");
+    let mut writer = RecordWriter::new(full, "full");
     assert!(writer.write(&vec![0; 1 << 20]).is_err());
     assert!(writer.write(b"abc").is_err(), "what follows a record in part cannot be read");
     assert!(writer.finish().is_err());
@@ -432,7 +432,7 @@ fn the_longest_payload_comes_back() {
     let mut payload = vec![5; MAX_PAYLOAD];
     payload[MAX_PAYLOAD - 7..MAX_PAYLOAD - 3].copy_from_slice(&M);
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut writer = Writer::new(file.reopen().unwrap(), file.path());
+    let mut writer = RecordWriter::new(file.reopen().unwrap(), file.path());
     writer.write(&payload).unwrap();
     payload.push(0);
     assert!(matches!(cause_of(writer.write(&payload).unwrap_err()).1, Cause::Format(_)));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 
 use tensorc_data::record::{IndexFiles, IndexedWriter, MAGIC, RecordSet, RecordSetOptions};
-use tensorc_data::{Draws, Place};
+use tensorc_data::{Draws, ExamplePlace};
 
 /// Records of a file by their offset, and the file's size.
 struct Written {
@@ -167,7 +167,7 @@ fn threads_share_a_set() {
     writer.finish().unwrap();
     let set = RecordSet::open(rec.to_str().unwrap(), &RecordSetOptions::default()).unwrap();
     assert_eq!(set.place(1999).record, Some(1999));
-    assert_eq!(set.place(0), Place::file(&rec).record(0).offset(0));
+    assert_eq!(set.place(0), ExamplePlace::file(&rec).record(0).offset(0));
     thread::scope(|scope| {
         for thread in 0..4 {
             let set = &set;

@@ -87,7 +87,7 @@ fn csv_batches_have_the_shapes_and_names_asked_for() {
     let error = options.set("batchsize", "4").unwrap_err().to_string();
     let known = "data_csv, data_shape, label_csv, label_shape, dtype, batch_size, round_batch, num_parts, part_index, \
                  prefetch_buffer, data_name, label_name";
-    assert_eq!(error, format!("CSVIter: there is no option `batchsize`; there are {known}"));
+    assert_eq!(error, format!("CSVIter: unknown option `batchsize`; there are {known}"));
     options.data_shape.clear();
     assert_eq!(options.open().err().unwrap().to_string(), "data_shape: the shape of an example is missing");
 }

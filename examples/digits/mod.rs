@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorc::Tensor;
-use tensorc::data::HostTensor;
-use tensorc::data::formats::read_arrays;
 use tensorc::symbol::{Symbol, SymbolError, op};
+use tensorc_data::HostTensor;
+use tensorc_data::formats::read_arrays;
 
 /// Images `[n, 1, 28, 28]` and labels.
 pub struct Digits {

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::directive::{self, Directive, DirectiveError, Kind};
+use crate::directive::{self, Directive, DirectiveError, DirectiveKind};
 use crate::input::{Input, Pos};
 use crate::pattern::PatternError;
 use crate::report::Mismatch;
@@ -21,25 +21,38 @@ use crate::search::{Finder, Found, Variables};
 pub struct PatternFile {
     /// The name that messages give.
     pub name: String,
+    /// The text of the file.
     pub text: String,
 }
 
 /// Why an input does not pass.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Failure {
+pub enum CheckFailure {
     /// A directive that cannot be used; nothing was matched.
     #[error("{file}:{line}: {error}")]
-    Directive { file: String, line: usize, error: DirectiveError },
+    Directive {
+        /// The file of the patterns.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with the directive.
+        error: DirectiveError,
+    },
     /// A prefix without any directive, which would let a misspelt prefix pass.
     #[error("{file}: no directive with the prefix '{prefix}'")]
-    NoDirectives { file: String, prefix: String },
+    NoDirectives {
+        /// The file of the patterns.
+        file: String,
+        /// The prefix that no line has.
+        prefix: String,
+    },
     /// The directives that the input does not satisfy: the first one of each part that a LABEL begins.
     #[error("{}", .0.iter().map(Mismatch::to_string).collect::<Vec<_>>().join("\n"))]
     Mismatches(Vec<Mismatch>),
 }
 
 /// Checks the input against the directives of the file that have one of the prefixes; no prefix means `CHECK`.
-pub fn check_text(file: &PatternFile, input: &str, prefixes: &[&str]) -> Result<(), Failure> {
+pub fn check_text(file: &PatternFile, input: &str, prefixes: &[&str]) -> Result<(), CheckFailure> {
     let prefixes = if prefixes.is_empty() { &["CHECK"] } else { prefixes };
     for prefix in prefixes {
         let used = |line: &str| {
@@ -47,30 +60,30 @@ pub fn check_text(file: &PatternFile, input: &str, prefixes: &[&str]) -> Result<
             !other && directive::spelled(line, &[prefix]).is_some()
         };
         if !file.text.lines().any(used) {
-            return Err(Failure::NoDirectives { file: file.name.clone(), prefix: (*prefix).to_owned() });
+            return Err(CheckFailure::NoDirectives { file: file.name.clone(), prefix: (*prefix).to_owned() });
         }
     }
-    let fail = |(line, error)| Failure::Directive { file: file.name.clone(), line, error };
+    let fail = |(line, error)| CheckFailure::Directive { file: file.name.clone(), line, error };
     let directives = directive::parse(&file.text, prefixes).map_err(fail)?;
     let mut steps = Vec::new();
     for directive in &directives {
         let finder = Finder::new(&directive.pattern).map_err(|error| fail((directive.line, error.into())))?;
-        steps.push(Step { directive, finder });
+        steps.push(CheckStep { directive, finder });
     }
     let input = Input::new(input);
     let mut matcher = Matcher::new(&file.name, &input);
     let mismatches = matcher.run(&steps).map_err(|(line, error)| fail((line, error.into())))?;
-    if mismatches.is_empty() { Ok(()) } else { Err(Failure::Mismatches(mismatches)) }
+    if mismatches.is_empty() { Ok(()) } else { Err(CheckFailure::Mismatches(mismatches)) }
 }
 
 /// A directive, ready to search.
-struct Step<'a> {
+struct CheckStep<'a> {
     directive: &'a Directive,
     finder: Finder,
 }
 
 /// Why a part stops: the input does not match, or the crate refuses the resolved pattern of the line.
-enum Stop {
+enum CheckStop {
     Mismatch(Box<Mismatch>),
     Pattern(usize, PatternError),
 }
@@ -91,19 +104,19 @@ impl<'a> Matcher<'a> {
     }
 
     /// Divides the input at the LABELs, then checks part by part.
-    fn run(&mut self, steps: &[Step<'_>]) -> Result<Vec<Mismatch>, (usize, PatternError)> {
+    fn run(&mut self, steps: &[CheckStep<'_>]) -> Result<Vec<Mismatch>, (usize, PatternError)> {
         let end = self.input.end();
         let mut pos = Pos { line: 0, col: 0 };
         let mut labels = Vec::new();
-        for (index, step) in steps.iter().enumerate().filter(|(_, step)| step.directive.kind == Kind::Label) {
+        for (index, step) in steps.iter().enumerate().filter(|(_, step)| step.directive.kind == DirectiveKind::Label) {
             match self.find(step, pos, end) {
                 Ok(found) => {
                     pos = found.end;
                     self.last = Some((step.directive.line, found.start));
                     labels.push((index, found));
                 }
-                Err(Stop::Mismatch(mismatch)) => return Ok(vec![*mismatch]),
-                Err(Stop::Pattern(line, error)) => return Err((line, error)),
+                Err(CheckStop::Mismatch(mismatch)) => return Ok(vec![*mismatch]),
+                Err(CheckStop::Pattern(line, error)) => return Err((line, error)),
             }
         }
         self.last = None;
@@ -115,9 +128,9 @@ impl<'a> Matcher<'a> {
             match self.part(&steps[first..last], from, to) {
                 Ok(()) => {}
                 // A part that failed leaves variables undefined; that says nothing about the parts after it.
-                Err(Stop::Mismatch(mismatch)) if mismatch.undefined && !mismatches.is_empty() => {}
-                Err(Stop::Mismatch(mismatch)) => mismatches.push(*mismatch),
-                Err(Stop::Pattern(line, error)) => return Err((line, error)),
+                Err(CheckStop::Mismatch(mismatch)) if mismatch.undefined && !mismatches.is_empty() => {}
+                Err(CheckStop::Mismatch(mismatch)) => mismatches.push(*mismatch),
+                Err(CheckStop::Pattern(line, error)) => return Err((line, error)),
             }
             if let Some((index, found)) = labels.get(part) {
                 from = found.end;
@@ -129,19 +142,19 @@ impl<'a> Matcher<'a> {
     }
 
     /// Checks the directives between two LABELs against the input between their matches.
-    fn part(&mut self, steps: &[Step<'_>], from: Pos, to: Pos) -> Result<(), Stop> {
+    fn part(&mut self, steps: &[CheckStep<'_>], from: Pos, to: Pos) -> Result<(), CheckStop> {
         let mut pos = from;
-        let mut nots: Vec<&Step<'_>> = Vec::new();
+        let mut nots: Vec<&CheckStep<'_>> = Vec::new();
         let mut rest = steps;
         while let Some((step, after)) = rest.split_first() {
             let (begin, end) = match step.directive.kind {
-                Kind::Not => {
+                DirectiveKind::Not => {
                     nots.push(step);
                     rest = after;
                     continue;
                 }
-                Kind::Dag => {
-                    let len = rest.iter().take_while(|step| step.directive.kind == Kind::Dag).count();
+                DirectiveKind::Dag => {
+                    let len = rest.iter().take_while(|step| step.directive.kind == DirectiveKind::Dag).count();
                     let range = self.dag_group(&rest[..len], pos, to)?;
                     rest = &rest[len..];
                     range
@@ -160,13 +173,13 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches one directive that keeps the order; gives where its first match begins and its last one ends.
-    fn ordered(&mut self, step: &Step<'_>, pos: Pos, to: Pos) -> Result<(Pos, Pos), Stop> {
+    fn ordered(&mut self, step: &CheckStep<'_>, pos: Pos, to: Pos) -> Result<(Pos, Pos), CheckStop> {
         let next = Pos { line: pos.line + 1, col: 0 };
         let found = match step.directive.kind {
-            Kind::Next if next > to => return Err(self.mismatch(step, "there is no next line", pos, to)),
-            Kind::Next => self.find_on_line(step, next, to, "no match on the next line")?,
-            Kind::Same => self.find_on_line(step, pos, to, "no match on the rest of the line")?,
-            Kind::Empty => {
+            DirectiveKind::Next if next > to => return Err(self.mismatch(step, "there is no next line", pos, to)),
+            DirectiveKind::Next => self.find_on_line(step, next, to, "no match on the next line")?,
+            DirectiveKind::Same => self.find_on_line(step, pos, to, "no match on the rest of the line")?,
+            DirectiveKind::Empty => {
                 let empty = next <= to && next.line < self.input.lines().len();
                 if !empty || self.input.line(next.line) != Some("") {
                     let message = if empty { "the next line is not empty" } else { "there is no next line" };
@@ -175,13 +188,15 @@ impl<'a> Matcher<'a> {
                 }
                 Found { start: next, end: next, captures: Vec::new() }
             }
-            Kind::Count(n) => return self.count(step, n, pos, to),
-            Kind::Plain | Kind::Not | Kind::Dag | Kind::Label => self.find(step, pos, to)?,
+            DirectiveKind::Count(n) => return self.count(step, n, pos, to),
+            DirectiveKind::Plain | DirectiveKind::Not | DirectiveKind::Dag | DirectiveKind::Label => {
+                self.find(step, pos, to)?
+            }
         };
         Ok(self.accept(step, found))
     }
 
-    fn count(&mut self, step: &Step<'_>, n: u32, pos: Pos, to: Pos) -> Result<(Pos, Pos), Stop> {
+    fn count(&mut self, step: &CheckStep<'_>, n: u32, pos: Pos, to: Pos) -> Result<(Pos, Pos), CheckStop> {
         let mut begin = None;
         let mut end = pos;
         for done in 0..n {
@@ -195,7 +210,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches adjacent DAG directives anywhere after `pos`, none over another's match.
-    fn dag_group(&mut self, steps: &[Step<'_>], pos: Pos, to: Pos) -> Result<(Pos, Pos), Stop> {
+    fn dag_group(&mut self, steps: &[CheckStep<'_>], pos: Pos, to: Pos) -> Result<(Pos, Pos), CheckStop> {
         let mut taken: Vec<(Pos, Pos)> = Vec::new();
         for step in steps {
             let defined = step.directive.pattern.uses().filter_map(|name| self.defined_at.get(name));
@@ -218,7 +233,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Verifies that a NOT has no match between two places.
-    fn absent(&self, step: &Step<'_>, from: Pos, to: Pos) -> Result<(), Stop> {
+    fn absent(&self, step: &CheckStep<'_>, from: Pos, to: Pos) -> Result<(), CheckStop> {
         // `{{^$}}` is to match neither what a match at its line's end leaves of that line, nor what comes before one at
         // its line's beginning.
         let to = if to.col == 0 && to.line > from.line { self.input.line_end(to.line - 1, to) } else { to };
@@ -234,7 +249,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// Takes over what a match captured.
-    fn accept(&mut self, step: &Step<'_>, found: Found) -> (Pos, Pos) {
+    fn accept(&mut self, step: &CheckStep<'_>, found: Found) -> (Pos, Pos) {
         for (name, text) in found.captures {
             self.defined_at.insert(name.clone(), found.end);
             self.vars.0.insert(name, text);
@@ -243,45 +258,45 @@ impl<'a> Matcher<'a> {
         (found.start, found.end)
     }
 
-    fn find(&self, step: &Step<'_>, from: Pos, to: Pos) -> Result<Found, Stop> {
+    fn find(&self, step: &CheckStep<'_>, from: Pos, to: Pos) -> Result<Found, CheckStop> {
         self.search(step, from, to)?.ok_or_else(|| self.mismatch(step, "no match", from, to))
     }
 
-    fn find_on_line(&self, step: &Step<'_>, from: Pos, to: Pos, message: &str) -> Result<Found, Stop> {
+    fn find_on_line(&self, step: &CheckStep<'_>, from: Pos, to: Pos, message: &str) -> Result<Found, CheckStop> {
         self.defined(step, from, to)?;
         let to = self.input.line_end(from.line, to);
         let found = step.finder.find_in_line(&self.vars, self.input, from.line, from, to);
-        let found = found.map_err(|error| Stop::Pattern(step.directive.line, error))?;
+        let found = found.map_err(|error| CheckStop::Pattern(step.directive.line, error))?;
         found.ok_or_else(|| self.mismatch(step, message, from, to))
     }
 
-    fn search(&self, step: &Step<'_>, from: Pos, to: Pos) -> Result<Option<Found>, Stop> {
+    fn search(&self, step: &CheckStep<'_>, from: Pos, to: Pos) -> Result<Option<Found>, CheckStop> {
         self.defined(step, from, to)?;
         let found = step.finder.find(&self.vars, self.input, from, to);
-        found.map_err(|error| Stop::Pattern(step.directive.line, error))
+        found.map_err(|error| CheckStop::Pattern(step.directive.line, error))
     }
 
     /// Verifies that every variable of the pattern has been captured.
-    fn defined(&self, step: &Step<'_>, from: Pos, to: Pos) -> Result<(), Stop> {
+    fn defined(&self, step: &CheckStep<'_>, from: Pos, to: Pos) -> Result<(), CheckStop> {
         let Some(name) = step.directive.pattern.uses().find(|name| !self.vars.0.contains_key(*name)) else {
             return Ok(());
         };
         let name = name.to_owned();
         match self.mismatch(step, &format!("[[{name}]] is not defined before"), from, to) {
-            Stop::Mismatch(mut mismatch) => {
+            CheckStop::Mismatch(mut mismatch) => {
                 mismatch.undefined = true;
-                Err(Stop::Mismatch(mismatch))
+                Err(CheckStop::Mismatch(mismatch))
             }
             stop => Err(stop),
         }
     }
 
-    fn mismatch(&self, step: &Step<'_>, message: &str, from: Pos, to: Pos) -> Stop {
+    fn mismatch(&self, step: &CheckStep<'_>, message: &str, from: Pos, to: Pos) -> CheckStop {
         let pattern = &step.directive.pattern;
         let uses = pattern.uses().filter_map(|name| Some((name.to_owned(), self.vars.0.get(name)?.clone())));
         let uses: Vec<_> = uses.collect();
         let defined = pattern.uses().all(|name| self.vars.0.contains_key(name));
-        let elsewhere_helps = !matches!(step.directive.kind, Kind::Not | Kind::Empty);
+        let elsewhere_helps = !matches!(step.directive.kind, DirectiveKind::Not | DirectiveKind::Empty);
         let mut elsewhere = None;
         if defined && elsewhere_helps {
             let begin = Pos { line: 0, col: 0 };
@@ -292,6 +307,6 @@ impl<'a> Matcher<'a> {
         let mut mismatch = Mismatch::new(self.file, step.directive, message);
         mismatch.values = uses;
         mismatch.describe(self.input, step.directive, (from, to), self.last, elsewhere);
-        Stop::Mismatch(Box::new(mismatch))
+        CheckStop::Mismatch(Box::new(mismatch))
     }
 }

@@ -4,7 +4,7 @@ use crate::pattern::{Pattern, PatternError};
 
 /// What a directive asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DirectiveKind {
     /// `CHECK`: a match after the previous one.
     Plain,
     /// `CHECK-NEXT`: a match on the line after the previous match.
@@ -26,7 +26,7 @@ pub enum Kind {
 /// A directive with its place in the pattern file.
 #[derive(Clone, Debug)]
 pub struct Directive {
-    pub kind: Kind,
+    pub kind: DirectiveKind,
     /// The directive as written, such as `CHECK-NEXT`.
     pub name: String,
     /// Line number in the pattern file, from 1.
@@ -37,26 +37,33 @@ pub struct Directive {
 /// A directive that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectiveError {
+    /// The pattern is malformed.
     #[error("{0}")]
     Pattern(#[from] PatternError),
+    /// A directive without a pattern.
     #[error("no pattern")]
     NoPattern,
+    /// `EMPTY` takes no pattern.
     #[error("CHECK-EMPTY takes no pattern")]
     EmptyWithPattern,
+    /// `LABEL` must not use variables.
     #[error("a LABEL can neither define nor use variables")]
     LabelWithVariable,
+    /// `NOT` must not define variables.
     #[error("a NOT cannot define a variable")]
     NotWithDefinition,
+    /// A count of 0.
     #[error("the count must be at least 1")]
     ZeroCount,
+    /// The directive has no line before it to refer to.
     #[error("needs a directive that matches before it")]
     NothingBefore,
 }
 
 /// The spelling of one directive on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spelled<'a> {
-    pub kind: Kind,
+pub(crate) struct Spelled<'a> {
+    pub kind: DirectiveKind,
     /// The directive as written, without its colon.
     pub name: &'a str,
     /// What follows the colon.
@@ -64,7 +71,7 @@ pub struct Spelled<'a> {
 }
 
 /// Finds the first directive with one of the prefixes on a line.
-pub fn spelled<'a>(line: &'a str, prefixes: &[&str]) -> Option<Spelled<'a>> {
+pub(crate) fn spelled<'a>(line: &'a str, prefixes: &[&str]) -> Option<Spelled<'a>> {
     let mut best: Option<(usize, Spelled<'a>)> = None;
     for prefix in prefixes {
         for (at, _) in line.match_indices(prefix) {
@@ -81,17 +88,17 @@ pub fn spelled<'a>(line: &'a str, prefixes: &[&str]) -> Option<Spelled<'a>> {
 }
 
 /// The kind named between a prefix and its colon, and the length of that name.
-fn suffix(text: &str) -> Option<(Kind, usize)> {
+fn suffix(text: &str) -> Option<(DirectiveKind, usize)> {
     let colon = text.find(':')?;
     let kind = match &text[..colon] {
-        "" => Kind::Plain,
-        "-NEXT" => Kind::Next,
-        "-SAME" => Kind::Same,
-        "-NOT" => Kind::Not,
-        "-DAG" => Kind::Dag,
-        "-LABEL" => Kind::Label,
-        "-EMPTY" => Kind::Empty,
-        other => Kind::Count(other.strip_prefix("-COUNT-")?.parse().ok()?),
+        "" => DirectiveKind::Plain,
+        "-NEXT" => DirectiveKind::Next,
+        "-SAME" => DirectiveKind::Same,
+        "-NOT" => DirectiveKind::Not,
+        "-DAG" => DirectiveKind::Dag,
+        "-LABEL" => DirectiveKind::Label,
+        "-EMPTY" => DirectiveKind::Empty,
+        other => DirectiveKind::Count(other.strip_prefix("-COUNT-")?.parse().ok()?),
     };
     Some((kind, colon))
 }
@@ -110,24 +117,26 @@ pub fn parse(text: &str, prefixes: &[&str]) -> Result<Vec<Directive>, (usize, Di
         let fail = |error: DirectiveError| (index + 1, error);
         let pattern = Pattern::parse(found.pattern).map_err(|error| fail(error.into()))?;
         verify(found.kind, &pattern, can_follow).map_err(fail)?;
-        can_follow |= found.kind != Kind::Not;
+        can_follow |= found.kind != DirectiveKind::Not;
         directives.push(Directive { kind: found.kind, name: found.name.to_owned(), line: index + 1, pattern });
     }
     Ok(directives)
 }
 
-fn verify(kind: Kind, pattern: &Pattern, can_follow: bool) -> Result<(), DirectiveError> {
+fn verify(kind: DirectiveKind, pattern: &Pattern, can_follow: bool) -> Result<(), DirectiveError> {
     let empty = pattern.source().is_empty();
     match kind {
-        Kind::Next | Kind::Same | Kind::Empty if !can_follow => Err(DirectiveError::NothingBefore),
-        Kind::Empty if !empty => Err(DirectiveError::EmptyWithPattern),
-        Kind::Empty => Ok(()),
+        DirectiveKind::Next | DirectiveKind::Same | DirectiveKind::Empty if !can_follow => {
+            Err(DirectiveError::NothingBefore)
+        }
+        DirectiveKind::Empty if !empty => Err(DirectiveError::EmptyWithPattern),
+        DirectiveKind::Empty => Ok(()),
         _ if empty => Err(DirectiveError::NoPattern),
-        Kind::Label if pattern.uses().chain(pattern.defines()).next().is_some() => {
+        DirectiveKind::Label if pattern.uses().chain(pattern.defines()).next().is_some() => {
             Err(DirectiveError::LabelWithVariable)
         }
-        Kind::Not if pattern.defines().next().is_some() => Err(DirectiveError::NotWithDefinition),
-        Kind::Count(0) => Err(DirectiveError::ZeroCount),
+        DirectiveKind::Not if pattern.defines().next().is_some() => Err(DirectiveError::NotWithDefinition),
+        DirectiveKind::Count(0) => Err(DirectiveError::ZeroCount),
         _ => Ok(()),
     }
 }
@@ -139,7 +148,7 @@ mod tests {
     #[test]
     fn finds_directives_at_word_starts() {
         let found = spelled("  // CHECK-COUNT-3: x", &["CHECK"]).unwrap();
-        assert_eq!((found.kind, found.name, found.pattern), (Kind::Count(3), "CHECK-COUNT-3", " x"));
+        assert_eq!((found.kind, found.name, found.pattern), (DirectiveKind::Count(3), "CHECK-COUNT-3", " x"));
         assert_eq!(spelled("// XCHECK: x", &["CHECK"]), None);
         assert_eq!(spelled("// CHECK-CPU: x", &["CHECK"]), None);
         assert_eq!(spelled("// CHECK-CPU: x", &["CHECK", "CHECK-CPU"]).unwrap().name, "CHECK-CPU");

@@ -40,7 +40,7 @@ impl Input {
     }
 
     /// The end of the line, or `to` where that comes first.
-    pub fn line_end(&self, line: usize, to: Pos) -> Pos {
+    pub(crate) fn line_end(&self, line: usize, to: Pos) -> Pos {
         let end = Pos { line, col: self.line(line).map_or(0, str::len) };
         end.min(to)
     }

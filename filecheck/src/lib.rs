@@ -4,17 +4,18 @@
 //! [`run::run_corpus`] stages every test of a folder and lets the `lit` crate discover and run the staged RUN lines;
 //! the `filecheck` binary, over [`check::check_text`], matches the output against the CHECK lines with the `filecheck`
 //! crate and explains what did not match. [`tidy`] holds the rules that every text test keeps.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod directive;
-pub mod input;
-pub mod pattern;
-pub mod report;
+mod directive;
+mod input;
+mod pattern;
+mod report;
 pub mod run;
 mod search;
-pub mod stage;
-pub mod tidy;
+mod stage;
+mod tidy;
 
-pub use check::{Failure, PatternFile, check_text};
+pub use check::{CheckFailure, PatternFile, check_text};
 pub use run::{Summary, run_corpus};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// One piece of a pattern; pieces match one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum PatternPart {
     /// Text that matches itself.
     Text(String),
     /// `{{regex}}`.
@@ -19,28 +19,34 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     source: String,
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 /// Why a pattern cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
+    /// `{{` without `}}`.
     #[error("'{{{{' without '}}}}'")]
     UnterminatedRegex,
+    /// `[[` without `]]`.
     #[error("'[[' without ']]'; literal brackets are written {{{{\\[\\[}}}}")]
     UnterminatedVariable,
+    /// A name that a variable cannot have.
     #[error("'{0}' is no variable name; literal brackets are written {{{{\\[\\[}}}}")]
     BadName(String),
+    /// A variable used in the pattern that defines it.
     #[error("[[{0}]] is used in the directive that defines it; use it in a CHECK-SAME that follows")]
     UsedWhereDefined(String),
+    /// A variable defined twice in a pattern.
     #[error("[[{0}:...]] is defined twice in one directive")]
     DefinedTwice(String),
+    /// A regular expression that does not compile.
     #[error("{0}")]
     Regex(String),
 }
 
 /// Replaces every run of spaces and tabs by one space.
-pub fn one_space(text: &str) -> String {
+pub(crate) fn one_space(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         let c = if c == '\t' { ' ' } else { c };
@@ -60,7 +66,7 @@ impl Pattern {
         while !rest.is_empty() {
             let len = if let Some(body) = rest.strip_prefix("{{") {
                 let len = regex_len(body).ok_or(PatternError::UnterminatedRegex)?;
-                parts.push(Part::Regex(body[..len].to_owned()));
+                parts.push(PatternPart::Regex(body[..len].to_owned()));
                 len + 4
             } else if let Some(body) = rest.strip_prefix("[[") {
                 let len = variable_len(body).ok_or(PatternError::UnterminatedVariable)?;
@@ -68,7 +74,7 @@ impl Pattern {
                 len + 4
             } else {
                 let len = [rest.find("{{"), rest.find("[[")].into_iter().flatten().min().unwrap_or(rest.len());
-                parts.push(Part::Text(rest[..len].to_owned()));
+                parts.push(PatternPart::Text(rest[..len].to_owned()));
                 len
             };
             rest = &rest[len..];
@@ -85,21 +91,21 @@ impl Pattern {
 
     /// The names of the variables whose captured text the pattern contains, in order.
     pub fn uses(&self) -> impl Iterator<Item = &str> {
-        self.parts.iter().filter_map(|part| if let Part::Use(name) = part { Some(name.as_str()) } else { None })
+        self.parts.iter().filter_map(|part| if let PatternPart::Use(name) = part { Some(name.as_str()) } else { None })
     }
 
     /// The names of the variables that a match captures, in order.
     pub fn defines(&self) -> impl Iterator<Item = &str> {
         self.parts
             .iter()
-            .filter_map(|part| if let Part::Define { name, .. } = part { Some(name.as_str()) } else { None })
+            .filter_map(|part| if let PatternPart::Define { name, .. } = part { Some(name.as_str()) } else { None })
     }
 
     /// The literal text of the pattern, without its regexes and variables.
     pub fn literal(&self) -> String {
         self.parts
             .iter()
-            .filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None })
+            .filter_map(|part| if let PatternPart::Text(text) = part { Some(text.as_str()) } else { None })
             .collect()
     }
 
@@ -111,10 +117,10 @@ impl Pattern {
         for part in &self.parts {
             // Writing to a String cannot fail.
             let _ = match part {
-                Part::Text(text) => write!(out, "{}", text.replace('$', "$$")),
-                Part::Regex(regex) => write!(out, "$(=(?:{regex}))"),
-                Part::Use(name) => write!(out, "$({name})"),
-                Part::Define { name, regex } => write!(out, "$({name}=(?:{regex}))"),
+                PatternPart::Text(text) => write!(out, "{}", text.replace('$', "$$")),
+                PatternPart::Regex(regex) => write!(out, "$(=(?:{regex}))"),
+                PatternPart::Use(name) => write!(out, "$({name})"),
+                PatternPart::Define { name, regex } => write!(out, "$({name}=(?:{regex}))"),
             };
         }
         out
@@ -161,7 +167,7 @@ fn variable_len(body: &str) -> Option<usize> {
     None
 }
 
-fn variable(body: &str) -> Result<Part, PatternError> {
+fn variable(body: &str) -> Result<PatternPart, PatternError> {
     let (name, regex) = match body.split_once(':') {
         Some((name, regex)) => (name, Some(regex)),
         None => (body, None),
@@ -172,8 +178,8 @@ fn variable(body: &str) -> Result<Part, PatternError> {
     }
     let name = name.to_owned();
     Ok(match regex {
-        Some(regex) => Part::Define { name, regex: regex.to_owned() },
-        None => Part::Use(name),
+        Some(regex) => PatternPart::Define { name, regex: regex.to_owned() },
+        None => PatternPart::Use(name),
     })
 }
 

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::directive::{Directive, Kind};
+use crate::directive::{Directive, DirectiveKind};
 use crate::input::{Input, Pos};
 
 /// Lines of the input that a message shows.
-const SHOWN_LINES: usize = 12;
+const MAX_SHOWN_LINES: usize = 12;
 
 /// One directive that the input does not satisfy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub struct Mismatch {
     pub directive: String,
     /// The pattern as written.
     pub pattern: String,
+    /// What was expected.
     pub message: String,
     /// The variables that the pattern uses, with the text they hold.
     pub values: Vec<(String, String)>,
@@ -57,7 +58,7 @@ impl Mismatch {
         }
         let first = last.map_or(from.line, |(_, pos)| pos.line.min(from.line));
         let stop = to.line.min(input.lines().len() - 1);
-        for (index, text) in input.lines().iter().enumerate().take(stop + 1).skip(first).take(SHOWN_LINES) {
+        for (index, text) in input.lines().iter().enumerate().take(stop + 1).skip(first).take(MAX_SHOWN_LINES) {
             let mark = if index >= from.line { '>' } else { ' ' };
             let note = match last {
                 Some((line, pos)) if pos.line == index => format!("    <- matched by line {line}"),
@@ -65,11 +66,11 @@ impl Mismatch {
             };
             self.context.push(format!("{mark} {:>4} | {text}{note}", index + 1));
         }
-        let hidden = (stop + 1).saturating_sub(first + SHOWN_LINES);
+        let hidden = (stop + 1).saturating_sub(first + MAX_SHOWN_LINES);
         if hidden > 0 {
             self.context.push(format!("  ... and {hidden} more lines searched"));
         }
-        if directive.kind == Kind::Not {
+        if directive.kind == DirectiveKind::Not {
             return;
         }
         if let Some(line) = elsewhere {

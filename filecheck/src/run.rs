@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::stage::{Stage, StageError, TIME_LIMIT_S, TIMED_OUT, TextTest, discover, io_error};
+use crate::stage::{StageError, StagedCorpus, TIME_LIMIT_S, TIMED_OUT, TextTest, discover, io_error};
 use crate::tidy::violations;
 
 /// Tests that run at the same time.
@@ -17,16 +17,32 @@ const NO_TESTS: &[&str] = &["src", "tests", "target"];
 /// Why a corpus could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// A folder without tests.
     #[error("{0}: no text test (.tc) below this folder")]
     EmptyCorpus(PathBuf),
+    /// No program to compare with.
     #[error("no tool named 'filecheck' was given")]
     NoFilecheck,
+    /// A tool that is not there.
     #[error("tool '{name}': {path} is not a file")]
-    MissingTool { name: String, path: PathBuf },
+    MissingTool {
+        /// The name of the tool.
+        name: String,
+        /// Where the tool was expected.
+        path: PathBuf,
+    },
+    /// The corpus cannot be staged.
     #[error(transparent)]
     Stage(#[from] StageError),
+    /// A program that does not start.
     #[error("{path}: cannot start: {error}")]
-    Start { path: PathBuf, error: io::Error },
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// A folder that does not exist.
     #[error("{0}: no folder for the stage beside this tool")]
     NoFolder(PathBuf),
 }
@@ -46,6 +62,7 @@ pub struct TestFailure {
     pub script: Option<PathBuf>,
     /// The command's standard error: the tools' messages and the explained mismatch.
     pub stderr: String,
+    /// What the test wrote to its standard output.
     pub stdout: String,
 }
 
@@ -99,7 +116,7 @@ pub fn run_corpus(corpus: &Path, tools: &[(&str, &Path)], features: &[&str]) -> 
         }
     }
     let dir = stage_dir(&filecheck, &corpus)?;
-    let stage = Stage::write(&dir, &staged, tools, JOBS)?;
+    let stage = StagedCorpus::write(&dir, &staged, tools, JOBS)?;
     let notes = run_shards(&stage, &filecheck)?;
     let mut staged = staged.into_iter().enumerate().peekable();
     for test in &tests {
@@ -141,7 +158,7 @@ fn stage_dir(filecheck: &Path, corpus: &Path) -> Result<PathBuf, RunError> {
 
 /// Runs the shards at the same time, each in a process of its own, because `lit` ends its process on some errors.
 /// Gives for each shard what it printed.
-fn run_shards(stage: &Stage, filecheck: &Path) -> Result<Vec<String>, RunError> {
+fn run_shards(stage: &StagedCorpus, filecheck: &Path) -> Result<Vec<String>, RunError> {
     let run = |shard: usize| -> io::Result<Output> {
         let mut command = Command::new(filecheck);
         command.arg("--run-staged").arg(stage.shard(shard)).arg(stage.artifacts(shard)).current_dir(&stage.dir);
@@ -175,7 +192,7 @@ fn untidy(test: &TextTest) -> impl Iterator<Item = TestFailure> {
 
 /// Reads what lit kept of one RUN line; nothing if it passed.
 fn failure(
-    stage: &Stage,
+    stage: &StagedCorpus,
     shard: usize,
     test: &TextTest,
     run: usize,
@@ -203,7 +220,7 @@ fn failure(
         line: test.runs[run].line,
         reason,
         command: Some(test.runs[run].command.clone()),
-        script: Some(stage.dir.join(Stage::script(&test.name, run + 1))),
+        script: Some(stage.dir.join(StagedCorpus::script(&test.name, run + 1))),
         stderr,
         stdout: read("stdout.txt")?,
     }))

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use crate::directive::spelled;
 
 /// Seconds after which a RUN line is ended and counts as failed.
-pub const TIME_LIMIT_S: u32 = 120;
+pub(crate) const TIME_LIMIT_S: u32 = 120;
 
 /// Exit status of `timeout` when the limit was reached.
-pub const TIMED_OUT: i32 = 124;
+pub(crate) const TIMED_OUT: i32 = 124;
 
 /// Runs its arguments and succeeds when they fail with status 1 or 2. A signal is status 128 or more in the shell and a
 /// Rust panic is 101: neither is a reported error.
@@ -53,10 +53,18 @@ pub struct TextTest {
 /// Why a corpus cannot be staged.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
+    /// A file or folder that cannot be read or written.
     #[error("{path}: {error}")]
-    Io { path: PathBuf, error: io::Error },
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// A file whose name cannot be used.
     #[error("{0}: a test's name has only letters, digits, '.', '-' and '_'")]
     Name(PathBuf),
+    /// A file that is not UTF-8.
     #[error("{0}: not UTF-8")]
     NotUtf8(PathBuf),
 }
@@ -93,7 +101,7 @@ impl TextTest {
     }
 
     /// The required features that are not as required.
-    pub fn unmet(&self, features: &[&str]) -> Vec<&str> {
+    pub(crate) fn unmet(&self, features: &[&str]) -> Vec<&str> {
         let met = |name: &str| match name.strip_prefix('!') {
             Some(absent) => !features.contains(&absent),
             None => features.contains(&name),
@@ -103,7 +111,7 @@ impl TextTest {
 }
 
 /// All `.tc` files below the folder, by name; the folders named in `exclude` directly below it are left out.
-pub fn discover(corpus: &Path, exclude: &[&str]) -> Result<Vec<TextTest>, StageError> {
+pub(crate) fn discover(corpus: &Path, exclude: &[&str]) -> Result<Vec<TextTest>, StageError> {
     let mut tests = Vec::new();
     let mut folders = vec![(corpus.to_owned(), String::new())];
     while let Some((folder, prefix)) = folders.pop() {
@@ -133,13 +141,13 @@ pub fn discover(corpus: &Path, exclude: &[&str]) -> Result<Vec<TextTest>, StageE
 
 /// The folders of a staged corpus.
 #[derive(Clone, Debug)]
-pub struct Stage {
+pub struct StagedCorpus {
     pub dir: PathBuf,
     /// Number of shards: folders of shims that are run at the same time.
     pub shards: usize,
 }
 
-impl Stage {
+impl StagedCorpus {
     /// The folder with the shims of one shard.
     pub fn shard(&self, index: usize) -> PathBuf {
         self.dir.join("shards").join(index.to_string())
@@ -156,11 +164,16 @@ impl Stage {
     }
 
     /// Empties the folder and writes tools, scripts and shims. Test `i` goes to shard `i mod shards`.
-    pub fn write(dir: &Path, tests: &[&TextTest], tools: &[(&str, &Path)], shards: usize) -> Result<Stage, StageError> {
+    pub fn write(
+        dir: &Path,
+        tests: &[&TextTest],
+        tools: &[(&str, &Path)],
+        shards: usize,
+    ) -> Result<StagedCorpus, StageError> {
         if dir.exists() {
             std::fs::remove_dir_all(dir).map_err(io_error(dir))?;
         }
-        let stage = Stage { dir: dir.to_owned(), shards: shards.clamp(1, tests.len().max(1)) };
+        let stage = StagedCorpus { dir: dir.to_owned(), shards: shards.clamp(1, tests.len().max(1)) };
         let bin = dir.join("bin");
         std::fs::create_dir_all(&bin).map_err(io_error(&bin))?;
         for (name, path) in tools {
@@ -184,7 +197,7 @@ impl Stage {
         std::fs::create_dir_all(&temp).map_err(io_error(&temp))?;
         let mut shim = String::new();
         for (index, run) in test.runs.iter().enumerate() {
-            let script = Stage::script(&test.name, index + 1);
+            let script = StagedCorpus::script(&test.name, index + 1);
             shim.push_str(&format!("RUN: timeout {TIME_LIMIT_S} bash {script}\n"));
             let text = format!(
                 "# {}:{}\nset -o pipefail\nexport PATH={}:\"$PATH\" LC_ALL=C RUST_BACKTRACE=0\ncd {} || exit 1\n{}\n",

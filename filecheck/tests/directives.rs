@@ -1,8 +1,8 @@
 //! Every directive, matching and not matching, and what the messages say.
 
-use tensorc_filecheck::check::{Failure, PatternFile, check_text};
+use tensorc_filecheck::check::{CheckFailure, PatternFile, check_text};
 
-fn check(patterns: &str, input: &str) -> Result<(), Failure> {
+fn check(patterns: &str, input: &str) -> Result<(), CheckFailure> {
     let file = PatternFile { name: "t.tc".to_owned(), text: patterns.to_owned() };
     check_text(&file, input, &["CHECK"])
 }
@@ -18,7 +18,7 @@ fn passes(patterns: &str, input: &str) {
 #[track_caller]
 fn fails(patterns: &str, input: &str) -> Vec<(usize, String)> {
     match check(patterns, input) {
-        Err(Failure::Mismatches(found)) => found.into_iter().map(|m| (m.line, m.message)).collect(),
+        Err(CheckFailure::Mismatches(found)) => found.into_iter().map(|m| (m.line, m.message)).collect(),
         other => panic!("{other:?} instead of a mismatch"),
     }
 }

@@ -5,7 +5,7 @@ use std::alloc::System;
 
 use bytes::Bytes;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use tensorc_frontend::mxnet::params::{ArrayList, Csr, RowSparse, SavedArray, SavedDevice, Version, read, write};
+use tensorc_frontend::mxnet::params::{ArrayList, ArrayVersion, Csr, RowSparse, SavedArray, SavedDevice, read, write};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
 
@@ -48,8 +48,10 @@ fn lists() -> Vec<Vec<u8>> {
         ("dense", dense(&[1])),
     ]);
     let numpy = ArrayList::unnamed([dense(&[]), dense(&[0, 3]), SavedArray::None, dense(&[2, 1, 2])]);
-    let old = [Version::V0, Version::V1, Version::V2].map(|version| write(&plain, version).unwrap());
-    old.into_iter().chain([write(&sparse, Version::V2).unwrap(), write(&numpy, Version::V3).unwrap()]).collect()
+    let old = [ArrayVersion::V0, ArrayVersion::V1, ArrayVersion::V2].map(|version| write(&plain, version).unwrap());
+    old.into_iter()
+        .chain([write(&sparse, ArrayVersion::V2).unwrap(), write(&numpy, ArrayVersion::V3).unwrap()])
+        .collect()
 }
 
 /// Reads a list and uses every array of it; whether it is valid.
@@ -68,7 +70,7 @@ fn exercise(bytes: Bytes) -> bool {
             drop(array.to_dense());
         }
     }
-    for version in [Version::V0, Version::V1, Version::V2, Version::V3] {
+    for version in [ArrayVersion::V0, ArrayVersion::V1, ArrayVersion::V2, ArrayVersion::V3] {
         if let Ok(written) = write(&list, version) {
             assert_eq!(read(written.into()).unwrap(), list);
         }

@@ -9,8 +9,8 @@ use tensorc_data::HostTensor;
 use tensorc_data::formats::read_arrays;
 use tensorc_frontend::mxnet::error::{ArrayProblem, FormatProblem, ParamsError, Site};
 use tensorc_frontend::mxnet::params::{
-    ArrayList, Checkpoint, Csr, Role, RowSparse, SavedArray, SavedDevice, SavedDeviceKind, Version, checkpoint_path,
-    load, read, save, write,
+    ArrayList, ArrayVersion, Checkpoint, CheckpointRole, Csr, RowSparse, SavedArray, SavedDevice, SavedDeviceKind,
+    checkpoint_path, load, read, save, write,
 };
 use tensorc_ir::{DType, DenseType, TensorData};
 
@@ -47,7 +47,7 @@ fn floats(dims: &[u64], values: &[f32]) -> SavedArray {
     SavedArray::dense(f32s(dims, values))
 }
 
-const VERSIONS: [Version; 4] = [Version::V0, Version::V1, Version::V2, Version::V3];
+const VERSIONS: [ArrayVersion; 4] = [ArrayVersion::V0, ArrayVersion::V1, ArrayVersion::V2, ArrayVersion::V3];
 
 fn read_all(bytes: &[u8]) -> ArrayList {
     read(Bytes::copy_from_slice(bytes)).unwrap()
@@ -121,15 +121,15 @@ fn documented_list_in_both_directions() {
         ("aux:m", SavedArray::dense(i64s(&[1], &[7]))),
     ]);
     assert_eq!(read(bytes.clone().into()).unwrap(), expected);
-    assert_eq!(write(&expected, Version::V2).unwrap(), bytes);
+    assert_eq!(write(&expected, ArrayVersion::V2).unwrap(), bytes);
 }
 
 #[test]
 fn documented_arrays_in_both_directions() {
     let arrays = [
-        (ROW_SPARSE, SavedArray::RowSparse(Box::new(row_sparse())), Version::V2),
-        (CSR, SavedArray::Csr(Box::new(csr())), Version::V2),
-        (SCALAR, floats(&[], &[3.0]), Version::V3),
+        (ROW_SPARSE, SavedArray::RowSparse(Box::new(row_sparse())), ArrayVersion::V2),
+        (CSR, SavedArray::Csr(Box::new(csr())), ArrayVersion::V2),
+        (SCALAR, floats(&[], &[3.0]), ArrayVersion::V3),
     ];
     for (text, array, version) in arrays {
         assert_eq!(read_one(text), array);
@@ -153,10 +153,10 @@ fn a_storage_shape_without_elements_is_that_of_the_indices() {
 fn every_version_of_a_dense_array() {
     let tail = "02000000 03000000 04000000 ffffffff 00010000";
     let texts = [
-        (Version::V0, "02000000 02000000 01000000"),
-        (Version::V1, "c8fa93f9 02000000 0200000000000000 0100000000000000"),
-        (Version::V2, "c9fa93f9 00000000 02000000 0200000000000000 0100000000000000"),
-        (Version::V3, "cafa93f9 00000000 02000000 0200000000000000 0100000000000000"),
+        (ArrayVersion::V0, "02000000 02000000 01000000"),
+        (ArrayVersion::V1, "c8fa93f9 02000000 0200000000000000 0100000000000000"),
+        (ArrayVersion::V2, "c9fa93f9 00000000 02000000 0200000000000000 0100000000000000"),
+        (ArrayVersion::V3, "cafa93f9 00000000 02000000 0200000000000000 0100000000000000"),
     ];
     let data = typed(DType::I32, &[2, 1], hex("ffffffff 00010000"));
     let array = SavedArray::Dense { device: device(SavedDeviceKind::Gpu, 3), data };
@@ -170,10 +170,10 @@ fn every_version_of_a_dense_array() {
 #[test]
 fn arrays_without_shape_end_after_it() {
     let texts = [
-        (Version::V0, "00000000"),
-        (Version::V1, "c8fa93f9 00000000"),
-        (Version::V2, "c9fa93f9 00000000 00000000"),
-        (Version::V3, "cafa93f9 00000000 ffffffff"),
+        (ArrayVersion::V0, "00000000"),
+        (ArrayVersion::V1, "c8fa93f9 00000000"),
+        (ArrayVersion::V2, "c9fa93f9 00000000 00000000"),
+        (ArrayVersion::V3, "cafa93f9 00000000 ffffffff"),
     ];
     for (version, text) in texts {
         assert_eq!(read_one(text), SavedArray::None, "{version}");
@@ -245,7 +245,7 @@ fn a_buffer_that_is_cut_is_an_error_wherever_it_is_cut() {
         ("c", SavedArray::RowSparse(Box::new(row_sparse()))),
         ("d", SavedArray::None),
     ]);
-    let bytes = write(&list, Version::V2).unwrap();
+    let bytes = write(&list, ArrayVersion::V2).unwrap();
     for length in 0..bytes.len() {
         assert!(read(Bytes::copy_from_slice(&bytes[..length])).is_err(), "{length} of {}", bytes.len());
     }
@@ -346,7 +346,7 @@ fn wrong_indices_are_refused_by_reader_and_writer() {
         edit(&mut array);
         assert_eq!(array.to_dense(), Err(expected.clone()));
         let list = ArrayList::named([("w", SavedArray::Csr(Box::new(array)))]);
-        let error = write(&list, Version::V2).unwrap_err();
+        let error = write(&list, ArrayVersion::V2).unwrap_err();
         assert_eq!(error.to_string(), format!("array 0 `w`: {expected}"));
     }
     let mut descending = csr();
@@ -388,18 +388,18 @@ fn what_a_version_cannot_express_is_refused() {
         Err(ParamsError::Array { site: Site::Array { index: 0, name: None }, problem }) => problem,
         other => panic!("{other:?}"),
     };
-    for version in [Version::V0, Version::V1, Version::V2] {
+    for version in [ArrayVersion::V0, ArrayVersion::V1, ArrayVersion::V2] {
         assert_eq!(problem(floats(&[], &[1.0]), version), ArrayProblem::Scalar(version));
         assert_eq!(problem(floats(&[2, 0], &[]), version), ArrayProblem::ZeroDimension(version));
     }
-    for version in [Version::V0, Version::V1, Version::V3] {
+    for version in [ArrayVersion::V0, ArrayVersion::V1, ArrayVersion::V3] {
         let sparse = ArrayProblem::Sparse { kind: "csr", version };
         assert_eq!(problem(SavedArray::Csr(Box::new(csr())), version), sparse);
     }
     let mixed = ArrayList { arrays: vec![(Some("a".into()), SavedArray::None), (None, SavedArray::None)] };
-    assert!(matches!(write(&mixed, Version::V2), Err(ParamsError::MixedNames { unnamed: 1 })));
+    assert!(matches!(write(&mixed, ArrayVersion::V2), Err(ParamsError::MixedNames { unnamed: 1 })));
     let folder = tempfile::tempdir().unwrap();
-    assert!(save(&folder.path().join("a"), &mixed, Version::V2).is_err());
+    assert!(save(&folder.path().join("a"), &mixed, ArrayVersion::V2).is_err());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -409,7 +409,7 @@ fn checkpoints_sort_arrays_by_role() {
     let checkpoint = Checkpoint::from_list(read(bytes.clone().into()).unwrap()).unwrap();
     assert_eq!(checkpoint.arguments.keys().collect::<Vec<_>>(), ["w"]);
     assert_eq!(checkpoint.auxiliary.keys().collect::<Vec<_>>(), ["m"]);
-    assert_eq!(write(&checkpoint.to_list(), Version::V2).unwrap(), bytes);
+    assert_eq!(write(&checkpoint.to_list(), ArrayVersion::V2).unwrap(), bytes);
     for (names, message) in [
         (
             ["arg:a", "b"],
@@ -420,8 +420,8 @@ fn checkpoints_sort_arrays_by_role() {
         let list = ArrayList::named(names.map(|name| (name, SavedArray::None)));
         assert_eq!(Checkpoint::from_list(list).unwrap_err().to_string(), message);
     }
-    assert_eq!(Role::split("arg:a:b"), Some((Role::Argument, "a:b")));
-    assert_eq!(Role::split("param:a"), None);
+    assert_eq!(CheckpointRole::split("arg:a:b"), Some((CheckpointRole::Argument, "a:b")));
+    assert_eq!(CheckpointRole::split("param:a"), None);
     assert_eq!(checkpoint_path("models/net".as_ref(), 7), PathBuf::from("models/net-0007.params"));
 }
 
@@ -430,9 +430,9 @@ fn a_list_can_replace_the_file_it_is_a_view_of() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.params");
     let list = ArrayList::unnamed([floats(&[4096], &[1.5; 4096])]);
-    save(&path, &list, Version::V2).unwrap();
+    save(&path, &list, ArrayVersion::V2).unwrap();
     let view = load(&path).unwrap();
-    save(&path, &view, Version::V1).unwrap();
+    save(&path, &view, ArrayVersion::V1).unwrap();
     assert_eq!((&view, &load(&path).unwrap()), (&list, &list));
 }
 

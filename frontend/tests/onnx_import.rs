@@ -2,9 +2,9 @@
 
 use prost::Message;
 use tensorc_frontend::onnx::proto::*;
-use tensorc_frontend::onnx::{ImportOptions, Imported, Known, OnnxError, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, Imported, ImportedValue, OnnxError, OnnxModel, import};
 use tensorc_ir::graph::{Graph, NodeKind};
-use tensorc_ir::op::{Compute, Infer, InputSpec, Names, OpDef, Registry, TypeRule};
+use tensorc_ir::op::{Compute, ForeignNames, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
 use tensorc_ir::{DType, Shape, TensorData};
@@ -30,7 +30,7 @@ fn op(name: &'static str, onnx: &'static str, operands: &[&'static str], params:
         variadic: operands.last().is_some_and(|o| o.ends_with('*')),
         outputs: (1, 2),
         params,
-        names: Names { onnx: vec![(onnx, 1)], mxnet: vec![] },
+        names: ForeignNames { onnx: vec![(onnx, 1)], mxnet: vec![] },
         ..OpDef::new(name, "", compute, Infer::Derived)
     }
 }
@@ -410,7 +410,7 @@ fn an_unknown_condition_selects_between_both_branches() {
     assert!(error.contains("If (ai.onnx, opset 17), 1 node: `y`: its condition and the types"), "{error}");
     let options = ImportOptions { shapes: &[("x", &[4])], ..Default::default() };
     assert_eq!(run_with(make(&["n"]), 17, &options).unwrap().graph.node_ids().len(), 4);
-    let analysis = |graph: &Graph, v: tensorc_ir::graph::Value| Known {
+    let analysis = |graph: &Graph, v: tensorc_ir::graph::Value| ImportedValue {
         ty: graph.resolved(v),
         value: (graph.node(v.node).name.as_ref() == "flag").then(|| TensorData::i64s(&[], &[0]).unwrap()),
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tensorc_frontend::onnx::proto::{AttributeProto, NodeProto};
-use tensorc_frontend::onnx::upgrade::{Facts, Upgraded, upgrade};
+use tensorc_frontend::onnx::upgrade::{Upgraded, ValueFacts, upgrade};
 use tensorc_ir::{DType, TensorData};
 
 /// Types and constants by name; what is not listed is unknown.
@@ -23,7 +23,7 @@ impl Known {
     }
 }
 
-impl Facts for Known {
+impl ValueFacts for Known {
     fn dims(&mut self, value: &str) -> Option<Vec<Option<u64>>> {
         self.types.get(value).map(|t| t.1.clone())
     }

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tensorc_data::Draws;
-use tensorc_data::image::{AugmentOptions, Augmenter, Channels, Decoder, Image, Region, Workspace};
+use tensorc_data::image::{AugmentOptions, Augmenter, Channels, Decoder, Image, PixelRegion, Workspace};
 
 const LIMIT: u64 = 1 << 22;
 
@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
         }
         assert!(whole.pixels().len() as u64 <= LIMIT);
         let (width, height) = (whole.width(), whole.height());
-        let region = Region { left: width / 4, top: height / 4, width: width.div_ceil(2), height: height.div_ceil(2) };
+        let region = PixelRegion { left: width / 4, top: height / 4, width: width.div_ceil(2), height: height.div_ceil(2) };
         decoder.decode_region(data, channels, region, &mut part).expect("a part of an image that can be decoded");
         expected.copy_region(&whole, region).expect("the region fits");
         assert_eq!(part, expected);

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use tensorc_frontend::mxnet::params::{Checkpoint, Version, read, write};
+use tensorc_frontend::mxnet::params::{Checkpoint, ArrayVersion, read, write};
 
 /// Elements of the largest sparse array that is made dense: its shape costs the file nothing.
 const DENSE_ELEMENTS: u64 = 1 << 20;
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
             drop(array.to_dense());
         }
     }
-    for version in [Version::V0, Version::V1, Version::V2, Version::V3] {
+    for version in [ArrayVersion::V0, ArrayVersion::V1, ArrayVersion::V2, ArrayVersion::V3] {
         if let Ok(written) = write(&list, version) {
             let again = read(written.into()).expect("what was written can be read");
             assert_eq!(again, list);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::graph::{Graph, NodeId, Value};
 use crate::infer::{ValueOf, infer_node};
 use crate::op::{OpRef, Registry};
@@ -29,6 +29,7 @@ impl<'a> Builder<'a> {
         Builder { graph, registry, name, value_of }
     }
 
+    /// The operators that may be added.
     pub fn registry(&self) -> &Registry {
         self.registry
     }
@@ -42,9 +43,8 @@ impl<'a> Builder<'a> {
         outputs: usize,
     ) -> Result<SmallVec<[Value; 2]>> {
         let Some(def) = self.registry.get(op).cloned() else {
-            return Err(
-                Diagnostic::new(Code::UnknownOperator, format!("operator `{op}` is not registered")).at(&self.name)
-            );
+            return Err(Diagnostic::new(DiagnosticCode::UnknownOperator, format!("operator `{op}` is not registered"))
+                .at(&self.name));
         };
         self.apply(&def, operands, params, outputs)
     }
@@ -79,6 +79,7 @@ impl<'a> Builder<'a> {
         (0..types.len() as u16).map(|port| Value { node, port }).collect()
     }
 
+    /// Adds a constant.
     pub fn constant(&mut self, data: TensorData) -> Value {
         self.graph.add_const(self.name.clone(), data)
     }
@@ -109,7 +110,7 @@ impl<'a> Builder<'a> {
     }
 
     /// An error at the operator being expanded.
-    pub fn error(&self, code: Code, why: impl Into<String>) -> Diagnostic {
+    pub fn error(&self, code: DiagnosticCode, why: impl Into<String>) -> Diagnostic {
         Diagnostic::new(code, why).at(&self.name)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// Stable identifiers of diagnostics; each has a test that provokes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Code {
+pub enum DiagnosticCode {
     /// The text does not parse.
     Syntax,
     /// A structural rule of the IR is broken.
@@ -27,19 +27,20 @@ pub enum Code {
     Internal,
 }
 
-impl Code {
+impl DiagnosticCode {
+    /// The name of the code, as in `error[NAME]`.
     pub const fn name(self) -> &'static str {
         match self {
-            Code::Syntax => "syntax",
-            Code::Verify => "verify",
-            Code::UnknownOperator => "unknown-operator",
-            Code::Operands => "operands",
-            Code::TypeConflict => "type-conflict",
-            Code::Unresolved => "unresolved",
-            Code::Unsupported => "unsupported",
-            Code::Pipeline => "pipeline",
-            Code::Extern => "extern",
-            Code::Internal => "internal",
+            DiagnosticCode::Syntax => "syntax",
+            DiagnosticCode::Verify => "verify",
+            DiagnosticCode::UnknownOperator => "unknown-operator",
+            DiagnosticCode::Operands => "operands",
+            DiagnosticCode::TypeConflict => "type-conflict",
+            DiagnosticCode::Unresolved => "unresolved",
+            DiagnosticCode::Unsupported => "unsupported",
+            DiagnosticCode::Pipeline => "pipeline",
+            DiagnosticCode::Extern => "extern",
+            DiagnosticCode::Internal => "internal",
         }
     }
 }
@@ -47,17 +48,22 @@ impl Code {
 /// One error with its place in the user's model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    pub code: Code,
+    /// What kind of mistake it is.
+    pub code: DiagnosticCode,
+    /// What is wrong.
     pub message: String,
     /// Name of the node (as in the imported model) the error is about.
     pub node: Option<Arc<str>>,
+    /// What explains it further.
     pub notes: Vec<String>,
 }
 
+/// The result of what may fail with a [`Diagnostic`].
 pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 
 impl Diagnostic {
-    pub fn new(code: Code, message: impl Into<String>) -> Diagnostic {
+    /// A diagnostic without a place.
+    pub fn new(code: DiagnosticCode, message: impl Into<String>) -> Diagnostic {
         Diagnostic { code, message: message.into(), node: None, notes: vec![] }
     }
 
@@ -67,6 +73,7 @@ impl Diagnostic {
         self
     }
 
+    /// Adds an explanation.
     pub fn note(mut self, note: impl Into<String>) -> Diagnostic {
         self.notes.push(note.into());
         self

@@ -9,7 +9,7 @@ use crate::types::{Dim, DimId, Shape, TensorType};
 pub struct Origin(pub Arc<str>);
 
 #[derive(Clone, Debug, PartialEq)]
-struct Entry {
+struct DimEntry {
     parent: DimId,
     known: Option<(u64, Origin)>,
     name: Option<Arc<str>>,
@@ -19,26 +19,51 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Equation {
     /// `out = floor((input·mul + add) / div)`, with `mul, div > 0`.
-    Affine { out: Dim, input: Dim, mul: i64, add: i64, div: i64 },
+    Affine {
+        /// The dimension that is computed.
+        out: Dim,
+        /// The dimension it is computed from.
+        input: Dim,
+        /// The factor.
+        mul: i64,
+        /// The addend, before the division.
+        add: i64,
+        /// The divisor; quotients are rounded down.
+        div: i64,
+    },
     /// The products of both sides are equal.
-    Product { left: Vec<Dim>, right: Vec<Dim> },
+    Product {
+        /// The factors of one side.
+        left: Vec<Dim>,
+        /// The factors of the other side.
+        right: Vec<Dim>,
+    },
     /// `out` is the sum of `terms`.
-    Sum { out: Dim, terms: Vec<Dim> },
+    Sum {
+        /// The dimension that is the sum.
+        out: Dim,
+        /// The dimensions that are added.
+        terms: Vec<Dim>,
+    },
 }
 
 /// Two facts that exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DimConflict {
+    /// The extent or expression known before.
     pub expected: String,
+    /// The extent or expression it contradicts.
     pub found: String,
+    /// Where the first was stated.
     pub expected_from: Option<Origin>,
+    /// Where the second was stated.
     pub found_from: Option<Origin>,
 }
 
 /// All dimension variables of one graph.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DimTable {
-    entries: Vec<Entry>,
+    entries: Vec<DimEntry>,
     equations: Vec<(Equation, Origin)>,
 }
 
@@ -46,7 +71,7 @@ impl DimTable {
     /// A new unknown dimension, named if it is the user's.
     pub fn fresh(&mut self, name: Option<&str>) -> Dim {
         let id = DimId(self.entries.len() as u32);
-        self.entries.push(Entry { parent: id, known: None, name: name.map(Arc::from) });
+        self.entries.push(DimEntry { parent: id, known: None, name: name.map(Arc::from) });
         Dim::Sym(id)
     }
 
@@ -77,13 +102,14 @@ impl DimTable {
         }
     }
 
-    pub fn resolve_shape(&self, shape: &Shape) -> Shape {
+    pub(crate) fn resolve_shape(&self, shape: &Shape) -> Shape {
         match shape {
             Shape::Unranked => Shape::Unranked,
             Shape::Ranked(dims) => Shape::Ranked(dims.iter().map(|d| self.resolve(*d)).collect()),
         }
     }
 
+    /// A type with all known dimensions filled in.
     pub fn resolve_type(&self, ty: &TensorType) -> TensorType {
         TensorType { dtype: ty.dtype, shape: self.resolve_shape(&ty.shape) }
     }
@@ -95,7 +121,7 @@ impl DimTable {
     }
 
     /// The user's name of a variable's representative, if it has one.
-    pub fn user_name(&self, id: DimId) -> Option<Arc<str>> {
+    pub(crate) fn user_name(&self, id: DimId) -> Option<Arc<str>> {
         self.entries[self.root(id).0 as usize].name.clone()
     }
 
@@ -107,6 +133,7 @@ impl DimTable {
         }
     }
 
+    /// The text of a dimension: a number or a name.
     pub fn display(&self, dim: Dim) -> String {
         match self.resolve(dim) {
             Dim::Const(n) => n.to_string(),

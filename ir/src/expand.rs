@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 use crate::build::Builder;
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::{ValueOf, scalar_fn};
 use crate::op::{CompositeBody, Compute, Grad, Grain, NodeCtx, OpError, OpRef, Registry};
@@ -26,15 +26,21 @@ pub enum Expanded {
 
 /// All there is to know about an operator node when types, and values of static operands, are known.
 pub struct OpFacts {
+    /// The entry of the operator.
     pub def: OpRef,
+    /// The parameters.
     pub params: Params,
+    /// The name of the node.
     pub name: Arc<str>,
     /// By formal position.
     pub operands: Vec<Option<Value>>,
+    /// Types by formal position, `None` for an absent optional operand.
     pub inputs: Vec<Option<DenseType>>,
+    /// The types of the results.
     pub outputs: Vec<DenseType>,
     /// Values of the static operands, by formal position.
     pub values: Vec<Option<TensorData>>,
+    /// How far composites are expanded.
     pub grain: Grain,
 }
 
@@ -42,7 +48,7 @@ impl OpFacts {
     /// The facts of an operator node for kernels of a grain; an error if a type or the value of a static operand is unknown.
     pub fn of(graph: &Graph, node: NodeId, value_of: &ValueOf<'_>, grain: Grain) -> Result<OpFacts> {
         let NodeKind::Op(op) = &graph.node(node).kind else {
-            return Err(Diagnostic::new(Code::Internal, "not an operator").at(&graph.node(node).name));
+            return Err(Diagnostic::new(DiagnosticCode::Internal, "not an operator").at(&graph.node(node).name));
         };
         let (def, params, name) = (op.def.clone(), op.params.clone(), graph.node(node).name.clone());
         let operands = graph.operands(node);
@@ -57,7 +63,7 @@ impl OpFacts {
             let operand = def.input_spec(i).map_or("?", |s| s.name);
             let why =
                 format!("{}: the value of operand `{operand}` must be known when the graph is compiled", def.name);
-            return Err(Diagnostic::new(Code::Unresolved, why).at(&name));
+            return Err(Diagnostic::new(DiagnosticCode::Unresolved, why).at(&name));
         }
         Ok(OpFacts { def, params, name, operands, inputs, outputs, values, grain })
     }
@@ -117,7 +123,7 @@ pub fn expand_node(
     }
     let facts = OpFacts::of(graph, node, value_of, grain)?;
     let (cx, OpFacts { def, params, name, operands, inputs, outputs, .. }) = (facts.cx(), &facts);
-    let fail = |e: OpError| Diagnostic::new(Code::Unsupported, format!("{}: {}", def.name, e.0)).at(name);
+    let fail = |e: OpError| Diagnostic::new(DiagnosticCode::Unsupported, format!("{}: {}", def.name, e.0)).at(name);
     let prim = match &def.compute {
         Compute::Composite(body) => return composite(graph, node, &facts, body, registry, value_of),
         Compute::Scalar(_) => {
@@ -142,7 +148,7 @@ fn checked(graph: &Graph, node: NodeId, results: Vec<Value>, outputs: &[DenseTyp
     if found.len() < outputs.len() || found.iter().zip(outputs).any(|(a, b)| a != b) {
         let list = |types: &[DenseType]| types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
         let why = format!("expansion gives ({}), inference promised ({})", list(&found), list(outputs));
-        return Err(Diagnostic::new(Code::Internal, why).at(&graph.node(node).name));
+        return Err(Diagnostic::new(DiagnosticCode::Internal, why).at(&graph.node(node).name));
     }
     Ok(results.into_iter().take(outputs.len()).collect())
 }

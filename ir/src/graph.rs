@@ -8,21 +8,26 @@ use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::dim::DimTable;
 use crate::op::OpRef;
 use crate::params::Params;
 use crate::prim::Prim;
+pub use crate::recipe::FusionClass;
+use crate::recipe::Recipe;
 use crate::tensor::TensorData;
 use crate::types::{DenseType, TensorType};
 
+/// The position of a node in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
 /// One output of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Value {
+    /// The node.
     pub node: NodeId,
+    /// Which of its results, from 0.
     pub port: u16,
 }
 
@@ -31,17 +36,22 @@ pub struct Value {
 pub enum NodeKind {
     /// A graph input.
     Input,
+    /// A constant.
     Const(TensorData),
     /// An operator of the registry.
     Op(OpNode),
+    /// A primitive.
     Prim(Prim),
-    Fused(Fused),
+    /// A cluster of primitives.
+    Fused(FusedCluster),
 }
 
 /// An application of a registered operator.
 #[derive(Clone, Debug)]
 pub struct OpNode {
+    /// The entry of the operator.
     pub def: OpRef,
+    /// The parameters.
     pub params: Params,
     /// The formal position of each operand, ascending; optional operands leave gaps.
     pub slots: SmallVec<[u16; 4]>,
@@ -51,47 +61,37 @@ pub struct OpNode {
 /// [`NodeKind::Const`] and [`NodeKind::Input`] nodes; its inputs and outputs correspond to the
 /// node's operands and ports.
 #[derive(Clone, Debug)]
-pub struct Fused {
+pub struct FusedCluster {
+    /// What anchors the cluster.
     pub class: FusionClass,
+    /// How it is computed, once that is decided.
+    pub recipe: Option<Recipe>,
+    /// The primitives of the cluster.
     pub body: Box<Graph>,
 }
 
-/// What anchors a cluster and so decides its emitter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FusionClass {
-    /// Maps, views and gathers: one loop nest over the output.
-    Map,
-    /// At least one reduction, with element-wise work before, between and after.
-    Reduce,
-    /// One contraction with element-wise work on its result.
-    Contract,
-    /// Two contractions with a softmax of rows between them.
-    Attention,
-}
-
-impl FusionClass {
-    pub const fn name(self) -> &'static str {
-        match self {
-            FusionClass::Map => "map",
-            FusionClass::Reduce => "reduce",
-            FusionClass::Contract => "contract",
-            FusionClass::Attention => "attention",
-        }
+impl FusedCluster {
+    /// A cluster whose recipe is still to be decided.
+    pub fn new(class: FusionClass, body: Graph) -> FusedCluster {
+        FusedCluster { class, recipe: None, body: Box::new(body) }
     }
 }
 
+/// A node of a graph.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct GraphNode {
+    /// What it computes.
     pub kind: NodeKind,
     /// Name in the user's model, or derived from it.
     pub name: Arc<str>,
     /// Labels of the patches that made this node, in order.
     pub history: SmallVec<[&'static str; 2]>,
+    /// The types of its results.
     pub types: SmallVec<[TensorType; 1]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Edge {
+struct OperandEdge {
     from_port: u16,
     to_port: u16,
 }
@@ -99,10 +99,11 @@ struct Edge {
 /// A directed acyclic graph of tensor computations.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
+    /// The name of the graph.
     pub name: String,
     /// Dimension variables of the types in this graph.
     pub dims: DimTable,
-    g: StableDiGraph<Node, Edge>,
+    g: StableDiGraph<GraphNode, OperandEdge>,
     inputs: Vec<NodeId>,
     outputs: Vec<(Arc<str>, Value)>,
     /// Inputs that hold another value after the run.
@@ -115,23 +116,26 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// A graph without nodes.
     pub fn new(name: impl Into<String>) -> Graph {
         Graph { name: name.into(), ..Graph::default() }
     }
 
     fn insert(&mut self, kind: NodeKind, name: Arc<str>, types: impl IntoIterator<Item = TensorType>) -> NodeId {
-        let node = Node { kind, name, history: SmallVec::new(), types: types.into_iter().collect() };
+        let node = GraphNode { kind, name, history: SmallVec::new(), types: types.into_iter().collect() };
         let id = NodeId(self.g.add_node(node).index() as u32);
         self.made.push(id);
         id
     }
 
+    /// Adds an input.
     pub fn add_input(&mut self, name: impl Into<Arc<str>>, ty: TensorType) -> Value {
         let node = self.insert(NodeKind::Input, name.into(), [ty]);
         self.inputs.push(node);
         Value { node, port: 0 }
     }
 
+    /// Adds a constant.
     pub fn add_const(&mut self, name: impl Into<Arc<str>>, data: TensorData) -> Value {
         let ty = data.ty.clone().into();
         Value { node: self.insert(NodeKind::Const(data), name.into(), [ty]), port: 0 }
@@ -150,10 +154,10 @@ impl Graph {
         let name = name.into();
         let fail = |code, why: String| Err(Diagnostic::new(code, format!("{}: {why}", def.name)).at(&name));
         if let Err(why) = params.complete(&def.params) {
-            return fail(Code::Operands, why);
+            return fail(DiagnosticCode::Operands, why);
         }
         if let Err(why) = def.check_operands(operands) {
-            return fail(Code::Operands, why);
+            return fail(DiagnosticCode::Operands, why);
         }
         let present = operands.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i as u16, v)));
         let (slots, values): (SmallVec<[u16; 4]>, Vec<Value>) = present.unzip();
@@ -174,7 +178,7 @@ impl Graph {
     pub fn add_fused(
         &mut self,
         name: impl Into<Arc<str>>,
-        fused: Fused,
+        fused: FusedCluster,
         inputs: &[Value],
         types: &[DenseType],
     ) -> NodeId {
@@ -185,16 +189,18 @@ impl Graph {
 
     fn connect(&mut self, node: NodeId, inputs: &[Value]) {
         for (to_port, v) in inputs.iter().enumerate() {
-            let edge = Edge { from_port: v.port, to_port: to_port as u16 };
+            let edge = OperandEdge { from_port: v.port, to_port: to_port as u16 };
             self.g.add_edge(index(v.node), index(node), edge);
         }
     }
 
-    pub fn node(&self, id: NodeId) -> &Node {
+    /// A node of the graph.
+    pub fn node(&self, id: NodeId) -> &GraphNode {
         &self.g[index(id)]
     }
 
-    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+    /// A node of the graph, to be changed.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut GraphNode {
         &mut self.g[index(id)]
     }
 
@@ -217,6 +223,7 @@ impl Graph {
         &self.outputs
     }
 
+    /// Adds an output.
     pub fn add_output(&mut self, name: impl Into<Arc<str>>, value: Value) {
         self.outputs.push((name.into(), value));
     }
@@ -254,6 +261,7 @@ impl Graph {
         self.boundary = outputs;
     }
 
+    /// Number of outputs that the first phase delivers; `None` if there is one phase.
     pub fn boundary(&self) -> Option<usize> {
         self.boundary
     }
@@ -335,6 +343,7 @@ impl Graph {
         }
     }
 
+    /// The type of a value.
     pub fn ty(&self, v: Value) -> &TensorType {
         &self.node(v.node).types[v.port as usize]
     }
@@ -348,7 +357,8 @@ impl Graph {
     pub fn dense(&self, v: Value) -> Result<DenseType> {
         self.resolved(v).dense().ok_or_else(|| {
             let name = &self.node(v.node).name;
-            Diagnostic::new(Code::Unresolved, format!("the type of output {} is not fully known", v.port)).at(name)
+            Diagnostic::new(DiagnosticCode::Unresolved, format!("the type of output {} is not fully known", v.port))
+                .at(name)
         })
     }
 
@@ -400,6 +410,7 @@ impl Graph {
         self.g.node_indices().map(|i| NodeId(i.index() as u32)).collect()
     }
 
+    /// Whether the node is in the graph.
     pub fn contains(&self, id: NodeId) -> bool {
         self.g.contains_node(index(id))
     }
@@ -443,7 +454,7 @@ impl Graph {
         if let Some(id) = old.map(|e| e.id()) {
             self.g.remove_edge(id);
         }
-        self.g.add_edge(index(new.node), index(node), Edge { from_port: new.port, to_port });
+        self.g.add_edge(index(new.node), index(node), OperandEdge { from_port: new.port, to_port });
     }
 
     /// Removes nodes that no output needs; inputs stay. Returns how many went.
@@ -470,6 +481,7 @@ fn index(id: NodeId) -> NodeIndex {
 /// On commit the users of each replaced value are redirected, nodes that became dead are removed,
 /// and new nodes carry the label in their history.
 pub struct Patch<'g> {
+    /// The graph that is patched.
     pub graph: &'g mut Graph,
     label: &'static str,
     replacements: Vec<(Value, Value)>,
@@ -481,6 +493,7 @@ impl Patch<'_> {
         self.replacements.push((old, new));
     }
 
+    /// Keeps the changes.
     pub fn commit(self) {
         let Patch { graph, label, replacements } = self;
         let made: BTreeSet<NodeId> = std::mem::take(&mut graph.made).into_iter().collect();

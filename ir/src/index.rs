@@ -13,24 +13,30 @@ pub type Interval = (i64, i64);
 /// A non-linear leaf of an [`Index`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Atom {
+    /// A variable, by number.
     Var(u32),
     /// Floor division by a positive constant.
     Div(Box<Index>, i64),
     /// Euclidean remainder by a positive constant.
     Mod(Box<Index>, i64),
+    /// The smaller of two indices.
     Min(Box<Index>, Box<Index>),
+    /// The larger of two indices.
     Max(Box<Index>, Box<Index>),
 }
 
 /// A quasi-affine expression. Terms are sorted by atom, unique, with non-zero coefficients.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Index {
+    /// Atoms with their factors, in a canonical order.
     pub terms: SmallVec<[(Atom, i64); 2]>,
+    /// The constant that is added.
     pub constant: i64,
 }
 
 /// The interval of every variable.
 pub trait Ranges {
+    /// The values that a variable may have.
     fn range(&self, var: u32) -> Interval;
 }
 
@@ -48,10 +54,12 @@ impl<F: Fn(u32) -> Interval> Ranges for F {
 }
 
 impl Index {
+    /// A constant index.
     pub fn constant(c: i64) -> Index {
         Index { terms: SmallVec::new(), constant: c }
     }
 
+    /// The value of a variable.
     pub fn var(v: u32) -> Index {
         Index::atom(Atom::Var(v))
     }
@@ -60,6 +68,7 @@ impl Index {
         Index { terms: SmallVec::from_iter([(a, 1)]), constant: 0 }
     }
 
+    /// The value of an index without atoms.
     pub fn as_constant(&self) -> Option<i64> {
         self.terms.is_empty().then_some(self.constant)
     }
@@ -72,6 +81,7 @@ impl Index {
         }
     }
 
+    /// The sum of two indices.
     pub fn add(&self, other: &Index) -> Index {
         let mut out = self.clone();
         out.constant = out.constant.wrapping_add(other.constant);
@@ -89,10 +99,12 @@ impl Index {
         out
     }
 
+    /// The sum with a constant.
     pub fn offset(&self, c: i64) -> Index {
         Index { terms: self.terms.clone(), constant: self.constant.wrapping_add(c) }
     }
 
+    /// The product with a constant.
     pub fn scale(&self, c: i64) -> Index {
         if c == 0 {
             return Index::constant(0);
@@ -101,6 +113,7 @@ impl Index {
         Index { terms, constant: self.constant * c }
     }
 
+    /// The difference of two indices.
     pub fn sub(&self, other: &Index) -> Index {
         self.add(&other.scale(-1))
     }
@@ -189,6 +202,7 @@ impl Index {
         Index::atom(Atom::Mod(Box::new(rest), d))
     }
 
+    /// The smaller of two indices, simplified by the ranges of variables.
     pub fn minimum(&self, other: &Index, ranges: &(impl Ranges + ?Sized)) -> Index {
         let (lo, hi) = self.sub(other).interval(ranges);
         match () {
@@ -198,6 +212,7 @@ impl Index {
         }
     }
 
+    /// The larger of two indices, simplified by the ranges of variables.
     pub fn maximum(&self, other: &Index, ranges: &(impl Ranges + ?Sized)) -> Index {
         let (lo, hi) = self.sub(other).interval(ranges);
         match () {
@@ -256,6 +271,30 @@ impl Index {
         out
     }
 
+    /// Replaces variable `i` by `map[i]`; `None` if `map` has no such element.
+    pub fn mapped(&self, map: &[Index], ranges: &(impl Ranges + ?Sized)) -> Option<Index> {
+        self.try_substitute(&|v| map.get(v as usize).cloned(), ranges)
+    }
+
+    /// As [`Index::substitute`]; `None` if a variable that occurs has no replacement.
+    pub fn try_substitute(
+        &self,
+        with: &dyn Fn(u32) -> Option<Index>,
+        ranges: &(impl Ranges + ?Sized),
+    ) -> Option<Index> {
+        let missing = std::cell::Cell::new(false);
+        let replaced = self.substitute(
+            &|v| {
+                with(v).unwrap_or_else(|| {
+                    missing.set(true);
+                    Index::default()
+                })
+            },
+            ranges,
+        );
+        (!missing.get()).then_some(replaced)
+    }
+
     /// The value under an assignment of the variables.
     pub fn eval(&self, vars: &dyn Fn(u32) -> i64) -> i64 {
         self.terms.iter().fold(self.constant, |sum, (atom, c)| {
@@ -289,6 +328,7 @@ impl Index {
         Some(coefficient)
     }
 
+    /// Whether the variable occurs.
     pub fn mentions(&self, var: u32) -> bool {
         self.terms.iter().any(|(a, _)| a.mentions(var))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::dim::{DimConflict, DimTable, Equation, Origin};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::op::{Compute, Infer, OpDef, OpError, ScalarCtx, TypeRule};
@@ -15,11 +15,12 @@ use crate::tensor::TensorData;
 use crate::types::{Dim, Dims, Shape, TensorType};
 
 /// Gives the value of a graph value if it is, or folds to, a constant.
-pub type ValueOf<'a> = dyn Fn(&Graph, Value) -> Option<TensorData> + 'a;
+pub(crate) type ValueOf<'a> = dyn Fn(&Graph, Value) -> Option<TensorData> + 'a;
 
 /// What an inference rule sees of its node. Every method may be called again when more is known;
 /// facts only ever accumulate.
 pub struct InferCtx<'a> {
+    /// The parameters of the node.
     pub params: &'a Params,
     def: &'a OpDef,
     dims: &'a mut DimTable,
@@ -36,10 +37,12 @@ impl InferCtx<'_> {
         self.inputs.len()
     }
 
+    /// Number of results.
     pub fn output_count(&self) -> usize {
         self.outputs.len()
     }
 
+    /// Whether the operand at a formal position is given.
     pub fn has_input(&self, i: usize) -> bool {
         self.inputs.get(i).is_some_and(Option::is_some)
     }
@@ -49,6 +52,7 @@ impl InferCtx<'_> {
         self.inputs.get(i).and_then(Option::as_ref).map(|t| self.dims.resolve_type(t)).unwrap_or_default()
     }
 
+    /// The type of a result, dimensions resolved.
     pub fn output(&self, i: usize) -> TensorType {
         self.dims.resolve_type(&self.outputs[i])
     }
@@ -71,6 +75,7 @@ impl InferCtx<'_> {
         self.dims.fresh(None)
     }
 
+    /// A dimension with what is known of it.
     pub fn resolve(&self, dim: Dim) -> Dim {
         self.dims.resolve(dim)
     }
@@ -113,10 +118,12 @@ impl InferCtx<'_> {
         result
     }
 
+    /// States the axes of a result.
     pub fn set_output_dims(&mut self, i: usize, dims: impl IntoIterator<Item = Dim>) -> Result<(), OpError> {
         self.set_output_shape(i, Shape::Ranked(dims.into_iter().collect()))
     }
 
+    /// States the element type of a result.
     pub fn set_output_dtype(&mut self, i: usize, dtype: DType) -> Result<(), OpError> {
         let what = format!("output {i}");
         let mut ty = std::mem::take(&mut self.outputs[i]);
@@ -143,6 +150,7 @@ impl InferCtx<'_> {
         result
     }
 
+    /// States the element type of an operand.
     pub fn set_input_dtype(&mut self, i: usize, dtype: DType) -> Result<(), OpError> {
         let what = self.input_name(i);
         let Some(mut ty) = self.inputs.get_mut(i).and_then(Option::take) else { return Ok(()) };
@@ -356,7 +364,7 @@ pub fn infer_node(graph: &mut Graph, node: NodeId, value_of: &ValueOf<'_>) -> Re
     let (inputs, outputs, changed) = (cx.inputs, cx.outputs, cx.changed);
     graph.dims = dims;
     if let Err(OpError(why)) = result {
-        let conflict = Diagnostic::new(Code::TypeConflict, format!("{}: {why}", def.name)).at(&name);
+        let conflict = Diagnostic::new(DiagnosticCode::TypeConflict, format!("{}: {why}", def.name)).at(&name);
         return Err(extent_origins(graph, node).into_iter().fold(conflict, Diagnostic::note));
     }
     for (v, ty) in operands.iter().zip(inputs) {

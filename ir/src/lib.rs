@@ -3,6 +3,8 @@
 //! Three levels share one text format: the tensor [`graph`], the loop-level [`kir`] and the
 //! compiled plan ([`tensorc_abi::Plan`]). Nothing here knows a particular operator.
 
+#![warn(missing_docs)]
+
 pub mod build;
 pub mod diag;
 pub mod dim;
@@ -17,6 +19,7 @@ pub mod op;
 pub mod parallel;
 pub mod params;
 pub mod prim;
+pub mod recipe;
 pub mod scalar;
 mod tensor;
 #[doc(hidden)]
@@ -26,7 +29,7 @@ mod types;
 pub mod verify;
 pub mod views;
 
-pub use module::Module;
+pub use module::TextModule;
 pub use tensor::TensorData;
 pub use tensorc_abi::DType;
 pub use types::{DenseType, Dim, DimId, Dims, Shape, TensorType};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tensorc_abi::DType;
 
 use crate::build::Builder;
-use crate::diag::{Code, Diagnostic};
+use crate::diag::{Diagnostic, DiagnosticCode};
 use crate::graph::Value;
 use crate::infer::InferCtx;
 use crate::params::{ParamKind, ParamSpec, Params};
@@ -16,6 +16,7 @@ use crate::scalar::{Ex, MathLibrary, ScalarBuilder};
 use crate::tensor::TensorData;
 use crate::types::DenseType;
 
+/// A shared entry of the registry.
 pub type OpRef = Arc<OpDef>;
 
 /// Why an operator cannot do what is asked of it; the caller adds the node.
@@ -30,10 +31,13 @@ impl<S: Into<String>> From<S> for OpError {
 
 /// A node as its operator sees it when it is lowered: everything is known.
 pub struct NodeCtx<'a> {
+    /// The parameters of the node.
     pub params: &'a Params,
+    /// How far composites are expanded.
     pub grain: Grain,
     /// By formal position; `None` for an absent optional operand.
     pub inputs: &'a [Option<DenseType>],
+    /// The types of the results.
     pub outputs: &'a [DenseType],
     /// Values of the operands named in [`OpDef::static_inputs`], by formal position.
     pub values: &'a [Option<TensorData>],
@@ -55,6 +59,7 @@ impl NodeCtx<'_> {
         self.inputs.get(i).and_then(Option::as_ref).ok_or_else(|| OpError(format!("operand {i} is missing")))
     }
 
+    /// Whether the operand at a formal position is given.
     pub fn has_input(&self, i: usize) -> bool {
         self.inputs.get(i).is_some_and(Option::is_some)
     }
@@ -68,7 +73,7 @@ impl NodeCtx<'_> {
 type ScalarBody = dyn Fn(&ScalarBuilder, &ScalarCtx<'_>, &[Option<Ex>]) -> Result<Vec<Ex>, OpError> + Send + Sync;
 type PrimBody = dyn Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync;
 /// What a composite operator adds to a graph: its results, from its operands by formal position.
-pub type CompositeBody =
+pub(crate) type CompositeBody =
     dyn Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> + Send + Sync;
 type HostBody = dyn Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync;
 type InferRule = dyn Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync;
@@ -76,6 +81,7 @@ type InferRule = dyn Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync;
 /// What a scalar body may look at besides its operands. Operands arrive in their storage type:
 /// arithmetic on f16 and bf16 is written as a widening, an f32 computation and a rounding.
 pub struct ScalarCtx<'a> {
+    /// The parameters of the node.
     pub params: &'a Params,
     /// The types of the operands as stored, by formal position.
     pub inputs: &'a [Option<DType>],
@@ -91,6 +97,7 @@ pub struct GradCtx<'a> {
     pub node: &'a NodeCtx<'a>,
     /// By formal position; `None` for an absent optional operand.
     pub inputs: &'a [Option<Value>],
+    /// The results of the node.
     pub outputs: &'a [Value],
     /// The gradient of each result; `None` where nothing that is differentiated depends on it.
     pub heads: &'a [Option<Value>],
@@ -100,7 +107,7 @@ impl GradCtx<'_> {
     /// A required operand.
     pub fn input(&self, i: usize) -> Result<Value, Diagnostic> {
         let value = self.inputs.get(i).copied().flatten();
-        value.ok_or_else(|| Diagnostic::new(Code::Operands, format!("operand {i} is missing")))
+        value.ok_or_else(|| Diagnostic::new(DiagnosticCode::Operands, format!("operand {i} is missing")))
     }
 
     /// The gradient of a result, zeros if nothing depends on it.
@@ -144,6 +151,7 @@ pub struct ResultCount {
 /// Auxiliary state: pairs of an operand's formal position and the result that is its next value. Whoever runs the
 /// operator writes the one over the other; see [`crate::graph::Graph::add_update`].
 pub enum States {
+    /// Operand and result, by formal position.
     Fixed(Vec<(usize, usize)>),
     /// As the parameters decide, of an operator with any number of operands.
     Rule(Box<StateRule>),
@@ -170,28 +178,36 @@ pub enum Compute {
 pub enum Infer {
     /// For [`Compute::Scalar`]: broadcast shapes; the element type is that of the expression.
     Derived,
+    /// A function that states equations.
     Rule(Box<InferRule>),
 }
 
 /// Which element types an operand may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TypeRule {
+    /// Any type.
     Any,
     /// Equal to every other operand of the same group, and in the list unless it is empty.
     Group(u8, &'static [DType]),
+    /// One of these types.
     OneOf(&'static [DType]),
 }
 
+/// A formal operand.
 #[derive(Clone, Debug)]
 pub struct InputSpec {
+    /// Its name.
     pub name: &'static str,
+    /// The types it may have.
     pub ty: TypeRule,
+    /// Whether it may be absent.
     pub optional: bool,
 }
 
 /// Distance from the exactly rounded result that an implementation may have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Accuracy {
+    /// Equal to the reference, bit for bit.
     Exact,
     /// Units in the last place of the result type, per element, or per accumulated term.
     Ulp(f64),
@@ -201,22 +217,27 @@ pub enum Accuracy {
 
 /// What other formats call an operator.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
+pub struct ForeignNames {
     /// ONNX operator types of the default domain, with the first opset the entry's semantics
     /// agree with (older forms are upgraded by the importer).
     pub onnx: Vec<(&'static str, u32)>,
+    /// ForeignNames in MXNet, the first of which is written.
     pub mxnet: Vec<&'static str>,
 }
 
 /// One operator: the only place it is described.
 pub struct OpDef {
+    /// The name in graphs.
     pub name: &'static str,
+    /// What the operator computes.
     pub doc: &'static str,
+    /// The formal operands.
     pub inputs: Vec<InputSpec>,
     /// The last input specification may repeat.
     pub variadic: bool,
     /// Least and greatest number of results.
     pub outputs: (usize, usize),
+    /// The parameters.
     pub params: Vec<ParamSpec>,
     /// The parameter that a number among the operands of a call stands for: `smooth_l1(x, 2.0)`.
     pub scalar: Option<&'static str>,
@@ -237,20 +258,25 @@ pub struct OpDef {
     pub is_loss: bool,
     /// `None`: [`OpDef::outputs`]`.0` results, all visible.
     pub results: Option<Box<ResultRule>>,
-    /// Names of results for symbols, `output` or `output0`, `output1`, … if empty.
+    /// ForeignNames of results for symbols, `output` or `output0`, `output1`, … if empty.
     pub result_names: Vec<&'static str>,
+    /// How results are computed.
     pub compute: Compute,
+    /// How types are inferred.
     pub infer: Infer,
+    /// The derivative.
     pub grad: Grad,
+    /// How far results may be from the reference.
     pub accuracy: Accuracy,
-    pub names: Names,
+    /// What other formats call it.
+    pub names: ForeignNames,
     /// What passes need it for, if they do.
-    pub role: Option<Role>,
+    pub role: Option<OpRole>,
 }
 
 /// What passes need an operator of the registry for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum OpRole {
     /// The adjoint of [`crate::prim::Gather`]: adds up slices by index. Operands: updates and indices; parameters: `axis`, and
     /// `extent` of that axis. It is an operator because it has loops of its own.
     GatherAdjoint,
@@ -288,7 +314,7 @@ impl OpDef {
             compute,
             infer,
             accuracy: Accuracy::Exact,
-            names: Names::default(),
+            names: ForeignNames::default(),
             role: None,
         }
     }
@@ -298,7 +324,7 @@ impl OpDef {
     pub const TRAINING: &'static str = "training";
 
     /// The name of the parameter with which a loss uses the gradients of its results after all.
-    pub const OUT_GRAD: &'static str = "out_grad";
+    pub(crate) const OUT_GRAD: &'static str = "out_grad";
 
     /// Whether the gradient of a node with these parameters does not use those of its results.
     pub fn ignores_heads(&self, params: &Params) -> bool {
@@ -435,12 +461,13 @@ impl Registry {
         Ok(())
     }
 
+    /// The operator of a name.
     pub fn get(&self, name: &str) -> Option<&OpRef> {
         self.ops.get(name)
     }
 
     /// The entry that plays a role for passes.
-    pub fn with_role(&self, role: Role) -> Option<&OpRef> {
+    pub fn with_role(&self, role: OpRole) -> Option<&OpRef> {
         self.ops.values().find(|op| op.role == Some(role))
     }
 
@@ -460,6 +487,7 @@ impl Registry {
         self.ops.values()
     }
 
+    /// The bodies of the library functions.
     pub fn math(&self) -> &dyn MathLibrary {
         self.math.as_ref()
     }

@@ -68,14 +68,14 @@ thread_local! {
 }
 
 /// Some of the helpers, until the thread that took them drops this.
-struct Taken {
+struct TakenHelpers {
     helpers: &'static Helpers,
     count: usize,
 }
 
 impl Helpers {
     /// Takes up to so many; `None` if there are none.
-    fn take(wanted: usize) -> Option<Taken> {
+    fn take(wanted: usize) -> Option<TakenHelpers> {
         static ALL: OnceLock<Option<Helpers>> = OnceLock::new();
         if wanted == 0 || HELPED.get() || rayon::current_thread_index().is_some() {
             return None;
@@ -85,7 +85,7 @@ impl Helpers {
         let before = helpers.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).unwrap_or(0);
         let count = before.min(wanted);
         HELPED.set(count > 0);
-        (count > 0).then_some(Taken { helpers, count })
+        (count > 0).then_some(TakenHelpers { helpers, count })
     }
 
     fn start() -> Option<Helpers> {
@@ -96,7 +96,7 @@ impl Helpers {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TakenHelpers {
     fn drop(&mut self) {
         self.helpers.free.fetch_add(self.count, Ordering::Relaxed);
         HELPED.set(false);

@@ -7,33 +7,53 @@ use crate::tensor::TensorData;
 /// The value of one parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParamValue {
+    /// An integer.
     Int(i64),
+    /// A real number.
     Float(f64),
+    /// A truth value.
     Bool(bool),
+    /// A text.
     Str(String),
+    /// An element type.
     DType(DType),
+    /// A list of integers.
     Ints(Vec<i64>),
+    /// A list of real numbers.
     Floats(Vec<f64>),
+    /// A list of texts.
     Strs(Vec<String>),
+    /// A tensor.
     Tensor(TensorData),
 }
 
+/// The kind of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamKind {
+    /// [`ParamValue::Int`].
     Int,
+    /// [`ParamValue::Float`].
     Float,
+    /// [`ParamValue::Bool`].
     Bool,
+    /// [`ParamValue::Str`].
     Str,
     /// A string that is one of these.
     Choice(&'static [&'static str]),
+    /// [`ParamValue::DType`].
     DType,
+    /// [`ParamValue::Ints`].
     Ints,
+    /// [`ParamValue::Floats`].
     Floats,
+    /// [`ParamValue::Strs`].
     Strs,
+    /// [`ParamValue::Tensor`].
     Tensor,
 }
 
 impl ParamKind {
+    /// The name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             ParamKind::Int => "int",
@@ -53,6 +73,7 @@ impl ParamValue {
     /// An element of [`ParamValue::Ints`] that stands for none given, as in `begin=(0, None)`.
     pub const NONE: i64 = i64::MIN;
 
+    /// The kind of the value.
     pub fn kind(&self) -> ParamKind {
         match self {
             ParamValue::Int(_) => ParamKind::Int,
@@ -70,6 +91,7 @@ impl ParamValue {
 
 /// A Rust type that parameters are read as.
 pub trait FromParam: Sized {
+    /// The content of a value of this kind, `None` for another kind.
     fn from_param(value: &ParamValue) -> Option<Self>;
 }
 
@@ -125,13 +147,17 @@ from_value! {
 /// Declares one parameter of an operator.
 #[derive(Clone, Debug)]
 pub struct ParamSpec {
+    /// The name.
     pub name: &'static str,
+    /// The kind of its values.
     pub kind: ParamKind,
     /// `None`: the parameter may be absent, unless `required`.
     pub default: Option<ParamValue>,
+    /// Whether it must be given.
     pub required: bool,
     /// Inclusive bounds of an integer or float.
     pub range: Option<(f64, f64)>,
+    /// What the parameter means.
     pub doc: &'static str,
 }
 
@@ -190,15 +216,18 @@ impl std::fmt::Display for ParamValue {
 pub struct Params(Vec<(&'static str, ParamValue)>);
 
 impl Params {
+    /// No parameters.
     pub fn new() -> Params {
         Params::default()
     }
 
+    /// Adds a parameter.
     pub fn with(mut self, name: &'static str, value: ParamValue) -> Params {
         self.set(name, value);
         self
     }
 
+    /// Sets a parameter, in place of an earlier value.
     pub fn set(&mut self, name: &'static str, value: ParamValue) {
         match self.0.binary_search_by(|(n, _)| n.cmp(&name)) {
             Ok(i) => self.0[i].1 = value,
@@ -206,6 +235,7 @@ impl Params {
         }
     }
 
+    /// The value of a parameter, if it is set.
     pub fn get(&self, name: &str) -> Option<&ParamValue> {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
     }
@@ -219,10 +249,12 @@ impl Params {
         T::from_param(value).ok_or_else(|| format!("parameter `{name}` is of type {}", value.kind().name()))
     }
 
+    /// All parameters by name, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &ParamValue)> {
         self.0.iter().map(|(n, v)| (*n, v))
     }
 
+    /// Whether no parameter is set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -231,7 +263,8 @@ impl Params {
 macro_rules! getters {
     ($($name:ident: $variant:ident -> $t:ty, $map:expr;)*) => {
         impl Params {
-            $(pub fn $name(&self, name: &str) -> Option<$t> {
+            $(#[doc = concat!("The value of a parameter, if it is set and a [`ParamValue::", stringify!($variant), "`].")]
+            pub fn $name(&self, name: &str) -> Option<$t> {
                 match self.get(name) {
                     Some(ParamValue::$variant(v)) => Some($map(v)),
                     _ => None,

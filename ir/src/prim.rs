@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+pub use tensorc_abi::ConvAlgorithm;
 use tensorc_abi::ExternFn;
 
 use crate::index::Index;
@@ -18,12 +19,17 @@ pub enum Prim {
     /// `out_j[c] = f_j(in_0[c], in_1[c], …)`: operands broadcast to the output shape by the numpy
     /// rule (right-aligned; an axis of extent 1 repeats). Coordinates are those of the output.
     Map(Arc<ScalarFn>),
+    /// Folds axes of its operands.
     Reduce(Arc<Reduction>),
+    /// Reads elements of its operand at other coordinates.
     View(Arc<View>),
+    /// Sums products of two operands.
     Contract(Arc<Contraction>),
+    /// Reads slices at positions given by the second operand.
     Gather(Gather),
     /// Joins the operands along `axis`.
     Concat {
+        /// The axis along which operands are joined.
         axis: usize,
     },
     /// A loop nest of the operator's own. Parameters: inputs in order, then outputs.
@@ -74,6 +80,7 @@ pub struct View {
 }
 
 impl View {
+    /// Whether every element stays where it is.
     pub fn is_identity(&self, input: &[u64], output: &[u64]) -> bool {
         input == output && self.map.iter().enumerate().all(|(i, m)| m.as_var() == Some(i as u32))
     }
@@ -87,37 +94,17 @@ impl View {
 /// integers wrap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contraction {
+    /// Extents of the iteration axes: those of the result, then the summed ones.
     pub extents: Vec<u64>,
+    /// Number of iteration axes that the result has.
     pub out_rank: usize,
     /// One index per axis of the left operand, in variables that count `extents`.
     pub lhs: Vec<Index>,
+    /// The coordinates read in the right operand.
     pub rhs: Vec<Index>,
-    pub method: Method,
-}
-
-/// How a contraction is to be computed. Methods differ by rounding, and in what values that are not finite reach;
-/// the meaning is the sum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Method {
-    #[default]
-    Sum,
-    /// By minimal filtering F(2×2, 3×3), where the contraction is a convolution that allows it
-    /// ([`tensorc_abi::ConvPass::Winograd2`]); else by the sum.
-    Winograd2,
-    /// The same by F(4×4, 3×3).
-    Winograd4,
-}
-
-impl Method {
-    pub const ALL: [Method; 3] = [Method::Sum, Method::Winograd2, Method::Winograd4];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Sum => "sum",
-            Method::Winograd2 => "winograd2",
-            Method::Winograd4 => "winograd4",
-        }
-    }
+    /// How it is computed where it is a convolution that the algorithm [computes](ConvAlgorithm::computes); else by the sum of
+    /// products, which is what it means.
+    pub algorithm: ConvAlgorithm,
 }
 
 /// `out[c] = data[…]` with one axis read through an integer tensor: for
@@ -125,10 +112,12 @@ impl Method {
 /// Negative indices count from the end; an index outside the axis is clamped to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
+    /// The axis of `data` that is indexed.
     pub axis: usize,
 }
 
 impl Gather {
+    /// The shape of the result.
     pub fn output_dims(&self, data: &DenseType, indices: &DenseType) -> Vec<u64> {
         let (outer, inner) = (&data.dims[..self.axis], &data.dims[self.axis + 1..]);
         [outer, &indices.dims, inner].concat()

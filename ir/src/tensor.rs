@@ -10,6 +10,7 @@ use crate::types::DenseType;
 /// aligned to the element type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorData {
+    /// The type and shape.
     pub ty: DenseType,
     bytes: Bytes,
 }
@@ -30,6 +31,7 @@ impl TensorData {
         TensorData { ty, bytes: bytes.into() }
     }
 
+    /// A tensor of rank 0.
     pub fn scalar(value: Scalar) -> TensorData {
         TensorData::from_fn(DenseType::new(value.dtype, &[]), |_| value)
     }
@@ -51,22 +53,27 @@ impl TensorData {
         TensorData::new(DenseType::new(DType::I64, dims), bytes.into())
     }
 
+    /// The element type.
     pub fn dtype(&self) -> DType {
         self.ty.dtype
     }
 
+    /// The shape.
     pub fn dims(&self) -> &[u64] {
         &self.ty.dims
     }
 
+    /// Number of elements.
     pub fn len(&self) -> u64 {
         self.ty.len()
     }
 
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.ty.is_empty()
     }
 
+    /// The elements, row-major and little-endian.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -77,6 +84,7 @@ impl TensorData {
         Scalar::read(self.ty.dtype, &self.bytes[position as usize * size..])
     }
 
+    /// The elements, in row-major order.
     pub fn iter(&self) -> impl Iterator<Item = Scalar> + '_ {
         self.bytes.chunks_exact(self.ty.dtype.size()).map(|b| Scalar::read(self.ty.dtype, b))
     }
@@ -86,10 +94,12 @@ impl TensorData {
         self.iter().map(|s| s.as_i64()).collect()
     }
 
+    /// The elements as f64.
     pub fn to_f64s(&self) -> Vec<f64> {
         self.iter().map(|s| s.as_f64()).collect()
     }
 
+    /// The elements as f32.
     pub fn to_f32s(&self) -> Vec<f32> {
         if self.dtype() == DType::F32 {
             // Whole weights go through here.

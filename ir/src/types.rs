@@ -10,11 +10,14 @@ pub struct DimId(pub u32);
 /// The extent of one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dim {
+    /// A known extent.
     Const(u64),
+    /// A dimension variable.
     Sym(DimId),
 }
 
 impl Dim {
+    /// The extent, if it is known.
     pub const fn as_const(self) -> Option<u64> {
         match self {
             Dim::Const(n) => Some(n),
@@ -29,20 +32,25 @@ pub type Dims = SmallVec<[Dim; 4]>;
 /// A possibly unknown shape. Zero-sized axes are legal; unknown is never encoded as a number.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Shape {
+    /// Nothing is known, not even the rank.
     #[default]
     Unranked,
+    /// The extents of known axes, some of which may be variables.
     Ranked(Dims),
 }
 
 impl Shape {
+    /// A shape of known extents.
     pub fn consts(dims: &[u64]) -> Shape {
         Shape::Ranked(dims.iter().map(|&d| Dim::Const(d)).collect())
     }
 
+    /// Number of axes, if it is known.
     pub fn rank(&self) -> Option<usize> {
         self.dims().map(|d| d.len())
     }
 
+    /// The axes, if the rank is known.
     pub fn dims(&self) -> Option<&[Dim]> {
         match self {
             Shape::Unranked => None,
@@ -59,15 +67,19 @@ impl Shape {
 /// What is known about a value before and during inference.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TensorType {
+    /// The element type, `None` if it is not known.
     pub dtype: Option<DType>,
+    /// The shape.
     pub shape: Shape,
 }
 
 impl TensorType {
+    /// A type of a known element type.
     pub fn new(dtype: DType, shape: Shape) -> TensorType {
         TensorType { dtype: Some(dtype), shape }
     }
 
+    /// A type of which nothing is known.
     pub fn unknown() -> TensorType {
         TensorType::default()
     }
@@ -81,15 +93,19 @@ impl TensorType {
 /// A fully known type of a row-major dense tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DenseType {
+    /// The element type.
     pub dtype: DType,
+    /// The extents.
     pub dims: Vec<u64>,
 }
 
 impl DenseType {
+    /// A type of known extents.
     pub fn new(dtype: DType, dims: &[u64]) -> DenseType {
         DenseType { dtype, dims: dims.to_vec() }
     }
 
+    /// Number of axes.
     pub fn rank(&self) -> usize {
         self.dims.len()
     }
@@ -99,6 +115,7 @@ impl DenseType {
         self.dims.iter().fold(1u64, |a, &d| a.saturating_mul(d))
     }
 
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -109,8 +109,7 @@ pub fn strides_in_result(view: &View, input: &[u64], output: &[u64]) -> Option<V
 ///
 /// `middle` is the shape between them and `output` the result's.
 pub fn compose(first: &View, first_input: &[u64], second: &View, middle: &[u64], output: &[u64]) -> Option<View> {
-    let at = |v: u32| second.map.get(v as usize).cloned().unwrap_or_default();
-    let map: Vec<Index> = first.map.iter().map(|m| m.substitute(&at, output)).collect();
+    let map: Vec<Index> = first.map.iter().map(|m| m.mapped(&second.map, output)).collect::<Option<_>>()?;
     let second_inside = second.fill.is_none() || in_bounds(&second.map, middle, output);
     let first_inside = first.fill.is_none() || in_bounds(&first.map, first_input, middle);
     let fill = match (first_inside, second_inside) {

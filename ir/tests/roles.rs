@@ -1,21 +1,14 @@
-//! Kernels whose warps part: products of tiles that the copy engine fetches, and what is wrong with such kernels.
+//! Kernels whose warps part, in the interpreter: products of tiles that the copy engine fetches, and what is not awaited.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod launches;
 
 use half::bf16;
-use launches::{kernel, parse};
+use launches::kernel;
 use tensorc_ir::DType;
-use tensorc_ir::interp::{Access, Counts, run_launch};
+use tensorc_ir::interp::{BufferTraffic, LaunchCounts, run_launch};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::testing::Rng;
-use tensorc_ir::verify::verify_kernel;
-
-#[track_caller]
-fn refused(text: &str, why: &str) {
-    let error = verify_kernel(&parse(text)).expect_err(why).to_string();
-    assert!(error.contains(why), "{error}");
-}
 
 /// Rows, columns and terms of the product below: two groups of rows, terms that end inside of a tile, columns that do, too.
 const ROWS: usize = 128;
@@ -114,7 +107,7 @@ fn product_of_f32() -> String {
 }
 
 /// Runs a variant of the product on small numbers: what it did, and whether the result is right.
-fn run(text: &str, transposed: bool) -> Result<(Counts, bool), String> {
+fn run(text: &str, transposed: bool) -> Result<(LaunchCounts, bool), String> {
     let bytes = |values: &[f32]| match text.contains("bf16") {
         true => bytes(values),
         false => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -142,7 +135,7 @@ fn groups_of_warps_multiply_what_another_fetches() {
         let copies: Vec<(u64, u64)> = counts
             .memory
             .iter()
-            .filter(|((_, access), _)| *access == Access::Tile)
+            .filter(|((_, access), _)| *access == BufferTraffic::Tile)
             .map(|(_, traffic)| (traffic.requests, traffic.bytes))
             .collect();
         let of_w = if transposed { (8, 2 * (TERMS * COLUMNS) as u64) } else { (4, 2 * (TERMS * COLUMNS) as u64) };
@@ -200,47 +193,6 @@ fn warps_that_wait_for_ever_are_named() {
     fails("phase floordiv(%k, 2) - 1", "phase floordiv(%k, 2) - 2", "waits for phase -2 of `empty[0]`");
     // Tiles are multiplied twice, and given free twice.
     fails("phase floordiv(%k, 2)\n", "phase floordiv(%k, 4)\n", "warp 8 waits for phase 0 of `empty[0]`, 2 are over");
-}
-
-#[test]
-fn the_forms_of_roles_and_tiles_are_checked() {
-    let variant = |from: &str, to: &str| {
-        let text = product(false);
-        assert!(text.contains(from), "{from}");
-        text.replace(from, to)
-    };
-    let group = "await_products %sums pending 0";
-    refused(&variant(group, "barrier"), "a barrier that some threads of a block may not reach");
-    refused(&variant(group, "%v0 = load %a_tiles[0]"), "threads do not read `a_tiles`");
-    refused(&variant("barrier\n", "store %a_tiles[0], 1.0 barrier\n"), "threads do not write `a_tiles` here");
-    refused(&variant("warps 8..12", "warps 8..11"), "roles of 11 warps in a block of 384 threads");
-    refused(&variant("registers 240", "registers 248"), "roles with 66560 registers");
-    refused(&variant("registers 24 {", "registers 20 {"), "a role with 20 registers");
-    refused(&variant("init_barriers %full arrivals 1", ""), "the barriers `full` are never initialised");
-    refused(&variant("arrivals 8\n               barrier", "arrivals 8"), "without a barrier behind");
-    refused(&variant("stride 232 box 128", "stride 228 box 128"), "a matrix of 128×232 with rows 228 apart");
-    refused(&variant("rows 128 columns", "rows 129 columns"), "a matrix of 129×232 with rows 232 apart");
-    refused(&variant("box 128", "box 264"), "a box of 264 rows");
-    refused(&variant("columns 96 depth", "columns 100 depth"), "a product of 100 columns");
-    refused(&variant("%slot * 6144]", "%slot * 6144 + mod(%t, 2)]"), "warps of a group multiply different tiles");
-    refused(&variant("mod(%k, 2)\n                       await", "mod(%t, 2) await"), "use different barriers");
-    refused(&variant("if %first {", "%c = lt.i64 %t, 300 if %c {"), "that some threads of a warp may not reach");
-    refused(&variant("alloc tile bf16[16384]", "alloc tile f64[16384]"), "tiles hold f16, bf16 or f32");
-    refused(&variant("alloc tile bf16[16384]", "alloc tile f32[16384]"), "a product of 64 terms");
-    let beside = |axes: &str| variant("box 128", &format!("box 128 {axes}"));
-    refused(&beside("batch 1 stride 100 at 0"), "at distances that are no multiples of 16 bytes");
-    refused(&beside("batch 2 stride 8 at 0"), "a matrix of 128×232 with rows 232 apart");
-    refused(&beside("batch 1 stride 80 at 0 batch 1 stride 16 at 0"), "far apart before those nearby");
-    refused(&beside(&"batch 1 stride 16 at 0 ".repeat(4)), "4 coordinates along 4 axes");
-    let turned = product_of_f32()
-        .replace("%a_tiles[%slot * 4096 + %group * 2048]", "%a_tiles[%slot * 4096] transposed panels 1024");
-    refused(&turned, "a product of f32 whose neighbours are no terms");
-    let parted = "kernel @k(%y: mut f32[4]) { grid %b in 0..1 { threads %t in 0..128 {
-        roles { warps 0..4 registers 32 { } } barrier } } }";
-    refused(parted, "warps that parted do not meet again");
-    let nobody = "kernel @k(%y: mut f32[4]) { grid %b in 0..1 { %e = alloc barrier i64[1] threads %t in 0..128 {
-        init_barriers %e arrivals 1 barrier arrive %e[0] } } }";
-    refused(nobody, "stands in their role");
 }
 
 /// Tiles begin at multiples of 1024 bytes, whatever lies before them.

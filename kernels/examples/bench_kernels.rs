@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvPass, ImageLayout, MatrixLayout, Packing};
+use tensorc_abi::{BatchedGemm, CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, ImageLayout, MatrixLayout, Packing};
 use tensorc_kernels::{
     Isa, conv_run_with, conv_scratch, conv_tasks, gemm_run_with, gemm_scratch, gemm_tasks, isa, pack, packed_len,
 };
@@ -183,7 +183,7 @@ impl Report {
             strides: [stride; 2],
             dilations: [1; 2],
             pads: [kernel / 2; 2],
-            pass: ConvPass::Packed,
+            pass: ConvPass::Packed(ConvAlgorithm::Direct),
             images: [0; 2],
             layouts: [ImageLayout::Planes; 2],
         };
@@ -198,7 +198,10 @@ impl Report {
             for (sides, call) in calls.into_iter().filter(|(_, call)| !call.in_planes() && call.layouts_fit()) {
                 self.pass(&format!("{name} {sides}"), call);
                 if call.allows_winograd() {
-                    for (size, pass) in [(2, ConvPass::Winograd2), (4, ConvPass::Winograd4)] {
+                    for (size, pass) in [
+                        (2, ConvPass::Packed(ConvAlgorithm::WinogradF2)),
+                        (4, ConvPass::Packed(ConvAlgorithm::WinogradF4)),
+                    ] {
                         self.pass(&format!("{name} {sides} winograd{size}"), Conv2d { pass, ..call });
                     }
                 }
@@ -228,7 +231,7 @@ impl Report {
         unsafe { pack(&packing, w.as_ptr().cast(), &mut packed) };
         let bytes = 4.0 * (x.len() + w.len() + y.len()) as f64;
         let (x, packed, y) = match call.pass {
-            ConvPass::Packed | ConvPass::Winograd2 | ConvPass::Winograd4 => (x, packed, y),
+            ConvPass::Packed(_) => (x, packed, y),
             ConvPass::Forward => (x, w, y),
             ConvPass::DataGradient => (y, w, x),
             ConvPass::FilterGradient => (x, y, w),

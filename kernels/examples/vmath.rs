@@ -15,7 +15,7 @@ fn main() {
             for _ in 0..200 {
                 let mut data = x.clone();
                 let start = Instant::now();
-                // SAFETY: the vector is valid, and the tier is available.
+                // SAFETY: the vector is valid, and the ISA level is available.
                 unsafe { strip(data.as_mut_ptr(), data.len() as i64) };
                 best = best.min(start.elapsed().as_nanos() as f64);
             }

@@ -10,29 +10,29 @@ use core::ops::Range;
 use tensorc_abi::library::epilogue_scalars;
 use tensorc_abi::{Attention, MatrixLayout};
 
-use crate::blocking::{Split, reads_in_place, row_panels};
+use crate::blocking::{EvenSplit, reads_in_place, row_panels};
 use crate::gemm::{batch_index, batch_offset};
-use crate::tiers::{Ahead, Dots, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tier, Tile};
+use crate::isa_levels::{Ahead, Dots, IsaLevel, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tile};
 use crate::{EpilogueCall, Isa, isa};
 
 /// Rows and columns of a tile of scores.
 const ROWS: usize = Attention::TILE_ROWS as usize;
 const COLS: usize = Attention::TILE_COLS as usize;
 /// Most queries of one task: what packing a block of keys costs is shared by so many.
-const TASK_ROWS: usize = 384;
+const MAX_TASK_QUERIES: usize = 384;
 /// Most elements of the queries and the accumulated values of one task.
-const TASK_ELEMENTS: usize = 1 << 16;
+const MAX_TASK_ELEMENTS: usize = 1 << 16;
 /// Most queries that are not worth packing keys for.
-const FEW: usize = 12;
+const MAX_UNPACKED_QUERIES: usize = 12;
 /// Floating-point operations that are worth a task of their own.
 const TASK_FLOPS: u64 = 4_000_000;
 /// Tasks wanted of a large call.
 const TASKS: usize = 8;
 
 /// The division of a call into tasks, and of the scratch memory; a function of the call alone.
-struct Schedule {
+struct AttentionTasks {
     batches: usize,
-    queries: Split,
+    queries: EvenSplit,
     keys: usize,
     depth: usize,
     size: usize,
@@ -42,17 +42,17 @@ struct Schedule {
     values_in_place: bool,
 }
 
-impl Schedule {
-    fn new(call: &Attention) -> Schedule {
+impl AttentionTasks {
+    fn new(call: &Attention) -> AttentionTasks {
         let batches = call.batch.iter().product::<u64>() as usize;
         let (queries, depth, size) = (call.queries as usize, call.depth as usize, call.size as usize);
         let contiguous = call.v.col_stride == 1 && call.v.row_stride >= 0;
-        let few = queries <= FEW && contiguous && (call.k.row_stride == 1 || call.k.col_stride == 1);
-        let most = (TASK_ELEMENTS / (depth + size).max(1)).clamp(ROWS, TASK_ROWS);
+        let few = queries <= MAX_UNPACKED_QUERIES && contiguous && (call.k.row_stride == 1 || call.k.col_stride == 1);
+        let most = (MAX_TASK_ELEMENTS / (depth + size).max(1)).clamp(ROWS, MAX_TASK_QUERIES);
         let wanted = ((call.flops() / TASK_FLOPS) as usize).clamp(1, TASKS).div_ceil(batches.max(1));
         let parts = queries.div_ceil(most).max(wanted.min(queries / ROWS));
-        let queries = Split::into(queries, parts);
-        Schedule {
+        let queries = EvenSplit::into(queries, parts);
+        AttentionTasks {
             batches,
             queries,
             keys: call.keys as usize,
@@ -68,7 +68,7 @@ impl Schedule {
         self.depth.next_multiple_of(LANES)
     }
 
-    /// Elements of each part of the scratch memory, in the order of [`Memory`].
+    /// Elements of each part of the scratch memory, in the order of [`ScratchLayout`].
     fn parts(&self) -> [usize; 8] {
         let rows = self.queries.longest();
         let keys = COLS.min(self.keys.next_multiple_of(NR));
@@ -82,7 +82,7 @@ impl Schedule {
 
 /// Number of tasks of a call; they may run in any order, on any threads.
 pub fn attention_tasks(call: &Attention) -> u64 {
-    let schedule = Schedule::new(call);
+    let schedule = AttentionTasks::new(call);
     if schedule.batches == 0 || call.queries == 0 || call.size == 0 {
         return 0;
     }
@@ -92,7 +92,7 @@ pub fn attention_tasks(call: &Attention) -> u64 {
 /// Bytes of scratch one thread needs for [`attention_run`] with an epilogue of so many arguments besides the
 /// tile.
 pub fn attention_scratch(call: &Attention, args: usize) -> usize {
-    let elements: usize = Schedule::new(call).parts().iter().sum();
+    let elements: usize = AttentionTasks::new(call).parts().iter().sum();
     (1 + args).next_multiple_of(LANES) * size_of::<*mut u8>() + elements * size_of::<f32>()
 }
 
@@ -115,13 +115,13 @@ pub unsafe fn attention_run(
     unsafe { attention_run_with(isa(), call, operands, out, epilogue, tasks, scratch) }
 }
 
-/// [`attention_run`] with the kernels of one tier.
+/// [`attention_run`] with the kernels of one ISA level.
 ///
 /// # Safety
 /// As for [`attention_run`].
 ///
 /// # Panics
-/// If the tier is not available.
+/// If the ISA level is not available.
 pub unsafe fn attention_run_with(
     isa: Isa,
     call: &Attention,
@@ -131,7 +131,7 @@ pub unsafe fn attention_run_with(
     tasks: Range<u64>,
     scratch: *mut u8,
 ) {
-    let schedule = Schedule::new(call);
+    let schedule = AttentionTasks::new(call);
     let pointers: *mut *mut u8 = scratch.cast();
     let args = epilogue.map_or(0, |(_, count)| count);
     let mut free = pointers.wrapping_add((1 + args).next_multiple_of(LANES)).cast::<f32>();
@@ -140,7 +140,7 @@ pub unsafe fn attention_run_with(
         free = free.wrapping_add(n);
         part
     });
-    let memory = Memory { tile, few, keys, values, queries, sums, state, step };
+    let memory = ScratchLayout { tile, few, keys, values, queries, sums, state, step };
     let epilogue = epilogue.map(|(call, count)| {
         // SAFETY: the scratch memory begins with room for the tile and the arguments.
         unsafe {
@@ -153,10 +153,10 @@ pub unsafe fn attention_run_with(
     for task in tasks.start as usize..tasks.end as usize {
         let batch = batch_index(call.batch, task / parts);
         let at = |base: *const f32, layout: &MatrixLayout| base.wrapping_offset(batch_offset(layout, batch));
-        let run = Run {
+        let run = AttentionTask {
             call,
             schedule: &schedule,
-            tier: Tier::new(isa),
+            level: IsaLevel::new(isa),
             memory,
             epilogue,
             batch,
@@ -173,7 +173,7 @@ pub unsafe fn attention_run_with(
 
 /// The parts of the scratch memory.
 #[derive(Clone, Copy)]
-struct Memory {
+struct ScratchLayout {
     tile: *mut f32,
     /// For few queries, one block's sums of values.
     few: *mut f32,
@@ -189,11 +189,11 @@ struct Memory {
 }
 
 /// A task in execution.
-struct Run<'a> {
+struct AttentionTask<'a> {
     call: &'a Attention,
-    schedule: &'a Schedule,
-    tier: Tier,
-    memory: Memory,
+    schedule: &'a AttentionTasks,
+    level: IsaLevel,
+    memory: ScratchLayout,
     epilogue: Option<EpilogueCall>,
     batch: [u64; 3],
     queries: Range<usize>,
@@ -203,7 +203,7 @@ struct Run<'a> {
     out: *mut f32,
 }
 
-impl Run<'_> {
+impl AttentionTask<'_> {
     /// # Safety
     /// The operands and the result hold the queries, and scratch what the schedule says.
     unsafe fn execute(&self) {
@@ -214,7 +214,7 @@ impl Run<'_> {
             core::slice::from_raw_parts_mut(self.memory.sums, rows * s.size).fill(0.0);
             core::slice::from_raw_parts_mut(self.memory.state, rows).fill(f32::NEG_INFINITY);
             core::slice::from_raw_parts_mut(self.memory.state.add(longest), rows).fill(0.0);
-            let tiles = Split::by(rows, ROWS);
+            let tiles = EvenSplit::by(rows, ROWS);
             (0..tiles.parts()).for_each(|t| self.take_queries(tiles.range(t)));
             for j0 in (0..s.keys).step_by(COLS) {
                 let keys = j0..s.keys.min(j0 + COLS);
@@ -222,7 +222,7 @@ impl Run<'_> {
                 for t in 0..tiles.parts() {
                     let rows = tiles.range(t);
                     self.score(rows.clone(), &keys);
-                    self.weigh(rows.clone(), &keys);
+                    self.softmax_rows(rows.clone(), &keys);
                     self.accumulate(rows, &keys);
                 }
             }
@@ -233,7 +233,7 @@ impl Run<'_> {
     /// Packs the queries of a tile, or copies them row by row.
     ///
     /// # Safety
-    /// As for [`Run::execute`].
+    /// As for [`AttentionTask::execute`].
     unsafe fn take_queries(&self, tile: Range<usize>) {
         let (call, s) = (self.call, self.schedule);
         let (rs, cs) = (call.q.row_stride as isize, call.q.col_stride as isize);
@@ -258,7 +258,7 @@ impl Run<'_> {
             for p in 0..panels.parts() {
                 let rows = panels.range(p);
                 let dst = self.memory.queries.add((tile.start + rows.start) * s.depth);
-                self.tier.panel(&Panel {
+                self.level.panel(&Panel {
                     src: at(tile.start + rows.start),
                     k_stride: cs,
                     j_stride: rs,
@@ -278,7 +278,7 @@ impl Run<'_> {
     /// Packs a block of keys and values, as far as they are not read where they lie.
     ///
     /// # Safety
-    /// As for [`Run::execute`], with the keys inside the operands.
+    /// As for [`AttentionTask::execute`], with the keys inside the operands.
     unsafe fn take_keys(&self, keys: Range<usize>) {
         let (call, s) = (self.call, self.schedule);
         // SAFETY: the panels are inside the operands, and scratch holds a block.
@@ -287,7 +287,7 @@ impl Run<'_> {
                 return;
             }
             for j in keys.clone().step_by(NR) {
-                self.tier.panel(&Panel {
+                self.level.panel(&Panel {
                     src: self.k.wrapping_offset(j as isize * call.k.col_stride as isize),
                     k_stride: call.k.row_stride as isize,
                     j_stride: call.k.col_stride as isize,
@@ -303,7 +303,7 @@ impl Run<'_> {
             }
             let rows = self.v.wrapping_offset(keys.start as isize * call.v.row_stride as isize);
             for c in (0..s.size).step_by(NR) {
-                self.tier.panel(&Panel {
+                self.level.panel(&Panel {
                     src: rows.wrapping_offset(c as isize * call.v.col_stride as isize),
                     k_stride: call.v.row_stride as isize,
                     j_stride: call.v.col_stride as isize,
@@ -320,7 +320,7 @@ impl Run<'_> {
     /// Computes a tile of scores, and applies the epilogue to it.
     ///
     /// # Safety
-    /// As for [`Run::execute`], with the keys taken.
+    /// As for [`AttentionTask::execute`], with the keys taken.
     unsafe fn score(&self, rows: Range<usize>, keys: &Range<usize>) {
         let (call, s, tile) = (self.call, self.schedule, self.memory.tile);
         // SAFETY: packed queries and keys hold the tile's rows and columns.
@@ -333,7 +333,7 @@ impl Run<'_> {
                     for p in 0..panels.parts() {
                         let panel = panels.range(p);
                         let a = self.memory.queries.add((rows.start + panel.start) * s.depth).cast_const();
-                        self.tier.tile(&Tile {
+                        self.level.tile(&Tile {
                             k: s.depth,
                             a,
                             a_row: 1,
@@ -362,7 +362,7 @@ impl Run<'_> {
     }
 
     /// # Safety
-    /// As for [`Run::score`].
+    /// As for [`AttentionTask::score`].
     unsafe fn score_few(&self, rows: Range<usize>, keys: &Range<usize>) {
         let (call, s) = (self.call, self.schedule);
         let a = self.memory.queries.wrapping_add(rows.start * s.query_stride()).cast_const();
@@ -370,7 +370,7 @@ impl Run<'_> {
         // SAFETY: the keys are inside K, and the tile holds the rows.
         unsafe {
             if call.k.row_stride == 1 {
-                self.tier.dots(&Dots {
+                self.level.qk_dot(&Dots {
                     m: rows.len(),
                     n: keys.len(),
                     depth: s.depth,
@@ -384,7 +384,7 @@ impl Run<'_> {
                 return;
             }
             for i in (0..rows.len()).step_by(SKINNY_ROWS) {
-                self.tier.skinny(&Skinny {
+                self.level.skinny(&Skinny {
                     m: SKINNY_ROWS.min(rows.len() - i),
                     n: keys.len(),
                     k: s.depth,
@@ -404,12 +404,12 @@ impl Run<'_> {
     /// Turns a tile of scores into weights, and brings what its rows accumulated to the new maximum.
     ///
     /// # Safety
-    /// As for [`Run::execute`], with the tile computed.
-    unsafe fn weigh(&self, rows: Range<usize>, keys: &Range<usize>) {
+    /// As for [`AttentionTask::execute`], with the tile computed.
+    unsafe fn softmax_rows(&self, rows: Range<usize>, keys: &Range<usize>) {
         let (s, m) = (self.schedule, &self.memory);
         // SAFETY: rows of the tile, the state and the sums are the task's.
         unsafe {
-            self.tier.weigh(&Scores {
+            self.level.softmax_rows(&Scores {
                 tile: m.tile,
                 ld: COLS,
                 rows: rows.len(),
@@ -434,7 +434,7 @@ impl Run<'_> {
     /// Adds the values of a block, weighted, to the sums.
     ///
     /// # Safety
-    /// As for [`Run::weigh`].
+    /// As for [`AttentionTask::softmax_rows`].
     unsafe fn accumulate(&self, rows: Range<usize>, keys: &Range<usize>) {
         let (call, s, m) = (self.call, self.schedule, &self.memory);
         let values = self.v.wrapping_offset(keys.start as isize * call.v.row_stride as isize);
@@ -456,7 +456,7 @@ impl Run<'_> {
                         true => (values.add(c), call.v.row_stride as usize),
                         false => (m.values.add(c * keys.len()).cast_const(), NR),
                     };
-                    self.tier.tile(&Tile {
+                    self.level.tile(&Tile {
                         k: keys.len(),
                         a: weights,
                         a_row: COLS as isize,
@@ -477,13 +477,13 @@ impl Run<'_> {
     }
 
     /// # Safety
-    /// As for [`Run::accumulate`], with `values` the first of `keys` rows of V.
+    /// As for [`AttentionTask::accumulate`], with `values` the first of `keys` rows of V.
     unsafe fn accumulate_few(&self, rows: Range<usize>, values: *const f32, keys: usize) {
         let (s, m) = (self.schedule, &self.memory);
         // SAFETY: the rows of V are inside it; scratch holds the block's sums.
         unsafe {
             for i in (0..rows.len()).step_by(SKINNY_ROWS) {
-                self.tier.skinny(&Skinny {
+                self.level.skinny(&Skinny {
                     m: SKINNY_ROWS.min(rows.len() - i),
                     n: s.size,
                     k: keys,
@@ -506,7 +506,7 @@ impl Run<'_> {
     /// Divides by the sums of weights.
     ///
     /// # Safety
-    /// As for [`Run::execute`].
+    /// As for [`AttentionTask::execute`].
     unsafe fn finish(&self) {
         let (s, m) = (self.schedule, &self.memory);
         for row in 0..self.queries.len() {

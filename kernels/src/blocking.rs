@@ -8,7 +8,7 @@
 
 use core::ops::Range;
 
-use crate::tiers::{Ahead, LANES, MR, NR, Tier, Tile};
+use crate::isa_levels::{Ahead, IsaLevel, LANES, MR, NR, Tile};
 
 /// Most terms of k in one block: a panel of B of this depth and the panels of A stream from the second-level
 /// cache, which takes a fraction of its speed.
@@ -30,20 +30,20 @@ pub(crate) fn tasks_worth(work: f64, most: usize) -> usize {
 
 /// `total` items cut into `parts` runs whose lengths differ by at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Split {
+pub(crate) struct EvenSplit {
     total: usize,
     parts: usize,
 }
 
-impl Split {
+impl EvenSplit {
     /// The fewest parts of at most `most` items.
     pub(crate) fn by(total: usize, most: usize) -> Self {
-        Split::into(total, total.div_ceil(most))
+        EvenSplit::into(total, total.div_ceil(most))
     }
 
     /// At least one part, and none empty unless `total` is zero.
     pub(crate) fn into(total: usize, parts: usize) -> Self {
-        Split { total, parts: parts.clamp(1, total.max(1)) }
+        EvenSplit { total, parts: parts.clamp(1, total.max(1)) }
     }
 
     pub(crate) fn parts(&self) -> usize {
@@ -68,12 +68,12 @@ impl Split {
 /// A rectangle of C and the division of its rows and of k.
 pub(crate) struct Rect {
     /// All rows of the matrix cut into panels of A.
-    pub rows: Split,
+    pub rows: EvenSplit,
     /// The panels of this rectangle.
     pub panels: Range<usize>,
     pub cols: Range<usize>,
     /// Units of k cut into blocks.
-    pub depth: Split,
+    pub depth: EvenSplit,
     /// Terms of k in one unit.
     pub unit: usize,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Right {
 }
 
 /// Where the packed operands of a rectangle come from.
-pub(crate) trait Operands {
+pub(crate) trait PackedOperands {
     /// Rows of A, for the terms `k`.
     ///
     /// # Safety
@@ -127,7 +127,7 @@ pub(crate) trait Operands {
 
 /// The matrix C: element (i, j) at `base[i·ld + j]`, rows and columns counted from its origin.
 #[derive(Clone, Copy)]
-pub(crate) struct Target {
+pub(crate) struct OutputMatrix {
     pub base: *mut f32,
     pub ld: isize,
 }
@@ -136,12 +136,12 @@ pub(crate) struct Target {
 /// finished in. With k = 0 the rectangle is zero.
 ///
 /// # Safety
-/// The tier is available, the operands cover the rectangle, and C is writable there.
+/// The ISA level is available, the operands cover the rectangle, and C is writable there.
 pub(crate) unsafe fn multiply(
-    tier: Tier,
+    level: IsaLevel,
     rect: &Rect,
-    operands: &mut impl Operands,
-    c: Target,
+    operands: &mut impl PackedOperands,
+    c: OutputMatrix,
     finish: &mut impl FnMut(Range<usize>, Range<usize>),
 ) {
     let first_row = rect.rows.start(rect.panels.start);
@@ -178,7 +178,7 @@ pub(crate) unsafe fn multiply(
                         padded: right.padded,
                     };
                     // SAFETY: the panels hold these rows, columns and terms; C is the caller's.
-                    unsafe { tier.tile(&tile) };
+                    unsafe { level.tile(&tile) };
                 }
             }
             if block == last_block {
@@ -189,8 +189,8 @@ pub(crate) unsafe fn multiply(
 }
 
 /// Packed panels of A take at most this many rows.
-pub(crate) fn row_panels(m: usize) -> Split {
-    Split::by(m, MR)
+pub(crate) fn row_panels(m: usize) -> EvenSplit {
+    EvenSplit::by(m, MR)
 }
 
 /// Whether contiguous rows of B are better read where they lie than copied into panels, for `m` rows of A.

@@ -10,7 +10,9 @@ use tensorc_abi::library::{GEMM_BATCH_RANK, epilogue_scalars};
 /// It is called as `f(args, epilogue_scalars(batch, rows, cols).as_ptr())`.
 #[derive(Clone, Copy, Debug)]
 pub struct EpilogueCall {
+    /// The kernel.
     pub f: KernelFn,
+    /// The buffers of the kernel.
     pub args: *const *mut u8,
 }
 

@@ -1,10 +1,10 @@
 //! Operations on single f32 values that `core` does not have: fused multiply-adds and square roots.
 //!
-//! What computes a multiply-add is a value of type [`Fused`], which the bodies shared by all tiers take: the
+//! What computes a multiply-add is a value of type [`FusedMultiplyAdd`], which the bodies shared by all ISA levels take: the
 //! compiler makes vectors of the instructions behind it, but not of calls of a library.
 
 /// A way to compute `a·b + c`, rounded once.
-pub(crate) trait Fused: Copy {
+pub(crate) trait FusedMultiplyAdd: Copy {
     fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
 }
 
@@ -12,7 +12,7 @@ pub(crate) trait Fused: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct Baseline;
 
-impl Fused for Baseline {
+impl FusedMultiplyAdd for Baseline {
     #[inline(always)]
     #[cfg(target_arch = "aarch64")]
     fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
@@ -62,7 +62,7 @@ impl Fma {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Fused for Fma {
+impl FusedMultiplyAdd for Fma {
     #[inline(always)]
     fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
         use core::arch::x86_64::{_mm_cvtss_f32, _mm_fmadd_ss, _mm_set_ss};
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(Baseline.mul_add(a, b, -1.0), exact);
         #[cfg(target_arch = "x86_64")]
         if crate::Isa::Avx2.is_available() {
-            // SAFETY: the tier has the feature.
+            // SAFETY: the ISA level has the feature.
             assert_eq!(unsafe { Fma::new() }.mul_add(a, b, -1.0), exact);
         }
         assert_eq!(sqrt(2.0), core::f32::consts::SQRT_2);

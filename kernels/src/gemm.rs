@@ -5,10 +5,10 @@ use core::ops::Range;
 use tensorc_abi::{BatchedGemm, MatrixLayout};
 
 use crate::blocking::{
-    KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
+    EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, whole_lines,
 };
+use crate::isa_levels::{Ahead, IsaLevel, MR, NR, Panel, SKINNY_ROWS, Skinny};
 use crate::prologue::{Computed, table_bytes};
-use crate::tiers::{Ahead, MR, NR, Panel, SKINNY_ROWS, Skinny, Tier};
 use crate::{EpilogueCall, Isa, LeftOperand, isa};
 
 /// Most row panels of one task: 432 KiB of A for each block of k.
@@ -26,14 +26,14 @@ const TASKS: usize = 8;
 /// Bytes of B that are worth a task when it is only streamed through.
 const STREAM_BYTES: usize = 256 * 1024;
 /// Most elements of packed A kept for the following tasks, and of packed B.
-const KEPT_ELEMENTS: usize = 1 << 20;
+const MAX_CACHED_PANELS: usize = 1 << 20;
 /// Most column panels for which rows of A are multiplied where they lie: a copy that is read so few times costs
 /// more than it saves.
-const LEFT_PANELS: u64 = 4;
+const MAX_UNPACKED_PANELS: u64 = 4;
 /// Elements between rows that fall into the same sets of the first-level cache, where a panel of them has no room.
 const SAME_SETS: i64 = 1024;
 /// Elements over which a panel may be spread, a line of the cache for every term.
-const NEAR: u64 = 8192;
+const MAX_PANEL_SPREAD: u64 = 8192;
 /// Columns of a streamed product finished between two epilogue calls.
 const STREAM_COLUMNS: usize = 4096;
 
@@ -42,14 +42,14 @@ fn left_in_place(call: &BatchedGemm) -> bool {
     let panels = call.n.div_ceil(NR as u64);
     let spread = call.a.col_stride.unsigned_abs() * call.k;
     match (call.a.row_stride, call.a.col_stride) {
-        (row, 1) => panels <= LEFT_PANELS && row % SAME_SETS != 0,
-        (1, _) => panels == 1 && spread <= NEAR,
+        (row, 1) => panels <= MAX_UNPACKED_PANELS && row % SAME_SETS != 0,
+        (1, _) => panels == 1 && spread <= MAX_PANEL_SPREAD,
         _ => false,
     }
 }
 
 /// The division of a product into tasks; a function of the call alone.
-struct Schedule {
+struct GemmTasks {
     batches: usize,
     /// Batch elements in one task; more than one only if each is a single block.
     shared: usize,
@@ -64,15 +64,15 @@ struct Schedule {
     left_in_place: bool,
     /// Whether A is computed, a panel of rows at a time.
     computed: bool,
-    rows: Split,
-    row_blocks: Split,
+    rows: EvenSplit,
+    row_blocks: EvenSplit,
     /// Column panels counted in `col_unit`s.
-    col_blocks: Split,
+    col_blocks: EvenSplit,
     col_unit: usize,
-    depth: Split,
+    depth: EvenSplit,
 }
 
-impl Schedule {
+impl GemmTasks {
     fn new(call: &BatchedGemm, computed: bool) -> Self {
         let batches: usize = call.batch.iter().product::<u64>() as usize;
         let (m, n, k) = (call.m as usize, call.n as usize, call.k as usize);
@@ -85,7 +85,7 @@ impl Schedule {
         let panels = n.div_ceil(NR);
         let (row_blocks, col_blocks, col_unit) = if skinny {
             let units = panels.div_ceil(4);
-            (Split::into(1, 1), Split::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
+            (EvenSplit::into(1, 1), EvenSplit::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
         } else {
             let want = ((flops * batches as f64 / TASK_FLOPS) as usize).clamp(1, TASKS);
             let fewest_rows = rows.parts().div_ceil(most_rows);
@@ -94,11 +94,11 @@ impl Schedule {
             let parts = (batches * cols).max(1);
             let by_rows = (2 * want + parts) / (2 * parts);
             let by_rows = by_rows.min((rows.parts() / 4).max(1));
-            (Split::into(rows.parts(), fewest_rows.max(by_rows)), Split::into(panels, cols), 1)
+            (EvenSplit::into(rows.parts(), fewest_rows.max(by_rows)), EvenSplit::into(panels, cols), 1)
         };
         let single = row_blocks.parts() == 1 && col_blocks.parts() == 1;
         let shared = if single { ((SHARED_FLOPS / flops.max(1.0)) as usize).clamp(1, batches.max(1)) } else { 1 };
-        Schedule {
+        GemmTasks {
             batches,
             shared,
             m,
@@ -113,7 +113,7 @@ impl Schedule {
             row_blocks,
             col_blocks,
             col_unit,
-            depth: Split::by(k, KC),
+            depth: EvenSplit::by(k, KC),
         }
     }
 
@@ -135,13 +135,15 @@ impl Schedule {
 
     /// Whether packed A holds all of k, so that tasks of the same rows can share it.
     fn keeps_left(&self) -> bool {
-        self.row_blocks.longest() * MR * self.k <= KEPT_ELEMENTS
+        self.row_blocks.longest() * MR * self.k <= MAX_CACHED_PANELS
     }
 
     /// Whether packed B holds all columns and all of k, so that tasks of other rows can use it.
     fn keeps_right(&self) -> bool {
         let copied = !self.b_packed && !self.in_place && self.row_blocks.parts() > 1;
-        copied && self.col_blocks.parts() <= u64::BITS as usize && self.n.next_multiple_of(NR) * self.k <= KEPT_ELEMENTS
+        copied
+            && self.col_blocks.parts() <= u64::BITS as usize
+            && self.n.next_multiple_of(NR) * self.k <= MAX_CACHED_PANELS
     }
 
     fn right_elements(&self) -> usize {
@@ -164,18 +166,18 @@ impl Schedule {
 
 /// Number of tasks of a product; they may run in any order, on any threads.
 pub fn gemm_tasks(call: &BatchedGemm) -> u64 {
-    Schedule::new(call, false).tasks() as u64
+    GemmTasks::new(call, false).tasks() as u64
 }
 
 /// Number of tasks in turn that share what is computed of A.
 pub fn gemm_together(call: &BatchedGemm) -> u64 {
-    let schedule = Schedule::new(call, true);
+    let schedule = GemmTasks::new(call, true);
     if schedule.skinny || schedule.keeps_left() { schedule.col_blocks.parts() as u64 } else { 1 }
 }
 
 /// Bytes of scratch one thread needs for [`gemm_run`], with A computed from so many arguments or in memory.
 pub fn gemm_scratch(call: &BatchedGemm, prologue: Option<usize>) -> usize {
-    let schedule = Schedule::new(call, prologue.is_some());
+    let schedule = GemmTasks::new(call, prologue.is_some());
     if schedule.is_empty() {
         return 0;
     }
@@ -205,13 +207,13 @@ pub unsafe fn gemm_run(
     unsafe { gemm_run_with(isa(), call, a, b, c, epilogue, tasks, scratch) }
 }
 
-/// [`gemm_run`] with the kernels of one tier.
+/// [`gemm_run`] with the kernels of one ISA level.
 ///
 /// # Safety
 /// As for [`gemm_run`].
 ///
 /// # Panics
-/// If the tier is not available.
+/// If the ISA level is not available.
 #[allow(clippy::too_many_arguments, reason = "the operands of a library call, as in `gemm_run`")]
 pub unsafe fn gemm_run_with(
     isa: Isa,
@@ -224,16 +226,16 @@ pub unsafe fn gemm_run_with(
     scratch: *mut u8,
 ) {
     let a = a.into();
-    let schedule = Schedule::new(call, matches!(a, LeftOperand::Computed(_)));
-    let tier = Tier::new(isa);
+    let schedule = GemmTasks::new(call, matches!(a, LeftOperand::Computed(_)));
+    let level = IsaLevel::new(isa);
     // SAFETY: scratch is as large as `gemm_scratch` says.
     let (a, computed, rows) = unsafe { a.bind(scratch) };
     let left = rows.wrapping_add(schedule.computed_elements());
     let mut product =
-        Product { call, schedule: &schedule, tier, a, computed: computed.map(|c| (c, rows)), b, c, epilogue };
+        GemmTask { call, schedule: &schedule, level, a, computed: computed.map(|c| (c, rows)), b, c, epilogue };
     let mut skinny = None;
     let mut operands = GemmOperands {
-        product: Product { ..product },
+        product: GemmTask { ..product },
         a,
         batch: [0; 3],
         b,
@@ -276,10 +278,10 @@ pub(crate) fn batch_offset(layout: &MatrixLayout, batch: [u64; 3]) -> isize {
 
 /// One call in execution.
 #[derive(Clone, Copy)]
-struct Product<'a> {
+struct GemmTask<'a> {
     call: &'a BatchedGemm,
-    schedule: &'a Schedule,
-    tier: Tier,
+    schedule: &'a GemmTasks,
+    level: IsaLevel,
     a: *const f32,
     /// What computes A, and memory for a panel of its rows.
     computed: Option<(Computed, *mut f32)>,
@@ -288,7 +290,7 @@ struct Product<'a> {
     epilogue: Option<EpilogueCall>,
 }
 
-impl Product<'_> {
+impl GemmTask<'_> {
     /// `fresh`: computed rows of A must be computed.
     ///
     /// # Safety
@@ -328,7 +330,7 @@ impl Product<'_> {
             };
             // SAFETY: the columns j0..j1 are inside the operands.
             unsafe {
-                self.tier.skinny(&skinny);
+                self.level.skinny(&skinny);
                 EpilogueCall::finish(self.epilogue, batch, 0..m, j0..j1);
             }
         }
@@ -354,11 +356,12 @@ impl Product<'_> {
         operands.ready = kept >> (col_block % u64::BITS as usize) & 1 == 1;
         let panels = schedule.row_blocks.range(row_block);
         let rect = Rect { rows: schedule.rows, panels, cols, depth: schedule.depth, unit: 1 };
-        let c = Target { base: self.c.wrapping_offset(batch_offset(&call.c, batch)), ld: call.c.row_stride as isize };
+        let c =
+            OutputMatrix { base: self.c.wrapping_offset(batch_offset(&call.c, batch)), ld: call.c.row_stride as isize };
         let epilogue = self.epilogue;
         // SAFETY: the operands cover the block and C is the caller's; the epilogue fits.
         unsafe {
-            multiply(self.tier, &rect, operands, c, &mut |rows, cols| {
+            multiply(self.level, &rect, operands, c, &mut |rows, cols| {
                 EpilogueCall::finish(epilogue, batch, rows, cols);
             });
         }
@@ -369,7 +372,7 @@ impl Product<'_> {
 
 /// Packs A into scratch, and B too unless it is packed already or read in place.
 struct GemmOperands<'a> {
-    product: Product<'a>,
+    product: GemmTask<'a>,
     a: *const f32,
     batch: [u64; 3],
     b: *const f32,
@@ -385,9 +388,9 @@ struct GemmOperands<'a> {
     ready: bool,
 }
 
-impl Operands for GemmOperands<'_> {
+impl PackedOperands for GemmOperands<'_> {
     unsafe fn left(&mut self, rect: &Rect, k: Range<usize>) -> Left {
-        let Product { call, schedule, tier, computed, .. } = self.product;
+        let GemmTask { call, schedule, level, computed, .. } = self.product;
         let (stride, skip) = if schedule.keeps_left() { (schedule.k, k.start) } else { (k.len(), 0) };
         let (rs, cs) = (call.a.row_stride as isize, call.a.col_stride as isize);
         if schedule.left_in_place {
@@ -418,14 +421,14 @@ impl Operands for GemmOperands<'_> {
                     pad: rows.len(),
                 };
                 // SAFETY: the rows and terms are inside A, and scratch holds the block.
-                unsafe { tier.panel(&panel) };
+                unsafe { level.panel(&panel) };
             }
         }
         Left::Packed { base: self.left, stride, skip }
     }
 
     unsafe fn right(&mut self, k: Range<usize>, cols: Range<usize>) -> Right {
-        let Product { call, schedule, tier, .. } = self.product;
+        let GemmTask { call, schedule, level, .. } = self.product;
         if call.b_packed {
             let base = self.b.wrapping_add(cols.start * schedule.k + k.start * NR);
             return Right { base, ld: NR, padded: true };
@@ -451,12 +454,12 @@ impl Operands for GemmOperands<'_> {
             pad: NR,
         };
         // SAFETY: the columns and terms are inside B, and scratch holds a panel.
-        unsafe { tier.panel(&panel) };
+        unsafe { level.panel(&panel) };
         right
     }
 
     fn ahead(&self, rect: &Rect, k: &Range<usize>, cols: &Range<usize>, p: usize, _: *const f32) -> Ahead {
-        let Product { call, schedule, .. } = self.product;
+        let GemmTask { call, schedule, .. } = self.product;
         // Each row panel fetches its share of the next columns, or of the first ones of the next block.
         let (from, k) = match cols.end < rect.cols.end {
             true => (cols.end, k.clone()),

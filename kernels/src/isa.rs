@@ -1,8 +1,8 @@
-//! Instruction-set tiers and their run-time detection.
+//! Instruction-set ISA levels and their run-time detection.
 
 /// Instruction set a kernel is written for.
 ///
-/// Every tier computes the same bits: the sum order of the kernels does not depend on the vector
+/// Every ISA level computes the same bits: the sum order of the kernels does not depend on the vector
 /// width, and every multiply-add is fused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
@@ -23,10 +23,10 @@ cpufeatures::new!(avx512, "avx512f", "avx2", "fma");
 cpufeatures::new!(avx2, "avx2", "fma");
 
 impl Isa {
-    /// Every tier, fastest first.
+    /// Every ISA level, fastest first.
     pub const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
 
-    /// Whether this machine can execute the tier.
+    /// Whether this machine can execute the ISA level.
     pub fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -41,7 +41,7 @@ impl Isa {
     }
 }
 
-/// The fastest tier of this machine.
+/// The fastest ISA level of this machine.
 pub fn isa() -> Isa {
     Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
 }

@@ -6,35 +6,36 @@
 //! # Order of summation
 //! Every element of the result is one chain of fused multiply-adds in f32, starting from zero, over
 //! ascending k (for a convolution: input channel, then filter row, then filter column; for its
-//! gradients see [`tensorc_abi::ConvPass`]). No tier,
-//! blocking or packing changes it, so all tiers give the same bits. Taps of a convolution that
+//! gradients see [`tensorc_abi::ConvPass`]). No ISA level,
+//! blocking or packing changes it, so all ISA levels give the same bits. Taps of a convolution that
 //! fall into the padding contribute a multiply-add with zero, or, for depthwise convolutions,
 //! nothing; the two differ for weights that are not finite.
 //!
-//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all tiers.
+//! Attention ([`tensorc_abi::Attention`]) has an order of its own, equally the same in all ISA levels.
 //!
 //! Nothing here allocates or needs the standard library: kernels become part of programs compiled ahead of time.
+#![warn(missing_docs)]
 #![no_std]
 
 mod attention;
 mod blocking;
-pub mod conv;
+mod conv;
 mod copy;
 mod epilogue;
 mod fused;
 mod gemm;
 mod isa;
-pub mod math64;
+mod isa_levels;
+mod math64;
 mod prologue;
-pub mod stand_ins;
-mod tiers;
+mod soft_libcalls;
 pub mod vmath;
 mod weights;
 
 pub use attention::{attention_run, attention_run_with, attention_scratch, attention_tasks};
 pub use conv::{
-    ConvWay, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks, conv_together,
-    conv_together_by, conv_way,
+    conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks, conv_together, conv_together_by,
+    conv_variant,
 };
 pub use copy::{NON_TEMPORAL_COPY, copy_non_temporal};
 pub use epilogue::EpilogueCall;
@@ -43,7 +44,7 @@ pub use isa::{Isa, isa};
 pub use prologue::{LeftOperand, PrologueCall, computed_grain};
 pub use weights::{pack, pack_with, packed_len};
 
-/// Address of the function called `name` for generated code to call: of [`math64`], [`stand_ins`] or [`vmath`].
+/// Address of the function called `name` for generated code to call: of [`math64`], [`soft_libcalls`] or [`vmath`].
 pub fn symbol(name: &str) -> Option<*const u8> {
-    math64::symbol(name).or_else(|| stand_ins::symbol(name)).or_else(|| vmath::symbol(name))
+    math64::symbol(name).or_else(|| soft_libcalls::symbol(name)).or_else(|| vmath::symbol(name))
 }

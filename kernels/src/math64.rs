@@ -41,6 +41,7 @@ macro_rules! wrappers {
         }
 
         /// Names of all functions of one argument, then of two.
+        #[cfg(test)]
         pub const NAMES: (&[&str], &[&str]) = (&[$(stringify!($one)),*], &[$(stringify!($two)),*]);
     };
 }

@@ -5,11 +5,12 @@ use core::ops::Range;
 use tensorc_abi::KernelFn;
 use tensorc_abi::library::{GEMM_BATCH_RANK, epilogue_scalars};
 
-use crate::tiers::LANES;
+use crate::isa_levels::LANES;
 
 /// A generated kernel that computes blocks of a left operand ([`tensorc_abi::Prologue`]).
 #[derive(Clone, Copy, Debug)]
 pub struct PrologueCall {
+    /// The kernel.
     pub f: KernelFn,
     /// The kernel's arguments but for the first, which is memory of the library's.
     pub args: *const *mut u8,
@@ -20,7 +21,9 @@ pub struct PrologueCall {
 /// Where a library kernel finds its left operand.
 #[derive(Clone, Copy, Debug)]
 pub enum LeftOperand {
+    /// A matrix in memory.
     Memory(*const f32),
+    /// A kernel that computes panels of the matrix.
     Computed(PrologueCall),
 }
 

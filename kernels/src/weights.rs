@@ -11,8 +11,8 @@
 use tensorc_abi::Packing;
 
 use crate::blocking::row_panels;
-use crate::conv::{self, Shape};
-use crate::tiers::{NR, Panel, Tier};
+use crate::conv::{self, WindowShape};
+use crate::isa_levels::{IsaLevel, NR, Panel};
 use crate::{Isa, isa};
 
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
@@ -37,20 +37,20 @@ pub unsafe fn pack(packing: &Packing, src: *const u8, dst: &mut [f32]) {
     unsafe { pack_with(isa(), packing, src, dst) }
 }
 
-/// [`pack`] with the kernels of one tier. The packed form is the same for all of them.
+/// [`pack`] with the kernels of one ISA level. The packed form is the same for all of them.
 ///
 /// # Safety
 /// As for [`pack`].
 ///
 /// # Panics
-/// As for [`pack`], and if the tier is not available.
+/// As for [`pack`], and if the ISA level is not available.
 pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [f32]) {
     let len = packed_len(packing);
     assert!(dst.len() >= len, "memory shorter than the packed form");
     if len == 0 {
         return;
     }
-    let tier = Tier::new(isa);
+    let level = IsaLevel::new(isa);
     let src: *const f32 = src.cast();
     match *packing {
         Packing::Plain => {}
@@ -68,7 +68,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
                     pad: NR,
                 };
                 // SAFETY: the panel is k×NR elements, and the source covers the k×n matrix.
-                unsafe { tier.panel(&panel) };
+                unsafe { level.panel(&panel) };
             }
         }
         // SAFETY: the constant has `len` elements, and so has `dst`.
@@ -76,7 +76,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
             conv::pack_blocked(call, src, dst)
         },
         Packing::Conv(ref call) => {
-            let shape = Shape::forward(call);
+            let shape = WindowShape::forward(call);
             if conv::is_planar(call) {
                 // SAFETY: the constant has `len` elements, and so has `dst`; bytes need no alignment.
                 unsafe { core::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), len * 4) };
@@ -100,7 +100,7 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
                         pad: channels.len(),
                     };
                     // SAFETY: both sides hold these rows of the filter matrix.
-                    unsafe { tier.panel(&panel) };
+                    unsafe { level.panel(&panel) };
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Attention against the formula in f64, for every tier: awkward shapes, layouts, masks and special values; the
-//! same bits in all tiers and for any division into runs of tasks.
+//! Attention against the formula in f64, for every ISA level: awkward shapes, layouts, masks and special values; the
+//! same bits in all ISA levels and for any division into runs of tasks.
 
 #[allow(dead_code, reason = "shared with the suites of other kernels")]
 mod support;
 
-use support::{Random, assert_same_bits, tiers};
+use support::{Random, assert_same_bits, isa_levels};
 use tensorc_abi::{Attention, MatrixLayout};
 use tensorc_kernels::{EpilogueCall, Isa, attention_run_with, attention_scratch, attention_tasks};
 
@@ -120,11 +120,11 @@ fn model(call: &Attention, o: &Operands) -> Vec<f64> {
     out
 }
 
-/// Compares all tiers with the formula, and with each other bit by bit.
+/// Compares all ISA levels with the formula, and with each other bit by bit.
 fn check(call: &Attention, o: &Operands) {
     let expected = model(call, o);
     let mut first: Option<Vec<f32>> = None;
-    for isa in tiers() {
+    for isa in isa_levels() {
         let found = run(isa, call, o, u64::MAX >> 1);
         for (i, (x, y)) in found.iter().zip(&expected).enumerate() {
             // Values lie in [-1, 1], so an error of a weight is one of the result.

@@ -1,12 +1,12 @@
 //! Convolutions and their gradients against the documented chain of multiply-adds (equal bits) and against f64 sums
-//! (error bound), for every tier and division into tasks; minimal filtering against f64 sums.
+//! (error bound), for every ISA level and division into tasks; Winograd convolution against f64 sums.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use support::{Counter, Random, Supply, assert_same_bits, cuts, scratch, tiers};
-use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, ImageLayout, MatrixLayout, Packing};
+use support::{Counter, Random, Supply, assert_same_bits, cuts, isa_levels, scratch};
+use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, ImageLayout, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
 
 /// The place of every product: batch entry, group, output and input channel within the group, output
@@ -69,7 +69,8 @@ fn all_layouts() -> impl Iterator<Item = [ImageLayout; 2]> {
 }
 
 /// The passes that compute with planes.
-const PLANAR: [ConvPass; 4] = [ConvPass::Packed, ConvPass::Forward, ConvPass::DataGradient, ConvPass::FilterGradient];
+const PLANAR: [ConvPass; 4] =
+    [ConvPass::Packed(ConvAlgorithm::Direct), ConvPass::Forward, ConvPass::DataGradient, ConvPass::FilterGradient];
 
 fn sizes(call: &Conv2d) -> [usize; 3] {
     call.sizes().map(|size| size.unwrap() as usize)
@@ -184,7 +185,7 @@ fn check(random: &mut Random, call: &Conv2d) {
         let expected = model(call, &a, &b);
         let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
         let tasks = conv_tasks(call);
-        for isa in tiers() {
+        for isa in isa_levels() {
             let what = format!("{isa:?} {call:?}");
             assert_same_bits(&what, &run(isa, call, &a, &b, std::slice::from_ref(&(0..tasks)), false), &expected);
             assert_same_bits(&what, &run(isa, call, &a, &b, &cuts(random, tasks), true), &doubled);
@@ -209,7 +210,7 @@ fn check_layouts(random: &mut Random, call: &Conv2d) {
         let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
         let x = image(call, &x);
         let tasks = conv_tasks(call);
-        for isa in tiers() {
+        for isa in isa_levels() {
             let what = format!("{isa:?} {call:?}");
             let y = run(isa, call, &x, &w, std::slice::from_ref(&(0..tasks)), false);
             assert_same_bits(&what, &planes(call, &y), expected);
@@ -219,18 +220,20 @@ fn check_layouts(random: &mut Random, call: &Conv2d) {
     }
 }
 
-/// A convolution by minimal filtering: close to the f64 sums, and the same bits in every tier, layout and division.
+/// A convolution by Winograd convolution: close to the f64 sums, and the same bits in every ISA level, layout and division.
 ///
 /// A tile is as exact as its largest terms, so the bound is for all of the result: some units of rounding of the
 /// largest sum of absolute products.
 fn check_winograd(random: &mut Random, call: &Conv2d) {
-    let sum = Conv2d { pass: ConvPass::Packed, ..*call };
+    let sum = Conv2d { pass: ConvPass::Packed(ConvAlgorithm::Direct), ..*call };
     let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
     let (exact, largest) = exact(&sum, &x, &w);
-    for (pass, bound) in [(ConvPass::Winograd2, 4.0), (ConvPass::Winograd4, 8.0)] {
+    for (pass, bound) in
+        [(ConvPass::Packed(ConvAlgorithm::WinogradF2), 4.0), (ConvPass::Packed(ConvAlgorithm::WinogradF4), 8.0)]
+    {
         let mut first: Option<Vec<f32>> = None;
         let calls = all_layouts().map(|layouts| Conv2d { pass, layouts, ..sum }).filter(Conv2d::layouts_fit);
-        for (call, isa) in calls.flat_map(|call| tiers().into_iter().map(move |isa| (call, isa))) {
+        for (call, isa) in calls.flat_map(|call| isa_levels().into_iter().map(move |isa| (call, isa))) {
             let (call, x) = (&call, image(&call, &x));
             let tasks = conv_tasks(call);
             let what = format!("{isa:?} {call:?}");
@@ -289,7 +292,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
         strides: [random.pick(&[1, 1, 2, 3]), random.pick(&[1, 1, 2, 3])],
         dilations,
         pads,
-        pass: ConvPass::Packed,
+        pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: [0; 2],
         layouts: [ImageLayout::Planes; 2],
     })
@@ -399,7 +402,11 @@ fn winograd_is_about_as_exact_as_the_sum() {
         let (exact, _) = exact(&call, &x, &w);
         let x = image(&call, &x);
         let largest = exact.iter().fold(0.0, |most: f64, y| most.max(y.abs()));
-        for (pass, bound) in [(ConvPass::Packed, 4e-6), (ConvPass::Winograd2, 4e-6), (ConvPass::Winograd4, 8e-6)] {
+        for (pass, bound) in [
+            (ConvPass::Packed(ConvAlgorithm::Direct), 4e-6),
+            (ConvPass::Packed(ConvAlgorithm::WinogradF2), 4e-6),
+            (ConvPass::Packed(ConvAlgorithm::WinogradF4), 8e-6),
+        ] {
             let call = &Conv2d { pass, ..call };
             let all = std::slice::from_ref(&(0..conv_tasks(call))).to_vec();
             let y = planes(call, &run(tensorc_kernels::isa(), call, &x, &w, &all, false));
@@ -413,14 +420,14 @@ fn winograd_is_about_as_exact_as_the_sum() {
 #[test]
 fn winograd_images_may_lie_apart() {
     let mut random = Random::new(13);
-    for pass in [ConvPass::Winograd2, ConvPass::Winograd4] {
+    for pass in [ConvPass::Packed(ConvAlgorithm::WinogradF2), ConvPass::Packed(ConvAlgorithm::WinogradF4)] {
         let dense = Conv2d { batch: 3, pass, layouts: [ImageLayout::Blocks; 2], ..plain(32, 48, 10, 3, 1) };
         let images = dense.image_sizes().map(|size| size + 64);
         let apart = Conv2d { images, ..dense };
         let (x, w) = (random.fill(sizes(&dense)[0]), random.fill(sizes(&dense)[1]));
         let [from, to] = [0, 1].map(|i| (dense.image_sizes()[i] as usize, images[i] as usize));
         let all = std::slice::from_ref(&(0..conv_tasks(&dense))).to_vec();
-        for isa in tiers() {
+        for isa in isa_levels() {
             let expected = spread(&run(isa, &dense, &x, &w, &all, false), to.0, to.1);
             let found = run(isa, &apart, &spread(&x, from.0, from.1), &w, &all, false);
             assert_same_bits(&format!("{isa:?} {apart:?}"), &found[..expected.len()], &expected);
@@ -440,7 +447,7 @@ fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u6
         strides: [stride; 2],
         dilations: [1; 2],
         pads: [kernel / 2; 2],
-        pass: ConvPass::Packed,
+        pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: [0; 2],
         layouts: [ImageLayout::Planes; 2],
     })
@@ -473,7 +480,7 @@ fn images_may_lie_apart() {
             let (a, b) = (random.fill(sizes(&dense)[l]), random.fill(sizes(&dense)[r]));
             let moved = |values: &[f32], role: usize| spread(values, extent(role)[0], extent(role)[1]);
             let all = std::slice::from_ref(&(0..conv_tasks(&dense))).to_vec();
-            for isa in tiers() {
+            for isa in isa_levels() {
                 let expected = moved(&run(isa, &dense, &a, &b, &all, false), out);
                 let found = run(isa, &apart, &moved(&a, l), &moved(&b, r), &all, false);
                 assert_same_bits(&format!("{isa:?} {apart:?}"), &found[..expected.len()], &expected);

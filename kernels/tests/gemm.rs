@@ -1,9 +1,9 @@
 //! Matrix products against the documented chain of multiply-adds (equal bits) and against f64
-//! sums (error bound), for every tier, layout and division into tasks.
+//! sums (error bound), for every ISA level, layout and division into tasks.
 
 mod support;
 
-use support::{Counter, Random, Supply, assert_same_bits, cuts, scratch, tiers};
+use support::{Counter, Random, Supply, assert_same_bits, cuts, isa_levels, scratch};
 use tensorc_abi::{BatchedGemm, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, gemm_run_with, gemm_scratch, gemm_tasks, pack_with, packed_len};
 
@@ -129,7 +129,7 @@ fn check(random: &mut Random, case: &Case) {
     let (a, b, c) = (random.fill(a_len), random.fill(b_len), random.fill(c_len));
     let expected = model(&call, &a, &b, &c);
     let tasks = gemm_tasks(&call);
-    for isa in tiers() {
+    for isa in isa_levels() {
         let what = format!("{isa:?} {call:?} {:?}", case.kinds);
         let mut whole = c.clone();
         run(isa, &call, &a, &b, &mut whole, std::slice::from_ref(&(0..tasks)), false);
@@ -221,7 +221,7 @@ fn broadcast_and_transposed_batches() {
     let call = BatchedGemm { batch: [2, heads, 1], m: rows, n: rows, k: width, a, b, c, b_packed: false };
     let (a, b, c) = (random.fill(1440), random.fill(1440), random.fill(2400));
     let expected = model(&call, &a, &b, &c);
-    for isa in tiers() {
+    for isa in isa_levels() {
         let mut out = c.clone();
         run(isa, &call, &a, &b, &mut out, std::slice::from_ref(&(0..gemm_tasks(&call))), false);
         assert_same_bits(&format!("{isa:?}"), &out, &expected);

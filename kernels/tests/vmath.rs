@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarFn};
 use tensorc_kernels::{Isa, vmath};
-use tensorc_ops::math::Library;
+use tensorc_ops::math::MathBodies;
 
-static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new().unwrap());
+static LIBRARY: LazyLock<MathBodies> = LazyLock::new(|| MathBodies::new().unwrap());
 
 fn functions() -> impl Iterator<Item = (MathFn, &'static ScalarFn)> {
     generate::functions(&*LIBRARY)
@@ -61,7 +61,7 @@ fn edges() -> Vec<f32> {
 
 fn apply(isa: Isa, f: MathFn, data: &mut [f32]) {
     let strip = vmath::strip_for(isa, &format!("tc_v{}_f32", f.name())).unwrap();
-    // SAFETY: the slice is valid, and only available tiers are tested.
+    // SAFETY: the slice is valid, and only available ISA levels are tested.
     unsafe { strip(data.as_mut_ptr(), data.len() as i64) };
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tensorc_kvstore::transport::Transport;
 use tensorc_kvstore::transport::mpi::MpiTransport;
-use tensorc_kvstore::{Call, Group, GroupError, GroupOptions};
+use tensorc_kvstore::{CollectiveCall, Group, GroupError, GroupOptions};
 use tensorc_runtime::DType;
 
 type Failure = Box<dyn std::error::Error>;
@@ -32,7 +32,7 @@ fn sum(group: &Group, from: &[u8], to: &mut [u8], piece: usize) -> Result<(), Fa
         Ok(())
     };
     for (number, bytes) in from.chunks(piece).enumerate() {
-        let ticket = group.reserve(Call::sum("array", DType::F32, bytes.len() as u64 / 4, 1), 0);
+        let ticket = group.reserve(CollectiveCall::sum("array", DType::F32, bytes.len() as u64 / 4, 1), 0);
         let mut message = group.buffers().take(bytes.len())?;
         message.copy_from_slice(bytes);
         let tell = tell.clone();

@@ -1,13 +1,10 @@
 //! Kinds of stores.
 
 use std::fmt;
-use std::str::FromStr;
-
-use crate::error::KvError;
 
 /// Where a store sums gradients and keeps values, under MXNet's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum StoreKind {
     /// One process; sums on the host.
     Local,
     /// One process; sums on one of the devices that hold the gradients.
@@ -20,71 +17,40 @@ pub enum Kind {
     DistAsync,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Local, Kind::Device, Kind::DistSync, Kind::DistDeviceSync, Kind::DistAsync];
+impl StoreKind {
+    /// All kinds.
+    pub const ALL: [StoreKind; 5] =
+        [StoreKind::Local, StoreKind::Device, StoreKind::DistSync, StoreKind::DistDeviceSync, StoreKind::DistAsync];
 
+    /// MXNet's name.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Local => "local",
-            Kind::Device => "device",
-            Kind::DistSync => "dist_sync",
-            Kind::DistDeviceSync => "dist_device_sync",
-            Kind::DistAsync => "dist_async",
+            StoreKind::Local => "local",
+            StoreKind::Device => "device",
+            StoreKind::DistSync => "dist_sync",
+            StoreKind::DistDeviceSync => "dist_device_sync",
+            StoreKind::DistAsync => "dist_async",
         }
     }
 
     /// Whether several processes share it.
     pub const fn is_distributed(self) -> bool {
-        matches!(self, Kind::DistSync | Kind::DistDeviceSync | Kind::DistAsync)
+        matches!(self, StoreKind::DistSync | StoreKind::DistDeviceSync | StoreKind::DistAsync)
     }
 
+    /// Whether a push changes the value at once, without waiting for other processes.
     pub const fn is_async(self) -> bool {
-        matches!(self, Kind::DistAsync)
+        matches!(self, StoreKind::DistAsync)
     }
 
     /// Whether gradients of accelerators are summed there.
     pub const fn reduces_on_device(self) -> bool {
-        matches!(self, Kind::Device | Kind::DistDeviceSync)
+        matches!(self, StoreKind::Device | StoreKind::DistDeviceSync)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for StoreKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Kind {
-    type Err = KvError;
-
-    /// Reads a name or one of MXNet's other names, in lower case. Anything else is an error, where MXNet takes it for `local`.
-    fn from_str(name: &str) -> Result<Kind, KvError> {
-        let kind = match name {
-            "local" | "local_update_cpu" | "local_allreduce_cpu" => Kind::Local,
-            "device" | "local_allreduce_device" => Kind::Device,
-            "dist" | "dist_sync" => Kind::DistSync,
-            "dist_device_sync" | "dist_sync_device" => Kind::DistDeviceSync,
-            "dist_async" => Kind::DistAsync,
-            _ => {
-                let expected = "local, device, dist_sync, dist_device_sync or dist_async";
-                return Err(KvError::setting("kind of store", name, expected));
-            }
-        };
-        Ok(kind)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_read_back() {
-        for kind in Kind::ALL {
-            assert_eq!(kind.name().parse::<Kind>().unwrap(), kind);
-        }
-        for wrong in ["", "foo", "Local", "local ", "nccl"] {
-            assert!(matches!(wrong.parse::<Kind>(), Err(KvError::Setting { .. })), "{wrong}");
-        }
     }
 }

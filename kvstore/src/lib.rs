@@ -7,21 +7,28 @@
 //! - [`place`]: which rank keeps which part of a value
 //! - `key`, `kind`: what values and stores are called
 
-pub mod compress;
+#![warn(missing_docs)]
+
+mod compress;
+mod compression;
 mod error;
-pub mod group;
+mod group;
 mod key;
+mod keys;
 mod kind;
 pub mod place;
+mod settings;
 pub mod sum;
 pub mod transport;
 pub mod tree;
 
-pub use compress::Compression;
+pub use compression::Compression;
 pub use error::KvError;
 pub use group::{
-    Answered, Buffers, Call, CallKind, Done, Group, GroupError, GroupOptions, NoMemory, Reply, Request, Ticket,
+    Answered, Buffers, CallKind, CollectiveCall, Done, Group, GroupError, GroupOptions, NoMemory, Reply, ServeRequest,
+    Ticket,
 };
-pub use key::{Key, Keys};
-pub use kind::Kind;
+pub use key::Key;
+pub use keys::Keys;
+pub use kind::StoreKind;
 pub use transport::{Transport, TransportError};

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Elements from which on MXNet splits a value.
-pub const SPLIT_FROM: u64 = 1_000_000;
+pub(crate) const MIN_SPLIT_ELEMENTS: u64 = 1_000_000;
 
 /// MXNet's multiplier of keys, a prime, which spreads neighbouring keys over the servers.
 const SPREAD: i128 = 9973;
@@ -12,6 +12,7 @@ const SPREAD: i128 = 9973;
 /// How values are placed on a group of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
+    /// Number of servers.
     pub servers: NonZeroU32,
     /// Elements from which on a value is split over all servers.
     pub split_from: u64,
@@ -19,15 +20,17 @@ pub struct Placement {
 
 /// Elements of a value that one server keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ValueShard {
+    /// The server.
     pub server: u32,
+    /// The elements it keeps.
     pub elements: Range<u64>,
 }
 
 impl Placement {
     /// MXNet's placement on so many servers.
     pub fn new(servers: NonZeroU32) -> Placement {
-        Placement { servers, split_from: SPLIT_FROM }
+        Placement { servers, split_from: MIN_SPLIT_ELEMENTS }
     }
 
     /// Where the elements of the value of a key lie, in order; no part is empty but that of an empty value.
@@ -35,12 +38,12 @@ impl Placement {
     /// A value of fewer than `split_from` elements lies on the server `(key * 9973) mod servers`. Of a larger one, server
     /// `i` keeps the elements from `round(i * size / servers)` to `round((i + 1) * size / servers)`, where halves are
     /// rounded up. `key` is the integer of a number key itself, for a text key its position in the order of `init`.
-    pub fn parts(&self, key: i64, size: u64) -> Vec<Part> {
+    pub fn parts(&self, key: i64, size: u64) -> Vec<ValueShard> {
         if size == 0 || size < self.split_from {
             let server = (i128::from(key) * SPREAD).rem_euclid(self.servers.get().into());
-            return vec![Part { server: server as u32, elements: 0..size }];
+            return vec![ValueShard { server: server as u32, elements: 0..size }];
         }
-        let parts = (0..self.servers.get()).map(|server| Part { server, elements: self.range(server, size) });
+        let parts = (0..self.servers.get()).map(|server| ValueShard { server, elements: self.range(server, size) });
         parts.filter(|part| !part.elements.is_empty()).collect()
     }
 
@@ -66,9 +69,9 @@ mod tests {
         for (key, servers, server) in
             [(0, 4, 0), (3, 1, 0), (3, 2, 1), (3, 4, 3), (7, 3, 1), (i64::MAX, 5, 1), (-1, 4, 3)]
         {
-            assert_eq!(placement(servers).parts(key, 999_999), [Part { server, elements: 0..999_999 }]);
+            assert_eq!(placement(servers).parts(key, 999_999), [ValueShard { server, elements: 0..999_999 }]);
         }
-        assert_eq!(placement(4).parts(5, 0), [Part { server: 1, elements: 0..0 }]);
+        assert_eq!(placement(4).parts(5, 0), [ValueShard { server: 1, elements: 0..0 }]);
     }
 
     #[test]
@@ -91,7 +94,7 @@ mod tests {
     fn more_servers_than_elements() {
         let few = Placement { split_from: 0, ..placement(5) };
         let parts = few.parts(0, 2);
-        assert_eq!(parts, [Part { server: 1, elements: 0..1 }, Part { server: 3, elements: 1..2 }]);
+        assert_eq!(parts, [ValueShard { server: 1, elements: 0..1 }, ValueShard { server: 3, elements: 1..2 }]);
     }
 
     proptest! {

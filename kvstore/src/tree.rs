@@ -79,6 +79,7 @@ impl<T> Accumulator<T> {
         self.parts.last().map(|(_, part)| part)
     }
 
+    /// The newest partial sum, to be changed.
     pub fn last_mut(&mut self) -> Option<&mut T> {
         self.parts.last_mut().map(|(_, part)| part)
     }
@@ -127,27 +128,27 @@ fn node<T>(
 }
 
 /// Memory that may be written because nobody else has it, or must be copied.
-enum Part {
+enum PartialSum {
     Shared(Bytes),
     Own(BytesMut),
 }
 
-impl Part {
-    fn new(bytes: Bytes) -> Part {
-        bytes.try_into_mut().map_or_else(Part::Shared, Part::Own)
+impl PartialSum {
+    fn new(bytes: Bytes) -> PartialSum {
+        bytes.try_into_mut().map_or_else(PartialSum::Shared, PartialSum::Own)
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Part::Shared(bytes) => bytes,
-            Part::Own(bytes) => bytes,
+            PartialSum::Shared(bytes) => bytes,
+            PartialSum::Own(bytes) => bytes,
         }
     }
 
     fn freeze(self) -> Bytes {
         match self {
-            Part::Shared(bytes) => bytes,
-            Part::Own(bytes) => bytes.freeze(),
+            PartialSum::Shared(bytes) => bytes,
+            PartialSum::Own(bytes) => bytes.freeze(),
         }
     }
 }
@@ -167,29 +168,29 @@ pub fn sum(
         return Ok(only.clone());
     }
     let wide = sum::accumulator(dtype);
-    let mut put_away = |part: Part| used.extend(matches!(part, Part::Own(_)).then(|| part.freeze()));
+    let mut put_away = |part: PartialSum| used.extend(matches!(part, PartialSum::Own(_)).then(|| part.freeze()));
     let parts = parts.into_iter().map(|(range, bytes)| {
-        let part = Part::new(bytes);
+        let part = PartialSum::new(bytes);
         if wide == dtype {
             return (range, part);
         }
-        let widened = Part::new(sum::widen(part.bytes(), dtype).into());
+        let widened = PartialSum::new(sum::widen(part.bytes(), dtype).into());
         put_away(part);
         (range, widened)
     });
     let parts = parts.collect();
     let total = combine(leaves, parts, &mut |left, right| {
         let (mut to, other) = match (left, right) {
-            (Part::Own(left), right) => (left, right),
+            (PartialSum::Own(left), right) => (left, right),
             // Addition is commutative, so the memory of either side may take the sum.
-            (left, Part::Own(right)) => (right, left),
-            (Part::Shared(left), right) => (left.into(), right),
+            (left, PartialSum::Own(right)) => (right, left),
+            (PartialSum::Shared(left), right) => (left.into(), right),
         };
         sum::add_assign(&mut to, other.bytes(), wide)?;
         if wide == dtype {
             put_away(other);
         }
-        Ok(Part::Own(to))
+        Ok(PartialSum::Own(to))
     })?;
     Ok(match wide == dtype {
         true => total.freeze(),

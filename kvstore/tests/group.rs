@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use proptest::prelude::*;
 use tensorc_kvstore::transport::threads::{self, Fault, ThreadTransport};
-use tensorc_kvstore::{Call, Group, GroupError, GroupOptions, tree};
+use tensorc_kvstore::{CollectiveCall, Group, GroupError, GroupOptions, tree};
 use tensorc_runtime::DType;
 
 const DEADLINE: Duration = Duration::from_millis(400);
@@ -87,7 +87,7 @@ fn sums_are_those_of_the_tree_for_any_number_of_ranks() {
         for (leaves, count) in [(1, 1), (1, 5000), (2, 100_003), (3, 2048), (4, 0), (6, 77)] {
             let expected = expected(leaves * ranks as u32, count);
             let found = on_all(&groups, |group| {
-                let call = Call::sum("x", DType::F32, count as u64, leaves);
+                let call = CollectiveCall::sum("x", DType::F32, count as u64, leaves);
                 floats(&group.wait(call, parts(group.rank(), ranks, leaves, count)).unwrap())
             });
             found.iter().for_each(|found| assert_eq!(*found, expected, "{ranks} ranks, {leaves} leaves, {count}"));
@@ -105,7 +105,7 @@ fn bytes_are_gathered_and_broadcast() {
         (0..4).for_each(|r| assert_eq!(all[r], vec![r as u8; r * 1000]));
         for root in 0..4u32 {
             let own = if rank == root as usize { vec![bytes((0..3000).map(|at| value(root, at)))] } else { vec![] };
-            let found = group.wait(Call::broadcast("w", root, DType::F32, 3000), own).unwrap();
+            let found = group.wait(CollectiveCall::broadcast("w", root, DType::F32, 3000), own).unwrap();
             assert_eq!(floats(&found), (0..3000).map(|at| value(root, at)).collect::<Vec<_>>());
         }
         group.barrier("end").unwrap();
@@ -120,7 +120,7 @@ fn in_any_order(ranks: usize, seed: u64, calls: usize) {
         let count = |call: usize| call * 977 % 5000;
         let tickets = (0..calls).map(|call| {
             let priority = (call * 7 % 3) as i32;
-            (call, group.reserve(Call::sum(format!("x{call}"), DType::F32, count(call) as u64, 1), priority))
+            (call, group.reserve(CollectiveCall::sum(format!("x{call}"), DType::F32, count(call) as u64, 1), priority))
         });
         let mut tickets: Vec<_> = tickets.collect();
         let mut random = seed ^ (group.rank() as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -157,7 +157,7 @@ fn errors(groups: &[Group], program: impl Fn(&Group) -> Result<(), GroupError> +
 }
 
 fn sum(group: &Group, key: &str, count: usize) -> Result<(), GroupError> {
-    let call = Call::sum(key, DType::F32, count as u64, 1);
+    let call = CollectiveCall::sum(key, DType::F32, count as u64, 1);
     group.wait(call, parts(group.rank(), group.size(), 1, count)).map(drop)
 }
 
@@ -226,7 +226,7 @@ fn a_rank_that_stops_or_dies_is_an_error_within_the_deadline() {
 fn what_a_rank_could_not_compute_reaches_all() {
     let (groups, _) = fragile(3);
     let (errors, took) = errors(&groups, |group| {
-        let ticket = group.reserve(Call::sum("w", DType::F32, 4, 1), 0);
+        let ticket = group.reserve(CollectiveCall::sum("w", DType::F32, 4, 1), 0);
         if group.rank() == 1 {
             drop(ticket.or_because(Box::new(|| "operator `softmax` of node `out`: no more paper".into())));
             return group.close();
@@ -303,7 +303,7 @@ fn memory_of_messages_is_used_again() {
             let mut message = group.buffers().take(4 * 9000).unwrap();
             addresses.insert(message.as_ptr().addr());
             message.fill(0);
-            group.wait(Call::sum("w", DType::F32, 9000, 1), vec![message.into()]).unwrap();
+            group.wait(CollectiveCall::sum("w", DType::F32, 9000, 1), vec![message.into()]).unwrap();
             group.barrier("sent").unwrap();
         }
         // A message may still be held where it was sent when the next is taken.
@@ -319,7 +319,7 @@ fn contributions_that_do_not_fit_are_errors_on_every_rank() {
         let groups = groups(2);
         let errors = on_all(&groups, |group| {
             let own = if group.rank() == 1 { wrong.clone() } else { vec![bytes([1.0, 2.0])] };
-            group.wait(Call::sum("w", DType::F32, 2, 1), own).unwrap_err().to_string()
+            group.wait(CollectiveCall::sum("w", DType::F32, 2, 1), own).unwrap_err().to_string()
         });
         assert!(errors.iter().all(|error| error.contains("it takes")), "{errors:?}");
         on_all(&groups, |group| drop(group.close()));

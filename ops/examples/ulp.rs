@@ -5,7 +5,7 @@
 //! reference is the f64 function of `libm`.
 
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarNode};
-use tensorc_ops::math::{Library, budget};
+use tensorc_ops::math::{MathBodies, budget};
 
 #[path = "../tests/blocks/mod.rs"]
 mod blocks;
@@ -18,7 +18,7 @@ fn main() -> Result<(), String> {
     let mut args = std::env::args().skip(1);
     let stride: u64 = args.next().and_then(|s| s.parse().ok()).unwrap_or(1).max(1);
     let chosen: Vec<String> = args.collect();
-    let library = Library::new()?;
+    let library = MathBodies::new()?;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()) as u64;
     println!("| function | operations | budget (ulp) | error (ulp) | at | result |");
     println!("|---|---|---|---|---|---|");

@@ -4,7 +4,8 @@ use tensorc_ir::op::{Compute, Infer, OpDef, OpError};
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::scalar::Ex;
 
-use crate::def::{Define, FLOATS, NUMBERS, define, elementwise, float_param, scalar, widen};
+use crate::def::{Define, FLOATS, NUMBERS, define, elementwise, float_param, scalar};
+use crate::views::widen;
 
 pub fn ops() -> Vec<OpDef> {
     [rectifiers(), exponentials(), sigmoids(), smooth()].into_iter().flatten().collect()

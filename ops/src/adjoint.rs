@@ -16,7 +16,7 @@ use crate::compose;
 use crate::views::{Build, OrFail};
 
 /// The gradients of operands.
-pub type Parts = Result<Vec<Option<Value>>>;
+pub type OperandGradients = Result<Vec<Option<Value>>>;
 
 fn with_axis(axis: usize) -> Params {
     Params::new().with("axis", ParamValue::Int(axis as i64))
@@ -84,7 +84,7 @@ fn scatter_sum(b: &mut Builder<'_>, updates: Value, indices: Value, axis: usize,
     b.op("scatter_sum", &[updates, indices], with_axis(axis).with("extent", ParamValue::Int(extent as i64)))
 }
 
-pub fn of_gather_elements(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_gather_elements(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let data = type_of(b, cx, 0)?;
     let axis = axis_of(b, cx.node, 0, data.rank())?;
     let (zeros, head) = (b.filled(&data, 0.0)?, cx.head(b, 0)?);
@@ -92,7 +92,7 @@ pub fn of_gather_elements(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
     Ok(vec![Some(b.op("scatter_elements", &[zeros, cx.input(1)?, head], params)?), None])
 }
 
-pub fn of_gather_nd(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_gather_nd(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let (data, indices) = (type_of(b, cx, 0)?, cx.input(1)?);
     let batch = cx.node.params.int("batch_dims").unwrap_or(0) as usize;
     let width = *b.dims(indices)?.last().unwrap_or(&0) as usize;
@@ -108,7 +108,7 @@ fn unsupported(b: &Builder<'_>, reduction: &str) -> Diagnostic {
     b.fail(format!("no gradient for parameter `reduction` = {reduction}, only for none and add"))
 }
 
-pub fn of_scatter_elements(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_scatter_elements(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let (data, indices, head) = (type_of(b, cx, 0)?, cx.input(1)?, cx.head(b, 0)?);
     let axis = axis_of(b, cx.node, 0, data.rank())?;
     let updates = type_of(b, cx, 2)?;
@@ -129,7 +129,7 @@ pub fn of_scatter_elements(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
     }
 }
 
-pub fn of_scatter_nd(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_scatter_nd(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let (data, indices, head) = (type_of(b, cx, 0)?, cx.input(1)?, cx.head(b, 0)?);
     let updates = type_of(b, cx, 2)?;
     let reduction = cx.node.params.str("reduction").unwrap_or("none");
@@ -165,7 +165,7 @@ fn last_written(b: &mut Builder<'_>, rows: Value, count: u64, values: Value) -> 
     where_equal(b, last, own, values)
 }
 
-pub fn of_tensor_scatter(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_tensor_scatter(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let (cache, update, head) = (type_of(b, cx, 0)?, type_of(b, cx, 1)?, cx.head(b, 0)?);
     let axis = axis_of(b, cx.node, -2, cache.rank())?;
     let starts = cx.inputs.get(2).copied().flatten();
@@ -192,25 +192,25 @@ pub fn of_tensor_scatter(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
     Ok(vec![Some(kept), Some(taken), None])
 }
 
-pub fn of_reverse_sequence(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_reverse_sequence(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let head = cx.head(b, 0)?;
     Ok(vec![Some(b.op("reverse_sequence", &[head, cx.input(1)?], cx.node.params.clone())?), None])
 }
 
 /// Of results that are elements of the operand along an axis, at `positions`.
-fn put_back(b: &mut Builder<'_>, x: &DenseType, positions: Value, head: Value, axis: usize) -> Parts {
+fn put_back(b: &mut Builder<'_>, x: &DenseType, positions: Value, head: Value, axis: usize) -> OperandGradients {
     let zeros = b.filled(x, 0.0)?;
     let params = with_axis(axis).with("reduction", ParamValue::Str("add".into()));
     Ok(vec![Some(b.op("scatter_elements", &[zeros, positions, head], params)?)])
 }
 
-pub fn of_topk(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_topk(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let x = type_of(b, cx, 0)?;
     let (axis, head) = (axis_of(b, cx.node, -1, x.rank())?, cx.head(b, 0)?);
     put_back(b, &x, cx.outputs[1], head, axis)
 }
 
-pub fn of_sort(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_sort(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let x = type_of(b, cx, 0)?;
     let (axis, head) = (axis_of(b, cx.node, -1, x.rank())?, cx.head(b, 0)?);
     let ascending = cx.node.params.bool("is_ascend").unwrap_or(true);
@@ -234,14 +234,14 @@ fn is_exclusive(cx: &GradCtx<'_>) -> bool {
     cx.node.params.bool("exclusive") == Some(true)
 }
 
-pub fn of_cumsum(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_cumsum(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let head = cx.head(b, 0)?;
     Ok(vec![Some(scan(b, cx, "cumsum", head, is_exclusive(cx), true)?)])
 }
 
 /// `dx[k] = Σ_i g[i] · y[i] / x[k]` over the products that contain element k. The first zero of a line is the
 /// only one with a gradient: that of the products with 1 in its place.
-pub fn of_cumprod(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
+pub fn of_cumprod(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let stored = type_of(b, cx, 0)?.dtype;
     let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
     let (x, head) = (compose::widened(b, x)?, compose::widened(b, head)?);
@@ -269,7 +269,7 @@ pub fn of_cumprod(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Parts {
 }
 
 /// Reads the gradient where elements were put.
-pub fn of_max_unpool(b: &mut Builder<'_>, cx: &GradCtx<'_>, natural: &[u64]) -> Parts {
+pub fn of_max_unpool(b: &mut Builder<'_>, cx: &GradCtx<'_>, natural: &[u64]) -> OperandGradients {
     let (ty, indices, head) = (type_of(b, cx, 0)?, cx.input(1)?, cx.head(b, 0)?);
     let len: u64 = natural.iter().product();
     let dims = b.dims(head)?;

@@ -5,7 +5,8 @@ use tensorc_ir::op::{OpDef, OpError, TypeRule};
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::scalar::{Ex, MathFn, ScalarOp};
 
-use crate::def::{BOOLS, Define, FLOATS, NUMBERS, define, elementwise, scalar, widen};
+use crate::def::{BOOLS, Define, FLOATS, NUMBERS, define, elementwise, scalar};
+use crate::views::widen;
 use tensorc_ir::op::Infer;
 
 pub fn ops() -> Vec<OpDef> {

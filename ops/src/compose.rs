@@ -2,21 +2,20 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::Scalar;
 
-type Result<T> = std::result::Result<T, Diagnostic>;
-
 /// The type arithmetic on `dtype` is done in: f32 for the 16-bit floats.
-pub fn compute_type(dtype: DType) -> DType {
+pub(crate) fn compute_type(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,
         other => other,
     }
 }
 
+/// Converts to a type; nothing is added where the type is the same.
 pub fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value> {
     match b.ty(x)?.dtype == to {
         true => Ok(x),
@@ -37,7 +36,7 @@ pub fn number(b: &mut Builder<'_>, like: Value, value: f64) -> Result<Value> {
 }
 
 /// A binary operator with a constant on the right.
-pub fn with_number(b: &mut Builder<'_>, op: &str, x: Value, value: f64) -> Result<Value> {
+pub(crate) fn with_number(b: &mut Builder<'_>, op: &str, x: Value, value: f64) -> Result<Value> {
     let value = number(b, x, value)?;
     b.call(op, &[x, value])
 }
@@ -49,6 +48,7 @@ pub fn reduce(b: &mut Builder<'_>, op: &str, x: Value, axes: &[usize]) -> Result
     b.op(op, &[x, axes], Params::new().with("noop_with_empty_axes", ParamValue::Bool(true)))
 }
 
+/// Another shape of the same elements.
 pub fn reshape(b: &mut Builder<'_>, x: Value, dims: &[u64]) -> Result<Value> {
     if b.ty(x)?.dims == dims {
         return Ok(x);

@@ -7,7 +7,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::{Contraction, Method, Prim};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
 use tensorc_ir::{Dim, Shape};
 
 use crate::def::{Define, NUMBERS, composite, define, prim, rule};
@@ -39,7 +39,7 @@ fn matmul_contraction(a: &[u64], b: &[u64], out: &[u64]) -> Contraction {
         rhs.push(Index::var(out.len() as u32 - 1));
     }
     let extents = [out, &[k_extent]].concat();
-    Contraction { extents, out_rank: out.len(), lhs, rhs, method: Method::Sum }
+    Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }
 }
 
 fn matmul() -> OpDef {
@@ -107,7 +107,13 @@ fn gemm() -> OpDef {
         let product = b.contract(
             x,
             y,
-            Contraction { extents: vec![out[0], out[1], inner], out_rank: 2, lhs, rhs, method: Method::Sum },
+            Contraction {
+                extents: vec![out[0], out[1], inner],
+                out_rank: 2,
+                lhs,
+                rhs,
+                algorithm: ConvAlgorithm::Direct,
+            },
         )?;
         let (alpha, beta) = (cx.params.float("alpha").unwrap_or(1.0), cx.params.float("beta").unwrap_or(1.0));
         scale_add(b, product, maybe(args, 2), alpha, beta)
@@ -177,7 +183,9 @@ fn dot() -> OpDef {
             (lhs, rhs) = (vec![k.clone()], vec![k]);
         }
         let extents = [&out[..], &[inner]].concat();
-        Ok(Prim::Contract(Contraction { extents, out_rank: out.len(), lhs, rhs, method: Method::Sum }.into()))
+        Ok(Prim::Contract(
+            Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }.into(),
+        ))
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -220,7 +228,7 @@ fn batch_dot() -> OpDef {
         let rhs = [&[g][..], &oriented(tb, k, n)].concat();
         let inner = a.dims[if ta { 1 } else { 2 }];
         let extents = vec![out[0], out[1], out[2], inner];
-        Ok(Prim::Contract(Contraction { extents, out_rank: 3, lhs, rhs, method: Method::Sum }.into()))
+        Ok(Prim::Contract(Contraction { extents, out_rank: 3, lhs, rhs, algorithm: ConvAlgorithm::Direct }.into()))
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -259,8 +267,11 @@ fn fully_connected_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Va
     let mut lhs: Vec<Index> = (0..lead.len() as u32).map(Index::var).collect();
     lhs.push(k.clone());
     let extents = [&out[..], &[inner]].concat();
-    let y =
-        b.contract(x, w, Contraction { extents, out_rank: out.len(), lhs, rhs: vec![n, k], method: Method::Sum })?;
+    let y = b.contract(
+        x,
+        w,
+        Contraction { extents, out_rank: out.len(), lhs, rhs: vec![n, k], algorithm: ConvAlgorithm::Direct },
+    )?;
     let bias = maybe(args, 2).filter(|_| !cx.params.bool("no_bias").unwrap_or(false));
     scale_add(b, y, bias, 1.0, 1.0)
 }

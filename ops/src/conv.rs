@@ -8,14 +8,14 @@ use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, Method, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{Dim, Shape};
 
 use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
 use crate::rules::{output_dims, partial};
 use crate::views::{Build, OrFail, maybe, operand, vars};
-use crate::window::{AutoPad, Window};
+use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![conv(), conv_transpose()]
@@ -60,7 +60,7 @@ fn convolve(
         lhs.push(position(axis, o, k));
         rhs.push(k.clone());
     }
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, method: Method::Sum })?;
+    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
     b.reshaped(y, &[&[n, oc][..], spatial].concat())
 }
 
@@ -77,7 +77,7 @@ pub fn add_bias(b: &mut Builder<'_>, y: Value, bias: Option<Value>) -> Result<Va
 fn conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
     let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
     let (xd, wd) = (b.dims(x)?, b.dims(w)?);
-    let window = Window::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
+    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
     let g = groups(cx.params).or_fail(b)?;
     let position = |axis: usize, o: &Index, k: &Index| window.position(axis, xd[2 + axis], o, k);
     let y = convolve(b, x, w, g, &cx.outputs[0].dims[2..], &position)?;
@@ -85,7 +85,7 @@ fn conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> R
 }
 
 /// Axes of the data and of the weight.
-type Operands = (Vec<Dim>, Vec<Dim>);
+type ConvOperands = (Vec<Dim>, Vec<Dim>);
 
 /// All operands have the type of the result.
 fn one_type(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -93,7 +93,7 @@ fn one_type(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 /// Ranks of data, weight (these operands) and result agree; returns the data's and the weight's axes if known.
-fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<Operands>, OpError> {
+fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<ConvOperands>, OpError> {
     let from_kernel = cx.params.ints("kernel_shape").filter(|k| !k.is_empty()).map(|k| k.len() + 2);
     let rank =
         operands.into_iter().find_map(|i| cx.input(i).shape.rank()).or(from_kernel).or(cx.output(0).shape.rank());
@@ -141,7 +141,7 @@ pub(crate) fn conv_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<
     cx.unify_dims(x[0], out[0], "output, axis 0")?;
     cx.unify_dims(w[0], out[1], "output, axis 1")?;
     if let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() {
-        let window = Window::new(cx.params, kernel)?;
+        let window = SpatialWindow::new(cx.params, kernel)?;
         (0..w.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))?;
     }
     Ok(Some(w[0]))
@@ -181,7 +181,7 @@ pub(crate) struct Spread {
 }
 
 /// Pads and result extent along a spatial axis of extent `n`.
-pub(crate) fn spread(window: &Window, params: &Params, axis: usize, n: u64) -> Result<Spread, OpError> {
+pub(crate) fn spread(window: &SpatialWindow, params: &Params, axis: usize, n: u64) -> Result<Spread, OpError> {
     let entry = |name: &str| params.ints(name).and_then(|l| l.get(l.len().saturating_sub(window.kernel.len()) + axis));
     let (n, s) = (n as i64, window.strides[axis]);
     let full = s * (n - 1) + entry("output_padding").copied().unwrap_or(0) + window.span(axis);
@@ -238,7 +238,7 @@ fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[
     let in_channel = v[1].scale(ic as i64).add(&v[out_rank]);
     let lhs = [&[v[0].clone(), in_channel.clone()][..], &v[3 + rank..out_rank]].concat();
     let rhs = [&[in_channel, v[2].clone()][..], &v[3..3 + rank]].concat();
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, method: Method::Sum })?;
+    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
     let pairs = (0..rank).flat_map(|i| [3 + rank + i, 3 + i]);
     let y = b.permuted(y, &[0, 1, 2].into_iter().chain(pairs).collect::<Vec<_>>())?;
     b.reshaped(y, out)
@@ -247,7 +247,7 @@ fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[
 fn conv_transpose_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
     let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
     let (xd, wd) = (b.dims(x)?, b.dims(w)?);
-    let window = Window::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
+    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
     let g = groups(cx.params).or_fail(b)?;
     let out = &cx.outputs[0].dims;
     let rank = xd.len() - 2;
@@ -285,7 +285,7 @@ fn conv_transpose() -> OpDef {
         grouped(cx, out[1], w[1], g, "output, axis 1")?;
         cx.set_input_shape(2, Shape::Ranked([out[1]].into_iter().collect()))?;
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
-        let window = Window::new(cx.params, kernel)?;
+        let window = SpatialWindow::new(cx.params, kernel)?;
         for i in 0..w.len() - 2 {
             let what = format!("output, axis {}", 2 + i);
             match x[2 + i] {
@@ -317,7 +317,7 @@ fn conv_transpose() -> OpDef {
 }
 
 /// The constant term of the result extent as a function of the operand's.
-pub(crate) fn spread_offset(window: &Window, params: &Params, axis: usize) -> i64 {
+pub(crate) fn spread_offset(window: &SpatialWindow, params: &Params, axis: usize) -> i64 {
     let extra = params.ints("output_padding").and_then(|l| l.get(axis)).copied().unwrap_or(0);
     extra + window.span(axis) - window.strides[axis] - window.before[axis] - window.after[axis]
 }

@@ -2,7 +2,7 @@
 
 use tensorc_ir::TensorData;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{
@@ -14,11 +14,14 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
 use tensorc_ir::{DType, Shape};
 
-use crate::views::Build;
+use crate::views::{Build, widen};
 
+/// Floating-point types.
 pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
+/// Integer types.
 pub const INTS: &[DType] =
     &[DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64];
+/// Integer and floating-point types.
 pub const NUMBERS: &[DType] = &[
     DType::F32,
     DType::F64,
@@ -33,9 +36,9 @@ pub const NUMBERS: &[DType] = &[
     DType::U32,
     DType::U64,
 ];
-pub const BOOLS: &[DType] = &[DType::Bool];
+pub(crate) const BOOLS: &[DType] = &[DType::Bool];
 /// Types of shape, axis and index operands.
-pub const INDICES: &[DType] = &[DType::I64, DType::I32];
+pub(crate) const INDICES: &[DType] = &[DType::I64, DType::I32];
 
 /// An entry without operands or parameters; the methods of [`Define`] add them.
 pub fn define(name: &'static str, doc: &'static str, compute: Compute, infer: Infer) -> OpDef {
@@ -72,14 +75,6 @@ fn narrowed(args: &[Option<Ex>], out: Ex) -> Ex {
     }
 }
 
-/// An f16 or bf16 value as f32; any other unchanged.
-pub fn widen(x: &Ex) -> Ex {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => x.cast(DType::F32),
-        _ => x.clone(),
-    }
-}
-
 /// An element-wise body with one result that handles storage types itself.
 pub fn scalar(
     body: impl Fn(&ScalarBuilder, &ScalarCtx<'_>, &[Option<Ex>]) -> Result<Ex, OpError> + Send + Sync + 'static,
@@ -87,6 +82,7 @@ pub fn scalar(
     Compute::Scalar(Box::new(move |b, cx, args| body(b, cx, args).map(|x| vec![x])))
 }
 
+/// An operator that is one primitive.
 pub fn prim(body: impl Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync + 'static) -> Compute {
     Compute::Prim(Box::new(body))
 }
@@ -98,29 +94,32 @@ pub fn composite(
     Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v])))
 }
 
+/// An operator that the host computes while compiling.
 pub fn host(
     body: impl Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync + 'static,
 ) -> Compute {
     Compute::Host(Box::new(body))
 }
 
+/// An inference rule.
 pub fn rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static) -> Infer {
     Infer::Rule(Box::new(body))
 }
 
-/// A float parameter with a default.
+/// A float parameter that is declared with a default; NaN if it is not, which no test overlooks.
 pub fn float_param(cx: &ScalarCtx<'_>, name: &str) -> f64 {
-    cx.params.float(name).unwrap_or(0.0)
+    cx.params.float(name).unwrap_or(f64::NAN)
 }
 
 /// A required operand of a composite.
 pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value, Diagnostic> {
     let value = args.get(i).copied().flatten();
-    value.ok_or_else(|| b.error(Code::Operands, format!("operand {i} is missing")))
+    value.ok_or_else(|| b.error(DiagnosticCode::Operands, format!("operand {i} is missing")))
 }
 
 /// Chained additions to an entry.
 pub trait Define: Sized {
+    /// Changes the entry.
     fn edit(self, f: impl FnOnce(&mut OpDef)) -> Self;
 
     /// What the operator computes, for the reference.
@@ -197,6 +196,7 @@ pub trait Define: Sized {
         })
     }
 
+    /// The smallest and the largest number of results.
     fn outputs(self, least: usize, most: usize) -> Self {
         self.edit(|d| d.outputs = (least, most))
     }
@@ -226,6 +226,7 @@ pub trait Define: Sized {
         self.edit(|d| d.names.onnx.push((name, since)))
     }
 
+    /// Adds a name in MXNet.
     fn mxnet(self, name: &'static str) -> Self {
         self.edit(|d| d.names.mxnet.push(name))
     }
@@ -299,6 +300,7 @@ pub trait Define: Sized {
         self.edit(|d| d.results = Some(Box::new(rule)))
     }
 
+    /// The names of the results.
     fn result_names(self, names: &[&'static str]) -> Self {
         self.edit(|d| d.result_names = names.to_vec())
     }

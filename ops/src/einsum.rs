@@ -8,7 +8,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError};
 use tensorc_ir::params::ParamKind;
-use tensorc_ir::prim::{Contraction, Method, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
 use tensorc_ir::scalar::Ex;
 
 use crate::def::{Define, NUMBERS, composite, define, rule};
@@ -111,21 +111,20 @@ impl Labelled {
 fn diagonal(b: &mut Builder<'_>, value: Value, labels: &[Label]) -> Result<Labelled> {
     let from = b.dims(value)?;
     let mut unique: Vec<Label> = vec![];
-    let mut dims = vec![];
+    let (mut dims, mut axes) = (vec![], vec![]);
     for (l, &n) in labels.iter().zip(&from) {
-        match unique.iter().position(|u| u == l) {
-            Some(i) => dims[i] = n.max(dims[i]),
-            None => {
-                unique.push(*l);
-                dims.push(n);
-            }
+        let axis = unique.iter().position(|u| u == l).unwrap_or(unique.len());
+        if axis == unique.len() {
+            unique.push(*l);
+            dims.push(n);
         }
+        dims[axis] = n.max(dims[axis]);
+        axes.push(axis as u32);
     }
     if unique.len() == labels.len() {
         return Ok(Labelled { value, labels: unique, dims });
     }
-    let position = |l: &Label| unique.iter().position(|u| u == l).unwrap_or(0) as u32;
-    let map = labels.iter().zip(&from).map(|(l, &n)| if n == 1 { Index::default() } else { Index::var(position(l)) });
+    let map = axes.iter().zip(&from).map(|(axis, &n)| if n == 1 { Index::default() } else { Index::var(*axis) });
     let value = b.view(value, View { map: map.collect(), fill: None }, &dims)?;
     Ok(Labelled { value, labels: unique, dims })
 }
@@ -158,18 +157,22 @@ fn contracted(b: &mut Builder<'_>, x: Labelled, y: Labelled, keep: &dyn Fn(Label
     let inner: Vec<Label> = x.labels.iter().filter(|l| !keep(**l)).filter(shared).copied().collect();
     let all = [&out[..], &inner].concat();
     let extents: Vec<u64> = all.iter().map(|l| x.extent(*l).unwrap_or(1).max(y.extent(*l).unwrap_or(1))).collect();
-    let map = |t: &Labelled| -> Vec<Index> {
-        let axis = |l: &Label| all.iter().position(|a| a == l).unwrap_or(0);
-        t.labels
-            .iter()
-            .zip(&t.dims)
-            .map(|(l, &n)| if n == extents[axis(l)] { Index::var(axis(l) as u32) } else { Index::default() })
-            .collect()
+    let map = |t: &Labelled| -> Result<Vec<Index>> {
+        let index = |(label, &n): (&Label, &u64)| {
+            let axis = position(b, &all, label)?;
+            Ok(if n == extents[axis] { Index::var(axis as u32) } else { Index::default() })
+        };
+        t.labels.iter().zip(&t.dims).map(index).collect()
     };
-    let (lhs, rhs, out_rank) = (map(&x), map(&y), out.len());
+    let (lhs, rhs, out_rank) = (map(&x)?, map(&y)?, out.len());
     let dims = extents[..out_rank].to_vec();
-    let value = b.contract(x.value, y.value, Contraction { extents, out_rank, lhs, rhs, method: Method::Sum })?;
+    let value =
+        b.contract(x.value, y.value, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
     Ok(Labelled { value, labels: out, dims })
+}
+
+fn position(b: &Builder<'_>, labels: &[Label], label: &Label) -> Result<usize> {
+    labels.iter().position(|l| l == label).ok_or_else(|| b.fail("a label of the equation has no axis"))
 }
 
 fn einsum_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
@@ -188,8 +191,7 @@ fn einsum_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
         whole = contracted(b, whole, next, &|l| equation.output.contains(&l) || later.contains(&l))?;
     }
     let whole = summed(b, whole, &|l| equation.output.contains(&l))?;
-    let axis = |l: &Label| whole.labels.iter().position(|w| w == l).unwrap_or(0);
-    let perm: Vec<usize> = equation.output.iter().map(axis).collect();
+    let perm = equation.output.iter().map(|l| position(b, &whole.labels, l)).collect::<Result<Vec<_>>>()?;
     b.permuted(whole.value, &perm)
 }
 

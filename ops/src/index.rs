@@ -5,7 +5,7 @@
 
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand};
+use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
 use tensorc_ir::op::{Grain, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::prim::{Gather, Prim};
@@ -13,9 +13,9 @@ use tensorc_ir::scalar::{CmpOp, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::def::{Define, INDICES, INTS, define, prim, rule};
-use crate::nest::{Scalars, flat, int, parallel, serial};
-use crate::owners::{Column, Owners, Updates, copied};
-use crate::rules::{no_longer, partial, rank_in, same, shaped};
+use crate::nest::{Scalars, buffers, flat, int, kernel_prim, parallel, serial};
+use crate::owners::{Owners, ScatterColumn, Updates, copied};
+use crate::rules::{axis_of, no_longer, partial, rank_in, same, shaped};
 use crate::views::compute_type;
 
 pub fn ops() -> Vec<OpDef> {
@@ -29,16 +29,6 @@ pub fn ops() -> Vec<OpDef> {
         tensor_scatter(),
         reverse_sequence(),
     ]
-}
-
-/// A kernel as a primitive.
-pub fn kernel_prim(k: KernelBuilder) -> Prim {
-    let kernel: Kernel = k.finish();
-    Prim::Kernel(kernel.into())
-}
-
-pub fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
-    normalize_axis(cx.params.int("axis").unwrap_or(0), rank)
 }
 
 fn gather_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -56,13 +46,6 @@ fn gather() -> OpDef {
         .operand("indices", INDICES)
         .param("axis", ParamValue::Int(0), "")
         .onnx("Gather", 1)
-}
-
-/// Declares the operand and result parameters of a kernel.
-pub fn buffers(k: &mut KernelBuilder, inputs: &[(&str, &DenseType)], outputs: &[(&str, &DenseType)]) -> Vec<Buf> {
-    let inputs = inputs.iter().map(|(n, t)| (n, t, false));
-    let outputs = outputs.iter().map(|(n, t)| (n, t, true));
-    inputs.chain(outputs).map(|(n, t, w)| k.param(*n, t.dtype, t.len(), w)).collect()
 }
 
 fn gather_elements() -> OpDef {
@@ -240,7 +223,7 @@ fn scatter_elements() -> OpDef {
         if cx.grain == Grain::Fine {
             let (dims, tail) = (&indices.dims, axis + 1);
             let owners = Owners::new(&data.dims[..axis], data.dims[axis], &data.dims[tail..]);
-            let here = |column: &Column, at: &[Index]| flat(&[&column.outer, at, &column.inner].concat(), dims);
+            let here = |column: &ScatterColumn, at: &[Index]| flat(&[&column.outer, at, &column.inner].concat(), dims);
             let updates = Updates {
                 dims: &dims[axis..tail],
                 position: &|k, column, at| {

@@ -3,6 +3,8 @@
 //! Adding an operator means adding one entry to one family file here; inference, lowering, fusion,
 //! code generation, import and documentation follow from the entry.
 
+#![warn(missing_docs)]
+
 pub mod compose;
 pub mod def;
 pub mod math;
@@ -35,6 +37,7 @@ mod resample;
 mod resize;
 mod rnn;
 mod rules;
+mod sampled_axis;
 mod sampling;
 mod scatter_sum;
 mod shape;
@@ -87,5 +90,5 @@ pub fn all() -> Vec<OpDef> {
 /// If two entries share a name or a function of the math library is ill-typed; both would be
 /// mistakes in this crate.
 pub fn registry() -> Result<Registry, String> {
-    Registry::new(all(), Box::new(math::Library::new()?))
+    Registry::new(all(), Box::new(math::MathBodies::new()?))
 }

@@ -2,7 +2,7 @@
 
 use tensorc_ir::Dim;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
@@ -12,8 +12,6 @@ use tensorc_ir::scalar::Scalar;
 use crate::compose::{cast, number, per_channel, reduce, reshape, widened};
 use crate::def::{Define, FLOATS, INDICES, composite, define, operand, rule, scalar};
 use crate::rules::{rank_in, shaped};
-
-type Result<T> = std::result::Result<T, Diagnostic>;
 
 pub fn ops() -> Vec<OpDef> {
     vec![select_at(), negative_log_likelihood(), softmax_cross_entropy()]

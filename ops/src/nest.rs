@@ -1,10 +1,11 @@
 //! Loop nests for operators with kernels of their own.
 
-use tensorc_ir::DType;
 use tensorc_ir::index::{Index, delinearize, linearize};
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand};
 use tensorc_ir::op::OpError;
+use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::{DType, DenseType};
 
 /// One parallel loop over all elements of `dims`; the body sees their coordinates.
 pub fn parallel(
@@ -23,11 +24,11 @@ pub fn coordinates(offset: &Index, dims: &[u64]) -> Vec<Index> {
 }
 
 /// What a nest does at given coordinates.
-type Body<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &[Index]) -> Result<(), OpError>;
+type NestBody<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &[Index]) -> Result<(), OpError>;
 
 /// Serial loops over `dims`, outermost first.
-pub fn serial(k: &mut KernelBuilder, dims: &[u64], body: Body<'_>) -> Result<(), OpError> {
-    fn level(k: &mut KernelBuilder, dims: &[u64], at: &mut Vec<Index>, body: Body<'_>) -> Result<(), OpError> {
+pub fn serial(k: &mut KernelBuilder, dims: &[u64], body: NestBody<'_>) -> Result<(), OpError> {
+    fn level(k: &mut KernelBuilder, dims: &[u64], at: &mut Vec<Index>, body: NestBody<'_>) -> Result<(), OpError> {
         let Some(&n) = dims.get(at.len()) else { return body(k, at) };
         k.for_range("i", n, LoopKind::Serial, |k, i| {
             at.push(i);
@@ -95,4 +96,17 @@ impl Scalars for KernelBuilder {
         let value = self.load(buf, at);
         self.cast(value, DType::I64)
     }
+}
+
+/// A kernel as a primitive.
+pub fn kernel_prim(k: KernelBuilder) -> Prim {
+    let kernel: Kernel = k.finish();
+    Prim::Kernel(kernel.into())
+}
+
+/// Declares the operand and result parameters of a kernel.
+pub fn buffers(k: &mut KernelBuilder, inputs: &[(&str, &DenseType)], outputs: &[(&str, &DenseType)]) -> Vec<Buf> {
+    let inputs = inputs.iter().map(|(n, t)| (n, t, false));
+    let outputs = outputs.iter().map(|(n, t)| (n, t, true));
+    inputs.chain(outputs).map(|(n, t, w)| k.param(*n, t.dtype, t.len(), w)).collect()
 }

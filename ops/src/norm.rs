@@ -2,7 +2,7 @@
 
 use tensorc_ir::Dim;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
@@ -14,26 +14,36 @@ use tensorc_ir::scalar::Scalar;
 use crate::compose::{cast, compute_type, number, per_channel, reduce, reshape, widened, with_number};
 use crate::def::{Define, FLOATS, composite, define, operand, prim, rule};
 
-type Result<T> = std::result::Result<T, Diagnostic>;
-
 pub fn ops() -> Vec<OpDef> {
     [softmaxes(), statistics(), channels()].into_iter().flatten().collect()
 }
 
 /// The result has the operand's type.
 pub(crate) fn same_as_first() -> Infer {
+    rule(like_first)
+}
+
+fn like_first(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    let shape = cx.input(0).shape;
+    cx.set_output_shape(0, shape)?;
+    let output = cx.output(0).shape;
+    cx.set_input_shape(0, output)?;
+    cx.same_dtype(0, 0)
+}
+
+/// The result has the operand's type, which has the parameter's axis.
+fn along_an_axis() -> Infer {
     rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
-        let output = cx.output(0).shape;
-        cx.set_input_shape(0, output)?;
-        cx.same_dtype(0, 0)
+        like_first(cx)?;
+        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        normalize_axis(cx.params.int("axis").unwrap_or(-1), dims.len()).map(drop)
     })
 }
 
 fn axis_of(b: &Builder<'_>, cx: &NodeCtx<'_>, default: i64) -> Result<usize> {
     let rank = cx.outputs[0].rank();
-    normalize_axis(cx.params.int("axis").unwrap_or(default), rank).map_err(|e| b.error(Code::TypeConflict, e.0))
+    normalize_axis(cx.params.int("axis").unwrap_or(default), rank)
+        .map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))
 }
 
 fn epsilon(cx: &NodeCtx<'_>) -> f64 {
@@ -77,7 +87,7 @@ fn softmaxes() -> Vec<OpDef> {
         b.op("select_at", &[ones, first], params)
     });
     let entry = |name, doc, compute, onnx| {
-        define(name, doc, compute, same_as_first())
+        define(name, doc, compute, along_an_axis())
             .operand("x", FLOATS)
             .param("axis", ParamValue::Int(-1), "axis normalised")
             .onnx(onnx, 13)
@@ -168,7 +178,7 @@ fn statistics() -> Vec<OpDef> {
         let rank = cx.outputs[0].rank();
         let axes: std::result::Result<Vec<usize>, OpError> =
             cx.params.ints("axes").unwrap_or(&[0, 2, 3]).iter().map(|&a| normalize_axis(a, rank)).collect();
-        let axes = axes.map_err(|e| b.error(Code::TypeConflict, e.0))?;
+        let axes = axes.map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
         let x = widened(b, x)?;
         let mean = reduce(b, "reduce_mean", x, &axes)?;
         let centred = b.call("sub", &[x, mean])?;
@@ -277,7 +287,7 @@ fn group_norm() -> OpDef {
         let dims = &cx.outputs[0].dims;
         let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
         if dims.len() < 2 || dims[1] % groups != 0 {
-            return Err(b.error(Code::TypeConflict, format!("channels do not divide into {groups} groups")));
+            return Err(b.error(DiagnosticCode::TypeConflict, format!("channels do not divide into {groups} groups")));
         }
         let grouped = [&[dims[0], groups, dims[1] / groups], &dims[2..]].concat();
         let x = widened(b, x)?;
@@ -408,7 +418,7 @@ fn batch_norm() -> OpDef {
         let mut results = vec![];
         if cx.params.bool("training_mode") == Some(true) {
             let axes: Vec<usize> = (0..ty.rank()).filter(|&a| a != 1).collect();
-            let channels = cx.input(1).map_err(|e| b.error(Code::Operands, e.0))?.dims.clone();
+            let channels = cx.input(1).map_err(|e| b.error(DiagnosticCode::Operands, e.0))?.dims.clone();
             let mean = reduce(b, "reduce_mean", x, &axes)?;
             let centred = b.call("sub", &[x, mean])?;
             let square = b.call("mul", &[centred, centred])?;
@@ -417,7 +427,7 @@ fn batch_norm() -> OpDef {
             for (slot, current) in [(2, mean), (3, variance)] {
                 let current = reshape(b, current, &channels)?;
                 let next = running(b, per[slot], current, momentum)?;
-                let stored = cx.input(slot + 1).map_err(|e| b.error(Code::Operands, e.0))?.dtype;
+                let stored = cx.input(slot + 1).map_err(|e| b.error(DiagnosticCode::Operands, e.0))?.dtype;
                 results.push(cast(b, next, stored)?);
                 per[slot] = current;
             }

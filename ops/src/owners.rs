@@ -13,7 +13,7 @@ use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use crate::nest::{Scalars, coordinates, flat, parallel, serial};
 
 /// Owners that keep a GPU busy. Each walks all updates, so there are no more where columns suffice.
-const ENOUGH: u64 = 1 << 14;
+const MIN_OWNERS: u64 = 1 << 14;
 
 /// A result, and how it is divided.
 pub struct Owners {
@@ -25,27 +25,27 @@ pub struct Owners {
 }
 
 /// What an owner has.
-struct Own {
+struct OwnedRange {
     outer: Index,
     part: Index,
     inner: Index,
 }
 
 /// The coordinates before the extent and behind it.
-pub struct Column {
+pub struct ScatterColumn {
     pub outer: Vec<Index>,
     pub inner: Vec<Index>,
 }
 
 /// Stores the update at some coordinates to the element of a number.
-pub type Store<'a> = dyn Fn(&mut KernelBuilder, &Column, &[Index], Index) -> Result<(), OpError> + 'a;
+pub type Store<'a> = dyn Fn(&mut KernelBuilder, &ScatterColumn, &[Index], Index) -> Result<(), OpError> + 'a;
 
 /// Where an update is found, and what becomes of the element at its target.
 pub struct Updates<'a> {
     /// Axes that are walked, in order.
     pub dims: &'a [u64],
     /// The position along the extent that an update has.
-    pub position: &'a dyn Fn(&mut KernelBuilder, &Column, &[Index]) -> Index,
+    pub position: &'a dyn Fn(&mut KernelBuilder, &ScatterColumn, &[Index]) -> Index,
     pub store: &'a Store<'a>,
 }
 
@@ -53,7 +53,7 @@ impl Owners {
     /// For a result with these axes around those that updates choose a position along, `extent` in all.
     pub fn new(outer: &[u64], extent: u64, inner: &[u64]) -> Owners {
         let columns: u64 = outer.iter().chain(inner).product();
-        let parts = (ENOUGH / columns.max(1)).clamp(1, extent.max(1));
+        let parts = (MIN_OWNERS / columns.max(1)).clamp(1, extent.max(1));
         Owners { outer: outer.to_vec(), extent, inner: inner.to_vec(), parts }
     }
 
@@ -71,7 +71,7 @@ impl Owners {
         parallel(k, &columns, |k, at| {
             // As variables of their own, whose ranges are their extents.
             let mut own = |name: &str, i: usize| k.let_index(name, at[i].clone());
-            let own = Own { outer: own("outer", 0), part: own("part", 1), inner: own("inner", 2) };
+            let own = OwnedRange { outer: own("outer", 0), part: own("part", 1), inner: own("inner", 2) };
             let positions = (own.part.clone(), Index::constant(self.extent as i64), self.parts as i64);
             k.for_loop("z", positions, LoopKind::Serial, |k, position| {
                 let at = self.element(&own, position);
@@ -79,8 +79,10 @@ impl Owners {
                 k.store(out, at, value);
                 Ok::<(), OpError>(())
             })?;
-            let column =
-                Column { outer: coordinates(&own.outer, &self.outer), inner: coordinates(&own.inner, &self.inner) };
+            let column = ScatterColumn {
+                outer: coordinates(&own.outer, &self.outer),
+                inner: coordinates(&own.inner, &self.inner),
+            };
             let mut inside = None;
             let axes = self.outer.iter().chain(&self.inner).zip(column.outer.iter().chain(&column.inner));
             for ((_, at), covered) in axes.zip(covered.concat()).filter(|((n, _), covered)| covered < *n) {
@@ -94,13 +96,19 @@ impl Owners {
         })
     }
 
-    fn element(&self, own: &Own, position: Index) -> Index {
+    fn element(&self, own: &OwnedRange, position: Index) -> Index {
         let inner: u64 = self.inner.iter().product();
         let outer: u64 = self.outer.iter().product();
         flat(&[own.outer.clone(), position, own.inner.clone()], &[outer, self.extent, inner])
     }
 
-    fn updates(&self, k: &mut KernelBuilder, own: &Own, column: &Column, updates: &Updates<'_>) -> Result<(), OpError> {
+    fn updates(
+        &self,
+        k: &mut KernelBuilder,
+        own: &OwnedRange,
+        column: &ScatterColumn,
+        updates: &Updates<'_>,
+    ) -> Result<(), OpError> {
         serial(k, updates.dims, &mut |k, at| {
             let position = (updates.position)(k, column, at);
             if self.parts == 1 {

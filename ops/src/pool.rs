@@ -14,11 +14,10 @@ use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::conv::window_params;
 use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, rule};
-use crate::index::buffers;
-use crate::nest::Scalars;
+use crate::nest::{Scalars, buffers};
 use crate::rules::{ints, output_dims, partial, rank_in, shaped};
 use crate::views::{Build, OrFail, compute_type, lowest, max_of, operand, sum_of, vars};
-use crate::window::{AutoPad, Window};
+use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -37,15 +36,21 @@ pub fn ops() -> Vec<OpDef> {
     ]
 }
 
-fn window_of(params: &Params) -> Result<Window, OpError> {
+fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
     match params.ints("kernel_shape") {
-        Some(k) if k.iter().all(|n| *n > 0) => Window::new(params, k.iter().map(|n| *n as u64).collect()),
+        Some(k) if k.iter().all(|n| *n > 0) => SpatialWindow::new(params, k.iter().map(|n| *n as u64).collect()),
         _ => Err("parameter `kernel_shape` must be given and positive".into()),
     }
 }
 
 /// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand.
-pub(crate) fn windows(b: &mut Builder<'_>, x: Value, window: &Window, count: &[u64], fill: Scalar) -> Result<Value> {
+pub(crate) fn windows(
+    b: &mut Builder<'_>,
+    x: Value,
+    window: &SpatialWindow,
+    count: &[u64],
+    fill: Scalar,
+) -> Result<Value> {
     let d = b.dims(x)?;
     let rank = count.len();
     let dims = [&d[..2], count, &window.kernel].concat();
@@ -161,7 +166,7 @@ fn max_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option
 }
 
 /// Maximum and its position in the operand; the lowest position among equals.
-pub(crate) fn max_with_index(x: &DenseType, window: &Window, params: &Params) -> Result<Reduction, OpError> {
+pub(crate) fn max_with_index(x: &DenseType, window: &SpatialWindow, params: &Params) -> Result<Reduction, OpError> {
     let (wide, rank) = (compute_type(x.dtype), window.kernel.len());
     let (spatial, strides) = (&x.dims[2..], position_strides(params, &x.dims[2..]));
     let plane: u64 = spatial.iter().product();
@@ -193,7 +198,7 @@ pub(crate) fn max_with_index(x: &DenseType, window: &Window, params: &Params) ->
 }
 
 /// How many kernel positions of every window along a spatial axis fall into what is counted.
-pub(crate) fn counted(window: &Window, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
+pub(crate) fn counted(window: &SpatialWindow, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
     let lead = window.lead(axis, n);
     let after = match window.auto {
         AutoPad::Explicit => window.after[axis],
@@ -232,7 +237,7 @@ pub(crate) fn window_sizes(b: &mut Builder<'_>, counts: &[Vec<u64>], wide: DType
 pub(crate) fn mean_of_windows(
     b: &mut Builder<'_>,
     x: Value,
-    window: &Window,
+    window: &SpatialWindow,
     out: &DenseType,
     include_pad: bool,
 ) -> Result<Value> {
@@ -337,7 +342,7 @@ fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
 }
 
 /// The extents a max pool with this window came from.
-fn unpooled(window: &Window, x: &[u64]) -> Vec<u64> {
+fn unpooled(window: &SpatialWindow, x: &[u64]) -> Vec<u64> {
     let spatial = (0..window.kernel.len()).map(|i| {
         let n = (x[2 + i] as i64 - 1) * window.strides[i] + window.span(i);
         (n - window.before[i] - window.after[i]).max(0) as u64

@@ -4,7 +4,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize};
-use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue};
 use tensorc_ir::prim::View;
@@ -12,11 +12,10 @@ use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::def::{Define, FLOATS, INDICES, NUMBERS, define, prim, rule};
-use crate::index::{buffers, kernel_prim};
-use crate::nest::{Scalars, flat, parallel, serial};
+use crate::nest::{Scalars, buffers, flat, kernel_prim, parallel, serial};
 use crate::rules::{ints, need_ints, partial, ranked};
 use crate::views::{Build, OrFail, compute_type, maybe, operand};
-use crate::window::Window;
+use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![col2im(), causal_conv(), linear_attention()]
@@ -30,7 +29,7 @@ fn col2im() -> OpDef {
     let compute = prim(|cx| {
         let (x, out) = (cx.input(0)?, &cx.outputs[0]);
         let kernel = need_ints(cx, 2, "block_shape")?.into_iter().map(|n| n.max(0) as u64).collect();
-        let window = Window::new(cx.params, kernel)?;
+        let window = SpatialWindow::new(cx.params, kernel)?;
         let image = &out.dims[2..];
         let count = (0..image.len()).map(|i| window.count(i, image[i])).collect::<Result<Vec<u64>, _>>()?;
         let blocks: u64 = window.kernel.iter().product();
@@ -102,7 +101,7 @@ fn col2im_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<V
     let head = cx.head(b, 0)?;
     let (dims, image) = (b.dims(cx.input(0)?)?, b.ty(head)?);
     let kernel = need_ints(cx.node, 2, "block_shape").or_fail(b)?.into_iter().map(|n| n.max(0) as u64).collect();
-    let window = Window::new(cx.node.params, kernel).or_fail(b)?;
+    let window = SpatialWindow::new(cx.node.params, kernel).or_fail(b)?;
     let spatial = &image.dims[2..];
     let count = (0..spatial.len()).map(|i| window.count(i, spatial[i])).collect::<Result<Vec<u64>, _>>().or_fail(b)?;
     let blocks = window.kernel.iter().product::<u64>().max(1) as i64;
@@ -230,7 +229,7 @@ fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<Vec<Value>> {
             kb.store(s, here, first);
             Ok(())
         })?;
-        let acc = kb.alloc("acc", DType::F32, 1, Space::Stack);
+        let acc = kb.alloc("acc", DType::F32, 1, MemorySpace::Stack);
         kb.for_range("t", k[2], LoopKind::Serial, |kb, t| {
             serial(kb, &[v[3]], &mut |kb, m| {
                 let m = &m[0];

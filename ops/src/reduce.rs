@@ -5,7 +5,7 @@ use tensorc_ir::Dim;
 use tensorc_ir::TensorData;
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Prim, Reduction};
@@ -155,7 +155,7 @@ fn log_sum_exp() -> OpDef {
         let data = operand(b, args, 0)?;
         let ty = b.ty(data)?;
         let axes = reduced_axes(cx.params, cx.value(1), ty.rank())
-            .map_err(|e| b.error(tensorc_ir::diag::Code::TypeConflict, e.0))?;
+            .map_err(|e| b.error(tensorc_ir::diag::DiagnosticCode::TypeConflict, e.0))?;
         let wide = if ty.dtype.is_float() { compute_type(ty.dtype) } else { DType::F64 };
         let x = compose::cast(b, data, wide)?;
         let peak = compose::reduce(b, "reduce_peak", x, &axes)?;
@@ -272,7 +272,7 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
     k.for_range::<OpError>("line", lines, LoopKind::Parallel, |k, line| {
         let ranges = |_: u32| (0, lines as i64 - 1);
         let (o, i) = (line.floor_div(inner.max(1) as i64, &ranges), line.modulo(inner.max(1) as i64, &ranges));
-        let total = k.alloc("total", wide, 1, Space::Register);
+        let total = k.alloc("total", wide, 1, MemorySpace::Register);
         let zero = Index::constant(0);
         k.store(total, zero.clone(), Operand::Const(Scalar::from_f64(wide, unit)));
         k.for_range("step", n, LoopKind::Serial, |k, step| {

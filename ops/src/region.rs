@@ -3,15 +3,14 @@
 use tensorc_ir::build::Builder;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::def::{Define, FLOATS, INDICES, define, prim, rule};
-use crate::index::{buffers, kernel_prim};
-use crate::nest::{Scalars, flat, int, parallel, serial};
+use crate::nest::{Scalars, buffers, flat, int, kernel_prim, parallel, serial};
 use crate::rules::ranked;
 use crate::sampling::{Tap, interpolate};
 use crate::views::{Build, OrFail, compute_type};
@@ -107,7 +106,7 @@ fn roi_align_body(cx: &NodeCtx<'_>) -> Result<tensorc_ir::prim::Prim, OpError> {
         let [x1, y1, x2, y2] = [roi(k, 0), roi(k, 1), roi(k, 2), roi(k, 3)];
         let image = k.load(bufs[2], at[0].clone());
         let lead = [k.position(image, x.dims[0]), at[1].clone()];
-        let state = k.alloc("state", wide, 1, Space::Stack);
+        let state = k.alloc("state", wide, 1, MemorySpace::Stack);
         let mut f = Floats { k, dtype: wide };
         let rows = bins(&mut f, [y1, y2], out.dims[2], cx.params)?;
         let columns = bins(&mut f, [x1, x2], out.dims[3], cx.params)?;
@@ -253,8 +252,8 @@ fn max_roi_pool_kernel(
     parallel(&mut k, &x.dims[1..2], |k, channel| {
         let channel = &channel[0];
         clear_channel(k, bufs[3], sums, channel)?;
-        let best = k.alloc("best", wide, 1, Space::Stack);
-        let place = k.alloc("place", DType::I64, 1, Space::Stack);
+        let best = k.alloc("best", wide, 1, MemorySpace::Stack);
+        let place = k.alloc("place", DType::I64, 1, MemorySpace::Stack);
         serial(k, &bins, &mut |k, at| {
             let mut f = Floats { k, dtype: wide };
             let (image, ranges) = pooled_bin(&mut f, (bufs[1], rois), &[&at[0], &at[1], &at[2]], x, head, scale)?;
@@ -387,7 +386,7 @@ fn max_roi_pool() -> OpDef {
         let mut k = KernelBuilder::new("max_roi_pool");
         let bufs = buffers(&mut k, &[("x", x), ("rois", rois)], &[("out", out)]);
         parallel(&mut k, &out.dims, |k, at| {
-            let state = k.alloc("state", wide, 1, Space::Stack);
+            let state = k.alloc("state", wide, 1, MemorySpace::Stack);
             let mut f = Floats { k, dtype: wide };
             let (image, ranges) = pooled_bin(&mut f, (bufs[1], rois), &[&at[0], &at[2], &at[3]], x, out, scale)?;
             let lowest = f.lit(f64::NEG_INFINITY);

@@ -7,7 +7,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::scalar::{Ex, Scalar};
 
-use crate::sampling::{Outside, SampledAxis};
+use crate::sampled_axis::{Outside, SampledAxis};
 use crate::views::{Build, compute_type};
 
 /// Samples `x` [n, c, spatial…] at positions, one tensor [n, place…] for each spatial axis, in the type

@@ -21,7 +21,7 @@ pub fn ops() -> Vec<OpDef> {
 
 /// One resampled axis: `n` elements become `m`, with `scale` output elements per operand element.
 #[derive(Clone, Copy, Debug)]
-struct Axis {
+struct ResizedAxis {
     axis: usize,
     n: u64,
     m: u64,
@@ -37,7 +37,7 @@ fn plan(
     roi: Option<&TensorData>,
     scales: Option<Vec<f64>>,
     sizes: Option<Vec<i64>>,
-) -> Result<Vec<Axis>, OpError> {
+) -> Result<Vec<ResizedAxis>, OpError> {
     let listed = match params.ints("axes") {
         Some(list) if !list.is_empty() => axes(list, dims.len())?,
         _ => (0..dims.len()).collect(),
@@ -69,7 +69,7 @@ fn plan(
             return Err(OpError(format!("operand `X`: axis {axis} has no elements to make {m} of")));
         }
         let roi = roi.as_ref().map_or((0.0, 1.0), |r| (r[i], r[i + count]));
-        out.push(Axis { axis, n, m: m.max(0.0) as u64, scale, roi });
+        out.push(ResizedAxis { axis, n, m: m.max(0.0) as u64, scale, roi });
     }
     Ok(out)
 }
@@ -88,7 +88,7 @@ fn given<T>(values: Option<Vec<T>>) -> Option<Vec<T>> {
 }
 
 /// The position on the operand's axis that result element `x` shows.
-fn source(a: &Axis, x: u64, mode: &str) -> Result<f64, OpError> {
+fn source(a: &ResizedAxis, x: u64, mode: &str) -> Result<f64, OpError> {
     let (n, x, width) = (a.n as f64, x as f64, a.scale * a.n as f64);
     let half_pixel = (x + 0.5) / a.scale - 0.5;
     Ok(match mode {
@@ -138,9 +138,9 @@ fn keys(x: f64, a: f64) -> f64 {
 }
 
 /// Operand elements and weights of one result element; elements may lie outside the axis.
-type Taps = Vec<(i64, f64)>;
+type ResizeTaps = Vec<(i64, f64)>;
 
-fn taps(params: &Params, a: &Axis, x: u64) -> Result<Taps, OpError> {
+fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError> {
     let text = |name: &str, default: &'static str| params.str(name).unwrap_or(default).to_owned();
     let at = source(a, x, &text("coordinate_transformation_mode", "half_pixel"))?;
     let coefficient = params.float("cubic_coeff_a").unwrap_or(-0.75);
@@ -164,7 +164,7 @@ fn taps(params: &Params, a: &Axis, x: u64) -> Result<Taps, OpError> {
     };
     let first = at.floor() as i64 + (-reach / squeeze).floor() as i64 + 1;
     let last = at.floor() as i64 + (reach / squeeze).ceil() as i64;
-    let mut list: Taps = (first..=last).map(|i| (i, weight(i))).collect();
+    let mut list: ResizeTaps = (first..=last).map(|i| (i, weight(i))).collect();
     let exclude = params.bool("exclude_outside").unwrap_or(false);
     if exclude {
         list.iter_mut().filter(|(i, _)| !(0..a.n as i64).contains(i)).for_each(|t| t.1 = 0.0);
@@ -177,8 +177,8 @@ fn taps(params: &Params, a: &Axis, x: u64) -> Result<Taps, OpError> {
 }
 
 /// Taps of every result element with equal counts, positions clamped to the axis.
-fn table(params: &Params, a: &Axis) -> Result<Vec<Taps>, OpError> {
-    let mut rows: Vec<Taps> = (0..a.m).map(|x| taps(params, a, x)).collect::<Result<_, _>>()?;
+fn table(params: &Params, a: &ResizedAxis) -> Result<Vec<ResizeTaps>, OpError> {
+    let mut rows: Vec<ResizeTaps> = (0..a.m).map(|x| taps(params, a, x)).collect::<Result<_, _>>()?;
     let width = rows.iter().map(Vec::len).max().unwrap_or(0);
     for row in &mut rows {
         row.resize(width, (0, 0.0));
@@ -214,10 +214,10 @@ fn weights(b: &mut Builder<'_>, dtype: DType, dims: &[u64], at: impl Fn(usize) -
 }
 
 /// Above this many taps the sum is a reduction over a gathered axis instead of one expression.
-const EXPRESSION_TAPS: usize = 4;
+const MAX_INLINE_TAPS: usize = 4;
 
 /// Resamples one axis.
-fn resample(b: &mut Builder<'_>, x: Value, a: &Axis, rows: &[Taps]) -> Result<Value> {
+fn resample(b: &mut Builder<'_>, x: Value, a: &ResizedAxis, rows: &[ResizeTaps]) -> Result<Value> {
     let count = rows.first().map_or(0, Vec::len);
     let ty = b.ty(x)?;
     let dtype = ty.dtype;
@@ -231,7 +231,7 @@ fn resample(b: &mut Builder<'_>, x: Value, a: &Axis, rows: &[Taps]) -> Result<Va
         return pick(b, x, a.axis, &column(0));
     }
     let trailing = vec![1; dims.len() - a.axis - 1];
-    if count <= EXPRESSION_TAPS {
+    if count <= MAX_INLINE_TAPS {
         let mut inputs = vec![];
         for t in 0..count {
             inputs.push(pick(b, x, a.axis, &column(t))?);
@@ -257,7 +257,7 @@ fn resample(b: &mut Builder<'_>, x: Value, a: &Axis, rows: &[Taps]) -> Result<Va
 }
 
 /// Replaces what lies outside the operand by the extrapolation value.
-fn extrapolate(b: &mut Builder<'_>, y: Value, plan: &[Axis], value: f64) -> Result<Value> {
+fn extrapolate(b: &mut Builder<'_>, y: Value, plan: &[ResizedAxis], value: f64) -> Result<Value> {
     let ty = b.ty(y)?;
     let mut y = y;
     for a in plan {
@@ -275,7 +275,7 @@ fn extrapolate(b: &mut Builder<'_>, y: Value, plan: &[Axis], value: f64) -> Resu
     Ok(y)
 }
 
-fn plan_of(cx: &NodeCtx<'_>) -> Result<Vec<Axis>, OpError> {
+fn plan_of(cx: &NodeCtx<'_>) -> Result<Vec<ResizedAxis>, OpError> {
     let scales = given(cx.value(2).map(|v| v.to_f64s()));
     let sizes = given(cx.value(3).map(|v| v.to_i64s()));
     plan(cx.params, &cx.input(0)?.dims, cx.value(1), scales, sizes)

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use tensorc_ir::infer::InferCtx;
+use tensorc_ir::infer::normalize_axis;
 use tensorc_ir::op::{NodeCtx, OpError};
 use tensorc_ir::{Dim, Shape};
 
@@ -178,4 +179,8 @@ pub fn no_longer(cx: &InferCtx<'_>, i: usize, axis: usize, found: Dim, most: Dim
         }
         _ => Ok(()),
     }
+}
+
+pub fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
+    normalize_axis(cx.params.int("axis").unwrap_or(0), rank)
 }

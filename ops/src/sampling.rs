@@ -7,114 +7,19 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, Method};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim, Shape};
 
 use crate::def::{Define, FLOATS, INDICES, composite, define, prim, rule};
-use crate::index::{buffers, kernel_prim};
-use crate::nest::{Scalars, flat, parallel};
+use crate::nest::{Scalars, buffers, flat, kernel_prim, parallel};
 use crate::rules::{ints, output_dims, partial, ranked};
+use crate::sampled_axis::{Interpolation, Outside, SampledAxis};
 use crate::views::{Build, OrFail, compute_type, maybe, operand, vars};
-use crate::window::Window;
+use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![grid_sample(), affine_grid(), deform_conv()]
-}
-
-/// How a position between elements is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interpolation {
-    Nearest,
-    Linear,
-    Cubic,
-}
-
-/// What lies outside the operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outside {
-    Zeros,
-    Border,
-    Reflection,
-}
-
-/// One axis that is sampled.
-#[derive(Clone, Copy)]
-pub struct SampledAxis {
-    pub extent: u64,
-    pub interpolation: Interpolation,
-    pub outside: Outside,
-    /// Whether the borders are the centres of the outermost elements, or their edges.
-    pub align_corners: bool,
-}
-
-impl SampledAxis {
-    /// How many elements a sample is interpolated from.
-    pub fn tap_count(&self) -> usize {
-        match self.interpolation {
-            Interpolation::Nearest => 1,
-            Interpolation::Linear => 2,
-            Interpolation::Cubic => 4,
-        }
-    }
-
-    fn borders(&self) -> (f64, f64) {
-        let n = self.extent as f64;
-        if self.align_corners { (0.0, n - 1.0) } else { (-0.5, n - 0.5) }
-    }
-
-    /// Mirrors at the borders until inside.
-    fn reflect(&self, x: &Ex) -> Ex {
-        let (lo, hi) = self.borders();
-        let range = hi - lo;
-        if range <= 0.0 {
-            return x.lit(lo);
-        }
-        let phase = (x - x.lit(lo)).abs() % (x.lit(2.0 * range));
-        let mirrored = x.lit(2.0 * range) - &phase;
-        phase.gt(&x.lit(range)).select(&mirrored, &phase) + x.lit(lo)
-    }
-
-    /// Position, validity and weight of every element that takes part, for a position `x` on the
-    /// axis.
-    pub fn taps(&self, x: &Ex) -> Vec<[Ex; 3]> {
-        let (lo, hi) = self.borders();
-        let last = self.extent as f64 - 1.0;
-        let x = if self.interpolation == Interpolation::Nearest { x.round() } else { x.clone() };
-        let beyond = x.lt(&x.lit(lo)) | x.gt(&x.lit(hi));
-        let x = match self.outside {
-            Outside::Zeros => x,
-            Outside::Border => beyond.select(&x.max(&x.lit(0.0)).min(&x.lit(last)), &x),
-            Outside::Reflection => beyond.select(&self.reflect(&x), &x),
-        };
-        let base = x.floor();
-        let t = &x - &base;
-        let weights = match self.interpolation {
-            Interpolation::Nearest => vec![(0.0, x.lit(1.0))],
-            Interpolation::Linear => vec![(0.0, t.lit(1.0) - &t), (1.0, t)],
-            Interpolation::Cubic => {
-                [-1.0, 0.0, 1.0, 2.0].iter().map(|&i| (i, cubic(&(&t - t.lit(i)).abs(), i))).collect()
-            }
-        };
-        let tap = |(offset, weight): (f64, Ex)| {
-            let at = &base + base.lit(offset);
-            let inside = at.ge(&at.lit(0.0)) & at.le(&at.lit(last));
-            let at = if self.outside == Outside::Reflection { self.reflect(&at).trunc() } else { at };
-            [at.max(&at.lit(0.0)).min(&at.lit(last)).cast(DType::I64), inside, weight]
-        };
-        weights.into_iter().map(tap).collect()
-    }
-}
-
-/// The cubic convolution kernel of Keys (1981) with coefficient -3/4 at distance `d` of a tap
-/// `offset` elements from the base: the inner two lie within 1, the outer two within 2.
-fn cubic(d: &Ex, offset: f64) -> Ex {
-    const A: f64 = -0.75;
-    let lit = |v: f64| d.lit(v);
-    if offset == 0.0 || offset == 1.0 {
-        return (lit(A + 2.0) * d - lit(A + 3.0)) * d * d + lit(1.0);
-    }
-    ((lit(A) * d - lit(5.0 * A)) * d + lit(8.0 * A)) * d - lit(4.0 * A)
 }
 
 /// A tap in a kernel.
@@ -329,7 +234,7 @@ fn affine_grid() -> OpDef {
 fn deformed_columns(
     b: &mut Builder<'_>,
     (x, offset, mask): (Value, Value, Option<Value>),
-    window: &Window,
+    window: &SpatialWindow,
     offset_groups: u64,
     out: &[u64],
 ) -> Result<Value> {
@@ -383,7 +288,7 @@ fn deformed_columns(
 fn gathered_columns(
     b: &mut Builder<'_>,
     (x, offset, mask): (Value, Value, Option<Value>),
-    window: &Window,
+    window: &SpatialWindow,
     groups: u64,
     out: &[u64],
 ) -> Result<Value> {
@@ -415,12 +320,17 @@ fn gathered_columns(
     b.reshaped(y, &[&xt.dims[..2], &place[1..]].concat())
 }
 
-type Columns = fn(&mut Builder<'_>, (Value, Value, Option<Value>), &Window, u64, &[u64]) -> Result<Value>;
+type ColumnSampler = fn(&mut Builder<'_>, (Value, Value, Option<Value>), &SpatialWindow, u64, &[u64]) -> Result<Value>;
 
-fn deform_conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], columns: Columns) -> Result<Value> {
+fn deform_conv_body(
+    b: &mut Builder<'_>,
+    cx: &NodeCtx<'_>,
+    args: &[Option<Value>],
+    columns: ColumnSampler,
+) -> Result<Value> {
     let (x, w, offset) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
     let (xd, wd, out) = (b.dims(x)?, b.dims(w)?, &cx.outputs[0]);
-    let window = Window::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
+    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
     let count = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
     let (g, rank) = (count("group"), wd.len() - 2);
     let columns = columns(b, (x, offset, maybe(args, 4)), &window, count("offset_group"), &out.dims[2..])?;
@@ -431,7 +341,11 @@ fn deform_conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>
     let channel = v[1].scale(ic as i64).add(&v[3 + rank]);
     let lhs = [&[v[0].clone(), channel][..], kernel, place].concat();
     let rhs = [&[v[1].scale(oc as i64).add(&v[2]), v[3 + rank].clone()][..], kernel].concat();
-    let y = b.contract(columns, w, Contraction { extents, out_rank: 3 + rank, lhs, rhs, method: Method::Sum })?;
+    let y = b.contract(
+        columns,
+        w,
+        Contraction { extents, out_rank: 3 + rank, lhs, rhs, algorithm: ConvAlgorithm::Direct },
+    )?;
     let y = b.reshaped(y, &out.dims)?;
     crate::conv::add_bias(b, y, maybe(args, 3))
 }
@@ -446,7 +360,7 @@ fn deform_conv() -> OpDef {
         partial(cx, 0, &[&[Some(x[0]), Some(w[0])][..], &vec![None; x.len() - 2]].concat())?;
         cx.set_input_shape(3, Shape::Ranked([w[0]].into_iter().collect()))?;
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
-        let window = Window::new(cx.params, kernel)?;
+        let window = SpatialWindow::new(cx.params, kernel)?;
         let out = output_dims(cx, 0);
         let groups = cx.params.int("offset_group").unwrap_or(1).max(1) as u64;
         let taps = groups * window.kernel.iter().product::<u64>();

@@ -2,15 +2,15 @@
 
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind};
-use tensorc_ir::op::{Grain, OpDef, OpError, Role};
+use tensorc_ir::op::{Grain, OpDef, OpError, OpRole};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::ScalarOp;
 use tensorc_ir::{DenseType, Dim};
 
 use crate::def::{Define, INDICES, NUMBERS, composite, define, rule};
-use crate::index::{axis_of, buffers};
-use crate::nest::{Scalars, flat, parallel};
+use crate::nest::{Scalars, buffers, flat, parallel};
 use crate::owners::{Owners, Updates, zeros};
+use crate::rules::axis_of;
 use crate::views::{Build, OrFail, compute_type, operand};
 
 /// Columns that one iteration of a kernel for processors adds up, a few cache lines.
@@ -42,7 +42,7 @@ fn columns(
 }
 
 /// The sum of `count` rows of `inner` elements, `outer` times, at positions below `extent`.
-struct Sum {
+struct RowSum {
     /// Updates, indices and result.
     bufs: Vec<Buf>,
     sums: DenseType,
@@ -54,7 +54,7 @@ struct Sum {
     lanes: i64,
 }
 
-impl Sum {
+impl RowSum {
     fn position(&self, k: &mut KernelBuilder, i: &Index) -> Index {
         let index = k.load(self.bufs[1], i.clone());
         k.position(index, self.extent)
@@ -128,7 +128,7 @@ pub fn scatter_sum() -> OpDef {
         let extent = out.dims[axis];
         let sums = DenseType::new(compute_type(out.dtype), &out.dims);
         let mut k = KernelBuilder::new("scatter_sum");
-        let sum = Sum {
+        let sum = RowSum {
             bufs: buffers(&mut k, &[("updates", &from), ("indices", &index_ty)], &[("out", &sums)]),
             outer: out.dims[..axis].iter().product(),
             count: if extent == 0 { 0 } else { index_ty.len() },
@@ -174,5 +174,5 @@ pub fn scatter_sum() -> OpDef {
         Ok(vec![Some(back)])
     })
     .ulp(1.0)
-    .edit(|def| def.role = Some(Role::GatherAdjoint))
+    .edit(|def| def.role = Some(OpRole::GatherAdjoint))
 }

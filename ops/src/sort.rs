@@ -4,15 +4,15 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::def::{Define, INDICES, NUMBERS, define, rule};
-use crate::index::{all_but, buffers};
-use crate::nest::{Scalars, flat, int, parallel};
+use crate::index::all_but;
+use crate::nest::{Scalars, buffers, flat, int, parallel};
 use crate::rules::{ints, same};
 use crate::views::{Build, OrFail, compute_type, operand};
 
@@ -22,7 +22,7 @@ pub fn ops() -> Vec<OpDef> {
 
 /// Which results a ranking kernel writes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum RankResults {
     Both,
     Values,
     Indices,
@@ -67,7 +67,7 @@ fn merge_sort(
     let last = Index::constant(n as i64 - 1);
     let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
     let bounded = |i: Index| i.maximum(&Index::default(), &free).minimum(&last, &free);
-    let heads = k.alloc("heads", DType::I64, 2, Space::Stack);
+    let heads = k.alloc("heads", DType::I64, 2, MemorySpace::Stack);
     let (mut width, mut from, mut to) = (1, ids.clone(), spare);
     while width < n {
         k.for_loop(
@@ -121,7 +121,7 @@ fn select_best(
     element: &dyn Fn(&mut KernelBuilder, Operand) -> Operand,
     largest: bool,
 ) -> Result<(), OpError> {
-    let slot = k.alloc("slot", DType::I64, 1, Space::Stack);
+    let slot = k.alloc("slot", DType::I64, 1, MemorySpace::Stack);
     k.for_range("i", n, LoopKind::Serial, |k, i| {
         let id = k.index_value(i.clone());
         let value = element(k, id);
@@ -159,7 +159,7 @@ fn select_best(
 }
 
 /// Above this many wanted elements a line is sorted as a whole instead of by insertion.
-const INSERTION_LIMIT: u64 = 16;
+const MAX_INSERTION_ELEMENTS: u64 = 16;
 
 /// The first `count` elements of every line of `x` along `axis` in order.
 fn ranking(
@@ -167,13 +167,13 @@ fn ranking(
     cx: &NodeCtx<'_>,
     x: Value,
     largest: bool,
-    wanted: Wanted,
+    wanted: RankResults,
 ) -> tensorc_ir::diag::Result<Vec<Value>> {
     let ty = b.ty(x)?;
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank()).or_fail(b)?;
     let count = cx.outputs[0].dims[axis];
     let mut types = cx.outputs.to_vec();
-    if count > INSERTION_LIMIT {
+    if count > MAX_INSERTION_ELEMENTS {
         let lines = ty.len() / ty.dims[axis].max(1);
         types.push(DenseType::new(DType::I64, &[lines, 2, ty.dims[axis]]));
     }
@@ -188,7 +188,7 @@ fn ranking_kernel(
     types: &[DenseType],
     axis: usize,
     largest: bool,
-    wanted: Wanted,
+    wanted: RankResults,
 ) -> Result<Kernel, OpError> {
     let (n, count) = (x.dims[axis], types[0].dims[axis]);
     let mut lines = x.dims.clone();
@@ -196,7 +196,7 @@ fn ranking_kernel(
     let mut k = KernelBuilder::new("topk");
     let results: Vec<(&str, &DenseType)> = ["first", "second", "third"].into_iter().zip(types).collect();
     let bufs = buffers(&mut k, &[("x", x)], &results);
-    let whole = count > INSERTION_LIMIT;
+    let whole = count > MAX_INSERTION_ELEMENTS;
     parallel(&mut k, &lines, |k, line| {
         if n == 0 || count == 0 {
             return Ok(());
@@ -217,19 +217,19 @@ fn ranking_kernel(
             merge_sort(k, n, scratch, (base.clone(), base.offset(n as i64)), &element, largest)?;
             (scratch, base)
         } else {
-            let ids = k.alloc("ids", DType::I64, count, Space::Stack);
+            let ids = k.alloc("ids", DType::I64, count, MemorySpace::Stack);
             select_best(k, (n, count), ids, &element, largest)?;
             (ids, Index::default())
         };
         k.for_range("o", count, LoopKind::Serial, |k, o| {
             let id = k.load(ids, base.add(&o));
             let at = on_line(line, axis, o, &types[0].dims);
-            if wanted != Wanted::Indices {
+            if wanted != RankResults::Indices {
                 let value = element(k, id);
                 k.store(bufs[1], at.clone(), value);
             }
-            if wanted != Wanted::Values {
-                let second = usize::from(wanted == Wanted::Both);
+            if wanted != RankResults::Values {
+                let second = usize::from(wanted == RankResults::Both);
                 let id = k.cast(id, types[second].dtype);
                 k.store(bufs[1 + second], at, id);
             }
@@ -242,7 +242,7 @@ fn ranking_kernel(
 fn topk() -> OpDef {
     let compute = Compute::Composite(Box::new(|b, cx, args| {
         let x = operand(b, args, 0)?;
-        ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), Wanted::Both)
+        ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), RankResults::Both)
     }));
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -288,7 +288,7 @@ fn order_rule(cx: &mut InferCtx<'_>, dtype: Option<DType>) -> Result<(), OpError
 fn sort() -> OpDef {
     let compute = Compute::Composite(Box::new(|b, cx, args| {
         let x = operand(b, args, 0)?;
-        ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), Wanted::Values)
+        ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Values)
     }));
     define("sort", "The elements along `axis` in order.", compute, rule(|cx| order_rule(cx, None)))
         .operand("data", NUMBERS)
@@ -300,7 +300,7 @@ fn sort() -> OpDef {
 fn argsort() -> OpDef {
     let compute = Compute::Composite(Box::new(|b, cx, args| {
         let x = operand(b, args, 0)?;
-        ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), Wanted::Indices)
+        ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Indices)
     }));
     let infer = rule(|cx| order_rule(cx, cx.params.dtype("dtype").or(Some(DType::F32))));
     define("argsort", "The positions along `axis` that would sort it.", compute, infer)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::Kernel;
@@ -99,19 +99,19 @@ pub trait Build {
 
 /// The operands of an element-wise function, halves as f32.
 fn map_arguments(graph: &Builder<'_>, b: &ScalarBuilder, inputs: &[Value]) -> Result<Vec<Ex>> {
-    inputs.iter().map(|&v| Ok(crate::def::widen(&b.input(graph.ty(v)?.dtype)))).collect()
+    inputs.iter().map(|&v| Ok(widen(&b.input(graph.ty(v)?.dtype)))).collect()
 }
 
 /// An element-wise function with the result `out`, rounded to `ty` if that is a half.
 fn finish_map(graph: &mut Builder<'_>, b: &ScalarBuilder, out: &Ex, inputs: &[Value], ty: DenseType) -> Result<Value> {
     let out = if out.dtype() == compute_type(ty.dtype) { out.cast(ty.dtype) } else { out.clone() };
-    let f = b.finish(&[&out]).map_err(|why| graph.error(Code::Internal, why))?;
+    let f = b.finish(&[&out]).map_err(|why| graph.error(DiagnosticCode::Internal, why))?;
     Ok(graph.prim(Prim::Map(Arc::new(f)), inputs, &[ty])[0])
 }
 
 impl Build for Builder<'_> {
     fn fail(&self, why: impl Into<String>) -> Diagnostic {
-        self.error(Code::Unsupported, why)
+        self.error(DiagnosticCode::Unsupported, why)
     }
 
     fn dims(&self, v: Value) -> Result<Vec<u64>> {
@@ -201,7 +201,7 @@ impl Build for Builder<'_> {
             return Ok(x);
         }
         let f = ScalarFn::build(&[ty.dtype], |_, a| vec![a[0].cast(to)]);
-        let f = f.map_err(|why| self.error(Code::Internal, why))?;
+        let f = f.map_err(|why| self.error(DiagnosticCode::Internal, why))?;
         Ok(self.prim(Prim::Map(Arc::new(f)), &[x], &[DenseType::new(to, &ty.dims)])[0])
     }
 }
@@ -237,7 +237,7 @@ pub trait OrFail<T> {
 
 impl<T> OrFail<T> for Result<T, OpError> {
     fn or_fail(self, b: &Builder<'_>) -> Result<T> {
-        self.map_err(|OpError(why)| b.error(Code::Unsupported, why))
+        self.map_err(|OpError(why)| b.error(DiagnosticCode::Unsupported, why))
     }
 }
 
@@ -245,11 +245,19 @@ impl<T> OrFail<T> for Result<T, OpError> {
 pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value> {
     match args.get(i) {
         Some(Some(v)) => Ok(*v),
-        _ => Err(b.error(Code::Operands, format!("operand {i} is missing"))),
+        _ => Err(b.error(DiagnosticCode::Operands, format!("operand {i} is missing"))),
     }
 }
 
 /// An optional operand of a composite body.
 pub fn maybe(args: &[Option<Value>], i: usize) -> Option<Value> {
     args.get(i).copied().flatten()
+}
+
+/// An f16 or bf16 value as f32; any other unchanged.
+pub fn widen(x: &Ex) -> Ex {
+    match x.dtype() {
+        DType::F16 | DType::BF16 => x.cast(DType::F32),
+        _ => x.clone(),
+    }
 }

@@ -18,7 +18,7 @@ pub enum AutoPad {
 
 /// A window over the spatial axes, extents still to come.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct SpatialWindow {
     pub kernel: Vec<u64>,
     pub strides: Vec<i64>,
     pub dilations: Vec<i64>,
@@ -37,9 +37,9 @@ fn per_axis(params: &Params, name: &str, n: usize, default: i64) -> Result<Vec<i
     }
 }
 
-impl Window {
+impl SpatialWindow {
     /// From the parameters `strides`, `dilations`, `pads`, `auto_pad` and `ceil_mode`.
-    pub fn new(params: &Params, kernel: Vec<u64>) -> Result<Window, OpError> {
+    pub fn new(params: &Params, kernel: Vec<u64>) -> Result<SpatialWindow, OpError> {
         let n = kernel.len();
         let strides = per_axis(params, "strides", n, 1)?;
         let dilations = per_axis(params, "dilations", n, 1)?;
@@ -59,7 +59,7 @@ impl Window {
             _ => (vec![0; n], vec![0; n]),
         };
         let ceil = params.bool("ceil_mode").unwrap_or(false);
-        Ok(Window { kernel, strides, dilations, before, after, auto, ceil })
+        Ok(SpatialWindow { kernel, strides, dilations, before, after, auto, ceil })
     }
 
     /// Extent the dilated kernel covers along a spatial axis.
@@ -91,7 +91,7 @@ impl Window {
 
     /// The padding before a spatial axis of extent `n`.
     pub fn lead(&self, axis: usize, n: u64) -> i64 {
-        let total = |this: &Window| {
+        let total = |this: &SpatialWindow| {
             let (n, s) = (n as i64, this.strides[axis]);
             (((n + s - 1).div_euclid(s) - 1) * s + this.span(axis) - n).max(0)
         };

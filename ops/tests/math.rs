@@ -6,7 +6,7 @@ mod distance;
 
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{MathFn, MathLibrary, Scalar, ScalarFn, ScalarNode, ScalarOp};
-use tensorc_ops::math::{Library, budget};
+use tensorc_ops::math::{MathBodies, budget};
 
 const SPECIAL: [f32; 22] = [
     0.0,
@@ -48,7 +48,7 @@ fn reference(f: MathFn, args: &[f32]) -> f64 {
 
 #[test]
 fn sampled_arguments_are_within_budget() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     for f in MathFn::ALL {
         let worst = blocks::sweep(f, library.body(f), 0, 1 << 32, 4099);
         let (ulp, at) = (worst.ulp, worst.input);
@@ -58,7 +58,7 @@ fn sampled_arguments_are_within_budget() {
 
 #[test]
 fn special_values_follow_c() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let check = |f: MathFn, args: &[f32]| {
         let (found, expected) = (evaluate(library.body(f), args), reference(f, args));
         let error = distance::error(found, expected);
@@ -76,7 +76,7 @@ fn special_values_follow_c() {
 
 #[test]
 fn bodies_use_cheap_operations_only() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     for f in MathFn::ALL {
         let body = library.body(f);
         for (node, dtype) in body.nodes.iter().zip(&body.dtypes) {
@@ -91,7 +91,7 @@ fn bodies_use_cheap_operations_only() {
 /// and for all around the bounds of their ranges.
 #[test]
 fn bodies_that_scale_have_the_same_bits() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let bounds =
         [0.0f32, 0.5, 1.0, 86.6, 87.3, 88.4, 88.7228, 89.0, 103.97, 104.0, 126.0, 127.0, 128.0, 129.0, 149.0, 151.0];
     let near = bounds.into_iter().flat_map(|x| (0..4096).map(move |i| (x.to_bits() + i).wrapping_sub(2048)));
@@ -115,7 +115,7 @@ fn bodies_that_scale_have_the_same_bits() {
 /// The compiled evaluator and the definition agree bit by bit.
 #[test]
 fn block_evaluation_is_exact() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     for f in MathFn::ALL.into_iter().filter(|f| f.arity() == 1) {
         let inputs: Vec<u64> = (0..blocks::LANES as u64).map(|i| (i * 4_190_003) & 0xffff_ffff).collect();
         let mut evaluator = blocks::Evaluator::new(library.body(f));

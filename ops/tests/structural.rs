@@ -1,13 +1,12 @@
-//! Values and shapes of the structural operators through the reference interpreter.
+//! Values of the structural operators through the reference interpreter.
 
 #![allow(clippy::unwrap_used)]
 
+use tensorc_ir::TensorData;
 use tensorc_ir::graph::{Graph, Value};
-use tensorc_ir::infer::infer_node;
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::Registry;
 use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::{DType, Dim, Shape, TensorData, TensorType};
 
 fn registry() -> Registry {
     tensorc_ops::registry().unwrap()
@@ -209,39 +208,4 @@ fn filling() {
     );
     let hot = [i64s(&[1, -1]), i64s(&[3]), f32s(&[2], &[0., 5.])];
     expect("one_hot", &hot, Params::new(), &[2, 3], &[0., 5., 0., 0., 0., 5.]);
-}
-
-#[test]
-fn shapes_flow_through_symbols() {
-    let registry = registry();
-    let mut graph = Graph::new("test");
-    let (n, h) = (graph.dims.named("n"), graph.dims.named("h"));
-    let dims = [n, Dim::Const(3), h].into_iter().collect();
-    let x = graph.add_input("x", TensorType::new(DType::F32, Shape::Ranked(dims)));
-    let w = graph.add_const("w", count(&[8, 3, 3]).unwrap());
-    let params = Params::new().with("pads", ints(&[1, 1]));
-    let node = graph.add_op("conv", registry.get("conv").unwrap(), &[Some(x), Some(w)], params, 1).unwrap();
-    let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
-    while infer_node(&mut graph, node, &value_of).unwrap() {}
-    let out = graph.resolved(Value { node, port: 0 });
-    let out = out.shape.dims().unwrap().to_vec();
-    assert_eq!(out[0], graph.dims.resolve(n));
-    assert_eq!(out[1], Dim::Const(8));
-    let origin = tensorc_ir::dim::Origin("test".into());
-    graph.dims.unify(h, Dim::Const(10), &origin).unwrap();
-    graph.dims.solve().unwrap();
-    assert_eq!(graph.dims.resolve(out[2]), Dim::Const(10));
-}
-
-#[test]
-fn mistakes_are_named() {
-    let fails = |op: &str, operands: &[Option<TensorData>], params: Params, part: &str| {
-        let why = run_all(op, operands, params, 1).unwrap_err();
-        assert!(why.contains(part), "{why}");
-    };
-    fails("matmul", &[count(&[2, 3]), count(&[2, 3])], Params::new(), "operand `b`, axis 0");
-    fails("conv", &[count(&[1, 2, 4]), count(&[1, 3, 1])], Params::new(), "operand `W`, axis 1");
-    fails("reshape", &[count(&[4]), i64s(&[-1, 3])], Params::new(), "reshape");
-    fails("einsum", &[count(&[4])], Params::new().with("equation", text("ij->i")), "does not fit rank 1");
-    fails("gather", &[count(&[4]), i64s(&[0])], Params::new().with("axis", ParamValue::Int(2)), "axis 2");
 }

@@ -3,7 +3,7 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{MathFn, MathLibrary, Scalar, ScalarFn, ScalarNode, ScalarOp};
-use tensorc_ops::math::{Library, wide_budget};
+use tensorc_ops::math::{MathBodies, wide_budget};
 
 /// Arguments of every kind, in turn: any bits, ordinary sizes, near multiples of π/2, small integers.
 struct Arguments(u64);
@@ -102,7 +102,7 @@ fn check(f: MathFn, body: &ScalarFn, args: &[f64]) -> f64 {
 
 #[test]
 fn functions_are_within_their_budgets() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     for f in MathFn::ALL {
         let body = library.expansion(ScalarOp::Math(f), DType::F64).unwrap();
         let mut arguments = Arguments(f as u64 + 1);
@@ -128,7 +128,7 @@ fn functions_are_within_their_budgets() {
 /// Expansions are made of what every device has, and there is one for all that is a call elsewhere.
 #[test]
 fn expansions_call_nothing() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let mut found = 0;
     let others = [ScalarOp::Rem, ScalarOp::Scale, ScalarOp::Cast(DType::F16), ScalarOp::Cast(DType::BF16)];
     for op in MathFn::ALL.map(ScalarOp::Math).into_iter().chain(others) {
@@ -151,7 +151,7 @@ fn same(a: Scalar, b: Scalar) -> bool {
 
 #[test]
 fn remainders_are_exact() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     for dtype in [DType::F32, DType::F64] {
         let body = library.expansion(ScalarOp::Rem, dtype).unwrap();
         let mut arguments = Arguments(7);
@@ -172,7 +172,7 @@ fn remainders_are_exact() {
 
 #[test]
 fn roundings_to_16_bits_are_exact() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let mut arguments = Arguments(11);
     for to in [DType::F16, DType::BF16] {
         let op = ScalarOp::Cast(to);
@@ -202,7 +202,7 @@ fn roundings_to_16_bits_are_exact() {
 
 #[test]
 fn scalings_are_exact() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let body = library.expansion(ScalarOp::Scale, DType::F32).unwrap();
     let mut arguments = Arguments(13);
     let special = SPECIAL.iter().flat_map(|x| SPECIAL.iter().map(|y| [*x, *y]));

@@ -1,12 +1,12 @@
 //! Decomposition: every operator becomes primitives; composites expand until none is left.
 
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::expand::{Expanded, expand_node};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::Compute;
 
 use crate::manager::{Pass, PassCx};
-use crate::values::Values;
+use crate::values::StaticValues;
 
 /// Replaces operators by primitives; host operators stay. Requires all types known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ impl Pass for Decompose {
                 return Ok(changed);
             }
             changed = true;
-            let values = Values::new(cx.registry, cx.options.static_bytes);
+            let values = StaticValues::new(cx.registry, cx.options.static_bytes);
             let grain = cx.options.target.grain();
             for node in ops {
                 let expanded = expand_node(graph, node, cx.registry, &|g, v| values.get(g, v), grain)?;
@@ -40,7 +40,7 @@ impl Pass for Decompose {
             }
             graph.remove_dead();
         }
-        Err(Diagnostic::new(Code::Internal, "a composite operator expands to itself"))
+        Err(Diagnostic::new(DiagnosticCode::Internal, "a composite operator expands to itself"))
     }
 }
 

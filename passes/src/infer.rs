@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::dim::Origin;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::infer::infer_node;
@@ -15,7 +15,7 @@ use tensorc_ir::{DenseType, Dim, Shape, TensorType};
 use tensorc_ir::{TensorData, op::Registry};
 
 use crate::manager::{Pass, PassCx};
-use crate::values::Values;
+use crate::values::StaticValues;
 
 /// Infers every type that follows from what is known. Types may stay open where they depend on
 /// run-time data or on unbound dimensions; see [`crate::stage`].
@@ -81,7 +81,7 @@ fn fixpoint(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result
     let rank: BTreeMap<NodeId, usize> = ops.iter().enumerate().map(|(i, n)| (*n, i)).collect();
     let queue = ops.iter().enumerate().map(|(i, n)| (i, *n)).collect();
     let mut list = Worklist { rank, queue, open: BTreeMap::new() };
-    let values = Values::new(registry, static_bytes);
+    let values = StaticValues::new(registry, static_bytes);
     let mut any = false;
     loop {
         while let Some((_, node)) = list.queue.pop_first() {
@@ -89,7 +89,8 @@ fn fixpoint(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result
         }
         graph.dims.solve().map_err(|c| {
             let origin = c.found_from.clone().or(c.expected_from.clone());
-            let d = Diagnostic::new(Code::TypeConflict, format!("expected {}, found {}", c.expected, c.found));
+            let d =
+                Diagnostic::new(DiagnosticCode::TypeConflict, format!("expected {}, found {}", c.expected, c.found));
             origin.map_or(d.clone(), |Origin(name)| d.at(&name))
         })?;
         let stale: Vec<NodeId> =
@@ -104,7 +105,7 @@ fn fixpoint(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result
 }
 
 /// Infers one node and queues what its news concern. Returns whether there was news.
-fn visit(graph: &mut Graph, node: NodeId, values: &Values<'_>, list: &mut Worklist) -> Result<bool> {
+fn visit(graph: &mut Graph, node: NodeId, values: &StaticValues<'_>, list: &mut Worklist) -> Result<bool> {
     let before = touched(graph, node);
     infer_node(graph, node, &|g, v| values.get(g, v))?;
     let after = touched(graph, node);
@@ -133,7 +134,7 @@ fn visit(graph: &mut Graph, node: NodeId, values: &Values<'_>, list: &mut Workli
 
 /// Replaces host operators over compile-time values by their results.
 fn evaluate_host(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
-    let values = Values::new(registry, static_bytes);
+    let values = StaticValues::new(registry, static_bytes);
     let mut ready = vec![];
     for node in graph.order() {
         let host = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)));
@@ -170,7 +171,7 @@ pub fn bind(graph: &mut Graph, types: &[DenseType]) -> Result<()> {
     let inputs = graph.inputs().to_vec();
     if inputs.len() != types.len() {
         let why = format!("the graph takes {} inputs, {} given", inputs.len(), types.len());
-        return Err(Diagnostic::new(Code::Operands, why));
+        return Err(Diagnostic::new(DiagnosticCode::Operands, why));
     }
     for (node, ty) in inputs.into_iter().zip(types) {
         bind_input(graph, node, ty)?;
@@ -185,7 +186,7 @@ pub fn bind_named(graph: &mut Graph, types: &[(&str, DenseType)]) -> Result<()> 
         let Some(node) = found else {
             let known: Vec<String> = graph.inputs().iter().map(|n| graph.node(*n).name.to_string()).collect();
             let why = format!("the graph has no input `{name}`; inputs: {}", known.join(", "));
-            return Err(Diagnostic::new(Code::Operands, why));
+            return Err(Diagnostic::new(DiagnosticCode::Operands, why));
         };
         bind_input(graph, node, ty)?;
     }
@@ -194,7 +195,7 @@ pub fn bind_named(graph: &mut Graph, types: &[(&str, DenseType)]) -> Result<()> 
 
 fn bind_input(graph: &mut Graph, node: NodeId, ty: &DenseType) -> Result<()> {
     let name = graph.node(node).name.clone();
-    let fail = |why: String| Diagnostic::new(Code::TypeConflict, why).at(&name);
+    let fail = |why: String| Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&name);
     let declared = graph.node(node).types[0].clone();
     if let Some(dtype) = declared.dtype.filter(|d| *d != ty.dtype) {
         return Err(fail(format!("the input is declared {dtype}, {} given", ty.dtype)));

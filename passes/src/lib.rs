@@ -3,23 +3,27 @@
 //! Passes see operators through their registry entries and, after decomposition, primitives only;
 //! no operator is known here by name.
 
+#![warn(missing_docs)]
+
 pub mod algebra;
 pub mod decompose;
 pub mod differentiate;
-pub mod egraph;
-pub mod fold_constants;
+mod egraph;
+mod fold_constants;
 pub mod fuse;
 pub mod infer;
 pub mod layout;
 pub mod manager;
+mod options;
 pub mod pipeline;
+mod recipes;
 pub mod recompute;
 pub mod simplify;
-pub mod slices;
+mod slices;
 pub mod stage;
 pub mod values;
 
 pub use differentiate::differentiate;
-pub use manager::{Options, Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
-pub use pipeline::{Phase, Pipeline, default_pipeline, phase_passes};
-pub use recompute::Budget;
+pub use manager::{Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};
+pub use options::{Budget, FusionStrategy, Label, Options};
+pub use pipeline::{CompilePhase, End, Pipeline};

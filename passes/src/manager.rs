@@ -6,11 +6,8 @@ use std::time::{Duration, Instant};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::Registry;
-use tensorc_schedule::Target;
 
-use crate::fuse::By;
-use crate::recompute::Budget;
-use crate::simplify::scalar::Label;
+use crate::options::{Label, Options};
 
 /// One transformation of a graph.
 pub trait Pass {
@@ -21,64 +18,16 @@ pub trait Pass {
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool>;
 }
 
-/// What a user may choose about the whole compilation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Constant folding may make a constant this many bytes larger than the operands it replaces.
-    pub fold_bytes: u64,
-    /// Values of operands that decide shapes are computed at compile time up to this many bytes.
-    pub static_bytes: u64,
-    /// Allow rewrites that are exact in real arithmetic but round differently.
-    pub reassociate: bool,
-    /// Allow rewrites that contract, or ignore NaN, infinities, overflow and signs of zero.
-    pub approximate: bool,
-    /// Allow products of f32 to round their operands to 10 bits of fraction (tf32), as matrix units of GPUs do; only where
-    /// `reassociate` is.
-    pub tf32: bool,
-    /// Rewrite primitives into cheaper ones.
-    pub rewrite: bool,
-    /// What kernels are made for.
-    pub target: Target,
-    /// How primitives are put together into kernels.
-    pub fuse: By,
-    /// Compute values of the forward pass again in the backward pass until intermediate tensors fit
-    /// in this; `None`: keep them.
-    pub recompute: Option<Budget>,
-    /// Least bytes that a cluster hands on for a part of the batch, where it runs part by part to save memory.
-    pub slice_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            fold_bytes: 1 << 20,
-            static_bytes: 1 << 20,
-            reassociate: true,
-            approximate: false,
-            tf32: false,
-            rewrite: true,
-            target: Target::default(),
-            fuse: By::default(),
-            recompute: None,
-            slice_bytes: 128 << 10,
-        }
-    }
-}
-
-impl Options {
-    /// Whether images may lie otherwise than the model has them: a convolution over other layouts than planes adds in
-    /// another order, and those of a GPU are products over planes.
-    pub fn chooses_layouts(&self) -> bool {
-        self.reassociate && !self.target.is_gpu()
-    }
-}
-
 /// How long one run of a pass took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
+    /// The name of the pass.
     pub pass: &'static str,
+    /// When it began.
     pub start: Instant,
+    /// How long it took.
     pub time: Duration,
+    /// Whether it changed the graph.
     pub changed: bool,
 }
 
@@ -87,11 +36,15 @@ pub struct Timing {
 pub struct Rewrite {
     /// The node of the graph.
     pub node: Arc<str>,
+    /// The name of the rule.
     pub rule: &'static str,
+    /// Which arithmetic the rule keeps.
     pub label: Label,
     /// Costs of what the rule and those that fired with it found, and of what they left.
     pub before: u64,
+    /// The cost afterwards.
     pub after: u64,
+    /// The unit of both costs.
     pub unit: Unit,
 }
 
@@ -107,12 +60,14 @@ pub enum Unit {
 /// After which passes the graph is printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PrintWhen {
+    /// After no pass.
     #[default]
     Never,
     /// After each pass that changed the graph.
     Changed,
     /// After the passes of these names.
     After(Vec<String>),
+    /// After every pass.
     Always,
 }
 
@@ -124,20 +79,26 @@ pub type Verifier<'a> = dyn FnMut(&str, &Graph) -> Result<()> + 'a;
 
 /// What a pass may use besides the graph.
 pub struct PassCx<'a> {
+    /// The operators.
     pub registry: &'a Registry,
+    /// What the user chose.
     pub options: Options,
     /// Most threads that a pass works on; what it makes does not depend on them.
     pub threads: usize,
+    /// How long passes took, in order.
     pub timings: Vec<Timing>,
     /// The rules that fired, in order.
     pub rewrites: Vec<Rewrite>,
+    /// After which passes the graph is printed.
     pub print_when: PrintWhen,
+    /// Receives the printed graphs.
     pub printer: Option<&'a mut Printer<'a>>,
     /// Runs after every pass.
     pub verifier: Option<&'a mut Verifier<'a>>,
 }
 
 impl<'a> PassCx<'a> {
+    /// A context with the default options.
     pub fn new(registry: &'a Registry) -> PassCx<'a> {
         PassCx {
             registry,
@@ -151,6 +112,7 @@ impl<'a> PassCx<'a> {
         }
     }
 
+    /// Sets the options.
     pub fn with_options(mut self, options: Options) -> PassCx<'a> {
         self.options = options;
         self

@@ -2,24 +2,26 @@
 //! `infer,simplify{reassociate=false},fuse{by=greedy}`.
 
 use tensorc_abi::ImageLayout;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
 
 use crate::algebra::Algebra;
 use crate::decompose::Decompose;
 use crate::differentiate::Differentiate;
 use crate::fold_constants::FoldConstants;
-use crate::fuse::{By, Fuse};
+use crate::fuse::Fuse;
 use crate::infer::InferTypes;
 use crate::layout::ChooseLayout;
 use crate::manager::{Pass, PassCx, run_passes};
-use crate::recompute::{Budget, Recompute};
+use crate::options::{Budget, FusionStrategy};
+use crate::recipes::ChooseRecipes;
+use crate::recompute::Recompute;
 use crate::simplify::Simplify;
 use crate::slices::SliceBatch;
 
 /// Named points of the compilation, in order; `--to=fuse` stops after one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum CompilePhase {
     /// The graph as the front end delivers it.
     Import,
     /// Types and shapes inferred.
@@ -30,95 +32,161 @@ pub enum Phase {
     Layout,
     /// Primitives grouped into clusters.
     Fuse,
+    /// The recipe of every cluster decided.
+    Schedule,
     /// Clusters lowered to kernels and library calls.
     Lower,
     /// Memory planned.
     Plan,
 }
 
-impl Phase {
-    pub const ALL: [Phase; 7] =
-        [Phase::Import, Phase::Type, Phase::Simplify, Phase::Layout, Phase::Fuse, Phase::Lower, Phase::Plan];
+impl CompilePhase {
+    /// All phases, in order.
+    pub const ALL: [CompilePhase; 8] = [
+        CompilePhase::Import,
+        CompilePhase::Type,
+        CompilePhase::Simplify,
+        CompilePhase::Layout,
+        CompilePhase::Fuse,
+        CompilePhase::Schedule,
+        CompilePhase::Lower,
+        CompilePhase::Plan,
+    ];
 
+    /// The name in text forms and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Phase::Import => "import",
-            Phase::Type => "type",
-            Phase::Simplify => "simplify",
-            Phase::Layout => "layout",
-            Phase::Fuse => "fuse",
-            Phase::Lower => "lower",
-            Phase::Plan => "plan",
+            CompilePhase::Import => "import",
+            CompilePhase::Type => "type",
+            CompilePhase::Simplify => "simplify",
+            CompilePhase::Layout => "layout",
+            CompilePhase::Fuse => "fuse",
+            CompilePhase::Schedule => "schedule",
+            CompilePhase::Lower => LOWER,
+            CompilePhase::Plan => "plan",
         }
     }
 
-    /// The inverse of [`Phase::name`].
-    pub fn from_name(name: &str) -> Option<Phase> {
-        Phase::ALL.into_iter().find(|p| p.name() == name)
+    /// The inverse of [`CompilePhase::name`].
+    pub fn from_name(name: &str) -> Option<CompilePhase> {
+        CompilePhase::ALL.into_iter().find(|p| p.name() == name)
     }
 }
 
-/// Every graph pass of the default compilation.
-pub fn default_pipeline() -> Vec<(Phase, Box<dyn Pass>)> {
-    vec![
-        (Phase::Type, Box::new(InferTypes)),
-        (Phase::Simplify, Box::new(Decompose)),
-        (Phase::Simplify, Box::new(FoldConstants)),
-        (Phase::Simplify, Box::new(Simplify::default())),
-        (Phase::Simplify, Box::new(Algebra::default())),
-        (Phase::Layout, Box::new(ChooseLayout::default())),
-        (Phase::Layout, Box::new(Simplify::default())),
-        (Phase::Fuse, Box::new(Recompute::default())),
-        (Phase::Fuse, Box::new(Fuse::default())),
-        (Phase::Fuse, Box::new(SliceBatch::default())),
-    ]
+/// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run.
+const DEFAULT: [(CompilePhase, Stage); 13] = [
+    (CompilePhase::Type, Stage::Pass(|| Box::new(InferTypes))),
+    (CompilePhase::Simplify, Stage::Pass(|| Box::new(Decompose))),
+    (CompilePhase::Simplify, Stage::Pass(|| Box::new(FoldConstants))),
+    (CompilePhase::Simplify, Stage::Pass(|| Box::new(Simplify::default()))),
+    (CompilePhase::Simplify, Stage::Pass(|| Box::new(Algebra::default()))),
+    (CompilePhase::Layout, Stage::Pass(|| Box::new(ChooseLayout::default()))),
+    (CompilePhase::Layout, Stage::Pass(|| Box::new(Simplify::default()))),
+    (CompilePhase::Fuse, Stage::Pass(|| Box::new(Recompute::default()))),
+    (CompilePhase::Fuse, Stage::Pass(|| Box::new(Fuse::default()))),
+    (CompilePhase::Fuse, Stage::Pass(|| Box::new(SliceBatch::default()))),
+    (CompilePhase::Schedule, Stage::Pass(|| Box::new(ChooseRecipes))),
+    (CompilePhase::Lower, Stage::Lower),
+    (CompilePhase::Plan, Stage::PlanMemory),
+];
+
+/// A stage of the default compilation.
+#[derive(Clone, Copy)]
+enum Stage {
+    Pass(fn() -> Box<dyn Pass>),
+    /// [`LOWER`].
+    Lower,
+    /// [`PLAN_MEMORY`].
+    PlanMemory,
 }
 
-/// The graph passes of the default pipeline up to and including a phase.
-pub fn phase_passes(to: Phase) -> Vec<Box<dyn Pass>> {
-    default_pipeline().into_iter().filter(|(phase, _)| *phase <= to).map(|(_, pass)| pass).collect()
+/// Name of the step from clusters to kernels and a plan.
+pub const LOWER: &str = "lower";
+/// Name of the step that gives the buffers of a plan their places in memory.
+pub const PLAN_MEMORY: &str = "plan-memory";
+
+/// What the passes of a pipeline are followed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// Nothing: the result is a graph.
+    #[default]
+    Graph,
+    /// [`PLAN_MEMORY`] alone, of plans that exist already.
+    Replanned,
+    /// [`LOWER`]: the result is kernels and a plan.
+    Lowered,
+    /// [`LOWER`] and [`PLAN_MEMORY`].
+    Planned,
 }
 
-/// A sequence of passes.
+/// A sequence of passes, and what follows them.
+#[derive(Default)]
 pub struct Pipeline {
+    /// The passes, in order.
     pub passes: Vec<Box<dyn Pass>>,
+    /// Where the pipeline ends.
+    pub end: End,
 }
 
 /// What is wrong with the text of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PipelineError {
+    /// A pass that does not exist.
     #[error("unknown pass `{0}`; known passes: {known}", known = known_names().join(", "))]
     UnknownPass(String),
+    /// An option that the pass does not have.
     #[error("pass `{pass}` has no option `{option}`; it takes: {known}")]
-    UnknownOption { pass: &'static str, option: String, known: String },
+    UnknownOption {
+        /// The pass.
+        pass: &'static str,
+        /// The option.
+        option: String,
+        /// The options of the pass, separated by commas.
+        known: String,
+    },
+    /// A value that the option cannot have.
     #[error("option `{option}` of pass `{pass}`: `{value}` is not a {expected}")]
-    BadValue { pass: &'static str, option: &'static str, value: String, expected: &'static str },
+    BadValue {
+        /// The pass.
+        pass: &'static str,
+        /// The option.
+        option: &'static str,
+        /// The value given.
+        value: String,
+        /// What the option takes.
+        expected: &'static str,
+    },
+    /// A list of options without its end.
     #[error("pipeline text ends inside the options of `{0}`")]
     Unclosed(String),
+    /// A character that does not belong there.
     #[error("unexpected `{0}` in the pipeline text")]
     Unexpected(String),
+    /// Passes in an order that does not work.
+    #[error("`{0}` is out of order: `{LOWER}` and `{LOWER},{PLAN_MEMORY}` stand at the end only")]
+    Order(String),
 }
 
 impl From<PipelineError> for Diagnostic {
     fn from(e: PipelineError) -> Diagnostic {
-        Diagnostic::new(Code::Pipeline, e.to_string())
+        Diagnostic::new(DiagnosticCode::Pipeline, e.to_string())
     }
 }
 
 /// Options given to one pass in the text: names with values, `true` where none is written.
 type Given = Vec<(String, String)>;
 
-struct Known {
+struct KnownPass {
     name: &'static str,
     /// Option names.
     options: &'static [&'static str],
     build: fn(&Given) -> Result<Box<dyn Pass>, PipelineError>,
 }
 
-const KNOWN: &[Known] = &[
-    Known { name: "infer", options: &[], build: |_| Ok(Box::new(InferTypes)) },
-    Known { name: "decompose", options: &[], build: |_| Ok(Box::new(Decompose)) },
-    Known {
+const KNOWN: &[KnownPass] = &[
+    KnownPass { name: "infer", options: &[], build: |_| Ok(Box::new(InferTypes)) },
+    KnownPass { name: "decompose", options: &[], build: |_| Ok(Box::new(Decompose)) },
+    KnownPass {
         name: "differentiate",
         options: &["wrt"],
         build: |given| {
@@ -127,8 +195,8 @@ const KNOWN: &[Known] = &[
             Ok(Box::new(Differentiate { wrt: wrt.unwrap_or_default() }))
         },
     },
-    Known { name: "fold-constants", options: &[], build: |_| Ok(Box::new(FoldConstants)) },
-    Known {
+    KnownPass { name: "fold-constants", options: &[], build: |_| Ok(Box::new(FoldConstants)) },
+    KnownPass {
         name: "simplify",
         options: &["reassociate", "approximate", "rounds"],
         build: |given| {
@@ -139,17 +207,17 @@ const KNOWN: &[Known] = &[
             Ok(Box::new(pass))
         },
     },
-    Known {
+    KnownPass {
         name: "algebra",
         options: &["reassociate"],
         build: |given| Ok(Box::new(Algebra { reassociate: boolean("algebra", "reassociate", given)? })),
     },
-    Known {
+    KnownPass {
         name: "choose-layout",
         options: &["everywhere"],
         build: |given| Ok(Box::new(ChooseLayout { everywhere: layout(given)? })),
     },
-    Known {
+    KnownPass {
         name: "recompute",
         options: &["bytes", "percent"],
         build: |given| {
@@ -158,17 +226,18 @@ const KNOWN: &[Known] = &[
             Ok(Box::new(Recompute { budget: bytes.or(percent) }))
         },
     },
-    Known { name: "fuse", options: &["by"], build: |given| Ok(Box::new(Fuse { by: fusion(given)? })) },
-    Known {
+    KnownPass { name: "fuse", options: &["by"], build: |given| Ok(Box::new(Fuse { by: fusion(given)? })) },
+    KnownPass { name: "choose-recipes", options: &[], build: |_| Ok(Box::new(ChooseRecipes)) },
+    KnownPass {
         name: "slice-batch",
         options: &["least"],
         build: |given| Ok(Box::new(SliceBatch { least: number("slice-batch", "least", given)? })),
     },
 ];
 
-/// Names of the passes a pipeline text may use.
+/// Names of the passes and steps a pipeline text may use.
 pub fn known_names() -> Vec<&'static str> {
-    KNOWN.iter().map(|k| k.name).collect()
+    KNOWN.iter().map(|k| k.name).chain([LOWER, PLAN_MEMORY]).collect()
 }
 
 fn given_value<'g>(option: &str, given: &'g Given) -> Option<&'g str> {
@@ -196,14 +265,14 @@ fn layout(given: &Given) -> Result<Option<ImageLayout>, PipelineError> {
     given_value("everywhere", given).map(named).transpose()
 }
 
-fn fusion(given: &Given) -> Result<Option<By>, PipelineError> {
+fn fusion(given: &Given) -> Result<Option<FusionStrategy>, PipelineError> {
     let bad = |value: &str| PipelineError::BadValue {
         pass: "fuse",
         option: "by",
         value: value.into(),
         expected: "way to fuse: alternatives, greedy or off",
     };
-    given_value("by", given).map(|v| By::from_name(v).ok_or_else(|| bad(v))).transpose()
+    given_value("by", given).map(|v| FusionStrategy::from_name(v).ok_or_else(|| bad(v))).transpose()
 }
 
 fn number<T: std::str::FromStr>(
@@ -216,39 +285,57 @@ fn number<T: std::str::FromStr>(
 }
 
 impl Pipeline {
-    pub fn new(passes: Vec<Box<dyn Pass>>) -> Pipeline {
-        Pipeline { passes }
+    /// The default pipeline up to and including a phase.
+    pub fn to(phase: CompilePhase) -> Pipeline {
+        let mut pipeline = Pipeline::default();
+        for (_, stage) in DEFAULT.iter().filter(|(of, _)| *of <= phase) {
+            match stage {
+                Stage::Pass(build) => pipeline.passes.push(build()),
+                Stage::Lower => pipeline.end = End::Lowered,
+                Stage::PlanMemory => pipeline.end = End::Planned,
+            }
+        }
+        pipeline
     }
 
-    /// The default pipeline up to a phase.
-    pub fn to(phase: Phase) -> Pipeline {
-        Pipeline::new(phase_passes(phase))
-    }
-
-    /// Parses `pass{option=value,flag},pass,…`.
+    /// Parses `pass{option=value,flag},pass,…`; the last may be [`LOWER`], or that and [`PLAN_MEMORY`].
+    ///
+    /// # Errors
+    /// A name or an option is not known, or a step that ends pipelines is not at the end.
     pub fn parse(text: &str) -> Result<Pipeline, PipelineError> {
-        let mut passes = vec![];
+        let mut pipeline = Pipeline::default();
         let mut rest = text.trim();
         while !rest.is_empty() {
             let end = rest.find([',', '{', '}']).unwrap_or(rest.len());
             let name = rest[..end].trim();
-            let known =
-                KNOWN.iter().find(|k| k.name == name).ok_or_else(|| PipelineError::UnknownPass(name.to_string()))?;
             rest = rest[end..].trim_start();
-            let mut given = Given::new();
-            if let Some(inner) = rest.strip_prefix('{') {
-                let close = inner.find('}').ok_or_else(|| PipelineError::Unclosed(name.to_string()))?;
-                given = parse_options(known, &inner[..close])?;
-                rest = inner[close + 1..].trim_start();
-            }
-            passes.push((known.build)(&given)?);
+            pipeline.end = match (name, pipeline.end) {
+                (LOWER, End::Graph) => End::Lowered,
+                (PLAN_MEMORY, End::Lowered) => End::Planned,
+                (PLAN_MEMORY, End::Graph) if pipeline.passes.is_empty() => End::Replanned,
+                (LOWER | PLAN_MEMORY, _) | (_, End::Replanned | End::Lowered | End::Planned) => {
+                    return Err(PipelineError::Order(name.to_string()));
+                }
+                _ => {
+                    let known = KNOWN.iter().find(|k| k.name == name);
+                    let known = known.ok_or_else(|| PipelineError::UnknownPass(name.to_string()))?;
+                    let mut given = Given::new();
+                    if let Some(inner) = rest.strip_prefix('{') {
+                        let close = inner.find('}').ok_or_else(|| PipelineError::Unclosed(name.to_string()))?;
+                        given = parse_options(known, &inner[..close])?;
+                        rest = inner[close + 1..].trim_start();
+                    }
+                    pipeline.passes.push((known.build)(&given)?);
+                    End::Graph
+                }
+            };
             rest = match rest.strip_prefix(',') {
                 Some(after) => after.trim_start(),
                 None if rest.is_empty() => rest,
                 None => return Err(PipelineError::Unexpected(rest.chars().take(1).collect())),
             };
         }
-        Ok(Pipeline { passes })
+        Ok(pipeline)
     }
 
     /// Runs every pass; returns whether the graph changed.
@@ -257,7 +344,7 @@ impl Pipeline {
     }
 }
 
-fn parse_options(known: &Known, text: &str) -> Result<Given, PipelineError> {
+fn parse_options(known: &KnownPass, text: &str) -> Result<Given, PipelineError> {
     let parts = text.split(',').map(str::trim).filter(|p| !p.is_empty());
     parts
         .map(|part| {
@@ -305,12 +392,28 @@ mod tests {
 
     #[test]
     fn phases_are_prefixes_of_the_default_pipeline() {
-        assert!(phase_passes(Phase::Import).is_empty());
-        let all: Vec<_> = phase_passes(Phase::Plan).iter().map(|p| p.name()).collect();
-        for phase in Phase::ALL {
-            let some: Vec<_> = phase_passes(phase).iter().map(|p| p.name()).collect();
+        let names = |phase| Pipeline::to(phase).passes.iter().map(|p| p.name()).collect::<Vec<_>>();
+        let all = names(CompilePhase::Plan);
+        assert!(names(CompilePhase::Import).is_empty());
+        assert_eq!(Pipeline::parse(&all.join(",")).unwrap().passes.len(), all.len());
+        for phase in CompilePhase::ALL {
+            let some = names(phase);
             assert_eq!(some, all[..some.len()]);
-            assert_eq!(Phase::from_name(phase.name()), Some(phase));
+            assert_eq!(CompilePhase::from_name(phase.name()), Some(phase));
+        }
+        let ends =
+            [CompilePhase::Schedule, CompilePhase::Lower, CompilePhase::Plan].map(|phase| Pipeline::to(phase).end);
+        assert_eq!(ends, [End::Graph, End::Lowered, End::Planned]);
+    }
+
+    #[test]
+    fn steps_that_end_a_pipeline_stand_at_its_end() {
+        let end = |text| Pipeline::parse(text).map(|p| p.end);
+        assert_eq!(end("infer, lower"), Ok(End::Lowered));
+        assert_eq!(end("lower,plan-memory"), Ok(End::Planned));
+        assert_eq!(end("plan-memory"), Ok(End::Replanned));
+        for text in ["lower,infer", "infer,plan-memory", "lower,lower", "plan-memory,lower"] {
+            assert!(matches!(end(text), Err(PipelineError::Order(_))), "{text}");
         }
     }
 }

@@ -6,27 +6,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::TensorData;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::eval_node;
 use tensorc_ir::op::{Compute, Registry};
 
-use crate::values::Values;
+use crate::values::StaticValues;
 
 /// A graph divided at the frontier of what is known.
 #[derive(Clone, Debug)]
-pub struct Split {
+pub struct StageSplit {
     /// Everything resolved, over all inputs of the whole graph. Its outputs are the finished
     /// outputs of the whole graph and the values the rest needs; there may be none.
     pub first: Graph,
     /// For each finished output of the whole graph, its position there and in `first`.
     pub finished: Vec<(usize, usize)>,
+    /// What is still to be compiled.
     pub rest: Remainder,
 }
 
 /// Where a value that crosses the frontier comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum FrontierSource {
     /// Input of the whole graph.
     Input(usize),
     /// Output of the first stage.
@@ -37,15 +38,16 @@ enum Source {
 #[derive(Clone, Debug)]
 pub struct Remainder {
     graph: Graph,
-    boundary: Vec<(Value, Source)>,
+    boundary: Vec<(Value, FrontierSource)>,
     unresolved: BTreeSet<NodeId>,
 }
 
 /// The next graph, ready to be inferred (and perhaps split again).
 #[derive(Clone, Debug)]
 pub struct Next {
+    /// The graph that can be compiled now.
     pub graph: Graph,
-    /// Values of its inputs.
+    /// StaticValues of its inputs.
     pub inputs: Vec<TensorData>,
     /// For each of its outputs, the position among the outputs of the graph that was split.
     pub outputs: Vec<usize>,
@@ -55,10 +57,10 @@ pub struct Next {
 ///
 /// Fails if a type stays unknown for another reason than values computed at run time, or if a graph
 /// that would have to be divided has updates or two phases.
-pub fn split(graph: &Graph, registry: &Registry, static_bytes: u64) -> Result<Option<Split>> {
+pub fn split(graph: &Graph, registry: &Registry, static_bytes: u64) -> Result<Option<StageSplit>> {
     let mut graph = graph.clone();
     graph.remove_dead();
-    let values = Values::new(registry, static_bytes);
+    let values = StaticValues::new(registry, static_bytes);
     let (mut unresolved, mut cause) = (BTreeSet::new(), None);
     let mut frontier_moves = false;
     for node in graph.order() {
@@ -80,12 +82,12 @@ pub fn split(graph: &Graph, registry: &Registry, static_bytes: u64) -> Result<Op
         let types = &graph.node(node).types;
         let open = (0..types.len() as u16).find(|port| graph.dense(Value { node, port: *port }).is_err()).unwrap_or(0);
         let why = format!("the type of output {open} does not follow from the types of the inputs");
-        return Err(Diagnostic::new(Code::Unresolved, why).at(&graph.node(node).name));
+        return Err(Diagnostic::new(DiagnosticCode::Unresolved, why).at(&graph.node(node).name));
     }
     if let Some(node) = unresolved.first().filter(|_| !graph.updates().is_empty() || graph.boundary().is_some()) {
         let why =
             "the shape of a value depends on run-time data; a graph with updates or two phases cannot run in parts";
-        return Err(Diagnostic::new(Code::Unsupported, why).at(&graph.node(*node).name));
+        return Err(Diagnostic::new(DiagnosticCode::Unsupported, why).at(&graph.node(*node).name));
     }
     Ok(Some(divide(graph, unresolved)))
 }
@@ -97,7 +99,7 @@ enum Obstacle {
     Type,
 }
 
-fn obstacle(graph: &Graph, node: NodeId, values: &Values<'_>) -> Option<Obstacle> {
+fn obstacle(graph: &Graph, node: NodeId, values: &StaticValues<'_>) -> Option<Obstacle> {
     if let NodeKind::Op(op) = &graph.node(node).kind {
         if let Compute::Host(_) = op.def.compute {
             return Some(Obstacle::Host);
@@ -112,7 +114,7 @@ fn obstacle(graph: &Graph, node: NodeId, values: &Values<'_>) -> Option<Obstacle
     ports.any(|port| graph.dense(Value { node, port }).is_err()).then_some(Obstacle::Type)
 }
 
-fn divide(graph: Graph, unresolved: BTreeSet<NodeId>) -> Split {
+fn divide(graph: Graph, unresolved: BTreeSet<NodeId>) -> StageSplit {
     let mut finished = vec![];
     let mut outputs: Vec<(String, Value)> = vec![];
     for (i, (name, v)) in graph.outputs().iter().enumerate() {
@@ -121,7 +123,7 @@ fn divide(graph: Graph, unresolved: BTreeSet<NodeId>) -> Split {
             outputs.push((name.to_string(), *v));
         }
     }
-    let mut boundary: Vec<(Value, Source)> = vec![];
+    let mut boundary: Vec<(Value, FrontierSource)> = vec![];
     let mut seen = BTreeSet::new();
     for node in &unresolved {
         for v in graph.args(*node) {
@@ -129,8 +131,8 @@ fn divide(graph: Graph, unresolved: BTreeSet<NodeId>) -> Split {
                 continue;
             }
             let source = match graph.inputs().iter().position(|n| *n == v.node) {
-                Some(i) => Source::Input(i),
-                None => Source::Output(match outputs.iter().position(|(_, o)| *o == v) {
+                Some(i) => FrontierSource::Input(i),
+                None => FrontierSource::Output(match outputs.iter().position(|(_, o)| *o == v) {
                     Some(at) => at,
                     None => {
                         outputs.push((format!("{}.{}", graph.node(v.node).name, v.port), v));
@@ -152,7 +154,7 @@ fn divide(graph: Graph, unresolved: BTreeSet<NodeId>) -> Split {
         copy.output(&name, v);
     }
     let first = copy.new;
-    Split { first, finished, rest: Remainder { graph, boundary, unresolved } }
+    StageSplit { first, finished, rest: Remainder { graph, boundary, unresolved } }
 }
 
 impl Remainder {
@@ -162,11 +164,12 @@ impl Remainder {
         let mut known: BTreeMap<Value, TensorData> = BTreeMap::new();
         for (v, source) in &self.boundary {
             let data = match source {
-                Source::Input(i) => inputs.get(*i),
-                Source::Output(i) => results.get(*i),
+                FrontierSource::Input(i) => inputs.get(*i),
+                FrontierSource::Output(i) => results.get(*i),
             };
             let name = &self.graph.node(v.node).name;
-            let missing = || Diagnostic::new(Code::Operands, "a value of the stage before is missing").at(name);
+            let missing =
+                || Diagnostic::new(DiagnosticCode::Operands, "a value of the stage before is missing").at(name);
             known.insert(*v, data.ok_or_else(missing)?.clone());
         }
         for node in self.graph.order().into_iter().filter(|n| self.unresolved.contains(n)) {

@@ -1,4 +1,4 @@
-//! Values known at compile time: constant evaluation of the part of the graph behind a value.
+//! StaticValues known at compile time: constant evaluation of the part of the graph behind a value.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use tensorc_ir::op::{Compute, Grain, Registry};
 use tensorc_ir::{DenseType, TensorType};
 
 #[derive(Clone)]
-enum Known {
+enum KnownValues {
     Value(TensorData),
     /// It depends on run-time data.
     Never,
@@ -23,17 +23,17 @@ enum Known {
 ///
 /// Operators whose result follows from operand *types* alone have a value as soon as these types
 /// are known. The memo stays valid while no node is removed from the graph.
-pub struct Values<'r> {
+pub struct StaticValues<'r> {
     registry: &'r Registry,
     limit: u64,
     facts: Cell<u64>,
-    memo: RefCell<BTreeMap<Value, Known>>,
+    memo: RefCell<BTreeMap<Value, KnownValues>>,
 }
 
-impl<'r> Values<'r> {
+impl<'r> StaticValues<'r> {
     /// `limit` bounds the bytes of each tensor that is evaluated.
-    pub fn new(registry: &'r Registry, limit: u64) -> Values<'r> {
-        Values { registry, limit, facts: Cell::new(0), memo: RefCell::default() }
+    pub fn new(registry: &'r Registry, limit: u64) -> StaticValues<'r> {
+        StaticValues { registry, limit, facts: Cell::new(0), memo: RefCell::default() }
     }
 
     /// Tells that types became better known, so that open questions are worth asking again.
@@ -65,7 +65,7 @@ impl<'r> Values<'r> {
 
     fn settled(&self, node: NodeId) -> bool {
         match self.memo.borrow().get(&Value { node, port: 0 }) {
-            Some(Known::NotYet(at)) => *at == self.facts.get(),
+            Some(KnownValues::NotYet(at)) => *at == self.facts.get(),
             Some(_) => true,
             None => false,
         }
@@ -76,7 +76,7 @@ impl<'r> Values<'r> {
             return Some(data.clone());
         }
         match self.memo.borrow().get(&v) {
-            Some(Known::Value(data)) => Some(data.clone()),
+            Some(KnownValues::Value(data)) => Some(data.clone()),
             _ => None,
         }
     }
@@ -88,7 +88,7 @@ impl<'r> Values<'r> {
 
     fn evaluate(&self, graph: &Graph, node: NodeId) {
         let args = graph.args(node);
-        let never = |v: &Value| matches!(self.memo.borrow().get(v), Some(Known::Never)) || !self.small(graph, *v);
+        let never = |v: &Value| matches!(self.memo.borrow().get(v), Some(KnownValues::Never)) || !self.small(graph, *v);
         let settled = |v: &Value| never(v) || self.known(graph, *v).is_some();
         let ports = graph.node(node).types.len() as u16;
         let outputs: Option<Vec<DenseType>> =
@@ -109,9 +109,9 @@ impl<'r> Values<'r> {
         let mut memo = self.memo.borrow_mut();
         for port in 0..ports {
             let answer = match results.as_ref().and_then(|r| r.get(port as usize)) {
-                Some(data) => Known::Value(data.clone()),
-                None if final_answer => Known::Never,
-                None => Known::NotYet(self.facts.get()),
+                Some(data) => KnownValues::Value(data.clone()),
+                None if final_answer => KnownValues::Never,
+                None => KnownValues::NotYet(self.facts.get()),
             };
             memo.insert(Value { node, port }, answer);
         }
@@ -161,7 +161,7 @@ impl<'r> Values<'r> {
         }
         let copy = alone.add_op(n.name.clone(), &op.def, &operands, op.params.clone(), outputs.len()).ok()?;
         alone.node_mut(copy).types = outputs.iter().cloned().map(TensorType::from).collect();
-        let inner = Values::new(self.registry, self.limit);
+        let inner = StaticValues::new(self.registry, self.limit);
         let value_of = |g: &Graph, v: Value| inner.get(g, v);
         match expand_node(&mut alone, copy, self.registry, &value_of, Grain::Coarse).ok()? {
             Expanded::Host => None,

@@ -8,13 +8,13 @@ use common::registry;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::interp::eval_graph;
-use tensorc_ir::prim::{Contraction, Method, Prim, Reduction, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
 use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_passes::Label;
 use tensorc_passes::PassCx;
-use tensorc_passes::algebra::{Domain, RULES, Rule, apply_everywhere};
-use tensorc_passes::simplify::scalar::Label;
+use tensorc_passes::algebra::{Domain, RULES, TensorRule, apply_everywhere};
 
 /// A graph under construction, all of one element type.
 struct Net {
@@ -128,7 +128,9 @@ impl Net {
         let dims = extents[..out.len()].to_vec();
         let (lhs, rhs) = (la.chars().map(at).collect(), lb.chars().map(at).collect());
         self.prim(
-            Prim::Contract(Contraction { extents, out_rank: out.len(), lhs, rhs, method: Method::Sum }.into()),
+            Prim::Contract(
+                Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }.into(),
+            ),
             &[a, b],
             &dims,
         )
@@ -167,7 +169,7 @@ impl Net {
                     out_rank: 4,
                     lhs: vec![Index::var(0), Index::var(4), at(2, 5), at(3, 6)],
                     rhs: [1, 4, 5, 6].map(Index::var).to_vec(),
-                    method: Method::Sum,
+                    algorithm: ConvAlgorithm::Direct,
                 };
                 (self.prim(Prim::Contract(c.into()), &[x, w], &[d[0], n, out, out]), 1)
             }
@@ -451,7 +453,7 @@ fn tensor(rng: &mut Rng, ty: &DenseType, special: bool) -> TensorData {
 }
 
 /// Compares all results: bits if the rule is exact, else up to rounding in relation to the largest element.
-fn compare(rule: &Rule, before: &Graph, after: &Graph, inputs: &[TensorData]) {
+fn compare(rule: &TensorRule, before: &Graph, after: &Graph, inputs: &[TensorData]) {
     let registry = registry();
     let a = eval_graph(before, &registry, inputs).unwrap();
     let b = eval_graph(after, &registry, inputs).unwrap();

@@ -5,13 +5,14 @@
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::testing::{Rng, random_scalar_fn};
-use tensorc_ops::math::Library;
-use tensorc_passes::simplify::scalar::{Facts, Label, Rewriter, Rule, Target, build_term, rules};
+use tensorc_ops::math::MathBodies;
+use tensorc_passes::Label;
+use tensorc_passes::simplify::scalar::{Rewriter, ScalarFacts, ScalarRule, TermBuilder, build_term, rules};
 
 /// Computes terms of rules on values; f32 functions by the math library.
-struct Values<'a>(&'a Library);
+struct Values<'a>(&'a MathBodies);
 
-impl Target for Values<'_> {
+impl TermBuilder for Values<'_> {
     type Value = Scalar;
 
     fn dtype(&self, v: &Scalar) -> DType {
@@ -92,7 +93,7 @@ fn assignments(n: usize) -> Vec<Vec<DType>> {
 /// largest value on the way: a few roundings, and two library functions.
 const UNITS: f64 = 16.0;
 
-fn agrees(rule: &Rule, left: Scalar, right: Scalar, largest: f64) -> bool {
+fn agrees(rule: &ScalarRule, left: Scalar, right: Scalar, largest: f64) -> bool {
     if left == right || left.is_nan() && right.is_nan() {
         return true;
     }
@@ -104,7 +105,7 @@ fn agrees(rule: &Rule, left: Scalar, right: Scalar, largest: f64) -> bool {
 /// Computes terms and remembers the largest value on the way; `tame` while every value is a normal number.
 struct Largest<'a>(Values<'a>, f64, bool);
 
-impl Target for Largest<'_> {
+impl TermBuilder for Largest<'_> {
     type Value = Scalar;
 
     fn dtype(&self, v: &Scalar) -> DType {
@@ -132,7 +133,7 @@ impl Target for Largest<'_> {
 }
 
 /// Proves a rule for one assignment of types; returns the number of cases in which it applied.
-fn prove(rule: &Rule, types: &[DType], library: &Library) -> u64 {
+fn prove(rule: &ScalarRule, types: &[DType], library: &MathBodies) -> u64 {
     let (vars, targets) = types.split_at(rule.vars.len());
     let mut rng = Rng::new(7);
     let pools: Vec<Vec<Scalar>> = vars.iter().map(|d| [specials(*d), constants(*d)].concat()).collect();
@@ -151,7 +152,7 @@ fn prove(rule: &Rule, types: &[DType], library: &Library) -> u64 {
                 }
             })
             .collect();
-        let facts: Vec<Facts> = values.iter().map(|v| Facts::of(*v)).collect();
+        let facts: Vec<ScalarFacts> = values.iter().map(|v| ScalarFacts::of(*v)).collect();
         if !rule.holds(&facts, targets) {
             continue;
         }
@@ -174,7 +175,7 @@ fn prove(rule: &Rule, types: &[DType], library: &Library) -> u64 {
 
 #[test]
 fn every_rule_keeps_values_on_every_type_it_applies_to() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let mut total = 0;
     for rule in rules().unwrap() {
         let n = rule.vars.len() + rule.types.len();
@@ -199,7 +200,7 @@ fn every_rule_keeps_values_on_every_type_it_applies_to() {
 
 #[test]
 fn exact_rewriting_of_random_bodies_keeps_their_bits() {
-    let library = Library::new().unwrap();
+    let library = MathBodies::new().unwrap();
     let (mut changed, mut fired) = (0, 0);
     let mut rewriter = Rewriter::new(|l| l == Label::Exact).unwrap();
     for seed in 0..1500 {

@@ -11,6 +11,7 @@
 //! `--emit=exe`.
 
 #![no_std]
+#![warn(missing_docs)]
 
 mod context;
 mod gpu;

@@ -2,13 +2,12 @@
 
 use tensorc_abi::KernelFn;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{Image, ImageError, LIBRARIES, MAX_RANK, header, step, variant};
-
-use crate::library::Library;
+use tensorc_abi::image::{Image, ImageError, LIBRARIES, MAX_RANK, header, slot, step, variant};
+use tensorc_exec::{Code, Routine, Step, bind};
 
 /// A compiled model in the data section of its artifact.
 #[repr(C)]
-pub struct Model {
+pub struct ArtifactModel {
     image: *const u64,
     /// Words of the image.
     len: u64,
@@ -17,10 +16,10 @@ pub struct Model {
     /// The block of weights, if it is inside the artifact; else null.
     weights: *const u8,
     /// Those of [`LIBRARIES`] that it needs; others are null, so that nothing links what it does not need.
-    libraries: [*const Library; LIBRARIES.len()],
+    libraries: [*const Routine; LIBRARIES.len()],
 }
 
-impl Model {
+impl ArtifactModel {
     /// The image, checked.
     pub fn image(&'static self) -> Result<Image<'static>, Status> {
         // SAFETY: generated code gives an image of this length, which nobody writes.
@@ -31,21 +30,87 @@ impl Model {
         })
     }
 
+    /// The block of weights inside the artifact; null if there is none.
     pub fn embedded_weights(&self) -> *const u8 {
         self.weights
     }
+}
 
-    pub fn library(&self, kind: usize) -> Option<&'static Library> {
-        // SAFETY: generated code gives null or a library of this crate.
-        self.libraries.get(kind).and_then(|library| unsafe { library.as_ref() })
-    }
+/// What the steps of a model are linked with.
+pub struct Linked {
+    /// The model.
+    pub model: &'static ArtifactModel,
+    /// Its checked image.
+    pub image: Image<'static>,
+}
 
-    /// A generated kernel by its number.
-    pub fn kernel(&self, image: &Image<'_>, number: u64) -> Option<KernelFn> {
-        let exists = number < image.word(header::KERNELS);
+impl Code for Linked {
+    fn kernel(&self, number: u64) -> Option<KernelFn> {
+        let exists = number < self.image.word(header::KERNELS);
         // SAFETY: the table has an entry for every kernel.
-        exists.then(|| unsafe { *self.kernels.add(number as usize) })
+        exists.then(|| unsafe { *self.model.kernels.add(number as usize) })
     }
+
+    fn routine(&self, kind: usize) -> Option<&'static Routine> {
+        // SAFETY: generated code gives null or a library kernel of this crate.
+        self.model.libraries.get(kind).and_then(|routine| unsafe { routine.as_ref() })
+    }
+
+    fn words(&self, at: usize) -> &[u64] {
+        self.image.tail(at)
+    }
+}
+
+/// What running a model takes, the largest of all variants.
+#[derive(Default)]
+pub struct Needs {
+    /// Entries of the table of arguments.
+    pub slots: usize,
+    /// Bytes of intermediate tensors.
+    pub arena: u64,
+    /// Working memory of a worker.
+    pub scratch: usize,
+}
+
+impl Linked {
+    /// Resolves every step, of which `check` is told with the variant it belongs to.
+    ///
+    /// # Errors
+    /// A step is none that this library knows, or its slots lie nowhere.
+    pub fn needs(&self, check: impl Fn(usize, &Step) -> Result<(), Status>) -> Result<Needs, Status> {
+        let mut needs = Needs::default();
+        for v in variants(&self.image) {
+            let slots = slots(&self.image, v);
+            if slots.clone().any(|slot| slot[slot::HOME] > slot::ARENA) {
+                return Err(status::VERSION);
+            }
+            needs.slots = needs.slots.max(slots.count());
+            needs.arena = needs.arena.max(self.image.word(v + variant::ARENA_BYTES));
+            for record in steps(&self.image, v) {
+                let unknown = if record[step::KIND] > step::LAST { status::VERSION } else { status::DAMAGED };
+                let step = Step::resolve(record, self).ok_or(unknown)?;
+                check(v, &step)?;
+                needs.scratch = needs.scratch.max(step.scratch_bytes());
+            }
+        }
+        Ok(needs)
+    }
+}
+
+/// Enters the addresses of a variant into the table of arguments: those of the caller's tensors, and the other ones
+/// unless they are there.
+pub fn enter(
+    image: &Image<'static>,
+    v: usize,
+    table: &mut [*mut u8],
+    [weights, arena]: [Option<*mut u8>; 2],
+    tensor: impl Fn(u64, usize) -> Option<*mut u8>,
+) {
+    bind(slots(image, v), table, |home, index| match home {
+        slot::WEIGHTS => weights,
+        slot::ARENA => arena,
+        side => Some(tensor(side, index).unwrap_or(core::ptr::null_mut())),
+    });
 }
 
 /// The extents of a tensor; none if there is no shape.
@@ -67,4 +132,10 @@ pub fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + use<> {
 pub fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
     let (count, first, image) = (image.size(at + variant::STEPS), image.size(at + variant::STEPS + 1), *image);
     (0..count).map_while(move |i| image.record(first + i * step::WORDS))
+}
+
+/// Records of the slots of a variant.
+pub fn slots(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; slot::WORDS]> + Clone + use<> {
+    let (count, first, image) = (image.size(at + variant::SLOTS), image.size(at + variant::SLOTS + 1), *image);
+    (0..count).map_while(move |i| image.record(first + i * slot::WORDS))
 }

@@ -1,14 +1,14 @@
 //! Work shared among threads: through the caller's `parallel_for`, or by threads that `tc_rt_threads_start` made.
 
 use core::cell::UnsafeCell;
+use core::convert::Infallible;
 use core::ffi::c_void;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tensorc_abi::artifact::{Parallel, Status, Task, status};
+use tensorc_exec::Workers;
 
-/// Chunks per worker that a step is cut into, about, so that a delayed thread costs little.
-const CHUNKS_PER_WORKER: u64 = 4;
 /// Turns a thread looks for work before it sleeps: some tens of microseconds.
 const SPINS: u32 = 10_000;
 /// Most threads of a pool.
@@ -20,29 +20,35 @@ pub fn workers(parallel: &Parallel) -> usize {
 }
 
 /// What the pieces of a region need.
-struct Region<'f> {
+struct PoolJob<'f> {
     body: &'f (dyn Fn(usize, Range<u64>) + Sync),
     tasks: u64,
     chunk: u64,
 }
 
-/// Tasks of a chunk, at least `grain`, when so many workers share a step.
-pub fn chunk(tasks: u64, grain: u64, workers: u64) -> u64 {
-    (tasks / (workers * CHUNKS_PER_WORKER)).max(grain).max(1)
-}
+/// The threads of a context as workers of steps.
+pub struct Threads<'p>(pub &'p Parallel);
 
-/// Executes tasks `0..tasks` in chunks of at least `grain`, which get the number of their worker and a range.
-pub fn region(parallel: &Parallel, tasks: u64, grain: u64, body: &(dyn Fn(usize, Range<u64>) + Sync)) {
-    let workers = workers(parallel) as u64;
-    let chunk = chunk(tasks, grain, workers);
-    match parallel.parallel_for.filter(|_| workers > 1 && chunk < tasks) {
-        Some(parallel_for) => {
-            let mut region = Region { body, tasks, chunk };
-            // SAFETY: `execute` is given the region, which lives until all pieces are done.
-            unsafe { parallel_for(parallel.pool, tasks.div_ceil(chunk), execute, (&raw mut region).cast()) };
+// SAFETY: whoever gives a pool lets any thread of it use it.
+unsafe impl Sync for Threads<'_> {}
+
+impl Workers for Threads<'_> {
+    type Error = Infallible;
+
+    fn count(&self) -> u64 {
+        workers(self.0) as u64
+    }
+
+    fn each(&self, tasks: u64, chunk: u64, body: &(dyn Fn(usize, Range<u64>) + Sync)) -> Result<(), Infallible> {
+        match self.0.parallel_for.filter(|_| chunk < tasks) {
+            Some(parallel_for) => {
+                let mut region = PoolJob { body, tasks, chunk };
+                // SAFETY: `execute` is given the region, which lives until all pieces are done.
+                unsafe { parallel_for(self.0.pool, tasks.div_ceil(chunk), execute, (&raw mut region).cast()) };
+            }
+            None => body(0, 0..tasks),
         }
-        None if tasks > 0 => body(0, 0..tasks),
-        None => {}
+        Ok(())
     }
 }
 
@@ -50,26 +56,26 @@ pub fn region(parallel: &Parallel, tasks: u64, grain: u64, body: &(dyn Fn(usize,
 /// `argument` is a region.
 unsafe extern "C" fn execute(argument: *mut c_void, index: u64, worker: u32) {
     // SAFETY: by the caller's contract.
-    let region = unsafe { &*argument.cast::<Region<'_>>() };
+    let region = unsafe { &*argument.cast::<PoolJob<'_>>() };
     let begin = index.saturating_mul(region.chunk).min(region.tasks);
     (region.body)(worker as usize, begin..(begin + region.chunk).min(region.tasks));
 }
 
 /// What the threads are to do.
 #[derive(Clone, Copy)]
-struct Job {
+struct ThreadCommand {
     task: Task,
     argument: *mut c_void,
     count: u64,
 }
 
 /// Threads that wait for work.
-pub struct Pool {
+pub struct ArtifactPool {
     /// One region at a time; held by the thread whose region it is.
     turn: UnsafeCell<libc::pthread_mutex_t>,
     lock: UnsafeCell<libc::pthread_mutex_t>,
     wake: UnsafeCell<libc::pthread_cond_t>,
-    job: UnsafeCell<Option<Job>>,
+    job: UnsafeCell<Option<ThreadCommand>>,
     /// Grows with every job.
     generation: AtomicU64,
     /// The next piece.
@@ -84,7 +90,7 @@ pub struct Pool {
 }
 
 // SAFETY: the cells are used under the locks as their comments say.
-unsafe impl Sync for Pool {}
+unsafe impl Sync for ArtifactPool {}
 
 /// Starts threads: with the calling one, `workers` execute the regions of all contexts that are given `out`.
 ///
@@ -96,11 +102,11 @@ pub unsafe extern "C" fn tc_rt_threads_start(workers: u32, out: *mut Parallel) -
         return status::ARGUMENT;
     }
     // SAFETY: memory for one pool, or null.
-    let pool = unsafe { libc::malloc(size_of::<Pool>()) }.cast::<Pool>();
+    let pool = unsafe { libc::malloc(size_of::<ArtifactPool>()) }.cast::<ArtifactPool>();
     if pool.is_null() {
         return status::MEMORY;
     }
-    let new = Pool {
+    let new = ArtifactPool {
         turn: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
         lock: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
         wake: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
@@ -144,7 +150,7 @@ pub unsafe extern "C" fn tc_rt_threads_stop(parallel: *mut Parallel) {
     let Some(parallel) = (unsafe { parallel.as_mut() }) else { return };
     let taken = core::mem::replace(parallel, Parallel::NONE);
     if !taken.pool.is_null() {
-        let pool = taken.pool.cast::<Pool>();
+        let pool = taken.pool.cast::<ArtifactPool>();
         // SAFETY: all its threads were started.
         unsafe { end(pool, (*pool).workers as usize) };
     }
@@ -154,7 +160,7 @@ pub unsafe extern "C" fn tc_rt_threads_stop(parallel: *mut Parallel) {
 ///
 /// # Safety
 /// They were started, and nobody uses the pool.
-unsafe fn end(pool: *mut Pool, started: usize) {
+unsafe fn end(pool: *mut ArtifactPool, started: usize) {
     // SAFETY: the pool is alive until it is freed at the end.
     unsafe {
         libc::pthread_mutex_lock((*pool).lock.get());
@@ -169,14 +175,14 @@ unsafe fn end(pool: *mut Pool, started: usize) {
 }
 
 /// # Safety
-/// `pool` is a [`Pool`].
+/// `pool` is a [`ArtifactPool`].
 unsafe extern "C" fn parallel_for(pool: *mut c_void, count: u64, task: Task, argument: *mut c_void) {
     // SAFETY: by the caller's contract; the job is written while no thread is busy with one, and the locks are
     // those of the pool.
     unsafe {
-        let pool = &*pool.cast::<Pool>();
+        let pool = &*pool.cast::<ArtifactPool>();
         libc::pthread_mutex_lock(pool.turn.get());
-        let job = Job { task, argument, count };
+        let job = ThreadCommand { task, argument, count };
         libc::pthread_mutex_lock(pool.lock.get());
         *pool.job.get() = Some(job);
         pool.next.store(0, Ordering::Relaxed);
@@ -201,7 +207,7 @@ unsafe extern "C" fn parallel_for(pool: *mut c_void, count: u64, task: Task, arg
 ///
 /// # Safety
 /// The job is the pool's.
-unsafe fn pieces(pool: &Pool, job: Job, worker: u32) {
+unsafe fn pieces(pool: &ArtifactPool, job: ThreadCommand, worker: u32) {
     loop {
         let index = pool.next.fetch_add(1, Ordering::Relaxed);
         if index >= job.count {
@@ -214,7 +220,7 @@ unsafe fn pieces(pool: &Pool, job: Job, worker: u32) {
 
 extern "C" fn work(argument: *mut c_void) -> *mut c_void {
     // SAFETY: the pool outlives its threads.
-    let pool = unsafe { &*argument.cast::<Pool>() };
+    let pool = unsafe { &*argument.cast::<ArtifactPool>() };
     let worker = pool.started.fetch_add(1, Ordering::Relaxed) + 1;
     let mut seen = 0;
     loop {

@@ -5,21 +5,21 @@ use core::ptr::{null, null_mut};
 
 use libc::{c_char, c_int};
 use tensorc_abi::DType;
-use tensorc_abi::artifact::{Gpu, Parallel, Status, Tensor, Weights, status};
+use tensorc_abi::artifact::{GpuHandle, Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, MAX_RANK, header, tensor};
 
-use crate::context::{Context, tc_rt_describe, tc_rt_error, tc_rt_free, tc_rt_init, tc_rt_run};
+use crate::context::{ArtifactContext, tc_rt_describe, tc_rt_error, tc_rt_free, tc_rt_init, tc_rt_run};
 use crate::gpu::{
     GpuContext, GpuModel, tc_rt_gpu_describe, tc_rt_gpu_error, tc_rt_gpu_free, tc_rt_gpu_init_on, tc_rt_gpu_run,
 };
-use crate::model::{Model, dims};
+use crate::model::{ArtifactModel, dims};
 use crate::pool::{tc_rt_threads_start, tc_rt_threads_stop};
 use crate::weights::{tc_rt_weights_close, tc_rt_weights_open};
 
 /// Most inputs and outputs of a program.
 const MAX_TENSORS: usize = 64;
 /// Elements of an output that are printed.
-const SHOWN: usize = 10;
+const MAX_SHOWN_ELEMENTS: usize = 10;
 const MAX_PATH: usize = 4096;
 
 const USAGE: &CStr = c"usage: %s [--weights FILE] %s [--repeat N] [-o DIR] INPUT.npy...\n\
@@ -30,15 +30,15 @@ struct Functions<M: 'static, C> {
     /// Its own options.
     options: &'static CStr,
     gpu: bool,
-    model: fn(&'static M) -> &'static Model,
-    init: unsafe fn(&'static M, *mut *mut C, *const Weights, *const Parallel, *mut Gpu) -> Status,
+    model: fn(&'static M) -> &'static ArtifactModel,
+    init: unsafe fn(&'static M, *mut *mut C, *const Weights, *const Parallel, *mut GpuHandle) -> Status,
     describe: unsafe extern "C" fn(&'static M, *mut C, *const Tensor, *mut Tensor) -> Status,
     run: unsafe extern "C" fn(&'static M, *mut C, *const Tensor, *mut Tensor) -> Status,
     error: unsafe extern "C" fn(&'static M, *const C) -> *const c_char,
     free: unsafe extern "C" fn(&'static M, *mut C),
 }
 
-const PROCESSOR: Functions<Model, Context> = Functions {
+const PROCESSOR: Functions<ArtifactModel, ArtifactContext> = Functions {
     options: c"[--threads N]",
     gpu: false,
     model: |model| model,
@@ -67,11 +67,11 @@ const GPU: Functions<GpuModel, GpuContext> = Functions {
 };
 
 /// What goes wrong: a text with up to two texts in it.
-struct Failure(&'static CStr, *const c_char, *const c_char);
+struct ProgramFailure(&'static CStr, *const c_char, *const c_char);
 
-impl Failure {
-    fn of(text: &'static CStr, about: *const c_char) -> Failure {
-        Failure(text, about, null())
+impl ProgramFailure {
+    fn of(text: &'static CStr, about: *const c_char) -> ProgramFailure {
+        ProgramFailure(text, about, null())
     }
 }
 
@@ -92,7 +92,7 @@ struct Arguments {
 /// # Safety
 /// `model` is what generated code hands over, the rest what a C program's `main` gets.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tc_rt_main(model: &'static Model, argc: c_int, argv: *const *const c_char) -> c_int {
+pub unsafe extern "C" fn tc_rt_main(model: &'static ArtifactModel, argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: by the caller's contract.
     unsafe { program(model, &PROCESSOR, argc, argv) }
 }
@@ -127,10 +127,10 @@ unsafe fn program<M, C>(
             complain(USAGE, name, functions.options.as_ptr());
             return 2;
         };
-        let mut gpu = Gpu { device: arguments.device, driver: arguments.driver, ..Gpu::FIRST };
+        let mut gpu = GpuHandle { device: arguments.device, driver: arguments.driver, ..GpuHandle::FIRST };
         match run(model, functions, &arguments, &mut gpu) {
             Ok(()) => 0,
-            Err(Failure(text, a, b)) => {
+            Err(ProgramFailure(text, a, b)) => {
                 complain(c"%s: ", name, null());
                 complain(text, a, b);
                 complain(c"\n", null(), null());
@@ -188,14 +188,14 @@ unsafe fn run<M, C>(
     whole: &'static M,
     functions: &Functions<M, C>,
     arguments: &Arguments,
-    gpu: &mut Gpu,
-) -> Result<(), Failure> {
+    gpu: &mut GpuHandle,
+) -> Result<(), ProgramFailure> {
     let model = (functions.model)(whole);
-    let damaged = |status: Status| Failure::of(c"%s", status::text(status).as_ptr());
+    let damaged = |status: Status| ProgramFailure::of(c"%s", status::text(status).as_ptr());
     let image = model.image().map_err(damaged)?;
     let [reads, writes] = [header::INPUTS, header::OUTPUTS].map(|at| image.size(at));
     if arguments.count != reads || writes > MAX_TENSORS {
-        return Err(Failure::of(c"the number of arrays is not that of the model's inputs%s", c"".as_ptr()));
+        return Err(ProgramFailure::of(c"wrong number of input arrays%s", c"".as_ptr()));
     }
     let mut weights = Weights::NONE;
     let mut parallel = Parallel::NONE;
@@ -206,7 +206,7 @@ unsafe fn run<M, C>(
         if !arguments.weights.is_null() {
             let status = tc_rt_weights_open(model, arguments.weights, 0, &raw mut weights);
             if status != status::OK {
-                return Err(Failure(c"%s: %s", arguments.weights, status::text(status).as_ptr()));
+                return Err(ProgramFailure(c"%s: %s", arguments.weights, status::text(status).as_ptr()));
             }
             given = &raw const weights;
         }
@@ -217,17 +217,20 @@ unsafe fn run<M, C>(
             }
         }
         if given.is_null() && image.word(header::WEIGHTS) > 0 && model.embedded_weights().is_null() {
-            return Err(Failure::of(c"the model's weights are in a file: give --weights FILE%s", c"".as_ptr()));
+            return Err(ProgramFailure::of(c"the model's weights are in a file: give --weights FILE%s", c"".as_ptr()));
         }
         let gpu = core::ptr::from_mut(gpu);
         let status = (functions.init)(whole, &raw mut context, given, &raw const parallel, gpu);
         let result = match status {
             status::OK => execute(whole, functions, &image, context, arguments),
             // Only GPUs fill the message, which its owner keeps.
-            _ if (*gpu).message[0] != 0 => Err(Failure::of(c"%s", (&raw const (*gpu).message).cast())),
+            _ if (*gpu).message[0] != 0 => Err(ProgramFailure::of(c"%s", (&raw const (*gpu).message).cast())),
             _ => Err(damaged(status)),
         };
-        (functions.free)(whole, context);
+        // The message of a failure lies in the context, which ends with the process then.
+        if result.is_ok() {
+            (functions.free)(whole, context);
+        }
         tc_rt_threads_stop(&raw mut parallel);
         tc_rt_weights_close(model, &raw mut weights);
         result
@@ -244,7 +247,7 @@ unsafe fn execute<M, C>(
     image: &Image<'static>,
     context: *mut C,
     arguments: &Arguments,
-) -> Result<(), Failure> {
+) -> Result<(), ProgramFailure> {
     const NONE: Tensor = Tensor { data: null_mut(), dims: null(), rank: 0, dtype: 0, bytes: 0 };
     let (mut inputs, mut outputs) = ([NONE; MAX_TENSORS], [NONE; MAX_TENSORS]);
     let mut extents = [[0i64; MAX_RANK]; MAX_TENSORS];
@@ -254,13 +257,13 @@ unsafe fn execute<M, C>(
     }
     // SAFETY: the context is alive, and the arrays are as long as the model needs.
     unsafe {
-        let failed = |_| Failure::of(c"%s", (functions.error)(model, context));
+        let failed = |_| ProgramFailure::of(c"%s", (functions.error)(model, context));
         check((functions.describe)(model, context, inputs.as_ptr(), outputs.as_mut_ptr())).map_err(failed)?;
         let count = image.size(header::OUTPUTS);
         for out in &mut outputs[..count] {
             out.data = libc::malloc(out.bytes.max(1) as usize).cast();
             if out.data.is_null() {
-                return Err(Failure::of(c"memory is exhausted%s", c"".as_ptr()));
+                return Err(ProgramFailure::of(c"memory is exhausted%s", c"".as_ptr()));
             }
         }
         for _ in 0..arguments.repeat {
@@ -308,13 +311,13 @@ const fn descriptor(dtype: DType) -> &'static CStr {
 ///
 /// # Safety
 /// `path` is a text.
-unsafe fn read(path: *const c_char, dims: &mut [i64; MAX_RANK]) -> Result<Tensor, Failure> {
-    let wrong = || Failure::of(c"%s: not an array in .npy format that this program reads", path);
+unsafe fn read(path: *const c_char, dims: &mut [i64; MAX_RANK]) -> Result<Tensor, ProgramFailure> {
+    let wrong = || ProgramFailure::of(c"%s: not an array in .npy format that this program reads", path);
     // SAFETY: every address is of memory with the size given beside it.
     unsafe {
         let file = libc::fopen(path, c"rb".as_ptr());
         if file.is_null() {
-            return Err(Failure::of(c"%s: the file cannot be read", path));
+            return Err(ProgramFailure::of(c"%s: the file cannot be read", path));
         }
         let mut head = [0u8; 12];
         let got = libc::fread(head.as_mut_ptr().cast(), 1, head.len(), file);
@@ -374,7 +377,7 @@ fn parse_header(text: &[u8], dims: &mut [i64; MAX_RANK]) -> Option<(DType, usize
 /// Its data is there.
 unsafe fn show(name: &str, out: &Tensor) {
     let dtype = dtype(out.dtype);
-    let elements = (out.bytes as usize / dtype.size()).min(SHOWN);
+    let elements = (out.bytes as usize / dtype.size()).min(MAX_SHOWN_ELEMENTS);
     // SAFETY: the texts are texts, and the elements are inside the data.
     unsafe {
         libc::printf(c"%.*s: %s[".as_ptr(), name.len() as c_int, name.as_ptr(), descriptor(dtype).as_ptr().add(1));
@@ -408,7 +411,7 @@ unsafe fn show(name: &str, out: &Tensor) {
 ///
 /// # Safety
 /// The directory is a text, and the data is there.
-unsafe fn write(dir: *const c_char, name: &str, out: &Tensor) -> Result<(), Failure> {
+unsafe fn write(dir: *const c_char, name: &str, out: &Tensor) -> Result<(), ProgramFailure> {
     let mut path = [0 as c_char; MAX_PATH];
     let mut safe = [0u8; 256];
     for (to, from) in safe[..255].iter_mut().zip(name.bytes()) {
@@ -428,7 +431,7 @@ unsafe fn write(dir: *const c_char, name: &str, out: &Tensor) -> Result<(), Fail
         // The data begins at a multiple of 64.
         let padded = (10 + len + 1).next_multiple_of(64) - 10;
         let file = libc::fopen(path.as_ptr(), c"wb".as_ptr());
-        let failed = || Failure::of(c"%s: the file cannot be written", dir);
+        let failed = || ProgramFailure::of(c"%s: the file cannot be written", dir);
         if file.is_null() {
             return Err(failed());
         }

@@ -4,25 +4,28 @@ use tensorc_abi::DType;
 use tensorc_abi::artifact::{Status, Tensor, status};
 use tensorc_abi::image::{Image, dim, header, tensor, variant};
 
-use crate::message::Message;
+use crate::message::ErrorText;
 use crate::model::{dims, variants};
 
 /// Alignment of tensors in the memory of a GPU, which kernels rely on.
 const DEVICE_ALIGN: usize = 16;
 
 /// The image's tensors, for one context.
-pub struct Signature {
+pub struct ImageSignature {
+    /// The checked image.
     pub image: Image<'static>,
     /// The variant of the last run: the offset of its record, or 0.
     pub bound: usize,
     /// Whether tensors may lie in the memory of a GPU.
     gpu: bool,
-    pub message: Message,
+    /// What went wrong in the last call; empty if nothing did.
+    pub message: ErrorText,
 }
 
-impl Signature {
-    pub fn new(image: Image<'static>, gpu: bool) -> Signature {
-        Signature { image, bound: 0, gpu, message: Message::EMPTY }
+impl ImageSignature {
+    /// The signature of an image; `gpu` says whether tensors may lie in the memory of a GPU.
+    pub fn new(image: Image<'static>, gpu: bool) -> ImageSignature {
+        ImageSignature { image, bound: 0, gpu, message: ErrorText::EMPTY }
     }
 
     /// The caller's tensors, as many as the model has.

@@ -6,10 +6,10 @@ use core::ptr::null_mut;
 
 use tensorc_abi::artifact::{Status, Weights, status};
 use tensorc_abi::image::weights::{ALIGN, BLOCK, FIRST, HEADER_BYTES};
-use tensorc_abi::image::{Image, VERSION, Version, header, weights};
+use tensorc_abi::image::{Image, ImageVersion, VERSION, header, weights};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::model::Model;
+use crate::model::ArtifactModel;
 
 /// Bytes that are hashed between two requests for more.
 const HASHED_AT_A_TIME: usize = 512;
@@ -18,7 +18,7 @@ const AHEAD: usize = 8192;
 const CACHE_LINE: usize = 64;
 
 /// The block of weights for a context.
-pub fn base(model: &Model, image: &Image<'_>, given: Option<&Weights>) -> Result<*const u8, Status> {
+pub fn base(model: &ArtifactModel, image: &Image<'_>, given: Option<&Weights>) -> Result<*const u8, Status> {
     let needed = image.word(header::WEIGHTS);
     match given {
         Some(weights) if weights.bytes == needed && !weights.data.is_null() => Ok(weights.data),
@@ -35,7 +35,7 @@ pub fn base(model: &Model, image: &Image<'_>, given: Option<&Weights>) -> Result
 /// `out` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tc_rt_weights_view(
-    model: &'static Model,
+    model: &'static ArtifactModel,
     file: *const c_void,
     bytes: u64,
     flags: u32,
@@ -70,7 +70,7 @@ fn block<'f>(image: &Image<'_>, file: &'f [u8], flags: u32) -> Result<&'f [u8], 
     if word(weights::MAGIC) != Some(FIRST) {
         return Err(status::WEIGHTS);
     }
-    if !word(weights::VERSION).is_some_and(|version| VERSION.reads(Version::of_word(version))) {
+    if !word(weights::VERSION).is_some_and(|version| VERSION.reads(ImageVersion::of_word(version))) {
         return Err(status::VERSION);
     }
     let expected = [0, 1, 2].map(|i| image.word(header::WEIGHTS + i));
@@ -120,7 +120,7 @@ fn prefetch(address: *const u8) {
 /// changes the file while it is mapped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tc_rt_weights_open(
-    model: &'static Model,
+    model: &'static ArtifactModel,
     path: *const c_char,
     flags: u32,
     out: *mut Weights,
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn tc_rt_weights_open(
 /// # Safety
 /// `weights` is null or came from this library; no context uses them any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tc_rt_weights_close(_: &'static Model, weights: *mut Weights) {
+pub unsafe extern "C" fn tc_rt_weights_close(_: &'static ArtifactModel, weights: *mut Weights) {
     // SAFETY: by the caller's contract.
     let Some(weights) = (unsafe { weights.as_mut() }) else { return };
     if !weights.mapping.is_null() {

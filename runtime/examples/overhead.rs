@@ -11,7 +11,7 @@ use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, DType, Home, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
     Weight,
 };
-use tensorc_runtime::profiler::{Name, Profiler, Span};
+use tensorc_runtime::profiler::{Profiler, Span, SpanName};
 use tensorc_runtime::{
     AlignedBuffer, Bindings, Context, Executable, Pool, TensorMut, TensorRef, WeightStorage, available_threads,
     pack_weight,
@@ -141,7 +141,7 @@ fn count(rounds: u64) {
 /// Time of a span that measures nothing: with the profiler off, on, and of the two readings of the
 /// clock that it takes when on.
 fn measure_profiler() -> (f64, f64, f64) {
-    let (profiler, name) = (Profiler::default(), Name::from("operation".to_owned()));
+    let (profiler, name) = (Profiler::default(), SpanName::from("operation".to_owned()));
     let mut calls = 0;
     let mut span = || {
         if let Some(start) = black_box(&profiler).begin() {

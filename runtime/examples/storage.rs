@@ -8,7 +8,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
-use tensorc_runtime::engine::{Engine, EngineConfig, Name, Op};
+use tensorc_runtime::engine::{Engine, EngineConfig, Op, OpName};
 use tensorc_runtime::resource::{TempSpace, TempSpaceConfig};
 use tensorc_runtime::storage::{PoolConfig, Pooling, Storage, StorageConfig};
 use tensorc_runtime::{AlignedBuffer, Device};
@@ -32,7 +32,7 @@ fn operations(storage: &Storage) -> Result<[f64; 2], Box<dyn Error>> {
     const BATCH: u32 = 10_000;
     let engine = Engine::new(EngineConfig::default())?;
     let temp = TempSpace::new(&engine, storage, TempSpaceConfig::default());
-    let name = Name::from("nothing");
+    let name = OpName::from("nothing");
     let mut least = [f64::INFINITY; 2];
     for _ in 0..50 {
         for (with, least) in least.iter_mut().enumerate() {

@@ -9,6 +9,7 @@ use tensorc_abi::Plan;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot allocate {bytes} bytes for {purpose}")]
 pub struct AllocError {
+    /// Bytes asked for.
     pub bytes: u64,
     /// What the memory was wanted for, e.g. `arena`.
     pub purpose: &'static str,
@@ -46,7 +47,10 @@ impl AlignedBuffer {
     /// Alignment of the first byte: a cache line, and the widest vector register.
     pub const ALIGN: usize = Plan::ALIGN as usize;
 
-    /// `bytes` zeroed bytes; zero is allowed and allocates nothing.
+    /// `bytes` zeroed bytes; zero is allowed and allocates nothing. `purpose` is for the error.
+    ///
+    /// # Errors
+    /// Memory is short, or so many bytes cannot be addressed.
     pub fn zeroed(bytes: u64, purpose: &'static str) -> Result<AlignedBuffer, AllocError> {
         let error = AllocError { bytes, purpose };
         let len = usize::try_from(bytes).map_err(|_| error)?;
@@ -63,7 +67,10 @@ impl AlignedBuffer {
         Ok(AlignedBuffer { start, len, base })
     }
 
-    /// A buffer holding a copy of `source`.
+    /// A buffer holding a copy of `source`. `purpose` is for the error.
+    ///
+    /// # Errors
+    /// Memory is short.
     pub fn copy_of(source: &[u8], purpose: &'static str) -> Result<AlignedBuffer, AllocError> {
         let mut buffer = AlignedBuffer::zeroed(source.len() as u64, purpose)?;
         buffer.as_mut_slice().copy_from_slice(source);
@@ -80,18 +87,22 @@ impl AlignedBuffer {
         NonNull::without_provenance(std::num::NonZero::<usize>::MIN.saturating_add(Self::ALIGN - 1))
     }
 
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// The first byte, to read; aligned also if the buffer is empty.
     pub fn as_ptr(&self) -> *const u8 {
         self.start.as_ptr()
     }
 
+    /// The first byte, to write; aligned also if the buffer is empty.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -101,18 +112,20 @@ impl AlignedBuffer {
         self.start
     }
 
+    /// All bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `start` is valid for `len` initialised bytes for the life of `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
+    /// All bytes, to write.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as for `as_slice`, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
     /// The buffer as f32 values; trailing bytes short of one value are left out.
-    pub fn as_mut_f32(&mut self) -> &mut [f32] {
+    pub(crate) fn as_mut_f32(&mut self) -> &mut [f32] {
         // SAFETY: the start is 64-byte aligned, every bit pattern is an f32, and access is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len / size_of::<f32>()) }
     }

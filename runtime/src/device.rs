@@ -1,13 +1,12 @@
 //! Where memory lives and work runs.
 
-pub mod emulated;
 pub mod stream;
 mod table;
 
 use std::fmt;
 use std::str::FromStr;
 
-pub use table::DeviceTable;
+pub(crate) use table::DeviceTable;
 
 /// Kind of a [`Device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,7 +20,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    pub const ALL: [DeviceKind; 3] = [DeviceKind::Cpu, DeviceKind::CpuPinned, DeviceKind::Accelerator];
+    pub(crate) const ALL: [DeviceKind; 3] = [DeviceKind::Cpu, DeviceKind::CpuPinned, DeviceKind::Accelerator];
 
     /// The name in the text form of a device.
     pub const fn name(self) -> &'static str {
@@ -36,19 +35,24 @@ impl DeviceKind {
 /// A kind and a number, written `cpu:0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Device {
+    /// What it is.
     pub kind: DeviceKind,
+    /// Which one of its kind, from 0.
     pub id: u16,
 }
 
 impl Device {
+    /// A queue over the processor's cores.
     pub const fn cpu(id: u16) -> Device {
         Device { kind: DeviceKind::Cpu, id }
     }
 
+    /// Page-locked host memory for the accelerator of the same number.
     pub const fn pinned(id: u16) -> Device {
         Device { kind: DeviceKind::CpuPinned, id }
     }
 
+    /// An accelerator.
     pub const fn accelerator(id: u16) -> Device {
         Device { kind: DeviceKind::Accelerator, id }
     }

@@ -17,8 +17,11 @@ pub struct HostTensor {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes do not fill {dims:?} of {dtype}")]
 pub struct SizeMismatch {
+    /// Number of bytes that were given.
     pub bytes: usize,
+    /// Element type.
     pub dtype: DType,
+    /// Shape.
     pub dims: Vec<u64>,
 }
 
@@ -43,10 +46,12 @@ impl HostTensor {
         HostTensor::new(T::DTYPE, dims, TensorRef::from_slice(dims, values).data.to_vec())
     }
 
+    /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
+    /// Shape.
     pub fn dims(&self) -> &[u64] {
         &self.dims
     }
@@ -56,6 +61,7 @@ impl HostTensor {
         &self.data
     }
 
+    /// The tensor, borrowed.
     pub fn as_ref(&self) -> TensorRef<'_> {
         TensorRef::new(self.dtype, &self.dims, &self.data)
     }

@@ -4,7 +4,7 @@
 //! it is shared between threads. [`plan::Context`] is the mutable state of one run at a time, and
 //! [`Pool`] the threads that runs are spread over. Nothing here depends on the compiler.
 
-pub mod arena;
+mod arena;
 pub mod array;
 pub mod artifact;
 pub mod device;
@@ -13,13 +13,13 @@ pub mod engine;
 pub mod gpu;
 pub mod host_tensor;
 pub mod plan;
-pub mod pool;
+mod pool;
 pub mod profiler;
 pub mod resource;
 pub mod storage;
-pub mod tensor;
+mod tensor;
 pub mod threads;
-pub mod weights;
+mod weights;
 
 pub use arena::{AlignedBuffer, AllocError};
 pub use device::{Device, DeviceKind};
@@ -31,7 +31,7 @@ pub use plan::{Bindings, Context, Executable, RunError};
 pub use pool::{Pool, PoolError, TaskPanic};
 pub use profiler::Profiler;
 pub use resource::{RandomStreams, TempSpace};
-pub use storage::{Block, Storage, StorageConfig};
+pub use storage::{MemoryBlock, Storage, StorageConfig};
 pub use tensor::{Element, TensorMut, TensorRef};
 pub use tensorc_abi::DType;
 pub use threads::available_threads;

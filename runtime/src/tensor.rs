@@ -7,6 +7,7 @@ use tensorc_abi::DType;
 /// # Safety
 /// Implementors have no padding, no invalid bit pattern, and the size of `DTYPE`.
 pub unsafe trait Element: Copy + Send + Sync + 'static {
+    /// The element type that it is laid out as.
     const DTYPE: DType;
 }
 
@@ -27,17 +28,21 @@ elements! {
 /// A tensor to read: row-major, little-endian elements without gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorRef<'a> {
+    /// Element type.
     pub dtype: DType,
+    /// Shape.
     pub dims: &'a [u64],
     /// The elements; its length and alignment are checked when the tensor is used.
     pub data: &'a [u8],
 }
 
 impl<'a> TensorRef<'a> {
+    /// A tensor of bytes, which are checked when it is used.
     pub fn new(dtype: DType, dims: &'a [u64], data: &'a [u8]) -> Self {
         TensorRef { dtype, dims, data }
     }
 
+    /// A tensor of the elements of a slice, whose number is checked when it is used.
     pub fn from_slice<T: Element>(dims: &'a [u64], values: &'a [T]) -> Self {
         // SAFETY: an `Element` has no padding, so its bytes are all initialised.
         let data = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
@@ -69,16 +74,21 @@ impl<'a> TensorRef<'a> {
 /// A tensor to write, in the layout of [`TensorRef`].
 #[derive(Debug)]
 pub struct TensorMut<'a> {
+    /// Element type.
     pub dtype: DType,
+    /// Shape.
     pub dims: &'a [u64],
+    /// The elements; its length and alignment are checked when the tensor is used.
     pub data: &'a mut [u8],
 }
 
 impl<'a> TensorMut<'a> {
+    /// A tensor of bytes, which are checked when it is used.
     pub fn new(dtype: DType, dims: &'a [u64], data: &'a mut [u8]) -> Self {
         TensorMut { dtype, dims, data }
     }
 
+    /// A tensor of the elements of a slice, whose number is checked when it is used.
     pub fn from_slice<T: Element>(dims: &'a [u64], values: &'a mut [T]) -> Self {
         // SAFETY: an `Element` has no padding and accepts every bit pattern written to it.
         let data = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) };

@@ -14,16 +14,33 @@ use crate::arena::{AlignedBuffer, AllocError};
 /// A constant does not fit the layout asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
+    /// The constant has another size than its shape or packed form.
     #[error("{expected} bytes expected, {actual} found")]
-    Bytes { expected: u64, actual: u64 },
+    Bytes {
+        /// Bytes of the shape or packed form.
+        expected: u64,
+        /// Bytes given.
+        actual: u64,
+    },
+    /// The packing reads behind the end of the constant.
     #[error("the packing reads outside the constant's {elements} elements")]
-    Bounds { elements: u64 },
+    Bounds {
+        /// Number of f32 elements of the constant.
+        elements: u64,
+    },
+    /// Elements of this type cannot be packed.
     #[error("packed weights are f32, not {0}")]
     DType(DType),
+    /// The data is not aligned.
     #[error("the data starts at an address that is not a multiple of {align}")]
-    Alignment { align: usize },
+    Alignment {
+        /// What the address must be a multiple of, in bytes.
+        align: usize,
+    },
+    /// The packed form cannot be addressed.
     #[error("the packed form exceeds the address space")]
     Size,
+    /// Memory is short.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }
@@ -31,12 +48,14 @@ pub enum WeightError {
 /// Read-only bytes of one weight. Cloning shares them.
 #[derive(Clone, Debug)]
 pub enum WeightStorage {
+    /// Memory of its own.
     Owned(Arc<AlignedBuffer>),
     /// For example a part of a memory-mapped file; the view keeps the mapping alive.
     Shared(Bytes),
 }
 
 impl WeightStorage {
+    /// All bytes, packed or row-major as the plan says.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             WeightStorage::Owned(buffer) => buffer.as_slice(),

@@ -7,36 +7,59 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tensorc_abi::DType;
 use tensorc_runtime::array::{
-    Chunk, Extents, Inline, Launch, LaunchError, Source, Space, Target, View, launch, lend, read,
+    ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, Extents, Inline, LaunchError, LaunchOutput, launch, lend,
+    read,
 };
 use tensorc_runtime::dlpack::Imported;
-use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property};
-use tensorc_runtime::gpu::HostDriver;
-use tensorc_runtime::storage::StorageConfig;
+use tensorc_runtime::engine::{EngineConfig, EngineKind, OpName, Property};
+use tensorc_runtime::gpu::{DriverError, HostDriver};
+use tensorc_runtime::storage::{AllocCause, AllocError, StorageConfig};
 use tensorc_runtime::{Device, TensorMut, TensorRef};
 
-static NAME: Name = Name::from_static("test");
+static NAME: OpName = OpName::from_static("test");
 
-fn spaces() -> Vec<Space> {
-    let config = |kind| EngineConfig { kind, cpu_workers: 2, ..EngineConfig::default() };
-    let mut spaces: Vec<Space> = vec![];
-    for (seed, kind) in (0..).zip(EngineKind::ALL) {
-        let driver = Arc::new(HostDriver::with_seed(Device::accelerator(0), seed));
-        spaces.push(Space::new(config(kind), StorageConfig::default()).unwrap());
-        spaces.push(Space::with_drivers(config(kind), StorageConfig::default(), vec![driver]).unwrap());
-    }
-    spaces
+const GPU: Device = Device::accelerator(0);
+
+fn config(kind: EngineKind) -> EngineConfig {
+    EngineConfig { kind, cpu_workers: 2, ..EngineConfig::default() }
 }
 
-fn array(space: &Space, device: Device, values: &[u8]) -> View {
+/// With a GPU made of the host.
+fn spaces() -> Vec<ArraySpace> {
+    let driver = |seed| Arc::new(HostDriver::with_seed(GPU, seed));
+    let space =
+        |(seed, kind)| ArraySpace::with_drivers(config(kind), StorageConfig::default(), vec![driver(seed)]).unwrap();
+    (0..).zip(EngineKind::ALL).map(space).collect()
+}
+
+#[test]
+fn a_gpu_without_a_driver_is_an_error() {
+    let nothing = ArraySpace::new(config(EngineKind::PerDevice), StorageConfig::default()).unwrap();
+    let other = Arc::new(HostDriver::new(Device::accelerator(3)));
+    let other = ArraySpace::with_drivers(config(EngineKind::PerDevice), StorageConfig::default(), vec![other]).unwrap();
+    for (space, known) in [(nothing, "nor for any other GPU"), (other, "only for gpu:3")] {
+        let view = ArrayView::whole(Chunk::new(&space, GPU, 4), DType::U8, &[4]).unwrap();
+        let error =
+            launch(&space, request(GPU, vec![], vec![LaunchOutput::write(view.clone())]), |_, _| Ok(())).unwrap_err();
+        let LaunchError::Driver(DriverError { device, message }) = &error else { panic!("{error}") };
+        assert!(
+            *device == GPU && message.starts_with("there is no driver for it") && message.contains(known),
+            "{error}"
+        );
+        assert!(matches!(Chunk::copy_of(&space, GPU, &[1]), Err(AllocError { cause: AllocCause::NoDriver, .. })));
+        assert_eq!(read(&space, &NAME, &view).unwrap_err().to_string(), error.to_string());
+    }
+}
+
+fn array(space: &ArraySpace, device: Device, values: &[u8]) -> ArrayView {
     let dims = [values.len() as u64];
     if !space.is_driven(device) {
-        return View::whole(Chunk::copy_of(space, device, values).unwrap(), DType::U8, &dims).unwrap();
+        return ArrayView::whole(Chunk::copy_of(space, device, values).unwrap(), DType::U8, &dims).unwrap();
     }
-    let view = View::whole(Chunk::new(space, device, dims[0]), DType::U8, &dims).unwrap();
+    let view = ArrayView::whole(Chunk::new(space, device, dims[0]), DType::U8, &dims).unwrap();
     let data = Bytes::copy_from_slice(values);
-    let from = Source::Host { dtype: DType::U8, dims: Extents::from_slice(&dims), data };
-    launch(space, request(device, vec![from], vec![Target::write(view.clone())]), |inputs, outputs| {
+    let from = ArrayOperand::Host { dtype: DType::U8, dims: Extents::from_slice(&dims), data };
+    launch(space, request(device, vec![from], vec![LaunchOutput::write(view.clone())]), |inputs, outputs| {
         outputs[0].data.copy_from_slice(inputs[0].data);
         Ok(())
     })
@@ -44,12 +67,12 @@ fn array(space: &Space, device: Device, values: &[u8]) -> View {
     view
 }
 
-fn bytes(space: &Space, view: &View) -> Vec<u8> {
+fn bytes(space: &ArraySpace, view: &ArrayView) -> Vec<u8> {
     read(space, &NAME, view).unwrap()
 }
 
-fn request(device: Device, inputs: Vec<Source>, outputs: Vec<Target>) -> Launch<'static> {
-    Launch { name: &NAME, device, property: Property::Normal, priority: 0, inputs, outputs }
+fn request(device: Device, inputs: Vec<ArrayOperand>, outputs: Vec<LaunchOutput>) -> ArrayLaunch<'static> {
+    ArrayLaunch { name: &NAME, device, property: Property::Normal, priority: 0, inputs, outputs }
 }
 
 /// Element i of the result is the sum of element i of one input and element n - 1 - i of the other,
@@ -64,10 +87,10 @@ fn add_reversed(inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) {
 #[test]
 fn inputs_are_read_before_results_take_their_place() {
     for space in spaces() {
-        for device in [Device::cpu(0), Device::accelerator(0)] {
+        for device in [Device::cpu(0), GPU] {
             let a = array(&space, device, &[1, 2, 3, 4]);
-            let both = vec![Source::View(a.clone()), Source::View(a.clone())];
-            launch(&space, request(device, both, vec![Target::write(a.clone())]), |inputs, outputs| {
+            let both = vec![ArrayOperand::View(a.clone()), ArrayOperand::View(a.clone())];
+            launch(&space, request(device, both, vec![LaunchOutput::write(a.clone())]), |inputs, outputs| {
                 add_reversed(inputs, outputs);
                 Ok(())
             })
@@ -76,8 +99,8 @@ fn inputs_are_read_before_results_take_their_place() {
             // Parts of one chunk, overlapping.
             let b = array(&space, device, &[1, 2, 3, 4, 5]);
             let (low, high) = (b.rows(0, 4).unwrap(), b.rows(1, 5).unwrap());
-            let both = vec![Source::View(low.clone()), Source::View(low)];
-            launch(&space, request(device, both, vec![Target::write(high)]), |inputs, outputs| {
+            let both = vec![ArrayOperand::View(low.clone()), ArrayOperand::View(low)];
+            launch(&space, request(device, both, vec![LaunchOutput::write(high)]), |inputs, outputs| {
                 add_reversed(inputs, outputs);
                 Ok(())
             })
@@ -92,8 +115,8 @@ fn updates_find_the_old_elements() {
     for space in spaces() {
         let a = array(&space, Device::cpu(0), &[1, 2, 3, 4]);
         let tail = a.rows(2, 4).unwrap();
-        for inputs in [vec![], vec![Source::View(a.clone())]] {
-            launch(&space, request(Device::cpu(0), inputs, vec![Target::update(tail.clone())]), |_, outputs| {
+        for inputs in [vec![], vec![ArrayOperand::View(a.clone())]] {
+            launch(&space, request(Device::cpu(0), inputs, vec![LaunchOutput::update(tail.clone())]), |_, outputs| {
                 outputs[0].data[0] += 10;
                 Ok(())
             })
@@ -108,15 +131,15 @@ fn updates_find_the_old_elements() {
 fn errors_stay_until_the_whole_is_overwritten() {
     for space in spaces() {
         let a = array(&space, Device::cpu(0), &[1, 2]);
-        launch(&space, request(Device::cpu(0), vec![], vec![Target::write(a.clone())]), |_, _| Err("no".into()))
+        launch(&space, request(Device::cpu(0), vec![], vec![LaunchOutput::write(a.clone())]), |_, _| Err("no".into()))
             .unwrap();
         for _ in 0..2 {
             assert!(read(&space, &NAME, &a).unwrap_err().to_string().contains("no"));
         }
-        let part = Target::write(a.rows(0, 1).unwrap());
+        let part = LaunchOutput::write(a.rows(0, 1).unwrap());
         launch(&space, request(Device::cpu(0), vec![], vec![part]), |_, _| Ok(())).unwrap();
         assert!(read(&space, &NAME, &a).is_err());
-        launch(&space, request(Device::cpu(0), vec![], vec![Target::write(a.clone())]), |_, outputs| {
+        launch(&space, request(Device::cpu(0), vec![], vec![LaunchOutput::write(a.clone())]), |_, outputs| {
             outputs[0].data.fill(9);
             Ok(())
         })
@@ -128,10 +151,12 @@ fn errors_stay_until_the_whole_is_overwritten() {
 #[test]
 fn a_panic_on_a_stream_is_an_error_of_the_result() {
     for space in spaces() {
-        for device in [Device::cpu(0), Device::accelerator(0)] {
+        for device in [Device::cpu(0), GPU] {
             let a = array(&space, device, &[1]);
-            launch(&space, request(device, vec![], vec![Target::write(a.clone())]), |_, _| panic!("broken kernel"))
-                .unwrap();
+            launch(&space, request(device, vec![], vec![LaunchOutput::write(a.clone())]), |_, _| {
+                panic!("broken kernel")
+            })
+            .unwrap();
             let error = read(&space, &NAME, &a).unwrap_err().to_string();
             assert!(error.contains("broken kernel") && error.contains(&device.to_string()), "{error}");
         }
@@ -142,7 +167,7 @@ fn a_panic_on_a_stream_is_an_error_of_the_result() {
 fn results_must_not_overlap() {
     let space = &spaces()[0];
     let a = array(space, Device::cpu(0), &[1, 2, 3]);
-    let two = vec![Target::write(a.rows(0, 2).unwrap()), Target::write(a.rows(1, 3).unwrap())];
+    let two = vec![LaunchOutput::write(a.rows(0, 2).unwrap()), LaunchOutput::write(a.rows(1, 3).unwrap())];
     let error = launch(space, request(Device::cpu(0), vec![], two), |_, _| Ok(())).unwrap_err();
     assert!(matches!(error, LaunchError::Overlap { first: 0, second: 1, .. }), "{error}");
 }
@@ -151,16 +176,16 @@ fn results_must_not_overlap() {
 #[test]
 fn every_kind_of_operand_is_seen() {
     for space in spaces() {
-        let fresh = View::whole(Chunk::new(&space, Device::cpu(0), 2), DType::U8, &[2]).unwrap();
-        let out = View::whole(Chunk::new(&space, Device::cpu(0), 16), DType::U8, &[16]).unwrap();
+        let fresh = ArrayView::whole(Chunk::new(&space, Device::cpu(0), 2), DType::U8, &[2]).unwrap();
+        let out = ArrayView::whole(Chunk::new(&space, Device::cpu(0), 16), DType::U8, &[16]).unwrap();
         let host = bytes::Bytes::from_static(&[7, 8]);
         let inputs = vec![
-            Source::View(fresh),
-            Source::Inline(Inline::vector(&[1u32, 2]).unwrap()),
-            Source::Inline(Inline::scalar(DType::I16, &[5, 0]).unwrap()),
-            Source::Host { dtype: DType::U8, dims: [2].as_slice().into(), data: host },
+            ArrayOperand::View(fresh),
+            ArrayOperand::Inline(Inline::vector(&[1u32, 2]).unwrap()),
+            ArrayOperand::Inline(Inline::scalar(DType::I16, &[5, 0]).unwrap()),
+            ArrayOperand::Host { dtype: DType::U8, dims: [2].as_slice().into(), data: host },
         ];
-        launch(&space, request(Device::cpu(0), inputs, vec![Target::write(out.clone())]), |inputs, outputs| {
+        launch(&space, request(Device::cpu(0), inputs, vec![LaunchOutput::write(out.clone())]), |inputs, outputs| {
             let all: Vec<u8> = inputs.iter().flat_map(|input| input.data.to_vec()).collect();
             outputs[0].data[..all.len()].copy_from_slice(&all);
             outputs[0].data[all.len()..].fill(0);
@@ -183,15 +208,15 @@ fn lent_memory_is_shared() {
         let taken = unsafe { Imported::from_versioned(tensor) }.unwrap();
         assert_eq!((taken.dtype(), taken.dims(), taken.as_slice()), (DType::U8, &[2][..], &[2, 3][..]));
         // The operation replaces the whole, reading it: memory that is lent is written in place.
-        let inputs = vec![Source::View(a.clone()), Source::View(a.clone())];
-        launch(&space, request(Device::cpu(0), inputs, vec![Target::write(a.clone())]), |inputs, outputs| {
+        let inputs = vec![ArrayOperand::View(a.clone()), ArrayOperand::View(a.clone())];
+        launch(&space, request(Device::cpu(0), inputs, vec![LaunchOutput::write(a.clone())]), |inputs, outputs| {
             add_reversed(inputs, outputs);
             Ok(())
         })
         .unwrap();
         assert_eq!(bytes(&space, &a), [5, 5, 5, 5]);
         assert_eq!(taken.as_slice(), [5, 5]);
-        let view = View::whole(Chunk::foreign(&space, Device::cpu(0), taken), DType::U8, &[2]).unwrap();
+        let view = ArrayView::whole(Chunk::foreign(&space, Device::cpu(0), taken), DType::U8, &[2]).unwrap();
         let weak = Arc::downgrade(a.chunk());
         drop(a);
         space.engine().wait_all().unwrap();

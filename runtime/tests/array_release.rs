@@ -7,13 +7,15 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use tensorc_abi::DType;
-use tensorc_runtime::array::{Chunk, Launch, Source, Space, Target, Tell, View, launch, launch_releasing, read};
-use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property};
+use tensorc_runtime::array::{
+    ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, LaunchOutput, Tell, launch, launch_releasing, read,
+};
+use tensorc_runtime::engine::{EngineConfig, EngineKind, OpName, Property};
 use tensorc_runtime::gpu::HostDriver;
 use tensorc_runtime::storage::StorageConfig;
 use tensorc_runtime::{Device, TensorMut, TensorRef};
 
-static NAME: Name = Name::from_static("test");
+static NAME: OpName = OpName::from_static("test");
 const PATIENCE: Duration = Duration::from_secs(20);
 const N: u64 = 4;
 
@@ -21,13 +23,13 @@ fn config(kind: EngineKind) -> EngineConfig {
     EngineConfig { kind, cpu_workers: 2, ..EngineConfig::default() }
 }
 
-fn request(device: Device, inputs: Vec<Source>, outputs: Vec<Target>) -> Launch<'static> {
-    Launch { name: &NAME, device, property: Property::Normal, priority: 0, inputs, outputs }
+fn request(device: Device, inputs: Vec<ArrayOperand>, outputs: Vec<LaunchOutput>) -> ArrayLaunch<'static> {
+    ArrayLaunch { name: &NAME, device, property: Property::Normal, priority: 0, inputs, outputs }
 }
 
-fn array(space: &Space, device: Device) -> View {
-    let view = View::whole(Chunk::new(space, device, N), DType::U8, &[N]).unwrap();
-    launch(space, request(device, vec![], vec![Target::write(view.clone())]), |_, outputs| {
+fn array(space: &ArraySpace, device: Device) -> ArrayView {
+    let view = ArrayView::whole(Chunk::new(space, device, N), DType::U8, &[N]).unwrap();
+    launch(space, request(device, vec![], vec![LaunchOutput::write(view.clone())]), |_, outputs| {
         outputs[0].data.fill(1);
         Ok(())
     })
@@ -35,7 +37,7 @@ fn array(space: &Space, device: Device) -> View {
     view
 }
 
-fn found(space: &Space, view: &View) -> Result<Vec<u8>, String> {
+fn found(space: &ArraySpace, view: &ArrayView) -> Result<Vec<u8>, String> {
     read(space, &NAME, view).map_err(|error| error.to_string())
 }
 
@@ -45,18 +47,18 @@ fn found(space: &Space, view: &View) -> Result<Vec<u8>, String> {
 fn results_that_are_overwritten_are_available_at_once() {
     for kind in [EngineKind::Pooled, EngineKind::PerDevice] {
         for fails in [false, true] {
-            let space = Space::new(config(kind), StorageConfig::default()).unwrap();
-            let views: Vec<View> = (0..5).map(|_| array(&space, Device::cpu(0))).collect();
+            let space = ArraySpace::new(config(kind), StorageConfig::default()).unwrap();
+            let views: Vec<ArrayView> = (0..5).map(|_| array(&space, Device::cpu(0))).collect();
             let [whole, part, input, update, untold] = &views[..] else { panic!() };
             let outputs = vec![
-                Target::write(part.rows(0, 2).unwrap()),
-                Target::write(whole.clone()),
-                Target::write(input.clone()),
-                Target::update(update.clone()),
-                Target::write(untold.clone()),
+                LaunchOutput::write(part.rows(0, 2).unwrap()),
+                LaunchOutput::write(whole.clone()),
+                LaunchOutput::write(input.clone()),
+                LaunchOutput::update(update.clone()),
+                LaunchOutput::write(untold.clone()),
             ];
             let ((go, wait), launched) =
-                (channel(), request(Device::cpu(0), vec![Source::View(input.clone())], outputs));
+                (channel(), request(Device::cpu(0), vec![ArrayOperand::View(input.clone())], outputs));
             let body = move |_: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>], tell: Tell<'_>| {
                 outputs.iter_mut().for_each(|output| output.data.fill(7));
                 (0..4).chain([1, 9]).for_each(tell);
@@ -66,7 +68,11 @@ fn results_that_are_overwritten_are_available_at_once() {
             // SAFETY: it only waits after it has told.
             unsafe { launch_releasing(&space, launched, body) }.unwrap();
             assert_eq!(found(&space, whole).unwrap(), [7; 4]);
-            let again = request(Device::cpu(0), vec![Source::View(whole.clone())], vec![Target::write(whole.clone())]);
+            let again = request(
+                Device::cpu(0),
+                vec![ArrayOperand::View(whole.clone())],
+                vec![LaunchOutput::write(whole.clone())],
+            );
             launch(&space, again, |inputs, outputs| {
                 outputs[0].data.copy_from_slice(inputs[0].data);
                 outputs[0].data[0] += 1;
@@ -87,30 +93,25 @@ fn results_that_are_overwritten_are_available_at_once() {
     }
 }
 
-/// On streams and on a driver's device, results become available together.
+/// On a driver's device, results become available together.
 #[test]
 fn devices_make_results_available_at_the_end() {
     for kind in EngineKind::ALL {
-        let driver = Arc::new(HostDriver::with_seed(Device::accelerator(0), 1));
-        let spaces = [
-            Space::new(config(kind), StorageConfig::default()).unwrap(),
-            Space::with_drivers(config(kind), StorageConfig::default(), vec![driver]).unwrap(),
-        ];
-        for space in spaces {
-            for fails in [false, true] {
-                let device = Device::accelerator(0);
-                let view = array(&space, device);
-                let launched = request(device, vec![], vec![Target::write(view.clone())]);
-                let body = move |_: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>], tell: Tell<'_>| {
-                    outputs[0].data.fill(7);
-                    tell(0);
-                    if fails { Err("late".into()) } else { Ok(()) }
-                };
-                // SAFETY: it does nothing after it has told.
-                unsafe { launch_releasing(&space, launched, body) }.unwrap();
-                let found = found(&space, &view);
-                assert!(if fails { found.unwrap_err().contains("late") } else { found.unwrap() == [7; 4] });
-            }
+        let device = Device::accelerator(0);
+        let driver = Arc::new(HostDriver::with_seed(device, 1));
+        let space = ArraySpace::with_drivers(config(kind), StorageConfig::default(), vec![driver]).unwrap();
+        for fails in [false, true] {
+            let view = array(&space, device);
+            let launched = request(device, vec![], vec![LaunchOutput::write(view.clone())]);
+            let body = move |_: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>], tell: Tell<'_>| {
+                outputs[0].data.fill(7);
+                tell(0);
+                if fails { Err("late".into()) } else { Ok(()) }
+            };
+            // SAFETY: it does nothing after it has told.
+            unsafe { launch_releasing(&space, launched, body) }.unwrap();
+            let found = found(&space, &view);
+            assert!(if fails { found.unwrap_err().contains("late") } else { found.unwrap() == [7; 4] });
         }
     }
 }

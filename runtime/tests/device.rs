@@ -10,13 +10,17 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use common::*;
 use tensorc_abi::{DType, Home, Plan};
-use tensorc_runtime::array::{Chunk, Extents, Launch, Run, Source, Space, Target, View, duplicate, read as fetch, run};
-use tensorc_runtime::engine::{EngineConfig, Name, Property};
+use tensorc_runtime::array::{
+    ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, Extents, LaunchOutput, PlannedRun, duplicate,
+    read as fetch, run,
+};
+use tensorc_runtime::engine::{EngineConfig, OpName, Property};
 use tensorc_runtime::gpu::{
-    Code, Driver, Entry, Finished, Function, HostDriver, HostFunction, HostKernel, Queue, StreamMemory,
+    Driver, Finished, HostDriver, HostFunction, HostKernel, KeepAliveQueue, KernelCode, LaunchConfig, LoadedKernel,
+    StreamMemory,
 };
 use tensorc_runtime::plan::{DeviceBindings, DeviceTensor, Phase, SharedArena};
-use tensorc_runtime::storage::{PoolConfig, Pooling, StorageConfig};
+use tensorc_runtime::storage::{AllocCause, PoolConfig, Pooling, StorageConfig};
 use tensorc_runtime::{
     Bindings, Context, Device, Executable, Pool, RunError, Storage, TensorMut, TensorRef, WeightCache, WeightStorage,
 };
@@ -37,8 +41,9 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 }
 
 /// The kernels of `common`, as functions of a GPU over `n` elements: `add`, `scale`, and two that are not used.
-fn functions(driver: &dyn Driver, n: u64) -> Vec<Function> {
-    let entry = |name: &str| Entry { name: name.into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
+fn functions(driver: &dyn Driver, n: u64) -> Vec<LoadedKernel> {
+    let entry =
+        |name: &str| LaunchConfig { name: name.into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
     let bytes = 4 * n as usize;
     let add: Arc<HostFunction> = Arc::new(|b: &mut [Vec<u8>]| {
         let sum: Vec<f32> = floats(&b[0]).iter().zip(floats(&b[1])).map(|(x, y)| x + y).collect();
@@ -61,7 +66,7 @@ fn functions(driver: &dyn Driver, n: u64) -> Vec<Function> {
         (entry("bias_relu"), HostKernel { buffers: vec![], run: nothing() }),
         (entry("nothing"), HostKernel { buffers: vec![], run: nothing() }),
     ];
-    driver.load(Code::Host(kernels.into())).unwrap()
+    driver.load(KernelCode::Host(kernels.into())).unwrap()
 }
 
 fn on_device(driver: &Arc<dyn Driver>, plan: Plan, n: u64, weights: Vec<WeightStorage>) -> Arc<Executable> {
@@ -157,47 +162,47 @@ fn what_was_begun_fails_alone() {
     assert_eq!(none.to_string(), "plan `test`: no run was begun");
 }
 
-fn space(driver: &Arc<dyn Driver>) -> Space {
+fn space(driver: &Arc<dyn Driver>) -> ArraySpace {
     space_with(driver, Pooling::default())
 }
 
-fn space_with(driver: &Arc<dyn Driver>, pooling: Pooling) -> Space {
+fn space_with(driver: &Arc<dyn Driver>, pooling: Pooling) -> ArraySpace {
     let storage = PoolConfig { pooling, ..PoolConfig::default() };
-    Space::with_drivers(EngineConfig::default(), storage.into(), vec![driver.clone()]).unwrap()
+    ArraySpace::with_drivers(EngineConfig::default(), storage.into(), vec![driver.clone()]).unwrap()
 }
 
-fn request(name: &Name, inputs: Vec<Source>, outputs: Vec<Target>) -> Launch<'_> {
-    Launch { name, device: GPU, property: Property::Normal, priority: 0, inputs, outputs }
+fn request(name: &OpName, inputs: Vec<ArrayOperand>, outputs: Vec<LaunchOutput>) -> ArrayLaunch<'_> {
+    ArrayLaunch { name, device: GPU, property: Property::Normal, priority: 0, inputs, outputs }
 }
 
-fn host(values: &[f32]) -> Source {
+fn host(values: &[f32]) -> ArrayOperand {
     let dims = Extents::from_slice(&[values.len() as u64]);
-    Source::Host { dtype: DType::F32, dims, data: Bytes::from(bytes_of(values)) }
+    ArrayOperand::Host { dtype: DType::F32, dims, data: Bytes::from(bytes_of(values)) }
 }
 
-fn there(space: &Space, values: &[f32]) -> View {
+fn there(space: &ArraySpace, values: &[f32]) -> ArrayView {
     let view = empty(space, values.len() as u64);
     fill(space, &view, values);
     view
 }
 
-fn fill(space: &Space, view: &View, values: &[f32]) {
-    duplicate(space, request(&COPY, vec![host(values)], vec![Target::write(view.clone())])).unwrap();
+fn fill(space: &ArraySpace, view: &ArrayView, values: &[f32]) {
+    duplicate(space, request(&COPY, vec![host(values)], vec![LaunchOutput::write(view.clone())])).unwrap();
 }
 
-fn empty(space: &Space, n: u64) -> View {
-    View::whole(Chunk::new(space, GPU, 4 * n), DType::F32, &[n]).unwrap()
+fn empty(space: &ArraySpace, n: u64) -> ArrayView {
+    ArrayView::whole(Chunk::new(space, GPU, 4 * n), DType::F32, &[n]).unwrap()
 }
 
-fn values(space: &Space, view: &View) -> Vec<f32> {
+fn values(space: &ArraySpace, view: &ArrayView) -> Vec<f32> {
     floats(&fetch(space, &COPY, view).unwrap())
 }
 
-static COPY: Name = Name::from_static("copy");
-static PLAN: Name = Name::from_static("plan");
+static COPY: OpName = OpName::from_static("copy");
+static PLAN: OpName = OpName::from_static("plan");
 
-fn whole(context: &Arc<Mutex<Context>>, states: usize) -> Run {
-    Run { context: context.clone(), phase: None, states, outputs: 1 }
+fn whole(context: &Arc<Mutex<Context>>, states: usize) -> PlannedRun {
+    PlannedRun { context: context.clone(), phase: None, states, outputs: 1 }
 }
 
 /// `y = t + s`, and `s` becomes `t`, which is `scale(x)`.
@@ -227,8 +232,8 @@ fn states_stay_on_the_device_between_runs() {
         let mut last = vec![0f32; N as usize];
         for k in 0..6 {
             fill(&space, &x, &input(k));
-            let targets = vec![Target::update(state.clone()), Target::write(y.clone())];
-            run(&space, request(&PLAN, vec![Source::View(x.clone())], targets), whole(&context, 1)).unwrap();
+            let targets = vec![LaunchOutput::update(state.clone()), LaunchOutput::write(y.clone())];
+            run(&space, request(&PLAN, vec![ArrayOperand::View(x.clone())], targets), whole(&context, 1)).unwrap();
             let scaled: Vec<f32> = input(k).iter().enumerate().map(|(i, v)| v * 1.5 + i as f32).collect();
             let sum: Vec<f32> = scaled.iter().zip(&last).map(|(a, b)| a + b).collect();
             assert_eq!(values(&space, &y), sum, "seed {seed}, run {k}");
@@ -237,11 +242,11 @@ fn states_stay_on_the_device_between_runs() {
         assert_eq!(values(&space, &state), last);
         assert!(context.lock().unwrap().replays(), "the input stayed where it was");
         let outside = there(&space, &[1.0; 3]);
-        let wrong = vec![Target::update(state.clone()), Target::write(y.clone())];
-        run(&space, request(&PLAN, vec![Source::View(outside)], wrong), whole(&context, 1)).unwrap();
+        let wrong = vec![LaunchOutput::update(state.clone()), LaunchOutput::write(y.clone())];
+        run(&space, request(&PLAN, vec![ArrayOperand::View(outside)], wrong), whole(&context, 1)).unwrap();
         let error = fetch(&space, &COPY, &y).unwrap_err().to_string();
         assert!(error.contains("input `x` has shape [40]"), "{error}");
-        let bad = vec![Target::update(state.clone()), Target::write(y.clone())];
+        let bad = vec![LaunchOutput::update(state.clone()), LaunchOutput::write(y.clone())];
         run(&space, request(&PLAN, vec![host(&[99.0; N as usize])], bad), whole(&context, 1)).unwrap();
         let error = fetch(&space, &COPY, &y).unwrap_err().to_string();
         assert!(error.contains("input `x` has shape"), "the state holds an error, so nothing ran: {error}");
@@ -254,9 +259,9 @@ fn errors_of_kernels_stay_with_what_they_should_have_written() {
     let space = space(&driver);
     let context = Arc::new(Mutex::new(Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap()));
     let (y, z) = (empty(&space, N), empty(&space, N));
-    let bad = request(&PLAN, vec![host(&[99.0; N as usize])], vec![Target::write(y.clone())]);
+    let bad = request(&PLAN, vec![host(&[99.0; N as usize])], vec![LaunchOutput::write(y.clone())]);
     run(&space, bad, whole(&context, 0)).unwrap();
-    let good = request(&PLAN, vec![host(&input(3))], vec![Target::write(z.clone())]);
+    let good = request(&PLAN, vec![host(&input(3))], vec![LaunchOutput::write(z.clone())]);
     run(&space, good, whole(&context, 0)).unwrap();
     assert_eq!(values(&space, &z), chained(&input(3)));
     let error = fetch(&space, &COPY, &y).unwrap_err().to_string();
@@ -271,17 +276,22 @@ fn views_that_kernels_cannot_take_are_moved() {
     let context = Arc::new(Mutex::new(Context::new(on_device(&driver, chain(N, false), N, vec![]), &pool).unwrap()));
     let (long, into) = (there(&space, &[2.0; N as usize + 1]), there(&space, &[7.0; N as usize + 1]));
     let (from, to) = (long.rows(1, N + 1).unwrap(), into.rows(1, N + 1).unwrap());
-    run(&space, request(&PLAN, vec![Source::View(from)], vec![Target::write(to)]), whole(&context, 0)).unwrap();
+    run(&space, request(&PLAN, vec![ArrayOperand::View(from)], vec![LaunchOutput::write(to)]), whole(&context, 0))
+        .unwrap();
     let found = values(&space, &into);
     assert_eq!((found[0], &found[1..]), (7.0, &chained(&[2.0; N as usize])[..]));
     // A result in the place of its operand, and one that is never written.
     let x = there(&space, &input(1));
-    run(&space, request(&PLAN, vec![Source::View(x.clone())], vec![Target::write(x.clone())]), whole(&context, 0))
-        .unwrap();
+    run(
+        &space,
+        request(&PLAN, vec![ArrayOperand::View(x.clone())], vec![LaunchOutput::write(x.clone())]),
+        whole(&context, 0),
+    )
+    .unwrap();
     assert_eq!(values(&space, &x), chained(&input(1)));
     let y = empty(&space, N);
-    let unwritten = Source::View(empty(&space, N));
-    run(&space, request(&PLAN, vec![unwritten], vec![Target::write(y.clone())]), whole(&context, 0)).unwrap();
+    let unwritten = ArrayOperand::View(empty(&space, N));
+    run(&space, request(&PLAN, vec![unwritten], vec![LaunchOutput::write(y.clone())]), whole(&context, 0)).unwrap();
     assert_eq!(values(&space, &y), chained(&[0.0; N as usize]));
 }
 
@@ -299,8 +309,9 @@ fn contexts_take_turns_in_an_arena_on_the_device() {
     let mut results = vec![];
     for k in 0..4 {
         let (y, z) = (empty(&space, N), empty(&space, large));
-        run(&space, request(&PLAN, vec![host(&input(k))], vec![Target::write(y.clone())]), whole(&small, 0)).unwrap();
-        run(&space, request(&PLAN, vec![host(&wide)], vec![Target::write(z.clone())]), whole(&big, 0)).unwrap();
+        run(&space, request(&PLAN, vec![host(&input(k))], vec![LaunchOutput::write(y.clone())]), whole(&small, 0))
+            .unwrap();
+        run(&space, request(&PLAN, vec![host(&wide)], vec![LaunchOutput::write(z.clone())]), whole(&big, 0)).unwrap();
         results.push((k, y, z));
     }
     for (k, y, z) in results {
@@ -316,7 +327,7 @@ fn tensors_on_the_device_are_checked() {
     let storage = Storage::with_drivers(StorageConfig::default(), vec![driver.clone()]);
     let stream = driver.stream().unwrap();
     let memory = StreamMemory::default();
-    let mut queue = Queue::new(&*stream, &storage, &memory);
+    let mut queue = KeepAliveQueue::new(&*stream, &storage, &memory);
     let address = queue.scratch(4 * N).unwrap();
     let tensor = |address| DeviceTensor { dtype: DType::F32, dims: &[N], address };
     let mut refused = |inputs: &[DeviceTensor<'_>], phase| {
@@ -352,7 +363,8 @@ fn pools_give_memory_of_the_driver() {
     drop(block);
     assert_eq!(storage.alloc(GPU, 1010).unwrap().as_ptr(), address, "of the same class");
     assert_eq!(storage.stats(GPU).reuses, 1);
-    assert_eq!(storage.alloc(Device::accelerator(1), 8).unwrap().as_slice().len(), 8, "another device has no driver");
+    let missing = storage.alloc(Device::accelerator(1), 8).unwrap_err();
+    assert_eq!(missing.cause, AllocCause::NoDriver, "another device");
 }
 
 #[test]

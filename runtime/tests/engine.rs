@@ -9,7 +9,7 @@ use std::time::Duration;
 use tensorc_runtime::Device;
 use tensorc_runtime::engine::*;
 
-static NAME: Name = Name::from_static("test");
+static NAME: OpName = OpName::from_static("test");
 
 fn engine(kind: EngineKind, workers: usize) -> Engine {
     Engine::new(EngineConfig { kind, cpu_workers: workers, ..EngineConfig::default() }).unwrap()
@@ -295,11 +295,10 @@ fn what_was_pushed_runs_before_the_last_handle_is_gone() {
                 then.fetch_add(100, Ordering::SeqCst);
             })
             .unwrap();
-        let operator = engine.new_operator(Op { reads: &[&other], ..Op::new(&NAME) }, |_| Ok(())).unwrap();
-        engine.push_operator(&operator).unwrap();
+        engine.push(Op { reads: &[&other], ..Op::new(&NAME) }, |_| Ok(())).unwrap();
         drop(engine);
         assert_eq!(count.load(Ordering::SeqCst), 120);
-        drop((operator, other));
+        drop(other);
     }
 }
 

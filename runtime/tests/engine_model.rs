@@ -22,7 +22,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine_rules::{Expected, MAX_OPS, MAX_VARS, OpSpec, Phase, Rules};
-use tensorc_runtime::engine::state::{Access, AccessKind, OpId, Ready, State, VarId};
+use tensorc_runtime::engine::state::{AccessKind, OpId, Ready, State, VarAccess, VarId};
 
 /// A machine and the rules, in step.
 #[derive(Clone, Hash)]
@@ -192,7 +192,7 @@ const ALL_KINDS: &[AccessKind] =
 
 impl Bounds {
     fn menu(&self) -> Vec<OpSpec> {
-        let mut lists: Vec<Vec<Access>> = vec![vec![]];
+        let mut lists: Vec<Vec<VarAccess>> = vec![vec![]];
         let mut begin = 0;
         for _ in 0..self.mentions {
             let end = lists.len();
@@ -204,19 +204,19 @@ impl Bounds {
                 for var in (first..self.vars).map(VarId) {
                     for &kind in self.kinds {
                         let mut list = lists[i].clone();
-                        list.push(Access::new(var, kind));
+                        list.push(VarAccess::new(var, kind));
                         lists.push(list);
                     }
                 }
             }
             begin = end;
         }
-        let on_streams = |list: &Vec<Access>| {
-            let ahead = |access: &Access| Access { ahead: self.streams >> access.var.0 & 1 == 1, ..*access };
-            let list: Vec<Access> = list.iter().map(ahead).collect();
+        let on_streams = |list: &Vec<VarAccess>| {
+            let ahead = |access: &VarAccess| VarAccess { ahead: self.streams >> access.var.0 & 1 == 1, ..*access };
+            let list: Vec<VarAccess> = list.iter().map(ahead).collect();
             list.iter().any(|access| access.ahead).then_some(list)
         };
-        let others: Vec<Vec<Access>> = lists.iter().filter_map(on_streams).collect();
+        let others: Vec<Vec<VarAccess>> = lists.iter().filter_map(on_streams).collect();
         lists.into_iter().skip(1).chain(others).map(OpSpec::new).collect()
     }
 }

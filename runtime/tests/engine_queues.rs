@@ -1,4 +1,4 @@
-//! Priorities, several pushing threads, operators, joined operations, bounds of run-ahead, and that
+//! Priorities, several pushing threads, bounds of run-ahead, and that
 //! nothing ready waits for a worker that is stuck.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -6,10 +6,9 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use tensorc_runtime::Device;
 use tensorc_runtime::engine::*;
 
-static NAME: Name = Name::from_static("test");
+static NAME: OpName = OpName::from_static("test");
 
 fn engine(kind: EngineKind, cpu_workers: usize) -> Engine {
     Engine::new(EngineConfig { kind, cpu_workers, ..EngineConfig::default() }).unwrap()
@@ -182,66 +181,6 @@ fn a_variable_may_be_listed_several_times() {
 }
 
 #[test]
-fn operators_run_as_often_as_they_are_pushed() {
-    each(|engine| {
-        let [a, b] = std::array::from_fn(|_| engine.new_var());
-        let (count, alive) = (Arc::new(AtomicU64::new(0)), Arc::new(()));
-        let (runs, witness) = (count.clone(), alive.clone());
-        let op = Op { reads: &[&a, &b], writes: &[&b], ..Op::new(&NAME) };
-        let operator = engine
-            .new_operator(op, move |context| {
-                let _ = &witness;
-                assert_eq!(context.op, "test");
-                runs.fetch_add(1, Ordering::Relaxed);
-                Ok(())
-            })
-            .unwrap();
-        (0..1000).for_each(|_| engine.push_operator(&operator).unwrap());
-        // Both the operator and its variables may go while pushes are pending.
-        drop((operator, a));
-        engine.wait_to_read(&b).unwrap();
-        assert_eq!((count.load(Ordering::Relaxed), engine.version(&b)), (1000, 1000));
-        drop(b);
-        engine.stop().unwrap();
-        assert_eq!(Arc::strong_count(&alive), 1);
-    });
-}
-
-#[test]
-fn pushes_of_operators_and_of_functions_keep_their_order() {
-    each(|engine| {
-        let var = engine.new_var();
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let note = |value: u64| {
-            let order = order.clone();
-            move |_: &RunContext<'_>| -> Result<(), Failure> {
-                order.lock().unwrap().push(value);
-                Ok(())
-            }
-        };
-        let update = Op { reads: &[&var, &var], writes: &[&var, &var], ..Op::new(&NAME) };
-        let operators = [0, 1].map(|value| engine.new_operator(update, note(value)).unwrap());
-        let mut expected = Vec::new();
-        for i in 0..600 {
-            // Runs of both kinds, of different lengths.
-            match (i * i / 3) % 5 {
-                0 | 3 => engine.push(update, note(i)).unwrap(),
-                odd => engine.push_operator(&operators[odd as usize % 2]).unwrap(),
-            }
-            expected.push(match (i * i / 3) % 5 {
-                0 | 3 => i,
-                odd => odd % 2,
-            });
-            if i % 97 == 0 {
-                engine.wait_to_read(&var).unwrap();
-            }
-        }
-        engine.wait_all().unwrap();
-        assert_eq!((order.lock().unwrap().clone(), engine.version(&var)), (expected, 600));
-    });
-}
-
-#[test]
 fn variables_are_deleted_after_their_uses_and_their_numbers_used_again() {
     each(|engine| {
         let alive = Arc::new(());
@@ -267,73 +206,6 @@ fn variables_are_deleted_after_their_uses_and_their_numbers_used_again() {
         engine.wait_all().unwrap();
         assert_eq!(Arc::strong_count(&alive), 1);
     });
-}
-
-#[test]
-fn joined_operations_compute_the_same() {
-    each(|engine| {
-        for size in [10, 0] {
-            assert_eq!(engine.set_bulk_size(size), 10 - size);
-            let (x, var) = (Arc::new(AtomicU64::new(0)), engine.new_var());
-            let update = |f: fn(u64) -> u64| {
-                let x = x.clone();
-                let op = Op { reads: &[&var], writes: &[&var], ..Op::new(&NAME) };
-                engine
-                    .push(op, move |_| {
-                        x.store(f(x.load(Ordering::Relaxed)), Ordering::Relaxed);
-                        Ok(())
-                    })
-                    .unwrap();
-            };
-            update(|_| 1);
-            update(|x| x * 2);
-            update(|x| x + 1);
-            engine.wait_to_read(&var).unwrap();
-            assert_eq!(x.load(Ordering::Relaxed), 3);
-            update(|x| x + 1);
-            engine.wait_to_read(&var).unwrap();
-            assert_eq!(x.load(Ordering::Relaxed), 4);
-            (0..100).for_each(|_| update(|x| x + 1));
-            engine.wait_to_read(&var).unwrap();
-            assert_eq!(x.load(Ordering::Relaxed), 104);
-        }
-    });
-}
-
-#[test]
-fn what_waits_in_the_inbox_is_joined() {
-    for kind in THREADED {
-        let engine = engine(kind, 2);
-        let [a, b, c] = std::array::from_fn(|_| engine.new_var());
-        engine.stop().unwrap();
-        engine.set_bulk_size(10);
-        let log = Log::default();
-        let before = engine.stats();
-        for i in 0..25 {
-            note(&engine, &log, Op { writes: &[&a], ..Op::new(&NAME) }, i);
-        }
-        // 25 in 3; each of these begins anew: a priority, an operation after it, another device.
-        note(&engine, &log, Op { reads: &[&a], writes: &[&b], priority: 1, ..Op::new(&NAME) }, 25);
-        note(&engine, &log, Op { reads: &[&b], writes: &[&c], ..Op::new(&NAME) }, 26);
-        note(&engine, &log, Op { reads: &[&c], writes: &[&a], device: Device::cpu(1), ..Op::new(&NAME) }, 27);
-        assert_eq!(engine.stats().pushed - before.pushed, 6);
-        engine.start().unwrap();
-        engine.wait_all().unwrap();
-        assert_eq!(*log.lock().unwrap(), (0..28).collect::<Vec<_>>());
-        assert_eq!(engine.version(&a), 4);
-        // A failing part names itself, keeps the later parts from running, and fails all results.
-        engine.stop().unwrap();
-        note(&engine, &log, Op { writes: &[&b], ..Op::new(&NAME) }, 28);
-        let bad = Name::from_static("bad");
-        engine.push(Op { writes: &[&c], ..Op::new(&bad) }, |_| Err("broken".into())).unwrap();
-        note(&engine, &log, Op { writes: &[&a], ..Op::new(&NAME) }, 29);
-        engine.start().unwrap();
-        for var in [&a, &b, &c] {
-            let error = engine.wait_to_read(var).unwrap_err();
-            assert_eq!(error.to_string(), "operator `bad`, on cpu:0: broken");
-        }
-        assert_eq!(log.lock().unwrap().last(), Some(&28));
-    }
 }
 
 #[test]

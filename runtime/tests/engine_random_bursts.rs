@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use random_programs::{Random, Watchdog, seeds};
 use tensorc_runtime::Device;
-use tensorc_runtime::engine::{Engine, EngineConfig, EngineKind, Name, Op, Property, RunContext, Var};
+use tensorc_runtime::engine::{Engine, EngineConfig, EngineKind, Op, OpName, Property, RunContext, Var};
 
-static NAME: Name = Name::from_static("count");
+static NAME: OpName = OpName::from_static("count");
 
 /// Bursts of one thread, for each seed. Idle workers spin for some 50 microseconds before they sleep, and
 /// pauses are up to three times that.

@@ -8,8 +8,8 @@ use tensorc_runtime::engine::state::*;
 type Machine = State<usize, u32>;
 type Log = Ready<usize, u32>;
 
-fn access(var: u32, kind: AccessKind) -> Access {
-    Access::new(VarId(var), kind)
+fn access(var: u32, kind: AccessKind) -> VarAccess {
+    VarAccess::new(VarId(var), kind)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn several_accesses_of_one_operation_are_one() {
     ] {
         let mut state = Machine::new();
         let bad = state.push(&[access(3, Write)], 0, &mut ready);
-        let accesses: Vec<Access> = list.iter().map(|&kind| access(3, kind)).collect();
+        let accesses: Vec<VarAccess> = list.iter().map(|&kind| access(3, kind)).collect();
         let op = state.push(&accesses, 1, &mut ready);
         let after = state.push(&[access(3, Write)], 2, &mut ready);
         assert_eq!(std::mem::take(&mut ready.run), [bad]);
@@ -138,7 +138,7 @@ fn a_variable_given_up_early_may_be_deleted_and_used_again() {
 #[test]
 fn streams_follow_what_is_given_up() {
     let (mut state, mut ready) = (Machine::new(), Log::new());
-    let ahead = |var, kind| Access { ahead: true, ..access(var, kind) };
+    let ahead = |var, kind| VarAccess { ahead: true, ..access(var, kind) };
     let first = state.push(&[ahead(0, Write), ahead(1, Write)], 0, &mut ready);
     let second = state.push(&[ahead(0, Read), ahead(2, Write)], 1, &mut ready);
     assert_eq!(std::mem::take(&mut ready.run), [first]);
@@ -157,7 +157,7 @@ fn streams_follow_what_is_given_up() {
 /// What is known about an operation of a random program.
 struct Pushed {
     op: OpId,
-    accesses: Vec<Access>,
+    accesses: Vec<VarAccess>,
     released: Vec<VarId>,
     fails: bool,
     finished: bool,
@@ -166,8 +166,8 @@ struct Pushed {
 
 /// Whether an operation must wait for an earlier one.
 fn conflict(earlier: &Pushed, later: &Pushed) -> bool {
-    let held = |x: &&Access| !earlier.released.contains(&x.var);
-    let orders = |x: &Access| later.accesses.iter().any(|y| x.var == y.var && (x.kind != Read || y.kind != Read));
+    let held = |x: &&VarAccess| !earlier.released.contains(&x.var);
+    let orders = |x: &VarAccess| later.accesses.iter().any(|y| x.var == y.var && (x.kind != Read || y.kind != Read));
     earlier.accesses.iter().filter(held).any(orders)
 }
 
@@ -212,7 +212,7 @@ fn random_program(seed: u64, vars: usize, ops: usize, errors: bool) {
         if program.len() < ops && (running.is_empty() || below(&mut seed, 2) == 0) {
             let kinds = [Read, Read, Read, Write, Update];
             let count = below(&mut seed, 4);
-            let accesses: Vec<Access> =
+            let accesses: Vec<VarAccess> =
                 (0..count).map(|_| access(below(&mut seed, vars) as u32, kinds[below(&mut seed, 5)])).collect();
             let fails = errors && below(&mut seed, 8) == 0;
             let op = state.push(&accesses, program.len(), &mut ready);

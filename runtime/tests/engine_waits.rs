@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tensorc_runtime::engine::*;
 
-static NAME: Name = Name::from_static("test");
+static NAME: OpName = OpName::from_static("test");
 
 fn each(test: impl Fn(&Engine)) {
     for kind in EngineKind::ALL {
@@ -166,13 +166,14 @@ fn handles_outlive_their_engine() {
         let (keep, done) = (value.clone(), std::sync::mpsc::channel());
         let engine = Engine::new(engine.config().clone()).unwrap();
         let own = engine.new_var();
-        let operator = engine.new_operator(Op { writes: &[&own], ..Op::new(&NAME) }, move |_| {
-            let _ = &keep;
-            Ok(())
-        });
-        let operator = operator.unwrap();
+        let writes = Op { writes: &[&own], ..Op::new(&NAME) };
+        engine
+            .push(writes, move |_| {
+                let _ = &keep;
+                Ok(())
+            })
+            .unwrap();
         let send = done.0;
-        engine.push_operator(&operator).unwrap();
         engine
             .push_async(Op { reads: &[&own], ..Op::new(&NAME) }, move |_, completion| {
                 std::thread::spawn(move || {
@@ -186,7 +187,6 @@ fn handles_outlive_their_engine() {
         // Ending the engine waited for the completion.
         done.1.try_recv().unwrap();
         drop(own);
-        drop(operator);
         assert_eq!(Arc::strong_count(&value), 1);
         drop(var);
     });

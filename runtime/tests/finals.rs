@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use tensorc_abi::{ExternFn, Home, Part, Plan, StepOp};
+use tensorc_abi::{ExternFn, Home, Plan, StepOp, SubBuffer};
 use tensorc_runtime::plan::Phase;
 use tensorc_runtime::{Bindings, Context, Device, Executable, Pool, Profiler, RunError, TensorMut, TensorRef};
 
@@ -31,7 +31,7 @@ fn outputs_used_again(big: bool) -> Plan {
     let [first, second, third, fourth] = outputs[..] else { panic!() };
     let halves = [0, N / 2].map(|offset| {
         let half = buffer(&mut plan, "half", &[N / 2], Home::Arena(0));
-        plan.buffers[half.0 as usize].part = Some(Part { of: second, offset, run: N / 2, stride: N / 2 });
+        plan.buffers[half.0 as usize].part = Some(SubBuffer { of: second, offset, run: N / 2, stride: N / 2 });
         half
     });
     plan.settle_parts();

@@ -34,7 +34,7 @@ mod sync {
 #[path = "../src/pool/gate.rs"]
 mod gate;
 
-use gate::{Entry, Gate};
+use gate::{Gate, GateEntry};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -64,12 +64,12 @@ fn worker(shared: &Shared) {
     let mut seen = 0;
     loop {
         match shared.gate.enter(&mut seen) {
-            Entry::Entered => {
+            GateEntry::Entered => {
                 execute(shared);
                 shared.gate.leave();
             }
-            Entry::Idle => shared.gate.sleep(seen),
-            Entry::Shutdown => return,
+            GateEntry::Idle => shared.gate.sleep(seen),
+            GateEntry::Shutdown => return,
         }
     }
 }
@@ -133,13 +133,13 @@ fn a_sleeping_worker_wakes() {
             let mut seen = 0;
             loop {
                 match gate.enter(&mut seen) {
-                    Entry::Entered => {
+                    GateEntry::Entered => {
                         *entered.lock().unwrap() = true;
                         condvar.notify_one();
                         gate.leave();
                     }
-                    Entry::Idle => gate.sleep(seen),
-                    Entry::Shutdown => return,
+                    GateEntry::Idle => gate.sleep(seen),
+                    GateEntry::Shutdown => return,
                 }
             }
         });

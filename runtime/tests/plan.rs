@@ -9,9 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, ImageLayout, KernelFn, MatrixLayout, Packing, Plan, StepOp,
+    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Home, ImageLayout, KernelFn, MatrixLayout, Packing,
+    Plan, StepOp,
 };
-use tensorc_runtime::plan::{LoadError, PlanError, Side};
+use tensorc_runtime::plan::{InvalidPlan, LoadError, PlanEdge, PlanError};
 use tensorc_runtime::{
     AllocError, Bindings, Context, Device, Pool, Profiler, RunError, TensorMut, TensorRef, WeightError, WeightStorage,
     pack_weight,
@@ -233,7 +234,7 @@ fn wrong_tensors_are_refused_by_name() {
         let mut y = [0f32; 4];
         context.run(&pool, Bindings::new(inputs, &mut [TensorMut::from_slice(&[4], &mut y)])).unwrap_err()
     };
-    let (side, name) = (Side::Input, || "x".to_string());
+    let (side, name) = (PlanEdge::Input, || "x".to_string());
     let error = refuse(&mut context, &[]);
     assert_eq!(error, RunError::Count { plan: "test".into(), side, expected: 1, actual: 0 });
     assert_eq!(error.to_string(), "plan `test` takes 1 inputs, 0 were given");
@@ -248,7 +249,7 @@ fn wrong_tensors_are_refused_by_name() {
     let error = refuse(&mut context, &[TensorRef { data: &bytes[2..18], ..good }]);
     assert_eq!(error, RunError::Alignment { side, name: name(), dtype: DType::F32, align: 4 });
 
-    let (side, mut y) = (Side::Output, [0f32; 5]);
+    let (side, mut y) = (PlanEdge::Output, [0f32; 5]);
     let error = context.run(&pool, Bindings::new(&[good], &mut [])).unwrap_err();
     assert_eq!(error, RunError::Count { plan: "test".into(), side, expected: 1, actual: 0 });
     let error = context.run(&pool, Bindings::new(&[good], &mut [TensorMut::from_slice(&[5], &mut y)])).unwrap_err();
@@ -266,7 +267,7 @@ fn what_does_not_belong_together_is_not_loaded() {
     let mut plan = chain(4, false);
     plan.arena_bytes = 64;
     let error = rejected(plan, kernels(), vec![]);
-    assert!(matches!(error, LoadError::Plan { error: PlanError::OutsideArena { .. }, .. }));
+    assert!(matches!(error, LoadError::Plan(InvalidPlan { error: PlanError::OutsideArena { .. }, .. })));
     let error = rejected(chain(4, false), kernels()[1..].to_vec(), vec![]);
     assert_eq!(error, LoadError::KernelCount { plan: "test".into(), expected: 4, actual: 3 });
     let plain = |bytes: usize| pack_weight(&Packing::Plain, DType::F32, Bytes::from(vec![0u8; bytes])).unwrap();
@@ -397,7 +398,7 @@ fn convolutions_agree_with_a_plain_loop() {
         strides: [2, 2],
         dilations: [1, 1],
         pads: [1, 1],
-        pass: ConvPass::Packed,
+        pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: [0; 2],
         layouts: [ImageLayout::Planes; 2],
     };

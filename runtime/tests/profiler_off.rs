@@ -6,10 +6,10 @@ mod allocations;
 use std::time::Instant;
 
 use tensorc_runtime::Device;
-use tensorc_runtime::profiler::{Name, Profiler, Span};
+use tensorc_runtime::profiler::{Profiler, Span, SpanName};
 
 /// Allocations of everything that can be recorded, a hundred times.
-fn allocated(profiler: &Profiler, name: &Name) -> u64 {
+fn allocated(profiler: &Profiler, name: &SpanName) -> u64 {
     let counter = profiler.counter(name, Device::default());
     let (now, before) = (Instant::now(), allocations::count());
     for _ in 0..100 {
@@ -24,7 +24,7 @@ fn allocated(profiler: &Profiler, name: &Name) -> u64 {
 
 #[test]
 fn a_profiler_that_is_off_allocates_nothing() {
-    let (profiler, name) = (Profiler::default(), Name::from("name".to_owned()));
+    let (profiler, name) = (Profiler::default(), SpanName::from("name".to_owned()));
     assert_eq!(allocated(&profiler, &name), 0);
     profiler.start();
     assert!(allocated(&profiler, &name) > 0);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tensorc_runtime::Device;
-use tensorc_runtime::storage::{Block, PoolConfig, Storage};
+use tensorc_runtime::storage::{MemoryBlock, PoolConfig, Storage};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,8 +21,8 @@ fn released_memory_goes_back_to_the_system() {
     let (storage, device) = (Storage::new(config.into()), Device::cpu(0));
     let before = resident();
     // Small blocks that stay lie between the large ones.
-    let mut stay: Vec<Block> = vec![];
-    let mut blocks: Vec<Block> = vec![];
+    let mut stay: Vec<MemoryBlock> = vec![];
+    let mut blocks: Vec<MemoryBlock> = vec![];
     for i in 0..256 {
         blocks.push(storage.alloc(device, if i % 4 == 0 { MIB } else { 100_000 }).unwrap());
         blocks.last_mut().unwrap().as_mut_slice().fill(1);

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use random_programs::{Random, Watchdog, seeds};
 use tensorc_abi::DType;
-use tensorc_runtime::array::{self, Chunk, Launch, Source, Space, Target, View};
-use tensorc_runtime::engine::{EngineConfig, EngineKind, Name, Property, WaitError};
-use tensorc_runtime::gpu::{Code, Driver, Entry, Function, HostDriver, HostKernel};
+use tensorc_runtime::array::{self, ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, LaunchOutput};
+use tensorc_runtime::engine::{EngineConfig, EngineKind, OpName, Property, WaitError};
+use tensorc_runtime::gpu::{Driver, HostDriver, HostKernel, KernelCode, LaunchConfig, LoadedKernel};
 use tensorc_runtime::storage::{PoolConfig, StorageConfig};
 use tensorc_runtime::{Device, TensorMut, TensorRef};
 
@@ -25,7 +25,7 @@ const EACH: usize = 5;
 /// Arrays on GPUs, which are the first.
 const THERE: usize = EACH * GPUS.len();
 const ALL: usize = EACH * PLACES.len();
-static NAME: Name = Name::from_static("step");
+static NAME: OpName = OpName::from_static("step");
 /// Elements of an array, and of the part of it that some operations write.
 const LEN: usize = 256;
 const PART: usize = 64;
@@ -46,7 +46,7 @@ fn mix(a: &[i32], b: &[i32]) -> Numbers {
 }
 
 /// Kernels: `mix` of two arrays, of two parts, and one that fails.
-fn kernels(driver: &dyn Driver) -> Vec<Function> {
+fn kernels(driver: &dyn Driver) -> Vec<LoadedKernel> {
     let kernel = |name: &str, len: usize, fails: bool| {
         let run = move |buffers: &mut [Vec<u8>]| {
             if fails {
@@ -56,31 +56,32 @@ fn kernels(driver: &dyn Driver) -> Vec<Function> {
             Ok(())
         };
         let buffers = vec![(len * 4, false), (len * 4, false), (len * 4, true)];
-        let entry = Entry { name: name.into(), blocks: 1, threads: 32, ..Entry::default() };
+        let entry = LaunchConfig { name: name.into(), blocks: 1, threads: 32, ..LaunchConfig::default() };
         (entry, HostKernel { buffers, run: Arc::new(run) })
     };
     let all = vec![kernel("mix", LEN, false), kernel("part", PART, false), kernel("fail", LEN, true)];
-    driver.load(Code::Host(all)).unwrap()
+    driver.load(KernelCode::Host(all)).unwrap()
 }
 
 /// Arrays, and what a serial run leaves in each: none after an error.
 struct Program {
-    space: Space,
+    space: ArraySpace,
     /// Of each GPU.
-    functions: [Vec<Function>; 2],
-    arrays: Vec<View>,
+    functions: [Vec<LoadedKernel>; 2],
+    arrays: Vec<ArrayView>,
     serial: Vec<Option<Numbers>>,
     failures: usize,
 }
 
 /// An array of ones.
-fn array(space: &Space, device: Device) -> View {
+fn array(space: &ArraySpace, device: Device) -> ArrayView {
     let dims = [LEN as u64];
-    let view = View::whole(Chunk::new(space, device, 4 * LEN as u64), DType::I32, &dims).unwrap();
-    let given = Source::Host { dtype: DType::I32, dims: dims.into_iter().collect(), data: bytes(&[1; LEN]).into() };
-    let (property, outputs) = (Property::CopyToDevice, vec![Target::write(view.clone())]);
+    let view = ArrayView::whole(Chunk::new(space, device, 4 * LEN as u64), DType::I32, &dims).unwrap();
+    let given =
+        ArrayOperand::Host { dtype: DType::I32, dims: dims.into_iter().collect(), data: bytes(&[1; LEN]).into() };
+    let (property, outputs) = (Property::CopyToDevice, vec![LaunchOutput::write(view.clone())]);
     let worker = if device == GPUS[1] { device } else { GPUS[0] };
-    let request = Launch { name: &NAME, device: worker, property, priority: 0, inputs: vec![given], outputs };
+    let request = ArrayLaunch { name: &NAME, device: worker, property, priority: 0, inputs: vec![given], outputs };
     let body = |inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]| {
         outputs[0].data.copy_from_slice(inputs[0].data);
         Ok(())
@@ -95,23 +96,29 @@ impl Program {
         let functions = drivers.each_ref().map(|driver| kernels(&**driver));
         let pools = GPUS.map(|device| (device, PoolConfig { limit, ..PoolConfig::default() }));
         let storage = StorageConfig { devices: pools.into(), ..StorageConfig::default() };
-        let space = Space::with_drivers(config, storage, drivers.to_vec()).unwrap();
-        let arrays: Vec<View> = (0..ALL).map(|index| array(&space, PLACES[index / EACH])).collect();
+        let space = ArraySpace::with_drivers(config, storage, drivers.to_vec()).unwrap();
+        let arrays: Vec<ArrayView> = (0..ALL).map(|index| array(&space, PLACES[index / EACH])).collect();
         let serial = vec![Some(vec![1; LEN]); arrays.len()];
         Program { space, functions, arrays, serial, failures: 0 }
     }
 
-    fn request(&self, gpu: usize, property: Property, inputs: Vec<Source>, output: Target) -> Launch<'static> {
-        Launch { name: &NAME, device: GPUS[gpu], property, priority: 0, inputs, outputs: vec![output] }
+    fn request(
+        &self,
+        gpu: usize,
+        property: Property,
+        inputs: Vec<ArrayOperand>,
+        output: LaunchOutput,
+    ) -> ArrayLaunch<'static> {
+        ArrayLaunch { name: &NAME, device: GPUS[gpu], property, priority: 0, inputs, outputs: vec![output] }
     }
 
-    fn view(&self, index: usize) -> Source {
-        Source::View(self.arrays[index].clone())
+    fn view(&self, index: usize) -> ArrayOperand {
+        ArrayOperand::View(self.arrays[index].clone())
     }
 
     /// A kernel over two arrays, wherever they are, that writes one of its device.
     fn kernel(&mut self, [a, b, out]: [usize; 3], fails: bool) {
-        let target = Target::write(self.arrays[out].clone());
+        let target = LaunchOutput::write(self.arrays[out].clone());
         let request = self.request(out / EACH, Property::Normal, vec![self.view(a), self.view(b)], target);
         self.enqueue(out / EACH, request, if fails { 2 } else { 0 });
         let whole = self.serial[a].as_ref().zip(self.serial[b].as_ref()).map(|(a, b)| mix(a, b));
@@ -121,9 +128,10 @@ impl Program {
 
     /// A kernel over the beginning of two arrays, which writes a part of the third.
     fn part(&mut self, [a, b, out]: [usize; 3], at: usize) {
-        let rows = |view: &View, at: usize| view.rows(at as u64, (at + PART) as u64).unwrap();
-        let inputs = [a, b].map(|i| Source::View(rows(&self.arrays[i], 0))).to_vec();
-        let request = self.request(out / EACH, Property::Normal, inputs, Target::write(rows(&self.arrays[out], at)));
+        let rows = |view: &ArrayView, at: usize| view.rows(at as u64, (at + PART) as u64).unwrap();
+        let inputs = [a, b].map(|i| ArrayOperand::View(rows(&self.arrays[i], 0))).to_vec();
+        let request =
+            self.request(out / EACH, Property::Normal, inputs, LaunchOutput::write(rows(&self.arrays[out], at)));
         self.enqueue(out / EACH, request, 1);
         let part = self.serial[a].as_ref().zip(self.serial[b].as_ref()).map(|(a, b)| mix(&a[..PART], &b[..PART]));
         let old = self.serial[out].take();
@@ -133,7 +141,7 @@ impl Program {
         });
     }
 
-    fn enqueue(&self, gpu: usize, request: Launch<'_>, function: usize) {
+    fn enqueue(&self, gpu: usize, request: ArrayLaunch<'_>, function: usize) {
         let function = self.functions[gpu][function].clone();
         let pushed = array::enqueue(&self.space, request, move |queue, reads, writes| {
             let arguments = [reads[0].address, reads[1].address, writes[0].address];
@@ -148,7 +156,7 @@ impl Program {
     fn copy(&mut self, a: usize, out: usize, [from, to]: [usize; 2]) {
         let rows = |index: usize, at: usize| self.arrays[index].rows(at as u64, (at + PART) as u64).unwrap();
         let property = if a / EACH == out / EACH { Property::Normal } else { Property::CopyToDevice };
-        let (source, target) = (Source::View(rows(a, from)), Target::write(rows(out, to)));
+        let (source, target) = (ArrayOperand::View(rows(a, from)), LaunchOutput::write(rows(out, to)));
         array::duplicate(&self.space, self.request(out / EACH, property, vec![source], target)).unwrap();
         let part = self.serial[a].as_ref().map(|a| a[from..from + PART].to_vec());
         let old = self.serial[out].take();
@@ -160,7 +168,7 @@ impl Program {
 
     /// A function of the host over any two arrays of it and of a GPU.
     fn host(&mut self, gpu: usize, property: Property, [a, b, out]: [usize; 3]) {
-        let target = Target::write(self.arrays[out].clone());
+        let target = LaunchOutput::write(self.arrays[out].clone());
         let request = self.request(gpu, property, vec![self.view(a), self.view(b)], target);
         let body = |inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]| {
             outputs[0].data.copy_from_slice(&bytes(&mix(&numbers(inputs[0].data), &numbers(inputs[1].data))));

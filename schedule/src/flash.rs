@@ -15,15 +15,18 @@ const ROWS: u64 = 16;
 /// Most warps of a block that multiplies by matrix units.
 const MAX_WARPS: u64 = 4;
 /// Columns of values from which on a tile has fewer keys, for want of registers.
-const WIDE: u64 = 128;
+const MIN_WIDE_VALUES: u64 = 128;
 /// Fewest tiles of keys that are worth a block of their own.
 const MIN_TILES: u64 = 4;
 
 /// How many queries and keys a block works on at a time, and by how many threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct FlashTile {
+    /// Queries of a block.
     pub queries: u64,
+    /// Keys of a step.
     pub keys: u64,
+    /// Threads of a block.
     pub threads: u64,
 }
 
@@ -32,43 +35,45 @@ pub fn uses_matrix_units(found: &Attended, target: &Target) -> bool {
     found.dtype != DType::F32 || target.tf32
 }
 
-impl Shape {
+impl FlashTile {
     /// That of attention on a target.
-    pub fn of(found: &Attended, target: &Target) -> Shape {
+    pub fn of(found: &Attended, target: &Target) -> FlashTile {
         let call = &found.call;
         if uses_matrix_units(found, target) {
             let warps = call.queries.div_ceil(ROWS).clamp(1, MAX_WARPS);
-            let keys = if found.dtype.size() == 2 && call.size <= WIDE { 64 } else { 32 };
-            return Shape { queries: warps * ROWS, keys, threads: warps * WARP as u64 };
+            let keys = if found.dtype.size() == 2 && call.size <= MIN_WIDE_VALUES { 64 } else { 32 };
+            return FlashTile { queries: warps * ROWS, keys, threads: warps * WARP as u64 };
         }
         let queries = [1, 2].into_iter().find(|n| n * SIDE >= call.queries).unwrap_or(4);
-        Shape { queries: queries * SIDE, keys: 4 * SIDE, threads: SIDE * SIDE }
+        FlashTile { queries: queries * SIDE, keys: 4 * SIDE, threads: SIDE * SIDE }
     }
 }
 
 /// How keys are divided among blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct KeySplits {
     /// Tiles of all keys, and of a part; the last may have fewer.
     pub tiles: u64,
+    /// Keys of a part.
     pub each: u64,
 }
 
-impl Parts {
+impl KeySplits {
     /// All keys in one.
-    pub fn one(call: &Attention, shape: Shape) -> Parts {
+    pub fn one(call: &Attention, shape: FlashTile) -> KeySplits {
         let tiles = call.keys.div_ceil(shape.keys);
-        Parts { tiles, each: tiles }
+        KeySplits { tiles, each: tiles }
     }
 
     /// As many as keep a GPU busy, of [`MIN_TILES`] tiles or more.
-    pub fn busy(call: &Attention, shape: Shape, gpu: &Gpu) -> Parts {
-        let Parts { tiles, .. } = Parts::one(call, shape);
+    pub fn busy(call: &Attention, shape: FlashTile, gpu: &Gpu) -> KeySplits {
+        let KeySplits { tiles, .. } = KeySplits::one(call, shape);
         let blocks = call.batch.iter().product::<u64>() * call.queries.div_ceil(shape.queries);
         let count = (gpu.multiprocessors() / blocks.max(1)).min(tiles / MIN_TILES).max(1);
-        Parts { tiles, each: tiles.div_ceil(count) }
+        KeySplits { tiles, each: tiles.div_ceil(count) }
     }
 
+    /// Number of parts.
     pub fn count(self) -> u64 {
         self.tiles.div_ceil(self.each)
     }
@@ -78,7 +83,9 @@ impl Parts {
 /// maxima of scores, then for all the sums of weights.
 #[derive(Clone, Copy)]
 pub struct Left<'a> {
+    /// The attention.
     pub call: &'a Attention,
+    /// Number of parts of the keys.
     pub parts: u64,
 }
 
@@ -105,14 +112,17 @@ impl Left<'_> {
         item.scale(self.call.queries as i64).add(query).scale(self.parts as i64).add(part)
     }
 
+    /// Where the weighted sum of a row and column is stored.
     pub fn sum(&self, row: &Index, column: &Index) -> Index {
         row.scale(self.call.size as i64).add(column)
     }
 
+    /// Where the largest score of a row is stored.
     pub fn maximum(&self, row: &Index) -> Index {
         row.offset(self.rows() * self.call.size as i64)
     }
 
+    /// Where the sum of a row's weights is stored.
     pub fn total(&self, row: &Index) -> Index {
         self.maximum(row).offset(self.rows())
     }

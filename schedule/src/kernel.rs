@@ -7,20 +7,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_abi::DType;
-use tensorc_ir::graph::{FusionClass, Graph, NodeId, Value};
+use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::kir::Kernel;
 
-use crate::flash::Parts;
+use crate::flash::KeySplits;
 use crate::layout::Layouts;
-use crate::recipe::Library;
+use crate::recipe::{Generated, Library};
 use crate::recognise::attention::Attended;
 
 /// A kernel that is to be written.
 #[derive(Clone, Debug)]
 pub struct KernelSpec<'g> {
+    /// The name of the kernel.
     pub name: Arc<str>,
     /// The node of the graph that it belongs to.
     pub node: NodeId,
+    /// What it computes.
     pub computes: Computes<'g>,
     /// Of the cluster's inputs and outputs.
     pub layouts: Layouts,
@@ -29,26 +31,75 @@ pub struct KernelSpec<'g> {
 /// What a kernel computes.
 #[derive(Clone, Debug)]
 pub enum Computes<'g> {
-    /// A cluster. Parameters: its inputs, then its outputs.
-    Cluster { class: FusionClass, body: Cow<'g, Graph> },
+    /// A cluster, by a recipe. Parameters: its inputs, then its outputs.
+    Cluster {
+        /// How it is computed.
+        recipe: Generated,
+        /// The primitives of the cluster.
+        body: Cow<'g, Graph>,
+    },
     /// What follows a library's contraction, on a block of its result. Parameters: the result, then the given inputs.
-    Epilogue { body: &'g Graph, library: Library, inputs: Vec<usize> },
+    Epilogue {
+        /// The primitives of the cluster.
+        body: &'g Graph,
+        /// The library call it belongs to.
+        library: Library,
+        /// The inputs of the cluster that the kernel reads, by position.
+        inputs: Vec<usize>,
+    },
     /// A block of the left operand of a library's contraction. Parameters: the block, then the given inputs.
-    Prologue { body: &'g Graph, library: Library, inputs: Vec<usize> },
+    Prologue {
+        /// The primitives of the cluster.
+        body: &'g Graph,
+        /// The library call it belongs to.
+        library: Library,
+        /// The inputs of the cluster that the kernel reads, by position.
+        inputs: Vec<usize>,
+    },
     /// Scores of attention, of a tile of products of queries and keys. Parameters: the tile, then the given inputs.
-    Scores { body: &'g Graph, found: Arc<Attended>, inputs: Vec<usize> },
+    Scores {
+        /// The primitives of the cluster.
+        body: &'g Graph,
+        /// The attention of the cluster.
+        found: Arc<Attended>,
+        /// The inputs of the cluster that the kernel reads, by position.
+        inputs: Vec<usize>,
+    },
     /// Attention for a part of the keys. Parameters: the inputs, then memory for what the parts leave.
-    AttentionParts { body: &'g Graph, parts: Parts },
+    AttentionParts {
+        /// The primitives of the cluster.
+        body: &'g Graph,
+        /// The attention of the cluster.
+        found: Arc<Attended>,
+        /// How keys are divided.
+        parts: KeySplits,
+    },
     /// The result of attention from what its parts left. Parameters: that memory, then the result.
-    AttentionJoin { body: &'g Graph, parts: Parts },
+    AttentionJoin {
+        /// The primitives of the cluster.
+        body: &'g Graph,
+        /// The attention of the cluster.
+        found: Arc<Attended>,
+        /// How keys are divided.
+        parts: KeySplits,
+    },
     /// A copy of `outer` runs of `run` elements, that far apart in the operand and in the result.
-    Copy { dtype: DType, outer: u64, run: u64, strides: [u64; 2] },
+    Copy {
+        /// The element type.
+        dtype: DType,
+        /// Number of runs.
+        outer: u64,
+        /// Elements of a run.
+        run: u64,
+        /// Elements between runs, of the source and of the result.
+        strides: [u64; 2],
+    },
     /// Loops that an operator wrote.
     Own(&'g Kernel),
 }
 
 /// The positions of a body's inputs that a value is computed from, other than through `stop`.
-pub fn inputs_of(body: &Graph, value: Value, stop: Option<Value>) -> Vec<usize> {
+pub(crate) fn inputs_of(body: &Graph, value: Value, stop: Option<Value>) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let mut stack = vec![value];
     while let Some(v) = stack.pop() {

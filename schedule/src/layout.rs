@@ -8,22 +8,28 @@ use tensorc_ir::index::{Index, linearize};
 /// Elements in runs of `run`, one every `stride` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {
+    /// Elements of a run.
     pub run: u64,
+    /// Elements between the beginnings of runs.
     pub stride: u64,
 }
 
 /// The layouts of a cluster's inputs and outputs, by position. What is not listed is dense.
 #[derive(Clone, Debug, Default)]
 pub struct Layouts {
+    /// The layouts of the inputs; `None` for a contiguous one.
     pub inputs: Vec<Option<Runs>>,
+    /// The layouts of the outputs; `None` for a contiguous one.
     pub outputs: Vec<Option<Runs>>,
 }
 
 impl Layouts {
+    /// The layout of an input.
     pub fn input(&self, i: usize) -> Option<Runs> {
         self.inputs.get(i).copied().flatten()
     }
 
+    /// The layout of an output.
     pub fn output(&self, i: usize) -> Option<Runs> {
         self.outputs.get(i).copied().flatten()
     }

@@ -3,18 +3,20 @@
 //! [`target`] says what kernels are made for. [`recognise`] finds the contractions and the attention that library kernels compute, [`cost`] says what kernels cost,
 //! [`order`] brings steps into an order that needs little memory, and [`memory`] gives buffers their places.
 
+#![warn(missing_docs)]
+
 pub mod access;
 pub mod cost;
 pub mod flash;
 pub mod kernel;
 pub mod layout;
 pub mod lowered;
-pub mod memory;
+mod memory;
 pub mod plan;
 pub mod recipe;
 pub mod recognise;
 pub mod target;
-pub mod tasks;
+mod tasks;
 pub mod verify;
 
 pub use memory::plan_memory;

@@ -12,11 +12,13 @@ use tensorc_ir::kir::Kernel;
 /// offset; inputs, outputs and weights have their final homes.
 #[derive(Clone, Debug, Default)]
 pub struct Lowered {
+    /// The plan.
     pub plan: Plan,
     /// By [`tensorc_abi::KernelId`].
     pub kernels: Vec<Kernel>,
     /// By [`tensorc_abi::Weight::constant`].
     pub constants: Vec<TensorData>,
+    /// Results that may share the memory of an operand.
     pub in_place: Vec<InPlace>,
     /// By position in [`tensorc_abi::StepOp::Extern`].
     pub externs: Vec<ExternFn>,
@@ -26,7 +28,10 @@ pub struct Lowered {
 /// size, and every iteration reads of `input` only what it writes of `output`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InPlace {
+    /// The step, by position in the plan.
     pub step: usize,
+    /// The operand.
     pub input: BufferId,
+    /// The result that may take its place.
     pub output: BufferId,
 }

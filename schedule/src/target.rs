@@ -3,31 +3,35 @@
 
 use std::str::FromStr;
 
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::op::Grain;
 
-use crate::cost::Machine;
+use crate::cost::CostModel;
 
 /// A machine that kernels run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Target {
+    /// What executes kernels.
     pub processor: Processor,
     /// Products of f32 may round their operands to 10 bits of fraction (tf32), as matrix units do.
     pub tf32: bool,
-    /// What kernels are assumed to cost.
-    pub machine: Machine,
+    /// What kernels are assumed to cost, if not what the processor's figures say.
+    pub costs: Option<CostModel>,
 }
 
 /// What executes kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
+    /// The processor of the host.
     Cpu(Cpu),
+    /// A GPU.
     Gpu(Gpu),
 }
 
 /// A processor, by the back end that compiles for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cpu {
+    /// The width of vectors.
     pub vectors: Vectors,
     /// Whether there is an instruction for [`tensorc_ir::scalar::ScalarOp::Scale`].
     pub scale: bool,
@@ -47,7 +51,9 @@ pub enum Vectors {
 /// A GPU of NVIDIA's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpu {
+    /// The compute capability.
     pub capability: Capability,
+    /// The vendor libraries that may be called.
     pub libraries: VendorLibraries,
 }
 
@@ -57,13 +63,16 @@ impl Gpu {
         Gpu { capability, libraries: VendorLibraries { products: false, convolutions: false } }
     }
 
-    /// Multiprocessors: those of an H100 or H200, whatever the generation.
+    /// Multiprocessors of the generation's server GPU: an A100, an H100 or H200 (SXM).
     pub const fn multiprocessors(&self) -> u64 {
-        132
+        match self.capability {
+            Capability::Sm80 => 108,
+            Capability::Sm90a => 132,
+        }
     }
 
     /// Whether groups of four warps multiply matrices that a copy engine fetches.
-    pub fn has_warp_groups(&self) -> bool {
+    pub(crate) fn has_warp_groups(&self) -> bool {
         self.capability == Capability::Sm90a
     }
 }
@@ -75,7 +84,7 @@ impl Default for Processor {
 }
 
 impl Target {
-    /// A processor with costs as measured for the built-in machine.
+    /// A processor.
     pub fn cpu(cpu: Cpu) -> Target {
         Target { processor: Processor::Cpu(cpu), ..Target::default() }
     }
@@ -85,6 +94,18 @@ impl Target {
         Target { processor: Processor::Gpu(gpu), ..Target::default() }
     }
 
+    /// What kernels are assumed to cost.
+    pub fn machine(&self) -> CostModel {
+        self.costs.unwrap_or(match self.processor {
+            Processor::Cpu(_) => CostModel::AVX512_CORE,
+            Processor::Gpu(gpu) => match gpu.capability {
+                Capability::Sm80 => CostModel::A100,
+                Capability::Sm90a => CostModel::H100,
+            },
+        })
+    }
+
+    /// Whether kernels run on a GPU.
     pub const fn is_gpu(&self) -> bool {
         matches!(self.processor, Processor::Gpu(_))
     }
@@ -108,6 +129,7 @@ pub struct VendorLibraries {
 }
 
 impl VendorLibraries {
+    /// The names of the choices on the command line.
     pub const NAMES: [&str; 4] = ["none", "cublaslt", "cudnn", "all"];
 
     /// The libraries of one of [`VendorLibraries::NAMES`].
@@ -133,7 +155,9 @@ pub enum Capability {
 }
 
 impl Capability {
+    /// The names of the targets on the command line.
     pub const NAMES: [&str; 2] = ["cuda:sm_80", "cuda:sm_90a"];
+    /// All capabilities.
     pub const ALL: [Capability; 2] = [Capability::Sm80, Capability::Sm90a];
 
     /// The name by which compilers know it.
@@ -177,7 +201,7 @@ impl FromStr for Capability {
         let found = Capability::NAMES.iter().zip(Capability::ALL).find(|(name, _)| **name == text);
         found.map(|(_, c)| c).ok_or_else(|| {
             let why = format!("unknown GPU `{text}`; known: {}", Capability::NAMES.join(", "));
-            Diagnostic::new(Code::Unsupported, why)
+            Diagnostic::new(DiagnosticCode::Unsupported, why)
         })
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One step.
 #[derive(Clone, Debug, Default)]
-pub struct Task {
+pub struct StepTask {
     /// Buffers, each once.
     pub reads: Vec<u32>,
     /// Buffers, each once. Several tasks may write parts of one.
@@ -25,7 +25,7 @@ pub struct Task {
 /// A program of tasks, given in an order in which they can run.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<StepTask>,
     /// What a buffer takes while it is live; zero where memory is not planned.
     pub bytes: Vec<u64>,
     /// The buffers in whose memory parts lie. Only that memory counts, and it is live while one of its
@@ -39,13 +39,13 @@ struct Links {
     readers: Vec<Vec<u32>>,
     /// Tasks that use each whole or a part of it, each once.
     users: Vec<Vec<u32>>,
-    /// Tasks that come after each task, by [`Task::after`].
+    /// Tasks that come after each task, by [`StepTask::after`].
     followers: Vec<Vec<u32>>,
 }
 
 /// In which order a task's operands are visited.
 #[derive(Clone, Copy)]
-enum Operands {
+enum OperandOrder {
     Given,
     Back,
     /// The one at the end of the longest chain first: in a backward pass that is the gradient, while
@@ -62,7 +62,7 @@ impl Tasks {
         let mut bases = vec![given];
         let depth = self.depths(&links);
         for last_first in [false, true] {
-            for operands in [Operands::Given, Operands::Back, Operands::DeepestFirst] {
+            for operands in [OperandOrder::Given, OperandOrder::Back, OperandOrder::DeepestFirst] {
                 bases.push(self.depth_first(&links, &depth, last_first, operands));
             }
         }
@@ -84,7 +84,7 @@ impl Tasks {
     }
 
     /// As [`Tasks::peak`], and the first place in the order where it is; `None` where nothing is live.
-    pub fn peak_at(&self, order: &[usize]) -> (u64, Option<usize>) {
+    pub(crate) fn peak_at(&self, order: &[usize]) -> (u64, Option<usize>) {
         let (mut first, mut last) = (vec![usize::MAX; self.bytes.len()], vec![0; self.bytes.len()]);
         for (at, task) in order.iter().map(|t| &self.tasks[*t]).enumerate() {
             for b in task.reads.iter().chain(&task.writes).map(|b| self.whole(*b)) {
@@ -122,7 +122,7 @@ impl Tasks {
     }
 
     /// The memory that a task uses.
-    fn used(&self, task: &Task) -> BTreeSet<usize> {
+    fn used(&self, task: &StepTask) -> BTreeSet<usize> {
         task.reads.iter().chain(&task.writes).map(|b| self.whole(*b)).collect()
     }
 
@@ -154,7 +154,7 @@ impl Tasks {
 
     /// Depth first from the tasks nobody reads, from the last of them or from the first; all of the
     /// first phase, then all of the second.
-    fn depth_first(&self, links: &Links, depth: &[usize], last_first: bool, operands: Operands) -> Vec<usize> {
+    fn depth_first(&self, links: &Links, depth: &[usize], last_first: bool, operands: OperandOrder) -> Vec<usize> {
         let is_read = |t: usize| {
             let read = |b: &u32| links.readers[*b as usize].iter().any(|r| *r as usize != t);
             self.tasks[t].writes.iter().any(read) || !links.followers[t].is_empty()
@@ -177,9 +177,9 @@ impl Tasks {
                     let mut before: Vec<usize> = writers.chain(&self.tasks[t].after).map(|w| *w as usize).collect();
                     // What is pushed last is visited first.
                     match operands {
-                        Operands::Given => before.reverse(),
-                        Operands::Back => {}
-                        Operands::DeepestFirst => before.sort_by_key(|w| (depth[*w], usize::MAX - w)),
+                        OperandOrder::Given => before.reverse(),
+                        OperandOrder::Back => {}
+                        OperandOrder::DeepestFirst => before.sort_by_key(|w| (depth[*w], usize::MAX - w)),
                     }
                     stack.extend(before.into_iter().filter(|w| !seen[*w]).map(|w| (w, false)));
                 }
@@ -335,7 +335,7 @@ mod tests {
         let boundary = rng.below(count as u64 + 1) as usize;
         for t in 0..count {
             let known = tasks.bytes.len() as u64;
-            let mut task = Task { second: t >= boundary, ..Task::default() };
+            let mut task = StepTask { second: t >= boundary, ..StepTask::default() };
             for _ in 0..rng.below(4) {
                 if known > 0 {
                     let b = rng.below(known) as u32;
@@ -421,7 +421,7 @@ mod tests {
         let mut tasks = Tasks { bytes: vec![64; 2 * LAYERS as usize + 1], ..Tasks::default() };
         tasks.bytes.extend(vec![0; LAYERS as usize]);
         let mut add = |reads: &[u32], write: u32| {
-            tasks.tasks.push(Task { reads: reads.to_vec(), writes: vec![write], ..Task::default() });
+            tasks.tasks.push(StepTask { reads: reads.to_vec(), writes: vec![write], ..StepTask::default() });
         };
         (0..LAYERS).for_each(|i| add(&[i], i + 1));
         let gradient = |i: u32| if i == LAYERS { LAYERS } else { 2 * LAYERS - i };

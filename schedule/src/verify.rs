@@ -1,32 +1,29 @@
-//! Rules of clusters: the body of each is what kernels of its class compute.
+//! Rules of clusters: the body of each is what kernels of its class and of its recipe compute.
 
-use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::graph::{FusionClass, Graph, NodeKind};
 
-use crate::recognise::attention::{Attended, attention_at};
+use crate::Target;
+use crate::layout::Layouts;
+use crate::recipe::{Site, decide};
+use crate::recognise::attention::attention_of;
 
-/// Checks that every cluster of a verified graph is what its class says.
+/// Checks that every cluster of a verified graph is what its class says, and is computed on a target by the recipe that it states.
 ///
 /// # Errors
-/// [`Code::Verify`], with the name of the cluster.
-pub fn verify_clusters(graph: &Graph) -> Result<()> {
+/// [`DiagnosticCode::Verify`] or [`DiagnosticCode::Unsupported`], with the name of the cluster.
+pub fn verify_clusters(graph: &Graph, target: &Target) -> Result<()> {
     for id in graph.node_ids() {
         let node = graph.node(id);
-        if let NodeKind::Fused(fused) = &node.kind
-            && fused.class == FusionClass::Attention
-            && !is_attention(&fused.body)
-        {
+        let NodeKind::Fused(fused) = &node.kind else { continue };
+        if fused.class == FusionClass::Attention && attention_of(&fused.body).is_none() {
             let why = "an attention cluster holds two products around a softmax of rows, and nothing else";
-            return Err(Diagnostic::new(Code::Verify, why).at(&node.name));
+            return Err(Diagnostic::new(DiagnosticCode::Verify, why).at(&node.name));
+        }
+        if fused.recipe.is_some() {
+            let layouts = Layouts::default();
+            decide(&Site::of(graph, id, fused, &layouts), target).map_err(|d| d.at(&node.name))?;
         }
     }
     Ok(())
-}
-
-fn is_attention(body: &Graph) -> bool {
-    let prims: Vec<NodeId> =
-        body.node_ids().into_iter().filter(|n| matches!(body.node(*n).kind, NodeKind::Prim(_))).collect();
-    let covers =
-        |found: &Attended| found.members.len() == prims.len() && body.outputs().iter().all(|(_, v)| *v == found.result);
-    prims.iter().any(|n| attention_at(body, *n).is_some_and(|found| covers(&found)))
 }

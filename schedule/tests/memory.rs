@@ -106,30 +106,6 @@ proptest! {
     }
 }
 
-#[test]
-fn chains_run_in_place() {
-    let mut l = Lowered::default();
-    l.plan.buffers = (0..4).map(|_| buffer(1000, Home::Arena(0))).collect();
-    l.plan.steps = vec![step(&[], &[0]), step(&[0], &[1]), step(&[1], &[2]), step(&[2], &[3])];
-    l.in_place =
-        (1..4).map(|i| InPlace { step: i, input: BufferId(i as u32 - 1), output: BufferId(i as u32) }).collect();
-    plan_memory(&mut l).unwrap();
-    assert_eq!((l.plan.arena_bytes, l.plan.lower_bound_bytes), (1024, 1024));
-    // The first result is read again at the end: nothing may overwrite it.
-    l.plan.steps.push(step(&[0], &[]));
-    plan_memory(&mut l).unwrap();
-    check(&l);
-    assert_eq!(l.plan.arena_bytes, 2048);
-}
-
-#[test]
-fn reading_before_writing_is_an_error() {
-    let mut l = Lowered::default();
-    l.plan.buffers = vec![buffer(8, Home::Arena(0))];
-    l.plan.steps = vec![step(&[0], &[])];
-    assert!(plan_memory(&mut l).unwrap_err().message.contains("before it is written"));
-}
-
 fn ratio(mut l: Lowered) -> f64 {
     plan_memory(&mut l).unwrap();
     l.plan.arena_bytes as f64 / l.plan.lower_bound_bytes as f64

@@ -69,7 +69,7 @@ impl<'m> Bindings<'m> {
 
     /// Imports and the constants that describe the model.
     fn signature(&self) -> String {
-        let mut rs = "use tensorc_runtime::artifact::{Artifact, ArtifactError, Extent, ModelContext, Port};\n\
+        let mut rs = "use tensorc_runtime::artifact::{Artifact, ArtifactError, ModelContext, Port, PortExtent};\n\
                       use tensorc_runtime::{DType, Pool, TensorMut, TensorRef};\n\n"
             .to_owned();
         let sides = [("INPUTS", "takes", &self.inputs), ("OUTPUTS", "gives", &self.outputs)];
@@ -88,9 +88,9 @@ impl<'m> Bindings<'m> {
 
     fn extent(&self, dim: &str) -> String {
         match dim.parse::<u64>() {
-            _ if self.manifest.dims.iter().any(|(name, _, _)| name == dim) => format!("Extent::Named({dim:?})"),
-            Ok(extent) => format!("Extent::Fixed({extent})"),
-            Err(_) => "Extent::Open".to_owned(),
+            _ if self.manifest.dims.iter().any(|(name, _, _)| name == dim) => format!("PortExtent::Named({dim:?})"),
+            Ok(extent) => format!("PortExtent::Fixed({extent})"),
+            Err(_) => "PortExtent::Open".to_owned(),
         }
     }
 

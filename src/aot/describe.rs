@@ -8,28 +8,29 @@ use tensorc_ir::kir::Kernel;
 use tensorc_ir::text::print_kernel;
 use tensorc_runtime::artifact::{KernelInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
 
-use super::Request;
-use super::gpu::Code;
+use super::AotRequest;
+use super::gpu::ModelCode;
 use super::variants::Variant;
-use super::weights::Block;
+use super::weights::WeightBlock;
 use crate::Model;
 
 /// What an artifact says of itself, but for the bytes of code.
 pub fn describe(
     model: &Model,
-    request: &Request,
+    request: &AotRequest,
     variants: &[Variant],
     kernels: &[Kernel],
-    block: &Block,
-    gpu: Option<&Code>,
+    block: &WeightBlock,
+    gpu: Option<&ModelCode>,
     image_words: usize,
 ) -> Manifest {
     let info = |v: &Variant| VariantInfo {
         extents: v.extents.clone(),
         steps: v.plan.steps.len() as u64,
         arena_bytes: v.plan.arena_bytes,
+        scratch_bytes: v.plan.scratch_bytes,
     };
-    let ptx = gpu.map(Code::ptx_bytes).unwrap_or_default();
+    let ptx = gpu.map(ModelCode::ptx_bytes).unwrap_or_default();
     let kernel = |(i, k): (usize, &Kernel)| KernelInfo {
         name: k.name.clone(),
         code_bytes: ptx.get(i).copied().unwrap_or(0),
@@ -49,7 +50,7 @@ pub fn describe(
             bytes: block.bytes.len() as u64,
             hash: format!("{:032x}", block.hash),
         },
-        gpu: gpu.map(Code::describe),
+        gpu: gpu.map(ModelCode::describe),
         image_bytes: 8 * image_words as u64,
         variants: variants.iter().map(info).collect(),
         kernels: kernels.iter().enumerate().map(kernel).collect(),
@@ -79,7 +80,7 @@ fn tensors(variants: &[Variant], side: impl Fn(&Plan) -> &Vec<BufferId>) -> Vec<
 }
 
 /// The outputs, with the names of dynamic dimensions whose extents they have in every variant.
-fn outputs(request: &Request, variants: &[Variant]) -> Vec<TensorInfo> {
+fn outputs(request: &AotRequest, variants: &[Variant]) -> Vec<TensorInfo> {
     let mut all = tensors(variants, |plan| &plan.outputs);
     for (i, info) in all.iter_mut().enumerate() {
         for (axis, text) in info.dims.iter_mut().enumerate().filter(|(_, text)| *text == "?") {
@@ -94,7 +95,7 @@ fn outputs(request: &Request, variants: &[Variant]) -> Vec<TensorInfo> {
 }
 
 /// The inputs, with the names of dynamic dimensions.
-fn inputs(graph: &Graph, request: &Request, variants: &[Variant]) -> Vec<TensorInfo> {
+fn inputs(graph: &Graph, request: &AotRequest, variants: &[Variant]) -> Vec<TensorInfo> {
     let mut all = tensors(variants, |plan| &plan.inputs);
     for (info, node) in all.iter_mut().zip(graph.inputs()) {
         let shape = graph.resolved(Value { node: *node, port: 0 }).shape;

@@ -1,4 +1,4 @@
-//! Code of models whose kernels run on a GPU: PTX, and machine code where NVIDIA's assembler is at hand.
+//! ModelCode of models whose kernels run on a GPU: PTX, and machine code where NVIDIA's assembler is at hand.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use tensorc_abi::image::matrix;
 use tensorc_codegen::object::kernel_name;
-use tensorc_codegen::target::Capability;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::{GpuInfo, LaunchInfo};
-use tensorc_runtime::gpu::Entry;
+use tensorc_runtime::gpu::LaunchConfig;
+use tensorc_schedule::target::Capability;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::variants::Variant;
@@ -19,7 +19,7 @@ use crate::gpu::{distinct, entry, module};
 
 /// The GPU that a model is compiled for.
 #[derive(Clone, Debug)]
-pub struct Gpu {
+pub struct GpuTarget {
     pub capability: Capability,
     /// NVIDIA's assembler, `ptxas`, which makes machine code for the capability; without it the artifact holds PTX alone,
     /// which the driver translates when the model is loaded.
@@ -29,7 +29,7 @@ pub struct Gpu {
 /// Names the assembler ([`find_assembler`]).
 const VARIABLE: &str = "TENSORC_PTXAS";
 /// Most blocks of a launch.
-const MOST_BLOCKS: u64 = (1 << 31) - 1;
+const MAX_GRID_BLOCKS: u64 = (1 << 31) - 1;
 
 /// The assembler that `TENSORC_PTXAS` names, or `ptxas` where programs are looked for; `None` without one.
 pub fn find_assembler() -> Option<PathBuf> {
@@ -41,30 +41,30 @@ pub fn find_assembler() -> Option<PathBuf> {
 }
 
 /// The code of a model.
-pub(super) struct Code {
+pub(super) struct ModelCode {
     pub capability: Capability,
     /// It ends with a zero.
     pub ptx: Vec<u8>,
     pub cubin: Option<Vec<u8>>,
     /// How each kernel is launched.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LaunchConfig>,
     /// What the assembler says of each kernel: registers of a thread, and bytes of them that it keeps in memory.
     registers: BTreeMap<String, (u32, u32)>,
 }
 
-impl Code {
+impl ModelCode {
     /// Makes the code of kernels; `numbers` are those of each variant among them.
     pub fn new(
         name: &str,
         kernels: &[Kernel],
         variants: &[Variant],
         numbers: &[Vec<u32>],
-        gpu: &Gpu,
-    ) -> Result<Code, Error> {
+        gpu: &GpuTarget,
+    ) -> Result<ModelCode, Error> {
         let named = kernels.iter().enumerate().map(|(i, kernel)| entry(kernel, kernel_name(name, i)));
-        let entries = named.collect::<Result<Vec<Entry>, Error>>()?;
-        if let Some(entry) = entries.iter().find(|entry| entry.blocks > MOST_BLOCKS) {
-            let why = format!("kernel `{}` has {} blocks, a GPU has up to {MOST_BLOCKS}", entry.name, entry.blocks);
+        let entries = named.collect::<Result<Vec<LaunchConfig>, Error>>()?;
+        if let Some(entry) = entries.iter().find(|entry| entry.blocks > MAX_GRID_BLOCKS) {
+            let why = format!("kernel `{}` has {} blocks, a GPU has up to {MAX_GRID_BLOCKS}", entry.name, entry.blocks);
             return Err(Error::Artifact(why));
         }
         // What holds in every launch of every variant.
@@ -82,7 +82,7 @@ impl Code {
         }
         let mut ptx = text.into_bytes();
         let mut code =
-            Code { capability: gpu.capability, ptx: vec![], cubin: None, entries, registers: BTreeMap::new() };
+            ModelCode { capability: gpu.capability, ptx: vec![], cubin: None, entries, registers: BTreeMap::new() };
         if let Some(assembler) = &gpu.assembler {
             let (cubin, report) = assemble(assembler, &ptx, gpu.capability)?;
             code.cubin = Some(cubin);
@@ -121,7 +121,7 @@ impl Code {
 
     /// What the manifest says of a kernel.
     pub fn launch(&self, number: usize) -> LaunchInfo {
-        let Entry { name, blocks, threads, shared_bytes, matrices: _ } = &self.entries[number];
+        let LaunchConfig { name, blocks, threads, shared_bytes, matrices: _ } = &self.entries[number];
         let known = self.registers.get(name);
         LaunchInfo {
             blocks: *blocks,
@@ -135,7 +135,7 @@ impl Code {
     /// Bytes of the PTX of each kernel.
     pub fn ptx_bytes(&self) -> Vec<u64> {
         let text = self.text();
-        let start = |entry: &Entry| text.find(&format!(".entry {}(", entry.name)).unwrap_or(text.len());
+        let start = |entry: &LaunchConfig| text.find(&format!(".entry {}(", entry.name)).unwrap_or(text.len());
         let starts: Vec<usize> = self.entries.iter().map(start).collect();
         let end = |at: &usize| starts.iter().filter(|other| *other > at).min().copied().unwrap_or(text.len());
         starts.iter().map(|at| (end(at) - at) as u64).collect()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tensorc_abi::seal;
-use tensorc_codegen::target::{Arch, Target};
+use tensorc_codegen::isa::{Arch, Isa};
 
 /// The run-time library for the machine of the compiler.
 const OWN_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libtensorc_rt.a"));
@@ -15,7 +15,7 @@ const OWN_TARGET: &str = env!("TENSORC_RT_TARGET");
 
 /// What is made of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Product {
+pub enum LinkOutput {
     /// An archive of the object and the run-time library.
     StaticLibrary,
     SharedLibrary,
@@ -44,7 +44,7 @@ pub enum LinkError {
         "the run-time library for {target} is not part of this compiler: build it with `cargo build --release \
          --manifest-path rt/Cargo.toml --target {triple}` and give it with --runtime-library"
     )]
-    Library { target: Target, triple: &'static str },
+    Library { target: Isa, triple: &'static str },
 }
 
 /// Makes a library or program of an object and writes it to `out`, sealed if it can be loaded.
@@ -52,10 +52,10 @@ pub enum LinkError {
 /// # Errors
 /// The linker or the run-time library is missing, or linking fails; a file cannot be written.
 pub fn link(
-    product: Product,
+    product: LinkOutput,
     name: &str,
     object: &[u8],
-    target: Target,
+    target: Isa,
     tools: &Tools,
     out: &Path,
 ) -> Result<(), LinkError> {
@@ -77,7 +77,7 @@ pub fn link(
     let (object, library) = (write(format!("{name}.o"), object)?, write("libtensorc_rt.a".into(), &library)?);
     let mut command;
     let made = dir.path().join("made");
-    if product == Product::StaticLibrary {
+    if product == LinkOutput::StaticLibrary {
         std::fs::copy(&library, &made).map_err(file(&made))?;
         command = Command::new(archiver(target));
         command.arg("rcsD").arg(&made).arg(&object);
@@ -85,7 +85,7 @@ pub fn link(
         command = Command::new(linker(target, tools));
         // Constants may share pages with code: a program is some pages smaller than if each began one of its own.
         command.args(["-Wl,--gc-sections", "-Wl,--build-id=none", "-Wl,-z,defs", "-Wl,-z,noseparate-code"]);
-        if product == Product::SharedLibrary {
+        if product == LinkOutput::SharedLibrary {
             let own = "tc_rt_status_text; tc_rt_threads_start; tc_rt_threads_stop";
             let script = format!("{{ global: {name}_*; {own}; local: *; }};\n");
             let script = write("exports".into(), script.as_bytes())?;
@@ -101,7 +101,7 @@ pub fn link(
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(LinkError::Failed { linker: program, message });
     }
-    if product != Product::StaticLibrary {
+    if product != LinkOutput::StaticLibrary {
         let mut bytes = std::fs::read(&made).map_err(file(&made))?;
         seal::close(&mut bytes);
         // Written in place, so that a program stays executable.
@@ -120,7 +120,7 @@ fn own_arch() -> Arch {
 }
 
 /// The target as `rustc` names it.
-fn rust_triple(target: Target) -> &'static str {
+fn rust_triple(target: Isa) -> &'static str {
     match target.arch() {
         Arch::X86_64 => "x86_64-unknown-linux-gnu",
         Arch::Aarch64 => "aarch64-unknown-linux-gnu",
@@ -129,7 +129,7 @@ fn rust_triple(target: Target) -> &'static str {
 }
 
 /// The beginning of the names of GNU's tools for another machine.
-fn prefix(target: Target) -> &'static str {
+fn prefix(target: Isa) -> &'static str {
     match target.arch() {
         arch if arch == own_arch() => "",
         Arch::X86_64 => "x86_64-linux-gnu-",
@@ -138,7 +138,7 @@ fn prefix(target: Target) -> &'static str {
     }
 }
 
-fn linker(target: Target, tools: &Tools) -> OsString {
+fn linker(target: Isa, tools: &Tools) -> OsString {
     let prefix = prefix(target);
     let default = || match prefix {
         "" => std::env::var_os("CC").unwrap_or_else(|| "cc".into()),
@@ -147,6 +147,6 @@ fn linker(target: Target, tools: &Tools) -> OsString {
     tools.linker.clone().unwrap_or_else(default)
 }
 
-fn archiver(target: Target) -> OsString {
+fn archiver(target: Isa) -> OsString {
     format!("{}ar", prefix(target)).into()
 }

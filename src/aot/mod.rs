@@ -1,6 +1,6 @@
 //! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
 //!
-//! A [`Request`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
+//! A [`AotRequest`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
 //! plan of its own. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block, `image` writes their
 //! plans as tables, and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
@@ -19,19 +19,20 @@ mod weights;
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::step;
+use tensorc_codegen::isa::Isa;
 use tensorc_codegen::object::{GpuCode, ObjectModel, emit_object, kernel_name};
-use tensorc_codegen::target::Target;
-use tensorc_ir::Module;
+use tensorc_exec::Records;
+use tensorc_ir::TextModule;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::Manifest;
 
-use self::gpu::{Code, Gpu};
+use self::gpu::{GpuTarget, ModelCode};
 use self::variants::Variant;
 use crate::{Error, Model};
 
 /// What to compile a model for.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct AotRequest {
     /// The beginning of the names of its C functions; letters, digits and `_`.
     pub name: String,
     /// Extents of inputs and dimensions, by name.
@@ -39,9 +40,9 @@ pub struct Request {
     /// First and last extents of dynamic dimensions, by name.
     pub ranges: BTreeMap<String, (u64, u64)>,
     /// The processor, of the program alone if the kernels run on a GPU.
-    pub target: Target,
+    pub target: Isa,
     /// Where the kernels run, if it is a GPU; the passes of the compiler are for one then.
-    pub gpu: Option<Gpu>,
+    pub gpu: Option<GpuTarget>,
     /// Whether the weights are part of the object rather than a file beside it.
     pub embed_weights: bool,
     /// Whether the object has a `main`.
@@ -61,7 +62,7 @@ pub struct Artifact {
     pub manifest: Manifest,
     /// What was compiled, for people: the optimized graph and the plan of every variant, named by its extents, and the
     /// kernels of all, as the object names them.
-    pub module: Module,
+    pub module: TextModule,
 }
 
 /// Compiles a model ahead of time.
@@ -69,7 +70,7 @@ pub struct Artifact {
 /// # Errors
 /// The request does not fit the model; shapes in it depend on values; it calls functions of this process, or
 /// changes states; the compiler's back end has no code for the target.
-pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
+pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
     let made_for = match compiler.target().is_gpu() {
@@ -82,16 +83,24 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     }
     let variants = variants::compile(model, request)?;
     compiler.progress("pack weights");
-    let block = weights::Block::new(compiler, &variants)?;
+    let block = weights::WeightBlock::new(compiler, &variants)?;
     let (kernels, numbers) = unique_kernels(&variants);
     compiler.progress("generate code");
-    let on_gpu = |gpu: &Gpu| Code::new(&request.name, &kernels, &variants, &numbers, gpu);
+    let on_gpu = |gpu: &GpuTarget| ModelCode::new(&request.name, &kernels, &variants, &numbers, gpu);
     let code = request.gpu.as_ref().map(on_gpu).transpose()?;
-    let contents =
-        image::Contents { request, variants: &variants, kernels: &numbers, block: &block, gpu: code.as_ref() };
+    let records = |(v, numbers): (&Variant, &Vec<u32>)| image::records(&v.plan, numbers, code.is_some());
+    let records: Vec<Records> = variants.iter().zip(&numbers).map(records).collect::<Result<_, _>>()?;
+    let contents = image::Contents {
+        request,
+        variants: &variants,
+        records: &records,
+        kernels: kernels.len() as u64,
+        block: &block,
+        gpu: code.as_ref(),
+    };
     let image = image::write(&contents);
     let manifest = describe::describe(model, request, &variants, &kernels, &block, code.as_ref(), image.len());
-    let calls = |kind: u64| variants.iter().flat_map(|v| &v.plan.steps).any(|s| image::kind(&s.op) == Some(kind));
+    let calls = |kind: u64| records.iter().flat_map(|records| &records.steps).any(|s| s[step::KIND] == kind);
     let object = ObjectModel {
         name: &request.name,
         kernels: if code.is_some() { &[] } else { &kernels },
@@ -109,12 +118,12 @@ pub fn compile(model: &Model, request: &Request) -> Result<Artifact, Error> {
     let header = header::write(&manifest);
     let weights = (!request.embed_weights).then(|| block.file());
     let module = module(request, variants, kernels, &numbers);
-    let ptx = code.as_ref().map(Code::text);
+    let ptx = code.as_ref().map(ModelCode::text);
     Ok(Artifact { object, header, weights, ptx, manifest, module })
 }
 
-fn module(request: &Request, variants: Vec<Variant>, mut kernels: Vec<Kernel>, numbers: &[Vec<u32>]) -> Module {
-    let mut module = Module { name: request.name.clone(), ..Module::default() };
+fn module(request: &AotRequest, variants: Vec<Variant>, mut kernels: Vec<Kernel>, numbers: &[Vec<u32>]) -> TextModule {
+    let mut module = TextModule { name: request.name.clone(), ..TextModule::default() };
     for (mut variant, numbers) in variants.into_iter().zip(numbers) {
         let named = request.ranges.keys().zip(&variant.extents).map(|(name, extent)| format!("_{name}_{extent}"));
         let name: String = std::iter::once(request.name.clone()).chain(named).collect();

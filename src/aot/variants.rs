@@ -14,13 +14,13 @@ use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify};
 use tensorc_schedule::lowered::Lowered;
 
-use super::Request;
+use super::AotRequest;
 use super::constants::Constants;
-use crate::compile::{Report, lowered};
+use crate::compile::{Report, check_calls, lowered};
 use crate::{Error, Model, binding};
 
 /// Most plans of an artifact.
-const MOST: u64 = 4096;
+const MAX_VARIANTS: u64 = 4096;
 
 /// A plan for fixed shapes.
 pub struct Variant {
@@ -34,7 +34,7 @@ pub struct Variant {
 }
 
 /// Compiles all variants of a request.
-pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> {
+pub fn compile(model: &Model, request: &AotRequest) -> Result<Vec<Variant>, Error> {
     let refuse = |why: String| Err(Error::Artifact(why));
     let mut count = 1u64;
     for (name, (first, last)) in &request.ranges {
@@ -43,9 +43,9 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
         }
         count = count.saturating_mul(last - first + 1);
     }
-    if count > MOST {
+    if count > MAX_VARIANTS {
         return refuse(format!(
-            "the ranges have {count} combinations of extents; an artifact holds up to {MOST} plans"
+            "the ranges have {count} combinations of extents; an artifact holds up to {MAX_VARIANTS} plans"
         ));
     }
     let (all, shared) = (combinations(request), Constants::default());
@@ -63,7 +63,7 @@ pub fn compile(model: &Model, request: &Request) -> Result<Vec<Variant>, Error> 
 }
 
 /// All combinations of extents in the ranges, ascending, the last dimension first.
-fn combinations(request: &Request) -> Vec<Vec<u64>> {
+fn combinations(request: &AotRequest) -> Vec<Vec<u64>> {
     request.ranges.values().fold(vec![vec![]], |all, (first, last)| {
         let with_each = |some: &Vec<u64>| (*first..=*last).map(|extent| [&some[..], &[extent]].concat()).collect();
         all.iter().flat_map::<Vec<Vec<u64>>, _>(with_each).collect()
@@ -71,7 +71,7 @@ fn combinations(request: &Request) -> Vec<Vec<u64>> {
 }
 
 /// The error with the extents at which it came up.
-fn within(request: &Request, extents: &[u64], error: Error) -> Error {
+fn within(request: &AotRequest, extents: &[u64], error: Error) -> Error {
     match error {
         Error::Diagnostic(diagnostic) if !extents.is_empty() => {
             let stated = request.ranges.keys().zip(extents).map(|(name, extent)| format!("{name} = {extent}"));
@@ -81,7 +81,7 @@ fn within(request: &Request, extents: &[u64], error: Error) -> Error {
     }
 }
 
-fn variant(model: &Model, request: &Request, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
+fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
     let compiler = model.compiler();
     let mut graph = model.graph().clone();
     let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
@@ -97,9 +97,10 @@ fn variant(model: &Model, request: &Request, extents: &[u64], shared: &Constants
     let choices = compiler.choices_for(Some(request.target));
     let (mut graph, lowered) = lowered(compiler, graph, choices, &mut Report::default())?;
     let Lowered { plan, kernels, constants, .. } = lowered;
+    verify(&plan).map_err(LoadError::from)?;
+    check_calls(&plan, &kernels)?;
     let constants = constants.iter().map(|data| shared.share(data)).collect();
     graph.map_constants(|data| shared.share(data));
-    verify(&plan).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
     if !plan.states.is_empty() {
         return Err(Error::Artifact(format!("model `{name}` changes states, which an artifact does not")));
     }

@@ -15,7 +15,7 @@ use crate::{Compiler, Error};
 
 /// Every weight once, whatever variants use it. A weight that another begins with is that one's beginning: embeddings
 /// of the first positions, for every number of them.
-pub struct Block {
+pub struct WeightBlock {
     pub bytes: Vec<u8>,
     /// XXH3 of the bytes.
     pub hash: u128,
@@ -23,8 +23,8 @@ pub struct Block {
     pub offsets: Vec<Vec<u64>>,
 }
 
-impl Block {
-    pub fn new(compiler: &Compiler, variants: &[Variant]) -> Result<Block, Error> {
+impl WeightBlock {
+    pub fn new(compiler: &Compiler, variants: &[Variant]) -> Result<WeightBlock, Error> {
         // Equal constants of variants have one address ([`super::constants`]).
         let mut known: BTreeMap<(Packing, usize, usize), usize> = BTreeMap::new();
         let mut distinct: Vec<(&Weight, &TensorData)> = vec![];
@@ -44,7 +44,7 @@ impl Block {
         let packed = pack_each(compiler, &distinct)?;
         let (bytes, places) = lay(&packed);
         let offsets = numbers.into_iter().map(|own| own.into_iter().map(|i| places[i]).collect()).collect();
-        Ok(Block { hash: xxh3_128(&bytes), bytes, offsets })
+        Ok(WeightBlock { hash: xxh3_128(&bytes), bytes, offsets })
     }
 
     /// The file: a header ([`tensorc_abi::image::weights`]), then the block.

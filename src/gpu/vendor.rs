@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorc_abi::{BatchedGemm, Conv2d, DType, MatrixLayout, Plan, StepOp, VendorCall, VendorContraction};
 use tensorc_ir::scalar::Scalar;
-use tensorc_runtime::gpu::{Code, CodeForm, Driver, Entry, Function, HostKernel};
+use tensorc_runtime::gpu::{CodeForm, Driver, HostKernel, KernelCode, LaunchConfig, LoadedKernel};
 
 use crate::Error;
 
@@ -15,7 +15,7 @@ const LEFT: u8 = 0x5a;
 ///
 /// # Errors
 /// A library is not installed where the program runs, or does not take a call.
-pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan) -> Result<Vec<Function>, Error> {
+pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan) -> Result<Vec<LoadedKernel>, Error> {
     let calls = plan.steps.iter().filter_map(|step| match &step.op {
         StepOp::Vendor { call, args } => Some((format!("{} by {}", step.name, call.library()), *call, args)),
         _ => None,
@@ -31,14 +31,17 @@ pub(crate) fn load(driver: &Arc<dyn Driver>, plan: &Plan) -> Result<Vec<Function
                     execute(&call, buffers);
                     Ok(())
                 });
-                (Entry { name, ..Entry::default() }, HostKernel { buffers: args.iter().map(bytes).collect(), run })
+                (
+                    LaunchConfig { name, ..LaunchConfig::default() },
+                    HostKernel { buffers: args.iter().map(bytes).collect(), run },
+                )
             };
-            Code::Host(calls.map(kernel).collect())
+            KernelCode::Host(calls.map(kernel).collect())
         }
-        CodeForm::Ptx { .. } => Code::Vendor(calls.map(|(name, call, _)| (name, call)).collect()),
+        CodeForm::Ptx { .. } => KernelCode::Vendor(calls.map(|(name, call, _)| (name, call)).collect()),
     };
-    let none = matches!(&code, Code::Host(calls) if calls.is_empty())
-        || matches!(&code, Code::Vendor(calls) if calls.is_empty());
+    let none = matches!(&code, KernelCode::Host(calls) if calls.is_empty())
+        || matches!(&code, KernelCode::Vendor(calls) if calls.is_empty());
     if none { Ok(vec![]) } else { Ok(driver.load(code)?) }
 }
 

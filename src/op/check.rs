@@ -16,7 +16,7 @@ use crate::{Compiler, Tensor};
 /// Values at which operands are tried: around zero and one on both sides, none of them a usual kink.
 const POINTS: [f64; 10] = [-2.75, -1.3, -0.8, -0.35, -0.02, 0.03, 0.45, 0.9, 1.6, 3.1];
 /// Most combinations of them.
-const COMBINATIONS: usize = 10_000;
+const MAX_COMBINATIONS: usize = 10_000;
 
 /// What [`check_gradient`] compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn check_gradient(
 
 /// Vectors of f64 that hold every combination of values.
 fn combinations(operands: usize) -> Vec<TensorData> {
-    let count = POINTS.len().saturating_pow(operands as u32).min(COMBINATIONS);
+    let count = POINTS.len().saturating_pow(operands as u32).min(MAX_COMBINATIONS);
     let ty = DenseType::new(DType::F64, &[count as u64]);
     // Operands are never equal, so that minima and maxima are not tried at their kink.
     let value = |operand: usize, i: u64| {

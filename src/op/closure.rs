@@ -197,16 +197,16 @@ impl Keep {
 }
 
 type Forward = dyn Fn(&mut ClosureCall<'_, '_>) -> Result<(), String> + Send + Sync;
-type Backward = dyn Fn(&mut BackwardCall<'_, '_>) -> Result<(), String> + Send + Sync;
-type Scratch = dyn Fn(&Params, &[Option<DenseType>]) -> u64 + Send + Sync;
+type BackwardFn = dyn Fn(&mut BackwardCall<'_, '_>) -> Result<(), String> + Send + Sync;
+type ScratchFn = dyn Fn(&Params, &[Option<DenseType>]) -> u64 + Send + Sync;
 
 /// An operator that is a closure, being put together. It has the methods of [`Define`]: parameters, results,
 /// states. [`Closure::build`] makes the operator.
 pub struct Closure {
     def: OpDef,
     forward: Arc<Forward>,
-    backward: Option<(Keep, Arc<Backward>)>,
-    scratch: Option<Arc<Scratch>>,
+    backward: Option<(Keep, Arc<BackwardFn>)>,
+    scratch: Option<Arc<ScratchFn>>,
 }
 
 /// An operator that calls a closure, on float operands of one type. It is not fused with its neighbours. `types` says
@@ -327,10 +327,10 @@ fn differentiate(
     b: &mut Builder<'_>,
     cx: &GradCtx<'_>,
     scratch: u64,
-    body: Arc<Backward>,
+    body: Arc<BackwardFn>,
 ) -> Result<Vec<Option<Value>>, Diagnostic> {
     let mut operands = vec![];
-    let mut layout = Layout::default();
+    let mut layout = BackwardTypes::default();
     for (i, ty) in cx.node.inputs.iter().enumerate() {
         let kept = ty.clone().filter(|_| keep.inputs.contains(&i) || key == Some(i));
         operands.extend(cx.inputs.get(i).copied().flatten().filter(|_| kept.is_some()));
@@ -360,7 +360,7 @@ fn differentiate(
 
 /// Types of the tensors of a backward call.
 #[derive(Default)]
-struct Layout {
+struct BackwardTypes {
     inputs: Vec<Option<DenseType>>,
     results: Vec<Option<DenseType>>,
     heads: Vec<DenseType>,
@@ -371,11 +371,11 @@ fn backward_fn(
     name: &'static str,
     key: Option<usize>,
     params: Params,
-    layout: Layout,
+    layout: BackwardTypes,
     scratch: u64,
-    body: Arc<Backward>,
+    body: Arc<BackwardFn>,
 ) -> ExternFn {
-    let Layout { inputs, results, heads, grads } = layout;
+    let BackwardTypes { inputs, results, heads, grads } = layout;
     let reads = bytes_of(inputs.iter().chain(&results).flatten().chain(&heads));
     let writes = bytes_of(grads.iter().flatten());
     ExternFn::new(format!("backward of {name}"), reads, writes, scratch, move |call: ExternCall<'_, '_>| {

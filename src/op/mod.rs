@@ -7,7 +7,7 @@
 //! as it is.
 //!
 //! ```
-//! use tensorc::ndarray::{Runtime, RuntimeOptions};
+//! use tensorc_nd::{Runtime, RuntimeOptions};
 //! use tensorc::{Compiler, Options, scalar_op};
 //!
 //! scalar_op! {
@@ -18,7 +18,7 @@
 //!     }
 //! }
 //!
-//! # fn main() -> Result<(), tensorc::Error> {
+//! # fn main() -> Result<(), tensorc_nd::Error> {
 //! let compiler = Compiler::with_operators(Options::default(), [smooth_l1()])?;
 //! let rt = Runtime::with_compiler(compiler, RuntimeOptions::default())?;
 //! let x = rt.array(&[4], &[1f32, 2.0, 3.0, 4.0])?;
@@ -41,7 +41,7 @@ pub use closure::{BackwardCall, Closure, ClosureCall, Keep, Random, closure};
 pub use reference::reference;
 
 pub use tensorc_ir::build::Builder;
-pub use tensorc_ir::diag::{Code, Diagnostic};
+pub use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 pub use tensorc_ir::graph::Value;
 pub use tensorc_ir::infer::InferCtx;
 pub use tensorc_ir::op::{

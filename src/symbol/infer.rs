@@ -16,30 +16,30 @@ pub type PartialShape = Option<Vec<Option<u64>>>;
 
 /// Something for every argument, output and auxiliary state, in the order of the symbol's lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Types<T> {
+pub struct SymbolTypes<T> {
     pub arguments: Vec<T>,
     pub outputs: Vec<T>,
     pub auxiliary: Vec<T>,
 }
 
-impl<T> Types<T> {
-    fn map<U>(&self, f: impl Fn(&T) -> U) -> Types<U> {
+impl<T> SymbolTypes<T> {
+    fn map<U>(&self, f: impl Fn(&T) -> U) -> SymbolTypes<U> {
         let all = |list: &[T]| list.iter().map(&f).collect();
-        Types { arguments: all(&self.arguments), outputs: all(&self.outputs), auxiliary: all(&self.auxiliary) }
+        SymbolTypes { arguments: all(&self.arguments), outputs: all(&self.outputs), auxiliary: all(&self.auxiliary) }
     }
 
     /// `None` if one of them is.
-    fn complete<U>(&self, f: impl Fn(&T) -> Option<U>) -> Option<Types<U>> {
+    fn complete<U>(&self, f: impl Fn(&T) -> Option<U>) -> Option<SymbolTypes<U>> {
         let all = |list: &[T]| list.iter().map(&f).collect::<Option<Vec<U>>>();
         let (arguments, outputs) = (all(&self.arguments)?, all(&self.outputs)?);
-        Some(Types { arguments, outputs, auxiliary: all(&self.auxiliary)? })
+        Some(SymbolTypes { arguments, outputs, auxiliary: all(&self.auxiliary)? })
     }
 }
 
 /// The result of inference that asks for everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inferred<T> {
-    All(Types<T>),
+    All(SymbolTypes<T>),
     /// Not all follows from what was given; the arguments and states that do not.
     Incomplete {
         unknown: Vec<String>,
@@ -48,7 +48,7 @@ pub enum Inferred<T> {
 
 impl<T> Inferred<T> {
     /// What was inferred, if it is complete.
-    pub fn all(self) -> Option<Types<T>> {
+    pub fn all(self) -> Option<SymbolTypes<T>> {
         match self {
             Inferred::All(types) => Some(types),
             Inferred::Incomplete { .. } => None,
@@ -76,7 +76,7 @@ pub trait Infer {
     ///
     /// # Errors
     /// As [`Infer::infer_shape`].
-    fn infer_shape_partial(&self, given: &[(&str, &[u64])]) -> Result<Types<PartialShape>, Error>;
+    fn infer_shape_partial(&self, given: &[(&str, &[u64])]) -> Result<SymbolTypes<PartialShape>, Error>;
 
     /// Every element type.
     ///
@@ -88,7 +88,7 @@ pub trait Infer {
     ///
     /// # Errors
     /// As [`Infer::infer_shape`].
-    fn infer_type_partial(&self, given: &[(&str, DType)]) -> Result<Types<Option<DType>>, Error>;
+    fn infer_type_partial(&self, given: &[(&str, DType)]) -> Result<SymbolTypes<Option<DType>>, Error>;
 }
 
 impl Infer for Symbol {
@@ -101,7 +101,7 @@ impl Infer for Symbol {
         ))
     }
 
-    fn infer_shape_partial(&self, given: &[(&str, &[u64])]) -> Result<Types<PartialShape>, Error> {
+    fn infer_shape_partial(&self, given: &[(&str, &[u64])]) -> Result<SymbolTypes<PartialShape>, Error> {
         let known = given.iter().map(|(name, dims)| {
             let dims = (!dims.is_empty()).then(|| dims.iter().map(|d| Some(*d).filter(|d| *d > 0)).collect());
             ((*name).to_owned(), InputType { dims, ..InputType::default() })
@@ -119,7 +119,7 @@ impl Infer for Symbol {
         Ok(full.map_or_else(|| incomplete(self, &partial, Option::is_some), Inferred::All))
     }
 
-    fn infer_type_partial(&self, given: &[(&str, DType)]) -> Result<Types<Option<DType>>, Error> {
+    fn infer_type_partial(&self, given: &[(&str, DType)]) -> Result<SymbolTypes<Option<DType>>, Error> {
         let known = given
             .iter()
             .map(|(name, dtype)| ((*name).to_owned(), InputType { dtype: Some(*dtype), ..InputType::default() }));
@@ -127,7 +127,7 @@ impl Infer for Symbol {
     }
 }
 
-fn incomplete<T, U>(symbol: &Symbol, partial: &Types<T>, known: impl Fn(&T) -> bool) -> Inferred<U> {
+fn incomplete<T, U>(symbol: &Symbol, partial: &SymbolTypes<T>, known: impl Fn(&T) -> bool) -> Inferred<U> {
     let open = |names: Vec<String>, list: &[T]| -> Vec<String> {
         names.into_iter().zip(list).filter(|(_, t)| !known(t)).map(|(name, _)| name).collect()
     };
@@ -136,19 +136,19 @@ fn incomplete<T, U>(symbol: &Symbol, partial: &Types<T>, known: impl Fn(&T) -> b
     Inferred::Incomplete { unknown }
 }
 
-fn infer(symbol: &Symbol, types: BTreeMap<String, InputType>) -> Result<Types<TensorType>, Error> {
+fn infer(symbol: &Symbol, types: BTreeMap<String, InputType>) -> Result<SymbolTypes<TensorType>, Error> {
     infer_with(operators()?, Options::default().static_bytes, symbol, types, None)
 }
 
-/// Types as far as they follow, with the operators of a registry. Variables whose element type nothing decides
+/// SymbolTypes as far as they follow, with the operators of a registry. Variables whose element type nothing decides
 /// take `fallback`.
-pub(crate) fn infer_with(
+pub fn infer_with(
     registry: &Registry,
     static_bytes: u64,
     symbol: &Symbol,
     types: BTreeMap<String, InputType>,
     fallback: Option<DType>,
-) -> Result<Types<TensorType>, Error> {
+) -> Result<SymbolTypes<TensorType>, Error> {
     let inputs = symbol.list_inputs();
     if let Some(name) = types.keys().find(|name| !inputs.contains(name)) {
         let (symbol, candidates) = (symbol.to_string(), inputs.join(", "));
@@ -167,7 +167,7 @@ pub(crate) fn infer_with(
         infer_graph(&mut graph, registry, static_bytes)?;
     }
     let input = |i: usize| graph.resolved(Value { node: graph.inputs()[i], port: 0 });
-    Ok(Types {
+    Ok(SymbolTypes {
         arguments: (0..arguments.len()).map(input).collect(),
         outputs: graph.outputs().iter().map(|(_, v)| graph.resolved(*v)).collect(),
         auxiliary: (arguments.len()..variables).map(input).collect(),

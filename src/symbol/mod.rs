@@ -4,8 +4,8 @@
 mod infer;
 mod load;
 
-pub use infer::{Infer, Inferred, PartialShape, Types, mxnet_shape};
+pub use infer::{Infer, Inferred, PartialShape, SymbolTypes, mxnet_shape};
 pub use tensorc_frontend::symbol::*;
 
-pub(crate) use infer::infer_with;
+pub use infer::infer_with;
 pub(crate) use load::{Inference, inference};

@@ -6,8 +6,8 @@
 use std::process::ExitCode;
 
 use tensorc::DType;
-use tensorc::kvstore::{Compression, KVStore};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
+use tensorc_train::kvstore::{Compression, KVStore};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -62,7 +62,7 @@ impl Checks {
         }
         self.store.set_updater(|_, pushed, value| {
             let scaled = (pushed * RATE)?;
-            (value + &scaled)?.copy_into(value)
+            Ok((value + &scaled)?.copy_into(value)?)
         })?;
         for repeat in 1..=REPEATS {
             for (key, own, _) in &keys {

@@ -9,14 +9,16 @@ use tensorc::ir::kir::{Kernel, TensorMap as TileMap};
 use tensorc::ir::scalar::Scalar;
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{
-    Code, CodeForm, Driver, DriverError, Entry, Function, HostKernel, LaunchStream, Matrix, Memory,
+    CodeForm, Driver, DriverError, HostKernel, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, MatrixParam,
+    Memory,
 };
-use tensorc_codegen::target::{Capability, entry_names};
+use tensorc::schedule::target::Capability;
+use tensorc_codegen::ptx::entry_names;
 
 /// A launch with the bytes of its buffers before and after, and whether it may write each.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    pub entry: Entry,
+    pub entry: LaunchConfig,
     pub writable: Vec<bool>,
     pub before: Vec<Vec<u8>>,
     pub after: Vec<Vec<u8>>,
@@ -38,7 +40,7 @@ impl Recorder {
         std::mem::take(&mut self.launches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn recording(&self, entry: &Entry, kernel: HostKernel) -> HostKernel {
+    fn recording(&self, entry: &LaunchConfig, kernel: HostKernel) -> HostKernel {
         let (entry, launches, inner) = (entry.clone(), self.launches.clone(), kernel.run.clone());
         let writable: Vec<bool> = kernel.buffers.iter().map(|(_, writable)| *writable).collect();
         let run = move |buffers: &mut [Vec<u8>]| {
@@ -72,14 +74,14 @@ impl Driver for Recorder {
         self.inner.form()
     }
 
-    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
+    fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
         self.inner.load(match code {
-            Code::Host(kernels) => {
-                let recording = |(entry, kernel): (Entry, HostKernel)| {
+            KernelCode::Host(kernels) => {
+                let recording = |(entry, kernel): (LaunchConfig, HostKernel)| {
                     let kernel = self.recording(&entry, kernel);
                     (entry, kernel)
                 };
-                Code::Host(kernels.into_iter().map(recording).collect())
+                KernelCode::Host(kernels.into_iter().map(recording).collect())
             }
             ptx => ptx,
         })
@@ -99,9 +101,9 @@ impl Driver for Recorder {
 }
 
 /// How a kernel alone in a module is launched.
-pub fn entry(kernel: &Kernel) -> Entry {
+pub fn entry(kernel: &Kernel) -> LaunchConfig {
     let launch = kernel.launch().unwrap();
-    let matrix = |map: TileMap| Matrix {
+    let matrix = |map: TileMap| MatrixParam {
         argument: map.buf.0,
         dtype: kernel.buf(map.buf).dtype,
         rows: map.rows,
@@ -110,7 +112,7 @@ pub fn entry(kernel: &Kernel) -> Entry {
         box_rows: map.box_rows,
         batch: map.batch.iter().map(|axis| (axis.extent, axis.stride)).collect(),
     };
-    Entry {
+    LaunchConfig {
         name: entry_names(std::slice::from_ref(kernel)).swap_remove(0),
         blocks: launch.blocks,
         threads: launch.threads,
@@ -120,7 +122,7 @@ pub fn entry(kernel: &Kernel) -> Entry {
 }
 
 /// A matrix of a launch as the driver encodes it for the copy engine.
-fn map(matrix: &Matrix) -> TensorMap {
+fn map(matrix: &MatrixParam) -> TensorMap {
     let (bytes, axes) = (matrix.dtype.size(), matrix.axes());
     TensorMap {
         argument: matrix.argument as usize,
@@ -139,7 +141,7 @@ fn map(matrix: &Matrix) -> TensorMap {
 /// What the interpreter found.
 pub fn execute(
     module: &Module,
-    entry: &Entry,
+    entry: &LaunchConfig,
     buffers: &mut [Vec<u8>],
     writable: &[bool],
     seed: u64,

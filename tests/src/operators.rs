@@ -8,8 +8,9 @@ use tensorc::ir::interp::eval_graph;
 use tensorc::ir::op::{Accuracy, OpRef, Registry};
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::testing::{Candidate, elementwise};
-use tensorc::ndarray::{NDArray, Operand, Runtime};
-use tensorc::{Compiler, DType, Error, Tensor};
+use tensorc::{Compiler, DType, Tensor};
+use tensorc_nd::Error;
+use tensorc_nd::{CallOperand, NDArray, Runtime};
 
 use crate::compare::{Tolerance, compare, data, tensor};
 
@@ -127,7 +128,7 @@ fn invoke(candidate: &Candidate, rt: &Runtime, op: &OpRef) -> Result<Vec<NDArray
     let mut call = rt.op(op.name)?.outputs(candidate.outputs);
     for operand in &candidate.operands {
         call = match operand {
-            None => call.arg(Operand::Absent),
+            None => call.arg(CallOperand::Absent),
             Some((data, true)) => call.arg(tensor(data)),
             Some((_, false)) => call.arg(next.next().expect("an input for every operand")),
         };

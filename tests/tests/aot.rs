@@ -12,24 +12,25 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use tensorc::aot::link::{Product, Tools, link};
-use tensorc::aot::{self, Artifact, Request};
+use tensorc::abi::KernelSignature;
+use tensorc::aot::link::{LinkOutput, Tools, link};
+use tensorc::aot::{self, AotRequest, Artifact};
 use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
-use tensorc::ir::verify::verify_plan;
+use tensorc::runtime::plan::{verify, verify_kernels};
 use tensorc::{Compiler, Model, Options, Tensor};
-use tensorc_codegen::target::Target;
+use tensorc_codegen::isa::Isa;
 
 use crate::support::backend::options;
 use crate::support::examples;
 use tensorc_tests::cache::visible;
 
-pub fn request(name: &str, target: &str) -> Request {
-    Request {
+pub fn request(name: &str, target: &str) -> AotRequest {
+    AotRequest {
         name: name.into(),
         shapes: BTreeMap::new(),
         ranges: BTreeMap::new(),
-        target: target.parse::<Target>().unwrap(),
+        target: target.parse::<Isa>().unwrap(),
         gpu: None,
         embed_weights: false,
         program: false,
@@ -38,16 +39,31 @@ pub fn request(name: &str, target: &str) -> Request {
 
 /// The digit classifier, for batches of up to four.
 fn digits(target: &str) -> (Model, Artifact) {
+    compiled(target, false)
+}
+
+fn compiled(target: &str, program: bool) -> (Model, Artifact) {
     let compiler = Compiler::new(Options { threads: Some(2), ..options() }).unwrap();
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 4))]);
-    let artifact = aot::compile(&model, &Request { ranges, ..request("digits", target) }).unwrap();
+    let artifact = aot::compile(&model, &AotRequest { ranges, program, ..request("digits", target) }).unwrap();
     (model, artifact)
 }
 
 /// Images with values that differ from pixel to pixel.
 fn images(batch: u64) -> Vec<f32> {
     (0..batch * 64).map(|i| ((i * 37) % 17) as f32).collect()
+}
+
+/// A file of that many images.
+fn image_file(dir: &Path, batch: u64) -> PathBuf {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({batch}, 1, 8, 8), }}");
+    let mut npy = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    npy.extend(format!("{header:117}\n").into_bytes());
+    npy.extend(images(batch).into_iter().flat_map(f32::to_le_bytes));
+    let path = dir.join(format!("images-{batch}.npy"));
+    std::fs::write(&path, npy).unwrap();
+    path
 }
 
 /// What the model gives when it is compiled in this process.
@@ -62,13 +78,13 @@ pub fn exists(program: &str) -> bool {
 }
 
 /// A folder with the classifier as `product`, its header and its weights; `None` without a C compiler.
-fn built(product: Product, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Model)> {
+fn built(product: LinkOutput, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Model)> {
     if !exists("cc") {
         visible("skipped: there is no C compiler `cc`");
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (model, artifact) = digits(target);
+    let (model, artifact) = compiled(target, product == LinkOutput::Program);
     let path = dir.path().join(file);
     link(product, "digits", &artifact.object, target.parse().unwrap(), &Tools::default(), &path).unwrap();
     std::fs::write(dir.path().join("digits.h"), &artifact.header).unwrap();
@@ -102,7 +118,7 @@ fn equal_requests_give_equal_bytes_without_paths() {
 
 #[test]
 fn every_target_has_code_and_calls_the_run_time_library_alone() {
-    for target in Target::NAMES {
+    for target in Isa::NAMES {
         let (_, artifact) = digits(target);
         let (_, again) = digits(target);
         assert!(artifact.object == again.object, "{target}: other bytes the second time");
@@ -139,7 +155,9 @@ fn the_module_says_what_was_compiled() {
     for plan in &module.plans {
         let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
         let kernels: Option<Vec<Kernel>> = plan.kernels.iter().map(find).collect();
-        verify_plan(plan, Some(&kernels.unwrap())).unwrap();
+        let signatures: Vec<KernelSignature> = kernels.unwrap().iter().map(Kernel::signature).collect();
+        verify(plan).unwrap();
+        verify_kernels(plan, &signatures).unwrap();
     }
     let text = print_module(module, &PrintOptions::exact());
     let read = parse_module(&text, &tensorc::ops::registry().unwrap()).unwrap();
@@ -148,8 +166,8 @@ fn the_module_says_what_was_compiled() {
 
 #[test]
 fn linked_libraries_are_equal_and_have_no_paths() {
-    let Some((first, a, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
-    let Some((_second, b, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((first, a, _)) = built(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
+    let Some((_second, b, _)) = built(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
     let bytes = std::fs::read(a).unwrap();
     assert!(bytes == std::fs::read(b).unwrap(), "two builds differ");
     let folder = text(first.path()).as_bytes();
@@ -159,12 +177,13 @@ fn linked_libraries_are_equal_and_have_no_paths() {
 #[test]
 fn names_and_ranges_that_cannot_be_are_errors() {
     let (model, _) = digits("native");
-    let fail = |request: Request| aot::compile(&model, &request).err().map(|e| e.to_string()).unwrap();
-    let message = fail(Request { ranges: BTreeMap::from([("batch".into(), (1, 4))]), ..request("no-name", "native") });
+    let fail = |request: AotRequest| aot::compile(&model, &request).err().map(|e| e.to_string()).unwrap();
+    let message =
+        fail(AotRequest { ranges: BTreeMap::from([("batch".into(), (1, 4))]), ..request("no-name", "native") });
     assert!(message.contains("`no-name` is no name in C"), "{message}");
-    let message = fail(Request { ranges: BTreeMap::from([("batch".into(), (4, 1))]), ..request("m", "native") });
+    let message = fail(AotRequest { ranges: BTreeMap::from([("batch".into(), (4, 1))]), ..request("m", "native") });
     assert!(message.contains("the range 4..1 of `batch` is empty"), "{message}");
-    let message = fail(Request { ranges: BTreeMap::from([("batch".into(), (1, 9999))]), ..request("m", "native") });
+    let message = fail(AotRequest { ranges: BTreeMap::from([("batch".into(), (1, 9999))]), ..request("m", "native") });
     assert!(message.contains("9999 combinations"), "{message}");
     let message = fail(request("m", "native"));
     assert!(message.contains("the shape of input `image` is open"), "{message}");

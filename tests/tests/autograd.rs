@@ -1,9 +1,10 @@
 //! Gradients of imperative calls, against formulas, finite differences and MXNet's rules.
 
-use tensorc::ndarray::autograd::{self, AutogradError, Backward, GradReq};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::op::{Define, Keep, OpDef, closure, like};
-use tensorc::{Compiler, DType, Error};
+use tensorc::{Compiler, DType};
+use tensorc_nd::Error;
+use tensorc_nd::autograd::{self, AutogradError, Backward, GradReq};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
 use crate::support::backend::{new_runtime, options};
 
@@ -85,8 +86,8 @@ fn gradients_are_those_of_finite_differences() {
 }
 
 /// Every other column, from the last.
-fn autograd_slice() -> tensorc::ndarray::Slice {
-    tensorc::ndarray::Slice::new(None, None, -2)
+fn autograd_slice() -> tensorc_nd::Slice {
+    tensorc_nd::Slice::new(None, None, -2)
 }
 
 /// MXNet's test_higher_order_grad: sin, cos, -sin, -cos.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use tempfile::TempDir;
-use tensorc::aot::{self, Request};
+use tensorc::aot::{self, AotRequest};
 use tensorc::{Compiler, DType, Model, Tensor};
 use tensorc_frontend::onnx::proto::{
     AttributeProto, DataType, Dimension, DimensionValue, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
@@ -105,7 +105,7 @@ fn an_input_may_be_fixed_and_the_model_compiled_ahead_of_time() {
     let model = model.with_values(&[("flag", flag(1))]).unwrap();
     assert_eq!(model.inputs().len(), 1);
     assert_eq!(model.run(&[("x", x(&[2, 2]))]).unwrap()[0].1.dims(), [4]);
-    let request = Request {
+    let request = AotRequest {
         name: "branches".into(),
         shapes: BTreeMap::from([("columns".into(), vec![3])]),
         ranges: BTreeMap::from([("rows".into(), (2, 3))]),

@@ -25,10 +25,11 @@ use tensorc_ir::op::Registry;
 use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, print_graph, print_kernel, print_plan};
 use tensorc_ir::verify::{Stage, verify_graph};
-use tensorc_passes::fuse::By;
+use tensorc_passes::Budget;
+use tensorc_passes::FusionStrategy;
 use tensorc_passes::manager::{Pass, PassCx};
-use tensorc_passes::pipeline::{Phase, Pipeline};
-use tensorc_passes::recompute::{Budget, Recompute};
+use tensorc_passes::pipeline::{CompilePhase, Pipeline};
+use tensorc_passes::recompute::Recompute;
 use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::plan_memory;
 use tensorc_tests::compare::{Tolerance, compare, data, tensor};
@@ -39,7 +40,7 @@ use growth::{grow, inputs_for};
 const GRAPHS: u32 = 3000;
 const SEED: [u8; 32] = *b"tensorc differential random test";
 
-fn compiler(threads: usize, fuse: By) -> Compiler {
+fn compiler(threads: usize, fuse: FusionStrategy) -> Compiler {
     let mut options = Options { threads: Some(threads), poison: true, ..options() };
     options.passes.fuse = fuse;
     Compiler::new(options).unwrap()
@@ -48,16 +49,16 @@ fn compiler(threads: usize, fuse: By) -> Compiler {
 /// One thread, two threads, and with less fusion.
 static COMPILERS: LazyLock<[(&str, Compiler); 4]> = LazyLock::new(|| {
     [
-        ("one thread", compiler(1, By::Alternatives)),
-        ("two threads", compiler(2, By::Alternatives)),
-        ("greedy fusion", compiler(2, By::Greedy)),
-        ("no fusion", compiler(2, By::Off)),
+        ("one thread", compiler(1, FusionStrategy::Alternatives)),
+        ("two threads", compiler(2, FusionStrategy::Alternatives)),
+        ("greedy fusion", compiler(2, FusionStrategy::Greedy)),
+        ("no fusion", compiler(2, FusionStrategy::Off)),
     ]
 });
 
 /// The two ways to fuse, where nothing may change the order of additions.
 static EXACT: LazyLock<[Compiler; 2]> = LazyLock::new(|| {
-    [By::Greedy, By::Alternatives].map(|by| {
+    [FusionStrategy::Greedy, FusionStrategy::Alternatives].map(|by| {
         let mut options = Options { threads: Some(2), ..options() };
         options.passes.fuse = by;
         options.passes.reassociate = false;
@@ -131,7 +132,7 @@ fn lowered(graph: &Graph) -> Result<(Graph, Lowered), String> {
     let registry = tensorc_ops::registry()?;
     let mut graph = graph.clone();
     let mut cx = PassCx::new(&registry);
-    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
+    Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
     let mut lowered = lower(&graph, registry.math()).map_err(|e| e.to_string())?;
     plan_memory(&mut lowered).map_err(|e| e.to_string())?;
     Ok((graph, lowered))
@@ -257,7 +258,7 @@ fn agree_when_recomputing(graph: &Graph, registry: &Registry) -> Result<bool, St
     let passes = |recompute: Option<Budget>| {
         let mut graph = graph.clone();
         let mut cx = PassCx::new(registry).with_options(tensorc_passes::Options { recompute, ..Default::default() });
-        Pipeline::to(Phase::Simplify).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
+        Pipeline::to(CompilePhase::Simplify).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
         let changed = Recompute::default().run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
         verify_graph(&graph, Stage::Primitive).map_err(|e| e.to_string())?;
         let values = eval_step(&graph, registry, &inputs).map_err(|e| e.to_string())?;

@@ -10,9 +10,9 @@ mod placement;
 pub mod steps;
 
 use tensorc::DType;
-use tensorc::executor::Executor;
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, op};
+use tensorc_nd::executor::Executor;
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
 use crate::support::backend::new_runtime;
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use tensorc::ir::kir::Kernel;
 use tensorc::runtime::Device as Place;
+use tensorc::schedule::target::Capability;
 use tensorc::{Backend, Compiler};
-use tensorc_codegen::target::Capability;
 use tensorc_tests::cache::{Package, fetch, folder, member, visible};
 use tensorc_tests::corpus::{Case, compiler, draws, emitters, kernels};
 use tensorc_tests::launches::{Recorder, Repeated, unnoticed};

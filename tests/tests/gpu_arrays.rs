@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorc::executor::{Executor, GradReq};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
 use tensorc::runtime::gpu::Counts;
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::symbol::{Symbol, op};
 use tensorc::{Compiler, DType, Options};
+use tensorc_nd::executor::{Executor, GradReq};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
 
 use crate::support::counted;
 

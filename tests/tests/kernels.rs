@@ -11,14 +11,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use tensorc::ir::diag::{Code, Diagnostic};
+use tensorc::ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::op::Registry;
 use tensorc::ir::parallel::try_map;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::text::{parse_module, print_kernel, print_plan};
+use tensorc::ir::verify::{Stage, verify_graph};
 use tensorc::ir::{DType, DenseType, TensorData};
-use tensorc::passes::{Pass, PassCx, Phase, Pipeline};
+use tensorc::passes::{CompilePhase, Pass, PassCx, Pipeline};
 use tensorc::schedule::plan_memory;
 use tensorc::schedule::target::{Capability, Cpu, Gpu, Target, Vectors, VendorLibraries};
 use tensorc::{Options, binding};
@@ -72,7 +73,9 @@ fn programs(registry: &Registry) -> Programs {
         let text = std::fs::read_to_string(folder.join(&name)).unwrap();
         // Some texts are there to be refused.
         let Ok(module) = parse_module(&text, registry) else { continue };
-        for (i, mut graph) in module.graphs.into_iter().enumerate() {
+        let right =
+            |graph: &Graph| [Stage::Imported, Stage::Fused].iter().any(|stage| verify_graph(graph, *stage).is_ok());
+        for (i, mut graph) in module.graphs.into_iter().filter(right).enumerate() {
             // A graph whose types are wrong stays one.
             let _ = binding::bind_open(&mut graph, OPEN_EXTENT);
             found.insert(format!("filecheck/{} {i}", name.display()), graph);
@@ -141,7 +144,7 @@ fn differentiated(registry: &Registry, mut graph: Graph) -> Result<Graph, Diagno
 /// The plan and its kernels as text.
 fn text(registry: &Registry, mut graph: Graph, target: Target) -> Result<String, Diagnostic> {
     let mut cx = PassCx::new(registry).with_options(tensorc::passes::Options { target, ..Default::default() });
-    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx)?;
+    Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx)?;
     let mut lowered = lower_with(&graph, registry.math(), Choices { target, ..Choices::default() }, 1)?;
     plan_memory(&mut lowered)?;
     let mut text = print_plan(&lowered.plan);
@@ -174,7 +177,8 @@ fn kernels_are_those_that_are_stored() {
         }
         Ok(format!("{line}{kernels:4} {name}\n"))
     };
-    let lines = try_map(names, 2, digests, |_| Diagnostic::new(Code::Internal, "compiling panicked")).unwrap();
+    let lines =
+        try_map(names, 2, digests, |_| Diagnostic::new(DiagnosticCode::Internal, "compiling panicked")).unwrap();
     let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/digests.txt");
     let found = lines.concat();
     if stores {

@@ -6,8 +6,8 @@ mod ranks;
 mod schedules;
 
 use tensorc::Compiler;
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::op::{Define, closure, like};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
 use crate::support::backend::options;
 

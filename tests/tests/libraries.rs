@@ -10,11 +10,11 @@ use std::sync::Arc;
 use tensorc::abi::{StepOp, VendorContraction};
 use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::eval_graph;
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::{Compiler, DType, Options, VendorLibraries};
 use tensorc_ir::TensorData;
+use tensorc_nd::{Runtime, RuntimeOptions};
 
 use tensorc_tests::corpus;
 use tensorc_tests::corpus::libraries::PROGRAMS;
@@ -133,9 +133,9 @@ fn arrays_use_libraries() {
 fn artifacts_refuse_libraries() {
     let gpu = compiler(tensorc::gpu::interpreted(GPU), ALL, false);
     let graph = graph(&gpu, "%x: T[16, 16], %w: T[16, 16]", "%y = matmul(%x, %w)", DType::F32);
-    let capability = tensorc_codegen::target::Capability::Sm80;
-    let request = tensorc::aot::Request {
-        gpu: Some(tensorc::aot::gpu::Gpu { capability, assembler: None }),
+    let capability = tensorc::schedule::target::Capability::Sm80;
+    let request = tensorc::aot::AotRequest {
+        gpu: Some(tensorc::aot::gpu::GpuTarget { capability, assembler: None }),
         ..crate::aot::request("net", "native")
     };
     let refused = tensorc::aot::compile(&gpu.model(graph), &request).map(drop).unwrap_err().to_string();

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tensorc::Tensor;
-use tensorc::executor::{Executor, GradReq};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::symbol::{Symbol, op};
+use tensorc_nd::executor::{Executor, GradReq};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
 use crate::support::backend::new_runtime;
 use crate::support::npz;

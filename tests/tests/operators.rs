@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::{Compiler, DType, Options};
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::{Compute, OpRef, Registry, TypeRule};
 use tensorc_ir::testing::{candidates, element_types, elementwise};
+use tensorc_nd::{Runtime, RuntimeOptions};
 use tensorc_tests::cache::visible;
 use tensorc_tests::operators::{Verdict, has_defined_bits, judge, nearly_same, run};
 

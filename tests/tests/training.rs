@@ -7,7 +7,7 @@ mod parity;
 mod settings;
 
 use serde_json::Value;
-use tensorc::ndarray::{Runtime, RuntimeOptions};
+use tensorc_nd::{Runtime, RuntimeOptions};
 
 use crate::support::backend::new_runtime;
 

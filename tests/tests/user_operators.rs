@@ -7,12 +7,12 @@ mod closures;
 mod memory;
 
 use tensorc::ir::graph::Graph;
-use tensorc::ndarray::autograd::{self, GradReq};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::op::{
     Define, GradientError, OpDef, ParamKind, Params, check_gradient, composite, like, reference, scalar, types,
 };
 use tensorc::{Compiler, DType, Tensor, scalar_op};
+use tensorc_nd::autograd::{self, GradReq};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
 use user_operator::{quadratic, rms_norm};
 

@@ -2,18 +2,18 @@
 
 use tensorc::ir::scalar::Scalar;
 
-use super::chain::{Chain, Layer};
+use super::chain::{ChainLayer, LayerChain};
 use super::products::transposed;
 use super::{Case, Precision, Size};
 
 /// Heads of all samples together, queries of each, keys of each, and elements of a head.
-type Shape = [u64; 4];
+type AttentionShape = [u64; 4];
 
 /// Layers whose results are the queries of the next one.
-fn layers(precision: Precision, [heads, queries, keys, depth]: Shape) -> Chain {
+fn layers(precision: Precision, [heads, queries, keys, depth]: AttentionShape) -> LayerChain {
     let operand = (vec![heads, keys, depth], 1.0);
     let scale = 1.0 / (depth as f64).sqrt();
-    let layer: Box<Layer> = Box::new(move |b, q, others| {
+    let layer: Box<ChainLayer> = Box::new(move |b, q, others| {
         let k = transposed(b, others[0], vec![0, 2, 1])?;
         let scores = b.call("matmul", &[q, k])?;
         let scale = b.scalar(Scalar::from_f64(precision.dtype(), scale));
@@ -23,10 +23,10 @@ fn layers(precision: Precision, [heads, queries, keys, depth]: Shape) -> Chain {
     });
     // Two products.
     let flops = 4.0 * (heads * queries * keys * depth) as f64;
-    Chain { precision, dims: vec![heads, queries, depth], operands: vec![operand.clone(), operand], layer, flops }
+    LayerChain { precision, dims: vec![heads, queries, depth], operands: vec![operand.clone(), operand], layer, flops }
 }
 
-const DEVICE: [Shape; 14] = [
+const DEVICE: [AttentionShape; 14] = [
     [256, 512, 512, 64],
     [96, 1024, 1024, 64],
     [64, 2048, 2048, 64],
@@ -44,10 +44,10 @@ const DEVICE: [Shape; 14] = [
     [256, 1, 8192, 64],
 ];
 
-const SMALL: [Shape; 2] = [[2, 32, 32, 16], [1, 1, 128, 16]];
+const SMALL: [AttentionShape; 2] = [[2, 32, 32, 16], [1, 1, 128, 16]];
 
 pub(super) fn cases(size: Size) -> Vec<Case> {
-    let shapes: &[Shape] = match size {
+    let shapes: &[AttentionShape] = match size {
         Size::Device => &DEVICE,
         Size::Small => &SMALL,
     };

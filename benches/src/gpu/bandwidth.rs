@@ -3,17 +3,18 @@
 //! Calls are enqueued without waiting, so that host overhead overlaps with earlier kernels. Bandwidth counts each operand and the
 //! result once; for a reduction, the operand only.
 
-use tensorc::ndarray::{NDArray, Runtime};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{Copies, Way};
-use tensorc::{DType, Error, VendorLibraries};
+use tensorc::{DType, VendorLibraries};
+use tensorc_nd::Error;
+use tensorc_nd::{NDArray, Runtime};
 
-use super::clock::{Clock, Work};
-use super::{Case, Failure, Precision, Setup, Size};
+use super::clock::{Clock, TimedWork};
+use super::{Case, MeasurementFailure, Precision, Setup, Size};
 use crate::figures::Report;
 
 /// Operands and results.
-struct Arrays {
+struct DeviceArrays {
     x: NDArray,
     y: NDArray,
     out: NDArray,
@@ -23,13 +24,13 @@ struct Arrays {
     turned: NDArray,
 }
 
-type Call = fn(&Runtime, &Arrays) -> Result<(), Error>;
+type KernelCall = fn(&Runtime, &DeviceArrays) -> Result<(), Error>;
 
 /// How many times the bytes of a matrix are read or written, and the call.
-const COPY: (f64, Call) = (2.0, |_, a| a.x.copy_into(&a.out));
+const COPY: (f64, KernelCall) = (2.0, |_, a| a.x.copy_into(&a.out));
 
 /// As [`COPY`], with names.
-const CALLS: [(&str, f64, Call); 8] = [
+const CALLS: [(&str, f64, KernelCall); 8] = [
     ("add", 3.0, |rt, a| rt.op("add")?.arg(&a.x).arg(&a.y).into(&[&a.out])),
     ("gelu", 2.0, |rt, a| rt.op("gelu")?.arg(&a.x).into(&[&a.out])),
     ("tanh", 2.0, |rt, a| rt.op("tanh")?.arg(&a.x).into(&[&a.out])),
@@ -54,10 +55,10 @@ fn extent(size: Size) -> ([u64; 2], u32) {
     }
 }
 
-fn arrays(rt: &Runtime, [rows, columns]: [u64; 2], dtype: DType) -> Result<Arrays, Error> {
+fn arrays(rt: &Runtime, [rows, columns]: [u64; 2], dtype: DType) -> Result<DeviceArrays, Error> {
     let zeros = |dims: &[u64]| rt.zeros(dims, dtype);
     let random = || rt.normal(&[rows, columns], dtype, 0.0, 1.0);
-    Ok(Arrays {
+    Ok(DeviceArrays {
         x: random()?,
         y: random()?,
         out: zeros(&[rows, columns])?,
@@ -67,17 +68,21 @@ fn arrays(rt: &Runtime, [rows, columns]: [u64; 2], dtype: DType) -> Result<Array
     })
 }
 
-fn measure(setup: &Setup, precision: Precision, (moved, call): (f64, Call)) -> Result<Report, Failure> {
+fn measure(
+    setup: &Setup,
+    precision: Precision,
+    (moved, call): (f64, KernelCall),
+) -> Result<Report, MeasurementFailure> {
     let rt = setup.runtime(precision, VendorLibraries::default())?;
     let (dims, calls) = extent(setup.size);
     let arrays = arrays(&rt, dims, precision.dtype())?;
-    let run = |call: Call| {
+    let run = |call: KernelCall| {
         let (rt, arrays) = (&rt, &arrays);
         let work = move || {
             (0..calls).try_for_each(|_| call(rt, arrays))?;
             Ok(rt.wait_all()?)
         };
-        Box::new(work) as Work<'_>
+        Box::new(work) as TimedWork<'_>
     };
     let medians = Clock::new(setup).medians(&mut [run(COPY.1), run(call)])?;
     let bytes = (dims[0] * dims[1] * precision.dtype().size() as u64) as f64 * f64::from(calls);
@@ -87,7 +92,7 @@ fn measure(setup: &Setup, precision: Precision, (moved, call): (f64, Call)) -> R
 }
 
 /// Bytes that go one way in page-locked memory, and between arrays of the host and the device.
-fn across(setup: &Setup, way: Way) -> Result<Report, Failure> {
+fn across(setup: &Setup, way: Way) -> Result<Report, MeasurementFailure> {
     let elements: u64 = match setup.size {
         Size::Device => 64 << 20,
         Size::Small => 4096,
@@ -101,7 +106,7 @@ fn across(setup: &Setup, way: Way) -> Result<Report, Failure> {
         Way::FromDevice => (there, here),
     };
     let (source, target) = (rt.full(from, DType::F32, &[elements], 1.0)?, rt.full(to, DType::F32, &[elements], 0.0)?);
-    let mut contenders: [Work<'_>; 2] = [
+    let mut contenders: [TimedWork<'_>; 2] = [
         Box::new(|| Ok(copies.run(way, times)?)),
         Box::new(|| {
             (0..times).try_for_each(|_| source.copy_into(&target))?;

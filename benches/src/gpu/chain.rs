@@ -6,11 +6,12 @@
 use tensorc::ir::DenseType;
 use tensorc::ir::build::Builder;
 use tensorc::ir::graph::{Graph, Value};
-use tensorc::ndarray::{Function, NDArray, Runtime};
-use tensorc::{DType, Error, VendorLibraries};
+use tensorc::{DType, VendorLibraries};
+use tensorc_nd::Error;
+use tensorc_nd::{CompiledFunction, NDArray, Runtime};
 
-use super::clock::{Clock, Work};
-use super::{Failure, Peer, Precision, Setup, Size};
+use super::clock::{Clock, TimedWork};
+use super::{MeasurementFailure, Peer, Precision, Setup, Size};
 use crate::figures::Report;
 
 /// Operands beyond these bytes are in no cache when it is their turn again.
@@ -18,35 +19,35 @@ const UNCACHED: u64 = 256 << 20;
 /// Bytes in a second, to choose how much is measured at a time.
 const EXPECTED_BANDWIDTH: f64 = 2.5e12;
 /// A launch at least takes so many seconds.
-const LEAST: f64 = 3e-6;
+const MIN_LAUNCH_SECONDS: f64 = 3e-6;
 /// Seconds of a plan, and of a measurement.
 const PLAN: f64 = 1e-3;
 const MEASUREMENT: f64 = 1e-2;
 
 /// A layer with the values of its other operands.
-pub(super) type Layer = dyn Fn(&mut Builder<'_>, Value, &[Value]) -> Result<Value, Error> + Send;
+pub(super) type ChainLayer = dyn Fn(&mut Builder<'_>, Value, &[Value]) -> Result<Value, Error> + Send;
 
-pub(super) struct Chain {
+pub(super) struct LayerChain {
     pub precision: Precision,
     /// Of what a layer takes and gives.
     pub dims: Vec<u64>,
     /// Of its other operands, with the deviation of their elements.
     pub operands: Vec<(Vec<u64>, f64)>,
-    pub layer: Box<Layer>,
+    pub layer: Box<ChainLayer>,
     /// Operations of a layer, two for each product that is added.
     pub flops: f64,
 }
 
 /// A chain that is ready to run.
-struct Ready {
+struct CompiledChain {
     rt: Runtime,
-    function: Function,
+    function: CompiledFunction,
     inputs: Vec<NDArray>,
     output: NDArray,
 }
 
-impl Ready {
-    fn run(&self, calls: u32) -> Result<(), Failure> {
+impl CompiledChain {
+    fn run(&self, calls: u32) -> Result<(), MeasurementFailure> {
         let inputs: Vec<&NDArray> = self.inputs.iter().collect();
         (0..calls).try_for_each(|_| self.function.call_into(&inputs, &[&self.output]))?;
         Ok(self.rt.wait_all()?)
@@ -57,7 +58,7 @@ fn bytes_of(dtype: DType, dims: &[u64]) -> u64 {
     dims.iter().product::<u64>() * dtype.size() as u64
 }
 
-impl Chain {
+impl LayerChain {
     fn dtype(&self) -> DType {
         self.precision.dtype()
     }
@@ -76,7 +77,9 @@ impl Chain {
         if size == Size::Small {
             return (2, 2, 1);
         }
-        let layer = (self.flops / self.precision.expected_rate()).max(self.bytes() / EXPECTED_BANDWIDTH).max(LEAST);
+        let layer = (self.flops / self.precision.expected_rate())
+            .max(self.bytes() / EXPECTED_BANDWIDTH)
+            .max(MIN_LAUNCH_SECONDS);
         let layers = ((PLAN / layer).ceil() as u64).clamp(2, 32);
         let sets = UNCACHED.div_ceil(self.operand_bytes().max(1)).clamp(1, layers);
         let calls = (MEASUREMENT / (layer * layers as f64)).ceil().clamp(1.0, 1000.0) as u32;
@@ -103,7 +106,7 @@ impl Chain {
         Ok(graph)
     }
 
-    fn ready(&self, setup: &Setup, libraries: VendorLibraries) -> Result<Ready, Failure> {
+    fn ready(&self, setup: &Setup, libraries: VendorLibraries) -> Result<CompiledChain, MeasurementFailure> {
         let rt = setup.runtime(self.precision, libraries)?;
         let (layers, sets, _) = self.counts(setup.size);
         let graph = self.graph(&rt, (layers, sets))?;
@@ -117,21 +120,21 @@ impl Chain {
         let function = rt.function(&rt.compiler().model(graph), &types)?;
         let output = rt.zeros(&self.dims, self.dtype())?;
         rt.wait_all()?;
-        Ok(Ready { rt, function, inputs, output })
+        Ok(CompiledChain { rt, function, inputs, output })
     }
 
     /// Seconds of a layer, by each of the contenders.
-    fn times(&self, setup: &Setup, contenders: &[Ready]) -> Result<Vec<f64>, Failure> {
+    fn times(&self, setup: &Setup, contenders: &[CompiledChain]) -> Result<Vec<f64>, MeasurementFailure> {
         let (layers, _, calls) = self.counts(setup.size);
-        let mut work: Vec<Work<'_>> =
-            contenders.iter().map(|ready| Box::new(|| ready.run(calls)) as Work<'_>).collect();
+        let mut work: Vec<TimedWork<'_>> =
+            contenders.iter().map(|ready| Box::new(|| ready.run(calls)) as TimedWork<'_>).collect();
         let medians = Clock::new(setup).medians(&mut work)?;
         Ok(medians.iter().map(|time| time / (layers as f64 * f64::from(calls))).collect())
     }
 
     /// Measures and reports the time of a layer, its operations and bytes in a second, and the ratio of times, own by library's:
     /// below 1 ours is faster. A library that is not installed is a note, one that refuses a call a failure beside own figures.
-    pub fn report(&self, setup: &Setup, peer: Option<Peer>) -> Result<Report, Failure> {
+    pub fn report(&self, setup: &Setup, peer: Option<Peer>) -> Result<Report, MeasurementFailure> {
         let mut contenders = vec![self.ready(setup, VendorLibraries::default())?];
         let mut report = Report::default();
         match peer {

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Failure, Setup, Size};
+use super::{MeasurementFailure, Setup, Size};
 use crate::summary::summarize;
 
 /// Work that is over when it returns.
-pub(super) type Work<'a> = Box<dyn FnMut() -> Result<(), Failure> + 'a>;
+pub(super) type TimedWork<'a> = Box<dyn FnMut() -> Result<(), MeasurementFailure> + 'a>;
 
 /// How often and for how long.
 pub(super) struct Clock {
@@ -29,7 +29,7 @@ impl Clock {
     }
 
     /// The median time of each in seconds.
-    pub fn medians(&self, contenders: &mut [Work<'_>]) -> Result<Vec<f64>, Failure> {
+    pub fn medians(&self, contenders: &mut [TimedWork<'_>]) -> Result<Vec<f64>, MeasurementFailure> {
         let start = Instant::now();
         let mut rounds = 0;
         while rounds < self.warm_rounds || start.elapsed() < self.warm {
@@ -52,7 +52,10 @@ impl Clock {
     }
 
     /// The median time of one.
-    pub fn median<'a>(&self, work: impl FnMut() -> Result<(), Failure> + 'a) -> Result<f64, Failure> {
+    pub fn median<'a>(
+        &self,
+        work: impl FnMut() -> Result<(), MeasurementFailure> + 'a,
+    ) -> Result<f64, MeasurementFailure> {
         let [median] = self.medians(&mut [Box::new(work)])?[..] else {
             return Err("one contender has one time".into());
         };

@@ -11,7 +11,7 @@ use tensorc::runtime::gpu::{CodeForm, CountingDriver, Counts};
 use tensorc::{Compiler, Model, Options, VendorLibraries};
 
 use super::models::{Spec, model, specs};
-use super::{Case, Failure, Precision, Setup, Size};
+use super::{Case, MeasurementFailure, Precision, Setup, Size};
 use crate::figures::Report;
 
 const GENERATIONS: [(&str, u32); 2] = [("sm_90a", 90), ("sm_80", 80)];
@@ -19,7 +19,7 @@ const GENERATIONS: [(&str, u32); 2] = [("sm_90a", 90), ("sm_80", 80)];
 const PRECISION: Precision = Precision::Bf16;
 
 /// A model to be compiled, and what its driver counts.
-struct Source {
+struct CompiledModel {
     model: Model,
     types: Vec<DenseType>,
     counts: Arc<Counts>,
@@ -36,18 +36,23 @@ struct Took {
     loading: f64,
 }
 
-impl Source {
-    fn new(setup: &Setup, spec: &Spec, number: u32, threads: Option<usize>) -> Result<Source, Failure> {
+impl CompiledModel {
+    fn new(
+        setup: &Setup,
+        spec: &Spec,
+        number: u32,
+        threads: Option<usize>,
+    ) -> Result<CompiledModel, MeasurementFailure> {
         let driver = CountingDriver::new(setup.driver.clone()).of_capability(number);
         let counts = driver.counts.clone();
         let setup = Setup { driver: Arc::new(driver), ..setup.clone() };
         let options = Options { threads, ..setup.options(PRECISION, VendorLibraries::default()) };
         let (model, inputs) = model(&Compiler::new(options)?, &(spec.make)(1)?, PRECISION.dtype())?;
-        Ok(Source { model, types: inputs.iter().map(|input| input.ty.clone()).collect(), counts })
+        Ok(CompiledModel { model, types: inputs.iter().map(|input| input.ty.clone()).collect(), counts })
     }
 
     /// Compiles, with the PTX that was made before.
-    fn compile(&self) -> Result<Took, Failure> {
+    fn compile(&self) -> Result<Took, MeasurementFailure> {
         let before = self.counts.load_nanos.load(Ordering::Relaxed);
         let start = Instant::now();
         let session = self.model.compile(&self.types)?;
@@ -66,7 +71,7 @@ impl Source {
     }
 }
 
-fn measure(setup: &Setup, spec: &Spec, (generation, number): (&str, u32)) -> Result<Report, Failure> {
+fn measure(setup: &Setup, spec: &Spec, (generation, number): (&str, u32)) -> Result<Report, MeasurementFailure> {
     let form = setup.driver.form();
     if let CodeForm::Ptx { capability } = form
         && (capability < number || number == 90 && capability != 90)
@@ -74,7 +79,7 @@ fn measure(setup: &Setup, spec: &Spec, (generation, number): (&str, u32)) -> Res
         let [major, minor] = [capability / 10, capability % 10];
         return Ok(Report::skipped(format!("compute capability {major}.{minor} does not execute {generation}")));
     }
-    let all = Source::new(setup, spec, number, None)?;
+    let all = CompiledModel::new(setup, spec, number, None)?;
     let took = all.compile()?;
     let report = Report::default()
         .with("total", took.total, "s")
@@ -88,7 +93,7 @@ fn measure(setup: &Setup, spec: &Spec, (generation, number): (&str, u32)) -> Res
     }
     // In one thread, what is not the driver's is LLVM's and copying; the latter alone where the PTX is there.
     drop(all);
-    let alone = Source::new(setup, spec, number, Some(1))?;
+    let alone = CompiledModel::new(setup, spec, number, Some(1))?;
     let rest = |took: Took| took.codegen - took.loading;
     let (first, second) = (rest(alone.compile()?), rest(alone.compile()?));
     Ok(report.with("llvm_one_thread", first - second, "s"))

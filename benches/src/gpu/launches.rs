@@ -8,13 +8,14 @@ use tensorc::ir::DenseType;
 use tensorc::ir::build::Builder;
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::params::{ParamValue, Params};
-use tensorc::ndarray::{Function, Runtime};
 use tensorc::runtime::gpu::{CountingDriver, Counts};
-use tensorc::{DType, Error, VendorLibraries};
+use tensorc::{DType, VendorLibraries};
+use tensorc_nd::Error;
+use tensorc_nd::{CompiledFunction, Runtime};
 
-use super::clock::{Clock, Work};
+use super::clock::{Clock, TimedWork};
 use super::models::{known, small_encoder};
-use super::{Case, Failure, Precision, Setup, Size};
+use super::{Case, MeasurementFailure, Precision, Setup, Size};
 use crate::figures::Report;
 use crate::nets::Net;
 use crate::summary::summarize;
@@ -25,7 +26,7 @@ const TINY: [u64; 2] = [4, 64];
 /// How long nothing is enqueued before the host counts as waiting.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Waits of a step beyond which they are not counted.
-const MOST_WAITS: u64 = 20;
+const MAX_WAITS: u64 = 20;
 /// Steps that are enqueued while the host hears of nothing.
 const HELD: usize = 5;
 
@@ -37,7 +38,7 @@ fn launches(size: Size) -> u32 {
 }
 
 /// A runtime whose driver counts.
-fn counted(setup: &Setup, precision: Precision) -> Result<(Runtime, Arc<Counts>), Failure> {
+fn counted(setup: &Setup, precision: Precision) -> Result<(Runtime, Arc<Counts>), MeasurementFailure> {
     let driver = CountingDriver::new(setup.driver.clone());
     let counts = driver.counts.clone();
     let setup = Setup { driver: Arc::new(driver), ..setup.clone() };
@@ -45,7 +46,7 @@ fn counted(setup: &Setup, precision: Precision) -> Result<(Runtime, Arc<Counts>)
 }
 
 /// Softmax along rows and columns in turn: kernels that are not fused, since each waits for all of the other's result.
-fn folds(rt: &Runtime, kernels: u32) -> Result<Function, Error> {
+fn folds(rt: &Runtime, kernels: u32) -> Result<CompiledFunction, Error> {
     let ty = DenseType::new(DType::F32, &TINY);
     let mut graph = Graph::new("folds");
     let mut y = graph.add_input("x", ty.clone().into());
@@ -65,7 +66,7 @@ fn pushed(
     rt: &Runtime,
     count: u32,
     mut call: impl FnMut() -> Result<(), Error>,
-) -> Result<[f64; 2], Failure> {
+) -> Result<[f64; 2], MeasurementFailure> {
     let mut pushes = vec![];
     let done = Clock::new(setup).median(|| {
         let start = Instant::now();
@@ -82,14 +83,14 @@ fn report([pushing, done]: [f64; 2]) -> Report {
 }
 
 /// Operators on arrays.
-fn on_arrays(setup: &Setup) -> Result<Report, Failure> {
+fn on_arrays(setup: &Setup) -> Result<Report, MeasurementFailure> {
     let rt = setup.runtime(Precision::F32, VendorLibraries::default())?;
     let (x, y) = (rt.ones(&TINY, DType::F32)?, rt.zeros(&TINY, DType::F32)?);
     Ok(report(pushed(setup, &rt, launches(setup.size), || rt.op("add")?.arg(&x).arg(&x).into(&[&y]))?))
 }
 
 /// A plan of one kernel.
-fn of_plans(setup: &Setup) -> Result<Report, Failure> {
+fn of_plans(setup: &Setup) -> Result<Report, MeasurementFailure> {
     let rt = setup.runtime(Precision::F32, VendorLibraries::default())?;
     let (x, y) = (rt.ones(&TINY, DType::F32)?, rt.zeros(&TINY, DType::F32)?);
     let function = folds(&rt, 1)?;
@@ -97,10 +98,10 @@ fn of_plans(setup: &Setup) -> Result<Report, Failure> {
 }
 
 /// A plan of many kernels, recorded and not.
-fn recorded(setup: &Setup) -> Result<Report, Failure> {
+fn recorded(setup: &Setup) -> Result<Report, MeasurementFailure> {
     let (rt, counts) = counted(setup, Precision::F32)?;
     let (x, y) = (rt.ones(&TINY, DType::F32)?, rt.zeros(&TINY, DType::F32)?);
-    let run = |function: &Function| -> Result<(), Failure> {
+    let run = |function: &CompiledFunction| -> Result<(), MeasurementFailure> {
         function.call_into(&[&x], &[&y])?;
         Ok(rt.wait_all()?)
     };
@@ -112,45 +113,45 @@ fn recorded(setup: &Setup) -> Result<Report, Failure> {
     counts.record(false);
     (0..3).try_for_each(|_| run(&both[1]))?;
     counts.record(true);
-    let mut contenders: [Work<'_>; 2] = [Box::new(|| run(&both[0])), Box::new(|| run(&both[1]))];
+    let mut contenders: [TimedWork<'_>; 2] = [Box::new(|| run(&both[0])), Box::new(|| run(&both[1]))];
     let medians = Clock::new(setup).medians(&mut contenders)?;
     let report = Report::default().with("replayed", medians[0] / kernels * 1e6, "µs");
     Ok(report.with("one by one", medians[1] / kernels * 1e6, "µs").with("kernels", kernels, ""))
 }
 
 /// A network with its classes.
-struct Step {
+struct ClassifierNet {
     name: &'static str,
-    make: fn() -> Result<Net, Failure>,
+    make: fn() -> Result<Net, MeasurementFailure>,
     classes: u64,
 }
 
-const DEVICE: [Step; 4] = [
-    Step { name: "lenet, batch 64", make: || known("lenet", 64), classes: 10 },
-    Step { name: "resnet18-cifar, batch 8", make: || known("resnet18-cifar", 8), classes: 10 },
-    Step { name: "resnet18-cifar, batch 128", make: || known("resnet18-cifar", 128), classes: 10 },
-    Step { name: "transformer, batch 16", make: || known("transformer", 16), classes: 4 },
+const DEVICE: [ClassifierNet; 4] = [
+    ClassifierNet { name: "lenet, batch 64", make: || known("lenet", 64), classes: 10 },
+    ClassifierNet { name: "resnet18-cifar, batch 8", make: || known("resnet18-cifar", 8), classes: 10 },
+    ClassifierNet { name: "resnet18-cifar, batch 128", make: || known("resnet18-cifar", 128), classes: 10 },
+    ClassifierNet { name: "transformer, batch 16", make: || known("transformer", 16), classes: 4 },
 ];
 
-const SMALL: [Step; 1] = [Step { name: "encoder, batch 2", make: || small_encoder(2), classes: 3 }];
+const SMALL: [ClassifierNet; 1] = [ClassifierNet { name: "encoder, batch 2", make: || small_encoder(2), classes: 3 }];
 
 /// Seconds until a step of so many operations is enqueued while the host hears of no end, and how often it has to.
-fn enqueue_held(training: &mut Training, counts: &Counts, operations: u64) -> Result<(f64, u64), Failure> {
+fn enqueue_held(training: &mut Training, counts: &Counts, operations: u64) -> Result<(f64, u64), MeasurementFailure> {
     let now = counts.operations.load(Ordering::SeqCst);
     counts.hold();
     let start = Instant::now();
     let begun = training.begin();
-    let waits = counts.host_waits(now + operations, PATIENCE, MOST_WAITS);
+    let waits = counts.host_waits(now + operations, PATIENCE, MAX_WAITS);
     let host = start.elapsed().as_secs_f64();
     counts.release();
     begun?;
     training.wait()?;
-    let waits = waits.ok_or_else(|| format!("a step waits for the device more than {MOST_WAITS} times"))?;
+    let waits = waits.ok_or_else(|| format!("a step waits for the device more than {MAX_WAITS} times"))?;
     Ok((host, waits))
 }
 
 /// Training steps one by one and enqueued without waiting, what the host does for one, and how often it waits for the device.
-fn training(setup: &Setup, step: &Step, precision: Precision) -> Result<Report, Failure> {
+fn training(setup: &Setup, step: &ClassifierNet, precision: Precision) -> Result<Report, MeasurementFailure> {
     let (rt, counts) = counted(setup, precision)?;
     let mut training = Training::new(rt, &(step.make)()?, step.classes)?;
     (0..4).try_for_each(|_| training.run())?;
@@ -181,7 +182,7 @@ pub(super) fn cases(size: Size) -> Vec<Case> {
         Case::new("plans of a kernel".into(), of_plans),
         Case::new("kernels of a plan".into(), recorded),
     ];
-    let steps: &'static [Step] = match size {
+    let steps: &'static [ClassifierNet] = match size {
         Size::Device => &DEVICE,
         Size::Small => &SMALL,
     };

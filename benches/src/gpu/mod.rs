@@ -19,15 +19,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::gpu::Driver;
 use tensorc::{Compiler, Options, VendorLibraries};
+use tensorc_nd::{Runtime, RuntimeOptions};
 
 use crate::figures::Report;
 use precision::Precision;
 
 /// What a failed measurement says.
-pub type Failure = Box<dyn Error>;
+pub type MeasurementFailure = Box<dyn Error>;
 
 /// How large what is measured is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +41,16 @@ pub enum Size {
 /// Where and for how long is measured.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    /// The driver of the GPU.
     pub driver: Arc<dyn Driver>,
+    /// How large the measured cases are.
     pub size: Size,
     /// How long the contenders of a comparison are measured, after they were warmed up; what must run is run however long it takes.
     pub time: Duration,
 }
 
 impl Setup {
+    /// A setup for the GPU of a driver.
     pub fn new(driver: Arc<dyn Driver>, size: Size) -> Setup {
         Setup { driver, size, time: Duration::from_millis(800) }
     }
@@ -58,24 +61,24 @@ impl Setup {
         options
     }
 
-    fn runtime(&self, precision: Precision, libraries: VendorLibraries) -> Result<Runtime, Failure> {
+    fn runtime(&self, precision: Precision, libraries: VendorLibraries) -> Result<Runtime, MeasurementFailure> {
         self.runtime_of(Compiler::new(self.options(precision, libraries))?)
     }
 
     /// Arrays are made on the device, and calls are not collected: what is pushed runs as it is.
-    fn runtime_of(&self, compiler: Compiler) -> Result<Runtime, Failure> {
+    fn runtime_of(&self, compiler: Compiler) -> Result<Runtime, MeasurementFailure> {
         let options = RuntimeOptions { device: self.driver.device(), window: 0, ..RuntimeOptions::default() };
         Ok(Runtime::with_compiler(compiler, options)?)
     }
 }
 
-type Run = Box<dyn FnOnce(&Setup) -> Result<Report, Failure> + Send>;
+type CaseRun = Box<dyn FnOnce(&Setup) -> Result<Report, MeasurementFailure> + Send>;
 
 /// One thing to measure.
 pub struct Case {
     /// Different for all cases of a size.
     pub name: String,
-    run: Run,
+    run: CaseRun,
 }
 
 impl fmt::Debug for Case {
@@ -85,7 +88,7 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    fn new(name: String, run: impl FnOnce(&Setup) -> Result<Report, Failure> + Send + 'static) -> Case {
+    fn new(name: String, run: impl FnOnce(&Setup) -> Result<Report, MeasurementFailure> + Send + 'static) -> Case {
         Case { name, run: Box::new(run) }
     }
 
@@ -96,10 +99,10 @@ impl Case {
 }
 
 /// Cases of one kind.
-pub type Group = (&'static str, fn(Size) -> Vec<Case>);
+pub type CaseGroup = (&'static str, fn(Size) -> Vec<Case>);
 
 /// Every kind of measurement by name, the most telling first.
-pub const GROUPS: [Group; 7] = [
+pub const GROUPS: [CaseGroup; 7] = [
     ("products", products::cases),
     ("bandwidth", bandwidth::cases),
     ("models", models::cases),

@@ -9,14 +9,14 @@ use std::time::Instant;
 use tensorc::ir::graph::Value;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DenseType, TensorData};
-use tensorc::ndarray::{Function, NDArray, Runtime};
 use tensorc::runtime::gpu::CountingDriver;
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::symbol::{Infer, Lowering, Random, SymbolGraph, name_scope};
 use tensorc::{Compiler, DType, Model, Session, Tensor, VendorLibraries};
+use tensorc_nd::{CompiledFunction, NDArray, Runtime};
 
 use super::clock::Clock;
-use super::{Case, Failure, Precision, Setup, Size};
+use super::{Case, MeasurementFailure, Precision, Setup, Size};
 use crate::figures::Report;
 use crate::nets::{self, Net, layers, lstm, transformer};
 use crate::training::Noise;
@@ -36,15 +36,15 @@ pub(super) struct Spec {
 }
 
 /// Makes a network for a batch.
-pub(super) type Make = fn(u64) -> Result<Net, Failure>;
+pub(super) type Make = fn(u64) -> Result<Net, MeasurementFailure>;
 
 /// A network that [`nets::net`] knows.
-pub(super) fn known(name: &str, batch: u64) -> Result<Net, Failure> {
+pub(super) fn known(name: &str, batch: u64) -> Result<Net, MeasurementFailure> {
     Ok(nets::net(name, batch).ok_or_else(|| format!("there is no network `{name}`"))??)
 }
 
 /// An encoder for the interpreter's GPU.
-pub(super) fn small_encoder(batch: u64) -> Result<Net, Failure> {
+pub(super) fn small_encoder(batch: u64) -> Result<Net, MeasurementFailure> {
     let of = transformer::Encoder { layers: 1, words: 20, width: 16, heads: 2, classes: 3 };
     Ok(nets::encoder(&of, batch, 8)?)
 }
@@ -70,7 +70,7 @@ const SMALL: [Spec; 3] = [
 ];
 
 /// A convolution with all that may follow one.
-fn images(batch: u64) -> Result<Net, Failure> {
+fn images(batch: u64) -> Result<Net, MeasurementFailure> {
     let _names = name_scope();
     let x = layers::conv(4, 3).pad(1).no_bias().norm_relu(&layers::data())?;
     let x = layers::global_pool(&layers::pool(&x, "max", 2, 2, 0)?)?;
@@ -86,7 +86,12 @@ pub(super) fn specs(size: Size) -> &'static [Spec] {
 }
 
 /// Random numbers for a variable of this name: weights by what they are multiplied with, scales and variances 1, the rest 0.
-fn values(noise: &mut Noise, name: &str, ty: &DenseType, vocabulary: Option<u64>) -> Result<TensorData, Failure> {
+fn values(
+    noise: &mut Noise,
+    name: &str,
+    ty: &DenseType,
+    vocabulary: Option<u64>,
+) -> Result<TensorData, MeasurementFailure> {
     let fan = ty.dims.get(1..).unwrap_or_default().iter().product::<u64>().max(1) as f64;
     let mut number = || match (name, vocabulary) {
         ("data", Some(words)) => noise.below(words) as f64,
@@ -108,7 +113,11 @@ fn values(noise: &mut Noise, name: &str, ty: &DenseType, vocabulary: Option<u64>
 }
 
 /// A network for inference whose parameters are constants, and values of its inputs.
-pub(super) fn model(compiler: &Compiler, net: &Net, dtype: DType) -> Result<(Model, Vec<TensorData>), Failure> {
+pub(super) fn model(
+    compiler: &Compiler,
+    net: &Net,
+    dtype: DType,
+) -> Result<(Model, Vec<TensorData>), MeasurementFailure> {
     let given: Vec<(&str, &[u64])> = net.inputs.iter().map(|(name, dims)| (*name, dims.as_slice())).collect();
     let shapes = net.symbol.infer_shape(&given)?.all().ok_or("shapes do not follow from the data")?;
     let how = Lowering { random: Random::Seed(0), without_labels: true, ..Lowering::default() };
@@ -145,7 +154,7 @@ struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    fn new(model: &Model, inputs: &'a [TensorData]) -> Result<Served<'a>, Failure> {
+    fn new(model: &Model, inputs: &'a [TensorData]) -> Result<Served<'a>, MeasurementFailure> {
         let session = model.compile(&inputs.iter().map(|input| input.ty.clone()).collect::<Vec<_>>())?;
         let plan = session.plan();
         let types = plan.outputs.iter().map(|id| plan.buffer(*id)).map(|b| DenseType::new(b.dtype, &b.dims));
@@ -160,12 +169,12 @@ impl<'a> Served<'a> {
         f(&mut self.session, &given, &mut outputs)
     }
 
-    fn run(&mut self) -> Result<(), Failure> {
+    fn run(&mut self) -> Result<(), MeasurementFailure> {
         Ok(self.with(|session, inputs, outputs| session.run_into(inputs, outputs))?)
     }
 
     /// Runs of which two are under way at a time.
-    fn run_many(&mut self, count: u32) -> Result<(), Failure> {
+    fn run_many(&mut self, count: u32) -> Result<(), MeasurementFailure> {
         self.with(|session, inputs, outputs| {
             session.begin(inputs)?;
             for _ in 1..count {
@@ -180,13 +189,13 @@ impl<'a> Served<'a> {
 /// A model compiled for arrays of the device.
 struct Resident {
     rt: Runtime,
-    function: Function,
+    function: CompiledFunction,
     inputs: Vec<NDArray>,
     outputs: Vec<NDArray>,
 }
 
 impl Resident {
-    fn new(setup: &Setup, model: &Model, inputs: &[TensorData]) -> Result<Resident, Failure> {
+    fn new(setup: &Setup, model: &Model, inputs: &[TensorData]) -> Result<Resident, MeasurementFailure> {
         let rt = setup.runtime_of(model.compiler().clone())?;
         let function = rt.function(model, &inputs.iter().map(|input| input.ty.clone()).collect::<Vec<_>>())?;
         let there = |t: &TensorData| {
@@ -199,7 +208,7 @@ impl Resident {
     }
 
     /// Runs that are pushed without waiting.
-    fn run(&self, count: u32) -> Result<(), Failure> {
+    fn run(&self, count: u32) -> Result<(), MeasurementFailure> {
         let (inputs, outputs): (Vec<_>, Vec<_>) = (self.inputs.iter().collect(), self.outputs.iter().collect());
         (0..count).try_for_each(|_| self.function.call_into(&inputs, &outputs))?;
         Ok(self.rt.wait_all()?)
@@ -207,7 +216,7 @@ impl Resident {
 }
 
 /// Seconds until `work` is over.
-fn seconds<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<(T, f64), Failure> {
+fn seconds<T>(work: impl FnOnce() -> Result<T, MeasurementFailure>) -> Result<(T, f64), MeasurementFailure> {
     let start = Instant::now();
     let made = work()?;
     Ok((made, start.elapsed().as_secs_f64()))
@@ -221,7 +230,7 @@ fn streak(size: Size, run: f64) -> u32 {
     }
 }
 
-fn measure(setup: &Setup, net: &Net, precision: Precision, batch: u64) -> Result<Report, Failure> {
+fn measure(setup: &Setup, net: &Net, precision: Precision, batch: u64) -> Result<Report, MeasurementFailure> {
     let counting = CountingDriver::new(setup.driver.clone());
     let counts = counting.counts.clone();
     let setup = &Setup { driver: Arc::new(counting), ..setup.clone() };

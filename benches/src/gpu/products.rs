@@ -5,31 +5,31 @@ use tensorc::ir::build::Builder;
 use tensorc::ir::graph::Value;
 use tensorc::ir::params::{ParamValue, Params};
 
-use super::chain::{Chain, Layer};
+use super::chain::{ChainLayer, LayerChain};
 use super::{Case, Peer, Precision, Size};
 
 /// What follows a product, and how its right operand lies.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ProductForm {
     /// `x · w`, w with a row for each term.
     Plain,
     /// `gelu(x · wᵀ + b)`, w with a row for each result, as layers of models have it.
     Gelu,
 }
 
-impl Form {
+impl ProductForm {
     fn name(self) -> &'static str {
         match self {
-            Form::Plain => "x·w",
-            Form::Gelu => "gelu(x·wᵀ + b)",
+            ProductForm::Plain => "x·w",
+            ProductForm::Gelu => "gelu(x·wᵀ + b)",
         }
     }
 
     /// By how much results are smaller than the operand, roughly: numbers that vanish make a GPU draw less power.
     fn gain(self) -> f64 {
         match self {
-            Form::Plain => 1.0,
-            Form::Gelu => 1.5,
+            ProductForm::Plain => 1.0,
+            ProductForm::Gelu => 1.5,
         }
     }
 }
@@ -39,19 +39,21 @@ pub(super) fn transposed(b: &mut Builder<'_>, x: Value, axes: Vec<i64>) -> Resul
 }
 
 /// Of `rows` × `terms` by `terms` × `columns`, and back if these differ.
-fn layers(precision: Precision, form: Form, [rows, terms, columns]: [u64; 3]) -> Chain {
+fn layers(precision: Precision, form: ProductForm, [rows, terms, columns]: [u64; 3]) -> LayerChain {
     let ways = if terms == columns { vec![(terms, columns)] } else { vec![(terms, columns), (columns, terms)] };
     let mut operands = vec![];
     for (k, n) in &ways {
         let deviation = form.gain() / (*k as f64).sqrt();
         match form {
-            Form::Plain => operands.push((vec![*k, *n], deviation)),
-            Form::Gelu => operands.extend([(vec![*n, *k], deviation), (vec![*n], 0.1)]),
+            ProductForm::Plain => operands.push((vec![*k, *n], deviation)),
+            ProductForm::Gelu => operands.extend([(vec![*n, *k], deviation), (vec![*n], 0.1)]),
         }
     }
-    let layer: Box<Layer> = match form {
-        Form::Plain => Box::new(|b, x, others| others.iter().try_fold(x, |y, w| Ok(b.call("matmul", &[y, *w])?))),
-        Form::Gelu => Box::new(|b, x, others| {
+    let layer: Box<ChainLayer> = match form {
+        ProductForm::Plain => {
+            Box::new(|b, x, others| others.iter().try_fold(x, |y, w| Ok(b.call("matmul", &[y, *w])?)))
+        }
+        ProductForm::Gelu => Box::new(|b, x, others| {
             others.chunks_exact(2).try_fold(x, |y, pair| {
                 let w = transposed(b, pair[0], vec![1, 0])?;
                 let product = b.call("matmul", &[y, w])?;
@@ -61,18 +63,18 @@ fn layers(precision: Precision, form: Form, [rows, terms, columns]: [u64; 3]) ->
         }),
     };
     let flops = 2.0 * (rows * terms * columns) as f64 * ways.len() as f64;
-    Chain { precision, dims: vec![rows, terms], operands, layer, flops }
+    LayerChain { precision, dims: vec![rows, terms], operands, layer, flops }
 }
 
 /// `count` products of `rows` × `terms` by `terms` × `terms`.
-fn batch(precision: Precision, [count, rows, terms]: [u64; 3]) -> Chain {
+fn batch(precision: Precision, [count, rows, terms]: [u64; 3]) -> LayerChain {
     let operands = vec![(vec![count, terms, terms], 1.0 / (terms as f64).sqrt())];
-    let layer: Box<Layer> = Box::new(|b, x, others| Ok(b.call("matmul", &[x, others[0]])?));
+    let layer: Box<ChainLayer> = Box::new(|b, x, others| Ok(b.call("matmul", &[x, others[0]])?));
     let flops = 2.0 * (count * rows * terms * terms) as f64;
-    Chain { precision, dims: vec![count, rows, terms], operands, layer, flops }
+    LayerChain { precision, dims: vec![count, rows, terms], operands, layer, flops }
 }
 
-fn case(name: String, chain: Chain) -> Case {
+fn case(name: String, chain: LayerChain) -> Case {
     Case::new(name, move |setup| chain.report(setup, Some(Peer::CuBlasLt)))
 }
 
@@ -112,7 +114,7 @@ pub(super) fn cases(size: Size) -> Vec<Case> {
     for precision in Precision::ALL {
         let name = precision.name();
         for &n in shapes.squares {
-            for form in [Form::Plain, Form::Gelu] {
+            for form in [ProductForm::Plain, ProductForm::Gelu] {
                 all.push(case(format!("{name} {n}³ {}", form.name()), layers(precision, form, [n; 3])));
             }
         }
@@ -122,12 +124,12 @@ pub(super) fn cases(size: Size) -> Vec<Case> {
         for &[m, k, n] in shapes.wide {
             all.push(case(
                 format!("{name} {m}×{k}×{n} and back, gelu(x·wᵀ + b)"),
-                layers(precision, Form::Gelu, [m, k, n]),
+                layers(precision, ProductForm::Gelu, [m, k, n]),
             ));
         }
         for &[m, k, n] in shapes.decoding {
             let back = if k == n { "" } else { " and back" };
-            all.push(case(format!("{name} {m}×{k}×{n}{back}, x·w"), layers(precision, Form::Plain, [m, k, n])));
+            all.push(case(format!("{name} {m}×{k}×{n}{back}, x·w"), layers(precision, ProductForm::Plain, [m, k, n])));
         }
         for &[count, m, k] in shapes.batches {
             all.push(case(format!("{name} {count} × {m}×{k}×{k}"), batch(precision, [count, m, k])));

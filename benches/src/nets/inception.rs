@@ -5,7 +5,7 @@ use tensorc::symbol::Symbol;
 use super::layers::{Conv, Layer, concat, conv, data, dense, flatten, pool, softmax};
 
 /// Filters of one block: `one` of 1x1; a reduction and 3x3; a reduction and twice 3x3; behind a pool.
-struct Block {
+struct InceptionBlock {
     one: u64,
     three: [u64; 2],
     double: [u64; 2],
@@ -13,15 +13,15 @@ struct Block {
     project: u64,
 }
 
-const fn block(one: u64, three: [u64; 2], double: [u64; 2], pool: &'static str, project: u64) -> Block {
-    Block { one, three, double, pool, project }
+const fn block(one: u64, three: [u64; 2], double: [u64; 2], pool: &'static str, project: u64) -> InceptionBlock {
+    InceptionBlock { one, three, double, pool, project }
 }
 
 const fn three(filters: u64) -> Conv {
     conv(filters, 3).pad(1)
 }
 
-impl Block {
+impl InceptionBlock {
     fn on(&self, x: &Symbol) -> Layer {
         let one = conv(self.one, 1).norm_relu(x)?;
         let single = three(self.three[1]).norm_relu(&conv(self.three[0], 1).norm_relu(x)?)?;

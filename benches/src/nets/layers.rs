@@ -69,7 +69,7 @@ impl Conv {
     }
 
     /// With batch normalisation and ReLU behind it.
-    pub fn norm_relu(self, x: &Symbol) -> Layer {
+    pub(crate) fn norm_relu(self, x: &Symbol) -> Layer {
         relu(&self.norm(x)?)
     }
 
@@ -83,7 +83,7 @@ pub fn batch_norm(x: &Symbol) -> Layer {
     batch_norm_eps(x, 1e-5)
 }
 
-pub fn batch_norm_eps(x: &Symbol, eps: f64) -> Layer {
+pub(crate) fn batch_norm_eps(x: &Symbol, eps: f64) -> Layer {
     op("BatchNorm").input(x).param("eps", eps).param("momentum", 0.9).param("fix_gamma", false).build()
 }
 
@@ -101,7 +101,7 @@ pub fn dense(x: &Symbol, hidden: u64) -> Layer {
 }
 
 /// A fully connected layer on the last axis.
-pub fn dense_last(x: &Symbol, hidden: u64) -> Layer {
+pub(crate) fn dense_last(x: &Symbol, hidden: u64) -> Layer {
     op("FullyConnected").input(x).param("num_hidden", hidden).param("flatten", false).build()
 }
 
@@ -119,7 +119,7 @@ pub fn pool(x: &Symbol, kind: &str, kernel: u64, stride: u64, pad: u64) -> Layer
 }
 
 /// As [`pool`], the last window may reach beyond the edge.
-pub fn pool_full(x: &Symbol, kind: &str, kernel: u64, stride: u64) -> Layer {
+pub(crate) fn pool_full(x: &Symbol, kind: &str, kernel: u64, stride: u64) -> Layer {
     windows(x, kind, kernel, stride, 0, "full")
 }
 

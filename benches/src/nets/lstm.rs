@@ -7,16 +7,19 @@ use super::layers::{Layer, activation};
 /// Its extents.
 #[derive(Clone, Copy, Debug)]
 pub struct Language {
+    /// Time steps of a sequence.
     pub steps: u64,
+    /// Words of the vocabulary.
     pub words: u64,
+    /// Width of the hidden state.
     pub hidden: u64,
 }
 
 /// For the Penn Treebank.
-pub const MEDIUM: Language = Language { steps: 35, words: 10_000, hidden: 200 };
+pub(crate) const MEDIUM: Language = Language { steps: 35, words: 10_000, hidden: 200 };
 
 /// The state of each layer before the first step: output and cell.
-pub const STATES: [&str; 4] = ["l0_h", "l0_c", "l1_h", "l1_c"];
+pub(crate) const STATES: [&str; 4] = ["l0_h", "l0_c", "l1_h", "l1_c"];
 
 /// A layer: its weights, used in every step, and its state.
 struct Cell {

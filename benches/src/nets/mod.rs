@@ -7,13 +7,13 @@ mod alexnet;
 mod densenet;
 mod inception;
 mod inception3;
-pub mod layers;
-pub mod lstm;
+pub(crate) mod layers;
+pub(crate) mod lstm;
 mod mobilenet;
 mod resnet;
 mod small;
 mod squeezenet;
-pub mod transformer;
+pub(crate) mod transformer;
 mod vgg;
 
 use tensorc::symbol::{Symbol, SymbolError, name_scope};
@@ -29,14 +29,14 @@ pub struct Net {
 }
 
 /// What making a network gives.
-type Made = Result<Net, SymbolError>;
+type BuiltNet = Result<Net, SymbolError>;
 
 /// A name, and the network for a batch.
-type Entry = (&'static str, fn(u64) -> Made);
+type NamedNet = (&'static str, fn(u64) -> BuiltNet);
 
 const IMAGE: &[u64] = &[3, 224, 224];
 
-const NETS: [Entry; 14] = [
+const NETS: [NamedNet; 14] = [
     ("mlp", |batch| plain(small::mlp, batch, &[784])),
     ("lenet", |batch| plain(small::lenet, batch, &[1, 28, 28])),
     ("resnet18-cifar", |batch| plain(resnet::cifar18, batch, &[3, 32, 32])),
@@ -67,7 +67,7 @@ pub fn net(name: &str, batch: u64) -> Option<Result<Net, SymbolError>> {
 }
 
 /// A network of one input of numbers.
-fn plain(make: fn() -> Result<Symbol, SymbolError>, batch: u64, sample: &[u64]) -> Made {
+fn plain(make: fn() -> Result<Symbol, SymbolError>, batch: u64, sample: &[u64]) -> BuiltNet {
     let _names = name_scope();
     Ok(Net { symbol: make()?, inputs: vec![("data", [&[batch], sample].concat())], vocabulary: None })
 }

@@ -7,17 +7,22 @@ use super::layers::{Layer, dense, dense_last, softmax};
 /// Its extents.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoder {
+    /// Number of encoder layers.
     pub layers: usize,
+    /// Words of the vocabulary.
     pub words: u64,
+    /// Width of the model.
     pub width: u64,
+    /// Attention heads of a layer.
     pub heads: u64,
+    /// Number of classes.
     pub classes: u64,
 }
 
 /// For training on a processor.
 pub const SMALL: Encoder = Encoder { layers: 2, words: 1000, width: 128, heads: 4, classes: 4 };
 /// As large as BERT-base, without positions.
-pub const BERT_BASE: Encoder = Encoder { layers: 12, words: 30_522, width: 768, heads: 12, classes: 2 };
+pub(crate) const BERT_BASE: Encoder = Encoder { layers: 12, words: 30_522, width: 768, heads: 12, classes: 2 };
 
 fn reshape(x: &Symbol, codes: &[i64]) -> Layer {
     op("Reshape").input(x).param("shape", codes).build()

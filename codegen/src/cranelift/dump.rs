@@ -11,8 +11,8 @@ use tensorc_ir::kir::Kernel;
 use super::function::{build, module_error};
 use super::isa::{Use, isa};
 use super::libcalls;
-use crate::jit::in_kernel;
-use crate::target::{Level, Target};
+use crate::isa::{Isa, IsaLevel};
+use crate::loading::in_kernel;
 use crate::walk::internal;
 
 /// Text of a kernel's code, for people and text tests.
@@ -27,8 +27,8 @@ pub struct Dump {
 }
 
 /// The code that the kernel gets, checked by Cranelift's verifier: on this machine in memory, for others in objects.
-pub fn dump(kernel: &Kernel, target: Target) -> Result<Dump> {
-    if target.level() == Level::Native {
+pub fn dump(kernel: &Kernel, target: Isa) -> Result<Dump> {
+    if target.level() == IsaLevel::Native {
         let builder = JITBuilder::with_isa(isa(target, Use::Jit, true)?, Box::new(libcalls::name));
         return of_module(JITModule::new(builder), kernel);
     }

@@ -12,7 +12,7 @@ use tensorc_ir::kir::Kernel;
 
 use super::isa::has_vectors;
 use super::kernel::translate;
-use super::scalar::carrier;
+use super::types::carrier;
 use crate::symbols::{self, Prototype};
 use crate::walk::internal;
 

@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 
-use super::kernel::Gen;
+use super::state::Gen;
 
 impl Gen<'_, '_> {
     /// Half precision bits to f32: the exponent is rebiased by an exact multiplication, which also

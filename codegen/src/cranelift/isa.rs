@@ -1,10 +1,10 @@
-//! Instruction sets: a [`Target`] with Cranelift's settings.
+//! Instruction sets: a [`Isa`] with Cranelift's settings.
 
 use cranelift_codegen::isa::{self, Builder, LookupError, OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
-use crate::target::{Level, Target};
+use crate::isa::{Isa, IsaLevel};
 use crate::walk::internal;
 
 /// What code is for.
@@ -20,7 +20,7 @@ pub(super) enum Use {
 ///
 /// Kernels arrive scheduled; Cranelift's own optimizer moves pure operations away from their uses
 /// in unrolled bodies, which costs up to half of the speed in spills.
-pub(super) fn isa(target: Target, usage: Use, verify: bool) -> Result<OwnedTargetIsa> {
+pub(super) fn isa(target: Isa, usage: Use, verify: bool) -> Result<OwnedTargetIsa> {
     let mut flags = settings::builder();
     let yes = |is: bool| if is { "true" } else { "false" };
     let values = [
@@ -40,18 +40,18 @@ pub(super) fn isa(target: Target, usage: Use, verify: bool) -> Result<OwnedTarge
 
 /// All that decides what code Cranelift makes in memory on this machine.
 pub(crate) fn describe(verify: bool) -> Result<String> {
-    let isa = isa(Target::native()?, Use::Jit, verify)?;
+    let isa = isa(Isa::native()?, Use::Jit, verify)?;
     let own: Vec<String> = isa.isa_flags().iter().map(ToString::to_string).collect();
     let (version, triple, shared) = (cranelift_jit::VERSION, isa.triple(), isa.flags());
     Ok(format!("Cranelift {version} {triple}\n{shared}{}", own.join(" ")))
 }
 
-fn unsupported(target: Target, why: &str) -> Diagnostic {
-    Diagnostic::new(Code::Unsupported, format!("no code for the target {target}: {why}"))
+fn unsupported(target: Isa, why: &str) -> Diagnostic {
+    Diagnostic::new(DiagnosticCode::Unsupported, format!("no code for the target {target}: {why}"))
 }
 
 /// A target without a back end.
-fn missing(target: Target, why: LookupError) -> Diagnostic {
+fn missing(target: Isa, why: LookupError) -> Diagnostic {
     match why {
         LookupError::SupportDisabled => unsupported(
             target,
@@ -62,17 +62,20 @@ fn missing(target: Target, why: LookupError) -> Diagnostic {
     }
 }
 
-fn builder(target: Target) -> Result<Builder> {
-    if target.level() == Level::Native {
+fn builder(target: Isa) -> Result<Builder> {
+    if target.level() == IsaLevel::Native {
         return cranelift_native::builder().map_err(|why| unsupported(target, why));
     }
     let mut builder = isa::lookup_by_name(target.triple()).map_err(|why| missing(target, why))?;
     let level = match target.level() {
-        Level::V3 => "x86-64-v3",
-        Level::V4 => "x86-64-v4",
-        Level::Baseline | Level::Native => return Ok(builder),
+        IsaLevel::V3 => "x86-64-v3",
+        IsaLevel::V4 => "x86-64-v4",
+        IsaLevel::Baseline | IsaLevel::Native => return Ok(builder),
     };
-    builder.enable(level).map_err(|e| internal(format!("Cranelift setting {level}: {e}")))?;
+    // The presets hold AVX2 and FMA, but not AVX, without which Cranelift uses neither.
+    for setting in [level, "has_avx"] {
+        builder.enable(setting).map_err(|e| internal(format!("Cranelift setting {setting}: {e}")))?;
+    }
     Ok(builder)
 }
 
@@ -87,9 +90,9 @@ mod tests {
 
     #[test]
     fn a_missing_back_end_names_the_feature() {
-        let target: Target = "aarch64".parse().unwrap();
+        let target: Isa = "aarch64".parse().unwrap();
         let error = missing(target, LookupError::SupportDisabled);
-        assert_eq!(error.code, Code::Unsupported);
+        assert_eq!(error.code, DiagnosticCode::Unsupported);
         assert_eq!(
             error.message,
             "no code for the target aarch64: tensorc was built for processors of its own kind; the feature \
@@ -100,7 +103,7 @@ mod tests {
     /// The tests turn the feature on, so that every target is there.
     #[test]
     fn every_target_has_a_back_end() {
-        for name in Target::NAMES {
+        for name in Isa::NAMES {
             isa(name.parse().unwrap(), Use::Object, true).unwrap();
         }
     }

@@ -12,12 +12,12 @@ use cranelift_module::{FuncId, Linkage, Module, ModuleReloc};
 use tensorc_abi::KernelFn;
 use tensorc_ir::diag::Result;
 
+use super::code_blob::CodeBlob;
 use super::function::{build, declare_callees, kernel_signature, module_error};
 use super::isa::{Use, isa};
 use super::libcalls;
-use super::piece::Piece;
-use crate::jit::{Entry, Made, Wanted, in_kernel, panicked};
-use crate::target::Target;
+use crate::isa::Isa;
+use crate::loading::{KernelCode, LoadRequest, LoadedKernel, in_kernel, panicked};
 use crate::walk::internal;
 
 /// Code of one or more kernels; the memory is returned when the last user is gone.
@@ -39,8 +39,12 @@ impl Drop for CodeMemory {
 
 /// Brings kernels into one piece of memory: from their known code, or compiled. `addresses` holds the library
 /// functions they call.
-pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Made>> {
-    let isa = isa(Target::native()?, Use::Jit, verify)?;
+pub(crate) fn load(
+    wanted: &[LoadRequest<'_>],
+    addresses: &BTreeMap<String, usize>,
+    verify: bool,
+) -> Result<Vec<LoadedKernel>> {
+    let isa = isa(Isa::native()?, Use::Jit, verify)?;
     let mut builder = JITBuilder::with_isa(isa, Box::new(libcalls::name));
     for (name, address) in addresses {
         builder.symbol(name.as_str(), *address as *const u8);
@@ -66,26 +70,26 @@ pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, v
         })
         .collect();
     let memory: Arc<dyn Any + Send + Sync> = Arc::new(CodeMemory(Some(module)));
-    let made = |(function, code)| Made { entry: Entry { function, code: memory.clone() }, code };
+    let made = |(function, code)| LoadedKernel { entry: KernelCode { function, code: memory.clone() }, code };
     Ok(functions.into_iter().map(made).collect())
 }
 
 /// Defines a kernel; returns its code in the form of a store, if it had none and is to have one.
 fn place(
     module: &mut JITModule,
-    wanted: &Wanted<'_>,
+    wanted: &LoadRequest<'_>,
     ctx: &mut Context,
     builder_ctx: &mut FunctionBuilderContext,
 ) -> Result<(FuncId, Option<Vec<u8>>)> {
     let signature = kernel_signature(module);
     let id = module.declare_function(wanted.name, Linkage::Local, &signature).map_err(module_error)?;
     let known = match wanted.known {
-        Some(bytes) => Piece::from_bytes(bytes, &declare_callees(module, wanted.kernel)?),
+        Some(bytes) => CodeBlob::from_bytes(bytes, &declare_callees(module, wanted.kernel)?),
         None => None,
     };
     let is_new = known.is_none();
-    let piece = match known {
-        Some(piece) => piece,
+    let blob = match known {
+        Some(blob) => blob,
         None => {
             module.clear_context(ctx);
             build(module, wanted.kernel, ctx, builder_ctx)?;
@@ -94,9 +98,9 @@ fn place(
             let buffer = &ctx.compiled_code().ok_or_else(|| internal("Cranelift has no code"))?.buffer;
             let (align, code) = (buffer.alignment.into(), buffer.data().to_vec());
             let relocs = buffer.relocs().iter().map(|r| ModuleReloc::from_mach_reloc(r, &ctx.func, id)).collect();
-            Piece { align, code, relocs }
+            CodeBlob { align, code, relocs }
         }
     };
-    module.define_function_bytes(id, piece.align, &piece.code, &piece.relocs).map_err(module_error)?;
-    Ok((id, if is_new && wanted.keep { piece.to_bytes(module) } else { None }))
+    module.define_function_bytes(id, blob.align, &blob.code, &blob.relocs).map_err(module_error)?;
+    Ok((id, if is_new && wanted.keep { blob.to_bytes(module) } else { None }))
 }

@@ -3,52 +3,24 @@
 //! Index arithmetic is placed before the outermost loop whose variables it uses. Equal computations of one scope are
 //! shared.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use cranelift_codegen::cursor::{Cursor, FuncCursor};
-use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{
-    Block, BlockArg, FuncRef, Inst, InstBuilder, MemFlagsData, StackSlot, StackSlotData, StackSlotKind, Value,
-    ValueDef, types,
-};
+use cranelift_codegen::ir::{BlockArg, FuncRef, InstBuilder, StackSlotData, StackSlotKind, Value, ValueDef, types};
 use cranelift_frontend::FunctionBuilder;
-use smallvec::SmallVec;
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, Operand, Stmt};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-use super::memory::Storage;
-use super::vector::{Compared, chunk_type};
-use crate::analysis::{Class, Plan};
-use crate::walk::{self, Access, Arg, Bind, Code, Guard, IndexOp, LaneArg, Shaped, Walk, internal, not_live};
-
-/// The chunks of a value that differs by lane.
-pub(super) type Chunks = SmallVec<[Value; 8]>;
-
-/// A region of code that is entered from one place.
-struct Scope {
-    /// The branch in the parent scope that enters this one: code moved out of the scope goes before.
-    entry: Option<Inst>,
-    /// Index computations already available in this scope.
-    known: HashMap<IndexOp<Value>, Value>,
-}
-
-pub(super) struct Gen<'a, 'b> {
-    pub b: FunctionBuilder<'b>,
-    pub kernel: &'a Kernel,
-    externals: &'a BTreeMap<String, FuncRef>,
-    pub storage: Vec<Storage>,
-    scopes: Vec<Scope>,
-    /// How many scopes stand around a block.
-    depths: SecondaryMap<Block, usize>,
-    pub spare: Option<StackSlot>,
-    /// Operands of comparisons by lane, for selections between the same operands.
-    pub compared: BTreeMap<u32, Compared>,
-    scalars: Value,
-}
+use super::state::{BufferStorage, Chunks, Gen, parameter};
+use super::types::chunk_type;
+use crate::analysis::{Class, KernelAnalysis};
+use crate::walk::{
+    self, Bind, ElementAccess, Guard, IndexOp, KernelEmitter, KernelWalker, LaneArg, Shaped, UniformOperand, internal,
+    not_live,
+};
 
 /// Writes the whole function; the builder is ready to be finalized afterwards. `vectors`: whether the target has them.
 pub(super) fn translate<'b>(
@@ -57,92 +29,12 @@ pub(super) fn translate<'b>(
     externals: &BTreeMap<String, FuncRef>,
     vectors: bool,
 ) -> Result<FunctionBuilder<'b>> {
-    let mut done = Walk::run(kernel, Plan::new(kernel, vectors), Gen::new(b, kernel, externals))?;
+    let mut done = KernelWalker::run(kernel, KernelAnalysis::new(kernel, vectors), Gen::new(b, kernel, externals))?;
     done.b.ins().return_(&[]);
     Ok(done.b)
 }
 
-/// How pointers and index parameters of the call are read.
-fn parameter() -> MemFlagsData {
-    MemFlagsData::new().with_notrap().with_readonly().with_aligned()
-}
-
-impl<'a, 'b> Gen<'a, 'b> {
-    fn new(mut b: FunctionBuilder<'b>, kernel: &'a Kernel, externals: &'a BTreeMap<String, FuncRef>) -> Self {
-        let entry = b.create_block();
-        b.append_block_params_for_function_params(entry);
-        b.switch_to_block(entry);
-        b.seal_block(entry);
-        let (buffers, scalars) = (b.block_params(entry)[0], b.block_params(entry)[1]);
-        let mut storage = vec![Storage::None; kernel.buffers.len()];
-        for (i, storage) in storage[..kernel.params].iter_mut().enumerate() {
-            *storage = Storage::Memory(b.ins().load(types::I64, parameter(), buffers, 8 * i as i32));
-        }
-        let scopes = vec![Scope { entry: None, known: HashMap::new() }];
-        let (depths, compared) = (SecondaryMap::new(), BTreeMap::new());
-        Gen { b, kernel, externals, storage, scopes, depths, spare: None, compared, scalars }
-    }
-
-    /// A block in the current scope, or in the next one to be opened.
-    pub fn new_block(&mut self, inside: bool) -> Block {
-        let block = self.b.create_block();
-        self.depths[block] = self.scopes.len() - 1 + usize::from(inside);
-        block
-    }
-
-    pub fn buf_dtype(&self, buf: Buf) -> DType {
-        self.kernel.buf(buf).dtype
-    }
-
-    /// A call of a function of the run-time library.
-    pub fn call(&mut self, name: &str, args: &[Value]) -> Result<Inst> {
-        let callee = self.externals.get(name).ok_or_else(|| internal(format!("`{name}` is not declared")))?;
-        Ok(self.b.ins().call(*callee, args))
-    }
-
-    /// Writes one operation at a depth, or finds it there.
-    fn place(&mut self, op: IndexOp<Value>, depth: usize) -> Value {
-        if let Some(v) = self.scopes[depth].known.get(&op) {
-            return *v;
-        }
-        let v = match self.scopes.get(depth + 1).and_then(|s| s.entry) {
-            Some(inst) => instruction(FuncCursor::new(self.b.func).at_inst(inst).ins(), op),
-            None => instruction(self.b.ins(), op),
-        };
-        self.scopes[depth].known.insert(op, v);
-        v
-    }
-
-    /// The inside of a scope that `entry` enters.
-    fn scope(
-        walk: &mut Walk<'_, Self>,
-        entry: Inst,
-        body: impl FnOnce(&mut Walk<'_, Self>) -> Result<()>,
-    ) -> Result<()> {
-        walk.code.scopes.push(Scope { entry: Some(entry), known: HashMap::new() });
-        let result = body(walk);
-        walk.code.scopes.pop();
-        result
-    }
-}
-
-fn instruction<'f>(ins: impl InstBuilder<'f>, op: IndexOp<Value>) -> Value {
-    match op {
-        IndexOp::Const(c) => ins.iconst(types::I64, c),
-        IndexOp::Add(a, b) => ins.iadd(a, b),
-        IndexOp::Sub(a, b) => ins.isub(a, b),
-        IndexOp::AddConst(a, c) => ins.iadd_imm_s(a, c),
-        IndexOp::Scale(a, c) if c > 0 && c & (c - 1) == 0 => ins.ishl_imm_u(a, i64::from(c.trailing_zeros())),
-        IndexOp::Scale(a, c) => ins.imul_imm_s(a, c),
-        IndexOp::ShiftRight(a, c) => ins.sshr_imm_u(a, i64::from(c)),
-        IndexOp::Mask(a, c) => ins.band_imm_s(a, c),
-        IndexOp::Divide(a, c, _) => ins.sdiv_imm_s(a, c),
-        IndexOp::Min(a, b) => ins.smin(a, b),
-        IndexOp::Max(a, b) => ins.smax(a, b),
-    }
-}
-
-impl Code for Gen<'_, '_> {
+impl KernelEmitter for Gen<'_, '_> {
     type Value = Value;
     type Lanes = Chunks;
     type Address = (Value, i32);
@@ -196,7 +88,7 @@ impl Code for Gen<'_, '_> {
         Ok(chunks)
     }
 
-    fn splat(&mut self, a: Arg<Value>, dtype: DType, lanes: usize) -> Result<Chunks> {
+    fn splat(&mut self, a: UniformOperand<Value>, dtype: DType, lanes: usize) -> Result<Chunks> {
         Ok(self.splat_as(a, dtype, lanes, 32))
     }
 
@@ -219,7 +111,7 @@ impl Code for Gen<'_, '_> {
         Ok(self.content(dtype, from[lane / per], lane % per))
     }
 
-    fn apply(&mut self, op: ScalarOp, dtype: DType, args: &[Arg<Value>]) -> Result<Value> {
+    fn apply(&mut self, op: ScalarOp, dtype: DType, args: &[UniformOperand<Value>]) -> Result<Value> {
         let v = self.operation(op, dtype, args)?;
         v.ok_or_else(|| internal(format!("no code for `{}` on {dtype}", op.name())))
     }
@@ -233,7 +125,7 @@ impl Code for Gen<'_, '_> {
             let info = self.kernel.buf(buf);
             let bytes = (info.len as u32 * info.dtype.size() as u32).max(1);
             let slot = self.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4));
-            self.storage[buf.0 as usize] = Storage::Memory(self.b.ins().stack_addr(types::I64, slot, 0));
+            self.storage[buf.0 as usize] = BufferStorage::Memory(self.b.ins().stack_addr(types::I64, slot, 0));
         }
         Ok(())
     }
@@ -247,14 +139,14 @@ impl Code for Gen<'_, '_> {
 
     fn in_memory(&self, buf: Buf) -> Option<bool> {
         match self.storage[buf.0 as usize] {
-            Storage::None => None,
-            Storage::Memory(_) => Some(true),
+            BufferStorage::None => None,
+            BufferStorage::Memory(_) => Some(true),
             _ => Some(false),
         }
     }
 
     fn address(&mut self, buf: Buf, parts: &[(Value, i64)], constant: i64) -> Result<(Value, i32)> {
-        let Storage::Memory(base) = self.storage[buf.0 as usize] else { return Err(not_live(self.kernel, buf)) };
+        let BufferStorage::Memory(base) = self.storage[buf.0 as usize] else { return Err(not_live(self.kernel, buf)) };
         let size = self.buf_dtype(buf).size() as i64;
         let address = walk::sum(self, Some(base), parts, size, 0)?;
         let offset = constant.wrapping_mul(size);
@@ -265,13 +157,13 @@ impl Code for Gen<'_, '_> {
         }
     }
 
-    fn load(&mut self, from: Access<(Value, i32)>, guard: Option<(Value, Scalar)>) -> Result<Value> {
+    fn load(&mut self, from: ElementAccess<(Value, i32)>, guard: Option<(Value, Scalar)>) -> Result<Value> {
         Ok(self.load_one(self.buf_dtype(from.buf), from.at, guard))
     }
 
     fn load_lanes(
         &mut self,
-        from: Access<(Value, i32)>,
+        from: ElementAccess<(Value, i32)>,
         stride: i64,
         lanes: usize,
         guard: Option<Guard<'_, Self>>,
@@ -283,23 +175,23 @@ impl Code for Gen<'_, '_> {
         }
     }
 
-    fn store(&mut self, to: Access<(Value, i32)>, value: Value) -> Result<()> {
+    fn store(&mut self, to: ElementAccess<(Value, i32)>, value: Value) -> Result<()> {
         self.store_scalar(self.buf_dtype(to.buf), value, to.at);
         Ok(())
     }
 
-    fn store_lanes(&mut self, to: Access<(Value, i32)>, values: &Chunks) -> Result<()> {
+    fn store_lanes(&mut self, to: ElementAccess<(Value, i32)>, values: &Chunks) -> Result<()> {
         self.store_chunks(self.buf_dtype(to.buf), values, to.at);
         Ok(())
     }
 
     fn load_register(
-        walk: &mut Walk<'_, Self>,
+        walk: &mut KernelWalker<'_, Self>,
         buf: Buf,
         index: &Index,
         guard: Option<Guard<'_, Self>>,
     ) -> Result<Bind<Self>> {
-        let private = matches!(walk.code.storage[buf.0 as usize], Storage::Private(_));
+        let private = matches!(walk.code.storage[buf.0 as usize], BufferStorage::Private(_));
         if !private && !walk.varies(index) && !matches!(guard, Some((Shaped::Lanes(_), _))) {
             let mut v = walk.code.element(buf, index.as_constant())?;
             if let Some((Shaped::Uniform(c), fill)) = guard {
@@ -328,8 +220,8 @@ impl Code for Gen<'_, '_> {
         Ok(Bind::Lanes(g.choose_chunks(&mask, &chunks, &fill)))
     }
 
-    fn store_register(walk: &mut Walk<'_, Self>, buf: Buf, index: &Index, value: Operand) -> Result<()> {
-        let private = matches!(walk.code.storage[buf.0 as usize], Storage::Private(_));
+    fn store_register(walk: &mut KernelWalker<'_, Self>, buf: Buf, index: &Index, value: Operand) -> Result<()> {
+        let private = matches!(walk.code.storage[buf.0 as usize], BufferStorage::Private(_));
         let dtype = walk.code.buf_dtype(buf);
         let value = walk.shaped(value)?;
         if let (Shaped::Uniform(a), false, false) = (&value, private, walk.varies(index)) {
@@ -357,10 +249,10 @@ impl Code for Gen<'_, '_> {
     }
 
     fn repeat(
-        walk: &mut Walk<'_, Self>,
+        walk: &mut KernelWalker<'_, Self>,
         (lo, hi, step): (Value, Value, i64),
         runs: bool,
-        body: impl FnOnce(&mut Walk<'_, Self>, Value) -> Result<()>,
+        body: impl FnOnce(&mut KernelWalker<'_, Self>, Value) -> Result<()>,
     ) -> Result<()> {
         let (start, exit) = (walk.code.new_block(true), walk.code.new_block(false));
         let b = &mut walk.code.b;
@@ -383,7 +275,7 @@ impl Code for Gen<'_, '_> {
         Ok(())
     }
 
-    fn branch(walk: &mut Walk<'_, Self>, cond: Value, arms: [&[Stmt]; 2]) -> Result<()> {
+    fn branch(walk: &mut KernelWalker<'_, Self>, cond: Value, arms: [&[Stmt]; 2]) -> Result<()> {
         let g = &mut walk.code;
         let (then, join) = (g.new_block(true), g.new_block(false));
         let otherwise = if arms[1].is_empty() { join } else { g.new_block(true) };

@@ -8,25 +8,10 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::Buf;
 use tensorc_ir::scalar::Scalar;
 
-use super::kernel::{Chunks, Gen};
-use super::scalar::carrier;
-use super::vector::chunk_type;
+use super::state::{BufferStorage, Chunks, Gen};
+use super::types::{carrier, chunk_type};
 use crate::analysis::Class;
-use crate::walk::{Access, Code, Guard, Shaped, Walk, internal, not_live};
-
-/// Where a buffer's elements are.
-#[derive(Clone, Debug)]
-pub(super) enum Storage {
-    None,
-    /// At an address.
-    Memory(Value),
-    /// One variable for each element.
-    Elements(Vec<Variable>),
-    /// Vectors of consecutive elements.
-    Packed(Vec<Variable>),
-    /// For each element the chunks of all lanes of the current vector loop.
-    Private(Vec<Vec<Variable>>),
-}
+use crate::walk::{ElementAccess, Guard, KernelEmitter, KernelWalker, Shaped, internal, not_live};
 
 /// Bytes that a load whose guard is false may read instead: the widest vector access.
 const SPARE_BYTES: u32 = 512;
@@ -37,14 +22,16 @@ fn unaligned() -> MemFlagsData {
 
 impl Gen<'_, '_> {
     /// Variables for an array.
-    pub(super) fn registers(&mut self, buf: Buf, class: Class, lanes: Option<usize>) -> Storage {
+    pub(super) fn registers(&mut self, buf: Buf, class: Class, lanes: Option<usize>) -> BufferStorage {
         let (dtype, len) = (self.buf_dtype(buf), self.kernel.buf(buf).len as usize);
         let lane_type = chunk_type(dtype, 32);
         let per = lane_type.lane_count() as usize;
         match (lanes, class) {
-            (Some(lanes), _) => Storage::Private((0..len).map(|_| self.variables(lane_type, lanes / per)).collect()),
-            (None, Class::Packed) => Storage::Packed(self.variables(lane_type, len.div_ceil(per))),
-            (None, _) => Storage::Elements(self.variables(carrier(dtype), len)),
+            (Some(lanes), _) => {
+                BufferStorage::Private((0..len).map(|_| self.variables(lane_type, lanes / per)).collect())
+            }
+            (None, Class::Packed) => BufferStorage::Packed(self.variables(lane_type, len.div_ceil(per))),
+            (None, _) => BufferStorage::Elements(self.variables(carrier(dtype), len)),
         }
     }
 
@@ -69,7 +56,7 @@ impl Gen<'_, '_> {
     /// Reads an element for each lane, one behind the other.
     pub(super) fn load_consecutive(
         &mut self,
-        from: Access<(Value, i32)>,
+        from: ElementAccess<(Value, i32)>,
         lanes: usize,
         guard: Option<Guard<'_, Self>>,
     ) -> Result<Chunks> {
@@ -88,7 +75,7 @@ impl Gen<'_, '_> {
 
     /// Every second element of 32 bits. The two loads of a chunk overlap in one element, so that
     /// nothing beyond the last lane's is read.
-    pub(super) fn load_alternate(&mut self, from: Access<(Value, i32)>, lanes: usize) -> Chunks {
+    pub(super) fn load_alternate(&mut self, from: ElementAccess<(Value, i32)>, lanes: usize) -> Chunks {
         let ((address, offset), dtype) = (from.at, self.buf_dtype(from.buf));
         let ty = chunk_type(dtype, 32);
         let chunk = |g: &mut Self, i: usize| {
@@ -202,8 +189,8 @@ impl Gen<'_, '_> {
     pub(super) fn element(&mut self, buf: Buf, at: Option<i64>) -> Result<Value> {
         let i = self.position(buf, at)?;
         match &self.storage[buf.0 as usize] {
-            Storage::Elements(vars) => Ok(self.b.use_var(vars[i])),
-            Storage::Packed(vars) => {
+            BufferStorage::Elements(vars) => Ok(self.b.use_var(vars[i])),
+            BufferStorage::Packed(vars) => {
                 let per = chunk_type(self.buf_dtype(buf), 32).lane_count() as usize;
                 let chunk = self.b.use_var(vars[i / per]);
                 Ok(self.content(self.buf_dtype(buf), chunk, i % per))
@@ -215,8 +202,8 @@ impl Gen<'_, '_> {
     pub(super) fn set_element(&mut self, buf: Buf, at: Option<i64>, value: Value) -> Result<()> {
         let i = self.position(buf, at)?;
         match &self.storage[buf.0 as usize] {
-            Storage::Elements(vars) => self.b.def_var(vars[i], value),
-            Storage::Packed(vars) => {
+            BufferStorage::Elements(vars) => self.b.def_var(vars[i], value),
+            BufferStorage::Packed(vars) => {
                 let per = chunk_type(self.buf_dtype(buf), 32).lane_count() as usize;
                 let var = vars[i / per];
                 let chunk = self.b.use_var(var);
@@ -229,18 +216,22 @@ impl Gen<'_, '_> {
     }
 
     /// The variables of the elements that the lanes see, if whole chunks hold them.
-    pub(super) fn chunks_of(walk: &mut Walk<'_, Self>, buf: Buf, index: &Index) -> Result<Option<Vec<Variable>>> {
+    pub(super) fn chunks_of(
+        walk: &mut KernelWalker<'_, Self>,
+        buf: Buf,
+        index: &Index,
+    ) -> Result<Option<Vec<Variable>>> {
         let lanes = walk.lane_count()?;
         let first = walk.at_lane(index, 0)?.as_constant();
         let at = first.and_then(|i| usize::try_from(i).ok());
         let contiguous = walk.lane_stride(index) == Some(1);
         let g = &walk.code;
         match &g.storage[buf.0 as usize] {
-            Storage::Private(vars) => {
+            BufferStorage::Private(vars) => {
                 let element = at.and_then(|i| vars.get(i));
                 element.cloned().map(Some).ok_or_else(|| g.out_of_range(buf, first))
             }
-            Storage::Packed(vars) if contiguous => {
+            BufferStorage::Packed(vars) if contiguous => {
                 let per = chunk_type(g.buf_dtype(buf), 32).lane_count() as usize;
                 let chunk = at.filter(|i| i.is_multiple_of(per)).map(|i| i / per);
                 Ok(chunk.and_then(|c| vars.get(c..c + lanes / per)).map(<[Variable]>::to_vec))

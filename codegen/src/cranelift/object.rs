@@ -15,17 +15,18 @@ use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::kir::Kernel;
 
 use super::function::{build, kernel_signature, module_error};
-use super::graft::Graft;
 use super::isa::{Use, isa};
 use super::libcalls;
+use super::merge::MergedObject;
+use crate::isa::Isa;
 use crate::symbols;
-use crate::target::Target;
 use crate::walk::internal;
 
 /// What a model's object holds.
 pub struct ObjectModel<'m> {
     /// The beginning of all names in it: an identifier of C.
     pub name: &'m str,
+    /// The kernels of the model, by [`tensorc_abi::KernelId`].
     pub kernels: &'m [Kernel],
     /// Plans as the run-time library reads them.
     pub image: &'m [u64],
@@ -59,7 +60,7 @@ pub fn kernel_name(model: &str, number: usize) -> String {
 const ALIGN: u64 = 64;
 
 /// A C function of a model, and what it passes on after the model.
-struct Entry {
+struct ModelFunction {
     /// Behind the model's name, and behind `tc_rt`.
     suffix: &'static str,
     params: &'static [Type],
@@ -68,11 +69,11 @@ struct Entry {
 
 const POINTER: Type = types::I64;
 
-const fn entry(suffix: &'static str, params: &'static [Type], result: Option<Type>) -> Entry {
-    Entry { suffix, params, result }
+const fn entry(suffix: &'static str, params: &'static [Type], result: Option<Type>) -> ModelFunction {
+    ModelFunction { suffix, params, result }
 }
 
-const ENTRIES: [Entry; 9] = [
+const ENTRIES: [ModelFunction; 9] = [
     entry("_memory_bytes", &[types::I32], Some(types::I64)),
     entry("_init", &[POINTER, POINTER, types::I64, POINTER, POINTER], Some(types::I32)),
     entry("_describe", &[POINTER, POINTER, POINTER], Some(types::I32)),
@@ -85,9 +86,9 @@ const ENTRIES: [Entry; 9] = [
 ];
 
 /// What models for a GPU have besides.
-const GPU_ENTRY: Entry = entry("_init_on", &[POINTER, POINTER, POINTER, types::I64, POINTER], Some(types::I32));
+const GPU_ENTRY: ModelFunction = entry("_init_on", &[POINTER, POINTER, POINTER, types::I64, POINTER], Some(types::I32));
 
-impl Entry {
+impl ModelFunction {
     /// The function of the run-time library that it passes on to. Those of weights are the same for all models.
     fn callee(&self, gpu: bool) -> String {
         let kind = if gpu && !self.suffix.starts_with("_weights") { "_gpu" } else { "" };
@@ -97,7 +98,7 @@ impl Entry {
 
 /// Makes the object of a model. `objects` holds, for each kernel that another back end compiled for the target, an
 /// object that defines it alone, as [`kernel_name`].
-pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], target: Target) -> Result<Vec<u8>> {
+pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], target: Isa) -> Result<Vec<u8>> {
     let isa = isa(target, Use::Object, cfg!(debug_assertions))?;
     let builder = ObjectBuilder::new(isa, model.name, Box::new(libcalls::name));
     let mut builder = builder.map_err(module_error)?;
@@ -108,10 +109,10 @@ pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], 
         module: ObjectModule::new(builder),
         model,
         names: &names,
-        grafts: objects
+        merged: objects
             .iter()
             .zip(&names)
-            .map(|(o, name)| o.as_ref().map(|o| Graft::new(name, o)).transpose())
+            .map(|(o, name)| o.as_ref().map(|o| MergedObject::new(name, o)).transpose())
             .collect::<Result<_>>()?,
         context: FunctionBuilderContext::new(),
         code: vec![],
@@ -127,9 +128,9 @@ pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], 
         emitter.forward("main", callee, record, &[types::I32, POINTER], Some(types::I32))?;
     }
     let manifest = (model.manifest)(&emitter.code);
-    let grafts = emitter.grafts;
+    let merged = emitter.merged;
     let mut product = emitter.module.finish();
-    grafts.iter().flatten().try_for_each(|graft| graft.copy(&mut product.object, &symbols::callee_name))?;
+    merged.iter().flatten().try_for_each(|merged| merged.copy(&mut product.object, &symbols::callee_name))?;
     let section = product.object.add_section(vec![], MANIFEST_SECTION.into(), SectionKind::Other);
     product.object.append_section_data(section, &manifest, 1);
     product.emit().map_err(|e| internal(format!("object file: {e}")))
@@ -141,7 +142,7 @@ struct Emitter<'m> {
     /// Of kernels.
     names: &'m [String],
     /// Kernels of another back end.
-    grafts: Vec<Option<Graft<'m>>>,
+    merged: Vec<Option<MergedObject<'m>>>,
     context: FunctionBuilderContext,
     /// Bytes of code of each kernel.
     code: Vec<u64>,
@@ -164,8 +165,8 @@ impl Emitter<'_> {
 
     fn kernel(&mut self, number: usize, kernel: &Kernel) -> Result<FuncId> {
         let (name, signature) = (&self.names[number], kernel_signature(&self.module));
-        if let Some(Some(graft)) = self.grafts.get(number) {
-            self.code.push(graft.code_bytes()?);
+        if let Some(Some(merged)) = self.merged.get(number) {
+            self.code.push(merged.code_bytes()?);
             return self.module.declare_function(name, Linkage::Import, &signature).map_err(module_error);
         }
         let mut ctx = self.module.make_context();

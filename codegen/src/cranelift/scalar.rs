@@ -12,20 +12,10 @@ use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 
-use super::kernel::Gen;
+use super::state::Gen;
+use super::types::{carried_bits, carrier};
 use crate::symbols;
-use crate::walk::{Arg, internal, unsupported};
-
-/// The CLIF type of a scalar of `dtype`.
-pub(super) const fn carrier(dtype: DType) -> Type {
-    match dtype {
-        DType::F32 => types::F32,
-        DType::F64 => types::F64,
-        DType::I64 | DType::U64 => types::I64,
-        DType::Bool => types::I8,
-        _ => types::I32,
-    }
-}
+use crate::walk::{UniformOperand, internal, unsupported};
 
 /// Whether comparisons of carriers must be unsigned.
 const fn unsigned_carrier(dtype: DType) -> bool {
@@ -110,7 +100,12 @@ impl Gen<'_, '_> {
 
     /// Applies `op` to operands of type `dtype` (for `Select`: handled by the caller). `None` if
     /// there is no form for lanes.
-    pub(super) fn operation(&mut self, op: ScalarOp, dtype: DType, a: &[Arg<Value>]) -> Result<Option<Value>> {
+    pub(super) fn operation(
+        &mut self,
+        op: ScalarOp,
+        dtype: DType,
+        a: &[UniformOperand<Value>],
+    ) -> Result<Option<Value>> {
         match op {
             ScalarOp::Cast(to) => self.cast(dtype, to, a[0].v),
             ScalarOp::Bitcast(to) => Ok(self.bitcast(dtype, to, a[0].v)),
@@ -122,7 +117,7 @@ impl Gen<'_, '_> {
         }
     }
 
-    fn logic(&mut self, op: ScalarOp, a: &[Arg<Value>]) -> Result<Value> {
+    fn logic(&mut self, op: ScalarOp, a: &[UniformOperand<Value>]) -> Result<Value> {
         Ok(match op {
             ScalarOp::Not => self.not(a[0].v),
             ScalarOp::And => self.b.ins().band(a[0].v, a[1].v),
@@ -174,7 +169,7 @@ impl Gen<'_, '_> {
         self.b.ins().icmp(if unsigned { cc.unsigned() } else { cc }, a, b)
     }
 
-    fn float(&mut self, op: ScalarOp, dtype: DType, a: &[Arg<Value>]) -> Result<Option<Value>> {
+    fn float(&mut self, op: ScalarOp, dtype: DType, a: &[UniformOperand<Value>]) -> Result<Option<Value>> {
         let x = a[0].v;
         let y = a.get(1).map_or(x, |y| y.v);
         Ok(Some(match op {
@@ -213,7 +208,7 @@ impl Gen<'_, '_> {
 
     /// IEEE minimum or maximum. Against a known number the one instruction of the processor does:
     /// it gives the second operand when either is NaN or both are zero.
-    fn float_extremum(&mut self, max: bool, a: &[Arg<Value>]) -> Value {
+    fn float_extremum(&mut self, max: bool, a: &[UniformOperand<Value>]) -> Value {
         for (known, other) in [(a[0], a[1]), (a[1], a[0])] {
             let Some(c) = known.c.map(|c| c.as_f64()).filter(|c| !c.is_nan()) else { continue };
             let tie_matters = c == 0.0 && c.is_sign_positive() == max;
@@ -233,7 +228,7 @@ impl Gen<'_, '_> {
         if max { self.b.ins().fmax(a[0].v, a[1].v) } else { self.b.ins().fmin(a[0].v, a[1].v) }
     }
 
-    fn integer(&mut self, op: ScalarOp, dtype: DType, a: &[Arg<Value>]) -> Option<Value> {
+    fn integer(&mut self, op: ScalarOp, dtype: DType, a: &[UniformOperand<Value>]) -> Option<Value> {
         let x = a[0].v;
         let y = a.get(1).map_or(x, |y| y.v);
         let signed = dtype.is_signed_int();
@@ -275,7 +270,7 @@ impl Gen<'_, '_> {
         self.b.ins().select(bad, one, y)
     }
 
-    fn quotient(&mut self, signed: bool, a: &[Arg<Value>]) -> Value {
+    fn quotient(&mut self, signed: bool, a: &[UniformOperand<Value>]) -> Value {
         let (x, y) = (a[0].v, a[1].v);
         match a[1].c.map(|c| c.as_i64()) {
             Some(0) => return self.like(x, 0),
@@ -295,7 +290,7 @@ impl Gen<'_, '_> {
         self.b.ins().select(by_zero, zero, q)
     }
 
-    fn remainder(&mut self, signed: bool, a: &[Arg<Value>]) -> Value {
+    fn remainder(&mut self, signed: bool, a: &[UniformOperand<Value>]) -> Value {
         let (x, y) = (a[0].v, a[1].v);
         let d = match a[1].c.map(|c| c.as_i64()) {
             Some(0 | 1) => return self.like(x, 0),
@@ -310,7 +305,7 @@ impl Gen<'_, '_> {
         if signed { self.b.ins().srem(x, d) } else { self.b.ins().urem(x, d) }
     }
 
-    fn shift(&mut self, left: bool, dtype: DType, a: &[Arg<Value>]) -> Option<Value> {
+    fn shift(&mut self, left: bool, dtype: DType, a: &[UniformOperand<Value>]) -> Option<Value> {
         let (x, y, ty) = (a[0].v, a[1].v, self.ty(a[0].v));
         let (signed, width) = (dtype.is_signed_int(), dtype.size() as u64 * 8);
         if let Some(c) = a[1].c {
@@ -504,9 +499,4 @@ impl Gen<'_, '_> {
             _ => self.wrap(to, v),
         }
     }
-}
-
-/// The bits of a constant in its carrier.
-pub(super) fn carried_bits(c: Scalar) -> u64 {
-    if c.dtype.is_signed_int() { c.as_i64() as u64 } else { c.bits }
 }

@@ -1,34 +1,14 @@
 //! Values that differ by lane: chunks of 128 bits, masks, conversions between widths, memory.
 
-use cranelift_codegen::ir::{Endianness, InstBuilder, MemFlagsData, Type, Value, types};
+use cranelift_codegen::ir::{Endianness, InstBuilder, MemFlagsData, Value, types};
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::kir::Operand;
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 
-use super::kernel::{Chunks, Gen};
-use super::scalar::{carried_bits, carrier};
-use crate::walk::{Arg, Code, LaneArg, Shaped, internal};
-
-/// A comparison's operands and their chunks.
-#[derive(Clone, Debug)]
-pub(super) struct Compared {
-    operands: SmallVec<[Operand; 3]>,
-    chunks: SmallVec<[Chunks; 3]>,
-}
-
-/// The type of a chunk of `dtype`; masks have lanes of `mask_bits`.
-pub(super) fn chunk_type(dtype: DType, mask_bits: u32) -> Type {
-    match (dtype, carrier(dtype)) {
-        (DType::Bool, _) if mask_bits == 64 => types::I64X2,
-        (DType::Bool, _) => types::I32X4,
-        (_, types::F32) => types::F32X4,
-        (_, types::F64) => types::F64X2,
-        (_, types::I64) => types::I64X2,
-        _ => types::I32X4,
-    }
-}
+use super::state::{Chunks, Compared, Gen};
+use super::types::{carried_bits, carrier, chunk_type};
+use crate::walk::{KernelEmitter, LaneArg, Shaped, UniformOperand, internal};
 
 fn little() -> MemFlagsData {
     MemFlagsData::new().with_endianness(Endianness::Little)
@@ -44,7 +24,7 @@ fn mask_bits(g: &Gen<'_, '_>, arg: &LaneArg<Gen<'_, '_>>) -> Option<u32> {
 
 impl<'a, 'b> Gen<'a, 'b> {
     /// The same value in every lane. A bool becomes a mask of `mask_bits`.
-    pub(super) fn splat_as(&mut self, a: Arg<Value>, dtype: DType, lanes: usize, mask_bits: u32) -> Chunks {
+    pub(super) fn splat_as(&mut self, a: UniformOperand<Value>, dtype: DType, lanes: usize, mask_bits: u32) -> Chunks {
         let ty = chunk_type(dtype, mask_bits);
         let chunk = match a.c {
             Some(c) if dtype == DType::Bool => self.konst(ty, if c.as_bool() { u64::MAX } else { 0 }),
@@ -62,7 +42,7 @@ impl<'a, 'b> Gen<'a, 'b> {
     /// A constant in every lane.
     pub(super) fn fill(&mut self, c: Scalar, lanes: usize, mask_bits: u32) -> Chunks {
         let v = self.carried(c);
-        self.splat_as(Arg { v, c: Some(c) }, c.dtype, lanes, mask_bits)
+        self.splat_as(UniformOperand { v, c: Some(c) }, c.dtype, lanes, mask_bits)
     }
 
     /// An operand by lane. A bool becomes a mask of `mask_bits`.
@@ -172,8 +152,8 @@ impl<'a, 'b> Gen<'a, 'b> {
         };
         let mut out = Chunks::new();
         for i in 0..args[0].len() {
-            let chunk: SmallVec<[Arg<Value>; 3]> =
-                args.iter().zip(operands).map(|(v, o)| Arg { v: v[i], c: known(o) }).collect();
+            let chunk: SmallVec<[UniformOperand<Value>; 3]> =
+                args.iter().zip(operands).map(|(v, o)| UniformOperand { v: v[i], c: known(o) }).collect();
             match self.operation(op, dtype, &chunk)? {
                 Some(v) => out.push(v),
                 None => return self.by_lane(op, operands, lanes),
@@ -215,11 +195,11 @@ impl<'a, 'b> Gen<'a, 'b> {
         let result = op.result(&dtypes).map_err(internal)?;
         let mut values = Vec::with_capacity(lanes);
         for lane in 0..lanes {
-            let mut args: SmallVec<[Arg<Value>; 3]> = SmallVec::new();
+            let mut args: SmallVec<[UniformOperand<Value>; 3]> = SmallVec::new();
             for o in operands {
                 args.push(match &o.value {
                     Shaped::Uniform(a) => *a,
-                    Shaped::Lanes(chunks) => Arg { v: self.extract(o.dtype, chunks, lane)?, c: None },
+                    Shaped::Lanes(chunks) => UniformOperand { v: self.extract(o.dtype, chunks, lane)?, c: None },
                 });
             }
             values.push(self.apply(op, dtypes[0], &args)?);

@@ -5,29 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{MathFn, ScalarFn, ScalarNode, ScalarOp};
 use tensorc_schedule::access::Located;
 use tensorc_schedule::layout::Layouts;
 
-use super::Math;
+use super::math::{Math, internal, vector_call};
 
 /// The body of one cluster.
 pub struct Cluster<'a> {
     located: Located<'a>,
     pub order: Vec<NodeId>,
-    /// Nodes that are nothing but a library function that can be applied to strips.
+    /// Nodes that are nothing but a library function that takes arrays.
     pub calls: BTreeMap<NodeId, MathFn>,
-    /// Calls that the emitter applies to strips; others are part of the expression.
-    pub apart: BTreeMap<NodeId, MathFn>,
+    /// Calls that the emitter applies to arrays; others are part of the expression.
+    pub vector_calls: BTreeMap<NodeId, MathFn>,
     functions: BTreeMap<NodeId, Arc<ScalarFn>>,
     reductions: BTreeMap<NodeId, Arc<Reduction>>,
     /// Whether vectors are as wide as the processor's.
     wide: bool,
-    /// Whether matrix units may multiply f32, rounded to 10 bits of fraction.
-    pub tf32: bool,
     /// Whether what is emitted is called on blocks by a library.
     pub on_blocks: bool,
     /// Operations by which lanes are counted, where their number decides the order of additions, and the calls
@@ -47,12 +45,13 @@ impl<'a> Cluster<'a> {
     pub fn new(body: &'a Graph, math: Math<'_>, layouts: &'a Layouts) -> Result<Cluster<'a>> {
         let order = body.order();
         let (mut functions, mut reductions, mut calls) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let expand = |f: &ScalarFn| f.expand_math(math.library).map_err(|why| Diagnostic::new(Code::Internal, why));
+        let expand =
+            |f: &ScalarFn| f.expand_math(math.library).map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why));
         for &n in &order {
             match &body.node(n).kind {
                 NodeKind::Prim(Prim::Map(f)) => {
                     functions.insert(n, Arc::new(expand(f)?));
-                    calls.extend(super::strips::call(f, math.library).map(|call| (n, call)));
+                    calls.extend(vector_call(f, math.library).map(|call| (n, call)));
                 }
                 NodeKind::Prim(Prim::Reduce(r)) => {
                     let expanded = Reduction {
@@ -70,11 +69,10 @@ impl<'a> Cluster<'a> {
             located: Located { body, layouts },
             order,
             calls,
-            apart: BTreeMap::new(),
+            vector_calls: BTreeMap::new(),
             functions,
             reductions,
-            wide: !math.applies_strips(),
-            tf32: math.target.tf32,
+            wide: !math.has_vector_calls(),
             on_blocks: false,
             counted: None,
         })
@@ -90,7 +88,7 @@ impl<'a> Cluster<'a> {
         self.reductions.get(&node)
     }
 
-    /// Scalar operations of the expanded bodies, per element, without calls applied to strips.
+    /// Scalar operations of the expanded bodies, per element, without vector-math calls.
     pub fn ops(&self) -> usize {
         // A scaling counts as what does it otherwise, because the number of lanes must not depend on it.
         let weight = |n: &ScalarNode| match n {
@@ -99,7 +97,7 @@ impl<'a> Cluster<'a> {
             _ => 0,
         };
         let count = |f: &ScalarFn| f.nodes.iter().map(weight).sum::<usize>();
-        let inline = self.functions.iter().filter(|(n, _)| !self.apart.contains_key(n));
+        let inline = self.functions.iter().filter(|(n, _)| !self.vector_calls.contains_key(n));
         let maps: usize = inline.map(|(_, f)| count(f)).sum();
         maps + self.reductions.values().map(|r| count(&r.map) + count(&r.combine)).sum::<usize>()
     }
@@ -115,14 +113,15 @@ impl<'a> Cluster<'a> {
         self.functions.values().all(|f| word(f)) && self.reductions.values().all(|r| word(&r.map) && word(&r.combine))
     }
 
-    /// Whether a call is set apart, or would be in the style that sets most apart.
-    pub fn may_be_apart(&self, node: NodeId) -> bool {
-        self.apart.contains_key(&node) || self.counted.as_ref().is_some_and(|(_, apart)| apart.contains(&node))
+    /// Whether a call is applied to arrays, or would be in the style that does so most often.
+    pub fn may_be_vector_call(&self, node: NodeId) -> bool {
+        self.vector_calls.contains_key(&node)
+            || self.counted.as_ref().is_some_and(|(_, vector_calls)| vector_calls.contains(&node))
     }
 
     /// Makes the number of lanes what it is now in every style.
     pub fn fix_lanes(&mut self) {
-        self.counted = Some((self.ops(), self.apart.keys().copied().collect()));
+        self.counted = Some((self.ops(), self.vector_calls.keys().copied().collect()));
     }
 
     /// Lanes of a vector loop over `extent` iterations; 1 if it is too short for vectors.
@@ -136,8 +135,4 @@ impl<'a> Cluster<'a> {
         };
         [16, 8, 4].into_iter().find(|l| *l <= widest && *l <= extent).unwrap_or(1)
     }
-}
-
-pub fn internal(why: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::Internal, why)
 }

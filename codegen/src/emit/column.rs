@@ -6,26 +6,26 @@ use tensorc_ir::graph::FusionClass;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind};
 use tensorc_schedule::access::in_place::in_place;
-use tensorc_schedule::access::space::{Analysis, Space};
-use tensorc_schedule::access::{Group, Uses};
+use tensorc_schedule::access::space::{Analysis, IterationSpace};
+use tensorc_schedule::access::{ClusterAccesses, MergedAxes};
 
 use super::cluster::Cluster;
 use super::fold::{Fold, bind_folded, levels, results};
-use super::inline::{Inliner, Lane};
+use super::inline::{Inliner, LaneOf};
 use super::nest::parallel;
 use super::windows::Windows;
 
-/// Longest innermost extent one parallel iteration walks, and the longest if columns are [`TALL`].
-const BLOCK: u64 = 512;
-const TALL_BLOCK: u64 = 128;
+/// Longest innermost extent one parallel iteration walks, and the longest if columns are [`MIN_TALL_ROWS`].
+const MAX_BLOCK_EXTENT: u64 = 512;
+const MAX_TALL_BLOCK_EXTENT: u64 = 128;
 /// Rows from which on a column is work enough.
-const TALL: u64 = 64;
+const MIN_TALL_ROWS: u64 = 64;
 /// Lanes of a fold of tall columns: each row is far from the next, so two cache lines of it are read at a time.
 const TALL_LANES: u64 = 32;
 /// Most operations of such a fold, whose lanes must stay in registers.
-const FEW_OPS: usize = 4;
+const MAX_TALL_OPS: usize = 4;
 
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
+pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result<Kernel> {
     let folds = Fold::all(cluster)?;
     let plan = Analysis::of(cluster, space)?;
     let windows = Windows::of(cluster, space, &plan, &folds)?;
@@ -33,11 +33,11 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> 
     let in_place = in_place(FusionClass::Reduce, cluster)?;
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let levels = levels(cluster, &folds);
-    let column = Column { space, folds: &folds, levels, reduced, again: in_place.is_empty() };
+    let column = ColumnFold { space, folds: &folds, levels, reduced, again: in_place.is_empty() };
     match (windows, kept.pop()) {
         (_, None) => parallel(&mut e, &kept, 1, |e, _| {
             let acc = column.alloc(e, 1);
-            column.element(e, &acc, &Lane::Scalar)
+            column.element(e, &acc, &LaneOf::Scalar)
         })?,
         (Some(windows), Some(inner)) => {
             kept.push(inner.clone());
@@ -55,36 +55,36 @@ struct Accumulators {
 }
 
 impl Accumulators {
-    fn new(column: &Column<'_>, e: &mut Inliner<'_>, lanes: u64) -> Accumulators {
+    fn new(column: &ColumnFold<'_>, e: &mut Inliner<'_>, lanes: u64) -> Accumulators {
         let vector = column.alloc(e, lanes);
         let scalar = if lanes > 1 { column.alloc(e, 1) } else { vector.clone() };
         Accumulators { vector, scalar }
     }
 
-    fn of(&self, lane: &Lane) -> &[Vec<Vec<Buf>>] {
+    fn of(&self, lane: &LaneOf) -> &[Vec<Vec<Buf>>] {
         match lane {
-            Lane::Vector(_) => &self.vector,
-            Lane::Scalar => &self.scalar,
+            LaneOf::Vector(_) => &self.vector,
+            LaneOf::Scalar => &self.scalar,
         }
     }
 }
 
-struct Column<'a> {
-    space: &'a Space,
+struct ColumnFold<'a> {
+    space: &'a IterationSpace,
     folds: &'a [Fold],
     levels: Vec<Vec<Fold>>,
-    reduced: Vec<Group>,
+    reduced: Vec<MergedAxes>,
     /// Whether elements may be computed and stored again.
     again: bool,
 }
 
-impl Column<'_> {
+impl ColumnFold<'_> {
     fn alloc(&self, e: &mut Inliner<'_>, lanes: u64) -> Vec<Vec<Vec<Buf>>> {
         self.levels.iter().map(|folds| folds.iter().map(|f| f.alloc(e, lanes)).collect()).collect()
     }
 
     /// Positions of windows that read a copy.
-    fn windows(&self, e: &mut Inliner<'_>, windows: &Windows, outer: &[Group], inner: &Group) -> Result<()> {
+    fn windows(&self, e: &mut Inliner<'_>, windows: &Windows, outer: &[MergedAxes], inner: &MergedAxes) -> Result<()> {
         let lanes = e.cluster.lanes(inner.extent);
         parallel(e, outer, windows.bands(), |e, band| {
             let acc = Accumulators::new(self, e, lanes);
@@ -96,12 +96,12 @@ impl Column<'_> {
         })
     }
 
-    fn nest(&self, e: &mut Inliner<'_>, kept: &[Group], inner: &Group, uses: &Uses) -> Result<()> {
+    fn nest(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], inner: &MergedAxes, uses: &ClusterAccesses) -> Result<()> {
         let (lo, hi) = interior(inner, uses, &self.space.dims);
         let axis = inner.axis;
-        let tall = self.reduced.iter().map(|g| g.extent).product::<u64>() >= TALL;
-        let block = if tall { TALL_BLOCK } else { BLOCK };
-        let wide = tall && e.cluster.ops() <= FEW_OPS && (hi - lo) as u64 >= TALL_LANES;
+        let tall = self.reduced.iter().map(|g| g.extent).product::<u64>() >= MIN_TALL_ROWS;
+        let block = if tall { MAX_TALL_BLOCK_EXTENT } else { MAX_BLOCK_EXTENT };
+        let wide = tall && e.cluster.ops() <= MAX_TALL_OPS && (hi - lo) as u64 >= TALL_LANES;
         let lanes = match e.cluster.lanes((hi - lo).max(0) as u64) {
             16 if wide => TALL_LANES,
             lanes => lanes,
@@ -109,7 +109,7 @@ impl Column<'_> {
         let blocks = if lo == 0 && hi == inner.extent as i64 { inner.extent.div_ceil(block) } else { 1 };
         parallel(e, kept, blocks, |e, q| {
             let acc = Accumulators::new(self, e, lanes);
-            let mut element = |e: &mut Inliner<'_>, lane: Lane| self.element(e, acc.of(&lane), &lane);
+            let mut element = |e: &mut Inliner<'_>, lane: LaneOf| self.element(e, acc.of(&lane), &lane);
             if blocks > 1 {
                 let n = inner.extent as i64;
                 let wide = move |_: u32| (0, n);
@@ -136,10 +136,10 @@ impl Column<'_> {
     }
 
     /// All passes for one position (or one vector of positions).
-    fn element(&self, e: &mut Inliner<'_>, acc: &[Vec<Vec<Buf>>], lane: &Lane) -> Result<()> {
+    fn element(&self, e: &mut Inliner<'_>, acc: &[Vec<Vec<Buf>>], lane: &LaneOf) -> Result<()> {
         let at = match lane {
-            Lane::Vector(l) => l.clone(),
-            Lane::Scalar => Index::default(),
+            LaneOf::Vector(l) => l.clone(),
+            LaneOf::Scalar => Index::default(),
         };
         for (folds, acc) in self.levels.iter().zip(acc) {
             folds.iter().zip(acc).for_each(|(f, a)| f.store_init(e, a, &at));
@@ -161,7 +161,7 @@ impl Column<'_> {
     fn column(
         &self,
         e: &mut Inliner<'_>,
-        groups: &[Group],
+        groups: &[MergedAxes],
         body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
     ) -> Result<()> {
         match groups.split_first() {
@@ -178,7 +178,7 @@ impl Column<'_> {
 }
 
 /// The part of the innermost axis where no read that depends on it can leave its operand.
-fn interior(inner: &Group, uses: &Uses, dims: &[u64]) -> (i64, i64) {
+fn interior(inner: &MergedAxes, uses: &ClusterAccesses, dims: &[u64]) -> (i64, i64) {
     let n = inner.extent as i64;
     let (mut first, mut last) = (0, n - 1);
     for (index, size) in &uses.guards {

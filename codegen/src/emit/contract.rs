@@ -10,16 +10,16 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::views::identity_map;
-use tensorc_schedule::access::{Group, Uses, group_axes};
+use tensorc_schedule::access::{ClusterAccesses, MergedAxes, group_axes};
 use tensorc_schedule::layout::{Layouts, span};
 use tensorc_schedule::recipe::{Library, contraction, split_final_view};
 use tensorc_schedule::recognise::attention::Attended;
 use tensorc_schedule::recognise::contract::Gemm;
 
-use super::Math;
 use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
-use super::strips::{self, Strips};
+use super::math::{Math, split_vector_calls};
+use super::vector_math::{self, VectorLoop};
 
 /// The epilogue: a kernel that the library calls on each block of its result, which it changes in place. `library` has the
 /// strides of the result.
@@ -39,12 +39,12 @@ pub fn emit_epilogue(
         let given = after.add_input("operand", body.dense(body.args(node)[side])?.into());
         after.set_arg(node, side as u16, given);
     }
-    let body = &strips::split_calls(&after, math.library)?;
+    let body = &split_vector_calls(&after, math.library)?;
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
     let dims = c.extents[..c.out_rank].to_vec();
     let coords = identity_map(dims.len());
     let len = span(body.dense(body.outputs()[0].1)?.len(), layouts.output(0));
-    let layout = Block::new(library, &dims);
+    let layout = BlockAxes::new(library, &dims);
     let blocks = Blocks { accumulated: Some(accumulated), result, space: dims, coords, len, layout };
     emit_blocks(body, &blocks, name, (math, layouts), inputs)
 }
@@ -62,14 +62,14 @@ pub fn emit_prologue(
     let operand = body.args(node)[side];
     let mut alone = body.clone();
     alone.set_outputs([("operand".into(), operand)]);
-    let body = &strips::split_calls(&alone, math.library)?;
+    let body = &split_vector_calls(&alone, math.library)?;
     let operand = body.outputs()[0].1;
     let dims = body.dense(operand)?.dims;
     let (space, coords) = match library {
         Library::Gemm { .. } => (c.extents.clone(), [&c.lhs, &c.rhs][side].clone()),
         Library::Conv { .. } => (dims.clone(), identity_map(dims.len())),
     };
-    let layout = Block::of_left(library, &dims);
+    let layout = BlockAxes::of_left(library, &dims);
     let rows: u64 = match library {
         Library::Gemm { gemm, .. } => gemm.call.m,
         Library::Conv { .. } => layout.row_axes.iter().map(|a| dims[*a]).product(),
@@ -89,12 +89,12 @@ pub fn emit_scores(
 ) -> Result<Kernel> {
     let mut scores = body.clone();
     scores.set_outputs([("scores".into(), found.scores)]);
-    let body = &strips::split_calls(&scores, math.library)?;
+    let body = &split_vector_calls(&scores, math.library)?;
     let result = body.outputs()[0].1;
     let space = found.space.clone();
     let position = linearize(&identity_map(space.len()), &space);
     let coords = delinearize(&position, &body.dense(result)?.dims, &space[..]);
-    let layout = Block {
+    let layout = BlockAxes {
         batch_axes: found.batch_axes.clone(),
         row_axes: found.row_axes.clone(),
         col_axes: vec![space.len() - 1],
@@ -119,7 +119,7 @@ struct Blocks {
     coords: Vec<Index>,
     /// Elements of the memory that blocks are part of.
     len: u64,
-    layout: Block,
+    layout: BlockAxes,
 }
 
 fn emit_blocks(
@@ -133,7 +133,7 @@ fn emit_blocks(
     let (accumulated, result) = (*accumulated, *result);
     let mut cluster = Cluster::new(body, math, layouts)?;
     cluster.on_blocks = true;
-    let mut uses = Uses::default();
+    let mut uses = ClusterAccesses::default();
     uses.collect(&cluster, result, coords, space, &|v| Some(v) == accumulated)?;
     if !layout.is_tile && accumulated.is_some() {
         uses.store(result, linearize(coords, space));
@@ -144,8 +144,8 @@ fn emit_blocks(
             after.insert(n);
         }
     }
-    if layout.cols >= strips::SHORTEST && math.applies_strips() {
-        cluster.apart = strips::choose(&cluster, &body.dense(result)?.dims, strips::STRIPS)?;
+    if layout.cols >= vector_math::MIN_CALL_ELEMENTS && math.has_vector_calls() {
+        cluster.vector_calls = vector_math::choose(&cluster, &body.dense(result)?.dims, vector_math::MAX_CALLS)?;
     }
     let mut e = Inliner::epilogue(&cluster, name, space, f.len, inputs)?;
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
@@ -175,7 +175,7 @@ fn emit_blocks(
             true => n1.clone(),
             false => e.b.let_index("whole", n0.add(&n1.sub(&n0).floor_div(lanes, &wide).scale(lanes))),
         };
-        let strips = Strips { roots: &[result], coords, block: layout.cols, lanes: lanes as u64 };
+        let columns = VectorLoop { roots: &[result], coords, block: layout.cols, lanes: lanes as u64 };
         let enter = |e: &mut Inliner<'_>, j: Index| {
             place(e, &merged, space, &layout.col_axes, &j);
             if let Some(accumulated) = accumulated {
@@ -183,7 +183,7 @@ fn emit_blocks(
                 e.bind(accumulated, Bound::Operand(sum));
             }
         };
-        strips::columns(e, &strips, (n0.clone(), n1.clone(), whole), &enter, &|e, j| {
+        vector_math::columns(e, &columns, (n0.clone(), n1.clone(), whole), &enter, &|e, j| {
             let value = e.value(result, coords, None)?;
             e.b.store(e.output(0), start.add(j), value);
             Ok(())
@@ -193,7 +193,7 @@ fn emit_blocks(
 }
 
 /// Which axes of the result or of an operand a block's batch, row and column counters walk, and its strides.
-struct Block {
+struct BlockAxes {
     batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
     row_axes: Vec<usize>,
     col_axes: Vec<usize>,
@@ -206,9 +206,9 @@ struct Block {
     is_tile: bool,
 }
 
-impl Block {
+impl BlockAxes {
     /// Blocks of the left operand, of extents `dims`.
-    fn of_left(library: &Library, dims: &[u64]) -> Block {
+    fn of_left(library: &Library, dims: &[u64]) -> BlockAxes {
         let (batch_axes, row_axes, col_axes, cols) = match library {
             Library::Gemm { gemm, .. } => {
                 let Gemm { call, batch_axes, row_axes, depth_axes, .. } = gemm.clone();
@@ -221,12 +221,12 @@ impl Block {
         };
         let (batch_strides, row_stride) = ([0; GEMM_BATCH_RANK], cols as i64);
         let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Blocks);
-        Block { batch_axes, row_axes, col_axes, batch_strides, row_stride, cols, whole_rows, is_tile: false }
+        BlockAxes { batch_axes, row_axes, col_axes, batch_strides, row_stride, cols, whole_rows, is_tile: false }
     }
 
-    fn new(library: &Library, dims: &[u64]) -> Block {
+    fn new(library: &Library, dims: &[u64]) -> BlockAxes {
         match library {
-            Library::Gemm { gemm, .. } => Block {
+            Library::Gemm { gemm, .. } => BlockAxes {
                 batch_axes: gemm.batch_axes.clone(),
                 row_axes: gemm.row_axes.clone(),
                 col_axes: gemm.col_axes.clone(),
@@ -238,7 +238,7 @@ impl Block {
             },
             Library::Conv { conv, .. } if conv.pass == ConvPass::FilterGradient => {
                 let taps: u64 = dims[1..].iter().product();
-                Block {
+                BlockAxes {
                     batch_axes: Default::default(),
                     row_axes: vec![0],
                     col_axes: (1..dims.len()).collect(),
@@ -249,7 +249,7 @@ impl Block {
                     is_tile: false,
                 }
             }
-            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Last => Block {
+            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Last => BlockAxes {
                 batch_axes: [vec![0], vec![], vec![]],
                 row_axes: vec![1, 2],
                 col_axes: vec![3],
@@ -261,7 +261,7 @@ impl Block {
             },
             Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Blocks => {
                 let (pixels, lanes) = (dims[2] * dims[3], dims[4]);
-                Block {
+                BlockAxes {
                     batch_axes: [vec![0], vec![1], vec![]],
                     row_axes: vec![2, 3],
                     col_axes: vec![4],
@@ -283,7 +283,7 @@ impl Block {
                 let pixels: u64 = dims[first_pixel..].iter().product();
                 let [x, y] = conv.image_strides();
                 let result_image = if conv.pass == ConvPass::DataGradient { x } else { y };
-                Block {
+                BlockAxes {
                     batch_axes: [vec![0], vec![], vec![]],
                     row_axes: (1..first_pixel).collect(),
                     col_axes: (first_pixel..dims.len()).collect(),
@@ -299,7 +299,7 @@ impl Block {
 }
 
 /// Sets the axes a counter walks: the innermost alone if it is the only one or all accesses walk them as one.
-fn place(e: &mut Inliner<'_>, merged: &[Group], dims: &[u64], axes: &[usize], at: &Index) {
+fn place(e: &mut Inliner<'_>, merged: &[MergedAxes], dims: &[u64], axes: &[usize], at: &Index) {
     let axes: Vec<usize> = axes.iter().copied().filter(|a| dims[*a] != 1).collect();
     let extent: u64 = axes.iter().map(|a| dims[*a]).product();
     let Some(&last) = axes.last() else { return };

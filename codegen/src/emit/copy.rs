@@ -7,7 +7,7 @@ use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind};
 use tensorc_schedule::layout::{Runs, span};
 
 /// Elements one parallel iteration copies at most.
-const BLOCK: u64 = 4096;
+const MAX_COPY_ELEMENTS: u64 = 4096;
 const LANES: i64 = 16;
 
 /// Copies `outer` runs of `run` elements, given how far runs lie apart in the operand and in the result.
@@ -17,17 +17,17 @@ pub fn emit_concat_part(name: &str, dtype: DType, outer: u64, run: u64, [from_st
     let len = |stride| span(outer * run, Some(Runs { run, stride }));
     let from = b.param("in0", dtype, len(from_stride), false);
     let to = b.param("out0", dtype, len(to_stride), true);
-    let blocks = run.div_ceil(BLOCK);
+    let blocks = run.div_ceil(MAX_COPY_ELEMENTS);
     let total = (outer * blocks) as i64;
     let limits = move |_: u32| (0, total - 1);
     let p = b.open_for("p", (Index::default(), Index::constant(total), 1), LoopKind::Parallel);
     let o = b.let_index("o", p.floor_div(blocks as i64, &limits));
-    let lo = b.let_index("lo", p.modulo(blocks as i64, &limits).scale(BLOCK as i64));
+    let lo = b.let_index("lo", p.modulo(blocks as i64, &limits).scale(MAX_COPY_ELEMENTS as i64));
     let n = run as i64;
     let wide = move |_: u32| (0, n);
     let end = |cap: i64| match blocks {
         1 => Index::constant(cap),
-        _ => lo.offset(BLOCK as i64).minimum(&Index::constant(cap), &wide),
+        _ => lo.offset(MAX_COPY_ELEMENTS as i64).minimum(&Index::constant(cap), &wide),
     };
     let whole = b.let_index("whole", end(n / LANES * LANES));
     let hi = b.let_index("hi", end(n));

@@ -8,10 +8,10 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Operand, Space as Memory};
+use tensorc_ir::kir::{Buf, MemorySpace as Memory, Operand};
 use tensorc_ir::prim::{Contraction, Prim, Reduction};
-use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarOp};
-use tensorc_schedule::access::space::Space;
+use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_schedule::access::space::IterationSpace;
 
 use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
@@ -20,7 +20,7 @@ use super::inline::{Bound, Inliner};
 pub type Results = Vec<(usize, Value, Vec<u64>, Vec<Index>)>;
 
 /// The results with an element for each element of the space, then those with one for each kept position.
-pub fn results(cluster: &Cluster<'_>, space: &Space) -> Result<(Results, Results)> {
+pub fn results(cluster: &Cluster<'_>, space: &IterationSpace) -> Result<(Results, Results)> {
     let (mut full, mut single) = (vec![], vec![]);
     for (i, v) in cluster.outputs().into_iter().enumerate() {
         let dims = cluster.ty(v)?.dims;
@@ -96,7 +96,7 @@ impl Fold {
     }
 
     /// Folds the current element into the accumulators at `at`.
-    pub fn accumulate(&self, e: &mut Inliner<'_>, space: &Space, acc: &[Buf], at: &Index) -> Result<()> {
+    pub fn accumulate(&self, e: &mut Inliner<'_>, space: &IterationSpace, acc: &[Buf], at: &Index) -> Result<()> {
         let args = e.cluster.body.args(self.node());
         let old: Vec<Operand> = acc.iter().map(|b| e.b.load(*b, at.clone())).collect();
         let new = match self {
@@ -187,7 +187,7 @@ pub fn levels(cluster: &Cluster<'_>, folds: &[Fold]) -> Vec<Vec<Fold>> {
 
 /// Binds every per-position value that has become computable, so that element loops do not repeat
 /// it.
-pub fn bind_folded(e: &mut Inliner<'_>, space: &Space, folds: &[Fold]) -> Result<()> {
+pub fn bind_folded(e: &mut Inliner<'_>, space: &IterationSpace, folds: &[Fold]) -> Result<()> {
     let cluster = e.cluster;
     let mut from_fold: BTreeSet<NodeId> = BTreeSet::new();
     for &n in &cluster.order {
@@ -209,9 +209,4 @@ pub fn bind_folded(e: &mut Inliner<'_>, space: &Space, folds: &[Fold]) -> Result
         }
     }
     Ok(())
-}
-
-/// A function's cost in scalar operations.
-pub fn cost(f: &ScalarFn) -> usize {
-    f.nodes.iter().filter(|n| matches!(n, tensorc_ir::scalar::ScalarNode::Op(..))).count()
 }

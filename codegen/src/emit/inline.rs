@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, NodeKind, Value};
 use tensorc_ir::index::{Index, Interval, linearize, unbounded};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use tensorc_ir::{DType, DenseType};
-use tensorc_schedule::access::{Uses, broadcast_coords};
+use tensorc_schedule::access::{ClusterAccesses, broadcast_coords};
 use tensorc_schedule::layout::span;
 
-use super::cluster::{Cluster, internal};
+use super::cluster::Cluster;
+use super::math::internal;
 
 /// A value that need not be computed at its use.
 #[derive(Clone)]
@@ -23,7 +24,7 @@ pub enum Bound {
     Row { buf: Buf, base: Index, axes: Vec<usize>, dims: Vec<u64> },
 }
 
-type Key = (Value, Vec<Index>, Option<Operand>);
+type ValueKey = (Value, Vec<Index>, Option<Operand>);
 
 /// Emits values of a cluster by substituting coordinates from consumer to producer.
 ///
@@ -38,7 +39,7 @@ pub struct Inliner<'a> {
     ranges: Vec<Interval>,
     actual: Vec<Index>,
     bound: BTreeMap<Value, Bound>,
-    cache: Vec<BTreeMap<Key, Operand>>,
+    cache: Vec<BTreeMap<ValueKey, Operand>>,
 }
 
 impl<'a> Inliner<'a> {
@@ -189,7 +190,7 @@ impl<'a> Inliner<'a> {
         range: (Index, Index),
         whole_end: Index,
         lanes: u64,
-        body: &mut dyn FnMut(&mut Self, Lane) -> Result<()>,
+        body: &mut dyn FnMut(&mut Self, LaneOf) -> Result<()>,
     ) -> Result<()> {
         self.lanes(range, whole_end, lanes, &mut |e, i, lane| {
             e.set_axis(axis, i);
@@ -205,7 +206,7 @@ impl<'a> Inliner<'a> {
         (lo, hi): (i64, i64),
         lanes: u64,
         again: bool,
-        body: &mut dyn FnMut(&mut Self, Lane) -> Result<()>,
+        body: &mut dyn FnMut(&mut Self, LaneOf) -> Result<()>,
     ) -> Result<()> {
         let n = lanes as i64;
         let whole = lo + (hi - lo) / n * n;
@@ -216,7 +217,7 @@ impl<'a> Inliner<'a> {
         self.vectorized(axis, (at(lo), at(whole)), at(whole), lanes, body)?;
         self.looped("l", (at(0), at(n), 1), LoopKind::Vector, |e, l| {
             e.set_axis(axis, l.offset(hi - n));
-            body(e, Lane::Vector(l))
+            body(e, LaneOf::Vector(l))
         })
     }
 
@@ -236,7 +237,7 @@ impl<'a> Inliner<'a> {
         (lo, hi): (Index, Index),
         whole_end: Index,
         lanes: u64,
-        body: &mut dyn FnMut(&mut Self, Index, Lane) -> Result<()>,
+        body: &mut dyn FnMut(&mut Self, Index, LaneOf) -> Result<()>,
     ) -> Result<()> {
         let empty = |lo: &Index, hi: &Index| hi.sub(lo).as_constant().is_some_and(|n| n <= 0);
         let mut tail = lo.clone();
@@ -245,30 +246,35 @@ impl<'a> Inliner<'a> {
             let step = lanes as i64;
             if whole_end.sub(&lo).as_constant() == Some(step) && self.cluster.on_blocks {
                 self.looped("l", (Index::default(), Index::constant(step), 1), LoopKind::Vector, |e, l| {
-                    body(e, lo.add(&l), Lane::Vector(l))
+                    body(e, lo.add(&l), LaneOf::Vector(l))
                 })?;
             } else {
                 self.looped("i", (lo, whole_end, step), LoopKind::Serial, |e, i| {
                     e.looped("l", (Index::default(), Index::constant(step), 1), LoopKind::Vector, |e, l| {
-                        body(e, i.add(&l), Lane::Vector(l))
+                        body(e, i.add(&l), LaneOf::Vector(l))
                     })
                 })?;
             }
         }
         if !empty(&tail, &hi) {
-            self.looped("i", (tail, hi, 1), LoopKind::Serial, |e, i| body(e, i, Lane::Scalar))?;
+            self.looped("i", (tail, hi, 1), LoopKind::Serial, |e, i| body(e, i, LaneOf::Scalar))?;
         }
         Ok(())
     }
 
     /// Computes ahead, in the current scope, what the listed sites need and the given axes do not
     /// influence.
-    pub fn hoist(&mut self, uses: &Uses, inner: &[usize]) -> Result<()> {
+    pub fn hoist(&mut self, uses: &ClusterAccesses, inner: &[usize]) -> Result<()> {
         self.hoist_if(uses, inner, &|_| true)
     }
 
     /// As [`Inliner::hoist`], of the values that qualify.
-    pub fn hoist_if(&mut self, uses: &Uses, inner: &[usize], qualifies: &dyn Fn(Value) -> bool) -> Result<()> {
+    pub fn hoist_if(
+        &mut self,
+        uses: &ClusterAccesses,
+        inner: &[usize],
+        qualifies: &dyn Fn(Value) -> bool,
+    ) -> Result<()> {
         for (v, coords) in &uses.sites {
             let invariant = !coords.iter().any(|c| inner.iter().any(|a| c.mentions(*a as u32)));
             if invariant && qualifies(*v) {
@@ -313,7 +319,7 @@ impl<'a> Inliner<'a> {
         self.cached((v, coords.to_vec(), guard), |e| e.compute(v, coords, guard))
     }
 
-    fn cached(&mut self, key: Key, compute: impl FnOnce(&mut Self) -> Result<Operand>) -> Result<Operand> {
+    fn cached(&mut self, key: ValueKey, compute: impl FnOnce(&mut Self) -> Result<Operand>) -> Result<Operand> {
         if let Some(found) = self.cache.iter().rev().find_map(|scope| scope.get(&key)) {
             return Ok(*found);
         }
@@ -415,14 +421,14 @@ impl<'a> Inliner<'a> {
     }
 
     /// A thread-private buffer in the current scope.
-    pub fn alloc(&mut self, name: &str, dtype: DType, len: u64, space: Space) -> Buf {
+    pub fn alloc(&mut self, name: &str, dtype: DType, len: u64, space: MemorySpace) -> Buf {
         self.b.alloc(name, dtype, len, space)
     }
 }
 
 /// Which lane an element of a vectorised loop is.
 #[derive(Clone)]
-pub enum Lane {
+pub enum LaneOf {
     /// The variable of the enclosing vector loop.
     Vector(Index),
     Scalar,

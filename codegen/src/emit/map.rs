@@ -7,24 +7,24 @@ use tensorc_ir::graph::NodeId;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::scalar::MathFn;
-use tensorc_schedule::access::axes::Axes;
-use tensorc_schedule::access::{Group, Uses, group_axes};
+use tensorc_schedule::access::axes::IterationAxes;
+use tensorc_schedule::access::{ClusterAccesses, MergedAxes, group_axes};
 
 use super::cluster::Cluster;
 use super::inline::Inliner;
 use super::nest::parallel;
-use super::strips::{self, Strips};
+use super::vector_math::{self, VectorLoop};
 
 /// How the loops over one cluster are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Schedule {
+struct MapTiling {
     /// Iterations of the innermost group per parallel iteration.
     block: u64,
     lanes: u64,
     /// A group iterated over around the innermost one in the same parallel iteration, and its block: one whose
     /// loads are contiguous while the innermost one's are not, so that every cache line loaded is used up, or
     /// else the one around rows too short for an iteration of their own.
-    tile: Option<(Group, u64)>,
+    tile: Option<(MergedAxes, u64)>,
 }
 
 const BLOCK: u64 = 4096;
@@ -35,7 +35,7 @@ const TILE_COLUMNS: u64 = 16;
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
     let dims = cluster.ty(outputs[0])?.dims;
-    let Axes { extents, coords, uses } = Axes::of(cluster, &outputs, &dims)?;
+    let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
     let mut groups = group_axes(&extents, &uses, &|_, _| true);
     let inner = groups.pop();
     let schedule = schedule(cluster, &uses, &groups, inner.as_ref());
@@ -49,32 +49,37 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     Ok(e.finish())
 }
 
-fn schedule(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: Option<&Group>) -> Schedule {
+fn schedule(
+    cluster: &Cluster<'_>,
+    uses: &ClusterAccesses,
+    outer: &[MergedAxes],
+    inner: Option<&MergedAxes>,
+) -> MapTiling {
     let extent = inner.map_or(1, |g| g.extent);
-    let coefficient = |f: &Index, g: &Group| f.coefficient(g.axis as u32).unwrap_or(0);
-    let strided = |g: &Group| {
+    let coefficient = |f: &Index, g: &MergedAxes| f.coefficient(g.axis as u32).unwrap_or(0);
+    let strided = |g: &MergedAxes| {
         uses.flats.iter().any(|(_, f)| coefficient(f, g) == 1 && inner.is_some_and(|i| coefficient(f, i).abs() > 1))
     };
     let transposed = outer.iter().find(|g| g.extent >= 4 && strided(g)).map(|g| (g.clone(), TILE.min(g.extent)));
     let block = if transposed.is_some() { TILE_COLUMNS } else { BLOCK };
     // Gathered rows and tails are short; a block never splits them needlessly.
     let block = if extent < block * 2 { extent } else { block };
-    let rows = |g: &Group| (g.clone(), (BLOCK / extent.max(1)).min(g.extent));
+    let rows = |g: &MergedAxes| (g.clone(), (BLOCK / extent.max(1)).min(g.extent));
     let tile = transposed.or_else(|| outer.last().map(rows).filter(|(_, rows)| *rows > 1));
-    Schedule { block, lanes: cluster.lanes(extent), tile }
+    MapTiling { block, lanes: cluster.lanes(extent), tile }
 }
 
-/// The calls of library functions applied to strips of the innermost loop.
-pub fn strips(cluster: &Cluster<'_>) -> Result<BTreeMap<NodeId, MathFn>> {
-    strips::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, strips::STRIPS)
+/// The vector-math calls of the innermost loop.
+pub fn vector_calls(cluster: &Cluster<'_>) -> Result<BTreeMap<NodeId, MathFn>> {
+    vector_math::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, vector_math::MAX_CALLS)
 }
 
 fn nest(
     e: &mut Inliner<'_>,
-    groups: &[Group],
-    inner: &Group,
-    s: &Schedule,
-    uses: &Uses,
+    groups: &[MergedAxes],
+    inner: &MergedAxes,
+    s: &MapTiling,
+    uses: &ClusterAccesses,
     coords: &[Index],
     store: &dyn Fn(&mut Inliner<'_>) -> Result<()>,
 ) -> Result<()> {
@@ -82,7 +87,7 @@ fn nest(
     let blocks = inner.extent.div_ceil(s.block);
     let (n, lanes) = (inner.extent as i64, s.lanes as i64);
     let tiled = s.tile.as_ref().map(|(g, _)| g.axis);
-    let outer: Vec<Group> = groups.iter().filter(|g| Some(g.axis) != tiled).cloned().collect();
+    let outer: Vec<MergedAxes> = groups.iter().filter(|g| Some(g.axis) != tiled).cloned().collect();
     let tiles = s.tile.as_ref().map_or(1, |(g, t)| g.extent.div_ceil(*t));
     parallel(e, &outer, blocks * tiles, |e, q| {
         let limits = move |_: u32| (0, (blocks * tiles) as i64 - 1);
@@ -97,11 +102,11 @@ fn nest(
             1 => Index::constant(n / lanes * lanes),
             _ => e.b.let_index("whole", lo.offset(s.block as i64).minimum(&Index::constant(n / lanes * lanes), &wide)),
         };
-        let strips = Strips { roots: &outputs, coords, block: s.block, lanes: s.lanes };
+        let columns = VectorLoop { roots: &outputs, coords, block: s.block, lanes: s.lanes };
         let rows = |e: &mut Inliner<'_>| {
             e.hoist(uses, &[inner.axis])?;
             let range = (lo.clone(), hi.clone(), whole.clone());
-            strips::columns(e, &strips, range, &|e, i| e.set_axis(inner.axis, i), &|e, _| store(e))
+            vector_math::columns(e, &columns, range, &|e, i| e.set_axis(inner.axis, i), &|e, _| store(e))
         };
         match &s.tile {
             None => rows(e),

@@ -3,7 +3,7 @@
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::LoopKind;
-use tensorc_schedule::access::Group;
+use tensorc_schedule::access::MergedAxes;
 
 use super::inline::Inliner;
 
@@ -11,7 +11,7 @@ use super::inline::Inliner;
 /// to its coordinate. `extra` adds an innermost counter, passed to the body.
 pub fn parallel(
     e: &mut Inliner<'_>,
-    groups: &[Group],
+    groups: &[MergedAxes],
     extra: u64,
     body: impl FnOnce(&mut Inliner<'_>, Index) -> Result<()>,
 ) -> Result<()> {

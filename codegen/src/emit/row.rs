@@ -6,49 +6,34 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, NodeId, Value};
 use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::kir::{Buf, Kernel, LoopKind, Space as Memory};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace as Memory};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::MathFn;
-use tensorc_schedule::access::Group;
+use tensorc_schedule::access::MergedAxes;
 use tensorc_schedule::access::in_place::in_place;
-use tensorc_schedule::access::space::{Analysis, Space};
+use tensorc_schedule::access::space::{Analysis, IterationSpace};
+use tensorc_schedule::cost::work::Ops;
 
 use super::cluster::Cluster;
-use super::fold::{Fold, bind_folded, cost, fed_by_folds, levels, results};
-use super::inline::{Bound, Inliner, Lane};
+use super::fold::{Fold, bind_folded, fed_by_folds, levels, results};
+use super::inline::{Bound, Inliner, LaneOf};
 use super::nest::parallel;
-use super::strips;
+use super::vector_math;
 
 /// Longest row kept in thread-private memory, in elements.
-const ROW_BUFFER: u64 = 8192;
+const MAX_ROW_BUFFER: u64 = 8192;
 /// Elements from which on a row has [`LONG_LANES`] partial results.
-const LONG: u64 = 256;
+const MIN_LONG_ROW: u64 = 256;
 const LONG_LANES: u64 = 32;
 /// A value is worth keeping for a later pass if recomputing it takes more operations.
-const RECOMPUTE: usize = 8;
+const RECOMPUTE: u64 = 8;
 
-/// Whether rows are long and contiguous enough for vectors along them.
-pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
-    let plan = Analysis::of(cluster, space)?;
-    let Some(inner) = plan.reduced.last() else { return Ok(false) };
-    let innermost = plan.kept.iter().all(|k| k.axis < inner.axis);
-    let contiguous = plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32) == Some(1));
-    // Windows that overlap, and rows too short for a vector, are better walked across.
-    let overlap =
-        |f: &Index, k: &Group| f.coefficient(k.axis as u32).is_some_and(|c| c != 0 && c.unsigned_abs() < inner.extent);
-    let windowed = plan
-        .kept
-        .last()
-        .is_some_and(|k| plan.uses.flats.iter().any(|(_, f)| f.mentions(inner.axis as u32) && overlap(f, k)));
-    Ok(plan.kept.is_empty() || innermost && contiguous && !windowed && inner.extent >= 8)
-}
-
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
+pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result<Kernel> {
     let plan = Analysis::of(cluster, space)?;
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let row = Row { space, plan: &plan, folds: &folds, keep: kept_values(cluster, space, &levels)? };
+    let row = RowKernel { space, plan: &plan, folds: &folds, keep: kept_values(cluster, space, &levels)? };
     let places = in_place(FusionClass::Reduce, cluster)?;
     let early = row.early_output(cluster)?.filter(|early| !taken(cluster, &folds, &places, early));
     parallel(&mut e, &plan.kept, 1, |e, _| row.emit(e, &levels, early.as_ref()))?;
@@ -62,16 +47,20 @@ fn taken(cluster: &Cluster<'_>, folds: &[Fold], places: &[(usize, usize)], early
 }
 
 /// The calls of library functions a row emitter applies to whole rows.
-pub fn strips(cluster: &Cluster<'_>, space: &Space) -> Result<BTreeMap<NodeId, MathFn>> {
+pub fn vector_calls(cluster: &Cluster<'_>, space: &IterationSpace) -> Result<BTreeMap<NodeId, MathFn>> {
     let length = space.length();
-    match (strips::SHORTEST..=ROW_BUFFER).contains(&length) {
-        true => strips::choose(cluster, &space.dims, strips::MEMORY / (4 * length)),
+    match (vector_math::MIN_CALL_ELEMENTS..=MAX_ROW_BUFFER).contains(&length) {
+        true => vector_math::choose(cluster, &space.dims, vector_math::MAX_RESULT_BYTES / (4 * length)),
         false => Ok(BTreeMap::new()),
     }
 }
 
 /// Element values computed in one pass and needed again in a later one: by first pass.
-fn kept_values(cluster: &Cluster<'_>, space: &Space, levels: &[Vec<Fold>]) -> Result<BTreeMap<usize, Vec<Value>>> {
+fn kept_values(
+    cluster: &Cluster<'_>,
+    space: &IterationSpace,
+    levels: &[Vec<Fold>],
+) -> Result<BTreeMap<usize, Vec<Value>>> {
     let length = space.length();
     let mut first: BTreeMap<Value, usize> = BTreeMap::new();
     let mut again: BTreeSet<Value> = BTreeSet::new();
@@ -94,23 +83,23 @@ fn kept_values(cluster: &Cluster<'_>, space: &Space, levels: &[Vec<Fold>]) -> Re
     }
     let mut keep: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
     for v in again {
-        let is_apart = |n| cluster.apart.contains_key(&n);
-        if length <= ROW_BUFFER && !is_apart(v.node) && total_cost(cluster, v, is_apart)? > RECOMPUTE {
+        let is_call = |n| cluster.vector_calls.contains_key(&n);
+        if length <= MAX_ROW_BUFFER && !is_call(v.node) && total_cost(cluster, v, is_call)? > RECOMPUTE {
             keep.entry(first[&v]).or_default().push(v);
         }
     }
     Ok(keep)
 }
 
-/// Operations to compute a value from the cluster's inputs, folds and what is set apart.
-fn total_cost(cluster: &Cluster<'_>, v: Value, is_apart: impl Fn(NodeId) -> bool) -> Result<usize> {
+/// Operations to compute a value from the cluster's inputs, folds and vector-math calls.
+fn total_cost(cluster: &Cluster<'_>, v: Value, is_call: impl Fn(NodeId) -> bool) -> Result<u64> {
     let mut sum = 0;
     let mut stack = vec![v.node];
     let mut seen = BTreeSet::new();
     while let Some(n) = stack.pop() {
-        let inline = seen.insert(n) && !is_apart(n);
+        let inline = seen.insert(n) && !is_call(n);
         if let Some(Prim::Map(_)) = cluster.prim(n).filter(|_| inline) {
-            sum += cost(cluster.function(n)?.as_ref());
+            sum += Ops::of_function(cluster.function(n)?.as_ref()).total();
             stack.extend(cluster.body.args(n).iter().map(|a| a.node));
         }
     }
@@ -158,24 +147,24 @@ struct Early {
 }
 
 /// Where a row of values is kept.
-struct Place {
+struct RowStorage {
     buf: Buf,
     base: Index,
 }
 
-type Places = BTreeMap<Value, Place>;
+type RowStorages = BTreeMap<Value, RowStorage>;
 
-struct Row<'a> {
-    space: &'a Space,
+struct RowKernel<'a> {
+    space: &'a IterationSpace,
     plan: &'a Analysis,
     folds: &'a [Fold],
     keep: BTreeMap<usize, Vec<Value>>,
 }
 
-impl Row<'_> {
+impl RowKernel<'_> {
     /// Rows of values that one pass leaves to a later one.
     fn kept<'k>(&'k self, cluster: &'k Cluster<'_>) -> impl Iterator<Item = Value> + 'k {
-        let applied = cluster.apart.keys().map(|n| Value { node: *n, port: 0 });
+        let applied = cluster.vector_calls.keys().map(|n| Value { node: *n, port: 0 });
         self.keep.values().flatten().copied().chain(applied)
     }
 
@@ -185,7 +174,8 @@ impl Row<'_> {
         let kept: Vec<Value> = self.kept(cluster).collect();
         let (full, _) = results(cluster, self.space)?;
         let ([value], [(output, v, dims, coords)]) = (&kept[..], &full[..]) else { return Ok(None) };
-        let same = cluster.ty(*value)?.dtype == cluster.ty(*v)?.dtype && !strips::moved(cluster).contains(&value.node);
+        let same =
+            cluster.ty(*value)?.dtype == cluster.ty(*v)?.dtype && !vector_math::moved(cluster).contains(&value.node);
         let at: Vec<Index> = self.space.reduced.iter().map(|a| self.space.coords()[*a].clone()).collect();
         let base = cluster.output_address(*output, dims, coords).sub(&linearize(&at, &self.reduced_dims()));
         let contiguous = !self.space.reduced.iter().any(|a| base.mentions(*a as u32));
@@ -200,11 +190,11 @@ impl Row<'_> {
         let mut row_buffers = BTreeMap::new();
         for v in self.kept(e.cluster) {
             let place = match early {
-                Some(early) => Place { buf: e.output(early.output), base: early.base.clone() },
+                Some(early) => RowStorage { buf: e.output(early.output), base: early.base.clone() },
                 None => {
                     let dtype = e.cluster.ty(v)?.dtype;
                     let buf = e.alloc("row", dtype, self.space.length(), Memory::Stack);
-                    Place { buf, base: Index::default() }
+                    RowStorage { buf, base: Index::default() }
                 }
             };
             row_buffers.insert(v, place);
@@ -217,7 +207,7 @@ impl Row<'_> {
     }
 
     /// The position of the current element in a place.
-    fn at(&self, e: &Inliner<'_>, place: &Place) -> Index {
+    fn at(&self, e: &Inliner<'_>, place: &RowStorage) -> Index {
         let coords = self.space.coords();
         let at: Vec<Index> = self.space.reduced.iter().map(|a| coords[*a].clone()).collect();
         e.kernel_index(&place.base.add(&linearize(&at, &self.reduced_dims())))
@@ -227,16 +217,16 @@ impl Row<'_> {
         self.space.reduced.iter().map(|a| self.space.dims[*a]).collect()
     }
 
-    fn bind_row(&self, e: &mut Inliner<'_>, v: Value, place: &Place) {
+    fn bind_row(&self, e: &mut Inliner<'_>, v: Value, place: &RowStorage) {
         let (axes, dims) = (self.space.reduced.clone(), self.reduced_dims());
         e.bind(v, Bound::Row { buf: place.buf, base: place.base.clone(), axes, dims });
     }
 
     /// Applies the library functions that `roots` need to the row.
-    fn apply_strips(&self, e: &mut Inliner<'_>, roots: &[Value], rows: &Places) -> Result<()> {
+    fn apply_vector_calls(&self, e: &mut Inliner<'_>, roots: &[Value], rows: &RowStorages) -> Result<()> {
         let cluster = e.cluster;
         let lanes = cluster.lanes(self.inner().extent);
-        for stage in strips::stages(cluster, roots, &|v| e.is_bound(v)) {
+        for stage in vector_math::stages(cluster, roots, &|v| e.is_bound(v)) {
             self.elements(e, lanes, &mut |e, _| {
                 stage.iter().try_for_each(|v| {
                     let value = e.value(cluster.body.args(v.node)[0], &self.space.coords(), None)?;
@@ -248,15 +238,15 @@ impl Row<'_> {
             for v in stage {
                 let length = Index::constant(self.space.length() as i64);
                 let start = e.kernel_index(&rows[&v].base);
-                e.b.apply_strip(cluster.apart[&v.node], rows[&v].buf, start, length);
+                e.b.apply_strip(cluster.vector_calls[&v.node], rows[&v].buf, start, length);
                 self.bind_row(e, v, &rows[&v]);
             }
         }
         Ok(())
     }
 
-    fn inner(&self) -> Group {
-        self.plan.reduced.last().cloned().unwrap_or(Group { axis: self.space.reduced[0], extent: 1 })
+    fn inner(&self) -> MergedAxes {
+        self.plan.reduced.last().cloned().unwrap_or(MergedAxes { axis: self.space.reduced[0], extent: 1 })
     }
 
     /// Partial results of a pass: enough to overlap the latency of additions where a long row is folded as it lies
@@ -267,15 +257,15 @@ impl Row<'_> {
         let [fold] = folds else { return Ok(lanes) };
         let mut operands = 0;
         for v in e.cluster.body.args(fold.node()) {
-            operands += total_cost(e.cluster, v, |n| e.cluster.may_be_apart(n))?;
+            operands += total_cost(e.cluster, v, |n| e.cluster.may_be_vector_call(n))?;
         }
-        let long = extent >= LONG && extent % LONG_LANES < 16;
+        let long = extent >= MIN_LONG_ROW && extent % LONG_LANES < 16;
         Ok(if lanes == 16 && long && operands == 0 { LONG_LANES } else { lanes })
     }
 
-    fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &Places) -> Result<()> {
+    fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &RowStorages) -> Result<()> {
         let roots: Vec<Value> = folds.iter().flat_map(|f| e.cluster.body.args(f.node())).collect();
-        self.apply_strips(e, &roots, rows)?;
+        self.apply_vector_calls(e, &roots, rows)?;
         let lanes = self.fold_lanes(e, folds)?;
         let acc: Vec<_> = folds.iter().map(|f| f.alloc(e, lanes)).collect();
         let rest: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
@@ -297,15 +287,15 @@ impl Row<'_> {
                 Ok(())
             })
         };
-        let accumulate = |e: &mut Inliner<'_>, lane: Lane| {
+        let accumulate = |e: &mut Inliner<'_>, lane: LaneOf| {
             folds.iter().enumerate().try_for_each(|(i, f)| match &lane {
-                Lane::Vector(l) => f.accumulate(e, self.space, &acc[i], l),
-                Lane::Scalar if lanes == 1 => f.accumulate(e, self.space, &acc[i], &Index::default()),
-                Lane::Scalar => f.accumulate(e, self.space, &rest[i], &Index::default()),
+                LaneOf::Vector(l) => f.accumulate(e, self.space, &acc[i], l),
+                LaneOf::Scalar if lanes == 1 => f.accumulate(e, self.space, &acc[i], &Index::default()),
+                LaneOf::Scalar => f.accumulate(e, self.space, &rest[i], &Index::default()),
             })
         };
         let bind = |e: &mut Inliner<'_>| kept.iter().for_each(|v| self.bind_row(e, *v, &rows[v]));
-        let both = &mut |e: &mut Inliner<'_>, lane: Lane| {
+        let both = &mut |e: &mut Inliner<'_>, lane: LaneOf| {
             keep(e)?;
             accumulate(e, lane)
         };
@@ -331,7 +321,7 @@ impl Row<'_> {
     }
 
     /// Stores outputs: those of one element per row here, full ones in a last pass.
-    fn store_pass(&self, e: &mut Inliner<'_>, rows: &Places) -> Result<()> {
+    fn store_pass(&self, e: &mut Inliner<'_>, rows: &RowStorages) -> Result<()> {
         let (full, single) = results(e.cluster, self.space)?;
         e.store_values(&single)?;
         if full.is_empty() {
@@ -339,7 +329,7 @@ impl Row<'_> {
         }
         e.hoist(&self.plan.uses, &self.space.reduced)?;
         let roots: Vec<Value> = full.iter().map(|(_, v, ..)| *v).collect();
-        self.apply_strips(e, &roots, rows)?;
+        self.apply_vector_calls(e, &roots, rows)?;
         let lanes = e.cluster.lanes(self.inner().extent);
         match self.plan.reduced.len() {
             ..=1 => self.pieces(e, 0, lanes, &mut |e, _| e.store_values(&full)),
@@ -353,7 +343,7 @@ impl Row<'_> {
         e: &mut Inliner<'_>,
         lo: u64,
         lanes: u64,
-        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+        body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
         let (mut at, n) = (lo, self.inner().extent);
         for width in [lanes, 8, 4, 1].into_iter().filter(|w| *w <= lanes) {
@@ -370,7 +360,7 @@ impl Row<'_> {
         e: &mut Inliner<'_>,
         (lo, hi): (u64, u64),
         lanes: u64,
-        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+        body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
         let (lo, hi) = (Index::constant(lo as i64), Index::constant(hi as i64));
         e.vectorized(self.inner().axis, (lo, hi.clone()), hi, lanes, body)
@@ -381,7 +371,7 @@ impl Row<'_> {
         &self,
         e: &mut Inliner<'_>,
         lanes: u64,
-        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+        body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
         let outer = self.plan.reduced.len().saturating_sub(1);
         self.element_loops(e, &self.plan.reduced[..outer], lanes, body)
@@ -390,9 +380,9 @@ impl Row<'_> {
     fn element_loops(
         &self,
         e: &mut Inliner<'_>,
-        outer: &[Group],
+        outer: &[MergedAxes],
         lanes: u64,
-        body: &mut dyn FnMut(&mut Inliner<'_>, Lane) -> Result<()>,
+        body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
         match outer.split_first() {
             Some((g, rest)) => {

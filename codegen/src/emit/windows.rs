@@ -5,21 +5,21 @@
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Space as Memory};
+use tensorc_ir::kir::{Buf, LoopKind, MemorySpace as Memory, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Scalar, ScalarOp};
-use tensorc_schedule::access::Group;
-use tensorc_schedule::access::space::{Analysis, Space};
+use tensorc_schedule::access::MergedAxes;
+use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
 use super::cluster::Cluster;
 use super::fold::Fold;
 use super::inline::{Bound, Inliner};
 
 /// Most elements of a copy: half of a first-level cache of 48 KiB.
-const COPY: u64 = 6144;
+const MAX_COPY_ELEMENTS: u64 = 6144;
 
 /// An axis of the image along which windows move.
-struct Side {
+struct WindowAxis {
     /// The axis of the iteration space that counts windows, how many there are, and the distance between them.
     windows: usize,
     count: u64,
@@ -42,14 +42,19 @@ pub struct Windows {
     at: Vec<Index>,
     fill: Scalar,
     /// Outermost first, as the kept axes.
-    sides: Vec<Side>,
+    sides: Vec<WindowAxis>,
     /// Positions along the first side for which a task computes.
     band: u64,
 }
 
 impl Windows {
     /// The windows of a cluster's folds, if they reach over a border and the copy for a task is small.
-    pub fn of(cluster: &Cluster<'_>, space: &Space, plan: &Analysis, folds: &[Fold]) -> Result<Option<Windows>> {
+    pub fn of(
+        cluster: &Cluster<'_>,
+        space: &IterationSpace,
+        plan: &Analysis,
+        folds: &[Fold],
+    ) -> Result<Option<Windows>> {
         let Some((view, fill)) = only_guarded_view(cluster, plan, folds) else { return Ok(None) };
         let NodeKind::Prim(Prim::View(map)) = &cluster.body.node(view.node).kind else { return Ok(None) };
         if cluster.ty(view)?.dims != space.dims {
@@ -68,7 +73,7 @@ impl Windows {
     }
 
     /// The groups of kept axes that are not walked by windows.
-    pub fn outer<'g>(&self, kept: &'g [Group]) -> &'g [Group] {
+    pub fn outer<'g>(&self, kept: &'g [MergedAxes]) -> &'g [MergedAxes] {
         &kept[..kept.len() - self.sides.len()]
     }
 
@@ -106,7 +111,7 @@ impl Windows {
     }
 
     /// The coordinate of the image where the copy begins.
-    fn origin(&self, i: usize, side: &Side, begin: usize) -> Index {
+    fn origin(&self, i: usize, side: &WindowAxis, begin: usize) -> Index {
         match i {
             0 => Index::var(begin as u32).scale(side.step as i64).offset(side.first),
             _ => Index::constant(side.first),
@@ -215,8 +220,8 @@ fn only_guarded_view(cluster: &Cluster<'_>, plan: &Analysis, folds: &[Fold]) -> 
 
 /// The axes along which windows move, outermost first; none if coordinates are anything else than a window's
 /// position and the place in it.
-fn sides(space: &Space, at: &[Index], dims: &[u64]) -> Option<Vec<Side>> {
-    let mut sides: Vec<Side> = vec![];
+fn sides(space: &IterationSpace, at: &[Index], dims: &[u64]) -> Option<Vec<WindowAxis>> {
+    let mut sides: Vec<WindowAxis> = vec![];
     for (axis, (index, &size)) in at.iter().zip(dims).enumerate() {
         let (lo, hi) = index.interval(&space.dims[..]);
         let mut vars = vec![];
@@ -236,7 +241,7 @@ fn sides(space: &Space, at: &[Index], dims: &[u64]) -> Option<Vec<Side>> {
             rest = rest.sub(&Index::var(v as u32).scale(c));
         }
         rest.as_constant()?;
-        sides.push(Side {
+        sides.push(WindowAxis {
             windows,
             count: space.dims[windows],
             step: index.coefficient(windows as u32)?.unsigned_abs(),
@@ -246,17 +251,17 @@ fn sides(space: &Space, at: &[Index], dims: &[u64]) -> Option<Vec<Side>> {
             reach: (hi - lo + 1) as u64,
         });
     }
-    let elsewhere = |s: &Side| at.iter().enumerate().all(|(a, i)| a == s.axis || !i.mentions(s.windows as u32));
+    let elsewhere = |s: &WindowAxis| at.iter().enumerate().all(|(a, i)| a == s.axis || !i.mentions(s.windows as u32));
     sides.sort_by_key(|s| s.windows);
     (!sides.is_empty() && sides.iter().all(elsewhere)).then_some(sides)
 }
 
 /// Positions along the first side whose windows fit a copy; none if little more than one window would.
-fn band(sides: &[Side]) -> Option<u64> {
+fn band(sides: &[WindowAxis]) -> Option<u64> {
     let first = &sides[0];
     let row: u64 = sides[1..].iter().map(|s| s.reach).product();
     let window = first.reach - (first.count - 1) * first.step;
-    let fit = (COPY / row.max(1)).checked_sub(window)? / first.step + 1;
+    let fit = (MAX_COPY_ELEMENTS / row.max(1)).checked_sub(window)? / first.step + 1;
     let band = fit.min(first.count);
     (band == first.count || sides.len() > 1 && band >= 2 * window).then_some(band)
 }

@@ -5,13 +5,12 @@ use inkwell::module::Linkage;
 use inkwell::values::{InstructionOpcode as Op, PointerValue};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::kir::{Buf, LoopKind, Mma, Operand, Place, Stmt, warp_matrix};
+use tensorc_ir::kir::{Buf, BufferPlace, LoopKind, Mma, Operand, Stmt, warp_matrix};
 
 use super::ir::Value;
-use super::kernel::Gen;
-use super::memory::Storage;
 use super::nvptx::SHARED;
-use crate::walk::{Bind, Walk, unsupported};
+use super::state::{BufferStorage, Gen};
+use crate::walk::{Bind, KernelWalker, unsupported};
 
 /// The name of the dynamic shared memory of all kernels of a module.
 const SHARED_MEMORY: &str = "tc_shared";
@@ -21,7 +20,7 @@ const SHARED_ALIGNMENT: u32 = 1024;
 impl<'c> Gen<'c, '_, '_> {
     pub(super) fn take_parameters(&mut self) -> Result<()> {
         for i in 0..self.kernel.params {
-            self.storage[i] = Storage::Memory(self.parameter(i)?);
+            self.storage[i] = BufferStorage::Memory(self.parameter(i)?);
         }
         Ok(())
     }
@@ -53,12 +52,12 @@ impl<'c> Gen<'c, '_, '_> {
             }
         };
         let at = self.ir.element(self.ir.int(8).into(), base.as_pointer_value(), self.ir.i64(offset as i64))?;
-        self.storage[buf.0 as usize] = Storage::Memory(at);
+        self.storage[buf.0 as usize] = BufferStorage::Memory(at);
         Ok(())
     }
 }
 
-impl<'c> Walk<'_, Gen<'c, '_, '_>> {
+impl<'c> KernelWalker<'_, Gen<'c, '_, '_>> {
     pub(super) fn gpu_stmt(&mut self, stmt: &Stmt) -> Result<()> {
         if !self.code.machine.gpu {
             return Err(unsupported("the kernel is for a GPU"));
@@ -123,7 +122,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     /// `count` registers of 32 bits from a place in an array of registers on, as values of type `ty`.
     pub(super) fn registers(
         &mut self,
-        place: &Place,
+        place: &BufferPlace,
         count: usize,
         ty: inkwell::types::BasicTypeEnum<'c>,
     ) -> Result<Vec<Value<'c>>> {
@@ -136,7 +135,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     }
 
     /// The address of register `i` of a place, counted in words of 32 bits.
-    pub(super) fn register(&mut self, place: &Place, i: usize) -> Result<PointerValue<'c>> {
+    pub(super) fn register(&mut self, place: &BufferPlace, i: usize) -> Result<PointerValue<'c>> {
         let per_word = 4 / self.kernel.buf(place.buf).dtype.size();
         let index = self.resolve(&place.index.offset((i * per_word) as i64));
         self.address(place.buf, &index)
@@ -168,7 +167,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
         Ok(())
     }
 
-    fn load_matrix(&mut self, into: &Place, from: &Place, count: u8, transposed: bool) -> Result<()> {
+    fn load_matrix(&mut self, into: &BufferPlace, from: &BufferPlace, count: u8, transposed: bool) -> Result<()> {
         let index = self.resolve(&from.index);
         let at = self.address(from.buf, &index)?;
         let form = if transposed { ".trans" } else { "" };
@@ -182,7 +181,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
         Ok(())
     }
 
-    fn copy_async(&mut self, into: &Place, from: &Place, len: u64, cond: Option<Operand>) -> Result<()> {
+    fn copy_async(&mut self, into: &BufferPlace, from: &BufferPlace, len: u64, cond: Option<Operand>) -> Result<()> {
         let bytes = len * self.kernel.buf(into.buf).dtype.size() as u64;
         let (to_index, from_index) = (self.resolve(&into.index), self.resolve(&from.index));
         let to = self.address(into.buf, &to_index)?;
@@ -196,7 +195,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
         let cond = self.uniform(cond)?.v;
         let int = |x: u64| self.code.ir.bits(self.code.ir.int(32).into(), x);
         let size = self.code.ir.select(cond, int(bytes)?, int(0)?)?;
-        if let Storage::Memory(base) = self.code.storage[from.buf.0 as usize] {
+        if let BufferStorage::Memory(base) = self.code.storage[from.buf.0 as usize] {
             at = self.code.ir.select(cond, at, base.into())?;
         }
         self.code.ir.instruction(&format!("{name}.s"), &[], &[to.into(), at, size]).map(drop)

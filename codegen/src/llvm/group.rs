@@ -10,15 +10,17 @@ use inkwell::values::{InstructionOpcode as Op, PointerValue};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, GroupMma, Place, Role, Space, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, panel};
+use tensorc_ir::kir::{
+    Buf, BufferPlace, GroupMma, MemorySpace, Stmt, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, WarpRole, panel,
+};
 
 use super::ir::Value;
-use super::kernel::Gen;
-use crate::walk::{Walk, internal, unsupported};
+use super::state::Gen;
+use crate::walk::{KernelWalker, internal, unsupported};
 
 /// Registers of a multiprocessor, and most of a thread.
 const REGISTERS: u32 = 64 << 10;
-const MOST: u32 = 255;
+const MAX_THREAD_REGISTERS: u32 = 255;
 /// Bits of a matrix descriptor: the permutation of pieces within 128 bytes; distances stand above the address.
 const PERMUTED: u64 = 1 << 62;
 const LEADING: u32 = 16;
@@ -26,7 +28,7 @@ const STRIDE: u32 = 32;
 /// Descriptors hold addresses and distances in pieces of 16 bytes.
 const PIECE: u64 = 16;
 
-impl<'c> Walk<'_, Gen<'c, '_, '_>> {
+impl<'c> KernelWalker<'_, Gen<'c, '_, '_>> {
     pub(super) fn group_stmt(&mut self, stmt: &Stmt) -> Result<()> {
         if !self.code.machine.groups {
             return Err(unsupported("products of groups of warps need compute capability 9.0a"));
@@ -44,7 +46,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     }
 
     /// The address of a place in shared memory.
-    fn shared_address(&mut self, place: &Place) -> Result<Value<'c>> {
+    fn shared_address(&mut self, place: &BufferPlace) -> Result<Value<'c>> {
         let index = self.resolve(&place.index);
         let at: PointerValue<'c> = self.address(place.buf, &index)?;
         self.code.ir.cast(Op::PtrToInt, at.into(), self.code.ir.int(32).into())
@@ -57,7 +59,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     }
 
     fn init_barriers(&mut self, buf: Buf, arrivals: u32) -> Result<()> {
-        let at = self.shared_address(&Place::new(buf, Index::default()))?;
+        let at = self.shared_address(&BufferPlace::new(buf, Index::default()))?;
         let mut text = String::from("{\n.reg .pred p;\n.reg .b32 t;\nmov.u32 t, %tid.x;\nsetp.eq.u32 p, t, 0;\n");
         for i in 0..self.kernel.buf(buf).len {
             let _ = writeln!(text, "@p mbarrier.init.shared::cta.b64 [$0+{}], {arrivals};", 8 * i);
@@ -67,7 +69,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
         self.code.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
     }
 
-    fn arrive(&mut self, barrier: &Place, bytes: u32) -> Result<()> {
+    fn arrive(&mut self, barrier: &BufferPlace, bytes: u32) -> Result<()> {
         let at = self.shared_address(barrier)?;
         let arrive = match bytes {
             0 => "mbarrier.arrive.shared::cta.b64 _, [$0];".to_owned(),
@@ -78,7 +80,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
         self.code.ir.assembly(&text, "r,~{memory}", None, &[at]).map(drop)
     }
 
-    fn await_barrier(&mut self, barrier: &Place, phase: &Index) -> Result<()> {
+    fn await_barrier(&mut self, barrier: &BufferPlace, phase: &Index) -> Result<()> {
         let (at, phase) = (self.shared_address(barrier)?, self.narrow_index(phase)?);
         let parity = self.code.ir.and_bits(phase, 1)?;
         let text = "{\n.reg .pred p;\nAGAIN_${:uid}:\nmbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;\n\
@@ -161,11 +163,11 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     fn await_products(&mut self, sums: Buf, pending: u8) -> Result<()> {
         let text = format!("wgmma.wait_group.sync.aligned {pending};");
         let count = self.kernel.buf(sums).len as usize;
-        self.with_sums(&text, &Place::new(sums, Index::default()), count, &[])
+        self.with_sums(&text, &BufferPlace::new(sums, Index::default()), count, &[])
     }
 
     /// Assembly that changes sums in registers: operands from 0 on, then come `args`.
-    fn with_sums(&mut self, text: &str, sums: &Place, count: usize, args: &[Value<'c>]) -> Result<()> {
+    fn with_sums(&mut self, text: &str, sums: &BufferPlace, count: usize, args: &[Value<'c>]) -> Result<()> {
         let float = self.code.ir.cx.f32_type();
         let mut operands = args.to_vec();
         operands.extend(self.registers(sums, count, float.into())?);
@@ -185,7 +187,7 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
 
     fn stores_tiles(&self, body: &[Stmt]) -> bool {
         body.iter().any(|stmt| match stmt {
-            Stmt::Store { buf, .. } => self.kernel.buf(*buf).space == Space::Tile,
+            Stmt::Store { buf, .. } => self.kernel.buf(*buf).space == MemorySpace::Tile,
             Stmt::For { body, .. } => self.stores_tiles(body),
             Stmt::If { then, otherwise, .. } => self.stores_tiles(then) || self.stores_tiles(otherwise),
             _ => false,
@@ -193,9 +195,9 @@ impl<'c> Walk<'_, Gen<'c, '_, '_>> {
     }
 
     /// Each role is a branch by the number of the thread. Registers go from those that fetch to those that multiply.
-    fn roles(&mut self, roles: &[Role]) -> Result<()> {
+    fn roles(&mut self, roles: &[WarpRole]) -> Result<()> {
         let threads = self.kernel.launch().map_or(1, |launch| launch.threads);
-        let given = (REGISTERS / threads).min(MOST) / 8 * 8;
+        let given = (REGISTERS / threads).min(MAX_THREAD_REGISTERS) / 8 * 8;
         let thread = self.code.ir.intrinsic("llvm.nvvm.read.ptx.sreg.tid.x", &[], &[])?;
         let join = self.code.new_block("join");
         for (i, role) in roles.iter().enumerate() {

@@ -6,11 +6,11 @@ use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 
 use super::ir::{Ir, Value};
-use super::scalar::Machine;
+use super::scalar::ProcessorTraits;
 
 impl<'c> Ir<'c, '_> {
     /// The f32 that bits of f16 or bf16 stand for.
-    pub(super) fn widen_half(&self, m: Machine, from: DType, h: Value<'c>) -> Result<Value<'c>> {
+    pub(super) fn widen_half(&self, m: ProcessorTraits, from: DType, h: Value<'c>) -> Result<Value<'c>> {
         let float = self.like(h, self.cx.f32_type().into())?;
         if from == DType::F16 && m.converts_f16 {
             let half = self.bitcast(h, self.like_f16(h)?)?;
@@ -24,7 +24,7 @@ impl<'c> Ir<'c, '_> {
     }
 
     /// An f32 rounded to bits of f16 or bf16, nearest even.
-    pub(super) fn narrow_half(&self, m: Machine, to: DType, x: Value<'c>) -> Result<Value<'c>> {
+    pub(super) fn narrow_half(&self, m: ProcessorTraits, to: DType, x: Value<'c>) -> Result<Value<'c>> {
         let short = self.ints_like(x, 16)?;
         if to == DType::F16 && m.converts_f16 {
             let half = self.cast(Op::FPTrunc, x, self.like_f16(x)?)?;

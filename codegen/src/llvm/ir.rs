@@ -121,7 +121,7 @@ impl<'c> Ir<'c, '_> {
     pub fn step(&self, counter: Value<'c>, by: Value<'c>) -> Result<Value<'c>> {
         match (counter, by) {
             (Value::IntValue(a), Value::IntValue(b)) => Ok(built(self.b.build_int_nsw_add(a, b, ""))?.into()),
-            _ => Err(internal("a loop counter that is no integer")),
+            _ => Err(internal("expected an integer loop counter")),
         }
     }
 
@@ -297,7 +297,7 @@ impl<'c> Ir<'c, '_> {
     pub fn vector_type(&self, scalar: BasicTypeEnum<'c>, lanes: u32) -> Result<VectorType<'c>> {
         match self.shaped(scalar, Some(lanes))? {
             BasicTypeEnum::VectorType(ty) => Ok(ty),
-            _ => Err(internal("a vector type that is none")),
+            _ => Err(internal("expected a vector type")),
         }
     }
 
@@ -350,7 +350,7 @@ impl<'c> Ir<'c, '_> {
     }
 
     fn align(&self, access: Option<inkwell::values::InstructionValue<'c>>, alignment: u32) -> Result<()> {
-        let access = access.ok_or_else(|| internal("an access that is no instruction"))?;
+        let access = access.ok_or_else(|| internal("expected a memory instruction"))?;
         access.set_alignment(alignment).map_err(|e| internal(format!("LLVM: {e}")))
     }
 

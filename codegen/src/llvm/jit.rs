@@ -22,16 +22,20 @@ use tensorc_ir::diag::Result;
 
 use super::machine::{Processor, cpu};
 use super::module::object;
-use crate::jit::{Entry, Made, Wanted};
+use crate::isa::Isa;
+use crate::loading::{KernelCode, LoadRequest, LoadedKernel};
 use crate::symbols::C_FUNCTIONS;
-use crate::target::Target;
 use crate::walk::internal;
 
 /// Brings kernels into memory: from their known objects, or compiled. `addresses` holds the library functions they
 /// call.
-pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, verify: bool) -> Result<Vec<Made>> {
-    let processor = Processor::new(Target::native()?)?;
-    let new = |w: &Wanted<'_>| w.known.is_none().then(|| object(w.name, w.kernel, &processor, verify)).transpose();
+pub(crate) fn load(
+    wanted: &[LoadRequest<'_>],
+    addresses: &BTreeMap<String, usize>,
+    verify: bool,
+) -> Result<Vec<LoadedKernel>> {
+    let processor = Processor::new(Isa::native()?)?;
+    let new = |w: &LoadRequest<'_>| w.known.is_none().then(|| object(w.name, w.kernel, &processor, verify)).transpose();
     let new: Vec<Option<Vec<u8>>> = wanted.iter().map(new).collect::<Result<_>>()?;
     let objects = wanted.iter().zip(&new).filter_map(|(w, new)| w.known.or(new.as_deref()));
     let loaded = Arc::new(Loaded::new(processor, objects, addresses)?);
@@ -41,15 +45,15 @@ pub(crate) fn load(wanted: &[Wanted<'_>], addresses: &BTreeMap<String, usize>, v
         // SAFETY: the object defines the function with exactly this signature and the C convention, also if it was
         // stored.
         let function = unsafe { std::mem::transmute::<*const u8, KernelFn>(address) };
-        let entry = Entry { function, code: loaded.clone() };
-        made.push(Made { entry, code: new.filter(|_| wanted.keep) });
+        let entry = KernelCode { function, code: loaded.clone() };
+        made.push(LoadedKernel { entry, code: new.filter(|_| wanted.keep) });
     }
     Ok(made)
 }
 
 /// All that decides what code LLVM makes on this machine.
 pub(crate) fn describe() -> Result<String> {
-    let target = Target::native()?;
+    let target = Isa::native()?;
     let (cpu, features) = cpu(target);
     Ok(format!("{} {} {cpu} {features}", version(), target.triple()))
 }

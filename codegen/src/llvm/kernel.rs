@@ -5,7 +5,6 @@
 //! replacement dissolves.
 
 use inkwell::IntPredicate;
-use inkwell::basic_block::BasicBlock;
 use inkwell::values::{FunctionValue, InstructionOpcode as Op, PointerValue};
 use smallvec::SmallVec;
 use tensorc_abi::DType;
@@ -15,58 +14,40 @@ use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
 use super::ir::{Ir, Value, constant_vector, lanes_of};
-use super::memory::Storage;
-use super::scalar::Machine;
-use crate::analysis::{Class, Plan};
+use super::scalar::ProcessorTraits;
+use super::state::{BufferStorage, Gen};
+use crate::analysis::{Class, KernelAnalysis};
 use crate::symbols;
 use crate::walk::{
-    self, Access, Arg, Bind, Code, Guard, IndexOp, LaneArg, Shaped, Walk, internal, not_live, unsupported,
+    self, Bind, ElementAccess, Guard, IndexOp, KernelEmitter, KernelWalker, LaneArg, Shaped, UniformOperand, internal,
+    not_live, unsupported,
 };
 
-pub(super) struct Gen<'c, 'm, 'k> {
-    pub ir: Ir<'c, 'm>,
-    pub kernel: &'k Kernel,
-    pub machine: Machine,
-    pub storage: Vec<Storage<'c>>,
-    /// Memory that a load may read whose guard does not hold.
-    pub spare: Option<PointerValue<'c>>,
-    /// Whether the warps of this role store to tiles, which matrix units must see when they arrive.
-    pub shows_tiles: bool,
+/// Writes the body of `function`, whose parameters are the buffers and the scalars of the kernel; on a GPU every
+/// buffer.
+pub(super) fn write_body<'c>(
+    ir: Ir<'c, '_>,
+    machine: ProcessorTraits,
+    kernel: &Kernel,
     function: FunctionValue<'c>,
-    /// The block of the function's memory, which ends in a jump to the code.
-    pub entry: BasicBlock<'c>,
-    /// The kernel's scalars; none on a GPU.
-    scalars: Option<PointerValue<'c>>,
+) -> Result<()> {
+    let entry = ir.cx.append_basic_block(function, "entry");
+    let start = ir.cx.append_basic_block(function, "start");
+    ir.b.position_at_end(start);
+    let storage = vec![BufferStorage::None; kernel.buffers.len()];
+    let (spare, shows_tiles, scalars) = (None, false, None);
+    let mut g = Gen { ir, kernel, machine, storage, spare, shows_tiles, function, entry, scalars };
+    match machine.gpu {
+        true => g.take_parameters()?,
+        false => g.load_parameters()?,
+    }
+    let ir = KernelWalker::run(kernel, KernelAnalysis::new(kernel, true), g)?.ir;
+    ir.ret()?;
+    ir.b.position_at_end(entry);
+    ir.jump(start)
 }
 
-impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
-    /// Writes the body of `function`, whose parameters are the buffers and the scalars of the kernel; on a GPU every
-    /// buffer.
-    pub fn translate(ir: Ir<'c, 'm>, machine: Machine, kernel: &'k Kernel, function: FunctionValue<'c>) -> Result<()> {
-        let entry = ir.cx.append_basic_block(function, "entry");
-        let start = ir.cx.append_basic_block(function, "start");
-        ir.b.position_at_end(start);
-        let storage = vec![Storage::None; kernel.buffers.len()];
-        let (spare, shows_tiles, scalars) = (None, false, None);
-        let mut g = Gen { ir, kernel, machine, storage, spare, shows_tiles, function, entry, scalars };
-        match machine.gpu {
-            true => g.take_parameters()?,
-            false => g.load_parameters()?,
-        }
-        let ir = Walk::run(kernel, Plan::new(kernel, true), g)?.ir;
-        ir.ret()?;
-        ir.b.position_at_end(entry);
-        ir.jump(start)
-    }
-
-    /// Parameter `i` of the function.
-    pub fn parameter(&self, i: usize) -> Result<PointerValue<'c>> {
-        match self.function.get_nth_param(i as u32) {
-            Some(Value::PointerValue(p)) => Ok(p),
-            _ => Err(internal("a kernel takes pointers")),
-        }
-    }
-
+impl<'c> Gen<'c, '_, '_> {
     fn load_parameters(&mut self) -> Result<()> {
         let buffers = self.parameter(0)?;
         self.scalars = Some(self.parameter(1)?);
@@ -74,19 +55,11 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
         for i in 0..self.kernel.params {
             let at = self.ir.element(pointer, buffers, self.ir.i64(i as i64))?;
             let Value::PointerValue(base) = self.ir.load(pointer, at, 8)? else {
-                return Err(internal("a buffer that is no pointer"));
+                return Err(internal("expected a pointer for a buffer"));
             };
-            self.storage[i] = Storage::Memory(base);
+            self.storage[i] = BufferStorage::Memory(base);
         }
         Ok(())
-    }
-
-    pub fn new_block(&self, name: &str) -> BasicBlock<'c> {
-        self.ir.cx.append_basic_block(self.function, name)
-    }
-
-    pub fn current_block(&self) -> Result<BasicBlock<'c>> {
-        self.ir.b.get_insert_block().ok_or_else(|| internal("code in no block"))
     }
 
     fn constant_like(&self, v: Value<'c>, c: i64) -> Result<Value<'c>> {
@@ -109,7 +82,7 @@ impl<'c, 'm, 'k> Gen<'c, 'm, 'k> {
     }
 }
 
-impl<'c> Code for Gen<'c, '_, '_> {
+impl<'c> KernelEmitter for Gen<'c, '_, '_> {
     type Value = Value<'c>;
     type Lanes = Value<'c>;
     type Address = PointerValue<'c>;
@@ -142,7 +115,7 @@ impl<'c> Code for Gen<'c, '_, '_> {
     }
 
     /// Index arithmetic on vectors.
-    fn index_lanes(walk: &mut Walk<'_, Self>, index: &Index) -> Result<Value<'c>> {
+    fn index_lanes(walk: &mut KernelWalker<'_, Self>, index: &Index) -> Result<Value<'c>> {
         let Some(current) = walk.lanes.clone() else { return Err(internal("lanes outside of a vector loop")) };
         let first = walk.index_value(&current.lo)?;
         let values = walk.code.steps(first, 1, current.lanes)?;
@@ -157,7 +130,7 @@ impl<'c> Code for Gen<'c, '_, '_> {
         self.ir.add(first, constant_vector(&steps).into())
     }
 
-    fn splat(&mut self, a: Arg<Value<'c>>, _: DType, lanes: usize) -> Result<Value<'c>> {
+    fn splat(&mut self, a: UniformOperand<Value<'c>>, _: DType, lanes: usize) -> Result<Value<'c>> {
         self.ir.splat(a.v, lanes as u32)
     }
 
@@ -169,7 +142,7 @@ impl<'c> Code for Gen<'c, '_, '_> {
         self.ir.extract(*from, lane)
     }
 
-    fn apply(&mut self, op: ScalarOp, dtype: DType, args: &[Arg<Value<'c>>]) -> Result<Value<'c>> {
+    fn apply(&mut self, op: ScalarOp, dtype: DType, args: &[UniformOperand<Value<'c>>]) -> Result<Value<'c>> {
         let args: SmallVec<[Value<'c>; 3]> = args.iter().map(|a| a.v).collect();
         self.ir.apply(self.machine, op, dtype, &args)
     }
@@ -188,7 +161,8 @@ impl<'c> Code for Gen<'c, '_, '_> {
     /// What is accessed at constant positions only never becomes memory.
     fn reserve(&mut self, buf: Buf, _: Class) -> Result<()> {
         let info = self.kernel.buf(buf);
-        self.storage[buf.0 as usize] = Storage::Memory(self.local(self.ir.memory_type(info.dtype), info.len as u32)?);
+        self.storage[buf.0 as usize] =
+            BufferStorage::Memory(self.local(self.ir.memory_type(info.dtype), info.len as u32)?);
         Ok(())
     }
 
@@ -199,34 +173,34 @@ impl<'c> Code for Gen<'c, '_, '_> {
         }
         if let Some(lanes) = lanes.map(|n| n as u32) {
             let vector = self.ir.shaped(self.ir.memory_type(info.dtype), Some(lanes))?;
-            self.storage[buf.0 as usize] = Storage::Private(self.local(vector, info.len as u32)?, lanes);
+            self.storage[buf.0 as usize] = BufferStorage::Private(self.local(vector, info.len as u32)?, lanes);
         }
         Ok(())
     }
 
     fn in_memory(&self, buf: Buf) -> Option<bool> {
         match self.storage[buf.0 as usize] {
-            Storage::None => None,
-            Storage::Memory(_) => Some(true),
-            Storage::Private(..) => Some(false),
+            BufferStorage::None => None,
+            BufferStorage::Memory(_) => Some(true),
+            BufferStorage::Private(..) => Some(false),
         }
     }
 
     fn address(&mut self, buf: Buf, parts: &[(Value<'c>, i64)], constant: i64) -> Result<PointerValue<'c>> {
-        let Storage::Memory(base) = self.storage[buf.0 as usize] else { return Err(not_live(self.kernel, buf)) };
+        let BufferStorage::Memory(base) = self.storage[buf.0 as usize] else { return Err(not_live(self.kernel, buf)) };
         let Value::IntValue(at) = walk::sum(self, None, parts, 1, constant)? else {
             return Err(internal("an address that differs by lane"));
         };
         self.ir.element(self.ir.memory_type(self.kernel.buf(buf).dtype), base, at)
     }
 
-    fn load(&mut self, from: Access<PointerValue<'c>>, guard: Option<(Value<'c>, Scalar)>) -> Result<Value<'c>> {
+    fn load(&mut self, from: ElementAccess<PointerValue<'c>>, guard: Option<(Value<'c>, Scalar)>) -> Result<Value<'c>> {
         self.load_guarded(from, None, guard)
     }
 
     fn load_lanes(
         &mut self,
-        from: Access<PointerValue<'c>>,
+        from: ElementAccess<PointerValue<'c>>,
         stride: i64,
         lanes: usize,
         guard: Option<Guard<'_, Self>>,
@@ -244,18 +218,18 @@ impl<'c> Code for Gen<'c, '_, '_> {
         loaded.map(Some)
     }
 
-    fn store(&mut self, to: Access<PointerValue<'c>>, value: Value<'c>) -> Result<()> {
+    fn store(&mut self, to: ElementAccess<PointerValue<'c>>, value: Value<'c>) -> Result<()> {
         let at = self.target(to.buf, to.at)?;
         self.store_at(self.kernel.buf(to.buf).dtype, value, at, self.alignment(to))
     }
 
-    fn store_lanes(&mut self, to: Access<PointerValue<'c>>, values: &Value<'c>) -> Result<()> {
+    fn store_lanes(&mut self, to: ElementAccess<PointerValue<'c>>, values: &Value<'c>) -> Result<()> {
         self.check_piece(to, *values)?;
         self.store(to, *values)
     }
 
     fn load_register(
-        walk: &mut Walk<'_, Self>,
+        walk: &mut KernelWalker<'_, Self>,
         buf: Buf,
         index: &Index,
         guard: Option<Guard<'_, Self>>,
@@ -275,7 +249,7 @@ impl<'c> Code for Gen<'c, '_, '_> {
         g.ir.select(condition, value, fill).map(Bind::Lanes)
     }
 
-    fn store_register(walk: &mut Walk<'_, Self>, buf: Buf, index: &Index, value: Operand) -> Result<()> {
+    fn store_register(walk: &mut KernelWalker<'_, Self>, buf: Buf, index: &Index, value: Operand) -> Result<()> {
         let value = walk.lane_operand(value)?;
         let (at, _) = Gen::private(walk, buf, index)?;
         let dtype = walk.kernel.buf(buf).dtype;
@@ -292,10 +266,10 @@ impl<'c> Code for Gen<'c, '_, '_> {
     }
 
     fn repeat(
-        walk: &mut Walk<'_, Self>,
+        walk: &mut KernelWalker<'_, Self>,
         (lo, hi, step): (Value<'c>, Value<'c>, i64),
         _: bool,
-        body: impl FnOnce(&mut Walk<'_, Self>, Value<'c>) -> Result<()>,
+        body: impl FnOnce(&mut KernelWalker<'_, Self>, Value<'c>) -> Result<()>,
     ) -> Result<()> {
         let g = &walk.code;
         let before = g.current_block()?;
@@ -315,7 +289,7 @@ impl<'c> Code for Gen<'c, '_, '_> {
         Ok(())
     }
 
-    fn branch(walk: &mut Walk<'_, Self>, cond: Value<'c>, arms: [&[Stmt]; 2]) -> Result<()> {
+    fn branch(walk: &mut KernelWalker<'_, Self>, cond: Value<'c>, arms: [&[Stmt]; 2]) -> Result<()> {
         let g = &walk.code;
         let (yes, no, join) = (g.new_block("then"), g.new_block("else"), g.new_block("join"));
         g.ir.branch(cond, yes, no)?;
@@ -332,7 +306,7 @@ impl<'c> Code for Gen<'c, '_, '_> {
         self.launch_position(kind)
     }
 
-    fn on_gpu(walk: &mut Walk<'_, Self>, stmt: &Stmt) -> Result<()> {
+    fn on_gpu(walk: &mut KernelWalker<'_, Self>, stmt: &Stmt) -> Result<()> {
         walk.gpu_stmt(stmt)
     }
 }

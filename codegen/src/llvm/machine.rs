@@ -8,14 +8,14 @@ use inkwell::targets::{
 };
 use tensorc_ir::diag::Result;
 
-use super::scalar::Machine;
-use crate::target::{Arch, Level, Target};
+use super::scalar::ProcessorTraits;
+use crate::isa::{Arch, Isa, IsaLevel};
 use crate::walk::{internal, unsupported};
 
 /// What code for a target is made with.
 pub(super) struct Processor {
     pub machine: TargetMachine,
-    pub emitter: Machine,
+    pub emitter: ProcessorTraits,
     /// Bits of the widest vectors that instructions should use, where there is a choice.
     pub vector_bits: Option<u32>,
 }
@@ -40,13 +40,13 @@ fn host() -> &'static (String, String) {
 }
 
 /// The name of the processor and its features beyond those the name implies.
-pub(super) fn cpu(target: Target) -> (String, String) {
+pub(super) fn cpu(target: Isa) -> (String, String) {
     let fixed = |cpu: &str, features: &str| (cpu.to_owned(), features.to_owned());
     match (target.arch(), target.level()) {
-        (_, Level::Native) => host().clone(),
-        (Arch::X86_64, Level::V3) => fixed("x86-64-v3", ""),
-        (Arch::X86_64, Level::V4) => fixed("x86-64-v4", ""),
-        (Arch::X86_64, Level::Baseline) => fixed("x86-64", ""),
+        (_, IsaLevel::Native) => host().clone(),
+        (Arch::X86_64, IsaLevel::V3) => fixed("x86-64-v3", ""),
+        (Arch::X86_64, IsaLevel::V4) => fixed("x86-64-v4", ""),
+        (Arch::X86_64, IsaLevel::Baseline) => fixed("x86-64", ""),
         (Arch::Aarch64, _) => fixed("generic", ""),
         (Arch::Riscv64, _) => fixed("generic-rv64", "+m,+a,+f,+d,+c"),
     }
@@ -57,20 +57,20 @@ fn has(features: &str, feature: &str) -> bool {
 }
 
 /// Whether the processor has AVX-512.
-fn is_wide(target: Target, features: &str) -> bool {
+fn is_wide(target: Isa, features: &str) -> bool {
     let all = || ["avx512vl", "avx512bw", "avx512dq"].iter().all(|f| has(features, f));
-    target.arch() == Arch::X86_64 && (target.level() == Level::V4 || all())
+    target.arch() == Arch::X86_64 && (target.level() == IsaLevel::V4 || all())
 }
 
 /// Whether code for the target has an instruction for [`tensorc_ir::scalar::ScalarOp::Scale`].
-pub(crate) fn scales(target: Target) -> bool {
+pub(crate) fn scales(target: Isa) -> bool {
     is_wide(target, &cpu(target).1)
 }
 
 impl Processor {
     /// # Errors
     /// The build of LLVM lacks the target.
-    pub fn new(target: Target) -> Result<Processor> {
+    pub fn new(target: Isa) -> Result<Processor> {
         initialize(target.arch());
         let triple = TargetTriple::create(target.triple());
         let found = LlvmTarget::from_triple(&triple);
@@ -90,14 +90,14 @@ impl Processor {
         let has = |feature: &str| has(&features, feature);
         let wide = is_wide(target, &features);
         let converts_f16 = match target.arch() {
-            Arch::X86_64 => matches!(target.level(), Level::V3 | Level::V4) || has("f16c"),
+            Arch::X86_64 => matches!(target.level(), IsaLevel::V3 | IsaLevel::V4) || has("f16c"),
             Arch::Aarch64 => true,
             Arch::Riscv64 => false,
         };
         let vector_bits = wide.then_some(512);
         Ok(Processor {
             machine,
-            emitter: Machine { converts_f16, scales: wide, gpu: false, groups: false },
+            emitter: ProcessorTraits { converts_f16, scales: wide, gpu: false, groups: false },
             vector_bits,
         })
     }

@@ -4,28 +4,18 @@ use inkwell::values::{InstructionOpcode as Op, PointerValue};
 use tensorc_abi::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Space};
+use tensorc_ir::kir::{Buf, MemorySpace};
 use tensorc_ir::scalar::Scalar;
 
 use super::ir::{Value, lanes_of};
-use super::kernel::Gen;
-use crate::walk::{Access, Walk, gcd, internal, not_live, unsupported};
-
-/// Where a buffer's elements are.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Storage<'c> {
-    None,
-    /// At an address.
-    Memory(PointerValue<'c>),
-    /// A vector of all lanes of the current vector loop for each element, at an address.
-    Private(PointerValue<'c>, u32),
-}
+use super::state::{BufferStorage, Gen};
+use crate::walk::{ElementAccess, KernelWalker, gcd, internal, not_live, unsupported};
 
 /// Bytes that a load whose guard is false may read instead: the widest vector access.
 const SPARE_BYTES: u32 = 512;
 
 /// Bytes of the widest access of one thread of a GPU.
-const WIDEST_ACCESS: u32 = 16;
+const MAX_ACCESS_BYTES: u32 = 16;
 
 /// Alignment of local arrays: that of the widest vectors.
 const LOCAL_ALIGNMENT: u32 = 64;
@@ -55,10 +45,10 @@ impl<'c> Gen<'c, '_, '_> {
     }
 
     /// Alignment of an access, in bytes. Only a GPU's instructions depend on it.
-    pub(super) fn alignment(&self, access: Access<PointerValue<'c>>) -> u32 {
+    pub(super) fn alignment(&self, access: ElementAccess<PointerValue<'c>>) -> u32 {
         let size = self.kernel.buf(access.buf).dtype.size() as u64;
         match self.machine.gpu {
-            true => gcd(access.multiple.saturating_mul(size), u64::from(WIDEST_ACCESS)) as u32,
+            true => gcd(access.multiple.saturating_mul(size), u64::from(MAX_ACCESS_BYTES)) as u32,
             false => size as u32,
         }
     }
@@ -83,17 +73,23 @@ impl<'c> Gen<'c, '_, '_> {
     }
 
     /// The address of the vector of all lanes that stands for one element of a private array, and the lanes.
-    pub(super) fn private(walk: &mut Walk<'_, Self>, buf: Buf, index: &Index) -> Result<(PointerValue<'c>, u32)> {
+    pub(super) fn private(
+        walk: &mut KernelWalker<'_, Self>,
+        buf: Buf,
+        index: &Index,
+    ) -> Result<(PointerValue<'c>, u32)> {
         let Value::IntValue(at) = walk.index_value(index)? else { return Err(internal("lanes of one place")) };
         let g = &walk.code;
-        let Storage::Private(base, lanes) = g.storage[buf.0 as usize] else { return Err(not_live(g.kernel, buf)) };
+        let BufferStorage::Private(base, lanes) = g.storage[buf.0 as usize] else {
+            return Err(not_live(g.kernel, buf));
+        };
         let vector = g.ir.shaped(g.ir.memory_type(g.kernel.buf(buf).dtype), Some(lanes))?;
         Ok((g.ir.element(vector, base, at)?, lanes))
     }
 
     /// Every second element. The two loads overlap in one element, so that nothing beyond the last lane's is
     /// read.
-    pub(super) fn load_alternate(&mut self, from: Access<PointerValue<'c>>, lanes: u32) -> Result<Value<'c>> {
+    pub(super) fn load_alternate(&mut self, from: ElementAccess<PointerValue<'c>>, lanes: u32) -> Result<Value<'c>> {
         let dtype = self.kernel.buf(from.buf).dtype;
         let high = self.ir.element(self.ir.memory_type(dtype), from.at, self.ir.i64(i64::from(lanes) - 1))?;
         let (low, high) = (self.load_at(dtype, from.at, Some(lanes))?, self.load_at(dtype, high, Some(lanes))?);
@@ -105,7 +101,7 @@ impl<'c> Gen<'c, '_, '_> {
     /// Consecutive elements of which some are not read but replaced by `fill`.
     pub(super) fn load_masked(
         &mut self,
-        from: Access<PointerValue<'c>>,
+        from: ElementAccess<PointerValue<'c>>,
         mask: Value<'c>,
         fill: Scalar,
     ) -> Result<Value<'c>> {
@@ -128,13 +124,13 @@ impl<'c> Gen<'c, '_, '_> {
         };
         match self.ir.select(c, at.into(), spare.into())? {
             Value::PointerValue(p) => Ok(p),
-            _ => Err(internal("a choice of addresses that is none")),
+            _ => Err(internal("expected a select of pointers")),
         }
     }
 
     pub(super) fn load_guarded(
         &mut self,
-        from: Access<PointerValue<'c>>,
+        from: ElementAccess<PointerValue<'c>>,
         lanes: Option<u32>,
         guard: Option<(Value<'c>, Scalar)>,
     ) -> Result<Value<'c>> {
@@ -171,7 +167,7 @@ impl<'c> Gen<'c, '_, '_> {
 
     /// Where a store goes to: in tiles the bits of an address that number the piece are combined with those that number the row.
     pub(super) fn target(&self, buf: Buf, at: PointerValue<'c>) -> Result<PointerValue<'c>> {
-        if self.kernel.buf(buf).space != Space::Tile {
+        if self.kernel.buf(buf).space != MemorySpace::Tile {
             return Ok(at);
         }
         let plain = self.ir.cast(Op::PtrToInt, at.into(), self.ir.int(32).into())?;
@@ -183,10 +179,10 @@ impl<'c> Gen<'c, '_, '_> {
     }
 
     /// Refuses a store of lanes to more than one piece of a tile.
-    pub(super) fn check_piece(&self, to: Access<PointerValue<'c>>, values: Value<'c>) -> Result<()> {
+    pub(super) fn check_piece(&self, to: ElementAccess<PointerValue<'c>>, values: Value<'c>) -> Result<()> {
         let info = self.kernel.buf(to.buf);
         let whole = Some(self.alignment(to)) == lanes_of(values).map(|lanes| lanes * info.dtype.size() as u32);
-        match info.space == Space::Tile && !whole {
+        match info.space == MemorySpace::Tile && !whole {
             true => Err(unsupported("a store to parts of two pieces of a tile")),
             false => Ok(()),
         }

@@ -16,6 +16,7 @@ mod memory;
 mod module;
 mod nvptx;
 mod scalar;
+mod state;
 
 pub(crate) use jit::version;
 pub(crate) use machine::scales;

@@ -9,10 +9,10 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::kir::Kernel;
 
 use super::ir::Ir;
-use super::kernel::Gen;
+use super::kernel::write_body;
 use super::machine::Processor;
-use crate::jit::in_kernel;
-use crate::target::Target;
+use crate::isa::Isa;
+use crate::loading::in_kernel;
 use crate::walk::internal;
 
 /// A relocatable ELF object with an exported function for each kernel, of the given name and the type
@@ -23,7 +23,7 @@ use crate::walk::internal;
 ///
 /// # Errors
 /// A kernel has no code, or the target is not known to LLVM.
-pub fn emit_object(kernels: &[(String, Kernel)], target: &Target) -> Result<Vec<u8>> {
+pub fn emit_object(kernels: &[(String, Kernel)], target: &Isa) -> Result<Vec<u8>> {
     let processor = Processor::new(*target)?;
     let named: Vec<(&str, &Kernel)> = kernels.iter().map(|(n, k)| (n.as_str(), k)).collect();
     generate(&named, &processor, true, FileType::Object)
@@ -33,7 +33,7 @@ pub fn emit_object(kernels: &[(String, Kernel)], target: &Target) -> Result<Vec<
 ///
 /// # Errors
 /// As [`emit_object`].
-pub(crate) fn objects(kernels: &[(String, &Kernel)], target: Target) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn objects(kernels: &[(String, &Kernel)], target: Isa) -> Result<Vec<Vec<u8>>> {
     let processor = Processor::new(target)?;
     kernels.iter().map(|(name, kernel)| object(name, kernel, &processor, cfg!(debug_assertions))).collect()
 }
@@ -42,7 +42,7 @@ pub(crate) fn objects(kernels: &[(String, &Kernel)], target: Target) -> Result<V
 ///
 /// # Errors
 /// As [`emit_object`].
-pub fn ir_text(kernel: &Kernel, target: &Target, optimized: bool) -> Result<String> {
+pub fn ir_text(kernel: &Kernel, target: &Isa, optimized: bool) -> Result<String> {
     let processor = Processor::new(*target)?;
     let cx = Context::create();
     let module = translate(&cx, &[(&kernel.name, kernel)], &processor)?;
@@ -56,7 +56,7 @@ pub fn ir_text(kernel: &Kernel, target: &Target, optimized: bool) -> Result<Stri
 ///
 /// # Errors
 /// As [`emit_object`].
-pub fn assembly(kernels: &[(String, &Kernel)], target: &Target) -> Result<String> {
+pub fn assembly(kernels: &[(String, &Kernel)], target: &Isa) -> Result<String> {
     let processor = Processor::new(*target)?;
     let named: Vec<(&str, &Kernel)> = kernels.iter().map(|(n, k)| (n.as_str(), *k)).collect();
     let bytes = generate(&named, &processor, true, FileType::Assembly)?;
@@ -113,7 +113,7 @@ fn translate_kernel<'c>(
     for (key, value) in strings {
         function.add_attribute(AttributeLoc::Function, cx.create_string_attribute(key, &value));
     }
-    Gen::translate(ir, processor.emitter, kernel, function)
+    write_body(ir, processor.emitter, kernel, function)
 }
 
 /// The passes over a module. Kernels arrive scheduled, as functions that call no other: what is left to do is to

@@ -11,12 +11,12 @@ use inkwell::targets::{FileType, InitializationConfig, Target, TargetMachine, Ta
 use inkwell::{AddressSpace, types::BasicMetadataTypeEnum};
 use tensorc_ir::diag::Result;
 use tensorc_ir::kir::Kernel;
+use tensorc_schedule::target::Capability;
 
 use super::ir::Ir;
-use super::kernel::Gen;
-use super::scalar::Machine;
-use crate::jit::in_kernel;
-use crate::target::Capability;
+use super::kernel::write_body;
+use super::scalar::ProcessorTraits;
+use crate::loading::in_kernel;
 use crate::walk::{internal, unsupported};
 
 /// Address spaces of NVPTX.
@@ -42,7 +42,8 @@ pub(crate) fn ptx(kernels: &[(&str, &Kernel)], distinct: &[bool], capability: Ca
     module.set_data_layout(&machine.get_target_data().get_data_layout());
     for (i, (name, kernel)) in kernels.iter().enumerate() {
         let distinct = distinct.get(i).copied().unwrap_or(false);
-        let gpu = Machine { converts_f16: true, scales: false, gpu: true, groups: capability == Capability::Sm90a };
+        let gpu =
+            ProcessorTraits { converts_f16: true, scales: false, gpu: true, groups: capability == Capability::Sm90a };
         translate(&cx, &module, name, kernel, (distinct, gpu)).map_err(|d| d.note(in_kernel(kernel)))?;
     }
     let llvm = |e: inkwell::support::LLVMString| internal(format!("LLVM: {}", e.to_string_lossy()));
@@ -76,7 +77,7 @@ fn translate<'c>(
     module: &Module<'c>,
     name: &str,
     kernel: &Kernel,
-    (distinct, machine): (bool, Machine),
+    (distinct, machine): (bool, ProcessorTraits),
 ) -> Result<()> {
     let launch = kernel.launch().ok_or_else(|| unsupported("the kernel is not for a GPU"))?;
     if module.get_function(name).is_some() {
@@ -118,5 +119,5 @@ fn translate<'c>(
         }
         attributes.into_iter().for_each(|a| function.add_attribute(AttributeLoc::Param(i as u32), a));
     }
-    Gen::translate(ir, machine, kernel, function)
+    write_body(ir, machine, kernel, function)
 }

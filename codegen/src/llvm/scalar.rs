@@ -16,7 +16,7 @@ use crate::walk::{internal, unsupported};
 
 /// Properties of the processor that change which instructions are written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Machine {
+pub(super) struct ProcessorTraits {
     /// Whether it converts between f32 and f16.
     pub converts_f16: bool,
     /// Whether it multiplies by powers of two, as [`ScalarOp::Scale`] does, in vectors of 128 to 512 bits.
@@ -33,7 +33,7 @@ const fn bits_of(dtype: DType) -> u32 {
 
 impl<'c> Ir<'c, '_> {
     /// Applies `op` to operands of one shape, of which the first (the second of `Select`) has type `dtype`.
-    pub(super) fn apply(&self, m: Machine, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    pub(super) fn apply(&self, m: ProcessorTraits, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
         match op {
             ScalarOp::Cast(to) => self.convert(m, dtype, to, a[0]),
             ScalarOp::Bitcast(to) => self.reinterpret(dtype, to, a[0]),
@@ -84,7 +84,7 @@ impl<'c> Ir<'c, '_> {
         self.intrinsic(name, &[a[0].get_type()], a)
     }
 
-    fn float(&self, m: Machine, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn float(&self, m: ProcessorTraits, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
         match op {
             ScalarOp::Neg => self.negate(a[0]),
             ScalarOp::Abs => self.same_type("llvm.fabs", a),
@@ -110,7 +110,7 @@ impl<'c> Ir<'c, '_> {
     }
 
     /// A call of the run-time library, for every lane.
-    fn library(&self, m: Machine, op: ScalarOp, from: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn library(&self, m: ProcessorTraits, op: ScalarOp, from: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
         if m.gpu {
             return Err(unsupported(format!("`{}` on {from} has no code for a GPU", op.name())));
         }
@@ -166,7 +166,7 @@ impl<'c> Ir<'c, '_> {
         function
     }
 
-    fn integer(&self, m: Machine, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn integer(&self, m: ProcessorTraits, op: ScalarOp, dtype: DType, a: &[Value<'c>]) -> Result<Value<'c>> {
         let signed = dtype.is_signed_int();
         let pick = |names: [&'static str; 2]| names[usize::from(signed)];
         match op {
@@ -228,7 +228,7 @@ impl<'c> Ir<'c, '_> {
     }
 
     /// A shift that gives 0 from the width on.
-    fn shifted(&self, m: Machine, op: Op, width: u32, a: &[Value<'c>]) -> Result<Value<'c>> {
+    fn shifted(&self, m: ProcessorTraits, op: Op, width: u32, a: &[Value<'c>]) -> Result<Value<'c>> {
         // LLVM 22 knows that PTX shifts give 0 from the width on and drops the choice below, but PTX takes the distance in 32 bits.
         let distance = if m.gpu && width == 64 { self.and_bits(a[1], 63)? } else { a[1] };
         let shifted = self.binary(op, a[0], distance)?;
@@ -245,7 +245,7 @@ impl<'c> Ir<'c, '_> {
         }
     }
 
-    fn convert(&self, m: Machine, from: DType, to: DType, v: Value<'c>) -> Result<Value<'c>> {
+    fn convert(&self, m: ProcessorTraits, from: DType, to: DType, v: Value<'c>) -> Result<Value<'c>> {
         let half = |d| matches!(d, DType::F16 | DType::BF16);
         if from == to {
             return Ok(v);
@@ -297,7 +297,7 @@ impl<'c> Ir<'c, '_> {
     }
 
     /// Types that f32 holds exactly go through it; others are rounded once, by the library.
-    fn convert_to_half(&self, m: Machine, from: DType, to: DType, v: Value<'c>) -> Result<Value<'c>> {
+    fn convert_to_half(&self, m: ProcessorTraits, from: DType, to: DType, v: Value<'c>) -> Result<Value<'c>> {
         if from == DType::F32 || from.size() < 4 {
             let single = self.convert(m, from, DType::F32, v)?;
             return self.narrow_half(m, to, single);

@@ -6,7 +6,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::index::{Atom, Index, Interval};
 use tensorc_ir::kir::Buf;
 
-use super::{Bind, Code, Walk, internal};
+use super::{Bind, KernelEmitter, KernelWalker, internal};
 
 /// One step of index arithmetic on i64 values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ pub(crate) enum IndexOp<V> {
 
 /// The values of the atoms of an index with their factors, the outermost first: every prefix of their sum can be computed
 /// before the loop it does not depend on.
-type Parts<V> = SmallVec<[(V, i64); 4]>;
+type ScaledAtoms<V> = SmallVec<[(V, i64); 4]>;
 
 /// The greatest common divisor; of 0 and `n` it is `n`.
 pub(crate) fn gcd(a: u64, b: u64) -> u64 {
@@ -35,7 +35,7 @@ pub(crate) fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// `start + scale·Σ factor·value + constant`.
-pub(crate) fn sum<C: Code>(
+pub(crate) fn sum<C: KernelEmitter>(
     code: &mut C,
     start: Option<C::Value>,
     parts: &[(C::Value, i64)],
@@ -60,7 +60,7 @@ pub(crate) fn sum<C: Code>(
     }
 }
 
-impl<C: Code> Walk<'_, C> {
+impl<C: KernelEmitter> KernelWalker<'_, C> {
     fn bound(&self, v: u32) -> &Bind<C> {
         &self.vars[v as usize]
     }
@@ -163,8 +163,8 @@ impl<C: Code> Walk<'_, C> {
         self.without_lanes(index, lane_variable, |code, lanes| code.extract(DType::I64, lanes, lane))
     }
 
-    fn parts(&mut self, index: &Index) -> Result<Parts<C::Value>> {
-        let mut parts: Parts<C::Value> = smallvec![];
+    fn parts(&mut self, index: &Index) -> Result<ScaledAtoms<C::Value>> {
+        let mut parts: ScaledAtoms<C::Value> = smallvec![];
         for (atom, factor) in &index.terms {
             parts.push((self.atom(atom)?, *factor));
         }

@@ -6,11 +6,11 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Operand};
 use tensorc_ir::scalar::Scalar;
 
-use super::{Bind, Code, Shaped, Walk};
+use super::{Bind, KernelEmitter, KernelWalker, Shaped};
 
 /// An access to an element; in a vector loop, to the element of lane 0, from which the others follow.
 #[derive(Clone, Copy)]
-pub(crate) struct Access<A> {
+pub(crate) struct ElementAccess<A> {
     pub buf: Buf,
     pub at: A,
     /// What the position in the buffer is certainly a multiple of.
@@ -21,7 +21,7 @@ pub(crate) struct Access<A> {
 /// Where a load reads, and what it gives elsewhere.
 pub(crate) type Guard<'a, C> = (&'a Shaped<C>, Scalar);
 
-impl<C: Code> Walk<'_, C> {
+impl<C: KernelEmitter> KernelWalker<'_, C> {
     pub(super) fn load(&mut self, buf: Buf, index: &Index, guard: Option<(Operand, Scalar)>) -> Result<Bind<C>> {
         let mut condition = None;
         if let Some((operand, fill)) = guard {
@@ -38,8 +38,8 @@ impl<C: Code> Walk<'_, C> {
         }
     }
 
-    fn access(&mut self, buf: Buf, index: &Index, multiple: u64) -> Result<Access<C::Address>> {
-        Ok(Access { buf, at: self.address(buf, index)?, multiple })
+    fn access(&mut self, buf: Buf, index: &Index, multiple: u64) -> Result<ElementAccess<C::Address>> {
+        Ok(ElementAccess { buf, at: self.address(buf, index)?, multiple })
     }
 
     fn load_memory(&mut self, buf: Buf, index: &Index, guard: Option<Guard<'_, C>>) -> Result<Bind<C>> {

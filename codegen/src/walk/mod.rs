@@ -1,6 +1,6 @@
 //! Translation of a kernel, once for every back end: what variables are, loops and branches, which loops become vectors.
 //!
-//! [`Walk`] goes over the statements; [`Code`] is what it writes with, the instructions of a back end. A vector loop
+//! [`KernelWalker`] goes over the statements; [`KernelEmitter`] is what it writes with, the instructions of a back end. A vector loop
 //! becomes values with an element for each iteration, a lane. `index` has index expressions, `memory` loads and stores.
 
 mod index;
@@ -8,16 +8,16 @@ mod memory;
 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
-use tensorc_ir::diag::{Code as Reason, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode as Reason, Result};
 use tensorc_ir::index::{Index, Interval};
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt, Var};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-use crate::analysis::{self, Class, Plan};
+use crate::analysis::{self, Class, KernelAnalysis};
 use crate::symbols;
 
 pub(crate) use index::{IndexOp, gcd, sum};
-pub(crate) use memory::{Access, Guard};
+pub(crate) use memory::{ElementAccess, Guard};
 
 pub(crate) fn internal(message: impl Into<String>) -> Diagnostic {
     Diagnostic::new(Reason::Internal, message)
@@ -36,7 +36,7 @@ pub(crate) fn not_live(kernel: &Kernel, buf: Buf) -> Diagnostic {
 /// # Errors
 /// Of every method: [`Reason::Unsupported`] for what the back end or its target has no code for, [`Reason::Internal`]
 /// for a kernel that breaks the rules of KIR.
-pub(crate) trait Code: Sized {
+pub(crate) trait KernelEmitter: Sized {
     /// A value that is the same in every lane. Indices are i64.
     type Value: Copy;
     /// A value for each lane of the vector loop.
@@ -58,7 +58,7 @@ pub(crate) trait Code: Sized {
     }
 
     /// The value of a resolved index that differs by lane, but not by a fixed distance from one to the next.
-    fn index_lanes(walk: &mut Walk<'_, Self>, index: &Index) -> Result<Self::Lanes> {
+    fn index_lanes(walk: &mut KernelWalker<'_, Self>, index: &Index) -> Result<Self::Lanes> {
         walk.lane_after_lane(index)
     }
 
@@ -66,7 +66,7 @@ pub(crate) trait Code: Sized {
     fn steps(&mut self, first: Self::Value, step: i64, lanes: usize) -> Result<Self::Lanes>;
 
     /// The same in every lane.
-    fn splat(&mut self, v: Arg<Self::Value>, dtype: DType, lanes: usize) -> Result<Self::Lanes>;
+    fn splat(&mut self, v: UniformOperand<Self::Value>, dtype: DType, lanes: usize) -> Result<Self::Lanes>;
 
     /// The lanes with the given values.
     fn assemble(&mut self, dtype: DType, values: &[Self::Value]) -> Result<Self::Lanes>;
@@ -74,7 +74,7 @@ pub(crate) trait Code: Sized {
     fn extract(&mut self, dtype: DType, from: &Self::Lanes, lane: usize) -> Result<Self::Value>;
 
     /// Applies an operation whose first operand has type `dtype`.
-    fn apply(&mut self, op: ScalarOp, dtype: DType, args: &[Arg<Self::Value>]) -> Result<Self::Value>;
+    fn apply(&mut self, op: ScalarOp, dtype: DType, args: &[UniformOperand<Self::Value>]) -> Result<Self::Value>;
 
     /// Applies an operation of which some operand differs by lane.
     fn apply_lanes(&mut self, op: ScalarOp, args: &[LaneArg<Self>], lanes: usize) -> Result<Self::Lanes>;
@@ -92,33 +92,34 @@ pub(crate) trait Code: Sized {
     fn address(&mut self, buf: Buf, parts: &[(Self::Value, i64)], constant: i64) -> Result<Self::Address>;
 
     /// Reads an element; with a guard, only where it holds.
-    fn load(&mut self, from: Access<Self::Address>, guard: Option<(Self::Value, Scalar)>) -> Result<Self::Value>;
+    fn load(&mut self, from: ElementAccess<Self::Address>, guard: Option<(Self::Value, Scalar)>)
+    -> Result<Self::Value>;
 
     /// Reads elements at the distance 1 or 2, one for each lane; `None` if there is no better way than one after the
     /// other.
     fn load_lanes(
         &mut self,
-        from: Access<Self::Address>,
+        from: ElementAccess<Self::Address>,
         stride: i64,
         lanes: usize,
         guard: Option<Guard<'_, Self>>,
     ) -> Result<Option<Self::Lanes>>;
 
-    fn store(&mut self, to: Access<Self::Address>, value: Self::Value) -> Result<()>;
+    fn store(&mut self, to: ElementAccess<Self::Address>, value: Self::Value) -> Result<()>;
 
     /// Writes consecutive elements.
-    fn store_lanes(&mut self, to: Access<Self::Address>, values: &Self::Lanes) -> Result<()>;
+    fn store_lanes(&mut self, to: ElementAccess<Self::Address>, values: &Self::Lanes) -> Result<()>;
 
     /// Reads a buffer without addresses.
     fn load_register(
-        walk: &mut Walk<'_, Self>,
+        walk: &mut KernelWalker<'_, Self>,
         buf: Buf,
         index: &Index,
         guard: Option<Guard<'_, Self>>,
     ) -> Result<Bind<Self>>;
 
     /// Writes a buffer without addresses.
-    fn store_register(walk: &mut Walk<'_, Self>, buf: Buf, index: &Index, value: Operand) -> Result<()>;
+    fn store_register(walk: &mut KernelWalker<'_, Self>, buf: Buf, index: &Index, value: Operand) -> Result<()>;
 
     /// Applies a function to `len` elements from an address on.
     fn strip(&mut self, f: MathFn, at: Self::Address, len: Self::Value) -> Result<()>;
@@ -126,14 +127,14 @@ pub(crate) trait Code: Sized {
     /// A loop tested at its end, of which `body` writes the inside for a value of its counter; `runs` says that there
     /// is a first iteration.
     fn repeat(
-        walk: &mut Walk<'_, Self>,
+        walk: &mut KernelWalker<'_, Self>,
         range: (Self::Value, Self::Value, i64),
         runs: bool,
-        body: impl FnOnce(&mut Walk<'_, Self>, Self::Value) -> Result<()>,
+        body: impl FnOnce(&mut KernelWalker<'_, Self>, Self::Value) -> Result<()>,
     ) -> Result<()>;
 
     /// Two blocks, of which the condition chooses one.
-    fn branch(walk: &mut Walk<'_, Self>, cond: Self::Value, arms: [&[Stmt]; 2]) -> Result<()>;
+    fn branch(walk: &mut KernelWalker<'_, Self>, cond: Self::Value, arms: [&[Stmt]; 2]) -> Result<()>;
 
     /// The number of this block or thread in the launch.
     fn launched(&mut self, _: LoopKind) -> Result<Self::Value> {
@@ -141,13 +142,13 @@ pub(crate) trait Code: Sized {
     }
 
     /// A statement of kernels for a GPU.
-    fn on_gpu(_: &mut Walk<'_, Self>, _: &Stmt) -> Result<()> {
+    fn on_gpu(_: &mut KernelWalker<'_, Self>, _: &Stmt) -> Result<()> {
         Err(unsupported("the kernel is for a GPU"))
     }
 }
 
 /// What a KIR variable currently is.
-pub(crate) enum Bind<C: Code> {
+pub(crate) enum Bind<C: KernelEmitter> {
     Unset,
     Const(Scalar),
     Uniform(C::Value),
@@ -160,21 +161,21 @@ pub(crate) enum Bind<C: Code> {
 
 /// An operand that is the same in every lane: its value, and the constant it is known to be.
 #[derive(Clone, Copy)]
-pub(crate) struct Arg<V> {
+pub(crate) struct UniformOperand<V> {
     pub v: V,
     pub c: Option<Scalar>,
 }
 
 /// An operand in a vector loop.
-pub(crate) struct LaneArg<C: Code> {
+pub(crate) struct LaneArg<C: KernelEmitter> {
     pub operand: Operand,
     pub dtype: DType,
     pub value: Shaped<C>,
 }
 
 /// What an operand is in the lanes of a vector loop.
-pub(crate) enum Shaped<C: Code> {
-    Uniform(Arg<C::Value>),
+pub(crate) enum Shaped<C: KernelEmitter> {
+    Uniform(UniformOperand<C::Value>),
     Lanes(C::Lanes),
 }
 
@@ -189,10 +190,10 @@ pub(crate) struct LaneLoop {
 type Bounds = (Index, Index, i64);
 
 /// The translation of a kernel.
-pub(crate) struct Walk<'k, C: Code> {
+pub(crate) struct KernelWalker<'k, C: KernelEmitter> {
     pub code: C,
     pub kernel: &'k Kernel,
-    plan: Plan,
+    plan: KernelAnalysis,
     pub lanes: Option<LaneLoop>,
     vars: Vec<Bind<C>>,
     ranges: Vec<Interval>,
@@ -205,12 +206,13 @@ const MAX_STACK: u64 = 256 << 10;
 
 const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
 
-impl<'k, C: Code> Walk<'k, C> {
+impl<'k, C: KernelEmitter> KernelWalker<'k, C> {
     /// Writes the kernel.
-    pub fn run(kernel: &'k Kernel, plan: Plan, code: C) -> Result<C> {
+    pub fn run(kernel: &'k Kernel, plan: KernelAnalysis, code: C) -> Result<C> {
         let n = kernel.vars.len();
         let vars = (0..n).map(|_| Bind::Unset).collect();
-        let mut walk = Walk { code, kernel, plan, lanes: None, vars, ranges: vec![UNKNOWN; n], multiples: vec![1; n] };
+        let mut walk =
+            KernelWalker { code, kernel, plan, lanes: None, vars, ranges: vec![UNKNOWN; n], multiples: vec![1; n] };
         if !kernel.is_parallel() {
             for (i, v) in kernel.scalars.iter().enumerate() {
                 let value = walk.code.scalar(i)?;
@@ -333,7 +335,7 @@ impl<'k, C: Code> Walk<'k, C> {
     }
 
     /// An operand that is the same in every lane.
-    pub fn uniform(&mut self, operand: Operand) -> Result<Arg<C::Value>> {
+    pub fn uniform(&mut self, operand: Operand) -> Result<UniformOperand<C::Value>> {
         match self.shaped(operand)? {
             Shaped::Uniform(arg) => Ok(arg),
             Shaped::Lanes(_) => Err(internal("a value differs by lane where it must not")),
@@ -341,9 +343,9 @@ impl<'k, C: Code> Walk<'k, C> {
     }
 
     pub fn shaped(&mut self, operand: Operand) -> Result<Shaped<C>> {
-        let uniform = |v| Ok(Shaped::Uniform(Arg { v, c: None }));
+        let uniform = |v| Ok(Shaped::Uniform(UniformOperand { v, c: None }));
         if let Some(c) = self.known(operand) {
-            return Ok(Shaped::Uniform(Arg { v: self.code.constant(c)?, c: Some(c) }));
+            return Ok(Shaped::Uniform(UniformOperand { v: self.code.constant(c)?, c: Some(c) }));
         }
         let Operand::Var(var) = operand else { return Err(internal("an operand that is nothing")) };
         match &self.vars[var.0 as usize] {
@@ -379,7 +381,7 @@ impl<'k, C: Code> Walk<'k, C> {
         if let (Some(args), false) = (known, symbols::callee(op, dtype).is_some()) {
             return Ok(Bind::Const(op.eval(&args)));
         }
-        let mut uniform: SmallVec<[Arg<C::Value>; 3]> = SmallVec::new();
+        let mut uniform: SmallVec<[UniformOperand<C::Value>; 3]> = SmallVec::new();
         let mut args: SmallVec<[LaneArg<C>; 3]> = SmallVec::new();
         for &operand in operands {
             let value = self.shaped(operand)?;
@@ -429,12 +431,14 @@ impl<'k, C: Code> Walk<'k, C> {
             }
         }
         let last = (hi.as_constant().unwrap_or(i64::MAX / 4) - 1).saturating_mul(*step);
-        let each = |walk: &mut Walk<'_, C>, i| walk.iteration(var, i, (0, last), body);
+        let each = |walk: &mut KernelWalker<'_, C>, i| walk.iteration(var, i, (0, last), body);
         C::repeat(self, (bound[0], bound[1], *step), false, each)
     }
 
     fn unrolled(&mut self, var: Var, (lo, hi, step): &Bounds, body: &[Stmt]) -> Result<()> {
-        let (mut i, hi) = (lo.as_constant().unwrap_or(0), hi.as_constant().unwrap_or(0));
+        let (Some(mut i), Some(hi)) = (lo.as_constant(), hi.as_constant()) else {
+            return Err(internal("an unrolled loop has bounds that are not constant"));
+        };
         while i < hi {
             self.bind(var, Bind::Const(Scalar::i64(i)));
             self.block(body)?;
@@ -452,7 +456,7 @@ impl<'k, C: Code> Walk<'k, C> {
             _ => false,
         };
         let (lo, hi) = (self.index_value(lo)?, self.index_value(hi)?);
-        let each = |walk: &mut Walk<'_, C>, i| walk.iteration(var, i, range, body);
+        let each = |walk: &mut KernelWalker<'_, C>, i| walk.iteration(var, i, range, body);
         C::repeat(self, (lo, hi, *step), runs, each)
     }
 

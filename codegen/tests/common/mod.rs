@@ -10,13 +10,14 @@ use std::sync::LazyLock;
 
 use tensorc_abi::DType;
 use tensorc_codegen::jit::{Backend, JitModule, KernelCache, compile_kernels};
-use tensorc_ir::graph::{FusionClass, Graph};
+use tensorc_ir::graph::Graph;
 use tensorc_ir::interp::run_kernel;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ops::math::Library;
+use tensorc_ops::math::MathBodies;
 use tensorc_schedule::kernel::{Computes, KernelSpec};
 use tensorc_schedule::layout::Layouts;
+use tensorc_schedule::recipe::Generated;
 
 macro_rules! unary {
     ($($f:ident)*) => {
@@ -33,7 +34,7 @@ macro_rules! unary {
 unary!(exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf);
 
 /// The bodies of the f32 functions.
-pub static LIBRARY: LazyLock<Library> = LazyLock::new(|| Library::new().unwrap());
+pub static LIBRARY: LazyLock<MathBodies> = LazyLock::new(|| MathBodies::new().unwrap());
 
 extern "C" fn ndtr(x: f64) -> f64 {
     libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) * 0.5
@@ -123,9 +124,9 @@ pub fn compare(kernel: &Kernel, expected: &[Vec<u8>], actual: &[Vec<u8>]) -> Res
     Ok(())
 }
 
-/// A cluster as a kernel to be written, with dense operands.
-pub fn spec(class: FusionClass, body: &Graph) -> KernelSpec<'_> {
+/// A cluster as a kernel to be written by a recipe, with dense operands.
+pub fn spec(recipe: Generated, body: &Graph) -> KernelSpec<'_> {
     let node = body.outputs()[0].1.node;
-    let computes = Computes::Cluster { class, body: Cow::Borrowed(body) };
+    let computes = Computes::Cluster { recipe, body: Cow::Borrowed(body) };
     KernelSpec { name: "k".into(), node, computes, layouts: Layouts::default() }
 }

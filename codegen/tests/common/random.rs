@@ -2,7 +2,7 @@
 
 use tensorc_abi::DType;
 use tensorc_ir::index::{Index, Interval};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space, Var};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand, Var};
 use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
 
 struct Random(u64);
@@ -44,7 +44,7 @@ struct Usable {
     buf: Buf,
     dtype: DType,
     len: u64,
-    space: Space,
+    space: MemorySpace,
     writable: bool,
     /// Allocated inside of the current vector loop.
     private: bool,
@@ -164,7 +164,7 @@ impl Generator {
             self.values.push((v, usable.dtype));
             return;
         }
-        if usable.space == Space::Register {
+        if usable.space == MemorySpace::Register {
             let v = b.load(usable.buf, Index::constant(self.random.next(usable.len as usize) as i64));
             self.values.push((v, usable.dtype));
             return;
@@ -197,7 +197,7 @@ impl Generator {
         }
         let base = match usable.by_lane {
             Some(base) => base,
-            None if usable.space == Space::Register => Index::constant(
+            None if usable.space == MemorySpace::Register => Index::constant(
                 self.random.next((usable.len - lanes) as usize + 1) as i64 & self.random.pick(&[-1, !3]),
             ),
             None => {
@@ -215,7 +215,7 @@ impl Generator {
         if !usable.writable {
             return;
         }
-        let in_memory = usable.space != Space::Register && self.vector.is_none();
+        let in_memory = usable.space != MemorySpace::Register && self.vector.is_none();
         if in_memory && usable.dtype == DType::F32 && self.random.chance(30) {
             let start = self.random.next(usable.len as usize) as i64;
             let len = self.random.next(usable.len as usize + 1) as i64 - start;
@@ -227,7 +227,7 @@ impl Generator {
                 Some(index) => index,
                 None => return,
             },
-            _ if usable.space == Space::Register => Index::constant(self.random.next(usable.len as usize) as i64),
+            _ if usable.space == MemorySpace::Register => Index::constant(self.random.next(usable.len as usize) as i64),
             _ => {
                 let index = self.index(self.indices.len());
                 self.within(index, usable.len)
@@ -260,7 +260,7 @@ impl Generator {
     /// A local buffer with every element written.
     fn alloc(&mut self, b: &mut KernelBuilder) {
         let dtype = self.random.pick(&DType::ALL);
-        let space = if self.random.chance(70) { Space::Register } else { Space::Stack };
+        let space = if self.random.chance(70) { MemorySpace::Register } else { MemorySpace::Stack };
         let len = if self.vector.is_some() { 1 + self.random.next(3) } else { self.random.pick(&[1, 3, 4, 8, 16, 20]) };
         let buf = b.alloc("local", dtype, len as u64, space);
         for i in 0..len {
@@ -362,7 +362,7 @@ pub fn random_kernel(seed: u64) -> (Kernel, Vec<i64>) {
     for i in 0..6 {
         let (dtype, len, writable) = (random.pick(&DType::ALL), random.pick(&[20u64, 37, 64]), i >= 3);
         let buf = b.param("p", dtype, len, writable);
-        buffers.push(Usable { buf, dtype, len, space: Space::Global, writable, private: false, by_lane: None });
+        buffers.push(Usable { buf, dtype, len, space: MemorySpace::Global, writable, private: false, by_lane: None });
     }
     let parallel = random.chance(40);
     let scalars = if parallel { vec![1, 4] } else { vec![random.next(50) as i64 - 10] };

@@ -16,6 +16,7 @@ use crate::{DataDesc, DataError, Dataset, Loader, Sample};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CsvOptions {
+    /// The file of examples.
     pub data_csv: PathBuf,
     /// Shape of an example; a row has as many values. Required.
     pub data_shape: Vec<u64>,
@@ -29,11 +30,15 @@ pub struct CsvOptions {
     pub batch_size: usize,
     /// Whether the last batch is filled up from the next epoch; else with examples of the batch before.
     pub round_batch: bool,
+    /// Number of parts that the examples are divided into.
     pub num_parts: usize,
+    /// The part that is read, from 0.
     pub part_index: usize,
     /// Batches that are read ahead.
     pub prefetch_buffer: usize,
+    /// The name of the data.
     pub data_name: String,
+    /// The name of the labels.
     pub label_name: String,
 }
 

@@ -8,7 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 use tensorc_abi::DType;
 
 use super::{read_elements, tensor};
-use crate::{Cause, DataError, HostTensor, Place};
+use crate::{Cause, DataError, ExamplePlace, HostTensor};
 
 /// With which files begin that gzip compressed.
 const GZIP: [u8; 2] = [0x1F, 0x8B];
@@ -26,7 +26,7 @@ pub fn read_idx(path: impl AsRef<Path>) -> Result<HostTensor, DataError> {
             false => parse(file),
         }
     };
-    open().map_err(|cause| DataError::at(Place::file(path), cause))
+    open().map_err(|cause| DataError::at(ExamplePlace::file(path), cause))
 }
 
 fn parse(mut reader: impl Read) -> Result<HostTensor, Cause> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
-use super::text::{Number, TextRows, not_a_number, shown};
+use super::text::{TextNumber, TextRows, not_a_number, shown};
 use super::{label_dims, last_batch};
 use crate::iter::DEFAULT_PREFETCH;
 use crate::options::settable;
@@ -16,6 +16,7 @@ use crate::{Cause, DataDesc, DataError, Dataset, Loader, Sample};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LibSvmOptions {
+    /// The file of examples, in LibSVM format.
     pub data_libsvm: PathBuf,
     /// One extent: the number of features. Required.
     pub data_shape: Vec<u64>,
@@ -28,11 +29,15 @@ pub struct LibSvmOptions {
     pub batch_size: usize,
     /// Whether the last batch is filled up from the next epoch; else with examples of the batch before.
     pub round_batch: bool,
+    /// Number of parts that the examples are divided into.
     pub num_parts: usize,
+    /// The part that is read, from 0.
     pub part_index: usize,
     /// Batches that are read ahead.
     pub prefetch_buffer: usize,
+    /// The name of the data.
     pub data_name: String,
+    /// The name of the labels.
     pub label_name: String,
 }
 

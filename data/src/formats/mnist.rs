@@ -9,7 +9,7 @@ use tensorc_runtime::TensorMut;
 use super::read_idx;
 use crate::iter::DEFAULT_PREFETCH;
 use crate::options::settable;
-use crate::{Cause, DataDesc, DataError, Dataset, HostTensor, LastBatch, Loader, Place, Sample, Shuffle};
+use crate::{Cause, DataDesc, DataError, Dataset, ExamplePlace, HostTensor, LastBatch, Loader, Sample, Shuffle};
 
 /// Options of MNIST, with the names and defaults of MXNet's `MNISTIter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +19,7 @@ pub struct MnistOptions {
     pub image: PathBuf,
     /// The idx file of labels, compressed by gzip or not.
     pub label: PathBuf,
+    /// Examples of a batch.
     pub batch_size: usize,
     /// Whether the images come in a random order, which is the same in all epochs.
     pub shuffle: bool,
@@ -28,11 +29,15 @@ pub struct MnistOptions {
     pub seed: u64,
     /// Has no effect: nothing is printed.
     pub silent: bool,
+    /// Number of parts that the examples are divided into.
     pub num_parts: usize,
+    /// The part that is read, from 0.
     pub part_index: usize,
     /// Batches that are read ahead.
     pub prefetch_buffer: usize,
+    /// The name of the data.
     pub data_name: String,
+    /// The name of the labels.
     pub label_name: String,
 }
 
@@ -107,7 +112,7 @@ fn bytes(path: &Path, what: &str, rank: usize) -> Result<HostTensor, DataError> 
         (dtype, _) => {
             let expected = format!("{what}: u8 with {rank} axes");
             let cause = Cause::Shape { expected, found: format!("{dtype} {:?}", tensor.dims()) };
-            Err(DataError::at(Place::file(path), cause))
+            Err(DataError::at(ExamplePlace::file(path), cause))
         }
     }
 }
@@ -123,7 +128,7 @@ impl MnistDataset {
         let (count, labels) = (images.dims()[0], classes.dims()[0]);
         if count != labels {
             let cause = Cause::Shape { expected: format!("{count} labels"), found: labels.to_string() };
-            return Err(DataError::at(Place::file(&options.label), cause));
+            return Err(DataError::at(ExamplePlace::file(&options.label), cause));
         }
         let (height, width) = (images.dims()[1], images.dims()[2]);
         let dims = if options.flat { vec![height * width] } else { vec![1, height, width] };

@@ -8,6 +8,7 @@ mod idx;
 mod libsvm;
 mod mnist;
 mod npy;
+mod npy_array;
 mod npy_header;
 mod npz;
 mod text;

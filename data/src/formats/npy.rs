@@ -1,33 +1,34 @@
 //! Arrays of numpy: `.npy` files read at positions as examples, and `.npy` or `.npz` files read into memory.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use tensorc_runtime::TensorMut;
 use tensorc_runtime::host_tensor::byte_len;
 
-use super::npy_header::Header;
-use super::{npz, read_elements, tensor, to_native};
-use crate::{Cause, DataDesc, DataError, Dataset, HostTensor, Place, Sample};
+use super::npy_array::array;
+use super::npy_header::NpyHeader;
+use super::{npz, to_native};
+use crate::{Cause, DataDesc, DataError, Dataset, ExamplePlace, HostTensor, Sample};
 
 /// An array whose first axis counts examples, read at positions.
 #[derive(Debug)]
-struct Column {
+struct NpyColumn {
     path: PathBuf,
     file: File,
-    header: Header,
+    header: NpyHeader,
     /// Bytes of an example.
     row: u64,
 }
 
-impl Column {
-    fn open(path: &Path) -> Result<Column, DataError> {
-        let wrap = |cause| DataError::at(Place::file(path), cause);
+impl NpyColumn {
+    fn open(path: &Path) -> Result<NpyColumn, DataError> {
+        let wrap = |cause| DataError::at(ExamplePlace::file(path), cause);
         let mut file = File::open(path).map_err(|e| DataError::io(path, e))?;
-        let header = Header::read(&mut file).map_err(wrap)?;
-        let Header { dtype, dims, offset, .. } = &header;
+        let header = NpyHeader::read(&mut file).map_err(wrap)?;
+        let NpyHeader { dtype, dims, offset, .. } = &header;
         let [_, example @ ..] = &dims[..] else {
             return Err(wrap(Cause::Format("a single value has no examples".into())));
         };
@@ -43,7 +44,7 @@ impl Column {
             let expected = format!("{expected} bytes for {dims:?} of {dtype}");
             return Err(wrap(Cause::Shape { expected, found: found.to_string() }));
         }
-        Ok(Column { path: path.to_owned(), file, row, header })
+        Ok(NpyColumn { path: path.to_owned(), file, row, header })
     }
 
     fn examples(&self) -> u64 {
@@ -52,7 +53,7 @@ impl Column {
 
     fn read(&self, index: usize, tensor: &mut TensorMut<'_>) -> Result<(), DataError> {
         let at = self.header.offset + index as u64 * self.row;
-        let wrap = |cause| DataError::at(Place::file(&self.path).record(index as u64).offset(at), cause);
+        let wrap = |cause| DataError::at(ExamplePlace::file(&self.path).record(index as u64).offset(at), cause);
         self.file.read_exact_at(tensor.data, at).map_err(|e| wrap(e.into()))?;
         to_native(tensor.data, self.header.dtype, self.header.big).map_err(wrap)
     }
@@ -62,17 +63,17 @@ impl Column {
 /// loaded: an example is read when it is asked for.
 #[derive(Debug)]
 pub struct NpyDataset {
-    data_columns: Vec<Column>,
-    label_columns: Vec<Column>,
+    data_columns: Vec<NpyColumn>,
+    label_columns: Vec<NpyColumn>,
     data: Vec<DataDesc>,
     labels: Vec<DataDesc>,
 }
 
 fn columns<N: Into<String>, P: AsRef<Path>>(
     files: impl IntoIterator<Item = (N, P)>,
-) -> Result<(Vec<DataDesc>, Vec<Column>), DataError> {
+) -> Result<(Vec<DataDesc>, Vec<NpyColumn>), DataError> {
     let open = |(name, path): (N, P)| {
-        let column = Column::open(path.as_ref())?;
+        let column = NpyColumn::open(path.as_ref())?;
         Ok((DataDesc::new(name, column.header.dtype, &column.header.dims[1..]), column))
     };
     files.into_iter().map(open).collect()
@@ -96,7 +97,7 @@ impl NpyDataset {
         if let Some(other) = data_columns.iter().chain(&label_columns).find(|c| c.examples() != first.examples()) {
             let expected = format!("{} examples as {} has", first.examples(), first.path.display());
             let cause = Cause::Shape { expected, found: other.examples().to_string() };
-            return Err(DataError::at(Place::file(&other.path), cause));
+            return Err(DataError::at(ExamplePlace::file(&other.path), cause));
         }
         Ok(NpyDataset { data_columns, label_columns, data, labels })
     }
@@ -120,7 +121,7 @@ impl Dataset for NpyDataset {
     }
 
     fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {
-        let fill = |columns: &[Column], tensors: &mut [TensorMut<'_>]| {
+        let fill = |columns: &[NpyColumn], tensors: &mut [TensorMut<'_>]| {
             columns.iter().zip(tensors).try_for_each(|(column, tensor)| column.read(sample.index, tensor))
         };
         fill(&self.data_columns, data)?;
@@ -143,42 +144,5 @@ pub fn read_arrays(path: impl AsRef<Path>) -> Result<Vec<(String, HostTensor)>, 
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Ok(vec![(name, array(file)?)])
     };
-    read().map_err(|cause| DataError::at(Place::file(path), cause))
-}
-
-pub(super) fn array(mut reader: impl Read) -> Result<HostTensor, Cause> {
-    let Header { dtype, big, fortran, dims, .. } = Header::read(&mut reader)?;
-    let mut bytes = read_elements(reader, dtype, &dims, big)?;
-    if fortran && dims.len() > 1 && !bytes.is_empty() {
-        bytes = row_major(&bytes, &dims, dtype.size())?;
-    }
-    tensor(dtype, &dims, bytes)
-}
-
-/// Elements in C's order of those in Fortran's, where the first axis is the innermost.
-fn row_major(bytes: &[u8], dims: &[u64], size: usize) -> Result<Vec<u8>, Cause> {
-    let mut out = Vec::new();
-    out.try_reserve_exact(bytes.len()).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
-    let mut stride = size;
-    let axes: Vec<(u64, usize)> = dims
-        .iter()
-        .map(|n| {
-            let step = stride;
-            stride *= *n as usize;
-            (*n, step)
-        })
-        .collect();
-    let (mut place, mut from) = (vec![0; dims.len()], 0);
-    while out.len() < bytes.len() {
-        out.extend_from_slice(&bytes[from..from + size]);
-        for ((n, step), at) in axes.iter().zip(&mut place).rev() {
-            (*at, from) = (*at + 1, from + step);
-            if *at < *n {
-                break;
-            }
-            from -= step * *n as usize;
-            *at = 0;
-        }
-    }
-    Ok(out)
+    read().map_err(|cause| DataError::at(ExamplePlace::file(path), cause))
 }

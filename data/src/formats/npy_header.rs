@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 
 use tensorc_abi::DType;
 
-use super::text::{Number, shown};
+use super::text::{TextNumber, shown};
 use crate::Cause;
 
 /// With which a file begins, before its version.
@@ -15,7 +15,7 @@ const MAX_HEADER: usize = 1 << 16;
 
 /// What a file says about its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct NpyHeader {
     pub dtype: DType,
     /// Whether the elements are big-endian.
     pub big: bool,
@@ -33,12 +33,12 @@ fn fill(reader: &mut impl Read, bytes: &mut [u8]) -> Result<(), Cause> {
     })
 }
 
-impl Header {
+impl NpyHeader {
     /// Reads a header and nothing behind it.
     ///
     /// # Errors
     /// This is no header, or one of elements that tensors do not have.
-    pub fn read(reader: &mut impl Read) -> Result<Header, Cause> {
+    pub fn read(reader: &mut impl Read) -> Result<NpyHeader, Cause> {
         let mut start = [0; 8];
         fill(reader, &mut start)?;
         let [magic @ .., major, _minor] = start;
@@ -59,7 +59,7 @@ impl Header {
         let mut text = vec![0; length];
         fill(reader, &mut text)?;
         let offset = (start.len() + digits + length) as u64;
-        Ok(Header { offset, ..dictionary(&text)? })
+        Ok(NpyHeader { offset, ..dictionary(&text)? })
     }
 }
 
@@ -167,7 +167,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-fn dictionary(text: &[u8]) -> Result<Header, Cause> {
+fn dictionary(text: &[u8]) -> Result<NpyHeader, Cause> {
     let mut rest = Rest(text);
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     rest.expect(b'{')?;
@@ -197,22 +197,22 @@ fn dictionary(text: &[u8]) -> Result<Header, Cause> {
     };
     let unknown = || Cause::Format(format!("element type {} is not supported", shown(descr)));
     let (dtype, big) = element(descr).ok_or_else(unknown)?;
-    Ok(Header { dtype, big, fortran, dims, offset: 0 })
+    Ok(NpyHeader { dtype, big, fortran, dims, offset: 0 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn header(text: &str) -> Result<Header, String> {
+    fn header(text: &str) -> Result<NpyHeader, String> {
         let length = (text.len() as u16).to_le_bytes();
         let file = [&b"\x93NUMPY\x01\x00"[..], &length, text.as_bytes()].concat();
-        Header::read(&mut &file[..]).map_err(|cause| cause.to_string())
+        NpyHeader::read(&mut &file[..]).map_err(|cause| cause.to_string())
     }
 
     #[test]
     fn headers_are_read_as_numpy_writes_them() {
-        let expected = Header { dtype: DType::F32, big: false, fortran: false, dims: vec![3, 4], offset: 69 };
+        let expected = NpyHeader { dtype: DType::F32, big: false, fortran: false, dims: vec![3, 4], offset: 69 };
         assert_eq!(header("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"), Ok(expected));
         let vector = header("{\"shape\":(10L,),\"fortran_order\":True,\"descr\":\">i8\"}").unwrap();
         assert_eq!((vector.dtype, vector.big, vector.fortran, vector.dims), (DType::I64, true, true, vec![10]));
@@ -227,8 +227,8 @@ mod tests {
             let bytes = write(dtype, dims).unwrap();
             assert_eq!(bytes.len() % 64, 0);
             let expected =
-                Header { dtype, big: false, fortran: false, dims: dims.to_vec(), offset: bytes.len() as u64 };
-            assert_eq!(Header::read(&mut &bytes[..]).unwrap(), expected);
+                NpyHeader { dtype, big: false, fortran: false, dims: dims.to_vec(), offset: bytes.len() as u64 };
+            assert_eq!(NpyHeader::read(&mut &bytes[..]).unwrap(), expected);
         }
         let text = String::from_utf8_lossy(&write(DType::BF16, &[5]).unwrap()[10..]).into_owned();
         assert_eq!(text.trim_end(), "{'descr': '<u2', 'fortran_order': False, 'shape': (5,), }");
@@ -253,11 +253,11 @@ mod tests {
             assert_eq!(header(&text).unwrap_err(), why, "{text}");
         }
         let long = b"\x93NUMPY\x02\x00\xff\xff\xff\xff{";
-        let error = Header::read(&mut &long[..]).unwrap_err().to_string();
+        let error = NpyHeader::read(&mut &long[..]).unwrap_err().to_string();
         assert_eq!(error, "a header of 4294967295 bytes; the most are 65536");
-        let other = Header::read(&mut &b"PK\x03\x04........"[..]).unwrap_err().to_string();
+        let other = NpyHeader::read(&mut &b"PK\x03\x04........"[..]).unwrap_err().to_string();
         assert_eq!(other, "not a file of numpy: it must begin with \\x93NUMPY");
-        let newer = Header::read(&mut &b"\x93NUMPY\x07\x00"[..]).unwrap_err().to_string();
+        let newer = NpyHeader::read(&mut &b"\x93NUMPY\x07\x00"[..]).unwrap_err().to_string();
         assert_eq!(newer, "version 7 of the format is unknown");
     }
 }

@@ -9,15 +9,15 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
-use super::npy::array;
+use super::npy_array::array;
 use super::npy_header;
-use crate::{Cause, DataError, HostTensor, Place};
+use crate::{Cause, DataError, ExamplePlace, HostTensor};
 
 /// What numpy appends to the names of arrays.
 const SUFFIX: &str = ".npy";
 
 /// Bytes of a file from which zip needs its larger fields.
-const LARGE: u64 = u32::MAX as u64;
+const MIN_ZIP64_BYTES: u64 = u32::MAX as u64;
 
 impl From<ZipError> for Cause {
     fn from(error: ZipError) -> Cause {
@@ -58,7 +58,7 @@ pub fn write_arrays<'a>(
         }
         Ok(zip.finish()?.flush()?)
     };
-    write().map_err(|cause| DataError::at(Place::file(path), cause))
+    write().map_err(|cause| DataError::at(ExamplePlace::file(path), cause))
 }
 
 fn put(zip: &mut ZipWriter<BufWriter<File>>, name: &str, array: TensorRef<'_>) -> Result<(), Cause> {
@@ -71,7 +71,7 @@ fn put(zip: &mut ZipWriter<BufWriter<File>>, name: &str, array: TensorRef<'_>) -
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(DateTime::default())
-        .large_file((header.len() + array.data.len()) as u64 >= LARGE);
+        .large_file((header.len() + array.data.len()) as u64 >= MIN_ZIP64_BYTES);
     zip.start_file(format!("{name}{SUFFIX}"), options)?;
     zip.write_all(&header)?;
     Ok(zip.write_all(array.data)?)

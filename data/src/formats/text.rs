@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tensorc_abi::DType;
 
-use crate::{Cause, DataError, Place};
+use crate::{Cause, DataError, ExamplePlace};
 
 /// A row that is longer is taken for an error: the file is no text then.
 const MAX_ROW: u64 = 256 << 20;
@@ -96,11 +96,11 @@ impl TextRows {
         let mut file = File::open(path).map_err(|e| DataError::io(path, e))?;
         let mut scan = Scan { comment, begin: 0, first: None, starts: vec![], lengths: vec![] };
         if let Err(cause) = scan.file(&mut file) {
-            let place = Place::file(path).record(scan.starts.len() as u64).offset(scan.begin);
+            let place = ExamplePlace::file(path).record(scan.starts.len() as u64).offset(scan.begin);
             return Err(DataError::at(place, cause));
         }
         if scan.starts.is_empty() {
-            return Err(DataError::at(Place::file(path), Cause::Format("the file has no rows".into())));
+            return Err(DataError::at(ExamplePlace::file(path), Cause::Format("the file has no rows".into())));
         }
         let Scan { starts, lengths, .. } = scan;
         Ok(TextRows { path: path.to_owned(), file, starts, lengths })
@@ -126,7 +126,7 @@ impl TextRows {
             _ => e.into(),
         });
         read.and_then(|()| parse(line.trim_ascii()))
-            .map_err(|cause| DataError::at(Place::file(&self.path).record(row as u64).offset(start), cause))
+            .map_err(|cause| DataError::at(ExamplePlace::file(&self.path).record(row as u64).offset(start), cause))
     }
 
     /// Another file with a row for each of this one.
@@ -139,7 +139,7 @@ impl TextRows {
             true => {
                 let rows = |n: usize, file: &Path| format!("{n} rows in {}", file.display());
                 let (expected, found) = (rows(self.len(), &self.path), format!("{} rows", other.len()));
-                let place = Place::file(path).record(other.len() as u64);
+                let place = ExamplePlace::file(path).record(other.len() as u64);
                 Err(DataError::at(place, Cause::Shape { expected: format!("labels for {expected}"), found }))
             }
             false => Ok(other),
@@ -148,7 +148,7 @@ impl TextRows {
 }
 
 /// A number that rows of text hold.
-pub trait Number: Sized {
+pub trait TextNumber: Sized {
     /// `None` if the text is no number, or none that the type holds.
     fn parse(text: &[u8]) -> Option<Self>;
 
@@ -165,7 +165,7 @@ macro_rules! stored {
 
 macro_rules! integers {
     ($($type:ty),*) => { $(
-        impl Number for $type {
+        impl TextNumber for $type {
             fn parse(text: &[u8]) -> Option<$type> {
                 std::str::from_utf8(text).ok()?.parse().ok()
             }
@@ -177,7 +177,7 @@ macro_rules! integers {
 
 macro_rules! floats {
     ($($type:ty),*) => { $(
-        impl Number for $type {
+        impl TextNumber for $type {
             fn parse(text: &[u8]) -> Option<$type> {
                 let value: $type = fast_float2::parse(text).ok()?;
                 // Digits that overflow are out of range, the word `inf` is not.
@@ -192,7 +192,7 @@ macro_rules! floats {
 macro_rules! halves {
     ($($type:ty),*) => { $(
         /// Rounded from the nearest f64.
-        impl Number for $type {
+        impl TextNumber for $type {
             fn parse(text: &[u8]) -> Option<$type> {
                 let wide = f64::parse(text)?;
                 let value = <$type>::from_f32(crate::options::odd(wide));
@@ -208,7 +208,7 @@ integers!(i8, i16, i32, i64, u8, u16, u32, u64);
 floats!(f32, f64);
 halves!(half::f16, half::bf16);
 
-impl Number for bool {
+impl TextNumber for bool {
     fn parse(text: &[u8]) -> Option<bool> {
         u8::parse(text).filter(|value| *value <= 1).map(|value| value == 1)
     }
@@ -219,12 +219,12 @@ impl Number for bool {
 }
 
 /// Characters of a wrong value that messages show.
-const SHOWN: usize = 40;
+const MAX_SHOWN_CHARS: usize = 40;
 
 /// The text of a value for a message.
 pub fn shown(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => format!("`{}…`", &text[..end]),
         None => format!("`{text}`"),
     }
@@ -263,7 +263,7 @@ pub fn parse_row(dtype: DType, row: &[u8], data: &mut [u8]) -> Result<(), Cause>
     parse(dtype, row, data)
 }
 
-fn parse_row_of<T: Number>(dtype: DType, row: &[u8], data: &mut [u8]) -> Result<(), Cause> {
+fn parse_row_of<T: TextNumber>(dtype: DType, row: &[u8], data: &mut [u8]) -> Result<(), Cause> {
     let row = row.strip_suffix(b",").unwrap_or(row);
     let room = data.len() / dtype.size();
     let fields = || row.split(|byte| *byte == b',');

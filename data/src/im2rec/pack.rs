@@ -5,17 +5,21 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use crate::image::{Channels, Decoder, Format, Image, Inter, Region, Resizer, View, encode, shorter_edge};
+use crate::image::{
+    Channels, Decoder, Image, ImageFormat, ImageView, Inter, PixelRegion, Resizer, encode, shorter_edge,
+};
 use crate::list::{ImageList, ListEntry};
 use crate::record::{ImageRecord, IndexedWriter, Labels};
-use crate::{Cause, DataError, Place};
+use crate::{Cause, DataError, ExamplePlace};
 
 /// Which channels images are stored with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Color {
     /// Those of the file, with transparency.
     Unchanged,
+    /// One channel.
     Grey,
+    /// Three channels, RGB.
     #[default]
     Color,
 }
@@ -23,8 +27,10 @@ pub enum Color {
 /// How images are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
+    /// JPEG.
     #[default]
     Jpeg,
+    /// PNG.
     Png,
 }
 
@@ -41,7 +47,9 @@ pub struct PackOptions {
     pub quality: u8,
     /// Threads that read and encode.
     pub num_thread: usize,
+    /// The channels that images are packed with.
     pub color: Color,
+    /// The format that images are encoded in.
     pub encoding: Encoding,
     /// All labels of a list are stored, not only the first.
     pub pack_label: bool,
@@ -65,7 +73,9 @@ impl Default for PackOptions {
 /// What became of a list.
 #[derive(Debug, Default)]
 pub struct Packed {
+    /// Number of images written.
     pub images: u64,
+    /// Bytes written.
     pub bytes: u64,
     /// Images that cannot be read, which are left out, and lines of the list that are no entries.
     pub skipped: Vec<DataError>,
@@ -87,7 +97,7 @@ pub fn pack_list(
 ) -> Result<Packed, DataError> {
     let images = ImageList::read(list)?;
     let damaged = |line: &crate::list::SkippedLine| {
-        DataError::at(Place::file(list).record(line.line), Cause::Format(line.why.to_owned()))
+        DataError::at(ExamplePlace::file(list).record(line.line), Cause::Format(line.why.to_owned()))
     };
     let mut packed = pack(&images.entries, root, &list.with_extension(""), options, progress)?;
     packed.skipped.extend(images.skipped.iter().map(damaged));
@@ -141,9 +151,9 @@ fn write_all(
     let mut packed = Packed::default();
     let mut done = 0;
     for some in entries.chunks(IN_FLIGHT * options.num_thread.max(1)) {
-        let one = |scratch: &mut Scratch, entry: &ListEntry| scratch.payload(entry, root, options);
+        let one = |scratch: &mut PackScratch, entry: &ListEntry| scratch.payload(entry, root, options);
         let payloads: Vec<Result<Vec<u8>, DataError>> =
-            threads.install(|| some.par_iter().map_init(Scratch::default, one).collect());
+            threads.install(|| some.par_iter().map_init(PackScratch::default, one).collect());
         for (entry, payload) in some.iter().zip(payloads) {
             match payload {
                 Ok(payload) => {
@@ -173,24 +183,24 @@ impl PackOptions {
         }
     }
 
-    fn format(&self) -> Format {
+    fn format(&self) -> ImageFormat {
         match self.encoding {
-            Encoding::Jpeg => Format::Jpeg { quality: self.quality },
-            Encoding::Png => Format::Png { compression: self.quality },
+            Encoding::Jpeg => ImageFormat::Jpeg { quality: self.quality },
+            Encoding::Png => ImageFormat::Png { compression: self.quality },
         }
     }
 }
 
 /// Memory of a thread.
 #[derive(Default)]
-struct Scratch {
+struct PackScratch {
     decoder: Decoder,
     resizer: Resizer,
     image: Image,
     resized: Image,
 }
 
-impl Scratch {
+impl PackScratch {
     fn payload(&mut self, entry: &ListEntry, root: &Path, options: &PackOptions) -> Result<Vec<u8>, DataError> {
         let path = root.join(&entry.path);
         let made = fs::read(&path).map_err(Cause::from).and_then(|file| {
@@ -204,11 +214,11 @@ impl Scratch {
             ImageRecord { labels, id: entry.index, id2: 0, image: &stored }.pack(&mut payload)?;
             Ok(payload)
         });
-        made.map_err(|cause| DataError::at(Place::file(&path).record(entry.index), cause))
+        made.map_err(|cause| DataError::at(ExamplePlace::file(&path).record(entry.index), cause))
     }
 
     fn reencode(&mut self, file: &[u8], options: &PackOptions) -> Result<Vec<u8>, Cause> {
-        let Scratch { decoder, resizer, image, resized } = self;
+        let PackScratch { decoder, resizer, image, resized } = self;
         let channels = match options.color {
             Color::Unchanged => Channels::Unchanged,
             Color::Grey => Channels::Grey,
@@ -218,12 +228,17 @@ impl Scratch {
         if options.center_crop {
             let (width, height) = (image.width(), image.height());
             let side = width.min(height);
-            image.crop(Region { left: (width - side) / 2, top: (height - side) / 2, width: side, height: side })?;
+            image.crop(PixelRegion {
+                left: (width - side) / 2,
+                top: (height - side) / 2,
+                width: side,
+                height: side,
+            })?;
         }
         let mut result = &*image;
         if options.resize > 0 {
             let size = shorter_edge(image.width(), image.height(), options.resize);
-            resizer.resize(image, View::all(image.width(), image.height()), size, Inter::Bilinear, resized)?;
+            resizer.resize(image, ImageView::all(image.width(), image.height()), size, Inter::Bilinear, resized)?;
             result = resized;
         }
         let mut bytes = vec![];

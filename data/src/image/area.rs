@@ -1,16 +1,17 @@
 //! Shrinking by the mean over the area of each target pixel, pixels at its border weighted by the part that is covered.
 
-use super::{Image, View};
+use super::Image;
+use super::view::ImageView;
 
 /// The source pixels that make up each target pixel along an axis.
 #[derive(Clone, Debug, Default)]
-struct Taps {
+struct AreaTaps {
     /// The first source pixel and the number of them, which is the number of weights taken.
     spans: Vec<(usize, usize)>,
     weights: Vec<f32>,
 }
 
-impl Taps {
+impl AreaTaps {
     /// For `count` target pixels that cover an interval of `limit` source pixels.
     fn set(&mut self, start: f64, extent: f64, count: u32, limit: u32) {
         self.spans.clear();
@@ -42,15 +43,15 @@ impl Taps {
 /// Memory that is used again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Area {
-    columns: Taps,
-    rows: Taps,
+    columns: AreaTaps,
+    rows: AreaTaps,
     /// The weighted sum of source rows that makes up a target row.
     line: Vec<f32>,
 }
 
 impl Area {
     /// Shrinks a view, which lies inside of the image, to all of another image with the same channels.
-    pub fn run(&mut self, from: &Image, view: &View, to: &mut Image) {
+    pub fn run(&mut self, from: &Image, view: &ImageView, to: &mut Image) {
         self.columns.set(view.left, view.width, to.width(), from.width());
         self.rows.set(view.top, view.height, to.height(), from.height());
         pulp::Arch::new().dispatch(Shrink { area: self, from, to });
@@ -108,7 +109,7 @@ impl Shrink<'_> {
 mod tests {
     use super::*;
 
-    fn shrink(pixels: &[u8], (width, height): (u32, u32), view: View, (wide, tall): (u32, u32)) -> Vec<u8> {
+    fn shrink(pixels: &[u8], (width, height): (u32, u32), view: ImageView, (wide, tall): (u32, u32)) -> Vec<u8> {
         let from = Image::from_pixels(width, height, 1, pixels.to_vec()).unwrap();
         let mut to = Image::new();
         to.reshape(wide, tall, 1).unwrap();
@@ -119,17 +120,17 @@ mod tests {
     #[test]
     fn pixels_count_by_what_is_covered() {
         // Three pixels to two: (10 + 40/2) / 1.5 and (40/2 + 100) / 1.5.
-        assert_eq!(shrink(&[10, 40, 100], (3, 1), View::all(3, 1), (2, 1)), [20, 80]);
-        assert_eq!(shrink(&[10, 40, 100], (1, 3), View::all(1, 3), (1, 2)), [20, 80]);
-        assert_eq!(shrink(&[1, 3, 5, 7, 9, 11, 13, 15], (4, 2), View::all(4, 2), (2, 1)), [6, 10]);
-        let view = View { left: 0.5, top: 0.0, width: 2.0, height: 1.0 };
+        assert_eq!(shrink(&[10, 40, 100], (3, 1), ImageView::all(3, 1), (2, 1)), [20, 80]);
+        assert_eq!(shrink(&[10, 40, 100], (1, 3), ImageView::all(1, 3), (1, 2)), [20, 80]);
+        assert_eq!(shrink(&[1, 3, 5, 7, 9, 11, 13, 15], (4, 2), ImageView::all(4, 2), (2, 1)), [6, 10]);
+        let view = ImageView { left: 0.5, top: 0.0, width: 2.0, height: 1.0 };
         // (10/2 + 40 + 100/2) / 2 = 47.5.
         assert_eq!(shrink(&[10, 40, 100], (3, 1), view, (1, 1)), [48]);
     }
 
     #[test]
     fn the_whole_range_stays() {
-        assert_eq!(shrink(&[255; 49], (7, 7), View::all(7, 7), (3, 5)), [255; 15]);
-        assert_eq!(shrink(&[0; 49], (7, 7), View::all(7, 7), (3, 5)), [0; 15]);
+        assert_eq!(shrink(&[255; 49], (7, 7), ImageView::all(7, 7), (3, 5)), [255; 15]);
+        assert_eq!(shrink(&[0; 49], (7, 7), ImageView::all(7, 7), (3, 5)), [0; 15]);
     }
 }

@@ -7,10 +7,10 @@ mod portable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::jpeg::{JpegError, RegionDecoder, Scale};
-use super::{Image, PIXEL_BYTES, Region, check_region, resize_buffer};
+use super::{Image, PIXEL_BYTES, PixelRegion, check_region, resize_buffer};
 use crate::Cause;
-use headers::Header;
-pub use headers::dimensions;
+use headers::ImageHeader;
+pub use headers::{Info, dimensions};
 
 /// Which channels a decoded image has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +21,6 @@ pub enum Channels {
     Grey,
     /// Alpha is dropped: colours are not blended with a background.
     Rgb,
-}
-
-/// What the header of a file says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
-    pub width: u32,
-    pub height: u32,
 }
 
 /// Decodes images, with memory that is used again.
@@ -49,6 +42,7 @@ pub struct Decoder {
 pub struct Reduced {
     /// In pixels of the file.
     pub left: u32,
+    /// The upper edge, in pixels of the file.
     pub top: u32,
     /// Pixels of the file in width and in height that became one.
     pub divisor: u32,
@@ -61,6 +55,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
+    /// A decoder with the default limit of pixels.
     pub fn new() -> Decoder {
         Decoder { limit: PIXEL_BYTES, regions: RegionDecoder::new(PIXEL_BYTES), wide: vec![] }
     }
@@ -83,7 +78,7 @@ impl Decoder {
     /// was cut and then closed again by an end marker is not always recognised: it may have a grey part.
     pub fn decode(&mut self, bytes: &[u8], channels: Channels, image: &mut Image) -> Result<(), Cause> {
         let info = dimensions(bytes)?;
-        self.decode_reduced(bytes, channels, Region::all(info.width, info.height), Scale::Full, image).map(drop)
+        self.decode_reduced(bytes, channels, PixelRegion::all(info.width, info.height), Scale::Full, image).map(drop)
     }
 
     /// Decodes a part of an image; it equals that part of the whole image.
@@ -95,7 +90,7 @@ impl Decoder {
         &mut self,
         bytes: &[u8],
         channels: Channels,
-        region: Region,
+        region: PixelRegion,
         image: &mut Image,
     ) -> Result<(), Cause> {
         self.decode_reduced(bytes, channels, region, Scale::Full, image).map(drop)
@@ -106,15 +101,15 @@ impl Decoder {
     ///
     /// # Errors
     /// As [`Decoder::decode_region`].
-    pub fn decode_reduced(
+    pub(crate) fn decode_reduced(
         &mut self,
         bytes: &[u8],
         channels: Channels,
-        region: Region,
+        region: PixelRegion,
         scale: Scale,
         image: &mut Image,
     ) -> Result<Reduced, Cause> {
-        let wanted = Wanted { channels, region, scale };
+        let wanted = DecodeRequest { channels, region, scale };
         // zune-jpeg and png are foreign code with thousands of index operations. None is known to panic, and no input
         // may bring a loading thread down.
         let caught = catch_unwind(AssertUnwindSafe(|| self.decode_unguarded(bytes, wanted, image)));
@@ -124,9 +119,9 @@ impl Decoder {
         })
     }
 
-    fn decode_unguarded(&mut self, bytes: &[u8], wanted: Wanted, image: &mut Image) -> Result<Reduced, Cause> {
-        let Wanted { channels, region, .. } = wanted;
-        let header = Header::parse(bytes)?;
+    fn decode_unguarded(&mut self, bytes: &[u8], wanted: DecodeRequest, image: &mut Image) -> Result<Reduced, Cause> {
+        let DecodeRequest { channels, region, .. } = wanted;
+        let header = ImageHeader::parse(bytes)?;
         let info = header.info()?;
         check_region(region, info.width, info.height)?;
         // An image has at least one channel.
@@ -134,16 +129,16 @@ impl Decoder {
             return Err(too_large(info, self.limit));
         }
         match header {
-            Header::Jpeg(header) => {
+            ImageHeader::Jpeg(header) => {
                 header.check_complete(bytes)?;
                 if let Some(reduced) = self.decode_usual(bytes, header.components, wanted, image)? {
                     return Ok(reduced);
                 }
                 jfif::decode(bytes, info, channels, self.limit, &mut self.wide, image)?;
             }
-            Header::Png(_) => portable::decode(bytes, info, channels, self.limit, &mut self.wide, image)?,
+            ImageHeader::Png(_) => portable::decode(bytes, info, channels, self.limit, &mut self.wide, image)?,
         }
-        if region != Region::all(image.width(), image.height()) {
+        if region != PixelRegion::all(image.width(), image.height()) {
             image.crop(region)?;
         }
         Ok(Reduced { left: region.left, top: region.top, divisor: 1 })
@@ -154,7 +149,7 @@ impl Decoder {
         &mut self,
         bytes: &[u8],
         components: u8,
-        Wanted { channels, region, scale }: Wanted,
+        DecodeRequest { channels, region, scale }: DecodeRequest,
         image: &mut Image,
     ) -> Result<Option<Reduced>, Cause> {
         let converts = match channels {
@@ -180,9 +175,9 @@ impl Decoder {
 
 /// What of an image is decoded.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct DecodeRequest {
     channels: Channels,
-    region: Region,
+    region: PixelRegion,
     scale: Scale,
 }
 

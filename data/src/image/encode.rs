@@ -8,12 +8,13 @@ use crate::Cause;
 
 /// How an image is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ImageFormat {
     /// Baseline, with chroma at half resolution. Alpha is dropped.
     Jpeg {
         /// From 1 to 100, as the Independent JPEG Group scales its tables.
         quality: u8,
     },
+    /// PNG, which is lossless.
     Png {
         /// From 0, nothing is compressed, to 9, the smallest file.
         compression: u8,
@@ -25,13 +26,13 @@ pub enum Format {
 /// # Errors
 /// The quality or compression is out of range, or the image is empty or has more pixels along an axis than the format
 /// can say.
-pub fn encode(image: &Image, format: Format, bytes: &mut Vec<u8>) -> Result<(), Cause> {
+pub fn encode(image: &Image, format: ImageFormat, bytes: &mut Vec<u8>) -> Result<(), Cause> {
     if image.width() == 0 || image.height() == 0 {
         return Err(Cause::Image("an image without pixels has no file".into()));
     }
     match format {
-        Format::Jpeg { quality } => encode_jpeg(image, quality, bytes),
-        Format::Png { compression } => encode_png(image, compression, bytes),
+        ImageFormat::Jpeg { quality } => encode_jpeg(image, quality, bytes),
+        ImageFormat::Png { compression } => encode_png(image, compression, bytes),
     }
 }
 

@@ -1,37 +1,43 @@
 //! Images: decoding, encoding, resizing, augmentation and normalisation.
 
 mod area;
-pub mod augment;
+pub(crate) mod augment;
 mod decode;
 mod encode;
 pub mod jpeg;
 mod normalise;
 mod resize;
+mod view;
 
 use crate::Cause;
 
-pub use augment::{AugmentOptions, Augmenter, Plan, Workspace};
+pub use augment::{AugmentOptions, AugmentPlan, Augmenter, Workspace};
 pub use decode::{Channels, Decoder, Info, Reduced, dimensions};
-pub use encode::{Format, encode};
-pub use normalise::{Layout, NormaliseOptions, Normaliser};
-pub use resize::{Inter, Resizer, View, shorter_edge};
+pub use encode::{ImageFormat, encode};
+pub use normalise::{AxisOrder, NormaliseOptions, Normaliser};
+pub use resize::{Inter, Resizer, shorter_edge};
+pub use view::ImageView;
 
 /// Bytes of pixels that a decoder allows if it is not told otherwise.
-pub const PIXEL_BYTES: u64 = 1 << 28;
+pub(crate) const PIXEL_BYTES: u64 = 1 << 28;
 
 /// A rectangle of whole pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct PixelRegion {
+    /// The first column.
     pub left: u32,
+    /// The first row.
     pub top: u32,
+    /// The width in pixels.
     pub width: u32,
+    /// The height in pixels.
     pub height: u32,
 }
 
-impl Region {
+impl PixelRegion {
     /// All of an image.
-    pub fn all(width: u32, height: u32) -> Region {
-        Region { left: 0, top: 0, width, height }
+    pub fn all(width: u32, height: u32) -> PixelRegion {
+        PixelRegion { left: 0, top: 0, width, height }
     }
 
     /// Whether it has a pixel, and lies inside of an image.
@@ -70,23 +76,27 @@ impl Image {
         Ok(Image { width, height, channels, pixels })
     }
 
+    /// The width in pixels.
     pub fn width(&self) -> u32 {
         self.width
     }
 
+    /// The height in pixels.
     pub fn height(&self) -> u32 {
         self.height
     }
 
+    /// Channels of a pixel: 1, 3 or 4.
     pub fn channels(&self) -> u8 {
         self.channels
     }
 
+    /// The pixels, row-major with channels innermost.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
 
-    pub fn pixels_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn pixels_mut(&mut self) -> &mut [u8] {
         &mut self.pixels
     }
 
@@ -110,7 +120,7 @@ impl Image {
     ///
     /// # Errors
     /// The region does not lie inside of the image, or the memory cannot be had.
-    pub fn copy_region(&mut self, from: &Image, region: Region) -> Result<(), Cause> {
+    pub fn copy_region(&mut self, from: &Image, region: PixelRegion) -> Result<(), Cause> {
         check_region(region, from.width, from.height)?;
         self.reshape(region.width, region.height, from.channels)?;
         let (stride, left) = (from.stride(), region.left as usize * usize::from(from.channels));
@@ -126,7 +136,7 @@ impl Image {
     ///
     /// # Errors
     /// The region does not lie inside of the image.
-    pub fn crop(&mut self, region: Region) -> Result<(), Cause> {
+    pub fn crop(&mut self, region: PixelRegion) -> Result<(), Cause> {
         check_region(region, self.width, self.height)?;
         let (stride, channels) = (self.stride(), usize::from(self.channels));
         let bytes = region.width as usize * channels;
@@ -140,11 +150,11 @@ impl Image {
     }
 }
 
-fn check_region(region: Region, width: u32, height: u32) -> Result<(), Cause> {
+fn check_region(region: PixelRegion, width: u32, height: u32) -> Result<(), Cause> {
     if region.fits(width, height) {
         return Ok(());
     }
-    let Region { left, top, width: w, height: h } = region;
+    let PixelRegion { left, top, width: w, height: h } = region;
     let found = format!("{w}×{h} pixels at ({left}, {top})");
     Err(Cause::Shape { expected: format!("a region of {width}×{height} pixels"), found })
 }
@@ -178,7 +188,7 @@ mod tests {
     #[test]
     fn crop_and_copy_take_the_same_part() {
         let image = counted(5, 4, 3);
-        let region = Region { left: 1, top: 2, width: 3, height: 2 };
+        let region = PixelRegion { left: 1, top: 2, width: 3, height: 2 };
         let mut copy = Image::new();
         copy.copy_region(&image, region).unwrap();
         let mut cropped = image.clone();
@@ -192,7 +202,7 @@ mod tests {
     fn a_region_outside_is_refused() {
         let mut image = counted(5, 4, 1);
         for (left, top, width, height) in [(5, 0, 1, 1), (0, 0, 0, 1), (1, 0, 5, 1), (0, u32::MAX, 1, 2)] {
-            assert!(image.crop(Region { left, top, width, height }).is_err());
+            assert!(image.crop(PixelRegion { left, top, width, height }).is_err());
         }
         assert!(Image::from_pixels(2, 2, 2, vec![0; 8]).is_err());
         assert!(Image::from_pixels(2, 2, 3, vec![0; 8]).is_err());

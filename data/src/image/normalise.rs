@@ -10,7 +10,7 @@ use crate::{Cause, DataError, Draws};
 
 /// Order of the axes of an image in a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Layout {
+pub enum AxisOrder {
     /// Channels × height × width.
     #[default]
     Chw,
@@ -31,16 +31,27 @@ pub struct NormaliseOptions {
     pub mirror: bool,
     /// Half of all images are mirrored.
     pub rand_mirror: bool,
+    /// The mean of red, subtracted; 0 for none.
     pub mean_r: f64,
+    /// The mean of green, subtracted.
     pub mean_g: f64,
+    /// The mean of blue, subtracted.
     pub mean_b: f64,
+    /// The mean of alpha, subtracted.
     pub mean_a: f64,
+    /// The standard deviation of red, which values are divided by.
     pub std_r: f64,
+    /// The standard deviation of green, which values are divided by.
     pub std_g: f64,
+    /// The standard deviation of blue, which values are divided by.
     pub std_b: f64,
+    /// The standard deviation of alpha, which values are divided by.
     pub std_a: f64,
+    /// The factor that values are multiplied by.
     pub scale: f64,
+    /// The largest random change of contrast, as a fraction.
     pub max_random_contrast: f64,
+    /// The largest random change of illumination, in units of a pixel's value.
     pub max_random_illumination: f64,
 }
 
@@ -143,7 +154,7 @@ impl NormaliseOptions {
 pub struct Normaliser {
     options: NormaliseOptions,
     dtype: DType,
-    layout: Layout,
+    layout: AxisOrder,
     /// Height × width × channels, as images are.
     mean: Option<MeanImage>,
 }
@@ -170,7 +181,7 @@ impl Normaliser {
     ///
     /// # Errors
     /// Another data type, a deviation of 0, a value out of its range, or an option that has no meaning for the type.
-    pub fn new(options: NormaliseOptions, dtype: DType, layout: Layout) -> Result<Normaliser, DataError> {
+    pub fn new(options: NormaliseOptions, dtype: DType, layout: AxisOrder) -> Result<Normaliser, DataError> {
         options.check(dtype, false)?;
         Ok(Normaliser { options, dtype, layout, mean: None })
     }
@@ -196,11 +207,13 @@ impl Normaliser {
         Ok(Normaliser { mean: Some(mean), ..self })
     }
 
+    /// The element type of the results.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    pub fn layout(&self) -> Layout {
+    /// The order of the axes of the results.
+    pub fn layout(&self) -> AxisOrder {
         self.layout
     }
 
@@ -236,8 +249,8 @@ impl Normaliser {
     fn check_shape(&self, image: &Image, out: &TensorMut<'_>) -> Result<(), Cause> {
         let (channels, height, width) = (image.channels().into(), image.height().into(), image.width().into());
         let dims: [u64; 3] = match self.layout {
-            Layout::Chw => [channels, height, width],
-            Layout::Hwc => [height, width, channels],
+            AxisOrder::Chw => [channels, height, width],
+            AxisOrder::Hwc => [height, width, channels],
         };
         let expected = || format!("{} {dims:?}", self.dtype);
         let bytes = image.pixels().len() * self.dtype.size();
@@ -288,7 +301,7 @@ impl Normaliser {
 }
 
 /// Writes each value as a function of the byte and its number in the image; there is one function for each channel.
-fn write<T: Copy, V, F>(image: &Image, layout: Layout, mirror: bool, out: &mut [T], value: F)
+fn write<T: Copy, V, F>(image: &Image, layout: AxisOrder, mirror: bool, out: &mut [T], value: F)
 where
     V: Fn(u8, usize) -> T,
     F: Fn(usize) -> V,
@@ -300,7 +313,7 @@ where
 /// shuffles of bytes.
 struct Write<'a, T, F> {
     image: &'a Image,
-    layout: Layout,
+    layout: AxisOrder,
     mirror: bool,
     out: &'a mut [T],
     value: F,
@@ -330,14 +343,14 @@ impl<T: Copy, V: Fn(u8, usize) -> T, F: Fn(usize) -> V> Write<'_, T, F> {
             let (row, first) = (row.as_chunks::<C>().0, y * width);
             let at = |x: usize, channel: usize| (first + x) * C + channel;
             match layout {
-                Layout::Chw => {
+                AxisOrder::Chw => {
                     for (channel, convert) in values.iter().enumerate() {
                         let to = &mut out[channel * plane + first..][..width];
                         let value = |(x, pixel): (usize, &[u8; C])| convert(pixel[channel], at(x, channel));
                         fill(to, row.iter().enumerate().map(value), mirror);
                     }
                 }
-                Layout::Hwc => {
+                AxisOrder::Hwc => {
                     let to = out[first * C..][..width * C].as_chunks_mut::<C>().0;
                     let pixel = |(x, pixel): (usize, &[u8; C])| {
                         std::array::from_fn(|channel| values[channel](pixel[channel], at(x, channel)))

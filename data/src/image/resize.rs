@@ -7,8 +7,9 @@ use fir::images::{TypedImage, TypedImageRef};
 use fir::pixels::{U8, U8x3, U8x4};
 use fir::{Filter, FilterType, PixelTrait, ResizeAlg, ResizeOptions};
 
+use super::Image;
 use super::area::Area;
-use super::{Image, Region};
+use super::view::ImageView;
 use crate::{Cause, Draws};
 
 /// How pixels between pixels are made, by the numbers of MXNet and OpenCV.
@@ -95,47 +96,6 @@ pub(super) fn lanczos(x: f64) -> f64 {
     if x.abs() < 4.0 { sinc(x) * sinc(x / 4.0) } else { 0.0 }
 }
 
-/// A rectangle of an image in pixels, from the left upper corner of the first pixel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct View {
-    pub left: f64,
-    pub top: f64,
-    pub width: f64,
-    pub height: f64,
-}
-
-impl View {
-    /// All of an image.
-    pub fn all(width: u32, height: u32) -> View {
-        View::from(Region::all(width, height))
-    }
-
-    /// The rectangle of whole pixels that it is, if it is one.
-    pub fn region(&self) -> Option<Region> {
-        let whole = |x: f64| (x.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&x)).then_some(x as u32);
-        let (left, top) = (whole(self.left)?, whole(self.top)?);
-        Some(Region { left, top, width: whole(self.width)?, height: whole(self.height)? })
-    }
-
-    /// Cuts off what rounding put outside of an image.
-    pub(super) fn within(self, width: u32, height: u32) -> View {
-        let axis = |start: f64, extent: f64, limit: u32| {
-            let start = start.clamp(0.0, f64::from(limit));
-            (start, extent.min(f64::from(limit) - start))
-        };
-        let (left, width) = axis(self.left, self.width, width);
-        let (top, height) = axis(self.top, self.height, height);
-        View { left, top, width, height }
-    }
-}
-
-impl From<Region> for View {
-    fn from(region: Region) -> View {
-        let Region { left, top, width, height } = region;
-        View { left: left.into(), top: top.into(), width: width.into(), height: height.into() }
-    }
-}
-
 /// The size of an image whose shorter edge is `edge`: the longer one keeps the ratio, rounded down, one pixel at least.
 pub fn shorter_edge(width: u32, height: u32, edge: u32) -> (u32, u32) {
     let longer = |long: u32, short: u32| {
@@ -146,7 +106,7 @@ pub fn shorter_edge(width: u32, height: u32, edge: u32) -> (u32, u32) {
 }
 
 /// A view that lies inside of an image, but for rounding.
-fn checked(view: View, image: &Image) -> Result<View, Cause> {
+fn checked(view: ImageView, image: &Image) -> Result<ImageView, Cause> {
     let (width, height) = (image.width(), image.height());
     let within = view.within(width, height);
     let near = |a: f64, b: f64| (a - b).abs() < 1e-6;
@@ -174,6 +134,7 @@ impl fmt::Debug for Resizer {
 }
 
 impl Resizer {
+    /// A resizer without buffers.
     pub fn new() -> Resizer {
         Resizer::default()
     }
@@ -186,7 +147,7 @@ impl Resizer {
     pub fn resize(
         &mut self,
         from: &Image,
-        view: View,
+        view: ImageView,
         (width, height): (u32, u32),
         inter: Inter,
         to: &mut Image,

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use tensorc_runtime::TensorMut;
 
-use super::pipeline::{ImagePipeline, Scratch};
+use super::pipeline::{ImagePipeline, ImageScratch};
 use crate::list::ListEntry;
-use crate::{Cause, DataDesc, DataError, Dataset, Place, Sample};
+use crate::{Cause, DataDesc, DataError, Dataset, ExamplePlace, Sample};
 
 /// Endings of the names of images.
-pub const IMAGE_ENDINGS: [&str; 3] = [".jpeg", ".jpg", ".png"];
+pub(crate) const IMAGE_ENDINGS: [&str; 3] = [".jpeg", ".jpg", ".png"];
 
 /// Images below a folder, with their labels.
 pub struct ImageFiles {
@@ -61,7 +61,7 @@ impl Dataset for ImageFiles {
     fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {
         let entry = &self.entries[sample.index];
         let path = self.root.join(&entry.path);
-        self.pipeline.with_scratch(|Scratch { file, work }| {
+        self.pipeline.with_scratch(|ImageScratch { file, work }| {
             let read = read_file(&path, file)
                 .and_then(|()| {
                     let found = &entry.labels;
@@ -71,7 +71,7 @@ impl Dataset for ImageFiles {
                     let draws = self.pipeline.draws(sample.epoch, sample.index as u64);
                     self.pipeline.write(file, draws, work, &mut data[0])
                 });
-            read.map_err(|cause| DataError::at(Place::file(&path).record(entry.index), cause))
+            read.map_err(|cause| DataError::at(ExamplePlace::file(&path).record(entry.index), cause))
         })
     }
 }
@@ -82,7 +82,7 @@ impl Dataset for ImageFiles {
 ///
 /// # Errors
 /// A folder cannot be read.
-pub fn folder_entries(
+pub(crate) fn folder_entries(
     root: impl AsRef<Path>,
     recursive: bool,
     endings: &[impl AsRef<str>],

@@ -8,7 +8,7 @@ use std::path::Path;
 use rayon::prelude::*;
 
 use super::records::ImageRecords;
-use crate::{Cause, DataError, Dataset, Place};
+use crate::{Cause, DataError, Dataset, ExamplePlace};
 
 const LIST: u64 = 0x112;
 const DENSE: u32 = 0xF993_FAC9;
@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> Result<MeanImage, DataError> {
     let bytes = std::fs::read(path).map_err(|e| DataError::io(path, e))?;
     parse(&bytes).ok_or_else(|| {
         let cause = Cause::Format("not a list of one array f32[channels, height, width]".into());
-        DataError::at(Place::file(path), cause)
+        DataError::at(ExamplePlace::file(path), cause)
     })
 }
 

@@ -6,7 +6,8 @@ mod options;
 mod pipeline;
 mod records;
 
-pub use files::{IMAGE_ENDINGS, ImageFiles, folder_entries};
+pub use files::ImageFiles;
+pub(crate) use files::{IMAGE_ENDINGS, folder_entries};
 pub use options::{ImageOptions, ImageRecordOptions};
 pub use pipeline::ImagePipeline;
 pub use records::ImageRecords;

@@ -7,9 +7,9 @@ use tensorc_abi::DType;
 
 use super::files::{IMAGE_ENDINGS, ImageFiles, folder_entries};
 use super::mean;
-use super::pipeline::{ImagePipeline, Names};
+use super::pipeline::{ArrayNames, ImagePipeline};
 use super::records::ImageRecords;
-use crate::image::{AugmentOptions, Layout, NormaliseOptions};
+use crate::image::{AugmentOptions, AxisOrder, NormaliseOptions};
 use crate::iter::schedule::LastBatch;
 use crate::iter::{DEFAULT_PREFETCH, Loader, LoaderBuilder, OnError, Shuffle};
 use crate::list::ImageList;
@@ -21,6 +21,7 @@ use crate::{DataError, Dataset};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ImageOptions {
+    /// Examples of a batch.
     pub batch_size: usize,
     /// Labels of an image: the label array is f32\[batch\] for 1, f32\[batch, label_width\] for more.
     pub label_width: usize,
@@ -29,12 +30,14 @@ pub struct ImageOptions {
     pub shuffle: bool,
     /// Decides on the order, and on random augmentation unless `seed_aug` is given.
     pub seed: u64,
+    /// The seed of random augmentation, `None`: that of the order.
     pub seed_aug: Option<u64>,
     /// Left-over images are filled up to a batch with the first ones of the next epoch, which begins behind them;
     /// otherwise with those of the batch before. Either way they do not count.
     pub round_batch: bool,
     /// Parts that the images are divided into, such as one for each worker, and the part that is read, from 0.
     pub num_parts: usize,
+    /// The part that is read, from 0.
     pub part_index: usize,
     /// As many batches in every part. Left-over images are filled up with the first ones of the part.
     pub equal_parts: bool,
@@ -46,11 +49,15 @@ pub struct ImageOptions {
     pub dtype: String,
     /// `NCHW` or `NHWC`.
     pub layout: String,
+    /// The name of the data.
     pub data_name: String,
+    /// The name of the labels.
     pub label_name: String,
     /// What happens when an image cannot be read.
     pub on_error: OnError,
+    /// How images are augmented.
     pub augment: AugmentOptions,
+    /// How pixels become values.
     pub normalise: NormaliseOptions,
 }
 
@@ -117,11 +124,11 @@ impl ImageOptions {
             other => return Err(DataError::options("dtype", format!("`{other}` is not float32, uint8 or int8"))),
         };
         let layout = match self.layout.as_str() {
-            "NCHW" => Layout::Chw,
-            "NHWC" => Layout::Hwc,
+            "NCHW" => AxisOrder::Chw,
+            "NHWC" => AxisOrder::Hwc,
             other => return Err(DataError::options("layout", format!("`{other}` is not NCHW or NHWC"))),
         };
-        let names = Names { data: &self.data_name, label: &self.label_name, label_width: self.label_width };
+        let names = ArrayNames { data: &self.data_name, label: &self.label_name, label_width: self.label_width };
         let seed = self.seed_aug.unwrap_or(self.seed);
         ImagePipeline::new(names, self.augment.clone(), self.normalise.clone(), (dtype, layout), seed)
     }
@@ -170,7 +177,7 @@ fn read_list(path: &Path) -> Result<ImageList, DataError> {
     match list.skipped.first() {
         None => Ok(list),
         Some(first) => {
-            let place = crate::Place::file(path).record(first.line);
+            let place = crate::ExamplePlace::file(path).record(first.line);
             Err(DataError::at(place, crate::Cause::Format(first.why.into())))
         }
     }
@@ -190,6 +197,7 @@ pub struct ImageRecordOptions {
     pub mean_img: String,
     /// Shuffles within blocks of so many MiB, and the blocks; 0 shuffles all images.
     pub shuffle_chunk_size: u32,
+    /// The options of images.
     pub images: ImageOptions,
 }
 
@@ -300,7 +308,7 @@ impl ImageRecordOptions {
             return mean::read(path);
         }
         if self.images.num_parts > 1 {
-            let why = "is not there yet, and a part of the images does not tell their mean: make it with one part";
+            let why = "does not exist, and only all images give their mean: create it with `num_parts` 1";
             return Err(DataError::options("mean_img", why));
         }
         let computed = mean::compute(images)?;

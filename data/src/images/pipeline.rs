@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
-use crate::image::{AugmentOptions, Augmenter, Layout, NormaliseOptions, Normaliser, Workspace};
+use crate::image::{AugmentOptions, Augmenter, AxisOrder, NormaliseOptions, Normaliser, Workspace};
 use crate::{Cause, DataDesc, DataError, Draws};
 
 /// What is done to every image of a source.
@@ -18,19 +18,19 @@ pub struct ImagePipeline {
     data: [DataDesc; 1],
     labels: [DataDesc; 1],
     /// One for each thread that reads.
-    scratch: Mutex<Vec<Scratch>>,
+    scratch: Mutex<Vec<ImageScratch>>,
 }
 
 /// Memory that reading an image needs.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
+pub(super) struct ImageScratch {
     pub file: Vec<u8>,
     pub work: Workspace,
 }
 
 /// The names of the arrays, and how many labels an image has.
 #[derive(Clone, Debug)]
-pub(super) struct Names<'a> {
+pub(super) struct ArrayNames<'a> {
     pub data: &'a str,
     pub label: &'a str,
     pub label_width: usize,
@@ -40,10 +40,10 @@ impl ImagePipeline {
     /// # Errors
     /// An option is out of its range or contradicts another one.
     pub(super) fn new(
-        names: Names<'_>,
+        names: ArrayNames<'_>,
         augment: AugmentOptions,
         normalise: NormaliseOptions,
-        (dtype, layout): (DType, Layout),
+        (dtype, layout): (DType, AxisOrder),
         seed: u64,
     ) -> Result<ImagePipeline, DataError> {
         if names.label_width == 0 {
@@ -52,8 +52,8 @@ impl ImagePipeline {
         let augmenter = Augmenter::new(augment)?;
         let [channels, height, width] = augmenter.options().data_shape.map(u64::from);
         let dims = match layout {
-            Layout::Chw => [channels, height, width],
-            Layout::Hwc => [height, width, channels],
+            AxisOrder::Chw => [channels, height, width],
+            AxisOrder::Hwc => [height, width, channels],
         };
         let label_dims = if names.label_width == 1 { vec![] } else { vec![names.label_width as u64] };
         Ok(ImagePipeline {
@@ -79,10 +79,12 @@ impl ImagePipeline {
         Ok(ImagePipeline { normaliser: self.normaliser.with_mean_image(shape, values)?, ..self })
     }
 
+    /// The arrays of data.
     pub fn data(&self) -> &[DataDesc] {
         &self.data
     }
 
+    /// The arrays of labels.
     pub fn labels(&self) -> &[DataDesc] {
         &self.labels
     }
@@ -93,7 +95,7 @@ impl ImagePipeline {
     }
 
     /// Lends a thread's memory to `f`.
-    pub(super) fn with_scratch<R>(&self, f: impl FnOnce(&mut Scratch) -> R) -> R {
+    pub(super) fn with_scratch<R>(&self, f: impl FnOnce(&mut ImageScratch) -> R) -> R {
         let known = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = known.unwrap_or_default();
         let result = f(&mut scratch);

@@ -2,7 +2,7 @@
 
 use tensorc_runtime::TensorMut;
 
-use super::pipeline::{ImagePipeline, Scratch};
+use super::pipeline::{ImagePipeline, ImageScratch};
 use crate::list::ImageList;
 use crate::record::{ImageRecord, RecordSet};
 use crate::{Cause, DataDesc, DataError, Dataset, Sample};
@@ -17,25 +17,27 @@ pub struct ImageRecords {
 }
 
 impl ImageRecords {
+    /// A dataset of the records of one or more files.
     pub fn new(name: impl Into<String>, records: RecordSet, pipeline: ImagePipeline) -> ImageRecords {
         ImageRecords { name: name.into(), records, pipeline, labels: None }
     }
 
     /// Takes the labels of a list, by the images' numbers, in place of those in the records.
     #[must_use]
-    pub fn with_labels(self, list: ImageList) -> ImageRecords {
+    pub(crate) fn with_labels(self, list: ImageList) -> ImageRecords {
         let mut labels: Vec<(u64, Vec<f32>)> = list.entries.into_iter().map(|e| (e.index, e.labels)).collect();
         labels.sort_by_key(|(index, _)| *index);
         ImageRecords { labels: Some(labels), ..self }
     }
 
+    /// The records.
     pub fn records(&self) -> &RecordSet {
         &self.records
     }
 
     /// The pixels of an image as they come out of augmentation in the first epoch.
     pub(super) fn with_pixels<R>(&self, index: usize, f: impl FnOnce(&[u8]) -> R) -> Result<R, DataError> {
-        self.pipeline.with_scratch(|Scratch { file, work }| {
+        self.pipeline.with_scratch(|ImageScratch { file, work }| {
             self.records.read(index, file)?;
             let draws = self.pipeline.draws(0, self.records.key(index));
             let pixels = ImageRecord::unpack(file).and_then(|record| self.pipeline.pixels(record.image, draws, work));
@@ -94,7 +96,7 @@ impl Dataset for ImageRecords {
     }
 
     fn read(&self, sample: Sample, data: &mut [TensorMut<'_>], labels: &mut [TensorMut<'_>]) -> Result<(), DataError> {
-        self.pipeline.with_scratch(|Scratch { file, work }| {
+        self.pipeline.with_scratch(|ImageScratch { file, work }| {
             self.records.read(sample.index, file)?;
             let record = ImageRecord::unpack(file);
             let written = record.and_then(|r| self.write(&r, sample, work, (&mut data[0], &mut labels[0])));

@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 use tensorc_runtime::HostTensor;
-use tensorc_runtime::host_tensor::SizeMismatch;
 
-use super::schedule::{Cut, LastBatch, Schedule, Shuffle};
+use super::schedule::{BatchSchedule, Cut, LastBatch, Shuffle};
 use super::{Batch, DataIter, Position};
 use crate::{DataDesc, DataError};
 
@@ -19,7 +18,7 @@ pub struct Batches {
     data_desc: Vec<DataDesc>,
     label_desc: Vec<DataDesc>,
     batch: usize,
-    schedule: Schedule,
+    schedule: BatchSchedule,
     position: Position,
 }
 
@@ -27,23 +26,15 @@ fn examples(array: &HostTensor) -> usize {
     array.dims().first().map_or(0, |n| *n as usize)
 }
 
-/// What becomes a tensor in host memory without a copy.
-pub trait ToHost {
-    /// # Errors
-    /// The bytes do not fill the shape.
-    fn to_host(self) -> Result<HostTensor, SizeMismatch>;
-}
+/// What becomes a tensor in host memory without a copy: a [`HostTensor`], or a tensor of another crate.
+pub trait ToHost: TryInto<HostTensor, Error: std::error::Error + Send + Sync + 'static> {}
 
-impl ToHost for HostTensor {
-    fn to_host(self) -> Result<HostTensor, SizeMismatch> {
-        Ok(self)
-    }
-}
+impl<T: TryInto<HostTensor, Error: std::error::Error + Send + Sync + 'static>> ToHost for T {}
 
 fn named<N: Into<String>, T: ToHost>(arrays: impl IntoIterator<Item = (N, T)>) -> Result<Vec<NamedArray>, DataError> {
     let named = |(name, array): (N, T)| {
         let name = name.into();
-        let array = array.to_host().map_err(|e| DataError::source(&name, e))?;
+        let array = array.try_into().map_err(|e| DataError::source(&name, e))?;
         Ok((name, array))
     };
     arrays.into_iter().map(named).collect()
@@ -78,7 +69,7 @@ impl Batches {
         }
         // Every kind of last batch is possible then.
         let (strictest, name) = (LastBatch::Discard, format!("batches of `{first}`"));
-        let schedule = Schedule::new(&name, count, batch, strictest, Shuffle::None)?.with_last(LastBatch::Pad);
+        let schedule = BatchSchedule::new(&name, count, batch, strictest, Shuffle::None)?.with_last(LastBatch::Pad);
         let (data_desc, label_desc) = (described(&data, batch), described(&labels, batch));
         let position = Position::default();
         Ok(Batches { data, labels, data_desc, label_desc, batch, schedule, position })
@@ -107,6 +98,7 @@ impl Batches {
         self
     }
 
+    /// Number of examples.
     pub fn examples(&self) -> usize {
         self.schedule.examples()
     }

@@ -28,7 +28,7 @@ pub enum OnError {
 
 /// A batch, none if each of its examples was skipped, and why examples were.
 #[derive(Default)]
-pub struct Made {
+pub struct AssembledBatch {
     pub batch: Option<Batch>,
     pub skipped: Vec<DataError>,
 }
@@ -44,7 +44,7 @@ pub struct Assembler {
 }
 
 /// An example's part of the memory of a batch.
-struct Row<'a> {
+struct ExampleSlot<'a> {
     data: Vec<TensorMut<'a>>,
     labels: Vec<TensorMut<'a>>,
 }
@@ -63,7 +63,7 @@ impl Assembler {
     ///
     /// # Errors
     /// The first example that cannot be read, unless such are skipped; memory is short.
-    pub fn batch(&self, samples: &[Sample], pad: usize) -> Result<Made, DataError> {
+    pub fn batch(&self, samples: &[Sample], pad: usize) -> Result<AssembledBatch, DataError> {
         let samples: Vec<Sample> =
             samples.iter().map(|s| Sample { index: s.index + self.begin, epoch: s.epoch }).collect();
         let mut data = self.lease(self.dataset.data())?;
@@ -84,14 +84,14 @@ impl Assembler {
             }
             counted = good.iter().filter(|i| **i < counted).count();
             if counted == 0 {
-                return Ok(Made { batch: None, skipped });
+                return Ok(AssembledBatch { batch: None, skipped });
             }
             index = good.iter().cycle().take(self.batch).map(|i| index[*i]).collect();
             data.iter_mut().chain(&mut labels).for_each(|lease| self.gather(lease, &good));
         }
         let data = self.tensors(data, self.dataset.data())?;
         let labels = self.tensors(labels, self.dataset.labels())?;
-        Ok(Made { batch: Some(Batch { data, labels, pad: self.batch - counted, index }), skipped })
+        Ok(AssembledBatch { batch: Some(Batch { data, labels, pad: self.batch - counted, index }), skipped })
     }
 
     /// Moves the examples of these places, which ascend, to the front and repeats them behind.
@@ -112,8 +112,9 @@ impl Assembler {
         tensorc_runtime::host_tensor::byte_len(desc.dtype, &desc.dims).and_then(|n| usize::try_from(n).ok())
     }
 
-    fn rows<'a>(&'a self, data: &'a mut [Lease], labels: &'a mut [Lease]) -> Vec<Row<'a>> {
-        let mut rows: Vec<Row<'a>> = (0..self.batch).map(|_| Row { data: vec![], labels: vec![] }).collect();
+    fn rows<'a>(&'a self, data: &'a mut [Lease], labels: &'a mut [Lease]) -> Vec<ExampleSlot<'a>> {
+        let mut rows: Vec<ExampleSlot<'a>> =
+            (0..self.batch).map(|_| ExampleSlot { data: vec![], labels: vec![] }).collect();
         for (lease, desc) in data.iter_mut().zip(self.dataset.data()) {
             rows.iter_mut().zip(split(lease, desc, self.batch)).for_each(|(row, tensor)| row.data.push(tensor));
         }
@@ -123,7 +124,7 @@ impl Assembler {
         rows
     }
 
-    fn read(&self, sample: Sample, mut row: Row<'_>) -> Result<(), DataError> {
+    fn read(&self, sample: Sample, mut row: ExampleSlot<'_>) -> Result<(), DataError> {
         let read = || self.dataset.read(sample, &mut row.data, &mut row.labels);
         catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|payload| Err(panicked(self.name(), &*payload)))
     }

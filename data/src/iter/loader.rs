@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
 pub use super::assemble::OnError;
-use super::assemble::{Assembler, Made, panicked};
-use super::schedule::{LastBatch, Schedule, Shuffle};
+use super::assemble::{AssembledBatch, Assembler, panicked};
+use super::schedule::{BatchSchedule, LastBatch, Shuffle};
 use super::{Batch, DataIter, Position};
 use crate::{DataDesc, DataError, Dataset, Sample};
 
@@ -30,7 +30,7 @@ const MAX_KEPT_ERRORS: usize = 100;
 /// Reads the examples of a dataset in batches.
 pub struct Loader {
     assembler: Arc<Assembler>,
-    schedule: Schedule,
+    schedule: BatchSchedule,
     threads: Threads,
     prefetch: usize,
     data: Vec<DataDesc>,
@@ -39,7 +39,7 @@ pub struct Loader {
     next: Position,
     /// The batch that is begun next.
     ahead: Position,
-    pending: VecDeque<Receiver<Result<Made, DataError>>>,
+    pending: VecDeque<Receiver<Result<AssembledBatch, DataError>>>,
     keeps_errors: bool,
     faults: Faults,
     /// Tasks of an earlier number are not wanted any more.
@@ -77,7 +77,7 @@ const MAX_PREFETCH: usize = 1 << 12;
 const MAX_BATCH: usize = 1 << 24;
 
 /// Batches that are read ahead unless the caller says otherwise, as MXNet's.
-pub const DEFAULT_PREFETCH: usize = 4;
+pub(crate) const DEFAULT_PREFETCH: usize = 4;
 
 impl Loader {
     /// Batches of `batch` examples of a dataset.
@@ -122,7 +122,7 @@ impl Loader {
             self.ahead = Position::new(at.epoch, at.batch + 1);
             let (done, made) = sync_channel(1);
             self.pending.push_back(made);
-            let task = Task {
+            let task = BatchTask {
                 assembler: self.assembler.clone(),
                 generation: self.generation.clone(),
                 of: self.generation.load(Ordering::Relaxed),
@@ -159,14 +159,14 @@ fn wait<T>(made: Receiver<T>) -> Option<T> {
 }
 
 /// A batch under way.
-struct Task {
+struct BatchTask {
     assembler: Arc<Assembler>,
     generation: Arc<AtomicU64>,
     of: u64,
-    done: SyncSender<Result<Made, DataError>>,
+    done: SyncSender<Result<AssembledBatch, DataError>>,
 }
 
-impl Task {
+impl BatchTask {
     fn run(self, samples: &[Sample], pad: usize) {
         if self.generation.load(Ordering::Relaxed) == self.of {
             let made = catch_unwind(AssertUnwindSafe(|| self.assembler.batch(samples, pad)));
@@ -199,7 +199,7 @@ impl DataIter for Loader {
             let made = self.pending.pop_front().and_then(wait);
             self.begin_batches();
             let lost = || DataError::Panic { name: self.assembler.name(), message: "a batch was lost".into() };
-            let Made { batch, skipped } = made.ok_or_else(lost)??;
+            let AssembledBatch { batch, skipped } = made.ok_or_else(lost)??;
             self.note(skipped);
             if batch.is_some() {
                 return Ok(batch);
@@ -237,11 +237,13 @@ impl DataIter for Loader {
 }
 
 impl LoaderBuilder {
+    /// What becomes of the last batch of an epoch.
     pub fn last(mut self, last: LastBatch) -> LoaderBuilder {
         self.last = last;
         self
     }
 
+    /// In which order examples come.
     pub fn shuffle(mut self, shuffle: Shuffle) -> LoaderBuilder {
         self.shuffle = shuffle;
         self
@@ -305,7 +307,7 @@ impl LoaderBuilder {
         let step = total.div_ceil(count);
         let begin = (index * step).min(total);
         let examples = (begin + step).min(total) - begin;
-        let mut schedule = Schedule::new(&name, examples, self.batch, self.last, self.shuffle)?;
+        let mut schedule = BatchSchedule::new(&name, examples, self.batch, self.last, self.shuffle)?;
         if let Some(counted) = self.counted.or(self.equal_parts.then_some(step)) {
             schedule = schedule.equal_to(&name, counted)?;
         }

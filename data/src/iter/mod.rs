@@ -5,7 +5,7 @@ mod arrays;
 mod assemble;
 mod loader;
 mod memory;
-pub mod schedule;
+pub(crate) mod schedule;
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use tensorc_runtime::HostTensor;
 
 pub use arrays::{Batches, NamedArray, ToHost};
-pub use loader::{DEFAULT_PREFETCH, Faults, Loader, LoaderBuilder, OnError};
-pub use schedule::{LastBatch, Schedule, Shuffle};
+pub(crate) use loader::DEFAULT_PREFETCH;
+pub use loader::{Faults, Loader, LoaderBuilder, OnError};
+pub use schedule::{BatchSchedule, LastBatch, Shuffle};
 
 use crate::{DataDesc, DataError};
 
@@ -42,7 +43,7 @@ impl Batch {
         data: impl IntoIterator<Item = T>,
         labels: impl IntoIterator<Item = T>,
     ) -> Result<Batch, DataError> {
-        let host = |tensor: T| tensor.to_host().map_err(|e| DataError::source("batch", e));
+        let host = |tensor: T| tensor.try_into().map_err(|e| DataError::source("batch", e));
         let data = data.into_iter().map(host).collect::<Result<_, _>>()?;
         let labels = labels.into_iter().map(host).collect::<Result<_, _>>()?;
         Ok(Batch { data, labels, pad: 0, index: vec![] })
@@ -62,11 +63,14 @@ impl Batch {
 /// Where an iterator stands: the batch of an epoch that comes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
+    /// The epoch, from 0.
     pub epoch: u64,
+    /// The batch of the epoch, from 0.
     pub batch: u64,
 }
 
 impl Position {
+    /// A position in the stream of batches.
     pub fn new(epoch: u64, batch: u64) -> Position {
         Position { epoch, batch }
     }

@@ -29,6 +29,7 @@ pub enum LastBatch {
 /// In which order the examples of an epoch come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shuffle {
+    /// In the order of the source.
     #[default]
     None,
     /// One order for all epochs.
@@ -37,12 +38,17 @@ pub enum Shuffle {
     EachEpoch(u64),
     /// An order of its own for every epoch, in which the examples of a block stay together: `ends` are the numbers of
     /// examples up to the end of each block. For files that are read faster in pieces than at random.
-    Blocks { seed: u64, ends: Arc<[u32]> },
+    Blocks {
+        /// The seed of the order.
+        seed: u64,
+        /// Where each block ends, in examples.
+        ends: Arc<[u32]>,
+    },
 }
 
 /// The division of examples into batches.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+pub struct BatchSchedule {
     examples: usize,
     batch: usize,
     last: LastBatch,
@@ -56,18 +62,19 @@ pub struct Schedule {
 /// The examples of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
+    /// The examples of the batch, in order.
     pub samples: Vec<Sample>,
     /// Examples at the end that do not count.
     pub pad: usize,
 }
 
 /// Orders that are kept: an epoch's, and its neighbours' for batches that reach over the border.
-const KEPT_ORDERS: usize = 3;
+const MAX_CACHED_ORDERS: usize = 3;
 
 /// The last epoch that there is a position in.
 const MAX_EPOCH: u64 = 1 << 40;
 
-impl Schedule {
+impl BatchSchedule {
     /// # Errors
     /// There are no examples, or too few for a batch where it cannot be filled up.
     pub fn new(
@@ -76,7 +83,7 @@ impl Schedule {
         batch: usize,
         last: LastBatch,
         shuffle: Shuffle,
-    ) -> Result<Schedule, DataError> {
+    ) -> Result<BatchSchedule, DataError> {
         let fills = matches!(last, LastBatch::Pad | LastBatch::Repeat);
         if u32::try_from(examples).is_err() {
             return Err(DataError::options(name, format!("{examples} examples are more than 2³² - 1")));
@@ -89,14 +96,14 @@ impl Schedule {
         if batch == 0 || examples == 0 || (examples < batch && !fills) {
             return Err(DataError::options(name, format!("{examples} examples for batches of {batch}")));
         }
-        Ok(Schedule { examples, batch, last, shuffle, counted: examples, orders: vec![] })
+        Ok(BatchSchedule { examples, batch, last, shuffle, counted: examples, orders: vec![] })
     }
 
     /// As many batches as if there were so many examples: those that are missing repeat the first ones and do not count.
     ///
     /// # Errors
     /// Batches reach over the end of the epoch, so that epochs differ in length.
-    pub fn equal_to(mut self, name: &str, counted: usize) -> Result<Schedule, DataError> {
+    pub(crate) fn equal_to(mut self, name: &str, counted: usize) -> Result<BatchSchedule, DataError> {
         if matches!(self.last, LastBatch::RollOver | LastBatch::Round) {
             return Err(DataError::options(name, "parts of equal length need a last batch that ends with the epoch"));
         }
@@ -104,19 +111,21 @@ impl Schedule {
         Ok(self)
     }
 
-    pub(super) fn with_shuffle(self, shuffle: Shuffle) -> Schedule {
-        Schedule { shuffle, orders: vec![], ..self }
+    pub(super) fn with_shuffle(self, shuffle: Shuffle) -> BatchSchedule {
+        BatchSchedule { shuffle, orders: vec![], ..self }
     }
 
     /// There are enough examples for a batch.
-    pub(super) fn with_last(self, last: LastBatch) -> Schedule {
-        Schedule { last, ..self }
+    pub(super) fn with_last(self, last: LastBatch) -> BatchSchedule {
+        BatchSchedule { last, ..self }
     }
 
+    /// Number of examples of the source.
     pub fn examples(&self) -> usize {
         self.examples
     }
 
+    /// Examples of a batch.
     pub fn batch_size(&self) -> usize {
         self.batch
     }
@@ -217,7 +226,7 @@ impl Schedule {
             }
             Shuffle::Blocks { seed, ends } => in_blocks(self.examples, ends, *seed, key).into(),
         };
-        self.orders.truncate(KEPT_ORDERS - 1);
+        self.orders.truncate(MAX_CACHED_ORDERS - 1);
         self.orders.insert(0, (key, order.clone()));
         Some(order)
     }
@@ -239,12 +248,12 @@ fn in_blocks(n: usize, ends: &[u32], seed: u64, epoch: u64) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn schedule(n: usize, last: LastBatch, shuffle: Shuffle) -> Schedule {
-        Schedule::new("test", n, 4, last, shuffle).unwrap()
+    fn schedule(n: usize, last: LastBatch, shuffle: Shuffle) -> BatchSchedule {
+        BatchSchedule::new("test", n, 4, last, shuffle).unwrap()
     }
 
     /// Numbers of the examples of an epoch's batches, and the pad of the last.
-    fn epoch(schedule: &mut Schedule, epoch: u64) -> (Vec<Vec<usize>>, usize) {
+    fn epoch(schedule: &mut BatchSchedule, epoch: u64) -> (Vec<Vec<usize>>, usize) {
         let cuts: Vec<Cut> = (0..schedule.batches(epoch)).map(|k| schedule.cut(Position::new(epoch, k))).collect();
         assert!(cuts.iter().rev().skip(1).all(|cut| cut.pad == 0));
         (
@@ -326,12 +335,12 @@ mod tests {
 
     #[test]
     fn few_examples_fill_a_batch_several_times() {
-        let mut few = Schedule::new("test", 3, 8, LastBatch::Pad, Shuffle::None).unwrap();
+        let mut few = BatchSchedule::new("test", 3, 8, LastBatch::Pad, Shuffle::None).unwrap();
         assert_eq!(
             few.cut(Position::default()).samples.iter().map(|s| s.index).collect::<Vec<_>>(),
             [0, 1, 2, 0, 1, 2, 0, 1]
         );
-        assert!(Schedule::new("test", 3, 8, LastBatch::Discard, Shuffle::None).is_err());
+        assert!(BatchSchedule::new("test", 3, 8, LastBatch::Discard, Shuffle::None).is_err());
         assert!(few.check("test", Position::new(0, 2)).is_err());
     }
 

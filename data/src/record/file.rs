@@ -7,20 +7,20 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::frame::{self, Fault, HEADER, Header, Part};
+use super::frame::{self, Fault, FrameHeader, HEADER, PartKind};
 use super::index::{Index, IndexEntry};
-use super::walk::{self, Depth, Source, Stop};
-use crate::{Cause, DataError, Place};
+use super::walk::{self, Depth, RecordBytes, RecordEnd};
+use crate::{Cause, DataError, ExamplePlace};
 
 /// Bytes read at once where heads of records lie close together, and where they do not.
-const NEAR_READ: usize = 1 << 16;
-const FAR_READ: usize = 1 << 9;
+const CLOSE_READ: usize = 1 << 16;
+const RANDOM_READ_BYTES: usize = 1 << 9;
 
 /// Bytes with which reading a record begins: its header, and short records as a whole.
 const HEAD_READ: usize = 1 << 10;
 
 /// The longest jump forward that counts as close.
-const NEAR: u64 = walk::SHORT;
+const MAX_JUMP: u64 = walk::MAX_SHORT_BODY;
 
 /// A file of records that many threads may read at once.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ pub struct RecordFile {
 /// Bytes of a file that hold no record.
 #[derive(Clone, Debug)]
 pub struct Damage {
+    /// The damaged bytes, by position in the file.
     pub range: Range<u64>,
     /// What is wrong at the start of the range.
     pub error: DataError,
@@ -47,20 +48,20 @@ pub(super) struct Damaged {
 
 impl Damaged {
     pub(super) fn of(self, path: &Path) -> Damage {
-        let place = Place::file(path).offset(self.start);
+        let place = ExamplePlace::file(path).offset(self.start);
         Damage { range: self.start..self.end, error: DataError::at(place, self.fault) }
     }
 }
 
 /// Where a record lies in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct RecordPosition {
     pub(super) offset: u64,
     /// Bytes of all its parts with headers and padding; less than 2³¹.
     pub(super) length: u32,
 }
 
-impl Stored {
+impl RecordPosition {
     fn end(self) -> u64 {
         self.offset + u64::from(self.length)
     }
@@ -70,14 +71,14 @@ impl Stored {
 #[derive(Debug)]
 pub struct Scan {
     path: PathBuf,
-    pub(super) records: Vec<Stored>,
+    pub(super) records: Vec<RecordPosition>,
     pub(super) damage: Vec<Damaged>,
 }
 
 impl Scan {
     /// An index of the records with the keys 0, 1 and so on.
     pub fn index(&self) -> Index {
-        let entry = |(key, record): (usize, &Stored)| IndexEntry { key: key as u64, offset: record.offset };
+        let entry = |(key, record): (usize, &RecordPosition)| IndexEntry { key: key as u64, offset: record.offset };
         Index { entries: self.records.iter().enumerate().map(entry).collect() }
     }
 
@@ -96,19 +97,19 @@ impl Scan {
 }
 
 /// The bytes of a file around the last position that was looked at.
-struct Window<'f> {
+struct FileWindow<'f> {
     of: &'f RecordFile,
     base: u64,
     bytes: Vec<u8>,
 }
 
-impl Window<'_> {
+impl FileWindow<'_> {
     fn end_of_bytes(&self) -> u64 {
         self.base + self.bytes.len() as u64
     }
 }
 
-impl Source for Window<'_> {
+impl RecordBytes for FileWindow<'_> {
     fn bytes(&mut self, at: u64, want: usize) -> io::Result<&[u8]> {
         let left = self.of.size.saturating_sub(at);
         if left == 0 {
@@ -116,8 +117,8 @@ impl Source for Window<'_> {
         }
         let want = left.min(want as u64);
         if at < self.base || at + want > self.end_of_bytes() {
-            let near = at + NEAR_READ as u64 >= self.base && at <= self.end_of_bytes() + NEAR;
-            let length = want.max(if near { NEAR_READ } else { FAR_READ } as u64).min(left);
+            let near = at + CLOSE_READ as u64 >= self.base && at <= self.end_of_bytes() + MAX_JUMP;
+            let length = want.max(if near { CLOSE_READ } else { RANDOM_READ_BYTES } as u64).min(left);
             self.base = at;
             self.bytes.resize(length as usize, 0);
             self.of.file.read_exact_at(&mut self.bytes, at)?;
@@ -146,6 +147,7 @@ impl RecordFile {
         open().map_err(|e| DataError::io(&path, e))
     }
 
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -155,17 +157,17 @@ impl RecordFile {
         self.size
     }
 
-    fn window(&self) -> Window<'_> {
-        Window { of: self, base: 0, bytes: vec![] }
+    fn window(&self) -> FileWindow<'_> {
+        FileWindow { of: self, base: 0, bytes: vec![] }
     }
 
     fn error(&self, offset: u64, cause: impl Into<Cause>) -> DataError {
-        DataError::at(Place::file(&self.path).offset(offset), cause)
+        DataError::at(ExamplePlace::file(&self.path).offset(offset), cause)
     }
 
     /// The header of the record that begins at `offset`.
-    fn head(source: &mut impl Source, offset: u64) -> Result<Header, Cause> {
-        let header = Header::parse(source.bytes(offset, HEADER)?)?;
+    fn head(source: &mut impl RecordBytes, offset: u64) -> Result<FrameHeader, Cause> {
+        let header = FrameHeader::parse(source.bytes(offset, HEADER)?)?;
         if header.part.begins() { Ok(header) } else { Err(Fault::Order(header.part).into()) }
     }
 
@@ -185,7 +187,7 @@ impl RecordFile {
         let bytes = &mut bytes[..left.min(at_once) as usize];
         self.file.read_exact_at(bytes, offset)?;
         let header = Self::head(&mut &*bytes, 0)?;
-        if header.part != Part::Whole {
+        if header.part != PartKind::Whole {
             let stored = walk::extent(&mut self.window(), offset, Depth::Headers { longest: u64::MAX })?.stored;
             self.fill(payload, stored as usize, bytes, offset)?;
             return walk::decode_in_place(payload);
@@ -207,7 +209,7 @@ impl RecordFile {
     }
 
     /// Where a bound of a range lies: at an end of the file, or at the next head of a record.
-    fn bound(&self, window: &mut Window<'_>, at: u64) -> io::Result<u64> {
+    fn bound(&self, window: &mut FileWindow<'_>, at: u64) -> io::Result<u64> {
         if at == 0 { Ok(0) } else { walk::next_head(window, at.min(self.size)) }
     }
 
@@ -235,12 +237,12 @@ impl RecordFile {
                 // The range ends with a head, which this record must not contain.
                 Ok(extent) if at + extent.stored <= end => {
                     scan.records.try_reserve(1)?;
-                    scan.records.push(Stored { offset: at, length: extent.stored as u32 });
+                    scan.records.push(RecordPosition { offset: at, length: extent.stored as u32 });
                     at += extent.stored;
                     longest = longest.max(extent.stored);
                 }
-                Err(Stop::Io(error)) => return Err(error),
-                Ok(_) | Err(Stop::Fault { .. }) => {
+                Err(RecordEnd::Io(error)) => return Err(error),
+                Ok(_) | Err(RecordEnd::Fault { .. }) => {
                     let (start, fault, resume) = self.locate(&mut window, at, scan)?;
                     at = walk::next_head(&mut window, resume)?.min(end);
                     scan.damaged(start, at, fault);
@@ -251,14 +253,14 @@ impl RecordFile {
     }
 
     /// Where damage begins that is met at `at`, what it is, and from where on to search for a record.
-    fn locate(&self, window: &mut Window<'_>, at: u64, scan: &mut Scan) -> io::Result<(u64, Fault, u64)> {
+    fn locate(&self, window: &mut FileWindow<'_>, at: u64, scan: &mut Scan) -> io::Result<(u64, Fault, u64)> {
         // The length of the record before may be wrong, which only its body shows.
         let before = scan.records.last().copied().filter(|record| record.end() == at);
         for start in before.map(|record| record.offset).into_iter().chain([at]) {
             match walk::extent(window, start, Depth::Bodies) {
                 Ok(_) => {}
-                Err(Stop::Io(error)) => return Err(error),
-                Err(Stop::Fault { fault, resume }) => {
+                Err(RecordEnd::Io(error)) => return Err(error),
+                Err(RecordEnd::Fault { fault, resume }) => {
                     if start < at {
                         scan.records.pop();
                     }
@@ -322,7 +324,7 @@ impl RecordFile {
     }
 
     fn index_error(&self, number: usize, offset: u64, why: impl Display) -> DataError {
-        let place = Place::file(&self.path).record(number as u64).offset(offset);
+        let place = ExamplePlace::file(&self.path).record(number as u64).offset(offset);
         DataError::at(place, no_record(why))
     }
 }

@@ -21,22 +21,22 @@ const LENGTH_BITS: u32 = 29;
 
 /// Which part of its record a part is; the numbers are those of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum PartKind {
     Whole = 0,
     First = 1,
     Middle = 2,
     Last = 3,
 }
 
-impl Part {
+impl PartKind {
     /// Whether a record begins with the part.
     pub(super) fn begins(self) -> bool {
-        matches!(self, Part::Whole | Part::First)
+        matches!(self, PartKind::Whole | PartKind::First)
     }
 
     /// Whether a record ends with the part.
     pub(super) fn ends(self) -> bool {
-        matches!(self, Part::Whole | Part::Last)
+        matches!(self, PartKind::Whole | PartKind::Last)
     }
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Fault {
     /// A kind of part that the format does not have.
     Kind(u32),
     /// A record begins with a part that continues one, or the other way round.
-    Order(Part),
+    Order(PartKind),
     /// A part begins inside of another one, whose length is therefore wrong.
     Inside,
     /// A part of this many bytes, no multiple of four, which is not the last one.
@@ -68,7 +68,9 @@ impl From<Fault> for Cause {
                 Cause::Format(format!("{word:#010x} where the magic number {MAGIC:#010x} is expected"))
             }
             Fault::Kind(kind) => Cause::Format(format!("a part of kind {kind}; there are 0 to 3")),
-            Fault::Order(Part::Whole | Part::First) => Cause::Format("the last part of a record is missing".into()),
+            Fault::Order(PartKind::Whole | PartKind::First) => {
+                Cause::Format("the last part of a record is missing".into())
+            }
             Fault::Order(part) => Cause::Format(format!("a part of kind {} where a record should begin", part as u32)),
             Fault::Inside => Cause::Format("another part begins before the end that a header tells".into()),
             Fault::Uneven(length) => {
@@ -83,8 +85,8 @@ impl From<Fault> for Cause {
 
 /// Kind and length of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) part: Part,
+pub(super) struct FrameHeader {
+    pub(super) part: PartKind,
     pub(super) length: u32,
 }
 
@@ -92,24 +94,24 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map(|&bytes| u32::from_le_bytes(bytes))
 }
 
-impl Header {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Header, Fault> {
+impl FrameHeader {
+    pub(super) fn parse(bytes: &[u8]) -> Result<FrameHeader, Fault> {
         let magic = word(bytes, 0).ok_or(Fault::NoHeader)?;
         if magic != MAGIC {
             return Err(Fault::Magic(magic));
         }
         let record = word(bytes, 4).ok_or(Fault::NoHeader)?;
         let part = match record >> LENGTH_BITS {
-            0 => Part::Whole,
-            1 => Part::First,
-            2 => Part::Middle,
-            3 => Part::Last,
+            0 => PartKind::Whole,
+            1 => PartKind::First,
+            2 => PartKind::Middle,
+            3 => PartKind::Last,
             kind => return Err(Fault::Kind(kind)),
         };
-        Ok(Header { part, length: record & ((1 << LENGTH_BITS) - 1) })
+        Ok(FrameHeader { part, length: record & ((1 << LENGTH_BITS) - 1) })
     }
 
-    fn bytes(part: Part, length: usize) -> [u8; HEADER] {
+    fn bytes(part: PartKind, length: usize) -> [u8; HEADER] {
         let record = (part as u32) << LENGTH_BITS | length as u32;
         let mut bytes = [0; HEADER];
         bytes[..4].copy_from_slice(&MAGIC_BYTES);
@@ -135,22 +137,22 @@ pub(super) fn find_magic(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The parts of a payload.
-struct Parts<'p> {
+struct PayloadParts<'p> {
     rest: Option<&'p [u8]>,
     first: bool,
 }
 
-impl<'p> Iterator for Parts<'p> {
-    type Item = (Part, &'p [u8]);
+impl<'p> Iterator for PayloadParts<'p> {
+    type Item = (PartKind, &'p [u8]);
 
-    fn next(&mut self) -> Option<(Part, &'p [u8])> {
+    fn next(&mut self) -> Option<(PartKind, &'p [u8])> {
         let rest = self.rest.take()?;
         let first = std::mem::replace(&mut self.first, false);
         let Some(at) = find_magic(rest) else {
-            return Some((if first { Part::Whole } else { Part::Last }, rest));
+            return Some((if first { PartKind::Whole } else { PartKind::Last }, rest));
         };
         self.rest = Some(&rest[at + MAGIC_BYTES.len()..]);
-        Some((if first { Part::First } else { Part::Middle }, &rest[..at]))
+        Some((if first { PartKind::First } else { PartKind::Middle }, &rest[..at]))
     }
 }
 
@@ -164,9 +166,9 @@ pub fn encode(payload: &[u8], out: &mut impl Write) -> Result<u64, Cause> {
         return Err(Cause::Format(why));
     }
     let mut written = 0;
-    for (part, body) in (Parts { rest: Some(payload), first: true }) {
+    for (part, body) in (PayloadParts { rest: Some(payload), first: true }) {
         let padding = body.len().next_multiple_of(ALIGN as usize) - body.len();
-        out.write_all(&Header::bytes(part, body.len()))?;
+        out.write_all(&FrameHeader::bytes(part, body.len()))?;
         out.write_all(body)?;
         out.write_all(&[0; ALIGN as usize][..padding])?;
         written += (HEADER + body.len() + padding) as u64;
@@ -179,7 +181,7 @@ pub fn encode(payload: &[u8], out: &mut impl Write) -> Result<u64, Cause> {
 pub(super) fn join(bytes: &mut [u8]) -> Result<usize, Fault> {
     let (mut from, mut to) = (0, 0);
     loop {
-        let header = Header::parse(bytes.get(from..).ok_or(Fault::NoHeader)?)?;
+        let header = FrameHeader::parse(bytes.get(from..).ok_or(Fault::NoHeader)?)?;
         if !header.part.begins() {
             bytes[to..to + 4].copy_from_slice(&MAGIC_BYTES);
             to += 4;

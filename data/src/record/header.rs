@@ -26,10 +26,12 @@ impl Labels<'_> {
         }
     }
 
+    /// Whether there are no labels.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// The labels, in order.
     pub fn iter(&self) -> impl Iterator<Item = f32> {
         let (one, values, stored): (_, &[f32], &[u8]) = match *self {
             Labels::One(label) => (Some(label), &[], &[]),
@@ -44,6 +46,7 @@ impl Labels<'_> {
 /// An image with its labels, borrowed from a record's payload or about to be written to one.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageRecord<'a> {
+    /// The labels of the image.
     pub labels: Labels<'a>,
     /// A number by which the user knows the image.
     pub id: u64,

@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use crate::{Cause, DataError, Place};
+use crate::{Cause, DataError, ExamplePlace};
 
 /// Key of a record and where it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
+    /// The number of the record.
     pub key: u64,
     /// In bytes from the start of the file.
     pub offset: u64,
@@ -18,6 +19,7 @@ pub struct IndexEntry {
 /// Where the records of a file begin, in the order of the lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
+    /// The entries, in the order of the file.
     pub entries: Vec<IndexEntry>,
 }
 
@@ -42,7 +44,7 @@ impl Index {
             let Some(entry) = parse(line) else {
                 let line = String::from_utf8_lossy(&line[..line.len().min(40)]).into_owned();
                 let cause = Cause::Format(format!("{line:?} is not a key and an offset"));
-                return Err(DataError::at(Place::file(&path).record(number as u64), cause));
+                return Err(DataError::at(ExamplePlace::file(&path).record(number as u64), cause));
             };
             entries.try_reserve(1).map_err(|e| DataError::io(&path, e.into()))?;
             entries.push(entry);

@@ -5,7 +5,7 @@
 //! start, are left out and the record is cut there; so a magic number at a multiple of four in a file is always the
 //! head of a part, and reading can begin, or go on behind damage, anywhere.
 //!
-//! [`Writer`] and [`Reader`] work on streams, [`RecordFile`] reads at offsets and finds where records begin, [`Index`]
+//! [`RecordWriter`] and [`Reader`] work on streams, [`RecordFile`] reads at offsets and finds where records begin, [`Index`]
 //! is a file of such offsets, and [`RecordSet`] is all records of several files, or one of equal parts of them.
 //! [`ImageRecord`] is the payload that holds an image with its labels.
 
@@ -26,4 +26,4 @@ pub use index::{Index, IndexEntry};
 pub use reader::{Reader, Record};
 pub use set::{IndexFiles, RecordSet, RecordSetOptions};
 pub use walk::decode;
-pub use writer::{IndexedWriter, Writer};
+pub use writer::{IndexedWriter, RecordWriter};

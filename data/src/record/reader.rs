@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::frame::{self, HEADER};
-use super::walk::{self, Depth, Extent, Source, Stop};
-use crate::{Cause, DataError, Place};
+use super::walk::{self, Depth, RecordBytes, RecordEnd, RecordExtent};
+use crate::{Cause, DataError, ExamplePlace};
 
 /// Bytes of the buffer before a longer record makes it grow.
 const BUFFER: usize = 1 << 19;
@@ -19,11 +19,12 @@ pub struct Record<'r> {
     pub number: u64,
     /// Where its first part begins, in bytes.
     pub offset: u64,
+    /// The bytes of the record.
     pub payload: &'r [u8],
 }
 
 /// The bytes of a stream that are kept: those from `base` on.
-struct Kept<R> {
+struct KeptBytes<R> {
     inner: R,
     buffer: Vec<u8>,
     start: usize,
@@ -33,7 +34,7 @@ struct Kept<R> {
     ended: bool,
 }
 
-impl<R: Read> Kept<R> {
+impl<R: Read> KeptBytes<R> {
     fn fill(&mut self) -> io::Result<()> {
         if self.end == self.buffer.len() {
             if self.start > 0 {
@@ -56,7 +57,7 @@ impl<R: Read> Kept<R> {
     }
 }
 
-impl<R: Read> Source for Kept<R> {
+impl<R: Read> RecordBytes for KeptBytes<R> {
     fn bytes(&mut self, at: u64, want: usize) -> io::Result<&[u8]> {
         let skip = (at - self.base) as usize;
         while self.end - self.start < skip + want && !self.ended {
@@ -80,7 +81,7 @@ impl<R: Read> Source for Kept<R> {
 ///
 /// Heads of parts inside of other parts are noticed, so that a wrong length hides no record behind it.
 pub struct Reader<R: Read> {
-    kept: Kept<R>,
+    kept: KeptBytes<R>,
     name: PathBuf,
     /// Where the next record begins, and its number.
     head: u64,
@@ -101,16 +102,16 @@ impl Reader<File> {
 impl<R: Read> Reader<R> {
     /// Reads from `inner`, which need not be buffered and which errors call `name`. Offsets count from here.
     pub fn new(inner: R, name: impl AsRef<Path>) -> Reader<R> {
-        let kept = Kept { inner, buffer: vec![], start: 0, end: 0, base: 0, ended: false };
+        let kept = KeptBytes { inner, buffer: vec![], start: 0, end: 0, base: 0, ended: false };
         Reader { kept, name: name.as_ref().to_owned(), head: 0, number: 0, resume: None }
     }
 
     fn error(&self, cause: impl Into<Cause>) -> DataError {
-        DataError::at(Place::file(&self.name).record(self.number).offset(self.head), cause)
+        DataError::at(ExamplePlace::file(&self.name).record(self.number).offset(self.head), cause)
     }
 
     /// Size of the record at the head; nothing at the end.
-    fn measure(&mut self) -> Result<Option<Extent>, Stop> {
+    fn measure(&mut self) -> Result<Option<RecordExtent>, RecordEnd> {
         self.kept.release(self.head);
         if self.kept.bytes(self.head, HEADER)?.is_empty() {
             return Ok(None);
@@ -128,7 +129,7 @@ impl<R: Read> Reader<R> {
             Ok(None) => return Ok(None),
             Ok(Some(extent)) => extent,
             Err(stop) => {
-                if let Stop::Fault { resume, .. } = stop {
+                if let RecordEnd::Fault { resume, .. } = stop {
                     self.resume = Some(resume);
                 }
                 return Err(self.error(stop));
@@ -139,11 +140,12 @@ impl<R: Read> Reader<R> {
         self.head += extent.stored;
         let start = self.kept.start;
         let stored = &mut self.kept.buffer[start..start + extent.stored as usize];
-        let payload = match frame::Header::parse(stored) {
+        let payload = match frame::FrameHeader::parse(stored) {
             Ok(header) if extent.parts == 1 => &stored[HEADER..HEADER + header.length as usize],
             _ => {
-                let length = frame::join(stored)
-                    .map_err(|fault| DataError::at(Place::file(&self.name).record(number).offset(offset), fault))?;
+                let length = frame::join(stored).map_err(|fault| {
+                    DataError::at(ExamplePlace::file(&self.name).record(number).offset(offset), fault)
+                })?;
                 &stored[..length]
             }
         };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::file::{Damage, Damaged, RecordFile};
 use super::index::Index;
 use super::{frame, paths};
-use crate::{DataError, Place};
+use crate::{DataError, ExamplePlace};
 
 /// Heads of records that are looked at when an index is opened, to notice that it belongs to another file.
 const PROBES: usize = 64;
@@ -30,6 +30,7 @@ pub struct RecordSetOptions {
     pub parts: usize,
     /// The part to be read, from 0.
     pub part: usize,
+    /// Which index files are used.
     pub index: IndexFiles,
 }
 
@@ -41,7 +42,7 @@ impl Default for RecordSetOptions {
 
 /// Where a record lies.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RecordEntry {
     offset: u64,
     /// Bytes of its parts; those up to the next record if offsets come from an index.
     stored: u32,
@@ -69,7 +70,7 @@ struct Share {
 #[derive(Debug)]
 pub struct RecordSet {
     shares: Vec<Share>,
-    entries: Vec<Entry>,
+    entries: Vec<RecordEntry>,
     damage: Vec<(u32, Damaged)>,
     total: Option<u64>,
     indexed: bool,
@@ -134,7 +135,7 @@ impl RecordSet {
     fn push(&mut self, file: usize, offset: u64, stored: u32) -> Result<(), DataError> {
         let room = self.entries.try_reserve(1);
         room.map_err(|e| DataError::io(self.shares[file].file.path(), e.into()))?;
-        self.entries.push(Entry { offset, stored, file: file as u32 });
+        self.entries.push(RecordEntry { offset, stored, file: file as u32 });
         Ok(())
     }
 
@@ -193,6 +194,7 @@ impl RecordSet {
         self.entries.len()
     }
 
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -215,7 +217,7 @@ impl RecordSet {
     /// # Panics
     /// There is no record `i`.
     pub fn key(&self, i: usize) -> u64 {
-        let Entry { offset, file, .. } = self.entries[i];
+        let RecordEntry { offset, file, .. } = self.entries[i];
         u64::from(file) << 48 ^ offset
     }
 
@@ -224,11 +226,11 @@ impl RecordSet {
     ///
     /// # Panics
     /// There is no record `i`.
-    pub fn place(&self, i: usize) -> Place {
-        let Entry { offset, file, .. } = self.entries[i];
+    pub fn place(&self, i: usize) -> ExamplePlace {
+        let RecordEntry { offset, file, .. } = self.entries[i];
         let Share { file, start, before } = &self.shares[file as usize];
         let record = before.map(|before| before + (i - start) as u64);
-        Place { record, ..Place::file(file.path()).offset(offset) }
+        ExamplePlace { record, ..ExamplePlace::file(file.path()).offset(offset) }
     }
 
     /// Reads record `i`; its payload replaces what `payload` holds.
@@ -239,7 +241,7 @@ impl RecordSet {
     /// # Panics
     /// There is no record `i`.
     pub fn read(&self, i: usize, payload: &mut Vec<u8>) -> Result<(), DataError> {
-        let Entry { offset, stored, file } = self.entries[i];
+        let RecordEntry { offset, stored, file } = self.entries[i];
         let file = &self.shares[file as usize].file;
         file.read(offset, stored, payload).map_err(|cause| {
             let cause = if self.indexed { file.blame_index(offset, cause) } else { cause };
@@ -271,6 +273,6 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        assert_eq!(size_of::<Entry>(), 16);
+        assert_eq!(size_of::<RecordEntry>(), 16);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::frame::{self, ALIGN, Fault, HEADER, Header, MAX_PAYLOAD};
+use super::frame::{self, ALIGN, Fault, FrameHeader, HEADER, MAX_PAYLOAD};
 use crate::Cause;
 
 /// Bytes that can be looked at by their position in a file.
-pub(super) trait Source {
+pub(super) trait RecordBytes {
     /// Bytes from position `at` on: `want` or more, unless the source ends before.
     fn bytes(&mut self, at: u64, want: usize) -> io::Result<&[u8]>;
 
@@ -17,7 +17,7 @@ pub(super) trait Source {
     fn release(&mut self, _at: u64) {}
 }
 
-impl Source for &[u8] {
+impl RecordBytes for &[u8] {
     fn bytes(&mut self, at: u64, _want: usize) -> io::Result<&[u8]> {
         Ok(usize::try_from(at).ok().and_then(|at| self.get(at..)).unwrap_or_default())
     }
@@ -29,7 +29,7 @@ impl Source for &[u8] {
 
 /// Why a record does not end properly.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum RecordEnd {
     Io(io::Error),
     /// What is wrong, and from where on a head of a record may follow. All magic numbers before `resume` have been
     /// looked at.
@@ -39,17 +39,17 @@ pub(super) enum Stop {
     },
 }
 
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Stop {
-        Stop::Io(error)
+impl From<io::Error> for RecordEnd {
+    fn from(error: io::Error) -> RecordEnd {
+        RecordEnd::Io(error)
     }
 }
 
-impl From<Stop> for Cause {
-    fn from(stop: Stop) -> Cause {
+impl From<RecordEnd> for Cause {
+    fn from(stop: RecordEnd) -> Cause {
         match stop {
-            Stop::Io(error) => error.into(),
-            Stop::Fault { fault, .. } => fault.into(),
+            RecordEnd::Io(error) => error.into(),
+            RecordEnd::Fault { fault, .. } => fault.into(),
         }
     }
 }
@@ -65,16 +65,16 @@ pub(super) enum Depth {
 }
 
 /// Bytes of the longest body that counts as short.
-pub(super) const SHORT: u64 = 1 << 12;
+pub(super) const MAX_SHORT_BODY: u64 = 1 << 12;
 
 impl Depth {
     fn jumps_over(self, length: u64) -> bool {
-        matches!(self, Depth::Headers { longest } if length > SHORT && length <= longest)
+        matches!(self, Depth::Headers { longest } if length > MAX_SHORT_BODY && length <= longest)
     }
 }
 
 /// What a search for a magic number meets first.
-enum Search {
+enum MagicSearch {
     Magic(u64),
     /// Nothing up to the end of the range.
     Nothing,
@@ -83,36 +83,36 @@ enum Search {
 }
 
 /// Searches the words from `at` to `end`, whose distance is a multiple of four.
-fn search(source: &mut impl Source, mut at: u64, end: u64) -> io::Result<Search> {
+fn search(source: &mut impl RecordBytes, mut at: u64, end: u64) -> io::Result<MagicSearch> {
     while at < end {
         let bytes = source.bytes(at, ALIGN as usize)?;
         let bytes = &bytes[..bytes.len().min((end - at) as usize)];
         if let Some(found) = frame::find_magic(bytes) {
-            return Ok(Search::Magic(at + found as u64));
+            return Ok(MagicSearch::Magic(at + found as u64));
         }
         if bytes.len() < ALIGN as usize {
-            return Ok(Search::End(at + bytes.len() as u64));
+            return Ok(MagicSearch::End(at + bytes.len() as u64));
         }
         at += bytes.len() as u64 & !(ALIGN - 1);
     }
-    Ok(Search::Nothing)
+    Ok(MagicSearch::Nothing)
 }
 
 /// Size of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub(super) struct RecordExtent {
     /// Bytes of all parts with their headers and padding.
     pub(super) stored: u64,
     pub(super) parts: u64,
 }
 
 /// Measures the record that begins at `head`.
-pub(super) fn extent(source: &mut impl Source, head: u64, depth: Depth) -> Result<Extent, Stop> {
+pub(super) fn extent(source: &mut impl RecordBytes, head: u64, depth: Depth) -> Result<RecordExtent, RecordEnd> {
     let (mut at, mut payload, mut parts) = (head, 0, 0);
     loop {
-        let stop = |fault, resume| Stop::Fault { fault, resume };
+        let stop = |fault, resume| RecordEnd::Fault { fault, resume };
         // A truncated header leaves nothing to search.
-        let header = Header::parse(source.bytes(at, HEADER)?).map_err(|fault| stop(fault, at + ALIGN))?;
+        let header = FrameHeader::parse(source.bytes(at, HEADER)?).map_err(|fault| stop(fault, at + ALIGN))?;
         if header.part.begins() != (parts == 0) {
             let resume = if parts == 0 { at + ALIGN } else { at };
             return Err(stop(Fault::Order(header.part), resume));
@@ -132,33 +132,33 @@ pub(super) fn extent(source: &mut impl Source, head: u64, depth: Depth) -> Resul
             }
         } else {
             match search(source, body, end)? {
-                Search::Magic(inside) => return Err(stop(Fault::Inside, inside)),
-                Search::End(end) => return Err(stop(Fault::NoBody, end.next_multiple_of(ALIGN))),
-                Search::Nothing => {}
+                MagicSearch::Magic(inside) => return Err(stop(Fault::Inside, inside)),
+                MagicSearch::End(end) => return Err(stop(Fault::NoBody, end.next_multiple_of(ALIGN))),
+                MagicSearch::Nothing => {}
             }
         }
         parts += 1;
         at = end;
         if header.part.ends() {
-            return Ok(Extent { stored: at - head, parts });
+            return Ok(RecordExtent { stored: at - head, parts });
         }
     }
 }
 
 /// The first head of a record at `at` or behind it, or the end of the source. Heads of records that would reach beyond
 /// the end are passed over.
-pub(super) fn next_head(source: &mut impl Source, at: u64) -> io::Result<u64> {
+pub(super) fn next_head(source: &mut impl RecordBytes, at: u64) -> io::Result<u64> {
     // A source that keeps what is not released grows by no more than this.
     const STEP: u64 = 1 << 16;
     let mut at = at.next_multiple_of(ALIGN);
     loop {
         source.release(at);
         match search(source, at, at + STEP)? {
-            Search::Nothing => at += STEP,
-            Search::End(_) => return Ok(source.end()),
-            Search::Magic(found) => {
-                let header = Header::parse(source.bytes(found, HEADER)?);
-                let fits = |h: Header| found + HEADER as u64 + h.padded() <= source.end();
+            MagicSearch::Nothing => at += STEP,
+            MagicSearch::End(_) => return Ok(source.end()),
+            MagicSearch::Magic(found) => {
+                let header = FrameHeader::parse(source.bytes(found, HEADER)?);
+                let fits = |h: FrameHeader| found + HEADER as u64 + h.padded() <= source.end();
                 if header.is_ok_and(|h| h.part.begins() && fits(h)) {
                     return Ok(found);
                 }

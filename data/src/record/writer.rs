@@ -5,14 +5,14 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::frame;
-use crate::{Cause, DataError, Place};
+use crate::{Cause, DataError, ExamplePlace};
 
 /// Bytes collected before they are written.
 const BUFFER: usize = 1 << 18;
 
-/// Writes records one after another. What was written is safe only after [`Writer::finish`].
+/// Writes records one after another. What was written is safe only after [`RecordWriter::finish`].
 #[must_use = "records may be lost unless `finish` is called"]
-pub struct Writer<W: Write> {
+pub struct RecordWriter<W: Write> {
     inner: BufWriter<W>,
     name: PathBuf,
     offset: u64,
@@ -21,26 +21,26 @@ pub struct Writer<W: Write> {
     failed: bool,
 }
 
-impl Writer<File> {
+impl RecordWriter<File> {
     /// Writes to a new file, or over an old one.
     ///
     /// # Errors
     /// The file cannot be created.
-    pub fn create(path: impl AsRef<Path>) -> Result<Writer<File>, DataError> {
+    pub fn create(path: impl AsRef<Path>) -> Result<RecordWriter<File>, DataError> {
         let file = File::create(&path).map_err(|e| DataError::io(&path, e))?;
-        Ok(Writer::new(file, path))
+        Ok(RecordWriter::new(file, path))
     }
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> RecordWriter<W> {
     /// Writes to `inner`, which errors call `name`. Offsets count from here.
-    pub fn new(inner: W, name: impl AsRef<Path>) -> Writer<W> {
+    pub fn new(inner: W, name: impl AsRef<Path>) -> RecordWriter<W> {
         let inner = BufWriter::with_capacity(BUFFER, inner);
-        Writer { inner, name: name.as_ref().to_owned(), offset: 0, records: 0, failed: false }
+        RecordWriter { inner, name: name.as_ref().to_owned(), offset: 0, records: 0, failed: false }
     }
 
     fn error(&self, cause: impl Into<Cause>) -> DataError {
-        DataError::at(Place::file(&self.name).record(self.records).offset(self.offset), cause)
+        DataError::at(ExamplePlace::file(&self.name).record(self.records).offset(self.offset), cause)
     }
 
     fn check(&self) -> Result<(), DataError> {
@@ -81,10 +81,10 @@ impl<W: Write> Writer<W> {
     /// Writes what is still in memory and gives the stream back.
     ///
     /// # Errors
-    /// As [`Writer::flush`].
+    /// As [`RecordWriter::flush`].
     pub fn finish(mut self) -> Result<W, DataError> {
         self.flush()?;
-        let Writer { inner, name, .. } = self;
+        let RecordWriter { inner, name, .. } = self;
         inner.into_inner().map_err(|e| DataError::io(name, e.into_error()))
     }
 }
@@ -92,7 +92,7 @@ impl<W: Write> Writer<W> {
 /// Writes records to a file and their keys and offsets to an index.
 #[must_use = "records may be lost unless `finish` is called"]
 pub struct IndexedWriter {
-    records: Writer<File>,
+    records: RecordWriter<File>,
     index: BufWriter<File>,
     index_path: PathBuf,
 }
@@ -103,7 +103,7 @@ impl IndexedWriter {
     /// # Errors
     /// A file cannot be created.
     pub fn create(records: impl AsRef<Path>, index: impl AsRef<Path>) -> Result<IndexedWriter, DataError> {
-        let records = Writer::create(records)?;
+        let records = RecordWriter::create(records)?;
         let file = File::create(&index).map_err(|e| DataError::io(&index, e))?;
         Ok(IndexedWriter { records, index: BufWriter::new(file), index_path: index.as_ref().to_owned() })
     }
@@ -111,7 +111,7 @@ impl IndexedWriter {
     /// Writes a record and gives the offset at which it begins.
     ///
     /// # Errors
-    /// As [`Writer::write`], also for the index.
+    /// As [`RecordWriter::write`], also for the index.
     pub fn write(&mut self, key: u64, payload: &[u8]) -> Result<u64, DataError> {
         let offset = self.records.write(payload)?;
         writeln!(self.index, "{key}\t{offset}").map_err(|e| DataError::io(&self.index_path, e))?;

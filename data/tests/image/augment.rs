@@ -2,7 +2,7 @@
 
 use jpeg_encoder::ColorType;
 use tensorc_data::image::{
-    AugmentOptions, Augmenter, Channels, Decoder, Image, Inter, Resizer, View, Workspace, shorter_edge,
+    AugmentOptions, Augmenter, Channels, Decoder, Image, ImageView, Inter, Resizer, Workspace, shorter_edge,
 };
 use tensorc_data::{Cause, Draws};
 
@@ -76,8 +76,8 @@ fn resize_and_crop_are_one_step() {
         let pairs = [("data_shape", "(3,24,24)"), ("resize", "31"), ("inter_method", method)];
         let together = augment(&pairs, &image, 0);
         let (mut resized, mut cropped) = (Image::new(), Image::new());
-        Resizer::new().resize(&image, View::all(61, 47), (width, height), inter, &mut resized).unwrap();
-        let region = tensorc_data::image::Region { left: 8, top: 3, width: 24, height: 24 };
+        Resizer::new().resize(&image, ImageView::all(61, 47), (width, height), inter, &mut resized).unwrap();
+        let region = tensorc_data::image::PixelRegion { left: 8, top: 3, width: 24, height: 24 };
         cropped.copy_region(&resized, region).unwrap();
         assert_near(&together, &cropped, 1);
     }

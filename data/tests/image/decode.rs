@@ -2,7 +2,7 @@
 
 use jpeg_encoder::ColorType;
 use tensorc_data::Cause;
-use tensorc_data::image::{Channels, Decoder, Format, Image, Region, dimensions, encode};
+use tensorc_data::image::{Channels, Decoder, Image, ImageFormat, PixelRegion, dimensions, encode};
 
 use crate::files::{Jpeg, Png, all_kinds, interlaced, jpeg, smooth};
 
@@ -52,7 +52,7 @@ fn luma_of_colours() {
     let bytes = jpeg(rgb.pixels(), 40, 32, ColorType::Rgb, Jpeg::default());
     assert_near(&decode(&bytes, Channels::Grey).unwrap(), &luma, 6);
     let mut bytes = vec![];
-    encode(&rgb, Format::Png { compression: 9 }, &mut bytes).unwrap();
+    encode(&rgb, ImageFormat::Png { compression: 9 }, &mut bytes).unwrap();
     assert_near(&decode(&bytes, Channels::Grey).unwrap(), &luma, 1);
 }
 
@@ -157,7 +157,7 @@ fn interlaced_png_and_encoded_images_are_exact() {
             assert_eq!(decode(&interlaced(&image), Channels::Unchanged).unwrap(), image);
             for compression in [0, 3, 9] {
                 let mut bytes = vec![];
-                encode(&image, Format::Png { compression }, &mut bytes).unwrap();
+                encode(&image, ImageFormat::Png { compression }, &mut bytes).unwrap();
                 assert_eq!(decode(&bytes, Channels::Unchanged).unwrap(), image);
             }
         }
@@ -169,18 +169,20 @@ fn encoded_jpeg_is_near() {
     for channels in [1, 3, 4] {
         let image = smooth(48, 32, channels);
         let mut bytes = vec![];
-        encode(&image, Format::Jpeg { quality: 95 }, &mut bytes).unwrap();
+        encode(&image, ImageFormat::Jpeg { quality: 95 }, &mut bytes).unwrap();
         let back = decode(&bytes, Channels::Unchanged).unwrap();
         let kept = usize::from(channels.min(3));
         let expected: Vec<u8> = image.pixels().chunks_exact(channels.into()).flat_map(|p| p[..kept].to_vec()).collect();
         assert_near(&back, &expected, 24);
     }
     let image = smooth(4, 4, 3);
-    for format in [Format::Jpeg { quality: 0 }, Format::Jpeg { quality: 101 }, Format::Png { compression: 10 }] {
+    for format in
+        [ImageFormat::Jpeg { quality: 0 }, ImageFormat::Jpeg { quality: 101 }, ImageFormat::Png { compression: 10 }]
+    {
         assert!(matches!(encode(&image, format, &mut vec![]), Err(Cause::Image(_))));
     }
     let wide = smooth(65_536, 1, 1);
-    assert!(matches!(encode(&wide, Format::Jpeg { quality: 90 }, &mut vec![]), Err(Cause::Image(_))));
+    assert!(matches!(encode(&wide, ImageFormat::Jpeg { quality: 90 }, &mut vec![]), Err(Cause::Image(_))));
 }
 
 #[test]
@@ -189,13 +191,13 @@ fn a_region_is_a_part_of_the_whole() {
     for (what, bytes) in all_kinds() {
         let whole = decode(&bytes, Channels::Rgb).unwrap();
         for (left, top, width, height) in [(0, 0, 19, 21), (3, 4, 5, 6), (18, 20, 1, 1), (0, 20, 19, 1)] {
-            let region = Region { left, top, width, height };
+            let region = PixelRegion { left, top, width, height };
             let (mut part, mut expected) = (Image::new(), Image::new());
             decoder.decode_region(&bytes, Channels::Rgb, region, &mut part).unwrap();
             expected.copy_region(&whole, region).unwrap();
             assert_eq!(part, expected, "{what}");
         }
-        let outside = Region { left: 10, top: 0, width: 10, height: 1 };
+        let outside = PixelRegion { left: 10, top: 0, width: 10, height: 1 };
         assert!(decoder.decode_region(&bytes, Channels::Rgb, outside, &mut Image::new()).is_err());
     }
 }

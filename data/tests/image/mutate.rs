@@ -1,7 +1,7 @@
 //! Damaged files: none makes a decoder panic, hang or take memory beyond its limit.
 
 use tensorc_data::Draws;
-use tensorc_data::image::{Channels, Decoder, Image, Region, dimensions};
+use tensorc_data::image::{Channels, Decoder, Image, PixelRegion, dimensions};
 
 use crate::files::{all_kinds, seal};
 
@@ -55,7 +55,7 @@ fn damaged_files_are_decoded_or_refused() {
         let info = dimensions(&bytes).unwrap();
         assert_eq!((image.width(), image.height()), (info.width, info.height), "{what} {number}");
         assert!(image.pixels().len() as u64 <= LIMIT);
-        let region = Region { left: info.width / 3, top: info.height / 3, width: 1, height: 1 };
+        let region = PixelRegion { left: info.width / 3, top: info.height / 3, width: 1, height: 1 };
         decoder.decode_region(&bytes, channels, region, &mut image).unwrap();
     }
     assert!(decoded > FILES / 50 && decoded < FILES * 9 / 10, "{decoded} files were decoded");

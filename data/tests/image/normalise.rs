@@ -1,7 +1,7 @@
 //! Normalisation: formulas, layouts and what is refused.
 
 use tensorc_abi::DType;
-use tensorc_data::image::{Image, Layout, NormaliseOptions, Normaliser};
+use tensorc_data::image::{AxisOrder, Image, NormaliseOptions, Normaliser};
 use tensorc_data::{Cause, DataError, Draws};
 use tensorc_runtime::TensorMut;
 
@@ -22,7 +22,7 @@ fn image() -> Image {
 fn floats(normaliser: &Normaliser, image: &Image, sample: u64) -> Vec<f32> {
     let mut values = vec![0.0f32; image.pixels().len()];
     let (c, h, w) = (image.channels().into(), image.height().into(), image.width().into());
-    let dims: [u64; 3] = if normaliser.layout() == Layout::Chw { [c, h, w] } else { [h, w, c] };
+    let dims: [u64; 3] = if normaliser.layout() == AxisOrder::Chw { [c, h, w] } else { [h, w, c] };
     normaliser.run(image, &mut Draws::new(1, 1, sample), &mut TensorMut::from_slice(&dims, &mut values)).unwrap();
     values
 }
@@ -36,33 +36,33 @@ fn bytes(normaliser: &Normaliser, image: &Image) -> Vec<u8> {
 
 #[test]
 fn planes_of_channels() {
-    let plain = Normaliser::new(options(&[]), DType::F32, Layout::Chw).unwrap();
+    let plain = Normaliser::new(options(&[]), DType::F32, AxisOrder::Chw).unwrap();
     let expected = [0, 10, 20, 100, 110, 253, 1, 11, 21, 101, 111, 254, 2, 12, 22, 102, 112, 255].map(|x| x as f32);
     assert_eq!(floats(&plain, &image(), 0), expected);
-    let mirrored = Normaliser::new(options(&[("mirror", "true")]), DType::F32, Layout::Chw).unwrap();
+    let mirrored = Normaliser::new(options(&[("mirror", "true")]), DType::F32, AxisOrder::Chw).unwrap();
     let expected = [20, 10, 0, 253, 110, 100, 21, 11, 1, 254, 111, 101, 22, 12, 2, 255, 112, 102].map(|x| x as f32);
     assert_eq!(floats(&mirrored, &image(), 0), expected);
 }
 
 #[test]
 fn pixels_in_their_order() {
-    let plain = Normaliser::new(options(&[]), DType::F32, Layout::Hwc).unwrap();
+    let plain = Normaliser::new(options(&[]), DType::F32, AxisOrder::Hwc).unwrap();
     let expected: Vec<f32> = image().pixels().iter().map(|value| f32::from(*value)).collect();
     assert_eq!(floats(&plain, &image(), 0), expected);
-    let mirrored = Normaliser::new(options(&[("mirror", "1")]), DType::F32, Layout::Hwc).unwrap();
+    let mirrored = Normaliser::new(options(&[("mirror", "1")]), DType::F32, AxisOrder::Hwc).unwrap();
     assert_eq!(floats(&mirrored, &image(), 0)[..6], [20.0, 21.0, 22.0, 10.0, 11.0, 12.0]);
 }
 
 #[test]
 fn mean_deviation_and_scale() {
     let pairs = [("mean_r", "10"), ("mean_g", "1"), ("std_r", "2"), ("std_b", "4"), ("scale", "0.5")];
-    let values = floats(&Normaliser::new(options(&pairs), DType::F32, Layout::Chw).unwrap(), &image(), 0);
+    let values = floats(&Normaliser::new(options(&pairs), DType::F32, AxisOrder::Chw).unwrap(), &image(), 0);
     assert_eq!(values[..3], [-2.5, 0.0, 2.5]);
     assert_eq!(values[6..9], [0.0, 5.0, 10.0]);
     assert_eq!(values[12..15], [0.25, 1.5, 2.75]);
     for (channels, count) in [(1, 6), (4, 24)] {
         let image = Image::from_pixels(3, 2, channels, vec![30; count]).unwrap();
-        let values = floats(&Normaliser::new(options(&pairs), DType::F32, Layout::Chw).unwrap(), &image, 0);
+        let values = floats(&Normaliser::new(options(&pairs), DType::F32, AxisOrder::Chw).unwrap(), &image, 0);
         let expected: Vec<f32> = [5.0, 14.5, 3.75, 15.0][..channels.into()].iter().flat_map(|x| [*x; 6]).collect();
         assert_eq!(values, expected);
     }
@@ -72,12 +72,12 @@ fn mean_deviation_and_scale() {
 fn a_mean_for_each_value() {
     let mean: Vec<f32> = (0..18).map(|i| i as f32).collect();
     for (mirror, first) in [("0", [0.0, 9.0, 18.0]), ("1", [18.0, 9.0, 0.0])] {
-        let normaliser = Normaliser::new(options(&[("mirror", mirror)]), DType::F32, Layout::Chw).unwrap();
+        let normaliser = Normaliser::new(options(&[("mirror", mirror)]), DType::F32, AxisOrder::Chw).unwrap();
         let normaliser = normaliser.with_mean_image([3, 2, 3], &mean).unwrap();
         // The mean is subtracted before mirroring.
         assert_eq!(floats(&normaliser, &image(), 0)[..3], first);
     }
-    let normaliser = Normaliser::new(options(&[]), DType::F32, Layout::Chw).unwrap();
+    let normaliser = Normaliser::new(options(&[]), DType::F32, AxisOrder::Chw).unwrap();
     assert!(normaliser.clone().with_mean_image([3, 2, 2], &mean).is_err());
     let other = normaliser.with_mean_image([3, 3, 2], &mean).unwrap();
     let mut values = [0.0f32; 18];
@@ -87,15 +87,15 @@ fn a_mean_for_each_value() {
 
 #[test]
 fn bytes_are_copied_and_signed_ones_shifted() {
-    let copy = Normaliser::new(options(&[]), DType::U8, Layout::Chw).unwrap();
+    let copy = Normaliser::new(options(&[]), DType::U8, AxisOrder::Chw).unwrap();
     assert_eq!(bytes(&copy, &image())[..6], [0, 10, 20, 100, 110, 253]);
     let pairs = [("mean_r", "127.6"), ("mean_g", "300"), ("mean_b", "-9")];
-    let signed = Normaliser::new(options(&pairs), DType::I8, Layout::Chw).unwrap();
+    let signed = Normaliser::new(options(&pairs), DType::I8, AxisOrder::Chw).unwrap();
     let values: Vec<i8> = bytes(&signed, &image()).into_iter().map(|byte| byte as i8).collect();
     assert_eq!(values[..6], [-128, -118, -108, -28, -18, 125]);
     assert_eq!(values[6..12], [-128, -128, -128, -128, -128, -46]);
     assert_eq!(values[12..], [11, 21, 31, 111, 121, 127]);
-    let signed = Normaliser::new(options(&[]), DType::I8, Layout::Chw).unwrap();
+    let signed = Normaliser::new(options(&[]), DType::I8, AxisOrder::Chw).unwrap();
     let signed = signed.with_mean_image([3, 2, 3], &[127.6; 18]).unwrap();
     assert_eq!(bytes(&signed, &image())[..3].iter().map(|byte| *byte as i8).collect::<Vec<_>>(), [-128, -118, -108]);
 }
@@ -109,7 +109,7 @@ fn random_changes_are_in_range_and_half_are_mirrored() {
         ("scale", "2"),
         ("std_r", "4"),
     ];
-    let normaliser = Normaliser::new(options(&pairs), DType::F32, Layout::Chw).unwrap();
+    let normaliser = Normaliser::new(options(&pairs), DType::F32, AxisOrder::Chw).unwrap();
     let mut mirrored = 0;
     let (mut contrasts, mut offsets) = (vec![], vec![]);
     for sample in 0..2000 {
@@ -130,7 +130,7 @@ fn random_changes_are_in_range_and_half_are_mirrored() {
 #[test]
 fn options_without_meaning_are_refused() {
     let refused =
-        |pairs: &[(&str, &str)], dtype, blamed: &str| match Normaliser::new(options(pairs), dtype, Layout::Chw) {
+        |pairs: &[(&str, &str)], dtype, blamed: &str| match Normaliser::new(options(pairs), dtype, AxisOrder::Chw) {
             Err(DataError::Options { name, .. }) => assert_eq!(name, blamed),
             other => panic!("{other:?}"),
         };
@@ -142,15 +142,15 @@ fn options_without_meaning_are_refused() {
     refused(&[("max_random_illumination", "-1")], DType::F32, "max_random_illumination");
     refused(&[], DType::F16, "dtype");
     assert!(NormaliseOptions::default().set("mean_x", "1").is_err());
-    let both = Normaliser::new(options(&[("mean_r", "1")]), DType::F32, Layout::Chw).unwrap();
+    let both = Normaliser::new(options(&[("mean_r", "1")]), DType::F32, AxisOrder::Chw).unwrap();
     assert!(both.with_mean_image([1, 1, 1], &[1.0]).is_err());
-    let bytes = Normaliser::new(options(&[]), DType::U8, Layout::Chw).unwrap();
+    let bytes = Normaliser::new(options(&[]), DType::U8, AxisOrder::Chw).unwrap();
     assert!(bytes.with_mean_image([1, 1, 1], &[1.0]).is_err());
 }
 
 #[test]
 fn tensors_of_another_shape_or_type_are_refused() {
-    let normaliser = Normaliser::new(options(&[]), DType::F32, Layout::Chw).unwrap();
+    let normaliser = Normaliser::new(options(&[]), DType::F32, AxisOrder::Chw).unwrap();
     let mut values = [0.0f32; 18];
     for dims in [[2, 3, 3], [3, 3, 2], [3, 2, 4]] {
         let run = normaliser.run(&image(), &mut Draws::new(0, 0, 0), &mut TensorMut::from_slice(&dims, &mut values));

@@ -7,14 +7,14 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-use tensorc_filecheck::check::{Failure, PatternFile, check_text};
+use tensorc_filecheck::check::{CheckFailure, PatternFile, check_text};
 use tensorc_filecheck::run::run_staged;
 
 const USAGE: &str =
     "usage: filecheck FILE [--check-prefix=P] [--check-prefixes=P,Q] [--input-file=PATH] [--allow-empty]
        filecheck --run-staged FOLDER ARTIFACTS   (the text-test runner's own use: lit over one staged folder)";
 
-struct Options {
+struct CommandLine {
     file: String,
     prefixes: Vec<String>,
     input: Option<String>,
@@ -44,8 +44,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(args: &[String]) -> Result<Options, String> {
-    let mut options = Options { file: String::new(), prefixes: Vec::new(), input: None, allow_empty: false };
+fn parse(args: &[String]) -> Result<CommandLine, String> {
+    let mut options = CommandLine { file: String::new(), prefixes: Vec::new(), input: None, allow_empty: false };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let Some(flag) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
@@ -84,7 +84,7 @@ fn is_prefix(text: &str) -> bool {
 }
 
 /// The error is the exit status with what to tell.
-fn run(options: &Options) -> Result<(), (u8, String)> {
+fn run(options: &CommandLine) -> Result<(), (u8, String)> {
     let wrong = |path: &str, error: std::io::Error| (2, format!("filecheck: {path}: {error}"));
     let text = std::fs::read_to_string(&options.file).map_err(|error| wrong(&options.file, error))?;
     let mut bytes = Vec::new();
@@ -101,7 +101,7 @@ fn run(options: &Options) -> Result<(), (u8, String)> {
     let file = PatternFile { name: options.file.clone(), text };
     let prefixes: Vec<&str> = options.prefixes.iter().map(String::as_str).collect();
     check_text(&file, &input, &prefixes).map_err(|failure| {
-        let status = if matches!(failure, Failure::Mismatches(_)) { 1 } else { 2 };
+        let status = if matches!(failure, CheckFailure::Mismatches(_)) { 1 } else { 2 };
         (status, failure.to_string())
     })
 }

@@ -20,12 +20,12 @@ const BY_CODE: [DType; 13] = [
 ];
 
 /// The element type of a code; `None` for a code that is not defined or has no counterpart.
-pub fn dtype_of_code(code: i32) -> Option<DType> {
+pub(crate) fn dtype_of_code(code: i32) -> Option<DType> {
     BY_CODE.get(usize::try_from(code).ok()?).copied()
 }
 
 /// The code of an element type, the inverse of [`dtype_of_code`].
-pub const fn code_of_dtype(dtype: DType) -> i32 {
+pub(crate) const fn code_of_dtype(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 0,
         DType::F64 => 1,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Why a file could not be replaced. What was at its path before is still there.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", path.display())]
-pub struct ReplaceError {
+pub(crate) struct ReplaceError {
     pub action: &'static str,
     pub path: PathBuf,
     pub source: std::io::Error,
@@ -21,7 +21,7 @@ pub struct ReplaceError {
 /// # Errors
 /// The error of `fill`, or any step on the way; the temporary file is then removed. Nothing but a
 /// regular file is replaced.
-pub fn replace_file<E: From<ReplaceError>>(
+pub(crate) fn replace_file<E: From<ReplaceError>>(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {

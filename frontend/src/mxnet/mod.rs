@@ -4,10 +4,10 @@
 //! ([`dtype`]), and the way files are replaced without a moment in which they are incomplete
 //! ([`file`]).
 
-pub mod dtype;
+pub(crate) mod dtype;
 pub mod error;
-pub mod file;
+pub(crate) mod file;
 pub mod params;
 
 pub use error::{ArrayProblem, FormatProblem, ParamsError, Site};
-pub use params::{ArrayList, SavedArray, Version};
+pub use params::{ArrayList, ArrayVersion, SavedArray};

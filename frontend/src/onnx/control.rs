@@ -16,7 +16,7 @@ use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets};
 use super::proto::{GraphProto, NodeProto, TensorProto};
 use super::unsupported::UNDECIDED;
-use super::upgrade::Facts;
+use super::upgrade::ValueFacts;
 
 /// Depth of graphs within graphs. The decoder allows about 30; more come only from functions that
 /// call themselves inside a branch.
@@ -35,7 +35,7 @@ impl Importer<'_> {
             return Ok(Err(vec!["a branch is missing".to_owned()]));
         };
         if then.output.len() != node.output.len() || otherwise.output.len() != node.output.len() {
-            return Ok(Err(vec!["the branches do not have one result for each of its own".to_owned()]));
+            return Ok(Err(vec!["the branches and the node have different numbers of results".to_owned()]));
         }
         let condition = node.input.first().cloned().unwrap_or_default();
         self.lookup(&condition)?;

@@ -11,34 +11,101 @@ use super::unsupported::Unsupported;
 /// Why a model could not be read or imported.
 #[derive(Debug, Error)]
 pub enum OnnxError {
+    /// The file of the model cannot be opened.
     #[error("cannot open the model {}: {source}", path.display())]
-    Open { path: PathBuf, source: std::io::Error },
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// The bytes are no ONNX model.
     #[error("not an ONNX model: {0}")]
     NotOnnx(NotOnnx),
+    /// A version of the format that is too new.
     #[error("ONNX IR version {found} is not supported (supported: 3 to {newest})")]
-    IrVersion { found: i64, newest: i64 },
+    IrVersion {
+        /// The version in the file.
+        found: i64,
+        /// The newest version that is read.
+        newest: i64,
+    },
+    /// No version of the standard operators is stated.
     #[error("the {holder} does not say which version of the operator set `ai.onnx` it uses")]
-    NoOpset { holder: String },
+    NoOpset {
+        /// The model or function.
+        holder: String,
+    },
+    /// A version of the operators that is not read.
     #[error("operator set {domain} version {found} is not supported (supported: {oldest} to {newest})")]
-    Opset { domain: String, found: i64, oldest: i64, newest: i64 },
+    Opset {
+        /// The domain of the operators.
+        domain: String,
+        /// The version in the file.
+        found: i64,
+        /// The oldest version that is read.
+        oldest: i64,
+        /// The newest version that is read.
+        newest: i64,
+    },
+    /// A tensor that cannot be read.
     #[error("{tensor}: {problem}")]
-    Tensor { tensor: TensorSite, problem: TensorProblem },
+    Tensor {
+        /// The tensor.
+        tensor: TensorSite,
+        /// What is wrong with the tensor.
+        problem: TensorProblem,
+    },
+    /// A function that cannot be expanded.
     #[error("function {function}: {problem}")]
-    Function { function: String, problem: FunctionProblem },
-    #[error("the model uses what is not supported: {0}")]
+    Function {
+        /// The name of the function.
+        function: String,
+        /// What is wrong with the function.
+        problem: FunctionProblem,
+    },
+    /// Operators, or uses of them, that are not supported.
+    #[error("unsupported operators or values: {0}")]
     Unsupported(Unsupported),
+    /// A value that nothing defines.
     #[error("the value `{value}`, used by {user}, is not computed by any node")]
-    Undefined { value: String, user: String },
+    Undefined {
+        /// The name of the value.
+        value: String,
+        /// The node or output that reads it.
+        user: String,
+    },
+    /// A value that is defined twice.
     #[error("the value `{value}` is defined a second time by {by}")]
-    DefinedTwice { value: String, by: String },
+    DefinedTwice {
+        /// The name of the value.
+        value: String,
+        /// The node that defines it again.
+        by: String,
+    },
+    /// A shape or value for an input that the model does not have.
     #[error("the model has no input `{name}`; inputs: {}", known.join(", "))]
-    NoSuchInput { name: String, known: Vec<String> },
+    NoSuchInput {
+        /// The name given.
+        name: String,
+        /// The names of the inputs.
+        known: Vec<String>,
+    },
+    /// An input whose type, shape or value does not fit.
     #[error("input `{name}`: {problem}")]
-    Input { name: String, problem: String },
+    Input {
+        /// The name of the input.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Subgraphs that nest deeper than this.
     #[error("nested graphs, with the functions they call, are more than {0} deep")]
     TooDeep(usize),
+    /// More nodes than this after the expansion of functions.
     #[error("with nested graphs and functions the model has more than {0} nodes")]
     TooManyNodes(usize),
+    /// Nodes that depend on each other in a circle.
     #[error("{0} depends on its own result")]
     Cycle(String),
     /// An operator rejects what the model gives it.
@@ -49,14 +116,19 @@ pub enum OnnxError {
 /// Why a file is no ONNX model at all.
 #[derive(Debug, Error)]
 pub enum NotOnnx {
+    /// An empty file.
     #[error("the file is empty")]
     Empty,
+    /// A file of another format.
     #[error("it is {0}")]
     OtherFormat(&'static str),
+    /// The bytes are no protocol buffer of a model.
     #[error("broken or truncated protobuf: {0}")]
     Decode(#[from] prost::DecodeError),
+    /// The field `ir_version` is missing.
     #[error("it has no IR version")]
     NoIrVersion,
+    /// The field `graph` is missing.
     #[error("it has no graph")]
     NoGraph,
 }
@@ -64,9 +136,13 @@ pub enum NotOnnx {
 /// Which tensor of the model an error is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorSite {
+    /// An initializer, by name.
     Initializer(String),
+    /// A tensor in an attribute.
     Attribute {
+        /// The name of the node.
         node: String,
+        /// The name of the attribute.
         name: String,
     },
     /// A tensor in a file of its own.
@@ -86,31 +162,62 @@ impl fmt::Display for TensorSite {
 /// Why the content of a tensor cannot be used.
 #[derive(Debug, Error)]
 pub enum TensorProblem {
+    /// An element type that is not supported.
     #[error("element type {0} is not supported")]
     UnsupportedType(&'static str),
+    /// A number that is no element type of ONNX.
     #[error("element type {0} is not defined")]
     UnknownType(i32),
+    /// A negative extent.
     #[error("dimension {index} is {value}")]
-    BadDimension { index: usize, value: i64 },
+    BadDimension {
+        /// The axis.
+        index: usize,
+        /// The extent in the file.
+        value: i64,
+    },
+    /// A tensor whose size in bytes overflows.
     #[error("the shape {0:?} is too large")]
     TooLarge(Vec<i64>),
+    /// Data of another size than the shape needs.
     #[error("the shape {dims:?} of {dtype} needs {expected} {unit}, the data has {found}")]
-    SizeMismatch { dims: Vec<u64>, dtype: &'static str, unit: &'static str, expected: u64, found: u64 },
+    SizeMismatch {
+        /// The shape.
+        dims: Vec<u64>,
+        /// The element type.
+        dtype: &'static str,
+        /// The unit of both sizes.
+        unit: &'static str,
+        /// The size that the shape needs.
+        expected: u64,
+        /// The size found.
+        found: u64,
+    },
+    /// A value that the element type does not hold.
     #[error("the value {value} in int32_data does not fit {dtype}")]
-    OutOfRange { value: i32, dtype: &'static str },
+    OutOfRange {
+        /// The value.
+        value: i32,
+        /// The element type.
+        dtype: &'static str,
+    },
+    /// A tensor stored in segments.
     #[error("tensors in several segments are not supported")]
     Segmented,
+    /// A malformed sparse tensor.
     #[error("sparse tensor: {0}")]
     Sparse(&'static str),
+    /// A number that is no data location of ONNX.
     #[error("data location {0} is not defined")]
     UnknownLocation(i32),
+    /// External data that cannot be read.
     #[error("external data: {0}")]
     External(#[from] ExternalProblem),
 }
 
 impl TensorProblem {
     /// Whether the tensor is right but tensorc lacks what it needs.
-    pub fn is_unsupported(&self) -> bool {
+    pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self, TensorProblem::UnsupportedType(_) | TensorProblem::Segmented)
     }
 }
@@ -118,45 +225,93 @@ impl TensorProblem {
 /// Why external data cannot be used.
 #[derive(Debug, Error)]
 pub enum ExternalProblem {
+    /// External data without the key `location`.
     #[error("no location is given")]
     NoLocation,
+    /// External data of a model that was not read from a file.
     #[error("the model was not read from a file, so its external data cannot be found")]
     NoFolder,
+    /// A location that is an absolute path.
     #[error("the path `{0}` is absolute; it must be inside the model's folder")]
     Absolute(String),
+    /// A location outside of the folder of the model.
     #[error("the path `{0}` leaves the model's folder")]
     Outside(String),
+    /// A location that is no regular file.
     #[error("`{0}` is not a regular file")]
     NotAFile(String),
+    /// The file of external data cannot be opened.
     #[error("cannot open `{path}`: {source}")]
-    Open { path: String, source: std::io::Error },
+    Open {
+        /// The file.
+        path: String,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// An offset or length that is no number.
     #[error("{key} `{value}` is not a number of bytes")]
-    BadNumber { key: &'static str, value: String },
+    BadNumber {
+        /// The key of the entry.
+        key: &'static str,
+        /// The text of the entry.
+        value: String,
+    },
+    /// A range of bytes beyond the end of the file.
     #[error("bytes {offset} to {end} of `{path}` are wanted, but the file has {size}")]
-    OutOfBounds { path: String, offset: u64, end: u64, size: u64 },
+    OutOfBounds {
+        /// The file.
+        path: String,
+        /// The first byte that is needed.
+        offset: u64,
+        /// The last byte that is needed, exclusive.
+        end: u64,
+        /// The size of the file in bytes.
+        size: u64,
+    },
 }
 
 /// Why a model-local function cannot be expanded.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum FunctionProblem {
+    /// Two functions of one name and domain.
     #[error("it is defined twice")]
     Duplicate,
+    /// A function that calls itself, by name.
     #[error("it calls itself (through {0})")]
     Recursive(String),
+    /// Calls that nest deeper than this.
     #[error("calls are nested more than {0} deep")]
     TooDeep(usize),
+    /// More nodes than this after expansion.
     #[error("the expanded model has more than {0} nodes and calls")]
     TooManyNodes(usize),
-    #[error("{node} passes {given} inputs, the function takes {taken}")]
-    TooManyInputs { node: String, given: usize, taken: usize },
+    /// A call with more inputs than the function takes.
+    #[error("{node}: {given} inputs for a function of {taken}")]
+    TooManyInputs {
+        /// The node that calls the function.
+        node: String,
+        /// Inputs of the call.
+        given: usize,
+        /// Inputs that the function takes.
+        taken: usize,
+    },
+    /// A call with more outputs than the function returns.
     #[error("{node} takes {given} outputs, the function has {returned}")]
-    TooManyOutputs { node: String, given: usize, returned: usize },
+    TooManyOutputs {
+        /// The node that calls the function.
+        node: String,
+        /// Outputs of the call.
+        given: usize,
+        /// Outputs that the function returns.
+        returned: usize,
+    },
+    /// A function that assigns to its input.
     #[error("its body assigns its own input `{0}`")]
     AssignsInput(String),
 }
 
 /// How messages name a node: operator, and the node's name or else its first output.
-pub fn describe_node(node: &super::proto::NodeProto) -> String {
+pub(crate) fn describe_node(node: &super::proto::NodeProto) -> String {
     let op = node.op_type();
     match (node.name(), node.output.iter().find(|o| !o.is_empty())) {
         ("", Some(output)) => format!("{op} node computing `{output}`"),

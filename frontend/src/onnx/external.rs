@@ -96,7 +96,7 @@ fn inside(folder: &Path, location: &str) -> Result<PathBuf, ExternalProblem> {
 }
 
 /// The whole file as shared read-only memory.
-pub fn map_file(file: &File) -> std::io::Result<Bytes> {
+pub(crate) fn map_file(file: &File) -> std::io::Result<Bytes> {
     // An empty file cannot be mapped.
     if file.metadata()?.len() == 0 {
         return Ok(Bytes::new());

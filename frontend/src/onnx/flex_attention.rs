@@ -17,7 +17,7 @@ use super::import::Importer;
 use super::load::Opsets;
 use super::proto::{AttributeProto, AttributeType, DataType, GraphProto, NodeProto};
 use super::tensor::data_type;
-use super::upgrade::{Facts, i64_list, int};
+use super::upgrade::{ValueFacts, i64_list, int};
 
 impl Importer<'_> {
     /// Imports the node; the inner error lists what is not supported.
@@ -59,7 +59,7 @@ impl Importer<'_> {
         let softmax = precision.map_or(if stored == double { double } else { DataType::Float as i64 }, |a| a.i());
         let scale = scale.map_or_else(|| 1.0 / (q_size as f32).sqrt(), |a| a.f());
 
-        let mut body = Body { importer: self, opsets, label };
+        let mut body = NodeWriter { importer: self, opsets, label };
         let factor = TensorData::scalar(Scalar::from_f64(dtype, f64::from(scale.sqrt())));
         let factor = body.constant(factor);
         let k = body.repeat_heads(k, k_dims, q_heads)?;
@@ -85,13 +85,13 @@ fn ints(name: &str, values: &[i64]) -> AttributeProto {
 }
 
 /// Adds standard nodes in place of the one being imported.
-struct Body<'a, 'b> {
+struct NodeWriter<'a, 'b> {
     importer: &'a mut Importer<'b>,
     opsets: &'a Rc<Opsets>,
     label: &'a Arc<str>,
 }
 
-impl Body<'_, '_> {
+impl NodeWriter<'_, '_> {
     fn constant(&mut self, data: TensorData) -> String {
         let name = self.importer.fresh_name(self.label);
         self.importer.define(name.clone(), data);

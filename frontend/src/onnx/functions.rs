@@ -21,7 +21,9 @@ const MAX_NODES: usize = 1 << 18;
 /// A node and the operator set versions in force where it was written.
 #[derive(Clone, Debug)]
 pub struct ScopedNode {
+    /// The node.
     pub node: NodeProto,
+    /// The versions of operators that hold where it stands.
     pub opsets: Rc<Opsets>,
 }
 
@@ -87,7 +89,7 @@ impl Expander<'_> {
             return Err(problem(function, FunctionProblem::TooDeep(MAX_DEPTH)));
         }
         opsets.require(&function.node, &format!("function {}", function.name()))?;
-        let body = Call::new(self.prefix(node, active.is_empty()), function, node)?.body();
+        let body = FunctionCall::new(self.prefix(node, active.is_empty()), function, node)?.body();
         active.push(key);
         for node in body {
             if self.nodes.len() + self.calls >= MAX_NODES {
@@ -115,7 +117,7 @@ impl Expander<'_> {
 }
 
 /// One call: how names and attributes of the body are replaced.
-struct Call<'a> {
+struct FunctionCall<'a> {
     function: &'a FunctionProto,
     prefix: String,
     values: BTreeMap<&'a str, String>,
@@ -124,8 +126,8 @@ struct Call<'a> {
     copies: Vec<(String, String)>,
 }
 
-impl<'a> Call<'a> {
-    fn new(prefix: String, function: &'a FunctionProto, call: &'a NodeProto) -> Result<Call<'a>, OnnxError> {
+impl<'a> FunctionCall<'a> {
+    fn new(prefix: String, function: &'a FunctionProto, call: &'a NodeProto) -> Result<FunctionCall<'a>, OnnxError> {
         let (given, taken) = (call.input.len(), function.input.len());
         if given > taken {
             let too_many = FunctionProblem::TooManyInputs { node: describe_node(call), given, taken };
@@ -160,7 +162,7 @@ impl<'a> Call<'a> {
         for attribute in function.attribute_proto.iter().chain(&call.attribute) {
             attributes.insert(attribute.name(), attribute);
         }
-        Ok(Call { function, prefix, values, attributes, copies })
+        Ok(FunctionCall { function, prefix, values, attributes, copies })
     }
 
     fn body(&self) -> Vec<NodeProto> {

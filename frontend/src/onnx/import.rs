@@ -28,11 +28,12 @@ use super::proto::{
 };
 use super::tensor::{element_type, read_sparse_tensor, read_tensor};
 use super::unsupported::Unsupported;
-use super::upgrade::{Facts, WITHOUT_EFFECT, upgrade};
+use super::upgrade::{ValueFacts, WITHOUT_EFFECT, upgrade};
 
 /// An imported model.
 #[derive(Debug)]
 pub struct Imported {
+    /// The graph for the compiler.
     pub graph: Graph,
     /// Inputs that became constants because the model has a value for them; importing again with
     /// such a name among the overridden ones makes it an input of the graph.
@@ -41,14 +42,15 @@ pub struct Imported {
 
 /// What is known of a value of a graph under construction.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct ImportedValue {
+    /// The type as far as it is known.
     pub ty: TensorType,
     /// The value itself, if it follows at compile time.
     pub value: Option<TensorData>,
 }
 
 /// Finds out about one value of an incomplete graph.
-pub type Analysis<'a> = dyn Fn(&Graph, Value) -> Known + 'a;
+pub type Analysis<'a> = dyn Fn(&Graph, Value) -> ImportedValue + 'a;
 
 /// What is fixed when a model is imported.
 #[derive(Clone, Copy, Default)]
@@ -117,7 +119,7 @@ pub fn signature(mut model: OnnxModel, registry: &Registry) -> Result<(Graph, Ve
 }
 
 /// A tensor of the model that no node computes.
-pub(super) enum Stored {
+pub(super) enum StoredTensor {
     Dense(Box<TensorProto>),
     Sparse(Box<SparseTensorProto>),
 }
@@ -125,11 +127,11 @@ pub(super) enum Stored {
 pub(super) fn stored_values(
     dense: Vec<TensorProto>,
     sparse: Vec<SparseTensorProto>,
-) -> Result<BTreeMap<String, Stored>, OnnxError> {
-    let dense = dense.into_iter().map(|t| (t.name().to_owned(), Stored::Dense(Box::new(t))));
+) -> Result<BTreeMap<String, StoredTensor>, OnnxError> {
+    let dense = dense.into_iter().map(|t| (t.name().to_owned(), StoredTensor::Dense(Box::new(t))));
     let sparse = sparse.into_iter().map(|t| {
         let name = t.values.as_ref().map_or("", |v| v.name());
-        (name.to_owned(), Stored::Sparse(Box::new(t)))
+        (name.to_owned(), StoredTensor::Sparse(Box::new(t)))
     });
     let mut stored = BTreeMap::new();
     for (name, value) in dense.chain(sparse) {
@@ -153,7 +155,7 @@ pub(super) struct Importer<'a> {
     /// Values by ONNX name; `None` for results of nodes that could not be imported.
     pub(super) values: BTreeMap<String, Option<Value>>,
     /// Initialisers that no node has used yet.
-    pub(super) stored: BTreeMap<String, Stored>,
+    pub(super) stored: BTreeMap<String, StoredTensor>,
     /// All names of values in the model and those made up here.
     taken: BTreeSet<String>,
     serial: usize,
@@ -298,8 +300,8 @@ impl Importer<'_> {
         let Some(stored) = self.stored.remove(name) else { return Ok(None) };
         let site = TensorSite::Initializer(name.to_owned());
         let data = match &stored {
-            Stored::Dense(proto) => read_tensor(proto, site, &mut self.external),
-            Stored::Sparse(proto) => read_sparse_tensor(proto, site, &mut self.external),
+            StoredTensor::Dense(proto) => read_tensor(proto, site, &mut self.external),
+            StoredTensor::Sparse(proto) => read_sparse_tensor(proto, site, &mut self.external),
         };
         let data = match data {
             Ok(data) => Some(data),
@@ -485,19 +487,19 @@ impl Importer<'_> {
     }
 
     /// What inference with constant folding finds out about a value.
-    pub(super) fn analyse(&mut self, name: &str) -> Known {
-        let Some(value) = self.values.get(name).copied().flatten() else { return Known::default() };
+    pub(super) fn analyse(&mut self, name: &str) -> ImportedValue {
+        let Some(value) = self.values.get(name).copied().flatten() else { return ImportedValue::default() };
         match self.options.analysis {
             Some(analysis) => analysis(&self.graph, value),
             None => {
                 let ty = self.known_type(name).unwrap_or_default();
-                Known { ty, value: self.graph.constant(value).cloned() }
+                ImportedValue { ty, value: self.graph.constant(value).cloned() }
             }
         }
     }
 }
 
-impl Facts for Importer<'_> {
+impl ValueFacts for Importer<'_> {
     fn dims(&mut self, value: &str) -> Option<Vec<Option<u64>>> {
         let ty = self.known_type(value)?;
         Some(ty.shape.dims()?.iter().map(|d| d.as_const()).collect())

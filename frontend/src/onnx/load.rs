@@ -17,14 +17,18 @@ const NEWEST_IR_VERSION: i64 = 13;
 
 /// The versions of the operator set `ai.onnx` that are read.
 const OLDEST_OPSET: i64 = 1;
-pub const NEWEST_OPSET: i64 = 27;
+pub(crate) const NEWEST_OPSET: i64 = 27;
 
 /// A decoded model and where its external data lies.
 #[derive(Debug)]
 pub struct OnnxModel {
+    /// The model without its graph.
     pub proto: ModelProto,
+    /// The graph of the model.
     pub graph: GraphProto,
+    /// The versions of operators by domain.
     pub opsets: Opsets,
+    /// Where external data are read.
     pub external: ExternalFiles,
 }
 
@@ -91,10 +95,10 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
 pub struct Opsets(BTreeMap<String, i64>);
 
 /// The domain of the standard operators has two spellings; messages use the long one.
-pub const STANDARD_DOMAIN: &str = "ai.onnx";
+pub(crate) const STANDARD_DOMAIN: &str = "ai.onnx";
 
 /// The canonical spelling of an operator domain.
-pub fn canonical_domain(domain: &str) -> &str {
+pub(crate) fn canonical_domain(domain: &str) -> &str {
     if domain.is_empty() { STANDARD_DOMAIN } else { domain }
 }
 

@@ -15,9 +15,9 @@ pub mod load;
 mod order;
 pub mod proto;
 pub mod tensor;
-pub mod unsupported;
+pub(crate) mod unsupported;
 pub mod upgrade;
 
 pub use error::OnnxError;
-pub use import::{Analysis, ImportOptions, Imported, Known, import, signature};
+pub use import::{Analysis, ImportOptions, Imported, ImportedValue, import, signature};
 pub use load::OnnxModel;

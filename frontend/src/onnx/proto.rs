@@ -5,6 +5,8 @@
 //! configurations, training graphs) are left out; the decoder skips them. Byte fields are
 //! `Bytes`: decoded from a memory map they point into the map.
 
+#![allow(missing_docs, reason = "fields and numbers are those of onnx.proto, which documents them")]
+
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
 

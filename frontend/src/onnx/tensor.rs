@@ -52,7 +52,7 @@ pub fn read_sparse_tensor(
 ///
 /// # Errors
 /// The type is not defined by ONNX, or tensorc has no counterpart for it.
-pub fn element_type(data_type: i32) -> Result<DType, TensorProblem> {
+pub(crate) fn element_type(data_type: i32) -> Result<DType, TensorProblem> {
     let known = DataType::try_from(data_type).map_err(|_| TensorProblem::UnknownType(data_type))?;
     let dtype = match known {
         DataType::Float => DType::F32,

@@ -6,10 +6,13 @@ use std::fmt;
 /// A use of an operator that is not supported, with all nodes that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsupportedOp {
+    /// The operator.
     pub op: String,
+    /// Its domain.
     pub domain: String,
     /// Version of the operator set; `None` if the model imports none of that domain.
     pub opset: Option<i64>,
+    /// Why it is not supported.
     pub reason: String,
     /// Names of the nodes, sorted; for nodes without one that of the first result.
     pub nodes: Vec<String>,

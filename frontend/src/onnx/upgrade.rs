@@ -12,10 +12,12 @@ use tensorc_ir::{DenseType, TensorData};
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 
 /// What is known of values that exist already.
-pub trait Facts {
+pub trait ValueFacts {
     /// The extents of a value, `None` for those unknown; `None` if the rank is unknown.
     fn dims(&mut self, value: &str) -> Option<Vec<Option<u64>>>;
+    /// The element type of a value, if it is known.
     fn dtype(&mut self, value: &str) -> Option<DType>;
+    /// The elements of a constant value.
     fn constant(&mut self, value: &str) -> Option<TensorData>;
     /// A value name that is not in use, derived from `base`.
     fn fresh_name(&mut self, base: &str) -> String;
@@ -36,7 +38,7 @@ pub struct Upgraded {
 ///
 /// # Errors
 /// The reason why the old form has no equivalent.
-pub fn upgrade(node: NodeProto, opset: i64, facts: &mut dyn Facts) -> Result<Upgraded, String> {
+pub fn upgrade(node: NodeProto, opset: i64, facts: &mut dyn ValueFacts) -> Result<Upgraded, String> {
     let mut r = Rewrite { node, before: vec![], after: vec![], constants: vec![], rewritten: false, facts };
     if opset < 7 {
         // Told old run times which buffers they may overwrite.
@@ -68,7 +70,7 @@ pub const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("RMSNormalization", "stash_type"),
 ];
 
-struct Rule {
+struct UpgradeRule {
     ops: &'static [&'static str],
     /// The first version that has the new form.
     before: i64,
@@ -92,8 +94,8 @@ enum Fix {
     Own(fn(&mut Rewrite<'_>) -> Result<(), String>),
 }
 
-const fn rule(ops: &'static [&'static str], before: i64, fix: Fix) -> Rule {
-    Rule { ops, before, fix }
+const fn rule(ops: &'static [&'static str], before: i64, fix: Fix) -> UpgradeRule {
+    UpgradeRule { ops, before, fix }
 }
 
 const BINARY: &[&str] = &["Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater"];
@@ -112,7 +114,7 @@ const REDUCE: &[&str] = &[
     "ReduceSumSquare",
 ];
 
-const RULES: &[Rule] = &[
+const RULES: &[UpgradeRule] = &[
     rule(&["Concat"], 4, Fix::DefaultInt("axis", 1)),
     rule(&["Reshape"], 5, Fix::IntsToInput("shape", 1)),
     rule(&["Tile"], 6, Fix::Own(tile_one_axis)),
@@ -216,7 +218,7 @@ struct Rewrite<'a> {
     after: Vec<NodeProto>,
     constants: Vec<(String, TensorData)>,
     rewritten: bool,
-    facts: &'a mut dyn Facts,
+    facts: &'a mut dyn ValueFacts,
 }
 
 impl Rewrite<'_> {

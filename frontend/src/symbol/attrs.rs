@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::Symbol;
-use super::node::{Attrs, Node};
-use super::scope::HIDDEN;
+use super::keys::{Attrs, HIDDEN};
+use super::node::SymbolNode;
 
 /// The attributes of a node, those with two spellings under both.
-fn both_spellings(node: &Node) -> Attrs {
+fn both_spellings(node: &SymbolNode) -> Attrs {
     let own = node.attributes();
     let mut attrs = own.clone().into_owned();
     for key in HIDDEN {

@@ -8,9 +8,10 @@ use tensorc_ir::params::Params;
 
 use super::Symbol;
 use super::error::SymbolError;
-use super::node::{Applied, Attrs, Entry, Node, Uses, key};
-use super::operator::{NUM_ARGS, Operand, Operator, operators};
-use super::scope::{HIDDEN, node_name, scoped_attrs, stored_key};
+use super::keys::{Attrs, HIDDEN, stored_key};
+use super::node::{Applied, NodeOutput, SymbolNode, VariableUses, key};
+use super::operator::{NUM_ARGS, OperandSlot, Operator, operators};
+use super::scope::{node_name, scoped_attrs};
 use super::text::AttrText;
 
 /// An application of an operator, by any of its names in MXNet or its name in the registry:
@@ -158,7 +159,7 @@ impl Application {
             let (most, given) = (operands.len(), inputs.len());
             return Err(SymbolError::TooManyOperands { op: self.op(), node: self.name, most, given });
         }
-        let mut given: BTreeMap<usize, Entry> = BTreeMap::new();
+        let mut given: BTreeMap<usize, NodeOutput> = BTreeMap::new();
         for (position, symbol) in inputs.iter().enumerate() {
             given.insert(position, symbol.single(&self.name, &operands[position].name)?.clone());
         }
@@ -177,10 +178,10 @@ impl Application {
     fn finish(
         self,
         params: Params,
-        operands: Vec<Operand>,
-        mut given: BTreeMap<usize, Entry>,
+        operands: Vec<OperandSlot>,
+        mut given: BTreeMap<usize, NodeOutput>,
     ) -> Result<Symbol, SymbolError> {
-        let mut entries: Vec<Entry> = vec![];
+        let mut entries: Vec<NodeOutput> = vec![];
         for (position, operand) in operands.iter().enumerate() {
             let routed = || self.routed.iter().filter(|r| r.operand == operand.name);
             if let Some(entry) = given.remove(&position) {
@@ -194,7 +195,7 @@ impl Application {
                 attrs.extend(routed().map(|r| (r.key.clone(), r.value.clone())));
                 let name =
                     if self.name.is_empty() { operand.name.clone() } else { format!("{}_{}", self.name, operand.name) };
-                entries.push(Entry { node: Node::variable(name, attrs), index: 0, version: 0 });
+                entries.push(NodeOutput { node: SymbolNode::variable(name, attrs), index: 0, version: 0 });
             } else if !given.is_empty() {
                 // Operands are told apart by position in files, so none before a given one may be left out.
                 let (op, node) = (self.op(), self.name.clone());
@@ -207,7 +208,7 @@ impl Application {
     }
 }
 
-fn names(operands: &[Operand]) -> String {
+fn names(operands: &[OperandSlot]) -> String {
     operands.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
@@ -217,8 +218,8 @@ pub(super) fn apply(
     name: Arc<str>,
     attrs: Attrs,
     op: Applied,
-    mut inputs: Vec<Entry>,
-) -> Result<Arc<Node>, SymbolError> {
+    mut inputs: Vec<NodeOutput>,
+) -> Result<Arc<SymbolNode>, SymbolError> {
     op.check_results(&name)?;
     let count = inputs.len();
     for (position, entry) in inputs.iter_mut().enumerate().filter(|(_, e)| e.node.is_variable()) {
@@ -239,7 +240,7 @@ pub(super) fn apply(
             entry.version = entry.node.add_writer();
         }
     }
-    Ok(Arc::new(Node { name, attrs, op: Some(op), inputs, control: vec![], uses: Uses::default() }))
+    Ok(Arc::new(SymbolNode { name, attrs, op: Some(op), inputs, control: vec![], uses: VariableUses::default() }))
 }
 
 /// The first value that an operator asks for in the variable at an operand position.
@@ -271,7 +272,7 @@ impl Symbol {
 
     fn replace(&self, name: Option<&str>, replacements: &[(&str, &Symbol)]) -> Result<Symbol, SymbolError> {
         let nodes = self.nodes();
-        let mut by_name: BTreeMap<&str, Entry> = BTreeMap::new();
+        let mut by_name: BTreeMap<&str, NodeOutput> = BTreeMap::new();
         for (name, symbol) in replacements {
             if !nodes.iter().any(|n| n.is_variable() && &*n.name == *name) {
                 let candidates = self.list_inputs().join(", ");
@@ -291,7 +292,7 @@ impl Symbol {
                 continue;
             }
             let name = renamed.as_ref().filter(|(k, _)| *k == key(node)).map(|(_, name)| name.clone());
-            let stale = |n: &Arc<Node>| new.contains_key(&key(n));
+            let stale = |n: &Arc<SymbolNode>| new.contains_key(&key(n));
             if name.is_some() || node.inputs.iter().any(|e| stale(&e.node)) || node.control.iter().any(stale) {
                 let copy = rebuilt(node, name, &new)?;
                 new.insert(key(node), Moved::Node(copy));
@@ -304,21 +305,25 @@ impl Symbol {
 /// What stands for a node in a copy.
 enum Moved {
     /// A variable was replaced by this.
-    Value(Entry),
+    Value(NodeOutput),
     /// The node has other operands now.
-    Node(Arc<Node>),
+    Node(Arc<SymbolNode>),
 }
 
-fn moved(entry: &Entry, new: &HashMap<usize, Moved>) -> Entry {
+fn moved(entry: &NodeOutput, new: &HashMap<usize, Moved>) -> NodeOutput {
     match new.get(&key(&entry.node)) {
         None => entry.clone(),
         Some(Moved::Value(value)) => value.clone(),
-        Some(Moved::Node(node)) => Entry { node: node.clone(), index: entry.index, version: entry.version },
+        Some(Moved::Node(node)) => NodeOutput { node: node.clone(), index: entry.index, version: entry.version },
     }
 }
 
-fn rebuilt(node: &Node, name: Option<Arc<str>>, new: &HashMap<usize, Moved>) -> Result<Arc<Node>, SymbolError> {
-    let inputs: Vec<Entry> = node.inputs.iter().map(|e| moved(e, new)).collect();
+fn rebuilt(
+    node: &SymbolNode,
+    name: Option<Arc<str>>,
+    new: &HashMap<usize, Moved>,
+) -> Result<Arc<SymbolNode>, SymbolError> {
+    let inputs: Vec<NodeOutput> = node.inputs.iter().map(|e| moved(e, new)).collect();
     let control = node.control.iter().map(|n| match new.get(&key(n)) {
         None => n.clone(),
         Some(Moved::Value(entry)) => entry.node.clone(),
@@ -331,8 +336,8 @@ fn rebuilt(node: &Node, name: Option<Arc<str>>, new: &HashMap<usize, Moved>) -> 
         let (op, node) = (op.operator.name().to_string(), name.to_string());
         return Err(SymbolError::StateNotVariable { op, node, operand: operands[position].name.clone() });
     }
-    let uses = Uses::default();
-    Ok(Arc::new(Node {
+    let uses = VariableUses::default();
+    Ok(Arc::new(SymbolNode {
         name,
         attrs: node.attrs.clone(),
         op: node.op.clone(),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, infer_node};
@@ -23,17 +23,17 @@ use super::lower::Lowering;
 use super::operator::operators;
 
 /// Most iterations that are written out.
-const MOST_STEPS: u64 = 1 << 14;
+const MAX_STEPS: u64 = 1 << 14;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ControlKind {
     Foreach,
     While,
     Cond,
 }
 
 /// A graph of a node, as it is in inference and in training.
-struct Body {
+struct BranchGraphs {
     inference: Graph,
     training: Graph,
 }
@@ -41,9 +41,9 @@ struct Body {
 /// The entry for one node with graphs of its own; `None` if the operator is none of those that have them.
 pub(super) fn definition(op: &str, node: &str, graphs: &[Symbol]) -> Result<Option<OpDef>, SymbolError> {
     let (kind, name, count) = match op {
-        "_foreach" => (Kind::Foreach, "_foreach", 1),
-        "_while_loop" => (Kind::While, "_while_loop", 2),
-        "_cond" => (Kind::Cond, "_cond", 3),
+        "_foreach" => (ControlKind::Foreach, "_foreach", 1),
+        "_while_loop" => (ControlKind::While, "_while_loop", 2),
+        "_cond" => (ControlKind::Cond, "_cond", 3),
         _ => return Ok(None),
     };
     let wrong = |problem: &str| SymbolError::Structure { place: format!("node `{node}`"), problem: problem.to_owned() };
@@ -57,7 +57,7 @@ pub(super) fn definition(op: &str, node: &str, graphs: &[Symbol]) -> Result<Opti
         if !training.aux.is_empty() || training.random_nodes > 0 {
             return Err(wrong("auxiliary states and random numbers inside of control flow are not supported"));
         }
-        bodies.push(Body { inference: inference.graph, training: training.graph });
+        bodies.push(BranchGraphs { inference: inference.graph, training: training.graph });
     }
     let flow = Arc::new(Flow { kind, bodies });
     let of_inference = flow.clone();
@@ -69,16 +69,16 @@ pub(super) fn definition(op: &str, node: &str, graphs: &[Symbol]) -> Result<Opti
     def.outputs = (0, usize::from(u16::MAX));
     let spec = |name, kind, required| ParamSpec { name, kind, default: None, required, range: None, doc: "" };
     let locations = match kind {
-        Kind::Foreach => &["in_data_locs", "in_state_locs", "remain_locs"],
-        Kind::While => &["cond_input_locs", "func_input_locs", "func_var_locs"],
-        Kind::Cond => &["cond_input_locs", "then_input_locs", "else_input_locs"],
+        ControlKind::Foreach => &["in_data_locs", "in_state_locs", "remain_locs"],
+        ControlKind::While => &["cond_input_locs", "func_input_locs", "func_var_locs"],
+        ControlKind::Cond => &["cond_input_locs", "then_input_locs", "else_input_locs"],
     };
     def.params.extend(locations.iter().map(|name| spec(name, ParamKind::Ints, true)));
     def.params.push(spec("num_outputs", ParamKind::Int, true));
-    if kind != Kind::Cond {
+    if kind != ControlKind::Cond {
         def.params.push(spec("num_out_data", ParamKind::Int, true));
     }
-    if kind == Kind::While {
+    if kind == ControlKind::While {
         def.params.push(spec("max_iterations", ParamKind::Int, true));
     }
     let mode = ParamSpec { default: Some(ParamValue::Bool(false)), ..spec(OpDef::TRAINING, ParamKind::Bool, false) };
@@ -103,8 +103,8 @@ fn number(params: &Params, name: &str) -> usize {
 }
 
 struct Flow {
-    kind: Kind,
-    bodies: Vec<Body>,
+    kind: ControlKind,
+    bodies: Vec<BranchGraphs>,
 }
 
 impl Flow {
@@ -119,7 +119,7 @@ impl Flow {
     fn sources(&self, at: usize, params: &Params, count: usize) -> Result<Vec<usize>, OpError> {
         let needed = self.bodies[at].inference.inputs().len();
         let found = match (self.kind, at) {
-            (Kind::Foreach, _) => {
+            (ControlKind::Foreach, _) => {
                 let lists = ["in_data_locs", "in_state_locs", "remain_locs"].map(|name| places(params, name, needed));
                 let mut sources = vec![None; needed];
                 let mut next = 0;
@@ -134,10 +134,10 @@ impl Flow {
                 }
                 sources.into_iter().flatten().collect()
             }
-            (Kind::While, 0) | (Kind::Cond, 0) => places(params, "cond_input_locs", count)?,
-            (Kind::While, _) => places(params, "func_input_locs", count)?,
-            (Kind::Cond, 1) => places(params, "then_input_locs", count)?,
-            (Kind::Cond, _) => places(params, "else_input_locs", count)?,
+            (ControlKind::While, 0) | (ControlKind::Cond, 0) => places(params, "cond_input_locs", count)?,
+            (ControlKind::While, _) => places(params, "func_input_locs", count)?,
+            (ControlKind::Cond, 1) => places(params, "then_input_locs", count)?,
+            (ControlKind::Cond, _) => places(params, "else_input_locs", count)?,
         };
         match found.len() == needed {
             true => Ok(found),
@@ -148,7 +148,7 @@ impl Flow {
     /// Operands that are iterated over.
     fn data(&self, params: &Params) -> usize {
         match self.kind {
-            Kind::Foreach => params.ints("in_data_locs").map_or(0, <[i64]>::len),
+            ControlKind::Foreach => params.ints("in_data_locs").map_or(0, <[i64]>::len),
             _ => 0,
         }
     }
@@ -156,22 +156,22 @@ impl Flow {
     /// By loop variable, the operand of the node that is its first value.
     fn variables(&self, params: &Params, count: usize) -> Result<Vec<usize>, OpError> {
         match self.kind {
-            Kind::Foreach => {
+            ControlKind::Foreach => {
                 let data = self.data(params);
                 Ok((data..data + params.ints("in_state_locs").map_or(0, <[i64]>::len)).collect())
             }
-            Kind::While => {
+            ControlKind::While => {
                 let sources = self.sources(1, params, count)?;
                 Ok(places(params, "func_var_locs", sources.len())?.into_iter().map(|i| sources[i]).collect())
             }
-            Kind::Cond => Ok(vec![]),
+            ControlKind::Cond => Ok(vec![]),
         }
     }
 
     fn infer(&self, cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         let (params, count) = (cx.params, cx.input_count());
         let data = self.data(params);
-        let mut steps = (self.kind == Kind::While).then(|| Dim::Const(number(params, "max_iterations") as u64));
+        let mut steps = (self.kind == ControlKind::While).then(|| Dim::Const(number(params, "max_iterations") as u64));
         for i in 0..data {
             if let Some(dims) = cx.input_dims(i) {
                 let Some(first) = dims.first().copied() else {
@@ -202,7 +202,7 @@ impl Flow {
                     cx.set_input_shape(i, Shape::Ranked(lead.into_iter().chain(dims).collect()))?;
                 }
             }
-            if (self.kind, at) == (Kind::While, 0) || (self.kind, at) == (Kind::Cond, 0) {
+            if (self.kind, at) == (ControlKind::While, 0) || (self.kind, at) == (ControlKind::Cond, 0) {
                 continue;
             }
             if outputs.len() != cx.output_count() {
@@ -215,7 +215,7 @@ impl Flow {
                     cx.set_output_dtype(i, dtype)?;
                 }
                 let Some(dims) = constants(ty) else { continue };
-                match (self.kind != Kind::Cond && i < stacked, steps) {
+                match (self.kind != ControlKind::Cond && i < stacked, steps) {
                     (true, Some(steps)) => cx.set_output_dims(i, [steps].into_iter().chain(dims))?,
                     (true, None) => {}
                     (false, _) => cx.set_output_dims(i, dims)?,
@@ -227,14 +227,14 @@ impl Flow {
 
     fn expand(&self, b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> {
         let mut held: Vec<Value> = args.iter().copied().flatten().collect();
-        let fail = |b: &Builder<'_>, e: OpError| b.error(Code::Operands, e.0);
+        let fail = |b: &Builder<'_>, e: OpError| b.error(DiagnosticCode::Operands, e.0);
         let sources = (0..self.bodies.len()).map(|at| self.sources(at, cx.params, held.len()));
         let sources = sources.collect::<Result<Vec<_>, _>>().map_err(|e| fail(b, e))?;
         let run = |b: &mut Builder<'_>, at: usize, held: &[Value]| {
             let operands: Vec<Value> = sources[at].iter().map(|&i| held[i]).collect();
             copied(b, self.graph(at, cx.params), &operands)
         };
-        if self.kind == Kind::Cond {
+        if self.kind == ControlKind::Cond {
             let condition = run(b, 0, &held)?;
             let holds = truth(b, &condition)?;
             let (yes, no) = (run(b, 1, &held)?, run(b, 2, &held)?);
@@ -244,11 +244,13 @@ impl Flow {
         let (data, stacked) = (self.data(cx.params), number(cx.params, "num_out_data"));
         let whole = held.clone();
         let steps = match self.kind {
-            Kind::Foreach => whole.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.first().copied()),
+            ControlKind::Foreach => {
+                whole.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.first().copied())
+            }
             _ => Some(number(cx.params, "max_iterations") as u64),
         };
-        let steps = steps.filter(|n| (1..=MOST_STEPS).contains(n)).ok_or_else(|| {
-            b.error(Code::Unsupported, format!("the number of iterations is not between 1 and {MOST_STEPS}"))
+        let steps = steps.filter(|n| (1..=MAX_STEPS).contains(n)).ok_or_else(|| {
+            b.error(DiagnosticCode::Unsupported, format!("the number of iterations is not between 1 and {MAX_STEPS}"))
         })?;
         let mut rows: Vec<Vec<Value>> = vec![vec![]; stacked];
         let (mut active, body) = (None, self.bodies.len() - 1);
@@ -256,7 +258,7 @@ impl Flow {
             for i in 0..data {
                 held[i] = row(b, whole[i], step)?;
             }
-            if self.kind == Kind::While {
+            if self.kind == ControlKind::While {
                 let condition = run(b, 0, &held)?;
                 let holds = truth(b, &condition)?;
                 active = Some(match active {
@@ -338,7 +340,7 @@ fn copied(b: &mut Builder<'_>, graph: &Graph, operands: &[Value]) -> Result<Vec<
         made.extend(results.into_iter().enumerate().map(|(port, v)| (Value { node: id, port: port as u16 }, v)));
     }
     let result = |(name, v): &(Arc<str>, Value)| {
-        made.get(v).copied().ok_or_else(|| b.error(Code::Internal, format!("`{name}` is not computed")))
+        made.get(v).copied().ok_or_else(|| b.error(DiagnosticCode::Internal, format!("`{name}` is not computed")))
     };
     graph.outputs().iter().map(result).collect()
 }
@@ -346,11 +348,11 @@ fn copied(b: &mut Builder<'_>, graph: &Graph, operands: &[Value]) -> Result<Vec<
 /// The one element of a condition as a boolean of rank 0.
 fn truth(b: &mut Builder<'_>, condition: &[Value]) -> Result<Value, Diagnostic> {
     let [condition] = condition else {
-        return Err(b.error(Code::Operands, "a condition is one value"));
+        return Err(b.error(DiagnosticCode::Operands, "a condition is one value"));
     };
     let ty = b.ty(*condition)?;
     if ty.len() != 1 {
-        return Err(b.error(Code::TypeConflict, format!("a condition has one element, not {ty}")));
+        return Err(b.error(DiagnosticCode::TypeConflict, format!("a condition has one element, not {ty}")));
     }
     let shape = b.i64s(&[]);
     let flat = b.call("reshape", &[*condition, shape])?;

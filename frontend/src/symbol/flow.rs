@@ -11,7 +11,8 @@ use super::Symbol;
 use super::compose::apply;
 use super::control::definition;
 use super::error::SymbolError;
-use super::node::{Applied, Attrs, Entry, Node, Uses, key, post_order};
+use super::keys::Attrs;
+use super::node::{Applied, NodeOutput, SymbolNode, VariableUses, key, post_order};
 use super::operator::{NUM_ARGS, Operator};
 use super::scope::{attr_scope, node_name, scoped_attrs};
 
@@ -29,16 +30,16 @@ pub struct Loop {
 
 /// Where the value of a graph's variable comes from.
 #[derive(Clone)]
-enum Source {
+enum VariableSource {
     /// The variable of this number among those the closure was given.
     Formal(usize),
-    Outside(Entry),
+    Outside(NodeOutput),
 }
 
 /// A graph of the node, and what its variables stand for, in their order.
-struct Part {
+struct FlowPart {
     graph: Symbol,
-    sources: Vec<Source>,
+    sources: Vec<VariableSource>,
 }
 
 /// A node being made.
@@ -74,10 +75,11 @@ pub fn foreach(
     let part = flow.cut(&made, &formals)?;
     let places = flow.places(&part, 0..formals.len())?;
     let (rows, held) = places.split_at(data.len());
-    let rest: Vec<usize> = (0..part.sources.len()).filter(|i| matches!(part.sources[*i], Source::Outside(_))).collect();
+    let rest: Vec<usize> =
+        (0..part.sources.len()).filter(|i| matches!(part.sources[*i], VariableSource::Outside(_))).collect();
     given.extend(rest.iter().filter_map(|i| match &part.sources[*i] {
-        Source::Outside(entry) => Some(entry.clone()),
-        Source::Formal(_) => None,
+        VariableSource::Outside(entry) => Some(entry.clone()),
+        VariableSource::Formal(_) => None,
     }));
     let params = [
         ("in_data_locs", list(rows)),
@@ -111,7 +113,7 @@ pub fn while_loop(
     let outputs = flow.results(&made, variables.len())?;
     let parts = [flow.cut(&Loop { outputs: vec![holds], states: vec![] }, &formals)?, flow.cut(&made, &formals)?];
     let places = flow.places(&parts[1], 0..formals.len())?;
-    let mut operands = Operands { list: given };
+    let mut operands = SharedOperands { list: given };
     let [of_condition, of_body] = [&parts[0], &parts[1]].map(|part| operands.places(part));
     let params = [
         ("cond_input_locs", list(&of_condition)),
@@ -144,7 +146,7 @@ pub fn cond(
     let count = yes.len();
     let part = |outputs: Vec<Symbol>| flow.cut(&Loop { outputs, states: vec![] }, &holds);
     let parts = [part(holds.clone())?, part(yes)?, part(no)?];
-    let mut operands = Operands { list: given };
+    let mut operands = SharedOperands { list: given };
     let [of_condition, of_yes, of_no] = [&parts[0], &parts[1], &parts[2]].map(|part| operands.places(part));
     let params = [
         ("cond_input_locs", list(&of_condition)),
@@ -167,17 +169,17 @@ fn divided(whole: &Symbol, outputs: usize) -> Loop {
 }
 
 /// Operands of a node whose graphs share them: those given first, then what is used from outside, each once.
-struct Operands {
-    list: Vec<Entry>,
+struct SharedOperands {
+    list: Vec<NodeOutput>,
 }
 
-impl Operands {
+impl SharedOperands {
     /// By variable of a graph, its operand of the node.
-    fn places(&mut self, part: &Part) -> Vec<usize> {
-        let mut place = |source: &Source| match source {
-            Source::Formal(i) => *i,
-            Source::Outside(entry) => {
-                let same = |e: &Entry| key(&e.node) == key(&entry.node) && e.index == entry.index;
+    fn places(&mut self, part: &FlowPart) -> Vec<usize> {
+        let mut place = |source: &VariableSource| match source {
+            VariableSource::Formal(i) => *i,
+            VariableSource::Outside(entry) => {
+                let same = |e: &NodeOutput| key(&e.node) == key(&entry.node) && e.index == entry.index;
                 self.list.iter().position(same).unwrap_or_else(|| {
                     self.list.push(entry.clone());
                     self.list.len() - 1
@@ -197,7 +199,7 @@ impl Flow {
         SymbolError::ControlFlow { op: self.op, node: self.name.clone(), problem }
     }
 
-    fn entries(&self, symbols: &[&Symbol]) -> Result<Vec<Entry>, SymbolError> {
+    fn entries(&self, symbols: &[&Symbol]) -> Result<Vec<NodeOutput>, SymbolError> {
         symbols.iter().map(|s| s.single(&self.name, "data").cloned()).collect()
     }
 
@@ -220,57 +222,61 @@ impl Flow {
         }
     }
 
-    fn is_inside(&self, node: &Node) -> bool {
+    fn is_inside(&self, node: &SymbolNode) -> bool {
         !node.is_variable() && node.attrs.get(GRAPH) == Some(&self.name)
     }
 
     /// The graph of what a closure made.
-    fn cut(&self, made: &Loop, formals: &[Symbol]) -> Result<Part, SymbolError> {
+    fn cut(&self, made: &Loop, formals: &[Symbol]) -> Result<FlowPart, SymbolError> {
         let results: Vec<&Symbol> = made.outputs.iter().chain(&made.states).collect();
         let heads = self.entries(&results)?;
-        let mut copies: HashMap<usize, Arc<Node>> = HashMap::new();
-        let mut outside: HashMap<(usize, u32), Arc<Node>> = HashMap::new();
-        let mut taken: Vec<(Arc<Node>, Entry)> = vec![];
-        let mut within = |e: &Entry, copies: &HashMap<usize, Arc<Node>>| -> Entry {
+        let mut copies: HashMap<usize, Arc<SymbolNode>> = HashMap::new();
+        let mut outside: HashMap<(usize, u32), Arc<SymbolNode>> = HashMap::new();
+        let mut taken: Vec<(Arc<SymbolNode>, NodeOutput)> = vec![];
+        let mut within = |e: &NodeOutput, copies: &HashMap<usize, Arc<SymbolNode>>| -> NodeOutput {
             if let Some(copy) = copies.get(&key(&e.node)) {
-                return Entry { node: copy.clone(), ..e.clone() };
+                return NodeOutput { node: copy.clone(), ..e.clone() };
             }
             if e.node.is_variable() {
                 return e.clone();
             }
             let stand_in = outside.entry((key(&e.node), e.index)).or_insert_with(|| {
-                let variable = Node::variable(e.node.output_name(e.index), Attrs::new());
+                let variable = SymbolNode::variable(e.node.output_name(e.index), Attrs::new());
                 taken.push((variable.clone(), e.clone()));
                 variable
             });
-            Entry { node: stand_in.clone(), index: 0, version: 0 }
+            NodeOutput { node: stand_in.clone(), index: 0, version: 0 }
         };
         for node in post_order(&heads).iter().filter(|n| self.is_inside(n)) {
             let inputs = node.inputs.iter().map(|e| within(e, &copies)).collect();
             let control = node.control.iter().filter_map(|n| copies.get(&key(n)).cloned()).collect();
             let (name, attrs, op) = (node.name.clone(), node.attrs.clone(), node.op.clone());
-            copies.insert(key(node), Arc::new(Node { name, attrs, op, inputs, control, uses: Uses::default() }));
+            copies.insert(
+                key(node),
+                Arc::new(SymbolNode { name, attrs, op, inputs, control, uses: VariableUses::default() }),
+            );
         }
         let graph = Symbol::of(heads.iter().map(|e| within(e, &copies)).collect());
-        let formal = |node: &Arc<Node>| formals.iter().position(|f| f.heads.iter().any(|e| Arc::ptr_eq(&e.node, node)));
+        let formal =
+            |node: &Arc<SymbolNode>| formals.iter().position(|f| f.heads.iter().any(|e| Arc::ptr_eq(&e.node, node)));
         let leaked = post_order(&taken.iter().map(|(_, e)| e.clone()).collect::<Vec<_>>());
         if let Some(node) = leaked.iter().find(|n| formal(n).is_some()) {
             return Err(self.wrong(format!("`{}` is used by a symbol whose attribute `{GRAPH}` is another", node.name)));
         }
         let sources = graph.nodes().into_iter().filter(|n| n.is_variable()).map(|node| match formal(&node) {
-            Some(i) => Source::Formal(i),
+            Some(i) => VariableSource::Formal(i),
             None => match taken.iter().find(|(variable, _)| Arc::ptr_eq(variable, &node)) {
-                Some((_, entry)) => Source::Outside(entry.clone()),
-                None => Source::Outside(Entry { version: node.version(), node, index: 0 }),
+                Some((_, entry)) => VariableSource::Outside(entry.clone()),
+                None => VariableSource::Outside(NodeOutput { version: node.version(), node, index: 0 }),
             },
         });
-        Ok(Part { sources: sources.collect(), graph })
+        Ok(FlowPart { sources: sources.collect(), graph })
     }
 
     /// The places of the closure's variables among those of the graph.
-    fn places(&self, part: &Part, formals: std::ops::Range<usize>) -> Result<Vec<usize>, SymbolError> {
+    fn places(&self, part: &FlowPart, formals: std::ops::Range<usize>) -> Result<Vec<usize>, SymbolError> {
         let place = |i: usize| {
-            let found = part.sources.iter().position(|s| matches!(s, Source::Formal(j) if *j == i));
+            let found = part.sources.iter().position(|s| matches!(s, VariableSource::Formal(j) if *j == i));
             found.ok_or_else(|| self.wrong(format!("the body does not use operand {i} of the loop")))
         };
         formals.map(place).collect()
@@ -279,7 +285,7 @@ impl Flow {
     fn node(
         &self,
         graphs: Vec<Symbol>,
-        operands: Vec<Entry>,
+        operands: Vec<NodeOutput>,
         params: &[(&str, String)],
     ) -> Result<Symbol, SymbolError> {
         let Some(def) = definition(self.op, &self.name, &graphs)? else {

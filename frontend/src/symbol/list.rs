@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use super::Symbol;
 use super::error::SymbolError;
-use super::node::{Entry, Node, key};
+use super::node::{NodeOutput, SymbolNode, key};
 
 /// A variable of a symbol.
 pub(super) struct Variable {
-    pub node: Arc<Node>,
+    pub node: Arc<SymbolNode>,
     /// Whether an operator writes it.
     pub auxiliary: bool,
 }
 
 /// Every variable among nodes in visiting order.
-pub(super) fn variables(nodes: &[Arc<Node>]) -> Vec<Variable> {
+pub(super) fn variables(nodes: &[Arc<SymbolNode>]) -> Vec<Variable> {
     let mut written: HashSet<usize> = HashSet::new();
     for node in nodes.iter().filter(|n| !n.is_variable()) {
         let states = (0..node.inputs.len()).filter(|i| node.writes(*i));
         written.extend(states.map(|i| key(&node.inputs[i].node)));
     }
-    let of = |node: &Arc<Node>| Variable { node: node.clone(), auxiliary: written.contains(&key(node)) };
+    let of = |node: &Arc<SymbolNode>| Variable { node: node.clone(), auxiliary: written.contains(&key(node)) };
     nodes.iter().filter(|n| n.is_variable()).map(of).collect()
 }
 
@@ -72,9 +72,9 @@ impl Symbol {
 
     /// Every output of every node that users see, in visiting order.
     pub fn internals(&self) -> Symbol {
-        let all = |node: Arc<Node>| {
+        let all = |node: Arc<SymbolNode>| {
             let visible = node.results().visible as u32;
-            (0..visible).map(move |index| Entry { node: node.clone(), index, version: 0 })
+            (0..visible).map(move |index| NodeOutput { node: node.clone(), index, version: 0 })
         };
         Symbol::of(self.nodes().into_iter().flat_map(all).collect())
     }
@@ -83,7 +83,7 @@ impl Symbol {
     pub fn children(&self) -> Option<Symbol> {
         let mut seen = HashSet::new();
         let nodes = self.heads.iter().filter(|e| seen.insert(key(&e.node)));
-        let entries: Vec<Entry> = nodes.flat_map(|e| e.node.inputs.iter().cloned()).collect();
+        let entries: Vec<NodeOutput> = nodes.flat_map(|e| e.node.inputs.iter().cloned()).collect();
         (!entries.is_empty()).then(|| Symbol::of(entries))
     }
 

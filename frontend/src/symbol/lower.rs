@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tensorc_abi::DType;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::op::{OpDef, OpRef, Registry};
 use tensorc_ir::params::{ParamValue, Params};
@@ -14,11 +14,11 @@ use tensorc_ir::{DenseType, Dim, Shape, TensorData, TensorType};
 use super::Symbol;
 use super::error::SymbolError;
 use super::list::{Variable, variables};
-use super::node::{Applied, Node, key};
+use super::node::{Applied, SymbolNode, key};
 use super::variable::{declared_dtype, declared_shape};
 
 /// Name of the graph's input that holds a key for every random node.
-pub const RANDOM_KEY: &str = "random_key";
+pub(crate) const RANDOM_KEY: &str = "random_key";
 
 /// Where random nodes get their keys from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +33,7 @@ pub enum Random {
 /// What is known of a variable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InputType {
+    /// The element type, `None` if it is to be inferred.
     pub dtype: Option<DType>,
     /// Extents, `None` for an unknown one; `None` as a whole if the rank is unknown.
     pub dims: Option<Vec<Option<u64>>>,
@@ -43,6 +44,7 @@ pub struct InputType {
 pub struct Lowering {
     /// Whether operators behave as in training, and state is updated.
     pub training: bool,
+    /// Where random operators get their keys.
     pub random: Random,
     /// Leaves out the operands of losses that only training needs: their labels.
     pub without_labels: bool,
@@ -55,8 +57,11 @@ pub struct Lowering {
 /// keys if there are any; its outputs are called as in [`Symbol::list_outputs`].
 #[derive(Clone, Debug)]
 pub struct SymbolGraph {
+    /// The graph.
     pub graph: Graph,
+    /// The arguments, in the order of the graph's inputs.
     pub arguments: Vec<String>,
+    /// The auxiliary states, in the order of the graph's inputs behind the arguments.
     pub aux: Vec<String>,
     /// Nodes that draw random numbers: rows of the input [`RANDOM_KEY`].
     pub random_nodes: usize,
@@ -76,7 +81,8 @@ impl Symbol {
             return Err(SymbolError::DuplicateVariable(twice.node.name.to_string()));
         }
         let graph = Graph::new(self.name().unwrap_or("symbol"));
-        let mut work = Work { registry, how, graph, nodes: HashMap::new(), states: vec![], keys: None, random: 0 };
+        let mut work =
+            LoweringWork { registry, how, graph, nodes: HashMap::new(), states: vec![], keys: None, random: 0 };
         let (aux, arguments): (Vec<Variable>, Vec<Variable>) = variables.into_iter().partition(|v| v.auxiliary);
         for variable in arguments.iter().chain(&aux) {
             work.variable(&variable.node)?;
@@ -102,11 +108,11 @@ impl Symbol {
     }
 }
 
-fn is_random(node: &Node) -> bool {
+fn is_random(node: &SymbolNode) -> bool {
     node.op.as_ref().is_some_and(|op| op.operator.def().key_input.is_some())
 }
 
-struct Work<'a> {
+struct LoweringWork<'a> {
     registry: &'a Registry,
     how: &'a Lowering,
     graph: Graph,
@@ -119,8 +125,8 @@ struct Work<'a> {
     random: usize,
 }
 
-impl Work<'_> {
-    fn variable(&mut self, node: &Arc<Node>) -> Result<(), SymbolError> {
+impl LoweringWork<'_> {
+    fn variable(&mut self, node: &Arc<SymbolNode>) -> Result<(), SymbolError> {
         let given = self.how.types.get(&*node.name).cloned().unwrap_or_default();
         let dtype = match given.dtype {
             Some(dtype) => Some(dtype),
@@ -147,13 +153,13 @@ impl Work<'_> {
         }
     }
 
-    fn value(&self, node: &Arc<Node>, index: u32) -> Result<Value, SymbolError> {
+    fn value(&self, node: &Arc<SymbolNode>, index: u32) -> Result<Value, SymbolError> {
         let missing = || SymbolError::Operators(format!("node `{}` is used before it is made", node.name));
         let id = *self.nodes.get(&key(node)).ok_or_else(missing)?;
         Ok(Value { node: id, port: index as u16 })
     }
 
-    fn node(&mut self, node: &Arc<Node>, op: &Applied) -> Result<(), SymbolError> {
+    fn node(&mut self, node: &Arc<SymbolNode>, op: &Applied) -> Result<(), SymbolError> {
         let def = op.operator.def_in(self.registry);
         let mut params = op.params.clone();
         let has_mode = def.params.iter().any(|s| s.name == OpDef::TRAINING);
@@ -186,7 +192,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn write_states(&mut self, node: &Node, op: &Applied, def: &OpDef, id: NodeId) -> Result<(), SymbolError> {
+    fn write_states(&mut self, node: &SymbolNode, op: &Applied, def: &OpDef, id: NodeId) -> Result<(), SymbolError> {
         let operands = op.operator.operands(&op.params, node.inputs.len());
         for (slot, result) in def.states(&op.params).iter() {
             let Some(position) = operands.iter().position(|o| o.slot == *slot) else { continue };
@@ -225,7 +231,7 @@ impl Work<'_> {
     }
 
     fn helper(&mut self, name: &Arc<str>, op: &str, operands: &[Value]) -> Result<Value, SymbolError> {
-        let unknown = || Diagnostic::new(Code::UnknownOperator, format!("operator `{op}` is not registered"));
+        let unknown = || Diagnostic::new(DiagnosticCode::UnknownOperator, format!("operator `{op}` is not registered"));
         let def: OpRef = self.registry.get(op).ok_or_else(unknown)?.clone();
         let operands: Vec<Option<Value>> = operands.iter().copied().map(Some).collect();
         let node = self.graph.add_op(name.clone(), &def, &operands, Params::new(), 1)?;

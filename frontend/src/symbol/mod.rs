@@ -12,6 +12,7 @@ mod control;
 mod error;
 mod flow;
 mod json;
+mod keys;
 mod list;
 mod lower;
 mod node;
@@ -27,32 +28,24 @@ pub use alias::canonical;
 pub use compose::{OpBuilder, op, op_in};
 pub use error::SymbolError;
 pub use flow::{Loop, cond, foreach, while_loop};
-pub use lower::{InputType, Lowering, RANDOM_KEY, Random, SymbolGraph};
-pub use node::Attrs;
+pub use keys::Attrs;
+pub use lower::{InputType, Lowering, Random, SymbolGraph};
+pub use node::Symbol;
 pub use operator::operators;
-pub use scope::{Scope, attr_scope, name_scope, prefix_scope};
-pub use text::{AttrText, Expected, ParamProblem, dtype_name, dtype_of_name};
+pub use scope::{ScopeGuard, attr_scope, name_scope, prefix_scope};
+pub use text::{AttrText, Expected, ParamProblem};
 pub use variable::{VariableBuilder, variable};
 
-use node::{Entry, Node, post_order};
-
-/// A network, or several values of one. Cloning shares it.
-///
-/// A symbol has no value, so it is no condition (A039):
-///
-/// ```compile_fail
-/// # use tensorc_frontend::symbol::Symbol;
-/// if Symbol::variable("x") {}
-/// ```
-#[derive(Clone)]
-pub struct Symbol {
-    heads: Arc<[Entry]>,
-}
+use node::{NodeOutput, SymbolNode, post_order};
 
 impl Symbol {
     /// A free variable without attributes but those of the scope.
     pub fn variable(name: &str) -> Symbol {
-        Symbol::of(vec![Entry { node: Node::variable(name, scope::scoped_attrs(Attrs::new())), index: 0, version: 0 }])
+        Symbol::of(vec![NodeOutput {
+            node: SymbolNode::variable(name, scope::scoped_attrs(Attrs::new())),
+            index: 0,
+            version: 0,
+        }])
     }
 
     /// The outputs of several symbols as one symbol.
@@ -60,15 +53,15 @@ impl Symbol {
         Symbol::of(symbols.into_iter().flat_map(|s| s.heads.iter().cloned()).collect())
     }
 
-    fn of(heads: Vec<Entry>) -> Symbol {
+    fn of(heads: Vec<NodeOutput>) -> Symbol {
         Symbol { heads: heads.into() }
     }
 
     /// Every output of a node that users see.
-    fn of_node(node: Arc<Node>) -> Symbol {
+    fn of_node(node: Arc<SymbolNode>) -> Symbol {
         let visible = node.results().visible as u32;
         let version = node.version();
-        Symbol::of((0..visible).map(|index| Entry { node: node.clone(), index, version }).collect())
+        Symbol::of((0..visible).map(|index| NodeOutput { node: node.clone(), index, version }).collect())
     }
 
     /// Number of outputs.
@@ -76,6 +69,7 @@ impl Symbol {
         self.heads.len()
     }
 
+    /// Whether there are no outputs.
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }
@@ -87,23 +81,17 @@ impl Symbol {
         same.then_some(&*first.node.name)
     }
 
-    /// The operator that makes this, by its name in files; `None` for a variable and for several nodes.
-    pub fn op_name(&self) -> Option<&str> {
-        self.name()?;
-        self.heads.first()?.node.op.as_ref().map(|op| &**op.operator.name())
-    }
-
     /// For messages: the name, or the names of the outputs.
     fn title(&self) -> String {
         self.name().map_or_else(|| self.list_outputs().join(", "), str::to_owned)
     }
 
-    fn nodes(&self) -> Vec<Arc<Node>> {
+    fn nodes(&self) -> Vec<Arc<SymbolNode>> {
         post_order(&self.heads)
     }
 
     /// The one output this has.
-    fn single(&self, symbol: &str, name: &str) -> Result<&Entry, SymbolError> {
+    fn single(&self, symbol: &str, name: &str) -> Result<&NodeOutput, SymbolError> {
         match &*self.heads {
             [one] => Ok(one),
             heads => {

@@ -3,25 +3,22 @@
 //! Nodes never change once they are made, so symbols share them and cloning is cheap.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tensorc_ir::op::ResultCount;
 use tensorc_ir::params::Params;
 
-use super::Symbol;
 use super::error::SymbolError;
+use super::keys::INIT;
 use super::operator::Operator;
-use super::variable::INIT;
-
-/// Attributes by key.
-pub type Attrs = BTreeMap<String, String>;
+use crate::symbol::Attrs;
 
 /// One output of one node.
 #[derive(Clone)]
-pub(super) struct Entry {
-    pub node: Arc<Node>,
+pub(super) struct NodeOutput {
+    pub node: Arc<SymbolNode>,
     pub index: u32,
     /// How often the variable had been written when it was used.
     pub version: u32,
@@ -37,21 +34,21 @@ pub(super) struct Applied {
     pub subgraphs: Vec<Symbol>,
 }
 
-pub(super) struct Node {
+pub(super) struct SymbolNode {
     pub name: Arc<str>,
     pub attrs: Attrs,
     /// `None`: a variable.
     pub op: Option<Applied>,
-    pub inputs: Vec<Entry>,
+    pub inputs: Vec<NodeOutput>,
     /// Nodes that run before this one although it uses none of their results.
-    pub control: Vec<Arc<Node>>,
+    pub control: Vec<Arc<SymbolNode>>,
     /// For a variable, what its uses say about it.
-    pub uses: Uses,
+    pub uses: VariableUses,
 }
 
 /// What the operators that use a variable say about it, the only part of a node that grows.
 #[derive(Default)]
-pub(super) struct Uses {
+pub(super) struct VariableUses {
     /// The number of nodes that write the variable so far.
     writers: AtomicU32,
     /// The first value an operator asks for.
@@ -67,10 +64,10 @@ impl Applied {
     }
 }
 
-impl Node {
-    pub fn variable(name: impl Into<Arc<str>>, attrs: Attrs) -> Arc<Node> {
+impl SymbolNode {
+    pub fn variable(name: impl Into<Arc<str>>, attrs: Attrs) -> Arc<SymbolNode> {
         let name = name.into();
-        Arc::new(Node { name, attrs, op: None, inputs: vec![], control: vec![], uses: Uses::default() })
+        Arc::new(SymbolNode { name, attrs, op: None, inputs: vec![], control: vec![], uses: VariableUses::default() })
     }
 
     pub fn is_variable(&self) -> bool {
@@ -135,10 +132,10 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for SymbolNode {
     /// Long chains of nodes are taken apart in a loop, not by recursion.
     fn drop(&mut self) {
-        let mut orphans: Vec<Arc<Node>> = self.inputs.drain(..).map(|e| e.node).collect();
+        let mut orphans: Vec<Arc<SymbolNode>> = self.inputs.drain(..).map(|e| e.node).collect();
         orphans.append(&mut self.control);
         while let Some(node) = orphans.pop() {
             if let Some(mut last) = Arc::into_inner(node) {
@@ -150,16 +147,16 @@ impl Drop for Node {
 }
 
 /// The address of a node, which tells nodes apart while a symbol holds them.
-pub(super) fn key(node: &Arc<Node>) -> usize {
+pub(super) fn key(node: &Arc<SymbolNode>) -> usize {
     Arc::as_ptr(node) as usize
 }
 
 /// Every node that the entries need, operands first: depth first, in the order of operands, each at
 /// its first visit.
-pub(super) fn post_order(heads: &[Entry]) -> Vec<Arc<Node>> {
+pub(super) fn post_order(heads: &[NodeOutput]) -> Vec<Arc<SymbolNode>> {
     let mut seen: HashSet<usize> = HashSet::new();
     let mut order = vec![];
-    let mut stack: Vec<(&Arc<Node>, usize)> = vec![];
+    let mut stack: Vec<(&Arc<SymbolNode>, usize)> = vec![];
     for head in heads {
         if seen.insert(key(&head.node)) {
             stack.push((&head.node, 0));
@@ -181,4 +178,17 @@ pub(super) fn post_order(heads: &[Entry]) -> Vec<Arc<Node>> {
         }
     }
     order
+}
+
+/// A network, or several values of one. Cloning shares it.
+///
+/// A symbol has no value, so it is no condition (A039):
+///
+/// ```compile_fail
+/// # use tensorc_frontend::symbol::Symbol;
+/// if Symbol::variable("x") {}
+/// ```
+#[derive(Clone)]
+pub struct Symbol {
+    pub(super) heads: Arc<[NodeOutput]>,
 }

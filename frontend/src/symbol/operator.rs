@@ -7,8 +7,9 @@ use tensorc_ir::params::Params;
 
 use super::alias::canonical;
 use super::error::SymbolError;
-use super::node::Attrs;
+use super::keys::Attrs;
 use super::text::{ParamProblem, parse};
+use crate::symbol::keys::is_hidden;
 
 /// The attribute with the number of operands of an operator that takes any number.
 pub(super) const NUM_ARGS: &str = "num_args";
@@ -31,7 +32,7 @@ pub(super) struct Operator {
 
 /// An operand of one application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Operand {
+pub(super) struct OperandSlot {
     /// Its formal position.
     pub slot: usize,
     pub name: String,
@@ -72,7 +73,7 @@ impl Operator {
 
     /// What users give as operands: those that the parameters call for, in formal order, and those
     /// that may be left out. Of an operator with any number of operands, `count` repeat the last.
-    pub fn operands(&self, params: &Params, count: usize) -> Vec<Operand> {
+    pub fn operands(&self, params: &Params, count: usize) -> Vec<OperandSlot> {
         let mut operands = vec![];
         for (slot, spec) in self.def.inputs.iter().enumerate() {
             if self.def.key_input == Some(slot) {
@@ -80,7 +81,7 @@ impl Operator {
             }
             if self.def.variadic && slot + 1 == self.def.inputs.len() {
                 let first = operands.len();
-                let more = (first..count.max(first)).map(|i| Operand {
+                let more = (first..count.max(first)).map(|i| OperandSlot {
                     slot: slot + i - first,
                     name: if first == 0 { format!("arg{i}") } else { format!("{}{}", spec.name, i - first) },
                     required: true,
@@ -93,7 +94,7 @@ impl Operator {
                 (true, Some(false)) => {}
                 (optional, present) => {
                     let required = !optional || present == Some(true);
-                    operands.push(Operand { slot, name: spec.name.to_owned(), required });
+                    operands.push(OperandSlot { slot, name: spec.name.to_owned(), required });
                 }
             }
         }
@@ -138,9 +139,4 @@ impl Operator {
         }
         Ok(params)
     }
-}
-
-/// Keys of the form `__x__` belong to users and tools, not to operators.
-pub(super) fn is_hidden(key: &str) -> bool {
-    key.len() > 4 && key.starts_with("__") && key.ends_with("__")
 }

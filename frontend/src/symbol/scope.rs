@@ -6,19 +6,17 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
-use super::node::Attrs;
-
-/// Attributes that are stored as `__key__` and read under both spellings.
-pub(super) const HIDDEN: [&str; 5] = ["ctx_group", "lr_mult", "wd_mult", "force_mirroring", "mirror_stage"];
+use super::keys::Attrs;
+use crate::symbol::keys::stored_key;
 
 #[derive(Default)]
-struct Names {
+struct NameScope {
     prefix: String,
     counters: BTreeMap<String, usize>,
 }
 
 thread_local! {
-    static NAMES: RefCell<Vec<Names>> = RefCell::new(vec![Names::default()]);
+    static NAMES: RefCell<Vec<NameScope>> = RefCell::new(vec![NameScope::default()]);
     static ATTRS: RefCell<Vec<Attrs>> = const { RefCell::new(vec![]) };
 }
 
@@ -46,41 +44,36 @@ pub(super) fn scoped_attrs(explicit: Attrs) -> Attrs {
     attrs
 }
 
-/// How an attribute is stored: `lr_mult` as `__lr_mult__`, any other under its own key.
-pub(super) fn stored_key(key: &str) -> String {
-    if HIDDEN.contains(&key) { format!("__{key}__") } else { key.to_owned() }
-}
-
 /// Ends a scope of names or attributes when it is dropped.
 #[must_use = "the scope ends when this is dropped"]
-pub struct Scope {
+pub struct ScopeGuard {
     end: fn(),
     /// Scopes belong to the thread that opened them.
     _thread: PhantomData<*const ()>,
 }
 
-impl Scope {
-    fn new(end: fn()) -> Scope {
-        Scope { end, _thread: PhantomData }
+impl ScopeGuard {
+    fn new(end: fn()) -> ScopeGuard {
+        ScopeGuard { end, _thread: PhantomData }
     }
 }
 
-impl Drop for Scope {
+impl Drop for ScopeGuard {
     fn drop(&mut self) {
         (self.end)();
     }
 }
 
 /// Numbers automatic names from 0 again while the result lives.
-pub fn name_scope() -> Scope {
+pub fn name_scope() -> ScopeGuard {
     prefix_scope("")
 }
 
 /// Numbers automatic names from 0 again, and puts `prefix` before the name of every operator's node,
 /// also an explicit one, while the result lives.
-pub fn prefix_scope(prefix: &str) -> Scope {
-    NAMES.with_borrow_mut(|stack| stack.push(Names { prefix: prefix.to_owned(), counters: BTreeMap::new() }));
-    Scope::new(|| {
+pub fn prefix_scope(prefix: &str) -> ScopeGuard {
+    NAMES.with_borrow_mut(|stack| stack.push(NameScope { prefix: prefix.to_owned(), counters: BTreeMap::new() }));
+    ScopeGuard::new(|| {
         NAMES.with_borrow_mut(|stack| {
             if stack.len() > 1 {
                 stack.pop();
@@ -91,11 +84,11 @@ pub fn prefix_scope(prefix: &str) -> Scope {
 
 /// Adds attributes to every symbol made while the result lives. Inner scopes win over outer ones, and
 /// attributes of the symbol itself over both.
-pub fn attr_scope<'a>(attrs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Scope {
+pub fn attr_scope<'a>(attrs: impl IntoIterator<Item = (&'a str, &'a str)>) -> ScopeGuard {
     let own: Attrs = attrs.into_iter().map(|(key, value)| (stored_key(key), value.to_owned())).collect();
     let merged = scoped_attrs(own);
     ATTRS.with_borrow_mut(|stack| stack.push(merged));
-    Scope::new(|| {
+    ScopeGuard::new(|| {
         ATTRS.with_borrow_mut(|stack| {
             stack.pop();
         });

@@ -11,7 +11,9 @@ use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 /// What text should have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
+    /// A value of this kind.
     Kind(ParamKind),
+    /// A text of this form.
     Word(&'static str),
 }
 
@@ -35,20 +37,59 @@ impl fmt::Display for Expected {
 /// What is wrong with the parameters of an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParamProblem {
+    /// A parameter that the operator does not have.
     #[error("there is no parameter `{name}`; it takes: {candidates}")]
-    Unknown { name: String, candidates: String },
+    Unknown {
+        /// The parameter.
+        name: String,
+        /// The parameters that there are, separated by commas.
+        candidates: String,
+    },
+    /// A required parameter is missing.
     #[error("parameter `{name}` ({kind}) is required and not given")]
-    Missing { name: &'static str, kind: &'static str },
+    Missing {
+        /// The parameter.
+        name: &'static str,
+        /// The kind of its value.
+        kind: &'static str,
+    },
+    /// A text that is no value of the parameter.
     #[error("parameter `{name}` is `{text}`, expected {expected}")]
-    Format { name: &'static str, text: String, expected: Expected },
+    Format {
+        /// The parameter.
+        name: &'static str,
+        /// The text given.
+        text: String,
+        /// What the value may be.
+        expected: Expected,
+    },
+    /// A value out of range.
     #[error("parameter `{name}` is {text}, expected a value in [{low}, {high}]")]
-    Range { name: &'static str, text: String, low: String, high: String },
+    Range {
+        /// The parameter.
+        name: &'static str,
+        /// The text given.
+        text: String,
+        /// The smallest value.
+        low: String,
+        /// The largest value.
+        high: String,
+    },
+    /// A value that is none of the choices.
     #[error("parameter `{name}` is `{text}`, expected one of {choices}")]
-    Choice { name: &'static str, text: String, choices: String },
+    Choice {
+        /// The parameter.
+        name: &'static str,
+        /// The text given.
+        text: String,
+        /// The values that there are, separated by commas.
+        choices: String,
+    },
 }
 
 /// A value as attribute text.
 pub trait AttrText {
+    /// The text of the value in MXNet's files.
     fn attr_text(&self) -> String;
 }
 
@@ -192,12 +233,12 @@ const DTYPES: [(DType, &str); 13] = [
 ];
 
 /// MXNet's name of an element type.
-pub fn dtype_name(dtype: DType) -> &'static str {
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
     DTYPES.iter().find(|(d, _)| *d == dtype).map_or("float32", |(_, name)| name)
 }
 
 /// The element type of a name of MXNet's.
-pub fn dtype_of_name(name: &str) -> Option<DType> {
+pub(crate) fn dtype_of_name(name: &str) -> Option<DType> {
     DTYPES.iter().find(|(_, n)| *n == name).map(|(d, _)| *d)
 }
 

@@ -1,19 +1,18 @@
 //! Variables and what they say about themselves.
 
+use crate::symbol::keys::DTYPE;
+use crate::symbol::keys::INIT;
+use crate::symbol::keys::SHAPE;
+use crate::symbol::keys::STORAGE;
 use tensorc_abi::DType;
 
-use super::Symbol;
 use super::error::SymbolError;
-use super::node::{Attrs, Entry, Node};
-use super::operator::is_hidden;
-use super::scope::{HIDDEN, scoped_attrs, stored_key};
+use super::keys::{Attrs, HIDDEN, is_hidden, stored_key};
+use super::node::Symbol;
+use super::node::{NodeOutput, SymbolNode};
+use super::scope::scoped_attrs;
 use super::text::{AttrText, Expected, dtype_of_name, list};
 use crate::mxnet::dtype::{code_of_dtype, dtype_of_code};
-
-pub(super) const SHAPE: &str = "__shape__";
-pub(super) const DTYPE: &str = "__dtype__";
-pub(super) const INIT: &str = "__init__";
-pub(super) const STORAGE: &str = "__storage_type__";
 
 /// A variable with attributes: `variable("w").shape([10, 0]).lr_mult(2.0).build()?`.
 pub fn variable(name: &str) -> VariableBuilder {
@@ -40,6 +39,7 @@ impl VariableBuilder {
         self.set(SHAPE, dims.as_ref().attr_text())
     }
 
+    /// The element type.
     pub fn dtype(self, dtype: DType) -> VariableBuilder {
         self.set(DTYPE, code_of_dtype(dtype).to_string())
     }
@@ -81,8 +81,8 @@ impl VariableBuilder {
         if let Some(key) = self.unknown {
             return Err(SymbolError::VariableAttribute { variable: self.name, key });
         }
-        let node = Node::variable(self.name, scoped_attrs(self.attrs));
-        Ok(Symbol::of(vec![Entry { node, index: 0, version: 0 }]))
+        let node = SymbolNode::variable(self.name, scoped_attrs(self.attrs));
+        Ok(Symbol::of(vec![NodeOutput { node, index: 0, version: 0 }]))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::prim::eval_prim;
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::expand::{Expanded, expand_node};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::infer_node;
@@ -38,7 +38,7 @@ fn eval_values(
 ) -> Result<Vec<TensorData>> {
     if inputs.len() != graph.inputs().len() {
         let why = format!("graph takes {} inputs, {} given", graph.inputs().len(), inputs.len());
-        return Err(Diagnostic::new(Code::Operands, why));
+        return Err(Diagnostic::new(DiagnosticCode::Operands, why));
     }
     let mut values: BTreeMap<Value, TensorData> = BTreeMap::new();
     for (node, data) in graph.inputs().iter().zip(inputs) {
@@ -58,7 +58,7 @@ fn eval_values(
     let result = wanted.into_iter().map(|v| {
         values.get(&v).cloned().ok_or_else(|| {
             let why = format!("result {} is wanted, but has no value", v.port);
-            Diagnostic::new(Code::Verify, why).at(&graph.node(v.node).name)
+            Diagnostic::new(DiagnosticCode::Verify, why).at(&graph.node(v.node).name)
         })
     });
     result.collect()
@@ -74,7 +74,9 @@ pub fn eval_node(
     let n = graph.node(node);
     let present: Vec<&TensorData> = args.iter().flatten().collect();
     match &n.kind {
-        NodeKind::Input => Err(Diagnostic::new(Code::Internal, "an input has no definition to evaluate").at(&n.name)),
+        NodeKind::Input => {
+            Err(Diagnostic::new(DiagnosticCode::Internal, "an input has no definition to evaluate").at(&n.name))
+        }
         NodeKind::Const(data) => Ok(vec![data.clone()]),
         NodeKind::Prim(prim) => {
             let outputs = (0..n.types.len() as u16).map(|port| graph.dense(Value { node, port }));
@@ -92,13 +94,13 @@ pub fn eval_node(
 fn eval_op(graph: &Graph, node: NodeId, registry: &Registry, args: &[Option<TensorData>]) -> Result<Vec<TensorData>> {
     let n = graph.node(node);
     let NodeKind::Op(op) = &n.kind else {
-        return Err(Diagnostic::new(Code::Internal, "not an operator").at(&n.name));
+        return Err(Diagnostic::new(DiagnosticCode::Internal, "not an operator").at(&n.name));
     };
     if let Compute::Host(body) = &op.def.compute {
         let types: Vec<Option<DenseType>> = args.iter().map(|a| a.as_ref().map(|t| t.ty.clone())).collect();
         let cx = NodeCtx { params: &op.params, grain: Grain::Coarse, inputs: &types, outputs: &[], values: args };
         return body(&cx, args)
-            .map_err(|e| Diagnostic::new(Code::Operands, format!("{}: {}", op.def.name, e.0)).at(&n.name));
+            .map_err(|e| Diagnostic::new(DiagnosticCode::Operands, format!("{}: {}", op.def.name, e.0)).at(&n.name));
     }
     let mut alone = Graph::new("");
     let operands: Vec<Option<Value>> =
@@ -108,7 +110,9 @@ fn eval_op(graph: &Graph, node: NodeId, registry: &Registry, args: &[Option<Tens
     infer_node(&mut alone, id, &value_of)?;
     let results = match expand_node(&mut alone, id, registry, &value_of, Grain::Coarse)? {
         Expanded::Replaced(values) => values,
-        Expanded::Host => return Err(Diagnostic::new(Code::Internal, "host operator was not evaluated").at(&n.name)),
+        Expanded::Host => {
+            return Err(Diagnostic::new(DiagnosticCode::Internal, "host operator was not evaluated").at(&n.name));
+        }
     };
     for (i, v) in results.into_iter().enumerate() {
         alone.add_output(format!("{i}"), v);

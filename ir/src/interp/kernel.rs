@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::index::Index;
-use crate::kir::{Buf, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use crate::kir::{Buf, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var};
 use crate::scalar::{MathLibrary, Scalar, ScalarOp};
 
 /// Runs a kernel on the bytes of its buffer parameters. For a parallel kernel `scalars` is the
@@ -14,8 +14,13 @@ use crate::scalar::{MathLibrary, Scalar, ScalarOp};
 /// Errors: a buffer of the wrong size, an access out of bounds, a read of a local element that was
 /// never written, a store to a read-only buffer, a function call the f32 verifier would reject.
 pub fn run_kernel(kernel: &Kernel, buffers: &mut [Vec<u8>], scalars: &[i64], math: &dyn MathLibrary) -> Result<()> {
-    let mut machine =
-        Machine { kernel, math, vars: vec![Scalar::i64(0); kernel.vars.len()], params: buffers, locals: vec![] };
+    let mut machine = KernelInterpreter {
+        kernel,
+        math,
+        vars: vec![Scalar::i64(0); kernel.vars.len()],
+        params: buffers,
+        locals: vec![],
+    };
     machine.locals.resize(kernel.buffers.len(), (vec![], vec![]));
     if kernel.launch().is_some() {
         return machine.fail("is for a GPU; `run_launch` runs it".into());
@@ -54,7 +59,7 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [Vec<u8>], scalars: &[i64], mat
     machine.block(&kernel.body)
 }
 
-struct Machine<'a> {
+struct KernelInterpreter<'a> {
     kernel: &'a Kernel,
     math: &'a dyn MathLibrary,
     vars: Vec<Scalar>,
@@ -63,9 +68,9 @@ struct Machine<'a> {
     locals: Vec<(Vec<Scalar>, Vec<bool>)>,
 }
 
-impl Machine<'_> {
+impl KernelInterpreter<'_> {
     fn fail<T>(&self, why: String) -> Result<T> {
-        Err(Diagnostic::new(Code::Verify, format!("kernel {}: {why}", self.kernel.name)))
+        Err(Diagnostic::new(DiagnosticCode::Verify, format!("kernel {}: {why}", self.kernel.name)))
     }
 
     fn index(&self, index: &Index) -> i64 {
@@ -95,7 +100,7 @@ impl Machine<'_> {
     fn load(&self, buf: Buf, index: &Index) -> Result<Scalar> {
         let at = self.element(buf, index)?;
         let info = self.kernel.buf(buf);
-        if info.space == Space::Global {
+        if info.space == MemorySpace::Global {
             return Ok(Scalar::read(info.dtype, &self.params[buf.0 as usize][at * info.dtype.size()..]));
         }
         let (values, written) = &self.locals[buf.0 as usize];
@@ -110,7 +115,7 @@ impl Machine<'_> {
         let info = self.kernel.buf(buf);
         match info.space {
             _ if !info.writable => self.fail(format!("`{}` is read-only", info.name)),
-            Space::Global => {
+            MemorySpace::Global => {
                 value.write(&mut self.params[buf.0 as usize][at * info.dtype.size()..]);
                 Ok(())
             }

@@ -13,4 +13,4 @@ mod simt;
 pub use graph::{eval_graph, eval_node, eval_step};
 pub use kernel::run_kernel;
 pub use prim::eval_prim;
-pub use simt::{Access, Counts, Traffic, run_launch};
+pub use simt::{BufferTraffic, LaunchCounts, Traffic, run_launch};

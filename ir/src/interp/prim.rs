@@ -4,7 +4,7 @@ use tensorc_abi::{DType, ExternCall, ExternFn};
 
 use super::kernel::run_kernel;
 use super::reads::Reads;
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::index::Index;
 use crate::prim::{Contraction, Gather, Prim, Reduction, View};
 use crate::scalar::{MathLibrary, Scalar, ScalarFn, ScalarOp};
@@ -44,17 +44,17 @@ fn external(f: &ExternFn, inputs: &[&TensorData], outputs: &[DenseType]) -> Resu
     let mut outs: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
     let mut scratch = vec![0u8; f.scratch_bytes() as usize];
     f.call(ExternCall { inputs: &ins, outputs: &mut outs, scratch: &mut scratch })
-        .map_err(|error| Diagnostic::new(Code::Extern, error.to_string()))?;
+        .map_err(|error| Diagnostic::new(DiagnosticCode::Extern, error.to_string()))?;
     bytes.into_iter().zip(outputs).map(|(bytes, ty)| tensor(ty, bytes)).collect()
 }
 
 fn expanded(f: &ScalarFn, math: &dyn MathLibrary) -> Result<ScalarFn> {
-    f.expand_math(math).map_err(|why| Diagnostic::new(Code::Internal, why))
+    f.expand_math(math).map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why))
 }
 
 fn tensor(ty: &DenseType, bytes: Vec<u8>) -> Result<TensorData> {
     TensorData::new(ty.clone(), bytes.into())
-        .ok_or_else(|| Diagnostic::new(Code::Internal, format!("a result does not have the size of {ty}")))
+        .ok_or_else(|| Diagnostic::new(DiagnosticCode::Internal, format!("a result does not have the size of {ty}")))
 }
 
 /// Calls `f` with every coordinate of `dims` in row-major order.
@@ -258,7 +258,7 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> TensorData
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prim::Method;
+    use crate::prim::ConvAlgorithm;
 
     fn tensor(dims: &[u64], seed: u64) -> TensorData {
         let mut rng = crate::testing::Rng::new(seed);
@@ -274,14 +274,14 @@ mod tests {
             out_rank: 4,
             lhs: vec![v(0), v(4), v(2).scale(2).add(&v(5)).offset(-1), v(3).scale(2).add(&v(6)).offset(-2)],
             rhs: vec![v(1), v(4), v(5), v(6)],
-            method: Method::Sum,
+            algorithm: ConvAlgorithm::Direct,
         };
         let product = Contraction {
             extents: vec![3, 4, 6],
             out_rank: 2,
             lhs: vec![v(2), v(0)],
             rhs: vec![v(1), v(2).scale(-1).offset(5)],
-            method: Method::Sum,
+            algorithm: ConvAlgorithm::Direct,
         };
         let cases = [(conv, vec![2, 3, 8, 4], vec![4, 3, 3, 2]), (product, vec![6, 3], vec![4, 6])];
         for (c, lhs, rhs) in cases {

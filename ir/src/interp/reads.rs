@@ -51,7 +51,7 @@ impl Reads {
     }
 
     /// The same as two parts: what the axes before `axis` add, and the others.
-    pub fn split(self, axis: usize) -> (Outer, Inner) {
+    pub fn split(self, axis: usize) -> (Outer, InnerAxes) {
         let (position, inner) = self.position.split(axis);
         let (mut outer_bounds, mut inner_bounds) = (vec![], vec![]);
         for (line, n) in self.bounds {
@@ -59,7 +59,7 @@ impl Reads {
             outer_bounds.push((outer, n));
             inner_bounds.push(inner);
         }
-        (Outer { position, bounds: outer_bounds }, Inner { position: inner, bounds: inner_bounds })
+        (Outer { position, bounds: outer_bounds }, InnerAxes { position: inner, bounds: inner_bounds })
     }
 }
 
@@ -68,7 +68,7 @@ pub struct Outer {
     bounds: Vec<(Line, i64)>,
 }
 
-pub struct Inner {
+pub struct InnerAxes {
     position: Line,
     bounds: Vec<Line>,
 }
@@ -79,27 +79,27 @@ pub struct Offset {
     bounds: Vec<i64>,
 }
 
-impl Inner {
+impl InnerAxes {
     pub fn at(&self, coords: &[i64]) -> Offset {
         Offset { position: self.position.at(coords), bounds: self.bounds.iter().map(|line| line.at(coords)).collect() }
     }
 }
 
 /// An operand at some outer coordinates.
-pub struct Row {
+pub struct OperandRow {
     position: i64,
     /// Coordinates, and their extents.
     bounds: Vec<(i64, i64)>,
 }
 
 impl Outer {
-    pub fn at(&self, coords: &[i64]) -> Row {
+    pub fn at(&self, coords: &[i64]) -> OperandRow {
         let bounds = self.bounds.iter().map(|(line, n)| (line.at(coords), *n)).collect();
-        Row { position: self.position.at(coords), bounds }
+        OperandRow { position: self.position.at(coords), bounds }
     }
 }
 
-impl Row {
+impl OperandRow {
     /// The position at an inner offset; none outside of the operand.
     pub fn at(&self, offset: &Offset) -> Option<usize> {
         let inside = self.bounds.iter().zip(&offset.bounds).all(|((at, n), by)| (0..*n).contains(&(at + by)));

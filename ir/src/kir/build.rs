@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-use super::{Buf, BufInfo, Kernel, LoopKind, Operand, Role, Space, Stmt, Var, VarInfo};
+use super::{Buf, BufInfo, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var, VarInfo, WarpRole};
 use crate::index::Index;
 use crate::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarNode, ScalarOp};
 
@@ -24,6 +24,7 @@ struct LoopHeader {
 pub type LoopRange = (Index, Index, i64);
 
 impl KernelBuilder {
+    /// A kernel without buffers and statements.
     pub fn new(name: impl Into<String>) -> KernelBuilder {
         let kernel =
             Kernel { name: name.into(), vars: vec![], buffers: vec![], params: 0, scalars: vec![], body: vec![] };
@@ -33,7 +34,7 @@ impl KernelBuilder {
     /// Declares the next buffer parameter. Parameters come before any local buffer.
     pub fn param(&mut self, name: impl Into<String>, dtype: DType, len: u64, writable: bool) -> Buf {
         self.kernel.params += 1;
-        self.buffer(BufInfo { name: name.into(), dtype, len, space: Space::Global, writable })
+        self.buffer(BufInfo { name: name.into(), dtype, len, space: MemorySpace::Global, writable })
     }
 
     fn buffer(&mut self, info: BufInfo) -> Buf {
@@ -54,7 +55,7 @@ impl KernelBuilder {
     }
 
     /// A local buffer that lives until the end of the current block.
-    pub fn alloc(&mut self, name: impl Into<String>, dtype: DType, len: u64, space: Space) -> Buf {
+    pub fn alloc(&mut self, name: impl Into<String>, dtype: DType, len: u64, space: MemorySpace) -> Buf {
         let buf = self.buffer(BufInfo { name: name.into(), dtype, len, space, writable: true });
         self.push(Stmt::Alloc { buf });
         buf
@@ -65,6 +66,7 @@ impl KernelBuilder {
         Var(self.kernel.vars.len() as u32 - 1)
     }
 
+    /// Adds a statement.
     pub fn push(&mut self, stmt: Stmt) {
         if let Some(block) = self.blocks.last_mut() {
             block.push(stmt);
@@ -132,8 +134,8 @@ impl KernelBuilder {
     }
 
     /// Closes the block opened last: it is what some warps do.
-    pub fn close_role(&mut self, warps: (u32, u32), registers: u32) -> Role {
-        Role { warps, registers, body: self.blocks.pop().unwrap_or_default() }
+    pub fn close_role(&mut self, warps: (u32, u32), registers: u32) -> WarpRole {
+        WarpRole { warps, registers, body: self.blocks.pop().unwrap_or_default() }
     }
 
     /// What `value` is in the thread of the warp whose number differs in the bits of `mask`.
@@ -143,22 +145,26 @@ impl KernelBuilder {
         Operand::Var(var)
     }
 
+    /// A condition around statements.
     pub fn if_then<E>(&mut self, cond: Operand, then: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<(), E> {
         let then = self.block(then)?;
         self.push(Stmt::If { cond, then, otherwise: vec![] });
         Ok(())
     }
 
+    /// Reads an element.
     pub fn load(&mut self, buf: Buf, index: Index) -> Operand {
         self.load_guarded(buf, index, None)
     }
 
+    /// Reads an element where the guard holds, otherwise its fill value.
     pub fn load_guarded(&mut self, buf: Buf, index: Index, guard: Option<(Operand, Scalar)>) -> Operand {
         let var = self.fresh("v", self.kernel.buf(buf).dtype);
         self.push(Stmt::Load { var, buf, index, guard });
         Operand::Var(var)
     }
 
+    /// Writes an element.
     pub fn store(&mut self, buf: Buf, index: Index, value: Operand) {
         self.push(Stmt::Store { buf, index, value });
     }
@@ -177,6 +183,7 @@ impl KernelBuilder {
         Operand::Var(var)
     }
 
+    /// The type of an operand.
     pub fn dtype(&self, operand: Operand) -> DType {
         match operand {
             Operand::Var(v) => self.kernel.var(v).dtype,

@@ -10,7 +10,8 @@ pub const WARP: usize = 32;
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Launch {
+pub struct LaunchShape {
+    /// Number of blocks.
     pub blocks: u64,
     /// Threads of a block.
     pub threads: u32,
@@ -20,14 +21,17 @@ pub struct Launch {
 
 /// An element of a buffer, or the first of several.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct BufferPlace {
+    /// The buffer.
     pub buf: Buf,
+    /// The index of the element.
     pub index: Index,
 }
 
-impl Place {
-    pub fn new(buf: Buf, index: Index) -> Place {
-        Place { buf, index }
+impl BufferPlace {
+    /// An element of a buffer.
+    pub fn new(buf: Buf, index: Index) -> BufferPlace {
+        BufferPlace { buf, index }
     }
 }
 
@@ -38,9 +42,12 @@ impl Place {
 /// least the precision of f32 with truncation; the interpreter adds in f64 and rounds once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mma {
-    pub a: Place,
-    pub b: Place,
-    pub acc: Place,
+    /// The left factor, in registers.
+    pub a: BufferPlace,
+    /// The right factor, in registers.
+    pub b: BufferPlace,
+    /// The sums, in registers.
+    pub acc: BufferPlace,
 }
 
 impl Mma {

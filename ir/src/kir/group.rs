@@ -9,7 +9,7 @@
 
 use tensorc_abi::DType;
 
-use super::{Buf, Kernel, Place, Stmt, WARP};
+use super::{Buf, BufferPlace, Kernel, Stmt, WARP};
 use crate::index::Index;
 
 /// Threads of a group of warps, which begins at a multiple of its size.
@@ -37,8 +37,11 @@ pub const fn swizzled(dtype: DType, at: usize) -> usize {
 /// Counts are of elements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TensorMap {
+    /// The buffer that is described.
     pub buf: Buf,
+    /// Rows of a matrix.
     pub rows: u64,
+    /// Elements of a row.
     pub columns: u64,
     /// From one row to the next.
     pub stride: u64,
@@ -51,13 +54,15 @@ pub struct TensorMap {
 /// Matrices beside each other: how many, and elements from one to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchAxis {
+    /// Number of matrices along the axis.
     pub extent: u64,
+    /// Elements between them.
     pub stride: u64,
 }
 
 impl TensorMap {
     /// Most batch axes: the copy engine knows five.
-    pub const MOST_BATCH: usize = 3;
+    pub const MAX_BATCH_AXES: usize = 3;
 
     /// The coordinates of a box in the order in which the copy engine is told of the axes: the column, then by the distance of
     /// neighbours.
@@ -72,14 +77,16 @@ impl TensorMap {
 /// fraction, to nearest, ties to even ([`tf32`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TileCopy {
-    pub into: Place,
+    /// Where the tile goes in shared memory.
+    pub into: BufferPlace,
+    /// The matrices that the tile is cut from.
     pub map: TensorMap,
     /// The row and column of the box in its matrix.
     pub at: [Index; 2],
     /// Which matrix, by batch axes.
     pub batch: Vec<Index>,
     /// Counts the bytes that have come.
-    pub barrier: Place,
+    pub barrier: BufferPlace,
 }
 
 /// An f32 as the copy engine rounds it on its way to a tile; infinities and NaNs stay.
@@ -94,7 +101,8 @@ pub const fn tf32(x: f32) -> f32 {
 /// An operand of a product of a group, from an element of a tile on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TileOperand {
-    pub at: Place,
+    /// The first element of the tile in shared memory.
+    pub at: BufferPlace,
     /// `None` if the rows of the tile are rows of `a` or columns of `b`, side by side with their terms. Otherwise, for elements of
     /// 16 bits, the rows are terms, and this is the distance, in elements, of panels that hold 64 rows of `a` or columns of `b`
     /// each.
@@ -117,8 +125,11 @@ impl TileOperand {
 /// [`Stmt::AwaitProducts`]. Sums are those of [`super::Mma`]; of f32 the upper 19 bits count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupMma {
-    pub acc: Place,
+    /// The sums, in registers.
+    pub acc: BufferPlace,
+    /// The left factor.
     pub a: TileOperand,
+    /// The right factor.
     pub b: TileOperand,
     /// A multiple of 8 up to 256; of 64 if `b` is in several panels.
     pub columns: u32,
@@ -152,11 +163,12 @@ pub const fn group_acc(thread: usize, i: usize) -> (usize, usize) {
 
 /// What some warps of a block do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Role {
+pub struct WarpRole {
     /// The first warp and the one behind the last: whole groups.
     pub warps: (u32, u32),
     /// Registers that each thread asks for or gives up to.
     pub registers: u32,
+    /// What the warps of the role execute.
     pub body: Vec<Stmt>,
 }
 

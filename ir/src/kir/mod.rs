@@ -2,7 +2,7 @@
 //!
 //! Scalar values are in SSA form: every [`Var`] is bound once, by a loop, a `let`, a load or the
 //! kernel's parameter list, and is visible in the rest of its block. State lives in buffers; a
-//! buffer in [`Space::Register`] is a small array that back ends keep in registers.
+//! buffer in [`MemorySpace::Register`] is a small array that back ends keep in registers.
 //!
 //! A kernel for a GPU is a [`LoopKind::Grid`] loop around a [`LoopKind::Threads`] loop; what stands in the latter is
 //! the program of one thread (`docs/gpu.md`).
@@ -12,13 +12,13 @@ mod gpu;
 mod group;
 
 use smallvec::SmallVec;
-use tensorc_abi::DType;
+use tensorc_abi::{DType, KernelSignature, Parameter};
 
 pub use build::{KernelBuilder, LoopRange};
-pub use gpu::{Launch, Mma, Place, WARP, warp_matrix};
+pub use gpu::{BufferPlace, LaunchShape, Mma, WARP, warp_matrix};
 pub use group::{
-    BatchAxis, GROUP, GROUP_ROWS, GroupMma, Role, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, group_acc, panel,
-    swizzled, tf32,
+    BatchAxis, GROUP, GROUP_ROWS, GroupMma, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, WarpRole, group_acc,
+    panel, swizzled, tf32,
 };
 
 use crate::index::Index;
@@ -36,6 +36,7 @@ pub struct Buf(pub u32);
 /// A loop nest callable as [`tensorc_abi::KernelFn`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
+    /// The name of the kernel.
     pub name: String,
     /// Name and type of every variable. Index variables (loops, scalar parameters) are i64.
     pub vars: Vec<VarInfo>,
@@ -46,29 +47,37 @@ pub struct Kernel {
     /// Index parameters. A kernel with a parallel loop has exactly two, the range of that loop the
     /// call executes, supplied by the launcher and not visible in the body.
     pub scalars: Vec<Var>,
+    /// The statements.
     pub body: Vec<Stmt>,
 }
 
+/// A variable of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VarInfo {
+    /// Its name in the text form.
     pub name: String,
+    /// Its type.
     pub dtype: DType,
 }
 
+/// A buffer of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BufInfo {
+    /// Its name in the text form.
     pub name: String,
+    /// The element type.
     pub dtype: DType,
     /// Number of elements; indices are flat.
     pub len: u64,
-    pub space: Space,
+    /// Where it lives.
+    pub space: MemorySpace,
     /// Whether the kernel stores to it.
     pub writable: bool,
 }
 
 /// Where a buffer lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Space {
+pub enum MemorySpace {
     /// A parameter.
     Global,
     /// Memory of a block of GPU threads, allocated in the grid loop.
@@ -85,8 +94,10 @@ pub enum Space {
     Register,
 }
 
+/// How the iterations of a loop are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LoopKind {
+    /// One after the other.
     Serial,
     /// Expanded completely; constant extent.
     Unroll,
@@ -107,60 +118,91 @@ pub enum LoopKind {
 /// A value in an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operand {
+    /// The value of a variable.
     Var(Var),
+    /// A constant.
     Const(Scalar),
 }
 
+/// A statement of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Stmt {
     /// `for var in lo..hi by step`; `step > 0`.
     For {
+        /// The loop variable, of type i64.
         var: Var,
+        /// The first value.
         lo: Index,
+        /// The limit, exclusive.
         hi: Index,
+        /// The step, above 0.
         step: i64,
+        /// How iterations are executed.
         kind: LoopKind,
+        /// The statements of an iteration.
         body: Vec<Stmt>,
     },
     /// Binds the result of a scalar operation.
     Let {
+        /// The variable that is bound.
         var: Var,
+        /// The operation.
         op: ScalarOp,
+        /// Its operands.
         args: SmallVec<[Operand; 3]>,
     },
     /// Binds the value of an index expression, as i64.
     LetIndex {
+        /// The variable that is bound, of type i64.
         var: Var,
+        /// Its value.
         index: Index,
     },
     /// Binds `buf[index]`; with a guard `(cond, fill)`, reads only where the bool `cond` holds and
     /// gives `fill` elsewhere.
     Load {
+        /// The variable that is bound.
         var: Var,
+        /// The buffer.
         buf: Buf,
+        /// The index of the element.
         index: Index,
+        /// Where the condition does not hold, nothing is read and the value is the scalar.
         guard: Option<(Operand, Scalar)>,
     },
+    /// Writes an element.
     Store {
+        /// The buffer.
         buf: Buf,
+        /// The index of the element.
         index: Index,
+        /// The value written.
         value: Operand,
     },
     /// Replaces `buf[start..start + len]`, f32 in memory, by the function of one argument of each
     /// element; nothing happens for `len <= 0`.
     Apply {
+        /// The function.
         f: MathFn,
+        /// The buffer, of f32 in memory.
         buf: Buf,
+        /// The first element.
         start: Index,
+        /// Number of elements.
         len: Index,
     },
     /// Begins the life of a local buffer, contents undefined.
     Alloc {
+        /// The buffer.
         buf: Buf,
     },
+    /// Statements under a condition.
     If {
+        /// The condition, of type bool.
         cond: Operand,
+        /// What is executed where it holds.
         then: Vec<Stmt>,
+        /// What is executed where it does not hold.
         otherwise: Vec<Stmt>,
     },
     /// Waits until all threads of the block are here; what they wrote before is seen by all after it.
@@ -168,8 +210,11 @@ pub enum Stmt {
     /// Binds what `value` is in the thread of the same warp whose number differs in the bits of `mask`, below
     /// [`WARP`]. All threads of the warp are here.
     Shuffle {
+        /// The variable that is bound.
         var: Var,
+        /// The value that lanes exchange.
         value: Operand,
+        /// Exclusive-or of the number of a lane and that of its partner.
         mask: u32,
     },
     /// Adds a product of two small matrices, spread over the registers of a warp.
@@ -179,41 +224,56 @@ pub enum Stmt {
     /// Transposed ones, of 16 bits alone, come by columns. Thread `8m + r` gives the place of row `r` of matrix `m`,
     /// aligned to 16 bytes.
     LoadMatrix {
-        into: Place,
-        from: Place,
+        /// The registers that receive the matrices.
+        into: BufferPlace,
+        /// The rows in shared memory.
+        from: BufferPlace,
+        /// Number of 8×8 matrices: 1, 2 or 4.
         count: u8,
+        /// Whether matrices are transposed.
         transposed: bool,
     },
     /// Begins to copy `len` elements (4, 8 or 16 bytes, aligned to them) from a parameter to shared memory; zeros where the bool
     /// `cond` does not hold. They may be read after an [`Stmt::AwaitCopies`] of this thread that covers the
     /// copy, by other threads after a barrier that follows it.
     CopyAsync {
-        into: Place,
-        from: Place,
+        /// The first element in shared memory.
+        into: BufferPlace,
+        /// The first element in global memory.
+        from: BufferPlace,
+        /// Number of elements.
         len: u8,
+        /// Zeros are written where the condition does not hold.
         cond: Option<Operand>,
     },
     /// Ends a group of asynchronous copies of this thread.
     CommitCopies,
     /// Waits until at most the `pending` groups ended last are unfinished.
     AwaitCopies {
+        /// The newest groups that need not be complete.
         pending: u8,
     },
     /// Begins the life of all barriers of a buffer in phase 0; a phase is over when as many warps have arrived and all bytes have
     /// come that they announced. They may be used after a [`Stmt::Barrier`].
     InitBarriers {
+        /// The barriers, in shared memory.
         buf: Buf,
+        /// Arrivals that end a phase.
         arrivals: u32,
     },
     /// Every warp that executes it arrives, once, after everything its threads did, stores to tiles among them, and announces bytes
     /// that the copy engine brings in this phase.
     Arrive {
-        barrier: Place,
+        /// The barrier.
+        barrier: BufferPlace,
+        /// Bytes of copies that the phase waits for; 0 for none.
         bytes: u32,
     },
     /// Waits until the phase of this number is over, as phase -1 always is. The next one must not be over.
     AwaitBarrier {
-        barrier: Place,
+        /// The barrier.
+        barrier: BufferPlace,
+        /// The phase whose end is awaited.
         phase: Index,
     },
     /// Every warp that executes it has the copy engine begin to copy a box of a matrix. It has come when the phase of the barrier is
@@ -224,11 +284,13 @@ pub enum Stmt {
     /// Waits until at most the `pending` products begun last are unfinished. Until a product is finished only further ones
     /// may use its sums, and nothing may write its tiles.
     AwaitProducts {
+        /// The sums of the products.
         sums: Buf,
+        /// The newest groups that need not be complete.
         pending: u8,
     },
     /// Warps part for the rest of the kernel, which it ends.
-    Roles(Vec<Role>),
+    Roles(Vec<WarpRole>),
 }
 
 /// Number of index parameters of kernels that a library calls on blocks.
@@ -254,13 +316,24 @@ impl Kernel {
         }
     }
 
+    /// What calls of the kernel must fit.
+    pub fn signature(&self) -> KernelSignature {
+        let parameter =
+            |b: &BufInfo| Parameter { name: b.name.clone(), dtype: b.dtype, span: b.len, writes: b.writable };
+        KernelSignature {
+            parameters: self.buffers[..self.params].iter().map(parameter).collect(),
+            extent: self.parallel_extent(),
+            on_blocks: self.is_on_blocks(),
+        }
+    }
+
     /// The grid of a kernel for a GPU.
-    pub fn launch(&self) -> Option<Launch> {
+    pub fn launch(&self) -> Option<LaunchShape> {
         let [Stmt::For { kind: LoopKind::Grid, hi: blocks, body, .. }] = &self.body[..] else { return None };
         let Some(Stmt::For { kind: LoopKind::Threads, hi: threads, .. }) = body.last() else { return None };
         let extent = |i: &Index| i.as_constant().and_then(|n| u64::try_from(n).ok());
         let shared_bytes = self.shared_before(self.buffers.len());
-        Some(Launch { blocks: extent(blocks)?, threads: u32::try_from(extent(threads)?).ok()?, shared_bytes })
+        Some(LaunchShape { blocks: extent(blocks)?, threads: u32::try_from(extent(threads)?).ok()?, shared_bytes })
     }
 
     /// The first byte of a buffer in shared memory: they lie one behind the other in the shared memory of a block, each
@@ -279,6 +352,7 @@ impl Kernel {
         })
     }
 
+    /// Whether the kernel is one parallel loop, called with a range of its iterations.
     pub fn is_parallel(&self) -> bool {
         matches!(self.body.first(), Some(Stmt::For { kind: LoopKind::Parallel, .. }))
     }
@@ -289,10 +363,12 @@ impl Kernel {
         !self.is_parallel() && self.scalars.len() == BLOCK_SCALARS
     }
 
+    /// A variable of the kernel.
     pub fn var(&self, v: Var) -> &VarInfo {
         &self.vars[v.0 as usize]
     }
 
+    /// A buffer of the kernel.
     pub fn buf(&self, b: Buf) -> &BufInfo {
         &self.buffers[b.0 as usize]
     }
@@ -301,13 +377,13 @@ impl Kernel {
 impl BufInfo {
     /// Bytes at whose multiples it begins, in shared memory.
     fn shared_alignment(&self) -> u64 {
-        if self.space == Space::Tile { TILE_ALIGNMENT } else { 16 }
+        if self.space == MemorySpace::Tile { TILE_ALIGNMENT } else { 16 }
     }
 }
 
-impl Space {
+impl MemorySpace {
     /// Whether it is part of the memory of a block.
     pub const fn is_shared(self) -> bool {
-        matches!(self, Space::Shared | Space::Tile | Space::Barrier)
+        matches!(self, MemorySpace::Shared | MemorySpace::Tile | MemorySpace::Barrier)
     }
 }

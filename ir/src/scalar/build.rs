@@ -35,6 +35,7 @@ pub struct Ex {
 }
 
 impl ScalarBuilder {
+    /// A function without operands.
     pub fn new() -> ScalarBuilder {
         ScalarBuilder::default()
     }
@@ -64,6 +65,7 @@ impl ScalarBuilder {
         self.push(ScalarNode::Input(i as u32), dtype)
     }
 
+    /// A constant.
     pub fn constant(&self, value: Scalar) -> Ex {
         self.push(ScalarNode::Const(value), value.dtype)
     }
@@ -78,6 +80,7 @@ impl ScalarBuilder {
         self.push(ScalarNode::Coord(axis as u32), DType::I64)
     }
 
+    /// An operation on some values.
     pub fn op(&self, op: ScalarOp, args: &[&Ex]) -> Ex {
         let dtypes: SmallVec<[DType; 3]> = args.iter().map(|a| a.dtype()).collect();
         let dtype = op.result(&dtypes).unwrap_or_else(|why| {
@@ -193,6 +196,7 @@ impl ScalarFn {
 }
 
 impl Ex {
+    /// The type of the value.
     pub fn dtype(&self) -> DType {
         self.arena.borrow().dtypes[self.id.0 as usize]
     }
@@ -207,6 +211,7 @@ impl Ex {
         Rc::ptr_eq(&self.arena, &other.arena) && self.id == other.id
     }
 
+    /// The builder it belongs to.
     pub fn builder(&self) -> ScalarBuilder {
         ScalarBuilder(self.arena.clone())
     }
@@ -224,10 +229,12 @@ impl Ex {
         self.builder().op(op, &[self, other])
     }
 
+    /// A library function of the value.
     pub fn math(&self, f: MathFn) -> Ex {
         self.unary(ScalarOp::Math(f))
     }
 
+    /// The power with the given exponent.
     pub fn pow(&self, exponent: &Ex) -> Ex {
         self.binary(ScalarOp::Math(MathFn::Pow), exponent)
     }
@@ -237,38 +244,47 @@ impl Ex {
         self.binary(ScalarOp::Scale, n)
     }
 
+    /// The smaller of two values; NaN if one is NaN.
     pub fn min(&self, other: &Ex) -> Ex {
         self.binary(ScalarOp::Min, other)
     }
 
+    /// The larger of two values; NaN if one is NaN.
     pub fn max(&self, other: &Ex) -> Ex {
         self.binary(ScalarOp::Max, other)
     }
 
+    /// A comparison, of type bool.
     pub fn cmp(&self, op: CmpOp, other: &Ex) -> Ex {
         self.binary(ScalarOp::Cmp(op), other)
     }
 
+    /// `self < other`.
     pub fn lt(&self, other: &Ex) -> Ex {
         self.cmp(CmpOp::Lt, other)
     }
 
+    /// `self <= other`.
     pub fn le(&self, other: &Ex) -> Ex {
         self.cmp(CmpOp::Le, other)
     }
 
+    /// `self > other`.
     pub fn gt(&self, other: &Ex) -> Ex {
         self.cmp(CmpOp::Gt, other)
     }
 
+    /// `self >= other`.
     pub fn ge(&self, other: &Ex) -> Ex {
         self.cmp(CmpOp::Ge, other)
     }
 
+    /// `self == other`.
     pub fn eq(&self, other: &Ex) -> Ex {
         self.cmp(CmpOp::Eq, other)
     }
 
+    /// `self != other`.
     pub fn ne(&self, other: &Ex) -> Ex {
         self.cmp(CmpOp::Ne, other)
     }
@@ -283,14 +299,17 @@ impl Ex {
         self.builder().op(ScalarOp::Fma, &[self, a, b])
     }
 
+    /// Shifts left by `n` bits.
     pub fn shl(&self, n: &Ex) -> Ex {
         self.binary(ScalarOp::Shl, n)
     }
 
+    /// Shifts right by `n` bits.
     pub fn shr(&self, n: &Ex) -> Ex {
         self.binary(ScalarOp::Shr, n)
     }
 
+    /// Converts to another type.
     pub fn cast(&self, to: DType) -> Ex {
         match self.dtype() == to {
             true => self.clone(),
@@ -298,6 +317,7 @@ impl Ex {
         }
     }
 
+    /// Reads the bits as another type of the same size.
     pub fn bitcast(&self, to: DType) -> Ex {
         self.unary(ScalarOp::Bitcast(to))
     }
@@ -306,7 +326,8 @@ impl Ex {
 macro_rules! unary_methods {
     ($($method:ident: $op:expr),* $(,)?) => {
         impl Ex {
-            $(pub fn $method(&self) -> Ex {
+            $(#[doc = concat!("`", stringify!($op), "` of the value.")]
+            pub fn $method(&self) -> Ex {
                 self.unary($op)
             })*
         }

@@ -6,7 +6,9 @@ use super::op::{CmpOp, MathFn, ScalarOp};
 /// A value with its derivative in one direction, both in f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dual {
+    /// The value.
     pub value: f64,
+    /// The derivative.
     pub tangent: f64,
 }
 

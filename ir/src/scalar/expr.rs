@@ -15,9 +15,11 @@ pub struct ScalarId(pub u32);
 pub enum ScalarNode {
     /// The i-th operand.
     Input(u32),
+    /// A constant.
     Const(Scalar),
     /// The coordinate of the current element along an axis of the iteration space, as i64.
     Coord(u32),
+    /// An operation on earlier nodes.
     Op(ScalarOp, SmallVec<[ScalarId; 3]>),
 }
 
@@ -28,9 +30,11 @@ pub enum ScalarNode {
 pub struct ScalarFn {
     /// Types of the operands.
     pub inputs: Vec<DType>,
+    /// The operations, operands first.
     pub nodes: Vec<ScalarNode>,
     /// Type of each node.
     pub dtypes: Vec<DType>,
+    /// The nodes that are results.
     pub outputs: Vec<ScalarId>,
 }
 
@@ -71,6 +75,7 @@ impl ScalarFn {
         }
     }
 
+    /// Whether the only result is the only operand.
     pub fn is_identity(&self) -> bool {
         self.inputs.len() == 1 && self.outputs.len() == 1 && self.input_of(self.outputs[0]) == Some(0)
     }
@@ -83,10 +88,12 @@ impl ScalarFn {
         }
     }
 
+    /// The type of a node.
     pub fn dtype(&self, id: ScalarId) -> DType {
         self.dtypes[id.0 as usize]
     }
 
+    /// The types of the results.
     pub fn output_dtypes(&self) -> Vec<DType> {
         self.outputs.iter().map(|&o| self.dtype(o)).collect()
     }
@@ -116,7 +123,7 @@ impl ScalarFn {
         out.inputs = used.iter().map(|i| self.inputs[*i]).collect();
         for node in &mut out.nodes {
             if let ScalarNode::Input(i) = node {
-                *i = used.iter().position(|u| *u == *i as usize).unwrap_or(0) as u32;
+                *i = used.partition_point(|u| *u < *i as usize) as u32;
             }
         }
         (out, used)

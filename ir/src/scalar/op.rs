@@ -5,11 +5,17 @@ use tensorc_abi::DType;
 /// Comparison predicates. With a NaN operand only `Ne` holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CmpOp {
+    /// Equal.
     Eq,
+    /// Not equal, or one is NaN.
     Ne,
+    /// Less.
     Lt,
+    /// Less or equal.
     Le,
+    /// Greater.
     Gt,
+    /// Greater or equal.
     Ge,
 }
 
@@ -17,31 +23,52 @@ pub enum CmpOp {
 /// expanded before code generation; on f64 they are calls of the run-time library, and expanded for a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MathFn {
+    /// `eˣ`.
     Exp,
+    /// `2ˣ`.
     Exp2,
+    /// `eˣ - 1`.
     Expm1,
+    /// The natural logarithm.
     Log,
+    /// The logarithm to base 2.
     Log2,
+    /// `ln(1 + x)`.
     Log1p,
+    /// The sine of an angle in radians.
     Sin,
+    /// The cosine of an angle in radians.
     Cos,
+    /// The tangent of an angle in radians.
     Tan,
+    /// The inverse sine.
     Asin,
+    /// The inverse cosine.
     Acos,
+    /// The inverse tangent.
     Atan,
+    /// The hyperbolic sine.
     Sinh,
+    /// The hyperbolic cosine.
     Cosh,
+    /// The hyperbolic tangent.
     Tanh,
+    /// The inverse hyperbolic sine.
     Asinh,
+    /// The inverse hyperbolic cosine.
     Acosh,
+    /// The inverse hyperbolic tangent.
     Atanh,
+    /// The error function.
     Erf,
     /// The distribution function of the normal distribution, `Φ(x) = erfc(-x/√2)/2`.
     Ndtr,
+    /// `xʸ`.
     Pow,
 }
 
 impl MathFn {
+    /// All functions.
     pub const ALL: [MathFn; 21] = [
         MathFn::Exp,
         MathFn::Exp2,
@@ -66,6 +93,7 @@ impl MathFn {
         MathFn::Pow,
     ];
 
+    /// The name in the text form.
     pub const fn name(self) -> &'static str {
         match self {
             MathFn::Exp => "exp",
@@ -92,6 +120,7 @@ impl MathFn {
         }
     }
 
+    /// Number of operands.
     pub const fn arity(self) -> usize {
         match self {
             MathFn::Pow => 2,
@@ -107,19 +136,27 @@ impl MathFn {
 /// the logical operations, comparisons `Eq`/`Ne` apply to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScalarOp {
+    /// `-x`.
     Neg,
     /// Integers wrap: `abs(MIN) = MIN`.
     Abs,
+    /// The square root.
     Sqrt,
+    /// Rounds down.
     Floor,
+    /// Rounds up.
     Ceil,
+    /// Rounds towards 0.
     Trunc,
     /// To the nearest integer, halves to even.
     Round,
     /// Bitwise complement; logical negation on bool.
     Not,
+    /// `x + y`; integers wrap.
     Add,
+    /// `x - y`; integers wrap.
     Sub,
+    /// `x · y`; integers wrap.
     Mul,
     /// Integers truncate toward zero; `x / 0 = 0` and `MIN / -1 = MIN`.
     Div,
@@ -133,25 +170,32 @@ pub enum ScalarOp {
     Min,
     /// IEEE 754-2019 maximum.
     Max,
+    /// Bitwise and.
     And,
+    /// Bitwise or.
     Or,
+    /// Bitwise exclusive or.
     Xor,
     /// Shifts by the width or more give 0 (`Shr` of a negative signed integer: -1).
     Shl,
     /// Arithmetic on signed, logical on unsigned integers.
     Shr,
+    /// A comparison, of type bool.
     Cmp(CmpOp),
     /// `a·b + c` with one rounding.
     Fma,
     /// `Select(c, a, b)` is `a` where the bool `c` holds, else `b`.
     Select,
+    /// A conversion to a type.
     Cast(DType),
     /// Same-size reinterpretation.
     Bitcast(DType),
+    /// A library function.
     Math(MathFn),
 }
 
 impl ScalarOp {
+    /// Number of operands.
     pub const fn arity(self) -> usize {
         match self {
             ScalarOp::Neg

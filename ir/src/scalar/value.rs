@@ -8,7 +8,9 @@ use tensorc_abi::DType;
 /// Equality and hashing compare representations, so `-0.0 != 0.0` and a NaN equals itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scalar {
+    /// The type.
     pub dtype: DType,
+    /// The representation, in the low bits.
     pub bits: u64,
 }
 
@@ -24,18 +26,22 @@ fn rounded_to_odd(x: f64) -> f32 {
 }
 
 impl Scalar {
+    /// An f32.
     pub fn f32(x: f32) -> Scalar {
         Scalar { dtype: DType::F32, bits: u64::from(x.to_bits()) }
     }
 
+    /// An i64.
     pub fn i64(x: i64) -> Scalar {
         Scalar { dtype: DType::I64, bits: x as u64 }
     }
 
+    /// A bool.
     pub fn bool(x: bool) -> Scalar {
         Scalar { dtype: DType::Bool, bits: u64::from(x) }
     }
 
+    /// Zero of a type.
     pub fn zero(dtype: DType) -> Scalar {
         Scalar { dtype, bits: 0 }
     }
@@ -84,6 +90,7 @@ impl Scalar {
         }
     }
 
+    /// The value as f32.
     pub fn as_f32(self) -> f32 {
         match self.dtype {
             DType::F32 => f32::from_bits(self.bits as u32),
@@ -104,6 +111,7 @@ impl Scalar {
         }
     }
 
+    /// The value as bool: whether it is not 0.
     pub fn as_bool(self) -> bool {
         match self.dtype.is_float() {
             true => self.as_f64() != 0.0,
@@ -147,6 +155,7 @@ impl Scalar {
         bytes[..size].copy_from_slice(&self.bits.to_le_bytes()[..size]);
     }
 
+    /// Whether it is a NaN.
     pub fn is_nan(self) -> bool {
         self.dtype.is_float() && self.as_f64().is_nan()
     }

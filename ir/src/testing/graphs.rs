@@ -3,9 +3,9 @@
 use tensorc_abi::DType;
 
 use super::Rng;
-use crate::graph::{Fused, FusionClass, Graph, Value};
+use crate::graph::{FusedCluster, FusionClass, Graph, Value};
 use crate::index::{Index, delinearize, linearize};
-use crate::prim::{Contraction, Gather, Method, Prim, Reduction, View};
+use crate::prim::{Contraction, ConvAlgorithm, Gather, Prim, Reduction, View};
 use crate::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarBuilder, ScalarFn, ScalarOp};
 use crate::tensor::TensorData;
 use crate::types::DenseType;
@@ -66,7 +66,7 @@ fn step(rng: &mut Rng, a: &Ex, b: &Ex, dtype: DType) -> Ex {
 /// A graph of `size` nodes after its inputs: every kind of primitive, constants and clusters, on
 /// small dense tensors of several types. Every type is right and every access in bounds.
 pub fn random_graph(rng: &mut Rng, size: usize) -> Graph {
-    let mut b = Random { g: Graph::new(format!("g{}", rng.below(100))), values: vec![], rng };
+    let mut b = GraphGenerator { g: Graph::new(format!("g{}", rng.below(100))), values: vec![], rng };
     for i in 0..1 + b.rng.below(3) {
         let ty = b.dense();
         let v = b.g.add_input(format!("x{i}"), ty.clone().into());
@@ -84,13 +84,13 @@ pub fn random_graph(rng: &mut Rng, size: usize) -> Graph {
     b.g
 }
 
-struct Random<'r> {
+struct GraphGenerator<'r> {
     g: Graph,
     values: Vec<(Value, DenseType)>,
     rng: &'r mut Rng,
 }
 
-impl Random<'_> {
+impl GraphGenerator<'_> {
     fn dense(&mut self) -> DenseType {
         let rank = self.rng.below(4);
         let dims: Vec<u64> = (0..rank).map(|_| 1 + self.rng.below(4)).collect();
@@ -205,8 +205,8 @@ impl Random<'_> {
         let n = outer.len() as u32;
         let extents = [outer, &[cols, k]].concat();
         let lhs = (0..n).chain([n + 1]).map(Index::var).collect();
-        let (rhs, method) = (vec![Index::var(n + 1), Index::var(n)], *self.rng.pick(&Method::ALL));
-        let c = Contraction { out_rank: outer.len() + 1, lhs, rhs, extents, method };
+        let (rhs, algorithm) = (vec![Index::var(n + 1), Index::var(n)], *self.rng.pick(&ConvAlgorithm::ALL));
+        let c = Contraction { out_rank: outer.len() + 1, lhs, rhs, extents, algorithm };
         let out = DenseType::new(ty.dtype, &c.extents[..c.out_rank]);
         self.add(i, Prim::Contract(c.into()), &[v, w], &[out]);
     }
@@ -237,7 +237,7 @@ impl Random<'_> {
     fn cluster(&mut self, i: usize, v: Value, ty: &DenseType) {
         let mut body = Graph::new("");
         let x = body.add_input("x", ty.clone().into());
-        let mut b = Random { g: body, values: vec![(x, ty.clone())], rng: &mut *self.rng };
+        let mut b = GraphGenerator { g: body, values: vec![(x, ty.clone())], rng: &mut *self.rng };
         let class = match b.rng.below(3) {
             0 => {
                 b.map(0, x, ty);
@@ -262,7 +262,7 @@ impl Random<'_> {
         let mut body = b.g;
         body.add_output("y", result);
         let name = self.name(i);
-        let fused = Fused { class, body: Box::new(body) };
+        let fused = FusedCluster::new(class, body);
         let node = self.g.add_fused(name, fused, &[v], std::slice::from_ref(&out));
         self.values.push((Value { node, port: 0 }, out));
     }

@@ -6,7 +6,7 @@ use tensorc_abi::DType;
 
 use super::Rng;
 use crate::index::Index;
-use crate::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
+use crate::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use crate::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
 
 const LANES: u64 = 4;
@@ -25,7 +25,7 @@ pub fn random_kernel(rng: &mut Rng, dtype: DType, parallel: bool) -> Kernel {
     let len = rows * cols;
     let inputs: Vec<Buf> = (0..1 + rng.below(2)).map(|i| k.param(format!("x{i}"), dtype, len, false)).collect();
     let output = k.param("y", dtype, len, true);
-    let mut body = Body { rng, inputs, output, dtype, len };
+    let mut body = KernelBody { rng, inputs, output, dtype, len };
     let kind = if parallel { LoopKind::Parallel } else { LoopKind::Serial };
     let Ok(()) = k.for_range("r", rows, kind, |k, r| {
         body.row(k, &r, cols);
@@ -34,7 +34,7 @@ pub fn random_kernel(rng: &mut Rng, dtype: DType, parallel: bool) -> Kernel {
     k.finish()
 }
 
-struct Body<'r> {
+struct KernelBody<'r> {
     rng: &'r mut Rng,
     inputs: Vec<Buf>,
     output: Buf,
@@ -42,7 +42,7 @@ struct Body<'r> {
     len: u64,
 }
 
-impl Body<'_> {
+impl KernelBody<'_> {
     /// Writes `cols` elements from `row * cols` on in one of several loop structures.
     fn row(&mut self, k: &mut KernelBuilder, row: &Index, cols: u64) {
         let base = row.scale(cols as i64);
@@ -74,7 +74,7 @@ impl Body<'_> {
 
     /// Folds the row in a local array, then writes every element plus the sum.
     fn folded(&mut self, k: &mut KernelBuilder, base: &Index, cols: u64) -> Result<(), Infallible> {
-        let acc = k.alloc("acc", self.dtype, LANES, Space::Register);
+        let acc = k.alloc("acc", self.dtype, LANES, MemorySpace::Register);
         k.for_range("l", LANES, LoopKind::Vector, |k, l| {
             k.store(acc, l, Operand::Const(Scalar::zero(self.dtype)));
             DONE
@@ -89,7 +89,7 @@ impl Body<'_> {
                 DONE
             })
         })?;
-        let total = k.alloc("total", self.dtype, 1, Space::Stack);
+        let total = k.alloc("total", self.dtype, 1, MemorySpace::Stack);
         let first = k.load(acc, Index::constant(0));
         k.store(total, Index::constant(0), first);
         k.for_range("l", LANES - 1, LoopKind::Unroll, |k, l| {

@@ -1,8 +1,8 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, DType, Epilogue, Home, ImageLayout, KernelId, LeftOperand,
-    MatrixLayout, Packing, Plan, Prologue, Step, StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, Home, ImageLayout, KernelId,
+    LeftOperand, MatrixLayout, Packing, Plan, Prologue, Step, StepOp, Weight,
 };
 
 use super::Rng;
@@ -32,6 +32,7 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
     plan.outputs.push(current);
     plan.arena_bytes = steps * 16384;
     plan.lower_bound_bytes = 32768;
+    plan.scratch_bytes = rng.below(3) * 128;
     plan
 }
 
@@ -56,7 +57,7 @@ fn conv(rng: &mut Rng) -> Conv2d {
         strides: [1, 1],
         dilations: [1, 1],
         pads: [1, 1],
-        pass: ConvPass::Packed,
+        pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: if rng.one_in(2) { [0; 2] } else { [4096, 4096] },
         layouts: [0; 2].map(|_| ImageLayout::ALL[rng.below(3) as usize]),
     }

@@ -1,12 +1,14 @@
 //! The canonical form of kernels: variables and local buffers numbered in the order of the text.
 
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, GroupMma, Kernel, Mma, Operand, Place, Role, Stmt, TensorMap, TileCopy, TileOperand, Var};
+use crate::kir::{
+    Buf, BufferPlace, GroupMma, Kernel, Mma, Operand, Stmt, TensorMap, TileCopy, TileOperand, Var, WarpRole,
+};
 
 /// The same kernel with variables numbered in the order they are bound, scalar parameters first,
 /// and local buffers in the order of their allocation. What is never bound or allocated comes last
 /// if it is used and goes if it is not. Two kernels that differ in numbering alone become equal.
-pub fn canonical_kernel(kernel: &Kernel) -> Kernel {
+pub(crate) fn canonical_kernel(kernel: &Kernel) -> Kernel {
     let mut c = Canonical {
         old: kernel,
         vars: vec![None; kernel.vars.len()],
@@ -126,8 +128,8 @@ impl Canonical<'_> {
         out
     }
 
-    fn place(&mut self, place: &Place) -> Place {
-        Place { buf: self.buf(place.buf), index: self.index(&place.index) }
+    fn place(&mut self, place: &BufferPlace) -> BufferPlace {
+        BufferPlace { buf: self.buf(place.buf), index: self.index(&place.index) }
     }
 
     fn block(&mut self, block: &[Stmt]) -> Vec<Stmt> {
@@ -207,7 +209,7 @@ impl Canonical<'_> {
             }
             Stmt::AwaitProducts { sums, pending } => Stmt::AwaitProducts { sums: self.buf(*sums), pending: *pending },
             Stmt::Roles(roles) => {
-                let role = |r: &Role| Role { body: self.block(&r.body), ..*r };
+                let role = |r: &WarpRole| WarpRole { body: self.block(&r.body), ..*r };
                 Stmt::Roles(roles.iter().map(role).collect())
             }
             _ => stmt.clone(),

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::canonical::canonical_kernel;
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::kir::Kernel;
-use crate::module::Module;
+use crate::module::TextModule;
 use crate::params::{ParamValue, Params};
 use crate::prim::Prim;
 use crate::types::{Dim, DimId, Shape, TensorType};
 
 /// Whether two modules hold the same programs; otherwise where they first differ.
-pub fn same_module(a: &Module, b: &Module) -> Result<(), String> {
+pub fn same_module(a: &TextModule, b: &TextModule) -> Result<(), String> {
     if a.name != b.name || a.graphs.len() != b.graphs.len() || a.kernels.len() != b.kernels.len() {
         return Err("the modules differ in name or number of graphs or kernels".into());
     }
@@ -102,7 +102,9 @@ impl Matching<'_> {
             (NodeKind::Op(s), NodeKind::Op(t)) => s.def.name == t.def.name && same_params(&s.params, &t.params),
             (NodeKind::Prim(Prim::Kernel(s)), NodeKind::Prim(Prim::Kernel(t))) => same_kernel(s, t),
             (NodeKind::Prim(s), NodeKind::Prim(t)) => s == t,
-            (NodeKind::Fused(s), NodeKind::Fused(t)) if s.class == t.class => return same_graph(&s.body, &t.body),
+            (NodeKind::Fused(s), NodeKind::Fused(t)) if (s.class, s.recipe) == (t.class, t.recipe) => {
+                return same_graph(&s.body, &t.body);
+            }
             _ => false,
         };
         match same {

@@ -1,17 +1,17 @@
 //! The tokens of the text form.
 
 use super::names::is_name_byte;
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 
 /// A name behind a sigil: `%x`, `@"odd name"`, `?b`, with the number that tells equal names apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Name {
+pub(super) struct SigilName {
     pub(super) text: String,
     pub(super) number: u32,
     pub(super) quoted: bool,
 }
 
-impl Name {
+impl SigilName {
     /// What makes two occurrences the same name.
     pub(super) fn key(&self) -> (String, u32) {
         (self.text.clone(), self.number)
@@ -26,7 +26,7 @@ pub(super) enum Tok {
     Number(String),
     Str(String),
     /// One of `%@$?` and a name; `%` may carry a port.
-    Sigil(char, Name, Option<u16>),
+    Sigil(char, SigilName, Option<u16>),
     Punct(char),
     DotDot,
     End,
@@ -41,10 +41,10 @@ pub(super) struct Pos {
 impl Pos {
     /// A syntax error here.
     pub(super) fn error(self, why: impl std::fmt::Display) -> Diagnostic {
-        self.diagnostic(Code::Syntax, why)
+        self.diagnostic(DiagnosticCode::Syntax, why)
     }
 
-    pub(super) fn diagnostic(self, code: Code, why: impl std::fmt::Display) -> Diagnostic {
+    pub(super) fn diagnostic(self, code: DiagnosticCode, why: impl std::fmt::Display) -> Diagnostic {
         Diagnostic::new(code, format!("{}:{}: {why}", self.line, self.column))
     }
 }
@@ -205,7 +205,7 @@ impl<'t> Lexer<'t> {
             self.bump();
             port = Some(u16::try_from(self.small(start)?).map_err(|_| start.error("the port is out of range"))?);
         }
-        Ok(Tok::Sigil(sigil, Name { text, number, quoted }, port))
+        Ok(Tok::Sigil(sigil, SigilName { text, number, quoted }, port))
     }
 
     fn small(&mut self, start: Pos) -> Result<u32> {

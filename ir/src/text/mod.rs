@@ -10,6 +10,7 @@ mod constant;
 mod lex;
 mod literal;
 mod names;
+mod out;
 mod parse;
 mod parse_graph;
 mod parse_kernel;
@@ -21,7 +22,6 @@ mod print_kernel;
 mod print_plan;
 mod print_scalar;
 
-pub use canonical::canonical_kernel;
 pub use parse::parse_module;
 pub use print::{print_graph, print_kernel, print_module, print_plan};
 

@@ -3,11 +3,11 @@
 
 use tensorc_abi::DType;
 
-use super::lex::{Name, Pos, Tok, tokens};
+use super::lex::{Pos, SigilName, Tok, tokens};
 use super::{MAGIC, VERSION, literal};
 use crate::diag::{Diagnostic, Result};
 use crate::index::{Atom, Index};
-use crate::module::Module;
+use crate::module::TextModule;
 use crate::op::Registry;
 use crate::scalar::Scalar;
 use crate::types::DenseType;
@@ -18,10 +18,10 @@ const MAX_DEPTH: usize = 100;
 /// Reads a file of graphs, kernels and plans. Operators come from `registry`.
 ///
 /// Errors name `line:column` and what was expected there.
-pub fn parse_module(text: &str, registry: &Registry) -> Result<Module> {
+pub fn parse_module(text: &str, registry: &Registry) -> Result<TextModule> {
     let mut p = Parser { tokens: tokens(text)?, at: 0, depth: 0, registry };
     p.version()?;
-    let mut module = Module::default();
+    let mut module = TextModule::default();
     if p.eat_word("module") {
         module.name = p.sigil('@', "a module name")?.text;
     }
@@ -92,6 +92,15 @@ impl Parser<'_> {
         Err(self.pos().error(format!("expected {what}, found {}", self.peek())))
     }
 
+    /// None of these words was found.
+    pub(super) fn expected_word<'w, T>(&self, words: impl IntoIterator<Item = &'w str>) -> Result<T> {
+        let quoted: Vec<String> = words.into_iter().map(|word| format!("`{word}`")).collect();
+        match quoted.split_last() {
+            Some((last, others)) if !others.is_empty() => self.expected(&format!("{} or {last}", others.join(", "))),
+            _ => self.expected(&quoted.concat()),
+        }
+    }
+
     pub(super) fn eat(&mut self, c: char) -> bool {
         let found = *self.peek() == Tok::Punct(c);
         self.at += usize::from(found);
@@ -151,7 +160,7 @@ impl Parser<'_> {
     }
 
     /// A name behind a sigil, without a port.
-    pub(super) fn sigil(&mut self, sigil: char, what: &str) -> Result<Name> {
+    pub(super) fn sigil(&mut self, sigil: char, what: &str) -> Result<SigilName> {
         match self.peek() {
             Tok::Sigil(c, _, None) if *c == sigil => match self.next() {
                 Tok::Sigil(_, name, _) => Ok(name),

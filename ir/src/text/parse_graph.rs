@@ -4,37 +4,38 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::lex::{Name, Pos, Tok};
+use super::lex::{Pos, SigilName, Tok};
 use super::parse::Parser;
 use super::{base64, constant};
-use crate::diag::{Code, Result};
-use crate::graph::{Fused, FusionClass, Graph, NodeId, Value};
+use crate::diag::{DiagnosticCode, Result};
+use crate::graph::{FusedCluster, FusionClass, Graph, NodeId, Value};
 use crate::op::OpRef;
 use crate::params::{ParamKind, ParamValue, Params};
-use crate::prim::{Contraction, Gather, Method, Prim, Reduction, View};
+use crate::prim::{Contraction, ConvAlgorithm, Gather, Prim, Reduction, View};
+use crate::recipe::Recipe;
 use crate::scalar::{Scalar, ScalarFn};
 use crate::tensor::TensorData;
 use crate::types::{Dim, Shape, TensorType};
 
-type Types = SmallVec<[TensorType; 1]>;
+type ParsedTypes = SmallVec<[TensorType; 1]>;
 
 /// The graph so far and its names.
-struct Scope {
+struct GraphScope {
     graph: Graph,
     values: BTreeMap<(String, u32), NodeId>,
     /// The flag marks unnamed variables, which are written as numbers.
     dims: BTreeMap<(bool, String, u32), Dim>,
 }
 
-impl Scope {
-    fn bind(&mut self, name: &Name, node: NodeId, pos: Pos) -> Result<()> {
+impl GraphScope {
+    fn bind(&mut self, name: &SigilName, node: NodeId, pos: Pos) -> Result<()> {
         match self.values.insert(name.key(), node) {
             Some(_) => Err(pos.error(format!("`%{}` is defined twice", name.text))),
             None => Ok(()),
         }
     }
 
-    fn dim(&mut self, name: Name) -> Dim {
+    fn dim(&mut self, name: SigilName) -> Dim {
         let anonymous = !name.quoted && name.text.bytes().all(|b| b.is_ascii_digit());
         let dims = &mut self.graph.dims;
         let fresh = || dims.fresh((!anonymous).then_some(name.text.as_str()));
@@ -53,7 +54,7 @@ impl Parser<'_> {
     /// `(%x: T, …) { nodes return … }`.
     fn graph_body(&mut self, name: String) -> Result<Graph> {
         self.nested(|p| {
-            let mut s = Scope { graph: Graph::new(name), values: BTreeMap::new(), dims: BTreeMap::new() };
+            let mut s = GraphScope { graph: Graph::new(name), values: BTreeMap::new(), dims: BTreeMap::new() };
             p.list(('(', ')'), |p| {
                 let pos = p.pos();
                 let name = p.sigil('%', "an input name")?;
@@ -87,7 +88,7 @@ impl Parser<'_> {
     }
 
     /// `%a, name = %b, …`, up to the end of the graph, `then` or `update`.
-    fn outputs(&mut self, s: &mut Scope) -> Result<()> {
+    fn outputs(&mut self, s: &mut GraphScope) -> Result<()> {
         let ends = |p: &Self| {
             let keyword = p.at_word("then") || p.at_word("update");
             *p.peek() == Tok::Punct('}') || keyword && *p.peek_second() != Tok::Punct('=')
@@ -114,7 +115,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn value(&mut self, s: &Scope) -> Result<Value> {
+    fn value(&mut self, s: &GraphScope) -> Result<Value> {
         let pos = self.pos();
         let Tok::Sigil('%', name, port) = self.peek() else { return self.expected("a value") };
         let (key, text, port) = (name.key(), name.text.clone(), port.unwrap_or(0));
@@ -127,7 +128,7 @@ impl Parser<'_> {
     }
 
     /// `?`, `f32[*]`, `?[2, ?b]`, `f32[2, 3]`.
-    fn tensor_type(&mut self, s: &mut Scope) -> Result<TensorType> {
+    fn tensor_type(&mut self, s: &mut GraphScope) -> Result<TensorType> {
         let dtype = match self.eat('?') {
             true => None,
             false => Some(self.dtype()?),
@@ -149,7 +150,7 @@ impl Parser<'_> {
     }
 
     /// ` : T` or ` : (T, …)`, if it is there.
-    fn results(&mut self, s: &mut Scope) -> Result<Option<Types>> {
+    fn results(&mut self, s: &mut GraphScope) -> Result<Option<ParsedTypes>> {
         if !self.eat(':') {
             return Ok(None);
         }
@@ -159,7 +160,7 @@ impl Parser<'_> {
         }
     }
 
-    fn node(&mut self, s: &mut Scope) -> Result<()> {
+    fn node(&mut self, s: &mut GraphScope) -> Result<()> {
         let pos = self.pos();
         let name = self.sigil('%', "a node or `return`")?;
         self.expect('=')?;
@@ -197,10 +198,11 @@ impl Parser<'_> {
         s.bind(&name, node, pos)
     }
 
-    fn op(&mut self, s: &mut Scope, label: &str, word: &str, args: &[Option<Value>], at: Pos) -> Result<NodeId> {
+    fn op(&mut self, s: &mut GraphScope, label: &str, word: &str, args: &[Option<Value>], at: Pos) -> Result<NodeId> {
         let def = self.registry.get(word).cloned();
-        let def =
-            def.ok_or_else(|| at.diagnostic(Code::UnknownOperator, format!("operator `{word}` is not registered")))?;
+        let def = def.ok_or_else(|| {
+            at.diagnostic(DiagnosticCode::UnknownOperator, format!("operator `{word}` is not registered"))
+        })?;
         let params = self.params(&def)?;
         let types = self.results(s)?;
         let types = types.unwrap_or_else(|| (0..def.outputs.0.max(1)).map(|_| TensorType::unknown()).collect());
@@ -223,8 +225,9 @@ impl Parser<'_> {
             let name = p.word("a parameter name")?;
             p.expect('=')?;
             let spec = def.params.iter().find(|s| s.name == name);
-            let spec =
-                spec.ok_or_else(|| pos.diagnostic(Code::Operands, format!("{} has no parameter `{name}`", def.name)))?;
+            let spec = spec.ok_or_else(|| {
+                pos.diagnostic(DiagnosticCode::Operands, format!("{} has no parameter `{name}`", def.name))
+            })?;
             if params.get(&name).is_some() {
                 return Err(pos.error(format!("parameter `{name}` is given twice")));
             }
@@ -380,23 +383,40 @@ impl Parser<'_> {
         let lhs = self.axis_map()?;
         self.expect_word("rhs")?;
         let rhs = self.axis_map()?;
-        let method = match self.eat_word("by") {
-            true => Method::ALL.into_iter().find(|method| self.eat_word(method.name())),
-            false => Some(Method::Sum),
+        let algorithm = match self.eat_word("by") {
+            true => ConvAlgorithm::ALL.into_iter().find(|a| self.eat_word(a.name())),
+            false => Some(ConvAlgorithm::Direct),
         };
-        let Some(method) = method else { return self.expected("`sum`, `winograd2` or `winograd4`") };
-        Ok(Contraction { extents, out_rank, lhs, rhs, method })
+        let Some(algorithm) = algorithm else {
+            return self.expected_word(ConvAlgorithm::ALL.map(ConvAlgorithm::name));
+        };
+        Ok(Contraction { extents, out_rank, lhs, rhs, algorithm })
     }
 
-    fn fused(&mut self, kind: &str, at: Pos) -> Result<Fused> {
+    fn fused(&mut self, kind: &str, at: Pos) -> Result<FusedCluster> {
         let classes = [FusionClass::Map, FusionClass::Reduce, FusionClass::Contract, FusionClass::Attention];
         let class = classes.into_iter().find(|c| c.name() == kind);
         let class = class.ok_or_else(|| at.error(format!("`{kind}` is not a fusion class")))?;
+        let recipe = match self.eat_word("by") {
+            true => Some(self.recipe()?),
+            false => None,
+        };
         let name = match self.peek() {
             Tok::Sigil('@', ..) => self.sigil('@', "a name")?.text,
             _ => String::new(),
         };
-        Ok(Fused { class, body: Box::new(self.graph_body(name)?) })
+        Ok(FusedCluster { class, recipe, body: Box::new(self.graph_body(name)?) })
+    }
+
+    /// A recipe: `row`, `tiled[128, 64]`.
+    fn recipe(&mut self) -> Result<Recipe> {
+        let at = self.pos();
+        let name = self.word("a recipe")?;
+        let parameters = match self.peek() {
+            Tok::Punct('[') => self.list(('[', ']'), |p| p.number("a number"))?,
+            _ => vec![],
+        };
+        Recipe::from_parts(&name, &parameters).ok_or_else(|| at.error(format!("`{name}` is not a recipe of that form")))
     }
 }
 

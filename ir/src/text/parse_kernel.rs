@@ -4,33 +4,33 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::DType;
 
-use super::lex::{Name, Pos, Tok};
+use super::lex::{Pos, SigilName, Tok};
 use super::parse::Parser;
-use super::parse_scalar::Arg;
+use super::parse_scalar::ParsedOperand;
 use crate::diag::Result;
 use crate::index::Index;
 use crate::kir::{
-    BatchAxis, Buf, BufInfo, GroupMma, Kernel, LoopKind, Mma, Operand, Place, Role, Space, Stmt, TensorMap, TileCopy,
-    TileOperand, Var, VarInfo,
+    BatchAxis, Buf, BufInfo, BufferPlace, GroupMma, Kernel, LoopKind, MemorySpace, Mma, Operand, Stmt, TensorMap,
+    TileCopy, TileOperand, Var, VarInfo, WarpRole,
 };
 use crate::scalar::{MathFn, Scalar};
 
 #[derive(Clone, Copy)]
-enum Entry {
+enum NamedItem {
     Var(Var),
     Buf(Buf),
 }
 
 /// The kernel so far and the names visible at the cursor.
-struct Scope {
+struct KernelScope {
     kernel: Kernel,
-    names: BTreeMap<(String, u32), Entry>,
+    names: BTreeMap<(String, u32), NamedItem>,
     /// Names bound in the open blocks, in order.
     bound: Vec<(String, u32)>,
 }
 
-impl Scope {
-    fn bind(&mut self, name: &Name, entry: Entry, pos: Pos) -> Result<()> {
+impl KernelScope {
+    fn bind(&mut self, name: &SigilName, entry: NamedItem, pos: Pos) -> Result<()> {
         match self.names.insert(name.key(), entry) {
             Some(_) => Err(pos.error(format!("`%{}` is already visible here", name.text))),
             None => {
@@ -40,17 +40,17 @@ impl Scope {
         }
     }
 
-    fn var(&mut self, name: &Name, dtype: DType, pos: Pos) -> Result<Var> {
+    fn var(&mut self, name: &SigilName, dtype: DType, pos: Pos) -> Result<Var> {
         let var = Var(self.kernel.vars.len() as u32);
         self.kernel.vars.push(VarInfo { name: name.text.clone(), dtype });
-        self.bind(name, Entry::Var(var), pos)?;
+        self.bind(name, NamedItem::Var(var), pos)?;
         Ok(var)
     }
 
-    fn buffer(&mut self, name: &Name, info: BufInfo, pos: Pos) -> Result<Buf> {
+    fn buffer(&mut self, name: &SigilName, info: BufInfo, pos: Pos) -> Result<Buf> {
         let buf = Buf(self.kernel.buffers.len() as u32);
         self.kernel.buffers.push(info);
-        self.bind(name, Entry::Buf(buf), pos)?;
+        self.bind(name, NamedItem::Buf(buf), pos)?;
         Ok(buf)
     }
 
@@ -60,9 +60,9 @@ impl Scope {
         }
     }
 
-    fn value(&self, name: &Name) -> Option<(Var, DType)> {
+    fn value(&self, name: &SigilName) -> Option<(Var, DType)> {
         match self.names.get(&name.key()) {
-            Some(Entry::Var(v)) => Some((*v, self.kernel.var(*v).dtype)),
+            Some(NamedItem::Var(v)) => Some((*v, self.kernel.var(*v).dtype)),
             _ => None,
         }
     }
@@ -73,14 +73,14 @@ impl Parser<'_> {
     pub(super) fn kernel(&mut self) -> Result<Kernel> {
         let name = self.sigil('@', "a kernel name")?.text;
         let kernel = Kernel { name, vars: vec![], buffers: vec![], params: 0, scalars: vec![], body: vec![] };
-        let mut s = Scope { kernel, names: BTreeMap::new(), bound: vec![] };
+        let mut s = KernelScope { kernel, names: BTreeMap::new(), bound: vec![] };
         self.list(('(', ')'), |p| {
             let pos = p.pos();
             let name = p.sigil('%', "a parameter name")?;
             p.expect(':')?;
             let writable = p.eat_word("mut");
             let (dtype, len) = p.buffer_type()?;
-            let info = BufInfo { name: name.text.clone(), dtype, len, space: Space::Global, writable };
+            let info = BufInfo { name: name.text.clone(), dtype, len, space: MemorySpace::Global, writable };
             s.buffer(&name, info, pos)
         })?;
         s.kernel.params = s.kernel.buffers.len();
@@ -104,7 +104,7 @@ impl Parser<'_> {
         Ok((dtype, len))
     }
 
-    fn block(&mut self, s: &mut Scope) -> Result<Vec<Stmt>> {
+    fn block(&mut self, s: &mut KernelScope) -> Result<Vec<Stmt>> {
         self.nested(|p| {
             let outer = s.bound.len();
             p.expect('{')?;
@@ -117,7 +117,7 @@ impl Parser<'_> {
         })
     }
 
-    fn stmt(&mut self, s: &mut Scope) -> Result<Stmt> {
+    fn stmt(&mut self, s: &mut KernelScope) -> Result<Stmt> {
         let pos = self.pos();
         if let Tok::Sigil('%', ..) = self.peek() {
             let name = self.sigil('%', "a value name")?;
@@ -161,7 +161,7 @@ impl Parser<'_> {
     }
 
     /// Statements of kernels for a GPU alone.
-    fn gpu_stmt(&mut self, s: &mut Scope, word: &str, pos: Pos) -> Result<Stmt> {
+    fn gpu_stmt(&mut self, s: &mut KernelScope, word: &str, pos: Pos) -> Result<Stmt> {
         match word {
             "barrier" => Ok(Stmt::Barrier),
             "mma" => {
@@ -198,7 +198,7 @@ impl Parser<'_> {
     }
 
     /// Statements of groups of warps.
-    fn group_stmt(&mut self, s: &mut Scope, word: &str, pos: Pos) -> Result<Stmt> {
+    fn group_stmt(&mut self, s: &mut KernelScope, word: &str, pos: Pos) -> Result<Stmt> {
         match word {
             "init_barriers" => {
                 let buf = self.buffer_name(s)?;
@@ -264,7 +264,7 @@ impl Parser<'_> {
                     let end = self.number("a warp")?;
                     self.expect_word("registers")?;
                     let registers = self.number("a number of registers")?;
-                    roles.push(Role { warps: (first, end), registers, body: self.block(s)? });
+                    roles.push(WarpRole { warps: (first, end), registers, body: self.block(s)? });
                 }
                 self.expect('}')?;
                 Ok(Stmt::Roles(roles))
@@ -274,7 +274,7 @@ impl Parser<'_> {
     }
 
     /// Axes along which there are more matrices, and which of them.
-    fn batch_axes(&mut self, s: &Scope) -> Result<(Vec<BatchAxis>, Vec<Index>)> {
+    fn batch_axes(&mut self, s: &KernelScope) -> Result<(Vec<BatchAxis>, Vec<Index>)> {
         let (mut axes, mut batch) = (vec![], vec![]);
         while self.eat_word("batch") {
             let extent = self.number("a number of matrices")?;
@@ -286,7 +286,7 @@ impl Parser<'_> {
         Ok((axes, batch))
     }
 
-    fn tile_operand(&mut self, s: &Scope) -> Result<TileOperand> {
+    fn tile_operand(&mut self, s: &KernelScope) -> Result<TileOperand> {
         let at = self.gpu_place(s)?;
         let panels = match self.eat_word("transposed") {
             true => {
@@ -298,21 +298,21 @@ impl Parser<'_> {
         Ok(TileOperand { at, panels })
     }
 
-    fn buffer_name(&mut self, s: &Scope) -> Result<Buf> {
+    fn buffer_name(&mut self, s: &KernelScope) -> Result<Buf> {
         let pos = self.pos();
         let name = self.sigil('%', "a buffer")?;
         match s.names.get(&name.key()) {
-            Some(Entry::Buf(buf)) => Ok(*buf),
+            Some(NamedItem::Buf(buf)) => Ok(*buf),
             _ => Err(pos.error(format!("`%{}` is not a visible buffer", name.text))),
         }
     }
 
-    fn gpu_place(&mut self, s: &Scope) -> Result<Place> {
+    fn gpu_place(&mut self, s: &KernelScope) -> Result<BufferPlace> {
         let (buf, index) = self.place(s)?;
-        Ok(Place { buf, index })
+        Ok(BufferPlace { buf, index })
     }
 
-    fn binding(&mut self, s: &mut Scope, name: &Name, pos: Pos) -> Result<Stmt> {
+    fn binding(&mut self, s: &mut KernelScope, name: &SigilName, pos: Pos) -> Result<Stmt> {
         if self.eat_word("load") {
             let (buf, index) = self.place(s)?;
             let dtype = s.kernel.buf(buf).dtype;
@@ -341,11 +341,11 @@ impl Parser<'_> {
         }
         if self.eat_word("alloc") {
             let space = match () {
-                _ if self.eat_word("shared") => Space::Shared,
-                _ if self.eat_word("tile") => Space::Tile,
-                _ if self.eat_word("barrier") => Space::Barrier,
-                _ if self.eat_word("register") => Space::Register,
-                _ if self.eat_word("stack") => Space::Stack,
+                _ if self.eat_word("shared") => MemorySpace::Shared,
+                _ if self.eat_word("tile") => MemorySpace::Tile,
+                _ if self.eat_word("barrier") => MemorySpace::Barrier,
+                _ if self.eat_word("register") => MemorySpace::Register,
+                _ if self.eat_word("stack") => MemorySpace::Stack,
                 _ => return self.expected("`register`, `stack`, `shared`, `tile` or `barrier`"),
             };
             let (dtype, len) = self.buffer_type()?;
@@ -354,15 +354,15 @@ impl Parser<'_> {
         }
         let ins = self.instruction(&|name| s.value(name))?;
         let args = ins.args.into_iter().map(|a| match a {
-            Arg::Ref(v, _) => Operand::Var(v),
-            Arg::Const(c) => Operand::Const(c),
+            ParsedOperand::Ref(v, _) => Operand::Var(v),
+            ParsedOperand::Const(c) => Operand::Const(c),
         });
         let args = args.collect();
         Ok(Stmt::Let { var: s.var(name, ins.result, pos)?, op: ins.op, args })
     }
 
     /// `%i in lo..hi by step { … }`.
-    fn for_loop(&mut self, s: &mut Scope, kind: LoopKind) -> Result<Stmt> {
+    fn for_loop(&mut self, s: &mut KernelScope, kind: LoopKind) -> Result<Stmt> {
         let pos = self.pos();
         let name = self.sigil('%', "a loop variable")?;
         self.expect_word("in")?;
@@ -388,7 +388,7 @@ impl Parser<'_> {
     }
 
     /// `%buffer[index]`.
-    fn place(&mut self, s: &Scope) -> Result<(Buf, Index)> {
+    fn place(&mut self, s: &KernelScope) -> Result<(Buf, Index)> {
         let buf = self.buffer_name(s)?;
         self.expect('[')?;
         let index = self.kernel_index(s)?;
@@ -396,14 +396,14 @@ impl Parser<'_> {
         Ok((buf, index))
     }
 
-    fn kernel_index(&mut self, s: &Scope) -> Result<Index> {
+    fn kernel_index(&mut self, s: &KernelScope) -> Result<Index> {
         self.index(&|t| match t {
             Tok::Sigil('%', name, None) => s.value(name).filter(|(_, d)| *d == DType::I64).map(|(v, _)| v.0),
             _ => None,
         })
     }
 
-    fn operand(&mut self, s: &Scope, expected: DType) -> Result<Operand> {
+    fn operand(&mut self, s: &KernelScope, expected: DType) -> Result<Operand> {
         if let Tok::Sigil('%', ..) = self.peek() {
             let pos = self.pos();
             let name = self.sigil('%', "a value")?;

@@ -2,26 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, ImageLayout, KernelId,
-    LeftOperand, MatrixLayout, Packing, Part, Plan, Prologue, Step, StepOp, VendorCall, VendorContraction, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, LeftOperand, Packing, Plan,
+    Prologue, Step, StepOp, SubBuffer, VendorCall, VendorContraction, Weight,
 };
 
-use super::lex::{Name, Pos};
+use super::lex::{Pos, SigilName};
 use super::parse::Parser;
-use super::print_plan::conv_pass;
 use crate::diag::{Diagnostic, Result};
 
 /// Positions by name, one table for each sigil.
 #[derive(Default)]
-struct Scope {
+struct PlanScope {
     plan: Plan,
     kernels: BTreeMap<(String, u32), u32>,
     weights: BTreeMap<(String, u32), u32>,
     buffers: BTreeMap<(String, u32), u32>,
 }
 
-fn bind(table: &mut BTreeMap<(String, u32), u32>, name: &Name, pos: Pos) -> Result<()> {
+fn bind(table: &mut BTreeMap<(String, u32), u32>, name: &SigilName, pos: Pos) -> Result<()> {
     let position = table.len() as u32;
     match table.insert(name.key(), position) {
         Some(_) => Err(pos.error(format!("`{}` is defined twice", name.text))),
@@ -59,13 +59,16 @@ impl Record {
 impl Parser<'_> {
     /// A plan from its name on.
     pub(super) fn plan(&mut self) -> Result<Plan> {
-        let mut s = Scope::default();
+        let mut s = PlanScope::default();
         s.plan.name = self.sigil('@', "a plan name")?.text;
         self.expect('{')?;
         self.expect_word("arena")?;
         s.plan.arena_bytes = self.number("a number of bytes")?;
         self.expect_word("lower_bound")?;
         s.plan.lower_bound_bytes = self.number("a number of bytes")?;
+        if self.eat_word("scratch") {
+            s.plan.scratch_bytes = self.number("a number of bytes")?;
+        }
         while self.eat_word("kernel") {
             let pos = self.pos();
             let name = self.sigil('@', "a kernel name")?;
@@ -103,7 +106,7 @@ impl Parser<'_> {
         Ok(s.plan)
     }
 
-    fn buffer(&mut self, s: &mut Scope) -> Result<()> {
+    fn buffer(&mut self, s: &mut PlanScope) -> Result<()> {
         let pos = self.pos();
         let name = self.sigil('%', "a buffer name")?;
         bind(&mut s.buffers, &name, pos)?;
@@ -128,24 +131,24 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn part(&mut self, s: &Scope) -> Result<Part> {
+    fn part(&mut self, s: &PlanScope) -> Result<SubBuffer> {
         self.expect_word("of")?;
         let of = self.buffer_id(s)?;
         let mut field = |word: &str| {
             self.expect_word(word)?;
             self.number("a number of elements")
         };
-        Ok(Part { of, offset: field("at")?, run: field("run")?, stride: field("stride")? })
+        Ok(SubBuffer { of, offset: field("at")?, run: field("run")?, stride: field("stride")? })
     }
 
-    fn buffer_id(&mut self, s: &Scope) -> Result<BufferId> {
+    fn buffer_id(&mut self, s: &PlanScope) -> Result<BufferId> {
         let pos = self.pos();
         let name = self.sigil('%', "a buffer")?;
         let id = s.buffers.get(&name.key());
         id.map(|i| BufferId(*i)).ok_or_else(|| pos.error(format!("`%{}` is not defined", name.text)))
     }
 
-    fn kernel_call(&mut self, s: &Scope) -> Result<(KernelId, Vec<Arg>)> {
+    fn kernel_call(&mut self, s: &PlanScope) -> Result<(KernelId, Vec<Arg>)> {
         let pos = self.pos();
         let name = self.sigil('@', "a kernel")?;
         let id = s.kernels.get(&name.key());
@@ -153,21 +156,14 @@ impl Parser<'_> {
         Ok((KernelId(*id), self.args(s)?))
     }
 
-    fn args(&mut self, s: &Scope) -> Result<Vec<Arg>> {
+    fn args(&mut self, s: &PlanScope) -> Result<Vec<Arg>> {
         self.list(('(', ')'), |p| {
             let writes = p.eat_word("mut");
             Ok(Arg { buffer: p.buffer_id(s)?, writes })
         })
     }
 
-    fn epilogue(&mut self, s: &Scope) -> Result<Option<Epilogue>> {
-        match self.eat_word("epilogue") {
-            true => self.kernel_call(s).map(|(kernel, args)| Some(Epilogue { kernel, args })),
-            false => Ok(None),
-        }
-    }
-
-    fn step(&mut self, s: &Scope) -> Result<Step> {
+    fn step(&mut self, s: &PlanScope) -> Result<Step> {
         self.expect_word("step")?;
         let name = self.label()?;
         let mut counts = self.record()?;
@@ -179,37 +175,6 @@ impl Parser<'_> {
                 self.expect_word("extent")?;
                 StepOp::Launch { kernel, args, extent: self.number("an extent")? }
             }
-            _ if self.eat_word("gemm") => {
-                let (a, b, c) = self.operands(s)?;
-                let mut r = self.record()?;
-                let call = r.gemm()?;
-                r.finish()?;
-                StepOp::Gemm { call, a: self.left(a, s)?, b, c, epilogue: self.epilogue(s)? }
-            }
-            _ if self.eat_word("attention") => {
-                self.expect('(')?;
-                let [q, k, v] = [0; 3].map(|_| {
-                    let id = self.buffer_id(s)?;
-                    self.expect(',').map(|()| id)
-                });
-                let (q, k, v) = (q?, k?, v?);
-                self.expect_word("mut")?;
-                let out = self.buffer_id(s)?;
-                self.expect(')')?;
-                let mut r = self.record()?;
-                let call = r.attention()?;
-                r.finish()?;
-                StepOp::Attention { call, q, k, v, out, epilogue: self.epilogue(s)? }
-            }
-            _ if self.eat_word("copy") => {
-                self.expect('(')?;
-                let src = self.buffer_id(s)?;
-                self.expect(',')?;
-                self.expect_word("mut")?;
-                let dst = self.buffer_id(s)?;
-                self.expect(')')?;
-                StepOp::Copy { src, dst }
-            }
             _ if self.eat_word("extern") => {
                 let operator = self.label()?;
                 let function = self.number("the position of a function")?;
@@ -218,54 +183,33 @@ impl Parser<'_> {
             _ if self.eat_word("cublaslt_gemm") => self.vendor(s, true)?,
             _ if self.eat_word("cudnn_conv") => self.vendor(s, false)?,
             _ => {
-                let Some(pass) = ConvPass::ALL.into_iter().find(|pass| self.eat_word(conv_pass(*pass))) else {
-                    return self.expected(
-                        "`launch`, `gemm`, `attention`, `copy`, `extern`, a vendor's call, `conv` or a pass of one",
-                    );
-                };
-                let (a, b, c) = self.operands(s)?;
-                let mut r = self.record()?;
-                let call = r.conv(pass)?;
-                r.finish()?;
-                StepOp::Conv { call, a: self.left(a, s)?, b, c, epilogue: self.epilogue(s)? }
+                let blank = StepOp::blanks().into_iter().find(|op| op.word().is_some_and(|word| self.eat_word(word)));
+                let Some(mut op) = blank else { return self.expected("the word of a step") };
+                self.expect('(')?;
+                let mut parsed = Parsed { parser: self, scope: s, operands: 0, open: true, record: None };
+                op.parts(&mut parsed)?;
+                parsed.close()?;
+                op
             }
         };
         Ok(Step { name, op, flops, bytes })
     }
 
     /// A call of a vendor's library, from its arguments on.
-    fn vendor(&mut self, s: &Scope, is_product: bool) -> Result<StepOp> {
+    fn vendor(&mut self, s: &PlanScope, is_product: bool) -> Result<StepOp> {
         let (args, dtype) = (self.args(s)?, self.dtype()?);
         let mut r = self.record()?;
         let contraction = match is_product {
-            true => VendorContraction::Product { call: r.gemm()?, bias: r.flag("bias")? },
+            true => {
+                let mut call = BatchedGemm::default();
+                call.fields(&mut r)?;
+                VendorContraction::Product { call, bias: r.take_flag("bias")? }
+            }
             false => VendorContraction::Convolution(r.conv(ConvPass::Forward)?),
         };
-        let call = VendorCall { contraction, dtype, tf32: r.flag("tf32")?, workspace: r.one("workspace")? };
+        let call = VendorCall { contraction, dtype, tf32: r.take_flag("tf32")?, workspace: r.one("workspace")? };
         r.finish()?;
         Ok(StepOp::Vendor { call, args })
-    }
-
-    /// The left operand: the buffer that was listed, or what follows the call.
-    fn left(&mut self, listed: Option<BufferId>, s: &Scope) -> Result<LeftOperand> {
-        if let Some(id) = listed {
-            return Ok(id.into());
-        }
-        self.expect_word("prologue")?;
-        self.kernel_call(s).map(|(kernel, args)| LeftOperand::Computed(Prologue { kernel, args }))
-    }
-
-    /// `(%a, %b, mut %c)`, or `computed` in the place of the first.
-    fn operands(&mut self, s: &Scope) -> Result<(Option<BufferId>, BufferId, BufferId)> {
-        self.expect('(')?;
-        let a = if self.eat_word("computed") { None } else { Some(self.buffer_id(s)?) };
-        self.expect(',')?;
-        let b = self.buffer_id(s)?;
-        self.expect(',')?;
-        self.expect_word("mut")?;
-        let c = self.buffer_id(s)?;
-        self.expect(')')?;
-        Ok((a, b, c))
     }
 
     fn packing(&mut self) -> Result<Packing> {
@@ -276,8 +220,9 @@ impl Parser<'_> {
             true => None,
             false => {
                 let mut packed = ConvPass::ALL.into_iter().filter(|pass| pass.is_packed());
-                let Some(pass) = packed.find(|pass| self.eat_word(conv_pass(*pass))) else {
-                    return self.expected("`plain`, `gemm_b`, `conv`, `conv_winograd2` or `conv_winograd4`");
+                let Some(pass) = packed.find(|pass| self.eat_word(pass.step_word())) else {
+                    let passes = ConvPass::ALL.into_iter().filter(|pass| pass.is_packed()).map(ConvPass::step_word);
+                    return self.expected_word(["plain", "gemm_b"].into_iter().chain(passes));
                 };
                 Some(pass)
             }
@@ -317,13 +262,8 @@ impl Parser<'_> {
 }
 
 impl Record {
-    fn layout(&mut self, name: &str) -> Result<MatrixLayout> {
-        let [offset, b0, b1, b2, row_stride, col_stride] = self.list(name)?;
-        Ok(MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride, col_stride })
-    }
-
-    /// A field that is 1 where it is set, and may be left out.
-    fn flag(&mut self, name: &str) -> Result<bool> {
+    /// A number that is 1 where it is set, and may be left out.
+    fn take_flag(&mut self, name: &str) -> Result<bool> {
         let set: u8 = match self.fields.contains_key(name) {
             true => self.one(name)?,
             false => 0,
@@ -331,62 +271,143 @@ impl Record {
         Ok(set != 0)
     }
 
-    fn attention(&mut self) -> Result<Attention> {
-        Ok(Attention {
-            batch: self.list("batch")?,
-            queries: self.one("queries")?,
-            keys: self.one("keys")?,
-            depth: self.one("depth")?,
-            size: self.one("size")?,
-            q: self.layout("q")?,
-            k: self.layout("k")?,
-            v: self.layout("v")?,
-            out: self.layout("out")?,
-            scale: self.one("scale")?,
-            shifted: self.flag("shifted")?,
-            empty_is_zero: self.flag("empty_is_zero")?,
-        })
-    }
-
-    fn gemm(&mut self) -> Result<BatchedGemm> {
-        Ok(BatchedGemm {
-            batch: self.list("batch")?,
-            m: self.one("m")?,
-            n: self.one("n")?,
-            k: self.one("k")?,
-            a: self.layout("a")?,
-            b: self.layout("b")?,
-            c: self.layout("c")?,
-            b_packed: self.flag("b_packed")?,
-        })
+    fn take<T: TryFrom<i128>>(&mut self, name: &str, values: &mut [T]) -> Result<()> {
+        let given = self.fields.remove(name).ok_or_else(|| self.pos.error(format!("`{name}` is missing")))?;
+        let count = values.len();
+        let wrong = || self.pos.error(format!("`{name}` is not valid: {count} numbers are expected"));
+        if given.len() != count {
+            return Err(wrong());
+        }
+        for (value, given) in values.iter_mut().zip(given) {
+            *value = T::try_from(given).map_err(|_| wrong())?;
+        }
+        Ok(())
     }
 
     fn conv(&mut self, pass: ConvPass) -> Result<Conv2d> {
-        let mut layout = |blocked: &str, last: &str| {
-            Ok::<_, Diagnostic>(match (self.flag(blocked)?, self.flag(last)?) {
-                (true, _) => ImageLayout::Blocks,
-                (false, true) => ImageLayout::Last,
-                (false, false) => ImageLayout::Planes,
-            })
+        let mut call = Conv2d { pass, ..Conv2d::default() };
+        call.fields(self)?;
+        Ok(call)
+    }
+}
+
+impl Visitor for Record {
+    type Error = Diagnostic;
+
+    fn unsigned(&mut self, name: &'static str, values: &mut [u64]) -> Result<()> {
+        self.take(name, values)
+    }
+
+    fn signed(&mut self, name: &'static str, values: &mut [i64]) -> Result<()> {
+        self.take(name, values)
+    }
+
+    fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<()> {
+        *value = self.take_flag(name)?;
+        Ok(())
+    }
+
+    fn optional(&mut self, name: &'static str, values: &mut [u64]) -> Result<()> {
+        match self.fields.contains_key(name) {
+            true => self.take(name, values),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The parts of a step as they are read.
+struct Parsed<'p, 't> {
+    parser: &'p mut Parser<'t>,
+    scope: &'p PlanScope,
+    /// Operands read so far.
+    operands: usize,
+    /// Whether their list goes on.
+    open: bool,
+    record: Option<Record>,
+}
+
+impl Parsed<'_, '_> {
+    /// What stands between an operand and the one before.
+    fn next(&mut self) -> Result<()> {
+        self.operands += 1;
+        if self.operands > 1 { self.parser.expect(',') } else { Ok(()) }
+    }
+
+    /// The end of the list of operands.
+    fn close(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.open) { self.parser.expect(')') } else { Ok(()) }
+    }
+
+    fn numbers(&mut self) -> Result<&mut Record> {
+        let pos = self.parser.pos();
+        self.record.as_mut().ok_or_else(|| pos.error("numbers are missing".to_owned()))
+    }
+}
+
+impl Visitor for Parsed<'_, '_> {
+    type Error = Diagnostic;
+
+    fn unsigned(&mut self, name: &'static str, values: &mut [u64]) -> Result<()> {
+        self.numbers()?.unsigned(name, values)
+    }
+
+    fn signed(&mut self, name: &'static str, values: &mut [i64]) -> Result<()> {
+        self.numbers()?.signed(name, values)
+    }
+
+    fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<()> {
+        self.numbers()?.flag(name, value)
+    }
+
+    fn optional(&mut self, name: &'static str, values: &mut [u64]) -> Result<()> {
+        self.numbers()?.optional(name, values)
+    }
+
+    fn left(&mut self, operand: &mut LeftOperand) -> Result<()> {
+        self.next()?;
+        *operand = match self.parser.eat_word("computed") {
+            true => LeftOperand::Computed(Prologue { kernel: KernelId(0), args: vec![] }),
+            false => self.parser.buffer_id(self.scope)?.into(),
         };
-        let layouts = [layout("x_blocked", "x_last")?, layout("y_blocked", "y_last")?];
-        Ok(Conv2d {
-            batch: self.one("batch")?,
-            groups: self.one("groups")?,
-            in_channels: self.one("in_channels")?,
-            out_channels: self.one("out_channels")?,
-            input: self.list("input")?,
-            output: self.list("output")?,
-            kernel: self.list("kernel")?,
-            strides: self.list("strides")?,
-            dilations: self.list("dilations")?,
-            pads: self.list("pads")?,
-            pass,
-            images: match self.fields.contains_key("images") {
-                true => self.list("images")?,
-                false => [0; 2],
-            },
-            layouts,
-        })
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &mut BufferId) -> Result<()> {
+        self.next()?;
+        *buffer = self.parser.buffer_id(self.scope)?;
+        Ok(())
+    }
+
+    fn written(&mut self, buffer: &mut BufferId) -> Result<()> {
+        self.next()?;
+        self.parser.expect_word("mut")?;
+        *buffer = self.parser.buffer_id(self.scope)?;
+        Ok(())
+    }
+
+    fn begin_numbers(&mut self) -> Result<()> {
+        self.close()?;
+        self.record = Some(self.parser.record()?);
+        Ok(())
+    }
+
+    fn end_numbers(&mut self) -> Result<()> {
+        self.record.take().map_or(Ok(()), Record::finish)
+    }
+
+    fn prologue(&mut self, operand: &mut LeftOperand) -> Result<()> {
+        if let LeftOperand::Computed(prologue) = operand {
+            self.parser.expect_word("prologue")?;
+            (prologue.kernel, prologue.args) = self.parser.kernel_call(self.scope)?;
+        }
+        Ok(())
+    }
+
+    fn epilogue(&mut self, epilogue: &mut Option<Epilogue>) -> Result<()> {
+        if self.parser.eat_word("epilogue") {
+            let (kernel, args) = self.parser.kernel_call(self.scope)?;
+            *epilogue = Some(Epilogue { kernel, args });
+        }
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-use super::lex::{Name, Pos, Tok};
+use super::lex::{Pos, SigilName, Tok};
 use super::literal;
 use super::parse::Parser;
 use super::print_scalar::{literal_type, suffix};
@@ -13,35 +13,38 @@ use crate::diag::Result;
 use crate::scalar::{Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
 
 /// An operand of an instruction: something named, or a constant.
-pub(super) enum Arg<T> {
+pub(super) enum ParsedOperand<T> {
     Ref(T, DType),
     Const(Scalar),
 }
 
-impl<T> Arg<T> {
+impl<T> ParsedOperand<T> {
     fn dtype(&self) -> DType {
         match self {
-            Arg::Ref(_, d) => *d,
-            Arg::Const(c) => c.dtype,
+            ParsedOperand::Ref(_, d) => *d,
+            ParsedOperand::Const(c) => c.dtype,
         }
     }
 }
 
 /// An operand before the instruction's type is known.
 enum Raw<T> {
-    Typed(Arg<T>),
+    Typed(ParsedOperand<T>),
     Untyped(String),
 }
 
 pub(super) struct Instruction<T> {
     pub(super) op: ScalarOp,
-    pub(super) args: SmallVec<[Arg<T>; 3]>,
+    pub(super) args: SmallVec<[ParsedOperand<T>; 3]>,
     pub(super) result: DType,
 }
 
 impl Parser<'_> {
     /// `mnemonic[.type] operand, …`; `resolve` gives what a name stands for and its type.
-    pub(super) fn instruction<T>(&mut self, resolve: &dyn Fn(&Name) -> Option<(T, DType)>) -> Result<Instruction<T>> {
+    pub(super) fn instruction<T>(
+        &mut self,
+        resolve: &dyn Fn(&SigilName) -> Option<(T, DType)>,
+    ) -> Result<Instruction<T>> {
         let pos = self.pos();
         let word = self.word("an operation")?;
         let (op, stated) = mnemonic(&word).ok_or_else(|| pos.error(format!("`{word}` is not an operation")))?;
@@ -59,18 +62,20 @@ impl Parser<'_> {
             Raw::Untyped(_) => None,
         });
         let common = stated.or(first);
-        let mut args: SmallVec<[Arg<T>; 3]> = SmallVec::new();
+        let mut args: SmallVec<[ParsedOperand<T>; 3]> = SmallVec::new();
         for (i, (raw, at)) in raw.into_iter().enumerate() {
             args.push(match raw {
                 Raw::Typed(arg) => arg,
                 Raw::Untyped(text) => {
                     let dtype = literal_type(op, i, common).ok_or_else(|| at.error("the literal needs a type"))?;
                     let value = literal::parse(dtype, &text);
-                    Arg::Const(value.ok_or_else(|| at.error(format!("`{text}` is not a value of type {dtype}")))?)
+                    ParsedOperand::Const(
+                        value.ok_or_else(|| at.error(format!("`{text}` is not a value of type {dtype}")))?,
+                    )
                 }
             });
         }
-        let dtypes: SmallVec<[DType; 3]> = args.iter().map(Arg::dtype).collect();
+        let dtypes: SmallVec<[DType; 3]> = args.iter().map(ParsedOperand::dtype).collect();
         let result = op.result(&dtypes).map_err(|why| pos.error(why))?;
         match (stated, suffix(op, &dtypes)) {
             (Some(stated), Some(found)) if stated != found => {
@@ -80,9 +85,9 @@ impl Parser<'_> {
         }
     }
 
-    fn raw_operand<T>(&mut self, resolve: &dyn Fn(&Name) -> Option<(T, DType)>) -> Result<Raw<T>> {
+    fn raw_operand<T>(&mut self, resolve: &dyn Fn(&SigilName) -> Option<(T, DType)>) -> Result<Raw<T>> {
         if self.at_dtype().is_some() {
-            return self.typed_literal().map(|c| Raw::Typed(Arg::Const(c)));
+            return self.typed_literal().map(|c| Raw::Typed(ParsedOperand::Const(c)));
         }
         match self.peek() {
             Tok::Sigil('%', ..) => {
@@ -90,7 +95,7 @@ impl Parser<'_> {
                 let name = self.sigil('%', "an operand")?;
                 let (value, dtype) =
                     resolve(&name).ok_or_else(|| pos.error(format!("`%{}` is not a visible value", name.text)))?;
-                Ok(Raw::Typed(Arg::Ref(value, dtype)))
+                Ok(Raw::Typed(ParsedOperand::Ref(value, dtype)))
             }
             _ if self.at_literal() => self.literal_text().map(Raw::Untyped),
             _ => self.expected("an operand"),
@@ -99,7 +104,7 @@ impl Parser<'_> {
 
     /// `(%x: f32, …) { lines yield … }`.
     pub(super) fn scalar_fn(&mut self) -> Result<ScalarFn> {
-        let mut f = Function::default();
+        let mut f = ParsedFunction::default();
         let params = self.list(('(', ')'), |p| {
             let pos = p.pos();
             let name = p.sigil('%', "an operand name")?;
@@ -139,7 +144,7 @@ impl Parser<'_> {
         Ok(f.finish(params))
     }
 
-    fn scalar_line(&mut self, f: &mut Function) -> Result<()> {
+    fn scalar_line(&mut self, f: &mut ParsedFunction) -> Result<()> {
         let pos = self.pos();
         let name = self.sigil('%', "a line or `yield`")?;
         self.expect('=')?;
@@ -161,8 +166,8 @@ impl Parser<'_> {
                 .args
                 .into_iter()
                 .map(|a| match a {
-                    Arg::Ref(id, _) => id,
-                    Arg::Const(c) => f.constant(c),
+                    ParsedOperand::Ref(id, _) => id,
+                    ParsedOperand::Const(c) => f.constant(c),
                 })
                 .collect::<SmallVec<[ScalarId; 3]>>();
             args.iter().for_each(|id| f.mark(*id));
@@ -187,7 +192,7 @@ fn mnemonic(word: &str) -> Option<(ScalarOp, Option<DType>)> {
 }
 
 /// A function under construction, with the nodes of all its operands in front.
-struct Function {
+struct ParsedFunction {
     f: ScalarFn,
     names: BTreeMap<(String, u32), ScalarId>,
     constants: BTreeMap<Scalar, ScalarId>,
@@ -195,14 +200,14 @@ struct Function {
     used: Vec<bool>,
 }
 
-impl Default for Function {
-    fn default() -> Function {
+impl Default for ParsedFunction {
+    fn default() -> ParsedFunction {
         let f = ScalarFn { inputs: vec![], nodes: vec![], dtypes: vec![], outputs: vec![] };
-        Function { f, names: BTreeMap::new(), constants: BTreeMap::new(), used: vec![] }
+        ParsedFunction { f, names: BTreeMap::new(), constants: BTreeMap::new(), used: vec![] }
     }
 }
 
-impl Function {
+impl ParsedFunction {
     fn push(&mut self, node: ScalarNode, dtype: DType) -> ScalarId {
         let id = ScalarId(self.f.nodes.len() as u32);
         if let ScalarNode::Const(c) = node {
@@ -220,14 +225,14 @@ impl Function {
         }
     }
 
-    fn bind(&mut self, name: Name, id: ScalarId, pos: Pos) -> Result<()> {
+    fn bind(&mut self, name: SigilName, id: ScalarId, pos: Pos) -> Result<()> {
         match self.names.insert(name.key(), id) {
             Some(_) => Err(pos.error(format!("`%{}` is defined twice", name.text))),
             None => Ok(()),
         }
     }
 
-    fn resolve(&self, name: &Name) -> Option<(ScalarId, DType)> {
+    fn resolve(&self, name: &SigilName) -> Option<(ScalarId, DType)> {
         self.names.get(&name.key()).map(|id| (*id, self.f.dtype(*id)))
     }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::constant;
 use super::literal;
 use super::names::{Numbered, quote, sigiled, word};
-use super::print::{Out, join, list};
+use super::out::{Out, join, list};
 use super::print_kernel;
 use super::print_scalar::function;
 use crate::graph::{Graph, NodeId, NodeKind, OpNode, Value};
 use crate::params::ParamValue;
-use crate::prim::{Contraction, Method, Prim, Reduction};
+use crate::prim::{Contraction, ConvAlgorithm, Prim, Reduction};
 use crate::scalar::{Scalar, ScalarFn};
 use crate::types::{Dim, DimId, Shape, TensorType};
 
@@ -163,7 +163,8 @@ fn node(out: &mut Out<'_>, namer: &mut Namer<'_>, id: NodeId) {
                 true => String::new(),
                 false => format!("{} ", sigiled('@', &f.body.name)),
             };
-            body(out, &format!("{name} = fused.{}({args}) {graph_name}", f.class.name()), &f.body);
+            let recipe = f.recipe.map_or(String::new(), |recipe| format!("by {recipe} "));
+            body(out, &format!("{name} = fused.{}({args}) {recipe}{graph_name}", f.class.name()), &f.body);
             out.close(&format!("}}{}{history}", namer.results(id)));
         }
     }
@@ -230,7 +231,7 @@ fn prim(out: &mut Out<'_>, name: &str, args: &str, prim: &Prim, tail: &str) {
 fn contraction(c: &Contraction) -> String {
     let (outer, inner) = c.extents.split_at(c.out_rank.min(c.extents.len()));
     let bar = format!("{} | {}", join(outer), join(inner));
-    let by = if c.method == Method::Sum { String::new() } else { format!(" by {}", c.method.name()) };
+    let by = if c.algorithm == ConvAlgorithm::Direct { String::new() } else { format!(" by {}", c.algorithm.name()) };
     format!("over [{}] lhs {} rhs {}{by}", bar.trim(), list(&c.lhs), list(&c.rhs))
 }
 

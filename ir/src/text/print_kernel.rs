@@ -6,10 +6,12 @@ use tensorc_abi::DType;
 
 use super::canonical::canonical_kernel;
 use super::names::{Scoped, sigiled};
-use super::print::{Out, join};
+use super::out::{Out, join};
 use super::print_scalar::{constant, instruction};
 use crate::index::Index;
-use crate::kir::{Buf, Kernel, LoopKind, Operand, Place, Role, Space, Stmt, TensorMap, TileOperand, Var};
+use crate::kir::{
+    Buf, BufferPlace, Kernel, LoopKind, MemorySpace, Operand, Stmt, TensorMap, TileOperand, Var, WarpRole,
+};
 
 struct Printer<'k> {
     kernel: &'k Kernel,
@@ -215,7 +217,7 @@ impl Printer<'_> {
 
     /// Statements of groups of warps.
     fn group_stmt(&mut self, out: &mut Out<'_>, stmt: &Stmt) {
-        let place = |p: &Self, place: &Place| p.place(place.buf, &place.index);
+        let place = |p: &Self, place: &BufferPlace| p.place(place.buf, &place.index);
         match stmt {
             Stmt::InitBarriers { buf, arrivals } => {
                 out.line(&format!("init_barriers {} arrivals {arrivals}", self.buffer(*buf)));
@@ -250,7 +252,7 @@ impl Printer<'_> {
             }
             Stmt::Roles(roles) => {
                 out.open("roles {");
-                for Role { warps: (first, end), registers, body } in roles {
+                for WarpRole { warps: (first, end), registers, body } in roles {
                     out.open(&format!("warps {first}..{end} registers {registers} {{"));
                     self.block(out, body);
                     out.close("}");
@@ -273,13 +275,13 @@ pub(super) const fn loop_name(kind: LoopKind) -> &'static str {
     }
 }
 
-pub(super) const fn space_name(space: Space) -> &'static str {
+pub(super) const fn space_name(space: MemorySpace) -> &'static str {
     match space {
-        Space::Global => "global",
-        Space::Shared => "shared",
-        Space::Tile => "tile",
-        Space::Barrier => "barrier",
-        Space::Stack => "stack",
-        Space::Register => "register",
+        MemorySpace::Global => "global",
+        MemorySpace::Shared => "shared",
+        MemorySpace::Tile => "tile",
+        MemorySpace::Barrier => "barrier",
+        MemorySpace::Stack => "stack",
+        MemorySpace::Register => "register",
     }
 }

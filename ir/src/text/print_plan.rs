@@ -1,14 +1,17 @@
 //! Printing of plans.
 
+use std::convert::Infallible;
+use std::fmt::Display;
+
+use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, Epilogue, Home, ImageLayout, KernelId, LeftOperand,
-    MatrixLayout, Packing, Plan, Prologue, StepOp, VendorCall, VendorContraction,
+    Arg, BufferId, Epilogue, Home, KernelId, LeftOperand, Packing, Plan, StepOp, VendorCall, VendorContraction,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
-use super::print::{Out, join, list};
+use super::out::{Out, join, list};
 
-struct Names {
+struct PlanNames {
     kernels: Vec<String>,
     weights: Vec<String>,
     buffers: Vec<String>,
@@ -22,10 +25,11 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
     let weights = p.weights.iter().map(|w| dollar.next('$', &w.name)).collect();
     let mut percent = Numbered::default();
     let buffers = p.buffers.iter().map(|b| percent.next('%', &b.name)).collect();
-    let names = Names { kernels, weights, buffers };
+    let names = PlanNames { kernels, weights, buffers };
 
     out.open(&format!("plan {} {{", sigiled('@', &p.name)));
-    out.line(&format!("arena {} lower_bound {}", p.arena_bytes, p.lower_bound_bytes));
+    let scratch = if p.scratch_bytes > 0 { format!(" scratch {}", p.scratch_bytes) } else { String::new() };
+    out.line(&format!("arena {} lower_bound {}{scratch}", p.arena_bytes, p.lower_bound_bytes));
     names.kernels.iter().for_each(|k| out.line(&format!("kernel {k}")));
     for (w, name) in p.weights.iter().zip(&names.weights) {
         out.line(&format!("weight {name} = constant {} {}", w.constant, packing(&w.packing)));
@@ -62,7 +66,7 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
     out.close("}");
 }
 
-impl Names {
+impl PlanNames {
     fn buffer(&self, b: BufferId) -> String {
         self.buffers.get(b.0 as usize).cloned().unwrap_or_else(|| format!("%undefined{}", b.0))
     }
@@ -79,82 +83,123 @@ impl Names {
         join(args.iter().map(|a| format!("{}{}", if a.writes { "mut " } else { "" }, self.buffer(a.buffer))))
     }
 
-    fn epilogue(&self, e: Option<&Epilogue>) -> String {
-        e.map_or(String::new(), |e| format!(" epilogue {}({})", self.kernel(e.kernel), self.args(&e.args)))
-    }
-
-    /// The left operand as it is listed, and what computes it.
-    fn left(&self, a: &LeftOperand) -> (String, String) {
-        match a {
-            LeftOperand::Buffer(id) => (self.buffer(*id), String::new()),
-            LeftOperand::Computed(Prologue { kernel, args }) => {
-                ("computed".into(), format!(" prologue {}({})", self.kernel(*kernel), self.args(args)))
-            }
-        }
-    }
-
     fn step(&self, op: &StepOp) -> String {
-        let b = |id: &BufferId| self.buffer(*id);
         match op {
             StepOp::Launch { kernel, args, extent } => {
                 format!("launch {}({}) extent {extent}", self.kernel(*kernel), self.args(args))
             }
-            StepOp::Gemm { call, a, b: rhs, c, epilogue } => {
-                let ((a, prologue), epilogue) = (self.left(a), self.epilogue(epilogue.as_ref()));
-                format!("gemm({a}, {}, mut {}) {}{prologue}{epilogue}", b(rhs), b(c), gemm(call))
-            }
-            StepOp::Conv { call, a, b: rhs, c, epilogue } => {
-                let ((a, prologue), epilogue) = (self.left(a), self.epilogue(epilogue.as_ref()));
-                let pass = conv_pass(call.pass);
-                format!("{pass}({a}, {}, mut {}) {}{prologue}{epilogue}", b(rhs), b(c), conv(call))
-            }
-            StepOp::Attention { call, q, k, v, out, epilogue } => {
-                let epilogue = self.epilogue(epilogue.as_ref());
-                format!("attention({}, {}, {}, mut {}) {}{epilogue}", b(q), b(k), b(v), b(out), attention(call))
-            }
             StepOp::Vendor { call, args } => {
                 format!("{}({}) {} {}", vendor_word(call), self.args(args), call.dtype.name(), vendor(call))
             }
-            StepOp::Copy { src, dst } => format!("copy({}, mut {})", b(src), b(dst)),
             StepOp::Extern { operator, function, args } => {
                 format!("extern {} {function} ({})", quote(operator), self.args(args))
+            }
+            other => {
+                let mut printed = Printed { names: Some(self), ..Printed::default() };
+                let Ok(()) = other.clone().parts(&mut printed);
+                let record = if printed.numbers.is_empty() { String::new() } else { format!(" {}", printed.record()) };
+                let Printed { operands, rest, .. } = printed;
+                format!("{}({}){record}{rest}", other.word().unwrap_or_default(), operands.join(", "))
             }
         }
     }
 }
 
+/// The text of a step by its parts, or of the numbers of a call alone.
+#[derive(Default)]
+struct Printed<'n> {
+    names: Option<&'n PlanNames>,
+    operands: Vec<String>,
+    numbers: Vec<String>,
+    /// What comes behind the numbers.
+    rest: String,
+}
+
+impl Printed<'_> {
+    /// The numbers of a call.
+    fn of(visit: impl FnOnce(&mut Printed<'_>) -> Result<(), Infallible>) -> String {
+        let mut printed = Printed::default();
+        let Ok(()) = visit(&mut printed);
+        printed.record()
+    }
+
+    fn record(&self) -> String {
+        format!("{{{}}}", self.numbers.join(", "))
+    }
+
+    fn number<T: Display + Copy>(&mut self, name: &str, values: &[T]) -> Result<(), Infallible> {
+        let value = if let [one] = values { one.to_string() } else { list(values.iter().copied()) };
+        self.numbers.push(format!("{name} = {value}"));
+        Ok(())
+    }
+
+    fn operand(&mut self, before: &str, id: BufferId) -> Result<(), Infallible> {
+        self.operands.push(format!("{before}{}", self.names.map(|names| names.buffer(id)).unwrap_or_default()));
+        Ok(())
+    }
+
+    fn called(&mut self, word: &str, kernel: KernelId, args: &[Arg]) -> Result<(), Infallible> {
+        if let Some(names) = self.names {
+            self.rest += &format!(" {word} {}({})", names.kernel(kernel), names.args(args));
+        }
+        Ok(())
+    }
+}
+
+impl Visitor for Printed<'_> {
+    type Error = Infallible;
+
+    fn unsigned(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Infallible> {
+        self.number(name, values)
+    }
+
+    fn signed(&mut self, name: &'static str, values: &mut [i64]) -> Result<(), Infallible> {
+        self.number(name, values)
+    }
+
+    fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<(), Infallible> {
+        if *value { self.number(name, &[1]) } else { Ok(()) }
+    }
+
+    fn optional(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Infallible> {
+        if values.iter().any(|value| *value != 0) { self.number(name, values) } else { Ok(()) }
+    }
+
+    fn left(&mut self, operand: &mut LeftOperand) -> Result<(), Infallible> {
+        match operand {
+            LeftOperand::Buffer(id) => self.operand("", *id),
+            LeftOperand::Computed(_) => {
+                self.operands.push("computed".into());
+                Ok(())
+            }
+        }
+    }
+
+    fn read(&mut self, buffer: &mut BufferId) -> Result<(), Infallible> {
+        self.operand("", *buffer)
+    }
+
+    fn written(&mut self, buffer: &mut BufferId) -> Result<(), Infallible> {
+        self.operand("mut ", *buffer)
+    }
+
+    fn prologue(&mut self, operand: &mut LeftOperand) -> Result<(), Infallible> {
+        operand.prologue().map_or(Ok(()), |p| self.called("prologue", p.kernel, &p.args))
+    }
+
+    fn epilogue(&mut self, epilogue: &mut Option<Epilogue>) -> Result<(), Infallible> {
+        epilogue.as_ref().map_or(Ok(()), |e| self.called("epilogue", e.kernel, &e.args))
+    }
+}
+
 fn packing(p: &Packing) -> String {
-    match p {
+    match *p {
         Packing::Plain => "plain".into(),
         Packing::GemmB { k, n, offset, row_stride, col_stride } => format!(
             "gemm_b {{k = {k}, n = {n}, offset = {offset}, row_stride = {row_stride}, col_stride = {col_stride}}}"
         ),
-        Packing::Conv(c) => format!("{} {}", conv_pass(c.pass), conv(c)),
+        Packing::Conv(mut c) => format!("{} {}", c.pass.step_word(), Printed::of(|p| c.fields(p))),
     }
-}
-
-fn layout(l: &MatrixLayout) -> String {
-    let [b0, b1, b2] = l.batch_strides;
-    list([l.offset, b0, b1, b2, l.row_stride, l.col_stride])
-}
-
-fn attention(c: &Attention) -> String {
-    let flag = |set: bool, name: &str| if set { format!(", {name} = 1") } else { String::new() };
-    format!(
-        "{{batch = {}, queries = {}, keys = {}, depth = {}, size = {}, q = {}, k = {}, v = {}, out = {}, scale = {}{}{}}}",
-        list(c.batch),
-        c.queries,
-        c.keys,
-        c.depth,
-        c.size,
-        layout(&c.q),
-        layout(&c.k),
-        layout(&c.v),
-        layout(&c.out),
-        c.scale,
-        flag(c.shifted, "shifted"),
-        flag(c.empty_is_zero, "empty_is_zero")
-    )
 }
 
 /// The word that names a call of a vendor's library.
@@ -166,65 +211,12 @@ pub(super) fn vendor_word(call: &VendorCall) -> &'static str {
 }
 
 fn vendor(call: &VendorCall) -> String {
-    let mut record = match &call.contraction {
-        VendorContraction::Product { call, .. } => gemm(call),
-        VendorContraction::Convolution(call) => conv(call),
+    let mut record = match call.contraction {
+        VendorContraction::Product { mut call, .. } => Printed::of(|p| call.fields(p)),
+        VendorContraction::Convolution(mut call) => Printed::of(|p| call.fields(p)),
     };
     record.pop();
     let flag = |set: bool, name: &str| if set { format!(", {name} = 1") } else { String::new() };
     let (bias, tf32) = (flag(call.has_bias(), "bias"), flag(call.tf32, "tf32"));
     format!("{record}{bias}{tf32}, workspace = {}}}", call.workspace)
-}
-
-fn gemm(c: &BatchedGemm) -> String {
-    let packed = if c.b_packed { ", b_packed = 1" } else { "" };
-    format!(
-        "{{batch = {}, m = {}, n = {}, k = {}, a = {}, b = {}, c = {}{packed}}}",
-        list(c.batch),
-        c.m,
-        c.n,
-        c.k,
-        layout(&c.a),
-        layout(&c.b),
-        layout(&c.c)
-    )
-}
-
-/// The word that names the step.
-pub(super) fn conv_pass(pass: ConvPass) -> &'static str {
-    match pass {
-        ConvPass::Packed => "conv",
-        ConvPass::Winograd2 => "conv_winograd2",
-        ConvPass::Winograd4 => "conv_winograd4",
-        ConvPass::Forward => "conv_forward",
-        ConvPass::DataGradient => "conv_data_gradient",
-        ConvPass::FilterGradient => "conv_filter_gradient",
-    }
-}
-
-fn conv(c: &Conv2d) -> String {
-    let images = if c.images == [0; 2] { String::new() } else { format!(", images = {}", list(c.images)) };
-    let layouts: String = ["x", "y"]
-        .iter()
-        .zip(c.layouts)
-        .map(|(side, layout)| match layout {
-            ImageLayout::Planes => String::new(),
-            ImageLayout::Blocks => format!(", {side}_blocked = 1"),
-            ImageLayout::Last => format!(", {side}_last = 1"),
-        })
-        .collect();
-    format!(
-        "{{batch = {}, groups = {}, in_channels = {}, out_channels = {}, input = {}, output = {}, kernel = {}, \
-         strides = {}, dilations = {}, pads = {}{layouts}{images}}}",
-        c.batch,
-        c.groups,
-        c.in_channels,
-        c.out_channels,
-        list(c.input),
-        list(c.output),
-        list(c.kernel),
-        list(c.strides),
-        list(c.dilations),
-        list(c.pads)
-    )
 }

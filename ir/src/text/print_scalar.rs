@@ -3,7 +3,7 @@
 use tensorc_abi::DType;
 
 use super::literal;
-use super::print::{Out, join};
+use super::out::{Out, join};
 use crate::scalar::{Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
 
 /// The type that gives an instruction its suffix.

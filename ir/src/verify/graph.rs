@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::prim::check_prim;
-use crate::diag::{Code, Diagnostic, Result};
-use crate::graph::{Fused, FusionClass, Graph, Node, NodeId, NodeKind, OpNode, Value};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
+use crate::graph::{FusedCluster, FusionClass, Graph, GraphNode, NodeId, NodeKind, OpNode, Value};
 use crate::op::Compute;
 use crate::prim::Prim;
 use crate::types::{DenseType, Shape, TensorType};
@@ -40,7 +40,7 @@ pub fn verify_graph(graph: &Graph, stage: Stage) -> Result<()> {
 }
 
 fn fail(why: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::Verify, why)
+    Diagnostic::new(DiagnosticCode::Verify, why)
 }
 
 fn exists(graph: &Graph, v: Value) -> bool {
@@ -81,7 +81,7 @@ fn updates(graph: &Graph) -> Result<()> {
         }
         let (old, new) = (graph.resolved(Value { node: *of, port: 0 }), graph.resolved(*v));
         if !may_agree(&old, &new) {
-            return Err(fail("the type of the input is not that of its next value").at(name));
+            return Err(fail("the types of the input and its next value differ").at(name));
         }
     }
     Ok(())
@@ -128,7 +128,7 @@ fn structure(graph: &Graph, id: NodeId) -> Result<(), String> {
         }
         NodeKind::Input if !graph.inputs().contains(&id) => Err("an input that is not in the signature".into()),
         NodeKind::Const(data) if n.types[0].dense().as_ref() != Some(&data.ty) => {
-            Err(format!("the type of the constant is not that of its value, {}", data.ty))
+            Err(format!("the type of the constant's data is {}", data.ty))
         }
         NodeKind::Op(op) => operator(graph, id, op, ports.len()),
         _ => Ok(()),
@@ -179,11 +179,11 @@ fn types_known(graph: &Graph, id: NodeId, stage: Stage) -> Result<(), String> {
     Ok(())
 }
 
-fn is_host(n: &Node) -> bool {
+fn is_host(n: &GraphNode) -> bool {
     matches!(&n.kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)))
 }
 
-fn allowed(n: &Node, stage: Stage) -> Result<(), String> {
+fn allowed(n: &GraphNode, stage: Stage) -> Result<(), String> {
     let kept = |prim: &Prim| matches!(prim, Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) | Prim::View(_));
     match &n.kind {
         NodeKind::Op(op) if stage >= Stage::Primitive && !is_host(n) => {
@@ -196,7 +196,7 @@ fn allowed(n: &Node, stage: Stage) -> Result<(), String> {
 }
 
 /// A cluster: its signature fits the node, its body is primitive and fits its class.
-fn cluster(f: &Fused, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(), String> {
+fn cluster(f: &FusedCluster, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(), String> {
     let body = &*f.body;
     verify_graph(body, Stage::Primitive).map_err(|d| format!("in the cluster: {d}"))?;
     if !body.updates().is_empty() || body.boundary().is_some() {
@@ -218,6 +218,9 @@ fn cluster(f: &Fused, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(),
             NodeKind::Op(_) | NodeKind::Fused(_) => return Err("a cluster may hold primitives only".into()),
             NodeKind::Input | NodeKind::Const(_) => {}
         }
+    }
+    if let Some(recipe) = f.recipe.filter(|recipe| !recipe.fits(f.class)) {
+        return Err(format!("the recipe `{recipe}` is none of a {} cluster", f.class.name()));
     }
     match f.class {
         FusionClass::Map => map_class(&prims, outputs),

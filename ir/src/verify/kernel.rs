@@ -2,19 +2,17 @@
 
 mod gpu;
 mod group;
+mod state;
 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::index::{Index, Interval};
-use crate::kir::{Buf, GroupMma, Kernel, LoopKind, Operand, Space, Stmt, Var};
+use crate::kir::{Buf, GroupMma, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var};
 use crate::scalar::{Scalar, ScalarOp};
 
-use gpu::{Level, Spread};
-
-/// An interval that says nothing.
-const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
+use state::{KernelCheck, KnownVar, LaunchLevel, Spread, UNKNOWN, Verifier};
 
 /// Checks a kernel.
 ///
@@ -50,56 +48,20 @@ pub fn verify_kernel(kernel: &Kernel) -> Result<()> {
         allocated: vec![false; kernel.buffers.len()],
         vector: None,
         certain: true,
-        level: Level::Host,
+        level: LaunchLevel::Host,
         control: Spread::Block,
     };
-    v.kernel().map_err(|why| Diagnostic::new(Code::Verify, format!("kernel {}: {why}", kernel.name)))
+    v.kernel().map_err(|why| Diagnostic::new(DiagnosticCode::Verify, format!("kernel {}: {why}", kernel.name)))
 }
-
-/// What is known of a visible variable.
-#[derive(Clone, Copy)]
-struct Known {
-    range: Interval,
-    /// The loop that binds it, if one does.
-    kind: Option<LoopKind>,
-    /// Among which threads it may differ.
-    spread: Spread,
-}
-
-impl Known {
-    /// Of a value that is not followed.
-    fn plain(spread: Spread) -> Known {
-        Known { range: UNKNOWN, kind: None, spread }
-    }
-}
-
-struct Verifier<'k> {
-    k: &'k Kernel,
-    /// Visible variables.
-    vars: Vec<Option<Known>>,
-    bound: Vec<bool>,
-    /// Visible buffers.
-    buffers: Vec<bool>,
-    allocated: Vec<bool>,
-    /// The variable of the enclosing vector loop.
-    vector: Option<Var>,
-    /// Whether the statement at hand is executed whenever the kernel is.
-    certain: bool,
-    level: Level,
-    /// Among which threads it may differ whether the statement at hand is executed.
-    control: Spread,
-}
-
-type Check<T = ()> = std::result::Result<T, String>;
 
 impl Verifier<'_> {
-    fn kernel(&mut self) -> Check {
+    fn kernel(&mut self) -> KernelCheck {
         let k = self.k;
         if k.params > k.buffers.len() {
             return Err("fewer buffers than parameters".into());
         }
         for (i, info) in k.buffers.iter().enumerate() {
-            if (i < k.params) != (info.space == Space::Global) {
+            if (i < k.params) != (info.space == MemorySpace::Global) {
                 return Err(format!("buffer `{}`: exactly parameters are global", info.name));
             }
             if i >= k.params && !info.writable {
@@ -108,7 +70,7 @@ impl Verifier<'_> {
             self.buffers[i] = i < k.params;
         }
         for &v in &k.scalars {
-            self.bind(v, DType::I64, Known::plain(Spread::Block))?;
+            self.bind(v, DType::I64, KnownVar::plain(Spread::Block))?;
             if k.is_parallel() {
                 self.vars[v.0 as usize] = None;
             }
@@ -127,7 +89,7 @@ impl Verifier<'_> {
         k.body.iter().try_for_each(|s| self.stmt(s, true))
     }
 
-    fn bind(&mut self, v: Var, dtype: DType, known: Known) -> Check {
+    fn bind(&mut self, v: Var, dtype: DType, known: KnownVar) -> KernelCheck {
         let Some(info) = self.k.vars.get(v.0 as usize) else { return Err(format!("variable {} is not declared", v.0)) };
         if info.dtype != dtype {
             return Err(format!("`{}` is declared {}, bound to {dtype}", info.name, info.dtype));
@@ -139,7 +101,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    fn known(&self, v: Var) -> Check<Known> {
+    fn known(&self, v: Var) -> KernelCheck<KnownVar> {
         match self.vars.get(v.0 as usize) {
             Some(Some(known)) => Ok(*known),
             Some(None) => Err(format!("`{}` is used where it is not visible", self.k.var(v).name)),
@@ -147,7 +109,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn operand(&self, o: Operand) -> Check<DType> {
+    fn operand(&self, o: Operand) -> KernelCheck<DType> {
         match o {
             Operand::Var(v) => self.known(v).map(|_| self.k.var(v).dtype),
             Operand::Const(c) => Ok(c.dtype),
@@ -155,7 +117,7 @@ impl Verifier<'_> {
     }
 
     /// The interval of an index over visible i64 variables.
-    fn index(&self, index: &Index) -> Check<Interval> {
+    fn index(&self, index: &Index) -> KernelCheck<Interval> {
         let mut result = Ok(());
         index.visit_vars(&mut |v| {
             let here = self.known(Var(v)).and_then(|_| match self.k.var(Var(v)).dtype {
@@ -173,7 +135,7 @@ impl Verifier<'_> {
     }
 
     /// A visible buffer accessed at an index that may be in bounds.
-    fn place(&self, buf: Buf, index: &Index, guarded: bool) -> Check<DType> {
+    fn place(&self, buf: Buf, index: &Index, guarded: bool) -> KernelCheck<DType> {
         let Some(info) = self.k.buffers.get(buf.0 as usize) else { return Err("a buffer is not declared".into()) };
         if !self.buffers[buf.0 as usize] {
             return Err(format!("`{}` is used where it is not allocated", info.name));
@@ -183,7 +145,7 @@ impl Verifier<'_> {
         if self.certain && !guarded && (hi < 0 || lo >= len) {
             return Err(format!("`{}` of {len} elements is accessed at {lo} or above", info.name));
         }
-        match info.space == Space::Register && !self.register_form(index) {
+        match info.space == MemorySpace::Register && !self.register_form(index) {
             true => Err(format!("register buffer `{}` is indexed by more than constants and the lane", info.name)),
             false => Ok(info.dtype),
         }
@@ -202,7 +164,7 @@ impl Verifier<'_> {
         fits
     }
 
-    fn block(&mut self, block: &[Stmt]) -> Check {
+    fn block(&mut self, block: &[Stmt]) -> KernelCheck {
         block.iter().try_for_each(|s| self.stmt(s, false))?;
         for stmt in block {
             match stmt {
@@ -219,26 +181,26 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    fn stmt(&mut self, stmt: &Stmt, outermost: bool) -> Check {
+    fn stmt(&mut self, stmt: &Stmt, outermost: bool) -> KernelCheck {
         match stmt {
             Stmt::For { .. } => self.for_loop(stmt, outermost),
             Stmt::Let { var, op, args } => {
-                let dtypes = args.iter().map(|a| self.operand(*a)).collect::<Check<SmallVec<[DType; 3]>>>()?;
+                let dtypes = args.iter().map(|a| self.operand(*a)).collect::<KernelCheck<SmallVec<[DType; 3]>>>()?;
                 let dtype = op.result(&dtypes)?;
                 if let (ScalarOp::Math(f), DType::F32) = (op, dtype) {
                     return Err(format!("{} on f32 is not expanded", f.name()));
                 }
                 let spread = args.iter().map(|a| self.operand_spread(*a)).max().unwrap_or(Spread::Block);
-                self.bind(*var, dtype, Known::plain(spread))
+                self.bind(*var, dtype, KnownVar::plain(spread))
             }
             Stmt::LetIndex { var, index } => {
                 let range = self.index(index)?;
-                self.bind(*var, DType::I64, Known { range, kind: None, spread: self.index_spread(index) })
+                self.bind(*var, DType::I64, KnownVar { range, kind: None, spread: self.index_spread(index) })
             }
             Stmt::Load { buf, .. } if group::is_opaque(self.k, *buf, true) => {
                 Err(format!("threads do not read `{}`", self.k.buf(*buf).name))
             }
-            Stmt::Store { buf, .. } if group::is_opaque(self.k, *buf, self.level != Level::Role) => {
+            Stmt::Store { buf, .. } if group::is_opaque(self.k, *buf, self.level != LaunchLevel::Role) => {
                 Err(format!("threads do not write `{}` here", self.k.buf(*buf).name))
             }
             Stmt::Load { var, buf, index, guard } => {
@@ -248,7 +210,7 @@ impl Verifier<'_> {
                     self.same(dtype, fill)?;
                 }
                 let spread = self.load_spread(*buf, index, guard.map(|(cond, _)| cond));
-                self.bind(*var, dtype, Known::plain(spread))
+                self.bind(*var, dtype, KnownVar::plain(spread))
             }
             Stmt::Store { buf, index, value } => {
                 let dtype = self.place(*buf, index, false)?;
@@ -269,9 +231,9 @@ impl Verifier<'_> {
                     _ if f.arity() != 1 => Err(format!("{} takes more than the element", f.name())),
                     _ if dtype != DType::F32 => Err(format!("{} of a strip of {dtype}", f.name())),
                     _ if !info.writable => Err(format!("a store to read-only `{}`", info.name)),
-                    _ if info.space == Space::Register => Err(format!("a strip of registers `{}`", info.name)),
+                    _ if info.space == MemorySpace::Register => Err(format!("a strip of registers `{}`", info.name)),
                     _ if self.vector.is_some() => Err("a strip in a vector loop".into()),
-                    _ if self.level != Level::Host => Err("a strip in a kernel for a GPU".into()),
+                    _ if self.level != LaunchLevel::Host => Err("a strip in a kernel for a GPU".into()),
                     _ => Ok(()),
                 }
             }
@@ -292,21 +254,21 @@ impl Verifier<'_> {
         }
     }
 
-    fn same(&self, dtype: DType, fill: &Scalar) -> Check {
+    fn same(&self, dtype: DType, fill: &Scalar) -> KernelCheck {
         match fill.dtype == dtype {
             true => Ok(()),
             false => Err(format!("a load of {dtype} is filled with {}", fill.dtype)),
         }
     }
 
-    fn condition(&self, cond: Operand) -> Check {
+    fn condition(&self, cond: Operand) -> KernelCheck {
         match self.operand(cond)? {
             DType::Bool => Ok(()),
             d => Err(format!("a condition of type {d}")),
         }
     }
 
-    fn alloc(&mut self, buf: Buf) -> Check {
+    fn alloc(&mut self, buf: Buf) -> KernelCheck {
         let i = buf.0 as usize;
         let Some(info) = self.k.buffers.get(i) else { return Err("a buffer is not declared".into()) };
         if i < self.k.params || std::mem::replace(&mut self.allocated[i], true) {
@@ -316,21 +278,21 @@ impl Verifier<'_> {
             return Err(format!("`{}` is allocated in a vector loop", info.name));
         }
         let wanted = match info.space {
-            Space::Tile => GroupMma::takes(info.dtype),
-            Space::Barrier => info.dtype == DType::I64,
+            MemorySpace::Tile => GroupMma::takes(info.dtype),
+            MemorySpace::Barrier => info.dtype == DType::I64,
             _ => true,
         };
         if !wanted {
             return Err(format!("`{}`: tiles hold f16, bf16 or f32, barriers are i64", info.name));
         }
-        if info.space.is_shared() != (self.level == Level::Grid) {
+        if info.space.is_shared() != (self.level == LaunchLevel::Grid) {
             return Err(format!("`{}`: exactly shared memory is allocated in the grid loop", info.name));
         }
         self.buffers[i] = true;
         Ok(())
     }
 
-    fn for_loop(&mut self, stmt: &Stmt, outermost: bool) -> Check {
+    fn for_loop(&mut self, stmt: &Stmt, outermost: bool) -> KernelCheck {
         let Stmt::For { var, lo, hi, step, kind, body } = stmt else { return Ok(()) };
         let ((lo_min, lo_max), (hi_min, hi_max)) = (self.index(lo)?, self.index(hi)?);
         let extent = hi.sub(lo).as_constant();
@@ -349,7 +311,7 @@ impl Verifier<'_> {
         let runs = lo_max < hi_min || extent.is_some_and(|n| n > 0);
         let range = (lo_min, (hi_max - 1).max(lo_min));
         let spread = self.index_spread(lo).max(self.index_spread(hi));
-        self.bind(*var, DType::I64, Known { range, kind: Some(*kind), spread })?;
+        self.bind(*var, DType::I64, KnownVar { range, kind: Some(*kind), spread })?;
         let control = self.narrow(spread);
         let certain = self.certain;
         self.certain &= runs;

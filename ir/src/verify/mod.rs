@@ -5,9 +5,7 @@
 
 mod graph;
 mod kernel;
-mod plan;
 mod prim;
 
 pub use graph::{Stage, verify_graph};
 pub use kernel::verify_kernel;
-pub use plan::verify_plan;

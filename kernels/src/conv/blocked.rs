@@ -13,10 +13,10 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::shape::Distances;
-use super::{Shape, Tensors, compute_pixels, copy_channels};
+use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::EpilogueCall;
-use crate::blocking::{Split, tasks_worth};
-use crate::tiers::{LANES, STRIP_PIXELS, Strip, Tier};
+use crate::blocking::{EvenSplit, tasks_worth};
+use crate::isa_levels::{IsaLevel, LANES, STRIP_PIXELS, Strip};
 
 /// Channel blocks of y in one panel of filters.
 pub(crate) const PANEL: usize = 2;
@@ -40,23 +40,23 @@ fn whole_strips(pixels: usize, most: usize) -> usize {
 }
 
 /// The geometry of a call and its division into tasks; a function of the call alone.
-pub(super) struct Schedule {
-    shape: Shape,
+pub(super) struct BlockedTasks {
+    shape: WindowShape,
     layouts: [ImageLayout; 2],
     /// Where y lies.
     y: Distances,
     /// Channels of x that lie side by side where strips read them, mostly.
     lanes: usize,
     /// Blocks of so many channels of x, cut into chunks.
-    chunks: Split,
+    chunks: EvenSplit,
     /// Channels of x in a block after them.
     tail: usize,
     /// Channel blocks of y.
     outputs: usize,
     /// Panels of filters, cut into runs.
-    panels: Split,
+    panels: EvenSplit,
     /// Output rows, cut into runs.
-    bands: Split,
+    bands: EvenSplit,
     /// Whether strips read a copy of x.
     copied: bool,
 }
@@ -70,9 +70,9 @@ struct Chunk {
     channels: usize,
 }
 
-impl Schedule {
-    pub(super) fn new(call: &Conv2d) -> Schedule {
-        let mut shape = Shape::forward(call);
+impl BlockedTasks {
+    pub(super) fn new(call: &Conv2d) -> BlockedTasks {
+        let mut shape = WindowShape::forward(call);
         let lanes = if call.layouts[0] == ImageLayout::Planes { 1 } else { LANES };
         let (whole, tail) = (shape.in_channels / lanes, shape.in_channels % lanes);
         let reach = |d: usize| {
@@ -81,7 +81,7 @@ impl Schedule {
         let padded = (0..2).any(|d| shape.pads[d] > 0 || reach(d) > shape.input[d]);
         // One block of channels that are last is as any other.
         let copied = padded || call.layouts[0] == ImageLayout::Last && shape.in_channels != LANES;
-        let chunks = Split::by(whole, (CHUNK_TERMS / (shape.taps() * lanes).max(1)).max(1));
+        let chunks = EvenSplit::by(whole, (CHUNK_TERMS / (shape.taps() * lanes).max(1)).max(1));
         let outputs = shape.out_channels.div_ceil(LANES);
         let panels = outputs.div_ceil(PANEL);
         let want = tasks_worth(shape.flops() / TASK_FLOPS, TASKS).div_ceil(shape.batch.max(1));
@@ -102,15 +102,15 @@ impl Schedule {
         }
         let groups = want.div_ceil(bands.max(1)).min(panels).max(1);
         bands = bands.max(want.div_ceil(groups).min(most_bands));
-        Schedule {
+        BlockedTasks {
             layouts: call.layouts,
             y: Distances::new(call.layouts[1], shape.out_channels, shape.pixels()),
             lanes,
             chunks,
             tail,
             outputs,
-            panels: Split::into(panels, groups),
-            bands: Split::into(shape.output[0], bands),
+            panels: EvenSplit::into(panels, groups),
+            bands: EvenSplit::into(shape.output[0], bands),
             copied,
             shape,
         }
@@ -182,8 +182,8 @@ impl Schedule {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: Tier,
-    schedule: &Schedule,
+    level: IsaLevel,
+    schedule: &BlockedTasks,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
@@ -195,7 +195,7 @@ pub(super) unsafe fn run(
         let (panels, place) = (schedule.panels.range(task % groups), task / groups);
         let band = schedule.bands.range(place % schedule.bands.parts());
         let image = place / schedule.bands.parts();
-        let worker = Worker { schedule, tier, tensors, epilogue, image, band };
+        let worker = BlockedTask { schedule, level, tensors, epilogue, image, band };
         // SAFETY: the task is one of the call's.
         unsafe {
             let source = match kept {
@@ -209,9 +209,9 @@ pub(super) unsafe fn run(
 }
 
 /// One task in execution.
-struct Worker<'a> {
-    schedule: &'a Schedule,
-    tier: Tier,
+struct BlockedTask<'a> {
+    schedule: &'a BlockedTasks,
+    level: IsaLevel,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     image: usize,
@@ -221,27 +221,27 @@ struct Worker<'a> {
 /// Where x is read: its first element under the band, and the elements between rows and between channel
 /// blocks.
 #[derive(Clone, Copy)]
-struct Source {
+struct InputRows {
     base: *const f32,
     row: usize,
     block: usize,
 }
 
 /// The sums of a strip: pixel by pixel in blocks of channels.
-type Stage = [f32; PANEL * STRIP_PIXELS * LANES];
+type RowSums = [f32; PANEL * STRIP_PIXELS * LANES];
 
-impl Worker<'_> {
+impl BlockedTask<'_> {
     /// What lies under the band.
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn source(&self, scratch: *mut f32) -> Source {
-        let Schedule { shape, lanes, .. } = self.schedule;
+    unsafe fn source(&self, scratch: *mut f32) -> InputRows {
+        let BlockedTasks { shape, lanes, .. } = self.schedule;
         let x = self.tensors.left.wrapping_add(self.image * shape.image());
         match self.schedule.copied || self.tensors.computed.is_some() {
             // SAFETY: passed on from the caller.
             true => unsafe { self.copy(x, scratch) },
-            false => Source {
+            false => InputRows {
                 base: x.wrapping_add(self.band.start * shape.strides[0] * shape.input[1] * lanes),
                 row: shape.input[1] * lanes,
                 block: lanes * shape.plane(),
@@ -253,8 +253,8 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`run`]; `x` addresses the image if that is in memory.
-    unsafe fn copy(&self, x: *const f32, scratch: *mut f32) -> Source {
-        let Schedule { shape, lanes, layouts, .. } = self.schedule;
+    unsafe fn copy(&self, x: *const f32, scratch: *mut f32) -> InputRows {
+        let BlockedTasks { shape, lanes, layouts, .. } = self.schedule;
         let [_, width] = self.schedule.window();
         let height = (self.band.len() - 1) * shape.strides[0] + (shape.kernel[0] - 1) * shape.dilations[0] + 1;
         let first_row = (self.band.start * shape.strides[0]) as isize - shape.pads[0] as isize;
@@ -299,7 +299,7 @@ impl Worker<'_> {
                 dst = dst.wrapping_add(width * lanes);
             }
         }
-        Source { base: scratch, row: width * lanes, block: height * width * lanes }
+        InputRows { base: scratch, row: width * lanes, block: height * width * lanes }
     }
 
     /// Computes all rows of a block at once, if x is computed and they are whole rows of the image.
@@ -321,8 +321,8 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn panel(&self, panel: usize, source: Source) {
-        let Schedule { shape, lanes, outputs, y, .. } = self.schedule;
+    unsafe fn panel(&self, panel: usize, source: InputRows) {
+        let BlockedTasks { shape, lanes, outputs, y, .. } = self.schedule;
         let vectors = PANEL.min(outputs - panel * PANEL);
         let filters = self.tensors.right.wrapping_add(panel * PANEL * LANES * shape.depth());
         let origin = Strip {
@@ -363,7 +363,7 @@ impl Worker<'_> {
         let schedule = self.schedule;
         let width = schedule.shape.output[1];
         let together = if 2 * width <= STRIP_PIXELS { 2 } else { 1 };
-        let strips = Split::by(width, STRIP_PIXELS);
+        let strips = EvenSplit::by(width, STRIP_PIXELS);
         let lot = (EPILOGUE_ELEMENTS / (width * LANES * origin.vectors)).max(1);
         // Later strips find in the cache what the first ones have fetched: the filters that follow.
         let first_chunk = self.chunk(&origin, parts.start);
@@ -387,7 +387,7 @@ impl Worker<'_> {
                     // SAFETY: the pixels are of the band.
                     unsafe {
                         match schedule.in_place(panel) {
-                            true => self.tier.strip(&self.chunk(&strip, parts.start)),
+                            true => self.level.strip(&self.chunk(&strip, parts.start)),
                             false => self.beside(&strip, panel, parts.clone()),
                         }
                     }
@@ -402,7 +402,7 @@ impl Worker<'_> {
 
     /// A part of the sum of a strip whose operands are at the origin of x and filters.
     fn chunk(&self, strip: &Strip, part: usize) -> Strip {
-        let Schedule { shape, lanes, .. } = self.schedule;
+        let BlockedTasks { shape, lanes, .. } = self.schedule;
         let Chunk { first, blocks, channels } = self.schedule.chunk(part);
         Strip {
             x: strip.x.wrapping_add(first * strip.block),
@@ -420,13 +420,13 @@ impl Worker<'_> {
     /// As for [`run`].
     #[inline(never)]
     unsafe fn beside(&self, strip: &Strip, panel: usize, parts: Range<usize>) {
-        let Schedule { shape, y, .. } = self.schedule;
-        let mut stage: Stage = [0.0; PANEL * STRIP_PIXELS * LANES];
+        let BlockedTasks { shape, y, .. } = self.schedule;
+        let mut stage: RowSums = [0.0; PANEL * STRIP_PIXELS * LANES];
         let block = STRIP_PIXELS * LANES;
         let staged = Strip { y: stage.as_mut_ptr(), y_step: LANES, y_block: block, ..*strip };
         for part in parts {
             // SAFETY: the pixels are of the band, and the stage holds them.
-            unsafe { self.tier.strip(&self.chunk(&staged, part)) };
+            unsafe { self.level.strip(&self.chunk(&staged, part)) };
         }
         let count = strip.rows * strip.pixels;
         let first = panel * PANEL;
@@ -456,7 +456,7 @@ impl Worker<'_> {
     /// As for [`run`].
     #[inline(never)]
     unsafe fn finish(&self, panel: usize, pixels: Range<usize>) {
-        let Schedule { shape, outputs, layouts, .. } = self.schedule;
+        let BlockedTasks { shape, outputs, layouts, .. } = self.schedule;
         let blocks = panel * PANEL..((panel + 1) * PANEL).min(*outputs);
         let channels = blocks.start * LANES..shape.out_channels.min(blocks.end * LANES);
         let batch = [self.image as u64, 0, 0];
@@ -494,7 +494,7 @@ unsafe fn copy_pixels(src: *const f32, pixel: usize, channels: usize, lanes: usi
 
 /// Elements of packed filters: whole blocks of output channels.
 pub(super) fn packed_len(call: &Conv2d) -> usize {
-    let shape = Shape::forward(call);
+    let shape = WindowShape::forward(call);
     shape.out_channels.next_multiple_of(LANES) * shape.depth()
 }
 
@@ -507,8 +507,8 @@ pub(super) fn packed_len(call: &Conv2d) -> usize {
 /// # Panics
 /// If `dst` is shorter than [`packed_len`].
 pub(crate) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
-    let schedule = Schedule::new(call);
-    let Schedule { shape, lanes, outputs, .. } = &schedule;
+    let schedule = BlockedTasks::new(call);
+    let BlockedTasks { shape, lanes, outputs, .. } = &schedule;
     let (depth, taps) = (shape.depth(), shape.taps());
     for panel in 0..outputs.div_ceil(PANEL) {
         let rows = PANEL.min(outputs - panel * PANEL) * LANES;

@@ -7,48 +7,48 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::shape::Distances;
-use super::{Shape, Tensors, compute_pixels, copy_channels};
+use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::EpilogueCall;
-use crate::blocking::{Split, tasks_worth, whole_lines};
-use crate::tiers::{DepthStrip, LANES, Tier};
+use crate::blocking::{EvenSplit, tasks_worth, whole_lines};
+use crate::isa_levels::{DepthStrip, IsaLevel, LANES};
 
 /// Multiply-adds that are worth a task of their own.
 const TASK_TERMS: f64 = 100_000.0;
 /// Tasks wanted of a large convolution.
 const TASKS: usize = 16;
 /// Fewest output rows of a task. The convolutions before and after those of smaller images share out channels.
-const LEAST_ROWS: usize = 7;
+const MIN_ROWS: usize = 7;
 /// Elements of y in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 8 * 1024;
 /// Pixels that are computed beside y in one go.
 const STAGE_PIXELS: usize = 16;
 
 /// The division of a call into tasks.
-pub(super) struct Schedule {
-    shape: Shape,
+pub(super) struct DepthwiseTasks {
+    shape: WindowShape,
     layouts: [ImageLayout; 2],
     /// Where x and y lie.
     sides: [Distances; 2],
     blocks: usize,
     /// Channel blocks over all images, cut into runs.
-    runs: Split,
+    runs: EvenSplit,
     /// Output rows, cut into runs.
-    bands: Split,
+    bands: EvenSplit,
 }
 
-impl Schedule {
-    pub(super) fn new(call: &Conv2d) -> Schedule {
-        let shape = Shape::forward(call);
+impl DepthwiseTasks {
+    pub(super) fn new(call: &Conv2d) -> DepthwiseTasks {
+        let shape = WindowShape::forward(call);
         let blocks = shape.groups.div_ceil(LANES);
         let terms = shape.batch * blocks * shape.pixels() * shape.taps() * LANES;
         let want = tasks_worth(terms as f64 / TASK_TERMS, TASKS);
-        let bands = Split::into(shape.output[0], want.min(shape.output[0] / LEAST_ROWS));
-        let runs = Split::into(shape.batch * blocks, want.div_ceil(bands.parts()));
+        let bands = EvenSplit::into(shape.output[0], want.min(shape.output[0] / MIN_ROWS));
+        let runs = EvenSplit::into(shape.batch * blocks, want.div_ceil(bands.parts()));
         let sides = [
             Distances::new(call.layouts[0], shape.groups, shape.plane()),
             Distances::new(call.layouts[1], shape.groups, shape.pixels()),
         ];
-        Schedule { shape, layouts: call.layouts, sides, blocks, runs, bands }
+        DepthwiseTasks { shape, layouts: call.layouts, sides, blocks, runs, bands }
     }
 
     pub(super) fn tasks(&self) -> usize {
@@ -61,7 +61,7 @@ impl Schedule {
         self.shape.output[1].min(2 * self.shape.kernel[1] + 1)
     }
 
-    /// Elements of scratch one thread needs: for [`Columns`], and for the rows under a band of a block of x if that is
+    /// Elements of scratch one thread needs: for [`PixelSpan`], and for the rows under a band of a block of x if that is
     /// computed.
     pub(super) fn scratch(&self, computed: bool) -> usize {
         if self.shape.is_empty() {
@@ -71,12 +71,12 @@ impl Schedule {
     }
 
     fn column_elements(&self) -> usize {
-        whole_lines(self.most_columns() * size_of::<Columns>() / size_of::<f32>())
+        whole_lines(self.most_columns() * size_of::<PixelSpan>() / size_of::<f32>())
     }
 
     /// Rows of x under some rows of y.
     fn under(&self, rows: &Range<usize>) -> Range<usize> {
-        let Shape { input, kernel, strides, dilations, pads, .. } = &self.shape;
+        let WindowShape { input, kernel, strides, dilations, pads, .. } = &self.shape;
         let end = (rows.end - 1) * strides[0] + (kernel[0] - 1) * dilations[0] + 1;
         let first = (rows.start * strides[0]).saturating_sub(pads[0]).min(input[0]);
         first..end.saturating_sub(pads[0]).clamp(first, input[0])
@@ -91,22 +91,22 @@ impl Schedule {
 /// Neighbouring pixels of a row whose taps in the image are of the same filter columns.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Columns {
+struct PixelSpan {
     pixels: [u32; 2],
     taps: [u32; 2],
 }
 
-impl Columns {
+impl PixelSpan {
     /// Fills the scratch with those of a row.
     ///
     /// # Safety
-    /// `memory` has [`Schedule::scratch`] elements, which nothing else uses.
-    unsafe fn of<'s>(schedule: &Schedule, memory: *mut f32) -> &'s [Columns] {
-        let memory: *mut Columns = memory.cast();
+    /// `memory` has [`DepthwiseTasks::scratch`] elements, which nothing else uses.
+    unsafe fn of<'s>(schedule: &DepthwiseTasks, memory: *mut f32) -> &'s [PixelSpan] {
+        let memory: *mut PixelSpan = memory.cast();
         let mut count = 0;
         for q in 0..schedule.shape.output[1] {
             let taps = taps(&schedule.shape, 1, q);
-            let next = Columns { pixels: [q as u32, q as u32 + 1], taps: [taps.start as u32, taps.end as u32] };
+            let next = PixelSpan { pixels: [q as u32, q as u32 + 1], taps: [taps.start as u32, taps.end as u32] };
             // SAFETY: there are at most `most_columns` runs, and the scratch is aligned for four bytes.
             unsafe {
                 if count > 0 && (*memory.add(count - 1)).taps == next.taps {
@@ -123,7 +123,7 @@ impl Columns {
 }
 
 /// Filter rows or columns `first..end` of output position `at` whose taps lie in the image.
-fn taps(shape: &Shape, d: usize, at: usize) -> Range<usize> {
+fn taps(shape: &WindowShape, d: usize, at: usize) -> Range<usize> {
     let (start, dilation) = (at * shape.strides[d], shape.dilations[d]);
     let first = shape.pads[d].saturating_sub(start).div_ceil(dilation).min(shape.kernel[d]);
     let end = (shape.input[d] + shape.pads[d]).saturating_sub(start).div_ceil(dilation).min(shape.kernel[d]);
@@ -133,8 +133,8 @@ fn taps(shape: &Shape, d: usize, at: usize) -> Range<usize> {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: Tier,
-    schedule: &Schedule,
+    level: IsaLevel,
+    schedule: &DepthwiseTasks,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
@@ -143,10 +143,10 @@ pub(super) unsafe fn run(
     if tasks.is_empty() {
         return;
     }
-    let Schedule { shape, blocks, layouts, .. } = schedule;
+    let DepthwiseTasks { shape, blocks, layouts, .. } = schedule;
     let width = shape.output[1];
     // SAFETY: the scratch is as long as the schedule says.
-    let columns = unsafe { Columns::of(schedule, scratch) };
+    let columns = unsafe { PixelSpan::of(schedule, scratch) };
     for task in tasks {
         let band = schedule.bands.range(task / schedule.runs.parts());
         for block in schedule.runs.range(task % schedule.runs.parts()) {
@@ -160,7 +160,7 @@ pub(super) unsafe fn run(
             let mut finished = band.start;
             for p in band.clone() {
                 // SAFETY: the row is one of y, and its taps lie in the image.
-                unsafe { row(tier, schedule, tensors, x, at, p, columns) };
+                unsafe { row(level, schedule, tensors, x, at, p, columns) };
                 if p + 1 == band.end || (p + 1 - finished) * width * LANES >= EPILOGUE_ELEMENTS {
                     let pixels = finished * width..(p + 1) * width;
                     // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
@@ -177,7 +177,7 @@ pub(super) unsafe fn run(
 /// # Safety
 /// As for [`super::conv_run`]; `scratch` has room for the rows.
 unsafe fn source(
-    schedule: &Schedule,
+    schedule: &DepthwiseTasks,
     tensors: Tensors,
     (image, block): (usize, usize),
     band: &Range<usize>,
@@ -199,15 +199,15 @@ unsafe fn source(
 /// # Safety
 /// As for [`super::conv_run`]; `columns` holds runs of pixels with the filter columns in the image.
 unsafe fn row(
-    tier: Tier,
-    schedule: &Schedule,
+    level: IsaLevel,
+    schedule: &DepthwiseTasks,
     tensors: Tensors,
     x: *const f32,
     (image, block): (usize, usize),
     p: usize,
-    columns: &[Columns],
+    columns: &[PixelSpan],
 ) {
-    let Schedule { shape, sides: [from, to], .. } = schedule;
+    let DepthwiseTasks { shape, sides: [from, to], .. } = schedule;
     let rows = taps(shape, 0, p);
     let w = tensors.right.wrapping_add(block * shape.taps() * LANES);
     // Channels that the block before has computed already.
@@ -234,8 +234,8 @@ unsafe fn row(
         // SAFETY: the taps lie in the image, the pixels in y.
         unsafe {
             match done {
-                0 => tier.depth_strip(&strip),
-                _ => beside(tier, &strip, done),
+                0 => level.depth_strip(&strip),
+                _ => beside(level, &strip, done),
             }
         }
     }
@@ -245,14 +245,14 @@ unsafe fn row(
 ///
 /// # Safety
 /// As for [`row`].
-unsafe fn beside(tier: Tier, strip: &DepthStrip, done: usize) {
+unsafe fn beside(level: IsaLevel, strip: &DepthStrip, done: usize) {
     let mut stage = [0.0; STAGE_PIXELS * LANES];
     for first in (0..strip.pixels).step_by(STAGE_PIXELS) {
         let pixels = STAGE_PIXELS.min(strip.pixels - first);
         let x = strip.x.wrapping_add(first * strip.step);
         let y = stage.as_mut_ptr();
         // SAFETY: the stage holds the pixels.
-        unsafe { tier.depth_strip(&DepthStrip { x, pixels, y, y_step: LANES, ..*strip }) };
+        unsafe { level.depth_strip(&DepthStrip { x, pixels, y, y_step: LANES, ..*strip }) };
         for (i, block) in stage.chunks_exact(LANES).enumerate().take(pixels) {
             let to = strip.y.wrapping_add((first + i) * strip.y_step);
             // SAFETY: the pixel has so many channels left.
@@ -263,7 +263,7 @@ unsafe fn beside(tier: Tier, strip: &DepthStrip, done: usize) {
 
 /// Elements of packed filters: whole blocks of channels.
 pub(super) fn packed_len(call: &Conv2d) -> usize {
-    let shape = Shape::forward(call);
+    let shape = WindowShape::forward(call);
     shape.groups.next_multiple_of(LANES) * shape.taps()
 }
 
@@ -275,7 +275,7 @@ pub(super) fn packed_len(call: &Conv2d) -> usize {
 /// # Panics
 /// If `dst` is shorter than [`packed_len`].
 pub(crate) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
-    let (taps, channels) = (Shape::forward(call).taps(), call.groups as usize);
+    let (taps, channels) = (WindowShape::forward(call).taps(), call.groups as usize);
     for (i, w) in dst[..packed_len(call)].iter_mut().enumerate() {
         let (block, tap, channel) = (i / (taps * LANES), i / LANES % taps, i % LANES);
         let first = (block * LANES).min(channels - LANES);

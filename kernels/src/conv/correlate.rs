@@ -9,11 +9,11 @@ use core::ops::Range;
 use tensorc_abi::Conv2d;
 
 use super::Tensors;
-use super::patches::{self, Columns};
-use super::shape::Shape;
+use super::patches::{self, PatchColumns};
+use super::shape::WindowShape;
 use crate::EpilogueCall;
-use crate::blocking::{Left, Operands, Rect, Right, Split, Target, multiply, row_panels, whole_lines};
-use crate::tiers::{Ahead, MR, NR, Panel, Tier};
+use crate::blocking::{EvenSplit, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, row_panels, whole_lines};
+use crate::isa_levels::{Ahead, IsaLevel, MR, NR, Panel};
 
 /// Floating-point operations that are worth a task of their own.
 const TASK_FLOPS: f64 = 4e6;
@@ -24,23 +24,23 @@ const TASK_ROW_PANELS: usize = 24;
 /// Elements of transposed patches in scratch, about.
 const BLOCK_ELEMENTS: usize = 96 * 1024;
 /// Bounds of the pixels of one block.
-const LEAST_PIXELS: usize = 2 * NR;
-const MOST_PIXELS: usize = 16 * NR;
+const MIN_PIXELS: usize = 2 * NR;
+const MAX_PIXELS: usize = 16 * NR;
 
 /// The division of a call into tasks; a function of the call alone.
-pub(super) struct Schedule {
-    shape: Shape,
-    rows: Split,
-    row_blocks: Split,
+pub(super) struct CorrelationTasks {
+    shape: WindowShape,
+    rows: EvenSplit,
+    row_blocks: EvenSplit,
     /// Column panels.
-    col_blocks: Split,
+    col_blocks: EvenSplit,
     /// Pixels of all images cut into blocks.
-    blocks: Split,
+    blocks: EvenSplit,
 }
 
-impl Schedule {
-    pub(super) fn new(call: &Conv2d) -> Schedule {
-        let shape = Shape::forward(call);
+impl CorrelationTasks {
+    pub(super) fn new(call: &Conv2d) -> CorrelationTasks {
+        let shape = WindowShape::forward(call);
         let rows = row_panels(shape.out_channels);
         let panels = shape.depth().div_ceil(NR);
         let want = ((shape.flops() / TASK_FLOPS) as usize).clamp(1, TASKS).div_ceil(shape.groups.max(1));
@@ -50,12 +50,12 @@ impl Schedule {
         let enough = |r: &usize| r * panels >= want || *r == rows.parts();
         let row_blocks =
             (fewest.max(1)..=rows.parts().max(1)).filter(enough).take(want.max(1)).min_by_key(|r| cost(*r));
-        let row_blocks = Split::into(rows.parts(), row_blocks.unwrap_or(fewest));
-        let col_blocks = Split::into(panels, want.div_ceil(row_blocks.parts()));
+        let row_blocks = EvenSplit::into(rows.parts(), row_blocks.unwrap_or(fewest));
+        let col_blocks = EvenSplit::into(panels, want.div_ceil(row_blocks.parts()));
         let columns = col_blocks.longest().max(1) * NR;
-        let pixels = (BLOCK_ELEMENTS / columns).clamp(LEAST_PIXELS, MOST_PIXELS);
-        let blocks = Split::by(shape.batch * shape.pixels(), pixels);
-        Schedule { shape, rows, row_blocks, col_blocks, blocks }
+        let pixels = (BLOCK_ELEMENTS / columns).clamp(MIN_PIXELS, MAX_PIXELS);
+        let blocks = EvenSplit::by(shape.batch * shape.pixels(), pixels);
+        CorrelationTasks { shape, rows, row_blocks, col_blocks, blocks }
     }
 
     pub(super) fn tasks(&self) -> usize {
@@ -90,14 +90,14 @@ impl Schedule {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: Tier,
-    schedule: &Schedule,
+    level: IsaLevel,
+    schedule: &CorrelationTasks,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
     scratch: *mut f32,
 ) {
-    let Schedule { shape, rows, .. } = *schedule;
+    let CorrelationTasks { shape, rows, .. } = *schedule;
     let (row_blocks, col_blocks) = (schedule.row_blocks.parts(), schedule.col_blocks.parts());
     for task in tasks {
         let (row_block, rest) = (task % row_blocks, task / row_blocks);
@@ -108,7 +108,7 @@ pub(super) unsafe fn run(
         let right = scratch.wrapping_add(schedule.left_elements());
         let mut operands = Transposed {
             schedule,
-            tier,
+            level,
             x: tensors.left.wrapping_add(group * shape.in_channels * shape.plane()),
             dy: tensors.right.wrapping_add(channel * shape.pixels()),
             left: scratch,
@@ -118,10 +118,10 @@ pub(super) unsafe fn run(
         };
         let (panels, depth) = (schedule.row_blocks.range(row_block), schedule.blocks);
         let rect = Rect { rows, panels, cols, depth, unit: 1 };
-        let c = Target { base: tensors.result.wrapping_add(channel * shape.depth()), ld: shape.depth() as isize };
+        let c = OutputMatrix { base: tensors.result.wrapping_add(channel * shape.depth()), ld: shape.depth() as isize };
         // SAFETY: the operands cover the block and the result is the caller's; the epilogue fits.
         unsafe {
-            multiply(tier, &rect, &mut operands, c, &mut |rows, cols| {
+            multiply(level, &rect, &mut operands, c, &mut |rows, cols| {
                 let rows = channel + rows.start..channel + rows.end;
                 EpilogueCall::finish(epilogue, [0; 3], rows, cols);
             });
@@ -131,8 +131,8 @@ pub(super) unsafe fn run(
 
 /// Blocks of both operands transposed into scratch.
 struct Transposed<'a> {
-    schedule: &'a Schedule,
-    tier: Tier,
+    schedule: &'a CorrelationTasks,
+    level: IsaLevel,
     /// The group's planes of image 0, in x and in the gradient of y.
     x: *const f32,
     dy: *const f32,
@@ -145,8 +145,8 @@ struct Transposed<'a> {
 
 impl Transposed<'_> {
     /// The pixels of all images.
-    fn columns(&self) -> Columns {
-        Columns { image: 0, pixels: 0..self.schedule.shape.pixels() }
+    fn columns(&self) -> PatchColumns {
+        PatchColumns { image: 0, pixels: 0..self.schedule.shape.pixels() }
     }
 
     /// # Safety
@@ -169,7 +169,7 @@ impl Transposed<'_> {
                     pad: rows.len(),
                 };
                 // SAFETY: the pixels of these channels exist, and scratch holds the block.
-                unsafe { self.tier.panel(&panel) };
+                unsafe { self.level.panel(&panel) };
             }
         }
     }
@@ -184,7 +184,7 @@ impl Transposed<'_> {
             let terms = start..k.end.min(start + NR);
             let width = terms.len();
             // SAFETY: the channels and pixels exist, and `patches` holds their rows.
-            unsafe { patches::fetch(self.tier, shape, self.x, channels.clone(), (&columns, terms), self.patches) };
+            unsafe { patches::fetch(self.level, shape, self.x, channels.clone(), (&columns, terms), self.patches) };
             for j0 in cols.clone().step_by(NR) {
                 let panel = Panel {
                     src: self.patches.wrapping_add((j0 - channels.start * taps) * NR),
@@ -197,13 +197,13 @@ impl Transposed<'_> {
                     pad: NR,
                 };
                 // SAFETY: the rows of these columns were fetched, and scratch holds the block.
-                unsafe { self.tier.panel(&panel) };
+                unsafe { self.level.panel(&panel) };
             }
         }
     }
 }
 
-impl Operands for Transposed<'_> {
+impl PackedOperands for Transposed<'_> {
     unsafe fn left(&mut self, rect: &Rect, k: Range<usize>) -> Left {
         // SAFETY: the block is inside the operands; right panels of it are read after this call.
         unsafe {

@@ -2,11 +2,11 @@
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvPass};
+use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
-use super::shape::Phase;
-use crate::blocking::Split;
-use crate::tiers::{Panel, Tier};
+use super::shape::ConvPhase;
+use crate::blocking::EvenSplit;
+use crate::isa_levels::{IsaLevel, Panel};
 
 /// Where the elements of filters `[g·oc, ic, kh, kw]` lie, seen as a matrix of result channels by
 /// (operand channel, tap).
@@ -30,7 +30,7 @@ impl Filters {
             ConvPass::DataGradient => (taps, inner * taps),
             _ => (inner * taps, taps),
         };
-        let packed = call.pass == ConvPass::Packed;
+        let packed = call.pass == ConvPass::Packed(ConvAlgorithm::Direct);
         Filters { packed, group: outer * inner * taps, row, channel, width: call.kernel[1] as usize }
     }
 
@@ -42,11 +42,11 @@ impl Filters {
     #[allow(clippy::too_many_arguments, reason = "a block of the matrix and where it goes")]
     pub(super) unsafe fn pack(
         &self,
-        tier: Tier,
+        level: IsaLevel,
         w: *const f32,
-        phase: &Phase,
+        phase: &ConvPhase,
         group: usize,
-        (rows, panels): (Split, Range<usize>),
+        (rows, panels): (EvenSplit, Range<usize>),
         channels: Range<usize>,
         (dst, stride): (*mut f32, usize),
     ) {
@@ -61,7 +61,7 @@ impl Filters {
             let src = base.wrapping_add(rows.start * self.row);
             let dst = dst.wrapping_add((rows.start - first) * stride);
             // SAFETY: passed on from the caller.
-            unsafe { self.panel(tier, phase, channels.len(), src, rows.len(), dst) };
+            unsafe { self.panel(level, phase, channels.len(), src, rows.len(), dst) };
         }
     }
 
@@ -69,7 +69,15 @@ impl Filters {
     ///
     /// # Safety
     /// As for `pack`.
-    unsafe fn panel(&self, tier: Tier, phase: &Phase, channels: usize, src: *const f32, height: usize, dst: *mut f32) {
+    unsafe fn panel(
+        &self,
+        level: IsaLevel,
+        phase: &ConvPhase,
+        channels: usize,
+        src: *const f32,
+        height: usize,
+        dst: *mut f32,
+    ) {
         let ([kh, kw], [down, across]) = (phase.shape.kernel, phase.tap_step);
         let taps = kh * kw;
         let whole = kw == self.width || kh == 1;
@@ -86,7 +94,7 @@ impl Filters {
         if across == 1 && self.channel == taps || taps == 1 {
             panel.k_stride = if taps == 1 { self.channel as isize } else { 1 };
             // SAFETY: the rows hold these terms one after the other.
-            unsafe { tier.panel(&panel) };
+            unsafe { level.panel(&panel) };
         } else if across.abs() == 1 && whole && down.abs() == 1 {
             // All taps of a channel, backwards: written from the last to the first.
             panel.k = taps;
@@ -95,7 +103,7 @@ impl Filters {
                 panel.src = src.wrapping_add(c * self.channel).wrapping_sub(taps - 1);
                 panel.dst = dst.wrapping_add((c * taps + taps - 1) * height);
                 // SAFETY: the taps of a plane lie before its last one.
-                unsafe { tier.panel(&panel) };
+                unsafe { level.panel(&panel) };
             }
         } else {
             panel.k = channels;
@@ -106,7 +114,7 @@ impl Filters {
                 panel.src = src.wrapping_offset(tap);
                 panel.dst = dst.wrapping_add(t * height);
                 // SAFETY: the tap exists in every channel.
-                unsafe { tier.panel(&panel) };
+                unsafe { level.panel(&panel) };
             }
         }
     }

@@ -18,44 +18,33 @@ mod winograd;
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvPass};
+use tensorc_abi::{Conv2d, ConvPass, ConvVariant};
 
+use crate::isa_levels::{IsaLevel, LANES};
 use crate::prologue::{Computed, table_bytes};
-use crate::tiers::{LANES, Tier};
 use crate::{EpilogueCall, Isa, LeftOperand, isa};
 
 pub(crate) use planar::is_planar;
-pub(crate) use shape::Shape;
+pub(crate) use shape::WindowShape;
 
-/// The algorithms; which one computes a call is a function of the call alone ([`conv_way`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConvWay {
-    Windows,
-    Planar,
-    Correlate,
-    Blocked,
-    BlockedDepthwise,
-    Winograd,
-}
-
-/// The way a convolution is computed.
-pub fn conv_way(call: &Conv2d) -> ConvWay {
+/// The kernel that computes a call: a function of the call alone.
+pub fn conv_variant(call: &Conv2d) -> ConvVariant {
     match call.pass {
-        _ if call.pass.tile().is_some() => ConvWay::Winograd,
-        _ if !call.in_planes() && call.is_depthwise() => ConvWay::BlockedDepthwise,
-        _ if !call.in_planes() => ConvWay::Blocked,
-        ConvPass::FilterGradient => ConvWay::Correlate,
-        _ if is_planar(call) => ConvWay::Planar,
-        _ => ConvWay::Windows,
+        _ if call.pass.tile().is_some() => ConvVariant::Winograd,
+        _ if !call.in_planes() && call.is_depthwise() => ConvVariant::BlockedDepthwise,
+        _ if !call.in_planes() => ConvVariant::Blocked,
+        ConvPass::FilterGradient => ConvVariant::Correlate,
+        _ if is_planar(call) => ConvVariant::Planar,
+        _ => ConvVariant::Windows,
     }
 }
 
 /// Elements of the packed form of filters.
 pub(crate) fn packed_len(call: &Conv2d) -> usize {
-    match conv_way(call) {
-        ConvWay::Winograd => winograd::packed_len(call),
-        ConvWay::Blocked => blocked::packed_len(call),
-        ConvWay::BlockedDepthwise => blocked_depthwise::packed_len(call),
+    match conv_variant(call) {
+        ConvVariant::Winograd => winograd::packed_len(call),
+        ConvVariant::Blocked => blocked::packed_len(call),
+        ConvVariant::BlockedDepthwise => blocked_depthwise::packed_len(call),
         _ => (call.groups * call.out_channels * call.in_channels * call.kernel[0] * call.kernel[1]) as usize,
     }
 }
@@ -67,9 +56,9 @@ pub(crate) fn packed_len(call: &Conv2d) -> usize {
 pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
     // SAFETY: passed on from the caller.
     unsafe {
-        match conv_way(call) {
-            ConvWay::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
-            ConvWay::Winograd => winograd::pack(call, src, dst),
+        match conv_variant(call) {
+            ConvVariant::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
+            ConvVariant::Winograd => winograd::pack(call, src, dst),
             _ => blocked::pack(call, src, dst),
         }
     }
@@ -138,27 +127,27 @@ unsafe fn compute_pixels(
 
 /// Number of tasks of a convolution; they may run in any order, on any threads.
 pub fn conv_tasks(call: &Conv2d) -> u64 {
-    (match conv_way(call) {
-        ConvWay::Correlate => correlate::Schedule::new(call).tasks(),
-        ConvWay::Planar => planar::tasks(&Shape::forward(call)),
-        ConvWay::Windows => windows::Schedule::new(call).tasks(),
-        ConvWay::Blocked => blocked::Schedule::new(call).tasks(),
-        ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).tasks(),
-        ConvWay::Winograd => winograd::Schedule::new(call).tasks(),
+    (match conv_variant(call) {
+        ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
+        ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
+        ConvVariant::Windows => windows::WindowTasks::new(call).tasks(),
+        ConvVariant::Blocked => blocked::BlockedTasks::new(call).tasks(),
+        ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).tasks(),
+        ConvVariant::Winograd => winograd::WinogradTasks::new(call).tasks(),
     }) as u64
 }
 
 /// Number of tasks in turn that share what is computed of a left operand.
 pub fn conv_together(call: &Conv2d) -> u64 {
-    conv_together_by(conv_way(call), call)
+    conv_together_by(conv_variant(call), call)
 }
 
-/// [`conv_together`] where the way is known: what other ways need is not linked.
+/// [`conv_together`] where the variant is known: what other ways need is not linked.
 #[inline(always)]
-pub fn conv_together_by(way: ConvWay, call: &Conv2d) -> u64 {
-    (match way {
-        ConvWay::Blocked => blocked::Schedule::new(call).together(),
-        ConvWay::Winograd => winograd::Schedule::new(call).together(),
+pub fn conv_together_by(variant: ConvVariant, call: &Conv2d) -> u64 {
+    (match variant {
+        ConvVariant::Blocked => blocked::BlockedTasks::new(call).together(),
+        ConvVariant::Winograd => winograd::WinogradTasks::new(call).together(),
         _ => 1,
     }) as u64
 }
@@ -166,20 +155,20 @@ pub fn conv_together_by(way: ConvWay, call: &Conv2d) -> u64 {
 /// Bytes of scratch one thread needs for [`conv_run`], with the left operand computed from so many arguments or in
 /// memory.
 pub fn conv_scratch(call: &Conv2d, prologue: Option<usize>) -> usize {
-    conv_scratch_by(conv_way(call), call, prologue)
+    conv_scratch_by(conv_variant(call), call, prologue)
 }
 
-/// [`conv_scratch`] where the way is known: what other ways need is not linked.
+/// [`conv_scratch`] where the variant is known: what other ways need is not linked.
 #[inline(always)]
-pub fn conv_scratch_by(way: ConvWay, call: &Conv2d, prologue: Option<usize>) -> usize {
+pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usize>) -> usize {
     let computed = prologue.is_some();
-    let elements = match way {
-        ConvWay::Correlate => correlate::Schedule::new(call).scratch(),
-        ConvWay::Planar => planar::scratch(&Shape::forward(call)),
-        ConvWay::BlockedDepthwise => blocked_depthwise::Schedule::new(call).scratch(computed),
-        ConvWay::Windows => windows::Schedule::new(call).scratch(),
-        ConvWay::Blocked => blocked::Schedule::new(call).scratch(computed),
-        ConvWay::Winograd => winograd::Schedule::new(call).scratch(computed),
+    let elements = match variant {
+        ConvVariant::Correlate => correlate::CorrelationTasks::new(call).scratch(),
+        ConvVariant::Planar => planar::scratch(&WindowShape::forward(call)),
+        ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),
+        ConvVariant::Windows => windows::WindowTasks::new(call).scratch(),
+        ConvVariant::Blocked => blocked::BlockedTasks::new(call).scratch(computed),
+        ConvVariant::Winograd => winograd::WinogradTasks::new(call).scratch(computed),
     };
     prologue.map_or(0, table_bytes) + elements * size_of::<f32>()
 }
@@ -207,14 +196,14 @@ pub unsafe fn conv_run(
     unsafe { conv_run_with(isa(), call, left, right, result, epilogue, tasks, scratch) }
 }
 
-/// [`conv_run`] where the way is known: what other ways need is not linked.
+/// [`conv_run`] where the variant is known: what other ways need is not linked.
 ///
 /// # Safety
-/// As for [`conv_run`], and `way` is what [`conv_way`] says of the call.
+/// As for [`conv_run`], and `variant` is what [`conv_variant`] says of the call.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the operands of a library call, as in `conv_run`")]
 pub unsafe fn conv_run_by(
-    way: ConvWay,
+    variant: ConvVariant,
     call: &Conv2d,
     left: impl Into<LeftOperand>,
     right: *const f32,
@@ -224,16 +213,16 @@ pub unsafe fn conv_run_by(
     scratch: *mut u8,
 ) {
     // SAFETY: passed on from the caller.
-    unsafe { run(Tier::new(isa()), way, call, (left.into(), right, result), epilogue, tasks, scratch) }
+    unsafe { run(IsaLevel::new(isa()), variant, call, (left.into(), right, result), epilogue, tasks, scratch) }
 }
 
-/// [`conv_run`] with the kernels of one tier.
+/// [`conv_run`] with the kernels of one ISA level.
 ///
 /// # Safety
 /// As for [`conv_run`].
 ///
 /// # Panics
-/// If the tier is not available.
+/// If the ISA level is not available.
 #[allow(clippy::too_many_arguments, reason = "the operands of a library call, as in `conv_run`")]
 pub unsafe fn conv_run_with(
     isa: Isa,
@@ -246,15 +235,15 @@ pub unsafe fn conv_run_with(
     scratch: *mut u8,
 ) {
     // SAFETY: passed on from the caller.
-    unsafe { run(Tier::new(isa), conv_way(call), call, (left.into(), right, result), epilogue, tasks, scratch) }
+    unsafe { run(IsaLevel::new(isa), conv_variant(call), call, (left.into(), right, result), epilogue, tasks, scratch) }
 }
 
 /// # Safety
 /// As for [`conv_run_by`].
 #[inline(always)]
 unsafe fn run(
-    tier: Tier,
-    way: ConvWay,
+    level: IsaLevel,
+    variant: ConvVariant,
     call: &Conv2d,
     (left, right, result): (LeftOperand, *const f32, *mut f32),
     epilogue: Option<EpilogueCall>,
@@ -265,20 +254,26 @@ unsafe fn run(
     // SAFETY: scratch is as large as `conv_scratch` says.
     let (left, computed, scratch) = unsafe { left.bind(scratch) };
     let tensors = Tensors { left, computed, right, result };
-    debug_assert!(computed.is_none() || call.takes_computed(), "a way that reads its operand in memory");
+    debug_assert!(computed.is_none() || call.takes_computed(), "a variant that reads its operand in memory");
     // SAFETY: passed on from the caller.
     unsafe {
-        match way {
-            ConvWay::Correlate => {
-                correlate::run(tier, &correlate::Schedule::new(call), tensors, epilogue, tasks, scratch);
+        match variant {
+            ConvVariant::Correlate => {
+                correlate::run(level, &correlate::CorrelationTasks::new(call), tensors, epilogue, tasks, scratch);
             }
-            ConvWay::Planar => planar::run(tier, &Shape::forward(call), tensors, epilogue, tasks, scratch),
-            ConvWay::Windows => windows::run(tier, &windows::Schedule::new(call), tensors, epilogue, tasks, scratch),
-            ConvWay::Blocked => blocked::run(tier, &blocked::Schedule::new(call), tensors, epilogue, tasks, scratch),
-            ConvWay::Winograd => winograd::run(tier, &winograd::Schedule::new(call), tensors, epilogue, tasks, scratch),
-            ConvWay::BlockedDepthwise => {
-                let schedule = blocked_depthwise::Schedule::new(call);
-                blocked_depthwise::run(tier, &schedule, tensors, epilogue, tasks, scratch);
+            ConvVariant::Planar => planar::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
+            ConvVariant::Windows => {
+                windows::run(level, &windows::WindowTasks::new(call), tensors, epilogue, tasks, scratch)
+            }
+            ConvVariant::Blocked => {
+                blocked::run(level, &blocked::BlockedTasks::new(call), tensors, epilogue, tasks, scratch)
+            }
+            ConvVariant::Winograd => {
+                winograd::run(level, &winograd::WinogradTasks::new(call), tensors, epilogue, tasks, scratch)
+            }
+            ConvVariant::BlockedDepthwise => {
+                let schedule = blocked_depthwise::DepthwiseTasks::new(call);
+                blocked_depthwise::run(level, &schedule, tensors, epilogue, tasks, scratch);
             }
         }
     }

@@ -2,18 +2,18 @@
 
 use core::ops::Range;
 
-use super::Shape;
-use crate::tiers::{LANES, NR, Panel, Segment, Tier, Window};
+use super::WindowShape;
+use crate::isa_levels::{InputWindow, IsaLevel, LANES, NR, Panel, Segment};
 
 /// Columns of the patch matrix: the same run of output pixels of one image after another.
 #[derive(Clone, Debug)]
-pub(super) struct Columns {
+pub(super) struct PatchColumns {
     /// The first image.
     pub image: usize,
     pub pixels: Range<usize>,
 }
 
-impl Columns {
+impl PatchColumns {
     /// Image and pixel of a column.
     pub(super) fn at(&self, column: usize) -> (usize, usize) {
         let len = self.pixels.len().max(1);
@@ -38,14 +38,14 @@ impl Columns {
 /// padding.
 ///
 /// # Safety
-/// The tier is available, `x` addresses the group's planes of image 0, `dst` the panel, and `cols`
+/// The ISA level is available, `x` addresses the group's planes of image 0, `dst` the panel, and `cols`
 /// are at most NR existing columns.
 pub(super) unsafe fn fetch(
-    tier: Tier,
-    shape: &Shape,
+    level: IsaLevel,
+    shape: &WindowShape,
     x: *const f32,
     channels: Range<usize>,
-    (columns, cols): (&Columns, Range<usize>),
+    (columns, cols): (&PatchColumns, Range<usize>),
     dst: *mut f32,
 ) {
     let (image, pixel) = columns.at(cols.start);
@@ -62,7 +62,7 @@ pub(super) unsafe fn fetch(
             pad: NR,
         };
         // SAFETY: the pixels of these channels exist, and `dst` holds the panel.
-        unsafe { tier.panel(&panel) };
+        unsafe { level.panel(&panel) };
         return;
     }
     // Planes a multiple of 2 KiB apart share sets of the first-level cache: few are read at a time,
@@ -75,7 +75,7 @@ pub(super) unsafe fn fetch(
     let blocks = (0..channels.len()).step_by(together).flat_map(|first| (0..NR / LANES).map(move |v| (first, v)));
     for (first, v) in blocks {
         let (segments, count) = &vectors[v];
-        let window = Window {
+        let window = InputWindow {
             segments: &segments[..(*count).max(1)],
             input: shape.input,
             kernel: shape.kernel,
@@ -87,12 +87,17 @@ pub(super) unsafe fn fetch(
             dst: dst.wrapping_add(first * shape.taps() * NR + v * LANES),
         };
         // SAFETY: the pixels exist, and the panel has a row for each tap of each channel.
-        unsafe { tier.fetch(&window) };
+        unsafe { level.fetch(&window) };
     }
 }
 
 /// Cuts a vector of columns at the ends of output rows.
-fn segments(shape: &Shape, columns: &Columns, cols: Range<usize>, first_image: usize) -> ([Segment; LANES], usize) {
+fn segments(
+    shape: &WindowShape,
+    columns: &PatchColumns,
+    cols: Range<usize>,
+    first_image: usize,
+) -> ([Segment; LANES], usize) {
     let mut segments = [Segment::default(); LANES];
     let mut count = 0;
     let mut column = cols.start;

@@ -3,12 +3,12 @@
 
 use core::ops::Range;
 
-use tensorc_abi::{Conv2d, ConvPass};
+use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
-use super::{Shape, Tensors};
+use super::{Tensors, WindowShape};
 use crate::EpilogueCall;
-use crate::blocking::Split;
-use crate::tiers::{Depthwise, DepthwiseShape, LANES, Tier};
+use crate::blocking::EvenSplit;
+use crate::isa_levels::{Depthwise, DepthwiseShape, IsaLevel, LANES};
 
 /// Output elements of one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 8 * 1024;
@@ -19,38 +19,38 @@ const MULTIPLIER: u64 = 4;
 
 /// Whether a convolution is computed plane by plane.
 pub(crate) fn is_planar(call: &Conv2d) -> bool {
-    let forward = matches!(call.pass, ConvPass::Packed | ConvPass::Forward);
+    let forward = matches!(call.pass, ConvPass::Packed(ConvAlgorithm::Direct) | ConvPass::Forward);
     forward && call.in_channels == 1 && call.groups > 1 && call.out_channels <= MULTIPLIER
 }
 
 /// The division into tasks: runs of planes, or bands of rows of large planes.
-struct Schedule {
+struct PlanarTasks {
     /// Output planes, over images and channels, cut into runs.
-    planes: Split,
+    planes: EvenSplit,
     /// Output rows of a plane cut into bands.
-    bands: Split,
+    bands: EvenSplit,
 }
 
-impl Schedule {
-    fn new(shape: &Shape) -> Self {
+impl PlanarTasks {
+    fn new(shape: &WindowShape) -> Self {
         let planes = shape.batch * shape.groups * shape.out_channels;
         let terms = (shape.pixels() * shape.taps()).max(1);
-        let bands = Split::into(shape.output[0], terms / TASK_TERMS);
+        let bands = EvenSplit::into(shape.output[0], terms / TASK_TERMS);
         let together = if bands.parts() > 1 { 1 } else { (TASK_TERMS / terms).max(1) };
-        Schedule { planes: Split::by(planes, together), bands }
+        PlanarTasks { planes: EvenSplit::by(planes, together), bands }
     }
 }
 
-pub(super) fn tasks(shape: &Shape) -> usize {
+pub(super) fn tasks(shape: &WindowShape) -> usize {
     if shape.is_empty() {
         return 0;
     }
-    let schedule = Schedule::new(shape);
+    let schedule = PlanarTasks::new(shape);
     schedule.planes.parts() * schedule.bands.parts()
 }
 
 /// Elements of scratch one thread needs: for what [`DepthwiseShape`] lists of columns.
-pub(super) fn scratch(shape: &Shape) -> usize {
+pub(super) fn scratch(shape: &WindowShape) -> usize {
     if shape.is_empty() {
         return 0;
     }
@@ -63,8 +63,8 @@ pub(super) fn scratch(shape: &Shape) -> usize {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: Tier,
-    shape: &Shape,
+    level: IsaLevel,
+    shape: &WindowShape,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
@@ -73,7 +73,7 @@ pub(super) unsafe fn run(
     if tasks.is_empty() {
         return;
     }
-    let schedule = Schedule::new(shape);
+    let schedule = PlanarTasks::new(shape);
     // SAFETY: the scratch is as long as `scratch` says.
     let common = unsafe { common(shape, scratch) };
     let channels = shape.groups * shape.out_channels;
@@ -97,7 +97,7 @@ pub(super) unsafe fn run(
                     shape: &common,
                 };
                 // SAFETY: the planes and the filter are inside their tensors.
-                unsafe { tier.depthwise(&depthwise) };
+                unsafe { level.depthwise(&depthwise) };
             }
             // SAFETY: the block is finished; the epilogue fits by the caller's contract.
             unsafe { EpilogueCall::finish(epilogue, [image as u64, 0, 0], first..first + end - plane, cols.clone()) };
@@ -110,7 +110,7 @@ pub(super) unsafe fn run(
 ///
 /// # Safety
 /// `memory` has [`scratch`] elements, which nothing else uses.
-unsafe fn common<'s>(shape: &Shape, memory: *mut f32) -> DepthwiseShape<'s> {
+unsafe fn common<'s>(shape: &WindowShape, memory: *mut f32) -> DepthwiseShape<'s> {
     let step = shape.strides[1];
     let width = shape.kernel[1];
     // SAFETY: the scratch is aligned for four bytes and holds both lists, one behind the other; all bytes of

@@ -6,11 +6,11 @@
 
 use tensorc_abi::{Conv2d, ConvPass, ImageLayout};
 
-use crate::tiers::LANES;
+use crate::isa_levels::LANES;
 
 /// Windows moved over the planes of an image; pointwise ones are seen as one long row of pixels.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct WindowShape {
     pub batch: usize,
     pub groups: usize,
     pub in_channels: usize,
@@ -32,10 +32,10 @@ fn pair(p: [u64; 2]) -> [usize; 2] {
     [p[0] as usize, p[1] as usize]
 }
 
-impl Shape {
+impl WindowShape {
     /// The convolution that `call` describes, whatever is computed of it.
     pub(crate) fn forward(call: &Conv2d) -> Self {
-        let mut shape = Shape {
+        let mut shape = WindowShape {
             batch: call.batch as usize,
             groups: call.groups as usize,
             in_channels: call.in_channels as usize,
@@ -120,8 +120,8 @@ impl Distances {
 
 /// Part of a call that is one movement of windows: all of a convolution, or one phase of a gradient.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Phase {
-    pub shape: Shape,
+pub(super) struct ConvPhase {
+    pub shape: WindowShape,
     /// Row and column of the result the first window belongs to.
     pub at: [usize; 2],
     /// Row and column of the first tap in the filter, and the distances to the next ones.
@@ -174,17 +174,17 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-impl Phase {
+impl ConvPhase {
     /// Phase `index` of `steps[0]·steps[1]`.
-    pub(super) fn new(call: &Conv2d, index: usize) -> Phase {
-        let forward = Shape::forward(call);
+    pub(super) fn new(call: &Conv2d, index: usize) -> ConvPhase {
+        let forward = WindowShape::forward(call);
         if call.pass != ConvPass::DataGradient {
-            return Phase { shape: forward, at: [0; 2], tap: [0; 2], tap_step: [1; 2] };
+            return ConvPhase { shape: forward, at: [0; 2], tap: [0; 2], tap_step: [1; 2] };
         }
         let across = call.strides[1] as usize;
         let at = [index / across, index % across];
         let [rows, cols] = [along(call, 0, at[0]), along(call, 1, at[1])];
-        let mut shape = Shape {
+        let mut shape = WindowShape {
             in_channels: forward.out_channels,
             out_channels: forward.in_channels,
             input: pair(call.output),
@@ -197,6 +197,6 @@ impl Phase {
             ..forward
         };
         shape.flatten();
-        Phase { shape, at, tap: [rows.tap, cols.tap], tap_step: [rows.tap_step, cols.tap_step] }
+        ConvPhase { shape, at, tap: [rows.tap, cols.tap], tap_step: [rows.tap_step, cols.tap_step] }
     }
 }

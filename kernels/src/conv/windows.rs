@@ -11,13 +11,13 @@ use tensorc_abi::{Conv2d, ConvPass};
 
 use super::Tensors;
 use super::filters::Filters;
-use super::patches::{self, Columns};
-use super::shape::{Phase, Shape, steps};
+use super::patches::{self, PatchColumns};
+use super::shape::{ConvPhase, WindowShape, steps};
 use crate::EpilogueCall;
 use crate::blocking::{
-    KC, Left, Operands, Rect, Right, Split, Target, multiply, reads_in_place, row_panels, whole_lines,
+    EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, whole_lines,
 };
-use crate::tiers::{Ahead, MR, NR, Tier};
+use crate::isa_levels::{Ahead, IsaLevel, MR, NR};
 
 /// Most row panels of one task: 648 KiB of filters for each block of k.
 const TASK_ROW_PANELS: usize = 24;
@@ -28,67 +28,67 @@ const TASK_FLOPS: f64 = 4e6;
 /// Tasks wanted of a large convolution.
 const TASKS: usize = 16;
 /// Tasks wanted where every task fetches all patches anew.
-const FEW_TASKS: usize = 4;
+const MIN_TASKS: usize = 4;
 /// Most elements of fetched patches kept for the following tasks.
-const KEPT_ELEMENTS: usize = 1 << 20;
+const MAX_CACHED_PATCHES: usize = 1 << 20;
 /// Most elements of packed filters kept for the following tasks.
-const KEPT_FILTERS: usize = 1 << 18;
+const MAX_CACHED_FILTERS: usize = 1 << 18;
 /// Images with fewer pixels than this are computed together.
-const SMALL_IMAGE: usize = 128;
+const MIN_IMAGE_PIXELS: usize = 128;
 /// Elements of the result in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 24 * 1024;
 
 /// The division of a call into tasks; a function of the call alone.
-pub(super) struct Schedule {
+pub(super) struct WindowTasks {
     call: Conv2d,
     /// The first phase: it has the most pixels.
-    shape: Shape,
+    shape: WindowShape,
     filters: Filters,
     steps: [usize; 2],
     /// Rows and columns of the result.
     target: [usize; 2],
-    rows: Split,
-    row_blocks: Split,
+    rows: EvenSplit,
+    row_blocks: EvenSplit,
     /// Batch entries computed together.
-    images: Split,
+    images: EvenSplit,
     /// Column panels of an image, or rows of a phase where the result is gathered in scratch.
-    bands: Split,
+    bands: EvenSplit,
     /// Whether the result is gathered in scratch.
     staged: bool,
 }
 
-impl Schedule {
-    pub(super) fn new(call: &Conv2d) -> Schedule {
-        let shape = Phase::new(call, 0).shape;
+impl WindowTasks {
+    pub(super) fn new(call: &Conv2d) -> WindowTasks {
+        let shape = ConvPhase::new(call, 0).shape;
         let (steps, filters) = (steps(call), Filters::new(call));
         let strided = steps != [1, 1];
         let (pixels, rows) = (shape.pixels().max(1), row_panels(shape.out_channels));
-        let merge = shape.batch > 1 && pixels < SMALL_IMAGE && !(filters.packed && pixels.is_multiple_of(NR));
+        let merge = shape.batch > 1 && pixels < MIN_IMAGE_PIXELS && !(filters.packed && pixels.is_multiple_of(NR));
         let together = if merge { (TASK_COL_PANELS * NR / pixels).max(1) } else { 1 };
-        let images = Split::by(shape.batch, together);
+        let images = EvenSplit::by(shape.batch, together);
         let staged = strided || images.longest() > 1;
-        let want = ((Shape::forward(call).flops() / TASK_FLOPS) as usize).clamp(1, TASKS);
+        let want = ((WindowShape::forward(call).flops() / TASK_FLOPS) as usize).clamp(1, TASKS);
         let want = want.div_ceil((images.parts() * shape.groups).max(1));
         let panels = pixels.div_ceil(NR);
         let bands = match staged {
-            false => Split::into(panels, panels.div_ceil(TASK_COL_PANELS).max(want.min(panels / 2))),
-            true => Split::into(shape.output[0], panels.div_ceil(TASK_COL_PANELS)),
+            false => EvenSplit::into(panels, panels.div_ceil(TASK_COL_PANELS).max(want.min(panels / 2))),
+            true => EvenSplit::into(shape.output[0], panels.div_ceil(TASK_COL_PANELS)),
         };
         let column_tasks = images.parts() * bands.parts();
         let mut row_blocks =
             want.div_ceil(bands.parts()).min(rows.parts() / 2).max(rows.parts().div_ceil(TASK_ROW_PANELS));
         if !filters.packed && column_tasks > 1 {
             let panel = MR * call.out_channels.max(1) as usize * (call.kernel[0] * call.kernel[1]) as usize;
-            row_blocks = row_blocks.max(rows.parts().div_ceil((KEPT_FILTERS / panel.max(1)).max(2)));
+            row_blocks = row_blocks.max(rows.parts().div_ceil((MAX_CACHED_FILTERS / panel.max(1)).max(2)));
         } else if !filters.packed {
-            row_blocks = row_blocks.min(FEW_TASKS.max(rows.parts().div_ceil(TASK_ROW_PANELS)));
+            row_blocks = row_blocks.min(MIN_TASKS.max(rows.parts().div_ceil(TASK_ROW_PANELS)));
         }
         let target = match call.pass {
             ConvPass::DataGradient if strided => [call.input[0] as usize, call.input[1] as usize],
             _ => shape.output,
         };
-        let row_blocks = Split::into(rows.parts(), row_blocks);
-        Schedule { call: *call, shape, filters, steps, target, rows, row_blocks, images, bands, staged }
+        let row_blocks = EvenSplit::into(rows.parts(), row_blocks);
+        WindowTasks { call: *call, shape, filters, steps, target, rows, row_blocks, images, bands, staged }
     }
 
     fn column_tasks(&self) -> usize {
@@ -112,7 +112,7 @@ impl Schedule {
         self.filters.packed
             && !self.staged
             && self.row_blocks.parts() > 1
-            && self.bands.longest() * NR * self.shape.depth() <= KEPT_ELEMENTS
+            && self.bands.longest() * NR * self.shape.depth() <= MAX_CACHED_PATCHES
     }
 
     /// Whether all of the filters of a row block are packed for all column tasks.
@@ -126,13 +126,13 @@ impl Schedule {
     }
 
     /// The division of a phase's operand channels.
-    fn channels(&self, shape: &Shape) -> Split {
-        Split::by(shape.in_channels, (KC / shape.taps().max(1)).max(1))
+    fn channels(&self, shape: &WindowShape) -> EvenSplit {
+        EvenSplit::by(shape.in_channels, (KC / shape.taps().max(1)).max(1))
     }
 
     /// Most filter taps of one block of k, over all phases.
     fn block_terms(&self) -> usize {
-        let phases = (0..self.steps[0] * self.steps[1]).map(|i| Phase::new(&self.call, i).shape);
+        let phases = (0..self.steps[0] * self.steps[1]).map(|i| ConvPhase::new(&self.call, i).shape);
         phases.map(|shape| self.channels(&shape).longest() * shape.taps()).max().unwrap_or(0)
     }
 
@@ -169,21 +169,21 @@ impl Schedule {
 
     /// Group, row block, images and band of a task. Packed filters are read by tasks of the same
     /// pixels in turn, others are packed by tasks of the same rows in turn.
-    fn task(&self, task: usize) -> Task {
+    fn task(&self, task: usize) -> WindowTask {
         let (rows, bands, images) = (self.row_blocks.parts(), self.bands.parts(), self.images.parts());
         if self.filters.packed {
             let (row_block, rest) = (task % rows, task / rows);
             let (band, rest) = (rest % bands, rest / bands);
-            return Task { row_block, band, group: rest % self.shape.groups, images: rest / self.shape.groups };
+            return WindowTask { row_block, band, group: rest % self.shape.groups, images: rest / self.shape.groups };
         }
         let (band, rest) = (task % bands, task / bands);
         let (images, rest) = (rest % images, rest / images);
-        Task { row_block: rest % rows, band, images, group: rest / rows }
+        WindowTask { row_block: rest % rows, band, images, group: rest / rows }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Task {
+struct WindowTask {
     group: usize,
     row_block: usize,
     images: usize,
@@ -193,8 +193,8 @@ struct Task {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: Tier,
-    schedule: &Schedule,
+    level: IsaLevel,
+    schedule: &WindowTasks,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
@@ -206,7 +206,8 @@ pub(super) unsafe fn run(
     let mut kept_pixels = None;
     for task in tasks {
         let task = schedule.task(task);
-        let mut worker = Worker { schedule, tier, tensors, epilogue, task, left: scratch, right, stage, fresh: true };
+        let mut worker =
+            WindowWorker { schedule, level, tensors, epilogue, task, left: scratch, right, stage, fresh: true };
         // SAFETY: the task is one of the call's, and scratch as large as it says.
         unsafe {
             if schedule.keeps_left() && kept.replace((task.group, task.row_block)) != Some((task.group, task.row_block))
@@ -225,12 +226,12 @@ pub(super) unsafe fn run(
 }
 
 /// One task in execution.
-struct Worker<'a> {
-    schedule: &'a Schedule,
-    tier: Tier,
+struct WindowWorker<'a> {
+    schedule: &'a WindowTasks,
+    level: IsaLevel,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
-    task: Task,
+    task: WindowTask,
     left: *mut f32,
     right: *mut f32,
     stage: *mut f32,
@@ -238,7 +239,7 @@ struct Worker<'a> {
     fresh: bool,
 }
 
-impl Worker<'_> {
+impl WindowWorker<'_> {
     /// The row panels of the task, and the group's first result channel.
     fn panels(&self) -> (Range<usize>, usize) {
         (self.schedule.row_blocks.range(self.task.row_block), self.task.group * self.schedule.shape.out_channels)
@@ -258,25 +259,31 @@ impl Worker<'_> {
         let schedule = self.schedule;
         let mut dst = self.left;
         for index in 0..schedule.steps[0] * schedule.steps[1] {
-            let phase = Phase::new(&schedule.call, index);
+            let phase = ConvPhase::new(&schedule.call, index);
             let (rows, channels) = ((schedule.rows, self.panels().0), 0..schedule.shape.in_channels);
             let to = (dst, phase.shape.depth());
             // SAFETY: scratch holds the rows of all phases.
             unsafe {
-                schedule.filters.pack(self.tier, self.tensors.right, &phase, self.task.group, rows, channels, to)
+                schedule.filters.pack(self.level, self.tensors.right, &phase, self.task.group, rows, channels, to)
             };
             dst = dst.wrapping_add(self.rows().len() * phase.shape.depth());
         }
     }
 
-    fn rect(&self, shape: &Shape, cols: Range<usize>) -> Rect {
+    fn rect(&self, shape: &WindowShape, cols: Range<usize>) -> Rect {
         let schedule = self.schedule;
         let (depth, unit) = (schedule.channels(shape), shape.taps());
         Rect { rows: schedule.rows, panels: self.panels().0, cols, depth, unit }
     }
 
     /// The operands of a phase; `left` is where its packed filters are or go.
-    fn operands(&self, phase: Phase, columns: Columns, left: *mut f32, first_col: usize) -> WindowOperands<'_> {
+    fn operands(
+        &self,
+        phase: ConvPhase,
+        columns: PatchColumns,
+        left: *mut f32,
+        first_col: usize,
+    ) -> WindowOperands<'_> {
         let plane = self.task.group * phase.shape.in_channels * phase.shape.plane();
         WindowOperands { worker: self, phase, columns, x: self.tensors.left.wrapping_add(plane), left, first_col }
     }
@@ -290,14 +297,14 @@ impl Worker<'_> {
         let (shape, image, (_, channel)) = (schedule.shape, self.task.images, self.panels());
         let band = schedule.bands.range(self.task.band);
         let cols = band.start * NR..shape.pixels().min(band.end * NR);
-        let columns = Columns { image, pixels: 0..shape.pixels() };
-        let phase = Phase::new(&schedule.call, 0);
+        let columns = PatchColumns { image, pixels: 0..shape.pixels() };
+        let phase = ConvPhase::new(&schedule.call, 0);
         let mut operands = self.operands(phase, columns, self.left, cols.start);
         let plane = image * shape.images[1] + channel * shape.pixels();
-        let c = Target { base: self.tensors.result.wrapping_add(plane), ld: shape.pixels() as isize };
+        let c = OutputMatrix { base: self.tensors.result.wrapping_add(plane), ld: shape.pixels() as isize };
         // SAFETY: the operands cover the block and the result is the caller's; the epilogue fits.
         unsafe {
-            multiply(self.tier, &self.rect(&shape, cols), &mut operands, c, &mut |rows, cols| {
+            multiply(self.level, &self.rect(&shape, cols), &mut operands, c, &mut |rows, cols| {
                 let rows = channel + rows.start..channel + rows.end;
                 EpilogueCall::finish(self.epilogue, [image as u64, 0, 0], rows, cols);
             });
@@ -314,21 +321,21 @@ impl Worker<'_> {
         let band = schedule.bands.range(self.task.band);
         let mut left = self.left;
         for index in 0..schedule.steps[0] * schedule.steps[1] {
-            let phase = Phase::new(&schedule.call, index);
+            let phase = ConvPhase::new(&schedule.call, index);
             let width = phase.shape.output[1];
             let pixels = band.start * width..phase.shape.output[0].min(band.end) * width;
             let count = images.len() * pixels.len();
-            let columns = Columns { image: images.start, pixels };
+            let columns = PatchColumns { image: images.start, pixels };
             for first in (0..count).step_by(TASK_COL_PANELS * NR) {
                 let cols = first..count.min(first + TASK_COL_PANELS * NR);
                 let ld = TASK_COL_PANELS * NR;
-                let c = Target { base: self.stage.wrapping_sub(first), ld: ld as isize };
+                let c = OutputMatrix { base: self.stage.wrapping_sub(first), ld: ld as isize };
                 let mut operands = self.operands(phase, columns.clone(), left, first);
                 let c_rows = self.rows();
-                let c = Target { base: c.base.wrapping_sub(c_rows.start * ld), ..c };
+                let c = OutputMatrix { base: c.base.wrapping_sub(c_rows.start * ld), ..c };
                 // SAFETY: the operands cover the columns, and the stage holds a block of them.
                 unsafe {
-                    multiply(self.tier, &self.rect(&phase.shape, cols), &mut operands, c, &mut |rows, cols| {
+                    multiply(self.level, &self.rect(&phase.shape, cols), &mut operands, c, &mut |rows, cols| {
                         self.deliver(&phase, &columns, rows, cols, c);
                     });
                 }
@@ -360,8 +367,15 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// `from` and the result hold the block.
-    unsafe fn deliver(&self, phase: &Phase, columns: &Columns, rows: Range<usize>, cols: Range<usize>, from: Target) {
-        let Schedule { shape, target, steps: [down, across], .. } = *self.schedule;
+    unsafe fn deliver(
+        &self,
+        phase: &ConvPhase,
+        columns: &PatchColumns,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        from: OutputMatrix,
+    ) {
+        let WindowTasks { shape, target, steps: [down, across], .. } = *self.schedule;
         let (plane, width) = (target[0] * target[1], phase.shape.output[1]);
         let channel = self.panels().1;
         for (image, pixels, col) in columns.by_image(cols) {
@@ -393,16 +407,16 @@ impl Worker<'_> {
 
 /// Filters packed ahead of time or into scratch, and patches fetched into scratch.
 struct WindowOperands<'a> {
-    worker: &'a Worker<'a>,
-    phase: Phase,
-    columns: Columns,
+    worker: &'a WindowWorker<'a>,
+    phase: ConvPhase,
+    columns: PatchColumns,
     /// The group's planes of image 0.
     x: *const f32,
     left: *mut f32,
     first_col: usize,
 }
 
-impl Operands for WindowOperands<'_> {
+impl PackedOperands for WindowOperands<'_> {
     unsafe fn left(&mut self, rect: &Rect, k: Range<usize>) -> Left {
         let (worker, depth) = (self.worker, self.phase.shape.depth());
         let schedule = worker.schedule;
@@ -417,7 +431,7 @@ impl Operands for WindowOperands<'_> {
         let rows = (rect.rows, rect.panels.clone());
         let (w, group, to) = (worker.tensors.right, worker.task.group, (self.left, k.len()));
         // SAFETY: the filters hold these rows and channels, and scratch a block of them.
-        unsafe { schedule.filters.pack(worker.tier, w, &self.phase, group, rows, channels, to) };
+        unsafe { schedule.filters.pack(worker.level, w, &self.phase, group, rows, channels, to) };
         Left::Packed { base: self.left, stride: k.len(), skip: 0 }
     }
 
@@ -434,7 +448,7 @@ impl Operands for WindowOperands<'_> {
         if worker.fresh && !k.is_empty() {
             let channels = k.start / shape.taps()..k.end / shape.taps();
             // SAFETY: the channels and pixels are inside the images, and scratch holds the panel.
-            unsafe { patches::fetch(worker.tier, shape, self.x, channels, (&self.columns, cols), base) };
+            unsafe { patches::fetch(worker.level, shape, self.x, channels, (&self.columns, cols), base) };
         }
         Right { base, ld: NR, padded: true }
     }

@@ -1,4 +1,4 @@
-//! Convolutions with 3×3 filters by Winograd's minimal filtering, by blocks of 16 channels: F(2×2, 3×3) and
+//! Convolutions with 3×3 filters by Winograd convolution, in blocks of 16 channels: F(2×2, 3×3) and
 //! F(4×4, 3×3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
 //!
 //! A tile of m×m outputs needs (m + 2)² products for every pair of channels in place of 9·m². The patch of x
@@ -15,20 +15,20 @@ use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::blocked::PANEL;
 use super::shape::Distances;
-use super::{Shape, Tensors, compute_pixels, copy_channels};
+use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::EpilogueCall;
-use crate::blocking::Split;
+use crate::blocking::EvenSplit;
+use crate::isa_levels::{IsaLevel, LANES, PatchIn, PatchOut, STRIP_PIXELS, Strip};
 use crate::prologue::Computed;
-use crate::tiers::{LANES, PatchIn, PatchOut, STRIP_PIXELS, Strip, Tier};
 
 /// Taps of a filter along one axis.
 const TAPS: usize = 3;
 /// Most coefficients of a patch along one axis.
-const MOST: usize = 6;
+const MAX_PATCH: usize = 6;
 /// Coefficients of patches in one task: an eighth of those of the filters, which every task reads, but few enough for
 /// the second-level cache, mostly, and no fewer than it holds beside small filters.
 const PATCHES_PER_FILTERS: usize = 8;
-const FEW_PATCHES: usize = 128 * 1024;
+const MAX_TASK_COEFFICIENTS: usize = 128 * 1024;
 const MANY_PATCHES: usize = 640 * 1024;
 /// Elements of y in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 8 * 1024;
@@ -40,18 +40,18 @@ const TASKS: usize = 16;
 const TASK_TILES: usize = 2 * STRIP_PIXELS;
 
 /// The geometry of a call and its division into tasks; a function of the call alone.
-pub(super) struct Schedule {
-    shape: Shape,
+pub(super) struct WinogradTasks {
+    shape: WindowShape,
     /// Pixels of a tile along one axis.
     size: usize,
     /// Rows and columns of tiles of an image.
     tiles: [usize; 2],
     /// Rows of tiles of all images, cut into runs.
-    rows: Split,
+    rows: EvenSplit,
     /// Channel blocks of y.
     outputs: usize,
     /// Panels of filters, cut into runs.
-    panels: Split,
+    panels: EvenSplit,
     layouts: [ImageLayout; 2],
     /// Where x and y lie.
     sides: [Distances; 2],
@@ -62,32 +62,32 @@ fn size(call: &Conv2d) -> usize {
     call.pass.tile().map_or(2, |size| size as usize)
 }
 
-impl Schedule {
-    pub(super) fn new(call: &Conv2d) -> Schedule {
-        let shape = Shape::forward(call);
+impl WinogradTasks {
+    pub(super) fn new(call: &Conv2d) -> WinogradTasks {
+        let shape = WindowShape::forward(call);
         let size = size(call);
         let tiles = shape.output.map(|pixels| pixels.div_ceil(size));
         let rows = shape.batch * tiles[0];
         let coefficients = (size + TAPS - 1).pow(2);
         let per_row = tiles[1] * shape.in_channels * coefficients;
         let filters = shape.out_channels * shape.in_channels * coefficients;
-        let most = (filters / PATCHES_PER_FILTERS).clamp(FEW_PATCHES, MANY_PATCHES);
+        let most = (filters / PATCHES_PER_FILTERS).clamp(MAX_TASK_COEFFICIENTS, MANY_PATCHES);
         let outputs = shape.out_channels.div_ceil(LANES);
         let panels = outputs.div_ceil(PANEL);
         let want = ((shape.flops() / TASK_FLOPS) as usize).clamp(1, TASKS);
         let runs = (rows * per_row).div_ceil(most).max(want.min(rows * tiles[1] / TASK_TILES));
-        let rows = Split::into(rows, runs);
+        let rows = EvenSplit::into(rows, runs);
         let groups = want.div_ceil(rows.parts()).min(panels);
         let sides = [
             Distances::new(call.layouts[0], shape.in_channels, shape.plane()),
             Distances::new(call.layouts[1], shape.out_channels, shape.pixels()),
         ];
-        Schedule {
+        WinogradTasks {
             size,
             tiles,
             rows,
             outputs,
-            panels: Split::into(panels, groups),
+            panels: EvenSplit::into(panels, groups),
             layouts: call.layouts,
             sides,
             shape,
@@ -162,8 +162,8 @@ impl Schedule {
 /// # Safety
 /// As for [`super::conv_run`].
 pub(super) unsafe fn run(
-    tier: Tier,
-    schedule: &Schedule,
+    level: IsaLevel,
+    schedule: &WinogradTasks,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     tasks: Range<usize>,
@@ -176,11 +176,11 @@ pub(super) unsafe fn run(
         let sums = scratch.wrapping_add(schedule.extent().pow(2) * schedule.patch_plane());
         let window = sums.wrapping_add(schedule.extent().pow(2) * schedule.sum_plane());
         let rows = schedule.rows.range(run);
-        let worker = Worker { schedule, tier, tensors, epilogue, rows, patches: scratch, sums, window };
+        let worker = WinogradTask { schedule, level, tensors, epilogue, rows, patches: scratch, sums, window };
         // SAFETY: the task is one of the call's.
         unsafe {
             if kept != Some(run) {
-                worker.enter();
+                worker.input_transform();
                 kept = Some(run);
             }
             panels.for_each(|panel| worker.panel(panel));
@@ -189,9 +189,9 @@ pub(super) unsafe fn run(
 }
 
 /// One task in execution.
-struct Worker<'a> {
-    schedule: &'a Schedule,
-    tier: Tier,
+struct WinogradTask<'a> {
+    schedule: &'a WinogradTasks,
+    level: IsaLevel,
     tensors: Tensors,
     epilogue: Option<EpilogueCall>,
     /// Rows of tiles, counted over all images.
@@ -201,26 +201,26 @@ struct Worker<'a> {
     patches: *mut f32,
     /// Sum (r, c) of the tiles at `sums[(r·extent + c)·sum_plane]`: by block of channels, tile and channel.
     sums: *mut f32,
-    /// What of x lies under some tiles, or a row of tiles of y, if they are copied or computed: [`Schedule::window`]
+    /// What of x lies under some tiles, or a row of tiles of y, if they are copied or computed: [`WinogradTasks::window`]
     /// elements.
     window: *mut f32,
 }
 
-impl Worker<'_> {
+impl WinogradTask<'_> {
     fn tiles(&self) -> usize {
         self.rows.len() * self.schedule.tiles[1]
     }
 
     /// Strips of the task's tiles.
-    fn strips(&self) -> Split {
-        Split::by(self.tiles(), STRIP_PIXELS)
+    fn strips(&self) -> EvenSplit {
+        EvenSplit::by(self.tiles(), STRIP_PIXELS)
     }
 
     /// Transforms the patches of all tiles.
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn enter(&self) {
+    unsafe fn input_transform(&self) {
         match self.tensors.computed {
             // SAFETY: the tiles are the task's.
             None => unsafe { self.enter_tiles(0..self.tiles(), 0..self.schedule.shape.in_channels / LANES, None) },
@@ -234,7 +234,7 @@ impl Worker<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn enter_computed(&self, computed: Computed) {
-        let Schedule { shape, tiles, .. } = self.schedule;
+        let WinogradTasks { shape, tiles, .. } = self.schedule;
         let mut row = self.rows.start;
         while row < self.rows.end {
             let image = row / tiles[0];
@@ -277,7 +277,7 @@ impl Worker<'_> {
     /// Transforms the patches of some tiles of a row, which are part of a strip.
     ///
     /// # Safety
-    /// As for [`Worker::enter_tiles`].
+    /// As for [`WinogradTask::enter_tiles`].
     #[inline(always)]
     unsafe fn enter_run(
         &self,
@@ -286,7 +286,7 @@ impl Worker<'_> {
         blocks: &Range<usize>,
         computed: Option<*const f32>,
     ) {
-        let Schedule { shape, size, tiles, sides: [from, _], .. } = self.schedule;
+        let WinogradTasks { shape, size, tiles, sides: [from, _], .. } = self.schedule;
         let (row, columns) = (self.rows.start + run.start / tiles[1], run.start % tiles[1]..);
         let columns = columns.start..columns.start + run.len();
         let image = computed.unwrap_or(self.tensors.left.wrapping_add(row / tiles[0] * shape.image()));
@@ -313,12 +313,12 @@ impl Worker<'_> {
                     plane: self.schedule.patch_plane(),
                     count: together.max(1),
                 };
-                let mut edge = [0.0; MOST * MOST * LANES];
+                let mut edge = [0.0; MAX_PATCH * MAX_PATCH * LANES];
                 // SAFETY: the patches are in the image, or what is of them is copied.
                 unsafe {
                     if together == 0 {
                         self.copy_edge(x, [top, left(column)], &mut edge);
-                        (patch.x, patch.row, patch.pixel) = (edge.as_ptr(), MOST * LANES, LANES);
+                        (patch.x, patch.row, patch.pixel) = (edge.as_ptr(), MAX_PATCH * LANES, LANES);
                     } else if self.schedule.layouts[0] == ImageLayout::Planes {
                         let columns = (together - 1) * size + extent as usize;
                         let first = (top * shape.input[1] as isize + left(column)) as usize;
@@ -329,7 +329,7 @@ impl Worker<'_> {
                         (patch.x, patch.row) = (self.window, columns * LANES);
                         (patch.pixel, patch.step) = (LANES, size * LANES);
                     }
-                    self.tier.enter(&patch);
+                    self.level.winograd_input_transform(&patch);
                 }
             }
             column += together.max(1);
@@ -340,7 +340,7 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// `x` addresses the block of channels.
-    unsafe fn copy_edge(&self, x: *const f32, [top, left]: [isize; 2], to: &mut [f32; MOST * MOST * LANES]) {
+    unsafe fn copy_edge(&self, x: *const f32, [top, left]: [isize; 2], to: &mut [f32; MAX_PATCH * MAX_PATCH * LANES]) {
         let [height, width] = self.schedule.shape.input.map(|pixels| pixels as isize);
         let extent = self.schedule.extent() as isize;
         let columns = (-left).clamp(0, extent)..(width - left).clamp(0, extent);
@@ -350,7 +350,7 @@ impl Worker<'_> {
         }
         for row in rows {
             let src = (top + row) * width + left + columns.start;
-            let first = (row as usize * MOST + columns.start as usize) * LANES;
+            let first = (row as usize * MAX_PATCH + columns.start as usize) * LANES;
             // SAFETY: the pixels are in the image.
             unsafe { self.copy_pixels(x, src as usize, columns.len(), to[first..].as_mut_ptr()) };
         }
@@ -389,7 +389,7 @@ impl Worker<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn panel(&self, panel: usize) {
-        let Schedule { shape, outputs, .. } = self.schedule;
+        let WinogradTasks { shape, outputs, .. } = self.schedule;
         let vectors = PANEL.min(outputs - panel * PANEL);
         let coefficients = self.schedule.extent().pow(2);
         let (strips, tiles) = (self.strips(), self.tiles());
@@ -423,13 +423,13 @@ impl Worker<'_> {
                     continued: false,
                 };
                 // SAFETY: scratch holds the tiles, and the filters this slice of the panel.
-                unsafe { self.tier.strip(&strip) };
+                unsafe { self.level.strip(&strip) };
             }
             w = w.wrapping_add(slice);
         }
         for v in 0..vectors {
             // SAFETY: the sums of the block are complete.
-            unsafe { self.leave(panel * PANEL + v, self.sums.wrapping_add(v * tiles * LANES)) };
+            unsafe { self.output_transform(panel * PANEL + v, self.sums.wrapping_add(v * tiles * LANES)) };
         }
     }
 
@@ -437,8 +437,8 @@ impl Worker<'_> {
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn leave(&self, block: usize, sums: *const f32) {
-        let Schedule { shape, size, tiles, .. } = self.schedule;
+    unsafe fn output_transform(&self, block: usize, sums: *const f32) {
+        let WinogradTasks { shape, size, tiles, .. } = self.schedule;
         let lot = (EPILOGUE_ELEMENTS / (size * shape.output[1] * LANES)).max(1);
         let mut row = self.rows.start;
         while row < self.rows.end {
@@ -473,7 +473,7 @@ impl Worker<'_> {
     /// # Safety
     /// As for [`run`].
     unsafe fn leave_row(&self, block: usize, image: usize, row: usize, sums: *const f32) {
-        let Schedule { shape, size, tiles, sides: [_, to], .. } = self.schedule;
+        let WinogradTasks { shape, size, tiles, sides: [_, to], .. } = self.schedule;
         let [height, width] = shape.output;
         let rows = (*size).min(height - row * size);
         let start = image * shape.images[1] + block * to.block + row * size * width * to.pixel;
@@ -485,7 +485,7 @@ impl Worker<'_> {
             tile = PatchOut { y: self.window, row: line, pixel: LANES, count: tiles[1], ..tile };
             // SAFETY: the window holds a row of tiles, and y its pixels.
             return unsafe {
-                self.tier.leave(&tile);
+                self.level.winograd_output_transform(&tile);
                 for r in 0..rows {
                     self.move_line(block, self.window.wrapping_add(r * line), y.wrapping_add(r * width));
                 }
@@ -493,15 +493,15 @@ impl Worker<'_> {
         }
         tile.count = if rows == *size && self.schedule.is_whole(block) { width / size } else { 0 };
         // SAFETY: the tiles are in the image.
-        unsafe { self.tier.leave(&tile) };
+        unsafe { self.level.winograd_output_transform(&tile) };
         let channels = (shape.out_channels - block * LANES).min(LANES);
         for column in tile.count..tiles[1] {
-            let mut edge = [0.0; (MOST - TAPS + 1) * (MOST - TAPS + 1) * LANES];
+            let mut edge = [0.0; (MAX_PATCH - TAPS + 1) * (MAX_PATCH - TAPS + 1) * LANES];
             let p = sums.wrapping_add(column * LANES);
             let staged = PatchOut { p, y: edge.as_mut_ptr(), row: size * LANES, pixel: LANES, count: 1, ..tile };
             // SAFETY: the tile fits the memory, and so many of its rows and columns are in the image.
             unsafe {
-                self.tier.leave(&staged);
+                self.level.winograd_output_transform(&staged);
                 let columns = (*size).min(width - column * size);
                 for (r, line) in edge.chunks(size * LANES).enumerate().take(rows) {
                     for (c, pixel) in line.chunks(LANES).enumerate().take(columns) {
@@ -518,7 +518,7 @@ impl Worker<'_> {
     /// # Safety
     /// `from` holds them in blocks; `to` is their place in the first plane of the block.
     unsafe fn move_line(&self, block: usize, from: *const f32, to: *mut f32) {
-        let Schedule { shape, sides: [_, y], .. } = self.schedule;
+        let WinogradTasks { shape, sides: [_, y], .. } = self.schedule;
         let width = shape.output[1];
         // SAFETY: by the caller's contract.
         let from = unsafe { core::slice::from_raw_parts(from, width * LANES) };
@@ -541,7 +541,7 @@ impl Worker<'_> {
 /// # Panics
 /// If `dst` is shorter than [`packed_len`].
 pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
-    let schedule = Schedule::new(call);
+    let schedule = WinogradTasks::new(call);
     let (channels, extent) = (schedule.shape.in_channels, schedule.extent());
     let mut rest = dst;
     for panel in 0..schedule.outputs.div_ceil(PANEL) {
@@ -549,7 +549,7 @@ pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
         let filters = src.wrapping_add(panel * PANEL * LANES * channels * TAPS * TAPS);
         let (slices, others) = core::mem::take(&mut rest).split_at_mut(extent * extent * channels * width);
         for inner in 0..channels {
-            let mut block = [[0.0; MOST * MOST]; PANEL * LANES];
+            let mut block = [[0.0; MAX_PATCH * MAX_PATCH]; PANEL * LANES];
             let outputs = width.min(call.out_channels as usize - panel * PANEL * LANES);
             for (outer, values) in block.iter_mut().enumerate().take(outputs) {
                 let plane = filters.wrapping_add((outer * channels + inner) * TAPS * TAPS);
@@ -575,7 +575,7 @@ pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
 }
 
 /// Values of a filter of three taps at the points of F(m, 3), over what the products are to be divided by.
-fn coefficients(size: usize, [x, y, z]: [f64; TAPS]) -> [f64; MOST] {
+fn coefficients(size: usize, [x, y, z]: [f64; TAPS]) -> [f64; MAX_PATCH] {
     if size == 2 {
         return [x, (x + y + z) / 2.0, (x - y + z) / 2.0, z, 0.0, 0.0];
     }

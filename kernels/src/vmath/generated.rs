@@ -3,10 +3,10 @@
 #![allow(clippy::all, reason = "generated")]
 #![cfg_attr(rustfmt, rustfmt::skip)]
 
-use crate::fused::{Fused, sqrt};
+use crate::fused::{FusedMultiplyAdd, sqrt};
 
 #[inline(always)]
-pub(super) fn exp(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn exp(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v2 = x < f32::from_bits(0xc2d00000); let v3 = if v2 { f32::from_bits(0xc2d00000) } else { x };
     let v5 = v3 > f32::from_bits(0x42b20000); let v6 = if v5 { f32::from_bits(0x42b20000) } else { v3 };
     let v9 = fused.mul_add(v6, f32::from_bits(0x3fb8aa3b), f32::from_bits(0x4b4000fe));
@@ -25,7 +25,7 @@ pub(super) fn exp(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn exp2(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn exp2(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v2 = x < f32::from_bits(0xc3170000); let v3 = if v2 { f32::from_bits(0xc3170000) } else { x };
     let v5 = v3 > f32::from_bits(0x43010000); let v6 = if v5 { f32::from_bits(0x43010000) } else { v3 };
     let v8 = v6 + f32::from_bits(0x4b4000fe); let v9 = v8 - f32::from_bits(0x4b4000fe); let v10 = v6 - v9;
@@ -42,7 +42,7 @@ pub(super) fn exp2(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn expm1(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn expm1(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v2 = x < f32::from_bits(0xc1a00000); let v3 = if v2 { f32::from_bits(0xc1a00000) } else { x };
     let v6 = fused.mul_add(v3, f32::from_bits(0x3fb8aa3b), f32::from_bits(0x4b400000));
     let v7 = v6 - f32::from_bits(0x4b400000); let v10 = fused.mul_add(v7, f32::from_bits(0xbf318000), v3);
@@ -62,7 +62,7 @@ pub(super) fn expm1(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn log(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn log(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v2 = x < f32::from_bits(0x00800000); let v4 = x * f32::from_bits(0x4b000000);
     let v5 = if v2 { v4 } else { x }; let v6 = v5.to_bits() as i32; let v9 = v6.wrapping_sub(1060439283_i32);
     let v10 = v9 >> 23_i32; let v11 = v10 << 23_i32; let v12 = v6.wrapping_sub(v11);
@@ -87,7 +87,7 @@ pub(super) fn log(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn log2(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn log2(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v2 = x < f32::from_bits(0x00800000); let v4 = x * f32::from_bits(0x4b000000);
     let v5 = if v2 { v4 } else { x }; let v6 = v5.to_bits() as i32; let v9 = v6.wrapping_sub(1060439283_i32);
     let v10 = v9 >> 23_i32; let v11 = v10 << 23_i32; let v12 = v6.wrapping_sub(v11);
@@ -112,7 +112,7 @@ pub(super) fn log2(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn log1p(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn log1p(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v2 = x + f32::from_bits(0x3f800000); let v3 = v2 - f32::from_bits(0x3f800000); let v4 = v2 - v3;
     let v5 = f32::from_bits(0x3f800000) - v4; let v6 = x - v3; let v7 = v5 + v6; let v8 = v2.to_bits() as i32;
     let v11 = v8.wrapping_sub(1060439283_i32); let v12 = v11 >> 23_i32; let v13 = v12 << 23_i32;
@@ -139,7 +139,7 @@ pub(super) fn log1p(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn asin(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn asin(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v3 = v1 < f32::from_bits(0x3f000000); let v4 = v1 * v1;
     let v6 = f32::from_bits(0x3f800000) - v1; let v7 = v6 * f32::from_bits(0x3f000000);
     let v8 = if v3 { v4 } else { v7 }; let v9 = sqrt(v8); let v10 = if v3 { v1 } else { v9 };
@@ -157,7 +157,7 @@ pub(super) fn asin(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn acos(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn acos(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v3 = v1 < f32::from_bits(0x3f000000); let v4 = v1 * v1;
     let v6 = f32::from_bits(0x3f800000) - v1; let v7 = v6 * f32::from_bits(0x3f000000);
     let v8 = if v3 { v4 } else { v7 }; let v9 = sqrt(v8); let v10 = if v3 { v1 } else { v9 };
@@ -176,7 +176,7 @@ pub(super) fn acos(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn atan(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn atan(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v3 = v1 > f32::from_bits(0x3f800000); let v5 = f32::from_bits(0xbf800000) / v1;
     let v6 = if v3 { v5 } else { v1 }; let v7 = v6 * v6;
     let v10 = fused.mul_add(f32::from_bits(0x3ac32036), v7, f32::from_bits(0xbc15d35b));
@@ -197,7 +197,7 @@ pub(super) fn atan(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn sinh(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn sinh(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v2 = v1 * v1;
     let v5 = fused.mul_add(f32::from_bits(0x363c5387), v2, f32::from_bits(0x39500480));
     let v7 = fused.mul_add(v5, v2, f32::from_bits(0x3c08888f));
@@ -222,7 +222,7 @@ pub(super) fn sinh(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn cosh(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn cosh(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v4 = fused.mul_add(v1, f32::from_bits(0x3fb8aa3b), f32::from_bits(0x4b400000));
     let v5 = v4 - f32::from_bits(0x4b400000); let v8 = fused.mul_add(v5, f32::from_bits(0xbf318000), v1);
     let v9 = fused.mul_add(v5, f32::from_bits(0x395e8083), v8); let v10 = v4.to_bits() as i32;
@@ -239,7 +239,7 @@ pub(super) fn cosh(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn tanh(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn tanh(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v3 = v1 * f32::from_bits(0xc0000000); let v5 = v3 < f32::from_bits(0xc1a00000);
     let v6 = if v5 { f32::from_bits(0xc1a00000) } else { v3 };
     let v9 = fused.mul_add(v6, f32::from_bits(0x3fb8aa3b), f32::from_bits(0x4b400000));
@@ -262,7 +262,7 @@ pub(super) fn tanh(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn asinh(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn asinh(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v2 = v1 * v1; let v4 = v2 + f32::from_bits(0x3f800000); let v5 = sqrt(v4);
     let v6 = v5 + f32::from_bits(0x3f800000); let v7 = v2 / v6; let v8 = v7 + v1;
     let v10 = v1 > f32::from_bits(0x58635fa9);
@@ -296,7 +296,7 @@ pub(super) fn asinh(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn acosh(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn acosh(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v2 = x - f32::from_bits(0x3f800000); let v4 = v2 * f32::from_bits(0x40000000);
     let v5 = fused.mul_add(v2, v2, v4); let v6 = sqrt(v5); let v7 = v6 + v2;
     let v8 = x < f32::from_bits(0x3f800000); let v11 = x > f32::from_bits(0x58635fa9);
@@ -329,7 +329,7 @@ pub(super) fn acosh(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn atanh(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn atanh(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v3 = v1 * f32::from_bits(0x40000000); let v5 = f32::from_bits(0x3f800000) - v1;
     let v6 = v3 / v5; let v7 = v6 + f32::from_bits(0x3f800000); let v8 = v7 - f32::from_bits(0x3f800000);
     let v9 = v7 - v8; let v10 = f32::from_bits(0x3f800000) - v9; let v11 = v6 - v8; let v12 = v10 + v11;
@@ -359,7 +359,7 @@ pub(super) fn atanh(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn erf(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn erf(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v2 = v1 * v1;
     let v5 = fused.mul_add(f32::from_bits(0xb6ff92dd), v2, f32::from_bits(0x38da7bbc));
     let v7 = fused.mul_add(v5, v2, f32::from_bits(0xba5ac15d));
@@ -388,7 +388,7 @@ pub(super) fn erf(fused: impl Fused, x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub(super) fn ndtr(fused: impl Fused, x: f32) -> f32 {
+pub(super) fn ndtr(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     let v1 = x.abs(); let v3 = v1 > f32::from_bits(0x41640000);
     let v4 = if v3 { f32::from_bits(0x41640000) } else { v1 }; let v5 = v4 * v4;
     let v8 = fused.mul_add(v5, f32::from_bits(0xbf38aa54), f32::from_bits(0x4b400000));

@@ -2,22 +2,22 @@
 //!
 //! The functions themselves are in `generated`, straight-line scalar code written out from the math
 //! library's expressions where these are of 32-bit types only; `tests/vmath.rs` generates it and checks that it is up to date. Here
-//! they are put into loops, compiled once per instruction-set tier. Compilers keep the
-//! order of every rounding, so all tiers give the bits the expressions define.
+//! they are put into loops, compiled once per instruction-set ISA level. Compilers keep the
+//! order of every rounding, so all ISA levels give the bits the expressions define.
 
 mod generated;
 
 use crate::Isa;
-use crate::fused::Fused;
+use crate::fused::FusedMultiplyAdd;
 
 /// A function applied in place to `len` consecutive elements.
 ///
 /// # Safety
-/// `data` must be valid for reads and writes of `len` elements, and the machine must have the tier
+/// `data` must be valid for reads and writes of `len` elements, and the machine must have the ISA level
 /// the function was asked for.
 pub type Strip = unsafe extern "C" fn(data: *mut f32, len: i64);
 
-/// Elements of one turn of the main loop: several vectors of any tier, to overlap their latencies.
+/// Elements of one turn of the main loop: several vectors of any ISA level, to overlap their latencies.
 const TURN: usize = 64;
 /// Elements of the widest vector.
 const VECTOR: usize = 16;
@@ -47,7 +47,7 @@ unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
 
 /// `exp` as the library defines it.
 #[inline(always)]
-pub(crate) fn exp(fused: impl Fused, x: f32) -> f32 {
+pub(crate) fn exp(fused: impl FusedMultiplyAdd, x: f32) -> f32 {
     generated::exp(fused, x)
 }
 
@@ -90,7 +90,7 @@ macro_rules! strips {
                 #[cfg(feature = "c-names")]
                 #[unsafe(export_name = $symbol)]
                 unsafe extern "C" fn best(data: *mut f32, len: i64) {
-                    // SAFETY: the caller's promise; the tier is this machine's.
+                    // SAFETY: the caller's promise; the ISA level is this machine's.
                     match crate::isa() {
                         #[cfg(target_arch = "x86_64")]
                         crate::Isa::Avx512 => unsafe { avx512(data, len) },
@@ -105,7 +105,7 @@ macro_rules! strips {
         /// Names of the functions, without prefix and suffix.
         pub const NAMES: &[&str] = &[$(stringify!($f)),*];
 
-        /// The strip called `name`, e.g. `tc_vexp_f32`, for a tier.
+        /// The strip called `name`, e.g. `tc_vexp_f32`, for a ISA level.
         pub fn strip_for(isa: Isa, name: &str) -> Option<Strip> {
             let strip: Strip = match (name, isa) {
                 $(

@@ -9,7 +9,7 @@ const HEADER: &str = "\
 #![allow(clippy::all, reason = \"generated\")]
 #![cfg_attr(rustfmt, rustfmt::skip)]
 
-use crate::fused::{Fused, sqrt};
+use crate::fused::{FusedMultiplyAdd, sqrt};
 ";
 
 /// The functions of one argument whose every value has 32 bits.
@@ -24,7 +24,10 @@ const WIDTH: usize = 116;
 pub fn file(library: &dyn MathLibrary) -> String {
     let mut out = String::from(HEADER);
     for (f, body) in functions(library) {
-        out += &format!("\n#[inline(always)]\npub(super) fn {}(fused: impl Fused, x: f32) -> f32 {{\n", f.name());
+        out += &format!(
+            "\n#[inline(always)]\npub(super) fn {}(fused: impl FusedMultiplyAdd, x: f32) -> f32 {{\n",
+            f.name()
+        );
         let mut line = String::from("   ");
         for (i, node) in body.nodes.iter().enumerate() {
             let ScalarNode::Op(op, args) = node else { continue };

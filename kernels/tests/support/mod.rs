@@ -38,7 +38,7 @@ pub fn rounds(all: usize) -> usize {
     if std::env::var_os("TENSORC_EMULATED").is_some() { all.div_ceil(6) } else { all }
 }
 
-pub fn tiers() -> Vec<Isa> {
+pub fn isa_levels() -> Vec<Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
 }
 

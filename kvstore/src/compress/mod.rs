@@ -12,92 +12,11 @@ pub(crate) mod halves;
 
 use half::{bf16, f16};
 
+pub use crate::compression::Compression;
 use crate::error::{KvError, check_length};
-use crate::group::NoMemory;
-
-/// How gradients of type f32 are sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Compression {
-    /// Four bytes a value, unchanged.
-    #[default]
-    None,
-    /// Two bits a value `v`, the gradient and the residual together: `threshold` where `v >= threshold`, `-threshold` where
-    /// `v <= -threshold`, otherwise 0. The threshold is finite and above 0.
-    TwoBit { threshold: f32 },
-    /// One bit a value `v`, the gradient and the residual together: 1 where `v > threshold`, otherwise -1, whatever the
-    /// threshold is. It is finite; 0 suits values that are as often above zero as below.
-    OneBit { threshold: f32 },
-    /// IEEE binary16, rounded to nearest even; from 65520 on, values become infinite.
-    F16,
-    /// The upper half of f32, rounded to nearest even.
-    BF16,
-}
-
-/// MXNet's threshold where none is given.
-pub const DEFAULT_THRESHOLD: f32 = 0.5;
+use crate::group::buffers::NoMemory;
 
 impl Compression {
-    /// Reads MXNet's settings: `type` is `2bit`, `1bit`, `fp16`, `bf16` or `none`; `threshold` is optional for the first two.
-    ///
-    /// # Errors
-    /// No type, an unknown setting or type, a setting given twice, or a threshold that the type cannot have.
-    pub fn from_settings<'a>(settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Compression, KvError> {
-        let (mut kind, mut threshold) = (None, None);
-        for (name, value) in settings {
-            let given = match name {
-                "type" => &mut kind,
-                "threshold" => &mut threshold,
-                _ => return Err(KvError::setting(name, value, "only `type` and `threshold` of gradient compression")),
-            };
-            if given.replace(value).is_some() {
-                return Err(KvError::setting(name, value, "one value only"));
-            }
-        }
-        let number = threshold.map_or(Ok(DEFAULT_THRESHOLD), |text| text.trim().parse::<f32>().map_err(|_| text));
-        let number = number.map_err(|text| KvError::setting("threshold", text, "a number"))?;
-        let compression = match kind.unwrap_or_default() {
-            "2bit" => Compression::TwoBit { threshold: number },
-            "1bit" => Compression::OneBit { threshold: number },
-            "fp16" => Compression::F16,
-            "bf16" => Compression::BF16,
-            "none" => Compression::None,
-            other => return Err(KvError::setting("type of compression", other, "2bit, 1bit, fp16, bf16 or none")),
-        };
-        if let (Some(text), false) = (threshold, compression.keeps_residual()) {
-            return Err(KvError::setting("threshold", text, "none for this type of compression"));
-        }
-        compression.check()?;
-        Ok(compression)
-    }
-
-    /// Whether the threshold is one that this compression can have.
-    fn check(self) -> Result<(), KvError> {
-        match self {
-            Compression::TwoBit { threshold } if !(threshold > 0.0 && threshold.is_finite()) => {
-                Err(KvError::setting("threshold", threshold, "a finite number above 0"))
-            }
-            Compression::OneBit { threshold } if !threshold.is_finite() => {
-                Err(KvError::setting("threshold", threshold, "a finite number"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether [`Compression::encode`] needs a residual, which is 0 at the beginning.
-    pub fn keeps_residual(self) -> bool {
-        matches!(self, Compression::TwoBit { .. } | Compression::OneBit { .. })
-    }
-
-    /// Bytes of the codes of so many values. Codes of few bits come in words of four bytes.
-    pub fn encoded_len(self, count: usize) -> usize {
-        match self {
-            Compression::None => count.saturating_mul(4),
-            Compression::TwoBit { .. } => count.div_ceil(16).saturating_mul(4),
-            Compression::OneBit { .. } => count.div_ceil(32) * 4,
-            Compression::F16 | Compression::BF16 => count.saturating_mul(2),
-        }
-    }
-
     /// Appends the codes of a gradient, which is f32 in little-endian order, to `out`.
     ///
     /// The residual has one value for each of the gradient, or none where [`Compression::keeps_residual`] is false; the

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 /// Most bytes kept for later.
-const KEPT: usize = 1 << 30;
+const MAX_POOLED_BYTES: usize = 1 << 30;
 
 /// A store of memory; clones share it.
 #[derive(Clone, Default)]
@@ -66,7 +66,7 @@ impl Buffers {
     }
 
     /// Takes memory back once nobody reads it. Of several handles of the same memory the longest counts.
-    pub fn give_later(&self, bytes: Bytes) {
+    pub(crate) fn give_later(&self, bytes: Bytes) {
         if bytes.is_empty() {
             return;
         }
@@ -87,7 +87,8 @@ impl Free {
     fn keep(&mut self, buffer: Vec<u8>) {
         let Some(of_length) = self.by_length.get_mut(&buffer.len()) else { return };
         of_length.out = of_length.out.saturating_sub(1);
-        if !buffer.is_empty() && of_length.free.len() < of_length.most && self.bytes + buffer.len() <= KEPT {
+        if !buffer.is_empty() && of_length.free.len() < of_length.most && self.bytes + buffer.len() <= MAX_POOLED_BYTES
+        {
             self.bytes += buffer.len();
             of_length.free.push(buffer);
         }

@@ -12,17 +12,22 @@ pub enum CallKind {
     /// Every rank gets the bytes of every rank.
     Gather,
     /// Every rank gets the bytes of one.
-    Broadcast { root: u32 },
+    Broadcast {
+        /// The rank whose data all get.
+        root: u32,
+    },
     /// Nothing but waiting for each other.
     Barrier,
 }
 
 /// A collective that every rank takes part in, at the same place of its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct CollectiveCall {
+    /// What the ranks do.
     pub kind: CallKind,
     /// What it is for; the name of an array, for example.
     pub key: String,
+    /// The element type of the data.
     pub dtype: DType,
     /// Elements of each contribution; 0 where contributions have sizes of their own.
     pub count: u64,
@@ -30,25 +35,25 @@ pub struct Call {
     pub leaves: u32,
 }
 
-impl Call {
+impl CollectiveCall {
     /// A sum of arrays of `count` elements, of which each rank has `leaves`.
-    pub fn sum(key: impl Into<String>, dtype: DType, count: u64, leaves: u32) -> Call {
-        Call { kind: CallKind::Sum, key: key.into(), dtype, count, leaves }
+    pub fn sum(key: impl Into<String>, dtype: DType, count: u64, leaves: u32) -> CollectiveCall {
+        CollectiveCall { kind: CallKind::Sum, key: key.into(), dtype, count, leaves }
     }
 
     /// A gathering of bytes, of which every rank gives any number.
-    pub fn gather(key: impl Into<String>) -> Call {
-        Call { kind: CallKind::Gather, key: key.into(), dtype: DType::U8, count: 0, leaves: 0 }
+    pub fn gather(key: impl Into<String>) -> CollectiveCall {
+        CollectiveCall { kind: CallKind::Gather, key: key.into(), dtype: DType::U8, count: 0, leaves: 0 }
     }
 
     /// A copy of the array of rank `root`, of `count` elements.
-    pub fn broadcast(key: impl Into<String>, root: u32, dtype: DType, count: u64) -> Call {
-        Call { kind: CallKind::Broadcast { root }, key: key.into(), dtype, count, leaves: 0 }
+    pub fn broadcast(key: impl Into<String>, root: u32, dtype: DType, count: u64) -> CollectiveCall {
+        CollectiveCall { kind: CallKind::Broadcast { root }, key: key.into(), dtype, count, leaves: 0 }
     }
 
     /// A point that no rank passes before all have reached it.
-    pub fn barrier(key: impl Into<String>) -> Call {
-        Call { kind: CallKind::Barrier, key: key.into(), dtype: DType::U8, count: 0, leaves: 0 }
+    pub fn barrier(key: impl Into<String>) -> CollectiveCall {
+        CollectiveCall { kind: CallKind::Barrier, key: key.into(), dtype: DType::U8, count: 0, leaves: 0 }
     }
 
     /// Bytes of one contribution.
@@ -57,9 +62,9 @@ impl Call {
     }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for CollectiveCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { kind, key, dtype, count, leaves } = self;
+        let CollectiveCall { kind, key, dtype, count, leaves } = self;
         match kind {
             CallKind::Sum => write!(f, "sum of `{key}` ({dtype} × {count}, {leaves} a rank)"),
             CallKind::Gather => write!(f, "gather of `{key}`"),

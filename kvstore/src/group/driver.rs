@@ -10,11 +10,11 @@ use tensorc_runtime::Profiler;
 use tensorc_runtime::profiler::Span;
 
 use super::buffers::Buffers;
-use super::call::{Call, CallKind};
-use super::exchange::{Exchange, Outgoing, Slot, wrong_parts};
-use super::message::{CONTROL, Header, LONGEST, Message, Question};
+use super::call::{CallKind, CollectiveCall};
+use super::exchange::{DataSlot, Exchange, Outgoing, wrong_parts};
+use super::message::{CONTROL, CallHeader, GroupMessage, MAX_SHORT_MESSAGE, Question};
 use super::serve::{Answered, Desk, Server};
-use super::{Command, Done, GroupError, GroupOptions, Shared};
+use super::{Done, GroupCommand, GroupError, GroupOptions, GroupState};
 use crate::transport::{MAX_TAG, ReceiveId, Received, Tag, Transport};
 
 /// How the profiler groups what a group does.
@@ -22,15 +22,15 @@ const MOVING: &str = "communication";
 const WAITING: &str = "waiting";
 
 /// How long the thread polls without a pause while data move.
-const SPIN: Duration = Duration::from_micros(20);
+const POLL_SPIN: Duration = Duration::from_micros(20);
 /// The shortest pause between polls: one takes some microseconds from a thread that computes on the same processor.
-const SHORTEST_NAP: Duration = Duration::from_micros(60);
+const MIN_NAP: Duration = Duration::from_micros(60);
 /// The longest pauses between polls while data move, while ranks are waited for, and while there is nothing to do.
-const SHORT_NAP: Duration = Duration::from_micros(200);
+const MAX_BUSY_POLL_SLEEP: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_millis(1);
-const LONG_NAP: Duration = Duration::from_millis(5);
+const MAX_IDLE_POLL_SLEEP: Duration = Duration::from_millis(5);
 /// How long a failed group tries to tell the others.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const FAILURE_BROADCAST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The tags of data that belong to questions and answers; those of collectives are below.
 const ASKED: Tag = MAX_TAG - 1;
@@ -39,7 +39,7 @@ const ANSWERED: Tag = MAX_TAG;
 /// What a receive that was begun is for.
 enum Awaited {
     Control { from: usize },
-    Data { from: usize, sequence: u64, slot: Slot },
+    Data { from: usize, sequence: u64, slot: DataSlot },
     Question { from: usize, question: Question },
     Answer { id: u64 },
 }
@@ -53,18 +53,18 @@ struct Mine {
 /// A collective that some rank has called.
 struct Collective {
     /// What this rank calls, once it does.
-    call: Option<(Call, i32)>,
+    call: Option<(CollectiveCall, i32)>,
     mine: Option<Mine>,
-    headers: Vec<Option<Header>>,
+    headers: Vec<Option<CallHeader>>,
     /// When this rank came, and since when it waits for the others.
     came: Instant,
     since: Instant,
     exchange: Option<Exchange>,
 }
 
-struct Driver {
+struct GroupThread {
     transport: Box<dyn Transport>,
-    shared: Arc<Shared>,
+    shared: Arc<GroupState>,
     buffers: Buffers,
     deadline: Duration,
     profiler: Option<Profiler>,
@@ -88,13 +88,13 @@ struct Driver {
 }
 
 /// Serves a group until it is closed.
-pub fn drive(transport: Box<dyn Transport>, shared: Arc<Shared>, buffers: Buffers, options: GroupOptions) {
+pub fn drive(transport: Box<dyn Transport>, shared: Arc<GroupState>, buffers: Buffers, options: GroupOptions) {
     #[cfg(target_os = "linux")]
     // Sleeps would last 50 us longer. Where that cannot be changed, they do.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let (rank, size) = (transport.rank(), transport.size());
     let GroupOptions { deadline, profiler } = options;
-    let mut driver = Driver {
+    let mut driver = GroupThread {
         transport,
         shared,
         buffers,
@@ -117,7 +117,7 @@ pub fn drive(transport: Box<dyn Transport>, shared: Arc<Shared>, buffers: Buffer
     driver.run();
 }
 
-impl Driver {
+impl GroupThread {
     fn run(&mut self) {
         for from in self.others() {
             let listening = self.listen(from);
@@ -146,7 +146,7 @@ impl Driver {
         let everyone_left = self.closing.is_some() && self.others().all(|other| self.left[other].is_some());
         if everyone_left && idle && !self.said_bye && self.failure.is_none() {
             self.said_bye = true;
-            self.tell_all(&Message::Bye);
+            self.tell_all(&GroupMessage::Bye);
         }
         let in_order = self.said_bye && self.others().all(|other| self.gone[other]) && self.transport.unsent() == 0;
         self.abandoned || self.closing.is_some() && (self.failure.is_some() || in_order)
@@ -159,12 +159,12 @@ impl Driver {
         let moving = exchanging || self.transport.unsent() > 0 || !self.desk.asked.is_empty();
         let quiet = self.running.is_empty() && self.closing.is_none() && self.desk.server.is_none();
         let longest = match (moving, quiet) {
-            (true, _) if idle < SPIN => return std::thread::yield_now(),
-            (true, _) => SHORT_NAP,
+            (true, _) if idle < POLL_SPIN => return std::thread::yield_now(),
+            (true, _) => MAX_BUSY_POLL_SLEEP,
             (false, false) => NAP,
-            (false, true) => LONG_NAP,
+            (false, true) => MAX_IDLE_POLL_SLEEP,
         };
-        let nap = (idle / 4).clamp(SHORTEST_NAP, longest);
+        let nap = (idle / 4).clamp(MIN_NAP, longest);
         let queue = self.shared.lock();
         if queue.commands.is_empty() {
             // Woken early or late, the loop looks at everything.
@@ -174,18 +174,18 @@ impl Driver {
 
     /// Carries out commands; whether there were any.
     fn obey(&mut self) -> bool {
-        let commands: VecDeque<Command> = std::mem::take(&mut self.shared.lock().commands);
+        let commands: VecDeque<GroupCommand> = std::mem::take(&mut self.shared.lock().commands);
         let any = !commands.is_empty();
         for command in commands {
             match command {
-                Command::Reserve { call, priority } => self.reserve(call, priority),
-                Command::Start { sequence, parts, done } => self.start(sequence, parts, done),
-                Command::Fail { sequence, why } => self.give_up(sequence, why()),
-                Command::Serve { server } => self.serve(server),
-                Command::Ask { to, subject, detail, data, done } => self.ask(to, subject, detail, data, done),
-                Command::Answer { to, id, answer } => self.answer(to, id, answer),
-                Command::Close { reply } => self.close(reply),
-                Command::Abandon => self.abandoned = true,
+                GroupCommand::Reserve { call, priority } => self.reserve(call, priority),
+                GroupCommand::Start { sequence, parts, done } => self.start(sequence, parts, done),
+                GroupCommand::Fail { sequence, why } => self.give_up(sequence, why()),
+                GroupCommand::Serve { server } => self.serve(server),
+                GroupCommand::Ask { to, subject, detail, data, done } => self.ask(to, subject, detail, data, done),
+                GroupCommand::Answer { to, id, answer } => self.answer(to, id, answer),
+                GroupCommand::Close { reply } => self.close(reply),
+                GroupCommand::Abandon => self.abandoned = true,
             }
         }
         any
@@ -203,7 +203,7 @@ impl Driver {
         })
     }
 
-    fn reserve(&mut self, call: Call, priority: i32) {
+    fn reserve(&mut self, call: CollectiveCall, priority: i32) {
         let sequence = self.reserved;
         self.reserved += 1;
         if self.failure.is_some() {
@@ -227,12 +227,12 @@ impl Driver {
         if let Some(why) = wrong {
             return self.give_up(sequence, why);
         }
-        let header = Header { sequence, call: call.clone(), bytes };
+        let header = CallHeader { sequence, call: call.clone(), bytes };
         one.headers[rank] = Some(header.clone());
         if let Some((peer, last)) = self.others().find_map(|other| Some((other, self.left[other]?))) {
             return self.fail(GroupError::Left { sequence, rank, call: call.to_string(), peer, last });
         }
-        self.tell_all(&Message::Header(header));
+        self.tell_all(&GroupMessage::Header(header));
     }
 
     /// A contribution of this rank will not come.
@@ -247,7 +247,7 @@ impl Driver {
 
     fn close(&mut self, reply: SyncSender<Result<(), GroupError>>) {
         self.closing = Some((reply, Instant::now()));
-        self.tell_all(&Message::Leave(self.reserved));
+        self.tell_all(&GroupMessage::Leave(self.reserved));
         let more = self.running.iter().find_map(|(sequence, one)| {
             let header = one.call.is_none().then(|| one.headers.iter().flatten().next()).flatten()?;
             let peer = one.headers.iter().position(Option::is_some)?;
@@ -264,7 +264,7 @@ impl Driver {
         self.fail(GroupError::Left { sequence, rank: peer, call, peer: rank, last });
     }
 
-    fn tell_all(&mut self, message: &Message) {
+    fn tell_all(&mut self, message: &GroupMessage) {
         let bytes = Bytes::from(message.encode());
         for other in self.others() {
             let sent = self.transport.send(other, CONTROL, bytes.clone());
@@ -273,7 +273,7 @@ impl Driver {
     }
 
     fn listen(&mut self, from: usize) -> Result<(), crate::transport::TransportError> {
-        let id = self.transport.receive(from, CONTROL, vec![0; LONGEST])?;
+        let id = self.transport.receive(from, CONTROL, vec![0; MAX_SHORT_MESSAGE])?;
         self.awaited.insert(id, Awaited::Control { from });
         Ok(())
     }
@@ -325,7 +325,7 @@ impl Driver {
         if to == self.rank {
             return self.desk.hand_over(&self.shared, to, question, data);
         }
-        self.tell(to, &Message::Ask(question), ASKED, data);
+        self.tell(to, &GroupMessage::Ask(question), ASKED, data);
     }
 
     fn answer(&mut self, to: usize, id: u64, answer: Result<Bytes, String>) {
@@ -333,7 +333,7 @@ impl Driver {
         match answer {
             Err(why) => self.fail(GroupError::Refused { rank: self.rank, peer: to, why }),
             Ok(data) if to == self.rank => self.answered(id, data),
-            Ok(data) => self.tell(to, &Message::Answer { id, bytes: data.len() as u64 }, ANSWERED, data),
+            Ok(data) => self.tell(to, &GroupMessage::Answer { id, bytes: data.len() as u64 }, ANSWERED, data),
         }
     }
 
@@ -344,7 +344,7 @@ impl Driver {
     }
 
     /// Sends a short message to one rank, and data that belong to it.
-    fn tell(&mut self, to: usize, message: &Message, tag: Tag, data: Bytes) {
+    fn tell(&mut self, to: usize, message: &GroupMessage, tag: Tag, data: Bytes) {
         let told = self.transport.send(to, CONTROL, message.encode().into());
         if self.check(told).is_some() && !data.is_empty() {
             let sent = self.transport.send(to, tag, data);
@@ -365,19 +365,19 @@ impl Driver {
 
     /// A short message of another rank.
     fn hear(&mut self, from: usize, bytes: &[u8]) {
-        match Message::decode(bytes) {
+        match GroupMessage::decode(bytes) {
             None => self.fail(GroupError::Message { rank: self.rank, peer: from }),
-            Some(Message::Failure(message)) => self.end_with(GroupError::Reported { rank: from, message }),
-            Some(Message::Bye) => self.gone[from] = true,
-            Some(Message::Ask(question)) if question.bytes == 0 => {
+            Some(GroupMessage::Failure(message)) => self.end_with(GroupError::Reported { rank: from, message }),
+            Some(GroupMessage::Bye) => self.gone[from] = true,
+            Some(GroupMessage::Ask(question)) if question.bytes == 0 => {
                 self.desk.hand_over(&self.shared, from, question, Bytes::new());
             }
-            Some(Message::Ask(question)) => {
+            Some(GroupMessage::Ask(question)) => {
                 self.expect(from, ASKED, question.bytes, Awaited::Question { from, question });
             }
-            Some(Message::Answer { id, bytes: 0 }) => self.answered(id, Bytes::new()),
-            Some(Message::Answer { id, bytes }) => self.expect(from, ANSWERED, bytes, Awaited::Answer { id }),
-            Some(Message::Leave(last)) => {
+            Some(GroupMessage::Answer { id, bytes: 0 }) => self.answered(id, Bytes::new()),
+            Some(GroupMessage::Answer { id, bytes }) => self.expect(from, ANSWERED, bytes, Awaited::Answer { id }),
+            Some(GroupMessage::Leave(last)) => {
                 self.left[from] = Some(last);
                 let rank = self.rank;
                 let needs = self.running.iter().find(|(sequence, one)| **sequence >= last && one.mine.is_some());
@@ -386,7 +386,7 @@ impl Driver {
                     self.fail(GroupError::Left { sequence, rank, call, peer: from, last });
                 }
             }
-            Some(Message::Header(header)) => {
+            Some(GroupMessage::Header(header)) => {
                 let sequence = header.sequence;
                 self.seen[from] = Some((sequence, header.call.to_string()));
                 if self.closing.is_some() && sequence >= self.reserved {
@@ -433,7 +433,7 @@ impl Driver {
         let rank = self.rank;
         let Some(one) = self.running.get_mut(&sequence) else { return };
         let (Some((call, _)), Some(mine)) = (&one.call, &one.mine) else { return };
-        let headers: Vec<Header> = one.headers.iter().flatten().cloned().collect();
+        let headers: Vec<CallHeader> = one.headers.iter().flatten().cloned().collect();
         record(self.profiler.as_ref(), call, WAITING, one.came, 0);
         let mut sends = vec![];
         let exchange = Exchange::begin(call, &headers, rank, &mine.parts, &mut sends);
@@ -534,7 +534,7 @@ impl Driver {
         if self.failure.is_some() {
             return;
         }
-        let message = Message::Failure(error.to_string());
+        let message = GroupMessage::Failure(error.to_string());
         self.end_with(error);
         self.tell_all(&message);
     }
@@ -562,7 +562,7 @@ impl Driver {
         if !in_order && !self.abandoned_alone() {
             self.fail(GroupError::Closed);
             let (began, mut received) = (Instant::now(), vec![]);
-            while self.transport.unsent() > 0 && began.elapsed() < LAST_WORDS {
+            while self.transport.unsent() > 0 && began.elapsed() < FAILURE_BROADCAST_TIMEOUT {
                 if self.transport.poll(&mut received).is_err() {
                     break;
                 }
@@ -588,13 +588,13 @@ impl Driver {
 }
 
 /// The tag of a collective's data. Where tags repeat, the order of messages tells them apart.
-fn tag_of(sequence: u64, slot: Slot) -> Tag {
-    let round = u64::from(slot == Slot::Result);
+fn tag_of(sequence: u64, slot: DataSlot) -> Tag {
+    let round = u64::from(slot == DataSlot::Result);
     1 + ((2 * sequence + round) % u64::from(ASKED - 1)) as Tag
 }
 
-fn record(profiler: Option<&Profiler>, call: &Call, category: &'static str, since: Instant, bytes: u64) {
+fn record(profiler: Option<&Profiler>, call: &CollectiveCall, category: &'static str, since: Instant, bytes: u64) {
     let Some(profiler) = profiler.filter(|profiler| profiler.is_on()) else { return };
     let span = Span::new(call.key.clone(), category, since, Instant::now());
-    profiler.record(Span { lane: Some(tensorc_runtime::profiler::Lane::Floating), bytes, ..span });
+    profiler.record(Span { lane: Some(tensorc_runtime::profiler::TraceTrack::Floating), bytes, ..span });
 }

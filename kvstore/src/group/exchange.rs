@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::call::{Call, CallKind};
-use super::message::Header;
+use super::call::{CallKind, CollectiveCall};
+use super::message::CallHeader;
 use crate::error::KvError;
 use crate::tree;
 
 /// Arrays of at most this many bytes are sent whole, one exchange instead of two, if a rank sends at most [`EXTRA`] more thereby.
-const WHOLE: u64 = 1 << 20;
+const MAX_UNSPLIT_BYTES: u64 = 1 << 20;
 const EXTRA: u64 = 64 << 10;
 
 /// Shards begin at multiples of this many elements.
@@ -23,7 +23,7 @@ const SHARD_UNIT: u64 = 16;
 
 /// What a message of data is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum DataSlot {
     /// A rank's sum over one subtree, of the own shard.
     Contribution(usize),
     /// A rank's result.
@@ -34,14 +34,14 @@ pub enum Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub from: usize,
-    pub slot: Slot,
+    pub slot: DataSlot,
     pub bytes: usize,
 }
 
 /// A message of data to send.
 pub struct Outgoing {
     pub to: usize,
-    pub slot: Slot,
+    pub slot: DataSlot,
     pub bytes: Bytes,
 }
 
@@ -50,7 +50,7 @@ pub struct Exchange {
     pub began: Instant,
     /// Bytes of data that were sent.
     pub sent: u64,
-    call: Call,
+    call: CollectiveCall,
     rank: usize,
     /// What each rank contributes: subtrees of the summation tree.
     subtrees: Vec<Vec<Range<u32>>>,
@@ -64,7 +64,13 @@ pub struct Exchange {
 
 impl Exchange {
     /// Begins to exchange the `parts` of this rank; appends what to send.
-    pub fn begin(call: &Call, headers: &[Header], rank: usize, parts: &[Bytes], sends: &mut Vec<Outgoing>) -> Exchange {
+    pub fn begin(
+        call: &CollectiveCall,
+        headers: &[CallHeader],
+        rank: usize,
+        parts: &[Bytes],
+        sends: &mut Vec<Outgoing>,
+    ) -> Exchange {
         let leaves = call.leaves * headers.len() as u32;
         let subtrees =
             (0..headers.len() as u32).map(|r| tree::subtrees(leaves, r * call.leaves, (r + 1) * call.leaves));
@@ -98,7 +104,7 @@ impl Exchange {
     fn is_whole(&self) -> bool {
         let (ranks, bytes) = (self.ranks() as u64, self.call.bytes());
         // N - 1 arrays instead of 2 (N - 1) / N.
-        ranks == 1 || bytes <= WHOLE && bytes * (ranks - 1) * (ranks - 2) <= EXTRA * ranks
+        ranks == 1 || bytes <= MAX_UNSPLIT_BYTES && bytes * (ranks - 1) * (ranks - 2) <= EXTRA * ranks
     }
 
     /// The bytes of a rank's shard.
@@ -120,32 +126,32 @@ impl Exchange {
         self.contributions[self.rank] = parts.iter().map(|part| part.slice(own.clone())).collect();
         for other in self.others() {
             if !own.is_empty() {
-                let expected = |at| Expected { from: other, slot: Slot::Contribution(at), bytes: own.len() };
+                let expected = |at| Expected { from: other, slot: DataSlot::Contribution(at), bytes: own.len() };
                 self.expected.extend((0..self.subtrees[other].len()).map(expected));
             }
             let shard = self.shard(other);
             if !shard.is_empty() {
                 let part = |(at, part): (usize, &Bytes)| {
                     let bytes = part.slice(shard.clone());
-                    Outgoing { to: other, slot: Slot::Contribution(at), bytes }
+                    Outgoing { to: other, slot: DataSlot::Contribution(at), bytes }
                 };
                 sends.extend(parts.iter().enumerate().map(part));
                 if !self.is_whole() {
-                    self.expected.push(Expected { from: other, slot: Slot::Result, bytes: shard.len() });
+                    self.expected.push(Expected { from: other, slot: DataSlot::Result, bytes: shard.len() });
                 }
             }
         }
     }
 
     /// Sends every rank what this one has.
-    fn gather(&mut self, headers: &[Header], parts: &[Bytes], sends: &mut Vec<Outgoing>) {
+    fn gather(&mut self, headers: &[CallHeader], parts: &[Bytes], sends: &mut Vec<Outgoing>) {
         let bytes = |from: usize| match self.call.kind {
             CallKind::Broadcast { root } if root as usize == from => self.call.bytes(),
             CallKind::Gather => headers[from].bytes,
             _ => 0,
         } as usize;
         for other in self.others().filter(|other| bytes(*other) > 0) {
-            self.expected.push(Expected { from: other, slot: Slot::Result, bytes: bytes(other) });
+            self.expected.push(Expected { from: other, slot: DataSlot::Result, bytes: bytes(other) });
         }
         if let Some(own) = parts.first().filter(|_| bytes(self.rank) > 0) {
             self.results[self.rank] = own.clone();
@@ -155,7 +161,7 @@ impl Exchange {
 
     fn send_result(&self, sends: &mut Vec<Outgoing>) {
         let own = &self.results[self.rank];
-        sends.extend(self.others().map(|to| Outgoing { to, slot: Slot::Result, bytes: own.clone() }));
+        sends.extend(self.others().map(|to| Outgoing { to, slot: DataSlot::Result, bytes: own.clone() }));
     }
 
     /// Messages that have not come.
@@ -164,11 +170,11 @@ impl Exchange {
     }
 
     /// A message came.
-    pub fn arrived(&mut self, from: usize, slot: Slot, bytes: Bytes) {
+    pub fn arrived(&mut self, from: usize, slot: DataSlot, bytes: Bytes) {
         self.expected.retain(|expected| (expected.from, expected.slot) != (from, slot));
         match slot {
-            Slot::Contribution(at) => self.contributions[from][at] = bytes,
-            Slot::Result => self.results[from] = bytes,
+            DataSlot::Contribution(at) => self.contributions[from][at] = bytes,
+            DataSlot::Result => self.results[from] = bytes,
         }
     }
 
@@ -177,7 +183,7 @@ impl Exchange {
     /// # Errors
     /// Contributions are not what the ranks said, or memory is short.
     pub fn reduce(&mut self, sends: &mut Vec<Outgoing>) -> Result<Vec<Bytes>, KvError> {
-        let waits = self.expected.iter().any(|expected| matches!(expected.slot, Slot::Contribution(_)));
+        let waits = self.expected.iter().any(|expected| matches!(expected.slot, DataSlot::Contribution(_)));
         if self.reduced || waits {
             return Ok(vec![]);
         }
@@ -206,7 +212,7 @@ impl Exchange {
 }
 
 /// What is wrong with a rank's contribution to a call.
-pub fn wrong_parts(call: &Call, ranks: u32, rank: u32, parts: &[Bytes]) -> Option<String> {
+pub fn wrong_parts(call: &CollectiveCall, ranks: u32, rank: u32, parts: &[Bytes]) -> Option<String> {
     let (leaves, bytes) = (call.leaves, call.bytes());
     let (count, lengths) = match call.kind {
         CallKind::Sum => (tree::subtrees(leaves * ranks, rank * leaves, (rank + 1) * leaves).len(), Some(bytes)),

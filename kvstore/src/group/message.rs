@@ -2,28 +2,28 @@
 
 use tensorc_runtime::DType;
 
-use super::call::{Call, CallKind};
+use super::call::{CallKind, CollectiveCall};
 use crate::transport::Tag;
 
 /// The tag of short messages; data have others.
 pub const CONTROL: Tag = 0;
 /// Most bytes of a short message.
-pub const LONGEST: usize = 2048;
+pub const MAX_SHORT_MESSAGE: usize = 2048;
 /// Most bytes of a key or an error text in a message.
-const LONGEST_TEXT: usize = LONGEST - 64;
+const MAX_TEXT: usize = MAX_SHORT_MESSAGE - 64;
 
 /// A rank takes part in a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct CallHeader {
     pub sequence: u64,
-    pub call: Call,
+    pub call: CollectiveCall,
     /// Bytes of its contribution to a gathering.
     pub bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    Header(Header),
+pub enum GroupMessage {
+    Header(CallHeader),
     /// The group has failed.
     Failure(String),
     /// The rank takes part in nothing after this many collectives.
@@ -55,11 +55,11 @@ const ASK: u8 = 4;
 const ANSWER: u8 = 5;
 const BYE: u8 = 6;
 
-impl Message {
+impl GroupMessage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![];
         match self {
-            Message::Header(Header { sequence, call, bytes }) => {
+            GroupMessage::Header(CallHeader { sequence, call, bytes }) => {
                 let (kind, root) = match call.kind {
                     CallKind::Sum => (0, 0),
                     CallKind::Gather => (1, 0),
@@ -75,20 +75,20 @@ impl Message {
                 out.extend(call.leaves.to_le_bytes());
                 out.extend(shortened(&call.key).as_bytes());
             }
-            Message::Failure(text) => {
+            GroupMessage::Failure(text) => {
                 out.push(FAILURE);
                 out.extend(shortened(text).as_bytes());
             }
-            Message::Leave(after) => {
+            GroupMessage::Leave(after) => {
                 out.push(LEAVE);
                 out.extend(after.to_le_bytes());
             }
-            Message::Bye => out.push(BYE),
-            Message::Ask(Question { id, subject, detail, bytes }) => {
+            GroupMessage::Bye => out.push(BYE),
+            GroupMessage::Ask(Question { id, subject, detail, bytes }) => {
                 out.push(ASK);
                 [id, subject, detail, bytes].iter().for_each(|number| out.extend(number.to_le_bytes()));
             }
-            Message::Answer { id, bytes } => {
+            GroupMessage::Answer { id, bytes } => {
                 out.push(ANSWER);
                 [id, bytes].iter().for_each(|number| out.extend(number.to_le_bytes()));
             }
@@ -96,7 +96,7 @@ impl Message {
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Message> {
+    pub fn decode(bytes: &[u8]) -> Option<GroupMessage> {
         let (first, rest) = bytes.split_first()?;
         match *first {
             HEADER => {
@@ -115,9 +115,9 @@ impl Message {
                 };
                 let dtype = *DType::ALL.get(usize::from(dtype))?;
                 let key = std::str::from_utf8(key).ok()?.to_owned();
-                Some(Message::Header(Header {
+                Some(GroupMessage::Header(CallHeader {
                     sequence: u64::from_le_bytes(sequence),
-                    call: Call {
+                    call: CollectiveCall {
                         kind,
                         key,
                         dtype,
@@ -127,26 +127,26 @@ impl Message {
                     bytes: u64::from_le_bytes(bytes),
                 }))
             }
-            FAILURE => Some(Message::Failure(std::str::from_utf8(rest).ok()?.to_owned())),
-            LEAVE => Some(Message::Leave(numbers::<1>(rest)?[0])),
-            BYE => Some(Message::Bye),
+            FAILURE => Some(GroupMessage::Failure(std::str::from_utf8(rest).ok()?.to_owned())),
+            LEAVE => Some(GroupMessage::Leave(numbers::<1>(rest)?[0])),
+            BYE => Some(GroupMessage::Bye),
             ASK => {
                 let [id, subject, detail, bytes] = numbers(rest)?;
-                Some(Message::Ask(Question { id, subject, detail, bytes }))
+                Some(GroupMessage::Ask(Question { id, subject, detail, bytes }))
             }
             ANSWER => {
                 let [id, bytes] = numbers(rest)?;
-                Some(Message::Answer { id, bytes })
+                Some(GroupMessage::Answer { id, bytes })
             }
             _ => None,
         }
     }
 }
 
-impl Header {
+impl CallHeader {
     /// Whether two ranks call the same: a long key is compared as far as messages carry it.
-    pub fn agrees(&self, call: &Call) -> bool {
-        let Call { kind, key, dtype, count, leaves } = &self.call;
+    pub fn agrees(&self, call: &CollectiveCall) -> bool {
+        let CollectiveCall { kind, key, dtype, count, leaves } = &self.call;
         (*kind, *dtype, *count, *leaves) == (call.kind, call.dtype, call.count, call.leaves)
             && *key == shortened(&call.key)
     }
@@ -168,7 +168,7 @@ fn take<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
 
 /// As much of a text as a message carries.
 fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(LONGEST_TEXT);
+    let mut end = text.len().min(MAX_TEXT);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -179,40 +179,40 @@ fn shortened(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn header(key: &str) -> Header {
-        let call = Call::broadcast(key, 3, DType::BF16, 1 << 40);
-        Header { sequence: 7, call, bytes: 9 }
+    fn header(key: &str) -> CallHeader {
+        let call = CollectiveCall::broadcast(key, 3, DType::BF16, 1 << 40);
+        CallHeader { sequence: 7, call, bytes: 9 }
     }
 
     #[test]
     fn messages_round_trip() {
         let all = [
-            Message::Header(header("fc1_weight")),
-            Message::Header(Header { call: Call::sum("", DType::F32, 5, 2), ..header("") }),
-            Message::Failure("rank 1: ≥".into()),
-            Message::Leave(12),
-            Message::Bye,
-            Message::Ask(Question { id: 1, subject: 2, detail: 3, bytes: 4 }),
-            Message::Answer { id: 1 << 40, bytes: 0 },
+            GroupMessage::Header(header("fc1_weight")),
+            GroupMessage::Header(CallHeader { call: CollectiveCall::sum("", DType::F32, 5, 2), ..header("") }),
+            GroupMessage::Failure("rank 1: ≥".into()),
+            GroupMessage::Leave(12),
+            GroupMessage::Bye,
+            GroupMessage::Ask(Question { id: 1, subject: 2, detail: 3, bytes: 4 }),
+            GroupMessage::Answer { id: 1 << 40, bytes: 0 },
         ];
         for message in all {
             let bytes = message.encode();
-            assert!(bytes.len() <= LONGEST);
-            assert_eq!(Message::decode(&bytes), Some(message));
+            assert!(bytes.len() <= MAX_SHORT_MESSAGE);
+            assert_eq!(GroupMessage::decode(&bytes), Some(message));
             for cut in 0..bytes.len() {
-                let _ = Message::decode(&bytes[..cut]);
+                let _ = GroupMessage::decode(&bytes[..cut]);
             }
         }
-        assert_eq!(Message::decode(&[]), None);
-        assert_eq!(Message::decode(&[9, 1, 2]), None);
+        assert_eq!(GroupMessage::decode(&[]), None);
+        assert_eq!(GroupMessage::decode(&[9, 1, 2]), None);
     }
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let long = "é".repeat(LONGEST);
-        let sent = Message::Header(header(&long)).encode();
-        assert!(sent.len() <= LONGEST);
-        let Some(Message::Header(found)) = Message::decode(&sent) else { panic!("no header") };
+        let long = "é".repeat(MAX_SHORT_MESSAGE);
+        let sent = GroupMessage::Header(header(&long)).encode();
+        assert!(sent.len() <= MAX_SHORT_MESSAGE);
+        let Some(GroupMessage::Header(found)) = GroupMessage::decode(&sent) else { panic!("no header") };
         assert!(found.agrees(&header(&long).call));
         assert!(!found.agrees(&header("é").call));
     }

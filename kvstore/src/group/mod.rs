@@ -12,10 +12,10 @@
 //! - `driver`: the group's thread
 //! - `buffers`: memory of messages
 
-mod buffers;
+pub(crate) mod buffers;
 mod call;
 mod driver;
-mod error;
+pub(crate) mod error;
 mod exchange;
 mod message;
 mod serve;
@@ -30,9 +30,9 @@ use bytes::Bytes;
 use tensorc_runtime::Profiler;
 
 pub use buffers::{Buffers, NoMemory};
-pub use call::{Call, CallKind};
+pub use call::{CallKind, CollectiveCall};
 pub use error::GroupError;
-pub use serve::{Answered, Reply, Request, Server};
+pub use serve::{Answered, Reply, ServeRequest, Server};
 
 use crate::transport::{Transport, TransportError};
 
@@ -58,9 +58,9 @@ impl Default for GroupOptions {
 }
 
 /// What the group's thread is told.
-enum Command {
+enum GroupCommand {
     Reserve {
-        call: Call,
+        call: CollectiveCall,
         priority: i32,
     },
     Start {
@@ -95,8 +95,8 @@ enum Command {
 }
 
 #[derive(Default)]
-struct Queue {
-    commands: VecDeque<Command>,
+struct CommandQueue {
+    commands: VecDeque<GroupCommand>,
     /// Collectives reserved so far.
     reserved: u64,
     failure: Option<GroupError>,
@@ -105,18 +105,18 @@ struct Queue {
 
 /// What handles and the group's thread share.
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct GroupState {
+    queue: Mutex<CommandQueue>,
     bell: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl GroupState {
+    fn lock(&self) -> MutexGuard<'_, CommandQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the thread, unless it has ended.
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: GroupCommand) {
         let mut queue = self.lock();
         if queue.ended {
             let failure = queue.failure.clone().unwrap_or(GroupError::Closed);
@@ -129,29 +129,29 @@ impl Shared {
     }
 }
 
-impl Command {
+impl GroupCommand {
     /// Answers a command that nobody carries out.
     fn refuse(self, failure: GroupError) {
         match self {
-            Command::Start { done, .. } => done(Err(failure)),
-            Command::Ask { done, .. } => done(Err(failure)),
+            GroupCommand::Start { done, .. } => done(Err(failure)),
+            GroupCommand::Ask { done, .. } => done(Err(failure)),
             // A receiver that is gone waits for nothing.
-            Command::Close { reply } => drop(reply.send(Err(failure))),
-            Command::Reserve { .. }
-            | Command::Fail { .. }
-            | Command::Serve { .. }
-            | Command::Answer { .. }
-            | Command::Abandon => {}
+            GroupCommand::Close { reply } => drop(reply.send(Err(failure))),
+            GroupCommand::Reserve { .. }
+            | GroupCommand::Fail { .. }
+            | GroupCommand::Serve { .. }
+            | GroupCommand::Answer { .. }
+            | GroupCommand::Abandon => {}
         }
     }
 }
 
 /// A member of a group of ranks. Clones are handles of the same member.
 #[derive(Clone)]
-pub struct Group(Arc<Handle>);
+pub struct Group(Arc<GroupHandle>);
 
-struct Handle {
-    shared: Arc<Shared>,
+struct GroupHandle {
+    shared: Arc<GroupState>,
     rank: usize,
     size: usize,
     buffers: Buffers,
@@ -167,7 +167,7 @@ impl Group {
         make: impl FnOnce() -> Result<Box<dyn Transport>, TransportError> + Send + 'static,
         options: GroupOptions,
     ) -> Result<Group, GroupError> {
-        let (shared, buffers) = (Arc::new(Shared::default()), Buffers::default());
+        let (shared, buffers) = (Arc::new(GroupState::default()), Buffers::default());
         let (tell, told) = sync_channel(1);
         let (of_thread, of_driver) = (shared.clone(), buffers.clone());
         let body = move || match make() {
@@ -187,7 +187,7 @@ impl Group {
         })?;
         let (rank, size) = told.recv().map_err(|_| GroupError::Closed)?.map_err(failed)?;
         let thread = Mutex::new(Some(thread));
-        Ok(Group(Arc::new(Handle { shared, rank, size, buffers, thread })))
+        Ok(Group(Arc::new(GroupHandle { shared, rank, size, buffers, thread })))
     }
 
     /// The number of this member, from 0.
@@ -211,12 +211,12 @@ impl Group {
     }
 
     /// Takes the next place among the collectives of this rank. Collectives of a higher priority move their data first.
-    pub fn reserve(&self, call: Call, priority: i32) -> Ticket {
+    pub fn reserve(&self, call: CollectiveCall, priority: i32) -> Ticket {
         let mut queue = self.0.shared.lock();
         let sequence = queue.reserved;
         queue.reserved += 1;
         if !queue.ended {
-            queue.commands.push_back(Command::Reserve { call: call.clone(), priority });
+            queue.commands.push_back(GroupCommand::Reserve { call: call.clone(), priority });
         }
         drop(queue);
         self.0.shared.bell.notify_one();
@@ -227,7 +227,7 @@ impl Group {
     ///
     /// # Errors
     /// The group has failed, or fails now.
-    pub fn wait(&self, call: Call, parts: Vec<Bytes>) -> Result<Vec<Bytes>, GroupError> {
+    pub fn wait(&self, call: CollectiveCall, parts: Vec<Bytes>) -> Result<Vec<Bytes>, GroupError> {
         let (tell, told) = sync_channel(1);
         // The receiver waits until it is answered.
         let done: Done = Box::new(move |result| drop(tell.send(result)));
@@ -240,7 +240,7 @@ impl Group {
     /// # Errors
     /// As [`Group::wait`].
     pub fn barrier(&self, key: &str) -> Result<(), GroupError> {
-        self.wait(Call::barrier(key), vec![]).map(drop)
+        self.wait(CollectiveCall::barrier(key), vec![]).map(drop)
     }
 
     /// The bytes that each rank gives, by rank.
@@ -248,18 +248,18 @@ impl Group {
     /// # Errors
     /// As [`Group::wait`].
     pub fn gather(&self, key: &str, bytes: Vec<u8>) -> Result<Vec<Bytes>, GroupError> {
-        self.wait(Call::gather(key), vec![Bytes::from(bytes)])
+        self.wait(CollectiveCall::gather(key), vec![Bytes::from(bytes)])
     }
 
     /// Answers the questions of other ranks, and of this one, from now on.
     pub fn serve(&self, server: Server) {
-        self.0.shared.tell(Command::Serve { server });
+        self.0.shared.tell(GroupCommand::Serve { server });
     }
 
     /// Asks a rank, which may be this one; returns before it answers. Questions to one rank arrive in the order in which
     /// they were asked.
     pub fn ask(&self, to: usize, subject: u64, detail: u64, data: Bytes, done: Answered) {
-        self.0.shared.tell(Command::Ask { to, subject, detail, data, done });
+        self.0.shared.tell(GroupCommand::Ask { to, subject, detail, data, done });
     }
 
     /// Leaves the group when all ranks do, after everything that was started. A rank that calls something else gets an
@@ -269,14 +269,14 @@ impl Group {
     /// The group has failed, or fails now.
     pub fn close(&self) -> Result<(), GroupError> {
         let (tell, told) = sync_channel(1);
-        self.0.shared.tell(Command::Close { reply: tell });
+        self.0.shared.tell(GroupCommand::Close { reply: tell });
         let result = told.recv().unwrap_or(Err(GroupError::Closed));
         self.0.join();
         result
     }
 }
 
-impl Handle {
+impl GroupHandle {
     fn join(&self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A callback may hold the last handle, on the thread itself.
@@ -287,9 +287,9 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for GroupHandle {
     fn drop(&mut self) {
-        self.shared.tell(Command::Abandon);
+        self.shared.tell(GroupCommand::Abandon);
         self.join();
     }
 }
@@ -302,16 +302,16 @@ impl std::fmt::Debug for Group {
 
 /// A place among the collectives of a rank. Dropping it without a contribution fails the group.
 pub struct Ticket {
-    shared: Arc<Shared>,
+    shared: Arc<GroupState>,
     sequence: u64,
-    call: Call,
+    call: CollectiveCall,
     open: bool,
     why: Option<Reason>,
 }
 
 impl Ticket {
     /// What every rank calls here.
-    pub fn call(&self) -> &Call {
+    pub fn call(&self) -> &CollectiveCall {
         &self.call
     }
 
@@ -323,10 +323,10 @@ impl Ticket {
     }
 
     /// Takes part. A sum takes the partial sums over the maximal complete subtrees ([`crate::tree::subtrees`]) of this
-    /// rank's leaves; rank r holds the r-th [`Call::leaves`] of all.
+    /// rank's leaves; rank r holds the r-th [`CollectiveCall::leaves`] of all.
     pub fn start(mut self, parts: Vec<Bytes>, done: Done) {
         self.open = false;
-        self.shared.tell(Command::Start { sequence: self.sequence, parts, done });
+        self.shared.tell(GroupCommand::Start { sequence: self.sequence, parts, done });
     }
 }
 
@@ -334,7 +334,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         if self.open {
             let why = self.why.take().unwrap_or_else(|| Box::new(|| "it was given up".into()));
-            self.shared.tell(Command::Fail { sequence: self.sequence, why });
+            self.shared.tell(GroupCommand::Fail { sequence: self.sequence, why });
         }
     }
 }

@@ -7,33 +7,38 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::message::Question;
-use super::{Command, GroupError, Shared};
+use super::{GroupCommand, GroupError, GroupState};
 
 /// What is called with an answer, on the group's thread.
 pub type Answered = Box<dyn FnOnce(Result<Bytes, GroupError>) + Send>;
 
 /// Who answers; called on the group's thread, for which it must not wait.
-pub type Server = Box<dyn FnMut(Request) + Send>;
+pub type Server = Box<dyn FnMut(ServeRequest) + Send>;
 
 /// A question of a rank.
-pub struct Request {
+pub struct ServeRequest {
+    /// The rank that asks.
     pub from: usize,
+    /// What the question is about.
     pub subject: u64,
+    /// A number that belongs to the question.
     pub detail: u64,
+    /// The data of the question.
     pub data: Bytes,
+    /// Where the answer goes.
     pub reply: Reply,
 }
 
 /// The obligation to answer, from any thread. Dropping it fails the group.
 pub struct Reply {
-    shared: Arc<Shared>,
+    shared: Arc<GroupState>,
     to: usize,
     id: u64,
     open: bool,
 }
 
 impl Reply {
-    pub(super) fn new(shared: Arc<Shared>, to: usize, id: u64) -> Reply {
+    pub(super) fn new(shared: Arc<GroupState>, to: usize, id: u64) -> Reply {
         Reply { shared, to, id, open: true }
     }
 
@@ -44,7 +49,7 @@ impl Reply {
 
     fn answer(&mut self, answer: Result<Bytes, String>) {
         if std::mem::take(&mut self.open) {
-            self.shared.tell(Command::Answer { to: self.to, id: self.id, answer });
+            self.shared.tell(GroupCommand::Answer { to: self.to, id: self.id, answer });
         }
     }
 }
@@ -67,7 +72,7 @@ pub struct Asked {
 pub struct Desk {
     pub server: Option<Server>,
     /// Questions that came before there was a server.
-    pub early: VecDeque<Request>,
+    pub early: VecDeque<ServeRequest>,
     pub asked: BTreeMap<u64, Asked>,
     next: u64,
     /// Questions that are not answered.
@@ -84,10 +89,10 @@ impl Desk {
     }
 
     /// Hands a question to the server.
-    pub fn hand_over(&mut self, shared: &Arc<Shared>, from: usize, question: Question, data: Bytes) {
+    pub fn hand_over(&mut self, shared: &Arc<GroupState>, from: usize, question: Question, data: Bytes) {
         self.open += 1;
         let Question { id, subject, detail, .. } = question;
-        let request = Request { from, subject, detail, data, reply: Reply::new(shared.clone(), from, id) };
+        let request = ServeRequest { from, subject, detail, data, reply: Reply::new(shared.clone(), from, id) };
         match &mut self.server {
             Some(server) => server(request),
             None => self.early.push_back(request),

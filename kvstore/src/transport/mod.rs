@@ -25,6 +25,7 @@ pub struct ReceiveId(pub u64);
 /// A receive that has ended.
 #[derive(Debug)]
 pub struct Received {
+    /// The receive that is complete.
     pub id: ReceiveId,
     /// The memory that was given for it, cut to the length of the message.
     pub bytes: Vec<u8>,
@@ -35,28 +36,59 @@ pub struct Received {
 pub enum TransportError {
     /// The library of messages reports an error.
     #[error("{call}: {message}")]
-    Library { call: &'static str, message: String },
+    Library {
+        /// The function of the library.
+        call: &'static str,
+        /// Its message.
+        message: String,
+    },
     /// A message is longer than the memory given for it. The memory is lost; other messages are not affected.
     #[error("a message of rank {from} with tag {tag} is longer than the {expected} bytes expected")]
-    Truncated { from: usize, tag: Tag, expected: usize },
+    Truncated {
+        /// The rank that sent.
+        from: usize,
+        /// The tag of the message.
+        tag: Tag,
+        /// Bytes that were expected.
+        expected: usize,
+    },
     /// A rank that the group does not have.
-    #[error("there is no rank {rank} in a group of {size}")]
-    NoRank { rank: usize, size: usize },
+    #[error("rank {rank} is out of range for {size} ranks")]
+    NoRank {
+        /// The rank asked for.
+        rank: usize,
+        /// Number of ranks.
+        size: usize,
+    },
     /// A tag above [`MAX_TAG`].
     #[error("tag {tag} is above {MAX_TAG}")]
-    NoTag { tag: Tag },
+    NoTag {
+        /// The tag of the message.
+        tag: Tag,
+    },
     /// A message, or the memory for one, that is longer than the transport carries.
     #[error("a message of {bytes} bytes is longer than the {limit} bytes that fit in one")]
-    TooLong { bytes: usize, limit: usize },
+    TooLong {
+        /// Bytes of the message.
+        bytes: usize,
+        /// The largest number of bytes.
+        limit: usize,
+    },
     /// MPI was initialised in this process before; a process can do so once, even after MPI was finalised.
-    #[error("MPI was initialised in this process before, which is possible only once")]
+    #[error("MPI is already initialised, and a process can do so only once")]
     Initialised,
     /// The library of messages allows calls only by the thread that initialised it.
     #[error("{call} by another thread than the one that initialised MPI; the library allows only that one")]
-    WrongThread { call: &'static str },
+    WrongThread {
+        /// The call.
+        call: &'static str,
+    },
     /// The transport was closed, or its rank was cut off.
     #[error("the transport of rank {rank} is closed")]
-    Closed { rank: usize },
+    Closed {
+        /// The rank that has left.
+        rank: usize,
+    },
 }
 
 /// Messages between the ranks of a group.

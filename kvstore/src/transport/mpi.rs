@@ -21,7 +21,7 @@ use super::{ReceiveId, Received, Receives, Tag, Transport, TransportError, check
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 
 /// The longest message: the library counts bytes by `int`.
-const LONGEST: usize = c_int::MAX as usize;
+const MAX_MESSAGE: usize = c_int::MAX as usize;
 
 /// Codes that bindings give as unsigned numbers.
 const SUCCESS: c_int = ffi::MPI_SUCCESS as c_int;
@@ -403,7 +403,7 @@ fn class(code: c_int) -> c_int {
 
 /// A length as the library takes it.
 fn counted(bytes: usize) -> Result<c_int, TransportError> {
-    c_int::try_from(bytes).map_err(|_| TransportError::TooLong { bytes, limit: LONGEST })
+    c_int::try_from(bytes).map_err(|_| TransportError::TooLong { bytes, limit: MAX_MESSAGE })
 }
 
 /// Bytes of a message that was found.

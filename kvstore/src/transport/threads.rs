@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::{ReceiveId, Received, Receives, Tag, Transport, TransportError, check};
 
 /// Delays of a group with a seed are below this many polls.
-const DELAYS: u64 = 8;
+const MAX_DELAY_POLLS: u64 = 8;
 
 /// A group of `size` ranks, in order.
 pub fn group(size: usize) -> Vec<ThreadTransport> {
@@ -28,7 +28,7 @@ pub fn group_with_delays(size: usize, seed: u64) -> Vec<ThreadTransport> {
 
 fn make(size: usize, seed: Option<u64>) -> Vec<ThreadTransport> {
     let ranks = (0..size).map(|_| Member::default()).collect();
-    let group = Arc::new(Group { seed, size, ranks: Mutex::new(ranks) });
+    let group = Arc::new(ThreadGroup { seed, size, ranks: Mutex::new(ranks) });
     let transport = |rank| ThreadTransport {
         group: group.clone(),
         rank,
@@ -41,7 +41,7 @@ fn make(size: usize, seed: Option<u64>) -> Vec<ThreadTransport> {
 
 /// A member of a group of threads; see [`group`]. Dropping it closes it.
 pub struct ThreadTransport {
-    group: Arc<Group>,
+    group: Arc<ThreadGroup>,
     rank: usize,
     /// Receives that have not ended, in order, by sender and tag.
     receives: BTreeMap<(usize, Tag), Receives>,
@@ -53,11 +53,11 @@ pub struct ThreadTransport {
 /// Stops a rank of a group of threads, as if it was a process that is stopped or killed. For tests.
 #[derive(Clone)]
 pub struct Fault {
-    group: Arc<Group>,
+    group: Arc<ThreadGroup>,
     rank: usize,
 }
 
-struct Group {
+struct ThreadGroup {
     seed: Option<u64>,
     size: usize,
     ranks: Mutex<Vec<Member>>,
@@ -65,31 +65,31 @@ struct Group {
 
 #[derive(Default)]
 struct Member {
-    state: State,
+    state: ThreadState,
     /// Sends while the rank was silent.
-    held: VecDeque<Message>,
+    held: VecDeque<ThreadMessage>,
     /// Messages to this rank that were not taken, by sender and tag.
-    mail: BTreeMap<(usize, Tag), Stream>,
+    mail: BTreeMap<(usize, Tag), MessageStream>,
     /// Messages of this rank that were not taken.
     unsent: usize,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum State {
+enum ThreadState {
     #[default]
     Running,
     Silent,
     Closed,
 }
 
-struct Message {
+struct ThreadMessage {
     to: usize,
     tag: Tag,
     bytes: Bytes,
 }
 
 #[derive(Default)]
-struct Stream {
+struct MessageStream {
     /// Messages so far, taken or not.
     sent: u64,
     /// Messages, each with the polls that do not see it.
@@ -97,7 +97,7 @@ struct Stream {
 }
 
 /// A message and the receive that takes it.
-struct Taken {
+struct MatchedMessage {
     id: ReceiveId,
     from: usize,
     tag: Tag,
@@ -105,28 +105,29 @@ struct Taken {
     bytes: Bytes,
 }
 
-impl Group {
+impl ThreadGroup {
     fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
         // The counts and queues are whole after every statement that can panic.
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a message where its receiver finds it; a closed one never does.
-    fn deliver(&self, ranks: &mut [Member], from: usize, message: Message) {
-        let Message { to, tag, bytes } = message;
-        if ranks[to].state != State::Closed {
+    fn deliver(&self, ranks: &mut [Member], from: usize, message: ThreadMessage) {
+        let ThreadMessage { to, tag, bytes } = message;
+        if ranks[to].state != ThreadState::Closed {
             let stream = ranks[to].mail.entry((from, tag)).or_default();
             let number = stream.sent;
             stream.sent += 1;
             let parts = [from as u64, to as u64, u64::from(tag), number];
-            let delay = self.seed.map_or(0, |seed| parts.into_iter().fold(mix(seed), |h, p| mix(h ^ p)) % DELAYS);
+            let delay =
+                self.seed.map_or(0, |seed| parts.into_iter().fold(mix(seed), |h, p| mix(h ^ p)) % MAX_DELAY_POLLS);
             stream.queue.push_back((delay, bytes));
         }
     }
 
     fn close(&self, rank: usize) {
         let member = &mut self.lock()[rank];
-        *member = Member { state: State::Closed, ..Member::default() };
+        *member = Member { state: ThreadState::Closed, ..Member::default() };
     }
 }
 
@@ -143,16 +144,16 @@ impl Fault {
     /// Its calls still return: it sees a group in which nothing happens.
     pub fn silence(&self) {
         let member = &mut self.group.lock()[self.rank];
-        if member.state == State::Running {
-            member.state = State::Silent;
+        if member.state == ThreadState::Running {
+            member.state = ThreadState::Silent;
         }
     }
 
     /// Ends [`Fault::silence`]: what was held back arrives, in order. A rank that was cut off stays so.
     pub fn resume(&self) {
         let ranks = &mut *self.group.lock();
-        if ranks[self.rank].state == State::Silent {
-            ranks[self.rank].state = State::Running;
+        if ranks[self.rank].state == ThreadState::Silent {
+            ranks[self.rank].state = ThreadState::Running;
             for message in std::mem::take(&mut ranks[self.rank].held) {
                 self.group.deliver(ranks, self.rank, message);
             }
@@ -177,13 +178,13 @@ impl ThreadTransport {
     }
 
     /// Takes every message that a receive waits for and whose delay is over.
-    fn take(&mut self) -> Result<Vec<Taken>, TransportError> {
+    fn take(&mut self) -> Result<Vec<MatchedMessage>, TransportError> {
         let mut taken = vec![];
         let ranks = &mut *self.group.lock();
         match ranks[self.rank].state {
-            State::Closed => return Err(self.closed()),
-            State::Silent => return Ok(taken),
-            State::Running => {}
+            ThreadState::Closed => return Err(self.closed()),
+            ThreadState::Silent => return Ok(taken),
+            ThreadState::Running => {}
         }
         for (&(from, tag), receives) in &mut self.receives {
             let Some(stream) = ranks[self.rank].mail.get_mut(&(from, tag)) else { continue };
@@ -193,7 +194,7 @@ impl ThreadTransport {
                     break;
                 }
                 if let (Some((_, bytes)), Some((id, into))) = (stream.queue.pop_front(), receives.pop_front()) {
-                    taken.push(Taken { id, from, tag, into, bytes });
+                    taken.push(MatchedMessage { id, from, tag, into, bytes });
                 }
             }
         }
@@ -218,11 +219,11 @@ impl Transport for ThreadTransport {
     fn send(&mut self, to: usize, tag: Tag, bytes: Bytes) -> Result<(), TransportError> {
         check(to, self.group.size, tag)?;
         let ranks = &mut *self.group.lock();
-        let message = Message { to, tag, bytes };
+        let message = ThreadMessage { to, tag, bytes };
         match ranks[self.rank].state {
-            State::Closed => return Err(self.closed()),
-            State::Silent => ranks[self.rank].held.push_back(message),
-            State::Running => self.group.deliver(ranks, self.rank, message),
+            ThreadState::Closed => return Err(self.closed()),
+            ThreadState::Silent => ranks[self.rank].held.push_back(message),
+            ThreadState::Running => self.group.deliver(ranks, self.rank, message),
         }
         ranks[self.rank].unsent += 1;
         Ok(())
@@ -230,7 +231,7 @@ impl Transport for ThreadTransport {
 
     fn receive(&mut self, from: usize, tag: Tag, into: Vec<u8>) -> Result<ReceiveId, TransportError> {
         check(from, self.group.size, tag)?;
-        if self.group.lock()[self.rank].state == State::Closed {
+        if self.group.lock()[self.rank].state == ThreadState::Closed {
             return Err(self.closed());
         }
         let id = ReceiveId(self.next);
@@ -240,7 +241,7 @@ impl Transport for ThreadTransport {
     }
 
     fn poll(&mut self, received: &mut Vec<Received>) -> Result<(), TransportError> {
-        for Taken { id, from, tag, mut into, bytes } in self.take()? {
+        for MatchedMessage { id, from, tag, mut into, bytes } in self.take()? {
             if bytes.len() > into.len() {
                 self.errors.push_back(TransportError::Truncated { from, tag, expected: into.len() });
                 continue;

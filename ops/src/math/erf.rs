@@ -2,10 +2,10 @@
 
 use tensorc_ir::scalar::Ex;
 
-use super::{horner, with_sign_of};
+use super::format::{horner, with_sign_of};
 
 /// `erf(x)/x - 1` in `x²`, for `|x| ≤ 5/4`.
-const NEAR: [f64; 8] = [
+const SMALL_TAIL: [f64; 8] = [
     0.128_379_166_126_251_2,
     -0.376_126_319_169_998_17,
     0.112_836_837_768_554_69,
@@ -36,7 +36,7 @@ const ONE_FROM: f64 = 3.92;
 
 pub fn erf(x: &Ex) -> Ex {
     let a = x.abs();
-    let near = horner(&(&a * &a), &NEAR).fma(&a, &a);
+    let near = horner(&(&a * &a), &SMALL_TAIL).fma(&a, &a);
     let t = a.gt(&a.lit(ONE_FROM)).select(&a.lit(ONE_FROM), &a) - 2.5;
     let far = horner(&t, &FAR);
     with_sign_of(&a.lt(&a.lit(1.25)).select(&near, &far), x)

@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, Scalar};
 
-use super::{Format, by_type, horner};
+use super::format::{FloatFormat, by_type, horner};
 
 const LOG2_E: f64 = std::f64::consts::LOG2_E;
 /// Greatest f32 whose exponential is finite.
@@ -88,7 +88,7 @@ pub(super) struct Reduced {
 }
 
 pub(super) fn reduce(x: &Ex) -> Reduced {
-    let format = Format::of(x);
+    let format = FloatFormat::of(x);
     let rounded = x.fma(&x.lit(LOG2_E), &x.lit(format.rounder));
     let r = remainder(x, &(&rounded - format.rounder));
     Reduced { r, exponent: shifted(&rounded.bitcast(format.int), format.fraction) }
@@ -96,7 +96,7 @@ pub(super) fn reduce(x: &Ex) -> Reduced {
 
 /// `x - n·ln2`
 fn remainder(x: &Ex, n: &Ex) -> Ex {
-    let (hi, lo) = Format::of(x).ln2;
+    let (hi, lo) = FloatFormat::of(x).ln2;
     n.fma(&x.lit(-lo), &n.fma(&x.lit(-hi), x))
 }
 
@@ -111,7 +111,7 @@ pub(super) fn scale(p: &Ex, exponent: &Ex) -> Ex {
 
 /// `n` in the place of the exponent of `x`.
 fn exponent_of(x: &Ex, n: i32) -> Ex {
-    let format = Format::of(x);
+    let format = FloatFormat::of(x);
     x.builder().constant(Scalar::from_i64(format.int, i64::from(n) << format.fraction))
 }
 
@@ -122,9 +122,9 @@ pub(super) fn reduced_exp(r: &Ex) -> Ex {
 }
 
 /// `p·2ⁿ` for any result: `2ⁿ` is split in two normal factors, so that only the last product rounds
-/// to a subnormal number or overflows. `rounded` is `n` plus [`Format::biased_rounder`].
+/// to a subnormal number or overflows. `rounded` is `n` plus [`FloatFormat::biased_rounder`].
 pub(super) fn scale_in_two(p: &Ex, rounded: &Ex) -> Ex {
-    let format = Format::of(p);
+    let format = FloatFormat::of(p);
     let bits = rounded.bitcast(format.int);
     let half = bits.shr(&bits.lit(1.0));
     let rest = bits - &half;
@@ -145,8 +145,8 @@ impl Scaling {
     /// Of `y` rounded to an integer by adding it to this.
     fn rounder(self, y: &Ex) -> Ex {
         match self {
-            Scaling::Products => y.lit(Format::of(y).biased_rounder()),
-            Scaling::Instruction => y.lit(Format::of(y).rounder),
+            Scaling::Products => y.lit(FloatFormat::of(y).biased_rounder()),
+            Scaling::Instruction => y.lit(FloatFormat::of(y).rounder),
         }
     }
 
@@ -208,7 +208,7 @@ fn least(x: &Ex) -> f64 {
 /// `eˣ - 1` and `eˣ + 1`, each rounded once, for `x ≤ 0`; below a bound as there.
 pub(super) fn expm1_negative(x: &Ex) -> (Ex, Ex) {
     let Reduced { r, exponent } = reduce(&at_least(x, least(x)));
-    let power = (exponent + exponent_of(x, Format::of(x).bias)).bitcast(x.dtype());
+    let power = (exponent + exponent_of(x, FloatFormat::of(x).bias)).bitcast(x.dtype());
     let p = reduced_expm1(&r);
     (power.fma(&p, &(&power - 1.0)), power.fma(&p, &(&power + 1.0)))
 }
@@ -216,7 +216,7 @@ pub(super) fn expm1_negative(x: &Ex) -> (Ex, Ex) {
 /// `2·(2ⁿ⁻¹·(eʳ - 1) + (2ⁿ⁻¹ - ½))`, halved so that the greatest `n` stays finite.
 pub fn expm1(x: &Ex) -> Ex {
     let Reduced { r, exponent } = reduce(&at_least(x, least(x)));
-    let power = (exponent + exponent_of(x, Format::of(x).bias - 1)).bitcast(x.dtype());
+    let power = (exponent + exponent_of(x, FloatFormat::of(x).bias - 1)).bitcast(x.dtype());
     let y = power.fma(&reduced_expm1(&r), &(&power - 0.5)) * 2.0;
     let y = overflow(x, by_type(x, EXP_MAX, EXP_MAX_64), &y);
     x.abs().lt(&x.lit(by_type(x, 2f64.powi(-25), 2f64.powi(-54)))).select(x, &y)

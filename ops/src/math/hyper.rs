@@ -3,8 +3,8 @@
 use tensorc_ir::scalar::Ex;
 
 use super::exp::{expm1_negative, half_exp};
+use super::format::{by_type, horner, with_sign_of};
 use super::log::log1p;
-use super::{by_type, horner, with_sign_of};
 
 /// `(sinh u - u) / u³` in `u²`, for `u ≤ 1`; error 2^-27.9.
 const SINH_TAIL: [f64; 4] =

@@ -2,7 +2,7 @@
 
 use tensorc_ir::scalar::Ex;
 
-use super::{by_type, horner, with_sign_of};
+use super::format::{by_type, horner, with_sign_of};
 
 /// `π` in two parts, for f32 and for f64.
 const PI: [(f64, f64); 2] =

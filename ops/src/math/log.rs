@@ -2,7 +2,7 @@
 
 use tensorc_ir::scalar::{Ex, Scalar};
 
-use super::{Format, by_type, horner};
+use super::format::{FloatFormat, by_type, horner};
 
 /// `log₂ e` in two parts, for f32 and for f64.
 const LOG2_E: [(f64, f64); 2] =
@@ -88,7 +88,7 @@ const LOG2_TAIL_64: [f64; 22] = [
 
 /// `k` (as an integer) and `1 + f` of a positive normal number.
 pub(super) fn split(x: &Ex) -> (Ex, Ex) {
-    let format = Format::of(x);
+    let format = FloatFormat::of(x);
     let bits = x.bitcast(format.int);
     let width = bits.lit(f64::from(format.fraction));
     let root_half = bits.builder().constant(Scalar::from_i64(format.int, by_type(x, ROOT_HALF[0], ROOT_HALF[1])));
@@ -99,7 +99,7 @@ pub(super) fn split(x: &Ex) -> (Ex, Ex) {
 
 /// [`split`] for any positive number, with `k` in the type of `x`.
 pub(super) fn split_any(x: &Ex) -> (Ex, Ex) {
-    let format = Format::of(x);
+    let format = FloatFormat::of(x);
     let small = x.lt(&x.lit(format.least_normal));
     let (k, m) = split(&small.select(&(x * 2f64.powi(format.fraction)), x));
     (k.cast(x.dtype()) + small.select(&x.lit(f64::from(-format.fraction)), &x.lit(0.0)), m)
@@ -107,7 +107,7 @@ pub(super) fn split_any(x: &Ex) -> (Ex, Ex) {
 
 /// `ln(2ᵏ·(1 + f))`
 fn combine(k: &Ex, f: &Ex) -> Ex {
-    let (hi, lo) = Format::of(f).ln2;
+    let (hi, lo) = FloatFormat::of(f).ln2;
     let square = f * f;
     let tail = horner(f, by_type(f, &LOG_TAIL[..], &LOG_TAIL_64)) * f * &square;
     let low = square.fma(&f.lit(-0.5), &k.fma(&f.lit(lo), &tail));
@@ -146,7 +146,7 @@ pub fn log1p(x: &Ex) -> Ex {
     let f = &m - 1.0;
     // Beyond 2⁶⁰ the error does not count, and its scale would not be a normal number.
     let unit = x.lit(1.0).bitcast(k.dtype());
-    let scale = (unit - k.shl(&k.lit(f64::from(Format::of(x).fraction)))).bitcast(x.dtype());
+    let scale = (unit - k.shl(&k.lit(f64::from(FloatFormat::of(x).fraction)))).bitcast(x.dtype());
     let f = x.lt(&x.lit(2f64.powi(60))).select(&error.fma(&scale, &f), &f);
     let y = specials(&u, x, &combine(&k.cast(x.dtype()), &f));
     x.eq(&x.lit(0.0)).select(x, &y)

@@ -8,6 +8,7 @@
 
 mod erf;
 mod exp;
+mod format;
 mod hyper;
 mod inverse;
 mod log;
@@ -24,7 +25,7 @@ use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, ScalarFn, ScalarOp};
 
 /// The bodies of all functions, in the order of [`MathFn::ALL`].
-pub struct Library {
+pub struct MathBodies {
     bodies: Vec<ScalarFn>,
     /// Those of [`MathFn::Exp`] and [`MathFn::Exp2`] with [`tensorc_ir::scalar::ScalarOp::Scale`].
     scaling: [ScalarFn; 2],
@@ -32,10 +33,10 @@ pub struct Library {
     wide: OnceLock<wide::Expansions>,
 }
 
-impl Library {
+impl MathBodies {
     /// # Errors
     /// A message naming the function whose body is ill-typed.
-    pub fn new() -> Result<Library, String> {
+    pub fn new() -> Result<MathBodies, String> {
         let body = |f: MathFn, scaling: Scaling| {
             let inputs = vec![DType::F32; f.arity()];
             let body = ScalarFn::build(&inputs, |_, args| vec![expression(f, args, scaling)]);
@@ -43,11 +44,11 @@ impl Library {
         };
         let bodies = MathFn::ALL.into_iter().map(|f| body(f, Scaling::Products)).collect::<Result<_, _>>()?;
         let scaling = [body(MathFn::Exp, Scaling::Instruction)?, body(MathFn::Exp2, Scaling::Instruction)?];
-        Ok(Library { bodies, scaling, wide: OnceLock::new() })
+        Ok(MathBodies { bodies, scaling, wide: OnceLock::new() })
     }
 }
 
-impl MathLibrary for Library {
+impl MathLibrary for MathBodies {
     fn body(&self, f: MathFn) -> &ScalarFn {
         &self.bodies[f as usize]
     }
@@ -109,67 +110,4 @@ fn expression(f: MathFn, args: &[Ex], scaling: Scaling) -> Ex {
         MathFn::Ndtr => normal::ndtr(x),
         MathFn::Pow => pow::pow(x, &args[1]),
     }
-}
-
-/// `Σ cᵢ·xⁱ` by fused multiply-adds; coefficients in ascending order.
-fn horner(x: &Ex, coefficients: &[f64]) -> Ex {
-    let mut terms = coefficients.iter().rev().map(|&c| x.lit(c));
-    let first = terms.next().unwrap_or_else(|| x.lit(0.0));
-    terms.fold(first, |sum, c| sum.fma(x, &c))
-}
-
-/// `|magnitude|` given non-negative, with the sign of `sign`; works on the representation, so NaN
-/// and zeros keep their nature.
-fn with_sign_of(magnitude: &Ex, sign: &Ex) -> Ex {
-    let minus_zero = sign.lit(-0.0).bitcast(Format::of(sign).int);
-    let bit = sign.bitcast(minus_zero.dtype()) & &minus_zero;
-    (magnitude.bitcast(minus_zero.dtype()) | bit).bitcast(sign.dtype())
-}
-
-/// A floating-point type: its representation, and constants of reductions in it.
-struct Format {
-    /// The integer of its size.
-    int: DType,
-    /// Bits of the fraction.
-    fraction: i32,
-    bias: i32,
-    least_normal: f64,
-    /// Adding 1.5·2ⁿ, `n` the bits of the fraction, leaves the nearest integer in the low bits of the representation.
-    rounder: f64,
-    /// `ln 2` in two parts; multiples of the first by an exponent are exact.
-    ln2: (f64, f64),
-}
-
-const F32: Format = Format {
-    int: DType::I32,
-    fraction: 23,
-    bias: 127,
-    least_normal: f32::MIN_POSITIVE as f64,
-    rounder: 12_582_912.0,
-    ln2: (0.693_359_375, -0.000_212_194_441_701_285_54),
-};
-const F64: Format = Format {
-    int: DType::I64,
-    fraction: 52,
-    bias: 1023,
-    least_normal: f64::MIN_POSITIVE,
-    rounder: 6_755_399_441_055_744.0,
-    ln2: (0.693_147_180_559_208_2, 7.371_002_565_167_799e-13),
-};
-
-impl Format {
-    /// That of `x`, f32 or f64.
-    fn of(x: &Ex) -> &'static Format {
-        by_type(x, &F32, &F64)
-    }
-
-    /// [`Format::rounder`] biased so that the low bits hold the integer plus the exponents' bias of two factors.
-    fn biased_rounder(&self) -> f64 {
-        self.rounder + f64::from(2 * self.bias)
-    }
-}
-
-/// One of two values, by whether `x` is f32 or f64.
-fn by_type<T>(x: &Ex, narrow: T, wide: T) -> T {
-    if x.dtype() == DType::F64 { wide } else { narrow }
 }

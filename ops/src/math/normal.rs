@@ -4,7 +4,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::scalar::Ex;
 
-use super::{Format, horner};
+use super::format::{FloatFormat, horner};
 
 /// `2·ln 2`, of 16 bits, so that multiples up to 148 are exact. The power computed is `e^(-k·t²/2)` with
 /// `k = 2·ln 2 / TWO_LN2 = 1 + 2.1e-6`, and the quotient has the rest: no second part of the logarithm is needed.
@@ -33,7 +33,7 @@ pub fn ndtr(x: &Ex) -> Ex {
     let a = x.abs();
     let t = a.gt(&a.lit(ZERO_FROM)).select(&a.lit(ZERO_FROM), &a);
     // n·TWO_LN2 = s - t², n negative: exact, for the sum is.
-    let format = Format::of(x);
+    let format = FloatFormat::of(x);
     let rounded = (&t * &t).fma(&t.lit(-1.0 / TWO_LN2), &t.lit(format.rounder));
     let multiple = rounded.fma(&t.lit(TWO_LN2), &t.lit(-format.rounder * TWO_LN2));
     let s = t.fma(&t, &multiple);

@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::scalar::Ex;
 
-use super::{horner, with_sign_of};
+use super::format::{horner, with_sign_of};
 
 /// `log₂((1 + s)/(1 - s)) / s` in `s²`, for `1 + f` in `[√½, √2)`, `s = f/(2 + f)`; error 2^-50.6.
 const LOG2_SERIES: [f64; 7] = [

@@ -7,7 +7,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::scalar::Ex;
 
-use super::horner;
+use super::format::horner;
 
 /// 192 bits of 2/π in parts of 24.
 const TWO_OVER_PI: [f64; 8] = [

@@ -10,9 +10,9 @@ use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
-use super::rejection::Stream;
+use super::rejection::WordStream;
 use super::words::unit53;
-use super::{Key, draw, kernel_key, random, shape_param};
+use super::{RandomKey, draw, kernel_key, random, shape_param};
 use crate::compose::{cast, reduce};
 use crate::def::{Define, FLOATS, INTS, NUMBERS, composite, define, rule};
 use crate::nest::{Scalars, int};
@@ -56,7 +56,7 @@ fn interval(params: &Params) -> Result<(DType, i64, u64), OpError> {
 fn randint() -> OpDef {
     let compute = composite(|b, cx, args| {
         let (dtype, low, n) = interval(cx.params).or_fail(b)?;
-        draw(b, &Key::of(cx, args, 0), &[], &cx.outputs[0], |source, _| {
+        draw(b, &RandomKey::of(cx, args, 0), &[], &cx.outputs[0], |source, _| {
             let offset = source.below(n).cast(DType::I64);
             (offset.builder().constant(Scalar::i64(low)) + offset).cast(dtype)
         })
@@ -83,7 +83,7 @@ fn shuffle() -> OpDef {
     let compute = composite(|b, cx, args| {
         let x = operand(b, args, 0)?;
         let words = DenseType::new(DType::U64, &cx.outputs[0].dims[..1]);
-        let words = draw(b, &Key::of(cx, args, 1), &[], &words, |source, _| source.u64(0))?;
+        let words = draw(b, &RandomKey::of(cx, args, 1), &[], &words, |source, _| source.u64(0))?;
         let params = Params::new().with("dtype", ParamValue::DType(DType::I64));
         let order = b.op("argsort", &[words], params)?;
         b.gathered(x, order, 0)
@@ -124,7 +124,7 @@ fn sample_multinomial() -> OpDef {
             let x = a[0].cast(DType::F64);
             x.lt(&x.lit(0.0)).select(&x.lit(0.0), &x)
         })?;
-        categories(b, cx, weights, &Key::of(cx, args, 1))
+        categories(b, cx, weights, &RandomKey::of(cx, args, 1))
     }));
     let infer = rule(|cx| {
         let dtype = category_type(cx)?;
@@ -162,7 +162,7 @@ fn multinomial() -> OpDef {
         let greatest = reduce(b, "reduce_max", x, &[1])?;
         let shifted = b.call("sub", &[x, greatest])?;
         let weights = b.call("exp", &[shifted])?;
-        categories(b, cx, weights, &Key::of(cx, args, 1))
+        categories(b, cx, weights, &RandomKey::of(cx, args, 1))
     }));
     let infer = rule(|cx| {
         let dtype = category_type(cx)?;
@@ -186,7 +186,12 @@ fn multinomial() -> OpDef {
 
 /// Categories by weights along the last axis, f64, and the logarithms of their probabilities if there
 /// is a second result.
-fn categories(b: &mut Builder<'_>, cx: &NodeCtx<'_>, weights: Value, key: &Key) -> Result<Vec<Value>, Diagnostic> {
+fn categories(
+    b: &mut Builder<'_>,
+    cx: &NodeCtx<'_>,
+    weights: Value,
+    key: &RandomKey,
+) -> Result<Vec<Value>, Diagnostic> {
     let axis = b.scalar(Scalar::i64(-1));
     let sums = b.call("cumsum", &[weights, axis])?;
     let dims = b.dims(weights)?;
@@ -206,7 +211,7 @@ fn categories(b: &mut Builder<'_>, cx: &NodeCtx<'_>, weights: Value, key: &Key) 
     let each = (n / rows.max(1)).max(1) as i64;
     let body = k.for_range("p", n, LoopKind::Parallel, |k, p| {
         let row = p.floor_div(each, &|_: u32| (0, (n as i64 - 1).max(0)));
-        let stream = Stream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
+        let stream = WordStream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
         let u = stream.eval(k, int(0), &[], |words, _| vec![unit53(&words(0))])?[0];
         let [category, log] = table.find(k, &row, u)?;
         for (&(out, dtype), value) in results.iter().zip([category, log]) {

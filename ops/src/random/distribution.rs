@@ -6,8 +6,8 @@ use tensorc_ir::op::OpError;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::{Ex, Scalar};
 
-use super::rejection::{self, Stream};
-use super::words::Source;
+use super::rejection::{self, WordStream};
+use super::words::WordSource;
 use crate::views::compute_type;
 
 /// Which numbers a parameter may be.
@@ -101,9 +101,9 @@ impl Parameter {
 #[derive(Clone, Copy)]
 pub enum Sampler {
     /// By an expression, in the type of its operands.
-    Map(fn(&Source, &[Ex]) -> Ex),
+    Map(fn(&WordSource, &[Ex]) -> Ex),
     /// By loops, in f64.
-    Kernel(fn(&mut KernelBuilder, &Stream, &[Operand]) -> Result<Operand, OpError>),
+    Kernel(fn(&mut KernelBuilder, &WordStream, &[Operand]) -> Result<Operand, OpError>),
 }
 
 pub struct Distribution {
@@ -148,16 +148,16 @@ impl Distribution {
     }
 }
 
-fn uniform(source: &Source, a: &[Ex]) -> Ex {
+fn uniform(source: &WordSource, a: &[Ex]) -> Ex {
     let (low, high) = (&a[0], &a[1]);
     source.unit(0, low.dtype()).fma(&(high - low), low)
 }
 
-fn normal(source: &Source, a: &[Ex]) -> Ex {
+fn normal(source: &WordSource, a: &[Ex]) -> Ex {
     source.normal(a[0].dtype()).fma(&a[1], &a[0])
 }
 
-fn exponential(source: &Source, a: &[Ex]) -> Ex {
+fn exponential(source: &WordSource, a: &[Ex]) -> Ex {
     -source.positive_unit(0, a[0].dtype()).log() / &a[0]
 }
 

@@ -13,28 +13,28 @@ use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
 use tensorc_ir::{DType, DenseType};
 
 use super::distribution::{self, Distribution, Sampler, bounded};
-use super::rejection::Stream;
-use super::{Key, draw, random, shape_param};
+use super::rejection::WordStream;
+use super::{RandomKey, draw, random, shape_param};
 use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
 use crate::nest::Scalars;
 use crate::views::{Build, OrFail, compute_type, operand};
 
 /// What one distribution's entries are called and what they say.
-struct Names {
+struct DistributionNames {
     distribution: &'static str,
-    scalar: Name,
-    like: Name,
-    array: Name,
+    scalar: EntryName,
+    like: EntryName,
+    array: EntryName,
 }
 
-struct Name {
+struct EntryName {
     own: &'static str,
     doc: &'static str,
     mxnet: &'static [&'static str],
     onnx: Option<&'static str>,
 }
 
-impl Name {
+impl EntryName {
     fn define(&self, compute: Compute, infer: Infer) -> OpDef {
         let def = self.mxnet.iter().fold(define(self.own, self.doc, compute, infer), |def, n| def.mxnet(n));
         self.onnx.into_iter().fold(def, |def, n| def.onnx(n, 1))
@@ -43,21 +43,21 @@ impl Name {
 
 macro_rules! names {
     ($($name:literal, $doc:literal, [$($alias:literal)?], $onnx:expr, $onnx_like:expr;)*) => {
-        [$(Names {
+        [$(DistributionNames {
             distribution: $name,
-            scalar: Name {
+            scalar: EntryName {
                 own: concat!("random_", $name),
                 doc: $doc,
                 mxnet: &[concat!("_random_", $name), concat!("random_", $name) $(, $alias)?],
                 onnx: $onnx,
             },
-            like: Name {
+            like: EntryName {
                 own: concat!("random_", $name, "_like"),
                 doc: concat!($doc, " Shaped like the operand."),
                 mxnet: &[concat!("_random_", $name, "_like")],
                 onnx: $onnx_like,
             },
-            array: Name {
+            array: EntryName {
                 own: concat!("sample_", $name),
                 doc: concat!($doc, " Draws for each element of the operands; NaN where they are out of range."),
                 mxnet: &[concat!("_sample_", $name), concat!("sample_", $name)],
@@ -67,7 +67,7 @@ macro_rules! names {
     };
 }
 
-const NAMES: [Names; 7] = names! {
+const NAMES: [DistributionNames; 7] = names! {
     "uniform", "Uniform in [low, high).", ["uniform"], Some("RandomUniform"), Some("RandomUniformLike");
     "normal", "Normal with a mean and a deviation.", ["normal"], Some("RandomNormal"), Some("RandomNormalLike");
     "gamma", "Gamma with shape alpha and scale beta.", [], None, None;
@@ -102,10 +102,10 @@ fn with_parameters(def: OpDef, d: &Distribution) -> OpDef {
     })
 }
 
-fn scalar(d: &Arc<Distribution>, names: &Names) -> OpDef {
+fn scalar(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
     let body = {
         let d = d.clone();
-        composite(move |b, cx, args| constant(b, cx, &d, &Key::of(cx, args, 0)))
+        composite(move |b, cx, args| constant(b, cx, &d, &RandomKey::of(cx, args, 0)))
     };
     let checked = d.clone();
     let infer = rule(move |cx| {
@@ -122,10 +122,10 @@ fn scalar(d: &Arc<Distribution>, names: &Names) -> OpDef {
     random(def)
 }
 
-fn like(d: &Arc<Distribution>, names: &Names) -> OpDef {
+fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
     let body = {
         let d = d.clone();
-        composite(move |b, cx, args| constant(b, cx, &d, &Key::of(cx, args, 1)))
+        composite(move |b, cx, args| constant(b, cx, &d, &RandomKey::of(cx, args, 1)))
     };
     let checked = d.clone();
     let infer = rule(move |cx| {
@@ -149,12 +149,12 @@ fn like(d: &Arc<Distribution>, names: &Names) -> OpDef {
     random(def)
 }
 
-fn array(d: &Arc<Distribution>, names: &Names) -> OpDef {
+fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
     let count = d.parameters.len();
     let body = {
         let d = d.clone();
         composite(move |b, cx, args| {
-            let key = Key::of(cx, args, count);
+            let key = RandomKey::of(cx, args, count);
             let parameters = (0..count).map(|i| operand(b, args, i)).collect::<Result<Vec<_>, _>>()?;
             arrays(b, cx, &d, &parameters, &key)
         })
@@ -183,7 +183,7 @@ fn array(d: &Arc<Distribution>, names: &Names) -> OpDef {
 }
 
 /// A draw with parameters that are numbers.
-fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &Key) -> Result<Value, Diagnostic> {
+fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &RandomKey) -> Result<Value, Diagnostic> {
     let numbers = d.numbers(cx.params, Some(cx.outputs[0].dtype)).or_fail(b)?;
     let out = &cx.outputs[0];
     match d.sampler {
@@ -193,7 +193,7 @@ fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &Key) 
             finished(d, sample(source, &a), &a, out.dtype)
         }),
         Sampler::Kernel(sample) => {
-            let values: Vec<Argument> = numbers.into_iter().map(Argument::Number).collect();
+            let values: Vec<KernelParameter> = numbers.into_iter().map(KernelParameter::Number).collect();
             kernel(b, d, sample, &values, (key, out))
         }
     }
@@ -205,13 +205,13 @@ fn arrays(
     cx: &NodeCtx<'_>,
     d: &Distribution,
     parameters: &[Value],
-    key: &Key,
+    key: &RandomKey,
 ) -> Result<Value, Diagnostic> {
     let out = &cx.outputs[0];
     let sample = match d.sampler {
         Sampler::Map(sample) => sample,
         Sampler::Kernel(sample) => {
-            let values: Vec<Argument> = parameters.iter().copied().map(Argument::Array).collect();
+            let values: Vec<KernelParameter> = parameters.iter().copied().map(KernelParameter::Array).collect();
             return kernel(b, d, sample, &values, (key, out));
         }
     };
@@ -240,13 +240,13 @@ fn finished(d: &Distribution, value: Ex, a: &[Ex], stored: DType) -> Ex {
 }
 
 /// One parameter of a kernel.
-enum Argument {
+enum KernelParameter {
     Number(f64),
     Array(Value),
 }
 
 /// Where a kernel finds a parameter.
-enum Place {
+enum ParameterPlace {
     Constant(Operand),
     /// A buffer, and how many elements of the result share one of its elements.
     Buffer(Buf, i64),
@@ -256,21 +256,21 @@ enum Place {
 fn kernel(
     b: &mut Builder<'_>,
     d: &Distribution,
-    sample: fn(&mut KernelBuilder, &Stream, &[Operand]) -> Result<Operand, OpError>,
-    arguments: &[Argument],
-    (key, out): (&Key, &DenseType),
+    sample: fn(&mut KernelBuilder, &WordStream, &[Operand]) -> Result<Operand, OpError>,
+    arguments: &[KernelParameter],
+    (key, out): (&RandomKey, &DenseType),
 ) -> Result<Value, Diagnostic> {
     let mut k = KernelBuilder::new(d.name);
     let (mut inputs, mut places) = (vec![], vec![]);
     let n = out.len();
     for argument in arguments {
         places.push(match argument {
-            Argument::Number(x) => Place::Constant(Operand::Const(Scalar::from_f64(DType::F64, *x))),
-            Argument::Array(value) => {
+            KernelParameter::Number(x) => ParameterPlace::Constant(Operand::Const(Scalar::from_f64(DType::F64, *x))),
+            KernelParameter::Array(value) => {
                 inputs.push(*value);
                 let ty = b.ty(*value)?;
                 let buf = k.param("parameter", ty.dtype, ty.len(), false);
-                Place::Buffer(buf, (n / ty.len().max(1)).max(1) as i64)
+                ParameterPlace::Buffer(buf, (n / ty.len().max(1)).max(1) as i64)
             }
         });
     }
@@ -280,17 +280,17 @@ fn kernel(
         let mut values = vec![];
         for place in &places {
             values.push(match place {
-                Place::Constant(number) => *number,
-                Place::Buffer(buf, each) => {
+                ParameterPlace::Constant(number) => *number,
+                ParameterPlace::Buffer(buf, each) => {
                     let at = p.floor_div(*each, &|_: u32| (0, (n as i64 - 1).max(0)));
                     let value = k.load(*buf, at);
                     k.cast(value, DType::F64)
                 }
             });
         }
-        let stream = Stream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
+        let stream = WordStream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
         let mut value = sample(k, &stream, &values)?;
-        if places.iter().any(|p| matches!(p, Place::Buffer(..))) {
+        if places.iter().any(|p| matches!(p, ParameterPlace::Buffer(..))) {
             let types = vec![DType::F64; values.len()];
             let valid =
                 ScalarFn::build(&types, |s, a| vec![d.valid(a).unwrap_or_else(|| s.constant(Scalar::bool(true)))])?;

@@ -4,7 +4,7 @@ use tensorc_ir::DType;
 use tensorc_ir::op::{Compute, OpDef, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 
-use super::{Key, draw, random};
+use super::{RandomKey, draw, random};
 use crate::compose::{number, with_number};
 use crate::def::{BOOLS, Define, FLOATS, composite, define, operand, rule};
 use crate::rules::broadcasts_to;
@@ -12,7 +12,7 @@ use crate::rules::broadcasts_to;
 pub fn bernoulli() -> OpDef {
     let compute = composite(|b, cx, args| {
         let p = operand(b, args, 0)?;
-        draw(b, &Key::of(cx, args, 1), &[p], &cx.outputs[0], |source, a| {
+        draw(b, &RandomKey::of(cx, args, 1), &[p], &cx.outputs[0], |source, a| {
             source.unit(0, a[0].dtype()).lt(&a[0]).cast(cx.outputs[0].dtype)
         })
     });
@@ -29,7 +29,7 @@ pub fn dropout_mask() -> OpDef {
     let compute = composite(|b, cx, args| {
         let ratio = operand(b, args, 1)?;
         let ratio = crate::compose::cast(b, ratio, DType::F32)?;
-        draw(b, &Key::of(cx, args, 2), &[ratio], &cx.outputs[0], |source, a| source.unit(0, DType::F32).ge(&a[0]))
+        draw(b, &RandomKey::of(cx, args, 2), &[ratio], &cx.outputs[0], |source, a| source.unit(0, DType::F32).ge(&a[0]))
     });
     let infer = rule(|cx| {
         if let Some(x) = cx.input_dims(0) {

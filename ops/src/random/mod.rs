@@ -26,7 +26,7 @@ use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::def::{Define, rule};
 use crate::views::Build;
-use words::Source;
+use words::WordSource;
 
 pub fn ops() -> Vec<OpDef> {
     let masks = vec![mask::bernoulli(), mask::dropout_mask(), mask::dropout(), zipfian::sample_unique_zipfian()];
@@ -37,19 +37,19 @@ pub fn ops() -> Vec<OpDef> {
 
 /// What selects the sequence of a draw.
 #[derive(Clone, Copy)]
-enum Key {
+enum RandomKey {
     Constant([u32; 2]),
     /// `u32[2]`, read at run time.
     Operand(Value),
 }
 
-impl Key {
+impl RandomKey {
     /// The operand at the formal position `at`, else the key of the parameter `seed`: the bits of the
     /// seed as f32, and a constant.
-    fn of(cx: &NodeCtx<'_>, args: &[Option<Value>], at: usize) -> Key {
+    fn of(cx: &NodeCtx<'_>, args: &[Option<Value>], at: usize) -> RandomKey {
         match args.get(at).copied().flatten() {
-            Some(key) => Key::Operand(key),
-            None => Key::Constant([(cx.params.float("seed").unwrap_or(0.0) as f32).to_bits(), 0x7463_5f72]),
+            Some(key) => RandomKey::Operand(key),
+            None => RandomKey::Constant([(cx.params.float("seed").unwrap_or(0.0) as f32).to_bits(), 0x7463_5f72]),
         }
     }
 }
@@ -75,13 +75,13 @@ fn random(def: OpDef) -> OpDef {
 /// arithmetic is done in; a result in that type is rounded to the stored one.
 fn draw(
     b: &mut Builder<'_>,
-    key: &Key,
+    key: &RandomKey,
     operands: &[Value],
     ty: &DenseType,
-    f: impl FnOnce(&Source, &[Ex]) -> Ex,
+    f: impl FnOnce(&WordSource, &[Ex]) -> Ex,
 ) -> Result<Value, Diagnostic> {
     let mut inputs = operands.to_vec();
-    if let Key::Operand(key) = key {
+    if let RandomKey::Operand(key) = key {
         for i in 0..2 {
             inputs.push(b.view(*key, View { map: vec![Index::constant(i)], fill: None }, &[])?);
         }
@@ -90,14 +90,14 @@ fn draw(
         let (values, words) = args.split_at(operands.len());
         let constant = |word: u32| s.constant(Scalar { dtype: DType::U32, bits: u64::from(word) });
         let key = match (key, words) {
-            (Key::Constant(key), _) => key.map(constant),
+            (RandomKey::Constant(key), _) => key.map(constant),
             (_, [first, second]) => [first.clone(), second.clone()],
             _ => [constant(0), constant(0)],
         };
         let position = ty.dims.iter().enumerate().fold(s.number(DType::I64, 0.0), |at, (axis, &extent)| {
             at * s.constant(Scalar::i64(extent as i64)) + s.coord(axis)
         });
-        f(&Source { key, position, short: ty.len() <= 1 << 32 }, values)
+        f(&WordSource { key, position, short: ty.len() <= 1 << 32 }, values)
     })
 }
 
@@ -117,12 +117,12 @@ impl KernelKey {
 }
 
 /// Declares the key as the next parameter of a kernel, if it is one.
-fn kernel_key(k: &mut KernelBuilder, key: &Key, inputs: &mut Vec<Value>) -> KernelKey {
+fn kernel_key(k: &mut KernelBuilder, key: &RandomKey, inputs: &mut Vec<Value>) -> KernelKey {
     match key {
-        Key::Constant(words) => {
+        RandomKey::Constant(words) => {
             KernelKey::Constant(words.map(|w| Operand::Const(Scalar { dtype: DType::U32, bits: u64::from(w) })))
         }
-        Key::Operand(value) => {
+        RandomKey::Operand(value) => {
             inputs.push(*value);
             KernelKey::Buffer(k.param("key", DType::U32, 2, false))
         }

@@ -6,11 +6,11 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::OpError;
 use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
 
-use super::words::{Source, normal64, positive_unit53, unit53};
+use super::words::{WordSource, normal64, positive_unit53, unit53};
 use crate::nest::{Scalars, int};
 
 /// No sampler tries more often.
@@ -22,10 +22,10 @@ const SECOND: i64 = 256;
 /// The block of the power that extends the gamma sampler to shapes below 1.
 const BOOST: i64 = 255;
 /// Rates from here on are sampled by transformed rejection.
-const LARGE_RATE: f64 = 10.0;
+const MIN_REJECTION_RATE: f64 = 10.0;
 
 /// The words of one element, in a kernel.
-pub struct Stream {
+pub struct WordStream {
     pub key: [Operand; 2],
     /// i64.
     pub position: Operand,
@@ -44,7 +44,7 @@ fn eval(k: &mut KernelBuilder, args: &[Operand], f: impl FnOnce(&[Ex]) -> Vec<Ex
     Ok(k.apply(&f, args, &[]))
 }
 
-impl Stream {
+impl WordStream {
     /// Evaluates expressions over f64 operands and the words of the blocks from `block` on.
     pub fn eval(
         &self,
@@ -56,7 +56,7 @@ impl Stream {
         let fixed = [DType::U32, DType::U32, DType::I64, DType::I64];
         let types = [&fixed[..], &vec![DType::F64; args.len()]].concat();
         let f = ScalarFn::build(&types, |_, a| {
-            let source = Source { key: [a[0].clone(), a[1].clone()], position: a[2].clone(), short: self.short };
+            let source = WordSource { key: [a[0].clone(), a[1].clone()], position: a[2].clone(), short: self.short };
             f(&|i| source.words_at(&(&a[3] + f64::from(i))), &a[4..])
         })?;
         let args = [&[self.key[0], self.key[1], self.position, block], args].concat();
@@ -65,17 +65,17 @@ impl Stream {
 }
 
 /// What a loop of attempts has found.
-struct Search {
+struct AttemptSearch {
     done: Buf,
     value: Buf,
 }
 
-impl Search {
+impl AttemptSearch {
     /// `fallback` is the result if no attempt succeeds.
-    fn new(k: &mut KernelBuilder, fallback: Operand) -> Search {
-        let search = Search {
-            done: k.alloc("done", DType::Bool, 1, Space::Register),
-            value: k.alloc("value", DType::F64, 1, Space::Register),
+    fn new(k: &mut KernelBuilder, fallback: Operand) -> AttemptSearch {
+        let search = AttemptSearch {
+            done: k.alloc("done", DType::Bool, 1, MemorySpace::Register),
+            value: k.alloc("value", DType::F64, 1, MemorySpace::Register),
         };
         k.store(search.done, Index::default(), Operand::Const(Scalar::bool(false)));
         k.store(search.value, Index::default(), fallback);
@@ -122,7 +122,7 @@ impl Search {
 ///
 /// An attempt succeeds with a probability of at least 0.95, so all fail with less than 10⁻⁸³; the
 /// value would be `d`.
-fn standard_gamma(k: &mut KernelBuilder, stream: &Stream, shape: Operand) -> Result<Operand, OpError> {
+fn standard_gamma(k: &mut KernelBuilder, stream: &WordStream, shape: Operand) -> Result<Operand, OpError> {
     let setup = eval(k, &[shape], |a| {
         let small = a[0].lt(&a[0].lit(1.0));
         let raised = small.select(&(&a[0] + 1.0), &a[0]);
@@ -131,7 +131,7 @@ fn standard_gamma(k: &mut KernelBuilder, stream: &Stream, shape: Operand) -> Res
         vec![d, c, small]
     })?;
     let (d, c, small) = (setup[0], setup[1], setup[2]);
-    let search = Search::new(k, d);
+    let search = AttemptSearch::new(k, d);
     search.run(k, |k, n| {
         let block = k.bin(ScalarOp::Mul, n, int(3));
         let tried = stream.eval(k, block, &[d, c], |words, a| {
@@ -166,21 +166,21 @@ fn standard_gamma(k: &mut KernelBuilder, stream: &Stream, shape: Operand) -> Res
     Ok(search.value(k))
 }
 
-pub fn gamma(k: &mut KernelBuilder, stream: &Stream, a: &[Operand]) -> Result<Operand, OpError> {
+pub fn gamma(k: &mut KernelBuilder, stream: &WordStream, a: &[Operand]) -> Result<Operand, OpError> {
     let value = standard_gamma(k, stream, a[0])?;
     Ok(k.bin(ScalarOp::Mul, value, a[1]))
 }
 
-pub fn poisson(k: &mut KernelBuilder, stream: &Stream, a: &[Operand]) -> Result<Operand, OpError> {
+pub fn poisson(k: &mut KernelBuilder, stream: &WordStream, a: &[Operand]) -> Result<Operand, OpError> {
     poisson_from(k, stream, 0, a[0])
 }
 
-/// Poisson with the given rate, from the blocks from `first` on: by inversion below [`LARGE_RATE`], by
+/// Poisson with the given rate, from the blocks from `first` on: by inversion below [`MIN_REJECTION_RATE`], by
 /// transformed rejection from there on.
-fn poisson_from(k: &mut KernelBuilder, stream: &Stream, first: i64, rate: Operand) -> Result<Operand, OpError> {
-    let large = k.cmp(CmpOp::Ge, rate, real(LARGE_RATE));
+fn poisson_from(k: &mut KernelBuilder, stream: &WordStream, first: i64, rate: Operand) -> Result<Operand, OpError> {
+    let large = k.cmp(CmpOp::Ge, rate, real(MIN_REJECTION_RATE));
     let small = k.op(ScalarOp::Not, &[large]);
-    let result = k.alloc("count", DType::F64, 1, Space::Register);
+    let result = k.alloc("count", DType::F64, 1, MemorySpace::Register);
     k.store(result, Index::default(), real(0.0));
     k.if_then(small, |k| {
         let count = inversion(k, stream, first, rate)?;
@@ -196,15 +196,15 @@ fn poisson_from(k: &mut KernelBuilder, stream: &Stream, first: i64, rate: Operan
 }
 
 /// The least n whose cumulative probability exceeds a uniform number. For rates below
-/// [`LARGE_RATE`] that is below [`ATTEMPTS`] for every number of 53 bits.
-fn inversion(k: &mut KernelBuilder, stream: &Stream, first: i64, rate: Operand) -> Result<Operand, OpError> {
+/// [`MIN_REJECTION_RATE`] that is below [`ATTEMPTS`] for every number of 53 bits.
+fn inversion(k: &mut KernelBuilder, stream: &WordStream, first: i64, rate: Operand) -> Result<Operand, OpError> {
     let start = stream.eval(k, int(first), &[rate], |words, a| vec![unit53(&words(0)), (-&a[0]).exp()])?;
     let (u, zero) = (start[0], start[1]);
-    let term = k.alloc("term", DType::F64, 1, Space::Register);
-    let sum = k.alloc("sum", DType::F64, 1, Space::Register);
+    let term = k.alloc("term", DType::F64, 1, MemorySpace::Register);
+    let sum = k.alloc("sum", DType::F64, 1, MemorySpace::Register);
     k.store(term, Index::default(), zero);
     k.store(sum, Index::default(), zero);
-    let search = Search::new(k, real(ATTEMPTS as f64 - 1.0));
+    let search = AttemptSearch::new(k, real(ATTEMPTS as f64 - 1.0));
     search.run(k, |k, n| {
         let (p, total) = (k.load(term, Index::default()), k.load(sum, Index::default()));
         let n = k.cast(n, DType::F64);
@@ -221,7 +221,7 @@ fn inversion(k: &mut KernelBuilder, stream: &Stream, first: i64, rate: Operand) 
 }
 
 /// The logarithm of the probability of `n` under Poisson's distribution of rate `mu`, for rates from
-/// [`LARGE_RATE`] on: from 10 on by the Stirling series, whose error there is below 10⁻¹⁰, in a form
+/// [`MIN_REJECTION_RATE`] on: from 10 on by the Stirling series, whose error there is below 10⁻¹⁰, in a form
 /// without cancellation for great rates; below 10 by the factorial.
 fn log_probability(n: &Ex, mu: &Ex) -> Ex {
     let one = n.lit(1.0);
@@ -249,7 +249,7 @@ fn log_probability(n: &Ex, mu: &Ex) -> Ex {
 /// value would be the rate rounded down.
 fn transformed_rejection(
     k: &mut KernelBuilder,
-    stream: &Stream,
+    stream: &WordStream,
     first: i64,
     rate: Operand,
 ) -> Result<Operand, OpError> {
@@ -260,7 +260,7 @@ fn transformed_rejection(
         let quick = b.lit(0.9277) - b.lit(3.6224) / (&b - 2.0);
         vec![b, slope, inverse, quick, a[0].floor()]
     })?;
-    let search = Search::new(k, setup[4]);
+    let search = AttemptSearch::new(k, setup[4]);
     search.run(k, |k, n| {
         let block = k.bin(ScalarOp::Mul, n, int(2));
         let block = k.bin(ScalarOp::Add, block, int(first));
@@ -290,7 +290,7 @@ fn transformed_rejection(
 }
 
 /// Poisson of a rate drawn from a gamma distribution.
-pub fn negative_binomial(k: &mut KernelBuilder, stream: &Stream, a: &[Operand]) -> Result<Operand, OpError> {
+pub fn negative_binomial(k: &mut KernelBuilder, stream: &WordStream, a: &[Operand]) -> Result<Operand, OpError> {
     let shape = standard_gamma(k, stream, a[0])?;
     let rate = eval(k, &[shape, a[1]], |a| vec![&a[0] * &((a[1].lit(1.0) - &a[1]) / &a[1])])?;
     poisson_from(k, stream, SECOND, rate[0])
@@ -299,7 +299,7 @@ pub fn negative_binomial(k: &mut KernelBuilder, stream: &Stream, a: &[Operand]) 
 /// Poisson of a rate drawn from a gamma distribution of mean `mu` and variance `alpha · mu²`.
 pub fn generalized_negative_binomial(
     k: &mut KernelBuilder,
-    stream: &Stream,
+    stream: &WordStream,
     a: &[Operand],
 ) -> Result<Operand, OpError> {
     let shape = eval(k, &[a[1]], |a| {

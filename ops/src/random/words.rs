@@ -30,7 +30,7 @@ fn threefry(counter: [Ex; 2], key: &[Ex; 2]) -> [Ex; 2] {
 }
 
 /// The words of one element of a draw.
-pub struct Source {
+pub struct WordSource {
     pub key: [Ex; 2],
     /// Row-major position of the element, i64.
     pub position: Ex,
@@ -38,7 +38,7 @@ pub struct Source {
     pub short: bool,
 }
 
-impl Source {
+impl WordSource {
     /// The two u32 words of a block.
     pub fn words(&self, block: u16) -> [Ex; 2] {
         let high = self.high();
@@ -144,7 +144,7 @@ fn high_product(a: &Ex, b: &Ex) -> Ex {
     &a1 * &b1 + cross.shr(&half) + other.shr(&half) + middle.shr(&half)
 }
 
-impl Source {
+impl WordSource {
     /// Uniform in `0..n` as u64, `n ≥ 1`: `⌊X·n / 2ᵏ⌋` of a k-bit word X. For `n ≤ 2³²` X is block 0
     /// and k is 64, otherwise X is blocks 0 and 1 and k is 128; so no probability differs from `1/n`
     /// by a share of more than `n / 2ᵏ ≤ 2⁻³²`, or `2⁻⁶⁴`.

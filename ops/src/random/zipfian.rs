@@ -5,14 +5,14 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
 use tensorc_ir::params::ParamKind;
 use tensorc_ir::scalar::{CmpOp, ScalarFn, ScalarOp};
 
-use super::rejection::Stream;
+use super::rejection::WordStream;
 use super::words::unit53;
-use super::{Key, kernel_key, random, shape_param};
+use super::{RandomKey, kernel_key, random, shape_param};
 use crate::def::{Define, define, rule};
 use crate::nest::{Scalars, int};
 use crate::views::{Build, OrFail};
@@ -23,10 +23,10 @@ const LEVELS: u32 = 6;
 const WIDTH: u64 = 16;
 
 /// Rows whose attempts have words of their own: positions are below 2⁴⁸.
-const MOST_ROWS: u64 = (1 << 48) / ATTEMPTS;
+const MAX_ROWS: u64 = (1 << 48) / ATTEMPTS;
 
 /// One row: classes so far, and how many.
-struct Row {
+struct SampledClasses {
     out: Buf,
     base: Index,
     wanted: u64,
@@ -34,7 +34,7 @@ struct Row {
     seen: Buf,
 }
 
-impl Row {
+impl SampledClasses {
     fn is_open(&self, k: &mut KernelBuilder) -> Operand {
         let count = k.load(self.count, Index::default());
         k.cmp(CmpOp::Lt, count, int(self.wanted as i64))
@@ -93,23 +93,23 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
     let range = cx.params.int("range_max").unwrap_or(1).max(1);
     let mut k = KernelBuilder::new("unique_zipfian");
     let mut inputs = vec![];
-    let key = kernel_key(&mut k, &Key::of(cx, args, 0), &mut inputs);
+    let key = kernel_key(&mut k, &RandomKey::of(cx, args, 0), &mut inputs);
     let out = k.param("samples", DType::I64, rows * wanted, true);
     let tries = k.param("tries", DType::I64, rows, true);
     let made = k.for_range("row", rows, LoopKind::Parallel, |k, row| {
         let key = key.load(k);
-        let state = Row {
+        let state = SampledClasses {
             out,
             base: row.scale(wanted as i64),
             wanted,
-            count: k.alloc("count", DType::I64, 1, Space::Stack),
-            seen: k.alloc("seen", DType::Bool, 1, Space::Stack),
+            count: k.alloc("count", DType::I64, 1, MemorySpace::Stack),
+            seen: k.alloc("seen", DType::Bool, 1, MemorySpace::Stack),
         };
         k.store(state.count, Index::default(), int(0));
         k.store(tries, row.clone(), int(0));
         let first = row.scale(ATTEMPTS as i64);
         state.attempts(k, LEVELS, first, &mut |k, position| {
-            let stream = Stream { key, position: k.index_value(position), short: false };
+            let stream = WordStream { key, position: k.index_value(position), short: false };
             let u = stream.eval(k, int(0), &[], |words, _| vec![unit53(&words(0))])?[0];
             let class = ScalarFn::build(&[DType::F64], |_, a| {
                 let nearest = ((&a[0] * (range as f64).ln()).exp() + 0.5).floor() - 1.0;
@@ -144,8 +144,8 @@ pub fn sample_unique_zipfian() -> OpDef {
         let [rows, wanted] = shape[..] else {
             return Err(OpError(format!("parameter `shape` has {} extents, expected rows and classes", shape.len())));
         };
-        if let Some(n) = rows.as_const().filter(|n| *n > MOST_ROWS) {
-            return Err(OpError(format!("parameter `shape`: {n} rows are wanted, at most {MOST_ROWS} are supported")));
+        if let Some(n) = rows.as_const().filter(|n| *n > MAX_ROWS) {
+            return Err(OpError(format!("parameter `shape`: {n} rows are wanted, at most {MAX_ROWS} are supported")));
         }
         if let Some(n) = wanted.as_const().filter(|n| *n > range as u64) {
             return Err(OpError(format!("parameter `shape`: {n} classes are wanted, there are {range}")));

@@ -19,7 +19,7 @@ use crate::views::Build;
 
 /// Extents, and the type of everything.
 #[derive(Clone, Copy)]
-struct Extents {
+struct RnnExtents {
     time: u64,
     batch: u64,
     gates: u64,
@@ -27,7 +27,7 @@ struct Extents {
     dtype: DType,
 }
 
-impl Extents {
+impl RnnExtents {
     /// Element-wise over [time, batch, hidden].
     fn map(&self, b: &mut Builder<'_>, x: &[Value], f: impl Fn(&[Ex]) -> Ex) -> Result<Value> {
         b.map_as(x, self.dtype, &[self.time, self.batch, self.hidden], |_, a| f(a))
@@ -72,7 +72,7 @@ fn before(b: &mut Builder<'_>, first: Value, all: Value) -> Result<Value> {
     }
 }
 
-fn lstm_factors(b: &mut Builder<'_>, e: &Extents, z: Value, cells: [Value; 2]) -> Result<Factors> {
+fn lstm_factors(b: &mut Builder<'_>, e: &RnnExtents, z: Value, cells: [Value; 2]) -> Result<Factors> {
     let [i, f, g, o] = [0, 1, 2, 3].map(|k| e.gate(b, z, k));
     let (i, f, g, o) = (i?, f?, g?, o?);
     let [previous, now] = cells;
@@ -95,7 +95,7 @@ fn lstm_factors(b: &mut Builder<'_>, e: &Extents, z: Value, cells: [Value; 2]) -
 }
 
 /// `x` and `u`: the shares of input and state in the gates.
-fn gru_factors(b: &mut Builder<'_>, e: &Extents, [x, u, previous]: [Value; 3]) -> Result<Factors> {
+fn gru_factors(b: &mut Builder<'_>, e: &RnnExtents, [x, u, previous]: [Value; 3]) -> Result<Factors> {
     let [xr, xz, xn] = [0, 1, 2].map(|k| e.gate(b, x, k));
     let [ur, uz, un] = [0, 1, 2].map(|k| e.gate(b, u, k));
     let (ur, un) = (ur?, un?);
@@ -115,7 +115,7 @@ fn gru_factors(b: &mut Builder<'_>, e: &Extents, [x, u, previous]: [Value; 3]) -
 }
 
 /// Gradients of the gates by step, of the states by step, and of the first state and cell.
-struct Chain {
+struct StepGradients {
     gates: Vec<Value>,
     states: Vec<Value>,
     first: Value,
@@ -123,7 +123,7 @@ struct Chain {
 }
 
 /// Gates times what reaches them: the last gate of an LSTM the state, others the cell.
-fn gate_gradient(b: &mut Builder<'_>, e: &Extents, factor: Value, dh: Value, dc: Option<Value>) -> Result<Value> {
+fn gate_gradient(b: &mut Builder<'_>, e: &RnnExtents, factor: Value, dh: Value, dc: Option<Value>) -> Result<Value> {
     let wide = [e.batch, e.gates, e.hidden];
     let factor = b.reshaped(factor, &wide)?;
     let narrow = [e.batch, 1, e.hidden];
@@ -138,7 +138,13 @@ fn gate_gradient(b: &mut Builder<'_>, e: &Extents, factor: Value, dh: Value, dc:
     b.reshaped(out, &[e.batch, e.gates * e.hidden])
 }
 
-fn chain(b: &mut Builder<'_>, e: &Extents, heads: &[Option<Value>], f: &Factors, weight: Value) -> Result<Chain> {
+fn chain(
+    b: &mut Builder<'_>,
+    e: &RnnExtents,
+    heads: &[Option<Value>],
+    f: &Factors,
+    weight: Value,
+) -> Result<StepGradients> {
     let head =
         |b: &mut Builder<'_>, i: usize, t: u64| heads.get(i).copied().flatten().map(|h| step(b, h, t)).transpose();
     let add = |b: &mut Builder<'_>, x: Option<Value>, y: Option<Value>| match (x, y) {
@@ -178,14 +184,14 @@ fn chain(b: &mut Builder<'_>, e: &Extents, heads: &[Option<Value>], f: &Factors,
     }
     gates.reverse();
     states.reverse();
-    Ok(Chain { gates, states, first: dh, first_cell: dc })
+    Ok(StepGradients { gates, states, first: dh, first_cell: dc })
 }
 
 pub fn run(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
     let mode = Mode::of(cx.node.params);
     let (input, weight, state) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
     let (dims, hidden) = (b.dims(input)?, b.dims(weight)?[1]);
-    let e = Extents { time: dims[0], batch: dims[1], gates: mode.gates(), hidden, dtype: b.ty(input)?.dtype };
+    let e = RnnExtents { time: dims[0], batch: dims[1], gates: mode.gates(), hidden, dtype: b.ty(input)?.dtype };
     if e.time == 0 {
         return Ok(vec![None; 5]);
     }

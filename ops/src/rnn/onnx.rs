@@ -7,7 +7,6 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Ex;
 use tensorc_ir::{DType, Dim};
 
 use super::{Mode, product};
@@ -29,10 +28,56 @@ fn gate_order(mode: Mode) -> &'static [u64] {
 /// An activation with its constants.
 #[derive(Clone, PartialEq)]
 struct Activation {
-    name: String,
+    kind: &'static OnnxActivation,
     alpha: f64,
     beta: f64,
 }
+
+/// What computes an activation.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// An operator, without its constants or with `alpha`, or `alpha` and `beta`.
+    Operator(&'static str),
+    /// `alpha·x + beta`.
+    Affine,
+    /// `alpha·tanh(beta·x)`.
+    ScaledTanh,
+}
+
+/// An activation of ONNX's recurrent layers.
+#[derive(PartialEq)]
+struct OnnxActivation {
+    /// In lower case.
+    name: &'static str,
+    by: By,
+    /// The constants that it takes, with their defaults.
+    alpha: Option<f64>,
+    beta: Option<f64>,
+}
+
+impl OnnxActivation {
+    const fn plain(name: &'static str) -> OnnxActivation {
+        OnnxActivation { name, by: By::Operator(name), alpha: None, beta: None }
+    }
+
+    const fn with_alpha(name: &'static str, operator: &'static str, alpha: f64) -> OnnxActivation {
+        OnnxActivation { name, by: By::Operator(operator), alpha: Some(alpha), beta: None }
+    }
+}
+
+const KINDS: [OnnxActivation; 11] = [
+    OnnxActivation::plain("relu"),
+    OnnxActivation::plain("tanh"),
+    OnnxActivation::plain("sigmoid"),
+    OnnxActivation::plain("softsign"),
+    OnnxActivation::plain("softplus"),
+    OnnxActivation::with_alpha("leakyrelu", "leaky_relu", 0.01),
+    OnnxActivation::with_alpha("thresholdedrelu", "thresholded_relu", 1.0),
+    OnnxActivation::with_alpha("elu", "elu", 1.0),
+    OnnxActivation { name: "hardsigmoid", by: By::Operator("hard_sigmoid"), alpha: Some(0.2), beta: Some(0.5) },
+    OnnxActivation { name: "affine", by: By::Affine, alpha: Some(1.0), beta: Some(0.0) },
+    OnnxActivation { name: "scaledtanh", by: By::ScaledTanh, alpha: Some(1.0), beta: Some(1.0) },
+];
 
 fn defaults(mode: Mode) -> &'static [&'static str] {
     match mode {
@@ -42,30 +87,6 @@ fn defaults(mode: Mode) -> &'static [&'static str] {
     }
 }
 
-/// Constants of an activation that gives none.
-fn constants(name: &str) -> (f64, f64) {
-    match name {
-        "affine" | "scaledtanh" | "thresholdedrelu" | "elu" => (1.0, if name == "scaledtanh" { 1.0 } else { 0.0 }),
-        "leakyrelu" => (0.01, 0.0),
-        "hardsigmoid" => (0.2, 0.5),
-        _ => (0.0, 0.0),
-    }
-}
-
-const ACTIVATIONS: &[&str] = &[
-    "relu",
-    "tanh",
-    "sigmoid",
-    "affine",
-    "leakyrelu",
-    "thresholdedrelu",
-    "scaledtanh",
-    "hardsigmoid",
-    "elu",
-    "softsign",
-    "softplus",
-];
-
 /// The activations of a direction. Lists of constants hold only those of activations that have some.
 fn activations(params: &Params, mode: Mode, direction: usize) -> std::result::Result<Vec<Activation>, OpError> {
     let count = defaults(mode).len();
@@ -74,18 +95,17 @@ fn activations(params: &Params, mode: Mode, direction: usize) -> std::result::Re
         true => defaults(mode).iter().cycle().take(count * (direction + 1)).map(|s| s.to_lowercase()).collect(),
         false => given.iter().map(|s| s.to_lowercase()).collect(),
     };
-    let mut lists = ["activation_alpha", "activation_beta"].map(|n| params.floats(n).unwrap_or_default().iter());
+    let [mut alphas, mut betas] =
+        ["activation_alpha", "activation_beta"].map(|n| params.floats(n).unwrap_or_default().iter().copied());
     let mut found = vec![];
     for name in &names {
-        if !ACTIVATIONS.contains(&name.as_str()) {
-            return Err(OpError(format!("parameter `activations`: `{name}` is unknown")));
-        }
-        let (alpha, beta) = constants(name);
-        let takes_alpha = !["relu", "tanh", "sigmoid", "softsign", "softplus"].contains(&name.as_str());
-        let takes_beta = ["affine", "scaledtanh", "hardsigmoid"].contains(&name.as_str());
-        let alpha = if takes_alpha { lists[0].next().copied().unwrap_or(alpha) } else { alpha };
-        let beta = if takes_beta { lists[1].next().copied().unwrap_or(beta) } else { beta };
-        found.push(Activation { name: name.clone(), alpha, beta });
+        let kind = KINDS.iter().find(|kind| kind.name == name);
+        let kind = kind.ok_or_else(|| OpError(format!("parameter `activations`: `{name}` is unknown")))?;
+        let given = |default: Option<f64>, list: &mut dyn Iterator<Item = f64>| match default {
+            Some(default) => list.next().unwrap_or(default),
+            None => 0.0,
+        };
+        found.push(Activation { kind, alpha: given(kind.alpha, &mut alphas), beta: given(kind.beta, &mut betas) });
     }
     let own = found.get(direction * count..(direction + 1) * count).map(<[Activation]>::to_vec);
     own.ok_or_else(|| {
@@ -94,29 +114,25 @@ fn activations(params: &Params, mode: Mode, direction: usize) -> std::result::Re
 }
 
 fn activated(b: &mut Builder<'_>, x: Value, f: &Activation) -> Result<Value> {
-    let ty = b.ty(x)?;
-    b.map_as(&[x], ty.dtype, &ty.dims, |_, a| {
-        let x = &a[0];
-        let (zero, alpha, beta) = (x.lit(0.0), f.alpha, f.beta);
-        let sigmoid = |x: &Ex| 1.0 / ((-x).exp() + 1.0);
-        match f.name.as_str() {
-            "relu" => x.max(&zero),
-            "sigmoid" => sigmoid(x),
-            "affine" => x * alpha + beta,
-            "leakyrelu" => x.lt(&zero).select(&(x * alpha), x),
-            "thresholdedrelu" => x.gt(&x.lit(alpha)).select(x, &zero),
-            "scaledtanh" => (x * beta).tanh() * alpha,
-            "hardsigmoid" => (x * alpha + beta).max(&zero).min(&x.lit(1.0)),
-            "elu" => x.lt(&zero).select(&(x.expm1() * alpha), x),
-            "softsign" => x / (x.abs() + 1.0),
-            "softplus" => x.max(&zero) + (-&x.abs()).exp().log1p(),
-            _ => x.tanh(),
+    let (alpha, beta) = (f.alpha, f.beta);
+    let By::Operator(operator) = f.kind.by else {
+        let ty = b.ty(x)?;
+        return b.map_as(&[x], ty.dtype, &ty.dims, |_, a| match f.kind.by {
+            By::Affine => &a[0] * alpha + beta,
+            _ => (&a[0] * beta).tanh() * alpha,
+        });
+    };
+    let mut params = Params::new();
+    for (name, default, value) in [("alpha", f.kind.alpha, alpha), ("beta", f.kind.beta, beta)] {
+        if default.is_some() {
+            params.set(name, ParamValue::Float(value));
         }
-    })
+    }
+    b.op(operator, &[x], params)
 }
 
 /// A layer in one direction.
-struct Layer {
+struct OnnxLayer {
     mode: Mode,
     hidden: u64,
     activations: Vec<Activation>,
@@ -131,10 +147,10 @@ struct Layer {
     peepholes: Option<Value>,
 }
 
-impl Layer {
+impl OnnxLayer {
     /// The mode of `recurrent` that computes this layer.
     fn as_entry(&self) -> Option<Mode> {
-        let named = |names: &[&str]| self.activations.iter().map(|a| a.name.as_str()).eq(names.iter().copied());
+        let named = |names: &[&str]| self.activations.iter().map(|a| a.kind.name).eq(names.iter().copied());
         let plain = self.clip.is_none() && !self.coupled && self.peepholes.is_none();
         match self.mode {
             Mode::Lstm if plain && named(&["sigmoid", "tanh", "tanh"]) => Some(Mode::Lstm),
@@ -376,7 +392,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], mode: Mod
             }
             None => None,
         };
-        let layer = Layer {
+        let layer = OnnxLayer {
             mode,
             hidden,
             activations: activations(cx.params, mode, d as usize).map_err(|e| b.fail(e.0))?,

@@ -13,7 +13,7 @@ pub(super) struct Affine {
 }
 
 /// A coefficient and what is added; `None` stands for 0.
-type Pair = (Option<Ex>, Option<Ex>);
+type ScaleShift = (Option<Ex>, Option<Ex>);
 
 /// The coefficients of a body with one result in operand `variable`, if it is affine in it and all is of one
 /// floating-point type. A coefficient of exactly 0 does not count: the operand may be infinite.
@@ -26,7 +26,7 @@ pub(super) fn affine(f: &ScalarFn, variable: usize) -> Option<Affine> {
     }
     let b = ScalarBuilder::new();
     let inputs: Vec<Ex> = (0..f.inputs.len().saturating_sub(1)).map(|_| b.input(dtype).cast(DType::F64)).collect();
-    let mut known: Vec<Pair> = vec![];
+    let mut known: Vec<ScaleShift> = vec![];
     for node in &f.nodes {
         known.push(match node {
             ScalarNode::Input(i) if *i as usize == variable => (Some(b.number(DType::F64, 1.0)), None),
@@ -34,7 +34,7 @@ pub(super) fn affine(f: &ScalarFn, variable: usize) -> Option<Affine> {
             ScalarNode::Const(c) => (None, Some(b.number(DType::F64, c.as_f64()))),
             ScalarNode::Coord(_) => return None,
             ScalarNode::Op(op, args) => {
-                let args: Vec<Pair> = args.iter().map(|a| known[a.0 as usize].clone()).collect();
+                let args: Vec<ScaleShift> = args.iter().map(|a| known[a.0 as usize].clone()).collect();
                 apply(*op, &args)?
             }
         });
@@ -55,7 +55,7 @@ pub(super) fn affine(f: &ScalarFn, variable: usize) -> Option<Affine> {
     Some(Affine { scale, shift })
 }
 
-fn apply(op: ScalarOp, args: &[Pair]) -> Option<Pair> {
+fn apply(op: ScalarOp, args: &[ScaleShift]) -> Option<ScaleShift> {
     let free = |i: usize| args[i].0.is_none();
     match op {
         ScalarOp::Add => Some(add(&args[0], &args[1])),
@@ -77,11 +77,11 @@ fn apply(op: ScalarOp, args: &[Pair]) -> Option<Pair> {
     }
 }
 
-fn each(x: &Pair, f: impl Fn(&Ex) -> Ex) -> Pair {
+fn each(x: &ScaleShift, f: impl Fn(&Ex) -> Ex) -> ScaleShift {
     (x.0.as_ref().map(&f), x.1.as_ref().map(&f))
 }
 
-fn add(x: &Pair, y: &Pair) -> Pair {
+fn add(x: &ScaleShift, y: &ScaleShift) -> ScaleShift {
     let sum = |a: &Option<Ex>, b: &Option<Ex>| match (a, b) {
         (Some(a), Some(b)) => Some(a + b),
         (a, b) => a.clone().or_else(|| b.clone()),
@@ -89,7 +89,7 @@ fn add(x: &Pair, y: &Pair) -> Pair {
     (sum(&x.0, &y.0), sum(&x.1, &y.1))
 }
 
-fn product(x: &Pair, y: &Pair) -> Option<Pair> {
+fn product(x: &ScaleShift, y: &ScaleShift) -> Option<ScaleShift> {
     let (x, y) = if x.0.is_none() { (y, x) } else { (x, y) };
     if y.0.is_some() {
         return None;

@@ -3,7 +3,7 @@
 //!
 //! Rewrites with a choice belong here: in which order to multiply, whether to merge products, where to scale, on
 //! which side of a function to transpose. What is always right is done by [`crate::simplify`], which also tidies up
-//! what this pass leaves. A form is only taken if the kernels of the region, fused by the greedy, cost less than those
+//! what this pass leaves. A form is only taken if the kernels of the region, fused greedily, cost less than those
 //! it had. All bounds are counts.
 
 mod affine;
@@ -19,19 +19,20 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 
 use crate::egraph::{Extraction, extract};
-use crate::fuse::{By, Fuse};
+use crate::fuse::Fuse;
 use crate::manager::{Pass, PassCx, Rewrite, Unit};
+use crate::options::FusionStrategy;
+use crate::options::Label;
 use crate::simplify::Simplify;
-use crate::simplify::scalar::Label;
-use price::{Inner, price};
-use region::{Built, Region};
-pub use rules::{Domain, RULES, Rule};
-use rules::{Made, saturate};
-use space::{Origin, Term};
-use tensorc_schedule::cost::{self, Machine, Totals};
+use price::{ElementwiseCharge, price};
+use region::{AlgebraRegion, RegionGraph};
+pub use rules::{Domain, RULES, TensorRule};
+use rules::{RuleApplication, saturate};
+use space::{Origin, TensorTerm};
+use tensorc_schedule::cost::{self, CostModel, Totals};
 
 /// Most repetitions of all rules in a region.
-const ROUNDS: usize = 6;
+const MAX_RULE_ITERATIONS: usize = 6;
 
 /// Most e-nodes of a region of `n` primitives.
 fn limit(n: usize) -> usize {
@@ -73,37 +74,41 @@ fn tidy(reassociate: bool) -> Simplify {
 }
 
 /// A trial: whether all rules count, and how what may be fused is charged.
-const TRIALS: [(bool, Inner); 4] =
-    [(true, Inner::Fused), (true, Inner::Alone), (false, Inner::Fused), (false, Inner::Alone)];
+const TRIALS: [(bool, ElementwiseCharge); 4] = [
+    (true, ElementwiseCharge::Fused),
+    (true, ElementwiseCharge::Alone),
+    (false, ElementwiseCharge::Fused),
+    (false, ElementwiseCharge::Alone),
+];
 
 /// Whether a rule changes more than one place, so that it pays only if others follow.
 fn is_far(rule: usize) -> bool {
     RULES[rule].spans_region()
 }
 
-fn rewrite(graph: &mut Graph, region: &Region, reassociate: bool, cx: &mut PassCx<'_>) -> Result<bool> {
+fn rewrite(graph: &mut Graph, region: &AlgebraRegion, reassociate: bool, cx: &mut PassCx<'_>) -> Result<bool> {
     let mut built = region::build(graph, region, cx.options)?;
     let phases = graph.boundary().is_some();
     // Merging could move work of the second phase into the first.
     let allowed = |i: usize| (reassociate || RULES[i].label == Label::Exact) && !(phases && is_far(i));
-    let made = saturate(&mut built.space, &allowed, ROUNDS, limit(region.nodes.len()));
+    let made = saturate(&mut built.space, &allowed, MAX_RULE_ITERATIONS, limit(region.nodes.len()));
     if made.is_empty() {
         return Ok(false);
     }
     let exports: Vec<Id> = region.exports.iter().filter_map(|v| built.classes.get(v).copied()).collect();
-    let forms = Forms::new(&built, &cx.options.target.machine);
-    let choose = |far: bool, inner: Inner| {
+    let forms = Forms::new(&built, &cx.options.target.machine());
+    let choose = |far: bool, inner: ElementwiseCharge| {
         extract(&built.space.egraph, &exports, |_, term| {
             let form = forms.of(term)?;
             let excluded = !far && form.origin.is_some_and(|o| is_far(o.rule));
             // What is there is better than an equal form.
-            let cost = form.prices[usize::from(inner == Inner::Alone)];
+            let cost = form.prices[usize::from(inner == ElementwiseCharge::Alone)];
             (!excluded).then_some((cost << 8).saturating_add(u64::from(form.origin.is_some())))
         })
     };
     let before = fused(region::original(graph, region)?, reassociate, cx)?;
-    let (mut best, mut least): (Option<Extraction<'_, Term>>, Cost) = (None, before);
-    let mut seen: Vec<Vec<(Id, &Term)>> = vec![];
+    let (mut best, mut least): (Option<Extraction<'_, TensorTerm>>, RegionCost) = (None, before);
+    let mut seen: Vec<Vec<(Id, &TensorTerm)>> = vec![];
     let trials = if made.iter().any(|m| is_far(m.rule)) { &TRIALS[..] } else { &TRIALS[2..] };
     for (far, inner) in trials.iter().copied() {
         let Some(trial) = choose(far, inner) else { continue };
@@ -126,31 +131,31 @@ fn rewrite(graph: &mut Graph, region: &Region, reassociate: bool, cx: &mut PassC
 }
 
 /// Estimated picoseconds of the kernels of a region, then the nodes in it.
-type Cost = (u64, usize);
+type RegionCost = (u64, usize);
 
-/// What the kernels of a graph cost when it is simplified and fused by the greedy.
-fn fused(mut graph: Graph, reassociate: bool, cx: &PassCx<'_>) -> Result<Cost> {
+/// What the kernels of a graph cost when it is simplified and fused greedily.
+fn fused(mut graph: Graph, reassociate: bool, cx: &PassCx<'_>) -> Result<RegionCost> {
     let mut inner = PassCx::new(cx.registry).with_options(cx.options);
     inner.threads = cx.threads;
     inner.options.reassociate = reassociate;
     tidy(reassociate).run(&mut graph, &mut inner)?;
     let nodes = graph.node_ids().len();
-    Fuse { by: Some(By::Greedy) }.run(&mut graph, &mut inner)?;
-    Ok((Totals::of(&cost::kernels(&graph, &cx.options.target.machine)?).time, nodes))
+    Fuse { by: Some(FusionStrategy::Greedy) }.run(&mut graph, &mut inner)?;
+    Ok((Totals::of(&cost::kernels(&graph, &cx.options.target.machine())?).time, nodes))
 }
 
 /// What is known of an e-node of a region: where it comes from if a rule made it, and its prices.
-struct Form {
+struct EnodeOrigin {
     origin: Option<Origin>,
     /// Fused and alone.
     prices: [u64; 2],
 }
 
-struct Forms(BTreeMap<Term, Form>);
+struct Forms(BTreeMap<TensorTerm, EnodeOrigin>);
 
 impl Forms {
-    fn new(built: &Built, machine: &Machine) -> Forms {
-        let mut origins: BTreeMap<Term, Origin> = BTreeMap::new();
+    fn new(built: &RegionGraph, machine: &CostModel) -> Forms {
+        let mut origins: BTreeMap<TensorTerm, Origin> = BTreeMap::new();
         let there = built.nodes();
         for (term, origin) in &built.space.origins {
             let term = built.canonical(term);
@@ -163,28 +168,28 @@ impl Forms {
             for term in &class.nodes {
                 let origin = origins.get(term).copied();
                 let price = |inner| price(&built.space, machine, inner, class.id, term, origin.is_some());
-                let prices = [Inner::Fused, Inner::Alone].map(price);
-                forms.insert(term.clone(), Form { origin, prices });
+                let prices = [ElementwiseCharge::Fused, ElementwiseCharge::Alone].map(price);
+                forms.insert(term.clone(), EnodeOrigin { origin, prices });
             }
         }
         Forms(forms)
     }
 
-    fn of(&self, term: &Term) -> Option<&Form> {
+    fn of(&self, term: &TensorTerm) -> Option<&EnodeOrigin> {
         self.0.get(term)
     }
 
-    fn labels(&self) -> BTreeMap<Term, &'static str> {
-        let label = |(term, form): (&Term, &Form)| Some((term.clone(), RULES[form.origin?.rule].name));
+    fn labels(&self) -> BTreeMap<TensorTerm, &'static str> {
+        let label = |(term, form): (&TensorTerm, &EnodeOrigin)| Some((term.clone(), RULES[form.origin?.rule].name));
         self.0.iter().filter_map(label).collect()
     }
 }
 
 /// A form of a region.
 struct Chosen<'a> {
-    built: &'a Built,
-    extraction: Extraction<'a, Term>,
-    made: &'a [Made],
+    built: &'a RegionGraph,
+    extraction: Extraction<'a, TensorTerm>,
+    made: &'a [RuleApplication],
     forms: &'a Forms,
 }
 
@@ -193,16 +198,16 @@ impl Chosen<'_> {
     fn fired(&self) -> BTreeSet<(usize, Id)> {
         let space = &self.built.space;
         let chosen = |class: Id| Some(self.extraction.nodes()[self.extraction.position(class)?].1);
-        let equal = |m: &Made| {
+        let equal = |m: &RuleApplication| {
             let class = space.find(m.class);
             let new = self.built.canonical(space.egraph.id_to_node(m.new));
             (*chosen(class)? == new && new != self.built.canonical(&m.term)).then_some((m.rule, class))
         };
-        let made = |(_, term): &(Id, &Term)| self.forms.of(term)?.origin.map(|o| (o.rule, space.find(o.site)));
+        let made = |(_, term): &(Id, &TensorTerm)| self.forms.of(term)?.origin.map(|o| (o.rule, space.find(o.site)));
         self.made.iter().filter_map(equal).chain(self.extraction.nodes().iter().filter_map(made)).collect()
     }
 
-    fn explain(&self, graph: &Graph, cx: &mut PassCx<'_>, before: Cost, after: Cost) {
+    fn explain(&self, graph: &Graph, cx: &mut PassCx<'_>, before: RegionCost, after: RegionCost) {
         let space = &self.built.space;
         for (rule, class) in self.fired() {
             let named = self.built.classes.iter().find(|(_, id)| space.find(**id) == class);
@@ -214,7 +219,7 @@ impl Chosen<'_> {
         }
     }
 
-    fn replace(&self, graph: &mut Graph, region: &Region) {
+    fn replace(&self, graph: &mut Graph, region: &AlgebraRegion) {
         self.built.replace(graph, &self.extraction, &self.forms.labels(), region);
     }
 }
@@ -224,14 +229,14 @@ impl Chosen<'_> {
 ///
 /// # Errors
 /// A type is not fully known.
-pub fn apply_everywhere(graph: &Graph, rule: &Rule, cx: &PassCx<'_>) -> Result<Option<(Graph, usize)>> {
+pub fn apply_everywhere(graph: &Graph, rule: &TensorRule, cx: &PassCx<'_>) -> Result<Option<(Graph, usize)>> {
     let mut out = graph.clone();
     let mut applied = 0;
     for region in region::divide(graph) {
         let mut built = region::build(&out, &region, cx.options)?;
         let made = saturate(&mut built.space, &|i| RULES[i].name == rule.name, 1, usize::MAX);
         let exports: Vec<Id> = region.exports.iter().filter_map(|v| built.classes.get(v).copied()).collect();
-        let forbidden: BTreeSet<Term> = made.iter().map(|m| built.canonical(&m.term)).collect();
+        let forbidden: BTreeSet<TensorTerm> = made.iter().map(|m| built.canonical(&m.term)).collect();
         let chosen = extract(&built.space.egraph, &exports, |_, term| {
             (!forbidden.contains(&built.canonical(term))).then_some(1)
         });

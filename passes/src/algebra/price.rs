@@ -7,14 +7,14 @@ use egg::Id;
 use tensorc_ir::DenseType;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
-use tensorc_schedule::cost::Machine;
-use tensorc_schedule::cost::work::{Member, Source, Work};
+use tensorc_schedule::cost::CostModel;
+use tensorc_schedule::cost::work::{KernelWork, Member, OperandSource};
 
-use super::space::{Space, Term};
+use super::space::{TensorSpace, TensorTerm};
 
 /// How maps and views are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inner {
+pub(super) enum ElementwiseCharge {
     /// What they compute; their elements are not moved.
     Fused,
     /// As kernels; maps without a launch.
@@ -23,10 +23,17 @@ pub(super) enum Inner {
 
 /// Work done while compiling counts as if the program ran so many times: a new copy of large weights takes time and
 /// memory, and to save one operation for each of few results is not worth it.
-const RUNS: u64 = 16;
+const ASSUMED_RUNS: u64 = 16;
 
 /// Estimated picoseconds of an e-node of a class; `made` by a rule. What is computed while compiling anyway is free.
-pub(super) fn price(space: &Space, machine: &Machine, inner: Inner, class: Id, term: &Term, made: bool) -> u64 {
+pub(super) fn price(
+    space: &TensorSpace,
+    machine: &CostModel,
+    inner: ElementwiseCharge,
+    class: Id,
+    term: &TensorTerm,
+    made: bool,
+) -> u64 {
     let Some((prim, ty)) = space.of(term) else { return 0 };
     if space.is_constant(class) && !made {
         return 0;
@@ -38,20 +45,20 @@ pub(super) fn price(space: &Space, machine: &Machine, inner: Inner, class: Id, t
         return 0;
     }
     let types = std::slice::from_ref(ty);
-    let args = (0..inputs.len()).map(Source::External).collect();
+    let args = (0..inputs.len()).map(OperandSource::External).collect();
     let member = Member { prim, args, types, stored: [true].into_iter().collect(), ops: None };
-    let work = Work::of(&[member], &inputs);
+    let work = KernelWork::of(&[member], &inputs);
     let launch = machine.launch_ns.saturating_mul(1000);
-    let computing = || machine.time(&Work { ops: work.ops, ..Work::default() }) - launch;
+    let computing = || machine.time(&KernelWork { ops: work.ops, ..KernelWork::default() }) - launch;
     let time = machine.time(&work);
     if space.is_constant(class) {
-        return (time - launch) / RUNS;
+        return (time - launch) / ASSUMED_RUNS;
     }
     match (prim, inner) {
-        (Prim::View(_), Inner::Fused) => (time - launch) / 16,
-        (Prim::Map(_), Inner::Fused) => computing(),
+        (Prim::View(_), ElementwiseCharge::Fused) => (time - launch) / 16,
+        (Prim::Map(_), ElementwiseCharge::Fused) => computing(),
         // Of maps that take as long, the smaller one.
-        (Prim::Map(f), Inner::Alone) => (time - launch).saturating_add(1000 * f.nodes.len() as u64),
+        (Prim::Map(f), ElementwiseCharge::Alone) => (time - launch).saturating_add(1000 * f.nodes.len() as u64),
         _ => time,
     }
 }

@@ -12,21 +12,21 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
-use super::space::{Leaf, Space, Term};
+use super::space::{Leaf, TensorSpace, TensorTerm};
 use crate::egraph::Extraction;
-use crate::manager::Options;
+use crate::options::Options;
 
 /// Regions hold this many primitives, and more up to the next product.
 const NODES: usize = 240;
 
 /// Regions hold at most this many.
-const MOST: usize = 320;
+const MAX_NODES: usize = 320;
 
 /// Constants up to this size are put into the graphs that are priced, larger ones stand in as inputs.
-const SMALL: u64 = 256;
+const MAX_INLINE_CONST_BYTES: u64 = 256;
 
 /// Part of a graph.
-pub(super) struct Region {
+pub(super) struct AlgebraRegion {
     /// In topological order.
     pub nodes: Vec<NodeId>,
     /// Values that others read.
@@ -39,13 +39,13 @@ fn belongs(graph: &Graph, node: NodeId) -> bool {
     n.types.len() == 1 && matches!(&n.kind, NodeKind::Prim(p) if !matches!(p, Prim::Kernel(_) | Prim::Extern(_)))
 }
 
-pub(super) fn divide(graph: &Graph) -> Vec<Region> {
+pub(super) fn divide(graph: &Graph) -> Vec<AlgebraRegion> {
     let mut runs: Vec<Vec<NodeId>> = vec![];
     for node in graph.order().into_iter().filter(|n| belongs(graph, *n)) {
         // What follows a product stays with it.
         let begins = matches!(&graph.node(node).kind, NodeKind::Prim(Prim::Contract(_)));
         match runs.last_mut() {
-            Some(run) if run.len() < NODES || run.len() < MOST && !begins => run.push(node),
+            Some(run) if run.len() < NODES || run.len() < MAX_NODES && !begins => run.push(node),
             _ => runs.push(vec![node]),
         }
     }
@@ -58,13 +58,13 @@ pub(super) fn divide(graph: &Graph) -> Vec<Region> {
             roots.contains(&v) || graph.uses(*n).iter().any(|(user, ..)| home.get(user) != Some(&i))
         };
         let exports = nodes.iter().filter(|n| exported(n)).map(|n| Value { node: *n, port: 0 }).collect();
-        Region { nodes, exports }
+        AlgebraRegion { nodes, exports }
     };
     runs.into_iter().enumerate().map(region).collect()
 }
 
 /// A region as a graph of its own, in which constants are inputs unless they are small.
-pub(super) fn original(graph: &Graph, region: &Region) -> Result<Graph> {
+pub(super) fn original(graph: &Graph, region: &AlgebraRegion) -> Result<Graph> {
     let mut alone = Graph::new("region");
     let mut values: BTreeMap<Value, Value> = BTreeMap::new();
     for node in &region.nodes {
@@ -73,7 +73,7 @@ pub(super) fn original(graph: &Graph, region: &Region) -> Result<Graph> {
         for v in graph.args(*node) {
             args.push(match (values.get(&v), graph.constant(v)) {
                 (Some(known), _) => *known,
-                (None, Some(data)) if data.ty.bytes() <= SMALL => alone.add_const("c", data.clone()),
+                (None, Some(data)) if data.ty.bytes() <= MAX_INLINE_CONST_BYTES => alone.add_const("c", data.clone()),
                 _ => alone.add_input("x", graph.dense(v)?.into()),
             });
             values.insert(v, args[args.len() - 1]);
@@ -87,15 +87,15 @@ pub(super) fn original(graph: &Graph, region: &Region) -> Result<Graph> {
 }
 
 /// The e-graph of a region, and the classes of its values.
-pub(super) struct Built {
-    pub space: Space,
+pub(super) struct RegionGraph {
+    pub space: TensorSpace,
     pub classes: BTreeMap<Value, Id>,
     /// Nodes in the order of the region, by the e-node they were added as.
-    originals: Vec<(Term, NodeId)>,
+    originals: Vec<(TensorTerm, NodeId)>,
 }
 
-pub(super) fn build(graph: &Graph, region: &Region, options: Options) -> Result<Built> {
-    let mut built = Built { space: Space::new(options), classes: BTreeMap::new(), originals: vec![] };
+pub(super) fn build(graph: &Graph, region: &AlgebraRegion, options: Options) -> Result<RegionGraph> {
+    let mut built = RegionGraph { space: TensorSpace::new(options), classes: BTreeMap::new(), originals: vec![] };
     for node in &region.nodes {
         let NodeKind::Prim(prim) = &graph.node(*node).kind else { continue };
         let mut args = vec![];
@@ -118,13 +118,13 @@ pub(super) fn build(graph: &Graph, region: &Region, options: Options) -> Result<
     Ok(built)
 }
 
-impl Built {
-    pub fn canonical(&self, term: &Term) -> Term {
+impl RegionGraph {
+    pub fn canonical(&self, term: &TensorTerm) -> TensorTerm {
         egg::Language::map_children(term.clone(), |c| self.space.find(c))
     }
 
     /// The nodes behind e-nodes.
-    pub fn nodes(&self) -> BTreeMap<Term, NodeId> {
+    pub fn nodes(&self) -> BTreeMap<TensorTerm, NodeId> {
         self.originals.iter().rev().map(|(term, node)| (self.canonical(term), *node)).collect()
     }
 
@@ -148,9 +148,9 @@ impl Built {
     pub fn replace(
         &self,
         graph: &mut Graph,
-        chosen: &Extraction<'_, Term>,
-        labels: &BTreeMap<Term, &'static str>,
-        region: &Region,
+        chosen: &Extraction<'_, TensorTerm>,
+        labels: &BTreeMap<TensorTerm, &'static str>,
+        region: &AlgebraRegion,
     ) {
         let (there, names) = (self.nodes(), self.names(graph));
         let mut values: Vec<Value> = vec![];
@@ -185,13 +185,13 @@ impl Built {
     }
 
     /// The leaf behind an e-node that is no primitive.
-    fn leaf(&self, term: &Term) -> &Leaf {
-        let (Term::Given(i) | Term::Prim(i, _)) = term;
+    fn leaf(&self, term: &TensorTerm) -> &Leaf {
+        let (TensorTerm::Given(i) | TensorTerm::Prim(i, _)) = term;
         &self.space.egraph.analysis.leaves[*i as usize].0
     }
 
     /// The choice as a graph of its own, in which constants are inputs unless they are small.
-    pub fn alone(&self, graph: &Graph, chosen: &Extraction<'_, Term>, exports: &[Id]) -> Graph {
+    pub fn alone(&self, graph: &Graph, chosen: &Extraction<'_, TensorTerm>, exports: &[Id]) -> Graph {
         let mut alone = Graph::new("region");
         let mut values: Vec<Value> = vec![];
         for (class, term) in chosen.nodes() {
@@ -214,19 +214,24 @@ impl Built {
         alone
     }
 
-    fn small_constant(&self, graph: &Graph, term: &Term) -> Option<TensorData> {
+    fn small_constant(&self, graph: &Graph, term: &TensorTerm) -> Option<TensorData> {
         let data = match term {
-            Term::Prim(..) => return None,
-            Term::Given(_) => match self.leaf(term) {
+            TensorTerm::Prim(..) => return None,
+            TensorTerm::Given(_) => match self.leaf(term) {
                 Leaf::Value(v) => graph.constant(*v)?,
                 Leaf::New(data) => data,
             },
         };
-        (data.ty.bytes() <= SMALL).then(|| data.clone())
+        (data.ty.bytes() <= MAX_INLINE_CONST_BYTES).then(|| data.clone())
     }
 }
 
-fn operands(built: &Built, chosen: &Extraction<'_, Term>, values: &[Value], term: &Term) -> Vec<Value> {
+fn operands(
+    built: &RegionGraph,
+    chosen: &Extraction<'_, TensorTerm>,
+    values: &[Value],
+    term: &TensorTerm,
+) -> Vec<Value> {
     let position = |a: &Id| chosen.position(built.space.find(*a));
     term.args().iter().filter_map(position).map(|i| values[i]).collect()
 }

@@ -17,49 +17,49 @@ use tensorc_ir::views::{compose, in_bounds};
 use tensorc_ir::{DenseType, TensorData};
 
 use crate::fold_constants::folds;
-use crate::manager::Options;
+use crate::options::Options;
 
 pub(super) type Args = SmallVec<[Id; 4]>;
 
 /// One way to get a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Term {
+pub(super) enum TensorTerm {
     /// It is there, by position in the table of leaves.
     Given(u32),
     /// A primitive, by position in its table, and its operands.
     Prim(u32, Args),
 }
 
-impl Language for Term {
+impl Language for TensorTerm {
     type Discriminant = (bool, u32);
 
     fn discriminant(&self) -> (bool, u32) {
         match self {
-            Term::Given(i) => (false, *i),
-            Term::Prim(i, _) => (true, *i),
+            TensorTerm::Given(i) => (false, *i),
+            TensorTerm::Prim(i, _) => (true, *i),
         }
     }
 
-    fn matches(&self, other: &Term) -> bool {
+    fn matches(&self, other: &TensorTerm) -> bool {
         self.discriminant() == other.discriminant() && self.children().len() == other.children().len()
     }
 
     fn children(&self) -> &[Id] {
         match self {
-            Term::Given(_) => &[],
-            Term::Prim(_, args) => args,
+            TensorTerm::Given(_) => &[],
+            TensorTerm::Prim(_, args) => args,
         }
     }
 
     fn children_mut(&mut self) -> &mut [Id] {
         match self {
-            Term::Given(_) => &mut [],
-            Term::Prim(_, args) => args,
+            TensorTerm::Given(_) => &mut [],
+            TensorTerm::Prim(_, args) => args,
         }
     }
 }
 
-impl Term {
+impl TensorTerm {
     pub fn args(&self) -> &[Id] {
         self.children()
     }
@@ -76,40 +76,40 @@ pub(super) enum Leaf {
 
 /// What holds for every form of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct TensorFacts {
     pub ty: Arc<DenseType>,
     /// It is computed while compiling.
     pub constant: bool,
 }
 
-/// The tables behind e-nodes, and the analysis that keeps [`Facts`].
-pub(super) struct Known {
-    pub leaves: Vec<(Leaf, Facts)>,
+/// The tables behind e-nodes, and the analysis that keeps [`TensorFacts`].
+pub(super) struct TensorAnalysis {
+    pub leaves: Vec<(Leaf, TensorFacts)>,
     pub prims: Vec<(Prim, Arc<DenseType>)>,
     interned: HashMap<(Prim, Arc<DenseType>), u32>,
     options: Options,
 }
 
-pub(super) type Terms = EGraph<Term, Known>;
+pub(super) type TensorTerms = EGraph<TensorTerm, TensorAnalysis>;
 
-impl Analysis<Term> for Known {
-    type Data = Facts;
+impl Analysis<TensorTerm> for TensorAnalysis {
+    type Data = TensorFacts;
 
-    fn make(egraph: &mut Terms, term: &Term, _: Id) -> Facts {
+    fn make(egraph: &mut TensorTerms, term: &TensorTerm, _: Id) -> TensorFacts {
         match term {
-            Term::Given(i) => egraph.analysis.leaves[*i as usize].1.clone(),
-            Term::Prim(i, args) => {
+            TensorTerm::Given(i) => egraph.analysis.leaves[*i as usize].1.clone(),
+            TensorTerm::Prim(i, args) => {
                 let (prim, ty) = &egraph.analysis.prims[*i as usize];
                 let constant = args.iter().all(|a| egraph[*a].data.constant) && {
                     let inputs: SmallVec<[&DenseType; 4]> = args.iter().map(|a| &*egraph[*a].data.ty).collect();
                     folds(prim, &inputs, &[ty], &egraph.analysis.options)
                 };
-                Facts { ty: ty.clone(), constant }
+                TensorFacts { ty: ty.clone(), constant }
             }
         }
     }
 
-    fn merge(&mut self, to: &mut Facts, from: Facts) -> DidMerge {
+    fn merge(&mut self, to: &mut TensorFacts, from: TensorFacts) -> DidMerge {
         let constant = to.constant || from.constant;
         let changed = DidMerge(constant != to.constant, constant != from.constant);
         to.constant = constant;
@@ -127,18 +127,18 @@ pub(super) struct Origin {
 }
 
 /// An e-graph with its bookkeeping.
-pub(super) struct Space {
-    pub egraph: Terms,
+pub(super) struct TensorSpace {
+    pub egraph: TensorTerms,
     /// E-nodes that rules made, with the operands they had then.
-    pub origins: Vec<(Term, Origin)>,
+    pub origins: Vec<(TensorTerm, Origin)>,
     /// What is at work.
     pub at_work: Option<Origin>,
 }
 
-impl Space {
-    pub fn new(options: Options) -> Space {
-        let known = Known { leaves: vec![], prims: vec![], interned: HashMap::new(), options };
-        Space { egraph: Terms::new(known), origins: vec![], at_work: None }
+impl TensorSpace {
+    pub fn new(options: Options) -> TensorSpace {
+        let known = TensorAnalysis { leaves: vec![], prims: vec![], interned: HashMap::new(), options };
+        TensorSpace { egraph: TensorTerms::new(known), origins: vec![], at_work: None }
     }
 
     /// Tells which class the rule at work looks at.
@@ -148,16 +148,16 @@ impl Space {
 
     pub fn leaf(&mut self, leaf: Leaf, ty: DenseType, constant: bool) -> Id {
         let leaves = &mut self.egraph.analysis.leaves;
-        leaves.push((leaf, Facts { ty: Arc::new(ty), constant }));
-        let term = Term::Given(leaves.len() as u32 - 1);
+        leaves.push((leaf, TensorFacts { ty: Arc::new(ty), constant }));
+        let term = TensorTerm::Given(leaves.len() as u32 - 1);
         self.egraph.add(term)
     }
 
     /// A constant of a rule's own.
     pub fn constant(&mut self, data: TensorData) -> Id {
-        let same = |(leaf, _): &(Leaf, Facts)| matches!(leaf, Leaf::New(d) if *d == data);
+        let same = |(leaf, _): &(Leaf, TensorFacts)| matches!(leaf, Leaf::New(d) if *d == data);
         match self.egraph.analysis.leaves.iter().position(same) {
-            Some(i) => self.egraph.add(Term::Given(i as u32)),
+            Some(i) => self.egraph.add(TensorTerm::Given(i as u32)),
             None => {
                 let ty = data.ty.clone();
                 self.leaf(Leaf::New(data), ty, true)
@@ -178,7 +178,7 @@ impl Space {
                 i
             }
         };
-        let term = Term::Prim(i, args.iter().map(|a| self.egraph.find(*a)).collect());
+        let term = TensorTerm::Prim(i, args.iter().map(|a| self.egraph.find(*a)).collect());
         if let Some(origin) = self.at_work
             && self.egraph.lookup(term.clone()).is_none()
         {
@@ -203,21 +203,21 @@ impl Space {
         self.egraph[id].data.constant
     }
 
-    pub fn of(&self, term: &Term) -> Option<(&Prim, &DenseType)> {
+    pub fn of(&self, term: &TensorTerm) -> Option<(&Prim, &DenseType)> {
         match term {
-            Term::Prim(i, _) => self.egraph.analysis.prims.get(*i as usize).map(|(p, ty)| (p, &**ty)),
-            Term::Given(_) => None,
+            TensorTerm::Prim(i, _) => self.egraph.analysis.prims.get(*i as usize).map(|(p, ty)| (p, &**ty)),
+            TensorTerm::Given(_) => None,
         }
     }
 
     /// The primitives that compute a class, with operands.
     pub fn forms(&self, id: Id) -> Vec<(Prim, Args)> {
-        let form = |term: &Term| Some((self.of(term)?.0.clone(), term.children().iter().copied().collect()));
+        let form = |term: &TensorTerm| Some((self.of(term)?.0.clone(), term.children().iter().copied().collect()));
         self.egraph[id].nodes.iter().filter_map(form).collect()
     }
 
     pub fn contractions(&self, id: Id) -> Vec<(Arc<Contraction>, [Id; 2])> {
-        let form = |term: &Term| match (self.of(term)?.0, term.children()) {
+        let form = |term: &TensorTerm| match (self.of(term)?.0, term.children()) {
             (Prim::Contract(c), [l, r]) => Some((c.clone(), [*l, *r])),
             _ => None,
         };
@@ -225,7 +225,7 @@ impl Space {
     }
 
     pub fn maps(&self, id: Id) -> Vec<(Arc<ScalarFn>, Args)> {
-        let form = |term: &Term| match self.of(term)?.0 {
+        let form = |term: &TensorTerm| match self.of(term)?.0 {
             Prim::Map(f) => Some((f.clone(), term.children().iter().copied().collect())),
             _ => None,
         };
@@ -233,7 +233,7 @@ impl Space {
     }
 
     pub fn views(&self, id: Id) -> Vec<(Arc<View>, Id)> {
-        let form = |term: &Term| match self.of(term)?.0 {
+        let form = |term: &TensorTerm| match self.of(term)?.0 {
             Prim::View(v) => Some((v.clone(), term.children()[0])),
             _ => None,
         };
@@ -241,7 +241,7 @@ impl Space {
     }
 
     /// The classes with their e-nodes, in the order of classes.
-    pub fn snapshot(&self) -> BTreeMap<Id, Vec<Term>> {
+    pub fn snapshot(&self) -> BTreeMap<Id, Vec<TensorTerm>> {
         self.egraph.classes().map(|c| (c.id, c.nodes.clone())).collect()
     }
 
@@ -249,7 +249,7 @@ impl Space {
     pub fn known_contract(&self, c: &Arc<Contraction>, lhs: Id, rhs: Id) -> Option<Id> {
         let ty = DenseType::new(self.ty(lhs).dtype, &c.extents[..c.out_rank]);
         let i = self.egraph.analysis.interned.get(&(Prim::Contract(c.clone()), Arc::new(ty)))?;
-        self.egraph.lookup(Term::Prim(*i, [lhs, rhs].into_iter().collect()))
+        self.egraph.lookup(TensorTerm::Prim(*i, [lhs, rhs].into_iter().collect()))
     }
 
     pub fn contract(&mut self, c: Contraction, lhs: Id, rhs: Id) -> Id {

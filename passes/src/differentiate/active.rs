@@ -2,15 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::expand::{Expanded, expand_for_gradient};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::{Compute, Grad, Grain, Registry};
-use tensorc_ir::prim::Prim;
 
 use super::reduce;
-use crate::manager::Options;
-use crate::values::Values;
+use crate::options::Options;
+use crate::values::StaticValues;
 
 /// Composites may nest this deep; more is a definition that expands to itself.
 const MAX_DEPTH: usize = 32;
@@ -40,7 +39,7 @@ impl Active {
             if open.is_empty() && split.is_empty() {
                 return Ok(active);
             }
-            let values = Values::new(registry, Options::default().static_bytes);
+            let values = StaticValues::new(registry, Options::default().static_bytes);
             for node in open {
                 let expanded = expand_for_gradient(graph, node, registry, &|g, v| values.get(g, v), Grain::Coarse)?;
                 if let Expanded::Replaced(results) = expanded {
@@ -54,7 +53,7 @@ impl Active {
                 active.replace(graph, node, &results);
             }
         }
-        Err(Diagnostic::new(Code::Internal, "a composite operator expands to itself"))
+        Err(Diagnostic::new(DiagnosticCode::Internal, "a composite operator expands to itself"))
     }
 
     fn replace(&mut self, graph: &mut Graph, node: NodeId, results: &[Value]) {
@@ -130,13 +129,5 @@ fn expands(graph: &Graph, node: NodeId) -> bool {
             Grad::Rule(_) | Grad::Zero | Grad::None(_) => false,
         },
         _ => false,
-    }
-}
-
-/// The reduction a node is.
-pub(super) fn reduction(graph: &Graph, node: NodeId) -> Option<&tensorc_ir::prim::Reduction> {
-    match &graph.node(node).kind {
-        NodeKind::Prim(Prim::Reduce(r)) => Some(r),
-        _ => None,
     }
 }

@@ -16,7 +16,7 @@ use tensorc_ir::scalar::Scalar;
 use super::emit;
 
 /// A partial gradient that is zero but at the positions `start..end` of one axis.
-pub(super) struct Block {
+pub(super) struct BlockGradient {
     axis: usize,
     start: u64,
     end: u64,
@@ -28,8 +28,8 @@ pub(super) struct Block {
 }
 
 /// Blocks along one axis, in order of their position, that do not overlap; none if there are fewer than two.
-pub(super) fn find(graph: &Graph, parts: &[Value]) -> Result<Vec<Block>> {
-    let mut found: Vec<Block> = vec![];
+pub(super) fn find(graph: &Graph, parts: &[Value]) -> Result<Vec<BlockGradient>> {
+    let mut found: Vec<BlockGradient> = vec![];
     for (part, value) in parts.iter().enumerate() {
         found.extend(block(graph, part, *value)?);
     }
@@ -41,7 +41,7 @@ pub(super) fn find(graph: &Graph, parts: &[Value]) -> Result<Vec<Block>> {
 }
 
 /// Replaces the parts that are blocks by their concatenation, which comes first.
-pub(super) fn join(b: &mut Builder<'_>, blocks: &[Block], parts: &[Value]) -> Result<Vec<Value>> {
+pub(super) fn join(b: &mut Builder<'_>, blocks: &[BlockGradient], parts: &[Value]) -> Result<Vec<Value>> {
     let Some(axis) = blocks.first().map(|block| block.axis) else { return Ok(parts.to_vec()) };
     let ty = b.ty(parts[0])?;
     let along = |extent: u64| {
@@ -73,7 +73,7 @@ pub(super) fn join(b: &mut Builder<'_>, blocks: &[Block], parts: &[Value]) -> Re
 }
 
 /// The block a value fills, if it is a view that is inside its operand exactly there.
-fn block(graph: &Graph, part: usize, value: Value) -> Result<Option<Block>> {
+fn block(graph: &Graph, part: usize, value: Value) -> Result<Option<BlockGradient>> {
     let NodeKind::Prim(Prim::View(view)) = &graph.node(value.node).kind else { return Ok(None) };
     let (ty, operand) = (graph.dense(value)?, graph.args(value.node)[0]);
     if view.fill != Some(Scalar::zero(ty.dtype)) || ty.is_empty() {
@@ -90,5 +90,5 @@ fn block(graph: &Graph, part: usize, value: Value) -> Result<Option<Block>> {
     let Some(axis) = index.offset(start).as_var().map(|v| v as usize) else { return Ok(None) };
     let (start, end) = (start.max(0) as u64, (start + *extent as i64).min(ty.dims[axis] as i64));
     let filled = end > start as i64;
-    Ok(filled.then(|| Block { axis, start, end: end as u64, part, operand, view: view.clone() }))
+    Ok(filled.then(|| BlockGradient { axis, start, end: end as u64, part, operand, view: view.clone() }))
 }

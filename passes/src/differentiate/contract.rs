@@ -9,12 +9,13 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Method, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::views::{identity_map, in_bounds};
 
 use super::solve::{Solution, solve};
-use super::{Visit, emit, view};
+use super::visit::Visit;
+use super::{emit, view};
 
 pub(super) fn gradients(b: &mut Builder<'_>, c: &Contraction, v: &Visit<'_>) -> Result<Vec<Option<Value>>> {
     let head = v.head()?;
@@ -52,8 +53,13 @@ fn of_left(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: V
         let summed_inside = (c.out_rank..c.extents.len()).all(|v| inside(&s, v, &c.extents));
         if s.residuals.is_empty() && summed_inside && in_bounds(&right, &other, &s.extents) {
             let left = at(&result, &s);
-            let back =
-                Contraction { extents: s.extents, out_rank: ty.rank(), lhs: left, rhs: right, method: Method::Sum };
+            let back = Contraction {
+                extents: s.extents,
+                out_rank: ty.rank(),
+                lhs: left,
+                rhs: right,
+                algorithm: ConvAlgorithm::Direct,
+            };
             return emit::contract(b, head, rhs, back);
         }
     }
@@ -67,8 +73,13 @@ fn of_right(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: 
         let inside = (0..c.extents.len()).all(|v| inside(&s, v, &c.extents));
         if s.residuals.is_empty() && inside {
             let (left, right) = (at(&c.lhs, &s), at(&result, &s));
-            let back =
-                Contraction { extents: s.extents, out_rank: ty.rank(), lhs: left, rhs: right, method: Method::Sum };
+            let back = Contraction {
+                extents: s.extents,
+                out_rank: ty.rank(),
+                lhs: left,
+                rhs: right,
+                algorithm: ConvAlgorithm::Direct,
+            };
             return emit::contract(b, lhs, head, back);
         }
     }
@@ -95,7 +106,7 @@ fn through_view(
         b,
         lhs,
         rhs,
-        Contraction { extents, out_rank: outer.len(), lhs: left, rhs: right, method: Method::Sum },
+        Contraction { extents, out_rank: outer.len(), lhs: left, rhs: right, algorithm: ConvAlgorithm::Direct },
     )?;
     let fill = Some(Scalar::zero(b.ty(read)?.dtype));
     view::adjoint(b, &View { map, fill }, dims, read)

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Result};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize, linearize};
-use tensorc_ir::op::Role;
+use tensorc_ir::op::OpRole;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
 use tensorc_ir::scalar::{Scalar, ScalarFn};
@@ -14,7 +14,7 @@ use tensorc_ir::views::identity_map;
 use tensorc_ir::{DType, DenseType};
 
 /// Most operands of one map that adds.
-const SUM_WIDTH: usize = 8;
+const MAX_SUM_OPERANDS: usize = 8;
 
 /// The type arithmetic on stored elements of `dtype` is done in.
 pub(super) fn computed_in(dtype: DType) -> DType {
@@ -28,7 +28,7 @@ pub(super) fn computed_in(dtype: DType) -> DType {
 pub(super) fn map(b: &mut Builder<'_>, f: &ScalarFn, args: &[Option<Value>], dims: &[u64]) -> Result<Value> {
     let (f, used) = f.without_unused();
     let args: Option<Vec<Value>> = used.iter().map(|i| args[*i]).collect();
-    let args = args.ok_or_else(|| b.error(Code::Internal, "a derivative uses a value that is not given"))?;
+    let args = args.ok_or_else(|| b.error(DiagnosticCode::Internal, "a derivative uses a value that is not given"))?;
     if f.is_identity() {
         return broadcast(b, args[0], dims);
     }
@@ -85,7 +85,7 @@ pub(super) fn sum_axes(b: &mut Builder<'_>, x: Value, axes: &[usize], to: DType)
         return reshape(b, x, &dims);
     }
     let wide = computed_in(ty.dtype);
-    let build = |f: std::result::Result<ScalarFn, String>| f.map_err(|why| b.error(Code::Internal, why));
+    let build = |f: std::result::Result<ScalarFn, String>| f.map_err(|why| b.error(DiagnosticCode::Internal, why));
     let map = build(ScalarFn::build(&[ty.dtype], |_, a| vec![a[0].cast(wide)]))?;
     let combine = build(ScalarFn::build(&[wide, wide], |_, a| vec![&a[0] + &a[1]]))?;
     let finish = build(ScalarFn::build(&[wide], |_, a| vec![a[0].cast(to)]))?;
@@ -113,14 +113,14 @@ pub(super) fn sum(b: &mut Builder<'_>, parts: &[Value]) -> Result<Value> {
     let (first, mut rest) = (parts[0], &parts[1..]);
     let mut total = first;
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(rest.len().min(SUM_WIDTH - 1));
+        let (now, later) = rest.split_at(rest.len().min(MAX_SUM_OPERANDS - 1));
         let ty = b.ty(total)?;
         let wide = computed_in(ty.dtype);
         let f = ScalarFn::build(&vec![ty.dtype; now.len() + 1], |_, a| {
             let first = a[0].cast(wide);
             vec![a[1..].iter().fold(first, |sum, x| sum + x.cast(wide)).cast(ty.dtype)]
         });
-        let f = f.map_err(|why| b.error(Code::Internal, why))?;
+        let f = f.map_err(|why| b.error(DiagnosticCode::Internal, why))?;
         let args: Vec<Value> = std::iter::once(total).chain(now.iter().copied()).collect();
         total = b.prim(Prim::Map(Arc::new(f)), &args, &[ty])[0];
         rest = later;
@@ -131,10 +131,10 @@ pub(super) fn sum(b: &mut Builder<'_>, parts: &[Value]) -> Result<Value> {
 /// Slices of updates added up by their indices along an axis of an extent: the adjoint of a gather.
 ///
 /// # Errors
-/// [`Code::Unsupported`] if the registry has no operator for that.
+/// [`DiagnosticCode::Unsupported`] if the registry has no operator for that.
 pub(super) fn gather_adjoint(b: &mut Builder<'_>, operands: [Value; 2], axis: usize, extent: u64) -> Result<Value> {
-    let Some(op) = b.registry().with_role(Role::GatherAdjoint).cloned() else {
-        return Err(b.error(Code::Unsupported, "the registry has no operator that adds up slices by index"));
+    let Some(op) = b.registry().with_role(OpRole::GatherAdjoint).cloned() else {
+        return Err(b.error(DiagnosticCode::Unsupported, "the registry has no operator that adds up slices by index"));
     };
     let params =
         Params::new().with("axis", ParamValue::Int(axis as i64)).with("extent", ParamValue::Int(extent as i64));

@@ -1,11 +1,12 @@
 //! Derivatives of element-wise maps: the derivative of the expression, summed over broadcast axes.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Result};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::scalar::ScalarFn;
 
-use super::{Visit, emit};
+use super::emit;
+use super::visit::Visit;
 
 pub(super) fn gradients(b: &mut Builder<'_>, f: &ScalarFn, v: &Visit<'_>) -> Result<Vec<Option<Value>>> {
     let (f, distinct) = once_each(b, f, v.args)?;
@@ -17,7 +18,7 @@ pub(super) fn gradients(b: &mut Builder<'_>, f: &ScalarFn, v: &Visit<'_>) -> Res
     for (i, arg) in distinct.into_iter().enumerate().filter(|(_, arg)| v.wanted[*arg]) {
         let ty = b.ty(v.args[arg])?;
         let summed = ty.dims != dims;
-        let slope = f.vjp(i, &given, true, summed).map_err(|why| b.error(Code::Unsupported, why))?;
+        let slope = f.vjp(i, &given, true, summed).map_err(|why| b.error(DiagnosticCode::Unsupported, why))?;
         if let Some(slope) = slope {
             let (slope, used) = slope.without_unused();
             let known: Vec<Option<Value>> = used.iter().map(|i| known[*i]).collect();
@@ -30,16 +31,23 @@ pub(super) fn gradients(b: &mut Builder<'_>, f: &ScalarFn, v: &Visit<'_>) -> Res
 
 /// The function of distinct operands, and the positions of their first occurrences.
 fn once_each(b: &Builder<'_>, f: &ScalarFn, args: &[Value]) -> Result<(ScalarFn, Vec<usize>)> {
-    let first = |v: &Value| args.iter().position(|a| a == v).unwrap_or(0);
-    let distinct: Vec<usize> = (0..args.len()).filter(|i| first(&args[*i]) == *i).collect();
+    let mut distinct: Vec<usize> = vec![];
+    // For each operand, its position among the distinct ones.
+    let mut places = vec![];
+    for (i, arg) in args.iter().enumerate() {
+        let place = distinct.iter().position(|of| args[*of] == *arg).unwrap_or(distinct.len());
+        if place == distinct.len() {
+            distinct.push(i);
+        }
+        places.push(place);
+    }
     if distinct.len() == args.len() {
         return Ok((f.clone(), distinct));
     }
     let types: Vec<_> = distinct.iter().map(|i| f.inputs[*i]).collect();
-    let place = |v: &Value| distinct.iter().position(|i| *i == first(v)).unwrap_or(0);
     let merged = ScalarFn::build(&types, |s, given| {
-        let all: Vec<_> = args.iter().map(|v| given[place(v)].clone()).collect();
+        let all: Vec<_> = places.iter().map(|place| given[*place].clone()).collect();
         s.call(f, &all, &[])
     });
-    Ok((merged.map_err(|why| b.error(Code::Internal, why))?, distinct))
+    Ok((merged.map_err(|why| b.error(DiagnosticCode::Internal, why))?, distinct))
 }

@@ -14,22 +14,24 @@ mod pass;
 mod reduce;
 mod solve;
 mod view;
+mod visit;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::expand::OpFacts;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::{Grad, GradCtx, Grain, Registry};
 use tensorc_ir::prim::{Gather, Prim};
 
-use crate::manager::Options;
-use crate::values::Values;
+use crate::options::Options;
+use crate::values::StaticValues;
 use active::Active;
 pub use pass::Differentiate;
+use visit::Visit;
 
 /// Adds to the graph the gradient of `Σ headᵢ · seedᵢ` with respect to each value of `wrt`.
 ///
@@ -41,8 +43,8 @@ pub use pass::Differentiate;
 /// nodes use what they expanded to.
 ///
 /// # Errors
-/// [`Code::Unsupported`], with the operator and the node, where something without a gradient would need one;
-/// [`Code::TypeConflict`] if the gradient of a head does not have its type.
+/// [`DiagnosticCode::Unsupported`], with the operator and the node, where something without a gradient would need one;
+/// [`DiagnosticCode::TypeConflict`] if the gradient of a head does not have its type.
 pub fn differentiate(
     graph: &mut Graph,
     registry: &Registry,
@@ -54,12 +56,12 @@ pub fn differentiate(
         let (expected, found) = (graph.dense(*head)?, graph.dense(*seed)?);
         if expected != found {
             let why = format!("the gradient of output {} is {found}, expected {expected}", head.port);
-            return Err(Diagnostic::new(Code::TypeConflict, why).at(&graph.node(head.node).name));
+            return Err(Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&graph.node(head.node).name));
         }
     }
     let ends: Vec<Value> = heads.iter().map(|(v, _)| *v).collect();
     let active = Active::expand(graph, registry, &ends, wrt)?;
-    let values = Values::new(registry, Options::default().static_bytes);
+    let values = StaticValues::new(registry, Options::default().static_bytes);
     let mut reverse = Reverse { graph, registry, values, active, partials: BTreeMap::new() };
     for (i, (_, seed)) in heads.iter().enumerate() {
         let head = reverse.active.heads[i];
@@ -78,7 +80,7 @@ pub fn differentiate(
 struct Reverse<'g> {
     graph: &'g mut Graph,
     registry: &'g Registry,
-    values: Values<'g>,
+    values: StaticValues<'g>,
     active: Active,
     /// What each value has received so far, in order of arrival.
     partials: BTreeMap<Value, Vec<Value>>,
@@ -136,7 +138,7 @@ impl Reverse<'_> {
             }
             NodeKind::Input | NodeKind::Const(_) => Ok(()),
             NodeKind::Fused(_) => {
-                Err(Diagnostic::new(Code::Internal, "clusters are formed after differentiation").at(&name))
+                Err(Diagnostic::new(DiagnosticCode::Internal, "clusters are formed after differentiation").at(&name))
             }
         }
     }
@@ -146,7 +148,7 @@ impl Reverse<'_> {
         let facts = OpFacts::of(self.graph, node, &|g, v| values.get(g, v), Grain::Coarse)?;
         let unsupported = |why: &str| {
             let why = format!("{} has no gradient: {why}", facts.def.name);
-            Err(Diagnostic::new(Code::Unsupported, why).at(&facts.name))
+            Err(Diagnostic::new(DiagnosticCode::Unsupported, why).at(&facts.name))
         };
         let rule = match &facts.def.grad {
             Grad::Rule(rule) => rule,
@@ -170,28 +172,11 @@ impl Reverse<'_> {
             let (expected, found) = (self.graph.dense(operand)?, self.graph.dense(part)?);
             if expected != found {
                 let why = format!("the gradient of an operand of type {expected} is {found}");
-                return Err(Diagnostic::new(Code::Internal, why).at(name));
+                return Err(Diagnostic::new(DiagnosticCode::Internal, why).at(name));
             }
             self.receive(operand, part);
         }
         Ok(())
-    }
-}
-
-/// A primitive whose results have received gradients.
-struct Visit<'a> {
-    args: &'a [Value],
-    results: &'a [Value],
-    heads: &'a [Option<Value>],
-    /// Which operands' gradients are asked for.
-    wanted: &'a [bool],
-}
-
-impl Visit<'_> {
-    /// The gradient of the only result.
-    fn head(&self) -> Result<Value> {
-        let head = self.heads.first().copied().flatten();
-        head.ok_or_else(|| Diagnostic::new(Code::Internal, "a primitive without a gradient is visited"))
     }
 }
 
@@ -209,12 +194,12 @@ fn primitive(b: &mut Builder<'_>, prim: &Prim, v: &Visit<'_>, operator: Option<&
         Prim::Concat { axis } => pieces(b, *axis, v),
         Prim::Extern(f) => {
             let why = format!("{} is a closure, which cannot be differentiated", f.operator());
-            Err(Diagnostic::new(Code::Unsupported, why))
+            Err(Diagnostic::new(DiagnosticCode::Unsupported, why))
         }
         Prim::Kernel(k) => {
             let operator = operator.map_or(String::new(), |name| format!("{name} has no gradient: "));
             let why = format!("{operator}kernel `{}` is a loop nest of its own, and no rule is given", k.name);
-            Err(Diagnostic::new(Code::Unsupported, why))
+            Err(Diagnostic::new(DiagnosticCode::Unsupported, why))
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorc_ir::TensorData;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::Scalar;
@@ -53,7 +53,7 @@ impl Differentiate {
         if let Some(unknown) = self.wrt.iter().find(|name| all.iter().all(|(n, _)| **n != ***name)) {
             let known = all.iter().map(|(n, _)| &**n).collect::<Vec<_>>().join(", ");
             let why = format!("option `wrt` of pass `differentiate`: no input `{unknown}`; there are {known}");
-            return Err(Diagnostic::new(Code::Pipeline, why));
+            return Err(Diagnostic::new(DiagnosticCode::Pipeline, why));
         }
         let float = |v: Value| graph.dense(v).map(|ty| ty.dtype.is_float());
         let mut chosen = vec![];

@@ -5,22 +5,23 @@ use std::sync::Arc;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Prim, Reduction};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 
-use super::{Visit, active, emit};
+use super::emit;
+use super::visit::Visit;
 
 /// How contributions join.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ReductionKind {
     Sum,
     Product,
     Extreme,
 }
 
-fn kind(r: &Reduction) -> Option<Kind> {
+fn kind(r: &Reduction) -> Option<ReductionKind> {
     let types = r.map.output_dtypes();
     let n = types.len();
     let both = [&types[..], &types].concat();
@@ -29,10 +30,10 @@ fn kind(r: &Reduction) -> Option<Kind> {
         f.is_ok_and(|f| f == r.combine)
     };
     match () {
-        _ if is(&|a, x| a + x) => Some(Kind::Sum),
+        _ if is(&|a, x| a + x) => Some(ReductionKind::Sum),
         _ if n > 1 => None,
-        _ if is(&|a, x| a * x) => Some(Kind::Product),
-        _ if is(&Ex::max) || is(&Ex::min) || is(&|a, x| x.gt(a).select(x, a)) => Some(Kind::Extreme),
+        _ if is(&|a, x| a * x) => Some(ReductionKind::Product),
+        _ if is(&Ex::max) || is(&Ex::min) || is(&|a, x| x.gt(a).select(x, a)) => Some(ReductionKind::Extreme),
         _ => None,
     }
 }
@@ -51,15 +52,15 @@ fn shows_accumulator(r: &Reduction) -> bool {
 
 /// Whether the derivative needs accumulators that the reduction does not deliver.
 pub(super) fn must_split(graph: &Graph, node: NodeId) -> bool {
-    let Some(r) = active::reduction(graph, node) else { return false };
+    let Some(r) = reduction(graph, node) else { return false };
     let (n, heads) = (r.init.len(), vec![true; r.finish.outputs.len()]);
     match kind(r) {
-        Some(Kind::Sum) => (0..n).any(|i| {
+        Some(ReductionKind::Sum) => (0..n).any(|i| {
             let slope = r.finish.vjp(i, &heads, true, false).ok().flatten();
             slope.is_some_and(|f| f.without_unused().1.iter().any(|used| *used < n))
         }),
-        Some(Kind::Extreme) => !shows_accumulator(r),
-        Some(Kind::Product) => !r.finish.is_identity(),
+        Some(ReductionKind::Extreme) => !shows_accumulator(r),
+        Some(ReductionKind::Product) => !r.finish.is_identity(),
         None => false,
     }
 }
@@ -67,8 +68,8 @@ pub(super) fn must_split(graph: &Graph, node: NodeId) -> bool {
 /// Adds the reduction that delivers its accumulators, and the map that finishes them.
 pub(super) fn split(graph: &mut Graph, node: NodeId) -> Result<Vec<Value>> {
     let name = graph.node(node).name.clone();
-    let Some(r) = active::reduction(graph, node).cloned() else {
-        return Err(Diagnostic::new(Code::Internal, "only reductions are split").at(&name));
+    let Some(r) = reduction(graph, node).cloned() else {
+        return Err(Diagnostic::new(DiagnosticCode::Internal, "only reductions are split").at(&name));
     };
     let args = graph.args(node);
     let types: Vec<DenseType> =
@@ -76,7 +77,7 @@ pub(super) fn split(graph: &mut Graph, node: NodeId) -> Result<Vec<Value>> {
     let wide = r.map.output_dtypes();
     let sums: Vec<DenseType> = wide.iter().map(|d| DenseType::new(*d, &types[0].dims)).collect();
     let keep = ScalarFn::build(&wide, |_, a| a.to_vec());
-    let keep = keep.map_err(|why| Diagnostic::new(Code::Internal, why).at(&name))?;
+    let keep = keep.map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why).at(&name))?;
     let bare = Reduction { finish: keep, ..r.clone() };
     let sum = graph.add_prim(name.clone(), Prim::Reduce(Arc::new(bare)), &args, &sums);
     let sums: Vec<Value> = (0..wide.len() as u16).map(|port| Value { node: sum, port }).collect();
@@ -97,7 +98,7 @@ struct Back<'a> {
 pub(super) fn gradients(b: &mut Builder<'_>, r: &Reduction, v: &Visit<'_>) -> Result<Vec<Option<Value>>> {
     let Some(kind) = kind(r) else {
         let why = "a reduction that neither adds, multiplies nor picks an extreme has no derivative";
-        return Err(Diagnostic::new(Code::Unsupported, why));
+        return Err(Diagnostic::new(DiagnosticCode::Unsupported, why));
     };
     let (dims, out) = (b.ty(v.args[0])?.dims, b.ty(v.results[0])?.dims);
     let kept: Vec<u64> = (0..dims.len()).map(|i| if r.axes.contains(&i) { 1 } else { dims[i] }).collect();
@@ -107,7 +108,7 @@ pub(super) fn gradients(b: &mut Builder<'_>, r: &Reduction, v: &Visit<'_>) -> Re
     let known: Vec<Option<Value>> = known.chain(v.heads.iter().copied()).collect();
     let mut adjoints = vec![None; n];
     for (i, adjoint) in adjoints.iter_mut().enumerate() {
-        let slope = r.finish.vjp(i, &given, true, false).map_err(|why| b.error(Code::Unsupported, why))?;
+        let slope = r.finish.vjp(i, &given, true, false).map_err(|why| b.error(DiagnosticCode::Unsupported, why))?;
         if let Some(slope) = slope {
             let flat = emit::map(b, &slope, &known, &out)?;
             *adjoint = Some(emit::reshape(b, flat, &kept)?);
@@ -120,9 +121,9 @@ pub(super) fn gradients(b: &mut Builder<'_>, r: &Reduction, v: &Visit<'_>) -> Re
     let mut parts = vec![None; v.args.len()];
     for i in (0..v.args.len()).filter(|i| v.wanted[*i]) {
         parts[i] = match kind {
-            Kind::Sum => back.of_sum(b, i)?,
-            Kind::Extreme => back.of_extreme(b, i, v.results[0])?,
-            Kind::Product => back.of_product(b, i)?,
+            ReductionKind::Sum => back.of_sum(b, i)?,
+            ReductionKind::Extreme => back.of_extreme(b, i, v.results[0])?,
+            ReductionKind::Product => back.of_product(b, i)?,
         };
     }
     Ok(parts)
@@ -131,7 +132,7 @@ pub(super) fn gradients(b: &mut Builder<'_>, r: &Reduction, v: &Visit<'_>) -> Re
 impl Back<'_> {
     fn slope(&self, b: &Builder<'_>, operand: usize) -> Result<Option<ScalarFn>> {
         let given: Vec<bool> = self.adjoints.iter().map(Option::is_some).collect();
-        self.r.map.vjp(operand, &given, false, false).map_err(|why| b.error(Code::Unsupported, why))
+        self.r.map.vjp(operand, &given, false, false).map_err(|why| b.error(DiagnosticCode::Unsupported, why))
     }
 
     fn of_sum(&self, b: &mut Builder<'_>, operand: usize) -> Result<Option<Value>> {
@@ -159,7 +160,7 @@ impl Back<'_> {
             let gradient = share(&contribution, &a[n..a.len() - 1], &a[a.len() - 1]);
             s.call(&slope, &[&a[..n], &[contribution, gradient]].concat(), &[])
         });
-        let f = f.map_err(|why| b.error(Code::Internal, why))?;
+        let f = f.map_err(|why| b.error(DiagnosticCode::Internal, why))?;
         emit::map(b, &f, &known.into_iter().map(Some).collect::<Vec<_>>(), &self.dims).map(Some)
     }
 
@@ -189,8 +190,10 @@ impl Back<'_> {
             vec![map(s, &x)]
         });
         let combine = ScalarFn::build(&[wide, wide], |_, a| vec![if add { &a[0] + &a[1] } else { &a[0] * &a[1] }]);
-        let (contribution, combine) =
-            (contribution.map_err(|w| b.error(Code::Internal, w))?, combine.map_err(|w| b.error(Code::Internal, w))?);
+        let (contribution, combine) = (
+            contribution.map_err(|w| b.error(DiagnosticCode::Internal, w))?,
+            combine.map_err(|w| b.error(DiagnosticCode::Internal, w))?,
+        );
         let reduction = Reduction {
             axes: self.r.axes.clone(),
             keep_dims: true,
@@ -201,5 +204,13 @@ impl Back<'_> {
         };
         let ty = DenseType::new(wide, &self.kept);
         Ok(b.prim(Prim::Reduce(Arc::new(reduction)), self.args, &[ty])[0])
+    }
+}
+
+/// The reduction a node is.
+pub(super) fn reduction(graph: &Graph, node: NodeId) -> Option<&tensorc_ir::prim::Reduction> {
+    match &graph.node(node).kind {
+        NodeKind::Prim(Prim::Reduce(r)) => Some(r),
+        _ => None,
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Solution {
 }
 
 /// How one axis is read: known variables are subtracted, the others are digits, most significant first.
-struct Axis {
+struct SolvedAxis {
     axis: usize,
     digits: Vec<(usize, i64)>,
 }
@@ -41,7 +41,7 @@ pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64], shared: &dyn F
         })
         .collect();
     let mut residuals = vec![];
-    for Axis { axis, digits } in plan {
+    for SolvedAxis { axis, digits } in plan {
         let position = if dims[axis] == 1 { Index::constant(0) } else { Index::var(axis as u32) };
         let known = terms[axis].iter().filter(|(v, _)| digits.iter().all(|(d, _)| d != v));
         let mut rest = known.fold(position.offset(-map[axis].constant), |rest, (v, c)| rest.sub(&vars[*v].scale(*c)));
@@ -77,7 +77,7 @@ fn variables(index: &Index) -> Option<Vec<(usize, i64)>> {
 }
 
 /// In which order axes are read, and which variables none can give.
-fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64], shared: &dyn Fn(usize) -> bool) -> (Vec<Axis>, Vec<usize>) {
+fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64], shared: &dyn Fn(usize) -> bool) -> (Vec<SolvedAxis>, Vec<usize>) {
     let mentioned = |v: &usize| terms.iter().any(|t| t.iter().any(|(u, _)| u == v));
     let mut known: Vec<usize> = vec![];
     let mut free: Vec<usize> = (0..extents.len()).filter(|v| !mentioned(v)).collect();
@@ -111,7 +111,7 @@ fn plan(terms: &[Vec<(usize, i64)>], extents: &[u64], shared: &dyn Fn(usize) -> 
             free.push(digits.remove(at).0);
         }
         known.extend(digits.iter().map(|(v, _)| *v));
-        plan.push(Axis { axis, digits });
+        plan.push(SolvedAxis { axis, digits });
     }
     free.sort_unstable();
     free.dedup();

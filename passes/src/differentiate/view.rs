@@ -5,7 +5,7 @@
 //! windows. What is left, such as edges that repeat, adds up by index.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Result};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index, linearize};
 use tensorc_ir::prim::View;
@@ -119,7 +119,9 @@ fn rewrite(b: &mut Builder<'_>, map: &[Index], head: Value) -> Result<Option<(Ve
 /// Splits one axis into two that do not divide it, with zeros beyond its end.
 fn padded(b: &mut Builder<'_>, head: Value, dims: &[u64]) -> Result<Value> {
     let ty = b.ty(head)?;
-    let at = (0..ty.rank()).find(|i| ty.dims[*i] != dims[*i]).unwrap_or(0);
+    let Some(at) = (0..ty.rank()).find(|i| ty.dims[*i] != dims[*i]) else {
+        return Err(b.error(DiagnosticCode::Internal, "no axis of the gradient is split"));
+    };
     let place = |i: usize| match i {
         i if i < at => Index::var(i as u32),
         i if i > at => Index::var(i as u32 + 1),
@@ -157,7 +159,7 @@ fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &[u64], hea
             .fold(s.constant(Scalar::bool(true)), |all, (i, n)| all & i.ge(&int(0)) & i.lt(&int(*n)));
         vec![if bounded { flat } else { inside.select(&flat, &int(len)) }]
     });
-    let place = place.map_err(|why| b.error(Code::Internal, why))?;
+    let place = place.map_err(|why| b.error(DiagnosticCode::Internal, why))?;
     let indices = emit::map(b, &place, &[], &ty.dims)?;
     let (indices, updates) = (emit::reshape(b, indices, &[ty.len()])?, emit::reshape(b, head, &[ty.len()])?);
     let extent = if bounded { len } else { len + 1 };

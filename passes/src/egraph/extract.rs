@@ -12,10 +12,7 @@ use std::collections::BinaryHeap;
 use egg::{Analysis, EGraph, Id, Language};
 
 use super::improve::improve;
-
-/// Fractional bits of weights: the cost of an e-node is shifted by them, and one is added, so that every
-/// weight is positive and of two choices of equal cost the one with fewer e-nodes wins.
-const FRACTION: u32 = 32;
+use super::problem::Problem;
 
 /// The chosen e-nodes.
 #[derive(Clone, Debug)]
@@ -70,25 +67,6 @@ pub fn extract<'a, L: Language, N: Analysis<L>>(
     problem.extraction(egraph, &best.1)
 }
 
-/// One e-node that may be chosen.
-pub(super) struct Candidate {
-    /// Classes it needs, ascending, each once.
-    pub operands: Vec<u32>,
-    pub weight: u128,
-    cost: u64,
-    /// Its place among the e-nodes of its class.
-    node: u32,
-}
-
-/// The e-graph below the roots, with classes numbered from 0.
-pub(super) struct Problem {
-    ids: Vec<Id>,
-    pub classes: Vec<Vec<Candidate>>,
-    /// For each class the candidates (class, position) that need it.
-    pub users: Vec<Vec<(u32, u32)>>,
-    pub roots: Vec<u32>,
-}
-
 /// How a start charges for operands.
 #[derive(Clone, Copy)]
 enum Start {
@@ -97,54 +75,6 @@ enum Start {
 }
 
 impl Problem {
-    fn new<L: Language, N: Analysis<L>>(
-        egraph: &EGraph<L, N>,
-        roots: &[Id],
-        mut cost: impl FnMut(Id, &L) -> Option<u64>,
-    ) -> Problem {
-        let mut number = vec![u32::MAX; egraph.nodes().len()];
-        let mut ids: Vec<Id> = vec![];
-        let mut meet = |id: Id, ids: &mut Vec<Id>| {
-            let id = egraph.find(id);
-            let slot = &mut number[usize::from(id)];
-            if *slot == u32::MAX {
-                *slot = ids.len() as u32;
-                ids.push(id);
-            }
-            *slot
-        };
-        let mut starts: Vec<u32> = roots.iter().map(|r| meet(*r, &mut ids)).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let mut classes = vec![];
-        while classes.len() < ids.len() {
-            let (class, own) = (ids[classes.len()], classes.len() as u32);
-            let mut candidates = vec![];
-            for (node, enode) in egraph[class].nodes.iter().enumerate() {
-                let Some(cost) = cost(class, enode) else { continue };
-                let mut operands: Vec<u32> = enode.children().iter().map(|c| meet(*c, &mut ids)).collect();
-                operands.sort_unstable();
-                operands.dedup();
-                if !operands.contains(&own) {
-                    let weight = (u128::from(cost) << FRACTION) + 1;
-                    candidates.push(Candidate { operands, weight, cost, node: node as u32 });
-                }
-            }
-            classes.push(candidates);
-        }
-        let mut users = vec![vec![]; classes.len()];
-        for (class, candidates) in classes.iter().enumerate() {
-            for (at, candidate) in candidates.iter().enumerate() {
-                candidate.operands.iter().for_each(|o| users[*o as usize].push((class as u32, at as u32)));
-            }
-        }
-        Problem { ids, classes, users, roots: starts }
-    }
-
-    pub fn candidate(&self, class: u32, at: u32) -> &Candidate {
-        &self.classes[class as usize][at as usize]
-    }
-
     /// The position of a candidate for every class that has a finite form; the choices have no cycle.
     fn start(&self, start: Start) -> Vec<Option<u32>> {
         let distinct = |users: &Vec<(u32, u32)>| users.chunk_by(|a, b| a.0 == b.0).count().max(1) as u128;

@@ -7,23 +7,23 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::extract::Problem;
+use super::problem::Problem;
 
 /// Most passes over the classes.
-const PASSES: usize = 8;
+const MAX_PASSES: usize = 8;
 
 /// Most classes looked at to show that a choice makes no cycle; beyond, it counts as one.
-const SEARCH: usize = 512;
+const MAX_CYCLE_SEARCH: usize = 512;
 
 /// Changes choices while that makes the total smaller; returns the total weight of what the roots need.
 /// Every root must have a choice.
 pub(super) fn improve(problem: &Problem, choice: &mut [Option<u32>]) -> u128 {
-    let mut state = State::new(problem, choice);
+    let mut state = ImproveState::new(problem, choice);
     let mut total = 0;
     for root in &problem.roots {
         total += state.acquire(*root);
     }
-    for _ in 0..PASSES {
+    for _ in 0..MAX_PASSES {
         let mut gained = 0;
         for class in state.by_level() {
             gained += state.reconsider(class);
@@ -36,7 +36,7 @@ pub(super) fn improve(problem: &Problem, choice: &mut [Option<u32>]) -> u128 {
     total
 }
 
-struct State<'a> {
+struct ImproveState<'a> {
     problem: &'a Problem,
     choice: &'a mut [Option<u32>],
     /// Uses of each class by roots and by chosen e-nodes of used classes.
@@ -48,10 +48,11 @@ struct State<'a> {
     searches: u32,
 }
 
-impl<'a> State<'a> {
-    fn new(problem: &'a Problem, choice: &'a mut [Option<u32>]) -> State<'a> {
+impl<'a> ImproveState<'a> {
+    fn new(problem: &'a Problem, choice: &'a mut [Option<u32>]) -> ImproveState<'a> {
         let n = problem.classes.len();
-        let mut state = State { problem, choice, uses: vec![0; n], level: vec![0; n], seen: vec![0; n], searches: 0 };
+        let mut state =
+            ImproveState { problem, choice, uses: vec![0; n], level: vec![0; n], seen: vec![0; n], searches: 0 };
         let mut waiting: Vec<u32> = (0..n as u32).map(|c| state.operands(c).len() as u32).collect();
         let mut ready: Vec<u32> = (0..n as u32).filter(|c| waiting[*c as usize] == 0).collect();
         while let Some(class) = ready.pop() {
@@ -171,7 +172,7 @@ impl<'a> State<'a> {
         self.searches += 1;
         let (mut stack, mut looked) = (operands.to_vec(), 0);
         while let Some(next) = stack.pop() {
-            if next == class || looked == SEARCH {
+            if next == class || looked == MAX_CYCLE_SEARCH {
                 return false;
             }
             // Only what is above the class can need it.

@@ -5,6 +5,7 @@
 
 mod extract;
 mod improve;
+mod problem;
 
 #[cfg(test)]
 mod tests;

@@ -111,7 +111,7 @@ fn near_the_optimum_and_never_above_trees() {
     assert!(optimal * 1000 >= cases * 995);
 }
 
-/// `layers` times `f(x, g(x))`, where `g` has a dearer form of one e-node less.
+/// `layers` times `f(x, g(x))`, where `g` has a costlier form of one e-node less.
 fn residual(layers: usize) -> (Graph, Id) {
     let mut egraph = Graph::default();
     let mut x = egraph.add(SymbolLang::leaf("x_1"));

@@ -16,10 +16,10 @@ use tensorc_ir::views::{in_bounds, keeps_linear_order};
 use tensorc_ir::{DenseType, TensorData};
 
 /// Most multiplications of a product.
-const PRODUCT_LIMIT: u64 = 32 << 20;
+const MAX_PRODUCT_OPS: u64 = 32 << 20;
 
 /// Fewest for which a product is computed here.
-const PRODUCT_LEAST: u64 = 1 << 16;
+const MIN_PRODUCT_TERMS: u64 = 1 << 16;
 
 /// Whether [`eval`] computes a primitive of operands of these types.
 pub(super) fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]) -> bool {
@@ -122,10 +122,10 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<Ten
 }
 
 /// Bytes from which several threads compute.
-const PARALLEL: usize = 1 << 20;
+const MIN_PARALLEL_BYTES: usize = 1 << 20;
 
 /// Threads beyond which memory is not read any faster.
-const MOST_THREADS: usize = 4;
+const MAX_THREADS: usize = 4;
 
 #[derive(Clone, Copy)]
 enum Op {
@@ -193,10 +193,10 @@ fn rows(
     }
     let mut bytes = vec![0u8; x.bytes().len()];
     // Pieces of whole rows, one for each thread; every element is computed alone, so their number changes nothing.
-    let threads = threads.clamp(1, MOST_THREADS);
+    let threads = threads.clamp(1, MAX_THREADS);
     let lines = if inner == 1 { bytes.len() / (4 * count) } else { bytes.len() / (4 * inner) };
     let line = if inner == 1 { count } else { inner };
-    let piece = if bytes.len() < PARALLEL { lines } else { lines.div_ceil(threads) }.max(1);
+    let piece = if bytes.len() < MIN_PARALLEL_BYTES { lines } else { lines.div_ceil(threads) }.max(1);
     let work = |(i, (to, from)): (usize, (&mut [u8], &[u8]))| {
         let first = i * piece;
         for (i, (to, from)) in to.chunks_exact_mut(4 * line).zip(from.chunks_exact(4 * line)).enumerate() {
@@ -231,7 +231,7 @@ fn each(op: Op, to: &mut [u8], from: &[u8], y: impl Fn(usize) -> f32) {
 }
 
 /// `[m, k] × [k, n]`: for each axis its extent, and its strides in the operands that have it.
-struct Product {
+struct StridedProduct {
     m: (usize, usize),
     n: (usize, usize),
     k: (usize, usize, usize),
@@ -239,11 +239,11 @@ struct Product {
 
 /// A contraction that is a product of two matrices, or of a matrix and a vector, with any strides; too small or too
 /// large ones are left to others.
-fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Product> {
+fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<StridedProduct> {
     let inside = in_bounds(&c.lhs, &lhs.dims, &c.extents) && in_bounds(&c.rhs, &rhs.dims, &c.extents);
     let steps = c.extents.iter().fold(1u64, |all, e| all.saturating_mul(*e));
     let fits = inside && lhs.dtype == DType::F32 && rhs.dtype == DType::F32;
-    if !fits || !(PRODUCT_LEAST..=PRODUCT_LIMIT).contains(&steps) {
+    if !fits || !(MIN_PRODUCT_TERMS..=MAX_PRODUCT_OPS).contains(&steps) {
         return None;
     }
     let (a, b) = (linearize(&c.lhs, &lhs.dims), linearize(&c.rhs, &rhs.dims));
@@ -263,11 +263,11 @@ fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Product
             return None;
         }
     }
-    affine.then(|| Product { m: m.unwrap_or((1, 0)), n: n.unwrap_or((1, 0)), k: k.unwrap_or((1, 0, 0)) })
+    affine.then(|| StridedProduct { m: m.unwrap_or((1, 0)), n: n.unwrap_or((1, 0)), k: k.unwrap_or((1, 0, 0)) })
 }
 
 fn product(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> Option<TensorData> {
-    let Product { m: (m, a_row), n: (n, b_col), k: (k, a_col, b_row) } = matrices(c, &lhs.ty, &rhs.ty)?;
+    let StridedProduct { m: (m, a_row), n: (n, b_col), k: (k, a_col, b_row) } = matrices(c, &lhs.ty, &rhs.ty)?;
     let (a, b) = (lhs.to_f32s(), rhs.to_f32s());
     let mut bytes: Vec<u8> = Vec::with_capacity(output.bytes() as usize);
     let mut sums = vec![0f64; n];
@@ -291,7 +291,7 @@ mod tests {
     #![allow(clippy::expect_used, reason = "a failure is a failed test")]
 
     use tensorc_ir::interp::eval_prim;
-    use tensorc_ir::prim::Method;
+    use tensorc_ir::prim::ConvAlgorithm;
     use tensorc_ir::scalar::Scalar;
 
     use super::*;
@@ -322,7 +322,8 @@ mod tests {
             let output = DenseType::new(DType::F32, &extents[..out_rank]);
             let extents = extents.to_vec();
             let prim = Prim::Contract(
-                Contraction { extents, out_rank, lhs: vars(lhs), rhs: vars(rhs), method: Method::Sum }.into(),
+                Contraction { extents, out_rank, lhs: vars(lhs), rhs: vars(rhs), algorithm: ConvAlgorithm::Direct }
+                    .into(),
             );
             assert!(is_fast(&prim, &[&a.ty, &b.ty], &[&output]));
             let fast = eval(&prim, &[&a, &b], std::slice::from_ref(&output), 1).expect("it is fast");
@@ -356,7 +357,7 @@ mod tests {
             out_rank: 1,
             lhs: vec![Index::var(0).offset(1), Index::var(1)],
             rhs: vars(&[1]),
-            method: Method::Sum,
+            algorithm: ConvAlgorithm::Direct,
         };
         assert!(matrices(&outside, &ramp(&[300, 256]).ty, &ramp(&[256]).ty).is_none());
         let batched = Contraction {
@@ -364,7 +365,7 @@ mod tests {
             out_rank: 3,
             lhs: vars(&[0, 1, 3]),
             rhs: vars(&[0, 3, 2]),
-            method: Method::Sum,
+            algorithm: ConvAlgorithm::Direct,
         };
         assert!(matrices(&batched, &ramp(&[2, 40, 60]).ty, &ramp(&[2, 60, 50]).ty).is_none());
     }

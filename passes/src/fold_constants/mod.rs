@@ -10,14 +10,15 @@ use tensorc_ir::interp::eval_prim;
 use tensorc_ir::prim::Prim;
 
 use crate::infer::replace_by_constants;
-use crate::manager::{Options, Pass, PassCx};
+use crate::manager::{Pass, PassCx};
+use crate::options::Options;
 
 /// Evaluates primitives over constants.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FoldConstants;
 
 /// Elementary steps the interpreter may spend on one node; beyond, the node stays for run time.
-const WORK_LIMIT: u64 = 4 << 20;
+const MAX_INTERPRETER_STEPS: u64 = 4 << 20;
 
 impl Pass for FoldConstants {
     fn name(&self) -> &'static str {
@@ -61,7 +62,7 @@ pub(crate) fn folds(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType], 
     let bytes = |types: &[&DenseType]| types.iter().map(|t| t.bytes()).fold(0, u64::saturating_add);
     let opaque = matches!(prim, Prim::Extern(_));
     let fits = bytes(outputs) <= bytes(inputs).saturating_add(options.fold_bytes);
-    !opaque && fits && (work(prim, inputs, outputs) <= WORK_LIMIT || fast::is_fast(prim, inputs, outputs))
+    !opaque && fits && (work(prim, inputs, outputs) <= MAX_INTERPRETER_STEPS || fast::is_fast(prim, inputs, outputs))
 }
 
 /// About how many scalar steps the interpreter takes.

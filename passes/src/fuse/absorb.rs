@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::graph::{FusionClass, NodeId, Value};
 use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
+use tensorc_schedule::cost::work::Ops;
 
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use tensorc_ir::views::keeps_linear_order;
 
-/// At most this much work per element may be done more than once.
-const CHEAP: u64 = 2;
-
-/// What a call of a mathematical function costs, in additions.
-const MATH_COST: u64 = 12;
+/// At most so many simple operations of an element may be computed more than once.
+const MAX_DUPLICATED_OPS: u64 = 2;
 
 /// Visits units from the outputs up; starts a cluster at every map, view and gather somebody still
 /// needs, and lets every cluster take its producers.
@@ -70,9 +67,9 @@ fn absorb_producers(plan: &mut FusionPlan<'_>, cluster: usize) {
             continue;
         }
         match role(plan, cluster, producer) {
-            Some(Role::Exclusive) => plan.add_owned(cluster, producer),
-            Some(Role::Shared) => plan.add_shared(cluster, producer),
-            Some(Role::Copy) => plan.add_copy(cluster, producer),
+            Some(AbsorbTerms::Exclusive) => plan.add_owned(cluster, producer),
+            Some(AbsorbTerms::Shared) => plan.add_shared(cluster, producer),
+            Some(AbsorbTerms::Copy) => plan.add_copy(cluster, producer),
             None => continue,
         }
         if plan.externals(Unit::Cluster(cluster)).len() > MAX_OPERANDS {
@@ -82,7 +79,7 @@ fn absorb_producers(plan: &mut FusionPlan<'_>, cluster: usize) {
 }
 
 /// On what terms a producer joins a cluster.
-enum Role {
+enum AbsorbTerms {
     /// Nobody else reads it.
     Exclusive,
     /// Others read it, and it becomes one more output.
@@ -91,11 +88,11 @@ enum Role {
     Copy,
 }
 
-fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role> {
+fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<AbsorbTerms> {
     let users = plan.users(producer);
     let exclusive = || users.iter().all(|u| plan.is_exclusive(cluster, *u));
     if !plan.is_output(producer) && plan.same_phase(cluster, producer) && exclusive() {
-        return Some(Role::Exclusive);
+        return Some(AbsorbTerms::Exclusive);
     }
     let recomputable = |u: &NodeId| {
         let inlines = match plan.prim(*u) {
@@ -109,7 +106,7 @@ fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role>
     let len = plan.types(producer)[0].len();
     let big = plan.args(producer).iter().filter(|v| plan.ty(**v).len() * 2 > len && !plan.is_scalar_const(**v)).count();
     if is_cheap(plan, producer) && big <= 1 && !plan.is_output(producer) && users.iter().all(recomputable) {
-        return Some(Role::Copy);
+        return Some(AbsorbTerms::Copy);
     }
     let members = users.iter().filter(|u| plan.is_member(cluster, **u));
     let in_place = plan.types(producer)[0].dims == plan.clusters[cluster].dims
@@ -121,7 +118,7 @@ fn role(plan: &FusionPlan<'_>, cluster: usize, producer: NodeId) -> Option<Role>
     let others: Vec<Value> =
         plan.externals(Unit::Cluster(cluster)).into_iter().filter(|v| v.node != producer).collect();
     (in_place && plan.same_phase(cluster, producer) && !plan.depends(&others, Unit::Node(producer)))
-        .then_some(Role::Shared)
+        .then_some(AbsorbTerms::Shared)
 }
 
 /// Whether the user reads the producer's element at its own coordinates only.
@@ -171,7 +168,14 @@ fn inlines(plan: &FusionPlan<'_>, c: &Cluster, producer: NodeId, evaluations: u6
 
 /// Whether each user may compute the node again, whatever that saves.
 pub fn is_cheap(plan: &FusionPlan<'_>, node: NodeId) -> bool {
-    cost(plan, node) <= CHEAP && !matches!(plan.prim(node), Some(Prim::Gather(_)))
+    match plan.prim(node) {
+        Some(Prim::Map(f)) => {
+            let ops = Ops::of_function(f);
+            ops.total() == ops.simple && ops.simple <= MAX_DUPLICATED_OPS
+        }
+        Some(Prim::View(_)) => true,
+        _ => false,
+    }
 }
 
 /// Whether a set of members is a loop nest over the elements of `roots`, its outputs: maps, views and
@@ -235,24 +239,4 @@ fn evaluations(plan: &FusionPlan<'_>, members: &[NodeId], is_root: &dyn Fn(NodeI
         counts.insert(node, aligned.saturating_add(other));
     }
     counts
-}
-
-/// Work per element, in additions.
-fn cost(plan: &FusionPlan<'_>, node: NodeId) -> u64 {
-    match plan.prim(node) {
-        Some(Prim::Map(f)) => map_cost(f),
-        Some(Prim::View(_)) => 0,
-        Some(Prim::Gather(_)) => 4,
-        _ => u64::MAX,
-    }
-}
-
-fn map_cost(f: &ScalarFn) -> u64 {
-    let weight = |n: &ScalarNode| match n {
-        ScalarNode::Op(ScalarOp::Math(_), _) => MATH_COST,
-        ScalarNode::Op(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Sqrt, _) => 4,
-        ScalarNode::Op(..) => 1,
-        _ => 0,
-    };
-    f.nodes.iter().map(weight).sum()
 }

@@ -15,24 +15,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use egg::{EGraph, Id, Language};
-use tensorc_ir::graph::{FusionClass, NodeId, Value};
-use tensorc_ir::prim::Prim;
+use tensorc_ir::graph::{NodeId, Value};
 
-use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS};
+use super::absorb;
+use super::legal::cluster;
+use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, Members};
 use super::price::Prices;
-use super::regions::{self, Region};
-use super::{absorb, contract, reduce};
+use super::regions::{self, FusionRegion};
 use crate::egraph::extract;
 
 /// Forms kept of one value.
-const FORMS: usize = 6;
+const MAX_FORMS: usize = 6;
 
 /// Forms of one value that are looked at.
 const TRIALS: usize = 48;
 
 /// A way to get a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Form {
+enum ValueForm {
     /// It is there: an operand of the region.
     Given(u32),
     /// Another name for the memory of another value.
@@ -41,42 +41,40 @@ enum Form {
     Kernel(u32, Vec<Id>),
 }
 
-impl Language for Form {
+impl Language for ValueForm {
     type Discriminant = (u8, u32);
 
     fn discriminant(&self) -> (u8, u32) {
         match self {
-            Form::Given(i) => (0, *i),
-            Form::Alias(i, _) => (1, *i),
-            Form::Kernel(i, _) => (2, *i),
+            ValueForm::Given(i) => (0, *i),
+            ValueForm::Alias(i, _) => (1, *i),
+            ValueForm::Kernel(i, _) => (2, *i),
         }
     }
 
-    fn matches(&self, other: &Form) -> bool {
+    fn matches(&self, other: &ValueForm) -> bool {
         self.discriminant() == other.discriminant() && self.children().len() == other.children().len()
     }
 
     fn children(&self) -> &[Id] {
         match self {
-            Form::Given(_) => &[],
-            Form::Alias(_, args) => args,
-            Form::Kernel(_, args) => args,
+            ValueForm::Given(_) => &[],
+            ValueForm::Alias(_, args) => args,
+            ValueForm::Kernel(_, args) => args,
         }
     }
 
     fn children_mut(&mut self) -> &mut [Id] {
         match self {
-            Form::Given(_) => &mut [],
-            Form::Alias(_, args) => args,
-            Form::Kernel(_, args) => args,
+            ValueForm::Given(_) => &mut [],
+            ValueForm::Alias(_, args) => args,
+            ValueForm::Kernel(_, args) => args,
         }
     }
 }
 
-type Members = BTreeSet<(u32, NodeId)>;
-
 /// A cluster that computes one value.
-struct Kernel {
+struct ValueKernel {
     cluster: Cluster,
     root: NodeId,
     /// What it reads, without scalar constants.
@@ -86,40 +84,9 @@ struct Kernel {
     flow: u64,
 }
 
-/// The cluster of some members that computes `roots`, the last one last; `None` if no kernel does.
-pub fn cluster(plan: &FusionPlan<'_>, members: Members, roots: &[NodeId]) -> Option<Cluster> {
-    let first = |is: fn(&Prim) -> bool| {
-        members.iter().map(|(_, n)| *n).filter(|n| plan.prim(*n).is_some_and(is)).collect::<Vec<_>>()
-    };
-    let contractions = first(|p| matches!(p, Prim::Contract(_)));
-    let reductions = first(|p| matches!(p, Prim::Reduce(_)));
-    let root = *roots.last()?;
-    let (class, anchor, dims, axes) = match (&contractions[..], &reductions[..]) {
-        ([], []) => (FusionClass::Map, root, plan.types(root)[0].dims.clone(), vec![]),
-        ([node], []) => (FusionClass::Contract, *node, plan.types(*node)[0].dims.clone(), vec![]),
-        ([], [node, ..]) => {
-            let Some(Prim::Reduce(r)) = plan.prim(*node) else { return None };
-            (FusionClass::Reduce, *node, plan.ty(*plan.args(*node).first()?).dims.clone(), r.axes.clone())
-        }
-        _ => return None,
-    };
-    let c = Cluster { class, anchor, members, dims, axes };
-    let phase = |n: &NodeId| plan.in_phase(&c, *n) || (!roots.contains(n) && absorb::is_cheap(plan, *n));
-    let legal = c.members.len() <= MAX_MEMBERS
-        && c.members.iter().all(|(_, n)| phase(n))
-        && match class {
-            FusionClass::Map => absorb::legal(plan, &c, roots),
-            FusionClass::Reduce => reduce::legal(plan, &c),
-            FusionClass::Contract => roots.len() == 1 && contract::legal(plan, &c, root),
-            // Found as a whole or not at all.
-            FusionClass::Attention => false,
-        };
-    (legal && c.externals(plan).len() <= MAX_OPERANDS).then_some(c)
-}
-
 /// The cheapest clusters found that compute what others read of a region; `None` if there is no choice.
-pub fn best(plan: &FusionPlan<'_>, prices: &Prices<'_>, region: &Region) -> Option<Vec<(Cluster, Vec<NodeId>)>> {
-    let mut search = Search {
+pub fn best(plan: &FusionPlan<'_>, prices: &Prices<'_>, region: &FusionRegion) -> Option<Vec<(Cluster, Vec<NodeId>)>> {
+    let mut search = FormSearch {
         plan,
         prices,
         region,
@@ -133,35 +100,35 @@ pub fn best(plan: &FusionPlan<'_>, prices: &Prices<'_>, region: &Region) -> Opti
     for node in &region.nodes {
         search.node(*node);
     }
-    let Search { kernels, mut graph, classes, .. } = search;
+    let FormSearch { kernels, mut graph, classes, .. } = search;
     graph.rebuild();
     let roots: Vec<Id> = region.exports.iter().filter_map(|v| classes.get(v)).map(|id| graph.find(*id)).collect();
     let chosen = extract(&graph, &roots, |_, form| match form {
-        Form::Given(_) | Form::Alias(..) => Some(0),
-        Form::Kernel(i, _) => Some(kernels[*i as usize].time),
+        ValueForm::Given(_) | ValueForm::Alias(..) => Some(0),
+        ValueForm::Kernel(i, _) => Some(kernels[*i as usize].time),
     })?;
     let used = chosen.nodes().iter().filter_map(|(_, form)| match form {
-        Form::Kernel(i, _) => Some(&kernels[*i as usize]),
+        ValueForm::Kernel(i, _) => Some(&kernels[*i as usize]),
         _ => None,
     });
     Some(used.map(|k| (k.cluster.clone(), vec![k.root])).collect())
 }
 
-struct Search<'a, 'g> {
+struct FormSearch<'a, 'g> {
     plan: &'a FusionPlan<'g>,
     prices: &'a Prices<'a>,
-    region: &'a Region,
-    kernels: Vec<Kernel>,
+    region: &'a FusionRegion,
+    kernels: Vec<ValueKernel>,
     /// Members with which a node can join its users: the best first.
     forms: BTreeMap<NodeId, Vec<Members>>,
     /// The least flow of a value's forms.
     flow: BTreeMap<NodeId, u64>,
-    graph: EGraph<Form, ()>,
+    graph: EGraph<ValueForm, ()>,
     classes: BTreeMap<Value, Id>,
     given: u32,
 }
 
-impl Search<'_, '_> {
+impl FormSearch<'_, '_> {
     fn node(&mut self, node: NodeId) {
         let plan = self.plan;
         let v = Value { node, port: 0 };
@@ -175,13 +142,13 @@ impl Search<'_, '_> {
             self.forms.insert(node, with_alias.collect());
             self.flow.insert(node, self.flow_of(arg));
             let operand = self.class(arg);
-            self.add(v, Form::Alias(node.0, [operand]));
+            self.add(v, ValueForm::Alias(node.0, [operand]));
         } else {
-            let mut found: Vec<Kernel> = self.expand(node).into_iter().map(|c| self.kernel(c, node)).collect();
+            let mut found: Vec<ValueKernel> = self.expand(node).into_iter().map(|c| self.kernel(c, node)).collect();
             // The first is the node alone, which must stay: with it every value has a form.
             let rest = found.get_mut(1..).unwrap_or_default();
             rest.sort_by_key(|k| (k.flow, std::cmp::Reverse(k.cluster.members.len())));
-            found.truncate(FORMS);
+            found.truncate(MAX_FORMS);
             let seed = self.region.seeds.get(&node).filter(|s| found.iter().all(|k| k.cluster.members != s.members));
             found.extend(seed.map(|s| self.kernel(s.clone(), node)));
             self.flow.insert(node, found.iter().map(|k| k.flow).min().unwrap_or(0));
@@ -191,7 +158,7 @@ impl Search<'_, '_> {
             for kernel in found {
                 let args = kernel.reads.iter().map(|v| self.class(*v)).collect();
                 self.kernels.push(kernel);
-                self.add(v, Form::Kernel(self.kernels.len() as u32 - 1, args));
+                self.add(v, ValueForm::Kernel(self.kernels.len() as u32 - 1, args));
             }
         }
         if self.region.is_given(v) {
@@ -226,13 +193,13 @@ impl Search<'_, '_> {
         found
     }
 
-    fn kernel(&self, cluster: Cluster, root: NodeId) -> Kernel {
+    fn kernel(&self, cluster: Cluster, root: NodeId) -> ValueKernel {
         let plan = self.plan;
         let mut reads = cluster.externals(plan);
         reads.retain(|v| !plan.is_scalar_const(*v));
         let price = self.prices.of(plan, &cluster, &reads, &[Value { node: root, port: 0 }]);
         let flow = reads.iter().fold(price.time, |sum, v| sum.saturating_add(self.flow_of(*v)));
-        Kernel { cluster, root, reads, time: price.time, flow }
+        ValueKernel { cluster, root, reads, time: price.time, flow }
     }
 
     /// The share of each reader in what it takes to compute a value.
@@ -250,12 +217,12 @@ impl Search<'_, '_> {
         self.add(v, leaf)
     }
 
-    fn leaf(&mut self) -> Form {
+    fn leaf(&mut self) -> ValueForm {
         self.given += 1;
-        Form::Given(self.given)
+        ValueForm::Given(self.given)
     }
 
-    fn add(&mut self, v: Value, form: Form) -> Id {
+    fn add(&mut self, v: Value, form: ValueForm) -> Id {
         let new = self.graph.add(form);
         match self.classes.get(&v).copied() {
             Some(id) => {

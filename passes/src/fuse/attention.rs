@@ -9,7 +9,7 @@ use tensorc_schedule::target::{Processor, Target};
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 
 /// Most terms of a score, and most columns of the values, that a kernel for a GPU has registers for.
-const WIDEST_ON_GPU: u64 = 256;
+const MAX_GPU_HEAD_DIM: u64 = 256;
 
 /// Forms a cluster around every product that ends an attention that one kernel computes: on a processor the library's, of
 /// f32.
@@ -32,7 +32,9 @@ fn computes(target: &Target, found: &Attended) -> bool {
     match target.processor {
         Processor::Cpu(_) => single,
         // Weights that are not relative to the largest one may be too large for f16.
-        Processor::Gpu(_) => found.call.depth.max(found.call.size) <= WIDEST_ON_GPU && (single || found.call.shifted),
+        Processor::Gpu(_) => {
+            found.call.depth.max(found.call.size) <= MAX_GPU_HEAD_DIM && (single || found.call.shifted)
+        }
     }
 }
 

@@ -1,20 +1,20 @@
-//! Choosing between the greedy's clusters and others, region by region.
+//! Choosing between the clusters of greedy fusion and others, region by region.
 
 use std::collections::BTreeSet;
 
 use tensorc_ir::graph::{NodeId, Value};
-use tensorc_schedule::cost::Machine;
+use tensorc_schedule::cost::CostModel;
 
 use super::alternatives;
 use super::operands;
 use super::plan::{FusionPlan, Unit};
 use super::price::{Price, Prices};
-use super::regions::{self, Region};
+use super::regions::{self, FusionRegion};
 use super::siblings::{self, Output};
 
-/// Replaces clusters of the greedy where others are cheaper. `exact`: clusters that decide the order of
+/// Replaces clusters of greedy fusion where others are cheaper. `exact`: clusters that decide the order of
 /// additions stay as they are, so that results have the same bits.
-pub fn improve(plan: &mut FusionPlan<'_>, machine: &Machine, exact: bool) {
+pub fn improve(plan: &mut FusionPlan<'_>, machine: &CostModel, exact: bool) {
     let read = plan.read_values();
     let regions = regions::divide(plan, &read, exact);
     let prices = Prices::new(plan, machine);
@@ -47,7 +47,7 @@ pub fn improve(plan: &mut FusionPlan<'_>, machine: &Machine, exact: bool) {
     assign(plan, &fixed, &chosen);
 }
 
-fn best(plan: &FusionPlan<'_>, prices: &Prices<'_>, region: &Region) -> Option<Vec<Output>> {
+fn best(plan: &FusionPlan<'_>, prices: &Prices<'_>, region: &FusionRegion) -> Option<Vec<Output>> {
     let mut found = alternatives::best(plan, prices, region)?;
     // Operands first, so that siblings are near each other.
     found.sort_by_key(|(_, roots)| roots.first().map(|n| plan.rank(*n)));

@@ -7,7 +7,7 @@ use tensorc_ir::DType;
 use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
-use tensorc_schedule::recognise::contract::{as_gemm, computed_operand, is_library};
+use tensorc_schedule::recognise::contract::{computed_operand, is_library, library_call};
 
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 
@@ -97,7 +97,7 @@ fn moves_rows(plan: &FusionPlan<'_>, contract: NodeId, result: NodeId, user: Nod
     let innermost = (0..input.rank()).rfind(|a| input.dims[*a] != 1);
     match (strides_in_result(view, &input.dims, output), innermost, plan.args(contract)) {
         (Some(strides), Some(axis), [lhs, rhs]) => {
-            strides[axis] == 1 && as_gemm(contraction, plan.ty(*lhs), plan.ty(*rhs), Some(&strides)).is_some()
+            strides[axis] == 1 && library_call(contraction, plan.ty(*lhs), plan.ty(*rhs), Some(&strides)).is_some()
         }
         _ => false,
     }

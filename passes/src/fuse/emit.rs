@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::graph::{Fused, FusionClass, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId, NodeKind, Value};
 
 use super::plan::{FusionPlan, Unit};
 
@@ -33,7 +33,7 @@ pub fn emit(plan: &FusionPlan<'_>) -> Result<Graph> {
 }
 
 fn mapped(plan: &FusionPlan<'_>, map: &BTreeMap<Value, Value>, v: Value) -> Result<Value> {
-    let missing = || Diagnostic::new(Code::Internal, "fusion lost a value").at(&plan.graph.node(v.node).name);
+    let missing = || Diagnostic::new(DiagnosticCode::Internal, "fusion lost a value").at(&plan.graph.node(v.node).name);
     map.get(&v).copied().ok_or_else(missing)
 }
 
@@ -47,7 +47,7 @@ fn emit_node(plan: &FusionPlan<'_>, new: &mut Graph, map: &mut BTreeMap<Value, V
         NodeKind::Fused(fused) => new.add_fused(n.name.clone(), fused.clone(), &args, plan.types(node)),
         NodeKind::Op(op) => {
             let why = format!("operator `{}` must be decomposed before fusion", op.def.name);
-            return Err(Diagnostic::new(Code::Unsupported, why).at(&n.name));
+            return Err(Diagnostic::new(DiagnosticCode::Unsupported, why).at(&n.name));
         }
     };
     new.node_mut(id).history = n.history.clone();
@@ -99,7 +99,7 @@ fn emit_cluster(
         FusionClass::Contract => c.anchor,
         _ => outputs.last().map_or(c.anchor, |v| v.node),
     };
-    let fused = Fused { class: c.class, body: Box::new(body) };
+    let fused = FusedCluster::new(c.class, body);
     let id = new.add_fused(old.node(named).name.clone(), fused, &args, &types);
     for (port, v) in outputs.into_iter().enumerate() {
         map.insert(v, Value { node: id, port: port as u16 });

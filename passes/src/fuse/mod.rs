@@ -17,6 +17,7 @@ mod attention;
 mod choose;
 mod contract;
 mod emit;
+mod legal;
 mod operands;
 mod plan;
 mod price;
@@ -29,36 +30,8 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::Prim;
 
 use crate::manager::{Pass, PassCx};
+use crate::options::FusionStrategy;
 use plan::FusionPlan;
-
-/// How primitives are put together into kernels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum By {
-    /// Every primitive is a cluster of its own.
-    Off,
-    /// By a fixed order of preference.
-    Greedy,
-    /// By cost where that improves on [`By::Greedy`].
-    #[default]
-    Alternatives,
-}
-
-impl By {
-    pub const ALL: [By; 3] = [By::Alternatives, By::Greedy, By::Off];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            By::Off => "off",
-            By::Greedy => "greedy",
-            By::Alternatives => "alternatives",
-        }
-    }
-
-    /// The inverse of [`By::name`].
-    pub fn from_name(name: &str) -> Option<By> {
-        By::ALL.into_iter().find(|by| by.name() == name)
-    }
-}
 
 /// Groups primitives into [`tensorc_ir::graph::Fused`] clusters. Afterwards every node is an input,
 /// a constant, a cluster, a concatenation, an operator's own kernel, or a view that keeps linear
@@ -66,7 +39,7 @@ impl By {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fuse {
     /// Overrides [`crate::Options::fuse`].
-    pub by: Option<By>,
+    pub by: Option<FusionStrategy>,
 }
 
 impl Pass for Fuse {
@@ -81,7 +54,7 @@ impl Pass for Fuse {
             return Ok(false);
         }
         let by = self.by.unwrap_or(cx.options.fuse);
-        let enabled = by != By::Off;
+        let enabled = by != FusionStrategy::Off;
         let mut plan = FusionPlan::new(graph, !cx.options.target.is_gpu())?;
         if enabled && cx.options.reassociate {
             attention::form(&mut plan, &cx.options.target);
@@ -89,8 +62,8 @@ impl Pass for Fuse {
         contract::form(&mut plan, enabled);
         reduce::form(&mut plan, enabled);
         absorb::form(&mut plan, enabled);
-        if by == By::Alternatives {
-            choose::improve(&mut plan, &cx.options.target.machine, !cx.options.reassociate);
+        if by == FusionStrategy::Alternatives {
+            choose::improve(&mut plan, &cx.options.target.machine(), !cx.options.reassociate);
         }
         let fused = emit::emit(&plan)?;
         *graph = fused;

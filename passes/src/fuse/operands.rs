@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tensorc_ir::graph::{FusionClass, NodeId, Value};
 
 use super::absorb::is_alias;
-use super::alternatives::cluster;
+use super::legal::cluster;
 use super::plan::{Cluster, FusionPlan};
 use super::price::Prices;
 

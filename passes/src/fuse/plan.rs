@@ -340,3 +340,5 @@ impl<'g> FusionPlan<'g> {
         order
     }
 }
+
+pub type Members = BTreeSet<(u32, NodeId)>;

@@ -6,8 +6,8 @@ use std::ops::Add;
 
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::prim::Prim;
-use tensorc_schedule::cost::Machine;
-use tensorc_schedule::cost::work::{Member, Ops, Source, Work};
+use tensorc_schedule::cost::CostModel;
+use tensorc_schedule::cost::work::{KernelWork, Member, OperandSource, Ops};
 
 use super::plan::{Cluster, FusionPlan};
 
@@ -22,7 +22,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// Whether this is cheaper than another, and in no respect dearer.
+    /// Whether this is cheaper than another, and in no respect costlier.
     pub fn beats(&self, other: &Price) -> bool {
         self.time < other.time && self.moved <= other.moved && self.kernels <= other.kernels
     }
@@ -48,12 +48,12 @@ impl Sum for Price {
 
 /// Prices clusters of one graph.
 pub struct Prices<'a> {
-    machine: &'a Machine,
+    machine: &'a CostModel,
     contractions: BTreeMap<NodeId, Ops>,
 }
 
 impl<'a> Prices<'a> {
-    pub fn new(plan: &FusionPlan<'_>, machine: &'a Machine) -> Prices<'a> {
+    pub fn new(plan: &FusionPlan<'_>, machine: &'a CostModel) -> Prices<'a> {
         let ops = |node: &NodeId| match (plan.prim(*node), plan.args(*node)) {
             (Some(Prim::Contract(c)), [l, r]) => Some((*node, Ops::of_contraction(c, plan.ty(*l), plan.ty(*r)))),
             _ => None,
@@ -66,8 +66,8 @@ impl<'a> Prices<'a> {
         let nodes: Vec<(u32, NodeId)> = cluster.members.iter().copied().collect();
         let operands: Vec<Value> = externals.iter().filter(|v| !plan.is_scalar_const(**v)).copied().collect();
         let source = |v: &Value| match nodes.binary_search(&(plan.rank(v.node), v.node)) {
-            Ok(i) => Source::Member(i),
-            Err(_) => operands.iter().position(|e| e == v).map_or(Source::Number, Source::External),
+            Ok(i) => OperandSource::Member(i),
+            Err(_) => operands.iter().position(|e| e == v).map_or(OperandSource::Number, OperandSource::External),
         };
         let member = |(_, node): &(u32, NodeId)| {
             let ports = 0..plan.types(*node).len() as u16;
@@ -81,7 +81,7 @@ impl<'a> Prices<'a> {
         };
         let members: Vec<Member<'_>> = nodes.iter().filter_map(member).collect();
         let types: Vec<_> = operands.iter().map(|v| plan.ty(*v)).collect();
-        let work = Work::of(&members, &types);
+        let work = KernelWork::of(&members, &types);
         Price { kernels: 1, moved: work.moved(), time: self.machine.time(&work) }
     }
 }

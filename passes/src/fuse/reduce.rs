@@ -11,10 +11,10 @@ use super::absorb::reads_in_place;
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
 use tensorc_ir::views::{keeps_linear_order, without_unit_vars};
 
-/// Fewer rows than this over more elements than [`LARGE`] leave too little to run in parallel when
+/// Fewer rows than this over more elements than [`MIN_LARGE_ELEMENTS`] leave too little to run in parallel when
 /// everything about a row happens in one kernel.
-const FEW_ROWS: u64 = 4;
-const LARGE: u64 = 1 << 18;
+const MIN_PARALLEL_ROWS: u64 = 4;
+const MIN_LARGE_ELEMENTS: u64 = 1 << 18;
 
 /// Forms clusters around all reductions.
 pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
@@ -85,17 +85,17 @@ fn pull_siblings(plan: &mut FusionPlan<'_>, cluster: usize, user: NodeId) -> Vec
 
 /// How the values of a cluster relate to its iteration shape.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Extent {
+enum IterationExtent {
     Full,
     Row,
     Other,
 }
 
-fn extent(c: &Cluster, dims: &[u64]) -> Extent {
+fn extent(c: &Cluster, dims: &[u64]) -> IterationExtent {
     match () {
-        _ if dims == c.dims => Extent::Full,
-        _ if dims == kept(&c.dims, &c.axes) || dims == dropped(&c.dims, &c.axes) => Extent::Row,
-        _ => Extent::Other,
+        _ if dims == c.dims => IterationExtent::Full,
+        _ if dims == kept(&c.dims, &c.axes) || dims == dropped(&c.dims, &c.axes) => IterationExtent::Row,
+        _ => IterationExtent::Other,
     }
 }
 
@@ -117,8 +117,8 @@ fn fits(plan: &FusionPlan<'_>, c: &Cluster, node: NodeId, folded: bool) -> bool 
     let types = plan.types(node);
     let out = &types[0].dims;
     let member = |v: &&Value| c.contains(plan, v.node);
-    let large = c.dims.iter().product::<u64>() > LARGE;
-    let one_kernel_is_slow = large && dropped(&c.dims, &c.axes).iter().product::<u64>() < FEW_ROWS;
+    let large = c.dims.iter().product::<u64>() > MIN_LARGE_ELEMENTS;
+    let one_kernel_is_slow = large && dropped(&c.dims, &c.axes).iter().product::<u64>() < MIN_PARALLEL_ROWS;
     match plan.prim(node) {
         Some(Prim::Reduce(r)) => {
             r.axes == c.axes
@@ -126,7 +126,7 @@ fn fits(plan: &FusionPlan<'_>, c: &Cluster, node: NodeId, folded: bool) -> bool 
                 && !(one_kernel_is_slow && folded && plan.args(node).iter().any(|v| c.contains(plan, v.node)))
         }
         Some(Prim::Map(_)) if types.iter().all(|t| t.dims == *out) => match extent(c, out) {
-            Extent::Full => {
+            IterationExtent::Full => {
                 let keep = kept(&c.dims, &c.axes);
                 let aligned = |v: &Value| {
                     let dims = &plan.ty(*v).dims;
@@ -134,12 +134,12 @@ fn fits(plan: &FusionPlan<'_>, c: &Cluster, node: NodeId, folded: bool) -> bool 
                 };
                 !(one_kernel_is_slow && folded) && plan.args(node).iter().filter(member).all(aligned)
             }
-            Extent::Row => plan.args(node).iter().filter(member).all(|v| {
+            IterationExtent::Row => plan.args(node).iter().filter(member).all(|v| {
                 let dims = &plan.ty(*v).dims;
                 let rank = dims.len().max(out.len());
                 padded(dims, rank) == padded(out, rank)
             }),
-            Extent::Other => false,
+            IterationExtent::Other => false,
         },
         Some(Prim::View(view)) => match plan.args(node) {
             [v] => row_view(plan, c, view, *v, out),
@@ -152,12 +152,12 @@ fn fits(plan: &FusionPlan<'_>, c: &Cluster, node: NodeId, folded: bool) -> bool 
 /// Whether a view of a per-row value adds or drops reduced axes, or repeats it along them.
 fn row_view(plan: &FusionPlan<'_>, c: &Cluster, view: &View, v: Value, out: &[u64]) -> bool {
     let input = plan.ty(v);
-    if extent(c, &input.dims) != Extent::Row {
+    if extent(c, &input.dims) != IterationExtent::Row {
         return false;
     }
     match extent(c, out) {
-        Extent::Row => keeps_linear_order(view, input, out),
-        Extent::Full => {
+        IterationExtent::Row => keeps_linear_order(view, input, out),
+        IterationExtent::Full => {
             let axes: Vec<usize> = match input.dims == kept(&c.dims, &c.axes) {
                 true => (0..c.dims.len()).collect(),
                 false => (0..c.dims.len()).filter(|i| !c.axes.contains(i)).collect(),
@@ -168,7 +168,7 @@ fn row_view(plan: &FusionPlan<'_>, c: &Cluster, view: &View, v: Value, out: &[u6
                     _ => without_unit_vars(m, out) == Index::var(axis as u32),
                 })
         }
-        Extent::Other => false,
+        IterationExtent::Other => false,
     }
 }
 

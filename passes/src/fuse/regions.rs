@@ -10,15 +10,15 @@ use tensorc_ir::graph::{FusionClass, NodeId, Value};
 use tensorc_ir::prim::Prim;
 
 use super::absorb::is_alias;
-use super::alternatives;
 use super::plan::{Cluster, FusionPlan, Unit};
+use crate::fuse::legal;
 
 /// Regions hold about this many primitives.
-const NODES: usize = 256;
+const REGION_NODES: usize = 256;
 
 /// Some clusters of a plan.
 #[derive(Default)]
-pub struct Region {
+pub struct FusionRegion {
     /// Clusters that may be replaced.
     pub clusters: Vec<usize>,
     /// Their members, and aliases, in topological order.
@@ -33,7 +33,7 @@ pub struct Region {
     pub exact: bool,
 }
 
-impl Region {
+impl FusionRegion {
     /// Whether some unit outside delivers the value.
     pub fn is_given(&self, v: Value) -> bool {
         self.given.contains(&v)
@@ -41,9 +41,9 @@ impl Region {
 }
 
 /// Divides a plan. `exact`: clusters that decide the order of additions stay as they are.
-pub fn divide(plan: &FusionPlan<'_>, read: &BTreeSet<Value>, exact: bool) -> Vec<Region> {
-    let mut regions: Vec<Region> = vec![];
-    let mut size = NODES;
+pub fn divide(plan: &FusionPlan<'_>, read: &BTreeSet<Value>, exact: bool) -> Vec<FusionRegion> {
+    let mut regions: Vec<FusionRegion> = vec![];
+    let mut size = REGION_NODES;
     let mut region_of: BTreeMap<Unit, usize> = BTreeMap::new();
     let order = plan.unit_order();
     for &unit in &order {
@@ -52,8 +52,8 @@ pub fn divide(plan: &FusionPlan<'_>, read: &BTreeSet<Value>, exact: bool) -> Vec
             Unit::Node(node) if is_alias(plan, node) => 1,
             _ => continue,
         };
-        if size + members > NODES {
-            regions.push(Region::default());
+        if size + members > REGION_NODES {
+            regions.push(FusionRegion::default());
             size = 0;
         }
         size += members;
@@ -106,7 +106,7 @@ fn replaceable(plan: &FusionPlan<'_>, c: usize, exact: bool) -> bool {
     cluster.class != FusionClass::Attention
         && !(exact && decides_order(plan, cluster))
         && cluster.members.iter().all(|(rank, n)| {
-            let alone = || alternatives::cluster(plan, BTreeSet::from([(*rank, *n)]), &[*n]).is_some();
+            let alone = || legal::cluster(plan, BTreeSet::from([(*rank, *n)]), &[*n]).is_some();
             plan.types(*n).len() == 1 && (is_alias(plan, *n) || alone())
         })
 }

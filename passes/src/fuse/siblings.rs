@@ -7,12 +7,12 @@ use tensorc_ir::graph::{FusionClass, NodeId, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::run_offset;
 
-use super::alternatives::cluster;
+use super::legal::cluster;
 use super::plan::{Cluster, FusionPlan, Unit};
 use super::price::{Price, Prices};
 
 /// Clusters behind a cluster with which it is compared.
-const NEAR: usize = 24;
+const MAX_DISTANCE: usize = 24;
 
 /// A cluster of a plan and what others read of it.
 pub type Output = (Cluster, Vec<NodeId>);
@@ -22,7 +22,7 @@ pub type Output = (Cluster, Vec<NodeId>);
 pub fn merge(plan: &mut FusionPlan<'_>, prices: &Prices<'_>, ids: &mut Vec<usize>, outputs: &mut Vec<Vec<NodeId>>) {
     let mut i = 0;
     while i < ids.len() {
-        let near = i + 1..(i + 1 + NEAR).min(ids.len());
+        let near = i + 1..(i + 1 + MAX_DISTANCE).min(ids.len());
         let found = near.into_iter().find_map(|j| {
             let merged = merged(plan, prices, (ids[i], &outputs[i]), (ids[j], &outputs[j]))?;
             Some((j, merged))

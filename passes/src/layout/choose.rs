@@ -17,10 +17,10 @@ use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Method, Prim, Reduction, View};
+use tensorc_ir::prim::{ConvAlgorithm, Prim, Reduction, View};
 use tensorc_ir::views::{compose, run_offset};
-use tensorc_schedule::cost::Machine;
-use tensorc_schedule::recognise::contract::as_conv;
+use tensorc_schedule::cost::CostModel;
+use tensorc_schedule::recognise::contract::planar_convolution;
 
 use super::cut::Network;
 use super::forms::{coincide, form, from_planes, to_planes};
@@ -33,28 +33,28 @@ pub(super) struct Choice {
     /// That of its operand, if it is a convolution or moves elements.
     pub data: ImageLayout,
     /// How a convolution is computed; none of what only moves elements.
-    pub method: Option<Method>,
+    pub algorithm: Option<ConvAlgorithm>,
 }
 
 /// Bytes moved, then picoseconds.
-type Cost = u128;
+type LayoutCost = u128;
 
-fn moved(bytes: u64) -> Cost {
-    Cost::from(bytes) << 64
+fn moved(bytes: u64) -> LayoutCost {
+    LayoutCost::from(bytes) << 64
 }
 
 /// What it costs to read an image in another layout, for a result of rank `rank`.
-fn conversion(ty: &DenseType, rank: usize, from: ImageLayout, to: ImageLayout) -> Cost {
+fn conversion(ty: &DenseType, rank: usize, from: ImageLayout, to: ImageLayout) -> LayoutCost {
     match coincide(ty, rank, from, to) {
         false => moved(ty.bytes()),
         // All else being equal, shapes stay the same.
-        true => Cost::from(from != to),
+        true => LayoutCost::from(from != to),
     }
 }
 
 /// A node that could compute its result in other layouts than planes.
 #[derive(Clone, Debug)]
-enum Candidate {
+enum LayoutNode {
     /// In the layout of its operands, where that is one of blocks or has channels last, if it can be.
     Same {
         blocks: bool,
@@ -75,10 +75,10 @@ pub(super) fn convolution(graph: &Graph, node: NodeId) -> Result<Option<Conv2d>>
     if graph.constant(args[1]).is_none() || lhs.rank() != 4 || c.out_rank != 4 {
         return Ok(None);
     }
-    Ok(as_conv(c, &lhs, &rhs).filter(|conv| conv.groups == 1 || conv.is_depthwise()))
+    Ok(planar_convolution(c, &lhs, &rhs).filter(|conv| conv.groups == 1 || conv.is_depthwise()))
 }
 
-fn candidate(graph: &Graph, node: NodeId) -> Result<Option<Candidate>> {
+fn candidate(graph: &Graph, node: NodeId) -> Result<Option<LayoutNode>> {
     let NodeKind::Prim(prim) = &graph.node(node).kind else { return Ok(None) };
     let is_image = |ty: &DenseType| ty.rank() >= 2 && !ty.is_empty();
     if graph.node(node).types.len() != 1 || !is_image(&graph.dense(Value { node, port: 0 })?) {
@@ -89,22 +89,22 @@ fn candidate(graph: &Graph, node: NodeId) -> Result<Option<Candidate>> {
     for v in graph.args(node) {
         operands.push(graph.dense(v)?);
     }
-    let same = |fits: bool| Ok(fits.then_some(Candidate::Same { blocks: true, last: true }));
+    let same = |fits: bool| Ok(fits.then_some(LayoutNode::Same { blocks: true, last: true }));
     match prim {
         Prim::Contract(_) => Ok(convolution(graph, node)?.map(|conv| match conv.is_depthwise() {
-            true => Candidate::Depthwise(conv),
-            false => Candidate::Dense(conv),
+            true => LayoutNode::Depthwise(conv),
+            false => LayoutNode::Dense(conv),
         })),
         Prim::Map(f) => same(!f.uses_coord()),
         Prim::View(view) if keeps_channels(view, &operands[0], &out) => same(true),
         Prim::View(view) if graph.constant(graph.args(node)[0]).is_none() => {
-            Ok(Some(Candidate::Moving(view.as_ref().clone())))
+            Ok(Some(LayoutNode::Moving(view.as_ref().clone())))
         }
         Prim::Reduce(r) => same(folds_pixels(r) && operands.iter().all(is_image)),
         Prim::Concat { axis } if *axis < out.rank() && operands.iter().all(is_image) => {
             // Whole blocks are joined; with channels last, parts of a pixel do not lie in one place.
             let blocks = operands.iter().all(|ty| ImageLayout::Blocks.holds(ty.dims[1]));
-            Ok(Some(Candidate::Same { blocks, last: *axis != 1 }))
+            Ok(Some(LayoutNode::Same { blocks, last: *axis != 1 }))
         }
         _ => Ok(None),
     }
@@ -124,18 +124,18 @@ fn folds_pixels(r: &Reduction) -> bool {
     !r.axes.contains(&1) && (r.keep_dims || !r.axes.contains(&0)) && !r.map.uses_coord()
 }
 
-/// What kernels cost, with the methods that convolutions may be computed by.
+/// What kernels cost, with the algorithms that convolutions may be computed by.
 #[derive(Clone, Copy)]
 pub(super) struct Prices<'m> {
-    pub machine: &'m Machine,
-    pub methods: &'m [Method],
+    pub machine: &'m CostModel,
+    pub algorithms: &'m [ConvAlgorithm],
 }
 
 impl Prices<'_> {
-    /// The fastest method for a dense convolution between two layouts, and its picoseconds.
-    fn method(self, conv: &Conv2d, layouts: [ImageLayout; 2]) -> Option<(Method, u64)> {
+    /// The fastest algorithm for a dense convolution between two layouts, and its picoseconds.
+    fn algorithm(self, conv: &Conv2d, layouts: [ImageLayout; 2]) -> Option<(ConvAlgorithm, u64)> {
         let call = Conv2d { layouts, ..*conv };
-        let times = self.methods.iter().filter_map(|m| Some((*m, self.machine.convolution_time(&call, *m)?)));
+        let times = self.algorithms.iter().filter_map(|a| Some((*a, self.machine.convolution_time(&call, *a)?)));
         times.min_by_key(|(_, time)| *time)
     }
 
@@ -144,37 +144,37 @@ impl Prices<'_> {
         self,
         conv: &Conv2d,
         layout: ImageLayout,
-        read: impl Fn(ImageLayout) -> Cost,
-    ) -> Option<(Cost, Choice)> {
+        read: impl Fn(ImageLayout) -> LayoutCost,
+    ) -> Option<(LayoutCost, Choice)> {
         let times = ImageLayout::ALL.into_iter().filter_map(|data| {
-            let (method, time) = self.method(conv, [data, layout])?;
-            Some((read(data) + Cost::from(time), Choice { layout, data, method: Some(method) }))
+            let (algorithm, time) = self.algorithm(conv, [data, layout])?;
+            Some((read(data) + LayoutCost::from(time), Choice { layout, data, algorithm: Some(algorithm) }))
         });
         times.min_by_key(|(cost, _)| *cost)
     }
 }
 
 /// An operand: from a node's result, or a value in planes, to a node, or something that reads planes.
-struct Edge {
+struct LayoutEdge {
     nodes: [Option<usize>; 2],
     /// By the layouts of both.
-    costs: [[Cost; 3]; 3],
+    costs: [[LayoutCost; 3]; 3],
 }
 
-impl Edge {
-    fn cost(&self, labels: &[ImageLayout]) -> Cost {
+impl LayoutEdge {
+    fn cost(&self, labels: &[ImageLayout]) -> LayoutCost {
         let [from, to] = self.nodes.map(|node| node.map_or(ImageLayout::Planes, |node| labels[node]) as usize);
         self.costs[from][to]
     }
 }
 
 /// Layouts to choose from, and what they cost.
-struct Problem<'g> {
+struct LayoutProblem<'g> {
     graph: &'g Graph,
     prices: Prices<'g>,
-    nodes: Vec<(NodeId, Candidate)>,
+    nodes: Vec<(NodeId, LayoutNode)>,
     at: BTreeMap<NodeId, usize>,
-    edges: Vec<Edge>,
+    edges: Vec<LayoutEdge>,
 }
 
 /// The nodes that are not computed as they are written, in topological order.
@@ -187,17 +187,17 @@ pub(super) fn choices(
     for node in graph.order() {
         nodes.extend(candidate(graph, node)?.map(|candidate| (node, candidate)));
     }
-    if nodes.iter().all(|(_, c)| matches!(c, Candidate::Same { .. } | Candidate::Moving(_))) {
+    if nodes.iter().all(|(_, c)| matches!(c, LayoutNode::Same { .. } | LayoutNode::Moving(_))) {
         return Ok(vec![]);
     }
     let at = nodes.iter().enumerate().map(|(i, (node, _))| (*node, i)).collect();
-    let mut problem = Problem { graph, prices, nodes, at, edges: vec![] };
+    let mut problem = LayoutProblem { graph, prices, nodes, at, edges: vec![] };
     problem.add_edges()?;
     let mut labels = vec![ImageLayout::Planes; problem.nodes.len()];
     match everywhere {
         Some(layout) => {
             for (i, label) in labels.iter_mut().enumerate().filter(|(i, _)| problem.allows(*i, layout)) {
-                *label = if matches!(problem.nodes[i].1, Candidate::Moving(_)) { *label } else { layout };
+                *label = if matches!(problem.nodes[i].1, LayoutNode::Moving(_)) { *label } else { layout };
             }
         }
         None => problem.expand_all(&mut labels),
@@ -205,7 +205,7 @@ pub(super) fn choices(
     problem.chosen(&labels)
 }
 
-impl Problem<'_> {
+impl LayoutProblem<'_> {
     fn result(&self, node: NodeId) -> Result<DenseType> {
         self.graph.dense(Value { node, port: 0 })
     }
@@ -215,16 +215,16 @@ impl Problem<'_> {
         let (node, candidate) = &self.nodes[i];
         let Some(ty) = self.graph.dense(Value { node: *node, port: 0 }).ok() else { return false };
         let able = match candidate {
-            Candidate::Same { blocks, last } => match layout {
+            LayoutNode::Same { blocks, last } => match layout {
                 ImageLayout::Planes => true,
                 ImageLayout::Blocks => *blocks,
                 ImageLayout::Last => *last,
             },
-            Candidate::Dense(_) | Candidate::Moving(_) => true,
-            Candidate::Depthwise(conv) => [ImageLayout::Blocks, ImageLayout::Last]
+            LayoutNode::Dense(_) | LayoutNode::Moving(_) => true,
+            LayoutNode::Depthwise(conv) => [ImageLayout::Blocks, ImageLayout::Last]
                 .map(|x| Conv2d { layouts: [x, layout], ..*conv })
                 .iter()
-                .any(|call| self.prices.machine.convolution_time(call, Method::Sum).is_some()),
+                .any(|call| self.prices.machine.convolution_time(call, ConvAlgorithm::Direct).is_some()),
         };
         layout == ImageLayout::Planes || able && layout.holds(ty.dims[1])
     }
@@ -250,7 +250,7 @@ impl Problem<'_> {
                 }
                 let costs = self.costs(from, &ty, to, port)?;
                 if costs.iter().flatten().any(|cost| *cost != 0) {
-                    self.edges.push(Edge { nodes: [from, to], costs });
+                    self.edges.push(LayoutEdge { nodes: [from, to], costs });
                 }
             }
         }
@@ -258,7 +258,13 @@ impl Problem<'_> {
     }
 
     /// What it costs a node to read a value, by the layouts of both.
-    fn costs(&self, from: Option<usize>, ty: &DenseType, to: Option<usize>, port: usize) -> Result<[[Cost; 3]; 3]> {
+    fn costs(
+        &self,
+        from: Option<usize>,
+        ty: &DenseType,
+        to: Option<usize>,
+        port: usize,
+    ) -> Result<[[LayoutCost; 3]; 3]> {
         let mut costs = [[0; 3]; 3];
         for a in ImageLayout::ALL.into_iter().filter(|a| from.map_or(*a == ImageLayout::Planes, |i| self.allows(i, *a)))
         {
@@ -271,34 +277,41 @@ impl Problem<'_> {
         Ok(costs)
     }
 
-    fn cost(&self, a: ImageLayout, ty: &DenseType, to: Option<usize>, b: ImageLayout, port: usize) -> Result<Cost> {
+    fn cost(
+        &self,
+        a: ImageLayout,
+        ty: &DenseType,
+        to: Option<usize>,
+        b: ImageLayout,
+        port: usize,
+    ) -> Result<LayoutCost> {
         let convert = |from, to| conversion(ty, ty.rank(), from, to);
         let Some(to) = to else { return Ok(convert(a, ImageLayout::Planes)) };
         let (node, candidate) = &self.nodes[to];
         let out = self.result(*node)?;
         Ok(match candidate {
-            Candidate::Dense(conv) | Candidate::Depthwise(conv) if port == 0 => {
+            LayoutNode::Dense(conv) | LayoutNode::Depthwise(conv) if port == 0 => {
                 self.prices.convolution(conv, b, |x| convert(a, x)).map_or(0, |(cost, _)| cost)
             }
-            Candidate::Dense(_) | Candidate::Depthwise(_) => 0,
-            Candidate::Moving(view) => match lies_still(view, ty, a, &out, b) {
+            LayoutNode::Dense(_) | LayoutNode::Depthwise(_) => 0,
+            LayoutNode::Moving(view) => match lies_still(view, ty, a, &out, b) {
                 true => 0,
                 false => moved(out.bytes()),
             },
-            Candidate::Same { .. }
+            LayoutNode::Same { .. }
                 if ty.rank() == out.rank() || !matches!(self.graph.node(*node).kind, NodeKind::Prim(Prim::Map(_))) =>
             {
                 convert(a, b)
             }
             // The operand of a map broadcasts to its result: channels are another axis of it.
-            Candidate::Same { .. } => {
+            LayoutNode::Same { .. } => {
                 let back = if a == ImageLayout::Planes || ty.rank() < 2 { 0 } else { convert(a, ImageLayout::Planes) };
                 back + conversion(ty, out.rank(), ImageLayout::Planes, b)
             }
         })
     }
 
-    fn energy(&self, labels: &[ImageLayout]) -> Cost {
+    fn energy(&self, labels: &[ImageLayout]) -> LayoutCost {
         self.edges.iter().map(|edge| edge.cost(labels)).sum()
     }
 
@@ -343,7 +356,7 @@ impl Problem<'_> {
             add(from, source - cost(0, 0));
             add(to, cost(1, 1) - source);
             if let (Some(from), Some(to)) = (from.and_then(|i| places[i]), to.and_then(|i| places[i])) {
-                network.add_edge(to, from, u128::try_from(alone).unwrap_or(0));
+                network.add_edge(to, from, alone.max(0).unsigned_abs());
             }
         }
         for (place, cost) in places.iter().zip(&linear) {
@@ -354,11 +367,8 @@ impl Problem<'_> {
             }
         }
         let side = network.source_side();
-        let label = |(old, place): (&ImageLayout, &Option<usize>)| match place {
-            Some(place) if side[*place] => layout,
-            _ => *old,
-        };
-        labels.iter().zip(&places).map(label).collect()
+        let changed = |place: &Option<usize>| place.is_some_and(|place| side[place]);
+        labels.iter().zip(&places).map(|(old, place)| if changed(place) { layout } else { *old }).collect()
     }
 
     /// The layout of a value.
@@ -372,22 +382,25 @@ impl Problem<'_> {
         for (i, (node, candidate)) in self.nodes.iter().enumerate() {
             let layout = labels[i];
             let choice = match candidate {
-                Candidate::Moving(_) => {
+                LayoutNode::Moving(_) => {
                     let data = self.label(self.graph.args(*node)[0], labels);
-                    Choice { layout: ImageLayout::Planes, data, method: None }
+                    Choice { layout: ImageLayout::Planes, data, algorithm: None }
                 }
-                Candidate::Same { .. } => Choice { layout, data: layout, method: Some(Method::Sum) },
-                Candidate::Dense(conv) | Candidate::Depthwise(conv) => {
+                LayoutNode::Same { .. } => Choice { layout, data: layout, algorithm: Some(ConvAlgorithm::Direct) },
+                LayoutNode::Dense(conv) | LayoutNode::Depthwise(conv) => {
                     let x = self.graph.args(*node)[0];
                     let ty = self.graph.dense(x)?;
                     let from = self.label(x, labels);
                     let found = self.prices.convolution(conv, layout, |data| conversion(&ty, ty.rank(), from, data));
-                    let as_written = Choice { layout, data: ImageLayout::Planes, method: Some(Method::Sum) };
+                    let as_written =
+                        Choice { layout, data: ImageLayout::Planes, algorithm: Some(ConvAlgorithm::Direct) };
                     found.map_or(as_written, |(_, choice)| choice)
                 }
             };
             let planes = ImageLayout::Planes;
-            if [choice.layout, choice.data] != [planes; 2] || !matches!(choice.method, None | Some(Method::Sum)) {
+            if [choice.layout, choice.data] != [planes; 2]
+                || !matches!(choice.algorithm, None | Some(ConvAlgorithm::Direct))
+            {
                 out.push((*node, choice));
             }
         }

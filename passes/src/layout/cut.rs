@@ -1,95 +1,55 @@
-//! Minimum cuts of small networks, by the algorithm of Dinic (Soviet Math. Doklady 11, 1970).
+//! Minimum cuts of small networks.
 
-use std::collections::VecDeque;
+use petgraph::Direction::{Incoming, Outgoing};
+use petgraph::algo::dinics;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
 
-/// A directed network with a source and a sink.
-pub struct Network {
-    /// Head, capacity left. The edge back is the neighbour in the list: `i ^ 1`.
-    edges: Vec<(usize, u128)>,
-    out: Vec<Vec<usize>>,
-}
+/// A directed network with a source and a sink. Weights of edges are capacities.
+pub struct Network(DiGraph<(), u128>);
 
 impl Network {
     pub const SOURCE: usize = 0;
     pub const SINK: usize = 1;
 
     pub fn new() -> Network {
-        Network { edges: vec![], out: vec![vec![], vec![]] }
+        let mut graph = DiGraph::new();
+        graph.add_node(());
+        graph.add_node(());
+        Network(graph)
     }
 
     pub fn add_node(&mut self) -> usize {
-        self.out.push(vec![]);
-        self.out.len() - 1
+        self.0.add_node(()).index()
     }
 
     /// What it costs if `from` is on the source's side and `to` is not.
     pub fn add_edge(&mut self, from: usize, to: usize, capacity: u128) {
-        for (tail, head, capacity) in [(from, to, capacity), (to, from, 0)] {
-            self.out[tail].push(self.edges.len());
-            self.edges.push((head, capacity));
-        }
+        self.0.add_edge(NodeIndex::new(from), NodeIndex::new(to), capacity);
     }
 
-    /// Which nodes are on the source's side of the minimum cut nearest to it.
-    pub fn source_side(mut self) -> Vec<bool> {
-        loop {
-            let level = self.levels();
-            if level[Network::SINK].is_none() {
-                return level.iter().map(Option::is_some).collect();
-            }
-            let mut next = vec![0; self.out.len()];
-            while self.augment(&level, &mut next) {}
-        }
-    }
-
-    /// Distances from the source along edges with capacity left.
-    fn levels(&self) -> Vec<Option<usize>> {
-        let mut level = vec![None; self.out.len()];
-        level[Network::SOURCE] = Some(0);
-        let mut queue = VecDeque::from([(Network::SOURCE, 0)]);
-        while let Some((node, distance)) = queue.pop_front() {
-            for &e in &self.out[node] {
-                let (head, capacity) = self.edges[e];
-                if capacity > 0 && level[head].is_none() {
-                    level[head] = Some(distance + 1);
-                    queue.push_back((head, distance + 1));
+    /// Which nodes are on the source's side of the minimum cut nearest to it: those that it reaches along edges with
+    /// capacity left, or backwards along edges with a flow.
+    pub fn source_side(&self) -> Vec<bool> {
+        let source = NodeIndex::new(Network::SOURCE);
+        let (_, flows) = dinics(&self.0, source, NodeIndex::new(Network::SINK));
+        let mut reached = vec![false; self.0.node_count()];
+        reached[Network::SOURCE] = true;
+        let mut waiting = vec![source];
+        while let Some(node) = waiting.pop() {
+            let edges = self.0.edges_directed(node, Outgoing).chain(self.0.edges_directed(node, Incoming));
+            for edge in edges {
+                let flow = flows[edge.id().index()];
+                let (next, open) = match edge.source() == node {
+                    true => (edge.target(), flow < *edge.weight()),
+                    false => (edge.source(), flow > 0),
+                };
+                if open && !std::mem::replace(&mut reached[next.index()], true) {
+                    waiting.push(next);
                 }
             }
         }
-        level
-    }
-
-    /// Pushes what one shortest path takes; false if there is none left. `next` counts the edges of each node
-    /// that lead nowhere any more.
-    fn augment(&mut self, level: &[Option<usize>], next: &mut [usize]) -> bool {
-        let mut path: Vec<usize> = vec![];
-        let mut node = Network::SOURCE;
-        while node != Network::SINK {
-            let step = self.out[node][next[node]..].iter().position(|&e| {
-                let (head, capacity) = self.edges[e];
-                capacity > 0 && level[head].is_some() && level[head] == level[node].map(|l| l + 1)
-            });
-            match (step, path.last()) {
-                (Some(skip), _) => {
-                    next[node] += skip;
-                    path.push(self.out[node][next[node]]);
-                    node = self.edges[path[path.len() - 1]].0;
-                }
-                (None, Some(&last)) => {
-                    next[node] = self.out[node].len();
-                    path.pop();
-                    node = self.edges[last ^ 1].0;
-                    next[node] += 1;
-                }
-                (None, None) => return false,
-            }
-        }
-        let flow = path.iter().map(|&e| self.edges[e].1).min().unwrap_or(0);
-        for e in path {
-            self.edges[e].1 -= flow;
-            self.edges[e ^ 1].1 += flow;
-        }
-        true
+        reached
     }
 }
 

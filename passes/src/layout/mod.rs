@@ -15,7 +15,7 @@ mod rewrite;
 use tensorc_abi::ImageLayout;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::prim::Method;
+use tensorc_ir::prim::ConvAlgorithm;
 
 use choose::Prices;
 
@@ -40,8 +40,8 @@ impl Pass for ChooseLayout {
         if !cx.options.chooses_layouts() {
             return Ok(false);
         }
-        let methods = if cx.options.rewrite { &Method::ALL[..] } else { &[Method::Sum] };
-        let prices = Prices { machine: &cx.options.target.machine, methods };
+        let algorithms = if cx.options.rewrite { &ConvAlgorithm::ALL[..] } else { &[ConvAlgorithm::Direct] };
+        let prices = Prices { machine: &cx.options.target.machine(), algorithms };
         graph.remove_dead();
         let choices = choose::choices(graph, prices, self.everywhere)?;
         if choices.is_empty() {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tensorc_abi::{Conv2d, ImageLayout};
 use tensorc_ir::DenseType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Method, Prim, Reduction, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, Reduction, View};
 use tensorc_ir::views::compose;
 use tensorc_schedule::recognise::contract::image_convolution;
 
@@ -32,13 +32,13 @@ pub(super) fn run(graph: &mut Graph, nodes: &[(NodeId, Choice)]) -> Result<()> {
     for &(node, choice) in nodes {
         let old = Value { node, port: 0 };
         let ty = patch.graph.dense(old)?;
-        let new = match choice.method {
+        let new = match choice.algorithm {
             None => {
                 let (source, view) = origin(patch.graph, old, &forms)?;
                 seen_as(patch.graph, source, view, old, ty.clone())?
             }
-            Some(method) => {
-                let (prim, args) = computed(patch.graph, node, choice, method, &mut forms)?;
+            Some(algorithm) => {
+                let (prim, args) = computed(patch.graph, node, choice, algorithm, &mut forms)?;
                 let name = patch.graph.node(node).name.clone();
                 let ty = form(&ty, ty.rank(), choice.layout);
                 Value { node: patch.graph.add_prim(name, prim, &args, &[ty]), port: 0 }
@@ -112,7 +112,7 @@ fn computed(
     graph: &mut Graph,
     node: NodeId,
     choice: Choice,
-    method: Method,
+    algorithm: ConvAlgorithm,
     forms: &mut Forms,
 ) -> Result<(Prim, SmallVec<[Value; 4]>)> {
     let out = graph.dense(Value { node, port: 0 })?;
@@ -125,7 +125,7 @@ fn computed(
             let conv = Conv2d { layouts: [choice.data, layout], ..conv };
             let x = operand(graph, args[0], 4, choice.data, forms)?;
             let c = if conv.in_planes() { c.as_ref().clone() } else { image_convolution(&conv) };
-            let c = Contraction { method, ..c };
+            let c = Contraction { algorithm, ..c };
             return Ok((Prim::Contract(Arc::new(c)), [x, args[1]].into_iter().collect()));
         }
         Prim::View(view) => Prim::View(Arc::new(seen(&view, &out, layout))),
@@ -168,5 +168,6 @@ fn seen(view: &View, out: &DenseType, layout: ImageLayout) -> View {
 }
 
 fn internal(graph: &Graph, node: NodeId) -> Diagnostic {
-    Diagnostic::new(Code::Internal, "a node that cannot be computed in a layout was chosen").at(&graph.node(node).name)
+    Diagnostic::new(DiagnosticCode::Internal, "a node that cannot be computed in a layout was chosen")
+        .at(&graph.node(node).name)
 }

@@ -8,7 +8,7 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
 /// A value below this part of all that is kept is not worth recomputing.
-const SMALL: u64 = 1000;
+const MIN_KEPT_FRACTION: u64 = 1000;
 
 /// Numbers of segments that are tried: powers of the square root of two, about.
 const SEGMENTS: [u64; 10] = [2, 3, 4, 6, 8, 11, 16, 23, 32, 64];
@@ -21,12 +21,12 @@ struct Fact {
     bytes: u64,
     /// Estimated time on one core in nanoseconds.
     cost: u64,
-    kind: Kind,
+    kind: ChoiceKind,
     args: Vec<NodeId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ChoiceKind {
     /// Contractions, reductions, gathers, kernels and functions of the user's.
     Expensive,
     /// Maps and copies.
@@ -96,9 +96,10 @@ impl Forward {
     /// Sets of nodes to keep.
     pub fn choices(&self) -> Vec<BTreeSet<NodeId>> {
         let total: u64 = self.crossing.iter().map(|n| self.facts[n].bytes).sum();
-        let small = |fact: &Fact| fact.kind != Kind::Alias && fact.bytes.saturating_mul(SMALL) <= total;
+        let small =
+            |fact: &Fact| fact.kind != ChoiceKind::Alias && fact.bytes.saturating_mul(MIN_KEPT_FRACTION) <= total;
         let always: BTreeSet<NodeId> = self.facts.iter().filter(|(_, f)| small(f)).map(|(n, _)| *n).collect();
-        let expensive = self.facts.iter().filter(|(_, f)| f.kind == Kind::Expensive).map(|(n, _)| *n);
+        let expensive = self.facts.iter().filter(|(_, f)| f.kind == ChoiceKind::Expensive).map(|(n, _)| *n);
         let expensive: BTreeSet<NodeId> = expensive.chain(always.iter().copied()).collect();
         let mut choices: Vec<BTreeSet<NodeId>> =
             CHAINS.iter().flat_map(|length| [self.frugal_chains(*length), self.chains(&expensive, *length)]).collect();
@@ -118,7 +119,7 @@ impl Forward {
             let fact = &self.facts[node];
             let behind = fact.args.iter().filter_map(|n| level.get(n)).max().copied().unwrap_or(0);
             let own = match fact.kind {
-                Kind::Alias => behind,
+                ChoiceKind::Alias => behind,
                 _ if kept.contains(node) => 0,
                 _ if behind == length => {
                     kept.insert(*node);
@@ -142,13 +143,13 @@ impl Forward {
             let mut args = fact.args.iter().filter(|n| self.contains(**n)).map(|n| level.get(n).copied());
             let behind = args.try_fold(0, |most, own| own.map(|own| most.max(own)));
             let own = match (fact.kind, behind) {
-                (Kind::Alias, Some(behind)) => Some(behind),
-                (Kind::Cheap, Some(behind)) if behind < length => Some(behind + 1),
+                (ChoiceKind::Alias, Some(behind)) => Some(behind),
+                (ChoiceKind::Cheap, Some(behind)) if behind < length => Some(behind + 1),
                 _ => kept.contains(node).then_some(0),
             };
             if let Some(own) = own {
                 level.insert(*node, own);
-                if own > 0 || fact.kind == Kind::Alias {
+                if own > 0 || fact.kind == ChoiceKind::Alias {
                     kept.remove(node);
                 }
             }
@@ -170,7 +171,7 @@ impl Forward {
         let (mut now, mut sum) = (0, 0);
         for (i, node) in self.order.iter().enumerate() {
             let fact = &self.facts[node];
-            let bytes = if fact.kind == Kind::Alias { 0 } else { fact.bytes };
+            let bytes = if fact.kind == ChoiceKind::Alias { 0 } else { fact.bytes };
             if last_use[i] > i {
                 now += bytes;
                 dies[last_use[i]] += bytes;
@@ -206,12 +207,12 @@ fn fact(graph: &Graph, node: NodeId, prim: &Prim) -> Result<Fact> {
     let (kind, cost) = match prim {
         Prim::Contract(c) => {
             let flops = c.extents.iter().fold(2u64, |product, e| product.saturating_mul(*e));
-            (Kind::Expensive, (flops / FLOPS_PER_NS).max(traffic / BYTES_PER_NS))
+            (ChoiceKind::Expensive, (flops / FLOPS_PER_NS).max(traffic / BYTES_PER_NS))
         }
-        Prim::View(view) if keeps_linear_order(view, &graph.dense(args[0])?, &types[0].dims) => (Kind::Alias, 0),
-        Prim::Map(_) | Prim::View(_) | Prim::Concat { .. } => (Kind::Cheap, traffic / BYTES_PER_NS),
+        Prim::View(view) if keeps_linear_order(view, &graph.dense(args[0])?, &types[0].dims) => (ChoiceKind::Alias, 0),
+        Prim::Map(_) | Prim::View(_) | Prim::Concat { .. } => (ChoiceKind::Cheap, traffic / BYTES_PER_NS),
         Prim::Reduce(_) | Prim::Gather(_) | Prim::Kernel(_) | Prim::Extern(_) => {
-            (Kind::Expensive, traffic / BYTES_PER_NS)
+            (ChoiceKind::Expensive, traffic / BYTES_PER_NS)
         }
     };
     Ok(Fact { bytes, cost: cost + 1, kind, args: args.into_iter().map(|v| v.node).collect() })

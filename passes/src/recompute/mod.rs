@@ -17,29 +17,10 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_schedule::plan;
 
-use crate::fuse::{By, Fuse};
+use crate::fuse::Fuse;
 use crate::manager::{Pass, PassCx};
+use crate::options::{Budget, FusionStrategy};
 use choices::Forward;
-
-/// How much memory a plan may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Budget {
-    /// Bytes of intermediate tensors.
-    Bytes(u64),
-    /// Percent of what is needed without recomputing.
-    Percent(u32),
-}
-
-impl Budget {
-    fn bytes(self, needed: u64) -> u64 {
-        match self {
-            Budget::Bytes(bytes) => bytes,
-            Budget::Percent(percent) => {
-                (u128::from(needed) * u128::from(percent) / 100).min(u128::from(u64::MAX)) as u64
-            }
-        }
-    }
-}
 
 /// Recomputes values until the budget is met, or as much as saves memory. Does nothing without a
 /// budget, and to graphs without a backward pass: those without a boundary and without updates.
@@ -61,7 +42,7 @@ impl Pass for Recompute {
         let Some(budget) = self.budget.or(cx.options.recompute) else { return Ok(false) };
         graph.remove_dead();
         let Some(forward) = Forward::of(graph)? else { return Ok(false) };
-        let needed = peak(graph.clone(), cx, By::Greedy)?;
+        let needed = peak(graph.clone(), cx, FusionStrategy::Greedy)?;
         let limit = budget.bytes(needed);
         if needed <= limit {
             return Ok(false);
@@ -77,7 +58,7 @@ impl Pass for Recompute {
         let mut best: Option<(u64, Graph)> = None;
         for (_, copied) in trials.into_iter().take(TRIALS) {
             let trial = with_copies(graph, &forward, &copied)?;
-            let peak = peak(trial.clone(), cx, By::Greedy)?;
+            let peak = peak(trial.clone(), cx, FusionStrategy::Greedy)?;
             if peak < best.as_ref().map_or(needed, |(least, _)| *least) {
                 best = Some((peak, trial));
             }
@@ -86,9 +67,9 @@ impl Pass for Recompute {
             }
         }
         let Some((_, recomputing)) = best else { return Ok(false) };
-        // Trials are fused by the greedy for speed; what will be fused has the last word.
+        // Trials are fused greedily for speed; what will be fused has the last word.
         let by = cx.options.fuse;
-        if by == By::Alternatives && peak(recomputing.clone(), cx, by)? >= peak(graph.clone(), cx, by)? {
+        if by == FusionStrategy::Alternatives && peak(recomputing.clone(), cx, by)? >= peak(graph.clone(), cx, by)? {
             return Ok(false);
         }
         *graph = recomputing;
@@ -97,8 +78,8 @@ impl Pass for Recompute {
 }
 
 /// Bytes of intermediate tensors live at once in the schedule of a graph, once it is fused in some way.
-fn peak(mut graph: Graph, cx: &mut PassCx<'_>, by: By) -> Result<u64> {
-    let by = if cx.options.fuse == By::Off { By::Off } else { by };
+fn peak(mut graph: Graph, cx: &mut PassCx<'_>, by: FusionStrategy) -> Result<u64> {
+    let by = if cx.options.fuse == FusionStrategy::Off { FusionStrategy::Off } else { by };
     Fuse { by: Some(by) }.run(&mut graph, cx)?;
     Ok(plan::peak(&graph, cx.options.target)?.0)
 }

@@ -6,10 +6,10 @@ use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Method, Prim, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};
-use tensorc_schedule::recognise::contract::{as_conv, as_gemm, as_image_convolution, is_library};
+use tensorc_schedule::recognise::contract::{as_image_convolution, is_library, is_product, planar_convolution};
 
 use super::{prim_of, replace, single_user};
 
@@ -65,7 +65,7 @@ fn absorb_operand(
     }
     // Layouts decide on the order of a sum; choosing them is another pass's part.
     let layouts = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| as_image_convolution(c, lhs, rhs).map(|c| c.layouts);
-    let over_planes = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| as_conv(c, lhs, rhs).is_some();
+    let over_planes = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| planar_convolution(c, lhs, rhs).is_some();
     let now = layouts(&new, &after);
     let chosen = now.is_some() && now != layouts(c, &types);
     let has_choice = keeps_convolutions && port == 0 && graph.constant(args[1]).is_some();
@@ -104,13 +104,14 @@ fn absorb_result(graph: &mut Graph, node: NodeId, view: &Arc<View>) -> Result<bo
         rhs: through(&c.rhs),
         out_rank: output.rank(),
         extents: extents.clone(),
-        method: Method::Sum,
+        algorithm: ConvAlgorithm::Direct,
     };
     let args = graph.args(arg.node);
     let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
     // A convolution to one pixel is a product, too, but only as a convolution it can read blocks of channels.
-    let loses_convolution = as_conv(c, &lhs, &rhs).is_some() && as_conv(&new, &lhs, &rhs).is_none();
-    if loses_convolution || as_gemm(c, &lhs, &rhs, None).is_none() || as_gemm(&new, &lhs, &rhs, None).is_none() {
+    let loses_convolution =
+        planar_convolution(c, &lhs, &rhs).is_some() && planar_convolution(&new, &lhs, &rhs).is_none();
+    if loses_convolution || !is_product(c, &lhs, &rhs) || !is_product(&new, &lhs, &rhs) {
         return Ok(false);
     }
     replace(graph, "reshape-into-contraction", node, Prim::Contract(Arc::new(new)), &args, output);

@@ -8,7 +8,7 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::{DenseType, TensorType};
 
 #[derive(PartialEq, Eq, Hash)]
-enum Key {
+enum NodeKey {
     Prim(Prim, SmallVec<[Value; 4]>, Vec<Option<DenseType>>),
     Small(DenseType, Vec<u8>),
     /// Address and length of shared bytes.
@@ -16,21 +16,23 @@ enum Key {
 }
 
 /// Constants up to this size are compared by value, larger ones by identity.
-const SMALL: u64 = 4096;
+const MAX_COMPARED_BYTES: u64 = 4096;
 
 /// Merges every node that computes what an earlier one does. Returns whether there was one.
 pub fn run(graph: &mut Graph) -> bool {
-    let mut seen: HashMap<Key, Value> = HashMap::new();
+    let mut seen: HashMap<NodeKey, Value> = HashMap::new();
     let mut changed = false;
     for node in graph.order() {
         let n = graph.node(node);
         let key = match &n.kind {
             NodeKind::Prim(prim) => {
                 let types = n.types.iter().map(TensorType::dense).collect();
-                Key::Prim(prim.clone(), graph.args(node), types)
+                NodeKey::Prim(prim.clone(), graph.args(node), types)
             }
-            NodeKind::Const(data) if data.ty.bytes() <= SMALL => Key::Small(data.ty.clone(), data.bytes().to_vec()),
-            NodeKind::Const(data) => Key::Large(data.ty.clone(), data.bytes().as_ptr() as usize),
+            NodeKind::Const(data) if data.ty.bytes() <= MAX_COMPARED_BYTES => {
+                NodeKey::Small(data.ty.clone(), data.bytes().to_vec())
+            }
+            NodeKind::Const(data) => NodeKey::Large(data.ty.clone(), data.bytes().as_ptr() as usize),
             _ => continue,
         };
         let ports = n.types.len() as u16;

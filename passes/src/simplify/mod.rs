@@ -16,13 +16,14 @@ mod views;
 
 pub use cse::run as merge_equal;
 use tensorc_ir::DenseType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
 use crate::fold_constants::FoldConstants;
 use crate::manager::{Pass, PassCx};
-use scalar::{Label, Rewriter};
+use crate::options::Label;
+use scalar::Rewriter;
 
 /// Simplifies primitives. Requires a decomposed graph.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +55,7 @@ impl Pass for Simplify {
             Label::Reassoc => reassociate,
             Label::Approx => approximate,
         })
-        .map_err(|why| Diagnostic::new(Code::Internal, why))?;
+        .map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why))?;
         let mut any = graph.remove_dead() > 0;
         if !cx.options.rewrite {
             return Ok(any);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tensorc_ir::TensorData;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, Reduction, View};
@@ -52,7 +52,7 @@ fn simplify_body(
     rewriter: &mut Rewriter,
 ) -> Result<Simplified> {
     let args = graph.args(node);
-    let internal = |why: String| Diagnostic::new(Code::Internal, why).at(&graph.node(node).name);
+    let internal = |why: String| Diagnostic::new(DiagnosticCode::Internal, why).at(&graph.node(node).name);
     let b = ScalarBuilder::new();
     let mut kept: Vec<(Value, Ex)> = vec![];
     let mut inputs: Vec<Ex> = vec![];
@@ -92,7 +92,7 @@ fn rewrite(
     rewriter: &mut Rewriter,
 ) -> Result<Option<&'static str>> {
     let name = &graph.node(node).name;
-    let internal = |why: String| Diagnostic::new(Code::Internal, why).at(name);
+    let internal = |why: String| Diagnostic::new(DiagnosticCode::Internal, why).at(name);
     let Some(better) = rewriter.rewrite(body).map_err(internal)? else { return Ok(None) };
     *body = better.body;
     for Fired { rule, label } in &better.fired {

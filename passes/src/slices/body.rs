@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tensorc_ir::DenseType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::Prim;
@@ -31,7 +31,7 @@ pub fn sliced(body: &Graph, batch: u64, size: u64) -> Result<Option<Graph>> {
         let v = Value { node, port: 0 };
         values.insert(v, new.add_input(body.node(node).name.clone(), ty(v)?.into()));
     }
-    let missing = || Diagnostic::new(Code::Internal, "an operand is missing");
+    let missing = || Diagnostic::new(DiagnosticCode::Internal, "an operand is missing");
     for node in body.order() {
         let n = body.node(node);
         let mut prim = match &n.kind {

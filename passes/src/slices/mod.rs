@@ -5,7 +5,7 @@
 //! read, and results written, in place, since a slice of the batch is one run of memory. Every sample is
 //! computed as before, so no bit changes.
 //!
-//! The peak is that of the schedule; chains of up to [`LONGEST`] clusters around it are tried, and
+//! The peak is that of the schedule; chains of up to [`MAX_CHAIN`] clusters around it are tried, and
 //! the one that lowers it most is taken, until it sinks no further. Graphs that are trained are left alone:
 //! there the backward pass reads most results.
 
@@ -13,23 +13,23 @@ mod body;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{Fused, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{FusedCluster, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
 use tensorc_schedule::plan;
 
-use crate::fuse::By;
 use crate::manager::{Pass, PassCx};
+use crate::options::FusionStrategy;
 use body::{batched, first, sliced};
 
 /// Memory of fewer slices of the least size is not worth any more steps.
-const LEAST_SLICES: u64 = 32;
+const MIN_SLICES: u64 = 32;
 /// Clusters of a chain.
-const LONGEST: usize = 4;
+const MAX_CHAIN: usize = 4;
 /// Chains replaced.
-const ROUNDS: usize = 12;
+const MAX_CHAINS: usize = 12;
 /// Slices are kept if they lower the peak below this share of it, in percent.
-const ENOUGH: u64 = 98;
+const MAX_PEAK_PERCENT: u64 = 98;
 
 /// Clusters looked at in all trials together.
 const WORK: usize = 20_000;
@@ -42,7 +42,7 @@ pub struct SliceBatch {
 }
 
 /// Clusters that hand their results on to the next, and their batch.
-struct Chain<'g> {
+struct ClusterChain<'g> {
     graph: &'g Graph,
     nodes: Vec<NodeId>,
     batch: u64,
@@ -58,7 +58,7 @@ impl Pass for SliceBatch {
         let trained = !graph.updates().is_empty() || graph.boundary().is_some();
         let least = self.least.unwrap_or(cx.options.slice_bytes).max(1);
         let is_gpu = cx.options.target.is_gpu();
-        if trained || is_gpu || cx.options.fuse == By::Off || !has_links(graph, least)? {
+        if trained || is_gpu || cx.options.fuse == FusionStrategy::Off || !has_links(graph, least)? {
             return Ok(false);
         }
         let mut changed = false;
@@ -66,8 +66,8 @@ impl Pass for SliceBatch {
         // Several places may need nearly as much memory as the peak: only when all are sliced, it sinks.
         let (mut peak, mut current) = (kept, None);
         let mut work = 0;
-        for _ in 0..ROUNDS {
-            let Some(middle) = at.filter(|_| peak >= LEAST_SLICES * least && work < WORK) else { break };
+        for _ in 0..MAX_CHAINS {
+            let Some(middle) = at.filter(|_| peak >= MIN_SLICES * least && work < WORK) else { break };
             let mut best: Option<(u64, Option<NodeId>, Graph)> = None;
             for trial in trials(current.as_ref().unwrap_or(graph), middle, least)? {
                 work += trial.node_ids().len();
@@ -78,7 +78,7 @@ impl Pass for SliceBatch {
             }
             let Some((lower, next, trial)) = best.filter(|(lower, ..)| *lower < peak) else { break };
             (peak, at) = (lower, next);
-            if lower * 100 < kept * ENOUGH {
+            if lower * 100 < kept * MAX_PEAK_PERCENT {
                 (kept, *graph, current) = (lower, trial, None);
                 changed = true;
             } else {
@@ -123,7 +123,7 @@ fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
         return Ok(vec![]);
     };
     let mut nodes = vec![middle];
-    while nodes.len() < LONGEST {
+    while nodes.len() < MAX_CHAIN {
         // The largest operand that this cluster alone reads.
         let mut largest: Option<(u64, NodeId)> = None;
         for v in graph.args(nodes[0]) {
@@ -137,7 +137,7 @@ fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
         nodes.insert(0, before);
     }
     let at = nodes.len() - 1;
-    while nodes.len() < at + LONGEST {
+    while nodes.len() < at + MAX_CHAIN {
         let last = nodes[nodes.len() - 1];
         let after = graph.uses(last).first().map(|(user, ..)| *user);
         match (link(graph, last)?, after) {
@@ -146,10 +146,10 @@ fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
         }
     }
     let mut all = vec![];
-    for length in 2..=LONGEST {
+    for length in 2..=MAX_CHAIN {
         for first in (at + 1).saturating_sub(length)..=at {
             if first + length <= nodes.len() {
-                let chain = Chain { graph, nodes: nodes[first..first + length].to_vec(), batch, least };
+                let chain = ClusterChain { graph, nodes: nodes[first..first + length].to_vec(), batch, least };
                 all.extend(chain.sliced()?);
             }
         }
@@ -157,7 +157,7 @@ fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
     Ok(all)
 }
 
-impl Chain<'_> {
+impl ClusterChain<'_> {
     fn results(&self, node: NodeId) -> impl Iterator<Item = Value> + use<> {
         (0..self.graph.node(node).types.len() as u16).map(move |port| Value { node, port })
     }
@@ -179,7 +179,7 @@ impl Chain<'_> {
         let mut clusters = vec![];
         for (node, batched, fused) in read {
             let Some(body) = sliced(&fused.body, self.batch, size)? else { return Ok(None) };
-            clusters.push((node, batched, Fused { class: fused.class, body: Box::new(body) }));
+            clusters.push((node, batched, FusedCluster::new(fused.class, body)));
         }
         let mut graph = self.graph.clone();
         let mut last = vec![];
@@ -212,7 +212,7 @@ impl Chain<'_> {
     }
 
     /// Samples of a slice: as few as fill it, as long as what every slice reads anew is no more than that.
-    fn size(&self, clusters: &[(NodeId, Vec<bool>, &Fused)]) -> Result<Option<u64>> {
+    fn size(&self, clusters: &[(NodeId, Vec<bool>, &FusedCluster)]) -> Result<Option<u64>> {
         let (mut least, mut weights) = (u64::MAX, 0);
         for (i, (node, batched, _)) in clusters.iter().enumerate() {
             if i + 1 < clusters.len() {

@@ -7,7 +7,7 @@ use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::{OpDef, Registry};
-use tensorc_ir::prim::{Contraction, Gather, Method, Prim, Reduction, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Gather, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, Scalar, ScalarBuilder, ScalarFn};
 use tensorc_ir::{DType, DenseType, TensorData};
 
@@ -205,7 +205,7 @@ impl Prims {
         l: Vec<Index>,
         r: Vec<Index>,
     ) -> Value {
-        let c = Contraction { extents: extents.to_vec(), out_rank, lhs: l, rhs: r, method: Method::Sum };
+        let c = Contraction { extents: extents.to_vec(), out_rank, lhs: l, rhs: r, algorithm: ConvAlgorithm::Direct };
         self.prim(Prim::Contract(Arc::new(c)), &[a, b], &[ty(&extents[..out_rank])])
     }
 

@@ -20,7 +20,7 @@ use tensorc_ir::testing::candidates_of;
 use tensorc_ir::{DType, TensorData};
 
 /// Most candidates of one operator whose gradients are checked.
-const MOST: usize = 12;
+const MAX_ELEMENTS: usize = 12;
 
 /// Most elements of an operand that is tried.
 const LARGEST: u64 = 300;
@@ -126,7 +126,7 @@ fn examine(op: &OpRef, registry: &Registry) -> Report {
     for (nth, candidate) in candidates_of(op, DType::F64).iter().enumerate() {
         let fits = candidate.inputs.iter().all(|x| x.len() <= LARGEST)
             && candidate.inputs.iter().any(|x| x.dtype() == DType::F64 && !x.is_empty());
-        if report.checked == MOST || !fits {
+        if report.checked == MAX_ELEMENTS || !fits {
             continue;
         }
         let Some(wide) = function(candidate, op, registry) else { continue };

@@ -3,26 +3,28 @@
 //! On the host a context is one block of memory: this record, the addresses of the caller's tensors, and room for the
 //! parameters of a launch. On the GPU it is a stream and one block: the arena, then room for a copy of every tensor.
 
+use core::cell::Cell;
 use core::ffi::c_void;
 use core::mem::{align_of, size_of};
 use core::ptr::null_mut;
 use core::slice;
 
-use tensorc_abi::artifact::{Gpu, Status, Tensor, Weights, status};
-use tensorc_abi::image::{Image, batch, gpu, header, launch, matrix, slot, step, variant};
+use tensorc_abi::artifact::{GpuHandle, Status, Tensor, Weights, status};
+use tensorc_abi::image::{Image, batch, gpu, header, launch, matrix, slot, step};
+use tensorc_exec::{Queue, Step, Work};
 
 use super::GpuModel;
 use super::device::{self, Device};
-use super::driver::{Address, Driver, Encode, Handle, TensorMap};
-use crate::message::Message;
-use crate::model::{steps, variants};
-use crate::signature::Signature;
+use super::driver::{Address, CuHandle, DriverApi, Encode, TensorMap};
+use crate::message::ErrorText;
+use crate::model::{ArtifactModel, Linked, enter, slots, steps, variants};
+use crate::signature::ImageSignature;
 use crate::weights;
 
 /// Alignment of a context's memory.
 const ALIGN: usize = 64;
 /// Alignment of tensors on the GPU.
-const THERE: u64 = 256;
+const DEVICE_ALIGNMENT: u64 = 256;
 /// A stream that does not wait for the streams of others.
 const NON_BLOCKING: u32 = 1;
 /// Bytes of a row of a box of a matrix.
@@ -31,25 +33,28 @@ const ROW: u32 = 128;
 /// that is rounded to tf32.
 const ELEMENTS: [(i32, u64); 3] = [(6, 2), (9, 2), (11, 4)];
 /// Axes of a matrix: columns, rows, and those of batches.
-const MOST_AXES: usize = 2 + batch::MOST;
+const MAX_TENSOR_MAP_AXES: usize = 2 + batch::MOST;
 /// More numbers of the driver's: the permutation of pieces, and how much is fetched ahead.
 const SWIZZLE_128B: i32 = 3;
 const L2_256B: i32 = 3;
 
+/// A context of a model on a GPU, at the start of its block of memory on the host.
 #[repr(C)]
 pub struct GpuContext {
-    pub signature: Signature,
+    /// The tensors of the image, and the message of the last call.
+    pub signature: ImageSignature,
     record: &'static [u64; gpu::WORDS],
     device: *mut Device,
-    stream: Handle,
+    stream: CuHandle,
     /// The block on the GPU.
     there: Address,
     /// Where in it the copy of every input, then every output lies.
     places: *mut u64,
     /// Where the tensors of this run lie on the GPU, in the same order.
     tensors: *mut Address,
-    /// Room for the parameters of a launch, and for where they lie.
-    parameters: *mut Address,
+    /// Addresses of arguments on the GPU, and room for where those of a launch lie.
+    table: *mut *mut u8,
+    slots: usize,
     pointers: *mut *mut c_void,
     /// The driver's function for matrices, if some kernel needs it.
     encode: Option<Encode>,
@@ -60,78 +65,66 @@ pub struct GpuContext {
 }
 
 /// Numbers of things in a context, the largest of all variants.
-struct Plan {
+struct GpuContextLayout {
     tensors: usize,
+    slots: usize,
+    /// Of a launch, matrices among them.
     parameters: usize,
     arena: u64,
 }
 
-impl Plan {
+impl GpuContextLayout {
     /// An error if a step or a slot is of a kind that this version does not know.
-    fn new(image: &Image<'static>, record: &[u64; gpu::WORDS]) -> Result<Plan, Status> {
-        let (mut parameters, mut arena) = (0, 0);
-        for v in variants(image) {
-            arena = arena.max(image.word(v + variant::ARENA_BYTES));
-            for s in steps(image, v) {
-                let count = match s[step::KIND] {
-                    step::LAUNCH => s[step::ARGS],
-                    step::COPY => 2,
-                    _ => return Err(status::VERSION),
-                };
-                for i in 0..count as usize {
-                    let slot = slot_of(image, v, s, i).ok_or(status::DAMAGED)?;
-                    if slot[slot::HOME] > slot::ARENA {
-                        return Err(status::VERSION);
-                    }
-                }
-                if s[step::KIND] == step::LAUNCH {
-                    let launch = launch_of(image, record, s).ok_or(status::DAMAGED)?;
-                    if launch[launch::PARAMETERS] != count {
-                        return Err(status::DAMAGED);
-                    }
-                    let mut matrices = 0;
-                    for m in device::matrices(image).filter(|m| m[matrix::KERNEL] == s[step::FUNCTION]) {
-                        matrices += 1;
-                        let known = m[matrix::ELEMENT] < ELEMENTS.len() as u64;
-                        if !known || m[matrix::ARGUMENT] >= count || matrices > matrix::MOST {
-                            return Err(status::DAMAGED);
-                        }
-                    }
-                    parameters = parameters.max(count as usize + matrices);
-                }
+    fn new(
+        model: &'static ArtifactModel,
+        image: &Image<'static>,
+        record: &[u64; gpu::WORDS],
+    ) -> Result<GpuContextLayout, Status> {
+        let parameters = Cell::new(0);
+        let needs = Linked { model, image: *image }.needs(|v, step| {
+            let (function, count) = match step.work {
+                Work::Launch { function, arguments } => (Some(function), arguments),
+                Work::Copy(_) => (None, 2),
+                _ => return Err(status::VERSION),
+            };
+            if step.first_slot.saturating_add(count) > slots(image, v).count() {
+                return Err(status::DAMAGED);
             }
-        }
+            let Some(function) = function else { return Ok(()) };
+            let launch = launch_of(image, record, function).ok_or(status::DAMAGED)?;
+            let own = || device::matrices(image).filter(|m| m[matrix::KERNEL] == function);
+            let known = |m: &'static [u64; matrix::WORDS]| {
+                m[matrix::ELEMENT] < ELEMENTS.len() as u64 && m[matrix::ARGUMENT] < count as u64
+            };
+            let matrices = own().count();
+            if launch[launch::PARAMETERS] != count as u64 || matrices > matrix::MOST || !own().all(known) {
+                return Err(status::DAMAGED);
+            }
+            parameters.set(parameters.get().max(count + matrices));
+            Ok(())
+        })?;
         let tensors = image.size(header::INPUTS) + image.size(header::OUTPUTS);
-        Ok(Plan { tensors, parameters, arena: arena.next_multiple_of(THERE) })
+        let arena = needs.arena.next_multiple_of(DEVICE_ALIGNMENT);
+        Ok(GpuContextLayout { tensors, slots: needs.slots, parameters: parameters.get(), arena })
     }
 
     /// Bytes of the block on the host.
     fn bytes(&self) -> usize {
-        size_of::<GpuContext>().next_multiple_of(align_of::<u64>()) + 16 * (self.tensors + self.parameters)
+        size_of::<GpuContext>().next_multiple_of(align_of::<u64>())
+            + 8 * (2 * self.tensors + self.slots + self.parameters)
     }
 }
 
-fn slot_of(image: &Image<'static>, v: usize, s: &[u64; step::WORDS], i: usize) -> Option<&'static [u64; slot::WORDS]> {
-    let at = s[step::FIRST_SLOT] as usize + i;
-    let known = at < image.size(v + variant::SLOTS);
-    image.record(image.size(v + variant::SLOTS + 1) + at * slot::WORDS).filter(|_| known)
-}
-
-/// How the kernel of a step is launched.
-fn launch_of(
-    image: &Image<'static>,
-    record: &[u64; gpu::WORDS],
-    s: &[u64; step::WORDS],
-) -> Option<&'static [u64; launch::WORDS]> {
-    let kernel = s[step::FUNCTION] as usize;
-    let known = kernel < image.size(header::KERNELS);
-    image.record(record[gpu::LAUNCHES] as usize + kernel * launch::WORDS).filter(|_| known)
+/// How a kernel is launched.
+fn launch_of(image: &Image<'static>, record: &[u64; gpu::WORDS], kernel: u64) -> Option<&'static [u64; launch::WORDS]> {
+    let known = kernel < image.word(header::KERNELS);
+    image.record(record[gpu::LAUNCHES] as usize + kernel as usize * launch::WORDS).filter(|_| known)
 }
 
 /// Bytes of a context on the host.
 pub fn memory_bytes(model: &'static GpuModel) -> Result<usize, Status> {
     let image = model.model.image()?;
-    Ok(Plan::new(&image, device::record(model, &image)?)?.bytes())
+    Ok(GpuContextLayout::new(&model.model, &image, device::record(model, &image)?)?.bytes())
 }
 
 /// Makes a context.
@@ -140,15 +133,15 @@ pub fn memory_bytes(model: &'static GpuModel) -> Result<usize, Status> {
 /// As `tc_rt_gpu_init_on`.
 pub unsafe fn init(
     model: &'static GpuModel,
-    wanted: &Gpu,
+    wanted: &GpuHandle,
     memory: *mut u8,
     bytes: u64,
     weights: Option<&Weights>,
-    message: &mut Message,
+    message: &mut ErrorText,
 ) -> Result<*mut GpuContext, Status> {
     let image = model.model.image()?;
     let record = device::record(model, &image)?;
-    let plan = Plan::new(&image, record)?;
+    let plan = GpuContextLayout::new(&model.model, &image, record)?;
     let weights = weights::base(&model.model, &image, weights)?;
     let owned = memory.is_null();
     if !owned && (bytes < plan.bytes() as u64 || !(memory as usize).is_multiple_of(ALIGN)) {
@@ -165,19 +158,20 @@ pub unsafe fn init(
         return Err(status::MEMORY);
     }
     let places = base.wrapping_add(size_of::<GpuContext>().next_multiple_of(align_of::<u64>())).cast::<u64>();
-    let parameters = places.wrapping_add(2 * plan.tensors);
+    let table = places.wrapping_add(2 * plan.tensors).cast::<*mut u8>();
     let context = GpuContext {
-        signature: Signature::new(image, true),
+        signature: ImageSignature::new(image, true),
         record,
         device,
         stream: null_mut(),
         there: 0,
         places,
         tensors: places.wrapping_add(plan.tensors),
-        parameters,
-        pointers: parameters.wrapping_add(plan.parameters).cast(),
+        table,
+        slots: plan.slots,
+        pointers: table.wrapping_add(plan.slots).cast(),
         encode: None,
-        stepwise: wanted.flags & Gpu::STEPWISE != 0,
+        stepwise: wanted.flags & GpuHandle::STEPWISE != 0,
         owned,
     };
     let at = base.cast::<GpuContext>();
@@ -218,7 +212,7 @@ impl GpuContext {
     }
 
     /// Lays tensors out and allocates on the GPU.
-    unsafe fn prepare(&mut self, plan: &Plan, message: &mut Message) -> Result<(), Status> {
+    unsafe fn prepare(&mut self, plan: &GpuContextLayout, message: &mut ErrorText) -> Result<(), Status> {
         let (image, device) = (self.signature.image, self.device());
         let driver = &device.driver;
         if device::matrices(&image).next().is_some() {
@@ -229,7 +223,7 @@ impl GpuContext {
         places.fill(0);
         for v in variants(&image) {
             for (place, (.., bytes)) in places.iter_mut().zip(self.signature.sizes(v)) {
-                *place = bytes.next_multiple_of(THERE).max(*place);
+                *place = bytes.next_multiple_of(DEVICE_ALIGNMENT).max(*place);
             }
         }
         let mut total = plan.arena;
@@ -251,7 +245,7 @@ impl GpuContext {
     unsafe fn destroy(&mut self) {
         let device = self.device();
         let driver = &device.driver;
-        let mut nobody = Message::EMPTY;
+        let mut nobody = ErrorText::EMPTY;
         // SAFETY: the handles are the driver's; work on the stream is waited for.
         unsafe {
             let Ok(_entered) = driver.enter(device.context, &mut nobody) else { return };
@@ -301,7 +295,7 @@ impl GpuContext {
     /// Puts copies and kernels on the stream.
     unsafe fn enqueue(
         &mut self,
-        driver: &Driver,
+        driver: &DriverApi,
         v: usize,
         inputs: &[Tensor],
         outputs: &[Tensor],
@@ -310,9 +304,15 @@ impl GpuContext {
         // SAFETY: passed on from the caller, as below.
         let code = unsafe { self.copies(driver, v, header::INPUTS, inputs) };
         driver.check(code, &mut self.signature.message, "copying the inputs")?;
-        for s in steps(&image, v) {
-            // SAFETY: as above.
-            unsafe { self.step(driver, v, s)? };
+        self.bind(v);
+        let linked = Linked { model: &self.device().model().model, image };
+        // SAFETY: the context's own table, which nothing writes until the next run.
+        let table = unsafe { slice::from_raw_parts(self.table.cast_const(), self.slots) };
+        for record in steps(&image, v) {
+            let step = Step::resolve(record, &linked).ok_or(status::DAMAGED)?;
+            let mut stream = Launches { context: self, driver, node: record[step::NAME] as usize };
+            // SAFETY: the arguments are those of the plan, as large as the compiler has verified.
+            unsafe { step.enqueue(table, &mut stream)? };
         }
         // SAFETY: as above.
         let code = unsafe { self.copies(driver, v, header::OUTPUTS, outputs) };
@@ -320,7 +320,7 @@ impl GpuContext {
     }
 
     /// Copies the tensors of a side that lie on the host to the GPU, or back.
-    unsafe fn copies(&self, driver: &Driver, v: usize, of: usize, tensors: &[Tensor]) -> i32 {
+    unsafe fn copies(&self, driver: &DriverApi, v: usize, of: usize, tensors: &[Tensor]) -> i32 {
         for (at, (side, i, bytes)) in self.signature.sizes(v).enumerate().filter(|(_, (side, ..))| *side == of) {
             let given = &tensors[i];
             if bytes == 0 || self.signature.is_there(given) {
@@ -341,55 +341,31 @@ impl GpuContext {
         0
     }
 
-    /// Puts a step on the stream.
-    unsafe fn step(&mut self, driver: &Driver, v: usize, s: &[u64; step::WORDS]) -> Result<(), Status> {
+    /// Fills the table of arguments.
+    fn bind(&mut self, v: usize) {
         let image = self.signature.image;
-        if s[step::KIND] == step::COPY {
-            let [source, target] = [0, 1].map(|i| self.address(v, s, i));
-            // SAFETY: both buffers have so many bytes.
-            let code = unsafe { (driver.copy_there)(target, source, s[step::TASKS] as usize, self.stream) };
-            return driver.check(code, &mut self.signature.message, "a copy on the GPU");
-        }
-        let launch = launch_of(&image, self.record, s).ok_or(status::DAMAGED)?;
-        let function = self.device().function(&image, s[step::FUNCTION]).ok_or(status::DAMAGED)?;
-        for i in 0..launch[launch::PARAMETERS] as usize {
-            let address = self.address(v, s, i);
-            // SAFETY: there is room for the parameters of every launch.
-            unsafe {
-                *self.parameters.add(i) = address;
-                *self.pointers.add(i) = self.parameters.add(i).cast();
-            }
-        }
-        let [blocks, threads, shared] =
-            [launch::BLOCKS, launch::THREADS, launch::SHARED_BYTES].map(|word| launch[word] as u32);
-        let mut maps = [TensorMap::EMPTY; matrix::MOST];
-        // SAFETY: the compiler made the kernel for these parameters, which the driver copies.
-        let code = unsafe {
-            let (pointers, none) = (self.pointers, null_mut());
-            let mut code = self.encode(s, launch[launch::PARAMETERS] as usize, &mut maps);
-            if code == 0 {
-                code = (driver.launch)(function, blocks, 1, 1, threads, 1, 1, shared, self.stream, pointers, none);
-            }
-            if code == 0 && self.stepwise { (driver.stream_wait)(self.stream) } else { code }
+        let inputs = image.size(header::INPUTS);
+        // SAFETY: both are the context's own, with entries for every slot and every tensor.
+        let (table, tensors) = unsafe {
+            let count = inputs + image.size(header::OUTPUTS);
+            (slice::from_raw_parts_mut(self.table, self.slots), slice::from_raw_parts(self.tensors, count))
         };
-        if code == 0 {
-            return Ok(());
-        }
-        let name = device::name(&image, self.record, s[step::FUNCTION]);
-        let message = &mut self.signature.message;
-        message.text("kernel `").text(name.to_str().unwrap_or("?")).text("` of node `");
-        message.text(image.text(s[step::NAME] as usize));
-        driver.check(code, message, "`")
+        let own = [self.device().weights, self.there].map(|base| Some(base as *mut u8));
+        enter(&image, v, table, own, |side, index| {
+            let first = if side == slot::INPUT { 0 } else { inputs };
+            tensors.get(first + index).map(|address| *address as *mut u8)
+        });
     }
 
-    /// Tells of the matrices of a step's kernel, whose parameters come behind `count` addresses.
-    unsafe fn encode(&self, s: &[u64; step::WORDS], count: usize, maps: &mut [TensorMap; matrix::MOST]) -> i32 {
+    /// Tells of the matrices of a kernel, whose parameters come behind its arguments.
+    unsafe fn encode(&self, kernel: u64, arguments: &[*mut u8], maps: &mut [TensorMap; matrix::MOST]) -> i32 {
         let Some(encode) = self.encode else { return 0 };
         let image = &self.signature.image;
-        let own = device::matrices(image).enumerate().filter(|(_, m)| m[matrix::KERNEL] == s[step::FUNCTION]);
+        let own = device::matrices(image).enumerate().filter(|(_, m)| m[matrix::KERNEL] == kernel);
         for (i, ((number, m), map)) in own.zip(maps).enumerate() {
             let (element, bytes) = ELEMENTS[m[matrix::ELEMENT] as usize];
-            let (mut extents, mut strides, mut in_box) = ([0; MOST_AXES], [0; MOST_AXES], [1; MOST_AXES]);
+            let (mut extents, mut strides, mut in_box) =
+                ([0; MAX_TENSOR_MAP_AXES], [0; MAX_TENSOR_MAP_AXES], [1; MAX_TENSOR_MAP_AXES]);
             (extents[0], in_box[0]) = (m[matrix::COLUMNS], ROW / bytes as u32);
             let mut rank = 1;
             let mut add = |extent: u64, stride: u64, boxed: u64| {
@@ -403,12 +379,12 @@ impl GpuContext {
             }
             add(m[matrix::ROWS], m[matrix::STRIDE], m[matrix::BOX_ROWS]);
             batches.for_each(|b| add(b[batch::EXTENT], b[batch::STRIDE], 1));
-            let steps = [1; MOST_AXES];
+            let steps = [1; MAX_TENSOR_MAP_AXES];
             // SAFETY: there is room for the parameters of every launch, matrices among them; the driver reads as many numbers as the
             // rank says, of the strides one fewer.
             let code = unsafe {
-                let address = *self.parameters.add(m[matrix::ARGUMENT] as usize) as *mut c_void;
-                *self.pointers.add(count + i) = (&raw mut *map).cast();
+                let address = arguments[m[matrix::ARGUMENT] as usize].cast::<c_void>();
+                *self.pointers.add(arguments.len() + i) = (&raw mut *map).cast();
                 let (extents, strides, in_box) = (extents.as_ptr(), strides.as_ptr(), in_box.as_ptr());
                 let (rank, steps) = (rank as u32, steps.as_ptr());
                 encode(map, element, rank, address, extents, strides, in_box, steps, 0, SWIZZLE_128B, L2_256B, 0)
@@ -420,27 +396,8 @@ impl GpuContext {
         0
     }
 
-    /// Where an operand of a step lies on the GPU.
-    fn address(&self, v: usize, s: &[u64; step::WORDS], i: usize) -> Address {
-        let image = &self.signature.image;
-        let slot = slot_of(image, v, s, i).copied().unwrap_or_default();
-        let index = slot[slot::INDEX] as usize;
-        let tensor = |i: usize| {
-            let known = i < image.size(header::INPUTS) + image.size(header::OUTPUTS);
-            // SAFETY: the table has an entry for every tensor.
-            if known { unsafe { *self.tensors.add(i) } } else { 0 }
-        };
-        let base = match slot[slot::HOME] {
-            slot::INPUT => tensor(index),
-            slot::OUTPUT => tensor(image.size(header::INPUTS) + index),
-            slot::WEIGHTS => self.device().weights,
-            _ => self.there,
-        };
-        base.wrapping_add(slot[slot::OFFSET])
-    }
-
     /// The outcome of all kernels together, which fail while the host is elsewhere.
-    fn ended(&mut self, driver: &Driver, v: usize, code: i32) -> Result<(), Status> {
+    fn ended(&mut self, driver: &DriverApi, v: usize, code: i32) -> Result<(), Status> {
         if code == 0 {
             return Ok(());
         }
@@ -456,5 +413,55 @@ impl GpuContext {
             message.text("kernel `").text(names[0].to_str().unwrap_or("?"));
         }
         driver.check(code, message, "`")
+    }
+}
+
+/// The stream of a context as steps see it.
+struct Launches<'c> {
+    context: &'c mut GpuContext,
+    driver: &'c DriverApi,
+    /// Where the image names the node that a step came from.
+    node: usize,
+}
+
+impl Queue for Launches<'_> {
+    type Error = Status;
+
+    unsafe fn launch(&mut self, kernel: u64, arguments: &[*mut u8]) -> Result<(), Status> {
+        let (context, driver) = (&mut *self.context, self.driver);
+        let image = context.signature.image;
+        let launch = launch_of(&image, context.record, kernel).ok_or(status::DAMAGED)?;
+        let function = context.device().function(&image, kernel).ok_or(status::DAMAGED)?;
+        let [blocks, threads, shared] =
+            [launch::BLOCKS, launch::THREADS, launch::SHARED_BYTES].map(|word| launch[word] as u32);
+        let mut maps = [TensorMap::EMPTY; matrix::MOST];
+        // SAFETY: the compiler made the kernel for these parameters, which the driver copies; there is room for where
+        // those of every launch lie.
+        let code = unsafe {
+            for (i, argument) in arguments.iter().enumerate() {
+                *context.pointers.add(i) = (&raw const *argument).cast_mut().cast();
+            }
+            let (stream, pointers, none) = (context.stream, context.pointers, null_mut());
+            let mut code = context.encode(kernel, arguments, &mut maps);
+            if code == 0 {
+                code = (driver.launch)(function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, none);
+            }
+            if code == 0 && context.stepwise { (driver.stream_wait)(stream) } else { code }
+        };
+        if code == 0 {
+            return Ok(());
+        }
+        let name = device::name(&image, context.record, kernel);
+        let message = &mut context.signature.message;
+        message.text("kernel `").text(name.to_str().unwrap_or("?")).text("` of node `");
+        message.text(image.text(self.node));
+        driver.check(code, message, "`")
+    }
+
+    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Status> {
+        let context = &mut *self.context;
+        // SAFETY: passed on from the caller.
+        let code = unsafe { (self.driver.copy_there)(target as Address, source as Address, bytes, context.stream) };
+        self.driver.check(code, &mut context.signature.message, "a copy on the GPU")
     }
 }

@@ -5,13 +5,13 @@ use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::ptr::{null, null_mut};
 use core::slice;
 
-use tensorc_abi::artifact::{Gpu, Status, status};
-use tensorc_abi::image::{Image, Version, batch, gpu, header, launch, matrix};
+use tensorc_abi::artifact::{GpuHandle, Status, status};
+use tensorc_abi::image::{Image, ImageVersion, batch, gpu, header, launch, matrix};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::GpuModel;
-use super::driver::{Address, Driver, Handle};
-use crate::message::Message;
+use super::driver::{Address, CuHandle, DriverApi};
+use crate::message::ErrorText;
 
 /// Numbers of the driver's interface.
 const CAPABILITY_MAJOR: c_int = 75;
@@ -32,15 +32,17 @@ pub struct Device {
     model: *const GpuModel,
     /// The weights in the memory of the host: models may be given different ones.
     host_weights: *const u8,
-    pub driver: Driver,
+    /// The functions of the driver.
+    pub driver: DriverApi,
     number: c_int,
     handle: c_int,
     /// The primary context of the GPU.
-    pub context: Handle,
-    module: Handle,
+    pub context: CuHandle,
+    module: CuHandle,
+    /// The block of weights in the memory of the GPU.
     pub weights: Address,
     /// Handles of the kernels.
-    functions: *mut Handle,
+    functions: *mut CuHandle,
 }
 
 /// All devices in use, a list, under a lock.
@@ -78,8 +80,8 @@ impl Drop for Locked {
 
 /// The record of a model's code; an error if it is damaged or of a later version.
 pub fn record(model: &'static GpuModel, image: &Image<'static>) -> Result<&'static [u64; gpu::WORDS], Status> {
-    let since = Version { major: 1, minor: 1 };
-    if !Version::of_word(image.word(header::VERSION)).reads(since) {
+    let since = ImageVersion { major: 1, minor: 1 };
+    if !ImageVersion::of_word(image.word(header::VERSION)).reads(since) {
         return Err(status::DAMAGED);
     }
     let record = image.record::<{ gpu::WORDS }>(image.size(header::GPU)).ok_or(status::DAMAGED)?;
@@ -118,7 +120,7 @@ fn records<const N: usize>(
     minor: u32,
     counted: usize,
 ) -> impl Iterator<Item = &'static [u64; N]> {
-    let has = Version::of_word(image.word(header::VERSION)).reads(Version { major: 1, minor });
+    let has = ImageVersion::of_word(image.word(header::VERSION)).reads(ImageVersion { major: 1, minor });
     let counted = has.then(|| image.record::<2>(image.size(header::GPU) + counted)).flatten();
     let [count, first] = counted.copied().unwrap_or([0; 2]);
     let image = *image;
@@ -143,13 +145,13 @@ impl Device {
         model: &'static GpuModel,
         image: &Image<'static>,
         host_weights: *const u8,
-        wanted: &Gpu,
-        message: &mut Message,
+        wanted: &GpuHandle,
+        message: &mut ErrorText,
     ) -> Result<*mut Device, Status> {
         let record = record(model, image)?;
         let mut locked = Locked::new();
         // SAFETY: passed on from the caller.
-        let driver = unsafe { Driver::open(wanted.driver, message)? };
+        let driver = unsafe { DriverApi::open(wanted.driver, message)? };
         let number = c_int::try_from(wanted.device).unwrap_or(c_int::MAX);
         let first = locked.first();
         // SAFETY: devices in the list are alive, and the lock is held.
@@ -218,8 +220,14 @@ impl Device {
         }
     }
 
+    /// The model that it was acquired for.
+    pub fn model(&self) -> &'static GpuModel {
+        // SAFETY: a model of generated code.
+        unsafe { &*self.model }
+    }
+
     /// A kernel by its number.
-    pub fn function(&self, image: &Image<'_>, kernel: u64) -> Option<Handle> {
+    pub fn function(&self, image: &Image<'_>, kernel: u64) -> Option<CuHandle> {
         let exists = kernel < image.word(header::KERNELS) && !self.functions.is_null();
         // SAFETY: the table has a handle for every kernel.
         exists.then(|| unsafe { *self.functions.add(kernel as usize) })
@@ -230,7 +238,7 @@ impl Device {
         &mut self,
         image: &Image<'static>,
         record: &[u64; gpu::WORDS],
-        message: &mut Message,
+        message: &mut ErrorText,
     ) -> Result<(), Status> {
         let driver = self.driver;
         let mut count = 0;
@@ -255,7 +263,7 @@ impl Device {
     }
 
     /// The compute capability of the GPU, ten times its major and once its minor number.
-    unsafe fn capability(&self, message: &mut Message) -> Result<u64, Status> {
+    unsafe fn capability(&self, message: &mut ErrorText) -> Result<u64, Status> {
         let (driver, mut major, mut minor) = (&self.driver, 0, 0);
         // SAFETY: a device's handle.
         unsafe {
@@ -272,7 +280,7 @@ impl Device {
         &self,
         record: &[u64; gpu::WORDS],
         found: u64,
-        message: &mut Message,
+        message: &mut ErrorText,
     ) -> Result<[*const u8; 2], Status> {
         let made_for = record[gpu::CAPABILITY];
         let later = record[gpu::LATER] != 0;
@@ -288,16 +296,15 @@ impl Device {
             message.text(if later { " and later" } else { " alone" });
             return Err(status::DEVICE);
         }
-        // SAFETY: a model of generated code.
-        let model = unsafe { &*self.model };
+        let model = self.model();
         // Machine code is for the minor versions from its own on.
         let same = found / 10 == made_for / 10 && record[gpu::CUBIN] > 0;
         Ok([if same { model.cubin } else { null() }, model.ptx])
     }
 
     /// Loads the first form of the code that the driver takes: an old driver may know no new machine code.
-    unsafe fn load(&mut self, forms: [*const u8; 2], message: &mut Message) -> Result<(), Status> {
-        let mut log = [0u8; Gpu::MESSAGE];
+    unsafe fn load(&mut self, forms: [*const u8; 2], message: &mut ErrorText) -> Result<(), Status> {
+        let mut log = [0u8; GpuHandle::MESSAGE];
         let mut outcome = 0;
         for code in forms.into_iter().filter(|code| !code.is_null()) {
             let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
@@ -324,11 +331,11 @@ impl Device {
         &mut self,
         image: &Image<'static>,
         record: &[u64; gpu::WORDS],
-        message: &mut Message,
+        message: &mut ErrorText,
     ) -> Result<(), Status> {
         let count = image.word(header::KERNELS);
         // SAFETY: memory for as many handles, or null.
-        self.functions = unsafe { libc::calloc(count.max(1) as usize, size_of::<Handle>()) }.cast();
+        self.functions = unsafe { libc::calloc(count.max(1) as usize, size_of::<CuHandle>()) }.cast();
         if self.functions.is_null() {
             return Err(status::MEMORY);
         }
@@ -354,7 +361,7 @@ impl Device {
         Ok(())
     }
 
-    unsafe fn copy_weights(&mut self, bytes: u64, message: &mut Message) -> Result<(), Status> {
+    unsafe fn copy_weights(&mut self, bytes: u64, message: &mut ErrorText) -> Result<(), Status> {
         if bytes == 0 {
             return Ok(());
         }
@@ -377,7 +384,7 @@ impl Device {
     /// # Safety
     /// Nobody uses it any more.
     unsafe fn destroy(device: *mut Device) {
-        let mut nobody = Message::EMPTY;
+        let mut nobody = ErrorText::EMPTY;
         // SAFETY: the handles are the driver's, and nothing of this device is under way.
         unsafe {
             let own = &*device;

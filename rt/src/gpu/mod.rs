@@ -11,17 +11,18 @@ mod driver;
 use core::ffi::{c_char, c_void};
 use core::ptr::null_mut;
 
-use tensorc_abi::artifact::{Gpu, Parallel, Status, Tensor, Weights, status};
+use tensorc_abi::artifact::{GpuHandle, Parallel, Status, Tensor, Weights, status};
 
-use crate::message::Message;
-use crate::model::Model;
+use crate::message::ErrorText;
+use crate::model::ArtifactModel;
 
 pub use context::GpuContext;
 
 /// A compiled model in the data section of its artifact. Its tables of functions are null.
 #[repr(C)]
 pub struct GpuModel {
-    pub model: Model,
+    /// The part that models on processors have, too.
+    pub model: ArtifactModel,
     /// Ends with a zero. Its length and hash, as those of the machine code, are in the image.
     ptx: *const u8,
     /// Machine code in an ELF file, or null.
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn tc_rt_gpu_init(
 pub unsafe extern "C" fn tc_rt_gpu_init_on(
     model: &'static GpuModel,
     out: *mut *mut GpuContext,
-    gpu: *mut Gpu,
+    gpu: *mut GpuHandle,
     memory: *mut c_void,
     bytes: u64,
     weights: *const Weights,
@@ -70,10 +71,10 @@ pub unsafe extern "C" fn tc_rt_gpu_init_on(
     if out.is_null() {
         return status::ARGUMENT;
     }
-    let mut message = Message::EMPTY;
+    let mut message = ErrorText::EMPTY;
     // SAFETY: passed on from the caller.
     let outcome = unsafe {
-        let wanted = gpu.as_ref().cloned().unwrap_or(Gpu::FIRST);
+        let wanted = gpu.as_ref().cloned().unwrap_or(GpuHandle::FIRST);
         context::init(model, &wanted, memory.cast(), bytes, weights.as_ref(), &mut message)
     };
     // SAFETY: valid by the caller's contract.

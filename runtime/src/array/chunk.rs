@@ -4,12 +4,12 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::space::Space;
-use super::uses::Uses;
+use super::space::ArraySpace;
+use super::uses::ChunkUses;
 use crate::Device;
 use crate::dlpack::Imported;
 use crate::engine::Var;
-use crate::storage::{AllocError, Block, Storage};
+use crate::storage::{AllocError, MemoryBlock, Storage};
 
 /// Memory that is allocated when it is first needed, and given back to its pool after its last use.
 pub struct Chunk {
@@ -17,9 +17,9 @@ pub struct Chunk {
     device: Device,
     bytes: u64,
     var: Var,
-    memory: UnsafeCell<Memory>,
+    memory: UnsafeCell<ChunkMemory>,
     /// If the memory is a driver's.
-    uses: Option<Mutex<Uses>>,
+    uses: Option<Mutex<ChunkUses>>,
     /// The address must not change: someone outside knows it.
     pinned: AtomicBool,
     mark: AtomicU64,
@@ -35,10 +35,10 @@ pub(super) struct Shared {
 // SAFETY: an address; who dereferences it answers for that.
 unsafe impl Send for Shared {}
 
-enum Memory {
+enum ChunkMemory {
     /// Not allocated yet.
     None,
-    Block(Block),
+    Block(MemoryBlock),
     /// Memory of another library.
     Foreign(Imported),
 }
@@ -51,29 +51,29 @@ unsafe impl Send for Chunk {}
 
 impl Chunk {
     /// A chunk whose contents are undefined (but initialised) until they are written.
-    pub fn new(space: &Space, device: Device, bytes: u64) -> Arc<Chunk> {
-        Chunk::with_memory(space, device, bytes, Memory::None)
+    pub fn new(space: &ArraySpace, device: Device, bytes: u64) -> Arc<Chunk> {
+        Chunk::with_memory(space, device, bytes, ChunkMemory::None)
     }
 
     /// A chunk of a device whose memory the host can address, holding a copy of bytes.
     ///
     /// # Errors
     /// Memory is short.
-    pub fn copy_of(space: &Space, device: Device, data: &[u8]) -> Result<Arc<Chunk>, AllocError> {
+    pub fn copy_of(space: &ArraySpace, device: Device, data: &[u8]) -> Result<Arc<Chunk>, AllocError> {
         let mut block = space.storage().alloc(device, data.len() as u64)?;
         block.as_mut_slice().copy_from_slice(data);
-        Ok(Chunk::with_memory(space, device, data.len() as u64, Memory::Block(block)))
+        Ok(Chunk::with_memory(space, device, data.len() as u64, ChunkMemory::Block(block)))
     }
 
     /// A chunk in memory of another library, which gets it back when the chunk is dropped.
-    pub fn foreign(space: &Space, device: Device, memory: Imported) -> Arc<Chunk> {
+    pub fn foreign(space: &ArraySpace, device: Device, memory: Imported) -> Arc<Chunk> {
         let bytes = memory.as_slice().len() as u64;
-        let chunk = Chunk::with_memory(space, device, bytes, Memory::Foreign(memory));
+        let chunk = Chunk::with_memory(space, device, bytes, ChunkMemory::Foreign(memory));
         chunk.pin();
         chunk
     }
 
-    fn with_memory(space: &Space, device: Device, bytes: u64, memory: Memory) -> Arc<Chunk> {
+    fn with_memory(space: &ArraySpace, device: Device, bytes: u64, memory: ChunkMemory) -> Arc<Chunk> {
         let driven = space.is_driven(device);
         Arc::new(Chunk {
             storage: space.storage().clone(),
@@ -88,29 +88,33 @@ impl Chunk {
         })
     }
 
+    /// The storage that its memory comes from and goes back to.
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
 
+    /// The device whose memory it is.
     pub fn device(&self) -> Device {
         self.device
     }
 
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
+    /// The variable that operations on the memory read and write.
     pub fn var(&self) -> &Var {
         &self.var
     }
 
     /// What streams do with the memory, if it is a driver's.
-    pub(super) fn uses(&self) -> Option<&Mutex<Uses>> {
+    pub(super) fn uses(&self) -> Option<&Mutex<ChunkUses>> {
         self.uses.as_ref()
     }
 
     /// Keeps the address as it is from now on.
-    pub fn pin(&self) {
+    pub(super) fn pin(&self) {
         self.pinned.store(true, Ordering::Release);
     }
 
@@ -154,12 +158,12 @@ impl Chunk {
     /// As for [`Chunk::allocate`]; on a driver's device, what uses the memory is ordered with the operation's stream.
     pub(super) unsafe fn allocate_by(
         &self,
-        make: impl FnOnce() -> Result<Block, AllocError>,
+        make: impl FnOnce() -> Result<MemoryBlock, AllocError>,
     ) -> Result<(), AllocError> {
         // SAFETY: writing `var` excludes every other access.
         let memory = unsafe { &mut *self.memory.get() };
-        if let Memory::None = memory {
-            *memory = Memory::Block(make()?);
+        if let ChunkMemory::None = memory {
+            *memory = ChunkMemory::Block(make()?);
         }
         Ok(())
     }
@@ -171,9 +175,9 @@ impl Chunk {
     pub(super) unsafe fn address(&self) -> Option<*mut u8> {
         // SAFETY: no operation writes `var` at the same time.
         match unsafe { &*self.memory.get() } {
-            Memory::None => None,
-            Memory::Block(block) => Some(block.start().as_ptr()),
-            Memory::Foreign(memory) => Some(memory.start().as_ptr()),
+            ChunkMemory::None => None,
+            ChunkMemory::Block(block) => Some(block.start().as_ptr()),
+            ChunkMemory::Foreign(memory) => Some(memory.start().as_ptr()),
         }
     }
 
@@ -184,9 +188,9 @@ impl Chunk {
     pub(super) unsafe fn data(&self) -> &[u8] {
         // SAFETY: no operation writes `var` at the same time.
         match unsafe { &*self.memory.get() } {
-            Memory::None => &[],
-            Memory::Block(block) => block.as_slice(),
-            Memory::Foreign(memory) => memory.as_slice(),
+            ChunkMemory::None => &[],
+            ChunkMemory::Block(block) => block.as_slice(),
+            ChunkMemory::Foreign(memory) => memory.as_slice(),
         }
     }
 
@@ -198,9 +202,9 @@ impl Chunk {
     pub(super) unsafe fn data_mut(&self) -> Option<*mut u8> {
         // SAFETY: writing `var` excludes every other access.
         match unsafe { &*self.memory.get() } {
-            Memory::None => None,
-            Memory::Block(block) => Some(block.start().as_ptr()),
-            Memory::Foreign(memory) => (!memory.is_read_only()).then(|| memory.start().as_ptr()),
+            ChunkMemory::None => None,
+            ChunkMemory::Block(block) => Some(block.start().as_ptr()),
+            ChunkMemory::Foreign(memory) => (!memory.is_read_only()).then(|| memory.start().as_ptr()),
         }
     }
 
@@ -227,11 +231,11 @@ impl Chunk {
     ///
     /// # Safety
     /// The caller is inside an operation that writes `var`, and not `is_pinned`.
-    pub(super) unsafe fn exchange(&self, block: Block) -> Option<Block> {
+    pub(super) unsafe fn exchange(&self, block: MemoryBlock) -> Option<MemoryBlock> {
         // SAFETY: writing `var` excludes every other access.
-        match std::mem::replace(unsafe { &mut *self.memory.get() }, Memory::Block(block)) {
-            Memory::Block(old) => Some(old),
-            Memory::None | Memory::Foreign(_) => None,
+        match std::mem::replace(unsafe { &mut *self.memory.get() }, ChunkMemory::Block(block)) {
+            ChunkMemory::Block(old) => Some(old),
+            ChunkMemory::None | ChunkMemory::Foreign(_) => None,
         }
     }
 }

@@ -11,18 +11,18 @@ use std::thread::{self, JoinHandle};
 
 use super::uses::{Enqueued, Touched};
 use crate::engine::{Completion, Failure, Property};
-use crate::gpu::{Driver, DriverError, Finished, Flight, Kept, LaunchStream, Queue, StreamMemory};
+use crate::gpu::{Driver, DriverError, Finished, Flight, KeepAlive, KeepAliveQueue, LaunchStream, StreamMemory};
 use crate::{Storage, TaskPanic};
 
 /// The streams of a device.
 pub(super) struct Driven {
-    compute: Lane,
-    copy_in: Lane,
-    copy_out: Lane,
+    compute: StreamThread,
+    copy_in: StreamThread,
+    copy_out: StreamThread,
 }
 
 /// A stream, and the thread that learns when operations on it are done.
-struct Lane {
+struct StreamThread {
     /// Different for all streams of the process.
     number: u64,
     /// Held while an operation is enqueued: its parts are not mixed with another's.
@@ -36,7 +36,7 @@ struct Lane {
 /// An operation that was enqueued.
 struct Ending {
     operation: Arc<Enqueued>,
-    kept: Kept,
+    kept: KeepAlive,
     /// For its memory.
     number: u64,
     /// What went wrong while it was enqueued.
@@ -48,9 +48,9 @@ impl Driven {
     pub fn new(driver: &dyn Driver) -> Result<Driven, DriverError> {
         let flight = Arc::<Flight>::default();
         Ok(Driven {
-            compute: Lane::new(driver, &flight, "compute")?,
-            copy_in: Lane::new(driver, &flight, "copy in")?,
-            copy_out: Lane::new(driver, &flight, "copy out")?,
+            compute: StreamThread::new(driver, &flight, "compute")?,
+            copy_in: StreamThread::new(driver, &flight, "copy in")?,
+            copy_out: StreamThread::new(driver, &flight, "copy out")?,
         })
     }
 
@@ -62,7 +62,7 @@ impl Driven {
         storage: &Storage,
         touched: Touched,
         completion: Completion,
-        f: impl FnOnce(&mut Queue<'_>) -> Result<(), Failure>,
+        f: impl FnOnce(&mut KeepAliveQueue<'_>) -> Result<(), Failure>,
     ) {
         let lane = match property {
             Property::CopyToDevice => &self.copy_in,
@@ -72,7 +72,7 @@ impl Driven {
         let (finished, outcome) = {
             let stream = lane.stream();
             touched.order(lane.number, &**stream);
-            let mut queue = Queue::new(&**stream, storage, &lane.memory);
+            let mut queue = KeepAliveQueue::new(&**stream, storage, &lane.memory);
             let outcome = caught(|| f(&mut queue));
             lane.memory.flight.begin();
             (queue.finish(), outcome)
@@ -87,9 +87,9 @@ impl Driven {
         storage: &Storage,
         touched: Touched,
         completion: Completion,
-        f: impl FnOnce(&mut [Queue<'_>]) -> Result<(), Failure>,
+        f: impl FnOnce(&mut [KeepAliveQueue<'_>]) -> Result<(), Failure>,
     ) {
-        let lanes: Vec<&Lane> = all.iter().map(|driven| &driven.compute).collect();
+        let lanes: Vec<&StreamThread> = all.iter().map(|driven| &driven.compute).collect();
         // All who need several streams take them in one order.
         let mut order: Vec<usize> = (0..lanes.len()).collect();
         order.sort_by_key(|at| lanes[*at].number);
@@ -98,7 +98,7 @@ impl Driven {
         let mut queues = vec![];
         for ((_, stream), lane) in streams.iter().zip(&lanes) {
             touched.order(lane.number, &***stream);
-            queues.push(Queue::new(&***stream, storage, &lane.memory));
+            queues.push(KeepAliveQueue::new(&***stream, storage, &lane.memory));
         }
         let outcome = caught(|| f(&mut queues));
         let mut queues = queues.into_iter().zip(&lanes);
@@ -121,7 +121,7 @@ impl Driven {
 /// What an operation keeps on another device than that whose stream tells of its end.
 struct Passing {
     memory: Arc<StreamMemory>,
-    kept: Kept,
+    kept: KeepAlive,
     number: u64,
 }
 
@@ -139,8 +139,8 @@ fn caught(f: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     outcome.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into()))
 }
 
-impl Lane {
-    fn new(driver: &dyn Driver, flight: &Arc<Flight>, name: &str) -> Result<Lane, DriverError> {
+impl StreamThread {
+    fn new(driver: &dyn Driver, flight: &Arc<Flight>, name: &str) -> Result<StreamThread, DriverError> {
         static LANES: AtomicU64 = AtomicU64::new(0);
         let (stream, device) = (Mutex::new(driver.stream()?), driver.device());
         let memory = Arc::new(StreamMemory::new(flight.clone()));
@@ -149,7 +149,7 @@ impl Lane {
         let thread = thread::Builder::new().name(format!("{device} {name} done")).spawn(move || watch(&endings, &of));
         let fail = |e| DriverError { device, message: format!("the thread of a stream cannot start: {e}") };
         let (number, thread) = (LANES.fetch_add(1, Ordering::Relaxed), Some(thread.map_err(fail)?));
-        Ok(Lane { number, stream, memory, ended: Some(ended), thread })
+        Ok(StreamThread { number, stream, memory, ended: Some(ended), thread })
     }
 
     fn stream(&self) -> MutexGuard<'_, Box<dyn LaunchStream>> {
@@ -172,7 +172,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for StreamThread {
     fn drop(&mut self) {
         drop(self.ended.take());
         let own = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();

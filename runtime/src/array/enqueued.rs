@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use super::launch::{ReadOnly, Target};
-use super::source::Source;
-use super::view::View;
+use super::launch::{LaunchOutput, ReadOnly};
+use super::source::ArrayOperand;
+use super::view::ArrayView;
 use crate::device::stream::Transfer;
 use crate::engine::Failure;
-use crate::gpu::Queue;
+use crate::gpu::KeepAliveQueue;
 use crate::plan::DeviceTensor;
-use crate::storage::Block;
+use crate::storage::MemoryBlock;
 
 /// Where an output is computed.
-enum Place {
+enum EnqueuedOutput {
     /// In its chunk.
     Direct(*mut u8),
     /// In a block of its own that becomes the chunk's memory, or is copied there.
-    Apart(Block),
+    Apart(MemoryBlock),
 }
 
 /// Enqueues an operation of the device.
@@ -24,10 +24,10 @@ enum Place {
 /// # Safety
 /// As for [`super::staged::staged`].
 pub(super) unsafe fn enqueued(
-    queue: &mut Queue<'_>,
-    inputs: Vec<Source>,
-    outputs: Vec<Target>,
-    body: impl FnOnce(&mut Queue<'_>, &[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>,
+    queue: &mut KeepAliveQueue<'_>,
+    inputs: Vec<ArrayOperand>,
+    outputs: Vec<LaunchOutput>,
+    body: impl FnOnce(&mut KeepAliveQueue<'_>, &[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     queue.keep((inputs.clone(), outputs.clone()));
     let mut reads = vec![];
@@ -41,10 +41,10 @@ pub(super) unsafe fn enqueued(
         // SAFETY: passed on from the caller.
         places.push(unsafe { place(queue, target, &inputs) }?);
     }
-    let tensor = |(target, place): (&'_ Target, &Place)| {
+    let tensor = |(target, place): (&'_ LaunchOutput, &EnqueuedOutput)| {
         let address = match place {
-            Place::Direct(start) => *start,
-            Place::Apart(block) => block.start().as_ptr(),
+            EnqueuedOutput::Direct(start) => *start,
+            EnqueuedOutput::Apart(block) => block.start().as_ptr(),
         };
         (target.view().dtype(), address)
     };
@@ -57,10 +57,10 @@ pub(super) unsafe fn enqueued(
     let outcome = body(queue, &reads, &writes);
     for (target, place) in outputs.iter().zip(places) {
         match place {
-            Place::Direct(_) => {}
+            EnqueuedOutput::Direct(_) => {}
             // SAFETY: passed on from the caller.
-            Place::Apart(block) if outcome.is_ok() => unsafe { commit(queue, target, block) }?,
-            Place::Apart(block) => queue.give_up(block),
+            EnqueuedOutput::Apart(block) if outcome.is_ok() => unsafe { commit(queue, target, block) }?,
+            EnqueuedOutput::Apart(block) => queue.give_up(block),
         }
     }
     outcome
@@ -74,12 +74,12 @@ fn is_aligned(address: *mut u8) -> bool {
 ///
 /// # Safety
 /// As for [`enqueued`].
-unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failure> {
+unsafe fn read(queue: &mut KeepAliveQueue<'_>, source: &ArrayOperand) -> Result<*mut u8, Failure> {
     let device = queue.device();
     let data = match source {
-        Source::Inline(value) => value.bytes(),
-        Source::Host { data, .. } => data,
-        Source::View(view) if view.device() == device => {
+        ArrayOperand::Inline(value) => value.bytes(),
+        ArrayOperand::Host { data, .. } => data,
+        ArrayOperand::View(view) if view.device() == device => {
             // SAFETY: passed on from the caller.
             let start = unsafe { view.chunk().address() };
             let at = start.map(|start| start.wrapping_add(view.range().start));
@@ -90,9 +90,9 @@ unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failur
             return unsafe { scratch_of(queue, view) };
         }
         // SAFETY: passed on from the caller.
-        Source::View(view) if view.chunk().uses().is_some() => return unsafe { scratch_of(queue, view) },
+        ArrayOperand::View(view) if view.chunk().uses().is_some() => return unsafe { scratch_of(queue, view) },
         // SAFETY: passed on from the caller.
-        Source::View(view) => unsafe { view.chunk().data() }.get(view.range()).unwrap_or_default(),
+        ArrayOperand::View(view) => unsafe { view.chunk().data() }.get(view.range()).unwrap_or_default(),
     };
     let bytes = source.dims().iter().product::<u64>() * source.dtype().size() as u64;
     let there = queue.scratch(bytes)?;
@@ -110,7 +110,7 @@ unsafe fn read(queue: &mut Queue<'_>, source: &Source) -> Result<*mut u8, Failur
 ///
 /// # Safety
 /// As for [`enqueued`].
-pub(super) unsafe fn unwritten(queue: &mut Queue<'_>, view: &View) -> Result<*mut u8, Failure> {
+pub(super) unsafe fn unwritten(queue: &mut KeepAliveQueue<'_>, view: &ArrayView) -> Result<*mut u8, Failure> {
     let zeros = queue.scratch(view.bytes())?;
     // SAFETY: the memory is kept until the operation is complete.
     unsafe { queue.stream().fill(zeros, view.bytes() as usize, &[0]) };
@@ -121,7 +121,7 @@ pub(super) unsafe fn unwritten(queue: &mut Queue<'_>, view: &View) -> Result<*mu
 ///
 /// # Safety
 /// As for [`copy_view`].
-unsafe fn scratch_of(queue: &mut Queue<'_>, view: &View) -> Result<*mut u8, Failure> {
+unsafe fn scratch_of(queue: &mut KeepAliveQueue<'_>, view: &ArrayView) -> Result<*mut u8, Failure> {
     let copy = queue.scratch(view.bytes())?;
     // SAFETY: passed on from the caller; the copy is kept.
     unsafe { copy_view(queue, view, copy) };
@@ -132,7 +132,7 @@ unsafe fn scratch_of(queue: &mut Queue<'_>, view: &View) -> Result<*mut u8, Fail
 ///
 /// # Safety
 /// As for [`enqueued`]; the view is in the memory of a driver's device, and the target has its size.
-unsafe fn copy_view(queue: &Queue<'_>, view: &View, target: *mut u8) {
+unsafe fn copy_view(queue: &KeepAliveQueue<'_>, view: &ArrayView, target: *mut u8) {
     let (from, to, bytes) = (view.device(), queue.device(), view.bytes() as usize);
     // SAFETY: passed on from the caller; the view lies inside its chunk.
     unsafe {
@@ -150,7 +150,11 @@ unsafe fn copy_view(queue: &Queue<'_>, view: &View, target: *mut u8) {
 ///
 /// # Safety
 /// As for [`super::staged::staged`].
-pub(super) unsafe fn brought(queue: &mut Queue<'_>, source: &View, target: &Target) -> Result<(), Failure> {
+pub(super) unsafe fn brought(
+    queue: &mut KeepAliveQueue<'_>,
+    source: &ArrayView,
+    target: &LaunchOutput,
+) -> Result<(), Failure> {
     queue.keep((source.clone(), target.clone()));
     let view = target.view();
     if source.bytes() != view.bytes() {
@@ -169,7 +173,7 @@ pub(super) unsafe fn brought(queue: &mut Queue<'_>, source: &View, target: &Targ
 ///
 /// # Safety
 /// As for [`enqueued`].
-pub(super) unsafe fn allocated(queue: &Queue<'_>, target: &Target) -> Result<*mut u8, Failure> {
+pub(super) unsafe fn allocated(queue: &KeepAliveQueue<'_>, target: &LaunchOutput) -> Result<*mut u8, Failure> {
     let chunk = target.view().chunk();
     // SAFETY: passed on from the caller.
     unsafe {
@@ -185,16 +189,20 @@ pub(super) unsafe fn allocated(queue: &Queue<'_>, target: &Target) -> Result<*mu
 
 /// # Safety
 /// As for [`enqueued`].
-unsafe fn place(queue: &mut Queue<'_>, target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
+unsafe fn place(
+    queue: &mut KeepAliveQueue<'_>,
+    target: &LaunchOutput,
+    inputs: &[ArrayOperand],
+) -> Result<EnqueuedOutput, Failure> {
     let (view, chunk) = (target.view(), target.view().chunk());
     if view.device() != queue.device() {
         return Err(format!("a result on {} of work on {}", view.device(), queue.device()).into());
     }
-    let is_read = inputs.iter().filter_map(Source::view).any(|v| Arc::ptr_eq(v.chunk(), chunk));
+    let is_read = inputs.iter().filter_map(ArrayOperand::view).any(|v| Arc::ptr_eq(v.chunk(), chunk));
     let offset = view.range().start;
     if !is_read && offset.is_multiple_of(DeviceTensor::ALIGN) {
         // SAFETY: passed on from the caller; the view lies inside its chunk.
-        return Ok(Place::Direct(unsafe { allocated(queue, target)?.add(offset) }));
+        return Ok(EnqueuedOutput::Direct(unsafe { allocated(queue, target)?.add(offset) }));
     }
     let block = queue.alloc(view.device(), view.bytes())?;
     let (start, bytes) = (block.start().as_ptr(), view.bytes() as usize);
@@ -207,15 +215,15 @@ unsafe fn place(queue: &mut Queue<'_>, target: &Target, inputs: &[Source]) -> Re
             }
         }
     }
-    Ok(Place::Apart(block))
+    Ok(EnqueuedOutput::Apart(block))
 }
 
 /// Lets a block be the target's elements.
 ///
 /// # Safety
 /// As for [`enqueued`].
-unsafe fn commit(queue: &mut Queue<'_>, target: &Target, block: Block) -> Result<(), Failure> {
-    let view: &View = target.view();
+unsafe fn commit(queue: &mut KeepAliveQueue<'_>, target: &LaunchOutput, block: MemoryBlock) -> Result<(), Failure> {
+    let view: &ArrayView = target.view();
     if view.is_whole() && !view.chunk().is_pinned() {
         // SAFETY: passed on from the caller; what other streams do with the old memory goes before the operation.
         let old = unsafe { view.chunk().exchange(block) };

@@ -1,47 +1,48 @@
 //! One operation over views: the only place where the memory of chunks is touched.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::driven::Driven;
 use super::enqueued::{brought, enqueued};
-use super::source::Source;
-use super::space::{Space, Worker};
+use super::source::ArrayOperand;
+use super::space::ArraySpace;
 use super::staged::{Staged, staged};
 use super::uses::Touched;
-use super::view::View;
-use crate::device::stream::{Stream, StreamError};
-use crate::engine::{EngineError, Failure, Name, Op, Property, Var, WaitError};
-use crate::gpu::{CollectiveError, DriverError, Queue};
+use super::view::ArrayView;
+use crate::engine::{EngineError, Failure, Op, OpName, Property, Var, WaitError};
+use crate::gpu::{CollectiveError, DriverError, KeepAliveQueue};
 use crate::plan::DeviceTensor;
-use crate::pool::TaskPanic;
-use crate::storage::{AllocError, Block};
+use crate::storage::{AllocError, MemoryBlock};
 use crate::{Device, TensorMut, TensorRef};
 
 /// An operation to push.
-pub struct Launch<'a> {
-    pub name: &'a Name,
+pub struct ArrayLaunch<'a> {
+    /// The operator's name, for errors and the profiler.
+    pub name: &'a OpName,
     /// Whose queue runs it.
     pub device: Device,
+    /// Kind of work, which chooses the queue.
     pub property: Property,
+    /// As [`Op::priority`].
     pub priority: i32,
-    pub inputs: Vec<Source>,
+    /// What is read.
+    pub inputs: Vec<ArrayOperand>,
     /// They do not overlap. Whether they overlap inputs does not matter.
-    pub outputs: Vec<Target>,
+    pub outputs: Vec<LaunchOutput>,
 }
 
 /// A result of an operation.
 #[derive(Clone, Debug)]
-pub struct Target {
-    view: View,
+pub struct LaunchOutput {
+    view: ArrayView,
     /// The operation changes a part and keeps the rest.
     update: bool,
 }
 
-impl Target {
-    pub(super) fn view(&self) -> &View {
+impl LaunchOutput {
+    pub(super) fn view(&self) -> &ArrayView {
         &self.view
     }
 
@@ -51,15 +52,15 @@ impl Target {
     }
 
     /// Every element of the view is written.
-    pub fn write(view: View) -> Target {
-        Target { view, update: false }
+    pub fn write(view: ArrayView) -> LaunchOutput {
+        LaunchOutput { view, update: false }
     }
 
     /// The operation finds the old elements in place, zeros where no one wrote, and an error of
     /// theirs is an error of the result. It works in the chunk's own memory unless that is an input
     /// as well, so a state of a plan is passed as a target only.
-    pub fn update(view: View) -> Target {
-        Target { view, update: true }
+    pub fn update(view: ArrayView) -> LaunchOutput {
+        LaunchOutput { view, update: true }
     }
 
     /// Whether nothing of the chunk's old contents remains.
@@ -71,15 +72,23 @@ impl Target {
 /// An operation that was not pushed.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
+    /// Two results have memory in common.
     #[error("`{op}`: results {first} and {second} share memory")]
-    Overlap { op: String, first: usize, second: usize },
-    #[error(transparent)]
-    Stream(#[from] StreamError),
+    Overlap {
+        /// Name of the operator.
+        op: String,
+        /// Index of one in [`ArrayLaunch::outputs`].
+        first: usize,
+        /// Index of the other.
+        second: usize,
+    },
+    /// The device is a GPU without a driver, or its driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// GPUs that cannot exchange these elements.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// The engine refused the operation.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -93,8 +102,8 @@ pub enum LaunchError {
 /// # Errors
 /// The request is wrong; what goes wrong while running stays with the outputs.
 pub fn launch(
-    space: &Space,
-    launch: Launch<'_>,
+    space: &ArraySpace,
+    launch: ArrayLaunch<'_>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
     launch_with(space, launch, None, move |inputs, outputs, _| body(inputs, outputs))
@@ -103,8 +112,8 @@ pub fn launch(
 /// [`launch`] of a body that tells by its last argument which outputs are final, by their positions, while it goes on. What
 /// waits for such an output begins, and finds no error there whatever comes of the operation, if the output covers its
 /// whole chunk and the operation does not find the old elements, neither there nor as an input. All other outputs become
-/// available when the operation ends, as do those of operations on streams and on a driver's device, and of operations that
-/// the engine has joined.
+/// available when the operation ends, as do those of operations on a driver's device, and of operations that the engine
+/// has joined.
 ///
 /// # Errors
 /// As [`launch`].
@@ -112,8 +121,8 @@ pub fn launch(
 /// # Safety
 /// The body neither reads nor writes an output after it has told that it is final.
 pub unsafe fn launch_releasing(
-    space: &Space,
-    launch: Launch<'_>,
+    space: &ArraySpace,
+    launch: ArrayLaunch<'_>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>], Tell<'_>) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
     launch_with(space, launch, None, body)
@@ -124,14 +133,14 @@ pub type Tell<'a> = &'a mut dyn FnMut(usize);
 
 /// [`launch`] or [`launch_releasing`], writing one more variable.
 fn launch_with(
-    space: &Space,
-    launch: Launch<'_>,
+    space: &ArraySpace,
+    launch: ArrayLaunch<'_>,
     done: Option<&Var>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>], Tell<'_>) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), LaunchError> {
     let property = launch.property;
-    match space.worker(launch.device)? {
-        Worker::Host => push(launch, done, |op, inputs, outputs| {
+    match space.driven(launch.device)? {
+        None => push(launch, done, |op, inputs, outputs| {
             space.engine().push(op, move |context| {
                 // The engine gives up what is written and not read, which is what lies in its chunk from the first.
                 let mut tell = |output: usize| _ = outputs.get(output).map(|o| context.release(o.view.chunk().var()));
@@ -139,25 +148,7 @@ fn launch_with(
                 unsafe { execute(&inputs, &outputs, &[], &[], |inputs, outputs| body(inputs, outputs, &mut tell)) }
             })
         }),
-        Worker::Streams(accelerator) => push(launch, done, |op, inputs, outputs| {
-            space.engine().push_async(op, move |_, completion| {
-                let stream = match property {
-                    Property::CopyToDevice => &accelerator.copy_in,
-                    Property::CopyFromDevice => &accelerator.copy_out,
-                    Property::Normal | Property::Prioritized => &accelerator.compute,
-                };
-                // The result goes to the engine and not into the stream, which other operations share.
-                stream.enqueue(Box::new(move || {
-                    let body = at_the_end(body);
-                    // SAFETY: as above, until the operation is complete.
-                    let run = || unsafe { execute(&inputs, &outputs, &[], &[], body) };
-                    let result = catch_unwind(AssertUnwindSafe(run));
-                    completion.complete(result.unwrap_or_else(|payload| Err(TaskPanic::from_payload(payload).into())));
-                    Ok(())
-                }));
-            })
-        }),
-        Worker::Driver(driven) => push(launch, done, |op, inputs, outputs| {
+        Some(driven) => push(launch, done, |op, inputs, outputs| {
             enqueue_on(space, driven, op, inputs, outputs, property, |queue, inputs, outputs| {
                 // SAFETY: as above, until the operation is complete.
                 unsafe { staged(queue, inputs, outputs, at_the_end(body)) }
@@ -179,9 +170,11 @@ fn at_the_end(
 /// # Errors
 /// The request is wrong, or the device is no driver's; what goes wrong while running stays with the outputs.
 pub fn enqueue(
-    space: &Space,
-    launch: Launch<'_>,
-    body: impl FnOnce(&mut Queue<'_>, &[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure> + Send + 'static,
+    space: &ArraySpace,
+    launch: ArrayLaunch<'_>,
+    body: impl FnOnce(&mut KeepAliveQueue<'_>, &[DeviceTensor<'_>], &[DeviceTensor<'_>]) -> Result<(), Failure>
+    + Send
+    + 'static,
 ) -> Result<(), LaunchError> {
     enqueue_with(space, launch, |queue, inputs, outputs| {
         // SAFETY: called where the engine has given permission for every chunk of the lists, until the operation is
@@ -195,19 +188,21 @@ pub fn enqueue(
 ///
 /// # Errors
 /// As [`enqueue`].
-pub(super) fn bring(space: &Space, launch: Launch<'_>) -> Result<(), LaunchError> {
+pub(super) fn bring(space: &ArraySpace, launch: ArrayLaunch<'_>) -> Result<(), LaunchError> {
     enqueue_with(space, launch, |queue, inputs, outputs| match (&inputs[..], &outputs[..]) {
         // SAFETY: as for `enqueue`.
-        ([Source::View(source)], [target]) => unsafe { brought(queue, source, target) },
+        ([ArrayOperand::View(source)], [target]) => unsafe { brought(queue, source, target) },
         _ => Err("a copy of one tensor to another".into()),
     })
 }
 
 /// `stage` enqueues the operation where the engine has given permission for every chunk of the lists, until it is complete.
 fn enqueue_with(
-    space: &Space,
-    launch: Launch<'_>,
-    stage: impl FnOnce(&mut Queue<'_>, Vec<Source>, Vec<Target>) -> Result<(), Failure> + Send + 'static,
+    space: &ArraySpace,
+    launch: ArrayLaunch<'_>,
+    stage: impl FnOnce(&mut KeepAliveQueue<'_>, Vec<ArrayOperand>, Vec<LaunchOutput>) -> Result<(), Failure>
+    + Send
+    + 'static,
 ) -> Result<(), LaunchError> {
     let (device, property) = (launch.device, launch.property);
     let Some(driven) = space.driven(device)? else {
@@ -219,13 +214,15 @@ fn enqueue_with(
 
 /// Hands an operation to the engine that is enqueued on a driver's device.
 fn enqueue_on(
-    space: &Space,
+    space: &ArraySpace,
     driven: Arc<Driven>,
     op: Op<'_>,
-    inputs: Vec<Source>,
-    outputs: Vec<Target>,
+    inputs: Vec<ArrayOperand>,
+    outputs: Vec<LaunchOutput>,
     property: Property,
-    stage: impl FnOnce(&mut Queue<'_>, Vec<Source>, Vec<Target>) -> Result<(), Failure> + Send + 'static,
+    stage: impl FnOnce(&mut KeepAliveQueue<'_>, Vec<ArrayOperand>, Vec<LaunchOutput>) -> Result<(), Failure>
+    + Send
+    + 'static,
 ) -> Result<(), EngineError> {
     let (storage, touched) = (space.storage().clone(), Touched::new(&inputs, &outputs));
     space.engine().push_enqueued(op, move |_, completion| {
@@ -236,43 +233,43 @@ fn enqueue_on(
 /// Checks a request and hands it to the engine through `to`. The operation may use the chunks of the sources, and write
 /// those of the targets; `done` is one more variable that it writes.
 pub(super) fn push(
-    launch: Launch<'_>,
+    launch: ArrayLaunch<'_>,
     done: Option<&Var>,
-    to: impl FnOnce(Op<'_>, Vec<Source>, Vec<Target>) -> Result<(), EngineError>,
+    to: impl FnOnce(Op<'_>, Vec<ArrayOperand>, Vec<LaunchOutput>) -> Result<(), EngineError>,
 ) -> Result<(), LaunchError> {
-    let Launch { name, device, property, priority, inputs, outputs } = launch;
+    let ArrayLaunch { name, device, property, priority, inputs, outputs } = launch;
     for (second, b) in outputs.iter().enumerate() {
         if let Some(first) = outputs[..second].iter().position(|a| a.view.overlaps(&b.view)) {
             return Err(LaunchError::Overlap { op: name.to_string(), first, second });
         }
     }
     let partial = outputs.iter().filter(|target| !target.overwrites()).map(|target| &target.view);
-    let sources = inputs.iter().filter_map(Source::view);
+    let sources = inputs.iter().filter_map(ArrayOperand::view);
     // The list owns its views so that variables can be borrowed while the operation moves them.
-    let read: SmallVec<[View; 4]> = sources.chain(partial).cloned().collect();
-    let written: SmallVec<[View; 2]> = outputs.iter().map(|target| target.view.clone()).collect();
+    let read: SmallVec<[ArrayView; 4]> = sources.chain(partial).cloned().collect();
+    let written: SmallVec<[ArrayView; 2]> = outputs.iter().map(|target| target.view.clone()).collect();
     let reads: SmallVec<[&Var; 4]> = read.iter().map(|view| view.chunk().var()).collect();
     let writes: SmallVec<[&Var; 2]> = written.iter().map(|view| view.chunk().var()).chain(done).collect();
-    let bytes = inputs.iter().map(source_bytes).chain(written.iter().map(View::bytes)).sum();
+    let bytes = inputs.iter().map(source_bytes).chain(written.iter().map(ArrayView::bytes)).sum();
     let staged_bytes = inputs.iter().filter(|source| source.view().is_none()).map(source_bytes).sum();
     let op = Op { device, reads: &reads, writes: &writes, priority, property, bytes, staged_bytes, ..Op::new(name) };
     Ok(to(op, inputs, outputs)?)
 }
 
-fn source_bytes(source: &Source) -> u64 {
+fn source_bytes(source: &ArrayOperand) -> u64 {
     match source {
-        Source::View(view) => view.bytes(),
-        Source::Inline(value) => value.bytes().len() as u64,
-        Source::Host { data, .. } => data.len() as u64,
+        ArrayOperand::View(view) => view.bytes(),
+        ArrayOperand::Inline(value) => value.bytes().len() as u64,
+        ArrayOperand::Host { data, .. } => data.len() as u64,
     }
 }
 
 /// Where an output is computed.
-enum Place {
+enum OutputStorage {
     /// In its chunk, or in memory that is copied there later.
     Direct(*mut u8),
     /// In a block of its own that becomes the chunk's memory, or is copied there.
-    Apart(Block),
+    Apart(MemoryBlock),
 }
 
 /// A view whose memory cannot be written.
@@ -291,29 +288,29 @@ struct Elsewhere(Device);
 /// The caller is inside an operation that reads or writes the variables of all inputs and writes
 /// those of all outputs, which do not overlap. Staging memory is used by nobody else.
 pub(super) unsafe fn execute(
-    inputs: &[Source],
-    outputs: &[Target],
+    inputs: &[ArrayOperand],
+    outputs: &[LaunchOutput],
     staged_inputs: &[Option<Staged>],
     staged_outputs: &[Option<Staged>],
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let staging = |list: &[Option<Staged>], i: usize| list.get(i).copied().flatten();
     // What is read must have memory, and a chunk that no one wrote has none.
-    let mut zeros: SmallVec<[Option<Block>; 4]> = SmallVec::new();
+    let mut zeros: SmallVec<[Option<MemoryBlock>; 4]> = SmallVec::new();
     for (i, source) in inputs.iter().enumerate() {
         zeros.push(match source {
             // SAFETY: passed on from the caller.
-            Source::View(view) if staging(staged_inputs, i).is_none() => match unsafe { written(view) }? {
+            ArrayOperand::View(view) if staging(staged_inputs, i).is_none() => match unsafe { written(view) }? {
                 true => None,
                 false => Some(unwritten(view)?),
             },
             _ => None,
         });
     }
-    let mut places: SmallVec<[Place; 2]> = SmallVec::new();
+    let mut places: SmallVec<[OutputStorage; 2]> = SmallVec::new();
     for (i, target) in outputs.iter().enumerate() {
         places.push(match staging(staged_outputs, i) {
-            Some(staged) => Place::Direct(staged.start),
+            Some(staged) => OutputStorage::Direct(staged.start),
             // SAFETY: passed on from the caller.
             None => unsafe { place(target, inputs) }?,
         });
@@ -321,15 +318,15 @@ pub(super) unsafe fn execute(
     let mut refs: SmallVec<[TensorRef<'_>; 4]> = SmallVec::new();
     for (i, (source, zeros)) in inputs.iter().zip(&zeros).enumerate() {
         refs.push(match (source, zeros, staging(staged_inputs, i)) {
-            (Source::Inline(value), ..) => value.as_ref(),
-            (Source::Host { dtype, dims, data }, ..) => TensorRef::new(*dtype, dims, data),
-            (Source::View(view), _, Some(staged)) => {
+            (ArrayOperand::Inline(value), ..) => value.as_ref(),
+            (ArrayOperand::Host { dtype, dims, data }, ..) => TensorRef::new(*dtype, dims, data),
+            (ArrayOperand::View(view), _, Some(staged)) => {
                 // SAFETY: passed on from the caller.
                 let data = unsafe { std::slice::from_raw_parts(staged.start.cast_const(), view.bytes() as usize) };
                 TensorRef::new(view.dtype(), view.dims(), data)
             }
-            (Source::View(view), Some(block), _) => TensorRef::new(view.dtype(), view.dims(), block.as_slice()),
-            (Source::View(view), None, _) => {
+            (ArrayOperand::View(view), Some(block), _) => TensorRef::new(view.dtype(), view.dims(), block.as_slice()),
+            (ArrayOperand::View(view), None, _) => {
                 // SAFETY: passed on from the caller; no output is computed in memory that is read.
                 let data = unsafe { view.chunk().data() };
                 TensorRef::new(view.dtype(), view.dims(), &data[view.range()])
@@ -337,19 +334,19 @@ pub(super) unsafe fn execute(
         });
     }
     let mut muts: SmallVec<[TensorMut<'_>; 2]> = SmallVec::new();
-    for (Target { view, .. }, place) in outputs.iter().zip(&mut places) {
+    for (LaunchOutput { view, .. }, place) in outputs.iter().zip(&mut places) {
         let data = match place {
-            Place::Apart(block) => &mut block.as_mut_slice()[..view.bytes() as usize],
+            OutputStorage::Apart(block) => &mut block.as_mut_slice()[..view.bytes() as usize],
             // SAFETY: `place` made the pointer for these bytes of the chunk, which the operation
             // alone may access; neither inputs nor other outputs overlap them.
-            Place::Direct(start) => unsafe { std::slice::from_raw_parts_mut(*start, view.bytes() as usize) },
+            OutputStorage::Direct(start) => unsafe { std::slice::from_raw_parts_mut(*start, view.bytes() as usize) },
         };
         muts.push(TensorMut::new(view.dtype(), view.dims(), data));
     }
     body(&refs, &mut muts)?;
     drop((refs, muts));
-    for (Target { view, .. }, place) in outputs.iter().zip(places) {
-        if let Place::Apart(block) = place {
+    for (LaunchOutput { view, .. }, place) in outputs.iter().zip(places) {
+        if let OutputStorage::Apart(block) = place {
             // SAFETY: passed on from the caller; nothing borrows the chunk's memory any more.
             unsafe { commit(view, block) }?;
         }
@@ -361,7 +358,7 @@ pub(super) unsafe fn execute(
 ///
 /// # Safety
 /// As for [`execute`].
-unsafe fn written(view: &View) -> Result<bool, Elsewhere> {
+unsafe fn written(view: &ArrayView) -> Result<bool, Elsewhere> {
     // SAFETY: passed on from the caller.
     let (data, address) = unsafe { (view.chunk().data(), view.chunk().address()) };
     match data.len() < view.range().end {
@@ -370,7 +367,7 @@ unsafe fn written(view: &View) -> Result<bool, Elsewhere> {
     }
 }
 
-fn unwritten(view: &View) -> Result<Block, AllocError> {
+fn unwritten(view: &ArrayView) -> Result<MemoryBlock, AllocError> {
     let mut block = view.chunk().storage().alloc(view.device(), view.bytes())?;
     block.as_mut_slice().fill(0);
     Ok(block)
@@ -378,10 +375,10 @@ fn unwritten(view: &View) -> Result<Block, AllocError> {
 
 /// # Safety
 /// As for [`execute`].
-unsafe fn place(target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
-    let Target { view, update } = target;
+unsafe fn place(target: &LaunchOutput, inputs: &[ArrayOperand]) -> Result<OutputStorage, Failure> {
+    let LaunchOutput { view, update } = target;
     let chunk = view.chunk();
-    let read = inputs.iter().filter_map(Source::view).any(|v| Arc::ptr_eq(v.chunk(), chunk));
+    let read = inputs.iter().filter_map(ArrayOperand::view).any(|v| Arc::ptr_eq(v.chunk(), chunk));
     if read {
         let mut block = chunk.storage().alloc(view.device(), view.bytes())?;
         // SAFETY: passed on from the caller.
@@ -390,7 +387,7 @@ unsafe fn place(target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
             None if *update => block.as_mut_slice().fill(0),
             _ => {}
         }
-        return Ok(Place::Apart(block));
+        return Ok(OutputStorage::Apart(block));
     }
     // SAFETY: passed on from the caller.
     let start = unsafe {
@@ -404,12 +401,12 @@ unsafe fn place(target: &Target, inputs: &[Source]) -> Result<Place, Failure> {
         start
     };
     // SAFETY: the view's range lies inside its chunk.
-    Ok(Place::Direct(unsafe { start.add(view.range().start) }))
+    Ok(OutputStorage::Direct(unsafe { start.add(view.range().start) }))
 }
 
 /// # Safety
 /// As for [`execute`], and no reference to the chunk's memory is left.
-unsafe fn commit(view: &View, block: Block) -> Result<(), Failure> {
+unsafe fn commit(view: &ArrayView, block: MemoryBlock) -> Result<(), Failure> {
     let chunk = view.chunk();
     if view.is_whole() && !chunk.is_pinned() {
         // SAFETY: passed on from the caller.
@@ -429,6 +426,7 @@ unsafe fn commit(view: &View, block: Block) -> Result<(), Failure> {
 /// Elements that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
+    /// The reading was not pushed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// The operation that was to compute or read them failed, or cannot be waited for.
@@ -445,16 +443,16 @@ struct HostMemory(usize);
 ///
 /// # Errors
 /// What computed them failed, memory is short, or the engine cannot run.
-pub fn read(space: &Space, name: &Name, view: &View) -> Result<Vec<u8>, ReadError> {
+pub fn read(space: &ArraySpace, name: &OpName, view: &ArrayView) -> Result<Vec<u8>, ReadError> {
     let bytes = Arc::new(Mutex::new(Vec::new()));
     let into = bytes.clone();
     let done = space.engine().new_var();
-    let request = Launch {
+    let request = ArrayLaunch {
         name,
         device: view.device(),
         property: Property::CopyFromDevice,
         priority: 0,
-        inputs: vec![Source::View(view.clone())],
+        inputs: vec![ArrayOperand::View(view.clone())],
         outputs: vec![],
     };
     launch_with(space, request, Some(&done), move |inputs, _, _| {

@@ -4,16 +4,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::chunk::Shared;
 use super::launch::ReadError;
-use super::space::Space;
-use super::view::View;
+use super::space::ArraySpace;
+use super::view::ArrayView;
 use crate::dlpack::{DLManagedTensorVersioned, DlpackError, export};
-use crate::engine::{Name, Op};
+use crate::engine::{Op, OpName};
 
 /// Memory that could not be lent.
 #[derive(Debug, thiserror::Error)]
 pub enum LendError {
+    /// Waiting for the memory or allocating it failed.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// DLPack cannot describe the memory.
     #[error(transparent)]
     Dlpack(#[from] DlpackError),
 }
@@ -26,7 +28,7 @@ pub enum LendError {
 ///
 /// # Errors
 /// What computed the elements failed, or the memory is not the host's.
-pub fn lend(space: &Space, name: &Name, view: &View) -> Result<*mut DLManagedTensorVersioned, LendError> {
+pub fn lend(space: &ArraySpace, name: &OpName, view: &ArrayView) -> Result<*mut DLManagedTensorVersioned, LendError> {
     let place = Arc::new(Mutex::new(None));
     let (into, chunk, done) = (place.clone(), view.chunk().clone(), space.engine().new_var());
     let var = view.chunk().var();

@@ -1,6 +1,6 @@
 //! Arrays as the run time sees them: memory with a variable of the engine.
 //!
-//! A [`Chunk`] is one allocation on one device, made when it is first needed. A [`View`] is a
+//! A [`Chunk`] is one allocation on one device, made when it is first needed. A [`ArrayView`] is a
 //! contiguous part of a chunk seen as a tensor; views of one chunk share memory and ordering.
 //! [`launch`] pushes one operation over views: the engine orders it, and only inside it is memory
 //! touched. Host code reads through [`read`], which is an operation as well, so that no access to a
@@ -23,10 +23,10 @@ mod view;
 
 pub use chunk::Chunk;
 pub use exchange::exchange;
-pub use launch::{Launch, LaunchError, ReadError, Target, Tell, enqueue, launch, launch_releasing, read};
+pub use launch::{ArrayLaunch, LaunchError, LaunchOutput, ReadError, Tell, enqueue, launch, launch_releasing, read};
 pub use lend::{LendError, lend};
-pub use planned::{Run, duplicate, gather, repeat, run, run_here, scatter};
-pub use region::{Piece, Region, Span};
-pub use source::{Inline, Source};
-pub use space::Space;
-pub use view::{Extents, View, ViewError, byte_len};
+pub use planned::{PlannedRun, duplicate, gather, repeat, run, run_here, scatter};
+pub use region::{ArraySlice, SliceRows, Span};
+pub use source::{ArrayOperand, Inline};
+pub use space::ArraySpace;
+pub use view::{ArrayView, Extents, ViewError, byte_len};

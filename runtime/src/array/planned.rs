@@ -2,19 +2,21 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::launch::{Launch, LaunchError, bring, enqueue, launch_releasing};
-use super::region::Piece;
-use super::source::Source;
-use super::space::Space;
-use super::view::View;
+use super::launch::{ArrayLaunch, LaunchError, bring, enqueue, launch_releasing};
+use super::region::SliceRows;
+use super::source::ArrayOperand;
+use super::space::ArraySpace;
+use super::view::ArrayView;
 use crate::engine::Property;
 use crate::gpu::Rows;
 use crate::plan::{Bindings, DeviceBindings, Phase};
 use crate::{Context, Device, Pool, Profiler};
 
 /// A run of a plan, or of one of its phases.
-pub struct Run {
+pub struct PlannedRun {
+    /// The context that runs; it is locked while it runs here, or enqueues its work on a device.
     pub context: Arc<Mutex<Context>>,
+    /// The phase to run, or `None` for the whole plan.
     pub phase: Option<Phase>,
     /// How many of the operation's first results are states of the plan.
     pub states: usize,
@@ -29,13 +31,13 @@ pub struct Run {
 /// # Errors
 /// As [`super::launch`]; what goes wrong while running stays with the outputs that are not available yet.
 pub fn run_here(
-    space: &Space,
-    launch: Launch<'_>,
-    run: Run,
+    space: &ArraySpace,
+    launch: ArrayLaunch<'_>,
+    run: PlannedRun,
     pool: Arc<Pool>,
     profiler: Option<Profiler>,
 ) -> Result<(), LaunchError> {
-    let Run { context, phase, states, outputs } = run;
+    let PlannedRun { context, phase, states, outputs } = run;
     // SAFETY: the run does not touch an output that its context calls final, and nobody else does here.
     unsafe {
         launch_releasing(space, launch, move |inputs, targets, tell| {
@@ -55,11 +57,11 @@ pub fn run_here(
 ///
 /// # Errors
 /// As [`enqueue`]; what goes wrong with the run stays with the outputs.
-pub fn run(space: &Space, launch: Launch<'_>, run: Run) -> Result<(), LaunchError> {
+pub fn run(space: &ArraySpace, launch: ArrayLaunch<'_>, run: PlannedRun) -> Result<(), LaunchError> {
     // Runs of one context, and of contexts that share memory, follow each other on one stream.
-    let launch = Launch { property: Property::Normal, ..launch };
+    let launch = ArrayLaunch { property: Property::Normal, ..launch };
     enqueue(space, launch, move |queue, inputs, written| {
-        let Run { context, phase, states, outputs } = run;
+        let PlannedRun { context, phase, states, outputs } = run;
         queue.keep(context.clone());
         let (states, rest) = written.split_at(states.min(written.len()));
         let bindings = DeviceBindings { inputs, states, outputs: &rest[..outputs.min(rest.len())] };
@@ -77,9 +79,9 @@ pub fn run(space: &Space, launch: Launch<'_>, run: Run) -> Result<(), LaunchErro
 ///
 /// # Errors
 /// As [`enqueue`].
-pub fn duplicate(space: &Space, launch: Launch<'_>) -> Result<(), LaunchError> {
-    let elsewhere = |view: &View| view.device() != launch.device && space.is_driven(view.device());
-    if launch.inputs.iter().filter_map(Source::view).any(elsewhere) {
+pub fn duplicate(space: &ArraySpace, launch: ArrayLaunch<'_>) -> Result<(), LaunchError> {
+    let elsewhere = |view: &ArrayView| view.device() != launch.device && space.is_driven(view.device());
+    if launch.inputs.iter().filter_map(ArrayOperand::view).any(elsewhere) {
         return bring(space, launch);
     }
     enqueue(space, launch, |queue, inputs, outputs| {
@@ -97,7 +99,7 @@ pub fn duplicate(space: &Space, launch: Launch<'_>) -> Result<(), LaunchError> {
 ///
 /// # Errors
 /// As [`enqueue`]; also if the pieces are none of these tensors.
-pub fn gather(space: &Space, launch: Launch<'_>, pieces: Vec<Piece>) -> Result<(), LaunchError> {
+pub fn gather(space: &ArraySpace, launch: ArrayLaunch<'_>, pieces: Vec<SliceRows>) -> Result<(), LaunchError> {
     copy_pieces(space, launch, pieces, |piece, from, to| Rows {
         source: from.wrapping_add(piece.at),
         source_stride: piece.stride,
@@ -112,7 +114,7 @@ pub fn gather(space: &Space, launch: Launch<'_>, pieces: Vec<Piece>) -> Result<(
 ///
 /// # Errors
 /// As [`gather`].
-pub fn scatter(space: &Space, launch: Launch<'_>, pieces: Vec<Piece>) -> Result<(), LaunchError> {
+pub fn scatter(space: &ArraySpace, launch: ArrayLaunch<'_>, pieces: Vec<SliceRows>) -> Result<(), LaunchError> {
     copy_pieces(space, launch, pieces, |piece, from, to| Rows {
         source: from.wrapping_add(piece.dense),
         source_stride: piece.width,
@@ -125,10 +127,10 @@ pub fn scatter(space: &Space, launch: Launch<'_>, pieces: Vec<Piece>) -> Result<
 
 /// `rows` are those of a piece at the beginnings of the input and the output.
 fn copy_pieces(
-    space: &Space,
-    launch: Launch<'_>,
-    pieces: Vec<Piece>,
-    rows: impl Fn(&Piece, *const u8, *mut u8) -> Rows + Send + 'static,
+    space: &ArraySpace,
+    launch: ArrayLaunch<'_>,
+    pieces: Vec<SliceRows>,
+    rows: impl Fn(&SliceRows, *const u8, *mut u8) -> Rows + Send + 'static,
 ) -> Result<(), LaunchError> {
     enqueue(space, launch, move |queue, inputs, outputs| {
         let ([from], [to]) = (inputs, outputs) else { return Err("a copy of one tensor to another".into()) };
@@ -151,7 +153,7 @@ fn copy_pieces(
 ///
 /// # Errors
 /// As [`enqueue`].
-pub fn repeat(space: &Space, launch: Launch<'_>, element: Vec<u8>) -> Result<(), LaunchError> {
+pub fn repeat(space: &ArraySpace, launch: ArrayLaunch<'_>, element: Vec<u8>) -> Result<(), LaunchError> {
     enqueue(space, launch, move |queue, _, outputs| {
         let [to] = outputs else { return Err("one tensor is filled".into()) };
         if element.len() != to.dtype.size() {

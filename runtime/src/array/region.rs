@@ -6,27 +6,32 @@ use crate::gpu::Rows;
 /// Positions `start`, `start + step`, … of an axis, `len` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
+    /// The first position.
     pub start: u64,
+    /// Distance of positions; negative runs backwards.
     pub step: i64,
+    /// Number of positions.
     pub len: u64,
 }
 
 /// Rows of a part of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct SliceRows {
     /// The first byte in the tensor, and in a dense tensor of the part.
     pub at: usize,
+    /// The first byte in a dense tensor of the part.
     pub dense: usize,
     /// Bytes from one row to the next in the tensor.
     pub stride: usize,
     /// Bytes of a row.
     pub width: usize,
+    /// Number of rows.
     pub count: usize,
 }
 
 /// A span of every axis of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct ArraySlice {
     spans: Vec<Span>,
     /// Bytes from one element to the next of each span.
     strides: Vec<i64>,
@@ -35,14 +40,14 @@ pub struct Region {
     element: usize,
 }
 
-impl Region {
+impl ArraySlice {
     /// A part of a row-major tensor with elements of `element` bytes; `None` if a span leaves its
     /// axis or the ranks differ.
-    pub fn new(dims: &[u64], element: usize, spans: &[Span]) -> Option<Region> {
+    pub fn new(dims: &[u64], element: usize, spans: &[Span]) -> Option<ArraySlice> {
         if dims.len() != spans.len() {
             return None;
         }
-        let mut region = Region { spans: spans.to_vec(), strides: vec![0; dims.len()], base: 0, element };
+        let mut region = ArraySlice { spans: spans.to_vec(), strides: vec![0; dims.len()], base: 0, element };
         if spans.iter().any(|span| span.len == 0) {
             return Some(region);
         }
@@ -68,7 +73,7 @@ impl Region {
 
     /// The part as rows at equal distances, each contiguous in the tensor and in a dense tensor of the part's extents; none
     /// if there would be more than `limit` pieces.
-    pub fn pieces(&self, limit: u64) -> Option<Vec<Piece>> {
+    pub fn pieces(&self, limit: u64) -> Option<Vec<SliceRows>> {
         if self.spans.iter().any(|span| span.len == 0) {
             return Some(vec![]);
         }
@@ -95,7 +100,7 @@ impl Region {
                 rest /= len;
             }
             let (at, dense) = (at as usize, (index * width * count) as usize);
-            Piece { at, dense, stride: stride as usize, width: width as usize, count: count as usize }
+            SliceRows { at, dense, stride: stride as usize, width: width as usize, count: count as usize }
         };
         Some((0..number).map(piece).collect())
     }
@@ -163,7 +168,7 @@ mod tests {
 
     #[test]
     fn elements_go_where_indices_say() {
-        let region = Region::new(&[3, 4], 1, &[span(2, -2, 2), span(1, 2, 2)]).unwrap();
+        let region = ArraySlice::new(&[3, 4], 1, &[span(2, -2, 2), span(1, 2, 2)]).unwrap();
         let mut into = vec![0u8; 12];
         region.store(&mut into, &[1, 2, 3, 4]);
         assert_eq!(into, [0, 3, 0, 4, 0, 0, 0, 0, 0, 1, 0, 2]);
@@ -192,12 +197,12 @@ mod tests {
         for a in spans(dims[0]) {
             for b in spans(dims[1]).step_by(3) {
                 for c in spans(dims[2]).step_by(5) {
-                    let region = Region::new(&dims, 2, &[a, b, c]).unwrap();
+                    let region = ArraySlice::new(&dims, 2, &[a, b, c]).unwrap();
                     let pieces = region.pieces(u64::MAX).unwrap();
                     let mut expected = vec![0; 2 * (a.len * b.len * c.len) as usize];
                     region.load(&from, &mut expected);
                     let mut found = vec![0xff; expected.len()];
-                    for Piece { at, dense, stride, width, count } in &pieces {
+                    for SliceRows { at, dense, stride, width, count } in &pieces {
                         assert!(stride >= width);
                         for row in 0..*count {
                             let (to, start) = (dense + row * width, at + row * stride);
@@ -211,26 +216,26 @@ mod tests {
             }
         }
         assert!(single > 1000 && seen > single + 1000, "{single} of {seen}");
-        assert_eq!(Region::new(&[2], 2, &[span(0, 1, 0)]).unwrap().pieces(0), Some(vec![]));
-        let far = Region::new(&[3, 1 << 32], 1, &[span(0, 1, 3), span(0, 1, 2)]).unwrap();
+        assert_eq!(ArraySlice::new(&[2], 2, &[span(0, 1, 0)]).unwrap().pieces(0), Some(vec![]));
+        let far = ArraySlice::new(&[3, 1 << 32], 1, &[span(0, 1, 3), span(0, 1, 2)]).unwrap();
         assert_eq!(far.pieces(64).unwrap().len(), 3, "rows too far apart");
     }
 
     #[test]
     fn a_scalar_has_one_element_and_an_empty_span_none() {
         let mut into = vec![0u8; 4];
-        Region::new(&[], 4, &[]).unwrap().store(&mut into, &[1, 2, 3, 4]);
+        ArraySlice::new(&[], 4, &[]).unwrap().store(&mut into, &[1, 2, 3, 4]);
         assert_eq!(into, [1, 2, 3, 4]);
-        Region::new(&[2], 2, &[span(0, 1, 0)]).unwrap().store(&mut into, &[]);
-        assert!(Region::new(&[0, 1 << 62], 4, &[span(0, 1, 0), span(0, 1, 1 << 62)]).is_some());
+        ArraySlice::new(&[2], 2, &[span(0, 1, 0)]).unwrap().store(&mut into, &[]);
+        assert!(ArraySlice::new(&[0, 1 << 62], 4, &[span(0, 1, 0), span(0, 1, 1 << 62)]).is_some());
         assert_eq!(into, [1, 2, 3, 4]);
     }
 
     #[test]
     fn spans_outside_are_refused() {
         for wrong in [span(3, 1, 1), span(1, 1, 3), span(1, -1, 3), span(0, i64::MAX, 3)] {
-            assert_eq!(Region::new(&[3], 1, &[wrong]), None, "{wrong:?}");
+            assert_eq!(ArraySlice::new(&[3], 1, &[wrong]), None, "{wrong:?}");
         }
-        assert_eq!(Region::new(&[3, 3], 1, &[span(0, 1, 1)]), None);
+        assert_eq!(ArraySlice::new(&[3, 3], 1, &[span(0, 1, 1)]), None);
     }
 }

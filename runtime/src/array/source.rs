@@ -3,43 +3,51 @@
 use bytes::Bytes;
 use tensorc_abi::DType;
 
-use super::view::{Extents, View};
+use super::view::{ArrayView, Extents};
 use crate::{Element, TensorRef};
 
 /// An operand of an operation.
 #[derive(Clone, Debug)]
-pub enum Source {
-    View(View),
+pub enum ArrayOperand {
+    /// A tensor in a chunk.
+    View(ArrayView),
+    /// A few bytes that are copied with the operation.
     Inline(Inline),
     /// Row-major elements that no one changes; the address suits the type.
     Host {
+        /// Element type.
         dtype: DType,
+        /// Shape.
         dims: Extents,
+        /// The elements, little-endian.
         data: Bytes,
     },
 }
 
-impl Source {
-    pub fn view(&self) -> Option<&View> {
+impl ArrayOperand {
+    /// The view, if it is one.
+    pub fn view(&self) -> Option<&ArrayView> {
         match self {
-            Source::View(view) => Some(view),
+            ArrayOperand::View(view) => Some(view),
             _ => None,
         }
     }
 
+    /// Element type.
     pub fn dtype(&self) -> DType {
         match self {
-            Source::View(view) => view.dtype(),
-            Source::Inline(value) => value.dtype,
-            Source::Host { dtype, .. } => *dtype,
+            ArrayOperand::View(view) => view.dtype(),
+            ArrayOperand::Inline(value) => value.dtype,
+            ArrayOperand::Host { dtype, .. } => *dtype,
         }
     }
 
+    /// Shape.
     pub fn dims(&self) -> &[u64] {
         match self {
-            Source::View(view) => view.dims(),
-            Source::Inline(value) => value.dims(),
-            Source::Host { dims, .. } => dims,
+            ArrayOperand::View(view) => view.dims(),
+            ArrayOperand::Inline(value) => value.dims(),
+            ArrayOperand::Host { dims, .. } => dims,
         }
     }
 }
@@ -76,10 +84,12 @@ impl Inline {
         Inline { dtype, rank, len: [len], data }
     }
 
+    /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
+    /// Shape, of rank 0 or 1.
     pub fn dims(&self) -> &[u64] {
         &self.len[..usize::from(self.rank)]
     }

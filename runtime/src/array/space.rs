@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::driven::Driven;
-use super::launch::LaunchError;
-use crate::device::emulated::Accelerator;
 use crate::engine::{Engine, EngineConfig, EngineError};
 use crate::gpu::{Collective, CollectiveError, Driver, DriverError, join};
 use crate::storage::{Storage, StorageConfig};
@@ -13,33 +11,23 @@ use crate::{Device, DeviceKind};
 
 /// Engine, memory pools and devices. Cloning shares them.
 #[derive(Clone)]
-pub struct Space(Arc<Inner>);
+pub struct ArraySpace(Arc<Inner>);
 
 struct Inner {
     engine: Engine,
     storage: Storage,
     drivers: Vec<Arc<dyn Driver>>,
-    /// The streams of devices with a driver, and of those without, from their first use on.
+    /// Their streams, from their first use on.
     driven: Mutex<BTreeMap<Device, Arc<Driven>>>,
-    accelerators: Mutex<BTreeMap<Device, Arc<Accelerator>>>,
 }
 
-/// What does the work of a device.
-pub(super) enum Worker {
-    /// The engine's threads.
-    Host,
-    /// Streams of the host.
-    Streams(Arc<Accelerator>),
-    Driver(Arc<Driven>),
-}
-
-impl Space {
-    /// Without GPUs: what is to be on one is in the host's memory, where streams of its own work on it.
+impl ArraySpace {
+    /// Without GPUs.
     ///
     /// # Errors
     /// The configuration of the engine.
-    pub fn new(engine: EngineConfig, storage: StorageConfig) -> Result<Space, EngineError> {
-        Space::with_drivers(engine, storage, vec![])
+    pub fn new(engine: EngineConfig, storage: StorageConfig) -> Result<ArraySpace, EngineError> {
+        ArraySpace::with_drivers(engine, storage, vec![])
     }
 
     /// With GPUs: arrays on their devices are in their memory, and there are no others.
@@ -50,10 +38,9 @@ impl Space {
         engine: EngineConfig,
         storage: StorageConfig,
         drivers: Vec<Arc<dyn Driver>>,
-    ) -> Result<Space, EngineError> {
+    ) -> Result<ArraySpace, EngineError> {
         let (engine, storage) = (Engine::new(engine)?, Storage::with_drivers(storage, drivers.clone()));
-        let (driven, accelerators) = (Mutex::default(), Mutex::default());
-        Ok(Space(Arc::new(Inner { engine, storage, drivers, driven, accelerators })))
+        Ok(ArraySpace(Arc::new(Inner { engine, storage, drivers, driven: Mutex::default() })))
     }
 
     fn driver(&self, device: Device) -> Option<&dyn Driver> {
@@ -66,13 +53,17 @@ impl Space {
     }
 
     /// # Errors
-    /// There are GPUs, and the device is none of them.
+    /// The device is a GPU without a driver.
     pub fn check(&self, device: Device) -> Result<(), DriverError> {
-        if device.kind != DeviceKind::Accelerator || self.0.drivers.is_empty() || self.driver(device).is_some() {
+        if device.kind != DeviceKind::Accelerator || self.driver(device).is_some() {
             return Ok(());
         }
         let known: Vec<String> = self.0.drivers.iter().map(|driver| driver.device().to_string()).collect();
-        Err(DriverError { device, message: format!("there is no driver for it, only for {}", known.join(", ")) })
+        let message = match &known[..] {
+            [] => "there is no driver for it, nor for any other GPU".to_owned(),
+            known => format!("there is no driver for it, only for {}", known.join(", ")),
+        };
+        Err(DriverError { device, message })
     }
 
     /// Joins GPUs, so that [`super::exchange`] takes arrays of theirs.
@@ -87,9 +78,15 @@ impl Space {
         join(&devices.iter().map(of).collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// The streams of a driver's device.
+    /// The streams of a GPU, which start when it is first used; none of the host, whose work the engine's threads do.
+    ///
+    /// # Errors
+    /// The device is a GPU without a driver, or has no further streams.
     pub(super) fn driven(&self, device: Device) -> Result<Option<Arc<Driven>>, DriverError> {
-        let Some(driver) = self.driver(device) else { return Ok(None) };
+        self.check(device)?;
+        let Some(driver) = self.driver(device).filter(|_| device.kind == DeviceKind::Accelerator) else {
+            return Ok(None);
+        };
         let mut driven = self.0.driven.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = driven.get(&device) {
             return Ok(Some(made.clone()));
@@ -99,28 +96,12 @@ impl Space {
         Ok(Some(made))
     }
 
-    /// What does a device's work; its streams start when it is first used.
-    pub(super) fn worker(&self, device: Device) -> Result<Worker, LaunchError> {
-        if device.kind != DeviceKind::Accelerator {
-            return Ok(Worker::Host);
-        }
-        if let Some(driven) = self.driven(device)? {
-            return Ok(Worker::Driver(driven));
-        }
-        self.check(device)?;
-        let mut all = self.0.accelerators.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = all.get(&device) {
-            return Ok(Worker::Streams(found.clone()));
-        }
-        let made = Arc::new(Accelerator::new(device)?);
-        all.insert(device, made.clone());
-        Ok(Worker::Streams(made))
-    }
-
+    /// The engine that orders operations on its arrays.
     pub fn engine(&self) -> &Engine {
         &self.0.engine
     }
 
+    /// The storage that memory of its arrays comes from.
     pub fn storage(&self) -> &Storage {
         &self.0.storage
     }

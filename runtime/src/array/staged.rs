@@ -1,10 +1,10 @@
 //! Work of the host on arrays in a device's memory: they are brought to the host, and back.
 
-use super::launch::{Target, execute};
-use super::source::Source;
+use super::launch::{LaunchOutput, execute};
+use super::source::ArrayOperand;
 use crate::device::stream::Transfer;
 use crate::engine::Failure;
-use crate::gpu::Queue;
+use crate::gpu::KeepAliveQueue;
 use crate::{Device, TensorMut, TensorRef};
 
 /// Memory of the host in place of a view's.
@@ -22,9 +22,9 @@ unsafe impl Send for Staged {}
 /// Until the operation is complete, the caller has the engine's permission to read or write the variables of all inputs and
 /// to write those of all outputs, which do not overlap.
 pub(super) unsafe fn staged(
-    queue: &mut Queue<'_>,
-    inputs: Vec<Source>,
-    outputs: Vec<Target>,
+    queue: &mut KeepAliveQueue<'_>,
+    inputs: Vec<ArrayOperand>,
+    outputs: Vec<LaunchOutput>,
     body: impl FnOnce(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), Failure> + Send + 'static,
 ) -> Result<(), Failure> {
     queue.keep((inputs.clone(), outputs.clone()));
@@ -72,7 +72,7 @@ pub(super) unsafe fn staged(
 }
 
 /// Page-locked memory into which bytes of the device are copied; zeros if there are none.
-fn fetch(queue: &mut Queue<'_>, source: Option<*mut u8>, bytes: u64) -> Result<Staged, Failure> {
+fn fetch(queue: &mut KeepAliveQueue<'_>, source: Option<*mut u8>, bytes: u64) -> Result<Staged, Failure> {
     let (from, to) = (queue.device(), Device::pinned(queue.device().id));
     let mut block = queue.alloc(to, bytes)?;
     let start = block.as_mut_ptr();

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::chunk::Chunk;
-use super::launch::Target;
-use super::source::Source;
+use super::launch::LaunchOutput;
+use super::source::ArrayOperand;
 use crate::device::stream::Event;
 use crate::gpu::LaunchStream;
 
@@ -29,7 +29,7 @@ impl Enqueued {
 
 /// The last operation that writes a chunk, and those that read what it wrote, the last one of each stream.
 #[derive(Default)]
-pub(super) struct Uses {
+pub(super) struct ChunkUses {
     written: Option<Arc<Enqueued>>,
     read: SmallVec<[Arc<Enqueued>; 2]>,
 }
@@ -42,10 +42,10 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    pub fn new(inputs: &[Source], outputs: &[Target]) -> Touched {
-        let kept = outputs.iter().filter(|target| !target.overwrites()).map(Target::view);
+    pub fn new(inputs: &[ArrayOperand], outputs: &[LaunchOutput]) -> Touched {
+        let kept = outputs.iter().filter(|target| !target.overwrites()).map(LaunchOutput::view);
         let there = |chunk: &&Arc<Chunk>| chunk.uses().is_some();
-        let reads = inputs.iter().filter_map(Source::view).chain(kept).map(|view| view.chunk());
+        let reads = inputs.iter().filter_map(ArrayOperand::view).chain(kept).map(|view| view.chunk());
         let writes = outputs.iter().map(|target| target.view().chunk());
         Touched { reads: reads.filter(there).cloned().collect(), writes: writes.filter(there).cloned().collect() }
     }
@@ -74,11 +74,11 @@ impl Touched {
             read.push(operation.clone());
         }
         for uses in self.writes.iter().filter_map(|chunk| chunk.uses()) {
-            *lock(uses) = Uses { written: Some(operation.clone()), read: SmallVec::new() };
+            *lock(uses) = ChunkUses { written: Some(operation.clone()), read: SmallVec::new() };
         }
     }
 }
 
-fn lock(uses: &Mutex<Uses>) -> MutexGuard<'_, Uses> {
+fn lock(uses: &Mutex<ChunkUses>) -> MutexGuard<'_, ChunkUses> {
     uses.lock().unwrap_or_else(PoisonError::into_inner)
 }

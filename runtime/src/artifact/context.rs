@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
 
 use tensorc_abi::DType;
-use tensorc_abi::artifact::{Gpu, InitOn, Parallel, Status, Task, Tensor, Weights, status};
+use tensorc_abi::artifact::{GpuHandle, InitOn, Parallel, Status, Task, Tensor, Weights, status};
 
 use super::{Artifact, ArtifactError};
 use crate::{Pool, TensorMut, TensorRef};
@@ -54,11 +54,11 @@ impl Artifact {
     /// Makes a context on a GPU.
     fn on_gpu(&self, init: InitOn, weights: *const Weights) -> Result<*mut c_void, ArtifactError> {
         let inner = &self.0;
-        let mut gpu = Gpu {
+        let mut gpu = GpuHandle {
             device: inner.gpu.device,
-            flags: if inner.gpu.stepwise { Gpu::STEPWISE } else { 0 },
+            flags: if inner.gpu.stepwise { GpuHandle::STEPWISE } else { 0 },
             driver: inner.driver.as_ref().map_or(null(), |path| path.as_ptr()),
-            ..Gpu::FIRST
+            ..GpuHandle::FIRST
         };
         let mut raw = null_mut();
         // SAFETY: the weights outlive the context; the model allocates its memory. That the library is a driver is the

@@ -5,20 +5,23 @@ use std::path::Path;
 use tensorc_abi::DType;
 use tensorc_abi::artifact::EntryPoints;
 
-use super::{Artifact, ArtifactError, Counts, LoadOptions};
+use super::{Artifact, ArtifactError, LoadOptions, TensorCounts};
 
 /// An input or output of a model, as its bindings state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
     /// As in the model, whatever the bindings call it.
     pub name: &'static str,
+    /// Element type.
     pub dtype: DType,
-    pub dims: &'static [Extent],
+    /// Extents, outermost first.
+    pub dims: &'static [PortExtent],
 }
 
 /// An extent of a [`Port`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum PortExtent {
+    /// A fixed extent.
     Fixed(u64),
     /// That of the dynamic dimension of this name.
     Named(&'static str),
@@ -41,7 +44,7 @@ impl Artifact {
         outputs: &[Port],
         weights: Option<&Path>,
     ) -> Result<Artifact, ArtifactError> {
-        let counts = Counts { inputs: inputs.len(), outputs: outputs.len() };
+        let counts = TensorCounts { inputs: inputs.len(), outputs: outputs.len() };
         let options = LoadOptions { weights: weights.map(Path::to_owned), ..LoadOptions::default() };
         Artifact::new(entry, counts, None, &options, None)
     }

@@ -8,12 +8,12 @@ use flate2::write::ZlibEncoder;
 use object::{Object, ObjectSection};
 use serde::{Deserialize, Serialize};
 use tensorc_abi::artifact::MANIFEST_SECTION;
-use tensorc_abi::image::{VERSION, Version};
+use tensorc_abi::image::{ImageVersion, VERSION};
 
 use super::ArtifactError;
 
 /// Most bytes of JSON that are read.
-const LONGEST: u64 = 1 << 30;
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// The description of a compiled model, as JSON beside the artifact and in a section of it ([`MANIFEST_SECTION`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,34 +22,46 @@ pub struct Manifest {
     pub format: (u32, u32),
     /// Version of the compiler.
     pub compiler: String,
+    /// The name of the model, with which its symbols begin.
     pub name: String,
+    /// The processor, by the name of the target: `x86_64-v3`, `native`.
     pub target: String,
+    /// The inputs, in order.
     pub inputs: Vec<TensorInfo>,
+    /// The outputs, in order.
     pub outputs: Vec<TensorInfo>,
     /// Dynamic dimensions with their least and greatest extents.
     pub dims: Vec<(String, u64, u64)>,
+    /// The block of weights.
     pub weights: WeightsInfo,
-    /// Of a model whose kernels run on a GPU; `target` is the processor of the program then.
+    /// The code of a model whose kernels run on a GPU; `target` is the processor of the program then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuInfo>,
     /// Bytes of the tables that describe the plans.
     pub image_bytes: u64,
+    /// The plans.
     pub variants: Vec<VariantInfo>,
+    /// The generated kernels, in the order of their numbers.
     pub kernels: Vec<KernelInfo>,
 }
 
 /// An input or output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TensorInfo {
+    /// Its name in the model.
     pub name: String,
+    /// Element type, as [`tensorc_abi::DType::name`] gives it.
     pub dtype: String,
     /// Extents, or names of dynamic dimensions; `?` for an extent that follows from these.
     pub dims: Vec<String>,
 }
 
+/// The block of a model's weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WeightsInfo {
+    /// Whether the block is inside the artifact, rather than in a file of its own.
     pub embedded: bool,
+    /// Bytes of the block.
     pub bytes: u64,
     /// XXH3 with 128 bits of the block, as hexadecimal digits.
     pub hash: String,
@@ -60,15 +72,23 @@ pub struct WeightsInfo {
 pub struct VariantInfo {
     /// Extents of [`Manifest::dims`].
     pub extents: Vec<u64>,
+    /// Number of steps.
     pub steps: u64,
+    /// Bytes of intermediate tensors.
     pub arena_bytes: u64,
+    /// Bytes of working memory of library kernels for each worker.
+    #[serde(default)]
+    pub scratch_bytes: u64,
 }
 
+/// A generated kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelInfo {
+    /// Its name in the plans.
     pub name: String,
-    /// Of a kernel for a GPU, those of its PTX.
+    /// Bytes of machine code; of a kernel for a GPU, those of its PTX.
     pub code_bytes: u64,
+    /// How it is launched, if it is a kernel for a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<LaunchInfo>,
     /// Its text in the kernel language.
@@ -78,20 +98,22 @@ pub struct KernelInfo {
 /// Code for a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuInfo {
-    /// As compilers name it: `sm_80`.
+    /// The architecture, as compilers name it: `sm_80`.
     pub architecture: String,
+    /// Bytes of the PTX.
     pub ptx_bytes: u64,
-    /// Of machine code for the architecture; 0 if there is none.
+    /// Bytes of machine code for the architecture; 0 if there is none.
     pub cubin_bytes: u64,
 }
 
 /// How a kernel is launched on a GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LaunchInfo {
+    /// Blocks of the grid.
     pub blocks: u64,
     /// Threads of a block.
     pub threads: u32,
-    /// Shared memory of a block.
+    /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
     /// Registers of a thread, where there is machine code.
     pub registers: Option<u32>,
@@ -124,7 +146,7 @@ impl Manifest {
         let section = elf.section_by_name(MANIFEST_SECTION).ok_or(ArtifactError::NoArtifact)?;
         let mut json = vec![];
         let data = section.data().map_err(|_| ArtifactError::Damaged)?;
-        ZlibDecoder::new(data).take(LONGEST).read_to_end(&mut json).map_err(|_| ArtifactError::Damaged)?;
+        ZlibDecoder::new(data).take(MAX_MANIFEST_BYTES).read_to_end(&mut json).map_err(|_| ArtifactError::Damaged)?;
         Manifest::from_json(&json)
     }
 
@@ -134,12 +156,13 @@ impl Manifest {
     /// It is no manifest, or of a format that this reader does not know.
     pub fn from_json(json: &[u8]) -> Result<Manifest, ArtifactError> {
         #[derive(Deserialize)]
-        struct Format {
+        struct FormatVersion {
             format: (u32, u32),
         }
         // The version first: a newer manifest may have other fields.
-        let Format { format: (major, minor) } = serde_json::from_slice(json).map_err(|_| ArtifactError::NoArtifact)?;
-        if !VERSION.reads(Version { major, minor }) {
+        let FormatVersion { format: (major, minor) } =
+            serde_json::from_slice(json).map_err(|_| ArtifactError::NoArtifact)?;
+        if !VERSION.reads(ImageVersion { major, minor }) {
             return Err(ArtifactError::Version { major, minor });
         }
         serde_json::from_slice(json).map_err(|_| ArtifactError::Damaged)
@@ -148,5 +171,10 @@ impl Manifest {
     /// Bytes of intermediate tensors: the greatest of all variants.
     pub fn arena_bytes(&self) -> u64 {
         self.variants.iter().map(|v| v.arena_bytes).max().unwrap_or(0)
+    }
+
+    /// Bytes of working memory that library kernels need for each worker: the greatest of all variants.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.variants.iter().map(|v| v.scratch_bytes).max().unwrap_or(0)
     }
 }

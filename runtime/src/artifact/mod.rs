@@ -2,7 +2,7 @@
 //!
 //! An [`Artifact`] checks its file before any code of it runs: libraries are sealed, and a broken seal, a manifest of
 //! an unknown format or another machine's code are errors. A [`ModelContext`] has the memory of one run at a time.
-//! Work is shared among the threads of a [`Pool`], as for models compiled in this process.
+//! Work is shared among the threads of a [`Pool`](crate::Pool), as for models compiled in this process.
 
 mod context;
 mod linked;
@@ -18,7 +18,7 @@ use tensorc_abi::image::VERSION;
 use tensorc_abi::seal;
 
 pub use context::ModelContext;
-pub use linked::{Extent, Port};
+pub use linked::{Port, PortExtent};
 /// Types of the C interface.
 pub use tensorc_abi::artifact as ffi;
 
@@ -28,37 +28,73 @@ pub use manifest::{GpuInfo, KernelInfo, LaunchInfo, Manifest, TensorInfo, Varian
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArtifactError {
+    /// A file cannot be read.
     #[error("{path}: {source}", path = path.display())]
-    Read { path: PathBuf, source: std::io::Error },
+    Read {
+        /// The file of the library.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no ELF file with a manifest of tensorc's, or the JSON is no manifest.
     #[error("not a compiled model")]
     NoArtifact,
+    /// The seal is broken, or the manifest cannot be decoded.
     #[error("the compiled model is damaged, or was changed after linking: its seal is broken")]
     Damaged,
+    /// The format is one that this version does not read.
     #[error(
         "the compiled model has format {major}.{minor}, this version of tensorc reads {known}.0 to {known}.{last}",
         known = VERSION.major, last = VERSION.minor
     )]
-    Version { major: u32, minor: u32 },
+    Version {
+        /// Major number of the format.
+        major: u32,
+        /// Minor number of the format.
+        minor: u32,
+    },
+    /// The code is for another architecture.
     #[error("the compiled model is for {target}, not for this machine")]
-    Target { target: String },
+    Target {
+        /// [`Manifest::target`].
+        target: String,
+    },
+    /// The system's loader refuses the library, for this reason.
     #[error("the library cannot be loaded: {0}")]
     Load(String),
+    /// A path has a zero byte, with which paths end in C.
     #[error("the path {path:?} has a zero in it")]
-    Path { path: PathBuf },
+    Path {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file of weights cannot be read, or is not the model's.
     #[error("weights {path}: {message}", path = path.display())]
-    Weights { path: PathBuf, message: String },
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// What the model says.
+        message: String,
+    },
     /// A function of the model has failed.
     #[error("{message}")]
-    Failed { status: Status, message: String },
+    Failed {
+        /// One of [`status`].
+        status: Status,
+        /// What went wrong, in words.
+        message: String,
+    },
 }
 
-/// Where a model's weights are, if they are not inside.
+/// How an artifact is loaded: where its weights are, and where it runs.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// By default the library's path with the extension `weights`.
+    /// The file of weights; by default the library's path with the extension `weights`. Models with embedded weights
+    /// need none.
     pub weights: Option<PathBuf>,
     /// Do not read the weights to check their hash: the file is known to be intact.
     pub trusted: bool,
+    /// Where a model for a GPU runs.
     pub gpu: GpuOptions,
 }
 
@@ -79,14 +115,14 @@ pub struct Artifact(Arc<Inner>);
 
 /// Numbers of tensors.
 #[derive(Clone, Copy)]
-struct Counts {
+struct TensorCounts {
     inputs: usize,
     outputs: usize,
 }
 
 struct Inner {
     entry: EntryPoints,
-    counts: Counts,
+    counts: TensorCounts,
     manifest: Option<Manifest>,
     weights: Weights,
     has_weights: bool,
@@ -138,13 +174,13 @@ impl Artifact {
         let in_file = manifest.weights.bytes > 0 && !manifest.weights.embedded;
         let weights = options.weights.clone().unwrap_or_else(|| path.with_extension("weights"));
         let options = LoadOptions { weights: in_file.then_some(weights), ..options.clone() };
-        let counts = Counts { inputs: manifest.inputs.len(), outputs: manifest.outputs.len() };
+        let counts = TensorCounts { inputs: manifest.inputs.len(), outputs: manifest.outputs.len() };
         Artifact::new(entry, counts, Some(manifest), &options, Some(library))
     }
 
     fn new(
         entry: EntryPoints,
-        counts: Counts,
+        counts: TensorCounts,
         manifest: Option<Manifest>,
         options: &LoadOptions,
         library: Option<Library>,

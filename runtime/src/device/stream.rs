@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::error::Error;
-use std::io;
 use std::ptr;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use super::Device;
 use crate::engine::Failure;
 
 /// Work on a stream.
-pub type Work = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
+pub type StreamWork = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 /// Learns how the work before it ended.
 pub type Callback = Box<dyn FnOnce(Result<(), StreamError>) + Send>;
@@ -18,21 +17,21 @@ pub type Callback = Box<dyn FnOnce(Result<(), StreamError>) + Send>;
 /// What goes wrong on a stream. Clones share the cause.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StreamError {
-    #[error("cannot start the stream `{name}` of {device}")]
-    Start {
-        device: Device,
-        name: String,
-        #[source]
-        source: Arc<io::Error>,
-    },
+    /// A piece of work failed or panicked.
     #[error("work on a stream of {device} failed: {cause}")]
     Failed {
+        /// The device of the stream.
         device: Device,
+        /// What it failed with.
         #[source]
         cause: Arc<dyn Error + Send + Sync>,
     },
+    /// Work waited for the end of what only its own stream can do.
     #[error("work on a stream of {device} waited for what only that stream can do")]
-    Itself { device: Device },
+    Itself {
+        /// The device of the stream.
+        device: Device,
+    },
 }
 
 /// A point in a stream.
@@ -40,17 +39,25 @@ pub trait Event: Any + Send + Sync {
     /// Whether the stream has passed the point.
     fn query(&self) -> bool;
 
-    /// Waits until it has; returns the failure that the stream carried there.
+    /// Waits until it has.
+    ///
+    /// # Errors
+    /// The failure that the stream carried there, or a wait that cannot end.
     fn synchronize(&self) -> Result<(), StreamError>;
 }
 
 /// A copy between the memories of devices, or inside one.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
+    /// The first byte that is read.
     pub source: *const u8,
+    /// Whose memory the source is.
     pub from: Device,
+    /// The first byte that is written.
     pub target: *mut u8,
+    /// Whose memory the target is.
     pub to: Device,
+    /// Bytes that are copied.
     pub bytes: usize,
 }
 
@@ -64,7 +71,7 @@ impl Transfer {
     ///
     /// Both ranges are valid host memory and do not overlap, nobody writes to the source and nobody
     /// uses the target meanwhile.
-    pub unsafe fn in_host_memory(self) {
+    pub(crate) unsafe fn in_host_memory(self) {
         // SAFETY: promised by the caller.
         unsafe { ptr::copy_nonoverlapping(self.source, self.target, self.bytes) };
     }
@@ -77,10 +84,11 @@ impl Transfer {
 /// callback, which learns whether all of them succeeded; operations that share a stream enqueue one
 /// after another.
 pub trait Stream: Send + Sync {
+    /// The device that does the work.
     fn device(&self) -> Device;
 
     /// Runs `work` after everything before it. A panic is a failure.
-    fn enqueue(&self, work: Work);
+    fn enqueue(&self, work: StreamWork);
 
     /// Copies after everything before it.
     ///
@@ -106,5 +114,8 @@ pub trait Stream: Send + Sync {
     fn query(&self) -> bool;
 
     /// Waits until everything enqueued so far is done, and takes the failure out of the stream.
+    ///
+    /// # Errors
+    /// That failure, or a wait that cannot end.
     fn synchronize(&self) -> Result<(), StreamError>;
 }

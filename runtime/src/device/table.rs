@@ -11,7 +11,7 @@ type Page<T> = Box<[OnceLock<T>]>;
 
 /// Maps devices to values. Values are added and never removed.
 #[derive(Debug)]
-pub struct DeviceTable<T> {
+pub(crate) struct DeviceTable<T> {
     pages: Box<[OnceLock<Page<T>>]>,
 }
 
@@ -25,23 +25,25 @@ fn position(device: Device) -> (usize, usize) {
 }
 
 impl<T> DeviceTable<T> {
-    pub fn new() -> DeviceTable<T> {
+    /// A table without values.
+    pub(crate) fn new() -> DeviceTable<T> {
         DeviceTable { pages: empty(DeviceKind::ALL.len() * PAGE) }
     }
 
-    pub fn get(&self, device: Device) -> Option<&T> {
+    /// The device's value, if it was made.
+    pub(crate) fn get(&self, device: Device) -> Option<&T> {
         let (page, entry) = position(device);
         self.pages[page].get()?[entry].get()
     }
 
     /// The device's value, made with `make` if there is none. `make` runs at most once at a time.
-    pub fn get_or_init(&self, device: Device, make: impl FnOnce() -> T) -> &T {
+    pub(crate) fn get_or_init(&self, device: Device, make: impl FnOnce() -> T) -> &T {
         let (page, entry) = position(device);
         self.pages[page].get_or_init(|| empty(PAGE))[entry].get_or_init(make)
     }
 
     /// The values, in the order of their devices.
-    pub fn values(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.pages.iter().filter_map(OnceLock::get).flatten().filter_map(OnceLock::get)
     }
 }

@@ -175,10 +175,12 @@ impl Imported {
         Ok(Imported { dtype, dims, read_only, data: Data::Copied(copy) })
     }
 
+    /// Element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
+    /// Shape.
     pub fn dims(&self) -> &[u64] {
         &self.dims
     }

@@ -34,7 +34,9 @@ pub const VERSION: DLPackVersion = DLPackVersion { major: 1, minor: 0 };
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLPackVersion {
+    /// Structures of different major versions differ in layout.
     pub major: u32,
+    /// Minor versions add element types, devices and flags.
     pub minor: u32,
 }
 
@@ -42,7 +44,9 @@ pub struct DLPackVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLDevice {
+    /// Kind of device, one of the `kDL…` numbers.
     pub device_type: i32,
+    /// Number of the device among those of its kind.
     pub device_id: i32,
 }
 
@@ -50,8 +54,11 @@ pub struct DLDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct DLDataType {
+    /// Kind of number: 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool.
     pub code: u8,
+    /// Bits of one number.
     pub bits: u8,
+    /// Numbers in an element; 1 unless it is a vector.
     pub lanes: u16,
 }
 
@@ -59,14 +66,19 @@ pub struct DLDataType {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DLTensor {
+    /// Address that `byte_offset` counts from; it may be null if there are no elements.
     pub data: *mut c_void,
+    /// Device of the memory.
     pub device: DLDevice,
+    /// Number of axes.
     pub ndim: i32,
+    /// Element type.
     pub dtype: DLDataType,
     /// `ndim` extents.
     pub shape: *mut i64,
     /// `ndim` distances in elements; null for a row-major tensor without gaps.
     pub strides: *mut i64,
+    /// Bytes from `data` to the first element.
     pub byte_offset: u64,
 }
 
@@ -74,8 +86,11 @@ pub struct DLTensor {
 #[derive(Debug)]
 #[repr(C)]
 pub struct DLManagedTensor {
+    /// The tensor.
     pub dl_tensor: DLTensor,
+    /// The owner's pointer, for its deleter.
     pub manager_ctx: *mut c_void,
+    /// Gives the memory back; called once, with this structure, unless it is null.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
@@ -83,38 +98,60 @@ pub struct DLManagedTensor {
 #[derive(Debug)]
 #[repr(C)]
 pub struct DLManagedTensorVersioned {
+    /// Version of the structure. All versions have the fields up to `deleter` in these places.
     pub version: DLPackVersion,
+    /// The owner's pointer, for its deleter.
     pub manager_ctx: *mut c_void,
+    /// Gives the memory back; called once, with this structure, unless it is null.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+    /// Bits such as [`FLAG_READ_ONLY`].
     pub flags: u64,
+    /// The tensor.
     pub dl_tensor: DLTensor,
 }
 
 /// Why a tensor cannot be lent or taken over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DlpackError {
+    /// There is no structure, or no memory.
     #[error("there is no DLPack tensor: the pointer is null")]
     Null,
+    /// The structure has another major version.
     #[error("DLPack version {}.{} is not supported (supported: 1)", .0.major, .0.minor)]
     Version(DLPackVersion),
+    /// The memory is not the host's, by [`DLDevice::device_type`].
     #[error("DLPack device type {0} is not supported (supported: host memory, 1, 3 and 11)")]
     DeviceType(i32),
+    /// The memory to lend is that of a device.
     #[error("memory of {0} cannot be lent: only host memory can")]
     Device(Device),
+    /// No [`DType`] stands for the element type.
     #[error("DLPack element type with code {}, {} bits and {} lanes is not supported", .0.code, .0.bits, .0.lanes)]
     DType(DLDataType),
+    /// The number of axes is negative.
     #[error("the rank of the DLPack tensor is {0}")]
     Rank(i32),
+    /// There are axes, but no extents.
     #[error("the DLPack tensor has no shape")]
     NoShape,
+    /// An extent is negative.
     #[error("dimension {index} of the DLPack tensor is {value}")]
-    Dimension { index: usize, value: i64 },
+    Dimension {
+        /// Its axis.
+        index: usize,
+        /// The extent.
+        value: i64,
+    },
+    /// Sizes or offsets cannot be addressed.
     #[error("the DLPack tensor exceeds the address space")]
     TooLarge,
+    /// There are elements, but no address.
     #[error("the DLPack tensor has elements but no data")]
     NoData,
+    /// Read-only memory was to be lent in the older form, which cannot say so.
     #[error("memory that must not be written can only be lent with the versioned form of DLPack")]
     ReadOnly,
+    /// There is no memory for a copy.
     #[error(transparent)]
     Alloc(#[from] AllocError),
 }

@@ -44,28 +44,18 @@ impl AccessKind {
 
 /// One entry of an operation's list of accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct VarAccess {
+    /// The variable.
     pub var: VarId,
+    /// What is done with it.
     pub kind: AccessKind,
     /// Streams order it behind such accesses that are issued. The same for all accesses of an operation to a variable.
     pub ahead: bool,
 }
 
-impl Access {
+impl VarAccess {
     /// One that waits until what is before it is finished.
-    pub fn new(var: VarId, kind: AccessKind) -> Access {
-        Access { var, kind, ahead: false }
+    pub fn new(var: VarId, kind: AccessKind) -> VarAccess {
+        VarAccess { var, kind, ahead: false }
     }
-}
-
-/// The accesses with one for each variable, which mean the same.
-pub fn joined(accesses: impl Iterator<Item = Access>) -> Box<[Access]> {
-    let mut joined: Vec<Access> = Vec::new();
-    for access in accesses {
-        match joined.iter_mut().find(|earlier| earlier.var == access.var) {
-            Some(earlier) => earlier.kind = earlier.kind.join(access.kind),
-            None => joined.push(access),
-        }
-    }
-    joined.into()
 }

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::error::{Cause, Failure, OpError};
-use super::op::Name;
+use super::op::OpName;
 use super::rounds::Age;
-use super::run::Trace;
+use super::run::OpTrace;
 use super::sched::{Receipt, Shared};
 use super::state::OpId;
 use super::var::Var;
@@ -72,9 +72,9 @@ pub fn enter(engine: &Shared) {
 pub struct Completion {
     pub(super) shared: Arc<Shared>,
     pub(super) receipt: Receipt,
-    pub(super) name: Name,
+    pub(super) name: OpName,
     pub(super) device: Device,
-    pub(super) trace: Option<Trace>,
+    pub(super) trace: Option<OpTrace>,
     pub(super) done: bool,
 }
 

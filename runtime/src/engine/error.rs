@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use super::op::Name;
+use super::op::OpName;
 use crate::device::Device;
 use crate::pool::TaskPanic;
 
@@ -16,6 +16,7 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 pub enum Cause {
     /// It said so.
     Failed(Failure),
+    /// It panicked.
     Panicked(TaskPanic),
     /// Its [`super::Completion`] was dropped without a result.
     Abandoned,
@@ -35,8 +36,10 @@ impl fmt::Display for Cause {
 #[derive(Debug)]
 pub struct OpError {
     /// The operator and, if it has one, the node of a graph.
-    pub op: Name,
+    pub op: OpName,
+    /// The device that it was pushed for.
     pub device: Device,
+    /// Why it failed.
     pub cause: Cause,
 }
 
@@ -64,7 +67,7 @@ impl Error for OpError {
 /// not listed.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
-    /// In the order of their completion, at most [`Failures::LISTED`].
+    /// In the order of their completion, at most [`Failures::MAX_LISTED_FAILURES`].
     pub listed: Vec<Arc<OpError>>,
     /// Further ones.
     pub omitted: u64,
@@ -72,10 +75,10 @@ pub struct Failures {
 
 impl Failures {
     /// Most failures that are kept.
-    pub const LISTED: usize = 64;
+    pub const MAX_LISTED_FAILURES: usize = 64;
 
     pub(super) fn record(&mut self, error: Arc<OpError>) {
-        match self.listed.len() < Self::LISTED {
+        match self.listed.len() < Self::MAX_LISTED_FAILURES {
             true => self.listed.push(error),
             false => self.omitted += 1,
         }
@@ -109,11 +112,17 @@ pub enum WaitError {
     /// Operations failed since the last wait for all.
     #[error(transparent)]
     Failures(Failures),
+    /// An operation waited, which would never end.
     #[error("an operation waited for the engine that runs it")]
     InsideOperation,
+    /// The engine is stopped, so the wait would not end.
     #[error("waited for an engine that is stopped with {pending} operations pending")]
-    Stopped { pending: u64 },
-    #[error("waited for a variable of another engine")]
+    Stopped {
+        /// Operations that are pushed and not finished.
+        pending: u64,
+    },
+    /// The variable belongs to another engine.
+    #[error("the variable belongs to another engine")]
     ForeignVariable,
 }
 
@@ -131,23 +140,52 @@ impl WaitError {
 /// Why an engine cannot be made, or refuses a request.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// No [`super::EngineKind`] has the name.
     #[error("`{name}` is no kind of engine; there are {}", super::op::EngineKind::names())]
-    UnknownKind { name: String },
+    UnknownKind {
+        /// The name.
+        name: String,
+    },
+    /// A number of [`super::EngineConfig`] is out of range.
     #[error("{what} is {given}, but must be between 1 and {max}")]
-    Config { what: &'static str, given: u64, max: u64 },
+    Config {
+        /// Name of the field.
+        what: &'static str,
+        /// Its value.
+        given: u64,
+        /// The largest value; the least is 1.
+        max: u64,
+    },
+    /// The system started no thread.
     #[error("cannot start worker {worker} of {device}")]
     Spawn {
+        /// Number of the worker in its queue.
         worker: usize,
+        /// Device of the queue.
         device: Device,
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
+    /// An operation uses a variable of another engine.
     #[error("operator `{op}` on {device} uses a variable of another engine")]
-    ForeignVariable { op: Name, device: Device },
-    #[error("operator `{op}` belongs to another engine")]
-    ForeignOperator { op: Name },
+    ForeignVariable {
+        /// The operator.
+        op: OpName,
+        /// The device that it was pushed for.
+        device: Device,
+    },
+    /// The engine is stopped and holds as many operations as it may.
     #[error("operator `{op}` on {device} was pushed to a stopped engine that holds {pending} operations")]
-    Stopped { op: Name, device: Device, pending: u64 },
+    Stopped {
+        /// The operator.
+        op: OpName,
+        /// The device that it was pushed for.
+        device: Device,
+        /// Operations that are pushed and not finished.
+        pending: u64,
+    },
+    /// An operation tried to stop or start the engine that runs it.
     #[error("an operation tried to stop or start the engine that runs it")]
     InsideOperation,
 }

@@ -7,14 +7,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::bulk::Bulk;
-use super::lane::{Doorbell, Queue};
-use super::op::{Name, RunContext};
+use super::lane::{Doorbell, LaneId};
+use super::op::{OpName, RunContext};
 use super::prefetch;
 use super::rounds::Age;
-use super::state::{Access, VarId};
-use super::task::Task;
-use super::var::Operator;
+use super::state::{VarAccess, VarId};
+use super::task::ErasedFn;
 use super::wait::Ticket;
 use crate::device::Device;
 
@@ -22,40 +20,36 @@ use crate::device::Device;
 const AHEAD: usize = 8;
 
 /// What an operation consists of besides its accesses.
-pub enum Body {
-    Task(Task),
+pub enum OpBody {
+    Task(ErasedFn),
     /// Finished by its completion.
-    Async(Task),
-    /// Several operations in one.
-    Bulk(Box<Bulk>),
+    Async(ErasedFn),
     /// Somebody waits for the variable.
     Wait(Arc<Ticket>),
     /// Not an operation: somebody waits for everything before.
     WaitAll(Arc<Ticket>),
     /// Deletes a variable.
     Delete(Option<Box<Then>>),
-    /// Not an operation: the handle of a reusable operator was dropped.
-    Retire(u32),
 }
 
 /// What is called after a variable is deleted.
 pub type Then = dyn FnOnce(&RunContext<'_>) + Send;
 
-impl Body {
+impl OpBody {
     /// Whether it is work, and not just bookkeeping of the engine's.
     pub fn is_work(&self) -> bool {
-        self.counts() || matches!(self, Body::Delete(Some(_)))
+        self.counts() || matches!(self, OpBody::Delete(Some(_)))
     }
 
     /// Whether it counts as pending for the bound of run-ahead.
     pub fn counts(&self) -> bool {
-        matches!(self, Body::Task(_) | Body::Async(_) | Body::Bulk(_))
+        matches!(self, OpBody::Task(_) | OpBody::Async(_))
     }
 }
 
-pub struct Job {
-    pub body: Body,
-    pub name: Name,
+pub struct SubmittedOp {
+    pub body: OpBody,
+    pub name: OpName,
     pub bytes: u64,
     pub staged_bytes: u64,
     pub priority: i32,
@@ -67,12 +61,12 @@ pub struct Job {
     pub nested: bool,
 }
 
-impl Job {
+impl SubmittedOp {
     /// What the engine pushes for itself.
-    pub fn internal(body: Body) -> Job {
-        Job {
+    pub fn internal(body: OpBody) -> SubmittedOp {
+        SubmittedOp {
             body,
-            name: Name::from_static("engine"),
+            name: OpName::from_static("engine"),
             bytes: 0,
             staged_bytes: 0,
             priority: 0,
@@ -84,25 +78,12 @@ impl Job {
     }
 }
 
-/// A push of a reusable operator.
-pub struct Repeat {
-    /// Jobs of the batch that were pushed before.
-    after: u32,
-    pub operator: u32,
-    /// Pushed by an operation, whose age is in [`Batch::parents`].
-    pub nested: bool,
-}
-
 #[derive(Default)]
 pub struct Batch {
-    pub jobs: VecDeque<Job>,
-    /// Between the jobs.
-    repeats: VecDeque<Repeat>,
-    /// Jobs that were taken out.
-    taken: u32,
+    pub jobs: VecDeque<SubmittedOp>,
     /// Of all jobs, one after the other.
-    pub accesses: Vec<Access>,
-    /// Ages of the operations that pushed nested jobs and repeats, one after the other.
+    pub accesses: Vec<VarAccess>,
+    /// Ages of the operations that pushed nested jobs, one after the other.
     pub parents: VecDeque<Age>,
     /// Accesses of jobs that were taken out.
     pub consumed: usize,
@@ -110,44 +91,32 @@ pub struct Batch {
     pub prioritized: bool,
 }
 
-/// What lies in an inbox.
-pub enum Item {
-    Job(Job),
-    Repeat(Repeat),
-}
-
 impl Batch {
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.repeats.is_empty()
+        self.jobs.is_empty()
     }
 
     pub fn len(&self) -> usize {
-        self.jobs.len() + self.repeats.len()
+        self.jobs.len()
     }
 
     /// Takes out what was pushed first.
     #[inline]
-    pub fn pop(&mut self) -> Option<Item> {
-        if self.repeats.front().is_some_and(|repeat| repeat.after == self.taken) {
-            return self.repeats.pop_front().map(Item::Repeat);
-        }
-        let job = self.jobs.pop_front()?;
-        self.taken += 1;
-        Some(Item::Job(job))
+    pub fn pop(&mut self) -> Option<SubmittedOp> {
+        self.jobs.pop_front()
     }
 
     /// Makes an empty batch begin at the front of its memory again, which is in use.
     pub fn rewind(&mut self) {
         self.jobs.clear();
-        self.repeats.clear();
         self.accesses.clear();
-        (self.taken, self.consumed, self.prioritized) = (0, 0, false);
+        (self.consumed, self.prioritized) = (0, false);
     }
 }
 
 /// The way from a device and a kind of work to a lane.
 pub struct Route {
-    pub queue: Queue,
+    pub queue: LaneId,
     /// A push must wake a worker: all of them sleep, or none is on the watch for new work.
     pub wake: bool,
     pub doorbell: Arc<Doorbell>,
@@ -166,10 +135,6 @@ pub struct Inbox {
     /// Those of them that are done, as last told by the scheduler.
     pub finished: u64,
     pub unstaged: u64,
-    /// Most operations that are joined into one; 0 and 1 join none.
-    pub bulk_size: usize,
-    /// The thread whose next operation may join the last one.
-    pub open: Option<usize>,
     /// Nothing is taken out.
     pub halted: bool,
     /// No handle of the engine is left: whoever deletes a variable does the work.
@@ -190,14 +155,13 @@ impl Inbox {
     }
 
     /// Appends a job whose accesses the caller has appended to [`Batch::accesses`].
-    pub fn append(&mut self, mut job: Job, parent: Option<Age>) {
+    pub fn append(&mut self, mut job: SubmittedOp, parent: Option<Age>) {
         job.nested = parent.is_some();
         self.batch.parents.extend(parent);
         if job.body.counts() {
             self.pushed += 1;
             self.staged += job.staged_bytes;
         }
-        self.open = None;
         self.batch.prioritized |= job.priority != 0 && job.body.counts();
         self.batch.jobs.push_back(job);
         let (front, back) = self.batch.jobs.as_slices();
@@ -205,20 +169,6 @@ impl Inbox {
         prefetch::for_writing(end.wrapping_add(AHEAD));
         prefetch::for_writing(self.batch.accesses.as_ptr_range().end.wrapping_add(4 * AHEAD));
     }
-
-    /// Appends a push of a reusable operator.
-    #[inline]
-    pub fn append_operator(&mut self, operator: &Operator, parent: Option<Age>) {
-        self.pushed += 1;
-        self.staged += operator.staged_bytes;
-        self.open = None;
-        self.batch.prioritized |= operator.priority != 0;
-        let after = self.batch.jobs.len() as u32;
-        self.batch.repeats.push_back(Repeat { after, operator: operator.number, nested: parent.is_some() });
-        if parent.is_some() {
-            self.batch.parents.extend(parent);
-        }
-    }
 }
 
-const _: () = assert!(size_of::<Job>() <= 128, "larger values are copied by a function");
+const _: () = assert!(size_of::<SubmittedOp>() <= 128, "larger values are copied by a function");

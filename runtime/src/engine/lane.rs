@@ -12,48 +12,48 @@ use crate::device::{Device, DeviceKind};
 
 /// What the workers of a lane serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct LaneId {
     pub device: Device,
-    pub work: Work,
+    pub work: LaneWork,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum LaneWork {
     Any,
     Compute,
     Copy,
     Prioritized,
 }
 
-impl Queue {
+impl LaneId {
     /// The queue of an operation.
-    pub fn of(kind: EngineKind, device: Device, property: Property) -> Queue {
+    pub fn of(kind: EngineKind, device: Device, property: Property) -> LaneId {
         if kind != EngineKind::PerDevice {
-            return Queue { device: Device::default(), work: Work::Any };
+            return LaneId { device: Device::default(), work: LaneWork::Any };
         }
         let work = match (property, device.kind) {
-            (Property::Prioritized, _) => Work::Prioritized,
-            (Property::CopyToDevice | Property::CopyFromDevice, DeviceKind::Accelerator) => Work::Copy,
-            _ => Work::Compute,
+            (Property::Prioritized, _) => LaneWork::Prioritized,
+            (Property::CopyToDevice | Property::CopyFromDevice, DeviceKind::Accelerator) => LaneWork::Copy,
+            _ => LaneWork::Compute,
         };
-        Queue { device, work }
+        LaneId { device, work }
     }
 
     pub fn workers(self, config: &EngineConfig) -> usize {
         match (config.kind, self.work, self.device.kind) {
             (EngineKind::Naive, ..) => 0,
-            (_, Work::Prioritized, _) => config.priority_workers,
-            (_, Work::Copy, _) => config.copy_workers,
-            (_, Work::Compute, DeviceKind::Accelerator) => config.accelerator_workers,
+            (_, LaneWork::Prioritized, _) => config.priority_workers,
+            (_, LaneWork::Copy, _) => config.copy_workers,
+            (_, LaneWork::Compute, DeviceKind::Accelerator) => config.accelerator_workers,
             _ => config.cpu_workers,
         }
     }
 
     pub fn thread_name(self, worker: usize) -> String {
         let work = match self.work {
-            Work::Any | Work::Compute => "",
-            Work::Copy => "-copy",
-            Work::Prioritized => "-prio",
+            LaneWork::Any | LaneWork::Compute => "",
+            LaneWork::Copy => "-copy",
+            LaneWork::Prioritized => "-prio",
         };
         format!("{}{work}-{worker}", self.device)
     }
@@ -171,13 +171,13 @@ pub enum Activity {
 
 /// An operation shorter than this is not worth a second worker: what the workers would spend on
 /// each other's cache lines is more than that.
-pub const SHORT_NS: u64 = 900;
+pub const MAX_SHORT_OP_NS: u64 = 900;
 /// Queued work that is worth waking a worker.
 const WAKE_NS: u64 = 10_000;
 
 /// A queue of ready operations with the accounts of its workers.
-pub struct Lane {
-    pub queue: Queue,
+pub struct WorkQueue {
+    pub queue: LaneId,
     pub ready: ReadyQueue,
     activities: Vec<Activity>,
     /// Workers by [`Activity`].
@@ -192,16 +192,16 @@ pub struct Lane {
     pub wake: bool,
 }
 
-impl Lane {
-    pub fn new(queue: Queue, workers: usize) -> Lane {
+impl WorkQueue {
+    pub fn new(queue: LaneId, workers: usize) -> WorkQueue {
         let mut counts = [0; 7];
         counts[Activity::Gone as usize] = workers;
-        Lane {
+        WorkQueue {
             queue,
             ready: ReadyQueue::default(),
             activities: vec![Activity::Gone; workers],
             counts,
-            cost_ns: SHORT_NS,
+            cost_ns: MAX_SHORT_OP_NS,
             taken: 0,
             called: false,
             wake: false,
@@ -244,7 +244,7 @@ impl Lane {
 
     /// Whether operations are long enough for several workers.
     pub fn spreads(&self) -> bool {
-        self.cost_ns >= SHORT_NS
+        self.cost_ns >= MAX_SHORT_OP_NS
     }
 
     fn idle(&self) -> usize {
@@ -270,7 +270,7 @@ impl Lane {
     /// Takes one measured operation into the average. A single long one, such as one that the
     /// operating system interrupted, moves it little.
     pub fn measured(&mut self, ns: u64) {
-        let ns = ns.min(4 * self.cost_ns + SHORT_NS / 2);
+        let ns = ns.min(4 * self.cost_ns + MAX_SHORT_OP_NS / 2);
         self.cost_ns = (3 * self.cost_ns + ns) / 4;
     }
 }

@@ -17,18 +17,14 @@
 //! - `lane`, `worker`, `run`: queues of ready operations, the threads that run them, and one run
 //! - `rounds`: waiting for everything
 //! - `wait`, `complete`, `var`: waiting threads, asynchronous operations, handles
-//! - `operators`: reusable operators
-//! - `bulk`: joining short operations
 //! - `task`, `prefetch`: functions stored without allocation, memory asked for in advance
 
 mod access;
-mod bulk;
 mod complete;
 mod error;
 mod inbox;
 mod lane;
 mod op;
-mod operators;
 mod prefetch;
 mod rounds;
 mod run;
@@ -43,30 +39,29 @@ mod worker;
 
 use std::sync::Arc;
 
-use inbox::{Body, Job};
-use lane::Queue;
-use operators::{OperatorBody, Terms};
+use inbox::{OpBody, SubmittedOp};
+use lane::LaneId;
 use sched::Shared;
-use state::{Access, AccessKind, joined};
-use task::Task;
+use state::{AccessKind, VarAccess};
+use task::ErasedFn;
 
 pub use complete::Completion;
 pub use error::{Cause, EngineError, Failure, Failures, OpError, WaitError};
-pub use op::{EngineConfig, EngineKind, Name, Op, Property, RunContext};
-pub use var::{Operator, Var};
+pub use op::{EngineConfig, EngineKind, Op, OpName, Property, RunContext};
+pub use var::Var;
 
 /// A handle of an engine. Clones are handles of the same engine.
 ///
-/// Dropping the last one runs everything that was pushed and ends the workers. Variables,
-/// operators and completions may outlive it.
+/// Dropping the last one runs everything that was pushed and ends the workers. Variables
+/// and completions may outlive it.
 #[derive(Clone)]
-pub struct Engine(Arc<Handle>);
+pub struct Engine(Arc<EngineHandle>);
 
-struct Handle {
+struct EngineHandle {
     shared: Arc<Shared>,
 }
 
-impl Drop for Handle {
+impl Drop for EngineHandle {
     fn drop(&mut self) {
         self.shared.close();
     }
@@ -76,7 +71,7 @@ impl Drop for Handle {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStats {
-    /// Operations pushed so far; joined ones count once.
+    /// Operations pushed so far.
     pub pushed: u64,
     /// Those of them that are done, run or not.
     pub finished: u64,
@@ -85,26 +80,30 @@ pub struct EngineStats {
 }
 
 impl Engine {
+    /// An engine of a configuration. Workers start when a device is first used.
+    ///
     /// # Errors
-    /// [`EngineError::Config`] for a number that is 0 or too large. Workers start when a device is
-    /// first used.
+    /// [`EngineError::Config`] for a number that is 0 or too large.
     pub fn new(config: EngineConfig) -> Result<Engine, EngineError> {
         config.check()?;
-        Ok(Engine(Arc::new(Handle { shared: Arc::new(Shared::new(config)) })))
+        Ok(Engine(Arc::new(EngineHandle { shared: Arc::new(Shared::new(config)) })))
     }
 
     fn shared(&self) -> &Arc<Shared> {
         &self.0.shared
     }
 
+    /// Where its operations run.
     pub fn kind(&self) -> EngineKind {
         self.shared().config.kind
     }
 
+    /// The configuration that it was made with.
     pub fn config(&self) -> &EngineConfig {
         &self.shared().config
     }
 
+    /// A new variable, which holds no error.
     pub fn new_var(&self) -> Var {
         let id = self.shared().lock_inbox().new_var();
         Var { shared: self.shared().clone(), id, on_streams: false, deleted: false }
@@ -113,7 +112,7 @@ impl Engine {
     /// A variable of something that operations pushed by [`Engine::push_enqueued`] use on streams alone: they may begin
     /// when those before them have enqueued their work ([`Completion::issue`]), and order theirs behind it on the streams.
     /// Any other operation on it begins when those before are done, as always.
-    pub fn new_stream_var(&self) -> Var {
+    pub(crate) fn new_stream_var(&self) -> Var {
         let mut var = self.new_var();
         var.on_streams = true;
         var
@@ -131,7 +130,7 @@ impl Engine {
         op: Op<'_>,
         f: impl FnOnce(&RunContext<'_>) -> Result<(), Failure> + Send + 'static,
     ) -> Result<(), EngineError> {
-        self.shared().submit(&op, Body::Task(Task::new(move |context, _| Some(f(context)))), false)
+        self.shared().submit(&op, OpBody::Task(ErasedFn::new(move |context, _| Some(f(context)))), false)
     }
 
     /// Pushes an operation that is finished by its [`Completion`], on any thread.
@@ -153,49 +152,12 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::push`].
-    pub fn push_enqueued(
+    pub(crate) fn push_enqueued(
         &self,
         op: Op<'_>,
         f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static,
     ) -> Result<(), EngineError> {
         self.shared().submit(&op, asynchronous(f), true)
-    }
-
-    /// Makes an operator that can be pushed many times, always on the same variables.
-    ///
-    /// # Errors
-    /// As [`Engine::push`].
-    pub fn new_operator(
-        &self,
-        op: Op<'_>,
-        f: impl Fn(&RunContext<'_>) -> Result<(), Failure> + Send + Sync + 'static,
-    ) -> Result<Operator, EngineError> {
-        let shared = self.shared();
-        shared.check(&op)?;
-        let lane = shared.lane(Queue::of(self.kind(), op.device, op.property))?.1;
-        let access = |kind| move |var: &&Var| Access::new(var.id, kind);
-        let writes = op.writes.iter().map(access(AccessKind::Write));
-        let accesses = joined(writes.chain(op.reads.iter().map(access(AccessKind::Read))));
-        let Op { device, priority, bytes, staged_bytes, .. } = op;
-        let body = Arc::new(OperatorBody { name: op.name.clone(), device, bytes, f });
-        let number = shared.lock().operators.add(body, Terms { accesses, staged_bytes, priority, lane });
-        Ok(Operator { shared: shared.clone(), number, name: op.name.clone(), device, lane, priority, staged_bytes })
-    }
-
-    /// Pushes a reusable operator.
-    ///
-    /// # Errors
-    /// As [`Engine::push`].
-    pub fn push_operator(&self, operator: &Operator) -> Result<(), EngineError> {
-        let shared = self.shared();
-        if !Arc::ptr_eq(&operator.shared, shared) {
-            return Err(EngineError::ForeignOperator { op: operator.name.clone() });
-        }
-        let parent = complete::current_age(shared);
-        let who = || (operator.name.clone(), operator.device);
-        let inbox = shared.room(shared.lock_inbox(), operator.staged_bytes, who)?;
-        shared.deliver(inbox, operator.lane, |inbox| inbox.append_operator(operator, parent));
-        Ok(())
     }
 
     /// Deletes a variable after all uses pushed before, and then calls `then` on the queue of the
@@ -210,16 +172,16 @@ impl Engine {
         then: impl FnOnce(&RunContext<'_>) + Send + 'static,
     ) -> Result<(), EngineError> {
         let shared = self.shared();
-        let mut job = Job::internal(Body::Delete(Some(Box::new(then))));
-        job.name = Name::from_static("delete_var");
+        let mut job = SubmittedOp::internal(OpBody::Delete(Some(Box::new(then))));
+        job.name = OpName::from_static("delete_var");
         if !Arc::ptr_eq(&var.shared, shared) {
             return Err(EngineError::ForeignVariable { op: job.name, device: job.device });
         }
-        let (inbox, lane) = shared.lane(Queue::of(self.kind(), job.device, Property::Normal))?;
+        let (inbox, lane) = shared.lane(LaneId::of(self.kind(), job.device, Property::Normal))?;
         (job.lane, job.priority, job.accesses) = (lane, i32::MAX, 1);
         let parent = complete::current_age(shared);
         var.deleted = true;
-        let access = Access::new(var.id, AccessKind::Delete);
+        let access = VarAccess::new(var.id, AccessKind::Delete);
         shared.deliver(inbox, lane, |inbox| {
             inbox.batch.accesses.push(access);
             inbox.append(job, parent);
@@ -300,19 +262,7 @@ impl Engine {
         self.shared().resume()
     }
 
-    /// Lets up to `size` operations that one thread pushes one after the other, with nothing pushed
-    /// in between, run as one; returns the size before. 0 and 1 mean not to, as at first.
-    ///
-    /// That saves most of the cost of scheduling very short operations. It concerns operations
-    /// pushed by [`Engine::push`] with [`Property::Normal`] and priority 0 to the same device, and
-    /// only while they wait for being looked at, so that no wait is delayed. What is joined is one
-    /// operation with the variables of all: it begins when all of these are free, an error of one
-    /// is the error of all that follow in it and of everything that they all write, and a
-    /// variable's version grows by one. [`EngineKind::Naive`] joins nothing.
-    pub fn set_bulk_size(&self, size: usize) -> usize {
-        std::mem::replace(&mut self.shared().lock_inbox().bulk_size, size)
-    }
-
+    /// Counts of operations and threads so far.
     pub fn stats(&self) -> EngineStats {
         let sched = self.shared().lock();
         let pushed = self.shared().lock_inbox().pushed;
@@ -321,8 +271,8 @@ impl Engine {
 }
 
 /// The body of an operation that its completion finishes.
-fn asynchronous(f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static) -> Body {
-    Body::Async(Task::new(move |context, completion| {
+fn asynchronous(f: impl FnOnce(&RunContext<'_>, Completion) + Send + 'static) -> OpBody {
+    OpBody::Async(ErasedFn::new(move |context, completion| {
         if let Some(completion) = completion {
             f(context, completion);
         }

@@ -14,7 +14,7 @@ use crate::profiler::{self, Profiler};
 
 /// The name of an operator, optionally with the node of a graph it stands for. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Repr);
+pub struct OpName(Repr);
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Repr {
@@ -24,20 +24,22 @@ enum Repr {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Shared {
-    operator: profiler::Name,
+    operator: profiler::SpanName,
     node: Option<Box<str>>,
 }
 
-impl Name {
-    pub const fn from_static(operator: &'static str) -> Name {
-        Name(Repr::Static(operator))
+impl OpName {
+    /// The name of an operator that stands for no node.
+    pub const fn from_static(operator: &'static str) -> OpName {
+        OpName(Repr::Static(operator))
     }
 
     /// The operator of a node of a graph.
-    pub fn at_node(operator: &str, node: &str) -> Name {
-        Name(Repr::Shared(Arc::new(Shared { operator: operator.to_owned().into(), node: Some(node.into()) })))
+    pub fn at_node(operator: &str, node: &str) -> OpName {
+        OpName(Repr::Shared(Arc::new(Shared { operator: operator.to_owned().into(), node: Some(node.into()) })))
     }
 
+    /// The operator's name.
     pub fn operator(&self) -> &str {
         match &self.0 {
             Repr::Static(operator) => operator,
@@ -46,13 +48,14 @@ impl Name {
     }
 
     /// The operator for a trace.
-    pub(super) fn text(&self) -> profiler::Name {
+    pub(super) fn text(&self) -> profiler::SpanName {
         match &self.0 {
-            Repr::Static(operator) => profiler::Name::from_static(operator),
+            Repr::Static(operator) => profiler::SpanName::from_static(operator),
             Repr::Shared(shared) => shared.operator.clone(),
         }
     }
 
+    /// Name of the node in a graph, if it stands for one.
     pub fn node(&self) -> Option<&str> {
         match &self.0 {
             Repr::Static(_) => None,
@@ -61,19 +64,19 @@ impl Name {
     }
 }
 
-impl From<&'static str> for Name {
-    fn from(operator: &'static str) -> Name {
-        Name::from_static(operator)
+impl From<&'static str> for OpName {
+    fn from(operator: &'static str) -> OpName {
+        OpName::from_static(operator)
     }
 }
 
-impl From<String> for Name {
-    fn from(operator: String) -> Name {
-        Name(Repr::Shared(Arc::new(Shared { operator: operator.into(), node: None })))
+impl From<String> for OpName {
+    fn from(operator: String) -> OpName {
+        OpName(Repr::Shared(Arc::new(Shared { operator: operator.into(), node: None })))
     }
 }
 
-impl Deref for Name {
+impl Deref for OpName {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -81,13 +84,13 @@ impl Deref for Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for OpName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.operator())
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for OpName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.operator())?;
         self.node().map_or(Ok(()), |node| write!(f, " at {node:?}"))
@@ -115,14 +118,19 @@ pub enum Property {
 /// A variable in both lists is updated; a second mention in one list means nothing.
 #[derive(Clone, Copy)]
 pub struct Op<'a> {
-    pub name: &'a Name,
+    /// The operator's name, for errors and the profiler.
+    pub name: &'a OpName,
+    /// The device whose workers run it.
     pub device: Device,
+    /// Variables that it reads.
     pub reads: &'a [&'a Var],
+    /// Variables that it writes: overwritten unless they are read as well.
     pub writes: &'a [&'a Var],
     /// Of the operations that wait for a worker of a queue, the one with the greatest priority
     /// starts first, and of several the one that became ready first. Every queue of every kind of
     /// engine honours it.
     pub priority: i32,
+    /// Kind of work, which chooses the queue.
     pub property: Property,
     /// Bytes moved, for the profiler.
     pub bytes: u64,
@@ -133,7 +141,7 @@ pub struct Op<'a> {
 
 impl<'a> Op<'a> {
     /// An operation on the first processor that uses no variable.
-    pub fn new(name: &'a Name) -> Op<'a> {
+    pub fn new(name: &'a OpName) -> Op<'a> {
         Op {
             name,
             device: Device::default(),
@@ -181,9 +189,7 @@ impl RunContext<'_> {
     /// variable from now on, and finds no error, however the operation ends. The operation does not touch any more what
     /// the variable stands for.
     ///
-    /// False, and nothing changes, unless the variable is written and not read, and was not given up before. Nothing is
-    /// given up by operations that were joined ([`super::Engine::set_bulk_size`]), of which later parts may use the
-    /// variable. Those of [`super::Engine::push_async`] do it by [`super::Completion::release`].
+    /// False, and nothing changes, unless the variable is written and not read, and was not given up before. Those of [`super::Engine::push_async`] do it by [`super::Completion::release`].
     pub fn release(&self, var: &Var) -> bool {
         self.running.is_some_and(|Running { shared, op }| shared.release(op, var))
     }
@@ -206,8 +212,10 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
+    /// Every kind.
     pub const ALL: [EngineKind; 3] = [EngineKind::Naive, EngineKind::Pooled, EngineKind::PerDevice];
 
+    /// The name in configurations: `naive`, `pooled` or `per_device`.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Naive => "naive",
@@ -239,6 +247,7 @@ impl FromStr for EngineKind {
 /// How an engine is made.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
+    /// Where operations run.
     pub kind: EngineKind,
     /// Workers of each processor device, and of the pool of [`EngineKind::Pooled`].
     pub cpu_workers: usize,

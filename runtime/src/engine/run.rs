@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use super::complete::{Completion, inside};
 use super::error::{Cause, OpError};
-use super::inbox::{Body, Job};
-use super::op::{Name, RunContext, Running};
-use super::operators::OperatorBody;
-use super::sched::{Outcome, Receipt, Shared, drop_quietly};
+use super::inbox::{OpBody, SubmittedOp};
+use super::op::{OpName, RunContext, Running};
+use super::sched::{Outcome, Receipt, Shared};
 use super::task::Returned;
 use crate::device::Device;
 use crate::pool::TaskPanic;
-use crate::profiler::{Lane, Span};
+use crate::profiler::{Span, TraceTrack};
 
 /// What the profiler groups operations by.
 const CATEGORY: &str = "operator";
@@ -27,25 +26,25 @@ pub struct Seat {
 
 /// The beginning of an operation that the profiler records.
 #[derive(Clone, Copy)]
-pub struct Trace {
+pub struct OpTrace {
     start: Instant,
     worker: u32,
     bytes: u64,
 }
 
-impl Trace {
+impl OpTrace {
     #[inline]
-    fn begin(shared: &Shared, seat: Seat, bytes: u64) -> Option<Trace> {
+    fn begin(shared: &Shared, seat: Seat, bytes: u64) -> Option<OpTrace> {
         let start = shared.config.profiler.as_ref()?.begin()?;
-        Some(Trace { start, worker: seat.worker as u32, bytes })
+        Some(OpTrace { start, worker: seat.worker as u32, bytes })
     }
 
     /// Records the operation as ended now. It may have ended on another thread than it began on.
-    pub fn end(self, shared: &Shared, name: &Name, device: Device, elsewhere: bool, error: Option<&dyn ToString>) {
+    pub fn end(self, shared: &Shared, name: &OpName, device: Device, elsewhere: bool, error: Option<&dyn ToString>) {
         let Some(profiler) = &shared.config.profiler else { return };
         profiler.record(Span {
             device,
-            lane: elsewhere.then_some(Lane::Floating),
+            lane: elsewhere.then_some(TraceTrack::Floating),
             worker: Some(self.worker),
             bytes: self.bytes,
             error: error.map(|error| error.to_string().into()),
@@ -54,66 +53,36 @@ impl Trace {
     }
 }
 
-/// An operation that was taken out of the scheduler to be run.
-pub enum Work {
-    Job(Job),
-    Operator(Arc<OperatorBody>),
+fn context<'a>(name: &'a OpName, device: Device, seat: Seat, running: Option<Running<'a>>) -> RunContext<'a> {
+    RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream, running }
 }
 
 /// Runs an operation and tells its outcome, unless that comes through its completion.
 #[inline]
-pub fn run(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, work: &mut Work) -> Option<Outcome> {
-    match work {
-        Work::Job(job) => run_job(shared, seat, receipt, job),
-        Work::Operator(operator) => {
-            let OperatorBody { name, device, bytes, f } = &**operator;
-            let context = context(name, *device, seat, Some(Running { shared, op: receipt.op }));
-            let trace = Trace::begin(shared, seat, *bytes);
-            let (called, _) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(|| Some(f(&context)))));
-            conclude(shared, called, name, *device, trace)
-        }
-    }
-}
-
-fn context<'a>(name: &'a Name, device: Device, seat: Seat, running: Option<Running<'a>>) -> RunContext<'a> {
-    RunContext { op: name.operator(), device, worker: seat.worker, stream: seat.stream, running }
-}
-
-fn run_job(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, job: &mut Job) -> Option<Outcome> {
-    let Job { body, name, device, bytes, .. } = job;
+pub fn run(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, job: &mut SubmittedOp) -> Option<Outcome> {
+    let SubmittedOp { body, name, device, bytes, .. } = job;
     let device = *device;
-    // A completion may end the operation before the function returns, and parts of a bulk follow each other.
-    let running = matches!(body, Body::Task(_)).then_some(Running { shared, op: receipt.op });
+    // A completion may end the operation before the function returns.
+    let running = matches!(body, OpBody::Task(_)).then_some(Running { shared, op: receipt.op });
     let context = context(name, device, seat, running);
-    let begin = |bytes| Trace::begin(shared, seat, bytes);
-    let mut trace = begin(*bytes);
-    // The part of a bulk that runs.
-    let mut part = 0;
+    let trace = OpTrace::begin(shared, seat, *bytes);
     let call = || match &mut *body {
-        Body::Task(task) => task.run(&context, None),
-        Body::Async(task) => {
+        OpBody::Task(task) => task.run(&context, None),
+        OpBody::Async(task) => {
             let shared = shared.clone();
             let completion = Completion { shared, receipt, name: name.clone(), device, trace, done: false };
             task.run(&context, Some(completion))
         }
-        Body::Bulk(bulk) => {
-            let end = |trace: Trace, name: &Name| trace.end(shared, name, device, false, None);
-            run_parts(&mut bulk.parts, context, &mut part, &mut trace, begin, end)
-        }
-        Body::Delete(then) => {
+        OpBody::Delete(then) => {
             if let Some(then) = then.take() {
                 then(&context);
             }
             Some(Ok(()))
         }
-        Body::Wait(_) | Body::WaitAll(_) | Body::Retire(_) => Some(Ok(())),
+        OpBody::Wait(_) | OpBody::WaitAll(_) => Some(Ok(())),
     };
     let (called, orphaned) = inside(shared, receipt, || catch_unwind(AssertUnwindSafe(call)));
-    let name = match &*body {
-        Body::Bulk(bulk) => bulk.parts.get(part).map_or(&*name, |part| &part.name),
-        _ => name,
-    };
-    let outcome = match called {
+    match called {
         Err(payload) if receipt.completes_elsewhere() && !orphaned => {
             // Its completion lives on and will finish it; the panic must not be lost.
             let cause = Cause::Panicked(TaskPanic::from_payload(payload));
@@ -121,12 +90,7 @@ fn run_job(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, job: &mut Job) ->
             None
         }
         called => conclude(shared, called, name, device, trace),
-    };
-    // Parts after one that failed.
-    if let Body::Bulk(bulk) = body {
-        drop_quietly(std::mem::take(bulk));
     }
-    outcome
 }
 
 /// The outcome of a call, recorded in its trace.
@@ -134,9 +98,9 @@ fn run_job(shared: &Arc<Shared>, seat: Seat, receipt: Receipt, job: &mut Job) ->
 fn conclude(
     shared: &Shared,
     called: std::thread::Result<Returned>,
-    name: &Name,
+    name: &OpName,
     device: Device,
-    trace: Option<Trace>,
+    trace: Option<OpTrace>,
 ) -> Option<Outcome> {
     let cause = match called {
         Ok(None) => return None,
@@ -148,32 +112,4 @@ fn conclude(
         trace.end(shared, name, device, false, cause.as_ref().map(|cause| cause as _));
     }
     Some(cause.map_or(Ok(()), |cause| Err(Arc::new(OpError { op: name.clone(), device, cause }))))
-}
-
-/// An operation that was joined with others.
-pub struct Part {
-    pub name: Name,
-    pub task: super::task::Task,
-    pub bytes: u64,
-}
-
-/// Runs joined operations until one fails. `at` tells which one is running, and `trace` when it began.
-fn run_parts(
-    parts: &mut [Part],
-    context: RunContext<'_>,
-    at: &mut usize,
-    trace: &mut Option<Trace>,
-    mut begin: impl FnMut(u64) -> Option<Trace>,
-    mut end: impl FnMut(Trace, &Name),
-) -> Returned {
-    for (index, Part { name, task, bytes }) in parts.iter_mut().enumerate() {
-        (*at, *trace) = (index, begin(*bytes));
-        if let Some(Err(failure)) = task.run(&RunContext { op: name.operator(), ..context }, None) {
-            return Some(Err(failure));
-        }
-        if let Some(trace) = trace.take() {
-            end(trace, name);
-        }
-    }
-    Some(Ok(()))
 }

@@ -10,12 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use super::error::{Failures, OpError};
-use super::inbox::{Batch, Body, Inbox, Item, Job, Repeat};
-use super::lane::{Activity, Doorbell, Lane};
+use super::inbox::{Batch, Inbox, OpBody, SubmittedOp};
+use super::lane::{Activity, Doorbell, WorkQueue};
 use super::op::{EngineConfig, EngineKind};
-use super::operators::{OperatorBody, Operators};
 use super::rounds::{Age, Rounds};
-use super::run::Work;
 use super::state::{OpId, Ready, State, VarId};
 use super::var::Var;
 use super::wait::{Ticket, Waited};
@@ -52,39 +50,31 @@ pub type Outcome = Result<(), Arc<OpError>>;
 /// An operation in the state machine. Small, since the machine moves it.
 #[derive(Clone, Copy)]
 pub struct Admitted {
-    source: Source,
+    /// In this slot of [`Jobs`].
+    job: u32,
     /// None for what nobody waits for.
     age: Option<Age>,
-}
-
-/// Where the scheduler keeps what an operation does.
-#[derive(Clone, Copy)]
-enum Source {
-    /// In this slot of [`Jobs`].
-    Job(u32),
-    /// In the table of operators.
-    Operator(u32),
 }
 
 /// The jobs of operations that were admitted and do not run yet.
 #[derive(Default)]
 struct Jobs {
-    slots: Vec<Option<Job>>,
+    slots: Vec<Option<SubmittedOp>>,
     free: Vec<u32>,
 }
 
 impl Jobs {
     #[inline]
-    fn add(&mut self, job: Job) -> Source {
+    fn add(&mut self, job: SubmittedOp) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = Some(job);
-            return Source::Job(slot);
+            return slot;
         }
         self.slots.push(Some(job));
-        Source::Job((self.slots.len() - 1) as u32)
+        (self.slots.len() - 1) as u32
     }
 
-    fn take(&mut self, slot: u32) -> Option<Job> {
+    fn take(&mut self, slot: u32) -> Option<SubmittedOp> {
         self.free.push(slot);
         self.slots[slot as usize].take()
     }
@@ -98,19 +88,13 @@ pub struct Receipt {
     counts: bool,
     elsewhere: bool,
     staged_bytes: u64,
-    operator: Option<u32>,
 }
 
 impl Receipt {
     #[inline]
-    fn of_job(op: OpId, age: Option<Age>, job: &Job) -> Receipt {
-        let elsewhere = matches!(job.body, Body::Async(_));
-        Receipt { op, age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes, operator: None }
-    }
-
-    #[inline]
-    fn of_operator(op: OpId, age: Option<Age>, number: u32, staged_bytes: u64) -> Receipt {
-        Receipt { op, age, counts: true, elsewhere: false, staged_bytes, operator: Some(number) }
+    fn of_job(op: OpId, age: Option<Age>, job: &SubmittedOp) -> Receipt {
+        let elsewhere = matches!(job.body, OpBody::Async(_));
+        Receipt { op, age, counts: job.body.counts(), elsewhere, staged_bytes: job.staged_bytes }
     }
 
     /// Whether a completion finishes the operation.
@@ -131,12 +115,11 @@ pub struct Sched {
     pub state: State<Admitted, Arc<OpError>>,
     ready: Ready<Admitted, Arc<OpError>>,
     incoming: Batch,
-    pub lanes: Vec<Lane>,
+    pub lanes: Vec<WorkQueue>,
     pub doorbells: Vec<Arc<Doorbell>>,
     jobs: Jobs,
     /// Of operations that finished before what they had run ahead of, by their numbers.
     late: Vec<Option<Receipt>>,
-    pub operators: Operators,
     pub failures: Failures,
     /// Counting operations that finished, and bytes that they no longer stage.
     pub finished: u64,
@@ -160,15 +143,14 @@ pub struct Sched {
 #[derive(Default)]
 pub struct Effects {
     tickets: Vec<(Arc<Ticket>, Waited)>,
-    discarded: Vec<Job>,
-    retired: Vec<Arc<OperatorBody>>,
+    discarded: Vec<SubmittedOp>,
     pub rings: Vec<Arc<Doorbell>>,
 }
 
 impl Effects {
     #[inline]
     pub fn any(&self) -> bool {
-        !(self.tickets.is_empty() && self.discarded.is_empty() && self.retired.is_empty() && self.rings.is_empty())
+        !(self.tickets.is_empty() && self.discarded.is_empty() && self.rings.is_empty())
     }
 
     /// Does everything. Must be called without a lock.
@@ -179,7 +161,6 @@ impl Effects {
         }
         self.rings.drain(..).for_each(|doorbell| doorbell.ring());
         self.discarded.drain(..).for_each(drop_quietly);
-        self.retired.drain(..).for_each(drop_quietly);
         self.tickets.drain(..).for_each(|(ticket, result)| ticket.signal(result));
     }
 }
@@ -192,7 +173,7 @@ pub fn drop_quietly<T>(value: T) {
 }
 
 /// Operations admitted at once. Few, so that the state stays small and in its cache.
-const ADMIT: usize = 8;
+const ADMISSION_BATCH: usize = 8;
 /// Ready operations below which a worker takes in more, if several workers run, as long as no more
 /// than the second number are admitted.
 const SPREAD: (usize, usize) = (32, 1024);
@@ -210,7 +191,6 @@ impl Shared {
             doorbells: Vec::new(),
             jobs: Jobs::default(),
             late: Vec::new(),
-            operators: Operators::default(),
             failures: Failures::default(),
             finished: 0,
             unstaged: 0,
@@ -271,7 +251,6 @@ impl Shared {
         }
         sched.incoming.rewind();
         std::mem::swap(&mut sched.incoming, &mut inbox.batch);
-        inbox.open = None;
         self.mail.0.any.store(false, Ordering::Relaxed);
         self.mail.0.urgent.store(false, Ordering::Relaxed);
         inbox.free_vars.append(&mut sched.ready.freed);
@@ -313,7 +292,7 @@ impl Shared {
             }
             self.collect(sched, &mut self.lock_inbox_patiently());
         }
-        while sched.admit(ADMIT, effects) && sched.lanes[lane].ready.is_empty() {}
+        while sched.admit(ADMISSION_BATCH, effects) && sched.lanes[lane].ready.is_empty() {}
     }
 
     /// Finishes an operation from a thread that holds no lock.
@@ -368,15 +347,7 @@ impl Sched {
         for count in 0..limit {
             match self.incoming.pop() {
                 None => return count > 0,
-                Some(Item::Job(job)) => self.admit_job(job, effects),
-                Some(Item::Repeat(Repeat { operator, nested, .. })) => {
-                    let parent = if nested { self.incoming.parents.pop_front() } else { None };
-                    let admitted =
-                        Admitted { source: Source::Operator(operator), age: Some(self.rounds.admit(parent)) };
-                    let serial = self.state.pushed();
-                    let op = self.state.push(&self.operators.begin(operator).accesses, admitted, &mut self.ready);
-                    self.last_admitted = Some((op, serial));
-                }
+                Some(job) => self.admit_job(job),
             }
             self.settle(effects);
         }
@@ -384,19 +355,17 @@ impl Sched {
     }
 
     #[inline]
-    fn admit_job(&mut self, job: Job, effects: &mut Effects) {
+    fn admit_job(&mut self, job: SubmittedOp) {
         let begin = self.incoming.consumed;
         self.incoming.consumed += job.accesses as usize;
-        match job.body {
-            Body::Retire(number) => return self.operators.retire(number, &mut effects.retired),
-            Body::WaitAll(ticket) => return self.rounds.wait(ticket),
-            _ => {}
+        if let OpBody::WaitAll(ticket) = job.body {
+            return self.rounds.wait(ticket);
         }
         let parent = if job.nested { self.incoming.parents.pop_front() } else { None };
         let age = job.body.is_work().then(|| self.rounds.admit(parent));
         let serial = self.state.pushed();
         let accesses = &self.incoming.accesses[begin..self.incoming.consumed];
-        let op = self.state.push(accesses, Admitted { source: self.jobs.add(job), age }, &mut self.ready);
+        let op = self.state.push(accesses, Admitted { job: self.jobs.add(job), age }, &mut self.ready);
         self.last_admitted = Some((op, serial));
     }
 
@@ -412,39 +381,27 @@ impl Sched {
     }
 
     /// Adds an operation directly, after everything that was admitted.
-    pub fn push(&mut self, accesses: &[super::state::Access], job: Job, effects: &mut Effects) {
-        let admitted = Admitted { source: self.jobs.add(job), age: None };
+    pub fn push(&mut self, accesses: &[super::state::VarAccess], job: SubmittedOp, effects: &mut Effects) {
+        let admitted = Admitted { job: self.jobs.add(job), age: None };
         self.state.push(accesses, admitted, &mut self.ready);
         self.settle(effects);
     }
 
     /// Takes out a ready operation to be run; none if it meets an error after all.
     #[inline]
-    pub fn take(&mut self, op: OpId, effects: &mut Effects) -> Option<(Receipt, Work)> {
+    pub fn take(&mut self, op: OpId, effects: &mut Effects) -> Option<(Receipt, SubmittedOp)> {
         if self.state.recall(op, &mut self.ready) {
             self.settle(effects);
             return None;
         }
-        let Admitted { source, age } = self.state.take(op)?;
-        match source {
-            Source::Operator(number) => {
-                let body = self.operators.lend(number)?;
-                let staged_bytes = self.operators.terms(number).staged_bytes;
-                Some((Receipt::of_operator(op, age, number, staged_bytes), Work::Operator(body)))
-            }
-            Source::Job(slot) => {
-                let job = self.jobs.take(slot)?;
-                Some((Receipt::of_job(op, age, &job), Work::Job(job)))
-            }
-        }
+        let Admitted { job, age } = self.state.take(op)?;
+        let job = self.jobs.take(job)?;
+        Some((Receipt::of_job(op, age, &job), job))
     }
 
-    /// Takes back what was run, and ends it unless its completion will.
+    /// Ends an operation that was run, unless its completion will.
     #[inline]
-    pub fn done(&mut self, receipt: Receipt, work: Work, outcome: Option<Outcome>, effects: &mut Effects) {
-        if let (Work::Operator(body), Some(number)) = (work, receipt.operator) {
-            self.operators.give_back(number, body);
-        }
+    pub fn done(&mut self, receipt: Receipt, outcome: Option<Outcome>, effects: &mut Effects) {
         if let Some(outcome) = outcome {
             self.complete(receipt, outcome, effects);
         }
@@ -480,9 +437,6 @@ impl Sched {
 
     #[inline]
     fn account(&mut self, receipt: Receipt, effects: &mut Effects) {
-        if let Some(number) = receipt.operator {
-            self.operators.end(number, &mut effects.retired);
-        }
         if let Some(age) = receipt.age {
             self.rounds.finish(age);
         }
@@ -514,21 +468,15 @@ impl Sched {
             }
             let op = self.ready.run[next];
             next += 1;
-            match self.state.payload(op).map(|admitted| admitted.source) {
-                Some(Source::Operator(number)) => {
-                    let terms = self.operators.terms(number);
-                    self.lanes[terms.lane as usize].ready.push(op, terms.priority);
-                }
-                Some(Source::Job(slot)) => match &self.jobs.slots[slot as usize] {
-                    Some(Job { body: Body::Wait(_) | Body::Delete(None), .. }) => {
-                        if let Some(Body::Wait(ticket)) = self.jobs.take(slot).map(|job| job.body) {
-                            effects.tickets.push((ticket, Ok(())));
-                        }
-                        self.state.finish(op, Ok(()), &mut self.ready);
+            let Some(slot) = self.state.payload(op).map(|admitted| admitted.job) else { continue };
+            match &self.jobs.slots[slot as usize] {
+                Some(SubmittedOp { body: OpBody::Wait(_) | OpBody::Delete(None), .. }) => {
+                    if let Some(OpBody::Wait(ticket)) = self.jobs.take(slot).map(|job| job.body) {
+                        effects.tickets.push((ticket, Ok(())));
                     }
-                    Some(job) => self.lanes[job.lane as usize].ready.push(op, job.priority),
-                    None => {}
-                },
+                    self.state.finish(op, Ok(()), &mut self.ready);
+                }
+                Some(job) => self.lanes[job.lane as usize].ready.push(op, job.priority),
                 None => {}
             }
         }
@@ -542,21 +490,12 @@ impl Sched {
     }
 
     /// Accounts an operation that is over already: only its number in the receipt is void.
-    fn skip(&mut self, Admitted { source, age }: Admitted, error: Arc<OpError>, effects: &mut Effects) {
-        let void = OpId(u32::MAX);
-        match source {
-            Source::Operator(number) => {
-                let staged_bytes = self.operators.terms(number).staged_bytes;
-                self.account(Receipt::of_operator(void, age, number, staged_bytes), effects);
-            }
-            Source::Job(slot) => {
-                let Some(job) = self.jobs.take(slot) else { return };
-                self.account(Receipt::of_job(void, age, &job), effects);
-                match job.body {
-                    Body::Wait(ticket) => effects.tickets.push((ticket, Err(error))),
-                    _ => effects.discarded.push(job),
-                }
-            }
+    fn skip(&mut self, Admitted { job, age }: Admitted, error: Arc<OpError>, effects: &mut Effects) {
+        let Some(job) = self.jobs.take(job) else { return };
+        self.account(Receipt::of_job(OpId(u32::MAX), age, &job), effects);
+        match job.body {
+            OpBody::Wait(ticket) => effects.tickets.push((ticket, Err(error))),
+            _ => effects.discarded.push(job),
         }
     }
 

@@ -6,7 +6,7 @@
 //! exclusive access grants the run of reads that follows, or the next exclusive access.
 //!
 //! An operation that enqueues work on a device's stream is *issued* when it has done so, and finished when the device
-//! has passed it. Accesses that are ordered on streams ([`Access::ahead`]) are *cleared* before they are granted: when
+//! has passed it. Accesses that are ordered on streams ([`VarAccess::ahead`]) are *cleared* before they are granted: when
 //! those before them are such and issued. An operation runs when all its accesses are cleared; whatever it reports, it
 //! ends only when they are granted, so all else is as if it had run then.
 //!
@@ -15,7 +15,7 @@
 
 mod early;
 
-pub use super::access::{Access, AccessKind, VarId, joined};
+pub use super::access::{AccessKind, VarAccess, VarId};
 
 /// No slot.
 const NIL: u32 = u32::MAX;
@@ -25,7 +25,7 @@ const NIL: u32 = u32::MAX;
 pub struct OpId(pub u32);
 
 #[derive(Clone, Hash)]
-struct Node {
+struct PendingOp {
     var: u32,
     op: u32,
     /// Next in the queue of the variable.
@@ -33,7 +33,7 @@ struct Node {
     /// Next access of the operation; next free slot.
     sibling: u32,
     kind: AccessKind,
-    /// See [`Access::ahead`].
+    /// See [`VarAccess::ahead`].
     ahead: bool,
     cleared: bool,
     granted: bool,
@@ -136,7 +136,7 @@ impl<T, E> Default for Ready<T, E> {
 pub struct State<T, E> {
     vars: Vec<VarSlot<E>>,
     ops: Vec<OpSlot<T, E>>,
-    nodes: Vec<Node>,
+    nodes: Vec<PendingOp>,
     free_op: u32,
     free_node: u32,
     /// Operations pushed so far.
@@ -231,7 +231,7 @@ impl<T, E: Clone> State<T, E> {
     ///
     /// Accesses to one variable that stand in the list more than once are joined: a read and a
     /// write are an update. A variable comes into being with its first access.
-    pub fn push(&mut self, accesses: &[Access], payload: T, ready: &mut Ready<T, E>) -> OpId {
+    pub fn push(&mut self, accesses: &[VarAccess], payload: T, ready: &mut Ready<T, E>) -> OpId {
         let op = self.new_op(payload);
         let mut last = NIL;
         for access in accesses {
@@ -307,7 +307,7 @@ impl<T, E: Clone> State<T, E> {
     }
 
     /// Requests one access after `last`, the operation's access requested before.
-    fn request(&mut self, op: u32, access: Access, last: u32) -> u32 {
+    fn request(&mut self, op: u32, access: VarAccess, last: u32) -> u32 {
         let index = access.var.0 as usize;
         if index >= self.vars.len() {
             self.vars.resize_with(index + 1, VarSlot::new);
@@ -354,7 +354,7 @@ impl<T, E: Clone> State<T, E> {
     }
 
     /// Joins an access to the earlier one of the same operation to the same variable.
-    fn join(&mut self, op: u32, access: Access) {
+    fn join(&mut self, op: u32, access: VarAccess) {
         let index = access.var.0 as usize;
         let node = self.vars[index].last;
         let before = self.nodes[node as usize].kind;
@@ -388,7 +388,7 @@ impl<T, E: Clone> State<T, E> {
     /// Ends a granted access, leaves `error` in what it has written, and grants what waits. The operation's next access.
     #[inline(always)]
     fn end_access(&mut self, node: u32, error: Option<&E>, ready: &mut Ready<T, E>) -> u32 {
-        let Node { var: index, kind, sibling, issued, .. } = self.nodes[node as usize];
+        let PendingOp { var: index, kind, sibling, issued, .. } = self.nodes[node as usize];
         self.free_node(node);
         let var = &mut self.vars[index as usize];
         *var.open(kind) -= u32::from(!issued);
@@ -433,7 +433,7 @@ impl<T, E: Clone> State<T, E> {
             if node == NIL {
                 return;
             }
-            let Node { op, next, kind, cleared, .. } = self.nodes[node as usize];
+            let PendingOp { op, next, kind, cleared, .. } = self.nodes[node as usize];
             if kind.exclusive() {
                 if var.readers > 0 {
                     return;
@@ -565,10 +565,10 @@ impl<T, E: Clone> State<T, E> {
         self.free_op = op;
     }
 
-    fn new_node(&mut self, access: Access, op: u32) -> u32 {
-        let Access { var, kind, ahead } = access;
+    fn new_node(&mut self, access: VarAccess, op: u32) -> u32 {
+        let VarAccess { var, kind, ahead } = access;
         let (cleared, granted, issued) = (false, false, false);
-        let node = Node { var: var.0, op, next: NIL, sibling: NIL, kind, ahead, cleared, granted, issued };
+        let node = PendingOp { var: var.0, op, next: NIL, sibling: NIL, kind, ahead, cleared, granted, issued };
         if self.free_node == NIL {
             self.nodes.push(node);
             return slot_number(self.nodes.len() - 1);

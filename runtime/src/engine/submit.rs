@@ -4,15 +4,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bulk::thread_key;
 use super::complete::{current_age, is_inside};
 use super::error::EngineError;
-use super::inbox::{Body, Inbox, Job, Route};
-use super::lane::{Activity, Doorbell, Lane, Queue};
-use super::op::{EngineKind, Name, Op, Property};
+use super::inbox::{Inbox, OpBody, Route, SubmittedOp};
+use super::lane::{Activity, Doorbell, LaneId, WorkQueue};
+use super::op::{EngineKind, Op, OpName};
 use super::run::Seat;
 use super::sched::{Effects, Mail, RoomWaiter, Sched, Shared};
-use super::state::{Access, AccessKind};
+use super::state::{AccessKind, VarAccess};
 use super::wait::Ticket;
 use super::worker::{help, work};
 use crate::device::Device;
@@ -22,7 +21,7 @@ const LEFT_LYING: usize = 256;
 
 impl Shared {
     /// Puts something into the inbox that no worker is needed for, and that never waits.
-    pub fn post(self: &Arc<Shared>, body: Body, accesses: &[Access]) {
+    pub fn post(self: &Arc<Shared>, body: OpBody, accesses: &[VarAccess]) {
         let mut inbox = self.lock_inbox();
         self.put(&mut inbox, body, accesses);
         let (many, closed) = (inbox.batch.len() >= LEFT_LYING, inbox.closed);
@@ -39,8 +38,8 @@ impl Shared {
     }
 
     /// Appends what the engine pushes for itself.
-    pub fn put(&self, inbox: &mut Inbox, body: Body, accesses: &[Access]) {
-        let mut job = Job::internal(body);
+    pub fn put(&self, inbox: &mut Inbox, body: OpBody, accesses: &[VarAccess]) {
+        let mut job = SubmittedOp::internal(body);
         job.accesses = accesses.len() as u32;
         inbox.batch.accesses.extend_from_slice(accesses);
         inbox.append(job, None);
@@ -67,11 +66,11 @@ impl Shared {
     }
 
     /// Pushes an operation, which may order itself on streams.
-    pub fn submit(self: &Arc<Shared>, op: &Op<'_>, body: Body, on_streams: bool) -> Result<(), EngineError> {
+    pub fn submit(self: &Arc<Shared>, op: &Op<'_>, body: OpBody, on_streams: bool) -> Result<(), EngineError> {
         self.check(op)?;
-        let queue = Queue::of(self.config.kind, op.device, op.property);
+        let queue = LaneId::of(self.config.kind, op.device, op.property);
         let (mut inbox, lane) = self.lane(queue)?;
-        let job = Job {
+        let job = SubmittedOp {
             body,
             name: op.name.clone(),
             bytes: op.bytes,
@@ -86,13 +85,9 @@ impl Shared {
         let parent = current_age(self);
         let append = |inbox: &mut Inbox| {
             let access =
-                |kind| move |var: &&super::Var| Access { var: var.id, kind, ahead: on_streams && var.on_streams };
+                |kind| move |var: &&super::Var| VarAccess { var: var.id, kind, ahead: on_streams && var.on_streams };
             let writes = op.writes.iter().map(access(AccessKind::Write));
             let accesses = writes.chain(op.reads.iter().map(access(AccessKind::Read)));
-            let joins = inbox.bulk_size > 1 && matches!(job.body, Body::Task(_)) && parent.is_none();
-            if joins && op.priority == 0 && op.property == Property::Normal {
-                return inbox.append_or_join(job, accesses, thread_key());
-            }
             inbox.batch.accesses.extend(accesses);
             inbox.append(job, parent);
         };
@@ -133,7 +128,7 @@ impl Shared {
     }
 
     /// The lane of a queue, made and staffed if this is its first use.
-    pub fn lane(self: &Arc<Shared>, queue: Queue) -> Result<(MutexGuard<'_, Inbox>, u16), EngineError> {
+    pub fn lane(self: &Arc<Shared>, queue: LaneId) -> Result<(MutexGuard<'_, Inbox>, u16), EngineError> {
         loop {
             let inbox = self.lock_inbox();
             if let Some(lane) = inbox.routes.iter().position(|route| route.queue == queue) {
@@ -144,13 +139,13 @@ impl Shared {
         }
     }
 
-    fn open_lane(self: &Arc<Shared>, queue: Queue) -> Result<(), EngineError> {
+    fn open_lane(self: &Arc<Shared>, queue: LaneId) -> Result<(), EngineError> {
         let mut sched = self.lock();
         if sched.lanes.iter().any(|lane| lane.queue == queue) {
             return Ok(());
         }
         let doorbell = Arc::new(Doorbell::default());
-        sched.lanes.push(Lane::new(queue, queue.workers(&self.config)));
+        sched.lanes.push(WorkQueue::new(queue, queue.workers(&self.config)));
         sched.doorbells.push(doorbell.clone());
         let lane = sched.lanes.len() - 1;
         if !sched.halted
@@ -190,7 +185,7 @@ impl Shared {
         self: &'a Arc<Shared>,
         mut inbox: MutexGuard<'a, Inbox>,
         more_bytes: u64,
-        who: impl Fn() -> (Name, Device),
+        who: impl Fn() -> (OpName, Device),
     ) -> Result<MutexGuard<'a, Inbox>, EngineError> {
         loop {
             let (pending, staged) = inbox.pending();

@@ -11,26 +11,26 @@ use super::op::RunContext;
 /// Bytes of captured values that need no allocation.
 pub const INLINE_BYTES: usize = 64;
 
-type Storage = [MaybeUninit<u64>; INLINE_BYTES / 8];
+type InlineStorage = [MaybeUninit<u64>; INLINE_BYTES / 8];
 
 /// The result of an operation, or nothing if its [`Completion`] will bring it.
 pub type Returned = Option<Result<(), Failure>>;
 
 struct Table {
     /// Moves the function out of the storage and calls it.
-    call: unsafe fn(*mut Storage, &RunContext<'_>, Option<Completion>) -> Returned,
+    call: unsafe fn(*mut InlineStorage, &RunContext<'_>, Option<Completion>) -> Returned,
     /// Drops the function in the storage.
-    drop: unsafe fn(*mut Storage),
+    drop: unsafe fn(*mut InlineStorage),
 }
 
 /// An erased `FnOnce`, until it is called.
-pub struct Task {
-    storage: Storage,
+pub struct ErasedFn {
+    storage: InlineStorage,
     table: &'static Table,
 }
 
-// SAFETY: `Task::new` takes functions that are `Send`, and a task is nothing but its function.
-unsafe impl Send for Task {}
+// SAFETY: `ErasedFn::new` takes functions that are `Send`, and a task is nothing but its function.
+unsafe impl Send for ErasedFn {}
 
 /// Of a task that was called: there is nothing in the storage.
 static CALLED: Table = Table { call: |_, _, _| None, drop: |_| {} };
@@ -46,45 +46,45 @@ where
 
 /// # Safety
 /// The storage holds an `F`, which is gone afterwards.
-unsafe fn call<F>(storage: *mut Storage, context: &RunContext<'_>, completion: Option<Completion>) -> Returned
+unsafe fn call<F>(storage: *mut InlineStorage, context: &RunContext<'_>, completion: Option<Completion>) -> Returned
 where
     F: FnOnce(&RunContext<'_>, Option<Completion>) -> Returned,
 {
-    // SAFETY: the caller's promise; `Task::new` checked size and alignment.
+    // SAFETY: the caller's promise; `ErasedFn::new` checked size and alignment.
     let f = unsafe { storage.cast::<F>().read() };
     f(context, completion)
 }
 
 /// # Safety
 /// The storage holds an `F`, which is gone afterwards.
-unsafe fn drop_in_storage<F>(storage: *mut Storage) {
-    // SAFETY: the caller's promise; `Task::new` checked size and alignment.
+unsafe fn drop_in_storage<F>(storage: *mut InlineStorage) {
+    // SAFETY: the caller's promise; `ErasedFn::new` checked size and alignment.
     unsafe { storage.cast::<F>().drop_in_place() }
 }
 
-impl Task {
-    pub fn new<F>(f: F) -> Task
+impl ErasedFn {
+    pub fn new<F>(f: F) -> ErasedFn
     where
         F: FnOnce(&RunContext<'_>, Option<Completion>) -> Returned + Send + 'static,
     {
-        if size_of::<F>() <= size_of::<Storage>() && align_of::<F>() <= align_of::<Storage>() {
-            Task::inline(f)
+        if size_of::<F>() <= size_of::<InlineStorage>() && align_of::<F>() <= align_of::<InlineStorage>() {
+            ErasedFn::inline(f)
         } else {
             let boxed = Box::new(f);
-            Task::inline(move |context: &RunContext<'_>, completion| boxed(context, completion))
+            ErasedFn::inline(move |context: &RunContext<'_>, completion| boxed(context, completion))
         }
     }
 
-    fn inline<F>(f: F) -> Task
+    fn inline<F>(f: F) -> ErasedFn
     where
         F: FnOnce(&RunContext<'_>, Option<Completion>) -> Returned + Send + 'static,
     {
         const { assert!(INLINE_BYTES >= size_of::<usize>()) };
-        assert!(size_of::<F>() <= size_of::<Storage>() && align_of::<F>() <= align_of::<Storage>());
-        let mut storage: Storage = [MaybeUninit::uninit(); INLINE_BYTES / 8];
+        assert!(size_of::<F>() <= size_of::<InlineStorage>() && align_of::<F>() <= align_of::<InlineStorage>());
+        let mut storage: InlineStorage = [MaybeUninit::uninit(); INLINE_BYTES / 8];
         // SAFETY: the storage is large enough and aligned for `F`, as asserted.
         unsafe { storage.as_mut_ptr().cast::<F>().write(f) };
-        Task { storage, table: &TableOf::<F>::TABLE }
+        ErasedFn { storage, table: &TableOf::<F>::TABLE }
     }
 
     /// Calls the function, if that was not done before.
@@ -96,7 +96,7 @@ impl Task {
     }
 }
 
-impl Drop for Task {
+impl Drop for ErasedFn {
     fn drop(&mut self) {
         // SAFETY: the storage holds the function that the table was made for, and is not used again.
         unsafe { (self.table.drop)(&raw mut self.storage) }
@@ -134,20 +134,20 @@ mod tests {
                 let before = drops.load(Ordering::Relaxed);
                 let guard = Count(drops.clone());
                 let mut task = match size {
-                    0 => Task::new(move |_, _| {
+                    0 => ErasedFn::new(move |_, _| {
                         let _ = &guard;
                         Some(Ok(()))
                     }),
                     1 => {
                         let large = [7u64; 20];
-                        Task::new(move |_, _| {
+                        ErasedFn::new(move |_, _| {
                             assert_eq!((large.iter().sum::<u64>(), Arc::strong_count(&guard.0) > 0), (140, true));
                             Some(Ok(()))
                         })
                     }
                     _ => {
                         let aligned = Aligned(5);
-                        Task::new(move |_, _| {
+                        ErasedFn::new(move |_, _| {
                             let aligned = &aligned;
                             assert_eq!((aligned.0, &raw const *aligned as usize % 32), (5, 0));
                             let _ = &guard;
@@ -170,7 +170,7 @@ mod tests {
     fn a_panic_drops_captured_values_once() {
         let drops = Arc::new(AtomicU64::new(0));
         let guard = Count(drops.clone());
-        let mut task = Task::new(move |_, _| {
+        let mut task = ErasedFn::new(move |_, _| {
             let _guard = &guard;
             panic!("stop")
         });

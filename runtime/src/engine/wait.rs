@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::complete::is_inside;
 use super::error::{OpError, WaitError};
-use super::inbox::{Body, Job};
+use super::inbox::{OpBody, SubmittedOp};
 use super::op::EngineKind;
 use super::sched::{Effects, Sched, Shared};
-use super::state::{Access, AccessKind};
+use super::state::{AccessKind, VarAccess};
 use super::var::Var;
 use super::worker::help;
 use crate::pool::sync::Backoff;
@@ -18,7 +18,7 @@ use crate::pool::sync::Backoff;
 pub type Waited = Result<(), Arc<OpError>>;
 
 /// Time after which a waiting thread looks whether what it waits for will be looked at.
-const PATIENCE: Duration = Duration::from_millis(1);
+const WAIT_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A result that comes once, from another thread.
 #[derive(Default)]
@@ -65,14 +65,14 @@ impl Shared {
             return Err(WaitError::InsideOperation);
         }
         let ticket = Arc::new(Ticket::default());
-        let access = [Access::new(var.id, kind)];
-        self.announce(Body::Wait(ticket.clone()), &access, |sched, effects| {
+        let access = [VarAccess::new(var.id, kind)];
+        self.announce(OpBody::Wait(ticket.clone()), &access, |sched, effects| {
             let busy = match kind {
                 AccessKind::Read => sched.state.write_pending(var.id),
                 _ => sched.state.in_use(var.id),
             };
             if busy {
-                let mut job = Job::internal(Body::Wait(ticket.clone()));
+                let mut job = SubmittedOp::internal(OpBody::Wait(ticket.clone()));
                 job.accesses = 1;
                 sched.push(&access, job, effects);
             } else {
@@ -98,7 +98,7 @@ impl Shared {
     /// Waits until nothing is pending. A stopped engine finishes what it has begun.
     pub fn wait_until_idle(self: &Arc<Shared>) -> Result<(), WaitError> {
         let ticket = Arc::new(Ticket::default());
-        let body = Body::WaitAll(ticket.clone());
+        let body = OpBody::WaitAll(ticket.clone());
         self.announce(body, &[], |sched, _| sched.rounds.wait(ticket.clone()))?;
         self.wait_on(&ticket).map_err(WaitError::Failed)
     }
@@ -108,8 +108,8 @@ impl Shared {
     /// Admitting what lies there is left to the workers, which do it when they need it.
     fn announce(
         self: &Arc<Shared>,
-        body: Body,
-        accesses: &[Access],
+        body: OpBody,
+        accesses: &[VarAccess],
         direct: impl FnOnce(&mut Sched, &mut Effects),
     ) -> Result<(), WaitError> {
         let mut effects = Effects::default();
@@ -137,7 +137,7 @@ impl Shared {
         ticket.spin();
         let mut admitted = None;
         loop {
-            if let Some(result) = ticket.wait(PATIENCE) {
+            if let Some(result) = ticket.wait(WAIT_CHECK_INTERVAL) {
                 return result;
             }
             let mut sched = self.lock();

@@ -11,7 +11,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::complete::enter;
-use super::lane::{Activity, Doorbell, SHORT_NS};
+use super::lane::{Activity, Doorbell, MAX_SHORT_OP_NS};
 use super::run::{Seat, run};
 use super::sched::{Effects, Sched, Shared};
 use super::state::OpId;
@@ -67,7 +67,7 @@ impl<'a> Worker<'a> {
     }
 
     fn run(&mut self, mut sched: MutexGuard<'a, Sched>, op: OpId) -> MutexGuard<'a, Sched> {
-        let Some((receipt, mut work)) = sched.take(op, &mut self.effects) else { return sched };
+        let Some((receipt, mut job)) = sched.take(op, &mut self.effects) else { return sched };
         self.nap = NAPS.0;
         self.change(&mut sched, Activity::Running);
         let lane = &mut sched.lanes[self.lane];
@@ -76,14 +76,14 @@ impl<'a> Worker<'a> {
         self.until_sample = if measure { SAMPLE } else { self.until_sample - 1 };
         self.shared.leave(sched, &mut self.effects);
         let start = measure.then(Instant::now);
-        let outcome = run(self.shared, self.seat, receipt, &mut work);
+        let outcome = run(self.shared, self.seat, receipt, &mut job);
         let elapsed = start.map(|start| start.elapsed());
         let mut sched = self.shared.lock();
         if let Some(elapsed) = elapsed {
             sched.lanes[self.lane].measured(elapsed.as_nanos() as u64);
         }
         sched.lanes[self.lane].revive(self.seat.worker);
-        sched.done(receipt, work, outcome, &mut self.effects);
+        sched.done(receipt, outcome, &mut self.effects);
         sched
     }
 
@@ -178,7 +178,7 @@ impl<'a> Worker<'a> {
             lane.stall_running();
         } else if !lane.ready.is_empty() {
             let each = start.elapsed().as_nanos() as u64 / taken;
-            if each >= SHORT_NS {
+            if each >= MAX_SHORT_OP_NS {
                 lane.measured(each);
             }
         }
@@ -195,11 +195,11 @@ pub fn help(shared: &Arc<Shared>, mut done: impl FnMut(&Sched) -> bool) {
         shared.take_in_all(&mut sched, &mut effects);
         let lane = sched.lanes.iter().position(|lane| !lane.ready.is_empty());
         if let Some(op) = lane.and_then(|lane| sched.lanes[lane].ready.pop()) {
-            let Some((receipt, mut work)) = sched.take(op, &mut effects) else { continue };
+            let Some((receipt, mut job)) = sched.take(op, &mut effects) else { continue };
             shared.leave(sched, &mut effects);
-            let outcome = run(shared, seat, receipt, &mut work);
+            let outcome = run(shared, seat, receipt, &mut job);
             sched = shared.lock();
-            sched.done(receipt, work, outcome, &mut effects);
+            sched.done(receipt, outcome, &mut effects);
             continue;
         }
         let finished = done(&sched);

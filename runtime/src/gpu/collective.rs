@@ -15,14 +15,20 @@ pub enum Exchange {
     /// Every array becomes the sum of all.
     AllReduce,
     /// The array of the device at this position becomes the sum of all; the others stay.
-    Reduce { root: usize },
+    Reduce {
+        /// Position of the device.
+        root: usize,
+    },
     /// Every array becomes a copy of that of the device at this position.
-    Broadcast { root: usize },
+    Broadcast {
+        /// Position of the device.
+        root: usize,
+    },
 }
 
 impl Exchange {
     /// The position that differs from the others.
-    pub fn root(self) -> Option<usize> {
+    pub(crate) fn root(self) -> Option<usize> {
         match self {
             Exchange::AllReduce => None,
             Exchange::Reduce { root } | Exchange::Broadcast { root } => Some(root),
@@ -30,7 +36,7 @@ impl Exchange {
     }
 
     /// Whether the old elements of the device at a position matter.
-    pub fn reads(self, position: usize) -> bool {
+    pub(crate) fn reads(self, position: usize) -> bool {
         !matches!(self, Exchange::Broadcast { root } if root != position)
     }
 
@@ -46,9 +52,10 @@ impl Exchange {
 
 /// A device's part of an exchange.
 #[derive(Clone, Copy)]
-pub struct Part<'a> {
+pub struct CollectiveRank<'a> {
+    /// The stream of the device that the exchange is enqueued on.
     pub stream: &'a dyn LaunchStream,
-    /// Where its elements are; what it gets is written there.
+    /// Where its elements are in the device's memory; what it gets is written there.
     pub address: *mut u8,
 }
 
@@ -76,7 +83,7 @@ pub trait Collective: fmt::Debug + Send + Sync {
         exchange: Exchange,
         dtype: DType,
         count: usize,
-        parts: &[Part<'_>],
+        parts: &[CollectiveRank<'_>],
     ) -> Result<(), CollectiveError>;
 }
 
@@ -84,37 +91,83 @@ pub trait Collective: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
+    /// This build was made without the feature `nccl`.
     #[error("this build has no NCCL; build with the feature `nccl`")]
     NotBuilt,
+    /// The library was not found.
     #[error("NCCL is not installed here (libnccl.so.2 was not found)")]
     NotInstalled,
+    /// The library lacks a function.
     #[error("the NCCL that is installed here has no {function}")]
-    NoFunction { function: &'static str },
+    NoFunction {
+        /// The symbol.
+        function: &'static str,
+    },
+    /// The library is older than 2.10.
     #[error("the NCCL that is installed here has the version {version}; 21000 (2.10) is the least")]
-    TooOld { version: i32 },
+    TooOld {
+        /// Its version, as `ncclGetVersion` gives it.
+        version: i32,
+    },
+    /// There are fewer than two devices.
     #[error("NCCL sums over two or more GPUs, not over {found}")]
-    Few { found: usize },
+    Few {
+        /// How many there are.
+        found: usize,
+    },
+    /// A device is named twice.
     #[error("{device} is named twice; NCCL takes a device once")]
-    Twice { device: Device },
+    Twice {
+        /// The device.
+        device: Device,
+    },
+    /// A device has no driver, or one that is not CUDA's.
     #[error("{device} is not a GPU of CUDA's driver, as NCCL needs it")]
-    Foreign { device: Device },
+    Foreign {
+        /// The device.
+        device: Device,
+    },
+    /// Elements of this type are not exchanged.
     #[error("NCCL adds no elements of {dtype}")]
-    Type { dtype: DType },
+    Type {
+        /// The type.
+        dtype: DType,
+    },
     /// What is exchanged does not fit the devices.
     #[error("{why}")]
-    Shape { why: String },
+    Shape {
+        /// What does not fit.
+        why: String,
+    },
     /// A call failed at once.
     #[error("{call} failed: {why}")]
-    Call { call: &'static str, why: String },
+    Call {
+        /// The function of NCCL.
+        call: &'static str,
+        /// NCCL's text of the error.
+        why: String,
+    },
     /// NCCL told later that it cannot go on.
     #[error("NCCL's communicator of {device} has failed: {why}")]
-    Later { device: Device, why: String },
+    Later {
+        /// The device of the communicator.
+        device: Device,
+        /// NCCL's text of the error.
+        why: String,
+    },
     /// What an earlier exchange failed with.
     #[error("NCCL is not used any more, since {first}")]
-    Broken { first: Box<CollectiveError> },
+    Broken {
+        /// The error of that exchange.
+        first: Box<CollectiveError>,
+    },
     /// Nothing was enqueued as the stream of one device had failed.
     #[error("no exchange behind a failure: {why}")]
-    Behind { why: String },
+    Behind {
+        /// The failure of the stream.
+        why: String,
+    },
+    /// The driver of a device refuses.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }

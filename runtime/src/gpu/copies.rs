@@ -7,7 +7,9 @@ use crate::device::stream::{StreamError, Transfer};
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
+    /// From the host to the device.
     ToDevice,
+    /// From the device to the host.
     FromDevice,
 }
 
@@ -21,6 +23,8 @@ pub struct Copies {
 }
 
 impl Copies {
+    /// Takes `bytes` bytes of both memories.
+    ///
     /// # Errors
     /// Memory is short, here or there, or the device has no further streams.
     pub fn new(driver: &dyn Driver, bytes: u64) -> Result<Copies, DriverError> {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Code, CodeForm, Driver, DriverError, Function, Graph, LaunchStream, Memory, Properties, Rows};
-use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
+use super::{CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Properties, Rows};
+use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
 use crate::{Device, DeviceKind};
 
 /// What was counted so far.
@@ -84,27 +84,24 @@ impl Counts {
         lock(&self.memory).0
     }
 
-    /// The most bytes that were taken at once, since the driver was made or [`Counts::reset_peak`].
+    /// The most bytes that were taken at once, since the driver was made.
     pub fn peak_memory(&self) -> u64 {
         lock(&self.memory).1
     }
-
-    pub fn reset_peak(&self) {
-        let mut memory = lock(&self.memory);
-        memory.1 = memory.0;
-    }
 }
 
-/// See the module.
+/// A driver that passes on what it is asked, and counts it.
 #[derive(Debug)]
 pub struct CountingDriver {
     inner: Arc<dyn Driver>,
     form: CodeForm,
     most_memory: u64,
+    /// What was counted.
     pub counts: Arc<Counts>,
 }
 
 impl CountingDriver {
+    /// Counts what is asked of `inner`.
     pub fn new(inner: Arc<dyn Driver>) -> CountingDriver {
         CountingDriver { form: inner.form(), inner, most_memory: u64::MAX, counts: Arc::default() }
     }
@@ -139,7 +136,7 @@ impl Driver for CountingDriver {
         self.inner.properties()
     }
 
-    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
+    fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
         let start = Instant::now();
         let loaded = self.inner.load(code)?;
         let nanos = start.elapsed().as_nanos() as u64;
@@ -157,7 +154,7 @@ impl Driver for CountingDriver {
         let inner = self.inner.alloc(bytes)?;
         *now += bytes;
         *peak = (*peak).max(*now);
-        Ok(Box::new(Taken { inner, bytes, counts: self.counts.clone() }))
+        Ok(Box::new(CountedMemory { inner, bytes, counts: self.counts.clone() }))
     }
 
     fn alloc_pinned(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
@@ -170,25 +167,25 @@ impl Driver for CountingDriver {
 }
 
 /// Memory of the device.
-struct Taken {
+struct CountedMemory {
     inner: Box<dyn Memory>,
     bytes: u64,
     counts: Arc<Counts>,
 }
 
-impl fmt::Debug for Taken {
+impl fmt::Debug for CountedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl Memory for Taken {
+impl Memory for CountedMemory {
     fn address(&self) -> *mut u8 {
         self.inner.address()
     }
 }
 
-impl Drop for Taken {
+impl Drop for CountedMemory {
     fn drop(&mut self) {
         lock(&self.counts.memory).0 -= self.bytes;
     }
@@ -204,7 +201,7 @@ impl Stream for CountingStream {
         self.inner.device()
     }
 
-    fn enqueue(&self, work: Work) {
+    fn enqueue(&self, work: StreamWork) {
         self.inner.enqueue(work);
     }
 
@@ -238,7 +235,7 @@ impl Stream for CountingStream {
 }
 
 impl LaunchStream for CountingStream {
-    unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]) {
+    unsafe fn launch(&self, function: &LoadedKernel, arguments: &[*mut u8]) {
         self.counts.launches.fetch_add(1, Ordering::Relaxed);
         // SAFETY: passed on from the caller.
         unsafe { self.inner.launch(function, arguments) };
@@ -322,9 +319,8 @@ mod tests {
         let second = driver.alloc(50).unwrap();
         drop(first);
         assert_eq!((counts.memory(), counts.peak_memory()), (50, 150));
-        counts.reset_peak();
         drop(second);
-        assert_eq!((counts.memory(), counts.peak_memory()), (0, 50));
+        assert_eq!((counts.memory(), counts.peak_memory()), (0, 150));
         let driver = driver.with_memory(50);
         let _third = driver.alloc(30).unwrap();
         assert!(driver.alloc(21).unwrap_err().to_string().contains("21 bytes of memory, of which 20 are left"));

@@ -7,10 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::simulated::Simulator;
-use super::{Code, CodeForm, Driver, DriverError, Function, LaunchStream, Memory};
+use super::{CodeForm, Driver, DriverError, KernelCode, LaunchStream, LoadedKernel, Memory};
 use crate::{AlignedBuffer, Device};
 
-/// See the module.
+/// A driver whose device is made of the host.
 pub struct HostDriver {
     device: Device,
     /// As in [`CodeForm::Host`].
@@ -19,6 +19,7 @@ pub struct HostDriver {
 }
 
 impl HostDriver {
+    /// A device of compute capability 8.0, with the seed 0.
     pub fn new(device: Device) -> HostDriver {
         HostDriver::with_seed(device, 0)
     }
@@ -64,13 +65,13 @@ impl Driver for HostDriver {
         CodeForm::Host { capability: self.capability }
     }
 
-    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
+    fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
         match code {
-            Code::Host(kernels) => {
-                let loaded = |(entry, kernel)| Function { entry: Arc::new(entry), code: Arc::new(kernel) };
+            KernelCode::Host(kernels) => {
+                let loaded = |(entry, kernel)| LoadedKernel { entry: Arc::new(entry), code: Arc::new(kernel) };
                 Ok(kernels.into_iter().map(loaded).collect())
             }
-            Code::Ptx { .. } | Code::Vendor(_) => {
+            KernelCode::Ptx { .. } | KernelCode::Vendor(_) => {
                 let message = "this device executes functions of the host, not PTX and not libraries".into();
                 Err(DriverError { device: self.device, message })
             }

@@ -1,8 +1,12 @@
 //! Tests of drivers on the one that is made of the host.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
+
 use super::*;
-use crate::device::stream::Transfer;
-use crate::gpu::{Entry, HostKernel};
+use crate::device::stream::{StreamError, Transfer};
+use crate::gpu::{HostKernel, LaunchConfig};
+use crate::storage::{AllocCause, AllocError, MemoryBlock, PoolConfig, Pooling, Storage, StorageConfig};
 
 const GPU: Device = Device::accelerator(0);
 const HOST: Device = Device::cpu(0);
@@ -12,8 +16,8 @@ fn driver(seed: u64) -> HostDriver {
 }
 
 /// Twice the elements, in another buffer.
-fn double(driver: &HostDriver) -> Function {
-    let entry = Entry { name: "double".into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
+fn double(driver: &HostDriver) -> LoadedKernel {
+    let entry = LaunchConfig { name: "double".into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
     let run = |buffers: &mut [Vec<u8>]| {
         if buffers[0][0] == 99 {
             return Err("99 is too much".into());
@@ -22,7 +26,7 @@ fn double(driver: &HostDriver) -> Function {
         Ok(())
     };
     let kernel = HostKernel { buffers: vec![(4, false), (4, true)], run: Arc::new(run) };
-    driver.load(Code::Host(vec![(entry, kernel)])).unwrap().remove(0)
+    driver.load(KernelCode::Host(vec![(entry, kernel)])).unwrap().remove(0)
 }
 
 fn upload(stream: &dyn LaunchStream, data: &[u8; 4], to: &dyn Memory) {
@@ -37,7 +41,7 @@ fn download(stream: &dyn LaunchStream, from: &dyn Memory, data: &mut [u8; 4]) {
     unsafe { stream.copy(transfer) };
 }
 
-fn launch(stream: &dyn LaunchStream, function: &Function, from: &dyn Memory, to: &dyn Memory) {
+fn launch(stream: &dyn LaunchStream, function: &LoadedKernel, from: &dyn Memory, to: &dyn Memory) {
     // SAFETY: as above.
     unsafe { stream.launch(function, &[from.address(), to.address()]) };
 }
@@ -79,11 +83,143 @@ fn a_failure_names_the_kernel_and_stays_until_it_is_told() {
     assert_eq!(other.synchronize().unwrap_err().to_string(), text);
     assert_eq!(out, [7; 4], "what follows a failure is dropped");
     stream.synchronize().unwrap();
-    let ptx = driver.load(Code::Ptx { text: String::new(), entries: vec![] });
+    let ptx = driver.load(KernelCode::Ptx { text: String::new(), entries: vec![] });
     assert_eq!(
         ptx.unwrap_err().to_string(),
         "gpu:0: this device executes functions of the host, not PTX and not libraries"
     );
+}
+
+#[test]
+fn a_failure_reaches_the_completion_and_stops_there() {
+    let stream = driver(0).stream().unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = || {
+        let ran = ran.clone();
+        Box::new(move || {
+            ran.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+    };
+    let fails = |text: &'static str| Box::new(move || Err(text.into()));
+    let (sender, outcomes) = mpsc::channel();
+    let report = || {
+        let sender = sender.clone();
+        Box::new(move |result: Result<(), StreamError>| sender.send(result.map_err(|e| e.to_string())).unwrap())
+    };
+    stream.enqueue(count());
+    stream.enqueue(fails("no such row"));
+    stream.enqueue(count());
+    stream.enqueue(fails("not reached"));
+    stream.on_complete(report());
+    stream.enqueue(count());
+    stream.on_complete(report());
+    stream.enqueue(Box::new(|| panic!("lost {}", "it")));
+    stream.on_complete(report());
+    stream.on_complete(Box::new(|_| panic!("in a callback")));
+    stream.on_complete(report());
+    stream.synchronize().unwrap();
+    let outcomes: Vec<Result<(), String>> = outcomes.try_iter().collect();
+    let failed = |cause: &str| Err(format!("work on a stream of gpu:0 failed: {cause}"));
+    let panicked = |text: &str| failed(&format!("task panicked: {text}"));
+    assert_eq!(outcomes, [failed("no such row"), Ok(()), panicked("lost it"), panicked("in a callback")]);
+    assert_eq!(ran.load(Ordering::Relaxed), 2);
+    stream.enqueue(fails("last"));
+    let error = stream.synchronize().unwrap_err();
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "last");
+    assert!(stream.synchronize().is_ok());
+}
+
+#[test]
+fn a_stream_that_waits_for_itself_is_told_so() {
+    let stream: Arc<dyn LaunchStream> = driver(0).stream().unwrap().into();
+    let own = Arc::downgrade(&stream);
+    let (sender, receiver) = mpsc::channel();
+    stream.enqueue(Box::new(move || {
+        let stream = own.upgrade().ok_or("gone")?;
+        sender.send(stream.synchronize())?;
+        sender.send(stream.record().synchronize())?;
+        Ok(())
+    }));
+    stream.synchronize().unwrap();
+    for _ in 0..2 {
+        assert!(matches!(receiver.recv().unwrap(), Err(StreamError::Itself { device: GPU })));
+    }
+}
+
+#[test]
+fn dropping_a_stream_runs_what_was_enqueued() {
+    let driver = driver(0);
+    let done = Arc::new(AtomicUsize::new(0));
+    let stream = driver.stream().unwrap();
+    for _ in 0..10 {
+        let done = done.clone();
+        stream.enqueue(Box::new(move || {
+            done.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }));
+    }
+    drop(stream);
+    assert_eq!(done.load(Ordering::Relaxed), 10);
+    // The last owner may be the stream's own callback.
+    let (sender, receiver) = mpsc::channel();
+    let stream: Arc<dyn LaunchStream> = driver.stream().unwrap().into();
+    let owner = stream.clone();
+    stream.on_complete(Box::new(move |_| {
+        drop(owner);
+        sender.send(()).unwrap();
+    }));
+    drop(stream);
+    receiver.recv().unwrap();
+}
+
+/// Host to device, to another device and to page-locked memory, by streams that only events order.
+#[test]
+fn copies_between_memories() {
+    let (one, two) = (Arc::new(driver(0)), Arc::new(HostDriver::new(Device::accelerator(1))));
+    let storage = Storage::with_drivers(StorageConfig::default(), vec![one.clone(), two.clone()]);
+    let bytes = if cfg!(miri) { 1000 } else { 1 << 20 };
+    let mut blocks = [HOST, GPU, two.device(), Device::pinned(0)].map(|d| storage.alloc(d, bytes as u64).unwrap());
+    let pattern = |i: usize| (i % 251) as u8;
+    blocks[0].as_mut_slice().iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i));
+    let streams = [one.stream().unwrap(), two.stream().unwrap(), two.stream().unwrap()];
+    for (at, stream) in streams.iter().enumerate() {
+        if at > 0 {
+            stream.wait_event(&streams[at - 1].record());
+        }
+        let (source, target) = (&blocks[at], &blocks[at + 1]);
+        let (from, to) = (source.device(), target.device());
+        let transfer = Transfer { source: source.as_ptr(), from, target: target.start().as_ptr(), to, bytes };
+        // SAFETY: the blocks live until all streams are done, and each copy waits for the one before.
+        unsafe { stream.copy(transfer) };
+    }
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    assert!(blocks[3].as_slice().iter().enumerate().all(|(i, &byte)| byte == pattern(i)));
+}
+
+/// Work that allocates on the device fails with what the storage said.
+#[test]
+fn an_exhausted_device_is_a_typed_error() {
+    let mut config = StorageConfig::default();
+    let pool = PoolConfig { limit: Some(64 << 10), pooling: Pooling::Pages, ..PoolConfig::default() };
+    config.devices.insert(GPU, pool);
+    let driver = Arc::new(driver(0));
+    let storage = Storage::with_drivers(config, vec![driver.clone()]);
+    let stream = driver.stream().unwrap();
+    let kept: Arc<Mutex<Vec<MemoryBlock>>> = Arc::default();
+    for _ in 0..3 {
+        let (storage, kept) = (storage.clone(), kept.clone());
+        stream.enqueue(Box::new(move || {
+            kept.lock().unwrap().push(storage.alloc(GPU, 28 << 10)?);
+            Ok(())
+        }));
+    }
+    let StreamError::Failed { cause, .. } = stream.synchronize().unwrap_err() else { panic!() };
+    let error = cause.downcast_ref::<AllocError>().unwrap();
+    assert_eq!((error.device, error.wanted, error.in_use), (GPU, 28 << 10, 56 << 10));
+    assert_eq!(error.cause, AllocCause::Limit(64 << 10));
+    kept.lock().unwrap().clear();
+    assert!(storage.alloc(GPU, 64 << 10).is_ok());
 }
 
 /// Two streams, one of which needs what the other makes. Returns whether the result was right.

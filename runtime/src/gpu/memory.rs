@@ -5,24 +5,24 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::storage::{AllocCause, AllocError, Block};
+use crate::storage::{AllocCause, AllocError, MemoryBlock};
 use crate::{Device, Storage};
 
 /// Counts a device's operations that are enqueued and not done.
 #[derive(Default)]
-pub struct Flight {
-    counts: Mutex<Counts>,
+pub(crate) struct Flight {
+    counts: Mutex<MemoryCounts>,
     ended: Condvar,
 }
 
 #[derive(Default)]
-struct Counts {
+struct MemoryCounts {
     under_way: u64,
     ended: u64,
 }
 
 impl Flight {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, MemoryCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,13 +38,13 @@ impl Flight {
 
     /// Waits until more than `seen` operations have ended; false if no other is under way.
     fn wait_beyond(&self, seen: u64) -> bool {
-        let waits = |counts: &mut Counts| counts.ended == seen && counts.under_way > 0;
+        let waits = |counts: &mut MemoryCounts| counts.ended == seen && counts.under_way > 0;
         let counts = self.ended.wait_while(self.counts(), waits).unwrap_or_else(PoisonError::into_inner);
         counts.ended > seen
     }
 }
 
-/// See the module.
+/// Memory of the device that operations on one stream hand on to each other.
 #[derive(Default)]
 pub struct StreamMemory {
     pub(crate) flight: Arc<Flight>,
@@ -54,14 +54,14 @@ pub struct StreamMemory {
 #[derive(Default)]
 struct Spare {
     /// With the number of the last operation that uses it; the end is taken first.
-    blocks: Vec<(u64, Block)>,
+    blocks: Vec<(u64, MemoryBlock)>,
     /// Operations that have ended their enqueuing.
     operations: u64,
 }
 
 impl StreamMemory {
     /// Of a stream of the device whose operations are counted there.
-    pub fn new(flight: Arc<Flight>) -> StreamMemory {
+    pub(crate) fn new(flight: Arc<Flight>) -> StreamMemory {
         StreamMemory { flight, spare: Mutex::default() }
     }
 
@@ -70,7 +70,7 @@ impl StreamMemory {
     }
 
     /// Memory of the stream's device for what is enqueued from now on.
-    pub(crate) fn reuse(&self, storage: &Storage, device: Device, bytes: u64) -> Option<Block> {
+    pub(crate) fn reuse(&self, storage: &Storage, device: Device, bytes: u64) -> Option<MemoryBlock> {
         let size = storage.size(device, bytes)?;
         let blocks = &mut self.spare().blocks;
         let at = blocks.iter().rposition(|(_, block)| block.capacity() as u64 == size)?;
@@ -78,7 +78,7 @@ impl StreamMemory {
     }
 
     /// Memory from a pool. If it is short, operations that are under way are waited for, as what they use comes back.
-    pub(crate) fn alloc(&self, storage: &Storage, device: Device, bytes: u64) -> Result<Block, AllocError> {
+    pub(crate) fn alloc(&self, storage: &Storage, device: Device, bytes: u64) -> Result<MemoryBlock, AllocError> {
         loop {
             let seen = self.flight.counts().ended;
             let error = match storage.alloc(device, bytes) {
@@ -92,7 +92,7 @@ impl StreamMemory {
     }
 
     /// Ends the enqueuing of an operation, whose memory of the device the next ones may use; its number.
-    pub(crate) fn leave(&self, blocks: Vec<Block>) -> u64 {
+    pub(crate) fn leave(&self, blocks: Vec<MemoryBlock>) -> u64 {
         let mut spare = self.spare();
         spare.operations += 1;
         let number = spare.operations;
@@ -104,7 +104,7 @@ impl StreamMemory {
 
     /// The stream has passed the operation of this number.
     pub fn passed(&self, number: u64) {
-        let free: Vec<Block> = {
+        let free: Vec<MemoryBlock> = {
             let blocks = &mut self.spare().blocks;
             blocks.extract_if(.., |(last, _)| *last <= number).map(|(_, block)| block).collect()
         };
@@ -116,19 +116,24 @@ impl StreamMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::HostDriver;
     use crate::storage::{PoolConfig, StorageConfig};
 
     const GPU: Device = Device::accelerator(0);
 
+    fn storage(config: StorageConfig) -> Storage {
+        Storage::with_drivers(config, vec![Arc::new(HostDriver::new(GPU))])
+    }
+
     #[test]
     fn blocks_go_from_operation_to_operation_and_then_to_the_pool() {
-        let storage = Storage::new(StorageConfig::default());
+        let storage = storage(StorageConfig::default());
         let memory = StreamMemory::new(Arc::default());
-        let blocks: Vec<Block> = (0..3).map(|_| memory.alloc(&storage, GPU, 100).unwrap()).collect();
-        let addresses: Vec<_> = blocks.iter().map(Block::as_ptr).collect();
+        let blocks: Vec<MemoryBlock> = (0..3).map(|_| memory.alloc(&storage, GPU, 100).unwrap()).collect();
+        let addresses: Vec<_> = blocks.iter().map(MemoryBlock::as_ptr).collect();
         assert_eq!(memory.leave(blocks), 1);
-        let again: Vec<Block> = (0..2).map(|_| memory.reuse(&storage, GPU, 99).unwrap()).collect();
-        assert_eq!(again.iter().map(Block::as_ptr).collect::<Vec<_>>(), addresses[..2]);
+        let again: Vec<MemoryBlock> = (0..2).map(|_| memory.reuse(&storage, GPU, 99).unwrap()).collect();
+        assert_eq!(again.iter().map(MemoryBlock::as_ptr).collect::<Vec<_>>(), addresses[..2]);
         assert_eq!(again[0].len(), 99);
         assert!(memory.reuse(&storage, GPU, 1 << 20).is_none(), "another size");
         let in_use = || storage.stats(GPU).in_use / blocks_bytes(&again);
@@ -137,14 +142,14 @@ mod tests {
         assert_eq!(in_use(), 2, "what the second has not taken is free");
     }
 
-    fn blocks_bytes(blocks: &[Block]) -> u64 {
+    fn blocks_bytes(blocks: &[MemoryBlock]) -> u64 {
         blocks[0].capacity() as u64
     }
 
     #[test]
     fn memory_that_is_short_is_waited_for() {
         let limited = PoolConfig { limit: Some(8192), ..PoolConfig::default() };
-        let storage = Storage::new(StorageConfig { devices: [(GPU, limited)].into(), ..StorageConfig::default() });
+        let storage = storage(StorageConfig { devices: [(GPU, limited)].into(), ..StorageConfig::default() });
         let flight = Arc::<Flight>::default();
         let memory = StreamMemory::new(flight.clone());
         let first = memory.alloc(&storage, GPU, 6000).unwrap();

@@ -23,20 +23,23 @@ use crate::Device;
 use crate::device::stream::{Event, Stream};
 use crate::engine::Failure;
 
-pub use collective::{Collective, CollectiveError, Exchange, Part, join};
+pub use collective::{Collective, CollectiveError, CollectiveRank, Exchange, join};
 pub use copies::{Copies, Way};
 pub use counting::{CountingDriver, Counts};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaDriver, installed_libraries};
 pub use host::HostDriver;
-pub use memory::{Flight, StreamMemory};
-pub use queue::{Finished, Kept, Queue};
+pub(crate) use memory::Flight;
+pub use memory::StreamMemory;
+pub use queue::{Finished, KeepAlive, KeepAliveQueue};
 
 /// A call of a driver failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{device}: {message}")]
 pub struct DriverError {
+    /// The device of the driver.
     pub device: Device,
+    /// What failed, in words.
     pub message: String,
 }
 
@@ -44,9 +47,15 @@ pub struct DriverError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeForm {
     /// PTX for a compute capability, written as ten times its major and once its minor number: 80, 90.
-    Ptx { capability: u32 },
+    Ptx {
+        /// That number.
+        capability: u32,
+    },
     /// Functions of this process, which do what a GPU of a compute capability does.
-    Host { capability: u32 },
+    Host {
+        /// Ten times its major and once its minor number.
+        capability: u32,
+    },
 }
 
 /// What a GPU says of itself.
@@ -54,6 +63,7 @@ pub enum CodeForm {
 pub struct Properties {
     /// Ten times the major and once the minor number of its compute capability.
     pub capability: u32,
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
     /// Greatest clock of the multiprocessors, in kHz.
     pub clock_khz: u32,
@@ -63,6 +73,7 @@ pub struct Properties {
     pub memory_bus_bits: u32,
     /// Second-level cache, in bytes.
     pub cache_bytes: u64,
+    /// All memory of the device, in bytes.
     pub memory_bytes: u64,
     /// Memory that nobody uses now, in bytes.
     pub free_bytes: u64,
@@ -72,25 +83,30 @@ pub struct Properties {
 
 /// How a kernel is launched. Of a call of a library the name counts alone, which is that of its step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct LaunchConfig {
+    /// The name of the kernel in its code.
     pub name: String,
+    /// Blocks of the grid, which has one dimension.
     pub blocks: u64,
     /// Threads of a block.
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
     /// Matrices in the arguments that the copy engine is told of, behind the arguments.
-    pub matrices: Vec<Matrix>,
+    pub matrices: Vec<MatrixParam>,
 }
 
 /// An argument as matrices, of which kernels copy boxes to shared memory, each row of a box 128 bytes, with
 /// pieces of 16 bytes permuted by row. Elements are f16, bf16, or f32 that is rounded to 10 bits of fraction on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Matrix {
+pub struct MatrixParam {
     /// Position among the arguments.
     pub argument: u32,
+    /// Type of the elements.
     pub dtype: DType,
+    /// Rows of a matrix.
     pub rows: u64,
+    /// Columns of a matrix.
     pub columns: u64,
     /// Elements from one row to the next, of whole pieces.
     pub stride: u64,
@@ -101,7 +117,7 @@ pub struct Matrix {
     pub batch: Vec<(u64, u64)>,
 }
 
-impl Matrix {
+impl MatrixParam {
     /// Axes behind that of columns as kernels count them, by distance: extents, elements from one to the next, and extents of
     /// a box.
     pub fn axes(&self) -> Vec<(u64, u64, u32)> {
@@ -120,29 +136,35 @@ pub type HostFunction = dyn Fn(&mut [Vec<u8>]) -> Result<(), Failure> + Send + S
 pub struct HostKernel {
     /// Bytes of each buffer, and whether the kernel writes it.
     pub buffers: Vec<(usize, bool)>,
+    /// The function. It gets copies of all buffers, in order.
     pub run: Arc<HostFunction>,
 }
 
 /// Code of kernels, an entry each.
-pub enum Code {
+pub enum KernelCode {
+    /// Kernels in PTX.
     Ptx {
+        /// The text of the module.
         text: String,
-        entries: Vec<Entry>,
+        /// The kernels that are taken from it, and how they are launched.
+        entries: Vec<LaunchConfig>,
     },
-    Host(Vec<(Entry, HostKernel)>),
+    /// Functions of the host, and how a GPU would launch them.
+    Host(Vec<(LaunchConfig, HostKernel)>),
     /// Calls of the libraries of the GPU's maker, by the names of their steps. A launch takes the arguments of the step.
     Vendor(Vec<(String, VendorCall)>),
 }
 
 /// A loaded kernel. Clones share it.
 #[derive(Clone)]
-pub struct Function {
-    pub entry: Arc<Entry>,
+pub struct LoadedKernel {
+    /// How it is launched.
+    pub entry: Arc<LaunchConfig>,
     /// What the driver that loaded it made of it.
     pub code: Arc<dyn Any + Send + Sync>,
 }
 
-impl fmt::Debug for Function {
+impl fmt::Debug for LoadedKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Function").field(&self.entry).finish()
     }
@@ -159,7 +181,7 @@ pub struct Graph {
     /// What the driver that recorded it made of it.
     pub code: Box<dyn Any + Send + Sync>,
     /// Kernels in it, for messages.
-    pub kernels: Arc<[Arc<Entry>]>,
+    pub kernels: Arc<[Arc<LaunchConfig>]>,
 }
 
 impl fmt::Debug for Graph {
@@ -171,13 +193,17 @@ impl fmt::Debug for Graph {
 /// Rows of bytes at equal distances, to be copied inside a device's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
+    /// The first byte that is read.
     pub source: *const u8,
     /// Bytes from one row to the next, not less than a row has, and at most [`Rows::MAX_STRIDE`].
     pub source_stride: usize,
+    /// The first byte that is written.
     pub target: *mut u8,
+    /// Bytes from one row written to the next, within the same limits.
     pub target_stride: usize,
     /// Bytes of a row.
     pub width: usize,
+    /// Number of rows.
     pub count: usize,
 }
 
@@ -194,7 +220,7 @@ pub trait LaunchStream: Stream + Any {
     /// `arguments` are addresses in the device's memory, each valid for the buffer's size until the stream has passed
     /// the launch; nobody uses what the kernel writes, or writes what it reads, other than work ordered with
     /// this stream.
-    unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]);
+    unsafe fn launch(&self, function: &LoadedKernel, arguments: &[*mut u8]);
 
     /// Writes an element of 1, 2, 4 or 8 bytes over and over to `bytes` bytes, a multiple of its size.
     ///
@@ -238,11 +264,13 @@ pub trait LaunchStream: Stream + Any {
 
 /// A GPU.
 pub trait Driver: Any + fmt::Debug + Send + Sync {
+    /// The device.
     fn device(&self) -> Device;
 
     /// The name of the device, for people.
     fn name(&self) -> String;
 
+    /// The form of code that it loads.
     fn form(&self) -> CodeForm;
 
     /// What the device says of itself; `None` for one that is made of the host.
@@ -257,7 +285,7 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The code is of another form or is refused.
-    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError>;
+    fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError>;
 
     /// Memory of the device, with undefined contents. Only the device can use it.
     ///
@@ -272,6 +300,8 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     /// The host's memory is used up.
     fn alloc_pinned(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError>;
 
+    /// A new stream of the device.
+    ///
     /// # Errors
     /// The device has no further streams.
     fn stream(&self) -> Result<Box<dyn LaunchStream>, DriverError>;

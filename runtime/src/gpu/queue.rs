@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use crate::device::stream::{Event, Transfer};
 use crate::gpu::{LaunchStream, Rows, StreamMemory};
-use crate::storage::{AllocError, Block};
+use crate::storage::{AllocError, MemoryBlock};
 use crate::{Device, Storage};
 
 /// Things that live until work is done.
 #[derive(Default)]
-pub struct Kept(Vec<Box<dyn Any + Send>>);
+pub struct KeepAlive(Vec<Box<dyn Any + Send>>);
 
-impl Drop for Kept {
+impl Drop for KeepAlive {
     fn drop(&mut self) {
         // The first block goes back last, so that an operation like this one gets its blocks in the same order and
         // therefore at the same addresses.
@@ -20,40 +20,44 @@ impl Drop for Kept {
     }
 }
 
-/// See the module.
-pub struct Queue<'a> {
+/// One operation while it is enqueued: its stream, its memory, and what it keeps alive.
+pub struct KeepAliveQueue<'a> {
     stream: &'a dyn LaunchStream,
     storage: &'a Storage,
     memory: &'a StreamMemory,
-    kept: Kept,
+    kept: KeepAlive,
     /// Memory of the device that nobody needs behind this operation on the stream.
-    scratch: Vec<Block>,
+    scratch: Vec<MemoryBlock>,
 }
 
 /// An operation that is enqueued.
 pub struct Finished {
+    /// The point in the stream behind the operation.
     pub end: Arc<dyn Event>,
     /// What must live until then.
-    pub kept: Kept,
+    pub kept: KeepAlive,
     /// Its number, for [`StreamMemory::passed`].
     pub number: u64,
 }
 
-impl<'a> Queue<'a> {
-    pub fn new(stream: &'a dyn LaunchStream, storage: &'a Storage, memory: &'a StreamMemory) -> Queue<'a> {
-        Queue { stream, storage, memory, kept: Kept::default(), scratch: vec![] }
+impl<'a> KeepAliveQueue<'a> {
+    /// An operation on `stream`. Memory comes from what earlier operations left in `memory`, else from `storage`.
+    pub fn new(stream: &'a dyn LaunchStream, storage: &'a Storage, memory: &'a StreamMemory) -> KeepAliveQueue<'a> {
+        KeepAliveQueue { stream, storage, memory, kept: KeepAlive::default(), scratch: vec![] }
     }
 
+    /// The stream it is enqueued on.
     pub fn stream(&self) -> &'a dyn LaunchStream {
         self.stream
     }
 
-    pub fn device(&self) -> Device {
+    /// The device of the stream.
+    pub(crate) fn device(&self) -> Device {
         self.stream.device()
     }
 
     /// Keeps something until the work enqueued is done.
-    pub fn keep(&mut self, thing: impl Any + Send) {
+    pub(crate) fn keep(&mut self, thing: impl Any + Send) {
         self.kept.0.push(Box::new(thing));
     }
 
@@ -61,13 +65,13 @@ impl<'a> Queue<'a> {
     ///
     /// # Errors
     /// Memory is short, also when everything under way on the device is done.
-    pub fn alloc(&self, device: Device, bytes: u64) -> Result<Block, AllocError> {
+    pub(crate) fn alloc(&self, device: Device, bytes: u64) -> Result<MemoryBlock, AllocError> {
         let reused = (device == self.device()).then(|| self.memory.reuse(self.storage, device, bytes)).flatten();
         reused.map_or_else(|| self.memory.alloc(self.storage, device, bytes), Ok)
     }
 
     /// Takes a block that only this stream uses from now on, and nobody behind this operation.
-    pub fn give_up(&mut self, block: Block) {
+    pub(crate) fn give_up(&mut self, block: MemoryBlock) {
         match block.device() == self.device() {
             true => self.scratch.push(block),
             false => self.keep(block),
@@ -92,7 +96,7 @@ impl<'a> Queue<'a> {
     ///
     /// # Safety
     /// `target` is memory of the device, valid for the bytes until the stream has passed, and ordered with it.
-    pub unsafe fn upload(&mut self, data: &[u8], target: *mut u8) -> Result<(), AllocError> {
+    pub(crate) unsafe fn upload(&mut self, data: &[u8], target: *mut u8) -> Result<(), AllocError> {
         let pinned = Device::pinned(self.device().id);
         let mut staging = self.alloc(pinned, data.len() as u64)?;
         staging.as_mut_slice().copy_from_slice(data);
@@ -103,35 +107,11 @@ impl<'a> Queue<'a> {
         Ok(())
     }
 
-    /// Copies bytes of the device to the host, through staging memory.
-    ///
-    /// # Errors
-    /// Memory is short.
-    ///
-    /// # Safety
-    /// Both are valid for the bytes until the stream has passed, and ordered with it.
-    pub unsafe fn download(&mut self, source: *mut u8, target: *mut u8, bytes: usize) -> Result<(), AllocError> {
-        let pinned = Device::pinned(self.device().id);
-        let staging = self.alloc(pinned, bytes as u64)?;
-        let (staged, from) = (staging.start().as_ptr(), self.device());
-        self.keep(staging);
-        // SAFETY: the staging memory is kept; the source is the caller's promise.
-        unsafe { self.stream.copy(Transfer { source, from, target: staged, to: pinned, bytes }) };
-        let last = Transfer { source: staged, from: pinned, target, to: pinned, bytes };
-        self.stream.enqueue(Box::new(move || {
-            let last = last;
-            // SAFETY: as above, and the stream has filled the staging memory.
-            unsafe { last.in_host_memory() };
-            Ok(())
-        }));
-        Ok(())
-    }
-
     /// Copies inside the device.
     ///
     /// # Safety
     /// Both are valid for the bytes until the stream has passed, apart, and ordered with it.
-    pub unsafe fn copy(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
+    pub(crate) unsafe fn copy(&mut self, source: *const u8, target: *mut u8, bytes: usize) {
         let device = self.device();
         // SAFETY: passed on from the caller.
         unsafe { self.stream.copy(Transfer { source, from: device, target, to: device, bytes }) };
@@ -140,8 +120,8 @@ impl<'a> Queue<'a> {
     /// Copies rows inside the device.
     ///
     /// # Safety
-    /// As for [`Queue::copy`].
-    pub unsafe fn copy_rows(&mut self, rows: Rows) {
+    /// As for [`KeepAliveQueue::copy`].
+    pub(crate) unsafe fn copy_rows(&mut self, rows: Rows) {
         // SAFETY: passed on from the caller.
         unsafe {
             match rows.count {

@@ -5,16 +5,19 @@
 
 use std::ops::Range;
 
+use tensorc_abi::image::slot;
 use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
 
-use super::error::{RunError, Side};
+use super::error::{PlanEdge, RunError};
 use super::executable::Prepared;
 use crate::{TensorMut, TensorRef};
 
 /// A part of a run of a plan with a boundary. What the first leaves in the arena, the second finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
+    /// The steps before the boundary: forward.
     First,
+    /// The steps from the boundary on: backward and updates.
     Second,
 }
 
@@ -39,7 +42,9 @@ impl<'a, 'o> Bindings<'a, '_, 'o> {
 /// A tensor in the memory of a device, row-major and without gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceTensor<'a> {
+    /// Element type.
     pub dtype: DType,
+    /// Shape.
     pub dims: &'a [u64],
     /// A multiple of [`DeviceTensor::ALIGN`] unless the tensor is empty.
     pub address: *mut u8,
@@ -49,6 +54,7 @@ impl DeviceTensor<'_> {
     /// Kernels move as many bytes at once.
     pub const ALIGN: usize = 16;
 
+    /// Size of the elements in bytes.
     pub fn bytes(&self) -> usize {
         self.dims.iter().product::<u64>() as usize * self.dtype.size()
     }
@@ -57,8 +63,11 @@ impl DeviceTensor<'_> {
 /// The caller's tensors on a device, in the order of the plan's lists, as in [`Bindings`].
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceBindings<'a> {
+    /// Read. A phase takes the states it only reads behind its inputs.
     pub inputs: &'a [DeviceTensor<'a>],
+    /// Read, written or both.
     pub states: &'a [DeviceTensor<'a>],
+    /// Written.
     pub outputs: &'a [DeviceTensor<'a>],
 }
 
@@ -75,6 +84,9 @@ pub struct Needs {
     /// In [`Plan::outputs`].
     pub outputs: Vec<usize>,
 }
+
+/// What lies behind an entry of the argument table.
+type Slot = [u64; slot::WORDS];
 
 /// An entry of the argument table whose address the caller provides with each run.
 struct Patch {
@@ -96,8 +108,8 @@ pub(super) struct Final {
 
 /// Tensors of one kind.
 #[derive(Default)]
-struct Group {
-    buffers: Vec<(Side, BufferId)>,
+struct BoundTensors {
+    buffers: Vec<(PlanEdge, BufferId)>,
     patches: Vec<Patch>,
 }
 
@@ -108,14 +120,14 @@ pub(super) struct Interface {
     pub calls: Range<usize>,
     /// Outputs that calls use, in the order in which they become final.
     pub finals: Vec<Final>,
-    inputs: Group,
-    states: Group,
-    outputs: Group,
+    inputs: BoundTensors,
+    states: BoundTensors,
+    outputs: BoundTensors,
 }
 
 impl Interface {
     /// The interface of the whole run, then, where there are two, those of the phases.
-    pub fn all(plan: &Plan, calls: &[Prepared], slots: &[BufferId]) -> Vec<Interface> {
+    pub fn all(plan: &Plan, calls: &[Prepared], slots: &[Slot]) -> Vec<Interface> {
         let everything = Needs {
             inputs: (0..plan.inputs.len()).collect(),
             read_states: vec![],
@@ -127,8 +139,8 @@ impl Interface {
         if plan.boundary.is_some() {
             let middle = calls.partition_point(|call| !plan.in_second_phase(call.step));
             for range in [0..middle, middle..calls.len()] {
-                let first = calls.get(range.start).map_or(slots.len(), |call| call.first_slot);
-                let end = calls.get(range.end).map_or(slots.len(), |call| call.first_slot);
+                let first = calls.get(range.start).map_or(slots.len(), |call| call.call.first_slot);
+                let end = calls.get(range.end).map_or(slots.len(), |call| call.call.first_slot);
                 let used = (first..end).zip(slots[first..end].iter().copied());
                 let needs = Needs::of(plan, &calls[range.clone()]);
                 all.push(Interface::new(plan, needs, calls, range, used));
@@ -142,39 +154,38 @@ impl Interface {
         needs: Needs,
         all: &[Prepared],
         calls: Range<usize>,
-        slots: impl Iterator<Item = (usize, BufferId)>,
+        slots: impl Iterator<Item = (usize, Slot)>,
     ) -> Interface {
-        let listed = |side, list: &[BufferId], some: &[usize]| -> Vec<(Side, BufferId)> {
+        let listed = |side, list: &[BufferId], some: &[usize]| -> Vec<(PlanEdge, BufferId)> {
             some.iter().map(|i| (side, list[*i])).collect()
         };
-        let mut read = listed(Side::Input, &plan.inputs, &needs.inputs);
-        read.extend(listed(Side::State, &plan.states, &needs.read_states));
-        let group = |buffers| Group { buffers, patches: vec![] };
+        let mut read = listed(PlanEdge::Input, &plan.inputs, &needs.inputs);
+        read.extend(listed(PlanEdge::State, &plan.states, &needs.read_states));
+        let group = |buffers| BoundTensors { buffers, patches: vec![] };
         let mut interface = Interface {
             inputs: group(read),
-            states: group(listed(Side::State, &plan.states, &needs.states)),
-            outputs: group(listed(Side::Output, &plan.outputs, &needs.outputs)),
+            states: group(listed(PlanEdge::State, &plan.states, &needs.states)),
+            outputs: group(listed(PlanEdge::Output, &plan.outputs, &needs.outputs)),
             finals: vec![],
             needs,
             calls,
         };
-        for (slot, id) in slots {
-            let needs = &interface.needs;
-            let place = |list: &[usize], index: u32| list.binary_search(&(index as usize)).ok();
-            let (group, index) = match plan.buffer(id).home {
-                Home::Input(i) => (&mut interface.inputs, place(&needs.inputs, i)),
-                Home::Output(i) => (&mut interface.outputs, place(&needs.outputs, i)),
-                Home::State(i) => match place(&needs.states, i) {
+        for (slot, [home, index, offset]) in slots {
+            let (needs, index) = (&interface.needs, index as usize);
+            let place = |list: &[usize]| list.binary_search(&index).ok();
+            let (group, index) = match home {
+                slot::INPUT => (&mut interface.inputs, place(&needs.inputs)),
+                slot::OUTPUT => (&mut interface.outputs, place(&needs.outputs)),
+                slot::STATE => match place(&needs.states) {
                     Some(at) => (&mut interface.states, Some(at)),
                     None => {
                         let behind = needs.inputs.len();
-                        (&mut interface.inputs, place(&needs.read_states, i).map(|at| behind + at))
+                        (&mut interface.inputs, place(&needs.read_states).map(|at| behind + at))
                     }
                 },
-                Home::Weight(_) | Home::Arena(_) => continue,
+                _ => continue,
             };
-            let offset = plan.byte_offset(id) as usize;
-            group.patches.extend(index.map(|index| Patch { slot, index, offset }));
+            group.patches.extend(index.map(|index| Patch { slot, index, offset: offset as usize }));
         }
         interface.finals = interface.outputs.finals(all);
         interface
@@ -184,7 +195,7 @@ impl Interface {
     pub fn bind(&self, plan: &Plan, table: &mut [*mut u8], bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
         let Bindings { inputs, states, outputs } = bindings;
         self.check_inputs(plan, inputs)?;
-        self.states.check(plan, Side::State, states.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
+        self.states.check(plan, PlanEdge::State, states.iter().map(|t| (t.dtype, t.dims, &*t.data)))?;
         self.check_outputs(plan, outputs)?;
         for patch in &self.inputs.patches {
             table[patch.slot] = inputs[patch.index].data.as_ptr().cast_mut().wrapping_add(patch.offset);
@@ -202,12 +213,12 @@ impl Interface {
 impl Interface {
     /// Checks tensors to read.
     pub fn check_inputs(&self, plan: &Plan, inputs: &[TensorRef<'_>]) -> Result<(), RunError> {
-        self.inputs.check(plan, Side::Input, inputs.iter().map(|t| (t.dtype, t.dims, t.data)))
+        self.inputs.check(plan, PlanEdge::Input, inputs.iter().map(|t| (t.dtype, t.dims, t.data)))
     }
 
     /// Checks tensors to write.
     pub fn check_outputs(&self, plan: &Plan, outputs: &[TensorMut<'_>]) -> Result<(), RunError> {
-        self.outputs.check(plan, Side::Output, outputs.iter().map(|t| (t.dtype, t.dims, &*t.data)))
+        self.outputs.check(plan, PlanEdge::Output, outputs.iter().map(|t| (t.dtype, t.dims, &*t.data)))
     }
 
     /// As [`Interface::bind`], with tensors on the device.
@@ -218,8 +229,8 @@ impl Interface {
         bindings: DeviceBindings<'_>,
     ) -> Result<(), RunError> {
         let DeviceBindings { inputs, states, outputs } = bindings;
-        let all = [(&self.inputs, Side::Input, inputs), (&self.states, Side::State, states)];
-        for (group, side, given) in all.into_iter().chain([(&self.outputs, Side::Output, outputs)]) {
+        let all = [(&self.inputs, PlanEdge::Input, inputs), (&self.states, PlanEdge::State, states)];
+        for (group, side, given) in all.into_iter().chain([(&self.outputs, PlanEdge::Output, outputs)]) {
             group.count(plan, side, given.len())?;
             for ((side, id), tensor) in group.buffers.iter().zip(given) {
                 let buffer = plan.buffer(*id);
@@ -273,21 +284,21 @@ impl Needs {
     }
 }
 
-impl Group {
+impl BoundTensors {
     /// The last use of each tensor, under whatever name: all parts and aliases of it are patched with its address.
     fn finals(&self, calls: &[Prepared]) -> Vec<Final> {
         let mut last = vec![None; self.buffers.len()];
         for patch in &self.patches {
             last[patch.index] = last[patch.index].max(Some(patch.slot));
         }
-        let after = |slot: usize| calls.partition_point(|call| call.first_slot <= slot);
+        let after = |slot: usize| calls.partition_point(|call| call.call.first_slot <= slot);
         let found = last.iter().enumerate().filter_map(|(output, slot)| Some(Final { from: after((*slot)?), output }));
         let mut finals: Vec<Final> = found.collect();
         finals.sort_unstable();
         finals
     }
 
-    fn count(&self, plan: &Plan, side: Side, actual: usize) -> Result<(), RunError> {
+    fn count(&self, plan: &Plan, side: PlanEdge, actual: usize) -> Result<(), RunError> {
         let expected = self.buffers.len();
         match expected == actual {
             true => Ok(()),
@@ -298,7 +309,7 @@ impl Group {
     fn check<'t>(
         &self,
         plan: &Plan,
-        side: Side,
+        side: PlanEdge,
         tensors: impl ExactSizeIterator<Item = (DType, &'t [u64], &'t [u8])>,
     ) -> Result<(), RunError> {
         self.count(plan, side, tensors.len())?;
@@ -309,7 +320,7 @@ impl Group {
     }
 }
 
-fn check_type(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64]) -> Result<(), RunError> {
+fn check_type(side: PlanEdge, buffer: &Buffer, dtype: DType, dims: &[u64]) -> Result<(), RunError> {
     let name = || buffer.name.clone();
     if dtype != buffer.dtype {
         return Err(RunError::DType { side, name: name(), expected: buffer.dtype, actual: dtype });
@@ -320,7 +331,7 @@ fn check_type(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64]) -> Result
     Ok(())
 }
 
-fn check_tensor(side: Side, buffer: &Buffer, dtype: DType, dims: &[u64], data: &[u8]) -> Result<(), RunError> {
+fn check_tensor(side: PlanEdge, buffer: &Buffer, dtype: DType, dims: &[u64], data: &[u8]) -> Result<(), RunError> {
     let name = || buffer.name.clone();
     check_type(side, buffer, dtype, dims)?;
     let (expected, actual) = (buffer.bytes(), data.len() as u64);

@@ -8,21 +8,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{BufferId, ExternError, Home};
+use tensorc_abi::image::slot;
+use tensorc_abi::{ExternError, ExternFn};
+use tensorc_exec::{self as exec, Memory, Work, Workers, bind};
 
 use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Final, Interface, Phase};
 use super::device::DeviceContext;
 use super::error::RunError;
-use super::executable::{COPY_BLOCK, Call, Executable, Prepared};
+use super::executable::{Executable, Prepared};
 use super::external;
 use super::poison::Deaths;
-use super::region::Chunks;
-use super::trace::{Trace, Unwatched, Watch};
+use super::trace::{StepTrace, Unwatched, Watch};
 use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic};
-
-/// Chunks per thread that a split step is cut into, so that a delayed thread costs little.
-pub(super) const CHUNKS_PER_THREAD: u64 = 4;
 
 /// Every intermediate tensor of the plan.
 enum Arena {
@@ -45,7 +43,7 @@ enum Arena {
 pub struct Context {
     executable: Arc<Executable>,
     arena: Arena,
-    scratch: Scratch,
+    scratch: LibraryScratch,
     /// Addresses for [`Executable::slots`]; those of the caller's tensors are those of the last run.
     arguments: Vec<*mut u8>,
     /// What the executable's device has of this context.
@@ -72,6 +70,9 @@ impl Context {
 
     /// A context whose intermediate tensors lie in memory shared with others, of the same device. It is allocated by
     /// the first run. A run waits for those of the other contexts.
+    ///
+    /// # Errors
+    /// There is no memory for scratch, or the device's driver fails.
     pub fn in_arena(executable: Arc<Executable>, pool: &Pool, arena: &SharedArena) -> Result<Context, RunError> {
         let base = AlignedBuffer::dangling().as_ptr();
         let arena = Arena::Shared { arena: arena.clone(), context: arena.register(), base };
@@ -79,24 +80,21 @@ impl Context {
     }
 
     fn with_arena(executable: Arc<Executable>, pool: &Pool, arena: Arena, base: *mut u8) -> Result<Context, RunError> {
-        let scratch = Scratch::new(executable.scratch_bytes, pool.threads())?;
-        let plan = executable.plan();
-        let address = |id: &BufferId| match plan.buffer(*id).home {
-            // The verifier proved the offset to be inside the arena.
-            Home::Arena(offset) => base.wrapping_add((offset + plan.byte_offset(*id)) as usize),
-            Home::Weight(index) => {
-                let start = executable.weight(index).as_slice().as_ptr().cast_mut();
-                start.wrapping_add(plan.byte_offset(*id) as usize)
-            }
-            Home::Input(_) | Home::Output(_) | Home::State(_) => AlignedBuffer::dangling().as_ptr(),
-        };
-        let arguments = executable.slots.iter().map(address).collect();
+        let scratch = LibraryScratch::new(executable.plan().scratch_bytes, pool.threads())?;
+        let mut arguments = vec![AlignedBuffer::dangling().as_ptr(); executable.slots.len()];
+        // The verifier proved arguments to be inside weights and arena.
+        bind(executable.slots.iter(), &mut arguments, |home, index| match home {
+            slot::WEIGHTS => Some(executable.weight(index).as_slice().as_ptr().cast_mut()),
+            slot::ARENA => Some(base),
+            _ => None,
+        });
         let own = matches!(arena, Arena::Own { .. });
         let there = |program| DeviceContext::new(&executable, program, own);
         let device = executable.device.as_ref().map(there).transpose()?;
         Ok(Context { executable, arena, scratch, arguments, device, halfway: false })
     }
 
+    /// The executable that it runs.
     pub fn executable(&self) -> &Arc<Executable> {
         &self.executable
     }
@@ -126,11 +124,8 @@ impl Context {
         self.halfway &= kept;
         if *base != start {
             *base = start;
-            for (argument, id) in self.arguments.iter_mut().zip(&self.executable.slots) {
-                if let Home::Arena(offset) = plan.buffer(*id).home {
-                    *argument = start.wrapping_add((offset + plan.byte_offset(*id)) as usize);
-                }
-            }
+            let arena = |home, _| (home == slot::ARENA).then_some(start);
+            bind(self.executable.slots.iter(), &mut self.arguments, arena);
         }
         Ok(())
     }
@@ -161,6 +156,9 @@ impl Context {
     /// As [`Context::run`], or with a phase as [`Context::run_phase`], and records what ran when:
     /// every step, or steps that ran side by side, as a span of category `step`, and the parts that
     /// threads executed as spans of category `chunk`. Allocates.
+    ///
+    /// # Errors
+    /// As [`Context::run`] or [`Context::run_phase`].
     pub fn run_traced(
         &mut self,
         phase: Option<Phase>,
@@ -192,6 +190,9 @@ impl Context {
 
     /// As [`Context::run`], or with a phase as [`Context::run_phase`], but one step after the other;
     /// returns the time each step of the plan took, zero for those of the other phase.
+    ///
+    /// # Errors
+    /// As [`Context::run`] or [`Context::run_phase`].
     pub fn run_profiled(
         &mut self,
         phase: Option<Phase>,
@@ -213,12 +214,12 @@ impl Context {
             return Ok(times);
         }
         let poison = Poison::begin(executable, &self.arena, &calls);
-        let run = Run::new(pool, &self.arguments, &mut self.scratch, Unwatched);
+        let run = RunView::new(pool, executable, &self.arguments, &mut self.scratch, Unwatched);
         catching(executable, |current| {
             for (index, prepared) in calls.clone().zip(&executable.prepared[calls.clone()]) {
                 current.set((index, 1));
                 let start = Instant::now();
-                run.alone(prepared)?;
+                run.steps(std::slice::from_ref(prepared))?;
                 times[prepared.step] = start.elapsed();
                 poison.after(std::slice::from_ref(prepared));
             }
@@ -241,7 +242,7 @@ impl Context {
         let Some(interface) = executable.interface(phase) else { return Ok(0..0) };
         interface.bind(executable.plan(), &mut self.arguments, bindings)?;
         if pool.threads() > self.scratch.threads {
-            self.scratch = Scratch::new(self.executable.scratch_bytes, pool.threads())?;
+            self.scratch = LibraryScratch::new(self.executable.plan().scratch_bytes, pool.threads())?;
         }
         // From here on the arena changes.
         self.halfway = false;
@@ -276,7 +277,7 @@ impl Context {
             None => self.execute_bound(phase, calls, pool, Unwatched, observer)?,
             Some((profiler, device)) => {
                 let executable = self.executable.clone();
-                let trace = Trace { profiler, device, executable: &executable, names: executable.names() };
+                let trace = StepTrace { profiler, device, executable: &executable, names: executable.names() };
                 self.execute_bound(phase, calls, pool, trace, observer)?;
             }
         }
@@ -302,7 +303,7 @@ impl Context {
         }
         let executable = &*self.executable;
         let poison = Poison::begin(executable, &self.arena, &calls);
-        let run = Run::new(pool, &self.arguments, &mut self.scratch, watch);
+        let run = RunView::new(pool, executable, &self.arguments, &mut self.scratch, watch);
         let mut finals = observer.map(|observer| Finals { left: executable.finals(phase).iter(), observer });
         let parallel = pool.threads() > 1;
         catching(executable, |current| {
@@ -313,10 +314,7 @@ impl Context {
                 current.set((index, count));
                 let start = watch.begin();
                 let steps = &executable.prepared[index..index + count];
-                match count {
-                    1 => run.alone(prepared)?,
-                    _ => run.together(steps)?,
-                }
+                run.steps(steps)?;
                 watch.steps(start, steps);
                 poison.after(steps);
                 index += count;
@@ -416,144 +414,76 @@ impl std::fmt::Debug for Context {
 }
 
 /// Working memory of library calls, one part per thread.
-struct Scratch {
+struct LibraryScratch {
     memory: AlignedBuffer,
     threads: usize,
     /// Bytes between the parts of two threads.
     stride: usize,
 }
 
-impl Scratch {
-    fn new(bytes_per_thread: usize, threads: usize) -> Result<Scratch, AllocError> {
-        const LINE_PAIR: usize = 128;
-        let stride = bytes_per_thread.next_multiple_of(LINE_PAIR);
-        let bytes = (stride as u64).saturating_mul(threads as u64);
-        Ok(Scratch { memory: AlignedBuffer::zeroed(bytes, "scratch")?, threads, stride })
-    }
-
-    fn share(&mut self) -> SharedScratch {
-        SharedScratch { base: self.memory.as_mut_ptr(), stride: self.stride }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct SharedScratch {
-    base: *mut u8,
-    stride: usize,
-}
-
-// SAFETY: threads use disjoint parts, chosen by their number in the region.
-unsafe impl Sync for SharedScratch {}
-
-impl SharedScratch {
-    fn of_thread(&self, thread: usize) -> *mut u8 {
-        self.base.wrapping_add(thread * self.stride)
-    }
-}
-
-/// Addresses of arguments.
-#[derive(Clone, Copy)]
-struct Arguments(*const *mut u8);
-
-// SAFETY: the table is not written during a run; what lies behind the addresses is accessed by
-// tasks, which are free of data races: those of a step by the contract of `Executable::new`, those
-// of steps that run side by side because neither writes what the other accesses.
-unsafe impl Sync for Arguments {}
-
-impl Arguments {
-    fn table(&self) -> *const *mut u8 {
-        self.0
+impl LibraryScratch {
+    fn new(bytes: u64, threads: usize) -> Result<LibraryScratch, AllocError> {
+        let memory = AlignedBuffer::zeroed(bytes.saturating_mul(threads as u64), "scratch")?;
+        Ok(LibraryScratch { memory, threads, stride: bytes as usize })
     }
 }
 
 /// A run as its threads see it.
-struct Run<'a, W> {
+struct RunView<'a, W> {
     pool: &'a Pool,
-    /// Of all steps.
-    arguments: Arguments,
-    scratch: SharedScratch,
+    externs: &'a [ExternFn],
+    memory: Memory,
     watch: W,
 }
 
-impl<'a, W: Watch> Run<'a, W> {
-    fn new(pool: &'a Pool, arguments: &'a [*mut u8], scratch: &mut Scratch, watch: W) -> Run<'a, W> {
-        Run { pool, arguments: Arguments(arguments.as_ptr()), scratch: scratch.share(), watch }
+impl<'a, W: Watch> RunView<'a, W> {
+    fn new(
+        pool: &'a Pool,
+        executable: &'a Executable,
+        arguments: &[*mut u8],
+        scratch: &mut LibraryScratch,
+        watch: W,
+    ) -> RunView<'a, W> {
+        let (scratch, stride) = (scratch.memory.as_mut_ptr(), scratch.stride);
+        let memory = Memory { table: arguments.as_ptr(), scratch, stride };
+        RunView { pool, externs: &executable.externs, memory, watch }
     }
 
-    /// Executes one step, split over the pool if that is worth it.
-    fn alone(&self, prepared: &Prepared) -> Result<(), Stop> {
-        if let Call::Extern(function) = &prepared.call {
+    /// Executes a step, or steps that do not depend on each other.
+    fn steps(&self, steps: &[Prepared]) -> Result<(), Stop> {
+        if let [Prepared { call: exec::Step { work: Work::Host(function), first_slot, .. }, .. }] = steps {
+            let Some(function) = self.externs.get(*function as usize) else { return Ok(()) };
             // SAFETY: the slots of a step lie inside the argument table and are bound. No other step runs.
-            return Ok(unsafe { external::call(function, self.arguments.table().add(prepared.first_slot)) }?);
+            return Ok(unsafe { external::call(function, self.memory.table.wrapping_add(*first_slot)) }?);
         }
-        if prepared.least_grain >= prepared.tasks || self.pool.threads() == 1 {
-            self.call(prepared, 0, 0..prepared.tasks);
-            return Ok(());
-        }
-        let grain = prepared.grain(chunks(self.pool));
-        Ok(self.pool.run(prepared.tasks, grain, &|thread, tasks| self.chunk(prepared, thread, tasks))?)
+        let threads = Threads { pool: self.pool, steps, watch: self.watch };
+        // SAFETY: the slots of the steps lie inside the argument table. They are bound and checked against the plan, whose
+        // verifier proved regions to be independent; the rest is the contract of `Executable::new`.
+        Ok(unsafe { exec::run(steps, self.memory, &threads) }?)
+    }
+}
+
+/// The threads of a pool as workers of some steps, whose parts are recorded.
+struct Threads<'a, W> {
+    pool: &'a Pool,
+    steps: &'a [Prepared],
+    watch: W,
+}
+
+impl<W: Watch> Workers for Threads<'_, W> {
+    type Error = TaskPanic;
+
+    fn count(&self) -> u64 {
+        self.pool.threads() as u64
     }
 
-    /// Executes steps that do not depend on each other.
-    fn together(&self, steps: &[Prepared]) -> Result<(), TaskPanic> {
-        let chunks = Chunks::new(steps, chunks(self.pool));
-        let execute = |thread: usize, range: Range<u64>| {
-            for chunk in range {
-                let (step, tasks) = chunks.get(chunk);
-                self.chunk(&steps[step], thread, tasks);
-            }
-        };
-        self.pool.run(chunks.count(), 1, &execute)
+    fn each(&self, tasks: u64, grain: u64, piece: &(dyn Fn(usize, Range<u64>) + Sync)) -> Result<(), TaskPanic> {
+        self.pool.run(tasks, grain, piece)
     }
 
-    /// Executes a part of a step, and records it.
-    fn chunk(&self, prepared: &Prepared, thread: usize, tasks: Range<u64>) {
+    fn chunk(&self, step: usize, part: impl FnOnce()) {
         let start = self.watch.begin();
-        self.call(prepared, thread, tasks);
-        self.watch.chunk(start, prepared);
-    }
-
-    fn call(&self, prepared: &Prepared, thread: usize, tasks: Range<u64>) {
-        // SAFETY: the slots of a step lie inside the argument table. They are bound and checked
-        // against the plan; tasks are executed once each, and a thread number is used by one thread
-        // at a time.
-        unsafe {
-            let arguments = self.arguments.table().add(prepared.first_slot);
-            invoke(&prepared.call, arguments, tasks, self.scratch.of_thread(thread));
-        }
-    }
-}
-
-/// Pieces that work is cut into for the threads of a pool.
-fn chunks(pool: &Pool) -> u64 {
-    pool.threads() as u64 * CHUNKS_PER_THREAD
-}
-
-/// Executes some tasks of a step on the calling thread.
-///
-/// # Safety
-/// `arguments` points to the addresses of the step's arguments, each valid for its buffer's size;
-/// no other thread executes the same tasks or uses the same scratch memory.
-unsafe fn invoke(call: &Call, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
-    match call {
-        Call::Kernel(kernel) => {
-            let range = [tasks.start as i64, tasks.end as i64];
-            // SAFETY: passed on from the caller; the kernel is callable as the executable lives.
-            unsafe { kernel(arguments, range.as_ptr()) }
-        }
-        // Never part of a region, so never divided; launches are their device's.
-        Call::Extern(_) | Call::Launch(_) => {}
-        // SAFETY: passed on from the caller.
-        Call::Library(library) => unsafe { library.run(arguments, tasks, scratch) },
-        Call::Copy(bytes) => {
-            let begin = tasks.start * COPY_BLOCK;
-            let end = (tasks.end * COPY_BLOCK).min(*bytes);
-            // SAFETY: both buffers have `bytes` bytes and do not overlap, as the verifier checked.
-            unsafe {
-                let (source, target) = (*arguments, *arguments.add(1));
-                let count = (end - begin) as usize;
-                std::ptr::copy_nonoverlapping(source.add(begin as usize), target.add(begin as usize), count);
-            }
-        }
+        part();
+        self.watch.chunk(start, &self.steps[step]);
     }
 }

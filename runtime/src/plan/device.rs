@@ -2,34 +2,32 @@
 //!
 //! Weights lie in the device's memory with the executables that share them, the arena with the context. A run enqueues its launches on one
 //! stream; when a third run finds everything at the same addresses, its launches are recorded, and from then on
-//! replayed as one graph. Tensors of the host are copied on streams of their own ([`Lanes`]).
+//! replayed as one graph. Tensors of the host are copied on streams of their own ([`StagingPipeline`]).
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use tensorc_abi::image::slot;
 use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_exec::{Queue, bind};
 
 use super::error::{LoadError, RunError};
-use super::executable::{Call, Executable, Prepared};
-use super::lanes::Lanes;
+use super::executable::{Executable, Prepared};
+use super::lanes::StagingPipeline;
 use crate::device::stream::{StreamError, Transfer};
-use crate::gpu::{Driver, DriverError, Function, Graph, LaunchStream, Memory};
-use crate::{WeightCache, WeightStorage};
+use crate::gpu::{Driver, DriverError, Graph, LaunchStream, LoadedKernel, Memory};
+use crate::{Device, WeightCache, WeightStorage};
 
 /// Runs at the same addresses before one is recorded.
-const RUNS: u32 = 2;
+const RUNS_BEFORE_RECORDING: u32 = 2;
 /// Sets of addresses a context knows at a time.
-const KNOWN: usize = 4;
-
-/// A kernel as a step calls it.
-pub(super) struct Launch {
-    pub function: Function,
-    /// Number of its arguments.
-    pub arguments: usize,
-}
+const MAX_RECORDINGS: usize = 4;
 
 /// What an executable on a device has there.
 pub(super) struct DeviceProgram {
     pub driver: Arc<dyn Driver>,
+    /// Kernels, then calls of vendor libraries in the order of their steps.
+    functions: Arc<[LoadedKernel]>,
     weights: Vec<Arc<dyn Memory>>,
 }
 
@@ -37,16 +35,17 @@ impl DeviceProgram {
     /// Copies the weights to the device, as far as they are not there.
     pub fn new(
         driver: Arc<dyn Driver>,
+        functions: Arc<[LoadedKernel]>,
         weights: &[WeightStorage],
         cache: &WeightCache,
     ) -> Result<DeviceProgram, LoadError> {
         let there = cache.load(&driver, weights)?;
-        Ok(DeviceProgram { driver, weights: there })
+        Ok(DeviceProgram { driver, functions, weights: there })
     }
 }
 
 /// Launches at the same addresses.
-struct Known {
+struct RecordedRun {
     interface: usize,
     table: Vec<*mut u8>,
     runs: u32,
@@ -56,11 +55,12 @@ struct Known {
 /// What a context of an executable on a device has there.
 pub(super) struct DeviceContext {
     pub driver: Arc<dyn Driver>,
+    functions: Arc<[LoadedKernel]>,
     /// Addresses of arguments on the device, those of the caller's tensors from the last run.
     pub table: Vec<*mut u8>,
     /// Tensors of the host and their streams, once there was a run with some. They go before what they use.
-    pub lanes: Option<Lanes>,
-    known: Vec<Known>,
+    pub lanes: Option<StagingPipeline>,
+    known: Vec<RecordedRun>,
     /// None if others share it.
     _arena: Option<Box<dyn Memory>>,
 }
@@ -70,14 +70,11 @@ impl DeviceContext {
     pub fn new(executable: &Executable, program: &DeviceProgram, own: bool) -> Result<DeviceContext, DriverError> {
         let (plan, driver) = (executable.plan(), &program.driver);
         let arena = own.then(|| driver.alloc(plan.arena_bytes)).transpose()?;
-        let start = |id: &BufferId| match plan.buffer(*id).home {
-            Home::Weight(index) => {
-                program.weights[index as usize].address().wrapping_add(plan.byte_offset(*id) as usize)
-            }
-            _ => std::ptr::null_mut(),
-        };
-        let table = executable.slots.iter().map(start).collect();
-        let mut context = DeviceContext { driver: driver.clone(), table, known: vec![], lanes: None, _arena: None };
+        let mut table = vec![std::ptr::null_mut(); executable.slots.len()];
+        let weight = |home, index: usize| (home == slot::WEIGHTS).then(|| program.weights[index].address());
+        bind(executable.slots.iter(), &mut table, weight);
+        let (driver, functions) = (driver.clone(), program.functions.clone());
+        let mut context = DeviceContext { driver, functions, table, known: vec![], lanes: None, _arena: None };
         if let Some(arena) = arena {
             context.rebase(executable, arena.address());
             context._arena = Some(arena);
@@ -87,12 +84,7 @@ impl DeviceContext {
 
     /// The arena begins at another address.
     pub fn rebase(&mut self, executable: &Executable, base: *mut u8) {
-        let plan = executable.plan();
-        for (argument, id) in self.table.iter_mut().zip(&executable.slots) {
-            if let Home::Arena(offset) = plan.buffer(*id).home {
-                *argument = base.wrapping_add((offset + plan.byte_offset(*id)) as usize);
-            }
-        }
+        bind(executable.slots.iter(), &mut self.table, |home, _| (home == slot::ARENA).then_some(base));
     }
 
     /// Enqueues the calls of an interface on the addresses in the table. The graph, if there is one, is to be kept until
@@ -109,15 +101,15 @@ impl DeviceContext {
     ) -> Option<Arc<Graph>> {
         let at = self.known.iter().position(|known| known.interface == interface && known.table == self.table);
         let at = at.unwrap_or_else(|| {
-            if self.known.len() == KNOWN {
+            if self.known.len() == MAX_RECORDINGS {
                 self.known.remove(0);
             }
-            self.known.push(Known { interface, table: self.table.clone(), runs: 0, graph: None });
+            self.known.push(RecordedRun { interface, table: self.table.clone(), runs: 0, graph: None });
             self.known.len() - 1
         });
         self.known[at].runs = self.known[at].runs.saturating_add(1);
         // A device that cannot record is not asked again.
-        if self.known[at].runs == RUNS + 1 && calls.len() > 1 && stream.begin_capture().is_ok() {
+        if self.known[at].runs == RUNS_BEFORE_RECORDING + 1 && calls.len() > 1 && stream.begin_capture().is_ok() {
             calls.iter().for_each(|call| self.call(stream, call));
             self.known[at].graph = stream.end_capture().ok().map(Arc::new);
         }
@@ -131,8 +123,8 @@ impl DeviceContext {
     }
 
     /// The lanes, to be put back.
-    pub fn take_lanes(&mut self, executable: &Executable) -> Result<Lanes, DriverError> {
-        self.lanes.take().map_or_else(|| Lanes::new(executable, &*self.driver), Ok)
+    pub fn take_lanes(&mut self, executable: &Executable) -> Result<StagingPipeline, DriverError> {
+        self.lanes.take().map_or_else(|| StagingPipeline::new(executable, &*self.driver), Ok)
     }
 
     /// Whether runs replay what was recorded.
@@ -142,22 +134,34 @@ impl DeviceContext {
 
     /// Enqueues one call.
     pub fn call(&self, stream: &dyn LaunchStream, prepared: &Prepared) {
-        match &prepared.call {
-            Call::Launch(launch) => {
-                let arguments = &self.table[prepared.first_slot..prepared.first_slot + launch.arguments];
-                // SAFETY: every argument is a buffer of the plan, in memory as `enqueue` demands.
-                unsafe { stream.launch(&launch.function, arguments) };
-            }
-            Call::Copy(bytes) => {
-                let (source, target) = (self.table[prepared.first_slot], self.table[prepared.first_slot + 1]);
-                let device = self.driver.device();
-                let bytes = *bytes as usize;
-                // SAFETY: as above; the plan's verifier proved that both have these bytes and are apart.
-                unsafe { stream.copy(Transfer { source, from: device, target, to: device, bytes }) };
-            }
-            // Loading refused them.
-            Call::Kernel(_) | Call::Library(_) | Call::Extern(_) => {}
+        let mut queue = Launches { stream, device: self.driver.device(), functions: &self.functions };
+        // SAFETY: every argument is a buffer of the plan, in memory as `enqueue` demands.
+        let Ok(()) = unsafe { prepared.call.enqueue(&self.table, &mut queue) };
+    }
+}
+
+/// A stream as plans see it. What goes wrong there is an error of the stream.
+struct Launches<'s> {
+    stream: &'s dyn LaunchStream,
+    device: Device,
+    functions: &'s [LoadedKernel],
+}
+
+impl Queue for Launches<'_> {
+    type Error = Infallible;
+
+    unsafe fn launch(&mut self, function: u64, arguments: &[*mut u8]) -> Result<(), Infallible> {
+        if let Some(function) = self.functions.get(function as usize) {
+            // SAFETY: passed on from the caller.
+            unsafe { self.stream.launch(function, arguments) };
         }
+        Ok(())
+    }
+
+    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Infallible> {
+        // SAFETY: passed on from the caller.
+        unsafe { self.stream.copy(Transfer { source, from: self.device, target, to: self.device, bytes }) };
+        Ok(())
     }
 }
 

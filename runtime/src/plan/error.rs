@@ -1,6 +1,6 @@
 //! Errors of checking, loading and running plans.
 
-use tensorc_abi::DType;
+use tensorc_abi::{DType, Plan};
 
 use crate::gpu::DriverError;
 use crate::{AllocError, TaskPanic, WeightError};
@@ -8,78 +8,329 @@ use crate::{AllocError, TaskPanic, WeightError};
 /// A plan breaks one of the rules its execution relies on. Names are those of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
+    /// A buffer has more bytes than can be addressed.
     #[error("buffer `{buffer}`: its size in bytes exceeds 63 bits")]
-    Size { buffer: String },
+    Size {
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// The home of a buffer is none of the plan's inputs, outputs, states or weights.
     #[error("buffer `{buffer}`: {home} {index} does not exist, the plan has {count}")]
-    Home { buffer: String, home: &'static str, index: u32, count: usize },
+    Home {
+        /// Name of the buffer.
+        buffer: String,
+        /// Kind of home: `input`, `output`, `state` or `weight`.
+        home: &'static str,
+        /// Index in the plan's list of this kind.
+        index: u32,
+        /// Length of the list.
+        count: usize,
+    },
+    /// An entry of the plan's inputs, outputs or states is no buffer with that home.
     #[error("{side} {index} is not a buffer with that home")]
-    Edge { side: Side, index: usize },
+    Edge {
+        /// The list.
+        side: PlanEdge,
+        /// Index in the list.
+        index: usize,
+    },
+    /// A buffer in the memory of an input, output or state has another size than the listed one.
     #[error("buffer `{buffer}` and the plan's {side} {index} differ in size or are two buffers to write")]
-    Alias { buffer: String, side: Side, index: u32 },
+    Alias {
+        /// Name of the buffer.
+        buffer: String,
+        /// The list.
+        side: PlanEdge,
+        /// Index in the list.
+        index: u32,
+    },
+    /// A sub-buffer does not lie in the buffer that it is said to be a part of, or differs from it in home or type.
     #[error("buffer `{buffer}` does not lie in `{whole}` as a part of it")]
-    Part { buffer: String, whole: String },
+    Part {
+        /// Name of the buffer.
+        buffer: String,
+        /// Name of that buffer.
+        whole: String,
+    },
+    /// Two written buffers in the memory of one have elements in common.
     #[error("step `{step}` writes `{first}`, which shares elements with `{second}`, another part that is written")]
-    PartsOverlap { step: String, first: String, second: String },
+    PartsOverlap {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer that the step writes.
+        first: String,
+        /// Name of the other.
+        second: String,
+    },
+    /// A step takes dense buffers only, and is given a strided one.
     #[error("step `{step}` takes `{buffer}`, whose elements do not lie side by side")]
-    Strided { step: String, buffer: String },
+    Strided {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// An offset in the arena is not aligned.
     #[error("buffer `{buffer}`: arena offset {offset} is not a multiple of {align}")]
-    Misaligned { buffer: String, offset: u64, align: u64 },
+    Misaligned {
+        /// Name of the buffer.
+        buffer: String,
+        /// The offset in bytes.
+        offset: u64,
+        /// What it must be a multiple of, in bytes.
+        align: u64,
+    },
+    /// A buffer does not lie in the arena.
     #[error("buffer `{buffer}`: arena range ends at {end}, past the arena's {arena} bytes")]
-    OutsideArena { buffer: String, end: u64, arena: u64 },
+    OutsideArena {
+        /// Name of the buffer.
+        buffer: String,
+        /// Where it ends, in bytes from the start of the arena.
+        end: u64,
+        /// Size of the arena in bytes.
+        arena: u64,
+    },
+    /// A step names a buffer that does not exist.
     #[error("step `{step}` uses buffer {buffer}, the plan has {count}")]
-    UnknownBuffer { step: String, buffer: u32, count: usize },
+    UnknownBuffer {
+        /// Name of the step.
+        step: String,
+        /// Index in [`Plan::buffers`].
+        buffer: u32,
+        /// Number of buffers.
+        count: usize,
+    },
+    /// A step names a kernel that does not exist.
     #[error("step `{step}` uses kernel {kernel}, the plan has {count}")]
-    UnknownKernel { step: String, kernel: u32, count: usize },
+    UnknownKernel {
+        /// Name of the step.
+        step: String,
+        /// Index in [`Plan::kernels`].
+        kernel: u32,
+        /// Number of kernels.
+        count: usize,
+    },
+    /// There are not as many signatures as kernels.
+    #[error("{expected} kernels are named, {actual} are there")]
+    KernelCount {
+        /// Number of kernels.
+        expected: usize,
+        /// Number of signatures.
+        actual: usize,
+    },
+    /// The arguments of a step do not fit the signature of its kernel.
+    #[error("step `{step}` calls kernel `{kernel}`: {why}")]
+    KernelCall {
+        /// Name of the step.
+        step: String,
+        /// Name of the kernel.
+        kernel: String,
+        /// What does not fit, for the message.
+        why: String,
+    },
+    /// A launch has more iterations than can be counted.
     #[error("step `{step}` has more than 2^63 - 1 iterations")]
-    Extent { step: String },
+    Extent {
+        /// Name of the step.
+        step: String,
+    },
+    /// A step writes an input, a weight or the old value of a state.
     #[error("step `{step}` writes `{buffer}`, an input, weight or old state")]
-    WritesReadOnly { step: String, buffer: String },
+    WritesReadOnly {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// A step reads what no step before it wrote.
     #[error("step `{step}` reads `{buffer}` before any step wrote it")]
-    ReadBeforeWrite { step: String, buffer: String },
+    ReadBeforeWrite {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// A step writes the new value of a state before the last read of the old one, or a second new value.
     #[error("step `{step}` writes `{buffer}`, a state, while its old value is still read")]
-    StateInUse { step: String, buffer: String },
+    StateInUse {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// A step of the first phase writes a state, or the phases use the memory of one output.
     #[error("step `{step}` of the {phase} phase uses `{buffer}`, which belongs to the other")]
-    Phase { step: String, phase: &'static str, buffer: String },
+    Phase {
+        /// Name of the step.
+        step: String,
+        /// Phase of the step: `first` or `second`.
+        phase: &'static str,
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// The boundary of phases lies behind the last step.
     #[error("the first phase has {boundary} steps, the plan has {steps}")]
-    Boundary { boundary: u32, steps: usize },
+    Boundary {
+        /// Number of steps of the first phase.
+        boundary: u32,
+        /// Number of steps.
+        steps: usize,
+    },
+    /// No step writes all of an output.
     #[error("output `{buffer}` is never written")]
-    OutputNotWritten { buffer: String },
+    OutputNotWritten {
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// Two buffers that are live at the same time share memory.
     #[error("step `{step}`: arena ranges of `{first}` and `{second}` overlap while both are live")]
-    Overlap { step: String, first: String, second: String },
+    Overlap {
+        /// Name of the step from which on both are live.
+        step: String,
+        /// Name of the buffer that is live before it.
+        first: String,
+        /// Name of the buffer that is written there first.
+        second: String,
+    },
+    /// A step writes memory of an operand that it may still read.
     #[error("step `{step}` writes `{buffer}` in place of an operand it still reads")]
-    InPlace { step: String, buffer: String },
+    InPlace {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// An operand of a library call has another element type than the call.
     #[error("step `{step}`: library operand `{buffer}` is {dtype}, not {expected}")]
-    OperandType { step: String, buffer: String, dtype: DType, expected: DType },
+    OperandType {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+        /// Element type of the buffer.
+        dtype: DType,
+        /// Element type of the call.
+        expected: DType,
+    },
+    /// A library call reaches outside of an operand, or covers another number of elements.
     #[error("step `{step}` accesses `{buffer}` outside its {len} elements")]
-    Bounds { step: String, buffer: String, len: u64 },
+    Bounds {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+        /// Number of elements of the buffer.
+        len: u64,
+    },
+    /// A weight is not packed as its reader expects, or another buffer is read as if it were packed.
     #[error("step `{step}` cannot read `{buffer}` in the layout it is stored in")]
-    Packing { step: String, buffer: String },
+    Packing {
+        /// Name of the step.
+        step: String,
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// A step calls a function that is not linked.
     #[error("step `{step}` calls function {function} of the host, the plan is linked with {count}")]
-    UnknownFunction { step: String, function: u32, count: usize },
+    UnknownFunction {
+        /// Name of the step.
+        step: String,
+        /// Index among the functions.
+        function: u32,
+        /// Number of functions.
+        count: usize,
+    },
+    /// The operands, results or scratch of a function have other sizes than it takes.
     #[error("step `{step}`: the function of operator `{operator}` does not take buffers of these sizes")]
-    FunctionSizes { step: String, operator: String },
+    FunctionSizes {
+        /// Name of the step.
+        step: String,
+        /// Name of the operator.
+        operator: String,
+    },
+    /// A copy between buffers of different element types.
+    #[error("step `{step}` copies elements of {from} to `{buffer}`, which has {to}")]
+    CopyType {
+        /// Name of the step.
+        step: String,
+        /// Name of the target.
+        buffer: String,
+        /// Element type of the source.
+        from: DType,
+        /// Element type of the target.
+        to: DType,
+    },
+    /// A copy between buffers of different sizes.
     #[error("step `{step}` copies {from} bytes to a buffer of {to}")]
-    CopySize { step: String, from: u64, to: u64 },
+    CopySize {
+        /// Name of the step.
+        step: String,
+        /// Bytes of the source.
+        from: u64,
+        /// Bytes of the target.
+        to: u64,
+    },
+    /// The parameters of a call contradict each other, or no library has such a call.
     #[error("step `{step}`: {what}")]
-    Parameters { step: String, what: &'static str },
+    Parameters {
+        /// Name of the step.
+        step: String,
+        /// What is wrong, for the message.
+        what: &'static str,
+    },
+    /// A library call needs more scratch than the plan provides.
+    #[error("step `{step}` needs {needed} bytes of working memory, the plan has {declared} for each worker")]
+    Scratch {
+        /// Name of the step.
+        step: String,
+        /// Bytes that each worker needs.
+        needed: u64,
+        /// Bytes that the plan declares for each worker.
+        declared: u64,
+    },
+    /// The plan's lower bound exceeds its arena.
     #[error("the plan claims a lower bound of {declared} bytes for an arena of {arena}")]
-    LowerBound { declared: u64, arena: u64 },
+    LowerBound {
+        /// The lower bound in bytes.
+        declared: u64,
+        /// Size of the arena in bytes.
+        arena: u64,
+    },
+}
+
+/// A plan that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("plan `{plan}`: {error}")]
+pub struct InvalidPlan {
+    /// Name of the plan.
+    pub plan: String,
+    /// The rule that it breaks.
+    pub error: PlanError,
+}
+
+impl InvalidPlan {
+    pub(super) fn of(plan: &Plan, error: PlanError) -> InvalidPlan {
+        InvalidPlan { plan: plan.name.clone(), error }
+    }
 }
 
 /// Which edge of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum PlanEdge {
+    /// The plan's inputs.
     Input,
+    /// The plan's outputs.
     Output,
+    /// The plan's states.
     State,
 }
 
-impl std::fmt::Display for Side {
+impl std::fmt::Display for PlanEdge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Side::Input => "input",
-            Side::Output => "output",
-            Side::State => "state",
+            PlanEdge::Input => "input",
+            PlanEdge::Output => "output",
+            PlanEdge::State => "state",
         })
     }
 }
@@ -87,58 +338,179 @@ impl std::fmt::Display for Side {
 /// A plan, its code and its weights do not make an executable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    #[error("plan `{plan}`: {error}")]
-    Plan { plan: String, error: PlanError },
+    /// The plan breaks a rule of its own.
+    #[error(transparent)]
+    Plan(#[from] InvalidPlan),
+    /// There are not as many kernels as the plan names.
     #[error("plan `{plan}` has {expected} kernels, {actual} were linked")]
-    KernelCount { plan: String, expected: usize, actual: usize },
+    KernelCount {
+        /// Name of the plan.
+        plan: String,
+        /// Number of kernels of the plan.
+        expected: usize,
+        /// Number of kernels given.
+        actual: usize,
+    },
+    /// There are not as many weights as the plan has.
     #[error("plan `{plan}` has {expected} weights, {actual} were given")]
-    WeightCount { plan: String, expected: usize, actual: usize },
+    WeightCount {
+        /// Name of the plan.
+        plan: String,
+        /// Number of weights of the plan.
+        expected: usize,
+        /// Number of weights given.
+        actual: usize,
+    },
+    /// A weight does not have the size or alignment that the plan expects.
     #[error("weight `{weight}`: {error}")]
-    Weight { weight: String, error: WeightError },
+    Weight {
+        /// Name of the weight.
+        weight: String,
+        /// What does not fit.
+        error: WeightError,
+    },
+    /// Memory is short.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// The device's driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// A step has no form for a GPU.
     #[error("step `{step}`: {what} has no form for a GPU")]
-    NoLaunch { step: String, what: &'static str },
+    NoLaunch {
+        /// Name of the step.
+        step: String,
+        /// What the step is, for the message.
+        what: &'static str,
+    },
     /// A step has no form for a processor.
     #[error("step `{step}`: a call of {library} runs on a GPU only")]
-    NoCall { step: String, library: &'static str },
+    NoCall {
+        /// Name of the step.
+        step: String,
+        /// Name of the library.
+        library: &'static str,
+    },
+    /// There are not as many linked calls as steps that call a vendor library.
     #[error("plan `{plan}` has {expected} calls of libraries, {actual} were linked")]
-    CallCount { plan: String, expected: usize, actual: usize },
+    CallCount {
+        /// Name of the plan.
+        plan: String,
+        /// Number of such steps.
+        expected: usize,
+        /// Number of calls given.
+        actual: usize,
+    },
 }
 
 /// A run was refused or failed. After an error the outputs' contents are unspecified, and the
 /// context may be used again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
+    /// A list of tensors has another length than the plan's.
     #[error("plan `{plan}` takes {expected} {side}s, {actual} were given")]
-    Count { plan: String, side: Side, expected: usize, actual: usize },
+    Count {
+        /// Name of the plan.
+        plan: String,
+        /// The list.
+        side: PlanEdge,
+        /// Number of tensors that are taken.
+        expected: usize,
+        /// Number of tensors given.
+        actual: usize,
+    },
+    /// A tensor has another element type than the plan's.
     #[error("{side} `{name}` is {expected}, a tensor of {actual} was given")]
-    DType { side: Side, name: String, expected: DType, actual: DType },
+    DType {
+        /// The list.
+        side: PlanEdge,
+        /// Name of the plan's buffer.
+        name: String,
+        /// Element type in the plan.
+        expected: DType,
+        /// Element type given.
+        actual: DType,
+    },
+    /// A tensor has another shape than the plan's.
     #[error("{side} `{name}` has shape {expected:?}, a tensor of {actual:?} was given")]
-    Shape { side: Side, name: String, expected: Vec<u64>, actual: Vec<u64> },
+    Shape {
+        /// The list.
+        side: PlanEdge,
+        /// Name of the plan's buffer.
+        name: String,
+        /// Shape in the plan.
+        expected: Vec<u64>,
+        /// Shape given.
+        actual: Vec<u64>,
+    },
+    /// The data of a tensor does not fill its shape.
     #[error("{side} `{name}` takes {expected} bytes, {actual} were given")]
-    Bytes { side: Side, name: String, expected: u64, actual: u64 },
+    Bytes {
+        /// The list.
+        side: PlanEdge,
+        /// Name of the plan's buffer.
+        name: String,
+        /// Bytes of the shape.
+        expected: u64,
+        /// Bytes given.
+        actual: u64,
+    },
+    /// The data of a tensor is not aligned.
     #[error("{side} `{name}`: the data of a {dtype} tensor must start at a multiple of {align} bytes")]
-    Alignment { side: Side, name: String, dtype: DType, align: usize },
+    Alignment {
+        /// The list.
+        side: PlanEdge,
+        /// Name of the plan's buffer.
+        name: String,
+        /// Element type.
+        dtype: DType,
+        /// What the address must be a multiple of, in bytes.
+        align: usize,
+    },
     /// The second phase continues a run whose first phase has ended, once.
     #[error("plan `{plan}`: {why}")]
-    Phase { plan: String, why: &'static str },
+    Phase {
+        /// Name of the plan.
+        plan: String,
+        /// Why the phase cannot run now, for the message.
+        why: &'static str,
+    },
+    /// There is no memory for arena, scratch or copies.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// A task panicked; the steps behind it did not run.
     #[error("step `{step}`: {panic}")]
-    Panic { step: String, panic: TaskPanic },
+    Panic {
+        /// Names of the steps that ran together, joined by ` + `.
+        step: String,
+        /// The panic.
+        panic: TaskPanic,
+    },
     /// A launch or a copy failed on a device.
     #[error("{message}")]
-    Device { message: String },
+    Device {
+        /// The device's message.
+        message: String,
+    },
     /// Runs are begun and finished in turn, on a device.
     #[error("plan `{plan}`: {why}")]
-    Turn { plan: String, why: &'static str },
+    Turn {
+        /// Name of the plan.
+        plan: String,
+        /// What is out of turn, for the message.
+        why: &'static str,
+    },
+    /// The device's driver provides no memory or no stream.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// A function of the host, an operator written as a closure, failed or panicked.
     #[error("step `{step}`, operator `{operator}`: {message}")]
-    Extern { step: String, operator: String, message: String },
+    Extern {
+        /// Name of the step.
+        step: String,
+        /// Name of the operator.
+        operator: String,
+        /// The function's error, or the message of its panic.
+        message: String,
+    },
 }

@@ -3,68 +3,54 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use tensorc_abi::{BufferId, Epilogue, ExternFn, Home, KernelFn, Plan, Prologue, Step, StepOp};
-use tensorc_kernels::computed_grain;
+use tensorc_abi::image::slot;
+use tensorc_abi::{ExternFn, Home, KernelFn, Plan, StepOp};
+use tensorc_exec::{self as exec, Code, Place, Records, Refused, Routine, estimated_ns};
 
 use super::bindings::{Final, Interface, Needs, Phase};
-use super::context::CHUNKS_PER_THREAD;
-use super::device::{DeviceProgram, Launch};
-use super::error::{LoadError, PlanError};
-use super::library::{Contraction, Library};
+use super::device::DeviceProgram;
+use super::error::{InvalidPlan, LoadError, PlanError};
 use super::poison::Deaths;
 use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
-use crate::gpu::{Driver, Function};
-use crate::profiler::Name;
+use crate::gpu::{Driver, LoadedKernel};
+use crate::profiler::SpanName;
 use crate::{Device, WeightCache, WeightStorage};
-
-/// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
-/// worker, as the `overhead` example shows it; one that still spins costs a tenth of that.
-pub(super) const SERIAL_NS: u64 = 20_000;
-/// Least estimated work of one chunk of a split step.
-const CHUNK_NS: u64 = 5_000;
-/// Bytes copied by one task of a [`StepOp::Copy`].
-pub(super) const COPY_BLOCK: u64 = 1 << 16;
-
-/// What a step calls.
-pub(super) enum Call {
-    Kernel(KernelFn),
-    Library(Box<Library>),
-    /// Number of bytes.
-    Copy(u64),
-    Extern(ExternFn),
-    /// On a GPU.
-    Launch(Launch),
-}
 
 /// A step with everything decided that does not depend on the run.
 pub(super) struct Prepared {
-    pub call: Call,
-    /// First of the step's consecutive entries in the argument table.
-    pub first_slot: usize,
-    /// Independent pieces of work, numbered from 0.
-    pub tasks: u64,
-    /// Least number of tasks worth handing to a thread; `tasks` if the step should not be split.
-    pub least_grain: u64,
-    /// Tasks in turn that share what they compute, or 1.
-    pub together: u64,
-    /// Estimated time on one core.
-    pub ns: u64,
+    pub call: exec::Step,
     /// Number of steps, from this one on, that run side by side.
     pub region: usize,
     /// Position in [`Plan::steps`].
     pub step: usize,
 }
 
-/// What calls the kernels of a plan.
-enum Linked<'a> {
-    Here(&'a [KernelFn], &'a [ExternFn]),
-    /// Kernels, and calls of libraries in the order of their steps.
-    There {
-        kernels: &'a [Function],
-        calls: &'a [Function],
-    },
+impl AsRef<exec::Step> for Prepared {
+    fn as_ref(&self) -> &exec::Step {
+        &self.call
+    }
+}
+
+/// Code in this process.
+struct Linked<'a> {
+    kernels: &'a [KernelFn],
+    records: &'a Records,
+}
+
+impl Code for Linked<'_> {
+    fn kernel(&self, number: u64) -> Option<KernelFn> {
+        self.kernels.get(number as usize).copied()
+    }
+
+    fn routine(&self, kind: usize) -> Option<&'static Routine> {
+        exec::routine::ALL.get(kind)
+    }
+
+    fn words(&self, at: usize) -> &[u64] {
+        self.records.words.get(at..).unwrap_or_default()
+    }
 }
 
 /// A verified plan with linked code and weights; immutable and shared by any number of
@@ -76,12 +62,12 @@ pub struct Executable {
     pub(super) prepared: Vec<Prepared>,
     /// Made when first asked for.
     names: OnceLock<StepNames>,
-    /// Buffer behind every entry of the argument table.
-    pub(super) slots: Vec<BufferId>,
+    /// What lies behind every entry of the argument table.
+    pub(super) slots: Vec<[u64; slot::WORDS]>,
     /// Of the whole run, and of its phases if there are two.
     interfaces: Vec<Interface>,
-    /// Scratch memory per thread of the library calls.
-    pub(super) scratch_bytes: usize,
+    /// Functions of the host that steps call.
+    pub(super) externs: Vec<ExternFn>,
     /// Where it runs, if not here.
     pub(super) device: Option<DeviceProgram>,
     /// What runs fill when it is dead, if they do.
@@ -128,8 +114,10 @@ impl Executable {
         weights: Vec<WeightStorage>,
         externs: &[ExternFn],
     ) -> Result<Executable, LoadError> {
-        check_externs(&plan, externs).map_err(|error| LoadError::Plan { plan: plan.name.clone(), error })?;
-        Executable::linked(plan, code, weights, &Linked::Here(&kernels, externs))
+        let mut executable = Executable::linked(plan, code, weights, Place::Processor, &kernels)?;
+        check_externs(&executable.plan, externs).map_err(|error| InvalidPlan::of(&executable.plan, error))?;
+        executable.externs = externs.to_vec();
+        Ok(executable)
     }
 
     /// A plan whose steps are launches on a GPU: `kernels[i]` is `plan.kernels[i]` as the driver loaded it, `calls[i]` the call
@@ -144,20 +132,19 @@ impl Executable {
     pub unsafe fn on_device(
         plan: Plan,
         driver: Arc<dyn Driver>,
-        [kernels, calls]: [&[Function]; 2],
+        [kernels, calls]: [&[LoadedKernel]; 2],
         weights: Vec<WeightStorage>,
         cache: &WeightCache,
     ) -> Result<Executable, LoadError> {
-        for step in &plan.steps {
-            let what = match step.op {
-                StepOp::Launch { .. } | StepOp::Copy { .. } | StepOp::Vendor { .. } => continue,
-                StepOp::Extern { .. } => "an operator written as a closure",
-                StepOp::Gemm { .. } | StepOp::Conv { .. } | StepOp::Attention { .. } => "a library call",
-            };
-            return Err(LoadError::NoLaunch { step: step.name.clone(), what });
+        let mut executable = Executable::linked(plan, Arc::new(()), weights, Place::Device, &[])?;
+        let plan = &executable.plan;
+        check_kernels(plan, kernels.len())?;
+        let expected = plan.steps.iter().filter(|step| matches!(step.op, StepOp::Vendor { .. })).count();
+        if expected != calls.len() {
+            return Err(LoadError::CallCount { plan: plan.name.clone(), expected, actual: calls.len() });
         }
-        let mut executable = Executable::linked(plan, Arc::new(()), weights, &Linked::There { kernels, calls })?;
-        executable.device = Some(DeviceProgram::new(driver, &executable.weights, cache)?);
+        let functions = kernels.iter().chain(calls).cloned().collect();
+        executable.device = Some(DeviceProgram::new(driver, functions, &executable.weights, cache)?);
         Ok(executable)
     }
 
@@ -165,38 +152,42 @@ impl Executable {
         plan: Plan,
         code: Arc<dyn Any + Send + Sync>,
         weights: Vec<WeightStorage>,
-        linked: &Linked<'_>,
+        place: Place,
+        kernels: &[KernelFn],
     ) -> Result<Executable, LoadError> {
-        let name = || plan.name.clone();
-        let report = verify(&plan).map_err(|error| LoadError::Plan { plan: name(), error })?;
-        let (expected, actual) = (plan.kernels.len(), linked.kernels());
-        if expected != actual {
-            return Err(LoadError::KernelCount { plan: name(), expected, actual });
+        let report = verify(&plan)?;
+        let records = Records::of(&plan, place, |kernel| kernel.0.into()).map_err(|e| refused(&plan, &e, place))?;
+        if place == Place::Processor {
+            check_kernels(&plan, kernels.len())?;
         }
-        linked.check_calls(&plan)?;
         check_weights(&plan, &weights)?;
-        let mut executable = Executable {
+        let linked = Linked { kernels, records: &records };
+        let mut prepared = Vec::with_capacity(records.steps.len());
+        for (record, step) in records.steps.iter().zip(records.positions.iter().copied()) {
+            let call = exec::Step::resolve(record, &linked);
+            let call = call.ok_or_else(|| refused(&plan, &Refused { step }, place))?;
+            prepared.push(Prepared {
+                call: exec::Step { ns: estimated_ns(&plan.steps[step]), ..call },
+                region: 1,
+                step,
+            });
+        }
+        for region in regions(&plan, &prepared) {
+            prepared[region.start].region = region.len();
+        }
+        Ok(Executable {
             report,
             weights,
-            prepared: Vec::with_capacity(plan.steps.len()),
             names: OnceLock::new(),
-            slots: Vec::new(),
-            interfaces: Vec::new(),
-            scratch_bytes: 0,
+            interfaces: Interface::all(&plan, &prepared, &records.slots),
+            slots: records.slots,
+            prepared,
+            externs: vec![],
             device: None,
             deaths: None,
             _code: code,
             plan,
-        };
-        let mut calls = 0;
-        for index in 0..executable.plan.steps.len() {
-            executable.prepare(index, linked, &mut calls);
-        }
-        for region in regions(&executable.plan, &executable.prepared) {
-            executable.prepared[region.start].region = region.len();
-        }
-        executable.interfaces = Interface::all(&executable.plan, &executable.prepared, &executable.slots);
-        Ok(executable)
+        })
     }
 
     /// Makes runs fill memory that no buffer lives in with NaN, after every step. Results do not change
@@ -207,6 +198,7 @@ impl Executable {
         self
     }
 
+    /// The plan that it was made of.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -244,14 +236,14 @@ impl Executable {
         interface.map_or_else(Vec::new, of)
     }
 
-    pub(super) fn weight(&self, index: u32) -> &WeightStorage {
-        &self.weights[index as usize]
+    pub(super) fn weight(&self, index: usize) -> &WeightStorage {
+        &self.weights[index]
     }
 
     /// Names for traces.
     pub(super) fn names(&self) -> &StepNames {
         self.names.get_or_init(|| {
-            let steps: Vec<Name> = self.plan.steps.iter().map(|step| step.name.clone().into()).collect();
+            let steps: Vec<SpanName> = self.plan.steps.iter().map(|step| step.name.clone().into()).collect();
             let mut regions = steps.clone();
             for (index, prepared) in self.prepared.iter().enumerate().filter(|(_, prepared)| prepared.region > 1) {
                 regions[prepared.step] = self.names_of(&self.prepared[index..index + prepared.region]).into();
@@ -269,127 +261,29 @@ impl Executable {
     pub(super) fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
-
-    fn prepare(&mut self, index: usize, linked: &Linked<'_>, call_number: &mut usize) {
-        let (kernels, externs) = linked.here();
-        let step = self.plan.steps[index].clone();
-        let first_slot = self.slots.len();
-        let (call, tasks) = match &step.op {
-            StepOp::Launch { kernel, args, extent } => {
-                self.slots.extend(args.iter().map(|arg| arg.buffer));
-                match linked {
-                    Linked::Here(kernels, _) => (Call::Kernel(kernels[kernel.0 as usize]), *extent),
-                    Linked::There { kernels, .. } => {
-                        let function = kernels[kernel.0 as usize].clone();
-                        (Call::Launch(Launch { function, arguments: args.len() }), 1)
-                    }
-                }
-            }
-            StepOp::Vendor { args, .. } => {
-                self.slots.extend(args.iter().map(|arg| arg.buffer));
-                let function = linked.calls()[*call_number].clone();
-                *call_number += 1;
-                (Call::Launch(Launch { function, arguments: args.len() }), 1)
-            }
-            StepOp::Copy { src, dst } => {
-                self.slots.extend([*src, *dst]);
-                let bytes = self.plan.buffer(*dst).bytes();
-                (Call::Copy(bytes), bytes.div_ceil(COPY_BLOCK))
-            }
-            StepOp::Extern { function, args, .. } => {
-                self.slots.extend(args.iter().map(|arg| arg.buffer));
-                (Call::Extern(externs[*function as usize].clone()), 1)
-            }
-            StepOp::Gemm { call, a, b, c, epilogue } => {
-                self.slots.extend(a.buffer().into_iter().chain([*b, *c]));
-                self.prepare_library(Contraction::Gemm(*call), (epilogue.as_ref(), a.prologue()), kernels)
-            }
-            StepOp::Conv { call, a, b, c, epilogue } => {
-                self.slots.extend(a.buffer().into_iter().chain([*b, *c]));
-                self.prepare_library(Contraction::Conv(*call), (epilogue.as_ref(), a.prologue()), kernels)
-            }
-            StepOp::Attention { call, q, k, v, out, epilogue } => {
-                self.slots.extend([*q, *k, *v, *out]);
-                self.prepare_library(Contraction::Attention(*call), (epilogue.as_ref(), None), kernels)
-            }
-        };
-        if tasks > 0 {
-            let ns = estimated_ns(&step);
-            let least_grain = least_grain(ns, tasks);
-            let together = if let Call::Library(library) = &call { library.together() } else { 1 };
-            self.prepared.push(Prepared { call, first_slot, tasks, least_grain, together, ns, region: 1, step: index });
-        }
-    }
-
-    fn prepare_library(
-        &mut self,
-        contraction: Contraction,
-        (epilogue, prologue): (Option<&Epilogue>, Option<&Prologue>),
-        kernels: &[KernelFn],
-    ) -> (Call, u64) {
-        let args = epilogue.iter().flat_map(|e| &e.args).chain(prologue.iter().flat_map(|p| &p.args));
-        self.slots.extend(args.map(|arg| arg.buffer));
-        let args = epilogue.map_or(0, |epilogue| epilogue.args.len());
-        let epilogue = epilogue.map(|epilogue| kernels[epilogue.kernel.0 as usize]);
-        let prologue = prologue.map(|p| (kernels[p.kernel.0 as usize], p.args.len()));
-        let library = Library { contraction, epilogue, args, prologue };
-        self.scratch_bytes = self.scratch_bytes.max(library.scratch_bytes());
-        let tasks = library.tasks();
-        (Call::Library(Box::new(library)), tasks)
-    }
 }
 
-impl<'a> Linked<'a> {
-    fn kernels(&self) -> usize {
-        match self {
-            Linked::Here(kernels, _) => kernels.len(),
-            Linked::There { kernels, .. } => kernels.len(),
-        }
-    }
-
-    fn calls(&self) -> &'a [Function] {
-        match self {
-            Linked::Here(..) => &[],
-            Linked::There { calls, .. } => calls,
-        }
-    }
-
-    /// Every call of a library of a GPU's maker is there.
-    fn check_calls(&self, plan: &Plan) -> Result<(), LoadError> {
-        let mut calls = plan.steps.iter().filter_map(|step| match &step.op {
-            StepOp::Vendor { call, .. } => Some((step, call.library())),
-            _ => None,
-        });
-        if let (Linked::Here(..), Some((step, library))) = (self, calls.clone().next()) {
-            return Err(LoadError::NoCall { step: step.name.clone(), library });
-        }
-        let (expected, actual) = (calls.by_ref().count(), self.calls().len());
-        match expected == actual {
-            true => Ok(()),
-            false => Err(LoadError::CallCount { plan: plan.name.clone(), expected, actual }),
-        }
-    }
-
-    fn here(&self) -> (&'a [KernelFn], &'a [ExternFn]) {
-        match self {
-            Linked::Here(kernels, externs) => (kernels, externs),
-            Linked::There { .. } => (&[], &[]),
-        }
-    }
-}
-
-impl Prepared {
-    /// Tasks of a chunk when the step is cut into about `chunks`: rather more of them than fewer, which could not be
-    /// shared evenly.
-    pub fn grain(&self, chunks: u64) -> u64 {
-        let (grain, threads) = ((self.tasks / chunks).max(self.least_grain), chunks.div_ceil(CHUNKS_PER_THREAD));
-        computed_grain(grain, self.together, self.tasks, threads)
+/// The error of a step that has no form where the plan is to run.
+fn refused(plan: &Plan, refused: &Refused, place: Place) -> LoadError {
+    let step = &plan.steps[refused.step];
+    let name = step.name.clone();
+    match (&step.op, place) {
+        (StepOp::Vendor { call, .. }, _) => LoadError::NoCall { step: name, library: call.library() },
+        (StepOp::Extern { .. }, _) => LoadError::NoLaunch { step: name, what: "an operator written as a closure" },
+        _ => LoadError::NoLaunch { step: name, what: "a library call" },
     }
 }
 
 impl std::fmt::Debug for Executable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Executable").field("plan", &self.plan.name).field("steps", &self.prepared.len()).finish()
+    }
+}
+
+fn check_kernels(plan: &Plan, actual: usize) -> Result<(), LoadError> {
+    match plan.kernels.len() {
+        expected if expected != actual => Err(LoadError::KernelCount { plan: plan.name.clone(), expected, actual }),
+        _ => Ok(()),
     }
 }
 
@@ -426,41 +320,4 @@ fn check_externs(plan: &Plan, externs: &[ExternFn]) -> Result<(), PlanError> {
         }
     }
     Ok(())
-}
-
-/// Estimated time of one execution on one core, in nanoseconds.
-///
-/// The rates are those of a current server core, within a factor of two or three; they decide only
-/// who executes a step, never what it computes.
-fn estimated_ns(step: &Step) -> u64 {
-    let flops_per_ns = match step.op {
-        StepOp::Gemm { .. } | StepOp::Conv { .. } => 64,
-        StepOp::Attention { .. } => 32,
-        StepOp::Launch { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => 4,
-    };
-    const BYTES_PER_NS: u64 = 16;
-    (step.flops / flops_per_ns).max(step.bytes / BYTES_PER_NS)
-}
-
-/// How a step is divided: its independent pieces of work (of a copy, bytes), and the least number worth handing to
-/// another thread. No pieces: there is nothing to do.
-pub fn division(plan: &Plan, step: &Step) -> (u64, u64) {
-    let library = |contraction: Contraction| contraction.tasks();
-    let tasks = match &step.op {
-        StepOp::Launch { extent, .. } => *extent,
-        StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes(),
-        StepOp::Extern { .. } | StepOp::Vendor { .. } => 1,
-        StepOp::Gemm { call, .. } => library(Contraction::Gemm(*call)),
-        StepOp::Conv { call, .. } => library(Contraction::Conv(*call)),
-        StepOp::Attention { call, .. } => library(Contraction::Attention(*call)),
-    };
-    (tasks, least_grain(estimated_ns(step), tasks))
-}
-
-fn least_grain(ns: u64, tasks: u64) -> u64 {
-    if ns < SERIAL_NS {
-        return tasks;
-    }
-    let chunks = (ns / CHUNK_NS).max(1);
-    tasks.div_ceil(chunks)
 }

@@ -20,7 +20,7 @@ use crate::{Device, TensorMut, TensorRef};
 const LANES: usize = 2;
 
 /// A tensor of the caller's that a run copies.
-struct Edge {
+struct HostTensorCopy {
     buffer: BufferId,
     /// An entry of the argument table with its address, and how far behind its start that is.
     slot: usize,
@@ -31,7 +31,7 @@ struct Edge {
 }
 
 /// Room for the tensors of one run.
-struct Lane {
+struct StagingSlot {
     homes: BTreeMap<BufferId, *mut u8>,
     /// Page-locked memory of the host for inputs and outputs of a run that is begun, one behind the other.
     staging: Option<Box<dyn Memory>>,
@@ -46,27 +46,36 @@ struct Pending {
 }
 
 /// See the module. The streams go first: that waits for what uses the rest.
-pub(super) struct Lanes {
+pub(super) struct StagingPipeline {
     device: Device,
     copies_in: Box<dyn LaunchStream>,
     compute: Box<dyn LaunchStream>,
     copies_out: Box<dyn LaunchStream>,
     /// By interface of the executable.
-    edges: Vec<Vec<Edge>>,
-    lanes: Vec<Lane>,
+    edges: Vec<Vec<HostTensorCopy>>,
+    lanes: Vec<StagingSlot>,
     /// The oldest first.
     pending: VecDeque<Pending>,
     /// The lane of the next run.
     next: usize,
 }
 
-impl Lanes {
-    pub fn new(executable: &Executable, driver: &dyn Driver) -> Result<Lanes, DriverError> {
+impl StagingPipeline {
+    pub fn new(executable: &Executable, driver: &dyn Driver) -> Result<StagingPipeline, DriverError> {
         let (copies_in, compute, copies_out) = (driver.stream()?, driver.stream()?, driver.stream()?);
         let interfaces = executable.interfaces().iter();
         let edges = interfaces.map(|i| edges(executable, &executable.prepared[i.calls.clone()])).collect();
         let device = driver.device();
-        Ok(Lanes { device, copies_in, compute, copies_out, edges, lanes: vec![], pending: VecDeque::new(), next: 0 })
+        Ok(StagingPipeline {
+            device,
+            copies_in,
+            compute,
+            copies_out,
+            edges,
+            lanes: vec![],
+            pending: VecDeque::new(),
+            next: 0,
+        })
     }
 
     fn lane(&mut self, plan: &Plan, driver: &dyn Driver, index: usize) -> Result<(), DriverError> {
@@ -77,7 +86,7 @@ impl Lanes {
                 homes.insert(*id, block.address());
                 memory.push(block);
             }
-            self.lanes.push(Lane { homes, staging: None, _memory: memory });
+            self.lanes.push(StagingSlot { homes, staging: None, _memory: memory });
         }
         Ok(())
     }
@@ -107,7 +116,7 @@ impl Lanes {
         self.place(context, executable, interface, lane);
         let (edges, homes) = (&self.edges[interface], &self.lanes[lane].homes);
         for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_in) {
-            Lanes::copy(&*self.copies_in, host(i), (homes[&edge.buffer], self.device), edge.bytes);
+            StagingPipeline::copy(&*self.copies_in, host(i), (homes[&edge.buffer], self.device), edge.bytes);
         }
         self.compute.wait_event(&self.copies_in.close());
         // SAFETY: the table holds addresses of the lane, the arena and weights; the next run in the lane begins when this
@@ -115,7 +124,7 @@ impl Lanes {
         let graph = unsafe { context.enqueue(&*self.compute, interface, &executable.prepared[of.calls.clone()]) };
         self.copies_out.wait_event(&self.compute.close());
         for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_out) {
-            Lanes::copy(&*self.copies_out, (homes[&edge.buffer], self.device), host(i), edge.bytes);
+            StagingPipeline::copy(&*self.copies_out, (homes[&edge.buffer], self.device), host(i), edge.bytes);
         }
         Ok(Pending { lane, ended: self.copies_out.close(), _graph: graph })
     }
@@ -154,7 +163,7 @@ impl Lanes {
         self.place(context, executable, interface, 0);
         let (edges, homes) = (&self.edges[interface], &self.lanes[0].homes);
         for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_in) {
-            Lanes::copy(&*self.compute, *host, (homes[&edge.buffer], self.device), edge.bytes);
+            StagingPipeline::copy(&*self.compute, *host, (homes[&edge.buffer], self.device), edge.bytes);
         }
         self.compute.synchronize().map_err(|e| failed(&e))?;
         for call in &executable.prepared[executable.interfaces()[interface].calls.clone()] {
@@ -163,7 +172,7 @@ impl Lanes {
             after(call);
         }
         for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_out) {
-            Lanes::copy(&*self.compute, (homes[&edge.buffer], self.device), *host, edge.bytes);
+            StagingPipeline::copy(&*self.compute, (homes[&edge.buffer], self.device), *host, edge.bytes);
         }
         self.compute.synchronize().map_err(|e| failed(&e))
     }
@@ -221,10 +230,10 @@ impl Lanes {
 }
 
 /// Where the edges lie in staging memory, and its size.
-fn staged(edges: &[Edge]) -> (Vec<usize>, usize) {
+fn staged(edges: &[HostTensorCopy]) -> (Vec<usize>, usize) {
     const ALIGN: usize = 64;
     let mut total = 0;
-    let offset = |edge: &Edge| {
+    let offset = |edge: &HostTensorCopy| {
         let at = total;
         total += edge.bytes.next_multiple_of(ALIGN);
         at
@@ -233,15 +242,15 @@ fn staged(edges: &[Edge]) -> (Vec<usize>, usize) {
 }
 
 /// The caller's tensors that calls use.
-fn edges(executable: &Executable, calls: &[Prepared]) -> Vec<Edge> {
+fn edges(executable: &Executable, calls: &[Prepared]) -> Vec<HostTensorCopy> {
     let plan = executable.plan();
-    let mut edges: BTreeMap<BufferId, Edge> = BTreeMap::new();
+    let mut edges: BTreeMap<BufferId, HostTensorCopy> = BTreeMap::new();
     for call in calls {
         for (i, Arg { buffer, writes }) in plan.steps[call.step].op.args().into_iter().enumerate() {
             let Some(id) = edge_of(plan, plan.buffer(buffer).home) else { continue };
-            let edge = edges.entry(id).or_insert_with(|| Edge {
+            let edge = edges.entry(id).or_insert_with(|| HostTensorCopy {
                 buffer: id,
-                slot: call.first_slot + i,
+                slot: call.call.first_slot + i,
                 offset: plan.byte_offset(buffer) as usize,
                 bytes: plan.buffer(id).bytes() as usize,
                 copy_in: !matches!(plan.buffer(id).home, Home::Output(_)),

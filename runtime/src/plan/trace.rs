@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::executable::{Executable, Prepared};
-use crate::profiler::{Name, Span};
+use crate::profiler::{Span, SpanName};
 use crate::{Device, Profiler};
 
 /// What is told of a run while it goes on.
@@ -32,7 +32,7 @@ impl Watch for Unwatched {
 
 /// Where the steps of one run are recorded.
 #[derive(Clone, Copy)]
-pub(super) struct Trace<'a> {
+pub(super) struct StepTrace<'a> {
     pub profiler: &'a Profiler,
     pub device: Device,
     pub executable: &'a Executable,
@@ -41,12 +41,12 @@ pub(super) struct Trace<'a> {
 
 /// Names of spans, by position in the plan.
 pub(super) struct StepNames {
-    pub steps: Vec<Name>,
+    pub steps: Vec<SpanName>,
     /// Of the regions that begin with the step.
-    pub regions: Vec<Name>,
+    pub regions: Vec<SpanName>,
 }
 
-impl Watch for Trace<'_> {
+impl Watch for StepTrace<'_> {
     fn begin(self) -> Option<Instant> {
         self.profiler.begin()
     }
@@ -66,8 +66,8 @@ impl Watch for Trace<'_> {
     }
 }
 
-impl Trace<'_> {
-    fn span(self, start: Option<Instant>, name: &Name, category: &'static str, bytes: u64) {
+impl StepTrace<'_> {
+    fn span(self, start: Option<Instant>, name: &SpanName, category: &'static str, bytes: u64) {
         if let Some(start) = start {
             let span = Span::new(name, category, start, Instant::now());
             self.profiler.record(Span { device: self.device, bytes, ..span });

@@ -36,7 +36,7 @@ fn epoch(state: u64) -> u64 {
 
 /// Outcome of [`Gate::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum GateEntry {
     /// Inside the region; [`Gate::leave`] must follow.
     Entered,
     /// No region that this worker has not yet seen.
@@ -107,21 +107,21 @@ impl Gate {
     }
 
     /// Enters the open region unless `seen`, the epoch this worker last saw, is its own.
-    pub fn enter(&self, seen: &mut u64) -> Entry {
+    pub fn enter(&self, seen: &mut u64) -> GateEntry {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
             if state & SHUTDOWN != 0 {
-                return Entry::Shutdown;
+                return GateEntry::Shutdown;
             }
             let current = epoch(state);
             if state & OPEN == 0 || current == *seen {
                 *seen = current;
-                return Entry::Idle;
+                return GateEntry::Idle;
             }
             match self.state.compare_exchange_weak(state, state + ACTIVE, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     *seen = current;
-                    return Entry::Entered;
+                    return GateEntry::Entered;
                 }
                 Err(actual) => state = actual,
             }
@@ -161,7 +161,7 @@ impl Gate {
         self.state.fetch_sub(SLEEPER, Ordering::AcqRel);
     }
 
-    /// Makes every worker's next [`Gate::enter`] return [`Entry::Shutdown`]. The gate is closed.
+    /// Makes every worker's next [`Gate::enter`] return [`GateEntry::Shutdown`]. The gate is closed.
     pub fn shut_down(&self) {
         self.state.fetch_or(SHUTDOWN, Ordering::AcqRel);
         drop(lock(&self.sleep));

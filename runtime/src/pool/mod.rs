@@ -16,30 +16,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use gate::{Entry, Gate};
+use gate::{Gate, GateEntry};
 use sync::Backoff;
 
 /// The function of a parallel region: called with the number of the executing thread in this
 /// region and a half-open range of tasks.
-pub type Task<'a> = dyn Fn(usize, Range<u64>) + Sync + 'a;
+pub type RegionFn<'a> = dyn Fn(usize, Range<u64>) + Sync + 'a;
 
+/// Why a pool cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
+    /// The system started no thread.
     #[error("cannot start worker thread {index} of {threads}")]
     Spawn {
+        /// Number of the thread, from 1.
         index: usize,
+        /// Threads of the pool, the caller included.
         threads: usize,
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
+    /// The number of threads is out of range.
     #[error("a pool has between 1 and {max} threads, not {threads}")]
-    Threads { threads: usize, max: usize },
+    Threads {
+        /// The number asked for.
+        threads: usize,
+        /// The largest number; the least is 1.
+        max: usize,
+    },
 }
 
 /// A task panicked; the remaining chunks of its region may not have run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("task panicked: {message}")]
 pub struct TaskPanic {
+    /// The text of the panic.
     pub message: String,
 }
 
@@ -66,9 +78,9 @@ impl TaskPanic {
 struct Padded<T>(T);
 
 /// One parallel region: what those inside execute.
-struct Region {
+struct ParallelRegion {
     /// Borrowed from the caller of [`Pool::run`], which does not return while anyone is inside.
-    task: *const Task<'static>,
+    task: *const RegionFn<'static>,
     tasks: u64,
     grain: u64,
     chunks: u64,
@@ -76,7 +88,7 @@ struct Region {
     homes: usize,
 }
 
-impl Region {
+impl ParallelRegion {
     /// First chunk of a home; the number of chunks for the one after the last.
     fn home_start(&self, home: usize) -> u64 {
         (u128::from(self.chunks) * home as u128 / self.homes as u128) as u64
@@ -88,7 +100,7 @@ struct Shared {
     /// Next chunk to claim of each home.
     next: Box<[Padded<AtomicU64>]>,
     /// Written by the caller while the gate is closed and empty, read by workers inside.
-    region: Padded<UnsafeCell<Option<Region>>>,
+    region: Padded<UnsafeCell<Option<ParallelRegion>>>,
     panic: Mutex<Option<TaskPanic>>,
 }
 
@@ -118,7 +130,10 @@ impl Pool {
     /// A pool of `threads` threads, the caller of [`Pool::run`] being one of them.
     ///
     /// The count is taken as given; [`crate::threads::resolve_threads`] bounds it by what the process
-    /// may use, and [`Pool::for_process`] uses all of that.
+    /// may use.
+    ///
+    /// # Errors
+    /// The count is 0 or too large, or the system starts no more threads.
     pub fn new(threads: usize) -> Result<Pool, PoolError> {
         if threads == 0 || threads > Gate::MAX_WORKERS {
             return Err(PoolError::Threads { threads, max: Gate::MAX_WORKERS });
@@ -143,11 +158,6 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A pool of [`crate::threads::available_threads`] threads.
-    pub fn for_process() -> Result<Pool, PoolError> {
-        Pool::new(crate::threads::available_threads())
-    }
-
     /// Number of threads, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
@@ -162,7 +172,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`TaskPanic`] when a task panicked; chunks not yet begun were skipped.
-    pub fn run(&self, tasks: u64, grain: u64, task: &Task<'_>) -> Result<(), TaskPanic> {
+    pub fn run(&self, tasks: u64, grain: u64, task: &RegionFn<'_>) -> Result<(), TaskPanic> {
         if tasks == 0 {
             return Ok(());
         }
@@ -176,12 +186,12 @@ impl Pool {
             Err(TryLockError::WouldBlock) => return run_alone(tasks, task),
         };
         let shared = &*self.shared;
-        let task: *const Task<'_> = task;
+        let task: *const RegionFn<'_> = task;
         // SAFETY: only the lifetime changes. The pointer is used by threads inside the gate, and
         // this function returns after the gate is closed and empty; nothing in between unwinds.
-        let task = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
+        let task = unsafe { std::mem::transmute::<*const RegionFn<'_>, *const RegionFn<'static>>(task) };
         let helpers = usize::try_from(chunks - 1).unwrap_or(usize::MAX).min(self.workers.len());
-        let region = Region { task, tasks, grain: grain.max(1), chunks, homes: helpers + 1 };
+        let region = ParallelRegion { task, tasks, grain: grain.max(1), chunks, homes: helpers + 1 };
         for (home, next) in shared.next.iter().enumerate().take(region.homes) {
             next.0.store(region.home_start(home), Ordering::Relaxed);
         }
@@ -215,7 +225,7 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-fn run_alone(tasks: u64, task: &Task<'_>) -> Result<(), TaskPanic> {
+fn run_alone(tasks: u64, task: &RegionFn<'_>) -> Result<(), TaskPanic> {
     catch_unwind(AssertUnwindSafe(|| task(0, 0..tasks))).map_err(TaskPanic::from_payload)
 }
 
@@ -255,14 +265,14 @@ fn worker_loop(shared: &Shared, thread: usize, spin: bool) {
     let mut backoff = Backoff::new();
     loop {
         match gate.enter(&mut seen) {
-            Entry::Entered => {
+            GateEntry::Entered => {
                 execute(shared, thread);
                 gate.leave();
                 backoff = Backoff::new();
             }
-            Entry::Shutdown => return,
-            Entry::Idle if spin && backoff.spin() => {}
-            Entry::Idle => {
+            GateEntry::Shutdown => return,
+            GateEntry::Idle if spin && backoff.spin() => {}
+            GateEntry::Idle => {
                 gate.sleep(seen);
                 backoff = Backoff::new();
             }

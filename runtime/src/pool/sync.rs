@@ -8,11 +8,11 @@ pub use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic};
 ///
 /// Long enough to bridge a step that is not worth splitting, short enough that an idle process
 /// uses no processor time.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN_TIME: Duration = Duration::from_micros(50);
 /// How long it keeps the processor for itself before offering it to other threads between looks.
-const EXCLUSIVE: Duration = Duration::from_micros(5);
+const EXCLUSIVE_SPIN_TIME: Duration = Duration::from_micros(5);
 /// Looks between two readings of the clock.
-const LOOKS: u32 = 16;
+const SPINS_PER_CLOCK_READ: u32 = 16;
 
 /// Acquires the lock; a poisoned one holds no data that could be broken.
 pub fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
@@ -38,12 +38,12 @@ impl Backoff {
     /// Waits a moment; false when it is time to sleep instead.
     pub fn spin(&mut self) -> bool {
         self.looks += 1;
-        if self.looks.is_multiple_of(LOOKS) || self.yielding {
+        if self.looks.is_multiple_of(SPINS_PER_CLOCK_READ) || self.yielding {
             let waited = self.start.get_or_insert_with(Instant::now).elapsed();
-            if waited > SPIN {
+            if waited > SPIN_TIME {
                 return false;
             }
-            self.yielding = waited > EXCLUSIVE;
+            self.yielding = waited > EXCLUSIVE_SPIN_TIME;
         }
         if self.yielding {
             std::thread::yield_now();

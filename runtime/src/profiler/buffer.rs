@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use super::{Event, Lane, Recording, ThreadEvents};
+use super::{Event, Recording, ThreadEvents, TraceTrack};
 
 const FIRST_SEGMENT: u64 = 64;
-const LARGEST_SEGMENT: u64 = 4096;
+const MAX_SEGMENT_EVENTS: u64 = 4096;
 
 /// What the clones of a profiler share.
 pub(super) struct Shared {
@@ -46,14 +46,14 @@ struct Log {
 }
 
 /// The log of this thread for one profiler.
-struct Entry {
+struct LocalLog {
     /// Keeps the address taken while the entry exists, so that it identifies the profiler.
     profiler: Weak<Shared>,
     log: Arc<ThreadLog>,
 }
 
 thread_local! {
-    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    static ENTRIES: RefCell<Vec<LocalLog>> = const { RefCell::new(Vec::new()) };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -76,7 +76,7 @@ impl Shared {
         let mut event = Some(event);
         let pushed = ENTRIES.try_with(|entries| {
             let Ok(mut entries) = entries.try_borrow_mut() else { return false };
-            let own = |entry: &&Entry| entry.profiler.as_ptr() == Arc::as_ptr(self);
+            let own = |entry: &&LocalLog| entry.profiler.as_ptr() == Arc::as_ptr(self);
             let log = match entries.iter().find(own) {
                 Some(entry) => &entry.log,
                 None => match self.register(&mut entries) {
@@ -95,7 +95,7 @@ impl Shared {
     }
 
     #[cold]
-    fn register<'e>(self: &Arc<Shared>, entries: &'e mut Vec<Entry>) -> Option<&'e Arc<ThreadLog>> {
+    fn register<'e>(self: &Arc<Shared>, entries: &'e mut Vec<LocalLog>) -> Option<&'e Arc<ThreadLog>> {
         if self.budget.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -107,7 +107,7 @@ impl Shared {
             log: Mutex::default(),
         });
         threads.push(log.clone());
-        entries.push(Entry { profiler: Arc::downgrade(self), log });
+        entries.push(LocalLog { profiler: Arc::downgrade(self), log });
         entries.last().map(|entry| &entry.log)
     }
 
@@ -122,7 +122,7 @@ impl Shared {
             }
             drop(log);
             recording.threads.push(ThreadEvents {
-                lane: Lane::Thread(thread.thread),
+                lane: TraceTrack::Thread(thread.thread),
                 name: thread.name.clone(),
                 segments,
             });
@@ -167,7 +167,7 @@ impl Log {
     /// Begins a segment, as long as the budget allows.
     #[cold]
     fn grow(&mut self, budget: &AtomicU64) -> bool {
-        let wanted = (2 * self.open_paid).clamp(FIRST_SEGMENT, LARGEST_SEGMENT);
+        let wanted = (2 * self.open_paid).clamp(FIRST_SEGMENT, MAX_SEGMENT_EVENTS);
         let pay = |left: u64| (left > 0).then(|| left.saturating_sub(wanted));
         let Ok(left) = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay) else { return false };
         let paid = left.min(wanted);

@@ -18,14 +18,14 @@ use std::time::Instant;
 use crate::Device;
 use buffer::Shared;
 
-pub use name::Name;
+pub use name::SpanName;
 pub use summary::{Summary, SummaryRow};
-pub use task::{Counter, Task};
+pub use task::{Counter, SpanGuard};
 pub use trace::TraceError;
 
 /// Where in its device's part of a trace an event is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
+pub enum TraceTrack {
     /// A thread by number, in the order in which threads first recorded something.
     Thread(u32),
     /// A queue of the device that executes one operation at a time.
@@ -37,15 +37,19 @@ pub enum Lane {
 /// An operation that took time.
 #[derive(Clone, Debug)]
 pub struct Span {
-    pub name: Name,
+    /// What the operation is called; spans of one name and category are a row of a [`Summary`].
+    pub name: SpanName,
     /// What operations are grouped by: `operator`, `copy`, `compile`, a domain of the user's.
-    pub category: Name,
+    pub category: SpanName,
+    /// The device whose part of a trace it is shown in.
     pub device: Device,
     /// `None` for the thread that calls [`Profiler::record`].
-    pub lane: Option<Lane>,
+    pub lane: Option<TraceTrack>,
     /// The worker of the device that executed it.
     pub worker: Option<u32>,
+    /// When it began.
     pub start: Instant,
+    /// When it ended.
     pub end: Instant,
     /// Bytes read and written, or moved.
     pub bytes: u64,
@@ -55,7 +59,7 @@ pub struct Span {
 
 impl Span {
     /// A span of the first CPU device on the recording thread, without bytes and error.
-    pub fn new(name: impl Into<Name>, category: impl Into<Name>, start: Instant, end: Instant) -> Span {
+    pub fn new(name: impl Into<SpanName>, category: impl Into<SpanName>, start: Instant, end: Instant) -> Span {
         Span {
             name: name.into(),
             category: category.into(),
@@ -100,6 +104,7 @@ impl Default for Profiler {
 }
 
 impl Profiler {
+    /// A profiler that is off and has recorded nothing.
     pub fn new(config: ProfilerConfig) -> Profiler {
         Profiler { shared: Arc::new(Shared::new(OFF, config.max_events)) }
     }
@@ -154,11 +159,11 @@ impl Profiler {
     }
 
     /// Records that something happened now.
-    pub fn marker(&self, name: impl Into<Name>, category: impl Into<Name>, device: Device) {
+    pub fn marker(&self, name: impl Into<SpanName>, category: impl Into<SpanName>, device: Device) {
         self.record_now(name, category, device, EventKind::Marker);
     }
 
-    fn record_now(&self, name: impl Into<Name>, category: impl Into<Name>, device: Device, kind: EventKind) {
+    fn record_now(&self, name: impl Into<SpanName>, category: impl Into<SpanName>, device: Device, kind: EventKind) {
         if let Some(now) = self.begin() {
             let (name, category, time) = (name.into(), category.into(), self.since_epoch(now));
             self.shared.push(Event { name, category, device, lane: None, time, kind });
@@ -166,17 +171,17 @@ impl Profiler {
     }
 
     /// A task that runs on the calling thread until the value is dropped there.
-    pub fn scope(&self, name: impl Into<Name>, category: impl Into<Name>) -> Task {
-        Task::begin(self, name, category, None)
+    pub fn scope(&self, name: impl Into<SpanName>, category: impl Into<SpanName>) -> SpanGuard {
+        SpanGuard::begin(self, name, category, None)
     }
 
     /// A task that may end on another thread, or overlap others: from now until the value is dropped.
-    pub fn task(&self, name: impl Into<Name>, category: impl Into<Name>) -> Task {
-        Task::begin(self, name, category, Some(Lane::Floating))
+    pub fn task(&self, name: impl Into<SpanName>, category: impl Into<SpanName>) -> SpanGuard {
+        SpanGuard::begin(self, name, category, Some(TraceTrack::Floating))
     }
 
     /// A number of a device's that changes over time, 0 at first.
-    pub fn counter(&self, name: impl Into<Name>, device: Device) -> Counter {
+    pub fn counter(&self, name: impl Into<SpanName>, device: Device) -> Counter {
         Counter::new(self, name.into(), device)
     }
 
@@ -209,21 +214,31 @@ impl std::fmt::Debug for Profiler {
 /// Something recorded. Times are nanoseconds since the profiler was made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    pub name: Name,
-    pub category: Name,
+    /// Name of the span, marker or counter.
+    pub name: SpanName,
+    /// What events are grouped by.
+    pub category: SpanName,
+    /// The device whose part of a trace it is shown in.
     pub device: Device,
-    lane: Option<Lane>,
+    lane: Option<TraceTrack>,
     /// When it happened or began.
     pub time: u64,
+    /// What happened.
     pub kind: EventKind,
 }
 
+/// What an [`Event`] says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
+    /// Something that took time, from [`Event::time`] on.
     Span {
+        /// When it ended, in ns since the profiler was made.
         end: u64,
+        /// Bytes read and written, or moved.
         bytes: u64,
+        /// The worker of the device that executed it.
         worker: Option<u32>,
+        /// Why it failed, if it did.
         error: Option<Arc<str>>,
     },
     /// A moment.
@@ -242,13 +257,13 @@ pub struct Recording {
 
 #[derive(Clone, Debug)]
 struct ThreadEvents {
-    lane: Lane,
+    lane: TraceTrack,
     name: Option<String>,
     segments: Vec<Arc<Vec<Event>>>,
 }
 
 impl ThreadEvents {
-    fn events(&self) -> impl Iterator<Item = (Lane, &Event)> {
+    fn events(&self) -> impl Iterator<Item = (TraceTrack, &Event)> {
         let events = self.segments.iter().flat_map(|segment| segment.iter());
         events.map(|event| (event.lane.unwrap_or(self.lane), event))
     }
@@ -261,8 +276,8 @@ impl Recording {
     }
 
     /// Every event with its lane, by time, then device and lane, of those that begin together the longest first.
-    pub fn events(&self) -> Vec<(Lane, &Event)> {
-        let mut events: Vec<(Lane, &Event)> = self.threads.iter().flat_map(ThreadEvents::events).collect();
+    pub fn events(&self) -> Vec<(TraceTrack, &Event)> {
+        let mut events: Vec<(TraceTrack, &Event)> = self.threads.iter().flat_map(ThreadEvents::events).collect();
         let end = |event: &Event| match event.kind {
             EventKind::Span { end, .. } => end,
             EventKind::Marker | EventKind::Counter(_) => event.time,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// An immutable text: borrowed from the program, or shared. Cloning never allocates.
 #[derive(Clone)]
-pub struct Name(Text);
+pub struct SpanName(Text);
 
 #[derive(Clone)]
 enum Text {
@@ -14,11 +14,13 @@ enum Text {
     Shared(Arc<str>),
 }
 
-impl Name {
-    pub const fn from_static(text: &'static str) -> Name {
-        Name(Text::Static(text))
+impl SpanName {
+    /// A name that is part of the program.
+    pub const fn from_static(text: &'static str) -> SpanName {
+        SpanName(Text::Static(text))
     }
 
+    /// The text.
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Text::Static(text) => text,
@@ -27,37 +29,37 @@ impl Name {
     }
 }
 
-impl Default for Name {
-    fn default() -> Name {
-        Name::from_static("")
+impl Default for SpanName {
+    fn default() -> SpanName {
+        SpanName::from_static("")
     }
 }
 
-impl From<&'static str> for Name {
-    fn from(text: &'static str) -> Name {
-        Name::from_static(text)
+impl From<&'static str> for SpanName {
+    fn from(text: &'static str) -> SpanName {
+        SpanName::from_static(text)
     }
 }
 
-impl From<Arc<str>> for Name {
-    fn from(text: Arc<str>) -> Name {
-        Name(Text::Shared(text))
+impl From<Arc<str>> for SpanName {
+    fn from(text: Arc<str>) -> SpanName {
+        SpanName(Text::Shared(text))
     }
 }
 
-impl From<String> for Name {
-    fn from(text: String) -> Name {
-        Name(Text::Shared(text.into()))
+impl From<String> for SpanName {
+    fn from(text: String) -> SpanName {
+        SpanName(Text::Shared(text.into()))
     }
 }
 
-impl From<&Name> for Name {
-    fn from(name: &Name) -> Name {
+impl From<&SpanName> for SpanName {
+    fn from(name: &SpanName) -> SpanName {
         name.clone()
     }
 }
 
-impl Deref for Name {
+impl Deref for SpanName {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -65,51 +67,51 @@ impl Deref for Name {
     }
 }
 
-impl PartialEq for Name {
-    fn eq(&self, other: &Name) -> bool {
+impl PartialEq for SpanName {
+    fn eq(&self, other: &SpanName) -> bool {
         self.as_str() == other.as_str()
     }
 }
 
-impl Eq for Name {}
+impl Eq for SpanName {}
 
-impl PartialEq<str> for Name {
+impl PartialEq<str> for SpanName {
     fn eq(&self, other: &str) -> bool {
         self.as_str() == other
     }
 }
 
-impl PartialEq<&str> for Name {
+impl PartialEq<&str> for SpanName {
     fn eq(&self, other: &&str) -> bool {
         self.as_str() == *other
     }
 }
 
-impl PartialOrd for Name {
-    fn partial_cmp(&self, other: &Name) -> Option<std::cmp::Ordering> {
+impl PartialOrd for SpanName {
+    fn partial_cmp(&self, other: &SpanName) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Name {
-    fn cmp(&self, other: &Name) -> std::cmp::Ordering {
+impl Ord for SpanName {
+    fn cmp(&self, other: &SpanName) -> std::cmp::Ordering {
         self.as_str().cmp(other.as_str())
     }
 }
 
-impl std::hash::Hash for Name {
+impl std::hash::Hash for SpanName {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for SpanName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for SpanName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

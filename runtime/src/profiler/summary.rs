@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::{EventKind, Name, Recording};
+use super::{EventKind, Recording, SpanName};
 
 /// Times of all spans, by category and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,18 +18,26 @@ pub struct Summary {
 /// The spans of one category and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SummaryRow {
-    pub category: Name,
-    pub name: Name,
+    /// Category of the spans.
+    pub category: SpanName,
+    /// Name of the spans.
+    pub name: SpanName,
+    /// Number of spans.
     pub count: u64,
     /// How many of them failed.
     pub errors: u64,
+    /// Sum of their times.
     pub total: Duration,
+    /// The shortest time.
     pub min: Duration,
+    /// The longest time.
     pub max: Duration,
+    /// Sum of their bytes.
     pub bytes: u64,
 }
 
 impl SummaryRow {
+    /// The mean time, rounded down to ns.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos((self.total.as_nanos() / u128::from(self.count.max(1))) as u64)
     }

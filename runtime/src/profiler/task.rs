@@ -4,29 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
-use super::{EventKind, Lane, Name, Profiler, Span};
+use super::{EventKind, Profiler, Span, SpanName, TraceTrack};
 use crate::Device;
 
 /// A span that ends when this is dropped. Records nothing if the profiler was off when it began or
 /// is when it ends.
 #[must_use = "the task ends when this is dropped"]
-pub struct Task(Option<(Profiler, Span)>);
+pub struct SpanGuard(Option<(Profiler, Span)>);
 
-impl Task {
+impl SpanGuard {
     pub(super) fn begin(
         profiler: &Profiler,
-        name: impl Into<Name>,
-        category: impl Into<Name>,
-        lane: Option<Lane>,
-    ) -> Task {
-        Task(profiler.begin().map(|start| {
+        name: impl Into<SpanName>,
+        category: impl Into<SpanName>,
+        lane: Option<TraceTrack>,
+    ) -> SpanGuard {
+        SpanGuard(profiler.begin().map(|start| {
             let span = Span { lane, ..Span::new(name, category, start, start) };
             (profiler.clone(), span)
         }))
     }
 
     /// Shows the task with this device's instead of the first CPU's.
-    pub fn on(mut self, device: Device) -> Task {
+    pub fn on(mut self, device: Device) -> SpanGuard {
         if let Some((_, span)) = &mut self.0 {
             span.device = device;
         }
@@ -48,7 +48,7 @@ impl Task {
     }
 }
 
-impl Drop for Task {
+impl Drop for SpanGuard {
     fn drop(&mut self) {
         if let Some((profiler, span)) = self.0.take()
             && profiler.is_on()
@@ -63,20 +63,22 @@ impl Drop for Task {
 #[derive(Clone)]
 pub struct Counter {
     profiler: Profiler,
-    name: Name,
+    name: SpanName,
     device: Device,
     value: Arc<AtomicI64>,
 }
 
 impl Counter {
-    pub(super) fn new(profiler: &Profiler, name: Name, device: Device) -> Counter {
+    pub(super) fn new(profiler: &Profiler, name: SpanName, device: Device) -> Counter {
         Counter { profiler: profiler.clone(), name, device, value: Arc::default() }
     }
 
+    /// The number now.
     pub fn value(&self) -> i64 {
         self.value.load(Ordering::Relaxed)
     }
 
+    /// Sets the number.
     pub fn set(&self, value: i64) {
         self.value.store(value, Ordering::Relaxed);
         self.record(value);
@@ -89,6 +91,6 @@ impl Counter {
     }
 
     fn record(&self, value: i64) {
-        self.profiler.record_now(&self.name, Name::from_static("counter"), self.device, EventKind::Counter(value));
+        self.profiler.record_now(&self.name, SpanName::from_static("counter"), self.device, EventKind::Counter(value));
     }
 }

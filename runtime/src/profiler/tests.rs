@@ -92,9 +92,9 @@ fn a_trace_holds_every_event_once() {
     let profiler = on(100);
     let gpu = Device::accelerator(1);
     profiler.record(Span { bytes: 64, worker: Some(3), ..span(&profiler, "add \"quoted\"\n", 1500, 3750) });
-    let stream = Some(Lane::Stream(2));
+    let stream = Some(TraceTrack::Stream(2));
     profiler.record(Span { device: gpu, lane: stream, error: Some("full".into()), ..span(&profiler, "copy", 0, 100) });
-    let floating = Some(Lane::Floating);
+    let floating = Some(TraceTrack::Floating);
     profiler.record(Span { lane: floating, ..span(&profiler, "early", 10, 2000) });
     profiler.record(Span { lane: floating, ..span(&profiler, "late", 5, 9000) });
     profiler.marker("epoch", "training", Device::default());
@@ -138,7 +138,7 @@ fn events_are_in_the_order_of_time() {
         }
     });
     let recording = profiler.recording();
-    let keys: Vec<(u64, Lane)> = recording.events().iter().map(|(lane, event)| (event.time, *lane)).collect();
+    let keys: Vec<(u64, TraceTrack)> = recording.events().iter().map(|(lane, event)| (event.time, *lane)).collect();
     assert_eq!(keys.len(), 20_000);
     assert!(keys.is_sorted());
     let trace = trace(&profiler);
@@ -228,8 +228,8 @@ fn tasks_measure_what_they_enclose() {
     let recording = profiler.recording();
     let events = recording.events();
     let found: Vec<_> = events.iter().map(|(lane, event)| (*lane, event.name.as_str(), event.device)).collect();
-    let (own, cpu) = (Lane::Thread(0), Device::default());
-    assert_eq!(found, [(own, "outer", Device::pinned(0)), (own, "inner", cpu), (Lane::Floating, "moved", cpu)]);
+    let (own, cpu) = (TraceTrack::Thread(0), Device::default());
+    assert_eq!(found, [(own, "outer", Device::pinned(0)), (own, "inner", cpu), (TraceTrack::Floating, "moved", cpu)]);
     let EventKind::Span { end, bytes, error, .. } = &events[0].1.kind else { panic!("a task is a span") };
     let EventKind::Span { end: inner, .. } = events[1].1.kind else { panic!("a task is a span") };
     assert!(*end >= inner);

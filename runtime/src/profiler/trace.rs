@@ -2,7 +2,7 @@
 //!
 //! The format is the JSON object format of Chrome's trace viewer, which Perfetto reads too: "Trace
 //! Event Format", <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
-//! A process stands for a device, a thread for a [`Lane`] of it. A span is a complete event (`X`), a
+//! A process stands for a device, a thread for a [`TraceTrack`] of it. A span is a complete event (`X`), a
 //! floating one a pair (`b`, `e`); markers are `i`, counters `C`, names `M`. Times are microseconds.
 
 use std::collections::BTreeMap;
@@ -12,24 +12,31 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{Event, EventKind, Lane, Recording};
+use super::{Event, EventKind, Recording, TraceTrack};
 use crate::Device;
 
 /// A trace was not written, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
+    /// The file cannot be created.
     #[error("cannot create {path}: {source}", path = path.display())]
     Create {
+        /// Path of the file.
         path: PathBuf,
+        /// The system's error.
         #[source]
         source: io::Error,
     },
+    /// The file cannot be written, or not completely.
     #[error("cannot write {path}: {source}", path = path.display())]
     WriteFile {
+        /// Path of the file.
         path: PathBuf,
+        /// The system's error.
         #[source]
         source: io::Error,
     },
+    /// The writer that was given failed.
     #[error("cannot write the trace: {0}")]
     Write(#[source] io::Error),
 }
@@ -87,7 +94,7 @@ impl Args<'_> {
 }
 
 /// Numbers of devices and lanes in the file: by order, from 1.
-type Tracks = BTreeMap<Device, BTreeMap<Lane, usize>>;
+type Tracks = BTreeMap<Device, BTreeMap<TraceTrack, usize>>;
 
 /// An event with its place in the file.
 struct Placed<'a> {
@@ -140,7 +147,7 @@ impl Recording {
             pid: pids[&event.device],
             tid: tracks[&event.device][&lane],
             id,
-            floating: lane == Lane::Floating,
+            floating: lane == TraceTrack::Floating,
             event,
         });
         write_events(placed, &mut lines)?;
@@ -160,12 +167,12 @@ impl Recording {
         Ok(())
     }
 
-    fn lane_name(&self, lane: Lane) -> String {
+    fn lane_name(&self, lane: TraceTrack) -> String {
         let known = self.threads.iter().find(|thread| thread.lane == lane).and_then(|thread| thread.name.clone());
         known.unwrap_or_else(|| match lane {
-            Lane::Thread(number) => format!("thread {number}"),
-            Lane::Stream(number) => format!("stream {number}"),
-            Lane::Floating => "floating".to_owned(),
+            TraceTrack::Thread(number) => format!("thread {number}"),
+            TraceTrack::Stream(number) => format!("stream {number}"),
+            TraceTrack::Floating => "floating".to_owned(),
         })
     }
 }

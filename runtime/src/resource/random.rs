@@ -43,6 +43,7 @@ pub struct EntropyError(#[from] getrandom::Error);
 /// The state of one device's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamState {
+    /// The key of Threefry: two words of 32 bits, the low one first.
     pub seed: u64,
     /// Keys taken since the stream was seeded.
     pub draws: u64,
@@ -71,6 +72,7 @@ impl StreamState {
 pub struct RandomState {
     /// Seeds the streams of devices that are not in `streams`.
     pub seed: u64,
+    /// The streams that were seeded on their own, or drawn from.
     pub streams: BTreeMap<Device, StreamState>,
 }
 
@@ -100,6 +102,9 @@ impl RandomStreams {
 
     /// [`RandomStreams::seed`] with a number from the operating system, which is returned so that the
     /// run can be repeated.
+    ///
+    /// # Errors
+    /// The operating system gives no random bytes.
     pub fn seed_from_entropy(&self) -> Result<u64, EntropyError> {
         let seed = getrandom::u64()?;
         self.seed(seed);
@@ -117,6 +122,7 @@ impl RandomStreams {
         })
     }
 
+    /// The state of all streams.
     pub fn state(&self) -> RandomState {
         self.with(|state| state.clone())
     }

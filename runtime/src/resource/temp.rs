@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Device, DeviceKind, DeviceTable};
-use crate::engine::{Completion, Engine, EngineError, Failure, Name, Op, RunContext, Var};
-use crate::storage::{AllocError, Block, POISON, Storage};
+use crate::engine::{Completion, Engine, EngineError, Failure, Op, OpName, RunContext, Var};
+use crate::storage::{AllocError, MemoryBlock, POISON, Storage};
 
 /// How many buffers a device has: as many operations can use scratch memory at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TempSpaceConfig {
+    /// Buffers of a CPU, and of page-locked memory.
     pub cpu_copies: NonZero<usize>,
+    /// Buffers of an accelerator.
     pub accelerator_copies: NonZero<usize>,
 }
 
@@ -53,18 +55,19 @@ struct Ring {
 #[derive(Clone, Debug)]
 pub struct TempCopy {
     var: Arc<Var>,
-    slot: Arc<Slot>,
+    slot: Arc<TempSlot>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct TempSlot {
     device: Device,
     storage: Storage,
     /// None before the first use, and while an operation has the memory.
-    block: Mutex<Option<Block>>,
+    block: Mutex<Option<MemoryBlock>>,
 }
 
 impl TempSpace {
+    /// Scratch memory from `storage`, for operations of `engine`. Nothing is allocated yet.
     pub fn new(engine: &Engine, storage: &Storage, config: TempSpaceConfig) -> TempSpace {
         let rings = DeviceTable::new();
         TempSpace { shared: Arc::new(Shared { engine: engine.clone(), storage: storage.clone(), config, rings }) }
@@ -85,7 +88,7 @@ impl TempSpace {
             DeviceKind::Accelerator => config.accelerator_copies,
         };
         let copy = |_| {
-            let slot = Slot { device, storage: storage.clone(), block: Mutex::new(None) };
+            let slot = TempSlot { device, storage: storage.clone(), block: Mutex::new(None) };
             TempCopy { var: Arc::new(engine.new_var()), slot: Arc::new(slot) }
         };
         Ring { copies: (0..count.get()).map(copy).collect(), next: AtomicUsize::new(0) }
@@ -93,6 +96,9 @@ impl TempSpace {
 
     /// [`Engine::push`] of an operation with `bytes` bytes of scratch memory on its device. Their
     /// contents are undefined. The operation fails with an [`AllocError`] if there is no memory.
+    ///
+    /// # Errors
+    /// Those of [`Engine::push`].
     pub fn push(
         &self,
         op: Op<'_>,
@@ -101,12 +107,15 @@ impl TempSpace {
     ) -> Result<(), EngineError> {
         let copy = self.request(op.device);
         let slot = copy.slot.clone();
-        let run = move |context: &RunContext<'_>| f(context, &mut Slot::take(&slot, bytes)?);
+        let run = move |context: &RunContext<'_>| f(context, &mut TempSlot::take(&slot, bytes)?);
         self.shared.engine.push(Op { writes: &with(op.writes, &copy.var), ..op }, run)
     }
 
     /// [`Engine::push_async`] with scratch memory as in [`TempSpace::push`]. Drop the memory before
     /// the completion is called, for the next operation to use it.
+    ///
+    /// # Errors
+    /// Those of [`Engine::push_async`].
     pub fn push_async(
         &self,
         op: Op<'_>,
@@ -115,7 +124,7 @@ impl TempSpace {
     ) -> Result<(), EngineError> {
         let copy = self.request(op.device);
         let slot = copy.slot.clone();
-        let run = move |context: &RunContext<'_>, completion: Completion| match Slot::take(&slot, bytes) {
+        let run = move |context: &RunContext<'_>, completion: Completion| match TempSlot::take(&slot, bytes) {
             Ok(scratch) => f(context, scratch, completion),
             Err(error) => completion.complete(Err(error.into())),
         };
@@ -123,8 +132,11 @@ impl TempSpace {
     }
 
     /// Gives all buffers back to the storage, each after the operations pushed so far.
+    ///
+    /// # Errors
+    /// Those of [`Engine::push`].
     pub fn release(&self) -> Result<(), EngineError> {
-        static NAME: Name = Name::from_static("release_temp_space");
+        static NAME: OpName = OpName::from_static("release_temp_space");
         for copy in self.shared.rings.values().flat_map(|ring| &ring.copies) {
             let slot = copy.slot.clone();
             let op = Op { device: slot.device, writes: &[&copy.var], ..Op::new(&NAME) };
@@ -149,18 +161,21 @@ impl TempCopy {
 
     /// The memory, inside the operation. While another operation has it, which the variable excludes,
     /// memory is allocated instead.
+    ///
+    /// # Errors
+    /// There is no memory.
     pub fn take(&self, bytes: u64) -> Result<Scratch, AllocError> {
-        Slot::take(&self.slot, bytes)
+        TempSlot::take(&self.slot, bytes)
     }
 }
 
-impl Slot {
-    fn swap(&self, block: Option<Block>) -> Option<Block> {
+impl TempSlot {
+    fn swap(&self, block: Option<MemoryBlock>) -> Option<MemoryBlock> {
         std::mem::replace(&mut self.block.lock().unwrap_or_else(PoisonError::into_inner), block)
     }
 
-    fn take(slot: &Arc<Slot>, bytes: u64) -> Result<Scratch, AllocError> {
-        let fits = |block: &Block| block.len() as u64 >= bytes;
+    fn take(slot: &Arc<TempSlot>, bytes: u64) -> Result<Scratch, AllocError> {
+        let fits = |block: &MemoryBlock| block.len() as u64 >= bytes;
         // Memory that is too small goes back first, so that both are never needed at once.
         let block = match slot.swap(None).filter(fits) {
             Some(block) => block,
@@ -178,9 +193,9 @@ impl Slot {
 #[derive(Debug)]
 pub struct Scratch {
     /// None only while being dropped.
-    block: Option<Block>,
+    block: Option<MemoryBlock>,
     len: usize,
-    slot: Arc<Slot>,
+    slot: Arc<TempSlot>,
 }
 
 impl Deref for Scratch {
@@ -201,7 +216,9 @@ impl DerefMut for Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let mut held = self.slot.block.lock().unwrap_or_else(PoisonError::into_inner);
-        let larger = |a: &Option<Block>, b: &Option<Block>| a.as_ref().map(Block::len) > b.as_ref().map(Block::len);
+        let larger = |a: &Option<MemoryBlock>, b: &Option<MemoryBlock>| {
+            a.as_ref().map(MemoryBlock::len) > b.as_ref().map(MemoryBlock::len)
+        };
         if larger(&self.block, &held) {
             std::mem::swap(&mut self.block, &mut held);
         }

@@ -6,14 +6,14 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 
 use super::*;
 use crate::device::Device;
-use crate::device::emulated::Accelerator;
-use crate::device::stream::{Stream, Transfer};
-use crate::engine::{Completion, Engine, EngineConfig, EngineKind, Failure, Name, Op, RunContext, WaitError};
-use crate::storage::{AllocCause, AllocError, Block, POISON, PoolConfig, Pooling, Storage, StorageStats};
+use crate::device::stream::Transfer;
+use crate::engine::{Completion, Engine, EngineConfig, EngineKind, Failure, Op, OpName, RunContext, WaitError};
+use crate::gpu::{Driver, HostDriver, HostKernel, KernelCode, LaunchConfig, LaunchStream};
+use crate::storage::{AllocCause, AllocError, MemoryBlock, POISON, PoolConfig, Pooling, Storage, StorageStats};
 
 const CPU: Device = Device::cpu(0);
 const GPU: Device = Device::accelerator(0);
-static NAME: Name = Name::from_static("uses_scratch");
+static NAME: OpName = OpName::from_static("uses_scratch");
 
 fn engine(kind: EngineKind) -> Engine {
     Engine::new(EngineConfig { kind, cpu_workers: 4, ..EngineConfig::default() }).unwrap()
@@ -80,7 +80,7 @@ fn buffers_grow_and_are_undefined() {
     let (engine, storage) = (engine(EngineKind::PerDevice), storage());
     let temp = TempSpace::new(&engine, &storage, copies(1));
     for (bytes, in_use) in [(10, 4096), (5000, 8192), (0, 8192), (4096, 8192), (20_000, 20_480), (1, 20_480)] {
-        temp.push(on(GPU), bytes, move |_, scratch| {
+        temp.push(on(CPU), bytes, move |_, scratch| {
             assert_eq!(scratch.len() as u64, bytes);
             assert!(scratch.iter().all(|&b| b == POISON));
             scratch.fill(0);
@@ -88,17 +88,17 @@ fn buffers_grow_and_are_undefined() {
         })
         .unwrap();
         engine.wait_all().unwrap();
-        assert_eq!(storage.stats(GPU).in_use, in_use);
+        assert_eq!(storage.stats(CPU).in_use, in_use);
     }
-    assert_eq!(storage.stats(GPU).peak, 20_480, "the small buffer goes before the large one comes");
+    assert_eq!(storage.stats(CPU).peak, 20_480, "the small buffer goes before the large one comes");
     temp.release().unwrap();
     engine.wait_all().unwrap();
-    assert_eq!(storage.stats(GPU).in_use, 0);
-    temp.push(on(GPU), 1, |_, _| Ok(())).unwrap();
+    assert_eq!(storage.stats(CPU).in_use, 0);
+    temp.push(on(CPU), 1, |_, _| Ok(())).unwrap();
     engine.wait_all().unwrap();
     drop(temp);
     drop(engine);
-    assert_eq!(storage.stats(GPU).in_use, 0);
+    assert_eq!(storage.stats(CPU).in_use, 0);
 }
 
 #[test]
@@ -166,11 +166,11 @@ fn memory_taken_without_the_variable_is_not_shared() {
 fn scratch_of_an_asynchronous_operation_lasts_until_its_completion() {
     let (engine, storage) = (engine(EngineKind::PerDevice), storage());
     let temp = TempSpace::new(&engine, &storage, copies(1));
-    let device = Arc::new(Accelerator::new(GPU).unwrap());
+    let stream: Arc<dyn LaunchStream> = HostDriver::new(GPU).stream().unwrap().into();
     let results = Arc::new(Mutex::new(vec![]));
     for i in 0..20u8 {
-        let (device, results) = (device.clone(), results.clone());
-        temp.push_async(on(GPU), 1000, move |_, mut scratch, completion| {
+        let (stream, results) = (stream.clone(), results.clone());
+        temp.push_async(on(CPU), 1000, move |_, mut scratch, completion| {
             let kernel = move || {
                 scratch.fill(i);
                 std::thread::yield_now();
@@ -178,66 +178,73 @@ fn scratch_of_an_asynchronous_operation_lasts_until_its_completion() {
                 drop(scratch);
                 if i == 7 { Err("a bad kernel".into()) } else { Ok(()) }
             };
-            device.compute.enqueue(Box::new(kernel));
-            device.compute.on_complete(Box::new(|result| completion.complete(result.map_err(Into::into))));
+            stream.enqueue(Box::new(kernel));
+            stream.on_complete(Box::new(|result| completion.complete(result.map_err(Into::into))));
         })
         .unwrap();
     }
     let WaitError::Failures(failures) = engine.wait_all().unwrap_err() else { panic!() };
     let texts: Vec<String> = failures.listed.iter().map(ToString::to_string).collect();
-    assert_eq!(texts, ["operator `uses_scratch`, on gpu:0: work on a stream of gpu:0 failed: a bad kernel"]);
+    assert_eq!(texts, ["operator `uses_scratch`, on cpu:0: work on a stream of gpu:0 failed: a bad kernel"]);
     assert!(results.lock().unwrap().iter().copied().eq((0..20).map(|i| 1000 * i)));
-    assert_eq!(storage.stats(GPU).allocations, 1);
+    assert_eq!(storage.stats(CPU).allocations, 1);
 }
 
 /// Copies to the device, computes there and copies back as three asynchronous operations that only
 /// their variables order.
 #[test]
 fn a_device_is_driven_by_asynchronous_operations() {
-    let (engine, storage) = (engine(EngineKind::PerDevice), storage());
-    let device = Arc::new(Accelerator::new(GPU).unwrap());
+    let driver = Arc::new(HostDriver::new(GPU));
+    let (engine, storage) =
+        (engine(EngineKind::PerDevice), Storage::with_drivers(PoolConfig::default().into(), vec![driver.clone()]));
+    let stream = || -> Arc<dyn LaunchStream> { driver.stream().unwrap().into() };
     let block = |device| Arc::new(storage.alloc(device, 64).unwrap());
     let (host, there, back) = (block(CPU), block(GPU), block(CPU));
     let vars = [engine.new_var(), engine.new_var(), engine.new_var()];
     let source = host.clone();
-    let fill = move |block: &Block, f: &dyn Fn(u8) -> u8| -> Result<(), Failure> {
+    let fill = move |_: &RunContext<'_>| -> Result<(), Failure> {
         // SAFETY: the engine keeps the operation apart from others that use the block.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(block.start().as_ptr(), block.len()) };
-        bytes.iter_mut().for_each(|byte| *byte = f(*byte));
+        unsafe { source.start().as_ptr().write_bytes(20, 64) };
         Ok(())
     };
-    engine.push(Op { writes: &[&vars[0]], ..on(CPU) }, move |_| fill(&source, &|_| 20)).unwrap();
-    let copy =
-        |from: &Arc<Block>, to: &Arc<Block>, stream: fn(&Accelerator) -> &dyn Stream, device: &Arc<Accelerator>| {
-            let (from, to, device) = (from.clone(), to.clone(), device.clone());
-            move |_: &RunContext<'_>, completion: Completion| {
-                let transfer = Transfer {
-                    source: from.as_ptr(),
-                    from: from.device(),
-                    target: to.start().as_ptr(),
-                    to: to.device(),
-                    bytes: 64,
-                };
-                // SAFETY: the engine keeps others away until the callback, which keeps the blocks until then.
-                unsafe { stream(&device).copy(transfer) };
-                stream(&device).on_complete(Box::new(move |result| {
-                    drop((from, to));
-                    completion.complete(result.map_err(Into::into));
-                }));
-            }
-        };
+    engine.push(Op { writes: &[&vars[0]], ..on(CPU) }, fill).unwrap();
+    let copy = |from: &Arc<MemoryBlock>, to: &Arc<MemoryBlock>| {
+        let (from, to, stream) = (from.clone(), to.clone(), stream());
+        move |_: &RunContext<'_>, completion: Completion| {
+            let transfer = Transfer {
+                source: from.as_ptr(),
+                from: from.device(),
+                target: to.start().as_ptr(),
+                to: to.device(),
+                bytes: 64,
+            };
+            // SAFETY: the engine keeps others away until the callback, which keeps the blocks until then.
+            unsafe { stream.copy(transfer) };
+            stream.on_complete(Box::new(move |result| {
+                drop((from, to));
+                completion.complete(result.map_err(Into::into));
+            }));
+        }
+    };
     let op = Op { reads: &[&vars[0]], writes: &[&vars[1]], ..on(GPU) };
-    engine.push_async(op, copy(&host, &there, |d| &d.copy_in, &device)).unwrap();
-    let (kernel, queue) = (there.clone(), device.clone());
+    engine.push_async(op, copy(&host, &there)).unwrap();
+    let run = |buffers: &mut [Vec<u8>]| {
+        buffers[0].iter_mut().for_each(|x| *x = 2 * *x + 2);
+        Ok(())
+    };
+    let kernel = HostKernel { buffers: vec![(64, true)], run: Arc::new(run) };
+    let function = driver.load(KernelCode::Host(vec![(LaunchConfig::default(), kernel)])).unwrap().remove(0);
+    let (at, compute) = (there.clone(), stream());
     let op = Op { reads: &[&vars[1]], writes: &[&vars[1]], ..on(GPU) };
     engine
         .push_async(op, move |_, completion| {
-            queue.compute.enqueue(Box::new(move || fill(&kernel, &|x| 2 * x + 2)));
-            queue.compute.on_complete(Box::new(|result| completion.complete(result.map_err(Into::into))));
+            // SAFETY: as above; the test keeps the block.
+            unsafe { compute.launch(&function, &[at.start().as_ptr()]) };
+            compute.on_complete(Box::new(|result| completion.complete(result.map_err(Into::into))));
         })
         .unwrap();
     let op = Op { reads: &[&vars[1]], writes: &[&vars[2]], ..on(GPU) };
-    engine.push_async(op, copy(&there, &back, |d| &d.copy_out, &device)).unwrap();
+    engine.push_async(op, copy(&there, &back)).unwrap();
     engine.wait_to_read(&vars[2]).unwrap();
     assert_eq!(back.as_slice(), [42; 64]);
 }
@@ -270,12 +277,12 @@ fn an_operation_without_memory_says_what_was_missing() {
     let pool = PoolConfig { limit: Some(8192), pooling: Pooling::Pages, ..PoolConfig::default() };
     let (engine, storage) = (engine(EngineKind::PerDevice), Storage::new(pool.into()));
     let (var, inner) = (engine.new_var(), storage.clone());
-    let _kept = storage.alloc(GPU, 4096).unwrap();
-    let op = Op { writes: &[&var], ..on(GPU) };
-    engine.push(op, move |_| inner.alloc(GPU, 8192).map(drop).map_err(Into::into)).unwrap();
+    let _kept = storage.alloc(CPU, 4096).unwrap();
+    let op = Op { writes: &[&var], ..on(CPU) };
+    engine.push(op, move |_| inner.alloc(CPU, 8192).map(drop).map_err(Into::into)).unwrap();
     let Err(WaitError::Failed(error)) = engine.wait_to_read(&var) else { panic!() };
     let cause = std::error::Error::source(&*error).unwrap().downcast_ref::<AllocError>().unwrap();
-    let expected = AllocError { device: GPU, wanted: 8192, in_use: 4096, held: 0, cause: AllocCause::Limit(8192) };
+    let expected = AllocError { device: CPU, wanted: 8192, in_use: 4096, held: 0, cause: AllocCause::Limit(8192) };
     assert_eq!(*cause, expected);
 }
 

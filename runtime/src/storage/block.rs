@@ -4,7 +4,7 @@ use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::pool::Pool;
+use super::pool::MemoryPool;
 use super::raw::Raw;
 use crate::{AlignedBuffer, Device};
 
@@ -13,30 +13,31 @@ use crate::{AlignedBuffer, Device};
 /// The first byte's address is a multiple of [`AlignedBuffer::ALIGN`]. The bytes are initialised but
 /// undefined: they may be those of an earlier block. Those of a device with a driver are the driver's to use.
 #[derive(Debug)]
-pub struct Block {
+pub struct MemoryBlock {
     memory: Raw,
     len: usize,
     device: Device,
     /// None for a block without memory.
-    pool: Option<Arc<Pool>>,
+    pool: Option<Arc<MemoryPool>>,
 }
 
-impl Block {
-    pub(super) fn new(memory: Raw, len: usize, device: Device, pool: Arc<Pool>) -> Block {
+impl MemoryBlock {
+    pub(super) fn new(memory: Raw, len: usize, device: Device, pool: Arc<MemoryPool>) -> MemoryBlock {
         debug_assert!(len <= memory.len());
-        Block { memory, len, device, pool: Some(pool) }
+        MemoryBlock { memory, len, device, pool: Some(pool) }
     }
 
-    pub(super) fn empty(device: Device) -> Block {
-        Block { memory: Raw::Host(AlignedBuffer::empty()), len: 0, device, pool: None }
+    pub(super) fn empty(device: Device) -> MemoryBlock {
+        MemoryBlock { memory: Raw::Host(AlignedBuffer::empty()), len: 0, device, pool: None }
     }
 
     /// The same memory as a block of another length; none if it has not as many bytes.
-    pub fn of_len(mut self, bytes: u64) -> Option<Block> {
+    pub(crate) fn of_len(mut self, bytes: u64) -> Option<MemoryBlock> {
         self.len = usize::try_from(bytes).ok().filter(|len| *len <= self.memory.len())?;
         Some(self)
     }
 
+    /// The device whose memory it is.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -46,19 +47,22 @@ impl Block {
         self.len
     }
 
+    /// Whether no bytes were asked for.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes the block takes from its device, at least [`Block::len`].
-    pub fn capacity(&self) -> usize {
+    /// Bytes the block takes from its device, at least [`MemoryBlock::len`].
+    pub(crate) fn capacity(&self) -> usize {
         self.memory.len()
     }
 
+    /// Address of the first byte, to read from.
     pub fn as_ptr(&self) -> *const u8 {
         self.start().as_ptr()
     }
 
+    /// Address of the first byte, to write to.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start().as_ptr()
     }
@@ -80,13 +84,13 @@ impl Block {
         self.memory.as_slice().get(..self.len).unwrap_or_default()
     }
 
-    /// As [`Block::as_slice`].
+    /// As [`MemoryBlock::as_slice`], to write to.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.memory.as_mut_slice().get_mut(..self.len).unwrap_or_default()
     }
 }
 
-impl Drop for Block {
+impl Drop for MemoryBlock {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
             pool.give_back(mem::replace(&mut self.memory, Raw::Host(AlignedBuffer::empty())));

@@ -9,7 +9,7 @@ use crate::{AlignedBuffer, Device};
 
 const PAGE: u64 = 4096;
 /// Sizes above this are rounded to multiples of it by [`Pooling::Pages`].
-const LARGE: u64 = 2 << 20;
+const LARGE_PAGE: u64 = 2 << 20;
 /// [`Pooling::Classes`] divides every doubling of the size into this many classes.
 const STEPS: u64 = 8;
 const ALIGN: u64 = AlignedBuffer::ALIGN as u64;
@@ -22,13 +22,20 @@ pub struct Cutoff(u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the cutoff of powers of two is between {} and {}, not {cutoff}", Cutoff::MIN, Cutoff::MAX)]
 pub struct CutoffError {
+    /// What was given.
     pub cutoff: u32,
 }
 
 impl Cutoff {
+    /// Least cutoff: 1 MiB.
     pub const MIN: u32 = 20;
+    /// Greatest cutoff: 16 GiB.
     pub const MAX: u32 = 34;
 
+    /// The cutoff at 2 to the power of `cutoff` bytes.
+    ///
+    /// # Errors
+    /// It is not in `Cutoff::MIN..=Cutoff::MAX`.
     pub fn new(cutoff: u32) -> Result<Cutoff, CutoffError> {
         match u8::try_from(cutoff) {
             Ok(log) if (Cutoff::MIN..=Cutoff::MAX).contains(&cutoff) => Ok(Cutoff(log)),
@@ -61,14 +68,14 @@ pub enum Pooling {
 
 impl Pooling {
     /// The number of bytes allocated for a request of `bytes`; none if it exceeds 64 bits.
-    pub fn round(self, bytes: u64) -> Option<u64> {
+    pub(crate) fn round(self, bytes: u64) -> Option<u64> {
         match self {
             Pooling::Classes => {
                 // 2^log < bytes <= 2^(log + 1), with steps of 2^log / STEPS.
                 let step = bytes.saturating_sub(1).checked_ilog2().map_or(1, |log| (1 << log) / STEPS);
                 multiple(bytes, step.max(ALIGN))
             }
-            Pooling::Pages => multiple(bytes, if bytes > LARGE { LARGE } else { PAGE }),
+            Pooling::Pages => multiple(bytes, if bytes > LARGE_PAGE { LARGE_PAGE } else { PAGE }),
             Pooling::PowersOfTwo(Cutoff(log)) if bytes > 1 << log => multiple(bytes, 1 << log),
             Pooling::PowersOfTwo(_) => Some(bytes.next_power_of_two().max(PAGE)),
             Pooling::Unpooled => multiple(bytes, ALIGN),
@@ -97,8 +104,10 @@ impl fmt::Display for Pooling {
 /// A text that names no pooling.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePoolingError {
+    /// The text is the name of no pooling.
     #[error("`{0}` is no pooling; write classes, naive, round, round with a cutoff as in round:20, or unpooled")]
     Unknown(String),
+    /// The number behind `round:` is out of range.
     #[error(transparent)]
     Cutoff(#[from] CutoffError),
 }
@@ -124,6 +133,7 @@ impl FromStr for Pooling {
 /// Settings of one device's pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
+    /// How requests are rounded up.
     pub pooling: Pooling,
     /// Most bytes the device may provide, in use and held together.
     pub limit: Option<u64>,
@@ -132,7 +142,7 @@ pub struct PoolConfig {
     /// The pool gives memory back when it holds more unused bytes than this and more than are in
     /// use.
     pub max_held: u64,
-    /// Fills unused memory with [`POISON`](super::POISON), and refuses to hand out memory that was
+    /// Fills unused memory with bytes 0xCB, and refuses to hand out memory that was
     /// written to while it was unused. Costs a pass over each block.
     pub poison: bool,
     /// Refuses every so many-th request, to test what follows.
@@ -156,8 +166,9 @@ impl Default for PoolConfig {
 /// Settings of a [`Storage`](super::Storage).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageConfig {
-    /// For devices that `devices` does not list.
+    /// Settings of devices that `devices` does not list.
     pub default: PoolConfig,
+    /// Settings of these devices.
     pub devices: BTreeMap<Device, PoolConfig>,
 }
 

@@ -1,6 +1,6 @@
 //! Memory of devices, pooled.
 //!
-//! [`Storage::alloc`] hands out [`Block`]s; a dropped block goes back to the pool of its device and
+//! [`Storage::alloc`] hands out [`MemoryBlock`]s; a dropped block goes back to the pool of its device and
 //! is handed out again, the one dropped last first, to a request of the same size class
 //! ([`Pooling`]). A pool keeps a bounded amount of unused memory ([`PoolConfig::max_held`]) and gives
 //! all of it back on [`Storage::release`], when its device's limit is near, and when the system has
@@ -16,7 +16,7 @@ mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use block::Block;
+pub use block::MemoryBlock;
 pub use config::{Cutoff, CutoffError, ParsePoolingError, PoolConfig, Pooling, StorageConfig};
 pub use error::{AllocCause, AllocError};
 pub use pool::StorageStats;
@@ -24,11 +24,11 @@ pub use pool::StorageStats;
 use crate::device::DeviceTable;
 use crate::gpu::Driver;
 use crate::{Device, DeviceKind};
-use pool::Pool;
+use pool::MemoryPool;
 use raw::Supply;
 
 /// What every byte of unused memory holds where [`PoolConfig::poison`] is set.
-pub const POISON: u8 = 0xCB;
+pub(crate) const POISON: u8 = 0xCB;
 
 /// Acquires the lock; no update of what these locks protect can stop halfway.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -54,10 +54,11 @@ pub struct Storage {
 struct Shared {
     config: StorageConfig,
     drivers: Vec<Arc<dyn Driver>>,
-    pools: DeviceTable<Arc<Pool>>,
+    pools: DeviceTable<Arc<MemoryPool>>,
 }
 
 impl Storage {
+    /// Pools without drivers: of the host's memory only.
     pub fn new(config: StorageConfig) -> Storage {
         Storage::with_drivers(config, vec![])
     }
@@ -71,16 +72,21 @@ impl Storage {
     ///
     /// When the device's limit or the system refuses, unused memory is released and the request
     /// made once more.
-    pub fn alloc(&self, device: Device, bytes: u64) -> Result<Block, AllocError> {
+    ///
+    /// # Errors
+    /// It was refused again, or for another reason ([`AllocCause`]).
+    pub fn alloc(&self, device: Device, bytes: u64) -> Result<MemoryBlock, AllocError> {
         if bytes == 0 {
-            return Ok(Block::empty(device));
+            return Ok(MemoryBlock::empty(device));
         }
         let pool = self.pool(device);
         let block = pool.alloc(bytes).or_else(|cause| {
             match cause {
                 AllocCause::Limit(_) => pool.release(),
                 AllocCause::System => self.release_all(),
-                AllocCause::Size | AllocCause::Injected | AllocCause::Corrupted => return Err(cause),
+                AllocCause::Size | AllocCause::NoDriver | AllocCause::Injected | AllocCause::Corrupted => {
+                    return Err(cause);
+                }
             };
             pool.alloc(bytes)
         });
@@ -126,19 +132,18 @@ impl Storage {
         self.shared.config.pool(device)
     }
 
-    fn pool(&self, device: Device) -> &Arc<Pool> {
-        let make = || Arc::new(Pool::new(device, self.config(device).clone(), self.supply(device)));
+    fn pool(&self, device: Device) -> &Arc<MemoryPool> {
+        let make = || Arc::new(MemoryPool::new(device, self.config(device).clone(), self.supply(device)));
         self.shared.pools.get_or_init(device, make)
     }
 
     fn supply(&self, device: Device) -> Supply {
         let of = |device: Device| self.shared.drivers.iter().find(|driver| driver.device() == device).cloned();
-        let supply = match device.kind {
-            DeviceKind::Accelerator => of(device).map(Supply::Device),
-            DeviceKind::CpuPinned => of(Device::accelerator(device.id)).map(Supply::Pinned),
-            DeviceKind::Cpu => None,
-        };
-        supply.unwrap_or(Supply::System)
+        match device.kind {
+            DeviceKind::Accelerator => of(device).map_or(Supply::Missing, Supply::Device),
+            DeviceKind::CpuPinned => of(Device::accelerator(device.id)).map_or(Supply::System, Supply::Pinned),
+            DeviceKind::Cpu => Supply::System,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use super::raw::{Raw, Supply};
-use super::{AllocCause, Block, POISON, PoolConfig, Pooling, lock};
+use super::{AllocCause, MemoryBlock, POISON, PoolConfig, Pooling, lock};
 use crate::Device;
 
 /// Figures of one device's pool. Bytes are those of whole size classes.
@@ -48,7 +48,7 @@ struct State {
 }
 
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct MemoryPool {
     device: Device,
     config: PoolConfig,
     supply: Supply,
@@ -102,13 +102,13 @@ fn bytes(memory: &[Raw]) -> u64 {
     memory.iter().map(|memory| memory.len() as u64).sum()
 }
 
-impl Pool {
-    pub fn new(device: Device, config: PoolConfig, supply: Supply) -> Pool {
-        Pool { device, config, supply, state: Mutex::default() }
+impl MemoryPool {
+    pub fn new(device: Device, config: PoolConfig, supply: Supply) -> MemoryPool {
+        MemoryPool { device, config, supply, state: Mutex::default() }
     }
 
     /// A block of `bytes` bytes, more than 0.
-    pub fn alloc(self: &Arc<Self>, bytes: u64) -> Result<Block, AllocCause> {
+    pub fn alloc(self: &Arc<Self>, bytes: u64) -> Result<MemoryBlock, AllocCause> {
         let len = usize::try_from(bytes).map_err(|_| AllocCause::Size)?;
         let size = self.config.pooling.round(bytes).filter(|&size| i64::try_from(size).is_ok());
         let size = size.ok_or(AllocCause::Size)?;
@@ -127,7 +127,7 @@ impl Pool {
             lock(&self.state).stats.in_use -= size;
             return Err(AllocCause::Corrupted);
         }
-        Ok(Block::new(memory, len, self.device, self.clone()))
+        Ok(MemoryBlock::new(memory, len, self.device, self.clone()))
     }
 
     /// Memory from the system, within the limit.

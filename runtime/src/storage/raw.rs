@@ -15,6 +15,8 @@ pub(super) enum Supply {
     Device(Arc<dyn Driver>),
     /// Memory of the host that a driver locks.
     Pinned(Arc<dyn Driver>),
+    /// A GPU without a driver.
+    Missing,
 }
 
 /// One allocation.
@@ -39,6 +41,7 @@ impl Supply {
                 unsafe { raw.start_mut().write_bytes(0, len) };
                 Ok(raw)
             }
+            Supply::Missing => Err(AllocCause::NoDriver),
         }
     }
 }

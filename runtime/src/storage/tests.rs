@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::AlignedBuffer;
 
-const DEVICE: Device = Device::accelerator(0);
+const DEVICE: Device = Device::cpu(1);
 const MIB: u64 = 1 << 20;
 
 fn with(edit: impl FnOnce(&mut PoolConfig)) -> Storage {
@@ -53,10 +53,10 @@ fn freed_memory_serves_the_next_request_of_its_size() {
 #[test]
 fn memory_freed_last_is_handed_out_first() {
     let storage = pooling(Pooling::default());
-    let blocks: Vec<Block> = (0..3).map(|_| storage.alloc(DEVICE, 100).unwrap()).collect();
+    let blocks: Vec<MemoryBlock> = (0..3).map(|_| storage.alloc(DEVICE, 100).unwrap()).collect();
     let addresses: Vec<usize> = blocks.iter().map(|b| b.as_ptr() as usize).collect();
     drop(blocks);
-    let again: Vec<Block> = (0..3).map(|_| storage.alloc(DEVICE, 100).unwrap()).collect();
+    let again: Vec<MemoryBlock> = (0..3).map(|_| storage.alloc(DEVICE, 100).unwrap()).collect();
     assert!(again.iter().map(|b| b.as_ptr() as usize).eq(addresses.into_iter().rev()));
 }
 
@@ -140,17 +140,26 @@ fn devices_have_pools_and_limits_of_their_own() {
     config.devices.insert(DEVICE, PoolConfig { limit: Some(8192), ..config.default.clone() });
     let storage = Storage::new(config);
     let _all = storage.alloc(DEVICE, 8192).unwrap();
-    let other = storage.alloc(Device::accelerator(1), 8192).unwrap();
-    assert_eq!(other.device(), Device::accelerator(1));
+    let other = storage.alloc(Device::cpu(2), 8192).unwrap();
+    assert_eq!(other.device(), Device::cpu(2));
     drop(other);
     let error = storage.alloc(DEVICE, 1).unwrap_err();
     let expected = AllocError { device: DEVICE, wanted: 1, in_use: 8192, held: 0, cause: AllocCause::Limit(8192) };
     assert_eq!(error, expected);
     let text =
-        "cannot allocate 1 bytes on gpu:0: the device's limit is 8192 bytes (8192 bytes are in use, 0 held unused)";
+        "cannot allocate 1 bytes on cpu:1: the device's limit is 8192 bytes (8192 bytes are in use, 0 held unused)";
     assert_eq!(error.to_string(), text);
-    assert_eq!(storage.stats(Device::accelerator(1)).held, 8192);
+    assert_eq!(storage.stats(Device::cpu(2)).held, 8192);
     assert_eq!(storage.release_all(), 8192);
+}
+
+#[test]
+fn a_gpu_without_a_driver_has_no_memory() {
+    let (storage, gpu) = (Storage::default(), Device::accelerator(3));
+    let error = storage.alloc(gpu, 8).unwrap_err();
+    assert_eq!((error.device, error.cause), (gpu, AllocCause::NoDriver));
+    assert!(error.to_string().starts_with("cannot allocate 8 bytes on gpu:3: there is no driver for it"), "{error}");
+    assert!(storage.alloc(Device::pinned(3), 8).is_ok_and(|block| block.as_slice().len() == 8), "memory of the host");
 }
 
 #[test]
@@ -168,7 +177,7 @@ fn unused_memory_makes_room_for_other_sizes() {
 #[test]
 fn the_reserve_stays_free_while_memory_is_held() {
     let storage = with(|c| (c.pooling, c.limit, c.reserve) = (Pooling::Pages, Some(10 * 4096), 20));
-    let seven: Vec<Block> = (0..7).map(|_| storage.alloc(DEVICE, 4096).unwrap()).collect();
+    let seven: Vec<MemoryBlock> = (0..7).map(|_| storage.alloc(DEVICE, 4096).unwrap()).collect();
     drop(storage.alloc(DEVICE, 4096).unwrap());
     assert_eq!(storage.stats(DEVICE).held, 4096);
     // 7 pages in use, 1 held and 2 more would leave nothing of the reserve of 2.
@@ -197,7 +206,7 @@ fn more_than_the_system_has_is_an_error() {
 #[test]
 fn a_pool_holds_no_more_than_its_bound() {
     let storage = with(|c| (c.pooling, c.max_held) = (Pooling::Pages, 8 * 4096));
-    let blocks: Vec<Block> = (0..64).map(|_| storage.alloc(DEVICE, 4096).unwrap()).collect();
+    let blocks: Vec<MemoryBlock> = (0..64).map(|_| storage.alloc(DEVICE, 4096).unwrap()).collect();
     for block in blocks {
         drop(block);
         let stats = storage.stats(DEVICE);
@@ -276,7 +285,7 @@ fn threads_never_share_a_block() {
     let work = |id: u8| {
         start.wait();
         let mut state = u64::from(id) + 1;
-        let mut kept: Vec<Block> = vec![];
+        let mut kept: Vec<MemoryBlock> = vec![];
         for _ in 0..rounds {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let bytes = (state >> 33) % 5000 + 1;

@@ -19,10 +19,10 @@ type Content = (usize, u128);
 /// Finds packed weights by what they are made of, and weights on devices by what they hold. It keeps none of them in
 /// memory: a weight goes with the last plan that has it.
 #[derive(Debug, Default)]
-pub struct WeightCache(Mutex<Known>);
+pub struct WeightCache(Mutex<CachedWeights>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct CachedWeights {
     sources: BTreeMap<(Packing, Content), Weak<AlignedBuffer>>,
     /// A packing names what its kernel computes; some make the same of a constant.
     packed: BTreeMap<Content, Weak<AlignedBuffer>>,
@@ -102,7 +102,7 @@ impl WeightCache {
         used.sum()
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn known(&self) -> std::sync::MutexGuard<'_, CachedWeights> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
 //! The rules of the engine, stated without regard to how it keeps them.
 
-use tensorc_runtime::engine::state::{Access, AccessKind, VarId};
+use tensorc_runtime::engine::state::{AccessKind, VarAccess, VarId};
 
 pub const MAX_OPS: usize = 4;
 pub const MAX_VARS: usize = 3;
@@ -8,10 +8,10 @@ pub const MAX_VARS: usize = 3;
 /// An operation of the programs, with what the rules need to know about it.
 #[derive(Clone)]
 pub struct OpSpec {
-    pub list: Vec<Access>,
+    pub list: Vec<VarAccess>,
     /// One access for each variable, in the order of the first mentions, in which errors are looked
     /// for.
-    pub joined: Vec<Access>,
+    pub joined: Vec<VarAccess>,
     /// Variables accessed, and those accessed exclusively, as bits.
     pub used: u32,
     pub exclusive: u32,
@@ -37,7 +37,7 @@ fn join(kinds: &[AccessKind]) -> AccessKind {
 }
 
 impl OpSpec {
-    pub fn new(list: Vec<Access>) -> OpSpec {
+    pub fn new(list: Vec<VarAccess>) -> OpSpec {
         let mut order: Vec<VarId> = vec![];
         for access in &list {
             if !order.contains(&access.var) {
@@ -45,7 +45,7 @@ impl OpSpec {
             }
         }
         let kinds = |var| list.iter().filter(|a| a.var == var).map(|a| a.kind).collect::<Vec<_>>();
-        let joined: Vec<Access> = order.iter().map(|&var| Access::new(var, join(&kinds(var)))).collect();
+        let joined: Vec<VarAccess> = order.iter().map(|&var| VarAccess::new(var, join(&kinds(var)))).collect();
         let bits = |keep: fn(AccessKind) -> bool| {
             joined.iter().filter(|access| keep(access.kind)).fold(0, |bits, access| bits | 1 << access.var.0)
         };
@@ -131,7 +131,7 @@ impl Rules {
     /// Gives up a variable of an operation that runs, if it overwrites it and nothing can keep the operation from having
     /// run.
     pub fn release(&mut self, program: &[&OpSpec], op: usize, var: u32) -> bool {
-        let writes = |access: &Access| (access.var.0, access.kind) == (var, AccessKind::Write);
+        let writes = |access: &VarAccess| (access.var.0, access.kind) == (var, AccessKind::Write);
         let releases = program[op].joined.iter().any(writes)
             && self.released[op] >> var & 1 == 0
             && self.granted(program, op) == program[op].used

@@ -104,6 +104,7 @@ pub fn weight(plan: &mut Plan, name: &str, dims: &[u64], packing: Packing) -> Bu
 /// Appends a step that claims enough work to be split over threads if `big`.
 pub fn step(plan: &mut Plan, name: &str, op: StepOp, big: bool) {
     let flops = if big { 1 << 40 } else { 0 };
+    plan.scratch_bytes = plan.scratch_bytes.max(tensorc_exec::scratch_bytes(&op));
     plan.steps.push(Step { name: name.into(), op, flops, bytes: 0 });
 }
 

@@ -59,15 +59,6 @@ struct Pusher<'a> {
     own: Vec<Slot>,
     log: Vec<(u64, Event)>,
     errands: Sender<Box<dyn FnOnce() + Send>>,
-    /// A reusable operator on variables of this thread.
-    operator: Option<Reusable>,
-}
-
-struct Reusable {
-    operator: Operator,
-    number: usize,
-    reads: Vec<usize>,
-    writes: Vec<usize>,
 }
 
 const MAX_ACTIONS: usize = if cfg!(miri) { 12 } else { 50 };
@@ -136,7 +127,7 @@ impl Pusher<'_> {
 
     /// Calls `f` with an operation of random device, priority and property; variables may be
     /// mentioned twice.
-    fn with_op<R>(&mut self, name: &Name, reads: &[&Slot], writes: &[&Slot], f: impl FnOnce(Op<'_>) -> R) -> R {
+    fn with_op<R>(&mut self, name: &OpName, reads: &[&Slot], writes: &[&Slot], f: impl FnOnce(Op<'_>) -> R) -> R {
         let random = &mut self.random;
         let mut list = |slots: &[&'_ Slot]| -> Vec<usize> {
             let mut list: Vec<usize> = (0..slots.len()).collect();
@@ -173,36 +164,8 @@ impl Pusher<'_> {
         self.log(Event::Push { op: number, reads: numbers(&reads), writes: numbers(&writes) });
     }
 
-    /// Makes a reusable operator on this thread's variables. It writes one, so that its runs have an
-    /// order.
-    fn make_operator(&mut self, own: &[Slot]) {
-        let own: Vec<&Slot> = own.iter().collect();
-        let number = self.program.counters.ops.fetch_add(1, Ordering::Relaxed);
-        let behaviour = Behaviour::random_reusable(&mut self.random);
-        let reads = Pusher::choose(&mut self.random, &own, 2);
-        let writes = [own[self.random.below(own.len())]];
-        let action = self.action(number, behaviour, &reads, &writes);
-        let name = self.program.world.records[number].name.clone();
-        let engine = &self.program.engine;
-        let made = self.with_op(&name, &reads, &writes, |op| engine.new_operator(op, move |_| action.run()));
-        let numbers = |slots: &[&Slot]| slots.iter().map(|slot| slot.number).collect();
-        self.operator =
-            Some(Reusable { operator: made.unwrap(), number, reads: numbers(&reads), writes: numbers(&writes) });
-    }
-
-    fn push_operator(&mut self) {
-        let Some(Reusable { operator, number, reads, writes }) = &self.operator else { return };
-        self.program.engine.push_operator(operator).unwrap();
-        let event = Event::Push { op: *number, reads: reads.clone(), writes: writes.clone() };
-        self.log(event);
-    }
-
     /// Puts a new variable into the slot.
     fn delete(&mut self, slot: &mut Slot) {
-        let used = |list: &[usize]| list.contains(&slot.number);
-        if self.operator.as_ref().is_some_and(|operator| used(&operator.reads) || used(&operator.writes)) {
-            self.operator = None;
-        }
         let old = std::mem::replace(slot, self.program.slot());
         if self.random.one_in(2) {
             return;
@@ -247,12 +210,10 @@ impl Pusher<'_> {
                 self.delete(&mut slots[at]);
             }
             17..20 => program.collect_failures(program.engine.wait_all()),
-            20..24 => self.make_operator(own),
-            24..34 => self.push_operator(),
             _ => {
                 let slots: Vec<&Slot> = own.iter().chain(shared.iter()).collect();
                 match choice {
-                    34..37 if program.stops => self.stop_and_start(&slots),
+                    20..23 if program.stops => self.stop_and_start(&slots),
                     _ => self.push(&slots),
                 }
             }
@@ -361,7 +322,6 @@ fn check(seed: u64) {
         own: (0..1 + random.below(3)).map(|_| program.slot()).collect(),
         log: vec![],
         errands: errands.clone(),
-        operator: None,
     };
     let pushers = (0..threads).map(pusher).collect();
     let (mut log, mut slots) = push_all(&program, actions, pushers);
@@ -403,7 +363,7 @@ fn random_programs_with_faults() {
 #[test]
 fn the_last_handle_may_go_with_an_operation_that_is_skipped() {
     let _watchdog = Watchdog::new("completing with the last handle".to_owned());
-    let name = Name::from_static("test");
+    let name = OpName::from_static("test");
     for cpu_workers in 1..4 {
         let engine = Engine::new(EngineConfig { cpu_workers, ..EngineConfig::default() }).unwrap();
         let (sender, completions) = channel();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use tensorc_runtime::engine::{Cause, Name, OpError};
+use tensorc_runtime::engine::{Cause, OpError, OpName};
 
 /// How a run of an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ impl Outcome {
     }
 }
 
-/// What happened to one operation, or to all pushes of a reusable one.
+/// What happened to one operation.
 pub struct Record {
-    pub name: Name,
+    pub name: OpName,
     /// One for each run, in the order in which they ended. Runs of one record are ordered by what they
     /// write, unless they write nothing and all end alike.
     outcomes: Mutex<Vec<Outcome>>,
@@ -36,7 +36,7 @@ pub struct Record {
 
 impl Record {
     pub fn new(number: usize) -> Record {
-        Record { name: Name::from(format!("op{number}")), outcomes: Mutex::default(), late_panics: AtomicU64::new(0) }
+        Record { name: OpName::from(format!("op{number}")), outcomes: Mutex::default(), late_panics: AtomicU64::new(0) }
     }
 
     pub fn ended(&self, outcome: Outcome) {

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use tensorc_runtime::engine::{Completion, Engine, Failure, Name, Op, RunContext, Var};
-use tensorc_runtime::{Block, Device, Storage};
+use tensorc_runtime::engine::{Completion, Engine, Failure, Op, OpName, RunContext, Var};
+use tensorc_runtime::{Device, MemoryBlock, Storage};
 
 use super::oracle::{Outcome, Record, result};
 use super::random_programs::Random;
 
 /// Memory of one variable, allocated when it is first written.
-pub struct Cell(UnsafeCell<Option<Block>>);
+pub struct Cell(UnsafeCell<Option<MemoryBlock>>);
 
 // SAFETY: accesses go through operations that name the cell's variable, which the engine orders.
 unsafe impl Sync for Cell {}
@@ -106,16 +106,6 @@ impl Behaviour {
             _ => Behaviour::Succeed,
         }
     }
-
-    /// One that a reusable operator may have.
-    pub fn random_reusable(random: &mut Random) -> Behaviour {
-        match random.below(8) {
-            0 => Behaviour::Fail,
-            1 => Behaviour::Panic,
-            2 => Behaviour::Slow,
-            _ => Behaviour::Succeed,
-        }
-    }
 }
 
 /// The message of panics that are meant.
@@ -159,7 +149,7 @@ pub fn serve(errands: &Receiver<Errand>, mut random: Random) {
 /// What nested operations count, on a variable of their own.
 pub struct Nested {
     pub var: Var,
-    pub name: Name,
+    pub name: OpName,
     runs: UnsafeCell<u64>,
 }
 
@@ -168,7 +158,7 @@ unsafe impl Sync for Nested {}
 
 impl Nested {
     pub fn new(var: Var) -> Nested {
-        Nested { var, name: Name::from_static("nested"), runs: UnsafeCell::new(0) }
+        Nested { var, name: OpName::from_static("nested"), runs: UnsafeCell::new(0) }
     }
 
     /// # Safety

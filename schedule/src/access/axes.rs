@@ -7,31 +7,34 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index};
 
-use super::{Located, Uses};
+use super::{ClusterAccesses, Located};
 
 /// Shorter rows are not worth a loop of their own.
-const SHORTEST: i64 = 8;
+const MIN_ROW_LENGTH: i64 = 8;
 
 /// Axes that are iterated over, and the coordinates of a result's element in them.
-pub struct Axes {
+pub struct IterationAxes {
+    /// The extents of the axes.
     pub extents: Vec<u64>,
+    /// The coordinates of an element of the result.
     pub coords: Vec<Index>,
-    pub uses: Uses,
+    /// Every access of one iteration.
+    pub uses: ClusterAccesses,
 }
 
-impl Axes {
+impl IterationAxes {
     /// The axes of elements of shape `dims` computed for all of `outputs`.
-    pub fn of(cluster: &Located<'_>, outputs: &[Value], dims: &[u64]) -> Result<Axes> {
+    pub fn of(cluster: &Located<'_>, outputs: &[Value], dims: &[u64]) -> Result<IterationAxes> {
         let mut extents = dims.to_vec();
         let mut coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
         loop {
-            let mut uses = Uses::default();
+            let mut uses = ClusterAccesses::default();
             for (i, v) in outputs.iter().enumerate() {
                 uses.collect(cluster, *v, &coords, &extents, &|_| false)?;
                 uses.store(*v, cluster.output_address(i, dims, &coords));
             }
             let Some((axis, inner)) = uses.flats.iter().find_map(|(_, flat)| cut(flat, &extents)) else {
-                return Ok(Axes { extents, coords, uses });
+                return Ok(IterationAxes { extents, coords, uses });
             };
             let shifted = |v: u32| Index::var(v + u32::from(v as usize > axis));
             let parts = shifted(axis as u32).scale(inner as i64).add(&Index::var(axis as u32 + 1));
@@ -57,5 +60,5 @@ fn cut(index: &Index, extents: &[u64]) -> Option<(usize, u64)> {
 fn even(axis: usize, d: i64, extents: &[u64]) -> Option<(usize, u64)> {
     let innermost = extents.iter().rposition(|&n| n != 1) == Some(axis);
     let (n, inner) = (extents[axis], d as u64);
-    (n % inner == 0 && inner < n && (d >= SHORTEST || !innermost)).then_some((axis, inner))
+    (n % inner == 0 && inner < n && (d >= MIN_ROW_LENGTH || !innermost)).then_some((axis, inner))
 }

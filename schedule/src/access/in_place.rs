@@ -4,9 +4,9 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Value};
 use tensorc_ir::index::{Index, linearize};
 
-use super::axes::Axes;
-use super::space::{Analysis, Space};
-use super::{Located, Uses};
+use super::axes::IterationAxes;
+use super::space::{Analysis, IterationSpace};
+use super::{ClusterAccesses, Located};
 
 /// Pairs of an input and an output of a cluster that may share memory: every element of the input is read only by the
 /// iteration that writes the same position of the output.
@@ -18,11 +18,11 @@ pub fn in_place(class: FusionClass, cluster: &Located<'_>) -> Result<Vec<(usize,
         FusionClass::Map => {
             let outputs = cluster.outputs();
             let dims = cluster.ty(outputs[0])?.dims;
-            let Axes { coords, uses, .. } = Axes::of(cluster, &outputs, &dims)?;
+            let IterationAxes { coords, uses, .. } = IterationAxes::of(cluster, &outputs, &dims)?;
             pairs(cluster, &uses, |v| Ok(Some(linearize(&coords, &cluster.ty(v)?.dims))))
         }
         FusionClass::Reduce | FusionClass::Contract => {
-            let space = Space::of(cluster.body)?;
+            let space = IterationSpace::of(cluster.body)?;
             let uses = Analysis::of(cluster, &space)?.uses;
             let position = linearize(&space.coords(), &space.dims);
             pairs(cluster, &uses, |v| Ok(space.is_full(&cluster.ty(v)?.dims).then(|| position.clone())))
@@ -34,7 +34,7 @@ pub fn in_place(class: FusionClass, cluster: &Located<'_>) -> Result<Vec<(usize,
 /// The pairs of inputs and outputs, given the position at which an iteration writes an output.
 fn pairs(
     cluster: &Located<'_>,
-    uses: &Uses,
+    uses: &ClusterAccesses,
     position: impl Fn(Value) -> Result<Option<Index>>,
 ) -> Result<Vec<(usize, usize)>> {
     let mut pairs = vec![];

@@ -6,12 +6,13 @@
 
 pub mod axes;
 pub mod in_place;
+pub mod product;
 pub mod space;
 
 use std::collections::BTreeSet;
 
 use tensorc_ir::DenseType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::Prim;
@@ -20,21 +21,25 @@ use tensorc_ir::scalar::ScalarNode;
 use crate::layout::{self, Layouts, Runs};
 
 fn internal(why: impl Into<String>) -> Diagnostic {
-    Diagnostic::new(Code::Internal, why)
+    Diagnostic::new(DiagnosticCode::Internal, why)
 }
 
 /// The body of a cluster, and where its operands and results lie.
 #[derive(Clone, Copy)]
 pub struct Located<'a> {
+    /// The primitives of the cluster.
     pub body: &'a Graph,
+    /// The layouts of its inputs and outputs.
     pub layouts: &'a Layouts,
 }
 
 impl Located<'_> {
+    /// The type of a value.
     pub fn ty(&self, v: Value) -> Result<DenseType> {
         self.body.dense(v)
     }
 
+    /// The results of the cluster.
     pub fn outputs(&self) -> Vec<Value> {
         self.body.outputs().iter().map(|(_, v)| *v).collect()
     }
@@ -60,6 +65,7 @@ impl Located<'_> {
         layout::address(coords, dims, self.output_runs(output))
     }
 
+    /// The primitive of a node, if it is one.
     pub fn prim(&self, node: NodeId) -> Option<&Prim> {
         match &self.body.node(node).kind {
             NodeKind::Prim(p) => Some(p),
@@ -76,8 +82,8 @@ pub fn broadcast_coords(dims: &[u64], coords: &[Index]) -> Vec<Index> {
 }
 
 /// Every access of one iteration over a space of axes, in variables that count the axes.
-#[derive(Default)]
-pub struct Uses {
+#[derive(Clone, Debug, Default)]
+pub struct ClusterAccesses {
     /// Flat position read of an operand or written of a result.
     pub flats: Vec<(Value, Index)>,
     /// Coordinates that may leave `0..n` and then read a fill value.
@@ -89,7 +95,7 @@ pub struct Uses {
     seen: BTreeSet<(Value, Vec<Index>, bool)>,
 }
 
-impl Uses {
+impl ClusterAccesses {
     /// Adds what computing `v` at `coords` touches. Values in `stop` are available already.
     pub fn collect(
         &mut self,
@@ -170,15 +176,16 @@ impl Uses {
 
 /// Neighbouring axes that all accesses walk as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct MergedAxes {
     /// The innermost axis, which stands for the whole group.
     pub axis: usize,
+    /// The extent of the merged axis.
     pub extent: u64,
 }
 
 /// Merges the axes for which `mergeable(outer, inner)` holds and all uses agree; axes of extent 1
 /// vanish.
-pub fn group_axes(space: &[u64], uses: &Uses, mergeable: &dyn Fn(usize, usize) -> bool) -> Vec<Group> {
+pub fn group_axes(space: &[u64], uses: &ClusterAccesses, mergeable: &dyn Fn(usize, usize) -> bool) -> Vec<MergedAxes> {
     let agree = |outer: usize, inner: usize| {
         let free =
             |a: usize| !uses.exact.contains(&(a as u32)) && !uses.guards.iter().any(|(g, _)| g.mentions(a as u32));
@@ -188,13 +195,13 @@ pub fn group_axes(space: &[u64], uses: &Uses, mergeable: &dyn Fn(usize, usize) -
         };
         free(outer) && free(inner) && uses.flats.iter().all(|(_, f)| strided(f))
     };
-    let mut groups: Vec<Group> = vec![];
+    let mut groups: Vec<MergedAxes> = vec![];
     for axis in (0..space.len()).filter(|&a| space[a] != 1) {
         match groups.last_mut() {
             Some(g) if mergeable(g.axis, axis) && agree(g.axis, axis) => {
-                *g = Group { axis, extent: g.extent * space[axis] };
+                *g = MergedAxes { axis, extent: g.extent * space[axis] };
             }
-            _ => groups.push(Group { axis, extent: space[axis] }),
+            _ => groups.push(MergedAxes { axis, extent: space[axis] }),
         }
     }
     groups

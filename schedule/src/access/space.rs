@@ -6,11 +6,13 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::ScalarNode;
 
-use super::{Group, Located, Uses, group_axes, internal};
+use super::{ClusterAccesses, Located, MergedAxes, group_axes, internal};
 
 /// The iteration space of a cluster: every element value has these axes, every folded value the
 /// kept ones.
-pub struct Space {
+#[derive(Clone, Debug)]
+pub struct IterationSpace {
+    /// The extents of the axes.
     pub dims: Vec<u64>,
     /// Axes that are folded, ascending.
     pub reduced: Vec<usize>,
@@ -24,14 +26,18 @@ pub fn folds(body: &Graph) -> Vec<NodeId> {
 
 /// What one iteration over the space of a folding cluster touches, and the axes that are walked as one.
 pub struct Analysis {
-    pub uses: Uses,
-    pub kept: Vec<Group>,
-    pub reduced: Vec<Group>,
+    /// Every access of one iteration.
+    pub uses: ClusterAccesses,
+    /// The axes that results have.
+    pub kept: Vec<MergedAxes>,
+    /// The axes that are folded.
+    pub reduced: Vec<MergedAxes>,
 }
 
 impl Analysis {
-    pub fn of(cluster: &Located<'_>, space: &Space) -> Result<Analysis> {
-        let mut uses = Uses::default();
+    /// Analyses the accesses of a cluster over a space.
+    pub fn of(cluster: &Located<'_>, space: &IterationSpace) -> Result<Analysis> {
+        let mut uses = ClusterAccesses::default();
         let folds = folds(cluster.body);
         let stop = |v: Value| folds.contains(&v.node);
         for fold in &folds {
@@ -49,20 +55,20 @@ impl Analysis {
     }
 }
 
-impl Space {
+impl IterationSpace {
     /// The space of a cluster's folds: of its first reduction, or of its contraction.
     ///
     /// # Errors
     /// The cluster folds nothing.
-    pub fn of(body: &Graph) -> Result<Space> {
+    pub fn of(body: &Graph) -> Result<IterationSpace> {
         let none = || internal("a cluster of folds holds none");
         let node = folds(body).first().copied().ok_or_else(none)?;
         match &body.node(node).kind {
             NodeKind::Prim(Prim::Reduce(r)) => {
-                Ok(Space { dims: body.dense(body.args(node)[0])?.dims, reduced: r.axes.clone() })
+                Ok(IterationSpace { dims: body.dense(body.args(node)[0])?.dims, reduced: r.axes.clone() })
             }
             NodeKind::Prim(Prim::Contract(c)) => {
-                Ok(Space { dims: c.extents.clone(), reduced: (c.out_rank..c.extents.len()).collect() })
+                Ok(IterationSpace { dims: c.extents.clone(), reduced: (c.out_rank..c.extents.len()).collect() })
             }
             _ => Err(none()),
         }
@@ -73,6 +79,7 @@ impl Space {
         self.reduced.iter().map(|a| self.dims[*a]).product()
     }
 
+    /// Whether the axis is folded.
     pub fn is_reduced(&self, axis: usize) -> bool {
         self.reduced.contains(&axis)
     }
@@ -115,16 +122,16 @@ impl Space {
     }
 }
 
-impl Uses {
+impl ClusterAccesses {
     /// Adds what one element of a fold reads. Values in `stop` are available already.
     ///
     /// # Errors
     /// The node is no fold, or a value of the cluster has a shape that is not of its space.
-    pub fn collect_fold(
+    pub(crate) fn collect_fold(
         &mut self,
         cluster: &Located<'_>,
         fold: NodeId,
-        space: &Space,
+        space: &IterationSpace,
         stop: &dyn Fn(Value) -> bool,
     ) -> Result<()> {
         let args = cluster.body.args(fold);

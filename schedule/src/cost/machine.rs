@@ -1,19 +1,19 @@
 //! The machine numbers a cost is computed from, and their text form.
 //!
-//! Numbers of one core. They never come from measuring while compiling: the built-in ones are
+//! Numbers of one core of a processor, or of a whole GPU. They never come from measuring while compiling: the built-in ones are
 //! fixed, others are read from a file, so that compiled output depends on inputs only.
 
 use serde::{Deserialize, Serialize};
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
-use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::prim::Method;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::prim::ConvAlgorithm;
 
-use crate::cost::work::{Ops, Work};
+use crate::cost::work::{KernelWork, Ops};
 
 /// A cache, or main memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Level {
+pub struct CacheLevel {
     /// Tensors up to this size stay here between the kernels that write and read them.
     pub bytes: u64,
     /// How fast a kernel reads or writes such tensors, in bytes per microsecond.
@@ -23,16 +23,16 @@ pub struct Level {
 /// What kernels cost on a machine. Rates are per microsecond and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Machine {
+pub struct CostModel {
     /// Smallest first; the last one holds everything else, too.
-    pub levels: [Level; 4],
+    pub levels: [CacheLevel; 4],
     /// Floating-point operations of library matrix products.
     pub product_per_us: u64,
     /// Floating-point operations of library convolutions over channels in planes ([`ImageLayout::Planes`]).
     pub convolution_per_us: u64,
     /// The same by blocks of channels, in the other layouts.
     pub blocked_convolution_per_us: u64,
-    /// Bytes of coefficients, of patches and of tiles, that minimal filtering makes and reads.
+    /// Bytes of coefficients, of patches and of tiles, that Winograd convolution makes and reads.
     pub coefficient_bytes_per_us: u64,
     /// Bytes of image and result of depthwise convolutions over channels in planes.
     pub depthwise_bytes_per_us: u64,
@@ -57,14 +57,14 @@ pub struct Machine {
 /// Picoseconds in a microsecond.
 const PS: u64 = 1_000_000;
 
-impl Machine {
+impl CostModel {
     /// One core of a 2.5 GHz server processor with AVX-512, as `tensorc-bench fit-machine` measures it, rounded.
-    pub const BUILT_IN: Machine = Machine {
+    pub const AVX512_CORE: CostModel = CostModel {
         levels: [
-            Level { bytes: 32 << 10, bytes_per_us: 76_000 },
-            Level { bytes: 1 << 20, bytes_per_us: 64_000 },
-            Level { bytes: 24 << 20, bytes_per_us: 24_000 },
-            Level { bytes: u64::MAX, bytes_per_us: 10_500 },
+            CacheLevel { bytes: 32 << 10, bytes_per_us: 76_000 },
+            CacheLevel { bytes: 1 << 20, bytes_per_us: 64_000 },
+            CacheLevel { bytes: 24 << 20, bytes_per_us: 24_000 },
+            CacheLevel { bytes: u64::MAX, bytes_per_us: 10_500 },
         ],
         product_per_us: 130_000,
         convolution_per_us: 116_000,
@@ -81,6 +81,42 @@ impl Machine {
         launch_ns: 120,
     };
 
+    /// An A100 (SXM4, 80 GB), by its data sheet: 2.0 TB/s of HBM2e, 40 MB of second-level cache, 19.5 TFLOP/s in f32, 312 TFLOP/s by
+    /// matrix units.
+    pub const A100: CostModel = CostModel::gpu(2_000_000, 40 << 20, 19_500_000, 312_000_000);
+
+    /// An H100 (SXM5), by its data sheet: 3.35 TB/s of HBM3, 50 MB of second-level cache, 67 TFLOP/s in f32, 990 TFLOP/s by matrix
+    /// units.
+    pub const H100: CostModel = CostModel::gpu(3_350_000, 50 << 20, 67_000_000, 990_000_000);
+
+    /// A GPU of so many bytes of memory and floating-point operations per microsecond, times what kernels of each kind are assumed to
+    /// reach; not measured. Contractions that no product of f32 computes go by matrix units. A launch takes 2 us, as in a
+    /// recorded graph.
+    const fn gpu(bytes_per_us: u64, cache: u64, f32_per_us: u64, matrix_units_per_us: u64) -> CostModel {
+        let (memory, product) = (bytes_per_us / 10 * 9, f32_per_us / 10 * 7);
+        CostModel {
+            levels: [
+                CacheLevel { bytes: cache / 4, bytes_per_us: memory * 2 },
+                CacheLevel { bytes: cache / 2, bytes_per_us: memory * 2 },
+                CacheLevel { bytes: cache, bytes_per_us: memory * 2 },
+                CacheLevel { bytes: u64::MAX, bytes_per_us: memory },
+            ],
+            product_per_us: product,
+            convolution_per_us: product / 5 * 4,
+            blocked_convolution_per_us: product / 5 * 4,
+            coefficient_bytes_per_us: memory,
+            depthwise_bytes_per_us: memory / 2,
+            blocked_depthwise_bytes_per_us: memory / 2,
+            conversion_bytes_per_us: memory / 2,
+            direct_per_us: matrix_units_per_us / 2,
+            simple_per_us: product / 2,
+            division_per_us: product / 16,
+            call_per_us: product / 27,
+            lookup_per_us: product / 34,
+            launch_ns: 2_000,
+        }
+    }
+
     /// The text form: a JSON object.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
@@ -88,13 +124,13 @@ impl Machine {
         text
     }
 
-    /// Reads what [`Machine::to_text`] writes.
+    /// Reads what [`CostModel::to_text`] writes.
     ///
     /// # Errors
     /// The text is no such object, a rate is 0, or levels are not in order of size.
-    pub fn from_text(text: &str) -> Result<Machine> {
-        let bad = |why: String| Diagnostic::new(Code::Pipeline, format!("cost model: {why}"));
-        let machine: Machine = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+    pub fn from_text(text: &str) -> Result<CostModel> {
+        let bad = |why: String| Diagnostic::new(DiagnosticCode::Pipeline, format!("cost model: {why}"));
+        let machine: CostModel = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
         let rates = [
             machine.product_per_us,
             machine.convolution_per_us,
@@ -119,7 +155,7 @@ impl Machine {
     }
 
     /// Picoseconds of a kernel: the longer of moving its bytes and computing, and the launch.
-    pub fn time(&self, work: &Work) -> u64 {
+    pub fn time(&self, work: &KernelWork) -> u64 {
         let reads = work.reads.iter().map(|r| self.move_time(r.bytes, r.of));
         let writes = work.writes.iter().map(|bytes| self.move_time(*bytes, *bytes));
         let moving = reads.chain(writes).fold(0u64, u64::saturating_add);
@@ -127,20 +163,15 @@ impl Machine {
     }
 
     /// Picoseconds of moving some bytes of a tensor.
-    pub fn move_time(&self, bytes: u64, of: u64) -> u64 {
+    pub(crate) fn move_time(&self, bytes: u64, of: u64) -> u64 {
         let level = self.levels.iter().find(|l| of <= l.bytes).unwrap_or(&self.levels[3]);
         scaled(bytes, level.bytes_per_us)
     }
 
-    /// Picoseconds of a convolution with one group, or a depthwise one, in its layouts by some method; `None` if none
+    /// Picoseconds of a convolution with one group, or a depthwise one, in its layouts by an algorithm; `None` if none
     /// of its kernels computes that.
-    pub fn convolution_time(&self, conv: &Conv2d, method: Method) -> Option<u64> {
-        let pass = match method {
-            Method::Sum => ConvPass::Packed,
-            Method::Winograd2 => ConvPass::Winograd2,
-            Method::Winograd4 => ConvPass::Winograd4,
-        };
-        let call = Conv2d { pass, ..*conv };
+    pub fn convolution_time(&self, conv: &Conv2d, algorithm: ConvAlgorithm) -> Option<u64> {
+        let call = Conv2d { pass: ConvPass::Packed(algorithm), ..*conv };
         let element = DType::F32.size() as u64;
         let [x, _, y] = call.sizes().map(|size| size.unwrap_or(u64::MAX).saturating_mul(element));
         if !call.layouts_fit() {
@@ -171,7 +202,7 @@ impl Machine {
                 add(self.filter_time(conv, coefficients));
             }
         }
-        // Minimal filtering copies planes into blocks, the sum pixels whose channels are last; results in planes
+        // Winograd convolution copies planes into blocks, the sum pixels whose channels are last; results in planes
         // or with part of a block are completed beside their place.
         let in_cache = |bytes: u64| scaled(bytes.saturating_mul(2), self.levels[1].bytes_per_us);
         match from {
@@ -219,9 +250,9 @@ fn scaled(count: u64, rate: u64) -> u64 {
     u64::try_from(u128::from(count) * u128::from(PS) / u128::from(rate.max(1))).unwrap_or(u64::MAX)
 }
 
-impl Default for Machine {
-    fn default() -> Machine {
-        Machine::BUILT_IN
+impl Default for CostModel {
+    fn default() -> CostModel {
+        CostModel::AVX512_CORE
     }
 }
 
@@ -231,23 +262,24 @@ mod tests {
 
     #[test]
     fn text_round_trips_and_is_checked() {
-        let mut machine = Machine { launch_ns: 17, ..Machine::default() };
-        assert_eq!(Machine::from_text(&machine.to_text()), Ok(machine));
+        let mut machine = CostModel { launch_ns: 17, ..CostModel::default() };
+        assert_eq!(CostModel::from_text(&machine.to_text()), Ok(machine));
         machine.call_per_us = 0;
-        assert!(Machine::from_text(&machine.to_text()).is_err());
-        machine = Machine::default();
+        assert!(CostModel::from_text(&machine.to_text()).is_err());
+        machine = CostModel::default();
         machine.levels.swap(0, 1);
-        assert!(Machine::from_text(&machine.to_text()).is_err());
-        let misspelt = Machine::default().to_text().replace("launch_ns", "launch");
-        assert!(Machine::from_text(&misspelt).unwrap_err().to_string().contains("launch"));
+        assert!(CostModel::from_text(&machine.to_text()).is_err());
+        let misspelt = CostModel::default().to_text().replace("launch_ns", "launch");
+        assert!(CostModel::from_text(&misspelt).unwrap_err().to_string().contains("launch"));
     }
 
     #[test]
     fn a_kernel_takes_the_longer_of_moving_and_computing() {
         use crate::cost::work::Read;
-        let machine = Machine::default();
+        let machine = CostModel::default();
         let bytes = 1 << 20;
-        let mut work = Work { reads: vec![Read { bytes, of: bytes }], writes: vec![bytes], ..Work::default() };
+        let mut work =
+            KernelWork { reads: vec![Read { bytes, of: bytes }], writes: vec![bytes], ..KernelWork::default() };
         let moving = 2 * machine.move_time(bytes, bytes) + machine.launch_ns * 1000;
         work.ops.simple = 1;
         assert_eq!(machine.time(&work), moving);

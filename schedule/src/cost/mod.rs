@@ -1,9 +1,11 @@
 //! What kernels cost: the one place where passes turn work into time.
 //!
-//! [`work`] says what a kernel computes and moves; [`Machine`] says how long that takes.
+//! [`work`] says what a kernel computes and moves; [`CostModel`] says how long that takes; [`scalar`] weighs operations of one
+//! element against each other.
 //! [`kernels`] lists the kernels of a fused graph.
 
 mod machine;
+pub mod scalar;
 pub mod work;
 
 use std::fmt::Write;
@@ -13,26 +15,28 @@ use tensorc_ir::graph::{FusionClass, Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
-use crate::cost::work::{Member, Source, Work};
+use crate::cost::work::{KernelWork, Member, OperandSource};
 
-pub use machine::{Level, Machine};
+pub use machine::{CacheLevel, CostModel};
 
 /// One kernel of a fused graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct CostedKernel {
+    /// The name of its node.
     pub name: String,
     /// `map`, `reduce`, `contract`, or what stands outside clusters: `concat`, `kernel`, `function`.
     pub kind: &'static str,
     /// Primitives computed.
     pub members: usize,
-    pub work: Work,
+    /// What running it takes.
+    pub work: KernelWork,
     /// Estimated picoseconds on one core.
     pub time: u64,
     /// Bytes read of constants of the graph.
     pub constant_bytes: u64,
 }
 
-impl Kernel {
+impl CostedKernel {
     /// Bytes moved, without constants.
     pub fn activations(&self) -> u64 {
         self.work.moved() - self.constant_bytes
@@ -43,7 +47,7 @@ impl Kernel {
 ///
 /// # Errors
 /// A type is not fully known.
-pub fn kernels(graph: &Graph, machine: &Machine) -> Result<Vec<Kernel>> {
+pub fn kernels(graph: &Graph, machine: &CostModel) -> Result<Vec<CostedKernel>> {
     let mut found = vec![];
     for node in graph.order() {
         let args = graph.args(node);
@@ -51,7 +55,7 @@ pub fn kernels(graph: &Graph, machine: &Machine) -> Result<Vec<Kernel>> {
             NodeKind::Fused(fused) => {
                 let prims = fused.body.node_ids().into_iter();
                 let members = prims.filter(|n| matches!(fused.body.node(*n).kind, NodeKind::Prim(_))).count();
-                (class_name(fused.class), members, Work::of_body(&fused.body)?)
+                (class_name(fused.class), members, KernelWork::of_body(&fused.body)?)
             }
             NodeKind::Prim(prim) => {
                 let kind = match prim {
@@ -76,21 +80,21 @@ pub fn kernels(graph: &Graph, machine: &Machine) -> Result<Vec<Kernel>> {
         let constant = |i: &usize| args.get(*i).is_some_and(|v| graph.constant(*v).is_some());
         let constant_bytes = (0..work.reads.len()).filter(constant).map(|i| work.reads[i].bytes).sum();
         let time = machine.time(&work);
-        found.push(Kernel { name: graph.node(node).name.to_string(), kind, members, work, time, constant_bytes });
+        found.push(CostedKernel { name: graph.node(node).name.to_string(), kind, members, work, time, constant_bytes });
     }
     Ok(found)
 }
 
 /// The work of a primitive outside all clusters.
-fn alone(graph: &Graph, node: tensorc_ir::graph::NodeId, prim: &Prim) -> Result<Work> {
+fn alone(graph: &Graph, node: tensorc_ir::graph::NodeId, prim: &Prim) -> Result<KernelWork> {
     let args = graph.args(node);
     let ports = 0..graph.node(node).types.len() as u16;
     let types = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<Vec<_>>>()?;
     let externals = args.iter().map(|v| graph.dense(*v)).collect::<Result<Vec<_>>>()?;
     let stored = types.iter().map(|_| true).collect();
-    let sources = (0..args.len()).map(Source::External).collect();
+    let sources = (0..args.len()).map(OperandSource::External).collect();
     let member = Member { prim, args: sources, types: &types, stored, ops: None };
-    Ok(Work::of(&[member], &externals.iter().collect::<Vec<_>>()))
+    Ok(KernelWork::of(&[member], &externals.iter().collect::<Vec<_>>()))
 }
 
 fn class_name(class: FusionClass) -> &'static str {
@@ -103,7 +107,7 @@ fn class_name(class: FusionClass) -> &'static str {
 }
 
 /// A line for every kernel, and the totals.
-pub fn table(kernels: &[Kernel]) -> String {
+pub fn table(kernels: &[CostedKernel]) -> String {
     let mut text = format!("{:>12} {:>12} {:>14} {:>10}  kernel\n", "read B", "written B", "operations", "us");
     for k in kernels {
         let operations = k.work.ops.total();
@@ -125,6 +129,7 @@ pub fn table(kernels: &[Kernel]) -> String {
 /// Sums over the kernels of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
+    /// Number of kernels.
     pub kernels: usize,
     /// Bytes read and written, without constants.
     pub activations: u64,
@@ -135,7 +140,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub fn of(kernels: &[Kernel]) -> Totals {
+    /// The totals of some kernels.
+    pub fn of(kernels: &[CostedKernel]) -> Totals {
         kernels.iter().fold(Totals::default(), |sum, k| Totals {
             kernels: sum.kernels + 1,
             activations: sum.activations + k.activations(),

@@ -12,11 +12,11 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 
-use crate::recognise::contract::{as_convolution, as_gemm, computed_elements};
+use crate::recognise::contract::{LibraryCall, computed_elements, library_call};
 
 /// Where a member of a kernel finds an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum OperandSource {
     /// The result of an earlier member.
     Member(usize),
     /// An operand of the kernel.
@@ -28,8 +28,11 @@ pub enum Source {
 /// One primitive of a kernel.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
+    /// The primitive.
     pub prim: &'a Prim,
-    pub args: SmallVec<[Source; 4]>,
+    /// Where its operands are found.
+    pub args: SmallVec<[OperandSource; 4]>,
+    /// The types of its results.
     pub types: &'a [DenseType],
     /// Whether results are written to memory, by result.
     pub stored: SmallVec<[bool; 2]>,
@@ -70,11 +73,12 @@ pub struct Read {
 
 /// What running a kernel once takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct KernelWork {
     /// By operand.
     pub reads: Vec<Read>,
     /// Bytes of each result.
     pub writes: Vec<u64>,
+    /// Arithmetic operations by kind.
     pub ops: Ops,
 }
 
@@ -91,15 +95,24 @@ impl Ops {
         }
     }
 
+    /// What one call of a function computes.
+    pub fn of_function(f: &ScalarFn) -> Ops {
+        let mut ops = Ops::default();
+        ops.add_function(f, 1);
+        ops
+    }
+
     /// What a contraction of operands of these types computes.
     pub fn of_contraction(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Ops {
         let flops = c.extents.iter().fold(2u64, |product, e| product.saturating_mul(*e));
-        match as_convolution(c, lhs, rhs) {
-            Some(conv) if conv.in_planes() && conv.pass.tile().is_none() => {
+        match library_call(c, lhs, rhs, None) {
+            Some(LibraryCall::Conv(conv)) if conv.in_planes() && conv.pass.tile().is_none() => {
                 Ops { convolution: flops, ..Ops::default() }
             }
-            Some(conv) => Ops { blocked_convolution: conv.products().saturating_mul(2), ..Ops::default() },
-            None if as_gemm(c, lhs, rhs, None).is_some() => Ops { product: flops, ..Ops::default() },
+            Some(LibraryCall::Conv(conv)) => {
+                Ops { blocked_convolution: conv.products().saturating_mul(2), ..Ops::default() }
+            }
+            Some(LibraryCall::Gemm(_)) => Ops { product: flops, ..Ops::default() },
             None => Ops { direct: flops, ..Ops::default() },
         }
     }
@@ -119,7 +132,7 @@ impl Ops {
     }
 }
 
-impl Work {
+impl KernelWork {
     /// Bytes read from memory.
     pub fn read(&self) -> u64 {
         self.reads.iter().map(|r| r.bytes).sum()
@@ -136,7 +149,7 @@ impl Work {
     }
 
     /// The work of primitives in topological order, with operands of the given types.
-    pub fn of(members: &[Member<'_>], externals: &[&DenseType]) -> Work {
+    pub fn of(members: &[Member<'_>], externals: &[&DenseType]) -> KernelWork {
         let mut demand = Demand {
             members,
             externals,
@@ -144,7 +157,7 @@ impl Work {
             needed: vec![0; members.len()],
             touched: vec![0; externals.len()],
         };
-        let mut work = Work::default();
+        let mut work = KernelWork::default();
         for (i, member) in members.iter().enumerate().rev() {
             demand.member(i, member, &mut work);
         }
@@ -164,7 +177,7 @@ impl Work {
     ///
     /// # Errors
     /// A type is not fully known.
-    pub fn of_body(body: &Graph) -> Result<Work> {
+    pub fn of_body(body: &Graph) -> Result<KernelWork> {
         let order = body.order();
         let mut at = std::collections::BTreeMap::new();
         let mut members = vec![];
@@ -177,8 +190,8 @@ impl Work {
         for &node in &order {
             let NodeKind::Prim(prim) = &body.node(node).kind else { continue };
             let source = |v: Value| match at.get(&v.node) {
-                Some(i) => Source::Member(*i),
-                None => externals.iter().position(|e| *e == v).map_or(Source::Number, Source::External),
+                Some(i) => OperandSource::Member(*i),
+                None => externals.iter().position(|e| *e == v).map_or(OperandSource::Number, OperandSource::External),
             };
             let args = body.args(node).into_iter().map(source).collect();
             let ports = 0..body.node(node).types.len() as u16;
@@ -187,7 +200,7 @@ impl Work {
             members.push(Member { prim, args, types: &types[&node], stored, ops: None });
         }
         let dense = externals.iter().map(|v| body.dense(*v)).collect::<Result<Vec<_>>>()?;
-        Ok(Work::of(&members, &dense.iter().collect::<Vec<_>>()))
+        Ok(KernelWork::of(&members, &dense.iter().collect::<Vec<_>>()))
     }
 }
 
@@ -203,7 +216,7 @@ struct Demand<'a> {
 }
 
 impl<'a> Demand<'a> {
-    fn member(&mut self, i: usize, member: &Member<'_>, work: &mut Work) {
+    fn member(&mut self, i: usize, member: &Member<'_>, work: &mut KernelWork) {
         let Some(out) = member.types.first() else { return };
         let len = out.len();
         let (mut aligned, other) = self.evaluations[i];
@@ -248,7 +261,7 @@ impl<'a> Demand<'a> {
                 for (source, map) in [(l, &c.lhs), (r, &c.rhs)] {
                     let points = points(map, &c.extents);
                     let times = match source {
-                        Source::Member(_) => computed_elements(c, lhs, rhs, points.min(self.len(source))),
+                        OperandSource::Member(_) => computed_elements(c, lhs, rhs, points.min(self.len(source))),
                         _ => points,
                     };
                     self.read(source, times, false, points);
@@ -263,31 +276,31 @@ impl<'a> Demand<'a> {
         }
     }
 
-    fn dims(&self, source: Source) -> &[u64] {
+    fn dims(&self, source: OperandSource) -> &[u64] {
         match source {
-            Source::Member(i) => self.members[i].types.first().map_or(&[], |t| &t.dims),
-            Source::External(i) => &self.externals[i].dims,
-            Source::Number => &[],
+            OperandSource::Member(i) => self.members[i].types.first().map_or(&[], |t| &t.dims),
+            OperandSource::External(i) => &self.externals[i].dims,
+            OperandSource::Number => &[],
         }
     }
 
-    fn ty(&self, source: Source) -> Option<&'a DenseType> {
+    fn ty(&self, source: OperandSource) -> Option<&'a DenseType> {
         match source {
-            Source::Member(i) => self.members[i].types.first(),
-            Source::External(i) => self.externals.get(i).copied(),
-            Source::Number => None,
+            OperandSource::Member(i) => self.members[i].types.first(),
+            OperandSource::External(i) => self.externals.get(i).copied(),
+            OperandSource::Number => None,
         }
     }
 
-    fn len(&self, source: Source) -> u64 {
+    fn len(&self, source: OperandSource) -> u64 {
         self.dims(source).iter().product()
     }
 
     /// Adds a user that reads `times` elements, `needed` different ones at most.
-    fn read(&mut self, source: Source, times: u64, in_place: bool, needed: u64) {
+    fn read(&mut self, source: OperandSource, times: u64, in_place: bool, needed: u64) {
         let len = self.len(source);
         match source {
-            Source::Member(i) => {
+            OperandSource::Member(i) => {
                 let (aligned, other) = &mut self.evaluations[i];
                 match in_place {
                     true => *aligned = times.max(*aligned),
@@ -295,8 +308,8 @@ impl<'a> Demand<'a> {
                 }
                 self.needed[i] = self.needed[i].saturating_add(needed.min(len));
             }
-            Source::External(i) => self.touched[i] = self.touched[i].saturating_add(needed.min(len)),
-            Source::Number => {}
+            OperandSource::External(i) => self.touched[i] = self.touched[i].saturating_add(needed.min(len)),
+            OperandSource::Number => {}
         }
     }
 }

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use super::Interval;
+use super::LiveRange;
 
 /// Intervals beyond which a search would not get far.
-const LARGEST: usize = 400;
+const MAX_INTERVALS: usize = 400;
 /// Nodes of a search.
-const NODES: usize = 20_000;
+const MAX_SEARCH_NODES: usize = 20_000;
 
 /// What a search has found.
 pub(super) enum Found {
@@ -24,20 +24,20 @@ pub(super) enum Found {
 }
 
 /// Looks for a packing of at most `enough` bytes and, where there is none, for the smallest below `total`.
-pub(super) fn search(intervals: &[Interval], enough: u64, total: u64) -> Found {
-    if intervals.len() > LARGEST {
+pub(super) fn search(intervals: &[LiveRange], enough: u64, total: u64) -> Found {
+    if intervals.len() > MAX_INTERVALS {
         return Found::Unknown;
     }
     // A tight limit leaves little to look at.
-    let tight = Search::new(intervals, enough.min(total - 1), enough).run();
+    let tight = PlacementSearch::new(intervals, enough.min(total - 1), enough).run();
     match tight {
-        Found::Given if enough + 1 < total => Search::new(intervals, total - 1, enough + 1).run(),
+        Found::Given if enough + 1 < total => PlacementSearch::new(intervals, total - 1, enough + 1).run(),
         other => other,
     }
 }
 
-struct Search<'i> {
-    intervals: &'i [Interval],
+struct PlacementSearch<'i> {
+    intervals: &'i [LiveRange],
     /// First and last point of each interval. Points are the steps at which intervals begin.
     spans: Vec<(usize, usize)>,
     /// Intervals that cover each point.
@@ -52,12 +52,12 @@ struct Search<'i> {
     best: Option<(Vec<u64>, u64)>,
 }
 
-impl<'i> Search<'i> {
-    fn new(intervals: &'i [Interval], limit: u64, enough: u64) -> Search<'i> {
+impl<'i> PlacementSearch<'i> {
+    fn new(intervals: &'i [LiveRange], limit: u64, enough: u64) -> PlacementSearch<'i> {
         let points: Vec<usize> = intervals.iter().map(|i| i.first).collect::<BTreeSet<_>>().into_iter().collect();
         let below = |step: usize| points.partition_point(|p| *p < step);
         let spans: Vec<(usize, usize)> = intervals.iter().map(|i| (below(i.first), below(i.last + 1) - 1)).collect();
-        let mut search = Search {
+        let mut search = PlacementSearch {
             intervals,
             covering: vec![vec![]; points.len()],
             height: vec![0; points.len()],
@@ -84,15 +84,17 @@ impl<'i> Search<'i> {
         }
         self.node();
         match self.best.take() {
-            Some((offsets, total)) if self.nodes <= NODES || total <= self.enough => Found::Best(offsets, total),
-            None if self.nodes <= NODES => Found::Given,
+            Some((offsets, total)) if self.nodes <= MAX_SEARCH_NODES || total <= self.enough => {
+                Found::Best(offsets, total)
+            }
+            None if self.nodes <= MAX_SEARCH_NODES => Found::Given,
             _ => Found::Unknown,
         }
     }
 
     /// Whether the search is over.
     fn done(&self) -> bool {
-        self.nodes > NODES || self.best.as_ref().is_some_and(|(_, total)| *total <= self.enough)
+        self.nodes > MAX_SEARCH_NODES || self.best.as_ref().is_some_and(|(_, total)| *total <= self.enough)
     }
 
     fn node(&mut self) {
@@ -186,7 +188,7 @@ mod tests {
     use tensorc_ir::testing::Rng;
 
     /// The smallest packing: of all that place one interval after another as low as it goes, in every order.
-    fn smallest(intervals: &[Interval], placed: &mut Vec<(usize, u64)>, top: u64, best: &mut u64) {
+    fn smallest(intervals: &[LiveRange], placed: &mut Vec<(usize, u64)>, top: u64, best: &mut u64) {
         if top >= *best {
             return;
         }
@@ -209,7 +211,7 @@ mod tests {
         }
     }
 
-    fn meet(a: &Interval, b: &Interval) -> bool {
+    fn meet(a: &LiveRange, b: &LiveRange) -> bool {
         a.first <= b.last && b.first <= a.last
     }
 
@@ -221,9 +223,9 @@ mod tests {
             let mut interval = || {
                 let first = rng.below(steps);
                 let last = (steps - 1).min(first + rng.below(4));
-                Interval { first: first as usize, last: last as usize, bytes: 1 + rng.below(9), buffers: vec![] }
+                LiveRange { first: first as usize, last: last as usize, bytes: 1 + rng.below(9), buffers: vec![] }
             };
-            let intervals: Vec<Interval> = (0..6).map(|_| interval()).collect();
+            let intervals: Vec<LiveRange> = (0..6).map(|_| interval()).collect();
             let sum: u64 = intervals.iter().map(|i| i.bytes).sum();
             let mut least = sum + 1;
             smallest(&intervals, &mut vec![], 0, &mut least);

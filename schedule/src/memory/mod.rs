@@ -10,7 +10,8 @@ mod exact;
 use std::collections::BTreeMap;
 
 use tensorc_abi::{BufferId, Home, Plan};
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_exec::scratch_bytes;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
 use crate::lowered::Lowered;
 
@@ -23,7 +24,7 @@ struct Gap {
 
 /// A memory range needed from the end of one step's predecessor through another's end.
 #[derive(Clone, Debug)]
-struct Interval {
+struct LiveRange {
     first: usize,
     last: usize,
     /// A multiple of [`Plan::ALIGN`].
@@ -32,12 +33,12 @@ struct Interval {
 }
 
 /// Pairs of overlapping intervals to look at before the best placement so far is taken.
-const WORK_LIMIT: usize = 20_000_000;
+const MAX_OVERLAP_PAIRS: usize = 20_000_000;
 
 /// Placements tried beyond the greedy ones.
-const SEARCH_ROUNDS: usize = 2000;
+const MAX_SEARCH_ROUNDS: usize = 2000;
 
-/// Assigns every arena buffer its offset, and sets `arena_bytes` and `lower_bound_bytes` of the
+/// Assigns every arena buffer its offset, and sets `arena_bytes`, `lower_bound_bytes` and `scratch_bytes` of the
 /// plan. In-place options are taken whenever the input dies at that step.
 pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     let intervals = intervals(lowered)?;
@@ -53,11 +54,12 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     plan.settle_parts();
     plan.arena_bytes = total;
     plan.lower_bound_bytes = bound;
+    plan.scratch_bytes = plan.steps.iter().map(|step| scratch_bytes(&step.op)).max().unwrap_or(0);
     Ok(())
 }
 
 /// Live intervals of the arena buffers that are no parts, in-place chains merged, by first step.
-fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
+fn intervals(lowered: &Lowered) -> Result<Vec<LiveRange>> {
     let plan = &lowered.plan;
     // A buffer without elements takes no room, and no step need have written it.
     let arena = |b: BufferId| matches!(plan.buffer(b).home, Home::Arena(_)) && !plan.buffer(b).is_empty();
@@ -72,17 +74,17 @@ fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
                 None => {
                     let name = &plan.buffer(whole).name;
                     let why = format!("step {i} (`{}`) reads buffer `{name}` before it is written", step.name);
-                    return Err(Diagnostic::new(Code::Internal, why));
+                    return Err(Diagnostic::new(DiagnosticCode::Internal, why));
                 }
             }
         }
     }
     let mut group: BTreeMap<BufferId, usize> = BTreeMap::new();
-    let mut groups: Vec<Option<Interval>> = vec![];
+    let mut groups: Vec<Option<LiveRange>> = vec![];
     for (b, (first, last)) in lives {
         group.insert(b, groups.len());
         let bytes = plan.buffer(b).bytes().next_multiple_of(Plan::ALIGN);
-        groups.push(Some(Interval { first, last, bytes, buffers: vec![b] }));
+        groups.push(Some(LiveRange { first, last, bytes, buffers: vec![b] }));
     }
     let mut options = lowered.in_place.clone();
     options.sort_by_key(|o| (o.step, o.output, o.input));
@@ -104,12 +106,12 @@ fn intervals(lowered: &Lowered) -> Result<Vec<Interval>> {
             a.buffers.extend(b.buffers);
         }
     }
-    let mut out: Vec<Interval> = groups.into_iter().flatten().collect();
+    let mut out: Vec<LiveRange> = groups.into_iter().flatten().collect();
     out.sort_by_key(|i| (i.first, i.buffers[0]));
     Ok(out)
 }
 
-fn lower_bound(intervals: &[Interval], steps: usize) -> u64 {
+fn lower_bound(intervals: &[LiveRange], steps: usize) -> u64 {
     let mut change = vec![0i128; steps + 1];
     for i in intervals {
         change[i.first] += i128::from(i.bytes);
@@ -123,14 +125,14 @@ fn lower_bound(intervals: &[Interval], steps: usize) -> u64 {
 }
 
 /// The best offsets found and the arena size they need.
-fn pack(intervals: &[Interval], steps: usize, bound: u64) -> (Vec<u64>, u64) {
+fn pack(intervals: &[LiveRange], steps: usize, bound: u64) -> (Vec<u64>, u64) {
     let n = intervals.len();
-    let by = |key: &dyn Fn(&Interval) -> (u64, u64, u64)| {
+    let by = |key: &dyn Fn(&LiveRange) -> (u64, u64, u64)| {
         let mut order: Vec<usize> = (0..n).collect();
         order.sort_by_key(|&i| (key(&intervals[i]), i));
         order
     };
-    let life = |i: &Interval| (i.last - i.first + 1) as u64;
+    let life = |i: &LiveRange| (i.last - i.first + 1) as u64;
     let orders = [
         by(&|i| (i.first as u64, u64::MAX - i.bytes, 0)),
         by(&|i| (u64::MAX - i.bytes, u64::MAX - life(i), i.first as u64)),
@@ -146,11 +148,11 @@ fn pack(intervals: &[Interval], steps: usize, bound: u64) -> (Vec<u64>, u64) {
             if best.as_ref().is_none_or(|(_, t, _)| total < *t) {
                 best = Some((offsets, total, order.clone()));
             }
-            if total == bound || placer.work > WORK_LIMIT {
+            if total == bound || placer.work > MAX_OVERLAP_PAIRS {
                 break;
             }
         }
-        if best.as_ref().is_some_and(|(_, t, _)| *t == bound) || placer.work > WORK_LIMIT {
+        if best.as_ref().is_some_and(|(_, t, _)| *t == bound) || placer.work > MAX_OVERLAP_PAIRS {
             break;
         }
     }
@@ -186,8 +188,8 @@ fn search(
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below.max(1)
     };
-    for round in 0..SEARCH_ROUNDS {
-        if placer.work > WORK_LIMIT {
+    for round in 0..MAX_SEARCH_ROUNDS {
+        if placer.work > MAX_OVERLAP_PAIRS {
             break;
         }
         let top: Vec<usize> =
@@ -210,7 +212,7 @@ fn search(
 
 /// Places intervals one after another into gaps between those already placed.
 struct Placer<'i> {
-    intervals: &'i [Interval],
+    intervals: &'i [LiveRange],
     /// Placed intervals by the steps they cover.
     live: Vec<Vec<u32>>,
     /// Placed intervals by their first step.
@@ -220,7 +222,7 @@ struct Placer<'i> {
 }
 
 impl<'i> Placer<'i> {
-    fn new(intervals: &'i [Interval], steps: usize) -> Placer<'i> {
+    fn new(intervals: &'i [LiveRange], steps: usize) -> Placer<'i> {
         Placer { intervals, live: vec![vec![]; steps], starting: vec![vec![]; steps], work: 0 }
     }
 

@@ -13,7 +13,7 @@ use crate::lowered::InPlace;
 
 /// The steps that use a buffer or a part of it, ascending.
 #[derive(Clone, Default)]
-struct Uses {
+struct BufferUses {
     reads: Vec<usize>,
     writes: Vec<usize>,
 }
@@ -38,7 +38,7 @@ enum Rank {
 
 /// What is known about the buffers of results.
 pub(super) struct Deliveries {
-    uses: Vec<Uses>,
+    uses: Vec<BufferUses>,
     /// Whether an output or update of the first, and of the second phase has the buffer's value.
     wanted: Vec<[bool; 2]>,
     /// Number of steps of the first phase.
@@ -135,8 +135,8 @@ impl Lowering<'_> {
         Deliveries { uses, wanted, boundary, steps: self.out.plan.steps.len(), copies: vec![] }
     }
 
-    fn uses(&self) -> Vec<Uses> {
-        let mut uses = vec![Uses::default(); self.out.plan.buffers.len()];
+    fn uses(&self) -> Vec<BufferUses> {
+        let mut uses = vec![BufferUses::default(); self.out.plan.buffers.len()];
         for (i, step) in self.out.plan.steps.iter().enumerate() {
             for arg in step.op.args() {
                 let uses = &mut uses[self.out.plan.whole(arg.buffer).0 as usize];

@@ -14,11 +14,11 @@ use tensorc_ir::views::{keeps_linear_order, run_offset};
 use crate::access::Located;
 use crate::access::in_place::in_place;
 use crate::layout::Layouts;
-use crate::tasks::{Task, Tasks};
+use crate::tasks::{StepTask, Tasks};
 
 /// Rounds of leaving values out, and wholes looked at in each.
-const ROUNDS: usize = 8;
-const WHOLES: usize = 3;
+const MAX_ROUNDS: usize = 8;
+const MAX_CONCATS_PER_ROUND: usize = 3;
 
 /// Values that are computed in a concatenation, and the result of that: the outermost if it lies in another.
 pub type Wholes = BTreeMap<Value, Value>;
@@ -51,7 +51,7 @@ pub fn place(
     let mut without = BTreeSet::new();
     let mut wholes = choose(&without)?;
     let mut best = Estimate::of(graph, &wholes, &pairs)?;
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let mut found: Option<(u64, BTreeSet<Value>, Wholes, Estimate)> = None;
         let each = best.first_parts().into_iter().map(|v| BTreeSet::from([v]));
         let all = std::iter::once(wholes.keys().copied().collect());
@@ -125,7 +125,7 @@ impl Estimate {
     /// Of the largest concatenations live at the peak, the values that are computed there first.
     fn first_parts(&self) -> Vec<Value> {
         let live = self.live_wholes();
-        live.into_iter().take(WHOLES).filter_map(|(_, part)| self.parts.get(&part).copied()).collect()
+        live.into_iter().take(MAX_CONCATS_PER_ROUND).filter_map(|(_, part)| self.parts.get(&part).copied()).collect()
     }
 
     fn buffer(&mut self, bytes: u64) -> u32 {
@@ -170,7 +170,7 @@ impl Estimate {
             NodeKind::Prim(Prim::Concat { .. }) => return self.concat(graph, node, second, wholes, names),
             _ => {}
         }
-        let mut task = Task { second, reads: self.read(&args), ..Task::default() };
+        let mut task = StepTask { second, reads: self.read(&args), ..StepTask::default() };
         for port in 0..graph.node(node).types.len() as u16 {
             let v = Value { node, port };
             let bytes = graph.dense(v)?.bytes();
@@ -232,7 +232,12 @@ impl Estimate {
             }
             let part = self.buffer(0);
             self.tasks.wholes.insert(part, whole);
-            self.tasks.tasks.push(Task { second, reads: self.read(&[arg]), writes: vec![part], ..Task::default() });
+            self.tasks.tasks.push(StepTask {
+                second,
+                reads: self.read(&[arg]),
+                writes: vec![part],
+                ..StepTask::default()
+            });
             self.nodes.push(node);
             parts.push(part);
         }

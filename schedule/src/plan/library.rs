@@ -2,20 +2,29 @@
 
 use std::sync::Arc;
 
-use tensorc_abi::{Arg, BufferId, ConvPass, DType, Epilogue, LeftOperand, MatrixLayout, Packing, Prologue, StepOp};
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_abi::{
+    Arg, BufferId, ConvAlgorithm, ConvPass, Epilogue, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
+};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 
-use super::{Lowering, attended};
+use super::Lowering;
 use crate::kernel::{Computes, inputs_of};
-use crate::recipe::{Library, contraction, laid_out, split_final_view};
+use crate::layout::Layouts;
+use crate::recipe::{Library, contraction, split_final_view};
+use crate::recognise::attention::Attended;
 
 impl<'a> Lowering<'a> {
-    pub(super) fn library(&mut self, node: NodeId, body: &'a Graph, library: Library, flops: u64) -> Result<()> {
+    pub(super) fn library(
+        &mut self,
+        node: NodeId,
+        body: &'a Graph,
+        library: Library,
+        layouts: Layouts,
+        flops: u64,
+    ) -> Result<()> {
         let graph = self.graph;
         let inputs = graph.args(node);
-        let layouts = self.layouts(node)?;
-        let library = laid_out(library, &layouts)?;
         let (contracted, _) = contraction(body)?;
         let accumulated = Value { node: contracted, port: 0 };
         let (Library::Gemm { a, .. } | Library::Conv { a, .. }) = &library;
@@ -39,7 +48,7 @@ impl<'a> Lowering<'a> {
                 let b = match constant(b) {
                     Some(data) if call.pass == ConvPass::Forward || call.pass.is_packed() => {
                         if call.pass == ConvPass::Forward {
-                            call.pass = ConvPass::Packed;
+                            call.pass = ConvPass::Packed(ConvAlgorithm::Direct);
                         }
                         self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)?
                     }
@@ -82,12 +91,15 @@ impl<'a> Lowering<'a> {
         positions.iter().map(|i| Ok(Arg { buffer: self.operand(inputs[*i])?, writes: false })).collect()
     }
 
-    pub(super) fn attention(&mut self, node: NodeId, body: &'a Graph, flops: u64) -> Result<()> {
-        let internal = || Diagnostic::new(Code::Internal, "an attention cluster is not what the library computes");
-        let found = attended(body)?;
-        if found.dtype != DType::F32 {
-            return Err(internal());
-        }
+    pub(super) fn attention(
+        &mut self,
+        node: NodeId,
+        body: &'a Graph,
+        found: Arc<Attended>,
+        layouts: Layouts,
+        flops: u64,
+    ) -> Result<()> {
+        let internal = || Diagnostic::new(DiagnosticCode::Internal, "an operand of attention is none of its cluster's");
         let inputs = self.graph.args(node);
         let mut operand = |v: Value| {
             let position = body.inputs().iter().position(|n| *n == v.node).ok_or_else(internal)?;
@@ -100,8 +112,8 @@ impl<'a> Lowering<'a> {
             false => {
                 let read = inputs_of(body, found.scores, Some(found.accumulated));
                 let args = self.read_args(&read, &inputs)?;
-                let computes = Computes::Scores { body, found: Arc::new(found), inputs: read };
-                let spec = self.spec(&self.graph.node(node).name, node, computes, self.layouts(node)?);
+                let computes = Computes::Scores { body, found, inputs: read };
+                let spec = self.spec(&self.graph.node(node).name, node, computes, layouts);
                 Some(Epilogue { kernel: self.add_kernel(spec), args })
             }
         };

@@ -1,6 +1,7 @@
 //! Plans: every cluster of a fused graph becomes a launch of a kernel or a call of a library, in an order that needs little
 //! memory, with its operands where they lie. What a kernel computes is listed; code generation writes it.
 
+mod concat;
 mod deliver;
 mod estimate;
 mod library;
@@ -10,49 +11,44 @@ mod vendor;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use tensorc_abi::{Arg, Buffer, BufferId, DType, ExternFn, Home, KernelId, Packing, Part, Plan, Step, StepOp, Weight};
-use tensorc_ir::diag::{Code, Diagnostic, Result};
-use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
-use tensorc_ir::index::Index;
+use tensorc_abi::{
+    Arg, Buffer, BufferId, DType, ExternFn, Home, KernelId, Packing, Plan, Step, StepOp, SubBuffer, Weight,
+};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::{Scalar, ScalarFn};
+use tensorc_ir::recipe::Recipe;
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::{DenseType, TensorData};
 
 use crate::Target;
 use crate::access::Located;
 use crate::access::in_place::in_place;
-use crate::cost::work::Work;
-use crate::flash::{Left, Parts, Shape};
+use crate::cost::work::KernelWork;
+use crate::flash::{KeySplits, Left};
 use crate::kernel::{Computes, KernelSpec};
 use crate::layout::{Layouts, Runs};
 use crate::lowered::InPlace;
-use crate::recipe::{library_form, packs};
-use crate::recognise::attention::{Attended, attention_at};
-use crate::target::Processor;
-use place::{Place, Places, all_aligned, is_aligned, operands};
-
-/// How operands get into concatenations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Joins {
-    /// They are computed there where that can be and costs no memory.
-    #[default]
-    InPlace,
-    /// All are copied.
-    Copied,
-}
+use crate::recipe::{Form, Site, decide};
+use crate::recognise::attention::Attended;
+pub use place::Joins;
+use place::{ConcatElimination, StridedView, is_aligned};
 
 /// What a graph is lowered for, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choices {
+    /// The machine.
     pub target: Target,
+    /// How operands get into concatenations.
     pub joins: Joins,
 }
 
 /// What is to run: a plan whose memory is not placed yet, and the kernels it launches, to be written.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule<'g> {
+    /// The machine.
     pub target: Target,
     /// Extents of launches are 0 until their kernels are written.
     pub plan: Plan,
@@ -62,6 +58,7 @@ pub struct Schedule<'g> {
     pub kernels: Vec<KernelSpec<'g>>,
     /// By [`Weight::constant`].
     pub constants: Vec<TensorData>,
+    /// Results that may share the memory of an operand.
     pub in_place: Vec<InPlace>,
     /// By position in [`StepOp::Extern`].
     pub externs: Vec<ExternFn>,
@@ -70,7 +67,7 @@ pub struct Schedule<'g> {
 /// Schedules a graph of clusters, concatenations, kernels, views, constants and inputs.
 ///
 /// # Errors
-/// [`Code::Unsupported`] if an operator is left in the graph; types that are not known.
+/// [`DiagnosticCode::Unsupported`] if an operator is left in the graph; types that are not known.
 pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
     let mut lowering = Lowering {
         graph,
@@ -78,7 +75,7 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
         out: Schedule { target: choices.target, ..Schedule::default() },
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
-        places: Places::choose(graph, choices.joins, choices.target.is_gpu())?,
+        places: ConcatElimination::choose(graph, choices.joins, choices.target.is_gpu())?,
     };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
@@ -108,6 +105,25 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
     Ok(lowering.out)
 }
 
+/// The recipe of every cluster of a fused graph that computes something.
+///
+/// # Errors
+/// As [`plan`].
+pub fn recipes(graph: &Graph, choices: Choices) -> Result<Vec<(NodeId, Recipe)>> {
+    let places = ConcatElimination::choose(graph, choices.joins, choices.target.is_gpu())?;
+    let mut found = vec![];
+    for node in graph.order() {
+        if let NodeKind::Fused(fused) = &graph.node(node).kind
+            && !is_empty(graph, node)?
+        {
+            let layouts = places.layouts(graph, node)?;
+            let form = decide(&Site::of(graph, node, fused, &layouts), &choices.target);
+            found.push((node, form.map_err(|d| d.at(&graph.node(node).name))?.recipe()));
+        }
+    }
+    Ok(found)
+}
+
 /// Bytes of intermediate tensors live at once in the schedule of a fused graph, and the node at which they are.
 ///
 /// # Errors
@@ -125,7 +141,7 @@ struct Lowering<'a> {
     values: BTreeMap<Value, BufferId>,
     /// Buffers of constants by node and the form they are stored in.
     constants: BTreeMap<(NodeId, Packing), BufferId>,
-    places: Places,
+    places: ConcatElimination,
 }
 
 impl<'a> Lowering<'a> {
@@ -146,7 +162,7 @@ impl<'a> Lowering<'a> {
         }
         let found = self.values.get(&v).copied();
         found.ok_or_else(|| {
-            Diagnostic::new(Code::Internal, "an operand was not lowered").at(&self.graph.node(v.node).name)
+            Diagnostic::new(DiagnosticCode::Internal, "an operand was not lowered").at(&self.graph.node(v.node).name)
         })
     }
 
@@ -161,7 +177,9 @@ impl<'a> Lowering<'a> {
                 Home::Weight(w) => self.out.plan.weights[w as usize].constant,
                 _ => {
                     let name = &self.graph.node(node).name;
-                    return Err(Diagnostic::new(Code::Internal, "a constant's buffer holds no weight").at(name));
+                    return Err(
+                        Diagnostic::new(DiagnosticCode::Internal, "a constant's buffer holds no weight").at(name)
+                    );
                 }
             },
             None => {
@@ -199,24 +217,18 @@ impl<'a> Lowering<'a> {
     }
 
     /// A buffer in its place in a larger one.
-    fn part(&mut self, name: &str, ty: &DenseType, place: Place) -> Result<BufferId> {
+    fn part(&mut self, name: &str, ty: &DenseType, place: StridedView) -> Result<BufferId> {
         let of = self.result(place.whole)?;
         let id = self.buffer(name, ty, Home::Arena(0));
         let Runs { run, stride } = place.runs;
         // One run is all there is.
         let stride = if run >= ty.len() { run } else { stride };
-        self.plan().buffers[id.0 as usize].part = Some(Part { of, offset: place.offset, run, stride });
+        self.plan().buffers[id.0 as usize].part = Some(SubBuffer { of, offset: place.offset, run, stride });
         Ok(id)
     }
 
-    /// Where the operands and results of a node lie.
     fn layouts(&self, node: NodeId) -> Result<Layouts> {
-        let runs = |v: Value| self.places.runs(self.graph, v);
-        let results = (0..self.graph.node(node).types.len() as u16).map(|port| Value { node, port });
-        Ok(Layouts {
-            inputs: self.graph.args(node).into_iter().map(runs).collect::<Result<_>>()?,
-            outputs: results.map(runs).collect::<Result<_>>()?,
-        })
+        self.places.layouts(self.graph, node)
     }
 
     fn node(&mut self, node: NodeId) -> Result<()> {
@@ -225,10 +237,10 @@ impl<'a> Lowering<'a> {
             NodeKind::Input | NodeKind::Const(_) => Ok(()),
             NodeKind::Fused(f) => {
                 let before = self.out.plan.steps.len();
-                self.fused(node, f.class, Cow::Borrowed(&f.body))?;
+                self.fused(node, f)?;
                 // A cluster may read only part of a buffer.
                 if let [step] = &mut self.out.plan.steps[before..] {
-                    step.bytes = Work::of_body(&f.body)?.moved();
+                    step.bytes = KernelWork::of_body(&f.body)?.moved();
                 }
                 Ok(())
             }
@@ -244,9 +256,11 @@ impl<'a> Lowering<'a> {
                 Ok(())
             }
             NodeKind::Prim(Prim::Extern(function)) => self.external(node, function),
-            NodeKind::Prim(_) => Err(Diagnostic::new(Code::Internal, "a primitive outside a cluster reached lowering")),
+            NodeKind::Prim(_) => {
+                Err(Diagnostic::new(DiagnosticCode::Internal, "a primitive outside a cluster reached lowering"))
+            }
             NodeKind::Op(op) => Err(Diagnostic::new(
-                Code::Unsupported,
+                DiagnosticCode::Unsupported,
                 format!("operator `{}` reached lowering undecomposed", op.def.name),
             )),
         }
@@ -290,7 +304,12 @@ impl<'a> Lowering<'a> {
         let input = body.add_input("in", graph.dense(arg)?.into());
         let result = body.add_prim("view", Prim::View(view.clone().into()), &[input], &[graph.dense(v)?]);
         body.add_output("out", Value { node: result, port: 0 });
-        self.fused(node, FusionClass::Map, Cow::Owned(body))
+        if is_empty(graph, node)? {
+            return self.results(node).map(drop);
+        }
+        let buffers = [&self.operands(node)?[..], &self.results(node)?];
+        let (layouts, flops) = (self.layouts(node)?, flops(&body)?);
+        self.launch_map(node, body, layouts, buffers, flops)
     }
 
     /// A slice of consecutive elements lies in its operand's memory, if nothing says where it must be.
@@ -316,7 +335,7 @@ impl<'a> Lowering<'a> {
         if self.target.is_gpu() && !is_aligned(first, ty.dtype) {
             return Ok(false);
         }
-        let part = Part { of, offset: first, run: ty.len(), stride: ty.len() };
+        let part = SubBuffer { of, offset: first, run: ty.len(), stride: ty.len() };
         let home = buffer.home;
         let slice = self.buffer(&self.graph.node(v.node).name, &ty, home);
         self.plan().buffers[slice.0 as usize].part = Some(part);
@@ -324,104 +343,102 @@ impl<'a> Lowering<'a> {
         Ok(true)
     }
 
-    fn fused(&mut self, node: NodeId, class: FusionClass, body: Cow<'a, Graph>) -> Result<()> {
-        if let Some(view) = lone_view(&body)
+    /// Schedules a cluster by its recipe.
+    fn fused(&mut self, node: NodeId, fused: &'a FusedCluster) -> Result<()> {
+        let body = &*fused.body;
+        if let Some(view) = lone_view(body)
             && self.slice(Value { node, port: 0 }, self.graph.args(node)[0], view)?
         {
             return Ok(());
         }
-        let types = (0..self.graph.node(node).types.len() as u16).map(|port| self.graph.dense(Value { node, port }));
-        if types.collect::<Result<Vec<_>>>()?.iter().all(DenseType::is_empty) {
-            self.results(node)?;
-            return Ok(());
+        if is_empty(self.graph, node)? {
+            return self.results(node).map(drop);
         }
-        let flops = flops(&body)?;
-        if let Cow::Borrowed(body) = body
-            && self.called(node, class, body, flops)?
-        {
-            return Ok(());
+        let (flops, layouts) = (flops(body)?, self.layouts(node)?);
+        match decide(&Site::of(self.graph, node, fused, &layouts), &self.target)? {
+            Form::Library(library) => self.library(node, body, *library, layouts, flops),
+            Form::LibraryAttention(found) => self.attention(node, body, found, layouts, flops),
+            Form::Vendor(vendor) => self.vendor(node, body, layouts, *vendor),
+            Form::SplitAttention(found, parts) => self.split_attention(node, body, (found, parts), layouts, flops),
+            Form::Generated(recipe) => {
+                // Tiles of a contraction on a GPU are written while others are computed.
+                let pairs = match self.target.is_gpu() && fused.class == FusionClass::Contract {
+                    true => vec![],
+                    false => in_place(fused.class, &Located { body, layouts: &layouts })?,
+                };
+                let buffers = [&self.operands(node)?[..], &self.results(node)?];
+                let computes = Computes::Cluster { recipe, body: Cow::Borrowed(body) };
+                self.launch_cluster(node, (computes, layouts), &pairs, buffers, flops);
+                Ok(())
+            }
         }
-        let operands = self.operands(node)?;
-        let results = self.results(node)?;
-        self.launch_cluster(node, (class, body), &self.layouts(node)?, [&operands, &results], flops)
     }
 
-    /// Schedules a cluster that a library computes, or several kernels; false if it is one kernel of its own.
-    fn called(&mut self, node: NodeId, class: FusionClass, body: &'a Graph, flops: u64) -> Result<bool> {
-        match (class, self.target.processor) {
-            (FusionClass::Attention, Processor::Cpu(_)) => self.attention(node, body, flops).map(|()| true),
-            (FusionClass::Attention, Processor::Gpu(gpu)) => {
-                let found = attended(body)?;
-                let parts = Parts::busy(&found.call, Shape::of(&found, &self.target), &gpu);
-                if parts.count() > 1 {
-                    self.attention_in_parts(node, body, (&found, parts), flops)?;
-                }
-                Ok(parts.count() > 1)
-            }
-            (FusionClass::Contract, Processor::Cpu(_)) => {
-                let library = library_form(body)?.filter(|library| packs(self.graph, node, library));
-                let found = library.is_some();
-                library.map_or(Ok(()), |library| self.library(node, body, library, flops))?;
-                Ok(found)
-            }
-            (FusionClass::Contract, Processor::Gpu(gpu)) => self.vendor(node, body, gpu.libraries),
-            (FusionClass::Map | FusionClass::Reduce, _) => Ok(false),
-        }
+    /// Schedules an element-wise kernel that the graph has no cluster for.
+    fn launch_map(
+        &mut self,
+        node: NodeId,
+        body: Graph,
+        layouts: Layouts,
+        buffers: [&[BufferId]; 2],
+        flops: u64,
+    ) -> Result<()> {
+        let cluster = Located { body: &body, layouts: &layouts };
+        let pairs = in_place(FusionClass::Map, &cluster)?;
+        let Form::Generated(recipe) = decide(&Site::map(cluster), &self.target)? else {
+            return Err(Diagnostic::new(DiagnosticCode::Internal, "an element-wise cluster is more than one kernel"));
+        };
+        let computes = Computes::Cluster { recipe, body: Cow::Owned(body) };
+        self.launch_cluster(node, (computes, layouts), &pairs, buffers, flops);
+        Ok(())
     }
 
     /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that joins them.
-    fn attention_in_parts(
+    fn split_attention(
         &mut self,
         node: NodeId,
         body: &'a Graph,
-        (found, parts): (&Attended, Parts),
+        (found, parts): (Arc<Attended>, KeySplits),
+        layouts: Layouts,
         flops: u64,
     ) -> Result<()> {
         let name = self.graph.node(node).name.clone();
-        let layouts = self.layouts(node)?;
         let operands = self.operands(node)?;
         let left = Left { call: &found.call, parts: parts.count() };
         let ty = DenseType::new(DType::F32, &[left.elements()]);
         let between = self.buffer(&format!("{name} parts"), &ty, Home::Arena(0));
         let results = self.results(node)?;
-        let first =
-            self.spec(&format!("{name}_parts"), node, Computes::AttentionParts { body, parts }, layouts.clone());
+        let computes = Computes::AttentionParts { body, found: found.clone(), parts };
+        let first = self.spec(&format!("{name}_parts"), node, computes, layouts.clone());
         self.launch(node, first, &operands, &[between], flops);
-        let second = self.spec(&name, node, Computes::AttentionJoin { body, parts }, layouts);
+        let second = self.spec(&name, node, Computes::AttentionJoin { body, found, parts }, layouts);
         self.launch(node, second, &[between], &results, 0);
         Ok(())
     }
 
-    /// Adds a launch of a cluster's kernel, which may write some results over operands.
+    /// Adds a launch of a cluster's kernel, which may write the results of `pairs` over their operands.
     fn launch_cluster(
         &mut self,
         node: NodeId,
-        (class, body): (FusionClass, Cow<'a, Graph>),
-        layouts: &Layouts,
+        (computes, layouts): (Computes<'a>, Layouts),
+        pairs: &[(usize, usize)],
         [operands, results]: [&[BufferId]; 2],
         flops: u64,
-    ) -> Result<()> {
-        // Tiles of a contraction on a GPU are written while others are computed.
-        let pairs = match self.target.is_gpu() && class == FusionClass::Contract {
-            true => vec![],
-            false => in_place(class, &Located { body: &body, layouts })?,
-        };
+    ) {
         let step = self.out.plan.steps.len();
-        let computes = Computes::Cluster { class, body };
-        let spec = self.spec(&self.graph.node(node).name, node, computes, layouts.clone());
+        let spec = self.spec(&self.graph.node(node).name, node, computes, layouts);
         if !self.launch(node, spec, operands, results, flops) {
-            return Ok(());
+            return;
         }
         // Memory that is read twice may be read elsewhere than where it is written.
         let plan = &self.out.plan;
         let once = |i: &usize| operands.iter().filter(|id| plan.whole(**id) == plan.whole(operands[*i])).count() == 1;
         // A part lives as long as its whole.
         let own = |id: BufferId| plan.buffer(id).part.is_none();
-        let pairs = pairs.into_iter().filter(|(i, o)| once(i) && own(operands[*i]) && own(results[*o]));
+        let pairs = pairs.iter().filter(|(i, o)| once(i) && own(operands[*i]) && own(results[*o]));
         let pairs: Vec<InPlace> =
-            pairs.map(|(i, o)| InPlace { step, input: operands[i], output: results[o] }).collect();
+            pairs.map(|(i, o)| InPlace { step, input: operands[*i], output: results[*o] }).collect();
         self.out.in_place.extend(pairs);
-        Ok(())
     }
 
     fn spec(&self, name: &str, node: NodeId, computes: Computes<'a>, layouts: Layouts) -> KernelSpec<'a> {
@@ -469,97 +486,12 @@ impl<'a> Lowering<'a> {
         let name = self.graph.node(node).name.to_string();
         Step { name, op, flops, bytes }
     }
+}
 
-    /// A cluster that copies a tensor to where it belongs.
-    fn copy(ty: &DenseType) -> Result<Graph> {
-        let identity = ScalarFn::build(&[ty.dtype], |_, args| args.to_vec());
-        let identity = identity.map_err(|why| Diagnostic::new(Code::Internal, why))?;
-        let mut body = Graph::new("");
-        let input = body.add_input("in", ty.clone().into());
-        let result = body.add_prim("copy", Prim::Map(identity.into()), &[input], std::slice::from_ref(ty));
-        body.add_output("out", Value { node: result, port: 0 });
-        Ok(body)
-    }
-
-    /// A cluster that writes all of a concatenation, each element from the operand that has it, and its layouts.
-    fn joined(&self, node: NodeId, axis: usize) -> Result<(Graph, Layouts)> {
-        let out = self.graph.dense(Value { node, port: 0 })?;
-        let args = self.graph.args(node);
-        let mut body = Graph::new("");
-        let (mut first, mut ends, mut views) = (0, vec![], vec![]);
-        for v in &args {
-            let ty = self.graph.dense(*v)?;
-            let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
-            map[axis] = map[axis].offset(-first);
-            first += ty.dims[axis] as i64;
-            ends.push(first);
-            let input = body.add_input("in", ty.clone().into());
-            let view = View { map, fill: Some(Scalar::zero(ty.dtype)) };
-            let at = DenseType::new(ty.dtype, &out.dims);
-            let view = body.add_prim("part", Prim::View(view.into()), &[input], &[at]);
-            views.push(Value { node: view, port: 0 });
-        }
-        let choose = ScalarFn::build(&vec![out.dtype; args.len()], |b, parts| {
-            let at = b.coord(axis);
-            let last = parts[parts.len() - 1].clone();
-            let earlier = parts.iter().zip(&ends).rev().skip(1);
-            vec![earlier.fold(last, |rest, (part, end)| at.lt(&at.lit(*end as f64)).select(part, &rest))]
-        });
-        let choose = choose.map_err(|why| Diagnostic::new(Code::Internal, why))?;
-        let result = body.add_prim("joined", Prim::Map(choose.into()), &views, std::slice::from_ref(&out));
-        body.add_output("out", Value { node: result, port: 0 });
-        let mut layouts =
-            Layouts { inputs: vec![], outputs: vec![self.places.runs(self.graph, Value { node, port: 0 })?] };
-        for v in args {
-            layouts.inputs.push(self.places.runs(self.graph, v)?);
-        }
-        Ok((body, layouts))
-    }
-
-    /// One strided copy for every operand that was not computed in its place.
-    fn concat(&mut self, node: NodeId, axis: usize) -> Result<()> {
-        let graph = self.graph;
-        let result = Value { node, port: 0 };
-        let sources = self.operands(node)?;
-        let (id, out) = (self.result(result)?, graph.dense(result)?);
-        if self.target.is_gpu() && !all_aligned(graph, node, axis)? {
-            self.values.insert(result, id);
-            let (body, layouts) = self.joined(node, axis)?;
-            let computes = Computes::Cluster { class: FusionClass::Map, body: Cow::Owned(body) };
-            let spec = self.spec(&graph.node(node).name, node, computes, layouts);
-            self.launch(node, spec, &sources, &[id], 0);
-            return Ok(());
-        }
-        for ((v, from), (offset, runs)) in graph.args(node).into_iter().zip(sources).zip(operands(graph, node, axis)?) {
-            let ty = graph.dense(v)?;
-            // It may lie in a larger one itself.
-            let to = match self.places.of(result) {
-                None => Some(Place { whole: result, offset, runs }),
-                Some(place) => place.within(out.len(), (offset, runs), ty.len()),
-            };
-            let refused = || Diagnostic::new(Code::Internal, "an operand of a concatenation has no place");
-            let to = to.ok_or_else(refused)?;
-            let in_place = self.places.of(v).is_some_and(|p| p.whole == to.whole && p.offset == to.offset);
-            if ty.is_empty() || in_place {
-                continue;
-            }
-            let name = &graph.node(node).name;
-            let (here, there) = (self.places.runs(graph, v)?, to.apart(ty.len()));
-            let run = here.or(there).map_or(ty.len(), |runs| runs.run);
-            let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
-            let computes = match self.target.processor {
-                Processor::Gpu(_) => {
-                    Computes::Cluster { class: FusionClass::Map, body: Cow::Owned(Lowering::copy(&ty)?) }
-                }
-                Processor::Cpu(_) => Computes::Copy { dtype: out.dtype, outer: ty.len() / run, run, strides },
-            };
-            let spec = self.spec(name, node, computes, Layouts { inputs: vec![here], outputs: vec![there] });
-            let to = self.part(name, &ty, to)?;
-            self.launch(node, spec, &[from], &[to], 0);
-        }
-        self.values.insert(result, id);
-        Ok(())
-    }
+/// Whether a node computes no elements.
+fn is_empty(graph: &Graph, node: NodeId) -> Result<bool> {
+    let types = (0..graph.node(node).types.len() as u16).map(|port| graph.dense(Value { node, port }));
+    Ok(types.collect::<Result<Vec<_>>>()?.iter().all(DenseType::is_empty))
 }
 
 /// The view, if a cluster is that and nothing else.
@@ -574,12 +506,6 @@ fn lone_view(body: &Graph) -> Option<&View> {
         }
         _ => None,
     }
-}
-
-/// The attention of an attention cluster.
-fn attended(body: &Graph) -> Result<Attended> {
-    let found = body.order().into_iter().find_map(|n| attention_at(body, n));
-    found.ok_or_else(|| Diagnostic::new(Code::Internal, "an attention cluster is none"))
 }
 
 /// Floating-point operations of a body.

@@ -7,7 +7,7 @@ use tensorc_ir::diag::Result;
 
 use super::{Lowering, Schedule};
 use crate::lowered::InPlace;
-use crate::tasks::{Task, Tasks};
+use crate::tasks::{StepTask, Tasks};
 
 impl Lowering<'_> {
     /// Delivers results, after the steps were brought into an order that needs less memory than the
@@ -127,7 +127,7 @@ fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
     let mut tasks = Tasks { tasks: vec![], bytes: plan.buffers.iter().map(bytes).collect(), wholes: parts.collect() };
     let written = written_parts(plan);
     for (i, step) in plan.steps.iter().enumerate() {
-        let mut task = Task { second: i >= boundary, ..Task::default() };
+        let mut task = StepTask { second: i >= boundary, ..StepTask::default() };
         let args = step.op.args();
         for arg in &args {
             if arg.writes && !task.writes.contains(&arg.buffer.0) {

@@ -14,25 +14,24 @@ use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
-use super::Joins;
 use super::estimate::{self, Wholes};
-use crate::layout::Runs;
-use crate::recipe::{library_form, packs};
+use crate::layout::{Layouts, Runs};
+use crate::recipe::library_of;
 
 /// Where a value lies in another one, in elements, as [`tensorc_abi::Part`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct StridedView {
     pub whole: Value,
     pub offset: u64,
     pub runs: Runs,
 }
 
-impl Place {
+impl StridedView {
     /// Where `len` elements lie that lie at `offset`, in runs, in something of `outer` elements that itself lies
     /// in this place. `None` if they are no runs of equal length and distance.
-    pub(super) fn within(&self, outer: u64, (offset, inner): (u64, Runs), len: u64) -> Option<Place> {
+    pub(super) fn within(&self, outer: u64, (offset, inner): (u64, Runs), len: u64) -> Option<StridedView> {
         let Runs { run, stride } = self.runs;
-        let place = |offset, run, stride| Some(Place { offset, runs: Runs { run, stride }, ..*self });
+        let place = |offset, run, stride| Some(StridedView { offset, runs: Runs { run, stride }, ..*self });
         if outer <= run || run == stride {
             return place(self.offset + offset, inner.run, inner.stride);
         }
@@ -82,10 +81,10 @@ pub(super) fn all_aligned(graph: &Graph, node: NodeId, axis: usize) -> Result<bo
 }
 
 /// The values that are computed in their place in a concatenation, by the value they rename.
-pub(super) struct Places {
+pub(super) struct ConcatElimination {
     /// What a view that keeps the order renames.
     names: BTreeMap<Value, Value>,
-    places: BTreeMap<Value, Place>,
+    places: BTreeMap<Value, StridedView>,
     /// What lies in each concatenation, and the concatenation it is an operand of.
     members: BTreeMap<Value, Vec<(Value, NodeId)>>,
     /// Nodes that read a value or a view of it, and the value they read.
@@ -96,9 +95,9 @@ pub(super) struct Places {
     gpu: bool,
 }
 
-impl Places {
+impl ConcatElimination {
     /// Everything that can be in place, but for what costs more memory than it saves.
-    pub(super) fn choose(graph: &Graph, joins: Joins, gpu: bool) -> Result<Places> {
+    pub(super) fn choose(graph: &Graph, joins: Joins, gpu: bool) -> Result<ConcatElimination> {
         let nodes = graph.node_ids();
         let without = match joins {
             Joins::Copied => {
@@ -109,16 +108,16 @@ impl Places {
             Joins::InPlace
                 if nodes.iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Prim(Prim::Concat { .. }))) =>
             {
-                estimate::place(graph, &|without| Ok(Places::without(graph, without, gpu)?.wholes()))?.0
+                estimate::place(graph, &|without| Ok(ConcatElimination::without(graph, without, gpu)?.wholes()))?.0
             }
             Joins::InPlace => BTreeSet::new(),
         };
-        Places::without(graph, &without, gpu)
+        ConcatElimination::without(graph, &without, gpu)
     }
 
     /// All values in place that can be, without some.
-    fn without(graph: &Graph, without: &BTreeSet<Value>, gpu: bool) -> Result<Places> {
-        let mut p = Places {
+    fn without(graph: &Graph, without: &BTreeSet<Value>, gpu: bool) -> Result<ConcatElimination> {
+        let mut p = ConcatElimination {
             names: BTreeMap::new(),
             places: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -160,7 +159,7 @@ impl Places {
         self.names.get(&v).copied().unwrap_or(v)
     }
 
-    pub(super) fn of(&self, v: Value) -> Option<Place> {
+    pub(super) fn of(&self, v: Value) -> Option<StridedView> {
         self.places.get(&self.origin(v)).copied()
     }
 
@@ -175,6 +174,16 @@ impl Places {
         Ok(self.of(v).and_then(|p| p.apart(len)))
     }
 
+    /// The layouts of the operands and results of a node.
+    pub(super) fn layouts(&self, graph: &Graph, node: NodeId) -> Result<Layouts> {
+        let runs = |v: Value| self.runs(graph, v);
+        let results = (0..graph.node(node).types.len() as u16).map(|port| Value { node, port });
+        Ok(Layouts {
+            inputs: graph.args(node).into_iter().map(runs).collect::<Result<_>>()?,
+            outputs: results.map(runs).collect::<Result<_>>()?,
+        })
+    }
+
     fn concat(&mut self, graph: &Graph, node: NodeId, axis: usize) -> Result<()> {
         if self.gpu && !all_aligned(graph, node, axis)? {
             return Ok(());
@@ -187,7 +196,7 @@ impl Places {
             if graph.dense(v)?.is_empty() || !once || self.is_bound(origin) {
                 continue;
             }
-            let place = Place { whole, offset, runs };
+            let place = StridedView { whole, offset, runs };
             let Some(moved) = self.nested(graph, origin, place)? else { continue };
             let mut fits = self.accepts(graph, origin, place, node)?;
             for (member, place, of) in &moved {
@@ -208,11 +217,11 @@ impl Places {
 
     /// Where what lies in a concatenation would lie if that lay in a larger one, and the concatenation that each
     /// value is an operand of; `None` if their runs do not nest.
-    fn nested(&self, graph: &Graph, v: Value, outer: Place) -> Result<Option<Vec<(Value, Place, NodeId)>>> {
+    fn nested(&self, graph: &Graph, v: Value, outer: StridedView) -> Result<Option<Vec<(Value, StridedView, NodeId)>>> {
         let len = graph.dense(v)?.len();
         let mut moved = vec![];
         for &(member, of) in self.members.get(&v).into_iter().flatten() {
-            let Some(Place { offset, runs, .. }) = self.places.get(&member).copied() else { continue };
+            let Some(StridedView { offset, runs, .. }) = self.places.get(&member).copied() else { continue };
             let Some(place) = outer.within(len, (offset, runs), graph.dense(member)?.len()) else { return Ok(None) };
             moved.push((member, place, of));
         }
@@ -221,7 +230,7 @@ impl Places {
 
     /// Whether the step that computes a value and all that read it can find it there. It is an operand of the
     /// concatenation `of`.
-    fn accepts(&self, graph: &Graph, v: Value, place: Place, of: NodeId) -> Result<bool> {
+    fn accepts(&self, graph: &Graph, v: Value, place: StridedView, of: NodeId) -> Result<bool> {
         if self.gpu && !is_aligned(place.offset, graph.dense(v)?.dtype) {
             return Ok(false);
         }
@@ -243,7 +252,7 @@ impl Places {
     }
 
     /// Whether a concatenation can be made in a place, its copied operands copied there.
-    fn holds(&self, graph: &Graph, node: NodeId, axis: usize, place: Place) -> Result<bool> {
+    fn holds(&self, graph: &Graph, node: NodeId, axis: usize, place: StridedView) -> Result<bool> {
         self.copies(graph, node, axis, Some(place), None)
     }
 
@@ -253,8 +262,8 @@ impl Places {
         graph: &Graph,
         node: NodeId,
         axis: usize,
-        place: Option<Place>,
-        moved: Option<(Value, Place)>,
+        place: Option<StridedView>,
+        moved: Option<(Value, StridedView)>,
     ) -> Result<bool> {
         let out = graph.dense(Value { node, port: 0 })?;
         let (len, dtype) = (out.len(), out.dtype);
@@ -262,7 +271,7 @@ impl Places {
             let size = graph.dense(v)?.len();
             let to = match place {
                 Some(place) => place.within(len, at, size),
-                None => Some(Place { whole: Value { node, port: 0 }, offset: at.0, runs: at.1 }),
+                None => Some(StridedView { whole: Value { node, port: 0 }, offset: at.0, runs: at.1 }),
             };
             let Some(to) = to.filter(|to| !self.gpu || is_aligned(to.offset, dtype)) else { return Ok(false) };
             let from = match moved {
@@ -284,12 +293,11 @@ fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) ->
     let apart = runs.run < ty.len() && runs.run < runs.stride;
     Ok(match &graph.node(node).kind {
         NodeKind::Fused(fused) if apart => {
-            let library = match fused.class {
-                FusionClass::Contract => library_form(&fused.body)?.filter(|library| packs(graph, node, library)),
-                // Its operands and its result are dense.
-                FusionClass::Attention => return Ok(false),
-                _ => None,
-            };
+            // Operands and result of attention are dense.
+            if fused.class == FusionClass::Attention {
+                return Ok(false);
+            }
+            let library = library_of(graph, node)?;
             let positions: Vec<usize> = match writes {
                 true => vec![],
                 false => (0..graph.args(node).len()).filter(|i| graph.args(node)[*i] == v).collect(),
@@ -312,4 +320,14 @@ fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) ->
         NodeKind::Prim(Prim::Kernel(_)) => !apart,
         _ => false,
     })
+}
+
+/// How operands get into concatenations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Joins {
+    /// They are computed there where that can be and costs no memory.
+    #[default]
+    InPlace,
+    /// All are copied.
+    Copied,
 }

@@ -10,20 +10,57 @@ use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, ImageLayout, MatrixLayou
 
 use tensorc_ir::DenseType;
 use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::prim::{Contraction, Method};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
 pub use computed::{computed_elements, computed_operand};
-pub use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
+pub(crate) use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
 pub use image::{as_image_convolution, image_convolution};
+
+/// A contraction as a kernel of the library computes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LibraryCall {
+    /// A convolution.
+    Conv(Conv2d),
+    /// A matrix product.
+    Gemm(Gemm),
+}
+
+impl LibraryCall {
+    /// The convolution, if it is one.
+    pub fn convolution(self) -> Option<Conv2d> {
+        match self {
+            LibraryCall::Conv(conv) => Some(conv),
+            LibraryCall::Gemm(_) => None,
+        }
+    }
+}
+
+/// How the kernel library computes a contraction of f32, if it does. `out_strides`: the distance in the result of a step along each
+/// of the first `out_rank` axes; row-major if `None`. Only products store in another order.
+pub fn library_call(
+    c: &Contraction,
+    lhs: &DenseType,
+    rhs: &DenseType,
+    out_strides: Option<&[i64]>,
+) -> Option<LibraryCall> {
+    let convolution = if out_strides.is_none() { as_convolution(c, lhs, rhs) } else { None };
+    let product = || as_gemm(c, lhs, rhs, out_strides).map(LibraryCall::Gemm);
+    convolution.map(LibraryCall::Conv).or_else(product)
+}
 
 /// Whether a library kernel computes the contraction.
 pub fn is_library(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
-    as_gemm(c, lhs, rhs, None).is_some() || as_convolution(c, lhs, rhs).is_some()
+    library_call(c, lhs, rhs, None).is_some()
+}
+
+/// Whether the library's product computes the contraction, though it may be a convolution as well.
+pub fn is_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
+    as_gemm(c, lhs, rhs, None).is_some()
 }
 
 /// The contraction as a convolution, with filters of the run, or as a gradient of one.
-pub fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
-    as_conv(c, lhs, rhs)
+fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+    planar_convolution(c, lhs, rhs)
         .or_else(|| as_image_convolution(c, lhs, rhs))
         .or_else(|| as_conv_filter_gradient(c, lhs, rhs))
         .or_else(|| as_conv_data_gradient(c, lhs, rhs))
@@ -33,13 +70,16 @@ pub fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Opti
 /// A contraction expressed as a matrix product.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gemm {
+    /// The call of the library.
     pub call: BatchedGemm,
     /// The library's A is the contraction's right operand, and its B the left one.
     pub swapped: bool,
     /// The iteration axes that make up each batch dimension, the rows and the columns of the
     /// product, outermost first. Axes of extent 1 belong to none.
     pub batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
+    /// The axes of the result's rows.
     pub row_axes: Vec<usize>,
+    /// The axes of the result's columns.
     pub col_axes: Vec<usize>,
     /// The iteration axes that products are added over.
     pub depth_axes: Vec<usize>,
@@ -47,7 +87,7 @@ pub struct Gemm {
 
 /// One iteration axis and how far a step along it moves in each operand, in elements.
 #[derive(Clone, Debug)]
-struct Axis {
+struct ContractionAxis {
     /// The iteration axes merged here.
     ids: Vec<usize>,
     extent: u64,
@@ -60,41 +100,37 @@ struct Axis {
 ///
 /// `out_strides` gives the distance in the result of a step along each of the first
 /// `contraction.out_rank` axes; row-major if `None`.
-pub fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[i64]>) -> Option<Gemm> {
+fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[i64]>) -> Option<Gemm> {
     let single = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32);
     if single { as_product(c, lhs, rhs, out_strides) } else { None }
 }
 
 /// As [`as_gemm`], whatever the types.
-pub fn as_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[i64]>) -> Option<Gemm> {
-    if c.extents.contains(&0) {
-        return None;
-    }
+pub(crate) fn as_product(
+    c: &Contraction,
+    lhs: &DenseType,
+    rhs: &DenseType,
+    out_strides: Option<&[i64]>,
+) -> Option<Gemm> {
+    (!c.extents.contains(&0)).then_some(())?;
     let (a, a_offset) = strides(&c.lhs, lhs, &c.extents)?;
     let (b, b_offset) = strides(&c.rhs, rhs, &c.extents)?;
     let row_major = DenseType::new(lhs.dtype, &c.extents[..c.out_rank]).strides();
     let out = out_strides.unwrap_or(&row_major);
-    let axes: Vec<Axis> = (0..c.extents.len())
-        .filter(|&i| c.extents[i] != 1)
-        .map(|i| Axis { ids: vec![i], extent: c.extents[i], a: a[i], b: b[i], c: out.get(i).copied().unwrap_or(0) })
-        .collect();
-    let reduced = |i: usize| i >= axes.len() - c.extents[c.out_rank..].iter().filter(|e| **e != 1).count();
-    let mut k = vec![];
-    let (mut batch, mut m, mut n) = (vec![], vec![], vec![]);
-    for (i, axis) in axes.iter().enumerate() {
-        match (axis.a != 0, axis.b != 0) {
-            _ if reduced(i) => k.push(axis.clone()),
-            (true, true) => batch.push(axis.clone()),
-            (false, true) => n.push(axis.clone()),
-            _ => m.push(axis.clone()),
-        }
-    }
+    let axis = |i| {
+        // Folded axes have no step in the result.
+        let c_step = if i < c.out_rank { *out.get(i)? } else { 0 };
+        Some(ContractionAxis { ids: vec![i], extent: c.extents[i], a: a[i], b: b[i], c: c_step })
+    };
+    let axes = (0..c.extents.len()).filter(|&i| c.extents[i] != 1).map(axis).collect::<Option<Vec<_>>>()?;
+    let folded = c.extents[c.out_rank..].iter().filter(|e| **e != 1).count();
+    let [mut batch, m, n, k] = by_operand(&axes, folded);
     let (k, m, n) = (merge(k), merge(m), merge(n));
     if k.len() > 1 {
         return None;
     }
     // The result's unit-stride axis must be the product's columns.
-    let unit = |axes: &[Axis]| axes.iter().any(|x| x.c == 1);
+    let unit = |axes: &[ContractionAxis]| axes.iter().any(|x| x.c == 1);
     let swapped = !unit(&n) && (unit(&m) || (n.is_empty() && !m.is_empty()));
     let (mut m, mut n, flip) = if swapped { (n, m, true) } else { (m, n, false) };
     if let Some(i) = n.iter().position(|x| x.c == 1) {
@@ -113,9 +149,9 @@ pub fn as_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides
         return None;
     }
     let k = k.into_iter().next();
-    let pick = |axis: &Option<Axis>, f: Stride| axis.as_ref().map_or(0, f);
-    let extent = |axis: &Option<Axis>| axis.as_ref().map_or(1, |x| x.extent);
-    let layout = |offset, f: Stride, row: &Option<Axis>, col: &Option<Axis>| {
+    let pick = |axis: &Option<ContractionAxis>, f: Stride| axis.as_ref().map_or(0, f);
+    let extent = |axis: &Option<ContractionAxis>| axis.as_ref().map_or(1, |x| x.extent);
+    let layout = |offset, f: Stride, row: &Option<ContractionAxis>, col: &Option<ContractionAxis>| {
         let mut batch_strides = [0; GEMM_BATCH_RANK];
         batch.iter().enumerate().for_each(|(i, x)| batch_strides[GEMM_BATCH_RANK - batch.len() + i] = f(x));
         MatrixLayout { offset, batch_strides, row_stride: pick(row, f), col_stride: pick(col, f) }
@@ -136,7 +172,7 @@ pub fn as_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides
         c: c_layout,
         b_packed: false,
     };
-    let ids = |axis: Option<Axis>| axis.map_or(vec![], |x| x.ids);
+    let ids = |axis: Option<ContractionAxis>| axis.map_or(vec![], |x| x.ids);
     let depth_axes = ids(k);
     let mut batch_axes: [Vec<usize>; GEMM_BATCH_RANK] = Default::default();
     let used = batch.len();
@@ -144,16 +180,31 @@ pub fn as_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides
     Some(Gemm { call, swapped: flip, batch_axes, row_axes: ids(rows), col_axes: ids(cols), depth_axes })
 }
 
-type Stride = fn(&Axis) -> i64;
+/// The axes of batches, rows, columns and terms: of both operands, of the left one, of the right one, and the last `folded`.
+fn by_operand(axes: &[ContractionAxis], folded: usize) -> [Vec<ContractionAxis>; 4] {
+    let mut found: [Vec<ContractionAxis>; 4] = Default::default();
+    for (i, axis) in axes.iter().enumerate() {
+        let class = match (axis.a != 0, axis.b != 0) {
+            _ if i >= axes.len() - folded => 3,
+            (true, true) => 0,
+            (false, true) => 2,
+            _ => 1,
+        };
+        found[class].push(axis.clone());
+    }
+    found
+}
+
+type Stride = fn(&ContractionAxis) -> i64;
 
 /// Fuses neighbouring axes that every operand walks as one.
-fn merge(axes: Vec<Axis>) -> Vec<Axis> {
-    let mut out: Vec<Axis> = vec![];
+fn merge(axes: Vec<ContractionAxis>) -> Vec<ContractionAxis> {
+    let mut out: Vec<ContractionAxis> = vec![];
     for axis in axes {
         match out.last_mut() {
             Some(o) if fits(o.a, &axis, axis.a) && fits(o.b, &axis, axis.b) && fits(o.c, &axis, axis.c) => {
                 let ids = [&o.ids[..], &axis.ids].concat();
-                *o = Axis { ids, extent: o.extent * axis.extent, ..axis };
+                *o = ContractionAxis { ids, extent: o.extent * axis.extent, ..axis };
             }
             _ => out.push(axis),
         }
@@ -161,7 +212,7 @@ fn merge(axes: Vec<Axis>) -> Vec<Axis> {
     out
 }
 
-fn fits(outer: i64, inner: &Axis, stride: i64) -> bool {
+fn fits(outer: i64, inner: &ContractionAxis, stride: i64) -> bool {
     outer == stride * inner.extent as i64
 }
 
@@ -180,7 +231,7 @@ fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, 
 }
 
 /// The contraction as a convolution of f32 as [`as_forward`] recognises it.
-pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub fn planar_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let single = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32);
     if single { as_forward(c, lhs, rhs) } else { None }
 }
@@ -191,7 +242,7 @@ pub fn as_conv(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv
 /// Axes `[n, oc, out…, ic, kernel…]`, where `oc` counts output channels of all groups; left operand
 /// `(n, floordiv(oc, oc per group)·ic per group + ic, out·stride + kernel·dilation - pad, …)`, right
 /// operand `(oc, ic, kernel…)`.
-pub fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let spatial = lhs.rank().checked_sub(2)?;
     let joined;
     let c = match c.out_rank == spatial + 3 {
@@ -249,17 +300,13 @@ pub fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<C
         conv.output[axis] = c.extents[o];
         conv.kernel[axis] = c.extents[k];
     }
-    conv.pass = pass(&conv, c.method);
+    conv.pass = pass(&conv, c.algorithm);
     Some(conv)
 }
 
-/// How a convolution is computed by a method, with filters as they are where it is the sum.
-fn pass(conv: &Conv2d, method: Method) -> ConvPass {
-    match method {
-        Method::Winograd2 if conv.allows_winograd() => ConvPass::Winograd2,
-        Method::Winograd4 if conv.allows_winograd() => ConvPass::Winograd4,
-        _ => ConvPass::Forward,
-    }
+/// The pass that computes a convolution by an algorithm, or by the sum where that does not compute it.
+fn pass(conv: &Conv2d, algorithm: ConvAlgorithm) -> ConvPass {
+    ConvPass::by(if algorithm.computes(conv) { algorithm } else { ConvAlgorithm::Direct })
 }
 
 /// Stride, dilation and padding of the index `o·stride + k·dilation - pad`.
@@ -297,108 +344,11 @@ fn join_channels(c: &Contraction) -> Contraction {
         rhs: map(&c.rhs),
         out_rank: c.out_rank - 1,
         extents: extents.clone(),
-        method: Method::Sum,
+        algorithm: ConvAlgorithm::Direct,
     }
 }
 
 /// Equality of indices whose unit-extent axes are known to be zero.
 fn same(a: &Index, b: &Index, extents: &[u64]) -> bool {
     a.sub(b).interval(extents) == (0, 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tensorc_ir::TensorData;
-    use tensorc_ir::interp::eval_prim;
-    use tensorc_ir::prim::Prim;
-    use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
-
-    struct NoMath(ScalarFn);
-
-    impl MathLibrary for NoMath {
-        fn body(&self, _: MathFn) -> &ScalarFn {
-            &self.0
-        }
-    }
-
-    fn ty(dims: &[u64]) -> DenseType {
-        DenseType::new(DType::F32, dims)
-    }
-
-    fn ramp(dims: &[u64]) -> TensorData {
-        TensorData::from_fn(ty(dims), |i| tensorc_ir::scalar::Scalar::f32((i % 13) as f32 - 6.0))
-    }
-
-    /// Executes the recognised product directly on the operands' memory.
-    fn run(g: &Gemm, a: &[f32], b: &[f32], len: usize) -> Vec<f32> {
-        let (a, b) = if g.swapped { (b, a) } else { (a, b) };
-        let mut out = vec![f32::NAN; len];
-        let c = g.call;
-        for batch in 0..c.batch.iter().product::<u64>() {
-            let at = [batch / (c.batch[1] * c.batch[2]), batch / c.batch[2] % c.batch[1], batch % c.batch[2]];
-            let base = |l: &MatrixLayout| l.offset + (0..3).map(|i| at[i] as i64 * l.batch_strides[i]).sum::<i64>();
-            for (m, n) in (0..c.m as i64).flat_map(|m| (0..c.n as i64).map(move |n| (m, n))) {
-                let sum = (0..c.k as i64).map(|k| {
-                    let x = a[(base(&c.a) + m * c.a.row_stride + k * c.a.col_stride) as usize];
-                    x * b[(base(&c.b) + k * c.b.row_stride + n * c.b.col_stride) as usize]
-                });
-                out[(base(&c.c) + m * c.c.row_stride + n) as usize] = sum.sum();
-            }
-        }
-        out
-    }
-
-    fn check(c: Contraction, lhs: &[u64], rhs: &[u64]) -> Gemm {
-        let gemm = as_gemm(&c, &ty(lhs), &ty(rhs), None).expect("recognised");
-        let (a, b) = (ramp(lhs), ramp(rhs));
-        let out = ty(&c.extents[..c.out_rank]);
-        let math = NoMath(ScalarFn::identity(DType::F32));
-        let expected = eval_prim(&Prim::Contract(c.into()), &[&a, &b], std::slice::from_ref(&out), &math).unwrap();
-        assert_eq!(run(&gemm, &a.to_f32s(), &b.to_f32s(), out.len() as usize), expected[0].to_f32s());
-        gemm
-    }
-
-    fn vars(ids: &[u32]) -> Vec<Index> {
-        ids.iter().map(|v| Index::var(*v)).collect()
-    }
-
-    #[test]
-    fn products_in_every_orientation() {
-        let c = |lhs: &[u32], rhs: &[u32], extents: &[u64], out_rank| Contraction {
-            extents: extents.to_vec(),
-            out_rank,
-            lhs: vars(lhs),
-            rhs: vars(rhs),
-            method: Method::Sum,
-        };
-        assert!(!check(c(&[0, 2], &[2, 1], &[3, 4, 5], 2), &[3, 5], &[5, 4]).swapped);
-        check(c(&[2, 0], &[1, 2], &[3, 4, 5], 2), &[5, 3], &[4, 5]);
-        assert!(check(c(&[2, 1], &[0, 2], &[3, 4, 5], 2), &[5, 4], &[3, 5]).swapped);
-        // Attention scores straight from [batch, sequence, head, depth].
-        let g = check(c(&[0, 2, 1, 4], &[0, 3, 1, 4], &[2, 3, 4, 5, 6], 4), &[2, 4, 3, 6], &[2, 5, 3, 6]);
-        assert_eq!((g.call.batch, g.call.m, g.call.n, g.call.k), ([1, 2, 3], 4, 5, 6));
-        // Rows merge over batch and sequence when the right operand is shared.
-        let g = check(c(&[0, 1, 3], &[3, 2], &[2, 3, 4, 5], 3), &[2, 3, 5], &[5, 4]);
-        assert_eq!((g.call.batch, g.call.m), ([1, 1, 1], 6));
-        check(c(&[1], &[0, 1], &[3, 4], 1), &[4], &[3, 4]);
-        check(c(&[0], &[0], &[7], 0), &[7], &[7]);
-    }
-
-    #[test]
-    fn convolutions_are_found_and_near_misses_are_not() {
-        let axis =
-            |o: u32, k: u32, s: i64, d: i64, p: i64| Index::var(o).scale(s).add(&Index::var(k).scale(d)).offset(-p);
-        let mut c = Contraction {
-            extents: vec![2, 4, 5, 6, 3, 3, 1],
-            out_rank: 4,
-            lhs: vec![Index::var(0), Index::var(4), axis(2, 5, 2, 1, 1), axis(3, 6, 1, 1, 0)],
-            rhs: vars(&[1, 4, 5, 6]),
-            method: Method::Sum,
-        };
-        let conv = as_conv(&c, &ty(&[2, 3, 10, 6]), &ty(&[4, 3, 3, 1])).expect("recognised");
-        assert_eq!((conv.strides, conv.pads, conv.kernel, conv.groups), ([2, 1], [1, 0], [3, 1], 1));
-        c.lhs[2] = c.lhs[2].scale(-1).offset(9);
-        assert_eq!(as_conv(&c, &ty(&[2, 3, 10, 6]), &ty(&[4, 3, 3, 1])), None);
-    }
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{CodeForm, CountingDriver, Driver};
-use tensorc::{Compiler, Error, Options};
+use tensorc::schedule::target::Capability;
+use tensorc::{Compiler, Options};
 use tensorc_bench::gpu::Size;
-use tensorc_codegen::target::Capability;
+use tensorc_nd::Error;
 
 use crate::protocol::folder_name;
 
@@ -139,8 +140,8 @@ impl Context {
     pub fn is_lost(&self) -> bool {
         let alive = |driver: &Arc<dyn Driver>| -> Result<(), Error> {
             let compiler = Compiler::new(Options { gpus: vec![driver.clone()], ..Options::default() })?;
-            let options = tensorc::ndarray::RuntimeOptions { device: driver.device(), ..Default::default() };
-            let rt = tensorc::ndarray::Runtime::with_compiler(compiler, options)?;
+            let options = tensorc_nd::RuntimeOptions { device: driver.device(), ..Default::default() };
+            let rt = tensorc_nd::Runtime::with_compiler(compiler, options)?;
             rt.zeros(&[4], tensorc::DType::F32)?.to_vec::<f32>().map(drop)
         };
         !self.is_interpreted() && self.driver.get().is_some_and(|driver| alive(driver).is_err())

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tensorc::ir::kir::Kernel;
 use tensorc::runtime::Device;
 use tensorc::runtime::device::stream::Transfer;
-use tensorc::runtime::gpu::{Code, Driver, Entry, Function, Memory};
-use tensorc_codegen::target::Capability;
+use tensorc::runtime::gpu::{Driver, KernelCode, LaunchConfig, LoadedKernel, Memory};
+use tensorc::schedule::target::Capability;
 
 use crate::context::Fault;
 
@@ -14,8 +14,8 @@ use crate::context::Fault;
 ///
 /// # Errors
 /// The driver refuses the code.
-pub fn load(driver: &dyn Driver, text: String, entry: Entry) -> Result<Function, Fault> {
-    let mut loaded = driver.load(Code::Ptx { text, entries: vec![entry] })?;
+pub fn load(driver: &dyn Driver, text: String, entry: LaunchConfig) -> Result<LoadedKernel, Fault> {
+    let mut loaded = driver.load(KernelCode::Ptx { text, entries: vec![entry] })?;
     Ok(loaded.pop().ok_or("the driver loaded no kernel")?)
 }
 
@@ -23,7 +23,7 @@ pub fn load(driver: &dyn Driver, text: String, entry: Entry) -> Result<Function,
 ///
 /// # Errors
 /// The device's memory is used up, or the launch fails.
-pub fn once(driver: &dyn Driver, function: &Function, buffers: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Fault> {
+pub fn once(driver: &dyn Driver, function: &LoadedKernel, buffers: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Fault> {
     let stream = driver.stream()?;
     let blocks: Vec<Box<dyn Memory>> =
         buffers.iter().map(|bytes| driver.alloc(bytes.len() as u64)).collect::<Result<_, _>>()?;
@@ -53,7 +53,7 @@ pub fn once(driver: &dyn Driver, function: &Function, buffers: &[Vec<u8>]) -> Re
 ///
 /// # Errors
 /// There is no code for it, or the driver refuses the code.
-pub fn compiled(driver: &Arc<dyn Driver>, kernel: &Kernel, capability: Capability) -> Result<Function, Fault> {
+pub fn compiled(driver: &Arc<dyn Driver>, kernel: &Kernel, capability: Capability) -> Result<LoadedKernel, Fault> {
     let text = tensorc::gpu::ptx(std::slice::from_ref(kernel), capability)?;
     load(&**driver, text, tensorc_tests::launches::entry(kernel))
 }

@@ -12,7 +12,7 @@ use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::{PrintOptions, parse_module, print_graph, print_kernel};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::Driver;
-use tensorc_codegen::target::Capability;
+use tensorc::schedule::target::Capability;
 use tensorc_tests::corpus::{Case, compiler, kernels};
 use tensorc_tests::launches::{Recorded, Recorder, entry, execute, first_difference};
 use tensorc_tests::ptx::Module;
@@ -25,7 +25,7 @@ fn interpreted(case: &Case, capability: Capability) -> Result<Vec<(Kernel, Recor
     let recorder = Recorder::new(tensorc::gpu::interpreted_as(Device::accelerator(0), capability));
     let compiler = compiler(Some(recorder.clone()), case.tf32)?;
     let kernels = kernels(&compiler, &case.graph)?;
-    let names = tensorc_codegen::target::entry_names(&kernels);
+    let names = tensorc_codegen::ptx::entry_names(&kernels);
     case.run(&compiler)?;
     let with_kernel = |launch: Recorded| {
         let place = names.iter().position(|name| *name == launch.entry.name);

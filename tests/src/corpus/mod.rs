@@ -15,7 +15,7 @@ use tensorc::ir::testing::Rng;
 use tensorc::ir::text::parse_module;
 use tensorc::ir::verify::verify_kernel;
 use tensorc::ir::{DType, TensorData};
-use tensorc::passes::{PassCx, Phase, Pipeline};
+use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::runtime::gpu::Driver;
 use tensorc::{Compiler, Error, Options, Tensor};
 use tensorc_codegen::lower::lower_with;
@@ -87,7 +87,7 @@ pub fn compiler(gpu: Option<Arc<dyn Driver>>, tf32: bool) -> Result<Compiler, Er
 pub fn kernels(compiler: &Compiler, graph: &Graph) -> Result<Vec<Kernel>, Error> {
     let mut graph = graph.clone();
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
-    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx)?;
+    Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx)?;
     let lowered = lower_with(&graph, compiler.registry().math(), compiler.choices(), 1)?;
     lowered.kernels.iter().try_for_each(verify_kernel)?;
     Ok(lowered.kernels)

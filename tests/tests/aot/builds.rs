@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use tensorc::aot::link::Product;
+use tensorc::aot::link::LinkOutput;
 
 use super::programs::{example, run_example};
 use super::{checked, exists};
@@ -19,7 +19,7 @@ fn documented(words: &str) -> String {
 
 #[test]
 fn a_c_plus_plus_program_runs_the_model() {
-    let Some((dir, library, lines)) = example(Product::StaticLibrary, "digits.a", "native") else { return };
+    let Some((dir, library, lines)) = example(LinkOutput::StaticLibrary, "digits.a", "native") else { return };
     if !exists("c++") {
         visible("skipped: there is no C++ compiler `c++`");
         return;
@@ -42,7 +42,7 @@ fn cmake_links_the_library_as_documented() {
         visible("skipped: there is no `cmake`");
         return;
     }
-    let Some((dir, _, lines)) = example(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((dir, _, lines)) = example(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
     let [project, build] = ["project", "build"].map(|name| dir.path().join(name));
     std::fs::create_dir(&project).unwrap();
     let lists = format!(
@@ -64,7 +64,7 @@ fn pkg_config_finds_the_library_as_documented() {
         visible("skipped: there is no `pkg-config`");
         return;
     }
-    let Some((dir, _, lines)) = example(Product::StaticLibrary, "digits.a", "native") else { return };
+    let Some((dir, _, lines)) = example(LinkOutput::StaticLibrary, "digits.a", "native") else { return };
     std::fs::write(dir.path().join("digits.pc"), documented("with pkg-config, `digits.pc`:")).unwrap();
     let mut pkg_config = Command::new("pkg-config");
     pkg_config.env("PKG_CONFIG_PATH", dir.path()).args(["--cflags", "--libs", "digits"]);

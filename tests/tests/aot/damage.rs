@@ -1,6 +1,6 @@
 //! Damaged artifacts are refused before their code runs.
 
-use tensorc::aot::link::Product;
+use tensorc::aot::link::LinkOutput;
 use tensorc::runtime::artifact::{Artifact, ArtifactError, LoadOptions, Manifest};
 
 use super::built;
@@ -28,7 +28,7 @@ fn damaged(bytes: &[u8], random: &mut u64) -> Vec<u8> {
 
 #[test]
 fn damaged_libraries_are_not_loaded() {
-    let Some((dir, path, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((dir, path, _)) = built(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
     let whole = std::fs::read(&path).unwrap();
     let target = dir.path().join("damaged.so");
     let options = LoadOptions { weights: Some(dir.path().join("digits.weights")), ..LoadOptions::default() };
@@ -50,7 +50,7 @@ fn damaged_libraries_are_not_loaded() {
 
 #[test]
 fn damaged_weights_are_refused() {
-    let Some((dir, path, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((dir, path, _)) = built(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
     let whole = std::fs::read(dir.path().join("digits.weights")).unwrap();
     let target = dir.path().join("damaged.weights");
     let options = LoadOptions { weights: Some(target.clone()), ..LoadOptions::default() };
@@ -69,7 +69,7 @@ fn damaged_weights_are_refused() {
 
 #[test]
 fn manifests_of_newer_formats_are_refused() {
-    let Some((_dir, path, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((_dir, path, _)) = built(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
     let file = std::fs::read(path).unwrap();
     let manifest = Manifest::of_elf(&file).unwrap();
     assert_eq!(manifest.name, "digits");

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tensorc::aot::Artifact;
 use tensorc::ir::kir::Kernel;
 use tensorc::runtime::artifact::{GpuOptions, LoadOptions};
-use tensorc::runtime::gpu::Entry;
+use tensorc::runtime::gpu::LaunchConfig;
 use tensorc_tests::ptx::Module;
 
 use super::{checked, text};
@@ -122,7 +122,7 @@ fn serve(mut stream: &UnixStream, state: &Mutex<State>) -> Option<()> {
             let failing = state().failing.get(&name).copied();
             let code = failing.unwrap_or_else(|| {
                 let module = state().module.clone().unwrap_or_else(|| panic!("{name} is executed, no module loaded"));
-                let entry = Entry { name: name.clone(), ..entry(kernel.as_ref().unwrap()) };
+                let entry = LaunchConfig { name: name.clone(), ..entry(kernel.as_ref().unwrap()) };
                 let writable: Vec<bool> = buffers.iter().map(|buffer| buffer.writable).collect();
                 execute(&module, &entry, &mut contents, &writable, 0).unwrap_or_else(|fault| panic!("{fault}"));
                 0

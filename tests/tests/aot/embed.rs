@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tensorc::build::{Built, Model};
+use tensorc::build::{BuildModel, BuiltModel};
 use tensorc::{Compiler, DType, Options, Tensor};
 
 use super::{checked, exists, images};
@@ -164,9 +164,9 @@ fn two_models_share_a_program() {
     std::fs::write(&text, AWKWARD).unwrap();
     std::fs::write(&source, TWO_MODELS).unwrap();
     let digits = examples().join("digits/digits.onnx");
-    let write = |model: Model| -> Built { model.target("native").out_dir(dir.path()).write().unwrap() };
-    let first = write(Model::new(&digits).shape("batch", &[2]).weights_in_file());
-    let second = write(Model::new(&text).range("Rows", 1..=3));
+    let write = |model: BuildModel| -> BuiltModel { model.target("native").out_dir(dir.path()).write().unwrap() };
+    let first = write(BuildModel::new(&digits).shape("batch", &[2]).weights_in_file());
+    let second = write(BuildModel::new(&text).range("Rows", 1..=3));
     assert_eq!((first.weights.is_some(), second.weights), (true, None));
     let lines = printed(&source, dir.path(), &(first.instructions + &second.instructions));
 
@@ -187,9 +187,9 @@ fn two_models_share_a_program() {
 #[test]
 fn shapes_that_do_not_fit_are_errors_that_name_input_and_range() {
     let dir = tempfile::tempdir().unwrap();
-    let digits = || Model::new(examples().join("digits/digits.onnx")).target("native").out_dir(dir.path());
+    let digits = || BuildModel::new(examples().join("digits/digits.onnx")).target("native").out_dir(dir.path());
     // What a build script prints whose `main` returns the error.
-    let fail = |model: Model| format!("{:?}", model.write().err().unwrap());
+    let fail = |model: BuildModel| format!("{:?}", model.write().err().unwrap());
     let inputs = "the inputs are `image` f32[?batch, 1, 8, 8]";
     for (model, reason) in [
         (digits().range("bath", 1..=4), format!("1..=4 is no shape or range for `bath`; {inputs}")),
@@ -205,15 +205,15 @@ fn shapes_that_do_not_fit_are_errors_that_name_input_and_range() {
     }
     let text = dir.path().join("sum.tc");
     std::fs::write(&text, "graph @sum(%x: f32[?n, 4], %y: f32[3, 4]) {\n  %0 = add(%x, %y)\n  return %0\n}\n").unwrap();
-    let message = fail(Model::new(&text).range("n", 1..=4).target("native").out_dir(dir.path()));
+    let message = fail(BuildModel::new(&text).range("n", 1..=4).target("native").out_dir(dir.path()));
     assert!(message.contains("sum.tc: with n = 2: "), "{message}");
     let message = fail(digits().range("batch", 1..=2).target("m68k"));
-    assert!(message.starts_with("there is no code for `m68k`"), "{message}");
-    let message = fail(Model::new("nowhere.onnx").target("native").out_dir(dir.path()));
+    assert!(message.starts_with("unsupported target `m68k`"), "{message}");
+    let message = fail(BuildModel::new("nowhere.onnx").target("native").out_dir(dir.path()));
     assert!(message.starts_with("cannot open the model nowhere.onnx: "), "{message}");
     // Outside of a build script there is no folder.
     if std::env::var_os("OUT_DIR").is_none() {
-        let message = fail(Model::new("digits.onnx").target("native"));
+        let message = fail(BuildModel::new("digits.onnx").target("native"));
         assert_eq!(message, "OUT_DIR is not set: outside of a build script, give `out_dir`");
     }
 }

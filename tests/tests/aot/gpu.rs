@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tensorc::aot::gpu::Gpu;
-use tensorc::aot::link::{Product, Tools, link};
-use tensorc::aot::{self, Artifact, Request};
+use tensorc::aot::gpu::GpuTarget;
+use tensorc::aot::link::{LinkOutput, Tools, link};
+use tensorc::aot::{self, AotRequest, Artifact};
 use tensorc::ir::text::parse_module;
 use tensorc::runtime::artifact::{Artifact as Loaded, ArtifactError, LoadOptions, Manifest, ModelContext};
 use tensorc::runtime::{Device, Pool, TensorMut, TensorRef};
+use tensorc::schedule::target::Capability;
 use tensorc::{Backend, Compiler, DType, Model, Options, Tensor};
 use tensorc_abi::artifact::status;
 use tensorc_abi::image::{self, header, slot, step, variant};
-use tensorc_codegen::target::Capability;
 use tensorc_tests::cache::visible;
 
 use super::driver::{Imaginary, State};
 use super::programs::{prepared, run_example};
-use super::{checked, exists, expected, images, request, text};
+use super::{checked, exists, expected, image_file, images, request, text};
 use crate::support::examples;
 
 /// Errors of CUDA's driver.
@@ -38,8 +38,8 @@ fn compiled(capability: Capability, assembler: Option<PathBuf>, program: bool) -
     let compiler = Compiler::new(Options { gpus: vec![gpu], threads: Some(1), ..Options::default() }).unwrap();
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 2))]);
-    let gpu = Some(Gpu { capability, assembler });
-    let artifact = aot::compile(&model, &Request { ranges, gpu, program, ..request("digits", "native") }).unwrap();
+    let gpu = Some(GpuTarget { capability, assembler });
+    let artifact = aot::compile(&model, &AotRequest { ranges, gpu, program, ..request("digits", "native") }).unwrap();
     (model, artifact)
 }
 
@@ -52,7 +52,7 @@ fn runs() -> bool {
 }
 
 /// Writes a product of the classifier with its header and weights.
-fn written(artifact: &Artifact, product: Product, file: &str) -> (tempfile::TempDir, PathBuf) {
+fn written(artifact: &Artifact, product: LinkOutput, file: &str) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(file);
     link(product, "digits", &artifact.object, "native".parse().unwrap(), &Tools::default(), &path).unwrap();
@@ -102,7 +102,7 @@ fn c_programs_run_on_a_gpu_as_on_a_processor() {
     }
     let (model, artifact) = digits(Capability::Sm80, None);
     let driver = Imaginary::new(&artifact, (8, 0));
-    let (dir, _) = written(&artifact, Product::StaticLibrary, "digits.a");
+    let (dir, _) = written(&artifact, LinkOutput::StaticLibrary, "digits.a");
     let mut lines = prepared(dir.path(), &model);
     let last = lines.pop().unwrap().replace("1..=4", "1..=2");
     // The example for processors, which knows nothing of GPUs, with the driver that the system has.
@@ -128,7 +128,7 @@ fn what_runs_on_a_gpu_is_clean_under_valgrind() {
     }
     let (model, artifact) = digits(Capability::Sm80, None);
     let driver = Imaginary::new(&artifact, (8, 0));
-    let (dir, _) = written(&artifact, Product::StaticLibrary, "digits.a");
+    let (dir, _) = written(&artifact, LinkOutput::StaticLibrary, "digits.a");
     let lines = prepared(dir.path(), &model);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aot/there.c");
     let program = c_program(&source, dir.path());
@@ -146,13 +146,8 @@ fn the_program_of_a_model_for_a_gpu_runs() {
     }
     let (model, artifact) = compiled(Capability::Sm90a, None, true);
     let driver = Imaginary::new(&artifact, (9, 0));
-    let (dir, path) = written(&artifact, Product::Program, "digits");
-    let image = dir.path().join("image.npy");
-    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 8, 8), }";
-    let mut npy = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
-    npy.extend(format!("{header:117}\n").into_bytes());
-    npy.extend(images(1).into_iter().flat_map(f32::to_le_bytes));
-    std::fs::write(&image, npy).unwrap();
+    let (dir, path) = written(&artifact, LinkOutput::Program, "digits");
+    let image = image_file(dir.path(), 1);
     let command = |driver: &str, device: &str| {
         let mut command = Command::new(&path);
         command.arg("--weights").arg(dir.path().join("digits.weights")).args(["--driver", driver, "--device", device]);
@@ -183,7 +178,7 @@ fn loaded_libraries_share_code_and_weights_on_the_gpu() {
     }
     let (model, artifact) = digits(Capability::Sm80, None);
     let driver = Imaginary::new(&artifact, (8, 6));
-    let (_dir, path) = written(&artifact, Product::SharedLibrary, "digits.so");
+    let (_dir, path) = written(&artifact, LinkOutput::SharedLibrary, "digits.so");
     let library = Loaded::load(&path, &driver.options()).unwrap();
     let pool = Pool::new(2).unwrap();
     let mut contexts = [library.context(&pool).unwrap(), library.context(&pool).unwrap()];
@@ -212,7 +207,7 @@ fn gpus_and_drivers_that_do_not_fit_are_errors() {
     let load = |(capability, version): (Capability, (u32, u32)), change: &dyn Fn(&mut LoadOptions, &Imaginary)| {
         let (_, artifact) = digits(capability, None);
         let driver = Imaginary::new(&artifact, version);
-        let (_dir, path) = written(&artifact, Product::SharedLibrary, "digits.so");
+        let (_dir, path) = written(&artifact, LinkOutput::SharedLibrary, "digits.so");
         let mut options = driver.options();
         change(&mut options, &driver);
         run(&Loaded::load(&path, &options).unwrap(), 1)
@@ -255,7 +250,7 @@ fn failing_kernels_are_named() {
     let (_, artifact) = digits(Capability::Sm80, None);
     let plan = &artifact.module.plans[0];
     let (first, third, last) = (&plan.kernels[0], &plan.kernels[2], &plan.kernels[plan.kernels.len() - 1]);
-    let (_dir, path) = written(&artifact, Product::SharedLibrary, "digits.so");
+    let (_dir, path) = written(&artifact, LinkOutput::SharedLibrary, "digits.so");
     let fail = |stepwise: bool, fault: &dyn Fn(&mut State)| {
         let driver = Imaginary::new(&artifact, (8, 0));
         fault(&mut driver.state());
@@ -292,7 +287,7 @@ fn damaged_code_for_a_gpu_is_refused() {
     }
     let (_, artifact) = digits(Capability::Sm80, None);
     let driver = Imaginary::new(&artifact, (8, 0));
-    let (dir, path) = written(&artifact, Product::SharedLibrary, "digits.so");
+    let (dir, path) = written(&artifact, LinkOutput::SharedLibrary, "digits.so");
     // The seal of the library is broken.
     let mut whole = std::fs::read(&path).unwrap();
     let at = whole.windows(7).position(|window| window == b".target").unwrap();
@@ -312,7 +307,7 @@ fn damaged_code_for_a_gpu_is_refused() {
             let mut object = artifact.object.clone();
             object[start + bit / 8] ^= 1 << (bit % 8);
             let path = dir.path().join(format!("damaged{start}-{case}.so"));
-            link(Product::SharedLibrary, "digits", &object, "native".parse().unwrap(), &Tools::default(), &path)
+            link(LinkOutput::SharedLibrary, "digits", &object, "native".parse().unwrap(), &Tools::default(), &path)
                 .unwrap();
             let weights = Some(dir.path().join("digits.weights"));
             // Of an image that is not itself the weights are refused before.
@@ -350,7 +345,7 @@ fn steps_and_arguments_of_unknown_kinds_are_refused() {
     let driver = Imaginary::new(&artifact, (8, 0));
     let run = |change: &dyn Fn(&mut [u64])| {
         let changed = Artifact { object: with_image(&artifact.object, change), ..digits(Capability::Sm80, None).1 };
-        let (_dir, path) = written(&changed, Product::SharedLibrary, "digits.so");
+        let (_dir, path) = written(&changed, LinkOutput::SharedLibrary, "digits.so");
         run(&Loaded::load(&path, &driver.options()).unwrap(), 1)
     };
     run(&|_| {}).unwrap();
@@ -401,12 +396,13 @@ fn a_block_of_a_transformer_runs() {
     let compiler = Compiler::new(Options { gpus: vec![gpu], threads: Some(1), ..Options::default() }).unwrap();
     let graph = parse_module(&program, compiler.registry()).unwrap().graphs.remove(0);
     let model = compiler.model(graph);
-    let gpu = Some(Gpu { capability: Capability::Sm80, assembler: None });
-    let artifact = aot::compile(&model, &Request { gpu, embed_weights: true, ..request("block", "native") }).unwrap();
+    let gpu = Some(GpuTarget { capability: Capability::Sm80, assembler: None });
+    let artifact =
+        aot::compile(&model, &AotRequest { gpu, embed_weights: true, ..request("block", "native") }).unwrap();
     assert!(artifact.weights.is_none() && artifact.manifest.weights.embedded);
     let driver = Imaginary::new(&artifact, (8, 0));
     let path = driver.dir.path().join("block.so");
-    link(Product::SharedLibrary, "block", &artifact.object, "native".parse().unwrap(), &Tools::default(), &path)
+    link(LinkOutput::SharedLibrary, "block", &artifact.object, "native".parse().unwrap(), &Tools::default(), &path)
         .unwrap();
 
     let values = |count: usize, seed: usize| -> Vec<f32> {
@@ -443,11 +439,12 @@ fn grouped(name: &str, program: &str) -> (Model, Imaginary, Loaded) {
     options.passes.tf32 = true;
     let compiler = Compiler::new(options).unwrap();
     let model = compiler.model(parse_module(program, compiler.registry()).unwrap().graphs.remove(0));
-    let gpu = Some(Gpu { capability: Capability::Sm90a, assembler: None });
-    let artifact = aot::compile(&model, &Request { gpu, embed_weights: true, ..request(name, "native") }).unwrap();
+    let gpu = Some(GpuTarget { capability: Capability::Sm90a, assembler: None });
+    let artifact = aot::compile(&model, &AotRequest { gpu, embed_weights: true, ..request(name, "native") }).unwrap();
     let driver = Imaginary::new(&artifact, (9, 0));
     let path = driver.dir.path().join("model.so");
-    link(Product::SharedLibrary, name, &artifact.object, "native".parse().unwrap(), &Tools::default(), &path).unwrap();
+    link(LinkOutput::SharedLibrary, name, &artifact.object, "native".parse().unwrap(), &Tools::default(), &path)
+        .unwrap();
     let library = Loaded::load(&path, &driver.options()).unwrap();
     (model, driver, library)
 }
@@ -553,7 +550,7 @@ fn machine_code_is_preferred_where_it_fits() {
             assert!(launch.spilled_bytes == Some(0) && kernel.code_bytes > 500, "{}: {launch:?}", kernel.name);
         }
         assert_eq!(Manifest::from_json(&artifact.manifest.to_json()).unwrap(), artifact.manifest);
-        let (_dir, path) = written(&artifact, Product::SharedLibrary, "digits.so");
+        let (_dir, path) = written(&artifact, LinkOutput::SharedLibrary, "digits.so");
         let loads = |version, refused: bool| {
             let driver = Imaginary::new(&artifact, version);
             if refused {
@@ -581,9 +578,9 @@ fn requests_that_fit_no_gpu_are_errors() {
     let compiler = Compiler::new(Options::default()).unwrap();
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let shapes = BTreeMap::from([("batch".to_owned(), vec![1])]);
-    let gpu = Some(Gpu { capability: Capability::Sm80, assembler: None });
-    let fail = |model: &Model, gpu: Option<Gpu>| {
-        let request = Request { shapes: shapes.clone(), gpu, ..request("digits", "native") };
+    let gpu = Some(GpuTarget { capability: Capability::Sm80, assembler: None });
+    let fail = |model: &Model, gpu: Option<GpuTarget>| {
+        let request = AotRequest { shapes: shapes.clone(), gpu, ..request("digits", "native") };
         aot::compile(model, &request).err().unwrap().to_string()
     };
     assert_eq!(fail(&model, gpu), "the compiler's passes are for processors, the target is a GPU");
@@ -592,7 +589,7 @@ fn requests_that_fit_no_gpu_are_errors() {
     let model = Compiler::new(options).unwrap().load(examples().join("digits/digits.onnx")).unwrap();
     assert_eq!(fail(&model, None), "the compiler's passes are for GPUs, the target is a processor");
     let assembler = Some("/nowhere/ptxas".into());
-    let message = fail(&model, Some(Gpu { capability: Capability::Sm80, assembler }));
+    let message = fail(&model, Some(GpuTarget { capability: Capability::Sm80, assembler }));
     let reason = if Backend::has_llvm() { "the assembler /nowhere/ptxas: " } else { "LLVM" };
     assert!(message.contains(reason), "{message}");
 }

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tensorc::aot::link::{Product, Tools, link};
-use tensorc::aot::{self, Request};
+use tensorc::aot::link::{LinkOutput, Tools, link};
+use tensorc::aot::{self, AotRequest};
 use tensorc::runtime::artifact::{Artifact, LoadOptions};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
 use tensorc::{Compiler, DType, Model, Tensor};
 
-use super::{built, checked, exists, expected, images, request, text};
+use super::{built, checked, exists, expected, image_file, images, request, text};
 use crate::support::backend::options;
 use crate::support::examples;
 use tensorc_tests::cache::visible;
 
 /// A folder with the classifier as `product`, the library's path, and what the example in C prints for two images, in
 /// the classifier's bits.
-pub fn example(product: Product, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<String>)> {
+pub fn example(product: LinkOutput, file: &str, target: &str) -> Option<(tempfile::TempDir, PathBuf, Vec<String>)> {
     let (dir, library, model) = built(product, file, target)?;
     let lines = prepared(dir.path(), &model);
     Some((dir, library, lines))
@@ -42,7 +42,7 @@ pub fn prepared(dir: &Path, model: &Model) -> Vec<String> {
 
 /// The example in C, linked with the compiler alone.
 fn c_example(target: &str) -> Option<(tempfile::TempDir, Vec<String>)> {
-    let (dir, library, lines) = example(Product::StaticLibrary, "digits.a", target)?;
+    let (dir, library, lines) = example(LinkOutput::StaticLibrary, "digits.a", target)?;
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-std=c11", "-o"]).arg(dir.path().join("classify"));
     cc.arg("-I").arg(dir.path()).arg(examples().join("c/classify.c")).arg(library);
@@ -70,6 +70,24 @@ fn a_c_program_runs_the_model_in_its_own_memory() {
 }
 
 #[test]
+fn a_program_names_the_range_that_its_input_is_outside_of() {
+    let Some((dir, path, model)) = built(LinkOutput::Program, "digits", "native") else { return };
+    let run = |batch: u64| {
+        let weights = dir.path().join("digits.weights");
+        let images = image_file(dir.path(), batch);
+        Command::new(&path).arg("--weights").arg(weights).arg("-o").arg(dir.path()).arg(images).output().unwrap()
+    };
+    assert!(run(4).status.success());
+    let made = std::fs::read(dir.path().join("probabilities.npy")).unwrap();
+    assert!(made.ends_with(expected(&model, 4)[1].bytes()));
+    let output = run(8);
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8(output.stderr).unwrap();
+    let expected = "no variant for `image` [8, 1, 8, 8]; compiled for batch = 1..=4, such as [1, 1, 8, 8]";
+    assert_eq!(message.split_once(": ").unwrap().1.trim_end(), expected);
+}
+
+#[test]
 fn the_c_program_is_clean_under_valgrind() {
     if !exists("valgrind") {
         visible("skipped: there is no valgrind");
@@ -85,7 +103,7 @@ fn the_c_program_is_clean_under_valgrind() {
 
 #[test]
 fn a_loaded_library_gives_equal_bits_for_every_batch_and_thread_count() {
-    let Some((_dir, path, model)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((_dir, path, model)) = built(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
     let artifact = Artifact::load(&path, &LoadOptions::default()).unwrap();
     for threads in [1, 2, 3] {
         let pool = Pool::new(threads).unwrap();
@@ -117,10 +135,10 @@ fn images_with_channels_last_give_the_bits_of_the_model() {
     let model = Compiler::new(options()).unwrap().load(source).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 2))]);
     let dir = tempfile::tempdir().unwrap();
-    let artifact = aot::compile(&model, &Request { ranges, ..request("last", "native") }).unwrap();
+    let artifact = aot::compile(&model, &AotRequest { ranges, ..request("last", "native") }).unwrap();
     let path = dir.path().join("last.so");
     let (target, tools) = ("native".parse().unwrap(), Tools::default());
-    link(Product::SharedLibrary, "last", &artifact.object, target, &tools, &path).unwrap();
+    link(LinkOutput::SharedLibrary, "last", &artifact.object, target, &tools, &path).unwrap();
     std::fs::write(dir.path().join("last.weights"), artifact.weights.unwrap()).unwrap();
     let artifact = Artifact::load(&path, &LoadOptions::default()).unwrap();
     let pool = Pool::new(2).unwrap();
@@ -141,7 +159,7 @@ fn images_with_channels_last_give_the_bits_of_the_model() {
 
 #[test]
 fn wrong_tensors_are_errors_that_say_what_is_wrong() {
-    let Some((dir, path, _)) = built(Product::SharedLibrary, "digits.so", "native") else { return };
+    let Some((dir, path, _)) = built(LinkOutput::SharedLibrary, "digits.so", "native") else { return };
     let artifact = Artifact::load(&path, &LoadOptions::default()).unwrap();
     let pool = Pool::new(1).unwrap();
     let mut context = artifact.context(&pool).unwrap();

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::ZlibDecoder;
 use tensorc::DType;
-use tensorc::aot::link::{Product, Tools, link};
-use tensorc::data::formats::read_arrays;
+use tensorc::aot::link::{LinkOutput, Tools, link};
 use tensorc::runtime::artifact::{Artifact, ArtifactError, LoadOptions, Manifest};
 use tensorc::runtime::{Pool, TensorMut, TensorRef};
 use tensorc_abi::artifact::status;
-use tensorc_abi::image::{MAGIC, VERSION, Version};
+use tensorc_abi::image::{ImageVersion, MAGIC, VERSION};
 use tensorc_abi::seal;
+use tensorc_data::formats::read_arrays;
 use tensorc_tests::cache::visible;
 
 use super::exists;
@@ -22,14 +22,14 @@ use super::exists;
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// The archives, by the version that their names state.
-fn archives() -> Vec<(Version, Files)> {
+fn archives() -> Vec<(ImageVersion, Files)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts");
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut found: Vec<(Version, Files)> = vec![];
+    let mut found: Vec<(ImageVersion, Files)> = vec![];
     for path in paths.filter(|path| path.extension().is_some_and(|e| e == "zip")) {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let (major, minor) = name.split_once('.').unwrap();
-        let version = Version { major: major.parse().unwrap(), minor: minor.parse().unwrap() };
+        let version = ImageVersion { major: major.parse().unwrap(), minor: minor.parse().unwrap() };
         let mut zip = zip::ZipArchive::new(std::fs::File::open(&path).unwrap()).unwrap();
         let mut files = Files::new();
         for i in 0..zip.len() {
@@ -64,7 +64,8 @@ fn library(network: &str, files: &Files, dir: &Path) -> PathBuf {
     let path = dir.join(format!("{network}.so"));
     match files.get(&format!("{network}/{network}.o")) {
         Some(object) => {
-            link(Product::SharedLibrary, network, object, "x86_64".parse().unwrap(), &Tools::default(), &path).unwrap()
+            link(LinkOutput::SharedLibrary, network, object, "x86_64".parse().unwrap(), &Tools::default(), &path)
+                .unwrap()
         }
         None => std::fs::write(&path, &files[&format!("{network}/{network}.so")]).unwrap(),
     }
@@ -103,7 +104,7 @@ fn check(network: &str, batch: u64, artifact: &Artifact, files: &Files) {
 #[test]
 fn artifacts_of_this_and_older_minor_versions_compute_what_they_did() {
     let archives = archives();
-    let of_major = |version: &Version| (version.major == VERSION.major).then_some(version.minor);
+    let of_major = |version: &ImageVersion| (version.major == VERSION.major).then_some(version.minor);
     let minors: BTreeSet<u32> = archives.iter().filter_map(|(version, _)| of_major(version)).collect();
     assert!(minors.contains(&VERSION.minor), "tests/artifacts/make.py has not been run for format {VERSION:?}");
     if !runs() {
@@ -124,8 +125,8 @@ fn artifacts_of_this_and_older_minor_versions_compute_what_they_did() {
 }
 
 /// The versions that come next: what an older reader will meet.
-fn newer() -> [Version; 2] {
-    [Version { minor: VERSION.minor + 1, ..VERSION }, Version { major: VERSION.major + 1, minor: 0 }]
+fn newer() -> [ImageVersion; 2] {
+    [ImageVersion { minor: VERSION.minor + 1, ..VERSION }, ImageVersion { major: VERSION.major + 1, minor: 0 }]
 }
 
 /// Where the compressed manifest of a library lies.
@@ -142,7 +143,7 @@ fn manifest_section(library: &[u8]) -> Range<usize> {
 }
 
 /// The library with another version in its manifest, sealed again.
-fn with_format(library: &[u8], format: Version) -> Vec<u8> {
+fn with_format(library: &[u8], format: ImageVersion) -> Vec<u8> {
     let mut bytes = seal::open(library).unwrap().to_vec();
     // Without its kernels the manifest is shorter than what it replaces, and zeros close the gap.
     let manifest = Manifest::of_elf(&bytes).unwrap();
@@ -166,7 +167,7 @@ fn libraries_of_newer_versions_are_refused_by_name() {
     for version in newer() {
         std::fs::write(&path, with_format(&whole, version)).unwrap();
         let error = Artifact::load(&path, &LoadOptions::default()).err().unwrap();
-        let Version { major, minor } = version;
+        let ImageVersion { major, minor } = version;
         assert!(matches!(error, ArtifactError::Version { .. }), "{error}");
         let known = format!("{}.0 to {}.{}", VERSION.major, VERSION.major, VERSION.minor);
         assert_eq!(

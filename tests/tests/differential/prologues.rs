@@ -12,24 +12,29 @@ use tensorc_ir::op::Registry;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
-use tensorc_passes::fuse::By;
+use tensorc_passes::FusionStrategy;
+use tensorc_tests::compare::compare;
 
 use super::growth::inputs_for;
 use super::{bits, run, shown, tolerance};
 use crate::support::backend::options;
-use tensorc_tests::compare::compare;
 
 const NETWORKS: u64 = 160;
 
-fn compiler(threads: usize, by: By) -> Compiler {
+fn compiler(threads: usize, by: FusionStrategy) -> Compiler {
     let mut options = Options { threads: Some(threads), poison: true, ..options() };
     options.passes.fuse = by;
     Compiler::new(options).unwrap()
 }
 
 /// The first never computes operands in libraries.
-static COMPILERS: LazyLock<[Compiler; 3]> =
-    LazyLock::new(|| [compiler(2, By::Greedy), compiler(1, By::Alternatives), compiler(2, By::Alternatives)]);
+static COMPILERS: LazyLock<[Compiler; 3]> = LazyLock::new(|| {
+    [
+        compiler(2, FusionStrategy::Greedy),
+        compiler(1, FusionStrategy::Alternatives),
+        compiler(2, FusionStrategy::Alternatives),
+    ]
+});
 
 struct Network<'a> {
     b: Builder<'a>,

@@ -1,6 +1,6 @@
 //! Binding arrays, shapes and requests; reshaping; what is refused.
 
-use tensorc::executor::{Executor, GradReq};
+use tensorc_nd::executor::{Executor, GradReq};
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn wrong_bindings_are_refused_by_name() {
     let rt = runtime();
     let net = fully_connected(&var("x"), 4, "fc");
     let x = ones(&rt, &[5, 3]);
-    let fails = |binder: tensorc::executor::Binder<'_>, part: &str| {
+    let fails = |binder: tensorc_nd::executor::Binder<'_>, part: &str| {
         let error = binder.build().unwrap_err().to_string();
         assert!(error.contains(part), "{error} should contain {part}");
     };

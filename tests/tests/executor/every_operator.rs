@@ -12,19 +12,19 @@ use std::sync::Arc;
 
 use cases::{CASES, CONVENTIONS};
 use function::{Function, RANGES, case, cast, evaluate, function, has_variables, inputs, is_tame, precision, tensor};
-use tensorc::executor::{Executor, GradReq};
 use tensorc::ir::graph::{Graph, NodeKind, Value};
 use tensorc::ir::op::{Compute, Grad, OpDef, OpRef, Registry, TypeRule};
 use tensorc::ir::params::Params;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::testing::{Candidate, candidates_of};
 use tensorc::ir::{DenseType, TensorData};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::op::{Define, InputSpec, types};
 use tensorc::passes::infer::InferTypes;
 use tensorc::passes::{Pass, PassCx};
 use tensorc::symbol::op_in;
 use tensorc::{Compiler, DType};
+use tensorc_nd::executor::{Executor, GradReq};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
 use super::var;
 use crate::support::backend::options;

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tensorc::Compiler;
-use tensorc::executor::GradReq;
 use tensorc::op::{Closure, Define, Keep, closure, like};
 use tensorc::runtime::engine::{EngineConfig, EngineKind};
 use tensorc::symbol::op_in;
+use tensorc_nd::executor::GradReq;
 
 use super::*;
 use crate::support::backend::options;

@@ -1,6 +1,6 @@
 //! Backward passes: requests, head gradients, losses, state.
 
-use tensorc::executor::{Executor, GradReq};
+use tensorc_nd::executor::{Executor, GradReq};
 
 use super::*;
 

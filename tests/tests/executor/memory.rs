@@ -1,6 +1,6 @@
 //! Shared and planned memory, and what optimization removes.
 
-use tensorc::executor::{Executor, GradReq};
+use tensorc_nd::executor::{Executor, GradReq};
 
 use super::*;
 

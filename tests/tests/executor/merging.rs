@@ -1,6 +1,5 @@
 //! Equal nodes are computed once: how many are saved, and that nothing else changes.
 
-use tensorc::executor::{Executor, GradReq};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::interp::eval_graph;
 use tensorc::ir::{DenseType, TensorData};
@@ -9,6 +8,7 @@ use tensorc::passes::infer::{InferTypes, bind};
 use tensorc::passes::simplify::merge_equal;
 use tensorc::passes::{Pass, PassCx};
 use tensorc::symbol::Lowering;
+use tensorc_nd::executor::{Executor, GradReq};
 
 use super::every_operator::function::{Function, cast, evaluate, tensor};
 use super::*;

@@ -1,11 +1,11 @@
 //! Groups of nodes on devices of their own.
 
-use tensorc::executor::Executor;
 use tensorc::runtime::Device;
 use tensorc::symbol::attr_scope;
+use tensorc_nd::executor::Executor;
 
 use super::*;
-use crate::support::backend::new_runtime;
+use crate::support::backend::{GPU, new_runtime_beside_gpu};
 
 fn grouped(first: &str, second: &str) -> Symbol {
     let inner = {
@@ -18,8 +18,8 @@ fn grouped(first: &str, second: &str) -> Symbol {
 
 #[test]
 fn a052_a_chain_over_two_devices_equals_one_device() {
-    for (first, second) in [(Device::cpu(1), Device::cpu(2)), (Device::cpu(0), Device::accelerator(0))] {
-        let rt = new_runtime(RuntimeOptions::default());
+    for (first, second) in [(Device::cpu(1), Device::cpu(2)), (Device::cpu(0), GPU)] {
+        let rt = new_runtime_beside_gpu(RuntimeOptions::default());
         let net = grouped("dev1", "dev2");
         let bind = || ["d1", "d2", "d3"].iter().fold(Executor::simple_bind(&rt, &net), |b, n| b.shape(n, &[4, 5]));
         let mut one = bind().build().unwrap();

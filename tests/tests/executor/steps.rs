@@ -1,10 +1,10 @@
 //! Whole training steps as one plan.
 
-use tensorc::executor::{Emission, Executor, GradReq, UpdateRule};
 use tensorc::ir::DenseType;
 use tensorc::ir::build::Builder;
 use tensorc::ir::diag::Diagnostic;
 use tensorc::ir::graph::Value;
+use tensorc_nd::executor::{Emission, Executor, GradReq, UpdateRule};
 
 use super::*;
 
@@ -100,7 +100,7 @@ fn steps_keep_states_and_refuse_wrong_tables() {
     let mut executor = bind(&rt, &network());
     let first = executor.fuse(&Momentum, None).unwrap();
     let second = executor.fuse(&Momentum, Some(&first)).unwrap();
-    let state = |step: &tensorc::executor::FusedStep| {
+    let state = |step: &tensorc_nd::executor::FusedStep| {
         step.parameters().iter().find(|p| p.parameter == "fc1_weight").unwrap().states[0].1.clone()
     };
     assert!(state(&first).is_same(&state(&second)));

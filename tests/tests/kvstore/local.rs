@@ -1,9 +1,9 @@
 //! Stores of one process: MXNet's cases, errors, and the order of pushes and pulls.
 
-use tensorc::kvstore::{Compression, KVStore, Key};
-use tensorc::ndarray::NDArray;
 use tensorc::runtime::Device;
-use tensorc::train::Optimizer;
+use tensorc_nd::NDArray;
+use tensorc_train::Optimizer;
+use tensorc_train::kvstore::{Compression, KVStore, Key};
 
 use super::{FAILURE, assert_all, full, runtime};
 
@@ -69,7 +69,7 @@ fn functions_and_optimizers_move_values() {
         store
             .set_updater(|key, pushed, value| {
                 assert_eq!(*key, Key::from("w"));
-                (value + pushed)?.copy_into(value)
+                Ok((value + pushed)?.copy_into(value)?)
             })
             .unwrap();
         let (one, out) = (full(&rt, 1.0), full(&rt, 0.0));
@@ -116,7 +116,7 @@ fn wrong_calls_are_refused() {
         (store.push("w", &[&one, &other], 0), "push of key `w`: its value is NDArray(f32[4, 4] on cpu:0)"),
         (store.pull("w", &[&other], 0), "pull of key `w`"),
         (store.push("w", &[], 0), "push of key `w` without arrays"),
-        (store.set_gradient_compression(Compression::F16), "a store `local` sends no gradients"),
+        (store.set_gradient_compression(Compression::F16), "store `local` does not support gradient compression"),
         (store.save_optimizer_states("nowhere"), "the store has no optimizer"),
     ];
     for (result, expected) in errors {

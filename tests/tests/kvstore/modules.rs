@@ -1,13 +1,13 @@
 //! Modules whose steps are shared out: micro-batches, devices, ranks.
 
 use tensorc::DType;
-use tensorc::data::{Batch, DataDesc};
-use tensorc::executor::GradReq;
-use tensorc::kvstore::KVStore;
-use tensorc::ndarray::Runtime;
 use tensorc::runtime::Device;
 use tensorc::symbol::{Symbol, name_scope, op};
-use tensorc::train::{Initializer, Module, ModuleBuilder, Optimizer, Params};
+use tensorc_data::{Batch, DataDesc};
+use tensorc_nd::Runtime;
+use tensorc_nd::executor::GradReq;
+use tensorc_train::kvstore::KVStore;
+use tensorc_train::{Initializer, Module, ModuleBuilder, Optimizer, Params};
 
 use super::runtime;
 use crate::several_gpus::{FIRST, SECOND, on_two};
@@ -37,7 +37,7 @@ pub fn batch(step: u64, part: u64, parts: u64) -> Batch {
     let labels: Vec<f32> = (first..first + rows).map(|row| ((row * 3 + step) % 5) as f32).collect();
     let host = |dims: &[u64], values: &[f32]| {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        tensorc::data::HostTensor::new(DType::F32, dims, bytes).unwrap()
+        tensorc_data::HostTensor::new(DType::F32, dims, bytes).unwrap()
     };
     Batch { data: vec![host(&[rows, 1, 6, 6], &pixels)], labels: vec![host(&[rows], &labels)], pad: 0, index: vec![] }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tensorc::Error;
-use tensorc::kvstore::transport::threads::{self, ThreadTransport};
-use tensorc::kvstore::{Compression, Group, GroupOptions, KVStore, Kind};
-use tensorc::ndarray::Runtime;
 use tensorc::runtime::Profiler;
 use tensorc::runtime::profiler::EventKind;
-use tensorc::train::{Module, Optimizer};
+use tensorc_nd::Runtime;
+use tensorc_train::Error;
+use tensorc_train::kvstore::transport::threads::{self, ThreadTransport};
+use tensorc_train::kvstore::{Compression, Group, GroupOptions, KVStore, StoreKind};
+use tensorc_train::{Module, Optimizer};
 
 use super::modules::{BATCH, batch, bound, trained};
 use super::{FAILURE, assert_all, full, runtime};
@@ -16,7 +16,7 @@ use super::{FAILURE, assert_all, full, runtime};
 /// Runs a program on every rank of a store.
 fn on_ranks<T: Send>(
     ranks: usize,
-    kind: Kind,
+    kind: StoreKind,
     deadline: Duration,
     program: impl Fn(&Runtime, &KVStore) -> T + Sync,
 ) -> Vec<T> {
@@ -25,7 +25,7 @@ fn on_ranks<T: Send>(
 
 fn with_options<T: Send>(
     ranks: usize,
-    kind: Kind,
+    kind: StoreKind,
     options: &GroupOptions,
     program: impl Fn(&Runtime, &KVStore) -> T + Sync,
 ) -> Vec<T> {
@@ -45,7 +45,7 @@ fn with_options<T: Send>(
 }
 
 const PATIENT: Duration = Duration::from_secs(60);
-const SYNC: [Kind; 2] = [Kind::DistSync, Kind::DistDeviceSync];
+const SYNC: [StoreKind; 2] = [StoreKind::DistSync, StoreKind::DistDeviceSync];
 
 /// Closed forms: after n pushes of rank + 1 by every rank, sums, and values that a function adds to.
 #[test]
@@ -63,7 +63,7 @@ fn pushes_of_all_ranks_are_summed() {
                 store.push("w", &[&full(rt, rank + 1.0), &full(rt, 0.5)], 0).unwrap();
                 store.pull("w", &[&out], 0).unwrap();
                 assert_all(&out, all + 0.5 * ranks as f32);
-                store.set_updater(|_, pushed, value| (value + pushed)?.copy_into(value)).unwrap();
+                store.set_updater(|_, pushed, value| Ok((value + pushed)?.copy_into(value)?)).unwrap();
                 for _ in 0..3 {
                     store.push("w", &[&full(rt, rank + 1.0)], 0).unwrap();
                 }
@@ -79,7 +79,7 @@ fn pushes_of_all_ranks_are_summed() {
 /// Values of many sizes and types, several keys at once, and one that is cut into several pieces.
 #[test]
 fn values_of_every_size_are_summed() {
-    on_ranks(3, Kind::DistSync, PATIENT, |rt, store| {
+    on_ranks(3, StoreKind::DistSync, PATIENT, |rt, store| {
         let sizes = [1u64, 7, 1200 * 1200, 3_000_001, 64];
         let mut values = vec![];
         for (key, size) in sizes.iter().enumerate() {
@@ -106,7 +106,7 @@ fn values_of_every_size_are_summed() {
 
 #[test]
 fn optimizers_of_all_ranks_are_that_of_the_first() {
-    let states = on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+    let states = on_ranks(2, StoreKind::DistSync, PATIENT, |rt, store| {
         store.init("w", &full(rt, 1.0)).unwrap();
         store.set_optimizer(Optimizer::sgd(if store.rank() == 0 { 0.25 } else { 7.0 }, 0.5)).unwrap();
         let out = full(rt, 0.0);
@@ -127,7 +127,7 @@ fn optimizers_of_all_ranks_are_that_of_the_first() {
 /// 2 bits: what is below the threshold waits in the residual.
 #[test]
 fn gradients_are_compressed() {
-    on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+    on_ranks(2, StoreKind::DistSync, PATIENT, |rt, store| {
         let out = full(rt, 0.0);
         for (key, compression) in [Compression::TwoBit { threshold: 0.5 }, Compression::F16].into_iter().enumerate() {
             store.set_gradient_compression(compression).unwrap();
@@ -167,7 +167,7 @@ fn compression_saves_what_it_says() {
         let profiler = Profiler::default();
         profiler.start();
         let traced = GroupOptions { profiler: Some(profiler.clone()), ..GroupOptions::default() };
-        with_options(2, Kind::DistSync, &traced, |rt, store| {
+        with_options(2, StoreKind::DistSync, &traced, |rt, store| {
             store.set_gradient_compression(compression).unwrap();
             store.init("w", &rt.zeros(&[COUNT], tensorc::DType::F32).unwrap()).unwrap();
             store.push("w", &[&rt.zeros(&[COUNT], tensorc::DType::F32).unwrap()], 0).unwrap();
@@ -190,7 +190,7 @@ fn compression_saves_what_it_says() {
 #[test]
 fn asynchronous_pushes_move_values_at_once() {
     for ranks in [1, 2, 3] {
-        on_ranks(ranks, Kind::DistAsync, PATIENT, |rt, store| {
+        on_ranks(ranks, StoreKind::DistAsync, PATIENT, |rt, store| {
             let (rank, large) = (store.rank(), 1_200_000u64);
             store.init("w", &full(rt, 10.0)).unwrap();
             store.init("large", &rt.zeros(&[large], tensorc::DType::F32).unwrap()).unwrap();
@@ -220,7 +220,7 @@ fn asynchronous_pushes_move_values_at_once() {
 
 #[test]
 fn an_asynchronous_push_needs_an_optimizer() {
-    let errors = on_ranks(2, Kind::DistAsync, Duration::from_secs(5), |rt, store| {
+    let errors = on_ranks(2, StoreKind::DistAsync, Duration::from_secs(5), |rt, store| {
         store.init("w", &full(rt, 1.0)).unwrap();
         store.push("w", &[&full(rt, 1.0)], 0).unwrap();
         let out = full(rt, 0.0);
@@ -244,7 +244,7 @@ fn ranks_do_not_change_bits() {
     for micro in [4, 8] {
         let mut expected = None;
         for ranks in [1, 2, 4] {
-            let params = on_ranks(ranks, Kind::DistSync, PATIENT, |rt, store| {
+            let params = on_ranks(ranks, StoreKind::DistSync, PATIENT, |rt, store| {
                 let (mut module, rank, ranks) = module_of(rt, store, micro);
                 let (params, _) = trained(&mut module, 50, rank, ranks);
                 store.close().unwrap();
@@ -260,7 +260,7 @@ fn ranks_do_not_change_bits() {
 /// Asynchronous training learns, and every rank's parameters are the servers' in the end.
 #[test]
 fn asynchronous_modules_train() {
-    let losses = on_ranks(2, Kind::DistAsync, PATIENT, |rt, store| {
+    let losses = on_ranks(2, StoreKind::DistAsync, PATIENT, |rt, store| {
         let (mut module, rank, ranks) = module_of(rt, store, 2);
         let loss = |module: &mut Module| {
             module.forward(&batch(0, rank, ranks), false).unwrap();
@@ -284,7 +284,7 @@ fn asynchronous_modules_train() {
 fn every_rank_hears_of_an_error() {
     let limit = Duration::from_secs(5);
     let errors = |program: &(dyn Fn(&Runtime, &KVStore) -> Result<(), Error> + Sync)| {
-        on_ranks(3, Kind::DistSync, limit, |rt, store| program(rt, store).unwrap_err().to_string())
+        on_ranks(3, StoreKind::DistSync, limit, |rt, store| program(rt, store).unwrap_err().to_string())
     };
     let failed = errors(&|rt, store| {
         store.init("w", &full(rt, 1.0))?;
@@ -292,7 +292,7 @@ fn every_rank_hears_of_an_error() {
         store.push("w", &[&value], 0)?;
         let out = full(rt, 0.0);
         store.pull("w", &[&out], 0)?;
-        out.to_vec::<f32>().map(drop)
+        Ok(out.to_vec::<f32>().map(drop)?)
     });
     failed.iter().for_each(|error| assert!(error.contains(FAILURE) && error.contains("broken"), "{error}"));
     let more = errors(&|rt, store| {
@@ -301,7 +301,7 @@ fn every_rank_hears_of_an_error() {
             store.push("w", &[&full(rt, 1.0)], 0)?;
         }
         let pushed = rt.wait_all();
-        store.close().and(pushed)
+        store.close().and(pushed.map_err(Error::from))
     });
     more.iter().for_each(|error| assert!(error.contains("rank 2 calls sum of `w`"), "{error}"));
     let shape = errors(&|rt, store| {
@@ -319,7 +319,7 @@ fn every_rank_hears_of_an_error() {
 /// Ranks that learn other parameters would add gradients that have nothing to do with each other.
 #[test]
 fn ranks_that_learn_other_parameters_are_told_so() {
-    let errors = on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+    let errors = on_ranks(2, StoreKind::DistSync, PATIENT, |rt, store| {
         let fixed = if store.rank() == 0 { vec![] } else { vec!["fc_bias"] };
         let mut module = bound(rt, BATCH / 2, |module| module.kvstore(store).fixed(fixed));
         let error = module.step(&batch(0, store.rank() as u64, 2)).unwrap_err().to_string();
@@ -331,7 +331,7 @@ fn ranks_that_learn_other_parameters_are_told_so() {
 
 #[test]
 fn what_cannot_be_summed_is_refused() {
-    on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+    on_ranks(2, StoreKind::DistSync, PATIENT, |rt, store| {
         let mut module = bound(rt, BATCH / 2, |module| module.kvstore(store));
         module.forward(&batch(0, store.rank() as u64, 2), true).unwrap();
         let alone = module.backward(&[]).unwrap_err().to_string();
@@ -343,9 +343,9 @@ fn what_cannot_be_summed_is_refused() {
 /// A key that comes twice in one call has two turns.
 #[test]
 fn a_key_may_come_twice() {
-    on_ranks(2, Kind::DistSync, PATIENT, |rt, store| {
+    on_ranks(2, StoreKind::DistSync, PATIENT, |rt, store| {
         store.init("w", &full(rt, 0.0)).unwrap();
-        store.set_updater(|_, pushed, value| (value + pushed)?.copy_into(value)).unwrap();
+        store.set_updater(|_, pushed, value| Ok((value + pushed)?.copy_into(value)?)).unwrap();
         let (one, two) = (full(rt, 1.0), full(rt, 2.0));
         store.push_all(&[("w".into(), vec![&one]), ("w".into(), vec![&two])], 0).unwrap();
         let out = full(rt, -1.0);
@@ -358,7 +358,7 @@ fn a_key_may_come_twice() {
 /// Parameters of an asynchronous store may be given again.
 #[test]
 fn servers_take_other_parameters() {
-    let params = on_ranks(2, Kind::DistAsync, PATIENT, |rt, store| {
+    let params = on_ranks(2, StoreKind::DistAsync, PATIENT, |rt, store| {
         let (mut module, ..) = module_of(rt, store, 2);
         let first = module.params().unwrap();
         module.step(&batch(0, store.rank() as u64, 2)).unwrap();

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tensorc::DType;
-use tensorc::kvstore::{KVStore, Key};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::runtime::Device;
 use tensorc::runtime::engine::{EngineConfig, EngineKind};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
+use tensorc_train::kvstore::{KVStore, Key};
 
 use crate::support::backend::new_runtime;
 
@@ -36,9 +36,9 @@ impl Model {
     }
 }
 
-fn update(_: &Key, pushed: &NDArray, value: &NDArray) -> Result<(), tensorc::Error> {
+fn update(_: &Key, pushed: &NDArray, value: &NDArray) -> Result<(), tensorc_train::Error> {
     let moved = (&(value * 3.0)? + pushed)?;
-    (&moved % 1021.0)?.copy_into(value)
+    Ok((&moved % 1021.0)?.copy_into(value)?)
 }
 
 /// Runs a random program and compares what was pulled with the model.

@@ -11,12 +11,12 @@ use std::sync::{Mutex, PoisonError};
 use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::Kernel;
-use tensorc::ndarray::{Runtime, RuntimeOptions, Slice};
-use tensorc::passes::{PassCx, Phase, Pipeline};
+use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::{Backend, Compiler, DType, Options, VendorLibraries};
 use tensorc_codegen::lower::lower_with;
-use tensorc_codegen::target::entry_names;
+use tensorc_codegen::ptx::entry_names;
+use tensorc_nd::{Runtime, RuntimeOptions, Slice};
 use tensorc_tests::cache::visible;
 use tensorc_tests::corpus::inputs;
 use tensorc_tests::corpus::libraries::PROGRAMS;
@@ -100,7 +100,7 @@ fn connect() {
 fn announce(compiler: &Compiler, graph: &Graph) {
     let mut graph = graph.clone();
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
-    Pipeline::to(Phase::Fuse).run(&mut graph, &mut cx).unwrap();
+    Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx).unwrap();
     let kernels = lower_with(&graph, compiler.registry().math(), compiler.choices(), 1).unwrap().kernels;
     let mut known = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
     known.clear();

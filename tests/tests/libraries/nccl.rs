@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tensorc::ndarray::{JoinedGpus, NDArray, Runtime, RuntimeOptions};
 use tensorc::runtime::gpu::{CollectiveError, Driver, join};
 use tensorc::runtime::half::{bf16, f16};
 use tensorc::runtime::{Device, Element};
-use tensorc::train::{Initializer, Module, ModuleBuilder, Optimizer, Sums};
 use tensorc::{Compiler, DType, Options};
+use tensorc_nd::{JoinedGpus, NDArray, Runtime, RuntimeOptions};
+use tensorc_train::{Initializer, Module, ModuleBuilder, Optimizer, Sums};
 
 use super::cuda::imaginary;
 use crate::kvstore::modules::{self, BATCH};
@@ -159,7 +159,7 @@ fn what_cannot_be_exchanged_is_refused() {
         return;
     }
     let rt = runtime();
-    let said = |outcome: Result<(), tensorc::Error>| outcome.unwrap_err().to_string();
+    let said = |outcome: Result<(), tensorc_nd::Error>| outcome.unwrap_err().to_string();
     let joining = |devices: &[Device]| said(rt.join(devices).map(drop));
     assert_eq!(joining(&GPUS[..1]), "NCCL sums over two or more GPUs, not over 1");
     assert_eq!(joining(&[GPUS[1], GPUS[1]]), "gpu:1 is named twice; NCCL takes a device once");
@@ -264,15 +264,18 @@ fn modules_say_what_nccl_lacks() {
     let compiler = Compiler::new(Options { gpus: gpus.to_vec(), ..Options::default() }).unwrap();
     let rt = Runtime::with_compiler(compiler, RuntimeOptions { device: GPUS[0], ..RuntimeOptions::default() }).unwrap();
     let bound = layer(&rt, |module| module.devices(&GPUS).sums(Sums::Nccl)).map(drop).unwrap_err();
-    assert!(matches!(&bound, tensorc::Error::Collective(found) if *found == lacks), "{bound}");
+    assert!(
+        matches!(&bound, tensorc_train::Error::Arrays(tensorc_nd::Error::Collective(found)) if *found == lacks),
+        "{bound}"
+    );
     let few = layer(&rt, |module| module.device(GPUS[0]).sums(Sums::Nccl)).map(drop).unwrap_err();
     assert_eq!(few.to_string(), "NCCL sums over two or more GPUs, not over 1");
 }
 
 /// A module of one layer.
-fn layer(rt: &Runtime, prepare: fn(ModuleBuilder) -> ModuleBuilder) -> Result<Module, tensorc::Error> {
-    use tensorc::data::DataDesc;
+fn layer(rt: &Runtime, prepare: fn(ModuleBuilder) -> ModuleBuilder) -> Result<Module, tensorc_train::Error> {
     use tensorc::symbol::{Symbol, name_scope, op};
+    use tensorc_data::DataDesc;
     let _names = name_scope();
     let data = Symbol::variable("data");
     let hidden = op("FullyConnected").input(&data).param("num_hidden", 5).name("fc").build()?;

@@ -1,8 +1,8 @@
 //! Cases that MXNet's own tests and users' expectations name, by identifier.
 
-use tensorc::executor::{Executor, GradReq};
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::symbol::{OpBuilder, Symbol, op};
+use tensorc_nd::executor::{Executor, GradReq};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
 use super::array;
 use crate::support::backend::new_runtime;

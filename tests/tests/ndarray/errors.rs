@@ -1,7 +1,8 @@
 //! Failures stay with the arrays they concern and reach every reader.
 
-use tensorc::ndarray::{NDArray, Runtime};
-use tensorc::{DType, Error};
+use tensorc::DType;
+use tensorc_nd::Error;
+use tensorc_nd::{NDArray, Runtime};
 
 use super::runtimes;
 

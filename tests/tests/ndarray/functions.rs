@@ -2,8 +2,8 @@
 
 use tensorc::ir::text::parse_module;
 use tensorc::ir::{DType, DenseType};
-use tensorc::ndarray::Runtime;
 use tensorc::{Model, Tensor};
+use tensorc_nd::Runtime;
 
 use super::runtimes;
 

@@ -2,8 +2,8 @@
 
 use ::ndarray::{Array, IxDyn, SliceInfoElem};
 use tensorc::DType;
-use tensorc::ndarray::{NDArray, Runtime, Slice};
 use tensorc::runtime::Device;
+use tensorc_nd::{NDArray, Runtime, Slice};
 
 use super::runtimes;
 

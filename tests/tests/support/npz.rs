@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tensorc::Tensor;
-use tensorc::data::formats::read_arrays;
+use tensorc_data::formats::read_arrays;
 
 /// Every array of a file, in name order.
 pub fn read(path: &Path) -> Vec<(String, Tensor)> {

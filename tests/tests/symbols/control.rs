@@ -1,9 +1,9 @@
 //! Control flow: loops and choices as closures, against the same networks written out.
 
 use tensorc::DType;
-use tensorc::executor::{Executor, GradReq};
-use tensorc::ndarray::{NDArray, RuntimeOptions};
 use tensorc::symbol::{Infer, Loop, Symbol, SymbolError, cond, foreach, name_scope, op, while_loop};
+use tensorc_nd::executor::{Executor, GradReq};
+use tensorc_nd::{NDArray, RuntimeOptions};
 
 use crate::support::backend::new_runtime;
 

@@ -1,7 +1,7 @@
 //! Shapes and types of symbols, from partial knowledge and in both directions.
 
 use tensorc::DType;
-use tensorc::symbol::{Infer, Inferred, PartialShape, Symbol, Types, mxnet_shape, op, variable};
+use tensorc::symbol::{Infer, Inferred, PartialShape, Symbol, SymbolTypes, mxnet_shape, op, variable};
 
 fn var(name: &str) -> Symbol {
     Symbol::variable(name)
@@ -24,7 +24,7 @@ fn mlp() -> Symbol {
 }
 
 /// The shape of each argument, in MXNet's notation.
-fn arguments(symbol: &Symbol, types: &Types<PartialShape>) -> Vec<(String, Vec<u64>)> {
+fn arguments(symbol: &Symbol, types: &SymbolTypes<PartialShape>) -> Vec<(String, Vec<u64>)> {
     symbol.list_arguments().into_iter().zip(types.arguments.iter().map(mxnet_shape)).collect()
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tensorc::{Compiler, Error, Tensor};
-use tensorc_frontend::mxnet::params::{ArrayList, SavedArray, Version, load, save};
+use tensorc_frontend::mxnet::params::{ArrayList, ArrayVersion, SavedArray, load, save};
 
 use crate::support::backend::options;
 use crate::support::npz;
@@ -47,7 +47,7 @@ fn refused(change: impl FnOnce(&mut Vec<(Option<String>, SavedArray)>)) -> Error
     let folder = std::env::temp_dir().join(format!("tensorc-symbols-{:?}", std::thread::current().id()));
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("changed.params");
-    save(&path, &list, Version::V2).unwrap();
+    save(&path, &list, ArrayVersion::V2).unwrap();
     let error = match compiler().load_with(stored("small-symbol.json"), Some(&path)) {
         Ok(model) => model.run(&[("data", Tensor::from_f32(&[1, 3, 6, 6], &[0.0; 108]).unwrap())]).unwrap_err(),
         Err(error) => error,

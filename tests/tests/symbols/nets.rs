@@ -1,13 +1,13 @@
 //! The networks that measurements use are those of MXNet's model zoo, and of the sizes known for them.
 
 use serde_json::Value as Json;
-use tensorc::symbol::{Infer, Symbol, Types};
+use tensorc::symbol::{Infer, Symbol, SymbolTypes};
 use tensorc_bench::nets::{Net, names, net};
 
 /// Shapes and operators of the networks in MXNet's model zoo, from `mxnet/make_nets.py`.
 const ZOO: &str = include_str!("../../mxnet/nets.json");
 
-fn shapes(net: &Net) -> Types<Vec<u64>> {
+fn shapes(net: &Net) -> SymbolTypes<Vec<u64>> {
     let given: Vec<(&str, &[u64])> = net.inputs.iter().map(|(n, d)| (*n, d.as_slice())).collect();
     let inferred = net.symbol.infer_shape(&given).unwrap();
     assert!(!matches!(inferred, tensorc::symbol::Inferred::Incomplete { .. }), "{inferred:?}");

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tensorc::data::iter::adapt::{Prefetch, Resize};
-use tensorc::data::iter::epoch;
-use tensorc::data::{
-    Batch, Batches, DataDesc, DataError, DataIter, Dataset, HostTensor, Loader, Position, Sample, Shuffle,
-};
-use tensorc::ndarray::Runtime;
+use tensorc::DType;
 use tensorc::runtime::TensorMut;
 use tensorc::runtime::gpu::Counts;
 use tensorc::symbol::{Symbol, name_scope, op};
-use tensorc::train::metric::Accuracy;
-use tensorc::train::{Fit, Initializer, Module, Optimizer, Params, load_checkpoint};
-use tensorc::{DType, Error};
+use tensorc_data::iter::adapt::{Prefetch, Resize};
+use tensorc_data::iter::epoch;
+use tensorc_data::{
+    Batch, Batches, DataDesc, DataError, DataIter, Dataset, HostTensor, Loader, Position, Sample, Shuffle,
+};
+use tensorc_nd::Runtime;
+use tensorc_train::Error;
+use tensorc_train::metric::Accuracy;
+use tensorc_train::{Fit, Initializer, Module, Optimizer, Params, load_checkpoint};
 
 use super::runtime;
 use crate::gpu_arrays::on_gpu;

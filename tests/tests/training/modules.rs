@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorc::Tensor;
-use tensorc::data::iter::epoch;
-use tensorc::data::{Batch, Batches, DataDesc, DataIter, Position};
-use tensorc::executor::GradReq;
+use tensorc_data::iter::epoch;
+use tensorc_data::{Batch, Batches, DataDesc, DataIter, Position};
+use tensorc_nd::executor::GradReq;
 
 use tensorc::symbol::{Symbol, name_scope, op};
-use tensorc::train::metric::{self, Accuracy};
-use tensorc::train::{Buckets, Fit, Initializer, Module, Network, Optimizer, load_checkpoint};
+use tensorc_train::metric::{self, Accuracy};
+use tensorc_train::{Buckets, Fit, Initializer, Module, Network, Optimizer, load_checkpoint};
 
 use super::runtime;
 use crate::support::npz;
@@ -110,7 +110,7 @@ fn fixed_parameters_stay_and_gradients_of_data_are_there() {
     let mut module = builder.bind().unwrap();
     module.init_params(&Initializer::uniform(0.1)).unwrap();
     let wrong = module.step(&train.next().unwrap().unwrap()).unwrap_err();
-    assert_eq!(wrong.to_string(), "optimizer: there is none; `init_optimizer` sets it");
+    assert_eq!(wrong.to_string(), "optimizer: there is no optimizer; call `init_optimizer`");
     module.init_optimizer(Optimizer::adam(0.01)).unwrap();
     let before = module.params().unwrap();
     module.fit(&mut train, Fit::epochs(1).quiet()).unwrap();
@@ -151,7 +151,7 @@ fn buckets_share_what_they_learn() {
         rt.seed(seed);
         let x = rt.normal(&[4, length, 3], tensorc::DType::F32, 0.0, 0.5).unwrap();
         // What is to be learned: the sums of the first and the second feature.
-        let y = x.sum(&[1], false).unwrap().slice(&[tensorc::ndarray::Slice::ALL, (0..2).into()]).unwrap();
+        let y = x.sum(&[1], false).unwrap().slice(&[tensorc_nd::Slice::ALL, (0..2).into()]).unwrap();
         Batch::new([x.to_tensor().unwrap()], [y.to_tensor().unwrap()]).unwrap()
     };
     for i in 0..240 {

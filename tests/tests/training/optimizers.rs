@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tensorc::ir::DenseType;
 use tensorc::ir::build::Builder;
-use tensorc::ndarray::{NDArray, Runtime};
 use tensorc::runtime::Device;
-use tensorc::train::{Clock, Optimizer, Rule, Schedule, Updater, scalar_at};
 use tensorc::{DType, Graph};
+use tensorc_nd::{NDArray, Runtime};
+use tensorc_train::{Clock, LrSchedule, Optimizer, OptimizerRule, Updater, scalar_at};
 
 use super::{assert_close, floats, reference, runtime};
 
@@ -161,7 +161,7 @@ fn rates_and_decays_go_by_parameter() {
 #[test]
 fn schedules_follow_the_parameter_updated_most() {
     let mut clock = Clock::default();
-    let optimizer = Optimizer::sgd(1.0, 0.0).schedule(Schedule::factor(1.0, 2, 0.5));
+    let optimizer = Optimizer::sgd(1.0, 0.0).schedule(LrSchedule::factor(1.0, 2, 0.5));
     assert_eq!([clock.tick("a", 0), clock.tick("a", 0), clock.tick("a", 0), clock.tick("b", 0)], [1, 2, 3, 1]);
     assert_eq!((clock.latest, optimizer.rate_of("b", &clock)), (3, 0.5));
     let mut later = Clock::default();
@@ -220,8 +220,9 @@ fn sixteen_bit_weights_can_have_copies_in_f32() {
         assert_eq!(names.len(), usize::from(expected != 1.0), "{names:?}");
     }
     let integers = rt.zeros(&[2], DType::I32).unwrap();
-    let wrong =
-        Updater::new(Optimizer::new(Rule::Sgd { momentum: 0.0 })).update("n", &integers, &integers).unwrap_err();
+    let wrong = Updater::new(Optimizer::new(OptimizerRule::Sgd { momentum: 0.0 }))
+        .update("n", &integers, &integers)
+        .unwrap_err();
     assert_eq!(wrong.to_string(), "parameter `n`: it holds i32, which no gradient moves");
 }
 
@@ -229,7 +230,7 @@ fn sixteen_bit_weights_can_have_copies_in_f32() {
 fn adamw_decays_apart_from_the_averages() {
     // One step from zero averages: the direction is the sign of the gradient, whatever its size.
     let rt = runtime();
-    let rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-12 };
+    let rule = OptimizerRule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-12 };
     let mut updater = Updater::new(Optimizer::new(rule).rate(0.1).weight_decay(0.5));
     let weight = rt.array(&[2], &[2f32, 4.0]).unwrap();
     updater.update("w_weight", &weight, &rt.array(&[2], &[1e-3f32, -7.0]).unwrap()).unwrap();

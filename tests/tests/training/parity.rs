@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 use tensorc::Tensor;
-use tensorc::data::Batch;
 use tensorc::symbol::Symbol;
-use tensorc::train::{Module, Optimizer, Params};
+use tensorc_data::Batch;
+use tensorc_train::{Module, Optimizer, Params};
 
 use super::runtime;
 use crate::support::npz;

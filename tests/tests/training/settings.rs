@@ -3,31 +3,32 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
-use tensorc::ndarray::NDArray;
 use tensorc::runtime::Device;
-use tensorc::train::metric::{self, Average, Binary, BinaryScore, Pearson, Perplexity};
-use tensorc::train::{FanFactor, FusedRnn, Initializer, Metric, RandomKind, RnnMode, Schedule, Variable};
-use tensorc::{DType, Error, Tensor};
+use tensorc::{DType, Tensor};
+use tensorc_nd::NDArray;
+use tensorc_train::Error;
+use tensorc_train::metric::{self, Average, Binary, BinaryScore, Pearson, Perplexity};
+use tensorc_train::{FanFactor, FusedRnn, Initializer, LrSchedule, Metric, RandomKind, RnnMode, Variable};
 
 use super::{assert_close, floats, reference, runtime};
 
 #[test]
 fn schedules_give_mxnets_rates() {
     for case in reference()["schedules"].as_array().unwrap() {
-        let schedule: Schedule = serde_json::from_value(case["schedule"].clone()).unwrap();
+        let schedule: LrSchedule = serde_json::from_value(case["schedule"].clone()).unwrap();
         schedule.check().unwrap();
         let rates: Vec<f64> = floats(&case["updates"]).iter().map(|u| schedule.rate(*u as u64)).collect();
         assert_close(&case["schedule"].to_string(), &rates, &floats(&case["rates"]), 1e-12);
     }
     // The rate depends on the number of updates only, and may be asked in any order.
-    let schedule = Schedule::cosine(1.0, 10).warm_up(2, 0.0);
+    let schedule = LrSchedule::cosine(1.0, 10).warm_up(2, 0.0);
     assert_eq!([schedule.rate(10), schedule.rate(0), schedule.rate(1), schedule.rate(2)], [0.0, 0.0, 0.5, 1.0]);
     for (wrong, why) in [
-        (Schedule::factor(0.1, 0, 0.5), "a step of 0 updates"),
-        (Schedule::factor(0.1, 1, 2.0), "factor 2 is above 1"),
-        (Schedule::multi_factor(0.1, [3, 3], 0.5), "steps [3, 3] do not increase from 1"),
-        (Schedule::poly(0.1, 5, 1.0).warm_up(5, 0.0), "it ends at update 5, warm-up at 5"),
-        (Schedule::constant(0.1).warm_up(5, 0.2), "warm-up begins above the base rate"),
+        (LrSchedule::factor(0.1, 0, 0.5), "a step of 0 updates"),
+        (LrSchedule::factor(0.1, 1, 2.0), "factor 2 is above 1"),
+        (LrSchedule::multi_factor(0.1, [3, 3], 0.5), "steps [3, 3] do not increase from 1"),
+        (LrSchedule::poly(0.1, 5, 1.0).warm_up(5, 0.0), "it ends at update 5, warm-up at 5"),
+        (LrSchedule::constant(0.1).warm_up(5, 0.2), "warm-up begins above the base rate"),
     ] {
         assert_eq!(wrong.check().unwrap_err().to_string(), format!("learning rate schedule: {why}"));
     }
@@ -73,7 +74,7 @@ fn metrics_compose_and_refuse_what_does_not_fit() {
     assert_eq!(names, ["accuracy", "cross-entropy"]);
     assert_close("both", &[both.values()[0].1, both.values()[1].1], &[0.5, -(0.8f64.ln() + 0.4f64.ln()) / 2.0], 1e-6);
     let mut halves = metric::Custom::new("halves", |label, _| {
-        Ok(metric::Sum { total: label.to_f32()?.iter().map(|x| f64::from(*x) / 2.0).sum(), count: 1.0 })
+        Ok(metric::MetricSum { total: label.to_f32()?.iter().map(|x| f64::from(*x) / 2.0).sum(), count: 1.0 })
     });
     halves.update(std::slice::from_ref(&label), std::slice::from_ref(&output)).unwrap();
     assert_eq!(halves.values(), [("halves".to_owned(), 0.5)]);
@@ -91,7 +92,7 @@ fn metrics_compose_and_refuse_what_does_not_fit() {
     assert_eq!(why("ce", &far, one), "metric `cross-entropy`: label 5 of 2 classes");
     let six = Tensor::from_f32(&[3, 2], &[0.0; 6]).unwrap();
     assert_eq!(why("f1", &three, &[six]), "metric `f1`: labels [0, 1, 2] are more than two classes");
-    assert!(metric::create("accuracies").unwrap_err().to_string().starts_with("there is no metric `accuracies`"));
+    assert!(metric::create("accuracies").unwrap_err().to_string().starts_with("unknown metric `accuracies`"));
 }
 
 fn init(initializer: &Initializer, name: &str, dims: &[u64]) -> Result<NDArray, Error> {
@@ -267,5 +268,5 @@ fn parameters_of_recurrent_layers_begin_gate_by_gate() {
         assert!((length - 1.0).abs() < 1e-5 && overlap.abs() < 1e-5, "{gate:?}");
     }
     let why = begin(one(), RnnMode::Lstm, (1, false), 201).unwrap_err();
-    assert!(why.contains("`rnn_parameters`: shape [201] is not that of the parameters of 1 Lstm layers"), "{why}");
+    assert!(why.contains("`rnn_parameters`: shape [201] does not fit the parameters of 1 Lstm layers"), "{why}");
 }

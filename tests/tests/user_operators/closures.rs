@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorc::abi::StepOp;
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::op::{Closure, Define, OpDef, ParamKind, closure, like, types};
 use tensorc::runtime::engine::{EngineConfig, EngineKind};
-use tensorc::{Compiler, DType, Error, Tensor};
+use tensorc::{Compiler, DType, Tensor};
+use tensorc_nd::Error;
+use tensorc_nd::{Runtime, RuntimeOptions};
 
 use super::user_operator::running_max;
 use super::{runtime, values};

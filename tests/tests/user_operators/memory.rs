@@ -2,10 +2,10 @@
 //! take memory of their own need.
 
 use tensorc::DType;
-use tensorc::executor::{Executor, GradReq, PlannedMemory};
-use tensorc::ndarray::Runtime;
 use tensorc::op::{Define, Keep, OpDef, closure, like};
 use tensorc::symbol::{Symbol, op, op_in};
+use tensorc_nd::Runtime;
+use tensorc_nd::executor::{Executor, GradReq, PlannedMemory};
 
 use super::runtime;
 
@@ -136,11 +136,11 @@ fn pooling_keeps_its_data() {
 fn element_wise_operators_share_memory_unless_a_value_is_read_again() {
     let options = {
         let mut options = tensorc::Options::default();
-        options.passes.fuse = tensorc::passes::fuse::By::Off;
+        options.passes.fuse = tensorc::passes::FusionStrategy::Off;
         options
     };
     let compiler = tensorc::Compiler::new(options).unwrap();
-    let rt = Runtime::with_compiler(compiler, tensorc::ndarray::RuntimeOptions::default()).unwrap();
+    let rt = Runtime::with_compiler(compiler, tensorc_nd::RuntimeOptions::default()).unwrap();
     let unary = |name: &str, x: &Symbol| op(name).input(x).build().unwrap();
     let planned = |net: &Symbol| {
         let mut executor = Executor::simple_bind(&rt, net).shape("x", &DIMS).grad_req(GradReq::Null).build().unwrap();

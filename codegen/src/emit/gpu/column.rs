@@ -5,8 +5,8 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, WARP};
-use tensorc_schedule::access::Group;
-use tensorc_schedule::access::space::{Analysis, Space};
+use tensorc_schedule::access::MergedAxes;
+use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
 use super::loops::{below, launch, set_groups};
 use crate::emit::cluster::Cluster;
@@ -18,18 +18,18 @@ const THREADS: u64 = 128;
 /// Warps that share a column.
 const PARTS: u64 = 8;
 /// Elements of a column from which on it is cut.
-const TALL: u64 = 64;
+const MIN_SPLIT_ROWS: u64 = 64;
 
 /// What a thread folds.
-struct Column<'a> {
-    space: &'a Space,
+struct ThreadColumn<'a> {
+    space: &'a IterationSpace,
     folds: &'a [Fold],
-    reduced: Vec<Group>,
+    reduced: Vec<MergedAxes>,
     /// Elements of a column.
     length: u64,
 }
 
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
+pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result<Kernel> {
     let folds = Fold::all(cluster)?;
     let Analysis { kept, reduced, .. } = Analysis::of(cluster, space)?;
     let full = !results(cluster, space)?.0.is_empty();
@@ -37,19 +37,19 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> 
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let length = reduced.iter().map(|g| g.extent).product();
-    let column = Column { space, folds: &folds, reduced, length };
+    let column = ThreadColumn { space, folds: &folds, reduced, length };
     // Contractions cannot combine parts of their sums.
     let combines = folds.iter().all(|f| matches!(f, Fold::Reduce(..)));
-    match levels.len() == 1 && !full && combines && length >= TALL {
+    match levels.len() == 1 && !full && combines && length >= MIN_SPLIT_ROWS {
         true => column.shared(&mut e, &kept, columns)?,
         false => column.alone(&mut e, &kept, columns, &levels)?,
     }
     Ok(e.finish())
 }
 
-impl Column<'_> {
+impl ThreadColumn<'_> {
     /// Every thread folds a column from its first element to its last.
-    fn alone(&self, e: &mut Inliner<'_>, kept: &[Group], columns: u64, levels: &[Vec<Fold>]) -> Result<()> {
+    fn alone(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], columns: u64, levels: &[Vec<Fold>]) -> Result<()> {
         let blocks = columns.div_ceil(THREADS);
         launch(e, blocks, THREADS, &[], |e, b, t, _| {
             let p = e.b.let_index("p", b.scale(THREADS as i64).add(&t));
@@ -67,7 +67,7 @@ impl Column<'_> {
     }
 
     /// The warps of a block fold parts of 32 columns.
-    fn shared(&self, e: &mut Inliner<'_>, kept: &[Group], columns: u64) -> Result<()> {
+    fn shared(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], columns: u64) -> Result<()> {
         let width = WARP as u64;
         let blocks = columns.div_ceil(width);
         let types: Vec<Vec<DType>> = self.folds.iter().map(Fold::accumulators).collect();

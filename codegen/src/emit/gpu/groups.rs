@@ -8,24 +8,22 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{
-    BatchAxis, Buf, GROUP, GROUP_ROWS, GroupMma, LoopKind, Operand, Place, Space as Memory, Stmt, TensorMap, TileCopy,
-    TileOperand, WARP, panel,
+    Buf, BufferPlace, GROUP, GROUP_ROWS, GroupMma, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, TensorMap,
+    TileCopy, TileOperand, WARP, panel,
 };
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_schedule::access::Uses;
+use tensorc_schedule::access::product::MatrixProduct;
+use tensorc_schedule::recipe::WarpGroups;
+use tensorc_schedule::recipe::warp_groups::{COPY_ALIGNMENT, GROUPS, MatrixSource, OperandMatrix, ROWS};
 use tensorc_schedule::target::Gpu;
 
-use super::contract::{Axes, Product, total};
 use super::loops::set_groups;
+use super::product::{operand_element, store_run};
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
 
-/// Groups that multiply, and rows of a tile of the result.
-const GROUPS: u64 = 2;
-const ROWS: u64 = GROUPS * GROUP_ROWS as u64;
 /// Groups that multiply, and one that fetches, with the registers of their threads.
 const THREADS: u64 = (GROUPS + 1) * GROUP as u64;
 const REGISTERS: (u32, u32) = (240, 24);
@@ -33,18 +31,11 @@ const REGISTERS: (u32, u32) = (240, 24);
 const COMPUTING: (u32, u32) = (216, 72);
 /// Steps of which tiles are in shared memory.
 const STAGES: u64 = 4;
-/// Columns of tiles of the result, the widest that leave no multiprocessor idle, or else the narrowest.
-const COLUMNS: [u64; 3] = [256, 128, 64];
 /// Rows of tiles that go together, so that what blocks read at a time stays near.
-const NEAR: u64 = 16;
-/// Bytes at whose multiples rows of a matrix begin that the copy engine reads.
-const PIECE: i64 = 16;
-/// Fewest rows, columns and terms that are worth it.
-const FEWEST: u64 = 64;
-
+const TILE_ROWS_TOGETHER: u64 = 16;
 /// One operand.
 #[derive(Clone, Debug)]
-struct Side {
+struct GroupOperand {
     from: From,
     /// Whether the rows of its tiles are rows of terms.
     along_terms: bool,
@@ -65,7 +56,7 @@ enum From {
     Threads(bool),
 }
 
-impl Side {
+impl GroupOperand {
     fn is_computed(&self) -> bool {
         matches!(self.from, From::Threads(_))
     }
@@ -78,110 +69,13 @@ impl Side {
     /// Tiles from element `at` on as an operand of a product.
     fn operand(&self, at: Index) -> TileOperand {
         let panels = (!self.along_terms).then_some((self.depth * self.depth) as u32);
-        TileOperand { at: Place::new(self.tiles, at), panels }
+        TileOperand { at: BufferPlace::new(self.tiles, at), panels }
     }
 }
 
-/// An operand as matrices in memory: how far their rows lie apart, and whether they are rows of terms.
-#[derive(Clone)]
-pub struct Matrix {
-    stride: u64,
-    along_terms: bool,
-    rows: u64,
-    columns: u64,
-    /// The axes of the matrices of batches, those of near neighbours first, and their positions among the product's; an operand
-    /// that is the same along an axis does not have it.
-    batch: Vec<(BatchAxis, usize)>,
-}
-
-/// An operand of a product by groups of warps.
-#[derive(Clone)]
-pub enum Source {
-    Matrix(Matrix),
-    /// Something else; whether its neighbouring terms lie side by side.
-    Computed(bool),
-}
-
-/// The axes with one group each of rows and columns: outer ones, along which the other operand is the same, are batches.
-pub fn axes(of: &Axes) -> Axes {
-    let mut axes = of.clone();
-    for own in [&mut axes.rows, &mut axes.columns] {
-        axes.batch.extend(own.drain(..own.len().saturating_sub(1)));
-    }
-    axes
-}
-
-/// Both operands, if groups of warps can multiply them and it is worth it: the copy engine can read one at least.
-pub fn sources(cluster: &Cluster<'_>, product: &Product<'_>, uses: &Uses) -> Result<Option<[Source; 2]>> {
-    let axes = &product.axes;
-    let dtype = cluster.ty(product.operands[0])?.dtype;
-    let plain = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
-    let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= FEWEST);
-    let taken = GroupMma::takes(dtype) && (dtype != DType::F32 || cluster.tf32);
-    if !plain || !large || !taken || cluster.ty(product.operands[1])?.dtype != dtype {
-        return Ok(None);
-    }
-    let found = [matrix(cluster, product, 0, uses)?, matrix(cluster, product, 1, uses)?];
-    if found.iter().all(Option::is_none) {
-        return Ok(None);
-    }
-    let [a, b] = found;
-    let term = |flat: &Index| axes.terms.last().is_some_and(|g| flat.coefficient(g.axis as u32) == Some(1));
-    // No input but those of operands depends on terms.
-    let along = |operand: usize| uses.flats.iter().any(|(v, flat)| *v != product.operands[1 - operand] && term(flat));
-    let source = |matrix: Option<Matrix>, operand: usize| match matrix {
-        Some(matrix) => Source::Matrix(matrix),
-        None => Source::Computed(along(operand)),
-    };
-    Ok(Some([source(a, 0), source(b, 1)]))
-}
-
-/// An operand as the copy engine can read it: an input, whole, whose rows begin at multiples of 16 bytes.
-fn matrix(cluster: &Cluster<'_>, product: &Product<'_>, operand: usize, uses: &Uses) -> Result<Option<Matrix>> {
-    let v = product.operands[operand];
-    let groups = if operand == 0 { &product.axes.rows } else { &product.axes.columns };
-    let ([own], [term]) = (&groups[..], &product.axes.terms[..]) else { return Ok(None) };
-    let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input) && cluster.input_runs(v.node).is_none();
-    let mut flats = uses.flats.iter().filter(|(u, _)| *u == v);
-    let (true, Some((_, flat)), None) = (is_input, flats.next(), flats.next()) else { return Ok(None) };
-    let index = if operand == 0 { &product.contraction.lhs } else { &product.contraction.rhs };
-    let dims = cluster.ty(v)?.dims;
-    let inside = index.iter().zip(&dims).all(|(i, n)| {
-        let (lo, hi) = i.interval(&product.space.dims[..]);
-        lo >= 0 && hi < *n as i64
-    });
-    if !inside || !flat.is_affine() || flat.constant != 0 {
-        return Ok(None);
-    }
-    let step = |axis: usize| flat.coefficient(axis as u32).unwrap_or(0);
-    let (stride, columns, along_terms) = match (step(own.axis), step(term.axis)) {
-        (stride, 1) => (stride, term.extent, true),
-        (1, stride) => (stride, own.extent, false),
-        _ => return Ok(None),
-    };
-    let dtype = cluster.ty(v)?.dtype;
-    // Matrix units take operands of 32 bits by terms alone.
-    if dtype.size() != 2 && !along_terms {
-        return Ok(None);
-    }
-    let apart = |stride: i64| stride > 0 && stride * dtype.size() as i64 % PIECE == 0;
-    let rows = if along_terms { own.extent } else { term.extent };
-    let mut batch = vec![];
-    for (i, group) in product.axes.batch.iter().enumerate() {
-        match step(group.axis) {
-            0 => {}
-            stride if apart(stride) => batch.push((BatchAxis { extent: group.extent, stride: stride as u64 }, i)),
-            _ => return Ok(None),
-        }
-    }
-    batch.sort_by_key(|(axis, _)| axis.stride);
-    let fits = stride >= columns as i64 && apart(stride) && batch.len() <= TensorMap::MOST_BATCH;
-    Ok(fits.then_some(Matrix { stride: stride as u64, along_terms, rows, columns, batch }))
-}
-
-struct Tiles<'a> {
-    product: &'a Product<'a>,
-    sides: [Side; 2],
+struct GroupTiles<'a> {
+    product: &'a MatrixProduct,
+    sides: [GroupOperand; 2],
     dtype: DType,
     /// Terms of a step.
     depth: u64,
@@ -206,25 +100,29 @@ fn range(n: u64) -> (Index, Index, i64) {
     (Index::default(), Index::constant(n as i64), 1)
 }
 
-/// Emits the loops of a product of [`axes`] and [`sources`].
-pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2], gpu: &Gpu) -> Result<()> {
-    let extents = [total(&product.axes.rows), total(&product.axes.columns)];
-    let terms = total(&product.axes.terms);
-    let (batch, down) = (total(&product.axes.batch), extents[0].div_ceil(ROWS));
-    let busy = |columns: &u64| batch * down * extents[1].div_ceil(*columns) >= gpu.multiprocessors();
-    let columns = COLUMNS.into_iter().find(busy).unwrap_or(COLUMNS[2]);
-    let across = extents[1].div_ceil(columns);
+/// Emits a product with what surrounds it.
+pub fn emit(cluster: &Cluster<'_>, plan: &WarpGroups, gpu: &Gpu, name: &str) -> Result<Kernel> {
+    let mut e = Inliner::new(cluster, name, &plan.product.space.dims)?;
+    write(&mut e, plan, gpu)?;
+    Ok(e.finish())
+}
+
+fn write(e: &mut Inliner<'_>, plan: &WarpGroups, gpu: &Gpu) -> Result<()> {
+    let WarpGroups { product, sources, columns } = plan;
+    let columns = *columns;
+    let terms = product.terms();
+    let (batch, down, across) = (product.batch(), product.rows().div_ceil(ROWS), product.columns().div_ceil(columns));
     let lengths = [ROWS, columns];
     let dtype = e.cluster.ty(product.operands[0])?.dtype;
     let depth = panel(dtype) as u64;
     let mut from = vec![];
     for (i, source) in sources.iter().enumerate() {
         from.push(match source {
-            Source::Computed(along) => From::Threads(*along),
-            Source::Matrix(matrix) => {
+            MatrixSource::Computed { along_terms } => From::Threads(*along_terms),
+            MatrixSource::Matrix(matrix) => {
                 let buf = e.input(product.operands[i].node)?;
                 let box_rows = if matrix.along_terms { lengths[i] } else { depth } as u32;
-                let Matrix { rows, columns, stride, .. } = *matrix;
+                let OperandMatrix { rows, columns, stride, .. } = *matrix;
                 let (batch, positions) = matrix.batch.iter().copied().unzip();
                 From::Matrix(TensorMap { buf, rows, columns, stride, box_rows, batch }, positions)
             }
@@ -236,15 +134,17 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2], gp
     e.looped("b", range(blocks), LoopKind::Grid, |e, block| {
         let side = |e: &mut Inliner<'_>, i: usize| {
             let tiles = e.alloc("tiles", dtype, STAGES * lengths[i] * depth, Memory::Tile);
-            let along_terms =
-                matches!(&sources[i], Source::Computed(_) | Source::Matrix(Matrix { along_terms: true, .. }));
-            Side { from: from[i].clone(), along_terms, depth, length: lengths[i], tiles }
+            let along_terms = matches!(
+                &sources[i],
+                MatrixSource::Computed { .. } | MatrixSource::Matrix(OperandMatrix { along_terms: true, .. })
+            );
+            GroupOperand { from: from[i].clone(), along_terms, depth, length: lengths[i], tiles }
         };
         let sides = [side(e, 0), side(e, 1)];
         let full = e.alloc("full", DType::I64, STAGES, Memory::Barrier);
         let empty = e.alloc("empty", DType::I64, STAGES, Memory::Barrier);
         let steps = terms.div_ceil(depth);
-        let tiles = Tiles { product, sides, dtype, depth, full, empty, batch, down, across, steps };
+        let tiles = GroupTiles { product, sides, dtype, depth, full, empty, batch, down, across, steps };
         e.looped("t", range(THREADS), LoopKind::Threads, |e, thread| {
             let warps = |groups: u64| (groups * (GROUP / WARP) as u64) as u32;
             // One warp has the copy engine fetch, and all warps of the group compute.
@@ -264,7 +164,7 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, sources: [Source; 2], gp
     })
 }
 
-impl Tiles<'_> {
+impl GroupTiles<'_> {
     /// The tiles of the result that a block computes.
     fn in_turn(
         &self,
@@ -282,7 +182,7 @@ impl Tiles<'_> {
             let turn = e.b.let_index("turn", item.floor_div(blocks as i64, &limits));
             let item = if self.batch == 1 { item } else { e.b.let_index("inner", item.modulo(each as i64, &limits)) };
             let limits = move |_: u32| (0, each as i64 - 1);
-            let near = (1..=NEAR).rev().find(|n| self.down.is_multiple_of(*n)).unwrap_or(1) as i64;
+            let near = (1..=TILE_ROWS_TOGETHER).rev().find(|n| self.down.is_multiple_of(*n)).unwrap_or(1) as i64;
             let of_near = near * self.across as i64;
             let within = e.b.let_index("within", item.modulo(of_near, &limits));
             let inner = move |_: u32| (0, of_near - 1);
@@ -329,22 +229,22 @@ impl Tiles<'_> {
                 e.when(is_first, |e| self.copies(e, &at, &k, (&slot, &lap)))?;
                 self.await_free(e, &slot, &lap);
                 self.compute(e, computed, (thread, &at.first[computed]), (&k, &slot))?;
-                e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot), bytes: 0 });
+                e.b.push(Stmt::Arrive { barrier: BufferPlace::new(self.full, slot), bytes: 0 });
                 Ok(())
             })
         })
     }
 
     fn await_free(&self, e: &mut Inliner<'_>, slot: &Index, lap: &Index) {
-        e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.empty, slot.clone()), phase: lap.offset(-1) });
+        e.b.push(Stmt::AwaitBarrier { barrier: BufferPlace::new(self.empty, slot.clone()), phase: lap.offset(-1) });
     }
 
     /// Has the copy engine fetch what it can for a step.
     fn copies(&self, e: &mut Inliner<'_>, at: &At, step: &Index, (slot, lap): (&Index, &Index)) -> Result<()> {
         self.await_free(e, slot, lap);
         let copied = self.sides.iter().filter(|side| !side.is_computed());
-        let bytes = copied.map(Side::elements).sum::<u64>() as u32 * self.dtype.size() as u32;
-        e.b.push(Stmt::Arrive { barrier: Place::new(self.full, slot.clone()), bytes });
+        let bytes = copied.map(GroupOperand::elements).sum::<u64>() as u32 * self.dtype.size() as u32;
+        e.b.push(Stmt::Arrive { barrier: BufferPlace::new(self.full, slot.clone()), bytes });
         (0..2).try_for_each(|i| self.fetch(e, i, at, step, slot))
     }
 
@@ -358,7 +258,7 @@ impl Tiles<'_> {
     ) -> Result<()> {
         let side = &self.sides[operand];
         let From::Threads(along) = side.from else { return Ok(()) };
-        let piece = PIECE as u64 / self.dtype.size() as u64;
+        let piece = COPY_ALIGNMENT as u64 / self.dtype.size() as u64;
         let row = self.depth / piece;
         let pieces = side.length * row;
         let limits = move |_: u32| (0, pieces as i64 - 1);
@@ -376,7 +276,7 @@ impl Tiles<'_> {
             let values = e.alloc("values", self.dtype, piece, Memory::Register);
             e.looped("l", range(piece), LoopKind::Unroll, |e, l| {
                 let term = e.b.let_index("n", term.add(&l));
-                let value = self.product.element(e, operand, (&position, &term), [side.length, self.depth])?;
+                let value = operand_element(e, self.product, operand, (&position, &term), [side.length, self.depth])?;
                 let value = if self.dtype == DType::F32 { rounded(e, value) } else { value };
                 e.b.store(values, l, value);
                 Ok(())
@@ -396,9 +296,9 @@ impl Tiles<'_> {
         let From::Matrix(map, batch) = &side.from else { return Ok(()) };
         let (into, term) = (slot.scale(side.elements() as i64), step.scale(self.depth as i64));
         let copy = |into: Index, place: [Index; 2]| {
-            let barrier = Place::new(self.full, slot.clone());
+            let barrier = BufferPlace::new(self.full, slot.clone());
             Stmt::CopyTile(Box::new(TileCopy {
-                into: Place::new(side.tiles, into),
+                into: BufferPlace::new(side.tiles, into),
                 map: map.clone(),
                 at: place,
                 batch: batch.iter().map(|i| at.batch[*i].clone()).collect(),
@@ -430,17 +330,17 @@ impl Tiles<'_> {
         })?;
         let product = |e: &mut Inliner<'_>, step: &Index| {
             let [slot, lap] = self.slot(e, turn, step);
-            e.b.push(Stmt::AwaitBarrier { barrier: Place::new(self.full, slot.clone()), phase: lap });
+            e.b.push(Stmt::AwaitBarrier { barrier: BufferPlace::new(self.full, slot.clone()), phase: lap });
             let half = group.scale((GROUP_ROWS as u64 * self.depth) as i64);
             let [a, b] = [0, 1].map(|i| slot.scale(self.sides[i].elements() as i64));
             let (a, b) = (self.sides[0].operand(a.add(&half)), self.sides[1].operand(b));
-            let acc = Place::new(sums, Index::default());
+            let acc = BufferPlace::new(sums, Index::default());
             let mma = GroupMma { acc, a, b, columns: columns as u32, depth: self.depth as u32 };
             e.b.push(Stmt::GroupMma(Box::new(mma)));
         };
         let free = |e: &mut Inliner<'_>, step: &Index| {
             let [slot, _] = self.slot(e, turn, step);
-            e.b.push(Stmt::Arrive { barrier: Place::new(self.empty, slot), bytes: 0 });
+            e.b.push(Stmt::Arrive { barrier: BufferPlace::new(self.empty, slot), bytes: 0 });
         };
         product(e, &Index::default());
         let rest = (Index::constant(1), Index::constant(self.steps as i64), 1);
@@ -470,7 +370,7 @@ impl Tiles<'_> {
             e.looped("j", range(columns / 8), LoopKind::Unroll, |e, j| {
                 let column = e.b.let_index("column", first[1].add(&pair).add(&j.scale(8)));
                 let at = j.scale(4).add(&h.scale(2));
-                self.product.store_run(e, (sums, &at), (&row, &column), [ROWS, columns], 2)
+                store_run(e, self.product, (sums, &at), (&row, &column), [ROWS, columns], 2)
             })
         })
     }

@@ -3,9 +3,9 @@
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::{Index, Interval};
-use tensorc_ir::kir::{Buf, LoopKind, LoopRange, Operand, Space};
+use tensorc_ir::kir::{Buf, LoopKind, LoopRange, MemorySpace, Operand};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_schedule::access::Group;
+use tensorc_schedule::access::MergedAxes;
 
 use crate::emit::inline::Inliner;
 
@@ -23,7 +23,8 @@ pub fn launch(
     body: impl FnOnce(&mut Inliner<'_>, Index, Index, &[Buf]) -> Result<()>,
 ) -> Result<()> {
     e.looped("b", range(blocks), LoopKind::Grid, |e, b| {
-        let arrays: Vec<Buf> = shared.iter().map(|(dtype, n)| e.alloc("shared", *dtype, *n, Space::Shared)).collect();
+        let arrays: Vec<Buf> =
+            shared.iter().map(|(dtype, n)| e.alloc("shared", *dtype, *n, MemorySpace::Shared)).collect();
         e.looped("t", range(threads), LoopKind::Threads, |e, t| body(e, b, t, &arrays))
     })
 }
@@ -66,7 +67,7 @@ pub fn inside(e: &mut Inliner<'_>, positions: &[(&Index, u64, u64)]) -> Option<O
 
 /// Sets the axes of groups to the digits of a counter below `total`, which it gives in the order of the groups; the last group
 /// changes fastest.
-pub fn set_groups(e: &mut Inliner<'_>, groups: &[Group], counter: &Index, total: u64) -> Vec<Index> {
+pub fn set_groups(e: &mut Inliner<'_>, groups: &[MergedAxes], counter: &Index, total: u64) -> Vec<Index> {
     let limits = move |_: u32| -> Interval { (0, (total as i64 - 1).max(0)) };
     let mut stride = 1u64;
     let mut digits = vec![Index::default(); groups.len()];

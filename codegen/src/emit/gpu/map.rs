@@ -3,11 +3,10 @@
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind};
-use tensorc_schedule::access::axes::Axes;
-use tensorc_schedule::access::{Group, group_axes};
+use tensorc_schedule::access::axes::IterationAxes;
+use tensorc_schedule::access::{MergedAxes, group_axes};
 
 use super::loops::{below, launch, set_groups};
-use super::transpose::Transposed;
 use super::vector_width;
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
@@ -17,46 +16,42 @@ const THREADS: u64 = 256;
 
 /// How the elements are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Schedule {
+struct GpuMapTiling {
     /// Neighbouring elements that a thread computes at once.
     vector: u64,
     /// How often it does.
     repeat: u64,
 }
 
-impl Schedule {
+impl GpuMapTiling {
     /// Large kernels have several loads of a thread in flight; small ones have as many threads as can be.
-    fn of(vector: u64, units: u64) -> Schedule {
+    fn of(vector: u64, units: u64) -> GpuMapTiling {
         let repeat = match units {
             n if n >= 1 << 20 => 4,
             n if n >= 1 << 18 => 2,
             _ => 1,
         };
-        Schedule { vector, repeat }
+        GpuMapTiling { vector, repeat }
     }
 }
 
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
     let dims = cluster.ty(outputs[0])?.dims;
-    let Axes { extents, coords, uses } = Axes::of(cluster, &outputs, &dims)?;
+    let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
     let mut groups = group_axes(&extents, &uses, &|_, _| true);
     let mut e = Inliner::new(cluster, name, &extents)?;
     let elements: u64 = groups.iter().map(|g| g.extent).product();
-    let inner = groups.pop().unwrap_or(Group { axis: 0, extent: 1 });
+    let inner = groups.pop().unwrap_or(MergedAxes { axis: 0, extent: 1 });
     let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
-    if let Some(transposed) = Transposed::of(cluster, &uses, &groups, &inner)? {
-        transposed.emit(&mut e, &groups, &inner, &stored)?;
-        return Ok(e.finish());
-    }
     let vector = if elements == 1 { 1 } else { vector_width(&e, inner.extent)? };
     let units = elements / vector;
-    let schedule = Schedule::of(vector, units);
+    let schedule = GpuMapTiling::of(vector, units);
     let per_block = THREADS * schedule.repeat;
     let blocks = units.div_ceil(per_block);
     // The innermost group counts vectors.
     let mut counted = groups.clone();
-    counted.push(Group { axis: inner.axis, extent: inner.extent / vector });
+    counted.push(MergedAxes { axis: inner.axis, extent: inner.extent / vector });
     launch(&mut e, blocks, THREADS, &[], |e, b, t, _| {
         let range = (Index::default(), Index::constant(schedule.repeat as i64), 1);
         e.looped("u", range, LoopKind::Unroll, |e, u| {

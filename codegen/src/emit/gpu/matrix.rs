@@ -6,15 +6,15 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::NodeKind;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt, WARP};
+use tensorc_ir::kir::{Buf, BufferPlace, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP};
 use tensorc_ir::scalar::Scalar;
-use tensorc_schedule::access::{Group, Uses};
+use tensorc_schedule::access::product::{MatrixProduct, total};
+use tensorc_schedule::recipe::tiles::{UNIT_COLUMNS, UNIT_ROWS, unit_terms};
 
-use super::contract::{Product, total};
-use super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
+use super::fragments::{FragmentRole, SharedTile, multiply, piece};
 use super::loops::{below, inside, launch, range, set_groups};
+use super::product::{operand_element, store_run};
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
 
@@ -31,7 +31,7 @@ const STAGES: u64 = 3;
 
 /// How the tiles of one operand are kept.
 #[derive(Clone, Copy, Debug)]
-struct Side {
+struct OperandTiles {
     /// Position among the contraction's operands.
     operand: usize,
     dtype: DType,
@@ -43,7 +43,7 @@ struct Side {
     copied: bool,
 }
 
-impl Side {
+impl OperandTiles {
     /// Elements of a row of a tile, and how far rows lie apart.
     fn row(self) -> (u64, u64) {
         match self.along_terms {
@@ -69,24 +69,15 @@ fn depth(dtype: DType) -> u64 {
     STEP / dtype.size() as u64
 }
 
-/// Whether matrix units multiply the operands, which is worth it from a size on.
-pub fn multiplies(cluster: &Cluster<'_>, product: &Product<'_>) -> Result<bool> {
-    let [a, b] = product.operands;
-    let (a, b) = (cluster.ty(a)?.dtype, cluster.ty(b)?.dtype);
-    let large = total(&product.axes.rows) >= ROWS && total(&product.axes.columns) >= COLUMNS;
-    let taken = matches!(a, DType::F16 | DType::BF16) || a == DType::F32 && cluster.tf32;
-    Ok(a == b && taken && large && total(&product.axes.terms) >= terms(a))
-}
-
 struct Matrices<'a> {
-    product: &'a Product<'a>,
-    sides: [Side; 2],
+    product: &'a MatrixProduct,
+    sides: [OperandTiles; 2],
     dtype: DType,
     stages: u64,
 }
 
 /// The numbers of a thread: in its warp, and of its warp down and across the block.
-struct Own {
+struct ThreadPosition {
     thread: Index,
     lane: Index,
     down: Index,
@@ -95,20 +86,22 @@ struct Own {
     first: [Index; 2],
 }
 
-/// Emits the loops of a product that [`multiplies`].
-pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, uses: &Uses) -> Result<()> {
-    let (rows, columns) = (total(&product.axes.rows), total(&product.axes.columns));
-    let batch = total(&product.axes.batch);
-    // Large tiles where there are enough of them to keep a GPU busy.
-    let tiles = |side: u64| rows.div_ceil(side) * columns.div_ceil(side) * batch;
-    let length = if tiles(128) >= 100 { 128 } else { 64 };
+/// Emits a product with what surrounds it, in square tiles of the result.
+pub fn emit(cluster: &Cluster<'_>, product: &MatrixProduct, length: u64, name: &str) -> Result<Kernel> {
+    let mut e = Inliner::new(cluster, name, &product.space.dims)?;
+    write(&mut e, product, length)?;
+    Ok(e.finish())
+}
+
+fn write(e: &mut Inliner<'_>, product: &MatrixProduct, length: u64) -> Result<()> {
+    let (rows, columns, batch) = (product.rows(), product.columns(), product.batch());
     let dtype = e.cluster.ty(product.operands[0])?.dtype;
-    let side = |operand: usize, groups: &[Group]| {
-        let along_terms = product.contiguous(e.cluster, operand, uses, groups);
-        let copied = copies(e.cluster, product, operand, uses, along_terms)?;
-        Ok(Side { operand, dtype, length, along_terms, copied })
+    let side = |operand: usize| {
+        let along_terms = product.is_contiguous(operand);
+        let copied = copies(e.cluster, product, operand, along_terms)?;
+        Ok(OperandTiles { operand, dtype, length, along_terms, copied })
     };
-    let sides = [side(0, &product.axes.rows)?, side(1, &product.axes.columns)?];
+    let sides = [side(0)?, side(1)?];
     let stages = if sides.iter().all(|s| s.copied) { STAGES } else { 1 };
     let matrices = Matrices { product, sides, dtype, stages };
     let arrays = sides.map(|s| (dtype, s.elements() * stages));
@@ -124,7 +117,7 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, uses: &Uses) -> Result<(
         let first = [e.b.let_index("rows", row), e.b.let_index("columns", column)];
         let warp = e.b.let_index("warp", thread.floor_div(WARP as i64, &threads));
         let warps = |_: u32| (0, (WARPS[0] * WARPS[1]) as i64 - 1);
-        let own = Own {
+        let own = ThreadPosition {
             lane: e.b.let_index("lane", thread.modulo(WARP as i64, &threads)),
             down: e.b.let_index("down", warp.floor_div(WARPS[1] as i64, &warps)),
             across: e.b.let_index("across", warp.modulo(WARPS[1] as i64, &warps)),
@@ -137,37 +130,16 @@ pub fn emit(e: &mut Inliner<'_>, product: &Product<'_>, uses: &Uses) -> Result<(
 }
 
 /// Whether an operand is an input whose neighbours come in aligned pieces.
-fn copies(
-    cluster: &Cluster<'_>,
-    product: &Product<'_>,
-    operand: usize,
-    uses: &Uses,
-    along_terms: bool,
-) -> Result<bool> {
-    let v = product.operands[operand];
-    let groups = match (along_terms, operand) {
-        (true, _) => &product.axes.terms,
-        (_, 0) => &product.axes.rows,
-        _ => &product.axes.columns,
-    };
-    let piece = piece(cluster.ty(v)?.dtype);
+fn copies(cluster: &Cluster<'_>, product: &MatrixProduct, operand: usize, along_terms: bool) -> Result<bool> {
+    let groups = if along_terms { &product.axes.terms[..] } else { product.own_axes(operand) };
+    let piece = piece(cluster.ty(product.operands[operand])?.dtype);
     let Some(inner) = groups.last().filter(|g| g.extent.is_multiple_of(piece)) else { return Ok(false) };
-    let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
-    let mut flats = uses.flats.iter().filter(|(u, _)| *u == v);
-    let (Some((_, flat)), None) = (flats.next(), flats.next()) else { return Ok(false) };
-    let aligned = flat.is_affine()
-        && flat.coefficient(inner.axis as u32) == Some(1)
+    let Some(flat) = product.plain_read(cluster, operand)? else { return Ok(false) };
+    // The alignment of the whole tensor is that of its parts.
+    Ok(flat.coefficient(inner.axis as u32) == Some(1)
         && flat.constant % piece as i64 == 0
         && flat.terms.iter().filter(|(_, c)| *c != 1).all(|(_, c)| c % piece as i64 == 0)
-        && flat.terms.iter().filter(|(_, c)| *c == 1).count() == 1;
-    // Nothing is read outside, and the alignment of the whole tensor is that of its parts.
-    let index = if operand == 0 { &product.contraction.lhs } else { &product.contraction.rhs };
-    let dims = cluster.ty(v)?.dims;
-    let inside = index.iter().zip(&dims).all(|(i, n)| {
-        let (lo, hi) = i.interval(&product.space.dims[..]);
-        lo >= 0 && hi < *n as i64
-    });
-    Ok(is_input && aligned && inside && cluster.input_runs(v.node).is_none())
+        && flat.terms.iter().filter(|(_, c)| *c == 1).count() == 1)
 }
 
 impl Matrices<'_> {
@@ -177,15 +149,15 @@ impl Matrices<'_> {
     }
 
     /// The sums of a thread: its parts of the products of its warp, row by row of these.
-    fn sums(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf]) -> Result<Buf> {
+    fn sums(&self, e: &mut Inliner<'_>, own: &ThreadPosition, shared: &[Buf]) -> Result<Buf> {
         let [rows, columns] = self.warp_tile();
-        let count = rows / ROWS * (columns / COLUMNS) * 4;
+        let count = rows / UNIT_ROWS * (columns / UNIT_COLUMNS) * 4;
         let sums = e.alloc("sums", DType::F32, count, Memory::Register);
         e.looped("i", range(count), LoopKind::Unroll, |e, i| {
             e.b.store(sums, i, Operand::Const(Scalar::f32(0.0)));
             Ok(())
         })?;
-        let steps = total(&self.product.axes.terms).div_ceil(depth(self.dtype));
+        let steps = self.product.terms().div_ceil(depth(self.dtype));
         if self.stages == 1 {
             e.looped("k", range(steps), LoopKind::Serial, |e, k| {
                 for (side, array) in self.sides.iter().zip(shared) {
@@ -225,13 +197,20 @@ impl Matrices<'_> {
         e.b.let_index("slot", slot)
     }
 
-    fn stage(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], step: &Index, steps: u64) -> Result<()> {
+    fn stage(&self, e: &mut Inliner<'_>, own: &ThreadPosition, shared: &[Buf], step: &Index, steps: u64) -> Result<()> {
         self.copy_stage(e, own, shared, step, steps)?;
         e.b.push(Stmt::CommitCopies);
         Ok(())
     }
 
-    fn copy_stage(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], step: &Index, steps: u64) -> Result<()> {
+    fn copy_stage(
+        &self,
+        e: &mut Inliner<'_>,
+        own: &ThreadPosition,
+        shared: &[Buf],
+        step: &Index,
+        steps: u64,
+    ) -> Result<()> {
         let slot = self.slot(e, step, steps);
         for (side, array) in self.sides.iter().zip(shared) {
             let at = slot.scale(side.elements() as i64);
@@ -248,7 +227,15 @@ impl Matrices<'_> {
     }
 
     /// Fetches a tile of an operand for a step, to `at` in an array; zeros where there is nothing.
-    fn fetch(&self, e: &mut Inliner<'_>, side: Side, own: &Own, step: &Index, at: &Index, array: Buf) -> Result<()> {
+    fn fetch(
+        &self,
+        e: &mut Inliner<'_>,
+        side: OperandTiles,
+        own: &ThreadPosition,
+        step: &Index,
+        at: &Index,
+        array: Buf,
+    ) -> Result<()> {
         let piece = if side.copied { piece(self.dtype) } else { 1 };
         let pieces = side.length * depth(self.dtype) / piece;
         let row = side.row().0 / piece;
@@ -261,62 +248,74 @@ impl Matrices<'_> {
             let place = at.add(&side.place(&here, &term));
             let position = e.b.let_index("m", own.first[side.operand].add(&here));
             let term = e.b.let_index("n", step.scale(depth(self.dtype) as i64).add(&term));
-            self.element(e, side, (&position, &term), Place::new(array, place))
+            self.element(e, side, (&position, &term), BufferPlace::new(array, place))
         })
     }
 
     /// Fetches one element, or one piece from it on.
-    fn element(&self, e: &mut Inliner<'_>, side: Side, (position, term): (&Index, &Index), into: Place) -> Result<()> {
+    fn element(
+        &self,
+        e: &mut Inliner<'_>,
+        side: OperandTiles,
+        (position, term): (&Index, &Index),
+        into: BufferPlace,
+    ) -> Result<()> {
         if !side.copied {
             let tile = [side.length, depth(self.dtype)];
-            let value = self.product.element(e, side.operand, (position, term), tile)?;
+            let value = operand_element(e, self.product, side.operand, (position, term), tile)?;
             e.b.store(into.buf, into.index, value);
             return Ok(());
         }
-        let axes = &self.product.axes;
-        let (groups, index) = match side.operand {
-            0 => (&axes.rows, &self.product.contraction.lhs),
-            _ => (&axes.columns, &self.product.contraction.rhs),
-        };
-        let (extent, terms) = (total(groups), total(&axes.terms));
+        let (groups, index) = (self.product.own_axes(side.operand), self.product.index_map(side.operand));
+        let (extent, terms) = (total(groups), self.product.terms());
         let inside = inside(e, &[(position, extent, side.length), (term, terms, depth(self.dtype))]);
         set_groups(e, groups, position, extent);
-        set_groups(e, &axes.terms, term, terms);
+        set_groups(e, &self.product.axes.terms, term, terms);
         let v = self.product.operands[side.operand];
-        let from = Place::new(e.input(v.node)?, e.kernel_index(&e.cluster.input_address(v, index)?));
+        let from = BufferPlace::new(e.input(v.node)?, e.kernel_index(&e.cluster.input_address(v, index)?));
         e.b.push(Stmt::CopyAsync { into, from, len: piece(self.dtype) as u8, cond: inside });
         Ok(())
     }
 
     /// Multiplies the tiles that begin at the given places.
-    fn multiply(&self, e: &mut Inliner<'_>, own: &Own, shared: &[Buf], at: [&Index; 2], sums: Buf) -> Result<()> {
+    fn multiply(
+        &self,
+        e: &mut Inliner<'_>,
+        own: &ThreadPosition,
+        shared: &[Buf],
+        at: [&Index; 2],
+        sums: Buf,
+    ) -> Result<()> {
         let [rows, columns] = self.warp_tile();
-        let counts = [rows / ROWS, columns / COLUMNS];
+        let counts = [rows / UNIT_ROWS, columns / UNIT_COLUMNS];
         let first = [own.down.scale(rows as i64), own.across.scale(columns as i64)];
-        let tiles = [(0, Role::Left), (1, Role::Right)].map(|(i, role)| Tile {
+        let tiles = [(0, FragmentRole::Left), (1, FragmentRole::Right)].map(|(i, role)| SharedTile {
             role,
             dtype: self.dtype,
-            from: Place::new(shared[i], at[i].clone()),
+            from: BufferPlace::new(shared[i], at[i].clone()),
             stride: self.sides[i].row().1,
             along_terms: self.sides[i].along_terms,
             paired: false,
         });
-        e.looped("kk", range(depth(self.dtype) / terms(self.dtype)), LoopKind::Unroll, |e, kk| {
-            let term = kk.scale(terms(self.dtype) as i64);
+        e.looped("kk", range(depth(self.dtype) / unit_terms(self.dtype)), LoopKind::Unroll, |e, kk| {
+            let term = kk.scale(unit_terms(self.dtype) as i64);
             let mut alloc = |name: &str, i: usize| {
-                Place::new(e.alloc(name, self.dtype, tiles[i].registers(counts[i]), Memory::Register), Index::default())
+                BufferPlace::new(
+                    e.alloc(name, self.dtype, tiles[i].registers(counts[i]), Memory::Register),
+                    Index::default(),
+                )
             };
             let (a, b) = (alloc("a", 0), alloc("b", 1));
             tiles[0].load(e, &own.lane, (&first[0], &term), (&a, counts[0]))?;
             tiles[1].load(e, &own.lane, (&first[1], &term), (&b, counts[1]))?;
-            multiply(e, (&a, counts[0]), (&b, counts[1]), &Place::new(sums, Index::default()), self.dtype)
+            multiply(e, (&a, counts[0]), (&b, counts[1]), &BufferPlace::new(sums, Index::default()), self.dtype)
         })
     }
 
     /// Stores what follows the contraction at every element of the thread's part of the result.
-    fn results(&self, e: &mut Inliner<'_>, own: &Own, sums: Buf) -> Result<()> {
+    fn results(&self, e: &mut Inliner<'_>, own: &ThreadPosition, sums: Buf) -> Result<()> {
         let [rows, columns] = self.warp_tile();
-        let (tall, wide) = (rows / ROWS, columns / COLUMNS);
+        let (tall, wide) = (rows / UNIT_ROWS, columns / UNIT_COLUMNS);
         let lanes = |_: u32| (0, WARP as i64 - 1);
         let group = e.b.let_index("group", own.lane.floor_div(4, &lanes));
         let pair = e.b.let_index("pair", own.lane.modulo(4, &lanes).scale(2));
@@ -324,14 +323,14 @@ impl Matrices<'_> {
         let first = [own.first[0].add(&down).add(&group), own.first[1].add(&across).add(&pair)];
         e.looped("i", range(tall * 2), LoopKind::Unroll, |e, i| {
             // Each product of matrices has two rows of a thread, 8 apart.
-            let row = e.b.let_index("row", first[0].add(&i.scale(ROWS as i64 / 2)));
+            let row = e.b.let_index("row", first[0].add(&i.scale(UNIT_ROWS as i64 / 2)));
             e.looped("j", range(wide), LoopKind::Unroll, |e, j| {
-                let column = e.b.let_index("column", first[1].add(&j.scale(COLUMNS as i64)));
+                let column = e.b.let_index("column", first[1].add(&j.scale(UNIT_COLUMNS as i64)));
                 let limits = move |_: u32| (0, tall as i64 * 2 - 1);
                 let block = i.floor_div(2, &limits).scale(wide as i64 * 4).add(&j.scale(4));
                 let at = block.add(&i.modulo(2, &limits).scale(2));
                 let tile = self.sides.map(|s| s.length);
-                self.product.store_run(e, (sums, &at), (&row, &column), tile, 2)
+                store_run(e, self.product, (sums, &at), (&row, &column), tile, 2)
             })
         })
     }

@@ -1,7 +1,7 @@
 //! Kernels written for processors, as launches: an iteration of the parallel loop to a thread.
 
 use tensorc_ir::DType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt, Var, VarInfo, WARP};
 use tensorc_ir::scalar::{CmpOp, MathLibrary, Scalar, ScalarOp};
@@ -14,11 +14,12 @@ const THREADS: u64 = 128;
 /// The kernel as a launch. One without a parallel loop runs in one thread.
 ///
 /// # Errors
-/// [`Code::Unsupported`] if it applies library functions to strips, or takes scalars.
+/// [`DiagnosticCode::Unsupported`] if it applies library functions to strips, or takes scalars.
 pub fn launched(kernel: &Kernel, library: &dyn MathLibrary) -> Result<Kernel> {
-    let refuse = |why: &str| Err(Diagnostic::new(Code::Unsupported, format!("kernel `{}` {why}", kernel.name)));
-    if has_strips(&kernel.body) {
-        return refuse("applies functions to strips, which a GPU does not have");
+    let refuse =
+        |why: &str| Err(Diagnostic::new(DiagnosticCode::Unsupported, format!("kernel `{}` {why}", kernel.name)));
+    if has_vector_calls(&kernel.body) {
+        return refuse("calls vector math, which is not available on a GPU");
     }
     let mut out = Kernel { scalars: vec![], body: vec![], ..kernel.clone() };
     let mut fresh = |name: &str, dtype: DType| {
@@ -55,11 +56,11 @@ pub fn launched(kernel: &Kernel, library: &dyn MathLibrary) -> Result<Kernel> {
     Ok(expanded(out, library))
 }
 
-fn has_strips(body: &[Stmt]) -> bool {
+fn has_vector_calls(body: &[Stmt]) -> bool {
     body.iter().any(|stmt| match stmt {
         Stmt::Apply { .. } => true,
-        Stmt::For { body, .. } => has_strips(body),
-        Stmt::If { then, otherwise, .. } => has_strips(then) || has_strips(otherwise),
+        Stmt::For { body, .. } => has_vector_calls(body),
+        Stmt::If { then, otherwise, .. } => has_vector_calls(then) || has_vector_calls(otherwise),
         _ => false,
     })
 }

@@ -9,11 +9,11 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Space as Memory, Stmt, WARP};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_schedule::access::Uses;
-use tensorc_schedule::access::space::{Analysis, Space};
+use tensorc_schedule::access::ClusterAccesses;
+use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
 use super::loops::{below, launch, set_groups};
 use super::vector_width;
@@ -23,30 +23,21 @@ use crate::emit::inline::{Bound, Inliner};
 
 const LANES: u64 = WARP as u64;
 /// Rows up to this many elements are folded by a warp.
-const SHORT: u64 = 1024;
+const MAX_WARP_ROW: u64 = 1024;
 /// Warps of a block that each fold a row.
 const ROWS: u64 = 4;
 /// Most threads that fold one row.
-const MOST_THREADS: u64 = 512;
+const MAX_THREADS: u64 = 512;
 /// Accesses of a thread in one pass that are worth another thread.
-const FEW: u64 = 4;
+const MIN_ACCESSES_PER_THREAD: u64 = 4;
 /// Most accesses of a thread in one pass whose values stay in registers.
-const HELD: u64 = 8;
+const MAX_REGISTER_ACCESSES: u64 = 8;
 /// Values of one element that stay in registers, at most.
-const HELD_VALUES: usize = 3;
-
-/// Whether rows are contiguous and long enough for the threads of a warp.
-pub fn fits(cluster: &Cluster<'_>, space: &Space) -> Result<bool> {
-    let plan = Analysis::of(cluster, space)?;
-    let Some(inner) = plan.reduced.last() else { return Ok(false) };
-    let innermost = plan.kept.iter().all(|k| k.axis < inner.axis);
-    let contiguous = plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32) == Some(1));
-    Ok(plan.kept.is_empty() || innermost && contiguous && space.length() >= LANES)
-}
+const MAX_REGISTER_VALUES: usize = 3;
 
 /// How rows are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Schedule {
+struct GpuRowTiling {
     vector: u64,
     /// Threads of a row, a multiple of the warp.
     threads: u64,
@@ -56,35 +47,35 @@ struct Schedule {
     steps: u64,
 }
 
-impl Schedule {
-    fn of(length: u64, vector: u64) -> Schedule {
+impl GpuRowTiling {
+    fn of(length: u64, vector: u64) -> GpuRowTiling {
         let units = length / vector;
-        let (threads, rows) = match length <= SHORT {
+        let (threads, rows) = match length <= MAX_WARP_ROW {
             true => (LANES, ROWS),
-            false => (units.div_ceil(FEW).next_multiple_of(LANES).clamp(4 * LANES, MOST_THREADS), 1),
+            false => (units.div_ceil(MIN_ACCESSES_PER_THREAD).next_multiple_of(LANES).clamp(4 * LANES, MAX_THREADS), 1),
         };
-        Schedule { vector, threads, rows, steps: units.div_ceil(threads) }
+        GpuRowTiling { vector, threads, rows, steps: units.div_ceil(threads) }
     }
 }
 
-struct Row<'a> {
-    space: &'a Space,
+struct GpuRowKernel<'a> {
+    space: &'a IterationSpace,
     plan: &'a Analysis,
     folds: &'a [Fold],
-    schedule: Schedule,
+    schedule: GpuRowTiling,
     /// Values that stay in registers, by the pass that computes them.
     held: BTreeMap<usize, Vec<Value>>,
 }
 
-pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> {
+pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result<Kernel> {
     let plan = Analysis::of(cluster, space)?;
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let inner = plan.reduced.last().map_or(1, |g| g.extent);
-    let schedule = Schedule::of(space.length(), vector_width(&e, inner)?);
+    let schedule = GpuRowTiling::of(space.length(), vector_width(&e, inner)?);
     let held = held_values(cluster, space, &levels, &plan.uses, schedule)?;
-    let row = Row { space, plan: &plan, folds: &folds, schedule, held };
+    let row = GpuRowKernel { space, plan: &plan, folds: &folds, schedule, held };
     row.emit(&mut e, &levels)?;
     Ok(e.finish())
 }
@@ -92,10 +83,10 @@ pub fn emit(cluster: &Cluster<'_>, space: &Space, name: &str) -> Result<Kernel> 
 /// Inputs and maps of elements that several passes need, if registers hold them.
 fn held_values(
     cluster: &Cluster<'_>,
-    space: &Space,
+    space: &IterationSpace,
     levels: &[Vec<Fold>],
-    uses: &Uses,
-    schedule: Schedule,
+    uses: &ClusterAccesses,
+    schedule: GpuRowTiling,
 ) -> Result<BTreeMap<usize, Vec<Value>>> {
     let (mut first, mut again): (BTreeMap<Value, usize>, BTreeSet<Value>) = Default::default();
     for pass in 0..=levels.len() {
@@ -119,7 +110,7 @@ fn held_values(
         }
     }
     let mut held: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
-    if schedule.steps > HELD {
+    if schedule.steps > MAX_REGISTER_ACCESSES {
         return Ok(held);
     }
     // An input that is read elsewhere than at the element at hand, too, is not one value of the element.
@@ -128,13 +119,13 @@ fn held_values(
         let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
         is_input && (cluster.input_runs(v.node).is_some() || uses.flats.iter().any(|(u, f)| *u == v && *f != own))
     };
-    for v in again.into_iter().filter(|v| !moved(*v)).take(HELD_VALUES) {
+    for v in again.into_iter().filter(|v| !moved(*v)).take(MAX_REGISTER_VALUES) {
         held.entry(first[&v]).or_default().push(v);
     }
     Ok(held)
 }
 
-impl Row<'_> {
+impl GpuRowKernel<'_> {
     fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>]) -> Result<()> {
         let rows: u64 = self.plan.kept.iter().map(|g| g.extent).product();
         let s = self.schedule;
@@ -205,7 +196,7 @@ impl Row<'_> {
     ) -> Result<()> {
         let s = self.schedule;
         let units = self.space.length() / s.vector;
-        let kind = if s.steps <= HELD { LoopKind::Unroll } else { LoopKind::Serial };
+        let kind = if s.steps <= MAX_REGISTER_ACCESSES { LoopKind::Unroll } else { LoopKind::Serial };
         let mut counted = self.plan.reduced.clone();
         if let Some(inner) = counted.last_mut() {
             inner.extent /= s.vector;

@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Place, Space as Memory};
+use tensorc_ir::kir::{Buf, BufferPlace, LoopKind, MemorySpace as Memory};
 use tensorc_ir::scalar::ScalarOp;
 
 use super::loops::range;
@@ -16,17 +16,17 @@ pub const PAD: u64 = 4;
 
 /// One side of a tile as a thread has it: `parts` pieces of `width` neighbours each.
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
+pub struct ThreadTile {
     pub parts: u64,
     pub width: u64,
 }
 
-impl Side {
+impl ThreadTile {
     /// For tiles of a length that [`SIDE`] divides.
-    pub fn of(tile: u64) -> Side {
+    pub fn of(tile: u64) -> ThreadTile {
         let own = tile / SIDE;
         let width = [4, 2].into_iter().find(|w| own.is_multiple_of(*w)).unwrap_or(1);
-        Side { parts: own / width, width }
+        ThreadTile { parts: own / width, width }
     }
 
     pub fn own(self) -> u64 {
@@ -45,16 +45,16 @@ impl Side {
 }
 
 /// A tile of an operand in shared memory, a row of its length for each term, and the number of the thread along it.
-pub struct Operand<'a> {
-    pub from: Place,
-    pub side: Side,
+pub struct TileBuffer<'a> {
+    pub from: BufferPlace,
+    pub side: ThreadTile,
     pub thread: &'a Index,
 }
 
 /// Adds products of `terms` terms to the sums of a thread, row by row of its small tile.
 pub fn multiply(
     e: &mut Inliner<'_>,
-    [left, right]: [&Operand<'_>; 2],
+    [left, right]: [&TileBuffer<'_>; 2],
     terms: u64,
     (sums, wide): (Buf, DType),
 ) -> Result<()> {
@@ -84,7 +84,7 @@ pub fn multiply(
 }
 
 /// Reads a thread's elements of one term into registers.
-fn take(e: &mut Inliner<'_>, operand: &Operand<'_>, term: &Index, (into, wide): (Buf, DType)) -> Result<()> {
+fn take(e: &mut Inliner<'_>, operand: &TileBuffer<'_>, term: &Index, (into, wide): (Buf, DType)) -> Result<()> {
     let side = operand.side;
     let row = operand.from.index.add(&term.scale(side.stride() as i64));
     e.looped("part", range(side.parts), LoopKind::Unroll, |e, part| {

@@ -3,15 +3,17 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Stmt, WARP};
-use tensorc_schedule::access::{Group, Uses};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, Stmt, WARP};
+use tensorc_schedule::access::axes::IterationAxes;
+use tensorc_schedule::access::{MergedAxes, group_axes};
+use tensorc_schedule::recipe::Transposed;
 
 use super::loops::{below, launch, range, set_groups};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::Results;
 use crate::emit::inline::{Bound, Inliner};
+use crate::emit::math::internal;
 
 /// Elements along each side of a tile.
 const SIDE: u64 = WARP as u64;
@@ -19,49 +21,29 @@ const SIDE: u64 = WARP as u64;
 const STRIDE: u64 = SIDE + 1;
 /// Threads of a block: a warp for every fourth row of the tile.
 const WARPS: u64 = 8;
-/// Shorter axes are not worth a tile.
-const SHORTEST: u64 = 8;
-/// Operands with tiles of their own, at most.
-const MOST: usize = 4;
-
-/// What is read across memory.
-pub struct Transposed {
-    /// The axis along which it lies in memory.
-    along: Group,
-    /// Inputs that are read at one place for each element, and where.
-    operands: Vec<(Value, DType, Index)>,
+/// Emits a cluster that reads `transposed` across memory.
+pub fn emit(cluster: &Cluster<'_>, transposed: &Transposed, name: &str) -> Result<Kernel> {
+    let outputs = cluster.outputs();
+    let dims = cluster.ty(outputs[0])?.dims;
+    let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
+    let mut outer = group_axes(&extents, &uses, &|_, _| true);
+    let inner = outer.pop().ok_or_else(|| internal("a cluster of one element reads nothing across memory"))?;
+    let stored: Results = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
+    let mut e = Inliner::new(cluster, name, &extents)?;
+    TransposeTiles(transposed).emit(&mut e, &outer, &inner, &stored)?;
+    Ok(e.finish())
 }
 
-impl Transposed {
-    /// For a cluster that writes along `inner`; `None` if nothing is worth it.
-    pub fn of(cluster: &Cluster<'_>, uses: &Uses, outer: &[Group], inner: &Group) -> Result<Option<Transposed>> {
-        if inner.extent < SHORTEST || !uses.guards.is_empty() {
-            return Ok(None);
-        }
-        let coefficient = |f: &Index, g: &Group| f.coefficient(g.axis as u32).unwrap_or(0);
-        for along in outer.iter().filter(|g| g.extent >= SHORTEST) {
-            let mut operands = vec![];
-            for (v, flat) in &uses.flats {
-                let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
-                let once = uses.flats.iter().filter(|(u, _)| u == v).count() == 1;
-                if is_input && once && coefficient(flat, along) == 1 && coefficient(flat, inner).abs() > 1 {
-                    operands.push((*v, cluster.ty(*v)?.dtype, flat.clone()));
-                }
-            }
-            operands.truncate(MOST);
-            if !operands.is_empty() {
-                return Ok(Some(Transposed { along: along.clone(), operands }));
-            }
-        }
-        Ok(None)
-    }
+/// Tiles of what is read across memory.
+struct TransposeTiles<'a>(&'a Transposed);
 
+impl TransposeTiles<'_> {
     /// Emits the cluster; `stored` are its results.
-    pub fn emit(&self, e: &mut Inliner<'_>, outer: &[Group], inner: &Group, stored: &Results) -> Result<()> {
-        let rest: Vec<Group> = outer.iter().filter(|g| g.axis != self.along.axis).cloned().collect();
+    fn emit(&self, e: &mut Inliner<'_>, outer: &[MergedAxes], inner: &MergedAxes, stored: &Results) -> Result<()> {
+        let rest: Vec<MergedAxes> = outer.iter().filter(|g| g.axis != self.0.along.axis).cloned().collect();
         let items: u64 = rest.iter().map(|g| g.extent).product();
-        let (down, across) = (self.along.extent.div_ceil(SIDE), inner.extent.div_ceil(SIDE));
-        let arrays: Vec<(DType, u64)> = self.operands.iter().map(|(_, dtype, _)| (*dtype, SIDE * STRIDE)).collect();
+        let (down, across) = (self.0.along.extent.div_ceil(SIDE), inner.extent.div_ceil(SIDE));
+        let arrays: Vec<(DType, u64)> = self.0.operands.iter().map(|(_, dtype, _)| (*dtype, SIDE * STRIDE)).collect();
         let blocks = items * down * across;
         launch(e, blocks, WARPS * SIDE, &arrays, |e, b, t, shared| {
             let limits = move |_: u32| (0, blocks as i64 - 1);
@@ -78,7 +60,7 @@ impl Transposed {
             })?;
             e.b.push(Stmt::Barrier);
             self.each(e, inner, &first, (&warp, &lane), false, &mut |e, [row, column]| {
-                for ((v, ..), array) in self.operands.iter().zip(shared) {
+                for ((v, ..), array) in self.0.operands.iter().zip(shared) {
                     let value = e.b.load(*array, row.scale(STRIDE as i64).add(column));
                     e.bind(*v, Bound::Operand(value));
                 }
@@ -92,7 +74,7 @@ impl Transposed {
     fn each(
         &self,
         e: &mut Inliner<'_>,
-        inner: &Group,
+        inner: &MergedAxes,
         first: &[Index; 2],
         (warp, lane): (&Index, &Index),
         reading: bool,
@@ -103,10 +85,10 @@ impl Transposed {
             let (row, column) = if reading { (lane, &line) } else { (&line, lane) };
             let along = e.b.let_index("along", first[0].add(row));
             let at = e.b.let_index("i", first[1].add(column));
-            let most = |g: &Group| g.extent.next_multiple_of(SIDE);
-            below(e, &along, self.along.extent, most(&self.along), |e| {
+            let most = |g: &MergedAxes| g.extent.next_multiple_of(SIDE);
+            below(e, &along, self.0.along.extent, most(&self.0.along), |e| {
                 below(e, &at, inner.extent, most(inner), |e| {
-                    e.set_axis(self.along.axis, along.clone());
+                    e.set_axis(self.0.along.axis, along.clone());
                     e.set_axis(inner.axis, at.clone());
                     body(e, [row, column])
                 })
@@ -115,7 +97,7 @@ impl Transposed {
     }
 
     fn fetch(&self, e: &mut Inliner<'_>, shared: &[Buf], to: &Index) -> Result<()> {
-        for ((v, _, flat), array) in self.operands.iter().zip(shared) {
+        for ((v, _, flat), array) in self.0.operands.iter().zip(shared) {
             let at = e.kernel_index(flat);
             let value = e.b.load(e.input(v.node)?, at);
             e.b.store(*array, to.clone(), value);

@@ -1,7 +1,6 @@
 //! Rotation, shear, scale and aspect ratio, in one resampling.
 
-use super::geometry::pick;
-use super::options::AugmentOptions;
+use super::options::{AugmentOptions, pick};
 use crate::image::resize::{cubic, lanczos};
 use crate::image::{Image, Inter};
 use crate::{Cause, Draws};
@@ -72,7 +71,7 @@ impl Affine {
         let row_bytes = self.size.0 as usize * C;
         // The first tap of an even kernel lies this far in front of the pixel before the position.
         let (half, lead) = if N == 1 { (0.0, 0) } else { (0.5, N as i64 / 2 - 1) };
-        let source = Taps::<C> { image: from, fill: f32::from(fill) };
+        let source = BorderedImage::<C> { image: from, fill: f32::from(fill) };
         for (y, row) in to.pixels_mut().chunks_exact_mut(row_bytes).enumerate() {
             for (x, pixel) in row.as_chunks_mut::<C>().0.iter_mut().enumerate() {
                 let (cx, cy) = (x as f64 + 0.5, y as f64 + 0.5);
@@ -118,12 +117,12 @@ fn table<const N: usize>(kernel: impl Fn(f64) -> f64) -> impl Fn(f32) -> [f32; N
 }
 
 /// Pixels of an image, and what lies around it.
-struct Taps<'a, const C: usize> {
+struct BorderedImage<'a, const C: usize> {
     image: &'a Image,
     fill: f32,
 }
 
-impl<const C: usize> Taps<'_, C> {
+impl<const C: usize> BorderedImage<'_, C> {
     /// The weighted sum of `N`×`N` pixels from a place on.
     fn gather<const N: usize>(&self, left: i64, top: i64, wx: &[f32; N], wy: &[f32; N]) -> [u8; C] {
         let (width, height) = (i64::from(self.image.width()), i64::from(self.image.height()));

@@ -12,12 +12,12 @@ mod colour;
 mod geometry;
 mod options;
 
-pub use geometry::Plan;
+pub use geometry::AugmentPlan;
 use geometry::Steps;
 pub use options::AugmentOptions;
 
 use super::decode::{Channels, Decoder, dimensions};
-use super::{Image, Region, Resizer};
+use super::{Image, PixelRegion, Resizer};
 use crate::{Cause, DataError, Draws};
 
 /// Changes images as its options say.
@@ -29,6 +29,7 @@ pub struct Augmenter {
 /// Memory for images on their way, used again; each thread has its own.
 #[derive(Debug, Default)]
 pub struct Workspace {
+    /// The decoder of images.
     pub decoder: Decoder,
     resizer: Resizer,
     source: Image,
@@ -37,6 +38,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
+    /// A workspace without buffers.
     pub fn new() -> Workspace {
         Workspace::default()
     }
@@ -50,6 +52,7 @@ impl Augmenter {
         Ok(Augmenter { options })
     }
 
+    /// The options.
     pub fn options(&self) -> &AugmentOptions {
         &self.options
     }
@@ -58,7 +61,7 @@ impl Augmenter {
     ///
     /// # Errors
     /// The image has no pixels, or is smaller than `max_crop_size`.
-    pub fn plan(&self, width: u32, height: u32, draws: &mut Draws) -> Result<Plan, Cause> {
+    pub fn plan(&self, width: u32, height: u32, draws: &mut Draws) -> Result<AugmentPlan, Cause> {
         geometry::plan(&self.options, (width, height), draws)
     }
 
@@ -97,7 +100,7 @@ impl Augmenter {
         self.finish(&plan, draws, work)
     }
 
-    fn finish<'w>(&self, plan: &Plan, draws: &mut Draws, work: &'w mut Workspace) -> Result<&'w Image, Cause> {
+    fn finish<'w>(&self, plan: &AugmentPlan, draws: &mut Draws, work: &'w mut Workspace) -> Result<&'w Image, Cause> {
         let [channels, height, width] = self.options.data_shape;
         if u32::from(work.source.channels()) != channels {
             let found = format!("{}", work.source.channels());
@@ -122,7 +125,7 @@ impl Augmenter {
         let limit = decoder.limit();
         if let Some((size, inter)) = resize {
             check_size(*size, source.channels(), limit)?;
-            let view = Region::all(source.width(), source.height()).into();
+            let view = PixelRegion::all(source.width(), source.height()).into();
             resizer.resize(source, view, *size, *inter, spare)?;
             std::mem::swap(source, spare);
         }

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
+use crate::image::Inter;
 use crate::options::settable;
+use crate::{DataError, Draws};
 
 /// What is done to images, by the names and with the defaults of MXNet's default augmenter.
 ///
@@ -23,20 +24,25 @@ pub struct AugmentOptions {
     pub max_rotate_angle: i32,
     /// Width over height: in `[1 - max, 1 + max]`, or `[min_aspect_ratio, max]` if that is given.
     pub max_aspect_ratio: f64,
+    /// The smallest random aspect ratio, `None`: 1 minus the bound above.
     pub min_aspect_ratio: Option<f64>,
     /// `x` grows by `y` times a number in `[-max, max]`.
     pub max_shear_ratio: f64,
     /// A square whose side is in `[min, max]` is cropped and resized to the output; both -1 for none.
     pub max_crop_size: i32,
+    /// The smallest edge of a random crop, in pixels; -1 for none.
     pub min_crop_size: i32,
     /// Width and height times a number in `[min, max]`.
     pub max_random_scale: f64,
+    /// The smallest random scale.
     pub min_random_scale: f64,
     /// Part of the image's area that a random resized crop has.
     pub max_random_area: f64,
+    /// The smallest area of a random crop, as a fraction of the image.
     pub min_random_area: f64,
     /// Limits of width and height after scaling, each on its own; what is missing is filled.
     pub max_img_size: f64,
+    /// The smallest edge of a scaled image, in pixels.
     pub min_img_size: f64,
     /// Pixels times a number in `[1 - brightness, 1 + brightness]`.
     pub brightness: f64,
@@ -135,7 +141,7 @@ settable!(
 );
 
 /// Largest extent of an output, and of padding.
-const EXTENT: u32 = 1 << 16;
+const MAX_EXTENT: u32 = 1 << 16;
 
 fn require(holds: bool, name: &str, why: impl Into<String>) -> Result<(), DataError> {
     if holds { Ok(()) } else { Err(DataError::options(name, why)) }
@@ -181,10 +187,10 @@ impl AugmentOptions {
         let [channels, height, width] = self.data_shape;
         require([1, 3, 4].contains(&channels), "data_shape", format!("{channels} channels are not 1, 3 or 4"))?;
         for extent in [height, width] {
-            in_range("data_shape", extent.into(), 1.0, EXTENT.into())?;
+            in_range("data_shape", extent.into(), 1.0, MAX_EXTENT.into())?;
         }
         require(self.resize == -1 || self.resize > 0, "resize", format!("{} is no length", self.resize))?;
-        in_range("pad", self.pad.into(), 0.0, EXTENT.into())?;
+        in_range("pad", self.pad.into(), 0.0, MAX_EXTENT.into())?;
         let method = self.inter_method;
         require(matches!(method, 0..=4 | 9 | 10), "inter_method", format!("{method} is not 0, 1, 2, 3, 4, 9 or 10"))?;
         let (min, max) = (self.min_crop_size, self.max_crop_size);
@@ -198,7 +204,7 @@ impl AugmentOptions {
     fn check_affine(&self) -> Result<(), DataError> {
         in_range("max_rotate_angle", self.max_rotate_angle.into(), 0.0, 360.0)?;
         require(self.rotate >= -1, "rotate", format!("{} is negative; use rotate_list", self.rotate))?;
-        in_range("max_shear_ratio", self.max_shear_ratio, 0.0, f64::from(EXTENT))?;
+        in_range("max_shear_ratio", self.max_shear_ratio, 0.0, f64::from(MAX_EXTENT))?;
         let (min, max) = self.aspect();
         let name = if self.min_aspect_ratio.is_some() { "min_aspect_ratio" } else { "max_aspect_ratio" };
         require(min > 0.0, name, format!("an aspect ratio of {min} is not more than 0"))?;
@@ -255,6 +261,11 @@ impl AugmentOptions {
         }
         Ok(())
     }
+}
+
+/// The method, whose number was checked.
+pub(super) fn pick(options: &AugmentOptions, from: (f64, f64), to: (u32, u32), draws: &mut Draws) -> Inter {
+    Inter::pick(options.inter_method, from, to, draws).unwrap_or(Inter::Bilinear)
 }
 
 #[cfg(test)]

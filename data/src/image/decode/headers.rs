@@ -1,24 +1,23 @@
 //! Which format a file has, and what its header says: size, and whether its data can be all there.
 
-use super::Info;
 use crate::Cause;
 
 const PNG: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 
 /// The header of an image file.
-pub(super) enum Header {
+pub(super) enum ImageHeader {
     Jpeg(JpegHeader),
     Png(Info),
 }
 
-impl Header {
+impl ImageHeader {
     /// Identifies the format by the first bytes and parses the header.
-    pub fn parse(bytes: &[u8]) -> Result<Header, Cause> {
+    pub fn parse(bytes: &[u8]) -> Result<ImageHeader, Cause> {
         if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
-            return JpegHeader::parse(bytes).map(Header::Jpeg);
+            return JpegHeader::parse(bytes).map(ImageHeader::Jpeg);
         }
         if bytes.starts_with(&PNG) {
-            return png_info(bytes).map(Header::Png);
+            return png_info(bytes).map(ImageHeader::Png);
         }
         if bytes.is_empty() {
             return Err(Cause::Image("no bytes".into()));
@@ -30,8 +29,8 @@ impl Header {
     /// The size of the image, which is not empty.
     pub fn info(&self) -> Result<Info, Cause> {
         let info = match self {
-            Header::Jpeg(header) => header.info,
-            Header::Png(info) => *info,
+            ImageHeader::Jpeg(header) => header.info,
+            ImageHeader::Png(info) => *info,
         };
         match info.width == 0 || info.height == 0 {
             true => Err(Cause::Image(format!("{}×{} pixels", info.width, info.height))),
@@ -45,7 +44,7 @@ impl Header {
 /// # Errors
 /// The bytes are no JPEG or PNG file, or have no header that gives a size.
 pub fn dimensions(bytes: &[u8]) -> Result<Info, Cause> {
-    Header::parse(bytes)?.info()
+    ImageHeader::parse(bytes)?.info()
 }
 
 fn png_info(bytes: &[u8]) -> Result<Info, Cause> {
@@ -135,4 +134,13 @@ fn parse_frame(payload: &[u8]) -> Result<JpegHeader, Cause> {
     let number = |high: &u8, low: &u8| u32::from(*high) << 8 | u32::from(*low);
     let info = Info { width: number(w1, w0), height: number(h1, h0) };
     Ok(JpegHeader { info, components: rest.first().copied().unwrap_or(0), scan: None })
+}
+
+/// What the header of a file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// The width in pixels.
+    pub width: u32,
+    /// The height in pixels.
+    pub height: u32,
 }

@@ -12,7 +12,7 @@ use crate::image::Image;
 const ANCILLARY: usize = 1 << 22;
 
 /// How many bytes a byte of deflated data gives at most.
-const RATIO: u64 = 1032;
+const MAX_DEFLATE_RATIO: u64 = 1032;
 
 pub(super) fn decode(
     bytes: &[u8],
@@ -23,7 +23,7 @@ pub(super) fn decode(
     image: &mut Image,
 ) -> Result<(), Cause> {
     // A pixel has a bit at least.
-    let possible = (bytes.len() as u64).saturating_mul(RATIO * 8);
+    let possible = (bytes.len() as u64).saturating_mul(MAX_DEFLATE_RATIO * 8);
     if u64::from(info.width) * u64::from(info.height) > possible {
         return Err(Cause::Truncated { what: "the data of a PNG image" });
     }

@@ -1,6 +1,6 @@
 //! Bits of the entropy-coded data: stuffed bytes are taken out a window at a time, bits come from a register.
 
-use super::JpegError;
+use super::error::JpegError;
 
 /// Bytes of a window; less than the first-level cache, as it is filled over and over.
 const WINDOW: usize = 8192;
@@ -10,16 +10,16 @@ const FULL: usize = WINDOW - 16;
 const MCU_BYTES: usize = 1536;
 
 /// A window of data without stuffed bytes. Zeros follow its last byte.
-pub(super) type Window = [u8; WINDOW];
+pub(super) type UnstuffedWindow = [u8; WINDOW];
 
-pub(super) const EMPTY: Window = [0; WINDOW];
+pub(super) const EMPTY: UnstuffedWindow = [0; WINDOW];
 
 /// The entropy-coded data of a scan, up to the next marker.
 pub(super) struct Feed<'a> {
     file: &'a [u8],
     /// Offset in the file of the next byte that is not in the window; of a marker's code where `ended`.
     at: usize,
-    pub window: &'a mut Window,
+    pub window: &'a mut UnstuffedWindow,
     /// Bytes in the window.
     length: usize,
     /// A marker or the end of the file follows the window.
@@ -40,7 +40,7 @@ pub(super) struct Bits {
 impl Bits {
     /// Makes at least 56 bits ready.
     #[inline(always)]
-    pub fn refill(&mut self, window: &Window) {
+    pub fn refill(&mut self, window: &UnstuffedWindow) {
         if let Some(bytes) = window.get(self.at..).and_then(|w| w.first_chunk::<8>()) {
             self.buffer |= u64::from_be_bytes(*bytes) >> (self.left & 63);
             self.at += ((63 - (self.left & 63)) >> 3) as usize;
@@ -85,7 +85,7 @@ fn find_ff(bytes: &[u8; 16]) -> usize {
 
 impl<'a> Feed<'a> {
     /// The data of a file from offset `at` on.
-    pub fn new(file: &'a [u8], at: usize, window: &'a mut Window) -> Feed<'a> {
+    pub fn new(file: &'a [u8], at: usize, window: &'a mut UnstuffedWindow) -> Feed<'a> {
         Feed { file, at, window, length: 0, ended: false }
     }
 

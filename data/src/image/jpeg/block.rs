@@ -1,7 +1,7 @@
 //! Decoding the symbols of a block (ITU-T T.81 annex F.2.2), with and without keeping its coefficients.
 
-use super::bits::{Bits, Window};
-use super::huffman::{AC_BITS, AcTable, DcTable, END, Entry};
+use super::bits::{Bits, UnstuffedWindow};
+use super::huffman::{AC_BITS, AcEntry, AcTable, DcTable, END};
 use super::markers::ZIGZAG;
 
 /// Two blocks side by side: their rows take turns, eight coefficients each. What is nowhere in a block goes to
@@ -41,7 +41,7 @@ pub(super) struct BadBlock;
 #[inline(always)]
 pub(super) fn decode<const KEEP: bool>(
     bits: &mut Bits,
-    window: &Window,
+    window: &UnstuffedWindow,
     tables: Tables<'_>,
     predictor: &mut i32,
     block: &mut BlockView,
@@ -90,7 +90,7 @@ pub(super) fn decode<const KEEP: bool>(
 #[inline(always)]
 fn finish<const KEEP: bool>(
     bits: &mut Bits,
-    window: &Window,
+    window: &UnstuffedWindow,
     tables: Tables<'_>,
     mut k: usize,
     block: &mut BlockView,
@@ -107,7 +107,7 @@ fn finish<const KEEP: bool>(
 
 /// Stores what an entry of [`AcTable`] says and returns the position after it, which tells [`end_of`] the rest.
 #[inline(always)]
-fn apply<const KEEP: bool>(entry: Entry, k: usize, bits: &mut Bits, block: &mut BlockView) -> usize {
+fn apply<const KEEP: bool>(entry: AcEntry, k: usize, bits: &mut Bits, block: &mut BlockView) -> usize {
     bits.skip(u64::from(entry.bits));
     if KEEP {
         let [one, two] = entry.places.map(|p| PLACES[k + usize::from(p)]);

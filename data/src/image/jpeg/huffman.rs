@@ -1,6 +1,6 @@
 //! Huffman tables (ITU-T T.81 annex C), made for decoding several symbols with one look-up.
 
-use super::JpegError;
+use super::error::JpegError;
 use super::markers::HuffmanSpec;
 
 /// Bits that index [`AcTable::entries`].
@@ -144,7 +144,7 @@ impl DcTable {
 /// What some bits mean: up to two coefficients and the end of the block.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Entry {
+pub(super) struct AcEntry {
     /// Number of the bits; 0: no entry.
     pub bits: u8,
     /// What to add to the position in the block; [`END`] more where the block ends.
@@ -154,31 +154,31 @@ pub(super) struct Entry {
     pub values: [i16; 2],
 }
 
-impl Entry {
-    const NONE: Entry = Entry { bits: 0, advance: 0, places: [NOWHERE; 2], values: [0; 2] };
+impl AcEntry {
+    const NONE: AcEntry = AcEntry { bits: 0, advance: 0, places: [NOWHERE; 2], values: [0; 2] };
 
     /// One symbol with the bits that follow it, which `value` holds.
     #[inline(always)]
-    fn symbol(length: u32, symbol: u32, value: i32) -> Entry {
+    fn symbol(length: u32, symbol: u32, value: i32) -> AcEntry {
         let (run, size) = (symbol as u8 >> 4, symbol & 15);
         let bits = (length + size) as u8;
         if size > 0 {
-            Entry { bits, advance: run + 1, places: [run, NOWHERE], values: [value as i16, 0] }
+            AcEntry { bits, advance: run + 1, places: [run, NOWHERE], values: [value as i16, 0] }
         } else {
             // Sixteen zeros, or the end of the block.
-            Entry { bits, advance: if run == 15 { 16 } else { END }, ..Entry::NONE }
+            AcEntry { bits, advance: if run == 15 { 16 } else { END }, ..AcEntry::NONE }
         }
     }
 
     /// This and then `next`, if that is one entry of at most [`AC_BITS`] bits.
-    fn join(&self, next: &Entry) -> Option<Entry> {
+    fn join(&self, next: &AcEntry) -> Option<AcEntry> {
         let bits = self.bits + next.bits;
         let (empty, full) = (self.places[0] == NOWHERE, self.places[1] != NOWHERE);
         let more = next.places[0] != NOWHERE;
         if u32::from(bits) > AC_BITS || next.bits == 0 || self.advance >= END || (full && more) {
             return None;
         }
-        let mut joined = Entry { bits, advance: self.advance + next.advance, ..*self };
+        let mut joined = AcEntry { bits, advance: self.advance + next.advance, ..*self };
         if more {
             let to = usize::from(!empty);
             (joined.places[to], joined.values[to]) = (self.advance + next.places[0], next.values[0]);
@@ -191,12 +191,12 @@ impl Entry {
 pub(super) struct AcTable {
     codes: Codes,
     /// By the next [`AC_BITS`] bits: the symbols that fit in them; none if the first one has more.
-    pub entries: [Entry; AC_SIZE],
+    pub entries: [AcEntry; AC_SIZE],
 }
 
 impl AcTable {
     pub fn new() -> AcTable {
-        AcTable { codes: Codes::new(), entries: [Entry::NONE; AC_SIZE] }
+        AcTable { codes: Codes::new(), entries: [AcEntry::NONE; AC_SIZE] }
     }
 
     /// Becomes the table that the file holds; costs next to nothing if it is that already.
@@ -205,7 +205,7 @@ impl AcTable {
             return Ok(());
         }
         self.codes.assign(spec)?;
-        let mut single = [Entry::NONE; AC_SIZE];
+        let mut single = [AcEntry::NONE; AC_SIZE];
         self.codes.for_each(|length, code, symbol| {
             let (symbol, size) = (u32::from(symbol), u32::from(symbol & 15));
             if length + size > AC_BITS {
@@ -215,7 +215,7 @@ impl AcTable {
             for bits in 0..1usize << size {
                 let at = ((code as usize) << size | bits) * width;
                 let value = extend((bits as u64) << (63 - size) << 1, size);
-                single[at..at + width].fill(Entry::symbol(length, symbol, value));
+                single[at..at + width].fill(AcEntry::symbol(length, symbol, value));
             }
         });
         for (bits, entry) in self.entries.iter_mut().enumerate() {
@@ -229,11 +229,11 @@ impl AcTable {
 
     /// The one symbol that `buffer` begins with, of at most 31 bits, or none.
     #[inline(always)]
-    pub fn find(&self, buffer: u64) -> Entry {
+    pub fn find(&self, buffer: u64) -> AcEntry {
         let (length, symbol) = self.codes.find(buffer);
         if length == 0 {
-            return Entry::NONE;
+            return AcEntry::NONE;
         }
-        Entry::symbol(length, symbol, extend(buffer << length, symbol & 15))
+        AcEntry::symbol(length, symbol, extend(buffer << length, symbol & 15))
     }
 }

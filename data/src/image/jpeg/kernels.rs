@@ -1,8 +1,8 @@
 //! The work on samples that is done by vectors where the machine has them, and its portable form.
 
 use super::block::PAIR;
+use super::colour;
 use super::idct::{self, PairTable};
-use super::{JpegError, colour, scan};
 
 /// Lengths of rows that code for vectors reads or writes are multiples of this, in samples.
 pub(super) const STEP: usize = 32;
@@ -26,9 +26,6 @@ pub(super) trait Kernels: Copy {
 
     /// See [`colour::rgb_wide`].
     fn rgb_wide(self, luma: &[u8], cb: &[i16], cr: &[i16], odd: i16, out: &mut [u8]);
-
-    /// Runs a job with these kernels.
-    fn run(self, job: scan::Job<'_>) -> Result<(), JpegError>;
 }
 
 /// The kernels for any machine.
@@ -58,9 +55,5 @@ impl Kernels for Portable {
 
     fn rgb_wide(self, luma: &[u8], cb: &[i16], cr: &[i16], odd: i16, out: &mut [u8]) {
         colour::rgb_wide(luma, cb, cr, odd, out);
-    }
-
-    fn run(self, job: scan::Job<'_>) -> Result<(), JpegError> {
-        scan::run(self, job)
     }
 }

@@ -1,6 +1,6 @@
 //! The headers of a JPEG file (ITU-T T.81 annex B): what comes before the entropy-coded data of its first scan.
 
-use super::JpegError;
+use super::error::JpegError;
 
 /// Positions of the coefficients of a block in the order of the file: row * 8 + column.
 pub(super) const ZIGZAG: [u8; 64] = [

@@ -8,6 +8,7 @@
 mod bits;
 mod block;
 mod colour;
+mod error;
 mod huffman;
 mod idct;
 mod kernels;
@@ -18,91 +19,45 @@ mod scan;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 
-use super::Region;
-use bits::{EMPTY, Feed, Window};
+use super::PixelRegion;
+use bits::{EMPTY, Feed, UnstuffedWindow};
 use block::Tables;
+pub use error::JpegError;
+use error::grow;
 use huffman::{AcTable, DcTable};
 use idct::PairTable;
-use kernels::{Kernels, Portable};
+use kernels::Portable;
 use markers::{Headers, ZIGZAG};
-use plan::Plan;
-use scan::{Job, Work};
-
-/// How much smaller an image is decoded. A reduced pixel is about the mean of the pixels that it stands for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scale {
-    #[default]
-    Full,
-    Half,
-    Quarter,
-    Eighth,
-}
-
-impl Scale {
-    /// The greatest reduction whose divisor is at most `limit`.
-    pub fn of_at_most(limit: f64) -> Scale {
-        let all = [Scale::Eighth, Scale::Quarter, Scale::Half];
-        all.into_iter().find(|scale| scale.divisor() as f64 <= limit).unwrap_or(Scale::Full)
-    }
-
-    /// Pixels of the file, in width and in height, that become one.
-    pub fn divisor(self) -> usize {
-        match self {
-            Scale::Full => 1,
-            Scale::Half => 2,
-            Scale::Quarter => 4,
-            Scale::Eighth => 8,
-        }
-    }
-}
+use plan::RegionPlan;
+pub use plan::Scale;
+use scan::{ScanBuffers, ScanJob};
 
 /// What was decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
     /// Pixels in a row, and rows.
     pub width: usize,
+    /// The height in pixels.
     pub height: usize,
     /// 1: grey, 3: RGB.
     pub channels: usize,
     /// The pixel of the file at which the first one begins.
     pub x: usize,
+    /// The row of the first pixel in the scaled image.
     pub y: usize,
+    /// The scale at which the image was decoded.
     pub scale: Scale,
 }
 
 /// Size of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
+    /// The width in pixels.
     pub width: usize,
+    /// The height in pixels.
     pub height: usize,
     /// 1: grey, 3: colours.
     pub channels: usize,
-}
-
-/// Why a file was not decoded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JpegError {
-    /// A file of a kind that this decoder is not made for. It may be a good one.
-    #[error("a kind of JPEG file that is not supported: {0}")]
-    Unsupported(&'static str),
-    /// Bytes that no decoder can use in full, or a region outside of the image.
-    #[error("{0}")]
-    Invalid(&'static str),
-    /// More pixels than the caller allows.
-    #[error("an image of {width}x{height} pixels, which is more than {limit}")]
-    TooLarge { width: usize, height: usize, limit: u64 },
-    /// Memory for the pixels cannot be had.
-    #[error("no memory for {0} values")]
-    Memory(usize),
-}
-
-/// Makes a buffer hold at least `length` values; it never shrinks.
-fn grow<T: Clone + Default>(buffer: &mut Vec<T>, length: usize) -> Result<(), JpegError> {
-    if buffer.len() < length {
-        buffer.try_reserve(length - buffer.len()).map_err(|_| JpegError::Memory(length))?;
-        buffer.resize(length, T::default());
-    }
-    Ok(())
 }
 
 /// Reads the size of an image from the headers of its file.
@@ -117,7 +72,7 @@ pub fn read_size(bytes: &[u8]) -> Result<Size, JpegError> {
 
 /// The code that a decoder runs.
 #[derive(Clone, Copy)]
-enum Tier {
+enum IsaPath {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2(simd::Avx2),
@@ -132,39 +87,39 @@ impl std::fmt::Debug for RegionDecoder {
 /// A decoder with the tables and buffers that it uses again from file to file. Once they have the size and the tables
 /// of the files there are, nothing is allocated.
 pub struct RegionDecoder {
-    tier: Tier,
+    path: IsaPath,
     limit: u64,
-    window: Box<Window>,
+    window: Box<UnstuffedWindow>,
     dc: Vec<DcTable>,
     ac: Vec<AcTable>,
     quantisation: [PairTable; 3],
-    work: Work,
+    work: ScanBuffers,
 }
 
 impl RegionDecoder {
     /// A decoder of images of at most `limit` pixels, counted before scaling and without regard to regions.
     pub fn new(limit: u64) -> RegionDecoder {
         #[cfg(target_arch = "x86_64")]
-        let tier = simd::Avx2::detect().map_or(Tier::Portable, Tier::Avx2);
+        let path = simd::Avx2::detect().map_or(IsaPath::Portable, IsaPath::Avx2);
         #[cfg(not(target_arch = "x86_64"))]
-        let tier = Tier::Portable;
-        RegionDecoder::with_tier(tier, limit)
+        let path = IsaPath::Portable;
+        RegionDecoder::with_path(path, limit)
     }
 
     /// A decoder that uses no instructions beyond those of every machine of the architecture. Its pixels are the same.
     pub fn portable(limit: u64) -> RegionDecoder {
-        RegionDecoder::with_tier(Tier::Portable, limit)
+        RegionDecoder::with_path(IsaPath::Portable, limit)
     }
 
-    fn with_tier(tier: Tier, limit: u64) -> RegionDecoder {
+    fn with_path(path: IsaPath, limit: u64) -> RegionDecoder {
         RegionDecoder {
-            tier,
+            path,
             limit,
             window: Box::new(EMPTY),
             dc: (0..4).map(|_| DcTable::new()).collect(),
             ac: (0..4).map(|_| AcTable::new()).collect(),
             quantisation: [[0; 128]; 3],
-            work: Work::default(),
+            work: ScanBuffers::default(),
         }
     }
 
@@ -180,7 +135,7 @@ impl RegionDecoder {
     pub fn decode(
         &mut self,
         bytes: &[u8],
-        region: Option<Region>,
+        region: Option<PixelRegion>,
         scale: Scale,
         out: &mut Vec<u8>,
     ) -> Result<Decoded, JpegError> {
@@ -189,8 +144,8 @@ impl RegionDecoder {
         if width as u64 * height as u64 > self.limit {
             return Err(JpegError::TooLarge { width, height, limit: self.limit });
         }
-        let region = region.unwrap_or(Region::all(width as u32, height as u32));
-        let plan = Plan::new(&headers, region, scale)?;
+        let region = region.unwrap_or(PixelRegion::all(width as u32, height as u32));
+        let plan = RegionPlan::new(&headers, region, scale)?;
         self.set_tables(&headers)?;
         self.work.reserve(&plan)?;
         let length = plan.columns.len() * plan.rows.len() * plan.parts().len();
@@ -201,7 +156,7 @@ impl RegionDecoder {
             let component = plan.parts()[i.min(plan.parts().len() - 1)].component;
             Tables { dc: &self.dc[component.dc], ac: &self.ac[component.ac] }
         });
-        let job = Job {
+        let job = ScanJob {
             plan: &plan,
             tables: &tables,
             quantisation: &self.quantisation,
@@ -210,10 +165,10 @@ impl RegionDecoder {
             work: &mut self.work,
             out,
         };
-        match self.tier {
-            Tier::Portable => Portable.run(job)?,
+        match self.path {
+            IsaPath::Portable => scan::run(Portable, job)?,
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2(kernels) => kernels.run(job)?,
+            IsaPath::Avx2(kernels) => simd::decode(kernels, job)?,
         }
         let (x, y) = (plan.columns.start * scale.divisor(), plan.rows.start * scale.divisor());
         let (width, height) = (plan.columns.len(), plan.rows.len());

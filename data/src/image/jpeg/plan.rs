@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::super::Region;
+use super::super::PixelRegion;
+use super::error::JpegError;
 use super::markers::{Component, Headers};
-use super::{JpegError, Scale};
 
 /// How a component is decoded, and where its samples lie in the ring of rows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct ComponentPlan {
     pub component: Component,
     /// Width and height of a decoded block: 8, 4, 2 or 1.
     pub size: usize,
@@ -29,7 +29,7 @@ pub(super) struct Part {
     pub column: usize,
 }
 
-impl Part {
+impl ComponentPlan {
     /// Samples that an MCU is wide and high.
     pub fn mcu_width(&self) -> usize {
         self.component.horizontal * self.size
@@ -64,11 +64,11 @@ impl Part {
 
 /// The decoding of one region.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct RegionPlan {
     /// Pixels of the scaled image that are given out.
     pub columns: Range<usize>,
     pub rows: Range<usize>,
-    parts: [Part; 3],
+    parts: [ComponentPlan; 3],
     count: usize,
     /// MCUs in a row of the whole image.
     pub mcus_across: usize,
@@ -84,11 +84,11 @@ pub(super) struct Plan {
 /// Bytes behind a row that code for vectors may touch.
 const PADDING: usize = 64;
 
-impl Plan {
+impl RegionPlan {
     /// # Errors
     ///
     /// The region is empty or not inside of the image.
-    pub fn new(headers: &Headers<'_>, region: Region, scale: Scale) -> Result<Plan, JpegError> {
+    pub fn new(headers: &Headers<'_>, region: PixelRegion, scale: Scale) -> Result<RegionPlan, JpegError> {
         if !region.fits(headers.width as u32, headers.height as u32) {
             return Err(JpegError::Invalid("a region that is empty or not inside of the image"));
         }
@@ -98,8 +98,8 @@ impl Plan {
         let components = headers.components();
         let luma = components[0];
         let count = components.len();
-        let mut parts = [0, 1, 2].map(|i| Part::new(headers, components[i.min(count - 1)], luma, 8 / by));
-        let mcus_of = |part: &Part| {
+        let mut parts = [0, 1, 2].map(|i| ComponentPlan::new(headers, components[i.min(count - 1)], luma, 8 / by));
+        let mcus_of = |part: &ComponentPlan| {
             let across = part.needed(&columns, part.across, part.width);
             let down = part.needed(&rows, part.down, part.height);
             (divide(across, part.mcu_width()), divide(down, part.mcu_height()))
@@ -120,10 +120,20 @@ impl Plan {
         }
         let mcus_across = headers.width.div_ceil(8 * luma.horizontal);
         let mcu_height = parts[0].mcu_height();
-        Ok(Plan { columns, rows, parts, count, mcus_across, mcu_columns, mcu_rows, mcu_height, ring: ring + PADDING })
+        Ok(RegionPlan {
+            columns,
+            rows,
+            parts,
+            count,
+            mcus_across,
+            mcu_columns,
+            mcu_rows,
+            mcu_height,
+            ring: ring + PADDING,
+        })
     }
 
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[ComponentPlan] {
         &self.parts[..self.count]
     }
 
@@ -155,8 +165,8 @@ impl Plan {
     }
 }
 
-impl Part {
-    fn new(headers: &Headers<'_>, component: Component, luma: Component, least: usize) -> Part {
+impl ComponentPlan {
+    fn new(headers: &Headers<'_>, component: Component, luma: Component, least: usize) -> ComponentPlan {
         let (mut across, mut down) = (luma.horizontal / component.horizontal, luma.vertical / component.vertical);
         let mut size = least;
         // As in libjpeg, less reduction takes the place of upsampling.
@@ -168,7 +178,7 @@ impl Part {
         let height = samples(headers.height, component.vertical, luma.vertical);
         let smooth = least > 1 && (across == 1 || width > 2);
         let (offset, stride, mask, column) = (0, 0, 0, 0);
-        Part { component, size, width, height, across, down, smooth, offset, stride, mask, column }
+        ComponentPlan { component, size, width, height, across, down, smooth, offset, stride, mask, column }
     }
 }
 
@@ -179,4 +189,36 @@ fn divide(needed: Range<usize>, size: usize) -> Range<usize> {
 
 fn hull(a: Range<usize>, b: Range<usize>) -> Range<usize> {
     a.start.min(b.start)..a.end.max(b.end)
+}
+
+/// How much smaller an image is decoded. A reduced pixel is about the mean of the pixels that it stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scale {
+    /// The size of the file.
+    #[default]
+    Full,
+    /// Half the width and height.
+    Half,
+    /// A quarter of the width and height.
+    Quarter,
+    /// An eighth of the width and height.
+    Eighth,
+}
+
+impl Scale {
+    /// The greatest reduction whose divisor is at most `limit`.
+    pub fn of_at_most(limit: f64) -> Scale {
+        let all = [Scale::Eighth, Scale::Quarter, Scale::Half];
+        all.into_iter().find(|scale| scale.divisor() as f64 <= limit).unwrap_or(Scale::Full)
+    }
+
+    /// Pixels of the file, in width and in height, that become one.
+    pub fn divisor(self) -> usize {
+        match self {
+            Scale::Full => 1,
+            Scale::Half => 2,
+            Scale::Quarter => 4,
+            Scale::Eighth => 8,
+        }
+    }
 }

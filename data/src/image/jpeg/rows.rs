@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use super::JpegError;
+use super::error::{JpegError, grow};
 use super::kernels::{Kernels, STEP};
-use super::plan::{Part, Plan};
+use super::plan::{ComponentPlan, RegionPlan};
 
 /// Rows between the ring and the pixels.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct RowScratch {
     /// Blended chroma of one row.
     blended: [Vec<i16>; 2],
     /// The same with every sample twice, where neighbours are not interpolated.
@@ -17,14 +17,14 @@ pub(super) struct Scratch {
     pixels: Vec<u8>,
 }
 
-impl Scratch {
+impl RowScratch {
     /// Makes room for rows of `width` pixels.
     pub fn reserve(&mut self, width: usize) -> Result<(), JpegError> {
         let samples = width + 4 * STEP;
         for row in self.blended.iter_mut().chain(&mut self.doubled) {
-            super::grow(row, samples)?;
+            grow(row, samples)?;
         }
-        super::grow(&mut self.pixels, 3 * samples)
+        grow(&mut self.pixels, 3 * samples)
     }
 }
 
@@ -32,9 +32,9 @@ impl Scratch {
 #[inline(always)]
 pub(super) fn write<K: Kernels>(
     kernels: K,
-    plan: &Plan,
+    plan: &RegionPlan,
     ring: &[u8],
-    scratch: &mut Scratch,
+    scratch: &mut RowScratch,
     rows: Range<usize>,
     out: &mut [u8],
 ) {
@@ -47,7 +47,7 @@ pub(super) fn write<K: Kernels>(
     }
 }
 
-fn write_grey(plan: &Plan, ring: &[u8], y: usize, out: &mut [u8]) {
+fn write_grey(plan: &RegionPlan, ring: &[u8], y: usize, out: &mut [u8]) {
     let (width, luma) = (plan.columns.len(), &plan.parts()[0]);
     let (from, to) = (luma.at(y) + plan.columns.start - luma.column, (y - plan.rows.start) * width);
     out[to..to + width].copy_from_slice(&ring[from..from + width]);
@@ -56,7 +56,14 @@ fn write_grey(plan: &Plan, ring: &[u8], y: usize, out: &mut [u8]) {
 /// Rows are written in steps of [`STEP`] pixels, from an even one on where chroma needs that. What lies before the row
 /// is put back, what is written behind it is the next row's.
 #[inline(always)]
-fn write_rgb<K: Kernels>(kernels: K, plan: &Plan, ring: &[u8], scratch: &mut Scratch, y: usize, out: &mut [u8]) {
+fn write_rgb<K: Kernels>(
+    kernels: K,
+    plan: &RegionPlan,
+    ring: &[u8],
+    scratch: &mut RowScratch,
+    y: usize,
+    out: &mut [u8],
+) {
     let (luma, wide) = (&plan.parts()[0], plan.parts()[1].across == 2 && plan.parts()[1].smooth);
     let first = if wide { plan.columns.start & !1 } else { plan.columns.start };
     let lead = 3 * (plan.columns.start - first);
@@ -66,7 +73,7 @@ fn write_rgb<K: Kernels>(kernels: K, plan: &Plan, ring: &[u8], scratch: &mut Scr
     let width = 3 * plan.columns.len();
     let begin = (y - plan.rows.start) * width;
 
-    let Scratch { blended: [cb, cr], doubled, pixels } = scratch;
+    let RowScratch { blended: [cb, cr], doubled, pixels } = scratch;
     for (part, row) in plan.parts()[1..].iter().zip([&mut *cb, cr]) {
         blend(kernels, plan, part, ring, y, row);
     }
@@ -101,7 +108,7 @@ fn write_rgb<K: Kernels>(kernels: K, plan: &Plan, ring: &[u8], scratch: &mut Scr
 /// Blends the samples of a component that a row of pixels needs: those that the pixels lie in, for interpolated columns
 /// with one more on both sides. The last ones of the image are repeated there.
 #[inline(always)]
-fn blend<K: Kernels>(kernels: K, plan: &Plan, part: &Part, ring: &[u8], y: usize, row: &mut [i16]) {
+fn blend<K: Kernels>(kernels: K, plan: &RegionPlan, part: &ComponentPlan, ring: &[u8], y: usize, row: &mut [i16]) {
     let wide = part.across == 2 && part.smooth;
     let (first, last) = (plan.columns.start / part.across, (plan.columns.end - 1) / part.across);
     let margin = usize::from(wide);

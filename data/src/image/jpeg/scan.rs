@@ -1,12 +1,12 @@
 //! The loop over the MCUs of a scan: those of the region are decoded, others passed over.
 
-use super::JpegError;
 use super::bits::{Bits, Feed};
 use super::block::{self, BadBlock, BlockView, PAIR, Tables};
+use super::error::{JpegError, grow};
 use super::idct::{self, PairTable};
 use super::kernels::Kernels;
-use super::plan::{Part, Plan};
-use super::rows::{self, Scratch};
+use super::plan::{ComponentPlan, RegionPlan};
+use super::rows::{self, RowScratch};
 
 /// MCUs whose coefficients are kept before they are transformed: even, so that their blocks make pairs, and so few that
 /// they stay in the first-level cache.
@@ -17,50 +17,50 @@ const CHUNK_PAIRS: usize = CHUNK * 3;
 
 /// Buffers that are kept from image to image.
 #[derive(Default)]
-pub(super) struct Work {
+pub(super) struct ScanBuffers {
     /// The last two rows of MCUs, as samples.
     ring: Vec<u8>,
     /// Pairs of blocks of a chunk, all zero between chunks.
     coefficients: Vec<i16>,
-    scratch: Scratch,
+    scratch: RowScratch,
 }
 
-impl Work {
+impl ScanBuffers {
     /// # Errors
     ///
     /// There is no memory for so wide an image.
-    pub fn reserve(&mut self, plan: &Plan) -> Result<(), JpegError> {
-        super::grow(&mut self.ring, plan.ring)?;
+    pub fn reserve(&mut self, plan: &RegionPlan) -> Result<(), JpegError> {
+        grow(&mut self.ring, plan.ring)?;
         self.coefficients.clear();
-        super::grow(&mut self.coefficients, CHUNK_PAIRS * PAIR + size_of::<BlockView>())?;
+        grow(&mut self.coefficients, CHUNK_PAIRS * PAIR + size_of::<BlockView>())?;
         self.scratch.reserve(plan.columns.len())
     }
 }
 
 /// All that decoding a region needs. Slices are by component.
-pub(super) struct Job<'a> {
-    pub plan: &'a Plan,
+pub(super) struct ScanJob<'a> {
+    pub plan: &'a RegionPlan,
     pub tables: &'a [Tables<'a>],
     pub quantisation: &'a [PairTable],
     /// MCUs between restart markers; 0: none.
     pub restart: usize,
     pub feed: Feed<'a>,
-    pub work: &'a mut Work,
+    pub work: &'a mut ScanBuffers,
     pub out: &'a mut [u8],
 }
 
 /// What the entropy decoder knows.
 #[derive(Clone, Copy, Default)]
-struct State {
+struct EntropyState {
     bits: Bits,
     predictors: [i32; 3],
 }
 
 /// Decodes the region of a job.
 #[inline(always)]
-pub(super) fn run<K: Kernels>(kernels: K, mut job: Job<'_>) -> Result<(), JpegError> {
+pub(super) fn run<K: Kernels>(kernels: K, mut job: ScanJob<'_>) -> Result<(), JpegError> {
     let plan = job.plan;
-    let (mut state, mut mcu, mut row) = (State::default(), 0, plan.rows.start);
+    let (mut state, mut mcu, mut row) = (EntropyState::default(), 0, plan.rows.start);
     while mcu < plan.end() {
         let mut run = usize::MAX;
         if job.restart > 0 {
@@ -101,14 +101,14 @@ impl From<BadBlock> for JpegError {
 }
 
 /// Pairs of blocks of a part in a chunk.
-fn pairs_of(part: &Part) -> usize {
+fn pairs_of(part: &ComponentPlan) -> usize {
     part.component.horizontal * part.component.vertical * CHUNK / 2
 }
 
-impl Job<'_> {
+impl ScanJob<'_> {
     /// Passes over MCUs.
     #[inline(always)]
-    fn pass(&mut self, count: usize, mut state: State) -> Result<State, JpegError> {
+    fn pass(&mut self, count: usize, mut state: EntropyState) -> Result<EntropyState, JpegError> {
         let mut nowhere: BlockView = [0; 256];
         for _ in 0..count {
             self.feed.prepare(&mut state.bits);
@@ -126,7 +126,7 @@ impl Job<'_> {
     /// Decodes the coefficients of at most [`CHUNK`] MCUs. The last place of a pair says how many there are: see
     /// [`block::decode`].
     #[inline(always)]
-    fn decode(&mut self, count: usize, mut state: State) -> Result<State, JpegError> {
+    fn decode(&mut self, count: usize, mut state: EntropyState) -> Result<EntropyState, JpegError> {
         for mcu in 0..count {
             self.feed.prepare(&mut state.bits);
             let mut base = 0;
@@ -172,7 +172,7 @@ impl Job<'_> {
 }
 
 #[inline(always)]
-fn transform<K: Kernels>(kernels: K, part: &Part, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8]) {
+fn transform<K: Kernels>(kernels: K, part: &ComponentPlan, pair: &[i16; PAIR], table: &PairTable, out: &mut [u8]) {
     if pair[PAIR - 1] <= 1 || part.size == 1 {
         let samples = idct::constant(pair, table);
         for row in out.chunks_mut(part.stride).take(part.size) {

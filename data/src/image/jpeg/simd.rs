@@ -3,9 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::block::PAIR;
+use super::error::JpegError;
 use super::idct::*;
 use super::kernels::{Kernels, STEP};
-use super::{JpegError, colour, scan};
+use super::{colour, scan};
 
 /// Evidence that the machine has the instructions, which makes its methods safe to call.
 #[derive(Clone, Copy)]
@@ -58,27 +59,27 @@ impl Kernels for Avx2 {
         // SAFETY: `self` is evidence of the features.
         unsafe { rgb_wide(luma, cb, cr, odd, out) }
     }
-
-    fn run(self, job: scan::Job<'_>) -> Result<(), JpegError> {
-        // SAFETY: `self` is evidence of the features.
-        unsafe { run(self, job) }
-    }
 }
 
-#[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,movbe")]
-fn run(kernels: Avx2, job: scan::Job<'_>) -> Result<(), JpegError> {
-    scan::run(kernels, job)
+/// Decodes the region of a job.
+pub(super) fn decode(kernels: Avx2, job: scan::ScanJob<'_>) -> Result<(), JpegError> {
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,movbe")]
+    fn run(kernels: Avx2, job: scan::ScanJob<'_>) -> Result<(), JpegError> {
+        scan::run(kernels, job)
+    }
+    // SAFETY: `kernels` is evidence of the features.
+    unsafe { run(kernels, job) }
 }
 
 /// Integers, all of whose bytes are values.
-trait Lane: Copy {}
+trait VectorInteger: Copy {}
 
-impl Lane for u8 {}
-impl Lane for i16 {}
+impl VectorInteger for u8 {}
+impl VectorInteger for i16 {}
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load<T: Lane, const N: usize>(from: &[T; N]) -> __m256i {
+fn load<T: VectorInteger, const N: usize>(from: &[T; N]) -> __m256i {
     const { assert!(size_of::<T>() * N == 32) };
     // SAFETY: the array has 32 bytes, of integers; the load needs no alignment.
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
@@ -86,7 +87,7 @@ fn load<T: Lane, const N: usize>(from: &[T; N]) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn store<T: Lane, const N: usize>(to: &mut [T; N], value: __m256i) {
+fn store<T: VectorInteger, const N: usize>(to: &mut [T; N], value: __m256i) {
     const { assert!(size_of::<T>() * N == 32) };
     // SAFETY: the array has 32 bytes, of integers that may be any; the store needs no alignment.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) }

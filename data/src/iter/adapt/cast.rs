@@ -33,44 +33,44 @@ impl<I: DataIter> Cast<I> {
 
 /// An element in the widest type of its kind.
 #[derive(Clone, Copy)]
-enum Number {
+enum WideNumber {
     Float(f64),
     Integer(i128),
 }
 
-impl Number {
+impl WideNumber {
     fn float(self) -> f64 {
         match self {
-            Number::Float(x) => x,
-            Number::Integer(x) => x as f64,
+            WideNumber::Float(x) => x,
+            WideNumber::Integer(x) => x as f64,
         }
     }
 
     fn single(self) -> f32 {
         match self {
-            Number::Float(x) => x as f32,
-            Number::Integer(x) => x as f32,
+            WideNumber::Float(x) => x as f32,
+            WideNumber::Integer(x) => x as f32,
         }
     }
 
     /// Saturated; NaN is 0.
     fn integer(self) -> i128 {
         match self {
-            Number::Float(x) => x as i128,
-            Number::Integer(x) => x,
+            WideNumber::Float(x) => x as i128,
+            WideNumber::Integer(x) => x,
         }
     }
 }
 
-fn numbers(tensor: &HostTensor) -> Box<dyn Iterator<Item = Number> + '_> {
+fn numbers(tensor: &HostTensor) -> Box<dyn Iterator<Item = WideNumber> + '_> {
     let all = tensor.as_ref();
     macro_rules! read {
         ($($dtype:ident: $rust:ty => $kind:ident($wide:ty)),* $(,)?) => {
             match tensor.dtype() {
-                DType::F16 => Box::new(all.elements::<f16>().map(|x| Number::Float(x.to_f64()))),
-                DType::BF16 => Box::new(all.elements::<bf16>().map(|x| Number::Float(x.to_f64()))),
-                DType::Bool => Box::new(all.elements::<u8>().map(|x| Number::Integer(i128::from(x != 0)))),
-                $(DType::$dtype => Box::new(all.elements::<$rust>().map(|x| Number::$kind(<$wide>::from(x)))),)*
+                DType::F16 => Box::new(all.elements::<f16>().map(|x| WideNumber::Float(x.to_f64()))),
+                DType::BF16 => Box::new(all.elements::<bf16>().map(|x| WideNumber::Float(x.to_f64()))),
+                DType::Bool => Box::new(all.elements::<u8>().map(|x| WideNumber::Integer(i128::from(x != 0)))),
+                $(DType::$dtype => Box::new(all.elements::<$rust>().map(|x| WideNumber::$kind(<$wide>::from(x)))),)*
             }
         };
     }
@@ -81,15 +81,15 @@ fn numbers(tensor: &HostTensor) -> Box<dyn Iterator<Item = Number> + '_> {
     }
 }
 
-fn write(out: &mut TensorMut<'_>, from: impl Iterator<Item = Number>) {
+fn write(out: &mut TensorMut<'_>, from: impl Iterator<Item = WideNumber>) {
     fn within<T: TryFrom<i128>>(x: i128, least: T, most: T) -> T {
         T::try_from(x).unwrap_or(if x < 0 { least } else { most })
     }
     macro_rules! integers {
         ($($dtype:ident: $rust:ty),*) => {
             match out.dtype {
-                DType::F32 => out.write(from.map(Number::single)),
-                DType::F64 => out.write(from.map(Number::float)),
+                DType::F32 => out.write(from.map(WideNumber::single)),
+                DType::F64 => out.write(from.map(WideNumber::float)),
                 DType::F16 => out.write(from.map(|x| f16::from_f32(odd(x.float())))),
                 DType::BF16 => out.write(from.map(|x| bf16::from_f32(odd(x.float())))),
                 DType::Bool => out.write(from.map(|x| u8::from(x.float() != 0.0))),

@@ -13,7 +13,7 @@ pub use prefetch::Prefetch;
 pub use resize::Resize;
 pub use shard::Shard;
 pub use shuffle::ShuffleBuffer;
-pub use split::Split;
+pub use split::SplitRows;
 pub use zip::Zip;
 
 use super::{DataIter, Position};

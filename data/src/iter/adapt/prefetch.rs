@@ -10,24 +10,24 @@ use crate::{DataDesc, DataError};
 struct Read {
     item: Result<Option<Batch>, DataError>,
     /// Where the source stands behind it: behind the end of an epoch, at the beginning of the next one.
-    after: Result<Place, DataError>,
+    after: Result<BatchPosition, DataError>,
 }
 
 /// A position, and the batches of its epoch.
-type Place = (Position, Option<u64>);
+type BatchPosition = (Position, Option<u64>);
 
 /// Takes up to a number of batches ahead of its user, over the ends of epochs.
 pub struct Prefetch<I: DataIter + 'static> {
     data: Vec<DataDesc>,
     labels: Vec<DataDesc>,
     depth: usize,
-    place: Place,
+    place: BatchPosition,
     /// At the end of an epoch, where the next one begins.
-    upcoming: Option<Result<Place, DataError>>,
-    state: State<I>,
+    upcoming: Option<Result<BatchPosition, DataError>>,
+    state: PrefetchState<I>,
 }
 
-enum State<I> {
+enum PrefetchState<I> {
     Idle(I),
     Running {
         read: Receiver<Read>,
@@ -37,7 +37,7 @@ enum State<I> {
     Lost,
 }
 
-fn place<I: DataIter>(iter: &I) -> Place {
+fn place<I: DataIter>(iter: &I) -> BatchPosition {
     (iter.position(), iter.batches())
 }
 
@@ -53,42 +53,42 @@ impl<I: DataIter + 'static> Prefetch<I> {
             depth: depth.clamp(1, MAX_DEPTH),
             place: place(&iter),
             upcoming: None,
-            state: State::Idle(iter),
+            state: PrefetchState::Idle(iter),
         }
     }
 
     fn start(&mut self) -> Result<&Receiver<Read>, DataError> {
-        let state = std::mem::replace(&mut self.state, State::Lost);
+        let state = std::mem::replace(&mut self.state, PrefetchState::Lost);
         self.state = match state {
-            State::Idle(iter) => {
+            PrefetchState::Idle(iter) => {
                 // One batch more is in the hands of the thread.
                 let (sender, read) = sync_channel(self.depth - 1);
                 let thread = std::thread::Builder::new().name("tensorc-prefetch".into());
                 let started = thread.spawn(move || run(iter, &sender));
                 let thread = started.map_err(|e| DataError::options("prefetch", format!("no thread: {e}")))?;
-                State::Running { read, thread }
+                PrefetchState::Running { read, thread }
             }
             other => other,
         };
         match &self.state {
-            State::Running { read, .. } => Ok(read),
+            PrefetchState::Running { read, .. } => Ok(read),
             _ => Err(panicked()),
         }
     }
 
     /// The source, at some later position.
     fn stop(&mut self) -> Result<&mut I, DataError> {
-        let state = std::mem::replace(&mut self.state, State::Lost);
+        let state = std::mem::replace(&mut self.state, PrefetchState::Lost);
         self.state = match state {
-            State::Running { read, thread } => {
+            PrefetchState::Running { read, thread } => {
                 // The thread ends where it hands out the next batch.
                 drop(read);
-                State::Idle(thread.join().map_err(|_| panicked())?)
+                PrefetchState::Idle(thread.join().map_err(|_| panicked())?)
             }
             other => other,
         };
         match &mut self.state {
-            State::Idle(iter) => Ok(iter),
+            PrefetchState::Idle(iter) => Ok(iter),
             _ => Err(panicked()),
         }
     }

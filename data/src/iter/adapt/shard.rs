@@ -25,7 +25,7 @@ impl<I: DataIter> Shard<I> {
                 let at = iter.position();
                 Ok(Shard { iter, rank, count, position: Position::new(at.epoch, at.batch / count), ended: false })
             }
-            false => Err(DataError::options("shard", format!("there is no rank {rank} of {count}"))),
+            false => Err(DataError::options("shard", format!("rank {rank} is out of range for {count} ranks"))),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{DataDesc, DataError};
 /// the source's. So the examples of a step do not depend on the number of ranks.
 ///
 /// Each rank reads the batches of all, as with [`super::Shard`], whose ranks take whole batches.
-pub struct Split<I> {
+pub struct SplitRows<I> {
     iter: I,
     rank: u64,
     count: u64,
@@ -17,12 +17,12 @@ pub struct Split<I> {
     labels: Vec<DataDesc>,
 }
 
-impl<I: DataIter> Split<I> {
+impl<I: DataIter> SplitRows<I> {
     /// # Errors
     /// There is no such rank, or an array's rows cannot be divided evenly.
-    pub fn new(iter: I, rank: u64, count: u64) -> Result<Split<I>, DataError> {
+    pub fn new(iter: I, rank: u64, count: u64) -> Result<SplitRows<I>, DataError> {
         if rank >= count {
-            return Err(DataError::options("split", format!("there is no rank {rank} of {count}")));
+            return Err(DataError::options("split", format!("rank {rank} is out of range for {count} ranks")));
         }
         let part = |desc: &DataDesc| {
             let rows = share(&desc.name, &desc.dims, count)?;
@@ -30,7 +30,7 @@ impl<I: DataIter> Split<I> {
         };
         let data = iter.provide_data().iter().map(part).collect::<Result<_, DataError>>()?;
         let labels = iter.provide_label().iter().map(part).collect::<Result<_, DataError>>()?;
-        Ok(Split { iter, rank, count, data, labels })
+        Ok(SplitRows { iter, rank, count, data, labels })
     }
 
     fn parts(&self, tensors: &[HostTensor], descs: &[DataDesc]) -> Result<Vec<HostTensor>, DataError> {
@@ -72,7 +72,7 @@ fn with_rows(dims: &[u64], rows: u64) -> Vec<u64> {
     [rows].into_iter().chain(dims.iter().skip(1).copied()).collect()
 }
 
-impl<I: DataIter> DataIter for Split<I> {
+impl<I: DataIter> DataIter for SplitRows<I> {
     fn provide_data(&self) -> &[DataDesc] {
         &self.data
     }

@@ -7,18 +7,20 @@
 mod checkpoint;
 mod read;
 mod sparse;
+pub(super) mod version;
 mod write;
 
-use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
 use tensorc_ir::TensorData;
 
-pub use checkpoint::{Checkpoint, Role, checkpoint_path};
+pub use checkpoint::{Checkpoint, CheckpointRole, checkpoint_path};
 pub use read::read;
 pub use sparse::{Csr, RowSparse};
-pub use write::{write, write_to};
+pub use version::ArrayVersion;
+pub use write::write;
+pub(crate) use write::write_to;
 
 use super::error::{ArrayProblem, ParamsError, Site};
 use super::file::{ReplaceError, replace_file};
@@ -30,37 +32,22 @@ const V1_MAGIC: u32 = 0xF993_FAC8;
 const V2_MAGIC: u32 = 0xF993_FAC9;
 const V3_MAGIC: u32 = 0xF993_FACA;
 
-/// Versions of the format of one array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
-    /// MXNet before 0.10: dense arrays with 32-bit dimensions.
-    V0,
-    /// MXNet 0.10 and 0.11: dense arrays.
-    V1,
-    /// MXNet from 0.12 on: dense and sparse arrays.
-    V2,
-    /// MXNet from 1.6 on with NumPy shapes: dense arrays, scalars, dimensions of 0.
-    V3,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "version {}", *self as u8)
-    }
-}
-
 /// The device type in a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SavedDeviceKind {
+    /// The host.
     #[default]
     Cpu,
+    /// A GPU.
     Gpu,
+    /// Pinned memory of the host.
     CpuPinned,
     /// Memory shared between processes.
     CpuShared,
 }
 
 impl SavedDeviceKind {
+    /// All device types.
     pub const ALL: [SavedDeviceKind; 4] =
         [SavedDeviceKind::Cpu, SavedDeviceKind::Gpu, SavedDeviceKind::CpuPinned, SavedDeviceKind::CpuShared];
 
@@ -75,7 +62,7 @@ impl SavedDeviceKind {
     }
 
     /// The inverse of [`SavedDeviceKind::code`].
-    pub fn of_code(code: i32) -> Option<SavedDeviceKind> {
+    pub(crate) fn of_code(code: i32) -> Option<SavedDeviceKind> {
         SavedDeviceKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 }
@@ -83,7 +70,9 @@ impl SavedDeviceKind {
 /// Where an array was when it was saved. Its data is in the file whatever device that was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SavedDevice {
+    /// The device type.
     pub kind: SavedDeviceKind,
+    /// The number of the device.
     pub id: i32,
 }
 
@@ -92,11 +81,16 @@ pub struct SavedDevice {
 pub enum SavedArray {
     /// An array that had no shape when it was saved.
     None,
+    /// Elements row-major in one piece.
     Dense {
+        /// The device that held the array when it was saved.
         device: SavedDevice,
+        /// The elements.
         data: TensorData,
     },
+    /// Some rows of a matrix; the others are 0.
     RowSparse(Box<RowSparse>),
+    /// A matrix in compressed sparse row format.
     Csr(Box<Csr>),
 }
 
@@ -133,14 +127,17 @@ impl SavedArray {
 /// Arrays in the order of the file, with a name for each or for none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayList {
+    /// The arrays with their names, in the order of the file.
     pub arrays: Vec<(Option<String>, SavedArray)>,
 }
 
 impl ArrayList {
+    /// A list of arrays without names.
     pub fn unnamed(arrays: impl IntoIterator<Item = SavedArray>) -> ArrayList {
         ArrayList { arrays: arrays.into_iter().map(|array| (None, array)).collect() }
     }
 
+    /// A list of arrays with names.
     pub fn named<N: Into<String>>(arrays: impl IntoIterator<Item = (N, SavedArray)>) -> ArrayList {
         ArrayList { arrays: arrays.into_iter().map(|(name, array)| (Some(name.into()), array)).collect() }
     }
@@ -152,12 +149,12 @@ impl ArrayList {
 
     /// The version to write when the reader does not matter: 3 for lists with a scalar or a
     /// dimension of 0, 2, which more readers know, for all others.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> ArrayVersion {
         let numpy = |array: &SavedArray| match array {
             SavedArray::Dense { data, .. } => data.dims().is_empty() || data.dims().contains(&0),
             _ => false,
         };
-        if self.arrays.iter().any(|(_, array)| numpy(array)) { Version::V3 } else { Version::V2 }
+        if self.arrays.iter().any(|(_, array)| numpy(array)) { ArrayVersion::V3 } else { ArrayVersion::V2 }
     }
 
     fn site(&self, index: usize) -> Site {
@@ -179,7 +176,7 @@ pub fn load(path: &Path) -> Result<ArrayList, ParamsError> {
 ///
 /// # Errors
 /// The file cannot be written, or see [`write`].
-pub fn save(path: &Path, list: &ArrayList, version: Version) -> Result<(), ParamsError> {
+pub fn save(path: &Path, list: &ArrayList, version: ArrayVersion) -> Result<(), ParamsError> {
     replace_file(path, |out| write_to(list, version, out)).map_err(|error| match error {
         ParamsError::Stream(source) => ParamsError::File { action: "write", path: path.to_owned(), source },
         other => other,

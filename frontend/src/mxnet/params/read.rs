@@ -9,16 +9,17 @@ use tensorc_ir::{DenseType, TensorData};
 
 use super::sparse::{Csr, RowSparse};
 use super::{
-    ArrayList, LIST_MAGIC, SavedArray, SavedDevice, SavedDeviceKind, V1_MAGIC, V2_MAGIC, V3_MAGIC, Version, byte_len,
+    ArrayList, ArrayVersion, LIST_MAGIC, SavedArray, SavedDevice, SavedDeviceKind, V1_MAGIC, V2_MAGIC, V3_MAGIC,
+    byte_len,
 };
 use crate::mxnet::dtype::dtype_of_code;
 use crate::mxnet::error::{FormatProblem, ParamsError, Site};
 use crate::onnx::tensor::normalise_bool;
 
 /// The smallest array: the rank 0 of version 0.
-const SMALLEST_ARRAY: u64 = 4;
+const MIN_ARRAY_BYTES: u64 = 4;
 /// The smallest name: its length.
-const SMALLEST_NAME: u64 = 8;
+const MIN_NAME_BYTES: u64 = 8;
 
 /// Reads a list of any version. The arrays are views of `bytes` and copy nothing, except bool
 /// arrays with bytes other than 0 and 1, which become 1.
@@ -129,7 +130,7 @@ impl Reader {
             return Err(FormatProblem::NotAList { found });
         }
         self.u64("the header")?;
-        self.count(SMALLEST_ARRAY, "the number of arrays", "the list of arrays")
+        self.count(MIN_ARRAY_BYTES, "the number of arrays", "the list of arrays")
     }
 
     /// A number of items, each of which takes `smallest` bytes or more.
@@ -143,7 +144,7 @@ impl Reader {
     }
 
     fn name_count(&mut self, arrays: u64) -> Result<u64, FormatProblem> {
-        let names = self.count(SMALLEST_NAME, "the number of names", "the list of names")?;
+        let names = self.count(MIN_NAME_BYTES, "the number of names", "the list of names")?;
         if names != 0 && names != arrays {
             return Err(FormatProblem::NameCount { arrays, names });
         }
@@ -159,26 +160,26 @@ impl Reader {
     fn array(&mut self) -> Result<SavedArray, FormatProblem> {
         let first = self.u32("the array")?;
         let version = match first {
-            V3_MAGIC => Version::V3,
-            V2_MAGIC => Version::V2,
-            V1_MAGIC => Version::V1,
-            _ => Version::V0,
+            V3_MAGIC => ArrayVersion::V3,
+            V2_MAGIC => ArrayVersion::V2,
+            V1_MAGIC => ArrayVersion::V1,
+            _ => ArrayVersion::V0,
         };
         match version {
-            Version::V0 => {
+            ArrayVersion::V0 => {
                 let dims = self.short_dims(first)?;
                 self.dense(SavedShape::Known(dims), version)
             }
-            Version::V1 => {
+            ArrayVersion::V1 => {
                 let shape = self.shape(version)?;
                 self.dense(shape, version)
             }
-            Version::V2 | Version::V3 => match self.i32("the storage type")? {
+            ArrayVersion::V2 | ArrayVersion::V3 => match self.i32("the storage type")? {
                 0 => {
                     let shape = self.shape(version)?;
                     self.dense(shape, version)
                 }
-                1 | 2 if version == Version::V3 => Err(FormatProblem::SparseInV3),
+                1 | 2 if version == ArrayVersion::V3 => Err(FormatProblem::SparseInV3),
                 1 => self.row_sparse(),
                 2 => self.csr(),
                 other => Err(FormatProblem::UnknownStorage(other)),
@@ -195,8 +196,8 @@ impl Reader {
 
     /// The rank and the 64-bit dimensions of later versions. In version 3 a rank or a dimension of
     /// -1 is an unknown one.
-    fn shape(&mut self, version: Version) -> Result<SavedShape, FormatProblem> {
-        let unknown = version == Version::V3;
+    fn shape(&mut self, version: ArrayVersion) -> Result<SavedShape, FormatProblem> {
+        let unknown = version == ArrayVersion::V3;
         let rank = match self.i32("the rank")? {
             -1 if unknown => return Ok(SavedShape::Unknown),
             rank => u64::try_from(rank).map_err(|_| FormatProblem::BadRank(rank))?,
@@ -234,11 +235,11 @@ impl Reader {
     }
 
     /// What follows the shape of a dense array.
-    fn dense(&mut self, shape: SavedShape, version: Version) -> Result<SavedArray, FormatProblem> {
+    fn dense(&mut self, shape: SavedShape, version: ArrayVersion) -> Result<SavedArray, FormatProblem> {
         let dims = match shape {
             SavedShape::Unknown => return Ok(SavedArray::None),
             // Without scalars, rank 0 says that the shape is not known.
-            SavedShape::Known(dims) if dims.is_empty() && version != Version::V3 => return Ok(SavedArray::None),
+            SavedShape::Known(dims) if dims.is_empty() && version != ArrayVersion::V3 => return Ok(SavedArray::None),
             SavedShape::Known(dims) => dims,
         };
         let device = self.device()?;
@@ -248,7 +249,7 @@ impl Reader {
 
     /// A shape in which nothing is unknown.
     fn known_shape(&mut self) -> Result<Vec<u64>, FormatProblem> {
-        match self.shape(Version::V2)? {
+        match self.shape(ArrayVersion::V2)? {
             SavedShape::Known(dims) => Ok(dims),
             SavedShape::Unknown => Err(FormatProblem::BadRank(-1)),
         }

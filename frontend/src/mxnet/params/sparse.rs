@@ -8,6 +8,7 @@ use crate::mxnet::error::ArrayProblem;
 /// An array of which whole rows are stored, slices along its first axis; the others are 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowSparse {
+    /// The device that held the array when it was saved.
     pub device: SavedDevice,
     /// Shape of the array, `[rows, ...]`.
     pub dims: Vec<u64>,
@@ -20,6 +21,7 @@ pub struct RowSparse {
 /// A matrix of which single elements are stored, row by row; the others are 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Csr {
+    /// The device that held the array when it was saved.
     pub device: SavedDevice,
     /// Shape of the matrix, `[rows, columns]`.
     pub dims: Vec<u64>,

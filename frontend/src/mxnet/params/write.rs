@@ -6,7 +6,7 @@ use tensorc_abi::DType;
 use tensorc_ir::TensorData;
 
 use super::sparse::{Csr, RowSparse};
-use super::{ArrayList, LIST_MAGIC, SavedArray, SavedDevice, V1_MAGIC, V2_MAGIC, V3_MAGIC, Version, byte_len};
+use super::{ArrayList, ArrayVersion, LIST_MAGIC, SavedArray, SavedDevice, V1_MAGIC, V2_MAGIC, V3_MAGIC, byte_len};
 use crate::mxnet::dtype::code_of_dtype;
 use crate::mxnet::error::{ArrayProblem, ParamsError};
 
@@ -15,7 +15,7 @@ use crate::mxnet::error::{ArrayProblem, ParamsError};
 /// # Errors
 /// An array cannot be expressed in `version`, its indices are not valid, or only some arrays have
 /// names.
-pub fn write(list: &ArrayList, version: Version) -> Result<Vec<u8>, ParamsError> {
+pub fn write(list: &ArrayList, version: ArrayVersion) -> Result<Vec<u8>, ParamsError> {
     let mut bytes = vec![];
     write_to(list, version, &mut bytes)?;
     Ok(bytes)
@@ -26,7 +26,7 @@ pub fn write(list: &ArrayList, version: Version) -> Result<Vec<u8>, ParamsError>
 ///
 /// # Errors
 /// See [`write`]; and `out` fails.
-pub fn write_to(list: &ArrayList, version: Version, out: &mut dyn Write) -> Result<(), ParamsError> {
+pub(crate) fn write_to(list: &ArrayList, version: ArrayVersion, out: &mut dyn Write) -> Result<(), ParamsError> {
     let named = list.arrays.first().is_some_and(|(name, _)| name.is_some());
     if let Some(odd) = list.arrays.iter().position(|(name, _)| name.is_some() != named) {
         return Err(ParamsError::MixedNames { unnamed: if named { odd } else { 0 } });
@@ -38,7 +38,7 @@ pub fn write_to(list: &ArrayList, version: Version, out: &mut dyn Write) -> Resu
 }
 
 /// Whether `version` can express the array.
-fn check(array: &SavedArray, version: Version) -> Result<(), ArrayProblem> {
+fn check(array: &SavedArray, version: ArrayVersion) -> Result<(), ArrayProblem> {
     let kind = match array {
         SavedArray::None => return Ok(()),
         SavedArray::Dense { data, .. } => return check_dense(data, version),
@@ -51,28 +51,28 @@ fn check(array: &SavedArray, version: Version) -> Result<(), ArrayProblem> {
             Csr::KIND
         }
     };
-    if version != Version::V2 {
+    if version != ArrayVersion::V2 {
         return Err(ArrayProblem::Sparse { kind, version });
     }
     Ok(())
 }
 
-fn check_dense(data: &TensorData, version: Version) -> Result<(), ArrayProblem> {
+fn check_dense(data: &TensorData, version: ArrayVersion) -> Result<(), ArrayProblem> {
     let dims = data.dims();
-    if version != Version::V3 && dims.is_empty() {
+    if version != ArrayVersion::V3 && dims.is_empty() {
         return Err(ArrayProblem::Scalar(version));
     }
-    if version != Version::V3 && dims.contains(&0) {
+    if version != ArrayVersion::V3 && dims.contains(&0) {
         return Err(ArrayProblem::ZeroDimension(version));
     }
-    let short = version != Version::V0 || dims.iter().all(|&d| u32::try_from(d).is_ok());
+    let short = version != ArrayVersion::V0 || dims.iter().all(|&d| u32::try_from(d).is_ok());
     if !short || byte_len(data.dtype(), dims).is_none() {
         return Err(ArrayProblem::TooLarge(dims.to_vec()));
     }
     Ok(())
 }
 
-fn emit(list: &ArrayList, version: Version, out: &mut dyn Write) -> std::io::Result<()> {
+fn emit(list: &ArrayList, version: ArrayVersion, out: &mut dyn Write) -> std::io::Result<()> {
     for word in [LIST_MAGIC, 0, list.arrays.len() as u64] {
         out.write_all(&word.to_le_bytes())?;
     }
@@ -98,22 +98,22 @@ fn int(value: i32, out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 /// Magic and, where the version has it, storage type.
-fn start(version: Version, storage: i32, out: &mut dyn Write) -> std::io::Result<()> {
+fn start(version: ArrayVersion, storage: i32, out: &mut dyn Write) -> std::io::Result<()> {
     let magic = match version {
-        Version::V0 => return Ok(()),
-        Version::V1 => return out.write_all(&V1_MAGIC.to_le_bytes()),
-        Version::V2 => V2_MAGIC,
-        Version::V3 => V3_MAGIC,
+        ArrayVersion::V0 => return Ok(()),
+        ArrayVersion::V1 => return out.write_all(&V1_MAGIC.to_le_bytes()),
+        ArrayVersion::V2 => V2_MAGIC,
+        ArrayVersion::V3 => V3_MAGIC,
     };
     out.write_all(&magic.to_le_bytes())?;
     int(storage, out)
 }
 
-fn shape(dims: &[u64], version: Version, out: &mut dyn Write) -> std::io::Result<()> {
+fn shape(dims: &[u64], version: ArrayVersion, out: &mut dyn Write) -> std::io::Result<()> {
     int(dims.len() as i32, out)?;
     for &dim in dims {
         match version {
-            Version::V0 => out.write_all(&(dim as u32).to_le_bytes())?,
+            ArrayVersion::V0 => out.write_all(&(dim as u32).to_le_bytes())?,
             _ => out.write_all(&dim.to_le_bytes())?,
         }
     }
@@ -130,12 +130,12 @@ fn dtype(dtype: DType, out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 /// An array without shape: rank -1 where 0 is that of a scalar.
-fn none(version: Version, out: &mut dyn Write) -> std::io::Result<()> {
+fn none(version: ArrayVersion, out: &mut dyn Write) -> std::io::Result<()> {
     start(version, 0, out)?;
-    int(if version == Version::V3 { -1 } else { 0 }, out)
+    int(if version == ArrayVersion::V3 { -1 } else { 0 }, out)
 }
 
-fn dense(on: SavedDevice, data: &TensorData, version: Version, out: &mut dyn Write) -> std::io::Result<()> {
+fn dense(on: SavedDevice, data: &TensorData, version: ArrayVersion, out: &mut dyn Write) -> std::io::Result<()> {
     start(version, 0, out)?;
     shape(data.dims(), version, out)?;
     device(on, out)?;
@@ -151,16 +151,16 @@ fn sparse_start(
     on: SavedDevice,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
-    start(Version::V2, storage, out)?;
-    shape(values.dims(), Version::V2, out)?;
-    shape(dims, Version::V2, out)?;
+    start(ArrayVersion::V2, storage, out)?;
+    shape(values.dims(), ArrayVersion::V2, out)?;
+    shape(dims, ArrayVersion::V2, out)?;
     device(on, out)?;
     dtype(values.dtype(), out)
 }
 
 fn index_type(data: &TensorData, out: &mut dyn Write) -> std::io::Result<()> {
     dtype(data.dtype(), out)?;
-    shape(data.dims(), Version::V2, out)
+    shape(data.dims(), ArrayVersion::V2, out)
 }
 
 fn row_sparse(sparse: &RowSparse, out: &mut dyn Write) -> std::io::Result<()> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::super::keys::Attrs;
 use crate::symbol::error::SymbolError;
-use crate::symbol::node::Attrs;
 
 /// Version of files that state none: 0.8.0.
 const UNSTATED: u32 = 800;

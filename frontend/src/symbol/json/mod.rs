@@ -30,7 +30,7 @@ impl Symbol {
     ///
     /// # Errors
     /// As [`Symbol::from_json`].
-    pub fn from_json_in(registry: &Registry, text: &str) -> Result<Symbol, SymbolError> {
+    pub(crate) fn from_json_in(registry: &Registry, text: &str) -> Result<Symbol, SymbolError> {
         let mut file = file::File::parse(text)?;
         upgrade::upgrade(&mut file, registry)?;
         read::build(file, registry)

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tensorc_ir::op::Registry;
 
+use super::super::keys::SHAPE;
 use super::file::{File, FileEntry, FileNode};
 use crate::symbol::Symbol;
 use crate::symbol::control::definition;
 use crate::symbol::error::SymbolError;
-use crate::symbol::node::{Applied, Entry, Node, Uses};
+use crate::symbol::node::{Applied, NodeOutput, SymbolNode, VariableUses};
 use crate::symbol::operator::Operator;
 use crate::symbol::text::tuple;
-use crate::symbol::variable::SHAPE;
 
 fn wrong(place: impl Into<String>, problem: impl Into<String>) -> SymbolError {
     SymbolError::Structure { place: place.into(), problem: problem.into() }
@@ -26,7 +26,7 @@ pub fn build(mut file: File, registry: &Registry) -> Result<Symbol, SymbolError>
     if file.np_shape {
         file.nodes.iter_mut().filter(|n| n.is_variable()).try_for_each(plain_shape)?;
     }
-    let mut made: Vec<Option<Arc<Node>>> = vec![None; file.nodes.len()];
+    let mut made: Vec<Option<Arc<SymbolNode>>> = vec![None; file.nodes.len()];
     for id in order(&file)? {
         made[id] = Some(node(&file.nodes[id], &made, registry)?);
     }
@@ -37,34 +37,34 @@ pub fn build(mut file: File, registry: &Registry) -> Result<Symbol, SymbolError>
 /// Nodes in an order in which operands come first. Files may refer forward.
 fn order(file: &File) -> Result<Vec<usize>, SymbolError> {
     #[derive(Clone, Copy, PartialEq)]
-    enum Mark {
+    enum VisitMark {
         New,
         Open,
         Done,
     }
-    let mut marks = vec![Mark::New; file.nodes.len()];
+    let mut marks = vec![VisitMark::New; file.nodes.len()];
     let mut order = vec![];
     for root in 0..file.nodes.len() {
         let mut stack = vec![(root, 0)];
         while let Some((id, next)) = stack.pop() {
             if next == 0 {
-                if marks[id] != Mark::New {
+                if marks[id] != VisitMark::New {
                     continue;
                 }
-                marks[id] = Mark::Open;
+                marks[id] = VisitMark::Open;
             }
             let node = &file.nodes[id];
             let operand = node.inputs.iter().map(|e| e.node).chain(node.control.iter().copied()).nth(next);
             let Some(operand) = operand else {
-                marks[id] = Mark::Done;
+                marks[id] = VisitMark::Done;
                 order.push(id);
                 continue;
             };
             stack.push((id, next + 1));
             match marks.get(operand) {
-                Some(Mark::New) => stack.push((operand, 0)),
-                Some(Mark::Done) => {}
-                Some(Mark::Open) => return Err(wrong(format!("node `{}`", node.name), "depends on itself")),
+                Some(VisitMark::New) => stack.push((operand, 0)),
+                Some(VisitMark::Done) => {}
+                Some(VisitMark::Open) => return Err(wrong(format!("node `{}`", node.name), "depends on itself")),
                 None => return Err(wrong(format!("node `{}`", node.name), format!("there is no node {operand}"))),
             }
         }
@@ -72,26 +72,30 @@ fn order(file: &File) -> Result<Vec<usize>, SymbolError> {
     Ok(order)
 }
 
-fn entry(place: &str, e: &FileEntry, made: &[Option<Arc<Node>>]) -> Result<Entry, SymbolError> {
+fn entry(place: &str, e: &FileEntry, made: &[Option<Arc<SymbolNode>>]) -> Result<NodeOutput, SymbolError> {
     let Some(node) = made.get(e.node).cloned().flatten() else {
         return Err(wrong(place, format!("there is no node {}", e.node)));
     };
     let listed = node.results().listed;
     if e.index as usize >= listed {
-        return Err(wrong(place, format!("node `{}` has {listed} outputs, there is no output {}", node.name, e.index)));
+        return Err(wrong(place, format!("node `{}` has no output {}; outputs: {listed}", node.name, e.index)));
     }
     if node.is_variable() {
         node.at_least_writers(e.version);
     }
-    Ok(Entry { node, index: e.index, version: e.version })
+    Ok(NodeOutput { node, index: e.index, version: e.version })
 }
 
-fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Result<Arc<Node>, SymbolError> {
+fn node(
+    file: &FileNode,
+    made: &[Option<Arc<SymbolNode>>],
+    registry: &Registry,
+) -> Result<Arc<SymbolNode>, SymbolError> {
     let place = format!("node `{}`", file.name);
     let (op, name) = (file.op.clone(), file.name.clone());
     if file.is_variable() {
         return match file.inputs.is_empty() {
-            true => Ok(Node::variable(name, file.attrs.clone())),
+            true => Ok(SymbolNode::variable(name, file.attrs.clone())),
             false => Err(wrong(place, "a variable has no operands")),
         };
     }
@@ -111,7 +115,7 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
         Ok(params) => params,
         Err(problem) => return Err(SymbolError::Param { op, node: name, problem: Box::new(problem) }),
     };
-    let inputs: Vec<Entry> = file.inputs.iter().map(|e| entry(&place, e, made)).collect::<Result<_, _>>()?;
+    let inputs: Vec<NodeOutput> = file.inputs.iter().map(|e| entry(&place, e, made)).collect::<Result<_, _>>()?;
     let operands = operator.operands(&params, inputs.len());
     let needed = operands.iter().filter(|o| o.required).count();
     if inputs.len() > operands.len() {
@@ -129,7 +133,7 @@ fn node(file: &FileNode, made: &[Option<Arc<Node>>], registry: &Registry) -> Res
     let control = file.control.iter().filter_map(|id| made[*id].clone()).collect();
     let (op, attrs) = (Applied { operator, params, subgraphs }, file.attrs.clone());
     op.check_results(&name)?;
-    Ok(Arc::new(Node { name: name.into(), attrs, op: Some(op), inputs, control, uses: Uses::default() }))
+    Ok(Arc::new(SymbolNode { name: name.into(), attrs, op: Some(op), inputs, control, uses: VariableUses::default() }))
 }
 
 /// A shape where -1 is unknown, in the form where 0 is.

@@ -2,14 +2,12 @@
 
 use tensorc_ir::op::Registry;
 
+use super::super::keys::{Attrs, HIDDEN, INIT};
 use super::VERSION;
 use super::file::{File, FileEntry, FileNode};
 use crate::symbol::compose::asked_initializer;
 use crate::symbol::error::SymbolError;
-use crate::symbol::node::Attrs;
 use crate::symbol::operator::Operator;
-use crate::symbol::scope::HIDDEN;
-use crate::symbol::variable::INIT;
 
 /// Since this version auxiliary states are operands.
 const STATES_ARE_OPERANDS: u32 = 900;

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use super::VERSION;
 use crate::symbol::Symbol;
-use crate::symbol::node::{Entry, Node, key};
+use crate::symbol::node::{NodeOutput, SymbolNode, key};
 
 /// Lists of numbers up to this length stay on one line.
 const LINE: usize = 10;
 
 /// JSON in which the writer decides line by line what stays on one.
 #[derive(Default)]
-struct Writer {
+struct JsonWriter {
     text: String,
     /// For each open list or object: whether its items have lines of their own, and how many there are.
     open: Vec<(bool, usize)>,
 }
 
-impl Writer {
+impl JsonWriter {
     fn begin(&mut self, bracket: char, lines: bool) {
         self.text.push(bracket);
         self.open.push((lines, 0));
@@ -81,7 +81,7 @@ impl Writer {
         self.end(']');
     }
 
-    fn entries(&mut self, entries: &[Entry], ids: &HashMap<usize, usize>) {
+    fn entries(&mut self, entries: &[NodeOutput], ids: &HashMap<usize, usize>) {
         self.begin('[', entries.len() > LINE);
         for e in entries {
             self.item();
@@ -91,7 +91,7 @@ impl Writer {
         self.end(']');
     }
 
-    fn node(&mut self, node: &Node, ids: &HashMap<usize, usize>) {
+    fn node(&mut self, node: &SymbolNode, ids: &HashMap<usize, usize>) {
         self.item();
         self.begin('{', true);
         self.key("op");
@@ -139,7 +139,7 @@ impl Writer {
         nodes.iter().for_each(|n| self.node(n, &ids));
         self.end(']');
         self.key("arg_nodes");
-        let variable = |(i, n): (usize, &Arc<Node>)| n.is_variable().then_some(i);
+        let variable = |(i, n): (usize, &Arc<SymbolNode>)| n.is_variable().then_some(i);
         self.numbers(&nodes.iter().enumerate().filter_map(variable).collect::<Vec<_>>());
         self.key("node_row_ptr");
         let mut rows = vec![0];
@@ -154,7 +154,7 @@ impl Writer {
 }
 
 /// Results as files number them. MXNet counts working memory of some operators that are not results here.
-fn counted_results(node: &Node) -> usize {
+fn counted_results(node: &SymbolNode) -> usize {
     let listed = node.results().listed;
     let Some(op) = &node.op else { return listed };
     let word = |name: &str| op.params.str(name);
@@ -173,7 +173,7 @@ fn counted_results(node: &Node) -> usize {
 }
 
 pub fn text(symbol: &Symbol) -> String {
-    let mut w = Writer::default();
+    let mut w = JsonWriter::default();
     w.begin('{', true);
     w.graph(symbol);
     w.key("attrs");

@@ -13,8 +13,10 @@ const WORD: u64 = 4;
 
 /// How one buffer is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
+pub enum BufferTraffic {
+    /// Reads.
     Load,
+    /// Writes.
     Store,
     /// By [`crate::kir::Stmt::CopyAsync`].
     Copy,
@@ -39,8 +41,9 @@ pub struct Traffic {
 
 /// What a launch did, for tests of its performance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub memory: BTreeMap<(Buf, Access), Traffic>,
+pub struct LaunchCounts {
+    /// Traffic by buffer and direction.
+    pub memory: BTreeMap<(Buf, BufferTraffic), Traffic>,
     /// Barriers that blocks reached.
     pub barriers: u64,
     /// Products of matrices by warps.
@@ -49,9 +52,9 @@ pub struct Counts {
     pub group_products: u64,
 }
 
-impl Counts {
+impl LaunchCounts {
     /// Adds one instruction of a warp on global memory: the first byte and the number of bytes of each access.
-    pub(super) fn global(&mut self, key: (Buf, Access), accesses: &[(u64, u64)]) {
+    pub(super) fn global(&mut self, key: (Buf, BufferTraffic), accesses: &[(u64, u64)]) {
         let mut sectors = BTreeSet::new();
         for (first, bytes) in accesses {
             sectors.extend(first / SECTOR..=(first + bytes - 1) / SECTOR);
@@ -61,14 +64,14 @@ impl Counts {
 
     /// Adds one instruction of a warp on shared memory. Accesses of 8 and 16 bytes are served in halves and
     /// quarters of the warp.
-    pub(super) fn shared(&mut self, key: (Buf, Access), accesses: &[(u64, u64)]) {
+    pub(super) fn shared(&mut self, key: (Buf, BufferTraffic), accesses: &[(u64, u64)]) {
         let width = accesses.iter().map(|(_, bytes)| *bytes).max().unwrap_or(WORD).max(WORD);
         let together = (BANKS * WORD / width).max(1) as usize;
         let passes = accesses.chunks(together).map(passes).sum();
         self.add(key, accesses, passes, BANKS * WORD);
     }
 
-    fn add(&mut self, key: (Buf, Access), accesses: &[(u64, u64)], pieces: u64, piece: u64) {
+    fn add(&mut self, key: (Buf, BufferTraffic), accesses: &[(u64, u64)], pieces: u64, piece: u64) {
         let bytes: u64 = accesses.iter().map(|(_, bytes)| bytes).sum();
         let traffic = self.memory.entry(key).or_default();
         traffic.requests += 1;
@@ -95,7 +98,7 @@ fn passes(accesses: &[(u64, u64)]) -> u64 {
 }
 
 struct Description<'a> {
-    counts: &'a Counts,
+    counts: &'a LaunchCounts,
     kernel: &'a Kernel,
 }
 
@@ -104,14 +107,14 @@ impl fmt::Display for Description<'_> {
         for ((buf, access), t) in &self.counts.memory {
             let info = self.kernel.buf(*buf);
             let (verb, unit) = match (access, info.space) {
-                (Access::Tile, _) => ("copy_tile from", "sectors"),
-                (Access::Matrix, _) => ("load_matrix", "passes"),
-                (Access::Copy, crate::kir::Space::Shared) => ("copy_async to", "passes"),
-                (Access::Copy, _) => ("copy_async from", "sectors"),
-                (Access::Load, crate::kir::Space::Shared) => ("load", "passes"),
-                (Access::Store, crate::kir::Space::Shared) => ("store", "passes"),
-                (Access::Load, _) => ("load", "sectors"),
-                (Access::Store, _) => ("store", "sectors"),
+                (BufferTraffic::Tile, _) => ("copy_tile from", "sectors"),
+                (BufferTraffic::Matrix, _) => ("load_matrix", "passes"),
+                (BufferTraffic::Copy, crate::kir::MemorySpace::Shared) => ("copy_async to", "passes"),
+                (BufferTraffic::Copy, _) => ("copy_async from", "sectors"),
+                (BufferTraffic::Load, crate::kir::MemorySpace::Shared) => ("load", "passes"),
+                (BufferTraffic::Store, crate::kir::MemorySpace::Shared) => ("store", "passes"),
+                (BufferTraffic::Load, _) => ("load", "sectors"),
+                (BufferTraffic::Store, _) => ("store", "sectors"),
             };
             let per = t.pieces as f64 / t.requests.max(1) as f64;
             writeln!(
@@ -133,9 +136,9 @@ mod tests {
     use super::*;
 
     fn shared(accesses: &[(u64, u64)]) -> (u64, u64) {
-        let mut counts = Counts::default();
-        counts.shared((Buf(0), Access::Load), accesses);
-        let t = counts.memory[&(Buf(0), Access::Load)];
+        let mut counts = LaunchCounts::default();
+        counts.shared((Buf(0), BufferTraffic::Load), accesses);
+        let t = counts.memory[&(Buf(0), BufferTraffic::Load)];
         (t.pieces, t.least)
     }
 
@@ -156,8 +159,8 @@ mod tests {
 
     #[test]
     fn sectors_are_counted_once_a_request() {
-        let mut counts = Counts::default();
-        let key = (Buf(0), Access::Load);
+        let mut counts = LaunchCounts::default();
+        let key = (Buf(0), BufferTraffic::Load);
         counts.global(key, &lanes(|l| (4 * l, 4)));
         counts.global(key, &lanes(|l| (128 * l, 4)));
         assert_eq!(counts.memory[&key], Traffic { requests: 2, bytes: 256, pieces: 4 + 32, least: 8 });

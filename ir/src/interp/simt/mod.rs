@@ -6,6 +6,7 @@
 //! warps and the copy engine do; when warps part (`roles`), each group goes on by itself until it waits.
 
 mod counts;
+mod machine;
 mod roles;
 mod shadow;
 mod tiles;
@@ -17,16 +18,16 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-pub use counts::{Access, Counts, Traffic};
+pub use counts::{BufferTraffic, LaunchCounts, Traffic};
 
-use crate::diag::{Code, Diagnostic, Result};
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, BufInfo, GROUP, Kernel, LoopKind, Operand, Space, Stmt, Var, WARP, swizzled};
+use crate::kir::{Buf, BufInfo, GROUP, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var, WARP, swizzled};
 use crate::scalar::{Scalar, ScalarOp};
-use roles::Phases;
+use machine::{Local, SharedArray, SimtMachine, VectorLoop};
 use shadow::{Cell, Clocks, Moment};
-use tiles::Product;
-use values::{Lanes, Mask, Places};
+
+use values::{Mask, ThreadIndices, ThreadValues};
 
 /// Runs a kernel for a GPU on the bytes of its buffer parameters.
 ///
@@ -36,8 +37,8 @@ use values::{Lanes, Mask, Places};
 /// that race, threads of a block or warp that part before they do something together, an access of matrix
 /// units or asynchronous copies that is not aligned, a use of sums or tiles before what makes them is awaited, a wait for a phase
 /// that is long over, warps that wait for ever.
-pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<Counts> {
-    let fail = |why: String| Err(Diagnostic::new(Code::Verify, format!("kernel {}: {why}", kernel.name)));
+pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<LaunchCounts> {
+    let fail = |why: String| Err(Diagnostic::new(DiagnosticCode::Verify, format!("kernel {}: {why}", kernel.name)));
     let Some(launch) = kernel.launch() else { return fail("is not for a GPU".into()) };
     if buffers.len() != kernel.params {
         return fail(format!("takes {} buffers, given {}", kernel.params, buffers.len()));
@@ -49,13 +50,13 @@ pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<Counts> {
     }
     let threads = launch.threads as usize;
     let cells = |info: &BufInfo| vec![Cell::default(); if info.writable { info.len as usize } else { 0 }];
-    let mut machine = Machine {
+    let mut machine = SimtMachine {
         kernel,
         threads,
-        vars: vec![Lanes::One(Scalar::i64(0)); kernel.vars.len()],
+        vars: vec![ThreadValues::One(Scalar::i64(0)); kernel.vars.len()],
         params: buffers,
         cells: kernel.buffers[..kernel.params].iter().map(cells).collect(),
-        shared: vec![Shared::default(); kernel.buffers.len()],
+        shared: vec![SharedArray::default(); kernel.buffers.len()],
         locals: vec![Local::default(); kernel.buffers.len()],
         groups: vec![],
         barriers: vec![vec![]; kernel.buffers.len()],
@@ -64,76 +65,19 @@ pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<Counts> {
         block: 0,
         clocks: Clocks::new(),
         vector: None,
-        counts: Counts::default(),
+        counts: LaunchCounts::default(),
     };
     let [Stmt::For { var, body, .. }] = &kernel.body[..] else { return fail("is not for a GPU".into()) };
     for block in 0..launch.blocks {
-        machine.bind(*var, Lanes::One(Scalar::i64(block as i64)));
+        machine.bind(*var, ThreadValues::One(Scalar::i64(block as i64)));
         machine.run_block(block as u32, body)?;
     }
     Ok(machine.counts)
 }
 
-/// Shared memory of the block at hand.
-#[derive(Clone, Debug, Default)]
-struct Shared {
-    /// Its first byte among those of the block.
-    base: u64,
-    values: Vec<Scalar>,
-    cells: Vec<Cell>,
-    /// Whether a copy that nobody waited for writes an element.
-    pending: Vec<bool>,
-}
-
-/// An array of every thread: the first elements of all, the second ones, …
-#[derive(Clone, Debug, Default)]
-struct Local {
-    values: Vec<Scalar>,
-    written: Vec<bool>,
-}
-
-/// An asynchronous copy that was begun: the elements of a shared buffer from a position on.
-#[derive(Clone, Debug)]
-struct Copied {
-    buf: Buf,
-    first: usize,
-    len: usize,
-}
-
-/// The vector loop being interpreted.
-#[derive(Clone, Copy)]
-struct VectorLoop {
-    var: u32,
-    lo: i64,
-    lanes: i64,
-    at: i64,
-}
-
-struct Machine<'a> {
-    kernel: &'a Kernel,
-    threads: usize,
-    vars: Vec<Lanes>,
-    params: &'a mut [Vec<u8>],
-    /// Of parameters that are written.
-    cells: Vec<Vec<Cell>>,
-    shared: Vec<Shared>,
-    locals: Vec<Local>,
-    /// Of each thread: groups of copies that are ended, oldest first, then the open one.
-    groups: Vec<VecDeque<Vec<Copied>>>,
-    /// By buffer.
-    barriers: Vec<Vec<Phases>>,
-    /// Of each group of warps: products under way, oldest first; and how many there are for each array of sums.
-    products: Vec<VecDeque<Product>>,
-    busy: Vec<u32>,
-    block: u32,
-    clocks: Clocks,
-    vector: Option<VectorLoop>,
-    counts: Counts,
-}
-
-impl Machine<'_> {
+impl SimtMachine<'_> {
     fn fail<T>(&self, why: String) -> Result<T> {
-        Err(Diagnostic::new(Code::Verify, format!("kernel {}: {why}", self.kernel.name)))
+        Err(Diagnostic::new(DiagnosticCode::Verify, format!("kernel {}: {why}", self.kernel.name)))
     }
 
     fn run_block(&mut self, block: u32, body: &[Stmt]) -> Result<()> {
@@ -143,7 +87,7 @@ impl Machine<'_> {
         for stmt in body {
             match stmt {
                 Stmt::For { var, kind: LoopKind::Threads, body, .. } => {
-                    self.bind(*var, Lanes::Each((0..self.threads as i64).map(Scalar::i64).collect()));
+                    self.bind(*var, ThreadValues::Each((0..self.threads as i64).map(Scalar::i64).collect()));
                     self.statements(body, &all)?;
                 }
                 other => self.stmt(other, &all)?,
@@ -152,7 +96,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn bind(&mut self, var: Var, value: Lanes) {
+    fn bind(&mut self, var: Var, value: ThreadValues) {
         self.vars[var.0 as usize] = value;
     }
 
@@ -165,20 +109,22 @@ impl Machine<'_> {
 
     fn is_one(&self, o: Operand) -> bool {
         matches!(o, Operand::Const(_))
-            || matches!(o, Operand::Var(v) if matches!(self.vars[v.0 as usize], Lanes::One(_)))
+            || matches!(o, Operand::Var(v) if matches!(self.vars[v.0 as usize], ThreadValues::One(_)))
     }
 
     /// The value of an index in every thread; what it is in those that do not execute is of no meaning.
-    fn places(&self, index: &Index) -> Places {
+    fn places(&self, index: &Index) -> ThreadIndices {
         let terms = index.terms.iter().map(|(atom, factor)| self.atom(atom).map(|x| x.wrapping_mul(*factor)));
-        terms.fold(Places::One(index.constant), |sum, term| sum.join(term, i64::wrapping_add))
+        terms.fold(ThreadIndices::One(index.constant), |sum, term| sum.join(term, i64::wrapping_add))
     }
 
-    fn atom(&self, atom: &Atom) -> Places {
+    fn atom(&self, atom: &Atom) -> ThreadIndices {
         match atom {
             Atom::Var(v) => match &self.vars[*v as usize] {
-                Lanes::One(value) => Places::One(value.as_i64()),
-                Lanes::Each(values) => Places::Each(values.iter().map(|value| value.bits as i64).collect()),
+                ThreadValues::One(value) => ThreadIndices::One(value.as_i64()),
+                ThreadValues::Each(values) => {
+                    ThreadIndices::Each(values.iter().map(|value| value.bits as i64).collect())
+                }
             },
             Atom::Div(x, d) => self.places(x).map(|x| x.div_euclid(*d)),
             Atom::Mod(x, d) => self.places(x).map(|x| x.rem_euclid(*d)),
@@ -188,13 +134,13 @@ impl Machine<'_> {
     }
 
     /// A value for every thread of a mask, computed once if it is the same for all.
-    fn each(&self, one: bool, mask: &Mask, f: impl Fn(usize) -> Scalar) -> Lanes {
+    fn each(&self, one: bool, mask: &Mask, f: impl Fn(usize) -> Scalar) -> ThreadValues {
         match (one, mask.threads().next()) {
-            (true, Some(thread)) => Lanes::One(f(thread)),
+            (true, Some(thread)) => ThreadValues::One(f(thread)),
             _ => {
                 let mut values = vec![Scalar::i64(0); self.threads];
                 mask.threads().for_each(|t| values[t] = f(t));
-                Lanes::Each(values)
+                ThreadValues::Each(values)
             }
         }
     }
@@ -212,8 +158,8 @@ impl Machine<'_> {
             Stmt::Let { var, op, args } => self.operation(*var, *op, args, mask),
             Stmt::LetIndex { var, index } => {
                 let value = match self.places(index) {
-                    Places::One(place) => Lanes::One(Scalar::i64(place)),
-                    Places::Each(places) => Lanes::Each(places.into_iter().map(Scalar::i64).collect()),
+                    ThreadIndices::One(place) => ThreadValues::One(Scalar::i64(place)),
+                    ThreadIndices::Each(places) => ThreadValues::Each(places.into_iter().map(Scalar::i64).collect()),
                 };
                 self.bind(*var, value);
                 Ok(())
@@ -274,14 +220,14 @@ impl Machine<'_> {
             return self.fail("a loop of a launch inside a kernel".into());
         }
         let (lo, hi) = (self.places(lo), self.places(hi));
-        if let (Places::One(lo), Places::One(hi)) = (&lo, &hi) {
+        if let (ThreadIndices::One(lo), ThreadIndices::One(hi)) = (&lo, &hi) {
             let (lo, hi) = (*lo, *hi);
             let mut i = lo;
             while i < hi {
                 if kind == LoopKind::Vector {
                     self.vector = Some(VectorLoop { var: var.0, lo, lanes: hi - lo, at: i });
                 }
-                self.bind(var, Lanes::One(Scalar::i64(i)));
+                self.bind(var, ThreadValues::One(Scalar::i64(i)));
                 self.statements(body, mask)?;
                 i += step;
             }
@@ -298,7 +244,7 @@ impl Machine<'_> {
             if active.is_empty() {
                 return Ok(());
             }
-            self.bind(var, Lanes::Each((0..self.threads).map(|t| Scalar::i64(at(t))).collect()));
+            self.bind(var, ThreadValues::Each((0..self.threads).map(|t| Scalar::i64(at(t))).collect()));
             self.statements(body, &active)?;
             done += 1;
         }
@@ -331,16 +277,16 @@ impl Machine<'_> {
     }
 
     /// The commonest operations on f32, without a step for each thread.
-    fn floats(&self, op: ScalarOp, args: &[Operand]) -> Option<Lanes> {
-        fn all(args: [&Lanes; 3], f: impl Fn(f32, f32, f32) -> f32) -> Option<Lanes> {
-            let len = args.iter().find_map(|a| if let Lanes::Each(v) = a { Some(v.len()) } else { None })?;
-            let x = |a: &Lanes, t: usize| f32::from_bits(a.of(t).bits as u32);
+    fn floats(&self, op: ScalarOp, args: &[Operand]) -> Option<ThreadValues> {
+        fn all(args: [&ThreadValues; 3], f: impl Fn(f32, f32, f32) -> f32) -> Option<ThreadValues> {
+            let len = args.iter().find_map(|a| if let ThreadValues::Each(v) = a { Some(v.len()) } else { None })?;
+            let x = |a: &ThreadValues, t: usize| f32::from_bits(a.of(t).bits as u32);
             let one = |t| Scalar::f32(f(x(args[0], t), x(args[1], t), x(args[2], t)));
-            Some(Lanes::Each((0..len).map(one).collect()))
+            Some(ThreadValues::Each((0..len).map(one).collect()))
         }
-        let constants: SmallVec<[Option<Lanes>; 3]> =
-            args.iter().map(|a| if let Operand::Const(c) = a { Some(Lanes::One(*c)) } else { None }).collect();
-        let zero = Lanes::One(Scalar::f32(0.0));
+        let constants: SmallVec<[Option<ThreadValues>; 3]> =
+            args.iter().map(|a| if let Operand::Const(c) = a { Some(ThreadValues::One(*c)) } else { None }).collect();
+        let zero = ThreadValues::One(Scalar::f32(0.0));
         let lanes = |i: usize| match (args.get(i), constants.get(i)) {
             (Some(Operand::Var(v)), _) => &self.vars[v.0 as usize],
             (_, Some(Some(constant))) => constant,
@@ -359,14 +305,14 @@ impl Machine<'_> {
     fn alloc(&mut self, buf: Buf, mask: &Mask) {
         let info = self.kernel.buf(buf);
         let (len, zero) = (info.len as usize, Scalar::zero(info.dtype));
-        if info.space == Space::Barrier {
+        if info.space == MemorySpace::Barrier {
             self.barriers[buf.0 as usize].clear();
             return;
         }
         if info.space.is_shared() {
             let base = self.kernel.shared_offset(buf);
             let (cells, pending) = (vec![Cell::default(); len], vec![false; len]);
-            self.shared[buf.0 as usize] = Shared { base, values: vec![zero; len], cells, pending };
+            self.shared[buf.0 as usize] = SharedArray { base, values: vec![zero; len], cells, pending };
             return;
         }
         let (threads, local) = (self.threads, &mut self.locals[buf.0 as usize]);
@@ -401,11 +347,11 @@ impl Machine<'_> {
         let (info, i) = (self.kernel.buf(buf), buf.0 as usize);
         let moment = self.clocks.moment(self.block, thread);
         let (value, written, raced) = match info.space {
-            Space::Global => {
+            MemorySpace::Global => {
                 let value = Scalar::read(info.dtype, &self.params[i][at * info.dtype.size()..]);
                 (value, true, self.cells[i].get_mut(at).is_some_and(|cell| !cell.read(moment)))
             }
-            Space::Shared | Space::Tile | Space::Barrier => {
+            MemorySpace::Shared | MemorySpace::Tile | MemorySpace::Barrier => {
                 let shared = &mut self.shared[i];
                 if shared.pending.get(at) == Some(&true) {
                     return self.fail(format!("element {at} of `{}` is read before its copy is awaited", info.name));
@@ -415,8 +361,8 @@ impl Machine<'_> {
                     Some(cell) => (shared.values[at], cell.is_written(), !cell.read(moment)),
                 }
             }
-            Space::Stack | Space::Register if self.is_busy(buf, thread) => return self.busy_error(buf),
-            Space::Stack | Space::Register => {
+            MemorySpace::Stack | MemorySpace::Register if self.is_busy(buf, thread) => return self.busy_error(buf),
+            MemorySpace::Stack | MemorySpace::Register => {
                 let (local, at) = (&self.locals[i], at * self.threads + thread);
                 let written = local.written.get(at).copied().unwrap_or(false);
                 (if written { local.values[at] } else { Scalar::zero(info.dtype) }, written, false)
@@ -437,11 +383,11 @@ impl Machine<'_> {
             return self.fail(format!("`{}` is read-only", info.name));
         }
         let raced = match info.space {
-            Space::Global => {
+            MemorySpace::Global => {
                 value.write(&mut self.params[i][at * info.dtype.size()..]);
                 self.cells[i].get_mut(at).is_some_and(|cell| !cell.write(moment))
             }
-            Space::Shared | Space::Tile | Space::Barrier => {
+            MemorySpace::Shared | MemorySpace::Tile | MemorySpace::Barrier => {
                 let shared = &mut self.shared[i];
                 let Some(cell) = shared.cells.get_mut(at) else {
                     return self.fail(format!("`{}` is used before its alloc", info.name));
@@ -449,8 +395,8 @@ impl Machine<'_> {
                 shared.values[at] = value;
                 !cell.write(moment) || shared.pending[at]
             }
-            Space::Stack | Space::Register if self.is_busy(buf, thread) => return self.busy_error(buf),
-            Space::Stack | Space::Register => {
+            MemorySpace::Stack | MemorySpace::Register if self.is_busy(buf, thread) => return self.busy_error(buf),
+            MemorySpace::Stack | MemorySpace::Register => {
                 let (local, at) = (&mut self.locals[i], at * self.threads + thread);
                 if at >= local.values.len() {
                     return self.fail(format!("`{}` is used before its alloc", info.name));
@@ -471,7 +417,7 @@ impl Machine<'_> {
         let fill = guard.map_or(Scalar::zero(self.kernel.buf(buf).dtype), |(_, fill)| fill);
         let places = self.places(index);
         if let (Some(values), true) = (self.private(buf, &places), reading.is_full()) {
-            self.bind(var, Lanes::Each(values.to_vec()));
+            self.bind(var, ThreadValues::Each(values.to_vec()));
             return Ok(());
         }
         let mut values = vec![fill; self.threads];
@@ -479,15 +425,15 @@ impl Machine<'_> {
             let at = self.element(buf, places.of(t), 1, t)?;
             values[t] = self.read(buf, at, t)?;
         }
-        self.count(buf, index, &places, Access::Load, &reading);
-        self.bind(var, Lanes::Each(values));
+        self.count(buf, index, &places, BufferTraffic::Load, &reading);
+        self.bind(var, ThreadValues::Each(values));
         Ok(())
     }
 
     /// One element of an array of the threads' own, of all of them, if all have written it.
-    fn private(&self, buf: Buf, places: &Places) -> Option<&[Scalar]> {
+    fn private(&self, buf: Buf, places: &ThreadIndices) -> Option<&[Scalar]> {
         let (info, local) = (self.kernel.buf(buf), &self.locals[buf.0 as usize]);
-        let Places::One(at) = places else { return None };
+        let ThreadIndices::One(at) = places else { return None };
         if self.busy[buf.0 as usize] > 0 {
             return None;
         }
@@ -500,20 +446,20 @@ impl Machine<'_> {
         let places = self.places(index);
         for t in mask.threads() {
             let mut at = self.element(buf, places.of(t), 1, t)?;
-            if self.kernel.buf(buf).space == Space::Tile {
+            if self.kernel.buf(buf).space == MemorySpace::Tile {
                 at = swizzled(self.kernel.buf(buf).dtype, at);
             }
             self.write(buf, at, self.operand(value, t), t)?;
         }
-        self.count(buf, index, &places, Access::Store, mask);
+        self.count(buf, index, &places, BufferTraffic::Store, mask);
         Ok(())
     }
 
     /// Counts a load or store. The iterations of a vector loop over neighbouring elements are one access if it is
     /// aligned, counted with the first.
-    fn count(&mut self, buf: Buf, index: &Index, places: &Places, access: Access, mask: &Mask) {
+    fn count(&mut self, buf: Buf, index: &Index, places: &ThreadIndices, access: BufferTraffic, mask: &Mask) {
         let info = self.kernel.buf(buf);
-        if !matches!(info.space, Space::Global | Space::Shared) {
+        if !matches!(info.space, MemorySpace::Global | MemorySpace::Shared) {
             return;
         }
         let size = info.dtype.size() as u64;
@@ -534,8 +480,8 @@ impl Machine<'_> {
     }
 
     /// Counts accesses of threads by warp: the number of the warp, the first byte in the buffer, the number of bytes.
-    fn count_warps(&mut self, buf: Buf, access: Access, accesses: &[(usize, (u64, u64))]) {
-        let shared = self.kernel.buf(buf).space == Space::Shared;
+    fn count_warps(&mut self, buf: Buf, access: BufferTraffic, accesses: &[(usize, (u64, u64))]) {
+        let shared = self.kernel.buf(buf).space == MemorySpace::Shared;
         let base = self.shared[buf.0 as usize].base;
         for warp in accesses.chunk_by(|a, b| a.0 == b.0) {
             let places: Vec<(u64, u64)> = warp.iter().map(|(_, (first, bytes))| (base + first, *bytes)).collect();

@@ -1,38 +1,12 @@
 //! Warps that part: groups of them go on one after the other until they wait, and barriers on which they wait.
 
-use super::Machine;
+use super::machine::{Coming, Phases, SimtMachine};
 use super::shadow::{Cell, Times, join};
-use super::values::{Lanes, Mask, Places};
+use super::values::{Mask, ThreadIndices, ThreadValues};
 use crate::diag::Result;
 use crate::index::Index;
-use crate::kir::{Buf, GROUP, Place, Role, Stmt, Var, WARP};
+use crate::kir::{Buf, BufferPlace, GROUP, Stmt, Var, WARP, WarpRole};
 use crate::scalar::Scalar;
-
-/// A barrier on which warps wait for each other or for the copy engine.
-#[derive(Clone, Debug)]
-pub(super) struct Phases {
-    arrivals: u32,
-    /// Phases that are over, and arrivals that are due in the current one.
-    over: i64,
-    due: u32,
-    /// Bytes announced that have not come.
-    bytes: i64,
-    /// What those that arrived in this phase tell, and what those that wait are told.
-    gathered: Times,
-    told: Times,
-    /// Copies on their way.
-    coming: Vec<Coming>,
-    /// Who initialised it.
-    begun: Cell,
-}
-
-/// What the copy engine writes when it comes to it: values by position.
-#[derive(Clone, Debug)]
-pub(super) struct Coming {
-    pub buf: Buf,
-    pub values: Vec<(usize, Scalar)>,
-    pub told: Times,
-}
 
 impl Phases {
     /// Ends the phase if nothing is due.
@@ -49,7 +23,7 @@ impl Phases {
 struct Way<'k> {
     frames: Vec<Frame<'k>>,
     /// Its values of variables, while others go.
-    vars: Vec<Lanes>,
+    vars: Vec<ThreadValues>,
     first_warp: usize,
 }
 
@@ -72,9 +46,9 @@ fn waits(body: &[Stmt]) -> bool {
     })
 }
 
-impl Machine<'_> {
+impl SimtMachine<'_> {
     /// Runs roles until all end; an error if all that have not wait.
-    pub(super) fn roles(&mut self, roles: &[Role], mask: &Mask) -> Result<()> {
+    pub(super) fn roles(&mut self, roles: &[WarpRole], mask: &Mask) -> Result<()> {
         if !mask.is_full() {
             return self.fail("warps part where not all threads are".into());
         }
@@ -136,7 +110,7 @@ impl Machine<'_> {
                     Some((var, i, hi, step)) if *i + *step < *hi => {
                         *i += *step;
                         frame.next = 0;
-                        self.vars[var.0 as usize] = Lanes::One(Scalar::i64(*i));
+                        self.vars[var.0 as usize] = ThreadValues::One(Scalar::i64(*i));
                     }
                     _ => drop(way.frames.pop()),
                 }
@@ -152,11 +126,11 @@ impl Machine<'_> {
             match stmt {
                 Stmt::AwaitBarrier { .. } => {}
                 Stmt::For { var, lo, hi, step, body, .. } if waits(body) => {
-                    let (Places::One(lo), Places::One(hi)) = (self.places(lo), self.places(hi)) else {
+                    let (ThreadIndices::One(lo), ThreadIndices::One(hi)) = (self.places(lo), self.places(hi)) else {
                         return self.fail("threads wait in a loop of different lengths".into());
                     };
                     if lo < hi && !mask.is_empty() {
-                        self.vars[var.0 as usize] = Lanes::One(Scalar::i64(lo));
+                        self.vars[var.0 as usize] = ThreadValues::One(Scalar::i64(lo));
                         way.frames.push(Frame { body, next: 0, mask, again: Some((*var, lo, hi, *step)) });
                     }
                 }
@@ -189,7 +163,7 @@ impl Machine<'_> {
     }
 
     /// A barrier as a warp uses it.
-    pub(super) fn phases(&mut self, barrier: &Place, places: &Places, warp: usize) -> Result<&mut Phases> {
+    pub(super) fn phases(&mut self, barrier: &BufferPlace, places: &ThreadIndices, warp: usize) -> Result<&mut Phases> {
         let thread = warp * WARP;
         let at = self.element(barrier.buf, places.of(thread), 1, thread)?;
         let moment = self.clocks.moment(self.block, thread);
@@ -201,7 +175,7 @@ impl Machine<'_> {
         Ok(&mut self.barriers[barrier.buf.0 as usize][at])
     }
 
-    pub(super) fn arrive(&mut self, barrier: &Place, bytes: u32, mask: &Mask) -> Result<()> {
+    pub(super) fn arrive(&mut self, barrier: &BufferPlace, bytes: u32, mask: &Mask) -> Result<()> {
         let places = self.places(&barrier.index);
         for first in self.warps("an arrival", mask)? {
             let warp = first / WARP;
@@ -220,13 +194,19 @@ impl Machine<'_> {
     }
 
     /// A copy begins whose bytes a barrier counts.
-    pub(super) fn expect(&mut self, barrier: &Place, places: &Places, warp: usize, coming: Coming) -> Result<()> {
+    pub(super) fn expect(
+        &mut self,
+        barrier: &BufferPlace,
+        places: &ThreadIndices,
+        warp: usize,
+        coming: Coming,
+    ) -> Result<()> {
         self.phases(barrier, places, warp)?.coming.push(coming);
         Ok(())
     }
 
     /// Whether a phase is over for all warps of a mask, of which they are told then. What is on its way comes now.
-    fn is_over(&mut self, barrier: &Place, phase: &Index, mask: &Mask) -> Result<bool> {
+    fn is_over(&mut self, barrier: &BufferPlace, phase: &Index, mask: &Mask) -> Result<bool> {
         let (places, wanted) = (self.places(&barrier.index), self.places(phase));
         let warps = self.warps("a wait for a barrier", mask)?;
         for first in &warps {

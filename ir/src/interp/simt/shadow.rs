@@ -96,14 +96,14 @@ pub(super) fn join(times: &mut Times, other: &Times) {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cell {
     /// Of the last write; block and thread are counted from 1, and 0 is nobody.
-    write: Trace,
+    write: AccessTrace,
     /// Of the last read since then, and of earlier ones that its actor has not been told of.
-    read: Trace,
-    others: Vec<Trace>,
+    read: AccessTrace,
+    others: Vec<AccessTrace>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Trace {
+struct AccessTrace {
     block: u32,
     actor: u16,
     thread: u16,
@@ -114,9 +114,9 @@ struct Trace {
 const MANY: u16 = u16::MAX;
 const MANY_BLOCKS: u32 = u32::MAX;
 
-impl Trace {
-    fn of(at: Moment<'_>) -> Trace {
-        Trace { block: at.block + 1, actor: actor(at.thread) as u16, thread: at.thread as u16 + 1, time: at.time }
+impl AccessTrace {
+    fn of(at: Moment<'_>) -> AccessTrace {
+        AccessTrace { block: at.block + 1, actor: actor(at.thread) as u16, thread: at.thread as u16 + 1, time: at.time }
     }
 
     /// Whether another thread made this access and nobody has told.
@@ -147,13 +147,15 @@ impl Cell {
         if self.write.conflicts(at) {
             return false;
         }
-        let new = Trace::of(at);
+        let new = AccessTrace::of(at);
         let old = self.read;
         self.read = match old {
-            Trace { block: 0, .. } => new,
-            Trace { block, .. } if block != new.block => Trace { block: MANY_BLOCKS, ..new },
-            Trace { actor, time, thread, .. } if actor == new.actor && time == new.time && thread != new.thread => {
-                Trace { thread: MANY, ..new }
+            AccessTrace { block: 0, .. } => new,
+            AccessTrace { block, .. } if block != new.block => AccessTrace { block: MANY_BLOCKS, ..new },
+            AccessTrace { actor, time, thread, .. }
+                if actor == new.actor && time == new.time && thread != new.thread =>
+            {
+                AccessTrace { thread: MANY, ..new }
             }
             _ => {
                 if old.conflicts(at) {
@@ -172,7 +174,7 @@ impl Cell {
         if earlier.any(|trace| trace.conflicts(at)) {
             return false;
         }
-        *self = Cell { write: Trace::of(at), ..Cell::default() };
+        *self = Cell { write: AccessTrace::of(at), ..Cell::default() };
         true
     }
 }

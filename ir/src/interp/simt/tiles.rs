@@ -1,31 +1,22 @@
 //! Tiles: copies of the copy engine, and products of groups of warps.
 
-use super::counts::Access;
-use super::roles::Coming;
+use tensorc_abi::DType;
+
+use super::counts::BufferTraffic;
+use super::machine::{Coming, PendingProduct, SimtMachine};
+use super::shadow::Cell;
 use super::shadow::engine;
-use super::values::{Mask, Places};
-use super::{Cell, Machine};
+use super::values::{Mask, ThreadIndices};
 use crate::diag::Result;
 use crate::kir::{
     Buf, GROUP, GROUP_ROWS, GroupMma, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, group_acc, panel, swizzled, tf32,
 };
 use crate::scalar::Scalar;
-use tensorc_abi::DType;
 
-/// A product that a group of warps began.
-#[derive(Clone, Debug)]
-pub(super) struct Product {
-    mma: GroupMma,
-    /// Positions of the sums and of the tiles.
-    acc: usize,
-    a: usize,
-    b: usize,
-}
-
-impl Machine<'_> {
+impl SimtMachine<'_> {
     pub(super) fn copy_tile(&mut self, copy: &TileCopy, mask: &Mask) -> Result<()> {
         let [row, column] = [0, 1].map(|i| self.places(&copy.at[i]));
-        let batch: Vec<Places> = copy.batch.iter().map(|i| self.places(i)).collect();
+        let batch: Vec<ThreadIndices> = copy.batch.iter().map(|i| self.places(i)).collect();
         let (into, barrier) = (self.places(&copy.into.index), self.places(&copy.barrier.index));
         for first in self.warps("a copy of a tile", mask)? {
             let at = ([row.of(first), column.of(first)], batch.iter().map(|i| i.of(first)).collect());
@@ -38,8 +29,8 @@ impl Machine<'_> {
         &mut self,
         copy: &TileCopy,
         ([row, column], batch): ([i64; 2], Vec<i64>),
-        into: &Places,
-        barrier: &Places,
+        into: &ThreadIndices,
+        barrier: &ThreadIndices,
         first: usize,
     ) -> Result<()> {
         let (map, warp) = (&copy.map, first / WARP);
@@ -81,7 +72,7 @@ impl Machine<'_> {
                 return self.race(copy.into.buf, *at, first);
             }
         }
-        self.counts.global((map.buf, Access::Tile), &rows);
+        self.counts.global((map.buf, BufferTraffic::Tile), &rows);
         self.expect(&copy.barrier, barrier, warp, Coming { buf: copy.into.buf, values, told })
     }
 
@@ -110,7 +101,7 @@ impl Machine<'_> {
                 let name = &self.kernel.buf(mma.acc.buf).name;
                 return self.fail(format!("elements of `{name}` are added to before they are written"));
             }
-            let product = Product { mma: mma.clone(), acc, a, b };
+            let product = PendingProduct { mma: mma.clone(), acc, a, b };
             // The tiles are there now, and are still when the product is finished.
             self.factors(&product, first)?;
             self.busy[mma.acc.buf.0 as usize] += 1;
@@ -124,7 +115,7 @@ impl Machine<'_> {
     fn tile_start(
         &self,
         x: &TileOperand,
-        places: &Places,
+        places: &ThreadIndices,
         extent: usize,
         depth: usize,
         thread: usize,
@@ -146,7 +137,7 @@ impl Machine<'_> {
     }
 
     /// Both operands of a product by rows of terms, each warp reading its rows of the first and all of the second.
-    fn factors(&mut self, p: &Product, first: usize) -> Result<[Vec<f64>; 2]> {
+    fn factors(&mut self, p: &PendingProduct, first: usize) -> Result<[Vec<f64>; 2]> {
         let (columns, depth) = (p.mma.columns as usize, p.mma.depth as usize);
         let dtype = self.kernel.buf(p.mma.a.at.buf).dtype;
         let place = |x: &TileOperand, first: usize, i: usize, k: usize| swizzled(dtype, x.place(dtype, first, i, k));
@@ -180,7 +171,7 @@ impl Machine<'_> {
                 let Some(product) = self.products[first / GROUP].pop_front() else { break };
                 if product.mma.acc.buf != sums {
                     let [other, sums] = [product.mma.acc.buf, sums].map(|b| self.kernel.buf(b).name.clone());
-                    return self.fail(format!("products of `{other}` are awaited as those of `{sums}`"));
+                    return self.fail(format!("await_products names `{sums}`, but pending products write `{other}`"));
                 }
                 self.busy[sums.0 as usize] -= 1;
                 self.finish_product(&product, first)?;
@@ -189,7 +180,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn finish_product(&mut self, p: &Product, first: usize) -> Result<()> {
+    fn finish_product(&mut self, p: &PendingProduct, first: usize) -> Result<()> {
         let [a, b] = self.factors(p, first)?;
         let depth = p.mma.depth as usize;
         let terms = GroupMma::terms(self.kernel.buf(p.mma.a.at.buf).dtype);

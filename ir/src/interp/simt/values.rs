@@ -4,53 +4,53 @@ use crate::scalar::Scalar;
 
 /// One value for all threads, or one for each.
 #[derive(Clone, Debug)]
-pub(super) enum Lanes {
+pub(super) enum ThreadValues {
     One(Scalar),
     Each(Vec<Scalar>),
 }
 
-impl Lanes {
+impl ThreadValues {
     pub fn of(&self, thread: usize) -> Scalar {
         match self {
-            Lanes::One(value) => *value,
-            Lanes::Each(values) => values[thread],
+            ThreadValues::One(value) => *value,
+            ThreadValues::Each(values) => values[thread],
         }
     }
 }
 
 /// An index for all threads, or one for each.
 #[derive(Clone, Debug)]
-pub(super) enum Places {
+pub(super) enum ThreadIndices {
     One(i64),
     Each(Vec<i64>),
 }
 
-impl Places {
+impl ThreadIndices {
     pub fn of(&self, thread: usize) -> i64 {
         match self {
-            Places::One(place) => *place,
-            Places::Each(places) => places[thread],
+            ThreadIndices::One(place) => *place,
+            ThreadIndices::Each(places) => places[thread],
         }
     }
 
-    pub fn map(self, f: impl Fn(i64) -> i64) -> Places {
+    pub fn map(self, f: impl Fn(i64) -> i64) -> ThreadIndices {
         match self {
-            Places::One(place) => Places::One(f(place)),
-            Places::Each(mut places) => {
+            ThreadIndices::One(place) => ThreadIndices::One(f(place)),
+            ThreadIndices::Each(mut places) => {
                 places.iter_mut().for_each(|p| *p = f(*p));
-                Places::Each(places)
+                ThreadIndices::Each(places)
             }
         }
     }
 
-    pub fn join(self, other: Places, f: impl Fn(i64, i64) -> i64) -> Places {
+    pub fn join(self, other: ThreadIndices, f: impl Fn(i64, i64) -> i64) -> ThreadIndices {
         match (self, other) {
-            (Places::One(a), Places::One(b)) => Places::One(f(a, b)),
-            (Places::One(a), b) => b.map(|b| f(a, b)),
-            (a, Places::One(b)) => a.map(|a| f(a, b)),
-            (Places::Each(mut a), Places::Each(b)) => {
+            (ThreadIndices::One(a), ThreadIndices::One(b)) => ThreadIndices::One(f(a, b)),
+            (ThreadIndices::One(a), b) => b.map(|b| f(a, b)),
+            (a, ThreadIndices::One(b)) => a.map(|a| f(a, b)),
+            (ThreadIndices::Each(mut a), ThreadIndices::Each(b)) => {
                 a.iter_mut().zip(&b).for_each(|(a, b)| *a = f(*a, *b));
-                Places::Each(a)
+                ThreadIndices::Each(a)
             }
         }
     }

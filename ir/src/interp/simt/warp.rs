@@ -2,18 +2,18 @@
 
 use tensorc_abi::DType;
 
-use super::counts::Access;
-use super::values::{Lanes, Mask, Places};
-use super::{Copied, Machine};
+use super::counts::BufferTraffic;
+use super::machine::{Copied, SimtMachine};
+use super::values::{Mask, ThreadIndices, ThreadValues};
 use crate::diag::Result;
-use crate::kir::{Mma, Operand, Place, Var, WARP, warp_matrix};
+use crate::kir::{BufferPlace, Mma, Operand, Var, WARP, warp_matrix};
 use crate::scalar::Scalar;
 
 /// Rows of a matrix that is loaded, and bytes of each.
 const ROWS: usize = 8;
 const ROW_BYTES: usize = 16;
 
-impl Machine<'_> {
+impl SimtMachine<'_> {
     /// The warps of a mask by their first threads; an error if one is not complete.
     pub(super) fn warps(&self, what: &str, mask: &Mask) -> Result<Vec<usize>> {
         match mask.is_whole(WARP) {
@@ -25,7 +25,7 @@ impl Machine<'_> {
     pub(super) fn shuffle(&mut self, var: Var, value: Operand, distance: u32, mask: &Mask) -> Result<()> {
         self.warps("a shuffle", mask)?;
         let values = (0..self.threads).map(|t| self.operand(value, t ^ distance as usize)).collect();
-        self.bind(var, Lanes::Each(values));
+        self.bind(var, ThreadValues::Each(values));
         Ok(())
     }
 
@@ -61,15 +61,15 @@ impl Machine<'_> {
     }
 
     /// One thread's part of a matrix.
-    fn part(&mut self, place: &Place, places: &Places, len: usize, thread: usize) -> Result<Vec<Scalar>> {
+    fn part(&mut self, place: &BufferPlace, places: &ThreadIndices, len: usize, thread: usize) -> Result<Vec<Scalar>> {
         let at = self.element(place.buf, places.of(thread), len, thread)?;
         (at..at + len).map(|i| self.read(place.buf, i, thread)).collect()
     }
 
     pub(super) fn load_matrix(
         &mut self,
-        into: &Place,
-        from: &Place,
+        into: &BufferPlace,
+        from: &BufferPlace,
         count: usize,
         transposed: bool,
         mask: &Mask,
@@ -96,13 +96,13 @@ impl Machine<'_> {
                     }
                 }
                 let places: Vec<_> = rows.iter().map(|at| (warp, ((size * at) as u64, ROW_BYTES as u64))).collect();
-                self.count_warps(from.buf, Access::Matrix, &places);
+                self.count_warps(from.buf, BufferTraffic::Matrix, &places);
             }
         }
         Ok(())
     }
 
-    fn check_aligned(&self, place: &Place, at: usize, bytes: u64) -> Result<()> {
+    fn check_aligned(&self, place: &BufferPlace, at: usize, bytes: u64) -> Result<()> {
         let info = self.kernel.buf(place.buf);
         let address = self.shared[place.buf.0 as usize].base + (at * info.dtype.size()) as u64;
         match address.is_multiple_of(bytes) {
@@ -113,8 +113,8 @@ impl Machine<'_> {
 
     pub(super) fn copy_async(
         &mut self,
-        into: &Place,
-        from: &Place,
+        into: &BufferPlace,
+        from: &BufferPlace,
         len: usize,
         cond: Option<Operand>,
         mask: &Mask,
@@ -145,8 +145,8 @@ impl Machine<'_> {
                 open.push(Copied { buf: into.buf, first: to, len });
             }
         }
-        self.count_warps(into.buf, Access::Copy, &written);
-        self.count_warps(from.buf, Access::Copy, &read);
+        self.count_warps(into.buf, BufferTraffic::Copy, &written);
+        self.count_warps(from.buf, BufferTraffic::Copy, &read);
         Ok(())
     }
 

@@ -2,9 +2,9 @@
 
 use tensorc_abi::DType;
 
-use super::{Check, Known, Verifier};
+use super::state::{KernelCheck, KnownVar, LaunchLevel, Spread, Verifier};
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, GROUP, LoopKind, Mma, Operand, Place, Space, Stmt, Var, WARP, warp_matrix};
+use crate::kir::{Buf, BufferPlace, GROUP, LoopKind, MemorySpace, Mma, Operand, Stmt, Var, WARP, warp_matrix};
 
 /// Most shared memory of a block, in bytes: what compute capability 9.0 has.
 pub const MAX_SHARED: u64 = 227 << 10;
@@ -13,32 +13,9 @@ pub const MAX_THREADS: i64 = 1024;
 /// Most blocks of a launch.
 const MAX_BLOCKS: i64 = i32::MAX as i64;
 
-/// Which loop of a launch a statement stands in directly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
-    /// None: the kernel is not for a GPU.
-    Host,
-    Grid,
-    Threads,
-    /// What some warps do for themselves.
-    Role,
-}
-
-/// Among which threads of a block a value may differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Spread {
-    /// It is one for the block.
-    Block,
-    /// It is one for each group of warps.
-    Group,
-    /// It is one for each warp.
-    Warp,
-    Thread,
-}
-
 impl Verifier<'_> {
     /// A kernel whose first statement is a grid loop.
-    pub(super) fn grid(&mut self) -> Check {
+    pub(super) fn grid(&mut self) -> KernelCheck {
         let k = self.k;
         let [Stmt::For { var, lo, hi, step, body, .. }] = &k.body[..] else {
             return Err("a grid loop must be the only statement".into());
@@ -53,7 +30,7 @@ impl Verifier<'_> {
         else {
             return Err("a grid loop must end with a loop of threads".into());
         };
-        self.level = Level::Grid;
+        self.level = LaunchLevel::Grid;
         for stmt in before {
             match stmt {
                 Stmt::Alloc { .. } | Stmt::LetIndex { .. } => self.stmt(stmt, false)?,
@@ -68,13 +45,13 @@ impl Verifier<'_> {
         let threads = threads.filter(|n| n % WARP as i64 == 0);
         let threads = threads.ok_or("a loop of threads must run over a multiple of 32, up to 1024, by 1")?;
         self.bind_loop(*var, threads, LoopKind::Threads, Spread::Thread)?;
-        self.level = Level::Threads;
+        self.level = LaunchLevel::Threads;
         self.program(program)
     }
 
-    fn bind_loop(&mut self, var: Var, extent: i64, kind: LoopKind, spread: Spread) -> Check {
+    fn bind_loop(&mut self, var: Var, extent: i64, kind: LoopKind, spread: Spread) -> KernelCheck {
         self.certain &= extent > 0;
-        self.bind(var, DType::I64, Known { range: (0, (extent - 1).max(0)), kind: Some(kind), spread })
+        self.bind(var, DType::I64, KnownVar { range: (0, (extent - 1).max(0)), kind: Some(kind), spread })
     }
 
     /// Makes what follows depend on a condition; returns what to restore.
@@ -118,15 +95,15 @@ impl Verifier<'_> {
     pub(super) fn load_spread(&self, buf: Buf, index: &Index, cond: Option<Operand>) -> Spread {
         let at = self.index_spread(index).max(cond.map_or(Spread::Block, |c| self.operand_spread(c)));
         match self.k.buf(buf).space {
-            Space::Global | Space::Shared => at,
-            Space::Register | Space::Stack | Space::Tile | Space::Barrier => Spread::Thread,
+            MemorySpace::Global | MemorySpace::Shared => at,
+            MemorySpace::Register | MemorySpace::Stack | MemorySpace::Tile | MemorySpace::Barrier => Spread::Thread,
         }
     }
 
     /// Statements of kernels for a GPU alone.
-    pub(super) fn gpu_stmt(&mut self, stmt: &Stmt) -> Check {
-        if !matches!(self.level, Level::Threads | Level::Role) || self.vector.is_some() {
-            return Err("what threads do together stands in a loop of threads, outside of vector loops".into());
+    pub(super) fn gpu_stmt(&mut self, stmt: &Stmt) -> KernelCheck {
+        if !matches!(self.level, LaunchLevel::Threads | LaunchLevel::Role) || self.vector.is_some() {
+            return Err("a collective statement must be in a loop of threads, outside of vector loops".into());
         }
         match stmt {
             Stmt::Barrier => match self.control {
@@ -139,7 +116,7 @@ impl Verifier<'_> {
                     return Err(format!("a shuffle over distance {mask}"));
                 }
                 let dtype = self.operand(*value)?;
-                self.bind(*var, dtype, Known::plain(Spread::Thread))
+                self.bind(*var, dtype, KnownVar::plain(Spread::Thread))
             }
             Stmt::Mma(mma) => self.mma(mma),
             Stmt::LoadMatrix { into, from, count, transposed } => {
@@ -148,8 +125,8 @@ impl Verifier<'_> {
                     return Err(format!("a load of {count} matrices"));
                 }
                 let size = self.k.buffers.get(into.buf.0 as usize).map_or(4, |b| b.dtype.size() as u64);
-                let dtype = self.at(into, Space::Register, (4 / size).max(1) * u64::from(*count))?;
-                let source = self.at(from, Space::Shared, 16 / size)?;
+                let dtype = self.at(into, MemorySpace::Register, (4 / size).max(1) * u64::from(*count))?;
+                let source = self.at(from, MemorySpace::Shared, 16 / size)?;
                 match (dtype == source, size) {
                     (true, 2) => Ok(()),
                     (true, 4) if !transposed => Ok(()),
@@ -162,11 +139,13 @@ impl Verifier<'_> {
                     self.condition(*cond)?;
                 }
                 let len = u64::from(*len);
-                let dtype = self.at(into, Space::Shared, len)?;
+                let dtype = self.at(into, MemorySpace::Shared, len)?;
                 let source = self.place(from.buf, &from.index, cond.is_some())?;
                 let bytes = len * dtype.size() as u64;
                 match () {
-                    () if self.k.buf(from.buf).space != Space::Global => Err("a copy of what is no parameter".into()),
+                    () if self.k.buf(from.buf).space != MemorySpace::Global => {
+                        Err("the source of the copy is not a parameter".into())
+                    }
                     () if source != dtype => Err(format!("a copy of {source} to {dtype}")),
                     () if ![4, 8, 16].contains(&bytes) => Err(format!("a copy of {bytes} bytes")),
                     () => Ok(()),
@@ -178,14 +157,14 @@ impl Verifier<'_> {
     }
 
     /// What all threads of a warp do at once.
-    pub(super) fn together(&self, what: &str) -> Check {
+    pub(super) fn together(&self, what: &str) -> KernelCheck {
         match self.control {
             Spread::Block | Spread::Group | Spread::Warp => Ok(()),
             Spread::Thread => Err(format!("{what} that some threads of a warp may not reach")),
         }
     }
 
-    fn mma(&mut self, mma: &Mma) -> Check {
+    fn mma(&mut self, mma: &Mma) -> KernelCheck {
         self.together("a product of matrices")?;
         let dtype = self.k.buffers.get(mma.a.buf.0 as usize).map_or(DType::F32, |b| b.dtype);
         if Mma::depth(dtype).is_none() {
@@ -194,7 +173,7 @@ impl Verifier<'_> {
         let (a, b, acc) = warp_matrix::elements(dtype);
         let found = [(&mma.a, a, dtype), (&mma.b, b, dtype), (&mma.acc, acc, DType::F32)];
         for (place, len, wanted) in found {
-            let dtype = self.at(place, Space::Register, len as u64)?;
+            let dtype = self.at(place, MemorySpace::Register, len as u64)?;
             if dtype != wanted {
                 return Err(format!("a matrix of {dtype} where one of {wanted} is wanted"));
             }
@@ -203,14 +182,14 @@ impl Verifier<'_> {
     }
 
     /// A place with `len` elements from it on in memory of one kind.
-    pub(super) fn at(&self, place: &Place, space: Space, len: u64) -> Check<DType> {
+    pub(super) fn at(&self, place: &BufferPlace, space: MemorySpace, len: u64) -> KernelCheck<DType> {
         let dtype = self.place(place.buf, &place.index, false)?;
         let last = place.index.offset(len as i64 - 1);
         self.place(place.buf, &last, false)?;
         let info = self.k.buf(place.buf);
         match info.space == space {
             true => Ok(dtype),
-            false => Err(format!("`{}` lies elsewhere than its use demands", info.name)),
+            false => Err(format!("`{}` is in the wrong memory space", info.name)),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use tensorc_abi::DType;
 
-use super::gpu::{Level, Spread};
-use super::{Check, Verifier};
+use super::state::{KernelCheck, LaunchLevel, Spread, Verifier};
+
 use crate::kir::{
-    Buf, GROUP, GROUP_ROWS, GroupMma, Kernel, Place, Role, Space, Stmt, TILE_ALIGNMENT, TensorMap, TileCopy,
-    TileOperand, WARP, panel,
+    Buf, BufferPlace, GROUP, GROUP_ROWS, GroupMma, Kernel, MemorySpace, Stmt, TILE_ALIGNMENT, TensorMap, TileCopy,
+    TileOperand, WARP, WarpRole, panel,
 };
 
 /// Registers of a multiprocessor.
@@ -25,7 +25,7 @@ const PIECE_BYTES: u64 = 16;
 
 impl Verifier<'_> {
     /// The program of a thread: barriers are initialised and ordered before warps part, at the end.
-    pub(super) fn program(&mut self, program: &[Stmt]) -> Check {
+    pub(super) fn program(&mut self, program: &[Stmt]) -> KernelCheck {
         let (mut begun, mut ordered) = (vec![], true);
         for (i, stmt) in program.iter().enumerate() {
             match stmt {
@@ -52,7 +52,7 @@ impl Verifier<'_> {
             }
         }
         let unused =
-            |b: &(usize, &crate::kir::BufInfo)| b.1.space == Space::Barrier && !begun.contains(&Buf(b.0 as u32));
+            |b: &(usize, &crate::kir::BufInfo)| b.1.space == MemorySpace::Barrier && !begun.contains(&Buf(b.0 as u32));
         match self.k.buffers.iter().enumerate().find(unused) {
             Some((_, info)) => Err(format!("the barriers `{}` are never initialised", info.name)),
             None => Ok(()),
@@ -63,16 +63,16 @@ impl Verifier<'_> {
         self.k.buffers.get(buf.0 as usize).map_or("?", |info| &info.name)
     }
 
-    fn init_barriers(&self, buf: Buf, arrivals: u32) -> Check {
+    fn init_barriers(&self, buf: Buf, arrivals: u32) -> KernelCheck {
         self.place(buf, &crate::index::Index::default(), false)?;
         match self.k.buf(buf).space {
-            Space::Barrier if (1..=MAX_ARRIVALS).contains(&arrivals) => Ok(()),
-            Space::Barrier => Err(format!("a barrier of {arrivals} arrivals")),
+            MemorySpace::Barrier if (1..=MAX_ARRIVALS).contains(&arrivals) => Ok(()),
+            MemorySpace::Barrier => Err(format!("a barrier of {arrivals} arrivals")),
             _ => Err(format!("`{}` holds no barriers", self.name(buf))),
         }
     }
 
-    fn roles(&mut self, roles: &[Role]) -> Check {
+    fn roles(&mut self, roles: &[WarpRole]) -> KernelCheck {
         let threads = self.k.launch().map_or(0, |launch| launch.threads);
         let (mut next, mut registers) = (0, 0);
         for role in roles {
@@ -96,19 +96,19 @@ impl Verifier<'_> {
             return Err(format!("roles with {registers} registers"));
         }
         let control = self.narrow(Spread::Group);
-        (self.level, self.certain) = (Level::Role, false);
+        (self.level, self.certain) = (LaunchLevel::Role, false);
         roles.iter().try_for_each(|role| self.block(&role.body))?;
-        (self.level, self.control) = (Level::Threads, control);
+        (self.level, self.control) = (LaunchLevel::Threads, control);
         Ok(())
     }
 
     /// Statements that stand in roles alone.
-    pub(super) fn group_stmt(&mut self, stmt: &Stmt) -> Check {
+    pub(super) fn group_stmt(&mut self, stmt: &Stmt) -> KernelCheck {
         match stmt {
             Stmt::InitBarriers { .. } | Stmt::Roles(_) => {
                 Err("barriers are initialised, and warps part, in the loop of threads itself".into())
             }
-            _ if self.level != Level::Role => Err("what warps do for themselves stands in their role".into()),
+            _ if self.level != LaunchLevel::Role => Err("a statement of warps must be in a role".into()),
             Stmt::Arrive { barrier, bytes } => {
                 self.together("an arrival")?;
                 match *bytes <= MAX_PHASE_BYTES {
@@ -128,43 +128,43 @@ impl Verifier<'_> {
             Stmt::GroupMma(mma) => self.group_mma(mma),
             Stmt::AwaitProducts { sums, .. } => {
                 self.grouped("a wait for products")?;
-                self.at(&Place::new(*sums, Default::default()), Space::Register, 1).map(drop)
+                self.at(&BufferPlace::new(*sums, Default::default()), MemorySpace::Register, 1).map(drop)
             }
             _ => Ok(()),
         }
     }
 
     /// The type of a tile.
-    fn dtype_of(&self, place: &Place) -> Check<DType> {
+    fn dtype_of(&self, place: &BufferPlace) -> KernelCheck<DType> {
         match self.k.buffers.get(place.buf.0 as usize) {
-            Some(info) if info.space == Space::Tile => Ok(info.dtype),
+            Some(info) if info.space == MemorySpace::Tile => Ok(info.dtype),
             Some(info) => Err(format!("`{}` is no tile", info.name)),
             None => Err("a buffer is not declared".into()),
         }
     }
 
     /// What all threads of a group of warps do at once.
-    fn grouped(&self, what: &str) -> Check {
+    fn grouped(&self, what: &str) -> KernelCheck {
         match self.control {
             Spread::Block | Spread::Group => Ok(()),
             _ => Err(format!("{what} that some threads of a group of warps may not reach")),
         }
     }
 
-    fn barrier(&self, place: &Place) -> Check {
-        self.at(place, Space::Barrier, 1)?;
+    fn barrier(&self, place: &BufferPlace) -> KernelCheck {
+        self.at(place, MemorySpace::Barrier, 1)?;
         match self.index_spread(&place.index) {
             Spread::Thread => Err("threads of a warp use different barriers".into()),
             _ => Ok(()),
         }
     }
 
-    fn copy_tile(&self, copy: &TileCopy) -> Check {
+    fn copy_tile(&self, copy: &TileCopy) -> KernelCheck {
         self.together("a copy of a tile")?;
         self.barrier(&copy.barrier)?;
         let TensorMap { buf, rows, columns, stride, box_rows, ref batch } = copy.map;
         let dtype = self.dtype_of(&copy.into)?;
-        self.at(&copy.into, Space::Tile, u64::from(box_rows) * panel(dtype) as u64)?;
+        self.at(&copy.into, MemorySpace::Tile, u64::from(box_rows) * panel(dtype) as u64)?;
         for index in copy.at.iter().chain(&copy.batch) {
             self.index(index)?;
         }
@@ -181,7 +181,7 @@ impl Verifier<'_> {
         };
         match () {
             () if spread >= Some(Spread::Thread) => Err("threads of a warp copy different tiles".into()),
-            () if info.space != Space::Global || info.writable => {
+            () if info.space != MemorySpace::Global || info.writable => {
                 Err(format!("tiles are copied from parameters that are only read, which `{}` is not", info.name))
             }
             () if info.dtype != dtype => Err(format!("a copy of {} to {dtype}", info.dtype)),
@@ -191,7 +191,7 @@ impl Verifier<'_> {
             () if rows.max(columns) > MAX_EXTENT || !apart(stride) => {
                 Err(format!("a matrix of {rows}×{columns} with rows {} bytes apart", bytes(stride)))
             }
-            () if batch.len() > TensorMap::MOST_BATCH || batch.len() != copy.batch.len() => {
+            () if batch.len() > TensorMap::MAX_BATCH_AXES || batch.len() != copy.batch.len() => {
                 Err(format!("{} coordinates along {} axes of matrices", copy.batch.len(), batch.len()))
             }
             () if !batch.is_sorted_by_key(|axis| axis.stride) => Err("matrices far apart before those nearby".into()),
@@ -205,7 +205,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn group_mma(&self, mma: &GroupMma) -> Check {
+    fn group_mma(&self, mma: &GroupMma) -> KernelCheck {
         self.grouped("a product of a group of warps")?;
         let GroupMma { columns, depth, .. } = *mma;
         let dtype = self.dtype_of(&mma.a.at)?;
@@ -221,7 +221,7 @@ impl Verifier<'_> {
         if !(terms..=panel).contains(&depth) || !depth.is_multiple_of(terms) {
             return Err(format!("a product of {depth} terms"));
         }
-        let acc = self.at(&mma.acc, Space::Register, mma.elements())?;
+        let acc = self.at(&mma.acc, MemorySpace::Register, mma.elements())?;
         let a = self.tile(&mma.a, GROUP_ROWS as u32, depth)?;
         let b = self.tile(&mma.b, columns, depth)?;
         match a == b && GroupMma::takes(a) && acc == DType::F32 {
@@ -230,7 +230,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn tile(&self, operand: &TileOperand, extent: u32, depth: u32) -> Check<DType> {
+    fn tile(&self, operand: &TileOperand, extent: u32, depth: u32) -> KernelCheck<DType> {
         let index = &operand.at.index;
         if self.index_spread(index) > Spread::Group {
             return Err("warps of a group multiply different tiles".into());
@@ -243,12 +243,12 @@ impl Verifier<'_> {
             return Err(format!("panels {distance} elements apart"));
         }
         let last = operand.place(dtype, 0, extent as usize - 1, depth as usize - 1);
-        self.at(&operand.at, Space::Tile, last as u64 + 1)
+        self.at(&operand.at, MemorySpace::Tile, last as u64 + 1)
     }
 }
 
 /// Whether threads may not access a buffer: barriers, and tiles where those are hidden, too.
 pub(super) fn is_opaque(kernel: &Kernel, buf: Buf, tiles: bool) -> bool {
     let space = kernel.buffers.get(buf.0 as usize).map(|info| info.space);
-    space == Some(Space::Barrier) || tiles && space == Some(Space::Tile)
+    space == Some(MemorySpace::Barrier) || tiles && space == Some(MemorySpace::Tile)
 }

@@ -3,10 +3,10 @@
 use tensorc_ir::scalar::Ex;
 
 use super::super::exp::{Scaling, exp};
-use super::super::{horner, with_sign_of};
+use super::super::format::{horner, with_sign_of};
 
 /// `erf(x)/x - 1` in `x²`, for `|x| ≤ 1`; error 2^-56.3.
-const NEAR: [f64; 14] = [
+const SMALL_TAIL: [f64; 14] = [
     0.128_379_167_095_512_6,
     -0.376_126_389_031_837_54,
     0.112_837_916_709_551_2,
@@ -75,7 +75,7 @@ fn bounded(x: &Ex, bound: f64) -> Ex {
 /// Beyond 1, 1 less the complement, which is 0 from 6 on.
 pub fn erf(x: &Ex) -> Ex {
     let a = bounded(x, 6.5);
-    let near = horner(&(&a * &a), &NEAR).fma(&a, &a);
+    let near = horner(&(&a * &a), &SMALL_TAIL).fma(&a, &a);
     let far = (gauss(&a, 1.0) * tail(&a)).fma(&a.lit(-1.0), &a.lit(1.0));
     with_sign_of(&a.lt(&a.lit(1.0)).select(&near, &far), x)
 }

@@ -3,9 +3,9 @@
 use tensorc_ir::scalar::Ex;
 
 use super::super::exp::{reduced_exp2, scale_in_two};
+use super::super::format::{FloatFormat, horner};
 use super::super::log::split_any;
 use super::super::pow::with_special_cases;
-use super::super::{Format, horner};
 use super::{fast_sum, product};
 
 /// `(artanh(s)/s - 1 - z/3) / z²`, `z = s²`; error 2^-66.5
@@ -24,23 +24,23 @@ const SERIES: [f64; 9] = [
 const TWO_LOG2_E: (f64, f64) = (2.885_390_081_777_926_8, 4.071_054_748_186_206_6e-17);
 const THIRD: (f64, f64) = (0.333_333_333_333_333_3, 1.850_371_707_708_594e-17);
 /// Powers of two beyond either way are 0 or infinite.
-const FAR: f64 = 1100.0;
+const MAX_EXPONENT: f64 = 1100.0;
 
 /// A number in two parts, the second less than a unit of the first.
-type Pair = (Ex, Ex);
+type DoubleDouble = (Ex, Ex);
 
-fn times(a: &Pair, b: &Pair) -> Pair {
+fn times(a: &DoubleDouble, b: &DoubleDouble) -> DoubleDouble {
     let (high, lost) = product(&a.0, &b.0);
     let low = a.0.fma(&b.1, &a.1.fma(&b.0, &lost));
     fast_sum(&high, &low)
 }
 
-fn constant(x: &Ex, c: (f64, f64)) -> Pair {
+fn constant(x: &Ex, c: (f64, f64)) -> DoubleDouble {
     (x.lit(c.0), x.lit(c.1))
 }
 
 /// `log₂ a` for finite `a > 0`: `k + 2·artanh(s)/ln 2` with `s = (m - 1)/(m + 1)`.
-fn log2(a: &Ex) -> Pair {
+fn log2(a: &Ex) -> DoubleDouble {
     let (k, m) = split_any(a);
     let one = a.lit(1.0);
     let numerator = &m - &one;
@@ -62,11 +62,11 @@ fn log2(a: &Ex) -> Pair {
 
 /// `2ᵗ`, of which `rest` is the second part of `t`.
 fn exp2(t: &Ex, rest: &Ex) -> Ex {
-    let bound = t.lit(FAR);
+    let bound = t.lit(MAX_EXPONENT);
     let far = t.abs().gt(&bound);
     let limit = t.lt(&t.lit(0.0)).select(&-&bound, &bound);
     let (t, rest) = (far.select(&limit, t), far.select(&t.lit(0.0), rest));
-    let rounder = t.lit(Format::of(&t).biased_rounder());
+    let rounder = t.lit(FloatFormat::of(&t).biased_rounder());
     let rounded = &t + &rounder;
     let r = (&t - &(&rounded - &rounder)) + rest;
     scale_in_two(&reduced_exp2(&r), &rounded)

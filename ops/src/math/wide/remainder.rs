@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, Scalar};
 
-use super::super::{Format, by_type, with_sign_of};
+use super::super::format::{FloatFormat, by_type, with_sign_of};
 
 fn integer(x: &Ex, n: i64) -> Ex {
     x.builder().constant(Scalar::i64(n))
@@ -11,7 +11,7 @@ fn integer(x: &Ex, n: i64) -> Ex {
 
 /// `m` and `e` with `m·2ᵉ` the positive number `a`, `m` as i64 with as many bits as its type has.
 fn decode(a: &Ex) -> (Ex, Ex) {
-    let format = Format::of(a);
+    let format = FloatFormat::of(a);
     let small = a.lt(&a.lit(format.least_normal));
     let bits = small.select(&(a * 2f64.powi(format.fraction)), a).bitcast(format.int).cast(DType::I64);
     let width = integer(a, i64::from(format.fraction));

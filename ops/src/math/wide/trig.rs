@@ -6,7 +6,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, Scalar};
 
-use super::super::horner;
+use super::super::format::horner;
 use super::{fast_sum, product};
 
 /// 96 zeros, then 1216 bits of 2/π, the first with the weight ½.

@@ -4,7 +4,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
@@ -41,7 +41,7 @@ fn matching(
     let limit = Operand::Const(Scalar::from_f64(wide, f64::from(rules.threshold as f32)));
     let better = if rules.ascending { CmpOp::Lt } else { CmpOp::Gt };
     k.for_range("table", tables, LoopKind::Parallel, |k, table| {
-        let left = k.alloc("left", DType::I64, 1, Space::Stack);
+        let left = k.alloc("left", DType::I64, 1, MemorySpace::Stack);
         k.store(left, Index::default(), int(rules.most));
         for (buf, n) in [(of_row, rows), (of_column, columns)] {
             k.for_range("clear", n, LoopKind::Serial, |k, i| {

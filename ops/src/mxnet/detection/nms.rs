@@ -6,7 +6,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
@@ -48,7 +48,7 @@ struct Rules {
 }
 
 #[derive(Clone, Copy)]
-struct Row {
+struct BoxRow {
     from: Buf,
     out: Buf,
     width: u64,
@@ -57,7 +57,7 @@ struct Row {
 /// Copies row `at` to `to`; where `mark` is true, its first number becomes -1.
 fn copy_row(
     k: &mut KernelBuilder,
-    row: Row,
+    row: BoxRow,
     to: Index,
     at: &Index,
     mark: Option<Operand>,
@@ -91,14 +91,14 @@ fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, Op
     let out = k.param("out", F32, rows.len(), true);
     let origin = k.param("origin", DType::I64, each, true);
     let gone = k.param("gone", DType::Bool, each, true);
-    let row = Row { from, out, width };
+    let row = BoxRow { from, out, width };
     let truth = |x: bool| Operand::Const(Scalar::bool(x));
     let iou = ScalarFn::build(&[F32; 8], |_, a| vec![overlap(&a[..4], &a[4..])])?;
     let limit = Operand::Const(Scalar::f32(rules.threshold as f32));
     let cmp = if rules.inclusive { CmpOp::Ge } else { CmpOp::Gt };
     k.for_range("image", images, LoopKind::Parallel, |k, image| {
         let base = image.scale(n as i64);
-        let count = k.alloc("count", DType::I64, 1, Space::Stack);
+        let count = k.alloc("count", DType::I64, 1, MemorySpace::Stack);
         k.store(count, Index::default(), int(0));
         k.for_range("clear", n, LoopKind::Serial, |k, i| {
             let at = base.add(&i);

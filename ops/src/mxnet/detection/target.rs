@@ -1,7 +1,7 @@
 //! Training targets of anchors: which object each is to find, and where.
 
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{Compute, OpDef, OpError};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
@@ -27,7 +27,7 @@ fn real(x: f64) -> Operand {
 type Done = Result<(), OpError>;
 
 /// Extents and parameters.
-struct Problem {
+struct TargetProblem {
     anchors: u64,
     labels: u64,
     width: u64,
@@ -42,7 +42,7 @@ struct Problem {
 /// Buffers. Scratch: overlaps, the state of each anchor (1 positive, 0 negative, -1 open), its object, the overlap
 /// with it, and which objects have an anchor.
 struct Targets {
-    p: Problem,
+    p: TargetProblem,
     anchor: Buf,
     label: Buf,
     background: Buf,
@@ -58,7 +58,7 @@ struct Targets {
 
 /// A register of one value.
 fn cell(k: &mut KernelBuilder, name: &str, value: Operand) -> Buf {
-    let buf = k.alloc(name, k.dtype(value), 1, Space::Stack);
+    let buf = k.alloc(name, k.dtype(value), 1, MemorySpace::Stack);
     k.store(buf, Index::default(), value);
     buf
 }
@@ -327,10 +327,10 @@ impl Targets {
     }
 }
 
-fn problem(params: &Params, anchors: u64, labels: &[u64]) -> Problem {
+fn problem(params: &Params, anchors: u64, labels: &[u64]) -> TargetProblem {
     let get = |name: &str, default: f64| params.float(name).unwrap_or(default);
     let given = params.floats("variances").unwrap_or_default();
-    Problem {
+    TargetProblem {
         anchors,
         labels: labels[1],
         width: labels[2],
@@ -344,7 +344,7 @@ fn problem(params: &Params, anchors: u64, labels: &[u64]) -> Problem {
 }
 
 /// Types: anchors, labels, background probabilities; then the results and the scratch.
-fn kernel(p: Problem, images: u64, inputs: &[DenseType], results: &[DenseType]) -> Result<Kernel, OpError> {
+fn kernel(p: TargetProblem, images: u64, inputs: &[DenseType], results: &[DenseType]) -> Result<Kernel, OpError> {
     let mut k = KernelBuilder::new("multibox_target");
     let names = ["anchor", "label", "background"];
     let ins: Vec<Buf> = names.iter().zip(inputs).map(|(n, t)| k.param(*n, t.dtype, t.len(), false)).collect();

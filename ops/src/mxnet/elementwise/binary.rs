@@ -3,14 +3,14 @@
 use tensorc_ir::op::{OpDef, ScalarCtx};
 use tensorc_ir::scalar::Ex;
 
-use super::{Function, and, hypot, maximum, minimum, modulo, or, power, xor};
+use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
 use crate::def::{Define, NUMBERS, elementwise, rule};
 use crate::mxnet::support::{Describe, agree};
 
 /// One function under its names: own and MXNet's, in each of the two forms.
-struct Pair {
+struct BinaryEntry {
     doc: &'static str,
-    function: Function,
+    function: BinaryFunction,
     /// Where the form that broadcasts is an entry elsewhere, it is missing here.
     broadcast: Option<(&'static str, &'static [&'static str])>,
     same: (&'static str, &'static [&'static str]),
@@ -19,7 +19,7 @@ struct Pair {
 
 macro_rules! pair {
     ($doc:literal, $f:expr, $own:literal, [$($name:literal),*] $(, $ulp:expr)?) => {
-        Pair {
+        BinaryEntry {
             doc: $doc,
             function: $f,
             broadcast: Some((concat!("mx_broadcast_", $own), &[concat!("broadcast_", $own)])),
@@ -29,7 +29,7 @@ macro_rules! pair {
     };
 }
 
-const PAIRS: [Pair; 12] = [
+const PAIRS: [BinaryEntry; 12] = [
     pair!("Remainder with the sign of rhs; 0 where rhs is 0.", modulo, "mod", ["_mod", "_Mod"]),
     pair!("lhs to the power rhs.", power, "power", ["_power", "_Power"], 4.0),
     pair!("The greater; the gradient of equal elements is that of lhs.", maximum, "maximum", ["_maximum", "_Maximum"]),
@@ -45,44 +45,44 @@ const PAIRS: [Pair; 12] = [
 ];
 
 /// Those whose other form is not named after them.
-const OTHERS: [Pair; 7] = [
+const OTHERS: [BinaryEntry; 7] = [
     pair!("Whether exactly one is not 0.", xor, "logical_xor", ["_logical_xor", "_Logical_Xor"]),
-    Pair {
+    BinaryEntry {
         doc: "√(lhs² + rhs²), without overflow.",
         function: hypot,
         broadcast: None,
         same: ("mx_hypot", &["_hypot", "_Hypot"]),
         ulp: Some(3.0),
     },
-    Pair {
+    BinaryEntry {
         doc: "lhs + rhs, of equal shapes.",
         function: |x, y| x + y,
         broadcast: None,
         same: ("mx_elemwise_add", &["elemwise_add", "_plus", "_Plus", "_add"]),
         ulp: None,
     },
-    Pair {
+    BinaryEntry {
         doc: "lhs + rhs: the sum of two gradients.",
         function: |x, y| x + y,
         broadcast: None,
         same: ("mx_grad_add", &["_grad_add"]),
         ulp: None,
     },
-    Pair {
+    BinaryEntry {
         doc: "lhs - rhs, of equal shapes.",
         function: |x, y| x - y,
         broadcast: None,
         same: ("mx_elemwise_sub", &["elemwise_sub", "_minus", "_Minus", "_sub"]),
         ulp: None,
     },
-    Pair {
+    BinaryEntry {
         doc: "lhs · rhs, of equal shapes.",
         function: |x, y| x * y,
         broadcast: None,
         same: ("mx_elemwise_mul", &["elemwise_mul", "_mul", "_Mul"]),
         ulp: None,
     },
-    Pair {
+    BinaryEntry {
         doc: "lhs / rhs, of equal shapes.",
         function: |x, y| x / y,
         broadcast: None,
@@ -92,7 +92,7 @@ const OTHERS: [Pair; 7] = [
 ];
 
 /// The function in the type of its operands, which truth values are converted to.
-fn body(function: Function) -> impl Fn(&ScalarCtx<'_>, &[Ex]) -> Ex + Send + Sync + 'static {
+fn body(function: BinaryFunction) -> impl Fn(&ScalarCtx<'_>, &[Ex]) -> Ex + Send + Sync + 'static {
     move |cx, a| {
         let out = function(&a[0], &a[1]);
         match cx.inputs.first().copied().flatten() {

@@ -19,7 +19,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// A function of two elements of one type, in the type arithmetic is done in.
-type Function = fn(&Ex, &Ex) -> Ex;
+type BinaryFunction = fn(&Ex, &Ex) -> Ex;
 
 /// `x` raised to `y`; usual constant exponents without a logarithm.
 fn power(x: &Ex, y: &Ex) -> Ex {

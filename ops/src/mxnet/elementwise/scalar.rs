@@ -8,14 +8,15 @@ use tensorc_ir::op::{OpDef, OpError, ScalarCtx};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::Ex;
 
-use super::{Function, and, hypot, maximum, minimum, modulo, or, power, xor};
-use crate::def::{Define, FLOATS, NUMBERS, define, elementwise, float_param, rule, scalar, widen};
+use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
+use crate::def::{Define, FLOATS, NUMBERS, define, elementwise, float_param, rule, scalar};
 use crate::mxnet::support::{Describe, agree, agree_shapes};
+use crate::views::widen;
 
 /// Own name, documentation, function of element and number, MXNet's names, error bound.
-type Entry = (&'static str, &'static str, Function, &'static [&'static str], Option<f64>);
+type ScalarEntry = (&'static str, &'static str, BinaryFunction, &'static [&'static str], Option<f64>);
 
-const ENTRIES: [Entry; 22] = [
+const ENTRIES: [ScalarEntry; 22] = [
     ("mx_plus_scalar", "data + scalar.", |x, s| x + s, &["_plus_scalar", "_PlusScalar", "_scatter_plus_scalar"], None),
     (
         "mx_minus_scalar",
@@ -91,7 +92,7 @@ fn result_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     }
 }
 
-fn entry(&(own, doc, function, names, ulp): &Entry) -> OpDef {
+fn entry(&(own, doc, function, names, ulp): &ScalarEntry) -> OpDef {
     let body = scalar(move |_, cx, args| {
         let Some(Some(stored)) = args.first() else { return Err(OpError::from("operand `data` is missing")) };
         let out = result_type(stored.dtype(), cx.params);

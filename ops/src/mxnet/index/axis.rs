@@ -37,8 +37,8 @@ fn checked(b: &mut Builder<'_>, indices: Value, n: u64, axis: usize) -> Result<V
     let sizes = vec![ty.bytes()];
     let check = ExternFn::new("take", sizes.clone(), sizes, 0, move |call| {
         let [from] = call.inputs else { return Err("one operand is expected".to_owned()) };
-        for word in from.chunks_exact(8) {
-            let index = i64::from_le_bytes(word.try_into().unwrap_or_default());
+        for word in from.as_chunks().0 {
+            let index = i64::from_le_bytes(*word);
             if !(0..n as i64).contains(&index) {
                 return Err(format!("index {index} is out of range for axis {axis} of extent {n}"));
             }

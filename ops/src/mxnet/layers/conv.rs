@@ -13,7 +13,7 @@ use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, extent, vector};
 use crate::rules::{output_dims, partial, ranked};
 use crate::views::{OrFail, maybe};
-use crate::window::Window;
+use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![convolution(), deconvolution()]
@@ -84,14 +84,14 @@ fn filters(params: &Params) -> Result<u64, OpError> {
 }
 
 /// Data, weight and result with the axes that the parameters fix.
-struct Axes {
+struct ConvAxes {
     data: Vec<Dim>,
     weight: Vec<Dim>,
     out: Vec<Dim>,
 }
 
 /// Ranks and types, and the axes of the weight that follow from the parameters.
-fn common(cx: &mut InferCtx<'_>, kernel: &[u64]) -> Result<Axes, OpError> {
+fn common(cx: &mut InferCtx<'_>, kernel: &[u64]) -> Result<ConvAxes, OpError> {
     let inputs: Vec<usize> = (0..cx.input_count()).filter(|&i| cx.has_input(i)).collect();
     agree_dtypes(cx, &inputs, &[0])?;
     let rank = kernel.len() + 2;
@@ -107,15 +107,15 @@ fn common(cx: &mut InferCtx<'_>, kernel: &[u64]) -> Result<Axes, OpError> {
     vector(cx, 2, filters)?;
     let data = ranked(cx, 0, rank)?;
     cx.unify_dims(data[0], out[0], "output, axis 0")?;
-    Ok(Axes { data, weight, out })
+    Ok(ConvAxes { data, weight, out })
 }
 
 fn convolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let (params, kernel) = window_params(cx.params)?;
-    let Axes { data, weight, out } = common(cx, &kernel)?;
+    let ConvAxes { data, weight, out } = common(cx, &kernel)?;
     cx.unify_dims(out[1], weight[0], "operand `weight`, axis 0")?;
     grouped(cx, data[1], weight[1], groups(cx.params)?, "operand `data`, axis 1 (channels)")?;
-    let window = Window::new(&params, kernel)?;
+    let window = SpatialWindow::new(&params, kernel)?;
     (0..data.len() - 2).try_for_each(|i| window.relate(cx, i, data[2 + i], out[2 + i]))
 }
 
@@ -180,10 +180,10 @@ fn transposed_params(params: &Params) -> Result<(Params, Vec<u64>), OpError> {
 
 fn deconvolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let (params, kernel) = transposed_params(cx.params)?;
-    let Axes { data, weight, out } = common(cx, &kernel)?;
+    let ConvAxes { data, weight, out } = common(cx, &kernel)?;
     cx.unify_dims(data[1], weight[0], "operand `weight`, axis 0 (channels)")?;
     grouped(cx, out[1], weight[1], groups(cx.params)?, "operand `weight`, axis 1")?;
-    let window = Window::new(&params, kernel)?;
+    let window = SpatialWindow::new(&params, kernel)?;
     let target = params.ints("output_shape").map(<[i64]>::to_vec);
     for i in 0..window.kernel.len() {
         let what = format!("output, axis {}", 2 + i);

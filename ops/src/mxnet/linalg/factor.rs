@@ -7,7 +7,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace};
 use tensorc_ir::op::{Compute, GradCtx, OpDef, OpError};
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
 use tensorc_ir::{DType, DenseType};
@@ -20,7 +20,7 @@ use crate::nest::Scalars;
 use crate::rules::rank_in;
 use crate::views::{Build, OrFail};
 
-type Outcome = std::result::Result<(), OpError>;
+type FactorOutcome = std::result::Result<(), OpError>;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gelqf(), syevd()]
@@ -49,7 +49,7 @@ impl Reflections {
     }
 
     /// Finds the reflection that clears row `k` right of the diagonal, with LAPACK's signs.
-    fn find(&self, k: &mut KernelBuilder, which: &Index, row: &Index) -> Outcome {
+    fn find(&self, k: &mut KernelBuilder, which: &Index, row: &Index) -> FactorOutcome {
         let zero = Index::default();
         k.store(self.total, zero.clone(), real(0.0));
         over(k, row.offset(1), Index::constant(self.columns as i64), &mut |k, i| {
@@ -82,7 +82,7 @@ impl Reflections {
     }
 
     /// Applies reflection `by` from the right to a row of a buffer.
-    fn apply(&self, k: &mut KernelBuilder, which: &Index, by: &Index, (buf, row): (Buf, &Index)) -> Outcome {
+    fn apply(&self, k: &mut KernelBuilder, which: &Index, by: &Index, (buf, row): (Buf, &Index)) -> FactorOutcome {
         let zero = Index::default();
         let first = k.load(buf, self.at(which, row, by));
         k.store(self.total, zero.clone(), first);
@@ -114,7 +114,7 @@ fn reflections(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
     let (q, l) = (k.param("q", F64, ty.len(), true), k.param("l", F64, batch * rows * rows, true));
     let (work, factor) = (k.param("work", F64, ty.len(), true), k.param("factor", F64, batch * rows, true));
     k.for_range("matrix", batch, LoopKind::Parallel, |k, which| {
-        let total = k.alloc("total", F64, 1, Space::Stack);
+        let total = k.alloc("total", F64, 1, MemorySpace::Stack);
         let r = Reflections { rows, columns, work, factor, q, l, total };
         k.for_range("row", rows, LoopKind::Serial, |k, row| {
             k.for_range("column", columns, LoopKind::Serial, |k, column| {
@@ -203,7 +203,7 @@ fn gelqf() -> OpDef {
 }
 
 /// Rounds over all pairs of axes. Convergence is quadratic, so that far fewer are needed for f64.
-const ROUNDS: u64 = 14;
+const JACOBI_SWEEPS: u64 = 14;
 
 /// Buffers of the rotations.
 struct Rotations {
@@ -218,7 +218,7 @@ impl Rotations {
     }
 
     /// Clears the element `(p, q)` of the matrix.
-    fn rotate(&self, k: &mut KernelBuilder, which: &Index, p: &Index, q: &Index) -> Outcome {
+    fn rotate(&self, k: &mut KernelBuilder, which: &Index, p: &Index, q: &Index) -> FactorOutcome {
         let load = |k: &mut KernelBuilder, i: &Index, j: &Index| k.load(self.work, self.at(which, i, j));
         let (x, y, off) = (load(k, p, p), load(k, q, q), load(k, p, q));
         let none = k.cmp(CmpOp::Eq, off, real(0.0));
@@ -262,7 +262,7 @@ impl Rotations {
 
     /// Where an eigenvalue belongs in ascending order, and the sign that makes the greatest element of its vector
     /// positive.
-    fn place(&self, k: &mut KernelBuilder, which: &Index, row: &Index, [rank, best]: [Buf; 2]) -> Outcome {
+    fn place(&self, k: &mut KernelBuilder, which: &Index, row: &Index, [rank, best]: [Buf; 2]) -> FactorOutcome {
         let zero = Index::default();
         k.store(rank, zero.clone(), tensorc_ir::kir::Operand::Const(tensorc_ir::scalar::Scalar::i64(0)));
         k.store(best, zero.clone(), real(0.0));
@@ -310,13 +310,13 @@ fn rotations(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
                 Ok::<(), OpError>(())
             })
         })?;
-        k.for_range("round", ROUNDS, LoopKind::Serial, |k, _| {
+        k.for_range("round", JACOBI_SWEEPS, LoopKind::Serial, |k, _| {
             k.for_range("p", n, LoopKind::Serial, |k, p| {
                 over(k, p.offset(1), Index::constant(n as i64), &mut |k, q| r.rotate(k, &which, &p, &q))
             })
         })?;
-        let rank = k.alloc("rank", DType::I64, 1, Space::Stack);
-        let best = k.alloc("best", F64, 1, Space::Stack);
+        let rank = k.alloc("rank", DType::I64, 1, MemorySpace::Stack);
+        let best = k.alloc("best", F64, 1, MemorySpace::Stack);
         k.for_range("row", n, LoopKind::Serial, |k, row| {
             r.place(k, &which, &row, [rank, best])?;
             let (place, leader) = (k.load(rank, Index::default()), k.load(best, Index::default()));

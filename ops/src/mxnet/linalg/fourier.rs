@@ -1,7 +1,7 @@
 //! Discrete Fourier transforms along the last axis, real and imaginary parts side by side.
 //!
 //! A transform of `r·m` numbers is `m` transforms of `r`, a rotation of each number, and `r` transforms of `m` (Cooley
-//! and Tukey 1965). Transforms of up to [`RADIX`] numbers, and of primes, are products with a constant matrix.
+//! and Tukey 1965). Transforms of up to [`MAX_RADIX`] numbers, and of primes, are products with a constant matrix.
 
 use std::f64::consts::TAU;
 
@@ -20,7 +20,7 @@ use crate::rules::rank_in;
 use crate::views::Build;
 
 /// Longest transform that is a product, if there is a choice.
-const RADIX: u64 = 16;
+const MAX_RADIX: u64 = 16;
 
 pub fn ops() -> Vec<OpDef> {
     vec![fft(), ifft()]
@@ -33,11 +33,11 @@ struct Complex {
     im: Option<Value>,
 }
 
-/// What a transform is divided by: the greatest divisor up to [`RADIX`], else the least prime.
+/// What a transform is divided by: the greatest divisor up to [`MAX_RADIX`], else the least prime.
 fn radix(n: u64) -> u64 {
     let divides = |d: &u64| n.is_multiple_of(*d);
-    let small = (2..=RADIX.min(n)).rev().find(divides);
-    small.or_else(|| (RADIX..).take_while(|d| d * d <= n).find(divides)).unwrap_or(n)
+    let small = (2..=MAX_RADIX.min(n)).rev().find(divides);
+    small.or_else(|| (MAX_RADIX..).take_while(|d| d * d <= n).find(divides)).unwrap_or(n)
 }
 
 /// `cos` and `sin` of `sign·2π·i·j/n`.

@@ -6,7 +6,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
@@ -42,10 +42,15 @@ pub(super) fn square(cx: &mut tensorc_ir::infer::InferCtx<'_>) -> std::result::R
     Ok(Some(x))
 }
 
-pub(super) type Body<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>;
+pub(super) type SolveBody<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>;
 
 /// A serial loop over `lo..hi`.
-pub(super) fn over(k: &mut KernelBuilder, lo: Index, hi: Index, body: Body<'_>) -> std::result::Result<(), OpError> {
+pub(super) fn over(
+    k: &mut KernelBuilder,
+    lo: Index,
+    hi: Index,
+    body: SolveBody<'_>,
+) -> std::result::Result<(), OpError> {
     k.for_loop("i", (lo, hi, 1), LoopKind::Serial, |k, i| body(k, i))
 }
 
@@ -81,7 +86,7 @@ fn substitution(a: &DenseType, x: &DenseType, transpose: bool, forward: bool) ->
             let (row, col) = if transpose { (col, row) } else { (row, col) };
             which.scale((n * n) as i64).add(&row.scale(n as i64)).add(col)
         };
-        let total = k.alloc("total", F64, 1, Space::Stack);
+        let total = k.alloc("total", F64, 1, MemorySpace::Stack);
         k.for_range("step", n, LoopKind::Serial, |k, step| {
             let row = if forward { step.clone() } else { Index::constant(n as i64 - 1).sub(&step) };
             let start = k.load(rhs, element(&row));
@@ -167,7 +172,7 @@ fn cholesky(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
     let (a, out) = (k.param("a", F64, ty.len(), false), k.param("l", F64, ty.len(), true));
     k.for_range("matrix", batch, LoopKind::Parallel, |k, which| {
         let at = |row: &Index, col: &Index| which.scale((n * n) as i64).add(&row.scale(n as i64)).add(col);
-        let total = k.alloc("total", F64, 1, Space::Stack);
+        let total = k.alloc("total", F64, 1, MemorySpace::Stack);
         k.for_range("row", n, LoopKind::Serial, |k, row| {
             k.for_range("zero", n, LoopKind::Serial, |k, col| {
                 k.store(out, at(&row, &col), real(0.0));
@@ -371,7 +376,7 @@ fn elimination(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
     k.for_range("matrix", batch, LoopKind::Parallel, |k, which| {
         k.store(sign, which.clone(), real(1.0));
         k.store(log, which.clone(), real(0.0));
-        let best = k.alloc("best", DType::I64, 1, Space::Stack);
+        let best = k.alloc("best", DType::I64, 1, MemorySpace::Stack);
         k.for_range("row", n, LoopKind::Serial, |k, row| {
             k.for_range("col", n, LoopKind::Serial, |k, col| {
                 let at = e.at(&which, &row, &col);

@@ -1,7 +1,7 @@
 //! Values declared to be losses, and a penalty on the mean activation.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, ResultCount};
 use tensorc_ir::params::ParamValue;
@@ -11,8 +11,6 @@ use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree, agree_dtypes, agree_shapes, vector};
 use crate::rules::rank_in;
 use crate::views::Build;
-
-type Result<T> = std::result::Result<T, Diagnostic>;
 
 pub fn ops() -> Vec<OpDef> {
     vec![make_loss_layer(), make_loss(), sparse_penalty()]

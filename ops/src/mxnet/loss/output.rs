@@ -2,7 +2,7 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{GradCtx, OpDef, OpError};
@@ -15,8 +15,6 @@ use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
 use crate::rules::ranked;
 use crate::views::Build;
-
-type Result<T> = std::result::Result<T, Diagnostic>;
 
 pub fn ops() -> Vec<OpDef> {
     let sign = |x: &Ex| {
@@ -111,7 +109,9 @@ fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Valu
     let (x, label) = (cx.input(0)?, cx.input(1)?);
     let ty = b.ty(x)?;
     if ty.rank() != 2 {
-        return Err(b.error(Code::Unsupported, format!("operand `data`: expected rank 2, found rank {}", ty.rank())));
+        return Err(
+            b.error(DiagnosticCode::Unsupported, format!("operand `data`: expected rank 2, found rank {}", ty.rank()))
+        );
     }
     let float = |name: &str| cx.node.params.float(name).unwrap_or(1.0);
     let (margin, weight) = (float("margin"), float("regularization_coefficient"));

@@ -2,7 +2,7 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{GradCtx, OpDef, OpError};
@@ -13,8 +13,6 @@ use crate::compose::{cast, compute_type, reduce, reshape, with_number};
 use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
 use crate::views::Build;
-
-type Result<T> = std::result::Result<T, Diagnostic>;
 
 pub fn ops() -> Vec<OpDef> {
     vec![softmax_output(), softmax_cross_entropy()]
@@ -98,7 +96,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
         let expected = dims[0] * dims[2];
         if label_dims.iter().product::<u64>() != expected {
             let why = format!("operand `label`: expected {expected} labels, found the shape {label_dims:?}");
-            return Err(b.error(Code::Unsupported, why));
+            return Err(b.error(DiagnosticCode::Unsupported, why));
         }
         let p = reshape(b, p, &dims)?;
         let out = from_classes(b, params, [p, label], dims)?;

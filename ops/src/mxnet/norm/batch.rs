@@ -1,7 +1,7 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount};
@@ -10,8 +10,6 @@ use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use crate::compose::{cast, compute_type, number, reduce, reshape, with_number};
 use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, vector};
-
-type Result<T> = std::result::Result<T, Diagnostic>;
 
 pub fn ops() -> Vec<OpDef> {
     let names = ["BatchNorm", "BatchNorm_v1", "_contrib_SyncBatchNorm"];
@@ -55,7 +53,7 @@ struct Channels {
 
 impl Channels {
     fn new(b: &Builder<'_>, params: &Params, dims: &[u64]) -> Result<Channels> {
-        let axis = axis(params, dims.len()).map_err(|e| b.error(Code::TypeConflict, e.0))?;
+        let axis = axis(params, dims.len()).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
         let rest: Vec<usize> = (0..dims.len()).filter(|a| *a != axis).collect();
         let shaped = dims.iter().enumerate().map(|(a, &n)| if a == axis { n } else { 1 }).collect();
         let count = rest.iter().map(|&a| dims[a]).product::<u64>() as f64;

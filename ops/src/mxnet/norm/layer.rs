@@ -1,7 +1,7 @@
 //! Normalisation over one axis, over groups of channels, over the spatial axes; and plain moments.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount};
@@ -12,8 +12,6 @@ use crate::compose::{cast, compute_type, reduce, reshape, with_number};
 use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, selected, vector};
 use crate::rules::partial;
-
-type Result<T> = std::result::Result<T, Diagnostic>;
 
 pub fn ops() -> Vec<OpDef> {
     vec![layer_norm(), group_norm(), instance_norm(), moments()]
@@ -69,7 +67,7 @@ fn epsilon(cx: &NodeCtx<'_>) -> f64 {
 }
 
 fn frame(b: &Builder<'_>, cx: &NodeCtx<'_>, ty: &DenseType, framing: Framing) -> Result<Frame> {
-    framing(cx, ty).map_err(|e| b.error(Code::TypeConflict, e.0))
+    framing(cx, ty).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))
 }
 
 /// Mean, distance from it, and standard deviation with epsilon, of data in the frame.
@@ -241,7 +239,8 @@ fn moments() -> OpDef {
     let compute = Compute::Composite(Box::new(|b, cx, args| {
         let x = operand(b, args, 0)?;
         let ty = b.ty(x)?;
-        let axes = selected(cx.params.ints("axes"), false, ty.rank()).map_err(|e| b.error(Code::TypeConflict, e.0))?;
+        let axes = selected(cx.params.ints("axes"), false, ty.rank())
+            .map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
         let x = cast(b, x, compute_type(ty.dtype))?;
         let mean = reduce(b, "reduce_mean", x, &axes)?;
         let centred = b.call("sub", &[x, mean])?;

@@ -1,7 +1,7 @@
 //! Normalisation by neighbouring channels, and by the Euclidean norm.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::op::{GradCtx, NodeCtx, OpDef};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
@@ -10,8 +10,6 @@ use crate::compose::{cast, compute_type, reduce, reshape, with_number};
 use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree};
 use crate::views::Build;
-
-type Result<T> = std::result::Result<T, Diagnostic>;
 
 pub fn ops() -> Vec<OpDef> {
     vec![lrn(), l2_normalization()]
@@ -68,7 +66,7 @@ fn lrn() -> OpDef {
             .with("beta", ParamValue::Float(float(cx, "beta", 0.75)))
             .with("bias", ParamValue::Float(float(cx, "knorm", 2.0)));
         if cx.params.int("nsize").is_some_and(|n| n % 2 == 0) {
-            return Err(b.error(Code::Unsupported, "parameter `nsize` is even"));
+            return Err(b.error(DiagnosticCode::Unsupported, "parameter `nsize` is even"));
         }
         b.op("lrn", &[x], params)
     });
@@ -121,7 +119,7 @@ fn l2_normalization() -> OpDef {
         let x = operand(b, args, 0)?;
         let ty = b.ty(x)?;
         if ty.rank() < 2 || (ty.rank() < 3 && cx.params.str("mode") == Some("spatial")) {
-            return Err(b.error(Code::Unsupported, format!("operand `data`: rank {} is too low", ty.rank())));
+            return Err(b.error(DiagnosticCode::Unsupported, format!("operand `data`: rank {} is too low", ty.rank())));
         }
         let x = cast(b, x, compute_type(ty.dtype))?;
         let norm = norm(b, x, &vector_axes(cx.params, ty.rank()), float(cx, "eps", 1e-10))?;

@@ -2,7 +2,7 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Diagnostic};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError, TypeRule};
@@ -15,33 +15,32 @@ use crate::def::{Define, FLOATS, INDICES, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree, agree_shapes};
 use crate::views::{Build, maybe};
 
-type Result<T> = std::result::Result<T, Diagnostic>;
-
 pub fn ops() -> Vec<OpDef> {
     vec![
-        entry("mx_softmax", "eˣ / Σ eˣ of x / temperature along an axis; 0 from `length` on.", Kind::Softmax)
+        entry("mx_softmax", "eˣ / Σ eˣ of x / temperature along an axis; 0 from `length` on.", SoftmaxKind::Softmax)
             .named(&["softmax"]),
-        entry("mx_log_softmax", "x - ln Σ eˣ of x / temperature along an axis.", Kind::Log).named(&["log_softmax"]),
-        entry("mx_softmin", "Softmax of -x.", Kind::Softmin).named(&["softmin"]),
+        entry("mx_log_softmax", "x - ln Σ eˣ of x / temperature along an axis.", SoftmaxKind::Log)
+            .named(&["log_softmax"]),
+        entry("mx_softmin", "Softmax of -x.", SoftmaxKind::Softmin).named(&["softmin"]),
         activation(),
     ]
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SoftmaxKind {
     Softmax,
     Log,
     Softmin,
 }
 
 fn axis(b: &Builder<'_>, params: &Params, rank: usize) -> Result<usize> {
-    normalize_axis(params.int("axis").unwrap_or(-1), rank).map_err(|e| b.error(Code::TypeConflict, e.0))
+    normalize_axis(params.int("axis").unwrap_or(-1), rank).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))
 }
 
 /// What the operand is multiplied by.
-fn factor(params: &Params, kind: Kind) -> f64 {
+fn factor(params: &Params, kind: SoftmaxKind) -> f64 {
     let scale = 1.0 / params.float("temperature").filter(|t| *t != 0.0).unwrap_or(1.0);
-    if kind == Kind::Softmin { -scale } else { scale }
+    if kind == SoftmaxKind::Softmin { -scale } else { scale }
 }
 
 /// `yes` before the length of the row, else `no`. The lengths lack the axis.
@@ -56,7 +55,7 @@ fn before_length(b: &mut Builder<'_>, x: Value, lengths: Value, axis: usize, oth
     })
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: Kind) -> Result<Value> {
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: SoftmaxKind) -> Result<Value> {
     let x = operand(b, args, 0)?;
     let ty = b.ty(x)?;
     let axis = axis(b, cx.params, ty.rank())?;
@@ -70,8 +69,8 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: Kin
         x = before_length(b, x, lengths, axis, f64::NEG_INFINITY)?;
     }
     let along = Params::new().with("axis", ParamValue::Int(axis as i64));
-    let mut out = b.op(if kind == Kind::Log { "log_softmax" } else { "softmax" }, &[x], along)?;
-    if let (Some(lengths), true) = (lengths, kind != Kind::Log) {
+    let mut out = b.op(if kind == SoftmaxKind::Log { "log_softmax" } else { "softmax" }, &[x], along)?;
+    if let (Some(lengths), true) = (lengths, kind != SoftmaxKind::Log) {
         // A row of length 0 has no maximum.
         out = before_length(b, out, lengths, axis, 0.0)?;
     }
@@ -79,7 +78,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: Kin
 }
 
 /// `y·(h - Σ h·y)`, of the logarithm `h - e^y · Σ h`, times the factor.
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, kind: Kind) -> Result<Vec<Option<Value>>> {
+fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, kind: SoftmaxKind) -> Result<Vec<Option<Value>>> {
     let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
     let ty = b.ty(x)?;
     let wide = compute_type(ty.dtype);
@@ -90,10 +89,10 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, kind: Kind) -> Result<Vec<Opt
     Ok(vec![Some(cast(b, out, ty.dtype)?), None])
 }
 
-fn combine(b: &mut Builder<'_>, [head, y]: [Value; 2], axis: usize, kind: Kind, factor: f64) -> Result<Value> {
+fn combine(b: &mut Builder<'_>, [head, y]: [Value; 2], axis: usize, kind: SoftmaxKind, factor: f64) -> Result<Value> {
     let ty = b.ty(y)?;
     let scaled = |out: Ex| if factor == 1.0 { out } else { out * factor };
-    if kind == Kind::Log {
+    if kind == SoftmaxKind::Log {
         let sum = reduce(b, "reduce_sum", head, &[axis])?;
         return b.map_as(&[head, y, sum], ty.dtype, &ty.dims, |_, a| scaled(&a[0] - a[1].exp() * &a[2]));
     }
@@ -114,7 +113,7 @@ fn infer(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
     cx.set_input_shape(1, Shape::Ranked(rest.into_iter().collect()))
 }
 
-fn entry(name: &'static str, doc: &'static str, kind: Kind) -> OpDef {
+fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {
     define(name, doc, composite(move |b, cx, args| body(b, cx, args, kind)), rule(infer))
         .operand("data", FLOATS)
         .optional("length", TypeRule::OneOf(INDICES))
@@ -141,7 +140,7 @@ fn activation() -> OpDef {
         let dims = b.dims(x)?;
         if dims.len() < 2 {
             return Err(b.error(
-                Code::Unsupported,
+                DiagnosticCode::Unsupported,
                 format!("operand `data`: expected rank at least 2, found rank {}", dims.len()),
             ));
         }
@@ -156,7 +155,7 @@ fn activation() -> OpDef {
         let dims = activation_dims(cx.node.params, &ty.dims);
         let (head, y) = (cast(b, head, wide)?, cast(b, cx.outputs[0], wide)?);
         let (head, y) = (reshape(b, head, &dims)?, reshape(b, y, &dims)?);
-        let out = combine(b, [head, y], 1, Kind::Softmax, 1.0)?;
+        let out = combine(b, [head, y], 1, SoftmaxKind::Softmax, 1.0)?;
         let out = reshape(b, out, &ty.dims)?;
         Ok(vec![Some(cast(b, out, ty.dtype)?)])
     };

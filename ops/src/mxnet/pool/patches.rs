@@ -17,13 +17,13 @@ use crate::mxnet::layers::per_axis;
 use crate::mxnet::support::{Describe, agree_dtypes};
 use crate::rules::{partial, ranked};
 use crate::views::{Build, OrFail, sum_of, vars};
-use crate::window::{AutoPad, Window};
+use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![im2col(), col2im()]
 }
 
-fn window_of(params: &Params) -> std::result::Result<Window, OpError> {
+fn window_of(params: &Params) -> std::result::Result<SpatialWindow, OpError> {
     let kernel: Vec<u64> = match params.ints("kernel") {
         Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => list.iter().map(|k| *k as u64).collect(),
         _ => return Err("parameter `kernel`: expected positive extents".into()),
@@ -35,11 +35,11 @@ fn window_of(params: &Params) -> std::result::Result<Window, OpError> {
         return Err("parameters `stride` and `dilate` must be positive, `pad` at least 0".into());
     }
     let (before, after) = (pads.clone(), pads);
-    Ok(Window { kernel, strides, dilations, before, after, auto: AutoPad::Explicit, ceil: false })
+    Ok(SpatialWindow { kernel, strides, dilations, before, after, auto: AutoPad::Explicit, ceil: false })
 }
 
 /// Windows by spatial axis.
-fn counts(window: &Window, spatial: &[u64]) -> std::result::Result<Vec<u64>, OpError> {
+fn counts(window: &SpatialWindow, spatial: &[u64]) -> std::result::Result<Vec<u64>, OpError> {
     spatial.iter().enumerate().map(|(i, &n)| window.count(i, n)).collect()
 }
 
@@ -87,7 +87,7 @@ fn window_params(def: OpDef) -> OpDef {
         .param("pad", ParamValue::Ints(vec![]), "Zeros on both sides. Default: 0.")
 }
 
-fn size(window: &Window) -> u64 {
+fn size(window: &SpatialWindow) -> u64 {
     window.kernel.iter().product()
 }
 

@@ -1,12 +1,12 @@
 //! Images brought to another size, and the patches under a sliding window.
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Code, Result};
+use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, Method, View};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, Dim, Shape, TensorData};
 
@@ -21,11 +21,11 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// What each result position along an axis takes from each operand position: a matrix [m, n].
-type Weights = fn(u64, u64) -> Vec<Vec<f64>>;
+type AxisWeights = fn(u64, u64) -> Vec<Vec<f64>>;
 
 /// The images [n, c, h, w] with both spatial axes multiplied by weights: two contractions that read little
 /// where extents are small, and that differentiate into two more.
-fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: Weights) -> Result<Value> {
+fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: AxisWeights) -> Result<Value> {
     let ty = b.ty(x)?;
     let wide = compute_type(ty.dtype);
     let mut x = cast(b, x, wide)?;
@@ -43,7 +43,7 @@ fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: Weights) ->
         let mut lhs = v[..4].to_vec();
         lhs[axis] = v[4].clone();
         let rhs = vec![v[axis].clone(), v[4].clone()];
-        x = b.contract(x, table, Contraction { extents, out_rank: 4, lhs, rhs, method: Method::Sum })?;
+        x = b.contract(x, table, Contraction { extents, out_rank: 4, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
     }
     cast(b, x, ty.dtype)
 }
@@ -202,7 +202,7 @@ fn bilinear(params: &Params) -> bool {
 fn nearest(b: &mut Builder<'_>, x: Value, size: [u64; 2]) -> Result<Value> {
     let dims = b.dims(x)?;
     if dims.len() != 4 {
-        return Err(b.error(Code::TypeConflict, format!("images have four axes, found {dims:?}")));
+        return Err(b.error(DiagnosticCode::TypeConflict, format!("images have four axes, found {dims:?}")));
     }
     let out = [dims[0], dims[1], size[0], size[1]];
     let mut map = vars(4);

@@ -18,7 +18,7 @@ use crate::mxnet::support::{Describe, agree_dtypes};
 use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
 use crate::rules::{output_dims, partial, ranked};
 use crate::views::{Build, OrFail, compute_type, lowest, max_of, sum_of, vars};
-use crate::window::{AutoPad, Window};
+use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![pooling(), pooling_v1()]
@@ -48,13 +48,13 @@ fn global(params: &Params) -> bool {
 }
 
 /// The windows; those of a global pool cover everything.
-fn window_of(params: &Params, spatial: &[u64]) -> Result<Window, OpError> {
+fn window_of(params: &Params, spatial: &[u64]) -> Result<SpatialWindow, OpError> {
     let rank = spatial.len();
     let zeros = vec![0; rank];
     if global(params) {
         let strides = spatial.iter().map(|&n| n.max(1) as i64).collect();
         let kernel = spatial.to_vec();
-        return Ok(Window {
+        return Ok(SpatialWindow {
             kernel,
             strides,
             dilations: vec![1; rank],
@@ -73,7 +73,7 @@ fn window_of(params: &Params, spatial: &[u64]) -> Result<Window, OpError> {
     if let Some(i) = (0..rank).find(|&i| pads[i] < 0 || pads[i] >= kernel[i] as i64) {
         return Err(OpError(format!("parameter `pad`: {} is not below the kernel's {}", pads[i], kernel[i])));
     }
-    Ok(Window {
+    Ok(SpatialWindow {
         kernel,
         strides,
         dilations: vec![1; rank],
@@ -92,7 +92,7 @@ fn kernel_of(params: &Params) -> Result<Vec<u64>, OpError> {
 }
 
 /// Windows along a spatial axis of extent `n`.
-fn count(window: &Window, convention: Convention, axis: usize, n: u64) -> Result<u64, OpError> {
+fn count(window: &SpatialWindow, convention: Convention, axis: usize, n: u64) -> Result<u64, OpError> {
     let (padded, k, s) = (n as i64 + 2 * window.before[axis], window.kernel[axis] as i64, window.strides[axis]);
     if convention == Convention::Same {
         return Ok((padded + s - 1).div_euclid(s).max(0) as u64);
@@ -107,7 +107,7 @@ fn count(window: &Window, convention: Convention, axis: usize, n: u64) -> Result
 
 /// What is made of the elements of a window.
 #[derive(Clone, Copy)]
-enum Kind {
+enum PoolKind {
     Max,
     Mean {
         include_pad: bool,
@@ -118,21 +118,21 @@ enum Kind {
     Norm(i64),
 }
 
-fn kind(params: &Params, whole: bool) -> Result<Kind, OpError> {
+fn kind(params: &Params, whole: bool) -> Result<PoolKind, OpError> {
     let include_pad = params.bool("count_include_pad").unwrap_or(true);
     match params.str("pool_type") {
-        Some("avg") => Ok(Kind::Mean { include_pad, whole }),
-        Some("sum") => Ok(Kind::Sum),
+        Some("avg") => Ok(PoolKind::Mean { include_pad, whole }),
+        Some("sum") => Ok(PoolKind::Sum),
         Some("lp") => match params.int("p_value") {
-            Some(p @ 1..=3) => Ok(Kind::Norm(p)),
+            Some(p @ 1..=3) => Ok(PoolKind::Norm(p)),
             Some(p) => Err(OpError(format!("parameter `p_value` is {p}, expected 1 to 3"))),
             None => Err("parameter `p_value` is needed by pool type lp".into()),
         },
-        _ => Ok(Kind::Max),
+        _ => Ok(PoolKind::Max),
     }
 }
 
-fn kernel_size(window: &Window) -> f64 {
+fn kernel_size(window: &SpatialWindow) -> f64 {
     window.kernel.iter().product::<u64>() as f64
 }
 
@@ -145,17 +145,17 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], old: bool
     if global(cx.params) {
         return over_everything(b, x, kind, out);
     }
-    let fill = if let Kind::Max = kind { lowest(ty.dtype) } else { Scalar::zero(ty.dtype) };
+    let fill = if let PoolKind::Max = kind { lowest(ty.dtype) } else { Scalar::zero(ty.dtype) };
     let axes = kernel_axes(rank);
     let reduction = match kind {
-        Kind::Mean { include_pad, whole: false } => return mean_of_windows(b, x, &window, out, include_pad),
-        Kind::Max => max_of(ty.dtype, &axes, false),
-        Kind::Sum => sum_of(ty.dtype, &axes, false, Ex::clone, |s| s.cast(ty.dtype)),
-        Kind::Mean { .. } => {
+        PoolKind::Mean { include_pad, whole: false } => return mean_of_windows(b, x, &window, out, include_pad),
+        PoolKind::Max => max_of(ty.dtype, &axes, false),
+        PoolKind::Sum => sum_of(ty.dtype, &axes, false, Ex::clone, |s| s.cast(ty.dtype)),
+        PoolKind::Mean { .. } => {
             let n = kernel_size(&window);
             sum_of(ty.dtype, &axes, false, Ex::clone, |s| (s * (1.0 / n)).cast(ty.dtype))
         }
-        Kind::Norm(p) => sum_of(ty.dtype, &axes, false, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
+        PoolKind::Norm(p) => sum_of(ty.dtype, &axes, false, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
     };
     let reduction = reduction.or_fail(b)?;
     let seen = windows(b, x, &window, &out.dims[2..], fill)?;
@@ -163,15 +163,15 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], old: bool
 }
 
 /// The only window of a global pool.
-fn over_everything(b: &mut Builder<'_>, x: Value, kind: Kind, out: &DenseType) -> Result<Value> {
+fn over_everything(b: &mut Builder<'_>, x: Value, kind: PoolKind, out: &DenseType) -> Result<Value> {
     let ty = b.ty(x)?;
     let axes: Vec<usize> = (2..ty.rank()).collect();
     let n = ty.dims[2..].iter().product::<u64>() as f64;
     let reduction = match kind {
-        Kind::Max => max_of(ty.dtype, &axes, true),
-        Kind::Sum => sum_of(ty.dtype, &axes, true, Ex::clone, |s| s.cast(ty.dtype)),
-        Kind::Mean { .. } => sum_of(ty.dtype, &axes, true, Ex::clone, |s| (s / s.lit(n)).cast(ty.dtype)),
-        Kind::Norm(p) => sum_of(ty.dtype, &axes, true, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
+        PoolKind::Max => max_of(ty.dtype, &axes, true),
+        PoolKind::Sum => sum_of(ty.dtype, &axes, true, Ex::clone, |s| s.cast(ty.dtype)),
+        PoolKind::Mean { .. } => sum_of(ty.dtype, &axes, true, Ex::clone, |s| (s / s.lit(n)).cast(ty.dtype)),
+        PoolKind::Norm(p) => sum_of(ty.dtype, &axes, true, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
     };
     let reduction = reduction.or_fail(b)?;
     let y = b.reduced(x, reduction)?;
@@ -180,13 +180,13 @@ fn over_everything(b: &mut Builder<'_>, x: Value, kind: Kind, out: &DenseType) -
 }
 
 /// How many windows at most see an element, by spatial axis.
-fn overlaps(window: &Window) -> Vec<u64> {
+fn overlaps(window: &SpatialWindow) -> Vec<u64> {
     (0..window.kernel.len()).map(|i| window.kernel[i].div_ceil(window.strides[i] as u64)).collect()
 }
 
 /// For every element [n, c, spatial…] what the windows that may see it hold, as further axes: the j-th
 /// window before the last one that starts at the element or before it; `fill` where there is none.
-fn seen_by(b: &mut Builder<'_>, of_windows: Value, window: &Window, x: &DenseType, fill: f64) -> Result<Value> {
+fn seen_by(b: &mut Builder<'_>, of_windows: Value, window: &SpatialWindow, x: &DenseType, fill: f64) -> Result<Value> {
     let ty = b.ty(of_windows)?;
     let rank = window.kernel.len();
     let dims = [&x.dims[..], &overlaps(window)].concat();
@@ -201,7 +201,7 @@ fn seen_by(b: &mut Builder<'_>, of_windows: Value, window: &Window, x: &DenseTyp
 }
 
 /// Whether the windows of [`seen_by`] reach the element; `None` if they all do.
-fn reaches(s: &tensorc_ir::scalar::ScalarBuilder, window: &Window) -> Option<Ex> {
+fn reaches(s: &tensorc_ir::scalar::ScalarBuilder, window: &SpatialWindow) -> Option<Ex> {
     let rank = window.kernel.len();
     let int = |n: i64| s.constant(Scalar::i64(n));
     let mut all: Option<Ex> = None;
@@ -215,7 +215,7 @@ fn reaches(s: &tensorc_ir::scalar::ScalarBuilder, window: &Window) -> Option<Ex>
 }
 
 /// The sum over the windows that see each element.
-fn gathered(b: &mut Builder<'_>, of_windows: Value, window: &Window, x: &DenseType) -> Result<Value> {
+fn gathered(b: &mut Builder<'_>, of_windows: Value, window: &SpatialWindow, x: &DenseType) -> Result<Value> {
     let seen = seen_by(b, of_windows, window, x, 0.0)?;
     let dims = b.dims(seen)?;
     let axes: Vec<usize> = (x.rank()..dims.len()).collect();
@@ -228,7 +228,7 @@ fn gathered(b: &mut Builder<'_>, of_windows: Value, window: &Window, x: &DenseTy
 }
 
 /// The head of a window goes to its first maximum.
-fn max_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, window: &Window, x: Value, head: Value) -> Result<Value> {
+fn max_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, window: &SpatialWindow, x: Value, head: Value) -> Result<Value> {
     let (ty, out) = (b.ty(x)?, &cx.node.outputs[0]);
     let seen = windows(b, x, window, &out.dims[2..], lowest(ty.dtype))?;
     let reduction = max_with_index(&ty, window, &Params::new()).or_fail(b)?;
@@ -255,25 +255,25 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, old: bool) -> Result<Vec<Opti
     let kind = kind(cx.node.params, old).or_fail(b)?;
     let wide = compute_type(ty.dtype);
     let share = match kind {
-        Kind::Max => return Ok(vec![Some(max_gradient(b, cx, &window, x, head)?)]),
-        Kind::Sum => head,
-        Kind::Mean { whole: true, .. } => {
+        PoolKind::Max => return Ok(vec![Some(max_gradient(b, cx, &window, x, head)?)]),
+        PoolKind::Sum => head,
+        PoolKind::Mean { whole: true, .. } => {
             let n = kernel_size(&window);
             b.map_as(&[head], ty.dtype, &out.dims, |_, a| &a[0] * (1.0 / n))?
         }
-        Kind::Mean { include_pad, .. } => {
+        PoolKind::Mean { include_pad, .. } => {
             let sizes = |i: usize| counted(&window, i, ty.dims[2 + i], out.dims[2 + i], include_pad);
             let counts: Vec<Vec<u64>> = (0..window.kernel.len()).map(sizes).collect();
             let inputs: Vec<Value> = [head].into_iter().chain(window_sizes(b, &counts, wide)).collect();
             b.map_as(&inputs, ty.dtype, &out.dims, |_, a| &a[0] / a[2..].iter().fold(a[1].clone(), |n, c| n * c))?
         }
-        Kind::Norm(p) => b.map_as(&[head, cx.outputs[0]], ty.dtype, &out.dims, |_, a| match p {
+        PoolKind::Norm(p) => b.map_as(&[head, cx.outputs[0]], ty.dtype, &out.dims, |_, a| match p {
             1 => a[0].clone(),
             p => a[1].gt(&a[1].lit(0.0)).select(&(&a[0] / a[1].pow(&a[1].lit(p as f64 - 1.0))), &a[0].lit(0.0)),
         })?,
     };
     let mut gradient = gathered(b, share, &window, &ty)?;
-    if let Kind::Norm(p) = kind {
+    if let PoolKind::Norm(p) = kind {
         gradient = b.map_as(&[gradient, x], ty.dtype, &ty.dims, |_, a| {
             let x = &a[1];
             let size = (1..p).fold(a[0].clone(), |size, _| size * x.abs());

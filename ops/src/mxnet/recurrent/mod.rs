@@ -75,7 +75,7 @@ fn flipped(b: &mut Builder<'_>, x: Value) -> Result<Value> {
 }
 
 /// What a layer in one direction starts from.
-struct Weights {
+struct InitialState {
     input: Value,
     state: Value,
     input_bias: Value,
@@ -87,7 +87,7 @@ fn direction(
     b: &mut Builder<'_>,
     stack: &Stack,
     x: Value,
-    w: &Weights,
+    w: &InitialState,
     (first, reversed): ([Option<Value>; 2], bool),
 ) -> Result<(Value, Value, Option<Value>)> {
     let dims = b.dims(x)?;
@@ -167,7 +167,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
         for d in 0..stack.directions {
             let unit = layer * stack.directions + d;
             let part = |i: u64| parts[i as usize];
-            let w = Weights {
+            let w = InitialState {
                 input: part(2 * unit),
                 state: part(2 * unit + 1),
                 input_bias: part(2 * units + 2 * unit),

@@ -32,7 +32,7 @@ fn log_sum(args: &[Ex]) -> Ex {
 
 /// Extents of a problem.
 #[derive(Clone, Copy)]
-struct Extents {
+struct CtcExtents {
     time: u64,
     batch: u64,
     classes: u64,
@@ -40,7 +40,7 @@ struct Extents {
     blank: u64,
 }
 
-impl Extents {
+impl CtcExtents {
     /// Labels with a blank before, between and behind.
     fn states(&self) -> u64 {
         2 * self.labels + 1
@@ -50,7 +50,7 @@ impl Extents {
 /// The buffers of the kernel. Scratch: two tables of log-probabilities over time and states, and the class of
 /// every state, for each sequence.
 struct Ctc {
-    at: Extents,
+    at: CtcExtents,
     logs: Buf,
     loss: Buf,
     gradient: Buf,
@@ -228,7 +228,7 @@ impl Ctc {
         labels: Buf,
         (given, padding): (Option<Buf>, i64),
     ) -> Result<Operand, OpError> {
-        let count = k.alloc("count", DType::I64, 1, tensorc_ir::kir::Space::Stack);
+        let count = k.alloc("count", DType::I64, 1, tensorc_ir::kir::MemorySpace::Stack);
         let (zero, most) = (Index::default(), self.at.labels as i64);
         let start = match given {
             Some(buf) => k.load_i64(buf, n.clone()),
@@ -261,7 +261,12 @@ impl Ctc {
 }
 
 /// Types of the operands: log-probabilities, labels, and the lengths that are given.
-fn kernel(at: Extents, types: [Option<&DenseType>; 4], results: &[DenseType], padding: i64) -> Result<Kernel, OpError> {
+fn kernel(
+    at: CtcExtents,
+    types: [Option<&DenseType>; 4],
+    results: &[DenseType],
+    padding: i64,
+) -> Result<Kernel, OpError> {
     let mut k = KernelBuilder::new("ctc_loss");
     let names = ["logs", "labels", "data_lengths", "label_lengths"];
     let bufs: Vec<Option<Buf>> =
@@ -314,7 +319,7 @@ pub fn ctc_loss() -> OpDef {
         let (data, labels) = (operand(b, args, 0)?, operand(b, args, 1)?);
         let (dims, label_dims) = (b.dims(data)?, b.dims(labels)?);
         let blank = if blank_first(cx.params) { 0 } else { dims[2] - 1 };
-        let at = Extents { time: dims[0], batch: dims[1], classes: dims[2], labels: label_dims[1], blank };
+        let at = CtcExtents { time: dims[0], batch: dims[1], classes: dims[2], labels: label_dims[1], blank };
         let wide = cast(b, data, F64)?;
         let logs = b.op("log_softmax", &[wide], Params::new().with("axis", ParamValue::Int(-1)))?;
         let table = DenseType::new(F64, &[at.batch, at.time, at.states()]);

@@ -43,7 +43,7 @@ fn regroup(
 
 /// What one group of codes makes of operand axes: both sides have the same product.
 #[derive(Debug, PartialEq)]
-struct Group {
+struct AxisGroup {
     /// Operand axes, as a range.
     from: std::ops::Range<usize>,
     /// Extents of the result; `None` is open.
@@ -55,7 +55,7 @@ struct Group {
 ///
 /// A group whose `from` is empty uses up an axis without being equal to it: -1 and plain extents, which the
 /// product over all of them decides.
-fn decode(codes: &[i64], x: &[Dim]) -> Result<Vec<Group>, OpError> {
+fn decode(codes: &[i64], x: &[Dim]) -> Result<Vec<AxisGroup>, OpError> {
     let mut groups = vec![];
     let (mut at, mut i) = (0, 0);
     let axis = |at: usize, code: i64| match x.get(at) {
@@ -67,17 +67,17 @@ fn decode(codes: &[i64], x: &[Dim]) -> Result<Vec<Group>, OpError> {
     while i < codes.len() {
         match codes[i] {
             0 => {
-                groups.push(Group { from: at..at + 1, to: vec![Some(axis(at, 0)?)] });
+                groups.push(AxisGroup { from: at..at + 1, to: vec![Some(axis(at, 0)?)] });
                 at += 1;
             }
             -1 => {
-                groups.push(Group { from: at..at, to: vec![None] });
+                groups.push(AxisGroup { from: at..at, to: vec![None] });
                 at += 1;
             }
             -2 => {
                 let rest = x.get(at..).unwrap_or(&[]);
                 groups.extend(
-                    rest.iter().enumerate().map(|(k, d)| Group { from: at + k..at + k + 1, to: vec![Some(*d)] }),
+                    rest.iter().enumerate().map(|(k, d)| AxisGroup { from: at + k..at + k + 1, to: vec![Some(*d)] }),
                 );
                 at = at.max(x.len());
             }
@@ -87,7 +87,7 @@ fn decode(codes: &[i64], x: &[Dim]) -> Result<Vec<Group>, OpError> {
                     (Dim::Const(a), Dim::Const(b)) => Some(Dim::Const(a * b)),
                     _ => None,
                 };
-                groups.push(Group { from: at..at + 2, to: vec![joined] });
+                groups.push(AxisGroup { from: at..at + 2, to: vec![joined] });
                 at += 2;
             }
             -4 => {
@@ -108,12 +108,12 @@ fn decode(codes: &[i64], x: &[Dim]) -> Result<Vec<Group>, OpError> {
                     (n, _) if n > 0 => Ok(Some(Dim::Const(n as u64))),
                     (n, _) => Err(OpError(format!("parameter `shape`: {n} after -4"))),
                 };
-                groups.push(Group { from: at..at + 1, to: vec![part(a, b)?, part(b, a)?] });
+                groups.push(AxisGroup { from: at..at + 1, to: vec![part(a, b)?, part(b, a)?] });
                 at += 1;
                 i += 2;
             }
             n if n > 0 => {
-                groups.push(Group { from: at..at, to: vec![Some(Dim::Const(n as u64))] });
+                groups.push(AxisGroup { from: at..at, to: vec![Some(Dim::Const(n as u64))] });
                 at += 1;
             }
             n => return Err(OpError(format!("parameter `shape`: unknown code {n}"))),
@@ -152,7 +152,7 @@ fn apply(cx: &mut InferCtx<'_>, codes: &[i64], reverse: bool) -> Result<(), OpEr
     if reverse {
         out.reverse();
     }
-    let (mut left, mut right) = (x.clone(), vec![]);
+    let mut right = vec![];
     let mut used = vec![false; x.len()];
     let mut at = 0;
     for g in &groups {
@@ -167,8 +167,7 @@ fn apply(cx: &mut InferCtx<'_>, codes: &[i64], reverse: bool) -> Result<(), OpEr
             }
         }
     }
-    let mut keep = used.iter().map(|used| !used);
-    left.retain(|_| keep.next().unwrap_or(false));
+    let left = x.iter().zip(&used).filter(|(_, used)| !**used).map(|(dim, _)| *dim).collect();
     cx.relate(Equation::Product { left, right })
 }
 

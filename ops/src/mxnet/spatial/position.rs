@@ -4,20 +4,19 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{NodeCtx, OpDef, OpError};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarOp};
 use tensorc_ir::{DType, DenseType, Dim};
 
 use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::index::buffers;
 use crate::mxnet::support::Describe;
-use crate::nest::{Scalars, flat, int, parallel, serial};
+use crate::nest::{Scalars, buffers, flat, int, parallel, serial};
 use crate::rules::{rank_in, shaped};
 use crate::views::{Build, OrFail, compute_type};
 
-type Built<T> = std::result::Result<T, OpError>;
+type KernelParts<T> = std::result::Result<T, OpError>;
 
 /// Bins along an axis, and groups of bins with channels of their own.
 #[derive(Clone, Copy)]
@@ -67,7 +66,7 @@ fn edges(b: &mut Builder<'_>, rois: Value, first: u64, scale: f64, bins: u64, n:
 
 /// Buffers that say where bins lie: the image of a region, its rows and its columns.
 #[derive(Clone, Copy)]
-struct Places {
+struct BinBuffers {
     image: Buf,
     edges: [Buf; 2],
 }
@@ -80,34 +79,32 @@ struct Bin {
     some: Operand,
 }
 
-impl Places {
+impl BinBuffers {
     fn bin(&self, k: &mut KernelBuilder, region: &Index, bin: [&Index; 2], grid: Grid, image: &[u64]) -> Bin {
         let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        let mut spans = vec![];
-        let mut lengths = vec![];
-        for (axis, at) in bin.into_iter().enumerate() {
+        let mut along = |axis: usize, at| {
             let extent = Index::constant(image[2 + axis] as i64);
             let sides = [0, 1].map(|side| {
                 let at = region.scale(grid.bins as i64).add(at).scale(2).offset(side);
                 k.load(self.edges[axis], at)
             });
-            let length = k.bin(ScalarOp::Sub, sides[1], sides[0]);
-            lengths.push(k.bin(ScalarOp::Max, length, int(0)));
+            let difference = k.bin(ScalarOp::Sub, sides[1], sides[0]);
+            let length = k.bin(ScalarOp::Max, difference, int(0));
             let [low, high] =
                 sides.map(|side| k.as_index(side).maximum(&Index::default(), &free).minimum(&extent, &free));
-            spans.push((low, high));
-        }
-        let area = k.bin(ScalarOp::Mul, lengths[0], lengths[1]);
+            (length, (low, high))
+        };
+        let [down, across] = bin;
+        let ((height, rows), (width, columns)) = (along(0, down), along(1, across));
+        let area = k.bin(ScalarOp::Mul, height, width);
         let some = k.cmp(CmpOp::Gt, area, int(0));
         let n = k.load(self.image, region.clone());
-        let columns = spans.pop().unwrap_or_default();
-        let rows = spans.pop().unwrap_or_default();
         Bin { image: k.position(n, image[0]), spans: [rows, columns], area, some }
     }
 }
 
 /// Runs `body` at every element of a bin.
-fn elements(k: &mut KernelBuilder, bin: &Bin, mut body: impl FnMut(&mut KernelBuilder, [Index; 2])) -> Built<()> {
+fn elements(k: &mut KernelBuilder, bin: &Bin, mut body: impl FnMut(&mut KernelBuilder, [Index; 2])) -> KernelParts<()> {
     let [(top, bottom), (left, right)] = bin.spans.clone();
     k.for_loop("y", (top, bottom, 1), LoopKind::Serial, |k, y| {
         k.for_loop("x", (left, right, 1), LoopKind::Serial, |k, x| {
@@ -117,14 +114,14 @@ fn elements(k: &mut KernelBuilder, bin: &Bin, mut body: impl FnMut(&mut KernelBu
     })
 }
 
-fn means(data: &DenseType, places: [&DenseType; 3], out: &DenseType, grid: Grid) -> Built<Kernel> {
+fn means(data: &DenseType, places: [&DenseType; 3], out: &DenseType, grid: Grid) -> KernelParts<Kernel> {
     let mut k = KernelBuilder::new("position_sensitive_means");
     let inputs = [("data", data), ("image", places[0]), ("rows", places[1]), ("columns", places[2])];
     let bufs = buffers(&mut k, &inputs, &[("out", out)]);
-    let at_bins = Places { image: bufs[1], edges: [bufs[2], bufs[3]] };
+    let at_bins = BinBuffers { image: bufs[1], edges: [bufs[2], bufs[3]] };
     let wide = compute_type(data.dtype);
     parallel(&mut k, &out.dims, |k, at| {
-        let total = k.alloc("total", wide, 1, Space::Stack);
+        let total = k.alloc("total", wide, 1, MemorySpace::Stack);
         let zero = Operand::Const(Scalar::zero(wide));
         k.store(total, Index::default(), zero);
         let bin = at_bins.bin(k, &at[0], [&at[2], &at[3]], grid, &data.dims);
@@ -147,11 +144,11 @@ fn means(data: &DenseType, places: [&DenseType; 3], out: &DenseType, grid: Grid)
 }
 
 /// The adjoint of [`means`]: the gradient of a bin goes to its elements in equal shares.
-fn spread(head: &DenseType, places: [&DenseType; 3], sums: &DenseType, grid: Grid) -> Built<Kernel> {
+fn spread(head: &DenseType, places: [&DenseType; 3], sums: &DenseType, grid: Grid) -> KernelParts<Kernel> {
     let mut k = KernelBuilder::new("position_sensitive_shares");
     let inputs = [("head", head), ("image", places[0]), ("rows", places[1]), ("columns", places[2])];
     let bufs = buffers(&mut k, &inputs, &[("sums", sums)]);
-    let at_bins = Places { image: bufs[1], edges: [bufs[2], bufs[3]] };
+    let at_bins = BinBuffers { image: bufs[1], edges: [bufs[2], bufs[3]] };
     let wide = sums.dtype;
     let each = [head.dims[1], grid.groups, grid.groups];
     parallel(&mut k, &each, |k, at| {

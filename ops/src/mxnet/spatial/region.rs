@@ -5,7 +5,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, Operand, Space};
+use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::{NodeCtx, OpDef, OpError};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{CmpOp, Ex};
@@ -81,8 +81,8 @@ fn greatest(data: &DenseType, out: &DenseType, regions: u64) -> std::result::Res
         (k.param("rows", DType::I64, regions * h * 2, false), k.param("columns", DType::I64, regions * w * 2, false));
     let found = k.param("found", DType::I64, out.len(), true);
     parallel(&mut k, &out.dims, |k, at| {
-        let best = k.alloc("best", wide, 1, Space::Stack);
-        let place = k.alloc("place", DType::I64, 1, Space::Stack);
+        let best = k.alloc("best", wide, 1, MemorySpace::Stack);
+        let place = k.alloc("place", DType::I64, 1, MemorySpace::Stack);
         let zero = Index::default();
         k.store(best, zero.clone(), Operand::Const(lowest(wide)));
         k.store(place, zero.clone(), int(-1));

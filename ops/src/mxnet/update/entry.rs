@@ -19,7 +19,7 @@ const F32: &[DType] = &[DType::F32];
 
 /// A number that may differ at every step.
 #[derive(Clone, Copy)]
-pub struct Number {
+pub struct StepNumber {
     pub name: &'static str,
     /// Where it is a parameter and may be left out.
     pub default: Option<f64>,
@@ -28,12 +28,12 @@ pub struct Number {
     pub doc: &'static str,
 }
 
-pub const LR: Number = Number { name: "lr", default: None, integer: false, doc: "learning rate" };
-pub const WD: Number = Number { name: "wd", default: Some(0.0), integer: false, doc: "weight decay" };
-pub const STEP: Number = Number { name: "t", default: None, integer: true, doc: "number of this step, from 1" };
+pub const LR: StepNumber = StepNumber { name: "lr", default: None, integer: false, doc: "learning rate" };
+pub const WD: StepNumber = StepNumber { name: "wd", default: Some(0.0), integer: false, doc: "weight decay" };
+pub const STEP: StepNumber = StepNumber { name: "t", default: None, integer: true, doc: "number of this step, from 1" };
 
 /// Names of the entries of a rule.
-pub struct Names {
+pub struct UpdateNames {
     pub own: &'static str,
     pub own_mp: &'static str,
     /// Own name of MXNet's operator, and its name there.
@@ -41,21 +41,21 @@ pub struct Names {
     pub mxnet_mp: Option<[&'static str; 2]>,
 }
 
-pub struct Rule {
-    pub names: Names,
+pub struct RuleEntry {
+    pub names: UpdateNames,
     pub doc: &'static str,
     pub states: &'static [&'static str],
-    pub numbers: &'static [Number],
+    pub numbers: &'static [StepNumber],
     /// Adds the constants of the formula as parameters.
     pub params: fn(OpDef) -> OpDef,
     /// The first result is the next weight; else a direction, and the weight stays.
     pub moves_weight: bool,
     /// The first result and the next states.
-    pub step: fn(&Step<'_>) -> Vec<Ex>,
+    pub step: fn(&UpdateStep<'_>) -> Vec<Ex>,
 }
 
 /// What a formula is written in, all in the type arithmetic is done in.
-pub struct Step<'a> {
+pub struct UpdateStep<'a> {
     pub params: &'a Params,
     pub weight: Ex,
     /// The gradient, times `rescale_grad`.
@@ -64,7 +64,7 @@ pub struct Step<'a> {
     pub numbers: Vec<Ex>,
 }
 
-impl Step<'_> {
+impl UpdateStep<'_> {
     pub fn param(&self, name: &str) -> f64 {
         self.params.float(name).unwrap_or(0.0)
     }
@@ -134,7 +134,7 @@ pub fn shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight: bool)
 }
 
 /// The parameters of a formula that are the same for every entry.
-fn constants(def: OpDef, rule: &Rule) -> OpDef {
+fn constants(def: OpDef, rule: &RuleEntry) -> OpDef {
     (rule.params)(def).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient").edit(|d| {
         if !d.params.iter().any(|p| p.name == "clip_grad") {
             d.params.push(clip_param());
@@ -166,7 +166,7 @@ pub fn finished(def: OpDef, tensors: usize, mp: bool, own_weight: bool, moves_we
 }
 
 /// The entry whose numbers are operands.
-fn with_operands(rule_of: &Arc<Rule>, mp: bool) -> OpDef {
+fn with_operands(rule_of: &Arc<RuleEntry>, mp: bool) -> OpDef {
     let r = rule_of.clone();
     let count = 2 + r.states.len() + usize::from(mp);
     let body = move |_: &ScalarBuilder, cx: &tensorc_ir::op::ScalarCtx<'_>, args: &[Option<Ex>]| {
@@ -179,7 +179,7 @@ fn with_operands(rule_of: &Arc<Rule>, mp: bool) -> OpDef {
         let widened = |x: &Ex| x.cast(wide);
         let rescale = cx.params.float("rescale_grad").unwrap_or(1.0);
         let grad = widened(given[1]);
-        let step = Step {
+        let step = UpdateStep {
             params: cx.params,
             weight: if mp { given[count - 1].clone() } else { widened(given[0]) },
             grad: if rescale == 1.0 { grad } else { grad * rescale },
@@ -211,7 +211,7 @@ pub fn stored_results(out: Vec<Ex>, stored: DType, mp: bool, moves_weight: bool)
 }
 
 /// MXNet's operator: the numbers are parameters.
-fn with_parameters(r: &Arc<Rule>, mp: bool, [own, mxnet]: [&'static str; 2]) -> OpDef {
+fn with_parameters(r: &Arc<RuleEntry>, mp: bool, [own, mxnet]: [&'static str; 2]) -> OpDef {
     let count = 2 + r.states.len() + usize::from(mp);
     let moves_weight = r.moves_weight;
     let infer = rule(move |cx| shapes(cx, count, mp, moves_weight));
@@ -229,7 +229,7 @@ fn with_parameters(r: &Arc<Rule>, mp: bool, [own, mxnet]: [&'static str; 2]) -> 
     finished(def, count, mp, false, moves_weight)
 }
 
-fn number_param(def: OpDef, n: &Number) -> OpDef {
+fn number_param(def: OpDef, n: &StepNumber) -> OpDef {
     match (n.default, n.integer) {
         (Some(x), _) => def.param(n.name, ParamValue::Float(x), n.doc),
         (None, true) => def.required(n.name, ParamKind::Int, n.doc).within(1.0, f64::from(i32::MAX)),
@@ -247,7 +247,7 @@ fn over_operands(
     b: &mut Builder<'_>,
     cx: &NodeCtx<'_>,
     args: &[Option<Value>],
-    r: &Rule,
+    r: &RuleEntry,
     mp: bool,
 ) -> Result<Vec<Value>, Diagnostic> {
     let weight = operand(b, args, 0)?;
@@ -267,7 +267,7 @@ fn over_operands(
 }
 
 /// All entries of a rule.
-pub fn entries(r: Rule) -> Vec<OpDef> {
+pub fn entries(r: RuleEntry) -> Vec<OpDef> {
     let r = Arc::new(r);
     let own = [with_operands(&r, false), with_operands(&r, true)];
     let mxnet = r.names.mxnet.map(|names| with_parameters(&r, false, names));

@@ -8,7 +8,7 @@ use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
 use tensorc_ir::{DType, Dim, Dims, Shape};
 
-use super::entry::{HALVES, LR, STEP, Step, WD, clip_param, finished, shapes, stored_results};
+use super::entry::{HALVES, LR, STEP, UpdateStep, WD, clip_param, finished, shapes, stored_results};
 use super::rules::{ETA, adam_params, adamw, lamb_params};
 use crate::compose::{compute_type, reshape};
 use crate::def::{Define, FLOATS, define, operand, rule};
@@ -193,7 +193,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
         let scale = &x[count];
         let number = |name: &str| b.number(wide, cx.params.float(name).unwrap_or(0.0));
         let weight = if mp { x[4].clone() } else { x[0].clone() };
-        let step = Step {
+        let step = UpdateStep {
             params: cx.params,
             weight: weight.clone(),
             grad: &x[1] * scale,

@@ -22,7 +22,7 @@ use crate::views::Build;
 
 /// One of the entries.
 #[derive(Clone, Copy)]
-struct Form {
+struct MultiUpdate {
     own: &'static str,
     name: &'static str,
     momentum: bool,
@@ -32,7 +32,7 @@ struct Form {
     preloaded: bool,
 }
 
-impl Form {
+impl MultiUpdate {
     /// The entry that steps one weight.
     fn single(self) -> &'static str {
         match (self.mp, self.momentum) {
@@ -187,7 +187,7 @@ fn weights(params: &Params) -> usize {
 
 pub fn ops() -> Vec<OpDef> {
     let form = |name: [&'static str; 2], momentum: bool, mp: bool, preloaded: bool| {
-        Form { own: name[0], name: name[1], momentum, mp, preloaded }.entry()
+        MultiUpdate { own: name[0], name: name[1], momentum, mp, preloaded }.entry()
     };
     macro_rules! named {
         ($name:literal) => {

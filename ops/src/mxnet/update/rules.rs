@@ -5,12 +5,12 @@ use tensorc_ir::op::OpDef;
 use tensorc_ir::params::ParamValue;
 use tensorc_ir::scalar::Ex;
 
-use super::entry::{LR, Names, Number, Rule, STEP, Step, WD, bounded};
+use super::entry::{LR, RuleEntry, STEP, StepNumber, UpdateNames, UpdateStep, WD, bounded};
 use crate::def::Define;
 
 macro_rules! names {
     ($name:literal, $($mxnet:literal)?, $($mp:literal)?) => {
-        Names {
+        UpdateNames {
             own: concat!("update_", $name),
             own_mp: concat!("update_mp_", $name),
             mxnet: [$([concat!("mx_", $mxnet), $mxnet])?].into_iter().next(),
@@ -46,20 +46,20 @@ pub(super) fn lamb_params(def: OpDef) -> OpDef {
     betas(def, 0.9, 1e-6).param("bias_correction", ParamValue::Bool(true), "whether averages are divided by 1 - βᵗ")
 }
 
-fn sgd(s: &Step<'_>) -> Vec<Ex> {
+fn sgd(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.decayed(&s.clipped(&s.grad), wd);
     vec![&s.weight - lr * g]
 }
 
-fn sgd_mom(s: &Step<'_>) -> Vec<Ex> {
+fn sgd_mom(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.decayed(&s.clipped(&s.grad), wd);
     let mom = &s.states[0] * s.param("momentum") - lr * g;
     vec![&s.weight + &mom, mom]
 }
 
-fn nag(s: &Step<'_>) -> Vec<Ex> {
+fn nag(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.decayed(&s.clipped(&s.grad), wd);
     let step = lr * g;
@@ -67,26 +67,26 @@ fn nag(s: &Step<'_>) -> Vec<Ex> {
     vec![&s.weight + (&mom * s.param("momentum") - &step), mom]
 }
 
-fn adam(s: &Step<'_>) -> Vec<Ex> {
+fn adam(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.decayed(&s.grad, wd));
     let (mean, var) = moments(s, &g);
     vec![&s.weight - lr * &mean / (var.sqrt() + s.param("epsilon")), mean, var]
 }
 
-fn moments(s: &Step<'_>, g: &Ex) -> (Ex, Ex) {
+fn moments(s: &UpdateStep<'_>, g: &Ex) -> (Ex, Ex) {
     (s.average("beta1", &s.states[0], g), s.average("beta2", &s.states[1], &(g * g)))
 }
 
 /// The gradient is already clipped.
-pub(super) fn adamw(s: &Step<'_>) -> Vec<Ex> {
+pub(super) fn adamw(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd, eta) = (&s.numbers[0], &s.numbers[1], &s.numbers[2]);
     let (mean, var) = moments(s, &s.clipped(&s.grad));
     let direction = lr * &mean / (var.sqrt() + s.param("epsilon")) + wd * &s.weight;
     vec![&s.weight - eta * direction, mean, var]
 }
 
-fn rmsprop(s: &Step<'_>) -> Vec<Ex> {
+fn rmsprop(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.decayed(&s.grad, wd));
     let n = s.average("gamma1", &s.states[0], &(&g * &g));
@@ -94,7 +94,7 @@ fn rmsprop(s: &Step<'_>) -> Vec<Ex> {
     vec![bounded(&weight, s.params.float("clip_weights")), n]
 }
 
-fn rmspropalex(s: &Step<'_>) -> Vec<Ex> {
+fn rmspropalex(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let grad = s.clipped(&s.decayed(&s.grad, wd));
     let n = s.average("gamma1", &s.states[0], &(&grad * &grad));
@@ -104,7 +104,7 @@ fn rmspropalex(s: &Step<'_>) -> Vec<Ex> {
     vec![bounded(&(&s.weight + &delta), s.params.float("clip_weights")), n, g, delta]
 }
 
-fn adagrad(s: &Step<'_>) -> Vec<Ex> {
+fn adagrad(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.grad);
     let history = &s.states[0] + &g * &g;
@@ -112,7 +112,7 @@ fn adagrad(s: &Step<'_>) -> Vec<Ex> {
     vec![&s.weight - direction * lr, history]
 }
 
-fn ftrl(s: &Step<'_>) -> Vec<Ex> {
+fn ftrl(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.grad);
     let n = &s.states[1] + &g * &g;
@@ -124,7 +124,7 @@ fn ftrl(s: &Step<'_>) -> Vec<Ex> {
     vec![z.abs().gt(&lamda).select(&weight, &zero), z, n]
 }
 
-fn ftml(s: &Step<'_>) -> Vec<Ex> {
+fn ftml(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd, t) = (&s.numbers[0], &s.numbers[1], &s.numbers[2]);
     let g = s.clipped(&s.decayed(&s.grad, wd));
     let [d, v, z] = [0, 1, 2].map(|i| &s.states[i]);
@@ -141,13 +141,13 @@ fn sign(x: &Ex) -> Ex {
     x.gt(&zero).select(&x.lit(1.0), &x.lt(&zero).select(&x.lit(-1.0), &zero))
 }
 
-fn signsgd(s: &Step<'_>) -> Vec<Ex> {
+fn signsgd(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let keep = lr.lit(1.0) - lr * wd;
     vec![keep * &s.weight - lr * sign(&s.grad)]
 }
 
-fn signum(s: &Step<'_>) -> Vec<Ex> {
+fn signum(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.grad) + wd * &s.weight;
     let mom = &s.states[0] * s.param("momentum") - g * s.complement("momentum");
@@ -156,7 +156,7 @@ fn signum(s: &Step<'_>) -> Vec<Ex> {
 }
 
 /// The direction of LAMB before it is scaled by the norms.
-fn lamb_direction(s: &Step<'_>) -> Vec<Ex> {
+fn lamb_direction(s: &UpdateStep<'_>) -> Vec<Ex> {
     let (wd, t) = (&s.numbers[0], &s.numbers[1]);
     let (mean, var) = moments(s, &s.clipped(&s.grad));
     let (m, v) = match s.params.bool("bias_correction") {
@@ -176,23 +176,23 @@ fn rms_params(def: OpDef) -> OpDef {
         .param("clip_weights", ParamValue::Float(-1.0), "bound of the weight's magnitude, none if negative")
 }
 
-pub const ETA: Number = Number { name: "eta", default: None, integer: false, doc: "factor of the whole step" };
+pub const ETA: StepNumber = StepNumber { name: "eta", default: None, integer: false, doc: "factor of the whole step" };
 
 fn rule_of(
-    names: Names,
+    names: UpdateNames,
     doc: &'static str,
     states: &'static [&'static str],
     params: fn(OpDef) -> OpDef,
-    step: fn(&Step<'_>) -> Vec<Ex>,
-) -> Rule {
-    Rule { names, doc, states, numbers: &[LR, WD], params, moves_weight: true, step }
+    step: fn(&UpdateStep<'_>) -> Vec<Ex>,
+) -> RuleEntry {
+    RuleEntry { names, doc, states, numbers: &[LR, WD], params, moves_weight: true, step }
 }
 
-pub fn all() -> Vec<Rule> {
+pub fn all() -> Vec<RuleEntry> {
     [gradient_steps(), adaptive_steps(), proximal_steps()].into_iter().flatten().collect()
 }
 
-fn gradient_steps() -> Vec<Rule> {
+fn gradient_steps() -> Vec<RuleEntry> {
     vec![
         rule_of(
             names!("sgd", "sgd_update", "mp_sgd_update"),
@@ -232,7 +232,7 @@ fn gradient_steps() -> Vec<Rule> {
     ]
 }
 
-fn adaptive_steps() -> Vec<Rule> {
+fn adaptive_steps() -> Vec<RuleEntry> {
     vec![
         rule_of(
             names!("adam", "adam_update",),
@@ -242,7 +242,7 @@ fn adaptive_steps() -> Vec<Rule> {
             adam_params,
             adam,
         ),
-        Rule {
+        RuleEntry {
             numbers: &[LR, WD, ETA],
             ..rule_of(
                 names!("adamw", , ),
@@ -274,8 +274,8 @@ fn adaptive_steps() -> Vec<Rule> {
             |def| def.param("epsilon", ParamValue::Float(1e-7), "keeps divisors from zero"),
             adagrad,
         ),
-        Rule {
-            numbers: &[Number { default: None, ..WD }, STEP],
+        RuleEntry {
+            numbers: &[StepNumber { default: None, ..WD }, STEP],
             moves_weight: false,
             ..rule_of(
                 names!("lamb_phase1", "lamb_update_phase1", "mp_lamb_update_phase1"),
@@ -288,7 +288,7 @@ fn adaptive_steps() -> Vec<Rule> {
     ]
 }
 
-fn proximal_steps() -> Vec<Rule> {
+fn proximal_steps() -> Vec<RuleEntry> {
     vec![
         rule_of(
             names!("ftrl", "ftrl_update",),
@@ -304,7 +304,7 @@ fn proximal_steps() -> Vec<Rule> {
             },
             ftrl,
         ),
-        Rule {
+        RuleEntry {
             numbers: &[LR, WD, STEP],
             ..rule_of(
                 names!("ftml", "ftml_update",),

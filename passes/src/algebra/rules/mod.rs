@@ -2,7 +2,7 @@
 //!
 //! A rule looks at one primitive and the forms of its operands, or at all products of a region, and adds equal
 //! forms. It need not know which is cheaper: the cost model decides. Directional rules are those whose right
-//! side is never dearer.
+//! side is never costlier.
 
 mod product;
 mod scale;
@@ -15,8 +15,8 @@ use tensorc_ir::DenseType;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarNode, ScalarOp};
 
-use super::space::{Args, Origin, Space, Term};
-use crate::simplify::scalar::Label;
+use super::space::{Args, Origin, TensorSpace, TensorTerm};
+use crate::options::Label;
 
 /// Element types on which a law holds under its label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub enum Domain {
     Float,
     /// Integers: arithmetic modulo a power of two is a ring.
     Integer,
+    /// All numbers.
     Any,
 }
 
@@ -39,24 +40,27 @@ impl Domain {
 }
 
 /// A law of tensors.
-pub struct Rule {
+pub struct TensorRule {
+    /// The name of the rule.
     pub name: &'static str,
+    /// Which arithmetic the rule keeps.
     pub label: Label,
+    /// The numbers for which the rule holds.
     pub domain: Domain,
     /// The law, for readers.
     pub law: &'static str,
     apply: Apply,
 }
 
-impl Rule {
+impl TensorRule {
     /// Whether it looks at all primitives of a region at once.
-    pub fn spans_region(&self) -> bool {
+    pub(crate) fn spans_region(&self) -> bool {
         matches!(self.apply, Apply::All(_))
     }
 }
 
 /// A primitive that a rule looks at.
-pub(super) struct Site<'a> {
+pub(super) struct RuleSite<'a> {
     pub prim: &'a Prim,
     pub ty: &'a DenseType,
     pub args: &'a [Id],
@@ -65,19 +69,19 @@ pub(super) struct Site<'a> {
 /// A term of a class, and a class that is equal.
 pub(super) struct Equal {
     pub class: Id,
-    pub term: Term,
+    pub term: TensorTerm,
     pub new: Id,
 }
 
 enum Apply {
     /// Classes equal to one primitive.
-    Each(fn(&mut Space, &Site<'_>) -> Vec<Id>),
+    Each(fn(&mut TensorSpace, &RuleSite<'_>) -> Vec<Id>),
     /// All equalities of a kind.
-    All(fn(&mut Space) -> Vec<Equal>),
+    All(fn(&mut TensorSpace) -> Vec<Equal>),
 }
 
-const fn rule(name: &'static str, label: Label, domain: Domain, law: &'static str, apply: Apply) -> Rule {
-    Rule { name, label, domain, law, apply }
+const fn rule(name: &'static str, label: Label, domain: Domain, law: &'static str, apply: Apply) -> TensorRule {
+    TensorRule { name, label, domain, law, apply }
 }
 
 use Apply::{All, Each};
@@ -85,7 +89,7 @@ use Domain::{Any, Float, Integer};
 use Label::{Exact, Reassoc};
 
 /// Every rule. `·` is a contraction, `*` a product of elements; capitals are constant.
-pub const RULES: &[Rule] = &[
+pub const RULES: &[TensorRule] = &[
     rule("scale-after-product", Reassoc, Float, "A*(x·W) + B = x·(A*W) + B", Each(scale::after_product)),
     rule("scale-before-product", Reassoc, Float, "(A*x + B)·W = x·(A*W) + B·W", Each(scale::before_product)),
     rule("affine-maps-meet", Reassoc, Float, "A*(C*x + D) + B = (A*C)*x + (A*D + B)", Each(scale::meet)),
@@ -123,18 +127,23 @@ pub const RULES: &[Rule] = &[
 ];
 
 /// One application of a rule: `term` of `class` equals `new`.
-pub(super) struct Made {
+pub(super) struct RuleApplication {
     pub rule: usize,
     pub class: Id,
-    pub term: Term,
+    pub term: TensorTerm,
     pub new: Id,
 }
 
 /// Applies the allowed rules, by position in [`RULES`], until nothing is new, at most `rounds` times and while there
 /// are at most `limit` e-nodes.
-pub(super) fn saturate(space: &mut Space, allowed: &dyn Fn(usize) -> bool, rounds: usize, limit: usize) -> Vec<Made> {
+pub(super) fn saturate(
+    space: &mut TensorSpace,
+    allowed: &dyn Fn(usize) -> bool,
+    rounds: usize,
+    limit: usize,
+) -> Vec<RuleApplication> {
     let mut made = vec![];
-    let rules: Vec<(usize, &Rule)> = RULES.iter().enumerate().filter(|(i, _)| allowed(*i)).collect();
+    let rules: Vec<(usize, &TensorRule)> = RULES.iter().enumerate().filter(|(i, _)| allowed(*i)).collect();
     for _ in 0..rounds {
         let before = (made.len(), space.egraph.total_number_of_nodes());
         for (class, terms) in space.snapshot() {
@@ -144,7 +153,7 @@ pub(super) fn saturate(space: &mut Space, allowed: &dyn Fn(usize) -> bool, round
                     continue;
                 }
                 let args: Args = term.args().iter().map(|a| space.find(*a)).collect();
-                let site = Site { prim: &prim, ty: &ty, args: &args };
+                let site = RuleSite { prim: &prim, ty: &ty, args: &args };
                 for (i, rule) in rules.iter().filter(|(_, r)| r.domain.holds(&ty)) {
                     let Each(apply) = rule.apply else { continue };
                     space.at_work = Some(Origin { rule: *i, site: class });
@@ -174,11 +183,11 @@ pub(super) fn saturate(space: &mut Space, allowed: &dyn Fn(usize) -> bool, round
     made
 }
 
-fn unite(space: &mut Space, made: &mut Vec<Made>, rule: usize, equal: Equal) {
+fn unite(space: &mut TensorSpace, made: &mut Vec<RuleApplication>, rule: usize, equal: Equal) {
     let Equal { class, term, new } = equal;
     if space.find(class) != space.find(new) && space.ty(class) == space.ty(new) {
         space.egraph.union(class, new);
-        made.push(Made { rule, class, term, new });
+        made.push(RuleApplication { rule, class, term, new });
     }
 }
 

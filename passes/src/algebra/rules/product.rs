@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use egg::Id;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Method, Prim};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
 use tensorc_ir::scalar::ScalarOp;
 use tensorc_schedule::recognise::contract::as_image_convolution;
 
 use super::scale::elements;
 use super::view::permutation;
-use super::{Site, sum_or_difference};
-use crate::algebra::space::Space;
+use super::{RuleSite, sum_or_difference};
+use crate::algebra::space::TensorSpace;
 
 /// What each axis of an operand is called; `None` for an axis of extent 1 without a name.
-type Names = Vec<Option<usize>>;
+type AxisNames = Vec<Option<usize>>;
 
 /// The names of an operand's axes, if each is a whole iteration axis of its own.
-fn names(map: &[Index], dims: &[u64], extents: &[u64]) -> Option<Names> {
+fn names(map: &[Index], dims: &[u64], extents: &[u64]) -> Option<AxisNames> {
     let mut seen = vec![false; extents.len()];
     let name = |(index, n): (&Index, &u64)| match (index.as_var(), index.as_constant()) {
         (Some(v), _) if extents[v as usize] == *n && !std::mem::replace(&mut seen[v as usize], true) => {
@@ -30,7 +30,13 @@ fn names(map: &[Index], dims: &[u64], extents: &[u64]) -> Option<Names> {
 }
 
 /// A product of two operands by names, summed over all names that are not in the result. Every name has an extent.
-fn named_product(space: &mut Space, lhs: (Id, &Names), rhs: (Id, &Names), out: &[usize], extents: &[u64]) -> Id {
+fn named_product(
+    space: &mut TensorSpace,
+    lhs: (Id, &AxisNames),
+    rhs: (Id, &AxisNames),
+    out: &[usize],
+    extents: &[u64],
+) -> Id {
     let mut order = out.to_vec();
     for name in lhs.1.iter().chain(rhs.1).flatten() {
         if !order.contains(name) {
@@ -46,13 +52,13 @@ fn named_product(space: &mut Space, lhs: (Id, &Names), rhs: (Id, &Names), out: &
         out_rank: out.len(),
         lhs: lhs.1.iter().map(at).collect(),
         rhs: rhs.1.iter().map(at).collect(),
-        method: Method::Sum,
+        algorithm: ConvAlgorithm::Direct,
     };
     space.contract(c, lhs.0, rhs.0)
 }
 
 /// `(x·y)·z = x·(y·z)`, and the same with the operands of a product exchanged.
-pub(super) fn reassociate(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn reassociate(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Contract(c) = site.prim else { return vec![] };
     let mut found = vec![];
     for side in [0, 1] {
@@ -64,7 +70,7 @@ pub(super) fn reassociate(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
 }
 
 fn rotations(
-    space: &mut Space,
+    space: &mut TensorSpace,
     c: &Contraction,
     side: usize,
     args: &[Id],
@@ -72,7 +78,7 @@ fn rotations(
     operands: [Id; 2],
 ) -> Vec<Id> {
     let maps = [&c.lhs, &c.rhs];
-    let named = |space: &Space, i: usize| names(maps[i], space.dims(args[i]), &c.extents);
+    let named = |space: &TensorSpace, i: usize| names(maps[i], space.dims(args[i]), &c.extents);
     let (Some(through), Some(z)) = (named(space, side), named(space, 1 - side)) else { return vec![] };
     let mut extents = c.extents.clone();
     // The inner product's axes under the outer names; sums of its own get new ones.
@@ -81,7 +87,7 @@ fn rotations(
         extents.push(*n);
         called.push(Some(extents.len() - 1));
     }
-    let inner_names = |space: &Space, map: &[Index], v: Id| -> Option<Names> {
+    let inner_names = |space: &TensorSpace, map: &[Index], v: Id| -> Option<AxisNames> {
         let own = names(map, space.dims(v), &inner.extents)?;
         Some(own.into_iter().map(|name| name.and_then(|n| called[n])).collect())
     };
@@ -110,7 +116,7 @@ fn rotations(
             }
         }
         let pair = named_product(space, a, b, &kept, &extents);
-        let pair_names: Names = kept.into_iter().map(Some).collect();
+        let pair_names: AxisNames = kept.into_iter().map(Some).collect();
         let (pair, w) = ((pair, &pair_names), (w, w_names));
         let (l, r) = if side == 0 && i == 1 { (w, pair) } else { (pair, w) };
         found.push(named_product(space, l, r, &out, &extents));
@@ -119,7 +125,7 @@ fn rotations(
 }
 
 /// `x·y ± x·z = x·(y ± z)`, on either side.
-pub(super) fn factor(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn factor(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Map(f) = site.prim else { return vec![] };
     let (Some(op), [p, q]) = (sum_or_difference(f), site.args) else { return vec![] };
     let mut found = vec![];
@@ -140,7 +146,7 @@ pub(super) fn factor(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
 }
 
 /// `x·(y ± z) = x·y ± x·z`, if one of the products is there anyway.
-pub(super) fn distribute(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn distribute(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Contract(c) = site.prim else { return vec![] };
     let mut found = vec![];
     for side in [0, 1] {
@@ -156,7 +162,7 @@ pub(super) fn distribute(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
 }
 
 fn distributed(
-    space: &mut Space,
+    space: &mut TensorSpace,
     c: &Arc<Contraction>,
     op: ScalarOp,
     side: usize,
@@ -179,7 +185,7 @@ fn distributed(
 }
 
 /// A transposition of a product is the product in another order.
-pub(super) fn transpose(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn transpose(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::View(view) = site.prim else { return vec![] };
     let Some(axes) = permutation(view, space.dims(site.args[0]), &site.ty.dims) else { return vec![] };
     let mut found = vec![];
@@ -192,7 +198,7 @@ pub(super) fn transpose(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
         let extents = [&site.ty.dims[..], &c.extents[c.out_rank..]].concat();
         let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect();
         let (lhs, rhs) = (through(&c.lhs), through(&c.rhs));
-        let moved = Contraction { out_rank: c.out_rank, lhs, rhs, extents, method: Method::Sum };
+        let moved = Contraction { out_rank: c.out_rank, lhs, rhs, extents, algorithm: ConvAlgorithm::Direct };
         // In which layouts a convolution computes is chosen elsewhere, and with others around it.
         if as_image_convolution(&moved, space.ty(l), space.ty(r)).is_none() {
             found.push(space.contract(moved, l, r));

@@ -3,13 +3,13 @@
 use egg::Id;
 use tensorc_ir::TensorData;
 use tensorc_ir::index::{Atom, Index};
-use tensorc_ir::prim::{Contraction, Method, Prim};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarOp};
 use tensorc_ir::views::in_bounds;
 
-use super::Site;
+use super::RuleSite;
 use crate::algebra::affine::{Affine, affine};
-use crate::algebra::space::{Args, Space, broadcast};
+use crate::algebra::space::{Args, TensorSpace, broadcast};
 
 /// A map that is affine in its only operand that is not constant, which has the shape of its result.
 struct AffineMap {
@@ -18,7 +18,7 @@ struct AffineMap {
     constants: Args,
 }
 
-fn affine_map(space: &Space, f: &ScalarFn, args: &[Id], dims: &[u64]) -> Option<AffineMap> {
+fn affine_map(space: &TensorSpace, f: &ScalarFn, args: &[Id], dims: &[u64]) -> Option<AffineMap> {
     let varies = |i: &usize| !space.is_constant(args[*i]);
     let at = (0..args.len()).find(varies)?;
     if (at + 1..args.len()).any(|i| varies(&i)) || space.dims(args[at]) != dims {
@@ -30,7 +30,7 @@ fn affine_map(space: &Space, f: &ScalarFn, args: &[Id], dims: &[u64]) -> Option<
 }
 
 /// A function of constants as a tensor, as small as it can be.
-fn coefficient(space: &mut Space, f: &ScalarFn, constants: &[Id]) -> Option<Id> {
+fn coefficient(space: &mut TensorSpace, f: &ScalarFn, constants: &[Id]) -> Option<Id> {
     let (f, used) = f.without_unused();
     if used.is_empty() {
         let value = *f.eval(&[], &[]).first()?;
@@ -42,7 +42,7 @@ fn coefficient(space: &mut Space, f: &ScalarFn, constants: &[Id]) -> Option<Id> 
 }
 
 /// A binary operation of elements.
-pub(super) fn elements(space: &mut Space, op: ScalarOp, x: Id, y: Id) -> Option<Id> {
+pub(super) fn elements(space: &mut TensorSpace, op: ScalarOp, x: Id, y: Id) -> Option<Id> {
     let types = [space.ty(x).dtype, space.ty(y).dtype];
     let f = ScalarFn::build(&types, |b, a| vec![b.op(op, &[&a[0], &a[1]])]).ok()?;
     let dims = broadcast([space.dims(x), space.dims(y)]);
@@ -83,7 +83,13 @@ fn digits(map: &[Index], dims: &[u64], extents: &[u64]) -> Vec<Option<Index>> {
 
 /// A tensor that broadcasts to one read at `place`, as a tensor that broadcasts to the weights; `None` if one
 /// element of the weights meets several of its elements.
-fn onto_weights(space: &mut Space, a: Id, place: &[Index], c: &Contraction, weights: (Id, &[Index])) -> Option<Id> {
+fn onto_weights(
+    space: &mut TensorSpace,
+    a: Id,
+    place: &[Index],
+    c: &Contraction,
+    weights: (Id, &[Index]),
+) -> Option<Id> {
     let dims = space.dims(weights.0).to_vec();
     let known = digits(weights.1, &dims, &c.extents);
     let from = space.dims(a).to_vec();
@@ -91,12 +97,10 @@ fn onto_weights(space: &mut Space, a: Id, place: &[Index], c: &Contraction, weig
     let mut map = vec![];
     for (i, n) in from.iter().enumerate() {
         let index = &place[lead + i];
-        let mut told = true;
-        index.visit_vars(&mut |v| told &= known[v as usize].is_some());
-        map.push(match n {
-            1 => Index::default(),
-            _ if !told => return None,
-            _ => index.substitute(&|v| known[v as usize].clone().unwrap_or_default(), &dims[..]),
+        map.push(if *n == 1 {
+            Index::default()
+        } else {
+            index.try_substitute(&|v| known.get(v as usize)?.clone(), &dims[..])?
         });
     }
     let mentioned = |axis: usize| map.iter().any(|m| m.mentions(axis as u32));
@@ -106,13 +110,13 @@ fn onto_weights(space: &mut Space, a: Id, place: &[Index], c: &Contraction, weig
 }
 
 /// The weights times a tensor that broadcasts to them, if that is computed while compiling.
-fn scaled(space: &mut Space, weights: Id, by: Id) -> Option<Id> {
+fn scaled(space: &mut TensorSpace, weights: Id, by: Id) -> Option<Id> {
     let new = elements(space, ScalarOp::Mul, weights, by)?;
     (space.is_constant(new) && space.dims(new) == space.dims(weights)).then_some(new)
 }
 
 /// `A*(x·W) + B = x·(A*W) + B`.
-pub(super) fn after_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn after_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Map(f) = site.prim else { return vec![] };
     let Some(map) = affine_map(space, f, site.args, &site.ty.dims) else { return vec![] };
     let Some(scale) = &map.parts.scale else { return vec![] };
@@ -138,7 +142,7 @@ pub(super) fn after_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
     found
 }
 
-fn shifted(space: &mut Space, x: Id, map: &AffineMap) -> Option<Id> {
+fn shifted(space: &mut TensorSpace, x: Id, map: &AffineMap) -> Option<Id> {
     match &map.parts.shift {
         Some(shift) => {
             let b = coefficient(space, shift, &map.constants)?;
@@ -149,7 +153,7 @@ fn shifted(space: &mut Space, x: Id, map: &AffineMap) -> Option<Id> {
 }
 
 /// `(A*x + B)·W = x·(A*W) + B·W`.
-pub(super) fn before_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn before_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Contract(c) = site.prim else { return vec![] };
     let mut found = vec![];
     for port in [0, 1] {
@@ -167,7 +171,14 @@ pub(super) fn before_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
     found
 }
 
-fn through(space: &mut Space, c: &Contraction, port: usize, weights: Id, map: &AffineMap, dims: &[u64]) -> Option<Id> {
+fn through(
+    space: &mut TensorSpace,
+    c: &Contraction,
+    port: usize,
+    weights: Id,
+    map: &AffineMap,
+    dims: &[u64],
+) -> Option<Id> {
     let (place, own) = if port == 0 { (&c.lhs, &c.rhs) } else { (&c.rhs, &c.lhs) };
     let mut new = weights;
     if let Some(scale) = &map.parts.scale {
@@ -194,7 +205,7 @@ fn through(space: &mut Space, c: &Contraction, port: usize, weights: Id, map: &A
     let extents = (0..c.extents.len()).map(|v| if needed(v) { c.extents[v] } else { 1 }).collect();
     let (b_map, w_map) = (reads, own.clone());
     let (l, r) = if port == 0 { (b_map, w_map) } else { (w_map, b_map) };
-    let sum = Contraction { extents, out_rank: c.out_rank, lhs: l, rhs: r, method: Method::Sum };
+    let sum = Contraction { extents, out_rank: c.out_rank, lhs: l, rhs: r, algorithm: ConvAlgorithm::Direct };
     let (bl, br) = ordered(b, weights);
     let constant = space.contract(sum, bl, br);
     if !space.is_constant(constant) {
@@ -205,7 +216,7 @@ fn through(space: &mut Space, c: &Contraction, port: usize, weights: Id, map: &A
 }
 
 /// `A*(C*x + D) + B = (A*C)*x + (A*D + B)`.
-pub(super) fn meet(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn meet(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Map(f) = site.prim else { return vec![] };
     let Some(outer) = affine_map(space, f, site.args, &site.ty.dims) else { return vec![] };
     let mut found = vec![];
@@ -219,7 +230,7 @@ pub(super) fn meet(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
     found
 }
 
-fn composed(space: &mut Space, outer: &AffineMap, inner: &AffineMap) -> Option<Id> {
+fn composed(space: &mut TensorSpace, outer: &AffineMap, inner: &AffineMap) -> Option<Id> {
     let mut parts: [Option<Id>; 4] = [None; 4];
     let given = [
         (&outer.parts.scale, outer),

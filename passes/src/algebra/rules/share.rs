@@ -10,15 +10,15 @@ use tensorc_ir::scalar::ScalarFn;
 
 use super::view::{slice, slices};
 use super::{Domain, Equal};
-use crate::algebra::space::{Args, Space, Term};
+use crate::algebra::space::{Args, TensorSpace, TensorTerm};
 
 /// Most products that become one.
-const MOST: usize = 16;
+const MAX_PRODUCTS: usize = 16;
 
 /// What products must have in common: the shared operand and its side, the contraction and the shape of the weights
 /// with the merged axis taken out, and that axis of both.
 #[derive(PartialEq, Eq, Hash)]
-struct Kind {
+struct ProductKind {
     shared: Id,
     side: usize,
     contraction: Contraction,
@@ -27,25 +27,25 @@ struct Kind {
     axes: (usize, usize),
 }
 
-struct Product {
+struct SharedProduct {
     class: Id,
-    term: Term,
+    term: TensorTerm,
     weights: Id,
     extent: u64,
 }
 
 /// `x·V, x·W = slices of x·concat(V, W)`.
-pub(super) fn products(space: &mut Space) -> Vec<Equal> {
+pub(super) fn products(space: &mut TensorSpace) -> Vec<Equal> {
     merge_products(space, Domain::Float)
 }
 
-pub(super) fn products_int(space: &mut Space) -> Vec<Equal> {
+pub(super) fn products_int(space: &mut TensorSpace) -> Vec<Equal> {
     merge_products(space, Domain::Integer)
 }
 
-fn merge_products(space: &mut Space, domain: Domain) -> Vec<Equal> {
-    let mut kinds: HashMap<Kind, usize> = HashMap::new();
-    let mut groups: Vec<(usize, usize, usize, Contraction, Id, Vec<Product>)> = vec![];
+fn merge_products(space: &mut TensorSpace, domain: Domain) -> Vec<Equal> {
+    let mut kinds: HashMap<ProductKind, usize> = HashMap::new();
+    let mut groups: Vec<(usize, usize, usize, Contraction, Id, Vec<SharedProduct>)> = vec![];
     for (class, terms) in space.snapshot() {
         for term in terms {
             let Some((Prim::Contract(c), ty)) = space.of(&term) else { continue };
@@ -59,7 +59,7 @@ fn merge_products(space: &mut Space, domain: Domain) -> Vec<Equal> {
                     continue;
                 }
                 let Some((v, axis)) = merged_axis(c, side, space.dims(weights)) else { continue };
-                let mut kind = Kind {
+                let mut kind = ProductKind {
                     shared,
                     side,
                     contraction: (**c).clone(),
@@ -73,9 +73,9 @@ fn merge_products(space: &mut Space, domain: Domain) -> Vec<Equal> {
                 if at == groups.len() {
                     groups.push((side, v, axis, (**c).clone(), shared, vec![]));
                 }
-                let product = Product { class, term: term.clone(), weights, extent: c.extents[v] };
+                let product = SharedProduct { class, term: term.clone(), weights, extent: c.extents[v] };
                 let members = &mut groups[at].5;
-                if members.len() < MOST && members.iter().all(|m| m.weights != weights && m.class != class) {
+                if members.len() < MAX_PRODUCTS && members.iter().all(|m| m.weights != weights && m.class != class) {
                     members.push(product);
                 }
             }
@@ -106,12 +106,12 @@ fn merged_axis(c: &Contraction, side: usize, weights: &[u64]) -> Option<(usize, 
 }
 
 fn merged(
-    space: &mut Space,
+    space: &mut TensorSpace,
     side: usize,
     (v, axis): (usize, usize),
     mut c: Contraction,
     shared: Id,
-    members: Vec<Product>,
+    members: Vec<SharedProduct>,
 ) -> Vec<Equal> {
     space.look_at(members[0].class);
     let weights: Args = members.iter().map(|m| m.weights).collect();
@@ -120,7 +120,7 @@ fn merged(
     let (l, r) = if side == 0 { (shared, weights) } else { (weights, shared) };
     let product = space.contract(c, l, r);
     let mut start = 0;
-    let part = |m: Product| {
+    let part = |m: SharedProduct| {
         let new = slice(space, product, v, start, m.extent);
         start += m.extent;
         Equal { class: m.class, term: m.term, new }
@@ -129,9 +129,9 @@ fn merged(
 }
 
 /// A map of one slice and constants.
-struct Part {
+struct SlicePart {
     class: Id,
-    term: Term,
+    term: TensorTerm,
     start: u64,
     extent: u64,
     constants: Vec<Id>,
@@ -149,9 +149,9 @@ struct MapKind {
 }
 
 /// `f(slice x, V), f(slice x, W) = slices of f(x, concat(V, W))`, if the slices make up all of `x`.
-pub(super) fn maps(space: &mut Space) -> Vec<Equal> {
+pub(super) fn maps(space: &mut TensorSpace) -> Vec<Equal> {
     let mut kinds: HashMap<MapKind, usize> = HashMap::new();
-    let mut groups: Vec<(Id, usize, ScalarFn, usize, Vec<Part>)> = vec![];
+    let mut groups: Vec<(Id, usize, ScalarFn, usize, Vec<SlicePart>)> = vec![];
     for (class, terms) in space.snapshot() {
         for term in terms {
             let Some((kind, part)) = map_of_slice(space, class, &term) else { continue };
@@ -176,7 +176,7 @@ pub(super) fn maps(space: &mut Space) -> Vec<Equal> {
     found
 }
 
-fn map_of_slice(space: &Space, class: Id, term: &Term) -> Option<(MapKind, Part)> {
+fn map_of_slice(space: &TensorSpace, class: Id, term: &TensorTerm) -> Option<(MapKind, SlicePart)> {
     let (Prim::Map(f), ty) = space.of(term)? else { return None };
     let args = term.args();
     let mut varying = (0..args.len()).filter(|i| !space.is_constant(args[*i]));
@@ -200,16 +200,16 @@ fn map_of_slice(space: &Space, class: Id, term: &Term) -> Option<(MapKind, Part)
     };
     let shapes = constants.iter().map(shape).collect();
     let kind = MapKind { source: space.find(own.source), axis: own.axis, body: (**f).clone(), variable, shapes };
-    Some((kind, Part { class, term: term.clone(), start: own.start, extent, constants }))
+    Some((kind, SlicePart { class, term: term.clone(), start: own.start, extent, constants }))
 }
 
 fn one_map(
-    space: &mut Space,
+    space: &mut TensorSpace,
     source: Id,
     axis: usize,
     body: ScalarFn,
     variable: usize,
-    parts: Vec<Part>,
+    parts: Vec<SlicePart>,
 ) -> Option<Vec<Equal>> {
     space.look_at(parts[0].class);
     let dims = space.dims(source).to_vec();
@@ -229,6 +229,6 @@ fn one_map(
     }
     args.insert(variable, source);
     let whole = space.map(body, &args, &dims)?;
-    let part = |p: Part| Equal { class: p.class, term: p.term, new: slice(space, whole, axis, p.start, p.extent) };
+    let part = |p: SlicePart| Equal { class: p.class, term: p.term, new: slice(space, whole, axis, p.start, p.extent) };
     Some(parts.into_iter().map(part).collect())
 }

@@ -2,21 +2,21 @@
 
 use egg::Id;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Method, Prim, Reduction};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, Reduction};
 use tensorc_ir::scalar::{ScalarFn, ScalarOp};
 
-use super::{Site, binary, is_sum};
-use crate::algebra::space::Space;
+use super::{RuleSite, binary, is_sum};
+use crate::algebra::space::TensorSpace;
 
 /// A sum of one operand's elements, up to a function of the result.
-fn plain_sum<'a>(site: &Site<'a>) -> Option<(&'a Reduction, Id)> {
+fn plain_sum<'a>(site: &RuleSite<'a>) -> Option<(&'a Reduction, Id)> {
     let (Prim::Reduce(r), [arg]) = (site.prim, site.args) else { return None };
     let single = r.finish.outputs.len() == 1 && r.finish.inputs.len() == 1;
     (r.map.is_identity() && is_sum(&r.combine, &r.init) && single).then_some((r, *arg))
 }
 
 /// Gives a sum with all axes the shape and the last step of a reduction.
-fn finished(space: &mut Space, r: &Reduction, sum: Id, site: &Site<'_>) -> Option<Id> {
+fn finished(space: &mut TensorSpace, r: &Reduction, sum: Id, site: &RuleSite<'_>) -> Option<Id> {
     let kept = (0..space.dims(sum).len()).scan(0, |next, axis| {
         let folded = r.axes.contains(&axis);
         let index = if folded { Index::default() } else { Index::var(*next) };
@@ -32,7 +32,7 @@ fn finished(space: &mut Space, r: &Reduction, sum: Id, site: &Site<'_>) -> Optio
 }
 
 /// `sum(x·y) = x·sum(y)` over axes that only `y` has.
-pub(super) fn of_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn of_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Some((r, arg)) = plain_sum(site) else { return vec![] };
     let mut found = vec![];
     for (c, args) in space.contractions(arg) {
@@ -43,7 +43,7 @@ pub(super) fn of_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
     found
 }
 
-fn summed(space: &mut Space, r: &Reduction, c: &Contraction, args: [Id; 2], port: usize) -> Option<Id> {
+fn summed(space: &mut TensorSpace, r: &Reduction, c: &Contraction, args: [Id; 2], port: usize) -> Option<Id> {
     let (own, other) = if port == 0 { (&c.lhs, &c.rhs) } else { (&c.rhs, &c.lhs) };
     let dims = space.dims(args[port]).to_vec();
     let mut axes = vec![];
@@ -71,7 +71,7 @@ fn summed(space: &mut Space, r: &Reduction, c: &Contraction, args: [Id; 2], port
 
 /// `sum(x*y) = x·y`, where each of the two is repeated along axes of the other: what is written with broadcasting
 /// is a product of matrices.
-pub(super) fn to_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn to_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Some((r, arg)) = plain_sum(site) else { return vec![] };
     let dims = space.dims(arg).to_vec();
     let kept: Vec<usize> = (0..dims.len()).filter(|axis| !r.axes.contains(axis)).collect();
@@ -97,7 +97,7 @@ pub(super) fn to_product(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
             out_rank: kept.len(),
             lhs: access(x),
             rhs: access(y),
-            method: Method::Sum,
+            algorithm: ConvAlgorithm::Direct,
         };
         let product = space.contract(c, x, y);
         // With the folded axes again, of extent 1.

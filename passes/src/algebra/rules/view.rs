@@ -6,8 +6,8 @@ use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::ScalarFn;
 use tensorc_ir::views::in_bounds;
 
-use super::Site;
-use crate::algebra::space::{Args, Space};
+use super::RuleSite;
+use crate::algebra::space::{Args, TensorSpace};
 
 /// For each axis of the operand, the axis of the result that it becomes, if the view only reorders axes.
 pub(super) fn permutation(view: &View, from: &[u64], dims: &[u64]) -> Option<Vec<usize>> {
@@ -19,7 +19,7 @@ pub(super) fn permutation(view: &View, from: &[u64], dims: &[u64]) -> Option<Vec
 }
 
 /// A view of a concatenation that reads one part only is a view of that part.
-pub(super) fn of_concat(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn of_concat(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::View(view) = site.prim else { return vec![] };
     let dims = &site.ty.dims;
     let inside = in_bounds(&view.map, space.dims(site.args[0]), dims);
@@ -52,7 +52,7 @@ pub(super) struct Slice {
 }
 
 /// The forms of a tensor that are slices along one axis.
-pub(super) fn slices(space: &Space, v: Id) -> Vec<Slice> {
+pub(super) fn slices(space: &TensorSpace, v: Id) -> Vec<Slice> {
     let dims = space.dims(v);
     let slice = |(view, source): (std::sync::Arc<View>, Id)| {
         let from = space.dims(source);
@@ -73,7 +73,7 @@ pub(super) fn slices(space: &Space, v: Id) -> Vec<Slice> {
 }
 
 /// A slice of `n` from `start` on.
-pub(super) fn slice(space: &mut Space, source: Id, axis: usize, start: u64, n: u64) -> Id {
+pub(super) fn slice(space: &mut TensorSpace, source: Id, axis: usize, start: u64, n: u64) -> Id {
     let mut dims = space.dims(source).to_vec();
     dims[axis] = n;
     let at = |i: usize| Index::var(i as u32).offset(if i == axis { start as i64 } else { 0 });
@@ -81,7 +81,7 @@ pub(super) fn slice(space: &mut Space, source: Id, axis: usize, start: u64, n: u
 }
 
 /// Neighbouring slices that are put together again are one slice, or all.
-pub(super) fn concat_of_slices(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn concat_of_slices(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Concat { axis } = site.prim else { return vec![] };
     let mut found = vec![];
     for first in slices(space, site.args[0]).into_iter().filter(|s| s.axis == *axis) {
@@ -106,7 +106,7 @@ fn moves(f: &ScalarFn) -> bool {
 }
 
 /// `f(view x, view y) = view f(x, y)`.
-pub(super) fn through_map(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn through_map(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::Map(f) = site.prim else { return vec![] };
     let dims = &site.ty.dims;
     let Some(seen) = site.args.iter().find(|a| space.dims(**a) == *dims && !space.is_constant(**a)) else {
@@ -129,7 +129,7 @@ pub(super) fn through_map(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
 }
 
 /// The tensor that becomes `v` by a view from shape `from` to `dims`, or that broadcasts to it.
-fn behind(space: &mut Space, v: Id, view: &View, from: &[u64], dims: &[u64]) -> Option<Id> {
+fn behind(space: &mut TensorSpace, v: Id, view: &View, from: &[u64], dims: &[u64]) -> Option<Id> {
     let own = space.dims(v).to_vec();
     if own.iter().all(|n| *n == 1) && own.len() <= from.len() {
         return Some(v);
@@ -149,7 +149,7 @@ fn behind(space: &mut Space, v: Id, view: &View, from: &[u64], dims: &[u64]) -> 
 }
 
 /// `view f(x, y) = f(view x, view y)`.
-pub(super) fn into_map(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
+pub(super) fn into_map(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Prim::View(view) = site.prim else { return vec![] };
     let (from, dims) = (space.dims(site.args[0]).to_vec(), &site.ty.dims);
     if !in_bounds(&view.map, &from, dims) || dims.contains(&0) {
@@ -167,7 +167,7 @@ pub(super) fn into_map(space: &mut Space, site: &Site<'_>) -> Vec<Id> {
 }
 
 /// An operand of a map, viewed as its result is.
-fn before(space: &mut Space, v: Id, view: &View, from: &[u64], dims: &[u64]) -> Option<Id> {
+fn before(space: &mut TensorSpace, v: Id, view: &View, from: &[u64], dims: &[u64]) -> Option<Id> {
     let own = space.dims(v).to_vec();
     if own.iter().all(|n| *n == 1) && own.len() <= dims.len() {
         return Some(v);

@@ -4,7 +4,6 @@
 //! the cheapest body is taken out. One that is not cheaper than the original is not taken.
 
 mod apply;
-mod cost;
 mod rule;
 mod term;
 
@@ -13,18 +12,20 @@ use std::collections::HashMap;
 use egg::Id;
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, ScalarBuilder, ScalarFn, ScalarNode, ScalarOp};
+use tensorc_schedule::cost::scalar as cost;
 
 use crate::egraph::{Extraction, extract};
+use crate::options::Label;
 use apply::{build, matches};
-use term::{Known, Term, Terms};
+use term::{ScalarAnalysis, ScalarTerm, ScalarTerms};
 
+pub use apply::TermBuilder;
 pub use apply::build as build_term;
-pub use apply::{Target, commutes};
-pub use rule::{Condition, Label, Rule, Term as RuleTerm, rules};
-pub use term::Facts;
+pub use rule::{RuleTerm, ScalarRule, rules};
+pub use term::ScalarFacts;
 
 /// Most repetitions of all rules.
-const ITERATIONS: usize = 8;
+const MAX_ITERATIONS: usize = 8;
 
 /// Most terms that rules may make of a body of `n` nodes.
 fn term_limit(n: usize) -> usize {
@@ -34,24 +35,28 @@ fn term_limit(n: usize) -> usize {
 /// A rule that made a body cheaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fired {
+    /// The name of the rule.
     pub rule: &'static str,
+    /// Which arithmetic the rule keeps.
     pub label: Label,
 }
 
 /// A cheaper form of a body.
 #[derive(Clone, Debug)]
 pub struct Rewritten {
+    /// The body afterwards.
     pub body: ScalarFn,
     /// The rules behind it, in the order of the file.
     pub fired: Vec<Fired>,
     /// Costs of the body and of its cheaper form.
     pub before: u64,
+    /// The cost afterwards.
     pub after: u64,
 }
 
 /// Rewrites bodies by the rules of some labels and remembers what became of each body.
 pub struct Rewriter {
-    rules: Vec<&'static Rule>,
+    rules: Vec<&'static ScalarRule>,
     /// The rules whose pattern begins with an operation, casts to any type being one.
     by_op: HashMap<ScalarOp, Vec<usize>>,
     done: HashMap<ScalarFn, Option<Rewritten>>,
@@ -65,8 +70,8 @@ impl Rewriter {
     }
 
     /// A rewriter with some rules only.
-    pub fn of(rules: impl IntoIterator<Item = &'static Rule>) -> Rewriter {
-        let rules: Vec<&'static Rule> = rules.into_iter().collect();
+    pub fn of(rules: impl IntoIterator<Item = &'static ScalarRule>) -> Rewriter {
+        let rules: Vec<&'static ScalarRule> = rules.into_iter().collect();
         let mut by_op: HashMap<ScalarOp, Vec<usize>> = HashMap::new();
         for (at, rule) in rules.iter().enumerate() {
             match &rule.pattern {
@@ -92,23 +97,25 @@ impl Rewriter {
     }
 
     fn search(&self, body: &ScalarFn) -> Result<Option<Rewritten>, String> {
-        let mut egraph = Terms::new(Known);
+        let mut egraph = ScalarTerms::new(ScalarAnalysis);
         let mut ids: Vec<Id> = Vec::with_capacity(body.nodes.len());
         for node in &body.nodes {
             let term = match node {
-                ScalarNode::Input(i) => Term::Input(*i, body.inputs[*i as usize]),
-                ScalarNode::Const(c) => Term::Const(*c),
-                ScalarNode::Coord(axis) => Term::Coord(*axis),
-                ScalarNode::Op(op, args) => Term::Op(*op, args.iter().map(|a| ids[a.0 as usize]).collect()),
+                ScalarNode::Input(i) => ScalarTerm::Input(*i, body.inputs[*i as usize]),
+                ScalarNode::Const(c) => ScalarTerm::Const(*c),
+                ScalarNode::Coord(axis) => ScalarTerm::Coord(*axis),
+                ScalarNode::Op(op, args) => ScalarTerm::Op(*op, args.iter().map(|a| ids[a.0 as usize]).collect()),
             };
             ids.push(egraph.add(term));
         }
         egraph.rebuild();
         let made = self.saturate(&mut egraph, term_limit(body.nodes.len()));
         let roots: Vec<Id> = body.outputs.iter().map(|o| ids[o.0 as usize]).collect();
-        let price = |_, term: &Term| {
+        let price = |_, term: &ScalarTerm| {
             Some(match term {
-                Term::Op(op, args) => cost::of(*op, egraph[args[usize::from(*op == ScalarOp::Select)]].data.dtype),
+                ScalarTerm::Op(op, args) => {
+                    cost::of(*op, egraph[args[usize::from(*op == ScalarOp::Select)]].data.dtype)
+                }
                 _ => 0,
             })
         };
@@ -123,13 +130,13 @@ impl Rewriter {
     }
 
     /// Applies all rules until they add nothing; returns which rule made which class equal to which other.
-    fn saturate(&self, egraph: &mut Terms, limit: usize) -> Vec<(usize, Id, Option<Id>)> {
+    fn saturate(&self, egraph: &mut ScalarTerms, limit: usize) -> Vec<(usize, Id, Option<Id>)> {
         let mut made = vec![];
-        for _ in 0..ITERATIONS {
+        for _ in 0..MAX_ITERATIONS {
             let mut found = vec![];
             for class in egraph.classes() {
                 for term in &class.nodes {
-                    let Term::Op(op, _) = term else { continue };
+                    let ScalarTerm::Op(op, _) = term else { continue };
                     let key = if matches!(op, ScalarOp::Cast(_)) { ANY_CAST } else { *op };
                     for &at in self.by_op.get(&key).into_iter().flatten() {
                         found.extend(matches(egraph, self.rules[at], term).into_iter().map(|b| (at, class.id, b)));
@@ -162,7 +169,12 @@ impl Rewriter {
     }
 
     /// The rules that made a term that was chosen, or made a term of the body unnecessary.
-    fn fired(&self, egraph: &Terms, cheapest: &Extraction<'_, Term>, made: &[(usize, Id, Option<Id>)]) -> Vec<Fired> {
+    fn fired(
+        &self,
+        egraph: &ScalarTerms,
+        cheapest: &Extraction<'_, ScalarTerm>,
+        made: &[(usize, Id, Option<Id>)],
+    ) -> Vec<Fired> {
         let chosen = |class: Id| Some(cheapest.nodes()[cheapest.position(egraph.find(class))?].1);
         let canonical = |id: Id| egg::Language::map_children(egraph.id_to_node(id).clone(), |c| egraph.find(c));
         let used = made.iter().filter(|(_, class, new)| match (chosen(*class), new) {
@@ -180,17 +192,22 @@ impl Rewriter {
 /// Stands for casts to every type where rules are looked up.
 const ANY_CAST: ScalarOp = ScalarOp::Cast(DType::Bool);
 
-fn to_body(egraph: &Terms, inputs: &[DType], chosen: &Extraction<'_, Term>, roots: &[Id]) -> Result<ScalarFn, String> {
+fn to_body(
+    egraph: &ScalarTerms,
+    inputs: &[DType],
+    chosen: &Extraction<'_, ScalarTerm>,
+    roots: &[Id],
+) -> Result<ScalarFn, String> {
     let b = ScalarBuilder::new();
     let operands: Vec<Ex> = inputs.iter().map(|d| b.input(*d)).collect();
     let mut made: Vec<Ex> = Vec::with_capacity(chosen.nodes().len());
     let at = |class: Id| chosen.position(egraph.find(class)).ok_or("a class without a term");
     for (_, term) in chosen.nodes() {
         let ex = match term {
-            Term::Input(i, _) => operands[*i as usize].clone(),
-            Term::Const(c) => b.constant(*c),
-            Term::Coord(axis) => b.coord(*axis as usize),
-            Term::Op(op, args) => {
+            ScalarTerm::Input(i, _) => operands[*i as usize].clone(),
+            ScalarTerm::Const(c) => b.constant(*c),
+            ScalarTerm::Coord(axis) => b.coord(*axis as usize),
+            ScalarTerm::Op(op, args) => {
                 let args: Vec<&Ex> = args.iter().map(|a| at(*a).map(|i| &made[i])).collect::<Result<_, _>>()?;
                 b.op(*op, &args)
             }

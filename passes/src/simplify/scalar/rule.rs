@@ -4,78 +4,69 @@
 
 use std::sync::LazyLock;
 
+use crate::options::Label;
 use smallvec::SmallVec;
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{Scalar, ScalarOp};
 
 use super::super::casts;
-use super::term::Facts;
-
-/// What a rewrite may do to the bits of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Label {
-    /// Nothing, payloads of NaN excepted.
-    Exact,
-    /// It is exact in real arithmetic.
-    Reassoc,
-    /// It contracts, or ignores NaN, infinities, overflow or signs of zero.
-    Approx,
-}
-
-impl Label {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Label::Exact => "exact",
-            Label::Reassoc => "reassoc",
-            Label::Approx => "approx",
-        }
-    }
-}
+use super::term::ScalarFacts;
 
 /// A pattern or replacement.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Term {
-    /// A variable, by position in [`Rule::vars`].
+pub enum RuleTerm {
+    /// A variable, by position in [`ScalarRule::vars`].
     Var(usize),
+    /// A number, in the type of its surroundings.
     Literal(f64),
+    /// A truth value.
     Truth(bool),
-    Op(ScalarOp, Vec<Term>),
-    /// A cast to the type variable at a position in [`Rule::types`].
-    Cast(usize, Box<Term>),
+    /// An operation on terms.
+    Op(ScalarOp, Vec<RuleTerm>),
+    /// A cast to the type variable at a position in [`ScalarRule::types`].
+    Cast(usize, Box<RuleTerm>),
     /// The logarithm to the base 2 of a constant power of two.
-    Exponent(Box<Term>),
+    Exponent(Box<RuleTerm>),
 }
 
 /// A condition on variables and type variables.
 #[derive(Clone, Debug)]
 pub struct Condition {
+    /// The name of the condition.
     pub name: &'static str,
-    check: Check,
+    check: ConditionFn,
     vars: Vec<usize>,
     types: Vec<usize>,
 }
 
-type Check = fn(&[Facts], &[DType]) -> bool;
+type ConditionFn = fn(&[ScalarFacts], &[DType]) -> bool;
 
 /// One line of the rules.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct ScalarRule {
+    /// The name of the rule.
     pub name: &'static str,
+    /// Which arithmetic the rule keeps.
     pub label: Label,
     /// The line as it is written.
     pub text: &'static str,
-    pub pattern: Term,
-    pub replacement: Term,
+    /// What is matched.
+    pub pattern: RuleTerm,
+    /// What takes its place.
+    pub replacement: RuleTerm,
+    /// What must hold for the match.
     pub conditions: Vec<Condition>,
+    /// The variables of the pattern.
     pub vars: Vec<&'static str>,
+    /// The type variables of the pattern.
     pub types: Vec<&'static str>,
 }
 
-impl Rule {
+impl ScalarRule {
     /// Whether the conditions hold for what variables and type variables stand for.
-    pub fn holds(&self, vars: &[Facts], types: &[DType]) -> bool {
+    pub fn holds(&self, vars: &[ScalarFacts], types: &[DType]) -> bool {
         self.conditions.iter().all(|c| {
-            let facts: SmallVec<[Facts; 4]> = c.vars.iter().map(|v| vars[*v]).collect();
+            let facts: SmallVec<[ScalarFacts; 4]> = c.vars.iter().map(|v| vars[*v]).collect();
             let types: SmallVec<[DType; 2]> = c.types.iter().map(|t| types[*t]).collect();
             (c.check)(&facts, &types)
         })
@@ -83,13 +74,14 @@ impl Rule {
 }
 
 /// Every rule, in the order of the file, or what is wrong with the file.
-pub fn rules() -> Result<&'static [Rule], String> {
-    static RULES: LazyLock<Result<Vec<Rule>, String>> = LazyLock::new(|| parse(include_str!("../rules/scalar.rules")));
+pub fn rules() -> Result<&'static [ScalarRule], String> {
+    static RULES: LazyLock<Result<Vec<ScalarRule>, String>> =
+        LazyLock::new(|| parse(include_str!("../rules/scalar.rules")));
     RULES.as_ref().map(|rules| &rules[..]).map_err(String::clone)
 }
 
 /// The predicates, each with the numbers of variables and type variables it takes.
-const PREDICATES: &[(&str, usize, usize, Check)] = &[
+const PREDICATES: &[(&str, usize, usize, ConditionFn)] = &[
     ("float", 1, 0, |v, _| v[0].dtype.is_float()),
     ("int", 1, 0, |v, _| v[0].dtype.is_int()),
     ("bool", 1, 0, |v, _| v[0].dtype == DType::Bool),
@@ -129,12 +121,12 @@ pub fn literal(value: f64, dtype: DType) -> Option<Scalar> {
     (kept && dtype != DType::Bool).then_some(c)
 }
 
-fn parse(text: &'static str) -> Result<Vec<Rule>, String> {
+fn parse(text: &'static str) -> Result<Vec<ScalarRule>, String> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty() && !l.starts_with("//"));
     lines.map(|(i, line)| rule(line).map_err(|why| format!("scalar.rules:{}: {why}", i + 1))).collect()
 }
 
-fn rule(text: &'static str) -> Result<Rule, String> {
+fn rule(text: &'static str) -> Result<ScalarRule, String> {
     let (head, body) = text.split_once(':').ok_or("`:` expected")?;
     let (label, name) = head.split_once(' ').ok_or("a label and a name expected")?;
     let label = [Label::Exact, Label::Reassoc, Label::Approx].into_iter().find(|l| l.name() == label);
@@ -154,7 +146,16 @@ fn rule(text: &'static str) -> Result<Rule, String> {
         p.end()?;
     }
     let label = label.ok_or("the label is not exact, reassoc or approx")?;
-    Ok(Rule { name: name.trim(), label, text, pattern, replacement, conditions: found, vars: p.vars, types: p.types })
+    Ok(ScalarRule {
+        name: name.trim(),
+        label,
+        text,
+        pattern,
+        replacement,
+        conditions: found,
+        vars: p.vars,
+        types: p.types,
+    })
 }
 
 struct Parser {
@@ -188,7 +189,7 @@ impl Parser {
         &text[..end]
     }
 
-    fn whole(&mut self) -> Result<Term, String> {
+    fn whole(&mut self) -> Result<RuleTerm, String> {
         let term = self.term()?;
         self.end().map(|()| term)
     }
@@ -204,7 +205,7 @@ impl Parser {
         }
     }
 
-    fn term(&mut self) -> Result<Term, String> {
+    fn term(&mut self) -> Result<RuleTerm, String> {
         let word = self.word();
         if word == "cast" {
             self.expect("<")?;
@@ -214,7 +215,7 @@ impl Parser {
             self.expect("(")?;
             let inner = self.term()?;
             self.expect(")")?;
-            return Ok(Term::Cast(target, Box::new(inner)));
+            return Ok(RuleTerm::Cast(target, Box::new(inner)));
         }
         if self.eat("(") {
             let mut args = vec![self.term()?];
@@ -223,19 +224,22 @@ impl Parser {
             }
             self.expect(")")?;
             if word == "exponent" && args.len() == 1 {
-                return Ok(Term::Exponent(Box::new(args.swap_remove(0))));
+                return Ok(RuleTerm::Exponent(Box::new(args.swap_remove(0))));
             }
             let op = ScalarOp::from_name(word).filter(|op| op.arity() == args.len());
-            return Ok(Term::Op(op.ok_or_else(|| format!("`{word}` is not an operation of {}", args.len()))?, args));
+            return Ok(RuleTerm::Op(
+                op.ok_or_else(|| format!("`{word}` is not an operation of {}", args.len()))?,
+                args,
+            ));
         }
         match word {
-            "true" | "false" => Ok(Term::Truth(word == "true")),
-            "inf" | "-inf" => word.parse().map(Term::Literal).map_err(|_| word.to_string()),
+            "true" | "false" => Ok(RuleTerm::Truth(word == "true")),
+            "inf" | "-inf" => word.parse().map(RuleTerm::Literal).map_err(|_| word.to_string()),
             _ if word.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
-                word.parse().map(Term::Literal).map_err(|_| format!("`{word}` is not a number"))
+                word.parse().map(RuleTerm::Literal).map_err(|_| format!("`{word}` is not a number"))
             }
             "" => Err(format!("a term expected before `{}`", self.rest.trim())),
-            name => Self::position(&mut self.vars, name, self.closed).map(Term::Var),
+            name => Self::position(&mut self.vars, name, self.closed).map(RuleTerm::Var),
         }
     }
 

@@ -7,42 +7,42 @@ use smallvec::SmallVec;
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
-pub(super) type Terms = EGraph<Term, Known>;
+pub(super) type ScalarTerms = EGraph<ScalarTerm, ScalarAnalysis>;
 
 /// One operation of a body.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Term {
+pub(super) enum ScalarTerm {
     Input(u32, DType),
     Const(Scalar),
     Coord(u32),
     Op(ScalarOp, SmallVec<[Id; 3]>),
 }
 
-impl Language for Term {
-    type Discriminant = (std::mem::Discriminant<Term>, Option<ScalarOp>);
+impl Language for ScalarTerm {
+    type Discriminant = (std::mem::Discriminant<ScalarTerm>, Option<ScalarOp>);
 
     fn discriminant(&self) -> Self::Discriminant {
-        let op = if let Term::Op(op, _) = self { Some(*op) } else { None };
+        let op = if let ScalarTerm::Op(op, _) = self { Some(*op) } else { None };
         (discriminant(self), op)
     }
 
-    fn matches(&self, other: &Term) -> bool {
+    fn matches(&self, other: &ScalarTerm) -> bool {
         match (self, other) {
-            (Term::Op(a, x), Term::Op(b, y)) => a == b && x.len() == y.len(),
+            (ScalarTerm::Op(a, x), ScalarTerm::Op(b, y)) => a == b && x.len() == y.len(),
             _ => self == other,
         }
     }
 
     fn children(&self) -> &[Id] {
         match self {
-            Term::Op(_, args) => args,
+            ScalarTerm::Op(_, args) => args,
             _ => &[],
         }
     }
 
     fn children_mut(&mut self) -> &mut [Id] {
         match self {
-            Term::Op(_, args) => args,
+            ScalarTerm::Op(_, args) => args,
             _ => &mut [],
         }
     }
@@ -50,8 +50,10 @@ impl Language for Term {
 
 /// What holds for every value of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct ScalarFacts {
+    /// The type.
     pub dtype: DType,
+    /// The value, if it is one constant.
     pub constant: Option<Scalar>,
     /// The sign bit is clear, or the value is NaN.
     pub nonnegative: bool,
@@ -59,16 +61,18 @@ pub struct Facts {
     pub integral: bool,
 }
 
-impl Facts {
-    pub fn unknown(dtype: DType) -> Facts {
+impl ScalarFacts {
+    /// A value of which only the type is known.
+    pub fn unknown(dtype: DType) -> ScalarFacts {
         let unsigned = dtype == DType::Bool || dtype.is_int() && !dtype.is_signed_int();
-        Facts { dtype, constant: None, nonnegative: unsigned, integral: !dtype.is_float() }
+        ScalarFacts { dtype, constant: None, nonnegative: unsigned, integral: !dtype.is_float() }
     }
 
-    pub fn of(c: Scalar) -> Facts {
+    /// A constant.
+    pub fn of(c: Scalar) -> ScalarFacts {
         let x = c.as_f64();
-        let unsigned = Facts::unknown(c.dtype).nonnegative;
-        Facts {
+        let unsigned = ScalarFacts::unknown(c.dtype).nonnegative;
+        ScalarFacts {
             dtype: c.dtype,
             constant: Some(c),
             nonnegative: unsigned || x.is_nan() || x.is_sign_positive(),
@@ -77,18 +81,18 @@ impl Facts {
     }
 
     /// What the operation makes of operands. `same` tells that the first two are one value.
-    pub(super) fn apply(op: ScalarOp, args: &[Facts], same: bool) -> Option<Facts> {
+    pub(super) fn apply(op: ScalarOp, args: &[ScalarFacts], same: bool) -> Option<ScalarFacts> {
         let types: SmallVec<[DType; 3]> = args.iter().map(|a| a.dtype).collect();
         let dtype = op.result(&types).ok()?;
         let constants: Option<SmallVec<[Scalar; 3]>> = args.iter().map(|a| a.constant).collect();
         // f32 library functions keep their own rounding: they fold only once expanded.
         let folds = !(matches!(op, ScalarOp::Math(_)) && dtype == DType::F32);
         if let Some(values) = constants.filter(|_| folds) {
-            return Some(Facts::of(op.eval(&values)));
+            return Some(ScalarFacts::of(op.eval(&values)));
         }
-        let mut facts = Facts::unknown(dtype);
-        let all = |f: fn(&Facts) -> bool| args.iter().all(f);
-        let nonnegative = |f: &Facts| f.nonnegative;
+        let mut facts = ScalarFacts::unknown(dtype);
+        let all = |f: fn(&ScalarFacts) -> bool| args.iter().all(f);
+        let nonnegative = |f: &ScalarFacts| f.nonnegative;
         if dtype.is_float() {
             facts.nonnegative |= match op {
                 ScalarOp::Abs | ScalarOp::Math(MathFn::Exp | MathFn::Exp2 | MathFn::Cosh) => true,
@@ -115,29 +119,29 @@ impl Facts {
     }
 }
 
-/// The analysis that keeps [`Facts`] and turns classes with a known value into constants.
+/// The analysis that keeps [`ScalarFacts`] and turns classes with a known value into constants.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known;
+pub(super) struct ScalarAnalysis;
 
-impl Analysis<Term> for Known {
-    type Data = Facts;
+impl Analysis<ScalarTerm> for ScalarAnalysis {
+    type Data = ScalarFacts;
 
-    fn make(egraph: &mut Terms, term: &Term, _: Id) -> Facts {
+    fn make(egraph: &mut ScalarTerms, term: &ScalarTerm, _: Id) -> ScalarFacts {
         match term {
-            Term::Input(_, dtype) => Facts::unknown(*dtype),
-            Term::Coord(_) => Facts::unknown(DType::I64),
-            Term::Const(c) => Facts::of(*c),
-            Term::Op(op, args) => {
-                let facts: SmallVec<[Facts; 3]> = args.iter().map(|a| egraph[*a].data).collect();
+            ScalarTerm::Input(_, dtype) => ScalarFacts::unknown(*dtype),
+            ScalarTerm::Coord(_) => ScalarFacts::unknown(DType::I64),
+            ScalarTerm::Const(c) => ScalarFacts::of(*c),
+            ScalarTerm::Op(op, args) => {
+                let facts: SmallVec<[ScalarFacts; 3]> = args.iter().map(|a| egraph[*a].data).collect();
                 let same = args.len() > 1 && egraph.find(args[0]) == egraph.find(args[1]);
                 // Every term is typed before it is added.
-                Facts::apply(*op, &facts, same).unwrap_or(Facts::unknown(facts[0].dtype))
+                ScalarFacts::apply(*op, &facts, same).unwrap_or(ScalarFacts::unknown(facts[0].dtype))
             }
         }
     }
 
-    fn merge(&mut self, to: &mut Facts, from: Facts) -> DidMerge {
-        let merged = Facts {
+    fn merge(&mut self, to: &mut ScalarFacts, from: ScalarFacts) -> DidMerge {
+        let merged = ScalarFacts {
             dtype: to.dtype,
             constant: to.constant.or(from.constant),
             nonnegative: to.nonnegative || from.nonnegative,
@@ -148,9 +152,9 @@ impl Analysis<Term> for Known {
         changed
     }
 
-    fn modify(egraph: &mut Terms, id: Id) {
+    fn modify(egraph: &mut ScalarTerms, id: Id) {
         if let Some(c) = egraph[id].data.constant {
-            let constant = egraph.add(Term::Const(c));
+            let constant = egraph.add(ScalarTerm::Const(c));
             egraph.union(id, constant);
         }
     }

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use cudarc::driver::sys;
 use tensorc_abi::DType;
 
-use crate::gpu::Matrix;
+use crate::gpu::MatrixParam;
 
 /// Bytes of a row of a box.
 const ROW: u32 = 128;
@@ -17,7 +17,7 @@ const ROW: u32 = 128;
 ///
 /// # Errors
 /// The driver refuses the matrix; the message says why.
-pub(super) fn encode(matrix: &Matrix, address: *mut u8) -> Result<sys::CUtensorMap, String> {
+pub(super) fn encode(matrix: &MatrixParam, address: *mut u8) -> Result<sys::CUtensorMap, String> {
     use sys::CUtensorMapDataType as Element;
     let element = match matrix.dtype {
         DType::F16 => Element::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,

@@ -21,14 +21,14 @@ use cudarc::driver::{result, sys};
 use tensorc_abi::VendorCall;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Code, CodeForm, Driver, DriverError, Entry, Function, LaunchStream, Memory, Properties};
+use super::{CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties};
 use crate::Device;
 #[cfg(feature = "nccl")]
 pub(super) use nccl::Communicators;
 use peer::Peers;
 use stream::CudaStream;
 pub use vendor::installed_libraries;
-use vendor::{Call, Libraries};
+use vendor::{Libraries, VendorLibraryCall};
 
 /// Shared memory of a block that a kernel gets without asking, in bytes.
 const PLAIN_SHARED: u32 = 48 << 10;
@@ -46,7 +46,7 @@ struct Shared {
     name: String,
     capability: u32,
     /// Modules by the hash of their PTX.
-    modules: Mutex<BTreeMap<u128, Weak<Module>>>,
+    modules: Mutex<BTreeMap<u128, Weak<CudaModule>>>,
     libraries: Libraries,
     peers: Peers,
 }
@@ -57,17 +57,17 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 /// Translated PTX, unloaded with the last kernel of it.
-struct Module {
+struct CudaModule {
     handle: sys::CUmodule,
     shared: Arc<Shared>,
 }
 
 // SAFETY: as for `Shared`.
-unsafe impl Send for Module {}
+unsafe impl Send for CudaModule {}
 // SAFETY: as above.
-unsafe impl Sync for Module {}
+unsafe impl Sync for CudaModule {}
 
-impl Drop for Module {
+impl Drop for CudaModule {
     fn drop(&mut self) {
         if self.shared.enter().is_ok() {
             // SAFETY: nobody has a kernel of it any more.
@@ -77,15 +77,15 @@ impl Drop for Module {
 }
 
 /// A function of a module.
-struct Kernel {
+struct CudaFunction {
     handle: sys::CUfunction,
-    module: Arc<Module>,
+    module: Arc<CudaModule>,
 }
 
 // SAFETY: as for `Shared`.
-unsafe impl Send for Kernel {}
+unsafe impl Send for CudaFunction {}
 // SAFETY: as above.
-unsafe impl Sync for Kernel {}
+unsafe impl Sync for CudaFunction {}
 
 impl CudaDriver {
     /// The GPU with the number of `device`.
@@ -142,10 +142,10 @@ impl Shared {
     }
 
     /// The module of some PTX, translated by the driver if it is not here.
-    fn module(self: &Arc<Self>, ptx: &str) -> Result<Arc<Module>, DriverError> {
+    fn module(self: &Arc<Self>, ptx: &str) -> Result<Arc<CudaModule>, DriverError> {
         let number = xxh3_128(ptx.as_bytes());
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |modules: &BTreeMap<u128, Weak<Module>>| modules.get(&number).and_then(Weak::upgrade);
+        let known = |modules: &BTreeMap<u128, Weak<CudaModule>>| modules.get(&number).and_then(Weak::upgrade);
         if let Some(module) = known(&modules()) {
             return Ok(module);
         }
@@ -154,7 +154,7 @@ impl Shared {
         // Not locked, so that threads translate side by side.
         // SAFETY: the image is text that ends in 0.
         let handle = self.check(unsafe { result::module::load_data(image.as_ptr().cast()) })?;
-        let module = Arc::new(Module { handle, shared: self.clone() });
+        let module = Arc::new(CudaModule { handle, shared: self.clone() });
         let mut modules = modules();
         if let Some(first) = known(&modules) {
             drop(modules);
@@ -202,7 +202,7 @@ fn text(e: result::DriverError) -> String {
 }
 
 /// Memory of the device.
-struct Block {
+struct CudaMemory {
     address: sys::CUdeviceptr,
     shared: Arc<Shared>,
 }
@@ -218,7 +218,7 @@ unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
 
-impl fmt::Debug for Block {
+impl fmt::Debug for CudaMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Block({:#x} of {})", self.address, self.shared.device)
     }
@@ -245,13 +245,13 @@ impl Drop for Pinned {
     }
 }
 
-impl Memory for Block {
+impl Memory for CudaMemory {
     fn address(&self) -> *mut u8 {
         self.address as *mut u8
     }
 }
 
-impl Drop for Block {
+impl Drop for CudaMemory {
     fn drop(&mut self) {
         if self.address != 0 && self.shared.enter().is_ok() {
             // SAFETY: the block is this value's own, and work on it has ended: freeing waits for the device.
@@ -277,20 +277,24 @@ impl Driver for CudaDriver {
         self.0.properties().map(Some)
     }
 
-    fn load(&self, code: Code) -> Result<Vec<Function>, DriverError> {
+    fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
         match code {
-            Code::Ptx { text, entries } => {
+            KernelCode::Ptx { text, entries } => {
                 let module = self.0.module(&text)?;
                 entries.into_iter().map(|entry| self.function(&module, entry)).collect()
             }
-            Code::Vendor(calls) => {
+            KernelCode::Vendor(calls) => {
                 let loaded = |(name, call): (String, VendorCall)| {
-                    let code = Call::new(&self.0, &call).map_err(|why| self.0.error(format!("`{name}`: {why}")))?;
-                    Ok(Function { entry: Arc::new(Entry { name, ..Entry::default() }), code: Arc::new(code) })
+                    let code = VendorLibraryCall::new(&self.0, &call)
+                        .map_err(|why| self.0.error(format!("`{name}`: {why}")))?;
+                    Ok(LoadedKernel {
+                        entry: Arc::new(LaunchConfig { name, ..LaunchConfig::default() }),
+                        code: Arc::new(code),
+                    })
                 };
                 calls.into_iter().map(loaded).collect()
             }
-            Code::Host(_) => Err(self.0.error("this device takes PTX, not functions of the host")),
+            KernelCode::Host(_) => Err(self.0.error("this device takes PTX, not functions of the host")),
         }
     }
 
@@ -303,7 +307,7 @@ impl Driver for CudaDriver {
             let fail = |e| self.0.error(format!("{bytes} bytes of memory: {}", text(e)));
             address = outcome.map_err(fail)?;
         }
-        Ok(Box::new(Block { address, shared: self.0.clone() }))
+        Ok(Box::new(CudaMemory { address, shared: self.0.clone() }))
     }
 
     fn alloc_pinned(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
@@ -324,7 +328,7 @@ impl Driver for CudaDriver {
 }
 
 impl CudaDriver {
-    fn function(&self, module: &Arc<Module>, entry: Entry) -> Result<Function, DriverError> {
+    fn function(&self, module: &Arc<CudaModule>, entry: LaunchConfig) -> Result<LoadedKernel, DriverError> {
         let shared = &self.0;
         shared.enter()?;
         let named = |e| shared.error(format!("kernel `{}`: {}", entry.name, text(e)));
@@ -337,8 +341,8 @@ impl CudaDriver {
             let outcome = unsafe { result::function::set_function_attribute(handle, most, entry.shared_bytes as i32) };
             outcome.map_err(named)?;
         }
-        let kernel = Kernel { handle, module: module.clone() };
-        Ok(Function { entry: Arc::new(entry), code: Arc::new(kernel) })
+        let kernel = CudaFunction { handle, module: module.clone() };
+        Ok(LoadedKernel { entry: Arc::new(entry), code: Arc::new(kernel) })
     }
 }
 

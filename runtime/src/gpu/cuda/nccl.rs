@@ -16,7 +16,7 @@ use tensorc_abi::DType;
 use super::stream::CudaStream;
 use super::{CudaDriver, Shared};
 use crate::Device;
-use crate::gpu::{Collective, CollectiveError, Entry, Exchange, Part};
+use crate::gpu::{Collective, CollectiveError, CollectiveRank, Exchange, LaunchConfig};
 
 /// Names of the library, those that programs are installed with first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
@@ -24,15 +24,15 @@ const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 const LEAST_VERSION: c_int = 21000;
 
 /// A value of `ncclResult_t`.
-type Status = u32;
-const SUCCESS: Status = ncclResult_t::ncclSuccess as Status;
+type NcclResult = u32;
+const SUCCESS: NcclResult = ncclResult_t::ncclSuccess as NcclResult;
 
-type InitAll = unsafe extern "C" fn(*mut ncclComm_t, c_int, *const c_int) -> Status;
-type OfOne = unsafe extern "C" fn(ncclComm_t) -> Status;
-type AsyncError = unsafe extern "C" fn(ncclComm_t, *mut Status) -> Status;
-type Group = unsafe extern "C" fn() -> Status;
-type Describe = unsafe extern "C" fn(Status) -> *const c_char;
-type Version = unsafe extern "C" fn(*mut c_int) -> Status;
+type InitAll = unsafe extern "C" fn(*mut ncclComm_t, c_int, *const c_int) -> NcclResult;
+type OfOne = unsafe extern "C" fn(ncclComm_t) -> NcclResult;
+type AsyncError = unsafe extern "C" fn(ncclComm_t, *mut NcclResult) -> NcclResult;
+type NcclGroupFn = unsafe extern "C" fn() -> NcclResult;
+type Describe = unsafe extern "C" fn(NcclResult) -> *const c_char;
+type NcclVersionFn = unsafe extern "C" fn(*mut c_int) -> NcclResult;
 type AllReduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -41,7 +41,7 @@ type AllReduce = unsafe extern "C" fn(
     ncclRedOp_t,
     ncclComm_t,
     cudaStream_t,
-) -> Status;
+) -> NcclResult;
 type Reduce = unsafe extern "C" fn(
     *const c_void,
     *mut c_void,
@@ -51,18 +51,25 @@ type Reduce = unsafe extern "C" fn(
     c_int,
     ncclComm_t,
     cudaStream_t,
-) -> Status;
-type Broadcast =
-    unsafe extern "C" fn(*const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t) -> Status;
+) -> NcclResult;
+type Broadcast = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_void,
+    usize,
+    ncclDataType_t,
+    c_int,
+    ncclComm_t,
+    cudaStream_t,
+) -> NcclResult;
 
 /// The functions that are called.
-struct Library {
+struct NcclFunctions {
     init_all: InitAll,
     destroy: OfOne,
     abort: OfOne,
     async_error: AsyncError,
-    group_start: Group,
-    group_end: Group,
+    group_start: NcclGroupFn,
+    group_end: NcclGroupFn,
     describe: Describe,
     all_reduce: AllReduce,
     reduce: Reduce,
@@ -71,20 +78,20 @@ struct Library {
     _library: libloading::Library,
 }
 
-impl Library {
+impl NcclFunctions {
     /// The library of this process.
-    fn get() -> Result<&'static Library, CollectiveError> {
-        static LIBRARY: OnceLock<Result<Library, CollectiveError>> = OnceLock::new();
-        LIBRARY.get_or_init(Library::open).as_ref().map_err(CollectiveError::clone)
+    fn get() -> Result<&'static NcclFunctions, CollectiveError> {
+        static LIBRARY: OnceLock<Result<NcclFunctions, CollectiveError>> = OnceLock::new();
+        LIBRARY.get_or_init(NcclFunctions::open).as_ref().map_err(CollectiveError::clone)
     }
 
-    fn open() -> Result<Library, CollectiveError> {
+    fn open() -> Result<NcclFunctions, CollectiveError> {
         // SAFETY: loading NCCL runs its initialisers, which set up its own state only.
         let found = NAMES.iter().find_map(|name| unsafe { libloading::Library::new(name) }.ok());
         let library = found.ok_or(CollectiveError::NotInstalled)?;
         // SAFETY: all functions have the types that NCCL's header gives them since 2.10.
         let opened = unsafe {
-            Library {
+            NcclFunctions {
                 init_all: symbol(&library, "ncclCommInitAll")?,
                 destroy: symbol(&library, "ncclCommDestroy")?,
                 abort: symbol(&library, "ncclCommAbort")?,
@@ -99,7 +106,7 @@ impl Library {
             }
         };
         // SAFETY: as above.
-        let version_of: Version = unsafe { symbol(&opened._library, "ncclGetVersion") }?;
+        let version_of: NcclVersionFn = unsafe { symbol(&opened._library, "ncclGetVersion") }?;
         let mut version = 0;
         // SAFETY: the place is this function's.
         opened.check("ncclGetVersion", unsafe { version_of(&raw mut version) })?;
@@ -109,7 +116,7 @@ impl Library {
         Ok(opened)
     }
 
-    fn check(&self, call: &'static str, status: Status) -> Result<(), CollectiveError> {
+    fn check(&self, call: &'static str, status: NcclResult) -> Result<(), CollectiveError> {
         if status == SUCCESS {
             return Ok(());
         }
@@ -117,7 +124,7 @@ impl Library {
     }
 
     /// What the library says of a status.
-    fn text(&self, status: Status) -> String {
+    fn text(&self, status: NcclResult) -> String {
         // SAFETY: the function takes any number.
         let words = unsafe { (self.describe)(status) };
         if words.is_null() {
@@ -147,11 +154,11 @@ struct Rank {
 
 /// Communicators of several devices.
 pub struct Communicators {
-    library: &'static Library,
+    library: &'static NcclFunctions,
     ranks: Vec<Rank>,
     devices: Vec<Device>,
     /// Names of exchanges where streams fail.
-    entries: [Arc<Entry>; 3],
+    entries: [Arc<LaunchConfig>; 3],
     /// Why they were given back. Held during an exchange, as one thread at a time may use them.
     broken: Mutex<Option<CollectiveError>>,
 }
@@ -167,8 +174,8 @@ impl fmt::Debug for Communicators {
     }
 }
 
-fn entry(name: &str) -> Arc<Entry> {
-    Arc::new(Entry { name: name.into(), ..Entry::default() })
+fn entry(name: &str) -> Arc<LaunchConfig> {
+    Arc::new(LaunchConfig { name: name.into(), ..LaunchConfig::default() })
 }
 
 impl Communicators {
@@ -177,7 +184,7 @@ impl Communicators {
     /// # Errors
     /// The library is missing or refuses the devices.
     pub fn new(drivers: &[CudaDriver]) -> Result<Communicators, CollectiveError> {
-        let library = Library::get()?;
+        let library = NcclFunctions::get()?;
         let devices: Vec<Device> = drivers.iter().map(|driver| driver.0.device).collect();
         let numbers: Vec<c_int> = devices.iter().map(|device| c_int::from(device.id)).collect();
         let mut handles: Vec<ncclComm_t> = vec![std::ptr::null_mut(); drivers.len()];
@@ -221,7 +228,7 @@ impl Communicators {
     }
 
     /// The streams of the parts, if none of them has failed.
-    fn streams<'a>(&self, parts: &[Part<'a>]) -> Result<Vec<&'a CudaStream>, CollectiveError> {
+    fn streams<'a>(&self, parts: &[CollectiveRank<'a>]) -> Result<Vec<&'a CudaStream>, CollectiveError> {
         if parts.len() != self.ranks.len() {
             let why = format!("{} parts of an exchange between {} devices", parts.len(), self.ranks.len());
             return Err(CollectiveError::Shape { why });
@@ -305,7 +312,7 @@ impl Collective for Communicators {
         exchange: Exchange,
         dtype: DType,
         count: usize,
-        parts: &[Part<'_>],
+        parts: &[CollectiveRank<'_>],
     ) -> Result<(), CollectiveError> {
         let kind = type_of(dtype).ok_or(CollectiveError::Type { dtype })?;
         if let Some(root) = exchange.root().filter(|root| *root >= self.ranks.len()) {
@@ -366,7 +373,7 @@ mod tests {
     /// Where the library is missing, an error says so; where it is there, it has all functions.
     #[test]
     fn a_missing_library_is_an_error() {
-        match Library::get() {
+        match NcclFunctions::get() {
             Ok(library) => assert!(library.text(SUCCESS).contains("status 0")),
             Err(error) => {
                 assert_eq!(error, CollectiveError::NotInstalled);

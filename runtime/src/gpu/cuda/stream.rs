@@ -9,10 +9,10 @@ use cudarc::driver::{result, sys};
 
 use super::graph::Recorded;
 use super::matrix::encode;
-use super::vendor::Call;
-use super::{Kernel, Shared, text};
-use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
-use crate::gpu::{DriverError, Entry, Function, Graph, LaunchStream, Rows};
+use super::vendor::VendorLibraryCall;
+use super::{CudaFunction, Shared, text};
+use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
+use crate::gpu::{DriverError, Graph, LaunchConfig, LaunchStream, LoadedKernel, Rows};
 use crate::{Device, TaskPanic};
 
 /// A stream. Dropping it waits for its work.
@@ -33,9 +33,9 @@ struct State {
     /// Where functions of the host leave what they failed with while the stream passed them, until the operation ends.
     late: Arc<Late>,
     /// Kernels launched since the last operation ended.
-    launched: Vec<Arc<Entry>>,
+    launched: Vec<Arc<LaunchConfig>>,
     /// Kernels recorded so far, while the stream records.
-    recording: Option<Vec<Arc<Entry>>>,
+    recording: Option<Vec<Arc<LaunchConfig>>>,
 }
 
 /// What a function of the host failed with.
@@ -54,7 +54,7 @@ struct CudaEvent {
     /// What the stream failed with before.
     failure: Option<StreamError>,
     /// Kernels of the operation that ends here.
-    launched: Vec<Arc<Entry>>,
+    launched: Vec<Arc<LaunchConfig>>,
     /// Where functions of the host leave their failure, which is known when the point is passed only.
     late: Option<Arc<Late>>,
 }
@@ -93,7 +93,7 @@ impl CudaStream {
 
     /// Notes that a library has enqueued something, which messages are to name.
     #[cfg(feature = "nccl")]
-    pub fn launched(&self, entry: &Arc<Entry>) {
+    pub fn launched(&self, entry: &Arc<LaunchConfig>) {
         lock(&self.state).launched.push(entry.clone());
     }
 
@@ -109,7 +109,7 @@ impl CudaStream {
     ///
     /// # Safety
     /// As [`LaunchStream::launch`].
-    unsafe fn launch_kernel(&self, kernel: &Kernel, entry: &Entry, arguments: &[*mut u8]) {
+    unsafe fn launch_kernel(&self, kernel: &CudaFunction, entry: &LaunchConfig, arguments: &[*mut u8]) {
         let mut addresses = arguments.to_vec();
         let encoded = entry.matrices.iter().map(|m| {
             let address = arguments.get(m.argument as usize).ok_or("a matrix in no argument")?;
@@ -203,7 +203,7 @@ impl CudaStream {
     fn event(
         &self,
         failure: Option<StreamError>,
-        launched: Vec<Arc<Entry>>,
+        launched: Vec<Arc<LaunchConfig>>,
         late: Option<Arc<Late>>,
     ) -> Arc<dyn Event> {
         let (shared, handle, stream) = (self.shared.clone(), std::ptr::null_mut(), self.handle.addr());
@@ -228,10 +228,10 @@ impl CudaStream {
 }
 
 /// What went wrong, with the kernels that it may have been.
-fn of(launched: &[Arc<Entry>], message: &str) -> String {
-    const SHOWN: usize = 8;
-    let names: Vec<&str> = launched.iter().rev().take(SHOWN).map(|entry| entry.name.as_str()).collect();
-    let more = if launched.len() > SHOWN { ", …" } else { "" };
+fn of(launched: &[Arc<LaunchConfig>], message: &str) -> String {
+    const MAX_SHOWN_KERNELS: usize = 8;
+    let names: Vec<&str> = launched.iter().rev().take(MAX_SHOWN_KERNELS).map(|entry| entry.name.as_str()).collect();
+    let more = if launched.len() > MAX_SHOWN_KERNELS { ", …" } else { "" };
     match &names[..] {
         [] => format!("a copy: {message}"),
         [name] => format!("kernel `{name}`: {message}"),
@@ -244,7 +244,7 @@ impl Stream for CudaStream {
         self.shared.device
     }
 
-    fn enqueue(&self, work: Work) {
+    fn enqueue(&self, work: StreamWork) {
         let (late, device) = (lock(&self.state).late.clone(), self.shared.device);
         if lock(&self.state).failure.is_some() {
             return;
@@ -310,10 +310,10 @@ impl Stream for CudaStream {
 }
 
 impl LaunchStream for CudaStream {
-    unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]) {
+    unsafe fn launch(&self, function: &LoadedKernel, arguments: &[*mut u8]) {
         let (entry, code) = (&function.entry, &function.code);
-        let kernel = code.downcast_ref::<Kernel>().filter(|k| Arc::ptr_eq(&k.module.shared, &self.shared));
-        let call = code.downcast_ref::<Call>().filter(|call| call.is_of(&self.shared));
+        let kernel = code.downcast_ref::<CudaFunction>().filter(|k| Arc::ptr_eq(&k.module.shared, &self.shared));
+        let call = code.downcast_ref::<VendorLibraryCall>().filter(|call| call.is_of(&self.shared));
         match (kernel, call) {
             // SAFETY: passed on from the caller.
             (Some(kernel), _) => unsafe { self.launch_kernel(kernel, entry, arguments) },

@@ -1,6 +1,6 @@
 //! The streams of a GPU made of the host, and the memory they work on.
 //!
-//! Work is done by one thread, and only when somebody waits for some of it: until then everything enqueued stays undone.
+//! StreamWork is done by one thread, and only when somebody waits for some of it: until then everything enqueued stays undone.
 //! Which stream goes on is drawn from a seed, so that order comes from events and waiting alone: a program that lacks
 //! some of them computes wrong numbers.
 
@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use super::{DriverError, Entry, Function, Graph, HostKernel, LaunchStream, Memory, Rows};
-use crate::device::stream::{Callback, Event, Stream, StreamError, Transfer, Work};
+use super::{DriverError, Graph, HostKernel, LaunchConfig, LaunchStream, LoadedKernel, Memory, Rows};
+use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
 use crate::engine::Failure;
 use crate::{Device, DeviceKind, TaskPanic};
 use memory::DeviceMemory;
@@ -23,16 +23,16 @@ const ARGUMENT_ALIGNMENT: usize = 16;
 /// One in so many steps goes on with another stream.
 const SWITCH: u64 = 4;
 /// How long to wait for what other devices do before looking again.
-const NAP: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Work that may be done more than once.
-type Step = Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>;
+/// StreamWork that may be done more than once.
+type ReplayableFn = Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>;
 
 enum Command {
-    Run(Work),
-    Step(Step),
+    Run(StreamWork),
+    Step(ReplayableFn),
     /// With whether the failure is taken out of the stream.
-    Record(Arc<Mark>, bool),
+    Record(Arc<SimulatedEvent>, bool),
     /// With whether a failure of the event becomes the stream's.
     Wait(Arc<dyn Event>, bool),
     Complete(Callback),
@@ -41,13 +41,13 @@ enum Command {
 /// What is recorded of a stream.
 #[derive(Default)]
 struct Recording {
-    steps: Vec<Step>,
-    kernels: Vec<Arc<Entry>>,
+    steps: Vec<ReplayableFn>,
+    kernels: Vec<Arc<LaunchConfig>>,
     wrong: Option<&'static str>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct SimulatedQueue {
     commands: VecDeque<Command>,
     /// One of its commands is being executed.
     busy: bool,
@@ -56,7 +56,7 @@ struct Queue {
 }
 
 struct State {
-    queues: BTreeMap<u64, Queue>,
+    queues: BTreeMap<u64, SimulatedQueue>,
     /// Streams made so far.
     streams: u64,
     /// Who waits for work to be done.
@@ -72,7 +72,7 @@ struct State {
 impl State {
     /// Whether somebody is to be told of something.
     fn in_demand(&self) -> bool {
-        let told = |queue: &Queue| queue.commands.iter().any(|c| matches!(c, Command::Complete(_)));
+        let told = |queue: &SimulatedQueue| queue.commands.iter().any(|c| matches!(c, Command::Complete(_)));
         self.waiting > 0 || self.nudges > 0 || self.queues.values().any(told)
     }
 
@@ -86,7 +86,7 @@ impl State {
 
     /// The stream that goes on.
     fn choose(&mut self) -> Option<u64> {
-        let ready = |queue: &Queue| match queue.commands.front() {
+        let ready = |queue: &SimulatedQueue| match queue.commands.front() {
             Some(Command::Wait(event, _)) => event.query(),
             other => other.is_some(),
         };
@@ -146,7 +146,7 @@ impl Simulator {
         let mut state = lock(&self.shared.state);
         let id = state.streams;
         state.streams += 1;
-        state.queues.insert(id, Queue::default());
+        state.queues.insert(id, SimulatedQueue::default());
         Ok(SimulatedStream { simulator: self.clone(), id })
     }
 }
@@ -179,7 +179,7 @@ impl Shared {
             let Some(id) = state.choose() else {
                 state.nudges = 0;
                 // What is waited for may be another device's.
-                state = self.changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0;
+                state = self.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             };
             state.nudges = state.nudges.saturating_sub(1);
@@ -319,7 +319,7 @@ impl SimulatedStream {
         &self.simulator.shared
     }
 
-    fn queue<R>(&self, f: impl FnOnce(&mut Queue) -> R) -> R {
+    fn queue<R>(&self, f: impl FnOnce(&mut SimulatedQueue) -> R) -> R {
         let mut state = lock(&self.shared().state);
         f(state.queues.entry(self.id).or_default())
     }
@@ -336,13 +336,13 @@ impl SimulatedStream {
     }
 
     /// A step that refers to the device without keeping it.
-    fn step(&self, f: impl Fn(&Shared) -> Result<(), Failure> + Send + Sync + 'static) -> Step {
+    fn step(&self, f: impl Fn(&Shared) -> Result<(), Failure> + Send + Sync + 'static) -> ReplayableFn {
         let shared = Arc::downgrade(self.shared());
         Arc::new(move || shared.upgrade().map_or(Ok(()), |shared| f(&shared)))
     }
 
     fn mark(&self, takes: bool) -> Arc<dyn Event> {
-        let mark = Arc::new(Mark { shared: Arc::downgrade(self.shared()), passed: Mutex::new(None) });
+        let mark = Arc::new(SimulatedEvent { shared: Arc::downgrade(self.shared()), passed: Mutex::new(None) });
         self.push(Command::Record(mark.clone(), takes));
         mark
     }
@@ -357,13 +357,13 @@ impl Stream for SimulatedStream {
         self.shared().device
     }
 
-    fn enqueue(&self, work: Work) {
+    fn enqueue(&self, work: StreamWork) {
         self.push(Command::Run(work));
     }
 
     unsafe fn copy(&self, transfer: Transfer) {
         let transfer = Copied(transfer);
-        let step: Step = Arc::new(move || copy(transfer.get()));
+        let step: ReplayableFn = Arc::new(move || copy(transfer.get()));
         let inside = transfer.get().from == transfer.get().to;
         match inside || self.queue(|queue| queue.recording.is_none()) {
             true => self.push(Command::Step(step)),
@@ -400,7 +400,7 @@ impl Stream for SimulatedStream {
 }
 
 impl LaunchStream for SimulatedStream {
-    unsafe fn launch(&self, function: &Function, arguments: &[*mut u8]) {
+    unsafe fn launch(&self, function: &LoadedKernel, arguments: &[*mut u8]) {
         let (function, addresses) = (function.clone(), arguments.iter().map(|a| a.addr()).collect::<Vec<_>>());
         self.queue(|queue| {
             if let Some(recording) = &mut queue.recording {
@@ -410,7 +410,7 @@ impl LaunchStream for SimulatedStream {
         self.push(Command::Step(self.step(move |shared| {
             let name = &function.entry.name;
             let kernel = function.code.downcast_ref::<HostKernel>();
-            let kernel = kernel.ok_or_else(|| format!("kernel `{name}` is of another driver"))?;
+            let kernel = kernel.ok_or_else(|| format!("kernel `{name}` was loaded by another driver"))?;
             shared.launch(kernel, &addresses).map_err(|e| format!("kernel `{name}`: {e}").into())
         })));
     }
@@ -455,7 +455,7 @@ impl LaunchStream for SimulatedStream {
     }
 
     unsafe fn replay(&self, graph: &Graph) {
-        match graph.code.downcast_ref::<Vec<Step>>() {
+        match graph.code.downcast_ref::<Vec<ReplayableFn>>() {
             Some(steps) => steps.iter().for_each(|step| self.push(Command::Step(step.clone()))),
             None => self.enqueue(Box::new(|| Err("a graph of another driver".into()))),
         }
@@ -497,12 +497,12 @@ impl Copied {
 unsafe impl Sync for Copied {}
 
 /// A point in a stream.
-struct Mark {
+struct SimulatedEvent {
     shared: Weak<Shared>,
     passed: Mutex<Option<Result<(), StreamError>>>,
 }
 
-impl Event for Mark {
+impl Event for SimulatedEvent {
     fn query(&self) -> bool {
         let passed = lock(&self.passed).is_some();
         if let Some(shared) = self.shared.upgrade().filter(|shared| !passed && !shared.is_here()) {

@@ -6,7 +6,7 @@ use super::super::device::DeviceContext;
 use super::super::error::RunError;
 use super::super::executable::Prepared;
 use super::{Context, interface_of};
-use crate::gpu::Queue;
+use crate::gpu::KeepAliveQueue;
 use crate::{TensorMut, TensorRef};
 
 impl Context {
@@ -24,7 +24,7 @@ impl Context {
     pub unsafe fn enqueue(
         &mut self,
         phase: Option<Phase>,
-        queue: &mut Queue<'_>,
+        queue: &mut KeepAliveQueue<'_>,
         bindings: DeviceBindings<'_>,
     ) -> Result<(), RunError> {
         let shared = self.shared();

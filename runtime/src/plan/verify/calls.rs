@@ -2,8 +2,8 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, LeftOperand, MatrixLayout, Packing, Part,
-    Plan, Step, StepOp, VendorCall, VendorContraction,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, LeftOperand, MatrixLayout, Packing, Plan,
+    Step, StepOp, SubBuffer, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -69,6 +69,11 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             check_layout(plan, step, *src, Packing::Plain)?;
             check_dense(plan, step, *src)?;
             check_dense(plan, step, *dst)?;
+            let (from, to) = (plan.buffer(*src).dtype, plan.buffer(*dst).dtype);
+            if from != to {
+                let (step, buffer) = (step.name.clone(), plan.buffer(*dst).name.clone());
+                return Err(PlanError::CopyType { step, buffer, from, to });
+            }
             let (from, to) = (plan.buffer(*src).bytes(), plan.buffer(*dst).bytes());
             match from == to {
                 true => Ok(()),
@@ -278,7 +283,7 @@ fn check_conv(
     let (a, b, c) = (a.buffer(), Some(b), Some(c));
     a.map_or(Ok(()), |a| check_layout(plan, step, a, Packing::Plain))?;
     let (filters, [x, w, y]) = match call.pass {
-        ConvPass::Packed | ConvPass::Winograd2 | ConvPass::Winograd4 => (Packing::Conv(call.contiguous()), [a, b, c]),
+        ConvPass::Packed(_) => (Packing::Conv(call.contiguous()), [a, b, c]),
         ConvPass::Forward => (Packing::Plain, [a, b, c]),
         ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
         ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
@@ -360,7 +365,7 @@ fn strided_fits(offset: i64, axes: &[(u64, i64)], elements: u64) -> bool {
 
 /// As [`strided_fits`], in the runs of a strided part of that many elements: axes that step over whole
 /// strides count runs, the others stay inside a run.
-fn part_fits(offset: i64, axes: &[(u64, i64)], part: &Part, elements: u64) -> bool {
+fn part_fits(offset: i64, axes: &[(u64, i64)], part: &SubBuffer, elements: u64) -> bool {
     if offset < 0 || axes.iter().any(|axis| axis.1 < 0) {
         return false;
     }

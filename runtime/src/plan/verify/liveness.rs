@@ -13,7 +13,7 @@ use super::{byte_size, uses};
 
 /// A buffer of non-zero size that some step uses, in the arena or in the memory of an output.
 #[derive(Clone, Copy)]
-struct Interval {
+struct LiveBuffer {
     id: BufferId,
     output: Option<u32>,
     first: usize,
@@ -22,7 +22,7 @@ struct Interval {
     end: u64,
 }
 
-impl Interval {
+impl LiveBuffer {
     /// Bytes of the arena.
     fn arena_bytes(&self) -> u64 {
         if self.output.is_none() { self.end - self.begin } else { 0 }
@@ -31,11 +31,11 @@ impl Interval {
 
 /// Checks all pairs and returns the lower bound of the arena in bytes.
 pub(super) fn check(plan: &Plan) -> Result<u64, PlanError> {
-    let mut born: Vec<Vec<Interval>> = vec![Vec::new(); plan.steps.len()];
+    let mut born: Vec<Vec<LiveBuffer>> = vec![Vec::new(); plan.steps.len()];
     for interval in intervals(plan) {
         born[interval.first].push(interval);
     }
-    let mut live: Vec<Interval> = Vec::new();
+    let mut live: Vec<LiveBuffer> = Vec::new();
     let mut bound = 0;
     for (step, newborn) in born.iter().enumerate() {
         live.retain(|interval| interval.last >= step);
@@ -46,7 +46,7 @@ pub(super) fn check(plan: &Plan) -> Result<u64, PlanError> {
                     continue;
                 }
                 if !in_place(plan, old, new) {
-                    let name = |interval: &Interval| plan.buffer(interval.id).name.clone();
+                    let name = |interval: &LiveBuffer| plan.buffer(interval.id).name.clone();
                     let step = plan.steps[step].name.clone();
                     return Err(PlanError::Overlap { step, first: name(old), second: name(new) });
                 }
@@ -54,14 +54,14 @@ pub(super) fn check(plan: &Plan) -> Result<u64, PlanError> {
             }
             live.push(*new);
         }
-        let bytes: u64 = live.iter().map(Interval::arena_bytes).sum();
+        let bytes: u64 = live.iter().map(LiveBuffer::arena_bytes).sum();
         bound = bound.max(bytes - shared);
     }
     Ok(bound)
 }
 
-fn intervals(plan: &Plan) -> Vec<Interval> {
-    let mut table: Vec<Option<Interval>> = vec![None; plan.buffers.len()];
+fn intervals(plan: &Plan) -> Vec<LiveBuffer> {
+    let mut table: Vec<Option<LiveBuffer>> = vec![None; plan.buffers.len()];
     for (step, entry) in plan.steps.iter().enumerate() {
         for use_ in uses(&entry.op) {
             let id = plan.whole(use_.buffer);
@@ -72,7 +72,7 @@ fn intervals(plan: &Plan) -> Vec<Interval> {
                 Home::Input(_) | Home::State(_) | Home::Weight(_) => continue,
             };
             let Some(bytes) = byte_size(buffer).filter(|bytes| *bytes > 0) else { continue };
-            let new = Interval { id, output, first: step, last: step, begin, end: begin + bytes };
+            let new = LiveBuffer { id, output, first: step, last: step, begin, end: begin + bytes };
             // The caller reads an output after the run.
             let delivered = output.is_some_and(|index| plan.outputs[index as usize] == id);
             table[id.0 as usize].get_or_insert(new).last = if delivered { usize::MAX } else { step };
@@ -81,7 +81,7 @@ fn intervals(plan: &Plan) -> Vec<Interval> {
     table.into_iter().flatten().collect()
 }
 
-fn in_place(plan: &Plan, old: &Interval, new: &Interval) -> bool {
+fn in_place(plan: &Plan, old: &LiveBuffer, new: &LiveBuffer) -> bool {
     if old.last != new.first || old.begin != new.begin || old.end != new.end {
         return false;
     }

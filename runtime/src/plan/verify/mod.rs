@@ -2,21 +2,25 @@
 //!
 //! Checked are the sizes and homes of buffers, that every use names something that exists, that
 //! inputs and weights are never written, that each buffer is written before it is read and each
-//! output is written, that parts lie in their wholes and do not overwrite each other, that states change only after the last use of their old value, that phases
-//! share nothing of the caller's that one of them writes, that arena buffers live at the same time do not overlap, and that library
-//! calls stay inside their operands. What a generated kernel does inside its arguments is the
-//! business of the kernel verifier.
+//! output is written, that parts lie in their wholes and do not overwrite each other, that states
+//! change only after the last use of their old value, that phases share nothing of the caller's that
+//! one of them writes, that arena buffers live at the same time do not overlap, and that library
+//! calls stay inside their operands and find the working memory that they need. Where the signatures
+//! of its kernels are known, calls must fit them ([`verify_kernels`]). What a generated kernel does
+//! inside its arguments is the business of the kernel verifier.
 
 mod calls;
+mod kernels;
 mod liveness;
 mod parts;
 mod states;
 
-use tensorc_abi::{Arg, Buffer, BufferId, Home, Plan, Step, StepOp};
+use tensorc_abi::{Arg, Buffer, Contraction, Home, KernelSignature, LibraryOp, Plan, Step, StepOp};
+use tensorc_exec::scratch_bytes;
 
 pub(crate) use calls::packing_fits;
 
-use super::error::{PlanError, Side};
+use super::error::{InvalidPlan, PlanEdge, PlanError};
 use parts::Written;
 
 /// Memory figures of a plan that passed [`verify`].
@@ -42,9 +46,33 @@ impl PlanReport {
 /// Checks the invariants of [`Plan`].
 ///
 /// # Errors
-/// The first rule the plan breaks, naming the step and buffer.
-pub fn verify(plan: &Plan) -> Result<PlanReport, PlanError> {
-    plan.buffers.iter().try_for_each(|buffer| check_buffer(plan, buffer))?;
+/// The first rule the plan breaks, naming plan, step and buffer.
+pub fn verify(plan: &Plan) -> Result<PlanReport, InvalidPlan> {
+    check(plan, true).map_err(|error| InvalidPlan::of(plan, error))
+}
+
+/// As [`verify`], of a plan whose memory is not planned: its buffers in the arena have no offsets yet.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_unplaced(plan: &Plan) -> Result<(), InvalidPlan> {
+    check(plan, false).map(drop).map_err(|error| InvalidPlan::of(plan, error))
+}
+
+/// Checks calls of generated kernels in a plan that obeys all other rules, against `kernels` by [`tensorc_abi::KernelId`].
+///
+/// # Errors
+/// The first call that does not fit its kernel.
+pub fn verify_kernels(plan: &Plan, kernels: &[KernelSignature]) -> Result<(), InvalidPlan> {
+    let checked = match (plan.kernels.len(), kernels.len()) {
+        (expected, actual) if expected != actual => Err(PlanError::KernelCount { expected, actual }),
+        _ => plan.steps.iter().try_for_each(|step| kernels::check(plan, step, kernels)),
+    };
+    checked.map_err(|error| InvalidPlan::of(plan, error))
+}
+
+fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
+    plan.buffers.iter().try_for_each(|buffer| check_buffer(plan, buffer, placed))?;
     check_edges(plan)?;
     if let Some(boundary) = plan.boundary.filter(|n| *n as usize > plan.steps.len()) {
         return Err(PlanError::Boundary { boundary, steps: plan.steps.len() });
@@ -57,6 +85,10 @@ pub fn verify(plan: &Plan) -> Result<PlanReport, PlanError> {
         }
         parts::check_step(plan, step)?;
         calls::check(plan, step)?;
+        let (needed, declared) = (scratch_bytes(&step.op), plan.scratch_bytes);
+        if placed && needed > declared {
+            return Err(PlanError::Scratch { step: step.name.clone(), needed, declared });
+        }
     }
     for &id in &plan.outputs {
         let buffer = plan.buffer(id);
@@ -65,7 +97,7 @@ pub fn verify(plan: &Plan) -> Result<PlanReport, PlanError> {
         }
     }
     states::check(plan)?;
-    let lower_bound_bytes = liveness::check(plan)?;
+    let lower_bound_bytes = if placed { liveness::check(plan)? } else { 0 };
     if plan.lower_bound_bytes > plan.arena_bytes {
         return Err(PlanError::LowerBound { declared: plan.lower_bound_bytes, arena: plan.arena_bytes });
     }
@@ -81,7 +113,7 @@ fn byte_size(buffer: &Buffer) -> Option<u64> {
     elements.checked_mul(buffer.dtype.size() as u64).filter(|&bytes| bytes <= i64::MAX as u64)
 }
 
-fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
+fn check_buffer(plan: &Plan, buffer: &Buffer, placed: bool) -> Result<(), PlanError> {
     let name = || buffer.name.clone();
     let bytes = byte_size(buffer).ok_or_else(|| PlanError::Size { buffer: name() })?;
     parts::check_buffer(plan, buffer)?;
@@ -97,7 +129,7 @@ fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
         Home::Arena(offset) if !offset.is_multiple_of(Plan::ALIGN) => {
             Err(PlanError::Misaligned { buffer: name(), offset, align: Plan::ALIGN })
         }
-        Home::Arena(_) if buffer.part.is_some() => Ok(()),
+        Home::Arena(_) if buffer.part.is_some() || !placed => Ok(()),
         Home::Arena(offset) => match offset.saturating_add(bytes) {
             end if end > plan.arena_bytes => {
                 Err(PlanError::OutsideArena { buffer: name(), end, arena: plan.arena_bytes })
@@ -110,7 +142,7 @@ fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
 /// The listed inputs, states and outputs are buffers with those homes, an input or state may be seen
 /// through further buffers of the same size, and the memory of an output hold others before it.
 fn check_edges(plan: &Plan) -> Result<(), PlanError> {
-    let sides = [(Side::Input, &plan.inputs), (Side::State, &plan.states), (Side::Output, &plan.outputs)];
+    let sides = [(PlanEdge::Input, &plan.inputs), (PlanEdge::State, &plan.states), (PlanEdge::Output, &plan.outputs)];
     for (side, list) in sides {
         for (index, id) in list.iter().enumerate() {
             let whole = plan.buffers.get(id.0 as usize).filter(|buffer| buffer.part.is_none());
@@ -123,9 +155,9 @@ fn check_edges(plan: &Plan) -> Result<(), PlanError> {
     for (id, buffer) in plan.buffers.iter().enumerate() {
         let Some((side, index)) = edge_of(buffer.home).filter(|_| buffer.part.is_none()) else { continue };
         let list = match side {
-            Side::Input => &plan.inputs,
-            Side::State => &plan.states,
-            Side::Output => &plan.outputs,
+            PlanEdge::Input => &plan.inputs,
+            PlanEdge::State => &plan.states,
+            PlanEdge::Output => &plan.outputs,
         };
         let listed = list[index as usize];
         let same = listed.0 as usize == id;
@@ -137,11 +169,11 @@ fn check_edges(plan: &Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-fn edge_of(home: Home) -> Option<(Side, u32)> {
+fn edge_of(home: Home) -> Option<(PlanEdge, u32)> {
     match home {
-        Home::Input(index) => Some((Side::Input, index)),
-        Home::Output(index) => Some((Side::Output, index)),
-        Home::State(index) => Some((Side::State, index)),
+        Home::Input(index) => Some((PlanEdge::Input, index)),
+        Home::Output(index) => Some((PlanEdge::Output, index)),
+        Home::State(index) => Some((PlanEdge::State, index)),
         Home::Weight(_) | Home::Arena(_) => None,
     }
 }
@@ -153,15 +185,7 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             return Err(PlanError::UnknownBuffer { step: step.name.clone(), buffer, count });
         }
     }
-    let kernel = match &step.op {
-        StepOp::Launch { kernel, .. } => Some(kernel),
-        StepOp::Gemm { epilogue, .. } | StepOp::Conv { epilogue, .. } | StepOp::Attention { epilogue, .. } => {
-            epilogue.as_ref().map(|e| &e.kernel)
-        }
-        StepOp::Copy { .. } | StepOp::Extern { .. } | StepOp::Vendor { .. } => None,
-    };
-    let prologue = step.op.prologue().map(|p| &p.kernel);
-    match kernel.into_iter().chain(prologue).find(|kernel| kernel.0 as usize >= plan.kernels.len()) {
+    match step.op.kernels().find(|kernel| kernel.0 as usize >= plan.kernels.len()) {
         Some(kernel) => {
             Err(PlanError::UnknownKernel { step: step.name.clone(), kernel: kernel.0, count: plan.kernels.len() })
         }
@@ -184,28 +208,22 @@ fn check_use(plan: &Plan, step: &Step, use_: Arg, written: &mut Written) -> Resu
     }
 }
 
-/// Buffer uses of a step in the order they take effect: a generated kernel reads all before it
-/// writes any, an epilogue reads what the library call before it wrote.
+/// Buffer uses of a step in the order they take effect: all are read before any is written, but an epilogue reads what the
+/// library call before it wrote, and what computes an operand comes first.
 fn uses(op: &StepOp) -> Vec<Arg> {
-    let read = |buffer: BufferId| Arg { buffer, writes: false };
-    let write = |buffer: BufferId| Arg { buffer, writes: true };
-    let reads_first = |args: &[Arg]| {
-        let (reads, writes): (Vec<Arg>, Vec<Arg>) = args.iter().partition(|arg| !arg.writes);
-        [reads, writes].concat()
-    };
-    match op {
-        StepOp::Launch { args, .. } | StepOp::Extern { args, .. } | StepOp::Vendor { args, .. } => reads_first(args),
-        StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { a, b, c, epilogue, .. } => {
-            let prologue = a.prologue().iter().flat_map(|p| p.args.clone()).collect::<Vec<_>>();
-            let operands = a.buffer().into_iter().chain([*b]).map(read);
-            let epilogue = epilogue.iter().flat_map(|e| reads_first(&e.args));
-            prologue.into_iter().chain(operands).chain([write(*c)]).chain(epilogue).collect()
-        }
-        StepOp::Attention { q, k, v, out, epilogue, .. } => {
-            // Tiles are finished before the first row of the result is.
-            let args = epilogue.iter().flat_map(|e| e.args.clone());
-            [read(*q), read(*k), read(*v)].into_iter().chain(args).chain([write(*out)]).collect()
-        }
-        StepOp::Copy { src, dst } => vec![read(*src), write(*dst)],
+    let args = op.args();
+    let Some(LibraryOp { contraction, epilogue, prologue }) = op.library() else { return reads_first(&args) };
+    let [after, before] = [epilogue.map_or(0, |e| e.args.len()), prologue.map_or(0, |p| p.args.len())];
+    let (operands, rest) = args.split_at(args.len() - after - before);
+    let (after, before) = rest.split_at(after);
+    match (contraction, operands) {
+        // Tiles of scores are finished before the first row of the result is.
+        (Contraction::Attention(_), [read @ .., out]) => [read, after, &[*out]].concat(),
+        _ => [before, operands, &reads_first(after)].concat(),
     }
+}
+
+fn reads_first(args: &[Arg]) -> Vec<Arg> {
+    let (reads, writes): (Vec<Arg>, Vec<Arg>) = args.iter().partition(|arg| !arg.writes);
+    [reads, writes].concat()
 }

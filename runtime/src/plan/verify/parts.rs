@@ -3,7 +3,7 @@
 //! Written parts of a whole have no element in common. So a whole, or a part of it, is written as soon
 //! as written parts have as many elements in common with it as it has.
 
-use tensorc_abi::{Arg, Buffer, BufferId, Home, Part, Plan, Step};
+use tensorc_abi::{Arg, Buffer, BufferId, Home, Plan, Step, SubBuffer};
 
 use super::super::error::PlanError;
 use super::{byte_size, uses};
@@ -82,7 +82,7 @@ impl Written {
             return true;
         }
         let buffer = plan.buffer(id);
-        let all = Part { of: whole, offset: 0, run: buffer.len().max(1), stride: buffer.len().max(1) };
+        let all = SubBuffer { of: whole, offset: 0, run: buffer.len().max(1), stride: buffer.len().max(1) };
         let this = buffer.part.unwrap_or(all);
         let parts = self.parts[whole.0 as usize].iter().map(|p| plan.buffer(*p));
         let inside = parts.map(|b| b.part.map_or(0, |part| this.common(buffer.len(), &part, b.len())));

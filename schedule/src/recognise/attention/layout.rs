@@ -11,11 +11,11 @@ use tensorc_ir::index::{Atom, Index, linearize};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::views::in_bounds;
 
-use super::{factor, prim};
+use super::nodes::{factor, float_of, prim};
 
 /// Axes of the scores' rows: extent and strides in queries, keys, values and result.
 #[derive(Clone, Debug)]
-struct Row {
+struct RowAxes {
     /// Axes of the scores that are walked as one.
     ids: Vec<usize>,
     extent: u64,
@@ -23,18 +23,18 @@ struct Row {
 }
 
 /// An axis of one contraction: extent, strides in the scores and in two others.
-type Axis = (u64, i64, [i64; 2]);
+type StridedAxis = (u64, i64, [i64; 2]);
 
 /// The accesses of both contractions.
-pub struct Layouts {
-    q: Operand,
-    k: Operand,
-    v: Operand,
-    rows: Vec<Row>,
+pub struct AttentionLayouts {
+    q: AttentionOperand,
+    k: AttentionOperand,
+    v: AttentionOperand,
+    rows: Vec<RowAxes>,
     /// Axes of the first product with strides in queries and keys.
-    first: Vec<Axis>,
+    first: Vec<StridedAxis>,
     /// The same of the second, with strides in values and the axis of the result.
-    second: Vec<Axis>,
+    second: Vec<StridedAxis>,
     /// For each axis of the second, the axis of its result and the factor of its stride there.
     result: Vec<Option<(usize, i64)>>,
     out_dims: Vec<u64>,
@@ -43,7 +43,7 @@ pub struct Layouts {
 }
 
 /// Everything about a call but what the softmax says.
-pub struct Form {
+pub struct AttentionForm {
     pub call: Attention,
     pub q: Value,
     pub k: Value,
@@ -56,7 +56,7 @@ pub struct Form {
 }
 
 /// What an operand of a contraction is read from, past views and scales that nobody else reads.
-struct Operand {
+struct AttentionOperand {
     value: Value,
     flat: Index,
     scale: f64,
@@ -64,17 +64,17 @@ struct Operand {
 }
 
 /// A contraction's axes, split where that makes accesses linear.
-struct Space {
+struct AxisSpace {
     given: Vec<u64>,
     out_rank: usize,
     /// For each given axis, the extents it is split into, outermost first.
     parts: Vec<Vec<u64>>,
 }
 
-impl Space {
-    fn new(c: &Contraction) -> Space {
+impl AxisSpace {
+    fn new(c: &Contraction) -> AxisSpace {
         let parts = c.extents.iter().map(|n| vec![*n]).collect();
-        Space { given: c.extents.clone(), out_rank: c.out_rank, parts }
+        AxisSpace { given: c.extents.clone(), out_rank: c.out_rank, parts }
     }
 
     /// Splits axes of the result by the divisors of single variables in the index; returns whether it is
@@ -92,7 +92,7 @@ impl Space {
     }
 
     fn can_linearise(&self, flat: &Index) -> bool {
-        Space { given: self.given.clone(), out_rank: self.out_rank, parts: self.parts.clone() }.linearise(flat)
+        AxisSpace { given: self.given.clone(), out_rank: self.out_rank, parts: self.parts.clone() }.linearise(flat)
     }
 
     fn extents(&self) -> Vec<u64> {
@@ -126,7 +126,7 @@ impl Space {
     }
 }
 
-impl Layouts {
+impl AttentionLayouts {
     pub fn new(
         graph: &Graph,
         first: &Contraction,
@@ -134,13 +134,13 @@ impl Layouts {
         second: &Contraction,
         second_node: NodeId,
         side: usize,
-    ) -> Option<Layouts> {
+    ) -> Option<AttentionLayouts> {
         if first.extents.contains(&0) || second.extents.contains(&0) {
             return None;
         }
         let keys = first.extents[first.out_rank - 1];
         let args = graph.args(first_node);
-        let mut space = Space::new(first);
+        let mut space = AxisSpace::new(first);
         let mut sides = [(args[0], &first.lhs), (args[1], &first.rhs)]
             .into_iter()
             .map(|(v, map)| operand(graph, first_node, v, map, &mut space, true))
@@ -160,24 +160,24 @@ impl Layouts {
                 let score = weights.get(axis).map_or(0, |w| w * by);
                 Some((extents[i], score, [q.flat.coefficient(i as u32)?, k.flat.coefficient(i as u32)?]))
             })
-            .collect::<Option<Vec<Axis>>>()?;
+            .collect::<Option<Vec<StridedAxis>>>()?;
         let args = graph.args(second_node);
         let maps = [&second.lhs, &second.rhs];
-        let mut space = Space::new(second);
+        let mut space = AxisSpace::new(second);
         let p = graph.dense(args[side]).ok()?;
         let weights = linearize(maps[side], &p.dims);
         let inside = in_bounds(maps[side], &p.dims, &second.extents);
         let v = operand(graph, second_node, args[1 - side], maps[1 - side], &mut space, false)?;
         space.linearise(&weights);
-        let (p, v) = (space.rewritten(&weights), Operand { flat: space.rewritten(&v.flat), ..v });
+        let (p, v) = (space.rewritten(&weights), AttentionOperand { flat: space.rewritten(&v.flat), ..v });
         let extents = space.extents();
         let second_axes = (0..extents.len())
             .map(|i| Some((extents[i], p.coefficient(i as u32)?, [v.flat.coefficient(i as u32)?, 0])))
-            .collect::<Option<Vec<Axis>>>()?;
+            .collect::<Option<Vec<StridedAxis>>>()?;
         let result =
             space.origins().iter().map(|(axis, by)| (*axis < second.out_rank).then_some((*axis, *by))).collect();
         let constant = p.constant == 0 && inside;
-        constant.then(|| Layouts {
+        constant.then(|| AttentionLayouts {
             q,
             k,
             v,
@@ -204,14 +204,15 @@ impl Layouts {
     }
 
     /// The rows of both contractions as one list of axes.
-    fn join_rows(&self) -> Option<Vec<Row>> {
-        let rows = |axes: &[Axis]| {
-            let mut rows: Vec<Axis> = axes.iter().filter(|a| a.0 > 1 && a.1 >= self.keys as i64).copied().collect();
+    fn join_rows(&self) -> Option<Vec<RowAxes>> {
+        let rows = |axes: &[StridedAxis]| {
+            let mut rows: Vec<StridedAxis> =
+                axes.iter().filter(|a| a.0 > 1 && a.1 >= self.keys as i64).copied().collect();
             rows.sort_by_key(|a| std::cmp::Reverse(a.1));
             rows
         };
         let (mut a, mut b) = (rows(&self.first), rows(&self.second));
-        let mut joined: Vec<Row> = vec![];
+        let mut joined: Vec<RowAxes> = vec![];
         // From the innermost axis out; an axis that is longer than its counterpart is split.
         let mut weight = self.keys as i64;
         while let (Some(x), Some(y)) = (a.last().copied(), b.last().copied()) {
@@ -219,7 +220,7 @@ impl Layouts {
             if x.1 != weight || y.1 != weight || !x.0.is_multiple_of(extent) || !y.0.is_multiple_of(extent) {
                 return None;
             }
-            joined.push(Row { ids: vec![], extent, strides: [x.2[0], x.2[1], y.2[0], y.2[1]] });
+            joined.push(RowAxes { ids: vec![], extent, strides: [x.2[0], x.2[1], y.2[0], y.2[1]] });
             for (axes, axis) in [(&mut a, x), (&mut b, y)] {
                 axes.pop();
                 if axis.0 > extent {
@@ -237,7 +238,7 @@ impl Layouts {
     /// The columns of the values: extent and stride in the values. They are contiguous in the result.
     fn size(&self) -> Option<(u64, i64)> {
         let columns = self.second.iter().filter(|a| a.0 > 1 && a.1 == 0);
-        let mut columns: Vec<&Axis> = columns.collect();
+        let mut columns: Vec<&StridedAxis> = columns.collect();
         columns.sort_by_key(|a| a.2[1]);
         let (mut extent, mut stride) = (1, 1);
         for (n, _, [v, o]) in columns {
@@ -252,8 +253,8 @@ impl Layouts {
         Some((extent, stride))
     }
 
-    pub fn finish(mut self) -> Option<Form> {
-        let single = |axes: &[Axis], score: i64, side: usize| {
+    pub fn finish(mut self) -> Option<AttentionForm> {
+        let single = |axes: &[StridedAxis], score: i64, side: usize| {
             let mut found = axes.iter().filter(|a| a.0 > 1 && a.1 == score && (score != 0 || a.2[side] != 0));
             let axis = found.next().copied().unwrap_or((1, score, [1, 1]));
             found.next().is_none().then_some(axis)
@@ -267,19 +268,19 @@ impl Layouts {
             return None;
         }
         let space: Vec<u64> = self.rows.iter().map(|r| r.extent).chain([self.keys]).collect();
-        let mut rows: Vec<Row> = vec![];
+        let mut rows: Vec<RowAxes> = vec![];
         for row in std::mem::take(&mut self.rows) {
-            let fits = |o: &Row| (0..4).all(|i| o.strides[i] == row.strides[i] * row.extent as i64);
+            let fits = |o: &RowAxes| (0..4).all(|i| o.strides[i] == row.strides[i] * row.extent as i64);
             match rows.last_mut() {
                 Some(o) if fits(o) => {
                     let ids = [&o.ids[..], &row.ids].concat();
-                    *o = Row { ids, extent: o.extent * row.extent, ..row };
+                    *o = RowAxes { ids, extent: o.extent * row.extent, ..row };
                 }
                 _ => rows.push(row),
             }
         }
         // Rows that share keys and values are those of one product.
-        let shared = |r: &Row| r.strides[1] == 0 && r.strides[2] == 0;
+        let shared = |r: &RowAxes| r.strides[1] == 0 && r.strides[2] == 0;
         let queries = (0..rows.len()).filter(|i| shared(&rows[*i])).max_by_key(|i| (rows[*i].extent, *i));
         let queries = queries.map(|i| rows.remove(i));
         if rows.len() > GEMM_BATCH_RANK {
@@ -312,7 +313,7 @@ impl Layouts {
             shifted: false,
             empty_is_zero: false,
         };
-        Some(Form {
+        Some(AttentionForm {
             call,
             q: self.q.value,
             k: self.k.value,
@@ -327,7 +328,7 @@ impl Layouts {
 
     /// The terms of a score: extent and strides in queries and keys.
     fn depth(&self) -> Option<(u64, i64, i64)> {
-        let terms: Vec<&Axis> = self.first.iter().filter(|a| a.0 > 1 && a.1 == 0).collect();
+        let terms: Vec<&StridedAxis> = self.first.iter().filter(|a| a.0 > 1 && a.1 == 0).collect();
         let Some((last, outer)) = terms.split_last() else { return Some((1, 1, 1)) };
         let (mut extent, [q, k]) = (last.0, last.2);
         for a in outer.iter().rev() {
@@ -346,15 +347,15 @@ fn operand(
     user: NodeId,
     value: Value,
     map: &[Index],
-    space: &mut Space,
+    space: &mut AxisSpace,
     scaled: bool,
-) -> Option<Operand> {
-    let ty = super::float_of(graph, value)?;
+) -> Option<AttentionOperand> {
+    let ty = float_of(graph, value)?;
     let mut at = map.to_vec();
     if !in_bounds(&at, &ty.dims, &space.given) {
         return None;
     }
-    let here = Operand { value, flat: linearize(&at, &ty.dims), scale: 1.0, members: BTreeSet::new() };
+    let here = AttentionOperand { value, flat: linearize(&at, &ty.dims), scale: 1.0, members: BTreeSet::new() };
     let (mut found, mut last, mut reader) = (here, value, user);
     let (mut scale, mut members) = (1.0, BTreeSet::new());
     loop {
@@ -362,9 +363,8 @@ fn operand(
         let step = match prim(graph, last.node) {
             _ if !alone => None,
             Some(Prim::View(view)) if view.fill.is_none() => {
-                let with = |v: u32| at.get(v as usize).cloned().unwrap_or_default();
-                at = view.map.iter().map(|m| m.substitute(&with, &space.given[..])).collect();
-                Some(())
+                let composed = view.map.iter().map(|m| m.mapped(&at, &space.given[..])).collect::<Option<_>>();
+                composed.map(|composed| at = composed)
             }
             Some(Prim::Map(_)) if scaled => factor(graph, last.node).map(|f| scale *= f),
             _ => None,
@@ -374,10 +374,10 @@ fn operand(
         }
         members.insert(last.node);
         (reader, last) = (last.node, graph.args(last.node)[0]);
-        let Some(ty) = super::float_of(graph, last) else { break };
+        let Some(ty) = float_of(graph, last) else { break };
         let flat = linearize(&at, &ty.dims).recombine(&space.given[..]);
         if space.can_linearise(&flat) {
-            found = Operand { value: last, flat, scale, members: members.clone() };
+            found = AttentionOperand { value: last, flat, scale, members: members.clone() };
         }
     }
     space.linearise(&found.flat);

@@ -1,41 +1,45 @@
 //! Recognition of attention: a product of queries and keys, element-wise work on the scores, a softmax of their
 //! rows, and a product with values.
 //!
-//! [`attention_at`] looks at the primitives around the second product, in a graph or in the body of a cluster,
+//! [`attention_of`] knows the body of a cluster. [`attention_at`] looks at the primitives around the second product, in a graph or in the body of a cluster,
 //! and says what a library kernel would have to compute. [`pattern`] matches the softmax, [`layout`] the memory
 //! accesses. A row of scores is everything along their last axis; shapes may change on the way as long as rows
 //! stay rows.
 
 mod layout;
+mod nodes;
 mod pattern;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType};
-use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
-use tensorc_ir::scalar::{ScalarNode, ScalarOp};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
 
-use layout::Layouts;
+use layout::AttentionLayouts;
+use nodes::{factor, float_of, prim};
 use pattern::{Matcher, Softmax};
 
 /// Attention found in a graph.
 #[derive(Clone, Debug)]
 pub struct Attended {
+    /// The call of the kernel.
     pub call: Attention,
     /// The type of operands and result; scores and weights of f16 and bf16 are computed in f32.
     pub dtype: DType,
     /// The operands the kernel reads.
     pub q: Value,
+    /// The keys.
     pub k: Value,
+    /// The values.
     pub v: Value,
     /// What the kernel computes before the epilogue: the product of queries and keys, scaled.
     pub accumulated: Value,
     /// What the softmax takes.
     pub scores: Value,
+    /// The result.
     pub result: Value,
     /// All nodes that the kernel stands for.
     pub members: BTreeSet<NodeId>,
@@ -43,11 +47,21 @@ pub struct Attended {
     pub space: Vec<u64>,
     /// The axes that make up each batch dimension and the queries, outermost first; without those of extent 1.
     pub batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
+    /// The axes of the result's rows.
     pub row_axes: Vec<usize>,
 }
 
 /// Most nodes between the two products.
-const MOST: usize = 48;
+const MAX_NODES: usize = 48;
+
+/// The attention that all of a cluster's body computes; `None` if the body is anything else.
+pub(crate) fn attention_of(body: &Graph) -> Option<Attended> {
+    let prims: Vec<NodeId> =
+        body.node_ids().into_iter().filter(|n| matches!(body.node(*n).kind, NodeKind::Prim(_))).collect();
+    let covers =
+        |found: &Attended| found.members.len() == prims.len() && body.outputs().iter().all(|(_, v)| *v == found.result);
+    prims.iter().find_map(|n| attention_at(body, *n).filter(covers))
+}
 
 /// The attention whose second product is `product`, if it is one of f32, f16 or bf16 that one kernel can compute.
 ///
@@ -78,24 +92,12 @@ struct Second<'a> {
     after: Option<NodeId>,
 }
 
-fn prim(graph: &Graph, node: NodeId) -> Option<&Prim> {
-    match &graph.node(node).kind {
-        NodeKind::Prim(prim) => Some(prim),
-        _ => None,
-    }
-}
-
-fn float_of(graph: &Graph, v: Value) -> Option<DenseType> {
-    let taken = |d: DType| matches!(d, DType::F32 | DType::F16 | DType::BF16);
-    graph.dense(v).ok().filter(|ty| taken(ty.dtype) && !ty.is_empty())
-}
-
 /// Contractions that the scores may be made of.
 fn first_products(graph: &Graph, softmax: &Softmax) -> Vec<NodeId> {
     let (mut seen, mut found) = (BTreeSet::new(), vec![]);
     let mut stack = vec![softmax.scores.node];
     while let Some(node) = stack.pop() {
-        if seen.len() > MOST || !seen.insert(node) {
+        if seen.len() > MAX_NODES || !seen.insert(node) {
             continue;
         }
         match prim(graph, node) {
@@ -121,7 +123,7 @@ fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId
     }
     let mut last = second.after.unwrap_or(second.node);
     let moved = final_view(graph, last, &members);
-    let mut layouts = Layouts::new(graph, contraction, first, second.contraction, second.node, second.side)?;
+    let mut layouts = AttentionLayouts::new(graph, contraction, first, second.contraction, second.node, second.side)?;
     let strides = moved.and_then(|view| {
         let Prim::View(v) = prim(graph, view)? else { return None };
         let product = graph.dense(Value { node: second.node, port: 0 }).ok()?;
@@ -181,7 +183,7 @@ fn between(graph: &Graph, first: NodeId, second: &Second<'_>) -> Option<BTreeSet
             stack.pop();
             continue;
         }
-        if known.len() > 4 * MOST {
+        if known.len() > 4 * MAX_NODES {
             return None;
         }
         let inside =
@@ -199,7 +201,7 @@ fn between(graph: &Graph, first: NodeId, second: &Second<'_>) -> Option<BTreeSet
         stack.extend(open);
     }
     let members: BTreeSet<NodeId> = known.into_iter().filter(|(_, inside)| *inside).map(|(n, _)| n).collect();
-    (members.len() <= MOST && members.contains(&second.node)).then_some(members)
+    (members.len() <= MAX_NODES && members.contains(&second.node)).then_some(members)
 }
 
 /// Whether a member before the softmax works on scores element by element.
@@ -237,21 +239,4 @@ fn scaled_product(graph: &Graph, product: Value, scores: Value) -> Option<(Value
     let value = Value { node: user, port: 0 };
     let factor = factor(graph, user).filter(|_| product != scores)?;
     (graph.dense(value).ok()?.dims == graph.dense(product).ok()?.dims).then_some((value, factor))
-}
-
-/// The factor of a map that multiplies or divides its one operand by a constant.
-fn factor(graph: &Graph, node: NodeId) -> Option<f64> {
-    let Prim::Map(f) = prim(graph, node)? else { return None };
-    let constant = |id: tensorc_ir::scalar::ScalarId| match f.nodes[id.0 as usize] {
-        ScalarNode::Const(c) => Some(c.as_f64()),
-        _ => None,
-    };
-    let ([output], [DType::F32]) = (&f.outputs[..], &f.inputs[..]) else { return None };
-    let ScalarNode::Op(op, args) = &f.nodes[output.0 as usize] else { return None };
-    match (op, &args[..]) {
-        (ScalarOp::Mul, [a, b]) if f.input_of(*a) == Some(0) => constant(*b),
-        (ScalarOp::Mul, [a, b]) if f.input_of(*b) == Some(0) => constant(*a),
-        (ScalarOp::Div, [a, b]) if f.input_of(*a) == Some(0) => constant(*b).map(|c| 1.0 / c),
-        _ => None,
-    }
 }

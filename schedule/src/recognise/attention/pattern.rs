@@ -24,7 +24,7 @@ pub struct Softmax {
 
 /// A scalar computed at every element, or at every row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Term {
+enum PatternTerm {
     /// A node of the function of a map.
     Scalar(NodeId, ScalarId),
     /// The value of another primitive.
@@ -93,7 +93,7 @@ impl<'g> Matcher<'g> {
     }
 
     /// Exponentials and their sum.
-    fn weights(&self, weights: Term, sum: Term, empty_is_zero: bool) -> Option<Softmax> {
+    fn weights(&self, weights: PatternTerm, sum: PatternTerm, empty_is_zero: bool) -> Option<Softmax> {
         let (of, _) = self.reduction(sum, is_sum)?;
         let (op, x) = self.op(weights).filter(|_| of == weights)?;
         if op != ScalarOp::Math(MathFn::Exp) {
@@ -123,7 +123,7 @@ impl<'g> Matcher<'g> {
     }
 
     /// What a conversion to f16 or bf16 takes.
-    fn rounded(&self, p: Term) -> Term {
+    fn rounded(&self, p: PatternTerm) -> PatternTerm {
         match self.op(p) {
             Some((ScalarOp::Cast(DType::F16 | DType::BF16), args)) => args[0],
             _ => p,
@@ -131,7 +131,7 @@ impl<'g> Matcher<'g> {
     }
 
     /// `x` of a selection that replaces NaN by 0.
-    fn without_guard(&self, p: Term) -> Option<Term> {
+    fn without_guard(&self, p: PatternTerm) -> Option<PatternTerm> {
         let (ScalarOp::Select, choice) = self.op(p)? else { return None };
         let [c, a, b] = choice[..] else { return None };
         let (ScalarOp::Cmp(cmp), sides) = self.op(c)? else { return None };
@@ -144,7 +144,7 @@ impl<'g> Matcher<'g> {
         (self.constant(replaced) == Some(0.0)).then_some(x)
     }
 
-    fn quotient(&self, p: Term) -> Option<(Term, Term)> {
+    fn quotient(&self, p: PatternTerm) -> Option<(PatternTerm, PatternTerm)> {
         let (op, args) = self.op(p)?;
         match (op, &args[..]) {
             (ScalarOp::Div, [e, s]) => Some((*e, *s)),
@@ -156,14 +156,14 @@ impl<'g> Matcher<'g> {
         }
     }
 
-    fn inverse(&self, t: Term) -> Option<Term> {
+    fn inverse(&self, t: PatternTerm) -> Option<PatternTerm> {
         let (op, args) = self.op(t)?;
         (op == ScalarOp::Div && self.constant(args[0]) == Some(1.0)).then(|| args[1])
     }
 
     /// What a fold over rows takes, as a term and as a value.
-    fn reduction(&self, t: Term, is: fn(&Reduction) -> bool) -> Option<(Term, Value)> {
-        let Term::Leaf(v) = t else { return None };
+    fn reduction(&self, t: PatternTerm, is: fn(&Reduction) -> bool) -> Option<(PatternTerm, Value)> {
+        let PatternTerm::Leaf(v) = t else { return None };
         let NodeKind::Prim(Prim::Reduce(r)) = &self.graph.node(v.node).kind else { return None };
         let args = self.graph.args(v.node);
         let [arg] = args[..] else { return None };
@@ -182,7 +182,7 @@ impl<'g> Matcher<'g> {
         }
     }
 
-    fn resolve(&self, v: Value) -> Term {
+    fn resolve(&self, v: Value) -> PatternTerm {
         match &self.graph.node(v.node).kind {
             NodeKind::Prim(Prim::Map(f)) => {
                 self.passed.borrow_mut().insert(v.node);
@@ -192,27 +192,27 @@ impl<'g> Matcher<'g> {
                 self.passed.borrow_mut().insert(v.node);
                 self.resolve(self.graph.args(v.node)[0])
             }
-            _ => Term::Leaf(v),
+            _ => PatternTerm::Leaf(v),
         }
     }
 
     /// The scalar, or what it is outside its map.
-    fn scalar(&self, node: NodeId, id: ScalarId) -> Term {
-        let inside = Term::Scalar(node, id);
+    fn scalar(&self, node: NodeId, id: ScalarId) -> PatternTerm {
+        let inside = PatternTerm::Scalar(node, id);
         let Some((f, args)) = self.map(node) else { return inside };
         let Some(arg) = f.input_of(id).map(|i| args[i as usize]) else { return inside };
         let dims = |v: Value| self.graph.dense(v).map_or(vec![], |ty| ty.dims);
         let (of, out) = (dims(arg), dims(Value { node, port: 0 }));
         match of == out || is_row_of(&of, &out) {
             true => self.resolve(arg),
-            false if self.graph.constant(arg).is_some() => Term::Leaf(arg),
+            false if self.graph.constant(arg).is_some() => PatternTerm::Leaf(arg),
             false => inside,
         }
     }
 
     /// An operation and its operands.
-    fn op(&self, t: Term) -> Option<(ScalarOp, Vec<Term>)> {
-        let Term::Scalar(node, id) = t else { return None };
+    fn op(&self, t: PatternTerm) -> Option<(ScalarOp, Vec<PatternTerm>)> {
+        let PatternTerm::Scalar(node, id) = t else { return None };
         match &self.map(node)?.0.nodes[id.0 as usize] {
             ScalarNode::Op(op, ids) => Some((*op, ids.iter().map(|i| self.scalar(node, *i)).collect())),
             _ => None,
@@ -230,19 +230,19 @@ impl<'g> Matcher<'g> {
         out.dims.last() == Some(&self.keys) && input.len() == self.rows && repeats_rows(view, &input, &out)
     }
 
-    fn constant(&self, t: Term) -> Option<f64> {
+    fn constant(&self, t: PatternTerm) -> Option<f64> {
         match t {
-            Term::Scalar(node, id) => match self.map(node)?.0.nodes[id.0 as usize] {
+            PatternTerm::Scalar(node, id) => match self.map(node)?.0.nodes[id.0 as usize] {
                 ScalarNode::Const(c) => Some(c.as_f64()),
                 _ => None,
             },
-            Term::Leaf(v) => self.graph.constant(v)?.item().map(|c| c.as_f64()),
+            PatternTerm::Leaf(v) => self.graph.constant(v)?.item().map(|c| c.as_f64()),
         }
     }
 
     /// The value that the argument of an operation in a map is.
-    fn argument(&self, t: Term) -> Option<Value> {
-        let Term::Scalar(node, id) = t else { return None };
+    fn argument(&self, t: PatternTerm) -> Option<Value> {
+        let PatternTerm::Scalar(node, id) = t else { return None };
         let (f, args) = self.map(node)?;
         let ScalarNode::Op(_, ids) = &f.nodes[id.0 as usize] else { return None };
         let arg = args[f.input_of(*ids.first()?)? as usize];

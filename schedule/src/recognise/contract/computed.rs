@@ -4,52 +4,50 @@ use tensorc_abi::{BatchedGemm, Conv2d};
 use tensorc_ir::DenseType;
 use tensorc_ir::prim::Contraction;
 
-use super::{as_convolution, as_gemm};
+use super::{LibraryCall, library_call};
 
 /// Most terms of a product whose rows are computed: a few of them stay in the second-level cache.
-const MOST_TERMS: u64 = 3072;
+const MAX_TERMS: u64 = 3072;
 /// Rows of A that a task of a product packs, and columns of B that it multiplies with them, about.
 const TASK: [u64; 2] = [192, 256];
 /// Pieces that a step is cut into for some threads, about: the rows at their edges are computed for both sides.
-const PIECES: u64 = 8;
+const ASSUMED_CHUNKS: u64 = 8;
 /// Floating-point operations of a task of a convolution, and tasks of a large one.
 const CONVOLUTION_TASK: (u64, u64) = (2_000_000, 16);
 
 /// Which operand of a contraction, 0 or 1, the library that computes it takes as generated code that computes blocks of
 /// it; `None`: it reads both in memory. `constant`: whether the filters of a convolution are known. `out_strides`: where
-/// the result is stored, as for [`as_gemm`].
+/// the result is stored, as for [`library_call`].
 pub fn computed_operand(
     c: &Contraction,
     [lhs, rhs]: [&DenseType; 2],
     constant: bool,
     out_strides: Option<&[i64]>,
 ) -> Option<usize> {
-    if out_strides.is_none()
-        && let Some(conv) = as_convolution(c, lhs, rhs)
-    {
-        return (conv.takes_computed() && constant).then_some(0);
-    }
-    let gemm = as_gemm(c, lhs, rhs, out_strides)?;
+    let gemm = match library_call(c, lhs, rhs, out_strides)? {
+        LibraryCall::Conv(conv) => return (conv.takes_computed() && constant).then_some(0),
+        LibraryCall::Gemm(gemm) => gemm,
+    };
     let BatchedGemm { a, batch, m, k, .. } = gemm.call;
     let once = |(extent, stride): (&u64, &i64)| *extent == 1 || *stride != 0;
     let rows = batch.iter().zip(&a.batch_strides).all(once) && once((&m, &a.row_stride));
-    (rows && (k == 1 || a.col_stride == 1) && k <= MOST_TERMS).then_some(usize::from(gemm.swapped))
+    (rows && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS).then_some(usize::from(gemm.swapped))
 }
 
 /// How many elements of an operand that is computed the library computes, about, of `len` there are.
 pub fn computed_elements(c: &Contraction, lhs: &DenseType, rhs: &DenseType, len: u64) -> u64 {
     let times = |parts: u64, whole: u64| u128::from(len) * u128::from(parts) / u128::from(whole.max(1));
-    let elements = match (as_convolution(c, lhs, rhs), as_gemm(c, lhs, rhs, None)) {
-        (Some(conv), _) => {
+    let elements = match library_call(c, lhs, rhs, None) {
+        Some(LibraryCall::Conv(conv)) => {
             let height = conv.input[0];
             times(height + (bands(&conv) - 1) * overlap(&conv), height)
         }
-        (None, Some(gemm)) => {
+        Some(LibraryCall::Gemm(gemm)) => {
             let [rows, cols] = [gemm.call.m, gemm.call.n].map(|n| n.max(1));
             let blocks = gemm.call.batch.iter().product::<u64>() * rows.div_ceil(TASK[0]);
-            times(blocks * cols.div_ceil(TASK[1]).min(1 + PIECES.div_ceil(blocks)), blocks)
+            times(blocks * cols.div_ceil(TASK[1]).min(1 + ASSUMED_CHUNKS.div_ceil(blocks)), blocks)
         }
-        (None, None) => u128::from(len),
+        None => u128::from(len),
     };
     u64::try_from(elements).unwrap_or(u64::MAX)
 }

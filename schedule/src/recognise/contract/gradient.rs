@@ -11,7 +11,7 @@ use tensorc_ir::prim::Contraction;
 use super::{join_pair, same};
 
 /// Positions times taps of an axis above which its windows are not looked at one by one.
-const MOST_PAIRS: u64 = 1 << 20;
+const MAX_PAIRS: u64 = 1 << 20;
 
 /// The contraction as the gradient of a convolution's filters (one- or two-dimensional, grouped or
 /// not).
@@ -19,7 +19,7 @@ const MOST_PAIRS: u64 = 1 << 20;
 /// Axes `[oc, ic, kernel…, n, out…]`, where `oc` counts output channels of all groups; left operand
 /// `(n, floordiv(oc, oc per group)·ic per group + ic, out·stride + kernel·dilation - pad, …)`, right
 /// operand the gradient of y, `(n, oc, out…)`, whose channels may be split into groups.
-pub fn as_conv_filter_gradient(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub(crate) fn as_conv_filter_gradient(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let spatial = axes(c, lhs, rhs)?;
     let (n, out) = (2 + spatial, 3 + spatial);
     if c.out_rank != n || c.extents.len() != out + spatial || lhs.rank() != spatial + 2 {
@@ -62,7 +62,7 @@ pub fn as_conv_filter_gradient(c: &Contraction, lhs: &DenseType, rhs: &DenseType
 /// channels of one; left operand the gradient of y, `(n, floordiv(ic, ic per group)·oc per group + oc,
 /// (in + pad - kernel·dilation) / stride, …)`, which is out of range where the quotient is not exact,
 /// and whose channels may be split into groups; right operand the filters.
-pub fn as_conv_data_gradient(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub(crate) fn as_conv_data_gradient(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let spatial = axes(c, rhs, lhs)?;
     let (oc, kernel) = (2 + spatial, 3 + spatial);
     if c.out_rank != oc || c.extents.len() != kernel + spatial || rhs.rank() != spatial + 2 {
@@ -144,7 +144,7 @@ fn reached(index: &Index, (h, k): (usize, usize), backwards: bool, n: u64, exten
     let (positions, taps, n) = (extents[h] as i64, extents[k] as i64, n as i64);
     let mut own = true;
     index.visit_vars(&mut |v| own &= [h, k].contains(&(v as usize)) || extents[v as usize] == 1);
-    if !own || (positions as u64).checked_mul(taps as u64)? > MOST_PAIRS {
+    if !own || (positions as u64).checked_mul(taps as u64)? > MAX_PAIRS {
         return None;
     }
     let at = |position: i64, tap: i64| {
@@ -177,64 +177,4 @@ fn reached(index: &Index, (h, k): (usize, usize), backwards: bool, n: u64, exten
         at(position, tap) == (reach.rem_euclid(stride) == 0 && (0..n).contains(&window)).then_some(window)
     });
     fits.then_some((stride as u64, dilation as u64, pad as u64))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tensorc_ir::prim::Method;
-
-    fn ty(dims: &[u64]) -> DenseType {
-        DenseType::new(DType::F32, dims)
-    }
-
-    fn v(i: u32) -> Index {
-        Index::var(i)
-    }
-
-    #[test]
-    fn filter_gradients_of_groups() {
-        // x [2, 6, 9, 7], y [2, 8, 5, 4], two groups, stride 2, padding 1 before.
-        let extents = vec![8, 3, 3, 2, 2, 5, 4];
-        let group = v(0).floor_div(4, &extents[..]);
-        let c = Contraction {
-            out_rank: 4,
-            lhs: vec![
-                v(4),
-                group.scale(3).add(&v(1)),
-                v(5).scale(2).add(&v(2)).offset(-1),
-                v(6).scale(2).add(&v(3).scale(2)).offset(-1),
-            ],
-            rhs: vec![v(4), group.clone(), v(0).modulo(4, &extents[..]), v(5), v(6)],
-            extents,
-            method: Method::Sum,
-        };
-        let conv = as_conv_filter_gradient(&c, &ty(&[2, 6, 9, 7]), &ty(&[2, 2, 4, 5, 4])).expect("recognised");
-        assert_eq!((conv.batch, conv.groups, conv.in_channels, conv.out_channels), (2, 2, 3, 4));
-        assert_eq!((conv.strides, conv.dilations, conv.pads), ([2, 2], [1, 2], [1, 1]));
-        assert_eq!(as_conv_filter_gradient(&c, &ty(&[2, 6, 9, 7]), &ty(&[2, 4, 2, 5, 4])), None);
-    }
-
-    #[test]
-    fn data_gradients_with_strides() {
-        // x [2, 3, 10, 6], w [4, 3, 3, 2], y [2, 4, 5, 5].
-        let extents = vec![2, 3, 10, 6, 4, 3, 2];
-        let row = v(2).sub(&v(5)).offset(1).exact_quotient(2, 5, &extents[..]);
-        let c = |row: Index, tap: Index| Contraction {
-            extents: extents.clone(),
-            out_rank: 4,
-            lhs: vec![v(0), v(4), row, v(3).sub(&v(6))],
-            rhs: vec![v(4), v(1), tap, v(6)],
-            method: Method::Sum,
-        };
-        let find = |c: Contraction| as_conv_data_gradient(&c, &ty(&[2, 4, 5, 5]), &ty(&[4, 3, 3, 2]));
-        let conv = find(c(row.clone(), v(5))).expect("recognised");
-        assert_eq!((conv.strides, conv.dilations, conv.pads), ([2, 1], [1, 1], [1, 0]));
-        assert_eq!((conv.input, conv.output, conv.kernel), ([10, 6], [5, 5], [3, 2]));
-        // The filter read backwards from the other end is the same.
-        let other_end = v(2).add(&v(5)).offset(-1).exact_quotient(2, 5, &extents[..]);
-        assert_eq!(find(c(other_end, v(5).scale(-1).offset(2))), Some(conv));
-        // Floor division alone also reaches windows between the exact ones.
-        assert_eq!(find(c(v(2).sub(&v(5)).offset(1).floor_div(2, &extents[..]), v(5))), None);
-    }
 }

@@ -4,12 +4,12 @@
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 use tensorc_ir::DenseType;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, Method};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
 use super::{pass, same, window};
 
 /// The iteration axes of a convolution, by their places: those of the result, then what is summed over.
-struct Axes {
+struct ConvIterationAxes {
     layouts: [ImageLayout; 2],
     out_rank: u32,
     /// Rows and columns of the result.
@@ -21,8 +21,8 @@ struct Axes {
     lane: Option<u32>,
 }
 
-impl Axes {
-    fn new(layouts: [ImageLayout; 2], depthwise: bool) -> Axes {
+impl ConvIterationAxes {
+    fn new(layouts: [ImageLayout; 2], depthwise: bool) -> ConvIterationAxes {
         let (out_rank, pixels) = match layouts[1] {
             ImageLayout::Planes => (4, [2, 3]),
             ImageLayout::Blocks => (5, [2, 3]),
@@ -30,10 +30,17 @@ impl Axes {
         };
         let in_blocks = layouts[0] == ImageLayout::Blocks;
         match depthwise {
-            true => Axes { layouts, out_rank, pixels, channel: None, taps: [out_rank, out_rank + 1], lane: None },
+            true => ConvIterationAxes {
+                layouts,
+                out_rank,
+                pixels,
+                channel: None,
+                taps: [out_rank, out_rank + 1],
+                lane: None,
+            },
             false => {
                 let (channel, taps) = (Some(out_rank), [out_rank + 1, out_rank + 2]);
-                Axes { layouts, out_rank, pixels, channel, taps, lane: in_blocks.then_some(out_rank + 3) }
+                ConvIterationAxes { layouts, out_rank, pixels, channel, taps, lane: in_blocks.then_some(out_rank + 3) }
             }
         }
     }
@@ -92,7 +99,7 @@ fn join(block: &Index, lane: &Index) -> Index {
 /// `[oc, ic, kh, kw]`, channels come in whole blocks where they are in blocks. Not for planes on both sides, nor
 /// for a depthwise one on either.
 pub fn image_convolution(conv: &Conv2d) -> Contraction {
-    let axes = Axes::new(conv.layouts, conv.is_depthwise());
+    let axes = ConvIterationAxes::new(conv.layouts, conv.is_depthwise());
     let (outputs, [rows, columns]) = (conv.groups * conv.out_channels, conv.output);
     let mut extents = match conv.layouts[1] {
         ImageLayout::Planes => vec![conv.batch, outputs, rows, columns],
@@ -110,11 +117,17 @@ pub fn image_convolution(conv: &Conv2d) -> Contraction {
         out.add(&Index::var(axes.taps[d]).scale(conv.dilations[d] as i64)).offset(-(conv.pads[d] as i64))
     };
     let lhs = axes.data(at(0), at(1), &extents);
-    Contraction { extents, out_rank: axes.out_rank as usize, lhs, rhs: axes.filters(), method: Method::Sum }
+    Contraction {
+        extents,
+        out_rank: axes.out_rank as usize,
+        lhs,
+        rhs: axes.filters(),
+        algorithm: ConvAlgorithm::Direct,
+    }
 }
 
 /// The contraction as a convolution between images of which at least one has its channels not in planes, with filters
-/// as they are. The pass is [`ConvPass::Forward`], or that of its [`Method`], but only packed filters can be computed
+/// as they are. The pass is [`ConvPass::Forward`], or that of its [`ConvAlgorithm`], but only packed filters can be computed
 /// with: they must be constant. What is a matrix product is none: 1×1 without blocks on either side.
 pub fn as_image_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
     let small = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32 && ty.len() <= i32::MAX as u64);
@@ -133,7 +146,7 @@ fn as_form(
     layouts: [ImageLayout; 2],
     depthwise: bool,
 ) -> Option<Conv2d> {
-    let axes = Axes::new(layouts, depthwise);
+    let axes = ConvIterationAxes::new(layouts, depthwise);
     let [x, y] = layouts;
     let in_planes =
         if depthwise { layouts.contains(&ImageLayout::Planes) } else { layouts == [ImageLayout::Planes; 2] };
@@ -188,7 +201,7 @@ fn as_form(
         && axes.channel.is_none_or(|axis| c.extents[axis as usize] == summed)
         && axes.lane.is_none_or(|axis| c.extents[axis as usize] == CHANNEL_BLOCK);
     let is_product = conv.is_pointwise() && !depthwise && !layouts.contains(&ImageLayout::Blocks);
-    conv.pass = pass(&conv, c.method);
+    conv.pass = pass(&conv, c.algorithm);
     (whole && !is_product).then_some(conv)
 }
 
@@ -242,7 +255,7 @@ mod tests {
             let c = image_convolution(&conv);
             let [x, w] = types(&conv);
             assert_eq!(as_image_convolution(&c, &x, &w), Some(conv));
-            let filtered = Contraction { method: Method::Winograd4, ..c.clone() };
+            let filtered = Contraction { algorithm: ConvAlgorithm::WinogradF4, ..c.clone() };
             assert_eq!(as_image_convolution(&filtered, &x, &w).map(|conv| conv.pass), Some(ConvPass::Forward));
             let rows = if conv.layouts[0] == ImageLayout::Last { 1 } else { 2 };
             let mut flipped = c.clone();
@@ -252,12 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_passes_and_products_are_not_convolutions() {
+    fn algorithms_are_passes_and_products_are_not_convolutions() {
         let layouts = [ImageLayout::Blocks, ImageLayout::Last];
         let minimal = Conv2d { strides: [1; 2], output: [9, 6], ..conv(1, 32, 48, layouts) };
         let [x, w] = types(&minimal);
-        for (method, pass) in [(Method::Winograd2, ConvPass::Winograd2), (Method::Winograd4, ConvPass::Winograd4)] {
-            let c = Contraction { method, ..image_convolution(&minimal) };
+        for algorithm in ConvAlgorithm::ALL {
+            let c = Contraction { algorithm, ..image_convolution(&minimal) };
+            let pass = ConvPass::by(algorithm);
             assert_eq!(as_image_convolution(&c, &x, &w), Some(Conv2d { pass, ..minimal }));
         }
         let (kernel, pads, last) = ([1; 2], [0; 2], ImageLayout::Last);

@@ -1,8 +1,9 @@
 //! Arrays on the device: chains of calls, slices, draws, and copies to the host and back.
 
-use tensorc::executor::GradReq;
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
-use tensorc::{DType, Error};
+use tensorc::DType;
+use tensorc_nd::Error;
+use tensorc_nd::executor::GradReq;
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
 
 use super::{Case, Ended};
 use crate::context::{Context, Fault};

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use tensorc::DType;
-use tensorc::runtime::gpu::{CodeForm, Entry};
+use tensorc::runtime::gpu::{CodeForm, LaunchConfig};
 use tensorc_tests::corpus::{self, compiler};
 
 use super::{Case, Ended};
@@ -98,7 +98,7 @@ fn clock(cx: &Context) -> Result<Ended, Fault> {
         return Ok(Ended::skipped("the interpreter has no clock"));
     };
     let blocks = u64::from(properties.multiprocessors) * 8;
-    let entry = Entry { name: "clock".into(), blocks, threads: 128, ..Entry::default() };
+    let entry = LaunchConfig { name: "clock".into(), blocks, threads: 128, ..LaunchConfig::default() };
     let function = launch::load(&*driver, CLOCK.into(), entry)?;
     let after = launch::once(&*driver, &function, &[vec![0; 24], TURNS.to_le_bytes().to_vec()])?;
     let number = |at: usize| after[0][at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)) as f64;

@@ -2,7 +2,7 @@
 
 use tensorc::ir::TensorData;
 use tensorc::runtime::Device;
-use tensorc_codegen::target::Capability;
+use tensorc::schedule::target::Capability;
 use tensorc_tests::corpus::{self, compiler};
 
 use super::{Case, Ended};

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use tensorc_codegen::target::Capability;
+use tensorc::schedule::target::Capability;
 
 use crate::context::{Context, Fault};
 use crate::protocol::{CONTEXT_LOST, Figure, Line, Outcome, end_with_runner};

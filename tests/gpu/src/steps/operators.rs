@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use tensorc::ir::op::OpRef;
 use tensorc::ir::testing::{Candidate, candidates};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::{Compiler, DType, Options};
+use tensorc_nd::{Runtime, RuntimeOptions};
 use tensorc_tests::operators::{Verdict, has_defined_bits, judge};
 
 use super::{Case, Ended};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use tensorc_codegen::target::Capability;
+use tensorc::schedule::target::Capability;
 use tensorc_tests::corpus;
 
 use super::{Case, Ended};

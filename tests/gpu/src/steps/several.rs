@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tensorc::ndarray::{NDArray, Runtime, RuntimeOptions};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::Driver;
-use tensorc::train::Sums;
 use tensorc::{Compiler, DType, Options};
+use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
+use tensorc_train::Sums;
 
 use super::training::shared_out;
 use super::{Case, Ended};

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tensorc::data::{Batch, HostTensor};
-use tensorc::ndarray::{Runtime, RuntimeOptions};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::Driver;
+use tensorc::schedule::target::Capability;
 use tensorc::symbol::{Symbol, SymbolError, name_scope, op};
-use tensorc::train::{Initializer, Module, Optimizer, Params, Sums};
 use tensorc::{Compiler, DType, Options, Tensor};
 use tensorc_bench::nets;
-use tensorc_codegen::target::Capability;
+use tensorc_data::{Batch, HostTensor};
+use tensorc_nd::{Runtime, RuntimeOptions};
 use tensorc_tests::compare::data;
+use tensorc_train::{Initializer, Module, Optimizer, Params, Sums};
 
 use super::{Case, Ended};
 use crate::context::{Context, Fault};

@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Place, Stmt};
+use tensorc_ir::kir::{Buf, BufferPlace, LoopKind, Stmt};
 use tensorc_ir::scalar::Scalar;
 
 use super::super::fragments::piece;
@@ -11,10 +11,10 @@ use super::super::loops::{below, inside, range};
 use crate::emit::inline::Inliner;
 
 /// Fetches of a thread that are written one after the other.
-const FEW: u64 = 16;
+const MAX_UNROLLED_FETCHES: u64 = 16;
 
 /// A matrix in memory.
-pub struct Matrix {
+pub struct SourceMatrix {
     pub input: Buf,
     pub dtype: DType,
     pub base: Index,
@@ -25,7 +25,7 @@ pub struct Matrix {
     pub offsets: Vec<i64>,
 }
 
-impl Matrix {
+impl SourceMatrix {
     /// Whether pieces of 16 bytes of its rows can be copied.
     fn copies(&self) -> bool {
         let piece = piece(self.dtype);
@@ -50,7 +50,7 @@ pub struct Into<'a> {
 /// Fetches the rows of a matrix from `first` on by the threads of a block; zeros where there is nothing.
 pub fn fetch(
     e: &mut Inliner<'_>,
-    from: &Matrix,
+    from: &SourceMatrix,
     first: &Index,
     into: &Into<'_>,
     (thread, threads): (&Index, u64),
@@ -63,7 +63,7 @@ pub fn fetch(
     let by_rows = from.strides[1] == 1 || from.strides[0] != 1;
     let limits = move |_: u32| (0, pieces as i64 - 1);
     let each = pieces.div_ceil(threads);
-    let kind = if each <= FEW { LoopKind::Unroll } else { LoopKind::Serial };
+    let kind = if each <= MAX_UNROLLED_FETCHES { LoopKind::Unroll } else { LoopKind::Serial };
     e.looped("f", range(each), kind, |e, f| {
         let i = e.b.let_index("f", f.scale(threads as i64).add(thread));
         let (at, column) = match by_rows {
@@ -76,9 +76,9 @@ pub fn fetch(
             let bounds = [(&number, from.extents[0], into.rows), (&column, from.extents[1], into.columns)];
             let cond = inside(e, &bounds);
             let source = from.base.add(&number.scale(from.strides[0])).add(&column.scale(from.strides[1]));
-            let to = Place::new(into.array, (into.place)(&at, &column));
+            let to = BufferPlace::new(into.array, (into.place)(&at, &column));
             if copied {
-                let from = Place::new(from.input, source);
+                let from = BufferPlace::new(from.input, source);
                 e.b.push(Stmt::CopyAsync { into: to, from, len: width as u8, cond });
                 return Ok(());
             }

@@ -4,7 +4,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, Operand, Space as Memory};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, MemorySpace as Memory, Operand};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_schedule::flash::Left;
 use tensorc_schedule::recognise::attention::Attended;

@@ -13,23 +13,21 @@ mod units;
 
 use tensorc_abi::MatrixLayout;
 use tensorc_ir::DType;
-use tensorc_ir::diag::{Code, Diagnostic, Result};
+use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand, Space as Memory};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace as Memory, Operand};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::views::identity_map;
-use tensorc_schedule::access::Group;
-use tensorc_schedule::flash::{Left, Parts, Shape, uses_matrix_units};
-use tensorc_schedule::recognise::attention::{Attended, attention_at};
+use tensorc_schedule::access::MergedAxes;
+use tensorc_schedule::flash::{FlashTile, KeySplits, Left, uses_matrix_units};
+use tensorc_schedule::recognise::attention::Attended;
 
 use super::loops::{below, launch, range, set_groups};
-use crate::emit::Math;
-use crate::emit::cluster::{Cluster, internal};
+use crate::emit::cluster::Cluster;
 use crate::emit::inline::{Bound, Inliner};
-
-/// Most terms of a score, and most columns of the values.
-const WIDEST: u64 = 256;
+use crate::emit::math::Math;
+use crate::emit::math::internal;
 
 /// A part of a matrix in the registers of a thread: in each of its rows, pieces of neighbours.
 #[derive(Clone, Debug)]
@@ -70,7 +68,7 @@ impl Held {
 }
 
 /// What a thread has: some rows of scores and of sums, which it shares with threads whose numbers differ in some bits.
-struct Own {
+struct ThreadRows {
     scores: Held,
     sums: Held,
     rows: u64,
@@ -83,21 +81,21 @@ struct Own {
 
 /// How both products are computed.
 trait Core {
-    fn shape(&self) -> Shape;
+    fn shape(&self) -> FlashTile;
     /// Shared memory.
     fn arrays(&self) -> Vec<(DType, u64)>;
     /// The part of a thread, with registers for it.
-    fn own(&self, e: &mut Inliner<'_>, thread: &Index) -> Own;
+    fn own(&self, e: &mut Inliner<'_>, thread: &Index) -> ThreadRows;
     /// Brings the queries of a block, and what else can begin.
-    fn begin(&self, e: &mut Inliner<'_>, block: &Block<'_>) -> Result<()>;
+    fn begin(&self, e: &mut Inliner<'_>, block: &BlockState<'_>) -> Result<()>;
     /// Computes the products of queries and the keys of tile `step`.
-    fn scores(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, step: &Index) -> Result<()>;
+    fn scores(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, step: &Index) -> Result<()>;
     /// Adds the values of a tile, weighted by what is in the place of scores.
-    fn values(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, step: &Index) -> Result<()>;
+    fn values(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, step: &Index) -> Result<()>;
 }
 
 /// What all threads of a block know.
-struct Block<'a> {
+struct BlockState<'a> {
     thread: Index,
     shared: &'a [Buf],
     /// Its first query.
@@ -106,12 +104,12 @@ struct Block<'a> {
     part: Index,
     tiles: [Index; 2],
     /// The matrices of queries, keys and values: where they begin, and their steps.
-    q: fetch::Matrix,
-    k: fetch::Matrix,
-    v: fetch::Matrix,
+    q: fetch::SourceMatrix,
+    k: fetch::SourceMatrix,
+    v: fetch::SourceMatrix,
 }
 
-impl Block<'_> {
+impl BlockState<'_> {
     /// The body, if a tile of keys comes before the end of the block's.
     fn ahead(
         &self,
@@ -128,33 +126,30 @@ impl Block<'_> {
 struct Flash<'a> {
     found: &'a Attended,
     exp: ScalarFn,
-    shape: Shape,
-    parts: Parts,
+    shape: FlashTile,
+    parts: KeySplits,
     /// Coordinates of the scores in the axes of queries and keys.
     coords: Vec<Index>,
 }
 
 /// One kernel, each block of which goes through all keys of its queries.
-///
-/// # Errors
-/// The cluster is no attention, or one with more than [`WIDEST`] terms or columns.
-pub fn emit(cluster: &Cluster<'_>, name: &str, math: Math<'_>) -> Result<Kernel> {
-    let found = found(cluster)?;
-    let core = core(&found, math);
-    let flash = Flash::new(cluster, &found, (core.shape(), Parts::one(&found.call, core.shape())), math)?;
+pub fn emit(cluster: &Cluster<'_>, found: &Attended, name: &str, math: Math<'_>) -> Result<Kernel> {
+    let core = core(found, math);
+    let flash = Flash::new(cluster, found, (core.shape(), KeySplits::one(&found.call, core.shape())), math)?;
     let mut e = Inliner::new(cluster, name, &found.space)?;
     flash.emit(&mut e, &*core)?;
     Ok(e.finish())
 }
 
 /// The first of two kernels, which leaves what the parts of the keys come to.
-///
-/// # Errors
-/// As [`emit`].
-pub fn emit_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, parts: Parts) -> Result<Kernel> {
-    let found = found(cluster)?;
-    let core = core(&found, math);
-    let flash = Flash::new(cluster, &found, (core.shape(), parts), math)?;
+pub fn emit_parts(
+    cluster: &Cluster<'_>,
+    name: &str,
+    math: Math<'_>,
+    (found, parts): (&Attended, KeySplits),
+) -> Result<Kernel> {
+    let core = core(found, math);
+    let flash = Flash::new(cluster, found, (core.shape(), parts), math)?;
     let results = [(DType::F32, flash.left().elements())];
     let mut e = Inliner::with_results(cluster, name, &found.space, &results)?;
     flash.emit(&mut e, &*core)?;
@@ -162,13 +157,14 @@ pub fn emit_parts(cluster: &Cluster<'_>, name: &str, math: Math<'_>, parts: Part
 }
 
 /// The second, which puts that together.
-///
-/// # Errors
-/// As [`emit`].
-pub fn emit_join(cluster: &Cluster<'_>, name: &str, math: Math<'_>, parts: Parts) -> Result<Kernel> {
-    let found = found(cluster)?;
+pub fn emit_join(
+    cluster: &Cluster<'_>,
+    name: &str,
+    math: Math<'_>,
+    (found, parts): (&Attended, KeySplits),
+) -> Result<Kernel> {
     let exp = exp(math)?;
-    join::emit(&found, parts.count(), name, &exp, cluster.ty(found.result)?.len())
+    join::emit(found, parts.count(), name, &exp, cluster.ty(found.result)?.len())
 }
 
 /// The expansion of the exponential.
@@ -178,27 +174,18 @@ fn exp(math: Math<'_>) -> Result<ScalarFn> {
 }
 
 fn core(found: &Attended, math: Math<'_>) -> Box<dyn Core> {
-    let shape = Shape::of(found, math.target);
+    let shape = FlashTile::of(found, math.target);
     match uses_matrix_units(found, math.target) {
         false => Box::new(plain::Plain::new(&found.call, shape)),
         true => Box::new(units::Units::new(&found.call, found.dtype, shape)),
     }
 }
 
-fn found(cluster: &Cluster<'_>) -> Result<Attended> {
-    let found = cluster.body.order().into_iter().find_map(|n| attention_at(cluster.body, n));
-    let found = found.ok_or_else(|| internal("an attention cluster is none"))?;
-    if found.call.depth.max(found.call.size) > WIDEST || found.dtype != DType::F32 && !found.call.shifted {
-        return Err(Diagnostic::new(Code::Unsupported, "attention that has no kernel for a GPU"));
-    }
-    Ok(found)
-}
-
 impl<'a> Flash<'a> {
     fn new(
         cluster: &Cluster<'_>,
         found: &'a Attended,
-        (shape, parts): (Shape, Parts),
+        (shape, parts): (FlashTile, KeySplits),
         math: Math<'_>,
     ) -> Result<Flash<'a>> {
         let exp = exp(math)?;
@@ -218,7 +205,7 @@ impl<'a> Flash<'a> {
             let first = e.b.let_index("first", first.scale(self.shape.queries as i64));
             let part = e.b.let_index("part", b.modulo(parts as i64, &limits));
             let batch = self.batch(e, &item);
-            let block = Block {
+            let block = BlockState {
                 thread,
                 shared,
                 first,
@@ -235,7 +222,7 @@ impl<'a> Flash<'a> {
 
     /// The first tile of a part of the keys, and the one behind its last.
     fn tiles(&self, e: &mut Inliner<'_>, part: &Index) -> [Index; 2] {
-        let Parts { tiles, each } = self.parts;
+        let KeySplits { tiles, each } = self.parts;
         let all = Index::constant(tiles as i64);
         if self.parts.count() == 1 {
             return [Index::default(), all];
@@ -268,8 +255,8 @@ impl<'a> Flash<'a> {
         digits
     }
 
-    fn groups(&self, axes: &[usize]) -> Vec<Group> {
-        let group = |&axis: &usize| Group { axis, extent: self.found.space[axis] };
+    fn groups(&self, axes: &[usize]) -> Vec<MergedAxes> {
+        let group = |&axis: &usize| MergedAxes { axis, extent: self.found.space[axis] };
         axes.iter().map(group).filter(|g| g.extent != 1).collect()
     }
 
@@ -280,9 +267,9 @@ impl<'a> Flash<'a> {
         layout: &MatrixLayout,
         batch: &[Index],
         extents: [u64; 2],
-    ) -> Result<fetch::Matrix> {
+    ) -> Result<fetch::SourceMatrix> {
         let base = base(layout, batch);
-        Ok(fetch::Matrix {
+        Ok(fetch::SourceMatrix {
             input: e.input(v.node)?,
             dtype: self.found.dtype,
             base: e.b.let_index("base", base),
@@ -292,7 +279,7 @@ impl<'a> Flash<'a> {
         })
     }
 
-    fn block(&self, e: &mut Inliner<'_>, core: &dyn Core, block: &Block<'_>, batch: &[Index]) -> Result<()> {
+    fn block(&self, e: &mut Inliner<'_>, core: &dyn Core, block: &BlockState<'_>, batch: &[Index]) -> Result<()> {
         let own = core.own(e, &block.thread);
         let single = |x: f32| Operand::Const(Scalar::f32(x));
         let maxima = e.alloc("maxima", DType::F32, own.rows, Memory::Register);
@@ -320,7 +307,7 @@ impl<'a> Flash<'a> {
     }
 
     /// Sets the axes of queries to a row of the thread; those beyond the last are computed as the last.
-    fn row(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, row: &Index) -> Result<()> {
+    fn row(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, row: &Index) -> Result<()> {
         let (queries, tile) = (self.found.call.queries, self.shape.queries);
         let mut query = block.first.add(&own.first).add(&row.scale(own.apart as i64));
         if !queries.is_multiple_of(tile) {
@@ -335,7 +322,7 @@ impl<'a> Flash<'a> {
     fn weigh(
         &self,
         e: &mut Inliner<'_>,
-        own: &Own,
+        own: &ThreadRows,
         row: &Index,
         key: &Index,
         (maxima, totals): (Buf, Buf),
@@ -421,8 +408,8 @@ impl<'a> Flash<'a> {
     fn results(
         &self,
         e: &mut Inliner<'_>,
-        block: &Block<'_>,
-        own: &Own,
+        block: &BlockState<'_>,
+        own: &ThreadRows,
         (maxima, totals): (Buf, Buf),
         batch: &[Index],
     ) -> Result<()> {
@@ -471,7 +458,7 @@ impl<'a> Flash<'a> {
     fn columns(
         &self,
         e: &mut Inliner<'_>,
-        own: &Own,
+        own: &ThreadRows,
         row: &Index,
         body: &mut dyn FnMut(&mut Inliner<'_>, Operand, Index) -> Result<()>,
     ) -> Result<()> {

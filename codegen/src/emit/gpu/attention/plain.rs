@@ -5,13 +5,13 @@ use tensorc_abi::Attention;
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Operand as Value, Place, Space as Memory, Stmt};
+use tensorc_ir::kir::{Buf, BufferPlace, LoopKind, MemorySpace as Memory, Operand as Value, Stmt};
 use tensorc_ir::scalar::Scalar;
 
 use super::super::loops::range;
-use super::super::tiles::{Operand, SIDE, Side, multiply};
-use super::fetch::{Into, Matrix, fetch};
-use super::{Block, Core, Held, Own, Shape};
+use super::super::tiles::{SIDE, ThreadTile, TileBuffer, multiply};
+use super::fetch::{Into, SourceMatrix, fetch};
+use super::{BlockState, Core, FlashTile, Held, ThreadRows};
 use crate::emit::inline::Inliner;
 
 /// Keys of a tile.
@@ -20,21 +20,21 @@ const KEYS: u64 = 4 * SIDE;
 const TERMS: u64 = 8;
 
 pub struct Plain {
-    shape: Shape,
-    queries: Side,
-    keys: Side,
-    values: Side,
+    shape: FlashTile,
+    queries: ThreadTile,
+    keys: ThreadTile,
+    values: ThreadTile,
     /// Terms of a score, up to whole passes.
     depth: u64,
 }
 
 impl Plain {
-    pub fn new(call: &Attention, shape: Shape) -> Plain {
+    pub fn new(call: &Attention, shape: FlashTile) -> Plain {
         Plain {
             shape,
-            queries: Side::of(shape.queries),
-            keys: Side::of(KEYS),
-            values: Side::of(call.size.next_multiple_of(SIDE)),
+            queries: ThreadTile::of(shape.queries),
+            keys: ThreadTile::of(KEYS),
+            values: ThreadTile::of(call.size.next_multiple_of(SIDE)),
             depth: call.depth.next_multiple_of(TERMS),
         }
     }
@@ -43,8 +43,8 @@ impl Plain {
     fn bring(
         &self,
         e: &mut Inliner<'_>,
-        block: &Block<'_>,
-        (from, first): (&Matrix, &Index),
+        block: &BlockState<'_>,
+        (from, first): (&SourceMatrix, &Index),
         (array, rows, columns): (Buf, u64, u64),
         place: &dyn Fn(&Index, &Index) -> Index,
     ) -> Result<()> {
@@ -56,16 +56,16 @@ impl Plain {
     fn multiply(
         &self,
         e: &mut Inliner<'_>,
-        block: &Block<'_>,
-        [left, right]: [(Buf, Side); 2],
+        block: &BlockState<'_>,
+        [left, right]: [(Buf, ThreadTile); 2],
         terms: u64,
         sums: Buf,
     ) -> Result<()> {
         let [y, x] = numbers(e, &block.thread);
         let passes = (Index::default(), Index::constant(terms as i64), TERMS as i64);
         e.looped("k", passes, LoopKind::Serial, |e, k| {
-            let operand = |(array, side): (Buf, Side), thread| Operand {
-                from: Place::new(array, k.scale(side.stride() as i64)),
+            let operand = |(array, side): (Buf, ThreadTile), thread| TileBuffer {
+                from: BufferPlace::new(array, k.scale(side.stride() as i64)),
                 side,
                 thread,
             };
@@ -82,7 +82,7 @@ fn numbers(e: &mut Inliner<'_>, thread: &Index) -> [Index; 2] {
 }
 
 impl Core for Plain {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> FlashTile {
         self.shape
     }
 
@@ -92,11 +92,11 @@ impl Core for Plain {
         [self.depth * self.queries.stride(), keys, KEYS * self.queries.stride()].map(|n| (DType::F32, n)).to_vec()
     }
 
-    fn own(&self, e: &mut Inliner<'_>, thread: &Index) -> Own {
+    fn own(&self, e: &mut Inliner<'_>, thread: &Index) -> ThreadRows {
         let [y, x] = numbers(e, thread);
         let sums = e.alloc("sums", DType::F32, self.queries.own() * self.values.own(), Memory::Register);
         let scores = e.alloc("scores", DType::F32, self.queries.own() * self.keys.own(), Memory::Register);
-        Own {
+        ThreadRows {
             // Keys 16 apart, so that neighbouring threads have neighbouring ones.
             scores: Held {
                 registers: scores,
@@ -123,14 +123,14 @@ impl Core for Plain {
         }
     }
 
-    fn begin(&self, e: &mut Inliner<'_>, block: &Block<'_>) -> Result<()> {
+    fn begin(&self, e: &mut Inliner<'_>, block: &BlockState<'_>) -> Result<()> {
         let stride = self.queries.stride() as i64;
         let place = |row: &Index, column: &Index| column.scale(stride).add(row);
         let tile = (block.shared[0], self.queries.own() * SIDE, self.depth);
         self.bring(e, block, (&block.q, &block.first), tile, &place)
     }
 
-    fn scores(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, step: &Index) -> Result<()> {
+    fn scores(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, step: &Index) -> Result<()> {
         let first = e.b.let_index("key", step.scale(KEYS as i64));
         let stride = self.keys.stride() as i64;
         let limits = |_: u32| (0, KEYS as i64 - 1);
@@ -153,7 +153,7 @@ impl Core for Plain {
         Ok(())
     }
 
-    fn values(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, step: &Index) -> Result<()> {
+    fn values(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, step: &Index) -> Result<()> {
         let first = e.b.let_index("key", step.scale(KEYS as i64));
         let (stride, weights) = (self.values.stride() as i64, self.queries.stride() as i64);
         let place = |row: &Index, column: &Index| row.scale(stride).add(column);

@@ -4,34 +4,35 @@ use tensorc_abi::Attention;
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, Operand, Place, Space as Memory, Stmt, WARP, warp_matrix};
+use tensorc_ir::kir::{Buf, BufferPlace, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP, warp_matrix};
 use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_schedule::recipe::tiles::{UNIT_COLUMNS, UNIT_ROWS, unit_terms};
 
-use super::super::fragments::{COLUMNS, ROWS, Role, Tile, multiply, piece, terms};
+use super::super::fragments::{FragmentRole, SharedTile, multiply, piece};
 use super::super::loops::range;
-use super::fetch::{Into, Matrix, fetch};
-use super::{Block, Core, Held, Own, Shape};
+use super::fetch::{Into, SourceMatrix, fetch};
+use super::{BlockState, Core, FlashTile, Held, ThreadRows};
 use crate::emit::inline::Inliner;
 
 /// Right operands that are in registers at a time.
-const AT_ONCE: u64 = 16;
+const MAX_LIVE_OPERANDS: u64 = 16;
 
 pub struct Units {
     dtype: DType,
-    shape: Shape,
+    shape: FlashTile,
     /// Terms of a score and columns of the values, up to whole products of matrices.
     depth: u64,
     size: u64,
 }
 
 impl Units {
-    pub fn new(call: &Attention, dtype: DType, shape: Shape) -> Units {
+    pub fn new(call: &Attention, dtype: DType, shape: FlashTile) -> Units {
         Units {
             dtype,
             shape,
-            depth: call.depth.next_multiple_of(terms(dtype)),
+            depth: call.depth.next_multiple_of(unit_terms(dtype)),
             // Right operands are loaded two at a time.
-            size: call.size.next_multiple_of(2 * COLUMNS),
+            size: call.size.next_multiple_of(2 * UNIT_COLUMNS),
         }
     }
 
@@ -49,8 +50,8 @@ impl Units {
     fn bring(
         &self,
         e: &mut Inliner<'_>,
-        block: &Block<'_>,
-        from: &Matrix,
+        block: &BlockState<'_>,
+        from: &SourceMatrix,
         first: &Index,
         (array, rows, columns, stride): (Buf, u64, u64, u64),
     ) -> Result<()> {
@@ -59,19 +60,19 @@ impl Units {
         fetch(e, from, first, &into, (&block.thread, self.shape.threads))
     }
 
-    fn keys(&self, e: &mut Inliner<'_>, block: &Block<'_>, step: &Index) -> Result<()> {
+    fn keys(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, step: &Index) -> Result<()> {
         let first = e.b.let_index("key", step.scale(self.shape.keys as i64));
         self.bring(e, block, &block.k, &first, (block.shared[1], self.shape.keys, self.depth, self.stride()))
     }
 
-    fn tile(&self, role: Role, array: Buf, stride: u64, along_terms: bool) -> Tile {
-        let from = Place::new(array, Index::default());
+    fn tile(&self, role: FragmentRole, array: Buf, stride: u64, along_terms: bool) -> SharedTile {
+        let from = BufferPlace::new(array, Index::default());
         // Weights have their columns in the order of sums.
         let paired = !along_terms && self.dtype.size() == 4;
-        Tile { role, dtype: self.dtype, from, stride, along_terms, paired }
+        SharedTile { role, dtype: self.dtype, from, stride, along_terms, paired }
     }
 
-    fn lane(&self, e: &mut Inliner<'_>, block: &Block<'_>) -> (Index, Index) {
+    fn lane(&self, e: &mut Inliner<'_>, block: &BlockState<'_>) -> (Index, Index) {
         let threads = self.shape.threads as i64 - 1;
         let limits = move |_: u32| (0, threads);
         let warp = e.b.let_index("warp", block.thread.floor_div(WARP as i64, &limits));
@@ -82,18 +83,18 @@ impl Units {
     fn queries(
         &self,
         e: &mut Inliner<'_>,
-        block: &Block<'_>,
+        block: &BlockState<'_>,
         (warp, lane): (&Index, &Index),
-        (product, into): (&Index, &Place),
+        (product, into): (&Index, &BufferPlace),
     ) -> Result<()> {
-        let tile = self.tile(Role::Left, block.shared[0], self.stride(), true);
-        let (first, term) = (warp.scale(ROWS as i64), product.scale(terms(self.dtype) as i64));
+        let tile = self.tile(FragmentRole::Left, block.shared[0], self.stride(), true);
+        let (first, term) = (warp.scale(UNIT_ROWS as i64), product.scale(unit_terms(self.dtype) as i64));
         tile.load(e, lane, (&first, &term), (into, 1))
     }
 
     /// Products of matrices along the terms of a score.
     fn products(&self) -> u64 {
-        self.depth / terms(self.dtype)
+        self.depth / unit_terms(self.dtype)
     }
 
     /// Registers of an operand of queries.
@@ -102,8 +103,8 @@ impl Units {
     }
 
     /// Weights of keys as left operands.
-    fn weights(&self, e: &mut Inliner<'_>, own: &Own, product: &Index, into: Buf) {
-        let wide = terms(self.dtype) / COLUMNS;
+    fn weights(&self, e: &mut Inliner<'_>, own: &ThreadRows, product: &Index, into: Buf) {
+        let wide = unit_terms(self.dtype) / UNIT_COLUMNS;
         let order: &[(i64, i64)] = match self.dtype.size() {
             // Two neighbours of two rows, of two tiles of sums.
             2 => &[(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)],
@@ -122,45 +123,45 @@ impl Units {
 }
 
 impl Core for Units {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> FlashTile {
         self.shape
     }
 
     fn arrays(&self) -> Vec<(DType, u64)> {
-        let Shape { queries, keys, .. } = self.shape;
+        let FlashTile { queries, keys, .. } = self.shape;
         [queries * self.stride(), keys * self.stride(), keys * self.value_stride()].map(|n| (self.dtype, n)).to_vec()
     }
 
-    fn own(&self, e: &mut Inliner<'_>, thread: &Index) -> Own {
+    fn own(&self, e: &mut Inliner<'_>, thread: &Index) -> ThreadRows {
         let most = self.shape.threads as i64 - 1;
         let limits = move |_: u32| (0, most);
         let lanes = |_: u32| (0, WARP as i64 - 1);
         let lane = e.b.let_index("lane", thread.modulo(WARP as i64, &limits));
         let warp = e.b.let_index("warp", thread.floor_div(WARP as i64, &limits));
         let pair = e.b.let_index("pair", lane.modulo(4, &lanes).scale(2));
-        let first = warp.scale(ROWS as i64).add(&lane.floor_div(4, &lanes));
+        let first = warp.scale(UNIT_ROWS as i64).add(&lane.floor_div(4, &lanes));
         let held = |registers, columns: u64| Held {
             registers,
             row_step: 2,
             piece_step: 4,
-            pieces: columns / COLUMNS,
+            pieces: columns / UNIT_COLUMNS,
             width: 2,
             first: pair.clone(),
-            apart: COLUMNS,
+            apart: UNIT_COLUMNS,
         };
         let sums = e.alloc("sums", DType::F32, self.size / 2, Memory::Register);
         let scores = e.alloc("scores", DType::F32, self.shape.keys / 2, Memory::Register);
-        Own {
+        ThreadRows {
             scores: held(scores, self.shape.keys),
             sums: held(sums, self.size),
             rows: 2,
             first: e.b.let_index("row", first),
-            apart: ROWS / 2,
+            apart: UNIT_ROWS / 2,
             lanes: &[1, 2],
         }
     }
 
-    fn begin(&self, e: &mut Inliner<'_>, block: &Block<'_>) -> Result<()> {
+    fn begin(&self, e: &mut Inliner<'_>, block: &BlockState<'_>) -> Result<()> {
         let first = block.first.clone();
         self.bring(e, block, &block.q, &first, (block.shared[0], self.shape.queries, self.depth, self.stride()))?;
         self.keys(e, block, &block.tiles[0])?;
@@ -168,29 +169,29 @@ impl Core for Units {
         Ok(())
     }
 
-    fn scores(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, step: &Index) -> Result<()> {
+    fn scores(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, step: &Index) -> Result<()> {
         let first = e.b.let_index("key", step.scale(self.shape.keys as i64));
         self.bring(e, block, &block.v, &first, (block.shared[2], self.shape.keys, self.size, self.value_stride()))?;
         e.b.push(Stmt::CommitCopies);
         e.b.push(Stmt::AwaitCopies { pending: 1 });
         e.b.push(Stmt::Barrier);
         let (warp, lane) = self.lane(e, block);
-        let wide = self.shape.keys / COLUMNS;
+        let wide = self.shape.keys / UNIT_COLUMNS;
         let sums = own.scores.registers;
         e.looped("i", range(wide * 4), LoopKind::Unroll, |e, i| {
             e.b.store(sums, i, Operand::Const(Scalar::f32(0.0)));
             Ok(())
         })?;
-        let tile = self.tile(Role::Right, block.shared[1], self.stride(), true);
+        let tile = self.tile(FragmentRole::Right, block.shared[1], self.stride(), true);
         let count = tile.registers(wide);
         e.looped("kk", range(self.products()), LoopKind::Unroll, |e, kk| {
             let a = e.alloc("a", self.dtype, self.own_queries(), Memory::Register);
             let b = e.alloc("b", self.dtype, count, Memory::Register);
-            let (a, b) = (Place::new(a, Index::default()), Place::new(b, Index::default()));
+            let (a, b) = (BufferPlace::new(a, Index::default()), BufferPlace::new(b, Index::default()));
             self.queries(e, block, (&warp, &lane), (&kk, &a))?;
-            let term = kk.scale(terms(self.dtype) as i64);
+            let term = kk.scale(unit_terms(self.dtype) as i64);
             tile.load(e, &lane, (&Index::default(), &term), (&b, wide))?;
-            multiply(e, (&a, 1), (&b, wide), &Place::new(sums, Index::default()), self.dtype)
+            multiply(e, (&a, 1), (&b, wide), &BufferPlace::new(sums, Index::default()), self.dtype)
         })?;
         // All have read the keys: the next may come.
         e.b.push(Stmt::Barrier);
@@ -200,23 +201,23 @@ impl Core for Units {
         Ok(())
     }
 
-    fn values(&self, e: &mut Inliner<'_>, block: &Block<'_>, own: &Own, _step: &Index) -> Result<()> {
+    fn values(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, _step: &Index) -> Result<()> {
         e.b.push(Stmt::AwaitCopies { pending: 1 });
         e.b.push(Stmt::Barrier);
         let (_, lane) = self.lane(e, block);
-        let wide = self.size / COLUMNS;
-        let tile = self.tile(Role::Right, block.shared[2], self.value_stride(), false);
-        e.looped("kk", range(self.shape.keys / terms(self.dtype)), LoopKind::Unroll, |e, kk| {
+        let wide = self.size / UNIT_COLUMNS;
+        let tile = self.tile(FragmentRole::Right, block.shared[2], self.value_stride(), false);
+        e.looped("kk", range(self.shape.keys / unit_terms(self.dtype)), LoopKind::Unroll, |e, kk| {
             let a = e.alloc("weights", self.dtype, self.own_queries(), Memory::Register);
             self.weights(e, own, &kk, a);
-            let (a, term) = (Place::new(a, Index::default()), kk.scale(terms(self.dtype) as i64));
-            for first in (0..wide).step_by(AT_ONCE as usize) {
-                let count = AT_ONCE.min(wide - first);
+            let (a, term) = (BufferPlace::new(a, Index::default()), kk.scale(unit_terms(self.dtype) as i64));
+            for first in (0..wide).step_by(MAX_LIVE_OPERANDS as usize) {
+                let count = MAX_LIVE_OPERANDS.min(wide - first);
                 let b = e.alloc("b", self.dtype, tile.registers(count), Memory::Register);
-                let b = Place::new(b, Index::default());
-                let column = Index::constant((first * COLUMNS) as i64);
+                let b = BufferPlace::new(b, Index::default());
+                let column = Index::constant((first * UNIT_COLUMNS) as i64);
                 tile.load(e, &lane, (&column, &term), (&b, count))?;
-                let sums = Place::new(own.sums.registers, Index::constant(first as i64 * 4));
+                let sums = BufferPlace::new(own.sums.registers, Index::constant(first as i64 * 4));
                 multiply(e, (&a, 1), (&b, count), &sums, self.dtype)?;
             }
             Ok(())

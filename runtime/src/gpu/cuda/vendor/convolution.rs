@@ -35,10 +35,10 @@ const FUNCTIONS: [&str; 16] = [
 /// Algorithms that are asked for.
 const ALGORITHMS: usize = sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_ALGO_COUNT as usize;
 
-type Status = sys::cudnnStatus_t;
+type CudnnStatus = sys::cudnnStatus_t;
 
 /// The library with a handle, which one thread at a time uses.
-pub(in crate::gpu::cuda) struct Library(Mutex<Owned<sys::cudnnContext, Status>>);
+pub(in crate::gpu::cuda) struct Library(Mutex<Owned<sys::cudnnContext, CudnnStatus>>);
 
 // SAFETY: the handle is used under a lock.
 unsafe impl Send for Library {}
@@ -75,10 +75,10 @@ fn text(e: CudnnError) -> String {
 
 /// The descriptors of a convolution.
 struct Descriptors {
-    x: Owned<sys::cudnnTensorStruct, Status>,
-    w: Owned<sys::cudnnFilterStruct, Status>,
-    y: Owned<sys::cudnnTensorStruct, Status>,
-    conv: Owned<sys::cudnnConvolutionStruct, Status>,
+    x: Owned<sys::cudnnTensorStruct, CudnnStatus>,
+    w: Owned<sys::cudnnFilterStruct, CudnnStatus>,
+    y: Owned<sys::cudnnTensorStruct, CudnnStatus>,
+    conv: Owned<sys::cudnnConvolutionStruct, CudnnStatus>,
 }
 
 /// A convolution with an algorithm for it.
@@ -224,7 +224,9 @@ impl Descriptors {
         let usable = |found: &sys::cudnnConvolutionFwdAlgoPerf_t| {
             let rounds = found.mathType != sys::cudnnMathType_t::CUDNN_FMA_MATH
                 && found.mathType != sys::cudnnMathType_t::CUDNN_DEFAULT_MATH;
-            found.status == Status::CUDNN_STATUS_SUCCESS && found.memory as u64 <= call.workspace && !(exact && rounds)
+            found.status == CudnnStatus::CUDNN_STATUS_SUCCESS
+                && found.memory as u64 <= call.workspace
+                && !(exact && rounds)
         };
         // SAFETY: the library has written so many, and all zeros are a result, too.
         let found = results.iter().take(count.max(0) as usize).map(|result| unsafe { result.assume_init() });

@@ -30,24 +30,26 @@ pub fn installed_libraries() -> [bool; 2] {
 }
 
 /// A call as a library is asked for it.
-pub(super) enum Call {
+pub(super) enum VendorLibraryCall {
     Product(Box<Product>),
     Convolution(Convolution),
 }
 
-impl Call {
+impl VendorLibraryCall {
     /// # Errors
     /// The library is not installed or has no algorithm for the call; the message says so.
-    pub fn new(shared: &Arc<Shared>, call: &VendorCall) -> Result<Call, String> {
+    pub fn new(shared: &Arc<Shared>, call: &VendorCall) -> Result<VendorLibraryCall, String> {
         if !call.fits() {
             return Err("the library does not take operands that lie so".into());
         }
         shared.enter().map_err(|e| e.message)?;
         match &call.contraction {
             VendorContraction::Product { call: product, bias } => {
-                Product::new(shared, call, product, *bias).map(|product| Call::Product(Box::new(product)))
+                Product::new(shared, call, product, *bias).map(|product| VendorLibraryCall::Product(Box::new(product)))
             }
-            VendorContraction::Convolution(conv) => Convolution::new(shared, call, conv).map(Call::Convolution),
+            VendorContraction::Convolution(conv) => {
+                Convolution::new(shared, call, conv).map(VendorLibraryCall::Convolution)
+            }
         }
     }
 
@@ -62,16 +64,16 @@ impl Call {
     pub unsafe fn launch(&self, stream: CUstream, arguments: &[*mut u8]) -> Result<(), String> {
         match self {
             // SAFETY: passed on from the caller.
-            Call::Product(product) => unsafe { product.launch(stream, arguments) },
+            VendorLibraryCall::Product(product) => unsafe { product.launch(stream, arguments) },
             // SAFETY: passed on from the caller.
-            Call::Convolution(convolution) => unsafe { convolution.launch(stream, arguments) },
+            VendorLibraryCall::Convolution(convolution) => unsafe { convolution.launch(stream, arguments) },
         }
     }
 
     pub fn is_of(&self, shared: &Arc<Shared>) -> bool {
         let own = match self {
-            Call::Product(product) => &product.shared,
-            Call::Convolution(convolution) => &convolution.shared,
+            VendorLibraryCall::Product(product) => &product.shared,
+            VendorLibraryCall::Convolution(convolution) => &convolution.shared,
         };
         Arc::ptr_eq(own, shared)
     }

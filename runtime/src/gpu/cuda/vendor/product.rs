@@ -39,11 +39,11 @@ const ALIGNMENT: u64 = 16;
 const AS_IT_IS: i32 = 0;
 const TRANSPOSED: i32 = 1;
 
-type Status = sys::cublasStatus_t;
-type Layout = Owned<sys::cublasLtMatrixLayoutOpaque_t, Status>;
+type CublasStatus = sys::cublasStatus_t;
+type CublasLayout = Owned<sys::cublasLtMatrixLayoutOpaque_t, CublasStatus>;
 
 /// The library with a handle, which any thread may use.
-pub(in crate::gpu::cuda) struct Library(Owned<sys::cublasLtContext, Status>);
+pub(in crate::gpu::cuda) struct Library(Owned<sys::cublasLtContext, CublasStatus>);
 
 // SAFETY: the library's handles may be used by any thread that entered the context, also at the same time.
 unsafe impl Send for Library {}
@@ -85,9 +85,9 @@ pub(in crate::gpu::cuda) struct Product {
     element: i64,
     bias: bool,
     /// The bias is an attribute of the operation.
-    operation: Mutex<Owned<sys::cublasLtMatmulDescOpaque_t, Status>>,
+    operation: Mutex<Owned<sys::cublasLtMatmulDescOpaque_t, CublasStatus>>,
     /// Of the library's left operand, which is our right one, its right operand, and the result.
-    layouts: [Layout; 3],
+    layouts: [CublasLayout; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
     /// The last to go.
@@ -104,7 +104,9 @@ impl Product {
         let library = shared.libraries.cublaslt.get_or_init(Library::open).as_ref().map_err(String::clone)?;
         let batch = LibraryBatch::of(product).ok_or("cuBLASLt does not take operands that lie so")?;
         Product::prepare(shared, library, call, (product, batch, bias)).map_err(|e| match e.0 {
-            Status::CUBLAS_STATUS_NOT_SUPPORTED => format!("cuBLASLt has no algorithm for the product ({})", text(e)),
+            CublasStatus::CUBLAS_STATUS_NOT_SUPPORTED => {
+                format!("cuBLASLt has no algorithm for the product ({})", text(e))
+            }
             _ => format!("cuBLASLt refuses the product: {}", text(e)),
         })
     }
@@ -124,7 +126,7 @@ impl Product {
             layouts.push(layout(matrix, dtype, (rows, columns), (batch.count, batch.strides[at]))?);
         }
         let [Some(left), Some(right), Some(result)] = [0, 1, 2].map(|_| layouts.pop()) else {
-            return Err(CublasError(Status::CUBLAS_STATUS_INTERNAL_ERROR));
+            return Err(CublasError(CublasStatus::CUBLAS_STATUS_INTERNAL_ERROR));
         };
         let layouts = [result, right, left];
         let operation = operation(call, [b, a], bias)?;
@@ -218,7 +220,7 @@ fn layout(
     dtype: sys::cudaDataType,
     (rows, columns): (u64, u64),
     (count, stride): (u64, i64),
-) -> Result<Layout, CublasError> {
+) -> Result<CublasLayout, CublasError> {
     let (down, across) = if matrix.by_rows { (columns, rows) } else { (rows, columns) };
     // SAFETY: the place for the handle is valid.
     let create =
@@ -237,7 +239,7 @@ fn layout(
 }
 
 fn set<T>(
-    operation: &Owned<sys::cublasLtMatmulDescOpaque_t, Status>,
+    operation: &Owned<sys::cublasLtMatmulDescOpaque_t, CublasStatus>,
     attribute: sys::cublasLtMatmulDescAttributes_t,
     value: &T,
 ) -> Result<(), CublasError> {
@@ -251,7 +253,7 @@ fn operation(
     call: &VendorCall,
     operands: [LibraryMatrix; 2],
     bias: bool,
-) -> Result<Owned<sys::cublasLtMatmulDescOpaque_t, Status>, CublasError> {
+) -> Result<Owned<sys::cublasLtMatmulDescOpaque_t, CublasStatus>, CublasError> {
     use sys::cublasLtMatmulDescAttributes_t::{
         CUBLASLT_MATMUL_DESC_EPILOGUE as EPILOGUE, CUBLASLT_MATMUL_DESC_TRANSA as TRANSA,
         CUBLASLT_MATMUL_DESC_TRANSB as TRANSB,
@@ -279,7 +281,7 @@ fn preference(
     batch: &LibraryBatch,
     element: i64,
     workspace: u64,
-) -> Result<Owned<sys::cublasLtMatmulPreferenceOpaque_t, Status>, CublasError> {
+) -> Result<Owned<sys::cublasLtMatmulPreferenceOpaque_t, CublasStatus>, CublasError> {
     use sys::cublasLtMatmulPreferenceAttributes_t::{
         CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as WORKSPACE,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES as ALIGNMENT_A,

@@ -1,0 +1,159 @@
+//! Which part of a convolution is computed, by which algorithm, and by which kernel of the library.
+
+#[cfg(feature = "plan")]
+use serde::{Deserialize, Serialize};
+
+use crate::library::Conv2d;
+
+/// Algorithms of a convolution with packed filters. They differ by rounding, and in what values that are not finite
+/// reach; the meaning is the sum of products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
+pub enum ConvAlgorithm {
+    /// The sum of products.
+    #[default]
+    Direct,
+    /// Winograd convolution F(2×2, 3×3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016), where [`Conv2d::allows_winograd`].
+    WinogradF2,
+    /// The same by F(4×4, 3×3).
+    WinogradF4,
+}
+
+impl ConvAlgorithm {
+    /// All algorithms.
+    pub const ALL: [ConvAlgorithm; 3] = [ConvAlgorithm::Direct, ConvAlgorithm::WinogradF2, ConvAlgorithm::WinogradF4];
+
+    /// The names in the text forms of contractions and of plans, and the pixels of an output tile along one axis.
+    const fn facts(self) -> (&'static str, &'static str, Option<u64>) {
+        match self {
+            ConvAlgorithm::Direct => ("sum", "conv", None),
+            ConvAlgorithm::WinogradF2 => ("winograd2", "conv_winograd2", Some(2)),
+            ConvAlgorithm::WinogradF4 => ("winograd4", "conv_winograd4", Some(4)),
+        }
+    }
+
+    /// The name in the text form of graphs.
+    pub const fn name(self) -> &'static str {
+        self.facts().0
+    }
+
+    /// Output pixels of a Winograd tile along one axis; `None` for other algorithms.
+    pub const fn tile(self) -> Option<u64> {
+        self.facts().2
+    }
+
+    /// Whether the algorithm computes the convolution.
+    pub const fn computes(self, conv: &Conv2d) -> bool {
+        self.tile().is_none() || conv.allows_winograd()
+    }
+}
+
+/// What is computed of a convolution, and from which two operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
+pub enum ConvPass {
+    /// y of x and filters in the packed form of the kernel library ([`crate::Packing::Conv`]).
+    Packed(ConvAlgorithm),
+    /// y of x and filters `[g·oc, ic, kh, kw]`.
+    Forward,
+    /// The gradient of x, of that of y and the filters `[g·oc, ic, kh, kw]`. The sum runs over
+    /// ascending output channels, then ascending rows and columns of y.
+    DataGradient,
+    /// The gradient of the filters, of x and that of y. The sum runs over ascending n, p, q.
+    FilterGradient,
+}
+
+impl Default for ConvPass {
+    fn default() -> Self {
+        ConvPass::Packed(ConvAlgorithm::Direct)
+    }
+}
+
+impl ConvPass {
+    /// All passes. Images of compiled models hold the position: new ones come last.
+    pub const ALL: [ConvPass; 6] = [
+        ConvPass::Packed(ConvAlgorithm::Direct),
+        ConvPass::Forward,
+        ConvPass::DataGradient,
+        ConvPass::FilterGradient,
+        ConvPass::Packed(ConvAlgorithm::WinogradF2),
+        ConvPass::Packed(ConvAlgorithm::WinogradF4),
+    ];
+
+    /// The pass of a convolution of plain filters by an algorithm: packed ones are needed unless it is the sum.
+    pub const fn by(algorithm: ConvAlgorithm) -> ConvPass {
+        match algorithm {
+            ConvAlgorithm::Direct => ConvPass::Forward,
+            other => ConvPass::Packed(other),
+        }
+    }
+
+    /// The algorithm.
+    pub const fn algorithm(self) -> ConvAlgorithm {
+        match self {
+            ConvPass::Packed(algorithm) => algorithm,
+            _ => ConvAlgorithm::Direct,
+        }
+    }
+
+    /// Output pixels of a Winograd tile along one axis; `None` for other algorithms.
+    pub const fn tile(self) -> Option<u64> {
+        self.algorithm().tile()
+    }
+
+    /// Whether filters are packed.
+    pub const fn is_packed(self) -> bool {
+        matches!(self, ConvPass::Packed(_))
+    }
+
+    /// The word of steps and packings in the text form of plans.
+    pub const fn step_word(self) -> &'static str {
+        match self {
+            ConvPass::Packed(algorithm) => algorithm.facts().1,
+            ConvPass::Forward => "conv_forward",
+            ConvPass::DataGradient => "conv_data_gradient",
+            ConvPass::FilterGradient => "conv_filter_gradient",
+        }
+    }
+}
+
+/// Kernels of the library for convolutions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvVariant {
+    /// Windows packed into a matrix.
+    Windows,
+    /// Depthwise, plane by plane.
+    Planar,
+    /// A correlation, for the gradient of filters.
+    Correlate,
+    /// Blocks of 16 channels.
+    Blocked,
+    /// Depthwise, in blocks of 16 channels.
+    BlockedDepthwise,
+    /// Winograd convolution.
+    Winograd,
+}
+
+impl ConvVariant {
+    /// All kernels, in the order of their symbols in [`crate::image::LIBRARIES`].
+    pub const ALL: [ConvVariant; 6] = [
+        ConvVariant::Windows,
+        ConvVariant::Planar,
+        ConvVariant::Correlate,
+        ConvVariant::Blocked,
+        ConvVariant::BlockedDepthwise,
+        ConvVariant::Winograd,
+    ];
+
+    /// The symbol in the run-time library.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            ConvVariant::Windows => "tc_rt_conv_windows",
+            ConvVariant::Planar => "tc_rt_conv_planar",
+            ConvVariant::Correlate => "tc_rt_conv_correlate",
+            ConvVariant::Blocked => "tc_rt_conv_blocked",
+            ConvVariant::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
+            ConvVariant::Winograd => "tc_rt_conv_winograd",
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The numbers of calls by name and in order. Whoever prints or reads plans goes over them, and over the parts of steps
+//! ([`crate::StepOp::parts`]), with a [`Visitor`].
+
+use crate::{Attention, BatchedGemm, BufferId, Conv2d, Epilogue, ImageLayout, LeftOperand, MatrixLayout};
+
+/// Goes over what a step consists of, which it may read or set: operands, numbers, what is computed before and after.
+/// Of calls alone there are numbers only.
+pub trait Visitor {
+    /// What a method returns to end the visit.
+    type Error;
+
+    /// Unsigned numbers of one name.
+    fn unsigned(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Self::Error>;
+
+    /// Signed numbers of one name.
+    fn signed(&mut self, name: &'static str, values: &mut [i64]) -> Result<(), Self::Error>;
+
+    /// 0 or 1; a number that may be left out where it is 0.
+    fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<(), Self::Error>;
+
+    /// May be left out where all are 0.
+    fn optional(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Self::Error>;
+
+    /// The left operand of a product or a convolution.
+    fn left(&mut self, _operand: &mut LeftOperand) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// A buffer that the step reads.
+    fn read(&mut self, _buffer: &mut BufferId) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// The buffer that the step writes.
+    fn written(&mut self, _buffer: &mut BufferId) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Between operands and numbers, if there are any of these.
+    fn begin_numbers(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Behind the numbers.
+    fn end_numbers(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// What computes the left operand, if that is in no buffer.
+    fn prologue(&mut self, _operand: &mut LeftOperand) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// The epilogue of a library call, if it has one.
+    fn epilogue(&mut self, _epilogue: &mut Option<Epilogue>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+impl MatrixLayout {
+    fn field<F: Visitor>(&mut self, name: &'static str, f: &mut F) -> Result<(), F::Error> {
+        let [b0, b1, b2] = self.batch_strides;
+        let mut all = [self.offset, b0, b1, b2, self.row_stride, self.col_stride];
+        f.signed(name, &mut all)?;
+        let [offset, b0, b1, b2, row_stride, col_stride] = all;
+        *self = MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride, col_stride };
+        Ok(())
+    }
+}
+
+fn each<F: Visitor>(f: &mut F, fields: &mut [(&'static str, &mut u64)]) -> Result<(), F::Error> {
+    fields.iter_mut().try_for_each(|(name, value)| f.unsigned(name, std::slice::from_mut(*value)))
+}
+
+impl BatchedGemm {
+    /// Goes over the numbers of the call, in the order of its text form.
+    ///
+    /// # Errors
+    /// Those of the visitor.
+    pub fn fields<F: Visitor>(&mut self, f: &mut F) -> Result<(), F::Error> {
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = self;
+        f.unsigned("batch", batch)?;
+        each(f, &mut [("m", m), ("n", n), ("k", k)])?;
+        a.field("a", f)?;
+        b.field("b", f)?;
+        c.field("c", f)?;
+        f.flag("b_packed", b_packed)
+    }
+}
+
+impl Conv2d {
+    /// But for the pass, which is part of the word.
+    ///
+    /// Goes over the numbers of the call, in the order of its text form.
+    ///
+    /// # Errors
+    /// Those of the visitor.
+    pub fn fields<F: Visitor>(&mut self, f: &mut F) -> Result<(), F::Error> {
+        let Conv2d { batch, groups, in_channels, out_channels, input, output, kernel, .. } = self;
+        let channels = [("in_channels", in_channels), ("out_channels", out_channels)];
+        each(f, &mut [("batch", batch), ("groups", groups)])?;
+        each(f, &mut { channels })?;
+        f.unsigned("input", input)?;
+        f.unsigned("output", output)?;
+        f.unsigned("kernel", kernel)?;
+        f.unsigned("strides", &mut self.strides)?;
+        f.unsigned("dilations", &mut self.dilations)?;
+        f.unsigned("pads", &mut self.pads)?;
+        for ([blocked, last], layout) in
+            [["x_blocked", "x_last"], ["y_blocked", "y_last"]].into_iter().zip(&mut self.layouts)
+        {
+            let mut is = [ImageLayout::Blocks, ImageLayout::Last].map(|known| *layout == known);
+            f.flag(blocked, &mut is[0])?;
+            f.flag(last, &mut is[1])?;
+            *layout = match is {
+                [true, _] => ImageLayout::Blocks,
+                [false, true] => ImageLayout::Last,
+                [false, false] => ImageLayout::Planes,
+            };
+        }
+        f.optional("images", &mut self.images)
+    }
+}
+
+impl Attention {
+    /// Goes over the numbers of the call, in the order of its text form.
+    ///
+    /// # Errors
+    /// Those of the visitor.
+    pub fn fields<F: Visitor>(&mut self, f: &mut F) -> Result<(), F::Error> {
+        let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero } = self;
+        f.unsigned("batch", batch)?;
+        each(f, &mut [("queries", queries), ("keys", keys), ("depth", depth), ("size", size)])?;
+        q.field("q", f)?;
+        k.field("k", f)?;
+        v.field("v", f)?;
+        out.field("out", f)?;
+        let mut bits = u64::from(*scale);
+        f.unsigned("scale", std::slice::from_mut(&mut bits))?;
+        *scale = bits as u32;
+        f.flag("shifted", shifted)?;
+        f.flag("empty_is_zero", empty_is_zero)
+    }
+}

@@ -1,0 +1,44 @@
+//! A whole array of a .npy stream.
+
+use std::io::Read;
+
+use super::npy_header::NpyHeader;
+use super::{read_elements, tensor};
+use crate::{Cause, HostTensor};
+
+pub(super) fn array(mut reader: impl Read) -> Result<HostTensor, Cause> {
+    let NpyHeader { dtype, big, fortran, dims, .. } = NpyHeader::read(&mut reader)?;
+    let mut bytes = read_elements(reader, dtype, &dims, big)?;
+    if fortran && dims.len() > 1 && !bytes.is_empty() {
+        bytes = row_major(&bytes, &dims, dtype.size())?;
+    }
+    tensor(dtype, &dims, bytes)
+}
+
+/// Elements in C's order of those in Fortran's, where the first axis is the innermost.
+fn row_major(bytes: &[u8], dims: &[u64], size: usize) -> Result<Vec<u8>, Cause> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(bytes.len()).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
+    let mut stride = size;
+    let axes: Vec<(u64, usize)> = dims
+        .iter()
+        .map(|n| {
+            let step = stride;
+            stride *= *n as usize;
+            (*n, step)
+        })
+        .collect();
+    let (mut place, mut from) = (vec![0; dims.len()], 0);
+    while out.len() < bytes.len() {
+        out.extend_from_slice(&bytes[from..from + size]);
+        for ((n, step), at) in axes.iter().zip(&mut place).rev() {
+            (*at, from) = (*at + 1, from + step);
+            if *at < *n {
+                break;
+            }
+            from -= step * *n as usize;
+            *at = 0;
+        }
+    }
+    Ok(out)
+}

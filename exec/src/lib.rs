@@ -1,0 +1,22 @@
+//! What the steps of a plan do, on processors and on devices.
+//!
+//! A plan is executed from records, those of [`tensorc_abi::image`]: `records` makes them of a plan, [`Step::resolve`] finds
+//! the code that one calls, `run` executes steps on the workers of a host and enqueues them on a device. Hosts bring memory,
+//! threads and streams: `rt/` for models compiled ahead of time, the crate `runtime` for plans in memory. They implement
+//! [`Code`], [`Workers`] and [`Queue`].
+#![cfg_attr(not(any(feature = "plan", test)), no_std)]
+#![warn(missing_docs)]
+
+#[cfg(feature = "plan")]
+mod records;
+pub mod routine;
+mod run;
+mod step;
+
+#[cfg(feature = "plan")]
+pub use records::{Records, Refused, SERIAL_NS, estimated_ns, scratch_bytes};
+pub use routine::Routine;
+pub use run::{MAX_STEPS, Memory, Queue, Workers, bind, run};
+#[cfg(feature = "plan")]
+pub use step::Place;
+pub use step::{Code, LibraryCall, Step, Work, worker_stride};

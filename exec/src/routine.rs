@@ -1,0 +1,165 @@
+//! Library kernels, one by one: a program that names those it needs links no others.
+
+use core::ops::Range;
+
+use tensorc_abi::image::LIBRARIES;
+use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
+use tensorc_kernels::{
+    EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, conv_run_by, conv_scratch_by,
+    conv_together_by, gemm_run, gemm_scratch, gemm_together,
+};
+
+use crate::LibraryCall;
+
+/// A kind of library kernel. Its functions take calls that its `read` gives; of others they do nothing.
+pub struct Routine {
+    /// The call that words say; `None` if they say none.
+    pub(crate) read: fn(&[u64]) -> Option<Contraction>,
+    /// Bytes of working memory for each worker, with the numbers of arguments of the epilogue and, if there is one, of the
+    /// prologue.
+    pub(crate) scratch: fn(&Contraction, usize, Option<usize>) -> usize,
+    /// Tasks in turn that share what they compute of the left operand.
+    pub(crate) together: fn(&Contraction) -> u64,
+    /// Executes some of the tasks, as [`crate::Step`] does.
+    pub(crate) run: unsafe fn(&LibraryCall, *const *mut u8, Range<u64>, *mut u8),
+}
+
+/// Matrix products, of [`BatchedGemm`].
+pub const GEMM: Routine = Routine {
+    read: |words| words.first_chunk().map(|words| Contraction::Gemm(BatchedGemm::from_words(words))),
+    scratch: |call, _, prologue| if let Contraction::Gemm(c) = call { gemm_scratch(c, prologue) } else { 0 },
+    together: |call| if let Contraction::Gemm(c) = call { gemm_together(c) } else { 1 },
+    run: run_gemm,
+};
+
+/// Attention, of [`Attention`].
+pub const ATTENTION: Routine = Routine {
+    read: |words| words.first_chunk().map(|words| Contraction::Attention(Attention::from_words(words))),
+    scratch: |call, args, _| if let Contraction::Attention(c) = call { attention_scratch(c, args) } else { 0 },
+    together: |_| 1,
+    run: run_attention,
+};
+
+/// The library kernel of the convolutions that are computed in one way.
+macro_rules! convolution {
+    ($way:ident) => {
+        Routine {
+            read: |words| words.first_chunk().and_then(Conv2d::from_words).map(Contraction::Conv),
+            scratch: |call, _, prologue| match call {
+                Contraction::Conv(c) => conv_scratch_by(ConvVariant::$way, c, prologue),
+                _ => 0,
+            },
+            together: |call| if let Contraction::Conv(c) = call { conv_together_by(ConvVariant::$way, c) } else { 1 },
+            run: {
+                unsafe fn run(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+                    let Contraction::Conv(conv) = &call.contraction else { return };
+                    // SAFETY: passed on from the caller.
+                    unsafe {
+                        let (a, b, c, epilogue) = operands(call, arguments);
+                        conv_run_by(ConvVariant::$way, conv, a, b, c, epilogue, tasks, scratch);
+                    }
+                }
+                run
+            },
+        }
+    };
+}
+
+/// Convolutions by [`ConvWay::Windows`].
+pub const CONV_WINDOWS: Routine = convolution!(Windows);
+/// Convolutions by [`ConvWay::Planar`].
+pub const CONV_PLANAR: Routine = convolution!(Planar);
+/// Convolutions by [`ConvWay::Correlate`].
+pub const CONV_CORRELATE: Routine = convolution!(Correlate);
+/// Convolutions by [`ConvWay::Blocked`].
+pub const CONV_BLOCKED: Routine = convolution!(Blocked);
+/// Convolutions by [`ConvWay::BlockedDepthwise`].
+pub const CONV_BLOCKED_DEPTHWISE: Routine = convolution!(BlockedDepthwise);
+/// Convolutions by [`ConvWay::Winograd`].
+pub const CONV_WINOGRAD: Routine = convolution!(Winograd);
+
+/// Hands a macro the symbols and names of all routines, in the order of [`LIBRARIES`].
+#[macro_export]
+macro_rules! library_routines {
+    ($consumer:ident) => {
+        $consumer! {
+            tc_rt_gemm = GEMM;
+            tc_rt_attention = ATTENTION;
+            tc_rt_conv_windows = CONV_WINDOWS;
+            tc_rt_conv_planar = CONV_PLANAR;
+            tc_rt_conv_correlate = CONV_CORRELATE;
+            tc_rt_conv_blocked = CONV_BLOCKED;
+            tc_rt_conv_blocked_depthwise = CONV_BLOCKED_DEPTHWISE;
+            tc_rt_conv_winograd = CONV_WINOGRAD;
+        }
+    };
+}
+
+macro_rules! all {
+    ($($symbol:ident = $routine:ident;)*) => {
+        /// All of them. Whoever names this links all.
+        pub static ALL: [Routine; LIBRARIES.len()] = [$($routine),*];
+
+        #[cfg(test)]
+        const SYMBOLS: [&str; LIBRARIES.len()] = [$(stringify!($symbol)),*];
+    };
+}
+
+library_routines!(all);
+
+/// An operand or the result.
+///
+/// # Safety
+/// The table has so many entries.
+unsafe fn operand(arguments: *const *mut u8, i: usize) -> *mut f32 {
+    // SAFETY: by the caller's contract.
+    unsafe { *arguments.add(i) }.cast()
+}
+
+/// The operands of a product or convolution, the result and the epilogue.
+///
+/// # Safety
+/// The table holds the operands that are in memory, the result, and the arguments of epilogue and prologue.
+unsafe fn operands(
+    call: &LibraryCall,
+    arguments: *const *mut u8,
+) -> (LeftOperand, *const f32, *mut f32, Option<EpilogueCall>) {
+    let stored = if call.prologue.is_some() { 1 } else { 2 };
+    // SAFETY: by the caller's contract.
+    let [left, right, result] = [0, stored - 1, stored].map(|i| unsafe { operand(arguments, i) });
+    let after = arguments.wrapping_add(stored + 1);
+    let left = match call.prologue {
+        None => LeftOperand::Memory(left),
+        Some((f, count)) => LeftOperand::Computed(PrologueCall { f, args: after.wrapping_add(call.args), count }),
+    };
+    (left, right, result, call.epilogue.map(|f| EpilogueCall { f, args: after }))
+}
+
+unsafe fn run_gemm(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+    let Contraction::Gemm(gemm) = &call.contraction else { return };
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let (a, b, c, epilogue) = operands(call, arguments);
+        gemm_run(gemm, a, b, c, epilogue, tasks, scratch);
+    }
+}
+
+unsafe fn run_attention(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+    let Contraction::Attention(attention) = &call.contraction else { return };
+    // SAFETY: the table holds three operands and the result; the rest is the caller's promise.
+    unsafe {
+        let [q, k, v, out] = [0, 1, 2, 3].map(|i| operand(arguments, i));
+        let epilogue = call.epilogue.map(|f| (EpilogueCall { f, args: arguments.wrapping_add(4) }, call.args));
+        attention_run(attention, [q, k, v], out, epilogue, tasks, scratch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_are_in_the_order_of_images() {
+        assert_eq!(SYMBOLS, LIBRARIES);
+    }
+}

@@ -1,0 +1,260 @@
+//! Execution of steps: on workers that share their tasks, or by a device in the order of its queue.
+
+use core::ops::Range;
+
+use tensorc_abi::image::slot;
+
+use crate::{Step, Work};
+
+/// Chunks per worker that a step is cut into, so that a delayed worker costs little.
+pub(crate) const CHUNKS_PER_WORKER: u64 = 4;
+/// Most steps that run side by side: what a worker looks through to find its next chunk.
+pub const MAX_STEPS: usize = 16;
+
+/// Threads that share the work of steps.
+pub trait Workers {
+    /// Why work was not executed.
+    type Error;
+
+    /// How many there are, with the calling one.
+    fn count(&self) -> u64;
+
+    /// Executes `0..tasks` in pieces of `grain`, each with the number of its worker, and returns when all have ended. Pieces
+    /// that run at the same time have different workers, below [`Workers::count`]; a worker that is alone gets all as one.
+    ///
+    /// # Errors
+    /// A piece panicked.
+    fn each(&self, tasks: u64, grain: u64, piece: &(dyn Fn(usize, Range<u64>) + Sync)) -> Result<(), Self::Error>;
+
+    /// Executes a part of the step at a position of those that run side by side, by calling `part`.
+    #[inline(always)]
+    fn chunk(&self, _step: usize, part: impl FnOnce()) {
+        part();
+    }
+}
+
+/// What steps work on: addresses of arguments, and working memory for every worker.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    /// The table of arguments: addresses of the arguments of every step, from [`Step::first_slot`] on.
+    pub table: *const *mut u8,
+    /// Start of the working memory of worker 0.
+    pub scratch: *mut u8,
+    /// Bytes from the working memory of a worker to that of the next.
+    pub stride: usize,
+}
+
+// SAFETY: the table is not written during a run. What lies behind the addresses is accessed by tasks, which are free of
+// data races: those of a step by the contract of `run`, those of steps side by side because neither writes what the other
+// accesses. Workers use disjoint parts of the working memory, chosen by their number.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// # Safety
+    /// As for [`run`]: nobody else executes these tasks, or is this worker.
+    #[inline]
+    unsafe fn execute(&self, step: &Step, worker: usize, tasks: Range<u64>) {
+        let scratch = self.scratch.wrapping_add(worker * self.stride);
+        // SAFETY: passed on from the caller.
+        unsafe { step.execute(self.table.wrapping_add(step.first_slot), tasks, scratch) }
+    }
+}
+
+/// Executes steps that do not depend on each other, split over workers where that is worth it; of several at most
+/// [`MAX_STEPS`]. Steps of a device or of functions of the host do nothing here.
+///
+/// # Errors
+/// Those of the workers.
+///
+/// # Safety
+/// The table has an entry for every argument of the steps, the address of memory of its buffer's size; kernels may be
+/// called, access nothing but their arguments and have iterations free of data races; every worker has the working memory
+/// that the steps need; none of the steps writes what another accesses.
+#[inline]
+pub unsafe fn run<W: Workers + Sync, S: AsRef<Step> + Sync>(
+    steps: &[S],
+    memory: Memory,
+    workers: &W,
+) -> Result<(), W::Error> {
+    let count = workers.count();
+    let [step] = steps else {
+        // SAFETY: passed on from the caller.
+        return unsafe { side_by_side(steps, memory, workers) };
+    };
+    let step = step.as_ref();
+    if step.tasks == 0 {
+        return Ok(());
+    }
+    if count == 1 || step.grain >= step.tasks {
+        // SAFETY: passed on from the caller.
+        unsafe { memory.execute(step, 0, 0..step.tasks) };
+        return Ok(());
+    }
+    workers.each(step.tasks, step.chunk(count * CHUNKS_PER_WORKER), &|worker, tasks| {
+        // SAFETY: passed on from the caller; pieces have no task in common.
+        workers.chunk(0, || unsafe { memory.execute(step, worker, tasks) });
+    })
+}
+
+/// [`run`] of several steps.
+///
+/// # Errors
+/// As [`run`].
+///
+/// # Safety
+/// As [`run`].
+#[inline(never)]
+unsafe fn side_by_side<W: Workers + Sync, S: AsRef<Step> + Sync>(
+    steps: &[S],
+    memory: Memory,
+    workers: &W,
+) -> Result<(), W::Error> {
+    let chunks = Chunks::new(steps, workers.count() * CHUNKS_PER_WORKER);
+    workers.each(chunks.count(), 1, &|worker, some| {
+        for (step, tasks) in some.map(|chunk| chunks.get(chunk)) {
+            // SAFETY: passed on from the caller; chunks have no task in common.
+            workers.chunk(step, || unsafe { memory.execute(steps[step].as_ref(), worker, tasks) });
+        }
+    })
+}
+
+/// The chunks of several steps, numbered through.
+struct Chunks {
+    /// One after the last chunk of each step.
+    ends: [u64; MAX_STEPS],
+    /// Tasks of a chunk of each step.
+    sizes: [u64; MAX_STEPS],
+    /// Tasks of each step.
+    tasks: [u64; MAX_STEPS],
+    steps: usize,
+}
+
+impl Chunks {
+    /// Cuts at most [`MAX_STEPS`] steps into about `wanted` chunks of similar time.
+    fn new<S: AsRef<Step>>(steps: &[S], wanted: u64) -> Chunks {
+        let steps = &steps[..steps.len().min(MAX_STEPS)];
+        let mut chunks =
+            Chunks { ends: [0; MAX_STEPS], sizes: [1; MAX_STEPS], tasks: [0; MAX_STEPS], steps: steps.len() };
+        let total = steps.iter().fold(0u64, |sum, step| sum.saturating_add(step.as_ref().ns)).max(1);
+        let mut end = 0;
+        for (i, step) in steps.iter().map(AsRef::as_ref).enumerate() {
+            let size = step.chunk(wanted.saturating_mul(step.ns).div_ceil(total).max(1));
+            end += step.tasks.div_ceil(size);
+            (chunks.ends[i], chunks.sizes[i], chunks.tasks[i]) = (end, size, step.tasks);
+        }
+        chunks
+    }
+
+    fn count(&self) -> u64 {
+        self.steps.checked_sub(1).map_or(0, |last| self.ends[last])
+    }
+
+    /// Step and tasks of a chunk below [`Chunks::count`].
+    fn get(&self, chunk: u64) -> (usize, Range<u64>) {
+        let step = self.ends[..self.steps].partition_point(|end| *end <= chunk);
+        let first = if step == 0 { 0 } else { self.ends[step - 1] };
+        let begin = (chunk - first) * self.sizes[step];
+        (step, begin..self.tasks[step].min(begin + self.sizes[step]))
+    }
+}
+
+/// A device that does what it is told in order, later.
+pub trait Queue {
+    /// Why the device refuses.
+    type Error;
+
+    /// Launches a function by its number.
+    ///
+    /// # Errors
+    /// The device refuses.
+    ///
+    /// # Safety
+    /// The arguments are addresses of the device's memory as large as the function takes, until the queue has passed.
+    unsafe fn launch(&mut self, function: u64, arguments: &[*mut u8]) -> Result<(), Self::Error>;
+
+    /// Copies inside the device's memory.
+    ///
+    /// # Errors
+    /// The device refuses.
+    ///
+    /// # Safety
+    /// Both are addresses of so many bytes of the device's memory, apart from each other, until the queue has passed.
+    unsafe fn copy(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Self::Error>;
+}
+
+impl Step {
+    /// Puts the step into the queue of a device, which has no form for a step of a processor.
+    ///
+    /// # Errors
+    /// Those of the queue.
+    ///
+    /// # Safety
+    /// `table` holds the addresses of all arguments, memory of the device as large as the plan says until the queue has
+    /// passed.
+    pub unsafe fn enqueue<Q: Queue>(&self, table: &[*mut u8], queue: &mut Q) -> Result<(), Q::Error> {
+        let arguments = table.get(self.first_slot..).unwrap_or_default();
+        match (&self.work, arguments) {
+            (Work::Launch { function, arguments: count }, all) => match all.get(..*count) {
+                // SAFETY: passed on from the caller.
+                Some(arguments) => unsafe { queue.launch(*function, arguments) },
+                None => Ok(()),
+            },
+            // SAFETY: passed on from the caller; the plan's verifier proved that both are apart.
+            (Work::Copy(bytes), [source, target, ..]) => unsafe { queue.copy(*source, *target, *bytes as usize) },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Enters addresses into the table of arguments: those of slots whose home and position have a base.
+pub fn bind<'s>(
+    slots: impl Iterator<Item = &'s [u64; slot::WORDS]>,
+    table: &mut [*mut u8],
+    base: impl Fn(u64, usize) -> Option<*mut u8>,
+) {
+    for (entry, slot) in table.iter_mut().zip(slots) {
+        if let Some(base) = base(slot[slot::HOME], slot[slot::INDEX] as usize) {
+            *entry = base.wrapping_add(slot[slot::OFFSET] as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    unsafe extern "C" fn nothing(_: *const *mut u8, _: *const i64) {}
+
+    fn step(tasks: u64, grain: u64, ns: u64) -> Step {
+        Step { work: Work::Kernel(nothing), first_slot: 0, tasks, grain, together: 1, ns }
+    }
+
+    #[test]
+    fn chunks_cover_every_task_once() {
+        let sizes = [(1, 1, 5), (1000, 10, 1 << 40), (7, 7, 20_000), (64, 1, u64::MAX), (3, 1, 0)];
+        for count in 1..=sizes.len() {
+            let steps: Vec<Step> = sizes[..count].iter().map(|(tasks, grain, ns)| step(*tasks, *grain, *ns)).collect();
+            for wanted in [1, 2, 8, 1000] {
+                let chunks = Chunks::new(&steps, wanted);
+                let mut next = [0; 5];
+                for chunk in 0..chunks.count() {
+                    let (step, tasks) = chunks.get(chunk);
+                    assert!(tasks.start == next[step] && tasks.start < tasks.end);
+                    assert!(tasks.end - tasks.start >= sizes[step].1 || tasks.end == sizes[step].0);
+                    next[step] = tasks.end;
+                }
+                assert!(next[..count].iter().zip(sizes).all(|(end, size)| *end == size.0), "{wanted}: {next:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_steps_get_more_chunks() {
+        let steps = [step(100, 1, 60_000), step(100, 1, 20_000)];
+        let chunks = Chunks::new(&steps, 8);
+        let of_first = (0..chunks.count()).filter(|chunk| chunks.get(*chunk).0 == 0).count();
+        assert_eq!((of_first, chunks.count()), (7, 9));
+    }
+}

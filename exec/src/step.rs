@@ -1,0 +1,214 @@
+//! A step: how it is recorded, the code that it calls, what it does.
+
+use core::ops::Range;
+
+use tensorc_abi::image::step;
+use tensorc_abi::{Contraction, KernelFn};
+#[cfg(feature = "plan")]
+use tensorc_abi::{KernelId, Plan, StepOp};
+use tensorc_kernels::computed_grain;
+
+use crate::Routine;
+use crate::run::CHUNKS_PER_WORKER;
+
+/// Bytes copied by one task of a copy.
+const COPY_BLOCK: u64 = 1 << 16;
+
+/// Where records find code.
+pub trait Code {
+    /// A generated kernel by its number.
+    fn kernel(&self, number: u64) -> Option<KernelFn>;
+
+    /// A library kernel by its position in [`tensorc_abi::image::LIBRARIES`].
+    fn routine(&self, kind: usize) -> Option<&'static Routine>;
+
+    /// The words of calls from a position on; none behind the last.
+    fn words(&self, at: usize) -> &[u64];
+}
+
+/// A step with its code.
+#[derive(Clone, Copy)]
+pub struct Step {
+    /// What it does.
+    pub work: Work,
+    /// First of its consecutive entries in the table of arguments.
+    pub first_slot: usize,
+    /// Independent pieces of work, numbered from 0.
+    pub tasks: u64,
+    /// Least number of tasks worth handing to a thread.
+    pub grain: u64,
+    /// Tasks in turn that share what they compute, or 1.
+    pub together: u64,
+    /// Estimated time on one core in nanoseconds, if known: by it steps that run side by side are divided.
+    pub ns: u64,
+}
+
+impl AsRef<Step> for Step {
+    fn as_ref(&self) -> &Step {
+        self
+    }
+}
+
+/// What a step does.
+#[derive(Clone, Copy)]
+#[allow(clippy::large_enum_variant, reason = "there is no allocator to box with")]
+pub enum Work {
+    /// A generated kernel; a task is an iteration of its parallel loop.
+    Kernel(KernelFn),
+    /// A copy of so many bytes.
+    Copy(u64),
+    /// A kernel of the library.
+    Library(LibraryCall),
+    /// A kernel or a call of a vendor library on a device.
+    Launch {
+        /// Number of the kernel, or of the call.
+        function: u64,
+        /// How many arguments it takes.
+        arguments: usize,
+    },
+    /// A function of the host, by its number, which the host calls itself.
+    Host(u64),
+}
+
+/// A call of the kernel library. Its arguments are the two or three operands, but for a left one that is computed, and the
+/// result, followed by those of the epilogue and of the prologue.
+#[derive(Clone, Copy)]
+pub struct LibraryCall {
+    /// What is computed.
+    pub contraction: Contraction,
+    /// What is applied to blocks of the result, or to tiles of scores.
+    pub epilogue: Option<KernelFn>,
+    /// Number of arguments of the epilogue.
+    pub args: usize,
+    /// What computes the left operand, and the number of its arguments.
+    pub prologue: Option<(KernelFn, usize)>,
+    routine: &'static Routine,
+}
+
+/// Where a plan is executed.
+#[cfg(feature = "plan")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the processor, by threads of the host.
+    Processor,
+    /// On a GPU, in the order of a stream.
+    Device,
+}
+
+/// What the record of a step says that depends on its kind, at the positions in [`step`] of these names.
+#[cfg(feature = "plan")]
+pub(crate) struct Recorded {
+    pub kind: u64,
+    pub function: u64,
+    pub tasks: u64,
+    pub call: u64,
+}
+
+#[cfg(feature = "plan")]
+impl Recorded {
+    /// Of a step that calls neither the kernel library nor a vendor's; `None` if it has no form there.
+    pub fn of(plan: &Plan, op: &StepOp, place: Place, number: &dyn Fn(KernelId) -> u64) -> Option<Recorded> {
+        let (kind, function, tasks) = match (op, place) {
+            (StepOp::Launch { kernel, extent, .. }, Place::Processor) => (step::KERNEL, number(*kernel), *extent),
+            (StepOp::Launch { kernel, extent, .. }, Place::Device) => (step::LAUNCH, number(*kernel), (*extent).min(1)),
+            (StepOp::Copy { dst, .. }, _) => (step::COPY, 0, plan.buffer(*dst).bytes()),
+            (StepOp::Extern { function, .. }, Place::Processor) => (step::HOST, u64::from(*function), 1),
+            _ => return None,
+        };
+        Some(Recorded { kind, function, tasks, call: 0 })
+    }
+}
+
+impl LibraryCall {
+    /// The call of a record; `None` if that calls code that does not exist, or its words are no call.
+    fn resolve(record: &[u64; step::WORDS], kind: usize, code: &impl Code) -> Option<LibraryCall> {
+        let routine = code.routine(kind)?;
+        let kernel = |function: u32| match function {
+            0 => Some(None),
+            function => code.kernel(u64::from(function) - 1).map(Some),
+        };
+        // Low halves are the epilogue's, high ones the prologue's.
+        let (functions, args) = (record[step::FUNCTION], record[step::ARGS]);
+        Some(LibraryCall {
+            contraction: (routine.read)(code.words(record[step::CALL] as usize))?,
+            epilogue: kernel(functions as u32)?,
+            args: args as u32 as usize,
+            prologue: kernel((functions >> 32) as u32)?.map(|f| (f, (args >> 32) as usize)),
+            routine,
+        })
+    }
+
+    /// Bytes of working memory that each worker needs.
+    fn scratch_bytes(&self) -> usize {
+        (self.routine.scratch)(&self.contraction, self.args, self.prologue.map(|p| p.1))
+    }
+}
+
+impl Step {
+    /// The step of a record; `None` if that is of no known kind, calls code that does not exist, or its words are no call.
+    pub fn resolve(record: &[u64; step::WORDS], code: &impl Code) -> Option<Step> {
+        let [tasks, grain, function] = [step::TASKS, step::GRAIN, step::FUNCTION].map(|at| record[at]);
+        let of = |work| Step { work, first_slot: record[step::FIRST_SLOT] as usize, tasks, grain, together: 1, ns: 0 };
+        Some(match record[step::KIND] {
+            step::KERNEL => of(Work::Kernel(code.kernel(function)?)),
+            // The record counts bytes.
+            step::COPY => {
+                let (blocks, grain) = (tasks.div_ceil(COPY_BLOCK), grain.div_ceil(COPY_BLOCK));
+                Step { tasks: blocks, grain, ..of(Work::Copy(tasks)) }
+            }
+            step::LAUNCH => of(Work::Launch { function, arguments: record[step::ARGS] as usize }),
+            step::HOST => of(Work::Host(function)),
+            kind => {
+                let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
+                let together = call.prologue.map_or(1, |_| (call.routine.together)(&call.contraction));
+                Step { together, ..of(Work::Library(call)) }
+            }
+        })
+    }
+
+    /// Tasks of a chunk when the step is cut into about `chunks`: rather more of them than fewer, which could not be
+    /// shared evenly.
+    pub(crate) fn chunk(&self, chunks: u64) -> u64 {
+        let (grain, workers) = ((self.tasks / chunks).max(self.grain).max(1), chunks.div_ceil(CHUNKS_PER_WORKER));
+        computed_grain(grain, self.together, self.tasks, workers)
+    }
+
+    /// Bytes of working memory that each worker needs.
+    pub fn scratch_bytes(&self) -> usize {
+        if let Work::Library(call) = &self.work { call.scratch_bytes() } else { 0 }
+    }
+
+    /// Executes some tasks on the calling thread; nothing of a step that is a device's or the host's.
+    ///
+    /// # Safety
+    /// `arguments` points to the addresses of the step's arguments, each valid for its buffer's size; no other thread
+    /// executes the same tasks or uses the same scratch memory, which has [`Step::scratch_bytes`].
+    #[inline]
+    pub(crate) unsafe fn execute(&self, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
+        match &self.work {
+            Work::Kernel(kernel) => {
+                let range = [tasks.start as i64, tasks.end as i64];
+                // SAFETY: passed on from the caller.
+                unsafe { kernel(arguments, range.as_ptr()) }
+            }
+            Work::Copy(bytes) => {
+                let (begin, end) = (tasks.start * COPY_BLOCK, (tasks.end * COPY_BLOCK).min(*bytes));
+                // SAFETY: both buffers have `bytes` bytes and do not overlap, as the plan's verifier checked.
+                unsafe {
+                    let (source, target) = (*arguments, *arguments.add(1));
+                    let count = (end - begin) as usize;
+                    core::ptr::copy_nonoverlapping(source.add(begin as usize), target.add(begin as usize), count);
+                }
+            }
+            // SAFETY: passed on from the caller.
+            Work::Library(call) => unsafe { (call.routine.run)(call, arguments, tasks, scratch) },
+            Work::Launch { .. } | Work::Host(_) => {}
+        }
+    }
+}
+
+/// Bytes from the working memory of a worker to that of the next: they share no pair of cache lines.
+pub const fn worker_stride(scratch_bytes: usize) -> usize {
+    const LINE_PAIR: usize = 128;
+    scratch_bytes.next_multiple_of(LINE_PAIR)
+}

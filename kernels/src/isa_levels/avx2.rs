@@ -1,0 +1,256 @@
+//! Kernels for AVX2 with FMA: vectors of eight lanes, 16 registers of them.
+
+use core::arch::x86_64::*;
+
+use crate::fused::Fma;
+
+use super::vector::{Lanes, Vector};
+use super::{
+    DepthStrip, Depthwise, InputWindow, NR, Panel, Skinny, Strip, Tile, narrow, narrow_blocked, narrow_depthwise,
+    portable, spread,
+};
+
+const LANES: usize = 8;
+
+impl Lanes for __m256 {
+    const LANES: usize = LANES;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        // SAFETY: passed on from the caller, as below.
+        unsafe { _mm256_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(p, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, b: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(self, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(self, b: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_sub_ps(self, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(self, b, c) }
+    }
+}
+
+impl Vector for __m256 {
+    type First = __m256i;
+    type Some = __m256i;
+    /// For each of the vectors of eight elements that are read.
+    type Taps = [__m256i; 2];
+
+    #[inline(always)]
+    unsafe fn first(count: usize) -> __m256i {
+        // SAFETY: as above.
+        unsafe { lane_mask(count) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, first: __m256i) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_maskload_ps(p, first) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, first: __m256i) {
+        // SAFETY: as above.
+        unsafe { _mm256_maskstore_ps(p, first, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn lanes(bits: u8) -> __m256i {
+        // SAFETY: as above.
+        unsafe { bit_mask(bits) }
+    }
+
+    #[inline(always)]
+    unsafe fn select(lanes: __m256i, a: Self, b: Self) -> Self {
+        // SAFETY: as above.
+        unsafe { _mm256_blendv_ps(b, a, _mm256_castsi256_ps(lanes)) }
+    }
+
+    #[inline(always)]
+    unsafe fn taps<const STEP: usize>(bits: u8) -> [__m256i; 2] {
+        let elements = if STEP == 1 { bits.into() } else { spread(bits) };
+        // SAFETY: as above.
+        unsafe { [bit_mask(elements as u8), bit_mask((elements >> LANES) as u8)] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: [__m256i; 2]) -> Self {
+        // SAFETY: as above.
+        unsafe {
+            let left = _mm256_maskload_ps(p, taps[0]);
+            if STEP == 1 {
+                return left;
+            }
+            let right = _mm256_maskload_ps(p.wrapping_add(LANES), taps[1]);
+            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(left, right));
+            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
+        }
+    }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn depthwise(d: &Depthwise<'_>) {
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn square<const STEP: usize, const K: usize, const LINES: usize>(d: &Depthwise<'_>) {
+        // SAFETY: passed on from the caller.
+        unsafe { narrow_depthwise::square::<__m256, STEP, K, LINES>(d) }
+    }
+    let all = [square::<1, 3, 6>, square::<2, 3, 9>, square::<1, 5, 8>, square::<2, 5, 11>];
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match narrow_depthwise::usual(d, all) {
+            Some(square) => square(d),
+            None => portable::depthwise(d, Fma::new()),
+        }
+    }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn tile(t: &Tile) {
+    // SAFETY: passed on from the caller.
+    unsafe { narrow::tile::<__m256>(t) }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn skinny(s: &Skinny) {
+    // SAFETY: passed on from the caller.
+    unsafe { narrow::skinny::<__m256>(s) }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn strip(t: &Strip) {
+    // SAFETY: passed on from the caller.
+    unsafe { narrow_blocked::strip::<__m256, 2>(t) }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn depth_strip(t: &DepthStrip) {
+    // SAFETY: passed on from the caller.
+    unsafe { narrow_blocked::depth_strip::<__m256, 2>(t) }
+}
+
+/// The first `count` of eight lanes.
+#[target_feature(enable = "avx2")]
+fn lane_mask(count: usize) -> __m256i {
+    _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+}
+
+/// Both halves of a vector of sixteen pixels: where they come from and which elements are read, one
+/// vector of them for each column of the stride.
+#[derive(Clone, Copy)]
+struct PixelRun<const STEP: usize> {
+    src: *const f32,
+    masks: [[__m256i; STEP]; 2],
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn fetch(f: &InputWindow<'_>) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        match f.strides[1] {
+            1 => fetch_runs::<1>(f),
+            2 => fetch_runs::<2>(f),
+            _ => portable::fetch(f),
+        }
+    }
+}
+
+/// # Safety
+/// As [`IsaLevel`], with the column stride `STEP`, 1 or 2.
+#[target_feature(enable = "avx2,fma")]
+unsafe fn fetch_runs<const STEP: usize>(f: &InputWindow<'_>) {
+    let none = PixelRun { src: f.src, masks: [[_mm256_setzero_si256(); STEP]; 2] };
+    for tap in 0..f.taps() {
+        let mut runs = [none; 2 * LANES];
+        let mut count = 0;
+        for segment in f.segments {
+            let (column, mask) = f.columns(segment, tap % f.kernel[1]);
+            let Some(row) = f.row(segment, tap / f.kernel[1]) else { continue };
+            if mask != 0 {
+                let run = &mut runs[count];
+                run.src = f.src.wrapping_offset((segment.image + row * f.input[1]) as isize + column);
+                for (h, masks) in run.masks.iter_mut().enumerate() {
+                    let half = (mask >> (h * LANES)) as u8;
+                    for (v, elements) in masks.iter_mut().enumerate() {
+                        let bits = if STEP == 1 { half } else { (spread(half) >> (v * LANES)) as u8 };
+                        *elements = bit_mask(bits);
+                    }
+                }
+                count += 1;
+            }
+        }
+        for channel in 0..f.channels {
+            let mut halves = [_mm256_setzero_ps(); 2];
+            // SAFETY: only elements in the image are read; the destination has a row for each tap.
+            unsafe {
+                for run in &runs[..count] {
+                    let src = run.src.wrapping_add(channel * f.plane());
+                    for (h, half) in halves.iter_mut().enumerate() {
+                        let src = src.wrapping_add(h * LANES * STEP);
+                        let first = _mm256_maskload_ps(src, run.masks[h][0]);
+                        let lanes = if STEP == 1 {
+                            first
+                        } else {
+                            let second = _mm256_maskload_ps(src.wrapping_add(LANES), run.masks[h][STEP - 1]);
+                            let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(first, second));
+                            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
+                        };
+                        *half = _mm256_or_ps(*half, lanes);
+                    }
+                }
+                let dst = f.dst.add((channel * f.taps() + tap) * NR);
+                _mm256_storeu_ps(dst, halves[0]);
+                _mm256_storeu_ps(dst.add(LANES), halves[1]);
+            }
+        }
+    }
+}
+
+/// Lane l is set if bit l is.
+#[target_feature(enable = "avx2")]
+fn bit_mask(bits: u8) -> __m256i {
+    let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), each), each)
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn panel(p: &Panel) {
+    // SAFETY: passed on from the caller.
+    unsafe { portable::panel(p) }
+}

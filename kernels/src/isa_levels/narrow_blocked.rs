@@ -1,0 +1,135 @@
+//! Convolutions over channels in blocks for ISA levels with vectors of four or eight lanes: a block of channels is `H`
+//! vectors, six pixels of which are kept as accumulators.
+
+use super::vector::Vector;
+use super::{DepthStrip, LANES, Strip};
+
+/// Most pixels computed together.
+const PIXELS: usize = 6;
+
+/// # Safety
+/// As [`super::IsaLevel`], with vectors that fill a block.
+#[inline(always)]
+pub(super) unsafe fn strip<X: Vector, const H: usize>(t: &Strip) {
+    for v in 0..t.vectors {
+        for r in 0..t.rows {
+            let parts = t.pixels.div_ceil(PIXELS);
+            for part in 0..parts {
+                let (first, end) = (part * t.pixels / parts, (part + 1) * t.pixels / parts);
+                // SAFETY: the pixels and the channel block are of the strip.
+                unsafe {
+                    match end - first {
+                        1 => pixels::<X, H, 1>(t, v, r, first),
+                        2 => pixels::<X, H, 2>(t, v, r, first),
+                        3 => pixels::<X, H, 3>(t, v, r, first),
+                        4 => pixels::<X, H, 4>(t, v, r, first),
+                        5 => pixels::<X, H, 5>(t, v, r, first),
+                        _ => pixels::<X, H, 6>(t, v, r, first),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The vectors of a block.
+///
+/// # Safety
+/// The block can be read.
+#[inline(always)]
+unsafe fn load<X: Vector, const H: usize>(p: *const f32) -> [X; H] {
+    // SAFETY: H vectors are a block.
+    unsafe {
+        let mut block = [X::splat(0.0); H];
+        for (h, vector) in block.iter_mut().enumerate() {
+            *vector = X::load(p.wrapping_add(h * X::LANES));
+        }
+        block
+    }
+}
+
+/// # Safety
+/// As [`super::IsaLevel`], with pixels `first..first + P` of row `r` and block `v` in the strip.
+#[inline(always)]
+unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &Strip, v: usize, r: usize, first: usize) {
+    let y = t.y.wrapping_add(v * t.y_block + (r * t.pixels + first) * t.y_step);
+    // SAFETY: all addresses are of elements that the strip names.
+    unsafe {
+        let mut acc = [[X::splat(0.0); H]; P];
+        if t.continued {
+            for (p, pixel) in acc.iter_mut().enumerate() {
+                *pixel = load::<X, H>(y.add(p * t.y_step));
+            }
+        }
+        let mut w = t.w.wrapping_add(v * LANES);
+        for b in 0..t.blocks {
+            for k in 0..t.kernel[0] {
+                let line = t.x.wrapping_add(b * t.block + k * t.tap[0] + r * t.row + first * t.step);
+                for s in 0..t.kernel[1] {
+                    let mut x = line.wrapping_add(s * t.tap[1]);
+                    for _ in 0..t.channels {
+                        let filter = load::<X, H>(w);
+                        for (p, pixel) in acc.iter_mut().enumerate() {
+                            let value = X::splat(*x.add(p * t.step));
+                            for (sum, filter) in pixel.iter_mut().zip(&filter) {
+                                *sum = value.mul_add(*filter, *sum);
+                            }
+                        }
+                        x = x.wrapping_add(1);
+                        w = w.wrapping_add(t.vectors * LANES);
+                    }
+                }
+            }
+        }
+        for (p, pixel) in acc.iter().enumerate() {
+            for (h, sum) in pixel.iter().enumerate() {
+                sum.store(y.add(p * t.y_step + h * X::LANES));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::IsaLevel`], with vectors that fill a block.
+#[inline(always)]
+pub(super) unsafe fn depth_strip<X: Vector, const H: usize>(t: &DepthStrip) {
+    let mut done = 0;
+    // SAFETY: pixels done.. of the strip.
+    unsafe {
+        while t.pixels - done >= 4 {
+            depth_pixels::<X, H, 4>(t, done);
+            done += 4;
+        }
+        while done < t.pixels {
+            depth_pixels::<X, H, 1>(t, done);
+            done += 1;
+        }
+    }
+}
+
+/// # Safety
+/// As [`super::IsaLevel`], with pixels `first..first + P` in the strip.
+#[inline(always)]
+unsafe fn depth_pixels<X: Vector, const H: usize, const P: usize>(t: &DepthStrip, first: usize) {
+    // SAFETY: all addresses are of elements that the strip names.
+    unsafe {
+        let mut acc = [[X::splat(0.0); H]; P];
+        for r in 0..t.kernel[0] {
+            for s in 0..t.kernel[1] {
+                let x = t.x.wrapping_add(first * t.step + r * t.tap[0] + s * t.tap[1]);
+                for h in 0..H {
+                    let filter = X::load(t.w.add(r * t.w_row + s * LANES + h * X::LANES));
+                    for (p, pixel) in acc.iter_mut().enumerate() {
+                        let value = X::load(x.add(p * t.step + h * X::LANES));
+                        pixel[h] = value.mul_add(filter, pixel[h]);
+                    }
+                }
+            }
+        }
+        for (p, pixel) in acc.iter().enumerate() {
+            for (h, sum) in pixel.iter().enumerate() {
+                sum.store(t.y.add((first + p) * t.y_step + h * X::LANES));
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Everything that can go wrong between a call on arrays and its results.
+
+use tensorc_frontend::mxnet::ParamsError;
+use tensorc_frontend::symbol::SymbolError;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_runtime::array::{LaunchError, LendError, ReadError, ViewError};
+use tensorc_runtime::engine::{EngineError, WaitError};
+use tensorc_runtime::gpu::{CollectiveError, DriverError};
+use tensorc_runtime::plan::{LoadError, RunError};
+use tensorc_runtime::resource::EntropyError;
+use tensorc_runtime::storage::AllocError as StorageError;
+use tensorc_runtime::{AllocError, Device, PoolError};
+
+use crate::ndarray::autograd::AutogradError;
+
+/// Why a call could not be made, or its result could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What a call asks for cannot be compiled.
+    #[error(transparent)]
+    Compile(#[from] tensorc::Error),
+    #[error("there is no operator `{name}`")]
+    UnknownOperator { name: String },
+    #[error("`{op}` has no parameter `{name}`; it takes: {known}")]
+    UnknownParameter { op: String, name: String, known: String },
+    #[error("`{op}` is given `{name}` twice: as an operand and by name")]
+    TwoScalars { op: String, name: String },
+    #[error("`{op}` uses arrays of {first} and {second}; copy one to the other's device")]
+    Devices { op: String, first: Device, second: Device },
+    #[error("`{op}` uses arrays of different runtimes")]
+    Runtimes { op: String },
+    #[error("`{op}` gives {expected}, the array to write is {found}")]
+    Target { op: String, expected: String, found: String },
+    #[error("`{op}` takes {expected} as {name}, {found} was given")]
+    Operand { op: String, name: String, expected: String, found: String },
+    /// A symbol and what it is to be bound to do not fit.
+    #[error("cannot bind: {0}")]
+    Bind(String),
+    #[error("backward pass: {0}")]
+    Backward(String),
+    #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]
+    DynamicTarget { op: String },
+    #[error("{what} does not fit an array of shape {dims:?}")]
+    Index { what: String, dims: Vec<u64> },
+    #[error(transparent)]
+    Autograd(#[from] AutogradError),
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// GPUs that cannot be joined.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// What computes an array failed, or could not be waited for.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Lend(#[from] LendError),
+    #[error(transparent)]
+    Random(#[from] EntropyError),
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+/// Errors that the compiler reports as its own.
+macro_rules! of_the_compiler {
+    ($($source:ty),* $(,)?) => { $(
+        impl From<$source> for Error {
+            fn from(source: $source) -> Error {
+                Error::Compile(source.into())
+            }
+        }
+    )* };
+}
+
+of_the_compiler!(AllocError, Diagnostic, DriverError, LoadError, ParamsError, PoolError, RunError, SymbolError);
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Error {
+        match error {
+            ReadError::Launch(error) => Error::Launch(error),
+            ReadError::Failed(error) => Error::Wait(error),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! A joint graph compiled and run over arrays: one piece, or one for each device.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tensorc_abi::{Arg, Home, Plan};
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_runtime::array::{self, ArrayOperand, Extents, LaunchOutput, PlannedRun};
+use tensorc_runtime::engine::{OpName, Property};
+use tensorc_runtime::plan::{Needs, Phase as Part};
+use tensorc_runtime::{Context, Device, Executable};
+
+use super::binder::Bound;
+use super::joint::{Feed, Joint, OutputRole};
+use super::memory::SharedMemory;
+use super::place::{DevicePiece, InputRole, Placement, place};
+use crate::Error;
+use crate::ndarray::{NDArray, Runtime};
+use tensorc::Compiler;
+use tensorc::compile;
+
+/// Which part of a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProgramPhase {
+    /// All of it.
+    Whole,
+    Forward,
+    Backward,
+}
+
+/// The keys of random nodes for one forward pass and the backward pass after it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keys(Bytes);
+
+/// The arrays a run works on.
+#[derive(Clone, Copy)]
+pub(super) struct Arrays<'a> {
+    pub bound: &'a Bound,
+    pub outputs: &'a [NDArray],
+    pub heads: &'a [&'a NDArray],
+    pub step: Option<&'a OptimizerInputs>,
+}
+
+/// What a step of the optimizer works on besides.
+#[derive(Clone, Debug)]
+pub(super) struct OptimizerInputs {
+    /// States by argument.
+    pub states: Vec<Vec<NDArray>>,
+    /// Bytes of the table of numbers, `f32[arguments, numbers]`.
+    pub numbers: Bytes,
+}
+
+/// Planned memory for the intermediate values of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlannedMemory {
+    pub arena_bytes: u64,
+    /// Most bytes live at once in the order of the plan.
+    pub lower_bound_bytes: u64,
+    /// Working memory of library kernels for each thread.
+    pub scratch_bytes: u64,
+    /// Kernel launches and library calls.
+    pub steps: usize,
+    /// Steps of the forward pass whose result takes the place of an operand.
+    pub in_place: usize,
+}
+
+/// PieceCode of a piece, once it is compiled.
+type PieceCode = Mutex<Option<Arc<Ready>>>;
+
+/// A graph with the meaning of its inputs and outputs, compiled when it first runs.
+pub(super) struct Program {
+    compiler: Compiler,
+    feeds: Vec<Feed>,
+    feed_types: Vec<DenseType>,
+    products: Vec<OutputRole>,
+    heads: Vec<usize>,
+    outputs: Vec<(String, DenseType)>,
+    parts: Vec<(DevicePiece, OpName, PieceCode)>,
+    /// Arrays that pieces pass on to each other, on the device of the piece that makes them.
+    crossings: Vec<NDArray>,
+    /// Copies of arrays on the devices of pieces that use them there.
+    copies: Mutex<BTreeMap<(InputRole, Device), NDArray>>,
+}
+
+/// Compiled code of a piece, and its place to run.
+struct Ready {
+    executable: Arc<Executable>,
+    compiler: Compiler,
+    context: Arc<Mutex<Context>>,
+    /// Positions among the piece's inputs of the plan's inputs, and of its states.
+    inputs: Vec<usize>,
+    states: Vec<usize>,
+}
+
+/// One operation of the engine, being put together.
+struct ProgramLaunch {
+    inputs: Vec<ArrayOperand>,
+    targets: Vec<LaunchOutput>,
+    states: usize,
+    outputs: usize,
+    /// Results to be copied to where they belong afterwards.
+    deliveries: Vec<(NDArray, NDArray)>,
+}
+
+impl Program {
+    /// Divides the graph if its nodes belong to several devices.
+    pub fn new(
+        rt: &Runtime,
+        joint: Joint,
+        node_devices: &BTreeMap<String, Device>,
+        device: Device,
+    ) -> Result<Program, Error> {
+        let graph = &joint.graph;
+        let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
+        let outputs = outputs.collect::<Result<Vec<_>, Error>>()?;
+        let types = graph.inputs().iter().map(|n| graph.dense(Value { node: *n, port: 0 }));
+        let feed_types = types.collect::<Result<Vec<_>, _>>()?;
+        let placement = match node_devices.values().any(|d| *d != device) {
+            true => place(&joint, node_devices, device)?,
+            false => Placement::single(joint.graph, device),
+        };
+        let mut crossings = vec![];
+        for (ty, device) in &placement.crossings {
+            crossings.push(rt.empty(*device, ty.dtype, &ty.dims)?);
+        }
+        let part = |piece: DevicePiece| {
+            let name = OpName::from(piece.graph.name.clone());
+            (piece, name, Mutex::default())
+        };
+        Ok(Program {
+            compiler: rt.compiler().clone(),
+            feeds: joint.feeds,
+            feed_types,
+            products: joint.products,
+            heads: joint.heads,
+            outputs,
+            parts: placement.pieces.into_iter().map(part).collect(),
+            crossings,
+            copies: Mutex::default(),
+        })
+    }
+
+    /// Outputs whose gradients must be given.
+    pub fn heads(&self) -> &[usize] {
+        &self.heads
+    }
+
+    /// Names and types of the graph's outputs.
+    pub fn outputs(&self) -> &[(String, DenseType)] {
+        &self.outputs
+    }
+
+    /// Memory of the compiled plans.
+    pub fn planned(&self, memory: &SharedMemory) -> Result<PlannedMemory, Error> {
+        let mut total = PlannedMemory::default();
+        let alone = self.parts.len() == 1;
+        for (piece, _, code) in &self.parts {
+            let ready = self.ready(piece, code, alone.then_some(memory))?;
+            let plan = ready.executable.plan();
+            total.arena_bytes += plan.arena_bytes;
+            total.lower_bound_bytes += plan.lower_bound_bytes;
+            total.scratch_bytes += plan.scratch_bytes;
+            total.steps += plan.steps.len();
+            let forward = (0..plan.steps.len()).filter(|at| !plan.in_second_phase(*at));
+            total.in_place += forward.filter(|at| is_in_place(plan, *at)).count();
+        }
+        Ok(total)
+    }
+
+    /// Arguments in the order in which the backward phase is done with their gradients. Those missing are added to.
+    pub fn gradients_in_order(&self, memory: &SharedMemory) -> Result<Vec<usize>, Error> {
+        let alone = self.parts.len() == 1;
+        let mut order = vec![];
+        for (piece, _, code) in &self.parts {
+            let ready = self.ready(piece, code, alone.then_some(memory))?;
+            let outputs = ready.executable.outputs_in_order(Part::Second);
+            order.extend(outputs.into_iter().filter_map(|output| match piece.outputs[output] {
+                InputRole::Output(at) => match self.products[at] {
+                    OutputRole::Gradient(argument) => Some(argument),
+                    OutputRole::Output(_) => None,
+                },
+                _ => None,
+            }));
+        }
+        Ok(order)
+    }
+
+    /// New keys for all random nodes.
+    pub fn draw_keys(&self, rt: &Runtime, device: Device) -> Keys {
+        let at = self.feeds.iter().position(|feed| *feed == Feed::Keys);
+        let nodes = at.map_or(0, |at| self.feed_types[at].dims[0]);
+        let words = (0..nodes).flat_map(|_| rt.next_key(device));
+        Keys(words.flat_map(u32::to_le_bytes).collect())
+    }
+
+    /// Pushes a run, or a phase of one.
+    pub fn launch(
+        &self,
+        rt: &Runtime,
+        arrays: Arrays<'_>,
+        keys: &Keys,
+        phase: ProgramPhase,
+        memory: &SharedMemory,
+    ) -> Result<(), Error> {
+        let alone = self.parts.len() == 1;
+        for (piece, name, code) in &self.parts {
+            if piece.phase.is_some_and(|of| of != phase) {
+                continue;
+            }
+            let ready = self.ready(piece, code, alone.then_some(memory))?;
+            let part = match (piece.graph.boundary(), phase) {
+                (Some(_), ProgramPhase::Forward) => Some(Part::First),
+                (Some(_), ProgramPhase::Backward) => Some(Part::Second),
+                _ => None,
+            };
+            let mut work = self.gather(rt, piece, &ready, part, arrays, keys)?;
+            if alone {
+                let token = memory.token(rt, piece.device)?.view().clone();
+                // A new pass forgets that the one before failed.
+                let target = if phase == ProgramPhase::Backward { LaunchOutput::update } else { LaunchOutput::write };
+                work.targets.push(target(token));
+            }
+            let ProgramLaunch { inputs, targets, states, outputs, deliveries } = work;
+            let request = array::ArrayLaunch {
+                name,
+                device: piece.device,
+                property: Property::Normal,
+                priority: 0,
+                inputs,
+                outputs: targets,
+            };
+            let run = PlannedRun { context: ready.context.clone(), phase: part, states, outputs };
+            match ready.executable.device() {
+                Some(_) => array::run(rt.space(), request, run)?,
+                None => {
+                    let (pool, profiler) = (ready.compiler.pool().clone(), ready.compiler.profiler().cloned());
+                    array::run_here(rt.space(), request, run, pool, profiler)?;
+                }
+            }
+            for (from, to) in deliveries {
+                from.copy_into(&to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compiles a piece at its first run.
+    fn ready(
+        &self,
+        piece: &DevicePiece,
+        code: &Mutex<Option<Arc<Ready>>>,
+        memory: Option<&SharedMemory>,
+    ) -> Result<Arc<Ready>, Error> {
+        let mut code = lock(code);
+        if let Some(ready) = &*code {
+            return Ok(ready.clone());
+        }
+        let compiler = self.compiler.on(piece.device);
+        let executable = compile(&compiler, piece.graph.clone())?.executable;
+        let context = match memory {
+            Some(memory) => Context::in_arena(executable.clone(), compiler.pool(), memory.arena())?,
+            None => Context::new(executable.clone(), compiler.pool())?,
+        };
+        let graph = &piece.graph;
+        let updated = |at: &usize| graph.updates().iter().any(|(of, _)| *of == graph.inputs()[*at]);
+        let (states, inputs) = (0..graph.inputs().len()).partition(updated);
+        let context = Arc::new(Mutex::new(context));
+        let ready = Arc::new(Ready { executable, compiler, context, inputs, states });
+        Ok(code.insert(ready).clone())
+    }
+
+    fn gather(
+        &self,
+        rt: &Runtime,
+        piece: &DevicePiece,
+        ready: &Ready,
+        part: Option<Part>,
+        arrays: Arrays<'_>,
+        keys: &Keys,
+    ) -> Result<ProgramLaunch, Error> {
+        let all = || Needs {
+            inputs: (0..ready.inputs.len()).collect(),
+            read_states: vec![],
+            states: (0..ready.states.len()).collect(),
+            outputs: (0..piece.outputs.len()).collect(),
+        };
+        let needs = part.and_then(|part| ready.executable.needs(part).cloned()).unwrap_or_else(all);
+        let mut work = ProgramLaunch { inputs: vec![], targets: vec![], states: 0, outputs: 0, deliveries: vec![] };
+        let read = needs.inputs.iter().map(|i| ready.inputs[*i]);
+        for at in read.chain(needs.read_states.iter().map(|s| ready.states[*s])) {
+            let slot = piece.inputs[at];
+            work.inputs.push(match self.source(slot, keys, arrays)? {
+                Some(source) => source,
+                None => {
+                    let array = self.array(slot, arrays)?;
+                    let array = self.brought(rt, slot, array, piece.device)?;
+                    ArrayOperand::View(array.view().clone())
+                }
+            });
+        }
+        for s in &needs.states {
+            let array = self.array(piece.inputs[ready.states[*s]], arrays)?;
+            if array.device() != piece.device {
+                let (first, second) = (array.device(), piece.device);
+                return Err(Error::Devices { op: format!("update of {array:?}"), first, second });
+            }
+            array.settle()?;
+            work.targets.push(LaunchOutput::update(array.view().clone()));
+        }
+        for o in &needs.outputs {
+            let slot = piece.outputs[*o];
+            let array = self.array(slot, arrays)?;
+            array.settle()?;
+            let target = match array.device() == piece.device {
+                true => array.clone(),
+                false => {
+                    let made = self.copy_of(rt, slot, array, piece.device)?;
+                    work.deliveries.push((made.clone(), array.clone()));
+                    made
+                }
+            };
+            work.targets.push(LaunchOutput::write(target.view().clone()));
+        }
+        (work.states, work.outputs) = (needs.states.len(), needs.outputs.len());
+        Ok(work)
+    }
+
+    /// What is handed over by value.
+    fn source(&self, slot: InputRole, keys: &Keys, arrays: Arrays<'_>) -> Result<Option<ArrayOperand>, Error> {
+        let InputRole::Input(at) = slot else { return Ok(None) };
+        let data = match (self.feeds[at], arrays.step) {
+            (Feed::Keys, _) => keys.0.clone(),
+            (Feed::Numbers, Some(step)) => step.numbers.clone(),
+            _ => return Ok(None),
+        };
+        let DenseType { dtype, dims } = &self.feed_types[at];
+        if data.len() as u64 != self.feed_types[at].len() * dtype.size() as u64 {
+            return Err(Error::Internal(format!("{} bytes are given for {}", data.len(), self.feed_types[at])));
+        }
+        Ok(Some(ArrayOperand::Host { dtype: *dtype, dims: Extents::from_slice(dims), data }))
+    }
+
+    fn array<'a>(&'a self, slot: InputRole, arrays: Arrays<'a>) -> Result<&'a NDArray, Error> {
+        let found = match slot {
+            InputRole::Crossing(at) => self.crossings.get(at),
+            InputRole::Output(at) => match self.products[at] {
+                OutputRole::Output(at) => arrays.outputs.get(at),
+                OutputRole::Gradient(at) => arrays.bound.gradients[at].as_ref(),
+            },
+            InputRole::Input(at) => match self.feeds[at] {
+                Feed::Argument(at) => Some(&arrays.bound.arguments[at].1),
+                Feed::Auxiliary(at) => Some(&arrays.bound.auxiliaries[at].1),
+                Feed::Head(at) => arrays.heads.get(at).copied(),
+                Feed::Gradient(at) => arrays.bound.gradients[at].as_ref(),
+                Feed::State(at, state) => arrays.step.and_then(|step| step.states.get(at)?.get(state)),
+                Feed::Keys | Feed::Numbers => None,
+            },
+        };
+        found.ok_or_else(|| Error::Internal(format!("no array is bound to {slot:?} of a program")))
+    }
+
+    /// The array on a device: itself, or a copy made by an operation of the engine.
+    fn brought(&self, rt: &Runtime, slot: InputRole, array: &NDArray, device: Device) -> Result<NDArray, Error> {
+        if array.device() == device {
+            array.settle()?;
+            return Ok(array.clone());
+        }
+        let copy = self.copy_of(rt, slot, array, device)?;
+        array.copy_into(&copy)?;
+        Ok(copy)
+    }
+
+    /// An array like another, on a device, for one slot.
+    fn copy_of(&self, rt: &Runtime, slot: InputRole, like: &NDArray, device: Device) -> Result<NDArray, Error> {
+        let mut copies = lock(&self.copies);
+        if let Some(copy) = copies.get(&(slot, device)) {
+            return Ok(copy.clone());
+        }
+        let made = rt.empty(device, like.dtype(), like.dims())?;
+        copies.insert((slot, device), made.clone());
+        Ok(made)
+    }
+}
+
+/// Whether a step writes arena memory that another buffer it reads lies in.
+fn is_in_place(plan: &Plan, step: usize) -> bool {
+    let args = plan.steps[step].op.args();
+    let offset = |arg: &&Arg| match plan.buffer(arg.buffer).home {
+        Home::Arena(at) if !plan.buffer(arg.buffer).is_empty() => Some(at),
+        _ => None,
+    };
+    args.iter()
+        .filter(|w| w.writes && offset(w).is_some())
+        .any(|w| args.iter().any(|r| !r.writes && r.buffer != w.buffer && offset(&r) == offset(&w)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Placement {
+    /// Everything on one device.
+    fn single(graph: Graph, device: Device) -> Placement {
+        let inputs = (0..graph.inputs().len()).map(InputRole::Input).collect();
+        let outputs = (0..graph.outputs().len()).map(InputRole::Output).collect();
+        Placement { pieces: vec![DevicePiece { graph, device, phase: None, inputs, outputs }], crossings: vec![] }
+    }
+}

@@ -1,0 +1,338 @@
+//! The handle of an array: its type, views of it, and reading it.
+
+use std::sync::Arc;
+
+use tensorc_abi::DType;
+use tensorc_ir::DenseType;
+use tensorc_ir::scalar::Scalar;
+use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Extents, LaunchOutput};
+use tensorc_runtime::engine::Property;
+use tensorc_runtime::{Device, DeviceKind, Element, TensorRef};
+
+use super::autograd::tape::{self, Entry};
+use super::{Call, Runtime};
+use crate::Error;
+use tensorc::Tensor;
+
+/// A dense row-major array on a device. Cloning, [`NDArray::reshape`] and [`NDArray::rows`] give
+/// handles to the same memory: what is written through one is seen through all.
+#[derive(Clone)]
+pub struct NDArray {
+    rt: Runtime,
+    view: ArrayView,
+    /// What gradients know of the array.
+    entry: Option<Entry>,
+}
+
+impl NDArray {
+    pub(super) fn new(rt: Runtime, view: ArrayView) -> NDArray {
+        NDArray { rt, view, entry: None }
+    }
+
+    pub fn runtime(&self) -> &Runtime {
+        &self.rt
+    }
+
+    /// Where the elements are, for operations that are pushed to the engine directly.
+    pub fn view(&self) -> &ArrayView {
+        &self.view
+    }
+
+    pub(super) fn entry(&self) -> Option<&Entry> {
+        self.entry.as_ref()
+    }
+
+    pub(super) fn set_entry(&mut self, entry: Option<Entry>) {
+        self.entry = entry;
+    }
+
+    /// Begins the deferred calls that concern this array's memory. What uses [`NDArray::view`] does so first.
+    ///
+    /// # Errors
+    /// A deferred call cannot be compiled.
+    pub fn settle(&self) -> Result<(), Error> {
+        self.rt.front().settle(&self.rt, &self.view)
+    }
+
+    pub fn device(&self) -> Device {
+        self.view.device()
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.view.dtype()
+    }
+
+    pub fn dims(&self) -> &[u64] {
+        self.view.dims()
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.dims().len()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> u64 {
+        self.view.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.view.is_empty()
+    }
+
+    pub(super) fn ty(&self) -> DenseType {
+        DenseType::new(self.dtype(), self.dims())
+    }
+
+    /// The same memory under another shape. One extent may be -1: it follows from the others.
+    ///
+    /// # Errors
+    /// The numbers of elements differ.
+    pub fn reshape(&self, dims: &[i64]) -> Result<NDArray, Error> {
+        let known = dims.iter().filter(|d| **d != -1).try_fold(1u64, |n, d| n.checked_mul(u64::try_from(*d).ok()?));
+        let rest = known.and_then(|known| self.len().checked_div(known)).unwrap_or(0);
+        let extents: Option<Vec<u64>> =
+            dims.iter().map(|&d| if d == -1 { Some(rest) } else { u64::try_from(d).ok() }).collect();
+        let wrong = || Error::Index { what: format!("shape {dims:?}"), dims: self.dims().to_vec() };
+        if dims.iter().filter(|d| **d == -1).count() > 1 {
+            return Err(wrong());
+        }
+        let extents = extents.ok_or_else(wrong)?;
+        let shape: Vec<i64> = extents.iter().map(|d| *d as i64).collect();
+        self.seen_as(self.view.reshape(&extents)?, |array| Ok(array.rt.op("reshape")?.arg(array).arg(&shape[..])))
+    }
+
+    /// Positions `begin..end` of the first axis, in the same memory.
+    ///
+    /// # Errors
+    /// They lie outside, or the array has no axis.
+    pub fn rows(&self, begin: u64, end: u64) -> Result<NDArray, Error> {
+        let (from, to) = ([begin as i64], [end as i64]);
+        self.seen_as(self.view.rows(begin, end)?, |array| {
+            Ok(array.rt.op("slice")?.arg(array).arg(from).arg(to).arg([0]))
+        })
+    }
+
+    /// One position of the first axis, without that axis, in the same memory.
+    ///
+    /// # Errors
+    /// As [`NDArray::rows`].
+    pub fn row(&self, at: u64) -> Result<NDArray, Error> {
+        let row = self.rows(at, at.saturating_add(1))?;
+        let dims: Vec<i64> = row.dims()[1..].iter().map(|d| *d as i64).collect();
+        row.reshape(&dims)
+    }
+
+    /// A handle to a view of this memory, which is recorded as the result of a call.
+    fn seen_as<'a>(
+        &'a self,
+        view: ArrayView,
+        call: impl FnOnce(&'a NDArray) -> Result<Call<'a>, Error>,
+    ) -> Result<NDArray, Error> {
+        let mut seen = NDArray::new(self.rt.clone(), view);
+        if tape::concerns([self]) {
+            call(self)?.record_as(&mut seen)?;
+        }
+        Ok(seen)
+    }
+
+    /// Whether both handles see the same elements.
+    pub fn is_same(&self, other: &NDArray) -> bool {
+        Arc::ptr_eq(self.view.chunk(), other.view.chunk()) && self.view.range() == other.view.range()
+    }
+
+    /// Waits until everything that writes the array is done.
+    ///
+    /// # Errors
+    /// What computed it failed; every time, until it is overwritten.
+    pub fn wait_to_read(&self) -> Result<(), Error> {
+        self.settle()?;
+        Ok(self.rt.engine().wait_to_read(self.view.chunk().var())?)
+    }
+
+    /// Waits until everything that reads or writes the array is done.
+    ///
+    /// # Errors
+    /// As [`NDArray::wait_to_read`].
+    pub fn wait_to_write(&self) -> Result<(), Error> {
+        self.settle()?;
+        Ok(self.rt.engine().wait_to_write(self.view.chunk().var())?)
+    }
+
+    /// Waits for the elements and copies them, little-endian and row-major.
+    ///
+    /// # Errors
+    /// What computed them failed.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        self.settle()?;
+        Ok(array::read(self.rt.space(), &self.rt.inner().common.read, &self.view)?)
+    }
+
+    /// Waits for the elements and copies them.
+    ///
+    /// # Errors
+    /// The array holds another type, or what computed it failed.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, Error> {
+        if self.dtype() != T::DTYPE {
+            return Err(tensorc::Error::TensorType { found: self.dtype(), expected: T::DTYPE }.into());
+        }
+        let bytes = self.to_bytes()?;
+        let mut values = Vec::with_capacity(self.len() as usize);
+        values.extend(TensorRef::new(self.dtype(), self.dims(), &bytes).elements::<T>());
+        Ok(values)
+    }
+
+    /// The only element, as f64.
+    ///
+    /// # Errors
+    /// There is not exactly one, or what computed it failed.
+    pub fn item(&self) -> Result<f64, Error> {
+        let tensor = self.to_tensor()?;
+        let item = tensor.data().item();
+        let size = tensorc::Error::TensorSize { elements: self.len() as usize, dims: vec![] };
+        item.map(|s| s.as_f64()).ok_or(size.into())
+    }
+
+    /// Waits for the elements and copies them to a host tensor.
+    ///
+    /// # Errors
+    /// What computed them failed.
+    pub fn to_tensor(&self) -> Result<Tensor, Error> {
+        Ok(Tensor::from_bytes(self.dtype(), self.dims(), self.to_bytes()?)?)
+    }
+
+    /// A copy in memory of its own, on a device.
+    ///
+    /// # Errors
+    /// The engine does not run.
+    pub fn copy_to(&self, device: Device) -> Result<NDArray, Error> {
+        if tape::concerns([self]) && device == self.device() {
+            return self.apply("identity");
+        }
+        let copy = self.rt.empty(device, self.dtype(), self.dims())?;
+        self.copy_into(&copy)?;
+        Ok(copy)
+    }
+
+    /// A copy in memory of its own, on the same device.
+    ///
+    /// # Errors
+    /// The engine does not run.
+    pub fn copy(&self) -> Result<NDArray, Error> {
+        self.copy_to(self.device())
+    }
+
+    /// Copies the elements to another array of the same type and shape, on any device.
+    ///
+    /// # Errors
+    /// Types or shapes differ.
+    pub fn copy_into(&self, to: &NDArray) -> Result<(), Error> {
+        if self.ty() != to.ty() {
+            let (expected, found) = (to.ty().to_string(), self.ty().to_string());
+            return Err(Error::Target { op: "copy".into(), expected: found, found: expected });
+        }
+        self.rt.check("copy", [to])?;
+        tape::refuse_in_place("copy", [self], [to])?;
+        self.settle()?;
+        to.settle()?;
+        let space = self.rt.space();
+        let (device, property) = match (self.device(), to.device()) {
+            (from, to) if from == to => (to, Property::Normal),
+            (from, to) if space.is_driven(from) && space.is_driven(to) => (to, Property::CopyToDevice),
+            (from, to) if to.kind == DeviceKind::Cpu || space.is_driven(from) => (from, Property::CopyFromDevice),
+            (_, to) => (to, Property::CopyToDevice),
+        };
+        let request = array::ArrayLaunch {
+            name: &self.rt.inner().common.copy,
+            device,
+            property,
+            priority: 0,
+            inputs: vec![ArrayOperand::View(self.view.clone())],
+            outputs: vec![LaunchOutput::write(to.view.clone())],
+        };
+        match [self.device(), to.device()].iter().all(|device| space.is_driven(*device)) {
+            true => array::duplicate(space, request)?,
+            false => array::launch(space, request, |inputs, outputs| {
+                outputs[0].data.copy_from_slice(inputs[0].data);
+                Ok(())
+            })?,
+        }
+        to.view.chunk().touch();
+        Ok(())
+    }
+
+    /// Lets a tensor's elements be the array's. Returns before they are copied; until then they are shared, not copied.
+    ///
+    /// # Errors
+    /// Types or shapes differ.
+    pub fn assign(&self, tensor: &Tensor) -> Result<(), Error> {
+        if self.ty() != tensor.data().ty {
+            let (expected, found) = (tensor.data().ty.to_string(), self.ty().to_string());
+            return Err(Error::Target { op: "copy".into(), expected, found });
+        }
+        tape::refuse_in_place("copy", [], [self])?;
+        self.rt.bound_run_ahead(tensor.bytes().len() as u64)?;
+        self.settle()?;
+        let data = tensor.data().bytes().clone();
+        let request = array::ArrayLaunch {
+            name: &self.rt.inner().common.copy,
+            device: self.device(),
+            property: Property::CopyToDevice,
+            priority: 0,
+            inputs: vec![ArrayOperand::Host { dtype: tensor.dtype(), dims: Extents::from_slice(tensor.dims()), data }],
+            outputs: vec![LaunchOutput::write(self.view.clone())],
+        };
+        array::launch(self.rt.space(), request, |inputs, outputs| {
+            outputs[0].data.copy_from_slice(inputs[0].data);
+            Ok(())
+        })?;
+        self.view.chunk().touch();
+        Ok(())
+    }
+
+    /// Writes one value, converted to the array's type, to every element.
+    ///
+    /// # Errors
+    /// The engine does not run.
+    pub fn fill(&self, value: f64) -> Result<(), Error> {
+        tape::refuse_in_place("fill", [], [self])?;
+        self.fill_with(Scalar::from_f64(self.dtype(), value))
+    }
+
+    /// As [`NDArray::fill`], with a value of the array's type.
+    pub(super) fn fill_with(&self, value: Scalar) -> Result<(), Error> {
+        self.settle()?;
+        let mut element = [0u8; 8];
+        let size = self.dtype().size();
+        value.write(&mut element[..size]);
+        let request = array::ArrayLaunch {
+            name: &self.rt.inner().common.fill,
+            device: self.device(),
+            property: Property::Normal,
+            priority: 0,
+            inputs: vec![],
+            outputs: vec![LaunchOutput::write(self.view.clone())],
+        };
+        if self.rt.space().is_driven(self.device()) {
+            array::repeat(self.rt.space(), request, element[..size].to_vec())?;
+            self.view.chunk().touch();
+            return Ok(());
+        }
+        array::launch(self.rt.space(), request, move |_, outputs| {
+            match element[..size].iter().all(|b| *b == element[0]) {
+                true => outputs[0].data.fill(element[0]),
+                false => outputs[0].data.chunks_exact_mut(size).for_each(|to| to.copy_from_slice(&element[..size])),
+            }
+            Ok(())
+        })?;
+        self.view.chunk().touch();
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for NDArray {
+    /// Type, shape and device; the elements may not be there yet.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NDArray({} on {})", self.ty(), self.device())
+    }
+}

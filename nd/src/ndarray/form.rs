@@ -1,0 +1,222 @@
+//! What a window computes: which results go together, and the graph of each group.
+
+use std::sync::Arc;
+
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_runtime::array::{ArrayOperand, ArrayView};
+use tensorc_runtime::engine::OpName;
+
+use super::front::CallSignature;
+use super::key::ProgramKey;
+use super::window::{BatchNode, BatchOperand};
+use crate::Error;
+
+/// Divides results into operations, in the order in which they must be pushed.
+///
+/// Results are together if they depend on the same arrays: then an error of one of these is an error
+/// of all of them. What reads an array's old elements comes before what overwrites it; results that
+/// overwrite what the other reads are together as well.
+pub(super) fn groups(
+    nodes: &[BatchNode],
+    inputs: &[ArrayOperand],
+    results: Vec<(usize, ArrayView)>,
+) -> Vec<Vec<(usize, ArrayView)>> {
+    let arrays: u32 = (0..inputs.len()).filter(|i| inputs[*i].view().is_some()).fold(0, |set, i| set | 1 << i);
+    let mut reads: Vec<u32> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let set = node.operands.iter().flatten().fold(0, |set, slot| match *slot {
+            BatchOperand::Node(i) => set | reads[i],
+            BatchOperand::Input(i) => set | 1 << i,
+        });
+        reads.push(set & arrays);
+    }
+    let mut waiting: Vec<ResultGroup> = vec![];
+    for (node, view) in results {
+        let of_chunk = |i: &usize| inputs[*i].view().is_some_and(|v| Arc::ptr_eq(v.chunk(), view.chunk()));
+        let writes = (0..inputs.len()).filter(of_chunk).fold(0, |set, i| set | 1 << i);
+        match waiting.iter_mut().find(|group| group.reads == reads[node]) {
+            Some(group) => {
+                group.writes |= writes;
+                group.results.push((node, view));
+            }
+            None => waiting.push(ResultGroup { reads: reads[node], writes, results: vec![(node, view)] }),
+        }
+    }
+    let mut ordered = vec![];
+    while !waiting.is_empty() {
+        let harmless = |at: &usize| {
+            let others = waiting.iter().enumerate().filter(|(i, _)| i != at);
+            others.fold(0, |set, (_, group)| set | group.reads) & waiting[*at].writes == 0
+        };
+        match (0..waiting.len()).find(harmless) {
+            Some(next) => ordered.push(waiting.remove(next).results),
+            None => {
+                let last = waiting.swap_remove(waiting.len() - 1);
+                waiting[0].reads |= last.reads;
+                waiting[0].writes |= last.writes;
+                waiting[0].results.extend(last.results);
+            }
+        }
+    }
+    ordered
+}
+
+/// Results of one operation. Sets have a bit for every input.
+struct ResultGroup {
+    /// Arrays that the results depend on.
+    reads: u32,
+    /// Arrays whose memory the results take.
+    writes: u32,
+    results: Vec<(usize, ArrayView)>,
+}
+
+/// The part of a window that one operation computes, described independently of arrays.
+pub(super) struct BatchProgram<'a> {
+    nodes: &'a [BatchNode],
+    inputs: &'a [ArrayOperand],
+    /// Results that operations pushed before compute.
+    finished: &'a mut [Option<ArrayView>],
+    /// Nodes of the part, in order.
+    members: Vec<usize>,
+    /// Position of a node among the members, and of a node or an input among the sources.
+    member: Vec<Option<usize>>,
+    of_node: Vec<Option<usize>>,
+    of_input: Vec<Option<usize>>,
+    results: Vec<usize>,
+    /// What the part reads.
+    pub sources: Vec<ArrayOperand>,
+    pub key: ProgramKey,
+}
+
+impl<'a> BatchProgram<'a> {
+    pub fn new(
+        nodes: &'a [BatchNode],
+        inputs: &'a [ArrayOperand],
+        finished: &'a mut [Option<ArrayView>],
+    ) -> BatchProgram<'a> {
+        BatchProgram {
+            nodes,
+            inputs,
+            finished,
+            members: vec![],
+            member: vec![],
+            of_node: vec![],
+            of_input: vec![],
+            results: vec![],
+            sources: vec![],
+            key: ProgramKey::default(),
+        }
+    }
+
+    /// Makes the part that computes the given nodes.
+    pub fn select(&mut self, group: &[(usize, ArrayView)]) {
+        let count = self.nodes.len();
+        let mut needed = vec![false; count];
+        group.iter().for_each(|(node, _)| needed[*node] = true);
+        for i in (0..count).rev().filter(|i| self.finished[*i].is_none()) {
+            if needed[i] {
+                for slot in self.nodes[i].operands.iter().flatten() {
+                    if let BatchOperand::Node(n) = slot {
+                        needed[*n] = true;
+                    }
+                }
+            }
+        }
+        self.members.clear();
+        self.sources.clear();
+        (self.member, self.of_node, self.of_input) =
+            (vec![None; count], vec![None; count], vec![None; self.inputs.len()]);
+        let parts: Vec<usize> = (0..count).filter(|i| needed[*i] && self.finished[*i].is_none()).collect();
+        for i in parts {
+            let BatchNode { signature, operands, .. } = &self.nodes[i];
+            self.key.op(&signature.def);
+            self.key.params(&signature.params);
+            self.key.number(operands.len() as u64);
+            for slot in operands {
+                self.describe(*slot);
+            }
+            self.member[i] = Some(self.members.len());
+            self.members.push(i);
+        }
+        self.results = group.iter().map(|(node, _)| *node).collect();
+        self.key.number(self.results.len() as u64);
+        self.results.iter().for_each(|node| self.key.number(self.member[*node].map_or(0, |m| m as u64)));
+    }
+
+    fn describe(&mut self, slot: Option<BatchOperand>) {
+        let place = match slot {
+            None => return self.key.small(0),
+            Some(BatchOperand::Node(i)) => match self.member[i] {
+                Some(member) => {
+                    self.key.small(1);
+                    return self.key.number(member as u64);
+                }
+                None => &mut self.of_node[i],
+            },
+            Some(BatchOperand::Input(i)) => &mut self.of_input[i],
+        };
+        if let Some(source) = place {
+            self.key.small(2);
+            return self.key.number(*source as u64);
+        }
+        let source = match slot {
+            Some(BatchOperand::Node(i)) => self.finished[i].clone().map(ArrayOperand::View),
+            Some(BatchOperand::Input(i)) => Some(self.inputs[i].clone()),
+            None => None,
+        };
+        if let Some(source) = source {
+            *place = Some(self.sources.len());
+            self.key.small(3);
+            self.key.ty(source.dtype(), source.dims());
+            self.sources.push(source);
+        }
+    }
+
+    /// Notes that a group was pushed: others read its results.
+    pub fn finish(&mut self, group: Vec<(usize, ArrayView)>) {
+        for (node, view) in group {
+            self.finished[node] = Some(view);
+        }
+    }
+
+    /// The operators in order; the first few of many.
+    pub fn name(&self) -> OpName {
+        const MAX_SHOWN_NAMES: usize = 4;
+        let shown = self.members.iter().take(MAX_SHOWN_NAMES).map(|i| self.nodes[*i].signature.def.name);
+        let more = (self.members.len() > MAX_SHOWN_NAMES).then_some("…");
+        OpName::from(shown.chain(more).collect::<Vec<_>>().join("+"))
+    }
+
+    /// The part as a graph of operators.
+    pub fn graph(&self) -> Result<Graph, Error> {
+        let mut graph = Graph::new(self.name().to_string());
+        let given: Vec<Value> = self
+            .sources
+            .iter()
+            .enumerate()
+            .map(|(i, s)| graph.add_input(format!("in{i}"), DenseType::new(s.dtype(), s.dims()).into()))
+            .collect();
+        let mut made: Vec<Value> = vec![];
+        for (i, node) in self.members.iter().map(|i| &self.nodes[*i]).enumerate() {
+            let value = |slot: &Option<BatchOperand>| match slot {
+                None => None,
+                Some(BatchOperand::Node(n)) => match self.member[*n] {
+                    Some(member) => made.get(member).copied(),
+                    None => self.of_node[*n].map(|source| given[source]),
+                },
+                Some(BatchOperand::Input(n)) => self.of_input[*n].map(|source| given[source]),
+            };
+            let operands: Vec<Option<Value>> = node.operands.iter().map(value).collect();
+            let CallSignature { def, params, .. } = &*node.signature;
+            let id = graph.add_op(format!("{}{i}", def.name), def, &operands, params.clone(), 1)?;
+            made.push(Value { node: id, port: 0 });
+        }
+        for (i, node) in self.results.iter().enumerate() {
+            if let Some(member) = self.member[*node] {
+                graph.add_output(format!("out{i}"), made[member]);
+            }
+        }
+        Ok(graph)
+    }
+}

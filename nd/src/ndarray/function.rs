@@ -1,0 +1,142 @@
+//! A compiled model as one call on arrays.
+
+use std::sync::Arc;
+
+use tensorc_ir::DenseType;
+use tensorc_passes::infer::{bind, infer_graph};
+use tensorc_passes::stage::split;
+use tensorc_runtime::Device;
+use tensorc_runtime::array::{self, ArrayOperand, LaunchOutput};
+use tensorc_runtime::engine::{OpName, Property};
+
+use super::autograd::{Formula, tape};
+use super::front::fresh;
+use super::program::{OnDevices, Program};
+use super::{NDArray, Runtime};
+use crate::Error;
+use tensorc::Model;
+
+/// A model compiled for inputs of fixed types. A run of its whole plan is one operation of the
+/// engine; several may go on at the same time.
+pub struct CompiledFunction {
+    rt: Runtime,
+    /// What operations that run it are called.
+    name: OpName,
+    programs: OnDevices,
+    formula: Arc<Formula>,
+    inputs: Vec<(String, DenseType)>,
+    outputs: Vec<(String, DenseType)>,
+}
+
+impl Runtime {
+    /// Compiles a model for inputs of the given types, in the order of its signature.
+    ///
+    /// # Errors
+    /// The types contradict the model, it holds what is not supported, or shapes in it depend on
+    /// values, so that it has no single plan.
+    pub fn function(&self, model: &Model, types: &[DenseType]) -> Result<CompiledFunction, Error> {
+        let mut graph = model.graph().clone();
+        bind(&mut graph, types)?;
+        let (registry, bytes) = (self.compiler().registry(), self.compiler().options().passes.static_bytes);
+        infer_graph(&mut graph, registry, bytes)?;
+        if split(&graph, registry, bytes)?.is_some() {
+            return Err(tensorc::Error::Staged { model: graph.name.clone() }.into());
+        }
+        let names = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
+        let inputs = names.zip(types.iter().cloned()).collect();
+        let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
+        let outputs = outputs.collect::<Result<_, Error>>()?;
+        let name = OpName::from(graph.name.clone());
+        let formula = Formula::new(graph, false);
+        let function =
+            CompiledFunction { rt: self.clone(), name, programs: OnDevices::default(), formula, inputs, outputs };
+        // What does not compile is refused now, not at the first call.
+        function.program(self.options().device)?;
+        Ok(function)
+    }
+}
+
+impl CompiledFunction {
+    /// Names and types of the inputs.
+    pub fn inputs(&self) -> &[(String, DenseType)] {
+        &self.inputs
+    }
+
+    /// Names and types of the outputs.
+    pub fn outputs(&self) -> &[(String, DenseType)] {
+        &self.outputs
+    }
+
+    /// Runs the model on arrays of one device, and returns its outputs before they are computed.
+    ///
+    /// # Errors
+    /// An array's type or device is not the function's.
+    pub fn call(&self, inputs: &[&NDArray]) -> Result<Vec<NDArray>, Error> {
+        let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
+        let made = self.outputs.iter().map(|(_, ty)| Ok(NDArray::new(self.rt.clone(), fresh(&self.rt, device, ty)?)));
+        let mut outputs = made.collect::<Result<Vec<_>, Error>>()?;
+        self.push(inputs, &outputs.iter().collect::<Vec<_>>())?;
+        if tape::concerns(inputs.iter().copied()) {
+            tape::record_arrays(&self.name, &self.formula, inputs, &mut outputs);
+        }
+        Ok(outputs)
+    }
+
+    /// Runs the model on arrays and writes its outputs to arrays that exist; these may be inputs as
+    /// well.
+    ///
+    /// # Errors
+    /// An array's type or device is not the function's.
+    pub fn call_into(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
+        tape::refuse_in_place(&self.name, inputs.iter().copied(), outputs.iter().copied())?;
+        self.push(inputs, outputs)?;
+        outputs.iter().for_each(|array| array.view().chunk().touch());
+        Ok(())
+    }
+
+    fn program(&self, device: Device) -> Result<Arc<Program>, Error> {
+        let graph = || self.formula.graph.clone();
+        let compile = || Program::compile(self.rt.compiler(), device, self.name.clone(), graph());
+        self.programs.on(self.rt.space(), device, compile)
+    }
+
+    fn push(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
+        self.check("input", &self.inputs, inputs)?;
+        self.check("output", &self.outputs, outputs)?;
+        let mut arrays = inputs.iter().chain(outputs);
+        let device = arrays.next().map_or(self.rt.options().device, |array| array.device());
+        if let Some(other) = arrays.find(|array| array.device() != device) {
+            let op = self.name.to_string();
+            return Err(Error::Devices { op, first: device, second: other.device() });
+        }
+        self.rt.check(&self.name, inputs.iter().chain(outputs).copied())?;
+        for array in inputs.iter().chain(outputs) {
+            array.settle()?;
+        }
+        let request = array::ArrayLaunch {
+            name: &self.name,
+            device,
+            property: Property::Normal,
+            priority: 0,
+            inputs: inputs.iter().map(|array| ArrayOperand::View(array.view().clone())).collect(),
+            outputs: outputs.iter().map(|array| LaunchOutput::write(array.view().clone())).collect(),
+        };
+        self.program(device)?.launch(self.rt.space(), request)?;
+        Ok(())
+    }
+
+    fn check(&self, side: &str, expected: &[(String, DenseType)], given: &[&NDArray]) -> Result<(), Error> {
+        let op = || self.name.to_string();
+        if expected.len() != given.len() {
+            let (expected, found) = (format!("{} {side}s", expected.len()), format!("{}", given.len()));
+            return Err(Error::Operand { op: op(), name: format!("{side}s"), expected, found });
+        }
+        for ((name, ty), array) in expected.iter().zip(given) {
+            if *ty != array.ty() {
+                let (expected, found) = (ty.to_string(), array.ty().to_string());
+                return Err(Error::Operand { op: op(), name: format!("{side} `{name}`"), expected, found });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Exact descriptions of calls as bytes, by which compiled programs are found again.
+
+use tensorc_ir::op::OpRef;
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::{DType, TensorData};
+use tensorc_runtime::Device;
+use tensorc_runtime::array::ArraySpace;
+
+/// A growing description. Every part begins with its length or kind, so that no two different
+/// descriptions have the same bytes.
+#[derive(Debug, Default)]
+pub(super) struct ProgramKey(Vec<u8>);
+
+impl ProgramKey {
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub fn number(&mut self, n: u64) {
+        self.0.extend_from_slice(&n.to_le_bytes());
+    }
+
+    pub fn small(&mut self, n: u8) {
+        self.0.push(n);
+    }
+
+    /// What code for a device is for: a driver's device, or processors.
+    pub fn device(&mut self, space: &ArraySpace, device: Device) {
+        self.number(if space.is_driven(device) { u64::from(device.id) + 1 } else { 0 });
+    }
+
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// The operator, by its address: entries live as long as their registry.
+    pub fn op(&mut self, def: &OpRef) {
+        self.number(std::sync::Arc::as_ptr(def) as usize as u64);
+    }
+
+    pub fn ty(&mut self, dtype: DType, dims: &[u64]) {
+        self.small(dtype as u8);
+        self.number(dims.len() as u64);
+        dims.iter().for_each(|d| self.number(*d));
+    }
+
+    pub fn tensor(&mut self, data: &TensorData) {
+        self.ty(data.dtype(), data.dims());
+        self.raw(data.bytes());
+    }
+
+    pub fn params(&mut self, params: &Params) {
+        self.number(params.iter().count() as u64);
+        for (name, value) in params.iter() {
+            self.raw(name.as_bytes());
+            self.param(value);
+        }
+    }
+
+    fn param(&mut self, value: &ParamValue) {
+        self.raw(value.kind().name().as_bytes());
+        match value {
+            ParamValue::Int(i) => self.number(*i as u64),
+            ParamValue::Float(x) => self.number(x.to_bits()),
+            ParamValue::Bool(b) => self.small(u8::from(*b)),
+            ParamValue::Str(s) => self.raw(s.as_bytes()),
+            ParamValue::DType(d) => self.small(*d as u8),
+            ParamValue::Ints(list) => {
+                self.number(list.len() as u64);
+                list.iter().for_each(|i| self.number(*i as u64));
+            }
+            ParamValue::Floats(list) => {
+                self.number(list.len() as u64);
+                list.iter().for_each(|x| self.number(x.to_bits()));
+            }
+            ParamValue::Strs(list) => {
+                self.number(list.len() as u64);
+                list.iter().for_each(|s| self.raw(s.as_bytes()));
+            }
+            ParamValue::Tensor(data) => self.tensor(data),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(dims: &[u64]) -> Vec<u8> {
+        let mut key = ProgramKey::default();
+        key.ty(DType::F32, dims);
+        key.0
+    }
+
+    #[test]
+    fn lengths_are_told_apart() {
+        assert_ne!(key(&[1; 257])[..8 + 1 + 8], key(&[1])[..]);
+        let described = |params: &Params| {
+            let mut key = ProgramKey::default();
+            key.params(params);
+            key.0
+        };
+        let with = |value: ParamValue| described(&Params::new().with("a", value));
+        let all = [
+            described(&Params::new()),
+            with(ParamValue::Int(1)),
+            with(ParamValue::Float(f64::from_bits(1))),
+            with(ParamValue::Ints(vec![1])),
+            with(ParamValue::Ints(vec![])),
+            with(ParamValue::Str("a".into())),
+            with(ParamValue::Strs(vec!["a".into()])),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|b| a != b), "{i}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Element-wise calls that wait for company.
+//!
+//! A deferred call is a node; an array whose value is the result of a node is *pending*: its chunk's
+//! mark says which node. Flushing makes graphs of the nodes, compiles those of a form not seen
+//! before, and pushes each as one operation. Results that no handle can reach any more are not
+//! computed into memory.
+//!
+//! Results that depend on the same arrays share an operation; others do not, because an error of an
+//! array must reach what depends on it and nothing else. An array may be overwritten while earlier
+//! nodes read its old elements: an operation reads all inputs before any output takes their place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tensorc_ir::DenseType;
+use tensorc_runtime::Device;
+use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Chunk, LaunchOutput};
+use tensorc_runtime::engine::Property;
+
+use super::Runtime;
+use super::call::ResolvedCall;
+use super::form::{BatchProgram, groups};
+use super::front::{CallSignature, fresh, source};
+use super::program::Program;
+use crate::Error;
+
+/// Most arrays and numbers a window reads: one bit each in a set.
+const MAX_BATCH_INPUTS: usize = u32::BITS as usize;
+/// Compiled windows kept; beyond that all are forgotten.
+const MAX_CACHED_PROGRAMS: usize = 1024;
+/// Most nodes: their positions must fit a mark.
+const MAX_BATCH_NODES: usize = 200;
+
+pub(super) struct LazyBatch {
+    /// Number of flushes; tells the marks of this window from older ones.
+    epoch: u64,
+    limit: usize,
+    device: Device,
+    nodes: Vec<BatchNode>,
+    /// For each node, its result if an operation that computes it was pushed.
+    finished: Vec<Option<ArrayView>>,
+    inputs: Vec<ArrayOperand>,
+    programs: HashMap<Box<[u8]>, Arc<Program>>,
+}
+
+pub(super) struct BatchNode {
+    pub signature: Arc<CallSignature>,
+    pub operands: SmallVec<[Option<BatchOperand>; 3]>,
+    /// The memory whose elements the result becomes, unless a later node overwrites it.
+    chunk: Option<Arc<Chunk>>,
+}
+
+/// Where an operand comes from.
+#[derive(Clone, Copy)]
+pub(super) enum BatchOperand {
+    Node(usize),
+    Input(usize),
+}
+
+impl BatchNode {
+    pub fn ty(&self) -> &DenseType {
+        &self.signature.outputs[0]
+    }
+}
+
+/// What a chunk is to the window, in its mark: the epoch above eight bits that say 0 for an input
+/// and 1 + the position of a node otherwise.
+fn mark(epoch: u64, node: Option<usize>) -> u64 {
+    epoch << 8 | node.map_or(0, |i| i as u64 + 1)
+}
+
+impl LazyBatch {
+    pub fn new(limit: usize) -> LazyBatch {
+        LazyBatch {
+            epoch: 1,
+            limit: limit.clamp(1, MAX_BATCH_NODES),
+            device: Device::default(),
+            nodes: vec![],
+            finished: vec![],
+            inputs: vec![],
+            programs: HashMap::new(),
+        }
+    }
+
+    /// Whether the window reads or writes memory of the view.
+    pub fn concerns(&self, view: &ArrayView) -> bool {
+        view.chunk().mark() >> 8 == self.epoch
+    }
+
+    /// The node whose result is the value of the view's chunk.
+    fn pending(&self, view: &ArrayView) -> Option<usize> {
+        let mark = view.chunk().mark();
+        (mark >> 8 == self.epoch && mark & 0xff != 0).then(|| (mark & 0xff) as usize - 1)
+    }
+
+    /// Whether deferred results would have to be cut or reshaped to be seen through the view.
+    fn is_foreign(&self, view: &ArrayView) -> bool {
+        self.pending(view).is_some_and(|i| !is_seen_as(view, self.nodes[i].ty()))
+    }
+
+    /// Adds a call, and returns its result: `target`, or a new array.
+    pub fn defer(
+        &mut self,
+        rt: &Runtime,
+        signature: &Arc<CallSignature>,
+        request: &ResolvedCall<'_>,
+        target: Option<&ArrayView>,
+    ) -> Result<ArrayView, Error> {
+        let sources: SmallVec<[Option<ArrayOperand>; 3]> = request.operands.iter().map(source).collect();
+        let views = || sources.iter().flatten().filter_map(ArrayOperand::view).chain(target);
+        let full = self.nodes.len() >= self.limit || self.inputs.len() + sources.len() > MAX_BATCH_INPUTS;
+        if full || self.device != request.device || views().any(|view| self.is_foreign(view)) {
+            self.flush(rt)?;
+        }
+        let result = match target {
+            Some(view) => view.clone(),
+            None => fresh(rt, request.device, &signature.outputs[0])?,
+        };
+        if !result.is_whole() {
+            // A part of a chunk cannot be pending: the call is a window of its own.
+            self.flush(rt)?;
+        }
+        self.device = request.device;
+        self.append(signature, sources, &result);
+        match result.is_whole() {
+            true => Ok(result),
+            false => self.push(rt, vec![(self.nodes.len() - 1, result.clone())]).map(|()| result),
+        }
+    }
+
+    fn append(
+        &mut self,
+        signature: &Arc<CallSignature>,
+        sources: SmallVec<[Option<ArrayOperand>; 3]>,
+        result: &ArrayView,
+    ) {
+        let operands = sources.into_iter().map(|source| Some(self.slot(source?))).collect();
+        let chunk = result.is_whole().then(|| {
+            if let Some(older) = self.pending(result) {
+                self.nodes[older].chunk = None;
+            }
+            result.chunk().set_mark(mark(self.epoch, Some(self.nodes.len())));
+            result.chunk().clone()
+        });
+        self.nodes.push(BatchNode { signature: signature.clone(), operands, chunk });
+        self.finished.push(None);
+    }
+
+    fn slot(&mut self, source: ArrayOperand) -> BatchOperand {
+        if let Some(view) = source.view() {
+            if let Some(node) = self.pending(view) {
+                return BatchOperand::Node(node);
+            }
+            view.chunk().set_mark(mark(self.epoch, None));
+        }
+        if let Some(i) = self.inputs.iter().position(|other| is_same(other, &source)) {
+            return BatchOperand::Input(i);
+        }
+        self.inputs.push(source);
+        BatchOperand::Input(self.inputs.len() - 1)
+    }
+
+    /// Pushes the deferred calls.
+    pub fn flush(&mut self, rt: &Runtime) -> Result<(), Error> {
+        let mut results = vec![];
+        for (i, node) in self.nodes.iter().enumerate().filter(|(i, _)| self.finished[*i].is_none()) {
+            // If nobody else holds the memory or knows its address, the result is out of reach.
+            let reachable = |chunk: &&Arc<Chunk>| Arc::strong_count(chunk) > 1 || chunk.is_pinned();
+            if let Some(chunk) = node.chunk.as_ref().filter(reachable) {
+                results.push((i, ArrayView::whole(chunk.clone(), node.ty().dtype, &node.ty().dims)?));
+            }
+        }
+        self.push(rt, results)
+    }
+
+    /// Pushes operations that compute the given nodes into the given views, and empties the window.
+    ///
+    /// If one cannot be pushed, the window stays as it is but for the results of those that were.
+    fn push(&mut self, rt: &Runtime, results: Vec<(usize, ArrayView)>) -> Result<(), Error> {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        let mut inputs = std::mem::take(&mut self.inputs);
+        let mut finished = std::mem::take(&mut self.finished);
+        let result = self.push_groups(rt, &nodes, &inputs, results, &mut finished);
+        if result.is_ok() {
+            self.epoch += 1;
+            nodes.clear();
+            inputs.clear();
+            finished.clear();
+        }
+        (self.nodes, self.inputs, self.finished) = (nodes, inputs, finished);
+        result
+    }
+
+    fn push_groups(
+        &mut self,
+        rt: &Runtime,
+        nodes: &[BatchNode],
+        inputs: &[ArrayOperand],
+        results: Vec<(usize, ArrayView)>,
+        finished: &mut [Option<ArrayView>],
+    ) -> Result<(), Error> {
+        let mut form = BatchProgram::new(nodes, inputs, finished);
+        for group in groups(nodes, inputs, results) {
+            form.key.device(rt.space(), self.device);
+            form.select(&group);
+            let program = self.program(rt, &form);
+            form.key.clear();
+            let (name, program) = match program {
+                Ok(program) => (program.name.clone(), Ok(program)),
+                Err(error) => (form.name(), Err(error)),
+            };
+            let launch = array::ArrayLaunch {
+                name: &name,
+                device: self.device,
+                property: Property::Normal,
+                priority: 0,
+                inputs: std::mem::take(&mut form.sources),
+                outputs: group.iter().map(|(_, view)| LaunchOutput::write(view.clone())).collect(),
+            };
+            // The calls have returned, so an error of compiling them stays with their results.
+            match program {
+                Ok(program) => program.launch(rt.space(), launch)?,
+                Err(error) => array::launch(rt.space(), launch, |_, _| Err(error.into()))?,
+            }
+            form.finish(group);
+        }
+        Ok(())
+    }
+
+    fn program(&mut self, rt: &Runtime, form: &BatchProgram<'_>) -> Result<Arc<Program>, Error> {
+        if let Some(program) = self.programs.get(form.key.bytes()) {
+            return Ok(program.clone());
+        }
+        let program = Arc::new(Program::compile(rt.compiler(), self.device, form.name(), form.graph()?)?);
+        if self.programs.len() >= MAX_CACHED_PROGRAMS {
+            self.programs.clear();
+        }
+        self.programs.insert(form.key.bytes().into(), program.clone());
+        Ok(program)
+    }
+}
+
+fn is_seen_as(view: &ArrayView, ty: &DenseType) -> bool {
+    view.is_whole() && view.dtype() == ty.dtype && view.dims() == ty.dims
+}
+
+/// Whether both are the same elements, without comparing those of host tensors.
+fn is_same(a: &ArrayOperand, b: &ArrayOperand) -> bool {
+    let of_one_type = a.dtype() == b.dtype() && a.dims() == b.dims();
+    of_one_type
+        && match (a, b) {
+            (ArrayOperand::View(a), ArrayOperand::View(b)) => {
+                Arc::ptr_eq(a.chunk(), b.chunk()) && a.range() == b.range()
+            }
+            (ArrayOperand::Inline(a), ArrayOperand::Inline(b)) => a.bytes() == b.bytes(),
+            _ => false,
+        }
+}

@@ -1,0 +1,99 @@
+//! One sampled axis of an operand: the elements and weights that a position is interpolated from.
+
+use tensorc_ir::DType;
+use tensorc_ir::scalar::Ex;
+
+/// How a position between elements is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interpolation {
+    Nearest,
+    Linear,
+    Cubic,
+}
+
+/// What lies outside the operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    Zeros,
+    Border,
+    Reflection,
+}
+
+/// One axis that is sampled.
+#[derive(Clone, Copy)]
+pub struct SampledAxis {
+    pub extent: u64,
+    pub interpolation: Interpolation,
+    pub outside: Outside,
+    /// Whether the borders are the centres of the outermost elements, or their edges.
+    pub align_corners: bool,
+}
+
+impl SampledAxis {
+    /// How many elements a sample is interpolated from.
+    pub fn tap_count(&self) -> usize {
+        match self.interpolation {
+            Interpolation::Nearest => 1,
+            Interpolation::Linear => 2,
+            Interpolation::Cubic => 4,
+        }
+    }
+
+    fn borders(&self) -> (f64, f64) {
+        let n = self.extent as f64;
+        if self.align_corners { (0.0, n - 1.0) } else { (-0.5, n - 0.5) }
+    }
+
+    /// Mirrors at the borders until inside.
+    fn reflect(&self, x: &Ex) -> Ex {
+        let (lo, hi) = self.borders();
+        let range = hi - lo;
+        if range <= 0.0 {
+            return x.lit(lo);
+        }
+        let phase = (x - x.lit(lo)).abs() % (x.lit(2.0 * range));
+        let mirrored = x.lit(2.0 * range) - &phase;
+        phase.gt(&x.lit(range)).select(&mirrored, &phase) + x.lit(lo)
+    }
+
+    /// Position, validity and weight of every element that takes part, for a position `x` on the
+    /// axis.
+    pub fn taps(&self, x: &Ex) -> Vec<[Ex; 3]> {
+        let (lo, hi) = self.borders();
+        let last = self.extent as f64 - 1.0;
+        let x = if self.interpolation == Interpolation::Nearest { x.round() } else { x.clone() };
+        let beyond = x.lt(&x.lit(lo)) | x.gt(&x.lit(hi));
+        let x = match self.outside {
+            Outside::Zeros => x,
+            Outside::Border => beyond.select(&x.max(&x.lit(0.0)).min(&x.lit(last)), &x),
+            Outside::Reflection => beyond.select(&self.reflect(&x), &x),
+        };
+        let base = x.floor();
+        let t = &x - &base;
+        let weights = match self.interpolation {
+            Interpolation::Nearest => vec![(0.0, x.lit(1.0))],
+            Interpolation::Linear => vec![(0.0, t.lit(1.0) - &t), (1.0, t)],
+            Interpolation::Cubic => {
+                [-1.0, 0.0, 1.0, 2.0].iter().map(|&i| (i, cubic(&(&t - t.lit(i)).abs(), i))).collect()
+            }
+        };
+        let tap = |(offset, weight): (f64, Ex)| {
+            let at = &base + base.lit(offset);
+            let inside = at.ge(&at.lit(0.0)) & at.le(&at.lit(last));
+            let at = if self.outside == Outside::Reflection { self.reflect(&at).trunc() } else { at };
+            [at.max(&at.lit(0.0)).min(&at.lit(last)).cast(DType::I64), inside, weight]
+        };
+        weights.into_iter().map(tap).collect()
+    }
+}
+
+/// The cubic convolution kernel of Keys (1981) with coefficient -3/4 at distance `d` of a tap
+/// `offset` elements from the base: the inner two lie within 1, the outer two within 2.
+fn cubic(d: &Ex, offset: f64) -> Ex {
+    const A: f64 = -0.75;
+    let lit = |v: f64| d.lit(v);
+    if offset == 0.0 || offset == 1.0 {
+        return (lit(A + 2.0) * d - lit(A + 3.0)) * d * d + lit(1.0);
+    }
+    ((lit(A) * d - lit(5.0 * A)) * d + lit(8.0 * A)) * d - lit(4.0 * A)
+}

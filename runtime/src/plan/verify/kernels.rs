@@ -1,0 +1,89 @@
+//! Calls of generated kernels fit them: a launch over all of its iterations, an epilogue or a prologue on blocks.
+
+use tensorc_abi::{
+    Arg, Attention, CHANNEL_BLOCK, Contraction, DType, ImageLayout, KernelId, KernelSignature, Parameter, Plan, Step,
+    StepOp,
+};
+
+use super::super::error::PlanError;
+
+/// A call of a kernel by a step.
+struct Call<'p> {
+    plan: &'p Plan,
+    step: &'p Step,
+    kernel: KernelId,
+    args: &'p [Arg],
+}
+
+pub(super) fn check(plan: &Plan, step: &Step, kernels: &[KernelSignature]) -> Result<(), PlanError> {
+    if let StepOp::Launch { kernel, args, extent } = &step.op {
+        let signature = &kernels[kernel.0 as usize];
+        let call = Call { plan, step, kernel: *kernel, args };
+        if *extent != signature.extent {
+            return Err(call.wrong(format!("over {extent} iterations, it has {}", signature.extent)));
+        }
+        return call.check(&signature.parameters);
+    }
+    let Some(library) = step.op.library() else { return Ok(()) };
+    if let Some(epilogue) = library.epilogue {
+        let call = Call { plan, step, kernel: epilogue.kernel, args: &epilogue.args };
+        // Attention's is applied to tiles of scores.
+        let tile = matches!(library.contraction, Contraction::Attention(_)).then_some(Some(Attention::TILE));
+        call.check_blocks(&kernels[epilogue.kernel.0 as usize], tile)?;
+    }
+    if let Some(prologue) = library.prologue {
+        let call = Call { plan, step, kernel: prologue.kernel, args: &prologue.args };
+        call.check_blocks(&kernels[prologue.kernel.0 as usize], Some(left_elements(&library.contraction)))?;
+    }
+    Ok(())
+}
+
+/// Elements of the matrix of which a prologue writes parts.
+fn left_elements(contraction: &Contraction) -> Option<u64> {
+    match contraction {
+        Contraction::Gemm(call) => call.m.checked_mul(call.k),
+        Contraction::Conv(call) => {
+            let blocks = call.layouts[0] == ImageLayout::Blocks;
+            let pixels = call.input[0].checked_mul(call.input[1])?;
+            pixels.checked_mul(if blocks { CHANNEL_BLOCK } else { call.in_channels })
+        }
+        Contraction::Attention(_) => None,
+    }
+}
+
+impl Call<'_> {
+    fn wrong(&self, why: String) -> PlanError {
+        let kernel = self.plan.kernels[self.kernel.0 as usize].clone();
+        PlanError::KernelCall { step: self.step.name.clone(), kernel, why }
+    }
+
+    /// Every parameter gets a buffer of its type and size, and is written as the kernel says.
+    fn check(&self, parameters: &[Parameter]) -> Result<(), PlanError> {
+        if self.args.len() != parameters.len() {
+            return Err(self.wrong(format!("it takes {} buffers, {} are given", parameters.len(), self.args.len())));
+        }
+        for (arg, parameter) in self.args.iter().zip(parameters) {
+            let buffer = self.plan.buffer(arg.buffer);
+            let given = (buffer.dtype, buffer.span(), arg.writes);
+            if given != (parameter.dtype, parameter.span, parameter.writes) {
+                let why = format!("`{}` does not fit its parameter `{}`", buffer.name, parameter.name);
+                return Err(self.wrong(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel is one of blocks, whose first parameter is memory of the library for so many f32, if that is wanted.
+    fn check_blocks(&self, signature: &KernelSignature, memory: Option<Option<u64>>) -> Result<(), PlanError> {
+        if !signature.on_blocks {
+            return Err(self.wrong("it does not take the parameters of a block".to_owned()));
+        }
+        let Some(elements) = memory else { return self.check(&signature.parameters) };
+        match &signature.parameters[..] {
+            [first, rest @ ..] if (first.dtype, Some(first.span), first.writes) == (DType::F32, elements, true) => {
+                self.check(rest)
+            }
+            _ => Err(self.wrong("it does not take the library's memory for a block".to_owned())),
+        }
+    }
+}

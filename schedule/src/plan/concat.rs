@@ -1,0 +1,103 @@
+//! Concatenations: operands that are not computed in their place are copied there.
+
+use tensorc_ir::DenseType;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::index::Index;
+use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::scalar::{Scalar, ScalarFn};
+
+use super::Lowering;
+use super::place::{StridedView, all_aligned, operands};
+use crate::kernel::Computes;
+use crate::layout::Layouts;
+
+impl Lowering<'_> {
+    /// A cluster that writes all of a concatenation, each element from the operand that has it, and its layouts.
+    fn joined(&self, node: NodeId, axis: usize) -> Result<(Graph, Layouts)> {
+        let out = self.graph.dense(Value { node, port: 0 })?;
+        let args = self.graph.args(node);
+        let mut body = Graph::new("");
+        let (mut first, mut ends, mut views) = (0, vec![], vec![]);
+        for v in &args {
+            let ty = self.graph.dense(*v)?;
+            let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
+            map[axis] = map[axis].offset(-first);
+            first += ty.dims[axis] as i64;
+            ends.push(first);
+            let input = body.add_input("in", ty.clone().into());
+            let view = View { map, fill: Some(Scalar::zero(ty.dtype)) };
+            let at = DenseType::new(ty.dtype, &out.dims);
+            let view = body.add_prim("part", Prim::View(view.into()), &[input], &[at]);
+            views.push(Value { node: view, port: 0 });
+        }
+        let choose = ScalarFn::build(&vec![out.dtype; args.len()], |b, parts| {
+            let at = b.coord(axis);
+            let last = parts[parts.len() - 1].clone();
+            let earlier = parts.iter().zip(&ends).rev().skip(1);
+            vec![earlier.fold(last, |rest, (part, end)| at.lt(&at.lit(*end as f64)).select(part, &rest))]
+        });
+        let choose = choose.map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why))?;
+        let result = body.add_prim("joined", Prim::Map(choose.into()), &views, std::slice::from_ref(&out));
+        body.add_output("out", Value { node: result, port: 0 });
+        let mut layouts =
+            Layouts { inputs: vec![], outputs: vec![self.places.runs(self.graph, Value { node, port: 0 })?] };
+        for v in args {
+            layouts.inputs.push(self.places.runs(self.graph, v)?);
+        }
+        Ok((body, layouts))
+    }
+
+    /// One strided copy for every operand that was not computed in its place.
+    pub(super) fn concat(&mut self, node: NodeId, axis: usize) -> Result<()> {
+        let graph = self.graph;
+        let result = Value { node, port: 0 };
+        let sources = self.operands(node)?;
+        let (id, out) = (self.result(result)?, graph.dense(result)?);
+        if self.target.is_gpu() && !all_aligned(graph, node, axis)? {
+            self.values.insert(result, id);
+            let (body, layouts) = self.joined(node, axis)?;
+            return self.launch_map(node, body, layouts, [&sources, &[id]], 0);
+        }
+        for ((v, from), (offset, runs)) in graph.args(node).into_iter().zip(sources).zip(operands(graph, node, axis)?) {
+            let ty = graph.dense(v)?;
+            // It may lie in a larger one itself.
+            let to = match self.places.of(result) {
+                None => Some(StridedView { whole: result, offset, runs }),
+                Some(place) => place.within(out.len(), (offset, runs), ty.len()),
+            };
+            let refused = || Diagnostic::new(DiagnosticCode::Internal, "an operand of a concatenation has no place");
+            let to = to.ok_or_else(refused)?;
+            let in_place = self.places.of(v).is_some_and(|p| p.whole == to.whole && p.offset == to.offset);
+            if ty.is_empty() || in_place {
+                continue;
+            }
+            let name = &graph.node(node).name;
+            let (here, there) = (self.places.runs(graph, v)?, to.apart(ty.len()));
+            let run = here.or(there).map_or(ty.len(), |runs| runs.run);
+            let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
+            let layouts = Layouts { inputs: vec![here], outputs: vec![there] };
+            let to = self.part(name, &ty, to)?;
+            if self.target.is_gpu() {
+                self.launch_map(node, identity(&ty)?, layouts, [&[from], &[to]], 0)?;
+                continue;
+            }
+            let computes = Computes::Copy { dtype: out.dtype, outer: ty.len() / run, run, strides };
+            let spec = self.spec(name, node, computes, layouts);
+            self.launch(node, spec, &[from], &[to], 0);
+        }
+        self.values.insert(result, id);
+        Ok(())
+    }
+}
+
+/// A cluster that copies a tensor to where it belongs.
+fn identity(ty: &DenseType) -> Result<Graph> {
+    let identity = ScalarFn::build(&[ty.dtype], |_, args| args.to_vec());
+    let identity = identity.map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why))?;
+    let mut body = Graph::new("");
+    let input = body.add_input("in", ty.clone().into());
+    let result = body.add_prim("copy", Prim::Map(identity.into()), &[input], std::slice::from_ref(ty));
+    body.add_output("out", Value { node: result, port: 0 });
+    Ok(body)
+}
