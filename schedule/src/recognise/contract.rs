@@ -290,7 +290,7 @@ pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> O
         pads: [0; 2],
         pass: ConvPass::Forward,
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     };
     for s in 0..spatial {
         let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);
@@ -306,7 +306,7 @@ pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> O
 
 /// The pass that computes a convolution by an algorithm, or by the sum where that does not compute it.
 fn pass(conv: &Conv2d, algorithm: ConvAlgorithm) -> ConvPass {
-    ConvPass::by(if algorithm.computes(conv) { algorithm } else { ConvAlgorithm::Direct })
+    ConvPass::by(if conv.allows(algorithm) { algorithm } else { ConvAlgorithm::Direct })
 }
 
 /// Stride, dilation and padding of the index `o·stride + k·dilation - pad`.
