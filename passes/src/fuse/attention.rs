@@ -1,15 +1,12 @@
 //! Clusters of attention: two products around a softmax of rows, so that scores never lie in memory.
 
-use tensorc_ir::DType;
 use tensorc_ir::graph::{FusionClass, Value};
 use tensorc_ir::prim::Prim;
+use tensorc_schedule::recipe::computes_attention;
 use tensorc_schedule::recognise::attention::{Attended, attention_at};
-use tensorc_schedule::target::{Processor, Target};
+use tensorc_schedule::target::Target;
 
 use super::plan::{FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
-
-/// Most terms of a score, and most columns of the values, that a kernel for a GPU has registers for.
-const MAX_GPU_HEAD_DIM: u64 = 256;
 
 /// Forms a cluster around every product that ends an attention that one kernel computes: on a processor the library's, of
 /// f32.
@@ -20,20 +17,9 @@ pub fn form(plan: &mut FusionPlan<'_>, target: &Target) {
     for node in plan.order.clone() {
         if let Some(Prim::Contract(_)) = plan.prim(node)
             && let Some(found) = attention_at(plan.graph, node)
-            && computes(target, &found)
+            && computes_attention(target, &found)
         {
             take(plan, &found);
-        }
-    }
-}
-
-fn computes(target: &Target, found: &Attended) -> bool {
-    let single = found.dtype == DType::F32;
-    match target.processor {
-        Processor::Cpu(_) => single,
-        // Weights that are not relative to the largest one may be too large for f16.
-        Processor::Gpu(_) => {
-            found.call.depth.max(found.call.size) <= MAX_GPU_HEAD_DIM && (single || found.call.shifted)
         }
     }
 }

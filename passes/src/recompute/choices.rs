@@ -6,6 +6,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
+use tensorc_schedule::cost::{CostModel, alone};
 
 /// A value below this part of all that is kept is not worth recomputing.
 const MIN_KEPT_FRACTION: u64 = 1000;
@@ -19,7 +20,7 @@ const CHAINS: [u64; 8] = [1, 2, 3, 4, 6, 9, 14, 1 << 20];
 /// What is known of a primitive of the forward pass.
 struct Fact {
     bytes: u64,
-    /// Estimated time on one core in nanoseconds.
+    /// Estimated picoseconds.
     cost: u64,
     kind: ChoiceKind,
     args: Vec<NodeId>,
@@ -49,7 +50,7 @@ pub struct Forward {
 
 impl Forward {
     /// `None` if there is no backward pass.
-    pub fn of(graph: &Graph) -> Result<Option<Forward>> {
+    pub fn of(graph: &Graph, machine: &CostModel) -> Result<Option<Forward>> {
         let inside = match graph.first_phase() {
             Some(first) => first,
             None if graph.updates().is_empty() => return Ok(None),
@@ -61,7 +62,7 @@ impl Forward {
             match &graph.node(node).kind {
                 NodeKind::Prim(prim) if inside.contains(&node) => {
                     forward.order.push(node);
-                    forward.facts.insert(node, fact(graph, node, prim)?);
+                    forward.facts.insert(node, fact(graph, node, prim, machine)?);
                 }
                 NodeKind::Input | NodeKind::Const(_) => {}
                 _ if inside.contains(&node) => {}
@@ -192,28 +193,21 @@ impl Forward {
     }
 }
 
-fn fact(graph: &Graph, node: NodeId, prim: &Prim) -> Result<Fact> {
-    /// Rates of one core, within a factor of two or three.
-    const FLOPS_PER_NS: u64 = 64;
-    const BYTES_PER_NS: u64 = 16;
+fn fact(graph: &Graph, node: NodeId, prim: &Prim, machine: &CostModel) -> Result<Fact> {
     let args = graph.args(node);
     let types = (0..graph.node(node).types.len() as u16).map(|port| graph.dense(Value { node, port }));
     let types = types.collect::<Result<Vec<_>>>()?;
-    let bytes: u64 = types.iter().map(|t| t.bytes()).sum();
-    let mut traffic = bytes;
-    for v in &args {
-        traffic += graph.dense(*v)?.bytes();
-    }
-    let (kind, cost) = match prim {
-        Prim::Contract(c) => {
-            let flops = c.extents.iter().fold(2u64, |product, e| product.saturating_mul(*e));
-            (ChoiceKind::Expensive, (flops / FLOPS_PER_NS).max(traffic / BYTES_PER_NS))
-        }
-        Prim::View(view) if keeps_linear_order(view, &graph.dense(args[0])?, &types[0].dims) => (ChoiceKind::Alias, 0),
-        Prim::Map(_) | Prim::View(_) | Prim::Concat { .. } => (ChoiceKind::Cheap, traffic / BYTES_PER_NS),
-        Prim::Reduce(_) | Prim::Gather(_) | Prim::Kernel(_) | Prim::Extern(_) => {
-            (ChoiceKind::Expensive, traffic / BYTES_PER_NS)
+    let kind = match prim {
+        Prim::View(view) if keeps_linear_order(view, &graph.dense(args[0])?, &types[0].dims) => ChoiceKind::Alias,
+        Prim::Map(_) | Prim::View(_) | Prim::Concat { .. } => ChoiceKind::Cheap,
+        Prim::Contract(_) | Prim::Reduce(_) | Prim::Gather(_) | Prim::Kernel(_) | Prim::Extern(_) => {
+            ChoiceKind::Expensive
         }
     };
-    Ok(Fact { bytes, cost: cost + 1, kind, args: args.into_iter().map(|v| v.node).collect() })
+    let cost = match kind {
+        ChoiceKind::Alias => 1,
+        ChoiceKind::Cheap | ChoiceKind::Expensive => machine.time(&alone(graph, node, prim)?),
+    };
+    let bytes = types.iter().map(|t| t.bytes()).sum();
+    Ok(Fact { bytes, cost, kind, args: args.into_iter().map(|v| v.node).collect() })
 }

@@ -41,7 +41,7 @@ impl Pass for Recompute {
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         let Some(budget) = self.budget.or(cx.options.recompute) else { return Ok(false) };
         graph.remove_dead();
-        let Some(forward) = Forward::of(graph)? else { return Ok(false) };
+        let Some(forward) = Forward::of(graph, &cx.options.target.machine())? else { return Ok(false) };
         let needed = peak(graph.clone(), cx, FusionStrategy::Greedy)?;
         let limit = budget.bytes(needed);
         if needed <= limit {
@@ -51,7 +51,8 @@ impl Pass for Recompute {
         for kept in forward.choices() {
             let copied = copied(graph, &forward, &kept);
             if !copied.is_empty() && trials.iter().all(|(_, other)| *other != copied) {
-                trials.push((copied.iter().map(|n| forward.cost(*n)).sum(), copied));
+                let cost = copied.iter().fold(0u64, |sum, n| sum.saturating_add(forward.cost(*n)));
+                trials.push((cost, copied));
             }
         }
         trials.sort_by_key(|(cost, _)| *cost);

@@ -27,7 +27,7 @@ pub enum PlanError {
         count: usize,
     },
     /// An entry of the plan's inputs, outputs or states is no buffer with that storage class.
-    #[error("{side} {index} is not a buffer with that storage")]
+    #[error("{side} {index} is not a buffer with that storage class")]
     Edge {
         /// The list.
         side: PlanEdge,

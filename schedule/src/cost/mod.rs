@@ -11,7 +11,7 @@ pub mod work;
 use std::fmt::Write;
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{FusionClass, Graph, NodeKind, Value};
+use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
@@ -86,7 +86,10 @@ pub fn kernels(graph: &Graph, machine: &CostModel) -> Result<Vec<CostedKernel>> 
 }
 
 /// The work of a primitive outside all clusters.
-fn alone(graph: &Graph, node: tensorc_ir::graph::NodeId, prim: &Prim) -> Result<KernelWork> {
+///
+/// # Errors
+/// A type is not fully known.
+pub fn alone(graph: &Graph, node: NodeId, prim: &Prim) -> Result<KernelWork> {
     let args = graph.args(node);
     let ports = 0..graph.node(node).types.len() as u16;
     let types = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<Vec<_>>>()?;

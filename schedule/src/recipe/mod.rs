@@ -155,7 +155,7 @@ pub fn decide(site: &Site<'_>, target: &Target) -> Result<Form> {
             None => site.loops(Recipe::Column),
         },
         (FusionClass::Contract, Processor::Gpu(gpu)) => site.product(target, &gpu)?,
-        (FusionClass::Attention, Processor::Cpu(_)) => site.library_attention()?,
+        (FusionClass::Attention, Processor::Cpu(_)) => site.library_attention(target)?,
         (FusionClass::Attention, Processor::Gpu(gpu)) => site.flash_attention(target, &gpu)?,
     };
     found.ok_or_else(|| {
@@ -166,6 +166,17 @@ pub fn decide(site: &Site<'_>, target: &Target) -> Result<Form> {
         };
         Diagnostic::new(DiagnosticCode::Unsupported, why)
     })
+}
+
+/// Whether one kernel computes attention on a target: the library's of f32 on a processor, a generated one on a GPU.
+pub fn computes_attention(target: &Target, found: &Attended) -> bool {
+    let single = found.dtype == DType::F32;
+    let Attention { depth, size, shifted, .. } = found.call;
+    match target.processor {
+        Processor::Cpu(_) => single,
+        // Weights that are not relative to the largest one may be too large for f16.
+        Processor::Gpu(_) => depth.max(size) <= MAX_ATTENTION_WIDTH && (single || shifted),
+    }
 }
 
 /// The library call of a cluster of a graph, with operands and result dense, if it is one. Vendor libraries, and matrix
@@ -301,17 +312,15 @@ impl Site<'_> {
         attention_of(self.cluster.body).ok_or_else(|| Diagnostic::new(DiagnosticCode::Verify, why))
     }
 
-    fn library_attention(&self) -> Result<Option<Form>> {
+    fn library_attention(&self, target: &Target) -> Result<Option<Form>> {
         let found = self.attention()?;
-        let fits = found.dtype == DType::F32 && self.allows(Recipe::Attention);
+        let fits = computes_attention(target, &found) && self.allows(Recipe::Attention);
         Ok(fits.then(|| Form::LibraryAttention(Arc::new(found))))
     }
 
     fn flash_attention(&self, target: &Target, gpu: &Gpu) -> Result<Option<Form>> {
         let found = self.attention()?;
-        let Attention { depth, size, shifted, .. } = found.call;
-        // Weights that are not relative to the largest one may be too large for f16.
-        if depth.max(size) > MAX_ATTENTION_WIDTH || found.dtype != DType::F32 && !shifted {
+        if !computes_attention(target, &found) {
             return Ok(None);
         }
         let parts = KeySplits::busy(&found.call, FlashTile::of(&found, target), gpu);
