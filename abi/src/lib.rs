@@ -38,7 +38,7 @@ pub use part::SubBuffer;
 #[cfg(feature = "plan")]
 pub use plan::{
     Arg, Buffer, BufferId, Epilogue, Home, KernelId, KernelSignature, LeftOperand, LibraryOp, Parameter, Plan,
-    Prologue, Step, StepOp, Weight,
+    Prologue, Scratch, Step, StepOp, Weight,
 };
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};
