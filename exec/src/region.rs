@@ -6,7 +6,7 @@
 
 use core::ops::Range;
 
-use tensorc_abi::{BufferId, Home, Plan, Scratch, StepOp};
+use tensorc_abi::{BufferId, Plan, Scratch, StepOp, StorageClass};
 
 use crate::{MAX_STEPS, SERIAL_NS, estimated_ns};
 
@@ -40,11 +40,11 @@ impl StepAccess {
     fn of(plan: &Plan, id: BufferId, writes: bool) -> Option<StepAccess> {
         let buffer = plan.buffer(id);
         let first = plan.byte_offset(id);
-        let place = match buffer.home {
-            Home::Input(_) | Home::Weight(_) => return None,
-            Home::Output(index) => WrittenMemory::Output(index),
-            Home::State(index) => WrittenMemory::State(index),
-            Home::Arena(offset) => {
+        let place = match buffer.storage {
+            StorageClass::Input(_) | StorageClass::Weight(_) => return None,
+            StorageClass::Output(index) => WrittenMemory::Output(index),
+            StorageClass::State(index) => WrittenMemory::State(index),
+            StorageClass::Arena(offset) => {
                 WrittenMemory::Arena(offset + first..offset + first + buffer.span() * buffer.dtype.size() as u64)
             }
         };
@@ -126,9 +126,14 @@ mod tests {
     use super::*;
 
     /// A plan of 64-byte buffers at the given homes.
-    fn plan(homes: &[Home]) -> Plan {
-        let buffer =
-            |home: &Home| Buffer { name: "b".into(), dtype: DType::F32, dims: vec![16], home: *home, part: None };
+    fn plan(homes: &[StorageClass]) -> Plan {
+        let buffer = |storage: &StorageClass| Buffer {
+            name: "b".into(),
+            dtype: DType::F32,
+            dims: vec![16],
+            storage: *storage,
+            part: None,
+        };
         Plan { buffers: homes.iter().map(buffer).collect(), ..Plan::default() }
     }
 
@@ -150,7 +155,13 @@ mod tests {
 
     #[test]
     fn steps_that_only_read_in_common_are_joined() {
-        let mut plan = plan(&[Home::Input(0), Home::Arena(0), Home::Arena(64), Home::Output(0), Home::Output(1)]);
+        let mut plan = plan(&[
+            StorageClass::Input(0),
+            StorageClass::Arena(0),
+            StorageClass::Arena(64),
+            StorageClass::Output(0),
+            StorageClass::Output(1),
+        ]);
         step(&mut plan, &[0], 1);
         step(&mut plan, &[0], 2);
         step(&mut plan, &[1, 2], 3);
@@ -163,8 +174,14 @@ mod tests {
     #[test]
     fn every_order_of_a_write_and_another_access_is_kept() {
         let (x, a, b, over) = (0, 1, 2, 3);
-        let homes =
-            [Home::Input(0), Home::Arena(0), Home::Arena(64), Home::Arena(32), Home::Output(0), Home::Output(0)];
+        let homes = [
+            StorageClass::Input(0),
+            StorageClass::Arena(0),
+            StorageClass::Arena(64),
+            StorageClass::Arena(32),
+            StorageClass::Output(0),
+            StorageClass::Output(0),
+        ];
         let kept: [[(&[u32], u32); 2]; 5] = [
             [(&[x], a), (&[a], b)],
             [(&[a], b), (&[x], a)],
@@ -182,7 +199,14 @@ mod tests {
 
     #[test]
     fn regions_end_with_their_phase_and_keep_the_order_around_states() {
-        let homes = [Home::Input(0), Home::Arena(0), Home::Arena(64), Home::State(0), Home::State(0), Home::State(1)];
+        let homes = [
+            StorageClass::Input(0),
+            StorageClass::Arena(0),
+            StorageClass::Arena(64),
+            StorageClass::State(0),
+            StorageClass::State(0),
+            StorageClass::State(1),
+        ];
         let mut plan = plan(&homes);
         step(&mut plan, &[3], 1);
         step(&mut plan, &[3], 2);
@@ -195,7 +219,8 @@ mod tests {
 
     #[test]
     fn steps_side_by_side_have_the_same_working_memory_apart_from_what_they_use() {
-        let mut plan = plan(&[Home::Input(0), Home::Arena(0), Home::Arena(64), Home::Arena(128)]);
+        let mut plan =
+            plan(&[StorageClass::Input(0), StorageClass::Arena(0), StorageClass::Arena(64), StorageClass::Arena(128)]);
         step(&mut plan, &[0], 1);
         step(&mut plan, &[0], 2);
         step(&mut plan, &[0], 3);
@@ -211,7 +236,7 @@ mod tests {
     #[test]
     fn regions_end_at_the_limit() {
         let count = 2 * MAX_STEPS + 1;
-        let mut plan = plan(&(0..=count as u64).map(|i| Home::Arena(64 * i)).collect::<Vec<_>>());
+        let mut plan = plan(&(0..=count as u64).map(|i| StorageClass::Arena(64 * i)).collect::<Vec<_>>());
         (1..=count as u32).for_each(|write| step(&mut plan, &[0], write));
         assert_eq!(divided(&plan, SERIAL_NS), [0..MAX_STEPS, MAX_STEPS..2 * MAX_STEPS]);
     }

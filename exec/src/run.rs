@@ -245,7 +245,7 @@ impl DeviceStep {
     }
 }
 
-/// Enters addresses into the table of arguments: those of slots whose home and position have a base.
+/// Enters addresses into the table of arguments: those of slots whose storage class and position have a base.
 pub fn bind<'s>(
     slots: impl Iterator<Item = &'s [u64; slot::WORDS]>,
     table: &mut [*mut u8],

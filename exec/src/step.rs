@@ -6,7 +6,7 @@ use tensorc_abi::image::{scratch, step};
 use tensorc_abi::{Contraction, KernelFn};
 #[cfg(feature = "plan")]
 use tensorc_abi::{KernelId, Plan, StepOp};
-use tensorc_kernels::computed_grain;
+use tensorc_kernels::affinity_grain;
 
 use crate::Routine;
 use crate::run::CHUNKS_PER_WORKER;
@@ -68,7 +68,7 @@ pub struct Step {
     /// Least number of tasks worth handing to a thread.
     pub grain: u64,
     /// Tasks in turn that share what they compute, or 1.
-    pub together: u64,
+    pub affinity: u64,
     /// Estimated time on one core in nanoseconds, if known: by it steps that run side by side are divided.
     pub ns: u64,
     /// Its working memory, if it calls the library.
@@ -179,7 +179,7 @@ impl LibraryCall {
 impl Step {
     /// A step of some work without tasks.
     pub(crate) fn of(work: Work) -> Step {
-        Step { work, first_slot: 0, tasks: 0, grain: 0, together: 1, ns: 0, scratch: WorkerMemory::default() }
+        Step { work, first_slot: 0, tasks: 0, grain: 0, affinity: 1, ns: 0, scratch: WorkerMemory::default() }
     }
 
     /// The step of a record; `None` if that is of no known kind, calls code that does not exist, or its words are no call
@@ -198,13 +198,13 @@ impl Step {
             step::HOST => of(Work::Host(function)),
             kind => {
                 let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
-                let together = call.prologue.map_or(1, |_| (call.routine.together)(&call.contraction));
+                let affinity = call.prologue.map_or(1, |_| (call.routine.affinity)(&call.contraction));
                 let needed = call.scratch_bytes();
                 let scratch = code.scratch(record[step::CALL] as usize, needed)?;
                 if scratch.stride < needed {
                     return None;
                 }
-                Step { together, scratch, ..of(Work::Library(call)) }
+                Step { affinity, scratch, ..of(Work::Library(call)) }
             }
         })
     }
@@ -213,7 +213,7 @@ impl Step {
     /// shared evenly.
     pub(crate) fn chunk(&self, chunks: u64) -> u64 {
         let (grain, workers) = ((self.tasks / chunks).max(self.grain).max(1), chunks.div_ceil(CHUNKS_PER_WORKER));
-        computed_grain(grain, self.together, self.tasks, workers)
+        affinity_grain(grain, self.affinity, self.tasks, workers)
     }
 
     /// Executes some tasks of a processor's step on the calling thread.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tensorc_abi::{Arg, Home, Plan};
+use tensorc_abi::{Arg, Plan, StorageClass};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::array::{self, ArrayOperand, Extents, LaunchOutput, PlannedRun};
@@ -13,7 +13,7 @@ use tensorc_runtime::plan::{Needs, Phase as Part};
 use tensorc_runtime::{Context, Device, Executable};
 
 use super::binder::Bound;
-use super::joint::{Feed, Joint, OutputRole};
+use super::joint::{GraphInputRole, OutputRole, TrainingGraph};
 use super::memory::SharedMemory;
 use super::place::{DevicePiece, InputRole, Placement, place};
 use crate::Error;
@@ -75,9 +75,9 @@ type PieceCode = Mutex<Option<Arc<Ready>>>;
 /// A graph with the meaning of its inputs and outputs, compiled when it first runs.
 pub(super) struct Program {
     compiler: Compiler,
-    feeds: Vec<Feed>,
+    input_roles: Vec<GraphInputRole>,
     feed_types: Vec<DenseType>,
-    products: Vec<OutputRole>,
+    output_roles: Vec<OutputRole>,
     heads: Vec<usize>,
     outputs: Vec<(String, DenseType)>,
     parts: Vec<(DevicePiece, OpName, PieceCode)>,
@@ -111,7 +111,7 @@ impl Program {
     /// Divides the graph if its nodes belong to several devices.
     pub fn new(
         rt: &Runtime,
-        joint: Joint,
+        joint: TrainingGraph,
         node_devices: &BTreeMap<String, Device>,
         device: Device,
     ) -> Result<Program, Error> {
@@ -134,9 +134,9 @@ impl Program {
         };
         Ok(Program {
             compiler: rt.compiler().clone(),
-            feeds: joint.feeds,
+            input_roles: joint.input_roles,
             feed_types,
-            products: joint.products,
+            output_roles: joint.output_roles,
             heads: joint.heads,
             outputs,
             parts: placement.pieces.into_iter().map(part).collect(),
@@ -181,7 +181,7 @@ impl Program {
             let ready = self.ready(piece, code, alone.then_some(memory))?;
             let outputs = ready.executable.outputs_in_order(Part::Second);
             order.extend(outputs.into_iter().filter_map(|output| match piece.outputs[output] {
-                InputRole::Output(at) => match self.products[at] {
+                InputRole::Output(at) => match self.output_roles[at] {
                     OutputRole::Gradient(argument) => Some(argument),
                     OutputRole::Output(_) => None,
                 },
@@ -193,7 +193,7 @@ impl Program {
 
     /// New keys for all random nodes.
     pub fn draw_keys(&self, rt: &Runtime, device: Device) -> Keys {
-        let at = self.feeds.iter().position(|feed| *feed == Feed::Keys);
+        let at = self.input_roles.iter().position(|feed| *feed == GraphInputRole::Keys);
         let nodes = at.map_or(0, |at| self.feed_types[at].dims[0]);
         let words = (0..nodes).flat_map(|_| rt.next_key(device));
         Keys(words.flat_map(u32::to_le_bytes).collect())
@@ -334,9 +334,9 @@ impl Program {
     /// What is handed over by value.
     fn source(&self, slot: InputRole, keys: &Keys, arrays: Arrays<'_>) -> Result<Option<ArrayOperand>, Error> {
         let InputRole::Input(at) = slot else { return Ok(None) };
-        let data = match (self.feeds[at], arrays.step) {
-            (Feed::Keys, _) => keys.0.clone(),
-            (Feed::Numbers, Some(step)) => step.numbers.clone(),
+        let data = match (self.input_roles[at], arrays.step) {
+            (GraphInputRole::Keys, _) => keys.0.clone(),
+            (GraphInputRole::Numbers, Some(step)) => step.numbers.clone(),
             _ => return Ok(None),
         };
         let DenseType { dtype, dims } = &self.feed_types[at];
@@ -349,17 +349,17 @@ impl Program {
     fn array<'a>(&'a self, slot: InputRole, arrays: Arrays<'a>) -> Result<&'a NDArray, Error> {
         let found = match slot {
             InputRole::Crossing(at) => self.crossings.get(at),
-            InputRole::Output(at) => match self.products[at] {
+            InputRole::Output(at) => match self.output_roles[at] {
                 OutputRole::Output(at) => arrays.outputs.get(at),
                 OutputRole::Gradient(at) => arrays.bound.gradients[at].as_ref(),
             },
-            InputRole::Input(at) => match self.feeds[at] {
-                Feed::Argument(at) => Some(&arrays.bound.arguments[at].1),
-                Feed::Auxiliary(at) => Some(&arrays.bound.auxiliaries[at].1),
-                Feed::Head(at) => arrays.heads.get(at).copied(),
-                Feed::Gradient(at) => arrays.bound.gradients[at].as_ref(),
-                Feed::State(at, state) => arrays.step.and_then(|step| step.states.get(at)?.get(state)),
-                Feed::Keys | Feed::Numbers => None,
+            InputRole::Input(at) => match self.input_roles[at] {
+                GraphInputRole::Argument(at) => Some(&arrays.bound.arguments[at].1),
+                GraphInputRole::Auxiliary(at) => Some(&arrays.bound.auxiliaries[at].1),
+                GraphInputRole::Head(at) => arrays.heads.get(at).copied(),
+                GraphInputRole::Gradient(at) => arrays.bound.gradients[at].as_ref(),
+                GraphInputRole::State(at, state) => arrays.step.and_then(|step| step.states.get(at)?.get(state)),
+                GraphInputRole::Keys | GraphInputRole::Numbers => None,
             },
         };
         found.ok_or_else(|| Error::Internal(format!("no array is bound to {slot:?} of a program")))
@@ -391,8 +391,8 @@ impl Program {
 /// Whether a step writes arena memory that another buffer it reads lies in.
 fn is_in_place(plan: &Plan, step: usize) -> bool {
     let args = plan.steps[step].op.args();
-    let offset = |arg: &&Arg| match plan.buffer(arg.buffer).home {
-        Home::Arena(at) if !plan.buffer(arg.buffer).is_empty() => Some(at),
+    let offset = |arg: &&Arg| match plan.buffer(arg.buffer).storage {
+        StorageClass::Arena(at) if !plan.buffer(arg.buffer).is_empty() => Some(at),
         _ => None,
     };
     args.iter()

@@ -10,7 +10,7 @@ mod exact;
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::{BufferId, Home, Plan, Scratch};
+use tensorc_abi::{BufferId, Plan, Scratch, StorageClass};
 use tensorc_exec::{does_something, regions, scratch_bytes};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
@@ -52,7 +52,7 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     let plan = &mut lowered.plan;
     for (interval, offset) in intervals.iter().zip(&offsets) {
         for b in &interval.buffers {
-            plan.buffers[b.0 as usize].home = Home::Arena(*offset);
+            plan.buffers[b.0 as usize].storage = StorageClass::Arena(*offset);
         }
     }
     plan.settle_parts();
@@ -96,7 +96,7 @@ fn scratch(plan: &Plan, intervals: &[LiveRange], offsets: &[u64]) -> Vec<Scratch
 fn intervals(lowered: &Lowered) -> Result<Vec<LiveRange>> {
     let plan = &lowered.plan;
     // A buffer without elements takes no room, and no step need have written it.
-    let arena = |b: BufferId| matches!(plan.buffer(b).home, Home::Arena(_)) && !plan.buffer(b).is_empty();
+    let arena = |b: BufferId| matches!(plan.buffer(b).storage, StorageClass::Arena(_)) && !plan.buffer(b).is_empty();
     let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let args = step.op.args();
