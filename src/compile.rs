@@ -25,7 +25,9 @@ use crate::{Compiler, Error};
 
 /// A compiled graph of fixed shapes.
 pub struct Compiled {
+    /// The plan with its code and weights.
     pub executable: Arc<Executable>,
+    /// What compiling took.
     pub report: Report,
 }
 
@@ -42,6 +44,7 @@ impl Compiled {
 /// What compiling took, by step.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// Name and time of each step, in order.
     pub timings: Vec<(String, Duration)>,
 }
 
@@ -59,6 +62,7 @@ impl Report {
         Ok(result)
     }
 
+    /// The time of all steps.
     pub fn total(&self) -> Duration {
         self.timings.iter().map(|(_, t)| *t).sum()
     }

@@ -96,10 +96,12 @@ impl Model {
         Ok(self)
     }
 
+    /// The compiler that it was loaded with.
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
     }
 
+    /// Names and types of the inputs.
     pub fn inputs(&self) -> Signature {
         let value = |node| Value { node, port: 0 };
         let one = |&n| (self.graph.node(n).name.to_string(), self.graph.resolved(value(n)));

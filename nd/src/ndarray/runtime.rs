@@ -21,6 +21,7 @@ use tensorc::{Compiler, Options, Tensor};
 /// Where random numbers begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
+    /// The same numbers in every run.
     Fixed(u64),
     /// From the operating system's source of randomness.
     Entropy,
@@ -29,7 +30,9 @@ pub enum Seed {
 /// What a user may choose.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
+    /// Threads and queues of the dependency engine.
     pub engine: EngineConfig,
+    /// Memory pools.
     pub storage: StorageConfig,
     /// Where arrays are made unless a device is given.
     pub device: Device,
@@ -118,6 +121,7 @@ impl Runtime {
         self.0.front.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The compiler of its calls.
     pub fn compiler(&self) -> &Compiler {
         &self.0.compiler
     }
@@ -132,10 +136,12 @@ impl Runtime {
         self.0.streams.next_key(device)
     }
 
+    /// The engine that orders its operations.
     pub fn engine(&self) -> &Engine {
         self.0.space.engine()
     }
 
+    /// What it was made with.
     pub fn options(&self) -> &RuntimeOptions {
         &self.0.options
     }
