@@ -290,6 +290,20 @@ mod tests {
     }
 
     #[test]
+    fn a_device_takes_launches_and_copies_whose_arguments_are_there() {
+        let launch = Step { first_slot: 2, ..Step::of(Work::Launch { function: 7, arguments: 3 }) };
+        assert_eq!(DeviceStep::of(&launch, 5).and_then(|step| step.function()), Some(7));
+        assert!(DeviceStep::of(&launch, 4).is_none());
+        let copy = Step { first_slot: 1, ..Step::of(Work::Copy(8)) };
+        assert!(DeviceStep::of(&copy, 3).is_some_and(|step| step.function().is_none()));
+        assert!(DeviceStep::of(&copy, 2).is_none());
+        assert!(DeviceStep::of(&Step { first_slot: usize::MAX, ..copy }, 3).is_none());
+        for work in [Work::Kernel(nothing), Work::Host(0)] {
+            assert!(DeviceStep::of(&Step::of(work), 5).is_none());
+        }
+    }
+
+    #[test]
     fn large_steps_get_more_chunks() {
         let steps = [step(100, 1, 60_000), step(100, 1, 20_000)];
         let chunks = Chunks::new(&steps, 8);
