@@ -160,7 +160,7 @@ fn main() -> Result<(), Failure> {
         let graph = training_graph(&compiler, &path, &shapes)?;
         let start = Instant::now();
         let plan = planned(&compiler, &graph)?;
-        let (arena, bound, steps) = (plan.arena_bytes, plan.lower_bound_bytes, plan.steps.len());
+        let (arena, bound, steps) = (plan.run_bytes(1), plan.run_lower_bound_bytes(1), plan.steps.len());
         let what = budget.map_or("kept".to_owned(), |budget| format!("{budget:?}"));
         let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         print!("{what:<12} {:>9.1} MiB planned, lower bound {:>9.1}, {steps} steps", mb(arena), mb(bound));

@@ -16,7 +16,7 @@ use tensorc_passes::CompilePhase;
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::SpanGuard;
 use tensorc_runtime::threads::resolve_threads;
-use tensorc_runtime::{Device as Place, Pool, Profiler, WeightCache};
+use tensorc_runtime::{Device as Place, DeviceKind, Pool, Profiler, WeightCache};
 use tensorc_schedule::Target;
 use tensorc_schedule::target::{Cpu, Gpu, Processor, VendorLibraries};
 
@@ -129,17 +129,23 @@ impl Compiler {
         Ok(Compiler(Arc::new(Inner { shared, options, gpu })))
     }
 
-    /// The compiler of what runs on a device: one with the same operators, threads and kernels, for that GPU or, if it is none
-    /// of the options, for processors.
-    pub fn on(&self, device: Place) -> Compiler {
+    /// The compiler of what runs on a device: one with the same operators, threads and kernels, for that GPU or for
+    /// processors.
+    ///
+    /// # Errors
+    /// The device is an accelerator, and the options have no driver for it.
+    pub fn on(&self, device: Place) -> Result<Compiler, Error> {
         let inner = &self.0;
         let gpu = inner.options.gpus.iter().find(|driver| driver.device() == device);
+        if gpu.is_none() && device.kind == DeviceKind::Accelerator {
+            return Err(Error::NoDriver { device });
+        }
         if gpu.map(|driver| driver.device()) == inner.gpu.as_ref().map(|driver| driver.device()) {
-            return self.clone();
+            return Ok(self.clone());
         }
         let mut options = inner.options.clone();
         aim(&mut options, gpu.map(|driver| &**driver));
-        Compiler(Arc::new(Inner { shared: inner.shared.clone(), options, gpu: gpu.cloned() }))
+        Ok(Compiler(Arc::new(Inner { shared: inner.shared.clone(), options, gpu: gpu.cloned() })))
     }
 
     /// The GPU on which what is compiled runs, if it does not run here.
@@ -189,7 +195,7 @@ impl Compiler {
             cpu.scale = isa.is_some_and(|isa| self.0.options.backend.scales(isa));
         }
         let concat_operands = if self.0.options.copies { ConcatOperands::Copied } else { ConcatOperands::InPlace };
-        Choices { target, concat_operands }
+        Choices { target, concat_operands, workers: self.0.options.passes.workers }
     }
 
     /// How graphs are lowered under the options for this machine.

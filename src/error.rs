@@ -8,7 +8,7 @@ use tensorc_frontend::symbol::SymbolError;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_runtime::gpu::DriverError;
 use tensorc_runtime::plan::{LoadError, RunError};
-use tensorc_runtime::{AllocError, PoolError, WeightError};
+use tensorc_runtime::{AllocError, Device, PoolError, WeightError};
 
 /// Why a model could not be loaded, compiled or run.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +87,9 @@ pub enum Error {
     /// A compiled plan did not pass the run time's checks: a fault of the compiler.
     #[error("internal error: {0}")]
     Plan(LoadError),
+    /// What is to run on an accelerator cannot be compiled for it.
+    #[error("{device}: there is no driver for it among the GPUs of the compiler")]
+    NoDriver { device: Device },
     /// A GPU is not there, or refuses code or memory.
     #[error(transparent)]
     Driver(#[from] DriverError),

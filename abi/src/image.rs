@@ -13,7 +13,7 @@ use crate::conv::ConvVariant;
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 3 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 4 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -173,7 +173,7 @@ pub mod dim {
 
 /// Positions in the record of a variant.
 pub mod variant {
-    /// Bytes of intermediate tensors.
+    /// Bytes of the arena that intermediate tensors take.
     pub const ARENA_BYTES: usize = 0;
     /// Number of steps, and the offset of their [`super::step`] records.
     pub const STEPS: usize = 1;
@@ -202,7 +202,7 @@ pub mod slot {
     pub const OUTPUT: u64 = 1;
     /// The block of weights.
     pub const WEIGHTS: u64 = 2;
-    /// The memory of intermediate tensors.
+    /// The memory of intermediate tensors and working memory.
     pub const ARENA: u64 = 3;
     /// In no image: plans of models compiled ahead of time have none.
     pub const STATE: u64 = 4;
@@ -226,6 +226,7 @@ pub mod step {
     /// Number of arguments of the epilogue, and in the high half of those of the prologue, whose slots come last.
     pub const ARGS: usize = 6;
     /// Offset of the words of the call of a library kernel, as [`crate::BatchedGemm::to_words`] and its like give them.
+    /// Before them lie [`super::scratch::WORDS`] about its working memory (since version 1.4).
     pub const CALL: usize = 7;
     /// Words of the record.
     pub const WORDS: usize = 8;
@@ -242,6 +243,19 @@ pub mod step {
     pub const HOST: u64 = 512;
     /// The last kind of this version.
     pub const LAST: u64 = LAUNCH;
+}
+
+/// Positions in the record of the working memory of a call. In images before version 1.4, which have none, it lies behind
+/// the arena.
+pub mod scratch {
+    /// Where that of the first worker begins in the arena, in bytes.
+    pub const OFFSET: usize = 0;
+    /// Bytes from a worker's to that of the next.
+    pub const STRIDE: usize = 1;
+    /// Words of the record.
+    pub const WORDS: usize = 2;
+    /// The first version that has the record.
+    pub const SINCE: super::ImageVersion = super::ImageVersion { major: 1, minor: 4 };
 }
 
 /// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of

@@ -38,7 +38,7 @@ pub use part::SubBuffer;
 #[cfg(feature = "plan")]
 pub use plan::{
     Arg, Buffer, BufferId, Epilogue, KernelId, KernelSignature, LeftOperand, LibraryOp, Parameter, Plan, Prologue,
-    Step, StepOp, StorageClass, Weight,
+    Scratch, Step, StepOp, StorageClass, Weight,
 };
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};

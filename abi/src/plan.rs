@@ -20,7 +20,8 @@ pub struct KernelId(pub u32);
 ///
 /// Invariants (checked by the plan verifier): every buffer is written before it is read, buffers
 /// in the arena that are live at the same time do not overlap unless one step reads and writes
-/// them in place, and offsets are multiples of [`Plan::ALIGN`].
+/// them in place, working memory lies behind every buffer that is live during its step, and offsets
+/// are multiples of [`Plan::ALIGN`].
 ///
 /// A *state* is memory of the caller's that the plan reads and may change. Its buffer in
 /// [`Plan::states`] is the value before the run and is never written; another buffer with the same
@@ -47,21 +48,56 @@ pub struct Plan {
     /// Number of steps of the first of two phases; `None`: there is one phase. A phase uses only
     /// outputs of its own, the second alone changes states, and what both use lies in the arena.
     pub boundary: Option<u32>,
-    /// Bytes of the one arena that holds every intermediate tensor.
+    /// Bytes of the one arena that intermediate tensors take; working memory may lie behind.
     pub arena_bytes: u64,
     /// Largest number of bytes of arena buffers live at once: no plan in this order needs less.
     pub lower_bound_bytes: u64,
-    /// Working memory of the kernel library in bytes per worker: the maximum over all calls.
-    pub scratch_bytes: u64,
+    /// Working memory of calls of the kernel library, in the order of their steps, of which each has one at most.
+    pub scratch: Vec<Scratch>,
+}
+
+/// Working memory of a step in the arena: from `offset` on there is memory for one worker after the other. It holds
+/// nothing before or after the step, so whatever is not live then may lie there, too. Steps that are to run side by side
+/// have the same, because a worker executes a part of one of them at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scratch {
+    /// Position in [`Plan::steps`].
+    pub step: u32,
+    /// Where it begins in the arena, behind every buffer that is live during the step.
+    pub offset: u64,
+    /// Bytes for each worker.
+    pub bytes: u64,
+    /// Bytes of arena buffers that are live during the step: no place in this order is below.
+    pub live: u64,
+}
+
+impl Scratch {
+    /// Bytes of the arena up to its end, for so many workers.
+    pub fn end(&self, workers: usize) -> u64 {
+        self.offset.saturating_add(self.bytes.saturating_mul(workers as u64))
+    }
 }
 
 impl Plan {
     /// Alignment of every arena offset, in bytes.
     pub const ALIGN: u64 = 64;
 
-    /// Bytes of memory that a run by so many workers takes besides the caller's tensors and weights.
+    /// Bytes of the arena for a run by so many workers, with their working memory: all that a run takes besides the
+    /// caller's tensors and weights.
     pub fn run_bytes(&self, workers: usize) -> u64 {
-        self.arena_bytes.saturating_add(self.scratch_bytes.saturating_mul(workers as u64))
+        self.scratch.iter().map(|scratch| scratch.end(workers)).fold(self.arena_bytes, u64::max)
+    }
+
+    /// The least that [`Plan::run_bytes`] could be in this order of steps.
+    pub fn run_lower_bound_bytes(&self, workers: usize) -> u64 {
+        let least = |scratch: &Scratch| Scratch { offset: scratch.live, ..*scratch }.end(workers);
+        self.scratch.iter().map(least).fold(self.lower_bound_bytes, u64::max)
+    }
+
+    /// The working memory of a step, by its position.
+    pub fn scratch_of(&self, step: usize) -> Option<&Scratch> {
+        let at = self.scratch.binary_search_by_key(&step, |scratch| scratch.step as usize).ok()?;
+        self.scratch.get(at)
     }
 
     /// A buffer of this plan.

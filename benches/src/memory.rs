@@ -1,4 +1,5 @@
-//! Planned memory of inference and training, beside what MXNet 1.9.1 reports for its default plan.
+//! Planned memory of inference and training, beside what MXNet 1.9.1 reports for its default plan, in which working
+//! memory is not counted: `run MB` is the memory of a run with it.
 
 use std::error::Error;
 
@@ -54,8 +55,8 @@ pub fn batch(net: &str) -> u64 {
 pub fn run(arguments: &MemoryArgs) -> Result<(), Box<dyn Error>> {
     let all = arguments.nets.is_empty() || arguments.nets.iter().any(|n| n == "all");
     println!(
-        "{:<14} {:>5} {:<9} {:>10} {:>10} {:>7} {:>6} {:>7} {:>7}",
-        "net", "batch", "", "planned MB", "bound MB", "ratio", "steps", "MXNet", "ratio"
+        "{:<14} {:>5} {:<9} {:>10} {:>10} {:>7} {:>10} {:>6} {:>7} {:>7}",
+        "net", "batch", "", "planned MB", "bound MB", "ratio", "run MB", "steps", "MXNet", "ratio"
     );
     for row in TABLE.iter().filter(|row| all || arguments.nets.iter().any(|n| n == row.net)) {
         let net = nets::net(row.net, row.batch).ok_or_else(|| format!("there is no network `{}`", row.net))??;
@@ -86,11 +87,12 @@ fn print(row: &MemoryRow, what: &str, planned: PlannedMemory, mxnet: Option<u64>
     let ratio = planned.arena_bytes as f64 / planned.lower_bound_bytes.max(1) as f64;
     let peer = mxnet.map_or_else(String::new, |m| format!("{m:>7} {:>7.2}", mb(planned.arena_bytes) / m as f64));
     println!(
-        "{:<14} {:>5} {what:<9} {:>10.1} {:>10.1} {ratio:>7.3} {:>6} {peer}",
+        "{:<14} {:>5} {what:<9} {:>10.1} {:>10.1} {ratio:>7.3} {:>10.1} {:>6} {peer}",
         row.net,
         row.batch,
         mb(planned.arena_bytes),
         mb(planned.lower_bound_bytes),
+        mb(planned.run_bytes),
         planned.steps
     );
 }

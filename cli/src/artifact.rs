@@ -61,11 +61,8 @@ pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, CliFailure> {
     }
     writeln!(out, "plans        {} B, {} plans", manifest.image_bytes, manifest.variants.len())?;
     writeln!(out, "weights      {} B {place}, XXH3 {}", manifest.weights.bytes, manifest.weights.hash)?;
-    let (arena, scratch) = (manifest.arena_bytes(), manifest.scratch_bytes());
-    writeln!(
-        out,
-        "memory       {arena} B of intermediate tensors at most, {scratch} B of working memory for each worker"
-    )?;
+    let (one, more) = (manifest.run_bytes(1), manifest.scratch_bytes());
+    writeln!(out, "memory       {one} B with one worker, at most {more} B for each further one")?;
     writeln!(out, "kernels")?;
     for (number, kernel) in manifest.kernels.iter().enumerate() {
         writeln!(out, "  {number:>4} {:>8} B  {}", kernel.code_bytes, kernel.name)?;

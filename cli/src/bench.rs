@@ -78,17 +78,17 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         npz::write(path, &named.collect::<Vec<_>>())?;
     }
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
-    let planned = session.plan().arena_bytes;
-    let run_bytes = session.plan().run_bytes(compiler.pool().threads());
+    let (plan, workers) = (session.plan(), compiler.pool().threads());
+    let (activations, planned, bound) =
+        (plan.arena_bytes, plan.run_bytes(workers), plan.run_lower_bound_bytes(workers));
     let steps = &session.plan().steps;
     let (launched, moved): (usize, u64) = (steps.len(), steps.iter().map(|s| s.bytes).sum());
     if args.json {
         let object = json!({
             "compile_ms": ms(compile), "first_run_ms": ms(first), "median_ms": ms(median), "min_ms": ms(min),
-            "peak_rss_mb": peak_rss_mb(), "planned_activation_bytes": planned,
-            "scratch_bytes": session.plan().scratch_bytes, "planned_run_bytes": run_bytes,
-            "planned_lower_bound_bytes": session.plan().lower_bound_bytes,
-            "planned_ratio": planned as f64 / session.plan().lower_bound_bytes.max(1) as f64,
+            "peak_rss_mb": peak_rss_mb(), "planned_activation_bytes": activations, "workers": workers,
+            "planned_peak_bytes": planned, "planned_lower_bound_bytes": bound,
+            "planned_ratio": planned as f64 / bound.max(1) as f64,
             "kernels_launched": launched, "moved_bytes": moved,
         });
         return print(&format!("{object}\n"));
@@ -102,9 +102,9 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     writeln!(text, "median {:>11.3} ms   min {:.3} ms   {} runs", ms(median), ms(min), times.len())?;
     writeln!(
         text,
-        "planned {:>10.2} MB activations, {:.2} MB with working memory, peak memory {:.0} MB",
+        "planned {:>10.2} MB, {:.2} MB of it activations, peak memory {:.0} MB",
         planned as f64 / 1e6,
-        run_bytes as f64 / 1e6,
+        activations as f64 / 1e6,
         peak_rss_mb()
     )?;
     writeln!(text, "launched {:>9} kernels, {:.2} MB moved", launched, moved as f64 / 1e6)?;

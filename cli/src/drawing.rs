@@ -1,5 +1,5 @@
 //! A memory plan as a drawing: steps from left to right, arena offsets from bottom to top, one
-//! rectangle for each buffer. Dashed lines divide a buffer into the parts that are written one by one, from the
+//! rectangle for each buffer, and for the working memory of each step, by its name. Dashed lines divide a buffer into the parts that are written one by one, from the
 //! first use of each on.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,12 +38,12 @@ struct DrawnPart<'p> {
     first: usize,
 }
 
-/// The drawing as SVG.
-pub fn svg(plan: &Plan) -> String {
-    let blocks = blocks(plan);
+/// The drawing as SVG, for a run by so many workers.
+pub fn svg(plan: &Plan, workers: usize) -> String {
+    let (blocks, height) = (blocks(plan, workers), plan.run_bytes(workers));
     let steps = plan.steps.len().max(1);
     let x = |step: usize| LEFT + WIDTH * step as f64 / steps as f64;
-    let y = |offset: u64| ABOVE + HEIGHT * (1.0 - offset as f64 / plan.arena_bytes.max(1) as f64);
+    let y = |offset: u64| ABOVE + HEIGHT * (1.0 - offset as f64 / height.max(1) as f64);
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write!(
@@ -58,11 +58,11 @@ pub fn svg(plan: &Plan) -> String {
         "<text x=\"{LEFT}\" y=\"22\" font-size=\"14\">{}: {} steps, {} buffers, {:.2} MB planned, lower bound {:.2} MB</text>",
         escaped(&plan.name),
         plan.steps.len(),
-        blocks.len(),
-        plan.arena_bytes as f64 / 1e6,
-        plan.lower_bound_bytes as f64 / 1e6
+        blocks.len() - plan.scratch.len(),
+        height as f64 / 1e6,
+        plan.run_lower_bound_bytes(workers) as f64 / 1e6
     );
-    axes(&mut out, plan, &x, &y);
+    axes(&mut out, (steps, height), &x, &y);
     for (i, b) in blocks.iter().enumerate() {
         block(&mut out, i, b, &x, &y);
     }
@@ -70,8 +70,8 @@ pub fn svg(plan: &Plan) -> String {
     out
 }
 
-/// Buffers of the arena that are no parts of others, by offset and first step.
-fn blocks(plan: &Plan) -> Vec<DrawnBuffer<'_>> {
+/// Buffers of the arena that are no parts of others, and working memory, by offset and first step.
+fn blocks(plan: &Plan, workers: usize) -> Vec<DrawnBuffer<'_>> {
     let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
     for (i, step) in plan.steps.iter().enumerate() {
         for arg in step.op.args() {
@@ -110,6 +110,11 @@ fn blocks(plan: &Plan) -> Vec<DrawnBuffer<'_>> {
             _ => None,
         })
         .collect();
+    blocks.extend(plan.scratch.iter().map(|scratch| {
+        let (step, bytes) = (scratch.step as usize, scratch.end(workers) - scratch.offset);
+        let (name, parts) = (plan.steps[step].name.as_str(), vec![]);
+        DrawnBuffer { name, bytes, offset: scratch.offset, first: step, last: step, parts }
+    }));
     blocks.sort_by_key(|b| (b.offset, b.first));
     blocks
 }
@@ -121,10 +126,10 @@ fn spacing(total: u64) -> u64 {
     [1, 2, 5, 10].into_iter().map(|m| m * power).find(|s| *s >= least).unwrap_or(least)
 }
 
-fn axes(out: &mut String, plan: &Plan, x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64) -> f64) {
+fn axes(out: &mut String, (steps, height): (usize, u64), x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64) -> f64) {
     let (left, right, bottom) = (LEFT, LEFT + WIDTH, ABOVE + HEIGHT);
-    let every = spacing(plan.steps.len() as u64) as usize;
-    for step in (0..=plan.steps.len()).step_by(every) {
+    let every = spacing(steps as u64) as usize;
+    for step in (0..=steps).step_by(every) {
         let at = x(step);
         let _ = writeln!(
             out,
@@ -133,13 +138,13 @@ fn axes(out: &mut String, plan: &Plan, x: &dyn Fn(usize) -> f64, y: &dyn Fn(u64)
             bottom + 16.0
         );
     }
-    let every = spacing(plan.arena_bytes);
-    let (unit, name) = match plan.arena_bytes {
+    let every = spacing(height);
+    let (unit, name) = match height {
         0..10_000 => (1.0, "B"),
         10_000..10_000_000 => (1e3, "kB"),
         _ => (1e6, "MB"),
     };
-    for offset in (0..=plan.arena_bytes).step_by(every as usize) {
+    for offset in (0..=height).step_by(every as usize) {
         let at = y(offset);
         let _ = writeln!(
             out,

@@ -64,7 +64,8 @@ pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
     })?;
     super::progress::clear();
     if let Some(path) = &args.memory {
-        std::fs::write(path, drawing::svg(&plan)).map_err(|e| format!("{}: {e}", path.display()))?;
+        std::fs::write(path, drawing::svg(&plan, compiler.pool().threads()))
+            .map_err(|e| format!("{}: {e}", path.display()))?;
     }
     let mut notes = vec![];
     if !open.is_empty() {
@@ -166,9 +167,12 @@ struct PlanCost {
     /// Calls of cuBLASLt and cuDNN.
     vendor: [usize; 2],
     weight_bytes: u64,
+    /// Bytes of a run besides its inputs, outputs and weights, and the least that they could be.
     peak: u64,
     bound: u64,
-    /// Working memory of library kernels for each worker, and how many workers there are.
+    /// Intermediate tensors alone.
+    activations: u64,
+    /// The most working memory of a step for each worker, and how many workers there are.
     scratch: u64,
     workers: usize,
 }
@@ -193,16 +197,12 @@ impl PlanCost {
                 count(|op| matches!(op, StepOp::Vendor { call, .. } if call.library() == "cuDNN")),
             ],
             weight_bytes: weights.map(|b| b.bytes()).sum(),
-            peak: plan.arena_bytes,
-            bound: plan.lower_bound_bytes,
-            scratch: plan.scratch_bytes,
+            peak: plan.run_bytes(workers),
+            bound: plan.run_lower_bound_bytes(workers),
+            activations: plan.arena_bytes,
+            scratch: plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap_or(0),
             workers,
         }
-    }
-
-    /// Bytes of a run besides its inputs, outputs and weights.
-    fn run_bytes(&self) -> u64 {
-        self.peak + self.scratch * self.workers as u64
     }
 
     /// Planned peak over its lower bound; 1 if nothing is planned.
@@ -239,9 +239,9 @@ fn json(model: &Contents, cost: &PlanCost, notes: &[String]) -> Json {
         "planned_peak_bytes": cost.peak,
         "lower_bound_bytes": cost.bound,
         "peak_to_lower_bound": cost.ratio(),
+        "planned_activation_bytes": cost.activations,
         "scratch_bytes": cost.scratch,
         "workers": cost.workers,
-        "run_bytes": cost.run_bytes(),
         "notes": notes,
     })
 }
@@ -282,17 +282,17 @@ fn table(model: &Contents, cost: &PlanCost, notes: &[String]) -> Result<String, 
     writeln!(text, "weights      {} as the kernels read them, before packing", megabytes(cost.weight_bytes))?;
     writeln!(
         text,
-        "activations  {} planned, lower bound {}, ratio {:.3}",
+        "memory       {} planned for {} workers, lower bound {}, ratio {:.3}",
         megabytes(cost.peak),
+        cost.workers,
         megabytes(cost.bound),
         cost.ratio()
     )?;
     writeln!(
         text,
-        "run          {}: activations and {} of working memory for each of {} workers",
-        megabytes(cost.run_bytes()),
-        megabytes(cost.scratch),
-        cost.workers
+        "activations  {}, besides at most {} of working memory for each worker",
+        megabytes(cost.activations),
+        megabytes(cost.scratch)
     )?;
     notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
     Ok(text)

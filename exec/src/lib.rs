@@ -9,14 +9,18 @@
 
 #[cfg(feature = "plan")]
 mod records;
+#[cfg(feature = "plan")]
+mod region;
 pub mod routine;
 mod run;
 mod step;
 
 #[cfg(feature = "plan")]
-pub use records::{Records, Refused, SERIAL_NS, estimated_ns, scratch_bytes};
+pub use records::{Records, Refused, SERIAL_NS, does_something, estimated_ns, scratch_bytes};
+#[cfg(feature = "plan")]
+pub use region::regions;
 pub use routine::Routine;
-pub use run::{MAX_STEPS, Memory, Queue, Workers, bind, run};
+pub use run::{DeviceStep, MAX_STEPS, Memory, Queue, Workers, bind, run};
 #[cfg(feature = "plan")]
 pub use step::Place;
-pub use step::{Code, LibraryCall, Step, Work, worker_stride};
+pub use step::{Code, LibraryCall, Step, Work, WorkerMemory, worker_stride};

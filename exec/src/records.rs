@@ -1,6 +1,6 @@
 //! The steps of a plan as records: how each is divided, what it calls, where its arguments lie.
 
-use tensorc_abi::image::{LIBRARIES, slot, step};
+use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
 use tensorc_abi::{BufferId, Contraction, KernelId, LibraryOp, Plan, Step, StepOp, StorageClass};
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, gemm_scratch, gemm_tasks,
@@ -30,7 +30,7 @@ pub struct Records {
     pub positions: Vec<usize>,
     /// [`slot::INDEX`] of a weight is its position in [`Plan::weights`].
     pub slots: Vec<[u64; slot::WORDS]>,
-    /// Calls of library kernels.
+    /// Calls of library kernels, each behind the [`scratch`] record of its working memory.
     pub words: Vec<u64>,
 }
 
@@ -51,9 +51,10 @@ impl Records {
                     Some(Recorded { kind: step::LAUNCH, function: functions - 1, tasks: 1, call: 0 })
                 }
                 (_, Some(call)) => {
-                    let (kind, words) = (step::LIBRARY + routine(&call.contraction), records.words.len() as u64);
+                    let (kind, words) =
+                        (step::LIBRARY + routine(&call.contraction), records.words.len() + scratch::WORDS);
                     let (function, tasks) = (linked(call, &number), tasks_of(&call.contraction));
-                    Some(Recorded { kind, function, tasks, call: words })
+                    Some(Recorded { kind, function, tasks, call: words as u64 })
                 }
                 (op, None) => Recorded::of(plan, op, place, &number),
             };
@@ -68,6 +69,7 @@ impl Records {
             records.positions.push(position);
             records.slots.extend(args.iter().map(|arg| slot_of(plan, arg.buffer)));
             if let Some(call) = call {
+                records.words.extend(plan.scratch_of(position).map_or([0; scratch::WORDS], |s| [s.offset, s.bytes]));
                 put_words(&call.contraction, &mut records.words);
             }
         }
@@ -128,6 +130,15 @@ pub fn scratch_bytes(op: &StepOp) -> u64 {
         }
     });
     worker_stride(bytes) as u64
+}
+
+/// Whether a step of a processor has anything to do.
+pub fn does_something(plan: &Plan, op: &StepOp) -> bool {
+    match op {
+        StepOp::Launch { extent, .. } => *extent > 0,
+        StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes() > 0,
+        _ => op.library().is_none_or(|call| tasks_of(&call.contraction) > 0),
+    }
 }
 
 fn tasks_of(contraction: &Contraction) -> u64 {

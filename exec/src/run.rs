@@ -33,20 +33,18 @@ pub trait Workers {
     }
 }
 
-/// What steps work on: addresses of arguments, and working memory for every worker.
+/// What steps work on.
 #[derive(Clone, Copy)]
 pub struct Memory {
     /// The table of arguments: addresses of the arguments of every step, from [`Step::first_slot`] on.
     pub table: *const *mut u8,
-    /// Start of the working memory of worker 0.
-    pub scratch: *mut u8,
-    /// Bytes from the working memory of a worker to that of the next.
-    pub stride: usize,
+    /// Start of the arena, in which steps have working memory.
+    pub arena: *mut u8,
 }
 
 // SAFETY: the table is not written during a run. What lies behind the addresses is accessed by tasks, which are free of
 // data races: those of a step by the contract of `run`, those of steps side by side because neither writes what the other
-// accesses. Workers use disjoint parts of the working memory, chosen by their number.
+// accesses. Workers use disjoint parts of the arena as working memory, chosen by their number.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -54,22 +52,24 @@ impl Memory {
     /// As for [`run`]: nobody else executes these tasks, or is this worker.
     #[inline]
     unsafe fn execute(&self, step: &Step, worker: usize, tasks: Range<u64>) {
-        let scratch = self.scratch.wrapping_add(worker * self.stride);
+        let scratch = self.arena.wrapping_add(step.scratch.of_worker(worker));
         // SAFETY: passed on from the caller.
         unsafe { step.execute(self.table.wrapping_add(step.first_slot), tasks, scratch) }
     }
 }
 
 /// Executes steps that do not depend on each other, split over workers where that is worth it; of several at most
-/// [`MAX_STEPS`]. Steps of a device or of functions of the host do nothing here.
+/// [`MAX_STEPS`]. All of them are a processor's: hosts refuse others
+/// when they load a plan.
 ///
 /// # Errors
 /// Those of the workers.
 ///
 /// # Safety
 /// The table has an entry for every argument of the steps, the address of memory of its buffer's size; kernels may be
-/// called, access nothing but their arguments and have iterations free of data races; every worker has the working memory
-/// that the steps need; none of the steps writes what another accesses.
+/// called, access nothing but their arguments and have iterations free of data races; the arena reaches to the
+/// [`crate::WorkerMemory::end`] of every step for as many workers as there are; none of the steps writes what another
+/// accesses, nor has its working memory there, and all that have some have the same.
 #[inline]
 pub unsafe fn run<W: Workers + Sync, S: AsRef<Step> + Sync>(
     steps: &[S],
@@ -182,26 +182,65 @@ pub trait Queue {
     unsafe fn copy(&mut self, source: *const u8, target: *mut u8, bytes: usize) -> Result<(), Self::Error>;
 }
 
-impl Step {
-    /// Puts the step into the queue of a device, which has no form for a step of a processor.
+/// A step of a device, whose arguments are known to lie in the table.
+#[derive(Clone, Copy)]
+pub struct DeviceStep {
+    work: DeviceWork,
+    /// First of its consecutive entries in the table of arguments.
+    first_slot: usize,
+}
+
+/// What a step does on a device.
+#[derive(Clone, Copy)]
+enum DeviceWork {
+    Launch {
+        function: u64,
+        arguments: usize,
+    },
+    /// A copy of so many bytes.
+    Copy(usize),
+}
+
+impl DeviceStep {
+    /// The number of the function that it launches, if it does.
+    pub fn function(&self) -> Option<u64> {
+        match self.work {
+            DeviceWork::Launch { function, .. } => Some(function),
+            DeviceWork::Copy(_) => None,
+        }
+    }
+
+    /// A step as a device does it; `None` if it has no form there, or its arguments are not all among `slots` entries of
+    /// the table.
+    pub fn of(step: &Step, slots: usize) -> Option<DeviceStep> {
+        let (work, count) = match step.work {
+            Work::Launch { function, arguments } => (DeviceWork::Launch { function, arguments }, arguments),
+            Work::Copy(bytes) => (DeviceWork::Copy(usize::try_from(bytes).ok()?), 2),
+            Work::Kernel(_) | Work::Library(_) | Work::Host(_) => return None,
+        };
+        let fits = step.first_slot.checked_add(count).is_some_and(|end| end <= slots);
+        fits.then_some(DeviceStep { work, first_slot: step.first_slot })
+    }
+
+    /// Puts the step into the queue of a device.
     ///
     /// # Errors
     /// Those of the queue.
     ///
     /// # Safety
-    /// `table` holds the addresses of all arguments, memory of the device as large as the plan says until the queue has
-    /// passed.
+    /// `table` has at least the entries that [`DeviceStep::of`] was told of: the addresses of all arguments, memory of the
+    /// device as large as the plan says until the queue has passed.
     pub unsafe fn enqueue<Q: Queue>(&self, table: &[*mut u8], queue: &mut Q) -> Result<(), Q::Error> {
-        let arguments = table.get(self.first_slot..).unwrap_or_default();
-        match (&self.work, arguments) {
-            (Work::Launch { function, arguments: count }, all) => match all.get(..*count) {
-                // SAFETY: passed on from the caller.
-                Some(arguments) => unsafe { queue.launch(*function, arguments) },
-                None => Ok(()),
+        match self.work {
+            // SAFETY: passed on from the caller, as below.
+            DeviceWork::Launch { function, arguments } => unsafe {
+                queue.launch(function, table.get_unchecked(self.first_slot..self.first_slot + arguments))
             },
-            // SAFETY: passed on from the caller; the plan's verifier proved that both are apart.
-            (Work::Copy(bytes), [source, target, ..]) => unsafe { queue.copy(*source, *target, *bytes as usize) },
-            _ => Ok(()),
+            // SAFETY: as above; the plan's verifier proved that both are apart.
+            DeviceWork::Copy(bytes) => unsafe {
+                let [source, target] = [0, 1].map(|i| *table.get_unchecked(self.first_slot + i));
+                queue.copy(source, target, bytes)
+            },
         }
     }
 }
@@ -228,7 +267,7 @@ mod tests {
     unsafe extern "C" fn nothing(_: *const *mut u8, _: *const i64) {}
 
     fn step(tasks: u64, grain: u64, ns: u64) -> Step {
-        Step { work: Work::Kernel(nothing), first_slot: 0, tasks, grain, affinity: 1, ns }
+        Step { tasks, grain, ns, ..Step::of(Work::Kernel(nothing)) }
     }
 
     #[test]
@@ -247,6 +286,20 @@ mod tests {
                 }
                 assert!(next[..count].iter().zip(sizes).all(|(end, size)| *end == size.0), "{wanted}: {next:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_device_takes_launches_and_copies_whose_arguments_are_there() {
+        let launch = Step { first_slot: 2, ..Step::of(Work::Launch { function: 7, arguments: 3 }) };
+        assert_eq!(DeviceStep::of(&launch, 5).and_then(|step| step.function()), Some(7));
+        assert!(DeviceStep::of(&launch, 4).is_none());
+        let copy = Step { first_slot: 1, ..Step::of(Work::Copy(8)) };
+        assert!(DeviceStep::of(&copy, 3).is_some_and(|step| step.function().is_none()));
+        assert!(DeviceStep::of(&copy, 2).is_none());
+        assert!(DeviceStep::of(&Step { first_slot: usize::MAX, ..copy }, 3).is_none());
+        for work in [Work::Kernel(nothing), Work::Host(0)] {
+            assert!(DeviceStep::of(&Step::of(work), 5).is_none());
         }
     }
 

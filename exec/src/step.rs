@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use tensorc_abi::image::step;
+use tensorc_abi::image::{scratch, step};
 use tensorc_abi::{Contraction, KernelFn};
 #[cfg(feature = "plan")]
 use tensorc_abi::{KernelId, Plan, StepOp};
@@ -24,6 +24,36 @@ pub trait Code {
 
     /// The words of calls from a position on; none behind the last.
     fn words(&self, at: usize) -> &[u64];
+
+    /// The working memory of the call whose words lie at a position, which needs so many bytes for each worker; `None` if
+    /// nothing says where it is.
+    fn scratch(&self, at: usize, _needed: usize) -> Option<WorkerMemory> {
+        let words: &[u64; scratch::WORDS] = self.words(at.checked_sub(scratch::WORDS)?).first_chunk()?;
+        let [offset, stride] = [words[scratch::OFFSET], words[scratch::STRIDE]];
+        Some(WorkerMemory { offset: usize::try_from(offset).ok()?, stride: usize::try_from(stride).ok()? })
+    }
+}
+
+/// Where workers have working memory in the arena.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerMemory {
+    /// Where that of the first begins, in bytes.
+    pub offset: usize,
+    /// Bytes from one's to that of the next.
+    pub stride: usize,
+}
+
+impl WorkerMemory {
+    /// Where the working memory of a worker begins.
+    #[inline]
+    pub(crate) fn of_worker(&self, worker: usize) -> usize {
+        self.offset + worker * self.stride
+    }
+
+    /// Where that of so many workers ends; `None` if no memory is as large.
+    pub fn end(&self, workers: usize) -> Option<usize> {
+        self.stride.checked_mul(workers)?.checked_add(self.offset)
+    }
 }
 
 /// A step with its code.
@@ -41,6 +71,8 @@ pub struct Step {
     pub affinity: u64,
     /// Estimated time on one core in nanoseconds, if known: by it steps that run side by side are divided.
     pub ns: u64,
+    /// Its working memory, if it calls the library.
+    pub scratch: WorkerMemory,
 }
 
 impl AsRef<Step> for Step {
@@ -138,17 +170,23 @@ impl LibraryCall {
         })
     }
 
-    /// Bytes of working memory that each worker needs.
+    /// Bytes that a worker needs.
     fn scratch_bytes(&self) -> usize {
         (self.routine.scratch)(&self.contraction, self.args, self.prologue.map(|p| p.1))
     }
 }
 
 impl Step {
-    /// The step of a record; `None` if that is of no known kind, calls code that does not exist, or its words are no call.
+    /// A step of some work without tasks.
+    pub(crate) fn of(work: Work) -> Step {
+        Step { work, first_slot: 0, tasks: 0, grain: 0, affinity: 1, ns: 0, scratch: WorkerMemory::default() }
+    }
+
+    /// The step of a record; `None` if that is of no known kind, calls code that does not exist, or its words are no call
+    /// or give it too little working memory.
     pub fn resolve(record: &[u64; step::WORDS], code: &impl Code) -> Option<Step> {
         let [tasks, grain, function] = [step::TASKS, step::GRAIN, step::FUNCTION].map(|at| record[at]);
-        let of = |work| Step { work, first_slot: record[step::FIRST_SLOT] as usize, tasks, grain, affinity: 1, ns: 0 };
+        let of = |work| Step { first_slot: record[step::FIRST_SLOT] as usize, tasks, grain, ..Step::of(work) };
         Some(match record[step::KIND] {
             step::KERNEL => of(Work::Kernel(code.kernel(function)?)),
             // The record counts bytes.
@@ -161,7 +199,12 @@ impl Step {
             kind => {
                 let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
                 let affinity = call.prologue.map_or(1, |_| (call.routine.affinity)(&call.contraction));
-                Step { affinity, ..of(Work::Library(call)) }
+                let needed = call.scratch_bytes();
+                let scratch = code.scratch(record[step::CALL] as usize, needed)?;
+                if scratch.stride < needed {
+                    return None;
+                }
+                Step { affinity, scratch, ..of(Work::Library(call)) }
             }
         })
     }
@@ -173,16 +216,11 @@ impl Step {
         affinity_grain(grain, self.affinity, self.tasks, workers)
     }
 
-    /// Bytes of working memory that each worker needs.
-    pub fn scratch_bytes(&self) -> usize {
-        if let Work::Library(call) = &self.work { call.scratch_bytes() } else { 0 }
-    }
-
-    /// Executes some tasks on the calling thread; nothing of a step that is a device's or the host's.
+    /// Executes some tasks of a processor's step on the calling thread.
     ///
     /// # Safety
     /// `arguments` points to the addresses of the step's arguments, each valid for its buffer's size; no other thread
-    /// executes the same tasks or uses the same scratch memory, which has [`Step::scratch_bytes`].
+    /// executes the same tasks or uses the same scratch memory, which is the worker's.
     #[inline]
     pub(crate) unsafe fn execute(&self, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
         match &self.work {
@@ -202,7 +240,8 @@ impl Step {
             }
             // SAFETY: passed on from the caller.
             Work::Library(call) => unsafe { (call.routine.run)(call, arguments, tasks, scratch) },
-            Work::Launch { .. } | Work::Host(_) => {}
+            // No host that loads a plan for processors accepts a launch; functions of the host are called by it.
+            Work::Launch { .. } | Work::Host(_) => debug_assert!(false, "a step of a processor"),
         }
     }
 }

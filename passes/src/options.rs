@@ -1,6 +1,7 @@
 //! What a user may choose about a compilation.
 
 use tensorc_schedule::Target;
+use tensorc_schedule::plan::Choices;
 
 /// How primitives are put together into kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,7 +37,7 @@ impl FusionStrategy {
 /// How much memory a plan may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// Bytes of intermediate tensors.
+    /// Bytes of intermediate tensors and of working memory for [`Options::workers`].
     Bytes(u64),
     /// Percent of what is needed without recomputing.
     Percent(u32),
@@ -73,9 +74,12 @@ pub struct Options {
     pub target: Target,
     /// How primitives are put together into kernels.
     pub fuse: FusionStrategy,
-    /// Compute values of the forward pass again in the backward pass until intermediate tensors fit
-    /// in this; `None`: keep them.
+    /// Compute values of the forward pass again in the backward pass until intermediate tensors and working memory
+    /// fit in this; `None`: keep them.
     pub recompute: Option<Budget>,
+    /// Workers whose working memory counts where passes and schedules weigh memory. The number of threads of a pool is
+    /// never taken by itself: nothing that is compiled depends on it.
+    pub workers: u64,
     /// Least bytes that a cluster hands on for a part of the batch, where it runs part by part to save memory.
     pub slice_bytes: u64,
 }
@@ -92,12 +96,18 @@ impl Default for Options {
             target: Target::default(),
             fuse: FusionStrategy::default(),
             recompute: None,
+            workers: 1,
             slice_bytes: 128 << 10,
         }
     }
 }
 
 impl Options {
+    /// How graphs are scheduled where passes ask what a schedule would need.
+    pub(crate) fn choices(&self) -> Choices {
+        Choices { target: self.target, workers: self.workers, ..Choices::default() }
+    }
+
     /// Whether images may lie otherwise than the model has them: a convolution over other layouts than planes adds in
     /// another order, and those of a GPU are products over planes.
     pub(crate) fn chooses_layouts(&self) -> bool {

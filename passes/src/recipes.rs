@@ -2,7 +2,7 @@
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind};
-use tensorc_schedule::plan::{Choices, recipes};
+use tensorc_schedule::plan::recipes;
 
 use crate::manager::{Pass, PassCx};
 
@@ -15,7 +15,7 @@ impl Pass for ChooseRecipes {
     }
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
-        let choices = Choices { target: cx.options.target, ..Choices::default() };
+        let choices = cx.options.choices();
         let mut changed = false;
         for (node, recipe) in recipes(graph, choices)? {
             if let NodeKind::Fused(fused) = &mut graph.node_mut(node).kind {

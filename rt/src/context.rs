@@ -1,24 +1,22 @@
 //! The memory of one run at a time, and the run.
 //!
-//! A context is one block of memory: this record, the table of arguments, scratch memory for every worker, the
-//! arena. Contexts of one model share its weights and nothing else.
+//! A context is one block of memory: this record, the table of arguments, the arena, in which every worker has working
+//! memory. Contexts of one model share its weights and nothing else.
 
 use core::ffi::{c_char, c_void};
 use core::mem::{align_of, size_of};
 
 use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, slot, variant};
-use tensorc_exec::{Memory, Step, Work, run, worker_stride};
+use tensorc_exec::{Memory, Step, Work, run};
 
-use crate::model::{ArtifactModel, Linked, enter, steps};
+use crate::model::{ArtifactModel, LINE_PAIR, Linked, Needs, enter, steps};
 use crate::pool::{Threads, workers};
 use crate::signature::ImageSignature;
 use crate::weights;
 
 /// Alignment of a context's memory and of everything planned in it.
 const ALIGN: usize = 64;
-/// Alignment of memory of the context's own.
-const LINE_PAIR: usize = 128;
 /// No page of memory is larger, but for those that are asked for.
 const PAGE: usize = 1 << 16;
 
@@ -32,8 +30,6 @@ pub struct ArtifactContext {
     arguments: *mut *mut u8,
     /// Entries of the table of arguments.
     slots: usize,
-    scratch: *mut u8,
-    scratch_stride: usize,
     arena: *mut u8,
     /// Bytes of the arena that the system has been asked for, if it is ours.
     committed: usize,
@@ -46,8 +42,6 @@ struct ContextLayout {
     arguments: usize,
     /// Entries of the table of arguments.
     slots: usize,
-    scratch: usize,
-    stride: usize,
     arena: usize,
     total: usize,
 }
@@ -55,17 +49,14 @@ struct ContextLayout {
 impl ContextLayout {
     /// An error if the model is damaged.
     fn new(model: &'static ArtifactModel, image: &Image<'static>, workers: usize) -> Result<ContextLayout, Status> {
-        let linked = Linked { model, image: *image };
-        let needs = linked.needs(|_, step| match step.work {
+        let needs = Needs::of(model, image, workers, |_, step| match step.work {
             Work::Launch { .. } | Work::Host(_) => Err(status::DAMAGED),
             _ => Ok(()),
         })?;
-        let stride = worker_stride(needs.scratch);
         let arguments = size_of::<ArtifactContext>().next_multiple_of(align_of::<*mut u8>());
-        let scratch = (arguments + needs.slots * size_of::<*mut u8>()).next_multiple_of(LINE_PAIR);
-        let arena = stride.checked_mul(workers).and_then(|all| all.checked_add(scratch)).ok_or(status::MEMORY)?;
-        let total = arena.checked_add(needs.arena as usize).ok_or(status::MEMORY)?;
-        Ok(ContextLayout { arguments, slots: needs.slots, scratch, stride, arena, total })
+        let arena = (arguments + needs.slots * size_of::<*mut u8>()).next_multiple_of(LINE_PAIR);
+        let total = arena.checked_add(needs.arena).ok_or(status::MEMORY)?;
+        Ok(ContextLayout { arguments, slots: needs.slots, arena, total })
     }
 }
 
@@ -136,8 +127,6 @@ unsafe fn init(
         parallel,
         arguments: base.wrapping_add(plan.arguments).cast(),
         slots: plan.slots,
-        scratch: base.wrapping_add(plan.scratch),
-        scratch_stride: plan.stride,
         arena: base.wrapping_add(plan.arena),
         committed: 0,
         owned,
@@ -216,12 +205,12 @@ impl ArtifactContext {
         // SAFETY: passed on from the caller.
         let (v, inputs, outputs) = unsafe { self.signature.check_all(inputs, outputs)? };
         self.bind(v, inputs, outputs);
-        let linked = Linked { model: self.model, image: self.signature.image };
-        let memory = Memory { table: self.arguments.cast_const(), scratch: self.scratch, stride: self.scratch_stride };
+        let linked = Linked { model: self.model, image: self.signature.image, variant: v };
+        let memory = Memory { table: self.arguments.cast_const(), arena: self.arena };
         for record in steps(&linked.image, v) {
             let step = Step::resolve(record, &linked).ok_or(status::DAMAGED)?;
             // SAFETY: the table is bound for the variant; the tensors are as large as the plan says, which the compiler has
-            // verified; every worker has working memory for the largest call.
+            // verified; the arena is large enough for the working memory of every worker.
             let Ok(()) = unsafe { run(&[step], memory, &Threads(&self.parallel)) };
         }
         Ok(())

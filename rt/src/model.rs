@@ -2,8 +2,11 @@
 
 use tensorc_abi::KernelFn;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{Image, ImageError, LIBRARIES, MAX_RANK, header, slot, step, variant};
-use tensorc_exec::{Code, Routine, Step, bind};
+use tensorc_abi::image::{Image, ImageError, ImageVersion, LIBRARIES, MAX_RANK, header, scratch, slot, step, variant};
+use tensorc_exec::{Code, Routine, Step, WorkerMemory, bind, worker_stride};
+
+/// Workers' memory begins at a multiple of this: they share no pair of cache lines.
+pub const LINE_PAIR: usize = 128;
 
 /// A compiled model in the data section of its artifact.
 #[repr(C)]
@@ -36,12 +39,14 @@ impl ArtifactModel {
     }
 }
 
-/// What the steps of a model are linked with.
+/// What the steps of a variant are linked with.
 pub struct Linked {
     /// The model.
     pub model: &'static ArtifactModel,
     /// Its checked image.
     pub image: Image<'static>,
+    /// Offset of the record of the variant.
+    pub variant: usize,
 }
 
 impl Code for Linked {
@@ -59,6 +64,16 @@ impl Code for Linked {
     fn words(&self, at: usize) -> &[u64] {
         self.image.tail(at)
     }
+
+    fn scratch(&self, at: usize, needed: usize) -> Option<WorkerMemory> {
+        if !ImageVersion::of_word(self.image.word(header::VERSION)).reads(scratch::SINCE) {
+            // Nothing was planned: it lies behind the arena.
+            let offset = self.image.size(self.variant + variant::ARENA_BYTES).checked_next_multiple_of(LINE_PAIR)?;
+            return Some(WorkerMemory { offset, stride: worker_stride(needed) });
+        }
+        let [offset, stride] = *self.image.record(at.checked_sub(scratch::WORDS)?)?;
+        Some(WorkerMemory { offset: offset as usize, stride: stride as usize })
+    }
 }
 
 /// What running a model takes, the largest of all variants.
@@ -66,31 +81,35 @@ impl Code for Linked {
 pub struct Needs {
     /// Entries of the table of arguments.
     pub slots: usize,
-    /// Bytes of intermediate tensors.
-    pub arena: u64,
-    /// Working memory of a worker.
-    pub scratch: usize,
+    /// Bytes of the arena: intermediate tensors, and working memory of every worker.
+    pub arena: usize,
 }
 
-impl Linked {
-    /// Resolves every step, of which `check` is told with the variant it belongs to.
+impl Needs {
+    /// Of a model, for so many workers. Resolves every step, of which `check` is told with the variant it belongs to.
     ///
     /// # Errors
-    /// A step is none that this library knows, or its slots lie nowhere.
-    pub fn needs(&self, check: impl Fn(usize, &Step) -> Result<(), Status>) -> Result<Needs, Status> {
+    /// A step is none that this library knows, or its slots lie nowhere, or no memory is as large.
+    pub fn of(
+        model: &'static ArtifactModel,
+        image: &Image<'static>,
+        workers: usize,
+        check: impl Fn(usize, &Step) -> Result<(), Status>,
+    ) -> Result<Needs, Status> {
         let mut needs = Needs::default();
-        for v in variants(&self.image) {
-            let slots = slots(&self.image, v);
+        for v in variants(image) {
+            let slots = slots(image, v);
             if slots.clone().any(|slot| slot[slot::HOME] > slot::ARENA) {
                 return Err(status::VERSION);
             }
             needs.slots = needs.slots.max(slots.count());
-            needs.arena = needs.arena.max(self.image.word(v + variant::ARENA_BYTES));
-            for record in steps(&self.image, v) {
+            needs.arena = needs.arena.max(image.size(v + variant::ARENA_BYTES));
+            let linked = Linked { model, image: *image, variant: v };
+            for record in steps(image, v) {
                 let unknown = if record[step::KIND] > step::LAST { status::VERSION } else { status::DAMAGED };
-                let step = Step::resolve(record, self).ok_or(unknown)?;
+                let step = Step::resolve(record, &linked).ok_or(unknown)?;
                 check(v, &step)?;
-                needs.scratch = needs.scratch.max(step.scratch_bytes());
+                needs.arena = needs.arena.max(step.scratch.end(workers).ok_or(status::MEMORY)?);
             }
         }
         Ok(needs)

@@ -112,6 +112,19 @@ impl AlignedBuffer {
         self.start
     }
 
+    /// Makes it larger, with its contents if they are to be kept: then an error changes nothing.
+    pub(crate) fn grow(&mut self, bytes: u64, purpose: &'static str, keep: bool) -> Result<(), AllocError> {
+        if !keep {
+            // The old memory goes first: nothing in it is needed, and both may not fit.
+            *self = AlignedBuffer::empty();
+        }
+        let mut new = AlignedBuffer::zeroed(bytes, purpose)?;
+        let len = self.len.min(new.len);
+        new.as_mut_slice()[..len].copy_from_slice(&self.as_slice()[..len]);
+        *self = new;
+        Ok(())
+    }
+
     /// All bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `start` is valid for `len` initialised bytes for the life of `self`.

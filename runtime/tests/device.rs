@@ -297,12 +297,12 @@ fn views_that_kernels_cannot_take_are_moved() {
 
 #[test]
 fn contexts_take_turns_in_an_arena_on_the_device() {
-    let (pool, driver) = (Pool::new(1).unwrap(), driver(7));
+    let driver = driver(7);
     let (arena, large) = (SharedArena::default(), 3 * N);
     let space = space(&driver);
     let context = |n: u64| {
         let executable = on_device(&driver, chain(n, false), n, vec![]);
-        Arc::new(Mutex::new(Context::in_arena(executable, &pool, &arena).unwrap()))
+        Arc::new(Mutex::new(Context::in_arena(executable, &arena).unwrap()))
     };
     let (small, big) = (context(N), context(large));
     let wide: Vec<f32> = (0..large).map(|i| i as f32 + 0.25).collect();

@@ -6,7 +6,7 @@
 mod common;
 
 use common::*;
-use tensorc_abi::{Plan, StepOp, StorageClass};
+use tensorc_abi::{Plan, Scratch, StepOp, StorageClass};
 use tensorc_runtime::plan::{Needs, Phase, PlanEdge, PlanError, PlanReport};
 use tensorc_runtime::{Bindings, Context, Pool, RunError, TensorMut, TensorRef};
 
@@ -88,6 +88,12 @@ fn phases_together_do_what_the_run_does() {
         };
         assert_eq!(executable.needs(Phase::First), Some(&needs(&[0], &[0], &[], &[0])));
         assert_eq!(executable.needs(Phase::Second), Some(&needs(&[], &[], &[0, 1], &[1])));
+        // More workers than ever before come between the phases, and with them more working memory.
+        let mut plan = two_phases(big);
+        let offset = plan.arena_bytes.next_multiple_of(Plan::ALIGN);
+        plan.scratch = vec![Scratch { step: 2, offset, bytes: 1 << 16, live: 0 }];
+        let mut context = Context::new(load(plan, kernels(), vec![]).unwrap().into(), &Pool::new(1).unwrap()).unwrap();
+        let more = Pool::new(threads + 3).unwrap();
         let mut apart = Memory::new();
         let Memory { s, k, y: out, z } = &mut apart;
         let read = [input, TensorRef::from_slice(&dims, s)];
@@ -97,7 +103,7 @@ fn phases_together_do_what_the_run_does() {
         let mut states = [TensorMut::from_slice(&dims, s), TensorMut::from_slice(&dims, k)];
         let mut outputs = [TensorMut::from_slice(&dims, z)];
         let second = Bindings { inputs: &[], states: &mut states, outputs: &mut outputs };
-        context.run_phase(Phase::Second, &pool, second).unwrap();
+        context.run_phase(Phase::Second, &more, second).unwrap();
         assert_eq!(apart, expected, "{threads} threads, phase by phase");
     }
 }

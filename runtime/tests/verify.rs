@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use tensorc_abi::{
     BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelId, LeftOperand, MatrixLayout,
-    Packing, Plan, Prologue, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    Packing, Plan, Prologue, Scratch, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 use tensorc_runtime::plan::{PlanEdge, PlanError, PlanReport};
 
@@ -267,7 +267,8 @@ fn prologues_read_what_is_written_and_never_the_result() {
         if let StepOp::Gemm { a, .. } = &mut plan.steps[0].op {
             *a = LeftOperand::Computed(Prologue { kernel, args: args.to_vec() });
         }
-        plan.scratch_bytes = tensorc_exec::scratch_bytes(&plan.steps[0].op);
+        let bytes = tensorc_exec::scratch_bytes(&plan.steps[0].op);
+        plan.scratch = vec![Scratch { step: 0, offset: SCRATCH_OFFSET, bytes, live: 0 }];
         verify(&plan)
     };
     let [x, result, t] = [0, 2, 3].map(BufferId);

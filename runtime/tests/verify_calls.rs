@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use tensorc_abi::{BatchedGemm, DType, KernelSignature, MatrixLayout, Parameter, StepOp, StorageClass};
+use tensorc_abi::{BatchedGemm, DType, KernelSignature, MatrixLayout, Parameter, Plan, Scratch, StepOp, StorageClass};
 use tensorc_runtime::plan::{InvalidPlan, PlanError, verify, verify_kernels, verify_unplaced};
 
 const N: u64 = 100;
@@ -70,14 +70,45 @@ fn working_memory_of_library_calls_is_part_of_the_plan() {
     let b = buffer(&mut plan, "b", &[30, 80], StorageClass::Input(1));
     let c = buffer(&mut plan, "c", &[40, 80], StorageClass::Output(0));
     step(&mut plan, "dot", StepOp::Gemm { call, a: a.into(), b, c, epilogue: None }, false);
-    let needed = plan.scratch_bytes;
+    let Scratch { offset, bytes: needed, .. } = plan.scratch[0];
     assert!(needed > 0 && needed.is_multiple_of(128));
     verify(&plan).unwrap();
-    assert_eq!(plan.run_bytes(3), 3 * needed);
-    plan.scratch_bytes -= 128;
-    let declared = plan.scratch_bytes;
+    assert_eq!([0, 3].map(|workers| plan.run_bytes(workers)), [offset, offset + 3 * needed]);
+    assert_eq!(plan.run_lower_bound_bytes(3), 3 * needed);
+    plan.scratch[0].bytes -= 128;
+    let declared = plan.scratch[0].bytes;
     assert_eq!(verify(&plan).unwrap_err().error, PlanError::Scratch { step: "dot".into(), needed, declared });
     verify_unplaced(&plan).unwrap();
+    plan.scratch.clear();
+    let none = PlanError::Scratch { step: "dot".into(), needed, declared: 0 };
+    assert_eq!(verify(&plan).unwrap_err().error, none);
+}
+
+#[test]
+fn working_memory_lies_behind_what_is_live() {
+    let stride = (4 * N).next_multiple_of(Plan::ALIGN);
+    let mut plan = chain(N, false);
+    let at = |step, offset| Scratch { step, offset, bytes: 128, live: 0 };
+    // t0 and t1 in its place are live in the first three steps, t2 behind them in the last two.
+    let check = |plan: &mut Plan, scratch: &[Scratch]| {
+        plan.scratch = scratch.to_vec();
+        verify(plan).map(drop).map_err(|invalid| invalid.error)
+    };
+    let over = |step: &str, offset, buffer: &str| {
+        Err(PlanError::ScratchOverlap { step: step.into(), offset, buffer: buffer.into() })
+    };
+    check(&mut plan, &[at(0, stride), at(1, stride), at(2, 2 * stride), at(3, 2 * stride)]).unwrap();
+    assert_eq!(check(&mut plan, &[at(0, 0)]), over("s0", 0, "t0"));
+    assert_eq!(check(&mut plan, &[at(0, stride - 64)]), over("s0", stride - 64, "t0"));
+    assert_eq!(check(&mut plan, &[at(2, stride)]), over("s2", stride, "t2"));
+    assert_eq!(check(&mut plan, &[at(3, stride)]), over("s3", stride, "t2"));
+    let list = |step| Err(PlanError::ScratchList { step });
+    assert_eq!(check(&mut plan, &[at(1, stride), at(0, stride)]), list(0), "out of order");
+    assert_eq!(check(&mut plan, &[at(0, stride), at(0, stride)]), list(0), "twice");
+    assert_eq!(check(&mut plan, &[at(4, stride)]), list(4), "of no step");
+    assert_eq!(check(&mut plan, &[at(0, stride + 1)]), list(0), "not aligned");
+    assert_eq!(check(&mut plan, &[Scratch { bytes: u64::MAX, ..at(0, stride) }]), list(0), "without an end");
+    assert_eq!(check(&mut plan, &[Scratch { live: stride + 1, ..at(0, stride) }]), list(0), "more is live than fits");
 }
 
 fn matrices_side_by_side() -> BatchedGemm {

@@ -20,6 +20,8 @@ pub struct StepTask {
     pub second: bool,
     /// Tasks that come before it for other reasons than what it reads.
     pub after: Vec<u32>,
+    /// Bytes of working memory while it runs.
+    pub scratch: u64,
 }
 
 /// A program of tasks, given in an order in which they can run.
@@ -77,8 +79,8 @@ impl Tasks {
         (best.1, best.0)
     }
 
-    /// The largest number of bytes live at once in an order: a lower bound for any plan of it. A
-    /// buffer that takes the place of one that dies is counted once.
+    /// The largest number of bytes live at once in an order, working memory among them: a lower bound for any plan of
+    /// it. A buffer that takes the place of one that dies is counted once.
     pub fn peak(&self, order: &[usize]) -> u64 {
         self.peak_at(order).0
     }
@@ -109,8 +111,9 @@ impl Tasks {
                     shared += self.bytes[f];
                 }
             }
-            if live - shared > peak.0 {
-                peak = (live - shared, Some(at));
+            let bytes = live - shared + task.scratch;
+            if bytes > peak.0 {
+                peak = (bytes, Some(at));
             }
             live -= all.iter().filter(|b| last[**b] == at).map(|b| self.bytes[*b]).sum::<u64>();
         }

@@ -1,8 +1,10 @@
 //! The memory plan against a brute-force check of what may overlap.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
-use tensorc_abi::{Arg, Buffer, BufferId, DType, KernelId, Plan, Step, StepOp, StorageClass};
+use tensorc_abi::{Arg, BatchedGemm, Buffer, BufferId, DType, KernelId, Plan, Step, StepOp, StorageClass};
 use tensorc_ir::testing::Rng;
 use tensorc_schedule::lowered::{InPlace, Lowered};
 use tensorc_schedule::plan_memory;
@@ -106,6 +108,59 @@ proptest! {
         };
         prop_assert_eq!(l.plan, again.plan);
     }
+}
+
+/// As [`random`], with products of the library among the steps, whose extents are up to `most`.
+fn with_products(seed: u64, steps: usize, most: u64) -> Lowered {
+    let (mut l, mut rng) = (random(seed, steps, 8), Rng::new(seed));
+    for i in 0..steps {
+        let args = l.plan.steps[i].op.args();
+        let reads: Vec<BufferId> = args.iter().filter(|arg| !arg.writes).map(|arg| arg.buffer).collect();
+        let writes: Vec<BufferId> = args.iter().filter(|arg| arg.writes).map(|arg| arg.buffer).collect();
+        let (&[c], 0) = (&writes[..], rng.below(2)) else { continue };
+        let mut extent = || 1 + rng.below(most);
+        let call = BatchedGemm { batch: [1; 3], m: extent(), n: extent(), k: extent(), ..BatchedGemm::default() };
+        let [a, b] = [reads[0], reads[reads.len() - 1]];
+        l.plan.steps[i].op = StepOp::Gemm { call, a: a.into(), b, c, epilogue: None };
+        l.plan.steps[i].flops = rng.below(2) << 40;
+        l.in_place.retain(|pair| pair.step != i);
+    }
+    l
+}
+
+#[test]
+fn working_memory_lies_behind_what_is_live_and_is_common_to_steps_side_by_side() {
+    let (mut common, mut free) = (0, 0);
+    for seed in 0..300 {
+        let mut l = with_products(seed, 20, 300);
+        plan_memory(&mut l).unwrap();
+        check(&l);
+        let (plan, lives) = (&l.plan, lives(&l.plan));
+        let needed = |step: usize| tensorc_exec::scratch_bytes(&plan.steps[step].op);
+        assert!((0..20).all(|step| plan.scratch_of(step).map_or(0, |scratch| scratch.bytes) >= needed(step)));
+        for scratch in &plan.scratch {
+            let step = scratch.step as usize;
+            let live = plan.buffers.iter().zip(&lives).filter(|(b, life)| {
+                matches!(b.storage, StorageClass::Arena(_))
+                    && life.is_some_and(|(first, last)| first <= step && step <= last)
+            });
+            let end = |b: &Buffer| if let StorageClass::Arena(at) = b.storage { at + b.bytes() } else { 0 };
+            assert!(live.clone().all(|(b, _)| end(b) <= scratch.offset || b.is_empty()), "{seed}");
+            assert!(scratch.live <= scratch.offset && scratch.offset.is_multiple_of(128));
+            free += usize::from(scratch.offset < plan.arena_bytes);
+        }
+        let steps: Vec<usize> = (0..20).collect();
+        for region in tensorc_exec::regions(plan, &steps) {
+            let places: BTreeSet<(u64, u64)> =
+                region.clone().filter_map(|step| plan.scratch_of(step)).map(|s| (s.offset, s.bytes)).collect();
+            assert!(places.len() <= 1, "{seed}");
+            common += usize::from(region.filter(|step| plan.scratch_of(*step).is_some()).count() > 1);
+        }
+        for workers in [1, 2, 16] {
+            assert!(plan.run_lower_bound_bytes(workers) <= plan.run_bytes(workers));
+        }
+    }
+    assert!(common > 100 && free > 100, "{common} regions of several products, {free} in the place of buffers");
 }
 
 fn ratio(mut l: Lowered) -> f64 {

@@ -6,7 +6,7 @@ use tensorc_ir::Dim;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::text::print_kernel;
-use tensorc_runtime::artifact::{KernelInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
+use tensorc_runtime::artifact::{KernelInfo, Manifest, ScratchInfo, TensorInfo, VariantInfo, WeightsInfo};
 
 use super::AotRequest;
 use super::gpu::ModelCode;
@@ -28,7 +28,8 @@ pub fn describe(
         extents: v.extents.clone(),
         steps: v.plan.steps.len() as u64,
         arena_bytes: v.plan.arena_bytes,
-        scratch_bytes: v.plan.scratch_bytes,
+        scratch: scratch(&v.plan),
+        scratch_bytes: 0,
     };
     let ptx = gpu.map(ModelCode::ptx_bytes).unwrap_or_default();
     let kernel = |(i, k): (usize, &Kernel)| KernelInfo {
@@ -55,6 +56,20 @@ pub fn describe(
         variants: variants.iter().map(info).collect(),
         kernels: kernels.iter().enumerate().map(kernel).collect(),
     }
+}
+
+/// Where working memory of a plan begins and what it takes for each worker, the largest first, without what others hide.
+fn scratch(plan: &Plan) -> Vec<ScratchInfo> {
+    let mut all: Vec<ScratchInfo> =
+        plan.scratch.iter().map(|s| ScratchInfo { offset: s.offset, bytes: s.bytes }).collect();
+    all.sort_by_key(|s| std::cmp::Reverse((s.bytes, s.offset)));
+    let mut seen: Vec<ScratchInfo> = vec![];
+    for scratch in all {
+        if seen.last().is_none_or(|last| scratch.offset > last.offset) {
+            seen.push(scratch);
+        }
+    }
+    seen
 }
 
 /// The manifest with the bytes of code of every kernel for a processor.

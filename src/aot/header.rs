@@ -75,11 +75,12 @@ void {name}_free({name}_context *context);
 
 /// The functions that make contexts.
 fn contexts(manifest: &Manifest) -> String {
-    let (name, arena, scratch) = (&manifest.name, manifest.arena_bytes(), manifest.scratch_bytes());
+    let (name, arena) = (&manifest.name, manifest.arena_bytes());
+    let (one, more) = (manifest.run_bytes(1), manifest.scratch_bytes());
     if manifest.gpu.is_none() {
         return format!(
-            r#"/* Bytes of memory that a context takes: {arena} for intermediate tensors, {scratch} of working memory for each worker,
- * and its own record. */
+            r#"/* Bytes of memory that a context takes: {one} for intermediate tensors and the working memory of one worker, at most
+ * {more} more for each further worker, and its own record. */
 uint64_t {name}_memory_bytes(uint32_t workers);
 /* Makes a context in `memory`, at a multiple of 64 bytes, or in memory of its own if that is null. With the
  * caller's memory nothing is allocated, here or later. `parallel` may be null: one thread. `weights` and

@@ -7,7 +7,7 @@ use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{Counts, Driver};
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::symbol::{Symbol, attr_scope, op};
-use tensorc::{Compiler, DType, Options};
+use tensorc::{Compiler, DType, Error, Options};
 use tensorc_nd::executor::{Executor, GradReq};
 use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
 
@@ -122,6 +122,15 @@ fn a_gpu_without_a_driver_is_an_error() {
     assert!(error.to_string().contains(text), "{error}");
     let error = rt.array(&[2], &[1f32, 2.0]).unwrap().copy_to(missing).unwrap_err();
     assert!(error.to_string().contains(text), "{error}");
+    // Nothing is compiled for the processor instead.
+    let compilers = [rt.compiler().clone(), Compiler::new(Options::default()).unwrap()];
+    for error in compilers.map(|compiler| compiler.on(missing).err()) {
+        assert!(matches!(&error, Some(Error::NoDriver { device }) if *device == missing), "{error:?}");
+        assert!(error.unwrap().to_string().starts_with("gpu:2: there is no driver for it"));
+    }
+    for processor in [Device::cpu(1), Device::pinned(0)] {
+        assert!(rt.compiler().on(processor).unwrap().gpu().is_none());
+    }
 }
 
 fn network() -> Symbol {

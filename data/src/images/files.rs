@@ -90,15 +90,15 @@ pub(crate) fn folder_entries(
     let mut found = vec![];
     collect(root.as_ref(), Path::new(""), recursive, endings, &mut found)?;
     found.sort();
-    let mut folders: Vec<&PathBuf> = found.iter().map(|(folder, _)| folder).collect();
-    folders.dedup();
-    let label = |folder: &PathBuf| if recursive { folders.binary_search(&folder).unwrap_or(0) } else { 0 };
-    let entry = |(index, (folder, name)): (usize, &(PathBuf, PathBuf))| ListEntry {
+    // A folder's files are side by side.
+    let folders = found.chunk_by(|(a, _), (b, _)| a == b).enumerate();
+    let labelled = folders.flat_map(|(number, files)| files.iter().map(move |file| (number, file)));
+    let entry = |(index, (number, (folder, name))): (usize, (usize, &(PathBuf, PathBuf)))| ListEntry {
         index: index as u64,
-        labels: vec![label(folder) as f32],
+        labels: vec![if recursive { number as f32 } else { 0.0 }],
         path: folder.join(name),
     };
-    Ok(found.iter().enumerate().map(entry).collect())
+    Ok(labelled.enumerate().map(entry).collect())
 }
 
 /// Appends the folder and name of each image.

@@ -92,14 +92,15 @@ pub(super) fn definition(op: &str, node: &str, graphs: &[Symbol]) -> Result<Opti
 
 /// A parameter that lists positions below `count`.
 fn places(params: &Params, name: &str, count: usize) -> Result<Vec<usize>, OpError> {
-    let list = params.ints(name).unwrap_or_default();
+    let list = params.ints(name).ok_or_else(|| OpError(format!("parameter `{name}` is no list of positions")))?;
     let place = |i: &i64| usize::try_from(*i).ok().filter(|i| *i < count);
     let found: Option<Vec<usize>> = list.iter().map(place).collect();
     found.ok_or_else(|| OpError(format!("parameter `{name}` is {list:?}, expected positions below {count}")))
 }
 
-fn number(params: &Params, name: &str) -> usize {
-    params.int(name).and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
+fn number(params: &Params, name: &str) -> Result<usize, OpError> {
+    let found = params.int(name).and_then(|n| usize::try_from(n).ok());
+    found.ok_or_else(|| OpError(format!("parameter `{name}` is not a number that counts")))
 }
 
 struct Flow {
@@ -153,6 +154,11 @@ impl Flow {
         }
     }
 
+    /// Results that are collected from all iterations; a condition has none.
+    fn stacked(&self, params: &Params) -> Result<usize, OpError> {
+        if self.kind == ControlKind::Cond { Ok(0) } else { number(params, "num_out_data") }
+    }
+
     /// By loop variable, the operand of the node that is its first value.
     fn variables(&self, params: &Params, count: usize) -> Result<Vec<usize>, OpError> {
         match self.kind {
@@ -171,7 +177,10 @@ impl Flow {
     fn infer(&self, cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         let (params, count) = (cx.params, cx.input_count());
         let data = self.data(params);
-        let mut steps = (self.kind == ControlKind::While).then(|| Dim::Const(number(params, "max_iterations") as u64));
+        let mut steps = match self.kind {
+            ControlKind::While => Some(Dim::Const(number(params, "max_iterations")? as u64)),
+            _ => None,
+        };
         for i in 0..data {
             if let Some(dims) = cx.input_dims(i) {
                 let Some(first) = dims.first().copied() else {
@@ -209,13 +218,13 @@ impl Flow {
                 let (found, expected) = (outputs.len(), cx.output_count());
                 return Err(OpError(format!("graph {at} has {found} results, `num_outputs` says {expected}")));
             }
-            let stacked = number(params, "num_out_data");
+            let stacked = self.stacked(params)?;
             for (i, ty) in outputs.iter().enumerate() {
                 if let Some(dtype) = ty.dtype {
                     cx.set_output_dtype(i, dtype)?;
                 }
                 let Some(dims) = constants(ty) else { continue };
-                match (self.kind != ControlKind::Cond && i < stacked, steps) {
+                match (i < stacked, steps) {
                     (true, Some(steps)) => cx.set_output_dims(i, [steps].into_iter().chain(dims))?,
                     (true, None) => {}
                     (false, _) => cx.set_output_dims(i, dims)?,
@@ -241,13 +250,13 @@ impl Flow {
             return yes.into_iter().zip(no).map(|(yes, no)| b.call("where", &[holds, yes, no])).collect();
         }
         let variables = self.variables(cx.params, held.len()).map_err(|e| fail(b, e))?;
-        let (data, stacked) = (self.data(cx.params), number(cx.params, "num_out_data"));
+        let (data, stacked) = (self.data(cx.params), self.stacked(cx.params).map_err(|e| fail(b, e))?);
         let whole = held.clone();
         let steps = match self.kind {
             ControlKind::Foreach => {
                 whole.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.first().copied())
             }
-            _ => Some(number(cx.params, "max_iterations") as u64),
+            _ => Some(number(cx.params, "max_iterations").map_err(|e| fail(b, e))? as u64),
         };
         let steps = steps.filter(|n| (1..=MAX_STEPS).contains(n)).ok_or_else(|| {
             b.error(DiagnosticCode::Unsupported, format!("the number of iterations is not between 1 and {MAX_STEPS}"))

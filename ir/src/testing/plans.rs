@@ -2,7 +2,7 @@
 
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, ImageLayout, KernelId,
-    LeftOperand, MatrixLayout, Packing, Plan, Prologue, Step, StepOp, StorageClass, Weight,
+    LeftOperand, MatrixLayout, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, Weight,
 };
 
 use super::Rng;
@@ -26,13 +26,16 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
         let next = push(&mut plan, if rng.one_in(2) { "h" } else { "t.1" }, storage);
         let op = step(rng, current, next);
         let name = if rng.one_in(2) { format!("layer/{i}") } else { format!("n{i}") };
+        if rng.one_in(3) {
+            let (offset, bytes) = (rng.below(64) * 128, rng.below(3) * 128);
+            plan.scratch.push(Scratch { step: i as u32, offset, bytes, live: rng.below(offset + 1) });
+        }
         plan.steps.push(Step { name, op, flops: rng.below(1 << 40), bytes: rng.below(1 << 40) });
         current = next;
     }
     plan.outputs.push(current);
     plan.arena_bytes = steps * 16384;
     plan.lower_bound_bytes = 32768;
-    plan.scratch_bytes = rng.below(3) * 128;
     plan
 }
 

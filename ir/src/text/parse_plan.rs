@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, KernelId, LeftOperand, Packing, Plan, Prologue,
-    Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction, Weight,
+    Scratch, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction, Weight,
 };
 
 use super::lex::{Pos, SigilName};
@@ -66,9 +66,6 @@ impl Parser<'_> {
         s.plan.arena_bytes = self.number("a number of bytes")?;
         self.expect_word("lower_bound")?;
         s.plan.lower_bound_bytes = self.number("a number of bytes")?;
-        if self.eat_word("scratch") {
-            s.plan.scratch_bytes = self.number("a number of bytes")?;
-        }
         while self.eat_word("kernel") {
             let pos = self.pos();
             let name = self.sigil('@', "a kernel name")?;
@@ -101,6 +98,10 @@ impl Parser<'_> {
                 continue;
             }
             let step = self.step(&s)?;
+            if self.eat_word("scratch") {
+                let scratch = self.scratch(s.plan.steps.len() as u32)?;
+                s.plan.scratch.push(scratch);
+            }
             s.plan.steps.push(step);
         }
         Ok(s.plan)
@@ -196,6 +197,14 @@ impl Parser<'_> {
     }
 
     /// A call of a vendor's library, from its arguments on.
+    /// The working memory of a step.
+    fn scratch(&mut self, step: u32) -> Result<Scratch> {
+        let mut r = self.record()?;
+        let scratch = Scratch { step, offset: r.one("offset")?, bytes: r.one("bytes")?, live: r.one("live")? };
+        r.finish()?;
+        Ok(scratch)
+    }
+
     fn vendor(&mut self, s: &PlanScope, is_product: bool) -> Result<StepOp> {
         let (args, dtype) = (self.args(s)?, self.dtype()?);
         let mut r = self.record()?;

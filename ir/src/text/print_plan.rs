@@ -5,7 +5,8 @@ use std::fmt::Display;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, BufferId, Epilogue, KernelId, LeftOperand, Packing, Plan, StepOp, StorageClass, VendorCall, VendorContraction,
+    Arg, BufferId, Epilogue, KernelId, LeftOperand, Packing, Plan, Scratch, StepOp, StorageClass, VendorCall,
+    VendorContraction,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
@@ -28,8 +29,7 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
     let names = PlanNames { kernels, weights, buffers };
 
     out.open(&format!("plan {} {{", sigiled('@', &p.name)));
-    let scratch = if p.scratch_bytes > 0 { format!(" scratch {}", p.scratch_bytes) } else { String::new() };
-    out.line(&format!("arena {} lower_bound {}{scratch}", p.arena_bytes, p.lower_bound_bytes));
+    out.line(&format!("arena {} lower_bound {}", p.arena_bytes, p.lower_bound_bytes));
     names.kernels.iter().for_each(|k| out.line(&format!("kernel {k}")));
     for (w, name) in p.weights.iter().zip(&names.weights) {
         out.line(&format!("weight {name} = constant {} {}", w.constant, packing(&w.packing)));
@@ -58,12 +58,17 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
             out.line("then");
         }
         let counts = format!("{{flops = {}, bytes = {}}}", s.flops, s.bytes);
-        out.line(&format!("step {} {counts} {}", word(&s.name), names.step(&s.op)));
+        let scratch = p.scratch_of(i).map_or_else(String::new, scratch);
+        out.line(&format!("step {} {counts} {}{scratch}", word(&s.name), names.step(&s.op)));
     }
     if boundary.is_some_and(|n| n >= p.steps.len()) {
         out.line("then");
     }
     out.close("}");
+}
+
+fn scratch(&Scratch { offset, bytes, live, .. }: &Scratch) -> String {
+    format!(" scratch {{offset = {offset}, bytes = {bytes}, live = {live}}}")
 }
 
 impl PlanNames {

@@ -52,15 +52,17 @@ pub(super) struct OptimizerInputs {
     pub numbers: Bytes,
 }
 
-/// Planned memory for the intermediate values of a program.
+/// Planned memory of a program besides its arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannedMemory {
-    /// Bytes of the arena.
+    /// What a run takes: intermediate values, and working memory for every thread of the compiler's pool.
+    pub run_bytes: u64,
+    /// The least that `run_bytes` could be in the order of the plan.
+    pub run_lower_bound_bytes: u64,
+    /// Intermediate values alone.
     pub arena_bytes: u64,
-    /// Most bytes live at once in the order of the plan.
+    /// Most bytes of intermediate values live at once in the order of the plan.
     pub lower_bound_bytes: u64,
-    /// Working memory of library kernels for each thread.
-    pub scratch_bytes: u64,
     /// Kernel launches and library calls.
     pub steps: usize,
     /// Steps of the forward pass whose result takes the place of an operand.
@@ -159,10 +161,11 @@ impl Program {
         let alone = self.parts.len() == 1;
         for (piece, _, code) in &self.parts {
             let ready = self.ready(piece, code, alone.then_some(memory))?;
-            let plan = ready.executable.plan();
+            let (plan, workers) = (ready.executable.plan(), ready.compiler.pool().threads());
+            total.run_bytes += plan.run_bytes(workers);
+            total.run_lower_bound_bytes += plan.run_lower_bound_bytes(workers);
             total.arena_bytes += plan.arena_bytes;
             total.lower_bound_bytes += plan.lower_bound_bytes;
-            total.scratch_bytes += plan.scratch_bytes;
             total.steps += plan.steps.len();
             let forward = (0..plan.steps.len()).filter(|at| !plan.in_second_phase(*at));
             total.in_place += forward.filter(|at| is_in_place(plan, *at)).count();
@@ -258,10 +261,10 @@ impl Program {
         if let Some(ready) = &*code {
             return Ok(ready.clone());
         }
-        let compiler = self.compiler.on(piece.device);
+        let compiler = self.compiler.on(piece.device)?;
         let executable = compile(&compiler, piece.graph.clone())?.executable;
         let context = match memory {
-            Some(memory) => Context::in_arena(executable.clone(), compiler.pool(), memory.arena())?,
+            Some(memory) => Context::in_arena(executable.clone(), memory.arena())?,
             None => Context::new(executable.clone(), compiler.pool())?,
         };
         let graph = &piece.graph;

@@ -200,7 +200,7 @@ fn call_staged(rt: &Runtime, signature: &CallSignature, request: &ResolvedCall<'
     let mut staged = signature.staged.lock().unwrap_or_else(PoisonError::into_inner);
     let session = match &mut *staged {
         Some(session) => session,
-        none => none.insert(Session::new(rt.compiler().on(request.device), signature.formula.graph.clone())?),
+        none => none.insert(Session::new(rt.compiler().on(request.device)?, signature.formula.graph.clone())?),
     };
     let results = session.run(&inputs)?;
     drop(staged);

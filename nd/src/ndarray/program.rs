@@ -29,7 +29,7 @@ pub(super) struct Program {
 impl Program {
     /// Compiles a graph of known types, which updates none of its inputs, for a device.
     pub fn compile(compiler: &Compiler, device: Device, name: OpName, graph: Graph) -> Result<Program, Error> {
-        let compiler = compiler.on(device);
+        let compiler = compiler.on(device)?;
         let executable = compile(&compiler, graph)?.executable;
         let there = match executable.device() {
             Some(_) => Some(Arc::new(Mutex::new(Context::new(executable.clone(), compiler.pool())?))),

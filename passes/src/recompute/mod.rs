@@ -78,11 +78,11 @@ impl Pass for Recompute {
     }
 }
 
-/// Bytes of intermediate tensors live at once in the schedule of a graph, once it is fused in some way.
+/// Bytes of intermediate tensors and working memory live at once in the schedule of a graph, once it is fused in some way.
 fn peak(mut graph: Graph, cx: &mut PassCx<'_>, by: FusionStrategy) -> Result<u64> {
     let by = if cx.options.fuse == FusionStrategy::Off { FusionStrategy::Off } else { by };
     Fuse { by: Some(by) }.run(&mut graph, cx)?;
-    Ok(plan::peak(&graph, cx.options.target)?.0)
+    Ok(plan::peak(&graph, cx.options.choices())?.0)
 }
 
 /// The nodes that the backward pass computes again if the forward pass keeps just the given ones.

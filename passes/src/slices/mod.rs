@@ -62,7 +62,7 @@ impl Pass for SliceBatch {
             return Ok(false);
         }
         let mut changed = false;
-        let (mut kept, mut at) = plan::peak(graph, cx.options.target)?;
+        let (mut kept, mut at) = plan::peak(graph, cx.options.choices())?;
         // Several places may need nearly as much memory as the peak: only when all are sliced, it sinks.
         let (mut peak, mut current) = (kept, None);
         let mut work = 0;
@@ -71,7 +71,7 @@ impl Pass for SliceBatch {
             let mut best: Option<(u64, Option<NodeId>, Graph)> = None;
             for trial in trials(current.as_ref().unwrap_or(graph), middle, least)? {
                 work += trial.node_ids().len();
-                let (lower, next) = plan::peak(&trial, cx.options.target)?;
+                let (lower, next) = plan::peak(&trial, cx.options.choices())?;
                 if best.as_ref().is_none_or(|(least, ..)| lower < *least) {
                     best = Some((lower, next, trial));
                 }

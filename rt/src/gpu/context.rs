@@ -11,13 +11,13 @@ use core::slice;
 
 use tensorc_abi::artifact::{GpuHandle, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, batch, gpu, header, launch, matrix, slot, step};
-use tensorc_exec::{Queue, Step, Work};
+use tensorc_exec::{DeviceStep, Queue, Step, Work};
 
 use super::GpuModel;
 use super::device::{self, Device};
 use super::driver::{Address, CuHandle, DriverApi, Encode, TensorMap};
 use crate::message::ErrorText;
-use crate::model::{ArtifactModel, Linked, enter, slots, steps, variants};
+use crate::model::{ArtifactModel, Linked, Needs, enter, slots, steps, variants};
 use crate::signature::ImageSignature;
 use crate::weights;
 
@@ -81,7 +81,7 @@ impl GpuContextLayout {
         record: &[u64; gpu::WORDS],
     ) -> Result<GpuContextLayout, Status> {
         let parameters = Cell::new(0);
-        let needs = Linked { model, image: *image }.needs(|v, step| {
+        let needs = Needs::of(model, image, 1, |v, step| {
             let (function, count) = match step.work {
                 Work::Launch { function, arguments } => (Some(function), arguments),
                 Work::Copy(_) => (None, 2),
@@ -104,7 +104,7 @@ impl GpuContextLayout {
             Ok(())
         })?;
         let tensors = image.size(header::INPUTS) + image.size(header::OUTPUTS);
-        let arena = needs.arena.next_multiple_of(DEVICE_ALIGNMENT);
+        let arena = (needs.arena as u64).next_multiple_of(DEVICE_ALIGNMENT);
         Ok(GpuContextLayout { tensors, slots: needs.slots, parameters: parameters.get(), arena })
     }
 
@@ -305,11 +305,12 @@ impl GpuContext {
         let code = unsafe { self.copies(driver, v, header::INPUTS, inputs) };
         driver.check(code, &mut self.signature.message, "copying the inputs")?;
         self.bind(v);
-        let linked = Linked { model: &self.device().model().model, image };
+        let linked = Linked { model: &self.device().model().model, image, variant: v };
         // SAFETY: the context's own table, which nothing writes until the next run.
         let table = unsafe { slice::from_raw_parts(self.table.cast_const(), self.slots) };
         for record in steps(&image, v) {
             let step = Step::resolve(record, &linked).ok_or(status::DAMAGED)?;
+            let step = DeviceStep::of(&step, table.len()).ok_or(status::DAMAGED)?;
             let mut stream = Launches { context: self, driver, node: record[step::NAME] as usize };
             // SAFETY: the arguments are those of the plan, as large as the compiler has verified.
             unsafe { step.enqueue(table, &mut stream)? };

@@ -92,17 +92,19 @@ unsafe fn read(queue: &mut KeepAliveQueue<'_>, source: &ArrayOperand) -> Result<
         // SAFETY: passed on from the caller.
         ArrayOperand::View(view) if view.chunk().uses().is_some() => return unsafe { scratch_of(queue, view) },
         // SAFETY: passed on from the caller.
-        ArrayOperand::View(view) => unsafe { view.chunk().data() }.get(view.range()).unwrap_or_default(),
+        ArrayOperand::View(view) => match unsafe { view.chunk().data() } {
+            // SAFETY: passed on from the caller.
+            [] => return unsafe { unwritten(queue, view) },
+            data => data.get(view.range()).unwrap_or_default(),
+        },
     };
     let bytes = source.dims().iter().product::<u64>() * source.dtype().size() as u64;
+    if data.len() as u64 != bytes {
+        return Err(format!("an operand of {bytes} bytes has {} on the host", data.len()).into());
+    }
     let there = queue.scratch(bytes)?;
     // SAFETY: the memory is kept until the operation is complete.
-    unsafe {
-        match data.len() as u64 == bytes {
-            true => queue.upload(data, there)?,
-            false => queue.stream().fill(there, bytes as usize, &[0]),
-        }
-    }
+    unsafe { queue.upload(data, there)? };
     Ok(there)
 }
 

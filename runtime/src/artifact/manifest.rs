@@ -76,9 +76,36 @@ pub struct VariantInfo {
     pub steps: u64,
     /// Bytes of intermediate tensors.
     pub arena_bytes: u64,
-    /// Bytes of working memory of library kernels for each worker.
+    /// Working memory of steps in the arena. Left out is what ends before that of another step for every number of workers.
+    /// Since format 1.4.
     #[serde(default)]
+    pub scratch: Vec<ScratchInfo>,
+    /// Before format 1.4: bytes of working memory for each worker, behind the intermediate tensors.
+    #[serde(default, skip_serializing)]
     pub scratch_bytes: u64,
+}
+
+/// Working memory of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScratchInfo {
+    /// Where it begins in the arena, in bytes.
+    pub offset: u64,
+    /// Bytes for each worker.
+    pub bytes: u64,
+}
+
+impl VariantInfo {
+    /// Where working memory begins, and its bytes for each worker.
+    fn scratch(&self) -> impl Iterator<Item = ScratchInfo> {
+        let behind = ScratchInfo { offset: self.arena_bytes, bytes: self.scratch_bytes };
+        self.scratch.iter().copied().chain([behind])
+    }
+
+    /// Bytes of intermediate tensors and working memory in a run by so many workers.
+    fn run_bytes(&self, workers: u64) -> u64 {
+        let end = |s: ScratchInfo| s.offset.saturating_add(s.bytes.saturating_mul(workers));
+        self.scratch().map(end).fold(self.arena_bytes, u64::max)
+    }
 }
 
 /// A generated kernel.
@@ -173,8 +200,13 @@ impl Manifest {
         self.variants.iter().map(|v| v.arena_bytes).max().unwrap_or(0)
     }
 
-    /// Bytes of working memory that library kernels need for each worker: the greatest of all variants.
+    /// Bytes of intermediate tensors and working memory in a run by so many workers: the greatest of all variants.
+    pub fn run_bytes(&self, workers: u64) -> u64 {
+        self.variants.iter().map(|v| v.run_bytes(workers)).max().unwrap_or(0)
+    }
+
+    /// The most bytes that another worker adds.
     pub fn scratch_bytes(&self) -> u64 {
-        self.variants.iter().map(|v| v.scratch_bytes).max().unwrap_or(0)
+        self.variants.iter().flat_map(|v| v.scratch().map(|s| s.bytes)).max().unwrap_or(0)
     }
 }

@@ -22,7 +22,7 @@ pub use linked::{Port, PortExtent};
 /// Types of the C interface.
 pub use tensorc_abi::artifact as ffi;
 
-pub use manifest::{GpuInfo, KernelInfo, LaunchInfo, Manifest, TensorInfo, VariantInfo, WeightsInfo};
+pub use manifest::{GpuInfo, KernelInfo, LaunchInfo, Manifest, ScratchInfo, TensorInfo, VariantInfo, WeightsInfo};
 
 /// Why a compiled model cannot be loaded or run.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! Memory for intermediate tensors that contexts share by taking turns.
+//! Memory for intermediate tensors and working memory that contexts share by taking turns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +12,9 @@ use crate::{AlignedBuffer, AllocError};
 #[derive(Clone, Debug, Default)]
 pub struct SharedArena(Arc<Mutex<Turn>>);
 
+/// The number of no context.
+const NOBODY: u64 = 0;
+
 /// The memory, in the hands of the context that runs.
 pub(super) struct Turn {
     memory: AlignedBuffer,
@@ -21,13 +24,13 @@ pub(super) struct Turn {
     pub ended: Option<Arc<dyn Event>>,
     /// Numbers given to contexts so far.
     contexts: u64,
-    /// The context that ran last.
+    /// The context that ran last, or [`NOBODY`] if what it left is lost.
     last: u64,
 }
 
 impl Default for Turn {
     fn default() -> Turn {
-        Turn { memory: AlignedBuffer::empty(), there: None, ended: None, contexts: 0, last: 0 }
+        Turn { memory: AlignedBuffer::empty(), there: None, ended: None, contexts: 0, last: NOBODY }
     }
 }
 
@@ -64,10 +67,13 @@ impl Turn {
     /// As [`Turn::take`], in the memory of a device.
     pub fn take_there(&mut self, driver: &dyn Driver, context: u64, bytes: u64) -> Result<(*mut u8, bool), RunError> {
         let kept = self.last == context;
-        self.last = context;
         match &self.there {
-            Some((memory, size)) if *size >= bytes => Ok((memory.address(), kept)),
+            Some((memory, size)) if *size >= bytes => {
+                self.last = context;
+                Ok((memory.address(), kept))
+            }
             _ => {
+                self.last = NOBODY;
                 if let Some(ended) = self.ended.take() {
                     // Whoever ran has been told of a failure, or will be.
                     let _ = ended.synchronize();
@@ -76,7 +82,8 @@ impl Turn {
                 let memory = driver.alloc(bytes)?;
                 let address = memory.address();
                 self.there = Some((memory, bytes));
-                Ok((address, kept))
+                self.last = context;
+                Ok((address, false))
             }
         }
     }
@@ -86,9 +93,10 @@ impl Turn {
     pub fn take(&mut self, context: u64, bytes: u64) -> Result<(*mut u8, bool), AllocError> {
         let kept = self.last == context;
         if (self.memory.len() as u64) < bytes {
-            // The old memory goes first: nothing in it is needed, and both may not fit.
-            self.memory = AlignedBuffer::empty();
-            self.memory = AlignedBuffer::zeroed(bytes, "shared arena")?;
+            if !kept {
+                self.last = NOBODY;
+            }
+            self.memory.grow(bytes, "shared arena", kept)?;
         }
         self.last = context;
         Ok((self.memory.as_mut_ptr(), kept))

@@ -20,12 +20,12 @@ use super::executable::{Executable, Prepared};
 use super::external;
 use super::poison::Deaths;
 use super::trace::{StepTrace, Unwatched, Watch};
-use crate::{AlignedBuffer, AllocError, Device, Pool, Profiler, TaskPanic};
+use crate::{AlignedBuffer, Device, Pool, Profiler, TaskPanic};
 
-/// Every intermediate tensor of the plan.
+/// Every intermediate tensor of the plan, and the working memory of every worker.
 enum Arena {
     Own {
-        _memory: AlignedBuffer,
+        memory: AlignedBuffer,
         base: *mut u8,
     },
     /// With the number of this context among those that share it, and where it was at the last run.
@@ -36,14 +36,21 @@ enum Arena {
     },
 }
 
-/// Arena, scratch memory and argument addresses for running an [`Executable`].
+impl Arena {
+    /// The first byte.
+    fn base(&self) -> *mut u8 {
+        let (Arena::Own { base, .. } | Arena::Shared { base, .. }) = self;
+        *base
+    }
+}
+
+/// Arena and argument addresses for running an [`Executable`].
 ///
 /// One context runs one plan at a time; threads that run the same executable concurrently have a
 /// context each.
 pub struct Context {
     executable: Arc<Executable>,
     arena: Arena,
-    scratch: LibraryScratch,
     /// Addresses for [`Executable::slots`]; those of the caller's tensors are those of the last run.
     arguments: Vec<*mut u8>,
     /// What the executable's device has of this context.
@@ -57,30 +64,29 @@ pub struct Context {
 unsafe impl Send for Context {}
 
 impl Context {
-    /// Allocates the arena, and scratch memory for the threads of `pool`.
+    /// Allocates the arena for the threads of `pool`: [`tensorc_abi::Plan::run_bytes`].
     ///
     /// # Errors
     /// Memory is short, here or on the device.
     pub fn new(executable: Arc<Executable>, pool: &Pool) -> Result<Context, RunError> {
-        let here = if executable.device.is_some() { 0 } else { executable.plan().arena_bytes };
-        let mut arena = AlignedBuffer::zeroed(here, "arena")?;
-        let base = arena.as_mut_ptr();
-        Context::with_arena(executable, pool, Arena::Own { _memory: arena, base }, base)
+        let here = if executable.device.is_some() { 0 } else { executable.plan().run_bytes(pool.threads()) };
+        let mut memory = AlignedBuffer::zeroed(here, "arena")?;
+        let base = memory.as_mut_ptr();
+        Context::with_arena(executable, Arena::Own { memory, base }, base)
     }
 
     /// A context whose intermediate tensors lie in memory shared with others, of the same device. It is allocated by
     /// the first run. A run waits for those of the other contexts.
     ///
     /// # Errors
-    /// There is no memory for scratch, or the device's driver fails.
-    pub fn in_arena(executable: Arc<Executable>, pool: &Pool, arena: &SharedArena) -> Result<Context, RunError> {
+    /// The device's driver fails.
+    pub fn in_arena(executable: Arc<Executable>, arena: &SharedArena) -> Result<Context, RunError> {
         let base = AlignedBuffer::dangling().as_ptr();
         let arena = Arena::Shared { arena: arena.clone(), context: arena.register(), base };
-        Context::with_arena(executable, pool, arena, base)
+        Context::with_arena(executable, arena, base)
     }
 
-    fn with_arena(executable: Arc<Executable>, pool: &Pool, arena: Arena, base: *mut u8) -> Result<Context, RunError> {
-        let scratch = LibraryScratch::new(executable.plan().scratch_bytes, pool.threads())?;
+    fn with_arena(executable: Arc<Executable>, arena: Arena, base: *mut u8) -> Result<Context, RunError> {
         let mut arguments = vec![AlignedBuffer::dangling().as_ptr(); executable.slots.len()];
         // The verifier proved arguments to be inside weights and arena.
         bind(executable.slots.iter(), &mut arguments, |home, index| match home {
@@ -91,7 +97,7 @@ impl Context {
         let own = matches!(arena, Arena::Own { .. });
         let there = |program| DeviceContext::new(&executable, program, own);
         let device = executable.device.as_ref().map(there).transpose()?;
-        Ok(Context { executable, arena, scratch, arguments, device, halfway: false })
+        Ok(Context { executable, arena, arguments, device, halfway: false })
     }
 
     /// The executable that it runs.
@@ -107,10 +113,24 @@ impl Context {
         }
     }
 
-    /// Takes the shared arena over from the context that ran last.
-    fn enter(&mut self, turn: Option<&mut Turn>) -> Result<(), RunError> {
-        let (Some(turn), Arena::Shared { context, base, .. }) = (turn, &mut self.arena) else { return Ok(()) };
+    /// Makes the arena ready for a run by so many workers: takes a shared one over from the context that ran last, and
+    /// makes it larger if there were never as many.
+    fn enter(&mut self, turn: Option<&mut Turn>, workers: usize) -> Result<(), RunError> {
         let plan = self.executable.plan();
+        let (turn, context, base) = match (turn, &mut self.arena) {
+            (Some(turn), Arena::Shared { context, base, .. }) => (turn, context, base),
+            (_, Arena::Own { memory, base }) if self.device.is_none() => {
+                let needed = plan.run_bytes(workers);
+                if (memory.len() as u64) < needed {
+                    memory.grow(needed, "arena", self.halfway)?;
+                    *base = memory.as_mut_ptr();
+                    let arena = |home, _| (home == slot::ARENA).then_some(*base);
+                    bind(self.executable.slots.iter(), &mut self.arguments, arena);
+                }
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
         if let Some(device) = &mut self.device {
             let (start, kept) = turn.take_there(&*device.driver, *context, plan.arena_bytes)?;
             self.halfway &= kept;
@@ -120,7 +140,7 @@ impl Context {
             }
             return Ok(());
         }
-        let (start, kept) = turn.take(*context, plan.arena_bytes)?;
+        let (start, kept) = turn.take(*context, plan.run_bytes(workers))?;
         self.halfway &= kept;
         if *base != start {
             *base = start;
@@ -201,8 +221,8 @@ impl Context {
     ) -> Result<Vec<Duration>, RunError> {
         let shared = self.shared();
         let mut turn = shared.as_ref().map(SharedArena::turn);
-        self.enter(turn.as_deref_mut())?;
-        let calls = self.bind(phase, pool, bindings)?;
+        self.enter(turn.as_deref_mut(), pool.threads())?;
+        let calls = self.bind(phase, bindings)?;
         let executable = &*self.executable;
         let mut times = vec![Duration::ZERO; executable.plan().steps.len()];
         if self.device.is_some() {
@@ -214,7 +234,7 @@ impl Context {
             return Ok(times);
         }
         let poison = Poison::begin(executable, &self.arena, &calls);
-        let run = RunView::new(pool, executable, &self.arguments, &mut self.scratch, Unwatched);
+        let run = RunView::new(pool, executable, &self.arguments, &self.arena, Unwatched);
         catching(executable, |current| {
             for (index, prepared) in calls.clone().zip(&executable.prepared[calls.clone()]) {
                 current.set((index, 1));
@@ -231,19 +251,11 @@ impl Context {
 
     /// Checks the caller's tensors and enters their addresses into the argument table; returns the
     /// positions of the calls.
-    fn bind(
-        &mut self,
-        phase: Option<Phase>,
-        pool: &Pool,
-        bindings: Bindings<'_, '_, '_>,
-    ) -> Result<Range<usize>, RunError> {
+    fn bind(&mut self, phase: Option<Phase>, bindings: Bindings<'_, '_, '_>) -> Result<Range<usize>, RunError> {
         self.interface(phase)?;
         let executable = self.executable.clone();
         let Some(interface) = executable.interface(phase) else { return Ok(0..0) };
         interface.bind(executable.plan(), &mut self.arguments, bindings)?;
-        if pool.threads() > self.scratch.threads {
-            self.scratch = LibraryScratch::new(self.executable.plan().scratch_bytes, pool.threads())?;
-        }
         // From here on the arena changes.
         self.halfway = false;
         Ok(interface.calls.clone())
@@ -271,8 +283,8 @@ impl Context {
     ) -> Result<(), RunError> {
         let shared = self.shared();
         let mut turn = shared.as_ref().map(SharedArena::turn);
-        self.enter(turn.as_deref_mut())?;
-        let calls = self.bind(phase, pool, bindings)?;
+        self.enter(turn.as_deref_mut(), pool.threads())?;
+        let calls = self.bind(phase, bindings)?;
         match profiler {
             None => self.execute_bound(phase, calls, pool, Unwatched, observer)?,
             Some((profiler, device)) => {
@@ -303,7 +315,7 @@ impl Context {
         }
         let executable = &*self.executable;
         let poison = Poison::begin(executable, &self.arena, &calls);
-        let run = RunView::new(pool, executable, &self.arguments, &mut self.scratch, watch);
+        let run = RunView::new(pool, executable, &self.arguments, &self.arena, watch);
         let mut finals = observer.map(|observer| Finals { left: executable.finals(phase).iter(), observer });
         let parallel = pool.threads() > 1;
         catching(executable, |current| {
@@ -354,8 +366,7 @@ struct Poison<'e>(Option<(&'e Deaths, *mut u8)>);
 impl<'e> Poison<'e> {
     /// At the start of a run of some calls: where the first is among them, nothing lives yet.
     fn begin(executable: &'e Executable, arena: &Arena, calls: &Range<usize>) -> Poison<'e> {
-        let (Arena::Own { base, .. } | Arena::Shared { base, .. }) = *arena;
-        let poison = Poison(executable.deaths.as_ref().map(|deaths| (deaths, base)));
+        let poison = Poison(executable.deaths.as_ref().map(|deaths| (deaths, arena.base())));
         if let (Some((deaths, base)), 0) = (poison.0, calls.start) {
             // SAFETY: the arena is this run's, and no step has begun.
             unsafe { deaths.fill_all(base) };
@@ -413,21 +424,6 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// Working memory of library calls, one part per thread.
-struct LibraryScratch {
-    memory: AlignedBuffer,
-    threads: usize,
-    /// Bytes between the parts of two threads.
-    stride: usize,
-}
-
-impl LibraryScratch {
-    fn new(bytes: u64, threads: usize) -> Result<LibraryScratch, AllocError> {
-        let memory = AlignedBuffer::zeroed(bytes.saturating_mul(threads as u64), "scratch")?;
-        Ok(LibraryScratch { memory, threads, stride: bytes as usize })
-    }
-}
-
 /// A run as its threads see it.
 struct RunView<'a, W> {
     pool: &'a Pool,
@@ -441,24 +437,25 @@ impl<'a, W: Watch> RunView<'a, W> {
         pool: &'a Pool,
         executable: &'a Executable,
         arguments: &[*mut u8],
-        scratch: &mut LibraryScratch,
+        arena: &Arena,
         watch: W,
     ) -> RunView<'a, W> {
-        let (scratch, stride) = (scratch.memory.as_mut_ptr(), scratch.stride);
-        let memory = Memory { table: arguments.as_ptr(), scratch, stride };
+        let memory = Memory { table: arguments.as_ptr(), arena: arena.base() };
         RunView { pool, externs: &executable.externs, memory, watch }
     }
 
     /// Executes a step, or steps that do not depend on each other.
     fn steps(&self, steps: &[Prepared]) -> Result<(), Stop> {
         if let [Prepared { call: exec::Step { work: Work::Host(function), first_slot, .. }, .. }] = steps {
-            let Some(function) = self.externs.get(*function as usize) else { return Ok(()) };
+            // Loading has found every function that steps call.
+            let function = &self.externs[*function as usize];
             // SAFETY: the slots of a step lie inside the argument table and are bound. No other step runs.
             return Ok(unsafe { external::call(function, self.memory.table.wrapping_add(*first_slot)) }?);
         }
         let threads = Threads { pool: self.pool, steps, watch: self.watch };
         // SAFETY: the slots of the steps lie inside the argument table. They are bound and checked against the plan, whose
-        // verifier proved regions to be independent; the rest is the contract of `Executable::new`.
+        // verifier proved that regions are independent and working memory is apart from what is live; `enter` has made the
+        // arena large enough for the pool. The rest is the contract of `Executable::new`.
         Ok(unsafe { exec::run(steps, self.memory, &threads) }?)
     }
 }

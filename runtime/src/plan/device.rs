@@ -5,14 +5,15 @@
 //! replayed as one graph. Tensors of the host are copied on streams of their own ([`StagingPipeline`]).
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tensorc_abi::image::slot;
 use tensorc_abi::{BufferId, Plan, StorageClass};
-use tensorc_exec::{Queue, bind};
+use tensorc_exec::{DeviceStep, Queue, bind};
 
 use super::error::{LoadError, RunError};
-use super::executable::{Executable, Prepared};
+use super::executable::Executable;
 use super::lanes::StagingPipeline;
 use crate::device::stream::{StreamError, Transfer};
 use crate::gpu::{Driver, DriverError, Graph, LaunchStream, LoadedKernel, Memory};
@@ -28,6 +29,8 @@ pub(super) struct DeviceProgram {
     pub driver: Arc<dyn Driver>,
     /// Kernels, then calls of vendor libraries in the order of their steps.
     functions: Arc<[LoadedKernel]>,
+    /// The prepared calls as the device does them; every function that they launch exists.
+    calls: Arc<[DeviceStep]>,
     weights: Vec<Arc<dyn Memory>>,
 }
 
@@ -36,11 +39,12 @@ impl DeviceProgram {
     pub fn new(
         driver: Arc<dyn Driver>,
         functions: Arc<[LoadedKernel]>,
+        calls: Arc<[DeviceStep]>,
         weights: &[WeightStorage],
         cache: &WeightCache,
     ) -> Result<DeviceProgram, LoadError> {
         let there = cache.load(&driver, weights)?;
-        Ok(DeviceProgram { driver, functions, weights: there })
+        Ok(DeviceProgram { driver, functions, calls, weights: there })
     }
 }
 
@@ -56,6 +60,7 @@ struct RecordedRun {
 pub(super) struct DeviceContext {
     pub driver: Arc<dyn Driver>,
     functions: Arc<[LoadedKernel]>,
+    calls: Arc<[DeviceStep]>,
     /// Addresses of arguments on the device, those of the caller's tensors from the last run.
     pub table: Vec<*mut u8>,
     /// Tensors of the host and their streams, once there was a run with some. They go before what they use.
@@ -73,8 +78,8 @@ impl DeviceContext {
         let mut table = vec![std::ptr::null_mut(); executable.slots.len()];
         let weight = |storage, index: usize| (storage == slot::WEIGHTS).then(|| program.weights[index].address());
         bind(executable.slots.iter(), &mut table, weight);
-        let (driver, functions) = (driver.clone(), program.functions.clone());
-        let mut context = DeviceContext { driver, functions, table, known: vec![], lanes: None, _arena: None };
+        let (driver, functions, calls) = (driver.clone(), program.functions.clone(), program.calls.clone());
+        let mut context = DeviceContext { driver, functions, calls, table, known: vec![], lanes: None, _arena: None };
         if let Some(arena) = arena {
             context.rebase(executable, arena.address());
             context._arena = Some(arena);
@@ -97,7 +102,7 @@ impl DeviceContext {
         &mut self,
         stream: &dyn LaunchStream,
         interface: usize,
-        calls: &[Prepared],
+        calls: Range<usize>,
     ) -> Option<Arc<Graph>> {
         let at = self.known.iter().position(|known| known.interface == interface && known.table == self.table);
         let at = at.unwrap_or_else(|| {
@@ -110,14 +115,14 @@ impl DeviceContext {
         self.known[at].runs = self.known[at].runs.saturating_add(1);
         // A device that cannot record is not asked again.
         if self.known[at].runs == RUNS_BEFORE_RECORDING + 1 && calls.len() > 1 && stream.begin_capture().is_ok() {
-            calls.iter().for_each(|call| self.call(stream, call));
+            calls.clone().for_each(|call| self.call(stream, call));
             self.known[at].graph = stream.end_capture().ok().map(Arc::new);
         }
         let graph = self.known[at].graph.clone();
         match &graph {
             // SAFETY: passed on from the caller, for the addresses that were recorded.
             Some(graph) => unsafe { stream.replay(graph) },
-            None => calls.iter().for_each(|call| self.call(stream, call)),
+            None => calls.for_each(|call| self.call(stream, call)),
         }
         graph
     }
@@ -132,11 +137,11 @@ impl DeviceContext {
         self.known.iter().any(|known| known.graph.is_some())
     }
 
-    /// Enqueues one call.
-    pub fn call(&self, stream: &dyn LaunchStream, prepared: &Prepared) {
+    /// Enqueues one of the executable's calls, by its position.
+    pub fn call(&self, stream: &dyn LaunchStream, call: usize) {
         let mut queue = Launches { stream, device: self.driver.device(), functions: &self.functions };
-        // SAFETY: every argument is a buffer of the plan, in memory as `enqueue` demands.
-        let Ok(()) = unsafe { prepared.call.enqueue(&self.table, &mut queue) };
+        // SAFETY: every argument is a buffer of the plan, in memory as `enqueue` demands, and has an entry in the table.
+        let Ok(()) = unsafe { self.calls[call].enqueue(&self.table, &mut queue) };
     }
 }
 
@@ -151,10 +156,8 @@ impl Queue for Launches<'_> {
     type Error = Infallible;
 
     unsafe fn launch(&mut self, function: u64, arguments: &[*mut u8]) -> Result<(), Infallible> {
-        if let Some(function) = self.functions.get(function as usize) {
-            // SAFETY: passed on from the caller.
-            unsafe { self.stream.launch(function, arguments) };
-        }
+        // SAFETY: passed on from the caller.
+        unsafe { self.stream.launch(&self.functions[function as usize], arguments) };
         Ok(())
     }
 

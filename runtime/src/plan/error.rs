@@ -278,6 +278,22 @@ pub enum PlanError {
         /// What is wrong, for the message.
         what: &'static str,
     },
+    /// The working memory that a plan lists is not that of one step after the other.
+    #[error("working memory of step {step} is out of order, or begins or ends where no memory can")]
+    ScratchList {
+        /// Position of the step.
+        step: u32,
+    },
+    /// Working memory of a step begins before the end of a buffer that is live then.
+    #[error("step `{step}` has its working memory from byte {offset} on, where `{buffer}` is live")]
+    ScratchOverlap {
+        /// Name of the step.
+        step: String,
+        /// Where its working memory begins.
+        offset: u64,
+        /// Name of the buffer.
+        buffer: String,
+    },
     /// A library call needs more scratch than the plan provides.
     #[error("step `{step}` needs {needed} bytes of working memory, the plan has {declared} for each worker")]
     Scratch {

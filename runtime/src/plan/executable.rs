@@ -5,13 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use tensorc_abi::image::slot;
 use tensorc_abi::{ExternFn, KernelFn, Plan, StepOp, StorageClass};
-use tensorc_exec::{self as exec, Code, Place, Records, Refused, Routine, estimated_ns};
+use tensorc_exec::{self as exec, Code, DeviceStep, Place, Records, Refused, Routine, estimated_ns, regions};
 
 use super::bindings::{Final, Interface, Needs, Phase};
 use super::device::DeviceProgram;
 use super::error::{InvalidPlan, LoadError, PlanError};
 use super::poison::Deaths;
-use super::region::regions;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
 use crate::gpu::{Driver, LoadedKernel};
@@ -143,8 +142,9 @@ impl Executable {
         if expected != calls.len() {
             return Err(LoadError::CallCount { plan: plan.name.clone(), expected, actual: calls.len() });
         }
-        let functions = kernels.iter().chain(calls).cloned().collect();
-        executable.device = Some(DeviceProgram::new(driver, functions, &executable.weights, cache)?);
+        let functions: Arc<[LoadedKernel]> = kernels.iter().chain(calls).cloned().collect();
+        let steps = there(&executable, functions.len())?;
+        executable.device = Some(DeviceProgram::new(driver, functions, steps, &executable.weights, cache)?);
         Ok(executable)
     }
 
@@ -172,7 +172,7 @@ impl Executable {
                 step,
             });
         }
-        for region in regions(&plan, &prepared) {
+        for region in regions(&plan, &records.positions) {
             prepared[region.start].region = region.len();
         }
         Ok(Executable {
@@ -263,6 +263,17 @@ impl Executable {
     }
 }
 
+/// The prepared calls as a device with so many functions does them.
+fn there(executable: &Executable, functions: usize) -> Result<Arc<[DeviceStep]>, LoadError> {
+    let slots = executable.slots.len();
+    let each = executable.prepared.iter().map(|prepared| {
+        let step = DeviceStep::of(&prepared.call, slots);
+        let step = step.filter(|step| step.function().is_none_or(|function| function < functions as u64));
+        step.ok_or_else(|| refused(&executable.plan, &Refused { step: prepared.step }, Place::Device))
+    });
+    each.collect()
+}
+
 /// The error of a step that has no form where the plan is to run.
 fn refused(plan: &Plan, refused: &Refused, place: Place) -> LoadError {
     let step = &plan.steps[refused.step];
@@ -270,6 +281,9 @@ fn refused(plan: &Plan, refused: &Refused, place: Place) -> LoadError {
     match (&step.op, place) {
         (StepOp::Vendor { call, .. }, _) => LoadError::NoCall { step: name, library: call.library() },
         (StepOp::Extern { .. }, _) => LoadError::NoLaunch { step: name, what: "an operator written as a closure" },
+        (StepOp::Launch { .. } | StepOp::Copy { .. }, _) => {
+            LoadError::NoLaunch { step: name, what: "a call of a function that is not linked" }
+        }
         _ => LoadError::NoLaunch { step: name, what: "a library call" },
     }
 }

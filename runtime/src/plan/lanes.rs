@@ -121,7 +121,7 @@ impl StagingPipeline {
         self.compute.wait_event(&self.copies_in.close());
         // SAFETY: the table holds addresses of the lane, the arena and weights; the next run in the lane begins when this
         // one was waited for, and all runs compute on one stream.
-        let graph = unsafe { context.enqueue(&*self.compute, interface, &executable.prepared[of.calls.clone()]) };
+        let graph = unsafe { context.enqueue(&*self.compute, interface, of.calls.clone()) };
         self.copies_out.wait_event(&self.compute.close());
         for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_out) {
             StagingPipeline::copy(&*self.copies_out, (homes[&edge.buffer], self.device), host(i), edge.bytes);
@@ -166,10 +166,10 @@ impl StagingPipeline {
             StagingPipeline::copy(&*self.compute, *host, (homes[&edge.buffer], self.device), edge.bytes);
         }
         self.compute.synchronize().map_err(|e| failed(&e))?;
-        for call in &executable.prepared[executable.interfaces()[interface].calls.clone()] {
+        for call in executable.interfaces()[interface].calls.clone() {
             context.call(&*self.compute, call);
             self.compute.synchronize().map_err(|e| failed(&e))?;
-            after(call);
+            after(&executable.prepared[call]);
         }
         for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_out) {
             StagingPipeline::copy(&*self.compute, (homes[&edge.buffer], self.device), *host, edge.bytes);

@@ -13,7 +13,6 @@ mod executable;
 mod external;
 mod lanes;
 mod poison;
-mod region;
 mod trace;
 mod verify;
 

@@ -1,7 +1,7 @@
 //! Filling memory that nothing lives in, so that a lifetime which is too short shows as wrong results.
 //!
 //! For tests. The arena starts as a pattern that is NaN in every floating-point type, and after each step
-//! the buffers that died with it become that pattern again.
+//! the buffers that died with it become that pattern again, and where its working memory may have been.
 
 use std::ops::Range;
 
@@ -40,6 +40,10 @@ impl Deaths {
             if !taken {
                 by_step[*last].push(range.clone());
             }
+        }
+        // Whatever lies behind the start of working memory is dead then.
+        for scratch in plan.scratch.iter().filter(|scratch| scratch.offset < plan.arena_bytes) {
+            by_step[scratch.step as usize].push(scratch.offset as usize..plan.arena_bytes as usize);
         }
         Deaths { arena: plan.arena_bytes as usize, by_step }
     }

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, DType, Epilogue, KernelFn, KernelId, Packing, Plan, Step, StepOp, StorageClass, Weight,
+    Arg, Buffer, BufferId, DType, Epilogue, KernelFn, KernelId, Packing, Plan, Scratch, Step, StepOp, StorageClass,
+    Weight,
 };
 use tensorc_runtime::plan::LoadError;
 use tensorc_runtime::{Executable, WeightStorage};
@@ -104,9 +105,18 @@ pub fn weight(plan: &mut Plan, name: &str, dims: &[u64], packing: Packing) -> Bu
 /// Appends a step that claims enough work to be split over threads if `big`.
 pub fn step(plan: &mut Plan, name: &str, op: StepOp, big: bool) {
     let flops = if big { 1 << 40 } else { 0 };
-    plan.scratch_bytes = plan.scratch_bytes.max(tensorc_exec::scratch_bytes(&op));
+    let bytes = tensorc_exec::scratch_bytes(&op);
+    if bytes > 0 {
+        let step = plan.steps.len() as u32;
+        plan.scratch.push(Scratch { step, offset: SCRATCH_OFFSET, bytes, live: 0 });
+        let most = plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap();
+        plan.scratch.iter_mut().for_each(|scratch| scratch.bytes = most);
+    }
     plan.steps.push(Step { name: name.into(), op, flops, bytes: 0 });
 }
+
+/// Where the steps of these plans have working memory: behind all buffers, all of them the same.
+pub const SCRATCH_OFFSET: u64 = 1 << 20;
 
 pub fn launch(plan: &mut Plan, name: &str, kernel: KernelId, args: &[Arg], extent: u64, big: bool) {
     step(plan, name, StepOp::Launch { kernel, args: args.to_vec(), extent }, big);

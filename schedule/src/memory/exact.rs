@@ -105,8 +105,12 @@ impl<'i> PlacementSearch<'i> {
         let needed = (0..self.height.len()).filter(|p| self.rest[*p] > 0);
         let Some(point) = needed.min_by_key(|p| (self.height[*p], *p)) else {
             let total = self.height.iter().copied().max().unwrap_or(0);
-            self.best = Some((self.offsets.iter().map(|o| o.unwrap_or(0)).collect(), total));
-            self.limit = total.saturating_sub(1);
+            // What takes no bytes is never needed, and may lie anywhere.
+            let offset = |(interval, offset): (&LiveRange, &Option<u64>)| offset.or((interval.bytes == 0).then_some(0));
+            if let Some(offsets) = self.intervals.iter().zip(&self.offsets).map(offset).collect() {
+                self.best = Some((offsets, total));
+                self.limit = total.saturating_sub(1);
+            }
             return;
         };
         let base = self.height[point];

@@ -3,14 +3,15 @@
 //! Buffers are intervals over the steps of the plan. In-place options merge intervals; what is left
 //! is two-dimensional packing, solved by several greedy placements. Where these miss the lower bound by more
 //! than 1 % follow an exact search (`exact`) and, where that does not end, changes of the greedy order; both
-//! bounded by nodes.
+//! bounded by nodes. Working memory of calls lies behind what is live during its step: how many workers there
+//! will be is not known, and must not decide where buffers are.
 
 mod exact;
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::{BufferId, Plan, StorageClass};
-use tensorc_exec::scratch_bytes;
+use tensorc_abi::{BufferId, Plan, Scratch, StorageClass};
+use tensorc_exec::{does_something, regions, scratch_bytes};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
 use crate::lowered::Lowered;
@@ -35,27 +36,60 @@ struct LiveRange {
 /// Pairs of overlapping intervals to look at before the best placement so far is taken.
 const MAX_OVERLAP_PAIRS: usize = 20_000_000;
 
+/// Working memory begins at a multiple of this, so that workers share no pair of cache lines with each other or a buffer.
+const SCRATCH_ALIGN: u64 = 128;
+
 /// Placements tried beyond the greedy ones.
 const MAX_SEARCH_ROUNDS: usize = 2000;
 
-/// Assigns every arena buffer its offset, and sets `arena_bytes`, `lower_bound_bytes` and `scratch_bytes` of the
-/// plan. In-place options are taken whenever the input dies at that step.
+/// Assigns every arena buffer its offset, and sets `arena_bytes`, `lower_bound_bytes` and `scratch` of the plan. In-place
+/// options are taken whenever the input dies at that step.
 pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     let intervals = intervals(lowered)?;
     let steps = lowered.plan.steps.len();
     let bound = lower_bound(&intervals, steps);
     let (offsets, total) = pack(&intervals, steps, bound);
     let plan = &mut lowered.plan;
-    for (interval, offset) in intervals.iter().zip(offsets) {
+    for (interval, offset) in intervals.iter().zip(&offsets) {
         for b in &interval.buffers {
-            plan.buffers[b.0 as usize].storage = StorageClass::Arena(offset);
+            plan.buffers[b.0 as usize].storage = StorageClass::Arena(*offset);
         }
     }
     plan.settle_parts();
     plan.arena_bytes = total;
     plan.lower_bound_bytes = bound;
-    plan.scratch_bytes = plan.steps.iter().map(|step| scratch_bytes(&step.op)).max().unwrap_or(0);
+    plan.scratch = scratch(plan, &intervals, &offsets);
     Ok(())
+}
+
+/// The working memory of every step that needs some, behind what is live during the step, or during all steps that are
+/// to run side by side with it.
+fn scratch(plan: &Plan, intervals: &[LiveRange], offsets: &[u64]) -> Vec<Scratch> {
+    let needed: Vec<u64> = plan.steps.iter().map(|step| scratch_bytes(&step.op)).collect();
+    if needed.iter().all(|bytes| *bytes == 0) {
+        return vec![];
+    }
+    let (mut tops, mut live) = (vec![0; needed.len()], vec![0; needed.len()]);
+    for (interval, offset) in intervals.iter().zip(offsets) {
+        for step in interval.first..=interval.last {
+            tops[step] = (offset + interval.bytes).max(tops[step]);
+            live[step] += interval.bytes;
+        }
+    }
+    let mut places: Vec<(u64, u64)> =
+        tops.iter().zip(&needed).map(|(top, bytes)| (top.next_multiple_of(SCRATCH_ALIGN), *bytes)).collect();
+    let active: Vec<usize> = (0..needed.len()).filter(|step| does_something(plan, &plan.steps[*step].op)).collect();
+    for region in regions(plan, &active) {
+        let steps = &active[region];
+        let (tops, bytes) = (steps.iter().map(|step| places[*step].0), steps.iter().map(|step| places[*step].1));
+        let common = (tops.max().unwrap_or(0), bytes.max().unwrap_or(0));
+        steps.iter().for_each(|step| places[*step] = common);
+    }
+    let of = |step: usize| {
+        let (offset, bytes) = places[step];
+        Scratch { step: step as u32, offset, bytes, live: live[step] }
+    };
+    (0..needed.len()).filter(|step| needed[*step] > 0).map(of).collect()
 }
 
 /// Live intervals of the arena buffers that are no parts, in-place chains merged, by first step.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::Plan;
-use tensorc_ir::diag::Result;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::{keeps_linear_order, run_offset};
@@ -227,7 +227,11 @@ impl Estimate {
         for arg in graph.args(node) {
             let origin = names.get(&arg).copied().unwrap_or(arg);
             if wholes.get(&origin) == Some(&outermost) {
-                parts.extend(self.buffers.get(&arg).cloned().unwrap_or_default());
+                let computed = self.buffers.get(&arg).ok_or_else(|| {
+                    let why = "a value that lies in a concatenation was not computed";
+                    Diagnostic::new(DiagnosticCode::Internal, why).at(&graph.node(arg.node).name)
+                })?;
+                parts.extend(computed);
                 continue;
             }
             let part = self.buffer(0);

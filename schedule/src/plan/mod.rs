@@ -37,12 +37,21 @@ pub use place::ConcatOperands;
 use place::{ConcatElimination, StridedView, is_aligned};
 
 /// What a graph is lowered for, and how.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Choices {
     /// The machine.
     pub target: Target,
     /// How operands get into concatenations.
     pub concat_operands: ConcatOperands,
+    /// Workers whose working memory counts where memory is weighed. A number that is stated: with that of the machine,
+    /// plans would differ from one to the other.
+    pub workers: u64,
+}
+
+impl Default for Choices {
+    fn default() -> Choices {
+        Choices { target: Target::default(), concat_operands: ConcatOperands::default(), workers: 1 }
+    }
 }
 
 /// What is to run: a plan whose memory is not placed yet, and the kernels it launches, to be written.
@@ -72,6 +81,7 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
     let mut lowering = Lowering {
         graph,
         target: choices.target,
+        workers: choices.workers,
         out: Schedule { target: choices.target, ..Schedule::default() },
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
@@ -124,19 +134,21 @@ pub fn recipes(graph: &Graph, choices: Choices) -> Result<Vec<(NodeId, Recipe)>>
     Ok(found)
 }
 
-/// Bytes of intermediate tensors live at once in the schedule of a fused graph, and the node at which they are.
+/// Bytes of intermediate tensors and of working memory live at once in the schedule of a fused graph, and the node at which
+/// they are.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn peak(graph: &Graph, target: Target) -> Result<(u64, Option<NodeId>)> {
-    let schedule = plan(graph, Choices { target, ..Choices::default() })?;
-    let (bytes, step) = order::peak_of(&schedule);
+pub fn peak(graph: &Graph, choices: Choices) -> Result<(u64, Option<NodeId>)> {
+    let schedule = plan(graph, choices)?;
+    let (bytes, step) = order::peak_of(&schedule, choices.workers);
     Ok((bytes, step.map(|step| schedule.nodes[step])))
 }
 
 struct Lowering<'a> {
     graph: &'a Graph,
     target: Target,
+    workers: u64,
     out: Schedule<'a>,
     values: BTreeMap<Value, BufferId>,
     /// Buffers of constants by node and the form they are stored in.

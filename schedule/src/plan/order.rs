@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{BufferId, Plan, StorageClass};
+use tensorc_exec::scratch_bytes;
 use tensorc_ir::diag::Result;
 
 use super::{Lowering, Schedule};
@@ -28,7 +29,7 @@ impl Lowering<'_> {
         let as_given = std::mem::replace(&mut self.out, undelivered);
         self.reorder(&order);
         self.deliver(boundary)?;
-        if peak_of(&self.out).0 >= peak_of(&as_given).0 {
+        if peak_of(&self.out, self.workers).0 >= peak_of(&as_given, self.workers).0 {
             self.out = as_given;
         }
         self.out.kernels = kernels;
@@ -40,7 +41,7 @@ impl Lowering<'_> {
     fn tasks(&mut self, boundary: Option<usize>) -> Result<Tasks> {
         let delivered = self.delivered()?;
         let plan = &self.out.plan;
-        let mut tasks = tasks_of(plan, &self.out.in_place, boundary.unwrap_or(plan.steps.len()));
+        let mut tasks = tasks_of(plan, &self.out.in_place, boundary.unwrap_or(plan.steps.len()), self.workers);
         let outputs = self.graph.outputs().len();
         let d = self.deliveries(boundary, &delivered);
         for (second, id) in &delivered[..outputs] {
@@ -117,8 +118,8 @@ fn written_parts(plan: &Plan) -> BTreeMap<BufferId, BTreeSet<BufferId>> {
     written
 }
 
-/// The steps of a plan as tasks over its arena.
-fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
+/// The steps of a plan as tasks over its arena, with working memory for so many workers.
+fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize, workers: u64) -> Tasks {
     let bytes = |b: &tensorc_abi::Buffer| match b.storage {
         StorageClass::Arena(_) if b.part.is_none() => b.bytes().next_multiple_of(Plan::ALIGN),
         _ => 0,
@@ -127,7 +128,8 @@ fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
     let mut tasks = Tasks { tasks: vec![], bytes: plan.buffers.iter().map(bytes).collect(), wholes: parts.collect() };
     let written = written_parts(plan);
     for (i, step) in plan.steps.iter().enumerate() {
-        let mut task = StepTask { second: i >= boundary, ..StepTask::default() };
+        let scratch = scratch_bytes(&step.op).saturating_mul(workers);
+        let mut task = StepTask { second: i >= boundary, scratch, ..StepTask::default() };
         let args = step.op.args();
         for arg in &args {
             if arg.writes && !task.writes.contains(&arg.buffer.0) {
@@ -155,9 +157,10 @@ fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
     tasks
 }
 
-/// The most bytes of the arena that are live at once, and the first step at which they are.
-pub(super) fn peak_of(out: &Schedule<'_>) -> (u64, Option<usize>) {
+/// The most bytes of the arena that are live at once with working memory for so many workers, and the first step at which
+/// they are.
+pub(super) fn peak_of(out: &Schedule<'_>, workers: u64) -> (u64, Option<usize>) {
     let steps = out.plan.steps.len();
     let order: Vec<usize> = (0..steps).collect();
-    tasks_of(&out.plan, &out.in_place, steps).peak_at(&order)
+    tasks_of(&out.plan, &out.in_place, steps, workers).peak_at(&order)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Value;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
@@ -238,9 +238,11 @@ fn number_param(def: OpDef, n: &StepNumber) -> OpDef {
 }
 
 /// A number given as a parameter, as a constant of the type computed in.
-pub fn number(b: &mut Builder<'_>, params: &Params, name: &str, dtype: DType) -> Value {
-    let value = params.float(name).or_else(|| params.int(name).map(|i| i as f64)).unwrap_or(0.0);
-    b.scalar(Scalar::from_f64(dtype, value))
+pub fn number(b: &mut Builder<'_>, params: &Params, name: &str, dtype: DType) -> Result<Value, Diagnostic> {
+    let value = params.float(name).or_else(|| params.int(name).map(|i| i as f64));
+    let missing = || b.error(DiagnosticCode::Operands, format!("parameter `{name}` is not a number"));
+    let value = value.ok_or_else(missing)?;
+    Ok(b.scalar(Scalar::from_f64(dtype, value)))
 }
 
 fn over_operands(
@@ -254,7 +256,7 @@ fn over_operands(
     let wide = crate::compose::compute_type(b.ty(weight)?.dtype);
     let mut operands = args.to_vec();
     for n in r.numbers {
-        operands.push(Some(number(b, cx.params, n.name, wide)));
+        operands.push(Some(number(b, cx.params, n.name, wide)?));
     }
     let own = if mp { r.names.own_mp } else { r.names.own };
     let known: Vec<&str> = match b.registry().get(own) {

@@ -111,7 +111,7 @@ fn phase2(mp: bool) -> OpDef {
             operands[i] = Some(reshape(b, norm, &[])?);
         }
         let wide = compute_type(cx.outputs[0].dtype);
-        operands.push(Some(super::entry::number(b, cx.params, "lr", wide)));
+        operands.push(Some(super::entry::number(b, cx.params, "lr", wide)?));
         let params = ["lower_bound", "upper_bound"]
             .into_iter()
             .fold(Params::new(), |p, name| p.with(name, ParamValue::Float(cx.params.float(name).unwrap_or(-1.0))));
@@ -191,14 +191,18 @@ fn adamw_scaled(mp: bool) -> OpDef {
         let wide = if mp { DType::F32 } else { compute_type(stored) };
         let x: Vec<Ex> = given.iter().map(|x| x.cast(wide)).collect();
         let scale = &x[count];
-        let number = |name: &str| b.number(wide, cx.params.float(name).unwrap_or(0.0));
+        let number = |name: &str| {
+            let value = cx.params.float(name);
+            let value = value.ok_or_else(|| OpError(format!("parameter `{name}` is not a number")))?;
+            Ok::<Ex, OpError>(b.number(wide, value))
+        };
         let weight = if mp { x[4].clone() } else { x[0].clone() };
         let step = UpdateStep {
             params: cx.params,
             weight: weight.clone(),
             grad: &x[1] * scale,
             states: vec![x[2].clone(), x[3].clone()],
-            numbers: ["lr", "wd", "eta"].map(number).to_vec(),
+            numbers: ["lr", "wd", "eta"].into_iter().map(number).collect::<Result<_, _>>()?,
         };
         let usable = scale.abs().lt(&scale.lit(f64::INFINITY)) & scale.ne(&scale.lit(0.0));
         let moved = adamw(&step);

@@ -29,7 +29,8 @@ impl Context {
     ) -> Result<(), RunError> {
         let shared = self.shared();
         let mut turn = shared.as_ref().map(SharedArena::turn);
-        self.enter(turn.as_deref_mut())?;
+        // Nothing of a device's needs working memory of workers here.
+        self.enter(turn.as_deref_mut(), 0)?;
         self.interface(phase)?;
         let (executable, number) = (self.executable.clone(), interface_of(phase));
         let Some(device) = self.device.as_mut().filter(|d| d.driver.device() == queue.device()) else {
@@ -39,7 +40,7 @@ impl Context {
         let Some(interface) = executable.interface(phase) else { return Ok(()) };
         interface.bind_device(executable.plan(), &mut device.table, bindings)?;
         // SAFETY: the tensors are the caller's promise and were checked; the rest is this context's.
-        let graph = unsafe { device.enqueue(queue.stream(), number, &executable.prepared[interface.calls.clone()]) };
+        let graph = unsafe { device.enqueue(queue.stream(), number, interface.calls.clone()) };
         graph.into_iter().for_each(|graph| queue.keep(graph));
         if let Some(turn) = &mut turn {
             turn.ended = Some(queue.stream().record());

@@ -1,4 +1,5 @@
-//! Buffers of the arena, and those in the memory of one output, that are live at the same time lie apart.
+//! Buffers of the arena, and those in the memory of one output, that are live at the same time lie apart, and working
+//! memory of a step behind all that are live then.
 //!
 //! A buffer is live from the first to the last step that uses it. One that is born at the very
 //! step where another dies may take its place if a generated kernel reads the one and writes the
@@ -54,10 +55,24 @@ pub(super) fn check(plan: &Plan) -> Result<u64, PlanError> {
             }
             live.push(*new);
         }
+        check_scratch(plan, step, &live)?;
         let bytes: u64 = live.iter().map(LiveBuffer::arena_bytes).sum();
         bound = bound.max(bytes - shared);
     }
     Ok(bound)
+}
+
+/// What is live during a step ends before its working memory.
+fn check_scratch(plan: &Plan, step: usize, live: &[LiveBuffer]) -> Result<(), PlanError> {
+    let Some(scratch) = plan.scratch_of(step) else { return Ok(()) };
+    match live.iter().find(|interval| interval.output.is_none() && interval.end > scratch.offset) {
+        None => Ok(()),
+        Some(interval) => Err(PlanError::ScratchOverlap {
+            step: plan.steps[step].name.clone(),
+            offset: scratch.offset,
+            buffer: plan.buffer(interval.id).name.clone(),
+        }),
+    }
 }
 
 fn intervals(plan: &Plan) -> Vec<LiveBuffer> {

@@ -5,7 +5,7 @@
 //! output is written, that parts lie in their wholes and do not overwrite each other, that states
 //! change only after the last use of their old value, that phases share nothing of the caller's that
 //! one of them writes, that arena buffers live at the same time do not overlap, and that library
-//! calls stay inside their operands and find the working memory that they need. Where the signatures
+//! calls stay inside their operands and find the working memory that they need behind what is live. Where the signatures
 //! of its kernels are known, calls must fit them ([`verify_kernels`]). What a generated kernel does
 //! inside its arguments is the business of the kernel verifier.
 
@@ -78,14 +78,15 @@ fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
         return Err(PlanError::Boundary { boundary, steps: plan.steps.len() });
     }
     let mut written = Written::new(plan);
-    for step in &plan.steps {
+    check_scratch_list(plan)?;
+    for (position, step) in plan.steps.iter().enumerate() {
         check_references(plan, step)?;
         for use_ in uses(&step.op) {
             check_use(plan, step, use_, &mut written)?;
         }
         parts::check_step(plan, step)?;
         calls::check(plan, step)?;
-        let (needed, declared) = (scratch_bytes(&step.op), plan.scratch_bytes);
+        let (needed, declared) = (scratch_bytes(&step.op), plan.scratch_of(position).map_or(0, |s| s.bytes));
         if placed && needed > declared {
             return Err(PlanError::Scratch { step: step.name.clone(), needed, declared });
         }
@@ -102,6 +103,20 @@ fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
         return Err(PlanError::LowerBound { declared: plan.lower_bound_bytes, arena: plan.arena_bytes });
     }
     Ok(PlanReport { arena_bytes: plan.arena_bytes, lower_bound_bytes })
+}
+
+/// Working memory belongs to steps, each once and in order, and lies where memory can be.
+fn check_scratch_list(plan: &Plan) -> Result<(), PlanError> {
+    let mut next = 0;
+    for scratch in &plan.scratch {
+        let fits = scratch.offset.checked_add(scratch.bytes).is_some_and(|end| end <= i64::MAX as u64);
+        let known = scratch.step >= next && (scratch.step as usize) < plan.steps.len();
+        if !(known && fits && scratch.offset.is_multiple_of(Plan::ALIGN) && scratch.live <= scratch.offset) {
+            return Err(PlanError::ScratchList { step: scratch.step });
+        }
+        next = scratch.step + 1;
+    }
+    Ok(())
 }
 
 /// Bytes of a buffer, unless they exceed 63 bits.

@@ -4,18 +4,21 @@
 //! steps are executed by one fork and join of the threads, which saves the joins between them and
 //! lets steps that are too small to be split run next to each other.
 
-use std::ops::Range;
+use core::ops::Range;
 
-use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
-use tensorc_exec::{MAX_STEPS, SERIAL_NS};
+use tensorc_abi::{BufferId, Plan, Scratch, StepOp, StorageClass};
 
-use super::executable::Prepared;
+use crate::{MAX_STEPS, SERIAL_NS, estimated_ns};
 
 /// Memory that a step touches.
-struct StepAccess {
-    buffer: BufferId,
-    place: WrittenMemory,
-    writes: bool,
+enum StepAccess {
+    Buffer {
+        buffer: BufferId,
+        place: WrittenMemory,
+        writes: bool,
+    },
+    /// Working memory, which ends where the last worker's does: nobody knows here.
+    Scratch(Scratch),
 }
 
 /// Memory that is written by plans: weights and inputs never are.
@@ -27,6 +30,13 @@ enum WrittenMemory {
 }
 
 impl StepAccess {
+    /// All that a step, by its position, touches.
+    fn all(plan: &Plan, step: usize) -> Vec<StepAccess> {
+        let args = plan.steps[step].op.args();
+        let buffers = args.iter().filter_map(|arg| StepAccess::of(plan, arg.buffer, arg.writes));
+        buffers.chain(plan.scratch_of(step).copied().map(StepAccess::Scratch)).collect()
+    }
+
     fn of(plan: &Plan, id: BufferId, writes: bool) -> Option<StepAccess> {
         let buffer = plan.buffer(id);
         let first = plan.byte_offset(id);
@@ -38,38 +48,55 @@ impl StepAccess {
                 WrittenMemory::Arena(offset + first..offset + first + buffer.span() * buffer.dtype.size() as u64)
             }
         };
-        Some(StepAccess { buffer: id, place, writes })
+        Some(StepAccess::Buffer { buffer: id, place, writes })
     }
 
     /// Whether the order of the two accesses matters.
     fn conflicts(&self, plan: &Plan, other: &StepAccess) -> bool {
-        let apart = plan.whole(self.buffer) == plan.whole(other.buffer) && !plan.overlap(self.buffer, other.buffer);
-        let overlap = match (&self.place, &other.place) {
+        match (self, other) {
+            (StepAccess::Scratch(a), StepAccess::Scratch(b)) => (a.offset, a.bytes) != (b.offset, b.bytes),
+            (StepAccess::Scratch(scratch), StepAccess::Buffer { place, .. })
+            | (StepAccess::Buffer { place, .. }, StepAccess::Scratch(scratch)) => {
+                matches!(place, WrittenMemory::Arena(bytes) if bytes.end > scratch.offset)
+            }
+            (
+                StepAccess::Buffer { buffer: x, place: a, writes: write_x },
+                StepAccess::Buffer { buffer: y, place: b, writes: write_y },
+            ) => {
+                let apart = plan.whole(*x) == plan.whole(*y) && !plan.overlap(*x, *y);
+                (*write_x || *write_y) && !apart && a.overlaps(b)
+            }
+        }
+    }
+}
+
+impl WrittenMemory {
+    fn overlaps(&self, other: &WrittenMemory) -> bool {
+        match (self, other) {
             (WrittenMemory::Output(a), WrittenMemory::Output(b))
             | (WrittenMemory::State(a), WrittenMemory::State(b)) => a == b,
             (WrittenMemory::Arena(a), WrittenMemory::Arena(b)) => a.start < b.end && b.start < a.end,
             _ => false,
-        };
-        overlap && !apart && (self.writes || other.writes)
+        }
     }
 }
 
-/// The regions, in order, with enough work to be worth it.
-pub(super) fn regions(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
-    independent(plan, steps).into_iter().filter(|region| pays(&steps[region.clone()])).collect()
+/// The regions with enough work to be worth it, in order, among the steps at some positions of a plan: those that do
+/// something. Steps whose working memory differs, or lies where another has a buffer, are in none together.
+pub fn regions(plan: &Plan, steps: &[usize]) -> Vec<Range<usize>> {
+    independent(plan, steps).into_iter().filter(|region| pays(plan, &steps[region.clone()])).collect()
 }
 
 /// Maximal ranges of steps that do not depend on each other, within a limit.
-fn independent(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
+fn independent(plan: &Plan, steps: &[usize]) -> Vec<Range<usize>> {
     let mut regions: Vec<Range<usize>> = Vec::new();
     let mut open: Vec<StepAccess> = Vec::new();
-    let second = |index: usize| plan.in_second_phase(steps[index].step);
+    let second = |index: usize| plan.in_second_phase(steps[index]);
     let opens_phase = |index: usize| index > 0 && second(index) != second(index - 1);
-    for (index, prepared) in steps.iter().enumerate() {
-        let args = plan.steps[prepared.step].op.args();
-        let own: Vec<StepAccess> = args.iter().filter_map(|arg| StepAccess::of(plan, arg.buffer, arg.writes)).collect();
+    for (index, step) in steps.iter().enumerate() {
+        let own = StepAccess::all(plan, *step);
         // What a function of the host does besides is unknown.
-        let opaque = |at: usize| matches!(plan.steps[steps[at].step].op, StepOp::Extern { .. });
+        let opaque = |at: usize| matches!(plan.steps[steps[at]].op, StepOp::Extern { .. });
         let independent = !(opaque(index) || index > 0 && opaque(index - 1))
             && own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)));
         match regions.last_mut() {
@@ -85,8 +112,8 @@ fn independent(plan: &Plan, steps: &[Prepared]) -> Vec<Range<usize>> {
 }
 
 /// Whether several steps have enough work together to be spread over threads.
-fn pays(steps: &[Prepared]) -> bool {
-    let ns = steps.iter().fold(0u64, |sum, step| sum.saturating_add(step.call.ns));
+fn pays(plan: &Plan, steps: &[usize]) -> bool {
+    let ns = steps.iter().fold(0u64, |sum, step| sum.saturating_add(estimated_ns(&plan.steps[*step])));
     steps.len() > 1 && ns >= SERIAL_NS
 }
 
@@ -94,10 +121,9 @@ fn pays(steps: &[Prepared]) -> bool {
 mod tests {
     use tensorc_abi::{Arg, Buffer, DType, KernelId, Step};
 
-    use super::*;
-    use tensorc_exec::{self as exec, Work};
+    use std::vec::Vec;
 
-    unsafe extern "C" fn nothing(_: *const *mut u8, _: *const i64) {}
+    use super::*;
 
     /// A plan of 64-byte buffers at the given homes.
     fn plan(homes: &[StorageClass]) -> Plan {
@@ -119,14 +145,12 @@ mod tests {
         plan.steps.push(Step { name: "s".into(), op, flops: 0, bytes: 0 });
     }
 
-    fn prepared(step: usize, ns: u64) -> Prepared {
-        let work = Work::Kernel(nothing);
-        Prepared { call: exec::Step { work, first_slot: 0, tasks: 1, grain: 1, affinity: 1, ns }, region: 1, step }
-    }
-
+    /// The regions if every step takes so long.
     fn divided(plan: &Plan, ns: u64) -> Vec<Range<usize>> {
-        let steps: Vec<Prepared> = (0..plan.steps.len()).map(|step| prepared(step, ns)).collect();
-        regions(plan, &steps)
+        const FLOPS_PER_NS: u64 = 4;
+        let mut plan = plan.clone();
+        plan.steps.iter_mut().for_each(|step| step.flops = FLOPS_PER_NS * ns);
+        regions(&plan, &(0..plan.steps.len()).collect::<Vec<_>>())
     }
 
     #[test]
@@ -191,6 +215,22 @@ mod tests {
         assert_eq!(divided(&plan, SERIAL_NS), [0..2, 2..4], "the old value is read before the new is written");
         plan.boundary = Some(1);
         assert_eq!(divided(&plan, SERIAL_NS), std::slice::from_ref(&(2..4)));
+    }
+
+    #[test]
+    fn steps_side_by_side_have_the_same_working_memory_apart_from_what_they_use() {
+        let mut plan =
+            plan(&[StorageClass::Input(0), StorageClass::Arena(0), StorageClass::Arena(64), StorageClass::Arena(128)]);
+        step(&mut plan, &[0], 1);
+        step(&mut plan, &[0], 2);
+        step(&mut plan, &[0], 3);
+        let at = |step, offset, bytes| Scratch { step, offset, bytes, live: 0 };
+        let with = |scratch: &[Scratch]| divided(&Plan { scratch: scratch.to_vec(), ..plan.clone() }, SERIAL_NS);
+        assert_eq!(with(&[at(0, 256, 128), at(2, 256, 128)]), std::slice::from_ref(&(0..3)));
+        assert_eq!(with(&[at(0, 256, 128), at(2, 256, 256)]), std::slice::from_ref(&(0..2)), "of other sizes");
+        assert_eq!(with(&[at(0, 256, 128), at(1, 384, 128)]), std::slice::from_ref(&(1..3)), "in other places");
+        assert_eq!(with(&[at(0, 128, 128)]), std::slice::from_ref(&(0..2)), "over the third buffer");
+        assert_eq!(with(&[at(2, 128, 128)]), std::slice::from_ref(&(0..2)), "over its own, which verifiers refuse");
     }
 
     #[test]
