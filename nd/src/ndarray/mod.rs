@@ -36,7 +36,6 @@ mod front;
 mod function;
 mod gpus;
 mod index;
-mod key;
 mod operators;
 mod program;
 mod random;

@@ -1,7 +1,7 @@
 //! Calls as functions that can be differentiated: one operator, a model, or a gradient made before.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
@@ -9,33 +9,17 @@ use tensorc_ir::op::{Grad, Registry};
 use tensorc_passes::differentiate::differentiate;
 
 use crate::Error;
-
-/// A graph of known types from the arrays of a call to its results.
-pub(in crate::ndarray) struct Formula {
-    pub graph: Graph,
-    /// Cheaper to compute again than to keep: one element-wise operator.
-    pub elementwise: bool,
-    gradients: Mutex<BTreeMap<Vec<bool>, Arc<Gradient>>>,
-}
+use crate::ndarray::program::ArrayProgram;
 
 /// The gradient of a formula by some of its inputs.
-pub(super) struct Gradient {
+pub(in crate::ndarray) struct Gradient {
     /// Inputs: those of the formula, its results, gradients of its results. Outputs: the gradients.
     pub graph: Graph,
     /// The formula's inputs whose gradients the outputs are. Where one that was asked for is missing, it is zero.
     pub of: Vec<usize>,
 }
 
-impl Formula {
-    pub fn new(graph: Graph, elementwise: bool) -> Arc<Formula> {
-        Arc::new(Formula { graph, elementwise, gradients: Mutex::default() })
-    }
-
-    /// Types of the results.
-    pub fn results(&self) -> Result<Vec<DenseType>, Error> {
-        self.graph.outputs().iter().map(|(_, v)| Ok(self.graph.dense(*v)?)).collect()
-    }
-
+impl ArrayProgram {
     /// The gradient by the inputs that are wanted, made at the first use.
     pub(super) fn gradient(&self, registry: &Registry, wanted: &[bool]) -> Result<Arc<Gradient>, Error> {
         let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +33,7 @@ impl Formula {
 
     fn derive(&self, registry: &Registry, wanted: &[bool]) -> Result<Gradient, Error> {
         let mut graph = self.graph.clone();
-        let types = self.results()?;
+        let types = &self.outputs;
         let inputs: Vec<Value> = graph.inputs().iter().map(|node| Value { node: *node, port: 0 }).collect();
         let results: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).collect();
         let add = |graph: &mut Graph, name: &str| -> Vec<Value> {
@@ -59,7 +43,7 @@ impl Formula {
         let heads = add(&mut graph, "head");
         let seeds: Vec<(Value, Option<Value>)> = results
             .iter()
-            .zip(&types)
+            .zip(types)
             .zip(&heads)
             .map(|((v, ty), head)| (*v, ty.dtype.is_float().then_some(*head)))
             .collect();
@@ -95,7 +79,7 @@ impl Formula {
 }
 
 /// Copies what `roots` need from one graph to another whose inputs are given as values there, where they are needed.
-pub(super) fn inline(
+pub(in crate::ndarray) fn inline(
     into: &mut Graph,
     from: &Graph,
     roots: &[Value],

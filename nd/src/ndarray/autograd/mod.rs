@@ -30,9 +30,8 @@ pub(super) mod tape;
 
 use std::sync::Arc;
 
-pub(super) use backward::Programs;
 pub use backward::{Backward, backward, grad};
-pub(super) use formula::Formula;
+pub(super) use formula::{Gradient, inline};
 pub use scope::{ModeGuard, is_recording, is_training, pause, predict_mode, record, record_prediction, train_mode};
 
 pub use crate::executor::GradReq;

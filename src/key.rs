@@ -1,5 +1,6 @@
-//! Exact descriptions of calls as bytes, by which compiled programs are found again.
+//! Exact descriptions of programs as bytes, by which they are found again.
 
+use smallvec::SmallVec;
 use tensorc_ir::op::OpRef;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::{DType, TensorData};
@@ -7,16 +8,19 @@ use tensorc_runtime::Device;
 use tensorc_runtime::array::ArraySpace;
 
 /// A growing description. Every part begins with its length or kind, so that no two different
-/// descriptions have the same bytes.
-#[derive(Debug, Default)]
-pub(super) struct ProgramKey(Vec<u8>);
+/// descriptions have the same bytes. Those of most calls fit without an allocation.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ProgramKey(SmallVec<[u8; 192]>);
 
 impl ProgramKey {
-    pub fn clear(&mut self) {
-        self.0.clear();
+    /// The description of a kind of program in a cache that holds several.
+    pub fn of(kind: &str) -> ProgramKey {
+        let mut key = ProgramKey::default();
+        key.raw(kind.as_bytes());
+        key
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
@@ -40,7 +44,7 @@ impl ProgramKey {
 
     /// The operator, by its address: entries live as long as their registry.
     pub fn op(&mut self, def: &OpRef) {
-        self.number(std::sync::Arc::as_ptr(def) as usize as u64);
+        self.number(std::sync::Arc::as_ptr(def).addr() as u64);
     }
 
     pub fn ty(&mut self, dtype: DType, dims: &[u64]) {
@@ -94,7 +98,7 @@ mod tests {
     fn key(dims: &[u64]) -> Vec<u8> {
         let mut key = ProgramKey::default();
         key.ty(DType::F32, dims);
-        key.0
+        key.0.to_vec()
     }
 
     #[test]
@@ -103,7 +107,7 @@ mod tests {
         let described = |params: &Params| {
             let mut key = ProgramKey::default();
             key.params(params);
-            key.0
+            key.0.to_vec()
         };
         let with = |value: ParamValue| described(&Params::new().with("a", value));
         let all = [
