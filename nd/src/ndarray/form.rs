@@ -7,7 +7,7 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
 use tensorc_runtime::engine::OpName;
 
-use super::autograd::inline;
+use super::inline::inline;
 use super::window::{BatchNode, BatchOperand};
 use crate::Error;
 use tensorc::ProgramKey;

@@ -1,17 +1,16 @@
 //! What runs on arrays as one operation of the engine: an operator, a lazy batch, a model, a gradient.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tensorc_ir::DenseType;
-use tensorc_ir::graph::Graph;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::op::Grad;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArrayView, LaunchOutput};
 use tensorc_runtime::engine::{OpName, Property};
 
 use super::Runtime;
-use super::autograd::Gradient;
 use crate::Error;
 use tensorc::{Program, Session, Tensor};
 
@@ -35,7 +34,6 @@ pub(super) struct ArrayProgram {
     code: OnceLock<Arc<Program>>,
     /// What runs it if its result types depend on elements.
     staged: Mutex<Option<Session>>,
-    pub(super) gradients: Mutex<BTreeMap<Vec<bool>, Arc<Gradient>>>,
 }
 
 impl ArrayProgram {
@@ -51,7 +49,6 @@ impl ArrayProgram {
             device,
             code: OnceLock::new(),
             staged: Mutex::default(),
-            gradients: Mutex::default(),
         }
     }
 
@@ -103,6 +100,20 @@ impl ArrayProgram {
             none => none.insert(Session::new(rt.compiler().on(self.device), self.graph.clone())?),
         };
         Ok(session.run(inputs)?)
+    }
+
+    /// Whether the gradient may read a result instead of computing it again: where a rule says so. The results of
+    /// element-wise operators are not kept.
+    pub fn keeps(&self, result: Value) -> bool {
+        match &self.graph.node(result.node).kind {
+            NodeKind::Op(op) => matches!(op.def.grad, Grad::Rule(_)) && !self.elementwise,
+            _ => false,
+        }
+    }
+
+    /// Whether any result is read by gradients.
+    pub fn keeps_results(&self) -> bool {
+        self.graph.outputs().iter().any(|(_, v)| self.keeps(*v))
     }
 }
 

@@ -1,24 +1,26 @@
 //! Gradients of what was recorded: one graph, one program, one operation.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::build::Builder;
 use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::op::{Compute, Grad, Infer, InputSpec, OpDef, OpRef, Registry, TypeRule};
+use tensorc_ir::params::Params;
+use tensorc_passes::differentiate::differentiate;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::ArrayOperand;
 use tensorc_runtime::engine::OpName;
 
-use super::formula::inline;
-use super::linear::{Goal, Input, Linear, ValueSource, describe_goal};
+use super::linear::{Goal, Input, Linear, TapeCall, ValueSource, describe_goal};
 use super::tape::{RecordedOperand, attach};
 use super::{AutogradError, GradReq};
 use crate::Error;
 use crate::ndarray::front::fresh;
+use crate::ndarray::inline::inline;
 use crate::ndarray::program::ArrayProgram;
 use crate::ndarray::{NDArray, Runtime};
-use tensorc::{Compiler, ProgramKey};
+use tensorc::ProgramKey;
 
 /// How gradients are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,29 +155,29 @@ impl BackwardPass {
 
     /// The gradients as a graph of what they read.
     fn derive(&self, orders: &[Order]) -> Result<ArrayProgram, Error> {
-        let compiler = self.rt.compiler();
-        let mut sweep = Sweep::new(compiler, &self.linear)?;
-        for head in &self.heads {
-            let seed = match head.gradient {
-                Some(i) => sweep.inputs[i],
-                None => sweep.build(|b| b.filled(&head.ty, 1.0))?,
+        let registry = self.rt.compiler().registry();
+        let mut tape = TapeGraph::new(&self.linear)?;
+        let mut heads = vec![];
+        for Head { goal, ty, gradient } in &self.heads {
+            let seed = match gradient {
+                Some(i) => tape.inputs[*i],
+                None => tape.build(registry, |b| b.filled(ty, 1.0))?,
             };
-            sweep.adjoints.entry(head.goal).or_default().push(seed);
+            heads.push((tape.value(*goal), Some(seed)));
         }
-        for step in (0..self.linear.steps.len()).rev() {
-            sweep.step(step)?;
-        }
+        let wanted: Vec<Value> = orders.iter().map(|order| tape.value(order.goal)).collect();
+        let gradients = differentiate(&mut tape.graph, registry, &heads, &wanted)?;
         let mut roots = vec![];
-        for Order { goal, ty, add_to } in orders {
-            let old = add_to.map(|at| sweep.inputs[at]);
-            roots.push(match (sweep.total(*goal)?, old) {
-                (Some(total), Some(old)) => sweep.build(|b| b.call("add", &[old, total]))?,
-                (Some(total), None) => total,
+        for (Order { ty, add_to, .. }, gradient) in orders.iter().zip(gradients) {
+            let old = add_to.map(|at| tape.inputs[at]);
+            roots.push(match (gradient, old) {
+                (Some(gradient), Some(old)) => tape.build(registry, |b| b.call("add", &[old, gradient]))?,
+                (Some(gradient), None) => gradient,
                 (None, Some(old)) => old,
-                (None, None) => sweep.build(|b| b.filled(ty, 0.0))?,
+                (None, None) => tape.build(registry, |b| b.filled(ty, 0.0))?,
             });
         }
-        let (graph, reads) = sweep.finish(&roots);
+        let (graph, reads) = tape.finish(roots);
         let mut program = ArrayProgram::new(self.device, OpName::from_static("backward"), graph);
         program.reads = reads;
         Ok(program)
@@ -221,107 +223,91 @@ impl BackwardPass {
     }
 }
 
-/// The graph of gradients while it grows, from the last call to the first.
-struct Sweep<'a> {
-    compiler: &'a Compiler,
+/// The recorded calls as one graph.
+///
+/// An operand through which a gradient flows is a node of its own, the *link*: its value is what was kept, its gradient
+/// that of the result that was kept. So every call is differentiated where it stands, from values that are there, and what is
+/// computed again is what nobody kept.
+struct TapeGraph<'a> {
     linear: &'a Linear,
     graph: Graph,
     /// By input of the structure.
     inputs: Vec<Value>,
-    /// Results of element-wise calls that others read, computed again.
-    values: BTreeMap<usize, Vec<Value>>,
-    /// What each has received so far, in order of arrival.
-    adjoints: BTreeMap<Goal, Vec<Value>>,
+    /// In place of variables, so that their detached memory is constant.
+    variables: Vec<Value>,
+    results: Vec<Vec<Value>>,
+    links: Vec<Value>,
 }
 
-impl<'a> Sweep<'a> {
-    fn new(compiler: &'a Compiler, linear: &'a Linear) -> Result<Sweep<'a>, Error> {
+impl<'a> TapeGraph<'a> {
+    fn new(linear: &'a Linear) -> Result<TapeGraph<'a>, Error> {
         let mut graph = Graph::new("backward");
-        let add = |(i, input): (usize, &Input)| {
-            let ty = DenseType::new(input.source.dtype(), input.source.dims());
-            graph.add_input(format!("in{i}"), ty.into())
-        };
-        let inputs = linear.inputs.iter().enumerate().map(add).collect();
-        let (values, adjoints) = (BTreeMap::new(), BTreeMap::new());
-        let mut sweep = Sweep { compiler, linear, graph, inputs, values, adjoints };
-        let reads = linear.steps.iter().flat_map(|step| &step.operands);
-        let mut again: Vec<usize> =
-            reads.filter_map(|(place, _)| if let ValueSource::Step(i, _) = place { Some(*i) } else { None }).collect();
-        again.sort_unstable();
-        again.dedup();
-        for step in again {
-            let program = &linear.steps[step].call.program;
-            let operands = sweep.operands(step)?;
-            let roots: Vec<Value> = program.graph.outputs().iter().map(|(_, v)| *v).collect();
-            let results = inline(&mut sweep.graph, &program.graph, &roots, &operands)?;
-            sweep.values.insert(step, results);
+        let mut add = |name: &str, i, ty: DenseType| graph.add_input(format!("{name}{i}"), ty.into());
+        let of = |source: &ArrayOperand| DenseType::new(source.dtype(), source.dims());
+        let inputs = linear.inputs.iter().enumerate().map(|(i, input)| add("in", i, of(&input.source))).collect();
+        let variables = linear.variables.iter().enumerate().map(|(i, v)| add("variable", i, v.gradient.ty())).collect();
+        let mut tape = TapeGraph { linear, graph, inputs, variables, results: vec![], links: vec![] };
+        let (link, mut order) = (link(), vec![]);
+        for TapeCall { call, operands, .. } in &linear.steps {
+            let operands = operands.iter().map(|operand| Ok(Some(tape.operand(&link, *operand)?)));
+            let operands = operands.collect::<Result<Vec<_>, Error>>()?;
+            let of = &call.program.graph;
+            let roots: Vec<Value> = of.outputs().iter().map(|(_, v)| *v).collect();
+            let results = inline(&mut tape.graph, of, &roots, &operands)?;
+            // Gradients arrive in the opposite order: call by call, and operand by operand of each.
+            order.extend(operands.iter().rev().flatten().chain(&results).map(|v| ("".into(), *v)));
+            tape.results.push(results);
         }
-        Ok(sweep)
+        tape.graph.set_outputs(order);
+        Ok(tape)
     }
 
-    fn operands(&self, step: usize) -> Result<Vec<Option<Value>>, Error> {
-        let missing = || Error::Internal("a recorded value is used before it is made".into());
-        let find = |(place, _): &(ValueSource, Option<Goal>)| match *place {
-            ValueSource::Source(i) => Ok(Some(self.inputs[i])),
-            ValueSource::Step(i, port) => {
-                self.values.get(&i).and_then(|v| v.get(port)).copied().map(Some).ok_or_else(missing)
-            }
+    fn value(&self, goal: Goal) -> Value {
+        match goal {
+            Goal::Variable(i) => self.variables[i],
+            Goal::Step(i, port) => self.results[i][port],
+        }
+    }
+
+    fn operand(&mut self, link: &OpRef, (place, goal): (ValueSource, Option<Goal>)) -> Result<Value, Error> {
+        let kept = match place {
+            ValueSource::Source(i) => self.inputs[i],
+            ValueSource::Step(i, port) => self.results[i][port],
         };
-        self.linear.steps[step].operands.iter().map(find).collect()
+        let Some(goal) = goal else { return Ok(kept) };
+        let ty = self.graph.dense(kept)?;
+        let node = self.graph.add_op("link", link, &[Some(kept), Some(self.value(goal))], Params::new(), 1)?;
+        self.graph.node_mut(node).types = [ty.into()].into_iter().collect();
+        self.links.push(Value { node, port: 0 });
+        Ok(Value { node, port: 0 })
     }
 
-    fn build<T>(&mut self, body: impl FnOnce(&mut Builder<'_>) -> tensorc_ir::diag::Result<T>) -> Result<T, Error> {
+    fn build<T>(
+        &mut self,
+        registry: &Registry,
+        body: impl FnOnce(&mut Builder<'_>) -> tensorc_ir::diag::Result<T>,
+    ) -> Result<T, Error> {
         let unknown = |_: &Graph, _: Value| None;
-        Ok(body(&mut Builder::new(&mut self.graph, self.compiler.registry(), "backward".into(), &unknown))?)
+        Ok(body(&mut Builder::new(&mut self.graph, registry, "backward".into(), &unknown))?)
     }
 
-    /// The sum of what a goal has received.
-    fn total(&mut self, goal: Goal) -> Result<Option<Value>, Error> {
-        let Some(parts) = self.adjoints.get(&goal).cloned() else { return Ok(None) };
-        let mut rest = parts.into_iter();
-        let Some(mut sum) = rest.next() else { return Ok(None) };
-        for part in rest {
-            sum = self.build(|b| b.call("add", &[sum, part]))?;
+    /// The graph of the gradients, and the positions of the inputs that it reads.
+    fn finish(mut self, roots: Vec<Value>) -> (Graph, Vec<usize>) {
+        let names = (0..).map(|i| format!("gradient{i}").into());
+        self.graph.set_outputs(names.zip(roots));
+        for link in self.links {
+            let kept = self.graph.args(link.node)[0];
+            self.graph.replace_uses(link, kept);
         }
-        self.adjoints.insert(goal, vec![sum]);
-        Ok(Some(sum))
-    }
-
-    /// Sends the gradients of a call's results on to its operands.
-    fn step(&mut self, at: usize) -> Result<(), Error> {
-        let step = &self.linear.steps[at];
-        let program = &step.call.program;
-        let wanted: Vec<bool> = step.operands.iter().map(|(_, goal)| goal.is_some()).collect();
-        let types = &program.outputs;
-        let heads = (0..types.len()).map(|port| self.total(Goal::Step(at, port))).collect::<Result<Vec<_>, _>>()?;
-        if heads.iter().all(Option::is_none) || !wanted.contains(&true) {
-            return Ok(());
-        }
-        let gradient = program.gradient(self.compiler.registry(), &wanted)?;
-        let mut inputs = self.operands(at)?;
-        inputs.extend((0..types.len()).map(|port| step.results.get(port).map(|i| self.inputs[*i])));
-        for (port, head) in heads.into_iter().enumerate() {
-            let node = gradient.graph.inputs()[inputs.len()];
-            let used = gradient.graph.is_root(node) || !gradient.graph.uses(node).is_empty();
-            inputs.push(match head {
-                None if used => Some(self.build(|b| b.filled(&types[port], 0.0))?),
-                head => head,
-            });
-        }
-        let roots: Vec<Value> = gradient.graph.outputs().iter().map(|(_, v)| *v).collect();
-        let parts = inline(&mut self.graph, &gradient.graph, &roots, &inputs)?;
-        for (of, part) in gradient.of.iter().zip(parts) {
-            if let (_, Some(goal)) = step.operands[*of] {
-                self.adjoints.entry(goal).or_default().push(part);
+        for (TapeCall { call, results, .. }, made) in self.linear.steps.iter().zip(&self.results) {
+            for ((kept, (_, v)), made) in results.iter().zip(call.program.graph.outputs()).zip(made) {
+                if call.program.keeps(*v) {
+                    self.graph.replace_uses(*made, self.inputs[*kept]);
+                }
             }
         }
-        Ok(())
-    }
-
-    /// The graph of the outputs, and the positions of the inputs that it reads.
-    fn finish(mut self, roots: &[Value]) -> (Graph, Vec<usize>) {
-        self.graph.set_outputs(roots.iter().enumerate().map(|(i, v)| (format!("gradient{i}").into(), *v)));
         self.graph.remove_dead();
+        self.variables.iter().for_each(|v| self.graph.remove_input(v.node));
         let mut reads = vec![];
         for (i, Value { node, .. }) in self.inputs.iter().enumerate() {
             match self.graph.is_root(*node) || !self.graph.uses(*node).is_empty() {
@@ -331,4 +317,14 @@ impl<'a> Sweep<'a> {
         }
         (self.graph, reads)
     }
+}
+
+/// The operator of links. It is in graphs of the tape only while they are differentiated.
+fn link() -> OpRef {
+    let compute = Compute::Composite(Box::new(|_, _, args| Ok(args.iter().take(1).flatten().copied().collect())));
+    let operand = |name| InputSpec { name, ty: TypeRule::Any, optional: false };
+    let mut def = OpDef::new("link", "The first operand, with the gradient of the second.", compute, Infer::Derived);
+    def.inputs = vec![operand("kept"), operand("made")];
+    def.grad = Grad::Rule(Box::new(|_, cx| Ok(vec![None, cx.heads[0]])));
+    Arc::new(def)
 }

@@ -23,7 +23,6 @@
 //! ```
 
 mod backward;
-mod formula;
 mod linear;
 mod scope;
 pub(super) mod tape;
@@ -31,7 +30,6 @@ pub(super) mod tape;
 use std::sync::Arc;
 
 pub use backward::{Backward, backward, grad};
-pub(super) use formula::{Gradient, inline};
 pub use scope::{ModeGuard, is_recording, is_training, pause, predict_mode, record, record_prediction, train_mode};
 
 pub use crate::executor::GradReq;
