@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Instant;
 
-use tensorc::abi::{Home, Plan};
+use tensorc::abi::{Plan, StorageClass};
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DType, DenseType, TensorData};
@@ -91,7 +91,7 @@ fn largest(plan: &Plan, count: usize) -> String {
             *life = Some((life.map_or(i, |(first, _)| first), i));
         }
     }
-    let arena = |b: &usize| matches!(plan.buffers[*b].home, Home::Arena(_));
+    let arena = |b: &usize| matches!(plan.buffers[*b].storage, StorageClass::Arena(_));
     let live = |step: usize| -> Vec<usize> {
         let at = |b: &usize| lives[*b].is_some_and(|(first, last)| (first..=last).contains(&step));
         (0..lives.len()).filter(arena).filter(at).collect()

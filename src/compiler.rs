@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache};
-use tensorc_codegen::lower::{Choices, Joins};
+use tensorc_codegen::lower::{Choices, ConcatOperands};
 use tensorc_codegen::ptx::PtxCache;
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
@@ -184,8 +184,8 @@ impl Compiler {
         if let Processor::Cpu(cpu) = &mut target.processor {
             cpu.scale = isa.is_some_and(|isa| self.0.options.backend.scales(isa));
         }
-        let joins = if self.0.options.copies { Joins::Copied } else { Joins::InPlace };
-        Choices { target, joins }
+        let concat_operands = if self.0.options.copies { ConcatOperands::Copied } else { ConcatOperands::InPlace };
+        Choices { target, concat_operands }
     }
 
     /// How graphs are lowered under the options for this machine.

@@ -5,7 +5,7 @@ pub(crate) mod vendor;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tensorc_abi::{BufferId, Home, Plan, StepOp};
+use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 use tensorc_codegen::ptx::entry_names;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode as ErrorCode};
 use tensorc_ir::interp::run_launch;
@@ -168,8 +168,8 @@ pub(crate) fn distinct(plan: &Plan) -> Vec<bool> {
 /// Whether two buffers may share memory.
 fn share(plan: &Plan, a: BufferId, b: BufferId) -> bool {
     let (a, b) = (plan.buffer(plan.whole(a)), plan.buffer(plan.whole(b)));
-    match (a.home, b.home) {
-        (Home::Arena(x), Home::Arena(y)) => x < y + b.bytes() && y < x + a.bytes(),
+    match (a.storage, b.storage) {
+        (StorageClass::Arena(x), StorageClass::Arena(y)) => x < y + b.bytes() && y < x + a.bytes(),
         (x, y) => x == y,
     }
 }

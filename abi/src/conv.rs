@@ -27,8 +27,8 @@ impl ConvAlgorithm {
     const fn facts(self) -> (&'static str, &'static str, Option<u64>) {
         match self {
             ConvAlgorithm::Direct => ("sum", "conv", None),
-            ConvAlgorithm::WinogradF2 => ("winograd2", "conv_winograd2", Some(2)),
-            ConvAlgorithm::WinogradF4 => ("winograd4", "conv_winograd4", Some(4)),
+            ConvAlgorithm::WinogradF2 => ("winograd_f2", "conv_winograd_f2", Some(2)),
+            ConvAlgorithm::WinogradF4 => ("winograd_f4", "conv_winograd_f4", Some(4)),
         }
     }
 

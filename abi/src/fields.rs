@@ -107,15 +107,15 @@ impl Conv2d {
         f.unsigned("dilations", &mut self.dilations)?;
         f.unsigned("pads", &mut self.pads)?;
         for ([blocked, last], layout) in
-            [["x_blocked", "x_last"], ["y_blocked", "y_last"]].into_iter().zip(&mut self.layouts)
+            [["x_nchw16c", "x_nhwc"], ["y_nchw16c", "y_nhwc"]].into_iter().zip(&mut self.layouts)
         {
-            let mut is = [ImageLayout::Blocks, ImageLayout::Last].map(|known| *layout == known);
+            let mut is = [ImageLayout::Nchw16c, ImageLayout::Nhwc].map(|known| *layout == known);
             f.flag(blocked, &mut is[0])?;
             f.flag(last, &mut is[1])?;
             *layout = match is {
-                [true, _] => ImageLayout::Blocks,
-                [false, true] => ImageLayout::Last,
-                [false, false] => ImageLayout::Planes,
+                [true, _] => ImageLayout::Nchw16c,
+                [false, true] => ImageLayout::Nhwc,
+                [false, false] => ImageLayout::Nchw,
             };
         }
         f.optional("images", &mut self.images)

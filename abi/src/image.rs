@@ -113,7 +113,7 @@ pub mod matrix {
     /// Words of the record.
     pub const WORDS: usize = 7;
     /// Most of a kernel.
-    pub const MOST: usize = 4;
+    pub const MAX: usize = 4;
 }
 
 /// Positions in the record of an axis along which a matrix lies beside others: an axis more of what the copy engine is told, of
@@ -128,7 +128,7 @@ pub mod batch {
     /// Words of the record.
     pub const WORDS: usize = 3;
     /// Most of a matrix.
-    pub const MOST: usize = 3;
+    pub const MAX: usize = 3;
 }
 
 /// Positions in the record of how a kernel is launched. Its parameters are addresses.

@@ -37,8 +37,8 @@ pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, Im
 pub use part::SubBuffer;
 #[cfg(feature = "plan")]
 pub use plan::{
-    Arg, Buffer, BufferId, Epilogue, Home, KernelId, KernelSignature, LeftOperand, LibraryOp, Parameter, Plan,
-    Prologue, Step, StepOp, Weight,
+    Arg, Buffer, BufferId, Epilogue, KernelId, KernelSignature, LeftOperand, LibraryOp, Parameter, Plan, Prologue,
+    Step, StepOp, StorageClass, Weight,
 };
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};

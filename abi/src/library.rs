@@ -92,7 +92,7 @@ pub struct Conv2d {
     pub layouts: [ImageLayout; 2],
 }
 
-/// Channels of a block of [`ImageLayout::Blocks`].
+/// Channels of a block of [`ImageLayout::Nchw16c`].
 pub const CHANNEL_BLOCK: u64 = 16;
 
 /// Where an image holds its channels. What one filter tap reads of a pixel is a run of elements in all but planes.
@@ -101,20 +101,20 @@ pub const CHANNEL_BLOCK: u64 = 16;
 pub enum ImageLayout {
     /// NCHW.
     #[default]
-    Planes,
+    Nchw,
     /// In blocks of [`CHANNEL_BLOCK`], `[n, channels / 16, h, w, 16]`; there are whole blocks only.
-    Blocks,
+    Nchw16c,
     /// NHWC: those of a pixel side by side.
-    Last,
+    Nhwc,
 }
 
 impl ImageLayout {
     /// Every layout.
-    pub const ALL: [ImageLayout; 3] = [ImageLayout::Planes, ImageLayout::Blocks, ImageLayout::Last];
+    pub const ALL: [ImageLayout; 3] = [ImageLayout::Nchw, ImageLayout::Nchw16c, ImageLayout::Nhwc];
 
     /// Whether an image of so many channels can lie so.
     pub const fn holds(self, channels: u64) -> bool {
-        !matches!(self, ImageLayout::Blocks) || channels.is_multiple_of(CHANNEL_BLOCK)
+        !matches!(self, ImageLayout::Nchw16c) || channels.is_multiple_of(CHANNEL_BLOCK)
     }
 }
 
@@ -126,7 +126,7 @@ impl Conv2d {
 
     /// Whether x and y have their channels in planes.
     pub const fn in_planes(&self) -> bool {
-        matches!(self.layouts, [ImageLayout::Planes, ImageLayout::Planes])
+        matches!(self.layouts, [ImageLayout::Nchw, ImageLayout::Nchw])
     }
 
     /// The same convolution with its only spatial axis as the width, along which kernels compute with vectors. Nothing
@@ -172,7 +172,7 @@ impl Conv2d {
         let whole = x.holds(self.groups.saturating_mul(self.in_channels))
             && y.holds(self.groups.saturating_mul(self.out_channels));
         let sides = match (self.is_depthwise(), x, y) {
-            (true, ImageLayout::Planes, _) | (true, _, ImageLayout::Planes) => false,
+            (true, ImageLayout::Nchw, _) | (true, _, ImageLayout::Nchw) => false,
             (true, ..) => self.groups >= CHANNEL_BLOCK,
             (false, ..) => self.groups == 1,
         };
@@ -183,9 +183,9 @@ impl Conv2d {
     /// blocks, but not where Winograd convolution makes blocks of planes.
     pub const fn takes_computed(&self) -> bool {
         match self.layouts {
-            [ImageLayout::Planes, ImageLayout::Planes] | [ImageLayout::Last, _] => false,
-            [ImageLayout::Planes, _] => self.pass.tile().is_none(),
-            [ImageLayout::Blocks, _] => true,
+            [ImageLayout::Nchw, ImageLayout::Nchw] | [ImageLayout::Nhwc, _] => false,
+            [ImageLayout::Nchw, _] => self.pass.tile().is_none(),
+            [ImageLayout::Nchw16c, _] => true,
         }
     }
 

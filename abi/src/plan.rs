@@ -24,7 +24,7 @@ pub struct KernelId(pub u32);
 ///
 /// A *state* is memory of the caller's that the plan reads and may change. Its buffer in
 /// [`Plan::states`] is the value before the run and is never written; another buffer with the same
-/// home, where there is one, is the value after it, written once nobody reads the old value any
+/// storage class, where there is one, is the value after it, written once nobody reads the old value any
 /// more, or in place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -32,17 +32,17 @@ pub struct Plan {
     pub name: String,
     /// Every tensor that steps use, indexed by [`BufferId`].
     pub buffers: Vec<Buffer>,
-    /// The constants that steps read, indexed by [`Home::Weight`].
+    /// The constants that steps read, indexed by [`StorageClass::Weight`].
     pub weights: Vec<Weight>,
     /// Names of the generated kernels; their code is linked separately, in the same order.
     pub kernels: Vec<String>,
     /// The schedule, in the order of execution.
     pub steps: Vec<Step>,
-    /// Buffers with [`Home::Input`], in the order of the graph's inputs that are not updated.
+    /// Buffers with [`StorageClass::Input`], in the order of the graph's inputs that are not updated.
     pub inputs: Vec<BufferId>,
-    /// Buffers with [`Home::State`] as they are before the run, in the order of the graph's inputs.
+    /// Buffers with [`StorageClass::State`] as they are before the run, in the order of the graph's inputs.
     pub states: Vec<BufferId>,
-    /// Buffers with [`Home::Output`], in the order of the graph's outputs.
+    /// Buffers with [`StorageClass::Output`], in the order of the graph's outputs.
     pub outputs: Vec<BufferId>,
     /// Number of steps of the first of two phases; `None`: there is one phase. A phase uses only
     /// outputs of its own, the second alone changes states, and what both use lies in the arena.
@@ -74,11 +74,11 @@ impl Plan {
         self.buffer(id).part.map_or(id, |part| part.of)
     }
 
-    /// Gives every part the home of its whole.
+    /// Gives every part the storage class of its whole.
     pub fn settle_parts(&mut self) {
         for i in 0..self.buffers.len() {
             if let Some(part) = self.buffers[i].part {
-                self.buffers[i].home = self.buffers[part.of.0 as usize].home;
+                self.buffers[i].storage = self.buffers[part.of.0 as usize].storage;
             }
         }
     }
@@ -124,7 +124,7 @@ pub struct Buffer {
     /// Extents, outermost first; none for a scalar.
     pub dims: Vec<u64>,
     /// That of the whole, if it is a part.
-    pub home: Home,
+    pub storage: StorageClass,
     /// Where it lies in its whole, if it is a part.
     pub part: Option<SubBuffer>,
 }
@@ -158,7 +158,7 @@ impl Buffer {
 
 /// Where a buffer's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Home {
+pub enum StorageClass {
     /// The caller's i-th input; never written.
     Input(u32),
     /// The caller's i-th output.

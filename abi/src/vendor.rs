@@ -211,7 +211,7 @@ mod tests {
             pads: [1, 1],
             pass: ConvPass::Forward,
             images: [0; 2],
-            layouts: [ImageLayout::Planes; 2],
+            layouts: [ImageLayout::Nchw; 2],
         };
         let fits = |conv| {
             let contraction = VendorContraction::Convolution(conv);

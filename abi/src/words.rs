@@ -108,17 +108,17 @@ impl ConvPass {
 
 /// Layouts of x and y. Images of compiled models hold the position: new ones come last.
 const LAYOUTS: [[ImageLayout; 2]; 9] = {
-    use ImageLayout::{Blocks, Last, Planes};
+    use ImageLayout::{Nchw, Nchw16c, Nhwc};
     [
-        [Planes, Planes],
-        [Planes, Blocks],
-        [Blocks, Blocks],
-        [Blocks, Planes],
-        [Planes, Last],
-        [Blocks, Last],
-        [Last, Planes],
-        [Last, Blocks],
-        [Last, Last],
+        [Nchw, Nchw],
+        [Nchw, Nchw16c],
+        [Nchw16c, Nchw16c],
+        [Nchw16c, Nchw],
+        [Nchw, Nhwc],
+        [Nchw16c, Nhwc],
+        [Nhwc, Nchw],
+        [Nhwc, Nchw16c],
+        [Nhwc, Nhwc],
     ]
 };
 

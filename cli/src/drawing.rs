@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use tensorc::abi::{BufferId, Home, Plan};
+use tensorc::abi::{BufferId, Plan, StorageClass};
 
 const WIDTH: f64 = 1400.0;
 const HEIGHT: f64 = 700.0;
@@ -102,8 +102,8 @@ fn blocks(plan: &Plan) -> Vec<DrawnBuffer<'_>> {
         .iter()
         .zip(lives)
         .zip(0..)
-        .filter_map(|((b, life), id)| match (b.home, life) {
-            (Home::Arena(offset), Some((first, last))) if b.part.is_none() => {
+        .filter_map(|((b, life), id)| match (b.storage, life) {
+            (StorageClass::Arena(offset), Some((first, last))) if b.part.is_none() => {
                 let parts = parts.remove(&BufferId(id)).unwrap_or_default();
                 Some(DrawnBuffer { name: &b.name, bytes: b.bytes(), offset, first, last, parts })
             }

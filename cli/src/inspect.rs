@@ -176,7 +176,7 @@ struct PlanCost {
 impl PlanCost {
     fn of(plan: &Plan, totals: &Totals, workers: usize) -> PlanCost {
         let count = |is: fn(&StepOp) -> bool| plan.steps.iter().filter(|s| is(&s.op)).count();
-        let weights = plan.buffers.iter().filter(|b| matches!(b.home, tensorc::abi::Home::Weight(_)));
+        let weights = plan.buffers.iter().filter(|b| matches!(b.storage, tensorc::abi::StorageClass::Weight(_)));
         PlanCost {
             flops: plan.steps.iter().map(|s| s.flops).sum(),
             traffic: plan.steps.iter().map(|s| s.bytes).sum(),

@@ -11,7 +11,7 @@ use tensorc_schedule::target::{Cpu, Processor};
 
 use crate::emit::{Math, emit};
 
-pub use tensorc_schedule::plan::{Choices, Joins};
+pub use tensorc_schedule::plan::{Choices, ConcatOperands};
 
 /// Schedules a fused graph by default choices and writes its kernels.
 ///

@@ -84,7 +84,7 @@ pub(crate) fn needed(kernel: &Kernel) -> BTreeMap<String, Prototype> {
                     });
                     out.extend(from.and_then(|from| callee(*op, from)));
                 }
-                Stmt::Apply { f, .. } => out.extend([strip(*f)]),
+                Stmt::VectorMath { f, .. } => out.extend([strip(*f)]),
                 _ => {}
             }
         }

@@ -133,7 +133,7 @@ fn lines(body: &[Stmt], depth: usize, out: &mut String) {
                 out.push_str(&format!("d{} = b{}[{index}]{guard}\n", var.0, buf.0));
             }
             Stmt::Store { buf, index, value } => out.push_str(&format!("b{}[{index}] = {}\n", buf.0, operand(value))),
-            Stmt::Apply { f, buf, start, len } => {
+            Stmt::VectorMath { f, buf, start, len } => {
                 out.push_str(&format!("b{}[{start}..+{len}] = {}\n", buf.0, f.name()));
             }
             Stmt::Alloc { buf } => out.push_str(&format!("alloc b{}\n", buf.0)),

@@ -45,7 +45,7 @@ fn fold(g: &mut Graph, x: Value, dims: &[u64], init: f32, op: ScalarOp) -> Value
 fn strips(body: &[Stmt]) -> usize {
     body.iter()
         .map(|s| match s {
-            Stmt::Apply { .. } => 1,
+            Stmt::VectorMath { .. } => 1,
             Stmt::For { body, .. } => strips(body),
             _ => 0,
         })

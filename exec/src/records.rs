@@ -1,7 +1,7 @@
 //! The steps of a plan as records: how each is divided, what it calls, where its arguments lie.
 
 use tensorc_abi::image::{LIBRARIES, slot, step};
-use tensorc_abi::{BufferId, Contraction, Home, KernelId, LibraryOp, Plan, Step, StepOp};
+use tensorc_abi::{BufferId, Contraction, KernelId, LibraryOp, Plan, Step, StepOp, StorageClass};
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, gemm_scratch, gemm_tasks,
 };
@@ -78,12 +78,12 @@ impl Records {
 /// The record of a slot.
 fn slot_of(plan: &Plan, id: BufferId) -> [u64; slot::WORDS] {
     let offset = plan.byte_offset(id);
-    match plan.buffer(id).home {
-        Home::Input(i) => [slot::INPUT, i.into(), offset],
-        Home::Output(i) => [slot::OUTPUT, i.into(), offset],
-        Home::State(i) => [slot::STATE, i.into(), offset],
-        Home::Weight(i) => [slot::WEIGHTS, i.into(), offset],
-        Home::Arena(at) => [slot::ARENA, 0, at + offset],
+    match plan.buffer(id).storage {
+        StorageClass::Input(i) => [slot::INPUT, i.into(), offset],
+        StorageClass::Output(i) => [slot::OUTPUT, i.into(), offset],
+        StorageClass::State(i) => [slot::STATE, i.into(), offset],
+        StorageClass::Weight(i) => [slot::WEIGHTS, i.into(), offset],
+        StorageClass::Arena(at) => [slot::ARENA, 0, at + offset],
     }
 }
 

@@ -5,8 +5,8 @@ use core::ops::Range;
 use tensorc_abi::image::LIBRARIES;
 use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
 use tensorc_kernels::{
-    EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, conv_run_by, conv_scratch_by,
-    conv_together_by, gemm_run, gemm_scratch, gemm_together,
+    EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, conv_affinity_by, conv_run_by,
+    conv_scratch_by, gemm_affinity, gemm_run, gemm_scratch,
 };
 
 use crate::LibraryCall;
@@ -19,7 +19,7 @@ pub struct Routine {
     /// prologue.
     pub(crate) scratch: fn(&Contraction, usize, Option<usize>) -> usize,
     /// Tasks in turn that share what they compute of the left operand.
-    pub(crate) together: fn(&Contraction) -> u64,
+    pub(crate) affinity: fn(&Contraction) -> u64,
     /// Executes some of the tasks, as [`crate::Step`] does.
     pub(crate) run: unsafe fn(&LibraryCall, *const *mut u8, Range<u64>, *mut u8),
 }
@@ -28,7 +28,7 @@ pub struct Routine {
 pub const GEMM: Routine = Routine {
     read: |words| words.first_chunk().map(|words| Contraction::Gemm(BatchedGemm::from_words(words))),
     scratch: |call, _, prologue| if let Contraction::Gemm(c) = call { gemm_scratch(c, prologue) } else { 0 },
-    together: |call| if let Contraction::Gemm(c) = call { gemm_together(c) } else { 1 },
+    affinity: |call| if let Contraction::Gemm(c) = call { gemm_affinity(c) } else { 1 },
     run: run_gemm,
 };
 
@@ -36,7 +36,7 @@ pub const GEMM: Routine = Routine {
 pub const ATTENTION: Routine = Routine {
     read: |words| words.first_chunk().map(|words| Contraction::Attention(Attention::from_words(words))),
     scratch: |call, args, _| if let Contraction::Attention(c) = call { attention_scratch(c, args) } else { 0 },
-    together: |_| 1,
+    affinity: |_| 1,
     run: run_attention,
 };
 
@@ -49,7 +49,7 @@ macro_rules! convolution {
                 Contraction::Conv(c) => conv_scratch_by(ConvVariant::$way, c, prologue),
                 _ => 0,
             },
-            together: |call| if let Contraction::Conv(c) = call { conv_together_by(ConvVariant::$way, c) } else { 1 },
+            affinity: |call| if let Contraction::Conv(c) = call { conv_affinity_by(ConvVariant::$way, c) } else { 1 },
             run: {
                 unsafe fn run(call: &LibraryCall, arguments: *const *mut u8, tasks: Range<u64>, scratch: *mut u8) {
                     let Contraction::Conv(conv) = &call.contraction else { return };
@@ -65,17 +65,17 @@ macro_rules! convolution {
     };
 }
 
-/// Convolutions by [`ConvWay::Windows`].
+/// Convolutions by [`ConvVariant::Windows`].
 pub const CONV_WINDOWS: Routine = convolution!(Windows);
-/// Convolutions by [`ConvWay::Planar`].
+/// Convolutions by [`ConvVariant::Planar`].
 pub const CONV_PLANAR: Routine = convolution!(Planar);
-/// Convolutions by [`ConvWay::Correlate`].
+/// Convolutions by [`ConvVariant::Correlate`].
 pub const CONV_CORRELATE: Routine = convolution!(Correlate);
-/// Convolutions by [`ConvWay::Blocked`].
+/// Convolutions by [`ConvVariant::Blocked`].
 pub const CONV_BLOCKED: Routine = convolution!(Blocked);
-/// Convolutions by [`ConvWay::BlockedDepthwise`].
+/// Convolutions by [`ConvVariant::BlockedDepthwise`].
 pub const CONV_BLOCKED_DEPTHWISE: Routine = convolution!(BlockedDepthwise);
-/// Convolutions by [`ConvWay::Winograd`].
+/// Convolutions by [`ConvVariant::Winograd`].
 pub const CONV_WINOGRAD: Routine = convolution!(Winograd);
 
 /// Hands a macro the symbols and names of all routines, in the order of [`LIBRARIES`].

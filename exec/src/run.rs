@@ -206,7 +206,7 @@ impl Step {
     }
 }
 
-/// Enters addresses into the table of arguments: those of slots whose home and position have a base.
+/// Enters addresses into the table of arguments: those of slots whose storage class and position have a base.
 pub fn bind<'s>(
     slots: impl Iterator<Item = &'s [u64; slot::WORDS]>,
     table: &mut [*mut u8],
@@ -228,7 +228,7 @@ mod tests {
     unsafe extern "C" fn nothing(_: *const *mut u8, _: *const i64) {}
 
     fn step(tasks: u64, grain: u64, ns: u64) -> Step {
-        Step { work: Work::Kernel(nothing), first_slot: 0, tasks, grain, together: 1, ns }
+        Step { work: Work::Kernel(nothing), first_slot: 0, tasks, grain, affinity: 1, ns }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tensorc_abi::image::step;
 use tensorc_abi::{Contraction, KernelFn};
 #[cfg(feature = "plan")]
 use tensorc_abi::{KernelId, Plan, StepOp};
-use tensorc_kernels::computed_grain;
+use tensorc_kernels::affinity_grain;
 
 use crate::Routine;
 use crate::run::CHUNKS_PER_WORKER;
@@ -38,7 +38,7 @@ pub struct Step {
     /// Least number of tasks worth handing to a thread.
     pub grain: u64,
     /// Tasks in turn that share what they compute, or 1.
-    pub together: u64,
+    pub affinity: u64,
     /// Estimated time on one core in nanoseconds, if known: by it steps that run side by side are divided.
     pub ns: u64,
 }
@@ -148,7 +148,7 @@ impl Step {
     /// The step of a record; `None` if that is of no known kind, calls code that does not exist, or its words are no call.
     pub fn resolve(record: &[u64; step::WORDS], code: &impl Code) -> Option<Step> {
         let [tasks, grain, function] = [step::TASKS, step::GRAIN, step::FUNCTION].map(|at| record[at]);
-        let of = |work| Step { work, first_slot: record[step::FIRST_SLOT] as usize, tasks, grain, together: 1, ns: 0 };
+        let of = |work| Step { work, first_slot: record[step::FIRST_SLOT] as usize, tasks, grain, affinity: 1, ns: 0 };
         Some(match record[step::KIND] {
             step::KERNEL => of(Work::Kernel(code.kernel(function)?)),
             // The record counts bytes.
@@ -160,8 +160,8 @@ impl Step {
             step::HOST => of(Work::Host(function)),
             kind => {
                 let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
-                let together = call.prologue.map_or(1, |_| (call.routine.together)(&call.contraction));
-                Step { together, ..of(Work::Library(call)) }
+                let affinity = call.prologue.map_or(1, |_| (call.routine.affinity)(&call.contraction));
+                Step { affinity, ..of(Work::Library(call)) }
             }
         })
     }
@@ -170,7 +170,7 @@ impl Step {
     /// shared evenly.
     pub(crate) fn chunk(&self, chunks: u64) -> u64 {
         let (grain, workers) = ((self.tasks / chunks).max(self.grain).max(1), chunks.div_ceil(CHUNKS_PER_WORKER));
-        computed_grain(grain, self.together, self.tasks, workers)
+        affinity_grain(grain, self.affinity, self.tasks, workers)
     }
 
     /// Bytes of working memory that each worker needs.

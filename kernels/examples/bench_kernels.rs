@@ -185,15 +185,15 @@ impl Report {
             pads: [kernel / 2; 2],
             pass: ConvPass::Packed(ConvAlgorithm::Direct),
             images: [0; 2],
-            layouts: [ImageLayout::Planes; 2],
+            layouts: [ImageLayout::Nchw; 2],
         };
         let name = format!("{net} {kernel}x{kernel}s{stride} {inputs}-{outputs} {size}");
         self.pass(&name, call);
         let whole = |channels: u64| channels.is_multiple_of(CHANNEL_BLOCK);
         if whole(outputs) && (groups == 1 || groups == inputs) {
-            use ImageLayout::{Blocks, Last, Planes};
-            let from = if whole(inputs) { Blocks } else { Planes };
-            let sides = [("blocks", [from, Blocks]), ("last", [Last; 2]), ("to planes", [from, Planes])];
+            use ImageLayout::{Nchw, Nchw16c, Nhwc};
+            let from = if whole(inputs) { Nchw16c } else { Nchw };
+            let sides = [("blocks", [from, Nchw16c]), ("last", [Nhwc; 2]), ("to planes", [from, Nchw])];
             let calls = sides.map(|(sides, layouts)| (sides, Conv2d { layouts, ..call }));
             for (sides, call) in calls.into_iter().filter(|(_, call)| !call.in_planes() && call.layouts_fit()) {
                 self.pass(&format!("{name} {sides}"), call);
@@ -394,7 +394,7 @@ fn training(report: &Report) {
         pads: [pad; 2],
         pass: ConvPass::Forward,
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     };
     report.training("lenet", layer(64, [1, 20], 28, 5, 1, 0));
     report.training("lenet", layer(64, [20, 50], 12, 5, 1, 0));

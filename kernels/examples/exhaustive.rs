@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
-use tensorc_kernels::vmath::{Strip, strip_for};
+use tensorc_kernels::vmath::{VectorMathFn, vector_math_for};
 use tensorc_ops::math::budget;
 
 #[path = "../../ops/tests/distance/mod.rs"]
@@ -17,7 +17,7 @@ mod distance;
 const BLOCK: u64 = 1 << 12;
 
 /// The largest error over the arguments with bit patterns in a range, and where it is.
-fn sweep(f: MathFn, strip: Strip, range: std::ops::Range<u64>) -> (f64, f32) {
+fn sweep(f: MathFn, strip: VectorMathFn, range: std::ops::Range<u64>) -> (f64, f32) {
     let mut worst = (0.0, 0.0);
     let mut data = vec![0f32; BLOCK as usize];
     for start in range.step_by(BLOCK as usize) {
@@ -48,7 +48,8 @@ fn main() -> ExitCode {
     println!("| function | budget (ulp) | largest error (ulp) | at |\n|---|---|---|---|");
     for f in MathFn::ALL {
         let wanted = chosen.is_empty() || chosen.iter().any(|c| c == f.name());
-        let Some(strip) = strip_for(tensorc_kernels::isa(), &format!("tc_v{}_f32", f.name())).filter(|_| wanted) else {
+        let Some(strip) = vector_math_for(tensorc_kernels::isa(), &format!("tc_v{}_f32", f.name())).filter(|_| wanted)
+        else {
             continue;
         };
         let part = ((1u64 << 32) / threads).next_multiple_of(BLOCK);

@@ -10,7 +10,7 @@ fn main() {
     for name in vmath::NAMES {
         let mut line = format!("{name:6}");
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            let strip = vmath::strip_for(isa, &format!("tc_v{name}_f32")).unwrap();
+            let strip = vmath::vector_math_for(isa, &format!("tc_v{name}_f32")).unwrap();
             let mut best = f64::INFINITY;
             for _ in 0..200 {
                 let mut data = x.clone();

@@ -170,7 +170,7 @@ pub fn gemm_tasks(call: &BatchedGemm) -> u64 {
 }
 
 /// Number of tasks in turn that share what is computed of A.
-pub fn gemm_together(call: &BatchedGemm) -> u64 {
+pub fn gemm_affinity(call: &BatchedGemm) -> u64 {
     let schedule = GemmTasks::new(call, true);
     if schedule.skinny || schedule.keeps_left() { schedule.col_blocks.parts() as u64 } else { 1 }
 }

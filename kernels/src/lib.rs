@@ -34,14 +34,14 @@ mod weights;
 
 pub use attention::{attention_run, attention_run_with, attention_scratch, attention_tasks};
 pub use conv::{
-    conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks, conv_together, conv_together_by,
+    conv_affinity, conv_affinity_by, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks,
     conv_variant,
 };
 pub use copy::{NON_TEMPORAL_COPY, copy_non_temporal};
 pub use epilogue::EpilogueCall;
-pub use gemm::{gemm_run, gemm_run_with, gemm_scratch, gemm_tasks, gemm_together};
+pub use gemm::{gemm_affinity, gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
 pub use isa::{Isa, isa};
-pub use prologue::{LeftOperand, PrologueCall, computed_grain};
+pub use prologue::{LeftOperand, PrologueCall, affinity_grain};
 pub use weights::{pack, pack_with, packed_len};
 
 /// Address of the function called `name` for generated code to call: of [`math64`], [`soft_libcalls`] or [`vmath`].

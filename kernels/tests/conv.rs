@@ -34,7 +34,7 @@ fn terms(call: &Conv2d, mut visit: impl FnMut([u64; 7])) {
 
 /// Channels of x that are added up tap by tap.
 fn lanes(call: &Conv2d) -> u64 {
-    if call.layouts[0] == ImageLayout::Planes { 1 } else { CHANNEL_BLOCK }
+    if call.layouts[0] == ImageLayout::Nchw { 1 } else { CHANNEL_BLOCK }
 }
 
 /// `[n, channels, pixels]` in a layout, or back.
@@ -44,9 +44,9 @@ fn laid_out(data: &[f32], layout: ImageLayout, channels: u64, pixels: u64, back:
     for i in 0..data.len() {
         let (n, c, p) = (i / (channels * pixels), i / pixels % channels, i % pixels);
         let at = match layout {
-            ImageLayout::Planes => i,
-            ImageLayout::Blocks => ((n * channels / lanes + c / lanes) * pixels + p) * lanes + c % lanes,
-            ImageLayout::Last => (n * pixels + p) * channels + c,
+            ImageLayout::Nchw => i,
+            ImageLayout::Nchw16c => ((n * channels / lanes + c / lanes) * pixels + p) * lanes + c % lanes,
+            ImageLayout::Nhwc => (n * pixels + p) * channels + c,
         };
         if back { out[i] = data[at] } else { out[at] = data[i] }
     }
@@ -118,7 +118,7 @@ fn supply(call: &Conv2d, x: &[f32]) -> Option<Supply> {
     let (image, plane) = (call.image_strides()[0] as i64, (call.input[0] * call.input[1]) as i64);
     let lanes = CHANNEL_BLOCK as i64;
     let (batch_strides, row_stride) = match call.layouts[0] {
-        ImageLayout::Blocks => ([image, plane * lanes, 0], lanes),
+        ImageLayout::Nchw16c => ([image, plane * lanes, 0], lanes),
         _ => ([image, 0, 0], plane),
     };
     let layout = MatrixLayout { offset: 0, batch_strides, row_stride, col_stride: 1 };
@@ -151,9 +151,9 @@ fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<
     let mut y = vec![f32::NAN; (batch * image) as usize];
     let image = image as i64;
     let (blocks, strides, [rows, cols]) = match call.layouts[1] {
-        ImageLayout::Planes => (1, [image, 0, 0, cols as i64], [rows, cols]),
-        ImageLayout::Last => (1, [image, 0, 0, rows as i64], [cols, rows]),
-        ImageLayout::Blocks => (
+        ImageLayout::Nchw => (1, [image, 0, 0, cols as i64], [rows, cols]),
+        ImageLayout::Nhwc => (1, [image, 0, 0, rows as i64], [cols, rows]),
+        ImageLayout::Nchw16c => (
             rows / CHANNEL_BLOCK,
             [image, (CHANNEL_BLOCK * cols) as i64, 0, CHANNEL_BLOCK as i64],
             [cols, CHANNEL_BLOCK],
@@ -197,16 +197,16 @@ fn check(random: &mut Random, call: &Conv2d) {
 fn check_layouts(random: &mut Random, call: &Conv2d) {
     let (x, w) = (random.fill(sizes(call)[0]), random.fill(sizes(call)[1]));
     // The order of the sum depends on the layout of x.
-    let sums = [ImageLayout::Planes, ImageLayout::Last].map(|from| {
-        let layouts = [from, ImageLayout::Last];
+    let sums = [ImageLayout::Nchw, ImageLayout::Nhwc].map(|from| {
+        let layouts = [from, ImageLayout::Nhwc];
         model(&Conv2d { layouts, ..*call }, &x, &w)
     });
-    for layouts in all_layouts().filter(|layouts| *layouts != [ImageLayout::Planes; 2]) {
+    for layouts in all_layouts().filter(|layouts| *layouts != [ImageLayout::Nchw; 2]) {
         let call = &Conv2d { layouts, ..*call };
         if !call.layouts_fit() {
             continue;
         }
-        let expected = &sums[usize::from(layouts[0] != ImageLayout::Planes)];
+        let expected = &sums[usize::from(layouts[0] != ImageLayout::Nchw)];
         let doubled: Vec<f32> = expected.iter().map(|y| 2.0 * y).collect();
         let x = image(call, &x);
         let tasks = conv_tasks(call);
@@ -294,7 +294,7 @@ fn random_conv(random: &mut Random, groups: u64, in_channels: u64, out_channels:
         pads,
         pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     })
 }
 
@@ -397,7 +397,7 @@ fn winograd_bands_and_panels() {
 fn winograd_is_about_as_exact_as_the_sum() {
     let mut random = Random::new(14);
     for channels in [64, 512] {
-        let call = Conv2d { layouts: [ImageLayout::Blocks; 2], ..plain(channels, 16, 16, 3, 1) };
+        let call = Conv2d { layouts: [ImageLayout::Nchw16c; 2], ..plain(channels, 16, 16, 3, 1) };
         let (x, w) = (random.fill(sizes(&call)[0]), random.fill(sizes(&call)[1]));
         let (exact, _) = exact(&call, &x, &w);
         let x = image(&call, &x);
@@ -421,7 +421,7 @@ fn winograd_is_about_as_exact_as_the_sum() {
 fn winograd_images_may_lie_apart() {
     let mut random = Random::new(13);
     for pass in [ConvPass::Packed(ConvAlgorithm::WinogradF2), ConvPass::Packed(ConvAlgorithm::WinogradF4)] {
-        let dense = Conv2d { batch: 3, pass, layouts: [ImageLayout::Blocks; 2], ..plain(32, 48, 10, 3, 1) };
+        let dense = Conv2d { batch: 3, pass, layouts: [ImageLayout::Nchw16c; 2], ..plain(32, 48, 10, 3, 1) };
         let images = dense.image_sizes().map(|size| size + 64);
         let apart = Conv2d { images, ..dense };
         let (x, w) = (random.fill(sizes(&dense)[0]), random.fill(sizes(&dense)[1]));
@@ -449,7 +449,7 @@ fn plain(in_channels: u64, out_channels: u64, size: u64, kernel: u64, stride: u6
         pads: [kernel / 2; 2],
         pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     })
 }
 

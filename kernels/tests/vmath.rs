@@ -60,7 +60,7 @@ fn edges() -> Vec<f32> {
 }
 
 fn apply(isa: Isa, f: MathFn, data: &mut [f32]) {
-    let strip = vmath::strip_for(isa, &format!("tc_v{}_f32", f.name())).unwrap();
+    let strip = vmath::vector_math_for(isa, &format!("tc_v{}_f32", f.name())).unwrap();
     // SAFETY: the slice is valid, and only available ISA levels are tested.
     unsafe { strip(data.as_mut_ptr(), data.len() as i64) };
 }

@@ -257,9 +257,9 @@ fn layout(given: &Given) -> Result<Option<ImageLayout>, PipelineError> {
         expected: "layout: planes, blocks or last",
     };
     let named = |value: &str| match value {
-        "planes" => Ok(ImageLayout::Planes),
-        "blocks" => Ok(ImageLayout::Blocks),
-        "last" => Ok(ImageLayout::Last),
+        "planes" => Ok(ImageLayout::Nchw),
+        "blocks" => Ok(ImageLayout::Nchw16c),
+        "last" => Ok(ImageLayout::Nhwc),
         _ => Err(bad(value)),
     };
     given_value("everywhere", given).map(named).transpose()

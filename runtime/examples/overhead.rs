@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, DType, Home, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
-    Weight,
+    Arg, BatchedGemm, Buffer, BufferId, DType, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
+    StorageClass, Weight,
 };
 use tensorc_runtime::profiler::{Profiler, Span, SpanName};
 use tensorc_runtime::{
@@ -23,12 +23,12 @@ unsafe extern "C" fn nothing(buffers: *const *mut u8, scalars: *const i64) {
 
 /// A chain of `steps` kernels that do nothing, from an input over two alternating buffers.
 fn chain(steps: u32) -> Plan {
-    let buffer = |name: String, home| Buffer { name, dtype: DType::F32, dims: vec![1, 16], home, part: None };
+    let buffer = |name: String, storage| Buffer { name, dtype: DType::F32, dims: vec![1, 16], storage, part: None };
     let mut plan = Plan { name: "chain".into(), kernels: vec!["nothing".into()], ..Plan::default() };
-    plan.buffers.push(buffer("x".into(), Home::Input(0)));
+    plan.buffers.push(buffer("x".into(), StorageClass::Input(0)));
     for i in 0..steps {
-        let home = if i + 1 == steps { Home::Output(0) } else { Home::Arena(u64::from(i % 2) * 64) };
-        plan.buffers.push(buffer(format!("t{i}"), home));
+        let storage = if i + 1 == steps { StorageClass::Output(0) } else { StorageClass::Arena(u64::from(i % 2) * 64) };
+        plan.buffers.push(buffer(format!("t{i}"), storage));
         let args = vec![Arg { buffer: BufferId(i), writes: false }, Arg { buffer: BufferId(i + 1), writes: true }];
         let op = StepOp::Launch { kernel: KernelId(0), args, extent: 1 };
         plan.steps.push(Step { name: format!("s{i}"), op, flops: 32, bytes: 128 });
@@ -45,17 +45,17 @@ fn perceptron() -> Result<(Plan, Vec<WeightStorage>), Box<dyn Error>> {
     let widths = [16u64, 32, 16, 10];
     let mut plan = Plan { name: "perceptron".into(), arena_bytes: 256, ..Plan::default() };
     let mut weights = Vec::new();
-    let buffer = |name: String, dims, home| Buffer { name, dtype: DType::F32, dims, home, part: None };
-    plan.buffers.push(buffer("x".into(), vec![1, widths[0]], Home::Input(0)));
+    let buffer = |name: String, dims, storage| Buffer { name, dtype: DType::F32, dims, storage, part: None };
+    plan.buffers.push(buffer("x".into(), vec![1, widths[0]], StorageClass::Input(0)));
     for (layer, pair) in widths.windows(2).enumerate() {
         let (k, n) = (pair[0], pair[1]);
         let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1 };
         let values: Vec<u8> = (0..k * n).flat_map(|i| (i as f32 / (k * n) as f32).to_le_bytes()).collect();
         weights.push(pack_weight(&packing, DType::F32, values.into())?);
         plan.weights.push(Weight { name: format!("w{layer}"), constant: layer as u32, packing });
-        plan.buffers.push(buffer(format!("w{layer}"), vec![k, n], Home::Weight(layer as u32)));
-        let home = [Home::Arena(0), Home::Arena(128), Home::Output(0)][layer];
-        plan.buffers.push(buffer(format!("h{layer}"), vec![1, n], home));
+        plan.buffers.push(buffer(format!("w{layer}"), vec![k, n], StorageClass::Weight(layer as u32)));
+        let storage = [StorageClass::Arena(0), StorageClass::Arena(128), StorageClass::Output(0)][layer];
+        plan.buffers.push(buffer(format!("h{layer}"), vec![1, n], storage));
         let rows =
             |cols: u64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols as i64, col_stride: 1 };
         let call = BatchedGemm { batch: [1; 3], m: 1, n, k, a: rows(k), b: rows(n), c: rows(n), b_packed: true };

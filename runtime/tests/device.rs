@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use common::*;
-use tensorc_abi::{DType, Home, Plan};
+use tensorc_abi::{DType, Plan, StorageClass};
 use tensorc_runtime::array::{
     ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, Extents, LaunchOutput, PlannedRun, duplicate,
     read as fetch, run,
@@ -208,11 +208,11 @@ fn whole(context: &Arc<Mutex<Context>>, states: usize) -> PlannedRun {
 /// `y = t + s`, and `s` becomes `t`, which is `scale(x)`.
 fn stateful() -> Plan {
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[N], Home::Input(0));
-    let s = buffer(&mut plan, "s", &[N], Home::State(0));
-    let s_next = buffer(&mut plan, "s_next", &[N], Home::State(0));
-    let t = buffer(&mut plan, "t", &[N], Home::Arena(0));
-    let y = buffer(&mut plan, "y", &[N], Home::Output(0));
+    let x = buffer(&mut plan, "x", &[N], StorageClass::Input(0));
+    let s = buffer(&mut plan, "s", &[N], StorageClass::State(0));
+    let s_next = buffer(&mut plan, "s_next", &[N], StorageClass::State(0));
+    let t = buffer(&mut plan, "t", &[N], StorageClass::Arena(0));
+    let y = buffer(&mut plan, "y", &[N], StorageClass::Output(0));
     launch(&mut plan, "t", SCALE, &[read(x), write(t)], N, false);
     launch(&mut plan, "y", ADD, &[read(t), read(s), write(y)], N, false);
     step(&mut plan, "s", tensorc_abi::StepOp::Copy { src: t, dst: s_next }, false);

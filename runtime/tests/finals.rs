@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use tensorc_abi::{ExternFn, Home, Plan, StepOp, SubBuffer};
+use tensorc_abi::{ExternFn, Plan, StepOp, StorageClass, SubBuffer};
 use tensorc_runtime::plan::Phase;
 use tensorc_runtime::{Bindings, Context, Device, Executable, Pool, Profiler, RunError, TensorMut, TensorRef};
 
@@ -25,17 +25,17 @@ const N: u64 = 1000;
 /// The fifth output has no elements.
 fn outputs_used_again(big: bool) -> Plan {
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[N], Home::Input(0));
-    let outputs: Vec<_> = (0..4).map(|i| buffer(&mut plan, &format!("y{i}"), &[N], Home::Output(i))).collect();
-    buffer(&mut plan, "empty", &[0], Home::Output(4));
+    let x = buffer(&mut plan, "x", &[N], StorageClass::Input(0));
+    let outputs: Vec<_> = (0..4).map(|i| buffer(&mut plan, &format!("y{i}"), &[N], StorageClass::Output(i))).collect();
+    buffer(&mut plan, "empty", &[0], StorageClass::Output(4));
     let [first, second, third, fourth] = outputs[..] else { panic!() };
     let halves = [0, N / 2].map(|offset| {
-        let half = buffer(&mut plan, "half", &[N / 2], Home::Arena(0));
+        let half = buffer(&mut plan, "half", &[N / 2], StorageClass::Arena(0));
         plan.buffers[half.0 as usize].part = Some(SubBuffer { of: second, offset, run: N / 2, stride: N / 2 });
         half
     });
     plan.settle_parts();
-    let t = buffer(&mut plan, "t", &[N], Home::Arena(0));
+    let t = buffer(&mut plan, "t", &[N], StorageClass::Arena(0));
     launch(&mut plan, "0", SCALE, &[read(x), write(third)], N, big);
     launch(&mut plan, "1", SCALE, &[read(x), write(first)], N, big);
     launch(&mut plan, "2", SCALE, &[read(x), write(halves[0])], N / 2, big);
@@ -103,8 +103,8 @@ fn outputs_are_told_after_their_last_use() {
 #[test]
 fn what_comes_after_a_failure_is_not_told() {
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[N], Home::Input(0));
-    let outputs: Vec<_> = (0..3).map(|i| buffer(&mut plan, "y", &[N], Home::Output(i))).collect();
+    let x = buffer(&mut plan, "x", &[N], StorageClass::Input(0));
+    let outputs: Vec<_> = (0..3).map(|i| buffer(&mut plan, "y", &[N], StorageClass::Output(i))).collect();
     launch(&mut plan, "0", SCALE, &[read(x), write(outputs[1])], N, false);
     let call = |args| StepOp::Extern { operator: "broken".into(), function: 0, args };
     step(&mut plan, "1", call(vec![read(outputs[1]), write(outputs[0])]), false);
@@ -126,8 +126,8 @@ fn what_comes_after_a_failure_is_not_told() {
 #[test]
 fn phases_tell_of_their_own_outputs() {
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[N], Home::Input(0));
-    let outputs: Vec<_> = (0..4).map(|i| buffer(&mut plan, "y", &[N], Home::Output(i))).collect();
+    let x = buffer(&mut plan, "x", &[N], StorageClass::Input(0));
+    let outputs: Vec<_> = (0..4).map(|i| buffer(&mut plan, "y", &[N], StorageClass::Output(i))).collect();
     launch(&mut plan, "0", SCALE, &[read(x), write(outputs[0])], N, false);
     launch(&mut plan, "1", SCALE, &[read(x), write(outputs[1])], N, false);
     launch(&mut plan, "2", SCALE, &[read(x), write(outputs[3])], N, false);

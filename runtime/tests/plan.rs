@@ -9,8 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Home, ImageLayout, KernelFn, MatrixLayout, Packing,
-    Plan, StepOp,
+    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelFn, MatrixLayout, Packing, Plan,
+    StepOp, StorageClass,
 };
 use tensorc_runtime::plan::{InvalidPlan, LoadError, PlanEdge, PlanError};
 use tensorc_runtime::{
@@ -84,13 +84,13 @@ impl Random {
 fn tangled(n: u64, random: &mut Random, big: bool) -> Plan {
     let mut plan = empty_plan();
     let stride = (4 * n).next_multiple_of(Plan::ALIGN);
-    let x = buffer(&mut plan, "x", &[n], Home::Input(0));
+    let x = buffer(&mut plan, "x", &[n], StorageClass::Input(0));
     let slots = 3 + random.below(6);
     let mut live = vec![x; slots];
     for i in 0..40 {
         let [a, b] = [0; 2].map(|_| live[random.below(slots)]);
         let slot = random.below(slots);
-        let out = buffer(&mut plan, &format!("t{i}"), &[n], Home::Arena(stride * slot as u64));
+        let out = buffer(&mut plan, &format!("t{i}"), &[n], StorageClass::Arena(stride * slot as u64));
         match random.below(2) {
             0 => launch(&mut plan, &format!("s{i}"), ADD, &[read(a), read(b), write(out)], n, big),
             _ => launch(&mut plan, &format!("s{i}"), SCALE, &[read(a), write(out)], n, big),
@@ -98,7 +98,7 @@ fn tangled(n: u64, random: &mut Random, big: bool) -> Plan {
         live[slot] = out;
     }
     for (slot, id) in live.into_iter().enumerate() {
-        let y = buffer(&mut plan, &format!("y{slot}"), &[n], Home::Output(slot as u32));
+        let y = buffer(&mut plan, &format!("y{slot}"), &[n], StorageClass::Output(slot as u32));
         step(&mut plan, &format!("out{slot}"), StepOp::Copy { src: id, dst: y }, big);
     }
     plan.arena_bytes = stride * slots as u64;
@@ -131,8 +131,8 @@ fn independent_steps_compute_the_same_bits_with_any_number_of_threads() {
 fn large_copies_are_split_and_complete() {
     let n = 200_003;
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[n], Home::Input(0));
-    let y = buffer(&mut plan, "y", &[n], Home::Output(0));
+    let x = buffer(&mut plan, "x", &[n], StorageClass::Input(0));
+    let y = buffer(&mut plan, "y", &[n], StorageClass::Output(0));
     step(&mut plan, "copy", StepOp::Copy { src: x, dst: y }, true);
     let pool = Pool::new(3).unwrap();
     let mut context = Context::new(executable(plan, vec![]), &pool).unwrap();
@@ -293,9 +293,9 @@ fn an_arena_that_cannot_be_allocated_is_an_error() {
 #[test]
 fn plain_weights_are_used_where_they_lie() {
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[3], Home::Input(0));
+    let x = buffer(&mut plan, "x", &[3], StorageClass::Input(0));
     let w = weight(&mut plan, "w", &[3], Packing::Plain);
-    let y = buffer(&mut plan, "y", &[3], Home::Output(0));
+    let y = buffer(&mut plan, "y", &[3], StorageClass::Output(0));
     launch(&mut plan, "add", ADD, &[read(x), read(w), write(y)], 3, false);
     let values: Vec<u8> = [0.5f32, 1.5, 2.5].iter().flat_map(|v| v.to_le_bytes()).collect();
     for shift in [0, 1] {
@@ -315,10 +315,10 @@ fn plain_weights_are_used_where_they_lie() {
 #[test]
 fn outputs_may_be_read_by_later_steps_and_inputs_given_twice() {
     let mut plan = empty_plan();
-    let a = buffer(&mut plan, "a", &[2], Home::Input(0));
-    let b = buffer(&mut plan, "b", &[2], Home::Input(1));
-    let y = buffer(&mut plan, "y", &[2], Home::Output(0));
-    let z = buffer(&mut plan, "z", &[2], Home::Output(1));
+    let a = buffer(&mut plan, "a", &[2], StorageClass::Input(0));
+    let b = buffer(&mut plan, "b", &[2], StorageClass::Input(1));
+    let y = buffer(&mut plan, "y", &[2], StorageClass::Output(0));
+    let z = buffer(&mut plan, "z", &[2], StorageClass::Output(1));
     launch(&mut plan, "y", ADD, &[read(a), read(b), write(y)], 2, false);
     launch(&mut plan, "z", ADD, &[read(y), read(BufferId(0)), write(z)], 2, false);
     let pool = Pool::new(1).unwrap();
@@ -335,14 +335,14 @@ fn outputs_may_be_read_by_later_steps_and_inputs_given_twice() {
 fn dense(m: u64, k: u64, packed: bool, big: bool) -> Plan {
     let n = BIAS_COLUMNS as u64;
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[m, k], Home::Input(0));
+    let x = buffer(&mut plan, "x", &[m, k], StorageClass::Input(0));
     let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1 };
     let w = match packed {
         true => weight(&mut plan, "w", &[k, n], packing),
-        false => buffer(&mut plan, "w", &[k, n], Home::Input(1)),
+        false => buffer(&mut plan, "w", &[k, n], StorageClass::Input(1)),
     };
     let bias = weight(&mut plan, "bias", &[n], Packing::Plain);
-    let y = buffer(&mut plan, "y", &[m, n], Home::Output(0));
+    let y = buffer(&mut plan, "y", &[m, n], StorageClass::Output(0));
     let layout = |cols: u64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols as i64, col_stride: 1 };
     let call = BatchedGemm { batch: [1; 3], m, n, k, a: layout(k), b: layout(n), c: layout(n), b_packed: packed };
     let epilogue = epilogue(BIAS_RELU, &[write(y), read(bias)]);
@@ -400,12 +400,12 @@ fn convolutions_agree_with_a_plain_loop() {
         pads: [1, 1],
         pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     };
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[2, 3, 9, 8], Home::Input(0));
+    let x = buffer(&mut plan, "x", &[2, 3, 9, 8], StorageClass::Input(0));
     let w = weight(&mut plan, "w", &[5, 3, 3, 3], Packing::Conv(call));
-    let y = buffer(&mut plan, "y", &[2, 5, 5, 4], Home::Output(0));
+    let y = buffer(&mut plan, "y", &[2, 5, 5, 4], StorageClass::Output(0));
     step(&mut plan, "conv", StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None }, true);
     let (x, w) = (ramp(2 * 3 * 9 * 8), ramp(5 * 3 * 3 * 3));
     let mut expected = vec![0f32; 2 * 5 * 5 * 4];

@@ -6,7 +6,7 @@
 mod common;
 
 use common::*;
-use tensorc_abi::{Home, Plan, StepOp};
+use tensorc_abi::{Plan, StepOp, StorageClass};
 use tensorc_runtime::plan::{Needs, Phase, PlanEdge, PlanError, PlanReport};
 use tensorc_runtime::{Bindings, Context, Pool, RunError, TensorMut, TensorRef};
 
@@ -20,14 +20,14 @@ const N: u64 = 1000;
 /// | second | s, t | s, k, z |
 fn two_phases(big: bool) -> Plan {
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[N], Home::Input(0));
-    let s = buffer(&mut plan, "s", &[N], Home::State(0));
-    let s_next = buffer(&mut plan, "s_next", &[N], Home::State(0));
-    buffer(&mut plan, "k", &[N], Home::State(1));
-    let k_next = buffer(&mut plan, "k_next", &[10, N / 10], Home::State(1));
-    let t = buffer(&mut plan, "t", &[N], Home::Arena(0));
-    let y = buffer(&mut plan, "y", &[N], Home::Output(0));
-    let z = buffer(&mut plan, "z", &[N], Home::Output(1));
+    let x = buffer(&mut plan, "x", &[N], StorageClass::Input(0));
+    let s = buffer(&mut plan, "s", &[N], StorageClass::State(0));
+    let s_next = buffer(&mut plan, "s_next", &[N], StorageClass::State(0));
+    buffer(&mut plan, "k", &[N], StorageClass::State(1));
+    let k_next = buffer(&mut plan, "k_next", &[10, N / 10], StorageClass::State(1));
+    let t = buffer(&mut plan, "t", &[N], StorageClass::Arena(0));
+    let y = buffer(&mut plan, "y", &[N], StorageClass::Output(0));
+    let z = buffer(&mut plan, "z", &[N], StorageClass::Output(1));
     launch(&mut plan, "t", SCALE, &[read(s), write(t)], N, big);
     launch(&mut plan, "y", ADD, &[read(t), read(x), write(y)], N, big);
     launch(&mut plan, "s", ADD, &[read(s), read(t), write(s_next)], N, big);
@@ -158,7 +158,7 @@ fn the_listed_states_are_buffers_of_that_home() {
     let error = broken(|plan| plan.states[1] = id(plan, "x"));
     assert!(matches!(error, PlanError::Edge { side: PlanEdge::State, index: 1 }), "{error}");
     let error = broken(|plan| plan.states.truncate(1));
-    assert!(matches!(error, PlanError::Home { home: "state", .. }), "{error}");
+    assert!(matches!(error, PlanError::StorageClass { storage: "state", .. }), "{error}");
     let error = broken(|plan| plan.boundary = Some(6));
     assert!(matches!(error, PlanError::Boundary { boundary: 6, steps: 5 }), "{error}");
     let error = broken(|plan| {

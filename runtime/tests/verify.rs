@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use tensorc_abi::{
-    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Home, ImageLayout, KernelId, LeftOperand,
-    MatrixLayout, Packing, Plan, Prologue, StepOp, SubBuffer, VendorCall, VendorContraction,
+    BatchedGemm, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, ImageLayout, KernelId, LeftOperand, MatrixLayout,
+    Packing, Plan, Prologue, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 use tensorc_runtime::plan::{PlanEdge, PlanError, PlanReport};
 
@@ -34,9 +34,9 @@ fn buffer_id(plan: &Plan, name: &str) -> usize {
     plan.buffers.iter().position(|b| b.name == name).unwrap()
 }
 
-fn set_home(plan: &mut Plan, name: &str, home: Home) {
+fn set_storage(plan: &mut Plan, name: &str, storage: StorageClass) {
     let id = buffer_id(plan, name);
-    plan.buffers[id].home = home;
+    plan.buffers[id].storage = storage;
 }
 
 fn args(plan: &mut Plan, step: usize) -> &mut Vec<tensorc_abi::Arg> {
@@ -68,11 +68,11 @@ fn inputs_and_weights_are_never_written() {
 
 #[test]
 fn memory_is_inside_the_arena_and_aligned() {
-    let error = broken(|plan| set_home(plan, "t2", Home::Arena(STRIDE + 4)));
+    let error = broken(|plan| set_storage(plan, "t2", StorageClass::Arena(STRIDE + 4)));
     assert_eq!(error, PlanError::Misaligned { buffer: "t2".into(), offset: STRIDE + 4, align: 64 });
-    let error = broken(|plan| set_home(plan, "t2", Home::Arena(2 * STRIDE)));
+    let error = broken(|plan| set_storage(plan, "t2", StorageClass::Arena(2 * STRIDE)));
     assert_eq!(error, PlanError::OutsideArena { buffer: "t2".into(), end: 2 * STRIDE + 400, arena: 2 * STRIDE });
-    let error = broken(|plan| set_home(plan, "t2", Home::Arena(u64::MAX - 63)));
+    let error = broken(|plan| set_storage(plan, "t2", StorageClass::Arena(u64::MAX - 63)));
     assert!(matches!(error, PlanError::OutsideArena { .. }));
     let error = broken(|plan| plan.arena_bytes = STRIDE);
     assert!(matches!(error, PlanError::OutsideArena { .. }));
@@ -88,8 +88,8 @@ fn references_exist_and_sizes_are_finite() {
         plan.steps[0].op = StepOp::Launch { kernel: KernelId(4), args: vec![], extent: 1 };
     });
     assert_eq!(error, PlanError::UnknownKernel { step: "s0".into(), kernel: 4, count: 4 });
-    let error = broken(|plan| set_home(plan, "t0", Home::Weight(0)));
-    assert_eq!(error, PlanError::Home { buffer: "t0".into(), home: "weight", index: 0, count: 0 });
+    let error = broken(|plan| set_storage(plan, "t0", StorageClass::Weight(0)));
+    assert_eq!(error, PlanError::StorageClass { buffer: "t0".into(), storage: "weight", index: 0, count: 0 });
     let error = broken(|plan| plan.buffers[1].dims = vec![1 << 40, 1 << 40]);
     assert_eq!(error, PlanError::Size { buffer: "t0".into() });
     let error = broken(|plan| {
@@ -110,18 +110,18 @@ fn edges_are_the_buffers_they_claim_to_be() {
     let error = broken(|plan| plan.outputs[0] = BufferId(9));
     assert_eq!(error, PlanError::Edge { side: PlanEdge::Output, index: 0 });
     // Something that is needed until the output is there, or is not as large, is not in its memory.
-    let error = broken(|plan| set_home(plan, "t2", Home::Output(0)));
+    let error = broken(|plan| set_storage(plan, "t2", StorageClass::Output(0)));
     assert_eq!(error, PlanError::Overlap { step: "s3".into(), first: "t2".into(), second: "y".into() });
     let error = broken(|plan| {
-        set_home(plan, "t2", Home::Output(0));
+        set_storage(plan, "t2", StorageClass::Output(0));
         plan.buffers[3].dims = vec![N - 1];
     });
     assert_eq!(error, PlanError::Alias { buffer: "t2".into(), side: PlanEdge::Output, index: 0 });
     let mut plan = chain(N, false);
-    set_home(&mut plan, "t0", Home::Output(0));
+    set_storage(&mut plan, "t0", StorageClass::Output(0));
     verify(&plan).unwrap();
     let error = broken(|plan| {
-        set_home(plan, "t2", Home::Input(0));
+        set_storage(plan, "t2", StorageClass::Input(0));
         plan.buffers[3].dims = vec![N + 1];
     });
     assert_eq!(error, PlanError::Alias { buffer: "t2".into(), side: PlanEdge::Input, index: 0 });
@@ -135,9 +135,9 @@ const fn row_major(rows: u64, cols: u64) -> MatrixLayout {
 /// `c[2, 3, 5] = a[2, 3, 4] · b[2, 4, 5]`.
 fn product() -> Plan {
     let mut plan = empty_plan();
-    let a = buffer(&mut plan, "a", &[2, 3, 4], Home::Input(0));
-    let b = buffer(&mut plan, "b", &[2, 4, 5], Home::Input(1));
-    let c = buffer(&mut plan, "c", &[2, 3, 5], Home::Output(0));
+    let a = buffer(&mut plan, "a", &[2, 3, 4], StorageClass::Input(0));
+    let b = buffer(&mut plan, "b", &[2, 4, 5], StorageClass::Input(1));
+    let c = buffer(&mut plan, "c", &[2, 3, 5], StorageClass::Output(0));
     let call = BatchedGemm {
         batch: [1, 1, 2],
         m: 3,
@@ -178,9 +178,9 @@ fn broken_call(change: impl FnOnce(&mut Plan, &mut VendorCall)) -> PlanError {
     let mut plan = product();
     let StepOp::Gemm { call, a, b, c, .. } = plan.steps[0].op.clone() else { unreachable!() };
     plan.buffers.iter_mut().for_each(|b| b.dtype = DType::F16);
-    plan.buffers[b.0 as usize].home = Home::Input(1);
-    let bias = buffer(&mut plan, "bias", &[5], Home::Input(2));
-    let memory = buffer(&mut plan, "memory", &[256], Home::Arena(0));
+    plan.buffers[b.0 as usize].storage = StorageClass::Input(1);
+    let bias = buffer(&mut plan, "bias", &[5], StorageClass::Input(2));
+    let memory = buffer(&mut plan, "memory", &[256], StorageClass::Arena(0));
     plan.buffers[bias.0 as usize].dtype = DType::F16;
     plan.buffers[memory.0 as usize].dtype = DType::U8;
     plan.arena_bytes = 256;
@@ -252,7 +252,7 @@ fn products_need_f32_and_matching_layouts() {
     let mut wrong = plan.clone();
     wrong.weights[0].packing = Packing::GemmB { k: 5, n: 4, offset: 0, row_stride: 4, col_stride: 1 };
     assert_eq!(verify(&wrong).unwrap_err(), PlanError::Packing { step: "dot".into(), buffer: "w".into() });
-    let t = buffer(&mut plan, "t", &[20], Home::Output(1));
+    let t = buffer(&mut plan, "t", &[20], StorageClass::Output(1));
     launch(&mut plan, "peek", SCALE, &[read(w), write(t)], 20, false);
     assert_eq!(verify(&plan).unwrap_err(), PlanError::Packing { step: "peek".into(), buffer: "w".into() });
 }
@@ -262,7 +262,7 @@ fn prologues_read_what_is_written_and_never_the_result() {
     let plan = product();
     let with = |kernel: KernelId, args: &[tensorc_abi::Arg]| {
         let mut plan = plan.clone();
-        buffer(&mut plan, "t", &[2, 3, 4], Home::Arena(0));
+        buffer(&mut plan, "t", &[2, 3, 4], StorageClass::Arena(0));
         (plan.arena_bytes, plan.lower_bound_bytes) = (128, 128);
         if let StepOp::Gemm { a, .. } = &mut plan.steps[0].op {
             *a = LeftOperand::Computed(Prologue { kernel, args: args.to_vec() });
@@ -294,12 +294,12 @@ fn convolutions_match_their_tensors_and_weights() {
         pads: [0, 0],
         pass: ConvPass::Packed(ConvAlgorithm::Direct),
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     };
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[1, 2, 5, 5], Home::Input(0));
+    let x = buffer(&mut plan, "x", &[1, 2, 5, 5], StorageClass::Input(0));
     let w = weight(&mut plan, "w", &[3, 2, 3, 3], Packing::Conv(call));
-    let y = buffer(&mut plan, "y", &[1, 3, 3, 3], Home::Output(0));
+    let y = buffer(&mut plan, "y", &[1, 3, 3, 3], StorageClass::Output(0));
     step(&mut plan, "conv", StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None }, false);
     verify(&plan).unwrap();
     let with = |change: fn(&mut Conv2d)| {
@@ -332,15 +332,15 @@ fn convolutions_match_their_tensors_and_weights() {
 /// Runs of `run` elements alternate if it is less than all.
 fn halves(run: u64) -> Plan {
     let mut plan = empty_plan();
-    let x = buffer(&mut plan, "x", &[N], Home::Input(0));
-    let both = buffer(&mut plan, "both", &[2 * N], Home::Arena(0));
+    let x = buffer(&mut plan, "x", &[N], StorageClass::Input(0));
+    let both = buffer(&mut plan, "both", &[2 * N], StorageClass::Arena(0));
     for (i, name) in ["left", "right"].into_iter().enumerate() {
-        let id = buffer(&mut plan, name, &[N], Home::Arena(0));
+        let id = buffer(&mut plan, name, &[N], StorageClass::Arena(0));
         let part = SubBuffer { of: both, offset: i as u64 * run, run, stride: 2 * run };
         plan.buffers[id.0 as usize].part = Some(part);
         launch(&mut plan, name, SCALE, &[read(x), write(id)], N, false);
     }
-    let y = buffer(&mut plan, "y", &[2 * N], Home::Output(0));
+    let y = buffer(&mut plan, "y", &[2 * N], StorageClass::Output(0));
     launch(&mut plan, "join", SCALE, &[read(both), write(y)], 2 * N, false);
     plan.arena_bytes = (8 * N).next_multiple_of(Plan::ALIGN);
     plan
@@ -367,7 +367,7 @@ fn parts_lie_in_their_whole() {
     assert!(is_refused(&with(|p| p.of = BufferId(9))));
     assert!(is_refused(&with(|p| p.of = BufferId(3))));
     assert!(is_refused(&|plan| plan.buffers[2].dtype = DType::I32));
-    assert!(is_refused(&|plan| plan.buffers[2].home = Home::Arena(64)));
+    assert!(is_refused(&|plan| plan.buffers[2].storage = StorageClass::Arena(64)));
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn parts_are_all_written_and_each_once() {
 fn parts_keep_their_whole_alive_and_apart_from_what_a_step_writes() {
     // Something in the place of the first half, while only the second is read later.
     let mut plan = halves(N);
-    let other = buffer(&mut plan, "other", &[16], Home::Arena(0));
+    let other = buffer(&mut plan, "other", &[16], StorageClass::Arena(0));
     launch(&mut plan, "other", SCALE, &[read(BufferId(0)), write(other)], 16, false);
     args(&mut plan, 2)[0] = read(BufferId(3));
     plan.steps.swap(2, 3);
@@ -410,7 +410,7 @@ fn parts_keep_their_whole_alive_and_apart_from_what_a_step_writes() {
     assert_eq!(error, PlanError::Overlap { step: "other".into(), first: "both".into(), second: "other".into() });
     // A step that reads the half it writes, as the whole or as a part at another place.
     let mut plan = halves(N);
-    let again = buffer(&mut plan, "again", &[N], Home::Arena(0));
+    let again = buffer(&mut plan, "again", &[N], StorageClass::Arena(0));
     plan.buffers[again.0 as usize].part = Some(SubBuffer { of: BufferId(1), offset: 0, run: N, stride: N });
     args(&mut plan, 1).insert(0, read(again));
     verify(&plan).unwrap();
@@ -428,11 +428,11 @@ fn parts_keep_their_whole_alive_and_apart_from_what_a_step_writes() {
 #[test]
 fn library_calls_keep_to_the_runs_of_parts() {
     let mut plan = empty_plan();
-    let [a, b] = ["a", "b"].map(|name| buffer(&mut plan, name, &[4, 4], Home::Input(u32::from(name == "b"))));
-    let y = buffer(&mut plan, "y", &[4, 8], Home::Output(0));
+    let [a, b] = ["a", "b"].map(|name| buffer(&mut plan, name, &[4, 4], StorageClass::Input(u32::from(name == "b"))));
+    let y = buffer(&mut plan, "y", &[4, 8], StorageClass::Output(0));
     for i in 0..2 {
-        let part = buffer(&mut plan, "part", &[4, 4], Home::Arena(0));
-        plan.buffers[part.0 as usize].home = Home::Output(0);
+        let part = buffer(&mut plan, "part", &[4, 4], StorageClass::Arena(0));
+        plan.buffers[part.0 as usize].storage = StorageClass::Output(0);
         plan.buffers[part.0 as usize].part = Some(SubBuffer { of: y, offset: 4 * i, run: 4, stride: 8 });
         let plain = MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: 4, col_stride: 1 };
         let c = MatrixLayout { row_stride: 8, ..plain };

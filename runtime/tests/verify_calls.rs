@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use tensorc_abi::{BatchedGemm, DType, Home, KernelSignature, MatrixLayout, Parameter, StepOp};
+use tensorc_abi::{BatchedGemm, DType, KernelSignature, MatrixLayout, Parameter, StepOp, StorageClass};
 use tensorc_runtime::plan::{InvalidPlan, PlanError, verify, verify_kernels, verify_unplaced};
 
 const N: u64 = 100;
@@ -52,7 +52,7 @@ fn calls_fit_their_kernels() {
 fn a_plan_without_offsets_obeys_all_other_rules() {
     let mut plan = chain(N, false);
     for buffer in &mut plan.buffers {
-        if let Home::Arena(offset) = &mut buffer.home {
+        if let StorageClass::Arena(offset) = &mut buffer.storage {
             *offset = 0;
         }
     }
@@ -66,9 +66,9 @@ fn a_plan_without_offsets_obeys_all_other_rules() {
 #[test]
 fn working_memory_of_library_calls_is_part_of_the_plan() {
     let (mut plan, call) = (empty_plan(), BatchedGemm { m: 40, n: 80, k: 30, ..matrices_side_by_side() });
-    let a = buffer(&mut plan, "a", &[40, 30], Home::Input(0));
-    let b = buffer(&mut plan, "b", &[30, 80], Home::Input(1));
-    let c = buffer(&mut plan, "c", &[40, 80], Home::Output(0));
+    let a = buffer(&mut plan, "a", &[40, 30], StorageClass::Input(0));
+    let b = buffer(&mut plan, "b", &[30, 80], StorageClass::Input(1));
+    let c = buffer(&mut plan, "c", &[40, 80], StorageClass::Output(0));
     step(&mut plan, "dot", StepOp::Gemm { call, a: a.into(), b, c, epilogue: None }, false);
     let needed = plan.scratch_bytes;
     assert!(needed > 0 && needed.is_multiple_of(128));

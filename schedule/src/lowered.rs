@@ -8,7 +8,7 @@ use tensorc_ir::kir::Kernel;
 
 /// What lowering produces from one graph.
 ///
-/// In `plan`, every intermediate buffer has `Home::Arena(0)` until memory planning assigns its
+/// In `plan`, every intermediate buffer has `StorageClass::Arena(0)` until memory planning assigns its
 /// offset; inputs, outputs and weights have their final homes.
 #[derive(Clone, Debug, Default)]
 pub struct Lowered {

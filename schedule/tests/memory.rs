@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
-use tensorc_abi::{Arg, Buffer, BufferId, DType, Home, KernelId, Plan, Step, StepOp};
+use tensorc_abi::{Arg, Buffer, BufferId, DType, KernelId, Plan, Step, StepOp, StorageClass};
 use tensorc_ir::testing::Rng;
 use tensorc_schedule::lowered::{InPlace, Lowered};
 use tensorc_schedule::plan_memory;
@@ -13,15 +13,15 @@ fn step(reads: &[u32], writes: &[u32]) -> Step {
     Step { name: "step".into(), op: StepOp::Launch { kernel: KernelId(0), args, extent: 1 }, flops: 0, bytes: 0 }
 }
 
-fn buffer(bytes: u64, home: Home) -> Buffer {
-    Buffer { name: "b".into(), dtype: DType::U8, dims: vec![bytes], home, part: None }
+fn buffer(bytes: u64, storage: StorageClass) -> Buffer {
+    Buffer { name: "b".into(), dtype: DType::U8, dims: vec![bytes], storage, part: None }
 }
 
 /// Steps that each write one or two new buffers and read some of the recent ones.
 fn random(seed: u64, steps: usize, far: u64) -> Lowered {
     let mut rng = Rng::new(seed);
     let mut l = Lowered::default();
-    l.plan.buffers.push(buffer(64, Home::Input(0)));
+    l.plan.buffers.push(buffer(64, StorageClass::Input(0)));
     for i in 0..steps {
         let known = l.plan.buffers.len() as u64;
         let reads: Vec<u32> = (0..1 + rng.below(3))
@@ -38,7 +38,9 @@ fn random(seed: u64, steps: usize, far: u64) -> Lowered {
                 _ => 1 + rng.below(64) * 640,
             };
             let id = l.plan.buffers.len() as u32;
-            l.plan.buffers.push(buffer(bytes, if rng.below(10) == 0 { Home::Output(0) } else { Home::Arena(0) }));
+            l.plan
+                .buffers
+                .push(buffer(bytes, if rng.below(10) == 0 { StorageClass::Output(0) } else { StorageClass::Arena(0) }));
             if bytes == l.plan.buffers[reads[0] as usize].bytes() {
                 l.in_place.push(InPlace { step: i, input: BufferId(reads[0]), output: BufferId(id) });
             }
@@ -64,8 +66,8 @@ fn lives(plan: &Plan) -> Vec<Option<(usize, usize)>> {
 fn check(l: &Lowered) {
     let plan = &l.plan;
     let lives = lives(plan);
-    let arena = |i: usize| match plan.buffers[i].home {
-        Home::Arena(offset) if plan.buffers[i].bytes() > 0 => lives[i].map(|life| (offset, life)),
+    let arena = |i: usize| match plan.buffers[i].storage {
+        StorageClass::Arena(offset) if plan.buffers[i].bytes() > 0 => lives[i].map(|life| (offset, life)),
         _ => None,
     };
     for i in 0..plan.buffers.len() {
@@ -115,7 +117,7 @@ fn ratio(mut l: Lowered) -> f64 {
 fn layers(count: u32) -> Lowered {
     let mut l = Lowered::default();
     let mut value = |bytes: u64| {
-        l.plan.buffers.push(buffer(bytes, Home::Arena(0)));
+        l.plan.buffers.push(buffer(bytes, StorageClass::Arena(0)));
         l.plan.buffers.len() as u32 - 1
     };
     let mut x = value(3072);

@@ -75,8 +75,8 @@ impl ModelCode {
             }
         }
         let text = module(kernels, &entries, &apart, gpu.capability)?;
-        if let Some(entry) = entries.iter().find(|entry| entry.matrices.len() > matrix::MOST) {
-            let most = matrix::MOST;
+        if let Some(entry) = entries.iter().find(|entry| entry.matrices.len() > matrix::MAX) {
+            let most = matrix::MAX;
             let why = format!("kernel `{}` has the copy engine read more matrices than {most}", entry.name);
             return Err(Error::Artifact(why));
         }

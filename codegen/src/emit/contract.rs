@@ -214,13 +214,13 @@ impl BlockAxes {
                 let Gemm { call, batch_axes, row_axes, depth_axes, .. } = gemm.clone();
                 (batch_axes, row_axes, depth_axes, call.k)
             }
-            Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Blocks => {
+            Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Nchw16c => {
                 ([vec![0], vec![1], vec![]], vec![2, 3], vec![4], dims[4])
             }
             Library::Conv { .. } => ([vec![0], vec![], vec![]], vec![1], vec![2, 3], dims[2] * dims[3]),
         };
         let (batch_strides, row_stride) = ([0; GEMM_BATCH_RANK], cols as i64);
-        let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Blocks);
+        let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Nchw16c);
         BlockAxes { batch_axes, row_axes, col_axes, batch_strides, row_stride, cols, whole_rows, is_tile: false }
     }
 
@@ -249,7 +249,7 @@ impl BlockAxes {
                     is_tile: false,
                 }
             }
-            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Last => BlockAxes {
+            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Nhwc => BlockAxes {
                 batch_axes: [vec![0], vec![], vec![]],
                 row_axes: vec![1, 2],
                 col_axes: vec![3],
@@ -259,7 +259,7 @@ impl BlockAxes {
                 whole_rows: false,
                 is_tile: false,
             },
-            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Blocks => {
+            Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Nchw16c => {
                 let (pixels, lanes) = (dims[2] * dims[3], dims[4]);
                 BlockAxes {
                     batch_axes: [vec![0], vec![1], vec![]],

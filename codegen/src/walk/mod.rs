@@ -278,7 +278,7 @@ impl<'k, C: KernelEmitter> KernelWalker<'k, C> {
                 let index = self.resolve(index);
                 self.store(*buf, &index, *value)
             }
-            Stmt::Apply { f, buf, start, len } => {
+            Stmt::VectorMath { f, buf, start, len } => {
                 if !self.in_memory(*buf)? {
                     return Err(internal("a strip that is not in memory"));
                 }

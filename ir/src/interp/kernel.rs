@@ -174,7 +174,7 @@ impl KernelInterpreter<'_> {
                 Ok(())
             }
             Stmt::Store { buf, index, value } => self.store(*buf, index, self.operand(*value)),
-            Stmt::Apply { f, buf, start, len } => {
+            Stmt::VectorMath { f, buf, start, len } => {
                 for i in 0..self.index(len) {
                     let at = start.offset(i);
                     let value = self.math.body(*f).eval(&[self.load(*buf, &at)?], &[]);

@@ -171,7 +171,7 @@ impl KernelBuilder {
 
     /// Applies a library function in place to `len` elements from `start` on.
     pub fn apply_strip(&mut self, f: MathFn, buf: Buf, start: Index, len: Index) {
-        self.push(Stmt::Apply { f, buf, start, len });
+        self.push(Stmt::VectorMath { f, buf, start, len });
     }
 
     /// Appends one scalar operation. Operand types must fit; the verifier reports it otherwise.

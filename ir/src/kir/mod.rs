@@ -181,7 +181,7 @@ pub enum Stmt {
     },
     /// Replaces `buf[start..start + len]`, f32 in memory, by the function of one argument of each
     /// element; nothing happens for `len <= 0`.
-    Apply {
+    VectorMath {
         /// The function.
         f: MathFn,
         /// The buffer, of f32 in memory.

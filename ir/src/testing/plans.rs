@@ -1,8 +1,8 @@
 //! Random plans that obey the structural rules; their memory is not laid out sensibly.
 
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, Home, ImageLayout, KernelId,
-    LeftOperand, MatrixLayout, Packing, Plan, Prologue, Step, StepOp, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, ImageLayout, KernelId,
+    LeftOperand, MatrixLayout, Packing, Plan, Prologue, Step, StepOp, StorageClass, Weight,
 };
 
 use super::Rng;
@@ -16,14 +16,14 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
     let gemm = Packing::GemmB { k: 64, n: 64, offset: 3, row_stride: -1, col_stride: 64 };
     for (i, packing) in [Packing::Plain, gemm, Packing::Conv(conv(rng))].into_iter().enumerate() {
         plan.weights.push(Weight { name: format!("w/{}", i / 2), constant: i as u32, packing });
-        plan.buffers.push(buffer("w", Home::Weight(i as u32)));
+        plan.buffers.push(buffer("w", StorageClass::Weight(i as u32)));
     }
-    let mut current = push(&mut plan, "x", Home::Input(0));
+    let mut current = push(&mut plan, "x", StorageClass::Input(0));
     plan.inputs.push(current);
     for i in 0..steps {
         let last = i + 1 == steps;
-        let home = if last { Home::Output(0) } else { Home::Arena(i * 16384) };
-        let next = push(&mut plan, if rng.one_in(2) { "h" } else { "t.1" }, home);
+        let storage = if last { StorageClass::Output(0) } else { StorageClass::Arena(i * 16384) };
+        let next = push(&mut plan, if rng.one_in(2) { "h" } else { "t.1" }, storage);
         let op = step(rng, current, next);
         let name = if rng.one_in(2) { format!("layer/{i}") } else { format!("n{i}") };
         plan.steps.push(Step { name, op, flops: rng.below(1 << 40), bytes: rng.below(1 << 40) });
@@ -36,12 +36,12 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
     plan
 }
 
-fn buffer(name: &str, home: Home) -> Buffer {
-    Buffer { name: name.into(), dtype: DType::F32, dims: vec![64, 64], home, part: None }
+fn buffer(name: &str, storage: StorageClass) -> Buffer {
+    Buffer { name: name.into(), dtype: DType::F32, dims: vec![64, 64], storage, part: None }
 }
 
-fn push(plan: &mut Plan, name: &str, home: Home) -> BufferId {
-    plan.buffers.push(buffer(name, home));
+fn push(plan: &mut Plan, name: &str, storage: StorageClass) -> BufferId {
+    plan.buffers.push(buffer(name, storage));
     BufferId(plan.buffers.len() as u32 - 1)
 }
 
@@ -85,7 +85,7 @@ fn step(rng: &mut Rng, from: BufferId, to: BufferId) -> StepOp {
             let filters = if pass.is_packed() { 2 } else { 0 };
             let mut call = Conv2d { pass, ..conv(rng) };
             if !pass.is_packed() {
-                call.layouts = [ImageLayout::Planes; 2];
+                call.layouts = [ImageLayout::Nchw; 2];
             }
             let a = if call.takes_computed() { left } else { from.into() };
             StepOp::Conv { call, a, b: BufferId(filters), c: to, epilogue }

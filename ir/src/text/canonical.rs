@@ -83,7 +83,7 @@ impl Canonical<'_> {
                     self.number(otherwise);
                 }
                 Stmt::Store { .. }
-                | Stmt::Apply { .. }
+                | Stmt::VectorMath { .. }
                 | Stmt::Barrier
                 | Stmt::Mma(_)
                 | Stmt::LoadMatrix { .. }
@@ -159,8 +159,8 @@ impl Canonical<'_> {
             Stmt::Store { buf, index, value } => {
                 Stmt::Store { buf: self.buf(*buf), index: self.index(index), value: self.operand(*value) }
             }
-            Stmt::Apply { f, buf, start, len } => {
-                Stmt::Apply { f: *f, buf: self.buf(*buf), start: self.index(start), len: self.index(len) }
+            Stmt::VectorMath { f, buf, start, len } => {
+                Stmt::VectorMath { f: *f, buf: self.buf(*buf), start: self.index(start), len: self.index(len) }
             }
             Stmt::Alloc { buf } => Stmt::Alloc { buf: self.buf(*buf) },
             Stmt::If { cond, then, otherwise } => {

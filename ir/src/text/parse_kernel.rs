@@ -145,7 +145,7 @@ impl Parser<'_> {
                 let f = f.ok_or_else(|| at.error(format!("`{name}` is not a function of one argument")))?;
                 let (buf, start) = self.place(s)?;
                 self.expect_word("len")?;
-                Ok(Stmt::Apply { f, buf, start, len: self.kernel_index(s)? })
+                Ok(Stmt::VectorMath { f, buf, start, len: self.kernel_index(s)? })
             }
             "if" => {
                 let cond = self.operand(s, DType::Bool)?;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, Home, KernelId, LeftOperand, Packing, Plan,
-    Prologue, Step, StepOp, SubBuffer, VendorCall, VendorContraction, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, KernelId, LeftOperand, Packing, Plan, Prologue,
+    Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction, Weight,
 };
 
 use super::lex::{Pos, SigilName};
@@ -113,21 +113,21 @@ impl Parser<'_> {
         self.expect(':')?;
         let ty = self.dense_type()?;
         self.expect('=')?;
-        let home = match () {
-            _ if self.eat_word("input") => Home::Input(self.number("an input")?),
-            _ if self.eat_word("output") => Home::Output(self.number("an output")?),
-            _ if self.eat_word("state") => Home::State(self.number("a state")?),
-            _ if self.eat_word("arena") => Home::Arena(self.number("an offset")?),
+        let storage = match () {
+            _ if self.eat_word("input") => StorageClass::Input(self.number("an input")?),
+            _ if self.eat_word("output") => StorageClass::Output(self.number("an output")?),
+            _ if self.eat_word("state") => StorageClass::State(self.number("a state")?),
+            _ if self.eat_word("arena") => StorageClass::Arena(self.number("an offset")?),
             _ if self.eat_word("weight") => {
                 let pos = self.pos();
                 let name = self.sigil('$', "a weight")?;
                 let weight = s.weights.get(&name.key());
-                Home::Weight(*weight.ok_or_else(|| pos.error(format!("`${}` is not defined", name.text)))?)
+                StorageClass::Weight(*weight.ok_or_else(|| pos.error(format!("`${}` is not defined", name.text)))?)
             }
             _ => return self.expected("`input`, `output`, `state`, `weight` or `arena`"),
         };
         let part = if self.eat_word("part") { Some(self.part(s)?) } else { None };
-        s.plan.buffers.push(Buffer { name: name.text, dtype: ty.dtype, dims: ty.dims, home, part });
+        s.plan.buffers.push(Buffer { name: name.text, dtype: ty.dtype, dims: ty.dims, storage, part });
         Ok(())
     }
 

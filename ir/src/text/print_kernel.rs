@@ -162,7 +162,7 @@ impl Printer<'_> {
                 let value = self.operand(*value, self.buffer_dtype(*buf));
                 out.line(&format!("store {}, {value}", self.place(*buf, index)));
             }
-            Stmt::Apply { f, buf, start, len } => {
+            Stmt::VectorMath { f, buf, start, len } => {
                 let len = self.index(len);
                 out.line(&format!("apply {} {} len {len}", f.name(), self.place(*buf, start)));
             }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, BufferId, Epilogue, Home, KernelId, LeftOperand, Packing, Plan, StepOp, VendorCall, VendorContraction,
+    Arg, BufferId, Epilogue, KernelId, LeftOperand, Packing, Plan, StepOp, StorageClass, VendorCall, VendorContraction,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
@@ -35,17 +35,17 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
         out.line(&format!("weight {name} = constant {} {}", w.constant, packing(&w.packing)));
     }
     for (b, name) in p.buffers.iter().zip(&names.buffers) {
-        let home = match b.home {
-            Home::Input(i) => format!("input {i}"),
-            Home::Output(i) => format!("output {i}"),
-            Home::State(i) => format!("state {i}"),
-            Home::Weight(w) => format!("weight {}", names.weight(w)),
-            Home::Arena(offset) => format!("arena {offset}"),
+        let storage = match b.storage {
+            StorageClass::Input(i) => format!("input {i}"),
+            StorageClass::Output(i) => format!("output {i}"),
+            StorageClass::State(i) => format!("state {i}"),
+            StorageClass::Weight(w) => format!("weight {}", names.weight(w)),
+            StorageClass::Arena(offset) => format!("arena {offset}"),
         };
         let part = b.part.map_or(String::new(), |p| {
             format!(" part of {} at {} run {} stride {}", names.buffer(p.of), p.offset, p.run, p.stride)
         });
-        out.line(&format!("buffer {name}: {}{} = {home}{part}", b.dtype, list(&b.dims)));
+        out.line(&format!("buffer {name}: {}{} = {storage}{part}", b.dtype, list(&b.dims)));
     }
     out.line(&format!("inputs({})", join(p.inputs.iter().map(|b| names.buffer(*b)))));
     if !p.states.is_empty() {

@@ -222,7 +222,7 @@ impl Verifier<'_> {
                     _ => Ok(()),
                 }
             }
-            Stmt::Apply { f, buf, start, len } => {
+            Stmt::VectorMath { f, buf, start, len } => {
                 self.index(len)?;
                 // Whether it reaches its first element depends on the length.
                 let dtype = self.place(*buf, start, true)?;

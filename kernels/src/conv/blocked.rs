@@ -6,7 +6,7 @@
 //! part, into scratch with the zeros around them, and so are those with their channels last, into blocks. The sum is
 //! cut into chunks of channel blocks whose filters stay in the first-level cache; between chunks y holds it. A panel of
 //! filters is read from beginning to end for each band of rows, x under the band from the second-level cache. Where y is
-//! in planes, or its last block has fewer channels, a strip is completed beside it and then moved there.
+//! in planes, or its last block has fewer channels, a tile is completed beside it and then moved there.
 
 use core::ops::Range;
 
@@ -16,7 +16,7 @@ use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::{EvenSplit, tasks_worth};
-use crate::isa_levels::{IsaLevel, LANES, STRIP_PIXELS, Strip};
+use crate::isa_levels::{IsaLevel, LANES, RegisterTile, TILE_PIXELS};
 
 /// Channel blocks of y in one panel of filters.
 pub(crate) const PANEL: usize = 2;
@@ -33,10 +33,10 @@ const TASKS: usize = 16;
 /// Fewest output rows of a band that only is one for the sake of tasks.
 const BAND_ROWS: usize = 3;
 
-/// The most parts, a power of two up to `most`, of as many pixels each that fill strips; 1 if there are none.
+/// The most parts, a power of two up to `most`, of as many pixels each that fill tiles; 1 if there are none.
 fn whole_strips(pixels: usize, most: usize) -> usize {
     let parts = core::iter::successors(Some(most.next_power_of_two()), |n| Some(n / 2)).take_while(|n| *n > 1);
-    parts.into_iter().find(|n| *n <= most && pixels.is_multiple_of(n * STRIP_PIXELS)).unwrap_or(1)
+    parts.into_iter().find(|n| *n <= most && pixels.is_multiple_of(n * TILE_PIXELS)).unwrap_or(1)
 }
 
 /// The geometry of a call and its division into tasks; a function of the call alone.
@@ -45,7 +45,7 @@ pub(super) struct BlockedTasks {
     layouts: [ImageLayout; 2],
     /// Where y lies.
     y: Distances,
-    /// Channels of x that lie side by side where strips read them, mostly.
+    /// Channels of x that lie side by side where tiles read them, mostly.
     lanes: usize,
     /// Blocks of so many channels of x, cut into chunks.
     chunks: EvenSplit,
@@ -57,7 +57,7 @@ pub(super) struct BlockedTasks {
     panels: EvenSplit,
     /// Output rows, cut into runs.
     bands: EvenSplit,
-    /// Whether strips read a copy of x.
+    /// Whether tiles read a copy of x.
     copied: bool,
 }
 
@@ -73,14 +73,14 @@ struct Chunk {
 impl BlockedTasks {
     pub(super) fn new(call: &Conv2d) -> BlockedTasks {
         let mut shape = WindowShape::forward(call);
-        let lanes = if call.layouts[0] == ImageLayout::Planes { 1 } else { LANES };
+        let lanes = if call.layouts[0] == ImageLayout::Nchw { 1 } else { LANES };
         let (whole, tail) = (shape.in_channels / lanes, shape.in_channels % lanes);
         let reach = |d: usize| {
             (shape.output[d].max(1) - 1) * shape.strides[d] + (shape.kernel[d].max(1) - 1) * shape.dilations[d] + 1
         };
         let padded = (0..2).any(|d| shape.pads[d] > 0 || reach(d) > shape.input[d]);
         // One block of channels that are last is as any other.
-        let copied = padded || call.layouts[0] == ImageLayout::Last && shape.in_channels != LANES;
+        let copied = padded || call.layouts[0] == ImageLayout::Nhwc && shape.in_channels != LANES;
         let chunks = EvenSplit::by(whole, (CHUNK_TERMS / (shape.taps() * lanes).max(1)).max(1));
         let outputs = shape.out_channels.div_ceil(LANES);
         let panels = outputs.div_ceil(PANEL);
@@ -95,7 +95,7 @@ impl BlockedTasks {
         }
         let row = shape.strides[0] * shape.input[1] * shape.in_channels.next_multiple_of(lanes);
         let mut bands = (shape.output[0] * row).div_ceil(BAND_ELEMENTS);
-        let most_bands = shape.pixels().div_ceil(4 * STRIP_PIXELS);
+        let most_bands = shape.pixels().div_ceil(4 * TILE_PIXELS);
         if by_bands {
             let least_rows = if shape.pointwise { 1 } else { BAND_ROWS };
             bands = bands.max(want.min(most_bands).min(shape.output[0] / least_rows));
@@ -124,13 +124,13 @@ impl BlockedTasks {
     }
 
     /// Tasks in turn that read the same band.
-    pub(super) fn together(&self) -> usize {
+    pub(super) fn affinity(&self) -> usize {
         self.panels.parts()
     }
 
     /// Pixels of a channel of x, if channels lie in planes.
     fn plane(&self) -> Option<usize> {
-        (self.layouts[0] == ImageLayout::Planes).then(|| self.shape.plane())
+        (self.layouts[0] == ImageLayout::Nchw).then(|| self.shape.plane())
     }
 
     /// Rows and columns of x under a band, padding included.
@@ -175,7 +175,7 @@ impl BlockedTasks {
     /// Whether blocks `panel·PANEL..` of y are completed where they lie.
     fn in_place(&self, panel: usize) -> bool {
         let end = ((panel + 1) * PANEL).min(self.outputs) * LANES;
-        self.layouts[1] != ImageLayout::Planes && end <= self.shape.out_channels
+        self.layouts[1] != ImageLayout::Nchw && end <= self.shape.out_channels
     }
 }
 
@@ -227,8 +227,8 @@ struct InputRows {
     block: usize,
 }
 
-/// The sums of a strip: pixel by pixel in blocks of channels.
-type RowSums = [f32; PANEL * STRIP_PIXELS * LANES];
+/// The sums of a tile: pixel by pixel in blocks of channels.
+type RowSums = [f32; PANEL * TILE_PIXELS * LANES];
 
 impl BlockedTask<'_> {
     /// What lies under the band.
@@ -261,7 +261,7 @@ impl BlockedTask<'_> {
         let left = shape.pads[1].min(width);
         let inside = shape.input[1].min(width - left);
         let (pixel, block_step) = match layouts[0] {
-            ImageLayout::Last => (shape.in_channels, LANES),
+            ImageLayout::Nhwc => (shape.in_channels, LANES),
             _ => (*lanes, lanes * shape.plane()),
         };
         let mut dst = scratch;
@@ -325,7 +325,7 @@ impl BlockedTask<'_> {
         let BlockedTasks { shape, lanes, outputs, y, .. } = self.schedule;
         let vectors = PANEL.min(outputs - panel * PANEL);
         let filters = self.tensors.right.wrapping_add(panel * PANEL * LANES * shape.depth());
-        let origin = Strip {
+        let origin = RegisterTile {
             x: source.base,
             step: shape.strides[1] * lanes,
             row: shape.strides[0] * source.row,
@@ -354,29 +354,29 @@ impl BlockedTask<'_> {
         }
     }
 
-    /// Some parts of the sum for the rows of the band, given a strip's operands at the origin of x under the band, of
+    /// Some parts of the sum for the rows of the band, given a tile's operands at the origin of x under the band, of
     /// the panel's filters and of y's blocks. Parts that are not all of them are added up in y.
     ///
     /// # Safety
     /// As for [`run`].
-    unsafe fn rows(&self, origin: Strip, panel: usize, parts: Range<usize>) {
+    unsafe fn rows(&self, origin: RegisterTile, panel: usize, parts: Range<usize>) {
         let schedule = self.schedule;
         let width = schedule.shape.output[1];
-        let together = if 2 * width <= STRIP_PIXELS { 2 } else { 1 };
-        let strips = EvenSplit::by(width, STRIP_PIXELS);
+        let together = if 2 * width <= TILE_PIXELS { 2 } else { 1 };
+        let tiles = EvenSplit::by(width, TILE_PIXELS);
         let lot = (EPILOGUE_ELEMENTS / (width * LANES * origin.vectors)).max(1);
-        // Later strips find in the cache what the first ones have fetched: the filters that follow.
+        // Later tiles find in the cache what the first ones have fetched: the filters that follow.
         let first_chunk = self.chunk(&origin, parts.start);
         let terms = first_chunk.blocks * schedule.shape.taps() * first_chunk.channels;
         let mut ahead = (0..origin.vectors).map(|i| first_chunk.w.wrapping_add((origin.vectors + i) * terms * LANES));
         for first in self.band.clone().step_by(lot) {
             let end = self.band.end.min(first + lot);
             for row in (first..end).step_by(together) {
-                for i in 0..strips.parts() {
-                    let columns = strips.range(i);
+                for i in 0..tiles.parts() {
+                    let columns = tiles.range(i);
                     let x = (row - self.band.start) * origin.row + columns.start * origin.step;
                     let at = row * width + columns.start;
-                    let strip = Strip {
+                    let tile = RegisterTile {
                         x: origin.x.wrapping_add(x),
                         y: origin.y.wrapping_add(at * schedule.y.pixel),
                         rows: together.min(end - row),
@@ -387,8 +387,8 @@ impl BlockedTask<'_> {
                     // SAFETY: the pixels are of the band.
                     unsafe {
                         match schedule.in_place(panel) {
-                            true => self.level.strip(&self.chunk(&strip, parts.start)),
-                            false => self.beside(&strip, panel, parts.clone()),
+                            true => self.level.register_tile(&self.chunk(&tile, parts.start)),
+                            false => self.beside(&tile, panel, parts.clone()),
                         }
                     }
                 }
@@ -400,39 +400,39 @@ impl BlockedTask<'_> {
         }
     }
 
-    /// A part of the sum of a strip whose operands are at the origin of x and filters.
-    fn chunk(&self, strip: &Strip, part: usize) -> Strip {
+    /// A part of the sum of a tile whose operands are at the origin of x and filters.
+    fn chunk(&self, tile: &RegisterTile, part: usize) -> RegisterTile {
         let BlockedTasks { shape, lanes, .. } = self.schedule;
         let Chunk { first, blocks, channels } = self.schedule.chunk(part);
-        Strip {
-            x: strip.x.wrapping_add(first * strip.block),
-            w: strip.w.wrapping_add(first * shape.taps() * lanes * strip.vectors * LANES),
+        RegisterTile {
+            x: tile.x.wrapping_add(first * tile.block),
+            w: tile.w.wrapping_add(first * shape.taps() * lanes * tile.vectors * LANES),
             blocks,
             channels,
             continued: part > 0,
-            ..*strip
+            ..*tile
         }
     }
 
-    /// A strip that is completed beside y.
+    /// A tile that is completed beside y.
     ///
     /// # Safety
     /// As for [`run`].
     #[inline(never)]
-    unsafe fn beside(&self, strip: &Strip, panel: usize, parts: Range<usize>) {
+    unsafe fn beside(&self, tile: &RegisterTile, panel: usize, parts: Range<usize>) {
         let BlockedTasks { shape, y, .. } = self.schedule;
-        let mut stage: RowSums = [0.0; PANEL * STRIP_PIXELS * LANES];
-        let block = STRIP_PIXELS * LANES;
-        let staged = Strip { y: stage.as_mut_ptr(), y_step: LANES, y_block: block, ..*strip };
+        let mut stage: RowSums = [0.0; PANEL * TILE_PIXELS * LANES];
+        let block = TILE_PIXELS * LANES;
+        let staged = RegisterTile { y: stage.as_mut_ptr(), y_step: LANES, y_block: block, ..*tile };
         for part in parts {
             // SAFETY: the pixels are of the band, and the stage holds them.
-            unsafe { self.level.strip(&self.chunk(&staged, part)) };
+            unsafe { self.level.register_tile(&self.chunk(&staged, part)) };
         }
-        let count = strip.rows * strip.pixels;
+        let count = tile.rows * tile.pixels;
         let first = panel * PANEL;
-        for (v, from) in stage.chunks_exact(block).enumerate().take(strip.vectors) {
+        for (v, from) in stage.chunks_exact(block).enumerate().take(tile.vectors) {
             let channels = (shape.out_channels - (first + v) * LANES).min(LANES);
-            let to = strip.y.wrapping_add(v * y.block);
+            let to = tile.y.wrapping_add(v * y.block);
             let pixels = from.chunks_exact(LANES).enumerate().take(count);
             if y.lane == 1 {
                 for (pixel, values) in pixels {
@@ -463,9 +463,9 @@ impl BlockedTask<'_> {
         // SAFETY: the epilogue fits by the caller's contract.
         unsafe {
             match layouts[1] {
-                ImageLayout::Planes => EpilogueCall::finish(self.epilogue, batch, channels, pixels),
-                ImageLayout::Last => EpilogueCall::finish(self.epilogue, batch, pixels, channels),
-                ImageLayout::Blocks => {
+                ImageLayout::Nchw => EpilogueCall::finish(self.epilogue, batch, channels, pixels),
+                ImageLayout::Nhwc => EpilogueCall::finish(self.epilogue, batch, pixels, channels),
+                ImageLayout::Nchw16c => {
                     for block in blocks {
                         let batch = [self.image as u64, block as u64, 0];
                         EpilogueCall::finish(self.epilogue, batch, pixels.clone(), 0..LANES);
@@ -499,7 +499,7 @@ pub(super) fn packed_len(call: &Conv2d) -> usize {
 }
 
 /// Writes packed filters of a dense convolution: panels of up to two blocks of output channels, in each the
-/// terms in the order of the sum (see [`Strip`]), with zeros for channels that are none.
+/// terms in the order of the sum (see [`RegisterTile`]), with zeros for channels that are none.
 ///
 /// # Safety
 /// `src` addresses the filters `[oc, ic, kh, kw]`, with any alignment.

@@ -10,7 +10,7 @@ use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::{EvenSplit, tasks_worth, whole_lines};
-use crate::isa_levels::{DepthStrip, IsaLevel, LANES};
+use crate::isa_levels::{DepthwiseTile, IsaLevel, LANES};
 
 /// Multiply-adds that are worth a task of their own.
 const TASK_TERMS: f64 = 100_000.0;
@@ -152,7 +152,7 @@ pub(super) unsafe fn run(
         for block in schedule.runs.range(task % schedule.runs.parts()) {
             let at = (block / blocks, block % blocks);
             let (batch, channels) = match layouts[1] {
-                ImageLayout::Last => ([at.0 as u64, 0, 0], at.1 * LANES..shape.groups.min((at.1 + 1) * LANES)),
+                ImageLayout::Nhwc => ([at.0 as u64, 0, 0], at.1 * LANES..shape.groups.min((at.1 + 1) * LANES)),
                 _ => ([at.0 as u64, at.1 as u64, 0], 0..LANES),
             };
             // SAFETY: scratch holds what is under a band.
@@ -220,7 +220,7 @@ unsafe fn row(
         let [pixels, taps] = [run.pixels, run.taps].map(|[start, end]| start as usize..end as usize);
         let column = (pixels.start * shape.strides[1] + taps.start * shape.dilations[1]).wrapping_sub(shape.pads[1]);
         let first = line.wrapping_mul(shape.input[1]).wrapping_add(column);
-        let strip = DepthStrip {
+        let tile = DepthwiseTile {
             x: x.wrapping_add(first.wrapping_mul(from.pixel)),
             step: shape.strides[1] * from.pixel,
             pixels: pixels.len(),
@@ -234,27 +234,27 @@ unsafe fn row(
         // SAFETY: the taps lie in the image, the pixels in y.
         unsafe {
             match done {
-                0 => level.depth_strip(&strip),
-                _ => beside(level, &strip, done),
+                0 => level.depthwise_tile(&tile),
+                _ => beside(level, &tile, done),
             }
         }
     }
 }
 
-/// A strip of whose channels the first `done` are left alone.
+/// A tile of whose channels the first `done` are left alone.
 ///
 /// # Safety
 /// As for [`row`].
-unsafe fn beside(level: IsaLevel, strip: &DepthStrip, done: usize) {
+unsafe fn beside(level: IsaLevel, tile: &DepthwiseTile, done: usize) {
     let mut stage = [0.0; STAGE_PIXELS * LANES];
-    for first in (0..strip.pixels).step_by(STAGE_PIXELS) {
-        let pixels = STAGE_PIXELS.min(strip.pixels - first);
-        let x = strip.x.wrapping_add(first * strip.step);
+    for first in (0..tile.pixels).step_by(STAGE_PIXELS) {
+        let pixels = STAGE_PIXELS.min(tile.pixels - first);
+        let x = tile.x.wrapping_add(first * tile.step);
         let y = stage.as_mut_ptr();
         // SAFETY: the stage holds the pixels.
-        unsafe { level.depth_strip(&DepthStrip { x, pixels, y, y_step: LANES, ..*strip }) };
+        unsafe { level.depthwise_tile(&DepthwiseTile { x, pixels, y, y_step: LANES, ..*tile }) };
         for (i, block) in stage.chunks_exact(LANES).enumerate().take(pixels) {
-            let to = strip.y.wrapping_add((first + i) * strip.y_step);
+            let to = tile.y.wrapping_add((first + i) * tile.y_step);
             // SAFETY: the pixel has so many channels left.
             unsafe { copy_channels(block[done..].as_ptr(), to, LANES - done) };
         }

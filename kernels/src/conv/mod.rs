@@ -138,16 +138,16 @@ pub fn conv_tasks(call: &Conv2d) -> u64 {
 }
 
 /// Number of tasks in turn that share what is computed of a left operand.
-pub fn conv_together(call: &Conv2d) -> u64 {
-    conv_together_by(conv_variant(call), call)
+pub fn conv_affinity(call: &Conv2d) -> u64 {
+    conv_affinity_by(conv_variant(call), call)
 }
 
-/// [`conv_together`] where the variant is known: what other ways need is not linked.
+/// [`conv_affinity`] where the variant is known: what other ways need is not linked.
 #[inline(always)]
-pub fn conv_together_by(variant: ConvVariant, call: &Conv2d) -> u64 {
+pub fn conv_affinity_by(variant: ConvVariant, call: &Conv2d) -> u64 {
     (match variant {
-        ConvVariant::Blocked => blocked::BlockedTasks::new(call).together(),
-        ConvVariant::Winograd => winograd::WinogradTasks::new(call).together(),
+        ConvVariant::Blocked => blocked::BlockedTasks::new(call).affinity(),
+        ConvVariant::Winograd => winograd::WinogradTasks::new(call).affinity(),
         _ => 1,
     }) as u64
 }

@@ -111,9 +111,9 @@ impl Distances {
     /// Of an image of so many channels and pixels.
     pub(super) fn new(layout: ImageLayout, channels: usize, pixels: usize) -> Distances {
         match layout {
-            ImageLayout::Planes => Distances { pixel: 1, block: LANES * pixels, lane: pixels },
-            ImageLayout::Blocks => Distances { pixel: LANES, block: LANES * pixels, lane: 1 },
-            ImageLayout::Last => Distances { pixel: channels, block: LANES, lane: 1 },
+            ImageLayout::Nchw => Distances { pixel: 1, block: LANES * pixels, lane: pixels },
+            ImageLayout::Nchw16c => Distances { pixel: LANES, block: LANES * pixels, lane: 1 },
+            ImageLayout::Nhwc => Distances { pixel: channels, block: LANES, lane: 1 },
         }
     }
 }

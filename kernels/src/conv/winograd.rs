@@ -18,7 +18,7 @@ use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::EpilogueCall;
 use crate::blocking::EvenSplit;
-use crate::isa_levels::{IsaLevel, LANES, PatchIn, PatchOut, STRIP_PIXELS, Strip};
+use crate::isa_levels::{IsaLevel, LANES, PatchIn, PatchOut, RegisterTile, TILE_PIXELS};
 use crate::prologue::Computed;
 
 /// Taps of a filter along one axis.
@@ -37,7 +37,7 @@ const TASK_FLOPS: f64 = 4e6;
 /// Tasks wanted of a large convolution.
 const TASKS: usize = 16;
 /// Tiles in a task that make up for reading its filters, about.
-const TASK_TILES: usize = 2 * STRIP_PIXELS;
+const TASK_TILES: usize = 2 * TILE_PIXELS;
 
 /// The geometry of a call and its division into tasks; a function of the call alone.
 pub(super) struct WinogradTasks {
@@ -99,7 +99,7 @@ impl WinogradTasks {
     }
 
     /// Tasks in turn that read the same patches.
-    pub(super) fn together(&self) -> usize {
+    pub(super) fn affinity(&self) -> usize {
         self.panels.parts()
     }
 
@@ -135,14 +135,14 @@ impl WinogradTasks {
     /// Elements of a block of channels: under a strip of tiles, which are copied from planes, or under all tiles
     /// of a task in one image, which are computed; and of a row of tiles of y, which are moved to planes.
     fn window(&self, computed: bool) -> usize {
-        let columns = (STRIP_PIXELS - 1) * self.size + self.extent();
+        let columns = (TILE_PIXELS - 1) * self.size + self.extent();
         let rows = self.rows.longest().min(self.tiles[0]) * self.size + TAPS - 1;
         let entered = match (computed, self.layouts[0]) {
             (true, _) => rows.min(self.shape.input[0]) * self.shape.input[1],
-            (false, ImageLayout::Planes) => self.extent() * columns,
+            (false, ImageLayout::Nchw) => self.extent() * columns,
             (false, _) => 0,
         };
-        let left = if self.layouts[1] == ImageLayout::Planes { self.tiles[1] * self.size * self.size } else { 0 };
+        let left = if self.layouts[1] == ImageLayout::Nchw { self.tiles[1] * self.size * self.size } else { 0 };
         entered.max(left) * LANES
     }
 
@@ -213,7 +213,7 @@ impl WinogradTask<'_> {
 
     /// Strips of the task's tiles.
     fn strips(&self) -> EvenSplit {
-        EvenSplit::by(self.tiles(), STRIP_PIXELS)
+        EvenSplit::by(self.tiles(), TILE_PIXELS)
     }
 
     /// Transforms the patches of all tiles.
@@ -319,7 +319,7 @@ impl WinogradTask<'_> {
                     if together == 0 {
                         self.copy_edge(x, [top, left(column)], &mut edge);
                         (patch.x, patch.row, patch.pixel) = (edge.as_ptr(), MAX_PATCH * LANES, LANES);
-                    } else if self.schedule.layouts[0] == ImageLayout::Planes {
+                    } else if self.schedule.layouts[0] == ImageLayout::Nchw {
                         let columns = (together - 1) * size + extent as usize;
                         let first = (top * shape.input[1] as isize + left(column)) as usize;
                         for row in 0..extent as usize {
@@ -362,7 +362,7 @@ impl WinogradTask<'_> {
     /// `x` addresses the block of channels, which has the pixels; `to` has room for them.
     unsafe fn copy_pixels(&self, x: *const f32, first: usize, pixels: usize, to: *mut f32) {
         let from = self.schedule.sides[0];
-        if self.schedule.layouts[0] != ImageLayout::Planes {
+        if self.schedule.layouts[0] != ImageLayout::Nchw {
             for pixel in 0..pixels {
                 let block = x.wrapping_add((first + pixel) * from.pixel);
                 // SAFETY: by the caller's contract.
@@ -403,7 +403,7 @@ impl WinogradTask<'_> {
                 let strip = strips.range(i);
                 // The filters that follow come into the cache while these are in use.
                 let ahead = w.wrapping_add(slice + (i % vectors) * shape.in_channels * LANES);
-                let strip = Strip {
+                let strip = RegisterTile {
                     x: patches.wrapping_add(strip.start * shape.in_channels),
                     step: LANES,
                     row: 0,
@@ -423,7 +423,7 @@ impl WinogradTask<'_> {
                     continued: false,
                 };
                 // SAFETY: scratch holds the tiles, and the filters this slice of the panel.
-                unsafe { self.level.strip(&strip) };
+                unsafe { self.level.register_tile(&strip) };
             }
             w = w.wrapping_add(slice);
         }
@@ -456,12 +456,12 @@ impl WinogradTask<'_> {
             // SAFETY: the rows are finished; the epilogue fits by the caller's contract.
             unsafe {
                 match self.schedule.layouts[1] {
-                    ImageLayout::Planes => EpilogueCall::finish(self.epilogue, whole, channels, pixels),
-                    ImageLayout::Blocks => {
+                    ImageLayout::Nchw => EpilogueCall::finish(self.epilogue, whole, channels, pixels),
+                    ImageLayout::Nchw16c => {
                         let batch = [image as u64, block as u64, 0];
                         EpilogueCall::finish(self.epilogue, batch, pixels, 0..LANES);
                     }
-                    ImageLayout::Last => EpilogueCall::finish(self.epilogue, whole, pixels, channels),
+                    ImageLayout::Nhwc => EpilogueCall::finish(self.epilogue, whole, pixels, channels),
                 }
             }
             row += end - first;
@@ -480,7 +480,7 @@ impl WinogradTask<'_> {
         let y = self.tensors.result.wrapping_add(start);
         let plane = self.schedule.sum_plane();
         let mut tile = PatchOut { size: *size, p: sums, plane, y, row: width * to.pixel, pixel: to.pixel, count: 0 };
-        if self.schedule.layouts[1] == ImageLayout::Planes {
+        if self.schedule.layouts[1] == ImageLayout::Nchw {
             let line = tiles[1] * size * LANES;
             tile = PatchOut { y: self.window, row: line, pixel: LANES, count: tiles[1], ..tile };
             // SAFETY: the window holds a row of tiles, and y its pixels.

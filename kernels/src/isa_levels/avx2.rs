@@ -6,8 +6,8 @@ use crate::fused::Fma;
 
 use super::vector::{Lanes, Vector};
 use super::{
-    DepthStrip, Depthwise, InputWindow, NR, Panel, Skinny, Strip, Tile, narrow, narrow_blocked, narrow_depthwise,
-    portable, spread,
+    Depthwise, DepthwiseTile, InputWindow, NR, Panel, RegisterTile, Skinny, Tile, narrow, narrow_blocked,
+    narrow_depthwise, portable, spread,
 };
 
 const LANES: usize = 8;
@@ -148,17 +148,17 @@ pub(super) unsafe fn skinny(s: &Skinny) {
 /// # Safety
 /// As [`IsaLevel`].
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn strip(t: &Strip) {
+pub(super) unsafe fn register_tile(t: &RegisterTile) {
     // SAFETY: passed on from the caller.
-    unsafe { narrow_blocked::strip::<__m256, 2>(t) }
+    unsafe { narrow_blocked::register_tile::<__m256, 2>(t) }
 }
 
 /// # Safety
 /// As [`IsaLevel`].
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn depth_strip(t: &DepthStrip) {
+pub(super) unsafe fn depthwise_tile(t: &DepthwiseTile) {
     // SAFETY: passed on from the caller.
-    unsafe { narrow_blocked::depth_strip::<__m256, 2>(t) }
+    unsafe { narrow_blocked::depthwise_tile::<__m256, 2>(t) }
 }
 
 /// The first `count` of eight lanes.

@@ -5,9 +5,9 @@
 
 use core::arch::x86_64::*;
 
-use super::{DepthStrip, LANES, STRIP_PIXELS, Strip};
+use super::{DepthwiseTile, LANES, RegisterTile, TILE_PIXELS};
 
-type StripFn = unsafe fn(&Strip);
+type RegisterTileFn = unsafe fn(&RegisterTile);
 
 /// Strips of 1 to 14 pixels in one row.
 macro_rules! one_row {
@@ -31,7 +31,7 @@ macro_rules! one_row {
     };
 }
 
-/// The same for distances that are rarer: a strip that is neither short nor of all pixels is two short ones, which spares
+/// The same for distances that are rarer: a tile that is neither short nor of all pixels is two short ones, which spares
 /// code.
 macro_rules! one_row_by_halves {
     ($vectors:literal, $step:literal) => {
@@ -70,18 +70,18 @@ macro_rules! two_rows {
 }
 
 /// By the distance of pixels, one or two blocks of output channels.
-static ONE_ROW: [(usize, [[StripFn; STRIP_PIXELS]; 2]); 4] = [
+static ONE_ROW: [(usize, [[RegisterTileFn; TILE_PIXELS]; 2]); 4] = [
     (16, [one_row!(1, 16), one_row!(2, 16)]),
     (32, [one_row_by_halves!(1, 32), one_row_by_halves!(2, 32)]),
     (1, [one_row!(1, 1), one_row!(2, 1)]),
     (2, [one_row_by_halves!(1, 2), one_row_by_halves!(2, 2)]),
 ];
-static TWO_ROWS: [(usize, [[StripFn; STRIP_PIXELS / 2]; 2]); 2] =
+static TWO_ROWS: [(usize, [[RegisterTileFn; TILE_PIXELS / 2]; 2]); 2] =
     [(16, [two_rows!(1, 16), two_rows!(2, 16)]), (32, [two_rows!(1, 32), two_rows!(2, 32)])];
 
 /// # Safety
 /// As [`super::IsaLevel`].
-pub(super) unsafe fn strip(t: &Strip) {
+pub(super) unsafe fn register_tile(t: &RegisterTile) {
     let special = match t.rows {
         1 => ONE_ROW.iter().find(|(step, _)| *step == t.step).map(|(_, table)| table[t.vectors - 1][t.pixels - 1]),
         _ => TWO_ROWS.iter().find(|(step, _)| *step == t.step).map(|(_, table)| table[t.vectors - 1][t.pixels - 1]),
@@ -95,27 +95,27 @@ pub(super) unsafe fn strip(t: &Strip) {
     }
 }
 
-/// A strip of one row as two.
+/// A tile of one row as two.
 ///
 /// # Safety
 /// As [`super::IsaLevel`].
-unsafe fn halves(t: &Strip) {
+unsafe fn halves(t: &RegisterTile) {
     let first = t.pixels / 2;
     let (x, y) = (t.x.wrapping_add(first * t.step), t.y.wrapping_add(first * t.y_step));
-    // SAFETY: both are parts of the strip.
+    // SAFETY: both are parts of the tile.
     unsafe {
-        strip(&Strip { pixels: first, ..*t });
-        strip(&Strip { x, y, pixels: t.pixels - first, ..*t });
+        register_tile(&RegisterTile { pixels: first, ..*t });
+        register_tile(&RegisterTile { x, y, pixels: t.pixels - first, ..*t });
     }
 }
 
 /// # Safety
 /// As [`super::IsaLevel`], with the rows, pixels, blocks and distance of the instance.
 #[target_feature(enable = "avx512f")]
-unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usize>(t: &Strip) {
+unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usize>(t: &RegisterTile) {
     let mut acc = [[[_mm512_setzero_ps(); V]; P]; R];
     let y = |r: usize, p: usize, v: usize| t.y.wrapping_add(v * t.y_block + (r * P + p) * t.y_step);
-    // SAFETY: all addresses are of elements that the strip names.
+    // SAFETY: all addresses are of elements that the tile names.
     unsafe {
         if t.continued {
             for (r, row) in acc.iter_mut().enumerate() {
@@ -170,9 +170,9 @@ unsafe fn pixels<const V: usize, const R: usize, const P: usize, const STEP: usi
 /// # Safety
 /// As [`super::IsaLevel`].
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn depth_strip(t: &DepthStrip) {
+pub(super) unsafe fn depthwise_tile(t: &DepthwiseTile) {
     let mut done = 0;
-    // SAFETY: pixels done.. of the strip.
+    // SAFETY: pixels done.. of the tile.
     unsafe {
         while t.pixels - done >= 8 {
             depth_pixels::<8>(t, done);
@@ -190,11 +190,11 @@ pub(super) unsafe fn depth_strip(t: &DepthStrip) {
 }
 
 /// # Safety
-/// As [`super::IsaLevel`], with pixels `first..first + P` in the strip.
+/// As [`super::IsaLevel`], with pixels `first..first + P` in the tile.
 #[target_feature(enable = "avx512f")]
-unsafe fn depth_pixels<const P: usize>(t: &DepthStrip, first: usize) {
+unsafe fn depth_pixels<const P: usize>(t: &DepthwiseTile, first: usize) {
     let mut acc = [_mm512_setzero_ps(); P];
-    // SAFETY: all addresses are of elements that the strip names.
+    // SAFETY: all addresses are of elements that the tile names.
     unsafe {
         for r in 0..t.kernel[0] {
             for s in 0..t.kernel[1] {

@@ -215,8 +215,8 @@ pub(crate) struct DepthwiseShape<'a> {
     pub inside: core::ops::Range<usize>,
 }
 
-/// Most output pixels of a [`Strip`].
-pub(crate) const STRIP_PIXELS: usize = 14;
+/// Most output pixels of a [`RegisterTile`].
+pub(crate) const TILE_PIXELS: usize = 14;
 
 /// A few output pixels of a convolution whose output channels come in blocks, in `rows` neighbouring rows, and one
 /// panel of `vectors` blocks.
@@ -224,13 +224,13 @@ pub(crate) const STRIP_PIXELS: usize = 14;
 /// Term k of the sum counts channel blocks of x, filter rows, filter columns and channels of a block,
 /// the last fastest.
 #[derive(Clone, Copy)]
-pub(crate) struct Strip {
+pub(crate) struct RegisterTile {
     /// What the first term of the first pixel reads.
     pub x: *const f32,
     /// Elements of x between neighbouring pixels and between rows.
     pub step: usize,
     pub row: usize,
-    /// 1, or 2 with at most half of [`STRIP_PIXELS`].
+    /// 1, or 2 with at most half of [`TILE_PIXELS`].
     pub rows: usize,
     /// Pixels of each row.
     pub pixels: usize,
@@ -246,7 +246,7 @@ pub(crate) struct Strip {
     pub w: *const f32,
     /// 1 or 2.
     pub vectors: usize,
-    /// Where to fetch into the cache what later strips need, 16 elements for each term; any address will do.
+    /// Where to fetch into the cache what later tiles need, 16 elements for each term; any address will do.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
     pub ahead: *const f32,
     /// Pixel i (in row-major order) of channel block v at `y[v·y_block + i·y_step]`.
@@ -259,7 +259,7 @@ pub(crate) struct Strip {
 
 /// Neighbouring output pixels of one row of a depthwise convolution over a block of channels, all of whose
 /// taps `kernel` lie in the image.
-pub(crate) struct DepthStrip {
+pub(crate) struct DepthwiseTile {
     pub x: *const f32,
     /// Elements of x between neighbouring pixels.
     pub step: usize,
@@ -352,9 +352,9 @@ kernels! {
     depthwise(Depthwise<'_>) =
         avx512_depthwise::depthwise, avx2::depthwise, neon::depthwise,
         portable::baseline_depthwise;
-    strip(Strip) = avx512_blocked::strip, avx2::strip, neon::strip, portable_blocked::strip;
-    depth_strip(DepthStrip) =
-        avx512_blocked::depth_strip, avx2::depth_strip, neon::depth_strip, portable_blocked::depth_strip;
+    register_tile(RegisterTile) = avx512_blocked::register_tile, avx2::register_tile, neon::register_tile, portable_blocked::register_tile;
+    depthwise_tile(DepthwiseTile) =
+        avx512_blocked::depthwise_tile, avx2::depthwise_tile, neon::depthwise_tile, portable_blocked::depthwise_tile;
     winograd_input_transform(PatchIn) =
         winograd::avx512::winograd_input_transform, winograd::avx2::winograd_input_transform, winograd::neon::winograd_input_transform, winograd::portable::winograd_input_transform;
     winograd_output_transform(PatchOut) =

@@ -2,7 +2,7 @@
 //! vectors, six pixels of which are kept as accumulators.
 
 use super::vector::Vector;
-use super::{DepthStrip, LANES, Strip};
+use super::{DepthwiseTile, LANES, RegisterTile};
 
 /// Most pixels computed together.
 const PIXELS: usize = 6;
@@ -10,13 +10,13 @@ const PIXELS: usize = 6;
 /// # Safety
 /// As [`super::IsaLevel`], with vectors that fill a block.
 #[inline(always)]
-pub(super) unsafe fn strip<X: Vector, const H: usize>(t: &Strip) {
+pub(super) unsafe fn register_tile<X: Vector, const H: usize>(t: &RegisterTile) {
     for v in 0..t.vectors {
         for r in 0..t.rows {
             let parts = t.pixels.div_ceil(PIXELS);
             for part in 0..parts {
                 let (first, end) = (part * t.pixels / parts, (part + 1) * t.pixels / parts);
-                // SAFETY: the pixels and the channel block are of the strip.
+                // SAFETY: the pixels and the channel block are of the tile.
                 unsafe {
                     match end - first {
                         1 => pixels::<X, H, 1>(t, v, r, first),
@@ -49,11 +49,11 @@ unsafe fn load<X: Vector, const H: usize>(p: *const f32) -> [X; H] {
 }
 
 /// # Safety
-/// As [`super::IsaLevel`], with pixels `first..first + P` of row `r` and block `v` in the strip.
+/// As [`super::IsaLevel`], with pixels `first..first + P` of row `r` and block `v` in the tile.
 #[inline(always)]
-unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &Strip, v: usize, r: usize, first: usize) {
+unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &RegisterTile, v: usize, r: usize, first: usize) {
     let y = t.y.wrapping_add(v * t.y_block + (r * t.pixels + first) * t.y_step);
-    // SAFETY: all addresses are of elements that the strip names.
+    // SAFETY: all addresses are of elements that the tile names.
     unsafe {
         let mut acc = [[X::splat(0.0); H]; P];
         if t.continued {
@@ -92,9 +92,9 @@ unsafe fn pixels<X: Vector, const H: usize, const P: usize>(t: &Strip, v: usize,
 /// # Safety
 /// As [`super::IsaLevel`], with vectors that fill a block.
 #[inline(always)]
-pub(super) unsafe fn depth_strip<X: Vector, const H: usize>(t: &DepthStrip) {
+pub(super) unsafe fn depthwise_tile<X: Vector, const H: usize>(t: &DepthwiseTile) {
     let mut done = 0;
-    // SAFETY: pixels done.. of the strip.
+    // SAFETY: pixels done.. of the tile.
     unsafe {
         while t.pixels - done >= 4 {
             depth_pixels::<X, H, 4>(t, done);
@@ -108,10 +108,10 @@ pub(super) unsafe fn depth_strip<X: Vector, const H: usize>(t: &DepthStrip) {
 }
 
 /// # Safety
-/// As [`super::IsaLevel`], with pixels `first..first + P` in the strip.
+/// As [`super::IsaLevel`], with pixels `first..first + P` in the tile.
 #[inline(always)]
-unsafe fn depth_pixels<X: Vector, const H: usize, const P: usize>(t: &DepthStrip, first: usize) {
-    // SAFETY: all addresses are of elements that the strip names.
+unsafe fn depth_pixels<X: Vector, const H: usize, const P: usize>(t: &DepthwiseTile, first: usize) {
+    // SAFETY: all addresses are of elements that the tile names.
     unsafe {
         let mut acc = [[X::splat(0.0); H]; P];
         for r in 0..t.kernel[0] {

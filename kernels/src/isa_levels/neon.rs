@@ -7,7 +7,7 @@ use core::arch::aarch64::*;
 use crate::fused::Baseline;
 
 use super::vector::{Lanes, Vector};
-use super::{DepthStrip, Depthwise, Skinny, Strip, Tile, narrow, narrow_blocked, narrow_depthwise, portable};
+use super::{Depthwise, DepthwiseTile, RegisterTile, Skinny, Tile, narrow, narrow_blocked, narrow_depthwise, portable};
 
 impl Lanes for float32x4_t {
     const LANES: usize = 4;
@@ -148,16 +148,16 @@ pub(super) unsafe fn skinny(s: &Skinny) {
 
 /// # Safety
 /// As [`IsaLevel`].
-pub(super) unsafe fn strip(t: &Strip) {
+pub(super) unsafe fn register_tile(t: &RegisterTile) {
     // SAFETY: passed on from the caller.
-    unsafe { narrow_blocked::strip::<float32x4_t, 4>(t) }
+    unsafe { narrow_blocked::register_tile::<float32x4_t, 4>(t) }
 }
 
 /// # Safety
 /// As [`IsaLevel`].
-pub(super) unsafe fn depth_strip(t: &DepthStrip) {
+pub(super) unsafe fn depthwise_tile(t: &DepthwiseTile) {
     // SAFETY: passed on from the caller.
-    unsafe { narrow_blocked::depth_strip::<float32x4_t, 4>(t) }
+    unsafe { narrow_blocked::depthwise_tile::<float32x4_t, 4>(t) }
 }
 
 /// # Safety

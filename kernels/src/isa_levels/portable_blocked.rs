@@ -2,20 +2,20 @@
 
 use crate::fused::{Baseline, FusedMultiplyAdd};
 
-use super::{DepthStrip, LANES, Strip};
+use super::{DepthwiseTile, LANES, RegisterTile};
 
-impl Strip {
-    /// Computes the strip pixel by pixel.
+impl RegisterTile {
+    /// Computes the tile pixel by pixel.
     ///
     /// # Safety
-    /// `pixel` computes strips of a single pixel; as [`super::IsaLevel`].
-    pub(super) unsafe fn each_pixel(&self, pixel: unsafe fn(&Strip)) {
+    /// `pixel` computes tiles of a single pixel; as [`super::IsaLevel`].
+    pub(super) unsafe fn each_pixel(&self, pixel: unsafe fn(&RegisterTile)) {
         for r in 0..self.rows {
             for p in 0..self.pixels {
                 let x = self.x.wrapping_add(r * self.row + p * self.step);
                 let y = self.y.wrapping_add((r * self.pixels + p) * self.y_step);
-                // SAFETY: the pixel is one of the strip's.
-                unsafe { pixel(&Strip { x, y, rows: 1, pixels: 1, ..*self }) };
+                // SAFETY: the pixel is one of the tile's.
+                unsafe { pixel(&RegisterTile { x, y, rows: 1, pixels: 1, ..*self }) };
             }
         }
     }
@@ -23,17 +23,17 @@ impl Strip {
 
 /// # Safety
 /// As [`super::IsaLevel`].
-pub(super) unsafe fn strip(t: &Strip) {
+pub(super) unsafe fn register_tile(t: &RegisterTile) {
     // SAFETY: passed on from the caller.
     unsafe { t.each_pixel(pixel) };
 }
 
 /// # Safety
 /// As [`super::IsaLevel`], with a single pixel.
-unsafe fn pixel(t: &Strip) {
+unsafe fn pixel(t: &RegisterTile) {
     for v in 0..t.vectors {
         let mut acc = [0.0f32; LANES];
-        // SAFETY: all addresses are of elements that the strip names.
+        // SAFETY: all addresses are of elements that the tile names.
         unsafe {
             let y = core::slice::from_raw_parts_mut(t.y.add(v * t.y_block), LANES);
             if t.continued {
@@ -60,10 +60,10 @@ unsafe fn pixel(t: &Strip) {
 
 /// # Safety
 /// As [`super::IsaLevel`].
-pub(super) unsafe fn depth_strip(t: &DepthStrip) {
+pub(super) unsafe fn depthwise_tile(t: &DepthwiseTile) {
     for p in 0..t.pixels {
         let mut acc = [0.0f32; LANES];
-        // SAFETY: all addresses are of elements that the strip names.
+        // SAFETY: all addresses are of elements that the tile names.
         unsafe {
             for r in 0..t.kernel[0] {
                 for s in 0..t.kernel[1] {

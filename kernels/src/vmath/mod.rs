@@ -15,7 +15,7 @@ use crate::fused::FusedMultiplyAdd;
 /// # Safety
 /// `data` must be valid for reads and writes of `len` elements, and the machine must have the ISA level
 /// the function was asked for.
-pub type Strip = unsafe extern "C" fn(data: *mut f32, len: i64);
+pub type VectorMathFn = unsafe extern "C" fn(data: *mut f32, len: i64);
 
 /// Elements of one turn of the main loop: several vectors of any ISA level, to overlap their latencies.
 const TURN: usize = 64;
@@ -25,7 +25,7 @@ const VECTOR: usize = 16;
 /// Applies `f` to every element.
 ///
 /// # Safety
-/// As [`Strip`].
+/// As [`VectorMathFn`].
 #[inline(always)]
 unsafe fn strip(data: *mut f32, len: i64, f: impl Fn(f32) -> f32) {
     // SAFETY: the caller's promise.
@@ -106,8 +106,8 @@ macro_rules! strips {
         pub const NAMES: &[&str] = &[$(stringify!($f)),*];
 
         /// The strip called `name`, e.g. `tc_vexp_f32`, for a ISA level.
-        pub fn strip_for(isa: Isa, name: &str) -> Option<Strip> {
-            let strip: Strip = match (name, isa) {
+        pub fn vector_math_for(isa: Isa, name: &str) -> Option<VectorMathFn> {
+            let strip: VectorMathFn = match (name, isa) {
                 $(
                     #[cfg(target_arch = "x86_64")]
                     ($symbol, Isa::Avx512) => $f::avx512,
@@ -142,7 +142,7 @@ strips! {
     ndtr = "tc_vndtr_f32",
 }
 
-/// Address of the [`Strip`] called `name` for this machine.
+/// Address of the [`VectorMathFn`] called `name` for this machine.
 pub fn symbol(name: &str) -> Option<*const u8> {
-    strip_for(crate::isa(), name).map(|f| f as *const u8)
+    vector_math_for(crate::isa(), name).map(|f| f as *const u8)
 }

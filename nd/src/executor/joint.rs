@@ -22,7 +22,7 @@ use tensorc::Compiler;
 
 /// Where the array behind a graph input comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Feed {
+pub(super) enum GraphInputRole {
     Argument(usize),
     Auxiliary(usize),
     /// One key for each random node.
@@ -45,12 +45,12 @@ pub(super) enum OutputRole {
 }
 
 /// A graph of known types, with the meaning of its inputs and outputs.
-pub(super) struct Joint {
+pub(super) struct TrainingGraph {
     pub graph: Graph,
     /// By graph input.
-    pub feeds: Vec<Feed>,
+    pub input_roles: Vec<GraphInputRole>,
     /// By graph output.
-    pub products: Vec<OutputRole>,
+    pub output_roles: Vec<OutputRole>,
     /// Outputs whose head gradients backward uses.
     pub heads: Vec<usize>,
 }
@@ -69,10 +69,10 @@ pub(super) fn input_types(arguments: &[DenseType], auxiliaries: &[DenseType], ra
     arguments.iter().chain(auxiliaries).cloned().chain(keys).collect()
 }
 
-impl Joint {
+impl TrainingGraph {
     /// The forward pass. Auxiliary states keep their values: they change with the backward pass.
-    pub fn forward(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<Joint, Error> {
-        let mut joint = Joint::typed(compiler, symbol, types)?;
+    pub fn forward(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<TrainingGraph, Error> {
+        let mut joint = TrainingGraph::typed(compiler, symbol, types)?;
         joint.graph.clear_updates();
         joint.graph.remove_dead();
         Ok(joint)
@@ -84,8 +84,8 @@ impl Joint {
         symbol: SymbolGraph,
         types: &[DenseType],
         backward: &GradientRequests<'_>,
-    ) -> Result<Joint, Error> {
-        let mut joint = Joint::typed(compiler, symbol, types)?;
+    ) -> Result<TrainingGraph, Error> {
+        let mut joint = TrainingGraph::typed(compiler, symbol, types)?;
         let outputs: Vec<(Arc<str>, Value)> = joint.graph.outputs().to_vec();
         if backward.update.is_some() && !outputs.iter().any(|(_, v)| joint.is_loss(*v)) {
             let why = "no output is a loss, so there is nothing to train; `make_loss` makes a loss of an output";
@@ -94,7 +94,7 @@ impl Joint {
         let mut heads = vec![];
         for (i, (name, v)) in outputs.iter().enumerate() {
             let head = match backward.update.is_none() && joint.takes_head(*v)? {
-                true => Some(joint.add_input(&format!("{name}_grad"), *v, Feed::Head(i))?),
+                true => Some(joint.add_input(&format!("{name}_grad"), *v, GraphInputRole::Head(i))?),
                 false => None,
             };
             heads.push((*v, head));
@@ -117,14 +117,15 @@ impl Joint {
         Ok(joint)
     }
 
-    fn typed(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<Joint, Error> {
+    fn typed(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<TrainingGraph, Error> {
         let SymbolGraph { mut graph, arguments, aux, random_nodes } = symbol;
         bind(&mut graph, types)?;
         infer_graph(&mut graph, compiler.registry(), compiler.options().passes.static_bytes)?;
-        let feeds = (0..arguments.len()).map(Feed::Argument).chain((0..aux.len()).map(Feed::Auxiliary));
-        let feeds = feeds.chain((random_nodes > 0).then_some(Feed::Keys)).collect();
-        let products = (0..graph.outputs().len()).map(OutputRole::Output).collect();
-        Ok(Joint { graph, feeds, products, heads: vec![] })
+        let input_roles =
+            (0..arguments.len()).map(GraphInputRole::Argument).chain((0..aux.len()).map(GraphInputRole::Auxiliary));
+        let input_roles = input_roles.chain((random_nodes > 0).then_some(GraphInputRole::Keys)).collect();
+        let output_roles = (0..graph.outputs().len()).map(OutputRole::Output).collect();
+        Ok(TrainingGraph { graph, input_roles, output_roles, heads: vec![] })
     }
 
     fn is_loss(&self, v: Value) -> bool {
@@ -137,9 +138,9 @@ impl Joint {
     }
 
     /// A graph input of the type of `like`.
-    fn add_input(&mut self, name: &str, like: Value, feed: Feed) -> Result<Value, Error> {
+    fn add_input(&mut self, name: &str, like: Value, feed: GraphInputRole) -> Result<Value, Error> {
         let ty = self.graph.dense(like)?;
-        self.feeds.push(feed);
+        self.input_roles.push(feed);
         Ok(self.graph.add_input(name, TensorType::from(ty)))
     }
 
@@ -156,7 +157,7 @@ impl Joint {
             let name = format!("{}_grad", self.graph.node(variable.node).name);
             match (requests[argument], *gradient) {
                 (GradReq::Add, Some(gradient)) => {
-                    let old = self.add_input(&name, variable, Feed::Gradient(argument))?;
+                    let old = self.add_input(&name, variable, GraphInputRole::Gradient(argument))?;
                     let sum = self.build(compiler, &name, |b| b.call("add", &[old, gradient]))?;
                     self.graph.add_update(old.node, sum);
                 }
@@ -167,7 +168,7 @@ impl Joint {
                         None => self.build(compiler, &name, |b| b.filled(&ty, 0.0))?,
                     };
                     self.graph.add_output(name, value);
-                    self.products.push(OutputRole::Gradient(argument));
+                    self.output_roles.push(OutputRole::Gradient(argument));
                 }
                 _ => {}
             }
@@ -188,14 +189,14 @@ impl Joint {
         let numbers = rule.numbers();
         let table = DenseType::new(tensorc_abi::DType::F32, &[arguments as u64, numbers as u64]);
         let table = self.graph.add_input("optimizer_numbers", TensorType::from(table));
-        self.feeds.push(Feed::Numbers);
+        self.input_roles.push(GraphInputRole::Numbers);
         for (argument, gradient) in pairs {
             let weight = Value { node: self.graph.inputs()[argument], port: 0 };
             let name = self.graph.node(weight.node).name.clone();
             let ty = self.graph.dense(weight)?;
             let mut states = vec![];
             for (i, (state, ty)) in rule.states(&ty).into_iter().enumerate() {
-                self.feeds.push(Feed::State(argument, i));
+                self.input_roles.push(GraphInputRole::State(argument, i));
                 states.push(self.graph.add_input(format!("{name}_{state}"), TensorType::from(ty)));
             }
             let emission = self.build(compiler, &name, |b| {

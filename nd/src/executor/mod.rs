@@ -53,7 +53,7 @@ use crate::Error;
 use crate::ndarray::{NDArray, Runtime};
 use binder::{Bound, group_devices};
 use fixed::Fixed;
-use joint::{GradientRequests, Joint, input_types};
+use joint::{GradientRequests, TrainingGraph, input_types};
 use memory::{Pass, SharedMemory};
 use monitor::Monitor;
 use program::{Arrays, Keys, PlacedGraph, ProgramPhase};
@@ -360,7 +360,7 @@ impl Executor {
         input_types(&types(&self.bound.arguments), &types(&self.bound.auxiliaries), random_nodes)
     }
 
-    fn program(&self, joint: Joint) -> Result<PlacedGraph, Error> {
+    fn program(&self, joint: TrainingGraph) -> Result<PlacedGraph, Error> {
         let devices = group_devices(&self.symbol, &self.groups);
         PlacedGraph::new(&self.rt, joint, &devices, self.device)
     }
@@ -372,7 +372,7 @@ impl Executor {
         let compiler = self.rt.compiler();
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);
-        let program = Arc::new(self.program(Joint::forward(compiler, symbol, &types)?)?);
+        let program = Arc::new(self.program(TrainingGraph::forward(compiler, symbol, &types)?)?);
         Ok(self.forward_only[usize::from(training)].insert(program).clone())
     }
 
@@ -381,7 +381,7 @@ impl Executor {
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training: true, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);
         let backward = GradientRequests { requests: &self.bound.requests, update: None };
-        let joint = Joint::training(compiler, symbol, &types, &backward)?;
+        let joint = TrainingGraph::training(compiler, symbol, &types, &backward)?;
         Ok(Arc::new(self.program(joint)?))
     }
 }

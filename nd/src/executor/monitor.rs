@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorc_frontend::symbol::Lowering;
 
-use super::joint::Joint;
+use super::joint::TrainingGraph;
 use super::program::{Arrays, Keys, ProgramPhase};
 use super::{Bound, Executor};
 use crate::Error;
@@ -39,7 +39,7 @@ impl Executor {
         let internals = self.symbol.internals();
         let lowered = internals.to_graph(compiler.registry(), &Lowering { training, ..Lowering::default() })?;
         let types = self.input_types(lowered.random_nodes);
-        let program = self.program(Joint::forward(compiler, lowered, &types)?)?;
+        let program = self.program(TrainingGraph::forward(compiler, lowered, &types)?)?;
         let mut outputs = vec![];
         for (_, ty) in program.outputs() {
             outputs.push(self.rt.empty(self.device, ty.dtype, &ty.dims)?);

@@ -12,7 +12,7 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_runtime::Device;
 
-use super::joint::Joint;
+use super::joint::TrainingGraph;
 use super::program::ProgramPhase;
 
 /// What a tensor of a piece is to the whole.
@@ -48,7 +48,11 @@ pub(super) struct Placement {
 type PieceKey = (usize, usize, Device);
 
 /// Divides a graph. `group_device` gives the device of a node by its name, if it has a group.
-pub(super) fn place(joint: &Joint, group_device: &BTreeMap<String, Device>, default: Device) -> Result<Placement> {
+pub(super) fn place(
+    joint: &TrainingGraph,
+    group_device: &BTreeMap<String, Device>,
+    default: Device,
+) -> Result<Placement> {
     let graph = &joint.graph;
     let keys = keys(graph, group_device, default);
     let mut members: BTreeMap<PieceKey, Vec<NodeId>> = BTreeMap::new();
@@ -113,7 +117,7 @@ fn first_phase(graph: &Graph) -> Vec<NodeId> {
 }
 
 struct Whole<'a> {
-    joint: &'a Joint,
+    joint: &'a TrainingGraph,
     keys: &'a BTreeMap<NodeId, PieceKey>,
     crossings: &'a BTreeMap<Value, usize>,
     default: Device,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use tensorc_abi::{Arg, Home, Plan};
+use tensorc_abi::{Arg, Plan, StorageClass};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::Device;
@@ -13,7 +13,7 @@ use tensorc_runtime::engine::{OpName, Property};
 use tensorc_runtime::plan::{Needs, Phase};
 
 use super::binder::Bound;
-use super::joint::{Feed, Joint, OutputRole};
+use super::joint::{GraphInputRole, OutputRole, TrainingGraph};
 use super::memory::SharedMemory;
 use super::place::{DevicePiece, InputRole, Placement, place};
 use crate::Error;
@@ -67,9 +67,9 @@ pub struct PlannedMemory {
 
 /// A graph with the meaning of its inputs and outputs, compiled when it first runs.
 pub(super) struct PlacedGraph {
-    feeds: Vec<Feed>,
+    input_roles: Vec<GraphInputRole>,
     feed_types: Vec<DenseType>,
-    products: Vec<OutputRole>,
+    output_roles: Vec<OutputRole>,
     heads: Vec<usize>,
     outputs: Vec<(String, DenseType)>,
     parts: Vec<Part>,
@@ -112,7 +112,7 @@ impl PlacedGraph {
     /// Divides the graph if its nodes belong to several devices.
     pub fn new(
         rt: &Runtime,
-        joint: Joint,
+        joint: TrainingGraph,
         node_devices: &BTreeMap<String, Device>,
         device: Device,
     ) -> Result<PlacedGraph, Error> {
@@ -130,9 +130,9 @@ impl PlacedGraph {
             crossings.push(rt.empty(*device, ty.dtype, &ty.dims)?);
         }
         Ok(PlacedGraph {
-            feeds: joint.feeds,
+            input_roles: joint.input_roles,
             feed_types,
-            products: joint.products,
+            output_roles: joint.output_roles,
             heads: joint.heads,
             outputs,
             parts: placement.pieces.into_iter().map(Part::new).collect(),
@@ -172,7 +172,7 @@ impl PlacedGraph {
         for part in &self.parts {
             let outputs = self.code(rt, part, memory)?.executable().outputs_in_order(Phase::Second);
             order.extend(outputs.into_iter().filter_map(|output| match part.piece.outputs[output] {
-                InputRole::Output(at) => match self.products[at] {
+                InputRole::Output(at) => match self.output_roles[at] {
                     OutputRole::Gradient(argument) => Some(argument),
                     OutputRole::Output(_) => None,
                 },
@@ -184,7 +184,7 @@ impl PlacedGraph {
 
     /// New keys for all random nodes.
     pub fn draw_keys(&self, rt: &Runtime, device: Device) -> Keys {
-        let at = self.feeds.iter().position(|feed| *feed == Feed::Keys);
+        let at = self.input_roles.iter().position(|feed| *feed == GraphInputRole::Keys);
         let nodes = at.map_or(0, |at| self.feed_types[at].dims[0]);
         let words = (0..nodes).flat_map(|_| rt.next_key(device));
         Keys(words.flat_map(u32::to_le_bytes).collect())
@@ -303,9 +303,9 @@ impl PlacedGraph {
     /// What is handed over by value.
     fn source(&self, slot: InputRole, keys: &Keys, arrays: Arrays<'_>) -> Result<Option<ArrayOperand>, Error> {
         let InputRole::Input(at) = slot else { return Ok(None) };
-        let data = match (self.feeds[at], arrays.step) {
-            (Feed::Keys, _) => keys.0.clone(),
-            (Feed::Numbers, Some(step)) => step.numbers.clone(),
+        let data = match (self.input_roles[at], arrays.step) {
+            (GraphInputRole::Keys, _) => keys.0.clone(),
+            (GraphInputRole::Numbers, Some(step)) => step.numbers.clone(),
             _ => return Ok(None),
         };
         let DenseType { dtype, dims } = &self.feed_types[at];
@@ -318,17 +318,17 @@ impl PlacedGraph {
     fn array<'a>(&'a self, slot: InputRole, arrays: Arrays<'a>) -> Result<&'a NDArray, Error> {
         let found = match slot {
             InputRole::Crossing(at) => self.crossings.get(at),
-            InputRole::Output(at) => match self.products[at] {
+            InputRole::Output(at) => match self.output_roles[at] {
                 OutputRole::Output(at) => arrays.outputs.get(at),
                 OutputRole::Gradient(at) => arrays.bound.gradients[at].as_ref(),
             },
-            InputRole::Input(at) => match self.feeds[at] {
-                Feed::Argument(at) => Some(&arrays.bound.arguments[at].1),
-                Feed::Auxiliary(at) => Some(&arrays.bound.auxiliaries[at].1),
-                Feed::Head(at) => arrays.heads.get(at).copied(),
-                Feed::Gradient(at) => arrays.bound.gradients[at].as_ref(),
-                Feed::State(at, state) => arrays.step.and_then(|step| step.states.get(at)?.get(state)),
-                Feed::Keys | Feed::Numbers => None,
+            InputRole::Input(at) => match self.input_roles[at] {
+                GraphInputRole::Argument(at) => Some(&arrays.bound.arguments[at].1),
+                GraphInputRole::Auxiliary(at) => Some(&arrays.bound.auxiliaries[at].1),
+                GraphInputRole::Head(at) => arrays.heads.get(at).copied(),
+                GraphInputRole::Gradient(at) => arrays.bound.gradients[at].as_ref(),
+                GraphInputRole::State(at, state) => arrays.step.and_then(|step| step.states.get(at)?.get(state)),
+                GraphInputRole::Keys | GraphInputRole::Numbers => None,
             },
         };
         found.ok_or_else(|| Error::Internal(format!("no array is bound to {slot:?} of a program")))
@@ -360,8 +360,8 @@ impl PlacedGraph {
 /// Whether a step writes arena memory that another buffer it reads lies in.
 fn is_in_place(plan: &Plan, step: usize) -> bool {
     let args = plan.steps[step].op.args();
-    let offset = |arg: &&Arg| match plan.buffer(arg.buffer).home {
-        Home::Arena(at) if !plan.buffer(arg.buffer).is_empty() => Some(at),
+    let offset = |arg: &&Arg| match plan.buffer(arg.buffer).storage {
+        StorageClass::Arena(at) if !plan.buffer(arg.buffer).is_empty() => Some(at),
         _ => None,
     };
     args.iter()

@@ -7,7 +7,7 @@ use tensorc_frontend::symbol::Lowering;
 use tensorc_ir::DenseType;
 
 use super::Executor;
-use super::joint::{GradientRequests, Joint};
+use super::joint::{GradientRequests, TrainingGraph};
 use super::program::{Arrays, OptimizerInputs, PlacedGraph, ProgramPhase};
 use super::update::UpdateRule;
 use crate::Error;
@@ -72,7 +72,7 @@ impl Executor {
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training: true, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);
         let backward = GradientRequests { requests: &self.bound.requests, update: Some(rule) };
-        let joint = Joint::training(compiler, symbol, &types, &backward)?;
+        let joint = TrainingGraph::training(compiler, symbol, &types, &backward)?;
         let mut parameters = vec![];
         for ((name, array), request) in self.bound.arguments.iter().zip(&self.bound.requests) {
             let ty = DenseType::new(array.dtype(), array.dims());

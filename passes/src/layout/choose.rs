@@ -103,7 +103,7 @@ fn candidate(graph: &Graph, node: NodeId) -> Result<Option<LayoutNode>> {
         Prim::Reduce(r) => same(folds_pixels(r) && operands.iter().all(is_image)),
         Prim::Concat { axis } if *axis < out.rank() && operands.iter().all(is_image) => {
             // Whole blocks are joined; with channels last, parts of a pixel do not lie in one place.
-            let blocks = operands.iter().all(|ty| ImageLayout::Blocks.holds(ty.dims[1]));
+            let blocks = operands.iter().all(|ty| ImageLayout::Nchw16c.holds(ty.dims[1]));
             Ok(Some(LayoutNode::Same { blocks, last: *axis != 1 }))
         }
         _ => Ok(None),
@@ -163,7 +163,7 @@ struct LayoutEdge {
 
 impl LayoutEdge {
     fn cost(&self, labels: &[ImageLayout]) -> LayoutCost {
-        let [from, to] = self.nodes.map(|node| node.map_or(ImageLayout::Planes, |node| labels[node]) as usize);
+        let [from, to] = self.nodes.map(|node| node.map_or(ImageLayout::Nchw, |node| labels[node]) as usize);
         self.costs[from][to]
     }
 }
@@ -193,7 +193,7 @@ pub(super) fn choices(
     let at = nodes.iter().enumerate().map(|(i, (node, _))| (*node, i)).collect();
     let mut problem = LayoutProblem { graph, prices, nodes, at, edges: vec![] };
     problem.add_edges()?;
-    let mut labels = vec![ImageLayout::Planes; problem.nodes.len()];
+    let mut labels = vec![ImageLayout::Nchw; problem.nodes.len()];
     match everywhere {
         Some(layout) => {
             for (i, label) in labels.iter_mut().enumerate().filter(|(i, _)| problem.allows(*i, layout)) {
@@ -216,17 +216,17 @@ impl LayoutProblem<'_> {
         let Some(ty) = self.graph.dense(Value { node: *node, port: 0 }).ok() else { return false };
         let able = match candidate {
             LayoutNode::Same { blocks, last } => match layout {
-                ImageLayout::Planes => true,
-                ImageLayout::Blocks => *blocks,
-                ImageLayout::Last => *last,
+                ImageLayout::Nchw => true,
+                ImageLayout::Nchw16c => *blocks,
+                ImageLayout::Nhwc => *last,
             },
             LayoutNode::Dense(_) | LayoutNode::Moving(_) => true,
-            LayoutNode::Depthwise(conv) => [ImageLayout::Blocks, ImageLayout::Last]
+            LayoutNode::Depthwise(conv) => [ImageLayout::Nchw16c, ImageLayout::Nhwc]
                 .map(|x| Conv2d { layouts: [x, layout], ..*conv })
                 .iter()
                 .any(|call| self.prices.machine.convolution_time(call, ConvAlgorithm::Direct).is_some()),
         };
-        layout == ImageLayout::Planes || able && layout.holds(ty.dims[1])
+        layout == ImageLayout::Nchw || able && layout.holds(ty.dims[1])
     }
 
     fn add_edges(&mut self) -> Result<()> {
@@ -266,10 +266,8 @@ impl LayoutProblem<'_> {
         port: usize,
     ) -> Result<[[LayoutCost; 3]; 3]> {
         let mut costs = [[0; 3]; 3];
-        for a in ImageLayout::ALL.into_iter().filter(|a| from.map_or(*a == ImageLayout::Planes, |i| self.allows(i, *a)))
-        {
-            for b in
-                ImageLayout::ALL.into_iter().filter(|b| to.map_or(*b == ImageLayout::Planes, |i| self.allows(i, *b)))
+        for a in ImageLayout::ALL.into_iter().filter(|a| from.map_or(*a == ImageLayout::Nchw, |i| self.allows(i, *a))) {
+            for b in ImageLayout::ALL.into_iter().filter(|b| to.map_or(*b == ImageLayout::Nchw, |i| self.allows(i, *b)))
             {
                 costs[a as usize][b as usize] = self.cost(a, ty, to, b, port)?;
             }
@@ -286,7 +284,7 @@ impl LayoutProblem<'_> {
         port: usize,
     ) -> Result<LayoutCost> {
         let convert = |from, to| conversion(ty, ty.rank(), from, to);
-        let Some(to) = to else { return Ok(convert(a, ImageLayout::Planes)) };
+        let Some(to) = to else { return Ok(convert(a, ImageLayout::Nchw)) };
         let (node, candidate) = &self.nodes[to];
         let out = self.result(*node)?;
         Ok(match candidate {
@@ -305,8 +303,8 @@ impl LayoutProblem<'_> {
             }
             // The operand of a map broadcasts to its result: channels are another axis of it.
             LayoutNode::Same { .. } => {
-                let back = if a == ImageLayout::Planes || ty.rank() < 2 { 0 } else { convert(a, ImageLayout::Planes) };
-                back + conversion(ty, out.rank(), ImageLayout::Planes, b)
+                let back = if a == ImageLayout::Nchw || ty.rank() < 2 { 0 } else { convert(a, ImageLayout::Nchw) };
+                back + conversion(ty, out.rank(), ImageLayout::Nchw, b)
             }
         })
     }
@@ -319,7 +317,7 @@ impl LayoutProblem<'_> {
     fn expand_all(&self, labels: &mut Vec<ImageLayout>) {
         let mut energy = self.energy(labels);
         let mut useless = 0;
-        for layout in [ImageLayout::Blocks, ImageLayout::Last, ImageLayout::Planes].into_iter().cycle() {
+        for layout in [ImageLayout::Nchw16c, ImageLayout::Nhwc, ImageLayout::Nchw].into_iter().cycle() {
             let expanded = self.expand(labels, layout);
             let found = self.energy(&expanded);
             useless += 1;
@@ -343,7 +341,7 @@ impl LayoutProblem<'_> {
         for edge in &self.edges {
             let [from, to] = edge.nodes;
             let options = |node: Option<usize>| {
-                let label = node.map_or(ImageLayout::Planes, |i| labels[i]) as usize;
+                let label = node.map_or(ImageLayout::Nchw, |i| labels[i]) as usize;
                 let changes = node.filter(|i| places[*i].is_some());
                 (changes, [label, changes.map_or(label, |_| layout as usize)])
             };
@@ -373,7 +371,7 @@ impl LayoutProblem<'_> {
 
     /// The layout of a value.
     fn label(&self, v: Value, labels: &[ImageLayout]) -> ImageLayout {
-        self.at.get(&v.node).map_or(ImageLayout::Planes, |i| labels[*i])
+        self.at.get(&v.node).map_or(ImageLayout::Nchw, |i| labels[*i])
     }
 
     /// How nodes are computed that are not computed as they are written.
@@ -384,7 +382,7 @@ impl LayoutProblem<'_> {
             let choice = match candidate {
                 LayoutNode::Moving(_) => {
                     let data = self.label(self.graph.args(*node)[0], labels);
-                    Choice { layout: ImageLayout::Planes, data, algorithm: None }
+                    Choice { layout: ImageLayout::Nchw, data, algorithm: None }
                 }
                 LayoutNode::Same { .. } => Choice { layout, data: layout, algorithm: Some(ConvAlgorithm::Direct) },
                 LayoutNode::Dense(conv) | LayoutNode::Depthwise(conv) => {
@@ -392,12 +390,11 @@ impl LayoutProblem<'_> {
                     let ty = self.graph.dense(x)?;
                     let from = self.label(x, labels);
                     let found = self.prices.convolution(conv, layout, |data| conversion(&ty, ty.rank(), from, data));
-                    let as_written =
-                        Choice { layout, data: ImageLayout::Planes, algorithm: Some(ConvAlgorithm::Direct) };
+                    let as_written = Choice { layout, data: ImageLayout::Nchw, algorithm: Some(ConvAlgorithm::Direct) };
                     found.map_or(as_written, |(_, choice)| choice)
                 }
             };
-            let planes = ImageLayout::Planes;
+            let planes = ImageLayout::Nchw;
             if [choice.layout, choice.data] != [planes; 2]
                 || !matches!(choice.algorithm, None | Some(ConvAlgorithm::Direct))
             {

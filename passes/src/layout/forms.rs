@@ -18,13 +18,13 @@ fn padded(ty: &DenseType, rank: usize) -> Vec<u64> {
 pub(super) fn form(ty: &DenseType, rank: usize, layout: ImageLayout) -> DenseType {
     let mut dims = padded(ty, rank);
     match layout {
-        ImageLayout::Planes => return ty.clone(),
-        ImageLayout::Blocks => {
+        ImageLayout::Nchw => return ty.clone(),
+        ImageLayout::Nchw16c => {
             let lanes = if dims[1] == 1 { 1 } else { CHANNEL_BLOCK };
             dims[1] /= lanes;
             dims.push(lanes);
         }
-        ImageLayout::Last => dims[1..].rotate_left(1),
+        ImageLayout::Nhwc => dims[1..].rotate_left(1),
     }
     DenseType::new(ty.dtype, &dims)
 }
@@ -33,13 +33,13 @@ pub(super) fn form(ty: &DenseType, rank: usize, layout: ImageLayout) -> DenseTyp
 pub(super) fn to_planes(ty: &DenseType, layout: ImageLayout) -> View {
     let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
     match layout {
-        ImageLayout::Planes => {}
-        ImageLayout::Blocks => {
+        ImageLayout::Nchw => {}
+        ImageLayout::Nchw16c => {
             let lanes = if ty.dims[1] == 1 { 1 } else { CHANNEL_BLOCK as i64 };
             map[1] = Index::var(1).floor_div(lanes, &ty.dims[..]);
             map.push(Index::var(1).modulo(lanes, &ty.dims[..]));
         }
-        ImageLayout::Last => map[1..].rotate_left(1),
+        ImageLayout::Nhwc => map[1..].rotate_left(1),
     }
     View { map, fill: None }
 }
@@ -49,9 +49,9 @@ pub(super) fn from_planes(ty: &DenseType, rank: usize, layout: ImageLayout) -> V
     let lead = rank - ty.rank();
     let at = |axis: usize| match (layout, lead + axis) {
         _ if ty.dims[axis] == 1 => Index::constant(0),
-        (ImageLayout::Planes, axis) => Index::var(axis as u32 - lead as u32),
-        (ImageLayout::Blocks, 1) => Index::var(1).scale(CHANNEL_BLOCK as i64).add(&Index::var(rank as u32)),
-        (ImageLayout::Last, axis) => moved(axis, rank),
+        (ImageLayout::Nchw, axis) => Index::var(axis as u32 - lead as u32),
+        (ImageLayout::Nchw16c, 1) => Index::var(1).scale(CHANNEL_BLOCK as i64).add(&Index::var(rank as u32)),
+        (ImageLayout::Nhwc, axis) => moved(axis, rank),
         (_, axis) => Index::var(axis as u32),
     };
     View { map: (0..ty.rank()).map(at).collect(), fill: None }
@@ -73,13 +73,13 @@ pub(super) fn last_axis(axis: usize, rank: usize) -> usize {
 
 /// Whether every element lies in the same place in both layouts.
 pub(super) fn coincide(ty: &DenseType, rank: usize, a: ImageLayout, b: ImageLayout) -> bool {
-    use ImageLayout::{Blocks, Last, Planes};
+    use ImageLayout::{Nchw, Nchw16c, Nhwc};
     let dims = padded(ty, rank.max(2));
     let (channels, pixels) = (dims[1], dims[2..].iter().product::<u64>());
     match (a, b) {
         _ if a == b || pixels == 1 || channels == 1 => true,
-        (Blocks, Last) | (Last, Blocks) => channels == CHANNEL_BLOCK,
-        (Planes, _) | (_, Planes) | (Blocks, Blocks) | (Last, Last) => false,
+        (Nchw16c, Nhwc) | (Nhwc, Nchw16c) => channels == CHANNEL_BLOCK,
+        (Nchw, _) | (_, Nchw) | (Nchw16c, Nchw16c) | (Nhwc, Nhwc) => false,
     }
 }
 
@@ -99,9 +99,9 @@ mod tests {
                 let same = back.is_some_and(|view| keeps_linear_order(&view, &ty, &ty.dims));
                 assert!(same, "{dims:?} {layout:?}");
                 let kept = keeps_linear_order(&to, &ty, &form.dims);
-                assert_eq!(kept, coincide(&ty, ty.rank(), ImageLayout::Planes, layout), "{dims:?} {layout:?}");
+                assert_eq!(kept, coincide(&ty, ty.rank(), ImageLayout::Nchw, layout), "{dims:?} {layout:?}");
             }
-            let (blocks, last) = (ImageLayout::Blocks, ImageLayout::Last);
+            let (blocks, last) = (ImageLayout::Nchw16c, ImageLayout::Nhwc);
             let [form_b, form_l] = [blocks, last].map(|layout| form(&ty, ty.rank(), layout));
             let (back, to) = (to_planes(&ty, blocks), from_planes(&ty, ty.rank(), last));
             let both = compose(&back, &form_b.dims, &to, &ty.dims, &form_l.dims);

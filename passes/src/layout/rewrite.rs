@@ -45,7 +45,7 @@ pub(super) fn run(graph: &mut Graph, nodes: &[(NodeId, Choice)]) -> Result<()> {
             }
         };
         forms.values.insert((old, ty.rank(), choice.layout), new);
-        if choice.layout != ImageLayout::Planes {
+        if choice.layout != ImageLayout::Nchw {
             forms.computed.insert(old, choice.layout);
         }
     }
@@ -75,7 +75,7 @@ fn origin(graph: &Graph, v: Value, forms: &Forms) -> Result<(Value, View)> {
             return Ok((source, both));
         }
     }
-    Ok((v, to_planes(&ty, ImageLayout::Planes)))
+    Ok((v, to_planes(&ty, ImageLayout::Nchw)))
 }
 
 /// An operand for a result of rank `rank` in a layout: what computes it so, or a view.
@@ -83,7 +83,7 @@ fn operand(graph: &mut Graph, v: Value, rank: usize, layout: ImageLayout, forms:
     if let Some(found) = forms.values.get(&(v, rank, layout)) {
         return Ok(*found);
     }
-    if layout == ImageLayout::Planes {
+    if layout == ImageLayout::Nchw {
         return Ok(v);
     }
     let (ty, wanted) = (graph.dense(v)?, from_planes(&graph.dense(v)?, rank, layout));
@@ -129,13 +129,13 @@ fn computed(
             return Ok((Prim::Contract(Arc::new(c)), [x, args[1]].into_iter().collect()));
         }
         Prim::View(view) => Prim::View(Arc::new(seen(&view, &out, layout))),
-        Prim::Reduce(r) if layout == ImageLayout::Last => {
+        Prim::Reduce(r) if layout == ImageLayout::Nhwc => {
             let rank = graph.dense(args[0])?.rank();
             let mut axes: Vec<usize> = r.axes.iter().map(|axis| last_axis(*axis, rank)).collect();
             axes.sort_unstable();
             Prim::Reduce(Arc::new(Reduction { axes: axes.into_iter().collect(), ..r.as_ref().clone() }))
         }
-        Prim::Concat { axis } if layout == ImageLayout::Last => Prim::Concat { axis: last_axis(axis, out.rank()) },
+        Prim::Concat { axis } if layout == ImageLayout::Nhwc => Prim::Concat { axis: last_axis(axis, out.rank()) },
         other => other,
     };
     let mut operands = SmallVec::new();
@@ -155,9 +155,9 @@ fn seen(view: &View, out: &DenseType, layout: ImageLayout) -> View {
     let rank = out.rank();
     let mut map = view.map.clone();
     match layout {
-        ImageLayout::Planes => {}
-        ImageLayout::Blocks => map.push(Index::var(rank as u32)),
-        ImageLayout::Last => {
+        ImageLayout::Nchw => {}
+        ImageLayout::Nchw16c => map.push(Index::var(rank as u32)),
+        ImageLayout::Nhwc => {
             let dims = form(out, rank, layout).dims;
             let rename = |axis: u32| moved(axis as usize, rank);
             map.iter_mut().for_each(|index| *index = index.substitute(&rename, &dims[..]));

@@ -33,7 +33,7 @@ const ROW: u32 = 128;
 /// that is rounded to tf32.
 const ELEMENTS: [(i32, u64); 3] = [(6, 2), (9, 2), (11, 4)];
 /// Axes of a matrix: columns, rows, and those of batches.
-const MAX_TENSOR_MAP_AXES: usize = 2 + batch::MOST;
+const MAX_TENSOR_MAP_AXES: usize = 2 + batch::MAX;
 /// More numbers of the driver's: the permutation of pieces, and how much is fetched ahead.
 const SWIZZLE_128B: i32 = 3;
 const L2_256B: i32 = 3;
@@ -97,7 +97,7 @@ impl GpuContextLayout {
                 m[matrix::ELEMENT] < ELEMENTS.len() as u64 && m[matrix::ARGUMENT] < count as u64
             };
             let matrices = own().count();
-            if launch[launch::PARAMETERS] != count as u64 || matrices > matrix::MOST || !own().all(known) {
+            if launch[launch::PARAMETERS] != count as u64 || matrices > matrix::MAX || !own().all(known) {
                 return Err(status::DAMAGED);
             }
             parameters.set(parameters.get().max(count + matrices));
@@ -358,7 +358,7 @@ impl GpuContext {
     }
 
     /// Tells of the matrices of a kernel, whose parameters come behind its arguments.
-    unsafe fn encode(&self, kernel: u64, arguments: &[*mut u8], maps: &mut [TensorMap; matrix::MOST]) -> i32 {
+    unsafe fn encode(&self, kernel: u64, arguments: &[*mut u8], maps: &mut [TensorMap; matrix::MAX]) -> i32 {
         let Some(encode) = self.encode else { return 0 };
         let image = &self.signature.image;
         let own = device::matrices(image).enumerate().filter(|(_, m)| m[matrix::KERNEL] == kernel);
@@ -373,7 +373,7 @@ impl GpuContext {
                 rank += 1;
             };
             let beside = |b: &&[u64; batch::WORDS]| b[batch::MATRIX] == number as u64;
-            let mut batches = device::batches(image).filter(beside).take(batch::MOST).peekable();
+            let mut batches = device::batches(image).filter(beside).take(batch::MAX).peekable();
             while let Some(b) = batches.next_if(|b| b[batch::STRIDE] < m[matrix::STRIDE]) {
                 add(b[batch::EXTENT], b[batch::STRIDE], 1);
             }
@@ -434,7 +434,7 @@ impl Queue for Launches<'_> {
         let function = context.device().function(&image, kernel).ok_or(status::DAMAGED)?;
         let [blocks, threads, shared] =
             [launch::BLOCKS, launch::THREADS, launch::SHARED_BYTES].map(|word| launch[word] as u32);
-        let mut maps = [TensorMap::EMPTY; matrix::MOST];
+        let mut maps = [TensorMap::EMPTY; matrix::MAX];
         // SAFETY: the compiler made the kernel for these parameters, which the driver copies; there is room for where
         // those of every launch lie.
         let code = unsafe {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use tensorc_abi::image::slot;
-use tensorc_abi::{Buffer, BufferId, DType, Home, Plan};
+use tensorc_abi::{Buffer, BufferId, DType, Plan, StorageClass};
 
 use super::error::{PlanEdge, RunError};
 use super::executable::Prepared;
@@ -264,14 +264,14 @@ impl Needs {
         let mut outputs = vec![false; plan.outputs.len()];
         let mut states = vec![(false, false); plan.states.len()];
         for arg in calls.iter().flat_map(|call| plan.steps[call.step].op.args()) {
-            match plan.buffer(arg.buffer).home {
-                Home::Input(i) => inputs[i as usize] = true,
-                Home::Output(i) => outputs[i as usize] = true,
-                Home::State(i) => {
+            match plan.buffer(arg.buffer).storage {
+                StorageClass::Input(i) => inputs[i as usize] = true,
+                StorageClass::Output(i) => outputs[i as usize] = true,
+                StorageClass::State(i) => {
                     let (used, written) = &mut states[i as usize];
                     (*used, *written) = (true, *written || arg.writes);
                 }
-                Home::Weight(_) | Home::Arena(_) => {}
+                StorageClass::Weight(_) | StorageClass::Arena(_) => {}
             }
         }
         let places = |flags: Vec<bool>| (0..flags.len()).filter(|i| flags[*i]).collect();

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use tensorc_abi::image::slot;
-use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_abi::{BufferId, Plan, StorageClass};
 use tensorc_exec::{Queue, bind};
 
 use super::error::{LoadError, RunError};
@@ -71,7 +71,7 @@ impl DeviceContext {
         let (plan, driver) = (executable.plan(), &program.driver);
         let arena = own.then(|| driver.alloc(plan.arena_bytes)).transpose()?;
         let mut table = vec![std::ptr::null_mut(); executable.slots.len()];
-        let weight = |home, index: usize| (home == slot::WEIGHTS).then(|| program.weights[index].address());
+        let weight = |storage, index: usize| (storage == slot::WEIGHTS).then(|| program.weights[index].address());
         bind(executable.slots.iter(), &mut table, weight);
         let (driver, functions) = (driver.clone(), program.functions.clone());
         let mut context = DeviceContext { driver, functions, table, known: vec![], lanes: None, _arena: None };
@@ -84,7 +84,7 @@ impl DeviceContext {
 
     /// The arena begins at another address.
     pub fn rebase(&mut self, executable: &Executable, base: *mut u8) {
-        bind(executable.slots.iter(), &mut self.table, |home, _| (home == slot::ARENA).then_some(base));
+        bind(executable.slots.iter(), &mut self.table, |storage, _| (storage == slot::ARENA).then_some(base));
     }
 
     /// Enqueues the calls of an interface on the addresses in the table. The graph, if there is one, is to be kept until
@@ -171,11 +171,11 @@ pub(super) fn failed(error: &StreamError) -> RunError {
 }
 
 /// The buffer of an edge of the plan.
-pub(super) fn edge_of(plan: &Plan, home: Home) -> Option<BufferId> {
-    match home {
-        Home::Input(i) => plan.inputs.get(i as usize).copied(),
-        Home::Output(i) => plan.outputs.get(i as usize).copied(),
-        Home::State(i) => plan.states.get(i as usize).copied(),
-        Home::Weight(_) | Home::Arena(_) => None,
+pub(super) fn edge_of(plan: &Plan, storage: StorageClass) -> Option<BufferId> {
+    match storage {
+        StorageClass::Input(i) => plan.inputs.get(i as usize).copied(),
+        StorageClass::Output(i) => plan.outputs.get(i as usize).copied(),
+        StorageClass::State(i) => plan.states.get(i as usize).copied(),
+        StorageClass::Weight(_) | StorageClass::Arena(_) => None,
     }
 }

@@ -14,20 +14,20 @@ pub enum PlanError {
         /// Name of the buffer.
         buffer: String,
     },
-    /// The home of a buffer is none of the plan's inputs, outputs, states or weights.
-    #[error("buffer `{buffer}`: {home} {index} does not exist, the plan has {count}")]
-    Home {
+    /// The storage class of a buffer is none of the plan's inputs, outputs, states or weights.
+    #[error("buffer `{buffer}`: {storage} {index} does not exist, the plan has {count}")]
+    StorageClass {
         /// Name of the buffer.
         buffer: String,
-        /// Kind of home: `input`, `output`, `state` or `weight`.
-        home: &'static str,
+        /// Kind of storage class: `input`, `output`, `state` or `weight`.
+        storage: &'static str,
         /// Index in the plan's list of this kind.
         index: u32,
         /// Length of the list.
         count: usize,
     },
-    /// An entry of the plan's inputs, outputs or states is no buffer with that home.
-    #[error("{side} {index} is not a buffer with that home")]
+    /// An entry of the plan's inputs, outputs or states is no buffer with that storage class.
+    #[error("{side} {index} is not a buffer with that storage")]
     Edge {
         /// The list.
         side: PlanEdge,
@@ -44,7 +44,7 @@ pub enum PlanError {
         /// Index in the list.
         index: u32,
     },
-    /// A sub-buffer does not lie in the buffer that it is said to be a part of, or differs from it in home or type.
+    /// A sub-buffer does not lie in the buffer that it is said to be a part of, or differs from it in storage class or type.
     #[error("buffer `{buffer}` does not lie in `{whole}` as a part of it")]
     Part {
         /// Name of the buffer.

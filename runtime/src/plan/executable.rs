@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use tensorc_abi::image::slot;
-use tensorc_abi::{ExternFn, Home, KernelFn, Plan, StepOp};
+use tensorc_abi::{ExternFn, KernelFn, Plan, StepOp, StorageClass};
 use tensorc_exec::{self as exec, Code, Place, Records, Refused, Routine, estimated_ns};
 
 use super::bindings::{Final, Interface, Needs, Phase};
@@ -293,7 +293,7 @@ fn check_weights(plan: &Plan, weights: &[WeightStorage]) -> Result<(), LoadError
         return Err(LoadError::WeightCount { plan: plan.name.clone(), expected, actual });
     }
     for buffer in &plan.buffers {
-        let Home::Weight(index) = buffer.home else { continue };
+        let StorageClass::Weight(index) = buffer.storage else { continue };
         let weight = &plan.weights[index as usize];
         weights[index as usize]
             .check(&weight.packing, buffer.dtype, buffer.bytes())

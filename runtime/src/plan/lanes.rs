@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use tensorc_abi::{Arg, BufferId, Home, Plan};
+use tensorc_abi::{Arg, BufferId, Plan, StorageClass};
 
 use super::device::{DeviceContext, edge_of, failed};
 use super::error::RunError;
@@ -196,7 +196,7 @@ impl StagingPipeline {
         }
         let base = self.lanes[lane].staging.as_ref().map_or(std::ptr::null_mut(), |memory| memory.address());
         for (edge, offset) in self.edges[0].iter().zip(&offsets) {
-            if let Home::Input(i) = plan.buffer(edge.buffer).home {
+            if let StorageClass::Input(i) = plan.buffer(edge.buffer).storage {
                 let data = inputs[i as usize].data;
                 // SAFETY: the staging memory has room for every edge, and no run uses it.
                 unsafe { base.add(*offset).copy_from_nonoverlapping(data.as_ptr(), data.len().min(edge.bytes)) };
@@ -218,7 +218,7 @@ impl StagingPipeline {
         let Some(staging) = &self.lanes[run.lane].staging else { return Ok(()) };
         let (offsets, _) = staged(&self.edges[0]);
         for (edge, offset) in self.edges[0].iter().zip(&offsets) {
-            if let Home::Output(i) = plan.buffer(edge.buffer).home {
+            if let StorageClass::Output(i) = plan.buffer(edge.buffer).storage {
                 let into = &mut *outputs[i as usize].data;
                 // SAFETY: the staging memory has room for every edge, and the run that wrote it has ended.
                 let staged = unsafe { std::slice::from_raw_parts(staging.address().add(*offset), edge.bytes) };
@@ -247,13 +247,13 @@ fn edges(executable: &Executable, calls: &[Prepared]) -> Vec<HostTensorCopy> {
     let mut edges: BTreeMap<BufferId, HostTensorCopy> = BTreeMap::new();
     for call in calls {
         for (i, Arg { buffer, writes }) in plan.steps[call.step].op.args().into_iter().enumerate() {
-            let Some(id) = edge_of(plan, plan.buffer(buffer).home) else { continue };
+            let Some(id) = edge_of(plan, plan.buffer(buffer).storage) else { continue };
             let edge = edges.entry(id).or_insert_with(|| HostTensorCopy {
                 buffer: id,
                 slot: call.call.first_slot + i,
                 offset: plan.byte_offset(buffer) as usize,
                 bytes: plan.buffer(id).bytes() as usize,
-                copy_in: !matches!(plan.buffer(id).home, Home::Output(_)),
+                copy_in: !matches!(plan.buffer(id).storage, StorageClass::Output(_)),
                 copy_out: false,
             });
             edge.copy_out |= writes;

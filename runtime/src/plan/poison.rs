@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use tensorc_abi::{Home, Plan};
+use tensorc_abi::{Plan, StorageClass};
 
 /// Every byte of dead memory: a NaN of any width, and the integer -1.
 const PATTERN: u8 = 0xff;
@@ -24,8 +24,8 @@ impl Deaths {
                 lives[plan.whole(arg.buffer).0 as usize].get_or_insert((i, i)).1 = i;
             }
         }
-        let live = plan.buffers.iter().zip(&lives).filter_map(|(buffer, life)| match (buffer.home, life) {
-            (Home::Arena(offset), Some((first, last))) => {
+        let live = plan.buffers.iter().zip(&lives).filter_map(|(buffer, life)| match (buffer.storage, life) {
+            (StorageClass::Arena(offset), Some((first, last))) => {
                 Some((*first, *last, offset as usize..(offset + buffer.bytes()) as usize))
             }
             _ => None,

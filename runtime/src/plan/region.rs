@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tensorc_abi::{BufferId, Home, Plan, StepOp};
+use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 use tensorc_exec::{MAX_STEPS, SERIAL_NS};
 
 use super::executable::Prepared;
@@ -30,11 +30,11 @@ impl StepAccess {
     fn of(plan: &Plan, id: BufferId, writes: bool) -> Option<StepAccess> {
         let buffer = plan.buffer(id);
         let first = plan.byte_offset(id);
-        let place = match buffer.home {
-            Home::Input(_) | Home::Weight(_) => return None,
-            Home::Output(index) => WrittenMemory::Output(index),
-            Home::State(index) => WrittenMemory::State(index),
-            Home::Arena(offset) => {
+        let place = match buffer.storage {
+            StorageClass::Input(_) | StorageClass::Weight(_) => return None,
+            StorageClass::Output(index) => WrittenMemory::Output(index),
+            StorageClass::State(index) => WrittenMemory::State(index),
+            StorageClass::Arena(offset) => {
                 WrittenMemory::Arena(offset + first..offset + first + buffer.span() * buffer.dtype.size() as u64)
             }
         };
@@ -100,9 +100,14 @@ mod tests {
     unsafe extern "C" fn nothing(_: *const *mut u8, _: *const i64) {}
 
     /// A plan of 64-byte buffers at the given homes.
-    fn plan(homes: &[Home]) -> Plan {
-        let buffer =
-            |home: &Home| Buffer { name: "b".into(), dtype: DType::F32, dims: vec![16], home: *home, part: None };
+    fn plan(homes: &[StorageClass]) -> Plan {
+        let buffer = |storage: &StorageClass| Buffer {
+            name: "b".into(),
+            dtype: DType::F32,
+            dims: vec![16],
+            storage: *storage,
+            part: None,
+        };
         Plan { buffers: homes.iter().map(buffer).collect(), ..Plan::default() }
     }
 
@@ -116,7 +121,7 @@ mod tests {
 
     fn prepared(step: usize, ns: u64) -> Prepared {
         let work = Work::Kernel(nothing);
-        Prepared { call: exec::Step { work, first_slot: 0, tasks: 1, grain: 1, together: 1, ns }, region: 1, step }
+        Prepared { call: exec::Step { work, first_slot: 0, tasks: 1, grain: 1, affinity: 1, ns }, region: 1, step }
     }
 
     fn divided(plan: &Plan, ns: u64) -> Vec<Range<usize>> {
@@ -126,7 +131,13 @@ mod tests {
 
     #[test]
     fn steps_that_only_read_in_common_are_joined() {
-        let mut plan = plan(&[Home::Input(0), Home::Arena(0), Home::Arena(64), Home::Output(0), Home::Output(1)]);
+        let mut plan = plan(&[
+            StorageClass::Input(0),
+            StorageClass::Arena(0),
+            StorageClass::Arena(64),
+            StorageClass::Output(0),
+            StorageClass::Output(1),
+        ]);
         step(&mut plan, &[0], 1);
         step(&mut plan, &[0], 2);
         step(&mut plan, &[1, 2], 3);
@@ -139,8 +150,14 @@ mod tests {
     #[test]
     fn every_order_of_a_write_and_another_access_is_kept() {
         let (x, a, b, over) = (0, 1, 2, 3);
-        let homes =
-            [Home::Input(0), Home::Arena(0), Home::Arena(64), Home::Arena(32), Home::Output(0), Home::Output(0)];
+        let homes = [
+            StorageClass::Input(0),
+            StorageClass::Arena(0),
+            StorageClass::Arena(64),
+            StorageClass::Arena(32),
+            StorageClass::Output(0),
+            StorageClass::Output(0),
+        ];
         let kept: [[(&[u32], u32); 2]; 5] = [
             [(&[x], a), (&[a], b)],
             [(&[a], b), (&[x], a)],
@@ -158,7 +175,14 @@ mod tests {
 
     #[test]
     fn regions_end_with_their_phase_and_keep_the_order_around_states() {
-        let homes = [Home::Input(0), Home::Arena(0), Home::Arena(64), Home::State(0), Home::State(0), Home::State(1)];
+        let homes = [
+            StorageClass::Input(0),
+            StorageClass::Arena(0),
+            StorageClass::Arena(64),
+            StorageClass::State(0),
+            StorageClass::State(0),
+            StorageClass::State(1),
+        ];
         let mut plan = plan(&homes);
         step(&mut plan, &[3], 1);
         step(&mut plan, &[3], 2);
@@ -172,7 +196,7 @@ mod tests {
     #[test]
     fn regions_end_at_the_limit() {
         let count = 2 * MAX_STEPS + 1;
-        let mut plan = plan(&(0..=count as u64).map(|i| Home::Arena(64 * i)).collect::<Vec<_>>());
+        let mut plan = plan(&(0..=count as u64).map(|i| StorageClass::Arena(64 * i)).collect::<Vec<_>>());
         (1..=count as u32).for_each(|write| step(&mut plan, &[0], write));
         assert_eq!(divided(&plan, SERIAL_NS), [0..MAX_STEPS, MAX_STEPS..2 * MAX_STEPS]);
     }

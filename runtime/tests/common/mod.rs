@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, DType, Epilogue, Home, KernelFn, KernelId, Packing, Plan, Step, StepOp, Weight,
+    Arg, Buffer, BufferId, DType, Epilogue, KernelFn, KernelId, Packing, Plan, Step, StepOp, StorageClass, Weight,
 };
 use tensorc_runtime::plan::LoadError;
 use tensorc_runtime::{Executable, WeightStorage};
@@ -81,24 +81,24 @@ pub fn empty_plan() -> Plan {
     Plan { name: "test".into(), kernels, ..Plan::default() }
 }
 
-pub fn buffer(plan: &mut Plan, name: &str, dims: &[u64], home: Home) -> BufferId {
+pub fn buffer(plan: &mut Plan, name: &str, dims: &[u64], storage: StorageClass) -> BufferId {
     let id = BufferId(plan.buffers.len() as u32);
-    match home {
-        Home::Input(_) => plan.inputs.push(id),
-        Home::Output(_) => plan.outputs.push(id),
+    match storage {
+        StorageClass::Input(_) => plan.inputs.push(id),
+        StorageClass::Output(_) => plan.outputs.push(id),
         // The second buffer of a state is its next value.
-        Home::State(i) if plan.states.len() == i as usize => plan.states.push(id),
-        Home::State(_) => {}
-        Home::Weight(_) | Home::Arena(_) => {}
+        StorageClass::State(i) if plan.states.len() == i as usize => plan.states.push(id),
+        StorageClass::State(_) => {}
+        StorageClass::Weight(_) | StorageClass::Arena(_) => {}
     }
-    plan.buffers.push(Buffer { name: name.into(), dtype: DType::F32, dims: dims.to_vec(), home, part: None });
+    plan.buffers.push(Buffer { name: name.into(), dtype: DType::F32, dims: dims.to_vec(), storage, part: None });
     id
 }
 
 pub fn weight(plan: &mut Plan, name: &str, dims: &[u64], packing: Packing) -> BufferId {
     let index = plan.weights.len() as u32;
     plan.weights.push(Weight { name: name.into(), constant: index, packing });
-    buffer(plan, name, dims, Home::Weight(index))
+    buffer(plan, name, dims, StorageClass::Weight(index))
 }
 
 /// Appends a step that claims enough work to be split over threads if `big`.
@@ -134,11 +134,11 @@ pub fn executable(plan: Plan, weights: Vec<WeightStorage>) -> Arc<Executable> {
 pub fn chain(n: u64, big: bool) -> Plan {
     let mut plan = empty_plan();
     let stride = (4 * n).next_multiple_of(Plan::ALIGN);
-    let x = buffer(&mut plan, "x", &[n], Home::Input(0));
-    let t0 = buffer(&mut plan, "t0", &[n], Home::Arena(0));
-    let t1 = buffer(&mut plan, "t1", &[n], Home::Arena(0));
-    let t2 = buffer(&mut plan, "t2", &[n], Home::Arena(stride));
-    let y = buffer(&mut plan, "y", &[n], Home::Output(0));
+    let x = buffer(&mut plan, "x", &[n], StorageClass::Input(0));
+    let t0 = buffer(&mut plan, "t0", &[n], StorageClass::Arena(0));
+    let t1 = buffer(&mut plan, "t1", &[n], StorageClass::Arena(0));
+    let t2 = buffer(&mut plan, "t2", &[n], StorageClass::Arena(stride));
+    let y = buffer(&mut plan, "y", &[n], StorageClass::Output(0));
     launch(&mut plan, "s0", SCALE, &[read(x), write(t0)], n, big);
     launch(&mut plan, "s1", SCALE, &[read(t0), write(t1)], n, big);
     launch(&mut plan, "s2", ADD, &[read(x), read(t1), write(t2)], n, big);
@@ -158,10 +158,10 @@ pub fn chain_expected(x: &[f32]) -> Vec<f32> {
 pub fn fork(n: u64, big: bool) -> Plan {
     let mut plan = empty_plan();
     let stride = (4 * n).next_multiple_of(Plan::ALIGN);
-    let x = buffer(&mut plan, "x", &[n], Home::Input(0));
-    let left = buffer(&mut plan, "left", &[n], Home::Arena(0));
-    let right = buffer(&mut plan, "right", &[n], Home::Arena(stride));
-    let y = buffer(&mut plan, "y", &[n], Home::Output(0));
+    let x = buffer(&mut plan, "x", &[n], StorageClass::Input(0));
+    let left = buffer(&mut plan, "left", &[n], StorageClass::Arena(0));
+    let right = buffer(&mut plan, "right", &[n], StorageClass::Arena(stride));
+    let y = buffer(&mut plan, "y", &[n], StorageClass::Output(0));
     launch(&mut plan, "left", SCALE, &[read(x), write(left)], n, big);
     launch(&mut plan, "right", SCALE, &[read(x), write(right)], n, big);
     launch(&mut plan, "join", ADD, &[read(left), read(right), write(y)], n, big);

@@ -28,7 +28,7 @@ pub struct CostModel {
     pub levels: [CacheLevel; 4],
     /// Floating-point operations of library matrix products.
     pub product_per_us: u64,
-    /// Floating-point operations of library convolutions over channels in planes ([`ImageLayout::Planes`]).
+    /// Floating-point operations of library convolutions over channels in planes ([`ImageLayout::Nchw`]).
     pub convolution_per_us: u64,
     /// The same by blocks of channels, in the other layouts.
     pub blocked_convolution_per_us: u64,
@@ -187,7 +187,7 @@ impl CostModel {
         if is_sum && call.in_planes() {
             return Some(scaled(call.flops(), self.convolution_per_us).saturating_add(self.filter_time(conv, taps)));
         }
-        if is_sum && call.is_pointwise() && !call.layouts.contains(&ImageLayout::Blocks) {
+        if is_sum && call.is_pointwise() && !call.layouts.contains(&ImageLayout::Nchw16c) {
             return Some(scaled(call.flops(), self.product_per_us).saturating_add(self.filter_time(conv, taps)));
         }
         let blocks = Conv2d { out_channels: call.out_channels.next_multiple_of(CHANNEL_BLOCK), ..call };
@@ -206,13 +206,13 @@ impl CostModel {
         // or with part of a block are completed beside their place.
         let in_cache = |bytes: u64| scaled(bytes.saturating_mul(2), self.levels[1].bytes_per_us);
         match from {
-            ImageLayout::Planes if !is_sum => add(self.copy_time(x)),
-            ImageLayout::Last if is_sum => add(in_cache(x)),
+            ImageLayout::Nchw if !is_sum => add(self.copy_time(x)),
+            ImageLayout::Nhwc if is_sum => add(in_cache(x)),
             _ => {}
         }
         match to {
-            ImageLayout::Planes => add(self.copy_time(y)),
-            ImageLayout::Last if blocks.out_channels != call.out_channels => add(in_cache(y)),
+            ImageLayout::Nchw => add(self.copy_time(y)),
+            ImageLayout::Nhwc if blocks.out_channels != call.out_channels => add(in_cache(y)),
             _ => {}
         }
         Some(time)

@@ -9,7 +9,7 @@ mod exact;
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_abi::{BufferId, Plan, StorageClass};
 use tensorc_exec::scratch_bytes;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
@@ -48,7 +48,7 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     let plan = &mut lowered.plan;
     for (interval, offset) in intervals.iter().zip(offsets) {
         for b in &interval.buffers {
-            plan.buffers[b.0 as usize].home = Home::Arena(offset);
+            plan.buffers[b.0 as usize].storage = StorageClass::Arena(offset);
         }
     }
     plan.settle_parts();
@@ -62,7 +62,7 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
 fn intervals(lowered: &Lowered) -> Result<Vec<LiveRange>> {
     let plan = &lowered.plan;
     // A buffer without elements takes no room, and no step need have written it.
-    let arena = |b: BufferId| matches!(plan.buffer(b).home, Home::Arena(_)) && !plan.buffer(b).is_empty();
+    let arena = |b: BufferId| matches!(plan.buffer(b).storage, StorageClass::Arena(_)) && !plan.buffer(b).is_empty();
     let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let args = step.op.args();

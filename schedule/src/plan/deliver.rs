@@ -4,7 +4,7 @@
 //! uses, a state whose old value is read by earlier steps only, or by the very step in place.
 //! Whatever else is delivered is copied as soon as it may be.
 
-use tensorc_abi::{BufferId, Home, Step, StepOp};
+use tensorc_abi::{BufferId, Step, StepOp, StorageClass};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, Value};
 
@@ -107,12 +107,13 @@ impl Lowering<'_> {
         for InPlace { step, input, output } in pairs {
             let (from, to) = (plan.buffer(input), plan.buffer(output));
             let (first, last) = span(input);
-            let own = matches!(from.home, Home::Arena(_)) && from.bytes() == to.bytes();
+            let own = matches!(from.storage, StorageClass::Arena(_)) && from.bytes() == to.bytes();
             let same_phase = first.is_some_and(|first| plan.in_second_phase(first) == plan.in_second_phase(step));
             let meets = last == Some(step) && span(output).0 == Some(step);
-            if matches!(to.home, Home::Output(_)) && own && same_phase && meets && !taken[output.0 as usize] {
+            if matches!(to.storage, StorageClass::Output(_)) && own && same_phase && meets && !taken[output.0 as usize]
+            {
                 taken[output.0 as usize] = true;
-                plan.buffers[input.0 as usize].home = plan.buffer(output).home;
+                plan.buffers[input.0 as usize].storage = plan.buffer(output).storage;
             }
         }
     }
@@ -151,21 +152,21 @@ impl Lowering<'_> {
 
     fn output(&mut self, d: &mut Deliveries, i: usize, name: &str, v: Value, second: bool) -> Result<()> {
         let (ty, id) = (self.graph.dense(v)?, self.operand(v)?);
-        let home = Home::Output(i as u32);
-        let source = self.out.plan.buffer(id).home;
-        if matches!(source, Home::Arena(_)) && d.stays_in(id, second) {
+        let storage = StorageClass::Output(i as u32);
+        let source = self.out.plan.buffer(id).storage;
+        if matches!(source, StorageClass::Arena(_)) && d.stays_in(id, second) {
             let buffer = &mut self.plan().buffers[id.0 as usize];
-            (buffer.home, buffer.dims, buffer.name) = (home, ty.dims, name.to_string());
+            (buffer.storage, buffer.dims, buffer.name) = (storage, ty.dims, name.to_string());
             self.plan().outputs.push(id);
             return Ok(());
         }
-        let out = self.buffer(name, &ty, home);
+        let out = self.buffer(name, &ty, storage);
         self.plan().outputs.push(out);
         if !ty.is_empty() {
             let start = if second { d.boundary.unwrap_or(0) } else { 0 };
             let (at, rank) = match source {
-                Home::Arena(_) | Home::Output(_) => (d.after_writes(id, start), Rank::Output),
-                Home::Input(_) | Home::State(_) | Home::Weight(_) => (start, Rank::ReadsState),
+                StorageClass::Arena(_) | StorageClass::Output(_) => (d.after_writes(id, start), Rank::Output),
+                StorageClass::Input(_) | StorageClass::State(_) | StorageClass::Weight(_) => (start, Rank::ReadsState),
             };
             let step = self.make_step(v.node, StepOp::Copy { src: id, dst: out }, 0);
             d.copies.push(Delivery { at, second, rank, node: v.node, step });
@@ -175,21 +176,21 @@ impl Lowering<'_> {
 
     fn update(&mut self, d: &mut Deliveries, state: usize, v: Value) -> Result<()> {
         let (ty, mut id) = (self.graph.dense(v)?, self.operand(v)?);
-        let (old, home) = (self.out.plan.states[state], Home::State(state as u32));
+        let (old, storage) = (self.out.plan.states[state], StorageClass::State(state as u32));
         if id == old || ty.is_empty() {
             return Ok(());
         }
         if self.writes_directly(d, old, id) {
-            self.plan().buffers[id.0 as usize].home = home;
+            self.plan().buffers[id.0 as usize].storage = storage;
             return Ok(());
         }
         let (start, second) = (d.boundary.unwrap_or(0), d.boundary.is_some());
-        if let Home::State(other) = self.out.plan.buffer(id).home
+        if let StorageClass::State(other) = self.out.plan.buffer(id).storage
             && self.out.plan.states[other as usize] == id
         {
             // The old value of another state, which may be gone when this state may be changed.
             let name = self.out.plan.buffer(id).name.clone();
-            let kept = self.buffer(&name, &ty, Home::Arena(0));
+            let kept = self.buffer(&name, &ty, StorageClass::Arena(0));
             let step = self.make_step(v.node, StepOp::Copy { src: id, dst: kept }, 0);
             d.copies.push(Delivery { at: start, second, rank: Rank::ReadsState, node: v.node, step });
             id = kept;
@@ -197,7 +198,7 @@ impl Lowering<'_> {
         let last_read = d.uses[old.0 as usize].reads.last().map_or(0, |step| step + 1);
         let at = d.after_writes(id, start.max(last_read));
         let name = self.out.plan.buffer(old).name.clone();
-        let new = self.buffer(&name, &ty, home);
+        let new = self.buffer(&name, &ty, storage);
         let step = self.make_step(v.node, StepOp::Copy { src: id, dst: new }, 0);
         d.copies.push(Delivery { at, second, rank: Rank::ChangesState, node: v.node, step });
         Ok(())
@@ -207,7 +208,7 @@ impl Lowering<'_> {
     fn writes_directly(&self, d: &Deliveries, old: BufferId, id: BufferId) -> bool {
         let Some(uses) = d.uses.get(id.0 as usize) else { return false };
         let Some(&first) = uses.writes.first() else { return false };
-        let arena = matches!(self.out.plan.buffer(id).home, Home::Arena(_));
+        let arena = matches!(self.out.plan.buffer(id).storage, StorageClass::Arena(_));
         if !arena || d.is_second(first) != d.boundary.is_some() {
             return false;
         }

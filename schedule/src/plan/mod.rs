@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, Buffer, BufferId, DType, ExternFn, Home, KernelId, Packing, Plan, Step, StepOp, SubBuffer, Weight,
+    Arg, Buffer, BufferId, DType, ExternFn, KernelId, Packing, Plan, Step, StepOp, StorageClass, SubBuffer, Weight,
 };
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId, NodeKind, Value};
@@ -33,7 +33,7 @@ use crate::layout::{Layouts, Runs};
 use crate::lowered::InPlace;
 use crate::recipe::{Form, Site, decide};
 use crate::recognise::attention::Attended;
-pub use place::Joins;
+pub use place::ConcatOperands;
 use place::{ConcatElimination, StridedView, is_aligned};
 
 /// What a graph is lowered for, and how.
@@ -42,7 +42,7 @@ pub struct Choices {
     /// The machine.
     pub target: Target,
     /// How operands get into concatenations.
-    pub joins: Joins,
+    pub concat_operands: ConcatOperands,
 }
 
 /// What is to run: a plan whose memory is not placed yet, and the kernels it launches, to be written.
@@ -75,7 +75,7 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
         out: Schedule { target: choices.target, ..Schedule::default() },
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
-        places: ConcatElimination::choose(graph, choices.joins, choices.target.is_gpu())?,
+        places: ConcatElimination::choose(graph, choices.concat_operands, choices.target.is_gpu())?,
     };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
@@ -83,11 +83,11 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
         let v = Value { node, port: 0 };
         let is_state = states.contains(&node);
         let plan = &lowering.out.plan;
-        let home = match is_state {
-            true => Home::State(plan.states.len() as u32),
-            false => Home::Input(plan.inputs.len() as u32),
+        let storage = match is_state {
+            true => StorageClass::State(plan.states.len() as u32),
+            false => StorageClass::Input(plan.inputs.len() as u32),
         };
-        let id = lowering.buffer(&graph.node(node).name, &graph.dense(v)?, home);
+        let id = lowering.buffer(&graph.node(node).name, &graph.dense(v)?, storage);
         lowering.values.insert(v, id);
         let plan = lowering.plan();
         if is_state { &mut plan.states } else { &mut plan.inputs }.push(id);
@@ -110,7 +110,7 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
 /// # Errors
 /// As [`plan`].
 pub fn recipes(graph: &Graph, choices: Choices) -> Result<Vec<(NodeId, Recipe)>> {
-    let places = ConcatElimination::choose(graph, choices.joins, choices.target.is_gpu())?;
+    let places = ConcatElimination::choose(graph, choices.concat_operands, choices.target.is_gpu())?;
     let mut found = vec![];
     for node in graph.order() {
         if let NodeKind::Fused(fused) = &graph.node(node).kind
@@ -149,8 +149,8 @@ impl<'a> Lowering<'a> {
         &mut self.out.plan
     }
 
-    fn buffer(&mut self, name: &str, ty: &DenseType, home: Home) -> BufferId {
-        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), home, part: None };
+    fn buffer(&mut self, name: &str, ty: &DenseType, storage: StorageClass) -> BufferId {
+        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), storage, part: None };
         self.plan().buffers.push(buffer);
         BufferId(self.plan().buffers.len() as u32 - 1)
     }
@@ -173,8 +173,8 @@ impl<'a> Lowering<'a> {
         }
         let same = |(n, _): &&(NodeId, Packing)| *n == node;
         let table = match self.constants.keys().find(same).and_then(|k| self.constants.get(k)) {
-            Some(other) => match self.out.plan.buffer(*other).home {
-                Home::Weight(w) => self.out.plan.weights[w as usize].constant,
+            Some(other) => match self.out.plan.buffer(*other).storage {
+                StorageClass::Weight(w) => self.out.plan.weights[w as usize].constant,
                 _ => {
                     let name = &self.graph.node(node).name;
                     return Err(
@@ -188,9 +188,9 @@ impl<'a> Lowering<'a> {
             }
         };
         let name = self.graph.node(node).name.to_string();
-        let home = Home::Weight(self.out.plan.weights.len() as u32);
+        let storage = StorageClass::Weight(self.out.plan.weights.len() as u32);
         self.plan().weights.push(Weight { name: name.clone(), constant: table, packing });
-        let id = self.buffer(&name, ty, home);
+        let id = self.buffer(&name, ty, storage);
         self.constants.insert(key, id);
         Ok(id)
     }
@@ -209,7 +209,7 @@ impl<'a> Lowering<'a> {
         let graph = self.graph;
         let (name, ty) = (&graph.node(v.node).name, graph.dense(v)?);
         let id = match self.places.of(v) {
-            None => self.buffer(name, &ty, Home::Arena(0)),
+            None => self.buffer(name, &ty, StorageClass::Arena(0)),
             Some(place) => self.part(name, &ty, place)?,
         };
         self.values.insert(v, id);
@@ -219,7 +219,7 @@ impl<'a> Lowering<'a> {
     /// A buffer in its place in a larger one.
     fn part(&mut self, name: &str, ty: &DenseType, place: StridedView) -> Result<BufferId> {
         let of = self.result(place.whole)?;
-        let id = self.buffer(name, ty, Home::Arena(0));
+        let id = self.buffer(name, ty, StorageClass::Arena(0));
         let Runs { run, stride } = place.runs;
         // One run is all there is.
         let stride = if run >= ty.len() { run } else { stride };
@@ -272,7 +272,7 @@ impl<'a> Lowering<'a> {
         let mut outputs = self.results(node)?;
         if function.scratch_bytes() > 0 {
             let ty = DenseType::new(DType::U8, &[function.scratch_bytes()]);
-            outputs.push(self.buffer(&format!("{} scratch", self.graph.node(node).name), &ty, Home::Arena(0)));
+            outputs.push(self.buffer(&format!("{} scratch", self.graph.node(node).name), &ty, StorageClass::Arena(0)));
         }
         let read = inputs.into_iter().map(|buffer| Arg { buffer, writes: false });
         let write = outputs.into_iter().map(|buffer| Arg { buffer, writes: true });
@@ -336,8 +336,8 @@ impl<'a> Lowering<'a> {
             return Ok(false);
         }
         let part = SubBuffer { of, offset: first, run: ty.len(), stride: ty.len() };
-        let home = buffer.home;
-        let slice = self.buffer(&self.graph.node(v.node).name, &ty, home);
+        let storage = buffer.storage;
+        let slice = self.buffer(&self.graph.node(v.node).name, &ty, storage);
         self.plan().buffers[slice.0 as usize].part = Some(part);
         self.values.insert(v, slice);
         Ok(true)
@@ -393,7 +393,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that joins them.
+    /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that concat_operands them.
     fn split_attention(
         &mut self,
         node: NodeId,
@@ -406,7 +406,7 @@ impl<'a> Lowering<'a> {
         let operands = self.operands(node)?;
         let left = Left { call: &found.call, parts: parts.count() };
         let ty = DenseType::new(DType::F32, &[left.elements()]);
-        let between = self.buffer(&format!("{name} parts"), &ty, Home::Arena(0));
+        let between = self.buffer(&format!("{name} parts"), &ty, StorageClass::Arena(0));
         let results = self.results(node)?;
         let computes = Computes::AttentionParts { body, found: found.clone(), parts };
         let first = self.spec(&format!("{name}_parts"), node, computes, layouts.clone());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_abi::{BufferId, Home, Plan};
+use tensorc_abi::{BufferId, Plan, StorageClass};
 use tensorc_ir::diag::Result;
 
 use super::{Lowering, Schedule};
@@ -119,8 +119,8 @@ fn written_parts(plan: &Plan) -> BTreeMap<BufferId, BTreeSet<BufferId>> {
 
 /// The steps of a plan as tasks over its arena.
 fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize) -> Tasks {
-    let bytes = |b: &tensorc_abi::Buffer| match b.home {
-        Home::Arena(_) if b.part.is_none() => b.bytes().next_multiple_of(Plan::ALIGN),
+    let bytes = |b: &tensorc_abi::Buffer| match b.storage {
+        StorageClass::Arena(_) if b.part.is_none() => b.bytes().next_multiple_of(Plan::ALIGN),
         _ => 0,
     };
     let parts = (0..).zip(&plan.buffers).filter_map(|(i, b)| Some((i, b.part?.of.0)));

@@ -97,20 +97,20 @@ pub(super) struct ConcatElimination {
 
 impl ConcatElimination {
     /// Everything that can be in place, but for what costs more memory than it saves.
-    pub(super) fn choose(graph: &Graph, joins: Joins, gpu: bool) -> Result<ConcatElimination> {
+    pub(super) fn choose(graph: &Graph, concat_operands: ConcatOperands, gpu: bool) -> Result<ConcatElimination> {
         let nodes = graph.node_ids();
-        let without = match joins {
-            Joins::Copied => {
+        let without = match concat_operands {
+            ConcatOperands::Copied => {
                 let ports =
                     |node: NodeId| (0..graph.node(node).types.len() as u16).map(move |port| Value { node, port });
                 nodes.into_iter().flat_map(ports).collect()
             }
-            Joins::InPlace
+            ConcatOperands::InPlace
                 if nodes.iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Prim(Prim::Concat { .. }))) =>
             {
                 estimate::place(graph, &|without| Ok(ConcatElimination::without(graph, without, gpu)?.wholes()))?.0
             }
-            Joins::InPlace => BTreeSet::new(),
+            ConcatOperands::InPlace => BTreeSet::new(),
         };
         ConcatElimination::without(graph, &without, gpu)
     }
@@ -324,7 +324,7 @@ fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) ->
 
 /// How operands get into concatenations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Joins {
+pub enum ConcatOperands {
     /// They are computed there where that can be and costs no memory.
     #[default]
     InPlace,

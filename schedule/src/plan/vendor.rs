@@ -1,7 +1,7 @@
 //! Contractions that vendor libraries compute on a GPU, and the kernels for what follows them.
 
 use tensorc_abi::vendor::VendorCall;
-use tensorc_abi::{Arg, BufferId, DType, Home, StepOp};
+use tensorc_abi::{Arg, BufferId, DType, StepOp, StorageClass};
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
@@ -21,7 +21,7 @@ impl Lowering<'_> {
             false => {
                 let ty = body.dense(Value { node: contraction, port: 0 })?;
                 let name = body.node(contraction).name.to_string();
-                (self.buffer(&name, &ty, Home::Arena(0)), Some(rest(body, contraction)?))
+                (self.buffer(&name, &ty, StorageClass::Arena(0)), Some(rest(body, contraction)?))
             }
         };
         let mut operands = vec![];
@@ -49,7 +49,7 @@ impl Lowering<'_> {
         let mut written = vec![result];
         if call.workspace > 0 {
             let ty = DenseType::new(DType::U8, &[call.workspace]);
-            written.push(self.buffer(&format!("{name} workspace"), &ty, Home::Arena(0)));
+            written.push(self.buffer(&format!("{name} workspace"), &ty, StorageClass::Arena(0)));
         }
         let read = operands.iter().map(|buffer| Arg { buffer: *buffer, writes: false });
         let write = written.into_iter().map(|buffer| Arg { buffer, writes: true });

@@ -290,7 +290,7 @@ pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> O
         pads: [0; 2],
         pass: ConvPass::Forward,
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     };
     for s in 0..spatial {
         let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);

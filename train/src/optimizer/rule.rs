@@ -25,38 +25,38 @@ pub enum OptimizerRule {
     /// Adam, with bias correction.
     Adam {
         /// Decay of the mean of gradients; 0.9 by default.
-        #[serde(default = "nine_tenths")]
+        #[serde(default = "default_momentum")]
         beta1: f64,
         /// Decay of the mean of squared gradients; 0.999 by default.
-        #[serde(default = "slow")]
+        #[serde(default = "default_square_decay")]
         beta2: f64,
         /// Added to the root of the mean square; 1e-8 by default.
-        #[serde(default = "tiny")]
+        #[serde(default = "default_epsilon")]
         epsilon: f64,
     },
     /// Adam whose weight decay does not pass through the averages: the step is the learning rate times the
     /// bias-corrected direction plus `wd` times the weight.
     AdamW {
         /// Decay of the mean of gradients; 0.9 by default.
-        #[serde(default = "nine_tenths")]
+        #[serde(default = "default_momentum")]
         beta1: f64,
         /// Decay of the mean of squared gradients; 0.999 by default.
-        #[serde(default = "slow")]
+        #[serde(default = "default_square_decay")]
         beta2: f64,
         /// Added to the root of the mean square; 1e-8 by default.
-        #[serde(default = "tiny")]
+        #[serde(default = "default_epsilon")]
         epsilon: f64,
     },
     /// RMSProp: gradients divided by the root of their mean square.
     RmsProp {
         /// Decay of the mean of squared gradients and, if `centered`, of gradients; 0.9 by default.
-        #[serde(default = "nine_tenths")]
+        #[serde(default = "default_momentum")]
         gamma1: f64,
         /// Momentum; only if `centered`.
-        #[serde(default = "nine_tenths")]
+        #[serde(default = "default_momentum")]
         gamma2: f64,
         /// Added to the mean square before its root; 1e-8 by default.
-        #[serde(default = "tiny")]
+        #[serde(default = "default_epsilon")]
         epsilon: f64,
         /// Subtract the squared mean of the gradients.
         #[serde(default)]
@@ -68,34 +68,34 @@ pub enum OptimizerRule {
     /// AdaGrad: gradients divided by the root of the sum of their squares.
     AdaGrad {
         /// Added to the sum of squares before its root; 1e-7 by default.
-        #[serde(default = "stable", alias = "eps")]
+        #[serde(default = "default_adagrad_epsilon", alias = "eps")]
         epsilon: f64,
     },
     /// Follow the regularised leader (McMahan 2013).
     Ftrl {
         /// Factor of the L1 regularisation; 0.01 by default.
-        #[serde(default = "hundredth")]
+        #[serde(default = "default_l1")]
         lamda1: f64,
         /// Added to the root of the sum of squares; 1 by default.
-        #[serde(default = "one")]
+        #[serde(default = "default_ftrl_beta")]
         beta: f64,
     },
     /// Follow the moving leader (Zheng and Kwok 2017).
     Ftml {
         /// Decay of the mean of gradients; 0.6 by default.
-        #[serde(default = "six_tenths")]
+        #[serde(default = "default_ftml_decay")]
         beta1: f64,
         /// Decay of the mean of squared gradients; 0.999 by default.
-        #[serde(default = "slow")]
+        #[serde(default = "default_square_decay")]
         beta2: f64,
         /// Added to the root of the mean square; 1e-8 by default.
-        #[serde(default = "tiny")]
+        #[serde(default = "default_epsilon")]
         epsilon: f64,
     },
     /// Steps by the signs of a momentum; without momentum, by the signs of the gradient.
     Signum {
         /// Decay of the mean of gradients; 0.9 by default.
-        #[serde(default = "nine_tenths")]
+        #[serde(default = "default_momentum")]
         momentum: f64,
         /// Weight decay apart from the gradient.
         #[serde(default)]
@@ -104,13 +104,13 @@ pub enum OptimizerRule {
     /// Adam whose step is scaled by the norms of weight and direction, layer by layer.
     Lamb {
         /// Decay of the mean of gradients; 0.9 by default.
-        #[serde(default = "nine_tenths")]
+        #[serde(default = "default_momentum")]
         beta1: f64,
         /// Decay of the mean of squared gradients; 0.999 by default.
-        #[serde(default = "slow")]
+        #[serde(default = "default_square_decay")]
         beta2: f64,
         /// Added to the root of the mean square; 1e-6 by default.
-        #[serde(default = "millionth")]
+        #[serde(default = "default_lamb_epsilon")]
         epsilon: f64,
         /// Least norm of the weight that counts; none by default.
         #[serde(default)]
@@ -119,36 +119,36 @@ pub enum OptimizerRule {
         #[serde(default)]
         upper_bound: Option<f64>,
         /// Whether means are divided by `1 - βᵗ`; true by default.
-        #[serde(default = "yes")]
+        #[serde(default = "default_bias_correction")]
         bias_correction: bool,
     },
 }
 
-fn nine_tenths() -> f64 {
+fn default_momentum() -> f64 {
     0.9
 }
-fn slow() -> f64 {
+fn default_square_decay() -> f64 {
     0.999
 }
-fn six_tenths() -> f64 {
+fn default_ftml_decay() -> f64 {
     0.6
 }
-fn tiny() -> f64 {
+fn default_epsilon() -> f64 {
     1e-8
 }
-fn stable() -> f64 {
+fn default_adagrad_epsilon() -> f64 {
     1e-7
 }
-fn millionth() -> f64 {
+fn default_lamb_epsilon() -> f64 {
     1e-6
 }
-fn hundredth() -> f64 {
+fn default_l1() -> f64 {
     0.01
 }
-fn one() -> f64 {
+fn default_ftrl_beta() -> f64 {
     1.0
 }
-fn yes() -> bool {
+fn default_bias_correction() -> bool {
     true
 }
 

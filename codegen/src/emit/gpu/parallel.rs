@@ -58,7 +58,7 @@ pub fn launched(kernel: &Kernel, library: &dyn MathLibrary) -> Result<Kernel> {
 
 fn has_vector_calls(body: &[Stmt]) -> bool {
     body.iter().any(|stmt| match stmt {
-        Stmt::Apply { .. } => true,
+        Stmt::VectorMath { .. } => true,
         Stmt::For { body, .. } => has_vector_calls(body),
         Stmt::If { then, otherwise, .. } => has_vector_calls(then) || has_vector_calls(otherwise),
         _ => false,

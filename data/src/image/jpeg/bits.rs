@@ -15,7 +15,7 @@ pub(super) type UnstuffedWindow = [u8; WINDOW];
 pub(super) const EMPTY: UnstuffedWindow = [0; WINDOW];
 
 /// The entropy-coded data of a scan, up to the next marker.
-pub(super) struct Feed<'a> {
+pub(super) struct EntropyInput<'a> {
     file: &'a [u8],
     /// Offset in the file of the next byte that is not in the window; of a marker's code where `ended`.
     at: usize,
@@ -83,10 +83,10 @@ fn find_ff(bytes: &[u8; 16]) -> usize {
     (marks.trailing_zeros() / 8) as usize
 }
 
-impl<'a> Feed<'a> {
+impl<'a> EntropyInput<'a> {
     /// The data of a file from offset `at` on.
-    pub fn new(file: &'a [u8], at: usize, window: &'a mut UnstuffedWindow) -> Feed<'a> {
-        Feed { file, at, window, length: 0, ended: false }
+    pub fn new(file: &'a [u8], at: usize, window: &'a mut UnstuffedWindow) -> EntropyInput<'a> {
+        EntropyInput { file, at, window, length: 0, ended: false }
     }
 
     /// Makes the window hold the data of at least one MCU, as far as the file does.
@@ -194,13 +194,13 @@ mod tests {
     /// All bytes up to the marker, taken eight bits at a time, and whether an error follows them.
     fn read(file: &[u8], length: usize) -> (Vec<u8>, bool) {
         let mut window = Box::new(EMPTY);
-        let (mut feed, mut bits) = (Feed::new(file, 0, &mut window), Bits::default());
+        let (mut input, mut bits) = (EntropyInput::new(file, 0, &mut window), Bits::default());
         let mut next = || {
-            feed.prepare(&mut bits);
-            bits.refill(feed.window);
+            input.prepare(&mut bits);
+            bits.refill(input.window);
             let byte = (bits.buffer >> 56) as u8;
             bits.skip(8);
-            (byte, feed.check(&bits).is_ok())
+            (byte, input.check(&bits).is_ok())
         };
         let found: Vec<_> = (0..length).map(|_| next()).collect();
         assert!(found.iter().all(|(_, good)| *good));
@@ -239,13 +239,13 @@ mod tests {
         for length in (0..40).chain(WINDOW - 40..WINDOW + 40) {
             let file = [&vec![1; length][..], &[0xff, 0, 5, 0xff, 0xd3, 9, 9, 0xff, 0xd4]].concat();
             let mut window = Box::new(EMPTY);
-            let (mut feed, mut bits) = (Feed::new(&file, 0, &mut window), Bits::default());
-            feed.prepare(&mut bits);
-            assert!(feed.restart(3, &mut bits).is_ok());
-            feed.prepare(&mut bits);
-            bits.refill(feed.window);
+            let (mut input, mut bits) = (EntropyInput::new(&file, 0, &mut window), Bits::default());
+            input.prepare(&mut bits);
+            assert!(input.restart(3, &mut bits).is_ok());
+            input.prepare(&mut bits);
+            bits.refill(input.window);
             assert_eq!(bits.buffer >> 48, 0x0909);
-            assert!(feed.restart(3, &mut bits).is_err());
+            assert!(input.restart(3, &mut bits).is_err());
         }
     }
 }

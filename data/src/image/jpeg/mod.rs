@@ -20,7 +20,7 @@ mod scan;
 mod simd;
 
 use super::PixelRegion;
-use bits::{EMPTY, Feed, UnstuffedWindow};
+use bits::{EMPTY, EntropyInput, UnstuffedWindow};
 use block::Tables;
 pub use error::JpegError;
 use error::grow;
@@ -161,7 +161,7 @@ impl RegionDecoder {
             tables: &tables,
             quantisation: &self.quantisation,
             restart: headers.restart,
-            feed: Feed::new(bytes, headers.data, &mut self.window),
+            input: EntropyInput::new(bytes, headers.data, &mut self.window),
             work: &mut self.work,
             out,
         };

@@ -1,6 +1,6 @@
 //! The loop over the MCUs of a scan: those of the region are decoded, others passed over.
 
-use super::bits::{Bits, Feed};
+use super::bits::{Bits, EntropyInput};
 use super::block::{self, BadBlock, BlockView, PAIR, Tables};
 use super::error::{JpegError, grow};
 use super::idct::{self, PairTable};
@@ -44,7 +44,7 @@ pub(super) struct ScanJob<'a> {
     pub quantisation: &'a [PairTable],
     /// MCUs between restart markers; 0: none.
     pub restart: usize,
-    pub feed: Feed<'a>,
+    pub input: EntropyInput<'a>,
     pub work: &'a mut ScanBuffers,
     pub out: &'a mut [u8],
 }
@@ -66,7 +66,7 @@ pub(super) fn run<K: Kernels>(kernels: K, mut job: ScanJob<'_>) -> Result<(), Jp
         if job.restart > 0 {
             run = job.restart - mcu % job.restart;
             if mcu > 0 && run == job.restart {
-                job.feed.restart(mcu / job.restart - 1, &mut state.bits)?;
+                job.input.restart(mcu / job.restart - 1, &mut state.bits)?;
                 state.predictors = [0; 3];
             }
         }
@@ -111,14 +111,20 @@ impl ScanJob<'_> {
     fn pass(&mut self, count: usize, mut state: EntropyState) -> Result<EntropyState, JpegError> {
         let mut nowhere: BlockView = [0; 256];
         for _ in 0..count {
-            self.feed.prepare(&mut state.bits);
+            self.input.prepare(&mut state.bits);
             for (i, part) in self.plan.parts().iter().enumerate() {
                 for _ in 0..part.component.horizontal * part.component.vertical {
                     let predictor = &mut state.predictors[i];
-                    block::decode::<false>(&mut state.bits, self.feed.window, self.tables[i], predictor, &mut nowhere)?;
+                    block::decode::<false>(
+                        &mut state.bits,
+                        self.input.window,
+                        self.tables[i],
+                        predictor,
+                        &mut nowhere,
+                    )?;
                 }
             }
-            self.feed.check(&state.bits)?;
+            self.input.check(&state.bits)?;
         }
         Ok(state)
     }
@@ -128,7 +134,7 @@ impl ScanJob<'_> {
     #[inline(always)]
     fn decode(&mut self, count: usize, mut state: EntropyState) -> Result<EntropyState, JpegError> {
         for mcu in 0..count {
-            self.feed.prepare(&mut state.bits);
+            self.input.prepare(&mut state.bits);
             let mut base = 0;
             for (i, part) in self.plan.parts().iter().enumerate() {
                 let (across, down) = (part.component.horizontal, part.component.vertical);
@@ -139,12 +145,12 @@ impl ScanJob<'_> {
                     let Some(view) = pair[x % 2 * 8..].first_chunk_mut::<256>() else { continue };
                     let predictor = &mut state.predictors[i];
                     let (bits, tables) = (&mut state.bits, self.tables[i]);
-                    let end = block::decode::<true>(bits, self.feed.window, tables, predictor, view)?;
+                    let end = block::decode::<true>(bits, self.input.window, tables, predictor, view)?;
                     pair[PAIR - 1] = pair[PAIR - 1].max(end as i16);
                 }
                 base += pairs_of(part);
             }
-            self.feed.check(&state.bits)?;
+            self.input.check(&state.bits)?;
         }
         Ok(state)
     }

@@ -166,7 +166,7 @@ impl SimtMachine<'_> {
             }
             Stmt::Load { var, buf, index, guard } => self.load(*var, *buf, index, *guard, mask),
             Stmt::Store { buf, index, value } => self.store(*buf, index, *value, mask),
-            Stmt::Apply { .. } => self.fail("a strip in a kernel for a GPU".into()),
+            Stmt::VectorMath { .. } => self.fail("a strip in a kernel for a GPU".into()),
             Stmt::Alloc { buf } => {
                 self.alloc(*buf, mask);
                 Ok(())

@@ -2,8 +2,8 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Home, LeftOperand, MatrixLayout, Packing, Plan,
-    Step, StepOp, SubBuffer, VendorCall, VendorContraction,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, LeftOperand, MatrixLayout, Packing, Plan, Step,
+    StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -202,8 +202,8 @@ fn check_left(plan: &Plan, step: &Step, left: &LeftOperand, result: BufferId) ->
 /// A weight is stored in the layout its reader expects; all other buffers are plain.
 fn check_layout(plan: &Plan, step: &Step, id: BufferId, wanted: Packing) -> Result<(), PlanError> {
     let buffer = plan.buffer(id);
-    let stored = match buffer.home {
-        Home::Weight(index) => plan.weights[index as usize].packing,
+    let stored = match buffer.storage {
+        StorageClass::Weight(index) => plan.weights[index as usize].packing,
         _ => Packing::Plain,
     };
     let same = match (stored, wanted) {

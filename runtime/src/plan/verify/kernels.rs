@@ -43,7 +43,7 @@ fn left_elements(contraction: &Contraction) -> Option<u64> {
     match contraction {
         Contraction::Gemm(call) => call.m.checked_mul(call.k),
         Contraction::Conv(call) => {
-            let blocks = call.layouts[0] == ImageLayout::Blocks;
+            let blocks = call.layouts[0] == ImageLayout::Nchw16c;
             let pixels = call.input[0].checked_mul(call.input[1])?;
             pixels.checked_mul(if blocks { CHANNEL_BLOCK } else { call.in_channels })
         }

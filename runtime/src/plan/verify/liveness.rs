@@ -6,7 +6,7 @@
 //! overwrites only what it has read itself. Library calls store partial sums before they have read
 //! all operands, so they never work in place. A buffer that has parts is live while one of them is.
 
-use tensorc_abi::{BufferId, Home, Plan, StepOp};
+use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 
 use super::super::error::PlanError;
 use super::{byte_size, uses};
@@ -66,10 +66,10 @@ fn intervals(plan: &Plan) -> Vec<LiveBuffer> {
         for use_ in uses(&entry.op) {
             let id = plan.whole(use_.buffer);
             let buffer = plan.buffer(id);
-            let (output, begin) = match buffer.home {
-                Home::Arena(begin) => (None, begin),
-                Home::Output(index) => (Some(index), 0),
-                Home::Input(_) | Home::State(_) | Home::Weight(_) => continue,
+            let (output, begin) = match buffer.storage {
+                StorageClass::Arena(begin) => (None, begin),
+                StorageClass::Output(index) => (Some(index), 0),
+                StorageClass::Input(_) | StorageClass::State(_) | StorageClass::Weight(_) => continue,
             };
             let Some(bytes) = byte_size(buffer).filter(|bytes| *bytes > 0) else { continue };
             let new = LiveBuffer { id, output, first: step, last: step, begin, end: begin + bytes };

@@ -15,7 +15,7 @@ mod liveness;
 mod parts;
 mod states;
 
-use tensorc_abi::{Arg, Buffer, Contraction, Home, KernelSignature, LibraryOp, Plan, Step, StepOp};
+use tensorc_abi::{Arg, Buffer, Contraction, KernelSignature, LibraryOp, Plan, Step, StepOp, StorageClass};
 use tensorc_exec::scratch_bytes;
 
 pub(crate) use calls::packing_fits;
@@ -117,20 +117,20 @@ fn check_buffer(plan: &Plan, buffer: &Buffer, placed: bool) -> Result<(), PlanEr
     let name = || buffer.name.clone();
     let bytes = byte_size(buffer).ok_or_else(|| PlanError::Size { buffer: name() })?;
     parts::check_buffer(plan, buffer)?;
-    let in_table = |home, index: u32, count: usize| match (index as usize) < count {
+    let in_table = |storage, index: u32, count: usize| match (index as usize) < count {
         true => Ok(()),
-        false => Err(PlanError::Home { buffer: name(), home, index, count }),
+        false => Err(PlanError::StorageClass { buffer: name(), storage, index, count }),
     };
-    match buffer.home {
-        Home::Input(index) => in_table("input", index, plan.inputs.len()),
-        Home::Output(index) => in_table("output", index, plan.outputs.len()),
-        Home::State(index) => in_table("state", index, plan.states.len()),
-        Home::Weight(index) => in_table("weight", index, plan.weights.len()),
-        Home::Arena(offset) if !offset.is_multiple_of(Plan::ALIGN) => {
+    match buffer.storage {
+        StorageClass::Input(index) => in_table("input", index, plan.inputs.len()),
+        StorageClass::Output(index) => in_table("output", index, plan.outputs.len()),
+        StorageClass::State(index) => in_table("state", index, plan.states.len()),
+        StorageClass::Weight(index) => in_table("weight", index, plan.weights.len()),
+        StorageClass::Arena(offset) if !offset.is_multiple_of(Plan::ALIGN) => {
             Err(PlanError::Misaligned { buffer: name(), offset, align: Plan::ALIGN })
         }
-        Home::Arena(_) if buffer.part.is_some() || !placed => Ok(()),
-        Home::Arena(offset) => match offset.saturating_add(bytes) {
+        StorageClass::Arena(_) if buffer.part.is_some() || !placed => Ok(()),
+        StorageClass::Arena(offset) => match offset.saturating_add(bytes) {
             end if end > plan.arena_bytes => {
                 Err(PlanError::OutsideArena { buffer: name(), end, arena: plan.arena_bytes })
             }
@@ -146,14 +146,14 @@ fn check_edges(plan: &Plan) -> Result<(), PlanError> {
     for (side, list) in sides {
         for (index, id) in list.iter().enumerate() {
             let whole = plan.buffers.get(id.0 as usize).filter(|buffer| buffer.part.is_none());
-            let home = whole.map(|buffer| buffer.home);
-            if home.and_then(edge_of) != Some((side, index as u32)) {
+            let storage = whole.map(|buffer| buffer.storage);
+            if storage.and_then(edge_of) != Some((side, index as u32)) {
                 return Err(PlanError::Edge { side, index });
             }
         }
     }
     for (id, buffer) in plan.buffers.iter().enumerate() {
-        let Some((side, index)) = edge_of(buffer.home).filter(|_| buffer.part.is_none()) else { continue };
+        let Some((side, index)) = edge_of(buffer.storage).filter(|_| buffer.part.is_none()) else { continue };
         let list = match side {
             PlanEdge::Input => &plan.inputs,
             PlanEdge::State => &plan.states,
@@ -169,12 +169,12 @@ fn check_edges(plan: &Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-fn edge_of(home: Home) -> Option<(PlanEdge, u32)> {
-    match home {
-        Home::Input(index) => Some((PlanEdge::Input, index)),
-        Home::Output(index) => Some((PlanEdge::Output, index)),
-        Home::State(index) => Some((PlanEdge::State, index)),
-        Home::Weight(_) | Home::Arena(_) => None,
+fn edge_of(storage: StorageClass) -> Option<(PlanEdge, u32)> {
+    match storage {
+        StorageClass::Input(index) => Some((PlanEdge::Input, index)),
+        StorageClass::Output(index) => Some((PlanEdge::Output, index)),
+        StorageClass::State(index) => Some((PlanEdge::State, index)),
+        StorageClass::Weight(_) | StorageClass::Arena(_) => None,
     }
 }
 
@@ -195,10 +195,10 @@ fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
 
 fn check_use(plan: &Plan, step: &Step, use_: Arg, written: &mut Written) -> Result<(), PlanError> {
     let buffer = plan.buffer(use_.buffer);
-    let constant = match buffer.home {
-        Home::Input(_) | Home::Weight(_) => true,
-        Home::State(index) => plan.states[index as usize] == plan.whole(use_.buffer),
-        Home::Output(_) | Home::Arena(_) => false,
+    let constant = match buffer.storage {
+        StorageClass::Input(_) | StorageClass::Weight(_) => true,
+        StorageClass::State(index) => plan.states[index as usize] == plan.whole(use_.buffer),
+        StorageClass::Output(_) | StorageClass::Arena(_) => false,
     };
     match use_.writes {
         true if constant => Err(PlanError::WritesReadOnly { step: step.name.clone(), buffer: buffer.name.clone() }),

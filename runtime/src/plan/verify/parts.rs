@@ -3,12 +3,12 @@
 //! Written parts of a whole have no element in common. So a whole, or a part of it, is written as soon
 //! as written parts have as many elements in common with it as it has.
 
-use tensorc_abi::{Arg, Buffer, BufferId, Home, Plan, Step, SubBuffer};
+use tensorc_abi::{Arg, Buffer, BufferId, Plan, Step, StorageClass, SubBuffer};
 
 use super::super::error::PlanError;
 use super::{byte_size, uses};
 
-/// A part has whole runs that lie in a buffer of its type and home, which is no part and no weight.
+/// A part has whole runs that lie in a buffer of its type and storage class, which is no part and no weight.
 pub(super) fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
     let Some(part) = buffer.part else { return Ok(()) };
     let whole = plan.buffers.get(part.of.0 as usize);
@@ -18,8 +18,8 @@ pub(super) fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError
         let room = byte_size(whole).unwrap_or(0) / whole.dtype.size() as u64;
         let end = part.offset.checked_add(part.span(len));
         whole.part.is_none()
-            && whole.home == buffer.home
-            && !matches!(whole.home, Home::Weight(_))
+            && whole.storage == buffer.storage
+            && !matches!(whole.storage, StorageClass::Weight(_))
             && whole.dtype == buffer.dtype
             && end.is_some_and(|end| end <= room)
     };

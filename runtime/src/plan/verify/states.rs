@@ -4,7 +4,7 @@
 //! new one from the step that writes it first. They may meet in one step only in place: a generated
 //! kernel that reads the one and writes the other, element by element.
 
-use tensorc_abi::{BufferId, Home, Plan, StepOp};
+use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 
 use super::super::error::PlanError;
 use super::{byte_size, uses};
@@ -15,15 +15,15 @@ pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
     for (index, step) in plan.steps.iter().enumerate() {
         let second = plan.in_second_phase(index);
         for use_ in uses(&step.op) {
-            let shared = match plan.buffer(use_.buffer).home {
-                Home::State(state) => {
+            let shared = match plan.buffer(use_.buffer).storage {
+                StorageClass::State(state) => {
                     if plan.states[state as usize] == plan.whole(use_.buffer) {
                         last_read[state as usize] = Some(index);
                     }
                     use_.writes && plan.boundary.is_some() && !second
                 }
-                Home::Output(output) => *output_phase[output as usize].get_or_insert(second) != second,
-                Home::Input(_) | Home::Weight(_) | Home::Arena(_) => false,
+                StorageClass::Output(output) => *output_phase[output as usize].get_or_insert(second) != second,
+                StorageClass::Input(_) | StorageClass::Weight(_) | StorageClass::Arena(_) => false,
             };
             if shared {
                 let phase = if second { "second" } else { "first" };
@@ -41,7 +41,7 @@ fn check_new_values(plan: &Plan, last_read: &[Option<usize>]) -> Result<(), Plan
     for (index, step) in plan.steps.iter().enumerate() {
         for use_ in uses(&step.op).into_iter().filter(|use_| use_.writes) {
             let buffer = plan.buffer(use_.buffer);
-            let Home::State(state) = buffer.home else { continue };
+            let StorageClass::State(state) = buffer.storage else { continue };
             let state = state as usize;
             let id = plan.whole(use_.buffer).0 as usize;
             let another = *written[state].get_or_insert(id) != id;
@@ -60,10 +60,10 @@ fn check_new_values(plan: &Plan, last_read: &[Option<usize>]) -> Result<(), Plan
 fn in_place(plan: &Plan, step: usize, new: BufferId) -> bool {
     let StepOp::Launch { args, .. } = &plan.steps[step].op else { return false };
     let new = plan.buffer(new);
-    if args.iter().any(|arg| plan.buffer(arg.buffer).home == new.home && plan.buffer(arg.buffer).part.is_some()) {
+    if args.iter().any(|arg| plan.buffer(arg.buffer).storage == new.storage && plan.buffer(arg.buffer).part.is_some()) {
         return false;
     }
-    let old = args.iter().filter(|arg| !arg.writes && plan.buffer(arg.buffer).home == new.home);
+    let old = args.iter().filter(|arg| !arg.writes && plan.buffer(arg.buffer).storage == new.storage);
     let sizes: Vec<usize> = old.map(|arg| plan.buffer(arg.buffer).dtype.size()).collect();
     sizes == [new.dtype.size()]
 }

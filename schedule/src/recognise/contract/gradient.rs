@@ -134,7 +134,7 @@ fn unit(pass: ConvPass, [batch, groups, in_channels, out_channels]: [u64; 4]) ->
         pads: [0; 2],
         pass,
         images: [0; 2],
-        layouts: [ImageLayout::Planes; 2],
+        layouts: [ImageLayout::Nchw; 2],
     }
 }
 

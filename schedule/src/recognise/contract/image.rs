@@ -24,11 +24,11 @@ struct ConvIterationAxes {
 impl ConvIterationAxes {
     fn new(layouts: [ImageLayout; 2], depthwise: bool) -> ConvIterationAxes {
         let (out_rank, pixels) = match layouts[1] {
-            ImageLayout::Planes => (4, [2, 3]),
-            ImageLayout::Blocks => (5, [2, 3]),
-            ImageLayout::Last => (4, [1, 2]),
+            ImageLayout::Nchw => (4, [2, 3]),
+            ImageLayout::Nchw16c => (5, [2, 3]),
+            ImageLayout::Nhwc => (4, [1, 2]),
         };
-        let in_blocks = layouts[0] == ImageLayout::Blocks;
+        let in_blocks = layouts[0] == ImageLayout::Nchw16c;
         match depthwise {
             true => ConvIterationAxes {
                 layouts,
@@ -52,9 +52,9 @@ impl ConvIterationAxes {
     /// The output channel.
     fn filter(&self) -> Index {
         match self.layouts[1] {
-            ImageLayout::Planes => Index::var(1),
-            ImageLayout::Blocks => join(&Index::var(1), &Index::var(4)),
-            ImageLayout::Last => Index::var(3),
+            ImageLayout::Nchw => Index::var(1),
+            ImageLayout::Nchw16c => join(&Index::var(1), &Index::var(4)),
+            ImageLayout::Nhwc => Index::var(3),
         }
     }
 
@@ -63,9 +63,9 @@ impl ConvIterationAxes {
         let n = Index::var(0);
         let channel = self.channel.map_or_else(|| self.filter(), Index::var);
         match self.layouts[0] {
-            ImageLayout::Planes => vec![n, channel, rows, columns],
-            ImageLayout::Last => vec![n, rows, columns, channel],
-            ImageLayout::Blocks => {
+            ImageLayout::Nchw => vec![n, channel, rows, columns],
+            ImageLayout::Nhwc => vec![n, rows, columns, channel],
+            ImageLayout::Nchw16c => {
                 let (block, lane) = match self.lane {
                     Some(lane) => (channel, Index::var(lane)),
                     None => (
@@ -102,9 +102,9 @@ pub fn image_convolution(conv: &Conv2d) -> Contraction {
     let axes = ConvIterationAxes::new(conv.layouts, conv.is_depthwise());
     let (outputs, [rows, columns]) = (conv.groups * conv.out_channels, conv.output);
     let mut extents = match conv.layouts[1] {
-        ImageLayout::Planes => vec![conv.batch, outputs, rows, columns],
-        ImageLayout::Blocks => vec![conv.batch, outputs / CHANNEL_BLOCK, rows, columns, CHANNEL_BLOCK],
-        ImageLayout::Last => vec![conv.batch, rows, columns, outputs],
+        ImageLayout::Nchw => vec![conv.batch, outputs, rows, columns],
+        ImageLayout::Nchw16c => vec![conv.batch, outputs / CHANNEL_BLOCK, rows, columns, CHANNEL_BLOCK],
+        ImageLayout::Nhwc => vec![conv.batch, rows, columns, outputs],
     };
     extents.extend(axes.channel.map(|_| match axes.lane {
         Some(_) => conv.in_channels / CHANNEL_BLOCK,
@@ -148,13 +148,12 @@ fn as_form(
 ) -> Option<Conv2d> {
     let axes = ConvIterationAxes::new(layouts, depthwise);
     let [x, y] = layouts;
-    let in_planes =
-        if depthwise { layouts.contains(&ImageLayout::Planes) } else { layouts == [ImageLayout::Planes; 2] };
-    let rank = if x == ImageLayout::Blocks { 5 } else { 4 };
+    let in_planes = if depthwise { layouts.contains(&ImageLayout::Nchw) } else { layouts == [ImageLayout::Nchw; 2] };
+    let rank = if x == ImageLayout::Nchw16c { 5 } else { 4 };
     if in_planes || lhs.rank() != rank || c.out_rank != axes.out_rank as usize || c.extents.len() != axes.count() {
         return None;
     }
-    let [rows, columns] = if x == ImageLayout::Last { [1, 2] } else { [2, 3] };
+    let [rows, columns] = if x == ImageLayout::Nhwc { [1, 2] } else { [2, 3] };
     let data = axes.data(c.lhs[rows].clone(), c.lhs[columns].clone(), &c.extents);
     let equal = |maps: &[Index], expected: &[Index]| {
         maps.len() == expected.len() && maps.iter().zip(expected).all(|(a, b)| same(a, b, &c.extents))
@@ -163,16 +162,16 @@ fn as_form(
         return None;
     }
     let outputs = match y {
-        ImageLayout::Planes => c.extents[1],
-        ImageLayout::Blocks if c.extents[4] == CHANNEL_BLOCK => c.extents[1] * CHANNEL_BLOCK,
-        ImageLayout::Blocks => return None,
-        ImageLayout::Last => c.extents[3],
+        ImageLayout::Nchw => c.extents[1],
+        ImageLayout::Nchw16c if c.extents[4] == CHANNEL_BLOCK => c.extents[1] * CHANNEL_BLOCK,
+        ImageLayout::Nchw16c => return None,
+        ImageLayout::Nhwc => c.extents[3],
     };
     let (inputs, summed) = match x {
-        ImageLayout::Planes => (lhs.dims[1], lhs.dims[1]),
-        ImageLayout::Blocks if lhs.dims[4] == CHANNEL_BLOCK => (lhs.dims[1] * CHANNEL_BLOCK, lhs.dims[1]),
-        ImageLayout::Blocks => return None,
-        ImageLayout::Last => (lhs.dims[3], lhs.dims[3]),
+        ImageLayout::Nchw => (lhs.dims[1], lhs.dims[1]),
+        ImageLayout::Nchw16c if lhs.dims[4] == CHANNEL_BLOCK => (lhs.dims[1] * CHANNEL_BLOCK, lhs.dims[1]),
+        ImageLayout::Nchw16c => return None,
+        ImageLayout::Nhwc => (lhs.dims[3], lhs.dims[3]),
     };
     let mut conv = Conv2d {
         batch: c.extents[0],
@@ -200,7 +199,7 @@ fn as_form(
         && (!depthwise || inputs == outputs && outputs >= CHANNEL_BLOCK)
         && axes.channel.is_none_or(|axis| c.extents[axis as usize] == summed)
         && axes.lane.is_none_or(|axis| c.extents[axis as usize] == CHANNEL_BLOCK);
-    let is_product = conv.is_pointwise() && !depthwise && !layouts.contains(&ImageLayout::Blocks);
+    let is_product = conv.is_pointwise() && !depthwise && !layouts.contains(&ImageLayout::Nchw16c);
     conv.pass = pass(&conv, c.algorithm);
     (whole && !is_product).then_some(conv)
 }
@@ -212,9 +211,9 @@ mod tests {
     fn types(conv: &Conv2d) -> [DenseType; 2] {
         let (inputs, [h, w]) = (conv.groups * conv.in_channels, conv.input);
         let x = match conv.layouts[0] {
-            ImageLayout::Planes => vec![conv.batch, inputs, h, w],
-            ImageLayout::Blocks => vec![conv.batch, inputs / 16, h, w, 16],
-            ImageLayout::Last => vec![conv.batch, h, w, inputs],
+            ImageLayout::Nchw => vec![conv.batch, inputs, h, w],
+            ImageLayout::Nchw16c => vec![conv.batch, inputs / 16, h, w, 16],
+            ImageLayout::Nhwc => vec![conv.batch, h, w, inputs],
         };
         let filters = vec![conv.groups * conv.out_channels, conv.in_channels, conv.kernel[0], conv.kernel[1]];
         [x, filters].map(|dims| DenseType::new(DType::F32, &dims))
@@ -241,13 +240,13 @@ mod tests {
     #[test]
     fn what_is_written_is_recognised() {
         let sides = ImageLayout::ALL.into_iter().flat_map(|x| ImageLayout::ALL.map(|y| [x, y]));
-        let sides: Vec<_> = sides.filter(|layouts| *layouts != [ImageLayout::Planes; 2]).collect();
+        let sides: Vec<_> = sides.filter(|layouts| *layouts != [ImageLayout::Nchw; 2]).collect();
         let mut cases = vec![];
         for layouts in sides {
             cases.push(conv(1, 32, 48, layouts));
             let [inputs, outputs] = layouts.map(|layout| if layout.holds(3) { 3 } else { 16 });
             cases.push(conv(1, inputs, outputs, layouts));
-            if !layouts.contains(&ImageLayout::Planes) {
+            if !layouts.contains(&ImageLayout::Nchw) {
                 cases.push(conv(32, 1, 1, layouts));
             }
         }
@@ -257,7 +256,7 @@ mod tests {
             assert_eq!(as_image_convolution(&c, &x, &w), Some(conv));
             let filtered = Contraction { algorithm: ConvAlgorithm::WinogradF4, ..c.clone() };
             assert_eq!(as_image_convolution(&filtered, &x, &w).map(|conv| conv.pass), Some(ConvPass::Forward));
-            let rows = if conv.layouts[0] == ImageLayout::Last { 1 } else { 2 };
+            let rows = if conv.layouts[0] == ImageLayout::Nhwc { 1 } else { 2 };
             let mut flipped = c.clone();
             flipped.lhs[rows] = flipped.lhs[rows].scale(-1).offset(8);
             assert_eq!(as_image_convolution(&flipped, &x, &w), None);
@@ -266,7 +265,7 @@ mod tests {
 
     #[test]
     fn algorithms_are_passes_and_products_are_not_convolutions() {
-        let layouts = [ImageLayout::Blocks, ImageLayout::Last];
+        let layouts = [ImageLayout::Nchw16c, ImageLayout::Nhwc];
         let minimal = Conv2d { strides: [1; 2], output: [9, 6], ..conv(1, 32, 48, layouts) };
         let [x, w] = types(&minimal);
         for algorithm in ConvAlgorithm::ALL {
@@ -274,9 +273,9 @@ mod tests {
             let pass = ConvPass::by(algorithm);
             assert_eq!(as_image_convolution(&c, &x, &w), Some(Conv2d { pass, ..minimal }));
         }
-        let (kernel, pads, last) = ([1; 2], [0; 2], ImageLayout::Last);
+        let (kernel, pads, last) = ([1; 2], [0; 2], ImageLayout::Nhwc);
         let pointwise = Conv2d { kernel, pads, strides: [1; 2], output: [9, 8], ..minimal };
-        for (x, recognised) in [(ImageLayout::Blocks, true), (last, false), (ImageLayout::Planes, false)] {
+        for (x, recognised) in [(ImageLayout::Nchw16c, true), (last, false), (ImageLayout::Nchw, false)] {
             let pointwise = Conv2d { layouts: [x, last], ..pointwise };
             let [x, w] = types(&pointwise);
             assert_eq!(as_image_convolution(&image_convolution(&pointwise), &x, &w).is_some(), recognised);
