@@ -58,6 +58,7 @@ pub struct BuiltModel {
 /// Why a build script has no model. `Debug` is the message, too: what a failing `main` shows.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BuildError {
     /// The model cannot be read, or not be compiled for these shapes.
     #[error("{}", named(model, source))]
@@ -65,12 +66,16 @@ pub enum BuildError {
     /// A shape or range of the build script's does not fit the model.
     #[error("{model}: {message}", model = model.display())]
     Shape { model: PathBuf, message: String },
+    /// The artifact could not be linked.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// A file cannot be written.
     #[error("{path}: {source}", path = path.display())]
     Write { path: PathBuf, source: std::io::Error },
+    /// Outside of a build script, something is not given.
     #[error("{variable} is not set: outside of a build script, give {instead}")]
     Environment { variable: &'static str, instead: &'static str },
+    /// A target that is not supported.
     #[error("unsupported target `{0}`; supported: Linux with glibc on {known}", known = Isa::NAMES[1..].join(", "))]
     Target(String),
 }

@@ -1,12 +1,9 @@
 //! What was compiled, by program keys: that which was used last.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::ProgramKey;
-
-/// A value, once somebody has made it; others that need the same wait meanwhile.
-type Slot<V> = Arc<Mutex<Option<V>>>;
 
 /// Handles of what was compiled. Those used before the last few go; what is in use when it goes lives until then.
 pub struct ProgramCache<V> {
@@ -24,7 +21,13 @@ struct Kept<V> {
 struct CacheEntry<V> {
     key: Arc<[u8]>,
     used: u64,
-    slot: Slot<V>,
+    slot: Arc<Slot<V>>,
+}
+
+/// A value, once somebody has made it; others that need the same wait meanwhile.
+struct Slot<V> {
+    value: OnceLock<V>,
+    making: Mutex<()>,
 }
 
 impl<V: Clone> ProgramCache<V> {
@@ -39,24 +42,29 @@ impl<V: Clone> ProgramCache<V> {
     /// # Errors
     /// It cannot be made.
     pub fn get_or_make<E>(&self, key: &ProgramKey, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
-        let slot = self.slot(key.bytes());
-        let mut place = lock(&slot);
-        match &*place {
+        let slot = match self.find(key.bytes()) {
+            Ok(found) => return Ok(found),
+            Err(slot) => slot,
+        };
+        let _making = lock(&slot.making);
+        match slot.value.get() {
             Some(found) => Ok(found.clone()),
-            None => Ok(place.insert(make()?).clone()),
+            None => make().map(|made| slot.value.get_or_init(|| made).clone()),
         }
     }
 
-    fn slot(&self, key: &[u8]) -> Slot<V> {
+    /// The value, or its place.
+    fn find(&self, key: &[u8]) -> Result<V, Arc<Slot<V>>> {
         let Kept { positions, entries, clock } = &mut *lock(&self.kept);
         *clock += 1;
         if let Some(at) = positions.get(key) {
-            entries[*at].used = *clock;
-            return entries[*at].slot.clone();
+            let CacheEntry { used, slot, .. } = &mut entries[*at];
+            *used = *clock;
+            return slot.value.get().cloned().ok_or_else(|| slot.clone());
         }
         let key: Arc<[u8]> = key.into();
-        let entry = CacheEntry { key: key.clone(), used: *clock, slot: Slot::default() };
-        let slot = entry.slot.clone();
+        let slot = Arc::new(Slot { value: OnceLock::new(), making: Mutex::default() });
+        let entry = CacheEntry { key: key.clone(), used: *clock, slot: slot.clone() };
         let oldest = || entries.iter().enumerate().min_by_key(|(_, entry)| (!is_vacant(&entry.slot), entry.used));
         let at = match if entries.len() < self.most { None } else { oldest().map(|(at, _)| at) } {
             Some(at) => {
@@ -69,13 +77,13 @@ impl<V: Clone> ProgramCache<V> {
             }
         };
         positions.insert(key, at);
-        slot
+        Err(slot)
     }
 }
 
 /// Whether a place holds nothing and nobody is making it: it did not compile.
-fn is_vacant<V>(slot: &Slot<V>) -> bool {
-    Arc::strong_count(slot) == 1 && slot.try_lock().is_ok_and(|place| place.is_none())
+fn is_vacant<V>(slot: &Arc<Slot<V>>) -> bool {
+    Arc::strong_count(slot) == 1 && slot.value.get().is_none()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -98,7 +106,7 @@ mod tests {
     }
 
     fn key(n: u64) -> ProgramKey {
-        let mut key = ProgramKey::default();
+        let mut key = ProgramKey::of("");
         key.number(n);
         key
     }

@@ -26,6 +26,7 @@ use crate::{Compiler, Error};
 /// What compiling took, by step.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// Name and time of each step, in order.
     pub timings: Vec<(String, Duration)>,
 }
 
@@ -43,6 +44,7 @@ impl Report {
         Ok(result)
     }
 
+    /// The time of all steps.
     pub fn total(&self) -> Duration {
         self.timings.iter().map(|(_, t)| *t).sum()
     }

@@ -33,6 +33,7 @@ pub(crate) const COMPILE: &str = "compile";
 pub struct Options {
     /// Threads for running and compiling; by default what affinity and CPU quota allow.
     pub threads: Option<usize>,
+    /// Options of passes.
     pub passes: tensorc_passes::Options,
     /// What makes machine code. The results have the same bits.
     pub backend: Backend,
@@ -146,14 +147,17 @@ impl Compiler {
         self.0.gpu.as_ref()
     }
 
+    /// The operators that it knows.
     pub fn registry(&self) -> &Registry {
         &self.0.shared.registry
     }
 
+    /// What it was made with.
     pub fn options(&self) -> &Options {
         &self.0.options
     }
 
+    /// The threads that it compiles and runs with.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.0.shared.pool
     }

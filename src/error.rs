@@ -13,34 +13,48 @@ use tensorc_runtime::{AllocError, PoolError, WeightError};
 /// Why a model could not be loaded, compiled or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
+    /// A file cannot be read.
     #[error("{path}: {source}", path = path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    /// An ONNX model that cannot be imported.
     #[error("{}", onnx_message(path, source))]
     Onnx { path: PathBuf, source: Box<OnnxError> },
     /// The program or the model is wrong, or asks for what is not supported.
     #[error("{0}")]
     Diagnostic(#[from] Diagnostic),
+    /// A symbol that is not valid.
     #[error(transparent)]
     Symbol(#[from] SymbolError),
+    /// A symbol file that cannot be read.
     #[error("{}", symbol_message(path, source))]
     SymbolFile { path: PathBuf, source: Box<SymbolError> },
+    /// A file of parameters that cannot be read.
     #[error("{}", params_message(path, source))]
     ParamsFile { path: PathBuf, source: ParamsError },
+    /// Parameters are given with a model that has its own.
     #[error("parameters go with a symbol file (.json), not with {}", path.display())]
     NoSymbol { path: PathBuf },
+    /// A variable has no value.
     #[error("variable `{name}` has no value in the parameters")]
     MissingParameter { name: String },
+    /// A value is given for no variable.
     #[error("parameter `{name}` is not a variable of the symbol")]
     UnknownVariable { name: String },
+    /// A value of another type than its variable.
     #[error("parameter `{name}` is {found}, the symbol states {expected}")]
     ParameterType { name: String, expected: String, found: String },
+    /// An input is not given.
     #[error("input `{name}` is missing; the model takes: {expected}")]
     MissingInput { name: String, expected: String },
+    /// An input that the model does not have.
     #[error("the model has no input `{name}`; it takes: {expected}")]
     UnknownInput { name: String, expected: String },
+    /// Another number of elements than the shape has.
     #[error("{elements} elements do not fill the shape {dims:?}")]
     TensorSize { elements: usize, dims: Vec<u64> },
+    /// Elements of another type.
     #[error("the tensor holds {found}, not {expected}")]
     TensorType { found: tensorc_abi::DType, expected: tensorc_abi::DType },
     /// An operator of the caller's cannot be registered.
@@ -52,16 +66,22 @@ pub enum Error {
     /// An extent is asked for that an input or dimension cannot have.
     #[error("{0}")]
     Shape(String),
+    /// A model whose shapes depend on values is asked for its plan.
     #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
     Staged { model: String },
+    /// Parameters that are not valid.
     #[error(transparent)]
     Params(#[from] ParamsError),
+    /// Tensors do not fit the plan, or a run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] AllocError),
+    /// Threads could not be started.
     #[error(transparent)]
     Threads(#[from] PoolError),
+    /// A weight could not be loaded.
     #[error("weight `{name}`: {source}")]
     Weight { name: String, source: WeightError },
     /// A compiled plan did not pass the run time's checks: a fault of the compiler.
@@ -70,6 +90,7 @@ pub enum Error {
     /// A GPU is not there, or refuses code or memory.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// A fault of tensorc.
     #[error("internal error: {0}")]
     Internal(String),
 }

@@ -15,6 +15,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 pub mod aot;
 pub mod binding;
 mod branches;

@@ -95,10 +95,12 @@ impl Model {
         Ok(self)
     }
 
+    /// The compiler that it was loaded with.
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
     }
 
+    /// Names and types of the inputs.
     pub fn inputs(&self) -> Signature {
         let value = |node| Value { node, port: 0 };
         let one = |&n| (self.graph.node(n).name.to_string(), self.graph.resolved(value(n)));
@@ -142,7 +144,7 @@ impl Model {
     /// An input is missing, unknown, or of the wrong type; or compiling fails.
     pub fn run(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, Error> {
         let inputs = self.ordered(inputs)?;
-        let mut key = ProgramKey::default();
+        let mut key = ProgramKey::of("");
         inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
         for (_, tensor) in Branches::deciding(if self.has_branches() { &inputs } else { &[] }) {
             key.raw(tensor.bytes());

@@ -67,6 +67,7 @@ impl Program {
         Ok(Program { turns: Some(Arc::new(Mutex::new(context))), ..self })
     }
 
+    /// The plan with its code and weights.
     pub fn executable(&self) -> &Arc<Executable> {
         &self.executable
     }

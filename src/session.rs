@@ -245,7 +245,7 @@ impl States {
 impl Rest {
     /// The session of a later stage, compiled at its first use.
     fn later(&self, compiler: &Compiler, next: Next) -> Result<Later, Error> {
-        let mut key = ProgramKey::default();
+        let mut key = ProgramKey::of("");
         next.inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
         for node in next.graph.node_ids() {
             let NodeKind::Const(data) = &next.graph.node(node).kind else { continue };

@@ -43,10 +43,12 @@ impl Tensor {
         &self.0
     }
 
+    /// Type of the elements.
     pub fn dtype(&self) -> DType {
         self.0.dtype()
     }
 
+    /// Extents, outermost first.
     pub fn dims(&self) -> &[u64] {
         self.0.dims()
     }

@@ -3,8 +3,6 @@
 #[cfg(feature = "plan")]
 use serde::{Deserialize, Serialize};
 
-use crate::library::Conv2d;
-
 /// Algorithms of a convolution with packed filters. They differ by rounding, and in what values that are not finite
 /// reach; the meaning is the sum of products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +11,8 @@ pub enum ConvAlgorithm {
     /// The sum of products.
     #[default]
     Direct,
-    /// Winograd convolution F(2×2, 3×3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016), where [`Conv2d::allows_winograd`].
+    /// Winograd convolution F(2×2, 3×3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016), where
+    /// [`crate::Conv2d::allows`] it.
     WinogradF2,
     /// The same by F(4×4, 3×3).
     WinogradF4,
@@ -40,11 +39,6 @@ impl ConvAlgorithm {
     /// Output pixels of a Winograd tile along one axis; `None` for other algorithms.
     pub const fn tile(self) -> Option<u64> {
         self.facts().2
-    }
-
-    /// Whether the algorithm computes the convolution.
-    pub const fn computes(self, conv: &Conv2d) -> bool {
-        self.tile().is_none() || conv.allows_winograd()
     }
 }
 

@@ -5,7 +5,7 @@
 #[cfg(feature = "plan")]
 use serde::{Deserialize, Serialize};
 
-use crate::conv::ConvPass;
+use crate::conv::{ConvAlgorithm, ConvPass};
 
 /// Number of batch dimensions a [`BatchedGemm`] iterates over; unused ones have extent 1.
 pub const GEMM_BATCH_RANK: usize = 3;
@@ -150,19 +150,20 @@ impl Conv2d {
         }
     }
 
-    /// Whether Winograd convolution F(m×m, 3×3) computes the convolution.
-    pub const fn allows_winograd(&self) -> bool {
-        self.groups == 1
-            && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
-            && matches!(self.kernel, [3, 3])
-            && matches!(self.strides, [1, 1])
-            && matches!(self.dilations, [1, 1])
+    /// Whether an algorithm computes the convolution: Winograd convolution F(m×m, 3×3) only some.
+    pub const fn allows(&self, algorithm: ConvAlgorithm) -> bool {
+        algorithm.tile().is_none()
+            || self.groups == 1
+                && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
+                && matches!(self.kernel, [3, 3])
+                && matches!(self.strides, [1, 1])
+                && matches!(self.dilations, [1, 1])
     }
 
     /// Whether the convolution can be computed in its layouts: other ones than planes go with packed filters of one
     /// group or, on both sides, a depthwise convolution of at least a block of channels.
     pub const fn layouts_fit(&self) -> bool {
-        if self.pass.tile().is_some() && !self.allows_winograd() {
+        if !self.allows(self.pass.algorithm()) {
             return false;
         }
         if self.in_planes() {

@@ -197,7 +197,7 @@ impl Report {
             let calls = sides.map(|(sides, layouts)| (sides, Conv2d { layouts, ..call }));
             for (sides, call) in calls.into_iter().filter(|(_, call)| !call.in_planes() && call.layouts_fit()) {
                 self.pass(&format!("{name} {sides}"), call);
-                if call.allows_winograd() {
+                if call.allows(ConvAlgorithm::WinogradF2) {
                     for (size, pass) in [
                         (2, ConvPass::Packed(ConvAlgorithm::WinogradF2)),
                         (4, ConvPass::Packed(ConvAlgorithm::WinogradF4)),

@@ -16,37 +16,51 @@ use crate::ndarray::autograd::AutogradError;
 /// Why a call could not be made, or its result could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
     /// What a call asks for cannot be compiled.
     #[error(transparent)]
     Compile(#[from] tensorc::Error),
+    /// No operator has this name.
     #[error("there is no operator `{name}`")]
     UnknownOperator { name: String },
+    /// The operator has no such parameter.
     #[error("`{op}` has no parameter `{name}`; it takes: {known}")]
     UnknownParameter { op: String, name: String, known: String },
+    /// A number is given twice.
     #[error("`{op}` is given `{name}` twice: as an operand and by name")]
     TwoScalars { op: String, name: String },
+    /// Operands are on different devices.
     #[error("`{op}` uses arrays of {first} and {second}; copy one to the other's device")]
     Devices { op: String, first: Device, second: Device },
+    /// Operands belong to different runtimes.
     #[error("`{op}` uses arrays of different runtimes")]
     Runtimes { op: String },
+    /// The array to write does not fit the result.
     #[error("`{op}` gives {expected}, the array to write is {found}")]
     Target { op: String, expected: String, found: String },
+    /// An operand does not fit the operator.
     #[error("`{op}` takes {expected} as {name}, {found} was given")]
     Operand { op: String, name: String, expected: String, found: String },
     /// A symbol and what it is to be bound to do not fit.
     #[error("cannot bind: {0}")]
     Bind(String),
+    /// A backward pass cannot be run.
     #[error("backward pass: {0}")]
     Backward(String),
+    /// The result of a data-dependent shape cannot be written to an array.
     #[error("`{op}`: the shape of its result depends on elements, so it cannot be written to an array")]
     DynamicTarget { op: String },
+    /// An index or range outside of the array.
     #[error("{what} does not fit an array of shape {dims:?}")]
     Index { what: String, dims: Vec<u64> },
+    /// Gradients cannot be taken.
     #[error(transparent)]
     Autograd(#[from] AutogradError),
+    /// A view that the array does not have.
     #[error(transparent)]
     View(#[from] ViewError),
+    /// An operation could not be pushed to the engine.
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// GPUs that cannot be joined.
@@ -55,14 +69,19 @@ pub enum Error {
     /// What computes an array failed, or could not be waited for.
     #[error(transparent)]
     Wait(#[from] WaitError),
+    /// The engine could not be started.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Memory could not be allocated.
     #[error(transparent)]
     Storage(#[from] StorageError),
+    /// Memory of the array cannot be lent.
     #[error(transparent)]
     Lend(#[from] LendError),
+    /// The operating system gave no random seed.
     #[error(transparent)]
     Random(#[from] EntropyError),
+    /// A fault of tensorc.
     #[error("internal error: {0}")]
     Internal(String),
 }

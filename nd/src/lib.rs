@@ -3,6 +3,8 @@
 //! [`NDArray`] is an asynchronous array of a [`Runtime`], [`autograd`] records calls and differentiates them, and [`executor`] binds
 //! a symbol to arrays and runs it forward and backward.
 
+#![warn(missing_docs)]
+
 mod error;
 pub mod executor;
 mod ndarray;

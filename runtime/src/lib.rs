@@ -4,6 +4,8 @@
 //! it is shared between threads. [`plan::Context`] is the mutable state of one run at a time, and
 //! [`Pool`] the threads that runs are spread over. Nothing here depends on the compiler.
 
+#![warn(missing_docs)]
+
 mod arena;
 pub mod array;
 pub mod artifact;

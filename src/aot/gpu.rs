@@ -20,6 +20,7 @@ use crate::gpu::{distinct, entry, module};
 /// The GPU that a model is compiled for.
 #[derive(Clone, Debug)]
 pub struct GpuTarget {
+    /// The generation of the GPU.
     pub capability: Capability,
     /// NVIDIA's assembler, `ptxas`, which makes machine code for the capability; without it the artifact holds PTX alone,
     /// which the driver translates when the model is loaded.
@@ -42,6 +43,7 @@ pub fn find_assembler() -> Option<PathBuf> {
 
 /// The code of a model.
 pub(super) struct ModelCode {
+    /// The generation of the GPU.
     pub capability: Capability,
     /// It ends with a zero.
     pub ptx: Vec<u8>,

@@ -18,7 +18,9 @@ const OWN_TARGET: &str = env!("TENSORC_RT_TARGET");
 pub enum LinkOutput {
     /// An archive of the object and the run-time library.
     StaticLibrary,
+    /// A shared library.
     SharedLibrary,
+    /// A program.
     Program,
 }
 
@@ -33,13 +35,18 @@ pub struct Tools {
 
 /// Why there is no library or program.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LinkError {
+    /// A file cannot be read or written.
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
+    /// The linker cannot be run.
     #[error("the linker `{linker}` cannot be run: {source}; name another with --linker")]
     Linker { linker: String, source: io::Error },
+    /// The linker failed.
     #[error("the linker `{linker}` failed: {message}")]
     Failed { linker: String, message: String },
+    /// There is no run-time library for the target.
     #[error(
         "the run-time library for {target} is not part of this compiler: build it with `cargo build --release \
          --manifest-path rt/Cargo.toml --target {triple}` and give it with --runtime-library"

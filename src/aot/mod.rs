@@ -59,6 +59,7 @@ pub struct Artifact {
     pub weights: Option<Vec<u8>>,
     /// The PTX of kernels that run on a GPU.
     pub ptx: Option<String>,
+    /// A description of the artifact.
     pub manifest: Manifest,
     /// What was compiled, for people: the optimized graph and the plan of every variant, named by its extents, and the
     /// kernels of all, as the object names them.

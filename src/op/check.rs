@@ -27,7 +27,9 @@ pub struct GradientCheck {
 
 /// A gradient is not the derivative, or there is none to compare.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum GradientError {
+    /// A gradient differs from finite differences.
     #[error(
         "`{op}`: the gradient by element {element} of operand {operand} is {found}, the derivative at {at} is \
          {expected}"

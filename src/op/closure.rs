@@ -16,6 +16,7 @@ use tensorc_runtime::{Element, TensorMut, TensorRef};
 
 /// A call of a closure: parameters, operands to read and results to write.
 pub struct ClosureCall<'c, 'd> {
+    /// The parameters of the call.
     pub params: &'c Params,
     /// By formal position; `None` for an absent optional operand.
     pub inputs: &'c [Option<TensorRef<'d>>],
@@ -28,6 +29,7 @@ pub struct ClosureCall<'c, 'd> {
 
 /// The gradient call of a closure: what was asked to be kept, and gradients to write.
 pub struct BackwardCall<'c, 'd> {
+    /// The parameters of the call.
     pub params: &'c Params,
     /// Operands by formal position, those that [`Keep`] names.
     pub inputs: &'c [Option<TensorRef<'d>>],
@@ -38,6 +40,7 @@ pub struct BackwardCall<'c, 'd> {
     /// Gradients of the operands by formal position, undefined until written; `None` for operands that are not
     /// floats or are absent.
     pub grads: &'c mut [Option<TensorMut<'d>>],
+    /// Working memory, as much as the operator asked for.
     pub scratch: &'c mut [u8],
     key: Option<[u32; 2]>,
 }
@@ -51,6 +54,7 @@ pub struct Random {
 }
 
 impl Random {
+    /// The next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let [low, high] = threefry2x32(self.key, [self.counter as u32, (self.counter >> 32) as u32]);
         self.counter += 1;

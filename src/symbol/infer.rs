@@ -17,8 +17,11 @@ pub type PartialShape = Option<Vec<Option<u64>>>;
 /// Something for every argument, output and auxiliary state, in the order of the symbol's lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolTypes<T> {
+    /// Of the arguments.
     pub arguments: Vec<T>,
+    /// Of the outputs.
     pub outputs: Vec<T>,
+    /// Of the auxiliary states.
     pub auxiliary: Vec<T>,
 }
 
@@ -39,9 +42,11 @@ impl<T> SymbolTypes<T> {
 /// The result of inference that asks for everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inferred<T> {
+    /// Everything is known.
     All(SymbolTypes<T>),
     /// Not all follows from what was given; the arguments and states that do not.
     Incomplete {
+        /// Names of what is not known.
         unknown: Vec<String>,
     },
 }

@@ -126,6 +126,7 @@ impl Executor {
         Ok(executor)
     }
 
+    /// The symbol that is bound.
     pub fn symbol(&self) -> &Symbol {
         &self.symbol
     }
@@ -135,6 +136,7 @@ impl Executor {
         self.device
     }
 
+    /// The runtime of its arrays.
     pub fn runtime(&self) -> &Runtime {
         &self.rt
     }

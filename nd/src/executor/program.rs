@@ -54,6 +54,7 @@ pub(super) struct OptimizerInputs {
 /// Planned memory for the intermediate values of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannedMemory {
+    /// Bytes of the arena.
     pub arena_bytes: u64,
     /// Most bytes live at once in the order of the plan.
     pub lower_bound_bytes: u64,

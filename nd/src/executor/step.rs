@@ -16,7 +16,9 @@ use crate::ndarray::NDArray;
 /// The states an optimizer keeps for one parameter, by their names.
 #[derive(Clone, Debug)]
 pub struct ParameterStates {
+    /// The name of the parameter.
     pub parameter: String,
+    /// Name and value of each state.
     pub states: Vec<(String, NDArray)>,
 }
 

@@ -7,7 +7,9 @@ use tensorc_ir::graph::Value;
 
 /// A weight after a step, and the optimizer's states.
 pub struct Emission {
+    /// The new weight.
     pub weight: Value,
+    /// The new states, in their order.
     pub states: Vec<Value>,
 }
 

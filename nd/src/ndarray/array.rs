@@ -29,6 +29,7 @@ impl NDArray {
         NDArray { rt, view, entry: None }
     }
 
+    /// The runtime that computes it.
     pub fn runtime(&self) -> &Runtime {
         &self.rt
     }
@@ -54,14 +55,17 @@ impl NDArray {
         self.rt.front().settle(&self.rt, &self.view)
     }
 
+    /// Where its memory is.
     pub fn device(&self) -> Device {
         self.view.device()
     }
 
+    /// Type of its elements.
     pub fn dtype(&self) -> DType {
         self.view.dtype()
     }
 
+    /// Its extents, outermost first.
     pub fn dims(&self) -> &[u64] {
         self.view.dims()
     }
@@ -76,6 +80,7 @@ impl NDArray {
         self.view.len()
     }
 
+    /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.view.is_empty()
     }

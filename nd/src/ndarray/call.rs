@@ -15,6 +15,7 @@ use tensorc::{DType, Tensor};
 /// What an operator is applied to.
 #[derive(Clone, Debug)]
 pub enum CallOperand<'a> {
+    /// An array.
     Array(&'a NDArray),
     /// A number, converted to the type of the arrays it is combined with: integers truncate.
     Scalar(f64),
@@ -82,6 +83,7 @@ pub struct Call<'a> {
 #[derive(Clone, Debug)]
 pub(super) enum Formal<'a> {
     Absent,
+    /// An array.
     Array(&'a NDArray),
     Inline(Inline),
     Host(TensorData),

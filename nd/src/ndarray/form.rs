@@ -105,7 +105,7 @@ impl<'a> BatchProgram<'a> {
             of_input: vec![],
             results: vec![],
             sources: vec![],
-            key: ProgramKey::default(),
+            key: ProgramKey::of("batch"),
         }
     }
 

@@ -33,6 +33,7 @@ impl Runtime {
 }
 
 impl JoinedGpus {
+    /// The devices, in the order in which they were joined.
     pub fn devices(&self) -> &[Device] {
         self.collective.devices()
     }

@@ -24,6 +24,7 @@ const MAX_CACHED_PROGRAMS: usize = 4096;
 /// Where random numbers begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
+    /// The same numbers in every run.
     Fixed(u64),
     /// From the operating system's source of randomness.
     Entropy,
@@ -32,7 +33,9 @@ pub enum Seed {
 /// What a user may choose.
 #[derive(Clone, Debug)]
 pub struct RuntimeOptions {
+    /// Threads and queues of the dependency engine.
     pub engine: EngineConfig,
+    /// Memory pools.
     pub storage: StorageConfig,
     /// Where arrays are made unless a device is given.
     pub device: Device,
@@ -126,6 +129,7 @@ impl Runtime {
         &self.0.programs
     }
 
+    /// The compiler of its calls.
     pub fn compiler(&self) -> &Compiler {
         &self.0.compiler
     }
@@ -140,10 +144,12 @@ impl Runtime {
         self.0.streams.next_key(device)
     }
 
+    /// The engine that orders its operations.
     pub fn engine(&self) -> &Engine {
         self.0.space.engine()
     }
 
+    /// What it was made with.
     pub fn options(&self) -> &RuntimeOptions {
         &self.0.options
     }

@@ -75,7 +75,7 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
         out: Schedule { target: choices.target, ..Schedule::default() },
         values: BTreeMap::new(),
         constants: BTreeMap::new(),
-        places: ConcatElimination::choose(graph, choices.concat_operands, choices.target.is_gpu())?,
+        places: ConcatElimination::choose(graph, &choices)?,
     };
     lowering.out.plan.name = graph.name.clone();
     let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
@@ -110,7 +110,7 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
 /// # Errors
 /// As [`plan`].
 pub fn recipes(graph: &Graph, choices: Choices) -> Result<Vec<(NodeId, Recipe)>> {
-    let places = ConcatElimination::choose(graph, choices.concat_operands, choices.target.is_gpu())?;
+    let places = ConcatElimination::choose(graph, &choices)?;
     let mut found = vec![];
     for node in graph.order() {
         if let NodeKind::Fused(fused) = &graph.node(node).kind

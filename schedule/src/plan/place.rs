@@ -14,11 +14,13 @@ use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
+use super::Choices;
 use super::estimate::{self, Wholes};
+use crate::Target;
 use crate::layout::{Layouts, Runs};
 use crate::recipe::library_of;
 
-/// Where a value lies in another one, in elements, as [`tensorc_abi::Part`].
+/// Where a value lies in another one, in elements, as [`tensorc_abi::SubBuffer`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StridedView {
     pub whole: Value,
@@ -91,15 +93,14 @@ pub(super) struct ConcatElimination {
     readers: BTreeMap<Value, Vec<(NodeId, Value)>>,
     /// Delivered values, and others that are in no concatenation.
     bound: BTreeSet<Value>,
-    /// Whether kernels are for a GPU.
-    gpu: bool,
+    target: Target,
 }
 
 impl ConcatElimination {
     /// Everything that can be in place, but for what costs more memory than it saves.
-    pub(super) fn choose(graph: &Graph, concat_operands: ConcatOperands, gpu: bool) -> Result<ConcatElimination> {
-        let nodes = graph.node_ids();
-        let without = match concat_operands {
+    pub(super) fn choose(graph: &Graph, choices: &Choices) -> Result<ConcatElimination> {
+        let (nodes, target) = (graph.node_ids(), choices.target);
+        let without = match choices.concat_operands {
             ConcatOperands::Copied => {
                 let ports =
                     |node: NodeId| (0..graph.node(node).types.len() as u16).map(move |port| Value { node, port });
@@ -108,22 +109,22 @@ impl ConcatElimination {
             ConcatOperands::InPlace
                 if nodes.iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Prim(Prim::Concat { .. }))) =>
             {
-                estimate::place(graph, &|without| Ok(ConcatElimination::without(graph, without, gpu)?.wholes()))?.0
+                estimate::place(graph, &|without| Ok(ConcatElimination::without(graph, without, target)?.wholes()))?.0
             }
             ConcatOperands::InPlace => BTreeSet::new(),
         };
-        ConcatElimination::without(graph, &without, gpu)
+        ConcatElimination::without(graph, &without, target)
     }
 
     /// All values in place that can be, without some.
-    fn without(graph: &Graph, without: &BTreeSet<Value>, gpu: bool) -> Result<ConcatElimination> {
+    fn without(graph: &Graph, without: &BTreeSet<Value>, target: Target) -> Result<ConcatElimination> {
         let mut p = ConcatElimination {
             names: BTreeMap::new(),
             places: BTreeMap::new(),
             members: BTreeMap::new(),
             readers: BTreeMap::new(),
             bound: without.clone(),
-            gpu,
+            target,
         };
         let order = graph.order();
         for &node in &order {
@@ -185,7 +186,7 @@ impl ConcatElimination {
     }
 
     fn concat(&mut self, graph: &Graph, node: NodeId, axis: usize) -> Result<()> {
-        if self.gpu && !all_aligned(graph, node, axis)? {
+        if self.target.is_gpu() && !all_aligned(graph, node, axis)? {
             return Ok(());
         }
         let whole = Value { node, port: 0 };
@@ -231,7 +232,7 @@ impl ConcatElimination {
     /// Whether the step that computes a value and all that read it can find it there. It is an operand of the
     /// concatenation `of`.
     fn accepts(&self, graph: &Graph, v: Value, place: StridedView, of: NodeId) -> Result<bool> {
-        if self.gpu && !is_aligned(place.offset, graph.dense(v)?.dtype) {
+        if self.target.is_gpu() && !is_aligned(place.offset, graph.dense(v)?.dtype) {
             return Ok(false);
         }
         let own = std::iter::once((v.node, v));
@@ -242,7 +243,7 @@ impl ConcatElimination {
                 NodeKind::Prim(Prim::Concat { axis }) => {
                     self.copies(graph, node, axis, self.of(Value { node, port: 0 }), Some((v, place)))?
                 }
-                _ => addresses(graph, node, seen, node == v.node, place.runs)?,
+                _ => addresses(graph, node, (seen, node == v.node), place.runs, &self.target)?,
             };
             if !fits {
                 return Ok(false);
@@ -273,7 +274,9 @@ impl ConcatElimination {
                 Some(place) => place.within(len, at, size),
                 None => Some(StridedView { whole: Value { node, port: 0 }, offset: at.0, runs: at.1 }),
             };
-            let Some(to) = to.filter(|to| !self.gpu || is_aligned(to.offset, dtype)) else { return Ok(false) };
+            let Some(to) = to.filter(|to| !self.target.is_gpu() || is_aligned(to.offset, dtype)) else {
+                return Ok(false);
+            };
             let from = match moved {
                 Some((moved, place)) if moved == self.origin(v) => Some(place),
                 _ => self.of(v),
@@ -287,8 +290,9 @@ impl ConcatElimination {
     }
 }
 
-/// Whether a node can read, or write, a value that lies in these runs.
-fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) -> Result<bool> {
+/// Whether a node can read, or write, a value that lies in these runs. The answer is the same before recipes are stated
+/// and after, so that a plan has the layouts for which its recipes were decided.
+fn addresses(graph: &Graph, node: NodeId, (v, writes): (Value, bool), runs: Runs, target: &Target) -> Result<bool> {
     let ty = graph.dense(v)?;
     let apart = runs.run < ty.len() && runs.run < runs.stride;
     Ok(match &graph.node(node).kind {
@@ -297,7 +301,7 @@ fn addresses(graph: &Graph, node: NodeId, v: Value, writes: bool, runs: Runs) ->
             if fused.class == FusionClass::Attention {
                 return Ok(false);
             }
-            let library = library_of(graph, node)?;
+            let library = library_of(graph, node, target)?;
             let positions: Vec<usize> = match writes {
                 true => vec![],
                 false => (0..graph.args(node).len()).filter(|i| graph.args(node)[*i] == v).collect(),

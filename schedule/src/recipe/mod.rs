@@ -168,16 +168,25 @@ pub fn decide(site: &Site<'_>, target: &Target) -> Result<Form> {
     })
 }
 
-/// The library call of a cluster of a graph, with operands and result dense, if it is one.
+/// The library call of a cluster of a graph, with operands and result dense, if it is one. Vendor libraries, and matrix
+/// units that read f32, take operands as library calls do, so for a GPU that has them it is the call that they would
+/// compute, whatever recipe is stated.
 ///
 /// # Errors
 /// A type is not known.
-pub(crate) fn library_of(graph: &Graph, node: NodeId) -> Result<Option<Library>> {
-    match &graph.node(node).kind {
-        NodeKind::Fused(fused) if fused.class == FusionClass::Contract => {
-            Site::of(graph, node, fused, &Layouts::default()).library()
+pub(crate) fn library_of(graph: &Graph, node: NodeId, target: &Target) -> Result<Option<Library>> {
+    let NodeKind::Fused(fused) = &graph.node(node).kind else { return Ok(None) };
+    if fused.class != FusionClass::Contract {
+        return Ok(None);
+    }
+    let dense = Layouts::default();
+    let site = Site::of(graph, node, fused, &dense);
+    match target.processor {
+        Processor::Cpu(_) => site.library(),
+        Processor::Gpu(gpu) if gpu.libraries != VendorLibraries::default() || target.tf32 => {
+            Site { stated: None, ..site }.library()
         }
-        _ => Ok(None),
+        Processor::Gpu(_) => Ok(None),
     }
 }
 

@@ -306,7 +306,7 @@ pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> O
 
 /// The pass that computes a convolution by an algorithm, or by the sum where that does not compute it.
 fn pass(conv: &Conv2d, algorithm: ConvAlgorithm) -> ConvPass {
-    ConvPass::by(if algorithm.computes(conv) { algorithm } else { ConvAlgorithm::Direct })
+    ConvPass::by(if conv.allows(algorithm) { algorithm } else { ConvAlgorithm::Direct })
 }
 
 /// Stride, dilation and padding of the index `o·stride + k·dilation - pad`.

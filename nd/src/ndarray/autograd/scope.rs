@@ -61,10 +61,12 @@ pub fn predict_mode() -> ModeGuard {
     ModeGuard::enter(|mode| Mode { training: false, ..mode })
 }
 
+/// Whether calls of this thread are recorded.
 pub fn is_recording() -> bool {
     MODE.get().recording
 }
 
+/// Whether calls of this thread compute as in training.
 pub fn is_training() -> bool {
     MODE.get().training
 }
