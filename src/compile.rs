@@ -1,4 +1,4 @@
-//! From a bound graph to an executable plan: the one place that joins compiler and run time.
+//! From a bound graph to an executable: the one place that joins compiler and run time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,24 +22,6 @@ use tensorc_schedule::plan_memory;
 use crate::compiler::COMPILE;
 use crate::gpu::{self, vendor};
 use crate::{Compiler, Error};
-
-/// A compiled graph of fixed shapes.
-pub struct Compiled {
-    /// The plan with its code and weights.
-    pub executable: Arc<Executable>,
-    /// What compiling took.
-    pub report: Report,
-}
-
-impl Compiled {
-    /// Generates code and packs weights for a graph that is lowered and planned.
-    ///
-    /// # Errors
-    /// The plan breaks a rule of the run time, or memory is short.
-    pub fn from_lowered(compiler: &Compiler, lowered: Lowered) -> Result<Compiled, Error> {
-        link(compiler, lowered, Report::default())
-    }
-}
 
 /// What compiling took, by step.
 #[derive(Clone, Debug, Default)]
@@ -121,16 +103,6 @@ pub(crate) fn check_calls(plan: &Plan, kernels: &[Kernel]) -> Result<(), LoadErr
     Ok(verify_kernels(plan, &signatures)?)
 }
 
-/// Compiles a graph of known types.
-///
-/// # Errors
-/// A pass or a kernel does not take the graph, or memory is short.
-pub fn compile(compiler: &Compiler, graph: Graph) -> Result<Compiled, Error> {
-    let mut report = Report::default();
-    let (_, lowered) = lowered(compiler, graph, compiler.choices(), &mut report)?;
-    link(compiler, lowered, report)
-}
-
 /// Optimizes, lowers and plans a graph of known types; also gives the optimized graph.
 pub(crate) fn lowered(
     compiler: &Compiler,
@@ -148,7 +120,7 @@ pub(crate) fn lowered(
 }
 
 /// Generates code and packs weights.
-fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Compiled, Error> {
+pub(crate) fn link(compiler: &Compiler, lowered: Lowered, report: &mut Report) -> Result<Executable, Error> {
     let Lowered { plan, kernels, constants, externs, .. } = lowered;
     // Loading verifies the rest of the plan.
     check_calls(&plan, &kernels)?;
@@ -156,11 +128,10 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     if let Some(driver) = compiler.gpu() {
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
-        let executable = report.timed(compiler, "codegen", || {
+        return report.timed(compiler, "codegen", || {
             let (kernels, calls) = (gpu::load(compiler, driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
             link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
-        })?;
-        return Ok(Compiled { executable: Arc::new(executable), report });
+        });
     }
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
@@ -171,11 +142,10 @@ fn link(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Com
     let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
     let poison = compiler.options().poison;
-    let executable = report.timed(compiler, "load", || {
+    report.timed(compiler, "load", || {
         let executable = link_executable(plan, entries, code, weights, &externs)?;
         Ok(if poison { executable.poisoning() } else { executable })
-    })?;
-    Ok(Compiled { executable: Arc::new(executable), report })
+    })
 }
 
 /// Brings the constants into the layouts of a plan's weights, on all threads.

@@ -1,13 +1,12 @@
 //! A loaded model and the sessions compiled for the shapes it was run with.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 
 use crate::branches::Branches;
-use crate::sessions::{SessionKey, Sessions};
-use crate::{Compiler, Error, Session, Tensor};
+use crate::{Compiler, Error, ProgramCache, ProgramKey, Session, Tensor};
 
 /// Names and types of a model's inputs or outputs, in order.
 pub type Signature = Vec<(String, TensorType)>;
@@ -23,12 +22,12 @@ pub struct Model {
     unused: Vec<String>,
     /// The branches, and the names of the outputs, of a model of which the graph has the inputs alone.
     open: Option<(Branches, Vec<String>)>,
-    sessions: Sessions,
+    sessions: ProgramCache<Arc<Mutex<Session>>>,
 }
 
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
-        let sessions = Sessions::new(compiler.options().sessions.unwrap_or(DEFAULT_SESSIONS));
+        let sessions = ProgramCache::new(compiler.options().sessions.unwrap_or(DEFAULT_SESSIONS));
         Model { compiler, graph, unused: vec![], open: None, sessions }
     }
 
@@ -145,14 +144,14 @@ impl Model {
     /// An input is missing, unknown, or of the wrong type; or compiling fails.
     pub fn run(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, Error> {
         let inputs = self.ordered(inputs)?;
-        let deciding = Branches::deciding(if self.has_branches() { &inputs } else { &[] });
-        let slot = self.sessions.slot(SessionKey::new(&inputs, deciding.map(|(_, tensor)| tensor)));
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = match &mut *slot {
-            Some(session) => session,
-            empty => empty.insert(self.compile_for(&inputs)?),
-        };
-        let outputs = session.run(&inputs)?;
+        let mut key = ProgramKey::of("");
+        inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
+        for (_, tensor) in Branches::deciding(if self.has_branches() { &inputs } else { &[] }) {
+            key.raw(tensor.bytes());
+        }
+        let make = || Ok::<_, Error>(Arc::new(Mutex::new(self.compile_for(&inputs)?)));
+        let session = self.sessions.get_or_make(&key, make)?;
+        let outputs = session.lock().unwrap_or_else(PoisonError::into_inner).run(&inputs)?;
         Ok(self.outputs().into_iter().map(|(name, _)| name).zip(outputs).collect())
     }
 

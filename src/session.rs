@@ -3,9 +3,9 @@
 //! Where shapes depend on computed values the model is compiled in stages: the first runs, its
 //! results decide the shapes of the next, which is compiled once for every combination seen.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tensorc_abi::Plan;
 use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::{DenseType, TensorData};
@@ -13,14 +13,14 @@ use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::{Next, Remainder, StageSplit, split};
 use tensorc_runtime::{Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
-use crate::compile::{Compiled, Report, compile};
-use crate::{Compiler, Error, Tensor};
+use crate::compile::Report;
+use crate::{Compiler, Error, Program, ProgramCache, ProgramKey, Tensor};
 
 /// Compiled code, weights and the memory of one run at a time.
 pub struct Session {
-    compiler: Compiler,
+    /// Of the first stage if there are several.
+    program: Program,
     context: Context,
-    report: Report,
     rest: Option<Rest>,
     outputs: usize,
     states: States,
@@ -41,30 +41,11 @@ struct Rest {
     /// For each output the first stage delivers: its position among all, and in the stage.
     finished: Vec<(usize, usize)>,
     remainder: Remainder,
-    /// Most recently used last.
-    compiled: Vec<Later>,
+    compiled: ProgramCache<Later>,
 }
 
-struct Later {
-    key: StageKey,
-    /// Keeps the constants named by address in the key alive.
-    _graph: Graph,
-    session: Session,
-}
-
-/// What distinguishes one later stage from another.
-#[derive(PartialEq)]
-struct StageKey {
-    inputs: Vec<DenseType>,
-    constants: Vec<Constant>,
-}
-
-#[derive(PartialEq)]
-enum Constant {
-    Value(DenseType, Bytes),
-    /// Too large to compare by value; the address is unique as long as the entry lives.
-    Address(usize),
-}
+/// A later stage, and its graph, which keeps alive the constants that its key names by address.
+type Later = Arc<(Mutex<Session>, Graph)>;
 
 /// Later stages kept compiled.
 const MAX_CACHED_STAGES: usize = 16;
@@ -75,7 +56,7 @@ impl Session {
     /// Compiles a graph whose inputs have concrete types.
     ///
     /// # Errors
-    /// As [`crate::compile`].
+    /// As [`Program::compile`].
     pub fn new(compiler: Compiler, mut graph: Graph) -> Result<Session, Error> {
         let mut report = Report::default();
         let static_bytes = compiler.options().passes.static_bytes;
@@ -88,22 +69,21 @@ impl Session {
         let (first, rest) = match divided {
             None => (graph, None),
             Some(StageSplit { first, finished, rest }) => {
-                (first, Some(Rest { finished, remainder: rest, compiled: vec![] }))
+                (first, Some(Rest { finished, remainder: rest, compiled: ProgramCache::new(MAX_CACHED_STAGES) }))
             }
         };
-        let Compiled { executable, report: steps } = compile(&compiler, first)?;
-        report.timings.extend(steps.timings);
-        let plan = executable.plan();
+        let program = Program::compile_reporting(&compiler, first, report)?;
+        let plan = program.plan();
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types: Vec<DenseType> = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
         let memory = types.iter().map(|t| vec![0; t.bytes() as usize]).collect();
-        let context = Context::new(executable, compiler.pool())?;
-        Ok(Session { compiler, context, report, rest, outputs, states: States { positions, types, memory } })
+        let context = program.context()?;
+        Ok(Session { program, context, rest, outputs, states: States { positions, types, memory } })
     }
 
     /// The schedule this session runs; of its first stage if there are several.
     pub fn plan(&self) -> &Plan {
-        self.context.executable().plan()
+        self.program.plan()
     }
 
     /// Whether shapes depend on values, so that later stages are compiled while running.
@@ -113,7 +93,7 @@ impl Session {
 
     /// What compiling the first stage took.
     pub fn report(&self) -> &Report {
-        &self.report
+        self.program.report()
     }
 
     /// Runs on inputs in signature order; allocates the outputs.
@@ -124,16 +104,18 @@ impl Session {
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
         let results = self.run_first(&refs)?;
-        let Some(rest) = &mut self.rest else { return Ok(results) };
+        let Some(rest) = &self.rest else { return Ok(results) };
         let mut outputs: Vec<Option<Tensor>> = vec![None; self.outputs];
         for (whole, own) in &rest.finished {
             outputs[*whole] = Some(results[*own].clone());
         }
         let inputs: Vec<TensorData> = inputs.iter().map(|t| t.0.clone()).collect();
         let results: Vec<TensorData> = results.into_iter().map(|t| t.0).collect();
-        let next = rest.remainder.next(self.compiler.registry(), &inputs, &results)?;
+        let compiler = self.program.compiler();
+        let next = rest.remainder.next(compiler.registry(), &inputs, &results)?;
         let (values, positions) = (next.inputs.iter().cloned().map(Tensor).collect::<Vec<_>>(), next.outputs.clone());
-        let later = rest.later(&self.compiler, next)?.run(&values)?;
+        let stage = rest.later(compiler, next)?;
+        let later = stage.0.lock().unwrap_or_else(PoisonError::into_inner).run(&values)?;
         for (position, tensor) in positions.into_iter().zip(later) {
             outputs[position] = Some(tensor);
         }
@@ -154,8 +136,9 @@ impl Session {
 
     /// Runs the first stage, under the eyes of the profiler if it is on.
     fn execute(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
-        let pool = self.compiler.pool();
-        let profiler = self.compiler.profiler().filter(|profiler| profiler.is_on());
+        let compiler = self.program.compiler();
+        let pool = compiler.pool();
+        let profiler = compiler.profiler().filter(|profiler| profiler.is_on());
         let context = &mut self.context;
         self.states.bound(inputs, outputs, |bindings| match profiler {
             None => context.run(pool, bindings),
@@ -225,7 +208,7 @@ impl Session {
         inputs: &[TensorRef<'_>],
         outputs: &mut [TensorMut<'_>],
     ) -> Result<Vec<Duration>, Error> {
-        let (context, pool) = (&mut self.context, self.compiler.pool());
+        let (context, pool) = (&mut self.context, self.program.compiler().pool());
         self.states.bound(inputs, outputs, |bindings| context.run_profiled(None, pool, bindings))
     }
 }
@@ -261,35 +244,21 @@ impl States {
 
 impl Rest {
     /// The session of a later stage, compiled at its first use.
-    fn later(&mut self, compiler: &Compiler, next: Next) -> Result<&mut Session, Error> {
-        let key = StageKey::of(&next);
-        let entry = match self.compiled.iter().position(|l| l.key == key) {
-            Some(i) => self.compiled.remove(i),
-            None => {
-                let session = Session::new(compiler.clone(), next.graph.clone())?;
-                Later { key, _graph: next.graph, session }
+    fn later(&self, compiler: &Compiler, next: Next) -> Result<Later, Error> {
+        let mut key = ProgramKey::of("");
+        next.inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
+        for node in next.graph.node_ids() {
+            let NodeKind::Const(data) = &next.graph.node(node).kind else { continue };
+            let is_compared = data.bytes().len() <= MAX_COMPARED_BYTES;
+            key.small(is_compared.into());
+            match is_compared {
+                true => key.tensor(data),
+                false => key.number(data.bytes().as_ptr().addr() as u64),
             }
-        };
-        if self.compiled.len() == MAX_CACHED_STAGES {
-            self.compiled.remove(0);
         }
-        self.compiled.push(entry);
-        match self.compiled.last_mut() {
-            Some(l) => Ok(&mut l.session),
-            None => Err(Error::Internal("the cache of stages is empty".into())),
-        }
-    }
-}
-
-impl StageKey {
-    fn of(next: &Next) -> StageKey {
-        let constants = next.graph.node_ids().into_iter().filter_map(|n| match &next.graph.node(n).kind {
-            NodeKind::Const(data) if data.bytes().len() <= MAX_COMPARED_BYTES => {
-                Some(Constant::Value(data.ty.clone(), data.bytes().clone()))
-            }
-            NodeKind::Const(data) => Some(Constant::Address(data.bytes().as_ptr() as usize)),
-            _ => None,
-        });
-        StageKey { inputs: next.inputs.iter().map(|t| t.ty.clone()).collect(), constants: constants.collect() }
+        self.compiled.get_or_make(&key, || {
+            let session = Session::new(compiler.clone(), next.graph.clone())?;
+            Ok(Arc::new((Mutex::new(session), next.graph)))
+        })
     }
 }

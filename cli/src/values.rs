@@ -10,7 +10,7 @@ use tensorc::ir::{DType, DenseType, TensorData};
 use tensorc::runtime::plan::{Needs, Phase};
 use tensorc::runtime::{Bindings, Context, TensorMut, TensorRef};
 use tensorc::schedule::lowered::Lowered;
-use tensorc::{Compiled, Compiler};
+use tensorc::{Compiler, Program};
 
 use super::CliFailure;
 
@@ -60,8 +60,8 @@ impl Comparison<'_> {
         };
         let mut compiled = match self.compiled {
             Some(lowered) => {
-                let executable = Compiled::from_lowered(self.compiler, lowered)?.executable;
-                Some(Context::new(executable, self.compiler.pool())?)
+                let program = Program::from_lowered(self.compiler, lowered)?;
+                Some(Context::new(program.executable().clone(), self.compiler.pool())?)
             }
             None => None,
         };

@@ -16,7 +16,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tensorc::runtime::{Bindings, Context, Pool, TensorMut, TensorRef};
-use tensorc::{Compiled, Compiler, Options, Tensor};
+use tensorc::{Compiler, Options, Program, Tensor};
 use tensorc_codegen::lower::lower;
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
@@ -153,7 +153,8 @@ fn agree_in_parts(graph: &Graph) -> Result<(), String> {
     let (_, mut lowered) = lowered(graph)?;
     // Steps are cut by the work they claim to have.
     lowered.plan.steps.iter_mut().for_each(|step| step.flops = 1 << 40);
-    let executable = Compiled::from_lowered(&COMPILERS[0].1, lowered).map_err(|e| e.to_string())?.executable;
+    let program = Program::from_lowered(&COMPILERS[0].1, lowered).map_err(|e| e.to_string())?;
+    let executable = program.executable();
     let inputs = inputs_for(graph, 7);
     let inputs: Vec<_> = inputs.iter().map(|t| TensorRef::new(t.ty.dtype, &t.ty.dims, t.bytes())).collect();
     let run = |pool: &Pool| {
@@ -183,15 +184,16 @@ fn agree_with_updates(graph: &Graph, registry: &Registry) -> Result<(), String> 
     let (_, mut lowered) = lowered(graph)?;
     lowered.plan.steps.iter_mut().for_each(|step| step.flops = 1 << 40);
     let two_phases = lowered.plan.boundary.is_some();
-    let executable = Compiled::from_lowered(&COMPILERS[0].1, lowered).map_err(|e| e.to_string())?.executable;
-    let first = states::run(&executable, graph, &POOLS[0], &inputs, false)?;
+    let program = Program::from_lowered(&COMPILERS[0].1, lowered).map_err(|e| e.to_string())?;
+    let executable = program.executable();
+    let first = states::run(executable, graph, &POOLS[0], &inputs, false)?;
     for (i, (got, want)) in first.iter().zip(outputs.iter().chain(&next)).enumerate() {
         let got = TensorData::new(want.ty.clone(), got.clone().into()).ok_or("a result of another size")?;
         compare(&got, want, tolerance(want)).map_err(|e| format!("result {i} of {}: {e}", outputs.len()))?;
     }
     for pool in &POOLS[..2] {
         for by_phase in [false, true] {
-            if (two_phases || !by_phase) && states::run(&executable, graph, pool, &inputs, by_phase)? != first {
+            if (two_phases || !by_phase) && states::run(executable, graph, pool, &inputs, by_phase)? != first {
                 return Err(format!("{} threads, phase by phase: {by_phase}: other bits", pool.threads()));
             }
         }

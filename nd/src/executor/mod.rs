@@ -56,7 +56,7 @@ use fixed::Fixed;
 use joint::{GradientRequests, TrainingGraph, input_types};
 use memory::{Pass, SharedMemory};
 use monitor::Monitor;
-use program::{Arrays, Keys, Program, ProgramPhase};
+use program::{Arrays, Keys, PlacedGraph, ProgramPhase};
 
 /// A symbol bound to arrays.
 pub struct Executor {
@@ -69,11 +69,10 @@ pub struct Executor {
     groups: BTreeMap<String, Device>,
     memory: SharedMemory,
     outputs: Vec<NDArray>,
-    inference: Option<Arc<Program>>,
-    /// Forward as in training, without gradients.
-    forward_only: Option<Arc<Program>>,
+    /// Forward without gradients: for inference, and as in training.
+    forward_only: [Option<Arc<PlacedGraph>>; 2],
     /// Forward and backward; made when the symbol is bound, if a gradient is wanted, and compiled later.
-    training: Option<Arc<Program>>,
+    training: Option<Arc<PlacedGraph>>,
     /// The last training forward pass: its place in memory, and its random keys.
     pass: Option<(Pass, Keys)>,
     monitor: Option<Monitor>,
@@ -116,8 +115,7 @@ impl Executor {
             groups,
             memory,
             outputs,
-            inference: None,
-            forward_only: None,
+            forward_only: [None, None],
             training: None,
             pass: None,
             monitor: None,
@@ -169,7 +167,8 @@ impl Executor {
     /// # Errors
     /// The symbol does not compile for training.
     pub fn gradients_in_order(&self) -> Result<Vec<&str>, Error> {
-        let order = self.training.as_ref().map(|program| program.gradients_in_order(&self.memory)).transpose()?;
+        let order =
+            self.training.as_ref().map(|program| program.gradients_in_order(&self.rt, &self.memory)).transpose()?;
         Ok(order.unwrap_or_default().into_iter().map(|at| self.bound.arguments[at].0.as_str()).collect())
     }
 
@@ -230,7 +229,7 @@ impl Executor {
     /// The graph does not compile.
     pub fn planned_memory(&self) -> Result<PlannedMemory, Error> {
         match &self.training {
-            Some(program) => program.planned(&self.memory),
+            Some(program) => program.planned(&self.rt, &self.memory),
             None => Ok(PlannedMemory::default()),
         }
     }
@@ -240,7 +239,8 @@ impl Executor {
     /// # Errors
     /// The graph does not compile.
     pub fn planned_inference_memory(&mut self) -> Result<PlannedMemory, Error> {
-        self.forward_program(false)?.planned(&self.memory)
+        let program = self.forward_program(false)?;
+        program.planned(&self.rt, &self.memory)
     }
 
     /// Copies arrays to the arguments and auxiliary states of these names.
@@ -326,7 +326,7 @@ impl Executor {
         Ok(())
     }
 
-    fn check_heads(&self, program: &Program, heads: &[&NDArray]) -> Result<(), Error> {
+    fn check_heads(&self, program: &PlacedGraph, heads: &[&NDArray]) -> Result<(), Error> {
         if heads.is_empty() {
             return match program.heads().first() {
                 None => Ok(()),
@@ -362,25 +362,23 @@ impl Executor {
         input_types(&types(&self.bound.arguments), &types(&self.bound.auxiliaries), random_nodes)
     }
 
-    fn program(&self, joint: TrainingGraph) -> Result<Program, Error> {
+    fn program(&self, joint: TrainingGraph) -> Result<PlacedGraph, Error> {
         let devices = group_devices(&self.symbol, &self.groups);
-        Program::new(&self.rt, joint, &devices, self.device)
+        PlacedGraph::new(&self.rt, joint, &devices, self.device)
     }
 
-    fn forward_program(&mut self, training: bool) -> Result<Arc<Program>, Error> {
-        let made = if training { &self.forward_only } else { &self.inference };
-        if let Some(program) = made {
+    fn forward_program(&mut self, training: bool) -> Result<Arc<PlacedGraph>, Error> {
+        if let Some(program) = &self.forward_only[usize::from(training)] {
             return Ok(program.clone());
         }
         let compiler = self.rt.compiler();
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);
         let program = Arc::new(self.program(TrainingGraph::forward(compiler, symbol, &types)?)?);
-        let slot = if training { &mut self.forward_only } else { &mut self.inference };
-        Ok(slot.insert(program).clone())
+        Ok(self.forward_only[usize::from(training)].insert(program).clone())
     }
 
-    fn differentiated(&self) -> Result<Arc<Program>, Error> {
+    fn differentiated(&self) -> Result<Arc<PlacedGraph>, Error> {
         let compiler = self.rt.compiler();
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training: true, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);

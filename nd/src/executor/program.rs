@@ -1,16 +1,16 @@
 //! A joint graph compiled and run over arrays: one piece, or one for each device.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use tensorc_abi::{Arg, Plan, StorageClass};
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
-use tensorc_runtime::array::{self, ArrayOperand, Extents, LaunchOutput, PlannedRun};
+use tensorc_runtime::Device;
+use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, Extents, LaunchOutput};
 use tensorc_runtime::engine::{OpName, Property};
-use tensorc_runtime::plan::{Needs, Phase as Part};
-use tensorc_runtime::{Context, Device, Executable};
+use tensorc_runtime::plan::{Needs, Phase};
 
 use super::binder::Bound;
 use super::joint::{GraphInputRole, OutputRole, TrainingGraph};
@@ -18,8 +18,7 @@ use super::memory::SharedMemory;
 use super::place::{DevicePiece, InputRole, Placement, place};
 use crate::Error;
 use crate::ndarray::{NDArray, Runtime};
-use tensorc::Compiler;
-use tensorc::compile;
+use tensorc::Program;
 
 /// Which part of a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,32 +68,37 @@ pub struct PlannedMemory {
     pub in_place: usize,
 }
 
-/// PieceCode of a piece, once it is compiled.
-type PieceCode = Mutex<Option<Arc<Ready>>>;
-
 /// A graph with the meaning of its inputs and outputs, compiled when it first runs.
-pub(super) struct Program {
-    compiler: Compiler,
+pub(super) struct PlacedGraph {
     input_roles: Vec<GraphInputRole>,
     feed_types: Vec<DenseType>,
     output_roles: Vec<OutputRole>,
     heads: Vec<usize>,
     outputs: Vec<(String, DenseType)>,
-    parts: Vec<(DevicePiece, OpName, PieceCode)>,
+    parts: Vec<Part>,
     /// Arrays that pieces pass on to each other, on the device of the piece that makes them.
     crossings: Vec<NDArray>,
     /// Copies of arrays on the devices of pieces that use them there.
     copies: Mutex<BTreeMap<(InputRole, Device), NDArray>>,
 }
 
-/// Compiled code of a piece, and its place to run.
-struct Ready {
-    executable: Arc<Executable>,
-    compiler: Compiler,
-    context: Arc<Mutex<Context>>,
+/// A piece with its code.
+struct Part {
+    piece: DevicePiece,
+    name: OpName,
     /// Positions among the piece's inputs of the plan's inputs, and of its states.
     inputs: Vec<usize>,
     states: Vec<usize>,
+    code: OnceLock<Arc<Program>>,
+}
+
+impl Part {
+    fn new(piece: DevicePiece) -> Part {
+        let graph = &piece.graph;
+        let updated = |at: &usize| graph.updates().iter().any(|(of, _)| *of == graph.inputs()[*at]);
+        let (states, inputs) = (0..graph.inputs().len()).partition(updated);
+        Part { name: OpName::from(graph.name.clone()), inputs, states, code: OnceLock::new(), piece }
+    }
 }
 
 /// One operation of the engine, being put together.
@@ -107,14 +111,14 @@ struct ProgramLaunch {
     deliveries: Vec<(NDArray, NDArray)>,
 }
 
-impl Program {
+impl PlacedGraph {
     /// Divides the graph if its nodes belong to several devices.
     pub fn new(
         rt: &Runtime,
         joint: TrainingGraph,
         node_devices: &BTreeMap<String, Device>,
         device: Device,
-    ) -> Result<Program, Error> {
+    ) -> Result<PlacedGraph, Error> {
         let graph = &joint.graph;
         let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
         let outputs = outputs.collect::<Result<Vec<_>, Error>>()?;
@@ -128,18 +132,13 @@ impl Program {
         for (ty, device) in &placement.crossings {
             crossings.push(rt.empty(*device, ty.dtype, &ty.dims)?);
         }
-        let part = |piece: DevicePiece| {
-            let name = OpName::from(piece.graph.name.clone());
-            (piece, name, Mutex::default())
-        };
-        Ok(Program {
-            compiler: rt.compiler().clone(),
+        Ok(PlacedGraph {
             input_roles: joint.input_roles,
             feed_types,
             output_roles: joint.output_roles,
             heads: joint.heads,
             outputs,
-            parts: placement.pieces.into_iter().map(part).collect(),
+            parts: placement.pieces.into_iter().map(Part::new).collect(),
             crossings,
             copies: Mutex::default(),
         })
@@ -156,12 +155,11 @@ impl Program {
     }
 
     /// Memory of the compiled plans.
-    pub fn planned(&self, memory: &SharedMemory) -> Result<PlannedMemory, Error> {
+    pub fn planned(&self, rt: &Runtime, memory: &SharedMemory) -> Result<PlannedMemory, Error> {
         let mut total = PlannedMemory::default();
-        let alone = self.parts.len() == 1;
-        for (piece, _, code) in &self.parts {
-            let ready = self.ready(piece, code, alone.then_some(memory))?;
-            let (plan, workers) = (ready.executable.plan(), ready.compiler.pool().threads());
+        for part in &self.parts {
+            let code = self.code(rt, part, memory)?;
+            let (plan, workers) = (code.plan(), rt.compiler().pool().threads());
             total.run_bytes += plan.run_bytes(workers);
             total.run_lower_bound_bytes += plan.run_lower_bound_bytes(workers);
             total.arena_bytes += plan.arena_bytes;
@@ -174,13 +172,11 @@ impl Program {
     }
 
     /// Arguments in the order in which the backward phase is done with their gradients. Those missing are added to.
-    pub fn gradients_in_order(&self, memory: &SharedMemory) -> Result<Vec<usize>, Error> {
-        let alone = self.parts.len() == 1;
+    pub fn gradients_in_order(&self, rt: &Runtime, memory: &SharedMemory) -> Result<Vec<usize>, Error> {
         let mut order = vec![];
-        for (piece, _, code) in &self.parts {
-            let ready = self.ready(piece, code, alone.then_some(memory))?;
-            let outputs = ready.executable.outputs_in_order(Part::Second);
-            order.extend(outputs.into_iter().filter_map(|output| match piece.outputs[output] {
+        for part in &self.parts {
+            let outputs = self.code(rt, part, memory)?.executable().outputs_in_order(Phase::Second);
+            order.extend(outputs.into_iter().filter_map(|output| match part.piece.outputs[output] {
                 InputRole::Output(at) => match self.output_roles[at] {
                     OutputRole::Gradient(argument) => Some(argument),
                     OutputRole::Output(_) => None,
@@ -208,41 +204,34 @@ impl Program {
         phase: ProgramPhase,
         memory: &SharedMemory,
     ) -> Result<(), Error> {
-        let alone = self.parts.len() == 1;
-        for (piece, name, code) in &self.parts {
+        for part in &self.parts {
+            let piece = &part.piece;
             if piece.phase.is_some_and(|of| of != phase) {
                 continue;
             }
-            let ready = self.ready(piece, code, alone.then_some(memory))?;
-            let part = match (piece.graph.boundary(), phase) {
-                (Some(_), ProgramPhase::Forward) => Some(Part::First),
-                (Some(_), ProgramPhase::Backward) => Some(Part::Second),
+            let code = self.code(rt, part, memory)?;
+            let half = match (piece.graph.boundary(), phase) {
+                (Some(_), ProgramPhase::Forward) => Some(Phase::First),
+                (Some(_), ProgramPhase::Backward) => Some(Phase::Second),
                 _ => None,
             };
-            let mut work = self.gather(rt, piece, &ready, part, arrays, keys)?;
-            if alone {
+            let mut work = self.gather(rt, part, half.and_then(|half| code.executable().needs(half)), arrays, keys)?;
+            if self.parts.len() == 1 {
                 let token = memory.token(rt, piece.device)?.view().clone();
                 // A new pass forgets that the one before failed.
                 let target = if phase == ProgramPhase::Backward { LaunchOutput::update } else { LaunchOutput::write };
                 work.targets.push(target(token));
             }
             let ProgramLaunch { inputs, targets, states, outputs, deliveries } = work;
-            let request = array::ArrayLaunch {
-                name,
+            let request = ArrayLaunch {
+                name: &part.name,
                 device: piece.device,
                 property: Property::Normal,
                 priority: 0,
                 inputs,
                 outputs: targets,
             };
-            let run = PlannedRun { context: ready.context.clone(), phase: part, states, outputs };
-            match ready.executable.device() {
-                Some(_) => array::run(rt.space(), request, run)?,
-                None => {
-                    let (pool, profiler) = (ready.compiler.pool().clone(), ready.compiler.profiler().cloned());
-                    array::run_here(rt.space(), request, run, pool, profiler)?;
-                }
-            }
+            code.launch(rt.space(), request, half, [states, outputs])?;
             for (from, to) in deliveries {
                 from.copy_into(&to)?;
             }
@@ -250,50 +239,35 @@ impl Program {
         Ok(())
     }
 
-    /// Compiles a piece at its first run.
-    fn ready(
-        &self,
-        piece: &DevicePiece,
-        code: &Mutex<Option<Arc<Ready>>>,
-        memory: Option<&SharedMemory>,
-    ) -> Result<Arc<Ready>, Error> {
-        let mut code = lock(code);
-        if let Some(ready) = &*code {
-            return Ok(ready.clone());
+    /// The code of a part, compiled at its first run. The only one has its intermediate values in the memory given.
+    fn code<'p>(&self, rt: &Runtime, part: &'p Part, memory: &SharedMemory) -> Result<&'p Arc<Program>, Error> {
+        if let Some(code) = part.code.get() {
+            return Ok(code);
         }
-        let compiler = self.compiler.on(piece.device)?;
-        let executable = compile(&compiler, piece.graph.clone())?.executable;
-        let context = match memory {
-            Some(memory) => Context::in_arena(executable.clone(), memory.arena())?,
-            None => Context::new(executable.clone(), compiler.pool())?,
-        };
-        let graph = &piece.graph;
-        let updated = |at: &usize| graph.updates().iter().any(|(of, _)| *of == graph.inputs()[*at]);
-        let (states, inputs) = (0..graph.inputs().len()).partition(updated);
-        let context = Arc::new(Mutex::new(context));
-        let ready = Arc::new(Ready { executable, compiler, context, inputs, states });
-        Ok(code.insert(ready).clone())
+        let program = Program::compile(&rt.compiler().on(part.piece.device)?, part.piece.graph.clone())?;
+        let program = program.in_turns((self.parts.len() == 1).then(|| memory.arena()))?;
+        Ok(part.code.get_or_init(|| Arc::new(program)))
     }
 
     fn gather(
         &self,
         rt: &Runtime,
-        piece: &DevicePiece,
-        ready: &Ready,
-        part: Option<Part>,
+        part: &Part,
+        needs: Option<&Needs>,
         arrays: Arrays<'_>,
         keys: &Keys,
     ) -> Result<ProgramLaunch, Error> {
+        let piece = &part.piece;
         let all = || Needs {
-            inputs: (0..ready.inputs.len()).collect(),
+            inputs: (0..part.inputs.len()).collect(),
             read_states: vec![],
-            states: (0..ready.states.len()).collect(),
+            states: (0..part.states.len()).collect(),
             outputs: (0..piece.outputs.len()).collect(),
         };
-        let needs = part.and_then(|part| ready.executable.needs(part).cloned()).unwrap_or_else(all);
+        let needs = needs.cloned().unwrap_or_else(all);
         let mut work = ProgramLaunch { inputs: vec![], targets: vec![], states: 0, outputs: 0, deliveries: vec![] };
-        let read = needs.inputs.iter().map(|i| ready.inputs[*i]);
-        for at in read.chain(needs.read_states.iter().map(|s| ready.states[*s])) {
+        let read = needs.inputs.iter().map(|i| part.inputs[*i]);
+        for at in read.chain(needs.read_states.iter().map(|s| part.states[*s])) {
             let slot = piece.inputs[at];
             work.inputs.push(match self.source(slot, keys, arrays)? {
                 Some(source) => source,
@@ -305,7 +279,7 @@ impl Program {
             });
         }
         for s in &needs.states {
-            let array = self.array(piece.inputs[ready.states[*s]], arrays)?;
+            let array = self.array(piece.inputs[part.states[*s]], arrays)?;
             if array.device() != piece.device {
                 let (first, second) = (array.device(), piece.device);
                 return Err(Error::Devices { op: format!("update of {array:?}"), first, second });

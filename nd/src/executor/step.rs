@@ -8,7 +8,7 @@ use tensorc_ir::DenseType;
 
 use super::Executor;
 use super::joint::{GradientRequests, TrainingGraph};
-use super::program::{Arrays, OptimizerInputs, Program, ProgramPhase};
+use super::program::{Arrays, OptimizerInputs, PlacedGraph, ProgramPhase};
 use super::update::UpdateRule;
 use crate::Error;
 use crate::ndarray::NDArray;
@@ -25,7 +25,7 @@ pub struct ParameterStates {
 /// A training step of an executor, compiled as one plan. Gradients live in the plan only: gradient arrays are
 /// not written.
 pub struct FusedStep {
-    program: Arc<Program>,
+    program: Arc<PlacedGraph>,
     /// By argument; empty for those that are not trained.
     parameters: Vec<ParameterStates>,
     numbers: usize,
@@ -101,7 +101,7 @@ impl Executor {
     /// # Errors
     /// The graph does not compile.
     pub fn planned_step_memory(&self, step: &FusedStep) -> Result<super::PlannedMemory, Error> {
-        step.program.planned(&self.memory)
+        step.program.planned(&self.rt, &self.memory)
     }
 
     /// Runs a training step: computes the outputs and updates parameters, optimizer states and auxiliary

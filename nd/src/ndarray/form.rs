@@ -7,10 +7,10 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
 use tensorc_runtime::engine::OpName;
 
-use super::front::CallSignature;
-use super::key::ProgramKey;
+use super::inline::inline;
 use super::window::{BatchNode, BatchOperand};
 use crate::Error;
+use tensorc::ProgramKey;
 
 /// Divides results into operations, in the order in which they must be pushed.
 ///
@@ -25,7 +25,7 @@ pub(super) fn groups(
     let arrays: u32 = (0..inputs.len()).filter(|i| inputs[*i].view().is_some()).fold(0, |set, i| set | 1 << i);
     let mut reads: Vec<u32> = Vec::with_capacity(nodes.len());
     for node in nodes {
-        let set = node.operands.iter().flatten().fold(0, |set, slot| match *slot {
+        let set = node.operands.iter().fold(0, |set, slot| match *slot {
             BatchOperand::Node(i) => set | reads[i],
             BatchOperand::Input(i) => set | 1 << i,
         });
@@ -105,7 +105,7 @@ impl<'a> BatchProgram<'a> {
             of_input: vec![],
             results: vec![],
             sources: vec![],
-            key: ProgramKey::default(),
+            key: ProgramKey::of("batch"),
         }
     }
 
@@ -116,23 +116,22 @@ impl<'a> BatchProgram<'a> {
         group.iter().for_each(|(node, _)| needed[*node] = true);
         for i in (0..count).rev().filter(|i| self.finished[*i].is_none()) {
             if needed[i] {
-                for slot in self.nodes[i].operands.iter().flatten() {
+                for slot in &self.nodes[i].operands {
                     if let BatchOperand::Node(n) = slot {
                         needed[*n] = true;
                     }
                 }
             }
         }
+        self.key = ProgramKey::of("batch");
         self.members.clear();
         self.sources.clear();
         (self.member, self.of_node, self.of_input) =
             (vec![None; count], vec![None; count], vec![None; self.inputs.len()]);
         let parts: Vec<usize> = (0..count).filter(|i| needed[*i] && self.finished[*i].is_none()).collect();
         for i in parts {
-            let BatchNode { signature, operands, .. } = &self.nodes[i];
-            self.key.op(&signature.def);
-            self.key.params(&signature.params);
-            self.key.number(operands.len() as u64);
+            let BatchNode { program, operands, .. } = &self.nodes[i];
+            self.key.number(program.number);
             for slot in operands {
                 self.describe(*slot);
             }
@@ -144,33 +143,24 @@ impl<'a> BatchProgram<'a> {
         self.results.iter().for_each(|node| self.key.number(self.member[*node].map_or(0, |m| m as u64)));
     }
 
-    fn describe(&mut self, slot: Option<BatchOperand>) {
-        let place = match slot {
-            None => return self.key.small(0),
-            Some(BatchOperand::Node(i)) => match self.member[i] {
-                Some(member) => {
-                    self.key.small(1);
-                    return self.key.number(member as u64);
+    /// A program states the types of what it reads, so that positions are enough.
+    fn describe(&mut self, slot: BatchOperand) {
+        let (place, source) = match slot {
+            BatchOperand::Node(i) => match (self.member[i], &self.finished[i]) {
+                (None, Some(view)) => (&mut self.of_node[i], ArrayOperand::View(view.clone())),
+                (member, _) => {
+                    self.key.small(0);
+                    return self.key.number(member.map_or(0, |m| m as u64));
                 }
-                None => &mut self.of_node[i],
             },
-            Some(BatchOperand::Input(i)) => &mut self.of_input[i],
+            BatchOperand::Input(i) => (&mut self.of_input[i], self.inputs[i].clone()),
         };
-        if let Some(source) = place {
-            self.key.small(2);
-            return self.key.number(*source as u64);
-        }
-        let source = match slot {
-            Some(BatchOperand::Node(i)) => self.finished[i].clone().map(ArrayOperand::View),
-            Some(BatchOperand::Input(i)) => Some(self.inputs[i].clone()),
-            None => None,
-        };
-        if let Some(source) = source {
-            *place = Some(self.sources.len());
-            self.key.small(3);
-            self.key.ty(source.dtype(), source.dims());
+        let at = *place.get_or_insert(self.sources.len());
+        if at == self.sources.len() {
             self.sources.push(source);
         }
+        self.key.small(1);
+        self.key.number(at as u64);
     }
 
     /// Notes that a group was pushed: others read its results.
@@ -183,7 +173,7 @@ impl<'a> BatchProgram<'a> {
     /// The operators in order; the first few of many.
     pub fn name(&self) -> OpName {
         const MAX_SHOWN_NAMES: usize = 4;
-        let shown = self.members.iter().take(MAX_SHOWN_NAMES).map(|i| self.nodes[*i].signature.def.name);
+        let shown = self.members.iter().take(MAX_SHOWN_NAMES).map(|i| &*self.nodes[*i].program.name);
         let more = (self.members.len() > MAX_SHOWN_NAMES).then_some("…");
         OpName::from(shown.chain(more).collect::<Vec<_>>().join("+"))
     }
@@ -198,19 +188,18 @@ impl<'a> BatchProgram<'a> {
             .map(|(i, s)| graph.add_input(format!("in{i}"), DenseType::new(s.dtype(), s.dims()).into()))
             .collect();
         let mut made: Vec<Value> = vec![];
-        for (i, node) in self.members.iter().map(|i| &self.nodes[*i]).enumerate() {
-            let value = |slot: &Option<BatchOperand>| match slot {
-                None => None,
-                Some(BatchOperand::Node(n)) => match self.member[*n] {
+        for node in self.members.iter().map(|i| &self.nodes[*i]) {
+            let value = |slot: &BatchOperand| match slot {
+                BatchOperand::Node(n) => match self.member[*n] {
                     Some(member) => made.get(member).copied(),
                     None => self.of_node[*n].map(|source| given[source]),
                 },
-                Some(BatchOperand::Input(n)) => self.of_input[*n].map(|source| given[source]),
+                BatchOperand::Input(n) => self.of_input[*n].map(|source| given[source]),
             };
             let operands: Vec<Option<Value>> = node.operands.iter().map(value).collect();
-            let CallSignature { def, params, .. } = &*node.signature;
-            let id = graph.add_op(format!("{}{i}", def.name), def, &operands, params.clone(), 1)?;
-            made.push(Value { node: id, port: 0 });
+            let of = &node.program.graph;
+            let roots: Vec<Value> = of.outputs().iter().map(|(_, v)| *v).collect();
+            made.extend(inline(&mut graph, of, &roots, &operands)?);
         }
         for (i, node) in self.results.iter().enumerate() {
             if let Some(member) = self.member[*node] {

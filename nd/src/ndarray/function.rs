@@ -6,24 +6,22 @@ use tensorc_ir::DenseType;
 use tensorc_passes::infer::{bind, infer_graph};
 use tensorc_passes::stage::split;
 use tensorc_runtime::Device;
-use tensorc_runtime::array::{self, ArrayOperand, LaunchOutput};
-use tensorc_runtime::engine::{OpName, Property};
+use tensorc_runtime::array::ArrayOperand;
+use tensorc_runtime::engine::OpName;
 
-use super::autograd::{Formula, tape};
+use super::autograd::tape;
 use super::front::fresh;
-use super::program::{OnDevices, Program};
+use super::program::ArrayProgram;
 use super::{NDArray, Runtime};
 use crate::Error;
-use tensorc::Model;
+use tensorc::{Model, ProgramKey};
 
 /// A model compiled for inputs of fixed types. A run of its whole plan is one operation of the
 /// engine; several may go on at the same time.
 pub struct CompiledFunction {
     rt: Runtime,
-    /// What operations that run it are called.
-    name: OpName,
-    programs: OnDevices,
-    formula: Arc<Formula>,
+    /// For the default device.
+    program: Arc<ArrayProgram>,
     inputs: Vec<(String, DenseType)>,
     outputs: Vec<(String, DenseType)>,
 }
@@ -46,13 +44,10 @@ impl Runtime {
         let inputs = names.zip(types.iter().cloned()).collect();
         let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
         let outputs = outputs.collect::<Result<_, Error>>()?;
-        let name = OpName::from(graph.name.clone());
-        let formula = Formula::new(graph, false);
-        let function =
-            CompiledFunction { rt: self.clone(), name, programs: OnDevices::default(), formula, inputs, outputs };
+        let program = ArrayProgram::new(self.options().device, OpName::from(graph.name.clone()), graph);
         // What does not compile is refused now, not at the first call.
-        function.program(self.options().device)?;
-        Ok(function)
+        program.code(self)?;
+        Ok(CompiledFunction { rt: self.clone(), program: Arc::new(program), inputs, outputs })
     }
 }
 
@@ -77,7 +72,7 @@ impl CompiledFunction {
         let mut outputs = made.collect::<Result<Vec<_>, Error>>()?;
         self.push(inputs, &outputs.iter().collect::<Vec<_>>())?;
         if tape::concerns(inputs.iter().copied()) {
-            tape::record_arrays(&self.name, &self.formula, inputs, &mut outputs);
+            tape::record_arrays(&self.program, inputs, &mut outputs);
         }
         Ok(outputs)
     }
@@ -88,16 +83,25 @@ impl CompiledFunction {
     /// # Errors
     /// An array's type or device is not the function's.
     pub fn call_into(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
-        tape::refuse_in_place(&self.name, inputs.iter().copied(), outputs.iter().copied())?;
+        tape::refuse_in_place(&self.program.name, inputs.iter().copied(), outputs.iter().copied())?;
         self.push(inputs, outputs)?;
         outputs.iter().for_each(|array| array.view().chunk().touch());
         Ok(())
     }
 
-    fn program(&self, device: Device) -> Result<Arc<Program>, Error> {
-        let graph = || self.formula.graph.clone();
-        let compile = || Program::compile(self.rt.compiler(), device, self.name.clone(), graph());
-        self.programs.on(self.rt.space(), device, compile)
+    /// What runs on a device.
+    fn on(&self, device: Device) -> Result<Arc<ArrayProgram>, Error> {
+        let ArrayProgram { number, name, graph, .. } = &*self.program;
+        let (mut here, mut there) = (ProgramKey::of("model"), ProgramKey::of("model"));
+        for (key, device) in [(&mut here, self.rt.options().device), (&mut there, device)] {
+            key.number(*number);
+            key.device(self.rt.space(), device);
+        }
+        if here == there {
+            return Ok(self.program.clone());
+        }
+        let make = || Ok(Arc::new(ArrayProgram::new(device, name.clone(), graph.clone())));
+        self.rt.programs().get_or_make(&there, make)
     }
 
     fn push(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
@@ -106,27 +110,16 @@ impl CompiledFunction {
         let mut arrays = inputs.iter().chain(outputs);
         let device = arrays.next().map_or(self.rt.options().device, |array| array.device());
         if let Some(other) = arrays.find(|array| array.device() != device) {
-            let op = self.name.to_string();
+            let op = self.program.name.to_string();
             return Err(Error::Devices { op, first: device, second: other.device() });
         }
-        self.rt.check(&self.name, inputs.iter().chain(outputs).copied())?;
-        for array in inputs.iter().chain(outputs) {
-            array.settle()?;
-        }
-        let request = array::ArrayLaunch {
-            name: &self.name,
-            device,
-            property: Property::Normal,
-            priority: 0,
-            inputs: inputs.iter().map(|array| ArrayOperand::View(array.view().clone())).collect(),
-            outputs: outputs.iter().map(|array| LaunchOutput::write(array.view().clone())).collect(),
-        };
-        self.program(device)?.launch(self.rt.space(), request)?;
-        Ok(())
+        self.rt.check(&self.program.name, inputs.iter().chain(outputs).copied())?;
+        let sources = inputs.iter().map(|array| ArrayOperand::View(array.view().clone())).collect();
+        self.on(device)?.run(&self.rt, device, sources, outputs.iter().map(|array| array.view()))
     }
 
     fn check(&self, side: &str, expected: &[(String, DenseType)], given: &[&NDArray]) -> Result<(), Error> {
-        let op = || self.name.to_string();
+        let op = || self.program.name.to_string();
         if expected.len() != given.len() {
             let (expected, found) = (format!("{} {side}s", expected.len()), format!("{}", given.len()));
             return Err(Error::Operand { op: op(), name: format!("{side}s"), expected, found });

@@ -21,8 +21,8 @@
 //! # }
 //! ```
 //!
-//! A call goes through [`signature`](self) look-up: operator, parameters and operand types name a
-//! compiled [`program`](self), made at the first use. Element-wise calls are deferred: they collect
+//! Operator, parameters and operand types of a call name a compiled program, made at the first use.
+//! Element-wise calls are deferred: they collect
 //! in a window and become one kernel when someone reads a result, another operator needs it, or the
 //! window is full.
 
@@ -36,7 +36,7 @@ mod front;
 mod function;
 mod gpus;
 mod index;
-mod key;
+mod inline;
 mod operators;
 mod program;
 mod random;

@@ -1,99 +1,129 @@
-//! Compiled code that runs as one operation of the engine.
+//! What runs on arrays as one operation of the engine: an operator, a lazy batch, a model, a gradient.
 
-use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use tensorc_ir::graph::Graph;
-use tensorc_runtime::array::{self, ArrayLaunch, ArraySpace, LaunchError, PlannedRun};
-use tensorc_runtime::engine::{Failure, OpName};
-use tensorc_runtime::{Bindings, Context, Device, Executable, TensorMut, TensorRef};
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::op::Grad;
+use tensorc_runtime::Device;
+use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArrayView, LaunchOutput};
+use tensorc_runtime::engine::{OpName, Property};
 
+use super::Runtime;
 use crate::Error;
-use tensorc::Compiler;
-use tensorc::compile;
+use tensorc::{Program, Session, Tensor};
 
-/// Contexts kept for later runs of one program.
-const MAX_IDLE_CONTEXTS: usize = 4;
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// An executable, and memory for a few runs at once.
-pub(super) struct Program {
+/// A graph from arrays to results, compiled for one device at its first run.
+pub(super) struct ArrayProgram {
+    /// Tells it from all others, in keys of what is made of it.
+    pub number: u64,
     /// What operations that run it are called.
     pub name: OpName,
-    compiler: Compiler,
-    executable: Arc<Executable>,
-    idle: Mutex<Vec<Context>>,
-    /// Of a program on a driver's device, where runs follow each other.
-    there: Option<Arc<Mutex<Context>>>,
+    /// Of known types; it updates none of its inputs.
+    pub graph: Graph,
+    /// Result types; empty if they depend on elements.
+    pub outputs: Vec<DenseType>,
+    /// Cheaper to compute again than to keep: one element-wise operator.
+    pub elementwise: bool,
+    /// Of a gradient: positions, among what its tape keeps, of what it reads.
+    pub reads: Vec<usize>,
+    device: Device,
+    code: OnceLock<Arc<Program>>,
+    /// What runs it if its result types depend on elements.
+    staged: Mutex<Option<Session>>,
 }
 
-impl Program {
-    /// Compiles a graph of known types, which updates none of its inputs, for a device.
-    pub fn compile(compiler: &Compiler, device: Device, name: OpName, graph: Graph) -> Result<Program, Error> {
-        let compiler = compiler.on(device)?;
-        let executable = compile(&compiler, graph)?.executable;
-        let there = match executable.device() {
-            Some(_) => Some(Arc::new(Mutex::new(Context::new(executable.clone(), compiler.pool())?))),
-            None => None,
-        };
-        Ok(Program { name, compiler, executable, idle: Mutex::default(), there })
+impl ArrayProgram {
+    pub fn new(device: Device, name: OpName, graph: Graph) -> ArrayProgram {
+        let types = graph.outputs().iter().map(|(_, v)| graph.resolved(*v).dense());
+        ArrayProgram {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            name,
+            outputs: types.collect::<Option<_>>().unwrap_or_default(),
+            graph,
+            elementwise: false,
+            reads: vec![],
+            device,
+            code: OnceLock::new(),
+            staged: Mutex::default(),
+        }
     }
 
-    /// Pushes a run on a device that the program was compiled for.
-    pub fn launch(self: &Arc<Self>, space: &ArraySpace, launch: ArrayLaunch<'_>) -> Result<(), LaunchError> {
-        if let Some(context) = &self.there {
-            let outputs = launch.outputs.len();
-            return array::run(space, launch, PlannedRun { context: context.clone(), phase: None, states: 0, outputs });
+    /// Compiles it at the first use.
+    pub fn code(&self, rt: &Runtime) -> Result<&Arc<Program>, Error> {
+        if let Some(code) = self.code.get() {
+            return Ok(code);
         }
-        let program = self.clone();
-        array::launch(space, launch, move |inputs, outputs| program.run(inputs, outputs))
-    }
-
-    /// Runs once; several threads may at the same time.
-    fn run(&self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Failure> {
-        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = idle().pop();
-        let mut context = match taken {
-            Some(context) => context,
-            None => Context::new(self.executable.clone(), self.compiler.pool())?,
-        };
-        let result = context.run(self.compiler.pool(), Bindings::new(inputs, outputs));
-        let mut idle = idle();
-        if idle.len() < MAX_IDLE_CONTEXTS {
-            idle.push(context);
-        }
-        Ok(result?)
-    }
-}
-
-/// A program for processors and every GPU that it was used on.
-#[derive(Default)]
-pub(super) struct OnDevices {
-    here: OnceLock<Arc<Program>>,
-    /// On devices with a driver.
-    there: Mutex<BTreeMap<Device, Arc<Program>>>,
-}
-
-impl OnDevices {
-    /// The program for a device, made by `compile` at its first use.
-    pub fn on(
-        &self,
-        space: &ArraySpace,
-        device: Device,
-        compile: impl FnOnce() -> Result<Program, Error>,
-    ) -> Result<Arc<Program>, Error> {
-        let there = || self.there.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = match space.is_driven(device) {
-            true => there().get(&device).cloned(),
-            false => self.here.get().cloned(),
-        };
-        if let Some(program) = known {
-            return Ok(program);
-        }
+        let compiler = rt.compiler().on(self.device)?;
+        let program = Program::compile(&compiler, self.graph.clone())?;
+        let program = if compiler.gpu().is_some() { program.in_turns(None)? } else { program };
         // Threads that need it at the same time compile it each rather than wait with a lock held.
-        let program = Arc::new(compile()?);
-        Ok(match space.is_driven(device) {
-            true => there().entry(device).or_insert(program).clone(),
-            false => self.here.get_or_init(|| program).clone(),
-        })
+        Ok(self.code.get_or_init(|| Arc::new(program)))
     }
+
+    /// Pushes a run on a device of the kind that it is for, behind what is deferred on the arrays.
+    pub fn run<'v>(
+        &self,
+        rt: &Runtime,
+        device: Device,
+        inputs: Vec<ArrayOperand>,
+        outputs: impl Iterator<Item = &'v ArrayView> + Clone,
+    ) -> Result<(), Error> {
+        let settle = |view: &ArrayView| rt.front().settle(rt, view);
+        inputs.iter().filter_map(ArrayOperand::view).try_for_each(settle)?;
+        outputs.clone().try_for_each(settle)?;
+        self.launch(rt, device, inputs, outputs)
+    }
+
+    /// Pushes a run on arrays that nothing deferred concerns.
+    pub fn launch<'v>(
+        &self,
+        rt: &Runtime,
+        device: Device,
+        inputs: Vec<ArrayOperand>,
+        outputs: impl Iterator<Item = &'v ArrayView>,
+    ) -> Result<(), Error> {
+        let code = self.code(rt)?;
+        let launch = launch(&self.name, device, inputs, outputs);
+        let outputs = launch.outputs.len();
+        Ok(code.launch(rt.space(), launch, None, [0, outputs])?)
+    }
+
+    /// Runs it if its result types depend on elements.
+    pub fn run_staged(&self, rt: &Runtime, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = match &mut *staged {
+            Some(session) => session,
+            none => none.insert(Session::new(rt.compiler().on(self.device)?, self.graph.clone())?),
+        };
+        Ok(session.run(inputs)?)
+    }
+
+    /// Whether the gradient may read a result instead of computing it again: where a rule says so. The results of
+    /// element-wise operators are not kept.
+    pub fn keeps(&self, result: Value) -> bool {
+        match &self.graph.node(result.node).kind {
+            NodeKind::Op(op) => matches!(op.def.grad, Grad::Rule(_)) && !self.elementwise,
+            _ => false,
+        }
+    }
+
+    /// Whether any result is read by gradients.
+    pub fn keeps_results(&self) -> bool {
+        self.graph.outputs().iter().any(|(_, v)| self.keeps(*v))
+    }
+}
+
+/// An operation that overwrites its outputs.
+pub(super) fn launch<'n, 'v>(
+    name: &'n OpName,
+    device: Device,
+    inputs: Vec<ArrayOperand>,
+    outputs: impl Iterator<Item = &'v ArrayView>,
+) -> ArrayLaunch<'n> {
+    let outputs = outputs.cloned().map(LaunchOutput::write).collect();
+    ArrayLaunch { name, device, property: Property::Normal, priority: 0, inputs, outputs }
 }

@@ -11,12 +11,15 @@ use tensorc_runtime::resource::RandomStreams;
 use tensorc_runtime::storage::{StorageConfig, StorageStats};
 use tensorc_runtime::{Device, Element, TensorRef};
 
-use super::autograd::Programs;
-use super::front::Front;
 use super::operators::Common;
+use super::program::ArrayProgram;
+use super::window::LazyBatch;
 use super::{Call, NDArray};
 use crate::Error;
-use tensorc::{Compiler, Options, Tensor};
+use tensorc::{Compiler, Options, ProgramCache, Tensor};
+
+/// Programs kept: calls, lazy batches, models and gradients.
+const MAX_CACHED_PROGRAMS: usize = 4096;
 
 /// Where random numbers begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +74,9 @@ pub(super) struct Inner {
     pub streams: RandomStreams,
     pub common: Common,
     pub options: RuntimeOptions,
-    pub programs: Programs,
-    front: Mutex<Front>,
+    programs: ProgramCache<Arc<ArrayProgram>>,
+    /// Calls of one thread pass through it in order.
+    front: Mutex<LazyBatch>,
     /// Bytes copied from the host since the engine was last idle.
     ahead: AtomicU64,
 }
@@ -100,8 +104,8 @@ impl Runtime {
             Seed::Entropy => drop(streams.seed_from_entropy()?),
         }
         let common = Common::new(compiler.registry())?;
-        let front = Mutex::new(Front::new(options.window));
-        let (programs, ahead) = (Programs::default(), AtomicU64::new(0));
+        let front = Mutex::new(LazyBatch::new(options.window));
+        let (programs, ahead) = (ProgramCache::new(MAX_CACHED_PROGRAMS), AtomicU64::new(0));
         Ok(Runtime(Arc::new(Inner { compiler, space, streams, common, options, programs, front, ahead })))
     }
 
@@ -117,8 +121,12 @@ impl Runtime {
         }
     }
 
-    pub(super) fn front(&self) -> MutexGuard<'_, Front> {
+    pub(super) fn front(&self) -> MutexGuard<'_, LazyBatch> {
         self.0.front.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn programs(&self) -> &ProgramCache<Arc<ArrayProgram>> {
+        &self.0.programs
     }
 
     /// The compiler of its calls.

@@ -9,26 +9,22 @@
 //! array must reach what depends on it and nothing else. An array may be overwritten while earlier
 //! nodes read its old elements: an operation reads all inputs before any output takes their place.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tensorc_ir::DenseType;
 use tensorc_runtime::Device;
-use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Chunk, LaunchOutput};
-use tensorc_runtime::engine::Property;
+use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Chunk};
 
 use super::Runtime;
 use super::call::ResolvedCall;
 use super::form::{BatchProgram, groups};
-use super::front::{CallSignature, fresh, source};
-use super::program::Program;
+use super::front::{fresh, source};
+use super::program::{ArrayProgram, launch};
 use crate::Error;
 
 /// Most arrays and numbers a window reads: one bit each in a set.
 const MAX_BATCH_INPUTS: usize = u32::BITS as usize;
-/// Compiled windows kept; beyond that all are forgotten.
-const MAX_CACHED_PROGRAMS: usize = 1024;
 /// Most nodes: their positions must fit a mark.
 const MAX_BATCH_NODES: usize = 200;
 
@@ -41,12 +37,11 @@ pub(super) struct LazyBatch {
     /// For each node, its result if an operation that computes it was pushed.
     finished: Vec<Option<ArrayView>>,
     inputs: Vec<ArrayOperand>,
-    programs: HashMap<Box<[u8]>, Arc<Program>>,
 }
 
 pub(super) struct BatchNode {
-    pub signature: Arc<CallSignature>,
-    pub operands: SmallVec<[Option<BatchOperand>; 3]>,
+    pub program: Arc<ArrayProgram>,
+    pub operands: SmallVec<[BatchOperand; 3]>,
     /// The memory whose elements the result becomes, unless a later node overwrites it.
     chunk: Option<Arc<Chunk>>,
 }
@@ -60,7 +55,7 @@ pub(super) enum BatchOperand {
 
 impl BatchNode {
     pub fn ty(&self) -> &DenseType {
-        &self.signature.outputs[0]
+        &self.program.outputs[0]
     }
 }
 
@@ -79,12 +74,19 @@ impl LazyBatch {
             nodes: vec![],
             finished: vec![],
             inputs: vec![],
-            programs: HashMap::new(),
+        }
+    }
+
+    /// Pushes what is deferred if it reads or writes the memory of `view`.
+    pub fn settle(&mut self, rt: &Runtime, view: &ArrayView) -> Result<(), Error> {
+        match self.concerns(view) {
+            true => self.flush(rt),
+            false => Ok(()),
         }
     }
 
     /// Whether the window reads or writes memory of the view.
-    pub fn concerns(&self, view: &ArrayView) -> bool {
+    fn concerns(&self, view: &ArrayView) -> bool {
         view.chunk().mark() >> 8 == self.epoch
     }
 
@@ -103,39 +105,34 @@ impl LazyBatch {
     pub fn defer(
         &mut self,
         rt: &Runtime,
-        signature: &Arc<CallSignature>,
+        program: &Arc<ArrayProgram>,
         request: &ResolvedCall<'_>,
         target: Option<&ArrayView>,
     ) -> Result<ArrayView, Error> {
-        let sources: SmallVec<[Option<ArrayOperand>; 3]> = request.operands.iter().map(source).collect();
-        let views = || sources.iter().flatten().filter_map(ArrayOperand::view).chain(target);
+        let sources: SmallVec<[ArrayOperand; 3]> = request.operands.iter().filter_map(source).collect();
+        let views = || sources.iter().filter_map(ArrayOperand::view).chain(target);
         let full = self.nodes.len() >= self.limit || self.inputs.len() + sources.len() > MAX_BATCH_INPUTS;
         if full || self.device != request.device || views().any(|view| self.is_foreign(view)) {
             self.flush(rt)?;
         }
         let result = match target {
             Some(view) => view.clone(),
-            None => fresh(rt, request.device, &signature.outputs[0])?,
+            None => fresh(rt, request.device, &program.outputs[0])?,
         };
         if !result.is_whole() {
             // A part of a chunk cannot be pending: the call is a window of its own.
             self.flush(rt)?;
         }
         self.device = request.device;
-        self.append(signature, sources, &result);
+        self.append(program, sources, &result);
         match result.is_whole() {
             true => Ok(result),
             false => self.push(rt, vec![(self.nodes.len() - 1, result.clone())]).map(|()| result),
         }
     }
 
-    fn append(
-        &mut self,
-        signature: &Arc<CallSignature>,
-        sources: SmallVec<[Option<ArrayOperand>; 3]>,
-        result: &ArrayView,
-    ) {
-        let operands = sources.into_iter().map(|source| Some(self.slot(source?))).collect();
+    fn append(&mut self, program: &Arc<ArrayProgram>, sources: SmallVec<[ArrayOperand; 3]>, result: &ArrayView) {
+        let operands = sources.into_iter().map(|source| self.slot(source)).collect();
         let chunk = result.is_whole().then(|| {
             if let Some(older) = self.pending(result) {
                 self.nodes[older].chunk = None;
@@ -143,7 +140,7 @@ impl LazyBatch {
             result.chunk().set_mark(mark(self.epoch, Some(self.nodes.len())));
             result.chunk().clone()
         });
-        self.nodes.push(BatchNode { signature: signature.clone(), operands, chunk });
+        self.nodes.push(BatchNode { program: program.clone(), operands, chunk });
         self.finished.push(None);
     }
 
@@ -193,7 +190,7 @@ impl LazyBatch {
     }
 
     fn push_groups(
-        &mut self,
+        &self,
         rt: &Runtime,
         nodes: &[BatchNode],
         inputs: &[ArrayOperand],
@@ -202,42 +199,24 @@ impl LazyBatch {
     ) -> Result<(), Error> {
         let mut form = BatchProgram::new(nodes, inputs, finished);
         for group in groups(nodes, inputs, results) {
-            form.key.device(rt.space(), self.device);
             form.select(&group);
-            let program = self.program(rt, &form);
-            form.key.clear();
-            let (name, program) = match program {
-                Ok(program) => (program.name.clone(), Ok(program)),
-                Err(error) => (form.name(), Err(error)),
-            };
-            let launch = array::ArrayLaunch {
-                name: &name,
-                device: self.device,
-                property: Property::Normal,
-                priority: 0,
-                inputs: std::mem::take(&mut form.sources),
-                outputs: group.iter().map(|(_, view)| LaunchOutput::write(view.clone())).collect(),
-            };
+            let program = rt.programs().get_or_make(&form.key, || {
+                let program = ArrayProgram::new(self.device, form.name(), form.graph()?);
+                program.code(rt)?;
+                Ok::<_, Error>(Arc::new(program))
+            });
+            let (sources, targets) = (std::mem::take(&mut form.sources), group.iter().map(|(_, view)| view));
             // The calls have returned, so an error of compiling them stays with their results.
             match program {
-                Ok(program) => program.launch(rt.space(), launch)?,
-                Err(error) => array::launch(rt.space(), launch, |_, _| Err(error.into()))?,
+                Ok(program) => program.launch(rt, self.device, sources, targets)?,
+                Err(error) => {
+                    let name = form.name();
+                    array::launch(rt.space(), launch(&name, self.device, sources, targets), |_, _| Err(error.into()))?;
+                }
             }
             form.finish(group);
         }
         Ok(())
-    }
-
-    fn program(&mut self, rt: &Runtime, form: &BatchProgram<'_>) -> Result<Arc<Program>, Error> {
-        if let Some(program) = self.programs.get(form.key.bytes()) {
-            return Ok(program.clone());
-        }
-        let program = Arc::new(Program::compile(rt.compiler(), self.device, form.name(), form.graph()?)?);
-        if self.programs.len() >= MAX_CACHED_PROGRAMS {
-            self.programs.clear();
-        }
-        self.programs.insert(form.key.bytes().into(), program.clone());
-        Ok(program)
     }
 }
 

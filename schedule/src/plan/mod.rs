@@ -405,7 +405,7 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
-    /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that joins them.
+    /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that concat_operands them.
     fn split_attention(
         &mut self,
         node: NodeId,

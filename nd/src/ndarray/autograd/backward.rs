@@ -1,28 +1,26 @@
 //! Gradients of what was recorded: one graph, one program, one operation.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::build::Builder;
 use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::op::{Compute, Grad, Infer, InputSpec, OpDef, OpRef, Registry, TypeRule};
+use tensorc_ir::params::Params;
+use tensorc_passes::differentiate::differentiate;
 use tensorc_runtime::Device;
-use tensorc_runtime::array::{self, ArrayOperand, LaunchOutput};
-use tensorc_runtime::engine::{OpName, Property};
+use tensorc_runtime::array::ArrayOperand;
+use tensorc_runtime::engine::OpName;
 
-use super::formula::{Formula, inline};
-use super::linear::{Goal, Input, Linear, ValueSource, describe_goal};
+use super::linear::{Goal, Input, Linear, TapeCall, ValueSource, describe_goal};
 use super::tape::{RecordedOperand, attach};
 use super::{AutogradError, GradReq};
 use crate::Error;
 use crate::ndarray::front::fresh;
-use crate::ndarray::key::ProgramKey;
-use crate::ndarray::program::Program;
+use crate::ndarray::inline::inline;
+use crate::ndarray::program::ArrayProgram;
 use crate::ndarray::{NDArray, Runtime};
-use tensorc::Compiler;
-
-/// Structures of calls whose gradients are kept compiled; beyond that all are forgotten.
-const MAX_CACHED_PROGRAMS: usize = 512;
+use tensorc::ProgramKey;
 
 /// How gradients are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,26 +29,10 @@ pub struct Backward {
     pub retain_graph: bool,
 }
 
-/// Compiled gradients by structure.
-#[derive(Default)]
-pub(in crate::ndarray) struct Programs(Mutex<HashMap<Box<[u8]>, Arc<Compiled>>>);
-
-/// The gradients of one structure of calls.
-struct Compiled {
-    /// Nothing is to be computed if every gradient is zero.
-    program: Option<Arc<Program>>,
-    formula: Arc<Formula>,
-    /// Positions among the inputs of the structure of those that are read.
-    used: Vec<usize>,
-    /// For each gradient that was asked for, its position among the outputs; `None` if it is zero.
-    outputs: Vec<Option<usize>>,
-    /// Their addresses are part of the key.
-    _formulas: Vec<Arc<Formula>>,
-}
-
 /// A gradient that is asked for.
 struct Order {
     goal: Goal,
+    ty: DenseType,
     /// The input that it is added to.
     add_to: Option<usize>,
 }
@@ -77,16 +59,10 @@ pub fn backward(heads: &[&NDArray], gradients: &[Option<&NDArray>], options: Bac
     for (i, variable) in variables.iter().enumerate() {
         let add_to =
             (variable.request == GradReq::Add).then(|| work.linear.array(variable.gradient.view().clone(), None, None));
-        orders.push(Order { goal: Goal::Variable(i), add_to });
+        orders.push(Order { goal: Goal::Variable(i), ty: variable.gradient.ty(), add_to });
     }
-    let compiled = work.compiled(&orders)?;
     let targets: Vec<NDArray> = variables.iter().map(|variable| variable.gradient.clone()).collect();
-    work.run(&compiled, &targets)?;
-    for (variable, output) in variables.iter().zip(&compiled.outputs) {
-        if output.is_none() && variable.request == GradReq::Write {
-            variable.gradient.fill(0.0)?;
-        }
-    }
+    work.run(&*work.program(&orders)?, &targets)?;
     if !options.retain_graph {
         work.linear.steps.iter().for_each(|step| step.call.free());
     }
@@ -112,19 +88,16 @@ pub fn grad(
     let mut orders = vec![];
     for (position, variable) in variables.iter().enumerate() {
         let goal = work.linear.find(variable).ok_or(AutogradError::Unreached { position })?;
-        orders.push(Order { goal, add_to: None });
+        orders.push(Order { goal, ty: variable.ty(), add_to: None });
     }
-    let compiled = work.compiled(&orders)?;
+    let program = work.program(&orders)?;
     let make = |variable: &&NDArray| -> Result<NDArray, Error> {
         Ok(NDArray::new(rt.clone(), fresh(&rt, variable.device(), &variable.ty())?))
     };
     let mut results = variables.iter().map(make).collect::<Result<Vec<_>, _>>()?;
-    work.run(&compiled, &results)?;
-    for (result, _) in results.iter().zip(&compiled.outputs).filter(|(_, output)| output.is_none()) {
-        result.fill(0.0)?;
-    }
+    work.run(&program, &results)?;
     match create_graph {
-        true => work.record(&compiled, &mut results),
+        true => work.record(&program, &mut results),
         false => work.linear.steps.iter().for_each(|step| step.call.free()),
     }
     Ok(results)
@@ -160,8 +133,8 @@ impl BackwardPass {
     }
 
     /// The gradients of this structure, compiled at the first use.
-    fn compiled(&self, orders: &[Order]) -> Result<Arc<Compiled>, Error> {
-        let mut key = ProgramKey::default();
+    fn program(&self, orders: &[Order]) -> Result<Arc<ArrayProgram>, Error> {
+        let mut key = ProgramKey::of("backward");
         key.device(self.rt.space(), self.device);
         self.linear.describe(&mut key);
         let position = |at: Option<usize>| at.map_or(0, |i| i as u64 + 1);
@@ -174,68 +147,49 @@ impl BackwardPass {
         key.number(orders.len() as u64);
         for order in orders {
             describe_goal(&mut key, Some(order.goal));
+            key.ty(order.ty.dtype, &order.ty.dims);
             key.number(position(order.add_to));
         }
-        let programs = || self.rt.inner().programs.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = programs().get(key.bytes()) {
-            return Ok(found.clone());
-        }
-        let made = Arc::new(self.compile(orders)?);
-        let mut programs = programs();
-        if programs.len() >= MAX_CACHED_PROGRAMS {
-            programs.clear();
-        }
-        programs.insert(key.bytes().into(), made.clone());
-        Ok(made)
+        self.rt.programs().get_or_make(&key, || Ok(Arc::new(self.derive(orders)?)))
     }
 
-    fn compile(&self, orders: &[Order]) -> Result<Compiled, Error> {
-        let compiler = self.rt.compiler();
-        let mut sweep = Sweep::new(compiler, &self.linear)?;
-        for head in &self.heads {
-            let seed = match head.gradient {
-                Some(i) => sweep.inputs[i],
-                None => sweep.build(|b| b.filled(&head.ty, 1.0))?,
+    /// The gradients as a graph of what they read.
+    fn derive(&self, orders: &[Order]) -> Result<ArrayProgram, Error> {
+        let registry = self.rt.compiler().registry();
+        let mut tape = TapeGraph::new(&self.linear)?;
+        let mut heads = vec![];
+        for Head { goal, ty, gradient } in &self.heads {
+            let seed = match gradient {
+                Some(i) => tape.inputs[*i],
+                None => tape.build(registry, |b| b.filled(ty, 1.0))?,
             };
-            sweep.adjoints.entry(head.goal).or_default().push(seed);
+            heads.push((tape.value(*goal), Some(seed)));
         }
-        for step in (0..self.linear.steps.len()).rev() {
-            sweep.step(step)?;
+        let wanted: Vec<Value> = orders.iter().map(|order| tape.value(order.goal)).collect();
+        let gradients = differentiate(&mut tape.graph, registry, &heads, &wanted)?;
+        let mut roots = vec![];
+        for (Order { ty, add_to, .. }, gradient) in orders.iter().zip(gradients) {
+            let old = add_to.map(|at| tape.inputs[at]);
+            roots.push(match (gradient, old) {
+                (Some(gradient), Some(old)) => tape.build(registry, |b| b.call("add", &[old, gradient]))?,
+                (Some(gradient), None) => gradient,
+                (None, Some(old)) => old,
+                (None, None) => tape.build(registry, |b| b.filled(ty, 0.0))?,
+            });
         }
-        let (mut outputs, mut roots) = (vec![], vec![]);
-        for order in orders {
-            let total = sweep.total(order.goal)?;
-            let delivered = match (total, order.add_to) {
-                (Some(total), Some(old)) => {
-                    let old = sweep.inputs[old];
-                    Some(sweep.build(|b| b.call("add", &[old, total]))?)
-                }
-                (total, _) => total,
-            };
-            outputs.push(delivered.map(|v| {
-                roots.push(v);
-                roots.len() - 1
-            }));
-        }
-        let (graph, used) = sweep.finish(&roots)?;
-        let formulas = self.linear.steps.iter().map(|step| step.call.formula.clone()).collect();
-        let program = match roots.is_empty() {
-            true => None,
-            false => {
-                let name = OpName::from("backward");
-                Some(Arc::new(Program::compile(compiler, self.device, name, graph.clone())?))
-            }
-        };
-        Ok(Compiled { program, formula: Formula::new(graph, false), used, outputs, _formulas: formulas })
+        let (graph, reads) = tape.finish(roots);
+        let mut program = ArrayProgram::new(self.device, OpName::from_static("backward"), graph);
+        program.reads = reads;
+        Ok(program)
     }
 
-    fn used<'a>(&'a self, compiled: &'a Compiled) -> impl Iterator<Item = &'a Input> {
-        compiled.used.iter().map(|i| &self.linear.inputs[*i])
+    fn reads<'a>(&'a self, program: &'a ArrayProgram) -> impl Iterator<Item = &'a Input> {
+        program.reads.iter().map(|i| &self.linear.inputs[*i])
     }
 
-    /// Pushes the operation that computes gradients to arrays, where they are not zero.
-    fn run(&self, compiled: &Arc<Compiled>, targets: &[NDArray]) -> Result<(), Error> {
-        for Input { source, seen, .. } in self.used(compiled) {
+    /// Pushes the operation that computes gradients to arrays.
+    fn run(&self, program: &ArrayProgram, targets: &[NDArray]) -> Result<(), Error> {
+        for Input { source, seen, .. } in self.reads(program) {
             let Some(view) = source.view() else { continue };
             if view.device() != self.device {
                 let (first, second) = (self.device, view.device());
@@ -244,33 +198,20 @@ impl BackwardPass {
             if let Some((version, call)) = seen
                 && view.chunk().version() != *version
             {
-                return Err(AutogradError::Overwritten { op: call.name.to_string() }.into());
+                return Err(AutogradError::Overwritten { op: call.program.name.to_string() }.into());
             }
         }
-        let Some(program) = &compiled.program else { return Ok(()) };
-        let mut written: Vec<(usize, &NDArray)> =
-            compiled.outputs.iter().zip(targets).filter_map(|(at, target)| Some(((*at)?, target))).collect();
-        written.sort_by_key(|(at, _)| *at);
-        let inputs: Vec<ArrayOperand> = self.used(compiled).map(|input| input.source.clone()).collect();
-        let views = written.iter().map(|(_, target)| target.view());
-        for view in inputs.iter().filter_map(ArrayOperand::view).chain(views) {
-            self.rt.front().settle(&self.rt, view)?;
+        if targets.is_empty() {
+            return Ok(());
         }
-        let launch = array::ArrayLaunch {
-            name: &program.name,
-            device: self.device,
-            property: Property::Normal,
-            priority: 0,
-            inputs,
-            outputs: written.iter().map(|(_, target)| LaunchOutput::write(target.view().clone())).collect(),
-        };
-        program.launch(self.rt.space(), launch)?;
-        written.iter().for_each(|(_, target)| target.view().chunk().touch());
+        let inputs = self.reads(program).map(|input| input.source.clone()).collect();
+        program.run(&self.rt, self.device, inputs, targets.iter().map(NDArray::view))?;
+        targets.iter().for_each(|target| target.view().chunk().touch());
         Ok(())
     }
 
     /// Records the gradients as results of a call of what computes them.
-    fn record(&self, compiled: &Compiled, results: &mut [NDArray]) {
+    fn record(&self, program: &Arc<ArrayProgram>, results: &mut [NDArray]) {
         let operand = |input: &Input| match &input.source {
             ArrayOperand::View(view) => {
                 let (view, entry) = (view.clone(), input.entry.clone());
@@ -278,132 +219,112 @@ impl BackwardPass {
             }
             constant => RecordedOperand::Constant(constant.clone()),
         };
-        let operands = self.used(compiled).map(operand).collect();
-        let name = OpName::from("backward");
-        let mut made: Vec<(usize, &mut NDArray)> =
-            compiled.outputs.iter().zip(results).filter_map(|(at, result)| Some(((*at)?, result))).collect();
-        made.sort_by_key(|(at, _)| *at);
-        let mut arrays: Vec<NDArray> = made.iter().map(|(_, result)| (**result).clone()).collect();
-        attach(&name, &compiled.formula, operands, &mut arrays);
-        made.into_iter().zip(arrays).for_each(|((_, result), array)| *result = array);
+        attach(program, self.reads(program).map(operand).collect(), results);
     }
 }
 
-/// The graph of gradients while it grows, from the last call to the first.
-struct Sweep<'a> {
-    compiler: &'a Compiler,
+/// The recorded calls as one graph.
+///
+/// An operand through which a gradient flows is a node of its own, the *link*: its value is what was kept, its gradient
+/// that of the result that was kept. So every call is differentiated where it stands, from values that are there, and what is
+/// computed again is what nobody kept.
+struct TapeGraph<'a> {
     linear: &'a Linear,
     graph: Graph,
     /// By input of the structure.
     inputs: Vec<Value>,
-    /// Results of element-wise calls that others read, computed again.
-    values: BTreeMap<usize, Vec<Value>>,
-    /// What each has received so far, in order of arrival.
-    adjoints: BTreeMap<Goal, Vec<Value>>,
+    /// In place of variables, so that their detached memory is constant.
+    variables: Vec<Value>,
+    results: Vec<Vec<Value>>,
+    links: Vec<Value>,
 }
 
-impl<'a> Sweep<'a> {
-    fn new(compiler: &'a Compiler, linear: &'a Linear) -> Result<Sweep<'a>, Error> {
+impl<'a> TapeGraph<'a> {
+    fn new(linear: &'a Linear) -> Result<TapeGraph<'a>, Error> {
         let mut graph = Graph::new("backward");
-        let add = |(i, input): (usize, &Input)| {
-            let ty = DenseType::new(input.source.dtype(), input.source.dims());
-            graph.add_input(format!("in{i}"), ty.into())
-        };
-        let inputs = linear.inputs.iter().enumerate().map(add).collect();
-        let (values, adjoints) = (BTreeMap::new(), BTreeMap::new());
-        let mut sweep = Sweep { compiler, linear, graph, inputs, values, adjoints };
-        let reads = linear.steps.iter().flat_map(|step| &step.operands);
-        let mut again: Vec<usize> =
-            reads.filter_map(|(place, _)| if let ValueSource::Step(i, _) = place { Some(*i) } else { None }).collect();
-        again.sort_unstable();
-        again.dedup();
-        for step in again {
-            let formula = &linear.steps[step].call.formula;
-            let operands = sweep.operands(step)?;
-            let roots: Vec<Value> = formula.graph.outputs().iter().map(|(_, v)| *v).collect();
-            let results = inline(&mut sweep.graph, &formula.graph, &roots, &operands)?;
-            sweep.values.insert(step, results);
+        let mut add = |name: &str, i, ty: DenseType| graph.add_input(format!("{name}{i}"), ty.into());
+        let of = |source: &ArrayOperand| DenseType::new(source.dtype(), source.dims());
+        let inputs = linear.inputs.iter().enumerate().map(|(i, input)| add("in", i, of(&input.source))).collect();
+        let variables = linear.variables.iter().enumerate().map(|(i, v)| add("variable", i, v.gradient.ty())).collect();
+        let mut tape = TapeGraph { linear, graph, inputs, variables, results: vec![], links: vec![] };
+        let (link, mut order) = (link(), vec![]);
+        for TapeCall { call, operands, .. } in &linear.steps {
+            let operands = operands.iter().map(|operand| Ok(Some(tape.operand(&link, *operand)?)));
+            let operands = operands.collect::<Result<Vec<_>, Error>>()?;
+            let of = &call.program.graph;
+            let roots: Vec<Value> = of.outputs().iter().map(|(_, v)| *v).collect();
+            let results = inline(&mut tape.graph, of, &roots, &operands)?;
+            // Gradients arrive in the opposite order: call by call, and operand by operand of each.
+            order.extend(operands.iter().rev().flatten().chain(&results).map(|v| ("".into(), *v)));
+            tape.results.push(results);
         }
-        Ok(sweep)
+        tape.graph.set_outputs(order);
+        Ok(tape)
     }
 
-    fn operands(&self, step: usize) -> Result<Vec<Option<Value>>, Error> {
-        let missing = || Error::Internal("a recorded value is used before it is made".into());
-        let find = |(place, _): &(ValueSource, Option<Goal>)| match *place {
-            ValueSource::Source(i) => Ok(Some(self.inputs[i])),
-            ValueSource::Step(i, port) => {
-                self.values.get(&i).and_then(|v| v.get(port)).copied().map(Some).ok_or_else(missing)
-            }
+    fn value(&self, goal: Goal) -> Value {
+        match goal {
+            Goal::Variable(i) => self.variables[i],
+            Goal::Step(i, port) => self.results[i][port],
+        }
+    }
+
+    fn operand(&mut self, link: &OpRef, (place, goal): (ValueSource, Option<Goal>)) -> Result<Value, Error> {
+        let kept = match place {
+            ValueSource::Source(i) => self.inputs[i],
+            ValueSource::Step(i, port) => self.results[i][port],
         };
-        self.linear.steps[step].operands.iter().map(find).collect()
+        let Some(goal) = goal else { return Ok(kept) };
+        let ty = self.graph.dense(kept)?;
+        let node = self.graph.add_op("link", link, &[Some(kept), Some(self.value(goal))], Params::new(), 1)?;
+        self.graph.node_mut(node).types = [ty.into()].into_iter().collect();
+        self.links.push(Value { node, port: 0 });
+        Ok(Value { node, port: 0 })
     }
 
-    fn build<T>(&mut self, body: impl FnOnce(&mut Builder<'_>) -> tensorc_ir::diag::Result<T>) -> Result<T, Error> {
+    fn build<T>(
+        &mut self,
+        registry: &Registry,
+        body: impl FnOnce(&mut Builder<'_>) -> tensorc_ir::diag::Result<T>,
+    ) -> Result<T, Error> {
         let unknown = |_: &Graph, _: Value| None;
-        Ok(body(&mut Builder::new(&mut self.graph, self.compiler.registry(), "backward".into(), &unknown))?)
+        Ok(body(&mut Builder::new(&mut self.graph, registry, "backward".into(), &unknown))?)
     }
 
-    /// The sum of what a goal has received.
-    fn total(&mut self, goal: Goal) -> Result<Option<Value>, Error> {
-        let Some(parts) = self.adjoints.get(&goal).cloned() else { return Ok(None) };
-        let mut rest = parts.into_iter();
-        let Some(mut sum) = rest.next() else { return Ok(None) };
-        for part in rest {
-            sum = self.build(|b| b.call("add", &[sum, part]))?;
+    /// The graph of the gradients, and the positions of the inputs that it reads.
+    fn finish(mut self, roots: Vec<Value>) -> (Graph, Vec<usize>) {
+        let names = (0..).map(|i| format!("gradient{i}").into());
+        self.graph.set_outputs(names.zip(roots));
+        for link in self.links {
+            let kept = self.graph.args(link.node)[0];
+            self.graph.replace_uses(link, kept);
         }
-        self.adjoints.insert(goal, vec![sum]);
-        Ok(Some(sum))
-    }
-
-    /// Sends the gradients of a call's results on to its operands.
-    fn step(&mut self, at: usize) -> Result<(), Error> {
-        let step = &self.linear.steps[at];
-        let formula = &step.call.formula;
-        let wanted: Vec<bool> = step.operands.iter().map(|(_, goal)| goal.is_some()).collect();
-        let types = formula.results()?;
-        let heads = (0..types.len()).map(|port| self.total(Goal::Step(at, port))).collect::<Result<Vec<_>, _>>()?;
-        if heads.iter().all(Option::is_none) || !wanted.contains(&true) {
-            return Ok(());
-        }
-        let gradient = formula.gradient(self.compiler.registry(), &wanted)?;
-        let mut inputs = self.operands(at)?;
-        inputs.extend((0..types.len()).map(|port| step.results.get(port).map(|i| self.inputs[*i])));
-        for (port, head) in heads.into_iter().enumerate() {
-            let node = gradient.graph.inputs()[inputs.len()];
-            let used = gradient.graph.is_root(node) || !gradient.graph.uses(node).is_empty();
-            inputs.push(match head {
-                None if used => Some(self.build(|b| b.filled(&types[port], 0.0))?),
-                head => head,
-            });
-        }
-        let roots: Vec<Value> = gradient.graph.outputs().iter().map(|(_, v)| *v).collect();
-        let parts = inline(&mut self.graph, &gradient.graph, &roots, &inputs)?;
-        for (of, part) in gradient.of.iter().zip(parts) {
-            if let (_, Some(goal)) = step.operands[*of] {
-                self.adjoints.entry(goal).or_default().push(part);
+        for (TapeCall { call, results, .. }, made) in self.linear.steps.iter().zip(&self.results) {
+            for ((kept, (_, v)), made) in results.iter().zip(call.program.graph.outputs()).zip(made) {
+                if call.program.keeps(*v) {
+                    self.graph.replace_uses(*made, self.inputs[*kept]);
+                }
             }
         }
-        Ok(())
-    }
-
-    /// The graph of the outputs, with the inputs it reads.
-    fn finish(mut self, roots: &[Value]) -> Result<(Graph, Vec<usize>), Error> {
-        self.graph.set_outputs(roots.iter().enumerate().map(|(i, v)| (format!("gradient{i}").into(), *v)));
         self.graph.remove_dead();
-        let mut graph = Graph::new("backward");
-        let (mut used, mut inputs) = (vec![], vec![]);
-        for (i, v) in self.inputs.iter().enumerate() {
-            let read = self.graph.is_root(v.node) || !self.graph.uses(v.node).is_empty();
-            inputs.push(match read {
-                true => {
-                    used.push(i);
-                    Some(graph.add_input(format!("in{i}"), self.graph.dense(*v)?.into()))
-                }
-                false => None,
-            });
+        self.variables.iter().for_each(|v| self.graph.remove_input(v.node));
+        let mut reads = vec![];
+        for (i, Value { node, .. }) in self.inputs.iter().enumerate() {
+            match self.graph.is_root(*node) || !self.graph.uses(*node).is_empty() {
+                true => reads.push(i),
+                false => self.graph.remove_input(*node),
+            }
         }
-        let outputs = inline(&mut graph, &self.graph, roots, &inputs)?;
-        graph.set_outputs(outputs.into_iter().enumerate().map(|(i, v)| (format!("gradient{i}").into(), v)));
-        Ok((graph, used))
+        (self.graph, reads)
     }
+}
+
+/// The operator of links. It is in graphs of the tape only while they are differentiated.
+fn link() -> OpRef {
+    let compute = Compute::Composite(Box::new(|_, _, args| Ok(args.iter().take(1).flatten().copied().collect())));
+    let operand = |name| InputSpec { name, ty: TypeRule::Any, optional: false };
+    let mut def = OpDef::new("link", "The first operand, with the gradient of the second.", compute, Infer::Derived);
+    def.inputs = vec![operand("kept"), operand("made")];
+    def.grad = Grad::Rule(Box::new(|_, cx| Ok(vec![None, cx.heads[0]])));
+    Arc::new(def)
 }

@@ -9,7 +9,7 @@ use super::AutogradError;
 use super::tape::{Entry, Recorded, RecordedOperand, SavedCall, Variable};
 use crate::Error;
 use crate::ndarray::NDArray;
-use crate::ndarray::key::ProgramKey;
+use tensorc::ProgramKey;
 
 /// Where a value is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum Goal {
 /// One call.
 pub(super) struct TapeCall {
     pub call: Arc<Recorded>,
-    /// By input of the formula.
+    /// By input of the program.
     pub operands: Vec<(ValueSource, Option<Goal>)>,
     /// Positions of the results among the sources, if they were kept.
     pub results: Vec<usize>,
@@ -150,7 +150,7 @@ impl Linear {
     pub fn describe(&self, key: &mut ProgramKey) {
         key.number(self.steps.len() as u64);
         for TapeCall { call, operands, results } in &self.steps {
-            key.number(Arc::as_ptr(&call.formula) as usize as u64);
+            key.number(call.program.number);
             key.number(operands.len() as u64);
             for (place, goal) in operands {
                 match *place {

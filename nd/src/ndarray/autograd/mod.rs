@@ -23,16 +23,13 @@
 //! ```
 
 mod backward;
-mod formula;
 mod linear;
 mod scope;
 pub(super) mod tape;
 
 use std::sync::Arc;
 
-pub(super) use backward::Programs;
 pub use backward::{Backward, backward, grad};
-pub(super) use formula::Formula;
 pub use scope::{ModeGuard, is_recording, is_training, pause, predict_mode, record, record_prediction, train_mode};
 
 pub use crate::executor::GradReq;

@@ -8,14 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
-use tensorc_runtime::engine::OpName;
 
-use super::formula::Formula;
 use super::{AutogradError, GradReq, scope};
 use crate::Error;
 use crate::ndarray::NDArray;
 use crate::ndarray::call::Formal;
 use crate::ndarray::front::source;
+use crate::ndarray::program::ArrayProgram;
 
 /// Orders recorded calls: operands have lower numbers than results.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -35,9 +34,8 @@ pub(in crate::ndarray) enum Entry {
 
 /// A call that was made while recording.
 pub(in crate::ndarray) struct Recorded {
-    pub name: OpName,
     pub number: u64,
-    pub formula: Arc<Formula>,
+    pub program: Arc<ArrayProgram>,
     /// `None` after a backward pass that did not retain it.
     kept: Mutex<Option<SavedCall>>,
 }
@@ -45,7 +43,7 @@ pub(in crate::ndarray) struct Recorded {
 /// What backward passes need of a call.
 #[derive(Clone, Default)]
 pub(super) struct SavedCall {
-    /// By input of the formula.
+    /// By input of the program.
     pub operands: SmallVec<[RecordedOperand; 3]>,
     /// Results, where gradients may read them.
     pub results: Vec<ArrayView>,
@@ -66,15 +64,15 @@ pub(super) enum RecordedOperand {
 }
 
 impl Recorded {
-    fn new(name: OpName, formula: Arc<Formula>, kept: SavedCall) -> Arc<Recorded> {
+    fn new(program: Arc<ArrayProgram>, kept: SavedCall) -> Arc<Recorded> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Recorded { name, number, formula, kept: Mutex::new(Some(kept)) })
+        Arc::new(Recorded { number, program, kept: Mutex::new(Some(kept)) })
     }
 
     /// What was kept.
     pub(super) fn kept(&self) -> Result<SavedCall, Error> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.clone().ok_or_else(|| AutogradError::Freed { op: self.name.to_string() }.into())
+        kept.clone().ok_or_else(|| AutogradError::Freed { op: self.program.name.to_string() }.into())
     }
 
     pub fn is_freed(&self) -> bool {
@@ -111,7 +109,7 @@ impl RecordedOperand {
     pub fn array(array: &NDArray) -> RecordedOperand {
         let entry = array.entry().filter(|entry| !entry.is_freed() && array.dtype().is_float());
         match entry {
-            Some(Entry::Result { call, port }) if call.formula.elementwise => {
+            Some(Entry::Result { call, port }) if call.program.elementwise => {
                 RecordedOperand::Again { call: call.clone(), port: *port }
             }
             entry => {
@@ -147,37 +145,22 @@ pub(in crate::ndarray) fn refuse_in_place<'a>(
 }
 
 /// Records a call with its operands in formal order, and marks its results.
-pub(in crate::ndarray) fn record(
-    name: &OpName,
-    formula: &Arc<Formula>,
-    operands: &[Formal<'_>],
-    results: &mut [NDArray],
-) {
+pub(in crate::ndarray) fn record(program: &Arc<ArrayProgram>, operands: &[Formal<'_>], results: &mut [NDArray]) {
     let operands = operands.iter().filter_map(|formal| match formal {
         Formal::Array(array) => Some(RecordedOperand::array(array)),
         other => Some(RecordedOperand::Constant(source(other)?)),
     });
-    attach(name, formula, operands.collect(), results);
+    attach(program, operands.collect(), results);
 }
 
 /// As [`record`], with operands that are all arrays.
-pub(in crate::ndarray) fn record_arrays(
-    name: &OpName,
-    formula: &Arc<Formula>,
-    operands: &[&NDArray],
-    results: &mut [NDArray],
-) {
-    attach(name, formula, operands.iter().map(|array| RecordedOperand::array(array)).collect(), results);
+pub(in crate::ndarray) fn record_arrays(program: &Arc<ArrayProgram>, operands: &[&NDArray], results: &mut [NDArray]) {
+    attach(program, operands.iter().map(|array| RecordedOperand::array(array)).collect(), results);
 }
 
-pub(super) fn attach(
-    name: &OpName,
-    formula: &Arc<Formula>,
-    operands: SmallVec<[RecordedOperand; 3]>,
-    results: &mut [NDArray],
-) {
-    let views = if formula.keeps_results() { results.iter().map(|r| r.view().clone()).collect() } else { vec![] };
-    let call = Recorded::new(name.clone(), formula.clone(), SavedCall { operands, results: views });
+pub(super) fn attach(program: &Arc<ArrayProgram>, operands: SmallVec<[RecordedOperand; 3]>, results: &mut [NDArray]) {
+    let views = if program.keeps_results() { results.iter().map(|r| r.view().clone()).collect() } else { vec![] };
+    let call = Recorded::new(program.clone(), SavedCall { operands, results: views });
     for (port, result) in results.iter_mut().enumerate().filter(|(_, result)| result.dtype().is_float()) {
         result.set_entry(Some(Entry::Result { call: call.clone(), port }));
     }

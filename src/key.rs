@@ -1,4 +1,6 @@
-//! Exact descriptions of calls as bytes, by which compiled programs are found again.
+//! Exact descriptions of programs as bytes, by which they are found again.
+
+use std::cell::Cell;
 
 use tensorc_ir::op::OpRef;
 use tensorc_ir::params::{ParamValue, Params};
@@ -6,24 +8,42 @@ use tensorc_ir::{DType, TensorData};
 use tensorc_runtime::Device;
 use tensorc_runtime::array::ArraySpace;
 
+thread_local! {
+    /// Memory of the last description, for the next: calls that are looked up allocate nothing.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// A growing description. Every part begins with its length or kind, so that no two different
 /// descriptions have the same bytes.
-#[derive(Debug, Default)]
-pub(super) struct ProgramKey(Vec<u8>);
+#[derive(Debug, PartialEq, Eq)]
+pub struct ProgramKey(Vec<u8>);
+
+impl Drop for ProgramKey {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.0);
+        _ = SPARE.try_with(|spare| spare.set(bytes));
+    }
+}
 
 impl ProgramKey {
-    pub fn clear(&mut self) {
-        self.0.clear();
+    /// Begins the description of a kind of program; in a cache of several, none is the beginning of another.
+    pub fn of(kind: &str) -> ProgramKey {
+        let mut bytes = SPARE.take();
+        bytes.clear();
+        bytes.extend_from_slice(kind.as_bytes());
+        ProgramKey(bytes)
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
+    /// A count, a position, or anything else of 64 bits.
     pub fn number(&mut self, n: u64) {
         self.0.extend_from_slice(&n.to_le_bytes());
     }
 
+    /// A byte, such as a kind.
     pub fn small(&mut self, n: u8) {
         self.0.push(n);
     }
@@ -33,6 +53,7 @@ impl ProgramKey {
         self.number(if space.is_driven(device) { u64::from(device.id) + 1 } else { 0 });
     }
 
+    /// Bytes, with their number.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
@@ -40,20 +61,23 @@ impl ProgramKey {
 
     /// The operator, by its address: entries live as long as their registry.
     pub fn op(&mut self, def: &OpRef) {
-        self.number(std::sync::Arc::as_ptr(def) as usize as u64);
+        self.number(std::sync::Arc::as_ptr(def).addr() as u64);
     }
 
+    /// The type of a tensor.
     pub fn ty(&mut self, dtype: DType, dims: &[u64]) {
         self.small(dtype as u8);
         self.number(dims.len() as u64);
         dims.iter().for_each(|d| self.number(*d));
     }
 
+    /// A tensor, with its elements.
     pub fn tensor(&mut self, data: &TensorData) {
         self.ty(data.dtype(), data.dims());
         self.raw(data.bytes());
     }
 
+    /// The parameters of an operator.
     pub fn params(&mut self, params: &Params) {
         self.number(params.iter().count() as u64);
         for (name, value) in params.iter() {
@@ -92,18 +116,18 @@ mod tests {
     use super::*;
 
     fn key(dims: &[u64]) -> Vec<u8> {
-        let mut key = ProgramKey::default();
+        let mut key = ProgramKey::of("");
         key.ty(DType::F32, dims);
-        key.0
+        key.0.clone()
     }
 
     #[test]
     fn lengths_are_told_apart() {
         assert_ne!(key(&[1; 257])[..8 + 1 + 8], key(&[1])[..]);
         let described = |params: &Params| {
-            let mut key = ProgramKey::default();
+            let mut key = ProgramKey::of("");
             key.params(params);
-            key.0
+            key.0.clone()
         };
         let with = |value: ParamValue| described(&Params::new().with("a", value));
         let all = [

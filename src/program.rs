@@ -1,0 +1,137 @@
+//! Compiled code, however it is used: by a session, as an operation on arrays, by an executor.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tensorc_abi::Plan;
+use tensorc_ir::graph::Graph;
+use tensorc_runtime::array::{self, ArrayLaunch, ArraySpace, LaunchError, PlannedRun};
+use tensorc_runtime::plan::{Phase, SharedArena};
+use tensorc_runtime::{Bindings, Context, Executable, RunError};
+use tensorc_schedule::lowered::Lowered;
+
+use crate::compile::{Report, link, lowered};
+use crate::{Compiler, Error};
+
+/// Contexts kept for later runs of one program.
+const MAX_IDLE_CONTEXTS: usize = 4;
+
+/// A graph of fixed shapes compiled for one device, with memory for its runs.
+pub struct Program {
+    compiler: Compiler,
+    executable: Arc<Executable>,
+    report: Report,
+    /// What runs side by side take.
+    idle: Mutex<Vec<Context>>,
+    /// What runs that follow each other share.
+    turns: Option<Arc<Mutex<Context>>>,
+}
+
+impl Program {
+    /// Compiles a graph of known types for the device of a compiler.
+    ///
+    /// # Errors
+    /// A pass or a kernel does not take the graph, or memory is short.
+    pub fn compile(compiler: &Compiler, graph: Graph) -> Result<Program, Error> {
+        Program::compile_reporting(compiler, graph, Report::default())
+    }
+
+    /// Adds what compiling takes to a report of what came before.
+    pub(crate) fn compile_reporting(compiler: &Compiler, graph: Graph, mut report: Report) -> Result<Program, Error> {
+        let (_, lowered) = lowered(compiler, graph, compiler.choices(), &mut report)?;
+        Program::linked(compiler, lowered, report)
+    }
+
+    /// Generates code and packs weights for a graph that is lowered and planned.
+    ///
+    /// # Errors
+    /// The plan breaks a rule of the run time, or memory is short.
+    pub fn from_lowered(compiler: &Compiler, lowered: Lowered) -> Result<Program, Error> {
+        Program::linked(compiler, lowered, Report::default())
+    }
+
+    fn linked(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Program, Error> {
+        let executable = Arc::new(link(compiler, lowered, &mut report)?);
+        Ok(Program { compiler: compiler.clone(), executable, report, idle: Mutex::default(), turns: None })
+    }
+
+    /// Lets all runs follow each other in one context, as phases of a plan and runs on a GPU must; its intermediate values
+    /// lie in an arena shared with others if one is given.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn in_turns(self, arena: Option<&SharedArena>) -> Result<Program, Error> {
+        let context = match arena {
+            Some(arena) => Context::in_arena(self.executable.clone(), arena)?,
+            None => self.context()?,
+        };
+        Ok(Program { turns: Some(Arc::new(Mutex::new(context))), ..self })
+    }
+
+    /// The plan with its code and weights.
+    pub fn executable(&self) -> &Arc<Executable> {
+        &self.executable
+    }
+
+    /// The plan, which states the memory of a run.
+    pub fn plan(&self) -> &Plan {
+        self.executable.plan()
+    }
+
+    /// What compiling took.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    pub(crate) fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// Memory for one run at a time.
+    pub(crate) fn context(&self) -> Result<Context, RunError> {
+        Context::new(self.executable.clone(), self.compiler.pool())
+    }
+
+    /// Pushes a run, or a phase of one, as one operation of the engine: of the launch's outputs the first are `states` of the
+    /// plan, then come as many of its `outputs`. Where runs follow each other, on processors, an output becomes available when
+    /// the last step that uses it is done.
+    ///
+    /// # Errors
+    /// The request is wrong; what goes wrong while running stays with the outputs.
+    pub fn launch(
+        self: &Arc<Self>,
+        space: &ArraySpace,
+        launch: ArrayLaunch<'_>,
+        phase: Option<Phase>,
+        [states, outputs]: [usize; 2],
+    ) -> Result<(), LaunchError> {
+        let Some(context) = &self.turns else {
+            let program = self.clone();
+            return array::launch(space, launch, move |inputs, outputs| {
+                Ok(program.run(Bindings::new(inputs, outputs))?)
+            });
+        };
+        let run = PlannedRun { context: context.clone(), phase, states, outputs };
+        match self.executable.device() {
+            Some(_) => array::run(space, launch, run),
+            None => {
+                array::run_here(space, launch, run, self.compiler.pool().clone(), self.compiler.profiler().cloned())
+            }
+        }
+    }
+
+    /// Runs once; several threads may at the same time.
+    fn run(&self, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
+        let taken = self.idle().pop();
+        let mut context = taken.map_or_else(|| self.context(), Ok)?;
+        let result = context.run(self.compiler.pool(), bindings);
+        let mut idle = self.idle();
+        if idle.len() < MAX_IDLE_CONTEXTS {
+            idle.push(context);
+        }
+        result
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Context>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
