@@ -24,7 +24,6 @@
 
 mod binder;
 mod fixed;
-mod joint;
 mod memory;
 mod monitor;
 mod place;
@@ -32,6 +31,7 @@ mod program;
 mod request;
 mod reshape;
 mod step;
+mod training_graph;
 mod types;
 mod update;
 
@@ -53,10 +53,11 @@ use crate::Error;
 use crate::ndarray::{NDArray, Runtime};
 use binder::{Bound, group_devices};
 use fixed::Fixed;
-use joint::{GradientRequests, TrainingGraph, input_types};
 use memory::{Pass, SharedMemory};
 use monitor::Monitor;
-use program::{Arrays, Keys, PlacedGraph, ProgramPhase};
+use place::ProgramPhase;
+use program::{Arrays, Keys, PlacedGraph};
+use training_graph::{GradientRequests, TrainingGraph, input_types};
 
 /// A symbol bound to arrays.
 pub struct Executor {
@@ -362,9 +363,9 @@ impl Executor {
         input_types(&types(&self.bound.arguments), &types(&self.bound.auxiliaries), random_nodes)
     }
 
-    fn program(&self, joint: TrainingGraph) -> Result<PlacedGraph, Error> {
+    fn program(&self, training_graph: TrainingGraph) -> Result<PlacedGraph, Error> {
         let devices = group_devices(&self.symbol, &self.groups);
-        PlacedGraph::new(&self.rt, joint, &devices, self.device)
+        PlacedGraph::new(&self.rt, training_graph, &devices, self.device)
     }
 
     fn forward_program(&mut self, training: bool) -> Result<Arc<PlacedGraph>, Error> {
@@ -383,8 +384,8 @@ impl Executor {
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training: true, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);
         let backward = GradientRequests { requests: &self.bound.requests, update: None };
-        let joint = TrainingGraph::training(compiler, symbol, &types, &backward)?;
-        Ok(Arc::new(self.program(joint)?))
+        let training_graph = TrainingGraph::training(compiler, symbol, &types, &backward)?;
+        Ok(Arc::new(self.program(training_graph)?))
     }
 }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use tensorc_frontend::symbol::Lowering;
 
-use super::joint::TrainingGraph;
-use super::program::{Arrays, Keys, ProgramPhase};
+use super::place::ProgramPhase;
+use super::program::{Arrays, Keys};
+use super::training_graph::TrainingGraph;
 use super::{Bound, Executor};
 use crate::Error;
 use crate::ndarray::NDArray;

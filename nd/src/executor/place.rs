@@ -12,8 +12,7 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_runtime::Device;
 
-use super::joint::TrainingGraph;
-use super::program::ProgramPhase;
+use super::training_graph::TrainingGraph;
 
 /// What a tensor of a piece is to the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,6 +23,15 @@ pub(super) enum InputRole {
     Output(usize),
     /// A value that one piece makes and others use.
     Crossing(usize),
+}
+
+/// Which part of a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProgramPhase {
+    /// All of it.
+    Whole,
+    Forward,
+    Backward,
 }
 
 /// A part of a graph that runs at once, on one device.
@@ -49,11 +57,11 @@ type PieceKey = (usize, usize, Device);
 
 /// Divides a graph. `group_device` gives the device of a node by its name, if it has a group.
 pub(super) fn place(
-    joint: &TrainingGraph,
+    training_graph: &TrainingGraph,
     group_device: &BTreeMap<String, Device>,
     default: Device,
 ) -> Result<Placement> {
-    let graph = &joint.graph;
+    let graph = &training_graph.graph;
     let keys = keys(graph, group_device, default);
     let mut members: BTreeMap<PieceKey, Vec<NodeId>> = BTreeMap::new();
     for node in graph.order() {
@@ -71,7 +79,7 @@ pub(super) fn place(
             }
         }
     }
-    let whole = Whole { joint, keys: &keys, crossings: &crossings, default };
+    let whole = Whole { training_graph, keys: &keys, crossings: &crossings, default };
     for (i, (_, v)) in graph.outputs().iter().enumerate() {
         members.entry(whole.owner(*v, Some(i))).or_default();
     }
@@ -82,7 +90,7 @@ pub(super) fn place(
     Ok(Placement { pieces, crossings: types })
 }
 
-/// ProgramPhase, level and device of every node that computes.
+/// Phase, level and device of every node that computes.
 fn keys(graph: &Graph, groups: &BTreeMap<String, Device>, default: Device) -> BTreeMap<NodeId, PieceKey> {
     let first = first_phase(graph);
     let mut keys: BTreeMap<NodeId, PieceKey> = BTreeMap::new();
@@ -117,7 +125,7 @@ fn first_phase(graph: &Graph) -> Vec<NodeId> {
 }
 
 struct Whole<'a> {
-    joint: &'a TrainingGraph,
+    training_graph: &'a TrainingGraph,
     keys: &'a BTreeMap<NodeId, PieceKey>,
     crossings: &'a BTreeMap<Value, usize>,
     default: Device,
@@ -127,13 +135,13 @@ impl Whole<'_> {
     /// The piece that delivers an output, or an update.
     fn owner(&self, v: Value, output: Option<usize>) -> PieceKey {
         let second = |boundary: usize| output.is_none_or(|at| at >= boundary);
-        let phase = usize::from(self.joint.graph.boundary().is_some_and(second));
+        let phase = usize::from(self.training_graph.graph.boundary().is_some_and(second));
         // What nothing computes is handed on by a piece of the executor's device.
         self.keys.get(&v.node).copied().unwrap_or((phase, 0, self.default))
     }
 
     fn piece(&self, key: PieceKey, nodes: &[NodeId]) -> Result<DevicePiece> {
-        let graph = &self.joint.graph;
+        let graph = &self.training_graph.graph;
         let (phase, level, device) = key;
         let mut part = SubGraph {
             whole: self,
@@ -185,7 +193,7 @@ struct SubGraph<'a> {
 
 impl SubGraph<'_> {
     fn copy(&mut self, node: NodeId) -> Result<()> {
-        let from = &self.whole.joint.graph;
+        let from = &self.whole.training_graph.graph;
         let operands = from.operands(node);
         let mut values = vec![];
         for operand in &operands {
@@ -213,7 +221,7 @@ impl SubGraph<'_> {
         if let Some(found) = self.map.get(&v) {
             return Ok(*found);
         }
-        let from = &self.whole.joint.graph;
+        let from = &self.whole.training_graph.graph;
         let name = from.node(v.node).name.clone();
         let made = match &from.node(v.node).kind {
             NodeKind::Const(data) => self.graph.add_const(name, data.clone()),

@@ -1,4 +1,4 @@
-//! A joint graph compiled and run over arrays: one piece, or one for each device.
+//! A training graph compiled and run over arrays: one piece, or one for each device.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,21 +13,12 @@ use tensorc_runtime::engine::{OpName, Property};
 use tensorc_runtime::plan::{Needs, Phase};
 
 use super::binder::Bound;
-use super::joint::{GraphInputRole, OutputRole, TrainingGraph};
 use super::memory::SharedMemory;
-use super::place::{DevicePiece, InputRole, Placement, place};
+use super::place::{DevicePiece, InputRole, Placement, ProgramPhase, place};
+use super::training_graph::{GraphInputRole, OutputRole, TrainingGraph};
 use crate::Error;
 use crate::ndarray::{NDArray, Runtime};
 use tensorc::Program;
-
-/// Which part of a program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProgramPhase {
-    /// All of it.
-    Whole,
-    Forward,
-    Backward,
-}
 
 /// The keys of random nodes for one forward pass and the backward pass after it.
 #[derive(Clone, Debug, Default)]
@@ -115,28 +106,28 @@ impl PlacedGraph {
     /// Divides the graph if its nodes belong to several devices.
     pub fn new(
         rt: &Runtime,
-        joint: TrainingGraph,
+        training_graph: TrainingGraph,
         node_devices: &BTreeMap<String, Device>,
         device: Device,
     ) -> Result<PlacedGraph, Error> {
-        let graph = &joint.graph;
+        let graph = &training_graph.graph;
         let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
         let outputs = outputs.collect::<Result<Vec<_>, Error>>()?;
         let types = graph.inputs().iter().map(|n| graph.dense(Value { node: *n, port: 0 }));
         let feed_types = types.collect::<Result<Vec<_>, _>>()?;
         let placement = match node_devices.values().any(|d| *d != device) {
-            true => place(&joint, node_devices, device)?,
-            false => Placement::single(joint.graph, device),
+            true => place(&training_graph, node_devices, device)?,
+            false => Placement::single(training_graph.graph, device),
         };
         let mut crossings = vec![];
         for (ty, device) in &placement.crossings {
             crossings.push(rt.empty(*device, ty.dtype, &ty.dims)?);
         }
         Ok(PlacedGraph {
-            input_roles: joint.input_roles,
+            input_roles: training_graph.input_roles,
             feed_types,
-            output_roles: joint.output_roles,
-            heads: joint.heads,
+            output_roles: training_graph.output_roles,
+            heads: training_graph.heads,
             outputs,
             parts: placement.pieces.into_iter().map(Part::new).collect(),
             crossings,

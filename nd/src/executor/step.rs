@@ -7,8 +7,9 @@ use tensorc_frontend::symbol::Lowering;
 use tensorc_ir::DenseType;
 
 use super::Executor;
-use super::joint::{GradientRequests, TrainingGraph};
-use super::program::{Arrays, OptimizerInputs, PlacedGraph, ProgramPhase};
+use super::place::ProgramPhase;
+use super::program::{Arrays, OptimizerInputs, PlacedGraph};
+use super::training_graph::{GradientRequests, TrainingGraph};
 use super::update::UpdateRule;
 use crate::Error;
 use crate::ndarray::NDArray;
@@ -74,7 +75,7 @@ impl Executor {
         let symbol = self.symbol.to_graph(compiler.registry(), &Lowering { training: true, ..Lowering::default() })?;
         let types = self.input_types(symbol.random_nodes);
         let backward = GradientRequests { requests: &self.bound.requests, update: Some(rule) };
-        let joint = TrainingGraph::training(compiler, symbol, &types, &backward)?;
+        let training_graph = TrainingGraph::training(compiler, symbol, &types, &backward)?;
         let mut parameters = vec![];
         for ((name, array), request) in self.bound.arguments.iter().zip(&self.bound.requests) {
             let ty = DenseType::new(array.dtype(), array.dims());
@@ -93,7 +94,7 @@ impl Executor {
             }
             parameters.push(ParameterStates { parameter: name.clone(), states });
         }
-        Ok(FusedStep { program: Arc::new(self.program(joint)?), parameters, numbers: rule.numbers() })
+        Ok(FusedStep { program: Arc::new(self.program(training_graph)?), parameters, numbers: rule.numbers() })
     }
 
     /// Memory planned for a step, gradients included; compiles it.

@@ -28,20 +28,20 @@
 
 mod array;
 pub mod autograd;
+mod batch_program;
 mod call;
 mod convert;
 mod files;
-mod form;
 mod front;
 mod function;
 mod gpus;
 mod index;
 mod inline;
+mod lazy_batch;
 mod operators;
 mod program;
 mod random;
 mod runtime;
-mod window;
 
 pub use array::NDArray;
 pub use call::{Call, CallOperand};

@@ -11,9 +11,9 @@ use tensorc_runtime::resource::RandomStreams;
 use tensorc_runtime::storage::{StorageConfig, StorageStats};
 use tensorc_runtime::{Device, Element, TensorRef};
 
+use super::lazy_batch::LazyBatch;
 use super::operators::Common;
 use super::program::ArrayProgram;
-use super::window::LazyBatch;
 use super::{Call, NDArray};
 use crate::Error;
 use tensorc::{Compiler, Options, ProgramCache, Tensor};

@@ -2,10 +2,10 @@
 //! memory, with its operands where they lie. What a kernel computes is listed; code generation writes it.
 
 mod concat;
-mod deliver;
 mod estimate;
 mod library;
 mod order;
+mod output_alias;
 mod place;
 mod vendor;
 

@@ -1,6 +1,6 @@
 //! Graphs that an executor runs: forward alone, or forward and backward in one.
 //!
-//! A joint graph has the symbol's outputs as its first phase and the gradients as its second, so that one
+//! A training graph has the symbol's outputs as its first phase and the gradients as its second, so that one
 //! memory plan covers both and what backward needs stays where forward computed it. A gradient that is added
 //! to is an input with an update, as auxiliary state is.
 
@@ -55,7 +55,7 @@ pub(super) struct TrainingGraph {
     pub heads: Vec<usize>,
 }
 
-/// Which gradients a joint graph computes, and what is done with them.
+/// Which gradients a training graph computes, and what is done with them.
 pub(super) struct GradientRequests<'a> {
     /// By argument.
     pub requests: &'a [GradReq],
@@ -72,10 +72,10 @@ pub(super) fn input_types(arguments: &[DenseType], auxiliaries: &[DenseType], ra
 impl TrainingGraph {
     /// The forward pass. Auxiliary states keep their values: they change with the backward pass.
     pub fn forward(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<TrainingGraph, Error> {
-        let mut joint = TrainingGraph::typed(compiler, symbol, types)?;
-        joint.graph.clear_updates();
-        joint.graph.remove_dead();
-        Ok(joint)
+        let mut training_graph = TrainingGraph::typed(compiler, symbol, types)?;
+        training_graph.graph.clear_updates();
+        training_graph.graph.remove_dead();
+        Ok(training_graph)
     }
 
     /// Forward and backward.
@@ -85,36 +85,37 @@ impl TrainingGraph {
         types: &[DenseType],
         backward: &GradientRequests<'_>,
     ) -> Result<TrainingGraph, Error> {
-        let mut joint = TrainingGraph::typed(compiler, symbol, types)?;
-        let outputs: Vec<(Arc<str>, Value)> = joint.graph.outputs().to_vec();
-        if backward.update.is_some() && !outputs.iter().any(|(_, v)| joint.is_loss(*v)) {
+        let mut training_graph = TrainingGraph::typed(compiler, symbol, types)?;
+        let outputs: Vec<(Arc<str>, Value)> = training_graph.graph.outputs().to_vec();
+        if backward.update.is_some() && !outputs.iter().any(|(_, v)| training_graph.is_loss(*v)) {
             let why = "no output is a loss, so there is nothing to train; `make_loss` makes a loss of an output";
             return Err(Error::Backward(why.into()));
         }
         let mut heads = vec![];
         for (i, (name, v)) in outputs.iter().enumerate() {
-            let head = match backward.update.is_none() && joint.takes_head(*v)? {
-                true => Some(joint.add_input(&format!("{name}_grad"), *v, GraphInputRole::Head(i))?),
+            let head = match backward.update.is_none() && training_graph.takes_head(*v)? {
+                true => Some(training_graph.add_input(&format!("{name}_grad"), *v, GraphInputRole::Head(i))?),
                 false => None,
             };
             heads.push((*v, head));
         }
         let wanted: Vec<usize> =
             (0..backward.requests.len()).filter(|a| backward.requests[*a] != GradReq::Null).collect();
-        let variables: Vec<Value> = wanted.iter().map(|a| Value { node: joint.graph.inputs()[*a], port: 0 }).collect();
-        let gradients = differentiate(&mut joint.graph, compiler.registry(), &heads, &variables)?;
+        let variables: Vec<Value> =
+            wanted.iter().map(|a| Value { node: training_graph.graph.inputs()[*a], port: 0 }).collect();
+        let gradients = differentiate(&mut training_graph.graph, compiler.registry(), &heads, &variables)?;
         match backward.update {
             None => {
-                joint.graph.set_boundary(Some(outputs.len()));
-                joint.deliver(compiler, backward.requests, &wanted, &gradients)?;
+                training_graph.graph.set_boundary(Some(outputs.len()));
+                training_graph.deliver(compiler, backward.requests, &wanted, &gradients)?;
             }
-            Some(rule) => joint.apply(compiler, rule, backward.requests.len(), &wanted, &gradients)?,
+            Some(rule) => training_graph.apply(compiler, rule, backward.requests.len(), &wanted, &gradients)?,
         }
-        joint.graph.remove_dead();
-        let used = |v: Value| joint.graph.is_output(v) || !joint.graph.uses(v.node).is_empty();
-        joint.heads =
+        training_graph.graph.remove_dead();
+        let used = |v: Value| training_graph.graph.is_output(v) || !training_graph.graph.uses(v.node).is_empty();
+        training_graph.heads =
             heads.iter().enumerate().filter(|(_, (_, head))| head.is_some_and(used)).map(|(i, _)| i).collect();
-        Ok(joint)
+        Ok(training_graph)
     }
 
     fn typed(compiler: &Compiler, symbol: SymbolGraph, types: &[DenseType]) -> Result<TrainingGraph, Error> {

@@ -8,7 +8,7 @@ use tensorc_runtime::array::{ArrayOperand, ArrayView};
 use tensorc_runtime::engine::OpName;
 
 use super::inline::inline;
-use super::window::{BatchNode, BatchOperand};
+use super::lazy_batch::{BatchNode, BatchOperand};
 use crate::Error;
 use tensorc::ProgramKey;
 

@@ -17,8 +17,8 @@ use tensorc_runtime::Device;
 use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Chunk};
 
 use super::Runtime;
+use super::batch_program::{BatchProgram, groups};
 use super::call::ResolvedCall;
-use super::form::{BatchProgram, groups};
 use super::front::{fresh, source};
 use super::program::{ArrayProgram, launch};
 use crate::Error;
