@@ -8,7 +8,7 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DType, DenseType, Dim, DimId, Shape};
 use tensorc_passes::infer::bind_named;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Binds inputs and named dimensions to the given extents.
 ///

@@ -8,7 +8,9 @@ use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::values::StaticValues;
 
-use crate::{Compiler, Error, Tensor};
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::tensor::Tensor;
 
 /// Most elements of an input whose value a branch may depend on.
 const MAX_DECIDING_ELEMENTS: usize = 16;

@@ -25,7 +25,9 @@ use tensorc_ir::{Shape, TensorType};
 
 use crate::aot::link::{LinkError, LinkOutput, Tools, link};
 use crate::aot::{self, AotRequest, bindings};
-use crate::{Compiler, Error, Options, binding};
+use crate::binding;
+use crate::compiler::{Compiler, Options};
+use crate::error::Error;
 
 /// A model to be compiled by a build script.
 #[derive(Clone, Debug)]

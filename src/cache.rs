@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::ProgramKey;
+use crate::key::ProgramKey;
 
 /// Handles of what was compiled. Those used before the last few go; what is in use when it goes lives until then.
 pub struct ProgramCache<V> {

@@ -20,8 +20,9 @@ use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::plan_memory;
 
 use crate::compiler::COMPILE;
+use crate::compiler::Compiler;
+use crate::error::Error;
 use crate::gpu::{self, vendor};
-use crate::{Compiler, Error};
 
 /// What compiling took, by step.
 #[derive(Clone, Debug, Default)]

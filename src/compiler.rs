@@ -22,8 +22,10 @@ use tensorc_schedule::target::{Cpu, Gpu, Processor, VendorLibraries};
 
 use crate::branches::Branches;
 use crate::code_cache::CodeFolder;
+use crate::error::Error;
+use crate::gpu;
+use crate::model::Model;
 use crate::symbol::{Inference, inference};
-use crate::{Error, Model, gpu};
 
 /// Category of the phases of compilation in profiles.
 pub(crate) const COMPILE: &str = "compile";

@@ -19,7 +19,8 @@ use tensorc_schedule::target::Capability;
 use tensorc_schedule::target::VendorLibraries;
 
 use crate::compile::side_by_side;
-use crate::{Compiler, Error};
+use crate::compiler::Compiler;
+use crate::error::Error;
 
 /// A GPU whose kernels the interpreter executes, with every access checked: races, bounds, barriers and reads of what was
 /// never written are errors of the run. Slow; for tests of models where there is no GPU.

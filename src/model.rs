@@ -6,7 +6,12 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 
 use crate::branches::Branches;
-use crate::{Compiler, Error, ProgramCache, ProgramKey, Session, Tensor};
+use crate::cache::ProgramCache;
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::key::ProgramKey;
+use crate::session::Session;
+use crate::tensor::Tensor;
 
 /// Names and types of a model's inputs or outputs, in order.
 pub type Signature = Vec<(String, TensorType)>;

@@ -10,7 +10,8 @@ use tensorc_runtime::{Bindings, Context, Executable, RunError};
 use tensorc_schedule::lowered::Lowered;
 
 use crate::compile::{Report, link, lowered};
-use crate::{Compiler, Error};
+use crate::compiler::Compiler;
+use crate::error::Error;
 
 /// Contexts kept for later runs of one program.
 const MAX_IDLE_CONTEXTS: usize = 4;

@@ -13,8 +13,13 @@ use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::{Next, Remainder, StageSplit, split};
 use tensorc_runtime::{Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
+use crate::cache::ProgramCache;
 use crate::compile::Report;
-use crate::{Compiler, Error, Program, ProgramCache, ProgramKey, Tensor};
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::key::ProgramKey;
+use crate::program::Program;
+use crate::tensor::Tensor;
 
 /// Compiled code, weights and the memory of one run at a time.
 pub struct Session {

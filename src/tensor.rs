@@ -7,7 +7,7 @@ use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_runtime::host_tensor::{HostTensor, SizeMismatch, aligned};
 use tensorc_runtime::{Element, TensorRef};
 
-use crate::Error;
+use crate::error::Error;
 
 /// A dense row-major tensor in host memory. Cloning shares the elements.
 #[derive(Clone, Debug, PartialEq)]

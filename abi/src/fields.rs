@@ -1,7 +1,8 @@
 //! The numbers of calls by name and in order. Whoever prints or reads plans goes over them, and over the parts of steps
 //! ([`crate::StepOp::parts`]), with a [`Visitor`].
 
-use crate::{Attention, BatchedGemm, BufferId, Conv2d, Epilogue, ImageLayout, LeftOperand, MatrixLayout};
+use crate::library::{Attention, BatchedGemm, Conv2d, ImageLayout, MatrixLayout};
+use crate::plan::{BufferId, Epilogue, LeftOperand};
 
 /// Goes over what a step consists of, which it may read or set: operands, numbers, what is computed before and after.
 /// Of calls alone there are numbers only.

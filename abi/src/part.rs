@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::BufferId;
+use crate::plan::BufferId;
 
 /// Where a buffer lies in another one, its *whole*, in elements of both, which have one type.
 ///

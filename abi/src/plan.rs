@@ -2,8 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::conv::ConvPass;
+use crate::dtype::DType;
 use crate::fields::Visitor;
-use crate::{Attention, BatchedGemm, Contraction, Conv2d, ConvPass, DType, Packing, SubBuffer, VendorCall};
+use crate::library::{Attention, BatchedGemm, Contraction, Conv2d, Packing};
+use crate::part::SubBuffer;
+use crate::vendor::VendorCall;
 
 /// Position of a buffer in [`Plan::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -5,8 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::conv::ConvPass;
+use crate::dtype::DType;
 use crate::library::GEMM_BATCH_RANK;
-use crate::{BatchedGemm, Conv2d, ConvPass, DType, MatrixLayout};
+use crate::library::{BatchedGemm, Conv2d, MatrixLayout};
 
 /// Most calls of the library that a step makes for batches that are not at one distance.
 const MAX_CALLS: u64 = 32;
@@ -162,7 +164,7 @@ fn convolves(conv: &Conv2d) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ImageLayout;
+    use crate::library::ImageLayout;
 
     fn matrix(offset: i64, batch: [i64; 3], row: i64, col: i64) -> MatrixLayout {
         MatrixLayout { offset, batch_strides: batch, row_stride: row, col_stride: col }

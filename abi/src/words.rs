@@ -1,6 +1,7 @@
 //! Calls of library kernels as words of 64 bits, as images of compiled models hold them ([`crate::image`]).
 
-use crate::{Attention, BatchedGemm, Conv2d, ConvPass, ImageLayout, MatrixLayout};
+use crate::conv::ConvPass;
+use crate::library::{Attention, BatchedGemm, Conv2d, ImageLayout, MatrixLayout};
 
 /// Takes words one after the other; after the last, zeros.
 struct Take<'w>(core::slice::Iter<'w, u64>);

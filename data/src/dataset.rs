@@ -3,7 +3,7 @@
 use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
-use crate::DataError;
+use crate::error::DataError;
 
 /// Name, element type and shape of an array that batches or examples have.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::{Cause, DataError, ExamplePlace};
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// An image of a list.
 #[derive(Clone, Debug, PartialEq)]

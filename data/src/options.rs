@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use tensorc_abi::DType;
 
-use crate::{DataError, OnError};
+use crate::error::DataError;
+use crate::iter::OnError;
 
 /// # Errors
 /// The text is no number of this type.

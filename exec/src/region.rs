@@ -8,7 +8,8 @@ use core::ops::Range;
 
 use tensorc_abi::{BufferId, Plan, Scratch, StepOp, StorageClass};
 
-use crate::{MAX_STEPS, SERIAL_NS, estimated_ns};
+use crate::records::{SERIAL_NS, estimated_ns};
+use crate::run::MAX_STEPS;
 
 /// Memory that a step touches.
 enum StepAccess {

@@ -9,7 +9,7 @@ use tensorc_kernels::{
     conv_scratch_by, gemm_affinity, gemm_run, gemm_scratch,
 };
 
-use crate::LibraryCall;
+use crate::step::LibraryCall;
 
 /// A kind of library kernel. Its functions take calls that its `read` gives; of others they do nothing.
 pub struct Routine {

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tensorc_abi::image::slot;
 
-use crate::{Step, Work};
+use crate::step::{Step, Work};
 
 /// Chunks per worker that a step is cut into, so that a delayed worker costs little.
 pub(crate) const CHUNKS_PER_WORKER: u64 = 4;

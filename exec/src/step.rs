@@ -8,7 +8,7 @@ use tensorc_abi::{Contraction, KernelFn};
 use tensorc_abi::{KernelId, Plan, StepOp};
 use tensorc_kernels::affinity_grain;
 
-use crate::Routine;
+use crate::routine::Routine;
 use crate::run::CHUNKS_PER_WORKER;
 
 /// Bytes copied by one task of a copy.

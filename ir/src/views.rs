@@ -1,8 +1,8 @@
 //! Facts about views: composition, whether linear order survives, where each element lands.
 
-use crate::DenseType;
 use crate::index::{Atom, Index, linearize};
 use crate::prim::View;
+use crate::types::DenseType;
 
 /// The identity on a shape of rank `rank`.
 pub fn identity_map(rank: usize) -> Vec<Index> {

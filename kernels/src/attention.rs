@@ -11,9 +11,11 @@ use tensorc_abi::library::epilogue_scalars;
 use tensorc_abi::{Attention, MatrixLayout};
 
 use crate::blocking::{EvenSplit, reads_in_place, row_panels};
+use crate::epilogue::EpilogueCall;
 use crate::gemm::{batch_index, batch_offset};
+use crate::isa;
+use crate::isa::Isa;
 use crate::isa_levels::{Ahead, Dots, IsaLevel, LANES, MR, NR, Panel, SKINNY_ROWS, Scores, Skinny, Tile};
-use crate::{EpilogueCall, Isa, isa};
 
 /// Rows and columns of a tile of scores.
 const ROWS: usize = Attention::TILE_ROWS as usize;

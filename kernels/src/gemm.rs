@@ -7,9 +7,12 @@ use tensorc_abi::{BatchedGemm, MatrixLayout};
 use crate::blocking::{
     EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, whole_lines,
 };
+use crate::epilogue::EpilogueCall;
+use crate::isa;
+use crate::isa::Isa;
 use crate::isa_levels::{Ahead, IsaLevel, MR, NR, Panel, SKINNY_ROWS, Skinny};
+use crate::prologue::LeftOperand;
 use crate::prologue::{Computed, table_bytes};
-use crate::{EpilogueCall, Isa, LeftOperand, isa};
 
 /// Most row panels of one task: 432 KiB of A for each block of k.
 const TASK_ROW_PANELS: usize = 16;

@@ -12,8 +12,9 @@ use tensorc_abi::Packing;
 
 use crate::blocking::row_panels;
 use crate::conv::{self, WindowShape};
+use crate::isa;
+use crate::isa::Isa;
 use crate::isa_levels::{IsaLevel, NR, Panel};
-use crate::{Isa, isa};
 
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
 /// itself.

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use tensorc_abi::DType;
 
-use crate::{AlignedBuffer, Element, TensorRef};
+use crate::arena::AlignedBuffer;
+use crate::tensor::{Element, TensorRef};
 
 /// A dense row-major tensor of little-endian elements in host memory, aligned for their type. Cloning shares them.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,10 +3,10 @@
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{FusionClass, Graph, NodeKind};
 
-use crate::Target;
 use crate::layout::Layouts;
 use crate::recipe::{Site, decide};
 use crate::recognise::attention::attention_of;
+use crate::target::Target;
 
 /// Checks that every cluster of a verified graph is what its class says, and is computed on a target by the recipe that it states.
 ///

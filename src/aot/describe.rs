@@ -12,7 +12,7 @@ use super::AotRequest;
 use super::gpu::ModelCode;
 use super::variants::Variant;
 use super::weights::WeightBlock;
-use crate::Model;
+use crate::model::Model;
 
 /// What an artifact says of itself, but for the bytes of code.
 pub fn describe(

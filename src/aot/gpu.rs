@@ -14,7 +14,7 @@ use tensorc_schedule::target::Capability;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::variants::Variant;
-use crate::Error;
+use crate::error::Error;
 use crate::gpu::{distinct, entry, module};
 
 /// The GPU that a model is compiled for.

@@ -11,7 +11,7 @@ use super::AotRequest;
 use super::gpu::ModelCode;
 use super::variants::Variant;
 use super::weights::WeightBlock;
-use crate::Error;
+use crate::error::Error;
 
 /// What an image is made of.
 pub struct Contents<'c> {

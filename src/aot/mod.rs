@@ -28,7 +28,8 @@ use tensorc_runtime::artifact::Manifest;
 
 use self::gpu::{GpuTarget, ModelCode};
 use self::variants::Variant;
-use crate::{Error, Model};
+use crate::error::Error;
+use crate::model::Model;
 
 /// What to compile a model for.
 #[derive(Clone, Debug)]

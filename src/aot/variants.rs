@@ -16,8 +16,10 @@ use tensorc_schedule::lowered::Lowered;
 
 use super::AotRequest;
 use super::constants::Constants;
+use crate::binding;
 use crate::compile::{Report, check_calls, lowered};
-use crate::{Error, Model, binding};
+use crate::error::Error;
+use crate::model::Model;
 
 /// Most plans of an artifact.
 const MAX_VARIANTS: u64 = 4096;

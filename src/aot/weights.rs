@@ -11,7 +11,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::variants::Variant;
 use crate::compile::pack_each;
-use crate::{Compiler, Error};
+use crate::compiler::Compiler;
+use crate::error::Error;
 
 /// Every weight once, whatever variants use it. A weight that another begins with is that one's beginning: embeddings
 /// of the first positions, for every number of them.

@@ -6,7 +6,7 @@ use tensorc_abi::{BatchedGemm, Conv2d, DType, MatrixLayout, Plan, StepOp, Vendor
 use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::gpu::{CodeForm, Driver, HostKernel, KernelCode, LaunchConfig, LoadedKernel};
 
-use crate::Error;
+use crate::error::Error;
 
 /// What a library may leave in its working memory.
 const LEFT: u8 = 0x5a;

@@ -11,7 +11,8 @@ use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::differentiate::differentiate;
 use tensorc_passes::infer::infer_graph;
 
-use crate::{Compiler, Tensor};
+use crate::compiler::Compiler;
+use crate::tensor::Tensor;
 
 /// Values at which operands are tried: around zero and one on both sides, none of them a usual kink.
 const POINTS: [f64; 10] = [-2.75, -1.3, -0.8, -0.35, -0.02, 0.03, 0.45, 0.9, 1.6, 3.1];

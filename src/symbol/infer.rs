@@ -9,7 +9,7 @@ use tensorc_ir::{DType, Dim, Shape, TensorType};
 use tensorc_passes::Options;
 use tensorc_passes::infer::infer_graph;
 
-use crate::Error;
+use crate::error::Error;
 
 /// A shape as far as it is known: `None` if the rank is not, an element `None` if that extent is not.
 pub type PartialShape = Option<Vec<Option<u64>>>;

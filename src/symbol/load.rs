@@ -7,7 +7,7 @@ use tensorc_ir::TensorData;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::Registry;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Seed of the random numbers that a model draws at inference.
 const SEED: u32 = 0;

@@ -8,9 +8,11 @@ use tensorc_runtime::TensorMut;
 
 use super::text::{TextRows, parse_row};
 use super::{label_dims, last_batch};
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::DataError;
 use crate::iter::DEFAULT_PREFETCH;
+use crate::iter::Loader;
 use crate::options::settable;
-use crate::{DataDesc, DataError, Dataset, Loader, Sample};
 
 /// Options of a CSV file, with the names and defaults of MXNet's `CSVIter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,8 @@ use flate2::bufread::MultiGzDecoder;
 use tensorc_abi::DType;
 
 use super::{read_elements, tensor};
-use crate::{Cause, DataError, ExamplePlace, HostTensor};
+use crate::HostTensor;
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// With which files begin that gzip compressed.
 const GZIP: [u8; 2] = [0x1F, 0x8B];

@@ -8,9 +8,11 @@ use tensorc_runtime::TensorMut;
 
 use super::text::{TextNumber, TextRows, not_a_number, shown};
 use super::{label_dims, last_batch};
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::{Cause, DataError};
 use crate::iter::DEFAULT_PREFETCH;
+use crate::iter::Loader;
 use crate::options::settable;
-use crate::{Cause, DataDesc, DataError, Dataset, Loader, Sample};
 
 /// Options of a LibSVM file, with the names and defaults of MXNet's `LibSVMIter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

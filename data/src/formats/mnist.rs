@@ -7,9 +7,12 @@ use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
 use super::read_idx;
+use crate::HostTensor;
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::{Cause, DataError, ExamplePlace};
 use crate::iter::DEFAULT_PREFETCH;
+use crate::iter::{LastBatch, Loader, Shuffle};
 use crate::options::settable;
-use crate::{Cause, DataDesc, DataError, Dataset, ExamplePlace, HostTensor, LastBatch, Loader, Sample, Shuffle};
 
 /// Options of MNIST, with the names and defaults of MXNet's `MNISTIter`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -25,7 +25,8 @@ use tensorc_abi::DType;
 use tensorc_runtime::HostTensor;
 use tensorc_runtime::host_tensor::byte_len;
 
-use crate::{Cause, LastBatch};
+use crate::error::Cause;
+use crate::iter::LastBatch;
 
 /// Values of MXNet's option `round_batch`.
 fn last_batch(round: bool) -> LastBatch {

@@ -11,7 +11,9 @@ use tensorc_runtime::host_tensor::byte_len;
 use super::npy_array::array;
 use super::npy_header::NpyHeader;
 use super::{npz, to_native};
-use crate::{Cause, DataDesc, DataError, Dataset, ExamplePlace, HostTensor, Sample};
+use crate::HostTensor;
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// An array whose first axis counts examples, read at positions.
 #[derive(Debug)]

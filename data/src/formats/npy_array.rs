@@ -4,7 +4,8 @@ use std::io::Read;
 
 use super::npy_header::NpyHeader;
 use super::{read_elements, tensor};
-use crate::{Cause, HostTensor};
+use crate::HostTensor;
+use crate::error::Cause;
 
 pub(super) fn array(mut reader: impl Read) -> Result<HostTensor, Cause> {
     let NpyHeader { dtype, big, fortran, dims, .. } = NpyHeader::read(&mut reader)?;

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use tensorc_abi::DType;
 
 use super::text::{TextNumber, shown};
-use crate::Cause;
+use crate::error::Cause;
 
 /// With which a file begins, before its version.
 const MAGIC: &[u8; 6] = b"\x93NUMPY";

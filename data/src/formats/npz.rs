@@ -11,7 +11,8 @@ use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
 use super::npy_array::array;
 use super::npy_header;
-use crate::{Cause, DataError, ExamplePlace, HostTensor};
+use crate::HostTensor;
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// What numpy appends to the names of arrays.
 const SUFFIX: &str = ".npy";

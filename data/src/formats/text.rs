@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tensorc_abi::DType;
 
-use crate::{Cause, DataError, ExamplePlace};
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// A row that is longer is taken for an error: the file is no text then.
 const MAX_ROW: u64 = 256 << 20;
@@ -287,7 +287,7 @@ fn parse_row_of<T: TextNumber>(dtype: DType, row: &[u8], data: &mut [u8]) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Draws;
+    use crate::draws::Draws;
 
     fn rows(text: &[u8], comment: Option<u8>) -> Result<Vec<String>, DataError> {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::mersenne::Mersenne;
-use crate::DataError;
+use crate::error::DataError;
 use crate::images::{IMAGE_ENDINGS, folder_entries};
 use crate::list::{ImageList, ListEntry};
 

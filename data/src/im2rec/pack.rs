@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
+use crate::error::{Cause, DataError, ExamplePlace};
 use crate::image::{
     Channels, Decoder, Image, ImageFormat, ImageView, Inter, PixelRegion, Resizer, encode, shorter_edge,
 };
 use crate::list::{ImageList, ListEntry};
 use crate::record::{ImageRecord, IndexedWriter, Labels};
-use crate::{Cause, DataError, ExamplePlace};
 
 /// Which channels images are stored with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

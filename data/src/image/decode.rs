@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::jpeg::{JpegError, RegionDecoder, Scale};
 use super::{Image, PIXEL_BYTES, PixelRegion, check_region, resize_buffer};
-use crate::Cause;
+use crate::error::Cause;
 use headers::ImageHeader;
 pub use headers::{Info, dimensions};
 

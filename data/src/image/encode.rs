@@ -4,7 +4,7 @@ use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use png::{BitDepth, DeflateCompression, Filter};
 
 use super::Image;
-use crate::Cause;
+use crate::error::Cause;
 
 /// How an image is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

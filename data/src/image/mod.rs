@@ -9,7 +9,7 @@ mod normalise;
 mod resize;
 mod view;
 
-use crate::Cause;
+use crate::error::Cause;
 
 pub use augment::{AugmentOptions, AugmentPlan, Augmenter, Workspace};
 pub use decode::{Channels, Decoder, Info, Reduced, dimensions};

@@ -5,8 +5,9 @@ use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
 use super::Image;
+use crate::draws::Draws;
+use crate::error::{Cause, DataError};
 use crate::options::settable;
-use crate::{Cause, DataError, Draws};
 
 /// Order of the axes of an image in a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,8 @@ use fir::{Filter, FilterType, PixelTrait, ResizeAlg, ResizeOptions};
 use super::Image;
 use super::area::Area;
 use super::view::ImageView;
-use crate::{Cause, Draws};
+use crate::draws::Draws;
+use crate::error::Cause;
 
 /// How pixels between pixels are made, by the numbers of MXNet and OpenCV.
 ///

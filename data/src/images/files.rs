@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use tensorc_runtime::TensorMut;
 
 use super::pipeline::{ImagePipeline, ImageScratch};
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::{Cause, DataError, ExamplePlace};
 use crate::list::ListEntry;
-use crate::{Cause, DataDesc, DataError, Dataset, ExamplePlace, Sample};
 
 /// Endings of the names of images.
 pub(crate) const IMAGE_ENDINGS: [&str; 3] = [".jpeg", ".jpg", ".png"];

@@ -8,7 +8,8 @@ use std::path::Path;
 use rayon::prelude::*;
 
 use super::records::ImageRecords;
-use crate::{Cause, DataError, Dataset, ExamplePlace};
+use crate::dataset::Dataset;
+use crate::error::{Cause, DataError, ExamplePlace};
 
 const LIST: u64 = 0x112;
 const DENSE: u32 = 0xF993_FAC9;

@@ -9,13 +9,14 @@ use super::files::{IMAGE_ENDINGS, ImageFiles, folder_entries};
 use super::mean;
 use super::pipeline::{ArrayNames, ImagePipeline};
 use super::records::ImageRecords;
+use crate::dataset::Dataset;
+use crate::error::DataError;
 use crate::image::{AugmentOptions, AxisOrder, NormaliseOptions};
 use crate::iter::schedule::LastBatch;
 use crate::iter::{DEFAULT_PREFETCH, Loader, LoaderBuilder, OnError, Shuffle};
 use crate::list::ImageList;
 use crate::options::{Setting, settable, unknown};
 use crate::record::{IndexFiles, RecordSet, RecordSetOptions};
-use crate::{DataError, Dataset};
 
 /// What all image sources have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

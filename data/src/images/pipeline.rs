@@ -5,8 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
+use crate::dataset::DataDesc;
+use crate::draws::Draws;
+use crate::error::{Cause, DataError};
 use crate::image::{AugmentOptions, Augmenter, AxisOrder, NormaliseOptions, Normaliser, Workspace};
-use crate::{Cause, DataDesc, DataError, Draws};
 
 /// What is done to every image of a source.
 #[derive(Debug)]

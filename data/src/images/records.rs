@@ -3,9 +3,10 @@
 use tensorc_runtime::TensorMut;
 
 use super::pipeline::{ImagePipeline, ImageScratch};
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::{Cause, DataError};
 use crate::list::ImageList;
 use crate::record::{ImageRecord, RecordSet};
-use crate::{Cause, DataDesc, DataError, Dataset, Sample};
 
 /// The images of a set of records.
 pub struct ImageRecords {

@@ -5,7 +5,8 @@ use tensorc_runtime::HostTensor;
 
 use super::schedule::{BatchSchedule, Cut, LastBatch, Shuffle};
 use super::{Batch, DataIter, Position};
-use crate::{DataDesc, DataError};
+use crate::dataset::DataDesc;
+use crate::error::DataError;
 
 /// An array with its name; the first axis counts examples.
 pub type NamedArray = (String, HostTensor);

@@ -11,7 +11,8 @@ use tensorc_runtime::{HostTensor, TensorMut};
 
 use super::Batch;
 use super::memory::{Lease, Recycled};
-use crate::{DataDesc, DataError, Dataset, Sample};
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::DataError;
 
 /// What happens when an example cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,8 @@ pub use super::assemble::OnError;
 use super::assemble::{AssembledBatch, Assembler, panicked};
 use super::schedule::{BatchSchedule, LastBatch, Shuffle};
 use super::{Batch, DataIter, Position};
-use crate::{DataDesc, DataError, Dataset, Sample};
+use crate::dataset::{DataDesc, Dataset, Sample};
+use crate::error::DataError;
 
 /// What was skipped in the batches handed out so far.
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,8 @@ pub(crate) use loader::DEFAULT_PREFETCH;
 pub use loader::{Faults, Loader, LoaderBuilder, OnError};
 pub use schedule::{BatchSchedule, LastBatch, Shuffle};
 
-use crate::{DataDesc, DataError};
+use crate::dataset::DataDesc;
+use crate::error::DataError;
 
 /// Examples that are taken at once.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Position;
-use crate::{DataError, Draws, Sample};
+use crate::dataset::Sample;
+use crate::draws::Draws;
+use crate::error::DataError;
 
 /// What happens to the examples that are left over by whole batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::frame::{self, Fault, FrameHeader, HEADER, PartKind};
 use super::index::{Index, IndexEntry};
 use super::walk::{self, Depth, RecordBytes, RecordEnd};
-use crate::{Cause, DataError, ExamplePlace};
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// Bytes read at once where heads of records lie close together, and where they do not.
 const CLOSE_READ: usize = 1 << 16;

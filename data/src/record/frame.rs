@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::Cause;
+use crate::error::Cause;
 
 /// The word that every part of a record begins with, stored with its low byte first.
 pub const MAGIC: u32 = 0xCED7_230A;

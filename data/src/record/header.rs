@@ -1,6 +1,6 @@
 //! The payload of a record that holds an image: a header, labels and the image's file.
 
-use crate::Cause;
+use crate::error::Cause;
 
 /// Bytes of the header: number of labels, label, and two identifiers.
 const HEADER: usize = 24;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use crate::{Cause, DataError, ExamplePlace};
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// Key of a record and where it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

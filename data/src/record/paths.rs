@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::DataError;
+use crate::error::DataError;
 
 /// Endings of files that lie beside files of records and hold none.
 const COMPANIONS: [&str; 2] = ["idx", "lst"];

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::frame::{self, HEADER};
 use super::walk::{self, Depth, RecordBytes, RecordEnd, RecordExtent};
-use crate::{Cause, DataError, ExamplePlace};
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// Bytes of the buffer before a longer record makes it grow.
 const BUFFER: usize = 1 << 19;

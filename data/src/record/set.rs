@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::file::{Damage, Damaged, RecordFile};
 use super::index::Index;
 use super::{frame, paths};
-use crate::{DataError, ExamplePlace};
+use crate::error::{DataError, ExamplePlace};
 
 /// Heads of records that are looked at when an index is opened, to notice that it belongs to another file.
 const PROBES: usize = 64;

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::frame::{self, ALIGN, Fault, FrameHeader, HEADER, MAX_PAYLOAD};
-use crate::Cause;
+use crate::error::Cause;
 
 /// Bytes that can be looked at by their position in a file.
 pub(super) trait RecordBytes {

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::frame;
-use crate::{Cause, DataError, ExamplePlace};
+use crate::error::{Cause, DataError, ExamplePlace};
 
 /// Bytes collected before they are written.
 const BUFFER: usize = 1 << 18;

@@ -14,8 +14,8 @@ use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
-use crate::EpilogueCall;
 use crate::blocking::{EvenSplit, tasks_worth};
+use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{IsaLevel, LANES, RegisterTile, TILE_PIXELS};
 
 /// Channel blocks of y in one panel of filters.

@@ -8,8 +8,8 @@ use tensorc_abi::{Conv2d, ImageLayout};
 
 use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
-use crate::EpilogueCall;
 use crate::blocking::{EvenSplit, tasks_worth, whole_lines};
+use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{DepthwiseTile, IsaLevel, LANES};
 
 /// Multiply-adds that are worth a task of their own.

@@ -11,8 +11,8 @@ use tensorc_abi::Conv2d;
 use super::Tensors;
 use super::patches::{self, PatchColumns};
 use super::shape::WindowShape;
-use crate::EpilogueCall;
 use crate::blocking::{EvenSplit, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, row_panels, whole_lines};
+use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{Ahead, IsaLevel, MR, NR, Panel};
 
 /// Floating-point operations that are worth a task of their own.

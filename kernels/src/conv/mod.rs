@@ -20,9 +20,12 @@ use core::ops::Range;
 
 use tensorc_abi::{Conv2d, ConvPass, ConvVariant};
 
+use crate::epilogue::EpilogueCall;
+use crate::isa;
+use crate::isa::Isa;
 use crate::isa_levels::{IsaLevel, LANES};
+use crate::prologue::LeftOperand;
 use crate::prologue::{Computed, table_bytes};
-use crate::{EpilogueCall, Isa, LeftOperand, isa};
 
 pub(crate) use planar::is_planar;
 pub(crate) use shape::WindowShape;

@@ -6,8 +6,8 @@ use core::ops::Range;
 use tensorc_abi::{Conv2d, ConvAlgorithm, ConvPass};
 
 use super::{Tensors, WindowShape};
-use crate::EpilogueCall;
 use crate::blocking::EvenSplit;
+use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{Depthwise, DepthwiseShape, IsaLevel, LANES};
 
 /// Output elements of one epilogue call, about.

@@ -13,10 +13,10 @@ use super::Tensors;
 use super::filters::Filters;
 use super::patches::{self, PatchColumns};
 use super::shape::{ConvPhase, WindowShape, steps};
-use crate::EpilogueCall;
 use crate::blocking::{
     EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, whole_lines,
 };
+use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{Ahead, IsaLevel, MR, NR};
 
 /// Most row panels of one task: 648 KiB of filters for each block of k.

@@ -16,8 +16,8 @@ use tensorc_abi::{Conv2d, ImageLayout};
 use super::blocked::PANEL;
 use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
-use crate::EpilogueCall;
 use crate::blocking::EvenSplit;
+use crate::epilogue::EpilogueCall;
 use crate::isa_levels::{IsaLevel, LANES, PatchIn, PatchOut, RegisterTile, TILE_PIXELS};
 use crate::prologue::Computed;
 

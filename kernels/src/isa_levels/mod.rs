@@ -27,7 +27,7 @@ mod portable_blocked;
 mod vector;
 mod winograd;
 
-use crate::Isa;
+use crate::isa::Isa;
 
 pub(crate) use attention::{Dots, Scores};
 

@@ -7,8 +7,8 @@
 
 mod generated;
 
-use crate::Isa;
 use crate::fused::FusedMultiplyAdd;
+use crate::isa::Isa;
 
 /// A function applied in place to `len` consecutive elements.
 ///

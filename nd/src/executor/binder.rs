@@ -10,7 +10,7 @@ use super::Executor;
 use super::memory::SharedMemory;
 use super::request::{GradReq, Requests};
 use super::types::{VariableTypes, infer};
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::{NDArray, Runtime};
 use tensorc::DType;
 

@@ -3,7 +3,7 @@
 use tensorc_frontend::symbol::Symbol;
 
 use super::binder::Bound;
-use crate::Error;
+use crate::error::Error;
 
 /// One argument, and what it holds.
 struct FixedArgument {

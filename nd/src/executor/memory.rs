@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tensorc_runtime::Device;
 use tensorc_runtime::plan::SharedArena;
 
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::{NDArray, Runtime};
 
 /// An arena, and whose values are in it. Cloning shares it.

@@ -49,7 +49,7 @@ pub use reshape::Reshape;
 pub use step::{FusedStep, ParameterStates};
 pub use update::{Emission, UpdateRule};
 
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::{NDArray, Runtime};
 use binder::{Bound, group_devices};
 use fixed::Fixed;

@@ -8,7 +8,7 @@ use super::place::ProgramPhase;
 use super::program::{Arrays, Keys};
 use super::training_graph::TrainingGraph;
 use super::{Bound, Executor};
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::NDArray;
 
 type Observer = dyn Fn(&str, &NDArray) + Send + Sync;

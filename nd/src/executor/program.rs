@@ -16,7 +16,7 @@ use super::binder::Bound;
 use super::memory::SharedMemory;
 use super::place::{DevicePiece, InputRole, Placement, ProgramPhase, place};
 use super::training_graph::{GraphInputRole, OutputRole, TrainingGraph};
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::{NDArray, Runtime};
 use tensorc::Program;
 

@@ -3,7 +3,7 @@
 use super::Executor;
 use super::binder::Bound;
 use super::types::{VariableTypes, infer};
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::NDArray;
 use tensorc_ir::DenseType;
 

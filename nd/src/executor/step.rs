@@ -11,7 +11,7 @@ use super::place::ProgramPhase;
 use super::program::{Arrays, OptimizerInputs, PlacedGraph};
 use super::training_graph::{GradientRequests, TrainingGraph};
 use super::update::UpdateRule;
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::NDArray;
 
 /// The states an optimizer keeps for one parameter, by their names.

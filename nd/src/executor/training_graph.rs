@@ -17,7 +17,7 @@ use tensorc_passes::values::StaticValues;
 
 use super::request::GradReq;
 use super::update::{Emission, UpdateRule};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Compiler;
 
 /// Where the array behind a graph input comes from.

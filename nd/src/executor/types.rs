@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensorc_frontend::symbol::{InputType, Symbol};
 use tensorc_ir::{DenseType, Dim, Shape, TensorType};
 
-use crate::Error;
+use crate::error::Error;
 use tensorc::symbol::infer_with;
 use tensorc::{Compiler, DType};
 

@@ -11,7 +11,7 @@ use tensorc_runtime::{Device, DeviceKind, Element, TensorRef};
 
 use super::autograd::tape::{self, Entry};
 use super::{Call, Runtime};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 /// A dense row-major array on a device. Cloning, [`NDArray::reshape`] and [`NDArray::rows`] give

@@ -9,7 +9,7 @@ use tensorc_runtime::engine::OpName;
 
 use super::inline::inline;
 use super::lazy_batch::{BatchNode, BatchOperand};
-use crate::Error;
+use crate::error::Error;
 use tensorc::ProgramKey;
 
 /// Divides results into operations, in the order in which they must be pushed.

@@ -9,7 +9,7 @@ use tensorc_runtime::Device;
 use tensorc_runtime::array::Inline;
 
 use super::{NDArray, Runtime, autograd, front};
-use crate::Error;
+use crate::error::Error;
 use tensorc::{DType, Tensor};
 
 /// What an operator is applied to.

@@ -6,7 +6,7 @@ use tensorc_runtime::dlpack::{DLManagedTensorVersioned, DlpackError, Imported};
 use tensorc_runtime::{DeviceKind, Element};
 
 use super::{NDArray, Runtime};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 impl Runtime {

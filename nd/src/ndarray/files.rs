@@ -6,7 +6,7 @@ use tensorc_frontend::mxnet::params::{self, ArrayList, SavedArray, SavedDevice, 
 use tensorc_runtime::{Device, DeviceKind};
 
 use super::{NDArray, Runtime};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 impl Runtime {

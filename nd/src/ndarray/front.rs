@@ -15,7 +15,7 @@ use super::autograd::tape;
 use super::call::{Formal, ResolvedCall};
 use super::program::ArrayProgram;
 use super::{NDArray, Runtime};
-use crate::Error;
+use crate::error::Error;
 use tensorc::{ProgramKey, Tensor};
 
 /// The program of a call: everything that does not depend on elements.

@@ -13,7 +13,7 @@ use super::autograd::tape;
 use super::front::fresh;
 use super::program::ArrayProgram;
 use super::{NDArray, Runtime};
-use crate::Error;
+use crate::error::Error;
 use tensorc::{Model, ProgramKey};
 
 /// A model compiled for inputs of fixed types. A run of its whole plan is one operation of the

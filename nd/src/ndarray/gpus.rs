@@ -7,7 +7,7 @@ use tensorc_runtime::gpu::{Collective, Exchange};
 use tensorc_runtime::{Device, array};
 
 use super::{NDArray, Runtime};
-use crate::Error;
+use crate::error::Error;
 use tensorc::DType;
 
 /// NVIDIA's GPUs of a runtime, joined by NCCL. Clones share what it holds of them; it is given back with the last one.

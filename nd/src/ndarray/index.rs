@@ -12,7 +12,7 @@ use tensorc_runtime::engine::Property;
 
 use super::autograd::tape;
 use super::{CallOperand, NDArray};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 /// Most copies of rows that a slice on a driver's device is worth; an operator, which is compiled for every slice, does the

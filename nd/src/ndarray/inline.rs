@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 
-use crate::Error;
+use crate::error::Error;
 
 /// Copies what `roots` need from one graph to another whose inputs are given as values there, where they are needed.
 pub(super) fn inline(

@@ -21,7 +21,7 @@ use super::batch_program::{BatchProgram, groups};
 use super::call::ResolvedCall;
 use super::front::{fresh, source};
 use super::program::{ArrayProgram, launch};
-use crate::Error;
+use crate::error::Error;
 
 /// Most arrays and numbers a window reads: one bit each in a set.
 const MAX_BATCH_INPUTS: usize = u32::BITS as usize;

@@ -11,7 +11,7 @@ use tensorc_runtime::array::{self, LaunchOutput};
 use tensorc_runtime::engine::{OpName, Property};
 
 use super::{Call, CallOperand, NDArray};
-use crate::Error;
+use crate::error::Error;
 use tensorc::DType;
 
 /// Operators and names that are used without looking them up.

@@ -11,7 +11,7 @@ use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArrayView, LaunchOutput}
 use tensorc_runtime::engine::{OpName, Property};
 
 use super::Runtime;
-use crate::Error;
+use crate::error::Error;
 use tensorc::{Program, Session, Tensor};
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);

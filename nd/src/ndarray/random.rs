@@ -8,7 +8,7 @@ use tensorc_ir::params::ParamValue;
 use tensorc_runtime::Device;
 
 use super::{NDArray, Runtime};
-use crate::Error;
+use crate::error::Error;
 use tensorc::DType;
 
 impl Runtime {

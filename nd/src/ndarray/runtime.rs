@@ -15,7 +15,7 @@ use super::lazy_batch::LazyBatch;
 use super::operators::Common;
 use super::program::ArrayProgram;
 use super::{Call, NDArray};
-use crate::Error;
+use crate::error::Error;
 use tensorc::{Compiler, Options, ProgramCache, Tensor};
 
 /// Programs kept: calls, lazy batches, models and gradients.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::space::ArraySpace;
 use super::uses::ChunkUses;
-use crate::Device;
+use crate::device::Device;
 use crate::dlpack::Imported;
 use crate::engine::Var;
 use crate::storage::{AllocError, MemoryBlock, Storage};

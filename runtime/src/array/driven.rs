@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 use super::uses::{Enqueued, Touched};
 use crate::engine::{Completion, Failure, Property};
 use crate::gpu::{Driver, DriverError, Finished, Flight, KeepAlive, KeepAliveQueue, LaunchStream, StreamMemory};
-use crate::{Storage, TaskPanic};
+use crate::pool::TaskPanic;
+use crate::storage::Storage;
 
 /// The streams of a device.
 pub(super) struct Driven {

@@ -11,11 +11,12 @@ use super::space::ArraySpace;
 use super::staged::{Staged, staged};
 use super::uses::Touched;
 use super::view::ArrayView;
+use crate::device::Device;
 use crate::engine::{EngineError, Failure, Op, OpName, Property, Var, WaitError};
 use crate::gpu::{CollectiveError, DriverError, KeepAliveQueue};
 use crate::plan::DeviceTensor;
 use crate::storage::{AllocError, MemoryBlock};
-use crate::{Device, TensorMut, TensorRef};
+use crate::tensor::{TensorMut, TensorRef};
 
 /// An operation to push.
 pub struct ArrayLaunch<'a> {

@@ -7,10 +7,13 @@ use super::region::SliceRows;
 use super::source::ArrayOperand;
 use super::space::ArraySpace;
 use super::view::ArrayView;
+use crate::device::Device;
 use crate::engine::Property;
 use crate::gpu::Rows;
+use crate::plan::Context;
 use crate::plan::{Bindings, DeviceBindings, Phase};
-use crate::{Context, Device, Pool, Profiler};
+use crate::pool::Pool;
+use crate::profiler::Profiler;
 
 /// A run of a plan, or of one of its phases.
 pub struct PlannedRun {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tensorc_abi::DType;
 
 use super::view::{ArrayView, Extents};
-use crate::{Element, TensorRef};
+use crate::tensor::{Element, TensorRef};
 
 /// An operand of an operation.
 #[derive(Clone, Debug)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::driven::Driven;
+use crate::device::{Device, DeviceKind};
 use crate::engine::{Engine, EngineConfig, EngineError};
 use crate::gpu::{Collective, CollectiveError, Driver, DriverError, join};
 use crate::storage::{Storage, StorageConfig};
-use crate::{Device, DeviceKind};
 
 /// Engine, memory pools and devices. Cloning shares them.
 #[derive(Clone)]

@@ -2,10 +2,11 @@
 
 use super::launch::{LaunchOutput, execute};
 use super::source::ArrayOperand;
+use crate::device::Device;
 use crate::device::stream::Transfer;
 use crate::engine::Failure;
 use crate::gpu::KeepAliveQueue;
-use crate::{Device, TensorMut, TensorRef};
+use crate::tensor::{TensorMut, TensorRef};
 
 /// Memory of the host in place of a view's.
 #[derive(Clone, Copy)]

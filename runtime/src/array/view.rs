@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 use super::chunk::Chunk;
-use crate::{Device, host_tensor};
+use crate::device::Device;
+use crate::host_tensor;
 
 /// The extents of a tensor, outermost first.
 pub type Extents = SmallVec<[u64; 4]>;

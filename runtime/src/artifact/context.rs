@@ -7,7 +7,8 @@ use tensorc_abi::DType;
 use tensorc_abi::artifact::{GpuHandle, InitOn, Parallel, Status, Task, Tensor, Weights, status};
 
 use super::{Artifact, ArtifactError};
-use crate::{Pool, TensorMut, TensorRef};
+use crate::pool::Pool;
+use crate::tensor::{TensorMut, TensorRef};
 
 /// The memory of one run of an [`Artifact`] at a time. Threads that run it at the same time have one each.
 pub struct ModelContext<'p> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tensorc_abi::DType;
 
 use super::{Driver, DriverError, LaunchStream};
-use crate::Device;
+use crate::device::Device;
 
 /// What devices do together with arrays of one type and length, one on each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Copies between page-locked memory of the host and a device, for measurements.
 
 use super::{Driver, DriverError, LaunchStream, Memory};
-use crate::Device;
+use crate::device::Device;
 use crate::device::stream::{StreamError, Transfer};
 
 /// Which way bytes go.

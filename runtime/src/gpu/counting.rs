@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::{CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Properties, Rows};
 use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
-use crate::{Device, DeviceKind};
+use crate::device::{Device, DeviceKind};
 
 /// What was counted so far.
 #[derive(Debug, Default)]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::simulated::Simulator;
 use super::{CodeForm, Driver, DriverError, KernelCode, LaunchStream, LoadedKernel, Memory};
-use crate::{AlignedBuffer, Device};
+use crate::arena::AlignedBuffer;
+use crate::device::Device;
 
 /// A driver whose device is made of the host.
 pub struct HostDriver {

@@ -5,8 +5,9 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::device::Device;
+use crate::storage::Storage;
 use crate::storage::{AllocCause, AllocError, MemoryBlock};
-use crate::{Device, Storage};
 
 /// Counts a device's operations that are enqueued and not done.
 #[derive(Default)]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use tensorc_abi::{DType, VendorCall};
 
-use crate::Device;
+use crate::device::Device;
 use crate::device::stream::{Event, Stream};
 use crate::engine::Failure;
 

@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use crate::device::Device;
 use crate::device::stream::{Event, Transfer};
 use crate::gpu::{LaunchStream, Rows, StreamMemory};
+use crate::storage::Storage;
 use crate::storage::{AllocError, MemoryBlock};
-use crate::{Device, Storage};
 
 /// Things that live until work is done.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use tensorc_abi::{Buffer, BufferId, DType, Plan, StorageClass};
 
 use super::error::{PlanEdge, RunError};
 use super::executable::Prepared;
-use crate::{TensorMut, TensorRef};
+use crate::tensor::{TensorMut, TensorRef};
 
 /// A part of a run of a plan with a boundary. What the first leaves in the arena, the second finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,9 +15,10 @@ use tensorc_exec::{DeviceStep, Queue, bind};
 use super::error::{LoadError, RunError};
 use super::executable::Executable;
 use super::lanes::StagingPipeline;
+use crate::device::Device;
 use crate::device::stream::{StreamError, Transfer};
 use crate::gpu::{Driver, DriverError, Graph, LaunchStream, LoadedKernel, Memory};
-use crate::{Device, WeightCache, WeightStorage};
+use crate::weights::{WeightCache, WeightStorage};
 
 /// Runs at the same addresses before one is recorded.
 const RUNS_BEFORE_RECORDING: u32 = 2;

@@ -2,8 +2,10 @@
 
 use tensorc_abi::{DType, Plan};
 
+use crate::arena::AllocError;
 use crate::gpu::DriverError;
-use crate::{AllocError, TaskPanic, WeightError};
+use crate::pool::TaskPanic;
+use crate::weights::WeightError;
 
 /// A plan breaks one of the rules its execution relies on. Names are those of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -13,9 +13,10 @@ use super::error::{InvalidPlan, LoadError, PlanError};
 use super::poison::Deaths;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
+use crate::device::Device;
 use crate::gpu::{Driver, LoadedKernel};
 use crate::profiler::SpanName;
-use crate::{Device, WeightCache, WeightStorage};
+use crate::weights::{WeightCache, WeightStorage};
 
 /// A step with everything decided that does not depend on the run.
 pub(super) struct Prepared {

@@ -12,9 +12,10 @@ use tensorc_abi::{Arg, BufferId, Plan, StorageClass};
 use super::device::{DeviceContext, edge_of, failed};
 use super::error::RunError;
 use super::executable::{Executable, Prepared};
+use crate::device::Device;
 use crate::device::stream::{Event, Transfer};
 use crate::gpu::{Driver, DriverError, Graph, LaunchStream, Memory};
-use crate::{Device, TensorMut, TensorRef};
+use crate::tensor::{TensorMut, TensorRef};
 
 /// Runs under way at the same time.
 const LANES: usize = 2;

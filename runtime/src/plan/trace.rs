@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use super::executable::{Executable, Prepared};
+use crate::device::Device;
+use crate::profiler::Profiler;
 use crate::profiler::{Span, SpanName};
-use crate::{Device, Profiler};
 
 /// What is told of a run while it goes on.
 pub(super) trait Watch: Copy + Sync {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use crate::Device;
+use crate::device::Device;
 use buffer::Shared;
 
 pub use name::SpanName;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use super::{EventKind, Profiler, Span, SpanName, TraceTrack};
-use crate::Device;
+use crate::device::Device;
 
 /// A span that ends when this is dropped. Records nothing if the profiler was off when it began or
 /// is when it ends.

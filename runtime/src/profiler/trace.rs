@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{Event, EventKind, Recording, TraceTrack};
-use crate::Device;
+use crate::device::Device;
 
 /// A trace was not written, or not completely.
 #[derive(Debug, thiserror::Error)]

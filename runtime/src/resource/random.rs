@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::Device;
+use crate::device::Device;
 
 /// Threefry with two words of 32 bits and 20 rounds: a random function of key and counter.
 ///

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::pool::MemoryPool;
 use super::raw::Raw;
-use crate::{AlignedBuffer, Device};
+use crate::arena::AlignedBuffer;
+use crate::device::Device;
 
 /// Memory of one device, given back to its pool when dropped.
 ///

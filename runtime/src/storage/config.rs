@@ -5,7 +5,8 @@ use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 
-use crate::{AlignedBuffer, Device};
+use crate::arena::AlignedBuffer;
+use crate::device::Device;
 
 const PAGE: u64 = 4096;
 /// Sizes above this are rounded to multiples of it by [`Pooling::Pages`].

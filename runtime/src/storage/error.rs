@@ -1,6 +1,6 @@
 //! Why there was no memory.
 
-use crate::Device;
+use crate::device::Device;
 
 /// What stood against an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

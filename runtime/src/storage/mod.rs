@@ -22,8 +22,8 @@ pub use error::{AllocCause, AllocError};
 pub use pool::StorageStats;
 
 use crate::device::DeviceTable;
+use crate::device::{Device, DeviceKind};
 use crate::gpu::Driver;
-use crate::{Device, DeviceKind};
 use pool::MemoryPool;
 use raw::Supply;
 

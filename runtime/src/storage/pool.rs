@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use super::raw::{Raw, Supply};
 use super::{AllocCause, MemoryBlock, POISON, PoolConfig, Pooling, lock};
-use crate::Device;
+use crate::device::Device;
 
 /// Figures of one device's pool. Bytes are those of whole size classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

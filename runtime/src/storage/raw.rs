@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::AllocCause;
-use crate::AlignedBuffer;
+use crate::arena::AlignedBuffer;
 use crate::gpu::{Driver, Memory};
 
 /// Where the memory of a pool comes from.

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::AlignedBuffer;
+use crate::arena::AlignedBuffer;
 
 const DEVICE: Device = Device::cpu(1);
 const MIB: u64 = 1 << 20;

@@ -8,8 +8,8 @@ use tensorc_abi::{DType, Packing};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{WeightError, WeightStorage, pack_weight};
-use crate::Device;
 use crate::arena::AlignedBuffer;
+use crate::device::Device;
 use crate::device::stream::Transfer;
 use crate::gpu::{Driver, DriverError, Memory};
 

@@ -23,7 +23,6 @@ use tensorc_ir::recipe::Recipe;
 use tensorc_ir::views::{keeps_linear_order, run_offset};
 use tensorc_ir::{DenseType, TensorData};
 
-use crate::Target;
 use crate::access::Located;
 use crate::access::in_place::in_place;
 use crate::cost::work::KernelWork;
@@ -33,6 +32,7 @@ use crate::layout::{Layouts, Runs};
 use crate::lowered::InPlace;
 use crate::recipe::{Form, Site, decide};
 use crate::recognise::attention::Attended;
+use crate::target::Target;
 pub use place::ConcatOperands;
 use place::{ConcatElimination, StridedView, is_aligned};
 

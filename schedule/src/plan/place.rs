@@ -16,9 +16,9 @@ use tensorc_ir::views::keeps_linear_order;
 
 use super::Choices;
 use super::estimate::{self, Wholes};
-use crate::Target;
 use crate::layout::{Layouts, Runs};
 use crate::recipe::library_of;
+use crate::target::Target;
 
 /// Where a value lies in another one, in elements, as [`tensorc_abi::SubBuffer`].
 #[derive(Clone, Copy, Debug)]

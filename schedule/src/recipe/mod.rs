@@ -20,12 +20,12 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId, NodeKind};
 use tensorc_ir::recipe::Recipe;
 
-use crate::Target;
 use crate::access::Located;
 use crate::access::product::MatrixProduct;
 use crate::flash::{FlashTile, KeySplits};
 use crate::layout::Layouts;
 use crate::recognise::attention::{Attended, attention_of};
+use crate::target::Target;
 use crate::target::{Gpu, Processor, VendorLibraries};
 use library::library_form;
 

@@ -6,8 +6,8 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::Device;
 
 use super::{FanFactor, InitValue, Initializer, RandomKind, Variable};
-use crate::Error;
-use crate::TrainError;
+use crate::error::Error;
+use crate::error::TrainError;
 use tensorc::{DType, Tensor};
 use tensorc_nd::{NDArray, Runtime};
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tensorc_runtime::Device;
 
 use super::TrainError;
-use crate::Error;
+use crate::error::Error;
 use tensorc::{DType, Tensor};
 use tensorc_nd::{NDArray, Runtime};
 

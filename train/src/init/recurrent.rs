@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::fill::InitTarget;
 use super::{Initializer, Variable};
-use crate::Error;
+use crate::error::Error;
 use tensorc_nd::NDArray;
 
 /// What a recurrent layer computes in a step.

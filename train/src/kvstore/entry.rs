@@ -6,7 +6,7 @@ use tensorc_kvstore::Key;
 use tensorc_runtime::{Device, DeviceKind};
 
 use super::reduce::{Residual, residuals};
-use crate::Error;
+use crate::error::Error;
 use tensorc_nd::{NDArray, Runtime};
 
 /// A key's value and what its sums need.

@@ -46,8 +46,8 @@ use sums::sum_to;
 pub(crate) use sums::{Urgency, add_to, copy_to_all};
 use updates::Updates;
 
-use crate::Error;
-use crate::Optimizer;
+use crate::error::Error;
+use crate::optimizer::Optimizer;
 use tensorc_nd::{NDArray, Runtime};
 
 /// Values by key, shared by devices and processes. Clones are handles of the same store.

@@ -10,7 +10,7 @@ use tensorc_runtime::engine::{Completion, Failure, Op, OpName};
 use tensorc_runtime::{DType, TensorMut, TensorRef};
 
 use super::sums::Urgency;
-use crate::Error;
+use crate::error::Error;
 use tensorc_nd::{NDArray, Runtime};
 
 /// Most bytes of one collective: longer arrays are cut, so that pieces follow each other on their way.

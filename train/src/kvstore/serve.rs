@@ -20,8 +20,8 @@ use tensorc_runtime::engine::OpName;
 
 use super::reduce::{Landing, PieceBytes, Residual, await_landing, decode, token};
 use super::sums::Urgency;
-use crate::Error;
-use crate::{Optimizer, Updater};
+use crate::error::Error;
+use crate::optimizer::{Optimizer, Updater};
 use tensorc::Tensor;
 use tensorc_nd::{NDArray, Runtime};
 

@@ -5,7 +5,7 @@ use tensorc_kvstore::sum;
 use tensorc_runtime::array::{self, ArrayOperand, LaunchOutput};
 use tensorc_runtime::engine::{OpName, Property};
 
-use crate::Error;
+use crate::error::Error;
 use tensorc_nd::{NDArray, Runtime};
 
 /// How operations are queued.

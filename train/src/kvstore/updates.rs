@@ -2,8 +2,8 @@
 
 use tensorc_kvstore::{Key, KvError};
 
-use crate::Error;
-use crate::{Optimizer, Updater};
+use crate::error::Error;
+use crate::optimizer::{Optimizer, Updater};
 use tensorc_nd::NDArray;
 
 type UpdateFn = Box<dyn FnMut(&Key, &NDArray, &NDArray) -> Result<(), Error> + Send>;

@@ -1,7 +1,7 @@
 //! Metrics of classes: how often the right one was chosen.
 
 use super::{Metric, MetricSum, MetricTensor, pairs, shapes, wrong};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 /// The share of labels that the outputs get right. Outputs of another shape than the labels are scores, of

@@ -13,7 +13,7 @@ pub use probability::{CrossEntropy, Loss, Perplexity};
 pub use regression::{Distance, Pearson, Regression};
 
 use super::TrainError;
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 /// A measure over batches.

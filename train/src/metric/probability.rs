@@ -1,7 +1,7 @@
 //! Metrics of probabilities: how likely the labels were.
 
 use super::{Metric, MetricSum, MetricTensor, pairs, shapes, wrong};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 /// The mean of `-ln(p + eps)`, `p` being the probability that the output gives the label.

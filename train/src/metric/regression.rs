@@ -1,7 +1,7 @@
 //! Metrics of numbers: how far outputs are from labels.
 
 use super::{Average, Metric, MetricSum, MetricTensor, pairs, shapes};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 /// Which distance of outputs and labels is computed.

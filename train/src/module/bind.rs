@@ -7,7 +7,7 @@ use tensorc_runtime::Device;
 
 use super::Module;
 use super::parallel::{Parallel, Sums};
-use crate::Error;
+use crate::error::Error;
 use crate::kvstore::KVStore;
 use tensorc::DType;
 use tensorc_data::{DataDesc, DataIter};

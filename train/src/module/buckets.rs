@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensorc_frontend::symbol::Symbol;
 
 use super::{Module, ModuleBuilder};
-use crate::Error;
+use crate::error::Error;
 use tensorc_data::DataDesc;
 
 type Make<'a> = dyn Fn(usize) -> Result<Network, Error> + 'a;

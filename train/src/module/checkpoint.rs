@@ -9,7 +9,7 @@ use tensorc_frontend::mxnet::{ArrayProblem, ParamsError, Site};
 use tensorc_frontend::symbol::Symbol;
 
 use super::{Module, no_optimizer};
-use crate::Error;
+use crate::error::Error;
 use tensorc::Tensor;
 
 /// Values of parameters and auxiliary states, by name.

@@ -45,7 +45,7 @@ pub use fit::{EpochReport, Fit};
 pub use parallel::Sums;
 
 use super::{Initializer, Optimizer, TrainError, Updater, Variable};
-use crate::Error;
+use crate::error::Error;
 use crate::kvstore::KVStore;
 use tensorc::Tensor;
 use tensorc_data::DataDesc;

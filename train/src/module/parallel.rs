@@ -19,7 +19,7 @@ use tensorc_runtime::Device;
 
 use super::Module;
 use super::step::StagedBatch;
-use crate::Error;
+use crate::error::Error;
 use crate::kvstore::{self, Compression, KVStore, RankSum, Residual, Urgency, add_to, copy_to_all};
 use tensorc_nd::executor::Executor;
 use tensorc_nd::{JoinedGpus, NDArray, Runtime};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::Metric;
+use crate::metric::Metric;
 use tensorc_data::{Batch, DataIter};
 
 /// Nothing if standard error is no terminal.

@@ -3,9 +3,9 @@
 use std::sync::PoisonError;
 
 use super::{Module, describe, no_optimizer};
-use crate::Error;
+use crate::error::Error;
 use crate::optimizer::FusedUpdate;
-use crate::{Optimizer, Updater};
+use crate::optimizer::{Optimizer, Updater};
 use tensorc::Tensor;
 use tensorc_data::{Batch, DataDesc};
 use tensorc_nd::NDArray;

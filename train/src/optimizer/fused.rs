@@ -9,7 +9,7 @@ use tensorc_ir::graph::Value;
 use tensorc_ir::op::Registry;
 
 use super::{Emitted, Optimizer, Update};
-use crate::Error;
+use crate::error::Error;
 use tensorc::DType;
 use tensorc_nd::executor::{Emission, UpdateRule};
 

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use tensorc_ir::params::{ParamValue, Params};
 
 use super::Optimizer;
-use crate::{LrSchedule, TrainError};
+use crate::error::TrainError;
+use crate::schedule::LrSchedule;
 
 /// How a gradient moves a parameter. The formulas are those of the `update_…` entries of the registry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

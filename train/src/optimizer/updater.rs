@@ -6,8 +6,8 @@ use std::path::Path;
 use tensorc_runtime::Device;
 
 use super::{Clock, Optimizer, Update};
-use crate::Error;
-use crate::TrainError;
+use crate::error::Error;
+use crate::error::TrainError;
 use tensorc::{DType, Tensor};
 use tensorc_nd::{CallOperand, NDArray, Runtime};
 

@@ -1,9 +1,10 @@
 //! Rotation, shear, scale and aspect ratio, in one resampling.
 
 use super::options::{AugmentOptions, pick};
+use crate::draws::Draws;
+use crate::error::Cause;
 use crate::image::resize::{cubic, lanczos};
 use crate::image::{Image, Inter};
-use crate::{Cause, Draws};
 
 /// A map between positions of two images.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Changes of colours: brightness, contrast, saturation, hue, lightness, and noise along principal components.
 
 use super::options::AugmentOptions;
-use crate::Draws;
+use crate::draws::Draws;
 use crate::image::Image;
 use crate::image::decode::luma;
 

@@ -2,9 +2,10 @@
 
 use super::affine::Affine;
 use super::options::{AugmentOptions, pick};
+use crate::draws::Draws;
+use crate::error::Cause;
 use crate::image::jpeg::Scale;
 use crate::image::{ImageView, Inter, PixelRegion, Reduced, shorter_edge};
-use crate::{Cause, Draws};
 
 /// Attempts at a random resized crop before the middle is taken.
 const ATTEMPTS: usize = 10;

@@ -18,7 +18,8 @@ pub use options::AugmentOptions;
 
 use super::decode::{Channels, Decoder, dimensions};
 use super::{Image, PixelRegion, Resizer};
-use crate::{Cause, DataError, Draws};
+use crate::draws::Draws;
+use crate::error::{Cause, DataError};
 
 /// Changes images as its options say.
 #[derive(Clone, Debug)]

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::draws::Draws;
+use crate::error::DataError;
 use crate::image::Inter;
 use crate::options::settable;
-use crate::{DataError, Draws};
 
 /// What is done to images, by the names and with the defaults of MXNet's default augmenter.
 ///

@@ -1,6 +1,6 @@
 //! Which format a file has, and what its header says: size, and whether its data can be all there.
 
-use crate::Cause;
+use crate::error::Cause;
 
 const PNG: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 

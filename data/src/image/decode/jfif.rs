@@ -7,7 +7,7 @@ use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 
 use super::{Channels, Info, convert, resize_buffer, too_large};
-use crate::Cause;
+use crate::error::Cause;
 use crate::image::Image;
 
 /// Scans of a progressive image that are decoded; each costs a pass over the whole image.

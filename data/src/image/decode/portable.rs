@@ -5,7 +5,7 @@ use std::io::Cursor;
 use png::{ColorType, DecodingError, Limits, Transformations};
 
 use super::{Channels, Info, convert, resize_buffer, too_large};
-use crate::Cause;
+use crate::error::Cause;
 use crate::image::Image;
 
 /// Memory for what is no pixel: palettes, text, profiles.

@@ -189,7 +189,7 @@ impl<'a> EntropyInput<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Draws;
+    use crate::draws::Draws;
 
     /// All bytes up to the marker, taken eight bits at a time, and whether an error follows them.
     fn read(file: &[u8], length: usize) -> (Vec<u8>, bool) {

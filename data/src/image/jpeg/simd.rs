@@ -456,7 +456,7 @@ fn stretch(samples: &[i16; 18], odd: __m256i) -> [__m256i; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Draws;
+    use crate::draws::Draws;
     use crate::image::jpeg::kernels::Portable;
 
     #[test]

@@ -5,8 +5,9 @@ use tensorc_abi::DType;
 use tensorc_runtime::{HostTensor, TensorMut};
 
 use super::super::{Batch, DataIter, Position};
+use crate::dataset::DataDesc;
+use crate::error::DataError;
 use crate::options::odd;
-use crate::{DataDesc, DataError};
 
 /// Converts data, and labels if that is asked for. Numbers that the type does not hold are rounded (floats, to the
 /// nearest) or saturate (integers); fractions are cut off.

@@ -17,7 +17,7 @@ pub use split::SplitRows;
 pub use zip::Zip;
 
 use super::{DataIter, Position};
-use crate::DataError;
+use crate::error::DataError;
 
 /// Errors in a row after which a source is given up.
 const MAX_FAILED: u32 = 1000;

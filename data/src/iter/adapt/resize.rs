@@ -1,7 +1,8 @@
 //! Epochs of a fixed number of batches.
 
 use super::super::{Batch, DataIter, Position};
-use crate::{DataDesc, DataError};
+use crate::dataset::DataDesc;
+use crate::error::DataError;
 
 /// A source whose epochs have a given number of batches: where it ends it begins again, and where an epoch ends before it
 /// the next one goes on there (or at its beginning, see [`Resize::restarting`]).

@@ -1,7 +1,8 @@
 //! A rank's share of the batches of a source.
 
 use super::super::{Batch, DataIter, Position};
-use crate::{DataDesc, DataError};
+use crate::dataset::DataDesc;
+use crate::error::DataError;
 
 /// Every `count`-th batch of a source, beginning with number `rank`. All ranks have epochs of the same length: batches at
 /// the end of which not every rank would get one are left out.

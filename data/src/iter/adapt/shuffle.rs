@@ -5,7 +5,9 @@ use tensorc_runtime::HostTensor;
 
 use super::super::{Batch, DataIter, Position};
 use super::replay;
-use crate::{DataDesc, DataError, Draws};
+use crate::dataset::DataDesc;
+use crate::draws::Draws;
+use crate::error::DataError;
 
 /// An example: the bytes of its data and labels.
 struct Example {

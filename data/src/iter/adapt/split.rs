@@ -3,7 +3,8 @@
 use tensorc_runtime::HostTensor;
 
 use super::super::{Batch, DataIter, Position};
-use crate::{DataDesc, DataError};
+use crate::dataset::DataDesc;
+use crate::error::DataError;
 
 /// Rows `rank` of `count` equal parts of every batch of a source, in order: the ranks' batches, one after the other, are
 /// the source's. So the examples of a step do not depend on the number of ranks.

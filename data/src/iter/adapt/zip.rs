@@ -1,7 +1,8 @@
 //! Several sources side by side.
 
 use super::super::{Batch, DataIter, Position};
-use crate::{DataDesc, DataError};
+use crate::dataset::DataDesc;
+use crate::error::DataError;
 
 /// Batches whose arrays are those of several sources, which go in step: example by example, so that none of them may leave
 /// examples out that cannot be read.

@@ -15,7 +15,7 @@ use tensorc_runtime::engine::OpName;
 use super::linear::{Goal, Input, Linear, TapeCall, ValueSource, describe_goal};
 use super::tape::{RecordedOperand, attach};
 use super::{AutogradError, GradReq};
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::front::fresh;
 use crate::ndarray::inline::inline;
 use crate::ndarray::program::ArrayProgram;

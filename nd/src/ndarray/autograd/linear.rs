@@ -7,7 +7,7 @@ use tensorc_runtime::array::{ArrayOperand, ArrayView};
 
 use super::AutogradError;
 use super::tape::{Entry, Recorded, RecordedOperand, SavedCall, Variable};
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::NDArray;
 use tensorc::ProgramKey;
 

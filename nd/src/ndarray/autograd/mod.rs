@@ -35,7 +35,7 @@ pub use scope::{ModeGuard, is_recording, is_training, pause, predict_mode, recor
 pub use crate::executor::GradReq;
 
 use super::NDArray;
-use crate::Error;
+use crate::error::Error;
 use tape::{Entry, Variable};
 
 /// Why gradients cannot be taken.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
 
 use super::{AutogradError, GradReq, scope};
-use crate::Error;
+use crate::error::Error;
 use crate::ndarray::NDArray;
 use crate::ndarray::call::Formal;
 use crate::ndarray::front::source;

@@ -22,7 +22,7 @@ use tensorc_abi::VendorCall;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties};
-use crate::Device;
+use crate::device::Device;
 #[cfg(feature = "nccl")]
 pub(super) use nccl::Communicators;
 use peer::Peers;

@@ -15,7 +15,7 @@ use tensorc_abi::DType;
 
 use super::stream::CudaStream;
 use super::{CudaDriver, Shared};
-use crate::Device;
+use crate::device::Device;
 use crate::gpu::{Collective, CollectiveError, CollectiveRank, Exchange, LaunchConfig};
 
 /// Names of the library, those that programs are installed with first.

@@ -8,7 +8,7 @@ use cudarc::driver::{result, sys};
 
 use super::{Shared, text};
 use crate::device::stream::Transfer;
-use crate::{Device, DeviceKind};
+use crate::device::{Device, DeviceKind};
 
 /// Contexts of other GPUs, to and from whose memory was copied.
 #[derive(Default)]

@@ -11,9 +11,10 @@ use super::graph::Recorded;
 use super::matrix::encode;
 use super::vendor::VendorLibraryCall;
 use super::{CudaFunction, Shared, text};
+use crate::device::Device;
 use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
 use crate::gpu::{DriverError, Graph, LaunchConfig, LaunchStream, LoadedKernel, Rows};
-use crate::{Device, TaskPanic};
+use crate::pool::TaskPanic;
 
 /// A stream. Dropping it waits for its work.
 pub(super) struct CudaStream {

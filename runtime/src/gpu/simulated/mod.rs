@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use super::{DriverError, Graph, HostKernel, LaunchConfig, LaunchStream, LoadedKernel, Memory, Rows};
 use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
+use crate::device::{Device, DeviceKind};
 use crate::engine::Failure;
-use crate::{Device, DeviceKind, TaskPanic};
+use crate::pool::TaskPanic;
 use memory::DeviceMemory;
 
 /// At multiples of what arguments of kernels begin, as wide accesses of a GPU need.

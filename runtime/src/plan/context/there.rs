@@ -7,7 +7,7 @@ use super::super::error::RunError;
 use super::super::executable::Prepared;
 use super::{Context, interface_of};
 use crate::gpu::KeepAliveQueue;
-use crate::{TensorMut, TensorRef};
+use crate::tensor::{TensorMut, TensorRef};
 
 impl Context {
     /// Enqueues a run, or with a phase as [`Context::run_phase`], on tensors in the memory of the executable's device;
