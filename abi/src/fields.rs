@@ -2,7 +2,7 @@
 //! ([`crate::StepOp::parts`]), with a [`Visitor`].
 
 use crate::library::{Attention, BatchedGemm, Conv2d, ImageLayout, MatrixLayout};
-use crate::plan::{BufferId, Epilogue, LeftOperand};
+use crate::operand::{BufferId, Epilogue, LeftOperand};
 
 /// Goes over what a step consists of, which it may read or set: operands, numbers, what is computed before and after.
 /// Of calls alone there are numbers only.

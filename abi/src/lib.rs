@@ -19,6 +19,8 @@ pub mod fields;
 pub mod image;
 pub mod library;
 #[cfg(feature = "plan")]
+pub mod operand;
+#[cfg(feature = "plan")]
 mod part;
 #[cfg(feature = "plan")]
 pub mod plan;
@@ -34,12 +36,11 @@ pub use dtype::DType;
 pub use external::{ExternCall, ExternError, ExternFn};
 pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
 #[cfg(feature = "plan")]
+pub use operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
+#[cfg(feature = "plan")]
 pub use part::SubBuffer;
 #[cfg(feature = "plan")]
-pub use plan::{
-    Arg, Buffer, BufferId, Epilogue, KernelId, KernelSignature, LeftOperand, LibraryOp, Parameter, Plan, Prologue,
-    Scratch, Step, StepOp, StorageClass, Weight,
-};
+pub use plan::{Buffer, KernelSignature, LibraryOp, Parameter, Plan, Scratch, Step, StepOp, StorageClass, Weight};
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};
 

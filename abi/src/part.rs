@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::BufferId;
+use crate::operand::BufferId;
 
 /// Where a buffer lies in another one, its *whole*, in elements of both, which have one type.
 ///

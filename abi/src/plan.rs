@@ -6,16 +6,9 @@ use crate::conv::ConvPass;
 use crate::dtype::DType;
 use crate::fields::Visitor;
 use crate::library::{Attention, BatchedGemm, Contraction, Conv2d, Packing};
+use crate::operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 use crate::part::SubBuffer;
 use crate::vendor::VendorCall;
-
-/// Position of a buffer in [`Plan::buffers`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct BufferId(pub u32);
-
-/// Position of a generated kernel in [`Plan::kernels`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct KernelId(pub u32);
 
 /// A straight-line schedule of kernel launches over planned memory.
 ///
@@ -222,15 +215,6 @@ pub struct Weight {
     pub packing: Packing,
 }
 
-/// A use of a buffer by a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Arg {
-    /// The buffer.
-    pub buffer: BufferId,
-    /// Whether the step writes it.
-    pub writes: bool,
-}
-
 /// One entry of the schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
@@ -323,60 +307,6 @@ pub enum StepOp {
         /// Operands, results, working memory.
         args: Vec<Arg>,
     },
-}
-
-/// A generated kernel applied to each finished block of a library kernel's output.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Epilogue {
-    /// The generated kernel.
-    pub kernel: KernelId,
-    /// Its arguments, in the order of its parameters; for attention those behind the tile of scores. Only the result of
-    /// the call is written.
-    pub args: Vec<Arg>,
-}
-
-/// A generated kernel that computes blocks of the left operand of a library kernel where that reads them, so that
-/// the operand lies in no buffer. Its kernel takes memory of the library's, then `args`, all of them read
-/// ([`crate::library::epilogue_scalars`]).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Prologue {
-    /// The generated kernel.
-    pub kernel: KernelId,
-    /// Its arguments behind the memory of the library, all of them read.
-    pub args: Vec<Arg>,
-}
-
-/// The left operand of a library kernel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum LeftOperand {
-    /// It lies in a buffer.
-    Buffer(BufferId),
-    /// It is computed as it is read.
-    Computed(Prologue),
-}
-
-impl From<BufferId> for LeftOperand {
-    fn from(id: BufferId) -> LeftOperand {
-        LeftOperand::Buffer(id)
-    }
-}
-
-impl LeftOperand {
-    /// The buffer, if it lies in one.
-    pub fn buffer(&self) -> Option<BufferId> {
-        match self {
-            LeftOperand::Buffer(id) => Some(*id),
-            LeftOperand::Computed(_) => None,
-        }
-    }
-
-    /// What computes it, if it lies in no buffer.
-    pub fn prologue(&self) -> Option<&Prologue> {
-        match self {
-            LeftOperand::Buffer(_) => None,
-            LeftOperand::Computed(prologue) => Some(prologue),
-        }
-    }
 }
 
 /// What calls of a generated kernel must fit.

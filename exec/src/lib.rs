@@ -19,8 +19,8 @@ mod step;
 pub use records::{Records, Refused, SERIAL_NS, does_something, estimated_ns, scratch_bytes};
 #[cfg(feature = "plan")]
 pub use region::regions;
-pub use routine::Routine;
+
 pub use run::{DeviceStep, MAX_STEPS, Memory, Queue, Workers, bind, run};
 #[cfg(feature = "plan")]
 pub use step::Place;
-pub use step::{Code, LibraryCall, Step, Work, WorkerMemory, worker_stride};
+pub use step::{Code, LibraryCall, Routine, Step, Work, WorkerMemory, worker_stride};

@@ -9,20 +9,7 @@ use tensorc_kernels::{
     conv_scratch_by, gemm_affinity, gemm_run, gemm_scratch,
 };
 
-use crate::step::LibraryCall;
-
-/// A kind of library kernel. Its functions take calls that its `read` gives; of others they do nothing.
-pub struct Routine {
-    /// The call that words say; `None` if they say none.
-    pub(crate) read: fn(&[u64]) -> Option<Contraction>,
-    /// Bytes of working memory for each worker, with the numbers of arguments of the epilogue and, if there is one, of the
-    /// prologue.
-    pub(crate) scratch: fn(&Contraction, usize, Option<usize>) -> usize,
-    /// Tasks in turn that share what they compute of the left operand.
-    pub(crate) affinity: fn(&Contraction) -> u64,
-    /// Executes some of the tasks, as [`crate::Step`] does.
-    pub(crate) run: unsafe fn(&LibraryCall, *const *mut u8, Range<u64>, *mut u8),
-}
+use crate::step::{LibraryCall, Routine};
 
 /// Matrix products, of [`BatchedGemm`].
 pub const GEMM: Routine = Routine {

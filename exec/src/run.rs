@@ -4,10 +4,8 @@ use core::ops::Range;
 
 use tensorc_abi::image::slot;
 
-use crate::step::{Step, Work};
+use crate::step::{CHUNKS_PER_WORKER, Step, Work};
 
-/// Chunks per worker that a step is cut into, so that a delayed worker costs little.
-pub(crate) const CHUNKS_PER_WORKER: u64 = 4;
 /// Most steps that run side by side: what a worker looks through to find its next chunk.
 pub const MAX_STEPS: usize = 16;
 

@@ -8,9 +8,8 @@ use tensorc_abi::{Contraction, KernelFn};
 use tensorc_abi::{KernelId, Plan, StepOp};
 use tensorc_kernels::affinity_grain;
 
-use crate::routine::Routine;
-use crate::run::CHUNKS_PER_WORKER;
-
+/// Chunks per worker that a step is cut into, so that a delayed worker costs little.
+pub(crate) const CHUNKS_PER_WORKER: u64 = 4;
 /// Bytes copied by one task of a copy.
 const COPY_BLOCK: u64 = 1 << 16;
 
@@ -100,6 +99,19 @@ pub enum Work {
     },
     /// A function of the host, by its number, which the host calls itself.
     Host(u64),
+}
+
+/// A kind of library kernel. Its functions take calls that its `read` gives; of others they do nothing.
+pub struct Routine {
+    /// The call that words say; `None` if they say none.
+    pub(crate) read: fn(&[u64]) -> Option<Contraction>,
+    /// Bytes of working memory for each worker, with the numbers of arguments of the epilogue and, if there is one, of the
+    /// prologue.
+    pub(crate) scratch: fn(&Contraction, usize, Option<usize>) -> usize,
+    /// Tasks in turn that share what they compute of the left operand.
+    pub(crate) affinity: fn(&Contraction) -> u64,
+    /// Executes some of the tasks, as [`crate::Step`] does.
+    pub(crate) run: unsafe fn(&LibraryCall, *const *mut u8, Range<u64>, *mut u8),
 }
 
 /// A call of the kernel library. Its arguments are the two or three operands, but for a left one that is computed, and the

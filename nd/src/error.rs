@@ -11,8 +11,6 @@ use tensorc_runtime::resource::EntropyError;
 use tensorc_runtime::storage::AllocError as StorageError;
 use tensorc_runtime::{AllocError, Device, PoolError};
 
-use crate::ndarray::autograd::AutogradError;
-
 /// Why a call could not be made, or its result could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -84,6 +82,39 @@ pub enum Error {
     /// A fault of tensorc.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+/// Why gradients cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum AutogradError {
+    /// A head does not depend on recorded calls.
+    #[error(
+        "array {position} was not made by a recorded call: make it inside `autograd::record()`, from arrays with \
+         `attach_grad`"
+    )]
+    NotRecorded { position: usize },
+    /// The kept results were freed by an earlier backward pass.
+    #[error("`{op}` was differentiated before, and what was kept for that is gone; ask to retain the graph")]
+    Freed { op: String },
+    /// An array is written in place inside of a recording.
+    #[error("`{op}` writes an array in place while calls are recorded; make a new array, or pause recording")]
+    InPlace { op: String },
+    /// A recorded operand has changed since.
+    #[error("an operand of `{op}` was overwritten after the call was recorded")]
+    Overwritten { op: String },
+    /// A head gradient of another type or shape.
+    #[error("the gradient of array {position} is {found}, the array {expected}")]
+    Head { position: usize, expected: String, found: String },
+    /// Another number of head gradients than of heads.
+    #[error("{heads} arrays are differentiated, {given} gradients are given")]
+    Heads { heads: usize, given: usize },
+    /// The heads do not depend on a variable.
+    #[error("no gradient reaches variable {position}: the result does not depend on it")]
+    Unreached { position: usize },
+    /// The element type is no float.
+    #[error("{dtype} has no gradient, only floats do")]
+    Type { dtype: tensorc::DType },
 }
 
 /// Errors that the compiler reports as its own.

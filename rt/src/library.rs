@@ -1,6 +1,6 @@
 //! Library kernels as artifacts link them: a model names those it needs, and the linker drops the rest.
 
-use tensorc_exec::routine::{self, Routine};
+use tensorc_exec::{Routine, routine};
 
 /// Gives library kernels the names that objects of models refer to.
 macro_rules! routines {

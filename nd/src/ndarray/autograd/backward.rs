@@ -12,10 +12,10 @@ use tensorc_runtime::Device;
 use tensorc_runtime::array::ArrayOperand;
 use tensorc_runtime::engine::OpName;
 
+use super::GradReq;
 use super::linear::{Goal, Input, Linear, TapeCall, ValueSource, describe_goal};
 use super::tape::{RecordedOperand, attach};
-use super::{AutogradError, GradReq};
-use crate::error::Error;
+use crate::error::{AutogradError, Error};
 use crate::ndarray::front::fresh;
 use crate::ndarray::inline::inline;
 use crate::ndarray::program::ArrayProgram;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
 
-use super::AutogradError;
 use super::tape::{Entry, Recorded, RecordedOperand, SavedCall, Variable};
-use crate::error::Error;
+use crate::error::{AutogradError, Error};
 use crate::ndarray::NDArray;
 use tensorc::ProgramKey;
 

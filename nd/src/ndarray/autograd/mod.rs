@@ -32,44 +32,12 @@ use std::sync::Arc;
 pub use backward::{Backward, backward, grad};
 pub use scope::{ModeGuard, is_recording, is_training, pause, predict_mode, record, record_prediction, train_mode};
 
+pub use crate::error::AutogradError;
 pub use crate::executor::GradReq;
 
 use super::NDArray;
 use crate::error::Error;
 use tape::{Entry, Variable};
-
-/// Why gradients cannot be taken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
-pub enum AutogradError {
-    /// A head does not depend on recorded calls.
-    #[error(
-        "array {position} was not made by a recorded call: make it inside `autograd::record()`, from arrays with \
-         `attach_grad`"
-    )]
-    NotRecorded { position: usize },
-    /// The kept results were freed by an earlier backward pass.
-    #[error("`{op}` was differentiated before, and what was kept for that is gone; ask to retain the graph")]
-    Freed { op: String },
-    /// An array is written in place inside of a recording.
-    #[error("`{op}` writes an array in place while calls are recorded; make a new array, or pause recording")]
-    InPlace { op: String },
-    /// A recorded operand has changed since.
-    #[error("an operand of `{op}` was overwritten after the call was recorded")]
-    Overwritten { op: String },
-    /// A head gradient of another type or shape.
-    #[error("the gradient of array {position} is {found}, the array {expected}")]
-    Head { position: usize, expected: String, found: String },
-    /// Another number of head gradients than of heads.
-    #[error("{heads} arrays are differentiated, {given} gradients are given")]
-    Heads { heads: usize, given: usize },
-    /// The heads do not depend on a variable.
-    #[error("no gradient reaches variable {position}: the result does not depend on it")]
-    Unreached { position: usize },
-    /// The element type is no float.
-    #[error("{dtype} has no gradient, only floats do")]
-    Type { dtype: tensorc::DType },
-}
 
 impl NDArray {
     /// Makes this handle, and clones made of it from now on, a variable: gradients by it are written or added to

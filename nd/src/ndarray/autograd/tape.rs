@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use smallvec::SmallVec;
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
 
-use super::{AutogradError, GradReq, scope};
-use crate::error::Error;
+use super::{GradReq, scope};
+use crate::error::{AutogradError, Error};
 use crate::ndarray::NDArray;
 use crate::ndarray::call::Formal;
 use crate::ndarray::front::source;
