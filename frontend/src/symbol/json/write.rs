@@ -85,7 +85,8 @@ impl JsonWriter {
         self.begin('[', entries.len() > LINE);
         for e in entries {
             self.item();
-            let id = ids.get(&key(&e.node)).copied().unwrap_or_default();
+            // All operands were numbered; a number that no node has would be refused by readers.
+            let id = ids.get(&key(&e.node)).copied().unwrap_or(usize::MAX);
             self.text.push_str(&format!("[{id}, {}, {}]", e.index, e.version));
         }
         self.end(']');

@@ -8,7 +8,7 @@ use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::{DType, Dim};
 
 use crate::compose::{cast, reshape};
-use crate::def::{Define, FLOATS, composite, define, elementwise, operand, rule};
+use crate::def::{Define, FLOATS, composite, define, elementwise, float_param, operand, rule};
 
 pub fn ops() -> Vec<OpDef> {
     vec![all_finite(false), all_finite(true), sum_sq(), lars()]
@@ -83,7 +83,7 @@ fn lars() -> OpDef {
         FLOATS,
         &operands,
         |cx, a| {
-            let number = |name: &str| cx.params.float(name).unwrap_or(0.0);
+            let number = |name: &str| float_param(cx, name);
             let (w, g) = (a[1].sqrt(), a[2].sqrt() * number("rescale_grad"));
             let zero = w.lit(0.0);
             let scaled = &a[0] * number("eta") * &w / (&g + &a[3] * &w + number("eps"));

@@ -65,8 +65,9 @@ pub struct UpdateStep<'a> {
 }
 
 impl UpdateStep<'_> {
+    /// A float parameter that is declared with a default; NaN if it is not, which no test overlooks.
     pub fn param(&self, name: &str) -> f64 {
-        self.params.float(name).unwrap_or(0.0)
+        self.params.float(name).unwrap_or(f64::NAN)
     }
 
     /// `1 - x` of a parameter, rounded as a difference of numbers of the type computed in.
