@@ -214,7 +214,7 @@ impl DeviceStep {
         let (work, count) = match step.work {
             Work::Launch { function, arguments } => (DeviceWork::Launch { function, arguments }, arguments),
             Work::Copy(bytes) => (DeviceWork::Copy(usize::try_from(bytes).ok()?), 2),
-            Work::Kernel(_) | Work::Library(_) | Work::Host(_) => return None,
+            _ => return None,
         };
         let fits = step.first_slot.checked_add(count).is_some_and(|end| end <= slots);
         fits.then_some(DeviceStep { work, first_slot: step.first_slot })
