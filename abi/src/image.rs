@@ -239,12 +239,10 @@ pub mod step {
     pub const LIBRARY: u64 = 2;
     /// A kernel on a GPU; its slots are its parameters. Since version 1.1.
     pub const LAUNCH: u64 = 256;
-    /// The first slot's memory set to the byte that [`FUNCTION`] says. Since version 1.5.
-    pub const FILL: u64 = 257;
     /// A function of the host. In no image.
     pub const HOST: u64 = 512;
     /// The last kind of this version.
-    pub const LAST: u64 = FILL;
+    pub const LAST: u64 = LAUNCH;
 }
 
 /// Positions in the record of the working memory of a call. In images before version 1.4, which have none, it lies behind

@@ -297,13 +297,6 @@ pub enum StepOp {
         /// The buffer that is written, of the same size.
         dst: BufferId,
     },
-    /// Every byte of a buffer set to one value.
-    Fill {
-        /// The buffer that is written.
-        dst: BufferId,
-        /// The byte.
-        byte: u64,
-    },
     /// A function of the host, by its position in the table that the plan is linked with: a plan with such a
     /// step cannot be run by another program. Operands, then results, then working memory if it asks for any.
     Extern {
@@ -358,8 +351,7 @@ impl StepOp {
             StepOp::Gemm { call, a, epilogue, .. } => (Contraction::Gemm(*call), Some(a), epilogue),
             StepOp::Conv { call, a, epilogue, .. } => (Contraction::Conv(*call), Some(a), epilogue),
             StepOp::Attention { call, epilogue, .. } => (Contraction::Attention(*call), None, epilogue),
-            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Copy { .. } => return None,
-            StepOp::Fill { .. } | StepOp::Extern { .. } => return None,
+            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } => return None,
         };
         let prologue = left.and_then(LeftOperand::prologue);
         Some(LibraryOp { contraction, epilogue: epilogue.as_ref(), prologue })
@@ -393,7 +385,6 @@ impl StepOp {
                 (vec![read(*q), read(*k), read(*v), write(*out)], epilogue.as_ref())
             }
             StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
-            StepOp::Fill { dst, .. } => (vec![write(*dst)], None),
             StepOp::Extern { args, .. } | StepOp::Vendor { args, .. } => (args.clone(), None),
         };
         if let Some(epilogue) = epilogue {
@@ -418,7 +409,6 @@ impl StepOp {
             StepOp::Conv { call, .. } => call.pass.step_word(),
             StepOp::Attention { .. } => "attention",
             StepOp::Copy { .. } => "copy",
-            StepOp::Fill { .. } => "fill",
             StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Extern { .. } => return None,
         })
     }
@@ -436,7 +426,6 @@ impl StepOp {
             StepOp::Gemm { call: BatchedGemm::default(), a, b, c, epilogue: None },
             StepOp::Attention { call: Attention::default(), q, k, v, out, epilogue: None },
             StepOp::Copy { src: NOTHING, dst: NOTHING },
-            StepOp::Fill { dst: NOTHING, byte: 0 },
         ]);
         all
     }
@@ -460,12 +449,6 @@ impl StepOp {
             StepOp::Copy { src, dst } => {
                 p.read(src)?;
                 p.written(dst)
-            }
-            StepOp::Fill { dst, byte } => {
-                p.written(dst)?;
-                p.begin_numbers()?;
-                p.unsigned("byte", std::slice::from_mut(byte))?;
-                p.end_numbers()
             }
             StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Extern { .. } => Ok(()),
         }

@@ -88,8 +88,6 @@ pub enum Work {
     Kernel(KernelFn),
     /// A copy of so many bytes.
     Copy(u64),
-    /// So many bytes set to one value.
-    Fill(u64, u8),
     /// A kernel of the library.
     Library(LibraryCall),
     /// A kernel or a call of a vendor library on a device.
@@ -158,7 +156,6 @@ impl Recorded {
             (StepOp::Launch { kernel, extent, .. }, Place::Processor) => (step::KERNEL, number(*kernel), *extent),
             (StepOp::Launch { kernel, extent, .. }, Place::Device) => (step::LAUNCH, number(*kernel), (*extent).min(1)),
             (StepOp::Copy { dst, .. }, _) => (step::COPY, 0, plan.buffer(*dst).bytes()),
-            (StepOp::Fill { dst, byte }, Place::Processor) => (step::FILL, *byte, plan.buffer(*dst).bytes()),
             (StepOp::Extern { function, .. }, Place::Processor) => (step::HOST, u64::from(*function), 1),
             _ => return None,
         };
@@ -209,10 +206,6 @@ impl Step {
                 let (blocks, grain) = (tasks.div_ceil(COPY_BLOCK), grain.div_ceil(COPY_BLOCK));
                 Step { tasks: blocks, grain, ..of(Work::Copy(tasks)) }
             }
-            step::FILL => {
-                let (blocks, grain) = (tasks.div_ceil(COPY_BLOCK), grain.div_ceil(COPY_BLOCK));
-                Step { tasks: blocks, grain, ..of(Work::Fill(tasks, u8::try_from(function).ok()?)) }
-            }
             step::LAUNCH => of(Work::Launch { function, arguments: record[step::ARGS] as usize }),
             step::HOST => of(Work::Host(function)),
             kind => {
@@ -256,11 +249,6 @@ impl Step {
                     let count = (end - begin) as usize;
                     core::ptr::copy_nonoverlapping(source.add(begin as usize), target.add(begin as usize), count);
                 }
-            }
-            Work::Fill(bytes, byte) => {
-                let (begin, end) = (tasks.start * COPY_BLOCK, (tasks.end * COPY_BLOCK).min(*bytes));
-                // SAFETY: the buffer has `bytes` bytes.
-                unsafe { (*arguments).add(begin as usize).write_bytes(*byte, (end - begin) as usize) };
             }
             // SAFETY: passed on from the caller.
             Work::Library(call) => unsafe { (call.routine.run)(call, arguments, tasks, scratch) },

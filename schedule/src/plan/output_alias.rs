@@ -5,7 +5,6 @@
 //! Whatever else is delivered is copied as soon as it may be.
 
 use tensorc_abi::{BufferId, Step, StepOp, StorageClass};
-use tensorc_ir::TensorData;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, Value};
 
@@ -169,11 +168,7 @@ impl Lowering<'_> {
                 StorageClass::Arena(_) | StorageClass::Output(_) => (d.after_writes(id, start), Rank::Output),
                 StorageClass::Input(_) | StorageClass::State(_) | StorageClass::Weight(_) => (start, Rank::ReadsState),
             };
-            let op = match self.graph.constant(v).and_then(only_byte) {
-                Some(byte) if !self.target.is_gpu() => StepOp::Fill { dst: out, byte },
-                _ => StepOp::Copy { src: id, dst: out },
-            };
-            let step = self.make_step(v.node, op, 0);
+            let step = self.make_step(v.node, StepOp::Copy { src: id, dst: out }, 0);
             d.copies.push(Delivery { at, second, rank, node: v.node, step });
         }
         Ok(())
@@ -248,10 +243,4 @@ impl Lowering<'_> {
         (plan.steps, self.out.nodes) = steps.into_iter().unzip();
         self.out.in_place.iter_mut().for_each(|pair| pair.step = moved[pair.step]);
     }
-}
-
-/// The byte that all of a tensor consists of.
-fn only_byte(data: &TensorData) -> Option<u64> {
-    let first = *data.bytes().first()?;
-    data.bytes().iter().all(|byte| *byte == first).then(|| first.into())
 }

@@ -62,11 +62,6 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             Ok(())
         }
         StepOp::Vendor { call, args } => check_vendor(plan, step, call, args),
-        StepOp::Fill { dst, byte } => {
-            check_dense(plan, step, *dst)?;
-            let parameters = PlanError::Parameters { step: step.name.clone(), what: "it fills with more than a byte" };
-            u8::try_from(*byte).map(drop).map_err(|_| parameters)
-        }
         StepOp::Copy { src, dst } => {
             if src == dst {
                 return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*dst).name.clone() });
