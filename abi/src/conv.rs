@@ -126,20 +126,17 @@ pub enum ConvVariant {
     BlockedDepthwise,
     /// Winograd convolution.
     Winograd,
-    /// Element by element.
-    Scalar,
 }
 
 impl ConvVariant {
     /// All kernels, in the order of their symbols in [`crate::image::LIBRARIES`].
-    pub const ALL: [ConvVariant; 7] = [
+    pub const ALL: [ConvVariant; 6] = [
         ConvVariant::Windows,
         ConvVariant::Planar,
         ConvVariant::Correlate,
         ConvVariant::Blocked,
         ConvVariant::BlockedDepthwise,
         ConvVariant::Winograd,
-        ConvVariant::Scalar,
     ];
 
     /// The symbol in the run-time library.
@@ -151,7 +148,6 @@ impl ConvVariant {
             ConvVariant::Blocked => "tc_rt_conv_blocked",
             ConvVariant::BlockedDepthwise => "tc_rt_conv_blocked_depthwise",
             ConvVariant::Winograd => "tc_rt_conv_winograd",
-            ConvVariant::Scalar => "tc_rt_conv_scalar",
         }
     }
 }

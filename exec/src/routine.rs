@@ -64,8 +64,6 @@ pub const CONV_BLOCKED: Routine = convolution!(Blocked);
 pub const CONV_BLOCKED_DEPTHWISE: Routine = convolution!(BlockedDepthwise);
 /// Convolutions by [`ConvVariant::Winograd`].
 pub const CONV_WINOGRAD: Routine = convolution!(Winograd);
-/// Convolutions by [`ConvVariant::Scalar`].
-pub const CONV_SCALAR: Routine = convolution!(Scalar);
 
 /// Hands a macro the symbols and names of all routines, in the order of [`LIBRARIES`].
 #[macro_export]
@@ -80,7 +78,6 @@ macro_rules! library_routines {
             tc_rt_conv_blocked = CONV_BLOCKED;
             tc_rt_conv_blocked_depthwise = CONV_BLOCKED_DEPTHWISE;
             tc_rt_conv_winograd = CONV_WINOGRAD;
-            tc_rt_conv_scalar = CONV_SCALAR;
         }
     };
 }

@@ -12,7 +12,6 @@ mod correlate;
 mod filters;
 mod patches;
 mod planar;
-mod scalar;
 mod shape;
 mod windows;
 mod winograd;
@@ -38,7 +37,6 @@ pub fn conv_variant(call: &Conv2d) -> ConvVariant {
         _ if !call.in_planes() && call.is_depthwise() => ConvVariant::BlockedDepthwise,
         _ if !call.in_planes() => ConvVariant::Blocked,
         ConvPass::FilterGradient => ConvVariant::Correlate,
-        _ if scalar::is_small(call) => ConvVariant::Scalar,
         _ if is_planar(call) => ConvVariant::Planar,
         _ => ConvVariant::Windows,
     }
@@ -135,7 +133,6 @@ pub fn conv_tasks(call: &Conv2d) -> u64 {
     (match conv_variant(call) {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
         ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
-        ConvVariant::Scalar => scalar::tasks(&WindowShape::forward(call)),
         ConvVariant::Windows => windows::WindowTasks::new(call).tasks(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).tasks(),
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).tasks(),
@@ -171,7 +168,6 @@ pub fn conv_scratch_by(variant: ConvVariant, call: &Conv2d, prologue: Option<usi
     let elements = match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).scratch(),
         ConvVariant::Planar => planar::scratch(&WindowShape::forward(call)),
-        ConvVariant::Scalar => 0,
         ConvVariant::BlockedDepthwise => blocked_depthwise::DepthwiseTasks::new(call).scratch(computed),
         ConvVariant::Windows => windows::WindowTasks::new(call).scratch(),
         ConvVariant::Blocked => blocked::BlockedTasks::new(call).scratch(computed),
@@ -269,7 +265,6 @@ unsafe fn run(
                 correlate::run(level, &correlate::CorrelationTasks::new(call), tensors, epilogue, tasks, scratch);
             }
             ConvVariant::Planar => planar::run(level, &WindowShape::forward(call), tensors, epilogue, tasks, scratch),
-            ConvVariant::Scalar => scalar::run(&WindowShape::forward(call), tensors, epilogue, tasks),
             ConvVariant::Windows => {
                 windows::run(level, &windows::WindowTasks::new(call), tensors, epilogue, tasks, scratch)
             }
