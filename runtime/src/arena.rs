@@ -67,6 +67,31 @@ impl AlignedBuffer {
         Ok(AlignedBuffer { start, len, base })
     }
 
+    /// `bytes` bytes, zero at first, whose pages are there at once: what is written whole anyway costs no page faults. `purpose`
+    /// is for the error.
+    ///
+    /// # Errors
+    /// As for [`AlignedBuffer::zeroed`].
+    pub(crate) fn populated(bytes: u64, purpose: &'static str) -> Result<AlignedBuffer, AllocError> {
+        let buffer = AlignedBuffer::zeroed(bytes, purpose)?;
+        #[cfg(target_os = "linux")]
+        {
+            const PAGE: usize = 4096;
+            let skipped = buffer.start.addr().get().wrapping_neg() % PAGE;
+            let whole = buffer.len.saturating_sub(skipped) / PAGE * PAGE;
+            // SAFETY: the pages belong to the buffer; what they hold does not change. A system that does not do it leaves
+            // them to page faults.
+            unsafe {
+                libc::madvise(
+                    buffer.start.add(skipped.min(buffer.len)).as_ptr().cast(),
+                    whole,
+                    libc::MADV_POPULATE_WRITE,
+                )
+            };
+        }
+        Ok(buffer)
+    }
+
     /// A buffer holding a copy of `source`. `purpose` is for the error.
     ///
     /// # Errors

@@ -106,7 +106,7 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
     if !crate::plan::packing_fits(packing, elements) {
         return Err(WeightError::Bounds { elements });
     }
-    let mut packed = AlignedBuffer::zeroed(packed_bytes(packing)?, "packed weight")?;
+    let mut packed = AlignedBuffer::populated(packed_bytes(packing)?, "packed weight")?;
     // SAFETY: the source holds every element the packing reads.
     unsafe { tensorc_kernels::pack(packing, source.as_ptr(), packed.as_mut_f32()) };
     Ok(WeightStorage::Owned(Arc::new(packed)))
