@@ -15,7 +15,7 @@ pub struct Runs {
 }
 
 /// The layouts of a cluster's inputs and outputs, by position. What is not listed is dense.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layouts {
     /// The layouts of the inputs; `None` for a contiguous one.
     pub inputs: Vec<Option<Runs>>,

@@ -12,7 +12,7 @@ use super::place::{StridedView, all_aligned, operands};
 use crate::kernel::Computes;
 use crate::layout::Layouts;
 
-impl Lowering<'_> {
+impl Lowering<'_, '_> {
     /// A cluster that writes all of a concatenation, each element from the operand that has it, and its layouts.
     fn joined(&self, node: NodeId, axis: usize) -> Result<(Graph, Layouts)> {
         let out = self.graph.dense(Value { node, port: 0 })?;

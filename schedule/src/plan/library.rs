@@ -14,7 +14,7 @@ use crate::layout::Layouts;
 use crate::recipe::{Library, contraction, split_final_view};
 use crate::recognise::attention::Attended;
 
-impl<'a> Lowering<'a> {
+impl<'a> Lowering<'a, '_> {
     pub(super) fn library(
         &mut self,
         node: NodeId,

@@ -2,11 +2,12 @@
 //! memory, with its operands where they lie. What a kernel computes is listed; code generation writes it.
 
 mod concat;
-mod estimate;
+mod forms;
 mod library;
 mod order;
 mod output_alias;
 mod place;
+mod search;
 mod vendor;
 
 use std::borrow::Cow;
@@ -25,7 +26,6 @@ use tensorc_ir::{DenseType, TensorData};
 
 use crate::access::Located;
 use crate::access::in_place::in_place;
-use crate::cost::work::KernelWork;
 use crate::flash::{KeySplits, Left};
 use crate::kernel::{Computes, KernelSpec};
 use crate::layout::{Layouts, Runs};
@@ -33,6 +33,7 @@ use crate::lowered::InPlace;
 use crate::recipe::{Form, Site, decide};
 use crate::recognise::attention::Attended;
 use crate::target::Target;
+use forms::Forms;
 pub use place::ConcatOperands;
 use place::{ConcatElimination, StridedView, is_aligned};
 
@@ -78,41 +79,11 @@ pub struct Schedule<'g> {
 /// # Errors
 /// [`DiagnosticCode::Unsupported`] if an operator is left in the graph; types that are not known.
 pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
-    let mut lowering = Lowering {
-        graph,
-        target: choices.target,
-        workers: choices.workers,
-        out: Schedule { target: choices.target, ..Schedule::default() },
-        values: BTreeMap::new(),
-        constants: BTreeMap::new(),
-        places: ConcatElimination::choose(graph, &choices)?,
-    };
-    lowering.out.plan.name = graph.name.clone();
-    let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
-    for &node in graph.inputs() {
-        let v = Value { node, port: 0 };
-        let is_state = states.contains(&node);
-        let plan = &lowering.out.plan;
-        let storage = match is_state {
-            true => StorageClass::State(plan.states.len() as u32),
-            false => StorageClass::Input(plan.inputs.len() as u32),
-        };
-        let id = lowering.buffer(&graph.node(node).name, &graph.dense(v)?, storage);
-        lowering.values.insert(v, id);
-        let plan = lowering.plan();
-        if is_state { &mut plan.states } else { &mut plan.inputs }.push(id);
-    }
-    let first = graph.first_phase();
-    let mut boundary = first.is_some().then_some(0);
-    for node in graph.order() {
-        lowering.node(node).map_err(|d| d.at(&graph.node(node).name))?;
-        if first.as_ref().is_some_and(|first| first.contains(&node)) {
-            boundary = Some(lowering.out.plan.steps.len());
-        }
-    }
-    lowering.schedule(boundary)?;
-    lowering.out.plan.settle_parts();
-    Ok(lowering.out)
+    let forms = Forms::new(choices.target);
+    let places = search::choose(graph, &choices, &forms)?;
+    let mut out = lower(graph, &choices, places, &forms)?.out;
+    out.plan.settle_parts();
+    Ok(out)
 }
 
 /// The recipe of every cluster of a fused graph that computes something.
@@ -120,15 +91,15 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
 /// # Errors
 /// As [`plan`].
 pub fn recipes(graph: &Graph, choices: Choices) -> Result<Vec<(NodeId, Recipe)>> {
-    let places = ConcatElimination::choose(graph, &choices)?;
+    let forms = Forms::new(choices.target);
+    let places = search::choose(graph, &choices, &forms)?;
     let mut found = vec![];
     for node in graph.order() {
         if let NodeKind::Fused(fused) = &graph.node(node).kind
             && !is_empty(graph, node)?
         {
-            let layouts = places.layouts(graph, node)?;
-            let form = decide(&Site::of(graph, node, fused, &layouts), &choices.target);
-            found.push((node, form.map_err(|d| d.at(&graph.node(node).name))?.recipe()));
+            let form = forms.of(graph, node, fused, &places.layouts(graph, node)?);
+            found.push((node, form.map_err(|d| d.at(&graph.node(node).name))?.form.recipe()));
         }
     }
     Ok(found)
@@ -145,7 +116,38 @@ pub fn peak(graph: &Graph, choices: Choices) -> Result<(u64, Option<NodeId>)> {
     Ok((bytes, step.map(|step| schedule.nodes[step])))
 }
 
-struct Lowering<'a> {
+/// The steps of a graph in their order, with results delivered.
+fn lower<'a, 'f>(
+    graph: &'a Graph,
+    choices: &Choices,
+    places: ConcatElimination,
+    forms: &'f Forms,
+) -> Result<Lowering<'a, 'f>> {
+    let mut lowering = Lowering {
+        graph,
+        target: choices.target,
+        workers: choices.workers,
+        out: Schedule { target: choices.target, ..Schedule::default() },
+        values: BTreeMap::new(),
+        constants: BTreeMap::new(),
+        places,
+        forms,
+    };
+    lowering.out.plan.name = graph.name.clone();
+    lowering.inputs()?;
+    let first = graph.first_phase();
+    let mut boundary = first.is_some().then_some(0);
+    for node in graph.order() {
+        lowering.node(node).map_err(|d| d.at(&graph.node(node).name))?;
+        if first.as_ref().is_some_and(|first| first.contains(&node)) {
+            boundary = Some(lowering.out.plan.steps.len());
+        }
+    }
+    lowering.schedule(boundary)?;
+    Ok(lowering)
+}
+
+struct Lowering<'a, 'f> {
     graph: &'a Graph,
     target: Target,
     workers: u64,
@@ -154,9 +156,30 @@ struct Lowering<'a> {
     /// Buffers of constants by node and the form they are stored in.
     constants: BTreeMap<(NodeId, Packing), BufferId>,
     places: ConcatElimination,
+    forms: &'f Forms,
 }
 
-impl<'a> Lowering<'a> {
+impl<'a> Lowering<'a, '_> {
+    /// Buffers of the caller's tensors and of states.
+    fn inputs(&mut self) -> Result<()> {
+        let graph = self.graph;
+        let states: BTreeSet<NodeId> = graph.updates().iter().map(|(of, _)| *of).collect();
+        for &node in graph.inputs() {
+            let v = Value { node, port: 0 };
+            let is_state = states.contains(&node);
+            let plan = &self.out.plan;
+            let storage = match is_state {
+                true => StorageClass::State(plan.states.len() as u32),
+                false => StorageClass::Input(plan.inputs.len() as u32),
+            };
+            let id = self.buffer(&graph.node(node).name, &graph.dense(v)?, storage);
+            self.values.insert(v, id);
+            let plan = self.plan();
+            if is_state { &mut plan.states } else { &mut plan.inputs }.push(id);
+        }
+        Ok(())
+    }
+
     fn plan(&mut self) -> &mut Plan {
         &mut self.out.plan
     }
@@ -247,15 +270,7 @@ impl<'a> Lowering<'a> {
         let graph = self.graph;
         match &graph.node(node).kind {
             NodeKind::Input | NodeKind::Const(_) => Ok(()),
-            NodeKind::Fused(f) => {
-                let before = self.out.plan.steps.len();
-                self.fused(node, f)?;
-                // A cluster may read only part of a buffer.
-                if let [step] = &mut self.out.plan.steps[before..] {
-                    step.bytes = KernelWork::of_body(&f.body)?.moved();
-                }
-                Ok(())
-            }
+            NodeKind::Fused(f) => self.fused(node, f),
             NodeKind::Prim(Prim::View(view)) => self.view(node, view),
             NodeKind::Prim(Prim::Concat { axis }) => self.concat(node, *axis),
             NodeKind::Prim(Prim::Kernel(kernel)) => {
@@ -366,24 +381,24 @@ impl<'a> Lowering<'a> {
         if is_empty(self.graph, node)? {
             return self.results(node).map(drop);
         }
-        let (flops, layouts) = (flops(body)?, self.layouts(node)?);
-        match decide(&Site::of(self.graph, node, fused, &layouts), &self.target)? {
-            Form::Library(library) => self.library(node, body, *library, layouts, flops),
-            Form::LibraryAttention(found) => self.attention(node, body, found, layouts, flops),
-            Form::Vendor(vendor) => self.vendor(node, body, layouts, *vendor),
-            Form::SplitAttention(found, parts) => self.split_attention(node, body, (found, parts), layouts, flops),
+        let layouts = self.layouts(node)?;
+        let found = self.forms.of(self.graph, node, fused, &layouts)?;
+        let (before, flops) = (self.out.plan.steps.len(), found.flops);
+        match found.form.clone() {
+            Form::Library(library) => self.library(node, body, *library, layouts, flops)?,
+            Form::LibraryAttention(found) => self.attention(node, body, found, layouts, flops)?,
+            Form::Vendor(vendor) => self.vendor(node, body, layouts, *vendor)?,
+            Form::SplitAttention(found, parts) => self.split_attention(node, body, (found, parts), layouts, flops)?,
             Form::Generated(recipe) => {
-                // Tiles of a contraction on a GPU are written while others are computed.
-                let pairs = match self.target.is_gpu() && fused.class == FusionClass::Contract {
-                    true => vec![],
-                    false => in_place(fused.class, &Located { body, layouts: &layouts })?,
-                };
                 let buffers = [&self.operands(node)?[..], &self.results(node)?];
                 let computes = Computes::Cluster { recipe, body: Cow::Borrowed(body) };
-                self.launch_cluster(node, (computes, layouts), &pairs, buffers, flops);
-                Ok(())
+                self.launch_cluster(node, (computes, layouts), &found.in_place, buffers, flops);
             }
         }
+        if let [step] = &mut self.out.plan.steps[before..] {
+            step.bytes = found.bytes;
+        }
+        Ok(())
     }
 
     /// Schedules an element-wise kernel that the graph has no cluster for.

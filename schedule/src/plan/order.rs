@@ -10,7 +10,7 @@ use super::{Lowering, Schedule};
 use crate::lowered::InPlace;
 use crate::tasks::{StepTask, Tasks};
 
-impl Lowering<'_> {
+impl Lowering<'_, '_> {
     /// Delivers results, after the steps were brought into an order that needs less memory than the
     /// order of the graph, if there is one.
     pub(super) fn schedule(&mut self, boundary: Option<usize>) -> Result<()> {

@@ -72,7 +72,7 @@ impl Deliveries {
     }
 }
 
-impl Lowering<'_> {
+impl Lowering<'_, '_> {
     /// Gives outputs and next values of states their homes. `boundary`: number of steps of the first
     /// phase, if there are two.
     pub(super) fn deliver(&mut self, boundary: Option<usize>) -> Result<()> {

@@ -14,8 +14,6 @@ use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
-use super::Choices;
-use super::estimate::{self, Wholes};
 use crate::layout::{Layouts, Runs};
 use crate::recipe::library_of;
 use crate::target::Target;
@@ -97,27 +95,8 @@ pub(super) struct ConcatElimination {
 }
 
 impl ConcatElimination {
-    /// Everything that can be in place, but for what costs more memory than it saves.
-    pub(super) fn choose(graph: &Graph, choices: &Choices) -> Result<ConcatElimination> {
-        let (nodes, target) = (graph.node_ids(), choices.target);
-        let without = match choices.concat_operands {
-            ConcatOperands::Copied => {
-                let ports =
-                    |node: NodeId| (0..graph.node(node).types.len() as u16).map(move |port| Value { node, port });
-                nodes.into_iter().flat_map(ports).collect()
-            }
-            ConcatOperands::InPlace
-                if nodes.iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Prim(Prim::Concat { .. }))) =>
-            {
-                estimate::place(graph, &|without| Ok(ConcatElimination::without(graph, without, target)?.wholes()))?.0
-            }
-            ConcatOperands::InPlace => BTreeSet::new(),
-        };
-        ConcatElimination::without(graph, &without, target)
-    }
-
     /// All values in place that can be, without some.
-    fn without(graph: &Graph, without: &BTreeSet<Value>, target: Target) -> Result<ConcatElimination> {
+    pub(super) fn without(graph: &Graph, without: &BTreeSet<Value>, target: Target) -> Result<ConcatElimination> {
         let mut p = ConcatElimination {
             names: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -151,8 +130,9 @@ impl ConcatElimination {
         Ok(p)
     }
 
-    fn wholes(&self) -> Wholes {
-        self.places.iter().map(|(v, place)| (*v, place.whole)).collect()
+    /// The values that are computed in a concatenation.
+    pub(super) fn values(&self) -> impl Iterator<Item = Value> {
+        self.places.keys().copied()
     }
 
     /// The value whose memory a value has.

@@ -10,7 +10,7 @@ use super::{Lowering, flops};
 use crate::layout::Layouts;
 use crate::recipe::{Vendor, contraction};
 
-impl Lowering<'_> {
+impl Lowering<'_, '_> {
     /// Schedules a call of a library and a kernel for what follows.
     pub(super) fn vendor(&mut self, node: NodeId, body: &Graph, layouts: Layouts, form: Vendor) -> Result<()> {
         let inputs = self.graph.args(node);
