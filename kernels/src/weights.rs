@@ -16,6 +16,9 @@ use crate::isa;
 use crate::isa::Isa;
 use crate::isa_levels::{IsaLevel, NR, Panel};
 
+/// Rows of a matrix that are read side by side, as many as hardware prefetchers follow.
+const MAX_STREAMS: usize = 16;
+
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
 /// itself.
 pub fn packed_len(packing: &Packing) -> usize {
@@ -57,24 +60,30 @@ pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [
         Packing::Plain => {}
         Packing::GemmB { k, n, offset, row_stride, col_stride } => {
             let (k, n) = (k as usize, n as usize);
-            for (j, panel) in dst.chunks_exact_mut(NR * k).enumerate().take(n.div_ceil(NR)) {
-                let panel = Panel {
-                    src: src.wrapping_offset(offset as isize + (j * NR) as isize * col_stride as isize),
-                    k_stride: row_stride as isize,
-                    j_stride: col_stride as isize,
-                    k,
-                    width: NR.min(n - j * NR),
-                    dst: panel.as_mut_ptr(),
-                    ld: NR as isize,
-                    pad: NR,
-                };
-                // SAFETY: the panel is k×NR elements, and the source covers the k×n matrix.
-                unsafe { level.panel(&panel) };
+            // Where columns are side by side, neighbouring panels read neighbouring memory: few rows at a time keep the
+            // number of streams small. Where terms are, each column is a stream of its own.
+            let depth = if col_stride == 1 { MAX_STREAMS } else { k };
+            for first in (0..k).step_by(depth) {
+                let (depth, row) = (depth.min(k - first), first as isize * row_stride as isize);
+                for (j, panel) in dst.chunks_exact_mut(NR * k).enumerate().take(n.div_ceil(NR)) {
+                    let panel = Panel {
+                        src: src.wrapping_offset(offset as isize + row + (j * NR) as isize * col_stride as isize),
+                        k_stride: row_stride as isize,
+                        j_stride: col_stride as isize,
+                        k: depth,
+                        width: NR.min(n - j * NR),
+                        dst: panel[first * NR..].as_mut_ptr(),
+                        ld: NR as isize,
+                        pad: NR,
+                    };
+                    // SAFETY: the panel is k×NR elements, and the source covers the k×n matrix.
+                    unsafe { level.panel(&panel) };
+                }
             }
         }
         // SAFETY: the constant has `len` elements, and so has `dst`.
         Packing::Conv(ref call) if !call.in_planes() || call.pass.tile().is_some() => unsafe {
-            conv::pack_blocked(call, src, dst)
+            conv::pack_blocked(&level, call, src, dst)
         },
         Packing::Conv(ref call) => {
             let shape = WindowShape::forward(call);

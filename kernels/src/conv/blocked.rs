@@ -16,7 +16,7 @@ use super::shape::Distances;
 use super::{Tensors, WindowShape, compute_pixels, copy_channels};
 use crate::blocking::{EvenSplit, tasks_worth};
 use crate::epilogue::EpilogueCall;
-use crate::isa_levels::{IsaLevel, LANES, RegisterTile, TILE_PIXELS};
+use crate::isa_levels::{IsaLevel, LANES, Panel, RegisterTile, TILE_PIXELS};
 
 /// Channel blocks of y in one panel of filters.
 pub(crate) const PANEL: usize = 2;
@@ -506,7 +506,7 @@ pub(super) fn packed_len(call: &Conv2d) -> usize {
 ///
 /// # Panics
 /// If `dst` is shorter than [`packed_len`].
-pub(crate) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
+pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, src: *const f32, dst: &mut [f32]) {
     let schedule = BlockedTasks::new(call);
     let BlockedTasks { shape, lanes, outputs, .. } = &schedule;
     let (depth, taps) = (shape.depth(), shape.taps());
@@ -514,17 +514,21 @@ pub(crate) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
         let rows = PANEL.min(outputs - panel * PANEL) * LANES;
         let first = panel * PANEL * LANES;
         let panel = &mut dst[first * depth..(first + rows) * depth];
-        for (k, terms) in panel.chunks_exact_mut(rows).enumerate() {
-            let block = (k / (taps * lanes)).min(shape.in_channels / lanes);
-            let (k, channels) = (k - block * taps * lanes, schedule.channels(block));
-            let (tap, channel) = (k / channels, k % channels);
-            let term = (block * lanes + channel) * taps + tap;
-            for (j, w) in terms.iter_mut().enumerate() {
-                *w = match first + j < shape.out_channels {
-                    // SAFETY: row and term are inside the filter matrix.
-                    true => unsafe { src.wrapping_add((first + j) * depth + term).read_unaligned() },
-                    false => 0.0,
+        for block in 0..shape.in_channels.div_ceil(*lanes) {
+            let (start, channels) = (block * lanes * taps, schedule.channels(block));
+            for tap in 0..taps {
+                let terms = Panel {
+                    src: src.wrapping_add(first * depth + start + tap),
+                    k_stride: taps as isize,
+                    j_stride: depth as isize,
+                    k: channels,
+                    width: rows.min(shape.out_channels - first),
+                    dst: panel[(start + tap * channels) * rows..][..channels * rows].as_mut_ptr(),
+                    ld: rows as isize,
+                    pad: rows,
                 };
+                // SAFETY: rows and terms are inside the filter matrix, and the panel has room for them.
+                unsafe { level.panel(&terms) };
             }
         }
     }

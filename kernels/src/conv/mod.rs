@@ -56,13 +56,13 @@ pub(crate) fn packed_len(call: &Conv2d) -> usize {
 ///
 /// # Safety
 /// `src` addresses the filters, with any alignment, and `dst` has [`packed_len`] elements.
-pub(crate) unsafe fn pack_blocked(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
+pub(crate) unsafe fn pack_blocked(level: &IsaLevel, call: &Conv2d, src: *const f32, dst: &mut [f32]) {
     // SAFETY: passed on from the caller.
     unsafe {
         match conv_variant(call) {
             ConvVariant::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
             ConvVariant::Winograd => winograd::pack(call, src, dst),
-            _ => blocked::pack(call, src, dst),
+            _ => blocked::pack(level, call, src, dst),
         }
     }
 }

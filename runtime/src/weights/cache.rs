@@ -16,6 +16,9 @@ use crate::gpu::{Driver, DriverError, Memory};
 /// Bytes of this number and XXH3 are taken to be the same.
 type Content = (usize, u128);
 
+/// The number of bytes and what some of them are: unequal for most weights that are not equal.
+type Sample = (usize, [u128; 3]);
+
 /// Finds packed weights by what they are made of, and weights on devices by what they hold. It keeps none of them in
 /// memory: a weight goes with the last plan that has it.
 #[derive(Debug, Default)]
@@ -25,7 +28,7 @@ pub struct WeightCache(Mutex<CachedWeights>);
 struct CachedWeights {
     sources: BTreeMap<(Packing, Content), Weak<AlignedBuffer>>,
     /// A packing names what its kernel computes; some make the same of a constant.
-    packed: BTreeMap<Content, Weak<AlignedBuffer>>,
+    packed: BTreeMap<Sample, Vec<Weak<AlignedBuffer>>>,
     /// By the address of the driver, which lives as long as what is in its memory.
     there: BTreeMap<(usize, Content), Weak<dyn Memory>>,
 }
@@ -45,15 +48,19 @@ impl WeightCache {
         }
         let stored = pack_weight(packing, dtype, source)?;
         let WeightStorage::Owned(mut buffer) = stored else { return Ok(stored) };
-        let packed = content(buffer.as_slice());
         let mut known = self.known();
-        if let Some(found) = known.packed.get(&packed).and_then(Weak::upgrade) {
-            buffer = found;
-        }
         known.sources.retain(|_, weight| weight.strong_count() > 0);
-        known.packed.retain(|_, weight| weight.strong_count() > 0);
+        known.packed.retain(|_, weights| {
+            weights.retain(|weight| weight.strong_count() > 0);
+            !weights.is_empty()
+        });
+        let alike = known.packed.entry(sample(buffer.as_slice())).or_default();
+        let equal = alike.iter().filter_map(Weak::upgrade).find(|other| other.as_slice() == buffer.as_slice());
+        match equal {
+            Some(equal) => buffer = equal,
+            None => alike.push(Arc::downgrade(&buffer)),
+        }
         known.sources.insert(made_of, Arc::downgrade(&buffer));
-        known.packed.insert(packed, Arc::downgrade(&buffer));
         Ok(WeightStorage::Owned(buffer))
     }
 
@@ -98,13 +105,21 @@ impl WeightCache {
     /// Bytes of the packed weights that are in use.
     pub fn bytes(&self) -> u64 {
         let known = self.known();
-        let used = known.packed.values().filter_map(Weak::upgrade).map(|weight| weight.as_slice().len() as u64);
+        let used =
+            known.packed.values().flatten().filter_map(Weak::upgrade).map(|weight| weight.as_slice().len() as u64);
         used.sum()
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, CachedWeights> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Bytes of the beginning, the middle and the end. Hashing all of a packed weight would read it once more.
+fn sample(bytes: &[u8]) -> Sample {
+    const LEN: usize = 256;
+    let part = |at: usize| xxh3_128(&bytes[at..bytes.len().min(at + LEN)]);
+    (bytes.len(), [part(0), part(bytes.len() / 2), part(bytes.len().saturating_sub(LEN))])
 }
 
 fn content(bytes: &[u8]) -> Content {
