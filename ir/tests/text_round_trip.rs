@@ -8,9 +8,9 @@ use tensorc_ir::TextModule;
 use tensorc_ir::op::{Compute, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
-use tensorc_ir::testing::{Rng, random_graph, random_kernel, random_plan};
 use tensorc_ir::text::compare::{same_graph, same_kernel, same_module};
 use tensorc_ir::text::{PrintOptions, parse_module, print_graph, print_kernel, print_module, print_plan};
+use tensorc_random::{Rng, random_graph, random_kernel, random_plan};
 
 struct NoMath(ScalarFn);
 

@@ -30,11 +30,12 @@ const ALLOWED: [(&str, &[&str]); 16] = [
 ];
 
 /// Crates around the library.
-const JOINING: [&str; 4] = ["tests", "tests/gpu", "benches", "cli"];
+const JOINING: [&str; 6] = ["tests", "tests/gpu", "tests/random", "tests/simulator", "benches", "cli"];
 
 /// Files that may hold `unsafe`, by prefix.
-const UNSAFE: [&str; 16] = [
+const UNSAFE: [&str; 20] = [
     "abi/src/image.rs",
+    "benches/src/gpu/copies.rs",
     "exec/",
     "kernels/",
     "rt/",
@@ -47,6 +48,9 @@ const UNSAFE: [&str; 16] = [
     "frontend/src/onnx/external.rs",
     "src/compile.rs",
     "tests/gpu/src/launch.rs",
+    "tests/simulator/src/counting.rs",
+    "tests/simulator/src/stream.rs",
+    "tests/simulator/tests/",
     "tests/src/imaginary/mod.rs",
     "tests/tests/libraries/cuda.rs",
     "tests/tests/ndarray/lent.rs",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::kir::{Buf, Kernel};
+use tensorc_ir::kir::{Buf, Kernel};
 
 /// Bytes that global memory delivers at once.
 const SECTOR: u64 = 32;
@@ -18,11 +18,11 @@ pub enum BufferTraffic {
     Load,
     /// Writes.
     Store,
-    /// By [`crate::kir::Stmt::CopyAsync`].
+    /// By [`tensorc_ir::kir::Stmt::CopyAsync`].
     Copy,
-    /// By [`crate::kir::Stmt::LoadMatrix`].
+    /// By [`tensorc_ir::kir::Stmt::LoadMatrix`].
     Matrix,
-    /// By [`crate::kir::Stmt::CopyTile`].
+    /// By [`tensorc_ir::kir::Stmt::CopyTile`].
     Tile,
 }
 
@@ -109,10 +109,10 @@ impl fmt::Display for Description<'_> {
             let (verb, unit) = match (access, info.space) {
                 (BufferTraffic::Tile, _) => ("copy_tile from", "sectors"),
                 (BufferTraffic::Matrix, _) => ("load_matrix", "passes"),
-                (BufferTraffic::Copy, crate::kir::MemorySpace::Shared) => ("copy_async to", "passes"),
+                (BufferTraffic::Copy, tensorc_ir::kir::MemorySpace::Shared) => ("copy_async to", "passes"),
                 (BufferTraffic::Copy, _) => ("copy_async from", "sectors"),
-                (BufferTraffic::Load, crate::kir::MemorySpace::Shared) => ("load", "passes"),
-                (BufferTraffic::Store, crate::kir::MemorySpace::Shared) => ("store", "passes"),
+                (BufferTraffic::Load, tensorc_ir::kir::MemorySpace::Shared) => ("load", "passes"),
+                (BufferTraffic::Store, tensorc_ir::kir::MemorySpace::Shared) => ("store", "passes"),
                 (BufferTraffic::Load, _) => ("load", "sectors"),
                 (BufferTraffic::Store, _) => ("store", "sectors"),
             };

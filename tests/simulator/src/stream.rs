@@ -4,20 +4,19 @@
 //! Which stream goes on is drawn from a seed, so that order comes from events and waiting alone: a program that lacks
 //! some of them computes wrong numbers.
 
-mod memory;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use super::{DriverError, Graph, HostKernel, LaunchConfig, LaunchStream, LoadedKernel, Memory, Rows};
-use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
-use crate::device::{Device, DeviceKind};
-use crate::engine::Failure;
-use crate::pool::TaskPanic;
-use memory::DeviceMemory;
+use tensorc_runtime::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
+use tensorc_runtime::engine::Failure;
+use tensorc_runtime::gpu::{DriverError, Graph, LaunchConfig, LaunchStream, LoadedKernel, Memory, Rows};
+use tensorc_runtime::{Device, DeviceKind, TaskPanic};
+
+use crate::function::HostKernel;
+use crate::memory::DeviceMemory;
 
 /// At multiples of what arguments of kernels begin, as wide accesses of a GPU need.
 const ARGUMENT_ALIGNMENT: usize = 16;
@@ -304,7 +303,7 @@ fn copy(transfer: Transfer) -> Result<(), Failure> {
             std::ptr::copy_nonoverlapping(source, into.as_mut_ptr(), bytes);
         })?,
         // SAFETY: promised by the caller of `copy`.
-        (None, None) => unsafe { transfer.in_host_memory() },
+        (None, None) => unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) },
     }
     Ok(())
 }

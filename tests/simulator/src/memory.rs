@@ -8,9 +8,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::arena::{AlignedBuffer, AllocError};
-use crate::device::Device;
-use crate::gpu::Memory;
+use tensorc_runtime::gpu::Memory;
+use tensorc_runtime::{AlignedBuffer, AllocError, Device};
 
 /// Addresses that processors refuse to use, so that no access of the host goes unnoticed.
 const FIRST_ADDRESS: usize = 0x5dea_0000_0000_0000;

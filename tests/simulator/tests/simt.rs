@@ -6,10 +6,10 @@ mod launches;
 use half::bf16;
 use launches::kernel;
 use tensorc_ir::DType;
-use tensorc_ir::interp::{BufferTraffic, LaunchCounts, run_launch};
+use tensorc_ir::Rng;
 use tensorc_ir::kir::{Kernel, warp_matrix};
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
+use tensorc_simulator::{BufferTraffic, LaunchCounts, run_launch};
 
 /// The program of the threads of one block.
 fn block(params: &str, shared: &str, threads: u32, program: &str) -> String {

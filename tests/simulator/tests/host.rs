@@ -1,12 +1,15 @@
 //! Tests of drivers on the one that is made of the host.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, mpsc};
+#![allow(clippy::unwrap_used)]
 
-use super::*;
-use crate::device::stream::{StreamError, Transfer};
-use crate::gpu::{HostKernel, LaunchConfig};
-use crate::storage::{AllocCause, AllocError, MemoryBlock, PoolConfig, Pooling, Storage, StorageConfig};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use tensorc_runtime::Device;
+use tensorc_runtime::device::stream::{StreamError, Transfer};
+use tensorc_runtime::gpu::{Driver, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory};
+use tensorc_runtime::storage::{AllocCause, AllocError, MemoryBlock, PoolConfig, Pooling, Storage, StorageConfig};
+use tensorc_simulator::{HostDriver, HostKernel};
 
 const GPU: Device = Device::accelerator(0);
 const HOST: Device = Device::cpu(0);
@@ -26,7 +29,7 @@ fn double(driver: &HostDriver) -> LoadedKernel {
         Ok(())
     };
     let kernel = HostKernel { buffers: vec![(4, false), (4, true)], run: Arc::new(run) };
-    driver.load(KernelCode::Host(vec![(entry, kernel)])).unwrap().remove(0)
+    driver.load(KernelCode::Ir(vec![kernel.into_code(entry)])).unwrap().remove(0)
 }
 
 fn upload(stream: &dyn LaunchStream, data: &[u8; 4], to: &dyn Memory) {

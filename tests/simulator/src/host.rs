@@ -1,20 +1,21 @@
 //! A GPU made of the host: its kernels are functions of this process.
 //!
 //! Launches, copies and events are asynchronous as on a device, and happen as late and in as unexpected an order as
-//! streams allow, so what is not ordered shows (`simulated`).
+//! streams allow, so what is not ordered shows (`stream`).
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::simulated::Simulator;
-use super::{CodeForm, Driver, DriverError, KernelCode, LaunchStream, LoadedKernel, Memory};
-use crate::arena::AlignedBuffer;
-use crate::device::Device;
+use tensorc_runtime::gpu::{CodeForm, Driver, DriverError, KernelCode, LaunchStream, LoadedKernel, Memory};
+use tensorc_runtime::{AlignedBuffer, Device};
+
+use crate::function::functions;
+use crate::stream::Simulator;
 
 /// A driver whose device is made of the host.
 pub struct HostDriver {
     device: Device,
-    /// As in [`CodeForm::Host`].
+    /// As in [`CodeForm::Ir`].
     capability: u32,
     simulator: Arc<Simulator>,
 }
@@ -63,20 +64,16 @@ impl Driver for HostDriver {
     }
 
     fn form(&self) -> CodeForm {
-        CodeForm::Host { capability: self.capability }
+        CodeForm::Ir { capability: self.capability }
     }
 
     fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
-        match code {
-            KernelCode::Host(kernels) => {
-                let loaded = |(entry, kernel)| LoadedKernel { entry: Arc::new(entry), code: Arc::new(kernel) };
-                Ok(kernels.into_iter().map(loaded).collect())
-            }
-            KernelCode::Ptx { .. } | KernelCode::Vendor(_) => {
-                let message = "this device executes functions of the host, not PTX and not libraries".into();
-                Err(DriverError { device: self.device, message })
-            }
-        }
+        let refused = || {
+            let message = "this device executes functions of the host, not PTX and not libraries".into();
+            DriverError { device: self.device, message }
+        };
+        let loaded = |(entry, kernel)| LoadedKernel { entry: Arc::new(entry), code: Arc::new(kernel) };
+        Ok(functions(code).ok_or_else(refused)?.into_iter().map(loaded).collect())
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
@@ -93,7 +90,3 @@ impl Driver for HostDriver {
         Ok(Box::new(self.simulator.stream()?))
     }
 }
-
-#[cfg(test)]
-#[path = "host_tests.rs"]
-mod tests;

@@ -9,10 +9,12 @@ use crate::scalar::Scalar;
 pub struct Rng(u64);
 
 impl Rng {
+    /// The sequence of a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
+    /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

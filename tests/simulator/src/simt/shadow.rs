@@ -5,7 +5,7 @@
 //! Two accesses to one element, one of them a write, race if they are of different blocks, or of different threads of a block and
 //! the earlier one is not among what the later one's actor has been told.
 
-use crate::kir::WARP;
+use tensorc_ir::kir::WARP;
 
 /// Warps of a block.
 const WARPS: usize = 32;

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Properties, Rows};
-use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
-use crate::device::{Device, DeviceKind};
+use tensorc_runtime::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
+use tensorc_runtime::gpu::{
+    CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Properties, Rows,
+};
+use tensorc_runtime::{Device, DeviceKind};
 
 /// What was counted so far.
 #[derive(Debug, Default)]
@@ -113,7 +115,7 @@ impl CountingDriver {
 
     /// It takes code for an older compute capability, which the device executes as well.
     pub fn of_capability(mut self, number: u32) -> CountingDriver {
-        let (CodeForm::Host { capability } | CodeForm::Ptx { capability }) = &mut self.form;
+        let (CodeForm::Ir { capability } | CodeForm::Ptx { capability }) = &mut self.form;
         *capability = number;
         self
     }
@@ -306,8 +308,10 @@ fn inner(event: &Arc<dyn Event>) -> &Arc<dyn Event> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
-    use crate::gpu::HostDriver;
+    use crate::HostDriver;
 
     const GPU: Device = Device::accelerator(0);
 
@@ -348,7 +352,7 @@ mod tests {
     #[test]
     fn a_driver_takes_code_for_an_older_generation() {
         let driver = CountingDriver::new(Arc::new(HostDriver::new(GPU).of_capability(90)));
-        assert_eq!(driver.form(), CodeForm::Host { capability: 90 });
-        assert_eq!(driver.of_capability(80).form(), CodeForm::Host { capability: 80 });
+        assert_eq!(driver.form(), CodeForm::Ir { capability: 90 });
+        assert_eq!(driver.of_capability(80).form(), CodeForm::Ir { capability: 80 });
     }
 }

@@ -1,12 +1,13 @@
 //! Warps that part: groups of them go on one after the other until they wait, and barriers on which they wait.
 
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, BufferPlace, GROUP, Stmt, Var, WARP, WarpRole};
+use tensorc_ir::scalar::Scalar;
+
 use super::machine::{Coming, Phases, SimtMachine};
 use super::shadow::{Cell, Times, join};
 use super::values::{Mask, ThreadIndices, ThreadValues};
-use crate::diag::Result;
-use crate::index::Index;
-use crate::kir::{Buf, BufferPlace, GROUP, Stmt, Var, WARP, WarpRole};
-use crate::scalar::Scalar;
 
 impl Phases {
     /// Ends the phase if nothing is due.

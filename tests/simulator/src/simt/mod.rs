@@ -17,17 +17,16 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::index::{Atom, Index};
+use tensorc_ir::kir::{Buf, BufInfo, GROUP, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var, WARP, swizzled};
+use tensorc_ir::scalar::{Scalar, ScalarOp};
 
-pub use counts::{BufferTraffic, LaunchCounts, Traffic};
-
-use crate::diag::{Diagnostic, DiagnosticCode, Result};
-use crate::index::{Atom, Index};
-use crate::kir::{Buf, BufInfo, GROUP, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var, WARP, swizzled};
-use crate::scalar::{Scalar, ScalarOp};
 use machine::{Local, SharedArray, SimtMachine, VectorLoop};
 use shadow::{Cell, Clocks, Moment};
-
 use values::{Mask, ThreadIndices, ThreadValues};
+
+pub use counts::{BufferTraffic, LaunchCounts, Traffic};
 
 /// Runs a kernel for a GPU on the bytes of its buffer parameters.
 ///

@@ -1,14 +1,13 @@
 //! Random graphs of primitives and clusters.
 
 use tensorc_abi::DType;
-
-use super::Rng;
-use crate::graph::{FusedCluster, FusionClass, Graph, Value};
-use crate::index::{Index, delinearize, linearize};
-use crate::prim::{Contraction, ConvAlgorithm, Gather, Prim, Reduction, View};
-use crate::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarBuilder, ScalarFn, ScalarOp};
-use crate::tensor::TensorData;
-use crate::types::DenseType;
+use tensorc_ir::DenseType;
+use tensorc_ir::Rng;
+use tensorc_ir::TensorData;
+use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, Value};
+use tensorc_ir::index::{Index, delinearize, linearize};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm, Gather, Prim, Reduction, View};
+use tensorc_ir::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarBuilder, ScalarFn, ScalarOp};
 
 const DTYPES: [DType; 6] = [DType::F32, DType::F32, DType::F64, DType::I32, DType::I64, DType::U8];
 

@@ -4,10 +4,9 @@ mod candidates;
 mod graphs;
 mod kernels;
 mod plans;
-mod rng;
 
 pub use candidates::{Candidate, candidates, candidates_of, element_types, elementwise};
 pub use graphs::{random_graph, random_scalar_fn};
 pub use kernels::random_kernel;
 pub use plans::random_plan;
-pub use rng::Rng;
+pub use tensorc_ir::Rng;

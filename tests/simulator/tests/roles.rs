@@ -6,9 +6,9 @@ mod launches;
 use half::bf16;
 use launches::kernel;
 use tensorc_ir::DType;
-use tensorc_ir::interp::{BufferTraffic, LaunchCounts, run_launch};
+use tensorc_ir::Rng;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
+use tensorc_simulator::{BufferTraffic, LaunchCounts, run_launch};
 
 /// Rows, columns and terms of the product below: two groups of rows, terms that end inside of a tile, columns that do, too.
 const ROWS: usize = 128;

@@ -1,6 +1,6 @@
 //! Values of a variable in the threads of a block.
 
-use crate::scalar::Scalar;
+use tensorc_ir::scalar::Scalar;
 
 /// One value for all threads, or one for each.
 #[derive(Clone, Debug)]

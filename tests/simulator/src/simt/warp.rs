@@ -1,13 +1,13 @@
 //! What the threads of a warp do together, and asynchronous copies.
 
 use tensorc_abi::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::kir::{BufferPlace, Mma, Operand, Var, WARP, warp_matrix};
+use tensorc_ir::scalar::Scalar;
 
 use super::counts::BufferTraffic;
 use super::machine::{Copied, SimtMachine};
 use super::values::{Mask, ThreadIndices, ThreadValues};
-use crate::diag::Result;
-use crate::kir::{BufferPlace, Mma, Operand, Var, WARP, warp_matrix};
-use crate::scalar::Scalar;
 
 /// Rows of a matrix that is loaded, and bytes of each.
 const ROWS: usize = 8;

@@ -1,8 +1,8 @@
 //! Copies between page-locked memory of the host and a device, for measurements.
 
-use super::{Driver, DriverError, LaunchStream, Memory};
-use crate::device::Device;
-use crate::device::stream::{StreamError, Transfer};
+use tensorc::runtime::Device;
+use tensorc::runtime::device::stream::{StreamError, Transfer};
+use tensorc::runtime::gpu::{Driver, DriverError, LaunchStream, Memory};
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +64,13 @@ impl Copies {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
-    use crate::gpu::HostDriver;
 
     #[test]
     fn bytes_go_both_ways() {
-        let driver = HostDriver::new(Device::accelerator(0));
+        let driver = tensorc_simulator::HostDriver::new(Device::accelerator(0));
         let copies = Copies::new(&driver, 64).unwrap();
         let seen = || {
             // SAFETY: the memory has these bytes, and no copy is under way.

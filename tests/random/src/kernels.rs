@@ -3,11 +3,10 @@
 use std::convert::Infallible;
 
 use tensorc_abi::DType;
-
-use super::Rng;
-use crate::index::Index;
-use crate::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use crate::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
+use tensorc_ir::Rng;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
+use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
 
 const LANES: u64 = 4;
 

@@ -3,14 +3,13 @@
 use std::fmt;
 
 use tensorc_abi::DType;
-
-use super::Rng;
-use crate::graph::{Graph, Value};
-use crate::op::{Compute, OpRef, TypeRule};
-use crate::params::{ParamKind, ParamValue, Params};
-use crate::scalar::Scalar;
-use crate::tensor::TensorData;
-use crate::types::DenseType;
+use tensorc_ir::DenseType;
+use tensorc_ir::Rng;
+use tensorc_ir::TensorData;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::op::{Compute, OpRef, TypeRule};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::scalar::Scalar;
 
 /// Operands of one node. Operands whose values decide shapes are constants.
 pub struct Candidate {

@@ -1,17 +1,17 @@
 //! Tiles: copies of the copy engine, and products of groups of warps.
 
 use tensorc_abi::DType;
+use tensorc_ir::diag::Result;
+use tensorc_ir::kir::{
+    Buf, GROUP, GROUP_ROWS, GroupMma, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, group_acc, panel, swizzled, tf32,
+};
+use tensorc_ir::scalar::Scalar;
 
 use super::counts::BufferTraffic;
 use super::machine::{Coming, PendingProduct, SimtMachine};
 use super::shadow::Cell;
 use super::shadow::engine;
 use super::values::{Mask, ThreadIndices};
-use crate::diag::Result;
-use crate::kir::{
-    Buf, GROUP, GROUP_ROWS, GroupMma, TILE_ALIGNMENT, TileCopy, TileOperand, WARP, group_acc, panel, swizzled, tf32,
-};
-use crate::scalar::Scalar;
 
 impl SimtMachine<'_> {
     pub(super) fn copy_tile(&mut self, copy: &TileCopy, mask: &Mask) -> Result<()> {

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
+use tensorc_ir::kir::GroupMma;
+use tensorc_ir::kir::{Buf, Kernel};
+use tensorc_ir::scalar::Scalar;
+
 use super::counts::LaunchCounts;
 use super::shadow::{Cell, Clocks};
 use super::values::ThreadValues;
-use crate::interp::simt::shadow::Times;
-use crate::kir::GroupMma;
-use crate::kir::{Buf, Kernel};
-use crate::scalar::Scalar;
+use crate::simt::shadow::Times;
 
 /// Shared memory of the block at hand.
 #[derive(Clone, Debug, Default)]

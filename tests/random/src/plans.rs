@@ -4,8 +4,7 @@ use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvAlgorithm, ConvPass, DType, Epilogue, ImageLayout, KernelId,
     LeftOperand, MatrixLayout, Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, Weight,
 };
-
-use super::Rng;
+use tensorc_ir::Rng;
 
 /// A chain of steps from one input through arena buffers to one output, with every kind of step,
 /// weight, epilogue and prologue.
