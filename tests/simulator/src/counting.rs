@@ -311,7 +311,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::HostDriver;
+    use crate::host::HostDriver;
 
     const GPU: Device = Device::accelerator(0);
 
