@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::canonical::canonical_kernel;
-use crate::graph::{Graph, NodeId, NodeKind, Value};
-use crate::kir::Kernel;
-use crate::module::TextModule;
-use crate::params::{ParamValue, Params};
-use crate::prim::Prim;
-use crate::types::{Dim, DimId, Shape, TensorType};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::text::canonical_kernel;
+use tensorc_ir::{Dim, DimId, Shape, TensorType, TextModule};
 
 /// Whether two modules hold the same programs; otherwise where they first differ.
 pub fn same_module(a: &TextModule, b: &TextModule) -> Result<(), String> {
