@@ -1,6 +1,6 @@
 //! The error of the f32 library functions over every one of the 2³² arguments.
 //!
-//! `cargo run --release -p tensorc-kernels --example exhaustive [-- function…]` tries the strip
+//! `cargo run --release -p tensorc-tests --example exhaustive [-- function…]` tries the strip
 //! functions of the widest instruction set of this machine (they have the bits of the expressions
 //! in `ops/src/math`) against the f64 functions of `libm`, and exits with 1 if one exceeds its
 //! budget. About one minute of two cores for each function.

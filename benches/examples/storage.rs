@@ -1,4 +1,4 @@
-//! What storage costs: `cargo run --release -p tensorc-runtime --example storage`.
+//! What storage costs: `cargo run --release -p tensorc-bench --example storage`.
 //!
 //! Prints the time to allocate and drop a block, in nanoseconds, against the system's allocator, and
 //! what scratch memory adds to an operation. Each figure is the least of many batches, so that other

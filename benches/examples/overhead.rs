@@ -1,6 +1,6 @@
 //! Prints what the executor and the pool cost beside the kernels.
 //!
-//! `cargo run --release -p tensorc-runtime --example overhead`
+//! `cargo run --release -p tensorc-bench --example overhead`
 
 use std::error::Error;
 use std::hint::black_box;

@@ -1,6 +1,6 @@
 //! How fast batches of images come from a file of records, and how much memory that takes.
 //!
-//! `cargo run --release -p tensorc-data --example bench_loader -- REC KIND [THREADS] [SECONDS]`
+//! `cargo run --release -p tensorc-bench --example bench_loader -- REC KIND [THREADS] [SECONDS]`
 //!
 //! KIND: `crop` random resized crops of 224×224, normalised f32 NCHW; `bytes` random crops of 224×224, u8 NCHW. Prints
 //! images per second over all epochs but the first, processor time per image, and the most resident memory.

@@ -1,7 +1,7 @@
 //! Prints the speed of the library kernels on one thread, in GFLOP/s and as a share of the
 //! machine's measured multiply-add peak.
 //!
-//! `cargo run --release -p tensorc-kernels --example bench_kernels [FILTER [avx512|avx2|neon|portable]]`
+//! `cargo run --release -p tensorc-bench --example bench_kernels [FILTER [avx512|avx2|neon|portable]]`
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,12 @@
-//! Runs the text tests of this folder, `filecheck/<pass>/*.tc`, with the `tensorc` command.
+//! Runs the text tests, `filecheck/<pass>/*.tc`, with the `tensorc` command.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tensorc_filecheck::run::run_corpus;
+
+/// The folder of the text tests.
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../filecheck");
 
 /// The `tensorc` binary of the build that this test belongs to; it is built if it is not there.
 fn tensorc() -> PathBuf {
@@ -58,7 +61,7 @@ fn corpus() {
     }
     let tools = [("filecheck", PathBuf::from(env!("CARGO_BIN_EXE_filecheck"))), ("tensorc", tensorc)];
     let tools = tools.each_ref().map(|(name, path)| (*name, path.as_path()));
-    match run_corpus(Path::new(env!("CARGO_MANIFEST_DIR")), &tools, &features) {
+    match run_corpus(Path::new(CORPUS), &tools, &features) {
         Ok(summary) => {
             println!("{summary}");
             assert!(summary.is_success(), "text tests failed");
