@@ -8,13 +8,10 @@ use std::sync::Arc;
 use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 use tensorc_codegen::ptx::entry_names;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode as ErrorCode};
-use tensorc_ir::interp::run_launch;
 use tensorc_ir::kir::{Kernel, TensorMap};
 use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::Device;
-use tensorc_runtime::gpu::{
-    CodeForm, Driver, HostDriver, HostKernel, KernelCode, LaunchConfig, LoadedKernel, MatrixParam,
-};
+use tensorc_runtime::gpu::{CodeForm, Driver, KernelCode, LaunchConfig, LoadedKernel, MatrixParam};
 use tensorc_schedule::target::Capability;
 use tensorc_schedule::target::VendorLibraries;
 
@@ -22,24 +19,9 @@ use crate::compile::side_by_side;
 use crate::compiler::Compiler;
 use crate::error::Error;
 
-/// A GPU whose kernels the interpreter executes, with every access checked: races, bounds, barriers and reads of what was
-/// never written are errors of the run. Slow; for tests of models where there is no GPU.
-pub fn interpreted(device: Device) -> Arc<dyn Driver> {
-    interpreted_as(device, Capability::Sm80)
-}
-
-/// As [`interpreted`], with the instructions of a generation of GPUs.
-pub fn interpreted_as(device: Device, capability: Capability) -> Arc<dyn Driver> {
-    let number = match capability {
-        Capability::Sm80 => 80,
-        Capability::Sm90a => 90,
-    };
-    Arc::new(HostDriver::new(device).of_capability(number))
-}
-
 /// The generation whose code a GPU executes, the oldest if it is older than all.
 pub(crate) fn capability(driver: &dyn Driver) -> Capability {
-    let (CodeForm::Host { capability } | CodeForm::Ptx { capability }) = driver.form();
+    let (CodeForm::Ir { capability } | CodeForm::Ptx { capability }) = driver.form();
     capability_of(capability).unwrap_or(Capability::Sm80)
 }
 
@@ -50,19 +32,19 @@ pub(crate) fn capability(driver: &dyn Driver) -> Capability {
 pub fn cuda(id: u16) -> Result<Arc<dyn Driver>, Error> {
     let device = Device::accelerator(id);
     #[cfg(feature = "cuda")]
-    let driver = tensorc_runtime::gpu::CudaDriver::new(device);
+    let driver = tensorc_runtime::gpu::CudaDriver::new(device).map(|driver| Arc::new(driver) as Arc<dyn Driver>);
     #[cfg(not(feature = "cuda"))]
-    let driver: Result<HostDriver, _> = Err(tensorc_runtime::gpu::DriverError {
+    let driver = Err(tensorc_runtime::gpu::DriverError {
         device,
         message: "this build has no driver for CUDA; build with the feature `cuda`".into(),
     });
-    Ok(driver.map(|driver| Arc::new(driver) as Arc<dyn Driver>)?)
+    Ok(driver?)
 }
 
-/// What libraries of a GPU's maker can compute: those that are installed here. On a GPU made of the host plain sums do their part.
+/// What libraries of a GPU's maker can compute: those that are installed here. A driver that takes kernels as they are takes calls, too.
 pub fn libraries(driver: &dyn Driver) -> VendorLibraries {
     let [products, convolutions] = match driver.form() {
-        CodeForm::Host { .. } => [true; 2],
+        CodeForm::Ir { .. } => [true; 2],
         #[cfg(feature = "cuda")]
         CodeForm::Ptx { .. } => tensorc_runtime::gpu::installed_libraries(),
         #[cfg(not(feature = "cuda"))]
@@ -101,9 +83,9 @@ pub(crate) fn load(
     let load = |number: usize| {
         let (entry, kernel) = (entries[unique[number]].clone(), &kernels[unique[number]]);
         let code = match driver.form() {
-            CodeForm::Host { .. } => {
+            CodeForm::Ir { .. } => {
                 verify_kernel(kernel)?;
-                KernelCode::Host(vec![(entry, host_kernel(kernel))])
+                KernelCode::Ir(vec![(entry, Arc::new(kernel.clone()))])
             }
             CodeForm::Ptx { capability } => {
                 let (distinct, capability) = (distinct[unique[number]], capability_of(capability)?);
@@ -142,14 +124,6 @@ fn matrix(kernel: &Kernel, map: &TensorMap) -> MatrixParam {
     let TensorMap { buf, rows, columns, stride, box_rows, ref batch } = *map;
     let batch = batch.iter().map(|axis| (axis.extent, axis.stride)).collect();
     MatrixParam { argument: buf.0, dtype: kernel.buf(buf).dtype, rows, columns, stride, box_rows, batch }
-}
-
-fn host_kernel(kernel: &Kernel) -> HostKernel {
-    let bytes = |b: &tensorc_ir::kir::BufInfo| (b.len as usize * b.dtype.size(), b.writable);
-    let buffers = kernel.buffers[..kernel.params].iter().map(bytes).collect();
-    let kernel = kernel.clone();
-    let run = move |buffers: &mut [Vec<u8>]| Ok(run_launch(&kernel, buffers).map(drop)?);
-    HostKernel { buffers, run: Arc::new(run) }
 }
 
 /// For each kernel, whether none of its launches has two arguments in the same memory of which it writes one.

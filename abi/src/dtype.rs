@@ -3,59 +3,44 @@
 #[cfg(feature = "plan")]
 use serde::{Deserialize, Serialize};
 
-/// Element type of a tensor.
-///
-/// Every type is stored little-endian; `Bool` takes one byte holding 0 or 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
-#[repr(u8)]
-pub enum DType {
-    /// IEEE 754 binary32.
-    F32 = 0,
-    /// IEEE 754 binary64.
-    F64,
-    /// IEEE 754 binary16.
-    F16,
-    /// bfloat16: the upper half of a binary32.
-    BF16,
-    /// Signed 8-bit integer.
-    I8,
-    /// Signed 16-bit integer.
-    I16,
-    /// Signed 32-bit integer.
-    I32,
-    /// Signed 64-bit integer.
-    I64,
-    /// Unsigned 8-bit integer.
-    U8,
-    /// Unsigned 16-bit integer.
-    U16,
-    /// Unsigned 32-bit integer.
-    U32,
-    /// Unsigned 64-bit integer.
-    U64,
-    /// Truth value.
-    Bool,
+named! {
+    /// Element type of a tensor.
+    ///
+    /// Every type is stored little-endian; `Bool` takes one byte holding 0 or 1.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
+    #[repr(u8)]
+    pub enum DType {
+        /// IEEE 754 binary32.
+        F32 = "f32",
+        /// IEEE 754 binary64.
+        F64 = "f64",
+        /// IEEE 754 binary16.
+        F16 = "f16",
+        /// bfloat16: the upper half of a binary32.
+        BF16 = "bf16",
+        /// Signed 8-bit integer.
+        I8 = "i8",
+        /// Signed 16-bit integer.
+        I16 = "i16",
+        /// Signed 32-bit integer.
+        I32 = "i32",
+        /// Signed 64-bit integer.
+        I64 = "i64",
+        /// Unsigned 8-bit integer.
+        U8 = "u8",
+        /// Unsigned 16-bit integer.
+        U16 = "u16",
+        /// Unsigned 32-bit integer.
+        U32 = "u32",
+        /// Unsigned 64-bit integer.
+        U64 = "u64",
+        /// Truth value.
+        Bool = "bool",
+    }
 }
 
 impl DType {
-    /// Every type, in the order of their numbers.
-    pub const ALL: [DType; 13] = [
-        DType::F32,
-        DType::F64,
-        DType::F16,
-        DType::BF16,
-        DType::I8,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::U8,
-        DType::U16,
-        DType::U32,
-        DType::U64,
-        DType::Bool,
-    ];
-
     /// Size of one element in bytes.
     pub const fn size(self) -> usize {
         match self {
@@ -64,30 +49,6 @@ impl DType {
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::F64 | DType::I64 | DType::U64 => 8,
         }
-    }
-
-    /// The name used in the text format and in diagnostics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::I8 => "i8",
-            DType::I16 => "i16",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-            DType::U8 => "u8",
-            DType::U16 => "u16",
-            DType::U32 => "u32",
-            DType::U64 => "u64",
-            DType::Bool => "bool",
-        }
-    }
-
-    /// The inverse of [`DType::name`].
-    pub fn from_name(name: &str) -> Option<DType> {
-        DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
     /// Whether it is a floating-point type.

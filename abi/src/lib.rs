@@ -9,6 +9,9 @@
 #![cfg_attr(not(feature = "plan"), no_std)]
 #![warn(missing_docs)]
 
+#[macro_use]
+mod named;
+
 pub mod artifact;
 mod conv;
 mod dtype;

@@ -80,7 +80,7 @@ impl Driver for Nothing {
                 let function = |entry| LoadedKernel { entry: Arc::new(entry), code: Arc::new(()) };
                 Ok(entries.into_iter().map(function).collect())
             }
-            KernelCode::Host(_) | KernelCode::Vendor(_) => Err(error("only PTX is taken")),
+            KernelCode::Ir(_) | KernelCode::Vendor(_) => Err(error("only PTX is taken")),
         }
     }
 

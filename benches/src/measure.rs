@@ -38,7 +38,7 @@ pub fn run(arguments: &MeasureArgs) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let driver = match arguments.gpu.as_str() {
-        "interpreted" => tensorc::gpu::interpreted(Device::accelerator(0)),
+        "interpreted" => tensorc_simulator::interpreted(Device::accelerator(0)),
         number => tensorc::gpu::cuda(number.parse().map_err(|_| format!("`{number}` is no number of a GPU"))?)?,
     };
     println!("{}", driver.name());

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tensorc::runtime::Device;
-use tensorc::runtime::gpu::CountingDriver;
 use tensorc_bench::figures::Outcome;
 use tensorc_bench::gpu::{GROUPS, Setup, Size};
+use tensorc_simulator::CountingDriver;
 
 /// Figures that may be 0: what does not happen is counted, too.
 const COUNTS: [&str; 1] = ["host_waits"];
 
 #[test]
 fn every_case_measures() {
-    let driver = tensorc::gpu::interpreted(Device::accelerator(0));
+    let driver = tensorc_simulator::interpreted(Device::accelerator(0));
     let setup = Setup { time: Duration::ZERO, ..Setup::new(driver, Size::Small) };
     for (group, cases) in GROUPS {
         let all = cases(Size::Small);
@@ -47,7 +47,7 @@ fn names_tell_cases_apart() {
 /// What goes wrong in a case is its report, and the next one is measured.
 #[test]
 fn failures_are_reports() {
-    let driver = tensorc::gpu::interpreted(Device::accelerator(0));
+    let driver = tensorc_simulator::interpreted(Device::accelerator(0));
     let short = CountingDriver::new(driver).with_memory(1 << 10);
     let setup = Setup::new(std::sync::Arc::new(short), Size::Small);
     let (_, cases) = GROUPS[0];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tensorc::ir::{Dim, Shape, TensorType};
+use tensorc::ir::{Dim, Rng, Shape, TensorType};
 use tensorc::{DType, Model, Tensor};
 
 use super::{CliFailure, InputArgs, Usage, npz};
@@ -96,13 +96,8 @@ fn random(
         (None, Shape::Ranked(dims)) => dims.iter().map(|d| extent(model, *d, given)).collect(),
     };
     let count: u64 = dims.iter().product();
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut next = || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z >> 40) as f64 / f64::from(1u32 << 24)
-    };
+    let mut rng = Rng::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut next = || (rng.next_u64() >> 40) as f64 / f64::from(1u32 << 24);
     let mut bytes = Vec::with_capacity(count as usize * dtype.size());
     for _ in 0..count {
         let value = match dtype {

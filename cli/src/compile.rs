@@ -92,7 +92,7 @@ pub fn run(args: &AheadArgs) -> Result<(), CliFailure> {
     let mut options = Options::default();
     if let Some(gpu) = &gpu {
         // Kernels are written for GPUs of the capability; none is asked for.
-        options.gpus = vec![tensorc::gpu::interpreted_as(Place::accelerator(0), gpu.capability)];
+        options.gpus = vec![tensorc_simulator::interpreted_as(Place::accelerator(0), gpu.capability)];
     }
     let compiler = args.compile.compiler_with(None, options)?;
     let model = args.model.load(&compiler)?;

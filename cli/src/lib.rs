@@ -112,7 +112,7 @@ impl CompileArgs {
         let named = |e: &dyn std::fmt::Display| Usage(format!("--device: {e}"));
         match self.device.as_str() {
             "cpu" => Ok(None),
-            "interpreted" => Ok(Some(tensorc::gpu::interpreted(Place::accelerator(0)))),
+            "interpreted" => Ok(Some(tensorc_simulator::interpreted(Place::accelerator(0)))),
             name => match name.parse::<Place>().map_err(|e| named(&e))? {
                 Place { kind: DeviceKind::Accelerator, id } => Ok(Some(tensorc::gpu::cuda(id)?)),
                 other => Err(named(&format!("nothing runs on {other}; write cpu, gpu or interpreted")).into()),

@@ -9,9 +9,7 @@ use clap::{Args, ValueEnum};
 use tensorc::abi::{KernelSignature, Plan};
 use tensorc::ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc::ir::graph::{Graph, NodeKind};
-use tensorc::ir::interp::run_launch;
-use tensorc::ir::kir::{BufInfo, Kernel};
-use tensorc::ir::testing::Rng;
+use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel};
 use tensorc::ir::{DenseType, TextModule};
@@ -116,7 +114,7 @@ pub fn run(args: &OptArgs) -> Result<(), CliFailure> {
     let target = if gpu.is_some() { "native" } else { &args.target };
     let target = target.parse::<Isa>().map_err(|e| named(&e))?;
     let device = tensorc::runtime::Device::accelerator(0);
-    let gpus = gpu.iter().map(|capability| tensorc::gpu::interpreted_as(device, *capability)).collect();
+    let gpus = gpu.iter().map(|capability| tensorc_simulator::interpreted_as(device, *capability)).collect();
     let compiler = args.compile.compiler_with(work.code, Options { gpus, ..Options::default() })?;
     let Some(file) = args.file.as_ref().filter(|_| !args.print_cost_model) else {
         return print(&compiler.target().machine().to_text());
@@ -150,24 +148,6 @@ fn parts(text: &str) -> Vec<String> {
         }
     }
     parts
-}
-
-/// What memory has to do for kernels for a GPU, a paragraph each.
-fn traffic(kernels: &[Kernel]) -> Result<String, Diagnostic> {
-    let mut text = String::new();
-    for kernel in kernels {
-        let mut rng = Rng::new(0);
-        let bytes = |b: &BufInfo, rng: &mut Rng| {
-            let mut data = vec![0; b.len as usize * b.dtype.size()];
-            data.chunks_exact_mut(b.dtype.size()).for_each(|element| rng.element(b.dtype).write(element));
-            data
-        };
-        let mut buffers: Vec<Vec<u8>> = kernel.buffers[..kernel.params].iter().map(|b| bytes(b, &mut rng)).collect();
-        let counts = run_launch(kernel, &mut buffers)?;
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "kernel {}\n{}", kernel.name, counts.describe(kernel));
-    }
-    Ok(text)
 }
 
 fn read(compiler: &Compiler, path: &Path, params: Option<&Path>) -> Result<TextModule, CliFailure> {
@@ -299,7 +279,7 @@ impl OptJob<'_> {
             eprint!("{}", self.table());
         }
         if args.traffic {
-            return print(&traffic(&module.kernels).map_err(named)?);
+            return print(&tensorc_simulator::traffic(&module.kernels).map_err(named)?);
         }
         if let Some(form) = self.work.code {
             let text = match self.gpu {

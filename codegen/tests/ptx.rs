@@ -12,9 +12,9 @@ use common::random::{contents, random_kernel};
 use common::records::Records;
 use tensorc_codegen::ptx::{self, PtxCache};
 use tensorc_ir::index::Index;
-use tensorc_ir::interp::run_launch;
 use tensorc_ir::kir::{Kernel, LoopKind, Stmt, Var};
 use tensorc_schedule::target::Capability;
+use tensorc_simulator::run_launch;
 use tensorc_tests::ptx::{Argument, Launch, Module};
 
 /// The body of a kernel for one thread of each of some blocks.

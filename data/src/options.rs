@@ -1,4 +1,4 @@
-//! Options of data sources by the names that MXNet gives them: text to values, and one `set` for all structs of options.
+//! Options of data sources by the names that MXNet gives them: text to values, and what all structs of options have.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -122,9 +122,31 @@ setting! {
     Option<PathBuf> => |_, text| Ok((!matches!(text, "" | "NULL" | "None")).then(|| text.into())),
 }
 
-/// Gives a structure of options the names of its fields, and `set`. `$source` is what errors call it.
-macro_rules! settable {
-    ($options:ty, $source:literal, [$($name:ident),* $(,)?]) => {
+/// Defines a structure of options from its fields and their defaults, with the names of the fields and `set`; `$source` is what
+/// errors call it. Fields behind `and` have no text.
+macro_rules! options {
+    (
+        $source:literal,
+        $(#[$meta:meta])*
+        pub struct $options:ident {
+            $($(#[$doc:meta])* pub $name:ident: $type:ty = $default:expr,)*
+            $(and $($(#[$other_doc:meta])* pub $other:ident: $other_type:ty,)*)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $options {
+            $($(#[$doc])* pub $name: $type,)*
+            $($($(#[$other_doc])* pub $other: $other_type,)*)?
+        }
+
+        impl Default for $options {
+            fn default() -> $options {
+                $options { $($name: $default,)* $($($other: Default::default(),)*)? }
+            }
+        }
+
         impl $options {
             /// The names of all options.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
@@ -142,7 +164,7 @@ macro_rules! settable {
         }
     };
 }
-pub(crate) use settable;
+pub(crate) use options;
 
 pub fn unknown(source: &str, name: &str, known: &[&str]) -> DataError {
     DataError::options(source, format!("unknown option `{name}`; there are {}", known.join(", ")))

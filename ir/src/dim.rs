@@ -121,7 +121,7 @@ impl DimTable {
     }
 
     /// The user's name of a variable's representative, if it has one.
-    pub(crate) fn user_name(&self, id: DimId) -> Option<Arc<str>> {
+    pub fn user_name(&self, id: DimId) -> Option<Arc<str>> {
         self.entries[self.root(id).0 as usize].name.clone()
     }
 

@@ -20,16 +20,17 @@ pub mod parallel;
 pub mod params;
 pub mod prim;
 pub mod recipe;
+mod rng;
 pub mod scalar;
 mod tensor;
 #[doc(hidden)]
-pub mod testing;
 pub mod text;
 mod types;
 pub mod verify;
 pub mod views;
 
 pub use module::TextModule;
+pub use rng::Rng;
 pub use tensor::TensorData;
 pub use tensorc_abi::DType;
 pub use types::{DenseType, Dim, DimId, Dims, Shape, TensorType};

@@ -131,28 +131,18 @@ impl fmt::Display for Recipe {
     }
 }
 
-/// What anchors a cluster and so decides which recipes compute it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FusionClass {
-    /// Maps, views and gathers: one loop nest over the output.
-    Map,
-    /// At least one reduction, with element-wise work before, between and after.
-    Reduce,
-    /// One contraction with element-wise work on its result.
-    Contract,
-    /// Two contractions with a softmax of rows between them.
-    Attention,
-}
-
-impl FusionClass {
-    /// The name in the text form.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FusionClass::Map => "map",
-            FusionClass::Reduce => "reduce",
-            FusionClass::Contract => "contract",
-            FusionClass::Attention => "attention",
-        }
+tensorc_abi::named! {
+    /// What anchors a cluster and so decides which recipes compute it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum FusionClass {
+        /// Maps, views and gathers: one loop nest over the output.
+        Map = "map",
+        /// At least one reduction, with element-wise work before, between and after.
+        Reduce = "reduce",
+        /// One contraction with element-wise work on its result.
+        Contract = "contract",
+        /// Two contractions with a softmax of rows between them.
+        Attention = "attention",
     }
 }
 

@@ -1,6 +1,8 @@
 //! Printing and parsing are inverse, and the parser survives anything.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod compare;
+
 use std::sync::OnceLock;
 
 use tensorc_ir::DType;
@@ -8,9 +10,10 @@ use tensorc_ir::TextModule;
 use tensorc_ir::op::{Compute, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
-use tensorc_ir::testing::{Rng, random_graph, random_kernel, random_plan};
-use tensorc_ir::text::compare::{same_graph, same_kernel, same_module};
 use tensorc_ir::text::{PrintOptions, parse_module, print_graph, print_kernel, print_module, print_plan};
+use tensorc_random::{Rng, random_graph, random_kernel, random_plan};
+
+use compare::{same_graph, same_kernel, same_module};
 
 struct NoMath(ScalarFn);
 

@@ -8,9 +8,9 @@ use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::interp::{eval_graph, run_kernel};
 use tensorc_ir::op::Registry;
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
-use tensorc_ir::testing::{Rng, random_graph, random_kernel};
 use tensorc_ir::text::parse_module;
 use tensorc_ir::verify::{Stage, verify_graph, verify_kernel};
+use tensorc_random::{Rng, random_graph, random_kernel};
 
 /// Every function is the identity: enough to run random graphs.
 struct Identity(ScalarFn);

@@ -10,11 +10,11 @@ use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
-use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_passes::Label;
 use tensorc_passes::PassCx;
 use tensorc_passes::algebra::{Domain, RULES, TensorRule, apply_everywhere};
+use tensorc_random::Rng;
 
 /// A graph under construction, all of one element type.
 struct Net {

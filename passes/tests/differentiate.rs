@@ -6,12 +6,12 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::{Compute, Grad, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
 use tensorc_ir::text::{PrintOptions, parse_module, print_graph};
 use tensorc_ir::verify::{Stage, verify_graph};
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_passes::infer::InferTypes;
 use tensorc_passes::{Pass, PassCx, differentiate};
+use tensorc_random::Rng;
 
 fn parse(text: &str, registry: &Registry) -> Graph {
     let mut graph = parse_module(text, registry).unwrap().graphs.swap_remove(0);

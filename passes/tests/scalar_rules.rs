@@ -4,10 +4,10 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::testing::{Rng, random_scalar_fn};
 use tensorc_ops::math::MathBodies;
 use tensorc_passes::Label;
 use tensorc_passes::simplify::scalar::{Rewriter, ScalarFacts, ScalarRule, TermBuilder, build_term, rules};
+use tensorc_random::{Rng, random_scalar_fn};
 
 /// Computes terms of rules on values; f32 functions by the math library.
 struct Values<'a>(&'a MathBodies);

@@ -8,27 +8,16 @@ use std::str::FromStr;
 
 pub(crate) use table::DeviceTable;
 
-/// Kind of a [`Device`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DeviceKind {
-    /// Host memory, host threads. Several ids are separate queues over the same cores.
-    Cpu,
-    /// Host memory for fast transfers to an accelerator.
-    CpuPinned,
-    /// A device with memory and queues of its own.
-    Accelerator,
-}
-
-impl DeviceKind {
-    pub(crate) const ALL: [DeviceKind; 3] = [DeviceKind::Cpu, DeviceKind::CpuPinned, DeviceKind::Accelerator];
-
-    /// The name in the text form of a device.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::CpuPinned => "cpu_pinned",
-            DeviceKind::Accelerator => "gpu",
-        }
+tensorc_abi::named! {
+    /// Kind of a [`Device`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum DeviceKind {
+        /// Host memory, host threads. Several ids are separate queues over the same cores.
+        Cpu = "cpu",
+        /// Host memory for fast transfers to an accelerator.
+        CpuPinned = "cpu_pinned",
+        /// A device with memory and queues of its own.
+        Accelerator = "gpu",
     }
 }
 
@@ -82,7 +71,7 @@ impl FromStr for Device {
     fn from_str(text: &str) -> Result<Device, ParseDeviceError> {
         let error = || ParseDeviceError(text.to_owned());
         let (name, id) = text.split_once(':').unwrap_or((text, "0"));
-        let kind = DeviceKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(error)?;
+        let kind = DeviceKind::from_name(name).ok_or_else(error)?;
         Ok(Device { kind, id: id.parse().map_err(|_| error())? })
     }
 }

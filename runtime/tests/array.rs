@@ -12,9 +12,10 @@ use tensorc_runtime::array::{
 };
 use tensorc_runtime::dlpack::Imported;
 use tensorc_runtime::engine::{EngineConfig, EngineKind, OpName, Property};
-use tensorc_runtime::gpu::{DriverError, HostDriver};
+use tensorc_runtime::gpu::DriverError;
 use tensorc_runtime::storage::{AllocCause, AllocError, StorageConfig};
 use tensorc_runtime::{Device, TensorMut, TensorRef};
+use tensorc_simulator::HostDriver;
 
 static NAME: OpName = OpName::from_static("test");
 

@@ -11,9 +11,9 @@ use tensorc_runtime::array::{
     ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, LaunchOutput, Tell, launch, launch_releasing, read,
 };
 use tensorc_runtime::engine::{EngineConfig, EngineKind, OpName, Property};
-use tensorc_runtime::gpu::HostDriver;
 use tensorc_runtime::storage::StorageConfig;
 use tensorc_runtime::{Device, TensorMut, TensorRef};
+use tensorc_simulator::HostDriver;
 
 static NAME: OpName = OpName::from_static("test");
 const PATIENCE: Duration = Duration::from_secs(20);

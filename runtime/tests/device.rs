@@ -15,15 +15,13 @@ use tensorc_runtime::array::{
     read as fetch, run,
 };
 use tensorc_runtime::engine::{EngineConfig, OpName, Property};
-use tensorc_runtime::gpu::{
-    Driver, Finished, HostDriver, HostFunction, HostKernel, KeepAliveQueue, KernelCode, LaunchConfig, LoadedKernel,
-    StreamMemory,
-};
+use tensorc_runtime::gpu::{Driver, Finished, KeepAliveQueue, KernelCode, LaunchConfig, LoadedKernel, StreamMemory};
 use tensorc_runtime::plan::{DeviceBindings, DeviceTensor, Phase, SharedArena};
 use tensorc_runtime::storage::{AllocCause, PoolConfig, Pooling, StorageConfig};
 use tensorc_runtime::{
     Bindings, Context, Device, Executable, Pool, RunError, Storage, TensorMut, TensorRef, WeightCache, WeightStorage,
 };
+use tensorc_simulator::{HostDriver, HostFunction, HostKernel};
 
 const GPU: Device = Device::accelerator(0);
 const N: u64 = 40;
@@ -61,12 +59,12 @@ fn functions(driver: &dyn Driver, n: u64) -> Vec<LoadedKernel> {
     let (r, w) = ((bytes, false), (bytes, true));
     let nothing = || Arc::new(|_: &mut [Vec<u8>]| Ok(())) as Arc<HostFunction>;
     let kernels = [
-        (entry("add"), HostKernel { buffers: vec![r, r, w], run: add }),
-        (entry("scale"), HostKernel { buffers: vec![r, w], run: scale }),
-        (entry("bias_relu"), HostKernel { buffers: vec![], run: nothing() }),
-        (entry("nothing"), HostKernel { buffers: vec![], run: nothing() }),
+        HostKernel { buffers: vec![r, r, w], run: add }.into_code(entry("add")),
+        HostKernel { buffers: vec![r, w], run: scale }.into_code(entry("scale")),
+        HostKernel { buffers: vec![], run: nothing() }.into_code(entry("bias_relu")),
+        HostKernel { buffers: vec![], run: nothing() }.into_code(entry("nothing")),
     ];
-    driver.load(KernelCode::Host(kernels.into())).unwrap()
+    driver.load(KernelCode::Ir(kernels.into())).unwrap()
 }
 
 fn on_device(driver: &Arc<dyn Driver>, plan: Plan, n: u64, weights: Vec<WeightStorage>) -> Arc<Executable> {

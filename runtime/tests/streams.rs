@@ -14,9 +14,10 @@ use random_programs::{Random, Watchdog, seeds};
 use tensorc_abi::DType;
 use tensorc_runtime::array::{self, ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, LaunchOutput};
 use tensorc_runtime::engine::{EngineConfig, EngineKind, OpName, Property, WaitError};
-use tensorc_runtime::gpu::{Driver, HostDriver, HostKernel, KernelCode, LaunchConfig, LoadedKernel};
+use tensorc_runtime::gpu::{Driver, KernelCode, LaunchConfig, LoadedKernel};
 use tensorc_runtime::storage::{PoolConfig, StorageConfig};
 use tensorc_runtime::{Device, TensorMut, TensorRef};
+use tensorc_simulator::{HostDriver, HostKernel};
 
 const GPUS: [Device; 2] = [Device::accelerator(0), Device::accelerator(1)];
 /// Where arrays are, [`EACH`] on one after the other.
@@ -57,10 +58,10 @@ fn kernels(driver: &dyn Driver) -> Vec<LoadedKernel> {
         };
         let buffers = vec![(len * 4, false), (len * 4, false), (len * 4, true)];
         let entry = LaunchConfig { name: name.into(), blocks: 1, threads: 32, ..LaunchConfig::default() };
-        (entry, HostKernel { buffers, run: Arc::new(run) })
+        HostKernel { buffers, run: Arc::new(run) }.into_code(entry)
     };
     let all = vec![kernel("mix", LEN, false), kernel("part", PART, false), kernel("fail", LEN, true)];
-    driver.load(KernelCode::Host(all)).unwrap()
+    driver.load(KernelCode::Ir(all)).unwrap()
 }
 
 /// Arrays, and what a serial run leaves in each: none after an error.

@@ -331,7 +331,7 @@ impl<'a> List<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorc_ir::testing::Rng;
+    use tensorc_random::Rng;
 
     fn random(rng: &mut Rng, count: usize) -> Tasks {
         let mut tasks = Tasks::default();

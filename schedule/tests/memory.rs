@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use tensorc_abi::{Arg, BatchedGemm, Buffer, BufferId, DType, KernelId, Plan, Step, StepOp, StorageClass};
-use tensorc_ir::testing::Rng;
+use tensorc_random::Rng;
 use tensorc_schedule::lowered::{InPlace, Lowered};
 use tensorc_schedule::plan_memory;
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares files of records with MXNet's, byte for byte and in both directions.
 
-    cargo build --release -p tensorc-data --example recordio_tool
+    cargo build --release -p tensorc-tests --example recordio_tool
     PYTHON tests/data/compare_recordio.py target/release/examples/recordio_tool [--huge] [IMAGES.rec IMAGES.idx]
 
 PYTHON is an interpreter with mxnet 1.9.1 and numpy. With --huge, also the longest payload and one that is too long (takes

@@ -9,11 +9,11 @@ use tensorc::ir::kir::{Kernel, TensorMap as TileMap};
 use tensorc::ir::scalar::Scalar;
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::{
-    CodeForm, Driver, DriverError, HostKernel, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, MatrixParam,
-    Memory,
+    CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, MatrixParam, Memory,
 };
 use tensorc::schedule::target::Capability;
 use tensorc_codegen::ptx::entry_names;
+use tensorc_simulator::{HostKernel, functions};
 
 /// A launch with the bytes of its buffers before and after, and whether it may write each.
 #[derive(Clone, Debug)]
@@ -75,15 +75,10 @@ impl Driver for Recorder {
     }
 
     fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
+        let recording = |(entry, kernel): (LaunchConfig, HostKernel)| self.recording(&entry, kernel).into_code(entry);
         self.inner.load(match code {
-            KernelCode::Host(kernels) => {
-                let recording = |(entry, kernel): (LaunchConfig, HostKernel)| {
-                    let kernel = self.recording(&entry, kernel);
-                    (entry, kernel)
-                };
-                KernelCode::Host(kernels.into_iter().map(recording).collect())
-            }
-            ptx => ptx,
+            KernelCode::Ptx { .. } => code,
+            code => KernelCode::Ir(functions(code).into_iter().flatten().map(recording).collect()),
         })
     }
 

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use serde_json::Value as Json;
 use tempfile::TempDir;
 use tensorc::ir::scalar::Scalar;
-use tensorc::ir::testing::Rng;
 use tensorc::ir::{DenseType, TensorData};
 use tensorc::{Compiler, DType, Model, Tensor};
 use tensorc_frontend::onnx::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use tensorc_frontend::onnx::tensor::{data_type, decode_tensor};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
+use tensorc_random::Rng;
 
 use crate::cache::{Package, fetch, member, sha256};
 use crate::compare::{data, tensor};

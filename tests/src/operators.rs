@@ -7,10 +7,10 @@ use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::eval_graph;
 use tensorc::ir::op::{Accuracy, OpRef, Registry};
 use tensorc::ir::scalar::Scalar;
-use tensorc::ir::testing::{Candidate, elementwise};
 use tensorc::{Compiler, DType, Tensor};
 use tensorc_nd::Error;
 use tensorc_nd::{CallOperand, NDArray, Runtime};
+use tensorc_random::{Candidate, elementwise};
 
 use crate::compare::{Tolerance, compare, data, tensor};
 

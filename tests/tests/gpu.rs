@@ -21,7 +21,7 @@ use crate::support::agrees;
 
 /// A GPU of the interpreter whose launches are recorded, and compilers for it, without and with tf32.
 fn recorded() -> (Arc<Recorder>, [Compiler; 2]) {
-    let recorder = Recorder::new(tensorc::gpu::interpreted(Place::accelerator(0)));
+    let recorder = Recorder::new(tensorc_simulator::interpreted(Place::accelerator(0)));
     let compilers = [false, true].map(|tf32| compiler(Some(recorder.clone()), tf32).unwrap());
     (recorder, compilers)
 }

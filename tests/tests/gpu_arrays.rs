@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorc::runtime::gpu::Counts;
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::runtime::{Device, TensorMut, TensorRef};
 use tensorc::symbol::{Symbol, op};
 use tensorc::{Compiler, DType, Options};
 use tensorc_nd::executor::{Executor, GradReq};
 use tensorc_nd::{NDArray, Runtime, RuntimeOptions, Slice, autograd};
+use tensorc_simulator::Counts;
 
 use crate::support::counted;
 
@@ -30,7 +30,7 @@ fn here() -> Runtime {
 }
 
 pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut rng = tensorc_ir::testing::Rng::new(seed);
+    let mut rng = tensorc_random::Rng::new(seed);
     (0..count).map(|_| rng.below(401) as f32 / 100.0 - 2.0).collect()
 }
 

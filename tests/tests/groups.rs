@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use tensorc::ir::graph::Graph;
-use tensorc::ir::interp::{eval_graph, run_launch};
+use tensorc::ir::interp::eval_graph;
 use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::parse_module;
 use tensorc::runtime::Device;
@@ -16,9 +16,10 @@ use tensorc::schedule::target::Capability;
 use tensorc::{Backend, Compiler};
 use tensorc_codegen::lower::lower_with;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
 use tensorc_ir::verify::verify_kernel;
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_random::Rng;
+use tensorc_simulator::run_launch;
 use tensorc_tests::cache::{Package, visible};
 use tensorc_tests::compare::tensor;
 use tensorc_tests::corpus;
@@ -44,7 +45,7 @@ fn compiler() -> Compiler {
 }
 
 fn interpreted() -> Arc<dyn Driver> {
-    tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a)
+    tensorc_simulator::interpreted_as(Device::accelerator(0), Capability::Sm90a)
 }
 
 fn compiler_for(gpu: Arc<dyn Driver>, tf32: bool) -> Compiler {

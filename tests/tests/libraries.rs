@@ -80,7 +80,7 @@ fn tolerance(dtype: DType) -> f64 {
 
 #[test]
 fn libraries_compute_what_they_can() {
-    let gpu = compiler(tensorc::gpu::interpreted(GPU), ALL, false);
+    let gpu = compiler(tensorc_simulator::interpreted(GPU), ALL, false);
     for (name, inputs, body, expected) in &PROGRAMS {
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             let graph = graph(&gpu, inputs, body, dtype);
@@ -105,7 +105,7 @@ fn libraries_are_chosen() {
     let inputs = "%x: T[2, 4, 7, 8], %f: T[6, 4, 3, 3], %w: T[180, 10]";
     for (name, expected) in [("none", [0, 0]), ("cublaslt", [1, 0]), ("cudnn", [0, 1]), ("all", [1, 1])] {
         let libraries = VendorLibraries::from_name(name).unwrap();
-        let gpu = compiler(tensorc::gpu::interpreted(GPU), libraries, false);
+        let gpu = compiler(tensorc_simulator::interpreted(GPU), libraries, false);
         agrees(&gpu, name, &graph(&gpu, inputs, body, DType::F32), expected, 2e-6);
     }
     assert_eq!(VendorLibraries::from_name("mkl"), None);
@@ -124,14 +124,14 @@ fn arrays_use_libraries() {
         let q = p.matmul(&b.transpose(&[1, 0]).unwrap()).unwrap();
         (&q + &a).unwrap().to_vec::<f32>().unwrap()
     };
-    let gpu = Options { gpus: vec![tensorc::gpu::interpreted(GPU)], gpu_libraries: ALL, ..Options::default() };
+    let gpu = Options { gpus: vec![tensorc_simulator::interpreted(GPU)], gpu_libraries: ALL, ..Options::default() };
     assert_eq!(run(gpu, GPU), run(Options::default(), Device::cpu(0)), "small integers are exact");
 }
 
 /// An artifact is linked with no library.
 #[test]
 fn artifacts_refuse_libraries() {
-    let gpu = compiler(tensorc::gpu::interpreted(GPU), ALL, false);
+    let gpu = compiler(tensorc_simulator::interpreted(GPU), ALL, false);
     let graph = graph(&gpu, "%x: T[16, 16], %w: T[16, 16]", "%y = matmul(%x, %w)", DType::F32);
     let capability = tensorc::schedule::target::Capability::Sm80;
     let request = tensorc::aot::AotRequest {

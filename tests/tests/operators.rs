@@ -8,8 +8,8 @@ use tensorc_ir::TensorData;
 use tensorc_ir::graph::NodeKind;
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::{Compute, OpRef, Registry, TypeRule};
-use tensorc_ir::testing::{candidates, element_types, elementwise};
 use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_random::{candidates, element_types, elementwise};
 use tensorc_tests::cache::visible;
 use tensorc_tests::operators::{Verdict, has_defined_bits, judge, nearly_same, run};
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tensorc::runtime::Device;
-use tensorc::runtime::gpu::{Counts, Driver};
+use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::storage::{PoolConfig, StorageConfig};
 use tensorc::symbol::{Symbol, attr_scope, op};
 use tensorc::{Compiler, DType, Error, Options};
 use tensorc_nd::executor::{Executor, GradReq};
 use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
+use tensorc_simulator::Counts;
 
 use crate::gpu_arrays::{descend, numbers, set_arguments, values};
 use crate::support::counted;

@@ -4,12 +4,12 @@
 //! result once; for a reduction, the operand only.
 
 use tensorc::runtime::Device;
-use tensorc::runtime::gpu::{Copies, Way};
 use tensorc::{DType, VendorLibraries};
 use tensorc_nd::Error;
 use tensorc_nd::{NDArray, Runtime};
 
 use super::clock::{Clock, TimedWork};
+use super::copies::{Copies, Way};
 use super::{Case, MeasurementFailure, Precision, Setup, Size};
 use crate::figures::Report;
 

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tensorc::ir::DenseType;
-use tensorc::runtime::gpu::{CodeForm, CountingDriver, Counts};
+use tensorc::runtime::gpu::CodeForm;
 use tensorc::{Compiler, Model, Options, VendorLibraries};
+use tensorc_simulator::{CountingDriver, Counts};
 
 use super::models::{Spec, model, specs};
 use super::{Case, MeasurementFailure, Precision, Setup, Size};
@@ -88,7 +89,7 @@ fn measure(setup: &Setup, spec: &Spec, (generation, number): (&str, u32)) -> Res
         .with("codegen", took.codegen, "s")
         .with("driver_threads", took.loading, "s")
         .with("kernels", all.counts.loads.load(Ordering::Relaxed) as f64, "");
-    if matches!(form, CodeForm::Host { .. }) {
+    if matches!(form, CodeForm::Ir { .. }) {
         return Ok(report);
     }
     // In one thread, what is not the driver's is LLVM's and copying; the latter alone where the PTX is there.

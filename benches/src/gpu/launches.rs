@@ -8,10 +8,10 @@ use tensorc::ir::DenseType;
 use tensorc::ir::build::Builder;
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::params::{ParamValue, Params};
-use tensorc::runtime::gpu::{CountingDriver, Counts};
 use tensorc::{DType, VendorLibraries};
 use tensorc_nd::Error;
 use tensorc_nd::{CompiledFunction, Runtime};
+use tensorc_simulator::{CountingDriver, Counts};
 
 use super::clock::{Clock, TimedWork};
 use super::models::{known, small_encoder};

@@ -9,6 +9,7 @@ mod chain;
 mod clock;
 mod compile_times;
 mod convolutions;
+mod copies;
 mod launches;
 mod models;
 mod precision;

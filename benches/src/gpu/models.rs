@@ -9,11 +9,11 @@ use std::time::Instant;
 use tensorc::ir::graph::Value;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DenseType, TensorData};
-use tensorc::runtime::gpu::CountingDriver;
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::symbol::{Infer, Lowering, Random, SymbolGraph, name_scope};
 use tensorc::{Compiler, DType, Model, Session, Tensor, VendorLibraries};
 use tensorc_nd::{CompiledFunction, NDArray, Runtime};
+use tensorc_simulator::CountingDriver;
 
 use super::clock::Clock;
 use super::{Case, MeasurementFailure, Precision, Setup, Size};

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
 use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
@@ -12,75 +11,39 @@ use crate::dataset::{DataDesc, Dataset, Sample};
 use crate::error::DataError;
 use crate::iter::DEFAULT_PREFETCH;
 use crate::iter::Loader;
-use crate::options::settable;
+use crate::options::options;
 
-/// Options of a CSV file, with the names and defaults of MXNet's `CSVIter`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CsvOptions {
-    /// The file of examples.
-    pub data_csv: PathBuf,
-    /// Shape of an example; a row has as many values. Required.
-    pub data_shape: Vec<u64>,
-    /// Labels, a row for each of the data; rows behind those are not used. Without it, labels are 0.
-    pub label_csv: Option<PathBuf>,
-    /// Shape of an example's labels. A single one has no axis: a batch of them is a vector.
-    pub label_shape: Vec<u64>,
-    /// Of data and labels.
-    pub dtype: DType,
-    /// Required.
-    pub batch_size: usize,
-    /// Whether the last batch is filled up from the next epoch; else with examples of the batch before.
-    pub round_batch: bool,
-    /// Number of parts that the examples are divided into.
-    pub num_parts: usize,
-    /// The part that is read, from 0.
-    pub part_index: usize,
-    /// Batches that are read ahead.
-    pub prefetch_buffer: usize,
-    /// The name of the data.
-    pub data_name: String,
-    /// The name of the labels.
-    pub label_name: String,
-}
-
-impl Default for CsvOptions {
-    fn default() -> CsvOptions {
-        CsvOptions {
-            data_csv: PathBuf::new(),
-            data_shape: vec![],
-            label_csv: None,
-            label_shape: vec![1],
-            dtype: DType::F32,
-            batch_size: 0,
-            round_batch: true,
-            num_parts: 1,
-            part_index: 0,
-            prefetch_buffer: DEFAULT_PREFETCH,
-            data_name: "data".into(),
-            label_name: "softmax_label".into(),
-        }
+options! {
+    "CSVIter",
+    /// Options of a CSV file, with the names and defaults of MXNet's `CSVIter`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct CsvOptions {
+        /// The file of examples.
+        pub data_csv: PathBuf = PathBuf::new(),
+        /// Shape of an example; a row has as many values. Required.
+        pub data_shape: Vec<u64> = vec![],
+        /// Labels, a row for each of the data; rows behind those are not used. Without it, labels are 0.
+        pub label_csv: Option<PathBuf> = None,
+        /// Shape of an example's labels. A single one has no axis: a batch of them is a vector.
+        pub label_shape: Vec<u64> = vec![1],
+        /// Of data and labels.
+        pub dtype: DType = DType::F32,
+        /// Required.
+        pub batch_size: usize = 0,
+        /// Whether the last batch is filled up from the next epoch; else with examples of the batch before.
+        pub round_batch: bool = true,
+        /// Number of parts that the examples are divided into.
+        pub num_parts: usize = 1,
+        /// The part that is read, from 0.
+        pub part_index: usize = 0,
+        /// Batches that are read ahead.
+        pub prefetch_buffer: usize = DEFAULT_PREFETCH,
+        /// The name of the data.
+        pub data_name: String = "data".into(),
+        /// The name of the labels.
+        pub label_name: String = "softmax_label".into(),
     }
 }
-
-settable!(
-    CsvOptions,
-    "CSVIter",
-    [
-        data_csv,
-        data_shape,
-        label_csv,
-        label_shape,
-        dtype,
-        batch_size,
-        round_batch,
-        num_parts,
-        part_index,
-        prefetch_buffer,
-        data_name,
-        label_name,
-    ]
-);
 
 impl CsvOptions {
     /// The batches of the file.

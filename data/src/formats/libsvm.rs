@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
 use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
@@ -12,72 +11,38 @@ use crate::dataset::{DataDesc, Dataset, Sample};
 use crate::error::{Cause, DataError};
 use crate::iter::DEFAULT_PREFETCH;
 use crate::iter::Loader;
-use crate::options::settable;
+use crate::options::options;
 
-/// Options of a LibSVM file, with the names and defaults of MXNet's `LibSVMIter`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LibSvmOptions {
-    /// The file of examples, in LibSVM format.
-    pub data_libsvm: PathBuf,
-    /// One extent: the number of features. Required.
-    pub data_shape: Vec<u64>,
-    /// A file whose features are the labels, a row for each of the data; the labels of both files are not used then.
-    pub label_libsvm: Option<PathBuf>,
-    /// One extent: the number of labels with which a row begins, or of features of the file of labels. A single label
-    /// has no axis: a batch of them is a vector.
-    pub label_shape: Vec<u64>,
-    /// Required.
-    pub batch_size: usize,
-    /// Whether the last batch is filled up from the next epoch; else with examples of the batch before.
-    pub round_batch: bool,
-    /// Number of parts that the examples are divided into.
-    pub num_parts: usize,
-    /// The part that is read, from 0.
-    pub part_index: usize,
-    /// Batches that are read ahead.
-    pub prefetch_buffer: usize,
-    /// The name of the data.
-    pub data_name: String,
-    /// The name of the labels.
-    pub label_name: String,
-}
-
-impl Default for LibSvmOptions {
-    fn default() -> LibSvmOptions {
-        LibSvmOptions {
-            data_libsvm: PathBuf::new(),
-            data_shape: vec![],
-            label_libsvm: None,
-            label_shape: vec![1],
-            batch_size: 0,
-            round_batch: true,
-            num_parts: 1,
-            part_index: 0,
-            prefetch_buffer: DEFAULT_PREFETCH,
-            data_name: "data".into(),
-            label_name: "softmax_label".into(),
-        }
+options! {
+    "LibSVMIter",
+    /// Options of a LibSVM file, with the names and defaults of MXNet's `LibSVMIter`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct LibSvmOptions {
+        /// The file of examples, in LibSVM format.
+        pub data_libsvm: PathBuf = PathBuf::new(),
+        /// One extent: the number of features. Required.
+        pub data_shape: Vec<u64> = vec![],
+        /// A file whose features are the labels, a row for each of the data; the labels of both files are not used then.
+        pub label_libsvm: Option<PathBuf> = None,
+        /// One extent: the number of labels with which a row begins, or of features of the file of labels. A single label
+        /// has no axis: a batch of them is a vector.
+        pub label_shape: Vec<u64> = vec![1],
+        /// Required.
+        pub batch_size: usize = 0,
+        /// Whether the last batch is filled up from the next epoch; else with examples of the batch before.
+        pub round_batch: bool = true,
+        /// Number of parts that the examples are divided into.
+        pub num_parts: usize = 1,
+        /// The part that is read, from 0.
+        pub part_index: usize = 0,
+        /// Batches that are read ahead.
+        pub prefetch_buffer: usize = DEFAULT_PREFETCH,
+        /// The name of the data.
+        pub data_name: String = "data".into(),
+        /// The name of the labels.
+        pub label_name: String = "softmax_label".into(),
     }
 }
-
-settable!(
-    LibSvmOptions,
-    "LibSVMIter",
-    [
-        data_libsvm,
-        data_shape,
-        label_libsvm,
-        label_shape,
-        batch_size,
-        round_batch,
-        num_parts,
-        part_index,
-        prefetch_buffer,
-        data_name,
-        label_name,
-    ]
-);
 
 impl LibSvmOptions {
     /// The batches of the file.

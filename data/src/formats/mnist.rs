@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use tensorc_abi::DType;
 use tensorc_runtime::TensorMut;
 
@@ -12,75 +11,39 @@ use crate::dataset::{DataDesc, Dataset, Sample};
 use crate::error::{Cause, DataError, ExamplePlace};
 use crate::iter::DEFAULT_PREFETCH;
 use crate::iter::{LastBatch, Loader, Shuffle};
-use crate::options::settable;
+use crate::options::options;
 
-/// Options of MNIST, with the names and defaults of MXNet's `MNISTIter`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MnistOptions {
-    /// The idx file of images, compressed by gzip or not.
-    pub image: PathBuf,
-    /// The idx file of labels, compressed by gzip or not.
-    pub label: PathBuf,
-    /// Examples of a batch.
-    pub batch_size: usize,
-    /// Whether the images come in a random order, which is the same in all epochs.
-    pub shuffle: bool,
-    /// Whether an image is a vector and not of shape (1, height, width).
-    pub flat: bool,
-    /// Of the order.
-    pub seed: u64,
-    /// Has no effect: nothing is printed.
-    pub silent: bool,
-    /// Number of parts that the examples are divided into.
-    pub num_parts: usize,
-    /// The part that is read, from 0.
-    pub part_index: usize,
-    /// Batches that are read ahead.
-    pub prefetch_buffer: usize,
-    /// The name of the data.
-    pub data_name: String,
-    /// The name of the labels.
-    pub label_name: String,
-}
-
-impl Default for MnistOptions {
-    fn default() -> MnistOptions {
-        MnistOptions {
-            image: "./train-images-idx3-ubyte".into(),
-            label: "./train-labels-idx1-ubyte".into(),
-            batch_size: 128,
-            shuffle: true,
-            flat: false,
-            seed: 0,
-            silent: false,
-            num_parts: 1,
-            part_index: 0,
-            prefetch_buffer: DEFAULT_PREFETCH,
-            data_name: "data".into(),
-            label_name: "softmax_label".into(),
-        }
+options! {
+    "MNISTIter",
+    /// Options of MNIST, with the names and defaults of MXNet's `MNISTIter`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct MnistOptions {
+        /// The idx file of images, compressed by gzip or not.
+        pub image: PathBuf = "./train-images-idx3-ubyte".into(),
+        /// The idx file of labels, compressed by gzip or not.
+        pub label: PathBuf = "./train-labels-idx1-ubyte".into(),
+        /// Examples of a batch.
+        pub batch_size: usize = 128,
+        /// Whether the images come in a random order, which is the same in all epochs.
+        pub shuffle: bool = true,
+        /// Whether an image is a vector and not of shape (1, height, width).
+        pub flat: bool = false,
+        /// Of the order.
+        pub seed: u64 = 0,
+        /// Has no effect: nothing is printed.
+        pub silent: bool = false,
+        /// Number of parts that the examples are divided into.
+        pub num_parts: usize = 1,
+        /// The part that is read, from 0.
+        pub part_index: usize = 0,
+        /// Batches that are read ahead.
+        pub prefetch_buffer: usize = DEFAULT_PREFETCH,
+        /// The name of the data.
+        pub data_name: String = "data".into(),
+        /// The name of the labels.
+        pub label_name: String = "softmax_label".into(),
     }
 }
-
-settable!(
-    MnistOptions,
-    "MNISTIter",
-    [
-        image,
-        label,
-        batch_size,
-        shuffle,
-        flat,
-        seed,
-        silent,
-        num_parts,
-        part_index,
-        prefetch_buffer,
-        data_name,
-        label_name,
-    ]
-);
 
 impl MnistOptions {
     /// The batches of the images. Those that do not fill a batch are left out.

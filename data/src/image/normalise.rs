@@ -7,7 +7,7 @@ use tensorc_runtime::TensorMut;
 use super::Image;
 use crate::draws::Draws;
 use crate::error::{Cause, DataError};
-use crate::options::settable;
+use crate::options::options;
 
 /// Order of the axes of an image in a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,82 +19,44 @@ pub enum AxisOrder {
     Hwc,
 }
 
-/// What is done to values, by the names and with the defaults of MXNet.
-///
-/// A value of `float32` is `(x - mean) · (c · scale / std) + i · scale / std`, where `c` is in `[1 - max_random_contrast,
-/// 1 + max_random_contrast]` and `i` in `[-max_random_illumination, max_random_illumination]`, the same for the whole
-/// image. One of `int8` is `x - round(mean)`, kept in the range; one of `uint8` is `x`. Channels are R, G, B and A; that
-/// of a grey image has the options of R.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NormaliseOptions {
-    /// All images are mirrored: left becomes right.
-    pub mirror: bool,
-    /// Half of all images are mirrored.
-    pub rand_mirror: bool,
-    /// The mean of red, subtracted; 0 for none.
-    pub mean_r: f64,
-    /// The mean of green, subtracted.
-    pub mean_g: f64,
-    /// The mean of blue, subtracted.
-    pub mean_b: f64,
-    /// The mean of alpha, subtracted.
-    pub mean_a: f64,
-    /// The standard deviation of red, which values are divided by.
-    pub std_r: f64,
-    /// The standard deviation of green, which values are divided by.
-    pub std_g: f64,
-    /// The standard deviation of blue, which values are divided by.
-    pub std_b: f64,
-    /// The standard deviation of alpha, which values are divided by.
-    pub std_a: f64,
-    /// The factor that values are multiplied by.
-    pub scale: f64,
-    /// The largest random change of contrast, as a fraction.
-    pub max_random_contrast: f64,
-    /// The largest random change of illumination, in units of a pixel's value.
-    pub max_random_illumination: f64,
-}
-
-impl Default for NormaliseOptions {
-    fn default() -> NormaliseOptions {
-        NormaliseOptions {
-            mirror: false,
-            rand_mirror: false,
-            mean_r: 0.0,
-            mean_g: 0.0,
-            mean_b: 0.0,
-            mean_a: 0.0,
-            std_r: 1.0,
-            std_g: 1.0,
-            std_b: 1.0,
-            std_a: 1.0,
-            scale: 1.0,
-            max_random_contrast: 0.0,
-            max_random_illumination: 0.0,
-        }
+options! {
+    "normalisation",
+    /// What is done to values, by the names and with the defaults of MXNet.
+    ///
+    /// A value of `float32` is `(x - mean) · (c · scale / std) + i · scale / std`, where `c` is in `[1 - max_random_contrast,
+    /// 1 + max_random_contrast]` and `i` in `[-max_random_illumination, max_random_illumination]`, the same for the whole
+    /// image. One of `int8` is `x - round(mean)`, kept in the range; one of `uint8` is `x`. Channels are R, G, B and A; that
+    /// of a grey image has the options of R.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct NormaliseOptions {
+        /// All images are mirrored: left becomes right.
+        pub mirror: bool = false,
+        /// Half of all images are mirrored.
+        pub rand_mirror: bool = false,
+        /// The mean of red, subtracted; 0 for none.
+        pub mean_r: f64 = 0.0,
+        /// The mean of green, subtracted.
+        pub mean_g: f64 = 0.0,
+        /// The mean of blue, subtracted.
+        pub mean_b: f64 = 0.0,
+        /// The mean of alpha, subtracted.
+        pub mean_a: f64 = 0.0,
+        /// The standard deviation of red, which values are divided by.
+        pub std_r: f64 = 1.0,
+        /// The standard deviation of green, which values are divided by.
+        pub std_g: f64 = 1.0,
+        /// The standard deviation of blue, which values are divided by.
+        pub std_b: f64 = 1.0,
+        /// The standard deviation of alpha, which values are divided by.
+        pub std_a: f64 = 1.0,
+        /// The factor that values are multiplied by.
+        pub scale: f64 = 1.0,
+        /// The largest random change of contrast, as a fraction.
+        pub max_random_contrast: f64 = 0.0,
+        /// The largest random change of illumination, in units of a pixel's value.
+        pub max_random_illumination: f64 = 0.0,
     }
 }
-
-settable!(
-    NormaliseOptions,
-    "normalisation",
-    [
-        mirror,
-        rand_mirror,
-        mean_r,
-        mean_g,
-        mean_b,
-        mean_a,
-        std_r,
-        std_g,
-        std_b,
-        std_a,
-        scale,
-        max_random_contrast,
-        max_random_illumination,
-    ]
-);
 
 impl NormaliseOptions {
     fn means(&self) -> [(&'static str, f64); 4] {

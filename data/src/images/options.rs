@@ -15,98 +15,53 @@ use crate::image::{AugmentOptions, AxisOrder, NormaliseOptions};
 use crate::iter::schedule::LastBatch;
 use crate::iter::{DEFAULT_PREFETCH, Loader, LoaderBuilder, OnError, Shuffle};
 use crate::list::ImageList;
-use crate::options::{Setting, settable, unknown};
+use crate::options::{Setting, options, unknown};
 use crate::record::{IndexFiles, RecordSet, RecordSetOptions};
 
-/// What all image sources have in common.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ImageOptions {
-    /// Examples of a batch.
-    pub batch_size: usize,
-    /// Labels of an image: the label array is f32\[batch\] for 1, f32\[batch, label_width\] for more.
-    pub label_width: usize,
-    /// Another order in every epoch. The order of MXNet's first epoch is that of the file in some versions; here it is
-    /// random, too.
-    pub shuffle: bool,
-    /// Decides on the order, and on random augmentation unless `seed_aug` is given.
-    pub seed: u64,
-    /// The seed of random augmentation, `None`: that of the order.
-    pub seed_aug: Option<u64>,
-    /// Left-over images are filled up to a batch with the first ones of the next epoch, which begins behind them;
-    /// otherwise with those of the batch before. Either way they do not count.
-    pub round_batch: bool,
-    /// Parts that the images are divided into, such as one for each worker, and the part that is read, from 0.
-    pub num_parts: usize,
-    /// The part that is read, from 0.
-    pub part_index: usize,
-    /// As many batches in every part. Left-over images are filled up with the first ones of the part.
-    pub equal_parts: bool,
-    /// Batches that are read ahead.
-    pub prefetch_buffer: usize,
-    /// Threads that decode; all cores if not given, where MXNet takes at most half of them.
-    pub preprocess_threads: Option<usize>,
-    /// `float32`, `uint8` or `int8`.
-    pub dtype: String,
-    /// `NCHW` or `NHWC`.
-    pub layout: String,
-    /// The name of the data.
-    pub data_name: String,
-    /// The name of the labels.
-    pub label_name: String,
-    /// What happens when an image cannot be read.
-    pub on_error: OnError,
-    /// How images are augmented.
-    pub augment: AugmentOptions,
-    /// How pixels become values.
-    pub normalise: NormaliseOptions,
-}
-
-settable!(
-    ImageOptions,
+options! {
     "ImageRecordIter",
-    [
-        batch_size,
-        label_width,
-        shuffle,
-        seed,
-        seed_aug,
-        round_batch,
-        num_parts,
-        part_index,
-        equal_parts,
-        prefetch_buffer,
-        preprocess_threads,
-        dtype,
-        layout,
-        data_name,
-        label_name,
-        on_error
-    ]
-);
-
-impl Default for ImageOptions {
-    fn default() -> ImageOptions {
-        ImageOptions {
-            batch_size: 1,
-            label_width: 1,
-            shuffle: false,
-            seed: 0,
-            seed_aug: None,
-            round_batch: true,
-            num_parts: 1,
-            part_index: 0,
-            equal_parts: false,
-            prefetch_buffer: DEFAULT_PREFETCH,
-            preprocess_threads: None,
-            dtype: "float32".into(),
-            layout: "NCHW".into(),
-            data_name: "data".into(),
-            label_name: "softmax_label".into(),
-            on_error: OnError::Fail,
-            augment: AugmentOptions::default(),
-            normalise: NormaliseOptions::default(),
-        }
+    /// What all image sources have in common.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ImageOptions {
+        /// Examples of a batch.
+        pub batch_size: usize = 1,
+        /// Labels of an image: the label array is f32\[batch\] for 1, f32\[batch, label_width\] for more.
+        pub label_width: usize = 1,
+        /// Another order in every epoch. The order of MXNet's first epoch is that of the file in some versions; here it is
+        /// random, too.
+        pub shuffle: bool = false,
+        /// Decides on the order, and on random augmentation unless `seed_aug` is given.
+        pub seed: u64 = 0,
+        /// The seed of random augmentation, `None`: that of the order.
+        pub seed_aug: Option<u64> = None,
+        /// Left-over images are filled up to a batch with the first ones of the next epoch, which begins behind them;
+        /// otherwise with those of the batch before. Either way they do not count.
+        pub round_batch: bool = true,
+        /// Parts that the images are divided into, such as one for each worker, and the part that is read, from 0.
+        pub num_parts: usize = 1,
+        /// The part that is read, from 0.
+        pub part_index: usize = 0,
+        /// As many batches in every part. Left-over images are filled up with the first ones of the part.
+        pub equal_parts: bool = false,
+        /// Batches that are read ahead.
+        pub prefetch_buffer: usize = DEFAULT_PREFETCH,
+        /// Threads that decode; all cores if not given, where MXNet takes at most half of them.
+        pub preprocess_threads: Option<usize> = None,
+        /// `float32`, `uint8` or `int8`.
+        pub dtype: String = "float32".into(),
+        /// `NCHW` or `NHWC`.
+        pub layout: String = "NCHW".into(),
+        /// The name of the data.
+        pub data_name: String = "data".into(),
+        /// The name of the labels.
+        pub label_name: String = "softmax_label".into(),
+        /// What happens when an image cannot be read.
+        pub on_error: OnError = OnError::Fail,
+        and
+        /// How images are augmented.
+        pub augment: AugmentOptions,
+        /// How pixels become values.
+        pub normalise: NormaliseOptions,
     }
 }
 

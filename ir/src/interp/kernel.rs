@@ -23,7 +23,7 @@ pub fn run_kernel(kernel: &Kernel, buffers: &mut [Vec<u8>], scalars: &[i64], mat
     };
     machine.locals.resize(kernel.buffers.len(), (vec![], vec![]));
     if kernel.launch().is_some() {
-        return machine.fail("is for a GPU; `run_launch` runs it".into());
+        return machine.fail("is for a GPU".into());
     }
     if machine.params.len() != kernel.params || scalars.len() != kernel.scalars.len() {
         return machine.fail(format!(

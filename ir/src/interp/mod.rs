@@ -8,9 +8,7 @@ mod graph;
 mod kernel;
 mod prim;
 mod reads;
-mod simt;
 
 pub use graph::{eval_graph, eval_node, eval_step};
 pub use kernel::run_kernel;
 pub use prim::eval_prim;
-pub use simt::{BufferTraffic, LaunchCounts, Traffic, run_launch};

@@ -261,7 +261,7 @@ mod tests {
     use crate::prim::ConvAlgorithm;
 
     fn tensor(dims: &[u64], seed: u64) -> TensorData {
-        let mut rng = crate::testing::Rng::new(seed);
+        let mut rng = crate::rng::Rng::new(seed);
         TensorData::from_fn(DenseType::new(DType::F32, dims), |_| Scalar::f32(rng.below(1000) as f32 / 99.0 - 5.0))
     }
 

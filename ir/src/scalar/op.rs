@@ -19,107 +19,57 @@ pub enum CmpOp {
     Ge,
 }
 
-/// Mathematical functions. On f32 they stand for an expression of the math library and are
-/// expanded before code generation; on f64 they are calls of the run-time library, and expanded for a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MathFn {
-    /// `eˣ`.
-    Exp,
-    /// `2ˣ`.
-    Exp2,
-    /// `eˣ - 1`.
-    Expm1,
-    /// The natural logarithm.
-    Log,
-    /// The logarithm to base 2.
-    Log2,
-    /// `ln(1 + x)`.
-    Log1p,
-    /// The sine of an angle in radians.
-    Sin,
-    /// The cosine of an angle in radians.
-    Cos,
-    /// The tangent of an angle in radians.
-    Tan,
-    /// The inverse sine.
-    Asin,
-    /// The inverse cosine.
-    Acos,
-    /// The inverse tangent.
-    Atan,
-    /// The hyperbolic sine.
-    Sinh,
-    /// The hyperbolic cosine.
-    Cosh,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// The inverse hyperbolic sine.
-    Asinh,
-    /// The inverse hyperbolic cosine.
-    Acosh,
-    /// The inverse hyperbolic tangent.
-    Atanh,
-    /// The error function.
-    Erf,
-    /// The distribution function of the normal distribution, `Φ(x) = erfc(-x/√2)/2`.
-    Ndtr,
-    /// `xʸ`.
-    Pow,
+tensorc_abi::named! {
+    /// Mathematical functions. On f32 they stand for an expression of the math library and are
+    /// expanded before code generation; on f64 they are calls of the run-time library, and expanded for a GPU.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum MathFn {
+        /// `eˣ`.
+        Exp = "exp",
+        /// `2ˣ`.
+        Exp2 = "exp2",
+        /// `eˣ - 1`.
+        Expm1 = "expm1",
+        /// The natural logarithm.
+        Log = "log",
+        /// The logarithm to base 2.
+        Log2 = "log2",
+        /// `ln(1 + x)`.
+        Log1p = "log1p",
+        /// The sine of an angle in radians.
+        Sin = "sin",
+        /// The cosine of an angle in radians.
+        Cos = "cos",
+        /// The tangent of an angle in radians.
+        Tan = "tan",
+        /// The inverse sine.
+        Asin = "asin",
+        /// The inverse cosine.
+        Acos = "acos",
+        /// The inverse tangent.
+        Atan = "atan",
+        /// The hyperbolic sine.
+        Sinh = "sinh",
+        /// The hyperbolic cosine.
+        Cosh = "cosh",
+        /// The hyperbolic tangent.
+        Tanh = "tanh",
+        /// The inverse hyperbolic sine.
+        Asinh = "asinh",
+        /// The inverse hyperbolic cosine.
+        Acosh = "acosh",
+        /// The inverse hyperbolic tangent.
+        Atanh = "atanh",
+        /// The error function.
+        Erf = "erf",
+        /// The distribution function of the normal distribution, `Φ(x) = erfc(-x/√2)/2`.
+        Ndtr = "ndtr",
+        /// `xʸ`.
+        Pow = "pow",
+    }
 }
 
 impl MathFn {
-    /// All functions.
-    pub const ALL: [MathFn; 21] = [
-        MathFn::Exp,
-        MathFn::Exp2,
-        MathFn::Expm1,
-        MathFn::Log,
-        MathFn::Log2,
-        MathFn::Log1p,
-        MathFn::Sin,
-        MathFn::Cos,
-        MathFn::Tan,
-        MathFn::Asin,
-        MathFn::Acos,
-        MathFn::Atan,
-        MathFn::Sinh,
-        MathFn::Cosh,
-        MathFn::Tanh,
-        MathFn::Asinh,
-        MathFn::Acosh,
-        MathFn::Atanh,
-        MathFn::Erf,
-        MathFn::Ndtr,
-        MathFn::Pow,
-    ];
-
-    /// The name in the text form.
-    pub const fn name(self) -> &'static str {
-        match self {
-            MathFn::Exp => "exp",
-            MathFn::Exp2 => "exp2",
-            MathFn::Expm1 => "expm1",
-            MathFn::Log => "log",
-            MathFn::Log2 => "log2",
-            MathFn::Log1p => "log1p",
-            MathFn::Sin => "sin",
-            MathFn::Cos => "cos",
-            MathFn::Tan => "tan",
-            MathFn::Asin => "asin",
-            MathFn::Acos => "acos",
-            MathFn::Atan => "atan",
-            MathFn::Sinh => "sinh",
-            MathFn::Cosh => "cosh",
-            MathFn::Tanh => "tanh",
-            MathFn::Asinh => "asinh",
-            MathFn::Acosh => "acosh",
-            MathFn::Atanh => "atanh",
-            MathFn::Erf => "erf",
-            MathFn::Ndtr => "ndtr",
-            MathFn::Pow => "pow",
-        }
-    }
-
     /// Number of operands.
     pub const fn arity(self) -> usize {
         match self {
@@ -194,6 +144,63 @@ pub enum ScalarOp {
     Math(MathFn),
 }
 
+/// Defines the names of operations that are one word.
+macro_rules! mnemonics {
+    ($($op:ident $(($of:path))? = $name:literal,)*) => {
+        impl ScalarOp {
+            /// The mnemonic of the text format, without the target type of casts.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(ScalarOp::$op $(($of))? => $name,)*
+                    ScalarOp::Cast(_) => "cast",
+                    ScalarOp::Bitcast(_) => "bitcast",
+                    ScalarOp::Math(f) => f.name(),
+                }
+            }
+
+            /// The inverse of [`ScalarOp::name`], except for the two casts.
+            pub fn from_name(name: &str) -> Option<ScalarOp> {
+                match name {
+                    $($name => Some(ScalarOp::$op $(($of))?),)*
+                    _ => MathFn::from_name(name).map(ScalarOp::Math),
+                }
+            }
+        }
+    };
+}
+
+mnemonics! {
+    Neg = "neg",
+    Abs = "abs",
+    Sqrt = "sqrt",
+    Floor = "floor",
+    Ceil = "ceil",
+    Trunc = "trunc",
+    Round = "round",
+    Not = "not",
+    Add = "add",
+    Sub = "sub",
+    Mul = "mul",
+    Div = "div",
+    Rem = "rem",
+    Scale = "scale",
+    Min = "min",
+    Max = "max",
+    And = "and",
+    Or = "or",
+    Xor = "xor",
+    Shl = "shl",
+    Shr = "shr",
+    Cmp(CmpOp::Eq) = "eq",
+    Cmp(CmpOp::Ne) = "ne",
+    Cmp(CmpOp::Lt) = "lt",
+    Cmp(CmpOp::Le) = "le",
+    Cmp(CmpOp::Gt) = "gt",
+    Cmp(CmpOp::Ge) = "ge",
+    Fma = "fma",
+    Select = "select",
+}
+
 impl ScalarOp {
     /// Number of operands.
     pub const fn arity(self) -> usize {
@@ -212,82 +219,6 @@ impl ScalarOp {
             ScalarOp::Math(f) => f.arity(),
             _ => 2,
         }
-    }
-
-    /// The mnemonic of the text format, without the target type of casts.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ScalarOp::Neg => "neg",
-            ScalarOp::Abs => "abs",
-            ScalarOp::Sqrt => "sqrt",
-            ScalarOp::Floor => "floor",
-            ScalarOp::Ceil => "ceil",
-            ScalarOp::Trunc => "trunc",
-            ScalarOp::Round => "round",
-            ScalarOp::Not => "not",
-            ScalarOp::Add => "add",
-            ScalarOp::Sub => "sub",
-            ScalarOp::Mul => "mul",
-            ScalarOp::Div => "div",
-            ScalarOp::Rem => "rem",
-            ScalarOp::Scale => "scale",
-            ScalarOp::Min => "min",
-            ScalarOp::Max => "max",
-            ScalarOp::And => "and",
-            ScalarOp::Or => "or",
-            ScalarOp::Xor => "xor",
-            ScalarOp::Shl => "shl",
-            ScalarOp::Shr => "shr",
-            ScalarOp::Cmp(CmpOp::Eq) => "eq",
-            ScalarOp::Cmp(CmpOp::Ne) => "ne",
-            ScalarOp::Cmp(CmpOp::Lt) => "lt",
-            ScalarOp::Cmp(CmpOp::Le) => "le",
-            ScalarOp::Cmp(CmpOp::Gt) => "gt",
-            ScalarOp::Cmp(CmpOp::Ge) => "ge",
-            ScalarOp::Fma => "fma",
-            ScalarOp::Select => "select",
-            ScalarOp::Cast(_) => "cast",
-            ScalarOp::Bitcast(_) => "bitcast",
-            ScalarOp::Math(f) => f.name(),
-        }
-    }
-
-    /// The inverse of [`ScalarOp::name`], except for the two casts.
-    pub fn from_name(name: &str) -> Option<ScalarOp> {
-        use ScalarOp::*;
-        const PLAIN: [ScalarOp; 29] = [
-            Neg,
-            Abs,
-            Sqrt,
-            Floor,
-            Ceil,
-            Trunc,
-            Round,
-            Not,
-            Add,
-            Sub,
-            Mul,
-            Div,
-            Rem,
-            Scale,
-            Min,
-            Max,
-            And,
-            Or,
-            Xor,
-            Shl,
-            Shr,
-            Cmp(CmpOp::Eq),
-            Cmp(CmpOp::Ne),
-            Cmp(CmpOp::Lt),
-            Cmp(CmpOp::Le),
-            Cmp(CmpOp::Gt),
-            Cmp(CmpOp::Ge),
-            Fma,
-            Select,
-        ];
-        let plain = PLAIN.into_iter().find(|op| op.name() == name);
-        plain.or_else(|| MathFn::ALL.into_iter().find(|f| f.name() == name).map(Math))
     }
 
     /// The result type for the given operand types, or what is wrong with them.

@@ -8,7 +8,7 @@ use crate::kir::{
 /// The same kernel with variables numbered in the order they are bound, scalar parameters first,
 /// and local buffers in the order of their allocation. What is never bound or allocated comes last
 /// if it is used and goes if it is not. Two kernels that differ in numbering alone become equal.
-pub(crate) fn canonical_kernel(kernel: &Kernel) -> Kernel {
+pub fn canonical_kernel(kernel: &Kernel) -> Kernel {
     let mut c = Canonical {
         old: kernel,
         vars: vec![None; kernel.vars.len()],

@@ -43,6 +43,6 @@ pub(super) fn iota(ty: DenseType) -> TensorData {
 /// Element i comes from the i-th output of SplitMix64 with the given seed.
 pub(super) fn random(ty: DenseType, seed: u64) -> TensorData {
     let dtype = ty.dtype;
-    let mut rng = crate::testing::Rng::new(seed);
+    let mut rng = crate::rng::Rng::new(seed);
     TensorData::from_fn(ty, |_| rng.element(dtype))
 }

@@ -5,7 +5,6 @@
 
 mod base64;
 mod canonical;
-pub mod compare;
 mod constant;
 mod lex;
 mod literal;
@@ -22,6 +21,7 @@ mod print_kernel;
 mod print_plan;
 mod print_scalar;
 
+pub use canonical::canonical_kernel;
 pub use parse::parse_module;
 pub use print::{print_graph, print_kernel, print_module, print_plan};
 

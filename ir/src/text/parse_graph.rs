@@ -394,8 +394,7 @@ impl Parser<'_> {
     }
 
     fn fused(&mut self, kind: &str, at: Pos) -> Result<FusedCluster> {
-        let classes = [FusionClass::Map, FusionClass::Reduce, FusionClass::Contract, FusionClass::Attention];
-        let class = classes.into_iter().find(|c| c.name() == kind);
+        let class = FusionClass::from_name(kind);
         let class = class.ok_or_else(|| at.error(format!("`{kind}` is not a fusion class")))?;
         let recipe = match self.eat_word("by") {
             true => Some(self.recipe()?),

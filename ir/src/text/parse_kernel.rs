@@ -141,7 +141,7 @@ impl Parser<'_> {
             "apply" => {
                 let at = self.pos();
                 let name = self.word("a function")?;
-                let f = MathFn::ALL.into_iter().find(|f| f.name() == name && f.arity() == 1);
+                let f = MathFn::from_name(&name).filter(|f| f.arity() == 1);
                 let f = f.ok_or_else(|| at.error(format!("`{name}` is not a function of one argument")))?;
                 let (buf, start) = self.place(s)?;
                 self.expect_word("len")?;

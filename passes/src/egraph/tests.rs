@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use egg::{EGraph, Extractor, Id, Language, SymbolLang};
-use tensorc_ir::testing::Rng;
+use tensorc_random::Rng;
 
 use super::extract;
 

@@ -56,7 +56,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorc_ir::testing::Rng;
+    use tensorc_random::Rng;
 
     #[test]
     fn random_cuts_are_minimal() {

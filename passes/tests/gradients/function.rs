@@ -6,12 +6,12 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::{OpRef, Registry, TypeRule};
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::{Candidate, Rng};
 use tensorc_ir::text::parse_module;
 use tensorc_ir::verify::{Stage, verify_graph};
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_passes::infer::InferTypes;
 use tensorc_passes::{Pass, PassCx, differentiate};
+use tensorc_random::{Candidate, Rng};
 
 /// Where operands are drawn from: the first range in which results are tame and differences are slopes.
 pub const RANGES: [(f64, f64); 5] = [(-0.95, 0.95), (0.15, 0.9), (0.6, 0.95), (1.1, 2.5), (2.0, 6.0)];

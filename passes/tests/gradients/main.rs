@@ -16,8 +16,8 @@ use function::{
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::op::{Grad, OpRef, Registry};
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::candidates_of;
 use tensorc_ir::{DType, TensorData};
+use tensorc_random::candidates_of;
 
 /// Most candidates of one operator whose gradients are checked.
 const MAX_ELEMENTS: usize = 12;

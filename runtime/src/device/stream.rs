@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::error::Error;
-use std::ptr;
 use std::sync::Arc;
 
 use super::Device;
@@ -63,19 +62,6 @@ pub struct Transfer {
 
 // SAFETY: the pointers are used only by `Stream::copy`, whose caller answers for them on any thread.
 unsafe impl Send for Transfer {}
-
-impl Transfer {
-    /// Copies between ranges that host threads can address.
-    ///
-    /// # Safety
-    ///
-    /// Both ranges are valid host memory and do not overlap, nobody writes to the source and nobody
-    /// uses the target meanwhile.
-    pub(crate) unsafe fn in_host_memory(self) {
-        // SAFETY: promised by the caller.
-        unsafe { ptr::copy_nonoverlapping(self.source, self.target, self.bytes) };
-    }
-}
 
 /// Work that runs in the order in which it was enqueued, while the threads that enqueue go on.
 ///

@@ -195,35 +195,25 @@ impl RunContext<'_> {
     }
 }
 
-/// Where operations run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum EngineKind {
-    /// On the thread that pushes, before the push returns.
-    ///
-    /// An operation pushed by an operation runs after it, and operations of several pushing threads
-    /// wait for one another by the same rules as on workers; any thread that pushes or waits runs
-    /// whatever is ready.
-    Naive,
-    /// On one pool of workers for all devices.
-    Pooled,
-    /// On workers of each device, started when the device is first used.
-    #[default]
-    PerDevice,
+tensorc_abi::named! {
+    /// Where operations run.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum EngineKind {
+        /// On the thread that pushes, before the push returns.
+        ///
+        /// An operation pushed by an operation runs after it, and operations of several pushing threads
+        /// wait for one another by the same rules as on workers; any thread that pushes or waits runs
+        /// whatever is ready.
+        Naive = "naive",
+        /// On one pool of workers for all devices.
+        Pooled = "pooled",
+        /// On workers of each device, started when the device is first used.
+        #[default]
+        PerDevice = "per_device",
+    }
 }
 
 impl EngineKind {
-    /// Every kind.
-    pub const ALL: [EngineKind; 3] = [EngineKind::Naive, EngineKind::Pooled, EngineKind::PerDevice];
-
-    /// The name in configurations: `naive`, `pooled` or `per_device`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            EngineKind::Naive => "naive",
-            EngineKind::Pooled => "pooled",
-            EngineKind::PerDevice => "per_device",
-        }
-    }
-
     pub(super) fn names() -> String {
         EngineKind::ALL.map(EngineKind::name).join(", ")
     }
@@ -239,8 +229,7 @@ impl FromStr for EngineKind {
     type Err = EngineError;
 
     fn from_str(text: &str) -> Result<EngineKind, EngineError> {
-        let found = EngineKind::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| EngineError::UnknownKind { name: text.to_owned() })
+        EngineKind::from_name(text).ok_or_else(|| EngineError::UnknownKind { name: text.to_owned() })
     }
 }
 

@@ -117,13 +117,13 @@ impl StreamMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::HostDriver;
     use crate::storage::{PoolConfig, StorageConfig};
 
-    const GPU: Device = Device::accelerator(0);
+    /// Memory of the host stands in for that of a device.
+    const GPU: Device = Device::cpu(0);
 
     fn storage(config: StorageConfig) -> Storage {
-        Storage::with_drivers(config, vec![Arc::new(HostDriver::new(GPU))])
+        Storage::new(config)
     }
 
     #[test]

@@ -1,17 +1,13 @@
 //! GPUs behind one interface: memory, code, and streams that launch it.
 //!
-//! A [`Driver`] is what the run time knows of a GPU. `host` is one whose kernels are functions of this process, with which
-//! everything above drivers is tested where there is no GPU; with the feature `cuda`, `cuda` is one of NVIDIA's.
+//! A [`Driver`] is what the run time knows of a GPU. With the feature `cuda`, `cuda` is one of NVIDIA's; the tests have
+//! drivers of their own, with which everything above them is tested where there is no GPU (`tests/simulator`).
 
 mod collective;
-mod copies;
-mod counting;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod host;
 mod memory;
 mod queue;
-mod simulated;
 
 use std::any::Any;
 use std::fmt;
@@ -21,14 +17,10 @@ use tensorc_abi::{DType, VendorCall};
 
 use crate::device::Device;
 use crate::device::stream::{Event, Stream};
-use crate::engine::Failure;
 
 pub use collective::{Collective, CollectiveError, CollectiveRank, Exchange, join};
-pub use copies::{Copies, Way};
-pub use counting::{CountingDriver, Counts};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaDriver, installed_libraries};
-pub use host::HostDriver;
 pub(crate) use memory::Flight;
 pub use memory::StreamMemory;
 pub use queue::{Finished, KeepAlive, KeepAliveQueue};
@@ -51,8 +43,8 @@ pub enum CodeForm {
         /// That number.
         capability: u32,
     },
-    /// Functions of this process, which do what a GPU of a compute capability does.
-    Host {
+    /// Kernels as the compiler represents them, for a driver that does what a GPU of a compute capability does.
+    Ir {
         /// Ten times its major and once its minor number.
         capability: u32,
     },
@@ -128,16 +120,15 @@ impl MatrixParam {
     }
 }
 
-/// A function of copies of a kernel's buffers, which it changes.
-pub type HostFunction = dyn Fn(&mut [Vec<u8>]) -> Result<(), Failure> + Send + Sync;
-
-/// A kernel as a function of the host.
-#[derive(Clone)]
-pub struct HostKernel {
-    /// Bytes of each buffer, and whether the kernel writes it.
+/// A call of a library of the GPU's maker. A launch takes the arguments of its step.
+#[derive(Clone, Debug)]
+pub struct VendorKernel {
+    /// The name of the step.
+    pub name: String,
+    /// What is called.
+    pub call: VendorCall,
+    /// Bytes of each argument, and whether it is written.
     pub buffers: Vec<(usize, bool)>,
-    /// The function. It gets copies of all buffers, in order.
-    pub run: Arc<HostFunction>,
 }
 
 /// Code of kernels, an entry each.
@@ -149,10 +140,10 @@ pub enum KernelCode {
         /// The kernels that are taken from it, and how they are launched.
         entries: Vec<LaunchConfig>,
     },
-    /// Functions of the host, and how a GPU would launch them.
-    Host(Vec<(LaunchConfig, HostKernel)>),
-    /// Calls of the libraries of the GPU's maker, by the names of their steps. A launch takes the arguments of the step.
-    Vendor(Vec<(String, VendorCall)>),
+    /// Kernels as the compiler represents them, which the driver knows, and how a GPU would launch them.
+    Ir(Vec<(LaunchConfig, Arc<dyn Any + Send + Sync>)>),
+    /// Calls of the libraries of the GPU's maker.
+    Vendor(Vec<VendorKernel>),
 }
 
 /// A loaded kernel. Clones share it.

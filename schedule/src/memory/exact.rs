@@ -189,7 +189,7 @@ impl<'i> PlacementSearch<'i> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorc_ir::testing::Rng;
+    use tensorc_random::Rng;
 
     /// The smallest packing: of all that place one interval after another as low as it goes, in every order.
     fn smallest(intervals: &[LiveRange], placed: &mut Vec<(usize, u64)>, top: u64, best: &mut u64) {

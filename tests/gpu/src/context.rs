@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use tensorc::runtime::Device;
-use tensorc::runtime::gpu::{CodeForm, CountingDriver, Driver};
+use tensorc::runtime::gpu::{CodeForm, Driver};
 use tensorc::schedule::target::Capability;
 use tensorc::{Compiler, Options};
 use tensorc_bench::gpu::Size;
 use tensorc_nd::Error;
+use tensorc_simulator::CountingDriver;
 
 use crate::protocol::folder_name;
 
@@ -80,7 +81,7 @@ impl Context {
 
     fn open(&self, number: u16) -> Result<Arc<dyn Driver>, Fault> {
         match self.is_interpreted() {
-            true => Ok(tensorc::gpu::interpreted(Device::accelerator(number))),
+            true => Ok(tensorc_simulator::interpreted(Device::accelerator(number))),
             false => Ok(tensorc::gpu::cuda(number)?),
         }
     }
@@ -91,10 +92,10 @@ impl Context {
     /// As [`Context::driver`].
     pub fn of_capability(&self, capability: Capability) -> Result<Option<Arc<dyn Driver>>, Fault> {
         if self.is_interpreted() {
-            return Ok(Some(tensorc::gpu::interpreted_as(Device::accelerator(0), capability)));
+            return Ok(Some(tensorc_simulator::interpreted_as(Device::accelerator(0), capability)));
         }
         let driver = self.driver()?;
-        let (CodeForm::Host { capability: has } | CodeForm::Ptx { capability: has }) = driver.form();
+        let (CodeForm::Ir { capability: has } | CodeForm::Ptx { capability: has }) = driver.form();
         Ok(match capability {
             Capability::Sm90a => (has == 90).then_some(driver),
             Capability::Sm80 => (has >= 80).then(|| Arc::new(CountingDriver::new(driver).of_capability(80)) as _),
@@ -106,7 +107,7 @@ impl Context {
     /// # Errors
     /// As [`Context::driver`].
     pub fn capability(&self) -> Result<Capability, Fault> {
-        let (CodeForm::Host { capability } | CodeForm::Ptx { capability }) = self.driver()?.form();
+        let (CodeForm::Ir { capability } | CodeForm::Ptx { capability }) = self.driver()?.form();
         Ok(if capability == 90 { Capability::Sm90a } else { Capability::Sm80 })
     }
 

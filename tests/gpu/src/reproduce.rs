@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tensorc::Backend;
-use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::{PrintOptions, parse_module, print_graph, print_kernel};
 use tensorc::runtime::Device;
 use tensorc::runtime::gpu::Driver;
 use tensorc::schedule::target::Capability;
+use tensorc_simulator::run_launch;
 use tensorc_tests::corpus::{Case, compiler, kernels};
 use tensorc_tests::launches::{Recorded, Recorder, entry, execute, first_difference};
 use tensorc_tests::ptx::Module;
@@ -22,7 +22,7 @@ use crate::launch;
 
 /// The launches of a case as the interpreter executes them, each with its kernel.
 fn interpreted(case: &Case, capability: Capability) -> Result<Vec<(Kernel, Recorded)>, Fault> {
-    let recorder = Recorder::new(tensorc::gpu::interpreted_as(Device::accelerator(0), capability));
+    let recorder = Recorder::new(tensorc_simulator::interpreted_as(Device::accelerator(0), capability));
     let compiler = compiler(Some(recorder.clone()), case.tf32)?;
     let kernels = kernels(&compiler, &case.graph)?;
     let names = tensorc_codegen::ptx::entry_names(&kernels);

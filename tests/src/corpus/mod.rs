@@ -11,7 +11,6 @@ use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::kir::Kernel;
 use tensorc::ir::op::Registry;
 use tensorc::ir::scalar::Scalar;
-use tensorc::ir::testing::Rng;
 use tensorc::ir::text::parse_module;
 use tensorc::ir::verify::verify_kernel;
 use tensorc::ir::{DType, TensorData};
@@ -19,6 +18,7 @@ use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::runtime::gpu::Driver;
 use tensorc::{Compiler, Error, Options, Tensor};
 use tensorc_codegen::lower::lower_with;
+use tensorc_random::Rng;
 
 use crate::compare::{data, tensor};
 

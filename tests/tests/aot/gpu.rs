@@ -34,7 +34,7 @@ fn digits(capability: Capability, assembler: Option<PathBuf>) -> (Model, Artifac
 }
 
 fn compiled(capability: Capability, assembler: Option<PathBuf>, program: bool) -> (Model, Artifact) {
-    let gpu = tensorc::gpu::interpreted(Device::accelerator(0));
+    let gpu = tensorc_simulator::interpreted(Device::accelerator(0));
     let compiler = Compiler::new(Options { gpus: vec![gpu], threads: Some(1), ..Options::default() }).unwrap();
     let model = compiler.load(examples().join("digits/digits.onnx")).unwrap();
     let ranges = BTreeMap::from([("batch".to_owned(), (1, 2))]);
@@ -392,7 +392,7 @@ fn a_block_of_a_transformer_runs() {
         weight("wv", [32, 32], 3),
         weight("wh", [32, 64], 4),
     );
-    let gpu = tensorc::gpu::interpreted(Device::accelerator(0));
+    let gpu = tensorc_simulator::interpreted(Device::accelerator(0));
     let compiler = Compiler::new(Options { gpus: vec![gpu], threads: Some(1), ..Options::default() }).unwrap();
     let graph = parse_module(&program, compiler.registry()).unwrap().graphs.remove(0);
     let model = compiler.model(graph);
@@ -434,7 +434,7 @@ fn a_block_of_a_transformer_runs() {
 
 /// A model whose products are by groups of warps, and its library with the driver that executes it.
 fn grouped(name: &str, program: &str) -> (Model, Imaginary, Loaded) {
-    let gpu = tensorc::gpu::interpreted_as(Device::accelerator(0), Capability::Sm90a);
+    let gpu = tensorc_simulator::interpreted_as(Device::accelerator(0), Capability::Sm90a);
     let mut options = Options { gpus: vec![gpu], threads: Some(1), ..Options::default() };
     options.passes.tf32 = true;
     let compiler = Compiler::new(options).unwrap();

@@ -1,8 +1,8 @@
 //! Attention in the forms models have, over random shapes: one library call, and what the interpreter computes.
 
 use tensorc::abi::StepOp;
-use tensorc_ir::testing::Rng;
 use tensorc_ir::text::parse_module;
+use tensorc_random::Rng;
 
 use super::{COMPILERS, agree, agree_in_parts, lowered};
 

@@ -7,8 +7,8 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::op::Registry;
 use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_random::Rng;
 
 /// Every operator that may occur.
 pub const KINDS: [&str; 29] = [

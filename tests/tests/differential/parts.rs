@@ -9,8 +9,8 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::op::Registry;
 use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_random::Rng;
 
 use super::growth::inputs_for;
 use super::{bits, run, shown};

@@ -10,9 +10,9 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::interp::eval_graph;
 use tensorc_ir::op::Registry;
 use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_passes::FusionStrategy;
+use tensorc_random::Rng;
 use tensorc_tests::compare::compare;
 
 use super::growth::inputs_for;

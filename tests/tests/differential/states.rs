@@ -6,10 +6,10 @@ use tensorc_abi::{Buffer, BufferId};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::op::Registry;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
 use tensorc_ir::{DType, TensorData};
 use tensorc_passes::differentiate::differentiate;
 use tensorc_passes::infer::infer_graph;
+use tensorc_random::Rng;
 
 /// Adds outputs, updates of inputs by values of their type, whatever these are, and a boundary
 /// somewhere between the outputs or, in a quarter of the graphs, none.

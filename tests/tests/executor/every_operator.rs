@@ -16,7 +16,6 @@ use tensorc::ir::graph::{Graph, NodeKind, Value};
 use tensorc::ir::op::{Compute, Grad, OpDef, OpRef, Registry, TypeRule};
 use tensorc::ir::params::Params;
 use tensorc::ir::scalar::Scalar;
-use tensorc::ir::testing::{Candidate, candidates_of};
 use tensorc::ir::{DenseType, TensorData};
 use tensorc::op::{Define, InputSpec, types};
 use tensorc::passes::infer::InferTypes;
@@ -25,6 +24,7 @@ use tensorc::symbol::op_in;
 use tensorc::{Compiler, DType};
 use tensorc_nd::executor::{Executor, GradReq};
 use tensorc_nd::{NDArray, Runtime, RuntimeOptions};
+use tensorc_random::{Candidate, candidates_of};
 
 use super::var;
 use crate::support::backend::options;

@@ -9,7 +9,6 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use tensorc::ir::graph::Graph;
-use tensorc::ir::interp::run_launch;
 use tensorc::ir::kir::Kernel;
 use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::runtime::{Device, TensorMut, TensorRef};
@@ -17,6 +16,7 @@ use tensorc::{Backend, Compiler, DType, Options, VendorLibraries};
 use tensorc_codegen::lower::lower_with;
 use tensorc_codegen::ptx::entry_names;
 use tensorc_nd::{Runtime, RuntimeOptions, Slice};
+use tensorc_simulator::run_launch;
 use tensorc_tests::cache::visible;
 use tensorc_tests::corpus::inputs;
 use tensorc_tests::corpus::libraries::PROGRAMS;

@@ -37,7 +37,7 @@ fn fail(what: i32) {
 
 /// Runs a test with imaginary libraries, if this build has calls of NCCL; true in that run.
 fn nccl(test: &str) -> bool {
-    let drivers = GPUS.map(|device| tensorc::gpu::interpreted(device) as Arc<dyn Driver>);
+    let drivers = GPUS.map(|device| tensorc_simulator::interpreted(device) as Arc<dyn Driver>);
     if join(&drivers).err() == Some(CollectiveError::NotBuilt) {
         visible("libraries: skipped, the calls of NCCL need a build with the feature `nccl`");
         return false;
@@ -182,7 +182,7 @@ fn what_cannot_be_exchanged_is_refused() {
     joined.all_reduce(&[&b, &a]).unwrap();
     assert_eq!(a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
     // A runtime with GPUs that are not CUDA's.
-    let gpus = GPUS.map(|device| tensorc::gpu::interpreted(device) as Arc<dyn Driver>).to_vec();
+    let gpus = GPUS.map(|device| tensorc_simulator::interpreted(device) as Arc<dyn Driver>).to_vec();
     let compiler = Compiler::new(Options { gpus, ..Options::default() }).unwrap();
     let simulated = Runtime::with_compiler(compiler, RuntimeOptions::default()).unwrap();
     let foreign = "gpu:0 is not a GPU of CUDA's driver, as NCCL needs it";
@@ -259,7 +259,7 @@ fn a_missing_nccl_is_an_error() {
 /// Where the build has no calls of NCCL, asking for it is an error that says so; where it has, of GPUs that are not CUDA's.
 #[test]
 fn modules_say_what_nccl_lacks() {
-    let gpus = GPUS.map(|device| tensorc::gpu::interpreted(device) as Arc<dyn Driver>);
+    let gpus = GPUS.map(|device| tensorc_simulator::interpreted(device) as Arc<dyn Driver>);
     let lacks = join(&gpus).unwrap_err();
     let compiler = Compiler::new(Options { gpus: gpus.to_vec(), ..Options::default() }).unwrap();
     let rt = Runtime::with_compiler(compiler, RuntimeOptions { device: GPUS[0], ..RuntimeOptions::default() }).unwrap();

@@ -1,8 +1,8 @@
 //! Deferred calls compute what immediate ones do, whatever the program.
 
 use tensorc::DType;
-use tensorc_ir::testing::Rng;
 use tensorc_nd::{NDArray, Runtime};
+use tensorc_random::Rng;
 
 use super::{runtime, runtimes};
 use tensorc::runtime::engine::EngineKind;

@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::kir::{WARP, warp_matrix};
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
+use tensorc_random::Rng;
 
 use super::{bytes, launch, run, words};
 

@@ -3,7 +3,7 @@
 use tensorc_ir::DType;
 use tensorc_ir::kir::group_acc;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::testing::Rng;
+use tensorc_random::Rng;
 use tensorc_tests::ptx::{Argument, Fault, Launch, Module, Swizzle, TensorMap};
 
 use super::words;

@@ -11,7 +11,7 @@ pub const GPU: Device = Device::accelerator(0);
 pub fn options() -> Options {
     let named = std::env::var("TENSORC_BACKEND").ok();
     if named.as_deref() == Some("gpu") {
-        return Options { gpus: vec![tensorc::gpu::interpreted(GPU)], ..Options::default() };
+        return Options { gpus: vec![tensorc_simulator::interpreted(GPU)], ..Options::default() };
     }
     let backend = named.map_or(Backend::default(), |name| {
         Backend::from_name(&name).unwrap_or_else(|| panic!("TENSORC_BACKEND names no back end: {name}"))
@@ -29,7 +29,7 @@ pub fn new_runtime_beside_gpu(runtime: RuntimeOptions) -> Runtime {
     let mut options = options();
     match options.gpus.is_empty() {
         true => {
-            options.gpus = vec![tensorc::gpu::interpreted(GPU)];
+            options.gpus = vec![tensorc_simulator::interpreted(GPU)];
             with(options, runtime)
         }
         false => made(options, runtime),

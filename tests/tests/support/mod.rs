@@ -9,7 +9,7 @@ use tensorc::ir::TensorData;
 use tensorc::ir::interp::eval_graph;
 use tensorc::ir::op::Registry;
 use tensorc::runtime::Device;
-use tensorc::runtime::gpu::{CountingDriver, HostDriver};
+use tensorc_simulator::{CountingDriver, HostDriver};
 use tensorc_tests::corpus::{Case, tolerance};
 
 /// Fails unless results of a GPU's code are those of the reference, up to the order of sums and the last bits of functions.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use tensorc::DType;
 use tensorc::runtime::TensorMut;
-use tensorc::runtime::gpu::Counts;
 use tensorc::symbol::{Symbol, name_scope, op};
 use tensorc_data::iter::adapt::{Prefetch, Resize};
 use tensorc_data::iter::epoch;
@@ -15,6 +14,7 @@ use tensorc_data::{
     Batch, Batches, DataDesc, DataError, DataIter, Dataset, HostTensor, Loader, Position, Sample, Shuffle,
 };
 use tensorc_nd::Runtime;
+use tensorc_simulator::Counts;
 use tensorc_train::Error;
 use tensorc_train::metric::Accuracy;
 use tensorc_train::{Fit, Initializer, Module, Optimizer, Params, load_checkpoint};

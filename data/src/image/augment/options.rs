@@ -1,145 +1,75 @@
 //! The options of the augmenter: names, defaults and ranges.
 
-use serde::{Deserialize, Serialize};
-
 use crate::draws::Draws;
 use crate::error::DataError;
 use crate::image::Inter;
-use crate::options::settable;
+use crate::options::options;
 
-/// What is done to images, by the names and with the defaults of MXNet's default augmenter.
-///
-/// Random values are drawn uniformly from the closed ranges `[min, max]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct AugmentOptions {
-    /// Channels, height and width of what comes out. 1 channel is grey, 3 are RGB, 4 RGBA.
-    pub data_shape: [u32; 3],
-    /// The shorter edge gets this length before all else; -1 for none.
-    pub resize: i32,
-    /// Cropping at a random place, not in the middle.
-    pub rand_crop: bool,
-    /// A random part of the image, of an area and aspect ratio from the ranges below, resized to the output.
-    pub random_resized_crop: bool,
-    /// Rotation by a whole number of degrees in `[-max, max]`, counter-clockwise.
-    pub max_rotate_angle: i32,
-    /// Width over height: in `[1 - max, 1 + max]`, or `[min_aspect_ratio, max]` if that is given.
-    pub max_aspect_ratio: f64,
-    /// The smallest random aspect ratio, `None`: 1 minus the bound above.
-    pub min_aspect_ratio: Option<f64>,
-    /// `x` grows by `y` times a number in `[-max, max]`.
-    pub max_shear_ratio: f64,
-    /// A square whose side is in `[min, max]` is cropped and resized to the output; both -1 for none.
-    pub max_crop_size: i32,
-    /// The smallest edge of a random crop, in pixels; -1 for none.
-    pub min_crop_size: i32,
-    /// Width and height times a number in `[min, max]`.
-    pub max_random_scale: f64,
-    /// The smallest random scale.
-    pub min_random_scale: f64,
-    /// Part of the image's area that a random resized crop has.
-    pub max_random_area: f64,
-    /// The smallest area of a random crop, as a fraction of the image.
-    pub min_random_area: f64,
-    /// Limits of width and height after scaling, each on its own; what is missing is filled.
-    pub max_img_size: f64,
-    /// The smallest edge of a scaled image, in pixels.
-    pub min_img_size: f64,
-    /// Pixels times a number in `[1 - brightness, 1 + brightness]`.
-    pub brightness: f64,
-    /// Distances from the mean of luma times a number in `[1 - contrast, 1 + contrast]`.
-    pub contrast: f64,
-    /// Distances from each pixel's luma times a number in `[1 - saturation, 1 + saturation]`.
-    pub saturation: f64,
-    /// Deviation of normal weights of the principal components of colours in ImageNet.
-    pub pca_noise: f64,
-    /// Greatest change of hue, in units of 2 degrees.
-    pub random_h: i32,
-    /// Greatest change of saturation, in units of 1/255.
-    pub random_s: i32,
-    /// Greatest change of lightness, in units of 1/255.
-    pub random_l: i32,
-    /// Rotation by so many degrees if it is more than 0, whatever `max_rotate_angle` says.
-    pub rotate: i32,
-    /// Degrees one of which is chosen; goes before `rotate`.
-    pub rotate_list: Vec<i32>,
-    /// Value of pixels that lie outside of the image.
-    pub fill_value: u8,
-    /// 0 nearest, 1 bilinear, 2 cubic, 3 area, 4 Lanczos, 9 by the sizes, 10 random.
-    pub inter_method: u8,
-    /// Pixels added to every edge.
-    pub pad: u32,
-}
-
-impl Default for AugmentOptions {
-    fn default() -> AugmentOptions {
-        AugmentOptions {
-            data_shape: [3, 224, 224],
-            resize: -1,
-            rand_crop: false,
-            random_resized_crop: false,
-            max_rotate_angle: 0,
-            max_aspect_ratio: 0.0,
-            min_aspect_ratio: None,
-            max_shear_ratio: 0.0,
-            max_crop_size: -1,
-            min_crop_size: -1,
-            max_random_scale: 1.0,
-            min_random_scale: 1.0,
-            max_random_area: 1.0,
-            min_random_area: 1.0,
-            max_img_size: 1e10,
-            min_img_size: 0.0,
-            brightness: 0.0,
-            contrast: 0.0,
-            saturation: 0.0,
-            pca_noise: 0.0,
-            random_h: 0,
-            random_s: 0,
-            random_l: 0,
-            rotate: -1,
-            rotate_list: vec![],
-            fill_value: 255,
-            inter_method: 1,
-            pad: 0,
-        }
+options! {
+    "augmentation",
+    /// What is done to images, by the names and with the defaults of MXNet's default augmenter.
+    ///
+    /// Random values are drawn uniformly from the closed ranges `[min, max]`.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct AugmentOptions {
+        /// Channels, height and width of what comes out. 1 channel is grey, 3 are RGB, 4 RGBA.
+        pub data_shape: [u32; 3] = [3, 224, 224],
+        /// The shorter edge gets this length before all else; -1 for none.
+        pub resize: i32 = -1,
+        /// Cropping at a random place, not in the middle.
+        pub rand_crop: bool = false,
+        /// A random part of the image, of an area and aspect ratio from the ranges below, resized to the output.
+        pub random_resized_crop: bool = false,
+        /// Rotation by a whole number of degrees in `[-max, max]`, counter-clockwise.
+        pub max_rotate_angle: i32 = 0,
+        /// Width over height: in `[1 - max, 1 + max]`, or `[min_aspect_ratio, max]` if that is given.
+        pub max_aspect_ratio: f64 = 0.0,
+        /// The smallest random aspect ratio, `None`: 1 minus the bound above.
+        pub min_aspect_ratio: Option<f64> = None,
+        /// `x` grows by `y` times a number in `[-max, max]`.
+        pub max_shear_ratio: f64 = 0.0,
+        /// A square whose side is in `[min, max]` is cropped and resized to the output; both -1 for none.
+        pub max_crop_size: i32 = -1,
+        /// The smallest edge of a random crop, in pixels; -1 for none.
+        pub min_crop_size: i32 = -1,
+        /// Width and height times a number in `[min, max]`.
+        pub max_random_scale: f64 = 1.0,
+        /// The smallest random scale.
+        pub min_random_scale: f64 = 1.0,
+        /// Part of the image's area that a random resized crop has.
+        pub max_random_area: f64 = 1.0,
+        /// The smallest area of a random crop, as a fraction of the image.
+        pub min_random_area: f64 = 1.0,
+        /// Limits of width and height after scaling, each on its own; what is missing is filled.
+        pub max_img_size: f64 = 1e10,
+        /// The smallest edge of a scaled image, in pixels.
+        pub min_img_size: f64 = 0.0,
+        /// Pixels times a number in `[1 - brightness, 1 + brightness]`.
+        pub brightness: f64 = 0.0,
+        /// Distances from the mean of luma times a number in `[1 - contrast, 1 + contrast]`.
+        pub contrast: f64 = 0.0,
+        /// Distances from each pixel's luma times a number in `[1 - saturation, 1 + saturation]`.
+        pub saturation: f64 = 0.0,
+        /// Deviation of normal weights of the principal components of colours in ImageNet.
+        pub pca_noise: f64 = 0.0,
+        /// Greatest change of hue, in units of 2 degrees.
+        pub random_h: i32 = 0,
+        /// Greatest change of saturation, in units of 1/255.
+        pub random_s: i32 = 0,
+        /// Greatest change of lightness, in units of 1/255.
+        pub random_l: i32 = 0,
+        /// Rotation by so many degrees if it is more than 0, whatever `max_rotate_angle` says.
+        pub rotate: i32 = -1,
+        /// Degrees one of which is chosen; goes before `rotate`.
+        pub rotate_list: Vec<i32> = vec![],
+        /// Value of pixels that lie outside of the image.
+        pub fill_value: u8 = 255,
+        /// 0 nearest, 1 bilinear, 2 cubic, 3 area, 4 Lanczos, 9 by the sizes, 10 random.
+        pub inter_method: u8 = 1,
+        /// Pixels added to every edge.
+        pub pad: u32 = 0,
     }
 }
-
-settable!(
-    AugmentOptions,
-    "augmentation",
-    [
-        data_shape,
-        resize,
-        rand_crop,
-        random_resized_crop,
-        max_rotate_angle,
-        max_aspect_ratio,
-        min_aspect_ratio,
-        max_shear_ratio,
-        max_crop_size,
-        min_crop_size,
-        max_random_scale,
-        min_random_scale,
-        max_random_area,
-        min_random_area,
-        max_img_size,
-        min_img_size,
-        brightness,
-        contrast,
-        saturation,
-        pca_noise,
-        random_h,
-        random_s,
-        random_l,
-        rotate,
-        rotate_list,
-        fill_value,
-        inter_method,
-        pad,
-    ]
-);
 
 /// Largest extent of an output, and of padding.
 const MAX_EXTENT: u32 = 1 << 16;

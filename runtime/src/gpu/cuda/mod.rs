@@ -18,10 +18,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{result, sys};
-use tensorc_abi::VendorCall;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties};
+use super::{
+    CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties,
+    VendorKernel,
+};
 use crate::device::Device;
 #[cfg(feature = "nccl")]
 pub(super) use nccl::Communicators;
@@ -284,7 +286,7 @@ impl Driver for CudaDriver {
                 entries.into_iter().map(|entry| self.function(&module, entry)).collect()
             }
             KernelCode::Vendor(calls) => {
-                let loaded = |(name, call): (String, VendorCall)| {
+                let loaded = |VendorKernel { name, call, .. }| {
                     let code = VendorLibraryCall::new(&self.0, &call)
                         .map_err(|why| self.0.error(format!("`{name}`: {why}")))?;
                     Ok(LoadedKernel {
@@ -294,7 +296,7 @@ impl Driver for CudaDriver {
                 };
                 calls.into_iter().map(loaded).collect()
             }
-            KernelCode::Host(_) => Err(self.0.error("this device takes PTX, not functions of the host")),
+            KernelCode::Ir(_) => Err(self.0.error("this device takes PTX, not functions of the host")),
         }
     }
 

@@ -46,7 +46,7 @@ pub fn cases(capability: Capability) -> Result<Vec<Case>, Fault> {
 
 /// The interpreter's results.
 pub fn store(capability: Capability, stored: &mut Stored) -> Result<(), Fault> {
-    let driver = tensorc::gpu::interpreted_as(Device::accelerator(0), capability);
+    let driver = tensorc_simulator::interpreted_as(Device::accelerator(0), capability);
     for case in corpus::all(&tensorc::ops::registry()?) {
         let compiler = compiler(Some(driver.clone()), case.tf32)?;
         let results = case.run(&compiler).map_err(|e| format!("{}: {e}", case.name))?;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tensorc::ir::op::OpRef;
-use tensorc::ir::testing::{Candidate, candidates};
 use tensorc::{Compiler, DType, Options};
 use tensorc_nd::{Runtime, RuntimeOptions};
+use tensorc_random::{Candidate, candidates};
 use tensorc_tests::operators::{Verdict, has_defined_bits, judge};
 
 use super::{Case, Ended};

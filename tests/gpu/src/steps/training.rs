@@ -161,7 +161,7 @@ pub fn cases(cx: &Context) -> Result<Vec<Case>, Fault> {
 /// The interpreter's results.
 pub fn store(capability: Capability, stored: &mut Stored) -> Result<(), Fault> {
     for network in networks()?.into_iter().filter(|network| network.stored) {
-        let found = network.train(Some(tensorc::gpu::interpreted_as(Device::accelerator(0), capability)))?;
+        let found = network.train(Some(tensorc_simulator::interpreted_as(Device::accelerator(0), capability)))?;
         let digests = found.values().map(|tensor| digest(&data(tensor))).collect();
         stored.add(&section(capability), network.name, digests);
     }
