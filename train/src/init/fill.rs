@@ -6,8 +6,7 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::Device;
 
 use super::{FanFactor, InitValue, Initializer, RandomKind, Variable};
-use crate::error::Error;
-use crate::error::TrainError;
+use crate::error::{Error, TrainError};
 use tensorc::{DType, Tensor};
 use tensorc_nd::{NDArray, Runtime};
 

@@ -13,8 +13,7 @@ pub use recurrent::{FusedRnn, RnnMode};
 use serde::{Deserialize, Serialize};
 use tensorc_runtime::Device;
 
-use super::TrainError;
-use crate::error::Error;
+use crate::error::{Error, TrainError};
 use tensorc::{DType, Tensor};
 use tensorc_nd::{NDArray, Runtime};
 
