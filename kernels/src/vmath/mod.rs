@@ -8,7 +8,7 @@
 mod generated;
 
 use crate::fused::FusedMultiplyAdd;
-use crate::isa::Isa;
+use crate::isa::{Isa, isa};
 
 /// A function applied in place to `len` consecutive elements.
 ///
@@ -91,11 +91,11 @@ macro_rules! strips {
                 #[unsafe(export_name = $symbol)]
                 unsafe extern "C" fn best(data: *mut f32, len: i64) {
                     // SAFETY: the caller's promise; the ISA level is this machine's.
-                    match crate::isa() {
+                    match super::isa() {
                         #[cfg(target_arch = "x86_64")]
-                        crate::Isa::Avx512 => unsafe { avx512(data, len) },
+                        super::Isa::Avx512 => unsafe { avx512(data, len) },
                         #[cfg(target_arch = "x86_64")]
-                        crate::Isa::Avx2 => unsafe { avx2(data, len) },
+                        super::Isa::Avx2 => unsafe { avx2(data, len) },
                         _ => unsafe { portable(data, len) },
                     }
                 }
@@ -144,5 +144,5 @@ strips! {
 
 /// Address of the [`VectorMathFn`] called `name` for this machine.
 pub fn symbol(name: &str) -> Option<*const u8> {
-    vector_math_for(crate::isa(), name).map(|f| f as *const u8)
+    vector_math_for(isa(), name).map(|f| f as *const u8)
 }

@@ -1,8 +1,8 @@
 //! Copies between page-locked memory of the host and a device, for measurements.
 
-use super::{Driver, DriverError, LaunchStream, Memory};
 use crate::device::Device;
 use crate::device::stream::{StreamError, Transfer};
+use crate::driver::{Driver, DriverError, LaunchStream, Memory};
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Properties, Rows};
 use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
 use crate::device::{Device, DeviceKind};
+use crate::driver::{
+    CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Properties, Rows,
+};
 
 /// What was counted so far.
 #[derive(Debug, Default)]

@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::simulated::Simulator;
-use super::{CodeForm, Driver, DriverError, KernelCode, LaunchStream, LoadedKernel, Memory};
 use crate::arena::AlignedBuffer;
 use crate::device::Device;
+use crate::driver::{CodeForm, Driver, DriverError, KernelCode, LaunchStream, LoadedKernel, Memory};
 
 /// A driver whose device is made of the host.
 pub struct HostDriver {

@@ -21,8 +21,10 @@ use cudarc::driver::{result, sys};
 use tensorc_abi::VendorCall;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties};
 use crate::device::Device;
+use crate::driver::{
+    CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties,
+};
 #[cfg(feature = "nccl")]
 pub(super) use nccl::Communicators;
 use peer::Peers;

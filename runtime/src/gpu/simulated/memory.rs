@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::arena::{AlignedBuffer, AllocError};
 use crate::device::Device;
-use crate::gpu::Memory;
+use crate::driver::Memory;
 
 /// Addresses that processors refuse to use, so that no access of the host goes unnoticed.
 const FIRST_ADDRESS: usize = 0x5dea_0000_0000_0000;

@@ -12,9 +12,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 
-use super::{DriverError, Graph, HostKernel, LaunchConfig, LaunchStream, LoadedKernel, Memory, Rows};
 use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
 use crate::device::{Device, DeviceKind};
+use crate::driver::{DriverError, Graph, HostKernel, LaunchConfig, LaunchStream, LoadedKernel, Memory, Rows};
 use crate::engine::Failure;
 use crate::pool::TaskPanic;
 use memory::DeviceMemory;
