@@ -1,6 +1,6 @@
 //! From a bound graph to an executable: the one place that joins compiler and run time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::{ExternFn, KernelSignature, Plan, Weight};
@@ -19,10 +19,10 @@ use tensorc_runtime::{Executable, WeightCache, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::plan_memory;
 
-use crate::compiler::COMPILE;
-use crate::compiler::Compiler;
+use crate::compiler::{COMPILE, Compiler};
 use crate::error::Error;
-use crate::gpu::{self, vendor};
+use crate::gpu::vendor;
+use crate::gpu_kernels;
 
 /// What compiling took, by step.
 #[derive(Clone, Debug, Default)]
@@ -130,7 +130,8 @@ pub(crate) fn link(compiler: &Compiler, lowered: Lowered, report: &mut Report) -
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
         return report.timed(compiler, "codegen", || {
-            let (kernels, calls) = (gpu::load(compiler, driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
+            let (kernels, calls) =
+                (gpu_kernels::load(compiler, driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
             link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
         });
     }
@@ -161,27 +162,11 @@ pub(crate) fn pack_weights(
 
 /// Brings constants into the layouts of weights, on all threads.
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
-    side_by_side(compiler, weights.len(), "packing weights", |i| {
+    compiler.side_by_side(weights.len(), "packing weights", |i| {
         let (weight, data) = weights[i];
         let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.bytes().clone());
         packed.map_err(|source| Error::Weight { name: weight.name.clone(), source })
     })
-}
-
-/// Results of `make` for each of `count` numbers, on all threads. Fails with the first, in order, that does; `what` says what
-/// was done when something panicked.
-pub(crate) fn side_by_side<T: Send>(
-    compiler: &Compiler,
-    count: usize,
-    what: &str,
-    make: impl Fn(usize) -> Result<T, Error> + Sync,
-) -> Result<Vec<T>, Error> {
-    let slots: Vec<Mutex<Option<Result<T, Error>>>> = (0..count).map(|_| Mutex::default()).collect();
-    let one = |i: usize| *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(make(i));
-    let task = |_: usize, range: std::ops::Range<u64>| range.for_each(|i| one(i as usize));
-    compiler.pool().run(count as u64, 1, &task).map_err(|panic| Error::Internal(format!("{what}: {panic}")))?;
-    let taken = slots.into_iter().map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
-    taken.map(|made| made.unwrap_or_else(|| Err(Error::Internal(format!("{what}: one is missing"))))).collect()
 }
 
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]

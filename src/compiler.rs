@@ -1,18 +1,14 @@
 //! The compiler instance: operators, options, threads and the cache of kernels.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, ConcatOperands};
 use tensorc_codegen::ptx::PtxCache;
-use tensorc_frontend::mxnet::params::{self, Checkpoint};
-use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
-use tensorc_frontend::symbol::Symbol;
-use tensorc_ir::graph::Graph;
 use tensorc_ir::op::{OpDef, Registry};
-use tensorc_passes::CompilePhase;
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::SpanGuard;
 use tensorc_runtime::threads::resolve_threads;
@@ -20,12 +16,9 @@ use tensorc_runtime::{Device as Place, DeviceKind, Pool, Profiler, WeightCache};
 use tensorc_schedule::Target;
 use tensorc_schedule::target::{Cpu, Gpu, Processor, VendorLibraries};
 
-use crate::branches::Branches;
 use crate::code_cache::CodeFolder;
 use crate::error::Error;
 use crate::gpu;
-use crate::model::Model;
-use crate::symbol::{Inference, inference};
 
 /// Category of the phases of compilation in profiles.
 pub(crate) const COMPILE: &str = "compile";
@@ -48,7 +41,7 @@ pub struct Options {
     /// What libraries of the GPU's maker compute, found where the model runs; by default nothing, so that a model needs no more
     /// than the driver and its code and results do not depend on versions of libraries.
     pub gpu_libraries: VendorLibraries,
-    /// Combinations of input shapes for which a [`Model`] keeps what it compiled, by default 64; one that has not been used
+    /// Combinations of input shapes for which a [`crate::Model`] keeps what it compiled, by default 64; one that has not been used
     /// longest makes room.
     pub sessions: Option<usize>,
     /// Called when a phase of compilation begins.
@@ -229,73 +222,20 @@ impl Compiler {
         }
     }
 
-    /// Loads a model file: ONNX; a symbol of MXNet if the name ends in `.json`; or the text IR if it ends in
-    /// `.tc`. The variables of a symbol are inputs of the model.
-    ///
-    /// # Errors
-    /// The file cannot be read, is no model, or holds what is not supported; then the error lists
-    /// everything unsupported at once.
-    pub fn load(&self, path: impl AsRef<Path>) -> Result<Model, Error> {
-        self.load_with(path, None)
-    }
-
-    /// Loads a symbol of MXNet with its parameters, which become constants of the model.
-    ///
-    /// # Errors
-    /// As [`Compiler::load`]; or the parameters are not those of the symbol, or the model is none.
-    pub fn load_with(&self, path: impl AsRef<Path>, parameters: Option<&Path>) -> Result<Model, Error> {
-        let path = path.as_ref();
-        let ends_in = |extension: &str| path.extension().is_some_and(|e| e == extension);
-        self.progress(CompilePhase::Import.name());
-        let _span = self.span(CompilePhase::Import.name());
-        if ends_in("json") {
-            let Inference { graph, unused } = self.load_symbol(path, parameters)?;
-            return Ok(Model::new(self.clone(), graph).accepting(unused));
-        }
-        if parameters.is_some() {
-            return Err(Error::NoSymbol { path: path.to_owned() });
-        }
-        match ends_in("tc") {
-            true => Ok(Model::new(self.clone(), self.load_text(path)?)),
-            false => self.load_onnx(path),
-        }
-    }
-
-    fn load_symbol(&self, path: &Path, parameters: Option<&Path>) -> Result<Inference, Error> {
-        let fail = |source| Error::SymbolFile { path: path.to_owned(), source: Box::new(source) };
-        let symbol = Symbol::load_in(self.registry(), path).map_err(fail)?;
-        let read = |file: &Path| {
-            let fail = |source| Error::ParamsFile { path: file.to_owned(), source };
-            params::load(file).and_then(Checkpoint::from_list).map_err(fail)
-        };
-        inference(&symbol, parameters.map(read).transpose()?, self.registry())
-    }
-
-    fn load_text(&self, path: &Path) -> Result<Graph, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let mut module = tensorc_ir::text::parse_module(&text, self.registry())?;
-        match module.graphs.len() {
-            0 => Err(Error::Internal(format!("{}: the file holds no graph", path.display()))),
-            _ => Ok(module.graphs.swap_remove(0)),
-        }
-    }
-
-    fn load_onnx(&self, path: &Path) -> Result<Model, Error> {
-        let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
-        let open = || OnnxModel::open(path).map_err(fail);
-        match import(open()?, self.registry(), &ImportOptions::default()) {
-            Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
-            Err(error) => {
-                let Some(branches) = Branches::of(path, &error) else { return Err(fail(error)) };
-                let (inputs, outputs) = signature(open()?, self.registry()).map_err(fail)?;
-                Ok(Model::new(self.clone(), inputs).with_branches(branches, outputs))
-            }
-        }
-    }
-
-    /// Wraps a graph built in Rust.
-    pub fn model(&self, graph: Graph) -> Model {
-        Model::new(self.clone(), graph)
+    /// Results of `make` for each of `count` numbers, on all threads. Fails with the first, in order, that does; `what` says
+    /// what was done when something panicked.
+    pub(crate) fn side_by_side<T: Send>(
+        &self,
+        count: usize,
+        what: &str,
+        make: impl Fn(usize) -> Result<T, Error> + Sync,
+    ) -> Result<Vec<T>, Error> {
+        let slots: Vec<Mutex<Option<Result<T, Error>>>> = (0..count).map(|_| Mutex::default()).collect();
+        let one = |i: usize| *slots[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(make(i));
+        let task = |_: usize, range: Range<u64>| range.for_each(|i| one(i as usize));
+        self.pool().run(count as u64, 1, &task).map_err(|panic| Error::Internal(format!("{what}: {panic}")))?;
+        let taken = slots.into_iter().map(|s| s.into_inner().unwrap_or_else(PoisonError::into_inner));
+        taken.map(|made| made.unwrap_or_else(|| Err(Error::Internal(format!("{what}: one is missing"))))).collect()
     }
 }
 

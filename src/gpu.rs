@@ -2,21 +2,16 @@
 
 pub(crate) mod vendor;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 use tensorc_codegen::ptx::entry_names;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode as ErrorCode};
 use tensorc_ir::kir::{Kernel, TensorMap};
-use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::Device;
-use tensorc_runtime::gpu::{CodeForm, Driver, KernelCode, LaunchConfig, LoadedKernel, MatrixParam};
-use tensorc_schedule::target::Capability;
-use tensorc_schedule::target::VendorLibraries;
+use tensorc_runtime::gpu::{CodeForm, Driver, LaunchConfig, MatrixParam};
+use tensorc_schedule::target::{Capability, VendorLibraries};
 
-use crate::compile::side_by_side;
-use crate::compiler::Compiler;
 use crate::error::Error;
 
 /// The generation whose code a GPU executes, the oldest if it is older than all.
@@ -61,52 +56,8 @@ pub fn ptx(kernels: &[Kernel], capability: Capability) -> Result<String, Error> 
     module(kernels, &entries(kernels)?, &vec![true; kernels.len()], capability)
 }
 
-/// Loads a plan's kernels, on all threads. Equal ones are loaded once.
-pub(crate) fn load(
-    compiler: &Compiler,
-    driver: &Arc<dyn Driver>,
-    plan: &Plan,
-    kernels: &[Kernel],
-) -> Result<Vec<LoadedKernel>, Error> {
-    let entries = entries(kernels)?;
-    let distinct = distinct(plan);
-    let mut numbers = HashMap::new();
-    let mut unique = vec![];
-    let mut of = vec![];
-    for (i, kernel) in kernels.iter().enumerate() {
-        let number = *numbers.entry((kernel.canonical(), distinct[i])).or_insert(unique.len());
-        if number == unique.len() {
-            unique.push(i);
-        }
-        of.push(number);
-    }
-    let load = |number: usize| {
-        let (entry, kernel) = (entries[unique[number]].clone(), &kernels[unique[number]]);
-        let code = match driver.form() {
-            CodeForm::Ir { .. } => {
-                verify_kernel(kernel)?;
-                KernelCode::Ir(vec![(entry, Arc::new(kernel.clone()))])
-            }
-            CodeForm::Ptx { capability } => {
-                let (distinct, capability) = (distinct[unique[number]], capability_of(capability)?);
-                let text = compiler.ptx().translate(kernel, &entry.name, distinct, capability)?;
-                KernelCode::Ptx { text, entries: vec![entry] }
-            }
-        };
-        let function = driver.load(code)?.pop();
-        function.ok_or_else(|| Error::Internal("the driver loaded no kernel".into()))
-    };
-    let loaded = side_by_side(compiler, unique.len(), "loading kernels", load)?;
-    compiler.ptx().finish();
-    // A failure names the kernel that was launched.
-    let named = |(entry, number): (LaunchConfig, usize)| LoadedKernel {
-        entry: Arc::new(entry),
-        code: loaded[number].code.clone(),
-    };
-    Ok(entries.into_iter().zip(of).map(named).collect())
-}
-
-fn entries(kernels: &[Kernel]) -> Result<Vec<LaunchConfig>, Error> {
+/// How kernels are launched, under names of their own.
+pub(crate) fn entries(kernels: &[Kernel]) -> Result<Vec<LaunchConfig>, Error> {
     kernels.iter().zip(entry_names(kernels)).map(|(kernel, name)| entry(kernel, name)).collect()
 }
 
@@ -150,7 +101,7 @@ fn share(plan: &Plan, a: BufferId, b: BufferId) -> bool {
 }
 
 /// The newest code that a GPU executes.
-fn capability_of(number: u32) -> Result<Capability, Error> {
+pub(crate) fn capability_of(number: u32) -> Result<Capability, Error> {
     match number {
         90 => Ok(Capability::Sm90a),
         80.. => Ok(Capability::Sm80),
@@ -175,6 +126,7 @@ pub(crate) fn module(
 #[cfg(test)]
 mod tests {
     use tensorc_ir::DType;
+    use tensorc_ir::verify::verify_kernel;
 
     use super::*;
 

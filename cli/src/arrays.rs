@@ -1,11 +1,13 @@
 //! The inputs of a run: read from a file, or random.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use tensorc::ir::{Dim, Rng, Shape, TensorType};
 use tensorc::{DType, Model, Tensor};
 
-use super::{CliFailure, InputArgs, Usage, npz};
+use super::failure::{CliFailure, Usage};
+use super::npz;
 
 /// A model's inputs in signature order, and whether they were made up.
 pub struct Inputs {
@@ -16,9 +18,10 @@ pub struct Inputs {
 /// Extent taken for a dimension that the model leaves open.
 const DEFAULT_EXTENT: u64 = 1;
 
-pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, CliFailure> {
+/// The arrays of a file, or random ones whose open dimensions `--shape` gives.
+pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<Inputs, CliFailure> {
     let signature = model.inputs();
-    match &args.input {
+    match file {
         Some(path) => {
             let mut arrays = npz::read(path)?;
             for (name, array) in &mut arrays {
@@ -30,7 +33,7 @@ pub fn inputs(model: &Model, args: &InputArgs) -> Result<Inputs, CliFailure> {
             Ok(Inputs { arrays, random: false })
         }
         None => {
-            let given = shapes(&args.shapes)?;
+            let given = shapes(extents)?;
             let arrays = signature
                 .iter()
                 .enumerate()

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tensorc::runtime::artifact::{ArtifactError, LaunchInfo, Manifest, TensorInfo};
 
-use super::CliFailure;
+use super::failure::CliFailure;
 
 /// The manifest of a file that is a compiled model; `None` if it is something else.
 ///

@@ -10,7 +10,10 @@ use tensorc::abi::{Plan, StepOp};
 use tensorc::runtime::{TensorMut, TensorRef};
 use tensorc::{Options, Session, Tensor};
 
-use super::{CacheArgs, CliFailure, CompileArgs, InputArgs, arrays, npz, print, warn};
+use super::args::{CacheArgs, CompileArgs, InputArgs};
+use super::failure::CliFailure;
+use super::npz;
+use super::output::{print, warn};
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -43,7 +46,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         args.compile.compiler_with(None, Options { code_cache: args.cache.folder(), ..Options::default() })?;
     let model = args.inputs.model.load(&compiler)?;
     let loaded = start.elapsed();
-    let inputs = arrays::inputs(&model, &args.inputs)?;
+    let inputs = args.inputs.arrays(&model)?;
     let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let ordered = model.ordered(&named)?;
     let start = Instant::now();

@@ -13,8 +13,11 @@ use tensorc::runtime::Device as Place;
 use tensorc::schedule::target::Capability;
 use tensorc::{Backend, Isa, Options};
 
+use super::args::{CompileArgs, ModelArgs};
+use super::arrays;
 use super::code::DumpForm;
-use super::{CliFailure, CompileArgs, ModelArgs, Usage, arrays, print};
+use super::failure::{CliFailure, Usage};
+use super::output::print;
 
 #[derive(Args)]
 pub struct AheadArgs {

@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use tensorc_data::im2rec::{Color, Encoding, ListOptions, PackOptions, Packed, make_lists, pack_list};
 
-use super::{CliFailure, Usage, print};
+use super::failure::{CliFailure, Usage};
+use super::output::print;
 
 #[derive(Args)]
 pub struct Im2RecArgs {

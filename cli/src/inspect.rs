@@ -16,7 +16,10 @@ use tensorc::schedule::plan_memory;
 use tensorc::{Compiler, binding};
 use tensorc_codegen::lower::lower_with;
 
-use super::{CliFailure, CompileArgs, ModelArgs, arrays, artifact, drawing, print};
+use super::args::{CompileArgs, ModelArgs};
+use super::failure::CliFailure;
+use super::output::print;
+use super::{arrays, artifact, drawing};
 
 #[derive(Args)]
 pub struct InspectArgs {

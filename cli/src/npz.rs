@@ -8,7 +8,7 @@ use tensorc::Tensor;
 use tensorc::runtime::TensorRef;
 use tensorc_data::formats::{read_arrays, write_arrays};
 
-use super::CliFailure;
+use super::failure::CliFailure;
 
 /// Every array of the file, in name order.
 pub fn read(path: &Path) -> Result<Vec<(String, Tensor)>, CliFailure> {

@@ -3,7 +3,8 @@
 use clap::Args;
 use tensorc::op::reference;
 
-use super::{CliFailure, print};
+use super::failure::CliFailure;
+use super::output::print;
 
 #[derive(Args)]
 pub struct OpsArgs {

@@ -21,9 +21,12 @@ use tensorc::schedule::target::Capability;
 use tensorc::schedule::{Target, cost, plan_memory, verify::verify_clusters};
 use tensorc::{Compiler, Isa, Options, binding, lower};
 
+use super::args::CompileArgs;
+use super::arrays;
 use super::code::DumpForm;
+use super::failure::{CliFailure, Usage};
+use super::output::print;
 use super::values::Comparison;
-use super::{CliFailure, CompileArgs, Usage, arrays, print};
 
 #[derive(Args)]
 pub struct OptArgs {

@@ -8,7 +8,8 @@ use tensorc_data::DataError;
 use tensorc_data::image::{Channels, Decoder, Image, dimensions};
 use tensorc_data::record::{ImageRecord, IndexFiles, RecordSet, RecordSetOptions};
 
-use super::{CliFailure, Usage, print};
+use super::failure::{CliFailure, Usage};
+use super::output::print;
 
 #[derive(Args)]
 pub struct RecordsArgs {

@@ -6,7 +6,10 @@ use clap::Args;
 use tensorc::runtime::Profiler;
 use tensorc::{Options, Tensor};
 
-use super::{CacheArgs, CliFailure, CompileArgs, InputArgs, arrays, npz, print, warn};
+use super::args::{CacheArgs, CompileArgs, InputArgs};
+use super::failure::CliFailure;
+use super::output::{print, warn};
+use super::{arrays, npz};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -32,7 +35,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliFailure> {
     let options = Options { profiler: Some(profiler.clone()), code_cache: args.cache.folder(), ..Options::default() };
     let compiler = args.compile.compiler_with(None, options)?;
     let model = args.inputs.model.load(&compiler)?;
-    let inputs = arrays::inputs(&model, &args.inputs)?;
+    let inputs = args.inputs.arrays(&model)?;
     if inputs.random {
         for (name, t) in &inputs.arrays {
             eprintln!("random input {name}: {}{:?}", t.dtype(), t.dims());

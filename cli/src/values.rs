@@ -11,7 +11,7 @@ use tensorc::runtime::{Bindings, Context, TensorMut, TensorRef};
 use tensorc::schedule::lowered::Lowered;
 use tensorc::{Compiler, Program};
 
-use super::CliFailure;
+use super::failure::CliFailure;
 
 /// What random inputs hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,7 @@ pub mod iter;
 pub mod list;
 mod options;
 pub mod record;
+mod rounding;
 
 pub use dataset::{DataDesc, Dataset, Sample};
 pub use draws::Draws;

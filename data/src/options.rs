@@ -155,7 +155,7 @@ macro_rules! options {
             ///
             /// # Errors
             /// There is no such option, or the text is no value of it.
-            pub fn set(&mut self, name: &str, text: &str) -> Result<(), $crate::DataError> {
+            pub fn set(&mut self, name: &str, text: &str) -> Result<(), $crate::error::DataError> {
                 match name {
                     $(stringify!($name) => $crate::options::Setting::assign(&mut self.$name, name, text),)*
                     other => Err($crate::options::unknown($source, other, Self::NAMES)),
@@ -168,20 +168,6 @@ pub(crate) use options;
 
 pub fn unknown(source: &str, name: &str, known: &[&str]) -> DataError {
     DataError::options(source, format!("unknown option `{name}`; there are {}", known.join(", ")))
-}
-
-/// Rounds to odd: where f32 does not hold the number, of its two neighbours the one with an odd last bit. Rounding that
-/// to a narrower type gives what rounding the number itself gives.
-///
-/// Boldo and Melquiond, "When double rounding is odd", 2005.
-pub fn odd(x: f64) -> f32 {
-    let near = x as f32;
-    if f64::from(near) == x || x.is_nan() {
-        return near;
-    }
-    let bits = near.to_bits();
-    let toward_zero = if f64::from(near).abs() > x.abs() { bits - 1 } else { bits };
-    f32::from_bits(toward_zero | 1)
 }
 
 #[cfg(test)]

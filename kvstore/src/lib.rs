@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+mod buffers;
 mod compress;
 mod compression;
 mod error;
@@ -22,12 +23,10 @@ pub mod sum;
 pub mod transport;
 pub mod tree;
 
+pub use buffers::{Buffers, NoMemory};
 pub use compression::Compression;
-pub use error::KvError;
-pub use group::{
-    Answered, Buffers, CallKind, CollectiveCall, Done, Group, GroupError, GroupOptions, NoMemory, Reply, ServeRequest,
-    Ticket,
-};
+pub use error::{GroupError, KvError};
+pub use group::{Answered, CallKind, CollectiveCall, Done, Group, GroupOptions, Reply, ServeRequest, Ticket};
 pub use key::Key;
 pub use keys::Keys;
 pub use kind::StoreKind;

@@ -7,6 +7,7 @@
 
 mod error;
 pub mod executor;
+mod grad_req;
 mod ndarray;
 
 pub use error::Error;

@@ -9,8 +9,10 @@
 mod arena;
 pub mod array;
 pub mod artifact;
+mod bounds;
 pub mod device;
 pub mod dlpack;
+mod driver;
 pub mod engine;
 pub mod gpu;
 pub mod host_tensor;

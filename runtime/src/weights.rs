@@ -10,6 +10,7 @@ use bytes::Bytes;
 use tensorc_abi::{DType, Packing, Plan};
 
 use crate::arena::{AlignedBuffer, AllocError};
+use crate::bounds::packing_fits;
 
 /// A constant does not fit the layout asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,7 +104,7 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
         return Err(WeightError::DType(dtype));
     }
     let elements = source.len() as u64 / size_of::<f32>() as u64;
-    if !crate::plan::packing_fits(packing, elements) {
+    if !packing_fits(packing, elements) {
         return Err(WeightError::Bounds { elements });
     }
     let mut packed = AlignedBuffer::populated(packed_bytes(packing)?, "packed weight")?;

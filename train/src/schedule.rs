@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
+use crate::error::TrainError;
 
 /// The learning rate by number of updates: warm-up, then decay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

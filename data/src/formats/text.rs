@@ -195,7 +195,7 @@ macro_rules! halves {
         impl TextNumber for $type {
             fn parse(text: &[u8]) -> Option<$type> {
                 let wide = f64::parse(text)?;
-                let value = <$type>::from_f32(crate::options::odd(wide));
+                let value = <$type>::from_f32(crate::rounding::odd(wide));
                 (value.is_finite() || !wide.is_finite()).then_some(value)
             }
 

@@ -12,9 +12,9 @@ pub(crate) mod halves;
 
 use half::{bf16, f16};
 
+use crate::buffers::NoMemory;
 pub use crate::compression::Compression;
 use crate::error::{KvError, check_length};
-use crate::group::buffers::NoMemory;
 
 impl Compression {
     /// Appends the codes of a gradient, which is f32 in little-endian order, to `out`.

@@ -9,12 +9,13 @@ use bytes::Bytes;
 use tensorc_runtime::Profiler;
 use tensorc_runtime::profiler::Span;
 
-use super::buffers::Buffers;
 use super::call::{CallKind, CollectiveCall};
 use super::exchange::{DataSlot, Exchange, Outgoing, wrong_parts};
 use super::message::{CONTROL, CallHeader, GroupMessage, MAX_SHORT_MESSAGE, Question};
 use super::serve::{Answered, Desk, Server};
-use super::{Done, GroupCommand, GroupError, GroupOptions, GroupState};
+use super::{Done, GroupCommand, GroupOptions, GroupState};
+use crate::buffers::Buffers;
+use crate::error::GroupError;
 use crate::transport::{MAX_TAG, ReceiveId, Received, Tag, Transport};
 
 /// How the profiler groups what a group does.

@@ -12,10 +12,8 @@
 //! - `driver`: the group's thread
 //! - `buffers`: memory of messages
 
-pub(crate) mod buffers;
 mod call;
 mod driver;
-pub(crate) mod error;
 mod exchange;
 mod message;
 mod serve;
@@ -29,11 +27,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tensorc_runtime::Profiler;
 
-pub use buffers::{Buffers, NoMemory};
 pub use call::{CallKind, CollectiveCall};
-pub use error::GroupError;
 pub use serve::{Answered, Reply, ServeRequest, Server};
 
+use crate::buffers::Buffers;
+use crate::error::GroupError;
 use crate::transport::{Transport, TransportError};
 
 /// What is called with the outcome of a collective, on the group's thread.

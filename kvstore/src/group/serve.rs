@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::message::Question;
-use super::{GroupCommand, GroupError, GroupState};
+use super::{GroupCommand, GroupState};
+use crate::error::GroupError;
 
 /// What is called with an answer, on the group's thread.
 pub type Answered = Box<dyn FnOnce(Result<Bytes, GroupError>) + Send>;

@@ -8,9 +8,10 @@ use tensorc_runtime::Device;
 
 use super::Executor;
 use super::memory::SharedMemory;
-use super::request::{GradReq, Requests};
+use super::request::Requests;
 use super::types::{VariableTypes, infer};
 use crate::error::Error;
+use crate::grad_req::GradReq;
 use crate::ndarray::{NDArray, Runtime};
 use tensorc::DType;
 

@@ -44,10 +44,11 @@ use tensorc_runtime::Device;
 
 pub use binder::Binder;
 pub use program::PlannedMemory;
-pub use request::GradReq;
 pub use reshape::Reshape;
 pub use step::{FusedStep, ParameterStates};
 pub use update::{Emission, UpdateRule};
+
+pub use crate::grad_req::GradReq;
 
 use crate::error::Error;
 use crate::ndarray::{NDArray, Runtime};

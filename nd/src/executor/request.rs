@@ -1,18 +1,8 @@
-//! What happens to the gradient of an argument.
+//! What happens to the gradients of the arguments of a symbol.
 
 use std::collections::BTreeMap;
 
-/// What a backward pass does with the gradient of one argument.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GradReq {
-    /// It is not computed, and there is no array for it.
-    Null,
-    /// It overwrites the gradient array.
-    #[default]
-    Write,
-    /// It is added to what the gradient array holds, over any number of backward passes.
-    Add,
-}
+use crate::grad_req::GradReq;
 
 /// Requests for all arguments of a symbol.
 #[derive(Clone, Debug, Default)]

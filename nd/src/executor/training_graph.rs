@@ -15,9 +15,9 @@ use tensorc_passes::differentiate::differentiate;
 use tensorc_passes::infer::{bind, infer_graph};
 use tensorc_passes::values::StaticValues;
 
-use super::request::GradReq;
 use super::update::{Emission, UpdateRule};
 use crate::error::Error;
+use crate::grad_req::GradReq;
 use tensorc::Compiler;
 
 /// Where the array behind a graph input comes from.

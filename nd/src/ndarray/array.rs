@@ -9,9 +9,10 @@ use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Extents, LaunchOutpu
 use tensorc_runtime::engine::Property;
 use tensorc_runtime::{Device, DeviceKind, Element, TensorRef};
 
-use super::autograd::tape::{self, Entry};
-use super::{Call, Runtime};
-use crate::error::Error;
+use super::mode::is_recording;
+use super::runtime::Runtime;
+use super::tape::Entry;
+use crate::error::{AutogradError, Error};
 use tensorc::Tensor;
 
 /// A dense row-major array on a device. Cloning, [`NDArray::reshape`] and [`NDArray::rows`] give
@@ -47,12 +48,17 @@ impl NDArray {
         self.entry = entry;
     }
 
+    /// Whether calls with this array are recorded.
+    pub(super) fn is_recorded(&self) -> bool {
+        is_recording() && self.entry.is_some()
+    }
+
     /// Begins the deferred calls that concern this array's memory. What uses [`NDArray::view`] does so first.
     ///
     /// # Errors
     /// A deferred call cannot be compiled.
     pub fn settle(&self) -> Result<(), Error> {
-        self.rt.front().settle(&self.rt, &self.view)
+        self.rt.settle(&self.view)
     }
 
     /// Where its memory is.
@@ -87,58 +93,6 @@ impl NDArray {
 
     pub(super) fn ty(&self) -> DenseType {
         DenseType::new(self.dtype(), self.dims())
-    }
-
-    /// The same memory under another shape. One extent may be -1: it follows from the others.
-    ///
-    /// # Errors
-    /// The numbers of elements differ.
-    pub fn reshape(&self, dims: &[i64]) -> Result<NDArray, Error> {
-        let known = dims.iter().filter(|d| **d != -1).try_fold(1u64, |n, d| n.checked_mul(u64::try_from(*d).ok()?));
-        let rest = known.and_then(|known| self.len().checked_div(known)).unwrap_or(0);
-        let extents: Option<Vec<u64>> =
-            dims.iter().map(|&d| if d == -1 { Some(rest) } else { u64::try_from(d).ok() }).collect();
-        let wrong = || Error::Index { what: format!("shape {dims:?}"), dims: self.dims().to_vec() };
-        if dims.iter().filter(|d| **d == -1).count() > 1 {
-            return Err(wrong());
-        }
-        let extents = extents.ok_or_else(wrong)?;
-        let shape: Vec<i64> = extents.iter().map(|d| *d as i64).collect();
-        self.seen_as(self.view.reshape(&extents)?, |array| Ok(array.rt.op("reshape")?.arg(array).arg(&shape[..])))
-    }
-
-    /// Positions `begin..end` of the first axis, in the same memory.
-    ///
-    /// # Errors
-    /// They lie outside, or the array has no axis.
-    pub fn rows(&self, begin: u64, end: u64) -> Result<NDArray, Error> {
-        let (from, to) = ([begin as i64], [end as i64]);
-        self.seen_as(self.view.rows(begin, end)?, |array| {
-            Ok(array.rt.op("slice")?.arg(array).arg(from).arg(to).arg([0]))
-        })
-    }
-
-    /// One position of the first axis, without that axis, in the same memory.
-    ///
-    /// # Errors
-    /// As [`NDArray::rows`].
-    pub fn row(&self, at: u64) -> Result<NDArray, Error> {
-        let row = self.rows(at, at.saturating_add(1))?;
-        let dims: Vec<i64> = row.dims()[1..].iter().map(|d| *d as i64).collect();
-        row.reshape(&dims)
-    }
-
-    /// A handle to a view of this memory, which is recorded as the result of a call.
-    fn seen_as<'a>(
-        &'a self,
-        view: ArrayView,
-        call: impl FnOnce(&'a NDArray) -> Result<Call<'a>, Error>,
-    ) -> Result<NDArray, Error> {
-        let mut seen = NDArray::new(self.rt.clone(), view);
-        if tape::concerns([self]) {
-            call(self)?.record_as(&mut seen)?;
-        }
-        Ok(seen)
     }
 
     /// Whether both handles see the same elements.
@@ -211,7 +165,7 @@ impl NDArray {
     /// # Errors
     /// The engine does not run.
     pub fn copy_to(&self, device: Device) -> Result<NDArray, Error> {
-        if tape::concerns([self]) && device == self.device() {
+        if self.is_recorded() && device == self.device() {
             return self.apply("identity");
         }
         let copy = self.rt.empty(device, self.dtype(), self.dims())?;
@@ -237,7 +191,7 @@ impl NDArray {
             return Err(Error::Target { op: "copy".into(), expected: found, found: expected });
         }
         self.rt.check("copy", [to])?;
-        tape::refuse_in_place("copy", [self], [to])?;
+        refuse_in_place("copy", [self], [to])?;
         self.settle()?;
         to.settle()?;
         let space = self.rt.space();
@@ -275,7 +229,7 @@ impl NDArray {
             let (expected, found) = (tensor.data().ty.to_string(), self.ty().to_string());
             return Err(Error::Target { op: "copy".into(), expected, found });
         }
-        tape::refuse_in_place("copy", [], [self])?;
+        refuse_in_place("copy", [], [self])?;
         self.rt.bound_run_ahead(tensor.bytes().len() as u64)?;
         self.settle()?;
         let data = tensor.data().bytes().clone();
@@ -300,7 +254,7 @@ impl NDArray {
     /// # Errors
     /// The engine does not run.
     pub fn fill(&self, value: f64) -> Result<(), Error> {
-        tape::refuse_in_place("fill", [], [self])?;
+        refuse_in_place("fill", [], [self])?;
         self.fill_with(Scalar::from_f64(self.dtype(), value))
     }
 
@@ -339,5 +293,28 @@ impl std::fmt::Debug for NDArray {
     /// Type, shape and device; the elements may not be there yet.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "NDArray({} on {})", self.ty(), self.device())
+    }
+}
+
+impl Runtime {
+    /// Arrays of another runtime are ordered by another engine, so they cannot meet ours.
+    pub(super) fn check<'a>(&self, op: &str, arrays: impl IntoIterator<Item = &'a NDArray>) -> Result<(), Error> {
+        match arrays.into_iter().all(|array| self.is_same(&array.rt)) {
+            true => Ok(()),
+            false => Err(Error::Runtimes { op: op.to_owned() }),
+        }
+    }
+}
+
+/// Refuses to write an array that recorded calls read or made, and to write what is to be recorded to an array that
+/// exists: the gradient would not see it.
+pub(super) fn refuse_in_place<'a>(
+    op: &str,
+    operands: impl IntoIterator<Item = &'a NDArray>,
+    targets: impl IntoIterator<Item = &'a NDArray>,
+) -> Result<(), Error> {
+    match operands.into_iter().chain(targets).any(NDArray::is_recorded) {
+        true => Err(AutogradError::InPlace { op: op.to_owned() }.into()),
+        false => Ok(()),
     }
 }

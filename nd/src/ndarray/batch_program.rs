@@ -2,15 +2,37 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
-use tensorc_runtime::array::{ArrayOperand, ArrayView};
+use tensorc_runtime::array::{ArrayOperand, ArrayView, Chunk};
 use tensorc_runtime::engine::OpName;
 
 use super::inline::inline;
-use super::lazy_batch::{BatchNode, BatchOperand};
+use super::program::ArrayProgram;
 use crate::error::Error;
 use tensorc::ProgramKey;
+
+/// A deferred call.
+pub(super) struct BatchNode {
+    pub program: Arc<ArrayProgram>,
+    pub operands: SmallVec<[BatchOperand; 3]>,
+    /// The memory whose elements the result becomes, unless a later node overwrites it.
+    pub chunk: Option<Arc<Chunk>>,
+}
+
+/// Where an operand comes from.
+#[derive(Clone, Copy)]
+pub(super) enum BatchOperand {
+    Node(usize),
+    Input(usize),
+}
+
+impl BatchNode {
+    pub fn ty(&self) -> &DenseType {
+        &self.program.outputs[0]
+    }
+}
 
 /// Divides results into operations, in the order in which they must be pushed.
 ///

@@ -8,7 +8,11 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::Inline;
 
-use super::{NDArray, Runtime, autograd, front};
+use super::array::NDArray;
+use super::front;
+use super::mode::is_training;
+use super::resolved_call::{Formal, ResolvedCall};
+use super::runtime::Runtime;
 use crate::error::Error;
 use tensorc::{DType, Tensor};
 
@@ -79,61 +83,15 @@ pub struct Call<'a> {
     error: Option<Error>,
 }
 
-/// An operand with everything decided.
-#[derive(Clone, Debug)]
-pub(super) enum Formal<'a> {
-    Absent,
-    /// An array.
-    Array(&'a NDArray),
-    Inline(Inline),
-    Host(TensorData),
-    /// Its value decides shapes, so it is part of the program.
-    Static(TensorData),
-}
-
-impl<'a> Formal<'a> {
-    pub fn as_array(&self) -> Option<&'a NDArray> {
-        match self {
-            Formal::Array(array) => Some(array),
-            _ => None,
-        }
-    }
-}
-
-/// A call with everything decided.
-pub(super) struct ResolvedCall<'a> {
-    pub def: OpRef,
-    pub operands: SmallVec<[Formal<'a>; 4]>,
-    pub params: Params,
-    /// Results, those included that only states are written with.
-    pub outputs: usize,
-    /// Results that the caller gets.
-    pub wanted: usize,
-    /// Operands that are auxiliary states, with the result that is written to them.
-    pub states: SmallVec<[(usize, usize); 2]>,
-    pub device: Device,
-    /// The operand whose value is the next key of the device's stream.
-    key: Option<usize>,
-}
-
-impl<'a> ResolvedCall<'a> {
-    /// The auxiliary states that are written, with the result that is.
-    pub fn written(&self) -> impl Iterator<Item = (&'a NDArray, usize)> + '_ {
-        self.states.iter().filter_map(|(operand, result)| Some((self.operands[*operand].as_array()?, *result)))
-    }
-
-    /// Copies of the states, in place of which they can be recorded: gradients see the values the call read.
-    pub fn copies(&self) -> Result<SmallVec<[(usize, NDArray); 2]>, Error> {
-        let states = self.states.iter().filter_map(|(at, _)| Some((*at, self.operands[*at].as_array()?)));
-        states.map(|(at, array)| Ok((at, array.detach().copy()?))).collect()
-    }
-
-    /// Draws the random key, if the call takes one and was given none.
-    pub fn draw_key(&mut self, rt: &Runtime) {
-        if let Some(at) = self.key
-            && let Some(key) = Inline::vector(&rt.inner().streams.next_key(self.device))
-        {
-            self.operands[at] = Formal::Inline(key);
+impl Runtime {
+    /// The call of an operator of the registry, by its name.
+    ///
+    /// # Errors
+    /// No operator has the name.
+    pub fn op(&self, name: &str) -> Result<Call<'_>, Error> {
+        match self.compiler().registry().get(name) {
+            Some(def) => Ok(Call::new(self, def.clone())),
+            None => Err(Error::UnknownOperator { name: name.to_owned() }),
         }
     }
 }
@@ -251,7 +209,7 @@ impl<'a> Call<'a> {
             return Err(error);
         }
         self.take_scalar()?;
-        if autograd::is_training()
+        if is_training()
             && let Some(spec) = self.def.params.iter().find(|spec| spec.name == OpDef::TRAINING)
             && self.params.get(spec.name).is_none()
         {

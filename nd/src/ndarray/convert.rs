@@ -5,7 +5,8 @@ use tensorc_runtime::array::{self, ArrayView, Chunk};
 use tensorc_runtime::dlpack::{DLManagedTensorVersioned, DlpackError, Imported};
 use tensorc_runtime::{DeviceKind, Element};
 
-use super::{NDArray, Runtime};
+use super::array::NDArray;
+use super::runtime::Runtime;
 use crate::error::Error;
 use tensorc::Tensor;
 

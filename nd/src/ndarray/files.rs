@@ -5,7 +5,8 @@ use std::path::Path;
 use tensorc_frontend::mxnet::params::{self, ArrayList, SavedArray, SavedDevice, SavedDeviceKind};
 use tensorc_runtime::{Device, DeviceKind};
 
-use super::{NDArray, Runtime};
+use super::array::NDArray;
+use super::runtime::Runtime;
 use crate::error::Error;
 use tensorc::Tensor;
 

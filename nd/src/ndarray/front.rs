@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
+use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::op::Compute;
-use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
-use tensorc_runtime::Device;
-use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Chunk, Extents};
+use tensorc_runtime::array::ArrayView;
 use tensorc_runtime::engine::OpName;
 
-use super::autograd::tape;
-use super::call::{Formal, ResolvedCall};
+use super::array::{NDArray, refuse_in_place};
 use super::program::ArrayProgram;
-use super::{NDArray, Runtime};
+use super::recording;
+use super::resolved_call::{Formal, ResolvedCall};
+use super::runtime::Runtime;
 use crate::error::Error;
 use tensorc::{ProgramKey, Tensor};
 
@@ -34,12 +34,12 @@ fn program(rt: &Runtime, request: &ResolvedCall<'_>) -> Result<Arc<ArrayProgram>
             }
             Formal::Array(_) | Formal::Inline(_) | Formal::Host(_) => {
                 key.small(2);
-                let (dtype, dims) = formal_type(formal);
+                let (dtype, dims) = formal.ty();
                 key.ty(dtype, dims);
             }
         }
     }
-    rt.programs().get_or_make(&key, || Ok(Arc::new(infer(rt, request)?)))
+    rt.programs().get_or_make(&key, || infer(rt, request))
 }
 
 /// What a call returns.
@@ -57,11 +57,11 @@ pub(super) fn call(
     }
     check_targets(&program, &request, request.written().map(|(state, result)| (result, state)))?;
     let arrays = || request.operands.iter().filter_map(Formal::as_array);
-    let recorded = tape::concerns(arrays());
+    let recorded = arrays().any(NDArray::is_recorded);
     if let Some(targets) = targets {
-        tape::refuse_in_place(request.def.name, arrays(), targets.iter().copied())?;
+        refuse_in_place(request.def.name, arrays(), targets.iter().copied())?;
     }
-    tape::refuse_in_place(request.def.name, [], request.written().map(|(state, _)| state))?;
+    refuse_in_place(request.def.name, [], request.written().map(|(state, _)| state))?;
     // A refused call draws nothing.
     request.draw_key(rt);
     let recorded = recorded && !program.outputs.is_empty();
@@ -76,7 +76,7 @@ pub(super) fn call(
             None => formal.clone(),
         });
         let operands: SmallVec<[Formal<'_>; 4]> = operands.collect();
-        tape::record(&program, &operands, &mut results);
+        recording::record(&program, &operands, &mut results);
     }
     results.truncate(request.wanted);
     Ok(results)
@@ -85,7 +85,7 @@ pub(super) fn call(
 /// Notes that a view of an operand's memory is the result of a call.
 pub(super) fn record_view(rt: &Runtime, request: &ResolvedCall<'_>, seen: &mut NDArray) -> Result<(), Error> {
     let program = program(rt, request)?;
-    tape::record(&program, &request.operands, std::slice::from_mut(seen));
+    recording::record(&program, &request.operands, std::slice::from_mut(seen));
     Ok(())
 }
 
@@ -100,18 +100,19 @@ fn push(
     }
     if rt.options().fuse && program.elementwise && !program.outputs[0].is_empty() {
         let target = targets.and_then(|t| t.first()).map(|t| t.view());
-        let view = rt.front().defer(rt, program, request, target)?;
+        let sources = request.operands.iter().filter_map(Formal::source).collect();
+        let view = rt.front().defer(rt.programs(), program, request.device, sources, target)?;
         return Ok(smallvec![NDArray::new(rt.clone(), view)]);
     }
     let place = |(i, ty): (usize, &DenseType)| {
         let state = || request.written().find(|(_, result)| *result == i).map(|(state, _)| state);
         match targets.and_then(|targets| targets.get(i).copied()).or_else(state) {
             Some(array) => Ok(array.view().clone()),
-            None => fresh(rt, request.device, ty),
+            None => rt.programs().fresh(request.device, ty),
         }
     };
     let views: SmallVec<[ArrayView; 2]> = program.outputs.iter().enumerate().map(place).collect::<Result<_, _>>()?;
-    program.run(rt, request.device, request.operands.iter().filter_map(source).collect(), views.iter())?;
+    rt.run(program, request.device, request.operands.iter().filter_map(Formal::source).collect(), views.iter())?;
     Ok(views.into_iter().map(|view| NDArray::new(rt.clone(), view)).collect())
 }
 
@@ -128,32 +129,8 @@ fn call_staged(rt: &Runtime, program: &ArrayProgram, request: &ResolvedCall<'_>)
             }
         }
     }
-    let results = program.run_staged(rt, &inputs)?;
+    let results = program.run_staged(rt.compiler(), &inputs)?;
     results.iter().map(|tensor| rt.from_tensor(tensor, request.device)).collect()
-}
-
-/// The type of an operand that is data of the call.
-fn formal_type<'f>(formal: &'f Formal<'_>) -> (tensorc_abi::DType, &'f [u64]) {
-    match formal {
-        Formal::Array(array) => (array.dtype(), array.dims()),
-        Formal::Inline(value) => (value.dtype(), value.dims()),
-        Formal::Host(data) | Formal::Static(data) => (data.dtype(), data.dims()),
-        Formal::Absent => (tensorc_abi::DType::F32, &[]),
-    }
-}
-
-/// The operand as the engine's operation reads it; nothing if the program holds it.
-pub(super) fn source(formal: &Formal<'_>) -> Option<ArrayOperand> {
-    match formal {
-        Formal::Absent | Formal::Static(_) => None,
-        Formal::Array(array) => Some(ArrayOperand::View(array.view().clone())),
-        Formal::Inline(value) => Some(ArrayOperand::Inline(*value)),
-        Formal::Host(data) => Some(host_source(data)),
-    }
-}
-
-fn host_source(data: &TensorData) -> ArrayOperand {
-    ArrayOperand::Host { dtype: data.dtype(), dims: Extents::from_slice(data.dims()), data: data.bytes().clone() }
 }
 
 /// The graph of one node, with types.
@@ -167,7 +144,7 @@ fn infer(rt: &Runtime, request: &ResolvedCall<'_>) -> Result<ArrayProgram, Error
             Formal::Absent => None,
             Formal::Static(data) => Some(graph.add_const(name, data.clone())),
             _ => {
-                let (dtype, dims) = formal_type(formal);
+                let (dtype, dims) = formal.ty();
                 Some(graph.add_input(format!("{name}{i}"), DenseType::new(dtype, dims).into()))
             }
         });
@@ -205,10 +182,4 @@ fn check_targets<'a>(
         }
     }
     Ok(())
-}
-
-/// A new array's memory, as a view of all of it.
-pub(super) fn fresh(rt: &Runtime, device: Device, ty: &DenseType) -> Result<ArrayView, Error> {
-    let chunk = Chunk::new(rt.space(), device, array::byte_len(ty.dtype, &ty.dims)?);
-    Ok(ArrayView::whole(chunk, ty.dtype, &ty.dims)?)
 }

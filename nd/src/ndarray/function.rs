@@ -9,10 +9,10 @@ use tensorc_runtime::Device;
 use tensorc_runtime::array::ArrayOperand;
 use tensorc_runtime::engine::OpName;
 
-use super::autograd::tape;
-use super::front::fresh;
+use super::array::{NDArray, refuse_in_place};
 use super::program::ArrayProgram;
-use super::{NDArray, Runtime};
+use super::recording;
+use super::runtime::Runtime;
 use crate::error::Error;
 use tensorc::{Model, ProgramKey};
 
@@ -46,7 +46,7 @@ impl Runtime {
         let outputs = outputs.collect::<Result<_, Error>>()?;
         let program = ArrayProgram::new(self.options().device, OpName::from(graph.name.clone()), graph);
         // What does not compile is refused now, not at the first call.
-        program.code(self)?;
+        program.code(self.compiler())?;
         Ok(CompiledFunction { rt: self.clone(), program: Arc::new(program), inputs, outputs })
     }
 }
@@ -68,11 +68,12 @@ impl CompiledFunction {
     /// An array's type or device is not the function's.
     pub fn call(&self, inputs: &[&NDArray]) -> Result<Vec<NDArray>, Error> {
         let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
-        let made = self.outputs.iter().map(|(_, ty)| Ok(NDArray::new(self.rt.clone(), fresh(&self.rt, device, ty)?)));
+        let fresh = |ty| self.rt.programs().fresh(device, ty);
+        let made = self.outputs.iter().map(|(_, ty)| Ok(NDArray::new(self.rt.clone(), fresh(ty)?)));
         let mut outputs = made.collect::<Result<Vec<_>, Error>>()?;
         self.push(inputs, &outputs.iter().collect::<Vec<_>>())?;
-        if tape::concerns(inputs.iter().copied()) {
-            tape::record_arrays(&self.program, inputs, &mut outputs);
+        if inputs.iter().any(|array| array.is_recorded()) {
+            recording::record_arrays(&self.program, inputs, &mut outputs);
         }
         Ok(outputs)
     }
@@ -83,7 +84,7 @@ impl CompiledFunction {
     /// # Errors
     /// An array's type or device is not the function's.
     pub fn call_into(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
-        tape::refuse_in_place(&self.program.name, inputs.iter().copied(), outputs.iter().copied())?;
+        refuse_in_place(&self.program.name, inputs.iter().copied(), outputs.iter().copied())?;
         self.push(inputs, outputs)?;
         outputs.iter().for_each(|array| array.view().chunk().touch());
         Ok(())
@@ -100,8 +101,7 @@ impl CompiledFunction {
         if here == there {
             return Ok(self.program.clone());
         }
-        let make = || Ok(Arc::new(ArrayProgram::new(device, name.clone(), graph.clone())));
-        self.rt.programs().get_or_make(&there, make)
+        self.rt.programs().get_or_make(&there, || Ok(ArrayProgram::new(device, name.clone(), graph.clone())))
     }
 
     fn push(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
@@ -115,7 +115,7 @@ impl CompiledFunction {
         }
         self.rt.check(&self.program.name, inputs.iter().chain(outputs).copied())?;
         let sources = inputs.iter().map(|array| ArrayOperand::View(array.view().clone())).collect();
-        self.on(device)?.run(&self.rt, device, sources, outputs.iter().map(|array| array.view()))
+        self.rt.run(&*self.on(device)?, device, sources, outputs.iter().map(|array| array.view()))
     }
 
     fn check(&self, side: &str, expected: &[(String, DenseType)], given: &[&NDArray]) -> Result<(), Error> {

@@ -6,7 +6,8 @@ use tensorc_runtime::engine::OpName;
 use tensorc_runtime::gpu::{Collective, Exchange};
 use tensorc_runtime::{Device, array};
 
-use super::{NDArray, Runtime};
+use super::array::NDArray;
+use super::runtime::Runtime;
 use crate::error::Error;
 use tensorc::DType;
 

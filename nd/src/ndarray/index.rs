@@ -10,8 +10,8 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_runtime::array::{self, ArrayOperand, ArraySlice, LaunchOutput, Span};
 use tensorc_runtime::engine::Property;
 
-use super::autograd::tape;
-use super::{CallOperand, NDArray};
+use super::array::{NDArray, refuse_in_place};
+use super::call::CallOperand;
 use crate::error::Error;
 use tensorc::Tensor;
 
@@ -123,7 +123,7 @@ impl NDArray {
         let region = self.region(slices, &spans)?;
         let driven = self.runtime().space().is_driven(self.device());
         let pieces = if driven { region.pieces(MAX_ROW_COPIES) } else { None };
-        if tape::concerns([self]) || (driven && pieces.is_none()) {
+        if self.is_recorded() || (driven && pieces.is_none()) {
             return self.slice_by_call(&spans)?.reshape(&kept);
         }
         let copy =
@@ -200,7 +200,7 @@ impl NDArray {
         }
         let rt = self.runtime();
         rt.check("assign", [&value])?;
-        tape::refuse_in_place("assign", [&value], [self])?;
+        refuse_in_place("assign", [&value], [self])?;
         if rt.space().is_driven(self.device()) {
             return self.set_there(&spans, &region, &value);
         }

@@ -16,11 +16,8 @@ use tensorc_ir::DenseType;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Chunk};
 
-use super::Runtime;
-use super::batch_program::{BatchProgram, groups};
-use super::call::ResolvedCall;
-use super::front::{fresh, source};
-use super::program::{ArrayProgram, launch};
+use super::batch_program::{BatchNode, BatchOperand, BatchProgram, groups};
+use super::program::{ArrayProgram, Programs, launch};
 use crate::error::Error;
 
 /// Most arrays and numbers a window reads: one bit each in a set.
@@ -37,26 +34,6 @@ pub(super) struct LazyBatch {
     /// For each node, its result if an operation that computes it was pushed.
     finished: Vec<Option<ArrayView>>,
     inputs: Vec<ArrayOperand>,
-}
-
-pub(super) struct BatchNode {
-    pub program: Arc<ArrayProgram>,
-    pub operands: SmallVec<[BatchOperand; 3]>,
-    /// The memory whose elements the result becomes, unless a later node overwrites it.
-    chunk: Option<Arc<Chunk>>,
-}
-
-/// Where an operand comes from.
-#[derive(Clone, Copy)]
-pub(super) enum BatchOperand {
-    Node(usize),
-    Input(usize),
-}
-
-impl BatchNode {
-    pub fn ty(&self) -> &DenseType {
-        &self.program.outputs[0]
-    }
 }
 
 /// What a chunk is to the window, in its mark: the epoch above eight bits that say 0 for an input
@@ -78,9 +55,9 @@ impl LazyBatch {
     }
 
     /// Pushes what is deferred if it reads or writes the memory of `view`.
-    pub fn settle(&mut self, rt: &Runtime, view: &ArrayView) -> Result<(), Error> {
+    pub fn settle(&mut self, programs: &Programs, view: &ArrayView) -> Result<(), Error> {
         match self.concerns(view) {
-            true => self.flush(rt),
+            true => self.flush(programs),
             false => Ok(()),
         }
     }
@@ -104,30 +81,30 @@ impl LazyBatch {
     /// Adds a call, and returns its result: `target`, or a new array.
     pub fn defer(
         &mut self,
-        rt: &Runtime,
+        programs: &Programs,
         program: &Arc<ArrayProgram>,
-        request: &ResolvedCall<'_>,
+        device: Device,
+        sources: SmallVec<[ArrayOperand; 3]>,
         target: Option<&ArrayView>,
     ) -> Result<ArrayView, Error> {
-        let sources: SmallVec<[ArrayOperand; 3]> = request.operands.iter().filter_map(source).collect();
         let views = || sources.iter().filter_map(ArrayOperand::view).chain(target);
         let full = self.nodes.len() >= self.limit || self.inputs.len() + sources.len() > MAX_BATCH_INPUTS;
-        if full || self.device != request.device || views().any(|view| self.is_foreign(view)) {
-            self.flush(rt)?;
+        if full || self.device != device || views().any(|view| self.is_foreign(view)) {
+            self.flush(programs)?;
         }
         let result = match target {
             Some(view) => view.clone(),
-            None => fresh(rt, request.device, &program.outputs[0])?,
+            None => programs.fresh(device, &program.outputs[0])?,
         };
         if !result.is_whole() {
             // A part of a chunk cannot be pending: the call is a window of its own.
-            self.flush(rt)?;
+            self.flush(programs)?;
         }
-        self.device = request.device;
+        self.device = device;
         self.append(program, sources, &result);
         match result.is_whole() {
             true => Ok(result),
-            false => self.push(rt, vec![(self.nodes.len() - 1, result.clone())]).map(|()| result),
+            false => self.push(programs, vec![(self.nodes.len() - 1, result.clone())]).map(|()| result),
         }
     }
 
@@ -159,7 +136,7 @@ impl LazyBatch {
     }
 
     /// Pushes the deferred calls.
-    pub fn flush(&mut self, rt: &Runtime) -> Result<(), Error> {
+    pub fn flush(&mut self, programs: &Programs) -> Result<(), Error> {
         let mut results = vec![];
         for (i, node) in self.nodes.iter().enumerate().filter(|(i, _)| self.finished[*i].is_none()) {
             // If nobody else holds the memory or knows its address, the result is out of reach.
@@ -168,17 +145,17 @@ impl LazyBatch {
                 results.push((i, ArrayView::whole(chunk.clone(), node.ty().dtype, &node.ty().dims)?));
             }
         }
-        self.push(rt, results)
+        self.push(programs, results)
     }
 
     /// Pushes operations that compute the given nodes into the given views, and empties the window.
     ///
     /// If one cannot be pushed, the window stays as it is but for the results of those that were.
-    fn push(&mut self, rt: &Runtime, results: Vec<(usize, ArrayView)>) -> Result<(), Error> {
+    fn push(&mut self, programs: &Programs, results: Vec<(usize, ArrayView)>) -> Result<(), Error> {
         let mut nodes = std::mem::take(&mut self.nodes);
         let mut inputs = std::mem::take(&mut self.inputs);
         let mut finished = std::mem::take(&mut self.finished);
-        let result = self.push_groups(rt, &nodes, &inputs, results, &mut finished);
+        let result = self.push_groups(programs, &nodes, &inputs, results, &mut finished);
         if result.is_ok() {
             self.epoch += 1;
             nodes.clear();
@@ -191,7 +168,7 @@ impl LazyBatch {
 
     fn push_groups(
         &self,
-        rt: &Runtime,
+        programs: &Programs,
         nodes: &[BatchNode],
         inputs: &[ArrayOperand],
         results: Vec<(usize, ArrayView)>,
@@ -200,18 +177,20 @@ impl LazyBatch {
         let mut form = BatchProgram::new(nodes, inputs, finished);
         for group in groups(nodes, inputs, results) {
             form.select(&group);
-            let program = rt.programs().get_or_make(&form.key, || {
+            let program = programs.get_or_make(&form.key, || {
                 let program = ArrayProgram::new(self.device, form.name(), form.graph()?);
-                program.code(rt)?;
-                Ok::<_, Error>(Arc::new(program))
+                program.code(&programs.compiler)?;
+                Ok(program)
             });
             let (sources, targets) = (std::mem::take(&mut form.sources), group.iter().map(|(_, view)| view));
             // The calls have returned, so an error of compiling them stays with their results.
             match program {
-                Ok(program) => program.launch(rt, self.device, sources, targets)?,
+                Ok(program) => program.launch(programs, self.device, sources, targets)?,
                 Err(error) => {
                     let name = form.name();
-                    array::launch(rt.space(), launch(&name, self.device, sources, targets), |_, _| Err(error.into()))?;
+                    array::launch(&programs.space, launch(&name, self.device, sources, targets), |_, _| {
+                        Err(error.into())
+                    })?;
                 }
             }
             form.finish(group);

@@ -7,12 +7,14 @@ use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::op::Grad;
 use tensorc_runtime::Device;
-use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArrayView, LaunchOutput};
+use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, LaunchOutput, byte_len};
 use tensorc_runtime::engine::{OpName, Property};
 
-use super::Runtime;
 use crate::error::Error;
-use tensorc::{Program, Session, Tensor};
+use tensorc::{Compiler, Program, ProgramCache, ProgramKey, Session, Tensor};
+
+/// Programs kept: calls, lazy batches, models and gradients.
+const MAX_CACHED_PROGRAMS: usize = 4096;
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -53,51 +55,37 @@ impl ArrayProgram {
     }
 
     /// Compiles it at the first use.
-    pub fn code(&self, rt: &Runtime) -> Result<&Arc<Program>, Error> {
+    pub fn code(&self, compiler: &Compiler) -> Result<&Arc<Program>, Error> {
         if let Some(code) = self.code.get() {
             return Ok(code);
         }
-        let compiler = rt.compiler().on(self.device)?;
+        let compiler = compiler.on(self.device)?;
         let program = Program::compile(&compiler, self.graph.clone())?;
         let program = if compiler.gpu().is_some() { program.in_turns(None)? } else { program };
         // Threads that need it at the same time compile it each rather than wait with a lock held.
         Ok(self.code.get_or_init(|| Arc::new(program)))
     }
 
-    /// Pushes a run on a device of the kind that it is for, behind what is deferred on the arrays.
-    pub fn run<'v>(
-        &self,
-        rt: &Runtime,
-        device: Device,
-        inputs: Vec<ArrayOperand>,
-        outputs: impl Iterator<Item = &'v ArrayView> + Clone,
-    ) -> Result<(), Error> {
-        let settle = |view: &ArrayView| rt.front().settle(rt, view);
-        inputs.iter().filter_map(ArrayOperand::view).try_for_each(settle)?;
-        outputs.clone().try_for_each(settle)?;
-        self.launch(rt, device, inputs, outputs)
-    }
-
     /// Pushes a run on arrays that nothing deferred concerns.
     pub fn launch<'v>(
         &self,
-        rt: &Runtime,
+        programs: &Programs,
         device: Device,
         inputs: Vec<ArrayOperand>,
         outputs: impl Iterator<Item = &'v ArrayView>,
     ) -> Result<(), Error> {
-        let code = self.code(rt)?;
+        let code = self.code(&programs.compiler)?;
         let launch = launch(&self.name, device, inputs, outputs);
         let outputs = launch.outputs.len();
-        Ok(code.launch(rt.space(), launch, None, [0, outputs])?)
+        Ok(code.launch(&programs.space, launch, None, [0, outputs])?)
     }
 
     /// Runs it if its result types depend on elements.
-    pub fn run_staged(&self, rt: &Runtime, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+    pub fn run_staged(&self, compiler: &Compiler, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         let session = match &mut *staged {
             Some(session) => session,
-            none => none.insert(Session::new(rt.compiler().on(self.device)?, self.graph.clone())?),
+            none => none.insert(Session::new(compiler.on(self.device)?, self.graph.clone())?),
         };
         Ok(session.run(inputs)?)
     }
@@ -126,4 +114,32 @@ pub(super) fn launch<'n, 'v>(
 ) -> ArrayLaunch<'n> {
     let outputs = outputs.cloned().map(LaunchOutput::write).collect();
     ArrayLaunch { name, device, property: Property::Normal, priority: 0, inputs, outputs }
+}
+
+/// Programs by what they compute, with what compiles and runs them.
+pub(super) struct Programs {
+    pub compiler: Compiler,
+    pub space: ArraySpace,
+    cache: ProgramCache<Arc<ArrayProgram>>,
+}
+
+impl Programs {
+    pub fn new(compiler: Compiler, space: ArraySpace) -> Programs {
+        Programs { compiler, space, cache: ProgramCache::new(MAX_CACHED_PROGRAMS) }
+    }
+
+    /// The program of a key, made at its first use.
+    pub fn get_or_make(
+        &self,
+        key: &ProgramKey,
+        make: impl FnOnce() -> Result<ArrayProgram, Error>,
+    ) -> Result<Arc<ArrayProgram>, Error> {
+        self.cache.get_or_make(key, || Ok(Arc::new(make()?)))
+    }
+
+    /// A new array's memory, as a view of all of it.
+    pub fn fresh(&self, device: Device, ty: &DenseType) -> Result<ArrayView, Error> {
+        let chunk = Chunk::new(&self.space, device, byte_len(ty.dtype, &ty.dims)?);
+        Ok(ArrayView::whole(chunk, ty.dtype, &ty.dims)?)
+    }
 }

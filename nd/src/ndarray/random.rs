@@ -7,7 +7,8 @@
 use tensorc_ir::params::ParamValue;
 use tensorc_runtime::Device;
 
-use super::{NDArray, Runtime};
+use super::array::NDArray;
+use super::runtime::Runtime;
 use crate::error::Error;
 use tensorc::DType;
 

@@ -3,23 +3,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
-use tensorc_abi::DType;
-use tensorc_runtime::array::{ArraySpace, ArrayView, Chunk, byte_len};
+use tensorc_runtime::Device;
+use tensorc_runtime::array::{ArrayOperand, ArraySpace, ArrayView};
 use tensorc_runtime::engine::{Engine, EngineConfig};
 use tensorc_runtime::resource::RandomStreams;
 use tensorc_runtime::storage::{StorageConfig, StorageStats};
-use tensorc_runtime::{Device, Element, TensorRef};
 
+use super::common::Common;
 use super::lazy_batch::LazyBatch;
-use super::operators::Common;
-use super::program::ArrayProgram;
-use super::{Call, NDArray};
+use super::program::{ArrayProgram, Programs};
 use crate::error::Error;
-use tensorc::{Compiler, Options, ProgramCache, Tensor};
-
-/// Programs kept: calls, lazy batches, models and gradients.
-const MAX_CACHED_PROGRAMS: usize = 4096;
+use tensorc::{Compiler, Options};
 
 /// Where random numbers begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +63,10 @@ impl Default for RuntimeOptions {
 pub struct Runtime(Arc<Inner>);
 
 pub(super) struct Inner {
-    pub compiler: Compiler,
-    pub space: ArraySpace,
     pub streams: RandomStreams,
     pub common: Common,
     pub options: RuntimeOptions,
-    programs: ProgramCache<Arc<ArrayProgram>>,
+    programs: Programs,
     /// Calls of one thread pass through it in order.
     front: Mutex<LazyBatch>,
     /// Bytes copied from the host since the engine was last idle.
@@ -105,38 +97,52 @@ impl Runtime {
         }
         let common = Common::new(compiler.registry())?;
         let front = Mutex::new(LazyBatch::new(options.window));
-        let (programs, ahead) = (ProgramCache::new(MAX_CACHED_PROGRAMS), AtomicU64::new(0));
-        Ok(Runtime(Arc::new(Inner { compiler, space, streams, common, options, programs, front, ahead })))
+        let (programs, ahead) = (Programs::new(compiler, space), AtomicU64::new(0));
+        Ok(Runtime(Arc::new(Inner { streams, common, options, programs, front, ahead })))
     }
 
     pub(super) fn inner(&self) -> &Inner {
         &self.0
     }
 
-    /// Arrays of another runtime are ordered by another engine, so they cannot meet ours.
-    pub(super) fn check<'a>(&self, op: &str, arrays: impl IntoIterator<Item = &'a NDArray>) -> Result<(), Error> {
-        match arrays.into_iter().all(|array| Arc::ptr_eq(&self.0, &array.runtime().0)) {
-            true => Ok(()),
-            false => Err(Error::Runtimes { op: op.to_owned() }),
-        }
+    pub(super) fn is_same(&self, other: &Runtime) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(super) fn front(&self) -> MutexGuard<'_, LazyBatch> {
         self.0.front.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn programs(&self) -> &ProgramCache<Arc<ArrayProgram>> {
+    pub(super) fn programs(&self) -> &Programs {
         &self.0.programs
+    }
+
+    /// Begins the deferred calls that concern the memory of a view.
+    pub(super) fn settle(&self, view: &ArrayView) -> Result<(), Error> {
+        self.front().settle(self.programs(), view)
+    }
+
+    /// Pushes a run of a program on a device of the kind that it is for, behind what is deferred on the arrays.
+    pub(super) fn run<'v>(
+        &self,
+        program: &ArrayProgram,
+        device: Device,
+        inputs: Vec<ArrayOperand>,
+        outputs: impl Iterator<Item = &'v ArrayView> + Clone,
+    ) -> Result<(), Error> {
+        inputs.iter().filter_map(ArrayOperand::view).try_for_each(|view| self.settle(view))?;
+        outputs.clone().try_for_each(|view| self.settle(view))?;
+        program.launch(self.programs(), device, inputs, outputs)
     }
 
     /// The compiler of its calls.
     pub fn compiler(&self) -> &Compiler {
-        &self.0.compiler
+        &self.0.programs.compiler
     }
 
     /// The engine and the memory that arrays of this runtime are in.
     pub fn space(&self) -> &ArraySpace {
-        &self.0.space
+        &self.0.programs.space
     }
 
     /// The next key of a device's random stream.
@@ -146,7 +152,7 @@ impl Runtime {
 
     /// The engine that orders its operations.
     pub fn engine(&self) -> &Engine {
-        self.0.space.engine()
+        self.0.programs.space.engine()
     }
 
     /// What it was made with.
@@ -154,99 +160,12 @@ impl Runtime {
         &self.0.options
     }
 
-    /// The call of an operator of the registry, by its name.
-    ///
-    /// # Errors
-    /// No operator has the name.
-    pub fn op(&self, name: &str) -> Result<Call<'_>, Error> {
-        match self.0.compiler.registry().get(name) {
-            Some(def) => Ok(Call::new(self, def.clone())),
-            None => Err(Error::UnknownOperator { name: name.to_owned() }),
-        }
-    }
-
-    /// Copies elements to an array on the default device.
-    ///
-    /// # Errors
-    /// Their number does not fill the shape, or memory is short.
-    pub fn array<T: Element>(&self, dims: &[u64], values: &[T]) -> Result<NDArray, Error> {
-        self.from_bytes(self.0.options.device, T::DTYPE, dims, TensorRef::from_slice(dims, values).data)
-    }
-
-    /// Copies a tensor to a device.
-    ///
-    /// # Errors
-    /// Memory is short.
-    pub fn from_tensor(&self, tensor: &Tensor, device: Device) -> Result<NDArray, Error> {
-        match self.0.space.is_driven(device) {
-            true => {
-                let array = self.empty(device, tensor.dtype(), tensor.dims())?;
-                array.assign(tensor)?;
-                Ok(array)
-            }
-            false => self.from_bytes(device, tensor.dtype(), tensor.dims(), tensor.bytes()),
-        }
-    }
-
-    /// Copies little-endian, row-major elements to a device.
-    ///
-    /// # Errors
-    /// The number of bytes does not fill the shape, or memory is short.
-    pub fn from_bytes(&self, device: Device, dtype: DType, dims: &[u64], data: &[u8]) -> Result<NDArray, Error> {
-        if byte_len(dtype, dims)? != data.len() as u64 {
-            return Err(tensorc::Error::TensorSize { elements: data.len() / dtype.size(), dims: dims.to_vec() }.into());
-        }
-        self.0.space.check(device)?;
-        if !self.0.space.is_driven(device) {
-            self.bound_run_ahead(data.len() as u64)?;
-            let chunk = Chunk::copy_of(&self.0.space, device, data)?;
-            return Ok(NDArray::new(self.clone(), ArrayView::whole(chunk, dtype, dims)?));
-        }
-        self.from_tensor(&Tensor::from_bytes(dtype, dims, Bytes::copy_from_slice(data))?, device)
-    }
-
-    /// An array whose elements are undefined until they are written. Memory is allocated then.
-    ///
-    /// # Errors
-    /// The shape has more bytes than can be addressed, or there are GPUs and the device is none of them.
-    pub fn empty(&self, device: Device, dtype: DType, dims: &[u64]) -> Result<NDArray, Error> {
-        self.0.space.check(device)?;
-        let chunk = Chunk::new(&self.0.space, device, byte_len(dtype, dims)?);
-        Ok(NDArray::new(self.clone(), ArrayView::whole(chunk, dtype, dims)?))
-    }
-
-    /// Every element `value`, converted to the type.
-    ///
-    /// # Errors
-    /// The shape has more bytes than can be addressed, or the engine does not run.
-    pub fn full(&self, device: Device, dtype: DType, dims: &[u64], value: f64) -> Result<NDArray, Error> {
-        let array = self.empty(device, dtype, dims)?;
-        array.fill(value)?;
-        Ok(array)
-    }
-
-    /// Zeros on the default device.
-    ///
-    /// # Errors
-    /// As [`Runtime::full`].
-    pub fn zeros(&self, dims: &[u64], dtype: DType) -> Result<NDArray, Error> {
-        self.full(self.0.options.device, dtype, dims, 0.0)
-    }
-
-    /// Ones on the default device.
-    ///
-    /// # Errors
-    /// As [`Runtime::full`].
-    pub fn ones(&self, dims: &[u64], dtype: DType) -> Result<NDArray, Error> {
-        self.full(self.0.options.device, dtype, dims, 1.0)
-    }
-
     /// Begins every call that was deferred. Returns before they are done.
     ///
     /// # Errors
     /// The engine does not run.
     pub fn flush(&self) -> Result<(), Error> {
-        self.front().flush(self)
+        self.front().flush(self.programs())
     }
 
     /// Waits until everything called so far is done.
@@ -261,12 +180,12 @@ impl Runtime {
 
     /// Memory of a device, in bytes.
     pub fn memory(&self, device: Device) -> StorageStats {
-        self.0.space.storage().stats(device)
+        self.0.programs.space.storage().stats(device)
     }
 
     /// Gives pooled memory that no array uses back to the system.
     pub fn release_memory(&self, device: Device) {
-        self.0.space.storage().release(device);
+        self.0.programs.space.storage().release(device);
     }
 
     /// Waits for the engine when much host data may be waiting in it.

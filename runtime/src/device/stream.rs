@@ -5,7 +5,9 @@ use std::error::Error;
 use std::sync::Arc;
 
 use super::Device;
-use crate::engine::Failure;
+
+/// What work returns when it fails.
+pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// Work on a stream.
 pub type StreamWork = Box<dyn FnOnce() -> Result<(), Failure> + Send>;

@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use super::op::OpName;
 use crate::device::Device;
+pub use crate::device::stream::Failure;
 use crate::pool::TaskPanic;
-
-/// What an operation returns when it fails.
-pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// Why an operation failed.
 #[derive(Debug)]

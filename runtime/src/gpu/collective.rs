@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tensorc_abi::DType;
 
-use super::{Driver, DriverError, LaunchStream};
 use crate::device::Device;
+use crate::driver::{Driver, DriverError, LaunchStream};
 
 /// What devices do together with arrays of one type and length, one on each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::device::Device;
-use crate::storage::Storage;
-use crate::storage::{AllocCause, AllocError, MemoryBlock};
+use crate::storage::{AllocCause, AllocError, MemoryBlock, Storage};
 
 /// Counts a device's operations that are enqueued and not done.
 #[derive(Default)]

@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use super::memory::StreamMemory;
 use crate::device::Device;
 use crate::device::stream::{Event, Transfer};
-use crate::gpu::{LaunchStream, Rows, StreamMemory};
-use crate::storage::Storage;
-use crate::storage::{AllocError, MemoryBlock};
+use crate::driver::{LaunchStream, Rows};
+use crate::storage::{AllocError, MemoryBlock, Storage};
 
 /// Things that live until work is done.
 #[derive(Default)]

@@ -21,5 +21,4 @@ pub use bindings::{Bindings, DeviceBindings, DeviceTensor, Needs, Phase};
 pub use context::Context;
 pub use error::{InvalidPlan, LoadError, PlanEdge, PlanError, RunError};
 pub use executable::Executable;
-pub(crate) use verify::packing_fits;
 pub use verify::{PlanReport, verify, verify_kernels, verify_unplaced};

@@ -23,7 +23,7 @@ pub use pool::StorageStats;
 
 use crate::device::DeviceTable;
 use crate::device::{Device, DeviceKind};
-use crate::gpu::Driver;
+use crate::driver::Driver;
 use pool::MemoryPool;
 use raw::Supply;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::AllocCause;
 use crate::arena::AlignedBuffer;
-use crate::gpu::{Driver, Memory};
+use crate::driver::{Driver, Memory};
 
 /// Where the memory of a pool comes from.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@
 //! `_gamma` one, …), and weights take the initialiser that was asked for, as in MXNet. Random values come
 //! from the random stream of the runtime: the same seed and order of variables give the same numbers.
 
-mod fill;
 mod recurrent;
+mod target;
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ pub use recurrent::{FusedRnn, RnnMode};
 use serde::{Deserialize, Serialize};
 use tensorc_runtime::Device;
 
-use super::TrainError;
-use crate::error::Error;
+use crate::error::{Error, TrainError};
+use target::InitTarget;
 use tensorc::{DType, Tensor};
 use tensorc_nd::{NDArray, Runtime};
 
@@ -246,7 +246,7 @@ impl Initializer {
     /// # Errors
     /// Neither its name nor an attribute says what it is, or the initialiser does not suit its shape.
     pub fn init(&self, rt: &Runtime, device: Device, variable: Variable<'_>) -> Result<NDArray, Error> {
-        let place = fill::InitTarget { rt, device, variable };
+        let place = InitTarget { rt, device, variable };
         match self {
             Initializer::Load { arrays, default } => return load(arrays, default.as_deref(), &place),
             Initializer::Mixed(patterns) => {
@@ -261,11 +261,11 @@ impl Initializer {
         if let Some(own) = variable.init.filter(|text| !text.is_empty()) {
             return match Initializer::parse(own)? {
                 Initializer::FusedRnn(parts) => recurrent::fused(&parts, Some(self), &place),
-                own => fill::fill(&own, &place),
+                own => own.fill(&place),
             };
         }
         match ENDINGS.iter().find(|(ending, _)| variable.name.ends_with(ending)) {
-            Some((_, Ending::Weight)) => fill::fill(self, &place),
+            Some((_, Ending::Weight)) => self.fill(&place),
             Some((_, Ending::Value(value))) => Ok(rt.full(device, variable.dtype, variable.dims, *value)?),
             None => {
                 let endings: Vec<&str> = ENDINGS.iter().map(|(ending, _)| *ending).collect();
@@ -274,12 +274,35 @@ impl Initializer {
             }
         }
     }
+
+    /// Elements by an initialiser of one array, whatever its variable is called.
+    fn fill(&self, place: &InitTarget<'_>) -> Result<NDArray, Error> {
+        let Variable { dims, dtype, .. } = place.variable;
+        match self {
+            Initializer::Zero {} => place.full(0.0),
+            Initializer::One {} => place.full(1.0),
+            Initializer::Constant { value } => place.constant(value),
+            Initializer::Uniform { scale } => place.random(RandomKind::Uniform, *scale, dims, dtype),
+            Initializer::Normal { sigma } => place.random(RandomKind::Gaussian, *sigma, dims, dtype),
+            Initializer::Orthogonal { scale, rand_type } => place.orthogonal(*scale, *rand_type),
+            Initializer::Xavier { rnd_type, factor_type, magnitude } => {
+                place.xavier(*rnd_type, *factor_type, *magnitude)
+            }
+            Initializer::MsraPrelu { factor_type, slope } => {
+                place.xavier(RandomKind::Gaussian, *factor_type, 2.0 / (1.0 + slope * slope))
+            }
+            Initializer::Bilinear {} => place.bilinear(),
+            Initializer::LstmBias { forget_bias } => place.lstm_bias(*forget_bias),
+            Initializer::FusedRnn(parts) => recurrent::fused(parts, None, place),
+            Initializer::Load { .. } | Initializer::Mixed(_) => self.init(place.rt, place.device, place.variable),
+        }
+    }
 }
 
 fn load(
     arrays: &BTreeMap<String, Tensor>,
     default: Option<&Initializer>,
-    place: &fill::InitTarget<'_>,
+    place: &InitTarget<'_>,
 ) -> Result<NDArray, Error> {
     let variable = place.variable;
     let with = |prefix: &str| arrays.get(&format!("{prefix}{}", variable.name));

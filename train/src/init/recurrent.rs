@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::fill::InitTarget;
+use super::target::InitTarget;
 use super::{Initializer, Variable};
 use crate::error::Error;
 use tensorc_nd::NDArray;

@@ -12,8 +12,7 @@ pub use classes::{Accuracy, Average, Binary, BinaryScore, Confusion, TopK};
 pub use probability::{CrossEntropy, Loss, Perplexity};
 pub use regression::{Distance, Pearson, Regression};
 
-use super::TrainError;
-use crate::error::Error;
+use crate::error::{Error, TrainError};
 use tensorc::Tensor;
 
 /// A measure over batches.

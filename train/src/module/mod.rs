@@ -44,9 +44,10 @@ pub use checkpoint::{Params, load_checkpoint};
 pub use fit::{EpochReport, Fit};
 pub use parallel::Sums;
 
-use super::{Initializer, Optimizer, TrainError, Updater, Variable};
-use crate::error::Error;
+use crate::error::{Error, TrainError};
+use crate::init::{Initializer, Variable};
 use crate::kvstore::KVStore;
+use crate::optimizer::{Optimizer, Updater};
 use tensorc::Tensor;
 use tensorc_data::DataDesc;
 use tensorc_nd::executor::{Executor, GradReq};

@@ -4,8 +4,7 @@ use std::sync::PoisonError;
 
 use super::{Module, describe, no_optimizer};
 use crate::error::Error;
-use crate::optimizer::FusedUpdate;
-use crate::optimizer::{Optimizer, Updater};
+use crate::optimizer::{FusedUpdate, Optimizer, Updater};
 use tensorc::Tensor;
 use tensorc_data::{Batch, DataDesc};
 use tensorc_nd::NDArray;

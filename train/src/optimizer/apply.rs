@@ -11,8 +11,7 @@ use tensorc_ir::params::Params;
 use tensorc_ir::prim::{Prim, View};
 
 use super::{Clock, Optimizer};
-use crate::error::Error;
-use crate::error::TrainError;
+use crate::error::{Error, TrainError};
 use tensorc::DType;
 
 /// Operands before the states: weight and gradient.

@@ -19,7 +19,8 @@ pub use fused::FusedUpdate;
 pub use rule::OptimizerRule;
 pub use updater::Updater;
 
-use super::{LrSchedule, TrainError};
+use crate::error::TrainError;
+use crate::schedule::LrSchedule;
 
 /// A rule with its learning rate and what else concerns every parameter.
 ///

@@ -6,8 +6,7 @@ use std::path::Path;
 use tensorc_runtime::Device;
 
 use super::{Clock, Optimizer, Update};
-use crate::error::Error;
-use crate::error::TrainError;
+use crate::error::{Error, TrainError};
 use tensorc::{DType, Tensor};
 use tensorc_nd::{CallOperand, NDArray, Runtime};
 

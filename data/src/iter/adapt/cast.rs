@@ -7,7 +7,7 @@ use tensorc_runtime::{HostTensor, TensorMut};
 use super::super::{Batch, DataIter, Position};
 use crate::dataset::DataDesc;
 use crate::error::DataError;
-use crate::options::odd;
+use crate::rounding::odd;
 
 /// Converts data, and labels if that is asked for. Numbers that the type does not hold are rounded (floats, to the
 /// nearest) or saturate (integers); fractions are cut off.

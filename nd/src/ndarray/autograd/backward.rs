@@ -9,17 +9,18 @@ use tensorc_ir::op::{Compute, Grad, Infer, InputSpec, OpDef, OpRef, Registry, Ty
 use tensorc_ir::params::Params;
 use tensorc_passes::differentiate::differentiate;
 use tensorc_runtime::Device;
-use tensorc_runtime::array::ArrayOperand;
+use tensorc_runtime::array::{ArrayOperand, ArrayView};
 use tensorc_runtime::engine::OpName;
 
-use super::GradReq;
 use super::linear::{Goal, Input, Linear, TapeCall, ValueSource, describe_goal};
-use super::tape::{RecordedOperand, attach};
 use crate::error::{AutogradError, Error};
-use crate::ndarray::front::fresh;
+use crate::grad_req::GradReq;
+use crate::ndarray::array::NDArray;
 use crate::ndarray::inline::inline;
 use crate::ndarray::program::ArrayProgram;
-use crate::ndarray::{NDArray, Runtime};
+use crate::ndarray::recording::attach;
+use crate::ndarray::runtime::Runtime;
+use crate::ndarray::tape::RecordedOperand;
 use tensorc::ProgramKey;
 
 /// How gradients are taken.
@@ -58,10 +59,10 @@ pub fn backward(heads: &[&NDArray], gradients: &[Option<&NDArray>], options: Bac
     let mut orders = vec![];
     for (i, variable) in variables.iter().enumerate() {
         let add_to =
-            (variable.request == GradReq::Add).then(|| work.linear.array(variable.gradient.view().clone(), None, None));
-        orders.push(Order { goal: Goal::Variable(i), ty: variable.gradient.ty(), add_to });
+            (variable.request == GradReq::Add).then(|| work.linear.array(variable.gradient.clone(), None, None));
+        orders.push(Order { goal: Goal::Variable(i), ty: variable.ty(), add_to });
     }
-    let targets: Vec<NDArray> = variables.iter().map(|variable| variable.gradient.clone()).collect();
+    let targets: Vec<ArrayView> = variables.iter().map(|variable| variable.gradient.clone()).collect();
     work.run(&*work.program(&orders)?, &targets)?;
     if !options.retain_graph {
         work.linear.steps.iter().for_each(|step| step.call.free());
@@ -92,10 +93,11 @@ pub fn grad(
     }
     let program = work.program(&orders)?;
     let make = |variable: &&NDArray| -> Result<NDArray, Error> {
-        Ok(NDArray::new(rt.clone(), fresh(&rt, variable.device(), &variable.ty())?))
+        Ok(NDArray::new(rt.clone(), rt.programs().fresh(variable.device(), &variable.ty())?))
     };
     let mut results = variables.iter().map(make).collect::<Result<Vec<_>, _>>()?;
-    work.run(&program, &results)?;
+    let targets: Vec<ArrayView> = results.iter().map(|result| result.view().clone()).collect();
+    work.run(&program, &targets)?;
     match create_graph {
         true => work.record(&program, &mut results),
         false => work.linear.steps.iter().for_each(|step| step.call.free()),
@@ -150,7 +152,7 @@ impl BackwardPass {
             key.ty(order.ty.dtype, &order.ty.dims);
             key.number(position(order.add_to));
         }
-        self.rt.programs().get_or_make(&key, || Ok(Arc::new(self.derive(orders)?)))
+        self.rt.programs().get_or_make(&key, || self.derive(orders))
     }
 
     /// The gradients as a graph of what they read.
@@ -188,7 +190,7 @@ impl BackwardPass {
     }
 
     /// Pushes the operation that computes gradients to arrays.
-    fn run(&self, program: &ArrayProgram, targets: &[NDArray]) -> Result<(), Error> {
+    fn run(&self, program: &ArrayProgram, targets: &[ArrayView]) -> Result<(), Error> {
         for Input { source, seen, .. } in self.reads(program) {
             let Some(view) = source.view() else { continue };
             if view.device() != self.device {
@@ -205,8 +207,8 @@ impl BackwardPass {
             return Ok(());
         }
         let inputs = self.reads(program).map(|input| input.source.clone()).collect();
-        program.run(&self.rt, self.device, inputs, targets.iter().map(NDArray::view))?;
-        targets.iter().for_each(|target| target.view().chunk().touch());
+        self.rt.run(program, self.device, inputs, targets.iter())?;
+        targets.iter().for_each(|target| target.chunk().touch());
         Ok(())
     }
 
@@ -245,7 +247,7 @@ impl<'a> TapeGraph<'a> {
         let mut add = |name: &str, i, ty: DenseType| graph.add_input(format!("{name}{i}"), ty.into());
         let of = |source: &ArrayOperand| DenseType::new(source.dtype(), source.dims());
         let inputs = linear.inputs.iter().enumerate().map(|(i, input)| add("in", i, of(&input.source))).collect();
-        let variables = linear.variables.iter().enumerate().map(|(i, v)| add("variable", i, v.gradient.ty())).collect();
+        let variables = linear.variables.iter().enumerate().map(|(i, v)| add("variable", i, v.ty())).collect();
         let mut tape = TapeGraph { linear, graph, inputs, variables, results: vec![], links: vec![] };
         let (link, mut order) = (link(), vec![]);
         for TapeCall { call, operands, .. } in &linear.steps {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tensorc_runtime::array::{ArrayOperand, ArrayView};
 
-use super::tape::{Entry, Recorded, RecordedOperand, SavedCall, Variable};
 use crate::error::{AutogradError, Error};
-use crate::ndarray::NDArray;
+use crate::ndarray::array::NDArray;
+use crate::ndarray::tape::{Entry, Recorded, RecordedOperand, SavedCall, Variable};
 use tensorc::ProgramKey;
 
 /// Where a value is found.

@@ -24,20 +24,20 @@
 
 mod backward;
 mod linear;
-mod scope;
-pub(super) mod tape;
 
 use std::sync::Arc;
 
+pub use super::mode::{
+    ModeGuard, is_recording, is_training, pause, predict_mode, record, record_prediction, train_mode,
+};
 pub use backward::{Backward, backward, grad};
-pub use scope::{ModeGuard, is_recording, is_training, pause, predict_mode, record, record_prediction, train_mode};
 
 pub use crate::error::AutogradError;
-pub use crate::executor::GradReq;
+pub use crate::grad_req::GradReq;
 
-use super::NDArray;
+use super::array::NDArray;
+use super::tape::{Entry, Variable};
 use crate::error::Error;
-use tape::{Entry, Variable};
 
 impl NDArray {
     /// Makes this handle, and clones made of it from now on, a variable: gradients by it are written or added to
@@ -65,7 +65,7 @@ impl NDArray {
         self.runtime().check("attach_grad", [gradient])?;
         let entry = match request {
             GradReq::Null => None,
-            _ => Some(Entry::Variable(Arc::new(Variable { gradient: gradient.detach(), request }))),
+            _ => Some(Entry::Variable(Arc::new(Variable { gradient: gradient.view().clone(), request }))),
         };
         self.set_entry(entry);
         Ok(())
@@ -74,7 +74,7 @@ impl NDArray {
     /// The gradient array of a variable.
     pub fn grad(&self) -> Option<NDArray> {
         match self.entry() {
-            Some(Entry::Variable(variable)) => Some(variable.gradient.clone()),
+            Some(Entry::Variable(variable)) => Some(NDArray::new(self.runtime().clone(), variable.gradient.clone())),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys};
 
 use super::Shared;
-use crate::gpu::DriverError;
+use crate::driver::DriverError;
 
 /// A graph that can be launched.
 pub(super) struct Recorded {

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use cudarc::driver::sys;
 use tensorc_abi::DType;
 
-use crate::gpu::MatrixParam;
+use crate::driver::MatrixParam;
 
 /// Bytes of a row of a box.
 const ROW: u32 = 128;

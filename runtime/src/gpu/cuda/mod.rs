@@ -20,11 +20,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use cudarc::driver::{result, sys};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{
+use crate::device::Device;
+use crate::driver::{
     CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties,
     VendorKernel,
 };
-use crate::device::Device;
 #[cfg(feature = "nccl")]
 pub(super) use nccl::Communicators;
 use peer::Peers;

@@ -13,7 +13,7 @@ use super::vendor::VendorLibraryCall;
 use super::{CudaFunction, Shared, text};
 use crate::device::Device;
 use crate::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
-use crate::gpu::{DriverError, Graph, LaunchConfig, LaunchStream, LoadedKernel, Rows};
+use crate::driver::{DriverError, Graph, LaunchConfig, LaunchStream, LoadedKernel, Rows};
 use crate::pool::TaskPanic;
 
 /// A stream. Dropping it waits for its work.

@@ -8,6 +8,7 @@ use tensorc_abi::{
 
 use super::super::error::PlanError;
 use super::byte_size;
+use crate::bounds::{packing_fits, strided_fits};
 
 pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
     match &step.op {
@@ -349,20 +350,6 @@ fn is_injective(axes: &[(u64, i64)]) -> bool {
     })
 }
 
-/// Whether `offset + Σ index·stride` lies in `0..elements` for all indices below the extents.
-fn strided_fits(offset: i64, axes: &[(u64, i64)], elements: u64) -> bool {
-    if axes.iter().any(|&(extent, _)| extent == 0) {
-        return true;
-    }
-    let (mut low, mut high) = (i128::from(offset), i128::from(offset));
-    for &(extent, stride) in axes {
-        let reach = i128::from(extent - 1).saturating_mul(i128::from(stride));
-        low = low.saturating_add(reach.min(0));
-        high = high.saturating_add(reach.max(0));
-    }
-    low >= 0 && high < i128::from(elements)
-}
-
 /// As [`strided_fits`], in the runs of a strided part of that many elements: axes that step over whole
 /// strides count runs, the others stay inside a run.
 fn part_fits(offset: i64, axes: &[(u64, i64)], part: &SubBuffer, elements: u64) -> bool {
@@ -373,15 +360,4 @@ fn part_fits(offset: i64, axes: &[(u64, i64)], part: &SubBuffer, elements: u64) 
     let (runs, inner): (Vec<_>, Vec<_>) = axes.iter().copied().partition(|(_, step)| step % stride == 0);
     let runs: Vec<(u64, i64)> = runs.into_iter().map(|(extent, step)| (extent, step / stride)).collect();
     strided_fits(offset / stride, &runs, elements / part.run) && strided_fits(offset % stride, &inner, part.run)
-}
-
-/// Whether packing a constant of that many f32 elements reads only what is there.
-pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
-    match packing {
-        Packing::Plain => true,
-        Packing::GemmB { k, n, offset, row_stride, col_stride } => {
-            strided_fits(*offset, &[(*k, *row_stride), (*n, *col_stride)], elements)
-        }
-        Packing::Conv(call) => call.pass.is_packed() && call.layouts_fit() && call.sizes()[1] == Some(elements),
-    }
 }

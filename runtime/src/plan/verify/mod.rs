@@ -18,8 +18,6 @@ mod states;
 use tensorc_abi::{Arg, Buffer, Contraction, KernelSignature, LibraryOp, Plan, Step, StepOp, StorageClass};
 use tensorc_exec::scratch_bytes;
 
-pub(crate) use calls::packing_fits;
-
 use super::error::{InvalidPlan, PlanEdge, PlanError};
 use parts::Written;
 

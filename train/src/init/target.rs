@@ -1,13 +1,11 @@
 //! The arrays that initialisers make.
 
-use tensorc_ir::DenseType;
-use tensorc_ir::TensorData;
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DenseType, TensorData};
 use tensorc_runtime::Device;
 
-use super::{FanFactor, InitValue, Initializer, RandomKind, Variable};
-use crate::error::Error;
-use crate::error::TrainError;
+use super::{FanFactor, InitValue, RandomKind, Variable};
+use crate::error::{Error, TrainError};
 use tensorc::{DType, Tensor};
 use tensorc_nd::{NDArray, Runtime};
 
@@ -23,7 +21,7 @@ impl InitTarget<'_> {
         TrainError::Initial { variable: self.variable.name.to_owned(), why: why.into() }
     }
 
-    fn full(&self, value: f64) -> Result<NDArray, Error> {
+    pub fn full(&self, value: f64) -> Result<NDArray, Error> {
         Ok(self.rt.full(self.device, self.variable.dtype, self.variable.dims, value)?)
     }
 
@@ -35,7 +33,7 @@ impl InitTarget<'_> {
     }
 
     /// Uniform in `[-c, c)`, or normal with standard deviation `c`.
-    fn random(&self, kind: RandomKind, c: f64, dims: &[u64], dtype: DType) -> Result<NDArray, Error> {
+    pub fn random(&self, kind: RandomKind, c: f64, dims: &[u64], dtype: DType) -> Result<NDArray, Error> {
         let shape: Vec<i64> = dims.iter().map(|d| i64::try_from(*d).unwrap_or(i64::MAX)).collect();
         let call = match kind {
             RandomKind::Uniform => self.rt.op("random_uniform")?.param("low", -c).param("high", c),
@@ -44,7 +42,7 @@ impl InitTarget<'_> {
         Ok(call.param("shape", shape).param("dtype", dtype).on(self.device).invoke()?)
     }
 
-    fn xavier(&self, kind: RandomKind, factor: FanFactor, magnitude: f64) -> Result<NDArray, Error> {
+    pub fn xavier(&self, kind: RandomKind, factor: FanFactor, magnitude: f64) -> Result<NDArray, Error> {
         let dims = self.variable.dims;
         let [first, second, kernel @ ..] = dims else {
             return Err(self.error(format!("it has shape {dims:?}, Xavier needs two axes")).into());
@@ -59,7 +57,7 @@ impl InitTarget<'_> {
         self.random(kind, (magnitude / fan).sqrt(), dims, self.variable.dtype)
     }
 
-    fn orthogonal(&self, scale: f64, kind: RandomKind) -> Result<NDArray, Error> {
+    pub fn orthogonal(&self, scale: f64, kind: RandomKind) -> Result<NDArray, Error> {
         let dims = self.variable.dims;
         let Some(rows) = dims.first().map(|d| *d as usize) else {
             return Err(self.error("it is a number; orthogonal rows need an axis").into());
@@ -82,7 +80,7 @@ impl InitTarget<'_> {
         })
     }
 
-    fn bilinear(&self) -> Result<NDArray, Error> {
+    pub fn bilinear(&self) -> Result<NDArray, Error> {
         let [.., height, width] = *self.variable.dims else {
             return Err(self.error("it has less than two axes, interpolation needs them").into());
         };
@@ -92,7 +90,7 @@ impl InitTarget<'_> {
         self.by_position(|position| along(position % width) * along(position / width % height))
     }
 
-    fn lstm_bias(&self, forget: f64) -> Result<NDArray, Error> {
+    pub fn lstm_bias(&self, forget: f64) -> Result<NDArray, Error> {
         let &[gates] = self.variable.dims else {
             return Err(self.error("it is not a vector, as the bias of an LSTM is").into());
         };
@@ -100,7 +98,7 @@ impl InitTarget<'_> {
         self.by_position(|i| if (hidden..2 * hidden).contains(&i) { forget } else { 0.0 })
     }
 
-    fn constant(&self, value: &InitValue) -> Result<NDArray, Error> {
+    pub fn constant(&self, value: &InitValue) -> Result<NDArray, Error> {
         let mut numbers = vec![];
         value.flatten(&mut numbers);
         let elements: u64 = self.variable.dims.iter().product();
@@ -118,27 +116,6 @@ impl InitValue {
             InitValue::One(x) => to.push(*x),
             InitValue::List(list) => list.iter().for_each(|n| n.flatten(to)),
         }
-    }
-}
-
-/// Elements by an initialiser of one array, whatever its variable is called.
-pub fn fill(initializer: &Initializer, place: &InitTarget<'_>) -> Result<NDArray, Error> {
-    let Variable { dims, dtype, .. } = place.variable;
-    match initializer {
-        Initializer::Zero {} => place.full(0.0),
-        Initializer::One {} => place.full(1.0),
-        Initializer::Constant { value } => place.constant(value),
-        Initializer::Uniform { scale } => place.random(RandomKind::Uniform, *scale, dims, dtype),
-        Initializer::Normal { sigma } => place.random(RandomKind::Gaussian, *sigma, dims, dtype),
-        Initializer::Orthogonal { scale, rand_type } => place.orthogonal(*scale, *rand_type),
-        Initializer::Xavier { rnd_type, factor_type, magnitude } => place.xavier(*rnd_type, *factor_type, *magnitude),
-        Initializer::MsraPrelu { factor_type, slope } => {
-            place.xavier(RandomKind::Gaussian, *factor_type, 2.0 / (1.0 + slope * slope))
-        }
-        Initializer::Bilinear {} => place.bilinear(),
-        Initializer::LstmBias { forget_bias } => place.lstm_bias(*forget_bias),
-        Initializer::FusedRnn(parts) => super::recurrent::fused(parts, None, place),
-        Initializer::Load { .. } | Initializer::Mixed(_) => initializer.init(place.rt, place.device, place.variable),
     }
 }
 

@@ -1,0 +1,176 @@
+//! Arguments that several commands share.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{env, fs};
+
+use clap::Args;
+use tensorc::passes::FusionStrategy;
+use tensorc::runtime::gpu::Driver;
+use tensorc::runtime::{Device as Place, DeviceKind};
+use tensorc::schedule::cost::CostModel;
+use tensorc::{Backend, Compiler, Model, Options, VendorLibraries};
+
+use super::arrays::Inputs;
+use super::failure::{CliFailure, Usage};
+use super::{arrays, code, progress};
+
+/// Options of every command that compiles.
+#[derive(Args, Clone)]
+pub struct CompileArgs {
+    /// Threads to compile and run on (default: all that CPU affinity and quota allow)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Forbid rewrites that change rounding, such as folding scales into weights
+    #[arg(long)]
+    pub exact: bool,
+    /// Allow rewrites that ignore NaN, infinities, overflow or signed zeros, and contract multiply-adds
+    #[arg(long, conflicts_with = "exact")]
+    pub fast_math: bool,
+    /// Use tf32 tensor cores for f32 matrix products on a GPU (10 bits of fraction)
+    #[arg(long, conflicts_with = "exact")]
+    pub tf32: bool,
+    /// Disable graph rewriting
+    #[arg(long)]
+    no_rewriting: bool,
+    /// Disable fusion: `--fusion=off`
+    #[arg(long)]
+    no_fusion: bool,
+    /// Fusion strategy: alternatives, greedy or off
+    #[arg(long, value_name = "HOW", conflicts_with = "no_fusion")]
+    fusion: Option<String>,
+    /// Code generator: cranelift, llvm, or auto (chosen per kernel)
+    #[arg(long, value_name = "NAME", default_value = "cranelift")]
+    backend: String,
+    /// Device: cpu; gpu or gpu:1 (feature cuda); interpreted (a GPU simulated by the kernel interpreter)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: String,
+    /// Vendor libraries on a GPU: none, cublaslt (matrix products), cudnn (convolutions) or all
+    #[arg(long, value_name = "LIBRARIES", default_value = "none")]
+    gpu_libraries: String,
+    /// Cost model file, as printed by `tensorc opt --print-cost-model`
+    #[arg(long, value_name = "FILE")]
+    cost_model: Option<PathBuf>,
+}
+
+impl CompileArgs {
+    /// The back end that `--backend` names.
+    pub fn backend(&self) -> Result<Backend, Usage> {
+        let known = Backend::NAMES.join(", ");
+        let unknown = || Usage(format!("--backend: unknown back end `{}`; known: {known}", self.backend));
+        Backend::from_name(&self.backend).ok_or_else(unknown)
+    }
+
+    /// The GPU that `--device` names, if it does.
+    pub fn driver(&self) -> Result<Option<Arc<dyn Driver>>, CliFailure> {
+        let named = |e: &dyn Display| Usage(format!("--device: {e}"));
+        match self.device.as_str() {
+            "cpu" => Ok(None),
+            "interpreted" => Ok(Some(tensorc_simulator::interpreted(Place::accelerator(0)))),
+            name => match name.parse::<Place>().map_err(|e| named(&e))? {
+                Place { kind: DeviceKind::Accelerator, id } => Ok(Some(tensorc::gpu::cuda(id)?)),
+                other => Err(named(&format!("nothing runs on {other}; write cpu, gpu or interpreted")).into()),
+            },
+        }
+    }
+
+    /// A compiler with these options.
+    pub fn compiler(&self) -> Result<Compiler, CliFailure> {
+        self.compiler_with(None, Options::default())
+    }
+
+    /// A compiler with some options chosen otherwise, whose kernels are written for the back end of a form of code.
+    pub fn compiler_with(&self, code: Option<code::DumpForm>, options: Options) -> Result<Compiler, CliFailure> {
+        let mut options = Options { threads: self.threads.map(usize::from), ..options };
+        if options.gpus.is_empty() {
+            options.gpus.extend(self.driver()?);
+        }
+        options.passes.reassociate = !self.exact;
+        options.passes.approximate = self.fast_math;
+        options.passes.tf32 = self.tf32;
+        options.passes.rewrite = !self.no_rewriting;
+        if let Some(name) = &self.fusion {
+            let known = "alternatives, greedy, off";
+            let unknown = || Usage(format!("--fusion: unknown way `{name}`; known: {known}"));
+            options.passes.fuse = FusionStrategy::from_name(name).ok_or_else(unknown)?;
+        }
+        let known = || Usage(format!("--gpu-libraries: write {}", VendorLibraries::NAMES.join(", ")));
+        options.gpu_libraries = VendorLibraries::from_name(&self.gpu_libraries).ok_or_else(known)?;
+        let backend = self.backend()?;
+        options.backend = code.map_or(backend, |form| form.backend(backend));
+        if self.no_fusion {
+            options.passes.fuse = FusionStrategy::Off;
+        }
+        if let Some(path) = &self.cost_model {
+            let named = |e: &dyn Display| format!("{}: {e}", path.display());
+            let text = fs::read_to_string(path).map_err(|e| named(&e))?;
+            options.passes.target.costs = Some(CostModel::from_text(&text).map_err(|e| named(&e))?);
+        }
+        options.progress = Some(progress::phase);
+        Ok(Compiler::new(options)?)
+    }
+}
+
+/// Where code is kept for later runs of the program.
+#[derive(Args, Clone)]
+pub struct CacheArgs {
+    /// Cache machine code in a folder (default: $TENSORC_CODE_CACHE, else no cache)
+    #[arg(long, value_name = "DIR")]
+    code_cache: Option<PathBuf>,
+}
+
+impl CacheArgs {
+    /// The folder, if code is kept.
+    pub fn folder(&self) -> Option<PathBuf> {
+        let set = || env::var_os("TENSORC_CODE_CACHE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.code_cache.clone().or_else(set)
+    }
+}
+
+/// A model, in one file or two.
+#[derive(Args, Clone)]
+pub struct ModelArgs {
+    /// Model file: ONNX (.onnx), MXNet symbol (.json) or text IR (.tc)
+    model: PathBuf,
+    /// Parameters of the symbol
+    #[arg(long, value_name = "PARAMS")]
+    params: Option<PathBuf>,
+    /// Bind an input to a constant: `rate=16000`, or comma-separated numbers
+    #[arg(long = "value", value_name = "NAME=X,…")]
+    values: Vec<String>,
+}
+
+impl ModelArgs {
+    /// The model file.
+    pub fn path(&self) -> &Path {
+        &self.model
+    }
+
+    /// Loads the model, with the values of `--value`.
+    pub fn load(&self, compiler: &Compiler) -> Result<Model, CliFailure> {
+        let model = compiler.load_with(&self.model, self.params.as_deref())?;
+        let values = arrays::values(&model, &self.values)?;
+        Ok(model.with_values(&values.iter().map(|(name, t)| (name.as_str(), t.clone())).collect::<Vec<_>>())?)
+    }
+}
+
+/// Where a model's inputs come from.
+#[derive(Args, Clone)]
+pub struct InputArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Arrays named by graph input; random ones if absent
+    #[arg(long, value_name = "NPZ")]
+    input: Option<PathBuf>,
+    /// Extents of an input or a named dimension, for random inputs: `x=1,3,224,224` or `batch=4`
+    #[arg(long = "shape", value_name = "NAME=N,…")]
+    shapes: Vec<String>,
+}
+
+impl InputArgs {
+    /// The arrays to run the model on.
+    pub fn arrays(&self, model: &Model) -> Result<Inputs, CliFailure> {
+        arrays::inputs(model, self.input.as_deref(), &self.shapes)
+    }
+}

@@ -1,0 +1,86 @@
+//! Model files to models, by the kind of the file.
+
+use std::path::Path;
+
+use tensorc_frontend::mxnet::params::{self, Checkpoint};
+use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
+use tensorc_frontend::symbol::Symbol;
+use tensorc_ir::graph::Graph;
+use tensorc_passes::CompilePhase;
+
+use crate::branches::Branches;
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::model::Model;
+use crate::symbol::{Inference, inference};
+
+impl Compiler {
+    /// Loads a model file: ONNX; a symbol of MXNet if the name ends in `.json`; or the text IR if it ends in
+    /// `.tc`. The variables of a symbol are inputs of the model.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no model, or holds what is not supported; then the error lists
+    /// everything unsupported at once.
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<Model, Error> {
+        self.load_with(path, None)
+    }
+
+    /// Loads a symbol of MXNet with its parameters, which become constants of the model.
+    ///
+    /// # Errors
+    /// As [`Compiler::load`]; or the parameters are not those of the symbol, or the model is none.
+    pub fn load_with(&self, path: impl AsRef<Path>, parameters: Option<&Path>) -> Result<Model, Error> {
+        let path = path.as_ref();
+        let ends_in = |extension: &str| path.extension().is_some_and(|e| e == extension);
+        self.progress(CompilePhase::Import.name());
+        let _span = self.span(CompilePhase::Import.name());
+        if ends_in("json") {
+            let Inference { graph, unused } = self.load_symbol(path, parameters)?;
+            return Ok(Model::new(self.clone(), graph).accepting(unused));
+        }
+        if parameters.is_some() {
+            return Err(Error::NoSymbol { path: path.to_owned() });
+        }
+        match ends_in("tc") {
+            true => Ok(Model::new(self.clone(), self.load_text(path)?)),
+            false => self.load_onnx(path),
+        }
+    }
+
+    fn load_symbol(&self, path: &Path, parameters: Option<&Path>) -> Result<Inference, Error> {
+        let fail = |source| Error::SymbolFile { path: path.to_owned(), source: Box::new(source) };
+        let symbol = Symbol::load_in(self.registry(), path).map_err(fail)?;
+        let read = |file: &Path| {
+            let fail = |source| Error::ParamsFile { path: file.to_owned(), source };
+            params::load(file).and_then(Checkpoint::from_list).map_err(fail)
+        };
+        inference(&symbol, parameters.map(read).transpose()?, self.registry())
+    }
+
+    fn load_text(&self, path: &Path) -> Result<Graph, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let mut module = tensorc_ir::text::parse_module(&text, self.registry())?;
+        match module.graphs.len() {
+            0 => Err(Error::Internal(format!("{}: the file holds no graph", path.display()))),
+            _ => Ok(module.graphs.swap_remove(0)),
+        }
+    }
+
+    fn load_onnx(&self, path: &Path) -> Result<Model, Error> {
+        let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
+        let open = || OnnxModel::open(path).map_err(fail);
+        match import(open()?, self.registry(), &ImportOptions::default()) {
+            Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
+            Err(error) => {
+                let Some(branches) = Branches::of(path, &error) else { return Err(fail(error)) };
+                let (inputs, outputs) = signature(open()?, self.registry()).map_err(fail)?;
+                Ok(Model::new(self.clone(), inputs).with_branches(branches, outputs))
+            }
+        }
+    }
+
+    /// Wraps a graph built in Rust.
+    pub fn model(&self, graph: Graph) -> Model {
+        Model::new(self.clone(), graph)
+    }
+}
