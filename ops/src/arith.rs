@@ -1,13 +1,9 @@
 //! Element-wise arithmetic and mathematical functions.
 
-use tensorc_ir::DType;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::scalar::{Ex, MathFn, ScalarOp};
+use tensorc_ir::scalar::{MathFn, ScalarOp};
 
-use crate::def::{BOOLS, Define, FLOATS, NUMBERS, define, elementwise, scalar};
+use crate::prelude::*;
 use crate::views::widen;
-use tensorc_ir::op::Infer;
 
 pub fn ops() -> Vec<OpDef> {
     [binary(), variadic(), rounding(), functions(), inverse_functions(), compositions()].into_iter().flatten().collect()

@@ -1,20 +1,10 @@
 //! Attention and rotary position embedding.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
-use tensorc_ir::scalar::{Ex, Scalar};
-use tensorc_ir::{DType, Dim};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::def::{Define, FLOATS, INDICES, composite, define, rule};
-use crate::rules::{broadcasts_to, output_dims, partial, rank_in, same};
-use crate::views::{Build, maybe, operand, vars};
+use crate::prelude::*;
+use crate::rules::broadcasts_to;
 
 pub fn ops() -> Vec<OpDef> {
     vec![attention(), rotary_embedding()]

@@ -1,9 +1,6 @@
 //! Changes of element type.
 
-use tensorc_ir::op::{Infer, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
-use crate::def::{Define, composite, define, operand, rule, scalar};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     let first = || {

@@ -1,18 +1,9 @@
 //! Products that sum over axes: matmul, gemm, dot.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
-use tensorc_ir::{Dim, Shape};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::def::{Define, NUMBERS, composite, define, prim, rule};
-use crate::rules::{broadcast, partial, ranked};
-use crate::views::{Build, maybe, operand};
+use crate::prelude::*;
+use crate::rules::broadcast;
 
 pub fn ops() -> Vec<OpDef> {
     vec![matmul(), gemm(), dot(), batch_dot(), fully_connected()]
@@ -89,7 +80,7 @@ fn scale_add(b: &mut Builder<'_>, y: Value, c: Option<Value>, alpha: f64, beta: 
         None if alpha == 1.0 => Ok(y),
         None => b.map_as(&[y], ty.dtype, &ty.dims, |_, a| &a[0] * alpha),
         Some(c) => b.map_as(&[y, c], ty.dtype, &ty.dims, |_, a| {
-            let scaled = |x: &tensorc_ir::scalar::Ex, k: f64| if k == 1.0 { x.clone() } else { x * k };
+            let scaled = |x: &Ex, k: f64| if k == 1.0 { x.clone() } else { x * k };
             scaled(&a[0], alpha) + scaled(&a[1], beta)
         }),
     }
@@ -297,7 +288,7 @@ fn fully_connected() -> OpDef {
         .group("data", NUMBERS)
         .group("weight", NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS))
-        .required("num_hidden", tensorc_ir::params::ParamKind::Int, "Number of columns of the result.")
+        .required("num_hidden", ParamKind::Int, "Number of columns of the result.")
         .within(1.0, i64::MAX as f64)
         .param("flatten", ParamValue::Bool(true), "Join all axes but the first; otherwise apply to the last axis.")
         .param("no_bias", ParamValue::Bool(false), "")

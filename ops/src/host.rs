@@ -2,14 +2,8 @@
 
 use std::cmp::Ordering;
 
-use tensorc_ir::infer::normalize_axis;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, DenseType, Dim, TensorData};
-
-use crate::def::{BOOLS, Define, FLOATS, define, host, rule};
-use crate::rules::partial;
+use crate::def::host;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![nonzero(), compress(), unique(), non_max_suppression()]

@@ -3,20 +3,15 @@
 //! A negative index counts from the end of its axis; an index that is out of range after that is
 //! clamped to the axis, so that no memory outside the operands is touched.
 
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Grain, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::prim::{Gather, Prim};
+use tensorc_ir::op::Grain;
+use tensorc_ir::prim::Gather;
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
 
-use crate::def::{Define, INDICES, INTS, define, prim, rule};
 use crate::nest::{Scalars, buffers, flat, int, kernel_prim, parallel, serial};
 use crate::owners::{Owners, ScatterColumn, Updates, copied};
-use crate::rules::{axis_of, no_longer, partial, rank_in, same, shaped};
-use crate::views::compute_type;
+use crate::prelude::*;
+use crate::rules::{axis_of, no_longer};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -455,7 +450,7 @@ fn reverse_sequence() -> OpDef {
         same(cx, 0, 0)?;
         let Some(dims) = cx.input_dims(0) else { return Ok(()) };
         let batch = cx.axis(cx.params.int("batch_axis").unwrap_or(1), dims.len())?;
-        let lens = crate::rules::ranked(cx, 1, 1)?;
+        let lens = ranked(cx, 1, 1)?;
         cx.unify_dims(dims[batch], lens[0], "operand `sequence_lens`, axis 0")
     });
     define("reverse_sequence", "Reverses the first `sequence_lens` steps of every batch.", compute, infer)

@@ -28,6 +28,7 @@ mod nest;
 mod norm;
 mod owners;
 mod pool;
+mod prelude;
 mod quantize;
 mod random;
 mod recurrent;

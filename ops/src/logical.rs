@@ -1,10 +1,6 @@
 //! Logical and bitwise operations.
 
-use tensorc_ir::DType;
-use tensorc_ir::op::{Infer, OpDef, OpError};
-use tensorc_ir::params::ParamKind;
-
-use crate::def::{BOOLS, Define, INTS, define, elementwise, scalar};
+use crate::prelude::*;
 
 const UNSIGNED: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
 

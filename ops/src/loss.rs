@@ -1,17 +1,7 @@
 //! Losses.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-
-use crate::compose::{cast, number, per_channel, reduce, reshape, widened};
-use crate::def::{Define, FLOATS, INDICES, composite, define, operand, rule, scalar};
-use crate::rules::{rank_in, shaped};
+use crate::compose::{per_channel, widened};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![select_at(), negative_log_likelihood(), softmax_cross_entropy()]
@@ -21,7 +11,7 @@ fn select_at() -> OpDef {
     let body = scalar(|b, cx, args| {
         let [Some(x), Some(index)] = args else { return Err(OpError::from("two operands expected")) };
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), cx.rank)?;
-        Ok(index.cast(tensorc_ir::DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
+        Ok(index.cast(DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -44,7 +34,7 @@ fn parameters(def: OpDef) -> OpDef {
         .maybe("ignore_index", ParamKind::Int, "a target class without effect")
 }
 
-fn loss_shape(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn loss_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     if let Some(scores) = rank_in(cx, 0, 2..=usize::MAX)? {
         shaped(cx, 1, &[&scores[..1], &scores[2..]].concat())?;

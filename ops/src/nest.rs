@@ -1,11 +1,10 @@
 //! Loop nests for operators with kernels of their own.
 
-use tensorc_ir::index::{Index, delinearize, linearize};
+use tensorc_ir::index::{delinearize, linearize};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::OpError;
-use tensorc_ir::prim::Prim;
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
+
+use crate::prelude::*;
 
 /// One parallel loop over all elements of `dims`; the body sees their coordinates.
 pub fn parallel(

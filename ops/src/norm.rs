@@ -1,18 +1,7 @@
 //! Normalisations, written as mean, centre, variance and scale so that they fuse.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, GradCtx, Infer, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::Scalar;
-
-use crate::compose::{cast, compute_type, number, per_channel, reduce, reshape, widened, with_number};
-use crate::def::{Define, FLOATS, composite, define, operand, prim, rule};
+use crate::compose::{per_channel, widened};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     [softmaxes(), statistics(), channels()].into_iter().flatten().collect()
@@ -23,7 +12,7 @@ pub(crate) fn same_as_first() -> Infer {
     rule(like_first)
 }
 
-fn like_first(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn like_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let shape = cx.input(0).shape;
     cx.set_output_shape(0, shape)?;
     let output = cx.output(0).shape;
@@ -78,7 +67,7 @@ fn softmaxes() -> Vec<OpDef> {
     });
     let hardmax = composite(|b, cx, args| {
         let (x, axis) = (operand(b, args, 0)?, axis_of(b, cx, -1)?);
-        let params = tensorc_ir::params::Params::new().with("axis", ParamValue::Int(axis as i64));
+        let params = Params::new().with("axis", ParamValue::Int(axis as i64));
         let first = b.op("argmax", &[x], params.clone())?;
         let one = number(b, x, 1.0)?;
         let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
@@ -176,7 +165,7 @@ fn statistics() -> Vec<OpDef> {
     let mvn = composite(|b, cx, args| {
         let x = operand(b, args, 0)?;
         let rank = cx.outputs[0].rank();
-        let axes: std::result::Result<Vec<usize>, OpError> =
+        let axes: Result<Vec<usize>, OpError> =
             cx.params.ints("axes").unwrap_or(&[0, 2, 3]).iter().map(|&a| normalize_axis(a, rank)).collect();
         let axes = axes.map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
         let x = widened(b, x)?;
@@ -443,8 +432,7 @@ fn batch_norm() -> OpDef {
         cx.set_output_shape(0, shape)?;
         cx.same_dtype(0, 0)?;
         if let Some(channels) = cx.input_dims(0).and_then(|d| d.get(1).copied()) {
-            (1..5)
-                .try_for_each(|i| cx.set_input_shape(i, tensorc_ir::Shape::Ranked([channels].into_iter().collect())))?;
+            (1..5).try_for_each(|i| cx.set_input_shape(i, Shape::Ranked([channels].into_iter().collect())))?;
         }
         for i in 1..cx.output_count() {
             let shape = cx.input(i + 2).shape;
@@ -502,7 +490,7 @@ fn lrn() -> OpDef {
         let size = cx.params.int("size").unwrap_or(1);
         let x = widened(b, x)?;
         let square = b.call("mul", &[x, x])?;
-        let params = tensorc_ir::params::Params::new().with("size", ParamValue::Int(size));
+        let params = Params::new().with("size", ParamValue::Int(size));
         let windows = b.op("channel_windows", &[square], params)?;
         let sum = reduce(b, "reduce_sum", windows, &[1])?;
         let sum = reshape(b, sum, &cx.outputs[0].dims)?;

@@ -4,13 +4,11 @@
 //! has one column, all its positions or every so many of them; neighbouring owners have neighbouring elements. So no two
 //! write the same element, and results have the bits of one thread's.
 
-use tensorc_ir::DenseType;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::OpError;
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
 use crate::nest::{Scalars, coordinates, flat, parallel, serial};
+use crate::prelude::*;
 
 /// Owners that keep a GPU busy. Each walks all updates, so there are no more where columns suffice.
 const MIN_OWNERS: u64 = 1 << 14;

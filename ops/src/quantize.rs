@@ -4,20 +4,9 @@
 //! A constant of integers is brought to floats when the model is compiled, and what lies between two quantised tensors is
 //! computed in floats, so that it fuses.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::{DType, Shape};
-
-use crate::compose::{cast, number};
 use crate::contract::matmul_shape;
 use crate::conv::{conv_shape, window_params};
-use crate::def::{Define, composite, define, rule};
-use crate::views::{Build, OrFail, maybe, operand, vars};
+use crate::prelude::*;
 
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 /// What is quantised: results of integer products too.
@@ -161,7 +150,7 @@ fn dynamic() -> OpDef {
         let x = operand(b, args, 0)?;
         let axes: Vec<usize> = (0..b.dims(x)?.len()).collect();
         let flat = |b: &mut Builder<'_>, op: &str, with: &str| {
-            let extreme = crate::compose::reduce(b, op, x, &axes)?;
+            let extreme = reduce(b, op, x, &axes)?;
             let extreme = b.reshaped(extreme, &[])?;
             let zero = number(b, extreme, 0.0)?;
             b.call(with, &[extreme, zero])

@@ -1,20 +1,12 @@
 //! Operators that carry a state along a sequence, and col2im.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::{Index, delinearize};
+use tensorc_ir::index::delinearize;
 use tensorc_ir::kir::{KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::{Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::ScalarOp;
 
-use crate::def::{Define, FLOATS, INDICES, NUMBERS, define, prim, rule};
 use crate::nest::{Scalars, buffers, flat, kernel_prim, parallel, serial};
-use crate::rules::{ints, need_ints, partial, ranked};
-use crate::views::{Build, OrFail, compute_type, maybe, operand};
+use crate::prelude::*;
+use crate::rules::need_ints;
 use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
@@ -123,7 +115,7 @@ fn causal_conv() -> OpDef {
             None => b.map_as(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0))?,
         };
         let whole = b.concat(&[past, x], 2)?;
-        let params = tensorc_ir::params::Params::new().with("group", ParamValue::Int(ty.dims[1] as i64));
+        let params = Params::new().with("group", ParamValue::Int(ty.dims[1] as i64));
         let y = b.op_multi("conv", &[Some(whole), Some(w), maybe(args, 2)], params, 1)?[0];
         let y = match cx.params.str("activation").unwrap_or("none") {
             "none" => y,

@@ -1,18 +1,12 @@
 //! Reductions and scans.
 
-use tensorc_ir::DType;
-use tensorc_ir::Dim;
-use tensorc_ir::TensorData;
-use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::index::linearize;
 use tensorc_ir::kir::{KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::{Prim, Reduction};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::prim::Reduction;
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use crate::compose::{self, compute_type};
-use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, operand, prim, rule};
+use crate::compose;
+use crate::prelude::*;
 
 /// Types with an order: every one.
 const ORDERED: &[DType] = &DType::ALL;
@@ -154,8 +148,8 @@ fn log_sum_exp() -> OpDef {
     let compute = composite(|b, cx, args| {
         let data = operand(b, args, 0)?;
         let ty = b.ty(data)?;
-        let axes = reduced_axes(cx.params, cx.value(1), ty.rank())
-            .map_err(|e| b.error(tensorc_ir::diag::DiagnosticCode::TypeConflict, e.0))?;
+        let axes =
+            reduced_axes(cx.params, cx.value(1), ty.rank()).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
         let wide = if ty.dtype.is_float() { compute_type(ty.dtype) } else { DType::F64 };
         let x = compose::cast(b, data, wide)?;
         let peak = compose::reduce(b, "reduce_peak", x, &axes)?;

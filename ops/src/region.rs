@@ -1,19 +1,11 @@
 //! Pooling over regions of interest.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use crate::def::{Define, FLOATS, INDICES, define, prim, rule};
 use crate::nest::{Scalars, buffers, flat, int, kernel_prim, parallel, serial};
-use crate::rules::ranked;
+use crate::prelude::*;
 use crate::sampling::{Tap, interpolate};
-use crate::views::{Build, OrFail, compute_type};
 
 pub fn ops() -> Vec<OpDef> {
     vec![roi_align(), max_roi_pool()]
@@ -92,7 +84,7 @@ fn region_taps(
     Ok(vec![tap(f.k, &v[..3]), tap(f.k, &v[3..])])
 }
 
-fn roi_align_body(cx: &NodeCtx<'_>) -> Result<tensorc_ir::prim::Prim, OpError> {
+fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
     let (x, rois, batch, out) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, &cx.outputs[0]);
     let wide = compute_type(x.dtype);
     let take_max = cx.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max"));
@@ -355,7 +347,7 @@ fn roi_align_kernel(params: &Params, [rois, batch, head, sums]: [&DenseType; 4])
 }
 
 /// Regions receive no gradient, as in MXNet.
-fn roi_align_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> tensorc_ir::diag::Result<Vec<Option<Value>>> {
+fn roi_align_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
     if cx.node.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max")) {
         return Err(b.fail("no gradient for parameter `mode` = max"));
     }
@@ -368,7 +360,7 @@ fn roi_align_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> tensorc_ir::diag
 }
 
 /// Regions receive no gradient, as in MXNet.
-fn max_roi_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> tensorc_ir::diag::Result<Vec<Option<Value>>> {
+fn max_roi_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
     let (x, rois, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
     let (xt, rois_ty, head_ty) = (b.ty(x)?, b.ty(rois)?, b.ty(head)?);
     let sums = DenseType::new(compute_type(xt.dtype), &xt.dims);

@@ -1,21 +1,12 @@
 //! Reading tensors between their elements: grid sampling, its grids, deformable convolution.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim, Shape};
+use tensorc_ir::scalar::ScalarOp;
 
-use crate::def::{Define, FLOATS, INDICES, composite, define, prim, rule};
 use crate::nest::{Scalars, buffers, flat, kernel_prim, parallel};
-use crate::rules::{ints, output_dims, partial, ranked};
+use crate::prelude::*;
 use crate::sampled_axis::{Interpolation, Outside, SampledAxis};
-use crate::views::{Build, OrFail, compute_type, maybe, operand, vars};
 use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
@@ -365,7 +356,7 @@ fn deform_conv() -> OpDef {
         let groups = cx.params.int("offset_group").unwrap_or(1).max(1) as u64;
         let taps = groups * window.kernel.iter().product::<u64>();
         for (i, channels) in [(2, taps * window.kernel.len() as u64), (4, taps)] {
-            crate::rules::shaped(cx, i, &[&[x[0], Dim::Const(channels)][..], &out[2..]].concat())?;
+            shaped(cx, i, &[&[x[0], Dim::Const(channels)][..], &out[2..]].concat())?;
         }
         (0..x.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
     });

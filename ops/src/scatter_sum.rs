@@ -1,17 +1,13 @@
 //! Sums of rows at positions given by a tensor, the adjoint of `gather`.
 
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind};
-use tensorc_ir::op::{Grain, OpDef, OpError, OpRole};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::op::{Grain, OpRole};
 use tensorc_ir::scalar::ScalarOp;
-use tensorc_ir::{DenseType, Dim};
 
-use crate::def::{Define, INDICES, NUMBERS, composite, define, rule};
 use crate::nest::{Scalars, buffers, flat, parallel};
 use crate::owners::{Owners, Updates, zeros};
+use crate::prelude::*;
 use crate::rules::axis_of;
-use crate::views::{Build, OrFail, compute_type, operand};
 
 /// Columns that one iteration of a kernel for processors adds up, a few cache lines.
 const COLUMNS: u64 = 64;

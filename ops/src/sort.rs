@@ -1,20 +1,11 @@
 //! Ordering: top-k and sorting along an axis.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamValue;
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
 
-use crate::def::{Define, INDICES, NUMBERS, define, rule};
 use crate::index::all_but;
 use crate::nest::{Scalars, buffers, flat, int, parallel};
-use crate::rules::{ints, same};
-use crate::views::{Build, OrFail, compute_type, operand};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![topk(), sort(), argsort()]
@@ -162,13 +153,7 @@ fn select_best(
 const MAX_INSERTION_ELEMENTS: u64 = 16;
 
 /// The first `count` elements of every line of `x` along `axis` in order.
-fn ranking(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    x: Value,
-    largest: bool,
-    wanted: RankResults,
-) -> tensorc_ir::diag::Result<Vec<Value>> {
+fn ranking(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, largest: bool, wanted: RankResults) -> Result<Vec<Value>> {
     let ty = b.ty(x)?;
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank()).or_fail(b)?;
     let count = cx.outputs[0].dims[axis];

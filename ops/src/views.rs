@@ -12,6 +12,8 @@ use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use tensorc_ir::{DType, DenseType};
 
+use crate::compose::compute_type;
+
 /// The variables of an iteration space, outermost first.
 pub fn vars(rank: usize) -> Vec<Index> {
     (0..rank as u32).map(Index::var).collect()
@@ -51,14 +53,6 @@ pub fn strided(starts: &[i64], steps: &[i64]) -> View {
 /// Prim of a view.
 pub fn view_prim(view: View) -> Prim {
     Prim::View(Arc::new(view))
-}
-
-/// The type arithmetic on stored elements of `dtype` is done in.
-pub fn compute_type(dtype: DType) -> DType {
-    match dtype {
-        DType::F16 | DType::BF16 => DType::F32,
-        d => d,
-    }
 }
 
 /// The least value of a type: the neutral element of the maximum.
@@ -238,14 +232,6 @@ pub trait OrFail<T> {
 impl<T> OrFail<T> for Result<T, OpError> {
     fn or_fail(self, b: &Builder<'_>) -> Result<T> {
         self.map_err(|OpError(why)| b.error(DiagnosticCode::Unsupported, why))
-    }
-}
-
-/// A required operand of a composite body.
-pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value> {
-    match args.get(i) {
-        Some(Some(v)) => Ok(*v),
-        _ => Err(b.error(DiagnosticCode::Operands, format!("operand {i} is missing"))),
     }
 }
 

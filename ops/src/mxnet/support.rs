@@ -1,11 +1,6 @@
 //! What the entries for MXNet have in common: names, inference rules of operands that agree, axis lists.
 
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::{Dim, Shape};
-
-use crate::def::{Define, NUMBERS};
+use crate::prelude::*;
 
 /// Short forms of parameters and names.
 pub trait Describe: Sized {

@@ -1,23 +1,13 @@
 //! Integers, categories and permutations.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
 use super::rejection::WordStream;
 use super::words::unit53;
 use super::{RandomKey, draw, kernel_key, random, shape_param};
-use crate::compose::{cast, reduce};
-use crate::def::{Define, FLOATS, INTS, NUMBERS, composite, define, rule};
 use crate::nest::{Scalars, int};
-use crate::rules::same;
-use crate::views::{Build, OrFail, operand};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![randint(), shuffle(), sample_multinomial(), multinomial()]
@@ -100,7 +90,7 @@ fn shuffle() -> OpDef {
 }
 
 /// Types of category numbers.
-fn category_type(cx: &tensorc_ir::infer::InferCtx<'_>) -> Result<DType, OpError> {
+fn category_type(cx: &InferCtx<'_>) -> Result<DType, OpError> {
     let dtype = cx.params.dtype("dtype").unwrap_or(DType::I32);
     match NUMBERS.contains(&dtype) {
         true => Ok(dtype),
@@ -170,7 +160,7 @@ fn multinomial() -> OpDef {
         let n = cx.params.int("sample_size").unwrap_or(1);
         let n =
             u64::try_from(n).map_err(|_| OpError(format!("parameter `sample_size` is {n}, expected at least 0")))?;
-        let dims = crate::rules::ranked(cx, 0, 2)?;
+        let dims = ranked(cx, 0, 2)?;
         check_categories(&dims)?;
         cx.set_output_dims(0, [dims[0], Dim::Const(n)])
     });

@@ -3,21 +3,13 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
 use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, Infer, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
-use tensorc_ir::{DType, DenseType};
 
 use super::distribution::{self, Distribution, Sampler, bounded};
 use super::rejection::WordStream;
 use super::{RandomKey, draw, random, shape_param};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
 use crate::nest::Scalars;
-use crate::views::{Build, OrFail, compute_type, operand};
+use crate::prelude::*;
 
 /// What one distribution's entries are called and what they say.
 struct DistributionNames {

@@ -13,19 +13,10 @@ mod rejection;
 mod words;
 mod zipfian;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
-use tensorc_ir::op::{Accuracy, Infer, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::{Ex, Scalar};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::op::Accuracy;
 
-use crate::def::{Define, rule};
-use crate::views::Build;
+use crate::prelude::*;
 use words::WordSource;
 
 pub fn ops() -> Vec<OpDef> {
@@ -62,7 +53,7 @@ fn random(def: OpDef) -> OpDef {
         d.accuracy = Accuracy::Random;
         let own = std::mem::replace(&mut d.infer, Infer::Derived);
         d.infer = rule(move |cx| {
-            cx.set_input_shape(at, tensorc_ir::Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
+            cx.set_input_shape(at, Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
             match &own {
                 Infer::Rule(own) => own(cx),
                 Infer::Derived => Ok(()),
@@ -142,7 +133,7 @@ fn shaped_like() -> Infer {
 }
 
 /// The axes of parameter `shape`.
-fn shape_param(cx: &tensorc_ir::infer::InferCtx<'_>) -> Result<Vec<Dim>, OpError> {
+fn shape_param(cx: &InferCtx<'_>) -> Result<Vec<Dim>, OpError> {
     let shape = cx.params.ints("shape").unwrap_or_default();
     let axis = |&n: &i64| match u64::try_from(n) {
         Ok(n) => Ok(Dim::Const(n)),

@@ -4,14 +4,12 @@
 //! The number of attempts is bounded by [`ATTEMPTS`]; what the chances of exceeding it are is said at
 //! each sampler.
 
-use tensorc_ir::DType;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::OpError;
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
 use super::words::{WordSource, normal64, positive_unit53, unit53};
 use crate::nest::{Scalars, int};
+use crate::prelude::*;
 
 /// No sampler tries more often.
 const ATTEMPTS: u64 = 64;

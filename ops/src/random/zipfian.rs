@@ -1,21 +1,13 @@
 //! Distinct classes drawn from a log-uniform distribution, for sampled losses.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamKind;
-use tensorc_ir::scalar::{CmpOp, ScalarFn, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
 use super::rejection::WordStream;
 use super::words::unit53;
 use super::{RandomKey, kernel_key, random, shape_param};
-use crate::def::{Define, define, rule};
 use crate::nest::{Scalars, int};
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 /// Attempts of one row, in loops within each other that a complete row leaves.
 const ATTEMPTS: u64 = WIDTH.pow(LEVELS);
@@ -46,8 +38,8 @@ impl SampledClasses {
         k: &mut KernelBuilder,
         levels: u32,
         first: Index,
-        body: &mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>,
-    ) -> std::result::Result<(), OpError> {
+        body: &mut dyn FnMut(&mut KernelBuilder, Index) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
         let open = self.is_open(k);
         if levels == 0 {
             return k.if_then(open, |k| body(k, first));
@@ -61,7 +53,7 @@ impl SampledClasses {
     }
 
     /// Appends a class, unless it is there or the row is complete.
-    fn offer(&self, k: &mut KernelBuilder, class: Operand) -> std::result::Result<(), OpError> {
+    fn offer(&self, k: &mut KernelBuilder, class: Operand) -> Result<(), OpError> {
         let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
         let count = k.load(self.count, Index::default());
         let end = k.as_index(count).maximum(&Index::default(), &free);

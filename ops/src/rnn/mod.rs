@@ -8,16 +8,7 @@ mod backward;
 mod forward;
 mod onnx;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::{Dim, Shape};
-
-use crate::def::{Define, FLOATS, define, rule};
-use crate::rules::ranked;
+use crate::prelude::*;
 
 pub const MODES: &[&str] = &["rnn_relu", "rnn_tanh", "lstm", "gru"];
 

@@ -1,18 +1,8 @@
 //! ONNX's recurrent layers: their layouts, gate orders and directions around the entry `recurrent`. What that does not
 //! compute (peepholes, clipping, other activations, a reset gate before the product) is written out step by step.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::{DType, Dim};
-
 use super::{Mode, product};
-use crate::def::{Define, FLOATS, INTS, define, rule};
-use crate::rules::{partial, ranked};
-use crate::views::{Build, maybe, operand};
+use crate::prelude::*;
 
 const DIRECTIONS: &[&str] = &["forward", "reverse", "bidirectional"];
 
@@ -88,7 +78,7 @@ fn defaults(mode: Mode) -> &'static [&'static str] {
 }
 
 /// The activations of a direction. Lists of constants hold only those of activations that have some.
-fn activations(params: &Params, mode: Mode, direction: usize) -> std::result::Result<Vec<Activation>, OpError> {
+fn activations(params: &Params, mode: Mode, direction: usize) -> Result<Vec<Activation>, OpError> {
     let count = defaults(mode).len();
     let given = params.strs("activations").unwrap_or_default();
     let names: Vec<String> = match given.is_empty() {
@@ -346,7 +336,7 @@ fn last(b: &mut Builder<'_>, states: Value, lengths: Option<Value>) -> Result<Va
         return b.slice_axis(states, 0, steps - 1, 1);
     };
     let chosen = ended(b, states, lengths, true)?;
-    crate::compose::reduce(b, "reduce_sum", chosen, &[0])
+    reduce(b, "reduce_sum", chosen, &[0])
 }
 
 /// Operand positions.
@@ -380,7 +370,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], mode: Mod
             let states = swapped(b, states)?;
             of_direction(b, states, d)
         }
-        None => b.filled(&tensorc_ir::DenseType::new(ty.dtype, &[dims[1], hidden]), 0.0),
+        None => b.filled(&DenseType::new(ty.dtype, &[dims[1], hidden]), 0.0),
     };
     let (mut sides, mut ends, mut cell_ends) = (vec![], vec![], vec![]);
     for d in 0..directions {
@@ -429,7 +419,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], mode: Mod
     Ok(out)
 }
 
-fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> std::result::Result<(), OpError> {
+fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
     let (x, w, r) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);
     let directions = if cx.params.str("direction") == Some("bidirectional") { 2 } else { 1 };
     cx.unify_dims(Dim::Const(directions), w[0], "operand `W`, axis 0 (directions)")?;

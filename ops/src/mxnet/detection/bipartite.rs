@@ -1,20 +1,11 @@
 //! Matching of rows with columns, the best pair first.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::mxnet::support::Describe;
 use crate::nest::{Scalars, int};
-use crate::rules::rank_in;
-use crate::views::{Build, OrFail, compute_type};
+use crate::prelude::*;
 
 struct Rules {
     ascending: bool,
@@ -25,12 +16,7 @@ struct Rules {
 
 /// Goes through the pairs of each table `[rows, columns]` in order. A pair of a row and a column that are both free is
 /// a match, if its score is good enough; else all that follow are not, either.
-fn matching(
-    tables: u64,
-    [rows, columns]: [u64; 2],
-    dtype: DType,
-    rules: &Rules,
-) -> std::result::Result<Kernel, OpError> {
+fn matching(tables: u64, [rows, columns]: [u64; 2], dtype: DType, rules: &Rules) -> Result<Kernel, OpError> {
     let mut k = KernelBuilder::new("bipartite_matching");
     let pairs = rows * columns;
     let scores = k.param("scores", dtype, tables * pairs, false);

@@ -1,16 +1,6 @@
 //! Boxes by corners (x1, y1, x2, y2) or centre (x, y, width, height): overlap, and offsets from anchors.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, OpDef};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::Ex;
-use tensorc_ir::{DType, Dim};
-
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::rules::{rank_in, same, shaped};
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![iou(), decode(), encode()]

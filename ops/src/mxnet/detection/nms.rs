@@ -2,22 +2,12 @@
 //!
 //! What comes before the loop over pairs is composed of other operators: scores, the order, boxes by corners.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
 use super::boxes::{FORMATS, component, corners, is_center, overlap};
-use crate::compose::{cast, reduce};
-use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::nest::{Scalars, int};
-use crate::rules::{rank_in, same, shaped};
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 const F32: DType = DType::F32;
 
@@ -55,13 +45,7 @@ struct BoxRow {
 }
 
 /// Copies row `at` to `to`; where `mark` is true, its first number becomes -1.
-fn copy_row(
-    k: &mut KernelBuilder,
-    row: BoxRow,
-    to: Index,
-    at: &Index,
-    mark: Option<Operand>,
-) -> std::result::Result<(), OpError> {
+fn copy_row(k: &mut KernelBuilder, row: BoxRow, to: Index, at: &Index, mark: Option<Operand>) -> Result<(), OpError> {
     let width = row.width as i64;
     k.for_range("w", row.width, LoopKind::Serial, |k, w| {
         let value = k.load(row.from, at.scale(width).add(&w));
@@ -80,7 +64,7 @@ fn copy_row(
 }
 
 /// Results: rows, and the position each came from, -1 for none. The last buffer is scratch: which are suppressed.
-fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, OpError> {
+fn suppression(rows: &DenseType, rules: Rules) -> Result<Kernel, OpError> {
     let (images, n, width) = (rows.dims[0], rows.dims[1], rows.dims[2]);
     let mut k = KernelBuilder::new("suppression");
     let each = images * n;
@@ -269,7 +253,7 @@ fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Re
     let safe = b.map_as(&[origin], DType::I64, &[images, n], |_, a| a[0].max(&a[0].lit(0.0)))?;
     let source = ordered(b, order, safe)?;
     let source = b.map_as(&[source, origin], out.dtype, &[images, n], |_, a| {
-        a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(-1.0)).cast(crate::compose::compute_type(out.dtype))
+        a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(-1.0)).cast(compute_type(out.dtype))
     })?;
     let kept = cast(b, kept, out.dtype)?;
     Ok(vec![b.reshaped(kept, &out.dims)?, b.reshaped(source, &cx.outputs[1].dims)?])

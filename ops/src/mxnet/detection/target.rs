@@ -1,18 +1,11 @@
 //! Training targets of anchors: which object each is to find, and where.
 
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, OpDef, OpError};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
 use super::boxes::overlap;
-use crate::compose::cast;
-use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::nest::{Scalars, int};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 const F32: DType = DType::F32;
 

@@ -1,14 +1,8 @@
 //! Operators whose gradient is not the slope of what they compute: it passes through, scaled or masked.
 
-use tensorc_ir::op::OpDef;
-use tensorc_ir::params::ParamValue;
-
 use super::unary::round;
-use crate::compose::reshape;
-use crate::def::{Define, FLOATS, composite, define, elementwise, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, vector};
-use crate::rules::{rank_in, same};
-use crate::views::Build;
+use crate::prelude::*;
 
 /// The gradient is that of the result.
 fn straight(def: OpDef) -> OpDef {

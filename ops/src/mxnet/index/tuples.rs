@@ -1,18 +1,7 @@
 //! Positions as tuples along the first axis of the indices: gather_nd, scatter_nd, ravel.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::{DType, DenseType, Dim};
-
 use super::in_range;
-use crate::compose::reshape;
-use crate::def::{Define, NUMBERS, composite, define, operand, rule};
-use crate::rules::{rank_in, same, shaped};
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gather_nd(), scatter_nd(), scatter_set_nd(), ravel(), unravel()]

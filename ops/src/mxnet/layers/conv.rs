@@ -1,18 +1,8 @@
 //! Convolution and transposed convolution with MXNet's parameters.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
 use crate::conv::{grouped, spread, spread_offset};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, extent, vector};
-use crate::rules::{output_dims, partial, ranked};
-use crate::views::{OrFail, maybe};
+use crate::prelude::*;
 use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {

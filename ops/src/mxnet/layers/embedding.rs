@@ -1,14 +1,7 @@
 //! Rows of a weight by number.
 
-use tensorc_ir::DType;
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::{Dim, Shape};
-
-use crate::def::{Define, NUMBERS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, extent};
-use crate::rules::partial;
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![embedding()]

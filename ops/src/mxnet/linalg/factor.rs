@@ -3,24 +3,15 @@
 //!
 //! Derivatives are those of Seeger and others, "Auto-differentiating linear algebra" (2017).
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace};
-use tensorc_ir::op::{Compute, GradCtx, OpDef, OpError};
 use tensorc_ir::scalar::{CmpOp, ScalarOp};
-use tensorc_ir::{DType, DenseType};
 
 use super::solve::{F64, accumulate, matrices, over, real, solve, square};
 use super::{matmul, transposed};
-use crate::compose::cast;
-use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::nest::Scalars;
-use crate::rules::rank_in;
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
-type FactorOutcome = std::result::Result<(), OpError>;
+type FactorOutcome = Result<(), OpError>;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gelqf(), syevd()]
@@ -105,7 +96,7 @@ impl Reflections {
     }
 }
 
-fn reflections(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn reflections(ty: &DenseType) -> Result<Kernel, OpError> {
     let rank = ty.rank();
     let (rows, columns) = (ty.dims[rank - 2], ty.dims[rank - 1]);
     let batch: u64 = ty.dims[..rank - 2].iter().product();
@@ -264,7 +255,7 @@ impl Rotations {
     /// positive.
     fn place(&self, k: &mut KernelBuilder, which: &Index, row: &Index, [rank, best]: [Buf; 2]) -> FactorOutcome {
         let zero = Index::default();
-        k.store(rank, zero.clone(), tensorc_ir::kir::Operand::Const(tensorc_ir::scalar::Scalar::i64(0)));
+        k.store(rank, zero.clone(), tensorc_ir::kir::Operand::Const(Scalar::i64(0)));
         k.store(best, zero.clone(), real(0.0));
         let own = k.load(self.work, self.at(which, row, row));
         k.for_range("i", self.n, LoopKind::Serial, |k, i| {
@@ -288,7 +279,7 @@ impl Rotations {
     }
 }
 
-fn rotations(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn rotations(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
     let mut k = KernelBuilder::new("syevd");
     let a = k.param("a", F64, ty.len(), false);

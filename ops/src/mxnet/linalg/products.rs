@@ -1,17 +1,7 @@
 //! Products: gemm, syrk, trmm, Khatri-Rao.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
 use super::{matmul, scaled, transposed_if, triangle};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gemm(true), gemm(false), syrk(), trmm(), khatri_rao()]
@@ -22,7 +12,7 @@ fn flag(params: &Params, name: &str) -> bool {
 }
 
 /// The order of axes that moves `axis` to the place of rows, and the one back.
-fn row_order(axis: i64, rank: usize) -> std::result::Result<[Vec<usize>; 2], OpError> {
+fn row_order(axis: i64, rank: usize) -> Result<[Vec<usize>; 2], OpError> {
     let axis = normalize_axis(axis, rank)?;
     if axis == rank - 1 {
         return Err("parameter `axis`: rows cannot be in the last axis".into());
@@ -55,7 +45,7 @@ fn gemm_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], adds
     b.permuted(out, &back)
 }
 
-fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> std::result::Result<(), OpError> {
+fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
         return Ok(());
@@ -126,8 +116,8 @@ fn syrk() -> OpDef {
 }
 
 /// Square matrices A and a B of conforming shape, on the side that `rightside` says; the result is like B.
-pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
-    crate::rules::same(cx, 0, 1)?;
+pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    same(cx, 0, 1)?;
     let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
         return Ok(());
     };

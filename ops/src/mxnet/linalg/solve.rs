@@ -2,23 +2,13 @@
 //!
 //! Derivatives are those collected by Giles (2008) and, of the Cholesky factor, Murray (2016).
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
 use super::products::{sided, sided_shapes};
 use super::{matmul, scaled, transposed, transposed_if, triangle};
-use crate::compose::cast;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::nest::Scalars;
-use crate::rules::{rank_in, same};
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 pub(super) const F64: DType = DType::F64;
 
@@ -36,21 +26,16 @@ pub(super) fn matrices(dims: &[u64]) -> (u64, u64) {
     (dims[..dims.len() - 2].iter().product(), n)
 }
 
-pub(super) fn square(cx: &mut tensorc_ir::infer::InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, OpError> {
+pub(super) fn square(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     cx.unify_dims(x[x.len() - 2], x[x.len() - 1], &format!("{}, last axis", cx.input_name(0)))?;
     Ok(Some(x))
 }
 
-pub(super) type SolveBody<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>;
+pub(super) type SolveBody<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Index) -> Result<(), OpError>;
 
 /// A serial loop over `lo..hi`.
-pub(super) fn over(
-    k: &mut KernelBuilder,
-    lo: Index,
-    hi: Index,
-    body: SolveBody<'_>,
-) -> std::result::Result<(), OpError> {
+pub(super) fn over(k: &mut KernelBuilder, lo: Index, hi: Index, body: SolveBody<'_>) -> Result<(), OpError> {
     k.for_loop("i", (lo, hi, 1), LoopKind::Serial, |k, i| body(k, i))
 }
 
@@ -71,7 +56,7 @@ fn subtract(k: &mut KernelBuilder, total: Buf, at: Index, a: Operand, b: Operand
 }
 
 /// X in `op(A) · X = B` by substitution, a column to an iteration. `forward`: op(A) is lower.
-fn substitution(a: &DenseType, x: &DenseType, transpose: bool, forward: bool) -> std::result::Result<Kernel, OpError> {
+fn substitution(a: &DenseType, x: &DenseType, transpose: bool, forward: bool) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&a.dims);
     let columns = x.dims[x.rank() - 1];
     let mut k = KernelBuilder::new("solve_triangular");
@@ -166,7 +151,7 @@ fn trsm() -> OpDef {
 }
 
 /// The lower factor, row by row; NaN where the matrix is not positive definite.
-fn cholesky(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn cholesky(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
     let mut k = KernelBuilder::new("cholesky");
     let (a, out) = (k.param("a", F64, ty.len(), false), k.param("l", F64, ty.len(), true));
@@ -242,7 +227,7 @@ fn potri() -> OpDef {
         let out = &cx.outputs[0];
         let rank = out.rank();
         let one = b.map_as(&[], out.dtype, &out.dims, |s, _| {
-            let wide = crate::compose::compute_type(out.dtype);
+            let wide = compute_type(out.dtype);
             s.coord(rank - 1).eq(&s.coord(rank - 2)).select(&s.number(wide, 1.0), &s.number(wide, 0.0))
         })?;
         let inverse = solve(b, l, one, true, [false, false])?;
@@ -277,13 +262,7 @@ impl Elimination {
     }
 
     /// The row of the greatest magnitude in a column, from the diagonal down.
-    fn pivot(
-        &self,
-        k: &mut KernelBuilder,
-        which: &Index,
-        col: &Index,
-        best: Buf,
-    ) -> std::result::Result<Index, OpError> {
+    fn pivot(&self, k: &mut KernelBuilder, which: &Index, col: &Index, best: Buf) -> Result<Index, OpError> {
         let start = k.index_value(col.clone());
         k.store(best, Index::default(), start);
         let last = self.n as i64 - 1;
@@ -307,7 +286,7 @@ impl Elimination {
         Ok(row_of(k, found))
     }
 
-    fn swap(&self, k: &mut KernelBuilder, which: &Index, [r, s]: [&Index; 2]) -> std::result::Result<(), OpError> {
+    fn swap(&self, k: &mut KernelBuilder, which: &Index, [r, s]: [&Index; 2]) -> Result<(), OpError> {
         k.for_range("c", self.n, LoopKind::Serial, |k, c| {
             for buf in [self.work, self.inverse] {
                 let (x, y) = (k.load(buf, self.at(which, r, &c)), k.load(buf, self.at(which, s, &c)));
@@ -319,7 +298,7 @@ impl Elimination {
     }
 
     /// One column: pivot, scale its row, and clear it in the other rows.
-    fn column(&self, k: &mut KernelBuilder, which: &Index, col: &Index, best: Buf) -> std::result::Result<(), OpError> {
+    fn column(&self, k: &mut KernelBuilder, which: &Index, col: &Index, best: Buf) -> Result<(), OpError> {
         let pivot = self.pivot(k, which, col, best)?;
         let (p, c) = (k.load(best, Index::default()), k.index_value(col.clone()));
         let moved = k.cmp(CmpOp::Ne, p, c);
@@ -365,7 +344,7 @@ impl Elimination {
 }
 
 /// Gauss-Jordan elimination with partial pivoting.
-fn elimination(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
     let mut k = KernelBuilder::new("elimination");
     let a = k.param("a", F64, ty.len(), false);

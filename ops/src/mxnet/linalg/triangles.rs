@@ -1,17 +1,6 @@
 //! Diagonals and triangles as vectors, and sums over the diagonal.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::OpDef;
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::{DType, Dim};
-
-use crate::compose::reduce;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::rules::rank_in;
-use crate::views::{Build, vars};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![sumlogdiag(), extractdiag(), makediag(), extracttrian(), maketrian()]
@@ -186,7 +175,7 @@ fn maketrian() -> OpDef {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Dim::Const(len) = x[x.len() - 1] else { return Ok(()) };
         let Some(n) = extent(cx.params, len) else {
-            return Err(tensorc_ir::op::OpError(format!("operand `A`: no triangle has {len} elements")));
+            return Err(OpError(format!("operand `A`: no triangle has {len} elements")));
         };
         cx.set_output_dims(0, x[..x.len() - 1].iter().copied().chain([Dim::Const(n), Dim::Const(n)]))
     });

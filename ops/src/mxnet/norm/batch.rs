@@ -1,15 +1,7 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
-use crate::compose::{cast, compute_type, number, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, vector};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     let names = ["BatchNorm", "BatchNorm_v1", "_contrib_SyncBatchNorm"];
@@ -27,7 +19,7 @@ const DOC: &str = "Per channel: (x - mean) / √(variance + eps) · gamma + beta
                    unless `use_global_stats`, and the moving ones otherwise. Further results: mean and 1 / √(variance \
                    + eps) as used, and the next moving mean and variance.";
 
-fn axis(params: &Params, rank: usize) -> std::result::Result<usize, OpError> {
+fn axis(params: &Params, rank: usize) -> Result<usize, OpError> {
     normalize_axis(params.int("axis").unwrap_or(1), rank)
 }
 
@@ -209,7 +201,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<Opt
     Ok(found)
 }
 
-fn infer(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     agree_dtypes(cx, &[0], &[0])?;
     agree_shapes(cx, &[0], &[0])?;
     let dtype = cx.input(0).dtype.map(compute_type);

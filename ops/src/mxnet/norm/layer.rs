@@ -1,17 +1,7 @@
 //! Normalisation over one axis, over groups of channels, over the spatial axes; and plain moments.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::{DenseType, Dim};
-
-use crate::compose::{cast, compute_type, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, selected, vector};
-use crate::rules::partial;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![layer_norm(), group_norm(), instance_norm(), moments()]
@@ -31,19 +21,19 @@ impl Frame {
     }
 }
 
-type Framing = fn(&NodeCtx<'_>, &DenseType) -> std::result::Result<Frame, OpError>;
+type Framing = fn(&NodeCtx<'_>, &DenseType) -> Result<Frame, OpError>;
 
 /// One entry along `axis`.
 fn along(dims: &[u64], axis: usize) -> Vec<u64> {
     dims.iter().enumerate().map(|(i, &n)| if i == axis { n } else { 1 }).collect()
 }
 
-fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
+fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank())?;
     Ok(Frame { dims: ty.dims.clone(), axes: vec![axis], affine: along(&ty.dims, axis) })
 }
 
-fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
+fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
     let d = &ty.dims;
     if d.len() < 3 || !d[1].is_multiple_of(groups) {
@@ -58,7 +48,7 @@ fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpErro
     Ok(Frame { dims, axes, affine })
 }
 
-fn spatial(_: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
+fn spatial(_: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     Ok(Frame { dims: ty.dims.clone(), axes: (2..ty.rank()).collect(), affine: along(&ty.dims, 1) })
 }
 
@@ -153,7 +143,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, framing: Framing) -> Result<V
 }
 
 /// Data and result agree. Returns the data's axes once known.
-fn common_rule(cx: &mut InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, OpError> {
+fn common_rule(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     agree_dtypes(cx, &[0, 1, 2], &[0])?;
     agree_shapes(cx, &[0], &[0])?;
     let dtype = cx.input(0).dtype;
@@ -166,7 +156,7 @@ fn common_rule(cx: &mut InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, O
 }
 
 /// As [`common_rule`], with gamma and beta along an axis of the data.
-fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> std::result::Result<Option<Vec<Dim>>, OpError> {
+fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(x) = common_rule(cx)? else { return Ok(None) };
     let channel = x[normalize_axis(axis, x.len())?];
     vector(cx, 1, channel)?;
@@ -174,7 +164,7 @@ fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> std::result::Result<Option<V
     Ok(Some(x))
 }
 
-fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: tensorc_ir::op::Infer) -> OpDef {
+fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: Infer) -> OpDef {
     define(name, doc, Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args, framing))), infer)
         .group("data", FLOATS)
         .group("gamma", FLOATS)

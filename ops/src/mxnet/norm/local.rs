@@ -1,15 +1,7 @@
 //! Normalisation by neighbouring channels, and by the Euclidean norm.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{GradCtx, NodeCtx, OpDef};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
-use crate::compose::{cast, compute_type, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree};
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![lrn(), l2_normalization()]

@@ -1,20 +1,11 @@
 //! Connectionist temporal classification: the loss of Graves and others (2006), by their forward-backward
 //! recursion on logarithms, with its gradient.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, GradCtx, OpDef, OpError, ResultCount, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use crate::compose::{cast, reshape};
-use crate::def::{Define, FLOATS, NUMBERS, define, operand, rule};
 use crate::nest::{Scalars, int};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail, maybe};
+use crate::prelude::*;
 
 const F64: DType = DType::F64;
 
@@ -300,7 +291,7 @@ fn kernel(
 }
 
 /// The second result is the gradient of the first.
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> tensorc_ir::diag::Result<Vec<Option<Value>>> {
+fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
     if cx.heads.get(1).copied().flatten().is_some() {
         return Err(b.fail("its gradient, the second result, has no gradient of its own"));
     }
@@ -361,7 +352,7 @@ pub fn ctc_loss() -> OpDef {
             match (cx.params.bool(flag) == Some(true), cx.has_input(i)) {
                 (true, false) => return Err(OpError(format!("parameter `{flag}` asks for an operand"))),
                 (_, true) => {
-                    cx.set_input_shape(i, tensorc_ir::Shape::Ranked([data[1]].into_iter().collect()))?;
+                    cx.set_input_shape(i, Shape::Ranked([data[1]].into_iter().collect()))?;
                 }
                 _ => {}
             }

@@ -1,19 +1,11 @@
 //! Broadcasting, tiling, repeating, diagonals, and blocks between channels and space.
 
-use tensorc_ir::Dim;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::Scalar;
 
 use crate::compose;
-use crate::def::{Define, composite, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_dtypes};
-use crate::rules::{output_dims, partial};
-use crate::views::{Build, OrFail, broadcast, vars};
+use crate::prelude::*;
+use crate::views::broadcast;
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -299,7 +291,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
         if side <= 0 {
             return Err(OpError(format!("parameter `block_size` is {side}")));
         }
-        let x = crate::rules::ranked(cx, 0, 4)?;
+        let x = ranked(cx, 0, 4)?;
         partial(cx, 0, &[None; 4])?;
         let out = output_dims(cx, 0);
         cx.unify_dims(x[0], out[0], "output, axis 0")?;

@@ -1,22 +1,13 @@
 //! Pooling of regions in which every bin has channels of its own (Dai et al., "R-FCN", 2016).
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::support::Describe;
 use crate::nest::{Scalars, buffers, flat, int, parallel, serial};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail, compute_type};
+use crate::prelude::*;
 
-type KernelParts<T> = std::result::Result<T, OpError>;
+type KernelParts<T> = Result<T, OpError>;
 
 /// Bins along an axis, and groups of bins with channels of their own.
 #[derive(Clone, Copy)]

@@ -1,22 +1,12 @@
 //! Regions of interest: rows of image number and corners.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::scalar::CmpOp;
 
 use super::grid::Pixels;
-use crate::compose::reduce;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::nest::{Scalars, flat, int, parallel};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail, compute_type, lowest};
+use crate::prelude::*;
+use crate::views::lowest;
 
 pub fn ops() -> Vec<OpDef> {
     vec![roi_pooling(), roi_align()]
@@ -31,7 +21,7 @@ fn pooled(params: &Params) -> [u64; 2] {
     }
 }
 
-fn shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     let (Some(data), Some(rois)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 2..=2)?) else { return Ok(()) };
     shaped(cx, 1, &[rois[0], Dim::Const(5)])?;
@@ -71,7 +61,7 @@ fn edges(b: &mut Builder<'_>, ends: [Value; 2], scale: f64, bins: u64, n: u64) -
 }
 
 /// The position of the greatest element of every bin in the flattened data, -1 for empty bins.
-fn greatest(data: &DenseType, out: &DenseType, regions: u64) -> std::result::Result<Kernel, OpError> {
+fn greatest(data: &DenseType, out: &DenseType, regions: u64) -> Result<Kernel, OpError> {
     let wide = compute_type(data.dtype);
     let mut k = KernelBuilder::new("roi_argmax");
     let [h, w] = [out.dims[2], out.dims[3]];

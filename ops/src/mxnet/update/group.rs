@@ -1,18 +1,8 @@
 //! AdaGrad with one learning rate for each row of the weight.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef};
-use tensorc_ir::params::{ParamKind, ParamValue};
-
 use super::entry::{bounded, clip_param};
-use crate::compose::{cast, compute_type, reduce, reshape};
-use crate::def::{Define, FLOATS, define, operand, rule};
 use crate::mxnet::support::{Describe, agree_shapes};
-use crate::rules::{rank_in, shaped};
-use crate::views::Build;
+use crate::prelude::*;
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
     let ty = cx.outputs[0].clone();
