@@ -1,10 +1,9 @@
 //! Pooling over windows and over all spatial axes.
 
-use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
 use tensorc_ir::prim::Reduction;
 
 use crate::conv::window_params;
-use crate::nest::{Scalars, buffers};
+use crate::kernel::KernelScope;
 use crate::prelude::*;
 use crate::views::{lowest, max_of, sum_of};
 use crate::window::{AutoPad, SpatialWindow};
@@ -345,23 +344,15 @@ fn max_unpool() -> OpDef {
         let (ty, index_ty) = (b.ty(x)?, b.ty(indices)?);
         let window = window_of(cx.params).or_fail(b)?;
         let natural = DenseType::new(ty.dtype, &unpooled(&window, &ty.dims));
-        let mut k = KernelBuilder::new("max_unpool");
-        let bufs = buffers(&mut k, &[("x", &ty), ("indices", &index_ty)], &[("out", &natural)]);
-        let body = |k: &mut KernelBuilder| -> Result<(), OpError> {
-            k.for_range("z", natural.len(), LoopKind::Serial, |k, i| {
-                k.store(bufs[2], i, Operand::Const(Scalar::zero(ty.dtype)));
-                Ok::<(), OpError>(())
-            })?;
-            k.for_range("i", ty.len(), LoopKind::Serial, |k, i| {
-                let index = k.load(bufs[1], i.clone());
-                let at = k.position(index, natural.len());
-                let value = k.load(bufs[0], i);
-                k.store(bufs[2], at, value);
-                Ok(())
-            })
-        };
-        body(&mut k).or_fail(b)?;
-        let y = b.kernel(k.finish(), &[x, indices], std::slice::from_ref(&natural))[0];
+        let k = &KernelScope::new("max_unpool");
+        let [maxima, positions] = k.inputs(["x", "indices"], [&ty, &index_ty]);
+        let out = k.output("out", &natural);
+        k.each("z", natural.len(), |i| out.set(i, Scalar::zero(ty.dtype)));
+        k.each("i", ty.len(), |i| {
+            let at = positions.position(i, natural.len());
+            out.set(&at, maxima.get(i));
+        });
+        let y = b.kernel(k.finish(), &[x, indices], std::slice::from_ref(&natural))?[0];
         let map: Vec<Index> = vars(ty.rank());
         let dims = &cx.outputs[0].dims;
         let fill = (natural.dims != *dims).then(|| Scalar::zero(ty.dtype));

@@ -87,7 +87,7 @@ pub trait Build {
     fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value>;
     fn gathered(&mut self, data: Value, indices: Value, axis: usize) -> Result<Value>;
     fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value>;
-    fn kernel(&mut self, kernel: Kernel, inputs: &[Value], types: &[DenseType]) -> Vec<Value>;
+    fn kernel(&mut self, kernel: Result<Kernel, OpError>, inputs: &[Value], types: &[DenseType]) -> Result<Vec<Value>>;
     fn converted(&mut self, x: Value, to: DType) -> Result<Value>;
 }
 
@@ -185,8 +185,9 @@ impl Build for Builder<'_> {
         Ok(self.prim(Prim::Concat { axis }, parts, &[ty])[0])
     }
 
-    fn kernel(&mut self, kernel: Kernel, inputs: &[Value], types: &[DenseType]) -> Vec<Value> {
-        self.prim(Prim::Kernel(Arc::new(kernel)), inputs, types).to_vec()
+    fn kernel(&mut self, kernel: Result<Kernel, OpError>, inputs: &[Value], types: &[DenseType]) -> Result<Vec<Value>> {
+        let kernel = kernel.or_fail(self)?;
+        Ok(self.prim(Prim::Kernel(Arc::new(kernel)), inputs, types).to_vec())
     }
 
     fn converted(&mut self, x: Value, to: DType) -> Result<Value> {

@@ -1,8 +1,6 @@
 //! The distributions: their names, parameters and how a value is drawn.
 
-use tensorc_ir::kir::{KernelBuilder, Operand};
-
-use super::rejection::{self, WordStream};
+use super::rejection::{self, KernelSampler};
 use super::words::WordSource;
 use crate::prelude::*;
 
@@ -99,7 +97,7 @@ pub enum Sampler {
     /// By an expression, in the type of its operands.
     Map(fn(&WordSource, &[Ex]) -> Ex),
     /// By loops, in f64.
-    Kernel(fn(&mut KernelBuilder, &WordStream, &[Operand]) -> Result<Operand, OpError>),
+    Kernel(KernelSampler),
 }
 
 pub struct Distribution {

@@ -13,9 +13,9 @@ mod rejection;
 mod words;
 mod zipfian;
 
-use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
 use tensorc_ir::op::Accuracy;
 
+use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 use words::WordSource;
 
@@ -93,29 +93,29 @@ fn draw(
 }
 
 /// The key inside a kernel.
-enum KernelKey {
-    Constant([Operand; 2]),
-    Buffer(Buf),
+enum KernelKey<'k> {
+    Constant([KernelValue<'k>; 2]),
+    Parameter(KernelTensor<'k>),
 }
 
-impl KernelKey {
-    fn load(&self, k: &mut KernelBuilder) -> [Operand; 2] {
+impl<'k> KernelKey<'k> {
+    fn load(&self) -> [KernelValue<'k>; 2] {
         match self {
             KernelKey::Constant(words) => *words,
-            KernelKey::Buffer(buf) => [0, 1].map(|i| k.load(*buf, Index::constant(i))),
+            KernelKey::Parameter(key) => [0, 1].map(|i| key.get(&Index::constant(i))),
         }
     }
 }
 
 /// Declares the key as the next parameter of a kernel, if it is one.
-fn kernel_key(k: &mut KernelBuilder, key: &RandomKey, inputs: &mut Vec<Value>) -> KernelKey {
+fn kernel_key<'k>(k: &'k KernelScope, key: &RandomKey, inputs: &mut Vec<Value>) -> KernelKey<'k> {
     match key {
         RandomKey::Constant(words) => {
-            KernelKey::Constant(words.map(|w| Operand::Const(Scalar { dtype: DType::U32, bits: u64::from(w) })))
+            KernelKey::Constant(words.map(|w| k.constant(Scalar { dtype: DType::U32, bits: u64::from(w) })))
         }
         RandomKey::Operand(value) => {
             inputs.push(*value);
-            KernelKey::Buffer(k.param("key", DType::U32, 2, false))
+            KernelKey::Parameter(k.param("key", DType::U32, &[2], false))
         }
     }
 }
