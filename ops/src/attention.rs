@@ -278,9 +278,7 @@ fn attention() -> OpDef {
         Compute::Composite(Box::new(attention_body)),
         rule(attention_rule),
     )
-    .operand("Q", FLOATS)
-    .operand("K", FLOATS)
-    .operand("V", FLOATS)
+    .operands(&["Q", "K", "V"], FLOATS)
     .optional("attn_mask", TypeRule::Any)
     .optional("past_key", TypeRule::OneOf(FLOATS))
     .optional("past_value", TypeRule::OneOf(FLOATS))
@@ -406,9 +404,7 @@ fn rotary_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn rotary_embedding() -> OpDef {
     define("rotary_embedding", "Rotates pairs of features by position.", composite(rotary_body), rule(rotary_rule))
-        .group("X", FLOATS)
-        .group("cos_cache", FLOATS)
-        .group("sin_cache", FLOATS)
+        .groups(&["X", "cos_cache", "sin_cache"], FLOATS)
         .optional("position_ids", TypeRule::OneOf(INDICES))
         .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
         .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")

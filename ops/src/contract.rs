@@ -39,8 +39,7 @@ fn matmul() -> OpDef {
         Ok(Prim::Contract(matmul_contraction(&a.dims, &b.dims, &cx.outputs[0].dims).into()))
     });
     define("matmul", "The matrix product of the last two axes, broadcasting the others.", compute, rule(matmul_rule))
-        .group("a", NUMBERS)
-        .group("b", NUMBERS)
+        .groups(&["a", "b"], NUMBERS)
         .onnx("MatMul", 1)
         .ulp(1.0)
 }
@@ -132,8 +131,7 @@ fn gemm() -> OpDef {
         cx.set_output_dims(0, [m, n])
     });
     define("gemm", "`alpha · A' · B' + beta · C`, with A' and B' transposed if asked.", compute, infer)
-        .group("A", NUMBERS)
-        .group("B", NUMBERS)
+        .groups(&["A", "B"], NUMBERS)
         .optional("C", TypeRule::Group(0, NUMBERS))
         .param("alpha", ParamValue::Float(1.0), "")
         .param("beta", ParamValue::Float(1.0), "")
@@ -196,8 +194,7 @@ fn dot() -> OpDef {
     let doc = "Sums over the last axis of `lhs` and the first of `rhs` (swapped when transposed). That of two vectors \
                has shape [1].";
     define("dot", doc, compute, infer)
-        .group("lhs", NUMBERS)
-        .group("rhs", NUMBERS)
+        .groups(&["lhs", "rhs"], NUMBERS)
         .param("transpose_a", ParamValue::Bool(false), "Sum over the first axis of `lhs`.")
         .param("transpose_b", ParamValue::Bool(false), "Sum over the last axis of `rhs`.")
         .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
@@ -232,8 +229,7 @@ fn batch_dot() -> OpDef {
         cx.set_output_dims(0, [a[0], m, n])
     });
     define("batch_dot", "A matrix product for every index of the first axis.", compute, infer)
-        .group("lhs", NUMBERS)
-        .group("rhs", NUMBERS)
+        .groups(&["lhs", "rhs"], NUMBERS)
         .param("transpose_a", ParamValue::Bool(false), "")
         .param("transpose_b", ParamValue::Bool(false), "")
         .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
@@ -285,8 +281,7 @@ fn fully_connected() -> OpDef {
         cx.set_output_dims(0, x[..lead].iter().copied().chain([Dim::Const(hidden)]))
     });
     define("fully_connected", "`x · weightᵀ + bias` on rows of the data.", composite(fully_connected_body), infer)
-        .group("data", NUMBERS)
-        .group("weight", NUMBERS)
+        .groups(&["data", "weight"], NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS))
         .required("num_hidden", ParamKind::Int, "Number of columns of the result.")
         .within(1.0, i64::MAX as f64)

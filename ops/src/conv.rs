@@ -145,8 +145,7 @@ fn conv() -> OpDef {
     let def =
         define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", composite(conv_body), infer);
     window_params(def)
-        .group("X", NUMBERS)
-        .group("W", NUMBERS)
+        .groups(&["X", "W"], NUMBERS)
         .optional("B", TypeRule::Group(0, NUMBERS))
         .param("group", ParamValue::Int(1), "Number of channel groups.")
         .onnx("Conv", 1)
@@ -295,8 +294,7 @@ fn conv_transpose() -> OpDef {
     });
     let doc = "The transpose of a convolution: spreads [n, c, spatial…] with [c, oc / group, kernel…].";
     window_params(define("conv_transpose", doc, composite(conv_transpose_body), infer))
-        .group("X", FLOATS)
-        .group("W", FLOATS)
+        .groups(&["X", "W"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .param("group", ParamValue::Int(1), "Number of channel groups.")
         .maybe("output_padding", ParamKind::Ints, "Extra extent after every spatial axis.")

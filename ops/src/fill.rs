@@ -325,8 +325,7 @@ fn one_hot() -> OpDef {
         partial(cx, 0, &dims)
     });
     define("one_hot", "`values[1]` where the new axis equals the index, else `values[0]`.", compute, infer)
-        .operand("indices", NUMBERS)
-        .operand("depth", NUMBERS)
+        .operands(&["indices", "depth"], NUMBERS)
         .static_value()
         .operand("values", &[])
         .param("axis", ParamValue::Int(-1), "Position of the new axis.")

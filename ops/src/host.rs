@@ -203,8 +203,7 @@ fn non_max_suppression() -> OpDef {
     let doc = "Greedy selection of boxes by score, leaving out those that overlap a selected one too much; rows of \
                (batch, class, box).";
     define("non_max_suppression", doc, compute, infer)
-        .operand("boxes", FLOATS)
-        .operand("scores", FLOATS)
+        .operands(&["boxes", "scores"], FLOATS)
         .optional("max_output_boxes_per_class", TypeRule::OneOf(&[DType::I64]))
         .optional("iou_threshold", TypeRule::OneOf(FLOATS))
         .optional("score_threshold", TypeRule::OneOf(FLOATS))

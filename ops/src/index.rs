@@ -355,8 +355,7 @@ fn tensor_scatter() -> OpDef {
         compute,
         rule(tensor_scatter_rule),
     )
-    .group("past_cache", &[])
-    .group("update", &[])
+    .groups(&["past_cache", "update"], &[])
     .optional("write_indices", TypeRule::OneOf(INDICES))
     .param("axis", ParamValue::Int(-2), "")
     .param("mode", ParamValue::Str("linear".into()), "linear, or circular: positions wrap around the axis.")

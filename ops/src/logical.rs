@@ -31,8 +31,7 @@ fn bit_shift() -> OpDef {
         }
     });
     define("bit_shift", "x · 2ⁿ or ⌊x / 2ⁿ⌋; 0 from the width on.", body, Infer::Derived)
-        .group("x", UNSIGNED)
-        .group("n", UNSIGNED)
+        .groups(&["x", "n"], UNSIGNED)
         .required("direction", ParamKind::Str, "LEFT or RIGHT")
         .onnx("BitShift", 11)
 }

@@ -181,8 +181,7 @@ fn statistics() -> Vec<OpDef> {
     vec![
         layer_norm(),
         define("rms_norm", "x / √(mean x² + ε) · scale, over the axes from `axis` on.", rms, same_as_first())
-            .operand("x", FLOATS)
-            .operand("scale", FLOATS)
+            .operands(&["x", "scale"], FLOATS)
             .param("axis", ParamValue::Int(-1), "first axis normalised")
             .param("epsilon", ParamValue::Float(1e-5), "added to the mean square")
             .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
@@ -227,8 +226,7 @@ fn layer_norm() -> OpDef {
         Ok(())
     });
     define("layer_norm", "(x - mean) / √(variance + ε) · scale + bias, over the axes from `axis` on.", compute, infer)
-        .operand("x", FLOATS)
-        .operand("scale", FLOATS)
+        .operands(&["x", "scale"], FLOATS)
         .optional("bias", TypeRule::OneOf(FLOATS))
         .outputs(1, 3)
         .param("axis", ParamValue::Int(-1), "first axis normalised")
@@ -258,9 +256,7 @@ fn channels() -> Vec<OpDef> {
             instance,
             same_as_first(),
         )
-        .operand("x", FLOATS)
-        .operand("scale", FLOATS)
-        .operand("bias", FLOATS)
+        .operands(&["x", "scale", "bias"], FLOATS)
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .onnx("InstanceNormalization", 6)
         .ulp(8.0),
@@ -295,9 +291,7 @@ fn group_norm() -> OpDef {
         compute,
         same_as_first(),
     )
-    .operand("x", FLOATS)
-    .operand("scale", FLOATS)
-    .operand("bias", FLOATS)
+    .operands(&["x", "scale", "bias"], FLOATS)
     .required("num_groups", ParamKind::Int, "number of groups")
     .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
     .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
@@ -442,11 +436,7 @@ fn batch_norm() -> OpDef {
         Ok(())
     });
     define("batch_norm", "Per channel: (x - mean) / √(variance + ε) · scale + bias.", compute, infer)
-        .operand("x", FLOATS)
-        .operand("scale", FLOATS)
-        .operand("bias", FLOATS)
-        .operand("mean", FLOATS)
-        .operand("variance", FLOATS)
+        .operands(&["x", "scale", "bias", "mean", "variance"], FLOATS)
         .outputs(1, 3)
         .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
         .param("momentum", ParamValue::Float(0.9), "weight of the running statistics")

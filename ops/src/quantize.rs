@@ -258,8 +258,7 @@ fn matmul_integer() -> OpDef {
         matmul_shape(cx, [0, 1])
     });
     define("matmul_integer", "The product of integers less their zero points, in i32.", compute, infer)
-        .operand("A", BYTES)
-        .operand("B", BYTES)
+        .operands(&["A", "B"], BYTES)
         .optional("a_zero_point", TypeRule::OneOf(BYTES))
         .optional("b_zero_point", TypeRule::OneOf(BYTES))
         .onnx("MatMulInteger", 10)
@@ -308,8 +307,7 @@ fn conv_integer() -> OpDef {
     });
     let doc = "The convolution of integers less their zero points, in i32.";
     window_params(define("conv_integer", doc, compute, infer))
-        .operand("x", BYTES)
-        .operand("w", BYTES)
+        .operands(&["x", "w"], BYTES)
         .optional("x_zero_point", TypeRule::OneOf(BYTES))
         .optional("w_zero_point", TypeRule::OneOf(BYTES))
         .param("group", ParamValue::Int(1), "Number of channel groups.")

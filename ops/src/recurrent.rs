@@ -129,8 +129,7 @@ fn causal_conv() -> OpDef {
         compute,
         infer,
     )
-    .group("input", FLOATS)
-    .group("weight", FLOATS)
+    .groups(&["input", "weight"], FLOATS)
     .optional("bias", TypeRule::Group(0, FLOATS))
     .optional("past_state", TypeRule::Group(0, FLOATS))
     .param("activation", ParamValue::Str("none".into()), "none, silu or swish.")
@@ -308,9 +307,7 @@ fn linear_attention() -> OpDef {
         compute,
         infer,
     )
-    .operand("query", FLOATS)
-    .operand("key", FLOATS)
-    .operand("value", FLOATS)
+    .operands(&["query", "key", "value"], FLOATS)
     .optional("past_state", TypeRule::OneOf(FLOATS))
     .optional("decay", TypeRule::OneOf(FLOATS))
     .optional("beta", TypeRule::OneOf(FLOATS))

@@ -135,8 +135,7 @@ fn roi_align() -> OpDef {
         cx.set_output_dims(0, dims)
     });
     define("roi_align", "Regions of images resampled to a fixed size.", prim(roi_align_body), infer)
-        .group("X", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["X", "rois"], FLOATS)
         .operand("batch_indices", INDICES)
         .param("mode", ParamValue::Str("avg".into()), "avg or max of the samples of a bin.")
         .param(
@@ -317,8 +316,7 @@ fn max_roi_pool() -> OpDef {
         cx.set_output_dims(0, [rois[0], x[1], Dim::Const(h.max(0) as u64), Dim::Const(w.max(0) as u64)])
     });
     define("max_roi_pool", "The maximum of every bin of regions of images.", compute, infer)
-        .group("X", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["X", "rois"], FLOATS)
         .required("pooled_shape", ParamKind::Ints, "Rows and columns of bins.")
         .param("spatial_scale", ParamValue::Float(1.0), "Elements of X per unit of `rois`.")
         .gradient(max_roi_pool_gradient)

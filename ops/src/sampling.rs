@@ -148,8 +148,7 @@ fn grid_sample() -> OpDef {
         cx.set_output_dims(0, [&x[..2], &grid[1..last]].concat())
     });
     define("grid_sample", "Values of [n, c, spatial…] at the positions of a grid in [-1, 1].", compute, infer)
-        .operand("X", FLOATS)
-        .operand("grid", FLOATS)
+        .operands(&["X", "grid"], FLOATS)
         .param("mode", ParamValue::Str("linear".into()), "nearest, linear or cubic.")
         .param("padding_mode", ParamValue::Str("zeros".into()), "zeros, border or reflection.")
         .param("align_corners", ParamValue::Bool(false), "-1 and 1 are the centres of the outermost elements.")
@@ -336,9 +335,7 @@ fn deform_conv() -> OpDef {
     });
     let compute = composite(|b, cx, args| deform_conv_body(b, cx, args, deformed_columns));
     define("deform_conv", "Convolution whose samples are displaced and weighted.", compute, infer)
-        .group("X", FLOATS)
-        .group("W", FLOATS)
-        .group("offset", FLOATS)
+        .groups(&["X", "W", "offset"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .optional("mask", TypeRule::Group(0, FLOATS))
         .param("group", ParamValue::Int(1), "Number of channel groups.")

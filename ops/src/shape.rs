@@ -114,8 +114,7 @@ fn flatten() -> OpDef {
     })
     .param("axis", ParamValue::Int(1), "First axis of the second group.")
     .onnx("Flatten", 1)
-    .mxnet("Flatten")
-    .mxnet("flatten")
+    .named(&["Flatten", "flatten"])
 }
 
 fn squeeze() -> OpDef {
@@ -222,8 +221,7 @@ fn swap_axes() -> OpDef {
         .operand("data", &[])
         .param("dim1", ParamValue::Int(0), "")
         .param("dim2", ParamValue::Int(0), "")
-        .mxnet("SwapAxis")
-        .mxnet("swapaxes")
+        .named(&["SwapAxis", "swapaxes"])
 }
 
 fn expand() -> OpDef {

@@ -304,8 +304,7 @@ fn flip() -> OpDef {
     define("flip", "Reverses the given axes.", compute, rule(|cx| same(cx, 0, 0)))
         .operand("data", &[])
         .required("axis", ParamKind::Ints, "")
-        .mxnet("reverse")
-        .mxnet("flip")
+        .named(&["reverse", "flip"])
 }
 
 /// The target extents of a centred crop or pad, by axis.

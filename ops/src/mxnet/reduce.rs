@@ -2,7 +2,7 @@
 //!
 //! There are no arrays of rank 0: where every axis is reduced the result has one of extent 1.
 
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, selected};
+use crate::mxnet::support::{agree_dtypes, agree_shapes, selected};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

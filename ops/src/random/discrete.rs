@@ -61,8 +61,7 @@ fn randint() -> OpDef {
         .required("shape", ParamKind::Ints, "the result's shape")
         .param("dtype", ParamValue::DType(DType::I32), "the result's type")
         .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
-        .mxnet("_random_randint")
-        .mxnet("random_randint");
+        .named(&["_random_randint", "random_randint"]);
     random(def)
 }
 
@@ -82,7 +81,7 @@ fn shuffle() -> OpDef {
         same(cx, 0, 0)
     });
     let doc = "The slices along the first axis in random order: that of a random 64-bit number for each slice.";
-    let def = define("shuffle", doc, compute, infer).operand("data", &[]).mxnet("_shuffle").mxnet("shuffle");
+    let def = define("shuffle", doc, compute, infer).operand("data", &[]).named(&["_shuffle", "shuffle"]);
     random(def)
 }
 
@@ -137,8 +136,7 @@ fn sample_multinomial() -> OpDef {
         .param("get_prob", ParamValue::Bool(false), "whether the second result is wanted")
         .param("dtype", ParamValue::DType(DType::I32), "the type of the categories")
         .outputs(1, 2)
-        .mxnet("_sample_multinomial")
-        .mxnet("sample_multinomial");
+        .named(&["_sample_multinomial", "sample_multinomial"]);
     random(def)
 }
 

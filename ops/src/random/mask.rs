@@ -35,8 +35,7 @@ pub fn dropout_mask() -> OpDef {
         cx.set_output_dtype(0, DType::Bool)
     });
     let def = define("dropout_mask", "False with probability `ratio`; shaped like x.", compute, infer)
-        .operand("x", FLOATS)
-        .operand("ratio", FLOATS);
+        .operands(&["x", "ratio"], FLOATS);
     random(def)
 }
 

@@ -88,9 +88,7 @@ pub fn ops() -> Vec<OpDef> {
                `weight` is the recurrent one, [gates · hidden, hidden]. Results: the hidden states of all steps, and \
                those of the cells of an LSTM.";
     let def = define("recurrent", doc, compute, rule(shapes))
-        .group("input", FLOATS)
-        .group("weight", FLOATS)
-        .group("state", FLOATS)
+        .groups(&["input", "weight", "state"], FLOATS)
         .optional("cell", TypeRule::Group(0, FLOATS))
         .optional("bias", TypeRule::Group(0, FLOATS))
         .choice("mode", MODES, "rnn_tanh", "the cell; gates in the order of MXNet")

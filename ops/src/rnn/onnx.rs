@@ -451,9 +451,7 @@ fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
 fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) -> OpDef {
     let compute = Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args, mode)));
     let def = define(name, doc, compute, rule(move |cx| shapes(cx, mode)))
-        .group("X", FLOATS)
-        .group("W", FLOATS)
-        .group("R", FLOATS)
+        .groups(&["X", "W", "R"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .optional("sequence_lens", TypeRule::OneOf(INTS))
         .optional("initial_h", TypeRule::Group(0, FLOATS))

@@ -5,7 +5,6 @@ use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::CmpOp;
 
 use crate::kernel::KernelScope;
-use crate::mxnet::support::Describe;
 use crate::prelude::*;
 
 struct Rules {

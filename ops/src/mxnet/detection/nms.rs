@@ -278,8 +278,7 @@ fn box_nms() -> OpDef {
             let spread = b.slice_axis(spread, 0, 0, images * n)?;
             Ok(vec![Some(b.reshaped(spread, &dims)?)])
         })
-        .mxnet("_contrib_box_nms")
-        .mxnet("_contrib_box_non_maximum_suppression")
+        .named(&["_contrib_box_nms", "_contrib_box_non_maximum_suppression"])
 }
 
 /// Boxes by corners, [images, n, 4], from anchors [1, n, 4] and offsets [images, n · 4].
@@ -356,9 +355,7 @@ fn multibox_detection() -> OpDef {
     let doc = "Detections (class, score, x1, y1, x2, y2) by falling score. The class of a suppressed one is -1; rows of \
                -1 follow.";
     define("mx_multibox_detection", doc, Compute::Composite(Box::new(detection_body)), infer)
-        .group("cls_prob", FLOATS)
-        .group("loc_pred", FLOATS)
-        .group("anchor", FLOATS)
+        .groups(&["cls_prob", "loc_pred", "anchor"], FLOATS)
         .param("clip", ParamValue::Bool(true), "whether boxes are clipped to the image")
         .param("threshold", ParamValue::Float(0.01), "least score of a detection")
         .param("background_id", ParamValue::Int(0), "class of the background, 0")

@@ -314,9 +314,7 @@ fn multibox_target() -> OpDef {
     let doc = "Offsets, their mask and classes that anchors are to predict, given labels (class, x1, y1, x2, y2; class -1 \
                ends an image's). Class 0 is the background.";
     define("mx_multibox_target", doc, compute, infer)
-        .group("anchor", FLOATS)
-        .group("label", FLOATS)
-        .group("cls_pred", FLOATS)
+        .groups(&["anchor", "label", "cls_pred"], FLOATS)
         .param("overlap_threshold", ParamValue::Float(0.5), "overlap above which an anchor is positive")
         .param("ignore_label", ParamValue::Float(-1.0), "class of anchors that do not count")
         .param("negative_mining_ratio", ParamValue::Float(-1.0), "negative anchors by positive one; negative: all")

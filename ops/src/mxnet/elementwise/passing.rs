@@ -1,7 +1,7 @@
 //! Operators whose gradient is not the slope of what they compute: it passes through, scaled or masked.
 
 use super::unary::round;
-use crate::mxnet::support::{Describe, agree_dtypes, vector};
+use crate::mxnet::support::{agree_dtypes, vector};
 use crate::prelude::*;
 
 /// The gradient is that of the result.
@@ -46,8 +46,7 @@ fn element_mask() -> OpDef {
         }
     });
     define("mx_element_mask", "Rows of the data times one element of the mask each; the mask is constant.", body, infer)
-        .group("data", FLOATS)
-        .group("mask", FLOATS)
+        .groups(&["data", "mask"], FLOATS)
         .named(&["element_mask"])
 }
 

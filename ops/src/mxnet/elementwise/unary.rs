@@ -1,7 +1,6 @@
 //! Operators of one operand that other families lack: MXNet's roundings, roots, and special functions.
 
 use super::{special, truth};
-use crate::mxnet::support::Describe;
 use crate::prelude::*;
 
 /// Halves away from zero.

@@ -105,8 +105,7 @@ fn batch_take() -> OpDef {
         cx.set_output_dims(0, [data[0]])
     });
     define("mx_batch_take", "`a[i, indices[i]]`, clamped.", compute, infer)
-        .operand("a", NUMBERS)
-        .operand("indices", NUMBERS)
+        .operands(&["a", "indices"], NUMBERS)
         .not_differentiable("MXNet defines no gradient of it; `pick` has one")
         .mxnet("batch_take")
 }
@@ -156,13 +155,11 @@ fn pick() -> OpDef {
         cx.set_output_dims(0, if keep { kept } else { removed })
     });
     define("mx_pick", "The element of every line along `axis` at the line's index.", compute, infer)
-        .operand("data", NUMBERS)
-        .operand("index", NUMBERS)
+        .operands(&["data", "index"], NUMBERS)
         .param("axis", ParamValue::Int(-1), "axis indexed; None: that of the flattened operand")
         .param("keepdims", ParamValue::Bool(false), "keep the axis with extent 1")
         .choice("mode", &["clip", "wrap"], "clip", "what becomes of an index out of range")
-        .mxnet("pick")
-        .mxnet("choose_element_0index")
+        .named(&["pick", "choose_element_0index"])
 }
 
 fn one_hot() -> OpDef {
@@ -222,7 +219,7 @@ fn choose() -> OpDef {
     });
     let doc = "x where the condition is not zero, else y. The condition has their shape, or chooses slices along the \
                first axis.";
-    define("mx_where", doc, compute, infer).operand("condition", ANY).group("x", ANY).group("y", ANY).mxnet("where")
+    define("mx_where", doc, compute, infer).operand("condition", ANY).groups(&["x", "y"], ANY).mxnet("where")
 }
 
 fn boolean_mask() -> OpDef {

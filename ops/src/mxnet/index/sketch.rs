@@ -1,6 +1,5 @@
 //! Count sketches: sums of signed features that a hash sends to one place.
 
-use crate::mxnet::support::Describe;
 use crate::prelude::*;
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {

@@ -1,7 +1,7 @@
 //! Convolution and transposed convolution with MXNet's parameters.
 
 use crate::conv::{grouped, spread, spread_offset};
-use crate::mxnet::support::{Describe, agree_dtypes, extent, vector};
+use crate::mxnet::support::{agree_dtypes, extent, vector};
 use crate::prelude::*;
 use crate::window::SpatialWindow;
 
@@ -143,8 +143,7 @@ fn convolution() -> OpDef {
     });
     let doc = "Cross-correlation of [n, c, spatial…] with [num_filter, c / num_group, kernel…].";
     let def = define("mx_convolution", doc, compute, rule(convolution_rule))
-        .group("data", NUMBERS)
-        .group("weight", NUMBERS)
+        .groups(&["data", "weight"], NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS));
     layer(def, false, 1024).named(&["Convolution", "Convolution_v1"]).ulp(1.0)
 }
@@ -206,8 +205,7 @@ fn deconvolution() -> OpDef {
     });
     let doc = "The transpose of a convolution: spreads [n, c, spatial…] with [c, num_filter / num_group, kernel…].";
     let def = define("mx_deconvolution", doc, compute, rule(deconvolution_rule))
-        .group("data", FLOATS)
-        .group("weight", FLOATS)
+        .groups(&["data", "weight"], FLOATS)
         .optional("bias", TypeRule::Group(0, FLOATS));
     layer(def, true, 512)
         .param("adj", ParamValue::Ints(vec![]), "Extra extent after every spatial axis, below the stride.")

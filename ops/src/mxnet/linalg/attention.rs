@@ -79,8 +79,7 @@ fn query_key(own: bool) -> OpDef {
             .group("queries_keys_values", FLOATS)
             .mxnet("_contrib_interleaved_matmul_selfatt_qk"),
         false => with_heads(define("mx_interleaved_matmul_encdec_qk", doc, compute, infer))
-            .group("queries", FLOATS)
-            .group("keys_values", FLOATS)
+            .groups(&["queries", "keys_values"], FLOATS)
             .mxnet("_contrib_interleaved_matmul_encdec_qk"),
     }
 }

@@ -153,8 +153,7 @@ fn gelqf() -> OpDef {
         .outputs(2, 2)
         .gradient(gelqf_gradient)
         .ulp(256.0)
-        .mxnet("_linalg_gelqf")
-        .mxnet("linalg_gelqf")
+        .named(&["_linalg_gelqf", "linalg_gelqf"])
 }
 
 /// Rounds over all pairs of axes. Convergence is quadratic, so that far fewer are needed for f64.
@@ -305,6 +304,5 @@ fn syevd() -> OpDef {
         .outputs(2, 2)
         .gradient(syevd_gradient)
         .ulp(256.0)
-        .mxnet("_linalg_syevd")
-        .mxnet("linalg_syevd")
+        .named(&["_linalg_syevd", "linalg_syevd"])
 }

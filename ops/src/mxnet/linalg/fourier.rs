@@ -5,7 +5,6 @@
 
 use std::f64::consts::TAU;
 
-use crate::mxnet::support::Describe;
 use crate::prelude::*;
 
 /// Longest transform that is a product, if there is a choice.

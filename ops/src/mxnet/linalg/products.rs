@@ -77,7 +77,7 @@ fn gemm(adds: bool) -> OpDef {
         true => ("mx_linalg_gemm", "`alpha · A · B + beta · C` on matrices, A and B transposed if asked."),
         false => ("mx_linalg_gemm2", "`alpha · A · B` on matrices, transposed if asked."),
     };
-    let def = define(name, doc, compute, infer).group("A", FLOATS).group("B", FLOATS);
+    let def = define(name, doc, compute, infer).groups(&["A", "B"], FLOATS);
     let def = if adds { def.group("C", FLOATS).param("beta", ParamValue::Float(1.0), "factor of C") } else { def };
     let def = def
         .param("transpose_a", ParamValue::Bool(false), "whether A is transposed")
@@ -86,8 +86,8 @@ fn gemm(adds: bool) -> OpDef {
         .param("axis", ParamValue::Int(-2), "axis of the rows; columns are in the last")
         .ulp(2.0);
     match adds {
-        true => def.mxnet("_linalg_gemm").mxnet("linalg_gemm"),
-        false => def.mxnet("_linalg_gemm2").mxnet("linalg_gemm2"),
+        true => def.named(&["_linalg_gemm", "linalg_gemm"]),
+        false => def.named(&["_linalg_gemm2", "linalg_gemm2"]),
     }
 }
 
@@ -111,8 +111,7 @@ fn syrk() -> OpDef {
         .param("transpose", ParamValue::Bool(false), "whether the transpose comes first")
         .param("alpha", ParamValue::Float(1.0), "factor of the product")
         .ulp(2.0)
-        .mxnet("_linalg_syrk")
-        .mxnet("linalg_syrk")
+        .named(&["_linalg_syrk", "linalg_syrk"])
 }
 
 /// Square matrices A and a B of conforming shape, on the side that `rightside` says; the result is like B.
@@ -130,8 +129,7 @@ pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 pub(super) fn sided(def: OpDef) -> OpDef {
-    def.group("A", FLOATS)
-        .group("B", FLOATS)
+    def.groups(&["A", "B"], FLOATS)
         .param("transpose", ParamValue::Bool(false), "whether A is transposed")
         .param("rightside", ParamValue::Bool(false), "whether A is on the right")
         .param("lower", ParamValue::Bool(true), "which triangle of A is used")
@@ -148,8 +146,7 @@ fn trmm() -> OpDef {
     });
     sided(define("mx_linalg_trmm", "`alpha · A · B` with a triangular A.", compute, rule(sided_shapes)))
         .ulp(2.0)
-        .mxnet("_linalg_trmm")
-        .mxnet("linalg_trmm")
+        .named(&["_linalg_trmm", "linalg_trmm"])
 }
 
 fn khatri_rao() -> OpDef {

@@ -78,8 +78,7 @@ fn solve_triangular() -> OpDef {
     });
     let doc = "X in `A · X = B` (`Aᵀ · X = B` if `transpose`) with a triangular A.";
     define("solve_triangular", doc, compute, rule(sided_shapes))
-        .group("A", FLOATS)
-        .group("B", FLOATS)
+        .groups(&["A", "B"], FLOATS)
         .param("lower", ParamValue::Bool(true), "which triangle of A is used")
         .param("transpose", ParamValue::Bool(false), "whether A is transposed")
         .gradient(|b, cx| {
@@ -111,10 +110,7 @@ fn trsm() -> OpDef {
         solve(b, a, x, cx.params.bool("lower") != Some(false), flags)
     });
     let doc = "X in `op(A) · X = alpha · B`, or `X · op(A) = alpha · B` on the right, with a triangular A.";
-    sided(define("mx_linalg_trsm", doc, compute, rule(sided_shapes)))
-        .ulp(64.0)
-        .mxnet("_linalg_trsm")
-        .mxnet("linalg_trsm")
+    sided(define("mx_linalg_trsm", doc, compute, rule(sided_shapes))).ulp(64.0).named(&["_linalg_trsm", "linalg_trsm"])
 }
 
 /// The lower factor, row by row; NaN where the matrix is not positive definite.
@@ -172,8 +168,7 @@ fn potrf() -> OpDef {
             Ok(vec![Some(scaled(b, both, 0.5)?)])
         })
         .ulp(64.0)
-        .mxnet("_linalg_potrf")
-        .mxnet("linalg_potrf")
+        .named(&["_linalg_potrf", "linalg_potrf"])
 }
 
 fn potri() -> OpDef {
@@ -196,8 +191,7 @@ fn potri() -> OpDef {
     define("mx_linalg_potri", "The inverse of L · Lᵀ, given the lower L.", compute, infer)
         .operand("A", FLOATS)
         .ulp(64.0)
-        .mxnet("_linalg_potri")
-        .mxnet("linalg_potri")
+        .named(&["_linalg_potri", "linalg_potri"])
 }
 
 /// Buffers of the elimination: the matrix that is reduced, the inverse that grows, and by matrix the sign of the
@@ -361,8 +355,7 @@ fn inverse() -> OpDef {
     define("mx_linalg_inverse", "The inverse of square matrices.", compute, infer)
         .operand("A", FLOATS)
         .ulp(256.0)
-        .mxnet("_linalg_inverse")
-        .mxnet("linalg_inverse")
+        .named(&["_linalg_inverse", "linalg_inverse"])
 }
 
 /// One matrix has a determinant of shape [1].
@@ -388,8 +381,7 @@ fn det() -> OpDef {
     define("mx_linalg_det", "The determinant of square matrices.", compute, infer)
         .operand("A", FLOATS)
         .ulp(256.0)
-        .mxnet("_linalg_det")
-        .mxnet("linalg_det")
+        .named(&["_linalg_det", "linalg_det"])
 }
 
 fn slogdet_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -411,6 +403,5 @@ fn slogdet() -> OpDef {
         .operand("A", FLOATS)
         .outputs(2, 2)
         .ulp(256.0)
-        .mxnet("_linalg_slogdet")
-        .mxnet("linalg_slogdet")
+        .named(&["_linalg_slogdet", "linalg_slogdet"])
 }

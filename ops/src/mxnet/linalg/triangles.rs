@@ -42,8 +42,7 @@ fn sumlogdiag() -> OpDef {
     define("mx_linalg_sumlogdiag", "The sum of the logarithms of the diagonal.", compute, infer)
         .operand("A", FLOATS)
         .ulp(2.0)
-        .mxnet("_linalg_sumlogdiag")
-        .mxnet("linalg_sumlogdiag")
+        .named(&["_linalg_sumlogdiag", "linalg_sumlogdiag"])
 }
 
 fn extractdiag() -> OpDef {
@@ -65,8 +64,7 @@ fn extractdiag() -> OpDef {
     define("mx_linalg_extractdiag", "A diagonal as a vector.", compute, infer)
         .operand("A", FLOATS)
         .param("offset", ParamValue::Int(0), "how far above the main diagonal")
-        .mxnet("_linalg_extractdiag")
-        .mxnet("linalg_extractdiag")
+        .named(&["_linalg_extractdiag", "linalg_extractdiag"])
 }
 
 /// Which element of a vector goes where in a matrix, -1 for none.
@@ -100,8 +98,7 @@ fn makediag() -> OpDef {
     define("mx_linalg_makediag", "A matrix with a vector as a diagonal.", compute, infer)
         .operand("A", FLOATS)
         .param("offset", ParamValue::Int(0), "how far above the main diagonal")
-        .mxnet("_linalg_makediag")
-        .mxnet("linalg_makediag")
+        .named(&["_linalg_makediag", "linalg_makediag"])
 }
 
 /// Positions of a triangle's elements in a matrix: of the lower one row by row, of the upper one column by column.
@@ -152,8 +149,7 @@ fn extracttrian() -> OpDef {
         compute,
         infer,
     ))
-    .mxnet("_linalg_extracttrian")
-    .mxnet("linalg_extracttrian")
+    .named(&["_linalg_extracttrian", "linalg_extracttrian"])
 }
 
 /// The extent of the matrix whose triangle has `len` elements.
@@ -180,6 +176,5 @@ fn maketrian() -> OpDef {
         cx.set_output_dims(0, x[..x.len() - 1].iter().copied().chain([Dim::Const(n), Dim::Const(n)]))
     });
     with_triangle(define("mx_linalg_maketrian", "A matrix with a vector as a triangle.", compute, infer))
-        .mxnet("_linalg_maketrian")
-        .mxnet("linalg_maketrian")
+        .named(&["_linalg_maketrian", "linalg_maketrian"])
 }

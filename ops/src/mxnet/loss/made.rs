@@ -1,6 +1,6 @@
 //! Values declared to be losses, and a penalty on the mean activation.
 
-use crate::mxnet::support::{Describe, agree, agree_dtypes, agree_shapes, vector};
+use crate::mxnet::support::{agree, agree_dtypes, agree_shapes, vector};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -138,8 +138,7 @@ fn sparse_penalty() -> OpDef {
     let doc = "The data. Its gradient pulls the moving mean of each unit, in (0, 1), towards `sparseness_target`; the \
                next moving mean is the second result.";
     define("mx_identity_attach_kl_sparse_reg", doc, compute, infer)
-        .operand("data", FLOATS)
-        .operand("moving_avg", FLOATS)
+        .operands(&["data", "moving_avg"], FLOATS)
         .outputs(1, 2)
         .state(1, 1)
         .results(|_| ResultCount { visible: 1, listed: 1 })

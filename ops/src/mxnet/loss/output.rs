@@ -1,6 +1,6 @@
 //! Outputs of regressions and of support vector machines.
 
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

@@ -1,6 +1,6 @@
 //! Softmax whose gradient is that of the cross entropy with labels; and the cross entropy itself.
 
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

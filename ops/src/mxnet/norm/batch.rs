@@ -1,6 +1,6 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, vector};
+use crate::mxnet::support::{agree_dtypes, agree_shapes, vector};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -224,11 +224,7 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 fn entry(name: &'static str, doc: &'static str, relu: bool) -> OpDef {
     let compute = Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args, relu)));
     define(name, doc, compute, rule(infer))
-        .operand("data", FLOATS)
-        .operand("gamma", FLOATS)
-        .operand("beta", FLOATS)
-        .operand("moving_mean", FLOATS)
-        .operand("moving_var", FLOATS)
+        .operands(&["data", "gamma", "beta", "moving_mean", "moving_var"], FLOATS)
         .outputs(1, 5)
         .state(3, 3)
         .state(4, 4)

@@ -1,6 +1,6 @@
 //! Normalisation over one axis, over groups of channels, over the spatial axes; and plain moments.
 
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, selected, vector};
+use crate::mxnet::support::{agree_dtypes, agree_shapes, selected, vector};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -166,9 +166,7 @@ fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> Result<Option<Vec<Dim>>, OpE
 
 fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: Infer) -> OpDef {
     define(name, doc, Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args, framing))), infer)
-        .group("data", FLOATS)
-        .group("gamma", FLOATS)
-        .group("beta", FLOATS)
+        .groups(&["data", "gamma", "beta"], FLOATS)
         .gradient(move |b, cx| gradient(b, cx, framing))
         .ulp(8.0)
 }

@@ -1,6 +1,6 @@
 //! Normalisation by neighbouring channels, and by the Euclidean norm.
 
-use crate::mxnet::support::{Describe, agree};
+use crate::mxnet::support::agree;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

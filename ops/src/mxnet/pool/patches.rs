@@ -1,7 +1,7 @@
 //! The patches under a sliding window as columns of a matrix, and back.
 
 use crate::mxnet::layers::per_axis;
-use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
 use crate::views::sum_of;
 use crate::window::{AutoPad, SpatialWindow};

@@ -2,7 +2,7 @@
 
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::mxnet::support::{Describe, agree_dtypes, extent};
+use crate::mxnet::support::{agree_dtypes, extent};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

@@ -3,7 +3,7 @@
 use tensorc_ir::dim::Equation;
 
 use crate::mxnet::layers::{check_layout, per_axis};
-use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::mxnet::support::agree_dtypes;
 use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
 use crate::prelude::*;
 use crate::views::{lowest, max_of, sum_of};

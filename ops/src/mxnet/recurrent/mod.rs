@@ -235,9 +235,7 @@ fn rnn() -> OpDef {
     let doc = "Recurrent layers over [time, batch, feature], with all weights in one vector. Results: the states of \
                the last layer, and with `state_outputs` the last state (and cell) of every layer and direction.";
     define("mx_rnn", doc, Compute::Composite(Box::new(body)), rule(shapes))
-        .group("data", FLOATS)
-        .group("parameters", FLOATS)
-        .group("state", FLOATS)
+        .groups(&["data", "parameters", "state"], FLOATS)
         .optional("state_cell", TypeRule::Group(0, FLOATS))
         .optional("sequence_length", TypeRule::OneOf(NUMBERS))
         .required("state_size", ParamKind::Int, "size of the state")

@@ -297,8 +297,5 @@ pub fn ctc_loss() -> OpDef {
         .results(|_| ResultCount { visible: 1, listed: 2 })
         .gradient(gradient)
         .ulp(16.0)
-        .mxnet("CTCLoss")
-        .mxnet("ctc_loss")
-        .mxnet("_contrib_CTCLoss")
-        .mxnet("_contrib_ctc_loss")
+        .named(&["CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss"])
 }

@@ -1,7 +1,7 @@
 //! Arrays made from little or nothing, and what is known of an array's shape.
 
 use crate::fill::range_len;
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -253,7 +253,6 @@ fn identity_like() -> OpDef {
         agree_shapes(cx, &[0, 1], &[0])
     });
     define("mx_identity_with_attr_like_rhs", "lhs, which has the shape of rhs.", compute, infer)
-        .operand("lhs", &[])
-        .operand("rhs", &[])
+        .operands(&["lhs", "rhs"], &[])
         .named(&["_identity_with_attr_like_rhs"])
 }

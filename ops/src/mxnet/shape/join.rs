@@ -3,7 +3,7 @@
 use tensorc_ir::Dims;
 use tensorc_ir::dim::Equation;
 
-use crate::mxnet::support::{Describe, agree, agree_dtypes, agree_shapes};
+use crate::mxnet::support::{agree, agree_dtypes, agree_shapes};
 use crate::prelude::*;
 use crate::slicing::joined;
 

@@ -3,7 +3,7 @@
 use tensorc_ir::dim::Equation;
 
 use crate::compose;
-use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
 use crate::rules::axes;
 
@@ -232,8 +232,7 @@ fn reshape_like() -> OpDef {
         cx.relate(Equation::Product { left: x[own.clone()].to_vec(), right: like[other.clone()].to_vec() })?;
         cx.set_output_dims(0, [&x[..own.start], &like[other], &x[own.end..]].concat())
     })
-    .operand("lhs", &[])
-    .operand("rhs", &[])
+    .operands(&["lhs", "rhs"], &[])
     .maybe("lhs_begin", ParamKind::Int, "First axis that is replaced; default: 0.")
     .maybe("lhs_end", ParamKind::Int, "End of the axes that are replaced; default: the rank.")
     .maybe("rhs_begin", ParamKind::Int, "First axis that replaces; default: 0.")

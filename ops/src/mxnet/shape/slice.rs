@@ -1,6 +1,6 @@
 //! Cutting out and replacing parts, and crops.
 
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 use crate::slicing::{Cut, cut};
 use crate::views::strided;
@@ -163,8 +163,7 @@ fn slice_like() -> OpDef {
         compute,
         infer,
     )
-    .operand("data", &[])
-    .operand("shape_like", &[])
+    .operands(&["data", "shape_like"], &[])
     .param("axes", ParamValue::Ints(vec![]), "Axes that are cut; default: all.")
     .named(&["slice_like"])
 }
@@ -225,7 +224,7 @@ fn slice_assign() -> OpDef {
         cx.set_input_shape(1, Shape::Ranked(dims.collect()))
     });
     let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);
-    begin_end_step(def.operand("lhs", &[]).operand("rhs", &[])).named(&["_slice_assign", "_crop_assign"])
+    begin_end_step(def.operands(&["lhs", "rhs"], &[])).named(&["_slice_assign", "_crop_assign"])
 }
 
 fn slice_assign_scalar() -> OpDef {

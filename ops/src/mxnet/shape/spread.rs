@@ -3,7 +3,7 @@
 use tensorc_ir::dim::Equation;
 
 use crate::compose;
-use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
 use crate::views::broadcast;
 
@@ -117,8 +117,7 @@ fn broadcast_like() -> OpDef {
             cx.set_output_dims(0, dims)
         },
     )
-    .operand("lhs", &[])
-    .operand("rhs", &[])
+    .operands(&["lhs", "rhs"], &[])
     .maybe("lhs_axes", ParamKind::Ints, "Axes that are broadcast; default: all.")
     .maybe("rhs_axes", ParamKind::Ints, "Axes that say how far; default: all.")
     .named(&["broadcast_like"])

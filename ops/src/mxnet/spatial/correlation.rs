@@ -84,8 +84,7 @@ fn correlation() -> OpDef {
     });
     let doc = "Means of products (or of absolute differences) of two images at all displacements up to a distance.";
     define("mx_correlation", doc, composite(body), infer)
-        .group("data1", FLOATS)
-        .group("data2", FLOATS)
+        .groups(&["data1", "data2"], FLOATS)
         .param("kernel_size", ParamValue::Int(1), "extent of the window compared")
         .within(1.0, 255.0)
         .param("max_displacement", ParamValue::Int(1), "greatest displacement")

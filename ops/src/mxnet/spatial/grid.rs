@@ -167,8 +167,7 @@ fn bilinear_sampler() -> OpDef {
         cx.set_output_dims(0, [data[0], data[1], grid[2], grid[3]])
     });
     define("mx_bilinear_sampler", "Values of images at the positions of a grid, zero outside.", compute, infer)
-        .group("data", FLOATS)
-        .group("grid", FLOATS)
+        .groups(&["data", "grid"], FLOATS)
         .maybe("cudnn_off", ParamKind::Bool, "No effect.")
         .ulp(16.0)
         .mxnet("BilinearSampler")
@@ -189,8 +188,7 @@ fn spatial_transformer() -> OpDef {
         cx.set_output_dims(0, [data[0], data[1], Dim::Const(h), Dim::Const(w)])
     });
     define("mx_spatial_transformer", "Images resampled under affine maps [n, 6].", compute, infer)
-        .group("data", FLOATS)
-        .group("loc", FLOATS)
+        .groups(&["data", "loc"], FLOATS)
         .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns of the result")
         .required("transform_type", ParamKind::Choice(&["affine"]), "what `loc` holds")
         .required("sampler_type", ParamKind::Choice(&["bilinear"]), "how values are interpolated")

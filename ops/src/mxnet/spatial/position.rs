@@ -4,7 +4,6 @@ use tensorc_ir::index::linearize;
 use tensorc_ir::kir::Kernel;
 
 use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
-use crate::mxnet::support::Describe;
 use crate::prelude::*;
 
 /// Bins along an axis, and groups of bins with channels of their own.
@@ -185,8 +184,7 @@ pub fn psroi_pooling() -> OpDef {
     let doc = "The mean of every bin of regions [image, x1, y1, x2, y2] of images, each bin in channels of its own: \
                result channel d takes channel (d·group_size + row group)·group_size + column group. 0 of an empty bin.";
     define("mx_psroi_pooling", doc, composite(body), infer)
-        .group("data", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["data", "rois"], FLOATS)
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .required("output_dim", ParamKind::Int, "channels of the result")
         .required("pooled_size", ParamKind::Int, "bins along an axis")

@@ -117,8 +117,7 @@ fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -
 fn roi_pooling() -> OpDef {
     let doc = "The maximum of every bin of regions [image, x1, y1, x2, y2] of images; 0 of an empty bin.";
     define("mx_roi_pooling", doc, composite(pooling_body), rule(shapes))
-        .group("data", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .mxnet("ROIPooling")
@@ -230,8 +229,7 @@ fn roi_align() -> OpDef {
     let doc = "Regions [image, x1, y1, x2, y2] of images resampled bilinearly, the mean of the samples of each bin. \
                Without a number of samples there is no gradient.";
     define("mx_roi_align", doc, composite(align_body), infer)
-        .group("data", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .param("sample_ratio", ParamValue::Int(-1), "samples of a bin along an axis; not positive: its extent")

@@ -99,7 +99,7 @@ pub fn bounded(x: &Ex, limit: Option<f64>) -> Ex {
 /// Weight, gradient and states: what an entry has besides numbers.
 fn tensors(def: OpDef, states: &[&'static str], mp: bool) -> OpDef {
     let types = if mp { HALVES } else { FLOATS };
-    let def = def.group("weight", types).group("grad", types);
+    let def = def.groups(&["weight", "grad"], types);
     let def = states.iter().fold(def, |def, s| if mp { def.operand(s, F32) } else { def.group(s, types) });
     if mp { def.operand("weight32", F32) } else { def }
 }

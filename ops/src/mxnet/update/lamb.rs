@@ -164,7 +164,7 @@ fn lamb(mp: bool) -> OpDef {
         false => ["weight", "grad", "mean", "var"].into_iter().fold(def, |def, name| def.group(name, FLOATS)),
         true => ["mean", "var", "weight32"]
             .into_iter()
-            .fold(def.group("weight", HALVES).group("grad", HALVES), |def, name| def.operand(name, &[DType::F32])),
+            .fold(def.groups(&["weight", "grad"], HALVES), |def, name| def.operand(name, &[DType::F32])),
     };
     let def = [LR, WD, STEP].iter().fold(def, |def, n| def.operand(n.name, FLOATS));
     let def = bounds(lamb_params(def)).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient");
@@ -225,7 +225,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
         false => ["weight", "grad", "mean", "var"].into_iter().fold(def, |def, name| def.group(name, FLOATS)),
         true => ["mean", "var", "weight32"]
             .into_iter()
-            .fold(def.group("weight", HALVES).group("grad", HALVES), |def, name| def.operand(name, &[DType::F32])),
+            .fold(def.groups(&["weight", "grad"], HALVES), |def, name| def.operand(name, &[DType::F32])),
     };
     let def = adam_params(def.operand("rescale_grad", FLOATS))
         .required("lr", ParamKind::Float, "learning rate")

@@ -4,7 +4,7 @@
 //! results that users see; those of the states follow.
 
 use super::entry::{HALVES, clip_param};
-use crate::mxnet::support::{Describe, agree_shapes};
+use crate::mxnet::support::agree_shapes;
 use crate::prelude::*;
 
 /// One of the entries.
