@@ -19,6 +19,7 @@ mod contract;
 mod conv;
 mod einsum;
 mod fill;
+mod graph;
 mod host;
 mod index;
 mod kernel;
