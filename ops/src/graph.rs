@@ -133,6 +133,24 @@ impl<'g> GraphScope<'g> {
         Tensor { graph: self, value: operands.and_then(|o| self.attempt(|b| b.op(name, &o, params))) }
     }
 
+    /// An operator with optional operands and a number of results.
+    pub fn op_multi(
+        self,
+        name: &str,
+        operands: &[Option<Tensor<'g>>],
+        params: Params,
+        count: usize,
+    ) -> Vec<Tensor<'g>> {
+        let given: Vec<Option<Value>> = operands.iter().map(|t| t.and_then(|t| t.value)).collect();
+        let complete = operands.iter().flatten().all(|t| t.value.is_some());
+        let made = self.attempt(|b| match complete {
+            true => b.op_multi(name, &given, params, count),
+            false => Err(b.fail("a value is missing")),
+        });
+        let value = |i| Tensor { graph: self, value: made.as_ref().and_then(|made| made.get(i).copied()) };
+        (0..count).map(value).collect()
+    }
+
     /// Tensors joined along an axis.
     pub fn concat(self, parts: &[Tensor<'g>], axis: usize) -> Tensor<'g> {
         let parts: Option<Vec<Value>> = parts.iter().map(|t| t.value).collect();
@@ -223,7 +241,7 @@ impl<'g> Tensor<'g> {
 
     /// Another shape of the same elements.
     pub fn reshape(self, dims: &[u64]) -> Tensor<'g> {
-        self.then(|b, v| reshape(b, v, dims))
+        self.then(|b, v| b.reshaped(v, dims))
     }
 
     /// Another shape and type, those of a result or an operand.
@@ -234,6 +252,11 @@ impl<'g> Tensor<'g> {
     /// A vector over axis 1 of a tensor of the given rank, shaped to broadcast with it.
     pub fn per_channel(self, rank: usize) -> Tensor<'g> {
         self.then(|b, v| crate::compose::per_channel(b, v, rank))
+    }
+
+    /// The axes in another order.
+    pub fn permute(self, order: &[usize]) -> Tensor<'g> {
+        self.then(|b, v| b.permuted(v, order))
     }
 
     /// `len` elements from `start` along one axis.

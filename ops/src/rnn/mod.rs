@@ -8,6 +8,7 @@ mod backward;
 mod forward;
 mod onnx;
 
+use crate::graph::Tensor;
 use crate::prelude::*;
 
 pub const MODES: &[&str] = &["rnn_relu", "rnn_tanh", "lstm", "gru"];
@@ -56,6 +57,12 @@ pub fn product(b: &mut Builder<'_>, [x, y]: [Value; 2], c: Option<Value>, flags:
     let [ta, tb] = flags;
     let params = Params::new().with("transA", ParamValue::Bool(ta)).with("transB", ParamValue::Bool(tb));
     Ok(b.op_multi("gemm", &[Some(x), Some(y), c], params, 1)?[0])
+}
+
+/// `a · bᵀ + c`, on matrices.
+fn gemm<'g>(x: Tensor<'g>, y: Tensor<'g>, c: Option<Tensor<'g>>) -> Tensor<'g> {
+    let params = Params::new().with("transA", ParamValue::Bool(false)).with("transB", ParamValue::Bool(true));
+    x.graph().op_multi("gemm", &[Some(x), Some(y), c], params, 1)[0]
 }
 
 fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
