@@ -1,10 +1,6 @@
 //! Activation functions.
 
-use tensorc_ir::op::{Compute, Infer, OpDef, OpError};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::scalar::Ex;
-
-use crate::def::{Define, FLOATS, NUMBERS, define, elementwise, float_param, scalar};
+use crate::prelude::*;
 use crate::views::widen;
 
 pub fn ops() -> Vec<OpDef> {

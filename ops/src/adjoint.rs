@@ -3,17 +3,8 @@
 //! Where positions are written twice, the last write is the one that counts; reads of positions out of range
 //! are clamped, and so are their gradients.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Diagnostic, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::normalize_axis;
-use tensorc_ir::op::{GradCtx, NodeCtx};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{Ex, Scalar};
-use tensorc_ir::{DType, DenseType, TensorData};
-
 use crate::compose;
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 /// The gradients of operands.
 pub type OperandGradients = Result<Vec<Option<Value>>>;
@@ -273,9 +264,9 @@ pub fn of_max_unpool(b: &mut Builder<'_>, cx: &GradCtx<'_>, natural: &[u64]) -> 
     let (ty, indices, head) = (type_of(b, cx, 0)?, cx.input(1)?, cx.head(b, 0)?);
     let len: u64 = natural.iter().product();
     let dims = b.dims(head)?;
-    let map = crate::views::vars(natural.len());
+    let map = vars(natural.len());
     let fill = (dims != natural).then(|| Scalar::zero(ty.dtype));
-    let whole = b.view(head, tensorc_ir::prim::View { map, fill }, natural)?;
+    let whole = b.view(head, View { map, fill }, natural)?;
     let flat = b.reshaped(whole, &[len, 1])?;
     let places = b.map_as(&[indices], DType::I64, &ty.dims, |_, a| position(&a[0], len))?;
     let places = b.reshaped(places, &[ty.len()])?;

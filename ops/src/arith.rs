@@ -1,13 +1,9 @@
 //! Element-wise arithmetic and mathematical functions.
 
-use tensorc_ir::DType;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::scalar::{Ex, MathFn, ScalarOp};
+use tensorc_ir::scalar::{MathFn, ScalarOp};
 
-use crate::def::{BOOLS, Define, FLOATS, NUMBERS, define, elementwise, scalar};
+use crate::prelude::*;
 use crate::views::widen;
-use tensorc_ir::op::Infer;
 
 pub fn ops() -> Vec<OpDef> {
     [binary(), variadic(), rounding(), functions(), inverse_functions(), compositions()].into_iter().flatten().collect()
@@ -17,12 +13,10 @@ fn binary() -> Vec<OpDef> {
     vec![
         elementwise("add", "lhs + rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] + &a[1])
             .onnx("Add", 7)
-            .mxnet("broadcast_add")
-            .mxnet("broadcast_plus"),
+            .named(&["broadcast_add", "broadcast_plus"]),
         elementwise("sub", "lhs - rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] - &a[1])
             .onnx("Sub", 7)
-            .mxnet("broadcast_sub")
-            .mxnet("broadcast_minus"),
+            .named(&["broadcast_sub", "broadcast_minus"]),
         elementwise("mul", "lhs · rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] * &a[1])
             .onnx("Mul", 7)
             .mxnet("broadcast_mul"),
@@ -83,8 +77,7 @@ fn pow() -> OpDef {
         Ok(out.cast(stored))
     });
     define("pow", "xʸ as in C; an integer base to an integer power wraps.", body, Infer::Derived)
-        .operand("base", NUMBERS)
-        .operand("exponent", NUMBERS)
+        .operands(&["base", "exponent"], NUMBERS)
         .onnx("Pow", 7)
         .ulp(4.0)
 }
@@ -161,8 +154,7 @@ fn rounding() -> Vec<OpDef> {
         .onnx("Ceil", 1)
         .mxnet("ceil"),
         elementwise("trunc", "x without its fraction.", NUMBERS, &["data"], |_, a| on_floats(&a[0], ScalarOp::Trunc))
-            .mxnet("trunc")
-            .mxnet("fix"),
+            .named(&["trunc", "fix"]),
         elementwise("round", "The nearest integer, halves to even.", NUMBERS, &["data"], |_, a| {
             on_floats(&a[0], ScalarOp::Round)
         })
@@ -260,7 +252,6 @@ fn where_() -> OpDef {
     });
     define("where", "x where the condition holds, else y.", body, Infer::Derived)
         .operand("condition", BOOLS)
-        .group("x", &[])
-        .group("y", &[])
+        .groups(&["x", "y"], &[])
         .onnx("Where", 9)
 }

@@ -1,20 +1,10 @@
 //! Attention and rotary position embedding.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
-use tensorc_ir::scalar::{Ex, Scalar};
-use tensorc_ir::{DType, Dim};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::def::{Define, FLOATS, INDICES, composite, define, rule};
-use crate::rules::{broadcasts_to, output_dims, partial, rank_in, same};
-use crate::views::{Build, maybe, operand, vars};
+use crate::prelude::*;
+use crate::rules::broadcasts_to;
 
 pub fn ops() -> Vec<OpDef> {
     vec![attention(), rotary_embedding()]
@@ -288,9 +278,7 @@ fn attention() -> OpDef {
         Compute::Composite(Box::new(attention_body)),
         rule(attention_rule),
     )
-    .operand("Q", FLOATS)
-    .operand("K", FLOATS)
-    .operand("V", FLOATS)
+    .operands(&["Q", "K", "V"], FLOATS)
     .optional("attn_mask", TypeRule::Any)
     .optional("past_key", TypeRule::OneOf(FLOATS))
     .optional("past_value", TypeRule::OneOf(FLOATS))
@@ -416,9 +404,7 @@ fn rotary_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn rotary_embedding() -> OpDef {
     define("rotary_embedding", "Rotates pairs of features by position.", composite(rotary_body), rule(rotary_rule))
-        .group("X", FLOATS)
-        .group("cos_cache", FLOATS)
-        .group("sin_cache", FLOATS)
+        .groups(&["X", "cos_cache", "sin_cache"], FLOATS)
         .optional("position_ids", TypeRule::OneOf(INDICES))
         .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
         .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")

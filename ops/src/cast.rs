@@ -1,9 +1,6 @@
 //! Changes of element type.
 
-use tensorc_ir::op::{Infer, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
-use crate::def::{Define, composite, define, operand, rule, scalar};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     let first = || {
@@ -30,13 +27,11 @@ pub fn ops() -> Vec<OpDef> {
         define("identity", "x.", first(), Infer::Derived)
             .operand("data", &[])
             .onnx("Identity", 1)
-            .mxnet("_copy")
-            .mxnet("identity"),
+            .named(&["_copy", "identity"]),
         define("stop_gradient", "x, constant to differentiation.", first(), Infer::Derived)
             .operand("data", &[])
             .no_gradient()
-            .mxnet("BlockGrad")
-            .mxnet("stop_gradient"),
+            .named(&["BlockGrad", "stop_gradient"]),
         define("cast", "x converted: floats to nearest even, integers truncate and saturate.", cast, Infer::Derived)
             .operand("x", &[])
             .required("to", ParamKind::DType, "the result's type")
@@ -44,8 +39,7 @@ pub fn ops() -> Vec<OpDef> {
             .param("round_mode", ParamValue::Str("up".into()), "of 8-bit float scales")
             .onnx("Cast", 6),
         define("cast_like", "x converted to the type of another tensor.", like, like_rule)
-            .operand("x", &[])
-            .operand("like", &[])
+            .operands(&["x", "like"], &[])
             .param("saturate", ParamValue::Bool(true), "of 8-bit float results")
             .param("round_mode", ParamValue::Str("up".into()), "of 8-bit float scales")
             .onnx("CastLike", 15),

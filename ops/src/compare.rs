@@ -1,9 +1,8 @@
 //! Comparisons. With a NaN operand only `not_equal` holds.
 
-use tensorc_ir::op::OpDef;
-use tensorc_ir::scalar::{CmpOp, Ex};
+use tensorc_ir::scalar::CmpOp;
 
-use crate::def::{Define, NUMBERS, elementwise};
+use crate::prelude::*;
 
 fn comparison(name: &'static str, doc: &'static str, op: CmpOp) -> OpDef {
     elementwise(name, doc, NUMBERS, &["a", "b"], move |_, a| Ex::cmp(&a[0], op, &a[1]))

@@ -1,18 +1,9 @@
 //! Products that sum over axes: matmul, gemm, dot.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
-use tensorc_ir::{Dim, Shape};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::def::{Define, NUMBERS, composite, define, prim, rule};
-use crate::rules::{broadcast, partial, ranked};
-use crate::views::{Build, maybe, operand};
+use crate::prelude::*;
+use crate::rules::broadcast;
 
 pub fn ops() -> Vec<OpDef> {
     vec![matmul(), gemm(), dot(), batch_dot(), fully_connected()]
@@ -48,8 +39,7 @@ fn matmul() -> OpDef {
         Ok(Prim::Contract(matmul_contraction(&a.dims, &b.dims, &cx.outputs[0].dims).into()))
     });
     define("matmul", "The matrix product of the last two axes, broadcasting the others.", compute, rule(matmul_rule))
-        .group("a", NUMBERS)
-        .group("b", NUMBERS)
+        .groups(&["a", "b"], NUMBERS)
         .onnx("MatMul", 1)
         .ulp(1.0)
 }
@@ -89,7 +79,7 @@ fn scale_add(b: &mut Builder<'_>, y: Value, c: Option<Value>, alpha: f64, beta: 
         None if alpha == 1.0 => Ok(y),
         None => b.map_as(&[y], ty.dtype, &ty.dims, |_, a| &a[0] * alpha),
         Some(c) => b.map_as(&[y, c], ty.dtype, &ty.dims, |_, a| {
-            let scaled = |x: &tensorc_ir::scalar::Ex, k: f64| if k == 1.0 { x.clone() } else { x * k };
+            let scaled = |x: &Ex, k: f64| if k == 1.0 { x.clone() } else { x * k };
             scaled(&a[0], alpha) + scaled(&a[1], beta)
         }),
     }
@@ -141,8 +131,7 @@ fn gemm() -> OpDef {
         cx.set_output_dims(0, [m, n])
     });
     define("gemm", "`alpha · A' · B' + beta · C`, with A' and B' transposed if asked.", compute, infer)
-        .group("A", NUMBERS)
-        .group("B", NUMBERS)
+        .groups(&["A", "B"], NUMBERS)
         .optional("C", TypeRule::Group(0, NUMBERS))
         .param("alpha", ParamValue::Float(1.0), "")
         .param("beta", ParamValue::Float(1.0), "")
@@ -205,8 +194,7 @@ fn dot() -> OpDef {
     let doc = "Sums over the last axis of `lhs` and the first of `rhs` (swapped when transposed). That of two vectors \
                has shape [1].";
     define("dot", doc, compute, infer)
-        .group("lhs", NUMBERS)
-        .group("rhs", NUMBERS)
+        .groups(&["lhs", "rhs"], NUMBERS)
         .param("transpose_a", ParamValue::Bool(false), "Sum over the first axis of `lhs`.")
         .param("transpose_b", ParamValue::Bool(false), "Sum over the last axis of `rhs`.")
         .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
@@ -241,8 +229,7 @@ fn batch_dot() -> OpDef {
         cx.set_output_dims(0, [a[0], m, n])
     });
     define("batch_dot", "A matrix product for every index of the first axis.", compute, infer)
-        .group("lhs", NUMBERS)
-        .group("rhs", NUMBERS)
+        .groups(&["lhs", "rhs"], NUMBERS)
         .param("transpose_a", ParamValue::Bool(false), "")
         .param("transpose_b", ParamValue::Bool(false), "")
         .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
@@ -294,10 +281,9 @@ fn fully_connected() -> OpDef {
         cx.set_output_dims(0, x[..lead].iter().copied().chain([Dim::Const(hidden)]))
     });
     define("fully_connected", "`x · weightᵀ + bias` on rows of the data.", composite(fully_connected_body), infer)
-        .group("data", NUMBERS)
-        .group("weight", NUMBERS)
+        .groups(&["data", "weight"], NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS))
-        .required("num_hidden", tensorc_ir::params::ParamKind::Int, "Number of columns of the result.")
+        .required("num_hidden", ParamKind::Int, "Number of columns of the result.")
         .within(1.0, i64::MAX as f64)
         .param("flatten", ParamValue::Bool(true), "Join all axes but the first; otherwise apply to the last axis.")
         .param("no_bias", ParamValue::Bool(false), "")

@@ -1,20 +1,9 @@
 //! Convolution and transposed convolution over any number of spatial axes.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{Dim, Shape};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
-use crate::rules::{output_dims, partial};
-use crate::views::{Build, OrFail, maybe, operand, vars};
+use crate::prelude::*;
 use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
@@ -101,8 +90,8 @@ fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<Conv
     if rank < 3 {
         return Err(OpError(format!("operand `X`: expected rank at least 3, found rank {rank}")));
     }
-    let x = crate::rules::ranked(cx, operands[0], rank)?;
-    let w = crate::rules::ranked(cx, operands[1], rank)?;
+    let x = ranked(cx, operands[0], rank)?;
+    let w = ranked(cx, operands[1], rank)?;
     if let Some(kernel) = cx.params.ints("kernel_shape").map(<[i64]>::to_vec).filter(|k| !k.is_empty()) {
         for (i, &k) in kernel.iter().enumerate().take(rank - 2) {
             cx.unify_dims(Dim::Const(k.max(0) as u64), w[2 + i], &format!("operand `W`, axis {}", 2 + i))?;
@@ -156,8 +145,7 @@ fn conv() -> OpDef {
     let def =
         define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", composite(conv_body), infer);
     window_params(def)
-        .group("X", NUMBERS)
-        .group("W", NUMBERS)
+        .groups(&["X", "W"], NUMBERS)
         .optional("B", TypeRule::Group(0, NUMBERS))
         .param("group", ParamValue::Int(1), "Number of channel groups.")
         .onnx("Conv", 1)
@@ -306,8 +294,7 @@ fn conv_transpose() -> OpDef {
     });
     let doc = "The transpose of a convolution: spreads [n, c, spatial…] with [c, oc / group, kernel…].";
     window_params(define("conv_transpose", doc, composite(conv_transpose_body), infer))
-        .group("X", FLOATS)
-        .group("W", FLOATS)
+        .groups(&["X", "W"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .param("group", ParamValue::Int(1), "Number of channel groups.")
         .maybe("output_padding", ParamKind::Ints, "Extra extent after every spatial axis.")

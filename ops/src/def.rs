@@ -55,11 +55,7 @@ pub fn elementwise(
     body: impl Fn(&ScalarCtx<'_>, &[Ex]) -> Ex + Send + Sync + 'static,
 ) -> OpDef {
     let compute = scalar(move |_, cx, args| Ok(narrowed(args, body(cx, &widened(args)))));
-    grouped(define(name, doc, compute, Infer::Derived), operands, types)
-}
-
-fn grouped(def: OpDef, operands: &[&'static str], types: &'static [DType]) -> OpDef {
-    operands.iter().fold(def, |def, n| def.group(n, types))
+    define(name, doc, compute, Infer::Derived).groups(operands, types)
 }
 
 /// The operands that are there, halves as f32.
@@ -132,9 +128,19 @@ pub trait Define: Sized {
         self.param(name, ParamValue::Float(default), doc).edit(|d| d.scalar = Some(name))
     }
 
+    /// Required operands of one type, which is that of the others added this way.
+    fn groups(self, names: &[&'static str], types: &'static [DType]) -> Self {
+        names.iter().fold(self, |def, name| def.group(name, types))
+    }
+
     /// A required operand whose type agrees with the others added this way.
     fn group(self, name: &'static str, types: &'static [DType]) -> Self {
         self.edit(|d| d.inputs.push(InputSpec { name, ty: TypeRule::Group(0, types), optional: false }))
+    }
+
+    /// Required operands, each of one of the given types (empty: any).
+    fn operands(self, names: &[&'static str], types: &'static [DType]) -> Self {
+        names.iter().fold(self, |def, name| def.operand(name, types))
     }
 
     /// A required operand of one of the given types (empty: any).
@@ -228,7 +234,23 @@ pub trait Define: Sized {
 
     /// Adds a name in MXNet.
     fn mxnet(self, name: &'static str) -> Self {
-        self.edit(|d| d.names.mxnet.push(name))
+        self.named(&[name])
+    }
+
+    /// Adds names in MXNet; the first is written to files.
+    fn named(self, names: &[&'static str]) -> Self {
+        self.edit(|d| d.names.mxnet.extend(names))
+    }
+
+    /// Parameters that steer MXNet's implementation only.
+    fn ignored(self, specs: &[(&'static str, ParamValue)]) -> Self {
+        specs.iter().fold(self, |def, (name, default)| def.param(name, default.clone(), "No effect."))
+    }
+
+    /// The label of a loss: an operand that only the gradient uses. A network that is run for inference may go
+    /// without it.
+    fn label(self) -> Self {
+        self.optional("label", TypeRule::OneOf(NUMBERS)).present(|_, _| true)
     }
 
     /// The derivative, in terms of other operators.

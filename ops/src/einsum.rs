@@ -1,19 +1,9 @@
 //! Einstein summation: any number of operands, by pairwise contraction.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamKind;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
-use tensorc_ir::scalar::Ex;
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::def::{Define, NUMBERS, composite, define, rule};
-use crate::rules::partial;
-use crate::views::{Build, OrFail, sum_of};
+use crate::prelude::*;
+use crate::views::sum_of;
 
 pub fn ops() -> Vec<OpDef> {
     vec![einsum()]

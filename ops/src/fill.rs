@@ -1,14 +1,9 @@
 //! Operators that make tensors from little or nothing: constants, ranges, shapes, triangles.
 
 use tensorc_abi::DType;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{Dim, TensorData};
 
-use crate::def::{Define, INDICES, NUMBERS, composite, define, rule};
-use crate::rules::{ints, length, one_element, partial, rank_in, same, shaped};
-use crate::views::{Build, OrFail, maybe, operand};
+use crate::prelude::*;
+use crate::rules::{length, one_element};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -29,7 +24,7 @@ pub fn ops() -> Vec<OpDef> {
 /// The value of an ONNX `Constant`.
 fn constant_value(params: &Params) -> Result<TensorData, OpError> {
     let list = |n: usize, dtype: DType, at: &dyn Fn(usize) -> Scalar| {
-        TensorData::from_fn(tensorc_ir::DenseType::new(dtype, &[n as u64]), |i| at(i as usize))
+        TensorData::from_fn(DenseType::new(dtype, &[n as u64]), |i| at(i as usize))
     };
     if let Some(t) = params.tensor("value") {
         return Ok(t.clone());
@@ -137,14 +132,9 @@ pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u
 }
 
 /// `start + i · delta` over `n` elements of `start`'s type.
-fn counted(
-    b: &mut tensorc_ir::build::Builder<'_>,
-    start: Scalar,
-    delta: Scalar,
-    n: u64,
-) -> tensorc_ir::diag::Result<tensorc_ir::graph::Value> {
+fn counted(b: &mut Builder<'_>, start: Scalar, delta: Scalar, n: u64) -> Result<Value> {
     let dtype = start.dtype;
-    let wide = crate::views::compute_type(dtype);
+    let wide = compute_type(dtype);
     b.map_as(&[], dtype, &[n], |s, _| {
         s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide))
     })
@@ -310,7 +300,7 @@ fn one_hot() -> OpDef {
         let (indices, values) = (operand(b, args, 0)?, operand(b, args, 2)?);
         let out = &cx.outputs[0];
         let axis = cx.params.int("axis").unwrap_or(-1);
-        let axis = tensorc_ir::infer::normalize_axis(axis, out.rank()).or_fail(b)?;
+        let axis = normalize_axis(axis, out.rank()).or_fail(b)?;
         let mut dims = b.dims(indices)?;
         dims.insert(axis, 1);
         let indices = b.reshaped(indices, &dims)?;
@@ -335,8 +325,7 @@ fn one_hot() -> OpDef {
         partial(cx, 0, &dims)
     });
     define("one_hot", "`values[1]` where the new axis equals the index, else `values[0]`.", compute, infer)
-        .operand("indices", NUMBERS)
-        .operand("depth", NUMBERS)
+        .operands(&["indices", "depth"], NUMBERS)
         .static_value()
         .operand("values", &[])
         .param("axis", ParamValue::Int(-1), "Position of the new axis.")

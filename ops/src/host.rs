@@ -2,14 +2,8 @@
 
 use std::cmp::Ordering;
 
-use tensorc_ir::infer::normalize_axis;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, DenseType, Dim, TensorData};
-
-use crate::def::{BOOLS, Define, FLOATS, define, host, rule};
-use crate::rules::partial;
+use crate::def::host;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![nonzero(), compress(), unique(), non_max_suppression()]
@@ -209,8 +203,7 @@ fn non_max_suppression() -> OpDef {
     let doc = "Greedy selection of boxes by score, leaving out those that overlap a selected one too much; rows of \
                (batch, class, box).";
     define("non_max_suppression", doc, compute, infer)
-        .operand("boxes", FLOATS)
-        .operand("scores", FLOATS)
+        .operands(&["boxes", "scores"], FLOATS)
         .optional("max_output_boxes_per_class", TypeRule::OneOf(&[DType::I64]))
         .optional("iou_threshold", TypeRule::OneOf(FLOATS))
         .optional("score_threshold", TypeRule::OneOf(FLOATS))

@@ -3,20 +3,15 @@
 //! A negative index counts from the end of its axis; an index that is out of range after that is
 //! clamped to the axis, so that no memory outside the operands is touched.
 
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Grain, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::prim::{Gather, Prim};
-use tensorc_ir::scalar::{CmpOp, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::index::linearize;
+use tensorc_ir::op::Grain;
+use tensorc_ir::prim::Gather;
+use tensorc_ir::scalar::ScalarOp;
 
-use crate::def::{Define, INDICES, INTS, define, prim, rule};
-use crate::nest::{Scalars, buffers, flat, int, kernel_prim, parallel, serial};
-use crate::owners::{Owners, ScatterColumn, Updates, copied};
-use crate::rules::{axis_of, no_longer, partial, rank_in, same, shaped};
-use crate::views::compute_type;
+use crate::kernel::{KernelScope, KernelTensor, KernelValue};
+use crate::owners::{Owners, ScatterColumn, Updates};
+use crate::prelude::*;
+use crate::rules::{axis_of, no_longer};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -52,18 +47,15 @@ fn gather_elements() -> OpDef {
     let compute = prim(|cx| {
         let (data, indices) = (cx.input(0)?, cx.input(1)?);
         let axis = axis_of(cx, data.rank())?;
-        let mut k = KernelBuilder::new("gather_elements");
-        let bufs = buffers(&mut k, &[("data", data), ("indices", indices)], &[("out", &cx.outputs[0])]);
-        parallel(&mut k, &indices.dims, |k, at| {
-            let here = flat(at, &indices.dims);
-            let index = k.load(bufs[1], here.clone());
+        let k = &KernelScope::new("gather_elements");
+        let [data, indices] = k.inputs(["data", "indices"], [data, indices]);
+        let out = k.output("out", &cx.outputs[0]);
+        k.parallel(indices.dims(), |at| {
             let mut from = at.to_vec();
-            from[axis] = k.position(index, data.dims[axis]);
-            let value = k.load(bufs[0], flat(&from, &data.dims));
-            k.store(bufs[2], here, value);
-            Ok(())
-        })?;
-        Ok(kernel_prim(k))
+            from[axis] = indices.position(at, data.dims()[axis]);
+            out.set(at, data.get(&from));
+        });
+        k.prim()
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -79,23 +71,13 @@ fn gather_elements() -> OpDef {
         .onnx("GatherElements", 11)
 }
 
-/// Loads the index tuple at `tuple` (a row of `indices`) as coordinates of the axes `batch..`.
-fn load_tuple(
-    k: &mut KernelBuilder,
-    indices: Buf,
-    ty: &DenseType,
-    tuple: &[Index],
-    batch: usize,
-    data: &DenseType,
-) -> Vec<Index> {
-    let width = ty.dims[ty.rank() - 1];
-    (0..width)
-        .map(|j| {
-            let at = [tuple, &[Index::constant(j as i64)]].concat();
-            let value = k.load(indices, flat(&at, &ty.dims));
-            k.position(value, data.dims[batch + j as usize])
-        })
-        .collect()
+/// Loads the index tuple at `tuple` (a row of `indices`) as coordinates of axes with the given extents.
+fn load_tuple(indices: KernelTensor<'_>, tuple: &[Index], extents: &[u64]) -> Vec<Index> {
+    let position = |(j, n): (usize, &u64)| {
+        let at = [tuple, &[Index::constant(j as i64)]].concat();
+        indices.position(&at, *n)
+    };
+    extents.iter().enumerate().map(position).collect()
 }
 
 fn gather_nd() -> OpDef {
@@ -104,16 +86,16 @@ fn gather_nd() -> OpDef {
         let batch = cx.params.int("batch_dims").unwrap_or(0) as usize;
         let tuple_rank = indices.rank() - 1;
         let out = &cx.outputs[0];
-        let mut k = KernelBuilder::new("gather_nd");
-        let bufs = buffers(&mut k, &[("data", data), ("indices", indices)], &[("out", out)]);
-        parallel(&mut k, &out.dims, |k, at| {
-            let tuple = load_tuple(k, bufs[1], indices, &at[..tuple_rank], batch, data);
+        let indexed = &data.dims[batch..][..indices.dims[tuple_rank] as usize];
+        let k = &KernelScope::new("gather_nd");
+        let [data, indices] = k.inputs(["data", "indices"], [data, indices]);
+        let result = k.output("out", out);
+        k.parallel(&out.dims, |at| {
+            let tuple = load_tuple(indices, &at[..tuple_rank], indexed);
             let from = [&at[..batch], &tuple, &at[tuple_rank..]].concat();
-            let value = k.load(bufs[0], flat(&from, &data.dims));
-            k.store(bufs[2], flat(at, &out.dims), value);
-            Ok(())
-        })?;
-        Ok(kernel_prim(k))
+            result.set(at, data.get(&from));
+        });
+        k.prim()
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -158,38 +140,21 @@ fn join(cx: &NodeCtx<'_>) -> Result<Join, OpError> {
     })
 }
 
-/// `buf[at] = join(buf[at], value)`.
-fn store_joined(k: &mut KernelBuilder, buf: Buf, at: Index, value: Operand, how: Join) -> Result<(), OpError> {
+/// `out[at] = join(out[at], value)`.
+fn store_joined<'k>(k: &KernelScope, out: KernelTensor<'k>, at: &Index, value: KernelValue<'k>, how: Join) {
     let op = match how {
-        Join::Replace => {
-            k.store(buf, at, value);
-            return Ok(());
-        }
+        Join::Replace => return out.set(at, value),
         Join::Add => ScalarOp::Add,
         Join::Mul => ScalarOp::Mul,
         Join::Max => ScalarOp::Max,
         Join::Min => ScalarOp::Min,
     };
-    let dtype = k.dtype(value);
-    if dtype == DType::Bool {
-        return Err("parameter `reduction`: not defined on bool".into());
+    if out.dtype() == DType::Bool {
+        return k.fail("parameter `reduction`: not defined on bool");
     }
-    let wide = compute_type(dtype);
-    let old = k.load(buf, at.clone());
-    let (old, value) = (k.cast(old, wide), k.cast(value, wide));
-    let new = k.bin(op, old, value);
-    let new = k.cast(new, dtype);
-    k.store(buf, at, new);
-    Ok(())
-}
-
-fn copy(k: &mut KernelBuilder, from: Buf, to: Buf, start: &Index, len: u64) -> Result<(), OpError> {
-    k.for_range("c", len, LoopKind::Serial, |k, i| {
-        let at = start.add(&i);
-        let value = k.load(from, at.clone());
-        k.store(to, at, value);
-        Ok(())
-    })
+    let wide = compute_type(out.dtype());
+    let (old, value) = (out.get_as(at, wide), value.cast(wide));
+    out.set_cast(at, old.binary(op, value));
 }
 
 /// `indices` name positions along `axis` of `data`, and the coordinate itself elsewhere.
@@ -217,51 +182,38 @@ fn scatter_elements() -> OpDef {
         let (data, indices, updates) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
         let axis = axis_of(cx, data.rank())?;
         let how = join(cx)?;
-        let mut k = KernelBuilder::new("scatter_elements");
-        let bufs =
-            buffers(&mut k, &[("data", data), ("indices", indices), ("updates", updates)], &[("out", &cx.outputs[0])]);
+        let k = &KernelScope::new("scatter_elements");
+        let [data, indices, updates] = k.inputs(["data", "indices", "updates"], [data, indices, updates]);
+        let out = k.output("out", &cx.outputs[0]);
+        let (extents, covered) = (data.dims(), indices.dims());
         if cx.grain == Grain::Fine {
-            let (dims, tail) = (&indices.dims, axis + 1);
-            let owners = Owners::new(&data.dims[..axis], data.dims[axis], &data.dims[tail..]);
-            let here = |column: &ScatterColumn, at: &[Index]| flat(&[&column.outer, at, &column.inner].concat(), dims);
+            let tail = axis + 1;
+            let owners = Owners::new(&extents[..axis], extents[axis], &extents[tail..]);
+            let here = |column: &ScatterColumn, at: &[Index]| [&column.outer, at, &column.inner].concat();
             let updates = Updates {
-                dims: &dims[axis..tail],
-                position: &|k, column, at| {
-                    let index = k.load(bufs[1], here(column, at));
-                    k.position(index, data.dims[axis])
-                },
-                store: &|k, column, at, to| {
-                    let value = k.load(bufs[2], here(column, at));
-                    store_joined(k, bufs[3], to, value, how)
-                },
+                dims: &covered[axis..tail],
+                position: &|column, at| indices.position(&here(column, at), extents[axis]),
+                store: &|column, at, to| store_joined(k, out, to, updates.get(&here(column, at)), how),
             };
-            owners.scatter(&mut k, bufs[3], &copied(bufs[0]), [&dims[..axis], &dims[tail..]], &updates)?;
-            return Ok(kernel_prim(k));
+            owners.scatter(k, out, &|at| data.get(at), [&covered[..axis], &covered[tail..]], &updates);
+            return k.prim();
         }
         // Updates never leave the coordinates before `axis`: those are independent.
-        let (outer, inner) = (&data.dims[..axis], data.dims[axis..].iter().product::<u64>());
-        parallel(&mut k, outer, |k, lead| {
-            copy(k, bufs[0], bufs[3], &flat(lead, outer).scale(inner as i64), inner)?;
-            let mut update = |k: &mut KernelBuilder, tail: &[Index]| {
-                let at = [lead, tail].concat();
-                let here = flat(&at, &indices.dims);
-                let index = k.load(bufs[1], here.clone());
-                let value = k.load(bufs[2], here);
-                let mut to = at;
-                to[axis] = k.position(index, data.dims[axis]);
-                store_joined(k, bufs[3], flat(&to, &data.dims), value, how)
-            };
-            let mut inside = None;
-            for (i, at) in lead.iter().enumerate().filter(|(i, _)| indices.dims[*i] < data.dims[*i]) {
-                let ok = k.in_range(at, 0, indices.dims[i] as i64);
-                inside = Some(inside.map_or(ok, |all| k.bin(ScalarOp::And, all, ok)));
-            }
-            match inside {
-                Some(cond) => k.if_then(cond, |k| serial(k, &indices.dims[axis..], &mut update)),
-                None => serial(k, &indices.dims[axis..], &mut update),
-            }
-        })?;
-        Ok(kernel_prim(k))
+        let (outer, inner) = (&extents[..axis], extents[axis..].iter().product::<u64>());
+        k.parallel(outer, |lead| {
+            out.copy(data, &linearize(lead, outer).scale(inner as i64), inner);
+            let cut = lead.iter().enumerate().filter(|(i, _)| covered[*i] < extents[*i]);
+            let inside = cut.map(|(i, at)| k.in_range(at, 0, covered[i] as i64)).reduce(|all, ok| all & ok);
+            k.when_all(inside, || {
+                k.serial(&covered[axis..], |tail| {
+                    let mut at = [lead, tail].concat();
+                    let (index, value) = (indices.get(&at), updates.get(&at));
+                    at[axis] = index.position(extents[axis]);
+                    store_joined(k, out, &linearize(&at, extents), value, how);
+                });
+            });
+        });
+        k.prim()
     });
     define(
         "scatter_elements",
@@ -298,34 +250,31 @@ fn scatter_nd() -> OpDef {
         let how = join(cx)?;
         let width = indices.dims[indices.rank() - 1] as usize;
         let tuples = &indices.dims[..indices.rank() - 1];
-        let mut k = KernelBuilder::new("scatter_nd");
-        let bufs =
-            buffers(&mut k, &[("data", data), ("indices", indices), ("updates", updates)], &[("out", &cx.outputs[0])]);
+        let k = &KernelScope::new("scatter_nd");
+        let [data, indices, updates] = k.inputs(["data", "indices", "updates"], [data, indices, updates]);
+        let out = k.output("out", &cx.outputs[0]);
+        let (indexed, slice) = data.dims().split_at(width);
         if cx.grain == Grain::Fine {
-            let ((indexed, slice), update_dims) = (data.dims.split_at(width), &updates.dims);
             let owners = Owners::new(&[], indexed.iter().product(), slice);
             let updates = Updates {
                 dims: tuples,
-                position: &|k, _, tuple| flat(&load_tuple(k, bufs[1], indices, tuple, 0, data), indexed),
-                store: &|k, column, tuple, to| {
-                    let value = k.load(bufs[2], flat(&[tuple, &column.inner].concat(), update_dims));
-                    store_joined(k, bufs[3], to, value, how)
+                position: &|_, tuple| linearize(&load_tuple(indices, tuple, indexed), indexed),
+                store: &|column, tuple, to| {
+                    store_joined(k, out, to, updates.get(&[tuple, &column.inner].concat()), how);
                 },
             };
-            owners.scatter(&mut k, bufs[3], &copied(bufs[0]), [&[], slice], &updates)?;
-            return Ok(kernel_prim(k));
+            owners.scatter(k, out, &|at| data.get(at), [&[], slice], &updates);
+            return k.prim();
         }
-        copy(&mut k, bufs[0], bufs[3], &Index::default(), data.len())?;
-        serial(&mut k, tuples, &mut |k, tuple| {
-            let to = load_tuple(k, bufs[1], indices, tuple, 0, data);
-            serial(k, &data.dims[width..], &mut |k, tail| {
-                let from = [tuple, tail].concat();
-                let value = k.load(bufs[2], flat(&from, &updates.dims));
-                let at = [&to, tail].concat();
-                store_joined(k, bufs[3], flat(&at, &data.dims), value, how)
-            })
-        })?;
-        Ok(kernel_prim(k))
+        out.copy(data, &Index::default(), data.dims().iter().product());
+        k.serial(tuples, |tuple| {
+            let to = load_tuple(indices, tuple, indexed);
+            k.serial(slice, |tail| {
+                let value = updates.get(&[tuple, tail].concat());
+                store_joined(k, out, &linearize(&[&to, tail].concat(), data.dims()), value, how);
+            });
+        });
+        k.prim()
     });
     define(
         "scatter_nd",
@@ -358,13 +307,10 @@ fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 /// The position that is written `step` behind `start` along an axis of `extent`.
-fn written(k: &mut KernelBuilder, start: Operand, step: &Index, (extent, circular): (u64, bool)) -> Index {
-    let step = k.index_value(step.clone());
-    let mut at = k.bin(ScalarOp::Add, start, step);
-    if circular {
-        at = k.bin(ScalarOp::Rem, at, int(extent as i64));
-    }
-    k.position(at, extent)
+fn written(start: KernelValue<'_>, step: &Index, (extent, circular): (u64, bool)) -> Index {
+    let at = start + step;
+    let at = if circular { at % extent as i64 } else { at };
+    at.position(extent)
 }
 
 fn tensor_scatter() -> OpDef {
@@ -373,46 +319,35 @@ fn tensor_scatter() -> OpDef {
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-2), cache.rank())?;
         let circular = cx.params.str("mode") == Some("circular");
         let starts = if cx.has_input(2) { Some(cx.input(2)?) } else { None };
-        let mut inputs = vec![("past_cache", cache), ("update", update)];
-        inputs.extend(starts.map(|s| ("write_indices", s)));
-        let mut k = KernelBuilder::new("tensor_scatter");
-        let bufs = buffers(&mut k, &inputs, &[("out", &cx.outputs[0])]);
-        let out = bufs[inputs.len()];
+        let k = &KernelScope::new("tensor_scatter");
+        let [cache, update] = k.inputs(["past_cache", "update"], [cache, update]);
+        let starts = starts.map(|ty| k.input("write_indices", ty));
+        let out = k.output("out", &cx.outputs[0]);
+        let (extents, dims) = (cache.dims(), update.dims());
+        let start = |batch: &Index| starts.map_or(k.int(0), |starts| starts.get_as(batch, DType::I64));
         if cx.grain == Grain::Fine {
-            let (dims, tail) = (&update.dims, axis + 1);
-            let owners = Owners::new(&cache.dims[..axis], cache.dims[axis], &cache.dims[tail..]);
+            let tail = axis + 1;
+            let owners = Owners::new(&extents[..axis], extents[axis], &extents[tail..]);
             let updates = Updates {
                 dims: &dims[axis..tail],
-                position: &|k, column, at| {
-                    let start = starts.map_or(int(0), |_| k.load_i64(bufs[2], column.outer[0].clone()));
-                    written(k, start, &at[0], (cache.dims[axis], circular))
-                },
-                store: &|k, column, at, to| {
-                    let value = k.load(bufs[1], flat(&[&column.outer, at, &column.inner].concat(), dims));
-                    k.store(out, to, value);
-                    Ok(())
-                },
+                position: &|column, at| written(start(&column.outer[0]), &at[0], (extents[axis], circular)),
+                store: &|column, at, to| out.set(to, update.get(&[&column.outer, at, &column.inner].concat())),
             };
-            owners.scatter(&mut k, out, &copied(bufs[0]), [&dims[..axis], &dims[tail..]], &updates)?;
-            return Ok(kernel_prim(k));
+            owners.scatter(k, out, &|at| cache.get(at), [&dims[..axis], &dims[tail..]], &updates);
+            return k.prim();
         }
-        let per_batch = cache.dims[1..].iter().product::<u64>();
-        parallel(&mut k, &cache.dims[..1], |k, batch| {
-            copy(k, bufs[0], out, &batch[0].scale(per_batch as i64), per_batch)?;
-            let start = match starts {
-                Some(_) => k.load_i64(bufs[2], batch[0].clone()),
-                None => int(0),
-            };
-            serial(k, &update.dims[1..], &mut |k, tail| {
-                let from = [batch, tail].concat();
-                let value = k.load(bufs[1], flat(&from, &update.dims));
-                let mut to = from;
-                to[axis] = written(k, start, &to[axis], (cache.dims[axis], circular));
-                k.store(out, flat(&to, &cache.dims), value);
-                Ok(())
-            })
-        })?;
-        Ok(kernel_prim(k))
+        let per_batch = extents[1..].iter().product::<u64>();
+        k.parallel(&extents[..1], |batch| {
+            out.copy(cache, &batch[0].scale(per_batch as i64), per_batch);
+            let start = start(&batch[0]);
+            k.serial(&dims[1..], |tail| {
+                let mut at = [batch, tail].concat();
+                let value = update.get(&at);
+                at[axis] = written(start, &at[axis], (extents[axis], circular));
+                out.set(&at, value);
+            });
+        });
+        k.prim()
     });
     define(
         "tensor_scatter",
@@ -420,8 +355,7 @@ fn tensor_scatter() -> OpDef {
         compute,
         rule(tensor_scatter_rule),
     )
-    .group("past_cache", &[])
-    .group("update", &[])
+    .groups(&["past_cache", "update"], &[])
     .optional("write_indices", TypeRule::OneOf(INDICES))
     .param("axis", ParamValue::Int(-2), "")
     .param("mode", ParamValue::Str("linear".into()), "linear, or circular: positions wrap around the axis.")
@@ -434,28 +368,25 @@ fn reverse_sequence() -> OpDef {
         let (x, lens) = (cx.input(0)?, cx.input(1)?);
         let batch = normalize_axis(cx.params.int("batch_axis").unwrap_or(1), x.rank())?;
         let time = normalize_axis(cx.params.int("time_axis").unwrap_or(0), x.rank())?;
-        let mut k = KernelBuilder::new("reverse_sequence");
-        let bufs = buffers(&mut k, &[("input", x), ("sequence_lens", lens)], &[("out", &cx.outputs[0])]);
-        parallel(&mut k, &x.dims, |k, at| {
-            let len = k.load_i64(bufs[1], at[batch].clone());
-            let t = k.index_value(at[time].clone());
-            let last = k.bin(ScalarOp::Sub, len, int(1));
-            let mirrored = k.bin(ScalarOp::Sub, last, t);
-            let inside = k.cmp(CmpOp::Lt, t, len);
-            let source = k.select(inside, mirrored, t);
+        let k = &KernelScope::new("reverse_sequence");
+        let [input, lens] = k.inputs(["input", "sequence_lens"], [x, lens]);
+        let out = k.output("out", &cx.outputs[0]);
+        k.parallel(&x.dims, |at| {
+            let len = lens.get_as(&at[batch], DType::I64);
+            let t = k.position(&at[time]);
+            let mirrored = len - 1 - t;
+            let source = t.lt(len).select(mirrored, t);
             let mut from = at.to_vec();
-            from[time] = k.position(source, x.dims[time]);
-            let value = k.load(bufs[0], flat(&from, &x.dims));
-            k.store(bufs[2], flat(at, &x.dims), value);
-            Ok(())
-        })?;
-        Ok(kernel_prim(k))
+            from[time] = source.position(x.dims[time]);
+            out.set(at, input.get(&from));
+        });
+        k.prim()
     });
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
         let Some(dims) = cx.input_dims(0) else { return Ok(()) };
         let batch = cx.axis(cx.params.int("batch_axis").unwrap_or(1), dims.len())?;
-        let lens = crate::rules::ranked(cx, 1, 1)?;
+        let lens = ranked(cx, 1, 1)?;
         cx.unify_dims(dims[batch], lens[0], "operand `sequence_lens`, axis 0")
     });
     define("reverse_sequence", "Reverses the first `sequence_lens` steps of every batch.", compute, infer)

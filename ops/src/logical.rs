@@ -1,10 +1,6 @@
 //! Logical and bitwise operations.
 
-use tensorc_ir::DType;
-use tensorc_ir::op::{Infer, OpDef, OpError};
-use tensorc_ir::params::ParamKind;
-
-use crate::def::{BOOLS, Define, INTS, define, elementwise, scalar};
+use crate::prelude::*;
 
 const UNSIGNED: &[DType] = &[DType::U8, DType::U16, DType::U32, DType::U64];
 
@@ -35,8 +31,7 @@ fn bit_shift() -> OpDef {
         }
     });
     define("bit_shift", "x · 2ⁿ or ⌊x / 2ⁿ⌋; 0 from the width on.", body, Infer::Derived)
-        .group("x", UNSIGNED)
-        .group("n", UNSIGNED)
+        .groups(&["x", "n"], UNSIGNED)
         .required("direction", ParamKind::Str, "LEFT or RIGHT")
         .onnx("BitShift", 11)
 }

@@ -1,17 +1,7 @@
 //! Losses.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-
-use crate::compose::{cast, number, per_channel, reduce, reshape, widened};
-use crate::def::{Define, FLOATS, INDICES, composite, define, operand, rule, scalar};
-use crate::rules::{rank_in, shaped};
+use crate::graph::{Tensor, formula, formulas};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![select_at(), negative_log_likelihood(), softmax_cross_entropy()]
@@ -21,7 +11,7 @@ fn select_at() -> OpDef {
     let body = scalar(|b, cx, args| {
         let [Some(x), Some(index)] = args else { return Err(OpError::from("two operands expected")) };
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), cx.rank)?;
-        Ok(index.cast(tensorc_ir::DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
+        Ok(index.cast(DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -44,7 +34,7 @@ fn parameters(def: OpDef) -> OpDef {
         .maybe("ignore_index", ParamKind::Int, "a target class without effect")
 }
 
-fn loss_shape(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn loss_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     if let Some(scores) = rank_in(cx, 0, 2..=usize::MAX)? {
         shaped(cx, 1, &[&scores[..1], &scores[2..]].concat())?;
@@ -58,55 +48,37 @@ fn loss_shape(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
 }
 
 /// The loss from log-probabilities with classes along axis 1.
-fn likelihood(b: &mut Builder<'_>, cx: &NodeCtx<'_>, scores: Value, args: &[Option<Value>]) -> Result<Value> {
-    let target = operand(b, args, 1)?;
-    let scores = widened(b, scores)?;
-    let ty = b.ty(scores)?;
-    let classes = [&ty.dims[..1], &[1], &ty.dims[2..]].concat();
-    let index = reshape(b, target, &classes)?;
+fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
+    let g = scores.graph();
+    let target = g.operand(1);
+    let scores = scores.widened();
+    let ty = scores.ty()?;
+    let index = target.reshape(&[&ty.dims[..1], &[1], &ty.dims[2..]].concat());
     let axis = Params::new().with("axis", ParamValue::Int(1));
-    let chosen = b.op("select_at", &[scores, index], axis.clone())?;
-    let chosen = reduce(b, "reduce_sum", chosen, &[1])?;
-    let mut weight = match args.get(2).copied().flatten() {
-        Some(w) => {
-            let w = cast(b, w, ty.dtype)?;
-            let w = per_channel(b, w, ty.rank())?;
-            let w = b.op("select_at", &[w, index], axis)?;
-            Some(reduce(b, "reduce_sum", w, &[1])?)
-        }
-        None => None,
-    };
+    let chosen = |x: Tensor<'g>| g.op("select_at", &[x, index], axis.clone()).sum(&[1]);
+    let likelihood = chosen(scores);
+    let mut weight = g.maybe(2).map(|w| chosen(w.cast(ty.dtype).per_channel(ty.rank())));
     if let Some(ignored) = cx.params.int("ignore_index") {
-        let dtype = b.ty(index)?.dtype;
-        let ignored = b.scalar(Scalar::from_i64(dtype, ignored));
-        let same = b.call("equal", &[index, ignored])?;
-        let (zero, one) = (number(b, scores, 0.0)?, number(b, scores, 1.0)?);
-        weight = Some(b.call("where", &[same, zero, weight.unwrap_or(one)])?);
+        let dtype = index.ty()?.dtype;
+        let ignored = g.add(|b| Ok(b.scalar(Scalar::from_i64(dtype, ignored))));
+        let same = index.call("equal", &[ignored]);
+        let [zero, one] = [0.0, 1.0].map(|x| scores.then(|b, scores| number(b, scores, x)));
+        weight = Some(same.call("where", &[zero, weight.unwrap_or(one)]));
     }
-    let loss = b.call("neg", &[chosen])?;
-    let loss = match weight {
-        Some(w) => b.call("mul", &[loss, w])?,
-        None => loss,
-    };
+    let loss = -likelihood;
+    let loss = weight.map_or(loss, |w| loss * w);
     let axes: Vec<usize> = (0..ty.rank()).collect();
     let loss = match (cx.params.str("reduction"), weight) {
         (Some("none"), _) => loss,
-        (Some("sum"), _) => reduce(b, "reduce_sum", loss, &axes)?,
-        (_, None) => reduce(b, "reduce_mean", loss, &axes)?,
-        (_, Some(w)) => {
-            let (total, weights) = (reduce(b, "reduce_sum", loss, &axes)?, reduce(b, "reduce_sum", w, &axes)?);
-            b.call("div", &[total, weights])?
-        }
+        (Some("sum"), _) => loss.sum(&axes),
+        (_, None) => loss.mean(&axes),
+        (_, Some(w)) => loss.sum(&axes) / w.sum(&axes),
     };
-    let loss = reshape(b, loss, &cx.outputs[0].dims)?;
-    cast(b, loss, cx.outputs[0].dtype)
+    Ok(loss.as_type(&cx.outputs[0]))
 }
 
 fn negative_log_likelihood() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let scores = operand(b, args, 0)?;
-        likelihood(b, cx, scores, args)
-    });
+    let compute = formula(|g, cx| likelihood(cx, g.operand(0)));
     let doc = "-weight[target]·x[target], the class axis being 1; mean divides by the weights' sum.";
     parameters(define("nll_loss", doc, compute, rule(loss_shape)).group("x", FLOATS))
         .onnx("NegativeLogLikelihoodLoss", 12)
@@ -114,14 +86,12 @@ fn negative_log_likelihood() -> OpDef {
 }
 
 fn softmax_cross_entropy() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let scores = operand(b, args, 0)?;
-        let stored = b.ty(scores)?.dtype;
-        let wide = widened(b, scores)?;
-        let log = b.op("log_softmax", &[wide], Params::new().with("axis", ParamValue::Int(1)))?;
-        let loss = likelihood(b, cx, log, args)?;
-        Ok(vec![loss, cast(b, log, stored)?])
-    }));
+    let compute = formulas(|g, cx| {
+        let scores = g.operand(0);
+        let stored = scores.ty()?.dtype;
+        let log = g.op("log_softmax", &[scores.widened()], Params::new().with("axis", ParamValue::Int(1)));
+        Ok(vec![likelihood(cx, log)?, log.cast(stored)])
+    });
     let infer = rule(|cx| {
         loss_shape(cx)?;
         let shape = cx.input(0).shape;

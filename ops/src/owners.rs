@@ -4,13 +4,10 @@
 //! has one column, all its positions or every so many of them; neighbouring owners have neighbouring elements. So no two
 //! write the same element, and results have the bits of one thread's.
 
-use tensorc_ir::DenseType;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::OpError;
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::index::linearize;
 
-use crate::nest::{Scalars, coordinates, flat, parallel, serial};
+use crate::kernel::{KernelScope, KernelTensor, KernelValue, coordinates};
+use crate::prelude::*;
 
 /// Owners that keep a GPU busy. Each walks all updates, so there are no more where columns suffice.
 const MIN_OWNERS: u64 = 1 << 14;
@@ -37,15 +34,18 @@ pub struct ScatterColumn {
     pub inner: Vec<Index>,
 }
 
-/// Stores the update at some coordinates to the element of a number.
-pub type Store<'a> = dyn Fn(&mut KernelBuilder, &ScatterColumn, &[Index], Index) -> Result<(), OpError> + 'a;
+/// Stores the update at some coordinates to an element of the result.
+pub type Store<'a> = dyn Fn(&ScatterColumn, &[Index], &Index) + 'a;
+
+/// What elements of the result begin as.
+pub type Initial<'a, 'k> = dyn Fn(&Index) -> KernelValue<'k> + 'a;
 
 /// Where an update is found, and what becomes of the element at its target.
 pub struct Updates<'a> {
     /// Axes that are walked, in order.
     pub dims: &'a [u64],
     /// The position along the extent that an update has.
-    pub position: &'a dyn Fn(&mut KernelBuilder, &ScatterColumn, &[Index]) -> Index,
+    pub position: &'a dyn Fn(&ScatterColumn, &[Index]) -> Index,
     pub store: &'a Store<'a>,
 }
 
@@ -59,77 +59,52 @@ impl Owners {
 
     /// Fills the kernel: every element of `out` begins as `initial` says for its number, then takes its updates; those
     /// of columns outside `covered` (extents of the outer and of the inner axes) have none.
-    pub fn scatter(
+    pub fn scatter<'k>(
         &self,
-        k: &mut KernelBuilder,
-        out: Buf,
-        initial: &dyn Fn(&mut KernelBuilder, Index) -> Operand,
+        k: &'k KernelScope,
+        out: KernelTensor<'k>,
+        initial: &Initial<'_, 'k>,
         covered: [&[u64]; 2],
         updates: &Updates<'_>,
-    ) -> Result<(), OpError> {
+    ) {
         let columns = [self.outer.iter().product(), self.parts, self.inner.iter().product()];
-        parallel(k, &columns, |k, at| {
-            // As variables of their own, whose ranges are their extents.
-            let mut own = |name: &str, i: usize| k.let_index(name, at[i].clone());
-            let own = OwnedRange { outer: own("outer", 0), part: own("part", 1), inner: own("inner", 2) };
-            let positions = (own.part.clone(), Index::constant(self.extent as i64), self.parts as i64);
-            k.for_loop("z", positions, LoopKind::Serial, |k, position| {
+        k.parallel(&columns, |at| {
+            let own = OwnedRange {
+                outer: k.bound("outer", &at[0]),
+                part: k.bound("part", &at[1]),
+                inner: k.bound("inner", &at[2]),
+            };
+            k.strided("z", (&own.part, &Index::constant(self.extent as i64), self.parts as i64), |position| {
                 let at = self.element(&own, position);
-                let value = initial(k, at.clone());
-                k.store(out, at, value);
-                Ok::<(), OpError>(())
-            })?;
+                out.set(&at, initial(&at));
+            });
             let column = ScatterColumn {
                 outer: coordinates(&own.outer, &self.outer),
                 inner: coordinates(&own.inner, &self.inner),
             };
-            let mut inside = None;
             let axes = self.outer.iter().chain(&self.inner).zip(column.outer.iter().chain(&column.inner));
-            for ((_, at), covered) in axes.zip(covered.concat()).filter(|((n, _), covered)| covered < *n) {
-                let ok = k.in_range(at, 0, covered as i64);
-                inside = Some(inside.map_or(ok, |all| k.bin(ScalarOp::And, all, ok)));
-            }
-            match inside {
-                Some(cond) => k.if_then(cond, |k| self.updates(k, &own, &column, updates)),
-                None => self.updates(k, &own, &column, updates),
-            }
-        })
+            let cut = axes.zip(covered.concat()).filter(|((n, _), covered)| covered < *n);
+            let inside = cut.map(|((_, at), covered)| k.in_range(at, 0, covered as i64)).reduce(|all, ok| all & ok);
+            k.when_all(inside, || self.updates(k, &own, &column, updates));
+        });
     }
 
-    fn element(&self, own: &OwnedRange, position: Index) -> Index {
+    fn element(&self, own: &OwnedRange, position: &Index) -> Index {
         let inner: u64 = self.inner.iter().product();
         let outer: u64 = self.outer.iter().product();
-        flat(&[own.outer.clone(), position, own.inner.clone()], &[outer, self.extent, inner])
+        linearize(&[own.outer.clone(), position.clone(), own.inner.clone()], &[outer, self.extent, inner])
     }
 
-    fn updates(
-        &self,
-        k: &mut KernelBuilder,
-        own: &OwnedRange,
-        column: &ScatterColumn,
-        updates: &Updates<'_>,
-    ) -> Result<(), OpError> {
-        serial(k, updates.dims, &mut |k, at| {
-            let position = (updates.position)(k, column, at);
+    fn updates(&self, k: &KernelScope, own: &OwnedRange, column: &ScatterColumn, updates: &Updates<'_>) {
+        k.serial(updates.dims, |at| {
+            let position = (updates.position)(column, at);
             if self.parts == 1 {
-                return (updates.store)(k, column, at, self.element(own, position));
+                return (updates.store)(column, at, &self.element(own, &position));
             }
             let last = self.extent as i64 - 1;
             let part = position.modulo(self.parts as i64, &move |_: u32| (0, last));
-            let (part, mine) = (k.index_value(part), k.index_value(own.part.clone()));
-            let owned = k.cmp(CmpOp::Eq, part, mine);
-            k.if_then(owned, |k| (updates.store)(k, column, at, self.element(own, position)))
-        })
+            let owned = k.position(&part).eq(&own.part);
+            k.when(owned, || (updates.store)(column, at, &self.element(own, &position)));
+        });
     }
-}
-
-/// The initial values that elements of a tensor are.
-pub fn copied(from: Buf) -> impl Fn(&mut KernelBuilder, Index) -> Operand {
-    move |k, at| k.load(from, at)
-}
-
-/// Zeros of a tensor's type.
-pub fn zeros(ty: &DenseType) -> impl Fn(&mut KernelBuilder, Index) -> Operand {
-    let zero = Operand::Const(Scalar::zero(ty.dtype));
-    move |_, _| zero
 }

@@ -1,22 +1,11 @@
 //! Pooling over windows and over all spatial axes.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::{Prim, Reduction, View};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::prim::Reduction;
 
 use crate::conv::window_params;
-use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, rule};
-use crate::nest::{Scalars, buffers};
-use crate::rules::{ints, output_dims, partial, rank_in, shaped};
-use crate::views::{Build, OrFail, compute_type, lowest, max_of, operand, sum_of, vars};
+use crate::kernel::KernelScope;
+use crate::prelude::*;
+use crate::views::{lowest, max_of, sum_of};
 use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
@@ -76,7 +65,7 @@ fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     let window = window_of(cx.params)?;
     let rank = window.kernel.len();
-    let x = crate::rules::ranked(cx, 0, rank + 2)?;
+    let x = ranked(cx, 0, rank + 2)?;
     partial(cx, 0, &vec![None; rank + 2])?;
     let out = output_dims(cx, 0);
     cx.unify_dims(x[0], out[0], "output, axis 0")?;
@@ -225,9 +214,8 @@ pub(crate) fn window_sizes(b: &mut Builder<'_>, counts: &[Vec<u64>], wide: DType
     let vector = |(i, list): (usize, &Vec<u64>)| {
         let mut dims = vec![1; counts.len() - i];
         dims[0] = list.len() as u64;
-        let data = tensorc_ir::TensorData::from_fn(DenseType::new(wide, &dims), |j| {
-            Scalar::from_f64(wide, list[j as usize] as f64)
-        });
+        let data =
+            TensorData::from_fn(DenseType::new(wide, &dims), |j| Scalar::from_f64(wide, list[j as usize] as f64));
         b.constant(data)
     };
     counts.iter().enumerate().map(vector).collect()
@@ -356,23 +344,15 @@ fn max_unpool() -> OpDef {
         let (ty, index_ty) = (b.ty(x)?, b.ty(indices)?);
         let window = window_of(cx.params).or_fail(b)?;
         let natural = DenseType::new(ty.dtype, &unpooled(&window, &ty.dims));
-        let mut k = KernelBuilder::new("max_unpool");
-        let bufs = buffers(&mut k, &[("x", &ty), ("indices", &index_ty)], &[("out", &natural)]);
-        let body = |k: &mut KernelBuilder| -> Result<(), OpError> {
-            k.for_range("z", natural.len(), LoopKind::Serial, |k, i| {
-                k.store(bufs[2], i, Operand::Const(Scalar::zero(ty.dtype)));
-                Ok::<(), OpError>(())
-            })?;
-            k.for_range("i", ty.len(), LoopKind::Serial, |k, i| {
-                let index = k.load(bufs[1], i.clone());
-                let at = k.position(index, natural.len());
-                let value = k.load(bufs[0], i);
-                k.store(bufs[2], at, value);
-                Ok(())
-            })
-        };
-        body(&mut k).or_fail(b)?;
-        let y = b.kernel(k.finish(), &[x, indices], std::slice::from_ref(&natural))[0];
+        let k = &KernelScope::new("max_unpool");
+        let [maxima, positions] = k.inputs(["x", "indices"], [&ty, &index_ty]);
+        let out = k.output("out", &natural);
+        k.each("z", natural.len(), |i| out.set(i, Scalar::zero(ty.dtype)));
+        k.each("i", ty.len(), |i| {
+            let at = positions.position(i, natural.len());
+            out.set(&at, maxima.get(i));
+        });
+        let y = b.kernel(k.finish(), &[x, indices], std::slice::from_ref(&natural))?[0];
         let map: Vec<Index> = vars(ty.rank());
         let dims = &cx.outputs[0].dims;
         let fill = (natural.dims != *dims).then(|| Scalar::zero(ty.dtype));

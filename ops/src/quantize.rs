@@ -4,20 +4,10 @@
 //! A constant of integers is brought to floats when the model is compiled, and what lies between two quantised tensors is
 //! computed in floats, so that it fuses.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::{DType, Shape};
-
-use crate::compose::{cast, number};
 use crate::contract::matmul_shape;
 use crate::conv::{conv_shape, window_params};
-use crate::def::{Define, composite, define, rule};
-use crate::views::{Build, OrFail, maybe, operand, vars};
+use crate::graph::{GraphScope, Tensor, formula, formulas};
+use crate::prelude::*;
 
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 /// What is quantised: results of integer products too.
@@ -58,57 +48,54 @@ fn with_axis(def: OpDef) -> OpDef {
 }
 
 /// `part` (scales or zero points) so that it broadcasts to `dims`.
-fn spread(b: &mut Builder<'_>, cx: &NodeCtx<'_>, part: Value, dims: &[u64]) -> Result<Value> {
-    let own = b.dims(part)?;
-    if own.iter().product::<u64>() == 1 {
-        return b.reshaped(part, &[]);
-    }
-    let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
-    match own.len() {
-        1 if own[0] == dims[axis] => {
-            let mut along = vec![1; dims.len()];
-            along[axis] = own[0];
-            b.reshaped(part, &along)
+fn spread<'g>(cx: &NodeCtx<'_>, part: Tensor<'g>, dims: &[u64]) -> Tensor<'g> {
+    part.then(|b, part| {
+        let own = b.dims(part)?;
+        if own.iter().product::<u64>() == 1 {
+            return b.reshaped(part, &[]);
         }
-        rank if rank == dims.len() && rank > 1 => {
-            let mut to = own.clone();
-            to[axis] = dims[axis];
-            let block = cx.params.int("block_size").filter(|n| *n > 0).unwrap_or(1);
-            let blocks = dims[axis].div_ceil(block as u64);
-            if blocks != own[axis] {
-                return Err(b.fail(format!("{} scales along axis {axis} for {blocks} blocks", own[axis])));
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
+        match own.len() {
+            1 if own[0] == dims[axis] => {
+                let mut along = vec![1; dims.len()];
+                along[axis] = own[0];
+                b.reshaped(part, &along)
             }
-            let mut map = vars(dims.len());
-            map[axis] = map[axis].floor_div(block, &to[..]);
-            b.view(part, View { map, fill: None }, &to)
+            rank if rank == dims.len() && rank > 1 => {
+                let mut to = own.clone();
+                to[axis] = dims[axis];
+                let block = cx.params.int("block_size").filter(|n| *n > 0).unwrap_or(1);
+                let blocks = dims[axis].div_ceil(block as u64);
+                if blocks != own[axis] {
+                    return Err(b.fail(format!("{} scales along axis {axis} for {blocks} blocks", own[axis])));
+                }
+                let mut map = vars(dims.len());
+                map[axis] = map[axis].floor_div(block, &to[..]);
+                b.view(part, View { map, fill: None }, &to)
+            }
+            _ => Err(b.fail(format!("scales of shape {own:?} for a tensor of shape {dims:?}"))),
         }
-        _ => Err(b.fail(format!("scales of shape {own:?} for a tensor of shape {dims:?}"))),
-    }
+    })
 }
 
 /// `round(x / scale) + zero point`, halves to even, saturating in `to`.
-fn quantised(b: &mut Builder<'_>, x: Value, scale: Value, zero: Option<Value>, to: DType) -> Result<Value> {
-    let (x, scale) = (cast(b, x, DType::F32)?, cast(b, scale, DType::F32)?);
-    let steps = b.call("div", &[x, scale])?;
-    rounded(b, steps, zero, to)
+fn quantised<'g>(x: Tensor<'g>, scale: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
+    let (x, scale) = (x.cast(DType::F32), scale.cast(DType::F32));
+    rounded(x / scale, zero, to)
 }
 
-fn rounded(b: &mut Builder<'_>, steps: Value, zero: Option<Value>, to: DType) -> Result<Value> {
-    let mut steps = b.call("round", &[steps])?;
-    if let Some(zero) = zero {
-        let zero = cast(b, zero, DType::F32)?;
-        steps = b.call("add", &[steps, zero])?;
-    }
-    cast(b, steps, to)
+fn rounded<'g>(steps: Tensor<'g>, zero: Option<Tensor<'g>>, to: DType) -> Tensor<'g> {
+    let steps = steps.call("round", &[]);
+    zero.map_or(steps, |zero| steps + zero.cast(DType::F32)).cast(to)
 }
 
 fn quantize() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, scale) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let dims = b.dims(x)?;
-        let scale = spread(b, cx, scale, &dims)?;
-        let zero = maybe(args, 2).map(|zero| spread(b, cx, zero, &dims)).transpose()?;
-        quantised(b, x, scale, zero, cx.outputs[0].dtype)
+    let compute = formula(|g, cx| {
+        let x = g.operand(0);
+        let dims = x.dims()?;
+        let scale = spread(cx, g.operand(1), &dims);
+        let zero = g.maybe(2).map(|zero| spread(cx, zero, &dims));
+        Ok(quantised(x, scale, zero, cx.outputs[0].dtype))
     });
     let infer = rule(|cx| {
         shaped_as(cx, 0)?;
@@ -126,19 +113,13 @@ fn quantize() -> OpDef {
 }
 
 fn dequantize() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, scale) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let (dims, to) = (b.dims(x)?, cx.outputs[0].dtype);
-        let mut steps = cast(b, x, DType::F32)?;
-        if let Some(zero) = maybe(args, 2) {
-            let zero = spread(b, cx, zero, &dims)?;
-            let zero = cast(b, zero, DType::F32)?;
-            steps = b.call("sub", &[steps, zero])?;
-        }
-        let scale = spread(b, cx, scale, &dims)?;
-        let scale = cast(b, scale, DType::F32)?;
-        let y = b.call("mul", &[steps, scale])?;
-        cast(b, y, to)
+    let compute = formula(|g, cx| {
+        let x = g.operand(0);
+        let dims = x.dims()?;
+        let steps = x.cast(DType::F32);
+        let steps = g.maybe(2).map_or(steps, |zero| steps - spread(cx, zero, &dims).cast(DType::F32));
+        let scale = spread(cx, g.operand(1), &dims).cast(DType::F32);
+        Ok((steps * scale).cast(cx.outputs[0].dtype))
     });
     let infer = rule(|cx| {
         shaped_as(cx, 0)?;
@@ -157,27 +138,19 @@ fn dequantize() -> OpDef {
 }
 
 fn dynamic() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, _, args| {
-        let x = operand(b, args, 0)?;
-        let axes: Vec<usize> = (0..b.dims(x)?.len()).collect();
-        let flat = |b: &mut Builder<'_>, op: &str, with: &str| {
-            let extreme = crate::compose::reduce(b, op, x, &axes)?;
-            let extreme = b.reshaped(extreme, &[])?;
-            let zero = number(b, extreme, 0.0)?;
-            b.call(with, &[extreme, zero])
-        };
-        let (least, greatest) = (flat(b, "reduce_min", "min")?, flat(b, "reduce_max", "max")?);
+    let compute = formulas(|g, _| {
+        let x = g.operand(0);
+        let axes: Vec<usize> = (0..x.dims()?.len()).collect();
+        let extreme = |op: &str, with: &str| x.reduce(op, &axes).reshape(&[]).with_number(with, 0.0);
+        let (least, greatest) = (extreme("reduce_min", "min"), extreme("reduce_max", "max"));
         // A tensor of zeros has no range: any scale does.
-        let scale = b.map_as(&[least, greatest], DType::F32, &[], |_, a| {
+        let scale = least.map_with(&[greatest], |_, a| {
             let range = (&a[1] - &a[0]) / a[0].lit(255.0);
             range.le(&a[0].lit(0.0)).select(&a[0].lit(1.0), &range)
-        })?;
-        let zero = b.call("div", &[least, scale])?;
-        let zero = b.call("neg", &[zero])?;
-        let zero = rounded(b, zero, None, DType::U8)?;
-        let y = quantised(b, x, scale, Some(zero), DType::U8)?;
-        Ok(vec![y, scale, zero])
-    }));
+        });
+        let zero = rounded(-(least / scale), None, DType::U8);
+        Ok(vec![quantised(x, scale, Some(zero), DType::U8), scale, zero])
+    });
     let infer = rule(|cx| {
         shaped_as(cx, 0)?;
         cx.set_output_dtype(0, DType::U8)?;
@@ -195,18 +168,20 @@ fn dynamic() -> OpDef {
         .not_differentiable(ROUNDS)
 }
 
+/// A vector for each row, column or filter, shaped by `vector`; one element as a scalar.
+fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
+    Ok(match x.dims()?[..] {
+        [] | [1] => x.reshape(&[]),
+        [n] => x.reshape(&vector(n)),
+        _ => x,
+    })
+}
+
 /// An operand less its zero point, as i32. `vector` shapes a zero point for each row, column or filter.
-fn centred(b: &mut Builder<'_>, x: Value, zero: Option<Value>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Value> {
-    let x = cast(b, x, DType::I32)?;
-    let Some(zero) = zero else { return Ok(x) };
-    let dims = b.dims(zero)?;
-    let zero = match dims[..] {
-        [] | [1] => b.reshaped(zero, &[])?,
-        [n] => b.reshaped(zero, &vector(n))?,
-        _ => zero,
-    };
-    let zero = cast(b, zero, DType::I32)?;
-    b.call("sub", &[x, zero])
+fn centred<'g>(g: GraphScope<'g>, [x, zero]: [usize; 2], vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
+    let x = g.operand(x).cast(DType::I32);
+    let zero = g.maybe(zero).map(|zero| shaped_by(zero, vector)).transpose()?;
+    Ok(zero.map_or(x, |zero| x - zero.cast(DType::I32)))
 }
 
 /// Operands of a product, and where their zero points are.
@@ -215,62 +190,45 @@ struct Factors {
     b: [usize; 2],
 }
 
-fn integer_matmul(b: &mut Builder<'_>, args: &[Option<Value>], at: &Factors) -> Result<Value> {
-    let (l, r) = (operand(b, args, at.a[0])?, operand(b, args, at.b[0])?);
-    let l = centred(b, l, maybe(args, at.a[1]), |rows| vec![rows, 1])?;
-    let r = centred(b, r, maybe(args, at.b[1]), |columns| vec![columns])?;
-    b.call("matmul", &[l, r])
+fn integer_matmul<'g>(g: GraphScope<'g>, at: &Factors) -> Result<Tensor<'g>> {
+    let l = centred(g, at.a, |rows| vec![rows, 1])?;
+    Ok(l.call("matmul", &[centred(g, at.b, |columns| vec![columns])?]))
 }
 
-fn integer_conv(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], at: &Factors) -> Result<Value> {
-    let (x, w) = (operand(b, args, at.a[0])?, operand(b, args, at.b[0])?);
-    let rank = b.dims(w)?.len();
-    let x = centred(b, x, maybe(args, at.a[1]), |n| vec![n])?;
-    let w = centred(b, w, maybe(args, at.b[1]), |filters| [&[filters], &vec![1; rank - 1][..]].concat())?;
+fn integer_conv<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, at: &Factors) -> Result<Tensor<'g>> {
+    let rank = g.operand(at.b[0]).dims()?.len();
+    let x = centred(g, at.a, |n| vec![n])?;
+    let w = centred(g, at.b, |filters| [&[filters], &vec![1; rank - 1][..]].concat())?;
     let params = ["auto_pad", "kernel_shape", "strides", "dilations", "pads", "group"].into_iter();
     let given = params.filter_map(|name| Some((name, cx.params.get(name)?.clone())));
     let params = given.fold(Params::new(), |params, (name, value)| params.with(name, value));
-    b.op("conv", &[x, w], params)
+    Ok(g.op("conv", &[x, w], params))
 }
 
-/// An i32 result of quantised operands as a quantised tensor; `scales` are those of the operands and of the result,
-/// the second shaped by `vector` if there are several.
-fn requantised(
-    b: &mut Builder<'_>,
-    sum: Value,
-    scales: [Value; 3],
-    zero: Value,
-    vector: impl Fn(u64) -> Vec<u64>,
-) -> Result<Value> {
-    let mut wide = vec![];
-    for (i, scale) in scales.into_iter().enumerate() {
-        let dims = b.dims(scale)?;
-        let scale = match dims[..] {
-            [] | [1] => b.reshaped(scale, &[])?,
-            [n] if i == 1 => b.reshaped(scale, &vector(n))?,
-            _ => scale,
-        };
-        wide.push(cast(b, scale, DType::F32)?);
-    }
-    let both = b.call("mul", &[wide[0], wide[1]])?;
-    let factor = b.call("div", &[both, wide[2]])?;
-    let sum = cast(b, sum, DType::F32)?;
-    let steps = b.call("mul", &[sum, factor])?;
-    let to = b.ty(zero)?.dtype;
-    let zero = b.reshaped(zero, &[])?;
-    rounded(b, steps, Some(zero), to)
+/// An i32 result of quantised operands as a quantised tensor. The scale of the second operand is shaped by `vector` if
+/// there are several.
+fn requantised<'g>(sum: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
+    let g = sum.graph();
+    let own = |n: u64| vec![n];
+    let left = shaped_by(g.operand(1), own)?.cast(DType::F32);
+    let right = shaped_by(g.operand(4), vector)?.cast(DType::F32);
+    let result = shaped_by(g.operand(6), own)?.cast(DType::F32);
+    let factor = left * right / result;
+    let steps = sum.cast(DType::F32) * factor;
+    let zero = g.operand(7);
+    let to = zero.ty()?.dtype;
+    Ok(rounded(steps, Some(zero.reshape(&[])), to))
 }
 
 fn matmul_integer() -> OpDef {
     let at = Factors { a: [0, 2], b: [1, 3] };
-    let compute = composite(move |b, _, args| integer_matmul(b, args, &at));
+    let compute = formula(move |g, _| integer_matmul(g, &at));
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I32)?;
         matmul_shape(cx, [0, 1])
     });
     define("matmul_integer", "The product of integers less their zero points, in i32.", compute, infer)
-        .operand("A", BYTES)
-        .operand("B", BYTES)
+        .operands(&["A", "B"], BYTES)
         .optional("a_zero_point", TypeRule::OneOf(BYTES))
         .optional("b_zero_point", TypeRule::OneOf(BYTES))
         .onnx("MatMulInteger", 10)
@@ -279,12 +237,7 @@ fn matmul_integer() -> OpDef {
 
 fn qlinear_matmul() -> OpDef {
     let at = Factors { a: [0, 2], b: [3, 5] };
-    let compute = composite(move |b, _, args| {
-        let sum = integer_matmul(b, args, &at)?;
-        let scales = [operand(b, args, 1)?, operand(b, args, 4)?, operand(b, args, 6)?];
-        let zero = operand(b, args, 7)?;
-        requantised(b, sum, scales, zero, |columns| vec![columns])
-    });
+    let compute = formula(move |g, _| requantised(integer_matmul(g, &at)?, |columns| vec![columns]));
     let infer = rule(|cx| {
         quantised_type(cx, 7, None)?;
         matmul_shape(cx, [0, 3])
@@ -312,15 +265,14 @@ fn scaled(def: OpDef, [a, b]: [&'static str; 2]) -> OpDef {
 
 fn conv_integer() -> OpDef {
     let at = Factors { a: [0, 2], b: [1, 3] };
-    let compute = composite(move |b, cx, args| integer_conv(b, cx, args, &at));
+    let compute = formula(move |g, cx| integer_conv(g, cx, &at));
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I32)?;
         conv_shape(cx, [0, 1]).map(drop)
     });
     let doc = "The convolution of integers less their zero points, in i32.";
     window_params(define("conv_integer", doc, compute, infer))
-        .operand("x", BYTES)
-        .operand("w", BYTES)
+        .operands(&["x", "w"], BYTES)
         .optional("x_zero_point", TypeRule::OneOf(BYTES))
         .optional("w_zero_point", TypeRule::OneOf(BYTES))
         .param("group", ParamValue::Int(1), "Number of channel groups.")
@@ -330,18 +282,13 @@ fn conv_integer() -> OpDef {
 
 fn qlinear_conv() -> OpDef {
     let at = Factors { a: [0, 2], b: [3, 5] };
-    let compute = composite(move |b, cx, args| {
-        let mut sum = integer_conv(b, cx, args, &at)?;
-        let rank = b.dims(sum)?.len();
+    let compute = formula(move |g, cx| {
+        let sum = integer_conv(g, cx, &at)?;
+        let rank = sum.dims()?.len();
         let per_filter = move |n: u64| [&[n], &vec![1; rank - 2][..]].concat();
-        if let Some(bias) = maybe(args, 8) {
-            let filters = b.dims(bias)?[0];
-            let bias = b.reshaped(bias, &per_filter(filters))?;
-            sum = b.call("add", &[sum, bias])?;
-        }
-        let scales = [operand(b, args, 1)?, operand(b, args, 4)?, operand(b, args, 6)?];
-        let zero = operand(b, args, 7)?;
-        requantised(b, sum, scales, zero, per_filter)
+        let Some(bias) = g.maybe(8) else { return requantised(sum, per_filter) };
+        let bias = bias.reshape(&per_filter(bias.dims()?[0]));
+        requantised(sum + bias, per_filter)
     });
     let infer = rule(|cx| {
         quantised_type(cx, 7, None)?;

@@ -1,28 +1,14 @@
 //! Operators that carry a state along a sequence, and col2im.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::{Index, delinearize};
-use tensorc_ir::kir::{KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::{Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::index::{delinearize, linearize};
 
-use crate::def::{Define, FLOATS, INDICES, NUMBERS, define, prim, rule};
-use crate::nest::{Scalars, buffers, flat, kernel_prim, parallel, serial};
-use crate::rules::{ints, need_ints, partial, ranked};
-use crate::views::{Build, OrFail, compute_type, maybe, operand};
+use crate::kernel::{KernelScope, KernelTensor};
+use crate::prelude::*;
+use crate::rules::need_ints;
 use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![col2im(), causal_conv(), linear_attention()]
-}
-
-fn zero(dtype: DType) -> Operand {
-    Operand::Const(Scalar::zero(dtype))
 }
 
 fn col2im() -> OpDef {
@@ -34,38 +20,30 @@ fn col2im() -> OpDef {
         let count = (0..image.len()).map(|i| window.count(i, image[i])).collect::<Result<Vec<u64>, _>>()?;
         let blocks: u64 = window.kernel.iter().product();
         let (plane, wide) = (image.iter().product::<u64>(), compute_type(out.dtype));
-        let mut k = KernelBuilder::new("col2im");
-        let bufs = buffers(&mut k, &[("input", x)], &[("out", out)]);
-        parallel(&mut k, &out.dims[..2], |k, lead| {
-            let start = flat(lead, &out.dims[..2]).scale(plane as i64);
-            k.for_range("z", plane, LoopKind::Serial, |k, i| {
-                k.store(bufs[1], start.add(&i), zero(out.dtype));
-                Ok::<(), OpError>(())
-            })?;
+        let k = &KernelScope::new("col2im");
+        let (columns, result) = (k.input("input", x), k.output("out", out));
+        k.parallel(&out.dims[..2], |lead| {
+            let start = linearize(lead, &out.dims[..2]).scale(plane as i64);
+            k.each("z", plane, |i| result.set(&start.add(i), Scalar::zero(out.dtype)));
             let rank = image.len();
-            serial(k, &[&window.kernel[..], &count].concat(), &mut |k, at| {
+            k.serial(&[&window.kernel[..], &count].concat(), |at| {
                 let (tap, place) = at.split_at(rank);
                 let to: Vec<Index> = (0..rank).map(|i| window.position(i, image[i], &place[i], &tap[i])).collect();
-                let mut inside = Operand::Const(Scalar::bool(true));
-                for (p, &n) in to.iter().zip(image) {
+                let all = k.constant(Scalar::bool(true));
+                let inside = to.iter().zip(image).fold(all, |all, (p, &n)| {
                     let ok = k.in_range(p, 0, n as i64);
-                    inside = k.bin(ScalarOp::And, inside, ok);
-                }
-                let channel = lead[1].scale(blocks as i64).add(&flat(tap, &window.kernel));
-                let from = [lead[0].clone(), channel, flat(place, &count)];
-                k.if_then(inside, |k| {
-                    let value = k.load(bufs[0], flat(&from, &x.dims));
-                    let to = start.add(&flat(&to, image));
-                    let old = k.load(bufs[1], to.clone());
-                    let (old, value) = (k.cast(old, wide), k.cast(value, wide));
-                    let sum = k.bin(ScalarOp::Add, old, value);
-                    let sum = k.cast(sum, out.dtype);
-                    k.store(bufs[1], to, sum);
-                    Ok(())
-                })
-            })
-        })?;
-        Ok(kernel_prim(k))
+                    all & ok
+                });
+                let channel = lead[1].scale(blocks as i64).add(&linearize(tap, &window.kernel));
+                k.when(inside, || {
+                    let value = columns.get([&lead[0], &channel, &linearize(place, &count)]);
+                    let to = start.add(&linearize(&to, image));
+                    let (old, value) = (result.get_as(&to, wide), value.cast(wide));
+                    result.set_cast(&to, old + value);
+                });
+            });
+        });
+        k.prim()
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -123,7 +101,7 @@ fn causal_conv() -> OpDef {
             None => b.map_as(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0))?,
         };
         let whole = b.concat(&[past, x], 2)?;
-        let params = tensorc_ir::params::Params::new().with("group", ParamValue::Int(ty.dims[1] as i64));
+        let params = Params::new().with("group", ParamValue::Int(ty.dims[1] as i64));
         let y = b.op_multi("conv", &[Some(whole), Some(w), maybe(args, 2)], params, 1)?[0];
         let y = match cx.params.str("activation").unwrap_or("none") {
             "none" => y,
@@ -151,8 +129,7 @@ fn causal_conv() -> OpDef {
         compute,
         infer,
     )
-    .group("input", FLOATS)
-    .group("weight", FLOATS)
+    .groups(&["input", "weight"], FLOATS)
     .optional("bias", TypeRule::Group(0, FLOATS))
     .optional("past_state", TypeRule::Group(0, FLOATS))
     .param("activation", ParamValue::Str("none".into()), "none, silu or swish.")
@@ -197,93 +174,68 @@ impl Recurrence {
     }
 }
 
-/// `buffer[0] += term`.
-fn accumulate(kb: &mut KernelBuilder, buffer: tensorc_ir::kir::Buf, term: Operand) {
-    let old = kb.load(buffer, Index::default());
-    let new = kb.bin(ScalarOp::Add, old, term);
-    kb.store(buffer, Index::default(), new);
-}
-
 /// The results (by query head) and the final state.
 fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<Vec<Value>> {
     let given = r.operands();
     let types = given.iter().map(|(n, v)| b.ty(*v).map(|t| (*n, t))).collect::<Result<Vec<_>>>()?;
-    let (q, k, v) = (types[0].1.dims.clone(), types[1].1.dims.clone(), types[2].1.dims.clone());
+    let (q, k, v) = (&types[0].1.dims, &types[1].1.dims, &types[2].1.dims);
     let out = DenseType::new(DType::F32, &[q[0], q[1], q[2], v[3]]);
     let state = DenseType::new(DType::F32, &[k[0], k[1], k[3], v[3]]);
-    let mut kernel = KernelBuilder::new("linear_attention");
-    let inputs: Vec<_> = types.iter().map(|(n, t)| (*n, t)).collect();
-    let bufs = buffers(&mut kernel, &inputs, &[("out", &out), ("state", &state)]);
-    let find = |name: &str| types.iter().position(|(n, _)| *n == name).map(|i| (bufs[i], types[i].1.dims.clone()));
-    let (y, s) = (bufs[types.len()], bufs[types.len() + 1]);
+    let scope = KernelScope::new("linear_attention");
+    let inputs: Vec<_> = types.iter().map(|(name, ty)| scope.input(name, ty)).collect();
+    let [y, s] = scope.outputs(["out", "state"], [&out, &state]);
+    let find = |name: &str| types.iter().position(|(n, _)| *n == name).map(|i| inputs[i]);
     let (past, decay, beta) = (find("past"), find("decay"), find("beta"));
-    let body = |kb: &mut KernelBuilder, lead: &[Index]| -> Result<(), OpError> {
-        let at = |tail: &[&Index], dims: &[u64]| {
-            let own: Vec<Index> = lead.iter().chain(tail.iter().copied()).cloned().collect();
-            let own = own.into_iter().zip(dims).map(|(i, n)| if *n == 1 { Index::default() } else { i });
-            flat(&own.collect::<Vec<_>>(), dims)
+    scope.parallel(&k[..2], |lead| {
+        // Axes of extent 1 are shared by all heads or elements.
+        let at = |x: KernelTensor<'_>, tail: [&Index; 2]| {
+            let own = lead.iter().chain(tail).zip(x.dims());
+            own.map(|(i, n)| if *n == 1 { Index::default() } else { i.clone() }).collect::<Vec<_>>()
         };
-        serial(kb, &[k[3], v[3]], &mut |kb, p| {
-            let here = at(&[&p[0], &p[1]], &state.dims);
-            let first = past.as_ref().map_or(zero(DType::F32), |(buf, _)| kb.load(*buf, here.clone()));
-            kb.store(s, here, first);
-            Ok(())
-        })?;
-        let acc = kb.alloc("acc", DType::F32, 1, MemorySpace::Stack);
-        kb.for_range("t", k[2], LoopKind::Serial, |kb, t| {
-            serial(kb, &[v[3]], &mut |kb, m| {
+        scope.serial(&[k[3], v[3]], |p| {
+            let here = at(s, [&p[0], &p[1]]);
+            s.set(&here, past.map_or(scope.number(DType::F32, 0.0), |past| past.get(&linearize(&here, &state.dims))));
+        });
+        let acc = scope.cell("acc", DType::F32);
+        scope.each("t", k[2], |t| {
+            scope.serial(&[v[3]], |m| {
                 let m = &m[0];
-                kb.store(acc, Index::default(), zero(DType::F32));
-                serial(kb, &[k[3]], &mut |kb, d| {
-                    let here = at(&[&d[0], m], &state.dims);
-                    let mut old = kb.load(s, here.clone());
-                    if let Some((buf, dims)) = &decay {
-                        let g = kb.load(*buf, at(&[&t, &d[0]], dims));
-                        old = kb.bin(ScalarOp::Mul, old, g);
-                        kb.store(s, here, old);
+                acc.set(0.0);
+                scope.serial(&[k[3]], |d| {
+                    let mut old = s.get(&at(s, [&d[0], m]));
+                    if let Some(decay) = decay {
+                        old = old * decay.get(&at(decay, [t, &d[0]]));
+                        s.set(&at(s, [&d[0], m]), old);
                     }
-                    let key = kb.load(bufs[1], at(&[&t, &d[0]], &k));
-                    let term = kb.bin(ScalarOp::Mul, old, key);
-                    accumulate(kb, acc, term);
-                    Ok(())
-                })?;
-                let mut value = kb.load(bufs[2], at(&[&t, m], &v));
-                if let Some((buf, dims)) = &beta {
-                    let seen = kb.load(acc, Index::default());
-                    let rate = kb.load(*buf, at(&[&t, &Index::default()], dims));
-                    let error = kb.bin(ScalarOp::Sub, value, seen);
-                    value = kb.bin(ScalarOp::Mul, rate, error);
+                    let term = old * inputs[1].get(&at(inputs[1], [t, &d[0]]));
+                    acc.add(term);
+                });
+                let mut value = inputs[2].get(&at(inputs[2], [t, m]));
+                if let Some(beta) = beta {
+                    let seen = acc.get();
+                    value = beta.get(&at(beta, [t, &Index::default()])) * (value - seen);
                 }
-                serial(kb, &[k[3]], &mut |kb, d| {
-                    let here = at(&[&d[0], m], &state.dims);
-                    let (old, key) = (kb.load(s, here.clone()), kb.load(bufs[1], at(&[&t, &d[0]], &k)));
-                    let term = kb.bin(ScalarOp::Mul, key, value);
-                    let new = kb.bin(ScalarOp::Add, old, term);
-                    kb.store(s, here, new);
-                    Ok(())
-                })?;
+                scope.serial(&[k[3]], |d| {
+                    let (old, key) = (s.get(&at(s, [&d[0], m])), inputs[1].get(&at(inputs[1], [t, &d[0]])));
+                    let term = key * value;
+                    s.set(&at(s, [&d[0], m]), old + term);
+                });
                 let group = q[1] / k[1];
                 for g in 0..group {
-                    let head = [lead[0].clone(), lead[1].scale(group as i64).offset(g as i64), t.clone()];
-                    kb.store(acc, Index::default(), zero(DType::F32));
-                    serial(kb, &[k[3]], &mut |kb, d| {
-                        let query = kb.load(bufs[0], flat(&[&head[..], &d[..1]].concat(), &q));
-                        let held = kb.load(s, at(&[&d[0], m], &state.dims));
-                        let term = kb.bin(ScalarOp::Mul, query, held);
-                        accumulate(kb, acc, term);
-                        Ok(())
-                    })?;
-                    let total = kb.load(acc, Index::default());
-                    let total = kb.bin(ScalarOp::Mul, total, Operand::Const(Scalar::f32(r.scale as f32)));
-                    kb.store(y, flat(&[&head[..], std::slice::from_ref(m)].concat(), &out.dims), total);
+                    let head = lead[1].scale(group as i64).offset(g as i64);
+                    acc.set(0.0);
+                    scope.serial(&[k[3]], |d| {
+                        let query = inputs[0].get([&lead[0], &head, t, &d[0]]);
+                        let term = query * s.get(&at(s, [&d[0], m]));
+                        acc.add(term);
+                    });
+                    y.set([&lead[0], &head, t, m], acc.get() * r.scale);
                 }
-                Ok(())
-            })
-        })
-    };
-    parallel(&mut kernel, &k[..2], body).or_fail(b)?;
+            });
+        });
+    });
     let args: Vec<Value> = given.iter().map(|(_, v)| *v).collect();
-    Ok(b.kernel(kernel.finish(), &args, &[out, state]))
+    b.kernel(scope.finish(), &args, &[out.clone(), state.clone()])
 }
 
 fn linear_attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -355,9 +307,7 @@ fn linear_attention() -> OpDef {
         compute,
         infer,
     )
-    .operand("query", FLOATS)
-    .operand("key", FLOATS)
-    .operand("value", FLOATS)
+    .operands(&["query", "key", "value"], FLOATS)
     .optional("past_state", TypeRule::OneOf(FLOATS))
     .optional("decay", TypeRule::OneOf(FLOATS))
     .optional("beta", TypeRule::OneOf(FLOATS))

@@ -1,18 +1,11 @@
 //! Reductions and scans.
 
-use tensorc_ir::DType;
-use tensorc_ir::Dim;
-use tensorc_ir::TensorData;
-use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::kir::{KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::{Prim, Reduction};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::prim::Reduction;
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
 
-use crate::compose::{self, compute_type};
-use crate::def::{Define, FLOATS, INDICES, NUMBERS, composite, define, operand, prim, rule};
+use crate::compose;
+use crate::kernel::{KernelScope, coordinates};
+use crate::prelude::*;
 
 /// Types with an order: every one.
 const ORDERED: &[DType] = &DType::ALL;
@@ -154,8 +147,8 @@ fn log_sum_exp() -> OpDef {
     let compute = composite(|b, cx, args| {
         let data = operand(b, args, 0)?;
         let ty = b.ty(data)?;
-        let axes = reduced_axes(cx.params, cx.value(1), ty.rank())
-            .map_err(|e| b.error(tensorc_ir::diag::DiagnosticCode::TypeConflict, e.0))?;
+        let axes =
+            reduced_axes(cx.params, cx.value(1), ty.rank()).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
         let wide = if ty.dtype.is_float() { compute_type(ty.dtype) } else { DType::F64 };
         let x = compose::cast(b, data, wide)?;
         let peak = compose::reduce(b, "reduce_peak", x, &axes)?;
@@ -265,37 +258,23 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
     let wide = compute_type(x.dtype);
     let (outer, n, inner): (u64, u64, u64) =
         (x.dims[..axis].iter().product(), x.dims[axis], x.dims[axis + 1..].iter().product());
-    let mut k = KernelBuilder::new(name);
-    let input = k.param("x", x.dtype, x.len(), false);
-    let output = k.param("y", x.dtype, x.len(), true);
-    let lines = outer * inner;
-    k.for_range::<OpError>("line", lines, LoopKind::Parallel, |k, line| {
-        let ranges = |_: u32| (0, lines as i64 - 1);
-        let (o, i) = (line.floor_div(inner.max(1) as i64, &ranges), line.modulo(inner.max(1) as i64, &ranges));
-        let total = k.alloc("total", wide, 1, MemorySpace::Register);
-        let zero = Index::constant(0);
-        k.store(total, zero.clone(), Operand::Const(Scalar::from_f64(wide, unit)));
-        k.for_range("step", n, LoopKind::Serial, |k, step| {
-            let along = if reverse { step.scale(-1).offset(n as i64 - 1) } else { step };
-            let at = linearize(&[o, along, i], &[outer, n, inner]);
-            let stored = k.load(input, at.clone());
-            let value = convert(k, stored, wide);
-            let before = k.load(total, zero.clone());
-            let after = k.op(op, &[before, value]);
-            k.store(total, zero, after);
-            let result = convert(k, if exclusive { before } else { after }, x.dtype);
-            k.store(output, at, result);
-            Ok(())
-        })
-    })?;
-    Ok(Prim::Kernel(k.finish().into()))
-}
-
-fn convert(k: &mut KernelBuilder, value: Operand, to: DType) -> Operand {
-    match k.dtype(value) == to {
-        true => value,
-        false => k.op(ScalarOp::Cast(to), &[value]),
-    }
+    let spread = DenseType::new(x.dtype, &[outer, n, inner]);
+    let k = &KernelScope::new(name);
+    let (input, output) = (k.input("x", &spread), k.output("y", &spread));
+    k.parallel_each("line", outer * inner, |line| {
+        let line = coordinates(line, &[outer, inner]);
+        let total = k.register("total", wide).holding(unit);
+        k.each("step", n, |step| {
+            let along = if reverse { step.scale(-1).offset(n as i64 - 1) } else { step.clone() };
+            let at = [&line[0], &along, &line[1]];
+            let value = input.get_as(at, wide);
+            let before = total.get();
+            let after = before.binary(op, value);
+            total.set(after);
+            output.set_cast(at, if exclusive { before } else { after });
+        });
+    });
+    k.prim()
 }
 
 fn scans() -> Vec<OpDef> {

@@ -1,170 +1,124 @@
 //! Pooling over regions of interest.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::index::linearize;
+use tensorc_ir::kir::Kernel;
 
-use crate::def::{Define, FLOATS, INDICES, define, prim, rule};
-use crate::nest::{Scalars, buffers, flat, int, kernel_prim, parallel, serial};
-use crate::rules::ranked;
+use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
+use crate::prelude::*;
 use crate::sampling::{Tap, interpolate};
-use crate::views::{Build, OrFail, compute_type};
 
 pub fn ops() -> Vec<OpDef> {
     vec![roi_align(), max_roi_pool()]
 }
 
-/// Scalar arithmetic in kernels on values of one float type.
-struct Floats<'k> {
-    k: &'k mut KernelBuilder,
-    dtype: DType,
-}
-
-impl Floats<'_> {
-    fn lit(&self, x: f64) -> Operand {
-        Operand::Const(Scalar::from_f64(self.dtype, x))
-    }
-
-    /// Evaluates a small expression over operands of the type.
-    fn eval(&mut self, args: &[Operand], f: impl FnOnce(&[Ex]) -> Ex) -> Result<Operand, OpError> {
-        let types = vec![self.dtype; args.len()];
-        let f = ScalarFn::build(&types, |_, a| vec![f(a)])?;
-        Ok(self.k.apply(&f, args, &[])[0])
-    }
-}
-
 /// Start and size of a bin of a region along one axis, and the number of samples in it.
-struct Bins {
-    start: Operand,
-    size: Operand,
-    samples: Operand,
+struct Bins<'k> {
+    start: KernelValue<'k>,
+    size: KernelValue<'k>,
+    samples: KernelValue<'k>,
 }
 
-fn bins(f: &mut Floats<'_>, ends: [Operand; 2], count: u64, params: &Params) -> Result<Bins, OpError> {
+fn bins<'k>(k: &'k KernelScope, ends: [KernelValue<'k>; 2], count: u64, params: &Params) -> Bins<'k> {
     let scale = params.float("spatial_scale").unwrap_or(1.0);
     let half_pixel = params.str("coordinate_transformation_mode").unwrap_or("half_pixel") == "half_pixel";
     let shift = if half_pixel { 0.5 } else { 0.0 };
-    let start = f.eval(&ends[..1], |a| &a[0] * scale - a[0].lit(shift))?;
-    let size = f.eval(&ends, |a| {
+    let [start] = k.eval(&ends[..1], |a| [&a[0] * scale - a[0].lit(shift)]);
+    let [size] = k.eval(&ends, |a| {
         let length = (&a[1] - &a[0]) * scale;
         let length = if half_pixel { length } else { length.max(&length.lit(1.0)) };
-        length / a[0].lit(count as f64)
-    })?;
-    let ratio = params.int("sampling_ratio").unwrap_or(0);
-    let samples = match ratio > 0 {
-        true => int(ratio),
-        false => {
-            let n = f.eval(&[size], |a| a[0].ceil())?;
-            f.k.cast(n, DType::I64)
+        [length / a[0].lit(count as f64)]
+    });
+    let samples = match params.int("sampling_ratio").unwrap_or(0) {
+        ratio if ratio > 0 => k.int(ratio),
+        _ => {
+            let [n] = k.eval(&[size], |a| [a[0].ceil()]);
+            n.cast(DType::I64)
         }
     };
-    Ok(Bins { start, size, samples })
+    Bins { start, size, samples }
 }
 
 /// The taps of one sample of a bin, by the rule of the region operators: nothing beyond one
 /// element outside, and clamped to the axis within.
-fn region_taps(
-    f: &mut Floats<'_>,
-    bins: &Bins,
-    (bin, sample): (&Index, &Index),
-    extent: u64,
-) -> Result<Vec<Tap>, OpError> {
-    let (bin, sample) = (f.k.index_value(bin.clone()), f.k.index_value(sample.clone()));
-    let args =
-        [bins.start, bins.size, f.k.cast(bin, f.dtype), f.k.cast(sample, f.dtype), f.k.cast(bins.samples, f.dtype)];
+fn region_taps<'k>(k: &'k KernelScope, bins: &Bins<'k>, (bin, sample): (&Index, &Index), extent: u64) -> Vec<Tap<'k>> {
+    let dtype = bins.start.dtype();
+    let as_float = |x: KernelValue<'k>| x.cast(dtype);
+    let args = [bins.start, bins.size, as_float(k.position(bin)), as_float(k.position(sample)), as_float(bins.samples)];
     let last = extent as f64 - 1.0;
-    let expression = ScalarFn::build(&[f.dtype; 5], |_, a| {
+    let [low, inside, rest, high, also_inside, share] = k.eval(&args, |a| {
         let x = &a[0] + &a[2] * &a[1] + (&a[3] + a[3].lit(0.5)) * &a[1] / &a[4];
         let inside = x.ge(&x.lit(-1.0)) & x.le(&x.lit(extent as f64));
         let x = x.max(&x.lit(0.0)).min(&x.lit(last));
         let low = x.floor();
         let high = (&low + low.lit(1.0)).min(&low.lit(last));
         let t = &x - &low;
-        vec![low.cast(DType::I64), inside.clone(), t.lit(1.0) - &t, high.cast(DType::I64), inside, t]
-    })?;
-    let v = f.k.apply(&expression, &args, &[]);
-    let tap = |k: &mut KernelBuilder, v: &[Operand]| Tap { at: k.position(v[0], extent), inside: v[1], weight: v[2] };
-    Ok(vec![tap(f.k, &v[..3]), tap(f.k, &v[3..])])
+        [low.cast(DType::I64), inside.clone(), t.lit(1.0) - &t, high.cast(DType::I64), inside, t]
+    });
+    [(low, inside, rest), (high, also_inside, share)]
+        .map(|(at, inside, weight)| Tap { at: at.position(extent), inside, weight })
+        .into()
 }
 
-fn roi_align_body(cx: &NodeCtx<'_>) -> Result<tensorc_ir::prim::Prim, OpError> {
+fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
     let (x, rois, batch, out) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, &cx.outputs[0]);
     let wide = compute_type(x.dtype);
     let take_max = cx.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max"));
-    let mut k = KernelBuilder::new("roi_align");
-    let bufs = buffers(&mut k, &[("x", x), ("rois", rois), ("batch_indices", batch)], &[("out", out)]);
-    parallel(&mut k, &out.dims, |k, at| {
-        let roi = |k: &mut KernelBuilder, i: i64| {
-            let v = k.load(bufs[1], flat(&[at[0].clone(), Index::constant(i)], &rois.dims));
-            k.cast(v, wide)
-        };
-        let [x1, y1, x2, y2] = [roi(k, 0), roi(k, 1), roi(k, 2), roi(k, 3)];
-        let image = k.load(bufs[2], at[0].clone());
-        let lead = [k.position(image, x.dims[0]), at[1].clone()];
-        let state = k.alloc("state", wide, 1, MemorySpace::Stack);
-        let mut f = Floats { k, dtype: wide };
-        let rows = bins(&mut f, [y1, y2], out.dims[2], cx.params)?;
-        let columns = bins(&mut f, [x1, x2], out.dims[3], cx.params)?;
-        let start = if take_max { f.lit(f64::NEG_INFINITY) } else { f.lit(0.0) };
-        f.k.store(state, Index::default(), start);
-        let bound = |k: &KernelBuilder, o: Operand| k.as_index(o);
-        let (height, width) = (bound(f.k, rows.samples), bound(f.k, columns.samples));
-        f.k.for_loop("iy", (Index::default(), height, 1), LoopKind::Serial, |k, iy| {
-            k.for_loop("ix", (Index::default(), width.clone(), 1), LoopKind::Serial, |k, ix| {
-                let mut f = Floats { k, dtype: wide };
-                let ty = region_taps(&mut f, &rows, (&at[2], &iy), x.dims[2])?;
-                let tx = region_taps(&mut f, &columns, (&at[3], &ix), x.dims[3])?;
-                let old = f.k.load(state, Index::default());
-                let new = if take_max {
-                    corners_max(&mut f, (bufs[0], x), &lead, &ty, &tx, old)
-                } else {
-                    let value = interpolate(f.k, (bufs[0], x), &lead, &[ty, tx], true);
-                    f.k.bin(ScalarOp::Add, old, value)
-                };
-                f.k.store(state, Index::default(), new);
-                Ok::<(), OpError>(())
-            })
-        })?;
-        let count = f.k.bin(ScalarOp::Mul, rows.samples, columns.samples);
-        let some = f.k.cmp(CmpOp::Gt, count, int(0));
-        let total = f.k.load(state, Index::default());
-        let n = f.k.cast(count, wide);
-        let result = if take_max { total } else { f.k.bin(ScalarOp::Div, total, n) };
-        let zero = f.lit(0.0);
-        let result = f.k.select(some, result, zero);
-        let result = f.k.cast(result, out.dtype);
-        f.k.store(bufs[3], flat(at, &out.dims), result);
-        Ok(())
-    })?;
-    Ok(kernel_prim(k))
+    let k = &KernelScope::new("roi_align");
+    let [source, rois, images] = k.inputs(["x", "rois", "batch_indices"], [x, rois, batch]);
+    let result = k.output("out", out);
+    k.parallel(&out.dims, |at| {
+        let [x1, y1, x2, y2] = corners(rois, &at[0], wide);
+        let lead = [images.position(&at[0], x.dims[0]), at[1].clone()];
+        let state = k.cell("state", wide);
+        let rows = bins(k, [y1, y2], out.dims[2], cx.params);
+        let columns = bins(k, [x1, x2], out.dims[3], cx.params);
+        state.set(if take_max { f64::NEG_INFINITY } else { 0.0 });
+        each_sample(k, &rows, &columns, |iy, ix| {
+            let ty = region_taps(k, &rows, (&at[2], iy), x.dims[2]);
+            let tx = region_taps(k, &columns, (&at[3], ix), x.dims[3]);
+            let old = state.get();
+            state.set(match take_max {
+                true => corners_max(source, &lead, &ty, &tx, old),
+                false => old + interpolate(k, source, &lead, &[ty, tx], true),
+            });
+        });
+        let count = rows.samples * columns.samples;
+        let some = count.gt(0);
+        let total = state.get();
+        let n = count.cast(wide);
+        let value = if take_max { total } else { total / n };
+        result.set_cast(at, some.select(value, 0.0));
+    });
+    k.prim()
+}
+
+/// The corners of region `n`: x1, y1, x2, y2.
+fn corners<'k>(rois: KernelTensor<'k>, n: &Index, dtype: DType) -> [KernelValue<'k>; 4] {
+    [0, 1, 2, 3].map(|i| rois.get_as([n, &Index::constant(i)], dtype))
+}
+
+/// Loops over the samples of a bin.
+fn each_sample(k: &KernelScope, rows: &Bins<'_>, columns: &Bins<'_>, body: impl FnOnce(&Index, &Index)) {
+    let zero = Index::default();
+    let (height, width) = (rows.samples.index(), columns.samples.index());
+    k.range("iy", (&zero, &height), |iy| k.range("ix", (&zero, &width), |ix| body(iy, ix)));
 }
 
 /// The greatest of `old` and the weighted corners of one sample.
-fn corners_max(
-    f: &mut Floats<'_>,
-    (buf, ty): (Buf, &DenseType),
+fn corners_max<'k>(
+    x: KernelTensor<'k>,
     lead: &[Index],
-    rows: &[Tap],
-    columns: &[Tap],
-    old: Operand,
-) -> Operand {
+    rows: &[Tap<'k>],
+    columns: &[Tap<'k>],
+    old: KernelValue<'k>,
+) -> KernelValue<'k> {
     let mut best = old;
     for row in rows {
         for column in columns {
-            let at = [lead, &[row.at.clone(), column.at.clone()]].concat();
-            let value = f.k.load(buf, flat(&at, &ty.dims));
-            let value = f.k.cast(value, f.dtype);
-            let weight = f.k.bin(ScalarOp::Mul, row.weight, column.weight);
-            let value = f.k.bin(ScalarOp::Mul, value, weight);
-            let inside = f.k.bin(ScalarOp::And, row.inside, column.inside);
-            let zero = f.lit(0.0);
-            let value = f.k.select(inside, value, zero);
-            best = f.k.bin(ScalarOp::Max, best, value);
+            let value = x.get_as(&[lead, &[row.at.clone(), column.at.clone()]].concat(), old.dtype());
+            let weighted = value * (row.weight * column.weight);
+            let inside = row.inside & column.inside;
+            best = best.max(inside.select(weighted, 0.0));
         }
     }
     best
@@ -181,8 +135,7 @@ fn roi_align() -> OpDef {
         cx.set_output_dims(0, dims)
     });
     define("roi_align", "Regions of images resampled to a fixed size.", prim(roi_align_body), infer)
-        .group("X", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["X", "rois"], FLOATS)
         .operand("batch_indices", INDICES)
         .param("mode", ParamValue::Str("avg".into()), "avg or max of the samples of a bin.")
         .param(
@@ -200,181 +153,133 @@ fn roi_align() -> OpDef {
 }
 
 /// The image a region lies in, and the first and last rows and columns (exclusive) of one of its bins: `at` is the
-/// region, the bin's row and its column.
-fn pooled_bin(
-    f: &mut Floats<'_>,
-    (buf, rois): (Buf, &DenseType),
-    at: &[&Index; 3],
-    x: &DenseType,
-    out: &DenseType,
+/// region, the bin's row and its column; `bins` are their numbers.
+fn pooled_bin<'k>(
+    k: &'k KernelScope,
+    rois: KernelTensor<'k>,
+    at: [&Index; 3],
+    (x, bins): (&DenseType, &[u64]),
     scale: f64,
-) -> Result<(Index, [Index; 4]), OpError> {
-    let mut roi = vec![];
-    for i in 0..5 {
-        let v = f.k.load(buf, flat(&[at[0].clone(), Index::constant(i)], &rois.dims));
-        roi.push(f.k.cast(v, f.dtype));
-    }
-    let image = f.k.position(roi[0], x.dims[0]);
-    let mut ranges: [Index; 4] = Default::default();
-    for (nth, (axis, first)) in [(2, 2), (3, 1)].into_iter().enumerate() {
-        let bin = f.k.index_value(at[1 + nth].clone());
-        let bin = f.k.cast(bin, f.dtype);
-        let (n, m) = (x.dims[axis] as f64, out.dims[axis] as f64);
-        for (end, side) in [0.0, 1.0].into_iter().enumerate() {
-            let edge = f.eval(&[roi[first], roi[first + 2], bin], |a| {
+) -> (Index, [(Index, Index); 2]) {
+    let wide = compute_type(x.dtype);
+    let roi = [0, 1, 2, 3, 4].map(|i| rois.get_as([at[0], &Index::constant(i)], wide));
+    let image = roi[0].position(x.dims[0]);
+    let range = |axis: usize, first: usize| {
+        let bin = k.position(at[1 + axis]).cast(wide);
+        let (n, m) = (x.dims[2 + axis], bins[axis] as f64);
+        let [low, high] = [0.0, 1.0].map(|side| {
+            let [edge] = k.eval(&[roi[first], roi[first + 2], bin], |a| {
                 let round = |v: &Ex| (v * scale + v.lit(0.5)).floor();
                 let (start, end) = (round(&a[0]), round(&a[1]));
                 let size = (&end - &start + start.lit(1.0)).max(&start.lit(1.0)) / start.lit(m);
                 let at = (&a[2] + a[2].lit(side)) * size;
                 let at = if side == 0.0 { at.floor() } else { at.ceil() };
-                (at + &start).max(&start.lit(0.0)).min(&start.lit(n))
-            })?;
-            let edge = f.k.cast(edge, DType::I64);
-            let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-            let edge = f.k.as_index(edge).maximum(&Index::default(), &free);
-            ranges[2 * nth + end] = edge.minimum(&Index::constant(n as i64), &free);
-        }
-    }
-    Ok((image, ranges))
+                [(at + &start).max(&start.lit(0.0)).min(&start.lit(n as f64))]
+            });
+            bounded(&edge.cast(DType::I64).index(), n)
+        });
+        (low, high)
+    };
+    (image, [range(0, 2), range(1, 1)])
 }
 
 /// The gradient of `max_roi_pool`: that of a bin goes to its first maximum.
-fn max_roi_pool_kernel(
-    x: &DenseType,
-    rois: &DenseType,
-    head: &DenseType,
-    sums: &DenseType,
-    scale: f64,
-) -> Result<Kernel, OpError> {
-    let mut k = KernelBuilder::new("max_roi_pool_gradient");
-    let bufs = buffers(&mut k, &[("x", x), ("rois", rois), ("head", head)], &[("out", sums)]);
+fn max_roi_pool_kernel([x, rois, head]: [&DenseType; 3], sums: &DenseType, scale: f64) -> Result<Kernel, OpError> {
+    let k = &KernelScope::new("max_roi_pool_gradient");
+    let [data, regions, heads] = k.inputs(["x", "rois", "head"], [x, rois, head]);
+    let out = k.output("out", sums);
     let (wide, bins) = (sums.dtype, [head.dims[0], head.dims[2], head.dims[3]]);
-    parallel(&mut k, &x.dims[1..2], |k, channel| {
+    k.parallel(&x.dims[1..2], |channel| {
         let channel = &channel[0];
-        clear_channel(k, bufs[3], sums, channel)?;
-        let best = k.alloc("best", wide, 1, MemorySpace::Stack);
-        let place = k.alloc("place", DType::I64, 1, MemorySpace::Stack);
-        serial(k, &bins, &mut |k, at| {
-            let mut f = Floats { k, dtype: wide };
-            let (image, ranges) = pooled_bin(&mut f, (bufs[1], rois), &[&at[0], &at[1], &at[2]], x, head, scale)?;
-            let lowest = f.lit(f64::NEG_INFINITY);
-            f.k.store(best, Index::default(), lowest);
-            f.k.store(place, Index::default(), int(-1));
-            let [top, bottom, left, right] = ranges;
-            f.k.for_loop("y", (top, bottom, 1), LoopKind::Serial, |k, y| {
-                k.for_loop("x", (left.clone(), right.clone(), 1), LoopKind::Serial, |k, column| {
-                    let here = flat(&[image.clone(), channel.clone(), y.clone(), column], &x.dims);
-                    let value = k.load(bufs[0], here.clone());
-                    let value = k.cast(value, wide);
-                    let old = k.load(best, Index::default());
-                    let better = k.cmp(CmpOp::Gt, value, old);
-                    let here = k.index_value(here);
-                    k.if_then(better, |k| {
-                        k.store(best, Index::default(), value);
-                        k.store(place, Index::default(), here);
-                        Ok::<(), OpError>(())
-                    })
-                })
-            })?;
-            let to = f.k.load(place, Index::default());
-            let found = f.k.cmp(CmpOp::Ge, to, int(0));
-            let to = f.k.position(to, x.len());
-            let part =
-                f.k.load(bufs[2], flat(&[at[0].clone(), channel.clone(), at[1].clone(), at[2].clone()], &head.dims));
-            f.k.if_then(found, |k| {
-                add_to(k, bufs[3], to, part, wide);
-                Ok(())
-            })
-        })
-    })?;
-    Ok(k.finish())
+        clear_channel(k, out, channel);
+        let (best, place) = (k.cell("best", wide), k.cell("place", DType::I64));
+        k.serial(&bins, |at| {
+            let (image, [rows, columns]) =
+                pooled_bin(k, regions, [&at[0], &at[1], &at[2]], (x, &head.dims[2..]), scale);
+            best.set(f64::NEG_INFINITY);
+            place.set(-1);
+            k.range("y", (&rows.0, &rows.1), |y| {
+                k.range("x", (&columns.0, &columns.1), |column| {
+                    let here = linearize(&[image.clone(), channel.clone(), y.clone(), column.clone()], &x.dims);
+                    let value = data.get_as(&here, wide);
+                    let better = value.gt(best.get());
+                    let here = k.position(&here);
+                    k.when(better, || {
+                        best.set(value);
+                        place.set(here);
+                    });
+                });
+            });
+            let to = place.get();
+            let found = to.ge(0);
+            let to = to.position(x.len());
+            let part = heads.get([&at[0], channel, &at[1], &at[2]]);
+            k.when(found, || out.add(&to, part));
+        });
+    });
+    k.finish()
 }
 
 /// Zeros in one channel of [n, c, h, w].
-fn clear_channel(k: &mut KernelBuilder, buf: Buf, ty: &DenseType, channel: &Index) -> Result<(), OpError> {
-    serial(k, &[ty.dims[0], ty.dims[2], ty.dims[3]], &mut |k, at| {
-        let to = flat(&[at[0].clone(), channel.clone(), at[1].clone(), at[2].clone()], &ty.dims);
-        k.store(buf, to, Operand::Const(Scalar::zero(ty.dtype)));
-        Ok(())
-    })
-}
-
-/// `buf[at] += part`.
-fn add_to(k: &mut KernelBuilder, buf: Buf, at: Index, part: Operand, wide: DType) {
-    let (old, part) = (k.load(buf, at.clone()), k.cast(part, wide));
-    let sum = k.bin(ScalarOp::Add, old, part);
-    k.store(buf, at, sum);
+fn clear_channel(k: &KernelScope, x: KernelTensor<'_>, channel: &Index) {
+    let dims = x.dims();
+    k.serial(&[dims[0], dims[2], dims[3]], |at| x.set([&at[0], channel, &at[1], &at[2]], Scalar::zero(x.dtype())));
 }
 
 /// The gradient of `roi_align` by averages: that of a bin goes, in equal shares, to its samples.
 fn roi_align_kernel(params: &Params, [rois, batch, head, sums]: [&DenseType; 4]) -> Result<Kernel, OpError> {
-    let mut k = KernelBuilder::new("roi_align_gradient");
-    let bufs = buffers(&mut k, &[("rois", rois), ("batch_indices", batch), ("head", head)], &[("out", sums)]);
+    let k = &KernelScope::new("roi_align_gradient");
+    let [rois, images, heads] = k.inputs(["rois", "batch_indices", "head"], [rois, batch, head]);
+    let out = k.output("out", sums);
     let (wide, bin_counts) = (sums.dtype, [head.dims[0], head.dims[2], head.dims[3]]);
-    parallel(&mut k, &sums.dims[1..2], |k, channel| {
+    k.parallel(&sums.dims[1..2], |channel| {
         let channel = &channel[0];
-        clear_channel(k, bufs[3], sums, channel)?;
-        serial(k, &bin_counts, &mut |k, at| {
-            let roi = |k: &mut KernelBuilder, i: i64| {
-                let v = k.load(bufs[0], flat(&[at[0].clone(), Index::constant(i)], &rois.dims));
-                k.cast(v, wide)
-            };
-            let [x1, y1, x2, y2] = [roi(k, 0), roi(k, 1), roi(k, 2), roi(k, 3)];
-            let image = k.load(bufs[1], at[0].clone());
-            let image = k.position(image, sums.dims[0]);
-            let part =
-                k.load(bufs[2], flat(&[at[0].clone(), channel.clone(), at[1].clone(), at[2].clone()], &head.dims));
-            let mut f = Floats { k, dtype: wide };
-            let rows = bins(&mut f, [y1, y2], head.dims[2], params)?;
-            let columns = bins(&mut f, [x1, x2], head.dims[3], params)?;
-            let count = f.k.bin(ScalarOp::Mul, rows.samples, columns.samples);
-            let (part, count) = (f.k.cast(part, wide), f.k.cast(count, wide));
-            let share = f.k.bin(ScalarOp::Div, part, count);
-            let (height, width) = (f.k.as_index(rows.samples), f.k.as_index(columns.samples));
-            f.k.for_loop("iy", (Index::default(), height, 1), LoopKind::Serial, |k, iy| {
-                k.for_loop("ix", (Index::default(), width.clone(), 1), LoopKind::Serial, |k, ix| {
-                    let mut f = Floats { k, dtype: wide };
-                    let ty = region_taps(&mut f, &rows, (&at[1], &iy), sums.dims[2])?;
-                    let tx = region_taps(&mut f, &columns, (&at[2], &ix), sums.dims[3])?;
-                    for (row, column) in ty.iter().flat_map(|row| tx.iter().map(move |column| (row, column))) {
-                        let to = [image.clone(), channel.clone(), row.at.clone(), column.at.clone()];
-                        let weight = f.k.bin(ScalarOp::Mul, row.weight, column.weight);
-                        let term = f.k.bin(ScalarOp::Mul, weight, share);
-                        let inside = f.k.bin(ScalarOp::And, row.inside, column.inside);
-                        f.k.if_then(inside, |k| {
-                            add_to(k, bufs[3], flat(&to, &sums.dims), term, wide);
-                            Ok::<(), OpError>(())
-                        })?;
-                    }
-                    Ok(())
-                })
-            })
-        })
-    })?;
-    Ok(k.finish())
+        clear_channel(k, out, channel);
+        k.serial(&bin_counts, |at| {
+            let [x1, y1, x2, y2] = corners(rois, &at[0], wide);
+            let image = images.position(&at[0], sums.dims[0]);
+            let part = heads.get([&at[0], channel, &at[1], &at[2]]);
+            let rows = bins(k, [y1, y2], head.dims[2], params);
+            let columns = bins(k, [x1, x2], head.dims[3], params);
+            let count = rows.samples * columns.samples;
+            let share = part.cast(wide) / count.cast(wide);
+            each_sample(k, &rows, &columns, |iy, ix| {
+                let ty = region_taps(k, &rows, (&at[1], iy), sums.dims[2]);
+                let tx = region_taps(k, &columns, (&at[2], ix), sums.dims[3]);
+                for (row, column) in ty.iter().flat_map(|row| tx.iter().map(move |column| (row, column))) {
+                    let term = row.weight * column.weight * share;
+                    k.when(row.inside & column.inside, || {
+                        let to = [&image, channel, &row.at, &column.at].map(Index::clone);
+                        out.add(&to[..], term);
+                    });
+                }
+            });
+        });
+    });
+    k.finish()
 }
 
 /// Regions receive no gradient, as in MXNet.
-fn roi_align_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> tensorc_ir::diag::Result<Vec<Option<Value>>> {
+fn roi_align_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
     if cx.node.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max")) {
         return Err(b.fail("no gradient for parameter `mode` = max"));
     }
     let (x, rois, batch, head) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, cx.head(b, 0)?);
     let (x, types) = (b.ty(x)?, [b.ty(rois)?, b.ty(batch)?, b.ty(head)?]);
     let sums = DenseType::new(compute_type(x.dtype), &x.dims);
-    let kernel = roi_align_kernel(cx.node.params, [&types[0], &types[1], &types[2], &sums]).or_fail(b)?;
-    let part = b.kernel(kernel, &[rois, batch, head], &[sums])[0];
+    let kernel = roi_align_kernel(cx.node.params, [&types[0], &types[1], &types[2], &sums]);
+    let part = b.kernel(kernel, &[rois, batch, head], &[sums])?[0];
     Ok(vec![Some(b.converted(part, x.dtype)?), None, None])
 }
 
 /// Regions receive no gradient, as in MXNet.
-fn max_roi_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> tensorc_ir::diag::Result<Vec<Option<Value>>> {
+fn max_roi_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
     let (x, rois, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
     let (xt, rois_ty, head_ty) = (b.ty(x)?, b.ty(rois)?, b.ty(head)?);
     let sums = DenseType::new(compute_type(xt.dtype), &xt.dims);
     let scale = cx.node.params.float("spatial_scale").unwrap_or(1.0);
-    let kernel = max_roi_pool_kernel(&xt, &rois_ty, &head_ty, &sums, scale).or_fail(b)?;
-    let part = b.kernel(kernel, &[x, rois, head], &[sums])[0];
+    let kernel = max_roi_pool_kernel([&xt, &rois_ty, &head_ty], &sums, scale);
+    let part = b.kernel(kernel, &[x, rois, head], &[sums])?[0];
     Ok(vec![Some(b.converted(part, xt.dtype)?), None])
 }
 
@@ -383,35 +288,23 @@ fn max_roi_pool() -> OpDef {
         let (x, rois, out) = (cx.input(0)?, cx.input(1)?, &cx.outputs[0]);
         let wide = compute_type(x.dtype);
         let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
-        let mut k = KernelBuilder::new("max_roi_pool");
-        let bufs = buffers(&mut k, &[("x", x), ("rois", rois)], &[("out", out)]);
-        parallel(&mut k, &out.dims, |k, at| {
-            let state = k.alloc("state", wide, 1, MemorySpace::Stack);
-            let mut f = Floats { k, dtype: wide };
-            let (image, ranges) = pooled_bin(&mut f, (bufs[1], rois), &[&at[0], &at[2], &at[3]], x, out, scale)?;
-            let lowest = f.lit(f64::NEG_INFINITY);
-            f.k.store(state, Index::default(), lowest);
-            let [top, bottom, left, right] = ranges;
-            let (rows, columns) = ((top, bottom, 1), (left, right, 1));
-            f.k.for_loop("y", rows, LoopKind::Serial, |k, y| {
-                k.for_loop("x", columns.clone(), LoopKind::Serial, |k, column| {
-                    let value = k.load(bufs[0], flat(&[image.clone(), at[1].clone(), y.clone(), column], &x.dims));
-                    let value = k.cast(value, wide);
-                    let old = k.load(state, Index::default());
-                    let new = k.bin(ScalarOp::Max, old, value);
-                    k.store(state, Index::default(), new);
-                    Ok::<(), OpError>(())
-                })
-            })?;
-            let best = f.k.load(state, Index::default());
-            let empty = f.k.cmp(CmpOp::Eq, best, lowest);
-            let zero = f.lit(0.0);
-            let best = f.k.select(empty, zero, best);
-            let best = f.k.cast(best, out.dtype);
-            f.k.store(bufs[2], flat(at, &out.dims), best);
-            Ok(())
-        })?;
-        Ok(kernel_prim(k))
+        let k = &KernelScope::new("max_roi_pool");
+        let [data, regions] = k.inputs(["x", "rois"], [x, rois]);
+        let result = k.output("out", out);
+        k.parallel(&out.dims, |at| {
+            let state = k.cell("state", wide);
+            let (image, [rows, columns]) = pooled_bin(k, regions, [&at[0], &at[2], &at[3]], (x, &out.dims[2..]), scale);
+            state.set(f64::NEG_INFINITY);
+            k.range("y", (&rows.0, &rows.1), |y| {
+                k.range("x", (&columns.0, &columns.1), |column| {
+                    let value = data.get_as([&image, &at[1], y, column], wide);
+                    state.set(state.get().max(value));
+                });
+            });
+            let best = state.get();
+            result.set_cast(at, best.eq(f64::NEG_INFINITY).select(0.0, best));
+        });
+        k.prim()
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -423,8 +316,7 @@ fn max_roi_pool() -> OpDef {
         cx.set_output_dims(0, [rois[0], x[1], Dim::Const(h.max(0) as u64), Dim::Const(w.max(0) as u64)])
     });
     define("max_roi_pool", "The maximum of every bin of regions of images.", compute, infer)
-        .group("X", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["X", "rois"], FLOATS)
         .required("pooled_shape", ParamKind::Ints, "Rows and columns of bins.")
         .param("spatial_scale", ParamValue::Float(1.0), "Elements of X per unit of `rois`.")
         .gradient(max_roi_pool_gradient)

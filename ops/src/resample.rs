@@ -1,14 +1,8 @@
 //! Interpolation as a composite of gathers: what operators that sample at computed positions are
 //! differentiated as.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::scalar::{Ex, Scalar};
-
+use crate::prelude::*;
 use crate::sampled_axis::{Outside, SampledAxis};
-use crate::views::{Build, compute_type};
 
 /// Samples `x` [n, c, spatial…] at positions, one tensor [n, place…] for each spatial axis, in the type
 /// arithmetic is done in: [n, c, place…] in that type.

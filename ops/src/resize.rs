@@ -1,19 +1,8 @@
 //! Resampling along axes: resize and upsample.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::{Ex, Scalar};
-use tensorc_ir::{DType, DenseType, Dim, TensorData};
-
-use crate::def::{Define, FLOATS, INDICES, composite, define, rule};
-use crate::rules::{axes, ints, partial, rank_in};
-use crate::views::{Build, OrFail, compute_type, operand, sum_of, vars};
+use crate::prelude::*;
+use crate::rules::axes;
+use crate::views::sum_of;
 
 pub fn ops() -> Vec<OpDef> {
     vec![resize(), upsample()]

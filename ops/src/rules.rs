@@ -2,10 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::infer::normalize_axis;
-use tensorc_ir::op::{NodeCtx, OpError};
-use tensorc_ir::{Dim, Shape};
+use crate::prelude::*;
 
 /// States an output's shape of which some axes are not known yet (`None`).
 ///
@@ -70,7 +67,7 @@ pub fn length(cx: &InferCtx<'_>, i: usize) -> Option<usize> {
 pub fn axes(axes: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
     let mut out = vec![];
     for &a in axes {
-        let axis = tensorc_ir::infer::normalize_axis(a, rank)?;
+        let axis = normalize_axis(a, rank)?;
         if out.contains(&axis) {
             return Err(OpError(format!("axis {a} is given twice")));
         }

@@ -30,6 +30,12 @@ pub struct SampledAxis {
 }
 
 impl SampledAxis {
+    /// Interpolated between neighbours, with zeros around the operand.
+    pub fn linear(extent: u64) -> SampledAxis {
+        let (interpolation, outside) = (Interpolation::Linear, Outside::Zeros);
+        SampledAxis { extent, interpolation, outside, align_corners: true }
+    }
+
     /// How many elements a sample is interpolated from.
     pub fn tap_count(&self) -> usize {
         match self.interpolation {

@@ -1,21 +1,11 @@
 //! Reading tensors between their elements: grid sampling, its grids, deformable convolution.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
+use tensorc_ir::index::linearize;
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim, Shape};
 
-use crate::def::{Define, FLOATS, INDICES, composite, define, prim, rule};
-use crate::nest::{Scalars, buffers, flat, kernel_prim, parallel};
-use crate::rules::{ints, output_dims, partial, ranked};
+use crate::kernel::{KernelScope, KernelTensor, KernelValue};
+use crate::prelude::*;
 use crate::sampled_axis::{Interpolation, Outside, SampledAxis};
-use crate::views::{Build, OrFail, compute_type, maybe, operand, vars};
 use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
@@ -23,59 +13,53 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// A tap in a kernel.
-pub struct Tap {
+pub struct Tap<'k> {
     pub at: Index,
-    pub inside: Operand,
-    pub weight: Operand,
+    pub inside: KernelValue<'k>,
+    pub weight: KernelValue<'k>,
 }
 
-fn axis_taps(k: &mut KernelBuilder, axis: &SampledAxis, x: Operand) -> Result<Vec<Tap>, OpError> {
-    let f = ScalarFn::build(&[k.dtype(x)], |_, a| axis.taps(&a[0]).into_iter().flatten().collect())?;
-    let values = k.apply(&f, &[x], &[]);
-    let tap =
-        |v: &[Operand], k: &mut KernelBuilder| Tap { at: k.position(v[0], axis.extent), inside: v[1], weight: v[2] };
-    Ok(values.chunks_exact(3).map(|v| tap(v, k)).collect())
+fn axis_taps<'k>(k: &'k KernelScope, axis: &SampledAxis, x: KernelValue<'k>) -> Vec<Tap<'k>> {
+    let values = k.eval_all(&[x.dtype()], &[x], |a| axis.taps(&a[0]).into_iter().flatten().collect());
+    let tap = |v: &[KernelValue<'k>]| Tap { at: v[0].position(axis.extent), inside: v[1], weight: v[2] };
+    values.chunks_exact(3).map(tap).collect()
 }
 
-/// The weighted sum over all combinations of taps of `buf[lead…, taps…]`, in `wide`.
-pub fn interpolate(
-    k: &mut KernelBuilder,
-    (buf, ty): (Buf, &DenseType),
+/// The weighted sum over all combinations of taps of `x[lead…, taps…]`, in the type arithmetic is done in.
+pub fn interpolate<'k>(
+    k: &'k KernelScope,
+    x: KernelTensor<'k>,
     lead: &[Index],
-    axes: &[Vec<Tap>],
+    axes: &[Vec<Tap<'k>>],
     zeros: bool,
-) -> Operand {
-    let wide = compute_type(ty.dtype);
-    fn level(
-        k: &mut KernelBuilder,
-        source: (Buf, &DenseType, DType),
+) -> KernelValue<'k> {
+    let zero = k.number(compute_type(x.dtype()), 0.0);
+    fn level<'k>(
+        (x, zero): (KernelTensor<'k>, KernelValue<'k>),
         at: &mut Vec<Index>,
-        inside: Option<Operand>,
-        axes: &[Vec<Tap>],
-    ) -> Operand {
-        let (buf, ty, wide) = source;
+        inside: Option<KernelValue<'k>>,
+        axes: &[Vec<Tap<'k>>],
+    ) -> KernelValue<'k> {
+        let wide = zero.dtype();
         let Some((taps, rest)) = axes.split_first() else {
-            let value = k.load(buf, flat(at, &ty.dims));
-            let value = k.cast(value, wide);
-            return match inside {
-                Some(cond) => k.select(cond, value, Operand::Const(Scalar::zero(wide))),
-                None => value,
-            };
+            let value = x.get_as(&*at, wide);
+            return inside.map_or(value, |inside| inside.select(value, zero));
+        };
+        let mut term = |tap: &Tap<'k>| {
+            let both = inside.map(|all| all & tap.inside);
+            at.push(tap.at.clone());
+            let value = level((x, zero), at, both, rest);
+            at.pop();
+            value * tap.weight.cast(wide)
         };
         let mut sum = None;
         for tap in taps {
-            let both = inside.map(|all| k.bin(ScalarOp::And, all, tap.inside));
-            at.push(tap.at.clone());
-            let value = level(k, source, at, both, rest);
-            at.pop();
-            let weight = k.cast(tap.weight, wide);
-            let term = k.bin(ScalarOp::Mul, value, weight);
-            sum = Some(sum.map_or(term, |s| k.bin(ScalarOp::Add, s, term)));
+            let term = term(tap);
+            sum = Some(sum.map_or(term, |sum: KernelValue<'k>| sum + term));
         }
-        sum.unwrap_or(Operand::Const(Scalar::zero(wide)))
+        sum.unwrap_or(zero)
     }
-    let all = zeros.then(|| Operand::Const(Scalar::bool(true)));
-    level(k, (buf, ty, wide), &mut lead.to_vec(), all, axes)
+    level((x, zero), &mut lead.to_vec(), zeros.then(|| k.constant(Scalar::bool(true))), axes)
 }
 
 fn grid_modes(params: &Params) -> Result<(Interpolation, Outside), OpError> {
@@ -130,27 +114,23 @@ fn grid_sample() -> OpDef {
         let align_corners = cx.params.bool("align_corners").unwrap_or(false);
         let rank = x.rank() - 2;
         let wide = compute_type(x.dtype);
-        let mut k = KernelBuilder::new("grid_sample");
-        let bufs = buffers(&mut k, &[("x", x), ("grid", grid)], &[("out", out)]);
-        parallel(&mut k, &out.dims, |k, at| {
-            let mut axes = vec![];
-            for i in 0..rank {
+        let k = &KernelScope::new("grid_sample");
+        let [source, grid] = k.inputs(["x", "grid"], [x, grid]);
+        let result = k.output("out", out);
+        k.parallel(&out.dims, |at| {
+            let sample = |i: usize| {
                 // The grid names the innermost axis first.
                 let place = [&at[..1], &at[2..], &[Index::constant((rank - 1 - i) as i64)]].concat();
-                let g = k.load(bufs[1], flat(&place, &grid.dims));
-                let g = k.cast(g, wide);
-                let n = x.dims[2 + i] as f64;
-                let f = ScalarFn::build(&[wide], |_, a| vec![unnormalized(&a[0], n, align_corners)])?;
-                let position = k.apply(&f, &[g], &[])[0];
-                let axis = SampledAxis { extent: x.dims[2 + i], interpolation, outside, align_corners };
-                axes.push(axis_taps(k, &axis, position)?);
-            }
-            let y = interpolate(k, (bufs[0], x), &at[..2], &axes, outside == Outside::Zeros);
-            let y = k.cast(y, out.dtype);
-            k.store(bufs[2], flat(at, &out.dims), y);
-            Ok(())
-        })?;
-        Ok(kernel_prim(k))
+                let extent = x.dims[2 + i];
+                let [position] =
+                    k.eval(&[grid.get_as(&place, wide)], |a| [unnormalized(&a[0], extent as f64, align_corners)]);
+                axis_taps(k, &SampledAxis { extent, interpolation, outside, align_corners }, position)
+            };
+            let axes: Vec<_> = (0..rank).map(sample).collect();
+            let y = interpolate(k, source, &at[..2], &axes, outside == Outside::Zeros);
+            result.set_cast(at, y);
+        });
+        k.prim()
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
@@ -168,8 +148,7 @@ fn grid_sample() -> OpDef {
         cx.set_output_dims(0, [&x[..2], &grid[1..last]].concat())
     });
     define("grid_sample", "Values of [n, c, spatial…] at the positions of a grid in [-1, 1].", compute, infer)
-        .operand("X", FLOATS)
-        .operand("grid", FLOATS)
+        .operands(&["X", "grid"], FLOATS)
         .param("mode", ParamValue::Str("linear".into()), "nearest, linear or cubic.")
         .param("padding_mode", ParamValue::Str("zeros".into()), "zeros, border or reflection.")
         .param("align_corners", ParamValue::Bool(false), "-1 and 1 are the centres of the outermost elements.")
@@ -243,45 +222,31 @@ fn deformed_columns(
     let rank = window.kernel.len();
     let wide = compute_type(xt.dtype);
     let columns = DenseType::new(xt.dtype, &[&xt.dims[..2], &window.kernel, out].concat());
-    let mut inputs = vec![("x", &xt), ("offset", &ot)];
-    inputs.extend(mask_ty.iter().map(|m| ("mask", m)));
-    let mut k = KernelBuilder::new("deform_columns");
-    let bufs = buffers(&mut k, &inputs, &[("out", &columns)]);
-    let result = parallel(&mut k, &columns.dims, |k, at| {
+    let k = &KernelScope::new("deform_columns");
+    let [source, shifts] = k.inputs(["x", "offset"], [&xt, &ot]);
+    let weights = mask_ty.as_ref().map(|ty| k.input("mask", ty));
+    let result = k.output("out", &columns);
+    k.parallel(&columns.dims, |at| {
         let (kernel, place) = (&at[2..2 + rank], &at[2 + rank..]);
         let per_group = (xt.dims[1] / offset_groups).max(1) as i64;
         let group = at[1].floor_div(per_group, &|_: u32| (0, columns.len() as i64));
         let taps_per_group = window.kernel.iter().product::<u64>() as i64;
-        let tap = group.scale(taps_per_group).add(&flat(kernel, &window.kernel));
-        let mut axes = vec![];
-        for i in 0..rank {
-            let channel = tap.scale(rank as i64).offset(i as i64);
-            let shift = k.load(bufs[1], flat(&[&[at[0].clone(), channel], place].concat(), &ot.dims));
-            let shift = k.cast(shift, wide);
-            let base = k.index_value(window.position(i, xt.dims[2 + i], &place[i], &kernel[i]));
-            let base = k.cast(base, wide);
-            let position = k.bin(ScalarOp::Add, base, shift);
-            let axis = SampledAxis {
-                extent: xt.dims[2 + i],
-                interpolation: Interpolation::Linear,
-                outside: Outside::Zeros,
-                align_corners: true,
-            };
-            axes.push(axis_taps(k, &axis, position)?);
+        let tap = group.scale(taps_per_group).add(&linearize(kernel, &window.kernel));
+        let of_channel = |channel: Index| [&[at[0].clone(), channel], place].concat();
+        let sample = |i: usize| {
+            let shift = shifts.get_as(&of_channel(tap.scale(rank as i64).offset(i as i64)), wide);
+            let base = k.position(&window.position(i, xt.dims[2 + i], &place[i], &kernel[i])).cast(wide);
+            axis_taps(k, &SampledAxis::linear(xt.dims[2 + i]), base + shift)
+        };
+        let axes: Vec<_> = (0..rank).map(sample).collect();
+        let mut y = interpolate(k, source, &at[..2], &axes, true);
+        if let Some(weights) = weights {
+            y = y * weights.get_as(&of_channel(tap), wide);
         }
-        let mut y = interpolate(k, (bufs[0], &xt), &at[..2], &axes, true);
-        if let Some(ty) = &mask_ty {
-            let m = k.load(bufs[2], flat(&[&[at[0].clone(), tap], place].concat(), &ty.dims));
-            let m = k.cast(m, wide);
-            y = k.bin(ScalarOp::Mul, y, m);
-        }
-        let y = k.cast(y, columns.dtype);
-        k.store(bufs[bufs.len() - 1], flat(at, &columns.dims), y);
-        Ok(())
+        result.set_cast(at, y);
     });
-    result.or_fail(b)?;
     let args: Vec<Value> = [Some(x), Some(offset), mask].into_iter().flatten().collect();
-    Ok(b.kernel(k.finish(), &args, &[columns])[0])
+    Ok(b.kernel(k.finish(), &args, std::slice::from_ref(&columns))?[0])
 }
 
 /// [`deformed_columns`] by gathers.
@@ -307,8 +272,7 @@ fn gathered_columns(
             let at = s.coord(1 + rank + i) * int(window.strides[i]) + s.coord(1 + i) * int(window.dilations[i]);
             (at - int(lead)).cast(wide) + a[0].cast(wide)
         })?);
-        let (interpolation, outside) = (Interpolation::Linear, Outside::Zeros);
-        axes.push(SampledAxis { extent: xt.dims[2 + i], interpolation, outside, align_corners: true });
+        axes.push(SampledAxis::linear(xt.dims[2 + i]));
     }
     let mut y = crate::resample::gathered(b, x, &positions, &axes)?;
     if let Some(mask) = mask {
@@ -365,15 +329,13 @@ fn deform_conv() -> OpDef {
         let groups = cx.params.int("offset_group").unwrap_or(1).max(1) as u64;
         let taps = groups * window.kernel.iter().product::<u64>();
         for (i, channels) in [(2, taps * window.kernel.len() as u64), (4, taps)] {
-            crate::rules::shaped(cx, i, &[&[x[0], Dim::Const(channels)][..], &out[2..]].concat())?;
+            shaped(cx, i, &[&[x[0], Dim::Const(channels)][..], &out[2..]].concat())?;
         }
         (0..x.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
     });
     let compute = composite(|b, cx, args| deform_conv_body(b, cx, args, deformed_columns));
     define("deform_conv", "Convolution whose samples are displaced and weighted.", compute, infer)
-        .group("X", FLOATS)
-        .group("W", FLOATS)
-        .group("offset", FLOATS)
+        .groups(&["X", "W", "offset"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .optional("mask", TypeRule::Group(0, FLOATS))
         .param("group", ParamValue::Int(1), "Number of channel groups.")

@@ -1,51 +1,34 @@
 //! Sums of rows at positions given by a tensor, the adjoint of `gather`.
 
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind};
-use tensorc_ir::op::{Grain, OpDef, OpError, OpRole};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::ScalarOp;
-use tensorc_ir::{DenseType, Dim};
+use tensorc_ir::index::linearize;
+use tensorc_ir::op::{Grain, OpRole};
 
-use crate::def::{Define, INDICES, NUMBERS, composite, define, rule};
-use crate::nest::{Scalars, buffers, flat, parallel};
-use crate::owners::{Owners, Updates, zeros};
+use crate::kernel::{KernelScope, KernelTensor};
+use crate::owners::{Owners, Updates};
+use crate::prelude::*;
 use crate::rules::axis_of;
-use crate::views::{Build, OrFail, compute_type, operand};
 
 /// Columns that one iteration of a kernel for processors adds up, a few cache lines.
 const COLUMNS: u64 = 64;
 
 /// Runs `body` for the columns `first..last`, in vectors of `lanes` as far as they fill any.
-fn columns(
-    k: &mut KernelBuilder,
-    (first, last): (&Index, &Index),
-    lanes: i64,
-    mut body: impl FnMut(&mut KernelBuilder, Index),
-) -> Result<(), OpError> {
+fn columns(k: &KernelScope, (first, last): (&Index, &Index), lanes: i64, body: impl Fn(&Index)) {
     let free = |_: u32| (0, i64::MAX / 8);
     let whole = first.add(&last.sub(first).floor_div(lanes, &free).scale(lanes));
     let mut tail = first.clone();
     if lanes > 1 {
-        k.for_loop("c", (first.clone(), whole.clone(), lanes), LoopKind::Serial, |k, c| {
-            k.for_range("l", lanes as u64, LoopKind::Vector, |k, l| {
-                body(k, c.add(&l));
-                Ok::<(), OpError>(())
-            })
-        })?;
+        k.strided("c", (first, &whole, lanes), |c| k.lanes("l", lanes as u64, |l| body(&c.add(l))));
         tail = whole;
     }
-    k.for_loop("c", (tail, last.clone(), 1), LoopKind::Serial, |k, c| {
-        body(k, c);
-        Ok(())
-    })
+    k.range("c", (&tail, last), body);
 }
 
 /// The sum of `count` rows of `inner` elements, `outer` times, at positions below `extent`.
-struct RowSum {
-    /// Updates, indices and result.
-    bufs: Vec<Buf>,
-    sums: DenseType,
+struct RowSum<'k> {
+    k: &'k KernelScope,
+    updates: KernelTensor<'k>,
+    indices: KernelTensor<'k>,
+    sums: KernelTensor<'k>,
     outer: u64,
     count: u64,
     inner: u64,
@@ -54,69 +37,50 @@ struct RowSum {
     lanes: i64,
 }
 
-impl RowSum {
-    fn position(&self, k: &mut KernelBuilder, i: &Index) -> Index {
-        let index = k.load(self.bufs[1], i.clone());
-        k.position(index, self.extent)
+impl RowSum<'_> {
+    fn position(&self, i: &Index) -> Index {
+        self.indices.position(i, self.extent)
     }
 
     /// Adds an element of row `i` to one of the result.
-    fn add(&self, k: &mut KernelBuilder, [outer, i, column]: [&Index; 3], to: Index) {
-        let from = flat(&[outer.clone(), i.clone(), column.clone()], &[self.outer, self.count, self.inner]);
-        let value = k.load(self.bufs[0], from);
-        let (old, value) = (k.load(self.bufs[2], to.clone()), k.cast(value, self.sums.dtype));
-        let sum = k.bin(ScalarOp::Add, old, value);
-        k.store(self.bufs[2], to, sum);
+    fn add(&self, [outer, i, column]: [&Index; 3], to: &Index) {
+        let from = linearize(&[outer.clone(), i.clone(), column.clone()], &[self.outer, self.count, self.inner]);
+        let value = self.updates.get(&from);
+        self.sums.add(to, value);
     }
 
     /// For many threads.
-    fn fine(&self, k: &mut KernelBuilder) -> Result<(), OpError> {
+    fn fine(&self) {
         let updates = Updates {
             dims: &[self.count],
-            position: &|k, _, at| self.position(k, &at[0]),
-            store: &|k, column, at, to| {
-                self.add(k, [&column.outer[0], &at[0], &column.inner[0]], to);
-                Ok(())
-            },
+            position: &|_, at| self.position(&at[0]),
+            store: &|column, at, to| self.add([&column.outer[0], &at[0], &column.inner[0]], to),
         };
         let (outer, inner) = ([self.outer], [self.inner]);
-        Owners::new(&outer, self.extent, &inner).scatter(
-            k,
-            self.bufs[2],
-            &zeros(&self.sums),
-            [&outer, &inner],
-            &updates,
-        )
+        let owners = Owners::new(&outer, self.extent, &inner);
+        let zero = self.k.constant(Scalar::zero(self.sums.dtype()));
+        owners.scatter(self.k, self.sums, &|_| zero, [&outer, &inner], &updates);
     }
 
     /// For few threads, some columns each.
-    fn coarse(&self, k: &mut KernelBuilder) -> Result<(), OpError> {
-        parallel(k, &[self.outer, self.inner.div_ceil(COLUMNS)], |k, at| {
+    fn coarse(&self) {
+        let k = self.k;
+        k.parallel(&[self.outer, self.inner.div_ceil(COLUMNS)], |at| {
             let free = |_: u32| (0, i64::MAX / 8);
             let first = at[1].scale(COLUMNS as i64);
             let last = first.offset(COLUMNS as i64).minimum(&Index::constant(self.inner as i64), &free);
             let to = |row: &Index, c: &Index| {
-                flat(&[at[0].clone(), row.clone(), c.clone()], &[self.outer, self.extent, self.inner])
+                linearize(&[at[0].clone(), row.clone(), c.clone()], &[self.outer, self.extent, self.inner])
             };
-            k.for_range("z", self.extent, LoopKind::Serial, |k, row| {
-                columns(k, (&first, &last), self.lanes, |k, c| {
-                    let zero = zeros(&self.sums)(k, Index::default());
-                    k.store(self.bufs[2], to(&row, &c), zero);
-                })
-            })?;
-            k.for_range("i", self.count, LoopKind::Serial, |k, i| {
-                let row = self.position(k, &i);
-                columns(k, (&first, &last), self.lanes, |k, c| self.add(k, [&at[0], &i, &c], to(&row, &c)))
-            })
-        })
-    }
-
-    fn kernel(&self, mut k: KernelBuilder, grain: Grain) -> Result<Kernel, OpError> {
-        match grain {
-            Grain::Fine => self.fine(&mut k)?,
-            Grain::Coarse => self.coarse(&mut k)?,
-        }
-        Ok(k.finish())
+            k.each("z", self.extent, |row| {
+                let zero = Scalar::zero(self.sums.dtype());
+                columns(k, (&first, &last), self.lanes, |c| self.sums.set(&to(row, c), zero));
+            });
+            k.each("i", self.count, |i| {
+                let row = self.position(i);
+                columns(k, (&first, &last), self.lanes, |c| self.add([&at[0], i, c], &to(&row, c)));
+            });
+        });
     }
 }
 
@@ -127,19 +91,24 @@ pub fn scatter_sum() -> OpDef {
         let axis = axis_of(cx, out.rank()).or_fail(b)?;
         let extent = out.dims[axis];
         let sums = DenseType::new(compute_type(out.dtype), &out.dims);
-        let mut k = KernelBuilder::new("scatter_sum");
-        let sum = RowSum {
-            bufs: buffers(&mut k, &[("updates", &from), ("indices", &index_ty)], &[("out", &sums)]),
+        let scope = KernelScope::new("scatter_sum");
+        let rows = RowSum {
+            k: &scope,
+            updates: scope.input("updates", &from),
+            indices: scope.input("indices", &index_ty),
+            sums: scope.output("out", &sums),
             outer: out.dims[..axis].iter().product(),
             count: if extent == 0 { 0 } else { index_ty.len() },
             inner: out.dims[axis + 1..].iter().product(),
             extent,
             // Vectors hold elements of one width.
             lanes: if from.dtype.size() == 4 && sums.dtype.size() == 4 { 16 } else { 1 },
-            sums,
         };
-        let kernel = sum.kernel(k, cx.grain).or_fail(b)?;
-        let sums = b.kernel(kernel, &[updates, indices], std::slice::from_ref(&sum.sums))[0];
+        match cx.grain {
+            Grain::Fine => rows.fine(),
+            Grain::Coarse => rows.coarse(),
+        }
+        let sums = b.kernel(scope.finish(), &[updates, indices], std::slice::from_ref(&sums))?[0];
         b.converted(sums, out.dtype)
     });
     let infer = rule(|cx| {

@@ -1,16 +1,10 @@
 //! Operators that rearrange axes: reshape, transpose, squeeze, broadcast and their kin.
 
 use tensorc_ir::dim::Equation;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::View;
-use tensorc_ir::{Dim, Shape};
 
-use crate::def::{Define, INDICES, composite, define, prim, rule};
-use crate::rules::{axes, ints, length, output_dims, partial, rank_in};
-use crate::views::{Build, broadcast, operand, permute, reshape, view_prim};
+use crate::prelude::*;
+use crate::rules::{axes, length};
+use crate::views::{broadcast, permute, reshape, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -120,8 +114,7 @@ fn flatten() -> OpDef {
     })
     .param("axis", ParamValue::Int(1), "First axis of the second group.")
     .onnx("Flatten", 1)
-    .mxnet("Flatten")
-    .mxnet("flatten")
+    .named(&["Flatten", "flatten"])
 }
 
 fn squeeze() -> OpDef {
@@ -210,7 +203,7 @@ fn transpose() -> OpDef {
 fn swap_axes() -> OpDef {
     fn swapped(dim1: i64, dim2: i64, rank: usize) -> Result<Vec<usize>, OpError> {
         let mut perm: Vec<usize> = (0..rank).collect();
-        let (a, b) = (tensorc_ir::infer::normalize_axis(dim1, rank)?, tensorc_ir::infer::normalize_axis(dim2, rank)?);
+        let (a, b) = (normalize_axis(dim1, rank)?, normalize_axis(dim2, rank)?);
         perm.swap(a, b);
         Ok(perm)
     }
@@ -228,8 +221,7 @@ fn swap_axes() -> OpDef {
         .operand("data", &[])
         .param("dim1", ParamValue::Int(0), "")
         .param("dim2", ParamValue::Int(0), "")
-        .mxnet("SwapAxis")
-        .mxnet("swapaxes")
+        .named(&["SwapAxis", "swapaxes"])
 }
 
 fn expand() -> OpDef {

@@ -1,17 +1,11 @@
 //! Operators that cut and join: slice, pad, concat, split, flip, crop.
 
+use tensorc_ir::Dims;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{Dim, Dims, Shape};
 
-use crate::def::{Define, INDICES, define, prim, rule};
-use crate::rules::{axes, ints, need_ints, output_dims, partial, same};
-use crate::views::{Build, operand, strided, vars, view_prim};
+use crate::prelude::*;
+use crate::rules::{axes, need_ints};
+use crate::views::{strided, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
     vec![slice(), pad(), concat(), split(), flip(), center_crop_pad()]
@@ -310,8 +304,7 @@ fn flip() -> OpDef {
     define("flip", "Reverses the given axes.", compute, rule(|cx| same(cx, 0, 0)))
         .operand("data", &[])
         .required("axis", ParamKind::Ints, "")
-        .mxnet("reverse")
-        .mxnet("flip")
+        .named(&["reverse", "flip"])
 }
 
 /// The target extents of a centred crop or pad, by axis.

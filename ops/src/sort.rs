@@ -1,20 +1,12 @@
 //! Ordering: top-k and sorting along an axis.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::scalar::{CmpOp, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::index::{linearize, unbounded};
+use tensorc_ir::kir::{Kernel, MemorySpace};
+use tensorc_ir::scalar::CmpOp;
 
-use crate::def::{Define, INDICES, NUMBERS, define, rule};
 use crate::index::all_but;
-use crate::nest::{Scalars, buffers, flat, int, parallel};
-use crate::rules::{ints, same};
-use crate::views::{Build, OrFail, compute_type, operand};
+use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![topk(), sort(), argsort()]
@@ -30,145 +22,115 @@ enum RankResults {
 
 /// Whether `a` comes before `b`: larger (or smaller) first, NaN before everything in a descending
 /// and after everything in an ascending order.
-fn before(k: &mut KernelBuilder, a: Operand, b: Operand, largest: bool) -> Operand {
-    let wide = compute_type(k.dtype(a));
+fn before<'k>(a: KernelValue<'k>, b: KernelValue<'k>, largest: bool) -> KernelValue<'k> {
+    let wide = compute_type(a.dtype());
     let wide = if wide == DType::Bool { DType::U8 } else { wide };
-    let (a, b) = (k.cast(a, wide), k.cast(b, wide));
-    let strict = k.cmp(if largest { CmpOp::Gt } else { CmpOp::Lt }, a, b);
+    let (a, b) = (a.cast(wide), b.cast(wide));
+    let strict = a.cmp(if largest { CmpOp::Gt } else { CmpOp::Lt }, b);
     if !wide.is_float() {
         return strict;
     }
-    let (a_nan, b_nan) = (k.cmp(CmpOp::Ne, a, a), k.cmp(CmpOp::Ne, b, b));
+    let (a_nan, b_nan) = (a.ne(a), b.ne(b));
     let (first, second) = if largest { (a_nan, b_nan) } else { (b_nan, a_nan) };
-    let other = k.op(ScalarOp::Not, &[second]);
-    let by_nan = k.bin(ScalarOp::And, first, other);
-    k.bin(ScalarOp::Or, strict, by_nan)
+    let other = !second;
+    strict | (first & other)
 }
 
 /// The position within one line: `line[axis] = at`.
-fn on_line(line: &[Index], axis: usize, at: Index, dims: &[u64]) -> Index {
+fn on_line(line: &[Index], axis: usize, at: &Index) -> Vec<Index> {
     let mut coords = line.to_vec();
-    coords.insert(axis, at);
-    flat(&coords, dims)
+    coords.insert(axis, at.clone());
+    coords
 }
+
+/// The elements of a line, by i64 positions.
+type LineElements<'a, 'k> = &'a dyn Fn(KernelValue<'k>) -> KernelValue<'k>;
 
 /// Sorts a permutation by merging bottom-up: `width` doubles until it covers the line.
 ///
 /// `ids` and `spare` are where two strips of `n` positions begin in `buf`; the first holds the
 /// order on entry and exit. The merge is stable, so equal elements keep ascending positions.
-fn merge_sort(
-    k: &mut KernelBuilder,
+fn merge_sort<'k>(
+    k: &'k KernelScope,
     n: u64,
-    buf: Buf,
+    buf: KernelTensor<'k>,
     (ids, spare): (Index, Index),
-    element: &dyn Fn(&mut KernelBuilder, Operand) -> Operand,
+    element: LineElements<'_, 'k>,
     largest: bool,
-) -> Result<(), OpError> {
-    let last = Index::constant(n as i64 - 1);
-    let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-    let bounded = |i: Index| i.maximum(&Index::default(), &free).minimum(&last, &free);
-    let heads = k.alloc("heads", DType::I64, 2, MemorySpace::Stack);
+) {
+    let line_end = Index::constant(n as i64);
+    let heads = k.memory("heads", DType::I64, &[2], MemorySpace::Stack);
+    let (first, second) = (Index::constant(0), Index::constant(1));
     let (mut width, mut from, mut to) = (1, ids.clone(), spare);
     while width < n {
-        k.for_loop(
-            "run",
-            (Index::default(), Index::constant(n as i64), 2 * width as i64),
-            LoopKind::Serial,
-            |k, run| {
-                let end = |by: u64| run.offset((by * width) as i64).minimum(&Index::constant(n as i64), &free);
-                let (mid, stop) = (k.index_value(end(1)), k.index_value(end(2)));
-                let start = k.index_value(run.clone());
-                k.store(heads, Index::constant(0), start);
-                k.store(heads, Index::constant(1), mid);
-                k.for_loop("o", (run.clone(), end(2), 1), LoopKind::Serial, |k, o| {
-                    let (i, j) = (k.load(heads, Index::constant(0)), k.load(heads, Index::constant(1)));
-                    let (at_i, at_j) = (bounded(k.as_index(i)), bounded(k.as_index(j)));
-                    let (left, right) = (k.load(buf, from.add(&at_i)), k.load(buf, from.add(&at_j)));
-                    let (a, b) = (element(k, left), element(k, right));
-                    let right_first = before(k, b, a, largest);
-                    let left_done = k.cmp(CmpOp::Ge, i, mid);
-                    let right_left = k.cmp(CmpOp::Lt, j, stop);
-                    let wins = k.bin(ScalarOp::Or, left_done, right_first);
-                    let take_right = k.bin(ScalarOp::And, wins, right_left);
-                    let chosen = k.select(take_right, right, left);
-                    k.store(buf, to.add(&o), chosen);
-                    let (next_i, next_j) = (k.bin(ScalarOp::Add, i, int(1)), k.bin(ScalarOp::Add, j, int(1)));
-                    let (i, j) = (k.select(take_right, i, next_i), k.select(take_right, next_j, j));
-                    k.store(heads, Index::constant(0), i);
-                    k.store(heads, Index::constant(1), j);
-                    Ok::<(), OpError>(())
-                })
-            },
-        )?;
+        k.strided("run", (&Index::default(), &line_end, 2 * width as i64), |run| {
+            let end = |by: u64| run.offset((by * width) as i64).minimum(&line_end, &unbounded);
+            let (mid, stop) = (k.position(&end(1)), k.position(&end(2)));
+            heads.set(&first, run);
+            heads.set(&second, mid);
+            k.range("o", (run, &end(2)), |o| {
+                let (i, j) = (heads.get(&first), heads.get(&second));
+                let at = |head: KernelValue<'k>| from.add(&bounded(&head.index(), n - 1));
+                let (left, right) = (buf.get(&at(i)), buf.get(&at(j)));
+                let (a, b) = (element(left), element(right));
+                let right_first = before(b, a, largest);
+                let (left_done, right_left) = (i.ge(mid), j.lt(stop));
+                let take_right = (left_done | right_first) & right_left;
+                buf.set(&to.add(o), take_right.select(right, left));
+                let (next_i, next_j) = (i + 1, j + 1);
+                let (i, j) = (take_right.select(i, next_i), take_right.select(next_j, j));
+                heads.set(&first, i);
+                heads.set(&second, j);
+            });
+        });
         std::mem::swap(&mut from, &mut to);
         width *= 2;
     }
     if from != ids {
-        k.for_range("c", n, LoopKind::Serial, |k, i| {
-            let id = k.load(buf, from.add(&i));
-            k.store(buf, ids.add(&i), id);
-            Ok::<(), OpError>(())
-        })?;
+        k.each("c", n, |i| buf.set(&ids.add(i), buf.get(&from.add(i))));
     }
-    Ok(())
 }
 
 /// Keeps the best `count` of `n` positions in `ids`, by insertion into a sorted prefix.
-fn select_best(
-    k: &mut KernelBuilder,
+fn select_best<'k>(
+    k: &'k KernelScope,
     (n, count): (u64, u64),
-    ids: Buf,
-    element: &dyn Fn(&mut KernelBuilder, Operand) -> Operand,
+    ids: KernelTensor<'k>,
+    element: LineElements<'_, 'k>,
     largest: bool,
-) -> Result<(), OpError> {
-    let slot = k.alloc("slot", DType::I64, 1, MemorySpace::Stack);
-    k.for_range("i", n, LoopKind::Serial, |k, i| {
-        let id = k.index_value(i.clone());
-        let value = element(k, id);
-        k.store(slot, Index::default(), id);
+) {
+    let slot = k.cell("slot", DType::I64);
+    k.each("i", n, |i| {
+        let id = k.position(i);
+        let value = element(id);
+        slot.set(id);
         // The candidate sinks until it meets an element it does not precede; what it displaces
         // moves one place down, and out of the prefix at its end.
-        k.for_range("j", count, LoopKind::Serial, |k, back| {
-            let at = Index::constant(count as i64 - 1).sub(&back);
-            let place = k.index_value(at.clone());
-            let filled = k.cmp(CmpOp::Lt, place, id);
-            let first = k.cmp(CmpOp::Eq, place, id);
-            k.if_then(first, |k| {
-                k.store(ids, at.clone(), id);
-                Ok::<(), OpError>(())
-            })?;
-            k.if_then(filled, |k| {
-                let old = k.load(ids, at.clone());
-                let held = element(k, old);
-                let wins = before(k, value, held, largest);
-                k.if_then(wins, |k| {
-                    let next = k.index_value(at.offset(1));
-                    let room = k.cmp(CmpOp::Lt, next, int(count as i64));
-                    k.if_then(room, |k| {
-                        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-                        let to = at.offset(1).minimum(&Index::constant(count as i64 - 1), &free);
-                        k.store(ids, to, old);
-                        Ok::<(), OpError>(())
-                    })?;
-                    k.store(ids, at.clone(), id);
-                    Ok(())
-                })
-            })
-        })
-    })
+        k.each("j", count, |back| {
+            let last = Index::constant(count as i64 - 1);
+            let at = last.sub(back);
+            let place = k.position(&at);
+            let (filled, first) = (place.lt(id), place.eq(id));
+            k.when(first, || ids.set(&at, id));
+            k.when(filled, || {
+                let old = ids.get(&at);
+                let held = element(old);
+                k.when(before(value, held, largest), || {
+                    let next = at.offset(1);
+                    let room = k.position(&next).lt(count as i64);
+                    k.when(room, || ids.set(&next.minimum(&last, &unbounded), old));
+                    ids.set(&at, id);
+                });
+            });
+        });
+    });
 }
 
 /// Above this many wanted elements a line is sorted as a whole instead of by insertion.
 const MAX_INSERTION_ELEMENTS: u64 = 16;
 
 /// The first `count` elements of every line of `x` along `axis` in order.
-fn ranking(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    x: Value,
-    largest: bool,
-    wanted: RankResults,
-) -> tensorc_ir::diag::Result<Vec<Value>> {
+fn ranking(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, largest: bool, wanted: RankResults) -> Result<Vec<Value>> {
     let ty = b.ty(x)?;
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank()).or_fail(b)?;
     let count = cx.outputs[0].dims[axis];
@@ -177,8 +139,8 @@ fn ranking(
         let lines = ty.len() / ty.dims[axis].max(1);
         types.push(DenseType::new(DType::I64, &[lines, 2, ty.dims[axis]]));
     }
-    let kernel = ranking_kernel(&ty, &types, axis, largest, wanted).or_fail(b)?;
-    Ok(b.kernel(kernel, &[x], &types).into_iter().take(cx.outputs.len()).collect())
+    let kernel = ranking_kernel(&ty, &types, axis, largest, wanted);
+    Ok(b.kernel(kernel, &[x], &types)?.into_iter().take(cx.outputs.len()).collect())
 }
 
 /// `types` are those of the results, followed by that of the scratch permutations if the lines are
@@ -193,50 +155,38 @@ fn ranking_kernel(
     let (n, count) = (x.dims[axis], types[0].dims[axis]);
     let mut lines = x.dims.clone();
     lines.remove(axis);
-    let mut k = KernelBuilder::new("topk");
-    let results: Vec<(&str, &DenseType)> = ["first", "second", "third"].into_iter().zip(types).collect();
-    let bufs = buffers(&mut k, &[("x", x)], &results);
-    let whole = count > MAX_INSERTION_ELEMENTS;
-    parallel(&mut k, &lines, |k, line| {
+    let kept = [count];
+    let k = &KernelScope::new("topk");
+    let x = k.input("x", x);
+    let results: Vec<_> = ["first", "second", "third"].iter().zip(types).map(|(name, ty)| k.output(name, ty)).collect();
+    k.parallel(&lines, |line| {
         if n == 0 || count == 0 {
-            return Ok(());
+            return;
         }
-        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        let element = |k: &mut KernelBuilder, id: Operand| {
-            let at = k.as_index(id).maximum(&Index::default(), &free).minimum(&Index::constant(n as i64 - 1), &free);
-            k.load(bufs[0], on_line(line, axis, at, &x.dims))
-        };
-        let (ids, base) = if whole {
-            let scratch = bufs[bufs.len() - 1];
-            let base = flat(line, &lines).scale(2 * n as i64);
-            k.for_range("i", n, LoopKind::Serial, |k, i| {
-                let id = k.index_value(i.clone());
-                k.store(scratch, base.add(&i), id);
-                Ok::<(), OpError>(())
-            })?;
-            merge_sort(k, n, scratch, (base.clone(), base.offset(n as i64)), &element, largest)?;
+        let element = |id: KernelValue<'_>| x.get(&on_line(line, axis, &bounded(&id.index(), n - 1)));
+        let (ids, base) = if count > MAX_INSERTION_ELEMENTS {
+            let scratch = results[results.len() - 1];
+            let base = linearize(line, &lines).scale(2 * n as i64);
+            k.each("i", n, |i| scratch.set(&base.add(i), i));
+            merge_sort(k, n, scratch, (base.clone(), base.offset(n as i64)), &element, largest);
             (scratch, base)
         } else {
-            let ids = k.alloc("ids", DType::I64, count, MemorySpace::Stack);
-            select_best(k, (n, count), ids, &element, largest)?;
+            let ids = k.memory("ids", DType::I64, &kept, MemorySpace::Stack);
+            select_best(k, (n, count), ids, &element, largest);
             (ids, Index::default())
         };
-        k.for_range("o", count, LoopKind::Serial, |k, o| {
-            let id = k.load(ids, base.add(&o));
-            let at = on_line(line, axis, o, &types[0].dims);
+        k.each("o", count, |o| {
+            let id = ids.get(&base.add(o));
+            let at = on_line(line, axis, o);
             if wanted != RankResults::Indices {
-                let value = element(k, id);
-                k.store(bufs[1], at.clone(), value);
+                results[0].set(&at, element(id));
             }
             if wanted != RankResults::Values {
-                let second = usize::from(wanted == RankResults::Both);
-                let id = k.cast(id, types[second].dtype);
-                k.store(bufs[1 + second], at, id);
+                results[usize::from(wanted == RankResults::Both)].set_cast(&at, id);
             }
-            Ok::<(), OpError>(())
-        })
-    })?;
-    Ok(k.finish())
+        });
+    });
+    k.finish()
 }
 
 fn topk() -> OpDef {

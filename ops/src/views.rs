@@ -12,6 +12,8 @@ use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use tensorc_ir::{DType, DenseType};
 
+use crate::compose::compute_type;
+
 /// The variables of an iteration space, outermost first.
 pub fn vars(rank: usize) -> Vec<Index> {
     (0..rank as u32).map(Index::var).collect()
@@ -53,14 +55,6 @@ pub fn view_prim(view: View) -> Prim {
     Prim::View(Arc::new(view))
 }
 
-/// The type arithmetic on stored elements of `dtype` is done in.
-pub fn compute_type(dtype: DType) -> DType {
-    match dtype {
-        DType::F16 | DType::BF16 => DType::F32,
-        d => d,
-    }
-}
-
 /// The least value of a type: the neutral element of the maximum.
 pub fn lowest(dtype: DType) -> Scalar {
     match dtype {
@@ -93,7 +87,7 @@ pub trait Build {
     fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value>;
     fn gathered(&mut self, data: Value, indices: Value, axis: usize) -> Result<Value>;
     fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value>;
-    fn kernel(&mut self, kernel: Kernel, inputs: &[Value], types: &[DenseType]) -> Vec<Value>;
+    fn kernel(&mut self, kernel: Result<Kernel, OpError>, inputs: &[Value], types: &[DenseType]) -> Result<Vec<Value>>;
     fn converted(&mut self, x: Value, to: DType) -> Result<Value>;
 }
 
@@ -191,8 +185,9 @@ impl Build for Builder<'_> {
         Ok(self.prim(Prim::Concat { axis }, parts, &[ty])[0])
     }
 
-    fn kernel(&mut self, kernel: Kernel, inputs: &[Value], types: &[DenseType]) -> Vec<Value> {
-        self.prim(Prim::Kernel(Arc::new(kernel)), inputs, types).to_vec()
+    fn kernel(&mut self, kernel: Result<Kernel, OpError>, inputs: &[Value], types: &[DenseType]) -> Result<Vec<Value>> {
+        let kernel = kernel.or_fail(self)?;
+        Ok(self.prim(Prim::Kernel(Arc::new(kernel)), inputs, types).to_vec())
     }
 
     fn converted(&mut self, x: Value, to: DType) -> Result<Value> {
@@ -238,14 +233,6 @@ pub trait OrFail<T> {
 impl<T> OrFail<T> for Result<T, OpError> {
     fn or_fail(self, b: &Builder<'_>) -> Result<T> {
         self.map_err(|OpError(why)| b.error(DiagnosticCode::Unsupported, why))
-    }
-}
-
-/// A required operand of a composite body.
-pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value> {
-    match args.get(i) {
-        Some(Some(v)) => Ok(*v),
-        _ => Err(b.error(DiagnosticCode::Operands, format!("operand {i} is missing"))),
     }
 }
 

@@ -1,9 +1,7 @@
 //! Exponentials: Cody–Waite reduction to `2ⁿ·eʳ`, `|r| ≤ ln2/2`, and a polynomial for `eʳ`.
 
-use tensorc_ir::DType;
-use tensorc_ir::scalar::{Ex, Scalar};
-
 use super::format::{FloatFormat, by_type, horner};
+use crate::prelude::*;
 
 const LOG2_E: f64 = std::f64::consts::LOG2_E;
 /// Greatest f32 whose exponential is finite.

@@ -20,9 +20,9 @@ mod wide;
 use std::sync::OnceLock;
 
 use exp::Scaling;
+use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarOp};
 
-use tensorc_ir::DType;
-use tensorc_ir::scalar::{Ex, MathFn, MathLibrary, ScalarFn, ScalarOp};
+use crate::prelude::*;
 
 /// The bodies of all functions, in the order of [`MathFn::ALL`].
 pub struct MathBodies {

@@ -2,19 +2,8 @@
 //!
 //! There are no arrays of rank 0: where every axis is reduced the result has one of extent 1.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
-use crate::compose::{cast, compute_type, reduce, reshape};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, selected};
-use crate::rules::partial;
-use crate::views::{Build, OrFail};
+use crate::mxnet::support::{agree_dtypes, agree_shapes, selected};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     let sums = vec![
@@ -50,12 +39,12 @@ pub fn kept(x: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
     if dims.is_empty() { vec![Dim::Const(1)] } else { dims }
 }
 
-fn axes_of(params: &Params, rank: usize) -> std::result::Result<Vec<usize>, OpError> {
+fn axes_of(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
     selected(params.ints("axis"), params.bool("exclude") == Some(true), rank)
 }
 
 /// States the result's axes from those of the data.
-fn reduced(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn reduced(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let axes = axes_of(cx.params, x.len())?;
     let dims = kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
@@ -204,7 +193,7 @@ fn running(b: &mut Builder<'_>, params: &Params, x: Value, reverse: bool) -> Res
         Some(axis) => (x, normalize_axis(axis, ty.rank()).or_fail(b)?),
         None => (reshape(b, x, &[ty.len()])?, 0),
     };
-    let axis = b.scalar(tensorc_ir::scalar::Scalar::i64(axis as i64));
+    let axis = b.scalar(Scalar::i64(axis as i64));
     b.op("cumsum", &[flat, axis], Params::new().with("reverse", ParamValue::Bool(reverse)))
 }
 

@@ -2,17 +2,7 @@
 //!
 //! Positions come as floats unless asked otherwise, as in MXNet. Equal elements keep their order.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::{DType, Dim};
-
-use crate::compose::{cast, reshape};
-use crate::def::{Define, NUMBERS, define, operand, rule};
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![topk(), sort(), argsort()]

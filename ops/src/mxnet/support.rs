@@ -1,36 +1,6 @@
-//! What the entries for MXNet have in common: names, inference rules of operands that agree, axis lists.
+//! What the entries for MXNet have in common: inference rules of operands that agree, axis lists.
 
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::{Dim, Shape};
-
-use crate::def::{Define, NUMBERS};
-
-/// Short forms of parameters and names.
-pub trait Describe: Sized {
-    /// Names in MXNet; the first is written to files.
-    fn named(self, names: &[&'static str]) -> Self;
-    /// Parameters that steer MXNet's implementation only.
-    fn ignored(self, specs: &[(&'static str, ParamValue)]) -> Self;
-    /// The label of a loss: an operand that only the gradient uses. A network that is run for inference may go
-    /// without it.
-    fn label(self) -> Self;
-}
-
-impl Describe for OpDef {
-    fn named(self, names: &[&'static str]) -> OpDef {
-        names.iter().fold(self, |def, name| def.mxnet(name))
-    }
-
-    fn ignored(self, specs: &[(&'static str, ParamValue)]) -> OpDef {
-        specs.iter().fold(self, |def, (name, default)| def.param(name, default.clone(), "No effect."))
-    }
-
-    fn label(self) -> OpDef {
-        self.optional("label", TypeRule::OneOf(NUMBERS)).present(|_, _| true)
-    }
-}
+use crate::prelude::*;
 
 /// These operands and results have one element type, whichever is known first.
 pub fn agree_dtypes(cx: &mut InferCtx<'_>, inputs: &[usize], outputs: &[usize]) -> Result<(), OpError> {

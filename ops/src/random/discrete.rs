@@ -1,23 +1,10 @@
 //! Integers, categories and permutations.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
-
 use super::rejection::WordStream;
 use super::words::unit53;
 use super::{RandomKey, draw, kernel_key, random, shape_param};
-use crate::compose::{cast, reduce};
-use crate::def::{Define, FLOATS, INTS, NUMBERS, composite, define, rule};
-use crate::nest::{Scalars, int};
-use crate::rules::same;
-use crate::views::{Build, OrFail, operand};
+use crate::kernel::{KernelScope, KernelTensor, KernelValue};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![randint(), shuffle(), sample_multinomial(), multinomial()]
@@ -74,8 +61,7 @@ fn randint() -> OpDef {
         .required("shape", ParamKind::Ints, "the result's shape")
         .param("dtype", ParamValue::DType(DType::I32), "the result's type")
         .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
-        .mxnet("_random_randint")
-        .mxnet("random_randint");
+        .named(&["_random_randint", "random_randint"]);
     random(def)
 }
 
@@ -95,12 +81,12 @@ fn shuffle() -> OpDef {
         same(cx, 0, 0)
     });
     let doc = "The slices along the first axis in random order: that of a random 64-bit number for each slice.";
-    let def = define("shuffle", doc, compute, infer).operand("data", &[]).mxnet("_shuffle").mxnet("shuffle");
+    let def = define("shuffle", doc, compute, infer).operand("data", &[]).named(&["_shuffle", "shuffle"]);
     random(def)
 }
 
 /// Types of category numbers.
-fn category_type(cx: &tensorc_ir::infer::InferCtx<'_>) -> Result<DType, OpError> {
+fn category_type(cx: &InferCtx<'_>) -> Result<DType, OpError> {
     let dtype = cx.params.dtype("dtype").unwrap_or(DType::I32);
     match NUMBERS.contains(&dtype) {
         true => Ok(dtype),
@@ -150,8 +136,7 @@ fn sample_multinomial() -> OpDef {
         .param("get_prob", ParamValue::Bool(false), "whether the second result is wanted")
         .param("dtype", ParamValue::DType(DType::I32), "the type of the categories")
         .outputs(1, 2)
-        .mxnet("_sample_multinomial")
-        .mxnet("sample_multinomial");
+        .named(&["_sample_multinomial", "sample_multinomial"]);
     random(def)
 }
 
@@ -170,7 +155,7 @@ fn multinomial() -> OpDef {
         let n = cx.params.int("sample_size").unwrap_or(1);
         let n =
             u64::try_from(n).map_err(|_| OpError(format!("parameter `sample_size` is {n}, expected at least 0")))?;
-        let dims = crate::rules::ranked(cx, 0, 2)?;
+        let dims = ranked(cx, 0, 2)?;
         check_categories(&dims)?;
         cx.set_output_dims(0, [dims[0], Dim::Const(n)])
     });
@@ -197,76 +182,59 @@ fn categories(
     let dims = b.dims(weights)?;
     let count = dims.last().copied().unwrap_or(1);
     let rows = dims.iter().product::<u64>() / count.max(1);
-    let mut k = KernelBuilder::new("categories");
+    let k = &KernelScope::new("categories");
     let mut inputs = vec![sums, weights];
-    let table = Table {
-        sums: k.param("sums", DType::F64, rows * count, false),
-        weights: k.param("weights", DType::F64, rows * count, false),
-        count,
-    };
-    let key = kernel_key(&mut k, key, &mut inputs);
-    let results: Vec<(Buf, DType)> =
-        cx.outputs.iter().map(|t| (k.param("out", t.dtype, t.len(), true), t.dtype)).collect();
+    let spread = [rows, count];
+    let of = |name| k.param(name, DType::F64, &spread, false);
+    let table = Table { k, sums: of("sums"), weights: of("weights"), count };
+    let key = kernel_key(k, key, &mut inputs);
+    let results: Vec<_> = cx.outputs.iter().map(|ty| k.output("out", ty)).collect();
     let n = cx.outputs[0].len();
     let each = (n / rows.max(1)).max(1) as i64;
-    let body = k.for_range("p", n, LoopKind::Parallel, |k, p| {
+    k.parallel_each("p", n, |p| {
         let row = p.floor_div(each, &|_: u32| (0, (n as i64 - 1).max(0)));
-        let stream = WordStream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
-        let u = stream.eval(k, int(0), &[], |words, _| vec![unit53(&words(0))])?[0];
-        let [category, log] = table.find(k, &row, u)?;
-        for (&(out, dtype), value) in results.iter().zip([category, log]) {
-            let value = k.cast(value, dtype);
-            k.store(out, p.clone(), value);
+        let stream = WordStream { k, key: key.load(), position: k.position(p), short: n <= 1 << 32 };
+        let [u] = stream.eval(k.int(0), &[], |words, _| [unit53(&words(0))]);
+        for (out, value) in results.iter().zip(table.find(&row, u)) {
+            out.set_cast(p, value);
         }
-        Ok::<(), OpError>(())
     });
-    body.or_fail(b)?;
-    Ok(b.kernel(k.finish(), &inputs, cx.outputs))
+    b.kernel(k.finish(), &inputs, cx.outputs)
 }
 
 /// Weights of categories and their running sums, row by row.
-struct Table {
-    sums: Buf,
-    weights: Buf,
+struct Table<'k> {
+    k: &'k KernelScope,
+    sums: KernelTensor<'k>,
+    weights: KernelTensor<'k>,
     count: u64,
 }
 
-impl Table {
+impl<'k> Table<'k> {
     /// The first category whose running sum exceeds the share `u` of the total, by bisection, and the
     /// logarithm of its probability. The share is below the total in f64, and a category of weight 0
     /// has the sum of the one before it, so one of positive weight is found.
-    fn find(&self, k: &mut KernelBuilder, row: &Index, u: Operand) -> Result<[Operand; 2], OpError> {
+    fn find(&self, row: &Index, u: KernelValue<'k>) -> [KernelValue<'k>; 2] {
         let last = self.count as i64 - 1;
         let base = row.scale(self.count as i64);
-        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        let within = |k: &KernelBuilder, at: Operand| {
-            let at = k.as_index(at).maximum(&Index::default(), &free).minimum(&Index::constant(last), &free);
-            base.add(&at)
-        };
-        let total = k.load(self.sums, base.offset(last));
-        let target = k.bin(ScalarOp::Mul, u, total);
-        let mut found = int(0);
+        let within = |at: KernelValue<'k>| base.add(&at.clamped(self.count));
+        let total = self.sums.get(&base.offset(last));
+        let target = u * total;
+        let mut found = self.k.int(0);
         let mut width = self.count.next_power_of_two() as i64;
         while width > 0 {
-            let end = k.bin(ScalarOp::Add, found, int(width));
-            let probe = k.bin(ScalarOp::Sub, end, int(1));
-            let at = within(k, probe);
-            let sum = k.load(self.sums, at);
-            let low = k.cmp(CmpOp::Le, sum, target);
-            let inside = k.cmp(CmpOp::Le, end, int(last));
-            let skip = k.bin(ScalarOp::And, low, inside);
-            found = k.select(skip, end, found);
+            let end = found + width;
+            let sum = self.sums.get(&within(end - 1));
+            let skip = sum.le(target) & end.le(last);
+            found = skip.select(end, found);
             width /= 2;
         }
-        let at = within(k, found);
-        let weight = k.load(self.weights, at);
-        let result = ScalarFn::build(&[DType::I64, DType::F64, DType::F64], |_, a| {
+        let weight = self.weights.get(&within(found));
+        self.k.eval(&[found, total, weight], |a| {
             let (total, weight) = (&a[1], &a[2]);
             let valid = total.gt(&total.lit(0.0)) & total.lt(&total.lit(f64::INFINITY));
             let log = (weight / total).log();
-            vec![valid.select(&a[0], &a[0].lit(-1.0)), valid.select(&log, &log.lit(f64::NAN))]
-        })?;
-        let result = k.apply(&result, &[found, total, weight], &[]);
-        Ok([result[0], result[1]])
+            [valid.select(&a[0], &a[0].lit(-1.0)), valid.select(&log, &log.lit(f64::NAN))]
+        })
     }
 }

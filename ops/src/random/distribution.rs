@@ -1,14 +1,8 @@
 //! The distributions: their names, parameters and how a value is drawn.
 
-use tensorc_ir::DType;
-use tensorc_ir::kir::{KernelBuilder, Operand};
-use tensorc_ir::op::OpError;
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{Ex, Scalar};
-
-use super::rejection::{self, WordStream};
+use super::rejection::{self, KernelSampler};
 use super::words::WordSource;
-use crate::views::compute_type;
+use crate::prelude::*;
 
 /// Which numbers a parameter may be.
 #[derive(Clone, Copy)]
@@ -103,7 +97,7 @@ pub enum Sampler {
     /// By an expression, in the type of its operands.
     Map(fn(&WordSource, &[Ex]) -> Ex),
     /// By loops, in f64.
-    Kernel(fn(&mut KernelBuilder, &WordStream, &[Operand]) -> Result<Operand, OpError>),
+    Kernel(KernelSampler),
 }
 
 pub struct Distribution {

@@ -3,21 +3,11 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, Operand};
-use tensorc_ir::op::{Compute, Infer, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarFn};
-use tensorc_ir::{DType, DenseType};
-
 use super::distribution::{self, Distribution, Sampler, bounded};
-use super::rejection::WordStream;
+use super::rejection::{KernelSampler, WordStream};
 use super::{RandomKey, draw, random, shape_param};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, rule};
-use crate::nest::Scalars;
-use crate::views::{Build, OrFail, compute_type, operand};
+use crate::kernel::KernelScope;
+use crate::prelude::*;
 
 /// What one distribution's entries are called and what they say.
 struct DistributionNames {
@@ -192,10 +182,7 @@ fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &Rando
             let a: Vec<Ex> = numbers.iter().map(|&x| source.position.builder().number(wide, x)).collect();
             finished(d, sample(source, &a), &a, out.dtype)
         }),
-        Sampler::Kernel(sample) => {
-            let values: Vec<KernelParameter> = numbers.into_iter().map(KernelParameter::Number).collect();
-            kernel(b, d, sample, &values, (key, out))
-        }
+        Sampler::Kernel(sample) => kernel(b, d, sample, KernelParameters::Numbers(&numbers), (key, out)),
     }
 }
 
@@ -211,8 +198,7 @@ fn arrays(
     let sample = match d.sampler {
         Sampler::Map(sample) => sample,
         Sampler::Kernel(sample) => {
-            let values: Vec<KernelParameter> = parameters.iter().copied().map(KernelParameter::Array).collect();
-            return kernel(b, d, sample, &values, (key, out));
+            return kernel(b, d, sample, KernelParameters::Arrays(parameters), (key, out));
         }
     };
     let mut operands = vec![];
@@ -239,68 +225,47 @@ fn finished(d: &Distribution, value: Ex, a: &[Ex], stored: DType) -> Ex {
     }
 }
 
-/// One parameter of a kernel.
-enum KernelParameter {
-    Number(f64),
-    Array(Value),
+/// The parameters of a distribution.
+enum KernelParameters<'a> {
+    Numbers(&'a [f64]),
+    Arrays(&'a [Value]),
 }
 
-/// Where a kernel finds a parameter.
-enum ParameterPlace {
-    Constant(Operand),
-    /// A buffer, and how many elements of the result share one of its elements.
-    Buffer(Buf, i64),
-}
-
-/// A draw by a kernel of its own, one parallel iteration for each element.
+/// A draw by a kernel of its own, one parallel iteration for each element: NaN where arrays of parameters are out of
+/// range.
 fn kernel(
     b: &mut Builder<'_>,
     d: &Distribution,
-    sample: fn(&mut KernelBuilder, &WordStream, &[Operand]) -> Result<Operand, OpError>,
-    arguments: &[KernelParameter],
+    sample: KernelSampler,
+    parameters: KernelParameters<'_>,
     (key, out): (&RandomKey, &DenseType),
-) -> Result<Value, Diagnostic> {
-    let mut k = KernelBuilder::new(d.name);
-    let (mut inputs, mut places) = (vec![], vec![]);
-    let n = out.len();
-    for argument in arguments {
-        places.push(match argument {
-            KernelParameter::Number(x) => ParameterPlace::Constant(Operand::Const(Scalar::from_f64(DType::F64, *x))),
-            KernelParameter::Array(value) => {
-                inputs.push(*value);
-                let ty = b.ty(*value)?;
-                let buf = k.param("parameter", ty.dtype, ty.len(), false);
-                ParameterPlace::Buffer(buf, (n / ty.len().max(1)).max(1) as i64)
-            }
-        });
-    }
-    let key = super::kernel_key(&mut k, key, &mut inputs);
-    let result = k.param("out", out.dtype, n, true);
-    let body = k.for_range("p", n, LoopKind::Parallel, |k, p| {
-        let mut values = vec![];
-        for place in &places {
-            values.push(match place {
-                ParameterPlace::Constant(number) => *number,
-                ParameterPlace::Buffer(buf, each) => {
-                    let at = p.floor_div(*each, &|_: u32| (0, (n as i64 - 1).max(0)));
-                    let value = k.load(*buf, at);
-                    k.cast(value, DType::F64)
-                }
-            });
+) -> Result<Value> {
+    let (numbers, arrays) = match parameters {
+        KernelParameters::Numbers(numbers) => (numbers, &[][..]),
+        KernelParameters::Arrays(arrays) => (&[][..], arrays),
+    };
+    let types = arrays.iter().map(|&v| b.ty(v)).collect::<Result<Vec<_>>>()?;
+    let (k, n) = (&KernelScope::new(d.name), out.len());
+    let mut inputs = arrays.to_vec();
+    let arrays: Vec<_> = types.iter().map(|ty| k.input("parameter", ty)).collect();
+    let key = super::kernel_key(k, key, &mut inputs);
+    let result = k.output("out", out);
+    k.parallel_each("p", n, |p| {
+        // So many elements of the result share one of an array.
+        let share = |len: u64| (n / len.max(1)).max(1) as i64;
+        let mut values: Vec<_> = numbers.iter().map(|&x| k.number(DType::F64, x)).collect();
+        for (array, ty) in arrays.iter().zip(&types) {
+            let at = p.floor_div(share(ty.len()), &|_: u32| (0, (n as i64 - 1).max(0)));
+            values.push(array.get_as(&at, DType::F64));
         }
-        let stream = WordStream { key: key.load(k), position: k.index_value(p.clone()), short: n <= 1 << 32 };
-        let mut value = sample(k, &stream, &values)?;
-        if places.iter().any(|p| matches!(p, ParameterPlace::Buffer(..))) {
-            let types = vec![DType::F64; values.len()];
-            let valid =
-                ScalarFn::build(&types, |s, a| vec![d.valid(a).unwrap_or_else(|| s.constant(Scalar::bool(true)))])?;
-            let valid = k.apply(&valid, &values, &[])[0];
-            value = k.select(valid, value, Operand::Const(Scalar::from_f64(DType::F64, f64::NAN)));
+        let stream = WordStream { k, key: key.load(), position: k.position(p), short: n <= 1 << 32 };
+        let mut value = sample(&stream, &values);
+        if !arrays.is_empty() {
+            let [valid] =
+                k.eval(&values, |a| [d.valid(a).unwrap_or_else(|| a[0].builder().constant(Scalar::bool(true)))]);
+            value = valid.select(value, f64::NAN);
         }
-        let value = k.cast(value, out.dtype);
-        k.store(result, p, value);
-        Ok::<(), OpError>(())
+        result.set_cast(p, value);
     });
-    body.or_fail(b)?;
-    Ok(b.kernel(k.finish(), &inputs, std::slice::from_ref(out))[0])
+    Ok(b.kernel(k.finish(), &inputs, std::slice::from_ref(out))?[0])
 }

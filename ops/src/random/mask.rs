@@ -1,12 +1,7 @@
 //! Random masks: Bernoulli and dropout.
 
-use tensorc_ir::DType;
-use tensorc_ir::op::{Compute, OpDef, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
 use super::{RandomKey, draw, random};
-use crate::compose::{number, with_number};
-use crate::def::{BOOLS, Define, FLOATS, composite, define, operand, rule};
+use crate::prelude::*;
 use crate::rules::broadcasts_to;
 
 pub fn bernoulli() -> OpDef {
@@ -28,7 +23,7 @@ pub fn bernoulli() -> OpDef {
 pub fn dropout_mask() -> OpDef {
     let compute = composite(|b, cx, args| {
         let ratio = operand(b, args, 1)?;
-        let ratio = crate::compose::cast(b, ratio, DType::F32)?;
+        let ratio = cast(b, ratio, DType::F32)?;
         draw(b, &RandomKey::of(cx, args, 2), &[ratio], &cx.outputs[0], |source, a| source.unit(0, DType::F32).ge(&a[0]))
     });
     let infer = rule(|cx| {
@@ -40,8 +35,7 @@ pub fn dropout_mask() -> OpDef {
         cx.set_output_dtype(0, DType::Bool)
     });
     let def = define("dropout_mask", "False with probability `ratio`; shaped like x.", compute, infer)
-        .operand("x", FLOATS)
-        .operand("ratio", FLOATS);
+        .operands(&["x", "ratio"], FLOATS);
     random(def)
 }
 
@@ -50,7 +44,7 @@ pub fn dropout() -> OpDef {
         let x = operand(b, args, 0)?;
         let training = cx.value(2).and_then(|v| v.item()).is_some_and(|v| v.as_bool());
         let ratio = match args.get(1).copied().flatten() {
-            Some(ratio) => crate::compose::cast(b, ratio, cx.outputs[0].dtype)?,
+            Some(ratio) => cast(b, ratio, cx.outputs[0].dtype)?,
             None => number(b, x, 0.5)?,
         };
         let ratio = if training { ratio } else { number(b, x, 0.0)? };

@@ -13,19 +13,10 @@ mod rejection;
 mod words;
 mod zipfian;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, Operand};
-use tensorc_ir::op::{Accuracy, Infer, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::{Ex, Scalar};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::op::Accuracy;
 
-use crate::def::{Define, rule};
-use crate::views::Build;
+use crate::kernel::{KernelScope, KernelTensor, KernelValue};
+use crate::prelude::*;
 use words::WordSource;
 
 pub fn ops() -> Vec<OpDef> {
@@ -62,7 +53,7 @@ fn random(def: OpDef) -> OpDef {
         d.accuracy = Accuracy::Random;
         let own = std::mem::replace(&mut d.infer, Infer::Derived);
         d.infer = rule(move |cx| {
-            cx.set_input_shape(at, tensorc_ir::Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
+            cx.set_input_shape(at, Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
             match &own {
                 Infer::Rule(own) => own(cx),
                 Infer::Derived => Ok(()),
@@ -102,29 +93,29 @@ fn draw(
 }
 
 /// The key inside a kernel.
-enum KernelKey {
-    Constant([Operand; 2]),
-    Buffer(Buf),
+enum KernelKey<'k> {
+    Constant([KernelValue<'k>; 2]),
+    Parameter(KernelTensor<'k>),
 }
 
-impl KernelKey {
-    fn load(&self, k: &mut KernelBuilder) -> [Operand; 2] {
+impl<'k> KernelKey<'k> {
+    fn load(&self) -> [KernelValue<'k>; 2] {
         match self {
             KernelKey::Constant(words) => *words,
-            KernelKey::Buffer(buf) => [0, 1].map(|i| k.load(*buf, Index::constant(i))),
+            KernelKey::Parameter(key) => [0, 1].map(|i| key.get(&Index::constant(i))),
         }
     }
 }
 
 /// Declares the key as the next parameter of a kernel, if it is one.
-fn kernel_key(k: &mut KernelBuilder, key: &RandomKey, inputs: &mut Vec<Value>) -> KernelKey {
+fn kernel_key<'k>(k: &'k KernelScope, key: &RandomKey, inputs: &mut Vec<Value>) -> KernelKey<'k> {
     match key {
         RandomKey::Constant(words) => {
-            KernelKey::Constant(words.map(|w| Operand::Const(Scalar { dtype: DType::U32, bits: u64::from(w) })))
+            KernelKey::Constant(words.map(|w| k.constant(Scalar { dtype: DType::U32, bits: u64::from(w) })))
         }
         RandomKey::Operand(value) => {
             inputs.push(*value);
-            KernelKey::Buffer(k.param("key", DType::U32, 2, false))
+            KernelKey::Parameter(k.param("key", DType::U32, &[2], false))
         }
     }
 }
@@ -142,7 +133,7 @@ fn shaped_like() -> Infer {
 }
 
 /// The axes of parameter `shape`.
-fn shape_param(cx: &tensorc_ir::infer::InferCtx<'_>) -> Result<Vec<Dim>, OpError> {
+fn shape_param(cx: &InferCtx<'_>) -> Result<Vec<Dim>, OpError> {
     let shape = cx.params.ints("shape").unwrap_or_default();
     let axis = |&n: &i64| match u64::try_from(n) {
         Ok(n) => Ok(Dim::Const(n)),

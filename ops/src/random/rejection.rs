@@ -4,14 +4,9 @@
 //! The number of attempts is bounded by [`ATTEMPTS`]; what the chances of exceeding it are is said at
 //! each sampler.
 
-use tensorc_ir::DType;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::OpError;
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
-
 use super::words::{WordSource, normal64, positive_unit53, unit53};
-use crate::nest::{Scalars, int};
+use crate::kernel::{KernelCell, KernelScope, KernelValue, Term};
+use crate::prelude::*;
 
 /// No sampler tries more often.
 const ATTEMPTS: u64 = 64;
@@ -25,94 +20,66 @@ const BOOST: i64 = 255;
 const MIN_REJECTION_RATE: f64 = 10.0;
 
 /// The words of one element, in a kernel.
-pub struct WordStream {
-    pub key: [Operand; 2],
+pub struct WordStream<'k> {
+    pub k: &'k KernelScope,
+    pub key: [KernelValue<'k>; 2],
     /// i64.
-    pub position: Operand,
+    pub position: KernelValue<'k>,
     /// Whether every position of the draw is below 2³².
     pub short: bool,
 }
 
-fn real(x: f64) -> Operand {
-    Operand::Const(Scalar::from_f64(DType::F64, x))
-}
+/// A sampler: from the words of an element and parameters in f64, its value.
+pub type KernelSampler = for<'k> fn(&WordStream<'k>, &[KernelValue<'k>]) -> KernelValue<'k>;
 
-/// Evaluates expressions over f64 operands.
-fn eval(k: &mut KernelBuilder, args: &[Operand], f: impl FnOnce(&[Ex]) -> Vec<Ex>) -> Result<Vec<Operand>, OpError> {
-    let types = vec![DType::F64; args.len()];
-    let f = ScalarFn::build(&types, |_, a| f(a))?;
-    Ok(k.apply(&f, args, &[]))
-}
-
-impl WordStream {
+impl<'k> WordStream<'k> {
     /// Evaluates expressions over f64 operands and the words of the blocks from `block` on.
-    pub fn eval(
+    pub fn eval<const N: usize>(
         &self,
-        k: &mut KernelBuilder,
-        block: Operand,
-        args: &[Operand],
-        f: impl FnOnce(&dyn Fn(u8) -> [Ex; 2], &[Ex]) -> Vec<Ex>,
-    ) -> Result<Vec<Operand>, OpError> {
-        let fixed = [DType::U32, DType::U32, DType::I64, DType::I64];
-        let types = [&fixed[..], &vec![DType::F64; args.len()]].concat();
-        let f = ScalarFn::build(&types, |_, a| {
+        block: KernelValue<'k>,
+        args: &[KernelValue<'k>],
+        f: impl FnOnce(&dyn Fn(u8) -> [Ex; 2], &[Ex]) -> [Ex; N],
+    ) -> [KernelValue<'k>; N] {
+        let args = [&[self.key[0], self.key[1], self.position, block], args].concat();
+        self.k.eval(&args, |a| {
             let source = WordSource { key: [a[0].clone(), a[1].clone()], position: a[2].clone(), short: self.short };
             f(&|i| source.words_at(&(&a[3] + f64::from(i))), &a[4..])
-        })?;
-        let args = [&[self.key[0], self.key[1], self.position, block], args].concat();
-        Ok(k.apply(&f, &args, &[]))
+        })
     }
 }
 
 /// What a loop of attempts has found.
-struct AttemptSearch {
-    done: Buf,
-    value: Buf,
+struct AttemptSearch<'k> {
+    k: &'k KernelScope,
+    done: KernelCell<'k>,
+    value: KernelCell<'k>,
 }
 
-impl AttemptSearch {
+impl<'k> AttemptSearch<'k> {
     /// `fallback` is the result if no attempt succeeds.
-    fn new(k: &mut KernelBuilder, fallback: Operand) -> AttemptSearch {
-        let search = AttemptSearch {
-            done: k.alloc("done", DType::Bool, 1, MemorySpace::Register),
-            value: k.alloc("value", DType::F64, 1, MemorySpace::Register),
-        };
-        k.store(search.done, Index::default(), Operand::Const(Scalar::bool(false)));
-        k.store(search.value, Index::default(), fallback);
-        search
+    fn new(k: &'k KernelScope, fallback: impl Term<'k>) -> AttemptSearch<'k> {
+        let (done, value) = (k.register("done", DType::Bool), k.register("value", DType::F64));
+        AttemptSearch { k, done: done.holding(false), value: value.holding(fallback) }
     }
 
     /// The search ends with `value` if it is accepted.
-    fn offer(&self, k: &mut KernelBuilder, accepted: Operand, value: Operand) {
-        let kept = k.load(self.value, Index::default());
-        let value = k.select(accepted, value, kept);
-        k.store(self.done, Index::default(), accepted);
-        k.store(self.value, Index::default(), value);
-    }
-
-    fn value(&self, k: &mut KernelBuilder) -> Operand {
-        k.load(self.value, Index::default())
+    fn offer(&self, accepted: KernelValue<'k>, value: KernelValue<'k>) {
+        let kept = self.value.get();
+        let value = accepted.select(value, kept);
+        self.done.set(accepted);
+        self.value.set(value);
     }
 
     /// Runs `attempt` with 0, 1, … until one is accepted, [`ATTEMPTS`] times at most.
-    fn run(
-        &self,
-        k: &mut KernelBuilder,
-        mut attempt: impl FnMut(&mut KernelBuilder, Operand) -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
-        k.for_range("round", ATTEMPTS / STRIDE, LoopKind::Serial, |k, round| {
-            let done = k.load(self.done, Index::default());
-            let left = k.select(done, int(0), int(STRIDE as i64));
-            let left = k.as_index(left);
-            k.for_loop("attempt", (Index::default(), left, 1), LoopKind::Serial, |k, i| {
-                let done = k.load(self.done, Index::default());
-                let open = k.op(ScalarOp::Not, &[done]);
-                k.if_then(open, |k| {
-                    let n = k.index_value(round.scale(STRIDE as i64).add(&i));
-                    attempt(k, n)
-                })
-            })
-        })
+    fn run(self, attempt: impl FnOnce(&AttemptSearch<'k>, KernelValue<'k>)) -> KernelCell<'k> {
+        let k = self.k;
+        k.each("round", ATTEMPTS / STRIDE, |round| {
+            let left = self.done.get().select(0, STRIDE as i64).index();
+            k.range("attempt", (&Index::default(), &left), |i| {
+                k.when(!self.done.get(), || attempt(&self, k.position(&round.scale(STRIDE as i64).add(i))));
+            });
+        });
+        self.value
     }
 }
 
@@ -122,102 +89,84 @@ impl AttemptSearch {
 ///
 /// An attempt succeeds with a probability of at least 0.95, so all fail with less than 10⁻⁸³; the
 /// value would be `d`.
-fn standard_gamma(k: &mut KernelBuilder, stream: &WordStream, shape: Operand) -> Result<Operand, OpError> {
-    let setup = eval(k, &[shape], |a| {
+fn standard_gamma<'k>(stream: &WordStream<'k>, shape: KernelValue<'k>) -> KernelValue<'k> {
+    let k = stream.k;
+    let [d, c, small] = k.eval(&[shape], |a| {
         let small = a[0].lt(&a[0].lit(1.0));
         let raised = small.select(&(&a[0] + 1.0), &a[0]);
         let d = raised - 1.0 / 3.0;
         let c = d.lit(1.0) / (&d * 9.0).sqrt();
-        vec![d, c, small]
-    })?;
-    let (d, c, small) = (setup[0], setup[1], setup[2]);
-    let search = AttemptSearch::new(k, d);
-    search.run(k, |k, n| {
-        let block = k.bin(ScalarOp::Mul, n, int(3));
-        let tried = stream.eval(k, block, &[d, c], |words, a| {
+        [d, c, small]
+    });
+    let found = AttemptSearch::new(k, d).run(|search, n| {
+        let [value, sure, u, square, v] = stream.eval(n * 3, &[d, c], |words, a| {
             let x = normal64(&words(0), &words(1));
             let root = &a[1] * &x + 1.0;
             let v = &root * &root * &root;
             let u = positive_unit53(&words(2));
             let square = &x * &x;
             let sure = u.lt(&(square.lit(1.0) - &square * &square * 0.0331)) & v.gt(&v.lit(0.0));
-            vec![&a[0] * &v, sure, u, square, v]
-        })?;
-        search.offer(k, tried[1], tried[0]);
-        let unsure = k.op(ScalarOp::Not, &[tried[1]]);
-        k.if_then(unsure, |k| {
-            let accepted = eval(k, &[tried[2], tried[3], tried[4], d], |a| {
+            [&a[0] * &v, sure, u, square, v]
+        });
+        search.offer(sure, value);
+        k.when(!sure, || {
+            let [accepted] = k.eval(&[u, square, v, d], |a| {
                 let bound = &a[1] * 0.5 + &a[3] * &(a[2].lit(1.0) - &a[2] + a[2].log());
-                vec![a[0].log().lt(&bound)]
-            })?;
-            search.offer(k, accepted[0], tried[0]);
-            Ok(())
-        })
-    })?;
-    k.if_then(small, |k| {
-        let value = search.value(k);
-        let scaled = stream.eval(k, int(BOOST), &[value, shape], |words, a| {
+                [a[0].log().lt(&bound)]
+            });
+            search.offer(accepted, value);
+        });
+    });
+    k.when(small, || {
+        let [scaled] = stream.eval(k.int(BOOST), &[found.get(), shape], |words, a| {
             let power = (positive_unit53(&words(0)).log() / &a[1]).exp();
-            vec![a[1].gt(&a[1].lit(0.0)).select(&(&a[0] * &power), &a[0].lit(0.0))]
-        })?;
-        k.store(search.value, Index::default(), scaled[0]);
-        Ok::<(), OpError>(())
-    })?;
-    Ok(search.value(k))
+            [a[1].gt(&a[1].lit(0.0)).select(&(&a[0] * &power), &a[0].lit(0.0))]
+        });
+        found.set(scaled);
+    });
+    found.get()
 }
 
-pub fn gamma(k: &mut KernelBuilder, stream: &WordStream, a: &[Operand]) -> Result<Operand, OpError> {
-    let value = standard_gamma(k, stream, a[0])?;
-    Ok(k.bin(ScalarOp::Mul, value, a[1]))
+pub fn gamma<'k>(stream: &WordStream<'k>, a: &[KernelValue<'k>]) -> KernelValue<'k> {
+    standard_gamma(stream, a[0]) * a[1]
 }
 
-pub fn poisson(k: &mut KernelBuilder, stream: &WordStream, a: &[Operand]) -> Result<Operand, OpError> {
-    poisson_from(k, stream, 0, a[0])
+pub fn poisson<'k>(stream: &WordStream<'k>, a: &[KernelValue<'k>]) -> KernelValue<'k> {
+    poisson_from(stream, 0, a[0])
 }
 
 /// Poisson with the given rate, from the blocks from `first` on: by inversion below [`MIN_REJECTION_RATE`], by
 /// transformed rejection from there on.
-fn poisson_from(k: &mut KernelBuilder, stream: &WordStream, first: i64, rate: Operand) -> Result<Operand, OpError> {
-    let large = k.cmp(CmpOp::Ge, rate, real(MIN_REJECTION_RATE));
-    let small = k.op(ScalarOp::Not, &[large]);
-    let result = k.alloc("count", DType::F64, 1, MemorySpace::Register);
-    k.store(result, Index::default(), real(0.0));
-    k.if_then(small, |k| {
-        let count = inversion(k, stream, first, rate)?;
-        k.store(result, Index::default(), count);
-        Ok::<(), OpError>(())
-    })?;
-    k.if_then(large, |k| {
-        let count = transformed_rejection(k, stream, first, rate)?;
-        k.store(result, Index::default(), count);
-        Ok::<(), OpError>(())
-    })?;
-    Ok(k.load(result, Index::default()))
+fn poisson_from<'k>(stream: &WordStream<'k>, first: i64, rate: KernelValue<'k>) -> KernelValue<'k> {
+    let k = stream.k;
+    let large = rate.ge(MIN_REJECTION_RATE);
+    let small = !large;
+    let count = k.register("count", DType::F64).holding(0.0);
+    k.when(small, || count.set(inversion(stream, first, rate)));
+    k.when(large, || count.set(transformed_rejection(stream, first, rate)));
+    count.get()
 }
 
 /// The least n whose cumulative probability exceeds a uniform number. For rates below
 /// [`MIN_REJECTION_RATE`] that is below [`ATTEMPTS`] for every number of 53 bits.
-fn inversion(k: &mut KernelBuilder, stream: &WordStream, first: i64, rate: Operand) -> Result<Operand, OpError> {
-    let start = stream.eval(k, int(first), &[rate], |words, a| vec![unit53(&words(0)), (-&a[0]).exp()])?;
-    let (u, zero) = (start[0], start[1]);
-    let term = k.alloc("term", DType::F64, 1, MemorySpace::Register);
-    let sum = k.alloc("sum", DType::F64, 1, MemorySpace::Register);
-    k.store(term, Index::default(), zero);
-    k.store(sum, Index::default(), zero);
-    let search = AttemptSearch::new(k, real(ATTEMPTS as f64 - 1.0));
-    search.run(k, |k, n| {
-        let (p, total) = (k.load(term, Index::default()), k.load(sum, Index::default()));
-        let n = k.cast(n, DType::F64);
-        let next = eval(k, &[u, p, total, n, rate], |a| {
+fn inversion<'k>(stream: &WordStream<'k>, first: i64, rate: KernelValue<'k>) -> KernelValue<'k> {
+    let k = stream.k;
+    let [u, zero] = stream.eval(k.int(first), &[rate], |words, a| [unit53(&words(0)), (-&a[0]).exp()]);
+    let (term, sum) = (k.register("term", DType::F64), k.register("sum", DType::F64));
+    term.set(zero);
+    sum.set(zero);
+    let found = AttemptSearch::new(k, ATTEMPTS as f64 - 1.0).run(|search, n| {
+        let (p, total) = (term.get(), sum.get());
+        let n = n.cast(DType::F64);
+        let [accepted, next_sum, next_term] = k.eval(&[u, p, total, n, rate], |a| {
             let p = &a[1] * &a[4] / (&a[3] + 1.0);
-            vec![a[0].lt(&a[2]), &a[2] + &p, p]
-        })?;
-        search.offer(k, next[0], n);
-        k.store(sum, Index::default(), next[1]);
-        k.store(term, Index::default(), next[2]);
-        Ok(())
-    })?;
-    Ok(search.value(k))
+            [a[0].lt(&a[2]), &a[2] + &p, p]
+        });
+        search.offer(accepted, n);
+        sum.set(next_sum);
+        term.set(next_term);
+    });
+    found.get()
 }
 
 /// The logarithm of the probability of `n` under Poisson's distribution of rate `mu`, for rates from
@@ -247,25 +196,17 @@ fn log_probability(n: &Ex, mu: &Ex) -> Ex {
 ///
 /// An attempt succeeds with a probability of more than 0.7, so all fail with less than 10⁻³³; the
 /// value would be the rate rounded down.
-fn transformed_rejection(
-    k: &mut KernelBuilder,
-    stream: &WordStream,
-    first: i64,
-    rate: Operand,
-) -> Result<Operand, OpError> {
-    let setup = eval(k, &[rate], |a| {
+fn transformed_rejection<'k>(stream: &WordStream<'k>, first: i64, rate: KernelValue<'k>) -> KernelValue<'k> {
+    let k = stream.k;
+    let [b, slope, inverse, quick, mode] = k.eval(&[rate], |a| {
         let b = a[0].sqrt() * 2.53 + 0.931;
         let slope = &b * 0.02483 - 0.059;
         let inverse = b.lit(1.1328) / (&b - 3.4) + 1.1239;
         let quick = b.lit(0.9277) - b.lit(3.6224) / (&b - 2.0);
-        vec![b, slope, inverse, quick, a[0].floor()]
-    })?;
-    let search = AttemptSearch::new(k, setup[4]);
-    search.run(k, |k, n| {
-        let block = k.bin(ScalarOp::Mul, n, int(2));
-        let block = k.bin(ScalarOp::Add, block, int(first));
-        let args = [setup[0], setup[1], setup[3], rate];
-        let tried = stream.eval(k, block, &args, |words, a| {
+        [b, slope, inverse, quick, a[0].floor()]
+    });
+    let found = AttemptSearch::new(k, mode).run(|search, n| {
+        let [count, sure, open, v, edge] = stream.eval(n * 2 + first, &[b, slope, quick, rate], |words, a| {
             let u = unit53(&words(0)) - 0.5;
             let v = positive_unit53(&words(1));
             let edge = u.lit(0.5) - u.abs();
@@ -273,42 +214,36 @@ fn transformed_rejection(
             let sure = edge.ge(&edge.lit(0.07)) & v.le(&a[2]);
             let out = count.lt(&count.lit(0.0)) | (edge.lt(&edge.lit(0.013)) & v.gt(&edge));
             let open = !(&sure | &out);
-            vec![count, sure, open, v, edge]
-        })?;
-        search.offer(k, tried[1], tried[0]);
-        k.if_then(tried[2], |k| {
-            let args = [tried[0], tried[3], tried[4], setup[0], setup[1], setup[2], rate];
-            let accepted = eval(k, &args, |a| {
+            [count, sure, open, v, edge]
+        });
+        search.offer(sure, count);
+        k.when(open, || {
+            let [accepted] = k.eval(&[count, v, edge, b, slope, inverse, rate], |a| {
                 let hat = &a[4] / &(&a[2] * &a[2]) + &a[3];
-                vec![(&a[1] * &a[5] / hat).log().le(&log_probability(&a[0], &a[6]))]
-            })?;
-            search.offer(k, accepted[0], tried[0]);
-            Ok(())
-        })
-    })?;
-    Ok(search.value(k))
+                [(&a[1] * &a[5] / hat).log().le(&log_probability(&a[0], &a[6]))]
+            });
+            search.offer(accepted, count);
+        });
+    });
+    found.get()
 }
 
 /// Poisson of a rate drawn from a gamma distribution.
-pub fn negative_binomial(k: &mut KernelBuilder, stream: &WordStream, a: &[Operand]) -> Result<Operand, OpError> {
-    let shape = standard_gamma(k, stream, a[0])?;
-    let rate = eval(k, &[shape, a[1]], |a| vec![&a[0] * &((a[1].lit(1.0) - &a[1]) / &a[1])])?;
-    poisson_from(k, stream, SECOND, rate[0])
+pub fn negative_binomial<'k>(stream: &WordStream<'k>, a: &[KernelValue<'k>]) -> KernelValue<'k> {
+    let shape = standard_gamma(stream, a[0]);
+    let [rate] = stream.k.eval(&[shape, a[1]], |a| [&a[0] * &((a[1].lit(1.0) - &a[1]) / &a[1])]);
+    poisson_from(stream, SECOND, rate)
 }
 
 /// Poisson of a rate drawn from a gamma distribution of mean `mu` and variance `alpha · mu²`.
-pub fn generalized_negative_binomial(
-    k: &mut KernelBuilder,
-    stream: &WordStream,
-    a: &[Operand],
-) -> Result<Operand, OpError> {
-    let shape = eval(k, &[a[1]], |a| {
+pub fn generalized_negative_binomial<'k>(stream: &WordStream<'k>, a: &[KernelValue<'k>]) -> KernelValue<'k> {
+    let k = stream.k;
+    let [shape, finite] = k.eval(&[a[1]], |a| {
         let shape = a[0].lit(1.0) / &a[0];
         let finite = shape.abs().lt(&shape.lit(f64::INFINITY));
-        vec![finite.select(&shape, &shape.lit(1.0)), finite]
-    })?;
-    let mixed = standard_gamma(k, stream, shape[0])?;
-    let rate = eval(k, &[mixed, a[0], a[1]], |a| vec![&a[0] * &(&a[2] * &a[1])])?;
-    let rate = k.select(shape[1], rate[0], a[0]);
-    poisson_from(k, stream, SECOND, rate)
+        [finite.select(&shape, &shape.lit(1.0)), finite]
+    });
+    let mixed = standard_gamma(stream, shape);
+    let [rate] = k.eval(&[mixed, a[0], a[1]], |a| [&a[0] * &(&a[2] * &a[1])]);
+    poisson_from(stream, SECOND, finite.select(rate, a[0]))
 }

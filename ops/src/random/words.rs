@@ -4,8 +4,7 @@
 //! `i + b·2⁴⁸`, low word first, under the draw's key. Element-wise expressions and kernels use the
 //! same blocks, so nothing depends on the order or the thread in which elements are computed.
 
-use tensorc_ir::DType;
-use tensorc_ir::scalar::{Ex, Scalar};
+use crate::prelude::*;
 
 /// Two words for a counter and a key. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 /// 2011, with its rotation constants.

@@ -1,21 +1,10 @@
 //! Distinct classes drawn from a log-uniform distribution, for sampled losses.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamKind;
-use tensorc_ir::scalar::{CmpOp, ScalarFn, ScalarOp};
-
 use super::rejection::WordStream;
 use super::words::unit53;
 use super::{RandomKey, kernel_key, random, shape_param};
-use crate::def::{Define, define, rule};
-use crate::nest::{Scalars, int};
-use crate::views::{Build, OrFail};
+use crate::kernel::{KernelCell, KernelScope, KernelTensor, KernelValue, bounded};
+use crate::prelude::*;
 
 /// Attempts of one row, in loops within each other that a complete row leaves.
 const ATTEMPTS: u64 = WIDTH.pow(LEVELS);
@@ -26,112 +15,80 @@ const WIDTH: u64 = 16;
 const MAX_ROWS: u64 = (1 << 48) / ATTEMPTS;
 
 /// One row: classes so far, and how many.
-struct SampledClasses {
-    out: Buf,
+struct SampledClasses<'k> {
+    k: &'k KernelScope,
+    out: KernelTensor<'k>,
     base: Index,
     wanted: u64,
-    count: Buf,
-    seen: Buf,
+    count: KernelCell<'k>,
+    seen: KernelCell<'k>,
 }
 
-impl SampledClasses {
-    fn is_open(&self, k: &mut KernelBuilder) -> Operand {
-        let count = k.load(self.count, Index::default());
-        k.cmp(CmpOp::Lt, count, int(self.wanted as i64))
+impl<'k> SampledClasses<'k> {
+    fn is_open(&self) -> KernelValue<'k> {
+        self.count.get().lt(self.wanted as i64)
     }
 
     /// Runs `body` at positions from `first` on, until the row is complete or [`ATTEMPTS`] are made.
-    fn attempts(
-        &self,
-        k: &mut KernelBuilder,
-        levels: u32,
-        first: Index,
-        body: &mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>,
-    ) -> std::result::Result<(), OpError> {
-        let open = self.is_open(k);
+    fn attempts(&self, levels: u32, first: &Index, body: &dyn Fn(&Index)) {
+        let open = self.is_open();
         if levels == 0 {
-            return k.if_then(open, |k| body(k, first));
+            return self.k.when(open, || body(first));
         }
-        let left = k.select(open, int(WIDTH as i64), int(0));
-        let left = k.as_index(left);
-        k.for_loop("attempt", (Index::default(), left, 1), LoopKind::Serial, |k, i| {
+        let left = open.select(WIDTH as i64, 0).index();
+        self.k.range("attempt", (&Index::default(), &left), |i| {
             let at = first.add(&i.scale(WIDTH.pow(levels - 1) as i64));
-            self.attempts(k, levels - 1, at, body)
-        })
+            self.attempts(levels - 1, &at, body);
+        });
     }
 
     /// Appends a class, unless it is there or the row is complete.
-    fn offer(&self, k: &mut KernelBuilder, class: Operand) -> std::result::Result<(), OpError> {
-        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        let count = k.load(self.count, Index::default());
-        let end = k.as_index(count).maximum(&Index::default(), &free);
-        let end = end.minimum(&Index::constant(self.wanted as i64), &free);
-        let full = k.cmp(CmpOp::Ge, count, int(self.wanted as i64));
-        k.store(self.seen, Index::default(), full);
-        k.for_loop("s", (Index::default(), end, 1), LoopKind::Serial, |k, s| {
-            let other = k.load(self.out, self.base.add(&s));
-            let same = k.cmp(CmpOp::Eq, other, class);
-            let old = k.load(self.seen, Index::default());
-            let now = k.bin(ScalarOp::Or, old, same);
-            k.store(self.seen, Index::default(), now);
-            Ok::<(), OpError>(())
-        })?;
-        let seen = k.load(self.seen, Index::default());
-        let fresh = k.op(ScalarOp::Not, &[seen]);
-        k.if_then(fresh, |k| {
-            let at = k.position(count, self.wanted);
-            k.store(self.out, self.base.add(&at), class);
-            let more = k.bin(ScalarOp::Add, count, int(1));
-            k.store(self.count, Index::default(), more);
-            Ok(())
-        })
+    fn offer(&self, class: KernelValue<'k>) {
+        let (k, seen) = (self.k, self.seen);
+        let count = self.count.get();
+        let end = bounded(&count.index(), self.wanted);
+        seen.set(count.ge(self.wanted as i64));
+        k.range("s", (&Index::default(), &end), |s| {
+            let same = self.out.get(&self.base.add(s)).eq(class);
+            seen.set(seen.get() | same);
+        });
+        k.when(!seen.get(), || {
+            let at = count.position(self.wanted);
+            self.out.set(&self.base.add(&at), class);
+            self.count.set(count + 1);
+        });
     }
 }
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
     let (rows, wanted) = (cx.outputs[0].dims[0], cx.outputs[0].dims[1]);
     let range = cx.params.int("range_max").unwrap_or(1).max(1);
-    let mut k = KernelBuilder::new("unique_zipfian");
+    let k = &KernelScope::new("unique_zipfian");
     let mut inputs = vec![];
-    let key = kernel_key(&mut k, &RandomKey::of(cx, args, 0), &mut inputs);
-    let out = k.param("samples", DType::I64, rows * wanted, true);
-    let tries = k.param("tries", DType::I64, rows, true);
-    let made = k.for_range("row", rows, LoopKind::Parallel, |k, row| {
-        let key = key.load(k);
-        let state = SampledClasses {
-            out,
-            base: row.scale(wanted as i64),
-            wanted,
-            count: k.alloc("count", DType::I64, 1, MemorySpace::Stack),
-            seen: k.alloc("seen", DType::Bool, 1, MemorySpace::Stack),
-        };
-        k.store(state.count, Index::default(), int(0));
-        k.store(tries, row.clone(), int(0));
+    let key = kernel_key(k, &RandomKey::of(cx, args, 0), &mut inputs);
+    let (out, tries) = (k.output("samples", &cx.outputs[0]), k.output("tries", &cx.outputs[1]));
+    k.parallel_each("row", rows, |row| {
+        let key = key.load();
+        let (count, seen) = (k.cell("count", DType::I64), k.cell("seen", DType::Bool));
+        let state = SampledClasses { k, out, base: row.scale(wanted as i64), wanted, count, seen };
+        count.set(0);
+        tries.set(row, 0);
         let first = row.scale(ATTEMPTS as i64);
-        state.attempts(k, LEVELS, first, &mut |k, position| {
-            let stream = WordStream { key, position: k.index_value(position), short: false };
-            let u = stream.eval(k, int(0), &[], |words, _| vec![unit53(&words(0))])?[0];
-            let class = ScalarFn::build(&[DType::F64], |_, a| {
+        state.attempts(LEVELS, &first, &|position| {
+            let stream = WordStream { k, key, position: k.position(position), short: false };
+            let [u] = stream.eval(k.int(0), &[], |words, _| [unit53(&words(0))]);
+            let [class] = k.eval(&[u], |a| {
                 let nearest = ((&a[0] * (range as f64).ln()).exp() + 0.5).floor() - 1.0;
-                vec![nearest.max(&a[0].lit(0.0)).min(&a[0].lit((range - 1) as f64)).cast(DType::I64)]
-            })?;
-            let class = k.apply(&class, &[u], &[])[0];
-            let old = k.load(tries, row.clone());
-            let more = k.bin(ScalarOp::Add, old, int(1));
-            k.store(tries, row.clone(), more);
-            state.offer(k, class)
-        })?;
-        let open = state.is_open(k);
+                [nearest.max(&a[0].lit(0.0)).min(&a[0].lit((range - 1) as f64)).cast(DType::I64)]
+            });
+            tries.set(row, tries.get(row) + 1);
+            state.offer(class);
+        });
         // Of twice as many classes as are wanted, as many as are wanted are not there.
-        let left = k.select(open, int(range.min(2 * wanted as i64)), int(0));
-        let left = k.as_index(left);
-        k.for_loop("rest", (Index::default(), left, 1), LoopKind::Serial, |k, class| {
-            let class = k.index_value(class);
-            state.offer(k, class)
-        })
+        let left = state.is_open().select(range.min(2 * wanted as i64), 0).index();
+        k.range("rest", (&Index::default(), &left), |class| state.offer(k.position(class)));
     });
-    made.or_fail(b)?;
-    Ok(b.kernel(k.finish(), &inputs, cx.outputs))
+    b.kernel(k.finish(), &inputs, cx.outputs)
 }
 
 pub fn sample_unique_zipfian() -> OpDef {

@@ -4,18 +4,10 @@
 //! it. So the factors of all steps are computed at once, from the states, and only the products remain in the
 //! chain.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::GradCtx;
-use tensorc_ir::scalar::Ex;
-use tensorc_ir::{DType, DenseType};
-
 use super::forward::{stacked, step};
 use super::{Mode, product};
 use crate::activation::sigmoid;
-use crate::compose::reduce;
-use crate::views::Build;
+use crate::prelude::*;
 
 /// Extents, and the type of everything.
 #[derive(Clone, Copy)]

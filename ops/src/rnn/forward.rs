@@ -1,14 +1,8 @@
 //! The steps of a recurrent layer.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::NodeCtx;
-use tensorc_ir::scalar::Ex;
-
 use super::{Mode, product};
 use crate::activation::sigmoid;
-use crate::views::{Build, maybe, operand};
+use crate::prelude::*;
 
 /// Gate `g` of [batch, gates · hidden].
 fn gate(b: &mut Builder<'_>, z: Value, g: u64, hidden: u64) -> Result<Value> {

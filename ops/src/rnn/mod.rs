@@ -8,16 +8,8 @@ mod backward;
 mod forward;
 mod onnx;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::{Dim, Shape};
-
-use crate::def::{Define, FLOATS, define, rule};
-use crate::rules::ranked;
+use crate::graph::Tensor;
+use crate::prelude::*;
 
 pub const MODES: &[&str] = &["rnn_relu", "rnn_tanh", "lstm", "gru"];
 
@@ -67,6 +59,12 @@ pub fn product(b: &mut Builder<'_>, [x, y]: [Value; 2], c: Option<Value>, flags:
     Ok(b.op_multi("gemm", &[Some(x), Some(y), c], params, 1)?[0])
 }
 
+/// `a · bᵀ + c`, on matrices.
+fn gemm<'g>(x: Tensor<'g>, y: Tensor<'g>, c: Option<Tensor<'g>>) -> Tensor<'g> {
+    let params = Params::new().with("transA", ParamValue::Bool(false)).with("transB", ParamValue::Bool(true));
+    x.graph().op_multi("gemm", &[Some(x), Some(y), c], params, 1)[0]
+}
+
 fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let mode = Mode::of(cx.params);
     let gates = mode.gates();
@@ -97,9 +95,7 @@ pub fn ops() -> Vec<OpDef> {
                `weight` is the recurrent one, [gates · hidden, hidden]. Results: the hidden states of all steps, and \
                those of the cells of an LSTM.";
     let def = define("recurrent", doc, compute, rule(shapes))
-        .group("input", FLOATS)
-        .group("weight", FLOATS)
-        .group("state", FLOATS)
+        .groups(&["input", "weight", "state"], FLOATS)
         .optional("cell", TypeRule::Group(0, FLOATS))
         .optional("bias", TypeRule::Group(0, FLOATS))
         .choice("mode", MODES, "rnn_tanh", "the cell; gates in the order of MXNet")

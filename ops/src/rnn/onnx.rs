@@ -1,18 +1,9 @@
 //! ONNX's recurrent layers: their layouts, gate orders and directions around the entry `recurrent`. What that does not
 //! compute (peepholes, clipping, other activations, a reset gate before the product) is written out step by step.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::{DType, Dim};
-
-use super::{Mode, product};
-use crate::def::{Define, FLOATS, INTS, define, rule};
-use crate::rules::{partial, ranked};
-use crate::views::{Build, maybe, operand};
+use super::{Mode, gemm};
+use crate::graph::{GraphScope, Tensor, formulas};
+use crate::prelude::*;
 
 const DIRECTIONS: &[&str] = &["forward", "reverse", "bidirectional"];
 
@@ -88,7 +79,7 @@ fn defaults(mode: Mode) -> &'static [&'static str] {
 }
 
 /// The activations of a direction. Lists of constants hold only those of activations that have some.
-fn activations(params: &Params, mode: Mode, direction: usize) -> std::result::Result<Vec<Activation>, OpError> {
+fn activations(params: &Params, mode: Mode, direction: usize) -> Result<Vec<Activation>, OpError> {
     let count = defaults(mode).len();
     let given = params.strs("activations").unwrap_or_default();
     let names: Vec<String> = match given.is_empty() {
@@ -113,13 +104,12 @@ fn activations(params: &Params, mode: Mode, direction: usize) -> std::result::Re
     })
 }
 
-fn activated(b: &mut Builder<'_>, x: Value, f: &Activation) -> Result<Value> {
+fn activated<'g>(x: Tensor<'g>, f: &Activation) -> Tensor<'g> {
     let (alpha, beta) = (f.alpha, f.beta);
     let By::Operator(operator) = f.kind.by else {
-        let ty = b.ty(x)?;
-        return b.map_as(&[x], ty.dtype, &ty.dims, |_, a| match f.kind.by {
-            By::Affine => &a[0] * alpha + beta,
-            _ => (&a[0] * beta).tanh() * alpha,
+        return x.map(|x| match f.kind.by {
+            By::Affine => x * alpha + beta,
+            _ => (x * beta).tanh() * alpha,
         });
     };
     let mut params = Params::new();
@@ -128,11 +118,11 @@ fn activated(b: &mut Builder<'_>, x: Value, f: &Activation) -> Result<Value> {
             params.set(name, ParamValue::Float(value));
         }
     }
-    b.op(operator, &[x], params)
+    x.graph().op(operator, &[x], params)
 }
 
 /// A layer in one direction.
-struct OnnxLayer {
+struct OnnxLayer<'g> {
     mode: Mode,
     hidden: u64,
     activations: Vec<Activation>,
@@ -141,13 +131,13 @@ struct OnnxLayer {
     coupled: bool,
     /// The reset gate multiplies the product with the state.
     reset_after: bool,
-    weight: Value,
-    recurrent: Value,
-    bias: Option<[Value; 2]>,
-    peepholes: Option<Value>,
+    weight: Tensor<'g>,
+    recurrent: Tensor<'g>,
+    bias: Option<[Tensor<'g>; 2]>,
+    peepholes: Option<Tensor<'g>>,
 }
 
-impl OnnxLayer {
+impl<'g> OnnxLayer<'g> {
     /// The mode of `recurrent` that computes this layer.
     fn as_entry(&self) -> Option<Mode> {
         let named = |names: &[&str]| self.activations.iter().map(|a| a.kind.name).eq(names.iter().copied());
@@ -162,191 +152,144 @@ impl OnnxLayer {
     }
 
     /// Rows of a matrix or vector of gates, in the order of `recurrent`.
-    fn ordered(&self, b: &mut Builder<'_>, x: Value) -> Result<Value> {
+    fn ordered(&self, x: Tensor<'g>) -> Tensor<'g> {
         let order = gate_order(self.mode);
         if order.len() == 1 {
-            return Ok(x);
+            return x;
         }
-        let mut parts = vec![];
-        for &gate in order {
-            parts.push(b.slice_axis(x, 0, gate * self.hidden, self.hidden)?);
-        }
-        b.concat(&parts, 0)
+        let parts: Vec<_> = order.iter().map(|gate| x.slice(0, gate * self.hidden, self.hidden)).collect();
+        x.graph().concat(&parts, 0)
     }
 
     /// States of all steps over `x: [time, batch, input]`, and those of the cells.
-    fn run(&self, b: &mut Builder<'_>, x: Value, state: Value, cell: Option<Value>) -> Result<(Value, Option<Value>)> {
-        let dims = b.dims(x)?;
+    fn run(
+        &self,
+        x: Tensor<'g>,
+        state: Tensor<'g>,
+        cell: Option<Tensor<'g>>,
+    ) -> Result<(Tensor<'g>, Option<Tensor<'g>>)> {
+        let (g, dims) = (x.graph(), x.dims()?);
         let gates = self.mode.gates() * self.hidden;
-        let rows = b.reshaped(x, &[dims[0] * dims[1], dims[2]])?;
-        let weight = self.ordered(b, self.weight)?;
-        let recurrent = self.ordered(b, self.recurrent)?;
-        let (mut outer, mut inner) = (None, None);
-        if let Some([of_input, of_state]) = self.bias {
-            let (of_input, of_state) = (self.ordered(b, of_input)?, self.ordered(b, of_state)?);
-            (outer, inner) = match self.mode {
-                Mode::Gru => (Some(of_input), Some(of_state)),
-                _ => (Some(b.call("add", &[of_input, of_state])?), None),
-            };
-        }
-        let shares = product(b, [rows, weight], outer, [false, true])?;
-        let shares = b.reshaped(shares, &[dims[0], dims[1], gates])?;
+        let rows = x.reshape(&[dims[0] * dims[1], dims[2]]);
+        let (weight, recurrent) = (self.ordered(self.weight), self.ordered(self.recurrent));
+        let (outer, inner) = match (self.mode, self.bias.map(|bias| bias.map(|x| self.ordered(x)))) {
+            (_, None) => (None, None),
+            (Mode::Gru, Some([of_input, of_state])) => (Some(of_input), Some(of_state)),
+            (_, Some([of_input, of_state])) => (Some(of_input + of_state), None),
+        };
+        let shares = gemm(rows, weight, outer).reshape(&[dims[0], dims[1], gates]);
         if let Some(mode) = self.as_entry() {
             let params = Params::new().with("mode", ParamValue::Str(mode.name().to_owned()));
-            let count = if mode == Mode::Lstm { 2 } else { 1 };
             let operands = [Some(shares), Some(recurrent), Some(state), cell, inner];
-            let made = b.op_multi("recurrent", &operands, params, count)?;
+            let made = g.op_multi("recurrent", &operands, params, if mode == Mode::Lstm { 2 } else { 1 });
             return Ok((made[0], made.get(1).copied()));
         }
         let (mut state, mut cell) = (state, cell);
         let (mut states, mut cells) = (vec![], vec![]);
         for t in 0..dims[0] {
-            let share = b.slice_axis(shares, 0, t, 1)?;
-            let share = b.reshaped(share, &[dims[1], gates])?;
-            (state, cell) = self.step(b, share, [recurrent, state], cell, inner)?;
+            let share = shares.slice(0, t, 1).reshape(&[dims[1], gates]);
+            (state, cell) = self.step(share, [recurrent, state], cell, inner);
             let lifted = [1, dims[1], self.hidden];
-            states.push(b.reshaped(state, &lifted)?);
-            if let Some(cell) = cell {
-                cells.push(b.reshaped(cell, &lifted)?);
-            }
+            states.push(state.reshape(&lifted));
+            cells.extend(cell.map(|cell| cell.reshape(&lifted)));
         }
-        let cells = if cells.is_empty() { None } else { Some(b.concat(&cells, 0)?) };
-        Ok((b.concat(&states, 0)?, cells))
+        let cells = (!cells.is_empty()).then(|| g.concat(&cells, 0));
+        Ok((g.concat(&states, 0), cells))
     }
 
     /// A gate of `[batch, gates · hidden]`.
-    fn gate(&self, b: &mut Builder<'_>, z: Value, at: u64) -> Result<Value> {
-        b.slice_axis(z, 1, at * self.hidden, self.hidden)
+    fn gate(&self, z: Tensor<'g>, at: u64) -> Tensor<'g> {
+        z.slice(1, at * self.hidden, self.hidden)
     }
 
-    fn bounded(&self, b: &mut Builder<'_>, x: Value) -> Result<Value> {
-        let Some(limit) = self.clip else { return Ok(x) };
-        let ty = b.ty(x)?;
-        b.map_as(&[x], ty.dtype, &ty.dims, |_, a| a[0].max(&a[0].lit(-limit)).min(&a[0].lit(limit)))
-    }
-
-    fn activate(&self, b: &mut Builder<'_>, x: Value, which: usize) -> Result<Value> {
-        let x = self.bounded(b, x)?;
-        activated(b, x, &self.activations[which])
+    fn activate(&self, x: Tensor<'g>, which: usize) -> Tensor<'g> {
+        let bounded = |limit: f64| x.map(|x| x.max(&x.lit(-limit)).min(&x.lit(limit)));
+        activated(self.clip.map_or(x, bounded), &self.activations[which])
     }
 
     /// A peephole's share: ONNX's order is input, output, forget.
-    fn peep(&self, b: &mut Builder<'_>, z: Value, cell: Value, at: u64) -> Result<Value> {
-        let Some(peepholes) = self.peepholes else { return Ok(z) };
-        let weight = b.slice_axis(peepholes, 0, at * self.hidden, self.hidden)?;
-        let share = b.call("mul", &[cell, weight])?;
-        b.call("add", &[z, share])
+    fn peep(&self, z: Tensor<'g>, cell: Tensor<'g>, at: u64) -> Tensor<'g> {
+        let Some(peepholes) = self.peepholes else { return z };
+        let weight = peepholes.slice(0, at * self.hidden, self.hidden);
+        let share = cell * weight;
+        z + share
     }
 
     /// One step, from the share of the input in the gates.
     fn step(
         &self,
-        b: &mut Builder<'_>,
-        share: Value,
-        [weight, state]: [Value; 2],
-        cell: Option<Value>,
-        inner: Option<Value>,
-    ) -> Result<(Value, Option<Value>)> {
+        share: Tensor<'g>,
+        [weight, state]: [Tensor<'g>; 2],
+        cell: Option<Tensor<'g>>,
+        inner: Option<Tensor<'g>>,
+    ) -> (Tensor<'g>, Option<Tensor<'g>>) {
         match (self.mode, cell) {
             (Mode::Lstm, Some(cell)) => {
-                let z = product(b, [state, weight], Some(share), [false, true])?;
-                let (zi, zf, zg, zo) =
-                    (self.gate(b, z, 0)?, self.gate(b, z, 1)?, self.gate(b, z, 2)?, self.gate(b, z, 3)?);
-                let zf = self.peep(b, zf, cell, 2)?;
-                let f = self.activate(b, zf, 0)?;
+                let z = gemm(state, weight, Some(share));
+                let [zi, zf, zg, zo] = [0, 1, 2, 3].map(|at| self.gate(z, at));
+                let f = self.activate(self.peep(zf, cell, 2), 0);
                 let i = match self.coupled {
-                    true => complement(b, f)?,
-                    false => {
-                        let zi = self.peep(b, zi, cell, 0)?;
-                        self.activate(b, zi, 0)?
-                    }
+                    true => complement(f),
+                    false => self.activate(self.peep(zi, cell, 0), 0),
                 };
-                let g = self.activate(b, zg, 1)?;
-                let (kept, added) = (b.call("mul", &[f, cell])?, b.call("mul", &[i, g])?);
-                let next = b.call("add", &[kept, added])?;
-                let zo = self.peep(b, zo, next, 1)?;
-                let (o, shown) = (self.activate(b, zo, 0)?, activated(b, next, &self.activations[2])?);
-                Ok((b.call("mul", &[o, shown])?, Some(next)))
+                let candidate = self.activate(zg, 1);
+                let next = f * cell + i * candidate;
+                let o = self.activate(self.peep(zo, next, 1), 0);
+                (o * activated(next, &self.activations[2]), Some(next))
             }
-            (Mode::Gru, _) => Ok((self.gru_step(b, share, [weight, state], inner)?, None)),
-            _ => {
-                let z = product(b, [state, weight], Some(share), [false, true])?;
-                Ok((self.activate(b, z, 0)?, None))
-            }
+            (Mode::Gru, _) => (self.gru_step(share, [weight, state], inner), None),
+            _ => (self.activate(gemm(state, weight, Some(share)), 0), None),
         }
     }
 
-    fn gru_step(
-        &self,
-        b: &mut Builder<'_>,
-        share: Value,
-        [weight, state]: [Value; 2],
-        inner: Option<Value>,
-    ) -> Result<Value> {
+    fn gru_step(&self, share: Tensor<'g>, [weight, state]: [Tensor<'g>; 2], inner: Option<Tensor<'g>>) -> Tensor<'g> {
         let h = self.hidden;
-        let (of_gates, of_candidate) = (b.slice_axis(weight, 0, 0, 2 * h)?, b.slice_axis(weight, 0, 2 * h, h)?);
-        let biases = match inner {
-            Some(bias) => Some((b.slice_axis(bias, 0, 0, 2 * h)?, b.slice_axis(bias, 0, 2 * h, h)?)),
-            None => None,
-        };
-        let gates = product(b, [state, of_gates], biases.map(|(gates, _)| gates), [false, true])?;
-        let shares = b.slice_axis(share, 1, 0, 2 * h)?;
-        let z = b.call("add", &[shares, gates])?;
-        let (zr, zz) = (self.gate(b, z, 0)?, self.gate(b, z, 1)?);
-        let (r, u) = (self.activate(b, zr, 0)?, self.activate(b, zz, 0)?);
+        let (of_gates, of_candidate) = (weight.slice(0, 0, 2 * h), weight.slice(0, 2 * h, h));
+        let biases = inner.map(|bias| (bias.slice(0, 0, 2 * h), bias.slice(0, 2 * h, h)));
+        let gates = gemm(state, of_gates, biases.map(|(gates, _)| gates));
+        let z = share.slice(1, 0, 2 * h) + gates;
+        let (zr, zz) = (self.gate(z, 0), self.gate(z, 1));
+        let (r, u) = (self.activate(zr, 0), self.activate(zz, 0));
         let bias = biases.map(|(_, candidate)| candidate);
         let candidate = match self.reset_after {
-            true => {
-                let whole = product(b, [state, of_candidate], bias, [false, true])?;
-                b.call("mul", &[r, whole])?
-            }
-            false => {
-                let kept = b.call("mul", &[r, state])?;
-                product(b, [kept, of_candidate], bias, [false, true])?
-            }
+            true => r * gemm(state, of_candidate, bias),
+            false => gemm(r * state, of_candidate, bias),
         };
-        let own = self.gate(b, share, 2)?;
-        let z = b.call("add", &[own, candidate])?;
-        let candidate = self.activate(b, z, 1)?;
-        let rest = complement(b, u)?;
-        let (new, old) = (b.call("mul", &[rest, candidate])?, b.call("mul", &[u, state])?);
-        b.call("add", &[new, old])
+        let own = self.gate(share, 2);
+        let candidate = self.activate(own + candidate, 1);
+        complement(u) * candidate + u * state
     }
 }
 
-fn complement(b: &mut Builder<'_>, x: Value) -> Result<Value> {
-    let ty = b.ty(x)?;
-    b.map_as(&[x], ty.dtype, &ty.dims, |_, a| 1.0 - &a[0])
+fn complement(x: Tensor<'_>) -> Tensor<'_> {
+    x.map(|x| 1.0 - x)
 }
 
 /// Steps in reverse, those of each sequence alone if lengths are given.
-fn reversed(b: &mut Builder<'_>, x: Value, lengths: Option<Value>) -> Result<Value> {
+fn reversed<'g>(x: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Tensor<'g> {
     match lengths {
-        Some(lengths) => b.call("reverse_sequence", &[x, lengths]),
-        None => b.op("flip", &[x], Params::new().with("axis", ParamValue::Ints(vec![0]))),
+        Some(lengths) => x.call("reverse_sequence", &[lengths]),
+        None => x.graph().op("flip", &[x], Params::new().with("axis", ParamValue::Ints(vec![0]))),
     }
 }
 
 /// Steps beyond the end of a sequence become zero.
-fn ended(b: &mut Builder<'_>, x: Value, lengths: Value, only_last: bool) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let lengths = b.converted(lengths, DType::I64)?;
-    let lengths = b.reshaped(lengths, &[1, ty.dims[1], 1])?;
-    b.map_as(&[x, lengths], ty.dtype, &ty.dims, |s, a| {
+fn ended<'g>(x: Tensor<'g>, lengths: Tensor<'g>, only_last: bool) -> Result<Tensor<'g>> {
+    let batch = x.dims()?[1];
+    let lengths = lengths.cast(DType::I64).reshape(&[1, batch, 1]);
+    Ok(x.map_with(&[lengths], |s, a| {
         let t = s.coord(0);
         let keep = if only_last { t.eq(&(&a[1] - 1.0)) } else { t.lt(&a[1]) };
         keep.select(&a[0], &a[0].lit(0.0))
-    })
+    }))
 }
 
 /// The state after the last step, `[1, batch, hidden]`.
-fn last(b: &mut Builder<'_>, states: Value, lengths: Option<Value>) -> Result<Value> {
-    let Some(lengths) = lengths else {
-        let steps = b.dims(states)?[0];
-        return b.slice_axis(states, 0, steps - 1, 1);
-    };
-    let chosen = ended(b, states, lengths, true)?;
-    crate::compose::reduce(b, "reduce_sum", chosen, &[0])
+fn last<'g>(states: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
+    match lengths {
+        Some(lengths) => Ok(ended(states, lengths, true)?.sum(&[0])),
+        None => Ok(states.slice(0, states.dims()?[0] - 1, 1)),
+    }
 }
 
 /// Operand positions.
@@ -361,75 +304,59 @@ fn is_batch_first(params: &Params) -> bool {
 }
 
 /// The row of an operand for one direction, without its first axis.
-fn of_direction(b: &mut Builder<'_>, x: Value, at: u64) -> Result<Value> {
-    let dims = b.dims(x)?;
-    let row = b.slice_axis(x, 0, at, 1)?;
-    b.reshaped(row, &dims[1..])
+fn of_direction(x: Tensor<'_>, at: u64) -> Result<Tensor<'_>> {
+    Ok(x.slice(0, at, 1).reshape(&x.dims()?[1..]))
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], mode: Mode) -> Result<Vec<Value>> {
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tensor<'g>>> {
     let batch_first = is_batch_first(cx.params);
-    let swapped = |b: &mut Builder<'_>, x: Value| if batch_first { b.permuted(x, &[1, 0, 2]) } else { Ok(x) };
-    let (x, weights, recurrent) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
-    let x = swapped(b, x)?;
-    let (dims, ty) = (b.dims(x)?, b.ty(x)?);
-    let (directions, hidden) = (b.dims(weights)?[0], b.dims(recurrent)?[2]);
-    let lengths = maybe(args, LENGTHS);
-    let initial = |b: &mut Builder<'_>, at: usize, d: u64| match maybe(args, at) {
-        Some(states) => {
-            let states = swapped(b, states)?;
-            of_direction(b, states, d)
-        }
-        None => b.filled(&tensorc_ir::DenseType::new(ty.dtype, &[dims[1], hidden]), 0.0),
+    let swapped = |x: Tensor<'g>| if batch_first { x.permute(&[1, 0, 2]) } else { x };
+    let (weights, recurrent) = (g.operand(1), g.operand(2));
+    let x = swapped(g.operand(0));
+    let ty = x.ty()?;
+    let (time, batch) = (ty.dims[0], ty.dims[1]);
+    let (directions, hidden) = (weights.dims()?[0], recurrent.dims()?[2]);
+    let lengths = g.maybe(LENGTHS);
+    let initial = |at: usize, d: u64| match g.maybe(at) {
+        Some(states) => of_direction(swapped(states), d),
+        None => Ok(g.add(|b| b.filled(&DenseType::new(ty.dtype, &[batch, hidden]), 0.0))),
     };
     let (mut sides, mut ends, mut cell_ends) = (vec![], vec![], vec![]);
     for d in 0..directions {
         let backwards = d == 1 || cx.params.str("direction") == Some("reverse");
-        let bias = match maybe(args, BIAS) {
-            Some(bias) => {
-                let (bias, n) = (of_direction(b, bias, d)?, mode.gates() * hidden);
-                Some([b.slice_axis(bias, 0, 0, n)?, b.slice_axis(bias, 0, n, n)?])
-            }
-            None => None,
-        };
+        let n = mode.gates() * hidden;
+        let bias = g.maybe(BIAS).map(|bias| of_direction(bias, d)).transpose()?;
         let layer = OnnxLayer {
             mode,
             hidden,
-            activations: activations(cx.params, mode, d as usize).map_err(|e| b.fail(e.0))?,
+            bias: bias.map(|bias| [bias.slice(0, 0, n), bias.slice(0, n, n)]),
+            activations: g.build(|b| activations(cx.params, mode, d as usize).or_fail(b))?,
             clip: cx.params.float("clip"),
             coupled: cx.params.int("input_forget") == Some(1),
             reset_after: cx.params.int("linear_before_reset") == Some(1),
-            weight: of_direction(b, weights, d)?,
-            recurrent: of_direction(b, recurrent, d)?,
-            bias,
-            peepholes: maybe(args, PEEPHOLES).map(|p| of_direction(b, p, d)).transpose()?,
+            weight: of_direction(weights, d)?,
+            recurrent: of_direction(recurrent, d)?,
+            peepholes: g.maybe(PEEPHOLES).map(|p| of_direction(p, d)).transpose()?,
         };
-        let input = if backwards { reversed(b, x, lengths)? } else { x };
-        let first = initial(b, STATE, d)?;
-        let first_cell = if mode == Mode::Lstm { Some(initial(b, CELL, d)?) } else { None };
-        let (states, cells) = layer.run(b, input, first, first_cell)?;
-        ends.push(last(b, states, lengths)?);
-        if let Some(cells) = cells {
-            cell_ends.push(last(b, cells, lengths)?);
-        }
-        let states = match lengths {
-            Some(lengths) => ended(b, states, lengths, false)?,
-            None => states,
-        };
-        let states = if backwards { reversed(b, states, lengths)? } else { states };
-        sides.push(b.reshaped(states, &[dims[0], 1, dims[1], hidden])?);
+        let input = if backwards { reversed(x, lengths) } else { x };
+        let first = initial(STATE, d)?;
+        let first_cell = (mode == Mode::Lstm).then(|| initial(CELL, d)).transpose()?;
+        let (states, cells) = layer.run(input, first, first_cell)?;
+        ends.push(last(states, lengths)?);
+        cell_ends.extend(cells.map(|cells| last(cells, lengths)).transpose()?);
+        let states = lengths.map_or(Ok(states), |lengths| ended(states, lengths, false))?;
+        let states = if backwards { reversed(states, lengths) } else { states };
+        sides.push(states.reshape(&[time, 1, batch, hidden]));
     }
-    let all = b.concat(&sides, 1)?;
-    let mut out = vec![if batch_first { b.permuted(all, &[2, 0, 1, 3])? } else { all }];
-    for ends in [ends, cell_ends].iter().filter(|ends| !ends.is_empty()) {
-        let ends = b.concat(ends, 0)?;
-        out.push(swapped(b, ends)?);
-    }
+    let all = g.concat(&sides, 1);
+    let mut out = vec![if batch_first { all.permute(&[2, 0, 1, 3]) } else { all }];
+    let ends = [ends, cell_ends].into_iter().filter(|ends| !ends.is_empty());
+    out.extend(ends.map(|ends| swapped(g.concat(&ends, 0))));
     out.truncate(cx.outputs.len());
     Ok(out)
 }
 
-fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> std::result::Result<(), OpError> {
+fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
     let (x, w, r) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);
     let directions = if cx.params.str("direction") == Some("bidirectional") { 2 } else { 1 };
     cx.unify_dims(Dim::Const(directions), w[0], "operand `W`, axis 0 (directions)")?;
@@ -459,11 +386,8 @@ fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> std::result::Result<(), OpError>
 }
 
 fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) -> OpDef {
-    let compute = Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args, mode)));
-    let def = define(name, doc, compute, rule(move |cx| shapes(cx, mode)))
-        .group("X", FLOATS)
-        .group("W", FLOATS)
-        .group("R", FLOATS)
+    let def = define(name, doc, formulas(move |g, cx| body(g, cx, mode)), rule(move |cx| shapes(cx, mode)))
+        .groups(&["X", "W", "R"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .optional("sequence_lens", TypeRule::OneOf(INTS))
         .optional("initial_h", TypeRule::Group(0, FLOATS))

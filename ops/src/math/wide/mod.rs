@@ -9,11 +9,11 @@ mod trig;
 
 use std::collections::BTreeMap;
 
-use tensorc_ir::DType;
-use tensorc_ir::scalar::{Ex, MathFn, ScalarFn, ScalarOp};
+use tensorc_ir::scalar::{MathFn, ScalarOp};
 
 use super::exp::Scaling;
 use super::{exp, hyper, inverse, log};
+use crate::prelude::*;
 
 /// Expansions by operation and type of its operands.
 pub type Expansions = BTreeMap<(ScalarOp, DType), ScalarFn>;

@@ -1,9 +1,7 @@
 //! The exact remainder of C's `fmod`, without loops: `mx·2ᵈ mod my` of integers `mx` and `my`, the power by squaring.
 
-use tensorc_ir::DType;
-use tensorc_ir::scalar::{Ex, Scalar};
-
 use super::super::format::{FloatFormat, by_type, with_sign_of};
+use crate::prelude::*;
 
 fn integer(x: &Ex, n: i64) -> Ex {
     x.builder().constant(Scalar::i64(n))

@@ -3,11 +3,9 @@
 //! `x·2/π` modulo 4 is formed in integers (Payne and Hanek, "Radian reduction for trigonometric functions", 1983): of the
 //! bits of 2/π the 192 that decide it are chosen by the exponent, and multiplied by the mantissa modulo 2¹⁹².
 
-use tensorc_ir::DType;
-use tensorc_ir::scalar::{Ex, Scalar};
-
 use super::super::format::horner;
 use super::{fast_sum, product};
+use crate::prelude::*;
 
 /// 96 zeros, then 1216 bits of 2/π, the first with the weight ½.
 const TWO_OVER_PI: [u32; 41] = [

@@ -1,20 +1,11 @@
 //! Matching of rows with columns, the best pair first.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::index::unbounded;
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::scalar::CmpOp;
 
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::mxnet::support::Describe;
-use crate::nest::{Scalars, int};
-use crate::rules::rank_in;
-use crate::views::{Build, OrFail, compute_type};
+use crate::kernel::KernelScope;
+use crate::prelude::*;
 
 struct Rules {
     ascending: bool,
@@ -25,60 +16,40 @@ struct Rules {
 
 /// Goes through the pairs of each table `[rows, columns]` in order. A pair of a row and a column that are both free is
 /// a match, if its score is good enough; else all that follow are not, either.
-fn matching(
-    tables: u64,
-    [rows, columns]: [u64; 2],
-    dtype: DType,
-    rules: &Rules,
-) -> std::result::Result<Kernel, OpError> {
-    let mut k = KernelBuilder::new("bipartite_matching");
+fn matching(scores: &DenseType, order: &DenseType, results: [&DenseType; 2], rules: &Rules) -> Result<Kernel, OpError> {
+    let [(tables, rows), (_, columns)] = results.map(|ty| (ty.dims[0], ty.dims[1]));
+    let k = &KernelScope::new("bipartite_matching");
+    let [scores, order] = k.inputs(["scores", "order"], [scores, order]);
+    let [of_row, of_column] = k.outputs(["of_row", "of_column"], results);
     let pairs = rows * columns;
-    let scores = k.param("scores", dtype, tables * pairs, false);
-    let order = k.param("order", DType::I64, tables * pairs, false);
-    let of_row = k.param("of_row", DType::I64, tables * rows, true);
-    let of_column = k.param("of_column", DType::I64, tables * columns, true);
-    let wide = compute_type(dtype);
-    let limit = Operand::Const(Scalar::from_f64(wide, f64::from(rules.threshold as f32)));
+    let limit = f64::from(rules.threshold as f32);
     let better = if rules.ascending { CmpOp::Lt } else { CmpOp::Gt };
-    k.for_range("table", tables, LoopKind::Parallel, |k, table| {
-        let left = k.alloc("left", DType::I64, 1, MemorySpace::Stack);
-        k.store(left, Index::default(), int(rules.most));
-        for (buf, n) in [(of_row, rows), (of_column, columns)] {
-            k.for_range("clear", n, LoopKind::Serial, |k, i| {
-                k.store(buf, table.scale(n as i64).add(&i), int(-1));
-                Ok::<(), OpError>(())
-            })?;
+    k.parallel_each("table", tables, |table| {
+        let left = k.cell("left", DType::I64).holding(rules.most);
+        for (matches, n) in [(of_row, rows), (of_column, columns)] {
+            k.each("clear", n, |i| matches.set([table, i], -1));
         }
-        k.for_range("pair", pairs, LoopKind::Serial, |k, i| {
-            let base = table.scale(pairs as i64);
-            let pair = k.load(order, base.add(&i));
-            let pair = k.position(pair, pairs);
-            let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-            let (row, column) = (pair.floor_div(columns as i64, &free), pair.modulo(columns as i64, &free));
-            let (row_at, column_at) = (table.scale(rows as i64).add(&row), table.scale(columns as i64).add(&column));
-            let (held, taken) = (k.load(of_row, row_at.clone()), k.load(of_column, column_at.clone()));
-            let free = [held, taken].map(|x| k.cmp(CmpOp::Lt, x, int(0)));
-            let free = k.bin(ScalarOp::And, free[0], free[1]);
-            let more = k.load(left, Index::default());
-            let open = k.cmp(CmpOp::Gt, more, int(0));
-            let tried = k.bin(ScalarOp::And, free, open);
-            k.if_then(tried, |k| {
-                let score = k.load(scores, base.add(&pair));
-                let score = k.cast(score, wide);
-                let good = k.cmp(better, score, limit);
-                let fewer = k.bin(ScalarOp::Sub, more, int(1));
-                let next = k.select(good, fewer, int(0));
-                k.store(left, Index::default(), next);
-                k.if_then(good, |k| {
-                    let (row, column) = (k.index_value(row), k.index_value(column));
-                    k.store(of_row, row_at, column);
-                    k.store(of_column, column_at, row);
-                    Ok::<(), OpError>(())
-                })
-            })
-        })
-    })?;
-    Ok(k.finish())
+        k.each("pair", pairs, |i| {
+            let pair = order.position([table, i], pairs);
+            let (row, column) = (pair.floor_div(columns as i64, &unbounded), pair.modulo(columns as i64, &unbounded));
+            let (held, taken) = (of_row.get([table, &row]), of_column.get([table, &column]));
+            let (row_free, column_free) = (held.lt(0), taken.lt(0));
+            let free = row_free & column_free;
+            let more = left.get();
+            k.when(free & more.gt(0), || {
+                let score = scores.get_as([table, &pair], compute_type(scores.dtype()));
+                let good = score.cmp(better, limit);
+                let fewer = more - 1;
+                left.set(good.select(fewer, 0));
+                k.when(good, || {
+                    let (row_number, column_number) = (k.position(&row), k.position(&column));
+                    of_row.set([table, &row], column_number);
+                    of_column.set([table, &column], row_number);
+                });
+            });
+        });
+    });
+    k.finish()
 }
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -100,9 +71,9 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
     let params =
         Params::new().with("is_ascend", ParamValue::Bool(rules.ascending)).with("dtype", ParamValue::DType(DType::I64));
     let order = b.op("argsort", &[flat], params)?;
-    let kernel = matching(tables, sides, ty.dtype, &rules).or_fail(b)?;
     let types = sides.map(|n| DenseType::new(DType::I64, &[tables, n]));
-    let made = b.kernel(kernel, &[flat, order], &types);
+    let kernel = matching(&b.ty(flat)?, &b.ty(order)?, types.each_ref(), &rules);
+    let made = b.kernel(kernel, &[flat, order], &types)?;
     let shaped = |(found, out): (&Value, &DenseType)| {
         let found = b.converted(*found, out.dtype)?;
         b.reshaped(found, &out.dims)

@@ -1,16 +1,6 @@
 //! Boxes by corners (x1, y1, x2, y2) or centre (x, y, width, height): overlap, and offsets from anchors.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, OpDef};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::Ex;
-use tensorc_ir::{DType, Dim};
-
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::rules::{rank_in, same, shaped};
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![iou(), decode(), encode()]
@@ -78,8 +68,7 @@ fn iou() -> OpDef {
         cx.set_output_dims(0, [&x[..x.len() - 1], &y[..y.len() - 1]].concat())
     });
     define("mx_box_iou", "Intersection over union of all pairs of boxes.", compute, infer)
-        .group("lhs", FLOATS)
-        .group("rhs", FLOATS)
+        .groups(&["lhs", "rhs"], FLOATS)
         .choice("format", FORMATS, "corner", "what the numbers of a box are")
         .no_gradient()
         .ulp(16.0)
@@ -122,8 +111,7 @@ fn decode() -> OpDef {
         shaped(cx, 1, &[Dim::Const(1), data[1], Dim::Const(4)])
     });
     let def = define("mx_box_decode", "Boxes by corners from offsets to anchors.", compute, infer)
-        .group("data", FLOATS)
-        .group("anchors", FLOATS);
+        .groups(&["data", "anchors"], FLOATS);
     ["std0", "std1", "std2", "std3"]
         .into_iter()
         .fold(def, |def, name| def.param(name, ParamValue::Float(1.0), "factor of an offset"))

@@ -2,22 +2,12 @@
 //!
 //! What comes before the loop over pairs is composed of other operators: scores, the order, boxes by corners.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::scalar::CmpOp;
 
 use super::boxes::{FORMATS, component, corners, is_center, overlap};
-use crate::compose::{cast, reduce};
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::nest::{Scalars, int};
-use crate::rules::{rank_in, same, shaped};
-use crate::views::{Build, OrFail};
+use crate::kernel::{KernelScope, KernelTensor, KernelValue, clamp};
+use crate::prelude::*;
 
 const F32: DType = DType::F32;
 
@@ -47,124 +37,86 @@ struct Rules {
     compact: bool,
 }
 
-#[derive(Clone, Copy)]
-struct BoxRow {
-    from: Buf,
-    out: Buf,
-    width: u64,
-}
-
 /// Copies row `at` to `to`; where `mark` is true, its first number becomes -1.
-fn copy_row(
-    k: &mut KernelBuilder,
-    row: BoxRow,
-    to: Index,
-    at: &Index,
-    mark: Option<Operand>,
-) -> std::result::Result<(), OpError> {
-    let width = row.width as i64;
-    k.for_range("w", row.width, LoopKind::Serial, |k, w| {
-        let value = k.load(row.from, at.scale(width).add(&w));
+fn copy_row<'k>(
+    k: &'k KernelScope,
+    [from, out]: [KernelTensor<'k>; 2],
+    width: u64,
+    [to, at]: [&Index; 2],
+    mark: Option<KernelValue<'k>>,
+) {
+    k.each("w", width, |w| {
+        let place = |row: &Index| row.scale(width as i64).add(w);
+        let value = from.get(&place(at));
         let value = match mark {
-            Some(mark) => {
-                let column = k.index_value(w.clone());
-                let first = k.cmp(CmpOp::Eq, column, int(0));
-                let hit = k.bin(ScalarOp::And, first, mark);
-                k.select(hit, Operand::Const(Scalar::f32(-1.0)), value)
-            }
+            Some(mark) => (k.position(w).eq(0) & mark).select(-1.0, value),
             None => value,
         };
-        k.store(row.out, to.scale(width).add(&w), value);
-        Ok(())
-    })
+        out.set(&place(to), value);
+    });
 }
 
 /// Results: rows, and the position each came from, -1 for none. The last buffer is scratch: which are suppressed.
-fn suppression(rows: &DenseType, rules: Rules) -> std::result::Result<Kernel, OpError> {
-    let (images, n, width) = (rows.dims[0], rows.dims[1], rows.dims[2]);
-    let mut k = KernelBuilder::new("suppression");
-    let each = images * n;
-    let from = k.param("rows", F32, rows.len(), false);
-    let boxes = k.param("boxes", F32, each * 4, false);
-    let class = k.param("class", F32, each, false);
-    let valid = k.param("valid", DType::Bool, each, false);
-    let out = k.param("out", F32, rows.len(), true);
-    let origin = k.param("origin", DType::I64, each, true);
-    let gone = k.param("gone", DType::Bool, each, true);
-    let row = BoxRow { from, out, width };
-    let truth = |x: bool| Operand::Const(Scalar::bool(x));
-    let iou = ScalarFn::build(&[F32; 8], |_, a| vec![overlap(&a[..4], &a[4..])])?;
-    let limit = Operand::Const(Scalar::f32(rules.threshold as f32));
+fn suppression(types: [&DenseType; 4], results: [&DenseType; 3], rules: Rules) -> Result<Kernel, OpError> {
+    let (images, n, width) = (types[0].dims[0], types[0].dims[1], types[0].dims[2]);
+    let most = rules.most.min(n);
+    let k = &KernelScope::new("suppression");
+    let [from, boxes, class, valid] = k.inputs(["rows", "boxes", "class", "valid"], types);
+    let [out, origin, gone] = k.outputs(["out", "origin", "gone"], results);
     let cmp = if rules.inclusive { CmpOp::Ge } else { CmpOp::Gt };
-    k.for_range("image", images, LoopKind::Parallel, |k, image| {
+    let corners = |at: &Index| (0..4).map(|c| boxes.get(&at.scale(4).offset(c))).collect::<Vec<_>>();
+    k.parallel_each("image", images, |image| {
         let base = image.scale(n as i64);
-        let count = k.alloc("count", DType::I64, 1, MemorySpace::Stack);
-        k.store(count, Index::default(), int(0));
-        k.for_range("clear", n, LoopKind::Serial, |k, i| {
-            let at = base.add(&i);
-            k.store(origin, at.clone(), int(-1));
-            k.store(gone, at.clone(), truth(false));
-            k.for_range("w", width, LoopKind::Serial, |k, w| {
-                k.store(out, at.scale(width as i64).add(&w), Operand::Const(Scalar::f32(-1.0)));
-                Ok::<(), OpError>(())
-            })
-        })?;
-        k.for_range("i", rules.most.min(n), LoopKind::Serial, |k, i| {
-            let at = base.add(&i);
-            let candidate = k.load(valid, at.clone());
-            k.if_then(candidate, |k| {
-                let lost = k.load(gone, at.clone());
+        let count = k.cell("count", DType::I64).holding(0);
+        k.each("clear", n, |i| {
+            let at = base.add(i);
+            origin.set(&at, -1);
+            gone.set(&at, false);
+            k.each("w", width, |w| out.set(&at.scale(width as i64).add(w), -1.0));
+        });
+        k.each("i", most, |i| {
+            let at = base.add(i);
+            k.when(valid.get(&at), || {
+                let lost = gone.get(&at);
                 if !rules.compact {
-                    let here = k.index_value(i.clone());
-                    k.store(origin, at.clone(), here);
-                    copy_row(k, row, at.clone(), &at, Some(lost))?;
+                    origin.set(&at, i);
+                    copy_row(k, [from, out], width, [&at, &at], Some(lost));
                 }
-                let kept = k.op(ScalarOp::Not, &[lost]);
-                k.if_then(kept, |k| {
+                k.when(!lost, || {
                     if rules.compact {
-                        let place = k.load(count, Index::default());
-                        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-                        let to = k.as_index(place).maximum(&Index::default(), &free);
-                        let to = base.add(&to.minimum(&Index::constant(n as i64 - 1), &free));
-                        let here = k.index_value(i.clone());
-                        k.store(origin, to.clone(), here);
-                        copy_row(k, row, to, &at, None)?;
-                        let next = k.bin(ScalarOp::Add, place, int(1));
-                        k.store(count, Index::default(), next);
+                        let place = count.get();
+                        let to = base.add(&clamp(&place.index(), n));
+                        origin.set(&to, i);
+                        copy_row(k, [from, out], width, [&to, &at], None);
+                        count.set(place + 1);
                     }
-                    let own: Vec<Operand> = (0..4).map(|c| k.load(boxes, at.scale(4).offset(c))).collect();
-                    let own_class = k.load(class, at.clone());
-                    let end = Index::constant(rules.most.min(n) as i64);
-                    k.for_loop("j", (i.offset(1), end, 1), LoopKind::Serial, |k, j| {
-                        let other = base.add(&j);
-                        let theirs = (0..4).map(|c| k.load(boxes, other.scale(4).offset(c)));
-                        let pair: Vec<Operand> = own.iter().copied().chain(theirs).collect();
-                        let share = k.apply(&iou, &pair, &[])[0];
-                        let mut hit = k.cmp(cmp, share, limit);
+                    let own = corners(&at);
+                    let own_class = class.get(&at);
+                    k.range("j", (&i.offset(1), &Index::constant(most as i64)), |j| {
+                        let other = base.add(j);
+                        let pair = [&own[..], &corners(&other)].concat();
+                        let [share] = k.eval(&pair, |a| [overlap(&a[..4], &a[4..])]);
+                        let mut hit = share.cmp(cmp, rules.threshold);
                         if !rules.across {
-                            let their_class = k.load(class, other.clone());
-                            let same = k.cmp(CmpOp::Eq, own_class, their_class);
-                            hit = k.bin(ScalarOp::And, hit, same);
+                            hit = hit & own_class.eq(class.get(&other));
                         }
-                        let old = k.load(gone, other.clone());
-                        let new = k.bin(ScalarOp::Or, old, hit);
-                        k.store(gone, other, new);
-                        Ok::<(), OpError>(())
-                    })
-                })
-            })
-        })
-    })?;
-    Ok(k.finish())
+                        gone.set(&other, gone.get(&other) | hit);
+                    });
+                });
+            });
+        });
+    });
+    k.finish()
 }
 
 /// Rows after suppression, and where each came from among the candidates.
 fn suppress(b: &mut Builder<'_>, c: &Candidates, rules: Rules) -> Result<[Value; 2]> {
     let ty = b.ty(c.rows)?;
-    let kernel = suppression(&ty, rules).or_fail(b)?;
     let each = [ty.dims[0], ty.dims[1]];
+    let given = [b.ty(c.rows)?, b.ty(c.boxes)?, b.ty(c.class)?, b.ty(c.valid)?];
     let types = [ty, DenseType::new(DType::I64, &each), DenseType::new(DType::Bool, &each)];
-    let made = b.kernel(kernel, &[c.rows, c.boxes, c.class, c.valid], &types);
+    let kernel = suppression(given.each_ref(), types.each_ref(), rules);
+    let made = b.kernel(kernel, &[c.rows, c.boxes, c.class, c.valid], &types)?;
     Ok([made[0], made[1]])
 }
 
@@ -269,7 +221,7 @@ fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Re
     let safe = b.map_as(&[origin], DType::I64, &[images, n], |_, a| a[0].max(&a[0].lit(0.0)))?;
     let source = ordered(b, order, safe)?;
     let source = b.map_as(&[source, origin], out.dtype, &[images, n], |_, a| {
-        a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(-1.0)).cast(crate::compose::compute_type(out.dtype))
+        a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(-1.0)).cast(compute_type(out.dtype))
     })?;
     let kept = cast(b, kept, out.dtype)?;
     Ok(vec![b.reshaped(kept, &out.dims)?, b.reshaped(source, &cx.outputs[1].dims)?])
@@ -326,8 +278,7 @@ fn box_nms() -> OpDef {
             let spread = b.slice_axis(spread, 0, 0, images * n)?;
             Ok(vec![Some(b.reshaped(spread, &dims)?)])
         })
-        .mxnet("_contrib_box_nms")
-        .mxnet("_contrib_box_non_maximum_suppression")
+        .named(&["_contrib_box_nms", "_contrib_box_non_maximum_suppression"])
 }
 
 /// Boxes by corners, [images, n, 4], from anchors [1, n, 4] and offsets [images, n · 4].
@@ -404,9 +355,7 @@ fn multibox_detection() -> OpDef {
     let doc = "Detections (class, score, x1, y1, x2, y2) by falling score. The class of a suppressed one is -1; rows of \
                -1 follow.";
     define("mx_multibox_detection", doc, Compute::Composite(Box::new(detection_body)), infer)
-        .group("cls_prob", FLOATS)
-        .group("loc_pred", FLOATS)
-        .group("anchor", FLOATS)
+        .groups(&["cls_prob", "loc_pred", "anchor"], FLOATS)
         .param("clip", ParamValue::Bool(true), "whether boxes are clipped to the image")
         .param("threshold", ParamValue::Float(0.01), "least score of a detection")
         .param("background_id", ParamValue::Int(0), "class of the background, 0")

@@ -1,16 +1,6 @@
 //! Anchor boxes over the positions of a feature map: constants of its extents.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{Dim, TensorData};
-
-use crate::def::{Define, FLOATS, composite, define, rule};
-use crate::rules::rank_in;
-use crate::views::OrFail;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![multibox_prior()]
@@ -20,7 +10,7 @@ fn list<'a>(params: &'a Params, name: &str) -> &'a [f64] {
     params.floats(name).unwrap_or_default()
 }
 
-fn pair(params: &Params, name: &str, default: f64) -> std::result::Result<[f32; 2], OpError> {
+fn pair(params: &Params, name: &str, default: f64) -> Result<[f32; 2], OpError> {
     match list(params, name) {
         [] => Ok([default as f32; 2]),
         [y, x] => Ok([*y as f32, *x as f32]),

@@ -1,30 +1,16 @@
 //! Training targets of anchors: which object each is to find, and where.
 
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, OpDef, OpError};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::kir::Kernel;
 
 use super::boxes::overlap;
-use crate::compose::cast;
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::nest::{Scalars, int};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail};
+use crate::kernel::{KernelScope, KernelTensor, KernelValue};
+use crate::prelude::*;
 
 const F32: DType = DType::F32;
 
 pub fn ops() -> Vec<OpDef> {
     vec![multibox_target()]
 }
-
-fn real(x: f64) -> Operand {
-    Operand::Const(Scalar::f32(x as f32))
-}
-
-type Done = Result<(), OpError>;
 
 /// Extents and parameters.
 struct TargetProblem {
@@ -39,47 +25,25 @@ struct TargetProblem {
     variances: [f64; 4],
 }
 
-/// Buffers. Scratch: overlaps, the state of each anchor (1 positive, 0 negative, -1 open), its object, the overlap
+/// Tensors. Scratch: overlaps, the state of each anchor (1 positive, 0 negative, -1 open), its object, the overlap
 /// with it, and which objects have an anchor.
-struct Targets {
+struct Targets<'k> {
+    k: &'k KernelScope,
     p: TargetProblem,
-    anchor: Buf,
-    label: Buf,
-    background: Buf,
-    offsets: Buf,
-    mask: Buf,
-    class: Buf,
-    iou: Buf,
-    state: Buf,
-    object: Buf,
-    best: Buf,
-    taken: Buf,
+    anchor: KernelTensor<'k>,
+    label: KernelTensor<'k>,
+    background: KernelTensor<'k>,
+    offsets: KernelTensor<'k>,
+    mask: KernelTensor<'k>,
+    class: KernelTensor<'k>,
+    iou: KernelTensor<'k>,
+    state: KernelTensor<'k>,
+    object: KernelTensor<'k>,
+    best: KernelTensor<'k>,
+    taken: KernelTensor<'k>,
 }
 
-/// A register of one value.
-fn cell(k: &mut KernelBuilder, name: &str, value: Operand) -> Buf {
-    let buf = k.alloc(name, k.dtype(value), 1, MemorySpace::Stack);
-    k.store(buf, Index::default(), value);
-    buf
-}
-
-fn read(k: &mut KernelBuilder, buf: Buf) -> Operand {
-    k.load(buf, Index::default())
-}
-
-/// `buf = value` where the condition holds.
-fn update(k: &mut KernelBuilder, buf: Buf, condition: Operand, value: Operand) {
-    let old = read(k, buf);
-    let new = k.select(condition, value, old);
-    k.store(buf, Index::default(), new);
-}
-
-fn clamped(k: &KernelBuilder, x: Operand, n: u64) -> Index {
-    let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-    k.as_index(x).maximum(&Index::default(), &free).minimum(&Index::constant(n.max(1) as i64 - 1), &free)
-}
-
-impl Targets {
+impl<'k> Targets<'k> {
     fn at(&self, image: &Index, anchor: &Index) -> Index {
         image.scale(self.p.anchors as i64).add(anchor)
     }
@@ -88,242 +52,182 @@ impl Targets {
         image.scale(self.p.labels as i64).add(label).scale(self.p.width as i64).offset(column)
     }
 
-    fn corners(&self, k: &mut KernelBuilder, image: &Index, anchor: &Index, label: &Index) -> Vec<Operand> {
-        let own = (0..4).map(|c| (self.anchor, anchor.scale(4).offset(c)));
-        let object = (0..4).map(|c| (self.label, self.label_at(image, label, 1 + c)));
-        own.chain(object).map(|(buf, at)| k.load(buf, at)).collect()
+    fn corners(&self, image: &Index, anchor: &Index, label: &Index) -> Vec<KernelValue<'k>> {
+        let own = (0..4).map(|c| self.anchor.get(&anchor.scale(4).offset(c)));
+        let object = (0..4).map(|c| self.label.get(&self.label_at(image, label, 1 + c)));
+        own.chain(object).collect()
+    }
+
+    fn each_anchor(&self, image: &Index, body: impl FnOnce(&Index, &Index)) {
+        self.k.each("anchor", self.p.anchors, |anchor| body(anchor, &self.at(image, anchor)));
     }
 
     /// Number of objects: rows before the first of class -1.
-    fn objects(&self, k: &mut KernelBuilder, image: &Index) -> Result<Operand, OpError> {
-        let count = cell(k, "objects", int(0));
-        let open = cell(k, "open", Operand::Const(Scalar::bool(true)));
-        k.for_range("label", self.p.labels, LoopKind::Serial, |k, label| {
-            let class = k.load(self.label, self.label_at(image, &label, 0));
-            let real_one = k.cmp(CmpOp::Ne, class, real(-1.0));
-            let before = read(k, open);
-            let still = k.bin(ScalarOp::And, before, real_one);
-            k.store(open, Index::default(), still);
-            let old = read(k, count);
-            let next = k.bin(ScalarOp::Add, old, int(1));
-            update(k, count, still, next);
-            k.store(self.taken, image.scale(self.p.labels as i64).add(&label), int(0));
-            Ok::<(), OpError>(())
-        })?;
-        Ok(read(k, count))
+    fn objects(&self, image: &Index) -> KernelValue<'k> {
+        let k = self.k;
+        let count = k.cell("objects", DType::I64).holding(0);
+        let open = k.cell("open", DType::Bool).holding(true);
+        k.each("label", self.p.labels, |label| {
+            let real = self.label.get(&self.label_at(image, label, 0)).ne(-1.0);
+            let still = open.get() & real;
+            open.set(still);
+            let next = count.get() + 1;
+            count.update(still, next);
+            self.taken.set([image, label], 0);
+        });
+        count.get()
     }
 
     /// All overlaps, and empty results.
-    fn prepare(&self, k: &mut KernelBuilder, image: &Index) -> Done {
-        let iou = ScalarFn::build(&[F32; 8], |_, a| vec![overlap(&a[..4], &a[4..])])?;
-        k.for_range("anchor", self.p.anchors, LoopKind::Serial, |k, anchor| {
-            let at = self.at(image, &anchor);
+    fn prepare(&self, image: &Index) {
+        self.each_anchor(image, |anchor, at| {
             for c in 0..4 {
-                k.store(self.offsets, at.scale(4).offset(c), real(0.0));
-                k.store(self.mask, at.scale(4).offset(c), real(0.0));
+                self.offsets.set(&at.scale(4).offset(c), 0.0);
+                self.mask.set(&at.scale(4).offset(c), 0.0);
             }
-            k.store(self.class, at.clone(), real(self.p.ignore));
-            k.store(self.state, at.clone(), int(-1));
-            k.store(self.object, at.clone(), int(-1));
-            k.store(self.best, at.clone(), real(-1.0));
-            k.for_range("label", self.p.labels, LoopKind::Serial, |k, label| {
-                let pair = self.corners(k, image, &anchor, &label);
-                let share = k.apply(&iou, &pair, &[])[0];
-                k.store(self.iou, at.scale(self.p.labels as i64).add(&label), share);
-                Ok::<(), OpError>(())
-            })
-        })
+            self.class.set(at, self.p.ignore);
+            self.state.set(at, -1);
+            self.object.set(at, -1);
+            self.best.set(at, -1.0);
+            self.k.each("label", self.p.labels, |label| {
+                let [share] = self.k.eval(&self.corners(image, anchor, label), |a| [overlap(&a[..4], &a[4..])]);
+                self.iou.set([image, anchor, label], share);
+            });
+        });
     }
 
     /// Every object gets the free anchor that overlaps it most, the best pair first. Returns how many did.
-    fn pair_off(&self, k: &mut KernelBuilder, image: &Index, objects: Operand) -> Result<Operand, OpError> {
-        let positive = cell(k, "positive", int(0));
-        let going = cell(k, "going", Operand::Const(Scalar::bool(true)));
-        let labels = self.p.labels;
-        k.for_range("round", labels, LoopKind::Serial, |k, _| {
-            let go = read(k, going);
-            k.if_then(go, |k| {
-                let top = cell(k, "top", real(1e-6));
-                let (anchor_of, label_of) = (cell(k, "anchor_of", int(-1)), cell(k, "label_of", int(-1)));
-                k.for_range("anchor", self.p.anchors, LoopKind::Serial, |k, anchor| {
-                    let at = self.at(image, &anchor);
-                    let state = k.load(self.state, at.clone());
-                    let free = k.cmp(CmpOp::Ne, state, int(1));
-                    k.if_then(free, |k| {
-                        k.for_range("label", labels, LoopKind::Serial, |k, label| {
-                            let number = k.index_value(label.clone());
-                            let valid = k.cmp(CmpOp::Lt, number, objects);
-                            let held = k.load(self.taken, image.scale(labels as i64).add(&label));
-                            let open = k.cmp(CmpOp::Eq, held, int(0));
-                            let share = k.load(self.iou, at.scale(labels as i64).add(&label));
-                            let old = read(k, top);
-                            let more = k.cmp(CmpOp::Gt, share, old);
-                            let hit = k.bin(ScalarOp::And, valid, open);
-                            let hit = k.bin(ScalarOp::And, hit, more);
-                            update(k, top, hit, share);
-                            let which = k.index_value(anchor.clone());
-                            update(k, anchor_of, hit, which);
-                            update(k, label_of, hit, number);
-                            Ok::<(), OpError>(())
-                        })
-                    })
-                })?;
-                let found = read(k, anchor_of);
-                let some = k.cmp(CmpOp::Ge, found, int(0));
-                k.store(going, Index::default(), some);
-                k.if_then(some, |k| {
-                    let label = read(k, label_of);
-                    let at = self.at(image, &clamped(k, found, self.p.anchors));
-                    let share = read(k, top);
-                    k.store(self.state, at.clone(), int(1));
-                    k.store(self.object, at.clone(), label);
-                    k.store(self.best, at, share);
-                    let place = image.scale(labels as i64).add(&clamped(k, label, labels));
-                    k.store(self.taken, place, int(1));
-                    let old = read(k, positive);
-                    let next = k.bin(ScalarOp::Add, old, int(1));
-                    k.store(positive, Index::default(), next);
-                    Ok::<(), OpError>(())
-                })
-            })
-        })?;
-        Ok(read(k, positive))
+    fn pair_off(&self, image: &Index, objects: KernelValue<'k>) -> KernelValue<'k> {
+        let (k, labels) = (self.k, self.p.labels);
+        let positive = k.cell("positive", DType::I64).holding(0);
+        let going = k.cell("going", DType::Bool).holding(true);
+        k.each("round", labels, |_| {
+            k.when(going.get(), || {
+                let top = k.cell("top", F32).holding(1e-6);
+                let anchor_of = k.cell("anchor_of", DType::I64).holding(-1);
+                let label_of = k.cell("label_of", DType::I64).holding(-1);
+                self.each_anchor(image, |anchor, at| {
+                    k.when(self.state.get(at).ne(1), || {
+                        k.each("label", labels, |label| {
+                            let valid = k.position(label).lt(objects);
+                            let open = self.taken.get([image, label]).eq(0);
+                            let share = self.iou.get([image, anchor, label]);
+                            let more = share.gt(top.get());
+                            let hit = valid & open & more;
+                            top.update(hit, share);
+                            anchor_of.update(hit, anchor);
+                            label_of.update(hit, label);
+                        });
+                    });
+                });
+                let found = anchor_of.get();
+                let some = found.ge(0);
+                going.set(some);
+                k.when(some, || {
+                    let label = label_of.get();
+                    let at = self.at(image, &found.clamped(self.p.anchors));
+                    let share = top.get();
+                    self.state.set(&at, 1);
+                    self.object.set(&at, label);
+                    self.best.set(&at, share);
+                    self.taken.set([image, &label.clamped(labels)], 1);
+                    positive.set(positive.get() + 1);
+                });
+            });
+        });
+        positive.get()
     }
 
     /// Other anchors take the object they overlap most; enough overlap makes them positive. Returns how many
     /// positive ones there are.
-    fn extend(
-        &self,
-        k: &mut KernelBuilder,
-        image: &Index,
-        objects: Operand,
-        positive: Operand,
-    ) -> Result<Operand, OpError> {
-        let count = cell(k, "count", positive);
-        let labels = self.p.labels;
-        k.for_range("anchor", self.p.anchors, LoopKind::Serial, |k, anchor| {
-            let at = self.at(image, &anchor);
-            let state = k.load(self.state, at.clone());
-            let free = k.cmp(CmpOp::Ne, state, int(1));
-            k.if_then(free, |k| {
-                let (top, label_of) = (cell(k, "top", real(-1.0)), cell(k, "label_of", int(-1)));
-                k.for_range("label", labels, LoopKind::Serial, |k, label| {
-                    let number = k.index_value(label.clone());
-                    let valid = k.cmp(CmpOp::Lt, number, objects);
-                    let share = k.load(self.iou, at.scale(labels as i64).add(&label));
-                    let old = read(k, top);
-                    let more = k.cmp(CmpOp::Gt, share, old);
-                    let hit = k.bin(ScalarOp::And, valid, more);
-                    update(k, top, hit, share);
-                    update(k, label_of, hit, number);
-                    Ok::<(), OpError>(())
-                })?;
-                let (share, label) = (read(k, top), read(k, label_of));
-                k.store(self.best, at.clone(), share);
-                k.store(self.object, at.clone(), label);
-                let enough = k.cmp(CmpOp::Gt, share, real(self.p.overlap));
-                let usable = Operand::Const(Scalar::bool(self.p.overlap > 0.0));
-                let enough = k.bin(ScalarOp::And, enough, usable);
-                let state = k.select(enough, int(1), int(-1));
-                k.store(self.state, at.clone(), state);
-                let old = read(k, count);
-                let next = k.bin(ScalarOp::Add, old, int(1));
-                update(k, count, enough, next);
-                Ok::<(), OpError>(())
-            })
-        })?;
-        Ok(read(k, count))
+    fn extend(&self, image: &Index, objects: KernelValue<'k>, positive: KernelValue<'k>) -> KernelValue<'k> {
+        let k = self.k;
+        let count = k.cell("count", DType::I64).holding(positive);
+        self.each_anchor(image, |anchor, at| {
+            k.when(self.state.get(at).ne(1), || {
+                let top = k.cell("top", F32).holding(-1.0);
+                let label_of = k.cell("label_of", DType::I64).holding(-1);
+                k.each("label", self.p.labels, |label| {
+                    let valid = k.position(label).lt(objects);
+                    let share = self.iou.get([image, anchor, label]);
+                    let hit = valid & share.gt(top.get());
+                    top.update(hit, share);
+                    label_of.update(hit, label);
+                });
+                let (share, label) = (top.get(), label_of.get());
+                self.best.set(at, share);
+                self.object.set(at, label);
+                let enough = share.gt(self.p.overlap) & (self.p.overlap > 0.0);
+                self.state.set(at, enough.select(1, -1));
+                let next = count.get() + 1;
+                count.update(enough, next);
+            });
+        });
+        count.get()
     }
 
     /// Negative anchors: all others, or those of least background probability, a multiple of the positive ones.
-    fn negatives(&self, k: &mut KernelBuilder, image: &Index, positive: Operand) -> Done {
+    fn negatives(&self, image: &Index, positive: KernelValue<'k>) {
+        let (k, anchors) = (self.k, self.p.anchors);
         if self.p.mining_ratio <= 0.0 {
-            return k.for_range("anchor", self.p.anchors, LoopKind::Serial, |k, anchor| {
-                let at = self.at(image, &anchor);
-                let state = k.load(self.state, at.clone());
-                let open = k.cmp(CmpOp::Ne, state, int(1));
-                let new = k.select(open, int(0), state);
-                k.store(self.state, at, new);
-                Ok::<(), OpError>(())
+            self.each_anchor(image, |_, at| {
+                let state = self.state.get(at);
+                self.state.set(at, state.ne(1).select(0, state));
             });
+            return;
         }
-        let wanted = k.cast(positive, F32);
-        let wanted = k.bin(ScalarOp::Mul, wanted, real(self.p.mining_ratio));
-        let wanted = k.cast(wanted, DType::I64);
-        let wanted = k.bin(ScalarOp::Max, wanted, int(self.p.least_negative));
-        let rest = k.bin(ScalarOp::Sub, int(self.p.anchors as i64), positive);
-        let wanted = k.bin(ScalarOp::Min, wanted, rest);
-        let going = cell(k, "going", Operand::Const(Scalar::bool(true)));
-        k.for_range("round", self.p.anchors, LoopKind::Serial, |k, round| {
-            let number = k.index_value(round.clone());
-            let more = k.cmp(CmpOp::Lt, number, wanted);
-            let go = read(k, going);
-            let go = k.bin(ScalarOp::And, go, more);
-            k.if_then(go, |k| {
-                let (least, found) = (cell(k, "least", real(f64::INFINITY)), cell(k, "found", int(-1)));
-                k.for_range("anchor", self.p.anchors, LoopKind::Serial, |k, anchor| {
-                    let at = self.at(image, &anchor);
-                    let state = k.load(self.state, at.clone());
-                    let open = k.cmp(CmpOp::Eq, state, int(-1));
-                    let share = k.load(self.best, at.clone());
-                    let far = k.cmp(CmpOp::Lt, share, real(self.p.mining_overlap));
-                    let p = k.load(self.background, at);
-                    let old = read(k, least);
-                    let less = k.cmp(CmpOp::Lt, p, old);
-                    let hit = k.bin(ScalarOp::And, open, far);
-                    let hit = k.bin(ScalarOp::And, hit, less);
-                    update(k, least, hit, p);
-                    let which = k.index_value(anchor.clone());
-                    update(k, found, hit, which);
-                    Ok::<(), OpError>(())
-                })?;
-                let which = read(k, found);
-                let some = k.cmp(CmpOp::Ge, which, int(0));
-                k.store(going, Index::default(), some);
-                k.if_then(some, |k| {
-                    let at = self.at(image, &clamped(k, which, self.p.anchors));
-                    k.store(self.state, at, int(0));
-                    Ok::<(), OpError>(())
-                })
-            })
-        })
+        let wanted = (positive.cast(F32) * self.p.mining_ratio).cast(DType::I64).max(self.p.least_negative);
+        let rest = k.int(anchors as i64) - positive;
+        let wanted = wanted.min(rest);
+        let going = k.cell("going", DType::Bool).holding(true);
+        k.each("round", anchors, |round| {
+            let more = k.position(round).lt(wanted);
+            k.when(going.get() & more, || {
+                let least = k.cell("least", F32).holding(f64::INFINITY);
+                let found = k.cell("found", DType::I64).holding(-1);
+                self.each_anchor(image, |anchor, at| {
+                    let open = self.state.get(at).eq(-1);
+                    let far = self.best.get(at).lt(self.p.mining_overlap);
+                    let p = self.background.get(at);
+                    let less = p.lt(least.get());
+                    let hit = open & far & less;
+                    least.update(hit, p);
+                    found.update(hit, anchor);
+                });
+                let which = found.get();
+                let some = which.ge(0);
+                going.set(some);
+                k.when(some, || self.state.set([image, &which.clamped(anchors)], 0));
+            });
+        });
     }
 
     /// Classes, offsets and masks of what was decided.
-    fn write(&self, k: &mut KernelBuilder, image: &Index) -> Done {
-        let v = self.p.variances;
+    fn write(&self, image: &Index) {
+        let (k, v) = (self.k, self.p.variances);
         // The logarithm is computed in f64, as kernels have it.
-        let encode = ScalarFn::build(&[F32; 8], |_, a| {
+        let encode = |a: &[Ex]| {
             let a: Vec<_> = a.iter().map(|x| x.cast(DType::F64)).collect();
             let size = |i: usize| &a[i + 2] - &a[i];
             let centre = |i: usize| (&a[i] + &a[i + 2]) * 0.5;
             let at = |axis: usize| (centre(4 + axis) - centre(axis)) / size(axis) / a[0].lit(v[axis]);
             let log = |axis: usize| (size(4 + axis) / size(axis)).log() / a[0].lit(v[axis + 2]);
-            [at(0), at(1), log(0), log(1)].iter().map(|x| x.cast(F32)).collect()
-        })?;
-        k.for_range("anchor", self.p.anchors, LoopKind::Serial, |k, anchor| {
-            let at = self.at(image, &anchor);
-            let state = k.load(self.state, at.clone());
-            let negative = k.cmp(CmpOp::Eq, state, int(0));
-            k.if_then(negative, |k| {
-                k.store(self.class, at.clone(), real(0.0));
-                Ok::<(), OpError>(())
-            })?;
-            let positive = k.cmp(CmpOp::Eq, state, int(1));
-            k.if_then(positive, |k| {
-                let object = k.load(self.object, at.clone());
-                let label = clamped(k, object, self.p.labels);
-                let class = k.load(self.label, self.label_at(image, &label, 0));
-                let class = k.bin(ScalarOp::Add, class, real(1.0));
-                k.store(self.class, at.clone(), class);
-                let pair = self.corners(k, image, &anchor, &label);
-                for (c, value) in k.apply(&encode, &pair, &[]).into_iter().enumerate() {
-                    k.store(self.offsets, at.scale(4).offset(c as i64), value);
-                    k.store(self.mask, at.scale(4).offset(c as i64), real(1.0));
+            [at(0), at(1), log(0), log(1)].map(|x| x.cast(F32))
+        };
+        self.each_anchor(image, |anchor, at| {
+            let state = self.state.get(at);
+            k.when(state.eq(0), || self.class.set(at, 0.0));
+            k.when(state.eq(1), || {
+                let label = self.object.get(at).clamped(self.p.labels);
+                let class = self.label.get(&self.label_at(image, &label, 0));
+                self.class.set(at, class + 1.0);
+                let values = k.eval(&self.corners(image, anchor, &label), encode);
+                for (c, value) in (0..).zip(values) {
+                    self.offsets.set(&at.scale(4).offset(c), value);
+                    self.mask.set(&at.scale(4).offset(c), 1.0);
                 }
-                Ok::<(), OpError>(())
-            })
-        })
+            });
+        });
     }
 }
 
@@ -344,39 +248,24 @@ fn problem(params: &Params, anchors: u64, labels: &[u64]) -> TargetProblem {
 }
 
 /// Types: anchors, labels, background probabilities; then the results and the scratch.
-fn kernel(p: TargetProblem, images: u64, inputs: &[DenseType], results: &[DenseType]) -> Result<Kernel, OpError> {
-    let mut k = KernelBuilder::new("multibox_target");
-    let names = ["anchor", "label", "background"];
-    let ins: Vec<Buf> = names.iter().zip(inputs).map(|(n, t)| k.param(*n, t.dtype, t.len(), false)).collect();
+fn kernel(p: TargetProblem, images: u64, inputs: &[DenseType; 3], results: &[DenseType; 8]) -> Result<Kernel, OpError> {
+    let k = &KernelScope::new("multibox_target");
+    let [anchor, label, background] = k.inputs(["anchor", "label", "background"], inputs.each_ref());
     let names = ["offsets", "mask", "class", "iou", "state", "object", "best", "taken"];
-    let outs: Vec<Buf> = names.iter().zip(results).map(|(n, t)| k.param(*n, t.dtype, t.len(), true)).collect();
-    let t = Targets {
-        p,
-        anchor: ins[0],
-        label: ins[1],
-        background: ins[2],
-        offsets: outs[0],
-        mask: outs[1],
-        class: outs[2],
-        iou: outs[3],
-        state: outs[4],
-        object: outs[5],
-        best: outs[6],
-        taken: outs[7],
-    };
-    k.for_range("image", images, LoopKind::Parallel, |k, image| {
-        let objects = t.objects(k, &image)?;
-        t.prepare(k, &image)?;
+    let [offsets, mask, class, iou, state, object, best, taken] = k.outputs(names, results.each_ref());
+    let t = Targets { k, p, anchor, label, background, offsets, mask, class, iou, state, object, best, taken };
+    k.parallel_each("image", images, |image| {
+        let objects = t.objects(image);
+        t.prepare(image);
         // An image without objects decides nothing.
-        let some = k.cmp(CmpOp::Gt, objects, int(0));
-        k.if_then(some, |k| {
-            let positive = t.pair_off(k, &image, objects)?;
-            let positive = t.extend(k, &image, objects, positive)?;
-            t.negatives(k, &image, positive)?;
-            t.write(k, &image)
-        })
-    })?;
-    Ok(k.finish())
+        k.when(objects.gt(0), || {
+            let positive = t.pair_off(image, objects);
+            let positive = t.extend(image, objects, positive);
+            t.negatives(image, positive);
+            t.write(image);
+        });
+    });
+    k.finish()
 }
 
 fn multibox_target() -> OpDef {
@@ -402,8 +291,8 @@ fn multibox_target() -> OpDef {
             i(&[images, labels[1]]),
         ];
         let inputs = [b.ty(anchor)?, b.ty(label)?, b.ty(background)?];
-        let kernel = kernel(problem(cx.params, n, &labels), images, &inputs, &results).or_fail(b)?;
-        let made = b.kernel(kernel, &[anchor, label, background], &results);
+        let kernel = kernel(problem(cx.params, n, &labels), images, &inputs, &results);
+        let made = b.kernel(kernel, &[anchor, label, background], &results)?;
         let ty = cx.outputs[0].dtype;
         (0..3).map(|i| cast(b, made[i], ty)).collect()
     }));
@@ -425,9 +314,7 @@ fn multibox_target() -> OpDef {
     let doc = "Offsets, their mask and classes that anchors are to predict, given labels (class, x1, y1, x2, y2; class -1 \
                ends an image's). Class 0 is the background.";
     define("mx_multibox_target", doc, compute, infer)
-        .group("anchor", FLOATS)
-        .group("label", FLOATS)
-        .group("cls_pred", FLOATS)
+        .groups(&["anchor", "label", "cls_pred"], FLOATS)
         .param("overlap_threshold", ParamValue::Float(0.5), "overlap above which an anchor is positive")
         .param("ignore_label", ParamValue::Float(-1.0), "class of anchors that do not count")
         .param("negative_mining_ratio", ParamValue::Float(-1.0), "negative anchors by positive one; negative: all")

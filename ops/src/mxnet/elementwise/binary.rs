@@ -1,11 +1,8 @@
 //! Operators of two operands, in the form that broadcasts and the form that requires equal shapes.
 
-use tensorc_ir::op::{OpDef, ScalarCtx};
-use tensorc_ir::scalar::Ex;
-
 use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
-use crate::def::{Define, NUMBERS, elementwise, rule};
-use crate::mxnet::support::{Describe, agree};
+use crate::mxnet::support::agree;
+use crate::prelude::*;
 
 /// One function under its names: own and MXNet's, in each of the two forms.
 struct BinaryEntry {

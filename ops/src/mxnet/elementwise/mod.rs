@@ -8,11 +8,8 @@ mod scalar;
 mod special;
 mod unary;
 
-use tensorc_ir::DType;
-use tensorc_ir::op::OpDef;
-use tensorc_ir::scalar::Ex;
-
 use crate::arith::{floor_mod, hypotenuse, integer_pow};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     [binary::ops(), passing::ops(), scalar::ops(), unary::ops()].into_iter().flatten().collect()

@@ -1,14 +1,8 @@
 //! Operators whose gradient is not the slope of what they compute: it passes through, scaled or masked.
 
-use tensorc_ir::op::OpDef;
-use tensorc_ir::params::ParamValue;
-
 use super::unary::round;
-use crate::compose::reshape;
-use crate::def::{Define, FLOATS, composite, define, elementwise, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, vector};
-use crate::rules::{rank_in, same};
-use crate::views::Build;
+use crate::mxnet::support::{agree_dtypes, vector};
+use crate::prelude::*;
 
 /// The gradient is that of the result.
 fn straight(def: OpDef) -> OpDef {
@@ -52,8 +46,7 @@ fn element_mask() -> OpDef {
         }
     });
     define("mx_element_mask", "Rows of the data times one element of the mask each; the mask is constant.", body, infer)
-        .group("data", FLOATS)
-        .group("mask", FLOATS)
+        .groups(&["data", "mask"], FLOATS)
         .named(&["element_mask"])
 }
 

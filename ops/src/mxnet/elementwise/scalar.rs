@@ -2,15 +2,9 @@
 //!
 //! The number has the array's type. Where `is_int` is false, that is f64 for an array of integers.
 
-use tensorc_ir::DType;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError, ScalarCtx};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::Ex;
-
 use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
-use crate::def::{Define, FLOATS, NUMBERS, define, elementwise, float_param, rule, scalar};
-use crate::mxnet::support::{Describe, agree, agree_shapes};
+use crate::mxnet::support::{agree, agree_shapes};
+use crate::prelude::*;
 use crate::views::widen;
 
 /// Own name, documentation, function of element and number, MXNet's names, error bound.
@@ -142,8 +136,8 @@ pub fn ops() -> Vec<OpDef> {
             x.gt(&high).select(&high, &above)
         })
         .edit(|d| d.infer = rule(agree))
-        .required("a_min", tensorc_ir::params::ParamKind::Float, "Least result.")
-        .required("a_max", tensorc_ir::params::ParamKind::Float, "Greatest result.")
+        .required("a_min", ParamKind::Float, "Least result.")
+        .required("a_max", ParamKind::Float, "Greatest result.")
         .named(&["clip"]),
     ];
     ENTRIES.iter().map(entry).chain(others).collect()

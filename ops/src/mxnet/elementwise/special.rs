@@ -1,13 +1,6 @@
 //! Cube root, gamma function and inverse error function as expressions.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::GradCtx;
-use tensorc_ir::scalar::Ex;
-
-use crate::views::Build;
+use crate::prelude::*;
 
 /// A power of 1/3 and one step of Newton's iteration.
 pub fn cbrt(x: &Ex) -> Ex {

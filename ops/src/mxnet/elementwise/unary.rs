@@ -1,12 +1,7 @@
 //! Operators of one operand that other families lack: MXNet's roundings, roots, and special functions.
 
-use tensorc_ir::op::OpDef;
-use tensorc_ir::scalar::Ex;
-
-use super::special;
-use super::truth;
-use crate::def::{Define, FLOATS, NUMBERS, elementwise};
-use crate::mxnet::support::Describe;
+use super::{special, truth};
+use crate::prelude::*;
 
 /// Halves away from zero.
 pub(super) fn round(x: &Ex) -> Ex {

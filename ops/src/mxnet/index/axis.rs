@@ -1,21 +1,10 @@
 //! Positions along one axis: take, pick, one_hot, where, masks.
 
 use tensorc_abi::ExternFn;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::Prim;
-use tensorc_ir::scalar::Ex;
-use tensorc_ir::{DType, Dim, Shape};
 
 use super::in_range;
-use crate::compose::reshape;
-use crate::def::{Define, NUMBERS, composite, define, host, operand, rule};
-use crate::rules::{partial, rank_in, same, shaped};
-use crate::views::{Build, OrFail};
+use crate::def::host;
+use crate::prelude::*;
 
 /// What a mask or a condition may be.
 const ANY: &[DType] = &[];
@@ -97,7 +86,7 @@ fn selected(b: &mut Builder<'_>, data: Value, index: Value, axis: usize) -> Resu
         let zero = a[0].lit(0.0);
         a[1].eq(&s.coord(axis)).select(&a[0], &zero)
     })?;
-    crate::compose::reduce(b, "reduce_sum", chosen, &[axis])
+    reduce(b, "reduce_sum", chosen, &[axis])
 }
 
 fn batch_take() -> OpDef {
@@ -116,8 +105,7 @@ fn batch_take() -> OpDef {
         cx.set_output_dims(0, [data[0]])
     });
     define("mx_batch_take", "`a[i, indices[i]]`, clamped.", compute, infer)
-        .operand("a", NUMBERS)
-        .operand("indices", NUMBERS)
+        .operands(&["a", "indices"], NUMBERS)
         .not_differentiable("MXNet defines no gradient of it; `pick` has one")
         .mxnet("batch_take")
 }
@@ -167,13 +155,11 @@ fn pick() -> OpDef {
         cx.set_output_dims(0, if keep { kept } else { removed })
     });
     define("mx_pick", "The element of every line along `axis` at the line's index.", compute, infer)
-        .operand("data", NUMBERS)
-        .operand("index", NUMBERS)
+        .operands(&["data", "index"], NUMBERS)
         .param("axis", ParamValue::Int(-1), "axis indexed; None: that of the flattened operand")
         .param("keepdims", ParamValue::Bool(false), "keep the axis with extent 1")
         .choice("mode", &["clip", "wrap"], "clip", "what becomes of an index out of range")
-        .mxnet("pick")
-        .mxnet("choose_element_0index")
+        .named(&["pick", "choose_element_0index"])
 }
 
 fn one_hot() -> OpDef {
@@ -185,7 +171,7 @@ fn one_hot() -> OpDef {
         let indices = reshape(b, indices, &dims)?;
         let value = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
         let (on, off) = (value("on_value", 1.0), value("off_value", 0.0));
-        let wide = crate::compose::compute_type(out.dtype);
+        let wide = compute_type(out.dtype);
         b.map_as(&[indices], out.dtype, &out.dims, |s, a| {
             let hit = a[0].cast(DType::I64).eq(&s.coord(out.dims.len() - 1));
             hit.select(&s.number(wide, on), &s.number(wide, off))
@@ -233,7 +219,7 @@ fn choose() -> OpDef {
     });
     let doc = "x where the condition is not zero, else y. The condition has their shape, or chooses slices along the \
                first axis.";
-    define("mx_where", doc, compute, infer).operand("condition", ANY).group("x", ANY).group("y", ANY).mxnet("where")
+    define("mx_where", doc, compute, infer).operand("condition", ANY).groups(&["x", "y"], ANY).mxnet("where")
 }
 
 fn boolean_mask() -> OpDef {

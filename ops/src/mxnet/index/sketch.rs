@@ -1,17 +1,6 @@
 //! Count sketches: sums of signed features that a hash sends to one place.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::{DType, Dim};
-
-use crate::compose::{cast, compute_type, reshape};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::Describe;
-use crate::rules::rank_in;
-use crate::views::Build;
+use crate::prelude::*;
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
     let (x, places, signs) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);

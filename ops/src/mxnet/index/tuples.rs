@@ -1,18 +1,7 @@
 //! Positions as tuples along the first axis of the indices: gather_nd, scatter_nd, ravel.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::{DType, DenseType, Dim};
-
 use super::in_range;
-use crate::compose::reshape;
-use crate::def::{Define, NUMBERS, composite, define, operand, rule};
-use crate::rules::{rank_in, same, shaped};
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gather_nd(), scatter_nd(), scatter_set_nd(), ravel(), unravel()]
@@ -113,8 +102,7 @@ fn scatter_nd() -> OpDef {
         cx.set_output_dims(0, dims)
     });
     define("mx_scatter_nd", "Zeros with `data` written at tuples; the last where two are equal.", compute, infer)
-        .operand("data", NUMBERS)
-        .operand("indices", NUMBERS)
+        .operands(&["data", "indices"], NUMBERS)
         .required("shape", ParamKind::Ints, "shape of the result")
         .gradient(|b, cx| {
             let (head, indices) = (cx.head(b, 0)?, cx.input(1)?);
@@ -137,8 +125,7 @@ fn scatter_set_nd() -> OpDef {
         }
     });
     define("mx_scatter_set_nd", "`lhs` with `rhs` written at tuples; the last where two are equal.", compute, infer)
-        .group("lhs", NUMBERS)
-        .group("rhs", NUMBERS)
+        .groups(&["lhs", "rhs"], NUMBERS)
         .operand("indices", NUMBERS)
         .required("shape", ParamKind::Ints, "No effect: the result has the shape of `lhs`.")
         .gradient(|b, cx| {
@@ -181,8 +168,7 @@ fn ravel() -> OpDef {
         .operand("data", NUMBERS)
         .param("shape", ParamValue::Ints(vec![]), "shape of the array that is indexed")
         .no_gradient()
-        .mxnet("_ravel_multi_index")
-        .mxnet("ravel_multi_index")
+        .named(&["_ravel_multi_index", "ravel_multi_index"])
 }
 
 fn unravel() -> OpDef {
@@ -214,6 +200,5 @@ fn unravel() -> OpDef {
         .operand("data", NUMBERS)
         .param("shape", ParamValue::Ints(vec![]), "shape of the array that is indexed")
         .no_gradient()
-        .mxnet("_unravel_index")
-        .mxnet("unravel_index")
+        .named(&["_unravel_index", "unravel_index"])
 }

@@ -1,17 +1,7 @@
 //! Activations chosen by a parameter.
 
-use tensorc_ir::DType;
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-
-use crate::compose::{cast, reshape};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree, agree_dtypes, agree_shapes, vector};
-use crate::views::{Build, maybe};
+use crate::mxnet::support::{agree, agree_dtypes, agree_shapes, vector};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![activation(), leaky_relu()]
@@ -143,7 +133,7 @@ fn prelu_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, x: Value, head: Value) 
         b.map_as(&[head, x], ty.dtype, &ty.dims, |_, a| &a[0] * a[1].lt(&a[1].lit(0.0)).select(&a[1], &a[1].lit(0.0)))?;
     let kept = b.dims(shaped)?;
     let axes: Vec<usize> = (0..ty.rank()).filter(|&axis| kept[axis] == 1).collect();
-    let sum = crate::compose::reduce(b, "reduce_sum", parts, &axes)?;
+    let sum = reduce(b, "reduce_sum", parts, &axes)?;
     let sum = reshape(b, sum, &gamma_ty.dims)?;
     Ok(vec![Some(gradient), Some(cast(b, sum, gamma_ty.dtype)?), None])
 }

@@ -1,18 +1,8 @@
 //! Convolution and transposed convolution with MXNet's parameters.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
 use crate::conv::{grouped, spread, spread_offset};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, extent, vector};
-use crate::rules::{output_dims, partial, ranked};
-use crate::views::{OrFail, maybe};
+use crate::mxnet::support::{agree_dtypes, extent, vector};
+use crate::prelude::*;
 use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
@@ -153,8 +143,7 @@ fn convolution() -> OpDef {
     });
     let doc = "Cross-correlation of [n, c, spatial…] with [num_filter, c / num_group, kernel…].";
     let def = define("mx_convolution", doc, compute, rule(convolution_rule))
-        .group("data", NUMBERS)
-        .group("weight", NUMBERS)
+        .groups(&["data", "weight"], NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS));
     layer(def, false, 1024).named(&["Convolution", "Convolution_v1"]).ulp(1.0)
 }
@@ -216,8 +205,7 @@ fn deconvolution() -> OpDef {
     });
     let doc = "The transpose of a convolution: spreads [n, c, spatial…] with [c, num_filter / num_group, kernel…].";
     let def = define("mx_deconvolution", doc, compute, rule(deconvolution_rule))
-        .group("data", FLOATS)
-        .group("weight", FLOATS)
+        .groups(&["data", "weight"], FLOATS)
         .optional("bias", TypeRule::Group(0, FLOATS));
     layer(def, true, 512)
         .param("adj", ParamValue::Ints(vec![]), "Extra extent after every spatial axis, below the stride.")

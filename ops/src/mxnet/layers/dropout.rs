@@ -1,17 +1,7 @@
 //! Dropout as MXNet has it: the mask is scaled, and a result.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::normalize_axis;
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, Dim};
-
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
-use crate::views::{Build, OrFail, maybe};
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![dropout()]
@@ -37,10 +27,10 @@ fn mask(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, key: Option<Value>) -> 
     let dims = mask_dims(cx.params, &ty.dims).or_fail(b)?;
     let p = cx.params.float("p").unwrap_or(0.5);
     let ratio = b.scalar(Scalar::from_f64(DType::F32, p));
-    let template = b.filled(&tensorc_ir::DenseType::new(ty.dtype, &dims), 0.0)?;
+    let template = b.filled(&DenseType::new(ty.dtype, &dims), 0.0)?;
     let kept = b.op_multi("dropout_mask", &[Some(template), Some(ratio), key], Params::new(), 1)?[0];
     b.map_as(&[kept], ty.dtype, &dims, |s, a| {
-        let wide = crate::views::compute_type(ty.dtype);
+        let wide = compute_type(ty.dtype);
         let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
         a[0].select(&s.number(wide, scale), &s.number(wide, 0.0))
     })
@@ -79,7 +69,7 @@ fn dropout() -> OpDef {
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[0], &[0])?;
-        cx.set_input_shape(1, tensorc_ir::Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
+        cx.set_input_shape(1, Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         if cx.output_count() > 1 {
             let mut dims = x.to_vec();

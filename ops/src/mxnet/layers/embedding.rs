@@ -1,14 +1,7 @@
 //! Rows of a weight by number.
 
-use tensorc_ir::DType;
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::{Dim, Shape};
-
-use crate::def::{Define, NUMBERS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, extent};
-use crate::rules::partial;
-use crate::views::Build;
+use crate::mxnet::support::extent;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![embedding()]
@@ -50,8 +43,7 @@ fn embedding() -> OpDef {
     });
     let doc = "The row of `weight` at each element of `data`; positions outside are clipped.";
     define("mx_embedding", doc, compute, infer)
-        .operand("data", NUMBERS)
-        .operand("weight", NUMBERS)
+        .operands(&["data", "weight"], NUMBERS)
         .required("input_dim", ParamKind::Int, "Rows of the weight.")
         .within(1.0, i64::MAX as f64)
         .required("output_dim", ParamKind::Int, "Columns of the weight.")

@@ -1,17 +1,7 @@
 //! Products of attention on heads that lie interleaved in one projection.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, Params};
-
 use super::{matmul, scaled, transposed};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::rules::{rank_in, same};
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![query_key(true), query_key(false), value(true), value(false), div_sqrt_dim()]
@@ -33,7 +23,7 @@ fn part(b: &mut Builder<'_>, x: Value, heads: u64, (which, parts): (u64, u64)) -
 }
 
 /// The last axis of a projection must hold `parts` for every head.
-fn size(cx: &InferCtx<'_>, i: usize, parts: u64) -> std::result::Result<Option<[Dim; 3]>, OpError> {
+fn size(cx: &InferCtx<'_>, i: usize, parts: u64) -> Result<Option<[Dim; 3]>, OpError> {
     let Some(x) = rank_in(cx, i, 3..=3)? else { return Ok(None) };
     let by = heads(cx.params) * parts;
     match x[2] {
@@ -89,8 +79,7 @@ fn query_key(own: bool) -> OpDef {
             .group("queries_keys_values", FLOATS)
             .mxnet("_contrib_interleaved_matmul_selfatt_qk"),
         false => with_heads(define("mx_interleaved_matmul_encdec_qk", doc, compute, infer))
-            .group("queries", FLOATS)
-            .group("keys_values", FLOATS)
+            .groups(&["queries", "keys_values"], FLOATS)
             .mxnet("_contrib_interleaved_matmul_encdec_qk"),
     }
 }
@@ -136,7 +125,7 @@ fn div_sqrt_dim() -> OpDef {
     let compute = composite(|b, _, args| {
         let x = operand(b, args, 0)?;
         let last = b.dims(x)?.last().copied().unwrap_or(1);
-        crate::compose::with_number(b, "div", x, (last as f64).sqrt())
+        with_number(b, "div", x, (last as f64).sqrt())
     });
     define("mx_div_sqrt_dim", "x over the root of the last extent.", compute, rule(|cx| same(cx, 0, 0)))
         .operand("data", FLOATS)

@@ -3,150 +3,106 @@
 //!
 //! Derivatives are those of Seeger and others, "Auto-differentiating linear algebra" (2017).
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace};
-use tensorc_ir::op::{Compute, GradCtx, OpDef, OpError};
-use tensorc_ir::scalar::{CmpOp, ScalarOp};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::kir::Kernel;
 
-use super::solve::{F64, accumulate, matrices, over, real, solve, square};
+use super::solve::{F64, from_end, matrices, solve, square};
 use super::{matmul, transposed};
-use crate::compose::cast;
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::nest::Scalars;
-use crate::rules::rank_in;
-use crate::views::{Build, OrFail};
-
-type FactorOutcome = std::result::Result<(), OpError>;
+use crate::kernel::{KernelCell, KernelScope, KernelTensor};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gelqf(), syevd()]
 }
 
 /// Buffers of the factorisation A = L · Q, and extents of a matrix.
-struct Reflections {
-    rows: u64,
-    columns: u64,
+struct Reflections<'k> {
+    k: &'k KernelScope,
+    columns: Index,
     /// What is left of A; row k holds the tail of reflection k once that is found.
-    work: Buf,
+    work: KernelTensor<'k>,
     /// By row, twice the inverse of the reflection's squared length, for a vector that begins with 1.
-    factor: Buf,
-    q: Buf,
-    l: Buf,
-    total: Buf,
+    factor: KernelTensor<'k>,
+    l: KernelTensor<'k>,
+    total: KernelCell<'k>,
 }
 
-impl Reflections {
-    fn at(&self, which: &Index, row: &Index, column: &Index) -> Index {
-        which.scale((self.rows * self.columns) as i64).add(&row.scale(self.columns as i64)).add(column)
-    }
-
-    fn left(&self, which: &Index, row: &Index, column: &Index) -> Index {
-        which.scale((self.rows * self.rows) as i64).add(&row.scale(self.rows as i64)).add(column)
-    }
-
+impl<'k> Reflections<'k> {
     /// Finds the reflection that clears row `k` right of the diagonal, with LAPACK's signs.
-    fn find(&self, k: &mut KernelBuilder, which: &Index, row: &Index) -> FactorOutcome {
-        let zero = Index::default();
-        k.store(self.total, zero.clone(), real(0.0));
-        over(k, row.offset(1), Index::constant(self.columns as i64), &mut |k, i| {
-            let x = k.load(self.work, self.at(which, row, &i));
-            accumulate(k, self.total, Index::default(), x, x);
-            Ok(())
-        })?;
-        let (rest, head) = (k.load(self.total, zero.clone()), k.load(self.work, self.at(which, row, row)));
-        let square = k.bin(ScalarOp::Mul, head, head);
-        let square = k.bin(ScalarOp::Add, square, rest);
-        let norm = k.op(ScalarOp::Sqrt, &[square]);
-        let negated = k.op(ScalarOp::Neg, &[norm]);
-        let negative = k.cmp(CmpOp::Lt, head, real(0.0));
-        let signed = k.select(negative, norm, negated);
-        let none = k.cmp(CmpOp::Eq, rest, real(0.0));
-        let pivot = k.select(none, head, signed);
-        k.store(self.l, self.left(which, row, row), pivot);
-        let difference = k.bin(ScalarOp::Sub, pivot, head);
-        let safe = k.select(none, real(1.0), pivot);
-        let factor = k.bin(ScalarOp::Div, difference, safe);
-        k.store(self.factor, which.scale(self.rows as i64).add(row), factor);
-        let negated = k.op(ScalarOp::Neg, &[difference]);
-        let divisor = k.select(none, real(1.0), negated);
-        over(k, row.offset(1), Index::constant(self.columns as i64), &mut |k, i| {
-            let x = k.load(self.work, self.at(which, row, &i));
-            let x = k.bin(ScalarOp::Div, x, divisor);
-            k.store(self.work, self.at(which, row, &i), x);
-            Ok(())
-        })
+    fn find(&self, which: &Index, row: &Index) {
+        let (k, work) = (self.k, self.work);
+        self.total.set(0.0);
+        k.range("i", (&row.offset(1), &self.columns), |i| {
+            let x = work.get([which, row, i]);
+            self.total.set(self.total.get() + x * x);
+        });
+        let (rest, head) = (self.total.get(), work.get([which, row, row]));
+        let norm = (head * head + rest).sqrt();
+        let negated = -norm;
+        let signed = head.lt(0.0).select(norm, negated);
+        let none = rest.eq(0.0);
+        let pivot = none.select(head, signed);
+        self.l.set([which, row, row], pivot);
+        let difference = pivot - head;
+        let safe = none.select(1.0, pivot);
+        self.factor.set([which, row], difference / safe);
+        let negated = -difference;
+        let divisor = none.select(1.0, negated);
+        k.range("i", (&row.offset(1), &self.columns), |i| {
+            work.set([which, row, i], work.get([which, row, i]) / divisor);
+        });
     }
 
     /// Applies reflection `by` from the right to a row of a buffer.
-    fn apply(&self, k: &mut KernelBuilder, which: &Index, by: &Index, (buf, row): (Buf, &Index)) -> FactorOutcome {
-        let zero = Index::default();
-        let first = k.load(buf, self.at(which, row, by));
-        k.store(self.total, zero.clone(), first);
-        over(k, by.offset(1), Index::constant(self.columns as i64), &mut |k, i| {
-            let (x, v) = (k.load(buf, self.at(which, row, &i)), k.load(self.work, self.at(which, by, &i)));
-            accumulate(k, self.total, Index::default(), x, v);
-            Ok(())
-        })?;
-        let (sum, factor) = (k.load(self.total, zero), k.load(self.factor, which.scale(self.rows as i64).add(by)));
-        let share = k.bin(ScalarOp::Mul, sum, factor);
-        let old = k.load(buf, self.at(which, row, by));
-        let new = k.bin(ScalarOp::Sub, old, share);
-        k.store(buf, self.at(which, row, by), new);
-        let negated = k.op(ScalarOp::Neg, &[share]);
-        over(k, by.offset(1), Index::constant(self.columns as i64), &mut |k, i| {
-            let v = k.load(self.work, self.at(which, by, &i));
-            accumulate(k, buf, self.at(which, row, &i), negated, v);
-            Ok(())
-        })
+    fn apply(&self, which: &Index, by: &Index, buf: KernelTensor<'k>, row: &Index) {
+        let (k, work) = (self.k, self.work);
+        self.total.set(buf.get([which, row, by]));
+        k.range("i", (&by.offset(1), &self.columns), |i| {
+            let (x, v) = (buf.get([which, row, i]), work.get([which, by, i]));
+            self.total.set(self.total.get() + x * v);
+        });
+        let share = self.total.get() * self.factor.get([which, by]);
+        buf.set([which, row, by], buf.get([which, row, by]) - share);
+        let negated = -share;
+        k.range("i", (&by.offset(1), &self.columns), |i| {
+            let v = work.get([which, by, i]);
+            buf.set([which, row, i], buf.get([which, row, i]) + negated * v);
+        });
     }
 }
 
-fn reflections(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn reflections(ty: &DenseType) -> Result<Kernel, OpError> {
     let rank = ty.rank();
     let (rows, columns) = (ty.dims[rank - 2], ty.dims[rank - 1]);
     let batch: u64 = ty.dims[..rank - 2].iter().product();
-    let mut k = KernelBuilder::new("gelqf");
-    let a = k.param("a", F64, ty.len(), false);
-    let (q, l) = (k.param("q", F64, ty.len(), true), k.param("l", F64, batch * rows * rows, true));
-    let (work, factor) = (k.param("work", F64, ty.len(), true), k.param("factor", F64, batch * rows, true));
-    k.for_range("matrix", batch, LoopKind::Parallel, |k, which| {
-        let total = k.alloc("total", F64, 1, MemorySpace::Stack);
-        let r = Reflections { rows, columns, work, factor, q, l, total };
-        k.for_range("row", rows, LoopKind::Serial, |k, row| {
-            k.for_range("column", columns, LoopKind::Serial, |k, column| {
-                let at = r.at(&which, &row, &column);
-                let value = k.load(a, at.clone());
-                k.store(work, at.clone(), value);
-                let (i, j) = (k.index_value(row.clone()), k.index_value(column.clone()));
-                let diagonal = k.cmp(CmpOp::Eq, i, j);
-                let one = k.select(diagonal, real(1.0), real(0.0));
-                k.store(r.q, at, one);
-                Ok::<(), OpError>(())
-            })?;
-            k.for_range("column", rows, LoopKind::Serial, |k, column| {
-                k.store(r.l, r.left(&which, &row, &column), real(0.0));
-                Ok::<(), OpError>(())
-            })
-        })?;
-        k.for_range("by", rows, LoopKind::Serial, |k, by| {
-            r.find(k, &which, &by)?;
-            over(k, by.offset(1), Index::constant(rows as i64), &mut |k, row| {
-                r.apply(k, &which, &by, (r.work, &row))?;
-                let value = k.load(r.work, r.at(&which, &row, &by));
-                k.store(r.l, r.left(&which, &row, &by), value);
-                Ok(())
-            })
-        })?;
-        k.for_range("back", rows, LoopKind::Serial, |k, back| {
-            let by = Index::constant(rows as i64 - 1).sub(&back);
-            k.for_range("row", rows, LoopKind::Serial, |k, row| r.apply(k, &which, &by, (r.q, &row)))
-        })
-    })?;
-    Ok(k.finish())
+    let [whole, left] = [columns, rows].map(|n| DenseType::new(F64, &[batch, rows, n]));
+    let factors = DenseType::new(F64, &[batch, rows]);
+    let k = &KernelScope::new("gelqf");
+    let a = k.input("a", &whole);
+    let [q, l, work, factor] = k.outputs(["q", "l", "work", "factor"], [&whole, &left, &whole, &factors]);
+    k.parallel_each("matrix", batch, |which| {
+        let total = k.cell("total", F64);
+        let r = Reflections { k, columns: Index::constant(columns as i64), work, factor, l, total };
+        k.each("row", rows, |row| {
+            k.each("column", columns, |column| {
+                let at = [which, row, column];
+                work.set(at, a.get(at));
+                q.set(at, k.position(row).eq(column).select(1.0, 0.0));
+            });
+            k.each("column", rows, |column| l.set([which, row, column], 0.0));
+        });
+        k.each("by", rows, |by| {
+            r.find(which, by);
+            k.range("i", (&by.offset(1), &Index::constant(rows as i64)), |row| {
+                r.apply(which, by, work, row);
+                l.set([which, row, by], work.get([which, row, by]));
+            });
+        });
+        k.each("back", rows, |back| {
+            let by = from_end(rows, back);
+            k.each("row", rows, |row| r.apply(which, &by, q, row));
+        });
+    });
+    k.finish()
 }
 
 /// L⁻ᵀ · (dQ + mirrored(Lᵀ · dL - dQ · Qᵀ) · Q), the lower triangle mirrored.
@@ -170,11 +126,10 @@ fn gelqf() -> OpDef {
         let a = operand(b, args, 0)?;
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
-        let kernel = reflections(&ty).or_fail(b)?;
         let rank = ty.rank();
         let left = DenseType::new(F64, &cx.outputs[1].dims);
         let factors = DenseType::new(F64, &ty.dims[..rank - 1]);
-        let made = b.kernel(kernel, &[a], &[ty.clone(), left, ty, factors]);
+        let made = b.kernel(reflections(&ty), &[a], &[ty.clone(), left, ty, factors])?;
         let dtype = cx.outputs[0].dtype;
         Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
     }));
@@ -198,142 +153,101 @@ fn gelqf() -> OpDef {
         .outputs(2, 2)
         .gradient(gelqf_gradient)
         .ulp(256.0)
-        .mxnet("_linalg_gelqf")
-        .mxnet("linalg_gelqf")
+        .named(&["_linalg_gelqf", "linalg_gelqf"])
 }
 
 /// Rounds over all pairs of axes. Convergence is quadratic, so that far fewer are needed for f64.
 const JACOBI_SWEEPS: u64 = 14;
 
 /// Buffers of the rotations.
-struct Rotations {
+struct Rotations<'k> {
+    k: &'k KernelScope,
     n: u64,
-    work: Buf,
-    vectors: Buf,
+    work: KernelTensor<'k>,
+    vectors: KernelTensor<'k>,
 }
 
-impl Rotations {
-    fn at(&self, which: &Index, row: &Index, column: &Index) -> Index {
-        which.scale((self.n * self.n) as i64).add(&row.scale(self.n as i64)).add(column)
-    }
-
+impl<'k> Rotations<'k> {
     /// Clears the element `(p, q)` of the matrix.
-    fn rotate(&self, k: &mut KernelBuilder, which: &Index, p: &Index, q: &Index) -> FactorOutcome {
-        let load = |k: &mut KernelBuilder, i: &Index, j: &Index| k.load(self.work, self.at(which, i, j));
-        let (x, y, off) = (load(k, p, p), load(k, q, q), load(k, p, q));
-        let none = k.cmp(CmpOp::Eq, off, real(0.0));
-        let safe = k.select(none, real(1.0), off);
-        let difference = k.bin(ScalarOp::Sub, y, x);
-        let twice = k.bin(ScalarOp::Add, safe, safe);
-        let theta = k.bin(ScalarOp::Div, difference, twice);
-        let size = k.op(ScalarOp::Abs, &[theta]);
-        let square = k.bin(ScalarOp::Mul, theta, theta);
-        let square = k.bin(ScalarOp::Add, square, real(1.0));
-        let root = k.op(ScalarOp::Sqrt, &[square]);
-        let sum = k.bin(ScalarOp::Add, size, root);
-        let tangent = k.bin(ScalarOp::Div, real(1.0), sum);
-        let negated = k.op(ScalarOp::Neg, &[tangent]);
-        let negative = k.cmp(CmpOp::Lt, theta, real(0.0));
-        let tangent = k.select(negative, negated, tangent);
-        let tangent = k.select(none, real(0.0), tangent);
-        let square = k.bin(ScalarOp::Mul, tangent, tangent);
-        let square = k.bin(ScalarOp::Add, square, real(1.0));
-        let root = k.op(ScalarOp::Sqrt, &[square]);
-        let cosine = k.bin(ScalarOp::Div, real(1.0), root);
-        let sine = k.bin(ScalarOp::Mul, tangent, cosine);
-        let turn = |k: &mut KernelBuilder, buf: Buf, [first, second]: [Index; 2]| {
-            let (x, y) = (k.load(buf, first.clone()), k.load(buf, second.clone()));
-            let (cx, sy) = (k.bin(ScalarOp::Mul, cosine, x), k.bin(ScalarOp::Mul, sine, y));
-            let (sx, cy) = (k.bin(ScalarOp::Mul, sine, x), k.bin(ScalarOp::Mul, cosine, y));
-            let (x, y) = (k.bin(ScalarOp::Sub, cx, sy), k.bin(ScalarOp::Add, sx, cy));
-            k.store(buf, first, x);
-            k.store(buf, second, y);
+    fn rotate(&self, which: &Index, p: &Index, q: &Index) {
+        let (k, work) = (self.k, self.work);
+        let (x, y, off) = (work.get([which, p, p]), work.get([which, q, q]), work.get([which, p, q]));
+        let none = off.eq(0.0);
+        let safe = none.select(1.0, off);
+        let theta = (y - x) / (safe + safe);
+        let size = theta.abs();
+        let tangent = k.number(F64, 1.0) / (size + (theta * theta + 1.0).sqrt());
+        let negated = -tangent;
+        let tangent = theta.lt(0.0).select(negated, tangent);
+        let tangent = none.select(0.0, tangent);
+        let cosine = k.number(F64, 1.0) / (tangent * tangent + 1.0).sqrt();
+        let sine = tangent * cosine;
+        let turn = |buf: KernelTensor<'k>, first: [&Index; 3], second: [&Index; 3]| {
+            let (x, y) = (buf.get(first), buf.get(second));
+            let (cx, sy) = (cosine * x, sine * y);
+            let (sx, cy) = (sine * x, cosine * y);
+            let (x, y) = (cx - sy, sx + cy);
+            buf.set(first, x);
+            buf.set(second, y);
         };
-        k.for_range("i", self.n, LoopKind::Serial, |k, i| {
-            turn(k, self.work, [self.at(which, &i, p), self.at(which, &i, q)]);
-            Ok::<(), OpError>(())
-        })?;
-        k.for_range("i", self.n, LoopKind::Serial, |k, i| {
-            turn(k, self.work, [self.at(which, p, &i), self.at(which, q, &i)]);
-            turn(k, self.vectors, [self.at(which, p, &i), self.at(which, q, &i)]);
-            Ok::<(), OpError>(())
-        })
+        k.each("i", self.n, |i| turn(work, [which, i, p], [which, i, q]));
+        k.each("i", self.n, |i| {
+            turn(work, [which, p, i], [which, q, i]);
+            turn(self.vectors, [which, p, i], [which, q, i]);
+        });
     }
 
     /// Where an eigenvalue belongs in ascending order, and the sign that makes the greatest element of its vector
     /// positive.
-    fn place(&self, k: &mut KernelBuilder, which: &Index, row: &Index, [rank, best]: [Buf; 2]) -> FactorOutcome {
-        let zero = Index::default();
-        k.store(rank, zero.clone(), tensorc_ir::kir::Operand::Const(tensorc_ir::scalar::Scalar::i64(0)));
-        k.store(best, zero.clone(), real(0.0));
-        let own = k.load(self.work, self.at(which, row, row));
-        k.for_range("i", self.n, LoopKind::Serial, |k, i| {
-            let other = k.load(self.work, self.at(which, &i, &i));
-            let (less, equal) = (k.cmp(CmpOp::Lt, other, own), k.cmp(CmpOp::Eq, other, own));
-            let (at, here) = (k.index_value(i.clone()), k.index_value(row.clone()));
-            let earlier = k.cmp(CmpOp::Lt, at, here);
-            let tie = k.bin(ScalarOp::And, equal, earlier);
-            let before = k.bin(ScalarOp::Or, less, tie);
-            let old = k.load(rank, Index::default());
-            let next = k.bin(ScalarOp::Add, old, crate::nest::int(1));
-            let new = k.select(before, next, old);
-            k.store(rank, Index::default(), new);
-            let (x, held) = (k.load(self.vectors, self.at(which, row, &i)), k.load(best, Index::default()));
-            let (size, most) = (k.op(ScalarOp::Abs, &[x]), k.op(ScalarOp::Abs, &[held]));
-            let larger = k.cmp(CmpOp::Gt, size, most);
-            let new = k.select(larger, x, held);
-            k.store(best, Index::default(), new);
-            Ok::<(), OpError>(())
-        })
+    fn place(&self, which: &Index, row: &Index, rank: KernelCell<'k>, best: KernelCell<'k>) {
+        rank.set(0);
+        best.set(0.0);
+        let own = self.work.get([which, row, row]);
+        self.k.each("i", self.n, |i| {
+            let other = self.work.get([which, i, i]);
+            let (less, equal) = (other.lt(own), other.eq(own));
+            let before = less | (equal & self.k.position(i).lt(row));
+            let old = rank.get();
+            let next = old + 1;
+            rank.set(before.select(next, old));
+            let (x, held) = (self.vectors.get([which, row, i]), best.get());
+            best.set(x.abs().gt(held.abs()).select(x, held));
+        });
     }
 }
 
-fn rotations(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn rotations(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
-    let mut k = KernelBuilder::new("syevd");
-    let a = k.param("a", F64, ty.len(), false);
-    let (u, values) = (k.param("u", F64, ty.len(), true), k.param("values", F64, batch * n, true));
-    let (work, vectors) = (k.param("work", F64, ty.len(), true), k.param("vectors", F64, ty.len(), true));
-    let r = Rotations { n, work, vectors };
-    k.for_range("matrix", batch, LoopKind::Parallel, |k, which| {
-        k.for_range("row", n, LoopKind::Serial, |k, row| {
-            k.for_range("column", n, LoopKind::Serial, |k, column| {
-                let at = r.at(&which, &row, &column);
-                let (x, y) = (k.load(a, at.clone()), k.load(a, r.at(&which, &column, &row)));
-                let sum = k.bin(ScalarOp::Add, x, y);
-                let half = k.bin(ScalarOp::Mul, sum, real(0.5));
-                k.store(r.work, at.clone(), half);
-                let (i, j) = (k.index_value(row.clone()), k.index_value(column.clone()));
-                let diagonal = k.cmp(CmpOp::Eq, i, j);
-                let one = k.select(diagonal, real(1.0), real(0.0));
-                k.store(r.vectors, at, one);
-                Ok::<(), OpError>(())
-            })
-        })?;
-        k.for_range("round", JACOBI_SWEEPS, LoopKind::Serial, |k, _| {
-            k.for_range("p", n, LoopKind::Serial, |k, p| {
-                over(k, p.offset(1), Index::constant(n as i64), &mut |k, q| r.rotate(k, &which, &p, &q))
-            })
-        })?;
-        let rank = k.alloc("rank", DType::I64, 1, MemorySpace::Stack);
-        let best = k.alloc("best", F64, 1, MemorySpace::Stack);
-        k.for_range("row", n, LoopKind::Serial, |k, row| {
-            r.place(k, &which, &row, [rank, best])?;
-            let (place, leader) = (k.load(rank, Index::default()), k.load(best, Index::default()));
-            let to = k.position(place, n);
-            let value = k.load(r.work, r.at(&which, &row, &row));
-            k.store(values, which.scale(n as i64).add(&to), value);
-            let negative = k.cmp(CmpOp::Lt, leader, real(0.0));
-            let sign = k.select(negative, real(-1.0), real(1.0));
-            k.for_range("i", n, LoopKind::Serial, |k, i| {
-                let x = k.load(r.vectors, r.at(&which, &row, &i));
-                let x = k.bin(ScalarOp::Mul, x, sign);
-                k.store(u, r.at(&which, &to, &i), x);
-                Ok::<(), OpError>(())
-            })
-        })
-    })?;
-    Ok(k.finish())
+    let (square, vector) = (DenseType::new(F64, &[batch, n, n]), DenseType::new(F64, &[batch, n]));
+    let k = &KernelScope::new("syevd");
+    let a = k.input("a", &square);
+    let [u, values, work, vectors] =
+        k.outputs(["u", "values", "work", "vectors"], [&square, &vector, &square, &square]);
+    let r = Rotations { k, n, work, vectors };
+    k.parallel_each("matrix", batch, |which| {
+        k.each("row", n, |row| {
+            k.each("column", n, |column| {
+                let at = [which, row, column];
+                work.set(at, (a.get(at) + a.get([which, column, row])) * 0.5);
+                vectors.set(at, k.position(row).eq(column).select(1.0, 0.0));
+            });
+        });
+        k.each("round", JACOBI_SWEEPS, |_| {
+            k.each("p", n, |p| {
+                k.range("i", (&p.offset(1), &Index::constant(n as i64)), |q| r.rotate(which, p, q));
+            });
+        });
+        let (rank, best) = (k.cell("rank", DType::I64), k.cell("best", F64));
+        k.each("row", n, |row| {
+            r.place(which, row, rank, best);
+            let (place, leader) = (rank.get(), best.get());
+            let to = place.position(n);
+            values.set([which, &to], work.get([which, row, row]));
+            let sign = leader.lt(0.0).select(-1.0, 1.0);
+            k.each("i", n, |i| u.set([which, &to, i], vectors.get([which, row, i]) * sign));
+        });
+    });
+    k.finish()
 }
 
 /// Uᵀ · (sym(X) + diag(dλ)) · U with X the products dU · Uᵀ divided by the differences of eigenvalues, row less
@@ -371,9 +285,8 @@ fn syevd() -> OpDef {
         let a = operand(b, args, 0)?;
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
-        let kernel = rotations(&ty).or_fail(b)?;
         let values = DenseType::new(F64, &cx.outputs[1].dims);
-        let made = b.kernel(kernel, &[a], &[ty.clone(), values, ty.clone(), ty]);
+        let made = b.kernel(rotations(&ty), &[a], &[ty.clone(), values, ty.clone(), ty])?;
         let dtype = cx.outputs[0].dtype;
         Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
     }));
@@ -391,6 +304,5 @@ fn syevd() -> OpDef {
         .outputs(2, 2)
         .gradient(syevd_gradient)
         .ulp(256.0)
-        .mxnet("_linalg_syevd")
-        .mxnet("linalg_syevd")
+        .named(&["_linalg_syevd", "linalg_syevd"])
 }

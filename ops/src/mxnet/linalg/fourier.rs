@@ -5,19 +5,7 @@
 
 use std::f64::consts::TAU;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, DenseType, Dim, TensorData};
-
-use crate::compose::{cast, compute_type, reshape};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::Describe;
-use crate::rules::rank_in;
-use crate::views::Build;
+use crate::prelude::*;
 
 /// Longest transform that is a product, if there is a choice.
 const MAX_RADIX: u64 = 16;

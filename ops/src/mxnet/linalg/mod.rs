@@ -7,12 +7,7 @@ mod products;
 mod solve;
 mod triangles;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::OpDef;
-
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     let families = [attention::ops(), factor::ops(), fourier::ops(), products::ops(), solve::ops(), triangles::ops()];
@@ -36,7 +31,7 @@ fn matmul(b: &mut Builder<'_>, x: Value, y: Value) -> Result<Value> {
 }
 
 fn scaled(b: &mut Builder<'_>, x: Value, by: f64) -> Result<Value> {
-    if by == 1.0 { Ok(x) } else { crate::compose::with_number(b, "mul", x, by) }
+    if by == 1.0 { Ok(x) } else { with_number(b, "mul", x, by) }
 }
 
 /// What is not in the lower (or upper) triangle becomes zero.

@@ -1,17 +1,7 @@
 //! Products: gemm, syrk, trmm, Khatri-Rao.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
 use super::{matmul, scaled, transposed_if, triangle};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gemm(true), gemm(false), syrk(), trmm(), khatri_rao()]
@@ -22,7 +12,7 @@ fn flag(params: &Params, name: &str) -> bool {
 }
 
 /// The order of axes that moves `axis` to the place of rows, and the one back.
-fn row_order(axis: i64, rank: usize) -> std::result::Result<[Vec<usize>; 2], OpError> {
+fn row_order(axis: i64, rank: usize) -> Result<[Vec<usize>; 2], OpError> {
     let axis = normalize_axis(axis, rank)?;
     if axis == rank - 1 {
         return Err("parameter `axis`: rows cannot be in the last axis".into());
@@ -55,7 +45,7 @@ fn gemm_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], adds
     b.permuted(out, &back)
 }
 
-fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> std::result::Result<(), OpError> {
+fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
         return Ok(());
@@ -87,7 +77,7 @@ fn gemm(adds: bool) -> OpDef {
         true => ("mx_linalg_gemm", "`alpha · A · B + beta · C` on matrices, A and B transposed if asked."),
         false => ("mx_linalg_gemm2", "`alpha · A · B` on matrices, transposed if asked."),
     };
-    let def = define(name, doc, compute, infer).group("A", FLOATS).group("B", FLOATS);
+    let def = define(name, doc, compute, infer).groups(&["A", "B"], FLOATS);
     let def = if adds { def.group("C", FLOATS).param("beta", ParamValue::Float(1.0), "factor of C") } else { def };
     let def = def
         .param("transpose_a", ParamValue::Bool(false), "whether A is transposed")
@@ -96,8 +86,8 @@ fn gemm(adds: bool) -> OpDef {
         .param("axis", ParamValue::Int(-2), "axis of the rows; columns are in the last")
         .ulp(2.0);
     match adds {
-        true => def.mxnet("_linalg_gemm").mxnet("linalg_gemm"),
-        false => def.mxnet("_linalg_gemm2").mxnet("linalg_gemm2"),
+        true => def.named(&["_linalg_gemm", "linalg_gemm"]),
+        false => def.named(&["_linalg_gemm2", "linalg_gemm2"]),
     }
 }
 
@@ -121,13 +111,12 @@ fn syrk() -> OpDef {
         .param("transpose", ParamValue::Bool(false), "whether the transpose comes first")
         .param("alpha", ParamValue::Float(1.0), "factor of the product")
         .ulp(2.0)
-        .mxnet("_linalg_syrk")
-        .mxnet("linalg_syrk")
+        .named(&["_linalg_syrk", "linalg_syrk"])
 }
 
 /// Square matrices A and a B of conforming shape, on the side that `rightside` says; the result is like B.
-pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
-    crate::rules::same(cx, 0, 1)?;
+pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    same(cx, 0, 1)?;
     let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
         return Ok(());
     };
@@ -140,8 +129,7 @@ pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpE
 }
 
 pub(super) fn sided(def: OpDef) -> OpDef {
-    def.group("A", FLOATS)
-        .group("B", FLOATS)
+    def.groups(&["A", "B"], FLOATS)
         .param("transpose", ParamValue::Bool(false), "whether A is transposed")
         .param("rightside", ParamValue::Bool(false), "whether A is on the right")
         .param("lower", ParamValue::Bool(true), "which triangle of A is used")
@@ -158,8 +146,7 @@ fn trmm() -> OpDef {
     });
     sided(define("mx_linalg_trmm", "`alpha · A · B` with a triangular A.", compute, rule(sided_shapes)))
         .ulp(2.0)
-        .mxnet("_linalg_trmm")
-        .mxnet("linalg_trmm")
+        .named(&["_linalg_trmm", "linalg_trmm"])
 }
 
 fn khatri_rao() -> OpDef {

@@ -2,32 +2,17 @@
 //!
 //! Derivatives are those collected by Giles (2008) and, of the Cholesky factor, Murray (2016).
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::kir::Kernel;
 
 use super::products::{sided, sided_shapes};
 use super::{matmul, scaled, transposed, transposed_if, triangle};
-use crate::compose::cast;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::nest::Scalars;
-use crate::rules::{rank_in, same};
-use crate::views::{Build, OrFail};
+use crate::kernel::{KernelCell, KernelScope, KernelTensor, coordinates};
+use crate::prelude::*;
 
 pub(super) const F64: DType = DType::F64;
 
 pub fn ops() -> Vec<OpDef> {
     vec![solve_triangular(), trsm(), potrf(), potri(), lu_inverse(), inverse(), det(), slogdet()]
-}
-
-pub(super) fn real(x: f64) -> Operand {
-    Operand::Const(Scalar::from_f64(F64, x))
 }
 
 /// Number of matrices, and their extent.
@@ -36,74 +21,42 @@ pub(super) fn matrices(dims: &[u64]) -> (u64, u64) {
     (dims[..dims.len() - 2].iter().product(), n)
 }
 
-pub(super) fn square(cx: &mut tensorc_ir::infer::InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, OpError> {
+pub(super) fn square(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     cx.unify_dims(x[x.len() - 2], x[x.len() - 1], &format!("{}, last axis", cx.input_name(0)))?;
     Ok(Some(x))
 }
 
-pub(super) type SolveBody<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Index) -> std::result::Result<(), OpError>;
-
-/// A serial loop over `lo..hi`.
-pub(super) fn over(
-    k: &mut KernelBuilder,
-    lo: Index,
-    hi: Index,
-    body: SolveBody<'_>,
-) -> std::result::Result<(), OpError> {
-    k.for_loop("i", (lo, hi, 1), LoopKind::Serial, |k, i| body(k, i))
-}
-
-/// `total += a · b`.
-pub(super) fn accumulate(k: &mut KernelBuilder, total: Buf, at: Index, a: Operand, b: Operand) {
-    let old = k.load(total, at.clone());
-    let term = k.bin(ScalarOp::Mul, a, b);
-    let new = k.bin(ScalarOp::Add, old, term);
-    k.store(total, at, new);
-}
-
-/// `total -= a · b`.
-fn subtract(k: &mut KernelBuilder, total: Buf, at: Index, a: Operand, b: Operand) {
-    let old = k.load(total, at.clone());
-    let term = k.bin(ScalarOp::Mul, a, b);
-    let new = k.bin(ScalarOp::Sub, old, term);
-    k.store(total, at, new);
+/// The position in reverse order.
+pub(super) fn from_end(n: u64, at: &Index) -> Index {
+    Index::constant(n as i64 - 1).sub(at)
 }
 
 /// X in `op(A) · X = B` by substitution, a column to an iteration. `forward`: op(A) is lower.
-fn substitution(a: &DenseType, x: &DenseType, transpose: bool, forward: bool) -> std::result::Result<Kernel, OpError> {
+fn substitution(a: &DenseType, x: &DenseType, transpose: bool, forward: bool) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&a.dims);
     let columns = x.dims[x.rank() - 1];
-    let mut k = KernelBuilder::new("solve_triangular");
-    let (lhs, rhs) = (k.param("a", F64, a.len(), false), k.param("b", F64, x.len(), false));
-    let out = k.param("x", F64, x.len(), true);
-    let count = (batch * columns) as i64;
-    k.for_range("column", batch * columns, LoopKind::Parallel, |k, p| {
-        let range = |_: u32| (0, (count - 1).max(0));
-        let (which, column) = (p.floor_div(columns.max(1) as i64, &range), p.modulo(columns.max(1) as i64, &range));
-        let element = |row: &Index| which.scale((n * columns) as i64).add(&row.scale(columns as i64)).add(&column);
-        let entry = |row: &Index, col: &Index| {
-            let (row, col) = if transpose { (col, row) } else { (row, col) };
-            which.scale((n * n) as i64).add(&row.scale(n as i64)).add(col)
-        };
-        let total = k.alloc("total", F64, 1, MemorySpace::Stack);
-        k.for_range("step", n, LoopKind::Serial, |k, step| {
-            let row = if forward { step.clone() } else { Index::constant(n as i64 - 1).sub(&step) };
-            let start = k.load(rhs, element(&row));
-            k.store(total, Index::default(), start);
-            over(k, Index::default(), step.clone(), &mut |k, done| {
-                let col = if forward { done } else { Index::constant(n as i64 - 1).sub(&done) };
-                let (factor, known) = (k.load(lhs, entry(&row, &col)), k.load(out, element(&col)));
-                subtract(k, total, Index::default(), factor, known);
-                Ok(())
-            })?;
-            let (sum, pivot) = (k.load(total, Index::default()), k.load(lhs, entry(&row, &row)));
-            let value = k.bin(ScalarOp::Div, sum, pivot);
-            k.store(out, element(&row), value);
-            Ok::<(), OpError>(())
-        })
-    })?;
-    Ok(k.finish())
+    let (square, right) = (DenseType::new(F64, &[batch, n, n]), DenseType::new(F64, &[batch, n, columns]));
+    let k = &KernelScope::new("solve_triangular");
+    let ([lhs, rhs], out) = (k.inputs(["a", "b"], [&square, &right]), k.output("x", &right));
+    k.parallel_each("column", batch * columns, |p| {
+        let at = coordinates(p, &[batch, columns]);
+        let (which, column) = (&at[0], &at[1]);
+        let entry = |row: &Index, col: &Index| lhs.get(if transpose { [which, col, row] } else { [which, row, col] });
+        let total = k.cell("total", F64);
+        k.each("step", n, |step| {
+            let in_order = |i: &Index| if forward { i.clone() } else { from_end(n, i) };
+            let row = in_order(step);
+            total.set(rhs.get([which, &row, column]));
+            k.range("i", (&Index::default(), step), |done| {
+                let col = in_order(done);
+                let (factor, known) = (entry(&row, &col), out.get([which, &col, column]));
+                total.set(total.get() - factor * known);
+            });
+            out.set([which, &row, column], total.get() / entry(&row, &row));
+        });
+    });
+    k.finish()
 }
 
 fn flag(params: &Params, name: &str) -> bool {
@@ -120,14 +73,12 @@ fn solve_triangular() -> OpDef {
         let (a, x) = (cast(b, a, F64)?, cast(b, x, F64)?);
         let (lower, transpose) = (cx.params.bool("lower") != Some(false), flag(cx.params, "transpose"));
         let (at, xt) = (b.ty(a)?, b.ty(x)?);
-        let kernel = substitution(&at, &xt, transpose, lower != transpose).or_fail(b)?;
-        let out = b.kernel(kernel, &[a, x], &[xt])[0];
+        let out = b.kernel(substitution(&at, &xt, transpose, lower != transpose), &[a, x], &[xt])?[0];
         cast(b, out, cx.outputs[0].dtype)
     });
     let doc = "X in `A · X = B` (`Aᵀ · X = B` if `transpose`) with a triangular A.";
     define("solve_triangular", doc, compute, rule(sided_shapes))
-        .group("A", FLOATS)
-        .group("B", FLOATS)
+        .groups(&["A", "B"], FLOATS)
         .param("lower", ParamValue::Bool(true), "which triangle of A is used")
         .param("transpose", ParamValue::Bool(false), "whether A is transposed")
         .gradient(|b, cx| {
@@ -159,46 +110,32 @@ fn trsm() -> OpDef {
         solve(b, a, x, cx.params.bool("lower") != Some(false), flags)
     });
     let doc = "X in `op(A) · X = alpha · B`, or `X · op(A) = alpha · B` on the right, with a triangular A.";
-    sided(define("mx_linalg_trsm", doc, compute, rule(sided_shapes)))
-        .ulp(64.0)
-        .mxnet("_linalg_trsm")
-        .mxnet("linalg_trsm")
+    sided(define("mx_linalg_trsm", doc, compute, rule(sided_shapes))).ulp(64.0).named(&["_linalg_trsm", "linalg_trsm"])
 }
 
 /// The lower factor, row by row; NaN where the matrix is not positive definite.
-fn cholesky(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn cholesky(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
-    let mut k = KernelBuilder::new("cholesky");
-    let (a, out) = (k.param("a", F64, ty.len(), false), k.param("l", F64, ty.len(), true));
-    k.for_range("matrix", batch, LoopKind::Parallel, |k, which| {
-        let at = |row: &Index, col: &Index| which.scale((n * n) as i64).add(&row.scale(n as i64)).add(col);
-        let total = k.alloc("total", F64, 1, MemorySpace::Stack);
-        k.for_range("row", n, LoopKind::Serial, |k, row| {
-            k.for_range("zero", n, LoopKind::Serial, |k, col| {
-                k.store(out, at(&row, &col), real(0.0));
-                Ok::<(), OpError>(())
-            })?;
-            over(k, Index::default(), row.offset(1), &mut |k, col| {
-                let start = k.load(a, at(&row, &col));
-                k.store(total, Index::default(), start);
-                over(k, Index::default(), col.clone(), &mut |k, i| {
-                    let (x, y) = (k.load(out, at(&row, &i)), k.load(out, at(&col, &i)));
-                    subtract(k, total, Index::default(), x, y);
-                    Ok(())
-                })?;
-                let sum = k.load(total, Index::default());
-                let root = k.op(ScalarOp::Sqrt, &[sum]);
-                let pivot = k.load(out, at(&col, &col));
-                let share = k.bin(ScalarOp::Div, sum, pivot);
-                let (r, c) = (k.index_value(row.clone()), k.index_value(col.clone()));
-                let diagonal = k.cmp(CmpOp::Eq, r, c);
-                let value = k.select(diagonal, root, share);
-                k.store(out, at(&row, &col), value);
-                Ok(())
-            })
-        })
-    })?;
-    Ok(k.finish())
+    let square = DenseType::new(F64, &[batch, n, n]);
+    let k = &KernelScope::new("cholesky");
+    let (a, out) = (k.input("a", &square), k.output("l", &square));
+    k.parallel_each("matrix", batch, |which| {
+        let total = k.cell("total", F64);
+        k.each("row", n, |row| {
+            k.each("zero", n, |col| out.set([which, row, col], 0.0));
+            k.range("i", (&Index::default(), &row.offset(1)), |col| {
+                total.set(a.get([which, row, col]));
+                k.range("i", (&Index::default(), col), |i| {
+                    let (x, y) = (out.get([which, row, i]), out.get([which, col, i]));
+                    total.set(total.get() - x * y);
+                });
+                let sum = total.get();
+                let (root, share) = (sum.sqrt(), sum / out.get([which, col, col]));
+                out.set([which, row, col], k.position(row).eq(col).select(root, share));
+            });
+        });
+    });
+    k.finish()
 }
 
 fn potrf() -> OpDef {
@@ -206,8 +143,7 @@ fn potrf() -> OpDef {
         let a = operand(b, args, 0)?;
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
-        let kernel = cholesky(&ty).or_fail(b)?;
-        let out = b.kernel(kernel, &[a], &[ty])[0];
+        let out = b.kernel(cholesky(&ty), &[a], &[ty])?[0];
         cast(b, out, cx.outputs[0].dtype)
     });
     let infer = rule(|cx| {
@@ -232,8 +168,7 @@ fn potrf() -> OpDef {
             Ok(vec![Some(scaled(b, both, 0.5)?)])
         })
         .ulp(64.0)
-        .mxnet("_linalg_potrf")
-        .mxnet("linalg_potrf")
+        .named(&["_linalg_potrf", "linalg_potrf"])
 }
 
 fn potri() -> OpDef {
@@ -242,7 +177,7 @@ fn potri() -> OpDef {
         let out = &cx.outputs[0];
         let rank = out.rank();
         let one = b.map_as(&[], out.dtype, &out.dims, |s, _| {
-            let wide = crate::compose::compute_type(out.dtype);
+            let wide = compute_type(out.dtype);
             s.coord(rank - 1).eq(&s.coord(rank - 2)).select(&s.number(wide, 1.0), &s.number(wide, 0.0))
         })?;
         let inverse = solve(b, l, one, true, [false, false])?;
@@ -256,142 +191,99 @@ fn potri() -> OpDef {
     define("mx_linalg_potri", "The inverse of L · Lᵀ, given the lower L.", compute, infer)
         .operand("A", FLOATS)
         .ulp(64.0)
-        .mxnet("_linalg_potri")
-        .mxnet("linalg_potri")
+        .named(&["_linalg_potri", "linalg_potri"])
 }
 
 /// Buffers of the elimination: the matrix that is reduced, the inverse that grows, and by matrix the sign of the
 /// determinant and the logarithm of its magnitude.
-#[derive(Clone, Copy)]
-struct Elimination {
+struct Elimination<'k> {
+    k: &'k KernelScope,
     n: u64,
-    work: Buf,
-    inverse: Buf,
-    sign: Buf,
-    log: Buf,
+    work: KernelTensor<'k>,
+    inverse: KernelTensor<'k>,
+    sign: KernelTensor<'k>,
+    log: KernelTensor<'k>,
 }
 
-impl Elimination {
-    fn at(&self, which: &Index, row: &Index, col: &Index) -> Index {
-        which.scale((self.n * self.n) as i64).add(&row.scale(self.n as i64)).add(col)
-    }
-
+impl Elimination<'_> {
     /// The row of the greatest magnitude in a column, from the diagonal down.
-    fn pivot(
-        &self,
-        k: &mut KernelBuilder,
-        which: &Index,
-        col: &Index,
-        best: Buf,
-    ) -> std::result::Result<Index, OpError> {
-        let start = k.index_value(col.clone());
-        k.store(best, Index::default(), start);
-        let last = self.n as i64 - 1;
-        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        let row_of = |k: &KernelBuilder, x: Operand| {
-            k.as_index(x).maximum(&Index::default(), &free).minimum(&Index::constant(last), &free)
-        };
-        over(k, col.offset(1), Index::constant(self.n as i64), &mut |k, row| {
-            let held = k.load(best, Index::default());
-            let held_row = row_of(k, held);
-            let (x, y) =
-                (k.load(self.work, self.at(which, &row, col)), k.load(self.work, self.at(which, &held_row, col)));
-            let (x, y) = (k.op(ScalarOp::Abs, &[x]), k.op(ScalarOp::Abs, &[y]));
-            let larger = k.cmp(CmpOp::Gt, x, y);
-            let here = k.index_value(row.clone());
-            let chosen = k.select(larger, here, held);
-            k.store(best, Index::default(), chosen);
-            Ok(())
-        })?;
-        let found = k.load(best, Index::default());
-        Ok(row_of(k, found))
+    fn pivot(&self, which: &Index, col: &Index, best: KernelCell<'_>) -> Index {
+        let (k, work) = (self.k, self.work);
+        best.set(col);
+        k.range("i", (&col.offset(1), &Index::constant(self.n as i64)), |row| {
+            let held = best.get();
+            let (x, y) = (work.get([which, row, col]), work.get([which, &held.clamped(self.n), col]));
+            best.set(x.abs().gt(y.abs()).select(row, held));
+        });
+        best.get().clamped(self.n)
     }
 
-    fn swap(&self, k: &mut KernelBuilder, which: &Index, [r, s]: [&Index; 2]) -> std::result::Result<(), OpError> {
-        k.for_range("c", self.n, LoopKind::Serial, |k, c| {
+    fn swap(&self, which: &Index, r: &Index, s: &Index) {
+        self.k.each("c", self.n, |c| {
             for buf in [self.work, self.inverse] {
-                let (x, y) = (k.load(buf, self.at(which, r, &c)), k.load(buf, self.at(which, s, &c)));
-                k.store(buf, self.at(which, r, &c), y);
-                k.store(buf, self.at(which, s, &c), x);
+                let (x, y) = (buf.get([which, r, c]), buf.get([which, s, c]));
+                buf.set([which, r, c], y);
+                buf.set([which, s, c], x);
             }
-            Ok(())
-        })
+        });
     }
 
     /// One column: pivot, scale its row, and clear it in the other rows.
-    fn column(&self, k: &mut KernelBuilder, which: &Index, col: &Index, best: Buf) -> std::result::Result<(), OpError> {
-        let pivot = self.pivot(k, which, col, best)?;
-        let (p, c) = (k.load(best, Index::default()), k.index_value(col.clone()));
-        let moved = k.cmp(CmpOp::Ne, p, c);
-        let value = k.load(self.work, self.at(which, &pivot, col));
-        let sign = k.load(self.sign, which.clone());
-        let negated = k.op(ScalarOp::Neg, &[sign]);
-        let sign = k.select(moved, negated, sign);
-        let negated = k.op(ScalarOp::Neg, &[sign]);
-        let negative = k.cmp(CmpOp::Lt, value, real(0.0));
-        let sign = k.select(negative, negated, sign);
-        let none = k.cmp(CmpOp::Eq, value, real(0.0));
-        let sign = k.select(none, real(0.0), sign);
-        k.store(self.sign, which.clone(), sign);
-        let magnitude = k.op(ScalarOp::Abs, &[value]);
-        let log = k.op(ScalarOp::Math(tensorc_ir::scalar::MathFn::Log), &[magnitude]);
-        let old = k.load(self.log, which.clone());
-        let sum = k.bin(ScalarOp::Add, old, log);
-        k.store(self.log, which.clone(), sum);
-        k.if_then(moved, |k| self.swap(k, which, [col, &pivot]))?;
-        k.for_range("c", self.n, LoopKind::Serial, |k, c| {
+    fn column(&self, which: &Index, col: &Index, best: KernelCell<'_>) {
+        let k = self.k;
+        let pivot = self.pivot(which, col, best);
+        let moved = best.get().ne(col);
+        let value = self.work.get([which, &pivot, col]);
+        let sign = self.sign.get(which);
+        let negated = -sign;
+        let sign = moved.select(negated, sign);
+        let negated = -sign;
+        let sign = value.lt(0.0).select(negated, sign);
+        self.sign.set(which, value.eq(0.0).select(0.0, sign));
+        let log = value.abs().log();
+        self.log.set(which, self.log.get(which) + log);
+        k.when(moved, || self.swap(which, col, &pivot));
+        k.each("c", self.n, |c| {
             for buf in [self.work, self.inverse] {
-                let x = k.load(buf, self.at(which, col, &c));
-                let x = k.bin(ScalarOp::Div, x, value);
-                k.store(buf, self.at(which, col, &c), x);
+                buf.set([which, col, c], buf.get([which, col, c]) / value);
             }
-            Ok::<(), OpError>(())
-        })?;
-        k.for_range("row", self.n, LoopKind::Serial, |k, row| {
-            let (r, c) = (k.index_value(row.clone()), k.index_value(col.clone()));
-            let other = k.cmp(CmpOp::Ne, r, c);
-            k.if_then(other, |k| {
-                let factor = k.load(self.work, self.at(which, &row, col));
-                k.for_range("c", self.n, LoopKind::Serial, |k, c| {
+        });
+        k.each("row", self.n, |row| {
+            k.when(k.position(row).ne(col), || {
+                let factor = self.work.get([which, row, col]);
+                k.each("c", self.n, |c| {
                     for buf in [self.work, self.inverse] {
-                        let x = k.load(buf, self.at(which, col, &c));
-                        subtract(k, buf, self.at(which, &row, &c), factor, x);
+                        let x = buf.get([which, col, c]);
+                        buf.set([which, row, c], buf.get([which, row, c]) - factor * x);
                     }
-                    Ok::<(), OpError>(())
-                })
-            })
-        })
+                });
+            });
+        });
     }
 }
 
 /// Gauss-Jordan elimination with partial pivoting.
-fn elimination(ty: &DenseType) -> std::result::Result<Kernel, OpError> {
+fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
-    let mut k = KernelBuilder::new("elimination");
-    let a = k.param("a", F64, ty.len(), false);
-    let inverse = k.param("inverse", F64, ty.len(), true);
-    let (sign, log) = (k.param("sign", F64, batch, true), k.param("log", F64, batch, true));
-    let work = k.param("work", F64, ty.len(), true);
-    let e = Elimination { n, work, inverse, sign, log };
-    k.for_range("matrix", batch, LoopKind::Parallel, |k, which| {
-        k.store(sign, which.clone(), real(1.0));
-        k.store(log, which.clone(), real(0.0));
-        let best = k.alloc("best", DType::I64, 1, MemorySpace::Stack);
-        k.for_range("row", n, LoopKind::Serial, |k, row| {
-            k.for_range("col", n, LoopKind::Serial, |k, col| {
-                let at = e.at(&which, &row, &col);
-                let value = k.load(a, at.clone());
-                k.store(work, at.clone(), value);
-                let (r, c) = (k.index_value(row.clone()), k.index_value(col.clone()));
-                let same = k.cmp(CmpOp::Eq, r, c);
-                let one = k.select(same, real(1.0), real(0.0));
-                k.store(inverse, at, one);
-                Ok::<(), OpError>(())
-            })
-        })?;
-        k.for_range("col", n, LoopKind::Serial, |k, col| e.column(k, &which, &col, best))
-    })?;
-    Ok(k.finish())
+    let (square, each) = (DenseType::new(F64, &[batch, n, n]), DenseType::new(F64, &[batch]));
+    let k = &KernelScope::new("elimination");
+    let a = k.input("a", &square);
+    let [inverse, sign, log, work] = k.outputs(["inverse", "sign", "log", "work"], [&square, &each, &each, &square]);
+    let e = Elimination { k, n, work, inverse, sign, log };
+    k.parallel_each("matrix", batch, |which| {
+        sign.set(which, 1.0);
+        log.set(which, 0.0);
+        let best = k.cell("best", DType::I64);
+        k.each("row", n, |row| {
+            k.each("col", n, |col| {
+                let at = [which, row, col];
+                work.set(at, a.get(at));
+                inverse.set(at, k.position(row).eq(col).select(1.0, 0.0));
+            });
+        });
+        k.each("col", n, |col| e.column(which, col, best));
+    });
+    k.finish()
 }
 
 /// Inverse, sign and logarithm of the magnitude of the determinant, all by one elimination.
@@ -401,9 +293,8 @@ fn lu_inverse() -> OpDef {
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
         let (batch, _) = matrices(&ty.dims);
-        let kernel = elimination(&ty).or_fail(b)?;
         let scalar = DenseType::new(F64, &[batch]);
-        let made = b.kernel(kernel, &[a], &[ty.clone(), scalar.clone(), scalar, ty]);
+        let made = b.kernel(elimination(&ty), &[a], &[ty.clone(), scalar.clone(), scalar, ty])?;
         let mut out = vec![];
         for (value, ty) in made.iter().zip(cx.outputs) {
             let value = b.reshaped(*value, &ty.dims)?;
@@ -464,8 +355,7 @@ fn inverse() -> OpDef {
     define("mx_linalg_inverse", "The inverse of square matrices.", compute, infer)
         .operand("A", FLOATS)
         .ulp(256.0)
-        .mxnet("_linalg_inverse")
-        .mxnet("linalg_inverse")
+        .named(&["_linalg_inverse", "linalg_inverse"])
 }
 
 /// One matrix has a determinant of shape [1].
@@ -491,8 +381,7 @@ fn det() -> OpDef {
     define("mx_linalg_det", "The determinant of square matrices.", compute, infer)
         .operand("A", FLOATS)
         .ulp(256.0)
-        .mxnet("_linalg_det")
-        .mxnet("linalg_det")
+        .named(&["_linalg_det", "linalg_det"])
 }
 
 fn slogdet_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -514,6 +403,5 @@ fn slogdet() -> OpDef {
         .operand("A", FLOATS)
         .outputs(2, 2)
         .ulp(256.0)
-        .mxnet("_linalg_slogdet")
-        .mxnet("linalg_slogdet")
+        .named(&["_linalg_slogdet", "linalg_slogdet"])
 }

@@ -1,17 +1,6 @@
 //! Diagonals and triangles as vectors, and sums over the diagonal.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::OpDef;
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::{DType, Dim};
-
-use crate::compose::reduce;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::rules::rank_in;
-use crate::views::{Build, vars};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![sumlogdiag(), extractdiag(), makediag(), extracttrian(), maketrian()]
@@ -53,8 +42,7 @@ fn sumlogdiag() -> OpDef {
     define("mx_linalg_sumlogdiag", "The sum of the logarithms of the diagonal.", compute, infer)
         .operand("A", FLOATS)
         .ulp(2.0)
-        .mxnet("_linalg_sumlogdiag")
-        .mxnet("linalg_sumlogdiag")
+        .named(&["_linalg_sumlogdiag", "linalg_sumlogdiag"])
 }
 
 fn extractdiag() -> OpDef {
@@ -76,8 +64,7 @@ fn extractdiag() -> OpDef {
     define("mx_linalg_extractdiag", "A diagonal as a vector.", compute, infer)
         .operand("A", FLOATS)
         .param("offset", ParamValue::Int(0), "how far above the main diagonal")
-        .mxnet("_linalg_extractdiag")
-        .mxnet("linalg_extractdiag")
+        .named(&["_linalg_extractdiag", "linalg_extractdiag"])
 }
 
 /// Which element of a vector goes where in a matrix, -1 for none.
@@ -111,8 +98,7 @@ fn makediag() -> OpDef {
     define("mx_linalg_makediag", "A matrix with a vector as a diagonal.", compute, infer)
         .operand("A", FLOATS)
         .param("offset", ParamValue::Int(0), "how far above the main diagonal")
-        .mxnet("_linalg_makediag")
-        .mxnet("linalg_makediag")
+        .named(&["_linalg_makediag", "linalg_makediag"])
 }
 
 /// Positions of a triangle's elements in a matrix: of the lower one row by row, of the upper one column by column.
@@ -163,8 +149,7 @@ fn extracttrian() -> OpDef {
         compute,
         infer,
     ))
-    .mxnet("_linalg_extracttrian")
-    .mxnet("linalg_extracttrian")
+    .named(&["_linalg_extracttrian", "linalg_extracttrian"])
 }
 
 /// The extent of the matrix whose triangle has `len` elements.
@@ -186,11 +171,10 @@ fn maketrian() -> OpDef {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Dim::Const(len) = x[x.len() - 1] else { return Ok(()) };
         let Some(n) = extent(cx.params, len) else {
-            return Err(tensorc_ir::op::OpError(format!("operand `A`: no triangle has {len} elements")));
+            return Err(OpError(format!("operand `A`: no triangle has {len} elements")));
         };
         cx.set_output_dims(0, x[..x.len() - 1].iter().copied().chain([Dim::Const(n), Dim::Const(n)]))
     });
     with_triangle(define("mx_linalg_maketrian", "A matrix with a vector as a triangle.", compute, infer))
-        .mxnet("_linalg_maketrian")
-        .mxnet("linalg_maketrian")
+        .named(&["_linalg_maketrian", "linalg_maketrian"])
 }

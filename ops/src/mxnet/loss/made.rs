@@ -1,16 +1,7 @@
 //! Values declared to be losses, and a penalty on the mean activation.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, ResultCount};
-use tensorc_ir::params::ParamValue;
-
-use crate::compose::{cast, compute_type, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree, agree_dtypes, agree_shapes, vector};
-use crate::rules::rank_in;
-use crate::views::Build;
+use crate::mxnet::support::{agree, agree_dtypes, agree_shapes, vector};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![make_loss_layer(), make_loss(), sparse_penalty()]
@@ -147,8 +138,7 @@ fn sparse_penalty() -> OpDef {
     let doc = "The data. Its gradient pulls the moving mean of each unit, in (0, 1), towards `sparseness_target`; the \
                next moving mean is the second result.";
     define("mx_identity_attach_kl_sparse_reg", doc, compute, infer)
-        .operand("data", FLOATS)
-        .operand("moving_avg", FLOATS)
+        .operands(&["data", "moving_avg"], FLOATS)
         .outputs(1, 2)
         .state(1, 1)
         .results(|_| ResultCount { visible: 1, listed: 1 })

@@ -1,20 +1,7 @@
 //! Outputs of regressions and of support vector machines.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{GradCtx, OpDef, OpError};
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::scalar::Ex;
-use tensorc_ir::{Dim, Shape};
-
-use crate::compose::{cast, compute_type, reshape};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
-use crate::rules::ranked;
-use crate::views::Build;
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     let sign = |x: &Ex| {
@@ -48,7 +35,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// The label has the element type of the data unless it is known otherwise.
-fn label_dtype(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn label_dtype(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     match cx.input(0).dtype {
         Some(dtype) if cx.input(1).dtype.is_none() => cx.set_input_dtype(1, dtype),
         _ => Ok(()),
@@ -56,7 +43,7 @@ fn label_dtype(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
 }
 
 /// Labels of as many elements as the data, the batch first. A column of data has a vector of labels.
-fn regression_rule(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     agree_dtypes(cx, &[0], &[0])?;
     label_dtype(cx)?;
     agree_shapes(cx, &[0], &[0])?;

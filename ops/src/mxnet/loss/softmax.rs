@@ -1,18 +1,7 @@
 //! Softmax whose gradient is that of the cross entropy with labels; and the cross entropy itself.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{GradCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::{Dim, Shape};
-
-use crate::compose::{cast, compute_type, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, NUMBERS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
-use crate::views::Build;
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![softmax_output(), softmax_cross_entropy()]
@@ -112,7 +101,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
 }
 
 /// A label for every row, or a probability for every class.
-fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> std::result::Result<(), OpError> {
+fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
     if x.is_empty() {
         return Err("operand `data`: expected rank at least 1, found rank 0".into());
     }
@@ -221,7 +210,7 @@ fn softmax_cross_entropy() -> OpDef {
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
         cx.set_output_dims(0, [Dim::Const(1)])?;
-        let x = crate::rules::ranked(cx, 0, 2)?;
+        let x = ranked(cx, 0, 2)?;
         cx.set_input_shape(1, Shape::Ranked([x[0]].into_iter().collect()))
     });
     define("mx_softmax_cross_entropy", "-Σ ln softmax(data)[label] over the rows.", compute, infer)

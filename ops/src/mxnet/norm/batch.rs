@@ -1,15 +1,9 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
-use crate::compose::{cast, compute_type, number, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, vector};
+use crate::graph::{GraphScope, Tensor, derivative, formulas};
+use crate::mxnet::support::{agree_dtypes, agree_shapes, vector};
+use crate::norm::running;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     let names = ["BatchNorm", "BatchNorm_v1", "_contrib_SyncBatchNorm"];
@@ -27,7 +21,7 @@ const DOC: &str = "Per channel: (x - mean) / √(variance + eps) · gamma + beta
                    unless `use_global_stats`, and the moving ones otherwise. Further results: mean and 1 / √(variance \
                    + eps) as used, and the next moving mean and variance.";
 
-fn axis(params: &Params, rank: usize) -> std::result::Result<usize, OpError> {
+fn axis(params: &Params, rank: usize) -> Result<usize, OpError> {
     normalize_axis(params.int("axis").unwrap_or(1), rank)
 }
 
@@ -42,8 +36,6 @@ fn fixed_gamma(params: &Params) -> bool {
 
 /// What the body and its derivative know of a node.
 struct Channels {
-    rank: usize,
-    axis: usize,
     /// Axes that are averaged over.
     rest: Vec<usize>,
     /// Extents of a vector over channels that broadcasts with the data.
@@ -52,24 +44,37 @@ struct Channels {
 }
 
 impl Channels {
-    fn new(b: &Builder<'_>, params: &Params, dims: &[u64]) -> Result<Channels> {
-        let axis = axis(params, dims.len()).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
+    fn new(g: GraphScope<'_>, params: &Params, dims: &[u64]) -> Result<Channels> {
+        let axis = g.check(axis(params, dims.len()))?;
         let rest: Vec<usize> = (0..dims.len()).filter(|a| *a != axis).collect();
         let shaped = dims.iter().enumerate().map(|(a, &n)| if a == axis { n } else { 1 }).collect();
         let count = rest.iter().map(|&a| dims[a]).product::<u64>() as f64;
-        Ok(Channels { rank: dims.len(), axis, rest, shaped, count })
+        Ok(Channels { rest, shaped, count })
     }
 
     /// A vector over channels in the type `dtype`, shaped to broadcast.
-    fn spread(&self, b: &mut Builder<'_>, vector: Value, like: Value) -> Result<Value> {
-        let dtype = b.ty(like)?.dtype;
-        let vector = cast(b, vector, dtype)?;
-        reshape(b, vector, &self.shaped)
+    fn spread<'g>(&self, vector: Tensor<'g>, dtype: DType) -> Tensor<'g> {
+        vector.cast(dtype).reshape(&self.shaped)
     }
 
-    fn flat(&self, b: &mut Builder<'_>, shaped: Value) -> Result<Value> {
-        debug_assert_eq!(self.shaped.len(), self.rank);
-        reshape(b, shaped, &[self.shaped[self.axis]])
+    /// What a spread vector is as a result.
+    fn flat<'g>(&self, vector: Tensor<'g>) -> Tensor<'g> {
+        vector.reshape(&[self.shaped.iter().product()])
+    }
+
+    /// Mean and variance of the batch.
+    fn statistics<'g>(&self, x: Tensor<'g>) -> [Tensor<'g>; 2] {
+        let mean = x.mean(&self.rest);
+        let centred = x - mean;
+        [mean, (centred * centred).mean(&self.rest)]
+    }
+
+    /// What centred data is multiplied by.
+    fn scale<'g>(&self, params: &Params, inverse: Tensor<'g>, dtype: DType) -> Tensor<'g> {
+        match fixed_gamma(params) {
+            true => inverse,
+            false => self.spread(inverse.graph().operand(1), dtype) * inverse,
+        }
     }
 }
 
@@ -77,139 +82,78 @@ fn epsilon(params: &Params) -> f64 {
     params.float("eps").unwrap_or(1e-3)
 }
 
-fn inverse_deviation(b: &mut Builder<'_>, variance: Value, epsilon: f64) -> Result<Value> {
-    let variance = with_number(b, "add", variance, epsilon)?;
-    b.call("rsqrt", &[variance])
-}
-
-/// `old·momentum + new·(1 - momentum)`
-fn running(b: &mut Builder<'_>, old: Value, new: Value, momentum: f64) -> Result<Value> {
-    let kept = with_number(b, "mul", old, momentum)?;
-    let added = with_number(b, "mul", new, 1.0 - momentum)?;
-    b.call("add", &[kept, added])
-}
-
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], relu: bool) -> Result<Vec<Value>> {
-    let ty = cx.outputs[0].clone();
-    let channels = Channels::new(b, cx.params, &ty.dims)?;
-    let x = operand(b, args, 0)?;
-    let x = cast(b, x, compute_type(ty.dtype))?;
-    let mut moving = [x; 2];
-    for (i, slot) in moving.iter_mut().enumerate() {
-        let v = operand(b, args, 3 + i)?;
-        *slot = channels.spread(b, v, x)?;
-    }
-    let (mut mean, mut variance) = (moving[0], moving[1]);
-    let mut next = moving;
-    if of_batch(cx.params) {
-        mean = reduce(b, "reduce_mean", x, &channels.rest)?;
-        let centred = b.call("sub", &[x, mean])?;
-        let square = b.call("mul", &[centred, centred])?;
-        variance = reduce(b, "reduce_mean", square, &channels.rest)?;
-        let momentum = cx.params.float("momentum").unwrap_or(0.9);
-        next = [running(b, moving[0], mean, momentum)?, running(b, moving[1], variance, momentum)?];
-    }
-    let inverse = inverse_deviation(b, variance, epsilon(cx.params))?;
-    let scale = match fixed_gamma(cx.params) {
-        true => inverse,
-        false => {
-            let gamma = operand(b, args, 1)?;
-            let gamma = channels.spread(b, gamma, x)?;
-            b.call("mul", &[gamma, inverse])?
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, relu: bool) -> Result<Vec<Tensor<'g>>> {
+    let ty = &cx.outputs[0];
+    let wide = compute_type(ty.dtype);
+    let channels = Channels::new(g, cx.params, &ty.dims)?;
+    let x = g.operand(0).cast(wide);
+    let moving = [3, 4].map(|i| channels.spread(g.operand(i), wide));
+    let (used, next) = match of_batch(cx.params) {
+        true => {
+            let current = channels.statistics(x);
+            let momentum = cx.params.float("momentum").unwrap_or(0.9);
+            (current, [0, 1].map(|i| running(moving[i], current[i], momentum)))
         }
+        false => (moving, moving),
     };
-    let beta = operand(b, args, 2)?;
-    let beta = channels.spread(b, beta, x)?;
-    let moved = b.call("mul", &[mean, scale])?;
-    let shift = b.call("sub", &[beta, moved])?;
-    let scaled = b.call("mul", &[x, scale])?;
-    let mut out = b.call("add", &[scaled, shift])?;
+    let [mean, variance] = used;
+    let inverse = (variance + epsilon(cx.params)).rsqrt();
+    let scale = channels.scale(cx.params, inverse, wide);
+    let beta = channels.spread(g.operand(2), wide);
+    let shift = beta - mean * scale;
+    let mut out = x * scale + shift;
     if relu {
-        out = b.call("relu", &[out])?;
+        out = out.call("relu", &[]);
     }
-    let mut results = vec![cast(b, out, ty.dtype)?];
-    for (i, value) in [mean, inverse, next[0], next[1]].into_iter().enumerate() {
-        let Some(ty) = cx.outputs.get(1 + i) else { break };
-        let value = channels.flat(b, value)?;
-        results.push(cast(b, value, ty.dtype)?);
-    }
-    Ok(results)
+    let vectors = [mean, inverse, next[0], next[1]].into_iter().zip(&cx.outputs[1..]);
+    let vectors = vectors.map(|(value, ty)| channels.flat(value).cast(ty.dtype));
+    Ok([out.cast(ty.dtype)].into_iter().chain(vectors).collect())
 }
 
 /// Mean and inverse deviation as the node used them, shaped to broadcast.
-fn statistics(b: &mut Builder<'_>, cx: &GradCtx<'_>, channels: &Channels, x: Value) -> Result<(Value, Value)> {
+fn statistics<'g>(cx: &GradCtx<'_>, channels: &Channels, x: Tensor<'g>, wide: DType) -> [Tensor<'g>; 2] {
+    let g = x.graph();
     if let [_, mean, inverse, ..] = cx.outputs {
-        return Ok((channels.spread(b, *mean, x)?, channels.spread(b, *inverse, x)?));
+        return [*mean, *inverse].map(|v| channels.spread(g.value(v), wide));
     }
-    let (mean, variance) = if of_batch(cx.node.params) {
-        let mean = reduce(b, "reduce_mean", x, &channels.rest)?;
-        let centred = b.call("sub", &[x, mean])?;
-        let square = b.call("mul", &[centred, centred])?;
-        (mean, reduce(b, "reduce_mean", square, &channels.rest)?)
-    } else {
-        let (mean, variance) = (cx.input(3)?, cx.input(4)?);
-        (channels.spread(b, mean, x)?, channels.spread(b, variance, x)?)
+    let [mean, variance] = match of_batch(cx.node.params) {
+        true => channels.statistics(x),
+        false => [3, 4].map(|i| channels.spread(g.operand(i), wide)),
     };
-    Ok((mean, inverse_deviation(b, variance, epsilon(cx.node.params))?))
+    [mean, (variance + epsilon(cx.node.params)).rsqrt()]
 }
 
 /// With x̂ the normalised data and h the head: of beta Σh, of gamma Σh·x̂ (0 if fixed), of the data
 /// gamma/deviation · (h - Σh/n - x̂·Σhx̂/n), without the sums where the statistics are the moving ones.
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<Option<Value>>> {
-    let params = cx.node.params;
-    let ty = cx.node.outputs[0].clone();
+fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<Option<Tensor<'g>>>> {
+    let (params, ty) = (cx.node.params, &cx.node.outputs[0]);
     let wide = compute_type(ty.dtype);
-    let channels = Channels::new(b, params, &ty.dims)?;
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let (x, mut head) = (cast(b, x, wide)?, cast(b, head, wide)?);
+    let channels = Channels::new(g, params, &ty.dims)?;
+    let (x, head) = (g.operand(0), g.head(cx, 0));
+    let (x, mut head) = (x.cast(wide), head.cast(wide));
     if relu {
-        let y = cast(b, cx.outputs[0], wide)?;
-        let zero = number(b, y, 0.0)?;
-        let positive = b.call("greater", &[y, zero])?;
-        head = b.call("where", &[positive, head, zero])?;
+        let y = g.value(cx.outputs[0]).cast(wide);
+        let zero = y.then(|b, y| number(b, y, 0.0));
+        head = y.call("greater", &[zero]).call("where", &[head, zero]);
     }
-    let (mean, inverse) = statistics(b, cx, &channels, x)?;
-    let centred = b.call("sub", &[x, mean])?;
-    let normal = b.call("mul", &[centred, inverse])?;
-    let along = b.call("mul", &[head, normal])?;
-    let of_beta = reduce(b, "reduce_sum", head, &channels.rest)?;
-    let of_gamma = reduce(b, "reduce_sum", along, &channels.rest)?;
-    let scale = match fixed_gamma(params) {
-        true => inverse,
-        false => {
-            let gamma = cx.input(1)?;
-            let gamma = channels.spread(b, gamma, x)?;
-            b.call("mul", &[gamma, inverse])?
-        }
-    };
+    let [mean, inverse] = statistics(cx, &channels, x, wide);
+    let normal = (x - mean) * inverse;
+    let along = head * normal;
+    let (of_beta, of_gamma) = (head.sum(&channels.rest), along.sum(&channels.rest));
+    let scale = channels.scale(params, inverse, wide);
     let mut inner = head;
     if of_batch(params) {
-        let share = with_number(b, "mul", of_beta, 1.0 / channels.count)?;
-        let slope = with_number(b, "mul", of_gamma, 1.0 / channels.count)?;
-        let tilt = b.call("mul", &[normal, slope])?;
-        inner = b.call("sub", &[inner, share])?;
-        inner = b.call("sub", &[inner, tilt])?;
+        let (share, slope) = (of_beta * (1.0 / channels.count), of_gamma * (1.0 / channels.count));
+        let tilt = normal * slope;
+        inner = inner - share - tilt;
     }
-    let of_data = b.call("mul", &[inner, scale])?;
-    let of_data = cast(b, of_data, ty.dtype)?;
-    let vectors = [(1, of_gamma), (2, of_beta)];
-    let mut found = vec![Some(of_data)];
-    for (i, value) in vectors {
-        let of = cx.input(i)?;
-        let of = b.ty(of)?;
-        found.push(match i == 1 && fixed_gamma(params) {
-            true => None,
-            false => {
-                let value = channels.flat(b, value)?;
-                Some(cast(b, value, of.dtype)?)
-            }
-        });
-    }
-    found.extend([None, None]);
-    Ok(found)
+    let of_data = (inner * scale).cast(ty.dtype);
+    let vector = |i: usize, value: Tensor<'g>| Ok(channels.flat(value).cast(g.operand(i).ty()?.dtype));
+    let of_gamma = (!fixed_gamma(params)).then(|| vector(1, of_gamma)).transpose()?;
+    Ok(vec![Some(of_data), of_gamma, Some(vector(2, of_beta)?), None, None])
 }
 
-fn infer(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     agree_dtypes(cx, &[0], &[0])?;
     agree_shapes(cx, &[0], &[0])?;
     let dtype = cx.input(0).dtype.map(compute_type);
@@ -230,13 +174,9 @@ fn infer(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
 }
 
 fn entry(name: &'static str, doc: &'static str, relu: bool) -> OpDef {
-    let compute = Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args, relu)));
+    let compute = formulas(move |g, cx| body(g, cx, relu));
     define(name, doc, compute, rule(infer))
-        .operand("data", FLOATS)
-        .operand("gamma", FLOATS)
-        .operand("beta", FLOATS)
-        .operand("moving_mean", FLOATS)
-        .operand("moving_var", FLOATS)
+        .operands(&["data", "gamma", "beta", "moving_mean", "moving_var"], FLOATS)
         .outputs(1, 5)
         .state(3, 3)
         .state(4, 4)
@@ -257,6 +197,6 @@ fn entry(name: &'static str, doc: &'static str, relu: bool) -> OpDef {
         .maybe("min_calib_range", ParamKind::Float, "No effect.")
         .maybe("max_calib_range", ParamKind::Float, "No effect.")
         .param(OpDef::TRAINING, ParamValue::Bool(false), "Use the batch's statistics.")
-        .gradient(move |b, cx| gradient(b, cx, relu))
+        .gradient(derivative(move |g, cx| gradient(g, cx, relu)))
         .ulp(8.0)
 }

@@ -1,17 +1,8 @@
 //! Normalisation over one axis, over groups of channels, over the spatial axes; and plain moments.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue};
-use tensorc_ir::{DenseType, Dim};
-
-use crate::compose::{cast, compute_type, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes, selected, vector};
-use crate::rules::partial;
+use crate::graph::{GraphScope, Tensor, derivative, formulas};
+use crate::mxnet::support::{agree_dtypes, agree_shapes, selected, vector};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![layer_norm(), group_norm(), instance_norm(), moments()]
@@ -31,19 +22,19 @@ impl Frame {
     }
 }
 
-type Framing = fn(&NodeCtx<'_>, &DenseType) -> std::result::Result<Frame, OpError>;
+type Framing = fn(&NodeCtx<'_>, &DenseType) -> Result<Frame, OpError>;
 
 /// One entry along `axis`.
 fn along(dims: &[u64], axis: usize) -> Vec<u64> {
     dims.iter().enumerate().map(|(i, &n)| if i == axis { n } else { 1 }).collect()
 }
 
-fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
+fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank())?;
     Ok(Frame { dims: ty.dims.clone(), axes: vec![axis], affine: along(&ty.dims, axis) })
 }
 
-fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
+fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     let groups = cx.params.int("num_groups").unwrap_or(1).max(1) as u64;
     let d = &ty.dims;
     if d.len() < 3 || !d[1].is_multiple_of(groups) {
@@ -58,7 +49,7 @@ fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpErro
     Ok(Frame { dims, axes, affine })
 }
 
-fn spatial(_: &NodeCtx<'_>, ty: &DenseType) -> std::result::Result<Frame, OpError> {
+fn spatial(_: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     Ok(Frame { dims: ty.dims.clone(), axes: (2..ty.rank()).collect(), affine: along(&ty.dims, 1) })
 }
 
@@ -66,94 +57,64 @@ fn epsilon(cx: &NodeCtx<'_>) -> f64 {
     cx.params.float("eps").unwrap_or(1e-5)
 }
 
-fn frame(b: &Builder<'_>, cx: &NodeCtx<'_>, ty: &DenseType, framing: Framing) -> Result<Frame> {
-    framing(cx, ty).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))
+/// Mean, distance from it, and variance with epsilon, of data in the frame.
+fn normalised<'g>(x: Tensor<'g>, frame: &Frame, epsilon: f64) -> [Tensor<'g>; 3] {
+    let mean = x.mean(&frame.axes);
+    let centred = x - mean;
+    [mean, centred, (centred * centred).mean(&frame.axes) + epsilon]
 }
 
-/// Mean, distance from it, and standard deviation with epsilon, of data in the frame.
-fn normalised(b: &mut Builder<'_>, x: Value, frame: &Frame, epsilon: f64) -> Result<(Value, Value, Value)> {
-    let mean = reduce(b, "reduce_mean", x, &frame.axes)?;
-    let centred = b.call("sub", &[x, mean])?;
-    let square = b.call("mul", &[centred, centred])?;
-    let variance = reduce(b, "reduce_mean", square, &frame.axes)?;
-    Ok((mean, centred, with_number(b, "add", variance, epsilon)?))
-}
-
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], framing: Framing) -> Result<Vec<Value>> {
-    let ty = cx.outputs[0].clone();
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, framing: Framing) -> Result<Vec<Tensor<'g>>> {
+    let ty = &cx.outputs[0];
     let wide = compute_type(ty.dtype);
-    let frame = frame(b, cx, &ty, framing)?;
-    let x = operand(b, args, 0)?;
-    let x = cast(b, x, wide)?;
-    let x = reshape(b, x, &frame.dims)?;
-    let (mean, centred, variance) = normalised(b, x, &frame, epsilon(cx))?;
-    let inverse = b.call("rsqrt", &[variance])?;
-    let normal = b.call("mul", &[centred, inverse])?;
-    let mut out = normal;
-    for (i, op) in [(1, "mul"), (2, "add")] {
-        let v = operand(b, args, i)?;
-        let v = cast(b, v, wide)?;
-        let v = reshape(b, v, &frame.affine)?;
-        out = b.call(op, &[out, v])?;
-    }
-    let out = reshape(b, out, &ty.dims)?;
-    let mut results = vec![cast(b, out, ty.dtype)?];
+    let frame = g.check(framing(cx, ty))?;
+    let x = g.operand(0).cast(wide).reshape(&frame.dims);
+    let [mean, centred, variance] = normalised(x, &frame, epsilon(cx));
+    let normal = centred * variance.rsqrt();
+    let affine = |i: usize| g.operand(i).cast(wide).reshape(&frame.affine);
+    let out = normal * affine(1) + affine(2);
+    let mut results = vec![out.as_type(ty)];
     if let [_, first, second, ..] = cx.outputs {
-        let deviation = b.call("sqrt", &[variance])?;
-        for (value, ty) in [(mean, first), (deviation, second)] {
-            let value = reshape(b, value, &ty.dims)?;
-            results.push(cast(b, value, ty.dtype)?);
-        }
+        let deviation = variance.sqrt();
+        results.extend([mean.as_type(first), deviation.as_type(second)]);
     }
     Ok(results)
 }
 
 /// With x̂ the normalised data and h the head: of beta Σh, of gamma Σh·x̂, of the data
 /// (g - mean(g) - x̂·mean(g·x̂)) / deviation where g = h·gamma.
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, framing: Framing) -> Result<Vec<Option<Value>>> {
-    let ty = cx.node.outputs[0].clone();
+fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, framing: Framing) -> Result<Vec<Option<Tensor<'g>>>> {
+    let ty = &cx.node.outputs[0];
     let wide = compute_type(ty.dtype);
-    let frame = frame(b, cx.node, &ty, framing)?;
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let (x, head) = (cast(b, x, wide)?, cast(b, head, wide)?);
-    let (x, head) = (reshape(b, x, &frame.dims)?, reshape(b, head, &frame.dims)?);
+    let frame = g.check(framing(cx.node, ty))?;
+    let (x, head) = (g.operand(0), g.head(cx, 0));
+    let (x, head) = (x.cast(wide), head.cast(wide));
+    let (x, head) = (x.reshape(&frame.dims), head.reshape(&frame.dims));
     // Not from the results that show the statistics: what the gradient does not compute from the data, it could
     // not be differentiated by. The same nodes in the forward pass merge with these.
-    let (_, centred, variance) = normalised(b, x, &frame, epsilon(cx.node))?;
-    let inverse = b.call("rsqrt", &[variance])?;
-    let normal = b.call("mul", &[centred, inverse])?;
-    let along = b.call("mul", &[head, normal])?;
+    let [_, centred, variance] = normalised(x, &frame, epsilon(cx.node));
+    let inverse = variance.rsqrt();
+    let normal = centred * inverse;
+    let along = head * normal;
     let summed: Vec<usize> = (0..frame.dims.len()).filter(|&a| frame.affine[a] == 1).collect();
-    let gamma = cx.input(1)?;
-    let vector = b.ty(gamma)?;
+    let gamma = g.operand(1);
+    let vector = gamma.ty()?;
     let mut vectors = vec![];
     for (i, value) in [(1, along), (2, head)] {
-        let sum = reduce(b, "reduce_sum", value, &summed)?;
-        let sum = reshape(b, sum, &vector.dims)?;
-        let of = cx.input(i)?;
-        let of = b.ty(of)?;
-        vectors.push(Some(cast(b, sum, of.dtype)?));
+        vectors.push(Some(value.sum(&summed).reshape(&vector.dims).cast(g.operand(i).ty()?.dtype)));
     }
-    let gamma = cast(b, gamma, wide)?;
-    let gamma = reshape(b, gamma, &frame.affine)?;
-    let inner = b.call("mul", &[head, gamma])?;
-    let tilted = b.call("mul", &[inner, normal])?;
-    let mean = reduce(b, "reduce_sum", inner, &frame.axes)?;
-    let mean = with_number(b, "mul", mean, 1.0 / frame.count())?;
-    let slope = reduce(b, "reduce_sum", tilted, &frame.axes)?;
-    let slope = with_number(b, "mul", slope, 1.0 / frame.count())?;
-    let tilt = b.call("mul", &[normal, slope])?;
-    let out = b.call("sub", &[inner, mean])?;
-    let out = b.call("sub", &[out, tilt])?;
-    let out = b.call("mul", &[out, inverse])?;
-    let out = reshape(b, out, &ty.dims)?;
-    let mut found = vec![Some(cast(b, out, ty.dtype)?)];
-    found.extend(vectors);
-    Ok(found)
+    let inner = head * gamma.cast(wide).reshape(&frame.affine);
+    let tilted = inner * normal;
+    let share = 1.0 / frame.count();
+    let mean = inner.sum(&frame.axes) * share;
+    let slope = tilted.sum(&frame.axes) * share;
+    let tilt = normal * slope;
+    let out = (inner - mean - tilt) * inverse;
+    Ok([Some(out.as_type(ty))].into_iter().chain(vectors).collect())
 }
 
 /// Data and result agree. Returns the data's axes once known.
-fn common_rule(cx: &mut InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, OpError> {
+fn common_rule(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     agree_dtypes(cx, &[0, 1, 2], &[0])?;
     agree_shapes(cx, &[0], &[0])?;
     let dtype = cx.input(0).dtype;
@@ -166,7 +127,7 @@ fn common_rule(cx: &mut InferCtx<'_>) -> std::result::Result<Option<Vec<Dim>>, O
 }
 
 /// As [`common_rule`], with gamma and beta along an axis of the data.
-fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> std::result::Result<Option<Vec<Dim>>, OpError> {
+fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(x) = common_rule(cx)? else { return Ok(None) };
     let channel = x[normalize_axis(axis, x.len())?];
     vector(cx, 1, channel)?;
@@ -174,12 +135,10 @@ fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> std::result::Result<Option<V
     Ok(Some(x))
 }
 
-fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: tensorc_ir::op::Infer) -> OpDef {
-    define(name, doc, Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args, framing))), infer)
-        .group("data", FLOATS)
-        .group("gamma", FLOATS)
-        .group("beta", FLOATS)
-        .gradient(move |b, cx| gradient(b, cx, framing))
+fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: Infer) -> OpDef {
+    define(name, doc, formulas(move |g, cx| body(g, cx, framing)), infer)
+        .groups(&["data", "gamma", "beta"], FLOATS)
+        .gradient(derivative(move |g, cx| gradient(g, cx, framing)))
         .ulp(8.0)
 }
 
@@ -236,23 +195,16 @@ fn instance_norm() -> OpDef {
 }
 
 fn moments() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        let ty = b.ty(x)?;
-        let axes = selected(cx.params.ints("axes"), false, ty.rank())
-            .map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
-        let x = cast(b, x, compute_type(ty.dtype))?;
-        let mean = reduce(b, "reduce_mean", x, &axes)?;
-        let centred = b.call("sub", &[x, mean])?;
-        let square = b.call("mul", &[centred, centred])?;
-        let variance = reduce(b, "reduce_mean", square, &axes)?;
-        let mut results = vec![];
-        for value in [mean, variance] {
-            let value = reshape(b, value, &cx.outputs[0].dims)?;
-            results.push(cast(b, value, ty.dtype)?);
-        }
-        Ok(results)
-    }));
+    let compute = formulas(|g, cx| {
+        let x = g.operand(0);
+        let ty = x.ty()?;
+        let axes = g.check(selected(cx.params.ints("axes"), false, ty.rank()))?;
+        let x = x.widened();
+        let mean = x.mean(&axes);
+        let centred = x - mean;
+        let variance = (centred * centred).mean(&axes);
+        Ok([mean, variance].map(|v| v.reshape(&cx.outputs[0].dims).cast(ty.dtype)).into())
+    });
     let infer = rule(|cx| {
         (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };

@@ -1,15 +1,8 @@
 //! Normalisation by neighbouring channels, and by the Euclidean norm.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{GradCtx, NodeCtx, OpDef};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-
-use crate::compose::{cast, compute_type, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree};
-use crate::views::Build;
+use crate::graph::{GraphScope, Tensor, derivative, formula};
+use crate::mxnet::support::agree;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![lrn(), l2_normalization()]
@@ -20,41 +13,35 @@ fn float(cx: &NodeCtx<'_>, name: &str, default: f64) -> f64 {
 }
 
 /// The sum over the neighbouring channels of each channel.
-fn neighbours(b: &mut Builder<'_>, x: Value, size: i64) -> Result<Value> {
-    let dims = b.dims(x)?;
-    let windows = b.op("channel_windows", &[x], Params::new().with("size", ParamValue::Int(size)))?;
-    let sum = reduce(b, "reduce_sum", windows, &[1])?;
-    reshape(b, sum, &dims)
+fn neighbours(x: Tensor<'_>, size: i64) -> Result<Tensor<'_>> {
+    let windows = x.graph().op("channel_windows", &[x], Params::new().with("size", ParamValue::Int(size)));
+    Ok(windows.sum(&[1]).reshape(&x.dims()?))
 }
 
 /// `knorm + alpha/nsize · Σ x²`
-fn base(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value) -> Result<Value> {
+fn base<'g>(cx: &NodeCtx<'_>, x: Tensor<'g>) -> Result<Tensor<'g>> {
     let size = cx.params.int("nsize").unwrap_or(1);
-    let square = b.call("mul", &[x, x])?;
-    let sum = neighbours(b, square, size)?;
-    let scaled = with_number(b, "mul", sum, float(cx, "alpha", 1e-4) / size as f64)?;
-    with_number(b, "add", scaled, float(cx, "knorm", 2.0))
+    Ok(neighbours(x * x, size)? * (float(cx, "alpha", 1e-4) / size as f64) + float(cx, "knorm", 2.0))
 }
 
 /// With s the base and β the exponent: `h·s^-β - 2αβ/n · x · Σ h·x·s^(-β-1)`.
-fn lrn_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let ty = b.ty(x)?;
-    let wide = compute_type(ty.dtype);
-    let (x, head) = (cast(b, x, wide)?, cast(b, head, wide)?);
+fn lrn_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<Tensor<'g>>>> {
+    let (x, head) = (g.operand(0), g.head(cx, 0));
+    let dtype = x.ty()?.dtype;
+    let (x, head) = (x.widened(), head.widened());
     let size = cx.node.params.int("nsize").unwrap_or(1);
     let (alpha, beta) = (float(cx.node, "alpha", 1e-4), float(cx.node, "beta", 0.75));
-    let base = base(b, cx.node, x)?;
-    let parts = b.map_as(&[head, x, base], wide, &ty.dims, |_, a| {
+    let base = base(cx.node, x)?;
+    let parts = head.map_with(&[x, base], |_, a| {
         let power = a[2].pow(&a[2].lit(-beta));
         &a[0] * &a[1] * power / &a[2]
-    })?;
-    let sum = neighbours(b, parts, size)?;
-    let out = b.map_as(&[head, x, base, sum], wide, &ty.dims, |_, a| {
+    });
+    let sum = neighbours(parts, size)?;
+    let out = head.map_with(&[x, base, sum], |_, a| {
         let power = a[2].pow(&a[2].lit(-beta));
         &a[0] * power - &a[1] * &a[3] * (2.0 * alpha * beta / size as f64)
-    })?;
-    Ok(vec![Some(cast(b, out, ty.dtype)?)])
+    });
+    Ok(vec![Some(out.cast(dtype))])
 }
 
 fn lrn() -> OpDef {
@@ -77,7 +64,7 @@ fn lrn() -> OpDef {
         .param("knorm", ParamValue::Float(2.0), "Constant term.")
         .required("nsize", ParamKind::Int, "Channels summed over, an odd number.")
         .within(1.0, i64::MAX as f64)
-        .gradient(lrn_gradient)
+        .gradient(derivative(lrn_gradient))
         .named(&["LRN"])
         .ulp(16.0)
 }
@@ -91,40 +78,32 @@ fn vector_axes(params: &Params, rank: usize) -> Vec<usize> {
     }
 }
 
-fn norm(b: &mut Builder<'_>, x: Value, axes: &[usize], epsilon: f64) -> Result<Value> {
-    let square = b.call("mul", &[x, x])?;
-    let sum = reduce(b, "reduce_sum", square, axes)?;
-    let sum = with_number(b, "add", sum, epsilon)?;
-    b.call("sqrt", &[sum])
+fn norm<'g>(x: Tensor<'g>, axes: &[usize], epsilon: f64) -> Tensor<'g> {
+    ((x * x).sum(axes) + epsilon).sqrt()
 }
 
 /// With n the norm and y the result: `(h - y·Σ h·y) / n`.
-fn l2_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let ty = b.ty(x)?;
-    let wide = compute_type(ty.dtype);
+fn l2_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<Tensor<'g>>>> {
+    let (x, head) = (g.operand(0), g.head(cx, 0));
+    let ty = x.ty()?;
     let axes = vector_axes(cx.node.params, ty.rank());
-    let (x, head, y) = (cast(b, x, wide)?, cast(b, head, wide)?, cast(b, cx.outputs[0], wide)?);
-    let norm = norm(b, x, &axes, float(cx.node, "eps", 1e-10))?;
-    let along = b.call("mul", &[head, y])?;
-    let along = reduce(b, "reduce_sum", along, &axes)?;
-    let tilt = b.call("mul", &[y, along])?;
-    let out = b.call("sub", &[head, tilt])?;
-    let out = b.call("div", &[out, norm])?;
-    Ok(vec![Some(cast(b, out, ty.dtype)?)])
+    let (x, head, y) = (x.widened(), head.widened(), g.value(cx.outputs[0]).widened());
+    let norm = norm(x, &axes, float(cx.node, "eps", 1e-10));
+    let along = (head * y).sum(&axes);
+    let out = (head - y * along) / norm;
+    Ok(vec![Some(out.cast(ty.dtype))])
 }
 
 fn l2_normalization() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        let ty = b.ty(x)?;
+    let compute = formula(|g, cx| {
+        let x = g.operand(0);
+        let ty = x.ty()?;
         if ty.rank() < 2 || (ty.rank() < 3 && cx.params.str("mode") == Some("spatial")) {
-            return Err(b.error(DiagnosticCode::Unsupported, format!("operand `data`: rank {} is too low", ty.rank())));
+            return g.build(|b| Err(b.fail(format!("operand `data`: rank {} is too low", ty.rank()))));
         }
-        let x = cast(b, x, compute_type(ty.dtype))?;
-        let norm = norm(b, x, &vector_axes(cx.params, ty.rank()), float(cx, "eps", 1e-10))?;
-        let out = b.call("div", &[x, norm])?;
-        cast(b, out, ty.dtype)
+        let x = x.widened();
+        let norm = norm(x, &vector_axes(cx.params, ty.rank()), float(cx, "eps", 1e-10));
+        Ok((x / norm).cast(ty.dtype))
     });
     let doc = "x / √(Σ x² + eps): over a sample (instance), its channels at each position (channel), or each channel \
                (spatial).";
@@ -132,7 +111,7 @@ fn l2_normalization() -> OpDef {
         .operand("data", FLOATS)
         .param("eps", ParamValue::Float(1e-10), "Added to the sum.")
         .choice("mode", &["channel", "instance", "spatial"], "instance", "What one norm covers.")
-        .gradient(l2_gradient)
+        .gradient(derivative(l2_gradient))
         .named(&["L2Normalization"])
         .ulp(8.0)
 }

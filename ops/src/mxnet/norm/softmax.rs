@@ -1,19 +1,7 @@
 //! Softmax, its logarithm, of the negative, over part of an axis, and as an activation.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Ex;
-use tensorc_ir::{Dim, Shape};
-
-use crate::compose::{cast, compute_type, reduce, reshape, with_number};
-use crate::def::{Define, FLOATS, INDICES, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree, agree_shapes};
-use crate::views::{Build, maybe};
+use crate::mxnet::support::{agree, agree_shapes};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -101,7 +89,7 @@ fn combine(b: &mut Builder<'_>, [head, y]: [Value; 2], axis: usize, kind: Softma
     b.map_as(&[head, y, sum], ty.dtype, &ty.dims, |_, a| scaled(&a[1] * (&a[0] - &a[2])))
 }
 
-fn infer(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     agree_shapes(cx, &[0], &[0])?;
     match cx.params.dtype("dtype") {
         Some(dtype) => cx.set_output_dtype(0, dtype)?,

@@ -1,29 +1,16 @@
 //! The patches under a sliding window as columns of a matrix, and back.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{GradCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DenseType, Dim};
-
-use crate::compose::reshape;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::layers::per_axis;
-use crate::mxnet::support::{Describe, agree_dtypes};
-use crate::rules::{partial, ranked};
-use crate::views::{Build, OrFail, sum_of, vars};
+use crate::mxnet::support::agree_dtypes;
+use crate::prelude::*;
+use crate::views::sum_of;
 use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![im2col(), col2im()]
 }
 
-fn window_of(params: &Params) -> std::result::Result<SpatialWindow, OpError> {
+fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
     let kernel: Vec<u64> = match params.ints("kernel") {
         Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => list.iter().map(|k| *k as u64).collect(),
         _ => return Err("parameter `kernel`: expected positive extents".into()),
@@ -39,7 +26,7 @@ fn window_of(params: &Params) -> std::result::Result<SpatialWindow, OpError> {
 }
 
 /// Windows by spatial axis.
-fn counts(window: &SpatialWindow, spatial: &[u64]) -> std::result::Result<Vec<u64>, OpError> {
+fn counts(window: &SpatialWindow, spatial: &[u64]) -> Result<Vec<u64>, OpError> {
     spatial.iter().enumerate().map(|(i, &n)| window.count(i, n)).collect()
 }
 
@@ -76,7 +63,7 @@ fn image(b: &mut Builder<'_>, params: &Params, x: Value, out: &DenseType) -> Res
     }
     let seen = b.view(patches, View { map, fill: Some(Scalar::zero(out.dtype)) }, &dims)?;
     let axes: Vec<usize> = (out.rank()..dims.len()).collect();
-    let sum = sum_of(out.dtype, &axes, false, tensorc_ir::scalar::Ex::clone, |s| s.cast(out.dtype)).or_fail(b)?;
+    let sum = sum_of(out.dtype, &axes, false, Ex::clone, |s| s.cast(out.dtype)).or_fail(b)?;
     b.reduced(seen, sum)
 }
 

@@ -1,20 +1,9 @@
 //! Images brought to another size, and the patches under a sliding window.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DenseType, Dim, Shape, TensorData};
+use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
-use crate::compose::{cast, compute_type};
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, extent};
-use crate::rules::ranked;
-use crate::views::{Build, vars};
+use crate::mxnet::support::{agree_dtypes, extent};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![adaptive_avg_pooling(), bilinear_resize(), up_sampling()]
@@ -83,7 +72,7 @@ fn taps(n: u64, m: u64, position: impl Fn(f64) -> f64) -> Vec<Vec<f64>> {
     (0..m).map(row).collect()
 }
 
-fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> std::result::Result<(), OpError> {
+fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
     let x = ranked(cx, 0, 4)?;
     cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
 }
@@ -120,7 +109,7 @@ fn adaptive_avg_pooling() -> OpDef {
 }
 
 /// The height and width of a resized image, by mode.
-fn resized(params: &Params, from: [u64; 2]) -> std::result::Result<[u64; 2], OpError> {
+fn resized(params: &Params, from: [u64; 2]) -> Result<[u64; 2], OpError> {
     let given = [params.int("height"), params.int("width")];
     let scales = [params.float("scale_height"), params.float("scale_width")];
     let mut out = [0; 2];
@@ -167,7 +156,7 @@ fn bilinear_resize() -> OpDef {
         let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else {
             let fixed = cx.params.str("mode") == Some("size") && cx.params.float("scale_height").is_none();
             if !fixed {
-                return crate::rules::partial(cx, 0, &[Some(x[0]), Some(x[1]), None, None]);
+                return partial(cx, 0, &[Some(x[0]), Some(x[1]), None, None]);
             }
             let size = resized(cx.params, [0, 0])?;
             return images(cx, size.map(Dim::Const));
@@ -248,7 +237,7 @@ fn up_sampling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>
 }
 
 /// The shapes of operands that become `scale` times the first: together, or one after the other.
-fn nearest_rule(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn nearest_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let scale = scale_of(cx.params);
     let sum = cx.params.str("multi_input_mode") == Some("sum");
     let x = ranked(cx, 0, 4)?;
@@ -291,7 +280,7 @@ fn up_sampling() -> OpDef {
         let x = ranked(cx, 0, 4)?;
         cx.unify_dims(filters, x[1], "operand `data`, axis 1")?;
         let grown = |d: Dim| d.as_const().map(|n| Dim::Const(n * scale));
-        crate::rules::partial(cx, 0, &[Some(x[0]), Some(filters), grown(x[2]), grown(x[3])])
+        partial(cx, 0, &[Some(x[0]), Some(filters), grown(x[2]), grown(x[3])])
     });
     let doc = "Images [n, c, h, w] enlarged: rows and columns repeated, several operands joined or added; or bilinear, by \
                a transposed convolution with the weight.";

@@ -1,23 +1,12 @@
 //! Pooling over windows: maximum, mean, sum and p-norm, with MXNet's three ways to count windows.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{GradCtx, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Prim, View};
-use tensorc_ir::scalar::{Ex, Scalar};
-use tensorc_ir::{DType, DenseType, Dim};
 
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
 use crate::mxnet::layers::{check_layout, per_axis};
-use crate::mxnet::support::{Describe, agree_dtypes};
+use crate::mxnet::support::agree_dtypes;
 use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
-use crate::rules::{output_dims, partial, ranked};
-use crate::views::{Build, OrFail, compute_type, lowest, max_of, sum_of, vars};
+use crate::prelude::*;
+use crate::views::{lowest, max_of, sum_of};
 use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
@@ -201,7 +190,7 @@ fn seen_by(b: &mut Builder<'_>, of_windows: Value, window: &SpatialWindow, x: &D
 }
 
 /// Whether the windows of [`seen_by`] reach the element; `None` if they all do.
-fn reaches(s: &tensorc_ir::scalar::ScalarBuilder, window: &SpatialWindow) -> Option<Ex> {
+fn reaches(s: &ScalarBuilder, window: &SpatialWindow) -> Option<Ex> {
     let rank = window.kernel.len();
     let int = |n: i64| s.constant(Scalar::i64(n));
     let mut all: Option<Ex> = None;

@@ -3,20 +3,8 @@
 //! The vector holds, for each layer and direction, the weights of the input and of the state, and then in the same
 //! order the two biases.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, Dim, Shape};
-
-use crate::compose::number;
-use crate::def::{Define, FLOATS, NUMBERS, define, rule};
+use crate::prelude::*;
 use crate::rnn::{MODES, Mode, product};
-use crate::rules::ranked;
-use crate::views::{Build, maybe, operand};
 
 /// Formal position of the random key.
 const KEY: usize = 5;
@@ -133,11 +121,10 @@ fn dropped(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, layer: u64, key: Opt
         None => None,
         Some(key) => {
             // Words of a key of its own: the second differs by the layer.
-            let shift =
-                b.constant(tensorc_ir::TensorData::from_fn(tensorc_ir::DenseType::new(DType::U32, &[2]), |i| Scalar {
-                    dtype: DType::U32,
-                    bits: i * layer,
-                }));
+            let shift = b.constant(TensorData::from_fn(DenseType::new(DType::U32, &[2]), |i| Scalar {
+                dtype: DType::U32,
+                bits: i * layer,
+            }));
             Some(b.call("add", &[key, shift])?)
         }
     };
@@ -147,7 +134,7 @@ fn dropped(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, layer: u64, key: Opt
     let mask = b.op_multi("dropout_mask", &[Some(x), Some(ratio), key], params, 1)?[0];
     let zero = number(b, x, 0.0)?;
     let kept = b.call("where", &[mask, x, zero])?;
-    crate::compose::with_number(b, "mul", kept, 1.0 / (1.0 - p))
+    with_number(b, "mul", kept, 1.0 / (1.0 - p))
 }
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -192,7 +179,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
     Ok(out)
 }
 
-fn refused(cx: &InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn refused(cx: &InferCtx<'_>) -> Result<(), OpError> {
     for name in ["projection_size", "lstm_state_clip_min", "lstm_state_clip_max"] {
         if cx.params.get(name).is_some() {
             return Err(OpError(format!("parameter `{name}` is not supported")));
@@ -204,7 +191,7 @@ fn refused(cx: &InferCtx<'_>) -> std::result::Result<(), OpError> {
     }
 }
 
-fn shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     refused(cx)?;
     let stack = Stack::of(cx.params);
     let x = ranked(cx, 0, 3)?;
@@ -248,9 +235,7 @@ fn rnn() -> OpDef {
     let doc = "Recurrent layers over [time, batch, feature], with all weights in one vector. Results: the states of \
                the last layer, and with `state_outputs` the last state (and cell) of every layer and direction.";
     define("mx_rnn", doc, Compute::Composite(Box::new(body)), rule(shapes))
-        .group("data", FLOATS)
-        .group("parameters", FLOATS)
-        .group("state", FLOATS)
+        .groups(&["data", "parameters", "state"], FLOATS)
         .optional("state_cell", TypeRule::Group(0, FLOATS))
         .optional("sequence_length", TypeRule::OneOf(NUMBERS))
         .required("state_size", ParamKind::Int, "size of the state")

@@ -2,18 +2,7 @@
 
 mod ctc;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{OpDef, OpError, TypeRule};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::{DType, Dim};
-
-use crate::compose::{reduce, reshape};
-use crate::def::{Define, NUMBERS, composite, define, operand, rule};
-use crate::rules::{rank_in, same, shaped};
-use crate::views::{Build, maybe};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![mask(), last(), reverse(), ctc::ctc_loss()]
@@ -41,7 +30,7 @@ fn check(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(data) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     let batch = 1 - time_axis(cx.params);
     if cx.has_input(1) {
-        cx.set_input_shape(1, tensorc_ir::Shape::Ranked([data[batch]].into_iter().collect()))?;
+        cx.set_input_shape(1, Shape::Ranked([data[batch]].into_iter().collect()))?;
         shaped(cx, 1, &[data[batch]])?;
     }
     Ok(Some(data))

@@ -1,16 +1,8 @@
 //! Arrays made from little or nothing, and what is known of an array's shape.
 
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, Dim};
-
-use crate::def::{Define, composite, define, operand, rule};
 use crate::fill::range_len;
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
-use crate::rules::partial;
-use crate::views::Build;
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -47,7 +39,7 @@ fn stated_dtype(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))
 }
 
-fn constant(value: impl Fn(&Params) -> f64 + Send + Sync + 'static) -> tensorc_ir::op::Compute {
+fn constant(value: impl Fn(&Params) -> f64 + Send + Sync + 'static) -> Compute {
     composite(move |b, cx, _| {
         let (out, value) = (&cx.outputs[0], value(cx.params));
         b.map_as(&[], out.dtype, &out.dims, |s, _| s.number(out.dtype, value))
@@ -116,13 +108,7 @@ fn range_of(params: &Params) -> (f64, f64, i64) {
 }
 
 /// `start + ⌊i / repeat⌋·step`, computed in f64, where i is the row-major position.
-fn ramp(
-    b: &mut tensorc_ir::build::Builder<'_>,
-    out: &tensorc_ir::DenseType,
-    start: f64,
-    step: f64,
-    repeat: i64,
-) -> tensorc_ir::diag::Result<tensorc_ir::graph::Value> {
+fn ramp(b: &mut Builder<'_>, out: &DenseType, start: f64, step: f64, repeat: i64) -> Result<Value> {
     b.map_as(&[], out.dtype, &out.dims, |s, _| {
         let position =
             out.dims.iter().enumerate().fold(s.number(DType::I64, 0.0), |at, (axis, &n)| {
@@ -267,7 +253,6 @@ fn identity_like() -> OpDef {
         agree_shapes(cx, &[0, 1], &[0])
     });
     define("mx_identity_with_attr_like_rhs", "lhs, which has the shape of rhs.", compute, infer)
-        .operand("lhs", &[])
-        .operand("rhs", &[])
+        .operands(&["lhs", "rhs"], &[])
         .named(&["_identity_with_attr_like_rhs"])
 }

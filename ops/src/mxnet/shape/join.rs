@@ -1,19 +1,11 @@
 //! Joining arrays, cutting them into parts, adding them up.
 
-use tensorc_ir::build::Builder;
+use tensorc_ir::Dims;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::{Dim, Dims, Shape};
 
-use crate::compose::reshape;
-use crate::def::{Define, NUMBERS, composite, define, elementwise, operand, rule};
-use crate::mxnet::support::{Describe, agree, agree_dtypes, agree_shapes};
-use crate::rules::{output_dims, partial};
+use crate::mxnet::support::{agree, agree_dtypes, agree_shapes};
+use crate::prelude::*;
 use crate::slicing::joined;
-use crate::views::{Build, OrFail};
 
 pub fn ops() -> Vec<OpDef> {
     vec![concat(), stack(), slice_channel(), split_v2(), add_n(), amp_multicast()]
@@ -80,13 +72,7 @@ fn stack() -> OpDef {
 }
 
 /// The part from `start` along `axis`, of the given result shape.
-fn part(
-    b: &mut Builder<'_>,
-    x: Value,
-    axis: usize,
-    [start, len]: [u64; 2],
-    out: &[u64],
-) -> tensorc_ir::diag::Result<Value> {
+fn part(b: &mut Builder<'_>, x: Value, axis: usize, [start, len]: [u64; 2], out: &[u64]) -> Result<Value> {
     let y = b.slice_axis(x, axis, start, len)?;
     reshape(b, y, out)
 }
@@ -105,7 +91,7 @@ fn slice_channel() -> OpDef {
         let dims = b.dims(x)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
         let len = dims[axis] / parts(cx.params) as u64;
-        let cut = |(i, out): (usize, &tensorc_ir::DenseType)| part(b, x, axis, [i as u64 * len, len], &out.dims);
+        let cut = |(i, out): (usize, &DenseType)| part(b, x, axis, [i as u64 * len, len], &out.dims);
         cx.outputs.iter().enumerate().map(cut).collect()
     }));
     let infer = rule(|cx| {
@@ -228,7 +214,7 @@ fn split_v2() -> OpDef {
 }
 
 fn add_n() -> OpDef {
-    let fold = |args: &[tensorc_ir::scalar::Ex]| args[1..].iter().fold(args[0].clone(), |sum, x| sum + x);
+    let fold = |args: &[Ex]| args[1..].iter().fold(args[0].clone(), |sum, x| sum + x);
     elementwise("mx_add_n", "Σ operands, left to right, all of one shape.", NUMBERS, &["arg"], move |_, a| fold(a))
         .edit(|d| d.infer = rule(agree))
         .variadic()
@@ -236,7 +222,7 @@ fn add_n() -> OpDef {
 }
 
 /// The widest (or narrowest) of the operands' float types.
-fn common_dtype(cx: &InferCtx<'_>) -> Option<tensorc_ir::DType> {
+fn common_dtype(cx: &InferCtx<'_>) -> Option<DType> {
     let types: Option<Vec<_>> = all_inputs(cx).into_iter().map(|i| cx.input(i).dtype).collect();
     let narrow = cx.params.bool("cast_narrow") == Some(true);
     let types = types?.into_iter();
@@ -247,7 +233,7 @@ fn amp_multicast() -> OpDef {
     let compute = Compute::Composite(Box::new(|b, cx, args| {
         let mut results = vec![];
         for (x, out) in given(args).into_iter().zip(cx.outputs) {
-            results.push(crate::compose::cast(b, x, out.dtype)?);
+            results.push(cast(b, x, out.dtype)?);
         }
         Ok(results)
     }));
@@ -261,7 +247,7 @@ fn amp_multicast() -> OpDef {
     });
     let count = |params: &Params| params.int("num_outputs").unwrap_or(1).max(1) as usize;
     define("mx_amp_multicast", "The operands in their widest type, or their narrowest.", compute, infer)
-        .operand("data_", crate::def::FLOATS)
+        .operand("data_", FLOATS)
         .variadic()
         .outputs(1, usize::from(u16::MAX))
         .results(move |params| ResultCount { visible: count(params), listed: count(params) })

@@ -1,16 +1,11 @@
 //! Regrouping and permuting axes.
 
 use tensorc_ir::dim::Equation;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{GradCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::{DType, Dim, Shape};
 
 use crate::compose;
-use crate::def::{Define, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes};
-use crate::rules::{axes, output_dims, partial};
-use crate::views::Build;
+use crate::mxnet::support::agree_dtypes;
+use crate::prelude::*;
+use crate::rules::axes;
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -224,7 +219,7 @@ fn axis_range(params: &Params, [begin, end]: [&str; 2], rank: usize) -> Result<s
 }
 
 fn reshape_like() -> OpDef {
-    let gradient = |b: &mut tensorc_ir::build::Builder<'_>, cx: &GradCtx<'_>| {
+    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
         let dims = b.dims(x)?;
         Ok(vec![Some(compose::reshape(b, head, &dims)?), None])
@@ -237,8 +232,7 @@ fn reshape_like() -> OpDef {
         cx.relate(Equation::Product { left: x[own.clone()].to_vec(), right: like[other.clone()].to_vec() })?;
         cx.set_output_dims(0, [&x[..own.start], &like[other], &x[own.end..]].concat())
     })
-    .operand("lhs", &[])
-    .operand("rhs", &[])
+    .operands(&["lhs", "rhs"], &[])
     .maybe("lhs_begin", ParamKind::Int, "First axis that is replaced; default: 0.")
     .maybe("lhs_end", ParamKind::Int, "End of the axes that are replaced; default: the rank.")
     .maybe("rhs_begin", ParamKind::Int, "First axis that replaces; default: 0.")
@@ -342,7 +336,7 @@ fn cast(name: &'static str, names: &[&'static str]) -> OpDef {
             false => compose::cast(b, x, cx.outputs[0].dtype),
         }
     });
-    let gradient = |b: &mut tensorc_ir::build::Builder<'_>, cx: &GradCtx<'_>| {
+    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
         let to = b.ty(x)?.dtype;
         Ok(vec![Some(compose::cast(b, head, to)?)])

@@ -1,20 +1,9 @@
 //! Cutting out and replacing parts, and crops.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
-use tensorc_ir::{Dim, Shape};
-
-use crate::def::{Define, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes, agree_shapes};
-use crate::rules::partial;
+use crate::mxnet::support::{agree_dtypes, agree_shapes};
+use crate::prelude::*;
 use crate::slicing::{Cut, cut};
-use crate::views::{Build, OrFail, strided, vars};
+use crate::views::strided;
 
 pub fn ops() -> Vec<OpDef> {
     vec![slice(), slice_axis(), slice_like(), slice_assign(), slice_assign_scalar(), crop(), pad()]
@@ -40,7 +29,7 @@ fn taken((begin, end, step): Bounds, n: u64) -> Cut {
 }
 
 /// Bounds by axis from the parameters `begin`, `end` and `step`; axes not named are taken whole.
-fn bounds(params: &Params, rank: usize) -> std::result::Result<Vec<Bounds>, OpError> {
+fn bounds(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
     let list = |name: &str| params.ints(name).unwrap_or(&[]);
     let (begin, end, step) = (list("begin"), list("end"), list("step"));
     if begin.len() != end.len() || begin.len() > rank || !(step.is_empty() || step.len() == begin.len()) {
@@ -67,7 +56,7 @@ fn sliced(b: &mut Builder<'_>, x: Value, bounds: &[Bounds], out: &[u64]) -> Resu
     b.view(x, strided(&starts, &steps), out)
 }
 
-fn sliced_rule(cx: &mut InferCtx<'_>, x: &[Dim], bounds: &[Bounds]) -> std::result::Result<(), OpError> {
+fn sliced_rule(cx: &mut InferCtx<'_>, x: &[Dim], bounds: &[Bounds]) -> Result<(), OpError> {
     let whole = |b: &Bounds| {
         matches!(b.0, 0 | ParamValue::NONE) && b.1 == ParamValue::NONE && matches!(b.2, 1 | ParamValue::NONE)
     };
@@ -109,7 +98,7 @@ fn slice() -> OpDef {
 }
 
 /// The bounds of a slice along one axis.
-fn one_axis(params: &Params, rank: usize) -> std::result::Result<Vec<Bounds>, OpError> {
+fn one_axis(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
     let none = ParamValue::NONE;
     let mut out = vec![(none, none, none); rank];
     out[normalize_axis(params.int("axis").unwrap_or(0), rank)?] =
@@ -155,7 +144,7 @@ fn slice_like() -> OpDef {
             false => list
                 .iter()
                 .map(|&a| Ok((normalize_axis(a, x.len())?, normalize_axis(a, like.len())?)))
-                .collect::<std::result::Result<Vec<_>, OpError>>()?,
+                .collect::<Result<Vec<_>, OpError>>()?,
         };
         let mut dims = x.to_vec();
         for (axis, from) in own {
@@ -174,8 +163,7 @@ fn slice_like() -> OpDef {
         compute,
         infer,
     )
-    .operand("data", &[])
-    .operand("shape_like", &[])
+    .operands(&["data", "shape_like"], &[])
     .param("axes", ParamValue::Ints(vec![]), "Axes that are cut; default: all.")
     .named(&["slice_like"])
 }
@@ -236,7 +224,7 @@ fn slice_assign() -> OpDef {
         cx.set_input_shape(1, Shape::Ranked(dims.collect()))
     });
     let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);
-    begin_end_step(def.operand("lhs", &[]).operand("rhs", &[])).named(&["_slice_assign", "_crop_assign"])
+    begin_end_step(def.operands(&["lhs", "rhs"], &[])).named(&["_slice_assign", "_crop_assign"])
 }
 
 fn slice_assign_scalar() -> OpDef {
@@ -265,7 +253,7 @@ fn two(params: &Params, name: &str) -> [i64; 2] {
 }
 
 /// Where a crop of the given size begins along each spatial axis.
-fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> std::result::Result<[u64; 2], OpError> {
+fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> Result<[u64; 2], OpError> {
     let offset = two(params, "offset");
     let mut out = [0; 2];
     for i in 0..2 {
@@ -295,7 +283,7 @@ fn crop() -> OpDef {
         if cx.input_count() > 2 {
             return Err(OpError(format!("{} operands given, at most 2 expected", cx.input_count())));
         }
-        let x = crate::rules::ranked(cx, 0, 4)?;
+        let x = ranked(cx, 0, 4)?;
         let size = match cx.has_input(1) {
             true => match cx.input_dims(1) {
                 Some(like) if like.len() == 4 => [like[2], like[3]],
@@ -334,10 +322,10 @@ fn pad() -> OpDef {
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0], &[0])?;
         let given = cx.params.ints("pad_width").map_or(0, <[i64]>::len) / 2;
-        let x = crate::rules::ranked(cx, 0, given)?;
+        let x = ranked(cx, 0, given)?;
         let widths = widths(cx.params, x.len())?;
         partial(cx, 0, &vec![None; x.len()])?;
-        let out = crate::rules::output_dims(cx, 0);
+        let out = output_dims(cx, 0);
         for (i, (before, after)) in widths.into_iter().enumerate() {
             let add = before + after;
             if let (Dim::Const(n), Some("reflect")) = (cx.resolve(x[i]), cx.params.str("mode"))
@@ -365,7 +353,7 @@ fn pad() -> OpDef {
 }
 
 /// Elements added before and after each axis.
-fn widths(params: &Params, rank: usize) -> std::result::Result<Vec<(i64, i64)>, OpError> {
+fn widths(params: &Params, rank: usize) -> Result<Vec<(i64, i64)>, OpError> {
     match params.ints("pad_width") {
         Some(list) if list.len() == 2 * rank && list.iter().all(|n| *n >= 0) => {
             Ok(list.chunks_exact(2).map(|p| (p[0], p[1])).collect())

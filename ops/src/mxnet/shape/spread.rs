@@ -1,19 +1,11 @@
 //! Broadcasting, tiling, repeating, diagonals, and blocks between channels and space.
 
-use tensorc_ir::Dim;
 use tensorc_ir::dim::Equation;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::Scalar;
 
 use crate::compose;
-use crate::def::{Define, composite, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_dtypes};
-use crate::rules::{output_dims, partial};
-use crate::views::{Build, OrFail, broadcast, vars};
+use crate::mxnet::support::agree_dtypes;
+use crate::prelude::*;
+use crate::views::broadcast;
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -125,8 +117,7 @@ fn broadcast_like() -> OpDef {
             cx.set_output_dims(0, dims)
         },
     )
-    .operand("lhs", &[])
-    .operand("rhs", &[])
+    .operands(&["lhs", "rhs"], &[])
     .maybe("lhs_axes", ParamKind::Ints, "Axes that are broadcast; default: all.")
     .maybe("rhs_axes", ParamKind::Ints, "Axes that say how far; default: all.")
     .named(&["broadcast_like"])
@@ -299,7 +290,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
         if side <= 0 {
             return Err(OpError(format!("parameter `block_size` is {side}")));
         }
-        let x = crate::rules::ranked(cx, 0, 4)?;
+        let x = ranked(cx, 0, 4)?;
         partial(cx, 0, &[None; 4])?;
         let out = output_dims(cx, 0);
         cx.unify_dims(x[0], out[0], "output, axis 0")?;

@@ -1,19 +1,6 @@
 //! Correlation of two images at displacements (Dosovitskiy and others 2015).
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::Scalar;
-
-use crate::compose::reduce;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::rules::rank_in;
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![correlation()]
@@ -50,7 +37,7 @@ impl Geometry {
     }
 
     /// Positions along an axis of `n` elements.
-    fn count(&self, n: u64) -> std::result::Result<u64, OpError> {
+    fn count(&self, n: u64) -> Result<u64, OpError> {
         let room = n as i64 + 2 * self.pad - 2 * (self.reach + (self.kernel - 1) / 2);
         match room {
             r if r > 0 => Ok((r as u64).div_ceil(self.stride as u64)),
@@ -79,7 +66,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
     let joined =
         b.map_as(&[x, y], ty.dtype, &space, |_, a| if multiply { &a[0] * &a[1] } else { (&a[0] - &a[1]).abs() })?;
     let sum = reduce(b, "reduce_sum", joined, &[5, 6, 7])?;
-    let mean = crate::compose::with_number(b, "mul", sum, share)?;
+    let mean = with_number(b, "mul", sum, share)?;
     b.reshaped(mean, out)
 }
 
@@ -97,8 +84,7 @@ fn correlation() -> OpDef {
     });
     let doc = "Means of products (or of absolute differences) of two images at all displacements up to a distance.";
     define("mx_correlation", doc, composite(body), infer)
-        .group("data1", FLOATS)
-        .group("data2", FLOATS)
+        .groups(&["data1", "data2"], FLOATS)
         .param("kernel_size", ParamValue::Int(1), "extent of the window compared")
         .within(1.0, 255.0)
         .param("max_displacement", ParamValue::Int(1), "greatest displacement")

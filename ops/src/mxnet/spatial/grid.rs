@@ -1,16 +1,6 @@
 //! Bilinear sampling on grids in [-1, 1]. Positions outside an image count as zero.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::Ex;
-use tensorc_ir::{DType, Dim};
-
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::rules::{rank_in, shaped};
-use crate::views::Build;
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![grid_generator(), bilinear_sampler(), spatial_transformer()]
@@ -125,7 +115,7 @@ fn sampled(b: &mut Builder<'_>, image: Value, grid: Value) -> Result<Value> {
 }
 
 /// Rows and columns of parameter `target_shape`.
-fn target(params: &Params) -> std::result::Result<[u64; 2], OpError> {
+fn target(params: &Params) -> Result<[u64; 2], OpError> {
     let given = params.ints("target_shape").unwrap_or_default();
     match given {
         [h, w] if *h > 0 && *w > 0 => Ok([*h as u64, *w as u64]),
@@ -147,12 +137,12 @@ fn grid_generator() -> OpDef {
     let infer = rule(|cx| {
         cx.same_dtype(0, 0)?;
         if cx.params.str("transform_type") == Some("warp") {
-            crate::rules::same(cx, 0, 0)?;
+            same(cx, 0, 0)?;
             let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
             return cx.unify_dims(Dim::Const(2), data[1], "operand `data`, axis 1");
         }
         let [h, w] = target(cx.params)?;
-        let data = crate::rules::ranked(cx, 0, 2)?;
+        let data = ranked(cx, 0, 2)?;
         cx.unify_dims(Dim::Const(6), data[1], "operand `data`, axis 1")?;
         cx.set_output_dims(0, [data[0], Dim::Const(2), Dim::Const(h), Dim::Const(w)])
     });
@@ -177,8 +167,7 @@ fn bilinear_sampler() -> OpDef {
         cx.set_output_dims(0, [data[0], data[1], grid[2], grid[3]])
     });
     define("mx_bilinear_sampler", "Values of images at the positions of a grid, zero outside.", compute, infer)
-        .group("data", FLOATS)
-        .group("grid", FLOATS)
+        .groups(&["data", "grid"], FLOATS)
         .maybe("cudnn_off", ParamKind::Bool, "No effect.")
         .ulp(16.0)
         .mxnet("BilinearSampler")
@@ -195,12 +184,11 @@ fn spatial_transformer() -> OpDef {
         cx.same_dtype(0, 0)?;
         let [h, w] = target(cx.params)?;
         let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
-        cx.set_input_shape(1, tensorc_ir::Shape::Ranked([data[0], Dim::Const(6)].into_iter().collect()))?;
+        cx.set_input_shape(1, Shape::Ranked([data[0], Dim::Const(6)].into_iter().collect()))?;
         cx.set_output_dims(0, [data[0], data[1], Dim::Const(h), Dim::Const(w)])
     });
     define("mx_spatial_transformer", "Images resampled under affine maps [n, 6].", compute, infer)
-        .group("data", FLOATS)
-        .group("loc", FLOATS)
+        .groups(&["data", "loc"], FLOATS)
         .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns of the result")
         .required("transform_type", ParamKind::Choice(&["affine"]), "what `loc` holds")
         .required("sampler_type", ParamKind::Choice(&["bilinear"]), "how values are interpolated")

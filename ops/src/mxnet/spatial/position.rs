@@ -1,22 +1,10 @@
 //! Pooling of regions in which every bin has channels of its own (Dai et al., "R-FCN", 2016).
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::index::linearize;
+use tensorc_ir::kir::Kernel;
 
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::mxnet::support::Describe;
-use crate::nest::{Scalars, buffers, flat, int, parallel, serial};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail, compute_type};
-
-type KernelParts<T> = std::result::Result<T, OpError>;
+use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
+use crate::prelude::*;
 
 /// Bins along an axis, and groups of bins with channels of their own.
 #[derive(Clone, Copy)]
@@ -64,123 +52,95 @@ fn edges(b: &mut Builder<'_>, rois: Value, first: u64, scale: f64, bins: u64, n:
     })
 }
 
-/// Buffers that say where bins lie: the image of a region, its rows and its columns.
+/// Where bins lie: the image of a region, its rows and its columns.
 #[derive(Clone, Copy)]
-struct BinBuffers {
-    image: Buf,
-    edges: [Buf; 2],
+struct BinPlaces<'k> {
+    image: KernelTensor<'k>,
+    edges: [KernelTensor<'k>; 2],
 }
 
 /// A bin of a region: its image, rows, columns, and whether it has any element, and how many.
-struct Bin {
+struct Bin<'k> {
     image: Index,
     spans: [(Index, Index); 2],
-    area: Operand,
-    some: Operand,
+    area: KernelValue<'k>,
+    some: KernelValue<'k>,
 }
 
-impl BinBuffers {
-    fn bin(&self, k: &mut KernelBuilder, region: &Index, bin: [&Index; 2], grid: Grid, image: &[u64]) -> Bin {
-        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        let mut along = |axis: usize, at| {
-            let extent = Index::constant(image[2 + axis] as i64);
-            let sides = [0, 1].map(|side| {
-                let at = region.scale(grid.bins as i64).add(at).scale(2).offset(side);
-                k.load(self.edges[axis], at)
-            });
-            let difference = k.bin(ScalarOp::Sub, sides[1], sides[0]);
-            let length = k.bin(ScalarOp::Max, difference, int(0));
-            let [low, high] =
-                sides.map(|side| k.as_index(side).maximum(&Index::default(), &free).minimum(&extent, &free));
-            (length, (low, high))
+impl<'k> BinPlaces<'k> {
+    fn new([image, rows, columns]: [KernelTensor<'k>; 3]) -> BinPlaces<'k> {
+        BinPlaces { image, edges: [rows, columns] }
+    }
+
+    /// A bin of a region, by its row and its column; `image` has the extents of the images.
+    fn bin(&self, region: &Index, at: [&Index; 2], image: &[u64]) -> Bin<'k> {
+        let along = |axis: usize| {
+            let [low, high] = [0, 1].map(|side| self.edges[axis].get([region, at[axis], &Index::constant(side)]));
+            let length = (high - low).max(0);
+            (length, [low, high].map(|side| bounded(&side.index(), image[2 + axis])))
         };
-        let [down, across] = bin;
-        let ((height, rows), (width, columns)) = (along(0, down), along(1, across));
-        let area = k.bin(ScalarOp::Mul, height, width);
-        let some = k.cmp(CmpOp::Gt, area, int(0));
-        let n = k.load(self.image, region.clone());
-        Bin { image: k.position(n, image[0]), spans: [rows, columns], area, some }
+        let ((height, [top, bottom]), (width, [left, right])) = (along(0), along(1));
+        let area = height * width;
+        let some = area.gt(0);
+        Bin { image: self.image.position(region, image[0]), spans: [(top, bottom), (left, right)], area, some }
     }
 }
 
-/// Runs `body` at every element of a bin.
-fn elements(k: &mut KernelBuilder, bin: &Bin, mut body: impl FnMut(&mut KernelBuilder, [Index; 2])) -> KernelParts<()> {
-    let [(top, bottom), (left, right)] = bin.spans.clone();
-    k.for_loop("y", (top, bottom, 1), LoopKind::Serial, |k, y| {
-        k.for_loop("x", (left, right, 1), LoopKind::Serial, |k, x| {
-            body(k, [y, x]);
-            Ok::<(), OpError>(())
-        })
-    })
+impl Bin<'_> {
+    /// Runs `body` at every element of the bin, by its row and its column.
+    fn each(&self, k: &KernelScope, body: impl FnOnce(&Index, &Index)) {
+        let [(top, bottom), (left, right)] = &self.spans;
+        k.range("y", (top, bottom), |y| k.range("x", (left, right), |x| body(y, x)));
+    }
 }
 
-fn means(data: &DenseType, places: [&DenseType; 3], out: &DenseType, grid: Grid) -> KernelParts<Kernel> {
-    let mut k = KernelBuilder::new("position_sensitive_means");
-    let inputs = [("data", data), ("image", places[0]), ("rows", places[1]), ("columns", places[2])];
-    let bufs = buffers(&mut k, &inputs, &[("out", out)]);
-    let at_bins = BinBuffers { image: bufs[1], edges: [bufs[2], bufs[3]] };
-    let wide = compute_type(data.dtype);
-    parallel(&mut k, &out.dims, |k, at| {
-        let total = k.alloc("total", wide, 1, MemorySpace::Stack);
-        let zero = Operand::Const(Scalar::zero(wide));
-        k.store(total, Index::default(), zero);
-        let bin = at_bins.bin(k, &at[0], [&at[2], &at[3]], grid, &data.dims);
+fn means(data: &DenseType, places: [&DenseType; 3], out: &DenseType, grid: Grid) -> Result<Kernel, OpError> {
+    let k = &KernelScope::new("position_sensitive_means");
+    let data = k.input("data", data);
+    let places = BinPlaces::new(k.inputs(["image", "rows", "columns"], places));
+    let result = k.output("out", out);
+    let wide = compute_type(data.dtype());
+    k.parallel(&out.dims, |at| {
+        let total = k.cell("total", wide).holding(0.0);
+        let bin = places.bin(&at[0], [&at[2], &at[3]], data.dims());
         let groups = grid.groups as i64;
         let channel = at[1].scale(groups).add(&grid.group(&at[2])).scale(groups).add(&grid.group(&at[3]));
-        elements(k, &bin, |k, [y, x]| {
-            let value = k.load(bufs[0], flat(&[bin.image.clone(), channel.clone(), y, x], &data.dims));
-            let (value, old) = (k.cast(value, wide), k.load(total, Index::default()));
-            let sum = k.bin(ScalarOp::Add, old, value);
-            k.store(total, Index::default(), sum);
-        })?;
-        let (sum, area) = (k.load(total, Index::default()), k.cast(bin.area, wide));
-        let mean = k.bin(ScalarOp::Div, sum, area);
-        let mean = k.select(bin.some, mean, zero);
-        let mean = k.cast(mean, out.dtype);
-        k.store(bufs[4], flat(at, &out.dims), mean);
-        Ok(())
-    })?;
-    Ok(k.finish())
+        bin.each(k, |y, x| {
+            let value = data.get_as([&bin.image, &channel, y, x], wide);
+            total.add(value);
+        });
+        let (sum, area) = (total.get(), bin.area.cast(wide));
+        let mean = sum / area;
+        result.set_cast(at, bin.some.select(mean, 0.0));
+    });
+    k.finish()
 }
 
 /// The adjoint of [`means`]: the gradient of a bin goes to its elements in equal shares.
-fn spread(head: &DenseType, places: [&DenseType; 3], sums: &DenseType, grid: Grid) -> KernelParts<Kernel> {
-    let mut k = KernelBuilder::new("position_sensitive_shares");
-    let inputs = [("head", head), ("image", places[0]), ("rows", places[1]), ("columns", places[2])];
-    let bufs = buffers(&mut k, &inputs, &[("sums", sums)]);
-    let at_bins = BinBuffers { image: bufs[1], edges: [bufs[2], bufs[3]] };
+fn spread(head: &DenseType, places: [&DenseType; 3], sums: &DenseType, grid: Grid) -> Result<Kernel, OpError> {
+    let k = &KernelScope::new("position_sensitive_shares");
+    let head = k.input("head", head);
+    let places = BinPlaces::new(k.inputs(["image", "rows", "columns"], places));
+    let result = k.output("sums", sums);
     let wide = sums.dtype;
-    let each = [head.dims[1], grid.groups, grid.groups];
-    parallel(&mut k, &each, |k, at| {
-        let channel = flat(at, &each);
-        serial(k, &[sums.dims[0], sums.dims[2], sums.dims[3]], &mut |k, p| {
-            let to = flat(&[p[0].clone(), channel.clone(), p[1].clone(), p[2].clone()], &sums.dims);
-            k.store(bufs[4], to, Operand::Const(Scalar::zero(wide)));
-            Ok(())
-        })?;
-        serial(k, &[head.dims[0], grid.bins, grid.bins], &mut |k, p| {
-            let mut own = |bin: &Index, group: &Index| {
-                let (found, wanted) = (k.index_value(grid.group(bin)), k.index_value(group.clone()));
-                k.cmp(CmpOp::Eq, found, wanted)
-            };
+    let each = [head.dims()[1], grid.groups, grid.groups];
+    k.parallel(&each, |at| {
+        let channel = linearize(at, &each);
+        k.serial(&[sums.dims[0], sums.dims[2], sums.dims[3]], |p| {
+            result.set([&p[0], &channel, &p[1], &p[2]], 0.0);
+        });
+        k.serial(&[head.dims()[0], grid.bins, grid.bins], |p| {
+            let own = |bin: &Index, group: &Index| k.position(&grid.group(bin)).eq(group);
             let (by_row, by_column) = (own(&p[1], &at[1]), own(&p[2], &at[2]));
-            let own = k.bin(ScalarOp::And, by_row, by_column);
-            k.if_then(own, |k| {
-                let bin = at_bins.bin(k, &p[0], [&p[1], &p[2]], grid, &sums.dims);
-                let from = flat(&[p[0].clone(), at[0].clone(), p[1].clone(), p[2].clone()], &head.dims);
-                let part = k.load(bufs[0], from);
-                let (part, area) = (k.cast(part, wide), k.cast(bin.area, wide));
-                let share = k.bin(ScalarOp::Div, part, area);
-                elements(k, &bin, |k, [y, x]| {
-                    let to = flat(&[bin.image.clone(), channel.clone(), y, x], &sums.dims);
-                    let old = k.load(bufs[4], to.clone());
-                    let sum = k.bin(ScalarOp::Add, old, share);
-                    k.store(bufs[4], to, sum);
-                })
-            })
-        })
-    })?;
-    Ok(k.finish())
+            k.when(by_row & by_column, || {
+                let bin = places.bin(&p[0], [&p[1], &p[2]], &sums.dims);
+                let part = head.get_as([&p[0], &at[0], &p[1], &p[2]], wide);
+                let share = part / bin.area.cast(wide);
+                bin.each(k, |y, x| result.add([&bin.image, &channel, y, x], share));
+            });
+        });
+    });
+    k.finish()
 }
 
 /// Image, rows and columns of the bins of regions, and their types.
@@ -202,8 +162,8 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
     let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
     let (ty, out) = (b.ty(data)?, cx.outputs[0].clone());
     let (at, types) = places(b, cx.params, rois, &ty.dims)?;
-    let kernel = means(&ty, [&types[0], &types[1], &types[2]], &out, Grid::of(cx.params)).or_fail(b)?;
-    Ok(b.kernel(kernel, &[data, at[0], at[1], at[2]], &[out])[0])
+    let kernel = means(&ty, types.each_ref(), &out, Grid::of(cx.params));
+    Ok(b.kernel(kernel, &[data, at[0], at[1], at[2]], &[out])?[0])
 }
 
 pub fn psroi_pooling() -> OpDef {
@@ -224,8 +184,7 @@ pub fn psroi_pooling() -> OpDef {
     let doc = "The mean of every bin of regions [image, x1, y1, x2, y2] of images, each bin in channels of its own: \
                result channel d takes channel (d·group_size + row group)·group_size + column group. 0 of an empty bin.";
     define("mx_psroi_pooling", doc, composite(body), infer)
-        .group("data", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["data", "rois"], FLOATS)
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .required("output_dim", ParamKind::Int, "channels of the result")
         .required("pooled_size", ParamKind::Int, "bins along an axis")
@@ -235,9 +194,8 @@ pub fn psroi_pooling() -> OpDef {
             let (ty, head_ty) = (b.ty(data)?, b.ty(head)?);
             let (at, types) = places(b, cx.node.params, rois, &ty.dims)?;
             let sums = DenseType::new(compute_type(ty.dtype), &ty.dims);
-            let of = [&types[0], &types[1], &types[2]];
-            let kernel = spread(&head_ty, of, &sums, Grid::of(cx.node.params)).or_fail(b)?;
-            let part = b.kernel(kernel, &[head, at[0], at[1], at[2]], &[sums])[0];
+            let kernel = spread(&head_ty, types.each_ref(), &sums, Grid::of(cx.node.params));
+            let part = b.kernel(kernel, &[head, at[0], at[1], at[2]], &[sums])?[0];
             Ok(vec![Some(b.converted(part, ty.dtype)?), None])
         })
         .ulp(2.0)

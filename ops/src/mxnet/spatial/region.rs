@@ -1,22 +1,12 @@
 //! Regions of interest: rows of image number and corners.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::op::{NodeCtx, OpDef, OpError};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{CmpOp, Ex};
-use tensorc_ir::{DType, DenseType, Dim};
+use tensorc_ir::index::linearize;
+use tensorc_ir::kir::Kernel;
 
 use super::grid::Pixels;
-use crate::compose::reduce;
-use crate::def::{Define, FLOATS, composite, define, operand, rule};
-use crate::nest::{Scalars, flat, int, parallel};
-use crate::rules::{rank_in, shaped};
-use crate::views::{Build, OrFail, compute_type, lowest};
+use crate::kernel::{KernelScope, KernelTensor, bounded};
+use crate::prelude::*;
+use crate::views::lowest;
 
 pub fn ops() -> Vec<OpDef> {
     vec![roi_pooling(), roi_align()]
@@ -31,7 +21,7 @@ fn pooled(params: &Params) -> [u64; 2] {
     }
 }
 
-fn shapes(cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
     let (Some(data), Some(rois)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 2..=2)?) else { return Ok(()) };
     shaped(cx, 1, &[rois[0], Dim::Const(5)])?;
@@ -71,50 +61,37 @@ fn edges(b: &mut Builder<'_>, ends: [Value; 2], scale: f64, bins: u64, n: u64) -
 }
 
 /// The position of the greatest element of every bin in the flattened data, -1 for empty bins.
-fn greatest(data: &DenseType, out: &DenseType, regions: u64) -> std::result::Result<Kernel, OpError> {
+fn greatest(data: &DenseType, places: [&DenseType; 3], found: &DenseType) -> Result<Kernel, OpError> {
     let wide = compute_type(data.dtype);
-    let mut k = KernelBuilder::new("roi_argmax");
-    let [h, w] = [out.dims[2], out.dims[3]];
-    let x = k.param("data", data.dtype, data.len(), false);
-    let image = k.param("image", DType::I64, regions, false);
-    let (rows, columns) =
-        (k.param("rows", DType::I64, regions * h * 2, false), k.param("columns", DType::I64, regions * w * 2, false));
-    let found = k.param("found", DType::I64, out.len(), true);
-    parallel(&mut k, &out.dims, |k, at| {
-        let best = k.alloc("best", wide, 1, MemorySpace::Stack);
-        let place = k.alloc("place", DType::I64, 1, MemorySpace::Stack);
-        let zero = Index::default();
-        k.store(best, zero.clone(), Operand::Const(lowest(wide)));
-        k.store(place, zero.clone(), int(-1));
-        let n = k.load(image, at[0].clone());
-        let n = k.position(n, data.dims[0]);
-        let free = |_: u32| (i64::MIN / 8, i64::MAX / 8);
-        let mut range = |buf, bins: u64, bin: &Index, extent: u64, side: i64| {
-            let value = k.load(buf, at[0].scale(bins as i64).add(bin).scale(2).offset(side));
-            k.as_index(value).maximum(&Index::default(), &free).minimum(&Index::constant(extent as i64), &free)
+    let k = &KernelScope::new("roi_argmax");
+    let x = k.input("data", data);
+    let [image, rows, columns] = k.inputs(["image", "rows", "columns"], places);
+    let result = k.output("found", found);
+    k.parallel(&found.dims, |at| {
+        let (best, place) = (k.cell("best", wide), k.cell("place", DType::I64));
+        best.set(lowest(wide));
+        place.set(-1);
+        let n = image.position(&at[0], data.dims[0]);
+        let range = |edges: KernelTensor<'_>, bin: &Index, extent: u64| {
+            [0, 1].map(|side| bounded(&edges.get([&at[0], bin, &Index::constant(side)]).index(), extent))
         };
-        let ys = [0, 1].map(|side| range(rows, h, &at[2], data.dims[2], side));
-        let xs = [0, 1].map(|side| range(columns, w, &at[3], data.dims[3], side));
-        k.for_loop("y", (ys[0].clone(), ys[1].clone(), 1), LoopKind::Serial, |k, y| {
-            k.for_loop("x", (xs[0].clone(), xs[1].clone(), 1), LoopKind::Serial, |k, column| {
-                let here = flat(&[n.clone(), at[1].clone(), y.clone(), column], &data.dims);
-                let value = k.load(x, here.clone());
-                let value = k.cast(value, wide);
-                let old = k.load(best, zero.clone());
-                let more = k.cmp(CmpOp::Gt, value, old);
-                let held = k.load(place, zero.clone());
-                let here = k.index_value(here);
-                let (new, chosen) = (k.select(more, value, old), k.select(more, here, held));
-                k.store(best, zero.clone(), new);
-                k.store(place, zero.clone(), chosen);
-                Ok::<(), OpError>(())
-            })
-        })?;
-        let value = k.load(place, zero.clone());
-        k.store(found, flat(at, &out.dims), value);
-        Ok(())
-    })?;
-    Ok(k.finish())
+        let (ys, xs) = (range(rows, &at[2], data.dims[2]), range(columns, &at[3], data.dims[3]));
+        k.range("y", (&ys[0], &ys[1]), |y| {
+            k.range("x", (&xs[0], &xs[1]), |column| {
+                let here = linearize(&[n.clone(), at[1].clone(), y.clone(), column.clone()], &data.dims);
+                let value = x.get_as(&here, wide);
+                let old = best.get();
+                let more = value.gt(old);
+                let held = place.get();
+                let here = k.position(&here);
+                let (new, chosen) = (more.select(value, old), more.select(here, held));
+                best.set(new);
+                place.set(chosen);
+            });
+        });
+        result.set(at, place.get());
+    });
+    k.finish()
 }
 
 fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
@@ -124,14 +101,13 @@ fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -
     // Which element is the greatest is constant to differentiation; the element is not.
     let fixed = b.call("stop_gradient", &[data])?;
     let rois = b.call("stop_gradient", &[rois])?;
-    let regions = out.dims[0];
     let [image, x1, y1, x2, y2] = [0, 1, 2, 3, 4].map(|i| column(b, rois, i));
     let image = b.converted(image?, DType::I64)?;
     let rows = edges(b, [y1?, y2?], scale, out.dims[2], ty.dims[2])?;
     let columns = edges(b, [x1?, x2?], scale, out.dims[3], ty.dims[3])?;
-    let kernel = greatest(&ty, out, regions).or_fail(b)?;
     let places = DenseType::new(DType::I64, &out.dims);
-    let found = b.kernel(kernel, &[fixed, image, rows, columns], &[places])[0];
+    let kernel = greatest(&ty, [&b.ty(image)?, &b.ty(rows)?, &b.ty(columns)?], &places);
+    let found = b.kernel(kernel, &[fixed, image, rows, columns], &[places])?[0];
     let from = b.map_as(&[found], DType::I64, &out.dims, |_, a| a[0].max(&a[0].lit(0.0)))?;
     let all = b.reshaped(data, &[ty.len()])?;
     let values = b.gathered(all, from, 0)?;
@@ -141,8 +117,7 @@ fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -
 fn roi_pooling() -> OpDef {
     let doc = "The maximum of every bin of regions [image, x1, y1, x2, y2] of images; 0 of an empty bin.";
     define("mx_roi_pooling", doc, composite(pooling_body), rule(shapes))
-        .group("data", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .mxnet("ROIPooling")
@@ -254,8 +229,7 @@ fn roi_align() -> OpDef {
     let doc = "Regions [image, x1, y1, x2, y2] of images resampled bilinearly, the mean of the samples of each bin. \
                Without a number of samples there is no gradient.";
     define("mx_roi_align", doc, composite(align_body), infer)
-        .group("data", FLOATS)
-        .group("rois", FLOATS)
+        .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .param("sample_ratio", ParamValue::Int(-1), "samples of a bin along an axis; not positive: its extent")

@@ -1,14 +1,6 @@
 //! Facts about many arrays at once.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::OpDef;
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::{DType, Dim};
-
-use crate::compose::{cast, reshape};
-use crate::def::{Define, FLOATS, composite, define, elementwise, float_param, operand, rule};
+use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![all_finite(false), all_finite(true), sum_sq(), lars()]

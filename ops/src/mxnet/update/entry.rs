@@ -2,16 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
-use tensorc_ir::{DType, Shape};
-
-use crate::def::{Define, FLOATS, define, operand, rule};
+use crate::prelude::*;
 
 /// Types of weights that have a master copy.
 pub const HALVES: &[DType] = &[DType::F16, DType::BF16, DType::F32];
@@ -108,7 +99,7 @@ pub fn bounded(x: &Ex, limit: Option<f64>) -> Ex {
 /// Weight, gradient and states: what an entry has besides numbers.
 fn tensors(def: OpDef, states: &[&'static str], mp: bool) -> OpDef {
     let types = if mp { HALVES } else { FLOATS };
-    let def = def.group("weight", types).group("grad", types);
+    let def = def.groups(&["weight", "grad"], types);
     let def = states.iter().fold(def, |def, s| if mp { def.operand(s, F32) } else { def.group(s, types) });
     if mp { def.operand("weight32", F32) } else { def }
 }
@@ -170,13 +161,13 @@ pub fn finished(def: OpDef, tensors: usize, mp: bool, own_weight: bool, moves_we
 fn with_operands(rule_of: &Arc<RuleEntry>, mp: bool) -> OpDef {
     let r = rule_of.clone();
     let count = 2 + r.states.len() + usize::from(mp);
-    let body = move |_: &ScalarBuilder, cx: &tensorc_ir::op::ScalarCtx<'_>, args: &[Option<Ex>]| {
+    let body = move |_: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
         let given: Vec<&Ex> = args.iter().flatten().collect();
         if given.len() != count + r.numbers.len() {
             return Err(OpError::from("an operand is missing"));
         }
         let stored = given[0].dtype();
-        let wide = if mp { DType::F32 } else { crate::compose::compute_type(stored) };
+        let wide = if mp { DType::F32 } else { compute_type(stored) };
         let widened = |x: &Ex| x.cast(wide);
         let rescale = cx.params.float("rescale_grad").unwrap_or(1.0);
         let grad = widened(given[1]);
@@ -254,7 +245,7 @@ fn over_operands(
     mp: bool,
 ) -> Result<Vec<Value>, Diagnostic> {
     let weight = operand(b, args, 0)?;
-    let wide = crate::compose::compute_type(b.ty(weight)?.dtype);
+    let wide = compute_type(b.ty(weight)?.dtype);
     let mut operands = args.to_vec();
     for n in r.numbers {
         operands.push(Some(number(b, cx.params, n.name, wide)?));

@@ -1,18 +1,8 @@
 //! AdaGrad with one learning rate for each row of the weight.
 
-use tensorc_ir::Dim;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef};
-use tensorc_ir::params::{ParamKind, ParamValue};
-
 use super::entry::{bounded, clip_param};
-use crate::compose::{cast, compute_type, reduce, reshape};
-use crate::def::{Define, FLOATS, define, operand, rule};
-use crate::mxnet::support::{Describe, agree_shapes};
-use crate::rules::{rank_in, shaped};
-use crate::views::Build;
+use crate::mxnet::support::agree_shapes;
+use crate::prelude::*;
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
     let ty = cx.outputs[0].clone();
@@ -56,9 +46,7 @@ pub fn group_adagrad() -> OpDef {
     });
     let doc = "AdaGrad by rows: h ← h + the mean of g² over the row, w - lr·g / √(h + epsilon).";
     define("mx_group_adagrad_update", doc, Compute::Composite(Box::new(body)), infer)
-        .group("weight", FLOATS)
-        .group("grad", FLOATS)
-        .group("history", FLOATS)
+        .groups(&["weight", "grad", "history"], FLOATS)
         .required("lr", ParamKind::Float, "learning rate")
         .param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient")
         .edit(|d| d.params.push(clip_param()))

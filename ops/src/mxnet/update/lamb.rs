@@ -1,17 +1,10 @@
 //! LAMB, whose steps are scaled by norms of whole weights, and AdamW with the scale of the loss as an operand.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::Value;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ScalarCtx};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::scalar::{Ex, ScalarBuilder};
-use tensorc_ir::{DType, Dim, Dims, Shape};
+use tensorc_ir::Dims;
 
 use super::entry::{HALVES, LR, STEP, UpdateStep, WD, clip_param, finished, shapes, stored_results};
 use super::rules::{ETA, adam_params, adamw, lamb_params};
-use crate::compose::{compute_type, reshape};
-use crate::def::{Define, FLOATS, define, operand, rule};
+use crate::prelude::*;
 use crate::rules::one_element;
 
 pub fn ops() -> Vec<OpDef> {
@@ -83,7 +76,7 @@ fn phase2_operands(def: OpDef, mp: bool) -> OpDef {
     if mp { def.state(4, 1) } else { def }
 }
 
-fn phase2_shapes(cx: &mut tensorc_ir::infer::InferCtx<'_>, mp: bool) -> Result<(), OpError> {
+fn phase2_shapes(cx: &mut InferCtx<'_>, mp: bool) -> Result<(), OpError> {
     for other in [1].into_iter().chain(mp.then_some(4)) {
         let (first, shape) = (cx.input(0).shape, cx.input(other).shape);
         cx.set_input_shape(other, first)?;
@@ -124,7 +117,7 @@ fn phase2(mp: bool) -> OpDef {
     };
     let def = phase2_operands(define(own, "A step along the direction of LAMB, scaled by norms.", body, infer), mp);
     let def = bounds(def.required("lr", ParamKind::Float, "learning rate")).mxnet(mxnet);
-    def.results(|_| tensorc_ir::op::ResultCount { visible: 1, listed: 1 })
+    def.results(|_| ResultCount { visible: 1, listed: 1 })
 }
 
 fn norm(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
@@ -171,7 +164,7 @@ fn lamb(mp: bool) -> OpDef {
         false => ["weight", "grad", "mean", "var"].into_iter().fold(def, |def, name| def.group(name, FLOATS)),
         true => ["mean", "var", "weight32"]
             .into_iter()
-            .fold(def.group("weight", HALVES).group("grad", HALVES), |def, name| def.operand(name, &[DType::F32])),
+            .fold(def.groups(&["weight", "grad"], HALVES), |def, name| def.operand(name, &[DType::F32])),
     };
     let def = [LR, WD, STEP].iter().fold(def, |def, n| def.operand(n.name, FLOATS));
     let def = bounds(lamb_params(def)).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient");
@@ -232,7 +225,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
         false => ["weight", "grad", "mean", "var"].into_iter().fold(def, |def, name| def.group(name, FLOATS)),
         true => ["mean", "var", "weight32"]
             .into_iter()
-            .fold(def.group("weight", HALVES).group("grad", HALVES), |def, name| def.operand(name, &[DType::F32])),
+            .fold(def.groups(&["weight", "grad"], HALVES), |def, name| def.operand(name, &[DType::F32])),
     };
     let def = adam_params(def.operand("rescale_grad", FLOATS))
         .required("lr", ParamKind::Float, "learning rate")
@@ -243,7 +236,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
     finished(def, count, mp, false, true)
 }
 
-fn adamw_shapes(cx: &mut tensorc_ir::infer::InferCtx<'_>, count: usize, mp: bool) -> Result<(), OpError> {
+fn adamw_shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool) -> Result<(), OpError> {
     for other in 1..count {
         let (first, shape) = (cx.input(0).shape, cx.input(other).shape);
         cx.set_input_shape(other, first)?;

@@ -3,22 +3,9 @@
 //! Operands go weight by weight: the weight, its gradient, and what the rule keeps for it. The next weights are the
 //! results that users see; those of the states follow.
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::Index;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::View;
-use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, Dim};
-
 use super::entry::{HALVES, clip_param};
-use crate::compose::{cast, compute_type};
-use crate::def::{Define, FLOATS, define, rule};
-use crate::mxnet::support::{Describe, agree_shapes};
-use crate::views::Build;
+use crate::mxnet::support::agree_shapes;
+use crate::prelude::*;
 
 /// One of the entries.
 #[derive(Clone, Copy)]
@@ -59,7 +46,7 @@ impl MultiUpdate {
         (0..n * self.states()).map(state).collect()
     }
 
-    fn shapes(self, cx: &mut InferCtx<'_>) -> std::result::Result<(), OpError> {
+    fn shapes(self, cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         let n = weights(cx.params);
         let needed = n * self.group() + if self.preloaded { 2 } else { 0 };
         if cx.input_count() != needed || !(n..=n * (1 + self.states())).contains(&cx.output_count()) {
@@ -93,7 +80,7 @@ impl MultiUpdate {
         }
         for i in n * self.group()..needed {
             cx.set_input_dtype(i, DType::F32)?;
-            cx.set_input_shape(i, tensorc_ir::Shape::Ranked([Dim::Const(n as u64)].into_iter().collect()))?;
+            cx.set_input_shape(i, Shape::Ranked([Dim::Const(n as u64)].into_iter().collect()))?;
         }
         Ok(())
     }

@@ -1,12 +1,8 @@
 //! The formulas of optimizers, as MXNet 1.9.1 computes them: where the weight decay joins the gradient, before or
 //! after clipping, differs from one to the next.
 
-use tensorc_ir::op::OpDef;
-use tensorc_ir::params::ParamValue;
-use tensorc_ir::scalar::Ex;
-
 use super::entry::{LR, RuleEntry, STEP, StepNumber, UpdateNames, UpdateStep, WD, bounded};
-use crate::def::Define;
+use crate::prelude::*;
 
 macro_rules! names {
     ($name:literal, $($mxnet:literal)?, $($mp:literal)?) => {

@@ -1,0 +1,589 @@
+//! Kernels written with operators: handles on the values, tensors and cells of a kernel under construction.
+//!
+//! Handles share the kernel and are copied freely. A statement is added when Rust evaluates the expression, so the text
+//! of a kernel has the order of its source.
+
+use std::cell::RefCell;
+use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Rem, Sub};
+
+use tensorc_ir::index::{delinearize, linearize, unbounded};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
+use tensorc_ir::scalar::{CmpOp, MathFn, ScalarOp};
+
+use crate::prelude::*;
+
+/// A kernel under construction. Its first error is that of [`KernelScope::finish`].
+pub struct KernelScope {
+    builder: RefCell<KernelBuilder>,
+    error: RefCell<Option<OpError>>,
+}
+
+/// A value in a kernel.
+#[derive(Clone, Copy)]
+pub struct KernelValue<'k> {
+    k: &'k KernelScope,
+    operand: Operand,
+}
+
+/// A tensor in a kernel: a parameter or working memory.
+#[derive(Clone, Copy)]
+pub struct KernelTensor<'k> {
+    k: &'k KernelScope,
+    buf: Buf,
+    dtype: DType,
+    dims: &'k [u64],
+}
+
+/// Memory of one element.
+#[derive(Clone, Copy)]
+pub struct KernelCell<'k>(KernelTensor<'k>);
+
+/// What operators take beside a [`KernelValue`]: numbers, of the type of the other operand, and positions.
+pub trait Term<'k> {
+    /// The type of a number among numbers alone.
+    const NUMBER: DType = DType::I64;
+    /// The type, if it has one of its own.
+    fn dtype(&self) -> Option<DType>;
+    /// The value as an operand of a statement; a number becomes one of `dtype`.
+    fn operand(self, k: &KernelScope, dtype: DType) -> Operand;
+}
+
+impl<'k> Term<'k> for KernelValue<'k> {
+    fn dtype(&self) -> Option<DType> {
+        Some(KernelValue::dtype(*self))
+    }
+
+    fn operand(self, _: &KernelScope, _: DType) -> Operand {
+        self.operand
+    }
+}
+
+impl Term<'_> for f64 {
+    const NUMBER: DType = DType::F64;
+
+    fn dtype(&self) -> Option<DType> {
+        None
+    }
+
+    fn operand(self, _: &KernelScope, dtype: DType) -> Operand {
+        Operand::Const(Scalar::from_f64(dtype, self))
+    }
+}
+
+impl Term<'_> for i64 {
+    fn dtype(&self) -> Option<DType> {
+        None
+    }
+
+    fn operand(self, _: &KernelScope, dtype: DType) -> Operand {
+        Operand::Const(Scalar::from_i64(dtype, self))
+    }
+}
+
+impl Term<'_> for bool {
+    fn dtype(&self) -> Option<DType> {
+        Some(DType::Bool)
+    }
+
+    fn operand(self, _: &KernelScope, _: DType) -> Operand {
+        Operand::Const(Scalar::bool(self))
+    }
+}
+
+impl Term<'_> for Scalar {
+    fn dtype(&self) -> Option<DType> {
+        Some(self.dtype)
+    }
+
+    fn operand(self, _: &KernelScope, _: DType) -> Operand {
+        Operand::Const(self)
+    }
+}
+
+impl Term<'_> for &Index {
+    fn dtype(&self) -> Option<DType> {
+        Some(DType::I64)
+    }
+
+    fn operand(self, k: &KernelScope, _: DType) -> Operand {
+        k.builder.borrow_mut().index_value(self.clone())
+    }
+}
+
+/// Where an element of a tensor is: its row-major offset, or a coordinate for each axis.
+pub trait Place {
+    /// The row-major offset in a tensor with the given extents.
+    fn offset(self, dims: &[u64]) -> Index;
+}
+
+impl Place for &Index {
+    fn offset(self, _: &[u64]) -> Index {
+        self.clone()
+    }
+}
+
+impl Place for &[Index] {
+    fn offset(self, dims: &[u64]) -> Index {
+        linearize(self, dims)
+    }
+}
+
+impl Place for &Vec<Index> {
+    fn offset(self, dims: &[u64]) -> Index {
+        linearize(self, dims)
+    }
+}
+
+impl<const N: usize> Place for [&Index; N] {
+    fn offset(self, dims: &[u64]) -> Index {
+        linearize(&self.map(Index::clone), dims)
+    }
+}
+
+impl KernelScope {
+    /// A kernel without parameters and statements.
+    pub fn new(name: &str) -> KernelScope {
+        KernelScope { builder: RefCell::new(KernelBuilder::new(name)), error: RefCell::new(None) }
+    }
+
+    /// The next parameter. Operands come before results, which are writable.
+    pub fn param<'k>(&'k self, name: &str, dtype: DType, dims: &'k [u64], writable: bool) -> KernelTensor<'k> {
+        let buf = self.builder.borrow_mut().param(name, dtype, dims.iter().product(), writable);
+        KernelTensor { k: self, buf, dtype, dims }
+    }
+
+    /// The next parameter, an operand.
+    pub fn input<'k>(&'k self, name: &str, ty: &'k DenseType) -> KernelTensor<'k> {
+        self.param(name, ty.dtype, &ty.dims, false)
+    }
+
+    /// The next parameters, which are operands.
+    pub fn inputs<'k, const N: usize>(&'k self, names: [&str; N], types: [&'k DenseType; N]) -> [KernelTensor<'k>; N] {
+        std::array::from_fn(|i| self.input(names[i], types[i]))
+    }
+
+    /// The next parameter, a result.
+    pub fn output<'k>(&'k self, name: &str, ty: &'k DenseType) -> KernelTensor<'k> {
+        self.param(name, ty.dtype, &ty.dims, true)
+    }
+
+    /// The next parameters, which are results.
+    pub fn outputs<'k, const N: usize>(&'k self, names: [&str; N], types: [&'k DenseType; N]) -> [KernelTensor<'k>; N] {
+        std::array::from_fn(|i| self.output(names[i], types[i]))
+    }
+
+    /// Working memory until the end of the innermost block.
+    pub fn memory<'k>(&'k self, name: &str, dtype: DType, dims: &'k [u64], space: MemorySpace) -> KernelTensor<'k> {
+        let buf = self.builder.borrow_mut().alloc(name, dtype, dims.iter().product(), space);
+        KernelTensor { k: self, buf, dtype, dims }
+    }
+
+    /// An element of working memory on the stack.
+    pub fn cell(&self, name: &str, dtype: DType) -> KernelCell<'_> {
+        KernelCell(self.memory(name, dtype, &[], MemorySpace::Stack))
+    }
+
+    /// An element of working memory in a register.
+    pub fn register(&self, name: &str, dtype: DType) -> KernelCell<'_> {
+        KernelCell(self.memory(name, dtype, &[], MemorySpace::Register))
+    }
+
+    fn value(&self, operand: Operand) -> KernelValue<'_> {
+        KernelValue { k: self, operand }
+    }
+
+    /// A number of a type.
+    pub fn number(&self, dtype: DType, x: f64) -> KernelValue<'_> {
+        self.constant(Scalar::from_f64(dtype, x))
+    }
+
+    /// An i64 number.
+    pub fn int(&self, x: i64) -> KernelValue<'_> {
+        self.constant(Scalar::i64(x))
+    }
+
+    /// A constant.
+    pub fn constant(&self, x: Scalar) -> KernelValue<'_> {
+        self.value(Operand::Const(x))
+    }
+
+    /// A position as an i64 value.
+    pub fn position(&self, at: &Index) -> KernelValue<'_> {
+        self.value(at.operand(self, DType::I64))
+    }
+
+    /// A position as a variable of its own, whose range the code generator knows.
+    pub fn bound(&self, name: &str, at: &Index) -> Index {
+        self.builder.borrow_mut().let_index(name, at.clone())
+    }
+
+    /// Whether `lo <= at < hi`.
+    pub fn in_range(&self, at: &Index, lo: i64, hi: i64) -> KernelValue<'_> {
+        let inside = self.builder.borrow_mut().in_range(at, lo, hi);
+        self.value(inside)
+    }
+
+    fn enclosed(&self, name: &str, range: (Index, Index, i64), kind: LoopKind, body: impl FnOnce(&Index)) {
+        let i = self.builder.borrow_mut().open_for(name, range, kind);
+        body(&i);
+        self.builder.borrow_mut().close_for();
+    }
+
+    /// `for name in 0..n`.
+    pub fn each(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
+        self.range(name, (&Index::default(), &Index::constant(n as i64)), body);
+    }
+
+    /// `for name in lo..hi`.
+    pub fn range(&self, name: &str, (lo, hi): (&Index, &Index), body: impl FnOnce(&Index)) {
+        self.strided(name, (lo, hi, 1), body);
+    }
+
+    /// `for name in lo..hi by step`.
+    pub fn strided(&self, name: &str, (lo, hi, step): (&Index, &Index, i64), body: impl FnOnce(&Index)) {
+        self.enclosed(name, (lo.clone(), hi.clone(), step), LoopKind::Serial, body);
+    }
+
+    /// `for name in 0..n`, as lanes of vectors.
+    pub fn lanes(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
+        let range = (Index::default(), Index::constant(n as i64), 1);
+        self.enclosed(name, range, LoopKind::Vector, body);
+    }
+
+    /// The outermost loop `for name in 0..n`, with iterations that do not depend on each other.
+    pub fn parallel_each(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
+        let range = (Index::default(), Index::constant(n as i64), 1);
+        self.enclosed(name, range, LoopKind::Parallel, body);
+    }
+
+    /// The outermost loop, over all elements of `dims`; the body sees their coordinates.
+    pub fn parallel(&self, dims: &[u64], body: impl FnOnce(&[Index])) {
+        self.parallel_each("p", dims.iter().product(), |p| body(&coordinates(p, dims)));
+    }
+
+    /// Serial loops over `dims`, outermost first.
+    pub fn serial(&self, dims: &[u64], body: impl FnOnce(&[Index])) {
+        let open = |n: &u64| {
+            let range = (Index::default(), Index::constant(*n as i64), 1);
+            self.builder.borrow_mut().open_for("i", range, LoopKind::Serial)
+        };
+        let at: Vec<Index> = dims.iter().map(open).collect();
+        body(&at);
+        dims.iter().for_each(|_| self.builder.borrow_mut().close_for());
+    }
+
+    /// Statements that run where the condition holds.
+    pub fn when(&self, condition: KernelValue<'_>, body: impl FnOnce()) {
+        self.builder.borrow_mut().open_block();
+        body();
+        self.builder.borrow_mut().close_if(condition.operand);
+    }
+
+    /// As [`KernelScope::when`]; without a condition, the statements always run.
+    pub fn when_all(&self, conditions: Option<KernelValue<'_>>, body: impl FnOnce()) {
+        match conditions {
+            Some(condition) => self.when(condition, body),
+            None => body(),
+        }
+    }
+
+    /// Scalar expressions of some values.
+    pub fn eval<'k, const N: usize>(
+        &'k self,
+        args: &[KernelValue<'k>],
+        f: impl FnOnce(&[Ex]) -> [Ex; N],
+    ) -> [KernelValue<'k>; N] {
+        let types: Vec<DType> = args.iter().map(|a| KernelValue::dtype(*a)).collect();
+        let values = self.eval_all(&types, args, |a| f(a).to_vec());
+        std::array::from_fn(|i| values.get(i).copied().unwrap_or(self.int(0)))
+    }
+
+    /// Scalar expressions of values with the given types, as many as `f` returns; none after an error.
+    pub fn eval_all<'k>(
+        &'k self,
+        types: &[DType],
+        args: &[KernelValue<'k>],
+        f: impl FnOnce(&[Ex]) -> Vec<Ex>,
+    ) -> Vec<KernelValue<'k>> {
+        match ScalarFn::build(types, |_, a| f(a)) {
+            Ok(f) => {
+                let args: Vec<Operand> = args.iter().map(|a| a.operand).collect();
+                let values = self.builder.borrow_mut().apply(&f, &args, &[]);
+                values.into_iter().map(|v| self.value(v)).collect()
+            }
+            Err(why) => {
+                self.fail(why);
+                vec![]
+            }
+        }
+    }
+
+    /// Remembers an error, unless there is one.
+    pub fn fail(&self, why: impl Into<OpError>) {
+        self.error.borrow_mut().get_or_insert(why.into());
+    }
+
+    /// The finished kernel, or the first error.
+    pub fn finish(&self) -> Result<Kernel, OpError> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.builder.replace(KernelBuilder::new("")).finish()),
+        }
+    }
+
+    /// The finished kernel as a primitive.
+    pub fn prim(&self) -> Result<Prim, OpError> {
+        self.finish().map(|kernel| Prim::Kernel(kernel.into()))
+    }
+}
+
+/// Row-major coordinates of `offset`, which lies in `0..dims.product()`.
+pub fn coordinates(offset: &Index, dims: &[u64]) -> Vec<Index> {
+    let n = dims.iter().product::<u64>() as i64;
+    delinearize(offset, dims, &|_: u32| (0, (n - 1).max(0)))
+}
+
+/// A position within `0..n`, with its bounds in sight of bounds checks.
+pub fn clamp(at: &Index, n: u64) -> Index {
+    bounded(at, n.max(1) - 1)
+}
+
+/// A position within `0..=last`, with its bounds in sight of bounds checks.
+pub fn bounded(at: &Index, last: u64) -> Index {
+    at.maximum(&Index::default(), &unbounded).minimum(&Index::constant(last as i64), &unbounded)
+}
+
+impl<'k> KernelTensor<'k> {
+    /// The element type.
+    pub fn dtype(self) -> DType {
+        self.dtype
+    }
+
+    /// The extents.
+    pub fn dims(self) -> &'k [u64] {
+        self.dims
+    }
+
+    /// Reads an element.
+    pub fn get(self, at: impl Place) -> KernelValue<'k> {
+        let value = self.k.builder.borrow_mut().load(self.buf, at.offset(self.dims));
+        self.k.value(value)
+    }
+
+    /// Reads an element in another type.
+    pub fn get_as(self, at: impl Place, dtype: DType) -> KernelValue<'k> {
+        self.get(at).cast(dtype)
+    }
+
+    /// Reads an element as a position on an axis of extent `n`, see [`KernelValue::position`].
+    pub fn position(self, at: impl Place, n: u64) -> Index {
+        self.get(at).position(n)
+    }
+
+    /// Writes an element.
+    pub fn set(self, at: impl Place, value: impl Term<'k>) {
+        let value = value.operand(self.k, self.dtype);
+        self.k.builder.borrow_mut().store(self.buf, at.offset(self.dims), value);
+    }
+
+    /// Writes an element, converted to the type of the tensor.
+    pub fn set_cast(self, at: impl Place, value: KernelValue<'k>) {
+        self.set(at, value.cast(self.dtype));
+    }
+
+    /// Adds to an element.
+    pub fn add(self, at: impl Place, term: KernelValue<'k>) {
+        let at = at.offset(self.dims);
+        let old = self.get(&at);
+        self.set(&at, old + term.cast(self.dtype));
+    }
+
+    /// Copies `len` elements from `start` on of another tensor to the same places.
+    pub fn copy(self, from: KernelTensor<'k>, start: &Index, len: u64) {
+        self.k.each("c", len, |i| {
+            let at = start.add(i);
+            self.set(&at, from.get(&at));
+        });
+    }
+}
+
+impl<'k> KernelCell<'k> {
+    /// The cell, which holds `value`.
+    pub fn holding(self, value: impl Term<'k>) -> KernelCell<'k> {
+        self.set(value);
+        self
+    }
+
+    /// Reads it.
+    pub fn get(self) -> KernelValue<'k> {
+        self.0.get(&Index::default())
+    }
+
+    /// Writes it.
+    pub fn set(self, value: impl Term<'k>) {
+        self.0.set(&Index::default(), value);
+    }
+
+    /// Writes it where the condition holds.
+    pub fn update(self, condition: KernelValue<'k>, value: impl Term<'k>) {
+        let old = self.get();
+        self.set(condition.select(value, old));
+    }
+
+    /// Adds to it.
+    pub fn add(self, term: KernelValue<'k>) {
+        self.set(self.get() + term);
+    }
+}
+
+impl<'k> KernelValue<'k> {
+    /// The type.
+    pub fn dtype(self) -> DType {
+        self.k.builder.borrow().dtype(self.operand)
+    }
+
+    fn apply(self, op: ScalarOp, args: &[Operand]) -> KernelValue<'k> {
+        let value = self.k.builder.borrow_mut().op(op, args);
+        self.k.value(value)
+    }
+
+    fn unary(self, op: ScalarOp) -> KernelValue<'k> {
+        self.apply(op, &[self.operand])
+    }
+
+    /// A binary operation.
+    pub fn binary(self, op: ScalarOp, other: impl Term<'k>) -> KernelValue<'k> {
+        let other = other.operand(self.k, self.dtype());
+        self.apply(op, &[self.operand, other])
+    }
+
+    /// A comparison.
+    pub fn cmp(self, op: CmpOp, other: impl Term<'k>) -> KernelValue<'k> {
+        self.binary(ScalarOp::Cmp(op), other)
+    }
+
+    /// `self < other`.
+    pub fn lt(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.cmp(CmpOp::Lt, other)
+    }
+
+    /// `self <= other`.
+    pub fn le(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.cmp(CmpOp::Le, other)
+    }
+
+    /// `self > other`.
+    pub fn gt(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.cmp(CmpOp::Gt, other)
+    }
+
+    /// `self >= other`.
+    pub fn ge(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.cmp(CmpOp::Ge, other)
+    }
+
+    /// `self == other`.
+    pub fn eq(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.cmp(CmpOp::Eq, other)
+    }
+
+    /// `self != other`.
+    pub fn ne(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.cmp(CmpOp::Ne, other)
+    }
+
+    /// The larger of two values.
+    pub fn max(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.binary(ScalarOp::Max, other)
+    }
+
+    /// The smaller of two values.
+    pub fn min(self, other: impl Term<'k>) -> KernelValue<'k> {
+        self.binary(ScalarOp::Min, other)
+    }
+
+    /// A bool that chooses between two terms; of two numbers, f64 or i64.
+    pub fn select<T: Term<'k>>(self, yes: T, no: impl Term<'k>) -> KernelValue<'k> {
+        let dtype = yes.dtype().or(no.dtype()).unwrap_or(T::NUMBER);
+        let (yes, no) = (yes.operand(self.k, dtype), no.operand(self.k, dtype));
+        self.apply(ScalarOp::Select, &[self.operand, yes, no])
+    }
+
+    /// The magnitude.
+    pub fn abs(self) -> KernelValue<'k> {
+        self.unary(ScalarOp::Abs)
+    }
+
+    /// The square root.
+    pub fn sqrt(self) -> KernelValue<'k> {
+        self.unary(ScalarOp::Sqrt)
+    }
+
+    /// The natural logarithm.
+    pub fn log(self) -> KernelValue<'k> {
+        self.unary(ScalarOp::Math(MathFn::Log))
+    }
+
+    /// Converts to a type; no statement where the type is the same.
+    pub fn cast(self, to: DType) -> KernelValue<'k> {
+        if self.dtype() == to { self } else { self.unary(ScalarOp::Cast(to)) }
+    }
+
+    /// An i64 value as an index.
+    pub fn index(self) -> Index {
+        self.k.builder.borrow().as_index(self.operand)
+    }
+
+    /// An i64 value as a position in `0..n`; what is out of range is clamped.
+    pub fn clamped(self, n: u64) -> Index {
+        clamp(&self.index(), n)
+    }
+
+    /// An element of an index operand as a position on an axis of extent `n`: negative values count from the end, and
+    /// what is out of range is clamped.
+    pub fn position(self, n: u64) -> Index {
+        let value = self.cast(DType::I64);
+        let wrapped = value + n as i64;
+        let chosen = value.lt(0).select(wrapped, value);
+        // The bound is stated in the index as well, where bounds checks see it.
+        chosen.max(0).min((n as i64 - 1).max(0)).clamped(n)
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $op:expr;)*) => { $(
+        impl<'k, T: Term<'k>> $trait<T> for KernelValue<'k> {
+            type Output = KernelValue<'k>;
+
+            fn $method(self, other: T) -> KernelValue<'k> {
+                self.binary($op, other)
+            }
+        }
+    )* };
+}
+
+operators! {
+    Add add ScalarOp::Add;
+    Sub sub ScalarOp::Sub;
+    Mul mul ScalarOp::Mul;
+    Div div ScalarOp::Div;
+    Rem rem ScalarOp::Rem;
+    BitAnd bitand ScalarOp::And;
+    BitOr bitor ScalarOp::Or;
+}
+
+impl Neg for KernelValue<'_> {
+    type Output = Self;
+
+    fn neg(self) -> Self {
+        self.unary(ScalarOp::Neg)
+    }
+}
+
+impl Not for KernelValue<'_> {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        self.unary(ScalarOp::Not)
+    }
+}
