@@ -26,10 +26,13 @@ pub(super) struct ClusterForm {
     pub bytes: u64,
 }
 
+/// The forms of one cluster, each with the layouts of operands and results that it is for.
+type LocatedForms = Vec<(Layouts, Rc<ClusterForm>)>;
+
 /// The forms of a graph's clusters. Plans of the same graph share them.
 pub(super) struct Forms {
     target: Target,
-    known: RefCell<BTreeMap<NodeId, Vec<(Layouts, Rc<ClusterForm>)>>>,
+    known: RefCell<BTreeMap<NodeId, LocatedForms>>,
 }
 
 impl Forms {
