@@ -11,12 +11,12 @@ use tensorc_runtime::profiler::Span;
 
 use super::call::{CallKind, CollectiveCall};
 use super::exchange::{DataSlot, Exchange, Outgoing, wrong_parts};
-use super::message::{CONTROL, CallHeader, GroupMessage, MAX_SHORT_MESSAGE, Question};
+use super::message::{ANSWERED, ASKED, CONTROL, CallHeader, GroupMessage, MAX_SHORT_MESSAGE, Question};
 use super::serve::{Answered, Desk, Server};
 use super::{Done, GroupCommand, GroupOptions, GroupState};
 use crate::buffers::Buffers;
 use crate::error::GroupError;
-use crate::transport::{MAX_TAG, ReceiveId, Received, Tag, Transport};
+use crate::transport::{ReceiveId, Received, Tag, Transport};
 
 /// How the profiler groups what a group does.
 const MOVING: &str = "communication";
@@ -32,10 +32,6 @@ const NAP: Duration = Duration::from_millis(1);
 const MAX_IDLE_POLL_SLEEP: Duration = Duration::from_millis(5);
 /// How long a failed group tries to tell the others.
 const FAILURE_BROADCAST_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// The tags of data that belong to questions and answers; those of collectives are below.
-const ASKED: Tag = MAX_TAG - 1;
-const ANSWERED: Tag = MAX_TAG;
 
 /// What a receive that was begun is for.
 enum Awaited {

@@ -3,10 +3,13 @@
 use tensorc_runtime::DType;
 
 use super::call::{CallKind, CollectiveCall};
-use crate::transport::Tag;
+use crate::transport::{MAX_TAG, Tag};
 
 /// The tag of short messages; data have others.
 pub const CONTROL: Tag = 0;
+/// The tags of data that belong to questions and answers; those of collectives are below.
+pub const ASKED: Tag = MAX_TAG - 1;
+pub const ANSWERED: Tag = MAX_TAG;
 /// Most bytes of a short message.
 pub const MAX_SHORT_MESSAGE: usize = 2048;
 /// Most bytes of a key or an error text in a message.
