@@ -10,7 +10,6 @@
 //! - `exchange`: the data of one collective
 //! - `serve`: questions of one rank to another, which no third takes part in
 //! - `driver`: the group's thread
-//! - `buffers`: memory of messages
 
 mod call;
 mod driver;

@@ -420,7 +420,7 @@ impl<'a> Lowering<'a, '_> {
         Ok(())
     }
 
-    /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that concat_operands them.
+    /// Schedules attention of few queries on a GPU: a kernel that computes parts of it, and one that combines them.
     fn split_attention(
         &mut self,
         node: NodeId,
