@@ -66,14 +66,14 @@ pub struct FusedCluster {
     pub class: FusionClass,
     /// How it is computed, once that is decided.
     pub recipe: Option<Recipe>,
-    /// The primitives of the cluster.
-    pub body: Box<Graph>,
+    /// The primitives of the cluster. Copies of a graph share them.
+    pub body: Arc<Graph>,
 }
 
 impl FusedCluster {
     /// A cluster whose recipe is still to be decided.
     pub fn new(class: FusionClass, body: Graph) -> FusedCluster {
-        FusedCluster { class, recipe: None, body: Box::new(body) }
+        FusedCluster { class, recipe: None, body: Arc::new(body) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Parsing of tensor graphs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -404,7 +405,7 @@ impl Parser<'_> {
             Tok::Sigil('@', ..) => self.sigil('@', "a name")?.text,
             _ => String::new(),
         };
-        Ok(FusedCluster { class, recipe, body: Box::new(self.graph_body(name)?) })
+        Ok(FusedCluster { class, recipe, body: Arc::new(self.graph_body(name)?) })
     }
 
     /// A recipe: `row`, `tiled[128, 64]`.

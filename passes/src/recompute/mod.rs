@@ -15,7 +15,7 @@ pub(crate) use std::collections::{BTreeMap, BTreeSet};
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
-use tensorc_schedule::plan;
+use tensorc_schedule::plan::{self, Forms};
 
 use crate::fuse::Fuse;
 use crate::manager::{Pass, PassCx};
@@ -82,7 +82,8 @@ impl Pass for Recompute {
 fn peak(mut graph: Graph, cx: &mut PassCx<'_>, by: FusionStrategy) -> Result<u64> {
     let by = if cx.options.fuse == FusionStrategy::Off { FusionStrategy::Off } else { by };
     Fuse { by: Some(by) }.run(&mut graph, cx)?;
-    Ok(plan::peak(&graph, cx.options.choices())?.0)
+    let choices = cx.options.choices();
+    Ok(plan::peak(&graph, choices, &Forms::new(choices.target))?.0)
 }
 
 /// The nodes that the backward pass computes again if the forward pass keeps just the given ones.

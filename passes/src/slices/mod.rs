@@ -16,7 +16,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusedCluster, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
-use tensorc_schedule::plan;
+use tensorc_schedule::plan::{self, Forms};
 
 use crate::manager::{Pass, PassCx};
 use crate::options::FusionStrategy;
@@ -62,7 +62,9 @@ impl Pass for SliceBatch {
             return Ok(false);
         }
         let mut changed = false;
-        let (mut kept, mut at) = plan::peak(graph, cx.options.choices())?;
+        let choices = cx.options.choices();
+        let forms = Forms::new(choices.target);
+        let (mut kept, mut at) = plan::peak(graph, choices, &forms)?;
         // Several places may need nearly as much memory as the peak: only when all are sliced, it sinks.
         let (mut peak, mut current) = (kept, None);
         let mut work = 0;
@@ -71,7 +73,7 @@ impl Pass for SliceBatch {
             let mut best: Option<(u64, Option<NodeId>, Graph)> = None;
             for trial in trials(current.as_ref().unwrap_or(graph), middle, least)? {
                 work += trial.node_ids().len();
-                let (lower, next) = plan::peak(&trial, cx.options.choices())?;
+                let (lower, next) = plan::peak(&trial, choices, &forms)?;
                 if best.as_ref().is_none_or(|(least, ..)| lower < *least) {
                     best = Some((lower, next, trial));
                 }

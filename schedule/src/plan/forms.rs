@@ -1,11 +1,13 @@
-//! How each cluster of a graph is computed, decided once for each layout of its operands.
+//! How each cluster is computed, decided once for each layout of its operands.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId};
+use tensorc_ir::recipe::Recipe;
 
 use super::flops;
 use crate::access::Located;
@@ -26,17 +28,25 @@ pub(super) struct ClusterForm {
     pub bytes: u64,
 }
 
-/// The forms of one cluster, each with the layouts of operands and results that it is for.
-type LocatedForms = Vec<(Layouts, Rc<ClusterForm>)>;
+/// A cluster of some primitives, and how it is computed there.
+struct KnownForm {
+    /// What is decided depends on: which operands are constants, where operands and results lie, and the stated recipe.
+    site: (Vec<bool>, Layouts, Option<Recipe>),
+    /// Keeps the address of the primitives from being used again.
+    _body: Arc<Graph>,
+    form: Rc<ClusterForm>,
+}
 
-/// The forms of a graph's clusters. Plans of the same graph share them.
-pub(super) struct Forms {
+/// The forms of clusters. Plans of a graph and of copies of it share them.
+pub struct Forms {
     target: Target,
-    known: RefCell<BTreeMap<NodeId, LocatedForms>>,
+    /// By the address of the primitives.
+    known: RefCell<BTreeMap<*const Graph, Vec<KnownForm>>>,
 }
 
 impl Forms {
-    pub(super) fn new(target: Target) -> Forms {
+    /// None are known yet.
+    pub fn new(target: Target) -> Forms {
         Forms { target, known: RefCell::default() }
     }
 
@@ -50,9 +60,11 @@ impl Forms {
         layouts: &Layouts,
     ) -> Result<Rc<ClusterForm>> {
         let mut known = self.known.borrow_mut();
-        let known = known.entry(node).or_default();
-        if let Some((_, found)) = known.iter().find(|(of, _)| of == layouts) {
-            return Ok(found.clone());
+        let known = known.entry(Arc::as_ptr(&fused.body)).or_default();
+        let constants = graph.args(node).into_iter().map(|v| graph.constant(v).is_some()).collect();
+        let site = (constants, layouts.clone(), fused.recipe);
+        if let Some(found) = known.iter().find(|known| known.site == site) {
+            return Ok(found.form.clone());
         }
         let form = decide(&Site::of(graph, node, fused, layouts), &self.target)?;
         // Tiles of a contraction on a GPU are written while others are computed.
@@ -62,8 +74,8 @@ impl Forms {
             _ => vec![],
         };
         let (flops, bytes) = (flops(&fused.body)?, KernelWork::of_body(&fused.body)?.moved());
-        let found = Rc::new(ClusterForm { form, in_place, flops, bytes });
-        known.push((layouts.clone(), found.clone()));
-        Ok(found)
+        let form = Rc::new(ClusterForm { form, in_place, flops, bytes });
+        known.push(KnownForm { site, _body: fused.body.clone(), form: form.clone() });
+        Ok(form)
     }
 }

@@ -33,7 +33,7 @@ use crate::lowered::InPlace;
 use crate::recipe::{Form, Site, decide};
 use crate::recognise::attention::Attended;
 use crate::target::Target;
-use forms::Forms;
+pub use forms::Forms;
 pub use place::ConcatOperands;
 use place::{ConcatElimination, StridedView, is_aligned};
 
@@ -79,9 +79,12 @@ pub struct Schedule<'g> {
 /// # Errors
 /// [`DiagnosticCode::Unsupported`] if an operator is left in the graph; types that are not known.
 pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
-    let forms = Forms::new(choices.target);
-    let places = search::choose(graph, &choices, &forms)?;
-    let mut out = lower(graph, &choices, places, &forms)?.out;
+    planned(graph, choices, &Forms::new(choices.target))
+}
+
+fn planned<'a>(graph: &'a Graph, choices: Choices, forms: &Forms) -> Result<Schedule<'a>> {
+    let places = search::choose(graph, &choices, forms)?;
+    let mut out = lower(graph, &choices, places, forms)?.out;
     out.plan.settle_parts();
     Ok(out)
 }
@@ -106,12 +109,12 @@ pub fn recipes(graph: &Graph, choices: Choices) -> Result<Vec<(NodeId, Recipe)>>
 }
 
 /// Bytes of intermediate tensors and of working memory live at once in the schedule of a fused graph, and the node at which
-/// they are.
+/// they are. Forms that are found are kept for copies of the graph.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn peak(graph: &Graph, choices: Choices) -> Result<(u64, Option<NodeId>)> {
-    let schedule = plan(graph, choices)?;
+pub fn peak(graph: &Graph, choices: Choices, forms: &Forms) -> Result<(u64, Option<NodeId>)> {
+    let schedule = planned(graph, choices, forms)?;
     let (bytes, step) = order::peak_of(&schedule, choices.workers);
     Ok((bytes, step.map(|step| schedule.nodes[step])))
 }
