@@ -28,7 +28,7 @@ impl Compiler {
     /// Loads a symbol of MXNet with its parameters, which become constants of the model.
     ///
     /// # Errors
-    /// As [`Compiler::load`]; or the parameters are not those of the symbol, or the model is none.
+    /// As [`Compiler::load`]; or the parameters do not fit the symbol, or the file of the model is no symbol.
     pub fn load_with(&self, path: impl AsRef<Path>, parameters: Option<&Path>) -> Result<Model, Error> {
         let path = path.as_ref();
         let ends_in = |extension: &str| path.extension().is_some_and(|e| e == extension);

@@ -244,7 +244,7 @@ impl<'g> Tensor<'g> {
         self.then(|b, v| b.reshaped(v, dims))
     }
 
-    /// Another shape and type, those of a result or an operand.
+    /// The elements in the shape of a result or an operand, cast to its type.
     pub fn as_type(self, ty: &DenseType) -> Tensor<'g> {
         self.reshape(&ty.dims).cast(ty.dtype)
     }
@@ -269,7 +269,7 @@ impl<'g> Tensor<'g> {
         self.map_with(&[], |_, a| f(&a[0]))
     }
 
-    /// An expression of the elements and those of tensors that broadcast with this one, in its type and shape.
+    /// An element-wise expression of this tensor and of others that broadcast to it; the result has its type and shape.
     pub fn map_with(self, others: &[Tensor<'g>], f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex) -> Tensor<'g> {
         let inputs: Option<Vec<Value>> = [&[self], others].concat().iter().map(|t| t.value).collect();
         self.then(|b, v| {

@@ -16,7 +16,7 @@ pub fn strided_fits(offset: i64, axes: &[(u64, i64)], elements: u64) -> bool {
     low >= 0 && high < i128::from(elements)
 }
 
-/// Whether packing a constant of that many f32 elements reads only what is there.
+/// Whether packing a constant of that many f32 elements stays inside the constant.
 pub fn packing_fits(packing: &Packing, elements: u64) -> bool {
     match packing {
         Packing::Plain => true,

@@ -88,7 +88,7 @@ pub struct MatrixParam {
     pub stride: u64,
     /// Rows of a box.
     pub box_rows: u32,
-    /// How many matrices lie beside each other, and elements from one to the next: along up to three axes, those of near
+    /// How many matrices lie beside each other, and elements from one to the next: along up to three axes, near
     /// neighbours first.
     pub batch: Vec<(u64, u64)>,
 }

@@ -35,7 +35,7 @@ options! {
         /// The seed of random augmentation, `None`: that of the order.
         pub seed_aug: Option<u64> = None,
         /// Left-over images are filled up to a batch with the first ones of the next epoch, which begins behind them;
-        /// otherwise with those of the batch before. Either way they do not count.
+        /// otherwise with images of the previous batch. Either way they do not count.
         pub round_batch: bool = true,
         /// Parts that the images are divided into, such as one for each worker, and the part that is read, from 0.
         pub num_parts: usize = 1,

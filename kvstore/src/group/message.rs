@@ -7,7 +7,7 @@ use crate::transport::{MAX_TAG, Tag};
 
 /// The tag of short messages; data have others.
 pub const CONTROL: Tag = 0;
-/// The tags of data that belong to questions and answers; those of collectives are below.
+/// The tags of the data of questions and answers. Tags of collectives are smaller.
 pub const ASKED: Tag = MAX_TAG - 1;
 pub const ANSWERED: Tag = MAX_TAG;
 /// Most bytes of a short message.

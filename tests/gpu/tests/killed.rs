@@ -36,7 +36,7 @@ fn a_runner_killed_at_any_moment_is_gone_on_with() {
     let folder = tempfile::tempdir().unwrap();
     let began = Instant::now();
     assert_eq!(runner_once(&folder.path().join("whole"), "60", &STEPS).status().unwrap().code(), Some(1));
-    let whole = began.elapsed();
+    let mut whole = began.elapsed();
     assert_complete(&folder.path().join("whole"), "not killed");
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut cut = 0;
@@ -49,14 +49,17 @@ fn a_runner_killed_at_any_moment_is_gone_on_with() {
         let mut runner = runner_once(&out, "60", &STEPS).spawn().unwrap();
         sleep(moment);
         runner.kill().unwrap();
-        cut += usize::from(runner.wait().unwrap().code().is_none());
+        match runner.wait().unwrap().code() {
+            None => cut += 1,
+            // The first run took longer, on a machine that was busier: a run ends before this moment.
+            Some(_) => whole = whole.min(moment),
+        }
         let second = runner_once(&out, "60", &STEPS).stderr(Stdio::piped()).output().unwrap();
         let at = format!("killed after {moment:?}: {}", String::from_utf8_lossy(&second.stderr));
         assert_eq!(second.status.code(), Some(1), "{at}");
         assert_complete(&out, &at);
     }
-    // A busy machine makes the first run longer than the others, so that some of these end before they are killed.
-    assert!(cut >= 5, "{cut}");
+    assert!(cut > 20, "{cut}");
 }
 
 #[test]
