@@ -24,9 +24,13 @@ if has llvm; then features=(--features nccl); fi
 
 suite() { cargo test --release --workspace "${features[@]}" --test suite -- "$@"; }
 
+# What is compiled without LLVM. Tests have no code for it: where LLVM is installed, they are checked with it alone.
+# Examples bring the dependencies of tests along.
 lints() {
+    local targets=(--all-targets)
+    if has llvm; then targets=(--lib --bins --examples); fi
     cargo fmt --check
-    cargo clippy --release --workspace --all-targets -- -D warnings
+    cargo clippy --release --workspace "${targets[@]}" -- -D warnings
 }
 
 lints_llvm() { cargo clippy --release --workspace --all-targets "${features[@]}" -- -D warnings; }
@@ -74,7 +78,7 @@ gpu_bundle() {
 # The whole workspace is selected, so that only what uses MPI is built again.
 mpi=(--release --workspace "${features[@]}" --features mpi)
 
-lints_mpi() { cargo clippy "${mpi[@]}" --all-targets -- -D warnings; }
+lints_mpi() { cargo clippy "${mpi[@]}" --lib --examples --test mpi -- -D warnings; }
 
 # mpi_part LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC. Bindings are made for one MPI.
 mpi_part() {
