@@ -10,7 +10,7 @@ use tensorc_ir::TensorData;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
-use tensorc_passes::manager::{PassCx, Timing};
+use tensorc_passes::manager::{PassCx, PassLimits, Timing};
 use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
 use tensorc_runtime::gpu::{Driver, LoadedKernel};
 use tensorc_runtime::plan::{LoadError, verify_kernels};
@@ -57,11 +57,13 @@ fn optimize(
     options: tensorc_passes::Options,
     pipeline: &Pipeline,
     graph: &mut Graph,
+    until: Option<Instant>,
     report: &mut Report,
 ) -> Result<(), Error> {
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
     cx.threads = compiler.pool().threads();
+    cx.limits = PassLimits { nodes: compiler.options().limits.nodes, until };
     pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {
@@ -109,19 +111,47 @@ pub(crate) fn lowered(
     compiler: &Compiler,
     mut graph: Graph,
     choices: Choices,
+    until: Option<Instant>,
     report: &mut Report,
 ) -> Result<(Graph, Lowered), Error> {
     let pipeline = Pipeline::to(CompilePhase::Plan);
-    optimize(compiler, compiler.options().passes, &pipeline, &mut graph, report)?;
+    optimize(compiler, compiler.options().passes, &pipeline, &mut graph, until, report)?;
     let lowered = lower(compiler, &graph, choices, pipeline.end, &mut |step, time, _| {
         report.timings.push((step.to_owned(), time));
         Ok(())
     })?;
+    in_time(until)?;
+    compiler.options().limits.admit_plan(&lowered.plan, compiler.pool().threads())?;
     Ok((graph, lowered))
 }
 
+/// Whether compiling may go on.
+fn in_time(until: Option<Instant>) -> Result<(), Error> {
+    match until {
+        Some(until) if Instant::now() > until => Err(Error::limit("time", "compiling takes longer".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// Compiles the kernels that follow each other a few at a time, as long as there is time, and puts them into the cache.
+fn compile_in_time(compiler: &Compiler, kernels: &[Kernel], until: Option<Instant>) -> Result<(), Error> {
+    const AT_A_TIME: usize = 32;
+    let Some(_) = until else { return Ok(()) };
+    for some in kernels.chunks(AT_A_TIME) {
+        in_time(until)?;
+        let (backend, threads) = (compiler.options().backend, compiler.pool().threads());
+        compile_kernels(some, backend, threads, compiler.kernels(), &tensorc_kernels::symbol)?;
+    }
+    in_time(until)
+}
+
 /// Generates code and packs weights.
-pub(crate) fn link(compiler: &Compiler, lowered: Lowered, report: &mut Report) -> Result<Executable, Error> {
+pub(crate) fn link(
+    compiler: &Compiler,
+    lowered: Lowered,
+    until: Option<Instant>,
+    report: &mut Report,
+) -> Result<Executable, Error> {
     let Lowered { plan, kernels, constants, externs, .. } = lowered;
     // Loading verifies the rest of the plan.
     check_calls(&plan, &kernels)?;
@@ -137,9 +167,11 @@ pub(crate) fn link(compiler: &Compiler, lowered: Lowered, report: &mut Report) -
     }
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
+        compile_in_time(compiler, &kernels, until)?;
         let backend = compiler.options().backend;
         Ok(Arc::new(compile_kernels(&kernels, backend, threads, compiler.kernels(), &tensorc_kernels::symbol)?))
     })?;
+    compiler.options().limits.admit_code(code.code_bytes())?;
     compiler.progress("pack weights");
     let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();

@@ -19,6 +19,7 @@ use tensorc_schedule::target::{Cpu, Gpu, Processor, VendorLibraries};
 use crate::code_cache::CodeFolder;
 use crate::error::Error;
 use crate::gpu;
+use crate::limits::Limits;
 
 /// Category of the phases of compilation in profiles.
 pub(crate) const COMPILE: &str = "compile";
@@ -44,6 +45,8 @@ pub struct Options {
     /// Combinations of input shapes for which a [`crate::Model`] keeps what it compiled, by default 64; one that has not been used
     /// longest makes room.
     pub sessions: Option<usize>,
+    /// What models may take; by default as much as they ask for.
+    pub limits: Limits,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.

@@ -30,7 +30,12 @@ impl Compiler {
     /// # Errors
     /// As [`Compiler::load`]; or the parameters do not fit the symbol, or the file of the model is no symbol.
     pub fn load_with(&self, path: impl AsRef<Path>, parameters: Option<&Path>) -> Result<Model, Error> {
-        let path = path.as_ref();
+        let model = self.imported(path.as_ref(), parameters)?;
+        self.options().limits.admit_graph(model.graph())?;
+        Ok(model)
+    }
+
+    fn imported(&self, path: &Path, parameters: Option<&Path>) -> Result<Model, Error> {
         let ends_in = |extension: &str| path.extension().is_some_and(|e| e == extension);
         self.progress(CompilePhase::Import.name());
         let _span = self.span(CompilePhase::Import.name());

@@ -1,6 +1,7 @@
 //! Compiled code, however it is used: by a session, as an operation on arrays, by an executor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tensorc_abi::Plan;
 use tensorc_ir::graph::Graph;
@@ -38,8 +39,9 @@ impl Program {
 
     /// Adds what compiling takes to a report of what came before.
     pub(crate) fn compile_reporting(compiler: &Compiler, graph: Graph, mut report: Report) -> Result<Program, Error> {
-        let (_, lowered) = lowered(compiler, graph, compiler.choices(), &mut report)?;
-        Program::linked(compiler, lowered, report)
+        let until = compiler.options().limits.deadline();
+        let (_, lowered) = lowered(compiler, graph, compiler.choices(), until, &mut report)?;
+        Program::linked(compiler, lowered, until, report)
     }
 
     /// Generates code and packs weights for a graph that is lowered and planned.
@@ -47,11 +49,16 @@ impl Program {
     /// # Errors
     /// The plan breaks a rule of the run time, or memory is short.
     pub fn from_lowered(compiler: &Compiler, lowered: Lowered) -> Result<Program, Error> {
-        Program::linked(compiler, lowered, Report::default())
+        Program::linked(compiler, lowered, compiler.options().limits.deadline(), Report::default())
     }
 
-    fn linked(compiler: &Compiler, lowered: Lowered, mut report: Report) -> Result<Program, Error> {
-        let executable = Arc::new(link(compiler, lowered, &mut report)?);
+    fn linked(
+        compiler: &Compiler,
+        lowered: Lowered,
+        until: Option<Instant>,
+        mut report: Report,
+    ) -> Result<Program, Error> {
+        let executable = Arc::new(link(compiler, lowered, until, &mut report)?);
         Ok(Program { compiler: compiler.clone(), executable, report, idle: Mutex::default(), turns: None })
     }
 
@@ -89,7 +96,8 @@ impl Program {
 
     /// Memory for one run at a time.
     pub(crate) fn context(&self) -> Result<Context, RunError> {
-        Context::new(self.executable.clone(), self.compiler.pool())
+        let context = Context::new(self.executable.clone(), self.compiler.pool())?;
+        Ok(context.within(self.compiler.options().limits.time))
     }
 
     /// Pushes a run, or a phase of one, as one operation of the engine: of the launch's outputs the first are `states` of the

@@ -6,12 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tensorc_abi::Plan;
 use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::{Next, Remainder, StageSplit, split};
-use tensorc_runtime::{Bindings, Context, Device, RunError, TensorMut, TensorRef};
+use tensorc_runtime::{AlignedBuffer, Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
 use crate::cache::ProgramCache;
 use crate::compile::Report;
@@ -38,7 +39,7 @@ struct States {
     positions: Vec<usize>,
     types: Vec<DenseType>,
     /// What they hold after the last run.
-    memory: Vec<Vec<u8>>,
+    memory: Vec<AlignedBuffer>,
 }
 
 /// The stages after the first.
@@ -81,7 +82,7 @@ impl Session {
         let plan = program.plan();
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types: Vec<DenseType> = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
-        let memory = types.iter().map(|t| vec![0; t.bytes() as usize]).collect();
+        let memory = types.iter().map(|t| AlignedBuffer::zeroed(t.bytes(), "a state")).collect::<Result<_, _>>()?;
         let context = program.context()?;
         Ok(Session { program, context, rest, outputs, states: States { positions, types, memory } })
     }
@@ -132,11 +133,14 @@ impl Session {
         let plan = self.plan();
         let buffers = plan.outputs.iter().map(|id| plan.buffer(*id));
         let shapes: Vec<_> = buffers.map(|b| (b.dtype, b.dims.clone(), b.bytes())).collect();
-        let mut data: Vec<Vec<u8>> = shapes.iter().map(|(_, _, bytes)| vec![0u8; *bytes as usize]).collect();
+        let memory = shapes.iter().map(|(_, _, bytes)| AlignedBuffer::zeroed(*bytes, "an output"));
+        let mut data = memory.collect::<Result<Vec<AlignedBuffer>, _>>()?;
+        let each = shapes.iter().zip(&mut data);
         let mut outputs: Vec<TensorMut<'_>> =
-            shapes.iter().zip(&mut data).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
+            each.map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d.as_mut_slice())).collect();
         self.execute(inputs, &mut outputs)?;
-        shapes.iter().zip(data).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
+        let each = shapes.iter().zip(data);
+        each.map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, Bytes::from_owner(d))).collect()
     }
 
     /// Runs the first stage, under the eyes of the profiler if it is on.
@@ -161,7 +165,8 @@ impl Session {
     /// None in practice: the values have the types the session was compiled for.
     pub fn states(&self) -> Result<Vec<Tensor>, Error> {
         let States { types, memory, .. } = &self.states;
-        types.iter().zip(memory).map(|(t, data)| Tensor::from_bytes(t.dtype, &t.dims, data.clone())).collect()
+        let copy = |data: &AlignedBuffer| Bytes::copy_from_slice(data.as_slice());
+        types.iter().zip(memory).map(|(t, data)| Tensor::from_bytes(t.dtype, &t.dims, copy(data))).collect()
     }
 
     /// Runs into memory of the caller's: no allocation unless the session is staged.
@@ -239,10 +244,10 @@ impl States {
             let Some(given) = given else {
                 return Err(Error::TensorSize { elements: memory.len(), dims: ty.dims.clone() });
             };
-            memory.copy_from_slice(given.data);
+            memory.as_mut_slice().copy_from_slice(given.data);
         }
         let mut states: Vec<TensorMut<'_>> =
-            types.iter().zip(memory).map(|(t, data)| TensorMut::new(t.dtype, &t.dims, data)).collect();
+            types.iter().zip(memory).map(|(t, data)| TensorMut::new(t.dtype, &t.dims, data.as_mut_slice())).collect();
         Ok(run(Bindings { inputs: &rest, states: &mut states, outputs })?)
     }
 }

@@ -36,6 +36,8 @@ pub mod status {
     pub const DEVICE: i32 = 11;
     /// A kernel or another call of the GPU's driver failed.
     pub const GPU: i32 = 12;
+    /// An operand holds a value that its operator does not take.
+    pub const VALUE: i32 = 13;
 
     /// What a code means.
     pub fn text(status: i32) -> &'static core::ffi::CStr {
@@ -53,6 +55,7 @@ pub mod status {
             DRIVER => c"the driver of the GPU cannot be loaded",
             DEVICE => c"there is no such GPU, or it does not execute the model's code",
             GPU => c"a kernel or another call of the GPU's driver failed",
+            VALUE => c"an operand holds a value that its operator does not take",
             _ => c"unknown status",
         }
     }

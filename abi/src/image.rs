@@ -13,7 +13,7 @@ use crate::conv::ConvVariant;
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 4 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 5 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -183,6 +183,34 @@ pub mod variant {
     pub const SHAPES: usize = 5;
     /// Words of the record.
     pub const WORDS: usize = 6;
+    /// Behind the record since version 1.5: number of [`super::check`] records, and their offset.
+    pub const CHECKS: usize = WORDS;
+}
+
+/// Positions in the record of a check of run-time values.
+pub mod check {
+    /// Bytes from the start of the arena to a signed word, which [`super::found`] reads when the steps have run.
+    pub const OFFSET: usize = 0;
+    /// Offset of what a message says before the value.
+    pub const BEFORE: usize = 1;
+    /// Offset of what a message says behind the value.
+    pub const BEHIND: usize = 2;
+    /// Words of the record.
+    pub const WORDS: usize = 3;
+    /// The first version that has the record.
+    pub const SINCE: super::ImageVersion = super::ImageVersion { major: 1, minor: 5 };
+}
+
+/// The value that a word of a check says breaks the requirement; `None` if none does.
+///
+/// The word is the largest of those of all values: 0 for one that is allowed, else `2·v + 1`, or `-2·v` for a negative `v`. Values
+/// farther from zero than 2^61 count as 2^61.
+pub const fn found(word: i64) -> Option<i64> {
+    match word {
+        0 => None,
+        word if word % 2 != 0 => Some(word / 2),
+        word => Some(-(word / 2)),
+    }
 }
 
 /// Positions in the record of a slot: an address of the argument table.

@@ -13,6 +13,8 @@
 mod named;
 
 pub mod artifact;
+#[cfg(feature = "plan")]
+pub mod check;
 mod conv;
 mod dtype;
 #[cfg(feature = "plan")]
@@ -33,6 +35,8 @@ pub mod seal;
 pub mod vendor;
 mod words;
 
+#[cfg(feature = "plan")]
+pub use check::{BrokenRequirement, Requirement, ValueCheck};
 pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};
 pub use dtype::DType;
 #[cfg(feature = "plan")]

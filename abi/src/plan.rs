@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::ValueCheck;
 use crate::conv::ConvPass;
 use crate::dtype::DType;
 use crate::fields::Visitor;
@@ -51,6 +52,8 @@ pub struct Plan {
     pub lower_bound_bytes: u64,
     /// Working memory of calls of the kernel library, in the order of their steps, of which each has one at most.
     pub scratch: Vec<Scratch>,
+    /// What the host looks at when the steps that write it have run. Their buffers live to the end of the plan.
+    pub checks: Vec<ValueCheck>,
 }
 
 /// Working memory of a step in the arena: from `offset` on there is memory for one worker after the other. It holds
@@ -139,6 +142,11 @@ impl Plan {
             (Some(p), Some(q)) => p.overlaps(x.len(), &q, y.len()),
             _ => true,
         }
+    }
+
+    /// Whether a check looks at a buffer or a part of it after the run.
+    pub fn is_checked(&self, id: BufferId) -> bool {
+        self.checks.iter().any(|check| self.whole(check.buffer) == self.whole(id))
     }
 
     /// Whether a step, by its position, belongs to the second phase.

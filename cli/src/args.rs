@@ -10,11 +10,11 @@ use tensorc::passes::FusionStrategy;
 use tensorc::runtime::gpu::Driver;
 use tensorc::runtime::{Device as Place, DeviceKind};
 use tensorc::schedule::cost::CostModel;
-use tensorc::{Backend, Compiler, Model, Options, VendorLibraries};
+use tensorc::{Backend, Compiler, Limits, Model, Options, VendorLibraries};
 
 use super::arrays::Inputs;
 use super::failure::{CliFailure, Usage};
-use super::{arrays, code, progress};
+use super::{arrays, code, limits, progress};
 
 /// Options of every command that compiles.
 #[derive(Args, Clone)]
@@ -31,6 +31,9 @@ pub struct CompileArgs {
     /// Use tf32 tensor cores for f32 matrix products on a GPU (10 bits of fraction)
     #[arg(long, conflicts_with = "exact")]
     pub tf32: bool,
+    /// Clamp indices that are out of range, and give 0 for integers divided by 0, instead of failing
+    #[arg(long)]
+    clamp_indices: bool,
     /// Disable graph rewriting
     #[arg(long)]
     no_rewriting: bool,
@@ -49,6 +52,10 @@ pub struct CompileArgs {
     /// Vendor libraries on a GPU: none, cublaslt (matrix products), cudnn (convolutions) or all
     #[arg(long, value_name = "LIBRARIES", default_value = "none")]
     gpu_libraries: String,
+    /// Most that the model may take: memory=4GiB, time=60s, nodes=100000, code=64MiB, separated by commas; `none` for no limits
+    /// (default: the memory of this machine, an hour, 10 million nodes, 4 GiB of code)
+    #[arg(long, value_name = "LIMITS", value_parser = limits::parse)]
+    limit: Option<Limits>,
     /// Cost model file, as printed by `tensorc opt --print-cost-model`
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
@@ -89,6 +96,8 @@ impl CompileArgs {
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
         options.passes.tf32 = self.tf32;
+        options.limits = self.limit.unwrap_or_else(limits::default);
+        options.passes.clamp_indices = self.clamp_indices;
         options.passes.rewrite = !self.no_rewriting;
         if let Some(name) = &self.fusion {
             let known = "alternatives, greedy, off";

@@ -13,6 +13,7 @@ mod drawing;
 mod failure;
 mod im2rec;
 mod inspect;
+mod limits;
 mod npz;
 mod operators;
 mod opt;

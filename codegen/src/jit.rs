@@ -93,6 +93,14 @@ impl JitModule {
         self.entries.is_empty()
     }
 
+    /// Bytes of machine code, each kernel counted once; with LLVM, those of its objects.
+    pub fn code_bytes(&self) -> u64 {
+        let mut sizes: Vec<(usize, usize)> = self.entries.iter().map(|e| (e.function as usize, e.bytes)).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes.iter().map(|(_, bytes)| *bytes as u64).sum()
+    }
+
     /// Number of separate pieces of code memory in use.
     pub fn regions(&self) -> usize {
         let mut regions: Vec<*const ()> = self.entries.iter().map(|e| Arc::as_ptr(&e.code).cast()).collect();

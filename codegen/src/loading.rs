@@ -11,6 +11,8 @@ use tensorc_ir::kir::Kernel;
 #[derive(Clone)]
 pub(crate) struct KernelCode {
     pub function: KernelFn,
+    /// Bytes of its machine code.
+    pub bytes: usize,
     pub code: Arc<dyn Any + Send + Sync>,
 }
 

@@ -17,6 +17,13 @@ pub trait Workers {
     /// How many there are, with the calling one.
     fn count(&self) -> u64;
 
+    /// Into how many pieces a step of an estimated time is cut that would be cut into so many; `None`: also into one, where that is
+    /// not worth it.
+    #[inline(always)]
+    fn pieces(&self, _wanted: u64, _ns: u64) -> Option<u64> {
+        None
+    }
+
     /// Executes `0..tasks` in pieces of `grain`, each with the number of its worker, and returns when all have ended. Pieces
     /// that run at the same time have different workers, below [`Workers::count`]; a worker that is alone gets all as one.
     ///
@@ -83,12 +90,13 @@ pub unsafe fn run<W: Workers + Sync, S: AsRef<Step> + Sync>(
     if step.tasks == 0 {
         return Ok(());
     }
-    if count == 1 || step.grain >= step.tasks {
+    let pieces = workers.pieces(count * CHUNKS_PER_WORKER, step.ns);
+    if pieces.is_none() && count == 1 || step.grain >= step.tasks {
         // SAFETY: passed on from the caller.
         unsafe { memory.execute(step, 0, 0..step.tasks) };
         return Ok(());
     }
-    workers.each(step.tasks, step.chunk(count * CHUNKS_PER_WORKER), &|worker, tasks| {
+    workers.each(step.tasks, step.chunk(pieces.unwrap_or(count * CHUNKS_PER_WORKER)), &|worker, tasks| {
         // SAFETY: passed on from the caller; pieces have no task in common.
         workers.chunk(0, || unsafe { memory.execute(step, worker, tasks) });
     })

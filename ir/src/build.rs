@@ -58,6 +58,10 @@ impl<'a> Builder<'a> {
         outputs: usize,
     ) -> Result<SmallVec<[Value; 2]>> {
         let node: NodeId = self.graph.add_op(self.name.clone(), def, operands, params, outputs)?;
+        if !def.demands.is_empty() {
+            // Composites give others what those demand.
+            self.graph.set_unchecked(node);
+        }
         infer_node(self.graph, node, self.value_of)?;
         Ok((0..outputs as u16).map(|port| Value { node, port }).collect())
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tensorc_abi::BrokenRequirement;
+
 /// Stable identifiers of diagnostics; each has a test that provokes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticCode {
@@ -21,8 +23,12 @@ pub enum DiagnosticCode {
     Unsupported,
     /// A pass, phase or option name is unknown.
     Pipeline,
+    /// More is asked for than a limit allows.
+    Limit,
     /// A function of the user's failed.
     Extern,
+    /// An operand holds a value that its operator does not take.
+    Value,
     /// The program is right, but the compiler broke its own rule.
     Internal,
 }
@@ -39,7 +45,9 @@ impl DiagnosticCode {
             DiagnosticCode::Unresolved => "unresolved",
             DiagnosticCode::Unsupported => "unsupported",
             DiagnosticCode::Pipeline => "pipeline",
+            DiagnosticCode::Limit => "limit",
             DiagnosticCode::Extern => "extern",
+            DiagnosticCode::Value => "value",
             DiagnosticCode::Internal => "internal",
         }
     }
@@ -65,6 +73,13 @@ impl Diagnostic {
     /// A diagnostic without a place.
     pub fn new(code: DiagnosticCode, message: impl Into<String>) -> Diagnostic {
         Diagnostic { code, message: message.into(), node: None, notes: vec![] }
+    }
+
+    /// A value breaks a requirement.
+    pub fn broken(by: &BrokenRequirement) -> Diagnostic {
+        let BrokenRequirement { requirement, value } = by;
+        let what = format!("operand `{}` holds {value}{}", requirement.operand, requirement.behind());
+        Diagnostic::new(DiagnosticCode::Value, what).at(&requirement.node.as_str().into())
     }
 
     /// Names the node, unless a more precise one is already named.

@@ -8,6 +8,8 @@ use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 
+use tensorc_abi::Requirement;
+
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::dim::DimTable;
 use crate::op::OpRef;
@@ -55,6 +57,9 @@ pub struct OpNode {
     pub params: Params,
     /// The formal position of each operand, ascending; optional operands leave gaps.
     pub slots: SmallVec<[u16; 4]>,
+    /// Runs do not confirm what the operator demands of values: it is done already, or the result is not used where it would not
+    /// hold.
+    pub unchecked: bool,
 }
 
 /// A cluster of primitives compiled as one kernel. The body is a graph of [`NodeKind::Prim`],
@@ -96,6 +101,15 @@ struct OperandEdge {
     to_port: u16,
 }
 
+/// A requirement that a run confirms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// An i64 scalar: a word as [`tensorc_abi::image::found`] reads it.
+    pub value: Value,
+    /// What is demanded.
+    pub requirement: Requirement,
+}
+
 /// A directed acyclic graph of tensor computations.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -108,6 +122,8 @@ pub struct Graph {
     outputs: Vec<(Arc<str>, Value)>,
     /// Inputs that hold another value after the run.
     updates: Vec<(NodeId, Value)>,
+    /// What a run confirms.
+    checks: Vec<Check>,
     /// Outputs that the first of two phases delivers; `None`: there is one phase.
     boundary: Option<usize>,
     /// Nodes added since the last patch began. Ids of removed nodes are used again, so new nodes
@@ -161,10 +177,35 @@ impl Graph {
         }
         let present = operands.iter().enumerate().filter_map(|(i, v)| v.map(|v| (i as u16, v)));
         let (slots, values): (SmallVec<[u16; 4]>, Vec<Value>) = present.unzip();
-        let kind = NodeKind::Op(OpNode { def: def.clone(), params, slots });
+        let kind = NodeKind::Op(OpNode { def: def.clone(), params, slots, unchecked: false });
         let node = self.insert(kind, name, vec![TensorType::unknown(); outputs]);
         self.connect(node, &values);
         Ok(node)
+    }
+
+    /// Adds an operator as it is in another graph.
+    ///
+    /// # Errors
+    /// As [`Graph::add_op`].
+    pub fn add_op_like(
+        &mut self,
+        name: impl Into<Arc<str>>,
+        op: &OpNode,
+        operands: &[Option<Value>],
+        outputs: usize,
+    ) -> Result<NodeId> {
+        let node = self.add_op(name, &op.def, operands, op.params.clone(), outputs)?;
+        if op.unchecked {
+            self.set_unchecked(node);
+        }
+        Ok(node)
+    }
+
+    /// Leaves out the checks of an operator's operands.
+    pub fn set_unchecked(&mut self, node: NodeId) {
+        if let NodeKind::Op(op) = &mut self.g[index(node)].kind {
+            op.unchecked = true;
+        }
     }
 
     /// Adds a primitive with known result types.
@@ -255,6 +296,21 @@ impl Graph {
         self.updates.clear();
     }
 
+    /// Adds a requirement that a run confirms.
+    pub fn add_check(&mut self, check: Check) {
+        self.checks.push(check);
+    }
+
+    /// The requirements that a run confirms.
+    pub fn checks(&self) -> &[Check] {
+        &self.checks
+    }
+
+    /// Runs confirm nothing.
+    pub fn clear_checks(&mut self) {
+        self.checks.clear();
+    }
+
     /// The first `outputs` outputs, and what they need, make up the first phase of the run; all else,
     /// updates included, the second. The phases can be run one at a time.
     pub fn set_boundary(&mut self, outputs: Option<usize>) {
@@ -266,10 +322,17 @@ impl Graph {
         self.boundary
     }
 
-    /// What the outputs before the boundary need; `None` without a boundary.
+    /// What the outputs before the boundary need, and checks that need no other inputs; `None` without a boundary.
     pub fn first_phase(&self) -> Option<BTreeSet<NodeId>> {
         let first = self.outputs.iter().take(self.boundary?).map(|(_, v)| v.node);
-        Some(self.ancestors(first))
+        let mut phase = self.ancestors(first);
+        for check in &self.checks {
+            let needed = self.ancestors([check.value.node]);
+            if needed.iter().all(|node| phase.contains(node) || !self.inputs.contains(node)) {
+                phase.extend(needed);
+            }
+        }
+        Some(phase)
     }
 
     /// The given nodes and all they depend on.
@@ -284,19 +347,23 @@ impl Graph {
         found
     }
 
-    /// Takes over updates and boundary from the graph this one is a copy of; `map` gives the
+    /// Takes over updates, checks and boundary from the graph this one is a copy of; `map` gives the
     /// copies of values.
-    pub fn keep_updates(&mut self, old: &Graph, map: impl Fn(Value) -> Result<Value>) -> Result<()> {
+    pub fn keep_effects(&mut self, old: &Graph, map: impl Fn(Value) -> Result<Value>) -> Result<()> {
         self.boundary = old.boundary;
+        for check in &old.checks {
+            self.checks.push(Check { value: map(check.value)?, requirement: check.requirement.clone() });
+        }
         for (of, v) in &old.updates {
             self.updates.push((map(Value { node: *of, port: 0 })?.node, map(*v)?));
         }
         Ok(())
     }
 
-    /// What the graph is there for: the values of its outputs and updates.
+    /// What the graph is there for: the values of its outputs, updates and checks.
     pub fn roots(&self) -> impl Iterator<Item = Value> {
-        self.outputs.iter().map(|(_, v)| *v).chain(self.updates.iter().map(|(_, v)| *v))
+        let delivered = self.outputs.iter().map(|(_, v)| *v).chain(self.updates.iter().map(|(_, v)| *v));
+        delivered.chain(self.checks.iter().map(|check| check.value))
     }
 
     /// The operands of a node, by port. For operators with absent optional operands see
@@ -395,12 +462,12 @@ impl Graph {
         uses
     }
 
-    /// Whether an output or an update has a value of this node.
+    /// Whether an output, an update or a check has a value of this node.
     pub fn is_root(&self, node: NodeId) -> bool {
         self.roots().any(|v| v.node == node)
     }
 
-    /// Whether an output or an update has this value.
+    /// Whether an output, an update or a check has this value.
     pub fn is_output(&self, v: Value) -> bool {
         self.roots().any(|o| o == v)
     }
@@ -444,7 +511,8 @@ impl Graph {
                 self.set_arg(user, to_port, new);
             }
         }
-        let roots = self.outputs.iter_mut().map(|(_, v)| v).chain(self.updates.iter_mut().map(|(_, v)| v));
+        let delivered = self.outputs.iter_mut().map(|(_, v)| v).chain(self.updates.iter_mut().map(|(_, v)| v));
+        let roots = delivered.chain(self.checks.iter_mut().map(|check| &mut check.value));
         roots.filter(|v| **v == old).for_each(|v| *v = new);
     }
 

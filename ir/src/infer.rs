@@ -12,7 +12,7 @@ use crate::op::{Compute, Infer, OpDef, OpError, ScalarCtx, TypeRule};
 use crate::params::Params;
 use crate::scalar::{Ex, ScalarBuilder, ScalarFn};
 use crate::tensor::TensorData;
-use crate::types::{Dim, Dims, Shape, TensorType};
+use crate::types::{Dim, Dims, MAX_RANK, Shape, TensorType};
 
 /// Gives the value of a graph value if it is, or folds to, a constant.
 pub(crate) type ValueOf<'a> = dyn Fn(&Graph, Value) -> Option<TensorData> + 'a;
@@ -112,6 +112,9 @@ impl InferCtx<'_> {
 
     /// States the shape of an output.
     pub fn set_output_shape(&mut self, i: usize, shape: Shape) -> Result<(), OpError> {
+        if let Some(rank) = shape.rank().filter(|rank| *rank > MAX_RANK) {
+            return Err(OpError(format!("output {i} would have {rank} axes; a tensor has {MAX_RANK} at most")));
+        }
         let mut ty = std::mem::take(&mut self.outputs[i]);
         let result = self.merge_shape(&mut ty, shape, &format!("output {i}"));
         self.outputs[i] = ty;

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod build;
+mod demand;
 pub mod diag;
 pub mod dim;
 pub mod expand;
@@ -29,8 +30,9 @@ mod types;
 pub mod verify;
 pub mod views;
 
+pub use demand::Allowed;
 pub use module::TextModule;
 pub use rng::Rng;
 pub use tensor::TensorData;
 pub use tensorc_abi::DType;
-pub use types::{DenseType, Dim, DimId, Dims, Shape, TensorType};
+pub use types::{DenseType, Dim, DimId, Dims, MAX_RANK, Shape, TensorType};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tensorc_abi::DType;
 
 use crate::build::Builder;
+use crate::demand::Allowed;
 use crate::diag::{Diagnostic, DiagnosticCode};
 use crate::graph::Value;
 use crate::infer::InferCtx;
@@ -160,6 +161,7 @@ pub enum States {
 type StateRule = dyn Fn(&Params) -> Vec<(usize, usize)> + Send + Sync;
 type Presence = dyn Fn(&Params, usize) -> bool + Send + Sync;
 type Fixed = dyn Fn(&Params, usize) -> Option<f64> + Send + Sync;
+type DemandRule = dyn Fn(&NodeCtx<'_>) -> Result<Option<Allowed>, OpError> + Send + Sync;
 type ResultRule = dyn Fn(&Params) -> ResultCount + Send + Sync;
 
 /// How an operator computes.
@@ -260,6 +262,8 @@ pub struct OpDef {
     pub results: Option<Box<ResultRule>>,
     /// ForeignNames of results for symbols, `output` or `output0`, `output1`, … if empty.
     pub result_names: Vec<&'static str>,
+    /// What it demands of the values of operands, by formal position; a rule may demand nothing of a node.
+    pub demands: Vec<(usize, Box<DemandRule>)>,
     /// How results are computed.
     pub compute: Compute,
     /// How types are inferred.
@@ -307,6 +311,7 @@ impl OpDef {
             is_loss: false,
             results: None,
             result_names: vec![],
+            demands: vec![],
             grad: match &compute {
                 Compute::Host(_) => Grad::None("its result's shape depends on values"),
                 _ => Grad::Derived,

@@ -90,6 +90,9 @@ impl TensorType {
     }
 }
 
+/// Most axes of a tensor.
+pub const MAX_RANK: usize = 64;
+
 /// A fully known type of a row-major dense tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DenseType {

@@ -20,9 +20,10 @@ fn binary() -> Vec<OpDef> {
         elementwise("mul", "lhs · rhs; integers wrap.", NUMBERS, &["lhs", "rhs"], |_, a| &a[0] * &a[1])
             .onnx("Mul", 7)
             .mxnet("broadcast_mul"),
-        elementwise("div", "lhs / rhs; integers truncate, and x / 0 = 0.", NUMBERS, &["lhs", "rhs"], |_, a| {
+        elementwise("div", "lhs / rhs; integers truncate, and x / 0 is an error.", NUMBERS, &["lhs", "rhs"], |_, a| {
             &a[0] / &a[1]
         })
+        .demand(1, integers_divide)
         .onnx("Div", 7)
         .mxnet("broadcast_div"),
         elementwise(
@@ -36,6 +37,7 @@ fn binary() -> Vec<OpDef> {
             },
         )
         .param("fmod", ParamValue::Bool(false), "C's `fmod` instead of Python's `%`")
+        .demand(1, integers_divide)
         .onnx("Mod", 10),
         pow(),
         elementwise("hypot", "√(lhs² + rhs²), without overflow.", FLOATS, &["lhs", "rhs"], |_, a| {
@@ -44,6 +46,11 @@ fn binary() -> Vec<OpDef> {
         .mxnet("broadcast_hypot")
         .ulp(3.0),
     ]
+}
+
+/// The divisor of integers is not zero.
+fn integers_divide(cx: &NodeCtx<'_>) -> Result<Option<Allowed>, OpError> {
+    Ok(cx.input(1)?.dtype.is_int().then_some(Allowed::NonZero))
 }
 
 /// `√(x² + y²)` of floats.

@@ -283,6 +283,10 @@ fn attention() -> OpDef {
     .optional("past_key", TypeRule::OneOf(FLOATS))
     .optional("past_value", TypeRule::OneOf(FLOATS))
     .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
+    .demand(6, |cx| {
+        let keys = cx.input(1)?;
+        Ok(Some(Allowed::up_to(keys.dims[keys.rank().saturating_sub(2)])))
+    })
     .param("is_causal", ParamValue::Bool(false), "Queries see no later keys.")
     .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
     .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
@@ -406,6 +410,7 @@ fn rotary_embedding() -> OpDef {
     define("rotary_embedding", "Rotates pairs of features by position.", composite(rotary_body), rule(rotary_rule))
         .groups(&["X", "cos_cache", "sin_cache"], FLOATS)
         .optional("position_ids", TypeRule::OneOf(INDICES))
+        .demand(3, |cx| Ok(Some(Allowed::below(cx.input(1)?.dims[0]))))
         .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
         .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")
         .param("rotary_embedding_dim", ParamValue::Int(0), "How many features rotate; 0: all.")

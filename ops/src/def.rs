@@ -4,7 +4,7 @@ use tensorc_ir::TensorData;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{
     Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, States,
     TypeRule,
@@ -12,7 +12,7 @@ use tensorc_ir::op::{
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
-use tensorc_ir::{DType, Shape};
+use tensorc_ir::{Allowed, DType, Shape};
 
 use crate::views::{Build, widen};
 
@@ -157,6 +157,24 @@ pub trait Define: Sized {
     /// The value of the operand added last decides shapes.
     fn static_value(self) -> Self {
         self.edit(|d| d.static_inputs.push(d.inputs.len() - 1))
+    }
+
+    /// What the operator demands of the values of an operand, by formal position. A run confirms it.
+    fn demand(
+        self,
+        operand: usize,
+        allowed: impl Fn(&NodeCtx<'_>) -> Result<Option<Allowed>, OpError> + Send + Sync + 'static,
+    ) -> Self {
+        self.edit(|d| d.demands.push((operand, Box::new(allowed))))
+    }
+
+    /// An operand, by formal position, holds positions along axis `axis` of operand 0, negative ones from its end.
+    fn positions(self, operand: usize) -> Self {
+        self.demand(operand, |cx| {
+            let data = cx.input(0)?;
+            let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), data.rank())?;
+            Ok(Some(Allowed::position(data.dims[axis])))
+        })
     }
 
     /// The operand that selects the sequence of a random operator; always the last one.

@@ -1,7 +1,7 @@
 //! Operators that read and write elements at positions given by tensors.
 //!
-//! A negative index counts from the end of its axis; an index that is out of range after that is
-//! clamped to the axis, so that no memory outside the operands is touched.
+//! A negative index counts from the end of its axis. What is out of range after that is an error of the run, unless that is not
+//! asked for; it is clamped to the axis, so that no memory outside the operands is touched.
 
 use tensorc_ir::index::linearize;
 use tensorc_ir::op::Grain;
@@ -40,6 +40,7 @@ fn gather() -> OpDef {
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("axis", ParamValue::Int(0), "")
+        .positions(1)
         .onnx("Gather", 1)
 }
 
@@ -67,6 +68,7 @@ fn gather_elements() -> OpDef {
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("axis", ParamValue::Int(0), "")
+        .positions(1)
         .gradient(crate::adjoint::of_gather_elements)
         .onnx("GatherElements", 11)
 }
@@ -78,6 +80,13 @@ fn load_tuple(indices: KernelTensor<'_>, tuple: &[Index], extents: &[u64]) -> Ve
         indices.position(&at, *n)
     };
     extents.iter().enumerate().map(position).collect()
+}
+
+/// The extents of the axes of operand 0 that tuples in operand 1 index, behind so many common ones.
+fn indexed_axes<'n>(cx: &'n NodeCtx<'_>, batch: usize) -> Result<&'n [u64], OpError> {
+    let (data, indices) = (cx.input(0)?, cx.input(1)?);
+    let width = indices.dims.last().copied().unwrap_or(0) as usize;
+    data.dims.get(batch..batch + width).ok_or_else(|| "operand `indices`: more axes are indexed than there are".into())
 }
 
 fn gather_nd() -> OpDef {
@@ -115,6 +124,10 @@ fn gather_nd() -> OpDef {
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("batch_dims", ParamValue::Int(0), "Leading axes that `data` and `indices` share.")
+        .demand(1, |cx| {
+            let batch = cx.params.int("batch_dims").unwrap_or(0).max(0) as usize;
+            Ok(Some(Allowed::Positions(indexed_axes(cx, batch)?.to_vec())))
+        })
         .gradient(crate::adjoint::of_gather_nd)
         .onnx("GatherND", 11)
 }
@@ -226,6 +239,7 @@ fn scatter_elements() -> OpDef {
     .group("updates", &[])
     .param("axis", ParamValue::Int(0), "")
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .positions(1)
     .gradient(crate::adjoint::of_scatter_elements)
     .onnx("ScatterElements", 11)
     .onnx("Scatter", 9)
@@ -286,6 +300,7 @@ fn scatter_nd() -> OpDef {
     .operand("indices", INDICES)
     .group("updates", &[])
     .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .demand(1, |cx| Ok(Some(Allowed::Positions(indexed_axes(cx, 0)?.to_vec()))))
     .gradient(crate::adjoint::of_scatter_nd)
     .onnx("ScatterND", 11)
 }
@@ -359,6 +374,14 @@ fn tensor_scatter() -> OpDef {
     .optional("write_indices", TypeRule::OneOf(INDICES))
     .param("axis", ParamValue::Int(-2), "")
     .param("mode", ParamValue::Str("linear".into()), "linear, or circular: positions wrap around the axis.")
+    .demand(2, |cx| {
+        let (cache, update) = (cx.input(0)?, cx.input(1)?);
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(-2), cache.rank())?;
+        Ok(Some(match cx.params.str("mode") {
+            Some("circular") => Allowed::below(cache.dims[axis]),
+            _ => Allowed::up_to(cache.dims[axis].saturating_sub(update.dims[axis])),
+        }))
+    })
     .gradient(crate::adjoint::of_tensor_scatter)
     .onnx("TensorScatter", 24)
 }
@@ -394,6 +417,11 @@ fn reverse_sequence() -> OpDef {
         .operand("sequence_lens", INTS)
         .param("batch_axis", ParamValue::Int(1), "")
         .param("time_axis", ParamValue::Int(0), "")
+        .demand(1, |cx| {
+            let x = cx.input(0)?;
+            let time = normalize_axis(cx.params.int("time_axis").unwrap_or(0), x.rank())?;
+            Ok(Some(Allowed::up_to(x.dims[time])))
+        })
         .gradient(crate::adjoint::of_reverse_sequence)
         .onnx("ReverseSequence", 10)
 }

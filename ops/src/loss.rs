@@ -32,6 +32,13 @@ fn parameters(def: OpDef) -> OpDef {
         .optional("weight", TypeRule::Group(0, FLOATS))
         .param("reduction", ParamValue::Str("mean".into()), "none, sum or mean")
         .maybe("ignore_index", ParamKind::Int, "a target class without effect")
+        .demand(1, |cx| {
+            let classes = Allowed::below(cx.input(0)?.dims[1]);
+            Ok(Some(match (classes, cx.params.int("ignore_index")) {
+                (Allowed::Within(first, last), Some(ignored)) => Allowed::WithinOr(first, last, ignored),
+                (classes, _) => classes,
+            }))
+        })
 }
 
 fn loss_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {

@@ -187,18 +187,30 @@ pub(crate) fn max_with_index(x: &DenseType, window: &SpatialWindow, params: &Par
 }
 
 /// How many kernel positions of every window along a spatial axis fall into what is counted.
-pub(crate) fn counted(window: &SpatialWindow, axis: usize, n: u64, count: u64, include_pad: bool) -> Vec<u64> {
+///
+/// # Errors
+/// There are more windows than a table may have.
+pub(crate) fn counted(
+    window: &SpatialWindow,
+    axis: usize,
+    n: u64,
+    count: u64,
+    include_pad: bool,
+) -> Result<Vec<u64>, OpError> {
+    tabulated(count, 1)?;
     let lead = window.lead(axis, n);
     let after = match window.auto {
         AutoPad::Explicit => window.after[axis],
         _ => ((count as i64 - 1) * window.strides[axis] + window.span(axis) - n as i64 - lead).max(0),
     };
     let (lo, hi) = if include_pad { (-lead, n as i64 + after) } else { (0, n as i64) };
-    let inside = |o: i64| {
-        let at = |k: i64| o * window.strides[axis] + k * window.dilations[axis] - lead;
-        (0..window.kernel[axis] as i64).filter(|&k| (lo..hi).contains(&at(k))).count() as u64
+    // The first position of the kernel that reads `bound` or more.
+    let first = |o: i64, bound: i64| {
+        let distance = bound.saturating_add(lead).saturating_sub(o.saturating_mul(window.strides[axis]));
+        let step = window.dilations[axis].max(1);
+        (distance.max(0).saturating_add(step - 1) / step).min(window.kernel[axis] as i64)
     };
-    (0..count as i64).map(inside).collect()
+    Ok((0..count as i64).map(|o| (first(o, hi) - first(o, lo)).max(0) as u64).collect())
 }
 
 fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
@@ -231,8 +243,10 @@ pub(crate) fn mean_of_windows(
 ) -> Result<Value> {
     let ty = b.ty(x)?;
     let rank = window.kernel.len();
-    let counts: Vec<Vec<u64>> =
-        (0..rank).map(|i| counted(window, i, ty.dims[2 + i], out.dims[2 + i], include_pad)).collect();
+    let counts: Vec<Vec<u64>> = (0..rank)
+        .map(|i| counted(window, i, ty.dims[2 + i], out.dims[2 + i], include_pad))
+        .collect::<Result<_, _>>()
+        .or_fail(b)?;
     let y = windows(b, x, window, &out.dims[2..], Scalar::zero(ty.dtype))?;
     let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
     let wide = compute_type(ty.dtype);
@@ -389,6 +403,10 @@ fn max_unpool() -> OpDef {
     .optional("output_shape", TypeRule::OneOf(INDICES))
     .static_value()
     .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
+    .demand(1, |cx| {
+        let natural = unpooled(&window_of(cx.params)?, &cx.input(0)?.dims);
+        Ok(Some(Allowed::below(natural.iter().product())))
+    })
     .gradient(|b, cx| {
         let window = window_of(cx.node.params).or_fail(b)?;
         let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);

@@ -9,12 +9,12 @@ pub(crate) use tensorc_ir::op::{Compute, GradCtx, Infer, NodeCtx, OpDef, OpError
 pub(crate) use tensorc_ir::params::{ParamKind, ParamValue, Params};
 pub(crate) use tensorc_ir::prim::{Prim, View};
 pub(crate) use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
-pub(crate) use tensorc_ir::{DType, DenseType, Dim, Shape, TensorData};
+pub(crate) use tensorc_ir::{Allowed, DType, DenseType, Dim, Shape, TensorData};
 
 pub(crate) use crate::compose::{cast, compute_type, number, reduce, reshape, with_number};
 pub(crate) use crate::def::{
     BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, composite, define, elementwise, float_param, operand, prim, rule,
     scalar,
 };
-pub(crate) use crate::rules::{ints, output_dims, partial, rank_in, ranked, same, shaped};
+pub(crate) use crate::rules::{ints, output_dims, partial, rank_in, ranked, same, shaped, tabulated};
 pub(crate) use crate::views::{Build, OrFail, maybe, vars};

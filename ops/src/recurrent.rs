@@ -290,6 +290,11 @@ fn linear_attention() -> OpDef {
         let heads = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
         let (hq, hk) = (heads("q_num_heads"), heads("kv_num_heads"));
         let (q, k, v) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);
+        for (axis, count) in [(q[2], hq), (k[2], hk), (v[2], hk)] {
+            if axis.as_const().is_some_and(|n| n % count != 0) {
+                return Err(OpError(format!("{count} heads do not divide the last axis of an operand")));
+            }
+        }
         let size = |d: Dim| d.as_const().map(|n| n / hk);
         let (key, value) = (size(k[2]), size(v[2]));
         partial(cx, 0, &[Some(q[0]), Some(q[1]), value.map(|n| Dim::Const(n * hq))])?;

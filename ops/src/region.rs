@@ -137,6 +137,7 @@ fn roi_align() -> OpDef {
     define("roi_align", "Regions of images resampled to a fixed size.", prim(roi_align_body), infer)
         .groups(&["X", "rois"], FLOATS)
         .operand("batch_indices", INDICES)
+        .demand(2, |cx| Ok(Some(Allowed::below(cx.input(0)?.dims[0]))))
         .param("mode", ParamValue::Str("avg".into()), "avg or max of the samples of a bin.")
         .param(
             "coordinate_transformation_mode",

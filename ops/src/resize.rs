@@ -151,6 +151,8 @@ fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError>
         let distance = (i as f64 - at) * squeeze;
         if cubic { keys(distance, coefficient) } else { (1.0 - distance.abs()).max(0.0) }
     };
+    let width = 2 * (reach / squeeze).ceil() as i64;
+    tabulated(a.m, width as u64)?;
     let first = at.floor() as i64 + (-reach / squeeze).floor() as i64 + 1;
     let last = at.floor() as i64 + (reach / squeeze).ceil() as i64;
     let mut list: ResizeTaps = (first..=last).map(|i| (i, weight(i))).collect();
@@ -167,6 +169,7 @@ fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError>
 
 /// Taps of every result element with equal counts, positions clamped to the axis.
 fn table(params: &Params, a: &ResizedAxis) -> Result<Vec<ResizeTaps>, OpError> {
+    tabulated(a.m, 1)?;
     let mut rows: Vec<ResizeTaps> = (0..a.m).map(|x| taps(params, a, x)).collect::<Result<_, _>>()?;
     let width = rows.iter().map(Vec::len).max().unwrap_or(0);
     for row in &mut rows {

@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use tensorc_ir::MAX_RANK;
+
 use crate::prelude::*;
 
 /// States an output's shape of which some axes are not known yet (`None`).
@@ -23,6 +25,22 @@ pub fn partial(cx: &mut InferCtx<'_>, output: usize, dims: &[Option<Dim>]) -> Re
         })
         .collect();
     cx.set_output_dims(output, dims)
+}
+
+/// Numbers that a table which the compiler computes may hold.
+const MAX_TABULATED: u64 = 1 << 24;
+
+/// Whether the compiler may compute a table of so many rows.
+///
+/// # Errors
+/// It would be too large.
+pub fn tabulated(rows: u64, width: u64) -> Result<(), OpError> {
+    match rows.checked_mul(width).filter(|numbers| *numbers <= MAX_TABULATED) {
+        Some(_) => Ok(()),
+        None => {
+            Err(OpError(format!("a table of {rows} times {width} numbers is too large; it may have {MAX_TABULATED}")))
+        }
+    }
 }
 
 /// The axes of an output whose rank has been stated.
@@ -55,10 +73,10 @@ pub fn need_ints(cx: &NodeCtx<'_>, i: usize, name: &str) -> Result<Vec<i64>, OpE
     }
 }
 
-/// The length of a one-dimensional operand, if its shape is known.
+/// The length of a one-dimensional operand, if its shape is known, and tensors have as many axes.
 pub fn length(cx: &InferCtx<'_>, i: usize) -> Option<usize> {
     match cx.input_dims(i)?.first() {
-        Some(Dim::Const(n)) => Some(*n as usize),
+        Some(Dim::Const(n)) => usize::try_from(*n).ok().filter(|n| *n <= MAX_RANK),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::infer::infer_node;
 use tensorc_ir::interp::eval_node;
 use tensorc_ir::op::Compute;
-use tensorc_ir::{DenseType, Dim, Shape, TensorType};
+use tensorc_ir::{DenseType, Dim, MAX_RANK, Shape, TensorType};
 use tensorc_ir::{TensorData, op::Registry};
 
 use crate::manager::{Pass, PassCx};
@@ -38,11 +38,30 @@ pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) ->
     let mut any = false;
     loop {
         any |= fixpoint(graph, registry, static_bytes)?;
+        addressable(graph)?;
         if !evaluate_host(graph, registry, static_bytes)? {
             return Ok(any);
         }
         any = true;
     }
+}
+
+/// Whether every tensor of a known type has as few bytes as can be addressed.
+fn addressable(graph: &Graph) -> Result<()> {
+    for node in graph.node_ids() {
+        for port in 0..graph.node(node).types.len() as u16 {
+            let name = &graph.node(node).name;
+            let refuse = |why| Err(Diagnostic::new(DiagnosticCode::Limit, why).at(name));
+            if let Some(rank) = graph.ty(Value { node, port }).shape.rank().filter(|rank| *rank > MAX_RANK) {
+                return refuse(format!("a tensor of {rank} axes, {MAX_RANK} at most are supported"));
+            }
+            let Some(ty) = graph.resolved(Value { node, port }).dense() else { continue };
+            if ty.bytes() > isize::MAX as u64 {
+                return refuse(format!("output {port} would be {ty}, which has more bytes than can be addressed"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The types a node touches, operands first.

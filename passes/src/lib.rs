@@ -12,6 +12,7 @@ mod egraph;
 mod fold_constants;
 pub mod fuse;
 pub mod infer;
+mod insert_checks;
 pub mod layout;
 pub mod manager;
 mod options;

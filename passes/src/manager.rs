@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_ir::diag::Result;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::Registry;
 
@@ -77,6 +77,35 @@ pub type Printer<'a> = dyn FnMut(&str, &Graph) + 'a;
 /// Checks the graph a pass left.
 pub type Verifier<'a> = dyn FnMut(&str, &Graph) -> Result<()> + 'a;
 
+/// Where passes stop: what is `None` is not bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassLimits {
+    /// Most nodes of the graph after a pass.
+    pub nodes: Option<u64>,
+    /// When no further pass begins.
+    pub until: Option<Instant>,
+}
+
+impl PassLimits {
+    /// Whether the next pass may begin.
+    ///
+    /// # Errors
+    /// [`DiagnosticCode::Limit`].
+    fn admit(self, pass: &str, graph: &Graph) -> Result<()> {
+        let refuse = |why: String| Err(Diagnostic::new(DiagnosticCode::Limit, why));
+        let found = graph.node_ids().len() as u64;
+        match (self.nodes, self.until) {
+            (Some(most), _) if found > most => {
+                refuse(format!("the graph has {found} nodes after pass `{pass}`, {most} are allowed"))
+            }
+            (_, Some(until)) if Instant::now() > until => {
+                refuse(format!("compiling takes longer than is allowed: pass `{pass}` ended too late"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What a pass may use besides the graph.
 pub struct PassCx<'a> {
     /// The operators.
@@ -85,6 +114,8 @@ pub struct PassCx<'a> {
     pub options: Options,
     /// Most threads that a pass works on; what it makes does not depend on them.
     pub threads: usize,
+    /// Where passes stop.
+    pub limits: PassLimits,
     /// How long passes took, in order.
     pub timings: Vec<Timing>,
     /// The rules that fired, in order.
@@ -104,6 +135,7 @@ impl<'a> PassCx<'a> {
             registry,
             options: Options::default(),
             threads: 1,
+            limits: PassLimits::default(),
             timings: vec![],
             rewrites: vec![],
             print_when: PrintWhen::Never,
@@ -127,6 +159,7 @@ pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'
         let changed = pass.run(graph, cx)?;
         cx.timings.push(Timing { pass: pass.name(), start, time: start.elapsed(), changed });
         any |= changed;
+        cx.limits.admit(pass.name(), graph)?;
         let wanted = match &cx.print_when {
             PrintWhen::Never => false,
             PrintWhen::Changed => changed,

@@ -68,6 +68,9 @@ pub struct Options {
     /// Allow products of f32 to round their operands to 10 bits of fraction (tf32), as matrix units of GPUs do; only where
     /// `reassociate` is.
     pub tf32: bool,
+    /// Do not check values that operators demand: an index that is out of range is clamped to its axis, and an integer divided by zero
+    /// gives zero.
+    pub clamp_indices: bool,
     /// Rewrite primitives into cheaper ones.
     pub rewrite: bool,
     /// What kernels are made for.
@@ -92,6 +95,7 @@ impl Default for Options {
             reassociate: true,
             approximate: false,
             tf32: false,
+            clamp_indices: false,
             rewrite: true,
             target: Target::default(),
             fuse: FusionStrategy::default(),

@@ -11,6 +11,7 @@ use crate::differentiate::Differentiate;
 use crate::fold_constants::FoldConstants;
 use crate::fuse::Fuse;
 use crate::infer::InferTypes;
+use crate::insert_checks::InsertChecks;
 use crate::layout::ChooseLayout;
 use crate::manager::{Pass, PassCx, run_passes};
 use crate::options::{Budget, FusionStrategy};
@@ -74,8 +75,9 @@ impl CompilePhase {
 }
 
 /// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run.
-const DEFAULT: [(CompilePhase, Stage); 13] = [
+const DEFAULT: [(CompilePhase, Stage); 14] = [
     (CompilePhase::Type, Stage::Pass(|| Box::new(InferTypes))),
+    (CompilePhase::Simplify, Stage::Pass(|| Box::new(InsertChecks))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(Decompose))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(FoldConstants))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(Simplify::default()))),
@@ -185,6 +187,7 @@ struct KnownPass {
 
 const KNOWN: &[KnownPass] = &[
     KnownPass { name: "infer", options: &[], build: |_| Ok(Box::new(InferTypes)) },
+    KnownPass { name: "insert-checks", options: &[], build: |_| Ok(Box::new(InsertChecks)) },
     KnownPass { name: "decompose", options: &[], build: |_| Ok(Box::new(Decompose)) },
     KnownPass {
         name: "differentiate",

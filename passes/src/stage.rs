@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{Check, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::eval_node;
 use tensorc_ir::op::{Compute, Registry};
 
@@ -153,6 +153,7 @@ fn divide(graph: Graph, unresolved: BTreeSet<NodeId>) -> StageSplit {
     for (name, v) in outputs {
         copy.output(&name, v);
     }
+    copy.checks(|node| !unresolved.contains(&node));
     let first = copy.new;
     StageSplit { first, finished, rest: Remainder { graph, boundary, unresolved } }
 }
@@ -196,6 +197,7 @@ impl Remainder {
                 copy.output(name, *v);
             }
         }
+        copy.checks(|node| self.unresolved.contains(&node));
         Ok(Next { graph: copy.new, inputs: next_inputs, outputs })
     }
 
@@ -254,6 +256,22 @@ impl<'g> Copy<'g> {
 
     /// Adds an output, and the nodes behind it that are not there yet.
     fn output(&mut self, name: &str, v: Value) {
+        if let Some(here) = self.value(v) {
+            self.new.add_output(name, here);
+        }
+    }
+
+    /// Adds the checks of values that belong to this part.
+    fn checks(&mut self, belongs: impl Fn(NodeId) -> bool) {
+        for check in self.old.checks().iter().filter(|check| belongs(check.value.node)) {
+            if let Some(value) = self.value(check.value) {
+                self.new.add_check(Check { value, requirement: check.requirement.clone() });
+            }
+        }
+    }
+
+    /// The copy of a value, for which the nodes behind it that are not there yet are added.
+    fn value(&mut self, v: Value) -> Option<Value> {
         let mut stack = vec![(v.node, v.port, false)];
         while let Some((node, port, operands_done)) = stack.pop() {
             if self.map.contains_key(&Value { node, port }) {
@@ -266,9 +284,7 @@ impl<'g> Copy<'g> {
                 stack.extend(self.old.args(node).iter().rev().map(|a| (a.node, a.port, false)));
             }
         }
-        if let Some(here) = self.map.get(&v) {
-            self.new.add_output(name, *here);
-        }
+        self.map.get(&v).copied()
     }
 
     fn node(&mut self, node: NodeId) {
@@ -282,7 +298,7 @@ impl<'g> Copy<'g> {
             NodeKind::Prim(prim) => self.new.add_prim(old.name.clone(), prim.clone(), &args, &[]),
             NodeKind::Fused(fused) => self.new.add_fused(old.name.clone(), fused.clone(), &args, &[]),
             NodeKind::Op(op) => {
-                let made = self.new.add_op(old.name.clone(), &op.def, &operands, op.params.clone(), old.types.len());
+                let made = self.new.add_op_like(old.name.clone(), op, &operands, old.types.len());
                 // The operator stood in a graph before, so it is valid.
                 let Ok(id) = made else { return };
                 id

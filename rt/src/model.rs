@@ -2,7 +2,7 @@
 
 use tensorc_abi::KernelFn;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{Image, ImageError, ImageVersion, LIBRARIES, MAX_RANK, header, scratch, slot, step, variant};
+use tensorc_abi::image::{Image, ImageError, ImageVersion, LIBRARIES, MAX_RANK, check, header, scratch, slot, step, variant};
 use tensorc_exec::{Code, Routine, Step, WorkerMemory, bind, worker_stride};
 
 /// Workers' memory begins at a multiple of this: they share no pair of cache lines.
@@ -104,6 +104,11 @@ impl Needs {
             }
             needs.slots = needs.slots.max(slots.count());
             needs.arena = needs.arena.max(image.size(v + variant::ARENA_BYTES));
+            let arena = image.word(v + variant::ARENA_BYTES);
+            let inside = |offset: u64| offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= arena);
+            if !checks(image, v).all(|check| inside(check[check::OFFSET])) {
+                return Err(status::DAMAGED);
+            }
             let linked = Linked { model, image: *image, variant: v };
             for record in steps(image, v) {
                 let unknown = if record[step::KIND] > step::LAST { status::VERSION } else { status::DAMAGED };
@@ -151,6 +156,13 @@ pub fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + use<> {
 pub fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
     let (count, first, image) = (image.size(at + variant::STEPS), image.size(at + variant::STEPS + 1), *image);
     (0..count).map_while(move |i| image.record(first + i * step::WORDS))
+}
+
+/// Records of the checks of a variant.
+pub fn checks(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; check::WORDS]> + use<> {
+    let known = ImageVersion::of_word(image.word(header::VERSION)).reads(check::SINCE);
+    let (count, first, image) = (image.size(at + variant::CHECKS), image.size(at + variant::CHECKS + 1), *image);
+    (0..if known { count } else { 0 }).map_while(move |i| image.record(first + i * check::WORDS))
 }
 
 /// Records of the slots of a variant.

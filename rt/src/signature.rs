@@ -2,10 +2,10 @@
 
 use tensorc_abi::DType;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{Image, dim, header, tensor, variant};
+use tensorc_abi::image::{Image, check, dim, found, header, tensor, variant};
 
 use crate::message::ErrorText;
-use crate::model::{dims, variants};
+use crate::model::{checks, dims, variants};
 
 /// Alignment of tensors in the memory of a GPU, which kernels rely on.
 const DEVICE_ALIGN: usize = 16;
@@ -78,6 +78,22 @@ impl ImageSignature {
             self.check(side, i, given, needed)?;
         }
         Ok((v, inputs, outputs))
+    }
+
+    /// Whether the words of the checks of a variant say that all hold; `word` gives the one at an offset in the arena.
+    ///
+    /// # Errors
+    /// Those of `word`; [`status::VALUE`], and the message says which value it was.
+    pub fn confirm(&mut self, v: usize, mut word: impl FnMut(&mut ErrorText, usize) -> Result<i64, Status>) -> Result<(), Status> {
+        let image = self.image;
+        for record in checks(&image, v) {
+            let Some(value) = found(word(&mut self.message, record[check::OFFSET] as usize)?) else { continue };
+            let [before, behind] = [check::BEFORE, check::BEHIND].map(|text| image.text(record[text] as usize));
+            let sign = if value < 0 { "-" } else { "" };
+            self.message.text(before).text(sign).number(value.unsigned_abs()).text(behind);
+            return Err(status::VALUE);
+        }
+        Ok(())
     }
 
     /// Bytes of every input, then every output, of a variant: the side, the position there, the bytes.

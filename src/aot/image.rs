@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::{MAGIC, VERSION, batch, checksum, gpu, header, matrix, slot, step};
-use tensorc_abi::{Buffer, DType, Plan};
+use tensorc_abi::{Buffer, DType, Plan, StorageClass};
 use tensorc_exec::{Place, Records};
 use tensorc_runtime::gpu::{LaunchConfig, MatrixParam};
 
@@ -162,8 +162,17 @@ impl ImageWriter {
         let steps = steps.concat();
         let shapes: Vec<u64> =
             plan.inputs.iter().chain(&plan.outputs).flat_map(|id| plan.buffer(*id).dims.clone()).collect();
+        let mut checks = vec![];
+        for check in &plan.checks {
+            let StorageClass::Arena(offset) = plan.buffer(check.buffer).storage else { continue };
+            let words = [check.requirement.before(), check.requirement.behind()].map(|text| self.text(&text));
+            checks.extend([offset, words[0], words[1]]);
+        }
         let (step_count, slot_count) = (steps.len() / step::WORDS, slots.len() / slot::WORDS);
-        let [steps, slots, shapes] = [steps, slots, shapes].map(|words| self.put(&words));
-        self.put(&[plan.arena_bytes, step_count as u64, steps, slot_count as u64, slots, shapes])
+        let check_count = plan.checks.len();
+        let [steps, slots, shapes, checks] = [steps, slots, shapes, checks].map(|words| self.put(&words));
+        let record = self.put(&[plan.arena_bytes, step_count as u64, steps, slot_count as u64, slots, shapes]);
+        self.put(&[check_count as u64, checks]);
+        record
     }
 }

@@ -97,7 +97,8 @@ fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Consta
         return Err(Error::Staged { model: name });
     }
     let choices = compiler.choices_for(Some(request.target));
-    let (mut graph, lowered) = lowered(compiler, graph, choices, &mut Report::default())?;
+    let (mut graph, lowered) =
+        lowered(compiler, graph, choices, compiler.options().limits.deadline(), &mut Report::default())?;
     let Lowered { plan, kernels, constants, .. } = lowered;
     verify(&plan).map_err(LoadError::from)?;
     check_calls(&plan, &kernels)?;

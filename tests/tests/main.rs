@@ -31,3 +31,4 @@ mod symbols;
 mod tidy;
 mod training;
 mod user_operators;
+mod values;

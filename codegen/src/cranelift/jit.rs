@@ -60,27 +60,30 @@ pub(crate) fn load(
         placed.push(done.map_err(|d| d.note(in_kernel(wanted.kernel)))?);
     }
     module.finalize_definitions().map_err(module_error)?;
-    let functions: Vec<(KernelFn, Option<Vec<u8>>)> = placed
+    let functions: Vec<(KernelFn, usize, Option<Vec<u8>>)> = placed
         .into_iter()
-        .map(|(id, code)| {
+        .map(|(id, bytes, code)| {
             let address = module.get_finalized_function(id);
             // SAFETY: the function was defined with exactly this signature and the C convention, here or before its
             // code was stored.
-            (unsafe { std::mem::transmute::<*const u8, KernelFn>(address) }, code)
+            (unsafe { std::mem::transmute::<*const u8, KernelFn>(address) }, bytes, code)
         })
         .collect();
     let memory: Arc<dyn Any + Send + Sync> = Arc::new(CodeMemory(Some(module)));
-    let made = |(function, code)| LoadedKernel { entry: KernelCode { function, code: memory.clone() }, code };
+    let made = |(function, bytes, code)| {
+        let entry = KernelCode { function, bytes, code: memory.clone() };
+        LoadedKernel { entry, code }
+    };
     Ok(functions.into_iter().map(made).collect())
 }
 
-/// Defines a kernel; returns its code in the form of a store, if it had none and is to have one.
+/// Defines a kernel; returns the size of its code in bytes, and the code in the form of a store, if it had none and is to have one.
 fn place(
     module: &mut JITModule,
     wanted: &LoadRequest<'_>,
     ctx: &mut Context,
     builder_ctx: &mut FunctionBuilderContext,
-) -> Result<(FuncId, Option<Vec<u8>>)> {
+) -> Result<(FuncId, usize, Option<Vec<u8>>)> {
     let signature = kernel_signature(module);
     let id = module.declare_function(wanted.name, Linkage::Local, &signature).map_err(module_error)?;
     let known = match wanted.known {
@@ -102,5 +105,5 @@ fn place(
         }
     };
     module.define_function_bytes(id, blob.align, &blob.code, &blob.relocs).map_err(module_error)?;
-    Ok((id, if is_new && wanted.keep { blob.to_bytes(module) } else { None }))
+    Ok((id, blob.code.len(), if is_new && wanted.keep { blob.to_bytes(module) } else { None }))
 }

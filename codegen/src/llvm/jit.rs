@@ -45,7 +45,8 @@ pub(crate) fn load(
         // SAFETY: the object defines the function with exactly this signature and the C convention, also if it was
         // stored.
         let function = unsafe { std::mem::transmute::<*const u8, KernelFn>(address) };
-        let entry = KernelCode { function, code: loaded.clone() };
+        let bytes = wanted.known.or(new.as_deref()).map_or(0, <[u8]>::len);
+        let entry = KernelCode { function, bytes, code: loaded.clone() };
         made.push(LoadedKernel { entry, code: new.filter(|_| wanted.keep) });
     }
     Ok(made)

@@ -3,7 +3,8 @@
 //! Graphs have no control flow. Where the condition of an `If` is known when the model is
 //! imported, the branch taken replaces the node. Otherwise both branches are computed, which
 //! without side effects costs only time, and the condition selects between their results; for
-//! that the results must have the same type. If they do not, importing fails with an error that says so
+//! that the results must have the same type, and nothing confirms what operators in them demand of values: those of the branch
+//! that is not taken may break it. If the types differ, importing fails with an error that says so
 //! ([`super::unsupported::Unsupported::only_undecided`]), and may succeed with shapes and values of inputs.
 
 use std::collections::BTreeMap;
@@ -48,8 +49,10 @@ impl Importer<'_> {
             }
             return Ok(Ok(()));
         }
+        let outside = std::mem::replace(&mut self.speculative, true);
         let then = self.inline(then, &[], opsets, label)?;
         let otherwise = self.inline(otherwise, &[], opsets, label)?;
+        self.speculative = outside;
         let results: Vec<(String, String, String)> =
             zip3(node.output, then, otherwise).filter(|(output, ..)| !output.is_empty()).collect();
         for (_, a, b) in &results {

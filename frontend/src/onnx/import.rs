@@ -97,6 +97,7 @@ pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>
         serial: 0,
         count: 0,
         depth: 0,
+        speculative: false,
         inferred: vec![],
         pending: vec![],
         unsupported: Unsupported::default(),
@@ -163,6 +164,8 @@ pub(super) struct Importer<'a> {
     count: usize,
     /// Nested graphs being imported.
     pub(super) depth: usize,
+    /// What is imported lies in a branch that may not be taken.
+    pub(super) speculative: bool,
     /// Nodes whose types are inferred, and those added since: types are inferred only when a rule
     /// asks for one.
     inferred: Vec<NodeId>,
@@ -430,7 +433,12 @@ impl Importer<'_> {
         let count = named.clamp(def.outputs.0, def.outputs.1);
         let added = match complete {
             true => match self.graph.add_op(label.clone(), def, &operands, params, count) {
-                Ok(id) => Some(id),
+                Ok(id) => {
+                    if self.speculative {
+                        self.graph.set_unchecked(id);
+                    }
+                    Some(id)
+                }
                 Err(diagnostic) => {
                     self.invalid.get_or_insert(OnnxError::Invalid(diagnostic));
                     None

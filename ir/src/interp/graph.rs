@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tensorc_abi::image::found;
+use tensorc_abi::{BrokenRequirement, Requirement};
+
 use super::prim::eval_prim;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::expand::{Expanded, expand_node};
@@ -11,7 +14,7 @@ use crate::op::{Compute, Grain, NodeCtx, Registry};
 use crate::tensor::TensorData;
 use crate::types::DenseType;
 
-/// Evaluates a graph on inputs in signature order; returns its outputs.
+/// Evaluates a graph on inputs in signature order; returns its outputs. A check that fails is an error.
 pub fn eval_graph(graph: &Graph, registry: &Registry, inputs: &[TensorData]) -> Result<Vec<TensorData>> {
     eval_values(graph, registry, inputs, graph.outputs().iter().map(|(_, v)| *v).collect())
 }
@@ -55,13 +58,28 @@ fn eval_values(
             values.insert(Value { node, port: port as u16 }, data);
         }
     }
-    let result = wanted.into_iter().map(|v| {
-        values.get(&v).cloned().ok_or_else(|| {
+    let value = |v: Value| {
+        values.get(&v).ok_or_else(|| {
             let why = format!("result {} is wanted, but has no value", v.port);
             Diagnostic::new(DiagnosticCode::Verify, why).at(&graph.node(v.node).name)
         })
-    });
-    result.collect()
+    };
+    for check in graph.checks() {
+        confirm(&check.requirement, value(check.value)?)?;
+    }
+    wanted.into_iter().map(|v| value(v).cloned()).collect()
+}
+
+/// Whether the word of a check says that a requirement holds.
+///
+/// # Errors
+/// It does not, or there is no word.
+pub fn confirm(requirement: &Requirement, word: &TensorData) -> Result<()> {
+    let word = word.item().ok_or_else(|| Diagnostic::new(DiagnosticCode::Verify, "what is checked is no scalar"))?;
+    match found(word.as_i64()) {
+        None => Ok(()),
+        Some(value) => Err(Diagnostic::broken(&BrokenRequirement { requirement: requirement.clone(), value })),
+    }
 }
 
 /// Evaluates one node on operand values by formal position.

@@ -9,6 +9,6 @@ mod kernel;
 mod prim;
 mod reads;
 
-pub use graph::{eval_graph, eval_node, eval_step};
+pub use graph::{confirm, eval_graph, eval_node, eval_step};
 pub use kernel::run_kernel;
 pub use prim::eval_prim;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tensorc_abi::Requirement;
 
 use super::lex::{Pos, SigilName, Tok};
 use super::parse::Parser;
 use super::{base64, constant};
 use crate::diag::{DiagnosticCode, Result};
-use crate::graph::{FusedCluster, FusionClass, Graph, NodeId, Value};
+use crate::graph::{Check, FusedCluster, FusionClass, Graph, NodeId, Value};
 use crate::op::OpRef;
 use crate::params::{ParamKind, ParamValue, Params};
 use crate::prim::{Contraction, ConvAlgorithm, Gather, Prim, Reduction, View};
@@ -83,15 +84,24 @@ impl Parser<'_> {
                 let value = p.value(&s)?;
                 s.graph.add_update(of, value);
             }
+            while p.eat_word("check") {
+                let value = p.value(&s)?;
+                s.graph.add_check(Check { value, requirement: p.requirement()? });
+            }
             p.expect('}')?;
             Ok(s.graph)
         })
     }
 
-    /// `%a, name = %b, …`, up to the end of the graph, `then` or `update`.
+    /// The node, the operand and what breaks a requirement, in quotes.
+    pub(super) fn requirement(&mut self) -> Result<Requirement> {
+        Ok(Requirement { node: self.string()?, operand: self.string()?, broken: self.string()? })
+    }
+
+    /// `%a, name = %b, …`, up to the end of the graph, `then`, `update` or `check`.
     fn outputs(&mut self, s: &mut GraphScope) -> Result<()> {
         let ends = |p: &Self| {
-            let keyword = p.at_word("then") || p.at_word("update");
+            let keyword = p.at_word("then") || p.at_word("update") || p.at_word("check");
             *p.peek() == Tok::Punct('}') || keyword && *p.peek_second() != Tok::Punct('=')
         };
         while !ends(self) {
@@ -172,11 +182,12 @@ impl Parser<'_> {
             let data = self.constant()?;
             s.graph.add_const(label, data).node
         } else {
+            let unchecked = self.eat_word("unchecked");
             let args = self.list(('(', ')'), |p| match p.eat_word("_") {
                 true => Ok(None),
                 false => p.value(s).map(Some),
             })?;
-            match word.split_once('.') {
+            let node = match word.split_once('.') {
                 Some(("prim", kind)) => {
                     let prim = self.prim(kind, at)?;
                     let args = present(&args, at)?;
@@ -194,7 +205,11 @@ impl Parser<'_> {
                     id
                 }
                 _ => self.op(s, label, &word, &args, at)?,
+            };
+            if unchecked {
+                s.graph.set_unchecked(node);
             }
+            node
         };
         s.bind(&name, node, pos)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, KernelId, LeftOperand, Packing, Plan, Prologue,
-    Scratch, Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction, Weight,
+    Scratch, Step, StepOp, StorageClass, SubBuffer, ValueCheck, VendorCall, VendorContraction, Weight,
 };
 
 use super::lex::{Pos, SigilName};
@@ -92,6 +92,10 @@ impl Parser<'_> {
         }
         self.expect_word("outputs")?;
         s.plan.outputs = self.list(('(', ')'), |p| p.buffer_id(&s))?;
+        while self.eat_word("check") {
+            let buffer = self.buffer_id(&s)?;
+            s.plan.checks.push(ValueCheck { buffer, requirement: self.requirement()? });
+        }
         while !self.eat('}') {
             if s.plan.boundary.is_none() && self.eat_word("then") {
                 s.plan.boundary = Some(s.plan.steps.len() as u32);

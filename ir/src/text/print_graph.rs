@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tensorc_abi::Requirement;
+
 use super::constant;
 use super::literal;
 use super::names::{Numbered, quote, sigiled, word};
@@ -132,6 +134,14 @@ fn body(out: &mut Out<'_>, head: &str, g: &Graph) {
     for (of, v) in g.updates() {
         out.line(&format!("update {} = {}", namer.value(Value { node: *of, port: 0 }), namer.value(*v)));
     }
+    for check in g.checks() {
+        out.line(&format!("check {} {}", namer.value(check.value), requirement(&check.requirement)));
+    }
+}
+
+/// The node, the operand and what breaks the requirement.
+pub(super) fn requirement(of: &Requirement) -> String {
+    [&of.node, &of.operand, &of.broken].map(|text| quote(text)).join(" ")
 }
 
 fn node(out: &mut Out<'_>, namer: &mut Namer<'_>, id: NodeId) {
@@ -152,7 +162,8 @@ fn node(out: &mut Out<'_>, namer: &mut Namer<'_>, id: NodeId) {
         }
         NodeKind::Op(op) => {
             let params = params(out, op);
-            out.line(&format!("{name} = {}({args}){params}{}{history}", op.def.name, namer.results(id)));
+            let word = if op.unchecked { " unchecked" } else { "" };
+            out.line(&format!("{name} = {}{word}({args}){params}{}{history}", op.def.name, namer.results(id)));
         }
         NodeKind::Prim(p) => {
             let tail = format!("{}{history}", namer.results(id));

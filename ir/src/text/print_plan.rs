@@ -11,6 +11,7 @@ use tensorc_abi::{
 
 use super::names::{Numbered, quote, sigiled, word};
 use super::out::{Out, join, list};
+use super::print_graph::requirement;
 
 struct PlanNames {
     kernels: Vec<String>,
@@ -52,6 +53,9 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
         out.line(&format!("states({})", join(p.states.iter().map(|b| names.buffer(*b)))));
     }
     out.line(&format!("outputs({})", join(p.outputs.iter().map(|b| names.buffer(*b)))));
+    for check in &p.checks {
+        out.line(&format!("check {} {}", names.buffer(check.buffer), requirement(&check.requirement)));
+    }
     let boundary = p.boundary.map(|n| n as usize);
     for (i, s) in p.steps.iter().enumerate() {
         if boundary == Some(i) {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tensorc_abi::DType;
+
 use super::prim::check_prim;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::graph::{FusedCluster, FusionClass, Graph, GraphNode, NodeId, NodeKind, OpNode, Value};
@@ -62,7 +64,23 @@ fn signature(graph: &Graph) -> Result<()> {
     if graph.boundary().is_some_and(|n| n > graph.outputs().len()) {
         return Err(fail("the first phase has more outputs than the graph"));
     }
-    updates(graph)
+    updates(graph)?;
+    checks(graph)
+}
+
+/// What is checked are i64 scalars.
+fn checks(graph: &Graph) -> Result<()> {
+    let word = DenseType::new(DType::I64, &[]).into();
+    for check in graph.checks() {
+        let name = check.requirement.node.as_str().into();
+        if !exists(graph, check.value) {
+            return Err(fail("the value that is checked does not exist").at(&name));
+        }
+        if !may_agree(&graph.resolved(check.value), &word) {
+            return Err(fail("what is checked is no i64 scalar").at(&name));
+        }
+    }
+    Ok(())
 }
 
 /// Only inputs are updated, each once, with a value of their type.
@@ -199,8 +217,8 @@ fn allowed(n: &GraphNode, stage: Stage) -> Result<(), String> {
 fn cluster(f: &FusedCluster, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(), String> {
     let body = &*f.body;
     verify_graph(body, Stage::Primitive).map_err(|d| format!("in the cluster: {d}"))?;
-    if !body.updates().is_empty() || body.boundary().is_some() {
-        return Err("a cluster updates no inputs and runs in one phase".into());
+    if !body.updates().is_empty() || !body.checks().is_empty() || body.boundary().is_some() {
+        return Err("a cluster updates no inputs, checks nothing and runs in one phase".into());
     }
     let dense = |v: Value| body.resolved(v).dense();
     let found: Vec<_> = body.inputs().iter().map(|&node| dense(Value { node, port: 0 })).collect();

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{Check, Graph, NodeId, NodeKind, Value};
 use tensorc_runtime::Device;
 
 use super::training_graph::TrainingGraph;
@@ -86,13 +86,16 @@ pub(super) fn place(
     for (_, v) in graph.updates() {
         members.entry(whole.owner(*v, None)).or_default();
     }
+    for check in graph.checks() {
+        members.entry(whole.owner(check.value, None)).or_default();
+    }
     let pieces = members.into_iter().map(|(key, nodes)| whole.piece(key, &nodes)).collect::<Result<_>>()?;
     Ok(Placement { pieces, crossings: types })
 }
 
 /// Phase, level and device of every node that computes.
 fn keys(graph: &Graph, groups: &BTreeMap<String, Device>, default: Device) -> BTreeMap<NodeId, PieceKey> {
-    let first = first_phase(graph);
+    let first = graph.first_phase();
     let mut keys: BTreeMap<NodeId, PieceKey> = BTreeMap::new();
     for node in graph.order() {
         if matches!(graph.node(node).kind, NodeKind::Input | NodeKind::Const(_)) {
@@ -101,27 +104,11 @@ fn keys(graph: &Graph, groups: &BTreeMap<String, Device>, default: Device) -> BT
         let operands: Vec<PieceKey> = graph.args(node).iter().filter_map(|v| keys.get(&v.node).copied()).collect();
         let own = groups.get(&*graph.node(node).name).copied();
         let device = own.or(operands.first().map(|(.., device)| *device)).unwrap_or(default);
-        let phase = usize::from(!first.contains(&node));
+        let phase = usize::from(first.as_ref().is_some_and(|first| !first.contains(&node)));
         let above = operands.iter().map(|(_, level, from)| level + usize::from(*from != device));
         keys.insert(node, (phase, above.max().unwrap_or(0), device));
     }
     keys
-}
-
-/// Nodes that the outputs of the first phase need; all if there is one phase.
-fn first_phase(graph: &Graph) -> Vec<NodeId> {
-    let Some(boundary) = graph.boundary() else { return graph.node_ids() };
-    let mut found: Vec<NodeId> = vec![];
-    let mut stack: Vec<NodeId> = graph.outputs()[..boundary].iter().map(|(_, v)| v.node).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    while let Some(node) = stack.pop() {
-        if seen.insert(node) {
-            found.push(node);
-            stack.extend(graph.args(node).iter().map(|v| v.node));
-        }
-    }
-    found.sort();
-    found
 }
 
 struct Whole<'a> {
@@ -173,6 +160,12 @@ impl Whole<'_> {
                 part.graph.add_update(old.node, new);
             }
         }
+        for check in graph.checks() {
+            if self.owner(check.value, None) == key {
+                let value = part.value(check.value)?;
+                part.graph.add_check(Check { value, requirement: check.requirement.clone() });
+            }
+        }
         let phase = match (graph.boundary(), phase) {
             (None, _) => None,
             (Some(_), 0) => Some(ProgramPhase::Forward),
@@ -204,7 +197,7 @@ impl SubGraph<'_> {
         let types = (0..ports as u16).map(|port| from.dense(Value { node, port })).collect::<Result<Vec<_>>>()?;
         let args: Vec<Value> = values.iter().flatten().copied().collect();
         let made = match &n.kind {
-            NodeKind::Op(op) => self.graph.add_op(n.name.clone(), &op.def, &values, op.params.clone(), ports)?,
+            NodeKind::Op(op) => self.graph.add_op_like(n.name.clone(), op, &values, ports)?,
             NodeKind::Prim(prim) => self.graph.add_prim(n.name.clone(), prim.clone(), &args, &types),
             NodeKind::Fused(fused) => self.graph.add_fused(n.name.clone(), fused.clone(), &args, &types),
             NodeKind::Input | NodeKind::Const(_) => return Ok(()),

@@ -51,7 +51,7 @@ pub(super) fn inline(
             NodeKind::Input => continue,
             NodeKind::Const(data) => into.add_const(n.name.clone(), data.clone()).node,
             NodeKind::Op(op) => {
-                let id = into.add_op(n.name.clone(), &op.def, &operands, op.params.clone(), types.len())?;
+                let id = into.add_op_like(n.name.clone(), op, &operands, types.len())?;
                 into.node_mut(id).types = types.iter().cloned().map(Into::into).collect();
                 id
             }

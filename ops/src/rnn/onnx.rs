@@ -390,6 +390,10 @@ fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) 
         .groups(&["X", "W", "R"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .optional("sequence_lens", TypeRule::OneOf(INTS))
+        .demand(4, |cx| {
+            let x = cx.input(0)?;
+            Ok(Some(Allowed::up_to(x.dims[usize::from(is_batch_first(cx.params))])))
+        })
         .optional("initial_h", TypeRule::Group(0, FLOATS))
         .maybe("activation_alpha", ParamKind::Floats, "Constants of activations that have one.")
         .maybe("activation_beta", ParamKind::Floats, "Second constants of activations that have one.")

@@ -27,6 +27,7 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::{Grad, GradCtx, Grain, Registry};
 use tensorc_ir::prim::{Gather, Prim};
 
+use crate::insert_checks::add_checks;
 use crate::options::Options;
 use crate::values::StaticValues;
 use active::Active;
@@ -38,6 +39,8 @@ use visit::Visit;
 /// A head is a value of the graph with its own gradient, of its type. Without one, nothing flows from it
 /// but what a loss (see [`tensorc_ir::op::OpDef::is_loss`]) behind it sends of its own accord. A result is
 /// `None` where nothing flows to the value, which is then constant to the heads: the gradient is zero.
+///
+/// Checks of what operators demand of values are added before, because some operators expand here.
 ///
 /// No node is removed, but results of expanded operators are no longer used: outputs, updates and other
 /// nodes use what they expanded to.
@@ -59,6 +62,7 @@ pub fn differentiate(
             return Err(Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&graph.node(head.node).name));
         }
     }
+    add_checks(graph, registry, Options::default().static_bytes)?;
     let ends: Vec<Value> = heads.iter().map(|(v, _)| *v).collect();
     let active = Active::expand(graph, registry, &ends, wrt)?;
     let values = StaticValues::new(registry, Options::default().static_bytes);

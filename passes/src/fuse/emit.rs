@@ -28,7 +28,7 @@ pub fn emit(plan: &FusionPlan<'_>) -> Result<Graph> {
     for (name, v) in old.outputs() {
         new.add_output(name.clone(), mapped(plan, &map, *v)?);
     }
-    new.keep_updates(old, |v| mapped(plan, &map, v))?;
+    new.keep_effects(old, |v| mapped(plan, &map, v))?;
     Ok(new)
 }
 

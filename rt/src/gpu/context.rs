@@ -278,7 +278,19 @@ impl GpuContext {
         let ended = unsafe { (driver.stream_wait)(self.stream) };
         enqueued?;
         self.signature.bound = v;
-        self.ended(driver, v, ended)
+        self.ended(driver, v, ended)?;
+        let (there, stream) = (self.there, self.stream);
+        self.signature.confirm(v, |message, offset| {
+            let mut word = 0i64;
+            // SAFETY: the arena begins the block, and every word lies inside it; the copy is waited for.
+            let code = unsafe {
+                match (driver.copy_out)((&raw mut word).cast(), there + offset as Address, size_of::<i64>(), stream) {
+                    0 => (driver.stream_wait)(stream),
+                    code => code,
+                }
+            };
+            driver.check(code, message, "copying what was found of values").map(|()| word)
+        })
     }
 
     /// Notes where the tensors lie on the GPU.

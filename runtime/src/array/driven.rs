@@ -11,7 +11,9 @@ use std::thread::{self, JoinHandle};
 
 use super::uses::{Enqueued, Touched};
 use crate::engine::{Completion, Failure, Property};
-use crate::gpu::{Driver, DriverError, Finished, Flight, KeepAlive, KeepAliveQueue, LaunchStream, StreamMemory};
+use crate::gpu::{
+    Confirmations, Driver, DriverError, Finished, Flight, KeepAlive, KeepAliveQueue, LaunchStream, StreamMemory,
+};
 use crate::pool::TaskPanic;
 use crate::storage::Storage;
 
@@ -38,6 +40,7 @@ struct StreamThread {
 struct Ending {
     operation: Arc<Enqueued>,
     kept: KeepAlive,
+    confirms: Confirmations,
     /// For its memory.
     number: u64,
     /// What went wrong while it was enqueued.
@@ -108,8 +111,9 @@ impl Driven {
         };
         for (queue, other) in queues {
             other.memory.flight.begin();
-            let Finished { end, kept, number } = queue.finish();
+            let Finished { end, kept, confirms, number } = queue.finish();
             first.stream().wait_event(&end);
+            first.confirm_all(confirms);
             first.keep(Passing { memory: other.memory.clone(), kept, number });
         }
         lane.memory.flight.begin();
@@ -167,7 +171,8 @@ impl StreamThread {
         if outcome.is_ok() {
             completion.issue();
         }
-        let ending = Ending { operation, kept: finished.kept, number: finished.number, outcome, completion };
+        let Finished { kept, confirms, number, .. } = finished;
+        let ending = Ending { operation, kept, confirms, number, outcome, completion };
         let sent = self.ended.as_ref().map(|ended| ended.send(Box::new(ending)));
         debug_assert!(matches!(sent, Some(Ok(()))), "the thread ends after the sender is gone");
     }
@@ -187,13 +192,13 @@ impl Drop for StreamThread {
 /// Completes operations in the order in which they were enqueued.
 fn watch(endings: &Receiver<Box<Ending>>, memory: &StreamMemory) {
     for ending in endings {
-        let Ending { operation, kept, number, outcome, completion } = *ending;
-        let ended = operation.event.synchronize();
+        let Ending { operation, kept, confirms, number, outcome, completion } = *ending;
+        let ended = operation.event.synchronize().map_err(Failure::from).and_then(|()| confirms.ask());
         operation.done.store(ended.is_ok() && outcome.is_ok(), Ordering::Release);
         // Before anything that waits for the operation begins, so that it can have the same memory.
         drop(kept);
         memory.passed(number);
         memory.flight.end();
-        completion.complete(outcome.and(ended.map_err(Failure::from)));
+        completion.complete(outcome.and(ended));
     }
 }

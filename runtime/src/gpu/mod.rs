@@ -18,4 +18,4 @@ pub use collective::{Collective, CollectiveError, CollectiveRank, Exchange, join
 pub use cuda::{CudaDriver, installed_libraries};
 pub(crate) use memory::Flight;
 pub use memory::StreamMemory;
-pub use queue::{Finished, KeepAlive, KeepAliveQueue};
+pub use queue::{Confirmations, Finished, KeepAlive, KeepAliveQueue};

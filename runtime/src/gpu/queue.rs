@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::memory::StreamMemory;
 use crate::device::Device;
-use crate::device::stream::{Event, Transfer};
+use crate::device::stream::{Event, Failure, Transfer};
 use crate::driver::{LaunchStream, Rows};
 use crate::storage::{AllocError, MemoryBlock, Storage};
 
@@ -29,6 +29,21 @@ pub struct KeepAliveQueue<'a> {
     kept: KeepAlive,
     /// Memory of the device that nobody needs behind this operation on the stream.
     scratch: Vec<MemoryBlock>,
+    confirms: Confirmations,
+}
+
+/// What is asked when an operation is done, before what it keeps is let go.
+#[derive(Default)]
+pub struct Confirmations(Vec<Box<dyn FnOnce() -> Result<(), Failure> + Send>>);
+
+impl Confirmations {
+    /// Asks all of them.
+    ///
+    /// # Errors
+    /// That of the first which fails.
+    pub(crate) fn ask(self) -> Result<(), Failure> {
+        self.0.into_iter().try_for_each(|confirm| confirm())
+    }
 }
 
 /// An operation that is enqueued.
@@ -37,6 +52,8 @@ pub struct Finished {
     pub end: Arc<dyn Event>,
     /// What must live until then.
     pub kept: KeepAlive,
+    /// Whether it went well, as far as the device does not know.
+    pub confirms: Confirmations,
     /// Its number, for [`StreamMemory::passed`].
     pub number: u64,
 }
@@ -44,7 +61,14 @@ pub struct Finished {
 impl<'a> KeepAliveQueue<'a> {
     /// An operation on `stream`. Memory comes from what earlier operations left in `memory`, else from `storage`.
     pub fn new(stream: &'a dyn LaunchStream, storage: &'a Storage, memory: &'a StreamMemory) -> KeepAliveQueue<'a> {
-        KeepAliveQueue { stream, storage, memory, kept: KeepAlive::default(), scratch: vec![] }
+        KeepAliveQueue {
+            stream,
+            storage,
+            memory,
+            kept: KeepAlive::default(),
+            scratch: vec![],
+            confirms: Confirmations::default(),
+        }
     }
 
     /// The stream it is enqueued on.
@@ -60,6 +84,16 @@ impl<'a> KeepAliveQueue<'a> {
     /// Keeps something until the work enqueued is done.
     pub(crate) fn keep(&mut self, thing: impl Any + Send) {
         self.kept.0.push(Box::new(thing));
+    }
+
+    /// Lets the operation fail if what the device has left says so, once it is done.
+    pub(crate) fn confirm(&mut self, ask: impl FnOnce() -> Result<(), Failure> + Send + 'static) {
+        self.confirms.0.push(Box::new(ask));
+    }
+
+    /// Also asks what another operation of this one asks.
+    pub(crate) fn confirm_all(&mut self, others: Confirmations) {
+        self.confirms.0.extend(others.0);
     }
 
     /// Memory for what is enqueued from now on, with undefined contents.
@@ -134,6 +168,7 @@ impl<'a> KeepAliveQueue<'a> {
 
     /// Ends the operation.
     pub fn finish(self) -> Finished {
-        Finished { end: self.stream.close(), kept: self.kept, number: self.memory.leave(self.scratch) }
+        let number = self.memory.leave(self.scratch);
+        Finished { end: self.stream.close(), kept: self.kept, confirms: self.confirms, number }
     }
 }

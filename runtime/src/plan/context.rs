@@ -2,6 +2,8 @@
 
 mod there;
 
+pub(super) use there::word_in;
+
 use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,6 +62,8 @@ pub struct Context {
     device: Option<DeviceContext>,
     /// The first phase has ended, and nothing ran since.
     halfway: bool,
+    /// Time that a run may take.
+    limit: Option<Duration>,
 }
 
 // SAFETY: the addresses point into memory that the context and its executable own, except those of
@@ -100,7 +104,13 @@ impl Context {
         let own = matches!(arena, Arena::Own { .. });
         let there = |program| DeviceContext::new(&executable, program, own);
         let device = executable.device.as_ref().map(there).transpose()?;
-        Ok(Context { executable, arena, arguments, device, halfway: false })
+        Ok(Context { executable, arena, arguments, device, halfway: false, limit: None })
+    }
+
+    /// Lets runs on the processor take so long at most. It is looked at between the pieces that steps are cut into.
+    #[must_use]
+    pub fn within(self, limit: Option<Duration>) -> Context {
+        Context { limit, ..self }
     }
 
     /// The executable that it runs.
@@ -237,7 +247,7 @@ impl Context {
             return Ok(times);
         }
         let poison = Poison::begin(executable, &self.arena, &calls);
-        let run = RunView::new(pool, executable, &self.arguments, &self.arena, Unwatched);
+        let run = RunView::new(pool, executable, &self.arguments, &self.arena, Unwatched, self.limit);
         catching(executable, |current| {
             for (index, prepared) in calls.clone().zip(&executable.prepared[calls.clone()]) {
                 current.set((index, 1));
@@ -249,7 +259,16 @@ impl Context {
             Ok(())
         })?;
         self.halfway = phase == Some(Phase::First);
+        self.confirm(phase)?;
         Ok(times)
+    }
+
+    /// Looks at what a run on the processor has found of values; the arena is still this context's.
+    fn confirm(&self, phase: Option<Phase>) -> Result<(), RunError> {
+        let base = self.arena.base();
+        // SAFETY: the verifier proved every word to lie inside the arena, aligned, and to live to the end of the run.
+        let word = |check: usize| unsafe { base.add(self.executable.words[check].offset).cast::<i64>().read() };
+        Ok(self.executable.confirm(phase, word)?)
     }
 
     /// Checks the caller's tensors and enters their addresses into the argument table; returns the
@@ -297,7 +316,7 @@ impl Context {
             }
         }
         self.halfway = phase == Some(Phase::First);
-        Ok(())
+        if self.device.is_none() { self.confirm(phase) } else { Ok(()) }
     }
 
     /// Executes bound calls in order, and tells which outputs become final thereby.
@@ -318,7 +337,7 @@ impl Context {
         }
         let executable = &*self.executable;
         let poison = Poison::begin(executable, &self.arena, &calls);
-        let run = RunView::new(pool, executable, &self.arguments, &self.arena, watch);
+        let run = RunView::new(pool, executable, &self.arguments, &self.arena, watch, self.limit);
         let mut finals = observer.map(|observer| Finals { left: executable.finals(phase).iter(), observer });
         let parallel = pool.threads() > 1;
         catching(executable, |current| {
@@ -345,6 +364,11 @@ impl Context {
 /// The position of a phase's interface among those of the executable.
 fn interface_of(phase: Option<Phase>) -> usize {
     phase.map_or(0, |phase| 1 + phase as usize)
+}
+
+/// The inverse of [`interface_of`].
+pub(super) fn phase_of(interface: usize) -> Option<Phase> {
+    [None, Some(Phase::First), Some(Phase::Second)].get(interface).copied().flatten()
 }
 
 /// Outputs that become final during a run, and who wants to know.
@@ -398,6 +422,7 @@ fn catching(
         let step = executable.names_of(&executable.prepared[first..first + count]);
         match stop {
             Stop::Panic(panic) => RunError::Panic { step, panic },
+            Stop::Time(limit) => RunError::Time { step, limit },
             Stop::Extern(ExternError { operator, message }) => RunError::Extern { step, operator, message },
         }
     })
@@ -407,6 +432,8 @@ fn catching(
 enum Stop {
     Panic(TaskPanic),
     Extern(ExternError),
+    /// It takes longer than this.
+    Time(Duration),
 }
 
 impl From<ExternError> for Stop {
@@ -433,6 +460,22 @@ struct RunView<'a, W> {
     externs: &'a [ExternFn],
     memory: Memory,
     watch: W,
+    deadline: Option<Deadline>,
+}
+
+/// When a run has to end.
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    /// # Errors
+    /// It has passed.
+    fn check(self) -> Result<(), Stop> {
+        if Instant::now() > self.at { Err(Stop::Time(self.limit)) } else { Ok(()) }
+    }
 }
 
 impl<'a, W: Watch> RunView<'a, W> {
@@ -442,9 +485,11 @@ impl<'a, W: Watch> RunView<'a, W> {
         arguments: &[*mut u8],
         arena: &Arena,
         watch: W,
+        limit: Option<Duration>,
     ) -> RunView<'a, W> {
         let memory = Memory { table: arguments.as_ptr(), arena: arena.base() };
-        RunView { pool, externs: &executable.externs, memory, watch }
+        let deadline = limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
+        RunView { pool, externs: &executable.externs, memory, watch, deadline }
     }
 
     /// Executes a step, or steps that do not depend on each other.
@@ -456,6 +501,11 @@ impl<'a, W: Watch> RunView<'a, W> {
             return Ok(unsafe { external::call(function, self.memory.table.wrapping_add(*first_slot)) }?);
         }
         let threads = Threads { pool: self.pool, steps, watch: self.watch };
+        if let Some(deadline) = self.deadline {
+            deadline.check()?;
+            // SAFETY: as below.
+            return unsafe { exec::run(steps, self.memory, &HurriedThreads { threads, deadline }) };
+        }
         // SAFETY: the slots of the steps lie inside the argument table. They are bound and checked against the plan, whose
         // verifier proved that regions are independent and working memory is apart from what is live; `enter` has made the
         // arena large enough for the pool. The rest is the contract of `Executable::new`.
@@ -485,5 +535,44 @@ impl<W: Watch> Workers for Threads<'_, W> {
         let start = self.watch.begin();
         part();
         self.watch.chunk(start, &self.steps[step]);
+    }
+}
+
+/// Threads that begin no piece of work after a time.
+struct HurriedThreads<'a, W> {
+    threads: Threads<'a, W>,
+    deadline: Deadline,
+}
+
+/// Estimated time of a piece between looks at the clock, in nanoseconds.
+const PIECE_NS: u64 = 10_000_000;
+
+impl<W: Watch> Workers for HurriedThreads<'_, W> {
+    type Error = Stop;
+
+    fn count(&self) -> u64 {
+        self.threads.count()
+    }
+
+    fn pieces(&self, wanted: u64, ns: u64) -> Option<u64> {
+        Some(wanted.max(ns / PIECE_NS))
+    }
+
+    fn each(&self, tasks: u64, grain: u64, piece: &(dyn Fn(usize, Range<u64>) + Sync)) -> Result<(), Stop> {
+        let grain = grain.max(1);
+        let in_time = |worker: usize, range: Range<u64>| {
+            let mut start = range.start;
+            while start < range.end && self.deadline.check().is_ok() {
+                let end = range.end.min(start.saturating_add(grain));
+                piece(worker, start..end);
+                start = end;
+            }
+        };
+        self.threads.each(tasks, grain, &in_time)?;
+        self.deadline.check()
+    }
+
+    fn chunk(&self, step: usize, part: impl FnOnce()) {
+        self.threads.chunk(step, part);
     }
 }

@@ -22,6 +22,10 @@ use crate::weights::{WeightCache, WeightStorage};
 
 /// Runs at the same addresses before one is recorded.
 const RUNS_BEFORE_RECORDING: u32 = 2;
+/// Bytes of the word of a check.
+pub(super) const WORD_BYTES: usize = size_of::<i64>();
+/// The arena of a context that has none yet.
+const NOWHERE: *mut u8 = std::ptr::null_mut();
 /// Sets of addresses a context knows at a time.
 const MAX_RECORDINGS: usize = 4;
 
@@ -67,6 +71,8 @@ pub(super) struct DeviceContext {
     /// Tensors of the host and their streams, once there was a run with some. They go before what they use.
     pub lanes: Option<StagingPipeline>,
     known: Vec<RecordedRun>,
+    /// Start of the arena.
+    base: *mut u8,
     /// None if others share it.
     _arena: Option<Box<dyn Memory>>,
 }
@@ -80,7 +86,8 @@ impl DeviceContext {
         let weight = |storage, index: usize| (storage == slot::WEIGHTS).then(|| program.weights[index].address());
         bind(executable.slots.iter(), &mut table, weight);
         let (driver, functions, calls) = (driver.clone(), program.functions.clone(), program.calls.clone());
-        let mut context = DeviceContext { driver, functions, calls, table, known: vec![], lanes: None, _arena: None };
+        let mut context =
+            DeviceContext { driver, functions, calls, table, known: vec![], lanes: None, base: NOWHERE, _arena: None };
         if let Some(arena) = arena {
             context.rebase(executable, arena.address());
             context._arena = Some(arena);
@@ -90,6 +97,7 @@ impl DeviceContext {
 
     /// The arena begins at another address.
     pub fn rebase(&mut self, executable: &Executable, base: *mut u8) {
+        self.base = base;
         bind(executable.slots.iter(), &mut self.table, |storage, _| (storage == slot::ARENA).then_some(base));
     }
 
@@ -126,6 +134,21 @@ impl DeviceContext {
             None => calls.for_each(|call| self.call(stream, call)),
         }
         graph
+    }
+
+    /// Enqueues copies of the words of all checks to memory of the host, one behind the other.
+    ///
+    /// # Safety
+    /// `target` has room for them, in memory of `to`, until the stream has passed.
+    pub unsafe fn copy_words(&self, executable: &Executable, stream: &dyn LaunchStream, target: *mut u8, to: Device) {
+        let from = self.driver.device();
+        for (i, word) in executable.words.iter().enumerate() {
+            let (source, target) =
+                (self.base.wrapping_add(word.offset).cast_const(), target.wrapping_add(i * WORD_BYTES));
+            // SAFETY: the verifier proved words to lie inside the arena, which is this context's until the stream has passed;
+            // the rest is passed on from the caller.
+            unsafe { stream.copy(Transfer { source, from, target, to, bytes: WORD_BYTES }) };
+        }
     }
 
     /// The lanes, to be put back.

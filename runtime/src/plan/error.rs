@@ -1,6 +1,8 @@
 //! Errors of checking, loading and running plans.
 
-use tensorc_abi::{DType, Plan};
+use std::time::Duration;
+
+use tensorc_abi::{BrokenRequirement, DType, Plan};
 
 use crate::arena::AllocError;
 use crate::gpu::DriverError;
@@ -45,6 +47,12 @@ pub enum PlanError {
         side: PlanEdge,
         /// Index in the list.
         index: u32,
+    },
+    /// What a check looks at is not one i64 in the arena that a step writes.
+    #[error("check {index}: what it looks at is not one i64 in the arena that a step writes")]
+    Check {
+        /// Index in the plan's list.
+        index: usize,
     },
     /// A sub-buffer does not lie in the buffer that it is said to be a part of, or differs from it in storage class or type.
     #[error("buffer `{buffer}` does not lie in `{whole}` as a part of it")]
@@ -521,6 +529,17 @@ pub enum RunError {
     /// The device's driver provides no memory or no stream.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// The run takes longer than it may; what it was about to compute is not there.
+    #[error("step `{step}`: the run takes longer than the {} s that are allowed", limit.as_secs_f64())]
+    Time {
+        /// Names of the steps that ran together, joined by ` + `.
+        step: String,
+        /// The time that the run may take.
+        limit: Duration,
+    },
+    /// An operand holds a value that its operator does not take.
+    #[error(transparent)]
+    Value(#[from] BrokenRequirement),
     /// A function of the host, an operator written as a closure, failed or panicked.
     #[error("step `{step}`, operator `{operator}`: {message}")]
     Extern {

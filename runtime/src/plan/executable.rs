@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use tensorc_abi::image::slot;
-use tensorc_abi::{ExternFn, KernelFn, Plan, StepOp, StorageClass};
+use tensorc_abi::image::{found, slot};
+use tensorc_abi::{BrokenRequirement, ExternFn, KernelFn, Plan, Step, StepOp, StorageClass, ValueCheck};
 use tensorc_exec::{self as exec, Code, DeviceStep, Place, Records, Refused, Routine, estimated_ns, regions};
 
 use super::bindings::{Final, Interface, Needs, Phase};
@@ -30,6 +30,36 @@ pub(super) struct Prepared {
 impl AsRef<exec::Step> for Prepared {
     fn as_ref(&self) -> &exec::Step {
         &self.call
+    }
+}
+
+/// Where the word of a check lies when the steps that write it have run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CheckedWord {
+    /// Bytes from the start of the arena.
+    pub offset: usize,
+    /// Whether the second of two phases writes it.
+    pub second: bool,
+}
+
+impl CheckedWord {
+    /// Of every check of a plan that was verified.
+    fn all(plan: &Plan) -> Vec<CheckedWord> {
+        let writes = |step: &Step, id| step.op.args().iter().any(|arg| arg.writes && arg.buffer == id);
+        let of = |check: &ValueCheck| {
+            let offset = match plan.buffer(check.buffer).storage {
+                StorageClass::Arena(offset) => offset as usize,
+                _ => 0,
+            };
+            let written = plan.steps.iter().position(|step| writes(step, check.buffer));
+            CheckedWord { offset, second: written.is_some_and(|step| plan.in_second_phase(step)) }
+        };
+        plan.checks.iter().map(of).collect()
+    }
+
+    /// Whether a run of a phase, or of the whole plan, writes it.
+    pub fn belongs_to(self, phase: Option<Phase>) -> bool {
+        phase.is_none_or(|phase| self.second == (phase == Phase::Second))
     }
 }
 
@@ -66,6 +96,8 @@ pub struct Executable {
     pub(super) slots: Vec<[u64; slot::WORDS]>,
     /// Of the whole run, and of its phases if there are two.
     interfaces: Vec<Interface>,
+    /// Where the words of [`Plan::checks`] lie.
+    pub(super) words: Vec<CheckedWord>,
     /// Functions of the host that steps call.
     pub(super) externs: Vec<ExternFn>,
     /// Where it runs, if not here.
@@ -182,6 +214,7 @@ impl Executable {
             names: OnceLock::new(),
             interfaces: Interface::all(&plan, &prepared, &records.slots),
             slots: records.slots,
+            words: CheckedWord::all(&plan),
             prepared,
             externs: vec![],
             device: None,
@@ -239,6 +272,18 @@ impl Executable {
 
     pub(super) fn weight(&self, index: usize) -> &WeightStorage {
         &self.weights[index]
+    }
+
+    /// Whether the words that a run of a phase, or of the whole plan, has left say that every check holds; `word` gives the one
+    /// of a check, by its position in the plan.
+    ///
+    /// # Errors
+    /// The first check that does not hold, in the order of the plan.
+    pub(super) fn confirm(&self, phase: Option<Phase>, word: impl Fn(usize) -> i64) -> Result<(), BrokenRequirement> {
+        let mut written =
+            self.words.iter().zip(&self.plan.checks).enumerate().filter(|(_, (at, _))| at.belongs_to(phase));
+        let broken = written.find_map(|(i, (_, check))| Some((&check.requirement, found(word(i))?)));
+        broken.map_or(Ok(()), |(requirement, value)| Err(BrokenRequirement { requirement: requirement.clone(), value }))
     }
 
     /// Names for traces.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use tensorc_abi::{Arg, BufferId, Plan, StorageClass};
 
-use super::device::{DeviceContext, edge_of, failed};
+use super::context::{phase_of, word_in};
+use super::device::{DeviceContext, WORD_BYTES, edge_of, failed};
 use super::error::RunError;
 use super::executable::{Executable, Prepared};
 use crate::device::Device;
@@ -36,6 +37,8 @@ struct StagingSlot {
     homes: BTreeMap<BufferId, *mut u8>,
     /// Page-locked memory of the host for inputs and outputs of a run that is begun, one behind the other.
     staging: Option<Box<dyn Memory>>,
+    /// Page-locked memory of the host for the words of checks, if there are some.
+    words: Option<Box<dyn Memory>>,
     _memory: Vec<Box<dyn Memory>>,
 }
 
@@ -80,6 +83,7 @@ impl StagingPipeline {
     }
 
     fn lane(&mut self, plan: &Plan, driver: &dyn Driver, index: usize) -> Result<(), DriverError> {
+        let words = || driver.alloc_pinned((plan.checks.len() * WORD_BYTES) as u64);
         while self.lanes.len() <= index {
             let (mut homes, mut memory) = (BTreeMap::new(), vec![]);
             for id in plan.inputs.iter().chain(&plan.outputs).chain(&plan.states) {
@@ -87,7 +91,8 @@ impl StagingPipeline {
                 homes.insert(*id, block.address());
                 memory.push(block);
             }
-            self.lanes.push(StagingSlot { homes, staging: None, _memory: memory });
+            let words = if plan.checks.is_empty() { None } else { Some(words()?) };
+            self.lanes.push(StagingSlot { homes, staging: None, words, _memory: memory });
         }
         Ok(())
     }
@@ -123,6 +128,10 @@ impl StagingPipeline {
         // SAFETY: the table holds addresses of the lane, the arena and weights; the next run in the lane begins when this
         // one was waited for, and all runs compute on one stream.
         let graph = unsafe { context.enqueue(&*self.compute, interface, of.calls.clone()) };
+        if let Some(words) = &self.lanes[lane].words {
+            // SAFETY: the memory has room for all words; it is the lane's, whose next run begins when this one was waited for.
+            unsafe { context.copy_words(executable, &*self.compute, words.address(), Device::pinned(self.device.id)) };
+        }
         self.copies_out.wait_event(&self.compute.close());
         for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_out) {
             StagingPipeline::copy(&*self.copies_out, (homes[&edge.buffer], self.device), host(i), edge.bytes);
@@ -159,7 +168,8 @@ impl StagingPipeline {
             .collect();
         let Some(after) = after else {
             let run = self.enqueue(context, executable, (interface, 0), &|i| addresses[i])?;
-            return run.ended.synchronize().map_err(|e| failed(&e));
+            run.ended.synchronize().map_err(|e| failed(&e))?;
+            return self.confirm(executable, interface, 0);
         };
         self.place(context, executable, interface, 0);
         let (edges, homes) = (&self.edges[interface], &self.lanes[0].homes);
@@ -175,7 +185,20 @@ impl StagingPipeline {
         for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_out) {
             StagingPipeline::copy(&*self.compute, (homes[&edge.buffer], self.device), *host, edge.bytes);
         }
-        self.compute.synchronize().map_err(|e| failed(&e))
+        if let Some(words) = &self.lanes[0].words {
+            // SAFETY: as in `enqueue`; the stream is waited for below.
+            unsafe { context.copy_words(executable, &*self.compute, words.address(), Device::pinned(self.device.id)) };
+        }
+        self.compute.synchronize().map_err(|e| failed(&e))?;
+        self.confirm(executable, interface, 0)
+    }
+
+    /// Looks at what the last run in a lane, which has ended, has found of values.
+    fn confirm(&self, executable: &Executable, interface: usize, lane: usize) -> Result<(), RunError> {
+        let Some(words) = &self.lanes[lane].words else { return Ok(()) };
+        // SAFETY: the memory has room for all words, and nothing writes it now.
+        let words = unsafe { std::slice::from_raw_parts(words.address(), executable.words.len() * WORD_BYTES) };
+        Ok(executable.confirm(phase_of(interface), |check| word_in(words, check))?)
     }
 
     /// Begins a run with copies of the inputs, which are those of the plan and were checked.
@@ -211,11 +234,13 @@ impl StagingPipeline {
     }
 
     /// Waits for the oldest run and copies its outputs, which were checked.
-    pub fn finish(&mut self, plan: &Plan, outputs: &mut [TensorMut<'_>]) -> Result<(), RunError> {
+    pub fn finish(&mut self, executable: &Executable, outputs: &mut [TensorMut<'_>]) -> Result<(), RunError> {
+        let plan = executable.plan();
         let Some(run) = self.pending.pop_front() else {
             return Err(RunError::Turn { plan: plan.name.clone(), why: "no run was begun" });
         };
         run.ended.synchronize().map_err(|e| failed(&e))?;
+        self.confirm(executable, 0, run.lane)?;
         let Some(staging) = &self.lanes[run.lane].staging else { return Ok(()) };
         let (offsets, _) = staged(&self.edges[0]);
         for (edge, offset) in self.edges[0].iter().zip(&offsets) {

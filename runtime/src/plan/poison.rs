@@ -25,6 +25,7 @@ impl Deaths {
             }
         }
         let live = plan.buffers.iter().zip(&lives).filter_map(|(buffer, life)| match (buffer.storage, life) {
+            _ if plan.checks.iter().any(|check| plan.buffer(check.buffer).storage == buffer.storage) => None,
             (StorageClass::Arena(offset), Some((first, last))) => {
                 Some((*first, *last, offset as usize..(offset + buffer.bytes()) as usize))
             }

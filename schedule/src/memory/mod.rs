@@ -113,6 +113,12 @@ fn intervals(lowered: &Lowered) -> Result<Vec<LiveRange>> {
             }
         }
     }
+    for check in &plan.checks {
+        // It is looked at after the run.
+        if let Some((_, last)) = lives.get_mut(&check.buffer) {
+            *last = plan.steps.len() - 1;
+        }
+    }
     let mut group: BTreeMap<BufferId, usize> = BTreeMap::new();
     let mut groups: Vec<Option<LiveRange>> = vec![];
     for (b, (first, last)) in lives {
@@ -125,6 +131,7 @@ fn intervals(lowered: &Lowered) -> Result<Vec<LiveRange>> {
     for option in options {
         let (Some(&from), Some(&to)) = (group.get(&option.input), group.get(&option.output)) else { continue };
         let fits = match (&groups[from], &groups[to]) {
+            _ if plan.is_checked(option.input) => false,
             (Some(a), Some(b)) => {
                 // The group ends with this very input: no other output has taken its place.
                 let tail = a.buffers.last() == Some(&option.input);

@@ -4,9 +4,9 @@
 //! uses, a state whose old value is read by earlier steps only, or by the very step in place.
 //! Whatever else is delivered is copied as soon as it may be.
 
-use tensorc_abi::{BufferId, Step, StepOp, StorageClass};
+use tensorc_abi::{BufferId, Step, StepOp, StorageClass, ValueCheck};
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{NodeId, Value};
+use tensorc_ir::graph::{Check, NodeId, Value};
 
 use super::Lowering;
 use crate::lowered::InPlace;
@@ -85,6 +85,9 @@ impl Lowering<'_, '_> {
         for (state, (_, v)) in graph.states().into_iter().enumerate() {
             self.update(&mut d, state, v)?;
         }
+        for check in graph.checks() {
+            self.check(&mut d, check)?;
+        }
         self.insert(d);
         self.share_outputs();
         Ok(())
@@ -109,6 +112,7 @@ impl Lowering<'_, '_> {
             let (first, last) = span(input);
             let own = matches!(from.storage, StorageClass::Arena(_)) && from.bytes() == to.bytes();
             let same_phase = first.is_some_and(|first| plan.in_second_phase(first) == plan.in_second_phase(step));
+            let own = own && !plan.is_checked(input);
             let meets = last == Some(step) && span(output).0 == Some(step);
             if matches!(to.storage, StorageClass::Output(_)) && own && same_phase && meets && !taken[output.0 as usize]
             {
@@ -118,14 +122,15 @@ impl Lowering<'_, '_> {
         }
     }
 
-    /// The buffers of outputs and of next values of states, and whether they belong to the second
-    /// phase.
+    /// The buffers of outputs, of next values of states and of checks, and whether they belong to the second
+    /// phase. What is checked belongs to both, so that nothing takes its place.
     pub(super) fn delivered(&mut self) -> Result<Vec<(bool, BufferId)>> {
         let graph = self.graph;
         let second = |output: usize| graph.boundary().is_some_and(|first| output >= first);
         let outputs = graph.outputs().iter().enumerate().map(|(i, (_, v))| (second(i), *v));
         let updates = graph.states().into_iter().map(|(_, v)| (graph.boundary().is_some(), v));
-        outputs.chain(updates).map(|(second, v)| Ok((second, self.operand(v)?))).collect()
+        let checks = graph.checks().iter().flat_map(|check| [false, true].map(|second| (second, check.value)));
+        outputs.chain(updates).chain(checks).map(|(second, v)| Ok((second, self.operand(v)?))).collect()
     }
 
     /// Who uses and wants which buffer; nothing is delivered yet.
@@ -201,6 +206,22 @@ impl Lowering<'_, '_> {
         let new = self.buffer(&name, &ty, storage);
         let step = self.make_step(v.node, StepOp::Copy { src: id, dst: new }, 0);
         d.copies.push(Delivery { at, second, rank: Rank::ChangesState, node: v.node, step });
+        Ok(())
+    }
+
+    /// Leaves the word of a check in the arena.
+    fn check(&mut self, d: &mut Deliveries, check: &Check) -> Result<()> {
+        let (ty, mut buffer) = (self.graph.dense(check.value)?, self.operand(check.value)?);
+        let source = self.out.plan.buffer(buffer);
+        if !matches!(source.storage, StorageClass::Arena(_)) || source.part.is_some() {
+            let (name, node) = (source.name.clone(), check.value.node);
+            let kept = self.buffer(&name, &ty, StorageClass::Arena(0));
+            let step = self.make_step(node, StepOp::Copy { src: buffer, dst: kept }, 0);
+            let at = d.after_writes(buffer, 0);
+            d.copies.push(Delivery { at, second: d.is_second(at), rank: Rank::ReadsState, node, step });
+            buffer = kept;
+        }
+        self.plan().checks.push(ValueCheck { buffer, requirement: check.requirement.clone() });
         Ok(())
     }
 

@@ -119,9 +119,7 @@ impl ConcatElimination {
                 p.readers.entry(p.origin(v)).or_default().push((node, v));
             }
         }
-        let updates = graph.updates().iter().map(|(_, v)| *v);
-        let delivered: Vec<Value> = graph.outputs().iter().map(|(_, v)| *v).chain(updates).collect();
-        p.bound.extend(delivered.into_iter().map(|v| p.names.get(&v).copied().unwrap_or(v)));
+        p.bound.extend(graph.roots().map(|v| p.names.get(&v).copied().unwrap_or(v)));
         for &node in &order {
             if let NodeKind::Prim(Prim::Concat { axis }) = graph.node(node).kind {
                 p.concat(graph, node, axis)?;

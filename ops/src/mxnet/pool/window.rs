@@ -252,7 +252,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, old: bool) -> Result<Vec<Opti
         }
         PoolKind::Mean { include_pad, .. } => {
             let sizes = |i: usize| counted(&window, i, ty.dims[2 + i], out.dims[2 + i], include_pad);
-            let counts: Vec<Vec<u64>> = (0..window.kernel.len()).map(sizes).collect();
+            let counts: Vec<Vec<u64>> = (0..window.kernel.len()).map(sizes).collect::<Result<_, _>>().or_fail(b)?;
             let inputs: Vec<Value> = [head].into_iter().chain(window_sizes(b, &counts, wide)).collect();
             b.map_as(&inputs, ty.dtype, &out.dims, |_, a| &a[0] / a[2..].iter().fold(a[1].clone(), |n, c| n * c))?
         }

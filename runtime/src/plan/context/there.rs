@@ -2,12 +2,19 @@
 
 use super::super::arena::SharedArena;
 use super::super::bindings::{DeviceBindings, Phase};
-use super::super::device::DeviceContext;
+use super::super::device::{DeviceContext, WORD_BYTES};
 use super::super::error::RunError;
 use super::super::executable::Prepared;
 use super::{Context, interface_of};
+use crate::device::Device;
 use crate::gpu::KeepAliveQueue;
 use crate::tensor::{TensorMut, TensorRef};
+
+/// The word of a check, by its position among others.
+pub(in super::super) fn word_in(words: &[u8], check: usize) -> i64 {
+    let bytes = words.get(check * WORD_BYTES..).and_then(|bytes| bytes.first_chunk());
+    i64::from_ne_bytes(bytes.copied().unwrap_or_default())
+}
 
 impl Context {
     /// Enqueues a run, or with a phase as [`Context::run_phase`], on tensors in the memory of the executable's device;
@@ -42,6 +49,15 @@ impl Context {
         // SAFETY: the tensors are the caller's promise and were checked; the rest is this context's.
         let graph = unsafe { device.enqueue(queue.stream(), number, interface.calls.clone()) };
         graph.into_iter().for_each(|graph| queue.keep(graph));
+        if !executable.words.is_empty() {
+            let pinned = Device::pinned(queue.device().id);
+            let words = queue.alloc(pinned, (executable.words.len() * WORD_BYTES) as u64);
+            let mut words = words.map_err(|e| RunError::Device { message: e.to_string() })?;
+            // SAFETY: the operation keeps the memory until it has asked.
+            unsafe { device.copy_words(&executable, queue.stream(), words.as_mut_slice().as_mut_ptr(), pinned) };
+            let executable = executable.clone();
+            queue.confirm(move || Ok(executable.confirm(phase, |check| word_in(words.as_slice(), check))?));
+        }
         if let Some(turn) = &mut turn {
             turn.ended = Some(queue.stream().record());
         }
@@ -80,7 +96,7 @@ impl Context {
         let none = || RunError::Turn { plan: plan.name.clone(), why: "no run was begun" };
         self.interface(None)?.check_outputs(plan, outputs)?;
         let lanes = self.device.as_mut().and_then(|device| device.lanes.as_mut());
-        lanes.ok_or_else(none)?.finish(plan, outputs)
+        lanes.ok_or_else(none)?.finish(&self.executable, outputs)
     }
 
     /// Whether runs on a device replay what was recorded of earlier ones.

@@ -88,8 +88,8 @@ fn intervals(plan: &Plan) -> Vec<LiveBuffer> {
             };
             let Some(bytes) = byte_size(buffer).filter(|bytes| *bytes > 0) else { continue };
             let new = LiveBuffer { id, output, first: step, last: step, begin, end: begin + bytes };
-            // The caller reads an output after the run.
-            let delivered = output.is_some_and(|index| plan.outputs[index as usize] == id);
+            // An output is read by the caller after the run, and what is checked by the host.
+            let delivered = output.is_some_and(|index| plan.outputs[index as usize] == id) || plan.is_checked(id);
             table[id.0 as usize].get_or_insert(new).last = if delivered { usize::MAX } else { step };
         }
     }

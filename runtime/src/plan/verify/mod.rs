@@ -15,7 +15,7 @@ mod liveness;
 mod parts;
 mod states;
 
-use tensorc_abi::{Arg, Buffer, Contraction, KernelSignature, LibraryOp, Plan, Step, StepOp, StorageClass};
+use tensorc_abi::{Arg, Buffer, Contraction, DType, KernelSignature, LibraryOp, Plan, Step, StepOp, StorageClass};
 use tensorc_exec::scratch_bytes;
 
 use super::error::{InvalidPlan, PlanEdge, PlanError};
@@ -93,6 +93,13 @@ fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
         let buffer = plan.buffer(id);
         if !written.holds(plan, id) && buffer.bytes() > 0 {
             return Err(PlanError::OutputNotWritten { buffer: buffer.name.clone() });
+        }
+    }
+    for (index, check) in plan.checks.iter().enumerate() {
+        let buffer = plan.buffers.get(check.buffer.0 as usize);
+        let word = buffer.filter(|b| b.dtype == DType::I64 && b.len() == 1 && b.part.is_none());
+        if !word.is_some_and(|b| matches!(b.storage, StorageClass::Arena(_))) || !written.holds(plan, check.buffer) {
+            return Err(PlanError::Check { index });
         }
     }
     states::check(plan)?;

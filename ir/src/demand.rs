@@ -1,0 +1,156 @@
+//! What operators demand of the values of their operands, as a computation that a run can confirm.
+
+use tensorc_abi::{DType, Requirement};
+
+use crate::prim::{Prim, Reduction};
+use crate::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
+use crate::types::DenseType;
+
+/// Values that an integer operand may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// From the first to the last.
+    Within(i64, i64),
+    /// From the first to the last, or the third.
+    WithinOr(i64, i64, i64),
+    /// The i-th column of the last axis counts an axis of the i-th extent, a negative value from its end.
+    Positions(Vec<u64>),
+    /// Every one but zero.
+    NonZero,
+}
+
+/// Values that are farther from zero are reported as this one.
+const FARTHEST: i64 = 1 << 61;
+
+impl Allowed {
+    /// The positions along an axis of an extent, negative ones from its end.
+    pub fn position(extent: u64) -> Allowed {
+        let extent = i64::try_from(extent).unwrap_or(i64::MAX);
+        Allowed::Within(-extent, extent - 1)
+    }
+
+    /// Counts from zero to the last.
+    pub fn up_to(last: u64) -> Allowed {
+        Allowed::Within(0, i64::try_from(last).unwrap_or(i64::MAX))
+    }
+
+    /// Positions along an axis of an extent, from its start.
+    pub fn below(extent: u64) -> Allowed {
+        Allowed::Within(0, i64::try_from(extent).unwrap_or(i64::MAX) - 1)
+    }
+
+    /// The primitive that gives the word of an operand's values, an i64 scalar, as [`tensorc_abi::image::found`] reads it.
+    ///
+    /// # Errors
+    /// The operand holds no integers.
+    pub fn word(&self, ty: &DenseType) -> Result<Prim, String> {
+        if ty.dtype.is_float() || ty.dtype == DType::Bool {
+            return Err(format!("values of {} are not checked", ty.dtype));
+        }
+        let map = ScalarFn::build(&[ty.dtype], |b, x| vec![self.word_of(b, &x[0].cast(DType::I64), ty.rank())])?;
+        if ty.rank() == 0 {
+            return Ok(Prim::Map(map.into()));
+        }
+        let combine = ScalarFn::build(&[DType::I64; 2], |_, x| vec![x[0].max(&x[1])])?;
+        let axes = (0..ty.rank()).collect();
+        let (init, finish) = (vec![Scalar::i64(0)], ScalarFn::identity(DType::I64));
+        Ok(Prim::Reduce(Reduction { axes, keep_dims: false, init, map, combine, finish }.into()))
+    }
+
+    /// The word of a value, at the coordinates of the operand.
+    fn word_of(&self, b: &ScalarBuilder, x: &Ex, rank: usize) -> Ex {
+        let number = |n: i64| b.constant(Scalar::i64(n));
+        let right = match self {
+            Allowed::Within(first, last) => x.ge(&number(*first)) & x.le(&number(*last)),
+            Allowed::WithinOr(first, last, other) => {
+                x.ge(&number(*first)) & x.le(&number(*last)) | x.eq(&number(*other))
+            }
+            Allowed::Positions(extents) => {
+                let column = b.coord(rank.saturating_sub(1));
+                let extent = (0..).zip(extents).skip(1).fold(number(first_of(extents)), |other, (i, extent)| {
+                    column.eq(&number(i)).select(&number(i64::try_from(*extent).unwrap_or(i64::MAX)), &other)
+                });
+                x.ge(&-&extent) & x.lt(&extent)
+            }
+            Allowed::NonZero => x.ne(&number(0)),
+        };
+        let near = x.max(&number(-FARTHEST)).min(&number(FARTHEST));
+        let twice = &near + &near;
+        let word = x.lt(&number(0)).select(&-&twice, &(&twice + &number(1)));
+        right.select(&number(0), &word)
+    }
+
+    /// The requirement in words.
+    pub fn requirement(&self, node: &str, operand: &str) -> Requirement {
+        let broken = match self {
+            Allowed::Within(first, last) if first > last => "where there is no position".to_owned(),
+            Allowed::Within(first, last) => format!("which is outside of {first} to {last}"),
+            Allowed::WithinOr(first, last, other) => format!("which is neither within {first} to {last} nor {other}"),
+            Allowed::Positions(extents) => {
+                let extents: Vec<String> = extents.iter().map(u64::to_string).collect();
+                format!("which is no position in axes of {}", extents.join(" × "))
+            }
+            Allowed::NonZero => "by which integers cannot be divided".to_owned(),
+        };
+        Requirement { node: node.to_owned(), operand: operand.to_owned(), broken }
+    }
+}
+
+fn first_of(extents: &[u64]) -> i64 {
+    extents.first().map_or(0, |extent| i64::try_from(*extent).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use tensorc_abi::image::found;
+
+    use super::*;
+    use crate::interp::eval_prim;
+    use crate::scalar::{MathFn, MathLibrary};
+    use crate::tensor::TensorData;
+
+    struct NoMath(ScalarFn);
+
+    impl MathLibrary for NoMath {
+        fn body(&self, _: MathFn) -> &ScalarFn {
+            &self.0
+        }
+    }
+
+    /// What the word of some values says.
+    fn finds(allowed: &Allowed, dims: &[u64], values: &[i64]) -> Option<i64> {
+        let ty = DenseType::new(DType::I64, dims);
+        let data = TensorData::from_fn(ty.clone(), |i| Scalar::i64(values[i as usize]));
+        let math = NoMath(ScalarFn::identity(DType::F32));
+        let prim = allowed.word(&ty).unwrap();
+        let word = eval_prim(&prim, &[&data], &[DenseType::new(DType::I64, &[])], &math).unwrap();
+        found(word[0].item().unwrap().as_i64())
+    }
+
+    #[test]
+    fn the_word_names_a_value_farthest_from_zero() {
+        let axis = Allowed::position(10);
+        assert_eq!(finds(&axis, &[4], &[-10, 9, 0, -1]), None);
+        assert_eq!(finds(&axis, &[4], &[-10, 10, 0, -11]), Some(-11));
+        assert_eq!(finds(&axis, &[2, 2], &[10, 9, 0, -1]), Some(10));
+        assert_eq!(finds(&axis, &[1], &[i64::MAX]), Some(1 << 61));
+        assert_eq!(finds(&axis, &[1], &[i64::MIN]), Some(-(1 << 61)));
+        assert_eq!(finds(&axis, &[0], &[]), None);
+        assert_eq!(finds(&Allowed::position(0), &[1], &[0]), Some(0));
+    }
+
+    #[test]
+    fn columns_count_axes_of_their_own() {
+        let tuples = Allowed::Positions(vec![2, 5]);
+        assert_eq!(finds(&tuples, &[2, 2], &[1, 4, -2, -5]), None);
+        assert_eq!(finds(&tuples, &[2, 2], &[1, 4, 2, 0]), Some(2));
+        assert_eq!(finds(&tuples, &[1, 2], &[0, -6]), Some(-6));
+    }
+
+    #[test]
+    fn a_divisor_of_zero_is_found() {
+        assert_eq!(finds(&Allowed::NonZero, &[3], &[5, -5, i64::MIN]), None);
+        assert_eq!(finds(&Allowed::NonZero, &[3], &[5, 0, 7]), Some(0));
+    }
+}

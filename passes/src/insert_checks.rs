@@ -1,0 +1,84 @@
+//! Values that operators demand of their operands: known ones are confirmed, of the others the graph computes what the run
+//! confirms ([`Graph::checks`]).
+
+use std::sync::Arc;
+
+use tensorc_abi::DType;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::expand::OpFacts;
+use tensorc_ir::graph::{Check, Graph, NodeId, NodeKind, Value};
+use tensorc_ir::interp::{confirm, eval_prim};
+use tensorc_ir::op::{Grain, OpError, Registry};
+use tensorc_ir::{Allowed, DenseType};
+
+use crate::manager::{Pass, PassCx};
+use crate::values::StaticValues;
+
+/// Adds the checks of all operators; with [`crate::Options::clamp_indices`], takes all checks out of the graph. Requires all types
+/// known.
+///
+/// Operators that others are composed of are trusted: the pass runs before decomposition.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InsertChecks;
+
+impl Pass for InsertChecks {
+    fn name(&self) -> &'static str {
+        "insert-checks"
+    }
+
+    fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+        if cx.options.clamp_indices {
+            let had = !graph.checks().is_empty();
+            graph.clear_checks();
+            return Ok(had);
+        }
+        add_checks(graph, cx.registry, cx.options.static_bytes)
+    }
+}
+
+/// Adds the checks of every operator that has none yet; returns whether there were some.
+///
+/// # Errors
+/// [`DiagnosticCode::Value`]: a value is known, and none that its operator takes.
+pub(crate) fn add_checks(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+    let values = StaticValues::new(registry, static_bytes);
+    let demanding = |graph: &Graph, node: &NodeId| matches!(&graph.node(*node).kind, NodeKind::Op(op) if !op.unchecked && !op.def.demands.is_empty());
+    let nodes: Vec<NodeId> = graph.order().into_iter().filter(|node| demanding(graph, node)).collect();
+    for node in &nodes {
+        let facts = OpFacts::of(graph, *node, &|g, v| values.get(g, v), Grain::Coarse)?;
+        for (operand, rule) in &facts.def.demands {
+            let Some(value) = facts.operands.get(*operand).copied().flatten() else { continue };
+            let wrong = |OpError(why)| {
+                Diagnostic::new(DiagnosticCode::Operands, format!("{}: {why}", facts.def.name)).at(&facts.name)
+            };
+            let Some(allowed) = rule(&facts.cx()).map_err(wrong)? else { continue };
+            let name = facts.def.input_spec(*operand).map_or("?", |spec| spec.name);
+            check(graph, registry, &values, value, &allowed, (&facts.name, name))?;
+        }
+        graph.set_unchecked(*node);
+    }
+    Ok(!nodes.is_empty())
+}
+
+/// Confirms what is demanded of a value, or adds the check.
+fn check(
+    graph: &mut Graph,
+    registry: &Registry,
+    values: &StaticValues<'_>,
+    of: Value,
+    allowed: &Allowed,
+    (node, operand): (&Arc<str>, &str),
+) -> Result<()> {
+    let ty = graph.dense(of)?;
+    let word = DenseType::new(DType::I64, &[]);
+    let internal = |why| Diagnostic::new(DiagnosticCode::Internal, why).at(node);
+    let prim = allowed.word(&ty).map_err(internal)?;
+    let requirement = allowed.requirement(node, operand);
+    if let Some(data) = values.get(graph, of) {
+        let found = eval_prim(&prim, &[&data], std::slice::from_ref(&word), registry.math())?;
+        return found.first().map_or(Ok(()), |word| confirm(&requirement, word));
+    }
+    let value = Value { node: graph.add_prim(format!("{node}_check"), prim, &[of], &[word]), port: 0 };
+    graph.add_check(Check { value, requirement });
+    Ok(())
+}
