@@ -2,6 +2,7 @@
 
 use tensorc_abi::{DType, Requirement};
 
+use crate::graph::Value;
 use crate::prim::{Prim, Reduction};
 use crate::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use crate::types::DenseType;
@@ -17,6 +18,15 @@ pub enum Allowed {
     Positions(Vec<u64>),
     /// Every one but zero.
     NonZero,
+}
+
+/// A requirement that a run confirms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// An i64 scalar: a word as [`tensorc_abi::image::found`] reads it.
+    pub value: Value,
+    /// What is demanded.
+    pub requirement: Requirement,
 }
 
 /// Values that are farther from zero are reported as this one.

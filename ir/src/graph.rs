@@ -8,8 +8,7 @@ use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 
-use tensorc_abi::Requirement;
-
+pub use crate::demand::Check;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::dim::DimTable;
 use crate::op::OpRef;
@@ -99,15 +98,6 @@ pub struct GraphNode {
 struct OperandEdge {
     from_port: u16,
     to_port: u16,
-}
-
-/// A requirement that a run confirms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// An i64 scalar: a word as [`tensorc_abi::image::found`] reads it.
-    pub value: Value,
-    /// What is demanded.
-    pub requirement: Requirement,
 }
 
 /// A directed acyclic graph of tensor computations.

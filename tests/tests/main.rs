@@ -16,6 +16,7 @@ mod gpu_arrays;
 mod groups;
 mod kvstore;
 mod libraries;
+mod limits;
 mod models;
 mod mxnet_ops;
 mod ndarray;
