@@ -222,8 +222,8 @@ impl Params {
     }
 
     /// Adds a parameter.
-    pub fn with(mut self, name: &'static str, value: ParamValue) -> Params {
-        self.set(name, value);
+    pub fn with(mut self, name: &'static str, value: impl Into<ParamValue>) -> Params {
+        self.set(name, value.into());
         self
     }
 

@@ -35,7 +35,7 @@ fn binary() -> Vec<OpDef> {
                 _ => floor_mod(&a[0], &a[1]),
             },
         )
-        .param("fmod", ParamValue::Bool(false), "C's `fmod` instead of Python's `%`")
+        .param("fmod", false, "C's `fmod` instead of Python's `%`")
         .onnx("Mod", 10),
         pow(),
         elementwise("hypot", "√(lhs² + rhs²), without overflow.", FLOATS, &["lhs", "rhs"], |_, a| {
@@ -238,8 +238,8 @@ fn compositions() -> Vec<OpDef> {
                 (false, false) => x.ne(x) & x.eq(x),
             }
         })
-        .param("detect_negative", ParamValue::Bool(true), "report -∞")
-        .param("detect_positive", ParamValue::Bool(true), "report +∞")
+        .param("detect_negative", true, "report -∞")
+        .param("detect_positive", true, "report +∞")
         .onnx("IsInf", 10),
         where_(),
     ]

@@ -186,7 +186,7 @@ fn attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>])
     let limits = Limits { causal: cx.params.bool("is_causal").unwrap_or(false), past };
     let biased = masked(b, capped, maybe(args, 3), maybe(args, 6), &limits)?;
     let precise = b.converted(biased, cx.params.dtype("softmax_precision").unwrap_or(dtype))?;
-    let p = b.op("softmax", &[precise], Params::new().with("axis", ParamValue::Int(-1)))?;
+    let p = b.op("softmax", &[precise], Params::new().with("axis", -1))?;
     let p = b.converted(p, dtype)?;
     let y = weighted(b, &h, p, v)?;
     let shown = match cx.params.int("qk_matmul_output_mode").unwrap_or(0) {
@@ -283,16 +283,12 @@ fn attention() -> OpDef {
     .optional("past_key", TypeRule::OneOf(FLOATS))
     .optional("past_value", TypeRule::OneOf(FLOATS))
     .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
-    .param("is_causal", ParamValue::Bool(false), "Queries see no later keys.")
+    .param("is_causal", false, "Queries see no later keys.")
     .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
     .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
-    .param(
-        "qk_matmul_output_mode",
-        ParamValue::Int(0),
-        "Which scores the last result shows: raw, capped, masked, normalised.",
-    )
+    .param("qk_matmul_output_mode", 0, "Which scores the last result shows: raw, capped, masked, normalised.")
     .maybe("scale", ParamKind::Float, "Default: 1 / √size.")
-    .param("softcap", ParamValue::Float(0.0), "Bound of the scores by tanh; 0: none.")
+    .param("softcap", 0.0, "Bound of the scores by tanh; 0: none.")
     .maybe("softmax_precision", ParamKind::DType, "Type the softmax computes in.")
     .outputs(1, 4)
     .onnx("Attention", 23)
@@ -406,9 +402,9 @@ fn rotary_embedding() -> OpDef {
     define("rotary_embedding", "Rotates pairs of features by position.", composite(rotary_body), rule(rotary_rule))
         .groups(&["X", "cos_cache", "sin_cache"], FLOATS)
         .optional("position_ids", TypeRule::OneOf(INDICES))
-        .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
-        .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")
-        .param("rotary_embedding_dim", ParamValue::Int(0), "How many features rotate; 0: all.")
+        .param("interleaved", false, "Pairs are neighbours rather than halves apart.")
+        .param("num_heads", 0, "Needed for an operand of rank 3.")
+        .param("rotary_embedding_dim", 0, "How many features rotate; 0: all.")
         .onnx("RotaryEmbedding", 23)
         .ulp(2.0)
 }

@@ -147,14 +147,14 @@ fn conv() -> OpDef {
     window_params(def)
         .groups(&["X", "W"], NUMBERS)
         .optional("B", TypeRule::Group(0, NUMBERS))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .onnx("Conv", 1)
         .ulp(1.0)
 }
 
 /// The window parameters of ONNX.
 pub fn window_params(def: OpDef) -> OpDef {
-    def.param("auto_pad", ParamValue::Str("NOTSET".into()), "NOTSET, SAME_UPPER, SAME_LOWER or VALID.")
+    def.param("auto_pad", "NOTSET", "NOTSET, SAME_UPPER, SAME_LOWER or VALID.")
         .maybe("kernel_shape", ParamKind::Ints, "Extents of the window.")
         .maybe("strides", ParamKind::Ints, "Default: 1.")
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
@@ -296,7 +296,7 @@ fn conv_transpose() -> OpDef {
     window_params(define("conv_transpose", doc, composite(conv_transpose_body), infer))
         .groups(&["X", "W"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .maybe("output_padding", ParamKind::Ints, "Extra extent after every spatial axis.")
         .maybe("output_shape", ParamKind::Ints, "Extents of the result; the pads follow from it.")
         .onnx("ConvTranspose", 1)

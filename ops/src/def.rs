@@ -125,7 +125,7 @@ pub trait Define: Sized {
 
     /// The only parameter, a float that calls may also give as a number among the operands.
     fn scalar(self, name: &'static str, default: f64, doc: &'static str) -> Self {
-        self.param(name, ParamValue::Float(default), doc).edit(|d| d.scalar = Some(name))
+        self.param(name, default, doc).edit(|d| d.scalar = Some(name))
     }
 
     /// Required operands of one type, which is that of the others added this way.

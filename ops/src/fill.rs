@@ -106,11 +106,7 @@ fn zeros(name: &'static str, doc: &'static str, value: f64) -> OpDef {
         let dims = cx.params.ints("shape").unwrap_or(&[]).to_vec();
         cx.set_output_dims(0, dims.into_iter().map(|n| Dim::Const(n.max(0) as u64)))
     });
-    define(name, doc, compute, infer).required("shape", ParamKind::Ints, "").param(
-        "dtype",
-        ParamValue::DType(DType::F32),
-        "",
-    )
+    define(name, doc, compute, infer).required("shape", ParamKind::Ints, "").param("dtype", DType::F32, "")
 }
 
 /// `max(ceil((limit - start) / delta), 0)`, in the arithmetic of the operands.
@@ -193,10 +189,10 @@ fn arange() -> OpDef {
         cx.set_output_dims(0, [Dim::Const(n)])
     });
     define("arange", "`start`, `start + step`, … before `stop`, as parameters.", compute, infer)
-        .param("start", ParamValue::Float(0.0), "Without `stop`: the end of a range from 0.")
+        .param("start", 0.0, "Without `stop`: the end of a range from 0.")
         .maybe("stop", ParamKind::Float, "")
-        .param("step", ParamValue::Float(1.0), "")
-        .param("dtype", ParamValue::DType(DType::F32), "")
+        .param("step", 1.0, "")
+        .param("dtype", DType::F32, "")
 }
 
 fn eye_like() -> OpDef {
@@ -222,7 +218,7 @@ fn eye_like() -> OpDef {
     define("eye_like", "Ones on a diagonal of a matrix of the operand's shape.", compute, infer)
         .operand("input", &[])
         .maybe("dtype", ParamKind::DType, "Default: the operand's.")
-        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
+        .param("k", 0, "Diagonals above the main one.")
         .onnx("EyeLike", 9)
 }
 
@@ -248,7 +244,7 @@ fn shape() -> OpDef {
     });
     define("shape", "The extents of the operand's axes `start..end`.", compute, infer)
         .operand("data", &[])
-        .param("start", ParamValue::Int(0), "")
+        .param("start", 0, "")
         .maybe("end", ParamKind::Int, "Default: the rank.")
         .onnx("Shape", 1)
 }
@@ -291,7 +287,7 @@ fn trilu() -> OpDef {
     define("trilu", "The upper or lower triangle of the last two axes; zero elsewhere.", compute, infer)
         .operand("input", &[])
         .optional("k", TypeRule::OneOf(INDICES))
-        .param("upper", ParamValue::Bool(true), "")
+        .param("upper", true, "")
         .onnx("Trilu", 14)
 }
 
@@ -328,6 +324,6 @@ fn one_hot() -> OpDef {
         .operands(&["indices", "depth"], NUMBERS)
         .static_value()
         .operand("values", &[])
-        .param("axis", ParamValue::Int(-1), "Position of the new axis.")
+        .param("axis", -1, "Position of the new axis.")
         .onnx("OneHot", 9)
 }

@@ -146,7 +146,7 @@ fn unique() -> OpDef {
     define("unique", doc, compute, infer)
         .operand("X", &[])
         .maybe("axis", ParamKind::Int, "Default: of the flattened operand.")
-        .param("sorted", ParamValue::Bool(true), "Ascending; otherwise in order of first occurrence.")
+        .param("sorted", true, "Ascending; otherwise in order of first occurrence.")
         .outputs(1, 4)
         .onnx("Unique", 11)
 }
@@ -207,6 +207,6 @@ fn non_max_suppression() -> OpDef {
         .optional("max_output_boxes_per_class", TypeRule::OneOf(&[DType::I64]))
         .optional("iou_threshold", TypeRule::OneOf(FLOATS))
         .optional("score_threshold", TypeRule::OneOf(FLOATS))
-        .param("center_point_box", ParamValue::Int(0), "1: boxes are centre and size, not corners.")
+        .param("center_point_box", 0, "1: boxes are centre and size, not corners.")
         .onnx("NonMaxSuppression", 10)
 }

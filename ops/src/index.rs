@@ -39,7 +39,7 @@ fn gather() -> OpDef {
     define("gather", "Slices of `data` along `axis` at the given indices.", compute, rule(gather_rule))
         .operand("data", &[])
         .operand("indices", INDICES)
-        .param("axis", ParamValue::Int(0), "")
+        .param("axis", 0, "")
         .onnx("Gather", 1)
 }
 
@@ -66,7 +66,7 @@ fn gather_elements() -> OpDef {
     define("gather_elements", "`out[…, i, …] = data[…, indices[…, i, …], …]` along `axis`.", compute, infer)
         .operand("data", &[])
         .operand("indices", INDICES)
-        .param("axis", ParamValue::Int(0), "")
+        .param("axis", 0, "")
         .gradient(crate::adjoint::of_gather_elements)
         .onnx("GatherElements", 11)
 }
@@ -114,7 +114,7 @@ fn gather_nd() -> OpDef {
     define("gather_nd", "Slices of `data` at index tuples (the last axis of `indices`).", compute, infer)
         .operand("data", &[])
         .operand("indices", INDICES)
-        .param("batch_dims", ParamValue::Int(0), "Leading axes that `data` and `indices` share.")
+        .param("batch_dims", 0, "Leading axes that `data` and `indices` share.")
         .gradient(crate::adjoint::of_gather_nd)
         .onnx("GatherND", 11)
 }
@@ -224,8 +224,8 @@ fn scatter_elements() -> OpDef {
     .group("data", &[])
     .operand("indices", INDICES)
     .group("updates", &[])
-    .param("axis", ParamValue::Int(0), "")
-    .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .param("axis", 0, "")
+    .param("reduction", "none", "none, add, mul, max or min.")
     .gradient(crate::adjoint::of_scatter_elements)
     .onnx("ScatterElements", 11)
     .onnx("Scatter", 9)
@@ -285,7 +285,7 @@ fn scatter_nd() -> OpDef {
     .group("data", &[])
     .operand("indices", INDICES)
     .group("updates", &[])
-    .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
+    .param("reduction", "none", "none, add, mul, max or min.")
     .gradient(crate::adjoint::of_scatter_nd)
     .onnx("ScatterND", 11)
 }
@@ -357,8 +357,8 @@ fn tensor_scatter() -> OpDef {
     )
     .groups(&["past_cache", "update"], &[])
     .optional("write_indices", TypeRule::OneOf(INDICES))
-    .param("axis", ParamValue::Int(-2), "")
-    .param("mode", ParamValue::Str("linear".into()), "linear, or circular: positions wrap around the axis.")
+    .param("axis", -2, "")
+    .param("mode", "linear", "linear, or circular: positions wrap around the axis.")
     .gradient(crate::adjoint::of_tensor_scatter)
     .onnx("TensorScatter", 24)
 }
@@ -392,8 +392,8 @@ fn reverse_sequence() -> OpDef {
     define("reverse_sequence", "Reverses the first `sequence_lens` steps of every batch.", compute, infer)
         .operand("input", &[])
         .operand("sequence_lens", INTS)
-        .param("batch_axis", ParamValue::Int(1), "")
-        .param("time_axis", ParamValue::Int(0), "")
+        .param("batch_axis", 1, "")
+        .param("time_axis", 0, "")
         .gradient(crate::adjoint::of_reverse_sequence)
         .onnx("ReverseSequence", 10)
 }

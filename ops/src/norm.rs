@@ -57,7 +57,7 @@ fn softmaxes() -> Vec<OpDef> {
     });
     let hardmax = formula(|g, cx| {
         let (x, axis) = (g.operand(0), axis_of(g, cx)?);
-        let params = Params::new().with("axis", ParamValue::Int(axis as i64));
+        let params = Params::new().with("axis", axis as i64);
         let first = g.op("argmax", &[x], params.clone());
         let one = x.then(|b, x| number(b, x, 1.0));
         let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
@@ -67,7 +67,7 @@ fn softmaxes() -> Vec<OpDef> {
     let entry = |name, doc, compute, onnx| {
         define(name, doc, compute, along_an_axis())
             .operand("x", FLOATS)
-            .param("axis", ParamValue::Int(-1), "axis normalised")
+            .param("axis", -1, "axis normalised")
             .onnx(onnx, 13)
     };
     vec![
@@ -139,20 +139,20 @@ fn statistics() -> Vec<OpDef> {
         layer_norm(),
         define("rms_norm", "x / √(mean x² + ε) · scale, over the axes from `axis` on.", rms, same_as_first())
             .operands(&["x", "scale"], FLOATS)
-            .param("axis", ParamValue::Int(-1), "first axis normalised")
-            .param("epsilon", ParamValue::Float(1e-5), "added to the mean square")
-            .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
+            .param("axis", -1, "first axis normalised")
+            .param("epsilon", 1e-5, "added to the mean square")
+            .param("stash_type", 1, "ONNX type computed in; at least f32 is used")
             .onnx("RMSNormalization", 23)
             .ulp(8.0),
         define("lp_norm", "x / ‖x‖ₚ along an axis, 0 where the norm is.", lp, same_as_first())
             .operand("x", FLOATS)
-            .param("axis", ParamValue::Int(-1), "axis normalised")
-            .param("p", ParamValue::Int(2), "1 or 2")
+            .param("axis", -1, "axis normalised")
+            .param("p", 2, "1 or 2")
             .onnx("LpNormalization", 1)
             .ulp(8.0),
         define("mean_variance_norm", "(x - mean) / (deviation + 1e-9).", mvn, same_as_first())
             .operand("x", FLOATS)
-            .param("axes", ParamValue::Ints(vec![0, 2, 3]), "axes averaged over")
+            .param("axes", vec![0, 2, 3], "axes averaged over")
             .onnx("MeanVarianceNormalization", 9)
             .ulp(8.0),
     ]
@@ -184,9 +184,9 @@ fn layer_norm() -> OpDef {
         .operands(&["x", "scale"], FLOATS)
         .optional("bias", TypeRule::OneOf(FLOATS))
         .outputs(1, 3)
-        .param("axis", ParamValue::Int(-1), "first axis normalised")
-        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-        .param("stash_type", ParamValue::Int(1), "ONNX type of the statistics; at least f32 is used")
+        .param("axis", -1, "first axis normalised")
+        .param("epsilon", 1e-5, "added to the variance")
+        .param("stash_type", 1, "ONNX type of the statistics; at least f32 is used")
         .onnx("LayerNormalization", 17)
         .ulp(8.0)
 }
@@ -209,7 +209,7 @@ fn channels() -> Vec<OpDef> {
             same_as_first(),
         )
         .operands(&["x", "scale", "bias"], FLOATS)
-        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+        .param("epsilon", 1e-5, "added to the variance")
         .onnx("InstanceNormalization", 6)
         .ulp(8.0),
         group_norm(),
@@ -241,8 +241,8 @@ fn group_norm() -> OpDef {
     )
     .operands(&["x", "scale", "bias"], FLOATS)
     .required("num_groups", ParamKind::Int, "number of groups")
-    .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-    .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
+    .param("epsilon", 1e-5, "added to the variance")
+    .param("stash_type", 1, "ONNX type computed in; at least f32 is used")
     .onnx("GroupNormalization", 21)
     .ulp(8.0)
 }
@@ -343,9 +343,9 @@ fn batch_norm() -> OpDef {
     define("batch_norm", "Per channel: (x - mean) / √(variance + ε) · scale + bias.", compute, infer)
         .operands(&["x", "scale", "bias", "mean", "variance"], FLOATS)
         .outputs(1, 3)
-        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-        .param("momentum", ParamValue::Float(0.9), "weight of the running statistics")
-        .param("training_mode", ParamValue::Bool(false), "use the batch's statistics and return running ones")
+        .param("epsilon", 1e-5, "added to the variance")
+        .param("momentum", 0.9, "weight of the running statistics")
+        .param("training_mode", false, "use the batch's statistics and return running ones")
         .gradient(derivative(batch_norm_gradient))
         .onnx("BatchNormalization", 9)
         .ulp(8.0)
@@ -383,16 +383,16 @@ fn lrn() -> OpDef {
         let float = |name, default| cx.params.float(name).unwrap_or(default);
         let size = cx.params.int("size").unwrap_or(1);
         let x = g.operand(0).widened();
-        let windows = g.op("channel_windows", &[x * x], Params::new().with("size", ParamValue::Int(size)));
+        let windows = g.op("channel_windows", &[x * x], Params::new().with("size", size));
         let sum = windows.sum(&[1]).reshape(&cx.outputs[0].dims);
         let base = sum * (float("alpha", 1e-4) / size as f64) + float("bias", 1.0);
         Ok((x / power(base, float("beta", 0.75))).cast(cx.outputs[0].dtype))
     });
     define("lrn", "x / (bias + alpha/size · Σ x² over `size` channels)^beta.", compute, same_as_first())
         .operand("x", FLOATS)
-        .param("alpha", ParamValue::Float(1e-4), "weight of the squares")
-        .param("beta", ParamValue::Float(0.75), "exponent")
-        .param("bias", ParamValue::Float(1.0), "constant term")
+        .param("alpha", 1e-4, "weight of the squares")
+        .param("beta", 0.75, "exponent")
+        .param("bias", 1.0, "constant term")
         .required("size", ParamKind::Int, "channels summed over")
         .onnx("LRN", 1)
         .ulp(8.0)

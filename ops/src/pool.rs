@@ -18,7 +18,7 @@ pub fn ops() -> Vec<OpDef> {
             .onnx("GlobalAveragePool", 1)
             .ulp(2.0),
         global_pool("global_lp_pool", "The p-norm over the spatial axes.", Global::Lp)
-            .param("p", ParamValue::Int(2), "")
+            .param("p", 2, "")
             .onnx("GlobalLpPool", 2)
             .ulp(4.0),
         max_unpool(),
@@ -101,8 +101,8 @@ fn max_pool() -> OpDef {
         "The maximum of every window (NaN is skipped), and optionally its position in the operand's row-major order.";
     window_params(define("max_pool", doc, compute, infer))
         .operand("X", NUMBERS)
-        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
-        .param("storage_order", ParamValue::Int(0), "1: positions count spatial axes in column-major order.")
+        .param("ceil_mode", false, "Count windows that reach past the end.")
+        .param("storage_order", 0, "1: positions count spatial axes in column-major order.")
         .outputs(1, 2)
         .gradient(max_pool_gradient)
         .onnx("MaxPool", 1)
@@ -254,8 +254,8 @@ pub(crate) fn mean_of_windows(
 fn average_pool() -> OpDef {
     window_params(define("average_pool", "The mean of every window.", composite(average_pool_body), rule(pool_rule)))
         .operand("X", FLOATS)
-        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
-        .param("count_include_pad", ParamValue::Bool(false), "Padding counts as elements of value 0.")
+        .param("ceil_mode", false, "Count windows that reach past the end.")
+        .param("count_include_pad", false, "Padding counts as elements of value 0.")
         .onnx("AveragePool", 1)
         .ulp(2.0)
 }
@@ -292,8 +292,8 @@ fn lp_pool() -> OpDef {
     });
     window_params(define("lp_pool", "The p-norm of every window.", compute, rule(pool_rule)))
         .operand("X", FLOATS)
-        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
-        .param("p", ParamValue::Int(2), "")
+        .param("ceil_mode", false, "Count windows that reach past the end.")
+        .param("p", 2, "")
         .onnx("LpPool", 2)
         .ulp(4.0)
 }

@@ -40,9 +40,9 @@ fn shaped_as(cx: &mut InferCtx<'_>, i: usize) -> Result<(), OpError> {
 }
 
 fn with_axis(def: OpDef) -> OpDef {
-    def.param("axis", ParamValue::Int(1), "the axis of several scales").param(
+    def.param("axis", 1, "the axis of several scales").param(
         "block_size",
-        ParamValue::Int(0),
+        0,
         "positions of the axis with one scale, if there are blocks",
     )
 }
@@ -275,7 +275,7 @@ fn conv_integer() -> OpDef {
         .operands(&["x", "w"], BYTES)
         .optional("x_zero_point", TypeRule::OneOf(BYTES))
         .optional("w_zero_point", TypeRule::OneOf(BYTES))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .onnx("ConvInteger", 10)
         .not_differentiable(ROUNDS)
 }
@@ -301,6 +301,6 @@ fn qlinear_conv() -> OpDef {
     let doc = "The convolution of quantised images with quantised filters, quantised.";
     scaled(window_params(define("qlinear_conv", doc, compute, infer)), ["x", "w"])
         .optional("B", TypeRule::OneOf(&[DType::I32]))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .onnx("QLinearConv", 10)
 }

@@ -101,7 +101,7 @@ fn causal_conv() -> OpDef {
             None => b.map_as(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0))?,
         };
         let whole = b.concat(&[past, x], 2)?;
-        let params = Params::new().with("group", ParamValue::Int(ty.dims[1] as i64));
+        let params = Params::new().with("group", ty.dims[1] as i64);
         let y = b.op_multi("conv", &[Some(whole), Some(w), maybe(args, 2)], params, 1)?[0];
         let y = match cx.params.str("activation").unwrap_or("none") {
             "none" => y,
@@ -132,7 +132,7 @@ fn causal_conv() -> OpDef {
     .groups(&["input", "weight"], FLOATS)
     .optional("bias", TypeRule::Group(0, FLOATS))
     .optional("past_state", TypeRule::Group(0, FLOATS))
-    .param("activation", ParamValue::Str("none".into()), "none, silu or swish.")
+    .param("activation", "none", "none, silu or swish.")
     .outputs(1, 2)
     .onnx("CausalConvWithState", 26)
     .ulp(8.0)
@@ -313,9 +313,9 @@ fn linear_attention() -> OpDef {
     .optional("beta", TypeRule::OneOf(FLOATS))
     .required("q_num_heads", ParamKind::Int, "")
     .required("kv_num_heads", ParamKind::Int, "")
-    .param("scale", ParamValue::Float(0.0), "0: 1 / √size.")
-    .param("chunk_size", ParamValue::Int(0), "No effect on the result.")
-    .param("update_rule", ParamValue::Str("gated_delta".into()), "linear, gated, delta or gated_delta.")
+    .param("scale", 0.0, "0: 1 / √size.")
+    .param("chunk_size", 0, "No effect on the result.")
+    .param("update_rule", "gated_delta", "linear, gated, delta or gated_delta.")
     .outputs(1, 2)
     .not_differentiable("its state is carried by a kernel that keeps no history")
     .onnx("LinearAttention", 26)

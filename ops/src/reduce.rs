@@ -94,8 +94,8 @@ fn reduction_entry(def: OpDef, types: &'static [DType]) -> OpDef {
     def.operand("data", types)
         .optional("axes", TypeRule::OneOf(INDICES))
         .static_value()
-        .param("keepdims", ParamValue::Bool(true), "keep reduced axes with extent 1")
-        .param("noop_with_empty_axes", ParamValue::Bool(false), "no axes means none instead of all")
+        .param("keepdims", true, "keep reduced axes with extent 1")
+        .param("noop_with_empty_axes", false, "no axes means none instead of all")
 }
 
 fn reduction(name: &'static str, doc: &'static str, types: &'static [DType], fold: Fold) -> OpDef {
@@ -238,9 +238,9 @@ fn positions() -> Vec<OpDef> {
         });
         define(name, doc, prim(move |cx| arg_reduction(cx, better)), infer)
             .operand("data", NUMBERS)
-            .param("axis", ParamValue::Int(0), "axis searched")
-            .param("keepdims", ParamValue::Bool(true), "keep the axis with extent 1")
-            .param("select_last_index", ParamValue::Bool(false), "the last of equal elements")
+            .param("axis", 0, "axis searched")
+            .param("keepdims", true, "keep the axis with extent 1")
+            .param("select_last_index", false, "the last of equal elements")
     };
     vec![
         entry("argmax", "Position of the greatest element.", CmpOp::Gt).onnx("ArgMax", 1),
@@ -288,8 +288,8 @@ fn scans() -> Vec<OpDef> {
             .operand("x", NUMBERS)
             .operand("axis", INDICES)
             .static_value()
-            .param("exclusive", ParamValue::Bool(false), "leave out the element itself")
-            .param("reverse", ParamValue::Bool(false), "from the end of the axis")
+            .param("exclusive", false, "leave out the element itself")
+            .param("reverse", false, "from the end of the axis")
             .ulp(1.0)
     };
     vec![

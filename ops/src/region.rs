@@ -137,16 +137,12 @@ fn roi_align() -> OpDef {
     define("roi_align", "Regions of images resampled to a fixed size.", prim(roi_align_body), infer)
         .groups(&["X", "rois"], FLOATS)
         .operand("batch_indices", INDICES)
-        .param("mode", ParamValue::Str("avg".into()), "avg or max of the samples of a bin.")
-        .param(
-            "coordinate_transformation_mode",
-            ParamValue::Str("half_pixel".into()),
-            "half_pixel or output_half_pixel.",
-        )
-        .param("output_height", ParamValue::Int(1), "")
-        .param("output_width", ParamValue::Int(1), "")
-        .param("sampling_ratio", ParamValue::Int(0), "Samples of a bin along an axis; 0: its extent rounded up.")
-        .param("spatial_scale", ParamValue::Float(1.0), "Elements of X per unit of `rois`.")
+        .param("mode", "avg", "avg or max of the samples of a bin.")
+        .param("coordinate_transformation_mode", "half_pixel", "half_pixel or output_half_pixel.")
+        .param("output_height", 1, "")
+        .param("output_width", 1, "")
+        .param("sampling_ratio", 0, "Samples of a bin along an axis; 0: its extent rounded up.")
+        .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
         .gradient(roi_align_gradient)
         .onnx("RoiAlign", 10)
         .ulp(16.0)
@@ -318,7 +314,7 @@ fn max_roi_pool() -> OpDef {
     define("max_roi_pool", "The maximum of every bin of regions of images.", compute, infer)
         .groups(&["X", "rois"], FLOATS)
         .required("pooled_shape", ParamKind::Ints, "Rows and columns of bins.")
-        .param("spatial_scale", ParamValue::Float(1.0), "Elements of X per unit of `rois`.")
+        .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
         .gradient(max_roi_pool_gradient)
         .onnx("MaxRoiPool", 1)
 }

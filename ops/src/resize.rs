@@ -332,18 +332,18 @@ fn resize() -> OpDef {
     .static_value()
     .optional("sizes", TypeRule::OneOf(INDICES))
     .static_value()
-    .param("mode", ParamValue::Str("nearest".into()), "nearest, linear or cubic.")
-    .param("coordinate_transformation_mode", ParamValue::Str("half_pixel".into()), "How positions correspond.")
+    .param("mode", "nearest", "nearest, linear or cubic.")
+    .param("coordinate_transformation_mode", "half_pixel", "How positions correspond.")
     .param(
         "nearest_mode",
-        ParamValue::Str("round_prefer_floor".into()),
+        "round_prefer_floor",
         "How a position is rounded; by_scale: up where the axis shrinks, else down.",
     )
-    .param("cubic_coeff_a", ParamValue::Float(-0.75), "Coefficient of the cubic kernel.")
-    .param("exclude_outside", ParamValue::Bool(false), "Give elements outside the operand no weight.")
-    .param("extrapolation_value", ParamValue::Float(0.0), "What tf_crop_and_resize shows outside.")
-    .param("antialias", ParamValue::Bool(false), "Stretch the kernel when shrinking.")
-    .param("keep_aspect_ratio_policy", ParamValue::Str("stretch".into()), "How `sizes` is met.")
+    .param("cubic_coeff_a", -0.75, "Coefficient of the cubic kernel.")
+    .param("exclude_outside", false, "Give elements outside the operand no weight.")
+    .param("extrapolation_value", 0.0, "What tf_crop_and_resize shows outside.")
+    .param("antialias", false, "Stretch the kernel when shrinking.")
+    .param("keep_aspect_ratio_policy", "stretch", "How `sizes` is met.")
     .maybe("axes", ParamKind::Ints, "The axes that `scales`, `sizes` and `roi` name; default: all.")
     .onnx("Resize", 10)
     .ulp(8.0)
@@ -354,9 +354,9 @@ fn upsample() -> OpDef {
         let (x, scales) = (operand(b, args, 0)?, operand(b, args, 1)?);
         let mode = cx.params.str("mode").unwrap_or("nearest").to_owned();
         let params = Params::new()
-            .with("mode", ParamValue::Str(mode))
-            .with("coordinate_transformation_mode", ParamValue::Str("asymmetric".into()))
-            .with("nearest_mode", ParamValue::Str("floor".into()));
+            .with("mode", mode)
+            .with("coordinate_transformation_mode", "asymmetric")
+            .with("nearest_mode", "floor");
         b.op_multi("resize", &[Some(x), None, Some(scales)], params, 1).map(|v| v[0])
     });
     let infer = rule(|cx| {
@@ -379,7 +379,7 @@ fn upsample() -> OpDef {
         .operand("X", &[])
         .operand("scales", FLOATS)
         .static_value()
-        .param("mode", ParamValue::Str("nearest".into()), "nearest or linear.")
+        .param("mode", "nearest", "nearest or linear.")
         .onnx("Upsample", 7)
         .ulp(8.0)
 }

@@ -134,12 +134,12 @@ pub fn scatter_sum() -> OpDef {
     )
     .operand("updates", NUMBERS)
     .operand("indices", INDICES)
-    .param("axis", ParamValue::Int(0), "")
+    .param("axis", 0, "")
     .required("extent", ParamKind::Int, "Positions along `axis`.")
     .gradient(|b, cx| {
         let head = cx.head(b, 0)?;
         let axis = cx.node.params.int("axis").unwrap_or(0);
-        let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", ParamValue::Int(axis)))?;
+        let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", axis))?;
         Ok(vec![Some(back)])
     })
     .ulp(1.0)

@@ -93,7 +93,7 @@ fn reshape_op() -> OpDef {
     )
     .operand("shape", INDICES)
     .static_value()
-    .param("allowzero", ParamValue::Bool(false), "A 0 in `shape` is an empty axis.")
+    .param("allowzero", false, "A 0 in `shape` is an empty axis.")
     .onnx("Reshape", 5)
 }
 
@@ -112,7 +112,7 @@ fn flatten() -> OpDef {
         conserve(cx, &input[..at as usize], &out[..1])?;
         conserve(cx, &input[at as usize..], &out[1..])
     })
-    .param("axis", ParamValue::Int(1), "First axis of the second group.")
+    .param("axis", 1, "First axis of the second group.")
     .onnx("Flatten", 1)
     .named(&["Flatten", "flatten"])
 }
@@ -219,8 +219,8 @@ fn swap_axes() -> OpDef {
     });
     define("swap_axes", "Exchanges two axes.", compute, infer)
         .operand("data", &[])
-        .param("dim1", ParamValue::Int(0), "")
-        .param("dim2", ParamValue::Int(0), "")
+        .param("dim1", 0, "")
+        .param("dim2", 0, "")
         .named(&["SwapAxis", "swapaxes"])
 }
 
@@ -332,7 +332,7 @@ fn depth_to_space() -> OpDef {
     define("depth_to_space", "Moves blocks of channels of [n, c, h, w] into space.", compute, infer)
         .operand("input", &[])
         .required("blocksize", ParamKind::Int, "Side of a block.")
-        .param("mode", ParamValue::Str("DCR".into()), "Order within the channels: DCR or CRD.")
+        .param("mode", "DCR", "Order within the channels: DCR or CRD.")
         .onnx("DepthToSpace", 1)
 }
 

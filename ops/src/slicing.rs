@@ -181,7 +181,7 @@ fn pad() -> OpDef {
         .static_value()
         .optional("axes", TypeRule::OneOf(INDICES))
         .static_value()
-        .param("mode", ParamValue::Str("constant".into()), "constant, reflect, edge or wrap.")
+        .param("mode", "constant", "constant, reflect, edge or wrap.")
         .onnx("Pad", 1)
 }
 
@@ -280,7 +280,7 @@ fn split() -> OpDef {
         .operand("input", &[])
         .optional("split", TypeRule::OneOf(INDICES))
         .static_value()
-        .param("axis", ParamValue::Int(0), "")
+        .param("axis", 0, "")
         .maybe("num_outputs", ParamKind::Int, "Number of equal parts (the last may be smaller).")
         .outputs(1, usize::from(u16::MAX))
         .gradient(|b, cx| {

@@ -216,9 +216,9 @@ fn topk() -> OpDef {
         .operand("X", NUMBERS)
         .operand("K", INDICES)
         .static_value()
-        .param("axis", ParamValue::Int(-1), "")
-        .param("largest", ParamValue::Bool(true), "")
-        .param("sorted", ParamValue::Bool(true), "The result is sorted in any case.")
+        .param("axis", -1, "")
+        .param("largest", true, "")
+        .param("sorted", true, "The result is sorted in any case.")
         .outputs(2, 2)
         .gradient(crate::adjoint::of_topk)
         .onnx("TopK", 1)
@@ -242,8 +242,8 @@ fn sort() -> OpDef {
     }));
     define("sort", "The elements along `axis` in order.", compute, rule(|cx| order_rule(cx, None)))
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "")
-        .param("is_ascend", ParamValue::Bool(true), "")
+        .param("axis", -1, "")
+        .param("is_ascend", true, "")
         .gradient(crate::adjoint::of_sort)
 }
 
@@ -255,8 +255,8 @@ fn argsort() -> OpDef {
     let infer = rule(|cx| order_rule(cx, cx.params.dtype("dtype").or(Some(DType::F32))));
     define("argsort", "The positions along `axis` that would sort it.", compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "")
-        .param("is_ascend", ParamValue::Bool(true), "")
-        .param("dtype", ParamValue::DType(DType::F32), "Type of the positions.")
+        .param("axis", -1, "")
+        .param("is_ascend", true, "")
+        .param("dtype", DType::F32, "Type of the positions.")
         .no_gradient()
 }

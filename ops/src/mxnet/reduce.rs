@@ -54,7 +54,7 @@ fn reduced(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 fn axis_params(def: OpDef) -> OpDef {
     def.maybe("axis", ParamKind::Ints, "Axes that are reduced; default: all.").param(
         "keepdims",
-        ParamValue::Bool(false),
+        false,
         "Keep reduced axes with extent 1.",
     )
 }
@@ -75,7 +75,7 @@ fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead
         reduced(cx)
     });
     axis_params(define(name, doc, compute, infer).operand("data", NUMBERS))
-        .param("exclude", ParamValue::Bool(false), "Reduce all axes but those.")
+        .param("exclude", false, "Reduce all axes but those.")
         .ulp(2.0)
 }
 
@@ -121,7 +121,7 @@ fn norm() -> OpDef {
         reduced(cx)
     });
     axis_params(define("mx_norm", "Σ |x| (ord 1) or √Σ x² (ord 2).", compute, infer).operand("data", FLOATS))
-        .param("ord", ParamValue::Int(2), "1 or 2.")
+        .param("ord", 2, "1 or 2.")
         .maybe("out_dtype", ParamKind::DType, "The result's type, if not the operand's.")
         .gradient(gradient)
         .named(&["norm"])
@@ -142,7 +142,7 @@ fn found(
         Some(axis) => (x, normalize_axis(axis, ty.rank()).or_fail(b)?),
         None => (reshape(b, x, &[ty.len()])?, 0),
     };
-    let params = Params::new().with("axis", ParamValue::Int(axis as i64)).with("keepdims", ParamValue::Bool(true));
+    let params = Params::new().with("axis", axis as i64).with("keepdims", true);
     let at = b.op(entry, &[x], params)?;
     let at = reshape(b, at, &cx.outputs[0].dims)?;
     cast(b, at, ty.dtype)
@@ -163,7 +163,7 @@ fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef
     define(name, doc, compute, infer)
         .operand("data", NUMBERS)
         .maybe("axis", ParamKind::Int, "The axis searched; default: the flattened data.")
-        .param("keepdims", ParamValue::Bool(false), "Keep the axis with extent 1.")
+        .param("keepdims", false, "Keep the axis with extent 1.")
         .no_gradient()
 }
 
@@ -194,7 +194,7 @@ fn running(b: &mut Builder<'_>, params: &Params, x: Value, reverse: bool) -> Res
         None => (reshape(b, x, &[ty.len()])?, 0),
     };
     let axis = b.scalar(Scalar::i64(axis as i64));
-    b.op("cumsum", &[flat, axis], Params::new().with("reverse", ParamValue::Bool(reverse)))
+    b.op("cumsum", &[flat, axis], Params::new().with("reverse", reverse))
 }
 
 fn cumsum() -> OpDef {

@@ -25,7 +25,7 @@ fn line(b: &mut Builder<'_>, params: &Params, x: Value) -> Result<(Value, usize)
 /// The first `count` of every line in order: values and positions.
 fn first(b: &mut Builder<'_>, x: Value, axis: usize, count: u64, largest: bool) -> Result<[Value; 2], Diagnostic> {
     let k = b.i64s(&[count as i64]);
-    let params = Params::new().with("axis", ParamValue::Int(axis as i64)).with("largest", ParamValue::Bool(largest));
+    let params = Params::new().with("axis", axis as i64).with("largest", largest);
     let found = b.op_multi("topk", &[Some(x), Some(k)], params, 2)?;
     Ok([found[0], found[1]])
 }
@@ -34,7 +34,7 @@ fn first(b: &mut Builder<'_>, x: Value, axis: usize, count: u64, largest: bool) 
 fn spread(b: &mut Builder<'_>, like: Value, axis: usize, at: Value, values: Value) -> Result<Value, Diagnostic> {
     let ty = b.ty(like)?;
     let zeros = b.filled(&ty, 0.0)?;
-    b.op("scatter_elements", &[zeros, at, values], Params::new().with("axis", ParamValue::Int(axis as i64)))
+    b.op("scatter_elements", &[zeros, at, values], Params::new().with("axis", axis as i64))
 }
 
 /// How many elements are wanted of an axis: all of it where `k` is below 1.
@@ -134,11 +134,11 @@ fn topk() -> OpDef {
     let doc = "The k greatest (or least) elements of every line, their positions, both, or a mask of them.";
     define("mx_topk", doc, compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis ordered; None: the flattened operand")
-        .param("k", ParamValue::Int(1), "how many; below 1: all")
+        .param("axis", -1, "axis ordered; None: the flattened operand")
+        .param("k", 1, "how many; below 1: all")
         .choice("ret_typ", &["indices", "value", "both", "mask"], "indices", "what is wanted")
-        .param("is_ascend", ParamValue::Bool(false), "least elements first")
-        .param("dtype", ParamValue::DType(DType::F32), "type of the positions")
+        .param("is_ascend", false, "least elements first")
+        .param("dtype", DType::F32, "type of the positions")
         .outputs(1, 2)
         .results(|p| {
             let (visible, listed) = match p.str("ret_typ") {
@@ -176,8 +176,8 @@ fn sort() -> OpDef {
     });
     define("mx_sort", "The elements of every line in order.", compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis ordered; None: the flattened operand")
-        .param("is_ascend", ParamValue::Bool(true), "least elements first")
+        .param("axis", -1, "axis ordered; None: the flattened operand")
+        .param("is_ascend", true, "least elements first")
         .gradient(|b, cx| {
             let (x, head, params) = (cx.input(0)?, cx.head(b, 0)?, cx.node.params);
             Ok(vec![Some(back(b, params, (x, head), Ok, largest_first(params, true))?)])
@@ -203,9 +203,9 @@ fn argsort() -> OpDef {
     });
     define("mx_argsort", "The positions that would order every line.", compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis ordered; None: the flattened operand")
-        .param("is_ascend", ParamValue::Bool(true), "least elements first")
-        .param("dtype", ParamValue::DType(DType::F32), "type of the positions")
+        .param("axis", -1, "axis ordered; None: the flattened operand")
+        .param("is_ascend", true, "least elements first")
+        .param("dtype", DType::F32, "type of the positions")
         .no_gradient()
         .mxnet("argsort")
 }

@@ -59,7 +59,7 @@ fn randint() -> OpDef {
         .required("low", ParamKind::Int, "lower bound")
         .required("high", ParamKind::Int, "upper bound, not reached")
         .required("shape", ParamKind::Ints, "the result's shape")
-        .param("dtype", ParamValue::DType(DType::I32), "the result's type")
+        .param("dtype", DType::I32, "the result's type")
         .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
         .named(&["_random_randint", "random_randint"]);
     random(def)
@@ -70,7 +70,7 @@ fn shuffle() -> OpDef {
         let x = operand(b, args, 0)?;
         let words = DenseType::new(DType::U64, &cx.outputs[0].dims[..1]);
         let words = draw(b, &RandomKey::of(cx, args, 1), &[], &words, |source, _| source.u64(0))?;
-        let params = Params::new().with("dtype", ParamValue::DType(DType::I64));
+        let params = Params::new().with("dtype", DType::I64);
         let order = b.op("argsort", &[words], params)?;
         b.gathered(x, order, 0)
     });
@@ -133,8 +133,8 @@ fn sample_multinomial() -> OpDef {
     let def = define("sample_multinomial", doc, compute, infer)
         .operand("data", FLOATS)
         .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each distribution")
-        .param("get_prob", ParamValue::Bool(false), "whether the second result is wanted")
-        .param("dtype", ParamValue::DType(DType::I32), "the type of the categories")
+        .param("get_prob", false, "whether the second result is wanted")
+        .param("dtype", DType::I32, "the type of the categories")
         .outputs(1, 2)
         .named(&["_sample_multinomial", "sample_multinomial"]);
     random(def)
@@ -163,8 +163,8 @@ fn multinomial() -> OpDef {
                each row. A row that holds NaN or +∞, or only -∞, gives -1.";
     let def = define("multinomial", doc, compute, infer)
         .operand("data", FLOATS)
-        .param("sample_size", ParamValue::Int(1), "draws from each row")
-        .param("dtype", ParamValue::DType(DType::I32), "the result's type")
+        .param("sample_size", 1, "draws from each row")
+        .param("dtype", DType::I32, "the result's type")
         .onnx("Multinomial", 7);
     random(def)
 }

@@ -107,7 +107,7 @@ fn scalar(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
     });
     let def = with_parameters(names.scalar.define(body, infer), d)
         .required("shape", ParamKind::Ints, "the result's shape")
-        .param("dtype", ParamValue::DType(DType::F32), "the result's type")
+        .param("dtype", DType::F32, "the result's type")
         .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.");
     random(def)
 }

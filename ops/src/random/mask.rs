@@ -48,7 +48,7 @@ pub fn dropout() -> OpDef {
             None => number(b, x, 0.5)?,
         };
         let ratio = if training { ratio } else { number(b, x, 0.0)? };
-        let seed = Params::new().with("seed", ParamValue::Float(cx.params.float("seed").unwrap_or(0.0)));
+        let seed = Params::new().with("seed", cx.params.float("seed").unwrap_or(0.0));
         let key = args.get(3).copied().flatten();
         let mask = b.op_multi("dropout_mask", &[Some(x), Some(ratio), key], seed, 1)?[0];
         if !training {

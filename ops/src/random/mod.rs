@@ -48,7 +48,7 @@ impl RandomKey {
 /// Completes the entry of a random operator: its last operand is the key.
 fn random(def: OpDef) -> OpDef {
     let at = def.inputs.len();
-    let def = def.param("seed", ParamValue::Float(0.0), "selects the sequence, unless `key` is given").key();
+    let def = def.param("seed", 0.0, "selects the sequence, unless `key` is given").key();
     def.edit(|d| {
         d.accuracy = Accuracy::Random;
         let own = std::mem::replace(&mut d.infer, Infer::Derived);

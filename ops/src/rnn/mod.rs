@@ -55,13 +55,13 @@ impl Mode {
 /// `a · b` (b transposed if asked) `+ c`, on matrices.
 pub fn product(b: &mut Builder<'_>, [x, y]: [Value; 2], c: Option<Value>, flags: [bool; 2]) -> Result<Value> {
     let [ta, tb] = flags;
-    let params = Params::new().with("transA", ParamValue::Bool(ta)).with("transB", ParamValue::Bool(tb));
+    let params = Params::new().with("transA", ta).with("transB", tb);
     Ok(b.op_multi("gemm", &[Some(x), Some(y), c], params, 1)?[0])
 }
 
 /// `a · bᵀ + c`, on matrices.
 fn gemm<'g>(x: Tensor<'g>, y: Tensor<'g>, c: Option<Tensor<'g>>) -> Tensor<'g> {
-    let params = Params::new().with("transA", ParamValue::Bool(false)).with("transB", ParamValue::Bool(true));
+    let params = Params::new().with("transA", false).with("transB", true);
     x.graph().op_multi("gemm", &[Some(x), Some(y), c], params, 1)[0]
 }
 

@@ -179,7 +179,7 @@ impl<'g> OnnxLayer<'g> {
         };
         let shares = gemm(rows, weight, outer).reshape(&[dims[0], dims[1], gates]);
         if let Some(mode) = self.as_entry() {
-            let params = Params::new().with("mode", ParamValue::Str(mode.name().to_owned()));
+            let params = Params::new().with("mode", mode.name().to_owned());
             let operands = [Some(shares), Some(recurrent), Some(state), cell, inner];
             let made = g.op_multi("recurrent", &operands, params, if mode == Mode::Lstm { 2 } else { 1 });
             return Ok((made[0], made.get(1).copied()));
@@ -269,7 +269,7 @@ fn complement(x: Tensor<'_>) -> Tensor<'_> {
 fn reversed<'g>(x: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Tensor<'g> {
     match lengths {
         Some(lengths) => x.call("reverse_sequence", &[lengths]),
-        None => x.graph().op("flip", &[x], Params::new().with("axis", ParamValue::Ints(vec![0]))),
+        None => x.graph().op("flip", &[x], Params::new().with("axis", vec![0])),
     }
 }
 
@@ -397,7 +397,7 @@ fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) 
         .maybe("clip", ParamKind::Float, "Bound of what activations are applied to.")
         .choice("direction", DIRECTIONS, "forward", "The order of the steps.")
         .maybe("hidden_size", ParamKind::Int, "Size of the state.")
-        .param("layout", ParamValue::Int(0), "1: the batch is the first axis.")
+        .param("layout", 0, "1: the batch is the first axis.")
         .within(0.0, 1.0)
         .outputs(1, if mode == Mode::Lstm { 3 } else { 2 })
         .onnx(onnx, 7)
@@ -406,8 +406,8 @@ fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) 
         Mode::Lstm => def
             .optional("initial_c", TypeRule::Group(0, FLOATS))
             .optional("P", TypeRule::Group(0, FLOATS))
-            .param("input_forget", ParamValue::Int(0), "1: the input gate is one minus the forget gate."),
-        Mode::Gru => def.param("linear_before_reset", ParamValue::Int(0), "1: the reset gate comes after the product."),
+            .param("input_forget", 0, "1: the input gate is one minus the forget gate."),
+        Mode::Gru => def.param("linear_before_reset", 0, "1: the reset gate comes after the product."),
         Mode::Relu | Mode::Tanh => def,
     }
 }

@@ -68,8 +68,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
         },
     };
     let flat = b.reshaped(data, &[tables, pairs])?;
-    let params =
-        Params::new().with("is_ascend", ParamValue::Bool(rules.ascending)).with("dtype", ParamValue::DType(DType::I64));
+    let params = Params::new().with("is_ascend", rules.ascending).with("dtype", DType::I64);
     let order = b.op("argsort", &[flat], params)?;
     let types = sides.map(|n| DenseType::new(DType::I64, &[tables, n]));
     let kernel = matching(&b.ty(flat)?, &b.ty(order)?, types.each_ref(), &rules);
@@ -94,9 +93,9 @@ pub fn bipartite_matching() -> OpDef {
                each column, -1 for none.";
     define("mx_bipartite_matching", doc, Compute::Composite(Box::new(body)), infer)
         .operand("data", FLOATS)
-        .param("is_ascend", ParamValue::Bool(false), "whether low scores are good")
+        .param("is_ascend", false, "whether low scores are good")
         .required("threshold", ParamKind::Float, "scores that are no better than it do not match")
-        .param("topk", ParamValue::Int(-1), "if positive, at most one match more than this")
+        .param("topk", -1, "if positive, at most one match more than this")
         .outputs(2, 2)
         .no_gradient()
         .named(&["_contrib_bipartite_matching"])

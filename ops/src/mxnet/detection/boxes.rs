@@ -114,8 +114,8 @@ fn decode() -> OpDef {
         .groups(&["data", "anchors"], FLOATS);
     ["std0", "std1", "std2", "std3"]
         .into_iter()
-        .fold(def, |def, name| def.param(name, ParamValue::Float(1.0), "factor of an offset"))
-        .param("clip", ParamValue::Float(-1.0), "greatest logarithm of a size; not positive: none")
+        .fold(def, |def, name| def.param(name, 1.0, "factor of an offset"))
+        .param("clip", -1.0, "greatest logarithm of a size; not positive: none")
         .choice("format", FORMATS, "center", "what the numbers of an anchor are")
         .ulp(16.0)
         .mxnet("_contrib_box_decode")

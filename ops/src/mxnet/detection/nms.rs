@@ -125,7 +125,7 @@ fn order(b: &mut Builder<'_>, score: Value, valid: Value) -> Result<Value> {
     let ty = b.ty(score)?;
     let key = b.map_as(&[score, valid], ty.dtype, &ty.dims, |_, a| a[1].select(&a[0], &a[0].lit(f64::NEG_INFINITY)))?;
     let k = b.i64s(&[ty.dims[1] as i64]);
-    let params = Params::new().with("axis", ParamValue::Int(1));
+    let params = Params::new().with("axis", 1);
     Ok(b.op_multi("topk", &[Some(key), Some(k)], params, 2)?[1])
 }
 
@@ -246,14 +246,14 @@ fn box_nms() -> OpDef {
                the rest. The second result tells which row each was, -1 for none.";
     define("mx_box_nms", doc, Compute::Composite(Box::new(nms_body)), infer)
         .operand("data", FLOATS)
-        .param("overlap_thresh", ParamValue::Float(0.5), "greatest overlap that is tolerated")
-        .param("valid_thresh", ParamValue::Float(0.0), "scores above it take part")
-        .param("topk", ParamValue::Int(-1), "how many of the best take part; not positive: all")
-        .param("coord_start", ParamValue::Int(2), "where the box begins in a row")
-        .param("score_index", ParamValue::Int(1), "where the score is")
-        .param("id_index", ParamValue::Int(-1), "where the class is, none if negative")
-        .param("background_id", ParamValue::Int(-1), "a class that takes no part")
-        .param("force_suppress", ParamValue::Bool(false), "boxes of other classes suppress, too")
+        .param("overlap_thresh", 0.5, "greatest overlap that is tolerated")
+        .param("valid_thresh", 0.0, "scores above it take part")
+        .param("topk", -1, "how many of the best take part; not positive: all")
+        .param("coord_start", 2, "where the box begins in a row")
+        .param("score_index", 1, "where the score is")
+        .param("id_index", -1, "where the class is, none if negative")
+        .param("background_id", -1, "a class that takes no part")
+        .param("force_suppress", false, "boxes of other classes suppress, too")
         .choice("in_format", FORMATS, "corner", "what the numbers of a box are")
         .choice("out_format", FORMATS, "corner", "what they are in the result")
         .outputs(2, 2)
@@ -312,7 +312,7 @@ fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>])
     let front = b.slice_axis(scores, 1, 1, classes - 1)?;
     let best = reduce(b, "reduce_max", front, &[1])?;
     let best = b.reshaped(best, &[images, n])?;
-    let which = b.op("argmax", &[front], Params::new().with("axis", ParamValue::Int(1)))?;
+    let which = b.op("argmax", &[front], Params::new().with("axis", 1))?;
     let class = b.reshaped(which, &[images, n])?;
     let class = cast(b, class, F32)?;
     let threshold = cx.params.float("threshold").unwrap_or(0.01);
@@ -356,13 +356,13 @@ fn multibox_detection() -> OpDef {
                -1 follow.";
     define("mx_multibox_detection", doc, Compute::Composite(Box::new(detection_body)), infer)
         .groups(&["cls_prob", "loc_pred", "anchor"], FLOATS)
-        .param("clip", ParamValue::Bool(true), "whether boxes are clipped to the image")
-        .param("threshold", ParamValue::Float(0.01), "least score of a detection")
-        .param("background_id", ParamValue::Int(0), "class of the background, 0")
-        .param("nms_threshold", ParamValue::Float(0.5), "overlap that suppresses")
-        .param("force_suppress", ParamValue::Bool(false), "boxes of other classes suppress, too")
-        .param("variances", ParamValue::Floats(vec![0.1, 0.1, 0.2, 0.2]), "factors of the offsets")
-        .param("nms_topk", ParamValue::Int(-1), "how many of the best are kept; not positive: all")
+        .param("clip", true, "whether boxes are clipped to the image")
+        .param("threshold", 0.01, "least score of a detection")
+        .param("background_id", 0, "class of the background, 0")
+        .param("nms_threshold", 0.5, "overlap that suppresses")
+        .param("force_suppress", false, "boxes of other classes suppress, too")
+        .param("variances", vec![0.1, 0.1, 0.2, 0.2], "factors of the offsets")
+        .param("nms_topk", -1, "how many of the best are kept; not positive: all")
         .no_gradient()
         .ulp(64.0)
         .mxnet("_contrib_MultiBoxDetection")

@@ -75,11 +75,11 @@ fn multibox_prior() -> OpDef {
     let doc = "Anchor boxes (x1, y1, x2, y2, in shares of the image) at every position of a feature map.";
     define("mx_multibox_prior", doc, composite(body), infer)
         .operand("data", FLOATS)
-        .param("sizes", ParamValue::Floats(vec![1.0]), "sizes, with the first ratio")
-        .param("ratios", ParamValue::Floats(vec![1.0]), "widths over heights, the second and later with the first size")
-        .param("clip", ParamValue::Bool(false), "whether boxes are clipped to the image")
-        .param("steps", ParamValue::Floats(vec![-1.0, -1.0]), "distance of rows and columns; negative: even")
-        .param("offsets", ParamValue::Floats(vec![0.5, 0.5]), "place of the centre in a cell, by row and column")
+        .param("sizes", vec![1.0], "sizes, with the first ratio")
+        .param("ratios", vec![1.0], "widths over heights, the second and later with the first size")
+        .param("clip", false, "whether boxes are clipped to the image")
+        .param("steps", vec![-1.0, -1.0], "distance of rows and columns; negative: even")
+        .param("offsets", vec![0.5, 0.5], "place of the centre in a cell, by row and column")
         .no_gradient()
         .mxnet("_contrib_MultiBoxPrior")
 }

@@ -274,7 +274,7 @@ fn multibox_target() -> OpDef {
         let [anchor, label, scores] = [cast(b, anchor, F32)?, cast(b, label, F32)?, cast(b, scores, F32)?];
         let (labels, d) = (b.dims(label)?, b.dims(scores)?);
         let (images, n) = (d[0], d[2]);
-        let shares = b.op("softmax", &[scores], Params::new().with("axis", ParamValue::Int(1)))?;
+        let shares = b.op("softmax", &[scores], Params::new().with("axis", 1))?;
         let background = b.slice_axis(shares, 1, 0, 1)?;
         let background = b.reshaped(background, &[images, n])?;
         let f = |dims: &[u64]| DenseType::new(F32, dims);
@@ -315,12 +315,12 @@ fn multibox_target() -> OpDef {
                ends an image's). Class 0 is the background.";
     define("mx_multibox_target", doc, compute, infer)
         .groups(&["anchor", "label", "cls_pred"], FLOATS)
-        .param("overlap_threshold", ParamValue::Float(0.5), "overlap above which an anchor is positive")
-        .param("ignore_label", ParamValue::Float(-1.0), "class of anchors that do not count")
-        .param("negative_mining_ratio", ParamValue::Float(-1.0), "negative anchors by positive one; negative: all")
-        .param("negative_mining_thresh", ParamValue::Float(0.5), "overlap below which an anchor may be negative")
-        .param("minimum_negative_samples", ParamValue::Int(0), "least number of negative anchors")
-        .param("variances", ParamValue::Floats(vec![0.1, 0.1, 0.2, 0.2]), "divisors of the offsets")
+        .param("overlap_threshold", 0.5, "overlap above which an anchor is positive")
+        .param("ignore_label", -1.0, "class of anchors that do not count")
+        .param("negative_mining_ratio", -1.0, "negative anchors by positive one; negative: all")
+        .param("negative_mining_thresh", 0.5, "overlap below which an anchor may be negative")
+        .param("minimum_negative_samples", 0, "least number of negative anchors")
+        .param("variances", vec![0.1, 0.1, 0.2, 0.2], "divisors of the offsets")
         .outputs(3, 3)
         .no_gradient()
         .ulp(64.0)

@@ -18,7 +18,7 @@ fn gradient_multiplier() -> OpDef {
         rule(|cx| same(cx, 0, 0)),
     )
     .operand("data", FLOATS)
-    .param("scalar", ParamValue::Float(1.0), "factor of the gradient")
+    .param("scalar", 1.0, "factor of the gradient")
     .ignored(&[("is_int", ParamValue::Bool(true))])
     .gradient(|b, cx| {
         let (head, factor) = (cx.head(b, 0)?, cx.node.params.float("scalar").unwrap_or(1.0));

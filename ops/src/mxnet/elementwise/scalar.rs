@@ -95,8 +95,8 @@ fn entry(&(own, doc, function, names, ulp): &ScalarEntry) -> OpDef {
     });
     let def = define(own, doc, body, rule(result_rule))
         .operand("data", &DType::ALL)
-        .param("scalar", ParamValue::Float(1.0), "The number.")
-        .param("is_int", ParamValue::Bool(true), "False: integers become f64.")
+        .param("scalar", 1.0, "The number.")
+        .param("is_int", true, "False: integers become f64.")
         .named(names);
     match ulp {
         Some(n) => def.ulp(n),
@@ -116,7 +116,7 @@ pub fn ops() -> Vec<OpDef> {
     let others = [
         elementwise("mx_smooth_l1", "σ²x²/2 where |x| < 1/σ², else |x| - 1/(2σ²).", FLOATS, &["data"], smooth_l1)
             .edit(|d| d.infer = rule(agree))
-            .param("scalar", ParamValue::Float(1.0), "σ: where the quadratic part ends.")
+            .param("scalar", 1.0, "σ: where the quadratic part ends.")
             .named(&["smooth_l1"])
             .ulp(2.0),
         elementwise("mx_quadratic", "a·x² + b·x + c.", NUMBERS, &["data"], |cx, a| {
@@ -125,9 +125,9 @@ pub fn ops() -> Vec<OpDef> {
             x * (number("a") * x + number("b")) + number("c")
         })
         .edit(|d| d.infer = rule(agree))
-        .param("a", ParamValue::Float(0.0), "Coefficient of the square.")
-        .param("b", ParamValue::Float(0.0), "Coefficient of the linear term.")
-        .param("c", ParamValue::Float(0.0), "Constant term.")
+        .param("a", 0.0, "Coefficient of the square.")
+        .param("b", 0.0, "Coefficient of the linear term.")
+        .param("c", 0.0, "Constant term.")
         .named(&["_contrib_quadratic", "quadratic"]),
         elementwise("mx_clip", "min(max(x, a_min), a_max); NaN stays NaN.", NUMBERS, &["data"], |cx, a| {
             let x = &a[0];

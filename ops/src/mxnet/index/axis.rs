@@ -73,7 +73,7 @@ fn take() -> OpDef {
     define("mx_take", "Slices of `a` along `axis` at the given indices.", compute, infer)
         .operand("a", ANY)
         .operand("indices", NUMBERS)
-        .param("axis", ParamValue::Int(0), "axis indexed")
+        .param("axis", 0, "axis indexed")
         .choice("mode", &["clip", "wrap", "raise"], "clip", "what becomes of an index out of range")
         .mxnet("take")
 }
@@ -156,8 +156,8 @@ fn pick() -> OpDef {
     });
     define("mx_pick", "The element of every line along `axis` at the line's index.", compute, infer)
         .operands(&["data", "index"], NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis indexed; None: that of the flattened operand")
-        .param("keepdims", ParamValue::Bool(false), "keep the axis with extent 1")
+        .param("axis", -1, "axis indexed; None: that of the flattened operand")
+        .param("keepdims", false, "keep the axis with extent 1")
         .choice("mode", &["clip", "wrap"], "clip", "what becomes of an index out of range")
         .named(&["pick", "choose_element_0index"])
 }
@@ -187,9 +187,9 @@ fn one_hot() -> OpDef {
         .operand("indices", NUMBERS)
         .required("depth", ParamKind::Int, "extent of the new axis")
         .within(0.0, f64::from(i32::MAX))
-        .param("on_value", ParamValue::Float(1.0), "value at the index")
-        .param("off_value", ParamValue::Float(0.0), "value elsewhere")
-        .param("dtype", ParamValue::DType(DType::F32), "type of the result")
+        .param("on_value", 1.0, "value at the index")
+        .param("off_value", 0.0, "value elsewhere")
+        .param("dtype", DType::F32, "type of the result")
         .no_gradient()
         .mxnet("one_hot")
 }
@@ -246,7 +246,7 @@ fn boolean_mask() -> OpDef {
     define("mx_boolean_mask", "The slices along `axis` where `index` is not zero.", compute, infer)
         .operand("data", ANY)
         .operand("index", NUMBERS)
-        .param("axis", ParamValue::Int(0), "axis masked")
+        .param("axis", 0, "axis masked")
         .mxnet("_contrib_boolean_mask")
 }
 

@@ -14,8 +14,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
     let places = reshape(b, places, &[n])?;
     let places =
         b.map_as(&[places], DType::I64, &[n], |_, a| super::in_range(&a[0].cast(DType::I64), extent, false))?;
-    let params =
-        Params::new().with("axis", ParamValue::Int(axis as i64)).with("extent", ParamValue::Int(extent as i64));
+    let params = Params::new().with("axis", axis as i64).with("extent", extent as i64);
     let sums = b.op("scatter_sum", &[signed, places], params)?;
     cast(b, sums, out.dtype)
 }

@@ -59,7 +59,7 @@ fn fixed_slope(params: &Params) -> f64 {
 
 fn leaky_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
     let x = operand(b, args, 0)?;
-    let alpha = |value: f64| Params::new().with("alpha", ParamValue::Float(value));
+    let alpha = |value: f64| Params::new().with("alpha", value);
     if random(cx.params) {
         let bound = |name: &str| ParamValue::Float(cx.params.float(name).unwrap_or(0.0));
         let range = Params::new().with("low", bound("lower_bound")).with("high", bound("upper_bound"));
@@ -179,10 +179,10 @@ fn leaky_relu() -> OpDef {
         })
         .result_names(&["output", "mask"])
         .choice("act_type", TYPES, "leaky", "The function.")
-        .param("slope", ParamValue::Float(0.25), "Of leaky and elu.")
-        .param("lower_bound", ParamValue::Float(0.125), "Least slope of rrelu.")
-        .param("upper_bound", ParamValue::Float(0.334), "Greatest slope of rrelu.")
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "Draw the slopes of rrelu.")
+        .param("slope", 0.25, "Of leaky and elu.")
+        .param("lower_bound", 0.125, "Least slope of rrelu.")
+        .param("upper_bound", 0.334, "Greatest slope of rrelu.")
+        .param(OpDef::TRAINING, false, "Draw the slopes of rrelu.")
         .gradient(leaky_gradient)
         .named(&["LeakyReLU"])
         .ulp(8.0)

@@ -50,10 +50,10 @@ fn window_params(params: &Params) -> Result<(Params, Vec<u64>), OpError> {
     }
     let out = Params::new()
         .with("kernel_shape", ParamValue::Ints(kernel.iter().map(|k| *k as i64).collect()))
-        .with("strides", ParamValue::Ints(per_axis(params, "stride", rank, 1)?))
-        .with("dilations", ParamValue::Ints(per_axis(params, "dilate", rank, 1)?))
-        .with("pads", ParamValue::Ints([&pads[..], &pads].concat()))
-        .with("group", ParamValue::Int(groups(params)? as i64));
+        .with("strides", per_axis(params, "stride", rank, 1)?)
+        .with("dilations", per_axis(params, "dilate", rank, 1)?)
+        .with("pads", [&pads[..], &pads].concat())
+        .with("group", groups(params)? as i64);
     Ok((out, kernel))
 }
 
@@ -127,9 +127,9 @@ fn layer(def: OpDef, no_bias: bool, workspace: i64) -> OpDef {
         .param("pad", ParamValue::Ints(vec![]), "Zeros on both sides. Default: 0.")
         .required("num_filter", ParamKind::Int, "Channels of the result.")
         .within(1.0, i64::MAX as f64)
-        .param("num_group", ParamValue::Int(1), "Groups of channels.")
+        .param("num_group", 1, "Groups of channels.")
         .within(1.0, i64::MAX as f64)
-        .param("no_bias", ParamValue::Bool(no_bias), "Leave out the bias.")
+        .param("no_bias", no_bias, "Leave out the bias.")
         .choice("layout", LAYOUTS, "None", "Only those with channels on axis 1 are supported.")
         .ignored(&[("workspace", ParamValue::Int(workspace)), ("cudnn_off", ParamValue::Bool(false))])
         .choice("cudnn_tune", &["None", "fastest", "limited_workspace", "off"], "None", "No effect.")

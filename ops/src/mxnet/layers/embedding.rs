@@ -48,7 +48,7 @@ fn embedding() -> OpDef {
         .within(1.0, i64::MAX as f64)
         .required("output_dim", ParamKind::Int, "Columns of the weight.")
         .within(1.0, i64::MAX as f64)
-        .param("dtype", ParamValue::DType(DType::F32), "The weight's type, if nothing else tells it.")
+        .param("dtype", DType::F32, "The weight's type, if nothing else tells it.")
         .ignored(&[("sparse_grad", ParamValue::Bool(false))])
         .named(&["Embedding", "_contrib_SparseEmbedding"])
 }

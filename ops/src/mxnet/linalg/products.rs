@@ -78,12 +78,12 @@ fn gemm(adds: bool) -> OpDef {
         false => ("mx_linalg_gemm2", "`alpha · A · B` on matrices, transposed if asked."),
     };
     let def = define(name, doc, compute, infer).groups(&["A", "B"], FLOATS);
-    let def = if adds { def.group("C", FLOATS).param("beta", ParamValue::Float(1.0), "factor of C") } else { def };
+    let def = if adds { def.group("C", FLOATS).param("beta", 1.0, "factor of C") } else { def };
     let def = def
-        .param("transpose_a", ParamValue::Bool(false), "whether A is transposed")
-        .param("transpose_b", ParamValue::Bool(false), "whether B is transposed")
-        .param("alpha", ParamValue::Float(1.0), "factor of the product")
-        .param("axis", ParamValue::Int(-2), "axis of the rows; columns are in the last")
+        .param("transpose_a", false, "whether A is transposed")
+        .param("transpose_b", false, "whether B is transposed")
+        .param("alpha", 1.0, "factor of the product")
+        .param("axis", -2, "axis of the rows; columns are in the last")
         .ulp(2.0);
     match adds {
         true => def.named(&["_linalg_gemm", "linalg_gemm"]),
@@ -108,8 +108,8 @@ fn syrk() -> OpDef {
     });
     define("mx_linalg_syrk", "`alpha · A · Aᵀ`, or `alpha · Aᵀ · A` if `transpose`.", compute, infer)
         .operand("A", FLOATS)
-        .param("transpose", ParamValue::Bool(false), "whether the transpose comes first")
-        .param("alpha", ParamValue::Float(1.0), "factor of the product")
+        .param("transpose", false, "whether the transpose comes first")
+        .param("alpha", 1.0, "factor of the product")
         .ulp(2.0)
         .named(&["_linalg_syrk", "linalg_syrk"])
 }
@@ -130,10 +130,10 @@ pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 pub(super) fn sided(def: OpDef) -> OpDef {
     def.groups(&["A", "B"], FLOATS)
-        .param("transpose", ParamValue::Bool(false), "whether A is transposed")
-        .param("rightside", ParamValue::Bool(false), "whether A is on the right")
-        .param("lower", ParamValue::Bool(true), "which triangle of A is used")
-        .param("alpha", ParamValue::Float(1.0), "factor of B")
+        .param("transpose", false, "whether A is transposed")
+        .param("rightside", false, "whether A is on the right")
+        .param("lower", true, "which triangle of A is used")
+        .param("alpha", 1.0, "factor of B")
 }
 
 fn trmm() -> OpDef {

@@ -64,7 +64,7 @@ fn flag(params: &Params, name: &str) -> bool {
 }
 
 fn triangular(lower: bool, transpose: bool) -> Params {
-    Params::new().with("lower", ParamValue::Bool(lower)).with("transpose", ParamValue::Bool(transpose))
+    Params::new().with("lower", lower).with("transpose", transpose)
 }
 
 fn solve_triangular() -> OpDef {
@@ -79,8 +79,8 @@ fn solve_triangular() -> OpDef {
     let doc = "X in `A · X = B` (`Aᵀ · X = B` if `transpose`) with a triangular A.";
     define("solve_triangular", doc, compute, rule(sided_shapes))
         .groups(&["A", "B"], FLOATS)
-        .param("lower", ParamValue::Bool(true), "which triangle of A is used")
-        .param("transpose", ParamValue::Bool(false), "whether A is transposed")
+        .param("lower", true, "which triangle of A is used")
+        .param("transpose", false, "whether A is transposed")
         .gradient(|b, cx| {
             let (a, head, x) = (cx.input(0)?, cx.head(b, 0)?, cx.outputs[0]);
             let (lower, transpose) = (cx.node.params.bool("lower") != Some(false), flag(cx.node.params, "transpose"));

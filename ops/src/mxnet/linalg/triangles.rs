@@ -63,7 +63,7 @@ fn extractdiag() -> OpDef {
     });
     define("mx_linalg_extractdiag", "A diagonal as a vector.", compute, infer)
         .operand("A", FLOATS)
-        .param("offset", ParamValue::Int(0), "how far above the main diagonal")
+        .param("offset", 0, "how far above the main diagonal")
         .named(&["_linalg_extractdiag", "linalg_extractdiag"])
 }
 
@@ -97,7 +97,7 @@ fn makediag() -> OpDef {
     });
     define("mx_linalg_makediag", "A matrix with a vector as a diagonal.", compute, infer)
         .operand("A", FLOATS)
-        .param("offset", ParamValue::Int(0), "how far above the main diagonal")
+        .param("offset", 0, "how far above the main diagonal")
         .named(&["_linalg_makediag", "linalg_makediag"])
 }
 
@@ -117,9 +117,11 @@ fn triangle(params: &Params, n: u64) -> Vec<(u64, u64)> {
 }
 
 fn with_triangle(def: OpDef) -> OpDef {
-    def.operand("A", FLOATS)
-        .param("offset", ParamValue::Int(0), "distance of the triangle's edge above the main diagonal")
-        .param("lower", ParamValue::Bool(true), "which triangle, if the offset is 0")
+    def.operand("A", FLOATS).param("offset", 0, "distance of the triangle's edge above the main diagonal").param(
+        "lower",
+        true,
+        "which triangle, if the offset is 0",
+    )
 }
 
 fn extracttrian() -> OpDef {

@@ -39,8 +39,8 @@ fn make_loss_layer() -> OpDef {
     let doc = "The data, whose gradient is the constant `grad_scale` whatever the head.";
     define("mx_make_loss_layer", doc, composite(|b, _, args| same(b, args)), rule(agree))
         .operand("data", FLOATS)
-        .param("grad_scale", ParamValue::Float(1.0), "The gradient.")
-        .param("valid_thresh", ParamValue::Float(0.0), "Elements above it are valid.")
+        .param("grad_scale", 1.0, "The gradient.")
+        .param("valid_thresh", 0.0, "Elements above it are valid.")
         .choice(
             "normalization",
             &["batch", "null", "valid"],
@@ -142,12 +142,12 @@ fn sparse_penalty() -> OpDef {
         .outputs(1, 2)
         .state(1, 1)
         .results(|_| ResultCount { visible: 1, listed: 1 })
-        .param("sparseness_target", ParamValue::Float(0.1), "The mean that has no penalty.")
+        .param("sparseness_target", 0.1, "The mean that has no penalty.")
         .within(0.0, 1.0)
-        .param("penalty", ParamValue::Float(0.001), "Weight of the penalty.")
-        .param("momentum", ParamValue::Float(0.9), "Weight of the old moving mean.")
+        .param("penalty", 0.001, "Weight of the penalty.")
+        .param("momentum", 0.9, "Weight of the old moving mean.")
         .within(0.0, 1.0)
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "Move the mean.")
+        .param(OpDef::TRAINING, false, "Move the mean.")
         .gradient(gradient)
         .named(&["IdentityAttachKLSparseReg"])
 }

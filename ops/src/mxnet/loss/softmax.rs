@@ -136,7 +136,7 @@ fn softmax_output() -> OpDef {
         let x = operand(b, args, 0)?;
         let ty = b.ty(x)?;
         let rows = reshape(b, x, &classes(cx.params, &ty.dims))?;
-        let out = b.op("softmax", &[rows], Params::new().with("axis", ParamValue::Int(1)))?;
+        let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;
         reshape(b, out, &ty.dims)
     });
     let infer = rule(|cx| {
@@ -155,19 +155,19 @@ fn softmax_output() -> OpDef {
     define("mx_softmax_output", doc, compute, infer)
         .operand("data", FLOATS)
         .label()
-        .param("grad_scale", ParamValue::Float(1.0), "Factor of the gradient.")
-        .param("ignore_label", ParamValue::Float(-1.0), "The label that is ignored, or not valid.")
-        .param("multi_output", ParamValue::Bool(false), "Axis 1 holds classes, and further axes positions.")
-        .param("use_ignore", ParamValue::Bool(false), "No gradient where the label is `ignore_label`.")
-        .param("preserve_shape", ParamValue::Bool(false), "The last axis holds classes.")
+        .param("grad_scale", 1.0, "Factor of the gradient.")
+        .param("ignore_label", -1.0, "The label that is ignored, or not valid.")
+        .param("multi_output", false, "Axis 1 holds classes, and further axes positions.")
+        .param("use_ignore", false, "No gradient where the label is `ignore_label`.")
+        .param("preserve_shape", false, "The last axis holds classes.")
         .choice(
             "normalization",
             &["batch", "null", "valid"],
             "null",
             "Divide the gradient by the batch or by the number of labels that are not `ignore_label`.",
         )
-        .param("out_grad", ParamValue::Bool(false), "Multiply the gradient by the head.")
-        .param("smooth_alpha", ParamValue::Float(0.0), "Probability that the labels leave to other classes.")
+        .param("out_grad", false, "Multiply the gradient by the head.")
+        .param("smooth_alpha", 0.0, "Probability that the labels leave to other classes.")
         .within(0.0, 1.0)
         .gradient(gradient)
         .loss()
@@ -181,7 +181,7 @@ fn softmax_cross_entropy() -> OpDef {
         let ty = b.ty(x)?;
         let wide = compute_type(ty.dtype);
         let x = cast(b, x, wide)?;
-        let log = b.op("log_softmax", &[x], Params::new().with("axis", ParamValue::Int(1)))?;
+        let log = b.op("log_softmax", &[x], Params::new().with("axis", 1))?;
         let label = reshape(b, label, &[ty.dims[0], 1])?;
         let chosen = b.map_as(&[log, label], wide, &ty.dims, |s, a| {
             // No probability counts as less than 10⁻⁸.
@@ -198,7 +198,7 @@ fn softmax_cross_entropy() -> OpDef {
         let ty = b.ty(x)?;
         let wide = compute_type(ty.dtype);
         let (x, head) = (cast(b, x, wide)?, cast(b, head, wide)?);
-        let p = b.op("softmax", &[x], Params::new().with("axis", ParamValue::Int(1)))?;
+        let p = b.op("softmax", &[x], Params::new().with("axis", 1))?;
         let label = reshape(b, label, &[ty.dims[0], 1])?;
         let head = reshape(b, head, &[1, 1])?;
         let out = b.map_as(&[p, label, head], wide, &ty.dims, |s, a| {

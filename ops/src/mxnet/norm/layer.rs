@@ -150,7 +150,7 @@ fn with_statistics(def: OpDef) -> OpDef {
             ResultCount { visible, listed: 3 }
         })
         .result_names(&["output", "mean", "std"])
-        .param("output_mean_var", ParamValue::Bool(false), "Show mean and standard deviation as results.")
+        .param("output_mean_var", false, "Show mean and standard deviation as results.")
 }
 
 fn layer_norm() -> OpDef {
@@ -164,8 +164,8 @@ fn layer_norm() -> OpDef {
     let doc =
         "(x - mean) / √(variance + eps) · gamma + beta along one axis. Further results: mean and √(variance + eps).";
     with_statistics(entry("mx_layer_norm", doc, one_axis, infer))
-        .param("axis", ParamValue::Int(-1), "The axis normalised and scaled.")
-        .param("eps", ParamValue::Float(1e-5), "Added to the variance.")
+        .param("axis", -1, "The axis normalised and scaled.")
+        .param("eps", 1e-5, "Added to the variance.")
         .named(&["LayerNorm"])
 }
 
@@ -181,16 +181,16 @@ fn group_norm() -> OpDef {
     let doc = "Per sample and group of channels: (x - mean) / √(variance + eps) · gamma + beta, one of each a group. \
                Further results: mean and √(variance + eps).";
     with_statistics(entry("mx_group_norm", doc, groups, infer))
-        .param("num_groups", ParamValue::Int(1), "Groups of channels.")
+        .param("num_groups", 1, "Groups of channels.")
         .within(1.0, i64::MAX as f64)
-        .param("eps", ParamValue::Float(1e-5), "Added to the variance.")
+        .param("eps", 1e-5, "Added to the variance.")
         .named(&["GroupNorm"])
 }
 
 fn instance_norm() -> OpDef {
     let infer = rule(|cx| affine_rule(cx, 1).map(|_| ()));
     entry("mx_instance_norm", "Per sample and channel: (x - mean) / √(variance + eps) · gamma + beta.", spatial, infer)
-        .param("eps", ParamValue::Float(1e-3), "Added to the variance.")
+        .param("eps", 1e-3, "Added to the variance.")
         .named(&["InstanceNorm"])
 }
 
@@ -217,7 +217,7 @@ fn moments() -> OpDef {
         .operand("data", FLOATS)
         .outputs(2, 2)
         .maybe("axes", ParamKind::Ints, "Axes averaged over; default: all.")
-        .param("keepdims", ParamValue::Bool(false), "Keep the axes with extent 1.")
+        .param("keepdims", false, "Keep the axes with extent 1.")
         .named(&["moments"])
         .ulp(8.0)
 }

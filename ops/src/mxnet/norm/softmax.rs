@@ -56,7 +56,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: Sof
     if let Some(lengths) = lengths {
         x = before_length(b, x, lengths, axis, f64::NEG_INFINITY)?;
     }
-    let along = Params::new().with("axis", ParamValue::Int(axis as i64));
+    let along = Params::new().with("axis", axis as i64);
     let mut out = b.op(if kind == SoftmaxKind::Log { "log_softmax" } else { "softmax" }, &[x], along)?;
     if let (Some(lengths), true) = (lengths, kind != SoftmaxKind::Log) {
         // A row of length 0 has no maximum.
@@ -106,10 +106,10 @@ fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {
         .operand("data", FLOATS)
         .optional("length", TypeRule::OneOf(INDICES))
         .present(|params, _| params.bool("use_length") == Some(true))
-        .param("axis", ParamValue::Int(-1), "The axis normalised.")
+        .param("axis", -1, "The axis normalised.")
         .maybe("temperature", ParamKind::Float, "Divides the operand; default: 1.")
         .maybe("dtype", ParamKind::DType, "The result's type, if not the operand's.")
-        .param("use_length", ParamValue::Bool(false), "Only elements before `length` along the axis count.")
+        .param("use_length", false, "Only elements before `length` along the axis count.")
         .gradient(move |b, cx| gradient(b, cx, kind))
         .ulp(8.0)
 }
@@ -133,7 +133,7 @@ fn activation() -> OpDef {
             ));
         }
         let rows = reshape(b, x, &activation_dims(cx.params, &dims))?;
-        let out = b.op("softmax", &[rows], Params::new().with("axis", ParamValue::Int(1)))?;
+        let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;
         reshape(b, out, &dims)
     });
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {

@@ -169,12 +169,12 @@ fn bilinear_resize() -> OpDef {
         .operand("data", FLOATS)
         .optional("like", TypeRule::Any)
         .present(|params, _| params.str("mode") == Some("like"))
-        .param("height", ParamValue::Int(1), "Height of the result.")
-        .param("width", ParamValue::Int(1), "Width of the result.")
+        .param("height", 1, "Height of the result.")
+        .param("width", 1, "Width of the result.")
         .maybe("scale_height", ParamKind::Float, "Factor of the height, in place of `height`.")
         .maybe("scale_width", ParamKind::Float, "Factor of the width, in place of `width`.")
         .choice("mode", MODES, "size", "Where the size comes from.")
-        .param("align_corners", ParamValue::Bool(true), "Corners on corners, not middles on middles.")
+        .param("align_corners", true, "Corners on corners, not middles on middles.")
         .named(&["_contrib_BilinearResize2D"])
         .ulp(4.0)
 }
@@ -211,9 +211,9 @@ fn bilinear_params(params: &Params) -> Params {
         .with("kernel", pair(2 * scale - scale % 2))
         .with("stride", pair(scale))
         .with("pad", pair(scale / 2))
-        .with("num_filter", ParamValue::Int(filters))
-        .with("num_group", ParamValue::Int(filters))
-        .with("no_bias", ParamValue::Bool(true))
+        .with("num_filter", filters)
+        .with("num_group", filters)
+        .with("no_bias", true)
 }
 
 fn up_sampling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
@@ -232,7 +232,7 @@ fn up_sampling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>
     }
     match cx.params.str("multi_input_mode") {
         Some("sum") => b.op("mx_add_n", &parts, Params::new()),
-        _ => b.op("concat", &parts, Params::new().with("axis", ParamValue::Int(1))),
+        _ => b.op("concat", &parts, Params::new().with("axis", 1)),
     }
 }
 
@@ -292,7 +292,7 @@ fn up_sampling() -> OpDef {
         .present(|params, i| i == 1 && bilinear(params))
         .required("scale", ParamKind::Int, "The factor.")
         .within(1.0, 1000.0)
-        .param("num_filter", ParamValue::Int(0), "Channels, if bilinear.")
+        .param("num_filter", 0, "Channels, if bilinear.")
         .choice("sample_type", &["bilinear", "nearest"], "nearest", "How elements are made up.")
         .choice("multi_input_mode", &["concat", "sum"], "concat", "What is made of several operands.")
         .maybe("num_args", ParamKind::Int, "Number of operands; no effect.")

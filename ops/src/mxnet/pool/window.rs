@@ -319,7 +319,7 @@ fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
         .operand("data", FLOATS)
         .param("kernel", ParamValue::Ints(vec![]), "Extents of a window, one to three; not needed by a global pool.")
         .choice("pool_type", kinds, "max", "What is made of a window.")
-        .param("global_pool", ParamValue::Bool(false), "One window that covers everything.")
+        .param("global_pool", false, "One window that covers everything.")
         .choice(
             "pooling_convention",
             conventions,

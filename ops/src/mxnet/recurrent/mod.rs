@@ -59,7 +59,7 @@ fn cut(b: &mut Builder<'_>, vector: Value, sizes: &[u64]) -> Result<Vec<Value>> 
 }
 
 fn flipped(b: &mut Builder<'_>, x: Value) -> Result<Value> {
-    b.op("flip", &[x], Params::new().with("axis", ParamValue::Ints(vec![0])))
+    b.op("flip", &[x], Params::new().with("axis", vec![0]))
 }
 
 /// What a layer in one direction starts from.
@@ -93,7 +93,7 @@ fn direction(
         shares = flipped(b, shares)?;
     }
     let count = if stack.mode == Mode::Lstm { 2 } else { 1 };
-    let params = Params::new().with("mode", ParamValue::Str(stack.mode.name().to_owned()));
+    let params = Params::new().with("mode", stack.mode.name().to_owned());
     let made = b.op_multi("recurrent", &[Some(shares), Some(weight), first[0], first[1], inner], params, count)?;
     let last = b.slice_axis(made[0], 0, dims[0] - 1, 1)?;
     let last_cell = match made.get(1) {
@@ -130,7 +130,7 @@ fn dropped(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, layer: u64, key: Opt
     };
     let ratio = b.scalar(Scalar::f32(p as f32));
     let seed = cx.params.float("seed").unwrap_or(0.0) + layer as f64;
-    let params = Params::new().with("seed", ParamValue::Float(seed));
+    let params = Params::new().with("seed", seed);
     let mask = b.op_multi("dropout_mask", &[Some(x), Some(ratio), key], params, 1)?[0];
     let zero = number(b, x, 0.0)?;
     let kept = b.call("where", &[mask, x, zero])?;
@@ -242,18 +242,18 @@ fn rnn() -> OpDef {
         .within(1.0, f64::from(i32::MAX))
         .required("num_layers", ParamKind::Int, "number of layers")
         .within(1.0, 1024.0)
-        .param("bidirectional", ParamValue::Bool(false), "whether every layer also runs backwards")
+        .param("bidirectional", false, "whether every layer also runs backwards")
         .required("mode", ParamKind::Choice(MODES), "the cell")
-        .param("p", ParamValue::Float(0.0), "share of the inputs of all layers but the first dropped in training")
+        .param("p", 0.0, "share of the inputs of all layers but the first dropped in training")
         .within(0.0, 1.0)
-        .param("state_outputs", ParamValue::Bool(false), "whether the last states are results")
+        .param("state_outputs", false, "whether the last states are results")
         .maybe("projection_size", ParamKind::Int, "Not supported.")
         .maybe("lstm_state_clip_min", ParamKind::Float, "Not supported.")
         .maybe("lstm_state_clip_max", ParamKind::Float, "Not supported.")
-        .param("lstm_state_clip_nan", ParamValue::Bool(false), "No effect.")
-        .param("use_sequence_length", ParamValue::Bool(false), "Not supported.")
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "whether dropout takes place")
-        .param("seed", ParamValue::Float(0.0), "selects the mask, unless `key` is given")
+        .param("lstm_state_clip_nan", false, "No effect.")
+        .param("use_sequence_length", false, "Not supported.")
+        .param(OpDef::TRAINING, false, "whether dropout takes place")
+        .param("seed", 0.0, "selects the mask, unless `key` is given")
         .key()
         .present(|params, i| match i {
             3 => params.str("mode") == Some("lstm"),

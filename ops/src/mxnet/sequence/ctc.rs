@@ -233,7 +233,7 @@ pub fn ctc_loss() -> OpDef {
         let blank = if blank_first(cx.params) { 0 } else { dims[2] - 1 };
         let at = CtcExtents { time: dims[0], batch: dims[1], classes: dims[2], labels: label_dims[1], blank };
         let wide = cast(b, data, F64)?;
-        let logs = b.op("log_softmax", &[wide], Params::new().with("axis", ParamValue::Int(-1)))?;
+        let logs = b.op("log_softmax", &[wide], Params::new().with("axis", -1))?;
         let table = DenseType::new(F64, &[at.batch, at.time, at.states()]);
         let types = [
             DenseType::new(F64, &[at.batch]),
@@ -289,8 +289,8 @@ pub fn ctc_loss() -> OpDef {
         .operand("label", NUMBERS)
         .optional("data_lengths", TypeRule::OneOf(NUMBERS))
         .optional("label_lengths", TypeRule::OneOf(NUMBERS))
-        .param("use_data_lengths", ParamValue::Bool(false), "whether `data_lengths` is given")
-        .param("use_label_lengths", ParamValue::Bool(false), "whether `label_lengths` is given")
+        .param("use_data_lengths", false, "whether `data_lengths` is given")
+        .param("use_label_lengths", false, "whether `label_lengths` is given")
         .choice("blank_label", &["first", "last"], "first", "which class is the blank")
         .present(|params, i| params.bool(if i == 2 { "use_data_lengths" } else { "use_label_lengths" }) == Some(true))
         .outputs(2, 2)

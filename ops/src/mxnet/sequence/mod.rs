@@ -17,8 +17,8 @@ fn time_axis(params: &Params) -> usize {
 fn with_lengths(def: OpDef) -> OpDef {
     def.operand("data", NUMBERS)
         .optional("sequence_length", TypeRule::OneOf(NUMBERS))
-        .param("use_sequence_length", ParamValue::Bool(false), "whether sequences have lengths of their own")
-        .param("axis", ParamValue::Int(0), "axis of time, 0 or 1")
+        .param("use_sequence_length", false, "whether sequences have lengths of their own")
+        .param("axis", 0, "axis of time, 0 or 1")
         .within(0.0, 1.0)
         .present(|params, _| params.bool("use_sequence_length") == Some(true))
 }
@@ -68,7 +68,7 @@ fn mask() -> OpDef {
     });
     let doc = "The sequences, with `value` behind the end of each.";
     with_lengths(define("mx_sequence_mask", doc, compute, infer))
-        .param("value", ParamValue::Float(0.0), "written behind the end")
+        .param("value", 0.0, "written behind the end")
         .mxnet("SequenceMask")
 }
 

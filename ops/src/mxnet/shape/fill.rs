@@ -31,7 +31,7 @@ fn stated_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn dtype_param(def: OpDef) -> OpDef {
     def.ignored(&[("ctx", ParamValue::Str(String::new()))])
-        .param("dtype", ParamValue::DType(DType::F32), "The result's type.")
+        .param("dtype", DType::F32, "The result's type.")
         .no_gradient()
 }
 
@@ -138,10 +138,10 @@ fn arange() -> OpDef {
     dtype_param(define("mx_arange", "`start`, `start + step`, … before `stop`, each repeated.", compute, infer))
         .required("start", ParamKind::Float, "Without `stop`: the end of a range from 0.")
         .maybe("stop", ParamKind::Float, "The end.")
-        .param("step", ParamValue::Float(1.0), "Distance of elements.")
-        .param("repeat", ParamValue::Int(1), "Repetitions of each element.")
+        .param("step", 1.0, "Distance of elements.")
+        .param("repeat", 1, "Repetitions of each element.")
         .within(1.0, i64::MAX as f64)
-        .param("infer_range", ParamValue::Bool(false), "Without `stop`: as many elements as the result's users need.")
+        .param("infer_range", false, "Without `stop`: as many elements as the result's users need.")
         .named(&["_arange"])
 }
 
@@ -162,7 +162,7 @@ fn linspace() -> OpDef {
         .required("stop", ParamKind::Float, "The last, or what would follow it.")
         .required("num", ParamKind::Int, "How many.")
         .within(0.0, i64::MAX as f64)
-        .param("endpoint", ParamValue::Bool(true), "`stop` is the last.")
+        .param("endpoint", true, "`stop` is the last.")
         .named(&["_linspace"])
 }
 
@@ -179,9 +179,9 @@ fn arange_like() -> OpDef {
     });
     define("mx_arange_like", "`start`, `start + step`, …: as many as the data or one of its axes has.", compute, infer)
         .operand("data", &[])
-        .param("start", ParamValue::Float(0.0), "The first.")
-        .param("step", ParamValue::Float(1.0), "Distance of elements.")
-        .param("repeat", ParamValue::Int(1), "Repetitions of each element.")
+        .param("start", 0.0, "The first.")
+        .param("step", 1.0, "Distance of elements.")
+        .param("repeat", 1, "Repetitions of each element.")
         .within(1.0, i64::MAX as f64)
         .ignored(&[("ctx", ParamValue::Str(String::new()))])
         .maybe("axis", ParamKind::Int, "The axis; default: the shape of the data.")
@@ -205,8 +205,8 @@ fn eye() -> OpDef {
     });
     dtype_param(define("mx_eye", "Ones on a diagonal of a matrix.", compute, infer))
         .required("N", ParamKind::Int, "Rows.")
-        .param("M", ParamValue::Int(0), "Columns; 0: as many as rows.")
-        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
+        .param("M", 0, "Columns; 0: as many as rows.")
+        .param("k", 0, "Diagonals above the main one.")
         .named(&["_eye"])
 }
 

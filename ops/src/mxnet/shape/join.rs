@@ -22,7 +22,7 @@ fn given(args: &[Option<Value>]) -> Vec<Value> {
 fn concat() -> OpDef {
     let compute = composite(|b, cx, args| {
         let axis = normalize_axis(cx.params.int("dim").unwrap_or(1), cx.outputs[0].rank()).or_fail(b)?;
-        b.op("concat", &given(args), Params::new().with("axis", ParamValue::Int(axis as i64)))
+        b.op("concat", &given(args), Params::new().with("axis", axis as i64))
     });
     let infer = rule(|cx| {
         agree_dtypes(cx, &all_inputs(cx), &[0])?;
@@ -31,7 +31,7 @@ fn concat() -> OpDef {
     define("mx_concat", "Joins the operands along an axis.", compute, infer)
         .group("arg", &[])
         .variadic()
-        .param("dim", ParamValue::Int(1), "The axis.")
+        .param("dim", 1, "The axis.")
         .named(&["Concat", "concat", "_rnn_param_concat"])
 }
 
@@ -42,7 +42,7 @@ fn stack() -> OpDef {
         let mut dims = out.dims.clone();
         dims[axis] = 1;
         let parts: Vec<Value> = given(args).into_iter().map(|x| reshape(b, x, &dims)).collect::<Result<_, _>>()?;
-        b.op("concat", &parts, Params::new().with("axis", ParamValue::Int(axis as i64)))
+        b.op("concat", &parts, Params::new().with("axis", axis as i64))
     });
     let infer = rule(|cx| {
         let inputs = all_inputs(cx);
@@ -67,7 +67,7 @@ fn stack() -> OpDef {
     define("mx_stack", "Joins the operands along a new axis.", compute, infer)
         .group("arg", &[])
         .variadic()
-        .param("axis", ParamValue::Int(0), "Position of the new axis.")
+        .param("axis", 0, "Position of the new axis.")
         .named(&["stack"])
 }
 
@@ -144,8 +144,8 @@ fn slice_channel() -> OpDef {
         .results(|params| ResultCount { visible: parts(params), listed: parts(params) })
         .required("num_outputs", ParamKind::Int, "Number of parts.")
         .within(1.0, f64::from(u16::MAX))
-        .param("axis", ParamValue::Int(1), "The axis.")
-        .param("squeeze_axis", ParamValue::Bool(false), "Drop the axis of parts of extent 1.")
+        .param("axis", 1, "The axis.")
+        .param("squeeze_axis", false, "Drop the axis of parts of extent 1.")
         .named(&["SliceChannel", "split"])
 }
 
@@ -207,9 +207,9 @@ fn split_v2() -> OpDef {
         .outputs(1, usize::from(u16::MAX))
         .results(|params| ResultCount { visible: sections(params), listed: sections(params) })
         .required("indices", ParamKind::Ints, "Where the parts begin, the first at 0.")
-        .param("axis", ParamValue::Int(1), "The axis.")
-        .param("squeeze_axis", ParamValue::Bool(false), "Drop the axis of parts of extent 1.")
-        .param("sections", ParamValue::Int(0), "Number of equal sections, in place of `indices`.")
+        .param("axis", 1, "The axis.")
+        .param("squeeze_axis", false, "Drop the axis of parts of extent 1.")
+        .param("sections", 0, "Number of equal sections, in place of `indices`.")
         .named(&["_split_v2"])
 }
 
@@ -252,6 +252,6 @@ fn amp_multicast() -> OpDef {
         .outputs(1, usize::from(u16::MAX))
         .results(move |params| ResultCount { visible: count(params), listed: count(params) })
         .required("num_outputs", ParamKind::Int, "Number of operands and results.")
-        .param("cast_narrow", ParamValue::Bool(false), "The narrowest type.")
+        .param("cast_narrow", false, "The narrowest type.")
         .named(&["amp_multicast"])
 }

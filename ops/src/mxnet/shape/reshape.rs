@@ -194,9 +194,9 @@ fn reshape() -> OpDef {
     })
     .operand("data", &[])
     .param("shape", ParamValue::Ints(vec![]), "The new shape.")
-    .param("reverse", ParamValue::Bool(false), "Match from the last axis.")
+    .param("reverse", false, "Match from the last axis.")
     .param("target_shape", ParamValue::Ints(vec![]), "Of old files: a shape in which 0 follows from the others.")
-    .param("keep_highest", ParamValue::Bool(false), "Of old files: `target_shape` keeps axis 0.")
+    .param("keep_highest", false, "Of old files: `target_shape` keeps axis 0.")
     .named(&["Reshape", "reshape"])
 }
 
@@ -302,8 +302,8 @@ fn transpose() -> OpDef {
         let x = operand(b, args, 0)?;
         let rank = b.dims(x)?.len();
         let perm = permutation(cx.params, rank).map_err(|e| b.fail(e.0))?;
-        let perm = perm.into_iter().map(|p| p as i64).collect();
-        b.op("transpose", &[x], Params::new().with("perm", ParamValue::Ints(perm)))
+        let perm: Vec<i64> = perm.into_iter().map(|p| p as i64).collect();
+        b.op("transpose", &[x], Params::new().with("perm", perm))
     });
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0], &[0])?;

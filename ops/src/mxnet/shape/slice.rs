@@ -241,7 +241,7 @@ fn slice_assign_scalar() -> OpDef {
     let def =
         define("mx_slice_assign_scalar", "The data with the elements of a slice replaced by a number.", compute, infer);
     begin_end_step(def.operand("data", &[]))
-        .param("scalar", ParamValue::Float(0.0), "The number.")
+        .param("scalar", 0.0, "The number.")
         .named(&["_slice_assign_scalar", "_crop_assign_scalar"])
 }
 
@@ -302,9 +302,9 @@ fn crop() -> OpDef {
     )
     .operand("arg", &[])
     .variadic()
-    .param("offset", ParamValue::Ints(vec![0, 0]), "Where the part begins.")
-    .param("h_w", ParamValue::Ints(vec![0, 0]), "Height and width, without a second operand.")
-    .param("center_crop", ParamValue::Bool(false), "The part in the middle.")
+    .param("offset", vec![0, 0], "Where the part begins.")
+    .param("h_w", vec![0, 0], "Height and width, without a second operand.")
+    .param("center_crop", false, "The part in the middle.")
     .named(&["Crop"])
 }
 
@@ -317,7 +317,7 @@ fn pad() -> OpDef {
         let pads = b.i64s(&list);
         let value = b.scalar(Scalar::from_f64(dtype, cx.params.float("constant_value").unwrap_or(0.0)));
         let mode = cx.params.str("mode").unwrap_or("constant").to_owned();
-        b.op("pad", &[x, pads, value], Params::new().with("mode", ParamValue::Str(mode)))
+        b.op("pad", &[x, pads, value], Params::new().with("mode", mode))
     });
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0], &[0])?;
@@ -348,7 +348,7 @@ fn pad() -> OpDef {
             }
         })
         .required("pad_width", ParamKind::Ints, "Elements before and after, axis by axis.")
-        .param("constant_value", ParamValue::Float(0.0), "The constant.")
+        .param("constant_value", 0.0, "The constant.")
         .named(&["Pad", "pad"])
 }
 

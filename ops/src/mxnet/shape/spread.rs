@@ -270,9 +270,9 @@ fn diag() -> OpDef {
     });
     define("mx_diag", "The k-th diagonal of the data, or a matrix with the data on it.", compute, infer)
         .operand("data", &[])
-        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
-        .param("axis1", ParamValue::Int(0), "Axis of the rows.")
-        .param("axis2", ParamValue::Int(1), "Axis of the columns.")
+        .param("k", 0, "Diagonals above the main one.")
+        .param("axis1", 0, "Axis of the rows.")
+        .param("axis2", 1, "Axis of the columns.")
         .named(&["diag"])
 }
 
@@ -281,7 +281,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
     let compute = composite(move |b, cx, args| {
         let x = operand(b, args, 0)?;
         let side = cx.params.int("block_size").unwrap_or(1);
-        b.op(entry, &[x], Params::new().with("blocksize", ParamValue::Int(side)))
+        b.op(entry, &[x], Params::new().with("blocksize", side))
     });
     let deep = entry == "space_to_depth";
     let infer = rule(move |cx| {

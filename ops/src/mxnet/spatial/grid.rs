@@ -150,7 +150,7 @@ fn grid_generator() -> OpDef {
     define("mx_grid_generator", doc, compute, infer)
         .operand("data", FLOATS)
         .required("transform_type", ParamKind::Choice(&["affine", "warp"]), "what the operand holds")
-        .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns, for affine maps")
+        .param("target_shape", vec![0, 0], "rows and columns, for affine maps")
         .ulp(8.0)
         .mxnet("GridGenerator")
 }
@@ -189,7 +189,7 @@ fn spatial_transformer() -> OpDef {
     });
     define("mx_spatial_transformer", "Images resampled under affine maps [n, 6].", compute, infer)
         .groups(&["data", "loc"], FLOATS)
-        .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns of the result")
+        .param("target_shape", vec![0, 0], "rows and columns of the result")
         .required("transform_type", ParamKind::Choice(&["affine"]), "what `loc` holds")
         .required("sampler_type", ParamKind::Choice(&["bilinear"]), "how values are interpolated")
         .maybe("cudnn_off", ParamKind::Bool, "No effect.")

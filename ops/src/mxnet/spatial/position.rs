@@ -188,7 +188,7 @@ pub fn psroi_pooling() -> OpDef {
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .required("output_dim", ParamKind::Int, "channels of the result")
         .required("pooled_size", ParamKind::Int, "bins along an axis")
-        .param("group_size", ParamValue::Int(0), "groups of bins along an axis; 0: each bin is one")
+        .param("group_size", 0, "groups of bins along an axis; 0: each bin is one")
         .gradient(|b, cx| {
             let (data, rois, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
             let (ty, head_ty) = (b.ty(data)?, b.ty(head)?);

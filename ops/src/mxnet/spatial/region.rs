@@ -212,10 +212,10 @@ fn adaptive(b: &mut Builder<'_>, cx: &NodeCtx<'_>, data: Value, rois: Value) -> 
     let mode = if aligned { "half_pixel" } else { "output_half_pixel" };
     let extent = |axis: usize| ParamValue::Int(cx.outputs[0].dims[axis] as i64);
     let params = Params::new()
-        .with("coordinate_transformation_mode", ParamValue::Str(mode.to_owned()))
+        .with("coordinate_transformation_mode", mode.to_owned())
         .with("output_height", extent(2))
         .with("output_width", extent(3))
-        .with("spatial_scale", ParamValue::Float(cx.params.float("spatial_scale").unwrap_or(1.0)));
+        .with("spatial_scale", cx.params.float("spatial_scale").unwrap_or(1.0));
     b.op("roi_align", &[data, corners, image], params)
 }
 
@@ -232,9 +232,9 @@ fn roi_align() -> OpDef {
         .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
-        .param("sample_ratio", ParamValue::Int(-1), "samples of a bin along an axis; not positive: its extent")
-        .param("position_sensitive", ParamValue::Bool(false), "Not supported.")
-        .param("aligned", ParamValue::Bool(false), "whether positions shift by half an element")
+        .param("sample_ratio", -1, "samples of a bin along an axis; not positive: its extent")
+        .param("position_sensitive", false, "Not supported.")
+        .param("aligned", false, "whether positions shift by half an element")
         .ulp(64.0)
         .mxnet("_contrib_ROIAlign")
 }

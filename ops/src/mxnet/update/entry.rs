@@ -127,7 +127,7 @@ pub fn shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight: bool)
 
 /// The parameters of a formula that are the same for every entry.
 fn constants(def: OpDef, rule: &RuleEntry) -> OpDef {
-    (rule.params)(def).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient").edit(|d| {
+    (rule.params)(def).param("rescale_grad", 1.0, "factor of the gradient").edit(|d| {
         if !d.params.iter().any(|p| p.name == "clip_grad") {
             d.params.push(clip_param());
         }
@@ -215,7 +215,7 @@ fn with_parameters(r: &Arc<RuleEntry>, mp: bool, [own, mxnet]: [&'static str; 2]
     let def = constants(r.numbers.iter().fold(def, number_param), r).mxnet(mxnet);
     let lazy = matches!(r.names.own, "update_sgd" | "update_sgd_mom" | "update_adam");
     let def = match lazy {
-        true => def.param("lazy_update", ParamValue::Bool(true), "No effect: gradients are dense."),
+        true => def.param("lazy_update", true, "No effect: gradients are dense."),
         false => def,
     };
     finished(def, count, mp, false, moves_weight)

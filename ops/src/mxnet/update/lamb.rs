@@ -21,9 +21,9 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn bounds(def: OpDef) -> OpDef {
-    def.param("lower_bound", ParamValue::Float(-1.0), "least norm of the weight counted, none if negative").param(
+    def.param("lower_bound", -1.0, "least norm of the weight counted, none if negative").param(
         "upper_bound",
-        ParamValue::Float(-1.0),
+        -1.0,
         "greatest norm of the weight counted, none if negative",
     )
 }
@@ -107,7 +107,7 @@ fn phase2(mp: bool) -> OpDef {
         operands.push(Some(super::entry::number(b, cx.params, "lr", wide)?));
         let params = ["lower_bound", "upper_bound"]
             .into_iter()
-            .fold(Params::new(), |p, name| p.with(name, ParamValue::Float(cx.params.float(name).unwrap_or(-1.0))));
+            .fold(Params::new(), |p, name| p.with(name, cx.params.float(name).unwrap_or(-1.0)));
         Ok(b.op_multi(own, &operands, params, cx.outputs.len())?.to_vec())
     }));
     let infer = rule(move |cx| phase2_shapes(cx, mp));
@@ -121,7 +121,7 @@ fn phase2(mp: bool) -> OpDef {
 }
 
 fn norm(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
-    b.op("reduce_l2", &[x], Params::new().with("keepdims", ParamValue::Bool(false)))
+    b.op("reduce_l2", &[x], Params::new().with("keepdims", false))
 }
 
 fn lamb_body(
@@ -167,7 +167,7 @@ fn lamb(mp: bool) -> OpDef {
             .fold(def.groups(&["weight", "grad"], HALVES), |def, name| def.operand(name, &[DType::F32])),
     };
     let def = [LR, WD, STEP].iter().fold(def, |def, n| def.operand(n.name, FLOATS));
-    let def = bounds(lamb_params(def)).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient");
+    let def = bounds(lamb_params(def)).param("rescale_grad", 1.0, "factor of the gradient");
     finished(def.edit(|d| d.params.push(clip_param())), count, mp, true, true)
 }
 
@@ -230,7 +230,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
     let def = adam_params(def.operand("rescale_grad", FLOATS))
         .required("lr", ParamKind::Float, "learning rate")
         .required("eta", ParamKind::Float, ETA.doc)
-        .param("wd", ParamValue::Float(0.0), "weight decay")
+        .param("wd", 0.0, "weight decay")
         .mxnet(mxnet)
         .edit(|d| d.params.push(clip_param()));
     finished(def, count, mp, false, true)

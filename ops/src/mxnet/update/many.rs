@@ -153,12 +153,12 @@ impl MultiUpdate {
             ),
         };
         let def = match self.momentum {
-            true => def.param("momentum", ParamValue::Float(0.0), "share of the last step that is repeated"),
+            true => def.param("momentum", 0.0, "share of the last step that is repeated"),
             false => def,
         };
-        def.param("rescale_grad", ParamValue::Float(1.0), "factor of the gradients")
+        def.param("rescale_grad", 1.0, "factor of the gradients")
             .edit(|d| d.params.push(clip_param()))
-            .param("num_weights", ParamValue::Int(1), "number of weights")
+            .param("num_weights", 1, "number of weights")
             .within(1.0, 1e4)
             .outputs(1, usize::from(u16::MAX))
             .results(|p| ResultCount { visible: weights(p), listed: weights(p) })

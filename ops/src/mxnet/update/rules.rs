@@ -22,16 +22,16 @@ fn plain(def: OpDef) -> OpDef {
 }
 
 fn momentum(def: OpDef) -> OpDef {
-    def.param("momentum", ParamValue::Float(0.0), "share of the last step that is repeated")
+    def.param("momentum", 0.0, "share of the last step that is repeated")
 }
 
 /// Decays of the averages of the gradient and of its square, and what keeps divisors from zero.
 fn betas(def: OpDef, beta1: f64, epsilon: f64) -> OpDef {
-    def.param("beta1", ParamValue::Float(beta1), "decay of the mean of gradients")
+    def.param("beta1", beta1, "decay of the mean of gradients")
         .within(0.0, 1.0)
-        .param("beta2", ParamValue::Float(0.999), "decay of the mean of squared gradients")
+        .param("beta2", 0.999, "decay of the mean of squared gradients")
         .within(0.0, 1.0)
-        .param("epsilon", ParamValue::Float(epsilon), "keeps divisors from zero")
+        .param("epsilon", epsilon, "keeps divisors from zero")
 }
 
 pub(super) fn adam_params(def: OpDef) -> OpDef {
@@ -39,7 +39,7 @@ pub(super) fn adam_params(def: OpDef) -> OpDef {
 }
 
 pub(super) fn lamb_params(def: OpDef) -> OpDef {
-    betas(def, 0.9, 1e-6).param("bias_correction", ParamValue::Bool(true), "whether averages are divided by 1 - βᵗ")
+    betas(def, 0.9, 1e-6).param("bias_correction", true, "whether averages are divided by 1 - βᵗ")
 }
 
 fn sgd(s: &UpdateStep<'_>) -> Vec<Ex> {
@@ -166,10 +166,10 @@ fn lamb_direction(s: &UpdateStep<'_>) -> Vec<Ex> {
 }
 
 fn rms_params(def: OpDef) -> OpDef {
-    def.param("gamma1", ParamValue::Float(0.95), "decay of the mean of squared gradients")
+    def.param("gamma1", 0.95, "decay of the mean of squared gradients")
         .within(0.0, 1.0)
-        .param("epsilon", ParamValue::Float(1e-8), "keeps divisors from zero")
-        .param("clip_weights", ParamValue::Float(-1.0), "bound of the weight's magnitude, none if negative")
+        .param("epsilon", 1e-8, "keeps divisors from zero")
+        .param("clip_weights", -1.0, "bound of the weight's magnitude, none if negative")
 }
 
 pub const ETA: StepNumber = StepNumber { name: "eta", default: None, integer: false, doc: "factor of the whole step" };
@@ -222,7 +222,7 @@ fn gradient_steps() -> Vec<RuleEntry> {
             names!("signum", "signum_update",),
             "Signs of a momentum: m ← momentum·m - (1 - momentum)·(clip(g) + wd·w), (1 - lr·wd_lh)·w + lr·sign(m).",
             &["mom"],
-            |def| momentum(def).param("wd_lh", ParamValue::Float(0.0), "weight decay apart from the gradient"),
+            |def| momentum(def).param("wd_lh", 0.0, "weight decay apart from the gradient"),
             signum,
         ),
     ]
@@ -260,14 +260,14 @@ fn adaptive_steps() -> Vec<RuleEntry> {
             "RMSProp with the mean taken out and momentum (Graves 2013, equations 38 to 45): \
              d ← gamma2·d - lr·g / √(n - ḡ² + epsilon), w + d.",
             &["n", "g", "delta"],
-            |def| rms_params(def).param("gamma2", ParamValue::Float(0.9), "decay of the step").within(0.0, 1.0),
+            |def| rms_params(def).param("gamma2", 0.9, "decay of the step").within(0.0, 1.0),
             rmspropalex,
         ),
         rule_of(
             names!("adagrad", "_sparse_adagrad_update",),
             "AdaGrad: h ← h + g², w - lr·(g / √(h + epsilon) + wd·w).",
             &["history"],
-            |def| def.param("epsilon", ParamValue::Float(1e-7), "keeps divisors from zero"),
+            |def| def.param("epsilon", 1e-7, "keeps divisors from zero"),
             adagrad,
         ),
         RuleEntry {
@@ -291,13 +291,7 @@ fn proximal_steps() -> Vec<RuleEntry> {
             "Follow the regularised leader (McMahan 2013): z ← z + g - (√(n + g²) - √n)·w / lr, n ← n + g², and \
              w = (sign(z)·lamda1 - z) / ((beta + √n) / lr + wd) where |z| > lamda1, else 0.",
             &["z", "n"],
-            |def| {
-                def.param("lamda1", ParamValue::Float(0.01), "weight of the absolute values").param(
-                    "beta",
-                    ParamValue::Float(1.0),
-                    "added to √n",
-                )
-            },
+            |def| def.param("lamda1", 0.01, "weight of the absolute values").param("beta", 1.0, "added to √n"),
             ftrl,
         ),
         RuleEntry {
@@ -309,7 +303,7 @@ fn proximal_steps() -> Vec<RuleEntry> {
                 |def| {
                     betas(def, 0.6, 1e-8).param(
                         "clip_grad",
-                        ParamValue::Float(-1.0),
+                        -1.0,
                         "bound of the gradient's magnitude, none if negative",
                     )
                 },
