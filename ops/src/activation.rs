@@ -1,7 +1,6 @@
 //! Activation functions.
 
 use crate::prelude::*;
-use crate::views::widen;
 
 pub fn ops() -> Vec<OpDef> {
     [rectifiers(), exponentials(), sigmoids(), smooth()].into_iter().flatten().collect()

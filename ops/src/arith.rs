@@ -1,9 +1,6 @@
 //! Element-wise arithmetic and mathematical functions.
 
-use tensorc_ir::scalar::{MathFn, ScalarOp};
-
 use crate::prelude::*;
-use crate::views::widen;
 
 pub fn ops() -> Vec<OpDef> {
     [binary(), variadic(), rounding(), functions(), inverse_functions(), compositions()].into_iter().flatten().collect()

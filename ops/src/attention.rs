@@ -1,10 +1,6 @@
 //! Attention and rotary position embedding.
 
-use tensorc_ir::dim::Equation;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
-use crate::rules::broadcasts_to;
 
 pub fn ops() -> Vec<OpDef> {
     vec![attention(), rotary_embedding()]

@@ -1,11 +1,6 @@
 //! Short forms for composite operators: constants, reductions and shapes on values of known type.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::params::Params;
-use tensorc_ir::scalar::Scalar;
+use crate::prelude::*;
 
 /// The type arithmetic on `dtype` is done in: f32 for the 16-bit floats.
 pub(crate) fn compute_type(dtype: DType) -> DType {

@@ -1,7 +1,5 @@
 //! Products that sum over axes: matmul, gemm, dot.
 
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
 use crate::rules::broadcast;
 
@@ -38,14 +36,18 @@ fn matmul() -> OpDef {
         let (a, b) = (cx.input(0)?, cx.input(1)?);
         Ok(Prim::Contract(matmul_contraction(&a.dims, &b.dims, &cx.outputs[0].dims).into()))
     });
-    define("matmul", "The matrix product of the last two axes, broadcasting the others.", compute, rule(matmul_rule))
-        .groups(&["a", "b"], NUMBERS)
-        .onnx("MatMul", 1)
-        .ulp(1.0)
+    define(
+        "matmul",
+        "The matrix product of the last two axes, broadcasting the others.",
+        compute,
+        shape_rule(matmul_rule),
+    )
+    .groups(&["a", "b"], NUMBERS)
+    .onnx("MatMul", 1)
+    .ulp(1.0)
 }
 
 fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     matmul_shape(cx, [0, 1])
 }
 
@@ -108,8 +110,7 @@ fn gemm() -> OpDef {
         let (alpha, beta) = (cx.params.float("alpha").unwrap_or(1.0), cx.params.float("beta").unwrap_or(1.0));
         scale_add(b, product, maybe(args, 2), alpha, beta)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (a, b) = (ranked(cx, 0, 2)?, ranked(cx, 1, 2)?);
         let (ta, tb) = (cx.params.bool("transA").unwrap_or(false), cx.params.bool("transB").unwrap_or(false));
         let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
@@ -176,8 +177,7 @@ fn dot() -> OpDef {
             Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }.into(),
         ))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
         let (Some(a), Some(b)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         if a.is_empty() || b.is_empty() {
@@ -218,8 +218,7 @@ fn batch_dot() -> OpDef {
         let extents = vec![out[0], out[1], out[2], inner];
         Ok(Prim::Contract(Contraction { extents, out_rank: 3, lhs, rhs, algorithm: ConvAlgorithm::Direct }.into()))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
         let (a, b) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?);
         let (m, ka) = if ta { (a[2], a[1]) } else { (a[1], a[2]) };
@@ -264,8 +263,7 @@ fn fully_connected_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Va
 }
 
 fn fully_connected() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let hidden = cx.params.int("num_hidden").unwrap_or(0).max(0) as u64;
         let flatten = cx.params.bool("flatten").unwrap_or(true);
         let w = ranked(cx, 1, 2)?;

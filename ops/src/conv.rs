@@ -1,10 +1,6 @@
 //! Convolution and transposed convolution over any number of spatial axes.
 
-use tensorc_ir::dim::Equation;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
-use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![conv(), conv_transpose()]

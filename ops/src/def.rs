@@ -1,20 +1,9 @@
 //! Short forms for writing operator entries.
 
-use tensorc_ir::TensorData;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::InferCtx;
-use tensorc_ir::op::{
-    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, States,
-    TypeRule,
-};
-use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
-use tensorc_ir::prim::Prim;
-use tensorc_ir::scalar::{Ex, ScalarBuilder};
-use tensorc_ir::{DType, Shape};
+use tensorc_ir::op::{Accuracy, Grad, InputSpec, States};
+use tensorc_ir::params::ParamSpec;
 
-use crate::views::{Build, widen};
+use crate::prelude::*;
 
 /// Floating-point types.
 pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -100,6 +89,14 @@ pub fn host(
 /// An inference rule.
 pub fn rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static) -> Infer {
     Infer::Rule(Box::new(body))
+}
+
+/// An inference rule for shapes: the result has the type of the first operand.
+pub fn shape_rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static) -> Infer {
+    rule(move |cx| {
+        cx.same_dtype(0, 0)?;
+        body(cx)
+    })
 }
 
 /// A float parameter that is declared with a default; NaN if it is not, which no test overlooks.

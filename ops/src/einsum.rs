@@ -1,9 +1,6 @@
 //! Einstein summation: any number of operands, by pairwise contraction.
 
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
-use crate::views::sum_of;
 
 pub fn ops() -> Vec<OpDef> {
     vec![einsum()]
@@ -186,7 +183,6 @@ fn einsum_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
 }
 
 fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let shapes: Option<Vec<_>> = (0..cx.input_count()).map(|i| cx.input_dims(i)).collect();
     let Some(shapes) = shapes else { return Ok(()) };
     let ranks: Vec<usize> = shapes.iter().map(|s| s.len()).collect();
@@ -215,7 +211,7 @@ fn einsum() -> OpDef {
         "einsum",
         "Products summed over repeated subscripts, as in numpy.",
         composite(einsum_body),
-        rule(einsum_rule),
+        shape_rule(einsum_rule),
     )
     .group("Inputs", NUMBERS)
     .variadic()

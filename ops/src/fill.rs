@@ -1,9 +1,6 @@
 //! Operators that make tensors from little or nothing: constants, ranges, shapes, triangles.
 
-use tensorc_abi::DType;
-
 use crate::prelude::*;
-use crate::rules::{length, one_element};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -144,8 +141,7 @@ fn range() -> OpDef {
             _ => Err(b.fail("operands `start` and `delta` must be scalars known at compile time")),
         }
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let item = |i: usize| cx.value(i).and_then(TensorData::item);
         match (item(0), item(1), item(2)) {
             (Some(start), Some(limit), Some(delta)) => {

@@ -3,12 +3,6 @@
 //! A negative index counts from the end of its axis; an index that is out of range after that is
 //! clamped to the axis, so that no memory outside the operands is touched.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::op::Grain;
-use tensorc_ir::prim::Gather;
-use tensorc_ir::scalar::ScalarOp;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::owners::{Owners, ScatterColumn, Updates};
 use crate::prelude::*;
 use crate::rules::{axis_of, no_longer};
@@ -27,7 +21,6 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn gather_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
     let dims: Vec<Dim> = [&data[..axis], &indices[..], &data[axis + 1..]].concat();
@@ -36,7 +29,7 @@ fn gather_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn gather() -> OpDef {
     let compute = prim(|cx| Ok(Prim::Gather(Gather { axis: axis_of(cx, cx.input(0)?.rank())? })));
-    define("gather", "Slices of `data` along `axis` at the given indices.", compute, rule(gather_rule))
+    define("gather", "Slices of `data` along `axis` at the given indices.", compute, shape_rule(gather_rule))
         .operand("data", &[])
         .operand("indices", INDICES)
         .param("axis", 0, "")
@@ -57,8 +50,7 @@ fn gather_elements() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         check_elements(cx)?;
         let shape = cx.input(1).shape;
         cx.set_output_shape(0, shape)
@@ -97,8 +89,7 @@ fn gather_nd() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let batch = cx.params.int("batch_dims").unwrap_or(0).max(0) as usize;
         let Some((Dim::Const(width), lead)) = indices.split_last().map(|(w, l)| (*w, l)) else { return Ok(()) };

@@ -6,9 +6,7 @@
 use std::cell::RefCell;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Rem, Sub};
 
-use tensorc_ir::index::{delinearize, linearize, unbounded};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::scalar::{CmpOp, MathFn, ScalarOp};
+use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
 
 use crate::prelude::*;
 

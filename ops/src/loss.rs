@@ -1,6 +1,5 @@
 //! Losses.
 
-use crate::graph::{Tensor, formula, formulas};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -13,8 +12,7 @@ fn select_at() -> OpDef {
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), cx.rank)?;
         Ok(index.cast(DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let shapes = [cx.input(0).shape, cx.input(1).shape];
         let Some(dims) = cx.broadcast(&shapes)? else { return Ok(()) };
         cx.axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;

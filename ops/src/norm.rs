@@ -1,6 +1,5 @@
 //! Normalisations, written as mean, centre, variance and scale so that they fuse.
 
-use crate::graph::{GraphScope, Tensor, derivative, formula, formulas};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -364,8 +363,7 @@ fn channel_windows() -> OpDef {
         });
         Ok(Prim::View(View { map: map.collect(), fill: Some(Scalar::zero(x.dtype)) }.into()))
     });
-    let infer = rule(|cx: &mut InferCtx<'_>| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let Some(mut dims) = cx.input_dims(0) else { return Ok(()) };
         if dims.len() < 2 {
             return Err(OpError::from("the operand needs a channel axis"));

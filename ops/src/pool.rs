@@ -1,12 +1,7 @@
 //! Pooling over windows and over all spatial axes.
 
-use tensorc_ir::prim::Reduction;
-
 use crate::conv::window_params;
-use crate::kernel::KernelScope;
 use crate::prelude::*;
-use crate::views::{lowest, max_of, sum_of};
-use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -62,7 +57,6 @@ pub(crate) fn kernel_axes(rank: usize) -> Vec<usize> {
 
 /// Result type and shape of a pool over [n, c, spatial…].
 fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let window = window_of(cx.params)?;
     let rank = window.kernel.len();
     let x = ranked(cx, 0, rank + 2)?;
@@ -88,7 +82,7 @@ fn max_pool() -> OpDef {
         let reduction = max_of(ty.dtype, &kernel_axes(count.len()), false).or_fail(b)?;
         b.reduced(y, reduction).map(|v| vec![v])
     }));
-    let infer = rule(|cx| {
+    let infer = shape_rule(|cx| {
         pool_rule(cx)?;
         if cx.output_count() > 1 {
             cx.set_output_dtype(1, DType::I64)?;
@@ -252,12 +246,17 @@ pub(crate) fn mean_of_windows(
 }
 
 fn average_pool() -> OpDef {
-    window_params(define("average_pool", "The mean of every window.", composite(average_pool_body), rule(pool_rule)))
-        .operand("X", FLOATS)
-        .param("ceil_mode", false, "Count windows that reach past the end.")
-        .param("count_include_pad", false, "Padding counts as elements of value 0.")
-        .onnx("AveragePool", 1)
-        .ulp(2.0)
+    window_params(define(
+        "average_pool",
+        "The mean of every window.",
+        composite(average_pool_body),
+        shape_rule(pool_rule),
+    ))
+    .operand("X", FLOATS)
+    .param("ceil_mode", false, "Count windows that reach past the end.")
+    .param("count_include_pad", false, "Padding counts as elements of value 0.")
+    .onnx("AveragePool", 1)
+    .ulp(2.0)
 }
 
 /// `|x|ᵖ`.
@@ -290,7 +289,7 @@ fn lp_pool() -> OpDef {
         let reduction = sum_of(dtype, &axes, false, |x| power(x, p), |x| root(x, p).cast(dtype)).or_fail(b)?;
         b.reduced(y, reduction)
     });
-    window_params(define("lp_pool", "The p-norm of every window.", compute, rule(pool_rule)))
+    window_params(define("lp_pool", "The p-norm of every window.", compute, shape_rule(pool_rule)))
         .operand("X", FLOATS)
         .param("ceil_mode", false, "Count windows that reach past the end.")
         .param("p", 2, "")
@@ -320,8 +319,7 @@ fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
         let reduction = reduction.or_fail(b)?;
         b.reduced(x, reduction)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         rank_in(cx, 0, 2..=usize::MAX)?;
         cx.set_output_dims(0, x.iter().enumerate().map(|(i, d)| if i < 2 { *d } else { Dim::Const(1) }))
@@ -358,8 +356,7 @@ fn max_unpool() -> OpDef {
         let fill = (natural.dims != *dims).then(|| Scalar::zero(ty.dtype));
         b.view(y, View { map, fill }, dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let window = window_of(cx.params)?;
         let rank = 2 + window.kernel.len();
         let Some(x) = rank_in(cx, 0, rank..=rank)? else { return Ok(()) };

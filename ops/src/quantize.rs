@@ -6,7 +6,6 @@
 
 use crate::contract::matmul_shape;
 use crate::conv::{conv_shape, window_params};
-use crate::graph::{GraphScope, Tensor, formula, formulas};
 use crate::prelude::*;
 
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];

@@ -1,11 +1,7 @@
 //! Operators that carry a state along a sequence, and col2im.
 
-use tensorc_ir::index::{delinearize, linearize};
-
-use crate::kernel::{KernelScope, KernelTensor};
 use crate::prelude::*;
 use crate::rules::need_ints;
-use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![col2im(), causal_conv(), linear_attention()]
@@ -45,8 +41,7 @@ fn col2im() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let x = ranked(cx, 0, 3)?;
         let (Some(image), Some(block)) = (ints(cx, 1), ints(cx, 2)) else { return Ok(()) };
         let blocks = block.iter().product::<i64>().max(1) as u64;
@@ -285,8 +280,7 @@ fn linear_attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<V
 }
 
 fn linear_attention() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let heads = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
         let (hq, hk) = (heads("q_num_heads"), heads("kv_num_heads"));
         let (q, k, v) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);

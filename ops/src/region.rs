@@ -1,9 +1,5 @@
 //! Pooling over regions of interest.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::kir::Kernel;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 use crate::prelude::*;
 use crate::sampling::{Tap, interpolate};
 
@@ -125,8 +121,7 @@ fn corners_max<'k>(
 }
 
 fn roi_align() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (x, rois, batch) = (ranked(cx, 0, 4)?, ranked(cx, 1, 2)?, ranked(cx, 2, 1)?);
         cx.unify_dims(Dim::Const(4), rois[1], "operand `rois`, axis 1")?;
         cx.unify_dims(rois[0], batch[0], "operand `batch_indices`, axis 0")?;
@@ -302,8 +297,7 @@ fn max_roi_pool() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (x, rois) = (ranked(cx, 0, 4)?, ranked(cx, 1, 2)?);
         cx.unify_dims(Dim::Const(5), rois[1], "operand `rois`, axis 1")?;
         let Some([h, w]) = cx.params.ints("pooled_shape").and_then(|s| <[i64; 2]>::try_from(s).ok()) else {

@@ -2,7 +2,6 @@
 
 use crate::prelude::*;
 use crate::rules::axes;
-use crate::views::sum_of;
 
 pub fn ops() -> Vec<OpDef> {
     vec![resize(), upsample()]
@@ -291,7 +290,6 @@ fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
 }
 
 fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let (scales, sizes) = (given(cx.value(2).map(|v| v.to_f64s())), given(ints(cx, 3)));
     check_scales(scales.as_deref().unwrap_or_default())?;
@@ -323,7 +321,7 @@ fn resize() -> OpDef {
         "resize",
         "Resamples axes by nearest, linear or cubic interpolation.",
         composite(resize_body),
-        rule(resize_rule),
+        shape_rule(resize_rule),
     )
     .operand("X", &[])
     .optional("roi", TypeRule::OneOf(FLOATS))
@@ -359,8 +357,7 @@ fn upsample() -> OpDef {
             .with("nearest_mode", "floor");
         b.op_multi("resize", &[Some(x), None, Some(scales)], params, 1).map(|v| v[0])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         rank_in(cx, 1, 1..=1)?;
         let (Some(x), Some(scales)) = (cx.input_dims(0), cx.value(1).map(|v| v.to_f64s())) else { return Ok(()) };
         check_scales(&scales)?;

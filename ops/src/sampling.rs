@@ -1,12 +1,7 @@
 //! Reading tensors between their elements: grid sampling, its grids, deformable convolution.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 use crate::sampled_axis::{Interpolation, Outside, SampledAxis};
-use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![grid_sample(), affine_grid(), deform_conv()]
@@ -132,8 +127,7 @@ fn grid_sample() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(x), Some(grid)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         if x.len() < 3 || grid.len() != x.len() {
             return Err(OpError(format!(
@@ -186,8 +180,7 @@ fn affine_grid() -> OpDef {
             sum
         })
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let theta = ranked(cx, 0, 3)?;
         let Some(size) = ints(cx, 1) else { return Ok(()) };
         if size.len() < 4 {
@@ -315,8 +308,7 @@ fn deform_conv_body(
 }
 
 fn deform_conv() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(x), Some(w)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         if x.len() < 3 || x.len() != w.len() {
             return Err(OpError(format!("operand `W`: expected rank {}, found rank {}", x.len().max(3), w.len())));

@@ -1,9 +1,7 @@
 //! Sums of rows at positions given by a tensor, the adjoint of `gather`.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::op::{Grain, OpRole};
+use tensorc_ir::op::OpRole;
 
-use crate::kernel::{KernelScope, KernelTensor};
 use crate::owners::{Owners, Updates};
 use crate::prelude::*;
 use crate::rules::axis_of;
@@ -111,8 +109,7 @@ pub fn scatter_sum() -> OpDef {
         let sums = b.kernel(scope.finish(), &[updates, indices], std::slice::from_ref(&sums))?[0];
         b.converted(sums, out.dtype)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(updates), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let rank = (updates.len() + 1).checked_sub(indices.len()).filter(|r| *r > 0);
         let Some(rank) = rank else { return Err("operand `updates`: its rank is below that of `indices`".into()) };

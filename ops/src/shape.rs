@@ -1,9 +1,7 @@
 //! Operators that rearrange axes: reshape, transpose, squeeze, broadcast and their kin.
 
-use tensorc_ir::dim::Equation;
-
 use crate::prelude::*;
-use crate::rules::{axes, length};
+use crate::rules::axes;
 use crate::views::{broadcast, permute, reshape, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
@@ -175,8 +173,7 @@ fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, OpError>
 
 fn transpose() -> OpDef {
     let compute = prim(|cx| Ok(view_prim(permute(&permutation(cx.params.ints("perm"), cx.input(0)?.rank())?))));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let perm = cx.params.ints("perm").map(<[i64]>::to_vec);
         match (cx.input(0).shape, cx.output(0).shape) {
             (Shape::Ranked(input), _) => {
@@ -211,8 +208,7 @@ fn swap_axes() -> OpDef {
         let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
         Ok(view_prim(permute(&swapped(a, b, cx.input(0)?.rank())?)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, swapped(a, b, input.len())?.into_iter().map(|p| input[p]))
@@ -226,8 +222,7 @@ fn swap_axes() -> OpDef {
 
 fn expand() -> OpDef {
     let compute = prim(|cx| Ok(view_prim(broadcast(&cx.input(0)?.dims, &cx.outputs[0].dims))));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(target) = ints(cx, 1) else { return Ok(()) };
         if let Some(n) = target.iter().find(|n| **n < 0) {
             return Err(OpError(format!("operand `shape`: negative extent {n}")));
@@ -262,8 +257,7 @@ fn tile() -> OpDef {
         let map = from.iter().enumerate().map(|(i, &n)| Index::var(i as u32).modulo((n as i64).max(1), &to[..]));
         Ok(view_prim(View { map: map.collect(), fill: None }))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(repeats), Some(input)) = (ints(cx, 1), cx.input_dims(0)) else { return Ok(()) };
         if repeats.len() != input.len() {
             let (found, rank) = (repeats.len(), input.len());
@@ -312,8 +306,7 @@ fn depth_to_space() -> OpDef {
         let y = b.permuted(y, &perm)?;
         b.reshaped(y, &[d[0], c, d[2] * s, d[3] * s])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
@@ -345,8 +338,7 @@ fn space_to_depth() -> OpDef {
         let y = b.permuted(y, &[0, 3, 5, 1, 2, 4])?;
         b.reshaped(y, &[d[0], d[1] * s * s, d[2] / s, d[3] / s])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };

@@ -1,8 +1,5 @@
 //! Operators that cut and join: slice, pad, concat, split, flip, crop.
 
-use tensorc_ir::Dims;
-use tensorc_ir::dim::Equation;
-
 use crate::prelude::*;
 use crate::rules::{axes, need_ints};
 use crate::views::{strided, view_prim};
@@ -66,8 +63,7 @@ fn slice() -> OpDef {
         }
         Ok(view_prim(strided(&from, &by)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let unknown = (3..5).any(|i| cx.has_input(i) && cx.value(i).is_none());
         let (Some(starts), Some(ends), false) = (ints(cx, 1), ints(cx, 2), unknown) else {
@@ -158,8 +154,7 @@ fn pad_prim(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
 }
 
 fn pad() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         partial(cx, 0, &vec![None; input.len()])?;
         let (Some(pads), false) = (ints(cx, 1), cx.has_input(3) && cx.value(3).is_none()) else { return Ok(()) };
@@ -331,8 +326,7 @@ fn center_crop_pad() -> OpDef {
         let grows = x.dims.iter().zip(&out.dims).any(|(a, b)| b > a);
         Ok(view_prim(View { map: map.collect(), fill: grows.then(|| Scalar::zero(x.dtype)) }))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(shape), Some(input)) = (ints(cx, 1), cx.input_dims(0)) else { return Ok(()) };
         let given = cx.params.ints("axes").map(<[i64]>::to_vec);
         let mut dims = input.to_vec();

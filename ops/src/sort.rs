@@ -1,11 +1,8 @@
 //! Ordering: top-k and sorting along an axis.
 
-use tensorc_ir::index::{linearize, unbounded};
-use tensorc_ir::kir::{Kernel, MemorySpace};
-use tensorc_ir::scalar::CmpOp;
+use tensorc_ir::kir::MemorySpace;
 
 use crate::index::all_but;
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -194,8 +191,7 @@ fn topk() -> OpDef {
         let x = operand(b, args, 0)?;
         ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), RankResults::Both)
     }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.set_output_dtype(1, DType::I64)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), x.len())?;

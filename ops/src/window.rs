@@ -1,7 +1,5 @@
 //! Geometry of sliding windows: what convolutions and pools have in common.
 
-use tensorc_ir::dim::Equation;
-
 use crate::prelude::*;
 
 /// Automatic padding.

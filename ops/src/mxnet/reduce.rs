@@ -2,8 +2,8 @@
 //!
 //! There are no arrays of rank 0: where every axis is reduced the result has one of extent 1.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes, selected};
 use crate::prelude::*;
+use crate::rules::selected;
 
 pub fn ops() -> Vec<OpDef> {
     let sums = vec![
@@ -70,10 +70,7 @@ fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead
         let out = reduce(b, entry, x, &axes)?;
         reshape(b, out, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        reduced(cx)
-    });
+    let infer = shape_rule(|cx| reduced(cx));
     axis_params(define(name, doc, compute, infer).operand("data", NUMBERS))
         .param("exclude", false, "Reduce all axes but those.")
         .ulp(2.0)
@@ -116,7 +113,7 @@ fn norm() -> OpDef {
         }
         match cx.params.dtype("out_dtype") {
             Some(dtype) => cx.set_output_dtype(0, dtype)?,
-            None => agree_dtypes(cx, &[0], &[0])?,
+            None => cx.same_dtype(0, 0)?,
         }
         reduced(cx)
     });
@@ -150,8 +147,7 @@ fn found(
 
 fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
     let compute = composite(move |b, cx, args| found(b, cx, args, entry, cx.params.int("axis")));
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axes = match cx.params.int("axis") {
             Some(axis) => vec![normalize_axis(axis, x.len())?],
@@ -169,8 +165,7 @@ fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef
 
 fn argmax_channel() -> OpDef {
     let compute = composite(|b, cx, args| found(b, cx, args, "argmax", Some(1)));
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axis = normalize_axis(1, x.len())?;
         cx.set_output_dims(0, kept(&x, &[axis], false))
@@ -213,7 +208,7 @@ fn cumsum() -> OpDef {
     let infer = rule(|cx| {
         match cx.params.dtype("dtype") {
             Some(dtype) => cx.set_output_dtype(0, dtype)?,
-            None => agree_dtypes(cx, &[0], &[0])?,
+            None => cx.same_dtype(0, 0)?,
         }
         if cx.params.int("axis").is_some() {
             return agree_shapes(cx, &[0], &[0]);

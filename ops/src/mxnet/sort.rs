@@ -167,12 +167,9 @@ fn sort() -> OpDef {
         let count = b.dims(flat)?[axis];
         Ok(vec![first(b, flat, axis, count, largest_first(cx.params, true))?[0]])
     }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
-        match ordered_dims(cx, Ok)? {
-            Some(dims) => cx.set_output_dims(0, dims),
-            None => Ok(()),
-        }
+    let infer = shape_rule(|cx| match ordered_dims(cx, Ok)? {
+        Some(dims) => cx.set_output_dims(0, dims),
+        None => Ok(()),
     });
     define("mx_sort", "The elements of every line in order.", compute, infer)
         .operand("data", NUMBERS)

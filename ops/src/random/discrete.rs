@@ -3,7 +3,6 @@
 use super::rejection::WordStream;
 use super::words::unit53;
 use super::{RandomKey, draw, kernel_key, random, shape_param};
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

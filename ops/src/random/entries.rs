@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::distribution::{self, Distribution, Sampler, bounded};
 use super::rejection::{KernelSampler, WordStream};
 use super::{RandomKey, draw, random, shape_param};
-use crate::kernel::KernelScope;
 use crate::prelude::*;
 
 /// What one distribution's entries are called and what they say.

@@ -2,7 +2,6 @@
 
 use super::{RandomKey, draw, random};
 use crate::prelude::*;
-use crate::rules::broadcasts_to;
 
 pub fn bernoulli() -> OpDef {
     let compute = composite(|b, cx, args| {

@@ -15,7 +15,6 @@ mod zipfian;
 
 use tensorc_ir::op::Accuracy;
 
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 use words::WordSource;
 

@@ -3,7 +3,7 @@
 use super::rejection::WordStream;
 use super::words::unit53;
 use super::{RandomKey, kernel_key, random, shape_param};
-use crate::kernel::{KernelCell, KernelScope, KernelTensor, KernelValue, bounded};
+use crate::kernel::KernelCell;
 use crate::prelude::*;
 
 /// Attempts of one row, in loops within each other that a complete row leaves.

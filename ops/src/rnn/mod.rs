@@ -8,7 +8,6 @@ mod backward;
 mod forward;
 mod onnx;
 
-use crate::graph::Tensor;
 use crate::prelude::*;
 
 pub const MODES: &[&str] = &["rnn_relu", "rnn_tanh", "lstm", "gru"];

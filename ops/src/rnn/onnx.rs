@@ -2,7 +2,6 @@
 //! compute (peepholes, clipping, other activations, a reset gate before the product) is written out step by step.
 
 use super::{Mode, gemm};
-use crate::graph::{GraphScope, Tensor, formulas};
 use crate::prelude::*;
 
 const DIRECTIONS: &[&str] = &["forward", "reverse", "bidirectional"];

@@ -1,10 +1,5 @@
 //! Matching of rows with columns, the best pair first.
 
-use tensorc_ir::index::unbounded;
-use tensorc_ir::kir::Kernel;
-use tensorc_ir::scalar::CmpOp;
-
-use crate::kernel::KernelScope;
 use crate::prelude::*;
 
 struct Rules {
@@ -81,8 +76,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 }
 
 pub fn bipartite_matching() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(dims) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         let n = dims.len();

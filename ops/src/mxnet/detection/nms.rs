@@ -2,11 +2,8 @@
 //!
 //! What comes before the loop over pairs is composed of other operators: scores, the order, boxes by corners.
 
-use tensorc_ir::kir::Kernel;
-use tensorc_ir::scalar::CmpOp;
-
 use super::boxes::{FORMATS, component, corners, is_center, overlap};
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, clamp};
+use crate::kernel::clamp;
 use crate::prelude::*;
 
 const F32: DType = DType::F32;
@@ -337,8 +334,7 @@ fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>])
 }
 
 fn multibox_detection() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         if cx.params.int("background_id").unwrap_or(0) != 0 {
             return Err("parameter `background_id`: the background is class 0".into());
         }

@@ -59,8 +59,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Va
 }
 
 fn multibox_prior() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         pair(cx.params, "steps", -1.0)?;
         pair(cx.params, "offsets", 0.5)?;
         let count = halves(cx.params, 1.0).len() as u64;

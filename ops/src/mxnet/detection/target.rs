@@ -1,9 +1,6 @@
 //! Training targets of anchors: which object each is to find, and where.
 
-use tensorc_ir::kir::Kernel;
-
 use super::boxes::overlap;
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 
 const F32: DType = DType::F32;

@@ -1,7 +1,6 @@
 //! Operators of two operands, in the form that broadcasts and the form that requires equal shapes.
 
 use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
-use crate::mxnet::support::agree;
 use crate::prelude::*;
 
 /// One function under its names: own and MXNet's, in each of the two forms.

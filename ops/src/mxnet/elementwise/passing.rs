@@ -1,7 +1,6 @@
 //! Operators whose gradient is not the slope of what they compute: it passes through, scaled or masked.
 
 use super::unary::round;
-use crate::mxnet::support::{agree_dtypes, vector};
 use crate::prelude::*;
 
 /// The gradient is that of the result.

@@ -3,9 +3,7 @@
 //! The number has the array's type. Where `is_int` is false, that is f64 for an array of integers.
 
 use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
-use crate::mxnet::support::{agree, agree_shapes};
 use crate::prelude::*;
-use crate::views::widen;
 
 /// Own name, documentation, function of element and number, MXNet's names, error bound.
 type ScalarEntry = (&'static str, &'static str, BinaryFunction, &'static [&'static str], Option<f64>);

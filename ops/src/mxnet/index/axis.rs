@@ -3,7 +3,6 @@
 use tensorc_abi::ExternFn;
 
 use super::in_range;
-use crate::def::host;
 use crate::prelude::*;
 
 /// What a mask or a condition may be.
@@ -63,8 +62,7 @@ fn take() -> OpDef {
         };
         b.gathered(data, indices, axis)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         not_empty(cx, data[axis], &indices)?;
@@ -98,8 +96,7 @@ fn batch_take() -> OpDef {
         let out = selected(b, data, indices, 1)?;
         reshape(b, out, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(data) = rank_in(cx, 0, 2..=2)? else { return Ok(()) };
         shaped(cx, 1, &data[..1])?;
         cx.set_output_dims(0, [data[0]])
@@ -134,8 +131,7 @@ fn pick() -> OpDef {
         let out = selected(b, data, index, axis)?;
         reshape(b, out, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         let keep = cx.params.bool("keepdims") == Some(true);
         let Some(axis) = pick_axis(cx.params) else {
@@ -235,8 +231,7 @@ fn boolean_mask() -> OpDef {
         let keep: Vec<u64> = (0..n).filter(|&i| index.get(i).as_f64() != 0.0).collect();
         Ok(vec![crate::host::select(data, axis, &keep)])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         shaped(cx, 1, &data[axis..=axis])?;

@@ -20,8 +20,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 }
 
 pub fn count_sketch() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let features = dims.pop().unwrap_or(Dim::Const(1));
         for i in [1, 2] {

@@ -69,8 +69,7 @@ fn gather_nd() -> OpDef {
         let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
         gathered(b, data, indices)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         match tuple_shape(cx, &data, 1)? {
             Some(dims) => cx.set_output_dims(0, dims),
@@ -93,8 +92,7 @@ fn scatter_nd() -> OpDef {
         let zeros = b.filled(&cx.outputs[0], 0.0)?;
         scattered(b, zeros, indices, values)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let dims = shape_of(cx);
         if let Some(values) = tuple_shape(cx, &dims, 1)? {
             shaped(cx, 0, &values)?;
@@ -157,8 +155,7 @@ fn ravel() -> OpDef {
             at.cast(out.dtype)
         })
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;
         let Some(data) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(Dim::Const(count), data[0], "operand `data`, axis 0")?;
@@ -190,8 +187,7 @@ fn unravel() -> OpDef {
             value.cast(out.dtype)
         })
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, [Dim::Const(count)].into_iter().chain(data.iter().copied()))

@@ -1,6 +1,5 @@
 //! Activations chosen by a parameter.
 
-use crate::mxnet::support::{agree, agree_dtypes, agree_shapes, vector};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

@@ -1,9 +1,7 @@
 //! Convolution and transposed convolution with MXNet's parameters.
 
 use crate::conv::{grouped, spread, spread_offset};
-use crate::mxnet::support::{agree_dtypes, extent, vector};
 use crate::prelude::*;
-use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![convolution(), deconvolution()]

@@ -1,6 +1,5 @@
 //! Dropout as MXNet has it: the mask is scaled, and a result.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

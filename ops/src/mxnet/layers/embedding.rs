@@ -1,6 +1,5 @@
 //! Rows of a weight by number.
 
-use crate::mxnet::support::extent;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

@@ -60,8 +60,7 @@ fn query_key(own: bool) -> OpDef {
         let k = transposed(b, k)?;
         matmul(b, q, k)
     });
-    let infer = rule(move |cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(move |cx| {
         let queries = size(cx, 0, if own { 3 } else { 1 })?;
         let keys = if own { queries } else { size(cx, 1, 2)? };
         let (Some(q), Some(k)) = (queries, keys) else { return Ok(()) };
@@ -97,8 +96,7 @@ fn value(own: bool) -> OpDef {
         let out = b.permuted(out, &[2, 0, 1, 3])?;
         b.reshaped(out, &[d[1], batch, heads * d[2]])
     });
-    let infer = rule(move |cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(move |cx| {
         let (Some(x), Some(a)) = (size(cx, 0, parts)?, rank_in(cx, 1, 3..=3)?) else { return Ok(()) };
         cx.unify_dims(x[0], a[2], "operand `attention`, axis 2")?;
         if let Some(batch) = product_of(x[1], heads(cx.params)) {

@@ -3,11 +3,9 @@
 //!
 //! Derivatives are those of Seeger and others, "Auto-differentiating linear algebra" (2017).
 
-use tensorc_ir::kir::Kernel;
-
 use super::solve::{F64, from_end, matrices, solve, square};
 use super::{matmul, transposed};
-use crate::kernel::{KernelCell, KernelScope, KernelTensor};
+use crate::kernel::KernelCell;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -133,8 +131,7 @@ fn gelqf() -> OpDef {
         let dtype = cx.outputs[0].dtype;
         Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
     }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         let (rows, columns) = (cx.resolve(x[x.len() - 2]), cx.resolve(x[x.len() - 1]));
@@ -290,8 +287,7 @@ fn syevd() -> OpDef {
         let dtype = cx.outputs[0].dtype;
         Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
     }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(x) = square(cx)? else { return Ok(()) };
         cx.set_output_dims(0, x.iter().copied())?;

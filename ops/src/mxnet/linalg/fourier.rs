@@ -96,8 +96,7 @@ fn fft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Re
 }
 
 fn fft() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Some(Dim::Const(n)) = dims.pop() else { return Ok(()) };
         if n == 0 {
@@ -131,8 +130,7 @@ fn ifft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> R
 }
 
 fn ifft() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Some(Dim::Const(n)) = dims.pop() else { return Ok(()) };
         if n == 0 || !n.is_multiple_of(2) {

@@ -99,8 +99,7 @@ fn syrk() -> OpDef {
         let out = matmul(b, left, right)?;
         scaled(b, out, cx.params.float("alpha").unwrap_or(1.0))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         let rank = x.len();
         let n = if flag(cx.params, "transpose") { x[rank - 1] } else { x[rank - 2] };
@@ -161,8 +160,7 @@ fn khatri_rao() -> OpDef {
         }
         b.reshaped(all, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let mut rows = Some(1);
         for i in 0..cx.input_count() {
             let Some(x) = rank_in(cx, i, 2..=2)? else { return Ok(()) };

@@ -2,11 +2,9 @@
 //!
 //! Derivatives are those collected by Giles (2008) and, of the Cholesky factor, Murray (2016).
 
-use tensorc_ir::kir::Kernel;
-
 use super::products::{sided, sided_shapes};
 use super::{matmul, scaled, transposed, transposed_if, triangle};
-use crate::kernel::{KernelCell, KernelScope, KernelTensor, coordinates};
+use crate::kernel::{KernelCell, coordinates};
 use crate::prelude::*;
 
 pub(super) const F64: DType = DType::F64;
@@ -371,12 +369,9 @@ fn det() -> OpDef {
         let out = b.call("mul", &[size, made[1]])?;
         b.reshaped(out, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
-        match square(cx)? {
-            Some(x) => cx.set_output_dims(0, per_matrix(&x)),
-            None => Ok(()),
-        }
+    let infer = shape_rule(|cx| match square(cx)? {
+        Some(x) => cx.set_output_dims(0, per_matrix(&x)),
+        None => Ok(()),
     });
     define("mx_linalg_det", "The determinant of square matrices.", compute, infer)
         .operand("A", FLOATS)

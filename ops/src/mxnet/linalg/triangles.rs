@@ -31,8 +31,7 @@ fn sumlogdiag() -> OpDef {
         let sum = reduce(b, "reduce_sum", logs, &[dims.len() - 2])?;
         b.reshaped(sum, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
         // The result of one matrix has one element.
@@ -51,8 +50,7 @@ fn extractdiag() -> OpDef {
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         diagonal(b, x, offset(cx.params), n)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
         let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
@@ -88,8 +86,7 @@ fn makediag() -> OpDef {
         let shift = offset(cx.params);
         placed(b, x, n, |row, column| (column as i64 - row as i64 == shift).then_some(row.min(column)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Dim::Const(n) = x[x.len() - 1] else { return Ok(()) };
         let n = Dim::Const(n + offset(cx.params).unsigned_abs());
@@ -134,8 +131,7 @@ fn extracttrian() -> OpDef {
         let positions = b.i64s(&positions);
         b.gathered(flat, positions, batch)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
         let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
@@ -168,8 +164,7 @@ fn maketrian() -> OpDef {
         let places = triangle(cx.params, n);
         placed(b, x, n, |row, column| places.iter().position(|p| *p == (row, column)).map(|i| i as u64))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Dim::Const(len) = x[x.len() - 1] else { return Ok(()) };
         let Some(n) = extent(cx.params, len) else {

@@ -1,13 +1,12 @@
 //! Values declared to be losses, and a penalty on the mean activation.
 
-use crate::mxnet::support::{agree, agree_dtypes, agree_shapes, vector};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![make_loss_layer(), make_loss(), sparse_penalty()]
 }
 
-fn same(b: &mut Builder<'_>, args: &[Option<Value>]) -> Result<Value> {
+fn passed(b: &mut Builder<'_>, args: &[Option<Value>]) -> Result<Value> {
     let x = operand(b, args, 0)?;
     b.call("identity", &[x])
 }
@@ -37,7 +36,7 @@ fn make_loss_layer() -> OpDef {
         }
     };
     let doc = "The data, whose gradient is the constant `grad_scale` whatever the head.";
-    define("mx_make_loss_layer", doc, composite(|b, _, args| same(b, args)), rule(agree))
+    define("mx_make_loss_layer", doc, composite(|b, _, args| passed(b, args)), rule(agree))
         .operand("data", FLOATS)
         .param("grad_scale", 1.0, "The gradient.")
         .param("valid_thresh", 0.0, "Elements above it are valid.")
@@ -61,7 +60,7 @@ fn make_loss() -> OpDef {
     define(
         "mx_make_loss",
         "The data, whose gradient is 1 whatever the head.",
-        composite(|b, _, args| same(b, args)),
+        composite(|b, _, args| passed(b, args)),
         rule(agree),
     )
     .operand("data", FLOATS)
@@ -122,8 +121,7 @@ fn sparse_penalty() -> OpDef {
         Ok(vec![Some(reshape(b, out, &ty.dims)?), None])
     };
     let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0], &[0])?;
+        same(cx, 0, 0)?;
         if let (Some(dtype), None) = (cx.input(0).dtype, cx.input(1).dtype) {
             cx.set_input_dtype(1, dtype)?;
         }

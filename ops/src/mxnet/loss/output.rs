@@ -1,6 +1,5 @@
 //! Outputs of regressions and of support vector machines.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -44,7 +43,7 @@ fn label_dtype(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 /// Labels of as many elements as the data, the batch first. A column of data has a vector of labels.
 fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    agree_dtypes(cx, &[0], &[0])?;
+    cx.same_dtype(0, 0)?;
     label_dtype(cx)?;
     agree_shapes(cx, &[0], &[0])?;
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -120,8 +119,7 @@ fn svm_output() -> OpDef {
         let x = operand(b, args, 0)?;
         b.call("identity", &[x])
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         label_dtype(cx)?;
         agree_shapes(cx, &[0], &[0])?;
         let x = ranked(cx, 0, 2)?;

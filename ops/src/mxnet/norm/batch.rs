@@ -1,7 +1,5 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
-use crate::graph::{GraphScope, Tensor, derivative, formulas};
-use crate::mxnet::support::{agree_dtypes, agree_shapes, vector};
 use crate::norm::running;
 use crate::prelude::*;
 
@@ -154,8 +152,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
 }
 
 fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    agree_dtypes(cx, &[0], &[0])?;
-    agree_shapes(cx, &[0], &[0])?;
+    same(cx, 0, 0)?;
     let dtype = cx.input(0).dtype.map(compute_type);
     let known = (1..5).find_map(|i| cx.input(i).dtype).or(dtype);
     let rest: Vec<usize> = (1..cx.output_count()).collect();

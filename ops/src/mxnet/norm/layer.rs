@@ -1,8 +1,7 @@
 //! Normalisation over one axis, over groups of channels, over the spatial axes; and plain moments.
 
-use crate::graph::{GraphScope, Tensor, derivative, formulas};
-use crate::mxnet::support::{agree_dtypes, agree_shapes, selected, vector};
 use crate::prelude::*;
+use crate::rules::selected;
 
 pub fn ops() -> Vec<OpDef> {
     vec![layer_norm(), group_norm(), instance_norm(), moments()]

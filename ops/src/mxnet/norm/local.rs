@@ -1,7 +1,5 @@
 //! Normalisation by neighbouring channels, and by the Euclidean norm.
 
-use crate::graph::{GraphScope, Tensor, derivative, formula};
-use crate::mxnet::support::agree;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

@@ -1,6 +1,5 @@
 //! Softmax, its logarithm, of the negative, over part of an axis, and as an activation.
 
-use crate::mxnet::support::{agree, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {

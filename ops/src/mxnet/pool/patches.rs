@@ -1,10 +1,7 @@
 //! The patches under a sliding window as columns of a matrix, and back.
 
 use crate::mxnet::layers::per_axis;
-use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
-use crate::views::sum_of;
-use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![im2col(), col2im()]
@@ -88,8 +85,7 @@ fn im2col() -> OpDef {
         let ty = b.ty(x)?;
         Ok(vec![Some(image(b, cx.node.params, head, &ty)?)])
     };
-    let infer = rule(|cx: &mut InferCtx<'_>| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let window = window_of(cx.params)?;
         let x = ranked(cx, 0, window.kernel.len() + 2)?;
         let channels = x[1].as_const().map(|c| Dim::Const(c * size(&window)));
@@ -115,8 +111,7 @@ fn col2im() -> OpDef {
         let head = cx.head(b, 0)?;
         Ok(vec![Some(columns(b, cx.node.params, head)?)])
     };
-    let infer = rule(|cx: &mut InferCtx<'_>| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let window = window_of(cx.params)?;
         let out = cx.params.ints("output_size").unwrap_or(&[]).to_vec();
         if out.len() != window.kernel.len() || out.iter().any(|n| *n <= 0) {

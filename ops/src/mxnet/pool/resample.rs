@@ -1,8 +1,5 @@
 //! Images brought to another size, and the patches under a sliding window.
 
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
-use crate::mxnet::support::{agree_dtypes, extent};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -83,8 +80,7 @@ fn adaptive_avg_pooling() -> OpDef {
         let out = &cx.outputs[0].dims;
         resampled(b, x, [out[2], out[3]], means)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let size = match cx.params.ints("output_size") {
             None | Some([]) => [1, 1],
             Some([side]) => [*side; 2],
@@ -140,8 +136,7 @@ fn bilinear_resize() -> OpDef {
         let weights = if cx.params.bool("align_corners") == Some(false) { centres } else { corners };
         resampled(b, x, [out[2], out[3]], weights)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         if cx.params.str("mode") == Some("like") {
             let like = match cx.input_dims(1) {
                 Some(like) if like.len() == 4 => [like[2], like[3]],

@@ -1,13 +1,8 @@
 //! Pooling over windows: maximum, mean, sum and p-norm, with MXNet's three ways to count windows.
 
-use tensorc_ir::dim::Equation;
-
 use crate::mxnet::layers::{check_layout, per_axis};
-use crate::mxnet::support::agree_dtypes;
 use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
 use crate::prelude::*;
-use crate::views::{lowest, max_of, sum_of};
-use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![pooling(), pooling_v1()]
@@ -273,7 +268,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, old: bool) -> Result<Vec<Opti
 }
 
 fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    agree_dtypes(cx, &[0], &[0])?;
+    cx.same_dtype(0, 0)?;
     kind(cx.params, false)?;
     if global(cx.params) {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };

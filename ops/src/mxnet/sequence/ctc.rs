@@ -1,9 +1,6 @@
 //! Connectionist temporal classification: the loss of Graves and others (2006), by their forward-backward
 //! recursion on logarithms, with its gradient.
 
-use tensorc_ir::kir::Kernel;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 
 const F64: DType = DType::F64;
@@ -258,8 +255,7 @@ pub fn ctc_loss() -> OpDef {
         let loss = reshape(b, made[0], &cx.outputs[0].dims)?;
         Ok(vec![cast(b, loss, cx.outputs[0].dtype)?, cast(b, made[1], cx.outputs[1].dtype)?])
     }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(data) = rank_in(cx, 0, 3..=3)? else { return Ok(()) };
         if data[0] == Dim::Const(0) || data[2] == Dim::Const(0) {

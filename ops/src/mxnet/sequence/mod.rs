@@ -90,8 +90,7 @@ fn last() -> OpDef {
         };
         reshape(b, chosen, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut data) = check(cx)? else { return Ok(()) };
         if data.remove(time_axis(cx.params)) == Dim::Const(0) {
             return Err("operand `data`: a sequence without elements has no last one".into());

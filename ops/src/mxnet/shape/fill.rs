@@ -1,7 +1,6 @@
 //! Arrays made from little or nothing, and what is known of an array's shape.
 
 use crate::fill::range_len;
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -90,10 +89,7 @@ fn zeros_without_dtype() -> OpDef {
 }
 
 fn like(name: &'static str, doc: &'static str, value: f64) -> OpDef {
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0], &[0])
-    });
+    let infer = rule(|cx| same(cx, 0, 0));
     define(name, doc, constant(move |_| value), infer).operand("data", &[]).no_gradient()
 }
 
@@ -171,8 +167,7 @@ fn arange_like() -> OpDef {
         let (start, step, repeat) = range_of(cx.params);
         ramp(b, &cx.outputs[0], start, step, repeat)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(axis) = cx.params.int("axis") else { return agree_shapes(cx, &[0], &[0]) };
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, [x[normalize_axis(axis, x.len())?]])
@@ -248,10 +243,7 @@ fn identity_like() -> OpDef {
         let x = operand(b, args, 0)?;
         b.call("identity", &[x])
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0, 1], &[0])
-    });
+    let infer = shape_rule(|cx| agree_shapes(cx, &[0, 1], &[0]));
     define("mx_identity_with_attr_like_rhs", "lhs, which has the shape of rhs.", compute, infer)
         .operands(&["lhs", "rhs"], &[])
         .named(&["_identity_with_attr_like_rhs"])

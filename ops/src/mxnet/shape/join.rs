@@ -1,9 +1,5 @@
 //! Joining arrays, cutting them into parts, adding them up.
 
-use tensorc_ir::Dims;
-use tensorc_ir::dim::Equation;
-
-use crate::mxnet::support::{agree, agree_dtypes, agree_shapes};
 use crate::prelude::*;
 use crate::slicing::joined;
 
@@ -47,7 +43,7 @@ fn stack() -> OpDef {
     let infer = rule(|cx| {
         let inputs = all_inputs(cx);
         agree_dtypes(cx, &inputs, &[0])?;
-        crate::mxnet::support::agree_shapes(cx, &inputs, &[])?;
+        crate::rules::agree_shapes(cx, &inputs, &[])?;
         let axis = cx.params.int("axis").unwrap_or(0);
         let count = Dim::Const(inputs.len() as u64);
         match (cx.input_dims(0), cx.output(0).shape) {
@@ -240,7 +236,7 @@ fn amp_multicast() -> OpDef {
     let infer = rule(|cx| {
         let count = cx.output_count().min(cx.input_count());
         for i in 0..count {
-            crate::mxnet::support::agree_shapes(cx, &[i], &[i])?;
+            crate::rules::agree_shapes(cx, &[i], &[i])?;
         }
         let Some(dtype) = common_dtype(cx) else { return Ok(()) };
         (0..count).try_for_each(|i| cx.set_output_dtype(i, dtype))

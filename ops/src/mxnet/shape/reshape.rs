@@ -1,9 +1,6 @@
 //! Regrouping and permuting axes.
 
-use tensorc_ir::dim::Equation;
-
 use crate::compose;
-use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
 use crate::rules::axes;
 
@@ -33,7 +30,7 @@ fn regroup(
         }
         compose::reshape(b, x, &out.dims)
     });
-    define(name, doc, compute, rule(infer))
+    define(name, doc, compute, shape_rule(infer))
 }
 
 /// What one group of codes makes of operand axes: both sides have the same product.
@@ -185,12 +182,9 @@ fn codes(params: &Params) -> Option<(Vec<i64>, bool)> {
 fn reshape() -> OpDef {
     let doc = "The elements in the same order under another shape. In `shape` 0 copies an axis, -1 follows from the \
                others, -2 copies all that remain, -3 joins two, -4 splits one into the next two entries.";
-    regroup("mx_reshape", doc, |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        match codes(cx.params) {
-            Some((codes, reverse)) => apply(cx, &codes, reverse),
-            None => Err("parameter `shape` is missing".into()),
-        }
+    regroup("mx_reshape", doc, |cx| match codes(cx.params) {
+        Some((codes, reverse)) => apply(cx, &codes, reverse),
+        None => Err("parameter `shape` is missing".into()),
     })
     .operand("data", &[])
     .param("shape", ParamValue::Ints(vec![]), "The new shape.")
@@ -225,7 +219,6 @@ fn reshape_like() -> OpDef {
         Ok(vec![Some(compose::reshape(b, head, &dims)?), None])
     };
     regroup("mx_reshape_like", "The elements of lhs under the shape of rhs, or a range of its axes.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let own = axis_range(cx.params, ["lhs_begin", "lhs_end"], x.len())?;
         let other = axis_range(cx.params, ["rhs_begin", "rhs_end"], like.len())?;
@@ -243,7 +236,6 @@ fn reshape_like() -> OpDef {
 
 fn expand_dims() -> OpDef {
     regroup("mx_expand_dims", "Inserts an axis of extent 1.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let axis = cx.params.int("axis").unwrap_or(0);
         match (cx.input(0).shape, cx.output(0).shape) {
             (Shape::Ranked(x), _) => {
@@ -266,7 +258,6 @@ fn expand_dims() -> OpDef {
 
 fn squeeze() -> OpDef {
     regroup("mx_squeeze", "Drops the given axes of extent 1, or all of them.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let given = cx.params.ints("axis").map(<[i64]>::to_vec);
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let drop = match given {
@@ -305,22 +296,19 @@ fn transpose() -> OpDef {
         let perm: Vec<i64> = perm.into_iter().map(|p| p as i64).collect();
         b.op("transpose", &[x], Params::new().with("perm", perm))
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        match (cx.input(0).shape, cx.output(0).shape) {
-            (Shape::Ranked(x), _) => {
-                let perm = permutation(cx.params, x.len())?;
-                cx.set_output_dims(0, perm.iter().map(|&p| x[p]))
-            }
-            (_, Shape::Ranked(out)) => {
-                let mut dims = out.clone();
-                for (i, p) in permutation(cx.params, out.len())?.into_iter().enumerate() {
-                    dims[p] = out[i];
-                }
-                cx.set_input_shape(0, Shape::Ranked(dims))
-            }
-            _ => Ok(()),
+    let infer = shape_rule(|cx| match (cx.input(0).shape, cx.output(0).shape) {
+        (Shape::Ranked(x), _) => {
+            let perm = permutation(cx.params, x.len())?;
+            cx.set_output_dims(0, perm.iter().map(|&p| x[p]))
         }
+        (_, Shape::Ranked(out)) => {
+            let mut dims = out.clone();
+            for (i, p) in permutation(cx.params, out.len())?.into_iter().enumerate() {
+                dims[p] = out[i];
+            }
+            cx.set_input_shape(0, Shape::Ranked(dims))
+        }
+        _ => Ok(()),
     });
     define("mx_transpose", "Permutes the axes: result axis i is operand axis `axes[i]`.", compute, infer)
         .operand("data", &[])
@@ -342,7 +330,7 @@ fn cast(name: &'static str, names: &[&'static str]) -> OpDef {
         Ok(vec![Some(compose::cast(b, head, to)?)])
     };
     let infer = rule(|cx| {
-        crate::mxnet::support::agree_shapes(cx, &[0], &[0])?;
+        crate::rules::agree_shapes(cx, &[0], &[0])?;
         cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))
     });
     define(name, "The elements converted: floats to nearest even, integers truncate and saturate.", compute, infer)

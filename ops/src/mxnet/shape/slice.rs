@@ -1,6 +1,5 @@
 //! Cutting out and replacing parts, and crops.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 use crate::slicing::{Cut, cut};
 use crate::views::strided;
@@ -84,8 +83,7 @@ fn slice() -> OpDef {
         let bounds = bounds(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         sliced(b, x, &bounds, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let bounds = bounds(cx.params, x.len())?;
         sliced_rule(cx, &x, &bounds)
@@ -112,8 +110,7 @@ fn slice_axis() -> OpDef {
         let bounds = one_axis(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         sliced(b, x, &bounds, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let bounds = one_axis(cx.params, x.len())?;
         sliced_rule(cx, &x, &bounds)
@@ -132,8 +129,7 @@ fn slice_like() -> OpDef {
         let rank = cx.outputs[0].rank();
         b.view(x, strided(&vec![0; rank], &vec![1; rank]), &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let list = cx.params.ints("axes").unwrap_or(&[]).to_vec();
         if list.is_empty() && x.len() != like.len() {
@@ -233,8 +229,7 @@ fn slice_assign_scalar() -> OpDef {
         assigned(b, cx, x, None)
     });
     let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0], &[0])?;
+        same(cx, 0, 0)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         bounds(cx.params, x.len()).map(|_| ())
     });
@@ -278,8 +273,7 @@ fn crop() -> OpDef {
         let at = corner(cx.params, [from[2], from[3]], [to[2], to[3]]).or_fail(b)?;
         Ok(vec![b.view(x, strided(&[0, 0, at[0] as i64, at[1] as i64], &[1; 4]), to)?])
     }));
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         if cx.input_count() > 2 {
             return Err(OpError(format!("{} operands given, at most 2 expected", cx.input_count())));
         }
@@ -319,8 +313,7 @@ fn pad() -> OpDef {
         let mode = cx.params.str("mode").unwrap_or("constant").to_owned();
         b.op("pad", &[x, pads, value], Params::new().with("mode", mode))
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let given = cx.params.ints("pad_width").map_or(0, <[i64]>::len) / 2;
         let x = ranked(cx, 0, given)?;
         let widths = widths(cx.params, x.len())?;

@@ -1,9 +1,6 @@
 //! Broadcasting, tiling, repeating, diagonals, and blocks between channels and space.
 
-use tensorc_ir::dim::Equation;
-
 use crate::compose;
-use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
 use crate::views::broadcast;
 
@@ -31,7 +28,7 @@ fn broadcasting(
         let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
         b.view(x, broadcast(&from, to), to)
     });
-    define(name, doc, compute, rule(infer))
+    define(name, doc, compute, shape_rule(infer))
 }
 
 /// The extent an axis is broadcast to.
@@ -46,7 +43,6 @@ fn stretched(from: Dim, to: Dim, what: &str) -> Result<Dim, OpError> {
 
 fn broadcast_to() -> OpDef {
     broadcasting("mx_broadcast_to", "The data repeated along axes of extent 1; 0 in `shape` keeps an axis.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let shape = cx.params.ints("shape").unwrap_or(&[]).to_vec();
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         if x.len() != shape.len() {
@@ -69,7 +65,6 @@ fn broadcast_axis() -> OpDef {
         "mx_broadcast_axis",
         "The data repeated along the given axes, of extent 1, to the given sizes.",
         |cx| {
-            agree_dtypes(cx, &[0], &[0])?;
             let list = |name: &str| cx.params.ints(name).unwrap_or(&[]).to_vec();
             let (axes, sizes) = (list("axis"), list("size"));
             if axes.len() != sizes.len() {
@@ -100,7 +95,6 @@ fn broadcast_like() -> OpDef {
         "mx_broadcast_like",
         "lhs repeated along axes of extent 1 to the shape of rhs, or to some of its axes.",
         |cx| {
-            agree_dtypes(cx, &[0], &[0])?;
             let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
             let list = |name: &str, rank: usize| match cx.params.ints(name) {
                 Some(list) => list.iter().map(|&a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>(),
@@ -137,8 +131,7 @@ fn tile() -> OpDef {
         let map = vars(out.len()).into_iter().zip(&dims).map(|(at, &n)| at.modulo((n as i64).max(1), &out[..]));
         b.view(x, View { map: map.collect(), fill: None }, out)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let reps = cx.params.ints("reps").unwrap_or(&[]).to_vec();
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let rank = x.len().max(reps.len());
@@ -184,8 +177,7 @@ fn repeat() -> OpDef {
         map[axis] = map[axis].floor_div(n as i64, &out[..]);
         b.view(x, View { map, fill: None }, out)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let n = repeats(cx.params)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         match cx.params.int("axis") {
@@ -245,8 +237,7 @@ fn diag() -> OpDef {
         let view = View { map: map.collect(), fill: None };
         b.view(x, view, out)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let k = cx.params.int("k").unwrap_or(0);
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         if x.len() == 1 {
@@ -284,8 +275,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
         b.op(entry, &[x], Params::new().with("blocksize", side))
     });
     let deep = entry == "space_to_depth";
-    let infer = rule(move |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(move |cx| {
         let side = cx.params.int("block_size").unwrap_or(0);
         if side <= 0 {
             return Err(OpError(format!("parameter `block_size` is {side}")));

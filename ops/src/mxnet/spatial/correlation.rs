@@ -71,8 +71,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 }
 
 fn correlation() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (first, second) = (cx.input(0).shape, cx.input(1).shape);
         cx.set_input_shape(1, first)?;
         cx.set_input_shape(0, second)?;

@@ -134,8 +134,7 @@ fn grid_generator() -> OpDef {
             }
         }
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         if cx.params.str("transform_type") == Some("warp") {
             same(cx, 0, 0)?;
             let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
@@ -160,8 +159,7 @@ fn bilinear_sampler() -> OpDef {
         let (data, grid) = (operand(b, args, 0)?, operand(b, args, 1)?);
         sampled(b, data, grid)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(data), Some(grid)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 4..=4)?) else { return Ok(()) };
         shaped(cx, 1, &[data[0], Dim::Const(2), grid[2], grid[3]])?;
         cx.set_output_dims(0, [data[0], data[1], grid[2], grid[3]])
@@ -180,8 +178,7 @@ fn spatial_transformer() -> OpDef {
         let grid = affine_grid(b, loc, [out[2], out[3]])?;
         sampled(b, data, grid)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let [h, w] = target(cx.params)?;
         let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
         cx.set_input_shape(1, Shape::Ranked([data[0], Dim::Const(6)].into_iter().collect()))?;

@@ -1,9 +1,5 @@
 //! Pooling of regions in which every bin has channels of its own (Dai et al., "R-FCN", 2016).
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::kir::Kernel;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 use crate::prelude::*;
 
 /// Bins along an axis, and groups of bins with channels of their own.
@@ -167,8 +163,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 }
 
 pub fn psroi_pooling() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         for name in ["output_dim", "pooled_size"] {
             if let Some(n) = cx.params.int(name).filter(|n| *n < 1) {
                 return Err(OpError(format!("parameter `{name}` is {n}, expected at least 1")));

@@ -1,12 +1,7 @@
 //! Regions of interest: rows of image number and corners.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::kir::Kernel;
-
 use super::grid::Pixels;
-use crate::kernel::{KernelScope, KernelTensor, bounded};
 use crate::prelude::*;
-use crate::views::lowest;
 
 pub fn ops() -> Vec<OpDef> {
     vec![roi_pooling(), roi_align()]

@@ -1,7 +1,6 @@
 //! AdaGrad with one learning rate for each row of the weight.
 
 use super::entry::{bounded, clip_param};
-use crate::mxnet::support::agree_shapes;
 use crate::prelude::*;
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {

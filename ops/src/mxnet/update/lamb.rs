@@ -1,11 +1,8 @@
 //! LAMB, whose steps are scaled by norms of whole weights, and AdamW with the scale of the loss as an operand.
 
-use tensorc_ir::Dims;
-
 use super::entry::{HALVES, LR, STEP, UpdateStep, WD, clip_param, finished, shapes, stored_results};
 use super::rules::{ETA, adam_params, adamw, lamb_params};
 use crate::prelude::*;
-use crate::rules::one_element;
 
 pub fn ops() -> Vec<OpDef> {
     vec![

@@ -4,7 +4,6 @@
 //! results that users see; those of the states follow.
 
 use super::entry::{HALVES, clip_param};
-use crate::mxnet::support::agree_shapes;
 use crate::prelude::*;
 
 /// One of the entries.
