@@ -13,8 +13,7 @@ pub fn ops() -> Vec<OpDef> {
         ([Some(x)], Some(to)) => Ok(x.cast(to)),
         _ => Err(OpError::from("one operand expected")),
     });
-    let like = composite(|b, _, args| {
-        let (x, like) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let like = composite_of(|b, _, [x, like]| {
         let to = b.ty(like)?.dtype;
         b.op("cast", &[x], Params::new().with("to", to))
     });

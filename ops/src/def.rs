@@ -79,6 +79,23 @@ pub fn composite(
     Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v])))
 }
 
+/// A body as [`composite`] of the first operands, which are required.
+pub fn composite_of<const N: usize>(
+    body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, [Value; N]) -> Result<Value> + Send + Sync + 'static,
+) -> Compute {
+    composites_of(move |b, cx, args| Ok(vec![body(b, cx, args)?]))
+}
+
+/// A body in terms of other operators, of the first operands, which are required.
+pub fn composites_of<const N: usize>(
+    body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, [Value; N]) -> Result<Vec<Value>> + Send + Sync + 'static,
+) -> Compute {
+    Compute::Composite(Box::new(move |b, cx, args| {
+        let given = operands(b, args)?;
+        body(b, cx, given)
+    }))
+}
+
 /// An operator that the host computes while compiling.
 pub fn host(
     body: impl Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync + 'static,
@@ -108,6 +125,12 @@ pub fn float_param(cx: &ScalarCtx<'_>, name: &str) -> f64 {
 pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value, Diagnostic> {
     let value = args.get(i).copied().flatten();
     value.ok_or_else(|| b.error(DiagnosticCode::Operands, format!("operand {i} is missing")))
+}
+
+/// The first operands of a composite, which are required.
+pub fn operands<const N: usize>(b: &Builder<'_>, args: &[Option<Value>]) -> Result<[Value; N]> {
+    let given = (0..N).map(|i| operand(b, args, i)).collect::<Result<Vec<_>>>()?;
+    given.try_into().map_err(|_| b.fail("an operand is missing"))
 }
 
 /// Chained additions to an entry.

@@ -68,8 +68,7 @@ fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn max_pool() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let window = window_of(cx.params).or_fail(b)?;
         let ty = b.ty(x)?;
         let count = &cx.outputs[0].dims[2..];
@@ -81,7 +80,7 @@ fn max_pool() -> OpDef {
         }
         let reduction = max_of(ty.dtype, &kernel_axes(count.len()), false).or_fail(b)?;
         b.reduced(y, reduction).map(|v| vec![v])
-    }));
+    });
     let infer = shape_rule(|cx| {
         pool_rule(cx)?;
         if cx.output_count() > 1 {
@@ -195,8 +194,7 @@ pub(crate) fn counted(window: &SpatialWindow, axis: usize, n: u64, count: u64, i
     (0..count as i64).map(inside).collect()
 }
 
-fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
+fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
     let window = window_of(cx.params).or_fail(b)?;
     let include_pad = cx.params.bool("count_include_pad").unwrap_or(false);
     mean_of_windows(b, x, &window, &cx.outputs[0], include_pad)
@@ -249,7 +247,7 @@ fn average_pool() -> OpDef {
     window_params(define(
         "average_pool",
         "The mean of every window.",
-        composite(average_pool_body),
+        composite_of(average_pool_body),
         shape_rule(pool_rule),
     ))
     .operand("X", FLOATS)
@@ -278,8 +276,7 @@ pub(crate) fn root(x: &Ex, p: i64) -> Ex {
 }
 
 fn lp_pool() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let window = window_of(cx.params).or_fail(b)?;
         let dtype = b.ty(x)?.dtype;
         let count = &cx.outputs[0].dims[2..];
@@ -305,8 +302,7 @@ enum Global {
 }
 
 fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
-    let compute = composite(move |b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(move |b, cx, [x]| {
         let ty = b.ty(x)?;
         let axes: Vec<usize> = (2..ty.rank()).collect();
         let p = cx.params.int("p").unwrap_or(2);
@@ -337,8 +333,7 @@ fn unpooled(window: &SpatialWindow, x: &[u64]) -> Vec<u64> {
 }
 
 fn max_unpool() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, indices]| {
         let (ty, index_ty) = (b.ty(x)?, b.ty(indices)?);
         let window = window_of(cx.params).or_fail(b)?;
         let natural = DenseType::new(ty.dtype, &unpooled(&window, &ty.dims));

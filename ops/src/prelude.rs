@@ -17,8 +17,8 @@ pub(crate) use tensorc_ir::{DType, DenseType, Dim, Dims, Shape, TensorData};
 
 pub(crate) use crate::compose::{cast, compute_type, number, reduce, reshape, with_number};
 pub(crate) use crate::def::{
-    BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, composite, define, elementwise, float_param, host, operand, prim,
-    rule, scalar, shape_rule,
+    BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, composite, composite_of, composites_of, define, elementwise,
+    float_param, host, operand, operands, prim, rule, scalar, shape_rule,
 };
 pub(crate) use crate::graph::{GraphScope, Tensor, derivative, formula, formulas};
 pub(crate) use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};

@@ -140,8 +140,7 @@ fn sums() -> Vec<OpDef> {
 
 /// Exponents are taken relative to the greatest finite element.
 fn log_sum_exp() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [data]| {
         let ty = b.ty(data)?;
         let axes =
             reduced_axes(cx.params, cx.value(1), ty.rank()).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;

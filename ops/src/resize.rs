@@ -269,8 +269,7 @@ fn plan_of(cx: &NodeCtx<'_>) -> Result<Vec<ResizedAxis>, OpError> {
     plan(cx.params, &cx.input(0)?.dims, cx.value(1), scales, sizes)
 }
 
-fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
+fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
     let plan = plan_of(cx).or_fail(b)?;
     let dtype = b.ty(x)?.dtype;
     let copies = cx.params.str("mode").unwrap_or("nearest") == "nearest";
@@ -320,7 +319,7 @@ fn resize() -> OpDef {
     define(
         "resize",
         "Resamples axes by nearest, linear or cubic interpolation.",
-        composite(resize_body),
+        composite_of(resize_body),
         shape_rule(resize_rule),
     )
     .operand("X", &[])
@@ -348,8 +347,7 @@ fn resize() -> OpDef {
 }
 
 fn upsample() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, scales) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, scales]| {
         let mode = cx.params.str("mode").unwrap_or("nearest").to_owned();
         let params = Params::new()
             .with("mode", mode)

@@ -152,8 +152,7 @@ fn grid_sample() -> OpDef {
 }
 
 fn affine_grid() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let theta = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [theta]| {
         let out = &cx.outputs[0];
         let rank = out.rank() - 2;
         let n = out.dims[0];

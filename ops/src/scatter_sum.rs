@@ -83,8 +83,7 @@ impl RowSum<'_> {
 }
 
 pub fn scatter_sum() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (updates, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [updates, indices]| {
         let (from, index_ty, out) = (b.ty(updates)?, b.ty(indices)?, &cx.outputs[0]);
         let axis = axis_of(cx, out.rank()).or_fail(b)?;
         let extent = out.dims[axis];

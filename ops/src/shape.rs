@@ -292,8 +292,7 @@ fn block_size(cx: &InferCtx<'_>) -> Result<u64, OpError> {
 }
 
 fn depth_to_space() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let d = b.dims(x)?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
         let c = d[1] / (s * s);
@@ -330,8 +329,7 @@ fn depth_to_space() -> OpDef {
 }
 
 fn space_to_depth() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let d = b.dims(x)?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
         let y = b.reshaped(x, &[d[0], d[1], d[2] / s, s, d[3] / s, s])?;

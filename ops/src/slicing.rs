@@ -233,8 +233,7 @@ fn even_parts(n: u64, parts: usize) -> Vec<u64> {
 }
 
 fn split() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), cx.outputs[0].rank())
             .map_err(|OpError(why)| b.fail(why))?;
         let mut start = 0;
@@ -244,7 +243,7 @@ fn split() -> OpDef {
             start += out.dims[axis];
         }
         Ok(parts)
-    }));
+    });
     let infer = rule(|cx| {
         let count = cx.output_count();
         for i in 0..count {

@@ -187,10 +187,8 @@ fn ranking_kernel(
 }
 
 fn topk() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), RankResults::Both)
-    }));
+    let compute =
+        composites_of(|b, cx, [x]| ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), RankResults::Both));
     let infer = shape_rule(|cx| {
         cx.set_output_dtype(1, DType::I64)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -232,10 +230,9 @@ fn order_rule(cx: &mut InferCtx<'_>, dtype: Option<DType>) -> Result<(), OpError
 }
 
 fn sort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Values)
-    }));
+    });
     define("sort", "The elements along `axis` in order.", compute, rule(|cx| order_rule(cx, None)))
         .operand("data", NUMBERS)
         .param("axis", -1, "")
@@ -244,10 +241,9 @@ fn sort() -> OpDef {
 }
 
 fn argsort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Indices)
-    }));
+    });
     let infer = rule(|cx| order_rule(cx, cx.params.dtype("dtype").or(Some(DType::F32))));
     define("argsort", "The positions along `axis` that would sort it.", compute, infer)
         .operand("data", NUMBERS)

@@ -77,8 +77,7 @@ fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead
 }
 
 fn norm() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let ty = b.ty(x)?;
         let axes = axes_of(cx.params, ty.rank()).or_fail(b)?;
         let x = cast(b, x, compute_type(ty.dtype))?;
@@ -193,8 +192,7 @@ fn running(b: &mut Builder<'_>, params: &Params, x: Value, reverse: bool) -> Res
 }
 
 fn cumsum() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let x = cast(b, x, cx.outputs[0].dtype)?;
         running(b, cx.params, x, false)
     });

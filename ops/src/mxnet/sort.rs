@@ -94,8 +94,7 @@ fn positions_type(params: &Params) -> DType {
 }
 
 fn topk() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (flat, axis) = line(b, cx.params, x)?;
         let count = wanted(cx.params, b.dims(flat)?[axis]).or_fail(b)?;
         let [values, at] = first(b, flat, axis, count, largest_first(cx.params, false))?;
@@ -110,7 +109,7 @@ fn topk() -> OpDef {
             }
             _ => Ok(vec![positions]),
         }
-    }));
+    });
     let infer = rule(|cx| {
         let typ = cx.params.str("ret_typ").unwrap_or("indices").to_owned();
         match typ.as_str() {
@@ -161,12 +160,11 @@ fn topk() -> OpDef {
 }
 
 fn sort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (flat, axis) = line(b, cx.params, x)?;
         let count = b.dims(flat)?[axis];
         Ok(vec![first(b, flat, axis, count, largest_first(cx.params, true))?[0]])
-    }));
+    });
     let infer = shape_rule(|cx| match ordered_dims(cx, Ok)? {
         Some(dims) => cx.set_output_dims(0, dims),
         None => Ok(()),
@@ -184,13 +182,12 @@ fn sort() -> OpDef {
 }
 
 fn argsort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (flat, axis) = line(b, cx.params, x)?;
         let count = b.dims(flat)?[axis];
         let [_, at] = first(b, flat, axis, count, largest_first(cx.params, true))?;
         Ok(vec![cast(b, at, positions_type(cx.params))?])
-    }));
+    });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, positions_type(cx.params))?;
         match ordered_dims(cx, Ok)? {

@@ -47,8 +47,7 @@ fn matching(scores: &DenseType, order: &DenseType, results: [&DenseType; 2], rul
     k.finish()
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let data = operand(b, args, 0)?;
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec<Value>> {
     let ty = b.ty(data)?;
     let (lead, sides) = ty.dims.split_at(ty.rank() - 2);
     let sides = [sides[0], sides[1]];
@@ -85,7 +84,7 @@ pub fn bipartite_matching() -> OpDef {
     });
     let doc = "Matches rows with columns of tables of scores, the best pair first: the column of each row, and the row of \
                each column, -1 for none.";
-    define("mx_bipartite_matching", doc, Compute::Composite(Box::new(body)), infer)
+    define("mx_bipartite_matching", doc, composites_of(body), infer)
         .operand("data", FLOATS)
         .param("is_ascend", false, "whether low scores are good")
         .required("threshold", ParamKind::Float, "scores that are no better than it do not match")

@@ -44,8 +44,7 @@ pub fn overlap(a: &[Ex], b: &[Ex]) -> Ex {
 }
 
 fn iou() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, y]| {
         let center = is_center(cx.params, "format");
         let (n, m) = (b.ty(x)?.len() / 4, b.ty(y)?.len() / 4);
         let mut inputs = vec![];
@@ -75,8 +74,7 @@ fn iou() -> OpDef {
 }
 
 fn decode() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, anchors) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, anchors]| {
         let by_corner = !is_center(cx.params, "format");
         let ty = b.ty(data)?;
         let mut parts = vec![];

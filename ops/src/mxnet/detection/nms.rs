@@ -168,8 +168,7 @@ fn reformatted(b: &mut Builder<'_>, rows: Value, start: u64, from_center: bool) 
     })
 }
 
-fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let data = operand(b, args, 0)?;
+fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec<Value>> {
     let int = |name: &str, default: i64| cx.params.int(name).unwrap_or(default);
     let real = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
     let out = &cx.outputs[0];
@@ -241,7 +240,7 @@ fn box_nms() -> OpDef {
     });
     let doc = "Rows of a score and a box by falling score, without those that overlap a better one; rows of -1 fill \
                the rest. The second result tells which row each was, -1 for none.";
-    define("mx_box_nms", doc, Compute::Composite(Box::new(nms_body)), infer)
+    define("mx_box_nms", doc, composites_of(nms_body), infer)
         .operand("data", FLOATS)
         .param("overlap_thresh", 0.5, "greatest overlap that is tolerated")
         .param("valid_thresh", 0.0, "scores above it take part")
@@ -301,8 +300,7 @@ fn located(b: &mut Builder<'_>, params: &Params, offsets: Value, anchors: Value,
     b.concat(&parts, 2)
 }
 
-fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let (scores, offsets, anchors) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [scores, offsets, anchors]: [Value; 3]) -> Result<Vec<Value>> {
     let [scores, offsets, anchors] = [cast(b, scores, F32)?, cast(b, offsets, F32)?, cast(b, anchors, F32)?];
     let d = b.dims(scores)?;
     let (images, classes, n) = (d[0], d[1], d[2]);
@@ -350,7 +348,7 @@ fn multibox_detection() -> OpDef {
     });
     let doc = "Detections (class, score, x1, y1, x2, y2) by falling score. The class of a suppressed one is -1; rows of \
                -1 follow.";
-    define("mx_multibox_detection", doc, Compute::Composite(Box::new(detection_body)), infer)
+    define("mx_multibox_detection", doc, composites_of(detection_body), infer)
         .groups(&["cls_prob", "loc_pred", "anchor"], FLOATS)
         .param("clip", true, "whether boxes are clipped to the image")
         .param("threshold", 0.01, "least score of a detection")

@@ -266,8 +266,7 @@ fn kernel(p: TargetProblem, images: u64, inputs: &[DenseType; 3], results: &[Den
 }
 
 fn multibox_target() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let (anchor, label, scores) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let compute = composites_of(|b, cx, [anchor, label, scores]| {
         let [anchor, label, scores] = [cast(b, anchor, F32)?, cast(b, label, F32)?, cast(b, scores, F32)?];
         let (labels, d) = (b.dims(label)?, b.dims(scores)?);
         let (images, n) = (d[0], d[2]);
@@ -292,7 +291,7 @@ fn multibox_target() -> OpDef {
         let made = b.kernel(kernel, &[anchor, label, background], &results)?;
         let ty = cx.outputs[0].dtype;
         (0..3).map(|i| cast(b, made[i], ty)).collect()
-    }));
+    });
     let infer = rule(|cx| {
         (0..3).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(scores) = rank_in(cx, 2, 3..=3)? else { return Ok(()) };

@@ -28,8 +28,7 @@ fn gradient_multiplier() -> OpDef {
 }
 
 fn element_mask() -> OpDef {
-    let body = composite(|b, _, args| {
-        let (data, mask) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let body = composite_of(|b, _, [data, mask]| {
         let dims = b.dims(data)?;
         let by_row: Vec<u64> = dims.iter().enumerate().map(|(axis, &n)| if axis == 0 { n } else { 1 }).collect();
         let mask = b.call("stop_gradient", &[mask])?;

@@ -52,8 +52,7 @@ fn wraps(cx: &Params) -> bool {
 }
 
 fn take() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, indices]| {
         let dims = b.dims(data)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len()).or_fail(b)?;
         let indices = match cx.params.str("mode") {
@@ -88,8 +87,7 @@ fn selected(b: &mut Builder<'_>, data: Value, index: Value, axis: usize) -> Resu
 }
 
 fn batch_take() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, indices]| {
         let dims = b.dims(data)?;
         let indices = positions(b, indices, dims[1], false)?;
         let indices = reshape(b, indices, &[dims[0], 1])?;
@@ -113,8 +111,7 @@ fn pick_axis(params: &Params) -> Option<i64> {
 }
 
 fn pick() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, index) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, index]| {
         let dims = b.dims(data)?;
         let Some(axis) = pick_axis(cx.params) else {
             let n = dims.iter().product();
@@ -159,8 +156,7 @@ fn pick() -> OpDef {
 }
 
 fn one_hot() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let indices = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [indices]| {
         let out = &cx.outputs[0];
         let mut dims = b.dims(indices)?;
         dims.push(1);
@@ -191,8 +187,7 @@ fn one_hot() -> OpDef {
 }
 
 fn choose() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (condition, x, y) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let compute = composite_of(|b, _, [condition, x, y]| {
         let dims = b.dims(condition)?;
         let holds = b.map_as(&[condition], DType::Bool, &dims, |_, a| a[0].cast(DType::Bool))?;
         let mut wide = dims;
@@ -253,8 +248,7 @@ fn column(b: &mut Builder<'_>, index: Value, n: u64) -> Result<Value, Diagnostic
 }
 
 fn index_copy() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (old, index, new) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let compute = composite_of(|b, cx, [old, index, new]| {
         let index = column(b, index, cx.outputs[0].dims[0])?;
         b.call("scatter_nd", &[old, index, new])
     });

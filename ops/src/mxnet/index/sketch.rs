@@ -2,8 +2,7 @@
 
 use crate::prelude::*;
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, places, signs) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x, places, signs]: [Value; 3]) -> Result<Value> {
     let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
     let axis = ty.rank() - 1;
     let (n, extent) = (ty.dims[axis], out.dims[axis]);
@@ -37,7 +36,7 @@ pub fn count_sketch() -> OpDef {
     });
     let doc = "Count sketches along the last axis: out[…, h[i]] += s[i]·data[…, i]. Hashes h beyond `out_dim` count as \
                the last place.";
-    define("mx_count_sketch", doc, composite(body), infer)
+    define("mx_count_sketch", doc, composite_of(body), infer)
         .group("data", FLOATS)
         .operand("h", FLOATS)
         .group("s", FLOATS)

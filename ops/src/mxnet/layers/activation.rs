@@ -7,8 +7,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn activation() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let name = match cx.params.str("act_type") {
             Some("softrelu") => "softplus",
             Some(other @ ("relu" | "sigmoid" | "tanh" | "softsign" | "log_sigmoid" | "mish")) => other,

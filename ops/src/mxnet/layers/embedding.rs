@@ -7,8 +7,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn embedding() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (data, weight) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, _, [data, weight]| {
         let (dims, rows) = (b.dims(data)?, b.dims(weight)?[0]);
         let rows = b.map_as(&[data], DType::I64, &dims, |_, a| {
             let at = a[0].cast(DType::I64);

@@ -120,8 +120,7 @@ fn value(own: bool) -> OpDef {
 }
 
 fn div_sqrt_dim() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, _, [x]| {
         let last = b.dims(x)?.last().copied().unwrap_or(1);
         with_number(b, "div", x, (last as f64).sqrt())
     });

@@ -120,8 +120,7 @@ fn gelqf_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Va
 }
 
 fn gelqf() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let a = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [a]| {
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
         let rank = ty.rank();
@@ -130,7 +129,7 @@ fn gelqf() -> OpDef {
         let made = b.kernel(reflections(&ty), &[a], &[ty.clone(), left, ty, factors])?;
         let dtype = cx.outputs[0].dtype;
         Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
-    }));
+    });
     let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
@@ -278,15 +277,14 @@ fn syevd_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Va
 }
 
 fn syevd() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let a = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [a]| {
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
         let values = DenseType::new(F64, &cx.outputs[1].dims);
         let made = b.kernel(rotations(&ty), &[a], &[ty.clone(), values, ty.clone(), ty])?;
         let dtype = cx.outputs[0].dtype;
         Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
-    }));
+    });
     let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(x) = square(cx)? else { return Ok(()) };

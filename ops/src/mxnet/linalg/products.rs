@@ -92,8 +92,7 @@ fn gemm(adds: bool) -> OpDef {
 }
 
 fn syrk() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let t = flag(cx.params, "transpose");
         let (left, right) = (transposed_if(b, x, t)?, transposed_if(b, x, !t)?);
         let out = matmul(b, left, right)?;
@@ -136,8 +135,7 @@ pub(super) fn sided(def: OpDef) -> OpDef {
 }
 
 fn trmm() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (a, x) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [a, x]| {
         let a = triangle(b, a, cx.params.bool("lower") != Some(false))?;
         let a = transposed_if(b, a, flag(cx.params, "transpose"))?;
         let out = if flag(cx.params, "rightside") { matmul(b, x, a)? } else { matmul(b, a, x)? };

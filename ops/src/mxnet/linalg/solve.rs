@@ -66,8 +66,7 @@ fn triangular(lower: bool, transpose: bool) -> Params {
 }
 
 fn solve_triangular() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (a, x) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [a, x]| {
         let (a, x) = (cast(b, a, F64)?, cast(b, x, F64)?);
         let (lower, transpose) = (cx.params.bool("lower") != Some(false), flag(cx.params, "transpose"));
         let (at, xt) = (b.ty(a)?, b.ty(x)?);
@@ -101,8 +100,7 @@ pub(super) fn solve(b: &mut Builder<'_>, a: Value, x: Value, lower: bool, flags:
 }
 
 fn trsm() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (a, x) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [a, x]| {
         let x = scaled(b, x, cx.params.float("alpha").unwrap_or(1.0))?;
         let flags = ["transpose", "rightside"].map(|name| flag(cx.params, name));
         solve(b, a, x, cx.params.bool("lower") != Some(false), flags)
@@ -137,8 +135,7 @@ fn cholesky(ty: &DenseType) -> Result<Kernel, OpError> {
 }
 
 fn potrf() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let a = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [a]| {
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
         let out = b.kernel(cholesky(&ty), &[a], &[ty])?[0];
@@ -170,8 +167,7 @@ fn potrf() -> OpDef {
 }
 
 fn potri() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let l = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [l]| {
         let out = &cx.outputs[0];
         let rank = out.rank();
         let one = b.map_as(&[], out.dtype, &out.dims, |s, _| {
@@ -286,8 +282,7 @@ fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
 
 /// Inverse, sign and logarithm of the magnitude of the determinant, all by one elimination.
 fn lu_inverse() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let a = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [a]| {
         let a = cast(b, a, F64)?;
         let ty = b.ty(a)?;
         let (batch, _) = matrices(&ty.dims);
@@ -299,7 +294,7 @@ fn lu_inverse() -> OpDef {
             out.push(cast(b, value, ty.dtype)?);
         }
         Ok(out)
-    }));
+    });
     let infer = rule(|cx| {
         for i in 0..3 {
             cx.same_dtype(i, 0)?;

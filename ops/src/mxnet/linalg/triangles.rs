@@ -22,8 +22,7 @@ fn diagonal(b: &mut Builder<'_>, x: Value, offset: i64, n: u64) -> Result<Value>
 }
 
 fn sumlogdiag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let n = dims[dims.len() - 1];
         let d = diagonal(b, x, 0, n)?;
@@ -45,8 +44,7 @@ fn sumlogdiag() -> OpDef {
 }
 
 fn extractdiag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         diagonal(b, x, offset(cx.params), n)
     });
@@ -80,8 +78,7 @@ fn placed(b: &mut Builder<'_>, x: Value, n: u64, source: impl Fn(u64, u64) -> Op
 }
 
 fn makediag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         let shift = offset(cx.params);
         placed(b, x, n, |row, column| (column as i64 - row as i64 == shift).then_some(row.min(column)))
@@ -122,8 +119,7 @@ fn with_triangle(def: OpDef) -> OpDef {
 }
 
 fn extracttrian() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let (batch, n) = (dims.len() - 2, dims[dims.len() - 1]);
         let positions: Vec<i64> = triangle(cx.params, n).iter().map(|&(r, c)| (r * n + c) as i64).collect();
@@ -158,8 +154,7 @@ fn extent(params: &Params, len: u64) -> Option<u64> {
 }
 
 fn maketrian() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         let places = triangle(cx.params, n);
         placed(b, x, n, |row, column| places.iter().position(|p| *p == (row, column)).map(|i| i as u64))

@@ -92,8 +92,7 @@ fn next_average(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, old: Value) -> 
 }
 
 fn sparse_penalty() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let (x, old) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composites_of(|b, cx, [x, old]| {
         let mut results = vec![b.call("identity", &[x])?];
         if let Some(ty) = cx.outputs.get(1) {
             let next = match cx.params.bool(OpDef::TRAINING) {
@@ -104,7 +103,7 @@ fn sparse_penalty() -> OpDef {
             results.push(cast(b, next, ty.dtype)?);
         }
         Ok(results)
-    }));
+    });
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, old, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
         let ty = b.ty(x)?;

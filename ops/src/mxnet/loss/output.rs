@@ -65,10 +65,7 @@ fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn regression(name: &'static str, doc: &'static str, forward: &'static str, slope: fn(&Ex) -> Ex) -> OpDef {
-    let compute = composite(move |b, _, args| {
-        let x = operand(b, args, 0)?;
-        b.call(forward, &[x])
-    });
+    let compute = composite_of(move |b, _, [x]| b.call(forward, &[x]));
     let gradient = move |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (label, ty) = (cx.input(1)?, cx.node.outputs[0].clone());
         let label = cast(b, label, ty.dtype)?;
@@ -115,10 +112,7 @@ fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Valu
 }
 
 fn svm_output() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
-        b.call("identity", &[x])
-    });
+    let compute = composite_of(|b, _, [x]| b.call("identity", &[x]));
     let infer = shape_rule(|cx| {
         label_dtype(cx)?;
         agree_shapes(cx, &[0], &[0])?;

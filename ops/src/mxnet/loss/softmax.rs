@@ -131,8 +131,7 @@ fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
 }
 
 fn softmax_output() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let ty = b.ty(x)?;
         let rows = reshape(b, x, &classes(cx.params, &ty.dims))?;
         let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;
@@ -174,8 +173,7 @@ fn softmax_output() -> OpDef {
 }
 
 fn softmax_cross_entropy() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, label) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, label]| {
         let ty = b.ty(x)?;
         let wide = compute_type(ty.dtype);
         let x = cast(b, x, wide)?;

@@ -43,8 +43,7 @@ fn lrn_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<Te
 }
 
 fn lrn() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let params = Params::new()
             .with("size", cx.params.int("nsize").unwrap_or(1))
             .with("alpha", float(cx, "alpha", 1e-4))

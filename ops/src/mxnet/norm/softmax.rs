@@ -122,8 +122,7 @@ fn activation_dims(params: &Params, dims: &[u64]) -> Vec<u64> {
 }
 
 fn activation() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         if dims.len() < 2 {
             return Err(b.error(

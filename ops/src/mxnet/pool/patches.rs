@@ -76,10 +76,7 @@ fn size(window: &SpatialWindow) -> u64 {
 }
 
 fn im2col() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        columns(b, cx.params, x)
-    });
+    let compute = composite_of(|b, cx, [x]| columns(b, cx.params, x));
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
         let ty = b.ty(x)?;
@@ -103,10 +100,7 @@ fn im2col() -> OpDef {
 }
 
 fn col2im() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        image(b, cx.params, x, &cx.outputs[0])
-    });
+    let compute = composite_of(|b, cx, [x]| image(b, cx.params, x, &cx.outputs[0]));
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let head = cx.head(b, 0)?;
         Ok(vec![Some(columns(b, cx.node.params, head)?)])

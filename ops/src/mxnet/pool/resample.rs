@@ -75,8 +75,7 @@ fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
 }
 
 fn adaptive_avg_pooling() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let out = &cx.outputs[0].dims;
         resampled(b, x, [out[2], out[3]], means)
     });
@@ -130,8 +129,7 @@ fn resized(params: &Params, from: [u64; 2]) -> Result<[u64; 2], OpError> {
 }
 
 fn bilinear_resize() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let out = &cx.outputs[0].dims;
         let weights = if cx.params.bool("align_corners") == Some(false) { centres } else { corners };
         resampled(b, x, [out[2], out[3]], weights)

@@ -206,8 +206,7 @@ fn eye() -> OpDef {
 }
 
 fn shape_array() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, _, [x]| {
         let dims: Vec<i64> = b.dims(x)?.iter().map(|n| *n as i64).collect();
         Ok(b.i64s(&dims))
     });
@@ -223,8 +222,7 @@ fn shape_array() -> OpDef {
 }
 
 fn size_array() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, _, [x]| {
         let n = b.ty(x)?.len() as i64;
         Ok(b.i64s(&[n]))
     });
@@ -239,10 +237,7 @@ fn size_array() -> OpDef {
 }
 
 fn identity_like() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
-        b.call("identity", &[x])
-    });
+    let compute = composite_of(|b, _, [x]| b.call("identity", &[x]));
     let infer = shape_rule(|cx| agree_shapes(cx, &[0, 1], &[0]));
     define("mx_identity_with_attr_like_rhs", "lhs, which has the shape of rhs.", compute, infer)
         .operands(&["lhs", "rhs"], &[])

@@ -82,14 +82,13 @@ fn squeezed(params: &Params) -> bool {
 }
 
 fn slice_channel() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
         let len = dims[axis] / parts(cx.params) as u64;
         let cut = |(i, out): (usize, &DenseType)| part(b, x, axis, [i as u64 * len, len], &out.dims);
         cx.outputs.iter().enumerate().map(cut).collect()
-    }));
+    });
     let infer = rule(|cx| {
         let count = parts(cx.params);
         if cx.output_count() > count {
@@ -171,13 +170,12 @@ fn cuts(params: &Params, n: u64) -> Result<Vec<[u64; 2]>, OpError> {
 }
 
 fn split_v2() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
         let cuts = cuts(cx.params, dims[axis]).or_fail(b)?;
         cuts.into_iter().zip(cx.outputs).map(|(cut, out)| part(b, x, axis, cut, &out.dims)).collect()
-    }));
+    });
     let infer = rule(|cx| {
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;

@@ -22,8 +22,8 @@ fn regroup(
     doc: &'static str,
     infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
 ) -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0]);
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0];
         let from = b.ty(x)?;
         if from.len() != out.len() {
             return Err(b.fail(format!("operand `data`: {from} cannot become {out}")));
@@ -289,8 +289,7 @@ fn permutation(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
 }
 
 fn transpose() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let rank = b.dims(x)?.len();
         let perm = permutation(cx.params, rank).map_err(|e| b.fail(e.0))?;
         let perm: Vec<i64> = perm.into_iter().map(|p| p as i64).collect();
@@ -317,12 +316,9 @@ fn transpose() -> OpDef {
 }
 
 fn cast(name: &'static str, names: &[&'static str]) -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        match b.ty(x)?.dtype == cx.outputs[0].dtype {
-            true => b.call("identity", &[x]),
-            false => compose::cast(b, x, cx.outputs[0].dtype),
-        }
+    let compute = composite_of(|b, cx, [x]| match b.ty(x)?.dtype == cx.outputs[0].dtype {
+        true => b.call("identity", &[x]),
+        false => compose::cast(b, x, cx.outputs[0].dtype),
     });
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, head) = (cx.input(0)?, cx.head(b, 0)?);

@@ -78,8 +78,7 @@ fn begin_end_step(def: OpDef) -> OpDef {
 }
 
 fn slice() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let bounds = bounds(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         sliced(b, x, &bounds, &cx.outputs[0].dims)
     });
@@ -105,8 +104,7 @@ fn one_axis(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
 }
 
 fn slice_axis() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let bounds = one_axis(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         sliced(b, x, &bounds, &cx.outputs[0].dims)
     });
@@ -124,8 +122,7 @@ fn slice_axis() -> OpDef {
 }
 
 fn slice_like() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let rank = cx.outputs[0].rank();
         b.view(x, strided(&vec![0; rank], &vec![1; rank]), &cx.outputs[0].dims)
     });
@@ -205,10 +202,7 @@ fn assigned(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, rhs: Option<Value>)
 }
 
 fn slice_assign() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, rhs) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        assigned(b, cx, x, Some(rhs))
-    });
+    let compute = composite_of(|b, cx, [x, rhs]| assigned(b, cx, x, Some(rhs)));
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0, 1], &[0])?;
         agree_shapes(cx, &[0], &[0])?;
@@ -224,10 +218,7 @@ fn slice_assign() -> OpDef {
 }
 
 fn slice_assign_scalar() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        assigned(b, cx, x, None)
-    });
+    let compute = composite_of(|b, cx, [x]| assigned(b, cx, x, None));
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -267,12 +258,11 @@ fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> Result<[u64; 2], OpE
 }
 
 fn crop() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
         let at = corner(cx.params, [from[2], from[3]], [to[2], to[3]]).or_fail(b)?;
         Ok(vec![b.view(x, strided(&[0, 0, at[0] as i64, at[1] as i64], &[1; 4]), to)?])
-    }));
+    });
     let infer = shape_rule(|cx| {
         if cx.input_count() > 2 {
             return Err(OpError(format!("{} operands given, at most 2 expected", cx.input_count())));
@@ -303,8 +293,7 @@ fn crop() -> OpDef {
 }
 
 fn pad() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dtype = b.ty(x)?.dtype;
         let widths = widths(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         let list: Vec<i64> = widths.iter().map(|w| w.0).chain(widths.iter().map(|w| w.1)).collect();

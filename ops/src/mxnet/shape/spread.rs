@@ -23,8 +23,7 @@ fn broadcasting(
     doc: &'static str,
     infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
 ) -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
         b.view(x, broadcast(&from, to), to)
     });
@@ -123,8 +122,8 @@ fn aligned<T: Copy>(list: &[T], rank: usize, one: T) -> Vec<T> {
 }
 
 fn tile() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0].dims;
         let dims = b.dims(x)?;
         let dims = aligned(&dims, out.len(), 1);
         let x = compose::reshape(b, x, &dims)?;
@@ -163,8 +162,8 @@ fn repeats(params: &Params) -> Result<u64, OpError> {
 }
 
 fn repeat() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0].dims;
         let n = repeats(cx.params).or_fail(b)?.max(1);
         let (x, axis) = match cx.params.int("axis") {
             Some(axis) => (x, normalize_axis(axis, out.len()).or_fail(b)?),
@@ -213,8 +212,8 @@ fn diagonal_axes(params: &Params, rank: usize) -> Result<[usize; 2], OpError> {
 }
 
 fn diag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0].dims;
         let ty = b.ty(x)?;
         let k = cx.params.int("k").unwrap_or(0);
         let (down, right) = ((-k).max(0), k.max(0));
@@ -269,8 +268,7 @@ fn diag() -> OpDef {
 
 /// An entry elsewhere, under MXNet's name of its parameter.
 fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
-    let compute = composite(move |b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(move |b, cx, [x]| {
         let side = cx.params.int("block_size").unwrap_or(1);
         b.op(entry, &[x], Params::new().with("blocksize", side))
     });

@@ -46,8 +46,7 @@ impl Geometry {
     }
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x, y]: [Value; 2]) -> Result<Value> {
     let (g, ty, out) = (Geometry::of(cx.params), b.ty(x)?, &cx.outputs[0].dims);
     let (d, k) = (g.displacements(), g.kernel as u64);
     // Image, displacement (2), position (2), channel, place in the kernel (2).
@@ -82,7 +81,7 @@ fn correlation() -> OpDef {
         cx.set_output_dims(0, [x[0], Dim::Const(d * d), Dim::Const(g.count(h)?), Dim::Const(g.count(w)?)])
     });
     let doc = "Means of products (or of absolute differences) of two images at all displacements up to a distance.";
-    define("mx_correlation", doc, composite(body), infer)
+    define("mx_correlation", doc, composite_of(body), infer)
         .groups(&["data1", "data2"], FLOATS)
         .param("kernel_size", 1, "extent of the window compared")
         .within(1.0, 255.0)

@@ -124,14 +124,11 @@ fn target(params: &Params) -> Result<[u64; 2], OpError> {
 }
 
 fn grid_generator() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
-        match cx.params.str("transform_type") {
-            Some("warp") => warped_grid(b, data),
-            _ => {
-                let out = &cx.outputs[0].dims;
-                affine_grid(b, data, [out[2], out[3]])
-            }
+    let compute = composite_of(|b, cx, [data]| match cx.params.str("transform_type") {
+        Some("warp") => warped_grid(b, data),
+        _ => {
+            let out = &cx.outputs[0].dims;
+            affine_grid(b, data, [out[2], out[3]])
         }
     });
     let infer = shape_rule(|cx| {
@@ -155,10 +152,7 @@ fn grid_generator() -> OpDef {
 }
 
 fn bilinear_sampler() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (data, grid) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        sampled(b, data, grid)
-    });
+    let compute = composite_of(|b, _, [data, grid]| sampled(b, data, grid));
     let infer = shape_rule(|cx| {
         let (Some(data), Some(grid)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 4..=4)?) else { return Ok(()) };
         shaped(cx, 1, &[data[0], Dim::Const(2), grid[2], grid[3]])?;
@@ -172,8 +166,7 @@ fn bilinear_sampler() -> OpDef {
 }
 
 fn spatial_transformer() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, loc) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, loc]| {
         let out = &cx.outputs[0].dims;
         let grid = affine_grid(b, loc, [out[2], out[3]])?;
         sampled(b, data, grid)

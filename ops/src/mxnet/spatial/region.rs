@@ -89,8 +89,7 @@ fn greatest(data: &DenseType, places: [&DenseType; 3], found: &DenseType) -> Res
     k.finish()
 }
 
-fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
+fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data, rois]: [Value; 2]) -> Result<Value> {
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
     let (ty, out) = (b.ty(data)?, &cx.outputs[0]);
     // Which element is the greatest is constant to differentiation; the element is not.
@@ -111,7 +110,7 @@ fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -
 
 fn roi_pooling() -> OpDef {
     let doc = "The maximum of every bin of regions [image, x1, y1, x2, y2] of images; 0 of an empty bin.";
-    define("mx_roi_pooling", doc, composite(pooling_body), rule(shapes))
+    define("mx_roi_pooling", doc, composite_of(pooling_body), rule(shapes))
         .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
@@ -155,8 +154,7 @@ fn tap(p: &Ex, n: u64, behind: bool) -> (Ex, Ex) {
     (at, outside.select(&share.lit(0.0), &share))
 }
 
-fn align_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
+fn align_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data, rois]: [Value; 2]) -> Result<Value> {
     let each = cx.params.int("sample_ratio").unwrap_or(-1);
     let rois = b.call("stop_gradient", &[rois])?;
     if each <= 0 {
@@ -223,7 +221,7 @@ fn roi_align() -> OpDef {
     });
     let doc = "Regions [image, x1, y1, x2, y2] of images resampled bilinearly, the mean of the samples of each bin. \
                Without a number of samples there is no gradient.";
-    define("mx_roi_align", doc, composite(align_body), infer)
+    define("mx_roi_align", doc, composite_of(align_body), infer)
         .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
