@@ -55,9 +55,7 @@ fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 pub(crate) fn matmul_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<(), OpError> {
     let [Some(a), Some(b)] = operands.map(|i| cx.input_dims(i)) else { return Ok(()) };
     for (i, dims) in operands.into_iter().zip([&a, &b]) {
-        if dims.is_empty() {
-            return Err(OpError(format!("{}: expected rank at least 1, found rank 0", cx.input_name(i))));
-        }
+        reject_if(dims.is_empty(), || format!("{}: expected rank at least 1, found rank 0", cx.input_name(i)))?;
     }
     let k_axis = b.len().saturating_sub(2);
     let what = format!("operand `b`, axis {k_axis} (against the last axis of `a`)");
@@ -117,9 +115,7 @@ fn gemm() -> OpDef {
         let (k2, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
         cx.unify_dims(k, k2, &format!("operand `B`, axis {}", usize::from(tb)))?;
         if let Some(c) = cx.input_dims(2) {
-            if c.len() > 2 {
-                return Err(OpError(format!("operand `C`: expected rank at most 2, found rank {}", c.len())));
-            }
+            reject_if(c.len() > 2, || format!("operand `C`: expected rank at most 2, found rank {}", c.len()))?;
             for (i, &d) in c.iter().rev().enumerate() {
                 if let (Dim::Const(found), Dim::Const(expected)) = (d, if i == 0 { n } else { m })
                     && found != 1
@@ -180,9 +176,7 @@ fn dot() -> OpDef {
     let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
         let (Some(a), Some(b)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
-        if a.is_empty() || b.is_empty() {
-            return Err("operands: expected rank at least 1, found rank 0".into());
-        }
+        reject_if(a.is_empty() || b.is_empty(), || "operands: expected rank at least 1, found rank 0")?;
         let ka = if ta { 0 } else { a.len() - 1 };
         let kb = if tb { b.len() - 1 } else { 0 };
         cx.unify_dims(a[ka], b[kb], &format!("operand `rhs`, axis {kb}"))?;
@@ -270,9 +264,7 @@ fn fully_connected() -> OpDef {
         cx.unify_dims(Dim::Const(hidden), w[0], "operand `weight`, axis 0")?;
         cx.set_input_shape(2, Shape::consts(&[hidden]))?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        if x.is_empty() {
-            return Err("operand `data`: expected rank at least 1, found rank 0".into());
-        }
+        reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
         let lead = if flatten { 1 } else { x.len() - 1 };
         let inner = x[lead..].to_vec();
         cx.relate(tensorc_ir::dim::Equation::Product { left: vec![w[1]], right: inner })?;

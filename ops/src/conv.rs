@@ -83,9 +83,7 @@ fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<Conv
     let rank =
         operands.into_iter().find_map(|i| cx.input(i).shape.rank()).or(from_kernel).or(cx.output(0).shape.rank());
     let Some(rank) = rank else { return Ok(None) };
-    if rank < 3 {
-        return Err(OpError(format!("operand `X`: expected rank at least 3, found rank {rank}")));
-    }
+    reject_if(rank < 3, || format!("operand `X`: expected rank at least 3, found rank {rank}"))?;
     let x = ranked(cx, operands[0], rank)?;
     let w = ranked(cx, operands[1], rank)?;
     if let Some(kernel) = cx.params.ints("kernel_shape").map(<[i64]>::to_vec).filter(|k| !k.is_empty()) {

@@ -108,9 +108,7 @@ fn zeros(name: &'static str, doc: &'static str, value: f64) -> OpDef {
 
 /// `max(ceil((limit - start) / delta), 0)`, in the arithmetic of the operands.
 pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u64, OpError> {
-    if delta.as_f64() == 0.0 {
-        return Err("operand `delta` is 0".into());
-    }
+    reject_if(delta.as_f64() == 0.0, || "operand `delta` is 0")?;
     if start.dtype.is_float() {
         let n = ((limit.as_f64() - start.as_f64()) / delta.as_f64()).ceil();
         return match n.is_finite() {

@@ -291,9 +291,7 @@ fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         expected[axis] = update[axis];
         shaped(cx, 1, &expected)?;
     }
-    if axis == 0 {
-        return Err("parameter `axis`: axis 0 is the batch, which is not written along".into());
-    }
+    reject_if(axis == 0, || "parameter `axis`: axis 0 is the batch, which is not written along")?;
     shaped(cx, 2, &cache[..1])
 }
 

@@ -24,7 +24,7 @@ pub(crate) use crate::graph::{GraphScope, Tensor, derivative, formula, formulas}
 pub(crate) use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 pub(crate) use crate::rules::{
     agree, agree_dtypes, agree_shapes, broadcasts_to, extent, ints, length, one_element, output_dims, partial, rank_in,
-    ranked, same, shaped, vector,
+    ranked, reject_if, same, shaped, vector,
 };
 pub(crate) use crate::views::{Build, OrFail, lowest, max_of, maybe, sum_of, vars, widen};
 pub(crate) use crate::window::{AutoPad, SpatialWindow};

@@ -32,9 +32,7 @@ fn plan(
     };
     let roi = roi.map(|r| r.to_f64s()).filter(|r| r.len() == 2 * listed.len());
     let (count, found) = (listed.len(), scales.as_ref().map_or(sizes.as_ref().map_or(0, Vec::len), Vec::len));
-    if found != count {
-        return Err(OpError(format!("operands `scales` and `sizes`: expected {count} entries, found {found}")));
-    }
+    reject_if(found != count, || format!("operands `scales` and `sizes`: expected {count} entries, found {found}"))?;
     let ratio = |i: usize, size: i64| size as f64 / dims[listed[i]] as f64;
     let common = sizes.as_ref().and_then(|sizes| {
         let ratios = sizes.iter().enumerate().map(|(i, s)| ratio(i, *s));
@@ -53,9 +51,7 @@ fn plan(
             (_, Some(s), None) => (s[i] as f64, ratio(i, s[i])),
             _ => (n as f64, 1.0),
         };
-        if n == 0 && m > 0.0 {
-            return Err(OpError(format!("operand `X`: axis {axis} has no elements to make {m} of")));
-        }
+        reject_if(n == 0 && m > 0.0, || format!("operand `X`: axis {axis} has no elements to make {m} of"))?;
         let roi = roi.as_ref().map_or((0.0, 1.0), |r| (r[i], r[i + count]));
         out.push(ResizedAxis { axis, n, m: m.max(0.0) as u64, scale, roi });
     }

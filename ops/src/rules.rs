@@ -25,6 +25,11 @@ pub fn partial(cx: &mut InferCtx<'_>, output: usize, dims: &[Option<Dim>]) -> Re
     cx.set_output_dims(output, dims)
 }
 
+/// An error if the condition holds.
+pub fn reject_if<W: Into<OpError>>(condition: bool, why: impl FnOnce() -> W) -> Result<(), OpError> {
+    if condition { Err(why().into()) } else { Ok(()) }
+}
+
 /// The axes of an output whose rank has been stated.
 pub fn output_dims(cx: &InferCtx<'_>, output: usize) -> Vec<Dim> {
     cx.output(output).shape.dims().map(<[Dim]>::to_vec).unwrap_or_default()
@@ -68,9 +73,7 @@ pub fn axes(axes: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
     let mut out = vec![];
     for &a in axes {
         let axis = normalize_axis(a, rank)?;
-        if out.contains(&axis) {
-            return Err(OpError(format!("axis {a} is given twice")));
-        }
+        reject_if(out.contains(&axis), || format!("axis {a} is given twice"))?;
         out.push(axis);
     }
     Ok(out)

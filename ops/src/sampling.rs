@@ -182,9 +182,7 @@ fn affine_grid() -> OpDef {
     let infer = shape_rule(|cx| {
         let theta = ranked(cx, 0, 3)?;
         let Some(size) = ints(cx, 1) else { return Ok(()) };
-        if size.len() < 4 {
-            return Err(OpError(format!("operand `size`: expected at least 4 entries, found {}", size.len())));
-        }
+        reject_if(size.len() < 4, || format!("operand `size`: expected at least 4 entries, found {}", size.len()))?;
         let rank = size.len() as u64 - 2;
         cx.unify_dims(Dim::Const(rank), theta[1], "operand `theta`, axis 1")?;
         cx.unify_dims(Dim::Const(rank + 1), theta[2], "operand `theta`, axis 2")?;

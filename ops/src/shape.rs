@@ -73,9 +73,7 @@ fn reshape_op() -> OpDef {
                     n => Some(Dim::Const(n as u64)),
                 });
             }
-            if shape.iter().filter(|n| **n == -1).count() > 1 {
-                return Err("operand `shape`: more than one entry is -1".into());
-            }
+            reject_if(shape.iter().filter(|n| **n == -1).count() > 1, || "operand `shape`: more than one entry is -1")?;
             partial(cx, 0, &dims)?;
             if let Some(input) = input {
                 let output = output_dims(cx, 0);
@@ -103,9 +101,7 @@ fn flatten() -> OpDef {
         let rank = input.len() as i64;
         let axis = cx.params.int("axis").unwrap_or(1);
         let at = if axis < 0 { axis + rank } else { axis };
-        if !(0..=rank).contains(&at) {
-            return Err(OpError(format!("axis {axis} is out of range for rank {rank}")));
-        }
+        reject_if(!(0..=rank).contains(&at), || format!("axis {axis} is out of range for rank {rank}"))?;
         let out = output_dims(cx, 0);
         conserve(cx, &input[..at as usize], &out[..1])?;
         conserve(cx, &input[at as usize..], &out[1..])

@@ -22,13 +22,9 @@ fn range_of(dtype: DType) -> (i64, i64) {
 /// Type, lower bound and number of values.
 fn interval(params: &Params) -> Result<(DType, i64, u64), OpError> {
     let dtype = params.dtype("dtype").unwrap_or(DType::I32);
-    if !INTS.contains(&dtype) {
-        return Err(OpError(format!("parameter `dtype` is {dtype}, expected an integer type")));
-    }
+    reject_if(!INTS.contains(&dtype), || format!("parameter `dtype` is {dtype}, expected an integer type"))?;
     let (low, high) = (params.int("low").unwrap_or(0), params.int("high").unwrap_or(0));
-    if low >= high {
-        return Err(OpError(format!("parameter `low` is {low}, expected a value below parameter `high`, {high}")));
-    }
+    reject_if(low >= high, || format!("parameter `low` is {low}, expected a value below parameter `high`, {high}"))?;
     let (least, greatest) = range_of(dtype);
     for (name, value) in [("low", low), ("high", high - 1)] {
         if !(least..=greatest).contains(&value) {
@@ -74,9 +70,7 @@ fn shuffle() -> OpDef {
         b.gathered(x, order, 0)
     });
     let infer = rule(|cx| {
-        if cx.input_dims(0).is_some_and(|d| d.is_empty()) {
-            return Err("operand `data`: rank 0 has no axis to shuffle".into());
-        }
+        reject_if(cx.input_dims(0).is_some_and(|d| d.is_empty()), || "operand `data`: rank 0 has no axis to shuffle")?;
         same(cx, 0, 0)
     });
     let doc = "The slices along the first axis in random order: that of a random 64-bit number for each slice.";

@@ -94,9 +94,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 pub fn sample_unique_zipfian() -> OpDef {
     let infer = rule(|cx| {
         let range = cx.params.int("range_max").unwrap_or(0);
-        if !(1..=1 << 52).contains(&range) {
-            return Err(OpError(format!("parameter `range_max` is {range}, expected 1 to 2^52")));
-        }
+        reject_if(!(1..=1 << 52).contains(&range), || format!("parameter `range_max` is {range}, expected 1 to 2^52"))?;
         let shape = shape_param(cx)?;
         let [rows, wanted] = shape[..] else {
             return Err(OpError(format!("parameter `shape` has {} extents, expected rows and classes", shape.len())));

@@ -73,14 +73,10 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         cx.unify_dims(Dim::Const(gates * n), w[0], "operand `weight`, axis 0 (gates)")?;
     }
     cx.set_input_shape(2, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
-    if cx.has_input(3) != (mode == Mode::Lstm) {
-        return Err("operand `cell`: an LSTM has one, other cells have none".into());
-    }
+    reject_if(cx.has_input(3) != (mode == Mode::Lstm), || "operand `cell`: an LSTM has one, other cells have none")?;
     cx.set_input_shape(3, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
     cx.set_input_shape(4, Shape::Ranked([w[0]].into_iter().collect()))?;
-    if cx.output_count() > 1 && mode != Mode::Lstm {
-        return Err("results: only an LSTM has a second one".into());
-    }
+    reject_if(cx.output_count() > 1 && mode != Mode::Lstm, || "results: only an LSTM has a second one")?;
     for i in 0..cx.output_count() {
         cx.same_dtype(i, 0)?;
         cx.set_output_dims(i, [x[0], x[1], w[1]])?;

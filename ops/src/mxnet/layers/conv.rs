@@ -43,9 +43,7 @@ fn window_params(params: &Params) -> Result<(Params, Vec<u64>), OpError> {
     let rank = kernel.len();
     check_layout(params, rank)?;
     let pads = per_axis(params, "pad", rank, 0)?;
-    if pads.iter().any(|p| *p < 0) {
-        return Err("parameter `pad`: expected extents of at least 0".into());
-    }
+    reject_if(pads.iter().any(|p| *p < 0), || "parameter `pad`: expected extents of at least 0")?;
     let out = Params::new()
         .with("kernel_shape", ParamValue::Ints(kernel.iter().map(|k| *k as i64).collect()))
         .with("strides", per_axis(params, "stride", rank, 1)?)
@@ -177,9 +175,7 @@ fn deconvolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         match (cx.resolve(data[2 + i]), &target) {
             (Dim::Const(n), Some(target)) => {
                 let full = window.strides[i] * (n as i64 - 1) + window.span(i);
-                if target[i] > full {
-                    return Err(OpError(format!("parameter `target_shape`: {} exceeds {full}", target[i])));
-                }
+                reject_if(target[i] > full, || format!("parameter `target_shape`: {} exceeds {full}", target[i]))?;
                 cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?;
             }
             (_, Some(target)) => cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?,

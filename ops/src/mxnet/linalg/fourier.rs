@@ -98,9 +98,7 @@ fn fft() -> OpDef {
     let infer = shape_rule(|cx| {
         let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Some(Dim::Const(n)) = dims.pop() else { return Ok(()) };
-        if n == 0 {
-            return Err("operand `data`: its last axis has no elements".into());
-        }
+        reject_if(n == 0, || "operand `data`: its last axis has no elements")?;
         cx.set_output_dims(0, dims.into_iter().chain([Dim::Const(2 * n)]))
     });
     let doc = "The discrete Fourier transform of real rows, Σ x[j]·e^(-2πi·j·k/n): real and imaginary parts by turns \

@@ -14,9 +14,7 @@ fn flag(params: &Params, name: &str) -> bool {
 /// The order of axes that moves `axis` to the place of rows, and the one back.
 fn row_order(axis: i64, rank: usize) -> Result<[Vec<usize>; 2], OpError> {
     let axis = normalize_axis(axis, rank)?;
-    if axis == rank - 1 {
-        return Err("parameter `axis`: rows cannot be in the last axis".into());
-    }
+    reject_if(axis == rank - 1, || "parameter `axis`: rows cannot be in the last axis")?;
     let mut to: Vec<usize> = (0..rank).filter(|i| *i != axis).collect();
     to.insert(rank - 2, axis);
     let mut back = vec![0; rank];
@@ -50,9 +48,7 @@ fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> Result<(), OpError> {
     let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
         return Ok(());
     };
-    if a.len() != b.len() {
-        return Err(OpError(format!("operand `B`: expected rank {}, found rank {}", a.len(), b.len())));
-    }
+    reject_if(a.len() != b.len(), || format!("operand `B`: expected rank {}, found rank {}", a.len(), b.len()))?;
     let [to, back] = row_order(cx.params.int("axis").unwrap_or(-2), a.len())?;
     let (a, b): (Vec<Dim>, Vec<Dim>) = (to.iter().map(|&i| a[i]).collect(), to.iter().map(|&i| b[i]).collect());
     let rank = a.len();
@@ -120,9 +116,7 @@ pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     };
     let rank = b.len();
     let n = if flag(cx.params, "rightside") { b[rank - 1] } else { b[rank - 2] };
-    if a.len() != rank {
-        return Err(OpError(format!("operand `B`: expected rank {}, found rank {rank}", a.len())));
-    }
+    reject_if(a.len() != rank, || format!("operand `B`: expected rank {}, found rank {rank}", a.len()))?;
     shaped(cx, 0, &[&b[..rank - 2], &[n, n]].concat())
 }
 

@@ -132,9 +132,7 @@ fn extracttrian() -> OpDef {
         cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
         let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
         let len = triangle(cx.params, n).len() as u64;
-        if len == 0 {
-            return Err("parameter `offset`: no such triangle".into());
-        }
+        reject_if(len == 0, || "parameter `offset`: no such triangle")?;
         cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
     });
     with_triangle(define(

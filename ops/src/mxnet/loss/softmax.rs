@@ -101,9 +101,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
 
 /// A label for every row, or a probability for every class.
 fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
-    if x.is_empty() {
-        return Err("operand `data`: expected rank at least 1, found rank 0".into());
-    }
+    reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
     let given = cx.input_dims(1).map(|d| d.to_vec());
     let multi = flag(cx.params, "multi_output") && x.len() > 1;
     if !multi {

@@ -239,9 +239,7 @@ fn nearest_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let mut channels = Some(0);
     for i in (0..cx.input_count()).filter(|i| *i != 1) {
         let Some(dims) = cx.input_dims(i) else { return Ok(()) };
-        if dims.len() != 4 {
-            return Err(OpError(format!("{}: expected rank 4, found rank {}", cx.input_name(i), dims.len())));
-        }
+        reject_if(dims.len() != 4, || format!("{}: expected rank 4, found rank {}", cx.input_name(i), dims.len()))?;
         for (axis, n) in size.iter().enumerate() {
             if let Dim::Const(own) = dims[2 + axis]
                 && (own == 0 || n % own != 0)

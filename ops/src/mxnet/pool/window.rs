@@ -51,9 +51,7 @@ fn window_of(params: &Params, spatial: &[u64]) -> Result<SpatialWindow, OpError>
     let kernel = kernel_of(params)?;
     let pads = per_axis(params, "pad", rank, 0)?;
     let strides = per_axis(params, "stride", rank, 1)?;
-    if strides.iter().any(|s| *s <= 0) {
-        return Err("parameter `stride`: expected positive steps".into());
-    }
+    reject_if(strides.iter().any(|s| *s <= 0), || "parameter `stride`: expected positive steps")?;
     if let Some(i) = (0..rank).find(|&i| pads[i] < 0 || pads[i] >= kernel[i] as i64) {
         return Err(OpError(format!("parameter `pad`: {} is not below the kernel's {}", pads[i], kernel[i])));
     }
@@ -81,9 +79,7 @@ fn count(window: &SpatialWindow, convention: Convention, axis: usize, n: u64) ->
     if convention == Convention::Same {
         return Ok((padded + s - 1).div_euclid(s).max(0) as u64);
     }
-    if k > padded {
-        return Err(OpError(format!("spatial axis {axis}: the kernel covers {k}, the padded operand has {padded}")));
-    }
+    reject_if(k > padded, || format!("spatial axis {axis}: the kernel covers {k}, the padded operand has {padded}"))?;
     let free = padded - k;
     let steps = if convention == Convention::Full { (free + s - 1) / s } else { free / s };
     Ok(steps as u64 + 1)

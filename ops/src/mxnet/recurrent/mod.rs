@@ -181,9 +181,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 
 fn refused(cx: &InferCtx<'_>) -> Result<(), OpError> {
     for name in ["projection_size", "lstm_state_clip_min", "lstm_state_clip_max"] {
-        if cx.params.get(name).is_some() {
-            return Err(OpError(format!("parameter `{name}` is not supported")));
-        }
+        reject_if(cx.params.get(name).is_some(), || format!("parameter `{name}` is not supported"))?;
     }
     match cx.params.bool("use_sequence_length") {
         Some(true) => Err("parameter `use_sequence_length`: sequences of different lengths are not supported".into()),
@@ -195,9 +193,7 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     refused(cx)?;
     let stack = Stack::of(cx.params);
     let x = ranked(cx, 0, 3)?;
-    if x[0] == Dim::Const(0) {
-        return Err("operand `data`: no time steps".into());
-    }
+    reject_if(x[0] == Dim::Const(0), || "operand `data`: no time steps")?;
     if let Dim::Const(input) = x[2] {
         let size = stack.parts(input).iter().sum();
         cx.set_input_shape(1, Shape::Ranked([Dim::Const(size)].into_iter().collect()))?;
@@ -205,14 +201,10 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let state = [Dim::Const(stack.layers * stack.directions), x[1], Dim::Const(stack.hidden)];
     cx.set_input_shape(2, Shape::Ranked(state.into_iter().collect()))?;
     let lstm = stack.mode == Mode::Lstm;
-    if lstm != cx.has_input(3) {
-        return Err("operand `state_cell`: an LSTM has one, other cells have none".into());
-    }
+    reject_if(lstm != cx.has_input(3), || "operand `state_cell`: an LSTM has one, other cells have none")?;
     cx.set_input_shape(3, Shape::Ranked(state.into_iter().collect()))?;
     let most = results(cx.params).visible;
-    if cx.output_count() > most {
-        return Err(OpError(format!("{} results asked for, there are {most}", cx.output_count())));
-    }
+    reject_if(cx.output_count() > most, || format!("{} results asked for, there are {most}", cx.output_count()))?;
     cx.set_output_dims(0, [x[0], x[1], Dim::Const(stack.hidden * stack.directions)])?;
     cx.same_dtype(0, 0)?;
     for i in 1..cx.output_count() {

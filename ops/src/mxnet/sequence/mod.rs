@@ -122,9 +122,7 @@ fn reverse() -> OpDef {
         reshape(b, out, &dims)
     });
     let infer = rule(|cx| {
-        if time_axis(cx.params) != 0 {
-            return Err("parameter `axis`: sequences are reversed along axis 0 only".into());
-        }
+        reject_if(time_axis(cx.params) != 0, || "parameter `axis`: sequences are reversed along axis 0 only")?;
         check(cx)?;
         same(cx, 0, 0)
     });

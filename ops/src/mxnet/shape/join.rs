@@ -91,9 +91,7 @@ fn slice_channel() -> OpDef {
     });
     let infer = rule(|cx| {
         let count = parts(cx.params);
-        if cx.output_count() > count {
-            return Err(OpError(format!("{} results asked for, there are {count}", cx.output_count())));
-        }
+        reject_if(cx.output_count() > count, || format!("{} results asked for, there are {count}", cx.output_count()))?;
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[], &outputs)?;

@@ -39,9 +39,7 @@ fn bounds(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
             step.len()
         )));
     }
-    if step.contains(&0) {
-        return Err("parameter `step`: a step is 0".into());
-    }
+    reject_if(step.contains(&0), || "parameter `step`: a step is 0")?;
     let none = ParamValue::NONE;
     let at = |list: &[i64], i: usize| list.get(i).copied().unwrap_or(none);
     Ok((0..rank).map(|i| (at(begin, i), at(end, i), at(step, i))).collect())
@@ -243,9 +241,7 @@ fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> Result<[u64; 2], OpE
     let offset = two(params, "offset");
     let mut out = [0; 2];
     for i in 0..2 {
-        if to[i] > from[i] {
-            return Err(OpError(format!("a crop of {} exceeds the data's {}", to[i], from[i])));
-        }
+        reject_if(to[i] > from[i], || format!("a crop of {} exceeds the data's {}", to[i], from[i]))?;
         out[i] = match params.bool("center_crop") {
             Some(true) => (from[i] - to[i]) / 2,
             _ => offset[i].max(0) as u64,
@@ -264,9 +260,7 @@ fn crop() -> OpDef {
         Ok(vec![b.view(x, strided(&[0, 0, at[0] as i64, at[1] as i64], &[1; 4]), to)?])
     });
     let infer = shape_rule(|cx| {
-        if cx.input_count() > 2 {
-            return Err(OpError(format!("{} operands given, at most 2 expected", cx.input_count())));
-        }
+        reject_if(cx.input_count() > 2, || format!("{} operands given, at most 2 expected", cx.input_count()))?;
         let x = ranked(cx, 0, 4)?;
         let size = match cx.has_input(1) {
             true => match cx.input_dims(1) {

@@ -100,9 +100,7 @@ fn broadcast_like() -> OpDef {
                 None => Ok((0..rank).collect()),
             };
             let (own, other) = (list("lhs_axes", x.len())?, list("rhs_axes", like.len())?);
-            if own.len() != other.len() {
-                return Err(OpError(format!("{} axes of lhs and {} of rhs", own.len(), other.len())));
-            }
+            reject_if(own.len() != other.len(), || format!("{} axes of lhs and {} of rhs", own.len(), other.len()))?;
             let mut dims = x.to_vec();
             for (a, b) in own.into_iter().zip(other) {
                 dims[a] = stretched(x[a], like[b], &format!("operand `lhs`, axis {a}"))?;
@@ -138,9 +136,7 @@ fn tile() -> OpDef {
         partial(cx, 0, &vec![None; rank])?;
         let out = output_dims(cx, 0);
         for (i, &n) in reps.iter().enumerate() {
-            if n < 0 {
-                return Err(OpError(format!("parameter `reps`: entry {i} is {n}")));
-            }
+            reject_if(n < 0, || format!("parameter `reps`: entry {i} is {n}"))?;
             match n {
                 0 => cx.unify_dims(Dim::Const(0), out[i], "output")?,
                 n => cx.relate(Equation::Affine { out: out[i], input: x[i], mul: n, add: 0, div: 1 })?,
@@ -249,9 +245,7 @@ fn diag() -> OpDef {
         dims.push(match (x[row].as_const(), x[column].as_const()) {
             (Some(rows), Some(columns)) => {
                 let n = (rows as i64 - (-k).max(0)).min(columns as i64 - k.max(0));
-                if n <= 0 {
-                    return Err(OpError(format!("parameter `k`: diagonal {k} of {rows}×{columns} is empty")));
-                }
+                reject_if(n <= 0, || format!("parameter `k`: diagonal {k} of {rows}×{columns} is empty"))?;
                 Some(Dim::Const(n as u64))
             }
             _ => None,
@@ -275,9 +269,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
     let deep = entry == "space_to_depth";
     let infer = shape_rule(move |cx| {
         let side = cx.params.int("block_size").unwrap_or(0);
-        if side <= 0 {
-            return Err(OpError(format!("parameter `block_size` is {side}")));
-        }
+        reject_if(side <= 0, || format!("parameter `block_size` is {side}"))?;
         let x = ranked(cx, 0, 4)?;
         partial(cx, 0, &[None; 4])?;
         let out = output_dims(cx, 0);

@@ -163,9 +163,7 @@ fn with_operands(rule_of: &Arc<RuleEntry>, mp: bool) -> OpDef {
     let count = 2 + r.states.len() + usize::from(mp);
     let body = move |_: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
         let given: Vec<&Ex> = args.iter().flatten().collect();
-        if given.len() != count + r.numbers.len() {
-            return Err(OpError::from("an operand is missing"));
-        }
+        reject_if(given.len() != count + r.numbers.len(), || "an operand is missing")?;
         let stored = given[0].dtype();
         let wide = if mp { DType::F32 } else { compute_type(stored) };
         let widened = |x: &Ex| x.cast(wide);

@@ -39,9 +39,7 @@ fn scaled(params: &Params, [w, g, r1, r2, lr]: [&Ex; 5]) -> Ex {
 fn scaled_step(mp: bool) -> OpDef {
     let body = move |_: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
         let given: Vec<&Ex> = args.iter().flatten().collect();
-        if given.len() != 5 + usize::from(mp) {
-            return Err(OpError::from("an operand is missing"));
-        }
+        reject_if(given.len() != 5 + usize::from(mp), || "an operand is missing")?;
         let stored = given[0].dtype();
         let wide = if mp { DType::F32 } else { compute_type(stored) };
         let x: Vec<Ex> = given.iter().map(|x| x.cast(wide)).collect();
@@ -174,9 +172,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
     let count = 4 + usize::from(mp);
     let body = move |b: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
         let given: Vec<&Ex> = args.iter().flatten().collect();
-        if given.len() != count + 1 {
-            return Err(OpError::from("an operand is missing"));
-        }
+        reject_if(given.len() != count + 1, || "an operand is missing")?;
         let stored = given[0].dtype();
         let wide = if mp { DType::F32 } else { compute_type(stored) };
         let x: Vec<Ex> = given.iter().map(|x| x.cast(wide)).collect();

@@ -54,9 +54,7 @@ impl MultiUpdate {
         if !self.preloaded {
             for name in ["lrs", "wds"] {
                 let given = cx.params.floats(name).map_or(0, <[f64]>::len);
-                if given != n {
-                    return Err(OpError(format!("parameter `{name}` has {given} numbers, expected {n}")));
-                }
+                reject_if(given != n, || format!("parameter `{name}` has {given} numbers, expected {n}"))?;
             }
         }
         let results = cx.output_count();
