@@ -179,6 +179,16 @@ pub trait Define: Sized {
         self.edit(|d| d.static_inputs.push(d.inputs.len() - 1))
     }
 
+    /// Required operands whose values decide shapes.
+    fn static_operands(self, names: &[&'static str], types: &'static [DType]) -> Self {
+        names.iter().fold(self, |def, name| def.operand(name, types).static_value())
+    }
+
+    /// Optional operands whose values decide shapes.
+    fn static_optionals(self, names: &[&'static str], types: &'static [DType]) -> Self {
+        names.iter().fold(self, |def, name| def.optional(name, TypeRule::OneOf(types)).static_value())
+    }
+
     /// The operand that selects the sequence of a random operator; always the last one.
     fn key(self) -> Self {
         let def = self.optional("key", TypeRule::OneOf(&[DType::U32]));
@@ -227,24 +237,44 @@ pub trait Define: Sized {
         self.edit(|d| d.outputs = (least, most))
     }
 
+    /// A parameter that need not be given.
+    fn declare(self, name: &'static str, kind: ParamKind, default: Option<ParamValue>, doc: &'static str) -> Self {
+        self.edit(|d| d.params.push(ParamSpec { name, kind, default, required: false, range: None, doc }))
+    }
+
+    /// Changes the parameter added last.
+    fn edit_last(self, f: impl FnOnce(&mut ParamSpec)) -> Self {
+        self.edit(|d| {
+            if let Some(spec) = d.params.last_mut() {
+                f(spec);
+            }
+        })
+    }
+
     /// A parameter with a default.
     fn param(self, name: &'static str, default: impl Into<ParamValue>, doc: &'static str) -> Self {
         let default = default.into();
-        let kind = default.kind();
-        let spec = ParamSpec { name, kind, default: Some(default), required: false, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, default.kind(), Some(default), doc)
     }
 
     /// A parameter that may be absent.
     fn maybe(self, name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
-        let spec = ParamSpec { name, kind, default: None, required: false, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, kind, None, doc)
     }
 
     /// A parameter that must be given.
     fn required(self, name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
-        let spec = ParamSpec { name, kind, default: None, required: true, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, kind, None, doc).edit_last(|spec| spec.required = true)
+    }
+
+    /// A positive number of things that must be given.
+    fn count(self, name: &'static str, doc: &'static str) -> Self {
+        self.required(name, ParamKind::Int, doc).within(1.0, i64::MAX as f64)
+    }
+
+    /// A number from 0 to 1 with a default.
+    fn share(self, name: &'static str, default: f64, doc: &'static str) -> Self {
+        self.param(name, default, doc).within(0.0, 1.0)
     }
 
     /// The ONNX operator with these semantics, and the first opset that has them.
@@ -349,18 +379,12 @@ pub trait Define: Sized {
 
     /// One of several words.
     fn choice(self, name: &'static str, of: &'static [&'static str], default: &'static str, doc: &'static str) -> Self {
-        let default = Some(ParamValue::Str(default.to_owned()));
-        let spec = ParamSpec { name, kind: ParamKind::Choice(of), default, required: false, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, ParamKind::Choice(of), Some(default.into()), doc)
     }
 
     /// Inclusive bounds of the parameter added last.
     fn within(self, low: f64, high: f64) -> Self {
-        self.edit(|d| {
-            if let Some(spec) = d.params.last_mut() {
-                spec.range = Some((low, high));
-            }
-        })
+        self.edit_last(|spec| spec.range = Some((low, high)))
     }
 
     /// Error bound in units in the last place.

@@ -87,8 +87,7 @@ fn constant_of_shape() -> OpDef {
         }
     });
     define("constant_of_shape", "A tensor of the given shape with every element `value`.", compute, infer)
-        .operand("input", INDICES)
-        .static_value()
+        .static_operands(&["input"], INDICES)
         .maybe("value", ParamKind::Tensor, "One element; default: f32 zero.")
         .onnx("ConstantOfShape", 9)
 }

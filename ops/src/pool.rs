@@ -378,8 +378,7 @@ fn max_unpool() -> OpDef {
     ))
     .operand("X", NUMBERS)
     .operand("I", INDICES)
-    .optional("output_shape", TypeRule::OneOf(INDICES))
-    .static_value()
+    .static_optionals(&["output_shape"], INDICES)
     .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
     .gradient(|b, cx| {
         let window = window_of(cx.node.params).or_fail(b)?;

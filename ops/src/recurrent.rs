@@ -58,10 +58,7 @@ fn col2im() -> OpDef {
     });
     define("col2im", "Sums the columns of sliding blocks back into an image.", compute, infer)
         .operand("input", NUMBERS)
-        .operand("image_shape", INDICES)
-        .static_value()
-        .operand("block_shape", INDICES)
-        .static_value()
+        .static_operands(&["image_shape", "block_shape"], INDICES)
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
         .maybe("pads", ParamKind::Ints, "Default: 0.")
         .maybe("strides", ParamKind::Ints, "Default: 1.")

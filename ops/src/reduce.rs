@@ -88,8 +88,7 @@ fn reduced_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 /// Operands and parameters every reduction shares.
 fn reduction_entry(def: OpDef, types: &'static [DType]) -> OpDef {
     def.operand("data", types)
-        .optional("axes", TypeRule::OneOf(INDICES))
-        .static_value()
+        .static_optionals(&["axes"], INDICES)
         .param("keepdims", true, "keep reduced axes with extent 1")
         .param("noop_with_empty_axes", false, "no axes means none instead of all")
 }
@@ -284,8 +283,7 @@ fn scans() -> Vec<OpDef> {
         });
         define(name, doc, prim(move |cx| scan(cx, name, op, unit)), infer)
             .operand("x", NUMBERS)
-            .operand("axis", INDICES)
-            .static_value()
+            .static_operands(&["axis"], INDICES)
             .param("exclusive", false, "leave out the element itself")
             .param("reverse", false, "from the end of the axis")
             .ulp(1.0)

@@ -319,12 +319,8 @@ fn resize() -> OpDef {
         shape_rule(resize_rule),
     )
     .operand("X", &[])
-    .optional("roi", TypeRule::OneOf(FLOATS))
-    .static_value()
-    .optional("scales", TypeRule::OneOf(FLOATS))
-    .static_value()
-    .optional("sizes", TypeRule::OneOf(INDICES))
-    .static_value()
+    .static_optionals(&["roi", "scales"], FLOATS)
+    .static_optionals(&["sizes"], INDICES)
     .param("mode", "nearest", "nearest, linear or cubic.")
     .param("coordinate_transformation_mode", "half_pixel", "How positions correspond.")
     .param(
@@ -368,8 +364,7 @@ fn upsample() -> OpDef {
     });
     define("upsample", "Enlarges axes by repetition or linear interpolation.", compute, infer)
         .operand("X", &[])
-        .operand("scales", FLOATS)
-        .static_value()
+        .static_operands(&["scales"], FLOATS)
         .param("mode", "nearest", "nearest or linear.")
         .onnx("Upsample", 7)
         .ulp(8.0)

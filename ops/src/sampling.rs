@@ -192,8 +192,7 @@ fn affine_grid() -> OpDef {
     });
     define("affine_grid", "Positions in [-1, 1] of a sampling grid under affine maps.", compute, infer)
         .operand("theta", FLOATS)
-        .operand("size", INDICES)
-        .static_value()
+        .static_operands(&["size"], INDICES)
         .param("align_corners", false, "-1 and 1 are the centres of the outermost elements.")
         .onnx("AffineGrid", 20)
         .ulp(4.0)

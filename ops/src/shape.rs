@@ -87,8 +87,7 @@ fn reshape_op() -> OpDef {
             Ok(())
         },
     )
-    .operand("shape", INDICES)
-    .static_value()
+    .static_operands(&["shape"], INDICES)
     .param("allowzero", false, "A 0 in `shape` is an empty axis.")
     .onnx("Reshape", 5)
 }
@@ -126,8 +125,7 @@ fn squeeze() -> OpDef {
         }
         cx.set_output_dims(0, (0..input.len()).filter(|i| !drop.contains(i)).map(|i| input[i]))
     })
-    .optional("axes", TypeRule::OneOf(INDICES))
-    .static_value()
+    .static_optionals(&["axes"], INDICES)
     .onnx("Squeeze", 1)
 }
 
@@ -153,8 +151,7 @@ fn unsqueeze() -> OpDef {
             _ => Ok(()),
         }
     })
-    .operand("axes", INDICES)
-    .static_value()
+    .static_operands(&["axes"], INDICES)
     .onnx("Unsqueeze", 1)
 }
 
@@ -242,8 +239,7 @@ fn expand() -> OpDef {
     });
     define("expand", "Broadcasts the operand and `shape` against each other by the numpy rule.", compute, infer)
         .operand("input", &[])
-        .operand("shape", INDICES)
-        .static_value()
+        .static_operands(&["shape"], INDICES)
         .onnx("Expand", 8)
 }
 
@@ -275,8 +271,7 @@ fn tile() -> OpDef {
     });
     define("tile", "Repeats the operand along every axis.", compute, infer)
         .operand("input", &[])
-        .operand("repeats", INDICES)
-        .static_value()
+        .static_operands(&["repeats"], INDICES)
         .onnx("Tile", 6)
 }
 

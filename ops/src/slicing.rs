@@ -88,14 +88,8 @@ fn slice() -> OpDef {
     });
     define("slice", "Elements from `starts` to before `ends` by `steps`, as in numpy.", compute, infer)
         .operand("data", &[])
-        .operand("starts", INDICES)
-        .static_value()
-        .operand("ends", INDICES)
-        .static_value()
-        .optional("axes", TypeRule::OneOf(INDICES))
-        .static_value()
-        .optional("steps", TypeRule::OneOf(INDICES))
-        .static_value()
+        .static_operands(&["starts", "ends"], INDICES)
+        .static_optionals(&["axes", "steps"], INDICES)
         .onnx("Slice", 1)
 }
 
@@ -170,12 +164,10 @@ fn pad() -> OpDef {
     });
     define("pad", "Adds elements around the operand; negative pads remove.", prim(pad_prim), infer)
         .operand("data", &[])
-        .operand("pads", INDICES)
-        .static_value()
+        .static_operands(&["pads"], INDICES)
         .optional("constant_value", TypeRule::Any)
         .static_value()
-        .optional("axes", TypeRule::OneOf(INDICES))
-        .static_value()
+        .static_optionals(&["axes"], INDICES)
         .param("mode", "constant", "constant, reflect, edge or wrap.")
         .onnx("Pad", 1)
 }
@@ -272,8 +264,7 @@ fn split() -> OpDef {
     });
     define("split", "Cuts `axis` into consecutive parts.", compute, infer)
         .operand("input", &[])
-        .optional("split", TypeRule::OneOf(INDICES))
-        .static_value()
+        .static_optionals(&["split"], INDICES)
         .param("axis", 0, "")
         .maybe("num_outputs", ParamKind::Int, "Number of equal parts (the last may be smaller).")
         .outputs(1, usize::from(u16::MAX))
@@ -336,8 +327,7 @@ fn center_crop_pad() -> OpDef {
     });
     define("center_crop_pad", "Crops or zero-pads the middle of the operand to a shape.", compute, infer)
         .operand("input_data", &[])
-        .operand("shape", INDICES)
-        .static_value()
+        .static_operands(&["shape"], INDICES)
         .maybe("axes", ParamKind::Ints, "Axes that `shape` names; default: all.")
         .onnx("CenterCropPad", 18)
 }

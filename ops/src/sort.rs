@@ -208,8 +208,7 @@ fn topk() -> OpDef {
                ascending position; NaN counts as the largest value.";
     define("topk", doc, compute, infer)
         .operand("X", NUMBERS)
-        .operand("K", INDICES)
-        .static_value()
+        .static_operands(&["K"], INDICES)
         .param("axis", -1, "")
         .param("largest", true, "")
         .param("sorted", true, "The result is sorted in any case.")

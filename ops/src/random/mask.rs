@@ -71,8 +71,7 @@ pub fn dropout() -> OpDef {
     let def = define("dropout", doc, compute, infer)
         .operand("x", FLOATS)
         .optional("ratio", TypeRule::OneOf(FLOATS))
-        .optional("training_mode", TypeRule::OneOf(BOOLS))
-        .static_value()
+        .static_optionals(&["training_mode"], BOOLS)
         .outputs(1, 2)
         .onnx("Dropout", 12);
     random(def)

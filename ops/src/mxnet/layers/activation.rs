@@ -20,12 +20,7 @@ fn activation() -> OpDef {
     const TYPES: &[&str] = &["relu", "sigmoid", "softrelu", "softsign", "tanh"];
     define("mx_activation", "One of relu, sigmoid, tanh, softrelu = ln(1 + eˣ), softsign.", compute, rule(agree))
         .group("data", FLOATS)
-        .choice("act_type", TYPES, "relu", "The function.")
-        .edit(|d| {
-            if let Some(spec) = d.params.last_mut() {
-                (spec.default, spec.required) = (None, true);
-            }
-        })
+        .required("act_type", ParamKind::Choice(TYPES), "The function.")
         .named(&["Activation"])
         .ulp(4.0)
 }

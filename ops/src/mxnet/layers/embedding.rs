@@ -42,10 +42,8 @@ fn embedding() -> OpDef {
     let doc = "The row of `weight` at each element of `data`; positions outside are clipped.";
     define("mx_embedding", doc, compute, infer)
         .operands(&["data", "weight"], NUMBERS)
-        .required("input_dim", ParamKind::Int, "Rows of the weight.")
-        .within(1.0, i64::MAX as f64)
-        .required("output_dim", ParamKind::Int, "Columns of the weight.")
-        .within(1.0, i64::MAX as f64)
+        .count("input_dim", "Rows of the weight.")
+        .count("output_dim", "Columns of the weight.")
         .param("dtype", DType::F32, "The weight's type, if nothing else tells it.")
         .ignored(&[("sparse_grad", ParamValue::Bool(false))])
         .named(&["Embedding", "_contrib_SparseEmbedding"])

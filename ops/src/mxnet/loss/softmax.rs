@@ -162,8 +162,7 @@ fn softmax_output() -> OpDef {
             "Divide the gradient by the batch or by the number of labels that are not `ignore_label`.",
         )
         .param("out_grad", false, "Multiply the gradient by the head.")
-        .param("smooth_alpha", 0.0, "Probability that the labels leave to other classes.")
-        .within(0.0, 1.0)
+        .share("smooth_alpha", 0.0, "Probability that the labels leave to other classes.")
         .gradient(gradient)
         .loss()
         .named(&["SoftmaxOutput", "Softmax"])

@@ -317,12 +317,7 @@ fn pad() -> OpDef {
     });
     define("mx_pad", "Adds elements around the data: a constant, the outermost ones, or mirrored ones.", compute, infer)
         .operand("data", &[])
-        .choice("mode", &["constant", "edge", "reflect"], "constant", "Which elements are added.")
-        .edit(|d| {
-            if let Some(spec) = d.params.last_mut() {
-                (spec.default, spec.required) = (None, true);
-            }
-        })
+        .required("mode", ParamKind::Choice(&["constant", "edge", "reflect"]), "Which elements are added.")
         .required("pad_width", ParamKind::Ints, "Elements before and after, axis by axis.")
         .param("constant_value", 0.0, "The constant.")
         .named(&["Pad", "pad"])

@@ -27,10 +27,8 @@ fn momentum(def: OpDef) -> OpDef {
 
 /// Decays of the averages of the gradient and of its square, and what keeps divisors from zero.
 fn betas(def: OpDef, beta1: f64, epsilon: f64) -> OpDef {
-    def.param("beta1", beta1, "decay of the mean of gradients")
-        .within(0.0, 1.0)
-        .param("beta2", 0.999, "decay of the mean of squared gradients")
-        .within(0.0, 1.0)
+    def.share("beta1", beta1, "decay of the mean of gradients")
+        .share("beta2", 0.999, "decay of the mean of squared gradients")
         .param("epsilon", epsilon, "keeps divisors from zero")
 }
 
@@ -166,8 +164,7 @@ fn lamb_direction(s: &UpdateStep<'_>) -> Vec<Ex> {
 }
 
 fn rms_params(def: OpDef) -> OpDef {
-    def.param("gamma1", 0.95, "decay of the mean of squared gradients")
-        .within(0.0, 1.0)
+    def.share("gamma1", 0.95, "decay of the mean of squared gradients")
         .param("epsilon", 1e-8, "keeps divisors from zero")
         .param("clip_weights", -1.0, "bound of the weight's magnitude, none if negative")
 }
