@@ -268,27 +268,23 @@ fn append_rule(cx: &mut InferCtx<'_>, output: usize, axis: usize, past: Option<D
 }
 
 fn attention() -> OpDef {
-    define(
-        "attention",
-        "Scaled dot-product attention with grouped heads, caches, masks and soft capping.",
-        Compute::Composite(Box::new(attention_body)),
-        rule(attention_rule),
-    )
-    .operands(&["Q", "K", "V"], FLOATS)
-    .optional("attn_mask", TypeRule::Any)
-    .optional("past_key", TypeRule::OneOf(FLOATS))
-    .optional("past_value", TypeRule::OneOf(FLOATS))
-    .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
-    .param("is_causal", false, "Queries see no later keys.")
-    .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
-    .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
-    .param("qk_matmul_output_mode", 0, "Which scores the last result shows: raw, capped, masked, normalised.")
-    .maybe("scale", ParamKind::Float, "Default: 1 / √size.")
-    .param("softcap", 0.0, "Bound of the scores by tanh; 0: none.")
-    .maybe("softmax_precision", ParamKind::DType, "Type the softmax computes in.")
-    .outputs(1, 4)
-    .onnx("Attention", 23)
-    .ulp(16.0)
+    let doc = "Scaled dot-product attention with grouped heads, caches, masks and soft capping.";
+    define("attention", doc, Compute::Composite(Box::new(attention_body)), rule(attention_rule))
+        .operands(&["Q", "K", "V"], FLOATS)
+        .optional("attn_mask", TypeRule::Any)
+        .optional("past_key", TypeRule::OneOf(FLOATS))
+        .optional("past_value", TypeRule::OneOf(FLOATS))
+        .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
+        .param("is_causal", false, "Queries see no later keys.")
+        .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
+        .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
+        .param("qk_matmul_output_mode", 0, "Which scores the last result shows: raw, capped, masked, normalised.")
+        .maybe("scale", ParamKind::Float, "Default: 1 / √size.")
+        .param("softcap", 0.0, "Bound of the scores by tanh; 0: none.")
+        .maybe("softmax_precision", ParamKind::DType, "Type the softmax computes in.")
+        .outputs(1, 4)
+        .onnx("Attention", 23)
+        .ulp(16.0)
 }
 
 /// Interleaved pairs, or halves, of the last axis: the view of the `which`-th of each pair.

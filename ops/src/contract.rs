@@ -36,15 +36,8 @@ fn matmul() -> OpDef {
         let (a, b) = (cx.input(0)?, cx.input(1)?);
         Ok(Prim::Contract(matmul_contraction(&a.dims, &b.dims, &cx.outputs[0].dims).into()))
     });
-    define(
-        "matmul",
-        "The matrix product of the last two axes, broadcasting the others.",
-        compute,
-        shape_rule(matmul_rule),
-    )
-    .groups(&["a", "b"], NUMBERS)
-    .onnx("MatMul", 1)
-    .ulp(1.0)
+    let doc = "The matrix product of the last two axes, broadcasting the others.";
+    define("matmul", doc, compute, shape_rule(matmul_rule)).groups(&["a", "b"], NUMBERS).onnx("MatMul", 1).ulp(1.0)
 }
 
 fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {

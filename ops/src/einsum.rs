@@ -207,15 +207,11 @@ fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn einsum() -> OpDef {
-    define(
-        "einsum",
-        "Products summed over repeated subscripts, as in numpy.",
-        composite(einsum_body),
-        shape_rule(einsum_rule),
-    )
-    .group("Inputs", NUMBERS)
-    .variadic()
-    .required("equation", ParamKind::Str, "Subscripts of the operands, and of the result after `->`.")
-    .onnx("Einsum", 12)
-    .ulp(1.0)
+    let doc = "Products summed over repeated subscripts, as in numpy.";
+    define("einsum", doc, composite(einsum_body), shape_rule(einsum_rule))
+        .group("Inputs", NUMBERS)
+        .variadic()
+        .required("equation", ParamKind::Str, "Subscripts of the operands, and of the result after `->`.")
+        .onnx("Einsum", 12)
+        .ulp(1.0)
 }

@@ -206,20 +206,16 @@ fn scatter_elements() -> OpDef {
         });
         k.prim()
     });
-    define(
-        "scatter_elements",
-        "`data` with `out[…, indices[…], …] = updates[…]` along `axis`.",
-        compute,
-        rule(scatter_elements_rule),
-    )
-    .group("data", &[])
-    .operand("indices", INDICES)
-    .group("updates", &[])
-    .param("axis", 0, "")
-    .param("reduction", "none", "none, add, mul, max or min.")
-    .gradient(crate::adjoint::of_scatter_elements)
-    .onnx("ScatterElements", 11)
-    .onnx("Scatter", 9)
+    let doc = "`data` with `out[…, indices[…], …] = updates[…]` along `axis`.";
+    define("scatter_elements", doc, compute, rule(scatter_elements_rule))
+        .group("data", &[])
+        .operand("indices", INDICES)
+        .group("updates", &[])
+        .param("axis", 0, "")
+        .param("reduction", "none", "none, add, mul, max or min.")
+        .gradient(crate::adjoint::of_scatter_elements)
+        .onnx("ScatterElements", 11)
+        .onnx("Scatter", 9)
 }
 
 fn scatter_nd_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -267,18 +263,14 @@ fn scatter_nd() -> OpDef {
         });
         k.prim()
     });
-    define(
-        "scatter_nd",
-        "`data` with slices at index tuples replaced by `updates`, in order.",
-        compute,
-        rule(scatter_nd_rule),
-    )
-    .group("data", &[])
-    .operand("indices", INDICES)
-    .group("updates", &[])
-    .param("reduction", "none", "none, add, mul, max or min.")
-    .gradient(crate::adjoint::of_scatter_nd)
-    .onnx("ScatterND", 11)
+    let doc = "`data` with slices at index tuples replaced by `updates`, in order.";
+    define("scatter_nd", doc, compute, rule(scatter_nd_rule))
+        .group("data", &[])
+        .operand("indices", INDICES)
+        .group("updates", &[])
+        .param("reduction", "none", "none, add, mul, max or min.")
+        .gradient(crate::adjoint::of_scatter_nd)
+        .onnx("ScatterND", 11)
 }
 
 fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -338,18 +330,14 @@ fn tensor_scatter() -> OpDef {
         });
         k.prim()
     });
-    define(
-        "tensor_scatter",
-        "A cache with `update` written along `axis` from each batch's write index.",
-        compute,
-        rule(tensor_scatter_rule),
-    )
-    .groups(&["past_cache", "update"], &[])
-    .optional("write_indices", TypeRule::OneOf(INDICES))
-    .param("axis", -2, "")
-    .param("mode", "linear", "linear, or circular: positions wrap around the axis.")
-    .gradient(crate::adjoint::of_tensor_scatter)
-    .onnx("TensorScatter", 24)
+    let doc = "A cache with `update` written along `axis` from each batch's write index.";
+    define("tensor_scatter", doc, compute, rule(tensor_scatter_rule))
+        .groups(&["past_cache", "update"], &[])
+        .optional("write_indices", TypeRule::OneOf(INDICES))
+        .param("axis", -2, "")
+        .param("mode", "linear", "linear, or circular: positions wrap around the axis.")
+        .gradient(crate::adjoint::of_tensor_scatter)
+        .onnx("TensorScatter", 24)
 }
 
 fn reverse_sequence() -> OpDef {

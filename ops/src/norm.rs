@@ -232,18 +232,14 @@ fn group_norm() -> OpDef {
         let (scale, bias) = (g.operand(1).per_channel(dims.len()), g.operand(2).per_channel(dims.len()));
         Ok(affine(normal, Some(scale), Some(bias))?.cast(cx.outputs[0].dtype))
     });
-    define(
-        "group_norm",
-        "Per sample and group of channels: (x - mean) / √(variance + ε) · scale + bias.",
-        compute,
-        same_as_first(),
-    )
-    .operands(&["x", "scale", "bias"], FLOATS)
-    .required("num_groups", ParamKind::Int, "number of groups")
-    .param("epsilon", 1e-5, "added to the variance")
-    .param("stash_type", 1, "ONNX type computed in; at least f32 is used")
-    .onnx("GroupNormalization", 21)
-    .ulp(8.0)
+    let doc = "Per sample and group of channels: (x - mean) / √(variance + ε) · scale + bias.";
+    define("group_norm", doc, compute, same_as_first())
+        .operands(&["x", "scale", "bias"], FLOATS)
+        .required("num_groups", ParamKind::Int, "number of groups")
+        .param("epsilon", 1e-5, "added to the variance")
+        .param("stash_type", 1, "ONNX type computed in; at least f32 is used")
+        .onnx("GroupNormalization", 21)
+        .ulp(8.0)
 }
 
 /// Scale and shift that apply statistics: `x·s + t` is `(x - mean)·scale/√(variance + ε) + bias`.

@@ -244,17 +244,13 @@ pub(crate) fn mean_of_windows(
 }
 
 fn average_pool() -> OpDef {
-    window_params(define(
-        "average_pool",
-        "The mean of every window.",
-        composite_of(average_pool_body),
-        shape_rule(pool_rule),
-    ))
-    .operand("X", FLOATS)
-    .param("ceil_mode", false, "Count windows that reach past the end.")
-    .param("count_include_pad", false, "Padding counts as elements of value 0.")
-    .onnx("AveragePool", 1)
-    .ulp(2.0)
+    let doc = "The mean of every window.";
+    window_params(define("average_pool", doc, composite_of(average_pool_body), shape_rule(pool_rule)))
+        .operand("X", FLOATS)
+        .param("ceil_mode", false, "Count windows that reach past the end.")
+        .param("count_include_pad", false, "Padding counts as elements of value 0.")
+        .onnx("AveragePool", 1)
+        .ulp(2.0)
 }
 
 /// `|x|ᵖ`.
@@ -370,20 +366,16 @@ fn max_unpool() -> OpDef {
             _ => partial(cx, 0, &vec![None; x.len()]),
         }
     });
-    window_params(define(
-        "max_unpool",
-        "Puts the maxima of a max pool back at their positions, zeros elsewhere.",
-        compute,
-        infer,
-    ))
-    .operand("X", NUMBERS)
-    .operand("I", INDICES)
-    .static_optionals(&["output_shape"], INDICES)
-    .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
-    .gradient(|b, cx| {
-        let window = window_of(cx.node.params).or_fail(b)?;
-        let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
-        crate::adjoint::of_max_unpool(b, cx, &natural)
-    })
-    .onnx("MaxUnpool", 9)
+    let doc = "Puts the maxima of a max pool back at their positions, zeros elsewhere.";
+    window_params(define("max_unpool", doc, compute, infer))
+        .operand("X", NUMBERS)
+        .operand("I", INDICES)
+        .static_optionals(&["output_shape"], INDICES)
+        .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
+        .gradient(|b, cx| {
+            let window = window_of(cx.node.params).or_fail(b)?;
+            let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
+            crate::adjoint::of_max_unpool(b, cx, &natural)
+        })
+        .onnx("MaxUnpool", 9)
 }

@@ -39,11 +39,8 @@ fn shaped_as(cx: &mut InferCtx<'_>, i: usize) -> Result<(), OpError> {
 }
 
 fn with_axis(def: OpDef) -> OpDef {
-    def.param("axis", 1, "the axis of several scales").param(
-        "block_size",
-        0,
-        "positions of the axis with one scale, if there are blocks",
-    )
+    let def = def.param("axis", 1, "the axis of several scales");
+    def.param("block_size", 0, "positions of the axis with one scale, if there are blocks")
 }
 
 /// `part` (scales or zero points) so that it broadcasts to `dims`.

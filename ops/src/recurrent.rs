@@ -115,19 +115,15 @@ fn causal_conv() -> OpDef {
         }
         Ok(())
     });
-    define(
-        "causal_conv_with_state",
-        "Depthwise convolution over the past of a sequence, carried between calls.",
-        compute,
-        infer,
-    )
-    .groups(&["input", "weight"], FLOATS)
-    .optional("bias", TypeRule::Group(0, FLOATS))
-    .optional("past_state", TypeRule::Group(0, FLOATS))
-    .param("activation", "none", "none, silu or swish.")
-    .outputs(1, 2)
-    .onnx("CausalConvWithState", 26)
-    .ulp(8.0)
+    let doc = "Depthwise convolution over the past of a sequence, carried between calls.";
+    define("causal_conv_with_state", doc, compute, infer)
+        .groups(&["input", "weight"], FLOATS)
+        .optional("bias", TypeRule::Group(0, FLOATS))
+        .optional("past_state", TypeRule::Group(0, FLOATS))
+        .param("activation", "none", "none, silu or swish.")
+        .outputs(1, 2)
+        .onnx("CausalConvWithState", 26)
+        .ulp(8.0)
 }
 
 /// A [batch, time, heads · size] operand as f32 [batch, heads, time, size].
@@ -292,23 +288,19 @@ fn linear_attention() -> OpDef {
         Ok(())
     });
     let compute = Compute::Composite(Box::new(linear_attention_body));
-    define(
-        "linear_attention",
-        "Attention as a recurrence over a matrix state, with optional decay and delta rule.",
-        compute,
-        infer,
-    )
-    .operands(&["query", "key", "value"], FLOATS)
-    .optional("past_state", TypeRule::OneOf(FLOATS))
-    .optional("decay", TypeRule::OneOf(FLOATS))
-    .optional("beta", TypeRule::OneOf(FLOATS))
-    .required("q_num_heads", ParamKind::Int, "")
-    .required("kv_num_heads", ParamKind::Int, "")
-    .param("scale", 0.0, "0: 1 / √size.")
-    .param("chunk_size", 0, "No effect on the result.")
-    .param("update_rule", "gated_delta", "linear, gated, delta or gated_delta.")
-    .outputs(1, 2)
-    .not_differentiable("its state is carried by a kernel that keeps no history")
-    .onnx("LinearAttention", 26)
-    .ulp(64.0)
+    let doc = "Attention as a recurrence over a matrix state, with optional decay and delta rule.";
+    define("linear_attention", doc, compute, infer)
+        .operands(&["query", "key", "value"], FLOATS)
+        .optional("past_state", TypeRule::OneOf(FLOATS))
+        .optional("decay", TypeRule::OneOf(FLOATS))
+        .optional("beta", TypeRule::OneOf(FLOATS))
+        .required("q_num_heads", ParamKind::Int, "")
+        .required("kv_num_heads", ParamKind::Int, "")
+        .param("scale", 0.0, "0: 1 / √size.")
+        .param("chunk_size", 0, "No effect on the result.")
+        .param("update_rule", "gated_delta", "linear, gated, delta or gated_delta.")
+        .outputs(1, 2)
+        .not_differentiable("its state is carried by a kernel that keeps no history")
+        .onnx("LinearAttention", 26)
+        .ulp(64.0)
 }

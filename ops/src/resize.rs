@@ -312,30 +312,26 @@ fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn resize() -> OpDef {
-    define(
-        "resize",
-        "Resamples axes by nearest, linear or cubic interpolation.",
-        composite_of(resize_body),
-        shape_rule(resize_rule),
-    )
-    .operand("X", &[])
-    .static_optionals(&["roi", "scales"], FLOATS)
-    .static_optionals(&["sizes"], INDICES)
-    .param("mode", "nearest", "nearest, linear or cubic.")
-    .param("coordinate_transformation_mode", "half_pixel", "How positions correspond.")
-    .param(
-        "nearest_mode",
-        "round_prefer_floor",
-        "How a position is rounded; by_scale: up where the axis shrinks, else down.",
-    )
-    .param("cubic_coeff_a", -0.75, "Coefficient of the cubic kernel.")
-    .param("exclude_outside", false, "Give elements outside the operand no weight.")
-    .param("extrapolation_value", 0.0, "What tf_crop_and_resize shows outside.")
-    .param("antialias", false, "Stretch the kernel when shrinking.")
-    .param("keep_aspect_ratio_policy", "stretch", "How `sizes` is met.")
-    .maybe("axes", ParamKind::Ints, "The axes that `scales`, `sizes` and `roi` name; default: all.")
-    .onnx("Resize", 10)
-    .ulp(8.0)
+    let doc = "Resamples axes by nearest, linear or cubic interpolation.";
+    define("resize", doc, composite_of(resize_body), shape_rule(resize_rule))
+        .operand("X", &[])
+        .static_optionals(&["roi", "scales"], FLOATS)
+        .static_optionals(&["sizes"], INDICES)
+        .param("mode", "nearest", "nearest, linear or cubic.")
+        .param("coordinate_transformation_mode", "half_pixel", "How positions correspond.")
+        .param(
+            "nearest_mode",
+            "round_prefer_floor",
+            "How a position is rounded; by_scale: up where the axis shrinks, else down.",
+        )
+        .param("cubic_coeff_a", -0.75, "Coefficient of the cubic kernel.")
+        .param("exclude_outside", false, "Give elements outside the operand no weight.")
+        .param("extrapolation_value", 0.0, "What tf_crop_and_resize shows outside.")
+        .param("antialias", false, "Stretch the kernel when shrinking.")
+        .param("keep_aspect_ratio_policy", "stretch", "How `sizes` is met.")
+        .maybe("axes", ParamKind::Ints, "The axes that `scales`, `sizes` and `roi` name; default: all.")
+        .onnx("Resize", 10)
+        .ulp(8.0)
 }
 
 fn upsample() -> OpDef {

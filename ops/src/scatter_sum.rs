@@ -122,22 +122,19 @@ pub fn scatter_sum() -> OpDef {
         }
         cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())
     });
-    define(
-        "scatter_sum",
-        "The adjoint of `gather`: zeros with `extent` positions along `axis`, to which the slices of `updates` are added in order.",
-        compute,
-        infer,
-    )
-    .operand("updates", NUMBERS)
-    .operand("indices", INDICES)
-    .param("axis", 0, "")
-    .required("extent", ParamKind::Int, "Positions along `axis`.")
-    .gradient(|b, cx| {
-        let head = cx.head(b, 0)?;
-        let axis = cx.node.params.int("axis").unwrap_or(0);
-        let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", axis))?;
-        Ok(vec![Some(back)])
-    })
-    .ulp(1.0)
-    .edit(|def| def.role = Some(OpRole::GatherAdjoint))
+    let doc = "The adjoint of `gather`: zeros with `extent` positions along `axis`, to which the slices of `updates` \
+               are added in order.";
+    define("scatter_sum", doc, compute, infer)
+        .operand("updates", NUMBERS)
+        .operand("indices", INDICES)
+        .param("axis", 0, "")
+        .required("extent", ParamKind::Int, "Positions along `axis`.")
+        .gradient(|b, cx| {
+            let head = cx.head(b, 0)?;
+            let axis = cx.node.params.int("axis").unwrap_or(0);
+            let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", axis))?;
+            Ok(vec![Some(back)])
+        })
+        .ulp(1.0)
+        .edit(|def| def.role = Some(OpRole::GatherAdjoint))
 }

@@ -52,11 +52,8 @@ fn reduced(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn axis_params(def: OpDef) -> OpDef {
-    def.maybe("axis", ParamKind::Ints, "Axes that are reduced; default: all.").param(
-        "keepdims",
-        false,
-        "Keep reduced axes with extent 1.",
-    )
+    let def = def.maybe("axis", ParamKind::Ints, "Axes that are reduced; default: all.");
+    def.param("keepdims", false, "Keep reduced axes with extent 1.")
 }
 
 fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead_of_nan: Option<f64>) -> OpDef {
@@ -169,15 +166,8 @@ fn argmax_channel() -> OpDef {
         let axis = normalize_axis(1, x.len())?;
         cx.set_output_dims(0, kept(&x, &[axis], false))
     });
-    define(
-        "mx_argmax_channel",
-        "Position of the first greatest element along axis 1, in the type of the data.",
-        compute,
-        infer,
-    )
-    .operand("data", NUMBERS)
-    .no_gradient()
-    .named(&["argmax_channel"])
+    let doc = "Position of the first greatest element along axis 1, in the type of the data.";
+    define("mx_argmax_channel", doc, compute, infer).operand("data", NUMBERS).no_gradient().named(&["argmax_channel"])
 }
 
 /// The running sums of `x` along the axis of the parameters, from the other end if `reverse`.

@@ -2,7 +2,7 @@
 
 use super::rejection::WordStream;
 use super::words::unit53;
-use super::{RandomKey, draw, kernel_key, random, shape_param};
+use super::{Random, RandomKey, draw, kernel_key, shape_param};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -50,14 +50,14 @@ fn randint() -> OpDef {
         cx.set_output_dims(0, dims)
     });
     let doc = "Integers, uniform in [low, high): no probability differs from the others by a share of more than 2⁻³².";
-    let def = define("random_randint", doc, compute, infer)
+    define("random_randint", doc, compute, infer)
         .required("low", ParamKind::Int, "lower bound")
         .required("high", ParamKind::Int, "upper bound, not reached")
         .required("shape", ParamKind::Ints, "the result's shape")
         .param("dtype", DType::I32, "the result's type")
         .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
-        .named(&["_random_randint", "random_randint"]);
-    random(def)
+        .named(&["_random_randint", "random_randint"])
+        .random()
 }
 
 fn shuffle() -> OpDef {
@@ -74,8 +74,7 @@ fn shuffle() -> OpDef {
         same(cx, 0, 0)
     });
     let doc = "The slices along the first axis in random order: that of a random 64-bit number for each slice.";
-    let def = define("shuffle", doc, compute, infer).operand("data", &[]).named(&["_shuffle", "shuffle"]);
-    random(def)
+    define("shuffle", doc, compute, infer).operand("data", &[]).named(&["_shuffle", "shuffle"]).random()
 }
 
 /// Types of category numbers.
@@ -123,14 +122,14 @@ fn sample_multinomial() -> OpDef {
     let doc = "Categories drawn with the probabilities along the last axis, which need not add up to 1, and the \
                logarithm of the probability of each. A negative probability counts as 0; where none is positive, or \
                the sum is not finite, the category is -1 and the logarithm NaN.";
-    let def = define("sample_multinomial", doc, compute, infer)
+    define("sample_multinomial", doc, compute, infer)
         .operand("data", FLOATS)
         .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each distribution")
         .param("get_prob", false, "whether the second result is wanted")
         .param("dtype", DType::I32, "the type of the categories")
         .outputs(1, 2)
-        .named(&["_sample_multinomial", "sample_multinomial"]);
-    random(def)
+        .named(&["_sample_multinomial", "sample_multinomial"])
+        .random()
 }
 
 fn multinomial() -> OpDef {
@@ -154,12 +153,12 @@ fn multinomial() -> OpDef {
     });
     let doc = "Categories drawn with probabilities given by their logarithms up to a constant, one distribution in \
                each row. A row that holds NaN or +∞, or only -∞, gives -1.";
-    let def = define("multinomial", doc, compute, infer)
+    define("multinomial", doc, compute, infer)
         .operand("data", FLOATS)
         .param("sample_size", 1, "draws from each row")
         .param("dtype", DType::I32, "the result's type")
-        .onnx("Multinomial", 7);
-    random(def)
+        .onnx("Multinomial", 7)
+        .random()
 }
 
 /// Categories by weights along the last axis, f64, and the logarithms of their probabilities if there

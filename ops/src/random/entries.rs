@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::distribution::{self, Distribution, Sampler, bounded};
 use super::rejection::{KernelSampler, WordStream};
-use super::{RandomKey, draw, random, shape_param};
+use super::{Random, RandomKey, draw, shape_param};
 use crate::prelude::*;
 
 /// What one distribution's entries are called and what they say.
@@ -104,11 +104,11 @@ fn scalar(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         let dims = shape_param(cx)?;
         cx.set_output_dims(0, dims)
     });
-    let def = with_parameters(names.scalar.define(body, infer), d)
+    with_parameters(names.scalar.define(body, infer), d)
         .required("shape", ParamKind::Ints, "the result's shape")
         .param("dtype", DType::F32, "the result's type")
-        .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.");
-    random(def)
+        .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
+        .random()
 }
 
 fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
@@ -130,12 +130,10 @@ fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
             (None, None) => Ok(()),
         }
     });
-    let def = with_parameters(names.like.define(body, infer), d).operand("like", NUMBERS).maybe(
-        "dtype",
-        ParamKind::DType,
-        "the result's type, if not the operand's",
-    );
-    random(def)
+    with_parameters(names.like.define(body, infer), d)
+        .operand("like", NUMBERS)
+        .maybe("dtype", ParamKind::DType, "the result's type, if not the operand's")
+        .random()
 }
 
 fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
@@ -165,10 +163,9 @@ fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         }
     });
     let def = d.parameters.iter().fold(names.array.define(body, infer), |def, p| def.group(p.operand, FLOATS));
-    let def = def
-        .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each element of the parameters")
-        .maybe("dtype", ParamKind::DType, "the result's type, if not the operands'");
-    random(def)
+    def.param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each element of the parameters")
+        .maybe("dtype", ParamKind::DType, "the result's type, if not the operands'")
+        .random()
 }
 
 /// A draw with parameters that are numbers.

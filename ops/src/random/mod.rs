@@ -44,21 +44,26 @@ impl RandomKey {
     }
 }
 
-/// Completes the entry of a random operator: its last operand is the key.
-fn random(def: OpDef) -> OpDef {
-    let at = def.inputs.len();
-    let def = def.param("seed", 0.0, "selects the sequence, unless `key` is given").key();
-    def.edit(|d| {
-        d.accuracy = Accuracy::Random;
-        let own = std::mem::replace(&mut d.infer, Infer::Derived);
-        d.infer = rule(move |cx| {
-            cx.set_input_shape(at, Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
-            match &own {
-                Infer::Rule(own) => own(cx),
-                Infer::Derived => Ok(()),
-            }
-        });
-    })
+trait Random {
+    /// Completes the entry of a random operator: its last operand is the key.
+    fn random(self) -> OpDef;
+}
+
+impl Random for OpDef {
+    fn random(self) -> OpDef {
+        let at = self.inputs.len();
+        self.param("seed", 0.0, "selects the sequence, unless `key` is given").key().edit(|d| {
+            d.accuracy = Accuracy::Random;
+            let own = std::mem::replace(&mut d.infer, Infer::Derived);
+            d.infer = rule(move |cx| {
+                vector(cx, at, Dim::Const(2))?;
+                match &own {
+                    Infer::Rule(own) => own(cx),
+                    Infer::Derived => Ok(()),
+                }
+            });
+        })
+    }
 }
 
 /// Element-wise random values of the given type. Operands broadcast, and arrive in the type

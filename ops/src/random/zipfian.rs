@@ -2,7 +2,7 @@
 
 use super::rejection::WordStream;
 use super::words::unit53;
-use super::{RandomKey, kernel_key, random, shape_param};
+use super::{Random, RandomKey, kernel_key, shape_param};
 use crate::kernel::KernelCell;
 use crate::prelude::*;
 
@@ -113,10 +113,10 @@ pub fn sample_unique_zipfian() -> OpDef {
                round(range_max^u) - 1 for a uniform u, so a class k between the ends has the probability \
                ln((k + 3/2) / (k + 1/2)) / ln(range_max). After 2²⁴ draws a row is filled with the first classes that \
                it lacks.";
-    let def = define("mx_sample_unique_zipfian", doc, Compute::Composite(Box::new(body)), infer)
+    define("mx_sample_unique_zipfian", doc, Compute::Composite(Box::new(body)), infer)
         .required("range_max", ParamKind::Int, "number of classes")
         .required("shape", ParamKind::Ints, "rows, and classes in each")
         .outputs(2, 2)
-        .mxnet("_sample_unique_zipfian");
-    random(def)
+        .mxnet("_sample_unique_zipfian")
+        .random()
 }

@@ -10,21 +10,17 @@ fn straight(def: OpDef) -> OpDef {
 
 fn gradient_multiplier() -> OpDef {
     let body = composite(|b, _, args| operand(b, args, 0));
-    define(
-        "mx_gradientmultiplier",
-        "The data; its gradient is multiplied by `scalar`.",
-        body,
-        rule(|cx| same(cx, 0, 0)),
-    )
-    .operand("data", FLOATS)
-    .param("scalar", 1.0, "factor of the gradient")
-    .ignored(&[("is_int", ParamValue::Bool(true))])
-    .gradient(|b, cx| {
-        let (head, factor) = (cx.head(b, 0)?, cx.node.params.float("scalar").unwrap_or(1.0));
-        let ty = b.ty(head)?;
-        Ok(vec![Some(b.map_as(&[head], ty.dtype, &ty.dims, |_, a| &a[0] * factor)?)])
-    })
-    .named(&["_contrib_gradientmultiplier"])
+    let doc = "The data; its gradient is multiplied by `scalar`.";
+    define("mx_gradientmultiplier", doc, body, rule(|cx| same(cx, 0, 0)))
+        .operand("data", FLOATS)
+        .param("scalar", 1.0, "factor of the gradient")
+        .ignored(&[("is_int", ParamValue::Bool(true))])
+        .gradient(|b, cx| {
+            let (head, factor) = (cx.head(b, 0)?, cx.node.params.float("scalar").unwrap_or(1.0));
+            let ty = b.ty(head)?;
+            Ok(vec![Some(b.map_as(&[head], ty.dtype, &ty.dims, |_, a| &a[0] * factor)?)])
+        })
+        .named(&["_contrib_gradientmultiplier"])
 }
 
 fn element_mask() -> OpDef {

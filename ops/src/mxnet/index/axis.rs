@@ -302,14 +302,10 @@ fn index_array() -> OpDef {
         let count = array_axes(cx.params, dims.len())?.len() as u64;
         cx.set_output_dims(0, dims.iter().copied().chain([Dim::Const(count)]))
     });
-    define(
-        "mx_index_array",
-        "The coordinates of every element, along a new last axis.",
-        composite(index_array_body),
-        infer,
-    )
-    .operand("data", ANY)
-    .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
-    .no_gradient()
-    .mxnet("_contrib_index_array")
+    let doc = "The coordinates of every element, along a new last axis.";
+    define("mx_index_array", doc, composite(index_array_body), infer)
+        .operand("data", ANY)
+        .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
+        .no_gradient()
+        .mxnet("_contrib_index_array")
 }

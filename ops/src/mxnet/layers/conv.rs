@@ -113,7 +113,7 @@ fn call(b: &mut Builder<'_>, op: &str, args: &[Option<Value>], no_bias: bool, pa
     Ok(b.op_multi(op, &operands[..given], params, 1)?[0])
 }
 
-const LAYOUTS: &[&str] = &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"];
+pub const LAYOUTS: &[&str] = &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"];
 
 /// What both layers declare.
 fn layer(def: OpDef, no_bias: bool, workspace: i64) -> OpDef {

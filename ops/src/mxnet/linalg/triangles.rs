@@ -111,11 +111,8 @@ fn triangle(params: &Params, n: u64) -> Vec<(u64, u64)> {
 }
 
 fn with_triangle(def: OpDef) -> OpDef {
-    def.operand("A", FLOATS).param("offset", 0, "distance of the triangle's edge above the main diagonal").param(
-        "lower",
-        true,
-        "which triangle, if the offset is 0",
-    )
+    let def = def.operand("A", FLOATS).param("offset", 0, "distance of the triangle's edge above the main diagonal");
+    def.param("lower", true, "which triangle, if the offset is 0")
 }
 
 fn extracttrian() -> OpDef {
@@ -135,13 +132,9 @@ fn extracttrian() -> OpDef {
         reject_if(len == 0, || "parameter `offset`: no such triangle")?;
         cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
     });
-    with_triangle(define(
-        "mx_linalg_extracttrian",
-        "A triangle as a vector: the lower one row by row, the upper one column by column.",
-        compute,
-        infer,
-    ))
-    .named(&["_linalg_extracttrian", "linalg_extracttrian"])
+    let doc = "A triangle as a vector: the lower one row by row, the upper one column by column.";
+    with_triangle(define("mx_linalg_extracttrian", doc, compute, infer))
+        .named(&["_linalg_extracttrian", "linalg_extracttrian"])
 }
 
 /// The extent of the matrix whose triangle has `len` elements.

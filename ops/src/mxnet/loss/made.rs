@@ -1,5 +1,6 @@
 //! Values declared to be losses, and a penalty on the mean activation.
 
+use super::NORMALIZATIONS;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -36,16 +37,12 @@ fn make_loss_layer() -> OpDef {
         }
     };
     let doc = "The data, whose gradient is the constant `grad_scale` whatever the head.";
+    let divided = "Divide the gradient by the batch or by the number of valid elements.";
     define("mx_make_loss_layer", doc, composite(|b, _, args| passed(b, args)), rule(agree))
         .operand("data", FLOATS)
         .param("grad_scale", 1.0, "The gradient.")
         .param("valid_thresh", 0.0, "Elements above it are valid.")
-        .choice(
-            "normalization",
-            &["batch", "null", "valid"],
-            "null",
-            "Divide the gradient by the batch or by the number of valid elements.",
-        )
+        .choice("normalization", NORMALIZATIONS, "null", divided)
         .gradient(gradient)
         .loss()
         .named(&["MakeLoss"])
@@ -57,16 +54,12 @@ fn make_loss() -> OpDef {
         let ty = b.ty(x)?;
         Ok(vec![Some(b.filled(&ty, 1.0)?)])
     };
-    define(
-        "mx_make_loss",
-        "The data, whose gradient is 1 whatever the head.",
-        composite(|b, _, args| passed(b, args)),
-        rule(agree),
-    )
-    .operand("data", FLOATS)
-    .gradient(gradient)
-    .loss()
-    .named(&["make_loss"])
+    let doc = "The data, whose gradient is 1 whatever the head.";
+    define("mx_make_loss", doc, composite(|b, _, args| passed(b, args)), rule(agree))
+        .operand("data", FLOATS)
+        .gradient(gradient)
+        .loss()
+        .named(&["make_loss"])
 }
 
 /// The mean over axis 0 of rows.

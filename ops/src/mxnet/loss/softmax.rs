@@ -1,5 +1,6 @@
 //! Softmax whose gradient is that of the cross entropy with labels; and the cross entropy itself.
 
+use super::NORMALIZATIONS;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -147,6 +148,7 @@ fn softmax_output() -> OpDef {
     });
     let doc = "Softmax of each sample, or along axis 1 (multi_output) or the last axis (preserve_shape). Its gradient is \
                p - onehot(label), whatever the head, or p - label if the label has the shape of the data.";
+    let divided = "Divide the gradient by the batch or by the number of labels that are not `ignore_label`.";
     define("mx_softmax_output", doc, compute, infer)
         .operand("data", FLOATS)
         .label()
@@ -155,12 +157,7 @@ fn softmax_output() -> OpDef {
         .param("multi_output", false, "Axis 1 holds classes, and further axes positions.")
         .param("use_ignore", false, "No gradient where the label is `ignore_label`.")
         .param("preserve_shape", false, "The last axis holds classes.")
-        .choice(
-            "normalization",
-            &["batch", "null", "valid"],
-            "null",
-            "Divide the gradient by the batch or by the number of labels that are not `ignore_label`.",
-        )
+        .choice("normalization", NORMALIZATIONS, "null", divided)
         .param("out_grad", false, "Multiply the gradient by the head.")
         .share("smooth_alpha", 0.0, "Probability that the labels leave to other classes.")
         .gradient(gradient)

@@ -91,16 +91,12 @@ fn adaptive_avg_pooling() -> OpDef {
         let size = [extent(size[0].max(1), "output_size")?, extent(size[1].max(1), "output_size")?];
         images(cx, size)
     });
-    define(
-        "mx_adaptive_avg_pooling_2d",
-        "The mean of parts of images [n, c, h, w], as many as asked for.",
-        compute,
-        infer,
-    )
-    .operand("data", FLOATS)
-    .param("output_size", ParamValue::Ints(vec![]), "Height and width, or both; default: 1.")
-    .named(&["_contrib_AdaptiveAvgPooling2D"])
-    .ulp(4.0)
+    let doc = "The mean of parts of images [n, c, h, w], as many as asked for.";
+    define("mx_adaptive_avg_pooling_2d", doc, compute, infer)
+        .operand("data", FLOATS)
+        .param("output_size", ParamValue::Ints(vec![]), "Height and width, or both; default: 1.")
+        .named(&["_contrib_AdaptiveAvgPooling2D"])
+        .ulp(4.0)
 }
 
 /// The height and width of a resized image, by mode.

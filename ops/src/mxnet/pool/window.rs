@@ -1,6 +1,6 @@
 //! Pooling over windows: maximum, mean, sum and p-norm, with MXNet's three ways to count windows.
 
-use crate::mxnet::layers::{check_layout, per_axis};
+use crate::mxnet::layers::{LAYOUTS, check_layout, per_axis};
 use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
 use crate::prelude::*;
 
@@ -303,6 +303,9 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
+const CONVENTION_DOC: &str =
+    "Windows inside the padded operand; or also one that reaches beyond (full); or one a stride (same).";
+
 fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
     let kinds: &[&str] = if old { &["avg", "max", "sum"] } else { &["avg", "lp", "max", "sum"] };
     let conventions: &[&str] = if old { &["full", "valid"] } else { &["full", "same", "valid"] };
@@ -311,12 +314,7 @@ fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
         .param("kernel", ParamValue::Ints(vec![]), "Extents of a window, one to three; not needed by a global pool.")
         .choice("pool_type", kinds, "max", "What is made of a window.")
         .param("global_pool", false, "One window that covers everything.")
-        .choice(
-            "pooling_convention",
-            conventions,
-            "valid",
-            "Windows inside the padded operand; or also one that reaches beyond (full); or one a stride (same).",
-        )
+        .choice("pooling_convention", conventions, "valid", CONVENTION_DOC)
         .param("stride", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
         .param("pad", ParamValue::Ints(vec![]), "On both sides, below the kernel. Default: 0.")
         .gradient(move |b, cx| gradient(b, cx, old))
@@ -329,12 +327,7 @@ fn pooling() -> OpDef {
     entry("mx_pooling", doc, false)
         .maybe("p_value", ParamKind::Int, "p of a p-norm, 1 to 3.")
         .maybe("count_include_pad", ParamKind::Bool, "Whether padding counts in a mean; default: yes.")
-        .choice(
-            "layout",
-            &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"],
-            "None",
-            "Only those with channels on axis 1 are supported.",
-        )
+        .choice("layout", LAYOUTS, "None", "Only those with channels on axis 1 are supported.")
         .ignored(&[("cudnn_off", ParamValue::Bool(false))])
         .named(&["Pooling"])
 }

@@ -76,16 +76,12 @@ fn zeros_without_dtype() -> OpDef {
         }
         stated_shape(cx)
     });
-    define(
-        "mx_zeros_without_dtype",
-        "An array of zeros of the type that its users have, f32 if they do not tell.",
-        constant(|_| 0.0),
-        infer,
-    )
-    .maybe("shape", ParamKind::Ints, "The result's shape; 0 for an extent that its users decide.")
-    .ignored(&[("ctx", ParamValue::Str(String::new())), ("dtype", ParamValue::Int(-1))])
-    .no_gradient()
-    .named(&["_zeros_without_dtype"])
+    let doc = "An array of zeros of the type that its users have, f32 if they do not tell.";
+    define("mx_zeros_without_dtype", doc, constant(|_| 0.0), infer)
+        .maybe("shape", ParamKind::Ints, "The result's shape; 0 for an extent that its users decide.")
+        .ignored(&[("ctx", ParamValue::Str(String::new())), ("dtype", ParamValue::Int(-1))])
+        .no_gradient()
+        .named(&["_zeros_without_dtype"])
 }
 
 fn like(name: &'static str, doc: &'static str, value: f64) -> OpDef {

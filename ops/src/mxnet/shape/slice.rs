@@ -148,15 +148,11 @@ fn slice_like() -> OpDef {
         }
         cx.set_output_dims(0, dims)
     });
-    define(
-        "mx_slice_like",
-        "The first positions, as many as the other operand has, along the given axes.",
-        compute,
-        infer,
-    )
-    .operands(&["data", "shape_like"], &[])
-    .param("axes", ParamValue::Ints(vec![]), "Axes that are cut; default: all.")
-    .named(&["slice_like"])
+    let doc = "The first positions, as many as the other operand has, along the given axes.";
+    define("mx_slice_like", doc, compute, infer)
+        .operands(&["data", "shape_like"], &[])
+        .param("axes", ParamValue::Ints(vec![]), "Axes that are cut; default: all.")
+        .named(&["slice_like"])
 }
 
 /// Whether the element at the coordinates is one of those a slice takes.
@@ -272,18 +268,14 @@ fn crop() -> OpDef {
         };
         cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
     });
-    define(
-        "mx_crop",
-        "A part of images [n, c, h, w]: as large as a second operand, or of the size `h_w`.",
-        compute,
-        infer,
-    )
-    .operand("arg", &[])
-    .variadic()
-    .param("offset", vec![0, 0], "Where the part begins.")
-    .param("h_w", vec![0, 0], "Height and width, without a second operand.")
-    .param("center_crop", false, "The part in the middle.")
-    .named(&["Crop"])
+    let doc = "A part of images [n, c, h, w]: as large as a second operand, or of the size `h_w`.";
+    define("mx_crop", doc, compute, infer)
+        .operand("arg", &[])
+        .variadic()
+        .param("offset", vec![0, 0], "Where the part begins.")
+        .param("h_w", vec![0, 0], "Height and width, without a second operand.")
+        .param("center_crop", false, "The part in the middle.")
+        .named(&["Crop"])
 }
 
 fn pad() -> OpDef {

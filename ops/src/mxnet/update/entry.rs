@@ -127,23 +127,13 @@ pub fn shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight: bool)
 
 /// The parameters of a formula that are the same for every entry.
 fn constants(def: OpDef, rule: &RuleEntry) -> OpDef {
-    (rule.params)(def).param("rescale_grad", 1.0, "factor of the gradient").edit(|d| {
-        if !d.params.iter().any(|p| p.name == "clip_grad") {
-            d.params.push(clip_param());
-        }
-    })
+    let def = (rule.params)(def).param("rescale_grad", 1.0, "factor of the gradient");
+    let named_otherwise = def.params.iter().any(|p| p.name == "clip_grad");
+    if named_otherwise { def } else { def.param("clip_gradient", -1.0, CLIP) }
 }
 
-pub fn clip_param() -> tensorc_ir::params::ParamSpec {
-    tensorc_ir::params::ParamSpec {
-        name: "clip_gradient",
-        kind: ParamKind::Float,
-        default: Some(ParamValue::Float(-1.0)),
-        required: false,
-        range: None,
-        doc: "bound of the gradient's magnitude, none if negative",
-    }
-}
+/// What `clip_gradient` is, -1 by default.
+pub const CLIP: &str = "bound of the gradient's magnitude, none if negative";
 
 /// Completes an entry with `tensors` tensor operands: every state's next value is a result.
 pub fn finished(def: OpDef, tensors: usize, mp: bool, own_weight: bool, moves_weight: bool) -> OpDef {

@@ -1,6 +1,6 @@
 //! AdaGrad with one learning rate for each row of the weight.
 
-use super::entry::{bounded, clip_param};
+use super::entry::{CLIP, bounded};
 use crate::prelude::*;
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -48,7 +48,7 @@ pub fn group_adagrad() -> OpDef {
         .groups(&["weight", "grad", "history"], FLOATS)
         .required("lr", ParamKind::Float, "learning rate")
         .param("rescale_grad", 1.0, "factor of the gradient")
-        .edit(|d| d.params.push(clip_param()))
+        .param("clip_gradient", -1.0, CLIP)
         .param("epsilon", 1e-5, "keeps divisors from zero")
         .outputs(1, 2)
         .state(2, 1)

@@ -1,6 +1,6 @@
 //! LAMB, whose steps are scaled by norms of whole weights, and AdamW with the scale of the loss as an operand.
 
-use super::entry::{HALVES, LR, STEP, UpdateStep, WD, clip_param, finished, shapes, stored_results};
+use super::entry::{CLIP, HALVES, LR, STEP, UpdateStep, WD, finished, shapes, stored_results};
 use super::rules::{ETA, adam_params, adamw, lamb_params};
 use crate::prelude::*;
 
@@ -18,11 +18,8 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn bounds(def: OpDef) -> OpDef {
-    def.param("lower_bound", -1.0, "least norm of the weight counted, none if negative").param(
-        "upper_bound",
-        -1.0,
-        "greatest norm of the weight counted, none if negative",
-    )
+    let def = def.param("lower_bound", -1.0, "least norm of the weight counted, none if negative");
+    def.param("upper_bound", -1.0, "greatest norm of the weight counted, none if negative")
 }
 
 /// `w - lr·(r1 / r2)·g`, with r1 bounded; a norm of zero scales by 1.
@@ -163,7 +160,7 @@ fn lamb(mp: bool) -> OpDef {
     };
     let def = [LR, WD, STEP].iter().fold(def, |def, n| def.operand(n.name, FLOATS));
     let def = bounds(lamb_params(def)).param("rescale_grad", 1.0, "factor of the gradient");
-    finished(def.edit(|d| d.params.push(clip_param())), count, mp, true, true)
+    finished(def.param("clip_gradient", -1.0, CLIP), count, mp, true, true)
 }
 
 /// AdamW as MXNet has it: the gradient is multiplied by an operand, and nothing moves where that is zero or not
@@ -225,7 +222,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
         .required("eta", ParamKind::Float, ETA.doc)
         .param("wd", 0.0, "weight decay")
         .mxnet(mxnet)
-        .edit(|d| d.params.push(clip_param()));
+        .param("clip_gradient", -1.0, CLIP);
     finished(def, count, mp, false, true)
 }
 

@@ -3,7 +3,7 @@
 //! Operands go weight by weight: the weight, its gradient, and what the rule keeps for it. The next weights are the
 //! results that users see; those of the states follow.
 
-use super::entry::{HALVES, clip_param};
+use super::entry::{CLIP, HALVES};
 use crate::prelude::*;
 
 /// One of the entries.
@@ -143,18 +143,16 @@ impl MultiUpdate {
         let def = define(self.own, doc, body, rule(move |cx| self.shapes(cx))).operand("data", FLOATS).variadic();
         let def = match self.preloaded {
             true => def,
-            false => def.required("lrs", ParamKind::Floats, "learning rates").required(
-                "wds",
-                ParamKind::Floats,
-                "weight decays",
-            ),
+            false => [("lrs", "learning rates"), ("wds", "weight decays")]
+                .into_iter()
+                .fold(def, |def, (name, doc)| def.required(name, ParamKind::Floats, doc)),
         };
         let def = match self.momentum {
             true => def.param("momentum", 0.0, "share of the last step that is repeated"),
             false => def,
         };
         def.param("rescale_grad", 1.0, "factor of the gradients")
-            .edit(|d| d.params.push(clip_param()))
+            .param("clip_gradient", -1.0, CLIP)
             .param("num_weights", 1, "number of weights")
             .within(1.0, 1e4)
             .outputs(1, usize::from(u16::MAX))

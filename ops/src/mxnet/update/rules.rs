@@ -1,6 +1,7 @@
 //! The formulas of optimizers, as MXNet 1.9.1 computes them: where the weight decay joins the gradient, before or
 //! after clipping, differs from one to the next.
 
+use super::entry::CLIP;
 use super::entry::{LR, RuleEntry, STEP, StepNumber, UpdateNames, UpdateStep, WD, bounded};
 use crate::prelude::*;
 
@@ -297,13 +298,7 @@ fn proximal_steps() -> Vec<RuleEntry> {
                 names!("ftml", "ftml_update",),
                 "Follow the moving leader (Zheng and Kwok 2017).",
                 &["d", "v", "z"],
-                |def| {
-                    betas(def, 0.6, 1e-8).param(
-                        "clip_grad",
-                        -1.0,
-                        "bound of the gradient's magnitude, none if negative",
-                    )
-                },
+                |def| betas(def, 0.6, 1e-8).param("clip_grad", -1.0, CLIP),
                 ftml,
             )
         },
