@@ -126,11 +126,7 @@ fn scores(b: &mut Builder<'_>, h: &Heads, q: Value, k: Value, scale: f64) -> Res
     };
     let q = if half { scaled(b, q)? } else { q };
     let lhs = vec![bi.clone(), g.clone(), r, s, d.clone()];
-    let y = b.contract(
-        q,
-        k,
-        Contraction { extents, out_rank: 5, lhs, rhs: vec![bi, g, t, d], algorithm: ConvAlgorithm::Direct },
-    )?;
+    let y = b.contract(q, k, Contraction::new(extents, 5, lhs, vec![bi, g, t, d]))?;
     let y = b.reshaped(y, &[h.batch, h.kv * h.group, h.queries, keys])?;
     if half { Ok(y) } else { scaled(b, y) }
 }
@@ -143,11 +139,7 @@ fn weighted(b: &mut Builder<'_>, h: &Heads, p: Value, v: Value) -> Result<Value>
     let extents = vec![h.batch, h.kv, h.group, h.queries, size, keys];
     let [bi, g, r, s, d, t] = [0, 1, 2, 3, 4, 5].map(Index::var);
     let lhs = vec![bi.clone(), g.clone(), r, s, t.clone()];
-    let y = b.contract(
-        p,
-        v,
-        Contraction { extents, out_rank: 5, lhs, rhs: vec![bi, g, t, d], algorithm: ConvAlgorithm::Direct },
-    )?;
+    let y = b.contract(p, v, Contraction::new(extents, 5, lhs, vec![bi, g, t, d]))?;
     let count = h.kv * h.group;
     if h.packed {
         let y = b.permuted(y, &[0, 3, 1, 2, 4])?;

@@ -28,7 +28,7 @@ fn matmul_contraction(a: &[u64], b: &[u64], out: &[u64]) -> Contraction {
         rhs.push(Index::var(out.len() as u32 - 1));
     }
     let extents = [out, &[k_extent]].concat();
-    Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }
+    Contraction::new(extents, out.len(), lhs, rhs)
 }
 
 fn matmul() -> OpDef {
@@ -87,17 +87,7 @@ fn gemm() -> OpDef {
         let inner = cx.input(0).map(|t| t.dims[usize::from(!flag("transA"))]).map_err(|OpError(w)| b.fail(w))?;
         let lhs = if flag("transA") { vec![k.clone(), m] } else { vec![m, k.clone()] };
         let rhs = if flag("transB") { vec![n, k] } else { vec![k, n] };
-        let product = b.contract(
-            x,
-            y,
-            Contraction {
-                extents: vec![out[0], out[1], inner],
-                out_rank: 2,
-                lhs,
-                rhs,
-                algorithm: ConvAlgorithm::Direct,
-            },
-        )?;
+        let product = b.contract(x, y, Contraction::new(vec![out[0], out[1], inner], 2, lhs, rhs))?;
         let (alpha, beta) = (cx.params.float("alpha").unwrap_or(1.0), cx.params.float("beta").unwrap_or(1.0));
         scale_add(b, product, maybe(args, 2), alpha, beta)
     });
@@ -162,9 +152,7 @@ fn dot() -> OpDef {
             (lhs, rhs) = (vec![k.clone()], vec![k]);
         }
         let extents = [&out[..], &[inner]].concat();
-        Ok(Prim::Contract(
-            Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }.into(),
-        ))
+        Ok(Prim::Contract(Contraction::new(extents, out.len(), lhs, rhs).into()))
     });
     let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
@@ -203,7 +191,7 @@ fn batch_dot() -> OpDef {
         let rhs = [&[g][..], &oriented(tb, k, n)].concat();
         let inner = a.dims[if ta { 1 } else { 2 }];
         let extents = vec![out[0], out[1], out[2], inner];
-        Ok(Prim::Contract(Contraction { extents, out_rank: 3, lhs, rhs, algorithm: ConvAlgorithm::Direct }.into()))
+        Ok(Prim::Contract(Contraction::new(extents, 3, lhs, rhs).into()))
     });
     let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
@@ -240,11 +228,7 @@ fn fully_connected_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Va
     let mut lhs: Vec<Index> = (0..lead.len() as u32).map(Index::var).collect();
     lhs.push(k.clone());
     let extents = [&out[..], &[inner]].concat();
-    let y = b.contract(
-        x,
-        w,
-        Contraction { extents, out_rank: out.len(), lhs, rhs: vec![n, k], algorithm: ConvAlgorithm::Direct },
-    )?;
+    let y = b.contract(x, w, Contraction::new(extents, out.len(), lhs, vec![n, k]))?;
     let bias = maybe(args, 2).filter(|_| !cx.params.bool("no_bias").unwrap_or(false));
     scale_add(b, y, bias, 1.0, 1.0)
 }
@@ -255,7 +239,7 @@ fn fully_connected() -> OpDef {
         let flatten = cx.params.bool("flatten").unwrap_or(true);
         let w = ranked(cx, 1, 2)?;
         cx.unify_dims(Dim::Const(hidden), w[0], "operand `weight`, axis 0")?;
-        cx.set_input_shape(2, Shape::consts(&[hidden]))?;
+        cx.set_input_dims(2, [Dim::Const(hidden)])?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
         let lead = if flatten { 1 } else { x.len() - 1 };

@@ -45,7 +45,7 @@ fn convolve(
         lhs.push(position(axis, o, k));
         rhs.push(k.clone());
     }
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+    let y = b.contract(x, w, Contraction::new(extents, out_rank, lhs, rhs))?;
     b.reshaped(y, &[&[n, oc][..], spatial].concat())
 }
 
@@ -134,7 +134,7 @@ fn conv() -> OpDef {
     let infer = rule(|cx| {
         one_type(cx)?;
         let Some(filters) = conv_shape(cx, [0, 1])? else { return Ok(()) };
-        cx.set_input_shape(2, Shape::Ranked([filters].into_iter().collect()))
+        cx.set_input_dims(2, [filters])
     });
     let def =
         define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", composite(conv_body), infer);
@@ -220,7 +220,7 @@ fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[
     let in_channel = v[1].scale(ic as i64).add(&v[out_rank]);
     let lhs = [&[v[0].clone(), in_channel.clone()][..], &v[3 + rank..out_rank]].concat();
     let rhs = [&[in_channel, v[2].clone()][..], &v[3..3 + rank]].concat();
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+    let y = b.contract(x, w, Contraction::new(extents, out_rank, lhs, rhs))?;
     let pairs = (0..rank).flat_map(|i| [3 + rank + i, 3 + i]);
     let y = b.permuted(y, &[0, 1, 2].into_iter().chain(pairs).collect::<Vec<_>>())?;
     b.reshaped(y, out)
@@ -265,7 +265,7 @@ fn conv_transpose() -> OpDef {
         let out = output_dims(cx, 0);
         cx.unify_dims(x[0], out[0], "output, axis 0")?;
         grouped(cx, out[1], w[1], g, "output, axis 1")?;
-        cx.set_input_shape(2, Shape::Ranked([out[1]].into_iter().collect()))?;
+        cx.set_input_dims(2, [out[1]])?;
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let window = SpatialWindow::new(cx.params, kernel)?;
         for i in 0..w.len() - 2 {

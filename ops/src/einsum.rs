@@ -153,8 +153,7 @@ fn contracted(b: &mut Builder<'_>, x: Labelled, y: Labelled, keep: &dyn Fn(Label
     };
     let (lhs, rhs, out_rank) = (map(&x)?, map(&y)?, out.len());
     let dims = extents[..out_rank].to_vec();
-    let value =
-        b.contract(x.value, y.value, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+    let value = b.contract(x.value, y.value, Contraction::new(extents, out_rank, lhs, rhs))?;
     Ok(Labelled { value, labels: out, dims })
 }
 

@@ -52,8 +52,7 @@ fn gather_elements() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         check_elements(cx)?;
-        let shape = cx.input(1).shape;
-        cx.set_output_shape(0, shape)
+        cx.copy_shape(0, 1)
     });
     define("gather_elements", "`out[…, i, …] = data[…, indices[…, i, …], …]` along `axis`.", compute, infer)
         .operand("data", &[])

@@ -12,8 +12,7 @@ pub(crate) fn same_as_first() -> Infer {
 }
 
 fn like_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let shape = cx.input(0).shape;
-    cx.set_output_shape(0, shape)?;
+    cx.copy_shape(0, 0)?;
     let output = cx.output(0).shape;
     cx.set_input_shape(0, output)?;
     cx.same_dtype(0, 0)
@@ -166,8 +165,7 @@ fn layer_norm() -> OpDef {
         Ok(vec![out.cast(cx.outputs[0].dtype), mean, scale])
     });
     let infer = rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
         let (Some(dims), Some(dtype)) = (cx.input_dims(0), cx.input(0).dtype) else { return Ok(()) };
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
@@ -322,15 +320,13 @@ fn batch_norm() -> OpDef {
         Ok(results)
     });
     let infer = rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
         if let Some(channels) = cx.input_dims(0).and_then(|d| d.get(1).copied()) {
-            (1..5).try_for_each(|i| cx.set_input_shape(i, Shape::Ranked([channels].into_iter().collect())))?;
+            (1..5).try_for_each(|i| cx.set_input_dims(i, [channels]))?;
         }
         for i in 1..cx.output_count() {
-            let shape = cx.input(i + 2).shape;
-            cx.set_output_shape(i, shape)?;
+            cx.copy_shape(i, i + 2)?;
             cx.same_dtype(i, i + 2)?;
         }
         Ok(())

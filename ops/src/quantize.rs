@@ -32,8 +32,7 @@ fn quantised_type(cx: &mut InferCtx<'_>, zero: usize, given: Option<DType>) -> R
 
 /// The result has the shape of an operand.
 fn shaped_as(cx: &mut InferCtx<'_>, i: usize) -> Result<(), OpError> {
-    let shape = cx.input(i).shape;
-    cx.set_output_shape(0, shape)?;
+    cx.copy_shape(0, i)?;
     let output = cx.output(0).shape;
     cx.set_input_shape(i, output)
 }
@@ -290,7 +289,7 @@ fn qlinear_conv() -> OpDef {
         quantised_type(cx, 7, None)?;
         let Some(filters) = conv_shape(cx, [0, 3])? else { return Ok(()) };
         if cx.has_input(8) {
-            cx.set_input_shape(8, Shape::Ranked([filters].into_iter().collect()))?;
+            cx.set_input_dims(8, [filters])?;
         }
         Ok(())
     });

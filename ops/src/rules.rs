@@ -106,8 +106,8 @@ pub fn broadcast(lists: &[&[Dim]]) -> Result<Vec<Option<Dim>>, OpError> {
 /// An operand that must have the given rank: states fresh axes for it if nothing is known.
 pub fn ranked(cx: &mut InferCtx<'_>, i: usize, rank: usize) -> Result<Vec<Dim>, OpError> {
     if cx.input_dims(i).is_none() {
-        let dims = (0..rank).map(|_| cx.fresh()).collect();
-        cx.set_input_shape(i, Shape::Ranked(dims))?;
+        let dims: Dims = (0..rank).map(|_| cx.fresh()).collect();
+        cx.set_input_dims(i, dims)?;
     }
     match cx.input_dims(i) {
         Some(dims) if dims.len() == rank => Ok(dims.to_vec()),
@@ -212,11 +212,6 @@ pub fn agree(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         ((0..cx.input_count()).collect(), (0..cx.output_count()).collect());
     agree_dtypes(cx, &inputs, &outputs)?;
     agree_shapes(cx, &inputs, &outputs)
-}
-
-/// The operand is a vector of the given length.
-pub fn vector(cx: &mut InferCtx<'_>, input: usize, len: Dim) -> Result<(), OpError> {
-    cx.set_input_shape(input, Shape::Ranked([len].into_iter().collect()))
 }
 
 /// The axes a list selects, ascending: all of them without a list; the others if `exclude`.

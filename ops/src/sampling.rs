@@ -294,11 +294,7 @@ fn deform_conv_body(
     let channel = v[1].scale(ic as i64).add(&v[3 + rank]);
     let lhs = [&[v[0].clone(), channel][..], kernel, place].concat();
     let rhs = [&[v[1].scale(oc as i64).add(&v[2]), v[3 + rank].clone()][..], kernel].concat();
-    let y = b.contract(
-        columns,
-        w,
-        Contraction { extents, out_rank: 3 + rank, lhs, rhs, algorithm: ConvAlgorithm::Direct },
-    )?;
+    let y = b.contract(columns, w, Contraction::new(extents, 3 + rank, lhs, rhs))?;
     let y = b.reshaped(y, &out.dims)?;
     crate::conv::add_bias(b, y, maybe(args, 3))
 }
@@ -310,7 +306,7 @@ fn deform_conv() -> OpDef {
             return Err(OpError(format!("operand `W`: expected rank {}, found rank {}", x.len().max(3), w.len())));
         }
         partial(cx, 0, &[&[Some(x[0]), Some(w[0])][..], &vec![None; x.len() - 2]].concat())?;
-        cx.set_input_shape(3, Shape::Ranked([w[0]].into_iter().collect()))?;
+        cx.set_input_dims(3, [w[0]])?;
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let window = SpatialWindow::new(cx.params, kernel)?;
         let out = output_dims(cx, 0);

@@ -145,8 +145,8 @@ fn unsqueeze() -> OpDef {
             }
             (Shape::Unranked, Shape::Ranked(out)) => {
                 let new = axes(&list, out.len())?;
-                let old = (0..out.len()).filter(|i| !new.contains(i)).map(|i| out[i]).collect();
-                cx.set_input_shape(0, Shape::Ranked(old))
+                let old: Dims = (0..out.len()).filter(|i| !new.contains(i)).map(|i| out[i]).collect();
+                cx.set_input_dims(0, old)
             }
             _ => Ok(()),
         }
@@ -179,7 +179,7 @@ fn transpose() -> OpDef {
                 for (i, &p) in perm.iter().enumerate() {
                     dims[p] = out[i];
                 }
-                cx.set_input_shape(0, Shape::Ranked(dims))
+                cx.set_input_dims(0, dims)
             }
             _ => Ok(()),
         }

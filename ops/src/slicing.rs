@@ -184,7 +184,7 @@ pub(crate) fn joined(cx: &mut InferCtx<'_>, axis: i64) -> Result<(), OpError> {
     for i in 0..count {
         if cx.input_dims(i).is_none() {
             let dims: Dims = (0..rank).map(|a| if a == axis { cx.fresh() } else { out[a] }).collect();
-            cx.set_input_shape(i, Shape::Ranked(dims))?;
+            cx.set_input_dims(i, dims)?;
         }
         let Some(dims) = cx.input_dims(i) else { continue };
         if dims.len() != rank {

@@ -125,8 +125,7 @@ fn topk() -> OpDef {
         }
         let Some(dims) = ordered_dims(cx, |n| wanted(cx.params, n))? else { return Ok(()) };
         if typ == "mask" {
-            let shape = cx.input(0).shape;
-            return cx.set_output_shape(0, shape);
+            return cx.copy_shape(0, 0);
         }
         (0..cx.output_count()).try_for_each(|i| cx.set_output_dims(i, dims.iter().copied()))
     });

@@ -119,8 +119,7 @@ fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
     let checked = d.clone();
     let infer = rule(move |cx| {
         checked.numbers(cx.params, cx.params.dtype("dtype").or(cx.input(0).dtype))?;
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         match (cx.params.dtype("dtype"), cx.input(0).dtype) {
             (Some(dtype), _) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?),
             (None, Some(dtype)) => {

@@ -29,8 +29,7 @@ pub fn dropout_mask() -> OpDef {
         if let Some(x) = cx.input_dims(0) {
             broadcasts_to(cx, 1, &x)?;
         }
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         cx.set_output_dtype(0, DType::Bool)
     });
     define("dropout_mask", "False with probability `ratio`; shaped like x.", compute, infer)

@@ -56,7 +56,7 @@ impl Random for OpDef {
             d.accuracy = Accuracy::Random;
             let own = std::mem::replace(&mut d.infer, Infer::Derived);
             d.infer = rule(move |cx| {
-                vector(cx, at, Dim::Const(2))?;
+                cx.set_input_dims(at, [Dim::Const(2)])?;
                 match &own {
                     Infer::Rule(own) => own(cx),
                     Infer::Derived => Ok(()),
@@ -127,8 +127,7 @@ fn kernel_key<'k>(k: &'k KernelScope, key: &RandomKey, inputs: &mut Vec<Value>) 
 /// The result has the operand's shape and the type of parameter `dtype`, else the operand's.
 fn shaped_like() -> Infer {
     rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         match cx.params.dtype("dtype") {
             Some(dtype) => cx.set_output_dtype(0, dtype),
             None => cx.same_dtype(0, 0),

@@ -72,10 +72,10 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     if let Dim::Const(n) = cx.resolve(w[1]) {
         cx.unify_dims(Dim::Const(gates * n), w[0], "operand `weight`, axis 0 (gates)")?;
     }
-    cx.set_input_shape(2, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
+    cx.set_input_dims(2, [x[1], w[1]])?;
     reject_if(cx.has_input(3) != (mode == Mode::Lstm), || "operand `cell`: an LSTM has one, other cells have none")?;
-    cx.set_input_shape(3, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
-    cx.set_input_shape(4, Shape::Ranked([w[0]].into_iter().collect()))?;
+    cx.set_input_dims(3, [x[1], w[1]])?;
+    cx.set_input_dims(4, [w[0]])?;
     reject_if(cx.output_count() > 1 && mode != Mode::Lstm, || "results: only an LSTM has a second one")?;
     for i in 0..cx.output_count() {
         cx.same_dtype(i, 0)?;

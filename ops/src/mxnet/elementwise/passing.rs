@@ -35,7 +35,7 @@ fn element_mask() -> OpDef {
         agree_dtypes(cx, &[0, 1], &[0])?;
         same(cx, 0, 0)?;
         match rank_in(cx, 0, 1..=usize::MAX)? {
-            Some(dims) => vector(cx, 1, dims[0]),
+            Some(dims) => cx.set_input_dims(1, [dims[0]]),
             None => Ok(()),
         }
     });

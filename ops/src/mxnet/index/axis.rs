@@ -132,8 +132,7 @@ fn pick() -> OpDef {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         let keep = cx.params.bool("keepdims") == Some(true);
         let Some(axis) = pick_axis(cx.params) else {
-            let shape = cx.input(1).shape;
-            return cx.set_output_shape(0, shape);
+            return cx.copy_shape(0, 1);
         };
         let axis = cx.axis(axis, data.len())?;
         let (mut kept, mut removed) = (data.to_vec(), data.to_vec());
@@ -142,7 +141,7 @@ fn pick() -> OpDef {
         // The index may have the axis, with extent 1, whatever the result has.
         match cx.input_dims(1) {
             Some(index) if index.len() == kept.len() => shaped(cx, 1, &kept)?,
-            _ => cx.set_input_shape(1, Shape::Ranked(removed.iter().copied().collect()))?,
+            _ => cx.set_input_dims(1, removed.iter().copied())?,
         }
         not_empty(cx, data[axis], &removed)?;
         cx.set_output_dims(0, if keep { kept } else { removed })
@@ -205,7 +204,7 @@ fn choose() -> OpDef {
         let Some(dims) = cx.output(0).shape.dims().map(<[Dim]>::to_vec) else { return Ok(()) };
         match cx.input_dims(0) {
             Some(condition) if condition.len() == 1 && !dims.is_empty() => shaped(cx, 0, &dims[..1]),
-            _ => cx.set_input_shape(0, Shape::Ranked(dims.into_iter().collect())),
+            _ => cx.set_input_dims(0, dims),
         }
     });
     let doc = "x where the condition is not zero, else y. The condition has their shape, or chooses slices along the \

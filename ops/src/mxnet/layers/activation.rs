@@ -145,7 +145,7 @@ fn leaky_relu() -> OpDef {
             cx.set_input_dtype(1, dtype)?;
         }
         match (cx.input_dims(1), cx.input_dims(0)) {
-            (None, Some(x)) => vector(cx, 1, *x.get(1).or(x.first()).unwrap_or(&Dim::Const(1))),
+            (None, Some(x)) => cx.set_input_dims(1, [*x.get(1).or(x.first()).unwrap_or(&Dim::Const(1))]),
             (Some(gamma), _) if gamma.len() != 1 => {
                 Err(OpError(format!("operand `gamma`: expected rank 1, found rank {}", gamma.len())))
             }

@@ -90,7 +90,7 @@ fn common(cx: &mut InferCtx<'_>, kernel: &[u64]) -> Result<ConvAxes, OpError> {
     let filters = extent(filters(cx.params)? as i64, "num_filter")?;
     let out = output_dims(cx, 0);
     cx.unify_dims(filters, out[1], "output, axis 1")?;
-    vector(cx, 2, filters)?;
+    cx.set_input_dims(2, [filters])?;
     let data = ranked(cx, 0, rank)?;
     cx.unify_dims(data[0], out[0], "output, axis 0")?;
     Ok(ConvAxes { data, weight, out })

@@ -68,7 +68,7 @@ fn dropout() -> OpDef {
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[0], &[0])?;
-        cx.set_input_shape(1, Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
+        cx.set_input_dims(1, [Dim::Const(2)])?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         if cx.output_count() > 1 {
             let mut dims = x.to_vec();

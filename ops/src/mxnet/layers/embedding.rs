@@ -23,7 +23,7 @@ fn embedding() -> OpDef {
             cx.set_input_dtype(1, dtype)?;
         }
         cx.same_dtype(0, 1)?;
-        cx.set_input_shape(1, Shape::Ranked([rows, columns].into_iter().collect()))?;
+        cx.set_input_dims(1, [rows, columns])?;
         match (cx.input_dims(0), cx.output(0).shape) {
             (Some(data), _) => {
                 let dims: Vec<Option<Dim>> = data.iter().copied().chain([columns]).map(Some).collect();
@@ -32,7 +32,7 @@ fn embedding() -> OpDef {
             (None, Shape::Ranked(mut out)) => match out.pop() {
                 Some(last) => {
                     cx.unify_dims(columns, last, "output, last axis")?;
-                    cx.set_input_shape(0, Shape::Ranked(out))
+                    cx.set_input_dims(0, out)
                 }
                 None => Err(OpError::from("output: expected rank at least 1, found rank 0")),
             },

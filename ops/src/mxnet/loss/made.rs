@@ -118,7 +118,7 @@ fn sparse_penalty() -> OpDef {
             cx.set_input_dtype(1, dtype)?;
         }
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
-        vector(cx, 1, x[1])?;
+        cx.set_input_dims(1, [x[1]])?;
         if cx.output_count() > 1 {
             cx.same_dtype(1, 1)?;
             cx.set_output_dims(1, [x[1]])?;

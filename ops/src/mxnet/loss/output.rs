@@ -49,8 +49,8 @@ fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let column = x.len() == 2 && x[1] == Dim::Const(1);
     match cx.input_dims(1) {
-        None if column => cx.set_input_shape(1, Shape::Ranked(x[..1].iter().copied().collect())),
-        None => cx.set_input_shape(1, Shape::Ranked(x)),
+        None if column => cx.set_input_dims(1, x[..1].iter().copied()),
+        None => cx.set_input_dims(1, x),
         Some(label) if label.len() == x.len() => agree_shapes(cx, &[0, 1], &[0]),
         Some(label) => {
             let size = |d: &[Dim]| d.iter().map(|d| d.as_const()).product::<Option<u64>>();
@@ -117,7 +117,7 @@ fn svm_output() -> OpDef {
         label_dtype(cx)?;
         agree_shapes(cx, &[0], &[0])?;
         let x = ranked(cx, 0, 2)?;
-        cx.set_input_shape(1, Shape::Ranked([x[0]].into_iter().collect()))
+        cx.set_input_dims(1, [x[0]])
     });
     define("mx_svm_output", "The data; the gradient is that of the squared or plain hinge loss.", compute, infer)
         .operand("data", FLOATS)

@@ -109,13 +109,13 @@ fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
         let rows = &x[..x.len() - 1];
         return match given {
             Some(label) if label.len() == x.len() => agree_shapes(cx, &[0, 1], &[0]),
-            _ => cx.set_input_shape(1, Shape::Ranked(rows.iter().copied().collect())),
+            _ => cx.set_input_dims(1, rows.iter().copied()),
         };
     }
     let joined = |rest: &[Dim]| rest.iter().map(|d| d.as_const()).product::<Option<u64>>();
     let Some(label) = given else {
         return match joined(&x[2..]) {
-            Some(n) => cx.set_input_shape(1, Shape::Ranked([x[0], Dim::Const(n)].into_iter().collect())),
+            Some(n) => cx.set_input_dims(1, [x[0], Dim::Const(n)]),
             None => Ok(()),
         };
     };
@@ -200,7 +200,7 @@ fn softmax_cross_entropy() -> OpDef {
     let infer = shape_rule(|cx| {
         cx.set_output_dims(0, [Dim::Const(1)])?;
         let x = ranked(cx, 0, 2)?;
-        cx.set_input_shape(1, Shape::Ranked([x[0]].into_iter().collect()))
+        cx.set_input_dims(1, [x[0]])
     });
     define("mx_softmax_cross_entropy", "-Σ ln softmax(data)[label] over the rows.", compute, infer)
         .operand("data", FLOATS)

@@ -166,7 +166,7 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     }
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let channel = x[axis(cx.params, x.len())?];
-    (1..5).try_for_each(|i| vector(cx, i, channel))?;
+    (1..5).try_for_each(|i| cx.set_input_dims(i, [channel]))?;
     rest.iter().try_for_each(|&i| cx.set_output_dims(i, [channel]))
 }
 

@@ -129,8 +129,8 @@ fn common_rule(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
 fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(x) = common_rule(cx)? else { return Ok(None) };
     let channel = x[normalize_axis(axis, x.len())?];
-    vector(cx, 1, channel)?;
-    vector(cx, 2, channel)?;
+    cx.set_input_dims(1, [channel])?;
+    cx.set_input_dims(2, [channel])?;
     Ok(Some(x))
 }
 
@@ -172,8 +172,8 @@ fn group_norm() -> OpDef {
     let infer = rule(|cx| {
         let x = common_rule(cx)?;
         let groups = Dim::Const(cx.params.int("num_groups").unwrap_or(1).max(1) as u64);
-        vector(cx, 1, groups)?;
-        vector(cx, 2, groups)?;
+        cx.set_input_dims(1, [groups])?;
+        cx.set_input_dims(2, [groups])?;
         let Some(x) = x else { return Ok(()) };
         (1..cx.output_count()).try_for_each(|i| cx.set_output_dims(i, [x[0], groups]))
     });

@@ -97,7 +97,7 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), x.len())?;
     let rest: Vec<Dim> = (0..x.len()).filter(|i| *i != axis).map(|i| x[i]).collect();
-    cx.set_input_shape(1, Shape::Ranked(rest.into_iter().collect()))
+    cx.set_input_dims(1, rest)
 }
 
 fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {

@@ -29,7 +29,7 @@ fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: AxisWeights
         let mut lhs = v[..4].to_vec();
         lhs[axis] = v[4].clone();
         let rhs = vec![v[axis].clone(), v[4].clone()];
-        x = b.contract(x, table, Contraction { extents, out_rank: 4, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+        x = b.contract(x, table, Contraction::new(extents, 4, lhs, rhs))?;
     }
     cast(b, x, ty.dtype)
 }
@@ -263,7 +263,7 @@ fn up_sampling() -> OpDef {
         let filters = extent(cx.params.int("num_filter").unwrap_or(0), "num_filter")?;
         let scale = scale_of(cx.params);
         let kernel = Dim::Const(2 * scale - scale % 2);
-        cx.set_input_shape(1, Shape::Ranked([filters, Dim::Const(1), kernel, kernel].into_iter().collect()))?;
+        cx.set_input_dims(1, [filters, Dim::Const(1), kernel, kernel])?;
         let x = ranked(cx, 0, 4)?;
         cx.unify_dims(filters, x[1], "operand `data`, axis 1")?;
         let grown = |d: Dim| d.as_const().map(|n| Dim::Const(n * scale));

@@ -196,13 +196,13 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     reject_if(x[0] == Dim::Const(0), || "operand `data`: no time steps")?;
     if let Dim::Const(input) = x[2] {
         let size = stack.parts(input).iter().sum();
-        cx.set_input_shape(1, Shape::Ranked([Dim::Const(size)].into_iter().collect()))?;
+        cx.set_input_dims(1, [Dim::Const(size)])?;
     }
     let state = [Dim::Const(stack.layers * stack.directions), x[1], Dim::Const(stack.hidden)];
-    cx.set_input_shape(2, Shape::Ranked(state.into_iter().collect()))?;
+    cx.set_input_dims(2, state)?;
     let lstm = stack.mode == Mode::Lstm;
     reject_if(lstm != cx.has_input(3), || "operand `state_cell`: an LSTM has one, other cells have none")?;
-    cx.set_input_shape(3, Shape::Ranked(state.into_iter().collect()))?;
+    cx.set_input_dims(3, state)?;
     let most = results(cx.params).visible;
     reject_if(cx.output_count() > most, || format!("{} results asked for, there are {most}", cx.output_count()))?;
     cx.set_output_dims(0, [x[0], x[1], Dim::Const(stack.hidden * stack.directions)])?;

@@ -269,7 +269,7 @@ pub fn ctc_loss() -> OpDef {
             match (cx.params.bool(flag) == Some(true), cx.has_input(i)) {
                 (true, false) => return Err(OpError(format!("parameter `{flag}` asks for an operand"))),
                 (_, true) => {
-                    cx.set_input_shape(i, Shape::Ranked([data[1]].into_iter().collect()))?;
+                    cx.set_input_dims(i, [data[1]])?;
                 }
                 _ => {}
             }

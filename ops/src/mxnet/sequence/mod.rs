@@ -30,7 +30,7 @@ fn check(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(data) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     let batch = 1 - time_axis(cx.params);
     if cx.has_input(1) {
-        cx.set_input_shape(1, Shape::Ranked([data[batch]].into_iter().collect()))?;
+        cx.set_input_dims(1, [data[batch]])?;
         shaped(cx, 1, &[data[batch]])?;
     }
     Ok(Some(data))

@@ -55,7 +55,7 @@ fn stack() -> OpDef {
                 let at = cx.axis(axis, out.len())?;
                 let n = out.remove(at);
                 cx.unify_dims(count, n, "output")?;
-                cx.set_input_shape(0, Shape::Ranked(out))
+                cx.set_input_dims(0, out)
             }
             _ => Ok(()),
         }
@@ -109,7 +109,7 @@ fn slice_channel() -> OpDef {
             } else {
                 dims[at] = fresh;
             }
-            cx.set_input_shape(0, Shape::Ranked(dims))?;
+            cx.set_input_dims(0, dims)?;
         }
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let at = cx.axis(axis, x.len())?;

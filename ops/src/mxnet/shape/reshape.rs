@@ -246,7 +246,7 @@ fn expand_dims() -> OpDef {
                 let at = cx.axis(axis, out.len())?;
                 let one = out.remove(at);
                 cx.unify_dims(Dim::Const(1), one, "output")?;
-                cx.set_input_shape(0, Shape::Ranked(out))
+                cx.set_input_dims(0, out)
             }
             _ => Ok(()),
         }
@@ -305,7 +305,7 @@ fn transpose() -> OpDef {
             for (i, p) in permutation(cx.params, out.len())?.into_iter().enumerate() {
                 dims[p] = out[i];
             }
-            cx.set_input_shape(0, Shape::Ranked(dims))
+            cx.set_input_dims(0, dims)
         }
         _ => Ok(()),
     });

@@ -205,7 +205,7 @@ fn slice_assign() -> OpDef {
         let known: Option<Vec<u64>> = x.iter().map(|d| d.as_const()).collect();
         let Some(known) = known else { return Ok(()) };
         let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::Const(taken(*bounds, *n).len));
-        cx.set_input_shape(1, Shape::Ranked(dims.collect()))
+        cx.set_input_dims(1, dims)
     });
     let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);
     begin_end_step(def.operands(&["lhs", "rhs"], &[])).named(&["_slice_assign", "_crop_assign"])

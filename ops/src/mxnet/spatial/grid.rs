@@ -174,7 +174,7 @@ fn spatial_transformer() -> OpDef {
     let infer = shape_rule(|cx| {
         let [h, w] = target(cx.params)?;
         let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
-        cx.set_input_shape(1, Shape::Ranked([data[0], Dim::Const(6)].into_iter().collect()))?;
+        cx.set_input_dims(1, [data[0], Dim::Const(6)])?;
         cx.set_output_dims(0, [data[0], data[1], Dim::Const(h), Dim::Const(w)])
     });
     define("mx_spatial_transformer", "Images resampled under affine maps [n, 6].", compute, infer)

@@ -120,7 +120,7 @@ pub fn shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight: bool)
         }
     }
     for i in count..cx.input_count() {
-        cx.set_input_shape(i, Shape::Ranked([].into_iter().collect()))?;
+        cx.set_input_dims(i, [])?;
     }
     Ok(())
 }

@@ -47,7 +47,7 @@ fn scaled_step(mp: bool) -> OpDef {
     let infer = rule(move |cx| {
         phase2_shapes(cx, mp)?;
         // Norms and the learning rate: more axes than the weight has would broadcast it.
-        [2, 3, 4 + usize::from(mp)].into_iter().try_for_each(|i| cx.set_input_shape(i, Shape::Ranked(Dims::new())))
+        [2, 3, 4 + usize::from(mp)].into_iter().try_for_each(|i| cx.set_input_dims(i, []))
     });
     let name = if mp { "update_mp_lamb_phase2" } else { "update_lamb_phase2" };
     let def =

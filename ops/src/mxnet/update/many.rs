@@ -77,7 +77,7 @@ impl MultiUpdate {
         }
         for i in n * self.group()..needed {
             cx.set_input_dtype(i, DType::F32)?;
-            cx.set_input_shape(i, Shape::Ranked([Dim::Const(n as u64)].into_iter().collect()))?;
+            cx.set_input_dims(i, [Dim::Const(n as u64)])?;
         }
         Ok(())
     }
