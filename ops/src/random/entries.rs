@@ -146,11 +146,7 @@ fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         })
     };
     let infer = rule(move |cx| {
-        for i in 1..count {
-            let (first, other) = (cx.input(0).shape, cx.input(i).shape);
-            cx.set_input_shape(i, first)?;
-            cx.set_input_shape(0, other)?;
-        }
+        agree_shapes(cx, &(0..count).collect::<Vec<_>>(), &[])?;
         match cx.params.dtype("dtype") {
             Some(dtype) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?)?,
             None => cx.same_dtype(0, 0)?,

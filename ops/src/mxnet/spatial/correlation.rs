@@ -71,9 +71,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x, y]: [Value; 2]) -> Result<Val
 
 fn correlation() -> OpDef {
     let infer = shape_rule(|cx| {
-        let (first, second) = (cx.input(0).shape, cx.input(1).shape);
-        cx.set_input_shape(1, first)?;
-        cx.set_input_shape(0, second)?;
+        agree_shapes(cx, &[0, 1], &[])?;
         let Some(x) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
         let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else { return Ok(()) };
         let g = Geometry::of(cx.params);

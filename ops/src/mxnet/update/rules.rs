@@ -42,31 +42,27 @@ pub(super) fn lamb_params(def: OpDef) -> OpDef {
 }
 
 fn sgd(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.decayed(&s.clipped(&s.grad), wd);
-    vec![&s.weight - lr * g]
+    let g = s.decayed(&s.clipped(&s.grad));
+    vec![&s.weight - s.lr() * g]
 }
 
 fn sgd_mom(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.decayed(&s.clipped(&s.grad), wd);
-    let mom = &s.states[0] * s.param("momentum") - lr * g;
+    let g = s.decayed(&s.clipped(&s.grad));
+    let mom = &s.states[0] * s.param("momentum") - s.lr() * g;
     vec![&s.weight + &mom, mom]
 }
 
 fn nag(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.decayed(&s.clipped(&s.grad), wd);
-    let step = lr * g;
+    let g = s.decayed(&s.clipped(&s.grad));
+    let step = s.lr() * g;
     let mom = &s.states[0] * s.param("momentum") - &step;
     vec![&s.weight + (&mom * s.param("momentum") - &step), mom]
 }
 
 fn adam(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.clipped(&s.decayed(&s.grad, wd));
+    let g = s.clipped(&s.decayed(&s.grad));
     let (mean, var) = moments(s, &g);
-    vec![&s.weight - lr * &mean / (var.sqrt() + s.param("epsilon")), mean, var]
+    vec![&s.weight - s.lr() * &mean / (var.sqrt() + s.param("epsilon")), mean, var]
 }
 
 fn moments(s: &UpdateStep<'_>, g: &Ex) -> (Ex, Ex) {
@@ -75,53 +71,46 @@ fn moments(s: &UpdateStep<'_>, g: &Ex) -> (Ex, Ex) {
 
 /// The gradient is already clipped.
 pub(super) fn adamw(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd, eta) = (&s.numbers[0], &s.numbers[1], &s.numbers[2]);
     let (mean, var) = moments(s, &s.clipped(&s.grad));
-    let direction = lr * &mean / (var.sqrt() + s.param("epsilon")) + wd * &s.weight;
-    vec![&s.weight - eta * direction, mean, var]
+    let direction = s.lr() * &mean / (var.sqrt() + s.param("epsilon")) + s.wd() * &s.weight;
+    vec![&s.weight - &s.numbers[2] * direction, mean, var]
 }
 
 fn rmsprop(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.clipped(&s.decayed(&s.grad, wd));
+    let g = s.clipped(&s.decayed(&s.grad));
     let n = s.average("gamma1", &s.states[0], &(&g * &g));
-    let weight = &s.weight - lr * (&g / (&n + s.param("epsilon")).sqrt());
+    let weight = &s.weight - s.lr() * (&g / (&n + s.param("epsilon")).sqrt());
     vec![bounded(&weight, s.params.float("clip_weights")), n]
 }
 
 fn rmspropalex(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let grad = s.clipped(&s.decayed(&s.grad, wd));
+    let grad = s.clipped(&s.decayed(&s.grad));
     let n = s.average("gamma1", &s.states[0], &(&grad * &grad));
     let g = s.average("gamma1", &s.states[1], &grad);
     let spread = (&n - &g * &g + s.param("epsilon")).sqrt();
-    let delta = &s.states[2] * s.param("gamma2") - lr * (&grad / spread);
+    let delta = &s.states[2] * s.param("gamma2") - s.lr() * (&grad / spread);
     vec![bounded(&(&s.weight + &delta), s.params.float("clip_weights")), n, g, delta]
 }
 
 fn adagrad(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.grad);
     let history = &s.states[0] + &g * &g;
-    let direction = &g / (&history + s.param("epsilon")).sqrt() + &s.weight * wd;
-    vec![&s.weight - direction * lr, history]
+    let direction = &g / (&history + s.param("epsilon")).sqrt() + &s.weight * s.wd();
+    vec![&s.weight - direction * s.lr(), history]
 }
 
 fn ftrl(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.grad);
     let n = &s.states[1] + &g * &g;
-    let z = &s.states[0] + &g - (n.sqrt() - s.states[1].sqrt()) * &s.weight / lr;
+    let z = &s.states[0] + &g - (n.sqrt() - s.states[1].sqrt()) * &s.weight / s.lr();
     let lamda = z.lit(s.param("lamda1"));
-    let zero = z.lit(0.0);
-    let sign = z.gt(&zero).select(&z.lit(1.0), &z.lt(&zero).select(&z.lit(-1.0), &zero));
-    let weight = (sign * &lamda - &z) / ((n.sqrt() + s.param("beta")) / lr + wd);
-    vec![z.abs().gt(&lamda).select(&weight, &zero), z, n]
+    let weight = (sign(&z) * &lamda - &z) / ((n.sqrt() + s.param("beta")) / s.lr() + s.wd());
+    vec![z.abs().gt(&lamda).select(&weight, &z.lit(0.0)), z, n]
 }
 
 fn ftml(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd, t) = (&s.numbers[0], &s.numbers[1], &s.numbers[2]);
-    let g = s.clipped(&s.decayed(&s.grad, wd));
+    let (lr, t) = (s.lr(), &s.numbers[2]);
+    let g = s.clipped(&s.decayed(&s.grad));
     let [d, v, z] = [0, 1, 2].map(|i| &s.states[i]);
     let unbiased = |name: &str| t.lit(1.0) - t.lit(s.param(name)).pow(t);
     let v = s.average("beta2", v, &(&g * &g));
@@ -137,17 +126,15 @@ fn sign(x: &Ex) -> Ex {
 }
 
 fn signsgd(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let keep = lr.lit(1.0) - lr * wd;
-    vec![keep * &s.weight - lr * sign(&s.grad)]
+    let keep = s.lr().lit(1.0) - s.lr() * s.wd();
+    vec![keep * &s.weight - s.lr() * sign(&s.grad)]
 }
 
 fn signum(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.clipped(&s.grad) + wd * &s.weight;
+    let g = s.clipped(&s.grad) + s.wd() * &s.weight;
     let mom = &s.states[0] * s.param("momentum") - g * s.complement("momentum");
-    let keep = lr.lit(1.0) - lr * s.param("wd_lh");
-    vec![keep * &s.weight + lr * sign(&mom), mom]
+    let keep = s.lr().lit(1.0) - s.lr() * s.param("wd_lh");
+    vec![keep * &s.weight + s.lr() * sign(&mom), mom]
 }
 
 /// The direction of LAMB before it is scaled by the norms.
