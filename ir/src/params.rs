@@ -249,6 +249,11 @@ impl Params {
         T::from_param(value).ok_or_else(|| format!("parameter `{name}` is of type {}", value.kind().name()))
     }
 
+    /// Whether a truth value is set and true.
+    pub fn flag(&self, name: &str) -> bool {
+        self.bool(name) == Some(true)
+    }
+
     /// All parameters by name, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &ParamValue)> {
         self.0.iter().map(|(n, v)| (*n, v))

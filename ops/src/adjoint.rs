@@ -212,7 +212,7 @@ pub fn of_sort(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
 
 /// A running sum or product with the parameters of another, in its direction or against it.
 fn scan(b: &mut Builder<'_>, cx: &GradCtx<'_>, op: &str, x: Value, exclusive: bool, against: bool) -> Result<Value> {
-    let reverse = (cx.node.params.bool("reverse") == Some(true)) != against;
+    let reverse = (cx.node.params.flag("reverse")) != against;
     let params = Params::new().with("exclusive", exclusive).with("reverse", reverse);
     let axis = cx.node.value(1).and_then(TensorData::item).map_or(0, |axis| axis.as_i64());
     let axis = b.constant(TensorData::scalar(Scalar::i64(axis)));
@@ -220,7 +220,7 @@ fn scan(b: &mut Builder<'_>, cx: &GradCtx<'_>, op: &str, x: Value, exclusive: bo
 }
 
 fn is_exclusive(cx: &GradCtx<'_>) -> bool {
-    cx.node.params.bool("exclusive") == Some(true)
+    cx.node.params.flag("exclusive")
 }
 
 pub fn of_cumsum(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {

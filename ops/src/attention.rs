@@ -171,7 +171,7 @@ fn attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>])
         }
         false => raw,
     };
-    let limits = Limits { causal: cx.params.bool("is_causal").unwrap_or(false), past };
+    let limits = Limits { causal: cx.params.flag("is_causal"), past };
     let biased = masked(b, capped, maybe(args, 3), maybe(args, 6), &limits)?;
     let precise = b.converted(biased, cx.params.dtype("softmax_precision").unwrap_or(dtype))?;
     let p = b.op("softmax", &[precise], Params::new().with("axis", -1))?;
@@ -324,7 +324,7 @@ fn rotary_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
         n if n > 0 => (n as u64).min(size),
         _ => size,
     };
-    let interleaved = cx.params.bool("interleaved").unwrap_or(false);
+    let interleaved = cx.params.flag("interleaved");
     let turned = b.slice_axis(x, 3, 0, rotated)?;
     let (x1, x2) = (half(b, turned, 0, interleaved)?, half(b, turned, 1, interleaved)?);
     let shape = [dims[0], dims[1], dims[2], rotated / 2];

@@ -81,7 +81,7 @@ fn scale_add(b: &mut Builder<'_>, y: Value, c: Option<Value>, alpha: f64, beta: 
 fn gemm() -> OpDef {
     let compute = composite(|b, cx, args| {
         let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let flag = |name: &str| cx.params.bool(name).unwrap_or(false);
+        let flag = |name: &str| cx.params.flag(name);
         let out = &cx.outputs[0].dims;
         let [m, n, k] = [0, 1, 2].map(Index::var);
         let inner = cx.input(0).map(|t| t.dims[usize::from(!flag("transA"))]).map_err(|OpError(w)| b.fail(w))?;
@@ -93,7 +93,7 @@ fn gemm() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let (a, b) = (ranked(cx, 0, 2)?, ranked(cx, 1, 2)?);
-        let (ta, tb) = (cx.params.bool("transA").unwrap_or(false), cx.params.bool("transB").unwrap_or(false));
+        let (ta, tb) = (cx.params.flag("transA"), cx.params.flag("transB"));
         let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
         let (k2, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
         cx.unify_dims(k, k2, &format!("operand `B`, axis {}", usize::from(tb)))?;
@@ -229,7 +229,7 @@ fn fully_connected_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Va
     lhs.push(k.clone());
     let extents = [&out[..], &[inner]].concat();
     let y = b.contract(x, w, Contraction::new(extents, out.len(), lhs, vec![n, k]))?;
-    let bias = maybe(args, 2).filter(|_| !cx.params.bool("no_bias").unwrap_or(false));
+    let bias = maybe(args, 2).filter(|_| !cx.params.flag("no_bias"));
     scale_add(b, y, bias, 1.0, 1.0)
 }
 
@@ -253,7 +253,7 @@ fn fully_connected() -> OpDef {
         .count("num_hidden", "Number of columns of the result.")
         .param("flatten", true, "Join all axes but the first; otherwise apply to the last axis.")
         .param("no_bias", false, "")
-        .present(|params, _| params.bool("no_bias") != Some(true))
+        .present(|params, _| !params.flag("no_bias"))
         .mxnet("FullyConnected")
         .ulp(1.0)
 }

@@ -96,6 +96,11 @@ pub fn composites_of<const N: usize>(
     }))
 }
 
+/// Another operator, without parameters, of the first operand.
+pub fn calling(op: &'static str) -> Compute {
+    composite_of(move |b, _, [x]| b.call(op, &[x]))
+}
+
 /// An operator that the host computes while compiling.
 pub fn host(
     body: impl Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync + 'static,

@@ -258,7 +258,7 @@ fn batch_norm_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Op
     let [scale, _, mean, variance] = [1, 2, 3, 4].map(|i| g.operand(i).widened().per_channel(rank));
     let head = g.head(cx, 0).widened();
     let axes: Vec<usize> = (0..rank).filter(|&a| a != 1).collect();
-    let training = node.params.bool("training_mode") == Some(true);
+    let training = node.params.flag("training_mode");
     let [_, centred, inverse] = match training {
         true => moments(x, &axes, epsilon(node)),
         false => [mean, x - mean, (variance + epsilon(node)).rsqrt()],
@@ -301,7 +301,7 @@ fn batch_norm() -> OpDef {
         let [x, scale, bias, mut mean, mut variance] =
             [0, 1, 2, 3, 4].map(|i| g.operand(i).cast(compute_type(ty.dtype)));
         let mut results = vec![];
-        if cx.params.bool("training_mode") == Some(true) {
+        if cx.params.flag("training_mode") {
             let axes: Vec<usize> = (0..ty.rank()).filter(|&a| a != 1).collect();
             let batch_mean = x.mean(&axes);
             let centred = x - batch_mean;

@@ -196,7 +196,7 @@ pub(crate) fn counted(window: &SpatialWindow, axis: usize, n: u64, count: u64, i
 
 fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
     let window = window_of(cx.params).or_fail(b)?;
-    let include_pad = cx.params.bool("count_include_pad").unwrap_or(false);
+    let include_pad = cx.params.flag("count_include_pad");
     mean_of_windows(b, x, &window, &cx.outputs[0], include_pad)
 }
 

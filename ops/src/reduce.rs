@@ -55,7 +55,7 @@ impl Fold {
 /// The axes named by the optional operand 1; all without it, or none if `noop_with_empty_axes`.
 fn reduced_axes(params: &Params, given: Option<&TensorData>, rank: usize) -> Result<Vec<usize>, OpError> {
     let given = given.map(TensorData::to_i64s).unwrap_or_default();
-    if given.is_empty() && params.bool("noop_with_empty_axes") != Some(true) {
+    if given.is_empty() && !params.flag("noop_with_empty_axes") {
         return Ok((0..rank).collect());
     }
     let mut axes = given.into_iter().map(|a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
@@ -203,7 +203,7 @@ fn extremes() -> Vec<OpDef> {
 fn arg_reduction(cx: &NodeCtx<'_>, better: CmpOp) -> Result<Prim, OpError> {
     let x = cx.input(0)?;
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), x.rank())?;
-    let last = cx.params.bool("select_last_index") == Some(true);
+    let last = cx.params.flag("select_last_index");
     let wide = compute_type(x.dtype);
     let worst = if better == CmpOp::Gt { least(wide) } else { greatest(wide) };
     let map = ScalarFn::build(&[x.dtype], |b, a| vec![a[0].cast(wide), b.coord(axis)])?;
@@ -250,7 +250,7 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
     let x = cx.input(0)?;
     let axis = cx.value(1).and_then(TensorData::item).ok_or("operand `axis` must be one number")?;
     let axis = normalize_axis(axis.as_i64(), x.rank())?;
-    let flag = |name| cx.params.bool(name) == Some(true);
+    let flag = |name| cx.params.flag(name);
     let (exclusive, reverse) = (flag("exclusive"), flag("reverse"));
     let wide = compute_type(x.dtype);
     let (outer, n, inner): (u64, u64, u64) =

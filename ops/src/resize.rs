@@ -129,7 +129,7 @@ fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError>
     let at = source(a, x, &text("coordinate_transformation_mode", "half_pixel"))?;
     let coefficient = params.float("cubic_coeff_a").unwrap_or(-0.75);
     // With antialiasing, a kernel that shrinks the operand is stretched to cover what it merges.
-    let squeeze = if params.bool("antialias").unwrap_or(false) { a.scale.min(1.0) } else { 1.0 };
+    let squeeze = if params.flag("antialias") { a.scale.min(1.0) } else { 1.0 };
     let (reach, cubic) = match text("mode", "nearest").as_str() {
         "nearest" => {
             let rounding = match text("nearest_mode", "round_prefer_floor") {
@@ -149,7 +149,7 @@ fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError>
     let first = at.floor() as i64 + (-reach / squeeze).floor() as i64 + 1;
     let last = at.floor() as i64 + (reach / squeeze).ceil() as i64;
     let mut list: ResizeTaps = (first..=last).map(|i| (i, weight(i))).collect();
-    let exclude = params.bool("exclude_outside").unwrap_or(false);
+    let exclude = params.flag("exclude_outside");
     if exclude {
         list.iter_mut().filter(|(i, _)| !(0..a.n as i64).contains(i)).for_each(|t| t.1 = 0.0);
     }

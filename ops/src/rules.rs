@@ -47,6 +47,14 @@ pub fn same(cx: &mut InferCtx<'_>, output: usize, input: usize) -> Result<(), Op
     }
 }
 
+/// An operand has the element type of another, unless it is known to have one of its own.
+pub fn default_dtype(cx: &mut InferCtx<'_>, i: usize, from: usize) -> Result<(), OpError> {
+    match cx.input(from).dtype {
+        Some(dtype) if cx.input(i).dtype.is_none() => cx.set_input_dtype(i, dtype),
+        _ => Ok(()),
+    }
+}
+
 /// Elements of a static integer operand, if it is known.
 pub fn ints(cx: &InferCtx<'_>, i: usize) -> Option<Vec<i64>> {
     cx.value(i).map(|v| v.to_i64s())

@@ -86,7 +86,7 @@ fn unnormalized(g: &Ex, n: f64, align_corners: bool) -> Ex {
 fn gathered_samples(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
     let (x, grid, out) = (operand(b, args, 0)?, operand(b, args, 1)?, &cx.outputs[0]);
     let (interpolation, outside) = grid_modes(cx.params).or_fail(b)?;
-    let align_corners = cx.params.bool("align_corners").unwrap_or(false);
+    let align_corners = cx.params.flag("align_corners");
     let dims = b.dims(x)?;
     let (rank, wide) = (dims.len() - 2, compute_type(out.dtype));
     let place = [&out.dims[..1], &out.dims[2..]].concat();
@@ -106,7 +106,7 @@ fn grid_sample() -> OpDef {
     let compute = prim(|cx| {
         let (x, grid, out) = (cx.input(0)?, cx.input(1)?, &cx.outputs[0]);
         let (interpolation, outside) = grid_modes(cx.params)?;
-        let align_corners = cx.params.bool("align_corners").unwrap_or(false);
+        let align_corners = cx.params.flag("align_corners");
         let rank = x.rank() - 2;
         let wide = compute_type(x.dtype);
         let k = &KernelScope::new("grid_sample");
@@ -162,7 +162,7 @@ fn affine_grid() -> OpDef {
             let dims = [&[n], &vec![1; rank][..], &[rank as u64]].concat();
             columns.push(b.reshaped(column, &dims)?);
         }
-        let align = cx.params.bool("align_corners").unwrap_or(false);
+        let align = cx.params.flag("align_corners");
         b.map_as(&columns, out.dtype, &out.dims, |s, a| {
             let mut sum = a[rank].clone();
             for (j, column) in a[..rank].iter().enumerate() {

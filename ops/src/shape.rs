@@ -20,11 +20,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// A view that only regroups elements: everything follows from the two shapes.
-fn regroup(
-    name: &'static str,
-    doc: &'static str,
-    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
-) -> OpDef {
+fn regroup(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
     let compute = prim(|cx| {
         let (from, to) = (cx.input(0)?, &cx.outputs[0]);
         match from.len() == to.len() {
@@ -32,7 +28,7 @@ fn regroup(
             false => Err(OpError(format!("operand `data`: {from} cannot become {to}"))),
         }
     });
-    define(name, doc, compute, rule(infer)).operand("data", &[])
+    define(name, doc, compute, shape_rule(infer)).operand("data", &[])
 }
 
 /// The product of two lists of axes is equal; dimensions are solved from it either way.
@@ -46,7 +42,6 @@ fn reshape_op() -> OpDef {
         "The elements in the same order under another shape. An extent of -1 follows from the others; 0 copies the \
          operand's extent unless `allowzero`.",
         |cx| {
-            cx.same_dtype(0, 0)?;
             let input = cx.input_dims(0);
             let Some(shape) = ints(cx, 1) else {
                 if let Some(rank) = length(cx, 1) {
@@ -54,7 +49,7 @@ fn reshape_op() -> OpDef {
                 }
                 return Ok(());
             };
-            let allow_zero = cx.params.bool("allowzero").unwrap_or(false);
+            let allow_zero = cx.params.flag("allowzero");
             let mut dims = vec![];
             for (i, &n) in shape.iter().enumerate() {
                 dims.push(match n {
@@ -94,7 +89,6 @@ fn reshape_op() -> OpDef {
 
 fn flatten() -> OpDef {
     regroup("flatten", "A matrix: the axes before `axis` joined, and the rest joined.", |cx| {
-        cx.same_dtype(0, 0)?;
         partial(cx, 0, &[None, None])?;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let rank = input.len() as i64;
@@ -112,7 +106,6 @@ fn flatten() -> OpDef {
 
 fn squeeze() -> OpDef {
     regroup("squeeze", "Drops the given axes of extent 1, or all of them.", |cx| {
-        cx.same_dtype(0, 0)?;
         let given = ints(cx, 1);
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let drop = match given {
@@ -131,7 +124,6 @@ fn squeeze() -> OpDef {
 
 fn unsqueeze() -> OpDef {
     regroup("unsqueeze", "Inserts axes of extent 1 at the given positions of the result.", |cx| {
-        cx.same_dtype(0, 0)?;
         let Some(list) = ints(cx, 1) else { return Ok(()) };
         match (cx.input(0).shape, cx.output(0).shape) {
             (Shape::Ranked(input), _) => {

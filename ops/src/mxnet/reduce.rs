@@ -40,14 +40,14 @@ pub fn kept(x: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
 }
 
 fn axes_of(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
-    selected(params.ints("axis"), params.bool("exclude") == Some(true), rank)
+    selected(params.ints("axis"), params.flag("exclude"), rank)
 }
 
 /// States the result's axes from those of the data.
 fn reduced(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let axes = axes_of(cx.params, x.len())?;
-    let dims = kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+    let dims = kept(&x, &axes, cx.params.flag("keepdims"));
     cx.set_output_dims(0, dims)
 }
 
@@ -149,7 +149,7 @@ fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef
             Some(axis) => vec![normalize_axis(axis, x.len())?],
             None => (0..x.len()).collect(),
         };
-        let dims = kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+        let dims = kept(&x, &axes, cx.params.flag("keepdims"));
         cx.set_output_dims(0, dims)
     });
     define(name, doc, compute, infer)

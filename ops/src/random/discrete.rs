@@ -108,7 +108,7 @@ fn sample_multinomial() -> OpDef {
         let dtype = category_type(cx)?;
         cx.set_output_dtype(0, dtype)?;
         let logs = cx.output_count() > 1;
-        if cx.params.bool("get_prob") == Some(true) && !logs {
+        if cx.params.flag("get_prob") && !logs {
             return Err("parameter `get_prob` is true, but there is no second result".into());
         }
         if logs {

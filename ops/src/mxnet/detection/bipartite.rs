@@ -53,7 +53,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec
     let sides = [sides[0], sides[1]];
     let (tables, pairs) = (lead.iter().product::<u64>(), sides[0] * sides[1]);
     let rules = Rules {
-        ascending: cx.params.bool("is_ascend") == Some(true),
+        ascending: cx.params.flag("is_ascend"),
         threshold: cx.params.float("threshold").unwrap_or(0.0),
         // MXNet stops after one more than it says.
         most: match cx.params.int("topk").unwrap_or(-1) {

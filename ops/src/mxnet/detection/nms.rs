@@ -208,7 +208,7 @@ fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result
     let rules = Rules {
         threshold: real("overlap_thresh", 0.5),
         inclusive: false,
-        across: id < 0 || cx.params.bool("force_suppress") == Some(true),
+        across: id < 0 || cx.params.flag("force_suppress"),
         most,
         compact: true,
     };
@@ -325,7 +325,7 @@ fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [scores, offsets, ancho
     // A threshold outside (0, 1] suppresses nothing.
     let threshold = cx.params.float("nms_threshold").unwrap_or(0.5);
     let threshold = if threshold > 0.0 && threshold <= 1.0 { threshold } else { f64::INFINITY };
-    let across = cx.params.bool("force_suppress") == Some(true);
+    let across = cx.params.flag("force_suppress");
     let rules = Rules { threshold, inclusive: true, across, most, compact: false };
     let [rows, _] = suppress(b, &Candidates { rows, boxes, class, valid }, rules)?;
     Ok(vec![cast(b, rows, cx.outputs[0].dtype)?])

@@ -39,7 +39,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Va
     let step = |given: f32, n: u64| if given <= 0.0 { 1.0 / n as f32 } else { given };
     let (step_y, step_x) = (step(steps[0], h), step(steps[1], w));
     let halves = halves(cx.params, h as f32 / w as f32);
-    let clip = cx.params.bool("clip") == Some(true);
+    let clip = cx.params.flag("clip");
     let (count, out) = (halves.len() as u64, &cx.outputs[0]);
     let data = TensorData::from_fn(out.clone(), |i| {
         let (corner, anchor, place) = (i % 4, i / 4 % count, i / 4 / count);

@@ -130,7 +130,7 @@ fn pick() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
-        let keep = cx.params.bool("keepdims") == Some(true);
+        let keep = cx.params.flag("keepdims");
         let Some(axis) = pick_axis(cx.params) else {
             return cx.copy_shape(0, 1);
         };

@@ -39,7 +39,7 @@ fn slope(b: &mut Builder<'_>, x: Value, slope: Value) -> Result<Value> {
 
 /// Whether slopes are drawn at random.
 fn random(params: &Params) -> bool {
-    params.str("act_type") == Some("rrelu") && params.bool(OpDef::TRAINING) == Some(true)
+    params.str("act_type") == Some("rrelu") && params.flag(OpDef::TRAINING)
 }
 
 fn fixed_slope(params: &Params) -> f64 {
@@ -139,11 +139,7 @@ fn leaky_relu() -> OpDef {
         if !cx.has_input(1) {
             return Ok(());
         }
-        if cx.input(1).dtype.is_none()
-            && let Some(dtype) = cx.input(0).dtype
-        {
-            cx.set_input_dtype(1, dtype)?;
-        }
+        default_dtype(cx, 1, 0)?;
         match (cx.input_dims(1), cx.input_dims(0)) {
             (None, Some(x)) => cx.set_input_dims(1, [*x.get(1).or(x.first()).unwrap_or(&Dim::Const(1))]),
             (Some(gamma), _) if gamma.len() != 1 => {

@@ -2,18 +2,10 @@
 
 use crate::conv::{grouped, spread, spread_offset};
 use crate::prelude::*;
+use crate::window::per_axis;
 
 pub fn ops() -> Vec<OpDef> {
     vec![convolution(), deconvolution()]
-}
-
-/// An entry for every spatial axis, `default` throughout if the list is empty.
-pub fn per_axis(params: &Params, name: &str, rank: usize, default: i64) -> Result<Vec<i64>, OpError> {
-    match params.ints(name) {
-        None | Some([]) => Ok(vec![default; rank]),
-        Some(list) if list.len() == rank => Ok(list.to_vec()),
-        Some(list) => Err(OpError(format!("parameter `{name}`: expected {rank} entries, found {}", list.len()))),
-    }
 }
 
 /// Only the layouts with channels on axis 1 are supported.
@@ -30,7 +22,7 @@ pub fn check_layout(params: &Params, rank: usize) -> Result<(), OpError> {
 }
 
 /// The extents of the kernel, all positive.
-fn kernel(params: &Params) -> Result<Vec<u64>, OpError> {
+pub fn kernel_of(params: &Params) -> Result<Vec<u64>, OpError> {
     match params.ints("kernel") {
         Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => Ok(list.iter().map(|k| *k as u64).collect()),
         _ => Err("parameter `kernel`: expected positive extents".into()),
@@ -39,7 +31,7 @@ fn kernel(params: &Params) -> Result<Vec<u64>, OpError> {
 
 /// The parameters of the entries that compute.
 fn window_params(params: &Params) -> Result<(Params, Vec<u64>), OpError> {
-    let kernel = kernel(params)?;
+    let kernel = kernel_of(params)?;
     let rank = kernel.len();
     check_layout(params, rank)?;
     let pads = per_axis(params, "pad", rank, 0)?;
@@ -128,13 +120,13 @@ fn layer(def: OpDef, no_bias: bool, workspace: i64) -> OpDef {
         .choice("layout", LAYOUTS, "None", "Only those with channels on axis 1 are supported.")
         .ignored(&[("workspace", ParamValue::Int(workspace)), ("cudnn_off", ParamValue::Bool(false))])
         .choice("cudnn_tune", &["None", "fastest", "limited_workspace", "off"], "None", "No effect.")
-        .present(|params, _| params.bool("no_bias") != Some(true))
+        .present(|params, _| !params.flag("no_bias"))
 }
 
 fn convolution() -> OpDef {
     let compute = composite(|b, cx, args| {
         let (params, _) = window_params(cx.params).or_fail(b)?;
-        call(b, "conv", args, cx.params.bool("no_bias") == Some(true), params)
+        call(b, "conv", args, cx.params.flag("no_bias"), params)
     });
     let doc = "Cross-correlation of [n, c, spatial…] with [num_filter, c / num_group, kernel…].";
     let def = define("mx_convolution", doc, compute, rule(convolution_rule))

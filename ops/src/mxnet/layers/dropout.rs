@@ -7,7 +7,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn active(params: &Params) -> bool {
-    let wanted = params.str("mode") == Some("always") || params.bool(OpDef::TRAINING) == Some(true);
+    let wanted = params.str("mode") == Some("always") || params.flag(OpDef::TRAINING);
     wanted && params.float("p").unwrap_or(0.5) > 0.0
 }
 

@@ -7,11 +7,6 @@ pub fn ops() -> Vec<OpDef> {
     vec![make_loss_layer(), make_loss(), sparse_penalty()]
 }
 
-fn passed(b: &mut Builder<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
-    b.call("identity", &[x])
-}
-
 fn make_loss_layer() -> OpDef {
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let x = cx.input(0)?;
@@ -38,7 +33,7 @@ fn make_loss_layer() -> OpDef {
     };
     let doc = "The data, whose gradient is the constant `grad_scale` whatever the head.";
     let divided = "Divide the gradient by the batch or by the number of valid elements.";
-    define("mx_make_loss_layer", doc, composite(|b, _, args| passed(b, args)), rule(agree))
+    define("mx_make_loss_layer", doc, calling("identity"), rule(agree))
         .operand("data", FLOATS)
         .param("grad_scale", 1.0, "The gradient.")
         .param("valid_thresh", 0.0, "Elements above it are valid.")
@@ -55,7 +50,7 @@ fn make_loss() -> OpDef {
         Ok(vec![Some(b.filled(&ty, 1.0)?)])
     };
     let doc = "The data, whose gradient is 1 whatever the head.";
-    define("mx_make_loss", doc, composite(|b, _, args| passed(b, args)), rule(agree))
+    define("mx_make_loss", doc, calling("identity"), rule(agree))
         .operand("data", FLOATS)
         .gradient(gradient)
         .loss()
@@ -114,9 +109,7 @@ fn sparse_penalty() -> OpDef {
     };
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
-        if let (Some(dtype), None) = (cx.input(0).dtype, cx.input(1).dtype) {
-            cx.set_input_dtype(1, dtype)?;
-        }
+        default_dtype(cx, 1, 0)?;
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.set_input_dims(1, [x[1]])?;
         if cx.output_count() > 1 {

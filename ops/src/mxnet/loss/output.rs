@@ -33,18 +33,10 @@ pub fn ops() -> Vec<OpDef> {
     ]
 }
 
-/// The label has the element type of the data unless it is known otherwise.
-fn label_dtype(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    match cx.input(0).dtype {
-        Some(dtype) if cx.input(1).dtype.is_none() => cx.set_input_dtype(1, dtype),
-        _ => Ok(()),
-    }
-}
-
 /// Labels of as many elements as the data, the batch first. A column of data has a vector of labels.
 fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.same_dtype(0, 0)?;
-    label_dtype(cx)?;
+    default_dtype(cx, 1, 0)?;
     agree_shapes(cx, &[0], &[0])?;
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let column = x.len() == 2 && x[1] == Dim::Const(1);
@@ -65,7 +57,7 @@ fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn regression(name: &'static str, doc: &'static str, forward: &'static str, slope: fn(&Ex) -> Ex) -> OpDef {
-    let compute = composite_of(move |b, _, [x]| b.call(forward, &[x]));
+    let compute = calling(forward);
     let gradient = move |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (label, ty) = (cx.input(1)?, cx.node.outputs[0].clone());
         let label = cast(b, label, ty.dtype)?;
@@ -92,13 +84,11 @@ fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Valu
     let (x, label) = (cx.input(0)?, cx.input(1)?);
     let ty = b.ty(x)?;
     if ty.rank() != 2 {
-        return Err(
-            b.error(DiagnosticCode::Unsupported, format!("operand `data`: expected rank 2, found rank {}", ty.rank()))
-        );
+        return Err(b.fail(format!("operand `data`: expected rank 2, found rank {}", ty.rank())));
     }
     let float = |name: &str| cx.node.params.float(name).unwrap_or(1.0);
     let (margin, weight) = (float("margin"), float("regularization_coefficient"));
-    let linear = cx.node.params.bool("use_linear") == Some(true);
+    let linear = cx.node.params.flag("use_linear");
     let wide = compute_type(ty.dtype);
     let label = reshape(b, label, &[ty.dims[0], 1])?;
     let out = b.map_as(&[x, label], ty.dtype, &ty.dims, |s, a| {
@@ -112,9 +102,9 @@ fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Valu
 }
 
 fn svm_output() -> OpDef {
-    let compute = composite_of(|b, _, [x]| b.call("identity", &[x]));
+    let compute = calling("identity");
     let infer = shape_rule(|cx| {
-        label_dtype(cx)?;
+        default_dtype(cx, 1, 0)?;
         agree_shapes(cx, &[0], &[0])?;
         let x = ranked(cx, 0, 2)?;
         cx.set_input_dims(1, [x[0]])

@@ -7,17 +7,13 @@ pub fn ops() -> Vec<OpDef> {
     vec![softmax_output(), softmax_cross_entropy()]
 }
 
-fn flag(params: &Params, name: &str) -> bool {
-    params.bool(name) == Some(true)
-}
-
 /// The data as rows, classes and positions: [n, k, s].
 fn classes(params: &Params, dims: &[u64]) -> [u64; 3] {
     let rank = dims.len();
-    if flag(params, "multi_output") && rank > 1 {
+    if params.flag("multi_output") && rank > 1 {
         return [dims[0], dims[1], dims[2..].iter().product()];
     }
-    if flag(params, "preserve_shape") {
+    if params.flag("preserve_shape") {
         return [dims[..rank.max(1) - 1].iter().product(), dims.last().copied().unwrap_or(1), 1];
     }
     [dims.first().copied().unwrap_or(1), dims.iter().skip(1).product(), 1]
@@ -26,7 +22,7 @@ fn classes(params: &Params, dims: &[u64]) -> [u64; 3] {
 /// What the gradient is divided by besides the count of valid labels: the positions of a sample unless
 /// those count, and the batch if asked for.
 fn divisor(params: &Params, [n, _, s]: [u64; 3], labels: &[u64]) -> f64 {
-    let multi = flag(params, "multi_output");
+    let multi = params.flag("multi_output");
     let batch = if multi { n } else { labels.first().copied().unwrap_or(1) };
     match params.str("normalization") {
         Some("batch") if multi => (batch * s) as f64,
@@ -42,7 +38,7 @@ fn from_classes(b: &mut Builder<'_>, params: &Params, [p, label]: [Value; 2], di
     let wide = b.ty(p)?.dtype;
     let [n, k, s] = dims;
     let ignored = params.float("ignore_label").unwrap_or(-1.0).trunc();
-    let smooth = if flag(params, "multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
+    let smooth = if params.flag("multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
     let label = reshape(b, label, &[n, 1, s])?;
     let mut inputs = vec![p, label];
     if params.str("normalization") == Some("valid") {
@@ -58,7 +54,7 @@ fn from_classes(b: &mut Builder<'_>, params: &Params, [p, label]: [Value; 2], di
         let rest = if smooth == 0.0 { 0.0 } else { smooth / (k as f64 - 1.0) };
         let target = class.eq(&b.coord(1)).select(&b.number(wide, 1.0 - smooth), &b.number(wide, rest));
         let mut out = &a[0] - target;
-        if flag(params, "use_ignore") {
+        if params.flag("use_ignore") {
             let void = class.eq(&b.number(DType::I64, ignored));
             out = void.select(&b.number(wide, 0.0), &out);
         }
@@ -85,7 +81,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
         let expected = dims[0] * dims[2];
         if label_dims.iter().product::<u64>() != expected {
             let why = format!("operand `label`: expected {expected} labels, found the shape {label_dims:?}");
-            return Err(b.error(DiagnosticCode::Unsupported, why));
+            return Err(b.fail(why));
         }
         let p = reshape(b, p, &dims)?;
         let out = from_classes(b, params, [p, label], dims)?;
@@ -93,7 +89,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
         let out = if factor == 1.0 { out } else { with_number(b, "mul", out, factor)? };
         reshape(b, out, &ty.dims)?
     };
-    if let (true, Some(head)) = (flag(params, "out_grad"), cx.heads.first().copied().flatten()) {
+    if let (true, Some(head)) = (params.flag("out_grad"), cx.heads.first().copied().flatten()) {
         let head = cast(b, head, wide)?;
         out = b.call("mul", &[out, head])?;
     }
@@ -104,7 +100,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
 fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
     reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
     let given = cx.input_dims(1).map(|d| d.to_vec());
-    let multi = flag(cx.params, "multi_output") && x.len() > 1;
+    let multi = cx.params.flag("multi_output") && x.len() > 1;
     if !multi {
         let rows = &x[..x.len() - 1];
         return match given {
@@ -137,11 +133,7 @@ fn softmax_output() -> OpDef {
         reshape(b, out, &ty.dims)
     });
     let infer = shape_rule(|cx| {
-        if cx.input(1).dtype.is_none()
-            && let Some(dtype) = cx.input(0).dtype
-        {
-            cx.set_input_dtype(1, dtype)?;
-        }
+        default_dtype(cx, 1, 0)?;
         agree_shapes(cx, &[0], &[0])?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         label_rule(cx, &x)

@@ -25,7 +25,7 @@ fn axis(params: &Params, rank: usize) -> Result<usize, OpError> {
 
 /// Whether the statistics are those of the batch.
 fn of_batch(params: &Params) -> bool {
-    params.bool(OpDef::TRAINING) == Some(true) && params.bool("use_global_stats") != Some(true)
+    params.flag(OpDef::TRAINING) && !params.flag("use_global_stats")
 }
 
 fn fixed_gamma(params: &Params) -> bool {
@@ -179,7 +179,7 @@ fn entry(name: &'static str, doc: &'static str, relu: bool) -> OpDef {
         .state(4, 4)
         .fixed(|params, i| (i == 1 && fixed_gamma(params)).then_some(1.0))
         .results(|params| {
-            let visible = if params.bool("output_mean_var") == Some(true) { 3 } else { 1 };
+            let visible = if params.flag("output_mean_var") { 3 } else { 1 };
             ResultCount { visible, listed: 3 }
         })
         .result_names(&["output", "mean", "var"])

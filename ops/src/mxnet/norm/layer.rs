@@ -145,7 +145,7 @@ fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: Infer) 
 fn with_statistics(def: OpDef) -> OpDef {
     def.outputs(1, 3)
         .results(|params| {
-            let visible = if params.bool("output_mean_var") == Some(true) { 3 } else { 1 };
+            let visible = if params.flag("output_mean_var") { 3 } else { 1 };
             ResultCount { visible, listed: 3 }
         })
         .result_names(&["output", "mean", "std"])
@@ -208,7 +208,7 @@ fn moments() -> OpDef {
         (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axes = selected(cx.params.ints("axes"), false, x.len())?;
-        let dims = super::super::reduce::kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+        let dims = super::super::reduce::kept(&x, &axes, cx.params.flag("keepdims"));
         let dims: Vec<Option<Dim>> = dims.into_iter().map(Some).collect();
         (0..cx.output_count()).try_for_each(|i| partial(cx, i, &dims))
     });

@@ -50,7 +50,7 @@ fn lrn() -> OpDef {
             .with("beta", float(cx, "beta", 0.75))
             .with("bias", float(cx, "knorm", 2.0));
         if cx.params.int("nsize").is_some_and(|n| n % 2 == 0) {
-            return Err(b.error(DiagnosticCode::Unsupported, "parameter `nsize` is even"));
+            return Err(b.fail("parameter `nsize` is even"));
         }
         b.op("lrn", &[x], params)
     });

@@ -51,7 +51,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: Sof
     if factor != 1.0 {
         x = with_number(b, "mul", x, factor)?;
     }
-    let lengths = maybe(args, 1).filter(|_| cx.params.bool("use_length") == Some(true));
+    let lengths = maybe(args, 1).filter(|_| cx.params.flag("use_length"));
     if let Some(lengths) = lengths {
         x = before_length(b, x, lengths, axis, f64::NEG_INFINITY)?;
     }
@@ -104,7 +104,7 @@ fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {
     define(name, doc, composite(move |b, cx, args| body(b, cx, args, kind)), rule(infer))
         .operand("data", FLOATS)
         .optional("length", TypeRule::OneOf(INDICES))
-        .present(|params, _| params.bool("use_length") == Some(true))
+        .present(|params, _| params.flag("use_length"))
         .param("axis", -1, "The axis normalised.")
         .maybe("temperature", ParamKind::Float, "Divides the operand; default: 1.")
         .maybe("dtype", ParamKind::DType, "The result's type, if not the operand's.")
@@ -125,10 +125,7 @@ fn activation() -> OpDef {
     let compute = composite_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         if dims.len() < 2 {
-            return Err(b.error(
-                DiagnosticCode::Unsupported,
-                format!("operand `data`: expected rank at least 2, found rank {}", dims.len()),
-            ));
+            return Err(b.fail(format!("operand `data`: expected rank at least 2, found rank {}", dims.len())));
         }
         let rows = reshape(b, x, &activation_dims(cx.params, &dims))?;
         let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;

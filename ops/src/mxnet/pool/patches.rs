@@ -1,25 +1,22 @@
 //! The patches under a sliding window as columns of a matrix, and back.
 
-use crate::mxnet::layers::per_axis;
+use crate::mxnet::layers::kernel_of;
 use crate::prelude::*;
+use crate::window::per_axis;
 
 pub fn ops() -> Vec<OpDef> {
     vec![im2col(), col2im()]
 }
 
 fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
-    let kernel: Vec<u64> = match params.ints("kernel") {
-        Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => list.iter().map(|k| *k as u64).collect(),
-        _ => return Err("parameter `kernel`: expected positive extents".into()),
-    };
+    let kernel = kernel_of(params)?;
     let rank = kernel.len();
     let (strides, dilations) = (per_axis(params, "stride", rank, 1)?, per_axis(params, "dilate", rank, 1)?);
     let pads = per_axis(params, "pad", rank, 0)?;
     if strides.iter().chain(&dilations).any(|s| *s <= 0) || pads.iter().any(|p| *p < 0) {
         return Err("parameters `stride` and `dilate` must be positive, `pad` at least 0".into());
     }
-    let (before, after) = (pads.clone(), pads);
-    Ok(SpatialWindow { kernel, strides, dilations, before, after, auto: AutoPad::Explicit, ceil: false })
+    Ok(SpatialWindow::padded(kernel, strides, dilations, pads))
 }
 
 /// Windows by spatial axis.

@@ -1,8 +1,9 @@
 //! Pooling over windows: maximum, mean, sum and p-norm, with MXNet's three ways to count windows.
 
-use crate::mxnet::layers::{LAYOUTS, check_layout, per_axis};
+use crate::mxnet::layers::{LAYOUTS, check_layout, kernel_of};
 use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
 use crate::prelude::*;
+use crate::window::per_axis;
 
 pub fn ops() -> Vec<OpDef> {
     vec![pooling(), pooling_v1()]
@@ -28,25 +29,15 @@ fn convention(params: &Params) -> Convention {
 }
 
 fn global(params: &Params) -> bool {
-    params.bool("global_pool") == Some(true)
+    params.flag("global_pool")
 }
 
 /// The windows; those of a global pool cover everything.
 fn window_of(params: &Params, spatial: &[u64]) -> Result<SpatialWindow, OpError> {
     let rank = spatial.len();
-    let zeros = vec![0; rank];
     if global(params) {
         let strides = spatial.iter().map(|&n| n.max(1) as i64).collect();
-        let kernel = spatial.to_vec();
-        return Ok(SpatialWindow {
-            kernel,
-            strides,
-            dilations: vec![1; rank],
-            before: zeros.clone(),
-            after: zeros,
-            auto: AutoPad::Explicit,
-            ceil: false,
-        });
+        return Ok(SpatialWindow::padded(spatial.to_vec(), strides, vec![1; rank], vec![0; rank]));
     }
     let kernel = kernel_of(params)?;
     let pads = per_axis(params, "pad", rank, 0)?;
@@ -55,22 +46,7 @@ fn window_of(params: &Params, spatial: &[u64]) -> Result<SpatialWindow, OpError>
     if let Some(i) = (0..rank).find(|&i| pads[i] < 0 || pads[i] >= kernel[i] as i64) {
         return Err(OpError(format!("parameter `pad`: {} is not below the kernel's {}", pads[i], kernel[i])));
     }
-    Ok(SpatialWindow {
-        kernel,
-        strides,
-        dilations: vec![1; rank],
-        before: pads.clone(),
-        after: pads,
-        auto: AutoPad::Explicit,
-        ceil: false,
-    })
-}
-
-fn kernel_of(params: &Params) -> Result<Vec<u64>, OpError> {
-    match params.ints("kernel") {
-        Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => Ok(list.iter().map(|k| *k as u64).collect()),
-        _ => Err("parameter `kernel`: expected positive extents".into()),
-    }
+    Ok(SpatialWindow::padded(kernel, strides, vec![1; rank], pads))
 }
 
 /// Windows along a spatial axis of extent `n`.

@@ -28,7 +28,7 @@ impl Stack {
         Stack {
             mode: Mode::of(params),
             layers: positive("num_layers"),
-            directions: if params.bool("bidirectional") == Some(true) { 2 } else { 1 },
+            directions: if params.flag("bidirectional") { 2 } else { 1 },
             hidden: positive("state_size"),
         }
     }
@@ -114,7 +114,7 @@ fn initial(b: &mut Builder<'_>, states: Value, at: u64) -> Result<Value> {
 /// Dropout between layers, with a mask of its own for each.
 fn dropped(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, layer: u64, key: Option<Value>) -> Result<Value> {
     let p = cx.params.float("p").unwrap_or(0.0);
-    if p == 0.0 || cx.params.bool(OpDef::TRAINING) != Some(true) {
+    if p == 0.0 || !cx.params.flag(OpDef::TRAINING) {
         return Ok(x);
     }
     let key = match key {
@@ -248,7 +248,7 @@ fn rnn() -> OpDef {
         .key()
         .present(|params, i| match i {
             3 => params.str("mode") == Some("lstm"),
-            4 => params.bool("use_sequence_length") == Some(true),
+            4 => params.flag("use_sequence_length"),
             _ => false,
         })
         .outputs(1, 3)

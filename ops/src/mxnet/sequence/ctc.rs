@@ -245,7 +245,7 @@ pub fn ctc_loss() -> OpDef {
         let mut inputs = vec![logs, labels];
         let mut kinds = [Some(b.ty(logs)?), Some(b.ty(labels)?), None, None];
         for (i, flag) in given {
-            if let Some(lengths) = maybe(args, i).filter(|_| cx.params.bool(flag) == Some(true)) {
+            if let Some(lengths) = maybe(args, i).filter(|_| cx.params.flag(flag)) {
                 kinds[i] = Some(b.ty(lengths)?);
                 inputs.push(lengths);
             }
@@ -266,7 +266,7 @@ pub fn ctc_loss() -> OpDef {
             shaped(cx, 1, &[data[1], labels[1]])?;
         }
         for (i, flag) in [(2, "use_data_lengths"), (3, "use_label_lengths")] {
-            match (cx.params.bool(flag) == Some(true), cx.has_input(i)) {
+            match (cx.params.flag(flag), cx.has_input(i)) {
                 (true, false) => return Err(OpError(format!("parameter `{flag}` asks for an operand"))),
                 (_, true) => {
                     cx.set_input_dims(i, [data[1]])?;

@@ -20,11 +20,11 @@ fn with_lengths(def: OpDef) -> OpDef {
         .param("use_sequence_length", false, "whether sequences have lengths of their own")
         .param("axis", 0, "axis of time, 0 or 1")
         .within(0.0, 1.0)
-        .present(|params, _| params.bool("use_sequence_length") == Some(true))
+        .present(|params, _| params.flag("use_sequence_length"))
 }
 
 fn check(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
-    if cx.params.bool("use_sequence_length") == Some(true) && !cx.has_input(1) {
+    if cx.params.flag("use_sequence_length") && !cx.has_input(1) {
         return Err("operand `sequence_length` is missing".into());
     }
     let Some(data) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
@@ -43,7 +43,7 @@ fn lengths(
     data: Value,
     args: &[Option<Value>],
 ) -> Result<Option<Value>, Diagnostic> {
-    let Some(given) = maybe(args, 1).filter(|_| params.bool("use_sequence_length") == Some(true)) else {
+    let Some(given) = maybe(args, 1).filter(|_| params.flag("use_sequence_length")) else {
         return Ok(None);
     };
     let rank = b.dims(data)?.len();

@@ -118,7 +118,7 @@ fn arange() -> OpDef {
     });
     let infer = rule(|cx| {
         stated_dtype(cx)?;
-        if cx.params.bool("infer_range") == Some(true) && cx.params.float("stop").is_none() {
+        if cx.params.flag("infer_range") && cx.params.float("stop").is_none() {
             return partial(cx, 0, &[None]);
         }
         let (start, step, repeat) = range_of(cx.params);
@@ -233,7 +233,7 @@ fn size_array() -> OpDef {
 }
 
 fn identity_like() -> OpDef {
-    let compute = composite_of(|b, _, [x]| b.call("identity", &[x]));
+    let compute = calling("identity");
     let infer = shape_rule(|cx| agree_shapes(cx, &[0, 1], &[0]));
     define("mx_identity_with_attr_like_rhs", "lhs, which has the shape of rhs.", compute, infer)
         .operands(&["lhs", "rhs"], &[])

@@ -78,7 +78,7 @@ fn parts(params: &Params) -> usize {
 }
 
 fn squeezed(params: &Params) -> bool {
-    params.bool("squeeze_axis") == Some(true)
+    params.flag("squeeze_axis")
 }
 
 fn slice_channel() -> OpDef {
@@ -216,7 +216,7 @@ fn add_n() -> OpDef {
 /// The widest (or narrowest) of the operands' float types.
 fn common_dtype(cx: &InferCtx<'_>) -> Option<DType> {
     let types: Option<Vec<_>> = all_inputs(cx).into_iter().map(|i| cx.input(i).dtype).collect();
-    let narrow = cx.params.bool("cast_narrow") == Some(true);
+    let narrow = cx.params.flag("cast_narrow");
     let types = types?.into_iter();
     if narrow { types.min_by_key(|d| d.size()) } else { types.max_by_key(|d| d.size()) }
 }

@@ -17,11 +17,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// An entry that only regroups elements: its body follows from the two shapes.
-fn regroup(
-    name: &'static str,
-    doc: &'static str,
-    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
-) -> OpDef {
+fn regroup(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
     let compute = composite_of(|b, cx, [x]| {
         let out = &cx.outputs[0];
         let from = b.ty(x)?;
@@ -166,11 +162,11 @@ fn apply(cx: &mut InferCtx<'_>, codes: &[i64], reverse: bool) -> Result<(), OpEr
 /// The codes, also from the parameters of old files.
 fn codes(params: &Params) -> Option<(Vec<i64>, bool)> {
     match (params.ints("shape"), params.ints("target_shape")) {
-        (Some(shape), _) if !shape.is_empty() => Some((shape.to_vec(), params.bool("reverse") == Some(true))),
+        (Some(shape), _) if !shape.is_empty() => Some((shape.to_vec(), params.flag("reverse"))),
         (_, Some(target)) if !target.is_empty() => {
             // There 0 is what -1 is now, and the first axis may be kept.
             let mut list: Vec<i64> = target.iter().map(|&n| if n == 0 { -1 } else { n }).collect();
-            if params.bool("keep_highest") == Some(true) {
+            if params.flag("keep_highest") {
                 list[0] = 0;
             }
             Some((list, false))

@@ -18,11 +18,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// An entry whose result is the operand repeated along axes of extent 1.
-fn broadcasting(
-    name: &'static str,
-    doc: &'static str,
-    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
-) -> OpDef {
+fn broadcasting(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
     let compute = composite_of(|b, cx, [x]| {
         let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
         b.view(x, broadcast(&from, to), to)

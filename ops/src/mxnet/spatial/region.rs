@@ -127,7 +127,7 @@ fn samples(
 ) -> Result<Value> {
     let count = b.dims(ends[0])?[0];
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
-    let aligned = cx.params.bool("aligned") == Some(true);
+    let aligned = cx.params.flag("aligned");
     b.map_as(&ends, dtype, &[count, bins * each], |s, a| {
         let shift = a[0].lit(if aligned { 0.5 } else { 0.0 });
         let (start, end) = (&a[0] * scale - &shift, &a[1] * scale - &shift);
@@ -201,7 +201,7 @@ fn adaptive(b: &mut Builder<'_>, cx: &NodeCtx<'_>, data: Value, rois: Value) -> 
     let image = b.reshaped(image, &[count])?;
     let image = b.converted(image, DType::I64)?;
     let corners = b.slice_axis(rois, 1, 1, 4)?;
-    let aligned = cx.params.bool("aligned") == Some(true);
+    let aligned = cx.params.flag("aligned");
     let mode = if aligned { "half_pixel" } else { "output_half_pixel" };
     let extent = |axis: usize| ParamValue::Int(cx.outputs[0].dims[axis] as i64);
     let params = Params::new()
@@ -214,7 +214,7 @@ fn adaptive(b: &mut Builder<'_>, cx: &NodeCtx<'_>, data: Value, rois: Value) -> 
 
 fn roi_align() -> OpDef {
     let infer = rule(|cx| {
-        if cx.params.bool("position_sensitive") == Some(true) {
+        if cx.params.flag("position_sensitive") {
             return Err("parameter `position_sensitive` is not supported".into());
         }
         shapes(cx)
