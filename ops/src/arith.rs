@@ -122,10 +122,7 @@ fn variadic() -> Vec<OpDef> {
 
 /// The identity on integers, `op` on floats.
 fn on_floats(x: &Ex, op: ScalarOp) -> Ex {
-    match x.dtype().is_float() {
-        true => x.builder().op(op, &[x]),
-        false => x.clone(),
-    }
+    if x.dtype().is_float() { x.builder().op(op, &[x]) } else { x.clone() }
 }
 
 fn rounding() -> Vec<OpDef> {

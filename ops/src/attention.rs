@@ -192,9 +192,7 @@ fn multiple(cx: &mut InferCtx<'_>, out: Dim, a: Dim, factor: u64) -> Result<(), 
 }
 
 fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    for i in 0..cx.output_count() {
-        cx.same_dtype(i, if i == 2 { 2 } else { 0 })?;
-    }
+    (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, if i == 2 { 2 } else { 0 }))?;
     let (Some(q), Some(k), Some(v)) = (cx.input_dims(0), cx.input_dims(1), cx.input_dims(2)) else { return Ok(()) };
     if q.len() != k.len() || q.len() != v.len() || !(3..=4).contains(&q.len()) {
         return Err(OpError(format!(

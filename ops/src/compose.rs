@@ -12,10 +12,7 @@ pub(crate) fn compute_type(dtype: DType) -> DType {
 
 /// Converts to a type; nothing is added where the type is the same.
 pub fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value> {
-    match b.ty(x)?.dtype == to {
-        true => Ok(x),
-        false => b.op("cast", &[x], Params::new().with("to", to)),
-    }
+    if b.ty(x)?.dtype == to { Ok(x) } else { b.op("cast", &[x], Params::new().with("to", to)) }
 }
 
 /// A value in the type arithmetic is done in.

@@ -110,10 +110,7 @@ pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u
     reject_if(delta.as_f64() == 0.0, || "operand `delta` is 0")?;
     if start.dtype.is_float() {
         let n = ((limit.as_f64() - start.as_f64()) / delta.as_f64()).ceil();
-        return match n.is_finite() {
-            true => Ok(n.max(0.0) as u64),
-            false => Err("operands: the range is not finite".into()),
-        };
+        return if n.is_finite() { Ok(n.max(0.0) as u64) } else { Err("operands: the range is not finite".into()) };
     }
     let (start, limit, delta) = (start.as_i64() as i128, limit.as_i64() as i128, delta.as_i64() as i128);
     let span = limit - start;

@@ -23,8 +23,8 @@ pub(crate) use crate::def::{
 pub(crate) use crate::graph::{GraphScope, Tensor, derivative, formula, formulas};
 pub(crate) use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 pub(crate) use crate::rules::{
-    agree, agree_dtypes, agree_shapes, broadcasts_to, default_dtype, extent, ints, length, one_element, output_dims,
-    partial, rank_in, ranked, reject_if, same, shaped,
+    agree, agree_dtypes, agree_shapes, broadcasts_to, default_dtype, extent, ints, length, multiple_of, one_element,
+    output_dims, partial, rank_in, ranked, reject_if, same, shaped,
 };
 pub(crate) use crate::views::{Build, OrFail, lowest, max_of, maybe, sum_of, vars, widen};
 pub(crate) use crate::window::{AutoPad, SpatialWindow};

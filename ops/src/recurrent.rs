@@ -45,13 +45,8 @@ fn col2im() -> OpDef {
         let x = ranked(cx, 0, 3)?;
         let (Some(image), Some(block)) = (ints(cx, 1), ints(cx, 2)) else { return Ok(()) };
         let blocks = block.iter().product::<i64>().max(1) as u64;
-        let channels = match x[1] {
-            Dim::Const(n) if n % blocks != 0 => {
-                return Err(OpError(format!("operand `input`, axis 1: expected a multiple of {blocks}, found {n}")));
-            }
-            Dim::Const(n) => Some(Dim::Const(n / blocks)),
-            Dim::Sym(_) => None,
-        };
+        multiple_of(x[1], blocks, "operand `input`, axis 1")?;
+        let channels = x[1].as_const().map(|n| Dim::Const(n / blocks));
         let spatial = image.iter().map(|n| Some(Dim::Const((*n).max(0) as u64)));
         let dims: Vec<Option<Dim>> = [Some(x[0]), channels].into_iter().chain(spatial).collect();
         partial(cx, 0, &dims)

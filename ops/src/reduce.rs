@@ -104,14 +104,8 @@ fn reduction(name: &'static str, doc: &'static str, types: &'static [DType], fol
 
 fn sums() -> Vec<OpDef> {
     let square = |x: &Ex| x * x;
-    let sqrt = |a: &Ex, _: f64| match a.dtype().is_float() {
-        true => a.sqrt(),
-        false => a.cast(DType::F64).sqrt().cast(a.dtype()),
-    };
-    let log = |a: &Ex, _: f64| match a.dtype().is_float() {
-        true => a.log(),
-        false => a.cast(DType::F64).log().cast(a.dtype()),
-    };
+    let sqrt = |a: &Ex, _: f64| if a.dtype().is_float() { a.sqrt() } else { a.cast(DType::F64).sqrt().cast(a.dtype()) };
+    let log = |a: &Ex, _: f64| if a.dtype().is_float() { a.log() } else { a.cast(DType::F64).log().cast(a.dtype()) };
     vec![
         reduction("reduce_sum", "Σ x.", NUMBERS, SUM).onnx("ReduceSum", 13).ulp(1.0),
         reduction("reduce_mean", "(Σ x) / count.", NUMBERS, Fold { finish: |a, n| a / n, ..SUM })

@@ -178,6 +178,14 @@ pub fn one_element(cx: &InferCtx<'_>, i: usize) -> Result<(), OpError> {
     }
 }
 
+/// An extent must be a multiple of a number, if it is known; `what` names it.
+pub fn multiple_of(extent: Dim, of: u64, what: &str) -> Result<(), OpError> {
+    match extent {
+        Dim::Const(n) if n % of != 0 => Err(OpError(format!("{what}: expected a multiple of {of}, found {n}"))),
+        _ => Ok(()),
+    }
+}
+
 /// An axis of an operand must be no longer than `most`.
 pub fn no_longer(cx: &InferCtx<'_>, i: usize, axis: usize, found: Dim, most: Dim) -> Result<(), OpError> {
     match (found, most) {

@@ -76,10 +76,7 @@ fn grid_modes(params: &Params) -> Result<(Interpolation, Outside), OpError> {
 /// A position in [-1, 1] in elements of an axis of extent `n`.
 fn unnormalized(g: &Ex, n: f64, align_corners: bool) -> Ex {
     let shifted = g + g.lit(1.0);
-    match align_corners {
-        true => shifted / g.lit(2.0) * g.lit(n - 1.0),
-        false => (shifted * g.lit(n) - g.lit(1.0)) / g.lit(2.0),
-    }
+    if align_corners { shifted / g.lit(2.0) * g.lit(n - 1.0) } else { (shifted * g.lit(n) - g.lit(1.0)) / g.lit(2.0) }
 }
 
 /// [`grid_sample`] by gathers.

@@ -293,11 +293,7 @@ fn depth_to_space() -> OpDef {
         let s = block_size(cx)? as i64;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         rank_in(cx, 0, 4..=usize::MAX)?;
-        if let Dim::Const(c) = input[1]
-            && c % (s * s) as u64 != 0
-        {
-            return Err(OpError(format!("operand `input`, axis 1: expected a multiple of {}, found {c}", s * s)));
-        }
+        multiple_of(input[1], (s * s) as u64, "operand `input`, axis 1")?;
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;
         cx.relate(Equation::Affine { out: input[1], input: out[1], mul: s * s, add: 0, div: 1 })?;
@@ -325,11 +321,7 @@ fn space_to_depth() -> OpDef {
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         rank_in(cx, 0, 4..=usize::MAX)?;
         for axis in [2, 3] {
-            if let Dim::Const(n) = input[axis]
-                && n % s as u64 != 0
-            {
-                return Err(OpError(format!("operand `input`, axis {axis}: expected a multiple of {s}, found {n}")));
-            }
+            multiple_of(input[axis], s as u64, &format!("operand `input`, axis {axis}"))?;
         }
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;

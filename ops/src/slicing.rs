@@ -206,9 +206,7 @@ fn concat() -> OpDef {
         Ok(Prim::Concat { axis })
     });
     let infer = rule(|cx| {
-        for i in 0..cx.input_count() {
-            cx.same_dtype(0, i)?;
-        }
+        (0..cx.input_count()).try_for_each(|i| cx.same_dtype(0, i))?;
         joined(cx, cx.params.int("axis").unwrap_or(0))
     });
     define("concat", "Joins the operands along `axis`.", compute, infer)
@@ -238,9 +236,7 @@ fn split() -> OpDef {
     });
     let infer = rule(|cx| {
         let count = cx.output_count();
-        for i in 0..count {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..count).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), input.len())?;
         let sizes: Option<Vec<u64>> = match (ints(cx, 1), input[axis]) {

@@ -227,10 +227,7 @@ impl<'g> OnnxLayer<'g> {
                 let z = gemm(state, weight, Some(share));
                 let [zi, zf, zg, zo] = [0, 1, 2, 3].map(|at| self.gate(z, at));
                 let f = self.activate(self.peep(zf, cell, 2), 0);
-                let i = match self.coupled {
-                    true => complement(f),
-                    false => self.activate(self.peep(zi, cell, 0), 0),
-                };
+                let i = if self.coupled { complement(f) } else { self.activate(self.peep(zi, cell, 0), 0) };
                 let candidate = self.activate(zg, 1);
                 let next = f * cell + i * candidate;
                 let o = self.activate(self.peep(zo, next, 1), 0);
@@ -372,9 +369,7 @@ fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
         return Err("operand `X`: no time steps".into());
     }
     activations(cx.params, mode, directions as usize - 1)?;
-    for i in 0..cx.output_count() {
-        cx.same_dtype(i, 0)?;
-    }
+    (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
     let (d, h) = (Some(w[0]), Some(r[2]));
     let (whole, end) = match is_batch_first(cx.params) {
         true => ([Some(x[0]), Some(x[1]), d, h], [Some(x[0]), d, h]),

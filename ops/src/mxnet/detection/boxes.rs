@@ -152,10 +152,7 @@ fn encode() -> OpDef {
                 let size = |low: &Ex, high: &Ex| high - low;
                 let centre = |low: &Ex, high: &Ex| (low + high) * 0.5;
                 let (rw, aw) = (size(&x[1], &x[2]), size(&x[3], &x[4]));
-                let raw = match i < 2 {
-                    true => (centre(&x[1], &x[2]) - centre(&x[3], &x[4])) / aw,
-                    false => (rw / aw).log(),
-                };
+                let raw = if i < 2 { (centre(&x[1], &x[2]) - centre(&x[3], &x[4])) / aw } else { (rw / aw).log() };
                 x[0].gt(&x[0].lit(0.5)).select(&((raw - &x[5]) / &x[6]), &x[0].lit(0.0))
             })?);
         }
@@ -166,9 +163,7 @@ fn encode() -> OpDef {
     }));
     let infer = rule(|cx| {
         let four = Dim::Const(4);
-        for i in 0..2 {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..2).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(samples) = rank_in(cx, 0, 2..=2)? else { return Ok(()) };
         shaped(cx, 1, &samples)?;
         shaped(cx, 2, &[samples[0], samples[1], four])?;

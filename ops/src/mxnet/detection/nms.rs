@@ -155,10 +155,7 @@ fn reformatted(b: &mut Builder<'_>, rows: Value, start: u64, from_center: bool) 
         let column = s.coord(2);
         let value = |axis: usize| -> [Ex; 2] {
             let (x, y) = (&a[1 + axis], &a[3 + axis]);
-            match from_center {
-                true => [x - y * half, x + y * half],
-                false => [(x + y) * 0.5, y - x],
-            }
+            if from_center { [x - y * half, x + y * half] } else { [(x + y) * 0.5, y - x] }
         };
         let [x, y] = [value(0), value(1)];
         let all = [&x[0], &y[0], &x[1], &y[1]];

@@ -23,12 +23,8 @@ fn part(x: Tensor<'_>, heads: u64, (which, parts): (u64, u64)) -> Result<Tensor<
 fn size(cx: &InferCtx<'_>, i: usize, parts: u64) -> Result<Option<[Dim; 3]>, OpError> {
     let Some(x) = rank_in(cx, i, 3..=3)? else { return Ok(None) };
     let by = heads(cx.params) * parts;
-    match x[2] {
-        Dim::Const(n) if n % by != 0 => {
-            Err(OpError(format!("{}, axis 2: expected a multiple of {by}, found {n}", cx.input_name(i))))
-        }
-        _ => Ok(Some([x[0], x[1], x[2]])),
-    }
+    multiple_of(x[2], by, &format!("{}, axis 2", cx.input_name(i)))?;
+    Ok(Some([x[0], x[1], x[2]]))
 }
 
 fn product_of(x: Dim, by: u64) -> Option<Dim> {

@@ -70,10 +70,7 @@ fn gemm(adds: bool) -> OpDef {
         .param("alpha", 1.0, "factor of the product")
         .param("axis", -2, "axis of the rows; columns are in the last")
         .ulp(2.0);
-    match adds {
-        true => def.named(&["_linalg_gemm", "linalg_gemm"]),
-        false => def.named(&["_linalg_gemm2", "linalg_gemm2"]),
-    }
+    if adds { def.named(&["_linalg_gemm", "linalg_gemm"]) } else { def.named(&["_linalg_gemm2", "linalg_gemm2"]) }
 }
 
 fn syrk() -> OpDef {

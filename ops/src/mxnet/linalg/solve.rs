@@ -289,15 +289,10 @@ fn lu_inverse() -> OpDef {
         vec![ty.clone(), scalar.clone(), scalar, ty.clone()]
     });
     let infer = rule(|cx| {
-        for i in 0..3 {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..3).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(x) = square(cx)? else { return Ok(()) };
         cx.set_output_dims(0, x.iter().copied())?;
-        for i in 1..3 {
-            cx.set_output_dims(i, x[..x.len() - 2].iter().copied())?;
-        }
-        Ok(())
+        (1..3).try_for_each(|i| cx.set_output_dims(i, x[..x.len() - 2].iter().copied()))
     });
     let doc = "The inverse of square matrices, the sign of the determinant, and the logarithm of its magnitude.";
     define("inverse_with_determinant", doc, compute, infer)
@@ -357,9 +352,7 @@ fn slogdet() -> OpDef {
         Ok(vec![sign.reshape(&cx.outputs[0].dims), made[2].reshape(&cx.outputs[1].dims)])
     });
     let infer = rule(|cx| {
-        for i in 0..2 {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..2).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(x) = square(cx)? else { return Ok(()) };
         (0..2).try_for_each(|i| cx.set_output_dims(i, per_matrix(&x)))
     });

@@ -69,10 +69,7 @@ impl Channels {
 
     /// What centred data is multiplied by.
     fn scale<'g>(&self, params: &Params, inverse: Tensor<'g>, dtype: DType) -> Tensor<'g> {
-        match fixed_gamma(params) {
-            true => inverse,
-            false => self.spread(inverse.graph().operand(1), dtype) * inverse,
-        }
+        if fixed_gamma(params) { inverse } else { self.spread(inverse.graph().operand(1), dtype) * inverse }
     }
 }
 

@@ -113,12 +113,8 @@ fn col2im() -> OpDef {
         let x = ranked(cx, 0, 3)?;
         cx.unify_dims(Dim::Const(windows), x[2], "operand `data`, axis 2 (windows)")?;
         let size = size(&window);
-        let channels = match x[1] {
-            Dim::Const(c) if c % size != 0 => {
-                return Err(OpError(format!("operand `data`, axis 1: expected a multiple of {size}, found {c}")));
-            }
-            c => c.as_const().map(|c| Dim::Const(c / size)),
-        };
+        multiple_of(x[1], size, "operand `data`, axis 1")?;
+        let channels = x[1].as_const().map(|c| Dim::Const(c / size));
         let dims = [Some(x[0]), channels].into_iter().chain(spatial.into_iter().map(|n| Some(Dim::Const(n))));
         partial(cx, 0, &dims.collect::<Vec<_>>())
     });

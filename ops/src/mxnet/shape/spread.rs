@@ -197,10 +197,7 @@ fn diagonal_axes(params: &Params, rank: usize) -> Result<[usize; 2], OpError> {
         normalize_axis(params.int("axis1").unwrap_or(0), rank)?,
         normalize_axis(params.int("axis2").unwrap_or(1), rank)?,
     ];
-    match axes[0] == axes[1] {
-        true => Err("parameters `axis1` and `axis2` are equal".into()),
-        false => Ok(axes),
-    }
+    if axes[0] == axes[1] { Err("parameters `axis1` and `axis2` are equal".into()) } else { Ok(axes) }
 }
 
 fn diag() -> OpDef {
@@ -275,11 +272,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
         for (axis, large, small, factor) in
             [(1, coarse[1], fine[1], side * side), (2, fine[2], coarse[2], side), (3, fine[3], coarse[3], side)]
         {
-            if let Dim::Const(n) = cx.resolve(large)
-                && n % factor as u64 != 0
-            {
-                return Err(OpError(format!("axis {axis}: expected a multiple of {factor}, found {n}")));
-            }
+            multiple_of(cx.resolve(large), factor as u64, &format!("axis {axis}"))?;
             cx.relate(Equation::Affine { out: large, input: small, mul: factor, add: 0, div: 1 })?;
         }
         Ok(())

@@ -147,10 +147,7 @@ fn tap(p: &Ex, n: u64, behind: bool) -> (Ex, Ex) {
     let at_end = low.ge(&last);
     let fraction = at_end.select(&p.lit(0.0), &(&p - &low));
     let low = low.min(&last);
-    let (at, share) = match behind {
-        true => ((&low + low.lit(1.0)).min(&last), fraction),
-        false => (low, p.lit(1.0) - fraction),
-    };
+    let (at, share) = if behind { ((&low + low.lit(1.0)).min(&last), fraction) } else { (low, p.lit(1.0) - fraction) };
     (at, outside.select(&share.lit(0.0), &share))
 }
 

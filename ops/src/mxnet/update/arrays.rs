@@ -38,10 +38,7 @@ fn all_finite(many: bool) -> OpDef {
         .param("init_output", true, "No effect: the result is always written as a whole.")
         .no_gradient()
         .mxnet(mxnet);
-    match many {
-        true => def.variadic().param("num_arrays", 1, "number of operands"),
-        false => def,
-    }
+    if many { def.variadic().param("num_arrays", 1, "number of operands") } else { def }
 }
 
 fn sum_sq() -> OpDef {

@@ -126,10 +126,7 @@ pub fn tensor_shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight
     agree_shapes(cx, &tensors, &[])?;
     for i in 0..cx.output_count() {
         cx.copy_shape(i, 0)?;
-        match mp && (i > 0 || !moves_weight) {
-            true => cx.set_output_dtype(i, DType::F32)?,
-            false => cx.same_dtype(i, 0)?,
-        }
+        if mp && (i > 0 || !moves_weight) { cx.set_output_dtype(i, DType::F32)? } else { cx.same_dtype(i, 0)? }
     }
     Ok(())
 }
