@@ -126,6 +126,11 @@ impl InferCtx<'_> {
         self.set_output_shape(i, Shape::Ranked(dims.into_iter().collect()))
     }
 
+    /// A result has the shape of an operand, as far as that is known.
+    pub fn copy_shape(&mut self, output: usize, input: usize) -> Result<(), OpError> {
+        self.set_output_shape(output, self.input(input).shape)
+    }
+
     /// States the element type of a result.
     pub fn set_output_dtype(&mut self, i: usize, dtype: DType) -> Result<(), OpError> {
         let what = format!("output {i}");
@@ -151,6 +156,11 @@ impl InferCtx<'_> {
         let result = self.merge_shape(&mut ty, shape, &what);
         self.inputs[i] = Some(ty);
         result
+    }
+
+    /// States the axes of an operand.
+    pub fn set_input_dims(&mut self, i: usize, dims: impl IntoIterator<Item = Dim>) -> Result<(), OpError> {
+        self.set_input_shape(i, Shape::Ranked(dims.into_iter().collect()))
     }
 
     /// States the element type of an operand.

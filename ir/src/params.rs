@@ -222,8 +222,8 @@ impl Params {
     }
 
     /// Adds a parameter.
-    pub fn with(mut self, name: &'static str, value: ParamValue) -> Params {
-        self.set(name, value);
+    pub fn with(mut self, name: &'static str, value: impl Into<ParamValue>) -> Params {
+        self.set(name, value.into());
         self
     }
 
@@ -247,6 +247,11 @@ impl Params {
     pub fn read<T: FromParam>(&self, name: &str) -> Result<T, String> {
         let value = self.get(name).ok_or_else(|| format!("parameter `{name}` is not given"))?;
         T::from_param(value).ok_or_else(|| format!("parameter `{name}` is of type {}", value.kind().name()))
+    }
+
+    /// Whether a truth value is set and true.
+    pub fn flag(&self, name: &str) -> bool {
+        self.bool(name) == Some(true)
     }
 
     /// All parameters by name, in the order of names.

@@ -107,6 +107,13 @@ pub struct Contraction {
     pub algorithm: ConvAlgorithm,
 }
 
+impl Contraction {
+    /// Computed as it is defined.
+    pub fn new(extents: Vec<u64>, out_rank: usize, lhs: Vec<Index>, rhs: Vec<Index>) -> Contraction {
+        Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct }
+    }
+}
+
 /// `out[c] = data[…]` with one axis read through an integer tensor: for
 /// `c = (outer…, index…, inner…)`, `out[c] = data[outer…, indices[index…], inner…]`.
 /// Negative indices count from the end; an index outside the axis is clamped to it.

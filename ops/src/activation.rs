@@ -1,7 +1,6 @@
 //! Activation functions.
 
 use crate::prelude::*;
-use crate::views::widen;
 
 pub fn ops() -> Vec<OpDef> {
     [rectifiers(), exponentials(), sigmoids(), smooth()].into_iter().flatten().collect()
@@ -35,7 +34,7 @@ fn rectifiers() -> Vec<OpDef> {
             let x = &a[0];
             x.lt(&x.lit(0.0)).select(&(x * float_param(cx, "alpha")), x)
         })
-        .param("alpha", ParamValue::Float(0.01), "slope below 0")
+        .param("alpha", 0.01, "slope below 0")
         .onnx("LeakyRelu", 1)
         .ulp(1.0),
         elementwise("prelu", "x, below 0 slope·x.", NUMBERS, &["x", "slope"], |_, a| {
@@ -45,15 +44,15 @@ fn rectifiers() -> Vec<OpDef> {
         elementwise("thresholded_relu", "x where it exceeds alpha, else 0.", FLOATS, &["x"], |cx, a| {
             a[0].gt(&a[0].lit(float_param(cx, "alpha"))).select(&a[0], &a[0].lit(0.0))
         })
-        .param("alpha", ParamValue::Float(1.0), "threshold")
+        .param("alpha", 1.0, "threshold")
         .onnx("ThresholdedRelu", 10),
         elementwise("shrink", "x + bias below -lambd, x - bias above lambd, else 0.", NUMBERS, &["x"], |cx, a| {
             let (x, lambda, bias) = (a[0].clone(), float_param(cx, "lambd"), float_param(cx, "bias"));
             let above = x.gt(&x.lit(lambda)).select(&(&x - bias), &x.lit(0.0));
             x.lt(&x.lit(-lambda)).select(&(&x + bias), &above)
         })
-        .param("bias", ParamValue::Float(0.0), "distance moved toward 0")
-        .param("lambd", ParamValue::Float(0.5), "threshold")
+        .param("bias", 0.0, "distance moved toward 0")
+        .param("lambd", 0.5, "threshold")
         .onnx("Shrink", 9),
     ]
 }
@@ -64,7 +63,7 @@ fn exponentials() -> Vec<OpDef> {
             let x = &a[0];
             x.lt(&x.lit(0.0)).select(&(at_most(x, 0.0).expm1() * float_param(cx, "alpha")), x)
         })
-        .param("alpha", ParamValue::Float(1.0), "limit below 0")
+        .param("alpha", 1.0, "limit below 0")
         .onnx("Elu", 1)
         .ulp(3.0),
         elementwise("selu", "gamma·x, below 0 gamma·alpha·(eˣ - 1).", FLOATS, &["x"], |cx, a| {
@@ -72,15 +71,15 @@ fn exponentials() -> Vec<OpDef> {
             let below = at_most(x, 0.0).expm1() * (gamma * float_param(cx, "alpha"));
             x.lt(&x.lit(0.0)).select(&below, &(x * gamma))
         })
-        .param("alpha", ParamValue::Float(1.673_263_192_176_818_8), "limit below 0, before scaling")
-        .param("gamma", ParamValue::Float(1.050_700_902_938_842_8), "scale")
+        .param("alpha", 1.673_263_192_176_818_8, "limit below 0, before scaling")
+        .param("gamma", 1.050_700_902_938_842_8, "scale")
         .onnx("Selu", 1)
         .ulp(3.0),
         elementwise("celu", "x, below 0 alpha·(e^(x/alpha) - 1).", FLOATS, &["x"], |cx, a| {
             let (x, alpha) = (&a[0], float_param(cx, "alpha"));
             x.lt(&x.lit(0.0)).select(&((at_most(x, 0.0) / alpha).expm1() * alpha), x)
         })
-        .param("alpha", ParamValue::Float(1.0), "limit below 0 and inner scale")
+        .param("alpha", 1.0, "limit below 0 and inner scale")
         .onnx("Celu", 12)
         .ulp(4.0),
         elementwise("softplus", "ln(1 + eˣ), without overflow.", FLOATS, &["x"], |_, a| {
@@ -107,8 +106,8 @@ fn sigmoids() -> Vec<OpDef> {
             let y = a[0].fma(&a[0].lit(float_param(cx, "alpha")), &a[0].lit(float_param(cx, "beta")));
             at_most(&at_least(&y, 0.0), 1.0)
         })
-        .param("alpha", ParamValue::Float(0.2), "slope")
-        .param("beta", ParamValue::Float(0.5), "value at 0")
+        .param("alpha", 0.2, "slope")
+        .param("beta", 0.5, "value at 0")
         .onnx("HardSigmoid", 1)
         .mxnet("hard_sigmoid"),
         elementwise("hard_swish", "x·min(max(x + 3, 0), 6) / 6.", FLOATS, &["x"], |_, a| {
@@ -119,7 +118,7 @@ fn sigmoids() -> Vec<OpDef> {
         elementwise("swish", "x / (1 + e^(-alpha·x)).", FLOATS, &["x"], |cx, a| {
             &a[0] * sigmoid(&(&a[0] * float_param(cx, "alpha")))
         })
-        .param("alpha", ParamValue::Float(1.0), "inner scale")
+        .param("alpha", 1.0, "inner scale")
         .onnx("Swish", 24)
         .mxnet("_npx_silu")
         .ulp(6.0),
@@ -142,11 +141,7 @@ fn smooth() -> Vec<OpDef> {
         .ulp(6.0),
         define("gelu", "x·Φ(x), Φ the normal distribution function.", gelu(), Infer::Derived)
             .group("x", FLOATS)
-            .param(
-                "approximate",
-                ParamValue::Str("none".into()),
-                "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2",
-            )
+            .param("approximate", "none", "`tanh` for the formula x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))/2")
             .onnx("Gelu", 20)
             .ulp(8.0),
     ]

@@ -10,7 +10,7 @@ use crate::prelude::*;
 pub type OperandGradients = Result<Vec<Option<Value>>>;
 
 fn with_axis(axis: usize) -> Params {
-    Params::new().with("axis", ParamValue::Int(axis as i64))
+    Params::new().with("axis", axis as i64)
 }
 
 fn axis_of(b: &Builder<'_>, cx: &NodeCtx<'_>, default: i64, rank: usize) -> Result<usize> {
@@ -72,14 +72,14 @@ fn sliced(data: &[u64], indexed: usize) -> [u64; 2] {
 }
 
 fn scatter_sum(b: &mut Builder<'_>, updates: Value, indices: Value, axis: usize, extent: u64) -> Result<Value> {
-    b.op("scatter_sum", &[updates, indices], with_axis(axis).with("extent", ParamValue::Int(extent as i64)))
+    b.op("scatter_sum", &[updates, indices], with_axis(axis).with("extent", extent as i64))
 }
 
 pub fn of_gather_elements(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let data = type_of(b, cx, 0)?;
     let axis = axis_of(b, cx.node, 0, data.rank())?;
     let (zeros, head) = (b.filled(&data, 0.0)?, cx.head(b, 0)?);
-    let params = with_axis(axis).with("reduction", ParamValue::Str("add".into()));
+    let params = with_axis(axis).with("reduction", "add");
     Ok(vec![Some(b.op("scatter_elements", &[zeros, cx.input(1)?, head], params)?), None])
 }
 
@@ -191,7 +191,7 @@ pub fn of_reverse_sequence(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGrad
 /// Of results that are elements of the operand along an axis, at `positions`.
 fn put_back(b: &mut Builder<'_>, x: &DenseType, positions: Value, head: Value, axis: usize) -> OperandGradients {
     let zeros = b.filled(x, 0.0)?;
-    let params = with_axis(axis).with("reduction", ParamValue::Str("add".into()));
+    let params = with_axis(axis).with("reduction", "add");
     Ok(vec![Some(b.op("scatter_elements", &[zeros, positions, head], params)?)])
 }
 
@@ -205,24 +205,22 @@ pub fn of_sort(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {
     let x = type_of(b, cx, 0)?;
     let (axis, head) = (axis_of(b, cx.node, -1, x.rank())?, cx.head(b, 0)?);
     let ascending = cx.node.params.bool("is_ascend").unwrap_or(true);
-    let params =
-        with_axis(axis).with("is_ascend", ParamValue::Bool(ascending)).with("dtype", ParamValue::DType(DType::I64));
+    let params = with_axis(axis).with("is_ascend", ascending).with("dtype", DType::I64);
     let order = b.op("argsort", &[cx.input(0)?], params)?;
     put_back(b, &x, order, head, axis)
 }
 
 /// A running sum or product with the parameters of another, in its direction or against it.
 fn scan(b: &mut Builder<'_>, cx: &GradCtx<'_>, op: &str, x: Value, exclusive: bool, against: bool) -> Result<Value> {
-    let reverse = (cx.node.params.bool("reverse") == Some(true)) != against;
-    let params =
-        Params::new().with("exclusive", ParamValue::Bool(exclusive)).with("reverse", ParamValue::Bool(reverse));
+    let reverse = (cx.node.params.flag("reverse")) != against;
+    let params = Params::new().with("exclusive", exclusive).with("reverse", reverse);
     let axis = cx.node.value(1).and_then(TensorData::item).map_or(0, |axis| axis.as_i64());
     let axis = b.constant(TensorData::scalar(Scalar::i64(axis)));
     b.op(op, &[x, axis], params)
 }
 
 fn is_exclusive(cx: &GradCtx<'_>) -> bool {
-    cx.node.params.bool("exclusive") == Some(true)
+    cx.node.params.flag("exclusive")
 }
 
 pub fn of_cumsum(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> OperandGradients {

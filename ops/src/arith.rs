@@ -1,9 +1,6 @@
 //! Element-wise arithmetic and mathematical functions.
 
-use tensorc_ir::scalar::{MathFn, ScalarOp};
-
 use crate::prelude::*;
-use crate::views::widen;
 
 pub fn ops() -> Vec<OpDef> {
     [binary(), variadic(), rounding(), functions(), inverse_functions(), compositions()].into_iter().flatten().collect()
@@ -36,7 +33,7 @@ fn binary() -> Vec<OpDef> {
                 _ => floor_mod(&a[0], &a[1]),
             },
         )
-        .param("fmod", ParamValue::Bool(false), "C's `fmod` instead of Python's `%`")
+        .param("fmod", false, "C's `fmod` instead of Python's `%`")
         .demand(1, integers_divide)
         .onnx("Mod", 10),
         pow(),
@@ -132,10 +129,7 @@ fn variadic() -> Vec<OpDef> {
 
 /// The identity on integers, `op` on floats.
 fn on_floats(x: &Ex, op: ScalarOp) -> Ex {
-    match x.dtype().is_float() {
-        true => x.builder().op(op, &[x]),
-        false => x.clone(),
-    }
+    if x.dtype().is_float() { x.builder().op(op, &[x]) } else { x.clone() }
 }
 
 fn rounding() -> Vec<OpDef> {
@@ -245,8 +239,8 @@ fn compositions() -> Vec<OpDef> {
                 (false, false) => x.ne(x) & x.eq(x),
             }
         })
-        .param("detect_negative", ParamValue::Bool(true), "report -∞")
-        .param("detect_positive", ParamValue::Bool(true), "report +∞")
+        .param("detect_negative", true, "report -∞")
+        .param("detect_positive", true, "report +∞")
         .onnx("IsInf", 10),
         where_(),
     ]

@@ -1,10 +1,6 @@
 //! Attention and rotary position embedding.
 
-use tensorc_ir::dim::Equation;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
-use crate::rules::broadcasts_to;
 
 pub fn ops() -> Vec<OpDef> {
     vec![attention(), rotary_embedding()]
@@ -130,11 +126,7 @@ fn scores(b: &mut Builder<'_>, h: &Heads, q: Value, k: Value, scale: f64) -> Res
     };
     let q = if half { scaled(b, q)? } else { q };
     let lhs = vec![bi.clone(), g.clone(), r, s, d.clone()];
-    let y = b.contract(
-        q,
-        k,
-        Contraction { extents, out_rank: 5, lhs, rhs: vec![bi, g, t, d], algorithm: ConvAlgorithm::Direct },
-    )?;
+    let y = b.contract(q, k, Contraction::new(extents, 5, lhs, vec![bi, g, t, d]))?;
     let y = b.reshaped(y, &[h.batch, h.kv * h.group, h.queries, keys])?;
     if half { Ok(y) } else { scaled(b, y) }
 }
@@ -147,11 +139,7 @@ fn weighted(b: &mut Builder<'_>, h: &Heads, p: Value, v: Value) -> Result<Value>
     let extents = vec![h.batch, h.kv, h.group, h.queries, size, keys];
     let [bi, g, r, s, d, t] = [0, 1, 2, 3, 4, 5].map(Index::var);
     let lhs = vec![bi.clone(), g.clone(), r, s, t.clone()];
-    let y = b.contract(
-        p,
-        v,
-        Contraction { extents, out_rank: 5, lhs, rhs: vec![bi, g, t, d], algorithm: ConvAlgorithm::Direct },
-    )?;
+    let y = b.contract(p, v, Contraction::new(extents, 5, lhs, vec![bi, g, t, d]))?;
     let count = h.kv * h.group;
     if h.packed {
         let y = b.permuted(y, &[0, 3, 1, 2, 4])?;
@@ -183,10 +171,10 @@ fn attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>])
         }
         false => raw,
     };
-    let limits = Limits { causal: cx.params.bool("is_causal").unwrap_or(false), past };
+    let limits = Limits { causal: cx.params.flag("is_causal"), past };
     let biased = masked(b, capped, maybe(args, 3), maybe(args, 6), &limits)?;
     let precise = b.converted(biased, cx.params.dtype("softmax_precision").unwrap_or(dtype))?;
-    let p = b.op("softmax", &[precise], Params::new().with("axis", ParamValue::Int(-1)))?;
+    let p = b.op("softmax", &[precise], Params::new().with("axis", -1))?;
     let p = b.converted(p, dtype)?;
     let y = weighted(b, &h, p, v)?;
     let shown = match cx.params.int("qk_matmul_output_mode").unwrap_or(0) {
@@ -204,9 +192,7 @@ fn multiple(cx: &mut InferCtx<'_>, out: Dim, a: Dim, factor: u64) -> Result<(), 
 }
 
 fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    for i in 0..cx.output_count() {
-        cx.same_dtype(i, if i == 2 { 2 } else { 0 })?;
-    }
+    (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, if i == 2 { 2 } else { 0 }))?;
     let (Some(q), Some(k), Some(v)) = (cx.input_dims(0), cx.input_dims(1), cx.input_dims(2)) else { return Ok(()) };
     if q.len() != k.len() || q.len() != v.len() || !(3..=4).contains(&q.len()) {
         return Err(OpError(format!(
@@ -272,35 +258,27 @@ fn append_rule(cx: &mut InferCtx<'_>, output: usize, axis: usize, past: Option<D
 }
 
 fn attention() -> OpDef {
-    define(
-        "attention",
-        "Scaled dot-product attention with grouped heads, caches, masks and soft capping.",
-        Compute::Composite(Box::new(attention_body)),
-        rule(attention_rule),
-    )
-    .operands(&["Q", "K", "V"], FLOATS)
-    .optional("attn_mask", TypeRule::Any)
-    .optional("past_key", TypeRule::OneOf(FLOATS))
-    .optional("past_value", TypeRule::OneOf(FLOATS))
-    .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
-    .demand(6, |cx| {
-        let keys = cx.input(1)?;
-        Ok(Some(Allowed::up_to(keys.dims[keys.rank().saturating_sub(2)])))
-    })
-    .param("is_causal", ParamValue::Bool(false), "Queries see no later keys.")
-    .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
-    .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
-    .param(
-        "qk_matmul_output_mode",
-        ParamValue::Int(0),
-        "Which scores the last result shows: raw, capped, masked, normalised.",
-    )
-    .maybe("scale", ParamKind::Float, "Default: 1 / √size.")
-    .param("softcap", ParamValue::Float(0.0), "Bound of the scores by tanh; 0: none.")
-    .maybe("softmax_precision", ParamKind::DType, "Type the softmax computes in.")
-    .outputs(1, 4)
-    .onnx("Attention", 23)
-    .ulp(16.0)
+    let doc = "Scaled dot-product attention with grouped heads, caches, masks and soft capping.";
+    define("attention", doc, Compute::Composite(Box::new(attention_body)), rule(attention_rule))
+        .operands(&["Q", "K", "V"], FLOATS)
+        .optional("attn_mask", TypeRule::Any)
+        .optional("past_key", TypeRule::OneOf(FLOATS))
+        .optional("past_value", TypeRule::OneOf(FLOATS))
+        .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
+        .param("is_causal", false, "Queries see no later keys.")
+        .maybe("q_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
+        .maybe("kv_num_heads", ParamKind::Int, "Needed for operands of rank 3.")
+        .param("qk_matmul_output_mode", 0, "Which scores the last result shows: raw, capped, masked, normalised.")
+        .maybe("scale", ParamKind::Float, "Default: 1 / √size.")
+        .param("softcap", 0.0, "Bound of the scores by tanh; 0: none.")
+        .maybe("softmax_precision", ParamKind::DType, "Type the softmax computes in.")
+        .outputs(1, 4)
+        .demand(6, |cx| {
+            let keys = cx.input(1)?;
+            Ok(Some(Allowed::up_to(keys.dims[keys.rank().saturating_sub(2)])))
+        })
+        .onnx("Attention", 23)
+        .ulp(16.0)
 }
 
 /// Interleaved pairs, or halves, of the last axis: the view of the `which`-th of each pair.
@@ -348,7 +326,7 @@ fn rotary_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
         n if n > 0 => (n as u64).min(size),
         _ => size,
     };
-    let interleaved = cx.params.bool("interleaved").unwrap_or(false);
+    let interleaved = cx.params.flag("interleaved");
     let turned = b.slice_axis(x, 3, 0, rotated)?;
     let (x1, x2) = (half(b, turned, 0, interleaved)?, half(b, turned, 1, interleaved)?);
     let shape = [dims[0], dims[1], dims[2], rotated / 2];
@@ -410,10 +388,10 @@ fn rotary_embedding() -> OpDef {
     define("rotary_embedding", "Rotates pairs of features by position.", composite(rotary_body), rule(rotary_rule))
         .groups(&["X", "cos_cache", "sin_cache"], FLOATS)
         .optional("position_ids", TypeRule::OneOf(INDICES))
+        .param("interleaved", false, "Pairs are neighbours rather than halves apart.")
+        .param("num_heads", 0, "Needed for an operand of rank 3.")
+        .param("rotary_embedding_dim", 0, "How many features rotate; 0: all.")
         .demand(3, |cx| Ok(Some(Allowed::below(cx.input(1)?.dims[0]))))
-        .param("interleaved", ParamValue::Bool(false), "Pairs are neighbours rather than halves apart.")
-        .param("num_heads", ParamValue::Int(0), "Needed for an operand of rank 3.")
-        .param("rotary_embedding_dim", ParamValue::Int(0), "How many features rotate; 0: all.")
         .onnx("RotaryEmbedding", 23)
         .ulp(2.0)
 }

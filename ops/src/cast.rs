@@ -13,14 +13,12 @@ pub fn ops() -> Vec<OpDef> {
         ([Some(x)], Some(to)) => Ok(x.cast(to)),
         _ => Err(OpError::from("one operand expected")),
     });
-    let like = composite(|b, _, args| {
-        let (x, like) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let like = composite_of(|b, _, [x, like]| {
         let to = b.ty(like)?.dtype;
-        b.op("cast", &[x], Params::new().with("to", ParamValue::DType(to)))
+        b.op("cast", &[x], Params::new().with("to", to))
     });
     let like_rule = rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 1)
     });
     vec![
@@ -35,13 +33,13 @@ pub fn ops() -> Vec<OpDef> {
         define("cast", "x converted: floats to nearest even, integers truncate and saturate.", cast, Infer::Derived)
             .operand("x", &[])
             .required("to", ParamKind::DType, "the result's type")
-            .param("saturate", ParamValue::Bool(true), "of 8-bit float results")
-            .param("round_mode", ParamValue::Str("up".into()), "of 8-bit float scales")
+            .param("saturate", true, "of 8-bit float results")
+            .param("round_mode", "up", "of 8-bit float scales")
             .onnx("Cast", 6),
         define("cast_like", "x converted to the type of another tensor.", like, like_rule)
             .operands(&["x", "like"], &[])
-            .param("saturate", ParamValue::Bool(true), "of 8-bit float results")
-            .param("round_mode", ParamValue::Str("up".into()), "of 8-bit float scales")
+            .param("saturate", true, "of 8-bit float results")
+            .param("round_mode", "up", "of 8-bit float scales")
             .onnx("CastLike", 15),
     ]
 }

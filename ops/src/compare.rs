@@ -1,7 +1,5 @@
 //! Comparisons. With a NaN operand only `not_equal` holds.
 
-use tensorc_ir::scalar::CmpOp;
-
 use crate::prelude::*;
 
 fn comparison(name: &'static str, doc: &'static str, op: CmpOp) -> OpDef {

@@ -1,11 +1,6 @@
 //! Short forms for composite operators: constants, reductions and shapes on values of known type.
 
-use tensorc_ir::DType;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::Result;
-use tensorc_ir::graph::Value;
-use tensorc_ir::params::{ParamValue, Params};
-use tensorc_ir::scalar::Scalar;
+use crate::prelude::*;
 
 /// The type arithmetic on `dtype` is done in: f32 for the 16-bit floats.
 pub(crate) fn compute_type(dtype: DType) -> DType {
@@ -17,10 +12,7 @@ pub(crate) fn compute_type(dtype: DType) -> DType {
 
 /// Converts to a type; nothing is added where the type is the same.
 pub fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value> {
-    match b.ty(x)?.dtype == to {
-        true => Ok(x),
-        false => b.op("cast", &[x], Params::new().with("to", ParamValue::DType(to))),
-    }
+    if b.ty(x)?.dtype == to { Ok(x) } else { b.op("cast", &[x], Params::new().with("to", to)) }
 }
 
 /// A value in the type arithmetic is done in.
@@ -45,7 +37,7 @@ pub(crate) fn with_number(b: &mut Builder<'_>, op: &str, x: Value, value: f64) -
 pub fn reduce(b: &mut Builder<'_>, op: &str, x: Value, axes: &[usize]) -> Result<Value> {
     let axes: Vec<i64> = axes.iter().map(|&a| a as i64).collect();
     let axes = b.i64s(&axes);
-    b.op(op, &[x, axes], Params::new().with("noop_with_empty_axes", ParamValue::Bool(true)))
+    b.op(op, &[x, axes], Params::new().with("noop_with_empty_axes", true))
 }
 
 /// Another shape of the same elements.
@@ -55,7 +47,7 @@ pub fn reshape(b: &mut Builder<'_>, x: Value, dims: &[u64]) -> Result<Value> {
     }
     let dims: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
     let dims = b.i64s(&dims);
-    b.op("reshape", &[x, dims], Params::new().with("allowzero", ParamValue::Bool(true)))
+    b.op("reshape", &[x, dims], Params::new().with("allowzero", true))
 }
 
 /// A vector over axis 1 of a tensor of the given rank, shaped to broadcast with it.

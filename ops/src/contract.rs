@@ -1,7 +1,5 @@
 //! Products that sum over axes: matmul, gemm, dot.
 
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
 use crate::rules::broadcast;
 
@@ -30,7 +28,7 @@ fn matmul_contraction(a: &[u64], b: &[u64], out: &[u64]) -> Contraction {
         rhs.push(Index::var(out.len() as u32 - 1));
     }
     let extents = [out, &[k_extent]].concat();
-    Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }
+    Contraction::new(extents, out.len(), lhs, rhs)
 }
 
 fn matmul() -> OpDef {
@@ -38,14 +36,11 @@ fn matmul() -> OpDef {
         let (a, b) = (cx.input(0)?, cx.input(1)?);
         Ok(Prim::Contract(matmul_contraction(&a.dims, &b.dims, &cx.outputs[0].dims).into()))
     });
-    define("matmul", "The matrix product of the last two axes, broadcasting the others.", compute, rule(matmul_rule))
-        .groups(&["a", "b"], NUMBERS)
-        .onnx("MatMul", 1)
-        .ulp(1.0)
+    let doc = "The matrix product of the last two axes, broadcasting the others.";
+    define("matmul", doc, compute, shape_rule(matmul_rule)).groups(&["a", "b"], NUMBERS).onnx("MatMul", 1).ulp(1.0)
 }
 
 fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     matmul_shape(cx, [0, 1])
 }
 
@@ -53,9 +48,7 @@ fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 pub(crate) fn matmul_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<(), OpError> {
     let [Some(a), Some(b)] = operands.map(|i| cx.input_dims(i)) else { return Ok(()) };
     for (i, dims) in operands.into_iter().zip([&a, &b]) {
-        if dims.is_empty() {
-            return Err(OpError(format!("{}: expected rank at least 1, found rank 0", cx.input_name(i))));
-        }
+        reject_if(dims.is_empty(), || format!("{}: expected rank at least 1, found rank 0", cx.input_name(i)))?;
     }
     let k_axis = b.len().saturating_sub(2);
     let what = format!("operand `b`, axis {k_axis} (against the last axis of `a`)");
@@ -88,37 +81,24 @@ fn scale_add(b: &mut Builder<'_>, y: Value, c: Option<Value>, alpha: f64, beta: 
 fn gemm() -> OpDef {
     let compute = composite(|b, cx, args| {
         let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let flag = |name: &str| cx.params.bool(name).unwrap_or(false);
+        let flag = |name: &str| cx.params.flag(name);
         let out = &cx.outputs[0].dims;
         let [m, n, k] = [0, 1, 2].map(Index::var);
         let inner = cx.input(0).map(|t| t.dims[usize::from(!flag("transA"))]).map_err(|OpError(w)| b.fail(w))?;
         let lhs = if flag("transA") { vec![k.clone(), m] } else { vec![m, k.clone()] };
         let rhs = if flag("transB") { vec![n, k] } else { vec![k, n] };
-        let product = b.contract(
-            x,
-            y,
-            Contraction {
-                extents: vec![out[0], out[1], inner],
-                out_rank: 2,
-                lhs,
-                rhs,
-                algorithm: ConvAlgorithm::Direct,
-            },
-        )?;
+        let product = b.contract(x, y, Contraction::new(vec![out[0], out[1], inner], 2, lhs, rhs))?;
         let (alpha, beta) = (cx.params.float("alpha").unwrap_or(1.0), cx.params.float("beta").unwrap_or(1.0));
         scale_add(b, product, maybe(args, 2), alpha, beta)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (a, b) = (ranked(cx, 0, 2)?, ranked(cx, 1, 2)?);
-        let (ta, tb) = (cx.params.bool("transA").unwrap_or(false), cx.params.bool("transB").unwrap_or(false));
+        let (ta, tb) = (cx.params.flag("transA"), cx.params.flag("transB"));
         let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
         let (k2, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
         cx.unify_dims(k, k2, &format!("operand `B`, axis {}", usize::from(tb)))?;
         if let Some(c) = cx.input_dims(2) {
-            if c.len() > 2 {
-                return Err(OpError(format!("operand `C`: expected rank at most 2, found rank {}", c.len())));
-            }
+            reject_if(c.len() > 2, || format!("operand `C`: expected rank at most 2, found rank {}", c.len()))?;
             for (i, &d) in c.iter().rev().enumerate() {
                 if let (Dim::Const(found), Dim::Const(expected)) = (d, if i == 0 { n } else { m })
                     && found != 1
@@ -133,10 +113,10 @@ fn gemm() -> OpDef {
     define("gemm", "`alpha · A' · B' + beta · C`, with A' and B' transposed if asked.", compute, infer)
         .groups(&["A", "B"], NUMBERS)
         .optional("C", TypeRule::Group(0, NUMBERS))
-        .param("alpha", ParamValue::Float(1.0), "")
-        .param("beta", ParamValue::Float(1.0), "")
-        .param("transA", ParamValue::Bool(false), "")
-        .param("transB", ParamValue::Bool(false), "")
+        .param("alpha", 1.0, "")
+        .param("beta", 1.0, "")
+        .param("transA", false, "")
+        .param("transB", false, "")
         .onnx("Gemm", 1)
         .ulp(1.0)
 }
@@ -172,17 +152,12 @@ fn dot() -> OpDef {
             (lhs, rhs) = (vec![k.clone()], vec![k]);
         }
         let extents = [&out[..], &[inner]].concat();
-        Ok(Prim::Contract(
-            Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }.into(),
-        ))
+        Ok(Prim::Contract(Contraction::new(extents, out.len(), lhs, rhs).into()))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
         let (Some(a), Some(b)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
-        if a.is_empty() || b.is_empty() {
-            return Err("operands: expected rank at least 1, found rank 0".into());
-        }
+        reject_if(a.is_empty() || b.is_empty(), || "operands: expected rank at least 1, found rank 0")?;
         let ka = if ta { 0 } else { a.len() - 1 };
         let kb = if tb { b.len() - 1 } else { 0 };
         cx.unify_dims(a[ka], b[kb], &format!("operand `rhs`, axis {kb}"))?;
@@ -195,8 +170,8 @@ fn dot() -> OpDef {
                has shape [1].";
     define("dot", doc, compute, infer)
         .groups(&["lhs", "rhs"], NUMBERS)
-        .param("transpose_a", ParamValue::Bool(false), "Sum over the first axis of `lhs`.")
-        .param("transpose_b", ParamValue::Bool(false), "Sum over the last axis of `rhs`.")
+        .param("transpose_a", false, "Sum over the first axis of `lhs`.")
+        .param("transpose_b", false, "Sum over the last axis of `rhs`.")
         .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
         .mxnet("dot")
         .ulp(1.0)
@@ -216,10 +191,9 @@ fn batch_dot() -> OpDef {
         let rhs = [&[g][..], &oriented(tb, k, n)].concat();
         let inner = a.dims[if ta { 1 } else { 2 }];
         let extents = vec![out[0], out[1], out[2], inner];
-        Ok(Prim::Contract(Contraction { extents, out_rank: 3, lhs, rhs, algorithm: ConvAlgorithm::Direct }.into()))
+        Ok(Prim::Contract(Contraction::new(extents, 3, lhs, rhs).into()))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (ta, tb) = dot_flags(cx.params.bool("transpose_a"), cx.params.bool("transpose_b"));
         let (a, b) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?);
         let (m, ka) = if ta { (a[2], a[1]) } else { (a[1], a[2]) };
@@ -230,8 +204,8 @@ fn batch_dot() -> OpDef {
     });
     define("batch_dot", "A matrix product for every index of the first axis.", compute, infer)
         .groups(&["lhs", "rhs"], NUMBERS)
-        .param("transpose_a", ParamValue::Bool(false), "")
-        .param("transpose_b", ParamValue::Bool(false), "")
+        .param("transpose_a", false, "")
+        .param("transpose_b", false, "")
         .maybe("forward_stype", ParamKind::Str, "No effect: results are dense.")
         .mxnet("batch_dot")
         .ulp(1.0)
@@ -254,27 +228,20 @@ fn fully_connected_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Va
     let mut lhs: Vec<Index> = (0..lead.len() as u32).map(Index::var).collect();
     lhs.push(k.clone());
     let extents = [&out[..], &[inner]].concat();
-    let y = b.contract(
-        x,
-        w,
-        Contraction { extents, out_rank: out.len(), lhs, rhs: vec![n, k], algorithm: ConvAlgorithm::Direct },
-    )?;
-    let bias = maybe(args, 2).filter(|_| !cx.params.bool("no_bias").unwrap_or(false));
+    let y = b.contract(x, w, Contraction::new(extents, out.len(), lhs, vec![n, k]))?;
+    let bias = maybe(args, 2).filter(|_| !cx.params.flag("no_bias"));
     scale_add(b, y, bias, 1.0, 1.0)
 }
 
 fn fully_connected() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let hidden = cx.params.int("num_hidden").unwrap_or(0).max(0) as u64;
         let flatten = cx.params.bool("flatten").unwrap_or(true);
         let w = ranked(cx, 1, 2)?;
         cx.unify_dims(Dim::Const(hidden), w[0], "operand `weight`, axis 0")?;
-        cx.set_input_shape(2, Shape::consts(&[hidden]))?;
+        cx.set_input_dims(2, [Dim::Const(hidden)])?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        if x.is_empty() {
-            return Err("operand `data`: expected rank at least 1, found rank 0".into());
-        }
+        reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
         let lead = if flatten { 1 } else { x.len() - 1 };
         let inner = x[lead..].to_vec();
         cx.relate(tensorc_ir::dim::Equation::Product { left: vec![w[1]], right: inner })?;
@@ -283,11 +250,10 @@ fn fully_connected() -> OpDef {
     define("fully_connected", "`x · weightᵀ + bias` on rows of the data.", composite(fully_connected_body), infer)
         .groups(&["data", "weight"], NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS))
-        .required("num_hidden", ParamKind::Int, "Number of columns of the result.")
-        .within(1.0, i64::MAX as f64)
-        .param("flatten", ParamValue::Bool(true), "Join all axes but the first; otherwise apply to the last axis.")
-        .param("no_bias", ParamValue::Bool(false), "")
-        .present(|params, _| params.bool("no_bias") != Some(true))
+        .count("num_hidden", "Number of columns of the result.")
+        .param("flatten", true, "Join all axes but the first; otherwise apply to the last axis.")
+        .param("no_bias", false, "")
+        .present(|params, _| !params.flag("no_bias"))
         .mxnet("FullyConnected")
         .ulp(1.0)
 }

@@ -1,10 +1,6 @@
 //! Convolution and transposed convolution over any number of spatial axes.
 
-use tensorc_ir::dim::Equation;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
-use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![conv(), conv_transpose()]
@@ -49,7 +45,7 @@ fn convolve(
         lhs.push(position(axis, o, k));
         rhs.push(k.clone());
     }
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+    let y = b.contract(x, w, Contraction::new(extents, out_rank, lhs, rhs))?;
     b.reshaped(y, &[&[n, oc][..], spatial].concat())
 }
 
@@ -87,9 +83,7 @@ fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<Conv
     let rank =
         operands.into_iter().find_map(|i| cx.input(i).shape.rank()).or(from_kernel).or(cx.output(0).shape.rank());
     let Some(rank) = rank else { return Ok(None) };
-    if rank < 3 {
-        return Err(OpError(format!("operand `X`: expected rank at least 3, found rank {rank}")));
-    }
+    reject_if(rank < 3, || format!("operand `X`: expected rank at least 3, found rank {rank}"))?;
     let x = ranked(cx, operands[0], rank)?;
     let w = ranked(cx, operands[1], rank)?;
     if let Some(kernel) = cx.params.ints("kernel_shape").map(<[i64]>::to_vec).filter(|k| !k.is_empty()) {
@@ -140,21 +134,21 @@ fn conv() -> OpDef {
     let infer = rule(|cx| {
         one_type(cx)?;
         let Some(filters) = conv_shape(cx, [0, 1])? else { return Ok(()) };
-        cx.set_input_shape(2, Shape::Ranked([filters].into_iter().collect()))
+        cx.set_input_dims(2, [filters])
     });
     let def =
         define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", composite(conv_body), infer);
     window_params(def)
         .groups(&["X", "W"], NUMBERS)
         .optional("B", TypeRule::Group(0, NUMBERS))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .onnx("Conv", 1)
         .ulp(1.0)
 }
 
 /// The window parameters of ONNX.
 pub fn window_params(def: OpDef) -> OpDef {
-    def.param("auto_pad", ParamValue::Str("NOTSET".into()), "NOTSET, SAME_UPPER, SAME_LOWER or VALID.")
+    def.param("auto_pad", "NOTSET", "NOTSET, SAME_UPPER, SAME_LOWER or VALID.")
         .maybe("kernel_shape", ParamKind::Ints, "Extents of the window.")
         .maybe("strides", ParamKind::Ints, "Default: 1.")
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
@@ -226,7 +220,7 @@ fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[
     let in_channel = v[1].scale(ic as i64).add(&v[out_rank]);
     let lhs = [&[v[0].clone(), in_channel.clone()][..], &v[3 + rank..out_rank]].concat();
     let rhs = [&[in_channel, v[2].clone()][..], &v[3..3 + rank]].concat();
-    let y = b.contract(x, w, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+    let y = b.contract(x, w, Contraction::new(extents, out_rank, lhs, rhs))?;
     let pairs = (0..rank).flat_map(|i| [3 + rank + i, 3 + i]);
     let y = b.permuted(y, &[0, 1, 2].into_iter().chain(pairs).collect::<Vec<_>>())?;
     b.reshaped(y, out)
@@ -271,7 +265,7 @@ fn conv_transpose() -> OpDef {
         let out = output_dims(cx, 0);
         cx.unify_dims(x[0], out[0], "output, axis 0")?;
         grouped(cx, out[1], w[1], g, "output, axis 1")?;
-        cx.set_input_shape(2, Shape::Ranked([out[1]].into_iter().collect()))?;
+        cx.set_input_dims(2, [out[1]])?;
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let window = SpatialWindow::new(cx.params, kernel)?;
         for i in 0..w.len() - 2 {
@@ -296,7 +290,7 @@ fn conv_transpose() -> OpDef {
     window_params(define("conv_transpose", doc, composite(conv_transpose_body), infer))
         .groups(&["X", "W"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .maybe("output_padding", ParamKind::Ints, "Extra extent after every spatial axis.")
         .maybe("output_shape", ParamKind::Ints, "Extents of the result; the pads follow from it.")
         .onnx("ConvTranspose", 1)

@@ -1,20 +1,9 @@
 //! Short forms for writing operator entries.
 
-use tensorc_ir::TensorData;
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
-use tensorc_ir::graph::Value;
-use tensorc_ir::infer::{InferCtx, normalize_axis};
-use tensorc_ir::op::{
-    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, States,
-    TypeRule,
-};
-use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
-use tensorc_ir::prim::Prim;
-use tensorc_ir::scalar::{Ex, ScalarBuilder};
-use tensorc_ir::{Allowed, DType, Shape};
+use tensorc_ir::op::{Accuracy, Grad, InputSpec, States};
+use tensorc_ir::params::ParamSpec;
 
-use crate::views::{Build, widen};
+use crate::prelude::*;
 
 /// Floating-point types.
 pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -90,6 +79,28 @@ pub fn composite(
     Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v])))
 }
 
+/// A body as [`composite`] of the first operands, which are required.
+pub fn composite_of<const N: usize>(
+    body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, [Value; N]) -> Result<Value> + Send + Sync + 'static,
+) -> Compute {
+    composites_of(move |b, cx, args| Ok(vec![body(b, cx, args)?]))
+}
+
+/// A body in terms of other operators, of the first operands, which are required.
+pub fn composites_of<const N: usize>(
+    body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, [Value; N]) -> Result<Vec<Value>> + Send + Sync + 'static,
+) -> Compute {
+    Compute::Composite(Box::new(move |b, cx, args| {
+        let given = operands(b, args)?;
+        body(b, cx, given)
+    }))
+}
+
+/// Another operator, without parameters, of the first operand.
+pub fn calling(op: &'static str) -> Compute {
+    composite_of(move |b, _, [x]| b.call(op, &[x]))
+}
+
 /// An operator that the host computes while compiling.
 pub fn host(
     body: impl Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync + 'static,
@@ -102,6 +113,14 @@ pub fn rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Syn
     Infer::Rule(Box::new(body))
 }
 
+/// An inference rule for shapes: the result has the type of the first operand.
+pub fn shape_rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static) -> Infer {
+    rule(move |cx| {
+        cx.same_dtype(0, 0)?;
+        body(cx)
+    })
+}
+
 /// A float parameter that is declared with a default; NaN if it is not, which no test overlooks.
 pub fn float_param(cx: &ScalarCtx<'_>, name: &str) -> f64 {
     cx.params.float(name).unwrap_or(f64::NAN)
@@ -111,6 +130,12 @@ pub fn float_param(cx: &ScalarCtx<'_>, name: &str) -> f64 {
 pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value, Diagnostic> {
     let value = args.get(i).copied().flatten();
     value.ok_or_else(|| b.error(DiagnosticCode::Operands, format!("operand {i} is missing")))
+}
+
+/// The first operands of a composite, which are required.
+pub fn operands<const N: usize>(b: &Builder<'_>, args: &[Option<Value>]) -> Result<[Value; N]> {
+    let given = (0..N).map(|i| operand(b, args, i)).collect::<Result<Vec<_>>>()?;
+    given.try_into().map_err(|_| b.fail("an operand is missing"))
 }
 
 /// Chained additions to an entry.
@@ -125,7 +150,7 @@ pub trait Define: Sized {
 
     /// The only parameter, a float that calls may also give as a number among the operands.
     fn scalar(self, name: &'static str, default: f64, doc: &'static str) -> Self {
-        self.param(name, ParamValue::Float(default), doc).edit(|d| d.scalar = Some(name))
+        self.param(name, default, doc).edit(|d| d.scalar = Some(name))
     }
 
     /// Required operands of one type, which is that of the others added this way.
@@ -177,6 +202,16 @@ pub trait Define: Sized {
         })
     }
 
+    /// Required operands whose values decide shapes.
+    fn static_operands(self, names: &[&'static str], types: &'static [DType]) -> Self {
+        names.iter().fold(self, |def, name| def.operand(name, types).static_value())
+    }
+
+    /// Optional operands whose values decide shapes.
+    fn static_optionals(self, names: &[&'static str], types: &'static [DType]) -> Self {
+        names.iter().fold(self, |def, name| def.optional(name, TypeRule::OneOf(types)).static_value())
+    }
+
     /// The operand that selects the sequence of a random operator; always the last one.
     fn key(self) -> Self {
         let def = self.optional("key", TypeRule::OneOf(&[DType::U32]));
@@ -225,24 +260,44 @@ pub trait Define: Sized {
         self.edit(|d| d.outputs = (least, most))
     }
 
+    /// A parameter that need not be given.
+    fn declare(self, name: &'static str, kind: ParamKind, default: Option<ParamValue>, doc: &'static str) -> Self {
+        self.edit(|d| d.params.push(ParamSpec { name, kind, default, required: false, range: None, doc }))
+    }
+
+    /// Changes the parameter added last.
+    fn edit_last(self, f: impl FnOnce(&mut ParamSpec)) -> Self {
+        self.edit(|d| {
+            if let Some(spec) = d.params.last_mut() {
+                f(spec);
+            }
+        })
+    }
+
     /// A parameter with a default.
     fn param(self, name: &'static str, default: impl Into<ParamValue>, doc: &'static str) -> Self {
         let default = default.into();
-        let kind = default.kind();
-        let spec = ParamSpec { name, kind, default: Some(default), required: false, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, default.kind(), Some(default), doc)
     }
 
     /// A parameter that may be absent.
     fn maybe(self, name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
-        let spec = ParamSpec { name, kind, default: None, required: false, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, kind, None, doc)
     }
 
     /// A parameter that must be given.
     fn required(self, name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
-        let spec = ParamSpec { name, kind, default: None, required: true, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, kind, None, doc).edit_last(|spec| spec.required = true)
+    }
+
+    /// A positive number of things that must be given.
+    fn count(self, name: &'static str, doc: &'static str) -> Self {
+        self.required(name, ParamKind::Int, doc).within(1.0, i64::MAX as f64)
+    }
+
+    /// A number from 0 to 1 with a default.
+    fn share(self, name: &'static str, default: f64, doc: &'static str) -> Self {
+        self.param(name, default, doc).within(0.0, 1.0)
     }
 
     /// The ONNX operator with these semantics, and the first opset that has them.
@@ -347,18 +402,12 @@ pub trait Define: Sized {
 
     /// One of several words.
     fn choice(self, name: &'static str, of: &'static [&'static str], default: &'static str, doc: &'static str) -> Self {
-        let default = Some(ParamValue::Str(default.to_owned()));
-        let spec = ParamSpec { name, kind: ParamKind::Choice(of), default, required: false, range: None, doc };
-        self.edit(|d| d.params.push(spec))
+        self.declare(name, ParamKind::Choice(of), Some(default.into()), doc)
     }
 
     /// Inclusive bounds of the parameter added last.
     fn within(self, low: f64, high: f64) -> Self {
-        self.edit(|d| {
-            if let Some(spec) = d.params.last_mut() {
-                spec.range = Some((low, high));
-            }
-        })
+        self.edit_last(|spec| spec.range = Some((low, high)))
     }
 
     /// Error bound in units in the last place.

@@ -1,9 +1,6 @@
 //! Einstein summation: any number of operands, by pairwise contraction.
 
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
 use crate::prelude::*;
-use crate::views::sum_of;
 
 pub fn ops() -> Vec<OpDef> {
     vec![einsum()]
@@ -156,8 +153,7 @@ fn contracted(b: &mut Builder<'_>, x: Labelled, y: Labelled, keep: &dyn Fn(Label
     };
     let (lhs, rhs, out_rank) = (map(&x)?, map(&y)?, out.len());
     let dims = extents[..out_rank].to_vec();
-    let value =
-        b.contract(x.value, y.value, Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+    let value = b.contract(x.value, y.value, Contraction::new(extents, out_rank, lhs, rhs))?;
     Ok(Labelled { value, labels: out, dims })
 }
 
@@ -186,7 +182,6 @@ fn einsum_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
 }
 
 fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let shapes: Option<Vec<_>> = (0..cx.input_count()).map(|i| cx.input_dims(i)).collect();
     let Some(shapes) = shapes else { return Ok(()) };
     let ranks: Vec<usize> = shapes.iter().map(|s| s.len()).collect();
@@ -211,15 +206,11 @@ fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn einsum() -> OpDef {
-    define(
-        "einsum",
-        "Products summed over repeated subscripts, as in numpy.",
-        composite(einsum_body),
-        rule(einsum_rule),
-    )
-    .group("Inputs", NUMBERS)
-    .variadic()
-    .required("equation", ParamKind::Str, "Subscripts of the operands, and of the result after `->`.")
-    .onnx("Einsum", 12)
-    .ulp(1.0)
+    let doc = "Products summed over repeated subscripts, as in numpy.";
+    define("einsum", doc, composite(einsum_body), shape_rule(einsum_rule))
+        .group("Inputs", NUMBERS)
+        .variadic()
+        .required("equation", ParamKind::Str, "Subscripts of the operands, and of the result after `->`.")
+        .onnx("Einsum", 12)
+        .ulp(1.0)
 }

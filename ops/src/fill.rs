@@ -1,9 +1,6 @@
 //! Operators that make tensors from little or nothing: constants, ranges, shapes, triangles.
 
-use tensorc_abi::DType;
-
 use crate::prelude::*;
-use crate::rules::{length, one_element};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -90,8 +87,7 @@ fn constant_of_shape() -> OpDef {
         }
     });
     define("constant_of_shape", "A tensor of the given shape with every element `value`.", compute, infer)
-        .operand("input", INDICES)
-        .static_value()
+        .static_operands(&["input"], INDICES)
         .maybe("value", ParamKind::Tensor, "One element; default: f32 zero.")
         .onnx("ConstantOfShape", 9)
 }
@@ -106,24 +102,15 @@ fn zeros(name: &'static str, doc: &'static str, value: f64) -> OpDef {
         let dims = cx.params.ints("shape").unwrap_or(&[]).to_vec();
         cx.set_output_dims(0, dims.into_iter().map(|n| Dim::Const(n.max(0) as u64)))
     });
-    define(name, doc, compute, infer).required("shape", ParamKind::Ints, "").param(
-        "dtype",
-        ParamValue::DType(DType::F32),
-        "",
-    )
+    define(name, doc, compute, infer).required("shape", ParamKind::Ints, "").param("dtype", DType::F32, "")
 }
 
 /// `max(ceil((limit - start) / delta), 0)`, in the arithmetic of the operands.
 pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u64, OpError> {
-    if delta.as_f64() == 0.0 {
-        return Err("operand `delta` is 0".into());
-    }
+    reject_if(delta.as_f64() == 0.0, || "operand `delta` is 0")?;
     if start.dtype.is_float() {
         let n = ((limit.as_f64() - start.as_f64()) / delta.as_f64()).ceil();
-        return match n.is_finite() {
-            true => Ok(n.max(0.0) as u64),
-            false => Err("operands: the range is not finite".into()),
-        };
+        return if n.is_finite() { Ok(n.max(0.0) as u64) } else { Err("operands: the range is not finite".into()) };
     }
     let (start, limit, delta) = (start.as_i64() as i128, limit.as_i64() as i128, delta.as_i64() as i128);
     let span = limit - start;
@@ -148,8 +135,7 @@ fn range() -> OpDef {
             _ => Err(b.fail("operands `start` and `delta` must be scalars known at compile time")),
         }
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let item = |i: usize| cx.value(i).and_then(TensorData::item);
         match (item(0), item(1), item(2)) {
             (Some(start), Some(limit), Some(delta)) => {
@@ -193,10 +179,10 @@ fn arange() -> OpDef {
         cx.set_output_dims(0, [Dim::Const(n)])
     });
     define("arange", "`start`, `start + step`, … before `stop`, as parameters.", compute, infer)
-        .param("start", ParamValue::Float(0.0), "Without `stop`: the end of a range from 0.")
+        .param("start", 0.0, "Without `stop`: the end of a range from 0.")
         .maybe("stop", ParamKind::Float, "")
-        .param("step", ParamValue::Float(1.0), "")
-        .param("dtype", ParamValue::DType(DType::F32), "")
+        .param("step", 1.0, "")
+        .param("dtype", DType::F32, "")
 }
 
 fn eye_like() -> OpDef {
@@ -222,7 +208,7 @@ fn eye_like() -> OpDef {
     define("eye_like", "Ones on a diagonal of a matrix of the operand's shape.", compute, infer)
         .operand("input", &[])
         .maybe("dtype", ParamKind::DType, "Default: the operand's.")
-        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
+        .param("k", 0, "Diagonals above the main one.")
         .onnx("EyeLike", 9)
 }
 
@@ -248,7 +234,7 @@ fn shape() -> OpDef {
     });
     define("shape", "The extents of the operand's axes `start..end`.", compute, infer)
         .operand("data", &[])
-        .param("start", ParamValue::Int(0), "")
+        .param("start", 0, "")
         .maybe("end", ParamKind::Int, "Default: the rank.")
         .onnx("Shape", 1)
 }
@@ -291,7 +277,7 @@ fn trilu() -> OpDef {
     define("trilu", "The upper or lower triangle of the last two axes; zero elsewhere.", compute, infer)
         .operand("input", &[])
         .optional("k", TypeRule::OneOf(INDICES))
-        .param("upper", ParamValue::Bool(true), "")
+        .param("upper", true, "")
         .onnx("Trilu", 14)
 }
 
@@ -328,6 +314,6 @@ fn one_hot() -> OpDef {
         .operands(&["indices", "depth"], NUMBERS)
         .static_value()
         .operand("values", &[])
-        .param("axis", ParamValue::Int(-1), "Position of the new axis.")
+        .param("axis", -1, "Position of the new axis.")
         .onnx("OneHot", 9)
 }

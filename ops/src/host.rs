@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use crate::def::host;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -65,8 +64,7 @@ fn compress() -> OpDef {
         let keep: Vec<u64> = (0..n).filter(|&i| condition.get(i).as_bool()).collect();
         Ok(vec![select(&x, axis, &keep)])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(axis) = cx.params.int("axis") else { return partial(cx, 0, &[None]) };
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(axis, x.len())?;
@@ -130,8 +128,7 @@ fn unique() -> OpDef {
             i64_tensor(&[count], &groups.iter().map(|g| g.len() as i64).collect::<Vec<_>>())?,
         ])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         for i in 1..cx.output_count() {
             cx.set_output_dtype(i, DType::I64)?;
             partial(cx, i, &[None])?;
@@ -146,7 +143,7 @@ fn unique() -> OpDef {
     define("unique", doc, compute, infer)
         .operand("X", &[])
         .maybe("axis", ParamKind::Int, "Default: of the flattened operand.")
-        .param("sorted", ParamValue::Bool(true), "Ascending; otherwise in order of first occurrence.")
+        .param("sorted", true, "Ascending; otherwise in order of first occurrence.")
         .outputs(1, 4)
         .onnx("Unique", 11)
 }
@@ -207,6 +204,6 @@ fn non_max_suppression() -> OpDef {
         .optional("max_output_boxes_per_class", TypeRule::OneOf(&[DType::I64]))
         .optional("iou_threshold", TypeRule::OneOf(FLOATS))
         .optional("score_threshold", TypeRule::OneOf(FLOATS))
-        .param("center_point_box", ParamValue::Int(0), "1: boxes are centre and size, not corners.")
+        .param("center_point_box", 0, "1: boxes are centre and size, not corners.")
         .onnx("NonMaxSuppression", 10)
 }

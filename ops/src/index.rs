@@ -3,12 +3,6 @@
 //! A negative index counts from the end of its axis. What is out of range after that is an error of the run, unless that is not
 //! asked for; it is clamped to the axis, so that no memory outside the operands is touched.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::op::Grain;
-use tensorc_ir::prim::Gather;
-use tensorc_ir::scalar::ScalarOp;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::owners::{Owners, ScatterColumn, Updates};
 use crate::prelude::*;
 use crate::rules::{axis_of, no_longer};
@@ -27,7 +21,6 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn gather_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
     let dims: Vec<Dim> = [&data[..axis], &indices[..], &data[axis + 1..]].concat();
@@ -36,10 +29,10 @@ fn gather_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn gather() -> OpDef {
     let compute = prim(|cx| Ok(Prim::Gather(Gather { axis: axis_of(cx, cx.input(0)?.rank())? })));
-    define("gather", "Slices of `data` along `axis` at the given indices.", compute, rule(gather_rule))
+    define("gather", "Slices of `data` along `axis` at the given indices.", compute, shape_rule(gather_rule))
         .operand("data", &[])
         .operand("indices", INDICES)
-        .param("axis", ParamValue::Int(0), "")
+        .param("axis", 0, "")
         .positions(1)
         .onnx("Gather", 1)
 }
@@ -58,16 +51,14 @@ fn gather_elements() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         check_elements(cx)?;
-        let shape = cx.input(1).shape;
-        cx.set_output_shape(0, shape)
+        cx.copy_shape(0, 1)
     });
     define("gather_elements", "`out[…, i, …] = data[…, indices[…, i, …], …]` along `axis`.", compute, infer)
         .operand("data", &[])
         .operand("indices", INDICES)
-        .param("axis", ParamValue::Int(0), "")
+        .param("axis", 0, "")
         .positions(1)
         .gradient(crate::adjoint::of_gather_elements)
         .onnx("GatherElements", 11)
@@ -106,8 +97,7 @@ fn gather_nd() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let batch = cx.params.int("batch_dims").unwrap_or(0).max(0) as usize;
         let Some((Dim::Const(width), lead)) = indices.split_last().map(|(w, l)| (*w, l)) else { return Ok(()) };
@@ -123,7 +113,7 @@ fn gather_nd() -> OpDef {
     define("gather_nd", "Slices of `data` at index tuples (the last axis of `indices`).", compute, infer)
         .operand("data", &[])
         .operand("indices", INDICES)
-        .param("batch_dims", ParamValue::Int(0), "Leading axes that `data` and `indices` share.")
+        .param("batch_dims", 0, "Leading axes that `data` and `indices` share.")
         .demand(1, |cx| {
             let batch = cx.params.int("batch_dims").unwrap_or(0).max(0) as usize;
             Ok(Some(Allowed::Positions(indexed_axes(cx, batch)?.to_vec())))
@@ -228,21 +218,17 @@ fn scatter_elements() -> OpDef {
         });
         k.prim()
     });
-    define(
-        "scatter_elements",
-        "`data` with `out[…, indices[…], …] = updates[…]` along `axis`.",
-        compute,
-        rule(scatter_elements_rule),
-    )
-    .group("data", &[])
-    .operand("indices", INDICES)
-    .group("updates", &[])
-    .param("axis", ParamValue::Int(0), "")
-    .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
-    .positions(1)
-    .gradient(crate::adjoint::of_scatter_elements)
-    .onnx("ScatterElements", 11)
-    .onnx("Scatter", 9)
+    let doc = "`data` with `out[…, indices[…], …] = updates[…]` along `axis`.";
+    define("scatter_elements", doc, compute, rule(scatter_elements_rule))
+        .group("data", &[])
+        .operand("indices", INDICES)
+        .group("updates", &[])
+        .param("axis", 0, "")
+        .param("reduction", "none", "none, add, mul, max or min.")
+        .positions(1)
+        .gradient(crate::adjoint::of_scatter_elements)
+        .onnx("ScatterElements", 11)
+        .onnx("Scatter", 9)
 }
 
 fn scatter_nd_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -290,19 +276,15 @@ fn scatter_nd() -> OpDef {
         });
         k.prim()
     });
-    define(
-        "scatter_nd",
-        "`data` with slices at index tuples replaced by `updates`, in order.",
-        compute,
-        rule(scatter_nd_rule),
-    )
-    .group("data", &[])
-    .operand("indices", INDICES)
-    .group("updates", &[])
-    .param("reduction", ParamValue::Str("none".into()), "none, add, mul, max or min.")
-    .demand(1, |cx| Ok(Some(Allowed::Positions(indexed_axes(cx, 0)?.to_vec()))))
-    .gradient(crate::adjoint::of_scatter_nd)
-    .onnx("ScatterND", 11)
+    let doc = "`data` with slices at index tuples replaced by `updates`, in order.";
+    define("scatter_nd", doc, compute, rule(scatter_nd_rule))
+        .group("data", &[])
+        .operand("indices", INDICES)
+        .group("updates", &[])
+        .param("reduction", "none", "none, add, mul, max or min.")
+        .demand(1, |cx| Ok(Some(Allowed::Positions(indexed_axes(cx, 0)?.to_vec()))))
+        .gradient(crate::adjoint::of_scatter_nd)
+        .onnx("ScatterND", 11)
 }
 
 fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -315,9 +297,7 @@ fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         expected[axis] = update[axis];
         shaped(cx, 1, &expected)?;
     }
-    if axis == 0 {
-        return Err("parameter `axis`: axis 0 is the batch, which is not written along".into());
-    }
+    reject_if(axis == 0, || "parameter `axis`: axis 0 is the batch, which is not written along")?;
     shaped(cx, 2, &cache[..1])
 }
 
@@ -364,26 +344,22 @@ fn tensor_scatter() -> OpDef {
         });
         k.prim()
     });
-    define(
-        "tensor_scatter",
-        "A cache with `update` written along `axis` from each batch's write index.",
-        compute,
-        rule(tensor_scatter_rule),
-    )
-    .groups(&["past_cache", "update"], &[])
-    .optional("write_indices", TypeRule::OneOf(INDICES))
-    .param("axis", ParamValue::Int(-2), "")
-    .param("mode", ParamValue::Str("linear".into()), "linear, or circular: positions wrap around the axis.")
-    .demand(2, |cx| {
-        let (cache, update) = (cx.input(0)?, cx.input(1)?);
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(-2), cache.rank())?;
-        Ok(Some(match cx.params.str("mode") {
-            Some("circular") => Allowed::below(cache.dims[axis]),
-            _ => Allowed::up_to(cache.dims[axis].saturating_sub(update.dims[axis])),
-        }))
-    })
-    .gradient(crate::adjoint::of_tensor_scatter)
-    .onnx("TensorScatter", 24)
+    let doc = "A cache with `update` written along `axis` from each batch's write index.";
+    define("tensor_scatter", doc, compute, rule(tensor_scatter_rule))
+        .groups(&["past_cache", "update"], &[])
+        .optional("write_indices", TypeRule::OneOf(INDICES))
+        .param("axis", -2, "")
+        .param("mode", "linear", "linear, or circular: positions wrap around the axis.")
+        .demand(2, |cx| {
+            let (cache, update) = (cx.input(0)?, cx.input(1)?);
+            let axis = normalize_axis(cx.params.int("axis").unwrap_or(-2), cache.rank())?;
+            Ok(Some(match cx.params.str("mode") {
+                Some("circular") => Allowed::below(cache.dims[axis]),
+                _ => Allowed::up_to(cache.dims[axis].saturating_sub(update.dims[axis])),
+            }))
+        })
+        .gradient(crate::adjoint::of_tensor_scatter)
+        .onnx("TensorScatter", 24)
 }
 
 fn reverse_sequence() -> OpDef {
@@ -415,8 +391,8 @@ fn reverse_sequence() -> OpDef {
     define("reverse_sequence", "Reverses the first `sequence_lens` steps of every batch.", compute, infer)
         .operand("input", &[])
         .operand("sequence_lens", INTS)
-        .param("batch_axis", ParamValue::Int(1), "")
-        .param("time_axis", ParamValue::Int(0), "")
+        .param("batch_axis", 1, "")
+        .param("time_axis", 0, "")
         .demand(1, |cx| {
             let x = cx.input(0)?;
             let time = normalize_axis(cx.params.int("time_axis").unwrap_or(0), x.rank())?;

@@ -6,9 +6,7 @@
 use std::cell::RefCell;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Rem, Sub};
 
-use tensorc_ir::index::{delinearize, linearize, unbounded};
-use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
-use tensorc_ir::scalar::{CmpOp, MathFn, ScalarOp};
+use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
 
 use crate::prelude::*;
 
@@ -58,36 +56,26 @@ impl<'k> Term<'k> for KernelValue<'k> {
     }
 }
 
-impl Term<'_> for f64 {
-    const NUMBER: DType = DType::F64;
+macro_rules! numbers {
+    ($($number:ty, $default:expr, $own:expr, $convert:expr;)*) => { $(
+        impl Term<'_> for $number {
+            const NUMBER: DType = $default;
 
-    fn dtype(&self) -> Option<DType> {
-        None
-    }
+            fn dtype(&self) -> Option<DType> {
+                $own(self)
+            }
 
-    fn operand(self, _: &KernelScope, dtype: DType) -> Operand {
-        Operand::Const(Scalar::from_f64(dtype, self))
-    }
+            fn operand(self, _: &KernelScope, dtype: DType) -> Operand {
+                Operand::Const($convert(dtype, self))
+            }
+        }
+    )* };
 }
 
-impl Term<'_> for i64 {
-    fn dtype(&self) -> Option<DType> {
-        None
-    }
-
-    fn operand(self, _: &KernelScope, dtype: DType) -> Operand {
-        Operand::Const(Scalar::from_i64(dtype, self))
-    }
-}
-
-impl Term<'_> for bool {
-    fn dtype(&self) -> Option<DType> {
-        Some(DType::Bool)
-    }
-
-    fn operand(self, _: &KernelScope, _: DType) -> Operand {
-        Operand::Const(Scalar::bool(self))
-    }
+numbers! {
+    f64, DType::F64, |_| None, Scalar::from_f64;
+    i64, DType::I64, |_| None, Scalar::from_i64;
+    bool, DType::Bool, |_| Some(DType::Bool), |_, x| Scalar::bool(x);
 }
 
 impl Term<'_> for Scalar {
@@ -223,6 +211,11 @@ impl KernelScope {
         self.value(inside)
     }
 
+    /// A loop over `0..n`.
+    fn counted(&self, name: &str, n: u64, kind: LoopKind, body: impl FnOnce(&Index)) {
+        self.enclosed(name, (Index::default(), Index::constant(n as i64), 1), kind, body);
+    }
+
     fn enclosed(&self, name: &str, range: (Index, Index, i64), kind: LoopKind, body: impl FnOnce(&Index)) {
         let i = self.builder.borrow_mut().open_for(name, range, kind);
         body(&i);
@@ -231,7 +224,7 @@ impl KernelScope {
 
     /// `for name in 0..n`.
     pub fn each(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
-        self.range(name, (&Index::default(), &Index::constant(n as i64)), body);
+        self.counted(name, n, LoopKind::Serial, body);
     }
 
     /// `for name in lo..hi`.
@@ -246,14 +239,12 @@ impl KernelScope {
 
     /// `for name in 0..n`, as lanes of vectors.
     pub fn lanes(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
-        let range = (Index::default(), Index::constant(n as i64), 1);
-        self.enclosed(name, range, LoopKind::Vector, body);
+        self.counted(name, n, LoopKind::Vector, body);
     }
 
     /// The outermost loop `for name in 0..n`, with iterations that do not depend on each other.
     pub fn parallel_each(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
-        let range = (Index::default(), Index::constant(n as i64), 1);
-        self.enclosed(name, range, LoopKind::Parallel, body);
+        self.counted(name, n, LoopKind::Parallel, body);
     }
 
     /// The outermost loop, over all elements of `dims`; the body sees their coordinates.
@@ -462,66 +453,11 @@ impl<'k> KernelValue<'k> {
         self.binary(ScalarOp::Cmp(op), other)
     }
 
-    /// `self < other`.
-    pub fn lt(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.cmp(CmpOp::Lt, other)
-    }
-
-    /// `self <= other`.
-    pub fn le(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.cmp(CmpOp::Le, other)
-    }
-
-    /// `self > other`.
-    pub fn gt(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.cmp(CmpOp::Gt, other)
-    }
-
-    /// `self >= other`.
-    pub fn ge(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.cmp(CmpOp::Ge, other)
-    }
-
-    /// `self == other`.
-    pub fn eq(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.cmp(CmpOp::Eq, other)
-    }
-
-    /// `self != other`.
-    pub fn ne(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.cmp(CmpOp::Ne, other)
-    }
-
-    /// The larger of two values.
-    pub fn max(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.binary(ScalarOp::Max, other)
-    }
-
-    /// The smaller of two values.
-    pub fn min(self, other: impl Term<'k>) -> KernelValue<'k> {
-        self.binary(ScalarOp::Min, other)
-    }
-
     /// A bool that chooses between two terms; of two numbers, f64 or i64.
     pub fn select<T: Term<'k>>(self, yes: T, no: impl Term<'k>) -> KernelValue<'k> {
         let dtype = yes.dtype().or(no.dtype()).unwrap_or(T::NUMBER);
         let (yes, no) = (yes.operand(self.k, dtype), no.operand(self.k, dtype));
         self.apply(ScalarOp::Select, &[self.operand, yes, no])
-    }
-
-    /// The magnitude.
-    pub fn abs(self) -> KernelValue<'k> {
-        self.unary(ScalarOp::Abs)
-    }
-
-    /// The square root.
-    pub fn sqrt(self) -> KernelValue<'k> {
-        self.unary(ScalarOp::Sqrt)
-    }
-
-    /// The natural logarithm.
-    pub fn log(self) -> KernelValue<'k> {
-        self.unary(ScalarOp::Math(MathFn::Log))
     }
 
     /// Converts to a type; no statement where the type is the same.
@@ -548,6 +484,37 @@ impl<'k> KernelValue<'k> {
         // The bound is stated in the index as well, where bounds checks see it.
         chosen.max(0).min((n as i64 - 1).max(0)).clamped(n)
     }
+}
+
+macro_rules! functions {
+    (unary: $($doc:literal $name:ident $op:expr;)* binary: $($binary_doc:literal $binary:ident $binary_op:expr;)*) => {
+        impl<'k> KernelValue<'k> {
+            $(#[doc = $doc]
+            pub fn $name(self) -> KernelValue<'k> {
+                self.unary($op)
+            })*
+            $(#[doc = $binary_doc]
+            pub fn $binary(self, other: impl Term<'k>) -> KernelValue<'k> {
+                self.binary($binary_op, other)
+            })*
+        }
+    };
+}
+
+functions! {
+    unary:
+    "The magnitude." abs ScalarOp::Abs;
+    "The square root." sqrt ScalarOp::Sqrt;
+    "The natural logarithm." log ScalarOp::Math(MathFn::Log);
+    binary:
+    "`self < other`." lt ScalarOp::Cmp(CmpOp::Lt);
+    "`self <= other`." le ScalarOp::Cmp(CmpOp::Le);
+    "`self > other`." gt ScalarOp::Cmp(CmpOp::Gt);
+    "`self >= other`." ge ScalarOp::Cmp(CmpOp::Ge);
+    "`self == other`." eq ScalarOp::Cmp(CmpOp::Eq);
+    "`self != other`." ne ScalarOp::Cmp(CmpOp::Ne);
+    "The larger of two values." max ScalarOp::Max;
+    "The smaller of two values." min ScalarOp::Min;
 }
 
 macro_rules! operators {

@@ -1,6 +1,5 @@
 //! Losses.
 
-use crate::graph::{Tensor, formula, formulas};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -13,8 +12,7 @@ fn select_at() -> OpDef {
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), cx.rank)?;
         Ok(index.cast(DType::I64).eq(&b.coord(axis)).select(x, &x.lit(0.0)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let shapes = [cx.input(0).shape, cx.input(1).shape];
         let Some(dims) = cx.broadcast(&shapes)? else { return Ok(()) };
         cx.axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
@@ -23,14 +21,14 @@ fn select_at() -> OpDef {
     define("select_at", "x where the coordinate along an axis is the index, else 0.", body, infer)
         .operand("x", FLOATS)
         .operand("index", INDICES)
-        .param("axis", ParamValue::Int(-1), "axis selected along")
+        .param("axis", -1, "axis selected along")
 }
 
 /// What both losses take besides their scores.
 fn parameters(def: OpDef) -> OpDef {
     def.operand("target", INDICES)
         .optional("weight", TypeRule::Group(0, FLOATS))
-        .param("reduction", ParamValue::Str("mean".into()), "none, sum or mean")
+        .param("reduction", "mean", "none, sum or mean")
         .maybe("ignore_index", ParamKind::Int, "a target class without effect")
         .demand(1, |cx| {
             let classes = Allowed::below(cx.input(0)?.dims[1]);
@@ -61,7 +59,7 @@ fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
     let scores = scores.widened();
     let ty = scores.ty()?;
     let index = target.reshape(&[&ty.dims[..1], &[1], &ty.dims[2..]].concat());
-    let axis = Params::new().with("axis", ParamValue::Int(1));
+    let axis = Params::new().with("axis", 1);
     let chosen = |x: Tensor<'g>| g.op("select_at", &[x, index], axis.clone()).sum(&[1]);
     let likelihood = chosen(scores);
     let mut weight = g.maybe(2).map(|w| chosen(w.cast(ty.dtype).per_channel(ty.rank())));
@@ -96,7 +94,7 @@ fn softmax_cross_entropy() -> OpDef {
     let compute = formulas(|g, cx| {
         let scores = g.operand(0);
         let stored = scores.ty()?.dtype;
-        let log = g.op("log_softmax", &[scores.widened()], Params::new().with("axis", ParamValue::Int(1)));
+        let log = g.op("log_softmax", &[scores.widened()], Params::new().with("axis", 1));
         Ok(vec![likelihood(cx, log)?, log.cast(stored)])
     });
     let infer = rule(|cx| {

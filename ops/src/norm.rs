@@ -1,6 +1,5 @@
 //! Normalisations, written as mean, centre, variance and scale so that they fuse.
 
-use crate::graph::{GraphScope, Tensor, derivative, formula, formulas};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -13,8 +12,7 @@ pub(crate) fn same_as_first() -> Infer {
 }
 
 fn like_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let shape = cx.input(0).shape;
-    cx.set_output_shape(0, shape)?;
+    cx.copy_shape(0, 0)?;
     let output = cx.output(0).shape;
     cx.set_input_shape(0, output)?;
     cx.same_dtype(0, 0)
@@ -57,7 +55,7 @@ fn softmaxes() -> Vec<OpDef> {
     });
     let hardmax = formula(|g, cx| {
         let (x, axis) = (g.operand(0), axis_of(g, cx)?);
-        let params = Params::new().with("axis", ParamValue::Int(axis as i64));
+        let params = Params::new().with("axis", axis as i64);
         let first = g.op("argmax", &[x], params.clone());
         let one = x.then(|b, x| number(b, x, 1.0));
         let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
@@ -67,7 +65,7 @@ fn softmaxes() -> Vec<OpDef> {
     let entry = |name, doc, compute, onnx| {
         define(name, doc, compute, along_an_axis())
             .operand("x", FLOATS)
-            .param("axis", ParamValue::Int(-1), "axis normalised")
+            .param("axis", -1, "axis normalised")
             .onnx(onnx, 13)
     };
     vec![
@@ -139,20 +137,20 @@ fn statistics() -> Vec<OpDef> {
         layer_norm(),
         define("rms_norm", "x / √(mean x² + ε) · scale, over the axes from `axis` on.", rms, same_as_first())
             .operands(&["x", "scale"], FLOATS)
-            .param("axis", ParamValue::Int(-1), "first axis normalised")
-            .param("epsilon", ParamValue::Float(1e-5), "added to the mean square")
-            .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
+            .param("axis", -1, "first axis normalised")
+            .param("epsilon", 1e-5, "added to the mean square")
+            .param("stash_type", 1, "ONNX type computed in; at least f32 is used")
             .onnx("RMSNormalization", 23)
             .ulp(8.0),
         define("lp_norm", "x / ‖x‖ₚ along an axis, 0 where the norm is.", lp, same_as_first())
             .operand("x", FLOATS)
-            .param("axis", ParamValue::Int(-1), "axis normalised")
-            .param("p", ParamValue::Int(2), "1 or 2")
+            .param("axis", -1, "axis normalised")
+            .param("p", 2, "1 or 2")
             .onnx("LpNormalization", 1)
             .ulp(8.0),
         define("mean_variance_norm", "(x - mean) / (deviation + 1e-9).", mvn, same_as_first())
             .operand("x", FLOATS)
-            .param("axes", ParamValue::Ints(vec![0, 2, 3]), "axes averaged over")
+            .param("axes", vec![0, 2, 3], "axes averaged over")
             .onnx("MeanVarianceNormalization", 9)
             .ulp(8.0),
     ]
@@ -167,8 +165,7 @@ fn layer_norm() -> OpDef {
         Ok(vec![out.cast(cx.outputs[0].dtype), mean, scale])
     });
     let infer = rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
         let (Some(dims), Some(dtype)) = (cx.input_dims(0), cx.input(0).dtype) else { return Ok(()) };
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
@@ -184,9 +181,9 @@ fn layer_norm() -> OpDef {
         .operands(&["x", "scale"], FLOATS)
         .optional("bias", TypeRule::OneOf(FLOATS))
         .outputs(1, 3)
-        .param("axis", ParamValue::Int(-1), "first axis normalised")
-        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-        .param("stash_type", ParamValue::Int(1), "ONNX type of the statistics; at least f32 is used")
+        .param("axis", -1, "first axis normalised")
+        .param("epsilon", 1e-5, "added to the variance")
+        .param("stash_type", 1, "ONNX type of the statistics; at least f32 is used")
         .onnx("LayerNormalization", 17)
         .ulp(8.0)
 }
@@ -209,7 +206,7 @@ fn channels() -> Vec<OpDef> {
             same_as_first(),
         )
         .operands(&["x", "scale", "bias"], FLOATS)
-        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
+        .param("epsilon", 1e-5, "added to the variance")
         .onnx("InstanceNormalization", 6)
         .ulp(8.0),
         group_norm(),
@@ -233,18 +230,14 @@ fn group_norm() -> OpDef {
         let (scale, bias) = (g.operand(1).per_channel(dims.len()), g.operand(2).per_channel(dims.len()));
         Ok(affine(normal, Some(scale), Some(bias))?.cast(cx.outputs[0].dtype))
     });
-    define(
-        "group_norm",
-        "Per sample and group of channels: (x - mean) / √(variance + ε) · scale + bias.",
-        compute,
-        same_as_first(),
-    )
-    .operands(&["x", "scale", "bias"], FLOATS)
-    .required("num_groups", ParamKind::Int, "number of groups")
-    .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-    .param("stash_type", ParamValue::Int(1), "ONNX type computed in; at least f32 is used")
-    .onnx("GroupNormalization", 21)
-    .ulp(8.0)
+    let doc = "Per sample and group of channels: (x - mean) / √(variance + ε) · scale + bias.";
+    define("group_norm", doc, compute, same_as_first())
+        .operands(&["x", "scale", "bias"], FLOATS)
+        .required("num_groups", ParamKind::Int, "number of groups")
+        .param("epsilon", 1e-5, "added to the variance")
+        .param("stash_type", 1, "ONNX type computed in; at least f32 is used")
+        .onnx("GroupNormalization", 21)
+        .ulp(8.0)
 }
 
 /// Scale and shift that apply statistics: `x·s + t` is `(x - mean)·scale/√(variance + ε) + bias`.
@@ -265,7 +258,7 @@ fn batch_norm_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Op
     let [scale, _, mean, variance] = [1, 2, 3, 4].map(|i| g.operand(i).widened().per_channel(rank));
     let head = g.head(cx, 0).widened();
     let axes: Vec<usize> = (0..rank).filter(|&a| a != 1).collect();
-    let training = node.params.bool("training_mode") == Some(true);
+    let training = node.params.flag("training_mode");
     let [_, centred, inverse] = match training {
         true => moments(x, &axes, epsilon(node)),
         false => [mean, x - mean, (variance + epsilon(node)).rsqrt()],
@@ -308,7 +301,7 @@ fn batch_norm() -> OpDef {
         let [x, scale, bias, mut mean, mut variance] =
             [0, 1, 2, 3, 4].map(|i| g.operand(i).cast(compute_type(ty.dtype)));
         let mut results = vec![];
-        if cx.params.bool("training_mode") == Some(true) {
+        if cx.params.flag("training_mode") {
             let axes: Vec<usize> = (0..ty.rank()).filter(|&a| a != 1).collect();
             let batch_mean = x.mean(&axes);
             let centred = x - batch_mean;
@@ -327,15 +320,13 @@ fn batch_norm() -> OpDef {
         Ok(results)
     });
     let infer = rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
         if let Some(channels) = cx.input_dims(0).and_then(|d| d.get(1).copied()) {
-            (1..5).try_for_each(|i| cx.set_input_shape(i, Shape::Ranked([channels].into_iter().collect())))?;
+            (1..5).try_for_each(|i| cx.set_input_dims(i, [channels]))?;
         }
         for i in 1..cx.output_count() {
-            let shape = cx.input(i + 2).shape;
-            cx.set_output_shape(i, shape)?;
+            cx.copy_shape(i, i + 2)?;
             cx.same_dtype(i, i + 2)?;
         }
         Ok(())
@@ -343,9 +334,9 @@ fn batch_norm() -> OpDef {
     define("batch_norm", "Per channel: (x - mean) / √(variance + ε) · scale + bias.", compute, infer)
         .operands(&["x", "scale", "bias", "mean", "variance"], FLOATS)
         .outputs(1, 3)
-        .param("epsilon", ParamValue::Float(1e-5), "added to the variance")
-        .param("momentum", ParamValue::Float(0.9), "weight of the running statistics")
-        .param("training_mode", ParamValue::Bool(false), "use the batch's statistics and return running ones")
+        .param("epsilon", 1e-5, "added to the variance")
+        .param("momentum", 0.9, "weight of the running statistics")
+        .param("training_mode", false, "use the batch's statistics and return running ones")
         .gradient(derivative(batch_norm_gradient))
         .onnx("BatchNormalization", 9)
         .ulp(8.0)
@@ -364,12 +355,9 @@ fn channel_windows() -> OpDef {
         });
         Ok(Prim::View(View { map: map.collect(), fill: Some(Scalar::zero(x.dtype)) }.into()))
     });
-    let infer = rule(|cx: &mut InferCtx<'_>| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let Some(mut dims) = cx.input_dims(0) else { return Ok(()) };
-        if dims.len() < 2 {
-            return Err(OpError::from("the operand needs a channel axis"));
-        }
+        reject_if(dims.len() < 2, || "the operand needs a channel axis")?;
         dims.insert(1, Dim::Const(cx.params.int("size").unwrap_or(1).max(1) as u64));
         cx.set_output_dims(0, dims)
     });
@@ -383,16 +371,16 @@ fn lrn() -> OpDef {
         let float = |name, default| cx.params.float(name).unwrap_or(default);
         let size = cx.params.int("size").unwrap_or(1);
         let x = g.operand(0).widened();
-        let windows = g.op("channel_windows", &[x * x], Params::new().with("size", ParamValue::Int(size)));
+        let windows = g.op("channel_windows", &[x * x], Params::new().with("size", size));
         let sum = windows.sum(&[1]).reshape(&cx.outputs[0].dims);
         let base = sum * (float("alpha", 1e-4) / size as f64) + float("bias", 1.0);
         Ok((x / power(base, float("beta", 0.75))).cast(cx.outputs[0].dtype))
     });
     define("lrn", "x / (bias + alpha/size · Σ x² over `size` channels)^beta.", compute, same_as_first())
         .operand("x", FLOATS)
-        .param("alpha", ParamValue::Float(1e-4), "weight of the squares")
-        .param("beta", ParamValue::Float(0.75), "exponent")
-        .param("bias", ParamValue::Float(1.0), "constant term")
+        .param("alpha", 1e-4, "weight of the squares")
+        .param("beta", 0.75, "exponent")
+        .param("bias", 1.0, "constant term")
         .required("size", ParamKind::Int, "channels summed over")
         .onnx("LRN", 1)
         .ulp(8.0)

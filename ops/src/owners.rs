@@ -4,9 +4,7 @@
 //! has one column, all its positions or every so many of them; neighbouring owners have neighbouring elements. So no two
 //! write the same element, and results have the bits of one thread's.
 
-use tensorc_ir::index::linearize;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, coordinates};
+use crate::kernel::coordinates;
 use crate::prelude::*;
 
 /// Owners that keep a GPU busy. Each walks all updates, so there are no more where columns suffice.

@@ -1,12 +1,7 @@
 //! Pooling over windows and over all spatial axes.
 
-use tensorc_ir::prim::Reduction;
-
 use crate::conv::window_params;
-use crate::kernel::KernelScope;
 use crate::prelude::*;
-use crate::views::{lowest, max_of, sum_of};
-use crate::window::{AutoPad, SpatialWindow};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -18,7 +13,7 @@ pub fn ops() -> Vec<OpDef> {
             .onnx("GlobalAveragePool", 1)
             .ulp(2.0),
         global_pool("global_lp_pool", "The p-norm over the spatial axes.", Global::Lp)
-            .param("p", ParamValue::Int(2), "")
+            .param("p", 2, "")
             .onnx("GlobalLpPool", 2)
             .ulp(4.0),
         max_unpool(),
@@ -62,7 +57,6 @@ pub(crate) fn kernel_axes(rank: usize) -> Vec<usize> {
 
 /// Result type and shape of a pool over [n, c, spatial…].
 fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let window = window_of(cx.params)?;
     let rank = window.kernel.len();
     let x = ranked(cx, 0, rank + 2)?;
@@ -74,8 +68,7 @@ fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn max_pool() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let window = window_of(cx.params).or_fail(b)?;
         let ty = b.ty(x)?;
         let count = &cx.outputs[0].dims[2..];
@@ -87,8 +80,8 @@ fn max_pool() -> OpDef {
         }
         let reduction = max_of(ty.dtype, &kernel_axes(count.len()), false).or_fail(b)?;
         b.reduced(y, reduction).map(|v| vec![v])
-    }));
-    let infer = rule(|cx| {
+    });
+    let infer = shape_rule(|cx| {
         pool_rule(cx)?;
         if cx.output_count() > 1 {
             cx.set_output_dtype(1, DType::I64)?;
@@ -101,8 +94,8 @@ fn max_pool() -> OpDef {
         "The maximum of every window (NaN is skipped), and optionally its position in the operand's row-major order.";
     window_params(define("max_pool", doc, compute, infer))
         .operand("X", NUMBERS)
-        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
-        .param("storage_order", ParamValue::Int(0), "1: positions count spatial axes in column-major order.")
+        .param("ceil_mode", false, "Count windows that reach past the end.")
+        .param("storage_order", 0, "1: positions count spatial axes in column-major order.")
         .outputs(1, 2)
         .gradient(max_pool_gradient)
         .onnx("MaxPool", 1)
@@ -213,10 +206,9 @@ pub(crate) fn counted(
     Ok((0..count as i64).map(|o| (first(o, hi) - first(o, lo)).max(0) as u64).collect())
 }
 
-fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
+fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
     let window = window_of(cx.params).or_fail(b)?;
-    let include_pad = cx.params.bool("count_include_pad").unwrap_or(false);
+    let include_pad = cx.params.flag("count_include_pad");
     mean_of_windows(b, x, &window, &cx.outputs[0], include_pad)
 }
 
@@ -266,10 +258,11 @@ pub(crate) fn mean_of_windows(
 }
 
 fn average_pool() -> OpDef {
-    window_params(define("average_pool", "The mean of every window.", composite(average_pool_body), rule(pool_rule)))
+    let doc = "The mean of every window.";
+    window_params(define("average_pool", doc, composite_of(average_pool_body), shape_rule(pool_rule)))
         .operand("X", FLOATS)
-        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
-        .param("count_include_pad", ParamValue::Bool(false), "Padding counts as elements of value 0.")
+        .param("ceil_mode", false, "Count windows that reach past the end.")
+        .param("count_include_pad", false, "Padding counts as elements of value 0.")
         .onnx("AveragePool", 1)
         .ulp(2.0)
 }
@@ -293,8 +286,7 @@ pub(crate) fn root(x: &Ex, p: i64) -> Ex {
 }
 
 fn lp_pool() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let window = window_of(cx.params).or_fail(b)?;
         let dtype = b.ty(x)?.dtype;
         let count = &cx.outputs[0].dims[2..];
@@ -304,10 +296,10 @@ fn lp_pool() -> OpDef {
         let reduction = sum_of(dtype, &axes, false, |x| power(x, p), |x| root(x, p).cast(dtype)).or_fail(b)?;
         b.reduced(y, reduction)
     });
-    window_params(define("lp_pool", "The p-norm of every window.", compute, rule(pool_rule)))
+    window_params(define("lp_pool", "The p-norm of every window.", compute, shape_rule(pool_rule)))
         .operand("X", FLOATS)
-        .param("ceil_mode", ParamValue::Bool(false), "Count windows that reach past the end.")
-        .param("p", ParamValue::Int(2), "")
+        .param("ceil_mode", false, "Count windows that reach past the end.")
+        .param("p", 2, "")
         .onnx("LpPool", 2)
         .ulp(4.0)
 }
@@ -320,8 +312,7 @@ enum Global {
 }
 
 fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
-    let compute = composite(move |b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(move |b, cx, [x]| {
         let ty = b.ty(x)?;
         let axes: Vec<usize> = (2..ty.rank()).collect();
         let p = cx.params.int("p").unwrap_or(2);
@@ -334,8 +325,7 @@ fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
         let reduction = reduction.or_fail(b)?;
         b.reduced(x, reduction)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         rank_in(cx, 0, 2..=usize::MAX)?;
         cx.set_output_dims(0, x.iter().enumerate().map(|(i, d)| if i < 2 { *d } else { Dim::Const(1) }))
@@ -353,8 +343,7 @@ fn unpooled(window: &SpatialWindow, x: &[u64]) -> Vec<u64> {
 }
 
 fn max_unpool() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, indices]| {
         let (ty, index_ty) = (b.ty(x)?, b.ty(indices)?);
         let window = window_of(cx.params).or_fail(b)?;
         let natural = DenseType::new(ty.dtype, &unpooled(&window, &ty.dims));
@@ -372,8 +361,7 @@ fn max_unpool() -> OpDef {
         let fill = (natural.dims != *dims).then(|| Scalar::zero(ty.dtype));
         b.view(y, View { map, fill }, dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let window = window_of(cx.params)?;
         let rank = 2 + window.kernel.len();
         let Some(x) = rank_in(cx, 0, rank..=rank)? else { return Ok(()) };
@@ -392,25 +380,20 @@ fn max_unpool() -> OpDef {
             _ => partial(cx, 0, &vec![None; x.len()]),
         }
     });
-    window_params(define(
-        "max_unpool",
-        "Puts the maxima of a max pool back at their positions, zeros elsewhere.",
-        compute,
-        infer,
-    ))
-    .operand("X", NUMBERS)
-    .operand("I", INDICES)
-    .optional("output_shape", TypeRule::OneOf(INDICES))
-    .static_value()
-    .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
-    .demand(1, |cx| {
-        let natural = unpooled(&window_of(cx.params)?, &cx.input(0)?.dims);
-        Ok(Some(Allowed::below(natural.iter().product())))
-    })
-    .gradient(|b, cx| {
-        let window = window_of(cx.node.params).or_fail(b)?;
-        let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
-        crate::adjoint::of_max_unpool(b, cx, &natural)
-    })
-    .onnx("MaxUnpool", 9)
+    let doc = "Puts the maxima of a max pool back at their positions, zeros elsewhere.";
+    window_params(define("max_unpool", doc, compute, infer))
+        .operand("X", NUMBERS)
+        .operand("I", INDICES)
+        .static_optionals(&["output_shape"], INDICES)
+        .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
+        .demand(1, |cx| {
+            let natural = unpooled(&window_of(cx.params)?, &cx.input(0)?.dims);
+            Ok(Some(Allowed::below(natural.iter().product())))
+        })
+        .gradient(|b, cx| {
+            let window = window_of(cx.node.params).or_fail(b)?;
+            let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
+            crate::adjoint::of_max_unpool(b, cx, &natural)
+        })
+        .onnx("MaxUnpool", 9)
 }

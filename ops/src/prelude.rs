@@ -2,19 +2,29 @@
 
 pub(crate) use tensorc_ir::build::Builder;
 pub(crate) use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+pub(crate) use tensorc_ir::dim::Equation;
 pub(crate) use tensorc_ir::graph::Value;
-pub(crate) use tensorc_ir::index::Index;
+pub(crate) use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
 pub(crate) use tensorc_ir::infer::{InferCtx, normalize_axis};
-pub(crate) use tensorc_ir::op::{Compute, GradCtx, Infer, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, TypeRule};
+pub(crate) use tensorc_ir::kir::Kernel;
+pub(crate) use tensorc_ir::op::{
+    Compute, GradCtx, Grain, Infer, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, TypeRule,
+};
 pub(crate) use tensorc_ir::params::{ParamKind, ParamValue, Params};
-pub(crate) use tensorc_ir::prim::{Prim, View};
-pub(crate) use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
-pub(crate) use tensorc_ir::{Allowed, DType, DenseType, Dim, Shape, TensorData};
+pub(crate) use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
+pub(crate) use tensorc_ir::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarBuilder, ScalarFn, ScalarOp};
+pub(crate) use tensorc_ir::{Allowed, DType, DenseType, Dim, Dims, Shape, TensorData};
 
 pub(crate) use crate::compose::{cast, compute_type, number, reduce, reshape, with_number};
 pub(crate) use crate::def::{
-    BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, composite, define, elementwise, float_param, operand, prim, rule,
-    scalar,
+    BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, calling, composite, composite_of, composites_of, define,
+    elementwise, float_param, host, operand, prim, rule, scalar, shape_rule,
 };
-pub(crate) use crate::rules::{ints, output_dims, partial, rank_in, ranked, same, shaped, tabulated};
-pub(crate) use crate::views::{Build, OrFail, maybe, vars};
+pub(crate) use crate::graph::{GraphScope, Tensor, derivative, formula, formulas};
+pub(crate) use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
+pub(crate) use crate::rules::{
+    agree, agree_dtypes, agree_shapes, broadcasts_to, default_dtype, extent, ints, length, multiple_of, one_element,
+    output_dims, partial, rank_in, ranked, reject_if, same, shaped, tabulated,
+};
+pub(crate) use crate::views::{Build, OrFail, lowest, max_of, maybe, sum_of, vars, widen};
+pub(crate) use crate::window::{AutoPad, SpatialWindow};

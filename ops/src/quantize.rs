@@ -6,7 +6,6 @@
 
 use crate::contract::matmul_shape;
 use crate::conv::{conv_shape, window_params};
-use crate::graph::{GraphScope, Tensor, formula, formulas};
 use crate::prelude::*;
 
 const FLOATS: &[DType] = &[DType::F32, DType::F16, DType::BF16];
@@ -33,18 +32,14 @@ fn quantised_type(cx: &mut InferCtx<'_>, zero: usize, given: Option<DType>) -> R
 
 /// The result has the shape of an operand.
 fn shaped_as(cx: &mut InferCtx<'_>, i: usize) -> Result<(), OpError> {
-    let shape = cx.input(i).shape;
-    cx.set_output_shape(0, shape)?;
+    cx.copy_shape(0, i)?;
     let output = cx.output(0).shape;
     cx.set_input_shape(i, output)
 }
 
 fn with_axis(def: OpDef) -> OpDef {
-    def.param("axis", ParamValue::Int(1), "the axis of several scales").param(
-        "block_size",
-        ParamValue::Int(0),
-        "positions of the axis with one scale, if there are blocks",
-    )
+    let def = def.param("axis", 1, "the axis of several scales");
+    def.param("block_size", 0, "positions of the axis with one scale, if there are blocks")
 }
 
 /// `part` (scales or zero points) so that it broadcasts to `dims`.
@@ -275,7 +270,7 @@ fn conv_integer() -> OpDef {
         .operands(&["x", "w"], BYTES)
         .optional("x_zero_point", TypeRule::OneOf(BYTES))
         .optional("w_zero_point", TypeRule::OneOf(BYTES))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .onnx("ConvInteger", 10)
         .not_differentiable(ROUNDS)
 }
@@ -294,13 +289,13 @@ fn qlinear_conv() -> OpDef {
         quantised_type(cx, 7, None)?;
         let Some(filters) = conv_shape(cx, [0, 3])? else { return Ok(()) };
         if cx.has_input(8) {
-            cx.set_input_shape(8, Shape::Ranked([filters].into_iter().collect()))?;
+            cx.set_input_dims(8, [filters])?;
         }
         Ok(())
     });
     let doc = "The convolution of quantised images with quantised filters, quantised.";
     scaled(window_params(define("qlinear_conv", doc, compute, infer)), ["x", "w"])
         .optional("B", TypeRule::OneOf(&[DType::I32]))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
+        .param("group", 1, "Number of channel groups.")
         .onnx("QLinearConv", 10)
 }

@@ -1,11 +1,7 @@
 //! Operators that carry a state along a sequence, and col2im.
 
-use tensorc_ir::index::{delinearize, linearize};
-
-use crate::kernel::{KernelScope, KernelTensor};
 use crate::prelude::*;
 use crate::rules::need_ints;
-use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![col2im(), causal_conv(), linear_attention()]
@@ -45,28 +41,19 @@ fn col2im() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let x = ranked(cx, 0, 3)?;
         let (Some(image), Some(block)) = (ints(cx, 1), ints(cx, 2)) else { return Ok(()) };
         let blocks = block.iter().product::<i64>().max(1) as u64;
-        let channels = match x[1] {
-            Dim::Const(n) if n % blocks != 0 => {
-                return Err(OpError(format!("operand `input`, axis 1: expected a multiple of {blocks}, found {n}")));
-            }
-            Dim::Const(n) => Some(Dim::Const(n / blocks)),
-            Dim::Sym(_) => None,
-        };
+        multiple_of(x[1], blocks, "operand `input`, axis 1")?;
+        let channels = x[1].as_const().map(|n| Dim::Const(n / blocks));
         let spatial = image.iter().map(|n| Some(Dim::Const((*n).max(0) as u64)));
         let dims: Vec<Option<Dim>> = [Some(x[0]), channels].into_iter().chain(spatial).collect();
         partial(cx, 0, &dims)
     });
     define("col2im", "Sums the columns of sliding blocks back into an image.", compute, infer)
         .operand("input", NUMBERS)
-        .operand("image_shape", INDICES)
-        .static_value()
-        .operand("block_shape", INDICES)
-        .static_value()
+        .static_operands(&["image_shape", "block_shape"], INDICES)
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
         .maybe("pads", ParamKind::Ints, "Default: 0.")
         .maybe("strides", ParamKind::Ints, "Default: 1.")
@@ -101,7 +88,7 @@ fn causal_conv() -> OpDef {
             None => b.map_as(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0))?,
         };
         let whole = b.concat(&[past, x], 2)?;
-        let params = Params::new().with("group", ParamValue::Int(ty.dims[1] as i64));
+        let params = Params::new().with("group", ty.dims[1] as i64);
         let y = b.op_multi("conv", &[Some(whole), Some(w), maybe(args, 2)], params, 1)?[0];
         let y = match cx.params.str("activation").unwrap_or("none") {
             "none" => y,
@@ -123,19 +110,15 @@ fn causal_conv() -> OpDef {
         }
         Ok(())
     });
-    define(
-        "causal_conv_with_state",
-        "Depthwise convolution over the past of a sequence, carried between calls.",
-        compute,
-        infer,
-    )
-    .groups(&["input", "weight"], FLOATS)
-    .optional("bias", TypeRule::Group(0, FLOATS))
-    .optional("past_state", TypeRule::Group(0, FLOATS))
-    .param("activation", ParamValue::Str("none".into()), "none, silu or swish.")
-    .outputs(1, 2)
-    .onnx("CausalConvWithState", 26)
-    .ulp(8.0)
+    let doc = "Depthwise convolution over the past of a sequence, carried between calls.";
+    define("causal_conv_with_state", doc, compute, infer)
+        .groups(&["input", "weight"], FLOATS)
+        .optional("bias", TypeRule::Group(0, FLOATS))
+        .optional("past_state", TypeRule::Group(0, FLOATS))
+        .param("activation", "none", "none, silu or swish.")
+        .outputs(1, 2)
+        .onnx("CausalConvWithState", 26)
+        .ulp(8.0)
 }
 
 /// A [batch, time, heads · size] operand as f32 [batch, heads, time, size].
@@ -285,8 +268,7 @@ fn linear_attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<V
 }
 
 fn linear_attention() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let heads = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
         let (hq, hk) = (heads("q_num_heads"), heads("kv_num_heads"));
         let (q, k, v) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);
@@ -306,23 +288,19 @@ fn linear_attention() -> OpDef {
         Ok(())
     });
     let compute = Compute::Composite(Box::new(linear_attention_body));
-    define(
-        "linear_attention",
-        "Attention as a recurrence over a matrix state, with optional decay and delta rule.",
-        compute,
-        infer,
-    )
-    .operands(&["query", "key", "value"], FLOATS)
-    .optional("past_state", TypeRule::OneOf(FLOATS))
-    .optional("decay", TypeRule::OneOf(FLOATS))
-    .optional("beta", TypeRule::OneOf(FLOATS))
-    .required("q_num_heads", ParamKind::Int, "")
-    .required("kv_num_heads", ParamKind::Int, "")
-    .param("scale", ParamValue::Float(0.0), "0: 1 / √size.")
-    .param("chunk_size", ParamValue::Int(0), "No effect on the result.")
-    .param("update_rule", ParamValue::Str("gated_delta".into()), "linear, gated, delta or gated_delta.")
-    .outputs(1, 2)
-    .not_differentiable("its state is carried by a kernel that keeps no history")
-    .onnx("LinearAttention", 26)
-    .ulp(64.0)
+    let doc = "Attention as a recurrence over a matrix state, with optional decay and delta rule.";
+    define("linear_attention", doc, compute, infer)
+        .operands(&["query", "key", "value"], FLOATS)
+        .optional("past_state", TypeRule::OneOf(FLOATS))
+        .optional("decay", TypeRule::OneOf(FLOATS))
+        .optional("beta", TypeRule::OneOf(FLOATS))
+        .required("q_num_heads", ParamKind::Int, "")
+        .required("kv_num_heads", ParamKind::Int, "")
+        .param("scale", 0.0, "0: 1 / √size.")
+        .param("chunk_size", 0, "No effect on the result.")
+        .param("update_rule", "gated_delta", "linear, gated, delta or gated_delta.")
+        .outputs(1, 2)
+        .not_differentiable("its state is carried by a kernel that keeps no history")
+        .onnx("LinearAttention", 26)
+        .ulp(64.0)
 }

@@ -1,10 +1,7 @@
 //! Reductions and scans.
 
-use tensorc_ir::prim::Reduction;
-use tensorc_ir::scalar::{CmpOp, ScalarOp};
-
 use crate::compose;
-use crate::kernel::{KernelScope, coordinates};
+use crate::kernel::coordinates;
 use crate::prelude::*;
 
 /// Types with an order: every one.
@@ -58,7 +55,7 @@ impl Fold {
 /// The axes named by the optional operand 1; all without it, or none if `noop_with_empty_axes`.
 fn reduced_axes(params: &Params, given: Option<&TensorData>, rank: usize) -> Result<Vec<usize>, OpError> {
     let given = given.map(TensorData::to_i64s).unwrap_or_default();
-    if given.is_empty() && params.bool("noop_with_empty_axes") != Some(true) {
+    if given.is_empty() && !params.flag("noop_with_empty_axes") {
         return Ok((0..rank).collect());
     }
     let mut axes = given.into_iter().map(|a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
@@ -75,7 +72,6 @@ fn set_reduced_dims(cx: &mut InferCtx<'_>, axes: &[usize], keep: bool) -> Result
 }
 
 fn reduced_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let Some(dims) = cx.input_dims(0) else { return Ok(()) };
     let keep = cx.params.bool("keepdims") != Some(false);
     if cx.has_input(1) && cx.value(1).is_none() {
@@ -92,10 +88,9 @@ fn reduced_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 /// Operands and parameters every reduction shares.
 fn reduction_entry(def: OpDef, types: &'static [DType]) -> OpDef {
     def.operand("data", types)
-        .optional("axes", TypeRule::OneOf(INDICES))
-        .static_value()
-        .param("keepdims", ParamValue::Bool(true), "keep reduced axes with extent 1")
-        .param("noop_with_empty_axes", ParamValue::Bool(false), "no axes means none instead of all")
+        .static_optionals(&["axes"], INDICES)
+        .param("keepdims", true, "keep reduced axes with extent 1")
+        .param("noop_with_empty_axes", false, "no axes means none instead of all")
 }
 
 fn reduction(name: &'static str, doc: &'static str, types: &'static [DType], fold: Fold) -> OpDef {
@@ -104,19 +99,13 @@ fn reduction(name: &'static str, doc: &'static str, types: &'static [DType], fol
         let axes = reduced_axes(cx.params, cx.value(1), x.rank())?;
         fold.prim(x.dtype, &x.dims, axes, cx.params.bool("keepdims") != Some(false))
     });
-    reduction_entry(define(name, doc, compute, rule(reduced_shape)), types)
+    reduction_entry(define(name, doc, compute, shape_rule(reduced_shape)), types)
 }
 
 fn sums() -> Vec<OpDef> {
     let square = |x: &Ex| x * x;
-    let sqrt = |a: &Ex, _: f64| match a.dtype().is_float() {
-        true => a.sqrt(),
-        false => a.cast(DType::F64).sqrt().cast(a.dtype()),
-    };
-    let log = |a: &Ex, _: f64| match a.dtype().is_float() {
-        true => a.log(),
-        false => a.cast(DType::F64).log().cast(a.dtype()),
-    };
+    let sqrt = |a: &Ex, _: f64| if a.dtype().is_float() { a.sqrt() } else { a.cast(DType::F64).sqrt().cast(a.dtype()) };
+    let log = |a: &Ex, _: f64| if a.dtype().is_float() { a.log() } else { a.cast(DType::F64).log().cast(a.dtype()) };
     vec![
         reduction("reduce_sum", "Σ x.", NUMBERS, SUM).onnx("ReduceSum", 13).ulp(1.0),
         reduction("reduce_mean", "(Σ x) / count.", NUMBERS, Fold { finish: |a, n| a / n, ..SUM })
@@ -144,8 +133,7 @@ fn sums() -> Vec<OpDef> {
 
 /// Exponents are taken relative to the greatest finite element.
 fn log_sum_exp() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [data]| {
         let ty = b.ty(data)?;
         let axes =
             reduced_axes(cx.params, cx.value(1), ty.rank()).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
@@ -163,9 +151,12 @@ fn log_sum_exp() -> OpDef {
         let out = compose::reshape(b, out, &cx.outputs[0].dims)?;
         compose::cast(b, out, ty.dtype)
     });
-    reduction_entry(define("reduce_log_sum_exp", "ln Σ eˣ, without overflow.", compute, rule(reduced_shape)), NUMBERS)
-        .onnx("ReduceLogSumExp", 18)
-        .ulp(2.0)
+    reduction_entry(
+        define("reduce_log_sum_exp", "ln Σ eˣ, without overflow.", compute, shape_rule(reduced_shape)),
+        NUMBERS,
+    )
+    .onnx("ReduceLogSumExp", 18)
+    .ulp(2.0)
 }
 
 fn least(dtype: DType) -> Scalar {
@@ -206,7 +197,7 @@ fn extremes() -> Vec<OpDef> {
 fn arg_reduction(cx: &NodeCtx<'_>, better: CmpOp) -> Result<Prim, OpError> {
     let x = cx.input(0)?;
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), x.rank())?;
-    let last = cx.params.bool("select_last_index") == Some(true);
+    let last = cx.params.flag("select_last_index");
     let wide = compute_type(x.dtype);
     let worst = if better == CmpOp::Gt { least(wide) } else { greatest(wide) };
     let map = ScalarFn::build(&[x.dtype], |b, a| vec![a[0].cast(wide), b.coord(axis)])?;
@@ -238,9 +229,9 @@ fn positions() -> Vec<OpDef> {
         });
         define(name, doc, prim(move |cx| arg_reduction(cx, better)), infer)
             .operand("data", NUMBERS)
-            .param("axis", ParamValue::Int(0), "axis searched")
-            .param("keepdims", ParamValue::Bool(true), "keep the axis with extent 1")
-            .param("select_last_index", ParamValue::Bool(false), "the last of equal elements")
+            .param("axis", 0, "axis searched")
+            .param("keepdims", true, "keep the axis with extent 1")
+            .param("select_last_index", false, "the last of equal elements")
     };
     vec![
         entry("argmax", "Position of the greatest element.", CmpOp::Gt).onnx("ArgMax", 1),
@@ -253,7 +244,7 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
     let x = cx.input(0)?;
     let axis = cx.value(1).and_then(TensorData::item).ok_or("operand `axis` must be one number")?;
     let axis = normalize_axis(axis.as_i64(), x.rank())?;
-    let flag = |name| cx.params.bool(name) == Some(true);
+    let flag = |name| cx.params.flag(name);
     let (exclusive, reverse) = (flag("exclusive"), flag("reverse"));
     let wide = compute_type(x.dtype);
     let (outer, n, inner): (u64, u64, u64) =
@@ -280,16 +271,14 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
 fn scans() -> Vec<OpDef> {
     let entry = |name, doc, op, unit| {
         let infer = rule(|cx| {
-            let shape = cx.input(0).shape;
-            cx.set_output_shape(0, shape)?;
+            cx.copy_shape(0, 0)?;
             cx.same_dtype(0, 0)
         });
         define(name, doc, prim(move |cx| scan(cx, name, op, unit)), infer)
             .operand("x", NUMBERS)
-            .operand("axis", INDICES)
-            .static_value()
-            .param("exclusive", ParamValue::Bool(false), "leave out the element itself")
-            .param("reverse", ParamValue::Bool(false), "from the end of the axis")
+            .static_operands(&["axis"], INDICES)
+            .param("exclusive", false, "leave out the element itself")
+            .param("reverse", false, "from the end of the axis")
             .ulp(1.0)
     };
     vec![

@@ -1,9 +1,5 @@
 //! Pooling over regions of interest.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::kir::Kernel;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 use crate::prelude::*;
 use crate::sampling::{Tap, interpolate};
 
@@ -125,8 +121,7 @@ fn corners_max<'k>(
 }
 
 fn roi_align() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (x, rois, batch) = (ranked(cx, 0, 4)?, ranked(cx, 1, 2)?, ranked(cx, 2, 1)?);
         cx.unify_dims(Dim::Const(4), rois[1], "operand `rois`, axis 1")?;
         cx.unify_dims(rois[0], batch[0], "operand `batch_indices`, axis 0")?;
@@ -137,17 +132,13 @@ fn roi_align() -> OpDef {
     define("roi_align", "Regions of images resampled to a fixed size.", prim(roi_align_body), infer)
         .groups(&["X", "rois"], FLOATS)
         .operand("batch_indices", INDICES)
+        .param("mode", "avg", "avg or max of the samples of a bin.")
+        .param("coordinate_transformation_mode", "half_pixel", "half_pixel or output_half_pixel.")
+        .param("output_height", 1, "")
+        .param("output_width", 1, "")
+        .param("sampling_ratio", 0, "Samples of a bin along an axis; 0: its extent rounded up.")
+        .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
         .demand(2, |cx| Ok(Some(Allowed::below(cx.input(0)?.dims[0]))))
-        .param("mode", ParamValue::Str("avg".into()), "avg or max of the samples of a bin.")
-        .param(
-            "coordinate_transformation_mode",
-            ParamValue::Str("half_pixel".into()),
-            "half_pixel or output_half_pixel.",
-        )
-        .param("output_height", ParamValue::Int(1), "")
-        .param("output_width", ParamValue::Int(1), "")
-        .param("sampling_ratio", ParamValue::Int(0), "Samples of a bin along an axis; 0: its extent rounded up.")
-        .param("spatial_scale", ParamValue::Float(1.0), "Elements of X per unit of `rois`.")
         .gradient(roi_align_gradient)
         .onnx("RoiAlign", 10)
         .ulp(16.0)
@@ -307,8 +298,7 @@ fn max_roi_pool() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (x, rois) = (ranked(cx, 0, 4)?, ranked(cx, 1, 2)?);
         cx.unify_dims(Dim::Const(5), rois[1], "operand `rois`, axis 1")?;
         let Some([h, w]) = cx.params.ints("pooled_shape").and_then(|s| <[i64; 2]>::try_from(s).ok()) else {
@@ -319,7 +309,7 @@ fn max_roi_pool() -> OpDef {
     define("max_roi_pool", "The maximum of every bin of regions of images.", compute, infer)
         .groups(&["X", "rois"], FLOATS)
         .required("pooled_shape", ParamKind::Ints, "Rows and columns of bins.")
-        .param("spatial_scale", ParamValue::Float(1.0), "Elements of X per unit of `rois`.")
+        .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
         .gradient(max_roi_pool_gradient)
         .onnx("MaxRoiPool", 1)
 }

@@ -2,7 +2,6 @@
 
 use crate::prelude::*;
 use crate::rules::axes;
-use crate::views::sum_of;
 
 pub fn ops() -> Vec<OpDef> {
     vec![resize(), upsample()]
@@ -33,9 +32,7 @@ fn plan(
     };
     let roi = roi.map(|r| r.to_f64s()).filter(|r| r.len() == 2 * listed.len());
     let (count, found) = (listed.len(), scales.as_ref().map_or(sizes.as_ref().map_or(0, Vec::len), Vec::len));
-    if found != count {
-        return Err(OpError(format!("operands `scales` and `sizes`: expected {count} entries, found {found}")));
-    }
+    reject_if(found != count, || format!("operands `scales` and `sizes`: expected {count} entries, found {found}"))?;
     let ratio = |i: usize, size: i64| size as f64 / dims[listed[i]] as f64;
     let common = sizes.as_ref().and_then(|sizes| {
         let ratios = sizes.iter().enumerate().map(|(i, s)| ratio(i, *s));
@@ -54,9 +51,7 @@ fn plan(
             (_, Some(s), None) => (s[i] as f64, ratio(i, s[i])),
             _ => (n as f64, 1.0),
         };
-        if n == 0 && m > 0.0 {
-            return Err(OpError(format!("operand `X`: axis {axis} has no elements to make {m} of")));
-        }
+        reject_if(n == 0 && m > 0.0, || format!("operand `X`: axis {axis} has no elements to make {m} of"))?;
         let roi = roi.as_ref().map_or((0.0, 1.0), |r| (r[i], r[i + count]));
         out.push(ResizedAxis { axis, n, m: m.max(0.0) as u64, scale, roi });
     }
@@ -134,7 +129,7 @@ fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError>
     let at = source(a, x, &text("coordinate_transformation_mode", "half_pixel"))?;
     let coefficient = params.float("cubic_coeff_a").unwrap_or(-0.75);
     // With antialiasing, a kernel that shrinks the operand is stretched to cover what it merges.
-    let squeeze = if params.bool("antialias").unwrap_or(false) { a.scale.min(1.0) } else { 1.0 };
+    let squeeze = if params.flag("antialias") { a.scale.min(1.0) } else { 1.0 };
     let (reach, cubic) = match text("mode", "nearest").as_str() {
         "nearest" => {
             let rounding = match text("nearest_mode", "round_prefer_floor") {
@@ -156,7 +151,7 @@ fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError>
     let first = at.floor() as i64 + (-reach / squeeze).floor() as i64 + 1;
     let last = at.floor() as i64 + (reach / squeeze).ceil() as i64;
     let mut list: ResizeTaps = (first..=last).map(|i| (i, weight(i))).collect();
-    let exclude = params.bool("exclude_outside").unwrap_or(false);
+    let exclude = params.flag("exclude_outside");
     if exclude {
         list.iter_mut().filter(|(i, _)| !(0..a.n as i64).contains(i)).for_each(|t| t.1 = 0.0);
     }
@@ -273,8 +268,7 @@ fn plan_of(cx: &NodeCtx<'_>) -> Result<Vec<ResizedAxis>, OpError> {
     plan(cx.params, &cx.input(0)?.dims, cx.value(1), scales, sizes)
 }
 
-fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
+fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
     let plan = plan_of(cx).or_fail(b)?;
     let dtype = b.ty(x)?.dtype;
     let copies = cx.params.str("mode").unwrap_or("nearest") == "nearest";
@@ -294,7 +288,6 @@ fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) ->
 }
 
 fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    cx.same_dtype(0, 0)?;
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let (scales, sizes) = (given(cx.value(2).map(|v| v.to_f64s())), given(ints(cx, 3)));
     check_scales(scales.as_deref().unwrap_or_default())?;
@@ -322,48 +315,38 @@ fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn resize() -> OpDef {
-    define(
-        "resize",
-        "Resamples axes by nearest, linear or cubic interpolation.",
-        composite(resize_body),
-        rule(resize_rule),
-    )
-    .operand("X", &[])
-    .optional("roi", TypeRule::OneOf(FLOATS))
-    .static_value()
-    .optional("scales", TypeRule::OneOf(FLOATS))
-    .static_value()
-    .optional("sizes", TypeRule::OneOf(INDICES))
-    .static_value()
-    .param("mode", ParamValue::Str("nearest".into()), "nearest, linear or cubic.")
-    .param("coordinate_transformation_mode", ParamValue::Str("half_pixel".into()), "How positions correspond.")
-    .param(
-        "nearest_mode",
-        ParamValue::Str("round_prefer_floor".into()),
-        "How a position is rounded; by_scale: up where the axis shrinks, else down.",
-    )
-    .param("cubic_coeff_a", ParamValue::Float(-0.75), "Coefficient of the cubic kernel.")
-    .param("exclude_outside", ParamValue::Bool(false), "Give elements outside the operand no weight.")
-    .param("extrapolation_value", ParamValue::Float(0.0), "What tf_crop_and_resize shows outside.")
-    .param("antialias", ParamValue::Bool(false), "Stretch the kernel when shrinking.")
-    .param("keep_aspect_ratio_policy", ParamValue::Str("stretch".into()), "How `sizes` is met.")
-    .maybe("axes", ParamKind::Ints, "The axes that `scales`, `sizes` and `roi` name; default: all.")
-    .onnx("Resize", 10)
-    .ulp(8.0)
+    let doc = "Resamples axes by nearest, linear or cubic interpolation.";
+    define("resize", doc, composite_of(resize_body), shape_rule(resize_rule))
+        .operand("X", &[])
+        .static_optionals(&["roi", "scales"], FLOATS)
+        .static_optionals(&["sizes"], INDICES)
+        .param("mode", "nearest", "nearest, linear or cubic.")
+        .param("coordinate_transformation_mode", "half_pixel", "How positions correspond.")
+        .param(
+            "nearest_mode",
+            "round_prefer_floor",
+            "How a position is rounded; by_scale: up where the axis shrinks, else down.",
+        )
+        .param("cubic_coeff_a", -0.75, "Coefficient of the cubic kernel.")
+        .param("exclude_outside", false, "Give elements outside the operand no weight.")
+        .param("extrapolation_value", 0.0, "What tf_crop_and_resize shows outside.")
+        .param("antialias", false, "Stretch the kernel when shrinking.")
+        .param("keep_aspect_ratio_policy", "stretch", "How `sizes` is met.")
+        .maybe("axes", ParamKind::Ints, "The axes that `scales`, `sizes` and `roi` name; default: all.")
+        .onnx("Resize", 10)
+        .ulp(8.0)
 }
 
 fn upsample() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, scales) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, scales]| {
         let mode = cx.params.str("mode").unwrap_or("nearest").to_owned();
         let params = Params::new()
-            .with("mode", ParamValue::Str(mode))
-            .with("coordinate_transformation_mode", ParamValue::Str("asymmetric".into()))
-            .with("nearest_mode", ParamValue::Str("floor".into()));
+            .with("mode", mode)
+            .with("coordinate_transformation_mode", "asymmetric")
+            .with("nearest_mode", "floor");
         b.op_multi("resize", &[Some(x), None, Some(scales)], params, 1).map(|v| v[0])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         rank_in(cx, 1, 1..=1)?;
         let (Some(x), Some(scales)) = (cx.input_dims(0), cx.value(1).map(|v| v.to_f64s())) else { return Ok(()) };
         check_scales(&scales)?;
@@ -380,9 +363,8 @@ fn upsample() -> OpDef {
     });
     define("upsample", "Enlarges axes by repetition or linear interpolation.", compute, infer)
         .operand("X", &[])
-        .operand("scales", FLOATS)
-        .static_value()
-        .param("mode", ParamValue::Str("nearest".into()), "nearest or linear.")
+        .static_operands(&["scales"], FLOATS)
+        .param("mode", "nearest", "nearest or linear.")
         .onnx("Upsample", 7)
         .ulp(8.0)
 }

@@ -35,12 +35,14 @@ const MAX_TABULATED: u64 = 1 << 24;
 /// # Errors
 /// It would be too large.
 pub fn tabulated(rows: u64, width: u64) -> Result<(), OpError> {
-    match rows.checked_mul(width).filter(|numbers| *numbers <= MAX_TABULATED) {
-        Some(_) => Ok(()),
-        None => {
-            Err(OpError(format!("a table of {rows} times {width} numbers is too large; it may have {MAX_TABULATED}")))
-        }
-    }
+    reject_if(rows.checked_mul(width).is_none_or(|numbers| numbers > MAX_TABULATED), || {
+        format!("a table of {rows} times {width} numbers is too large; it may have {MAX_TABULATED}")
+    })
+}
+
+/// An error if the condition holds.
+pub fn reject_if<W: Into<OpError>>(condition: bool, why: impl FnOnce() -> W) -> Result<(), OpError> {
+    if condition { Err(why().into()) } else { Ok(()) }
 }
 
 /// The axes of an output whose rank has been stated.
@@ -57,6 +59,14 @@ pub fn same(cx: &mut InferCtx<'_>, output: usize, input: usize) -> Result<(), Op
             cx.set_input_shape(input, shape)
         }
         shape => cx.set_output_shape(output, shape),
+    }
+}
+
+/// An operand has the element type of another, unless it is known to have one of its own.
+pub fn default_dtype(cx: &mut InferCtx<'_>, i: usize, from: usize) -> Result<(), OpError> {
+    match cx.input(from).dtype {
+        Some(dtype) if cx.input(i).dtype.is_none() => cx.set_input_dtype(i, dtype),
+        _ => Ok(()),
     }
 }
 
@@ -86,9 +96,7 @@ pub fn axes(axes: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
     let mut out = vec![];
     for &a in axes {
         let axis = normalize_axis(a, rank)?;
-        if out.contains(&axis) {
-            return Err(OpError(format!("axis {a} is given twice")));
-        }
+        reject_if(out.contains(&axis), || format!("axis {a} is given twice"))?;
         out.push(axis);
     }
     Ok(out)
@@ -121,8 +129,8 @@ pub fn broadcast(lists: &[&[Dim]]) -> Result<Vec<Option<Dim>>, OpError> {
 /// An operand that must have the given rank: states fresh axes for it if nothing is known.
 pub fn ranked(cx: &mut InferCtx<'_>, i: usize, rank: usize) -> Result<Vec<Dim>, OpError> {
     if cx.input_dims(i).is_none() {
-        let dims = (0..rank).map(|_| cx.fresh()).collect();
-        cx.set_input_shape(i, Shape::Ranked(dims))?;
+        let dims: Dims = (0..rank).map(|_| cx.fresh()).collect();
+        cx.set_input_dims(i, dims)?;
     }
     match cx.input_dims(i) {
         Some(dims) if dims.len() == rank => Ok(dims.to_vec()),
@@ -185,6 +193,14 @@ pub fn one_element(cx: &InferCtx<'_>, i: usize) -> Result<(), OpError> {
     }
 }
 
+/// An extent must be a multiple of a number, if it is known; `what` names it.
+pub fn multiple_of(extent: Dim, of: u64, what: &str) -> Result<(), OpError> {
+    match extent {
+        Dim::Const(n) if n % of != 0 => Err(OpError(format!("{what}: expected a multiple of {of}, found {n}"))),
+        _ => Ok(()),
+    }
+}
+
 /// An axis of an operand must be no longer than `most`.
 pub fn no_longer(cx: &InferCtx<'_>, i: usize, axis: usize, found: Dim, most: Dim) -> Result<(), OpError> {
     match (found, most) {
@@ -198,4 +214,51 @@ pub fn no_longer(cx: &InferCtx<'_>, i: usize, axis: usize, found: Dim, most: Dim
 
 pub fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
     normalize_axis(cx.params.int("axis").unwrap_or(0), rank)
+}
+
+/// These operands and results have one element type, whichever is known first.
+pub fn agree_dtypes(cx: &mut InferCtx<'_>, inputs: &[usize], outputs: &[usize]) -> Result<(), OpError> {
+    let known =
+        inputs.iter().find_map(|&i| cx.input(i).dtype).or_else(|| outputs.iter().find_map(|&i| cx.output(i).dtype));
+    let Some(dtype) = known else { return Ok(()) };
+    inputs.iter().try_for_each(|&i| cx.set_input_dtype(i, dtype))?;
+    outputs.iter().try_for_each(|&i| cx.set_output_dtype(i, dtype))
+}
+
+/// These operands and results have one shape, whichever is known first.
+pub fn agree_shapes(cx: &mut InferCtx<'_>, inputs: &[usize], outputs: &[usize]) -> Result<(), OpError> {
+    let ranked = |shape: Shape| matches!(shape, Shape::Ranked(_)).then_some(shape);
+    let known = inputs
+        .iter()
+        .find_map(|&i| ranked(cx.input(i).shape))
+        .or_else(|| outputs.iter().find_map(|&i| ranked(cx.output(i).shape)));
+    let Some(shape) = known else { return Ok(()) };
+    inputs.iter().try_for_each(|&i| cx.set_input_shape(i, shape.clone()))?;
+    outputs.iter().try_for_each(|&i| cx.set_output_shape(i, shape.clone()))
+}
+
+/// All operands and results have one shape and one element type.
+pub fn agree(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    let (inputs, outputs): (Vec<usize>, Vec<usize>) =
+        ((0..cx.input_count()).collect(), (0..cx.output_count()).collect());
+    agree_dtypes(cx, &inputs, &outputs)?;
+    agree_shapes(cx, &inputs, &outputs)
+}
+
+/// The axes a list selects, ascending: all of them without a list; the others if `exclude`.
+pub fn selected(list: Option<&[i64]>, exclude: bool, rank: usize) -> Result<Vec<usize>, OpError> {
+    let given = match list {
+        None | Some([]) => (0..rank).collect(),
+        Some(list) => list.iter().map(|&a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>()?,
+    };
+    let all = list.is_none_or(<[i64]>::is_empty);
+    Ok((0..rank).filter(|axis| given.contains(axis) != (exclude && !all)).collect())
+}
+
+/// An extent given as a parameter.
+pub fn extent(n: i64, what: &str) -> Result<Dim, OpError> {
+    match u64::try_from(n) {
+        Ok(n) => Ok(Dim::Const(n)),
+        Err(_) => Err(OpError(format!("parameter `{what}` is {n}"))),
+    }
 }

@@ -1,12 +1,7 @@
 //! Reading tensors between their elements: grid sampling, its grids, deformable convolution.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 use crate::sampled_axis::{Interpolation, Outside, SampledAxis};
-use crate::window::SpatialWindow;
 
 pub fn ops() -> Vec<OpDef> {
     vec![grid_sample(), affine_grid(), deform_conv()]
@@ -81,17 +76,14 @@ fn grid_modes(params: &Params) -> Result<(Interpolation, Outside), OpError> {
 /// A position in [-1, 1] in elements of an axis of extent `n`.
 fn unnormalized(g: &Ex, n: f64, align_corners: bool) -> Ex {
     let shifted = g + g.lit(1.0);
-    match align_corners {
-        true => shifted / g.lit(2.0) * g.lit(n - 1.0),
-        false => (shifted * g.lit(n) - g.lit(1.0)) / g.lit(2.0),
-    }
+    if align_corners { shifted / g.lit(2.0) * g.lit(n - 1.0) } else { (shifted * g.lit(n) - g.lit(1.0)) / g.lit(2.0) }
 }
 
 /// [`grid_sample`] by gathers.
 fn gathered_samples(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
     let (x, grid, out) = (operand(b, args, 0)?, operand(b, args, 1)?, &cx.outputs[0]);
     let (interpolation, outside) = grid_modes(cx.params).or_fail(b)?;
-    let align_corners = cx.params.bool("align_corners").unwrap_or(false);
+    let align_corners = cx.params.flag("align_corners");
     let dims = b.dims(x)?;
     let (rank, wide) = (dims.len() - 2, compute_type(out.dtype));
     let place = [&out.dims[..1], &out.dims[2..]].concat();
@@ -111,7 +103,7 @@ fn grid_sample() -> OpDef {
     let compute = prim(|cx| {
         let (x, grid, out) = (cx.input(0)?, cx.input(1)?, &cx.outputs[0]);
         let (interpolation, outside) = grid_modes(cx.params)?;
-        let align_corners = cx.params.bool("align_corners").unwrap_or(false);
+        let align_corners = cx.params.flag("align_corners");
         let rank = x.rank() - 2;
         let wide = compute_type(x.dtype);
         let k = &KernelScope::new("grid_sample");
@@ -132,8 +124,7 @@ fn grid_sample() -> OpDef {
         });
         k.prim()
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(x), Some(grid)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         if x.len() < 3 || grid.len() != x.len() {
             return Err(OpError(format!(
@@ -149,17 +140,16 @@ fn grid_sample() -> OpDef {
     });
     define("grid_sample", "Values of [n, c, spatial…] at the positions of a grid in [-1, 1].", compute, infer)
         .operands(&["X", "grid"], FLOATS)
-        .param("mode", ParamValue::Str("linear".into()), "nearest, linear or cubic.")
-        .param("padding_mode", ParamValue::Str("zeros".into()), "zeros, border or reflection.")
-        .param("align_corners", ParamValue::Bool(false), "-1 and 1 are the centres of the outermost elements.")
+        .param("mode", "linear", "nearest, linear or cubic.")
+        .param("padding_mode", "zeros", "zeros, border or reflection.")
+        .param("align_corners", false, "-1 and 1 are the centres of the outermost elements.")
         .differentiated_as(gathered_samples)
         .onnx("GridSample", 16)
         .ulp(16.0)
 }
 
 fn affine_grid() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let theta = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [theta]| {
         let out = &cx.outputs[0];
         let rank = out.rank() - 2;
         let n = out.dims[0];
@@ -169,7 +159,7 @@ fn affine_grid() -> OpDef {
             let dims = [&[n], &vec![1; rank][..], &[rank as u64]].concat();
             columns.push(b.reshaped(column, &dims)?);
         }
-        let align = cx.params.bool("align_corners").unwrap_or(false);
+        let align = cx.params.flag("align_corners");
         b.map_as(&columns, out.dtype, &out.dims, |s, a| {
             let mut sum = a[rank].clone();
             for (j, column) in a[..rank].iter().enumerate() {
@@ -186,13 +176,10 @@ fn affine_grid() -> OpDef {
             sum
         })
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let theta = ranked(cx, 0, 3)?;
         let Some(size) = ints(cx, 1) else { return Ok(()) };
-        if size.len() < 4 {
-            return Err(OpError(format!("operand `size`: expected at least 4 entries, found {}", size.len())));
-        }
+        reject_if(size.len() < 4, || format!("operand `size`: expected at least 4 entries, found {}", size.len()))?;
         let rank = size.len() as u64 - 2;
         cx.unify_dims(Dim::Const(rank), theta[1], "operand `theta`, axis 1")?;
         cx.unify_dims(Dim::Const(rank + 1), theta[2], "operand `theta`, axis 2")?;
@@ -202,9 +189,8 @@ fn affine_grid() -> OpDef {
     });
     define("affine_grid", "Positions in [-1, 1] of a sampling grid under affine maps.", compute, infer)
         .operand("theta", FLOATS)
-        .operand("size", INDICES)
-        .static_value()
-        .param("align_corners", ParamValue::Bool(false), "-1 and 1 are the centres of the outermost elements.")
+        .static_operands(&["size"], INDICES)
+        .param("align_corners", false, "-1 and 1 are the centres of the outermost elements.")
         .onnx("AffineGrid", 20)
         .ulp(4.0)
 }
@@ -305,24 +291,19 @@ fn deform_conv_body(
     let channel = v[1].scale(ic as i64).add(&v[3 + rank]);
     let lhs = [&[v[0].clone(), channel][..], kernel, place].concat();
     let rhs = [&[v[1].scale(oc as i64).add(&v[2]), v[3 + rank].clone()][..], kernel].concat();
-    let y = b.contract(
-        columns,
-        w,
-        Contraction { extents, out_rank: 3 + rank, lhs, rhs, algorithm: ConvAlgorithm::Direct },
-    )?;
+    let y = b.contract(columns, w, Contraction::new(extents, 3 + rank, lhs, rhs))?;
     let y = b.reshaped(y, &out.dims)?;
     crate::conv::add_bias(b, y, maybe(args, 3))
 }
 
 fn deform_conv() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(x), Some(w)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         if x.len() < 3 || x.len() != w.len() {
             return Err(OpError(format!("operand `W`: expected rank {}, found rank {}", x.len().max(3), w.len())));
         }
         partial(cx, 0, &[&[Some(x[0]), Some(w[0])][..], &vec![None; x.len() - 2]].concat())?;
-        cx.set_input_shape(3, Shape::Ranked([w[0]].into_iter().collect()))?;
+        cx.set_input_dims(3, [w[0]])?;
         let Some(kernel) = w[2..].iter().map(|d| d.as_const()).collect::<Option<Vec<u64>>>() else { return Ok(()) };
         let window = SpatialWindow::new(cx.params, kernel)?;
         let out = output_dims(cx, 0);
@@ -338,8 +319,8 @@ fn deform_conv() -> OpDef {
         .groups(&["X", "W", "offset"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .optional("mask", TypeRule::Group(0, FLOATS))
-        .param("group", ParamValue::Int(1), "Number of channel groups.")
-        .param("offset_group", ParamValue::Int(1), "Number of channel groups with displacements of their own.")
+        .param("group", 1, "Number of channel groups.")
+        .param("offset_group", 1, "Number of channel groups with displacements of their own.")
         .maybe("kernel_shape", ParamKind::Ints, "")
         .maybe("strides", ParamKind::Ints, "Default: 1.")
         .maybe("dilations", ParamKind::Ints, "Default: 1.")

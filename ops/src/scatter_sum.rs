@@ -1,9 +1,7 @@
 //! Sums of rows at positions given by a tensor, the adjoint of `gather`.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::op::{Grain, OpRole};
+use tensorc_ir::op::OpRole;
 
-use crate::kernel::{KernelScope, KernelTensor};
 use crate::owners::{Owners, Updates};
 use crate::prelude::*;
 use crate::rules::axis_of;
@@ -85,8 +83,7 @@ impl RowSum<'_> {
 }
 
 pub fn scatter_sum() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (updates, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [updates, indices]| {
         let (from, index_ty, out) = (b.ty(updates)?, b.ty(indices)?, &cx.outputs[0]);
         let axis = axis_of(cx, out.rank()).or_fail(b)?;
         let extent = out.dims[axis];
@@ -111,8 +108,7 @@ pub fn scatter_sum() -> OpDef {
         let sums = b.kernel(scope.finish(), &[updates, indices], std::slice::from_ref(&sums))?[0];
         b.converted(sums, out.dtype)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(updates), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let rank = (updates.len() + 1).checked_sub(indices.len()).filter(|r| *r > 0);
         let Some(rank) = rank else { return Err("operand `updates`: its rank is below that of `indices`".into()) };
@@ -126,22 +122,19 @@ pub fn scatter_sum() -> OpDef {
         }
         cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())
     });
-    define(
-        "scatter_sum",
-        "The adjoint of `gather`: zeros with `extent` positions along `axis`, to which the slices of `updates` are added in order.",
-        compute,
-        infer,
-    )
-    .operand("updates", NUMBERS)
-    .operand("indices", INDICES)
-    .param("axis", ParamValue::Int(0), "")
-    .required("extent", ParamKind::Int, "Positions along `axis`.")
-    .gradient(|b, cx| {
-        let head = cx.head(b, 0)?;
-        let axis = cx.node.params.int("axis").unwrap_or(0);
-        let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", ParamValue::Int(axis)))?;
-        Ok(vec![Some(back)])
-    })
-    .ulp(1.0)
-    .edit(|def| def.role = Some(OpRole::GatherAdjoint))
+    let doc = "The adjoint of `gather`: zeros with `extent` positions along `axis`, to which the slices of `updates` \
+               are added in order.";
+    define("scatter_sum", doc, compute, infer)
+        .operand("updates", NUMBERS)
+        .operand("indices", INDICES)
+        .param("axis", 0, "")
+        .required("extent", ParamKind::Int, "Positions along `axis`.")
+        .gradient(|b, cx| {
+            let head = cx.head(b, 0)?;
+            let axis = cx.node.params.int("axis").unwrap_or(0);
+            let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", axis))?;
+            Ok(vec![Some(back)])
+        })
+        .ulp(1.0)
+        .edit(|def| def.role = Some(OpRole::GatherAdjoint))
 }

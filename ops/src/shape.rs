@@ -1,9 +1,7 @@
 //! Operators that rearrange axes: reshape, transpose, squeeze, broadcast and their kin.
 
-use tensorc_ir::dim::Equation;
-
 use crate::prelude::*;
-use crate::rules::{axes, length};
+use crate::rules::axes;
 use crate::views::{broadcast, permute, reshape, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
@@ -22,11 +20,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// A view that only regroups elements: everything follows from the two shapes.
-fn regroup(
-    name: &'static str,
-    doc: &'static str,
-    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
-) -> OpDef {
+fn regroup(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
     let compute = prim(|cx| {
         let (from, to) = (cx.input(0)?, &cx.outputs[0]);
         match from.len() == to.len() {
@@ -34,7 +28,7 @@ fn regroup(
             false => Err(OpError(format!("operand `data`: {from} cannot become {to}"))),
         }
     });
-    define(name, doc, compute, rule(infer)).operand("data", &[])
+    define(name, doc, compute, shape_rule(infer)).operand("data", &[])
 }
 
 /// The product of two lists of axes is equal; dimensions are solved from it either way.
@@ -48,7 +42,6 @@ fn reshape_op() -> OpDef {
         "The elements in the same order under another shape. An extent of -1 follows from the others; 0 copies the \
          operand's extent unless `allowzero`.",
         |cx| {
-            cx.same_dtype(0, 0)?;
             let input = cx.input_dims(0);
             let Some(shape) = ints(cx, 1) else {
                 if let Some(rank) = length(cx, 1) {
@@ -56,7 +49,7 @@ fn reshape_op() -> OpDef {
                 }
                 return Ok(());
             };
-            let allow_zero = cx.params.bool("allowzero").unwrap_or(false);
+            let allow_zero = cx.params.flag("allowzero");
             let mut dims = vec![];
             for (i, &n) in shape.iter().enumerate() {
                 dims.push(match n {
@@ -75,9 +68,7 @@ fn reshape_op() -> OpDef {
                     n => Some(Dim::Const(n as u64)),
                 });
             }
-            if shape.iter().filter(|n| **n == -1).count() > 1 {
-                return Err("operand `shape`: more than one entry is -1".into());
-            }
+            reject_if(shape.iter().filter(|n| **n == -1).count() > 1, || "operand `shape`: more than one entry is -1")?;
             partial(cx, 0, &dims)?;
             if let Some(input) = input {
                 let output = output_dims(cx, 0);
@@ -91,35 +82,30 @@ fn reshape_op() -> OpDef {
             Ok(())
         },
     )
-    .operand("shape", INDICES)
-    .static_value()
-    .param("allowzero", ParamValue::Bool(false), "A 0 in `shape` is an empty axis.")
+    .static_operands(&["shape"], INDICES)
+    .param("allowzero", false, "A 0 in `shape` is an empty axis.")
     .onnx("Reshape", 5)
 }
 
 fn flatten() -> OpDef {
     regroup("flatten", "A matrix: the axes before `axis` joined, and the rest joined.", |cx| {
-        cx.same_dtype(0, 0)?;
         partial(cx, 0, &[None, None])?;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let rank = input.len() as i64;
         let axis = cx.params.int("axis").unwrap_or(1);
         let at = if axis < 0 { axis + rank } else { axis };
-        if !(0..=rank).contains(&at) {
-            return Err(OpError(format!("axis {axis} is out of range for rank {rank}")));
-        }
+        reject_if(!(0..=rank).contains(&at), || format!("axis {axis} is out of range for rank {rank}"))?;
         let out = output_dims(cx, 0);
         conserve(cx, &input[..at as usize], &out[..1])?;
         conserve(cx, &input[at as usize..], &out[1..])
     })
-    .param("axis", ParamValue::Int(1), "First axis of the second group.")
+    .param("axis", 1, "First axis of the second group.")
     .onnx("Flatten", 1)
     .named(&["Flatten", "flatten"])
 }
 
 fn squeeze() -> OpDef {
     regroup("squeeze", "Drops the given axes of extent 1, or all of them.", |cx| {
-        cx.same_dtype(0, 0)?;
         let given = ints(cx, 1);
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let drop = match given {
@@ -132,14 +118,12 @@ fn squeeze() -> OpDef {
         }
         cx.set_output_dims(0, (0..input.len()).filter(|i| !drop.contains(i)).map(|i| input[i]))
     })
-    .optional("axes", TypeRule::OneOf(INDICES))
-    .static_value()
+    .static_optionals(&["axes"], INDICES)
     .onnx("Squeeze", 1)
 }
 
 fn unsqueeze() -> OpDef {
     regroup("unsqueeze", "Inserts axes of extent 1 at the given positions of the result.", |cx| {
-        cx.same_dtype(0, 0)?;
         let Some(list) = ints(cx, 1) else { return Ok(()) };
         match (cx.input(0).shape, cx.output(0).shape) {
             (Shape::Ranked(input), _) => {
@@ -153,14 +137,13 @@ fn unsqueeze() -> OpDef {
             }
             (Shape::Unranked, Shape::Ranked(out)) => {
                 let new = axes(&list, out.len())?;
-                let old = (0..out.len()).filter(|i| !new.contains(i)).map(|i| out[i]).collect();
-                cx.set_input_shape(0, Shape::Ranked(old))
+                let old: Dims = (0..out.len()).filter(|i| !new.contains(i)).map(|i| out[i]).collect();
+                cx.set_input_dims(0, old)
             }
             _ => Ok(()),
         }
     })
-    .operand("axes", INDICES)
-    .static_value()
+    .static_operands(&["axes"], INDICES)
     .onnx("Unsqueeze", 1)
 }
 
@@ -175,8 +158,7 @@ fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, OpError>
 
 fn transpose() -> OpDef {
     let compute = prim(|cx| Ok(view_prim(permute(&permutation(cx.params.ints("perm"), cx.input(0)?.rank())?))));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let perm = cx.params.ints("perm").map(<[i64]>::to_vec);
         match (cx.input(0).shape, cx.output(0).shape) {
             (Shape::Ranked(input), _) => {
@@ -189,7 +171,7 @@ fn transpose() -> OpDef {
                 for (i, &p) in perm.iter().enumerate() {
                     dims[p] = out[i];
                 }
-                cx.set_input_shape(0, Shape::Ranked(dims))
+                cx.set_input_dims(0, dims)
             }
             _ => Ok(()),
         }
@@ -211,23 +193,21 @@ fn swap_axes() -> OpDef {
         let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
         Ok(view_prim(permute(&swapped(a, b, cx.input(0)?.rank())?)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, swapped(a, b, input.len())?.into_iter().map(|p| input[p]))
     });
     define("swap_axes", "Exchanges two axes.", compute, infer)
         .operand("data", &[])
-        .param("dim1", ParamValue::Int(0), "")
-        .param("dim2", ParamValue::Int(0), "")
+        .param("dim1", 0, "")
+        .param("dim2", 0, "")
         .named(&["SwapAxis", "swapaxes"])
 }
 
 fn expand() -> OpDef {
     let compute = prim(|cx| Ok(view_prim(broadcast(&cx.input(0)?.dims, &cx.outputs[0].dims))));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(target) = ints(cx, 1) else { return Ok(()) };
         if let Some(n) = target.iter().find(|n| **n < 0) {
             return Err(OpError(format!("operand `shape`: negative extent {n}")));
@@ -251,8 +231,7 @@ fn expand() -> OpDef {
     });
     define("expand", "Broadcasts the operand and `shape` against each other by the numpy rule.", compute, infer)
         .operand("input", &[])
-        .operand("shape", INDICES)
-        .static_value()
+        .static_operands(&["shape"], INDICES)
         .onnx("Expand", 8)
 }
 
@@ -262,8 +241,7 @@ fn tile() -> OpDef {
         let map = from.iter().enumerate().map(|(i, &n)| Index::var(i as u32).modulo((n as i64).max(1), &to[..]));
         Ok(view_prim(View { map: map.collect(), fill: None }))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(repeats), Some(input)) = (ints(cx, 1), cx.input_dims(0)) else { return Ok(()) };
         if repeats.len() != input.len() {
             let (found, rank) = (repeats.len(), input.len());
@@ -285,8 +263,7 @@ fn tile() -> OpDef {
     });
     define("tile", "Repeats the operand along every axis.", compute, infer)
         .operand("input", &[])
-        .operand("repeats", INDICES)
-        .static_value()
+        .static_operands(&["repeats"], INDICES)
         .onnx("Tile", 6)
 }
 
@@ -298,8 +275,7 @@ fn block_size(cx: &InferCtx<'_>) -> Result<u64, OpError> {
 }
 
 fn depth_to_space() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let d = b.dims(x)?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
         let c = d[1] / (s * s);
@@ -312,17 +288,12 @@ fn depth_to_space() -> OpDef {
         let y = b.permuted(y, &perm)?;
         b.reshaped(y, &[d[0], c, d[2] * s, d[3] * s])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         rank_in(cx, 0, 4..=usize::MAX)?;
-        if let Dim::Const(c) = input[1]
-            && c % (s * s) as u64 != 0
-        {
-            return Err(OpError(format!("operand `input`, axis 1: expected a multiple of {}, found {c}", s * s)));
-        }
+        multiple_of(input[1], (s * s) as u64, "operand `input`, axis 1")?;
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;
         cx.relate(Equation::Affine { out: input[1], input: out[1], mul: s * s, add: 0, div: 1 })?;
@@ -332,31 +303,25 @@ fn depth_to_space() -> OpDef {
     define("depth_to_space", "Moves blocks of channels of [n, c, h, w] into space.", compute, infer)
         .operand("input", &[])
         .required("blocksize", ParamKind::Int, "Side of a block.")
-        .param("mode", ParamValue::Str("DCR".into()), "Order within the channels: DCR or CRD.")
+        .param("mode", "DCR", "Order within the channels: DCR or CRD.")
         .onnx("DepthToSpace", 1)
 }
 
 fn space_to_depth() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let d = b.dims(x)?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
         let y = b.reshaped(x, &[d[0], d[1], d[2] / s, s, d[3] / s, s])?;
         let y = b.permuted(y, &[0, 3, 5, 1, 2, 4])?;
         b.reshaped(y, &[d[0], d[1] * s * s, d[2] / s, d[3] / s])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
         let s = block_size(cx)? as i64;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         rank_in(cx, 0, 4..=usize::MAX)?;
         for axis in [2, 3] {
-            if let Dim::Const(n) = input[axis]
-                && n % s as u64 != 0
-            {
-                return Err(OpError(format!("operand `input`, axis {axis}: expected a multiple of {s}, found {n}")));
-            }
+            multiple_of(input[axis], s as u64, &format!("operand `input`, axis {axis}"))?;
         }
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;

@@ -1,8 +1,5 @@
 //! Operators that cut and join: slice, pad, concat, split, flip, crop.
 
-use tensorc_ir::Dims;
-use tensorc_ir::dim::Equation;
-
 use crate::prelude::*;
 use crate::rules::{axes, need_ints};
 use crate::views::{strided, view_prim};
@@ -66,8 +63,7 @@ fn slice() -> OpDef {
         }
         Ok(view_prim(strided(&from, &by)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let unknown = (3..5).any(|i| cx.has_input(i) && cx.value(i).is_none());
         let (Some(starts), Some(ends), false) = (ints(cx, 1), ints(cx, 2), unknown) else {
@@ -92,14 +88,8 @@ fn slice() -> OpDef {
     });
     define("slice", "Elements from `starts` to before `ends` by `steps`, as in numpy.", compute, infer)
         .operand("data", &[])
-        .operand("starts", INDICES)
-        .static_value()
-        .operand("ends", INDICES)
-        .static_value()
-        .optional("axes", TypeRule::OneOf(INDICES))
-        .static_value()
-        .optional("steps", TypeRule::OneOf(INDICES))
-        .static_value()
+        .static_operands(&["starts", "ends"], INDICES)
+        .static_optionals(&["axes", "steps"], INDICES)
         .onnx("Slice", 1)
 }
 
@@ -158,8 +148,7 @@ fn pad_prim(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
 }
 
 fn pad() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         partial(cx, 0, &vec![None; input.len()])?;
         let (Some(pads), false) = (ints(cx, 1), cx.has_input(3) && cx.value(3).is_none()) else { return Ok(()) };
@@ -175,13 +164,11 @@ fn pad() -> OpDef {
     });
     define("pad", "Adds elements around the operand; negative pads remove.", prim(pad_prim), infer)
         .operand("data", &[])
-        .operand("pads", INDICES)
-        .static_value()
+        .static_operands(&["pads"], INDICES)
         .optional("constant_value", TypeRule::Any)
         .static_value()
-        .optional("axes", TypeRule::OneOf(INDICES))
-        .static_value()
-        .param("mode", ParamValue::Str("constant".into()), "constant, reflect, edge or wrap.")
+        .static_optionals(&["axes"], INDICES)
+        .param("mode", "constant", "constant, reflect, edge or wrap.")
         .onnx("Pad", 1)
 }
 
@@ -197,7 +184,7 @@ pub(crate) fn joined(cx: &mut InferCtx<'_>, axis: i64) -> Result<(), OpError> {
     for i in 0..count {
         if cx.input_dims(i).is_none() {
             let dims: Dims = (0..rank).map(|a| if a == axis { cx.fresh() } else { out[a] }).collect();
-            cx.set_input_shape(i, Shape::Ranked(dims))?;
+            cx.set_input_dims(i, dims)?;
         }
         let Some(dims) = cx.input_dims(i) else { continue };
         if dims.len() != rank {
@@ -219,9 +206,7 @@ fn concat() -> OpDef {
         Ok(Prim::Concat { axis })
     });
     let infer = rule(|cx| {
-        for i in 0..cx.input_count() {
-            cx.same_dtype(0, i)?;
-        }
+        (0..cx.input_count()).try_for_each(|i| cx.same_dtype(0, i))?;
         joined(cx, cx.params.int("axis").unwrap_or(0))
     });
     define("concat", "Joins the operands along `axis`.", compute, infer)
@@ -238,8 +223,7 @@ fn even_parts(n: u64, parts: usize) -> Vec<u64> {
 }
 
 fn split() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), cx.outputs[0].rank())
             .map_err(|OpError(why)| b.fail(why))?;
         let mut start = 0;
@@ -249,12 +233,10 @@ fn split() -> OpDef {
             start += out.dims[axis];
         }
         Ok(parts)
-    }));
+    });
     let infer = rule(|cx| {
         let count = cx.output_count();
-        for i in 0..count {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..count).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), input.len())?;
         let sizes: Option<Vec<u64>> = match (ints(cx, 1), input[axis]) {
@@ -278,9 +260,8 @@ fn split() -> OpDef {
     });
     define("split", "Cuts `axis` into consecutive parts.", compute, infer)
         .operand("input", &[])
-        .optional("split", TypeRule::OneOf(INDICES))
-        .static_value()
-        .param("axis", ParamValue::Int(0), "")
+        .static_optionals(&["split"], INDICES)
+        .param("axis", 0, "")
         .maybe("num_outputs", ParamKind::Int, "Number of equal parts (the last may be smaller).")
         .outputs(1, usize::from(u16::MAX))
         .gradient(|b, cx| {
@@ -331,8 +312,7 @@ fn center_crop_pad() -> OpDef {
         let grows = x.dims.iter().zip(&out.dims).any(|(a, b)| b > a);
         Ok(view_prim(View { map: map.collect(), fill: grows.then(|| Scalar::zero(x.dtype)) }))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(shape), Some(input)) = (ints(cx, 1), cx.input_dims(0)) else { return Ok(()) };
         let given = cx.params.ints("axes").map(<[i64]>::to_vec);
         let mut dims = input.to_vec();
@@ -343,8 +323,7 @@ fn center_crop_pad() -> OpDef {
     });
     define("center_crop_pad", "Crops or zero-pads the middle of the operand to a shape.", compute, infer)
         .operand("input_data", &[])
-        .operand("shape", INDICES)
-        .static_value()
+        .static_operands(&["shape"], INDICES)
         .maybe("axes", ParamKind::Ints, "Axes that `shape` names; default: all.")
         .onnx("CenterCropPad", 18)
 }

@@ -1,11 +1,8 @@
 //! Ordering: top-k and sorting along an axis.
 
-use tensorc_ir::index::{linearize, unbounded};
-use tensorc_ir::kir::{Kernel, MemorySpace};
-use tensorc_ir::scalar::CmpOp;
+use tensorc_ir::kir::MemorySpace;
 
 use crate::index::all_but;
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -190,12 +187,9 @@ fn ranking_kernel(
 }
 
 fn topk() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), RankResults::Both)
-    }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let compute =
+        composites_of(|b, cx, [x]| ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), RankResults::Both));
+    let infer = shape_rule(|cx| {
         cx.set_output_dtype(1, DType::I64)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), x.len())?;
@@ -214,11 +208,10 @@ fn topk() -> OpDef {
                ascending position; NaN counts as the largest value.";
     define("topk", doc, compute, infer)
         .operand("X", NUMBERS)
-        .operand("K", INDICES)
-        .static_value()
-        .param("axis", ParamValue::Int(-1), "")
-        .param("largest", ParamValue::Bool(true), "")
-        .param("sorted", ParamValue::Bool(true), "The result is sorted in any case.")
+        .static_operands(&["K"], INDICES)
+        .param("axis", -1, "")
+        .param("largest", true, "")
+        .param("sorted", true, "The result is sorted in any case.")
         .outputs(2, 2)
         .gradient(crate::adjoint::of_topk)
         .onnx("TopK", 1)
@@ -229,34 +222,31 @@ fn order_rule(cx: &mut InferCtx<'_>, dtype: Option<DType>) -> Result<(), OpError
         None => same(cx, 0, 0),
         Some(d) => {
             cx.set_output_dtype(0, d)?;
-            let shape = cx.input(0).shape;
-            cx.set_output_shape(0, shape)
+            cx.copy_shape(0, 0)
         }
     }
 }
 
 fn sort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Values)
-    }));
+    });
     define("sort", "The elements along `axis` in order.", compute, rule(|cx| order_rule(cx, None)))
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "")
-        .param("is_ascend", ParamValue::Bool(true), "")
+        .param("axis", -1, "")
+        .param("is_ascend", true, "")
         .gradient(crate::adjoint::of_sort)
 }
 
 fn argsort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Indices)
-    }));
+    });
     let infer = rule(|cx| order_rule(cx, cx.params.dtype("dtype").or(Some(DType::F32))));
     define("argsort", "The positions along `axis` that would sort it.", compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "")
-        .param("is_ascend", ParamValue::Bool(true), "")
-        .param("dtype", ParamValue::DType(DType::F32), "Type of the positions.")
+        .param("axis", -1, "")
+        .param("is_ascend", true, "")
+        .param("dtype", DType::F32, "Type of the positions.")
         .no_gradient()
 }

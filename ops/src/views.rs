@@ -2,17 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::build::Builder;
-use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::graph::Value;
-use tensorc_ir::index::{Index, delinearize, linearize};
-use tensorc_ir::kir::Kernel;
-use tensorc_ir::op::OpError;
-use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
-use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
-use tensorc_ir::{DType, DenseType};
-
-use crate::compose::compute_type;
+use crate::prelude::*;
 
 /// The variables of an iteration space, outermost first.
 pub fn vars(rank: usize) -> Vec<Index> {

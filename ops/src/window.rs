@@ -1,7 +1,5 @@
 //! Geometry of sliding windows: what convolutions and pools have in common.
 
-use tensorc_ir::dim::Equation;
-
 use crate::prelude::*;
 
 /// Automatic padding.
@@ -26,7 +24,8 @@ pub struct SpatialWindow {
     pub ceil: bool,
 }
 
-fn per_axis(params: &Params, name: &str, n: usize, default: i64) -> Result<Vec<i64>, OpError> {
+/// An entry of a list for every axis, `default` throughout if the list is empty.
+pub fn per_axis(params: &Params, name: &str, n: usize, default: i64) -> Result<Vec<i64>, OpError> {
     match params.ints(name) {
         None | Some([]) => Ok(vec![default; n]),
         Some(list) if list.len() == n => Ok(list.to_vec()),
@@ -35,6 +34,12 @@ fn per_axis(params: &Params, name: &str, n: usize, default: i64) -> Result<Vec<i
 }
 
 impl SpatialWindow {
+    /// With the same explicit pads on both sides.
+    pub fn padded(kernel: Vec<u64>, strides: Vec<i64>, dilations: Vec<i64>, pads: Vec<i64>) -> SpatialWindow {
+        let (before, after) = (pads.clone(), pads);
+        SpatialWindow { kernel, strides, dilations, before, after, auto: AutoPad::Explicit, ceil: false }
+    }
+
     /// From the parameters `strides`, `dilations`, `pads`, `auto_pad` and `ceil_mode`.
     pub fn new(params: &Params, kernel: Vec<u64>) -> Result<SpatialWindow, OpError> {
         let n = kernel.len();
@@ -55,7 +60,7 @@ impl SpatialWindow {
             AutoPad::Explicit => (pads[..n].to_vec(), pads[n..].to_vec()),
             _ => (vec![0; n], vec![0; n]),
         };
-        let ceil = params.bool("ceil_mode").unwrap_or(false);
+        let ceil = params.flag("ceil_mode");
         Ok(SpatialWindow { kernel, strides, dilations, before, after, auto, ceil })
     }
 

@@ -112,10 +112,10 @@ fn gradients_are_derivatives() {
     let compiler = Compiler::with_operators(options(), operators).unwrap();
     let check = |op, params: Params, operands: &[Tensor]| check_gradient(&compiler, op, &params, operands);
     for sigma in [0.5, 1.0, 2.0] {
-        let checked = check("smooth_l1", Params::new().with("scalar", sigma.into()), &[]).unwrap();
+        let checked = check("smooth_l1", Params::new().with("scalar", sigma), &[]).unwrap();
         assert_eq!(checked.compared, 10);
     }
-    let quadratic = |name| Params::new().with(name, 2.0.into()).with("b", (-1.0).into());
+    let quadratic = |name| Params::new().with(name, 2.0).with("b", -1.0);
     assert!(check("quadratic", quadratic("a"), &[]).is_ok());
     assert_eq!(check("soft_min", Params::new(), &[]).unwrap().compared, 200);
     let refused = check("quadratic", quadratic("d"), &[]).unwrap_err().to_string();

@@ -20,7 +20,7 @@ mod wide;
 use std::sync::OnceLock;
 
 use exp::Scaling;
-use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarOp};
+use tensorc_ir::scalar::MathLibrary;
 
 use crate::prelude::*;
 

@@ -18,7 +18,6 @@ mod sequence;
 mod shape;
 mod sort;
 mod spatial;
-mod support;
 mod update;
 
 use tensorc_ir::op::OpDef;

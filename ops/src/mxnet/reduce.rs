@@ -2,8 +2,8 @@
 //!
 //! There are no arrays of rank 0: where every axis is reduced the result has one of extent 1.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes, selected};
 use crate::prelude::*;
+use crate::rules::selected;
 
 pub fn ops() -> Vec<OpDef> {
     let sums = vec![
@@ -40,23 +40,20 @@ pub fn kept(x: &[Dim], axes: &[usize], keep: bool) -> Vec<Dim> {
 }
 
 fn axes_of(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
-    selected(params.ints("axis"), params.bool("exclude") == Some(true), rank)
+    selected(params.ints("axis"), params.flag("exclude"), rank)
 }
 
 /// States the result's axes from those of the data.
 fn reduced(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let axes = axes_of(cx.params, x.len())?;
-    let dims = kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+    let dims = kept(&x, &axes, cx.params.flag("keepdims"));
     cx.set_output_dims(0, dims)
 }
 
 fn axis_params(def: OpDef) -> OpDef {
-    def.maybe("axis", ParamKind::Ints, "Axes that are reduced; default: all.").param(
-        "keepdims",
-        ParamValue::Bool(false),
-        "Keep reduced axes with extent 1.",
-    )
+    let def = def.maybe("axis", ParamKind::Ints, "Axes that are reduced; default: all.");
+    def.param("keepdims", false, "Keep reduced axes with extent 1.")
 }
 
 fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead_of_nan: Option<f64>) -> OpDef {
@@ -70,18 +67,14 @@ fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead
         let out = reduce(b, entry, x, &axes)?;
         reshape(b, out, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        reduced(cx)
-    });
+    let infer = shape_rule(|cx| reduced(cx));
     axis_params(define(name, doc, compute, infer).operand("data", NUMBERS))
-        .param("exclude", ParamValue::Bool(false), "Reduce all axes but those.")
+        .param("exclude", false, "Reduce all axes but those.")
         .ulp(2.0)
 }
 
 fn norm() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let ty = b.ty(x)?;
         let axes = axes_of(cx.params, ty.rank()).or_fail(b)?;
         let x = cast(b, x, compute_type(ty.dtype))?;
@@ -116,12 +109,12 @@ fn norm() -> OpDef {
         }
         match cx.params.dtype("out_dtype") {
             Some(dtype) => cx.set_output_dtype(0, dtype)?,
-            None => agree_dtypes(cx, &[0], &[0])?,
+            None => cx.same_dtype(0, 0)?,
         }
         reduced(cx)
     });
     axis_params(define("mx_norm", "Σ |x| (ord 1) or √Σ x² (ord 2).", compute, infer).operand("data", FLOATS))
-        .param("ord", ParamValue::Int(2), "1 or 2.")
+        .param("ord", 2, "1 or 2.")
         .maybe("out_dtype", ParamKind::DType, "The result's type, if not the operand's.")
         .gradient(gradient)
         .named(&["norm"])
@@ -142,7 +135,7 @@ fn found(
         Some(axis) => (x, normalize_axis(axis, ty.rank()).or_fail(b)?),
         None => (reshape(b, x, &[ty.len()])?, 0),
     };
-    let params = Params::new().with("axis", ParamValue::Int(axis as i64)).with("keepdims", ParamValue::Bool(true));
+    let params = Params::new().with("axis", axis as i64).with("keepdims", true);
     let at = b.op(entry, &[x], params)?;
     let at = reshape(b, at, &cx.outputs[0].dims)?;
     cast(b, at, ty.dtype)
@@ -150,40 +143,31 @@ fn found(
 
 fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
     let compute = composite(move |b, cx, args| found(b, cx, args, entry, cx.params.int("axis")));
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axes = match cx.params.int("axis") {
             Some(axis) => vec![normalize_axis(axis, x.len())?],
             None => (0..x.len()).collect(),
         };
-        let dims = kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+        let dims = kept(&x, &axes, cx.params.flag("keepdims"));
         cx.set_output_dims(0, dims)
     });
     define(name, doc, compute, infer)
         .operand("data", NUMBERS)
         .maybe("axis", ParamKind::Int, "The axis searched; default: the flattened data.")
-        .param("keepdims", ParamValue::Bool(false), "Keep the axis with extent 1.")
+        .param("keepdims", false, "Keep the axis with extent 1.")
         .no_gradient()
 }
 
 fn argmax_channel() -> OpDef {
     let compute = composite(|b, cx, args| found(b, cx, args, "argmax", Some(1)));
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axis = normalize_axis(1, x.len())?;
         cx.set_output_dims(0, kept(&x, &[axis], false))
     });
-    define(
-        "mx_argmax_channel",
-        "Position of the first greatest element along axis 1, in the type of the data.",
-        compute,
-        infer,
-    )
-    .operand("data", NUMBERS)
-    .no_gradient()
-    .named(&["argmax_channel"])
+    let doc = "Position of the first greatest element along axis 1, in the type of the data.";
+    define("mx_argmax_channel", doc, compute, infer).operand("data", NUMBERS).no_gradient().named(&["argmax_channel"])
 }
 
 /// The running sums of `x` along the axis of the parameters, from the other end if `reverse`.
@@ -194,12 +178,11 @@ fn running(b: &mut Builder<'_>, params: &Params, x: Value, reverse: bool) -> Res
         None => (reshape(b, x, &[ty.len()])?, 0),
     };
     let axis = b.scalar(Scalar::i64(axis as i64));
-    b.op("cumsum", &[flat, axis], Params::new().with("reverse", ParamValue::Bool(reverse)))
+    b.op("cumsum", &[flat, axis], Params::new().with("reverse", reverse))
 }
 
 fn cumsum() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let x = cast(b, x, cx.outputs[0].dtype)?;
         running(b, cx.params, x, false)
     });
@@ -213,7 +196,7 @@ fn cumsum() -> OpDef {
     let infer = rule(|cx| {
         match cx.params.dtype("dtype") {
             Some(dtype) => cx.set_output_dtype(0, dtype)?,
-            None => agree_dtypes(cx, &[0], &[0])?,
+            None => cx.same_dtype(0, 0)?,
         }
         if cx.params.int("axis").is_some() {
             return agree_shapes(cx, &[0], &[0]);

@@ -25,7 +25,7 @@ fn line(b: &mut Builder<'_>, params: &Params, x: Value) -> Result<(Value, usize)
 /// The first `count` of every line in order: values and positions.
 fn first(b: &mut Builder<'_>, x: Value, axis: usize, count: u64, largest: bool) -> Result<[Value; 2], Diagnostic> {
     let k = b.i64s(&[count as i64]);
-    let params = Params::new().with("axis", ParamValue::Int(axis as i64)).with("largest", ParamValue::Bool(largest));
+    let params = Params::new().with("axis", axis as i64).with("largest", largest);
     let found = b.op_multi("topk", &[Some(x), Some(k)], params, 2)?;
     Ok([found[0], found[1]])
 }
@@ -34,7 +34,7 @@ fn first(b: &mut Builder<'_>, x: Value, axis: usize, count: u64, largest: bool) 
 fn spread(b: &mut Builder<'_>, like: Value, axis: usize, at: Value, values: Value) -> Result<Value, Diagnostic> {
     let ty = b.ty(like)?;
     let zeros = b.filled(&ty, 0.0)?;
-    b.op("scatter_elements", &[zeros, at, values], Params::new().with("axis", ParamValue::Int(axis as i64)))
+    b.op("scatter_elements", &[zeros, at, values], Params::new().with("axis", axis as i64))
 }
 
 /// How many elements are wanted of an axis: all of it where `k` is below 1.
@@ -94,8 +94,7 @@ fn positions_type(params: &Params) -> DType {
 }
 
 fn topk() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (flat, axis) = line(b, cx.params, x)?;
         let count = wanted(cx.params, b.dims(flat)?[axis]).or_fail(b)?;
         let [values, at] = first(b, flat, axis, count, largest_first(cx.params, false))?;
@@ -110,7 +109,7 @@ fn topk() -> OpDef {
             }
             _ => Ok(vec![positions]),
         }
-    }));
+    });
     let infer = rule(|cx| {
         let typ = cx.params.str("ret_typ").unwrap_or("indices").to_owned();
         match typ.as_str() {
@@ -126,19 +125,18 @@ fn topk() -> OpDef {
         }
         let Some(dims) = ordered_dims(cx, |n| wanted(cx.params, n))? else { return Ok(()) };
         if typ == "mask" {
-            let shape = cx.input(0).shape;
-            return cx.set_output_shape(0, shape);
+            return cx.copy_shape(0, 0);
         }
         (0..cx.output_count()).try_for_each(|i| cx.set_output_dims(i, dims.iter().copied()))
     });
     let doc = "The k greatest (or least) elements of every line, their positions, both, or a mask of them.";
     define("mx_topk", doc, compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis ordered; None: the flattened operand")
-        .param("k", ParamValue::Int(1), "how many; below 1: all")
+        .param("axis", -1, "axis ordered; None: the flattened operand")
+        .param("k", 1, "how many; below 1: all")
         .choice("ret_typ", &["indices", "value", "both", "mask"], "indices", "what is wanted")
-        .param("is_ascend", ParamValue::Bool(false), "least elements first")
-        .param("dtype", ParamValue::DType(DType::F32), "type of the positions")
+        .param("is_ascend", false, "least elements first")
+        .param("dtype", DType::F32, "type of the positions")
         .outputs(1, 2)
         .results(|p| {
             let (visible, listed) = match p.str("ret_typ") {
@@ -161,23 +159,19 @@ fn topk() -> OpDef {
 }
 
 fn sort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (flat, axis) = line(b, cx.params, x)?;
         let count = b.dims(flat)?[axis];
         Ok(vec![first(b, flat, axis, count, largest_first(cx.params, true))?[0]])
-    }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
-        match ordered_dims(cx, Ok)? {
-            Some(dims) => cx.set_output_dims(0, dims),
-            None => Ok(()),
-        }
+    });
+    let infer = shape_rule(|cx| match ordered_dims(cx, Ok)? {
+        Some(dims) => cx.set_output_dims(0, dims),
+        None => Ok(()),
     });
     define("mx_sort", "The elements of every line in order.", compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis ordered; None: the flattened operand")
-        .param("is_ascend", ParamValue::Bool(true), "least elements first")
+        .param("axis", -1, "axis ordered; None: the flattened operand")
+        .param("is_ascend", true, "least elements first")
         .gradient(|b, cx| {
             let (x, head, params) = (cx.input(0)?, cx.head(b, 0)?, cx.node.params);
             Ok(vec![Some(back(b, params, (x, head), Ok, largest_first(params, true))?)])
@@ -187,13 +181,12 @@ fn sort() -> OpDef {
 }
 
 fn argsort() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (flat, axis) = line(b, cx.params, x)?;
         let count = b.dims(flat)?[axis];
         let [_, at] = first(b, flat, axis, count, largest_first(cx.params, true))?;
         Ok(vec![cast(b, at, positions_type(cx.params))?])
-    }));
+    });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, positions_type(cx.params))?;
         match ordered_dims(cx, Ok)? {
@@ -203,9 +196,9 @@ fn argsort() -> OpDef {
     });
     define("mx_argsort", "The positions that would order every line.", compute, infer)
         .operand("data", NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis ordered; None: the flattened operand")
-        .param("is_ascend", ParamValue::Bool(true), "least elements first")
-        .param("dtype", ParamValue::DType(DType::F32), "type of the positions")
+        .param("axis", -1, "axis ordered; None: the flattened operand")
+        .param("is_ascend", true, "least elements first")
+        .param("dtype", DType::F32, "type of the positions")
         .no_gradient()
         .mxnet("argsort")
 }

@@ -2,8 +2,7 @@
 
 use super::rejection::WordStream;
 use super::words::unit53;
-use super::{RandomKey, draw, kernel_key, random, shape_param};
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
+use super::{Random, RandomKey, draw, kernel_key, shape_param};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -23,13 +22,9 @@ fn range_of(dtype: DType) -> (i64, i64) {
 /// Type, lower bound and number of values.
 fn interval(params: &Params) -> Result<(DType, i64, u64), OpError> {
     let dtype = params.dtype("dtype").unwrap_or(DType::I32);
-    if !INTS.contains(&dtype) {
-        return Err(OpError(format!("parameter `dtype` is {dtype}, expected an integer type")));
-    }
+    reject_if(!INTS.contains(&dtype), || format!("parameter `dtype` is {dtype}, expected an integer type"))?;
     let (low, high) = (params.int("low").unwrap_or(0), params.int("high").unwrap_or(0));
-    if low >= high {
-        return Err(OpError(format!("parameter `low` is {low}, expected a value below parameter `high`, {high}")));
-    }
+    reject_if(low >= high, || format!("parameter `low` is {low}, expected a value below parameter `high`, {high}"))?;
     let (least, greatest) = range_of(dtype);
     for (name, value) in [("low", low), ("high", high - 1)] {
         if !(least..=greatest).contains(&value) {
@@ -55,14 +50,14 @@ fn randint() -> OpDef {
         cx.set_output_dims(0, dims)
     });
     let doc = "Integers, uniform in [low, high): no probability differs from the others by a share of more than 2⁻³².";
-    let def = define("random_randint", doc, compute, infer)
+    define("random_randint", doc, compute, infer)
         .required("low", ParamKind::Int, "lower bound")
         .required("high", ParamKind::Int, "upper bound, not reached")
         .required("shape", ParamKind::Ints, "the result's shape")
-        .param("dtype", ParamValue::DType(DType::I32), "the result's type")
+        .param("dtype", DType::I32, "the result's type")
         .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
-        .named(&["_random_randint", "random_randint"]);
-    random(def)
+        .named(&["_random_randint", "random_randint"])
+        .random()
 }
 
 fn shuffle() -> OpDef {
@@ -70,19 +65,16 @@ fn shuffle() -> OpDef {
         let x = operand(b, args, 0)?;
         let words = DenseType::new(DType::U64, &cx.outputs[0].dims[..1]);
         let words = draw(b, &RandomKey::of(cx, args, 1), &[], &words, |source, _| source.u64(0))?;
-        let params = Params::new().with("dtype", ParamValue::DType(DType::I64));
+        let params = Params::new().with("dtype", DType::I64);
         let order = b.op("argsort", &[words], params)?;
         b.gathered(x, order, 0)
     });
     let infer = rule(|cx| {
-        if cx.input_dims(0).is_some_and(|d| d.is_empty()) {
-            return Err("operand `data`: rank 0 has no axis to shuffle".into());
-        }
+        reject_if(cx.input_dims(0).is_some_and(|d| d.is_empty()), || "operand `data`: rank 0 has no axis to shuffle")?;
         same(cx, 0, 0)
     });
     let doc = "The slices along the first axis in random order: that of a random 64-bit number for each slice.";
-    let def = define("shuffle", doc, compute, infer).operand("data", &[]).named(&["_shuffle", "shuffle"]);
-    random(def)
+    define("shuffle", doc, compute, infer).operand("data", &[]).named(&["_shuffle", "shuffle"]).random()
 }
 
 /// Types of category numbers.
@@ -116,7 +108,7 @@ fn sample_multinomial() -> OpDef {
         let dtype = category_type(cx)?;
         cx.set_output_dtype(0, dtype)?;
         let logs = cx.output_count() > 1;
-        if cx.params.bool("get_prob") == Some(true) && !logs {
+        if cx.params.flag("get_prob") && !logs {
             return Err("parameter `get_prob` is true, but there is no second result".into());
         }
         if logs {
@@ -130,14 +122,14 @@ fn sample_multinomial() -> OpDef {
     let doc = "Categories drawn with the probabilities along the last axis, which need not add up to 1, and the \
                logarithm of the probability of each. A negative probability counts as 0; where none is positive, or \
                the sum is not finite, the category is -1 and the logarithm NaN.";
-    let def = define("sample_multinomial", doc, compute, infer)
+    define("sample_multinomial", doc, compute, infer)
         .operand("data", FLOATS)
         .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each distribution")
-        .param("get_prob", ParamValue::Bool(false), "whether the second result is wanted")
-        .param("dtype", ParamValue::DType(DType::I32), "the type of the categories")
+        .param("get_prob", false, "whether the second result is wanted")
+        .param("dtype", DType::I32, "the type of the categories")
         .outputs(1, 2)
-        .named(&["_sample_multinomial", "sample_multinomial"]);
-    random(def)
+        .named(&["_sample_multinomial", "sample_multinomial"])
+        .random()
 }
 
 fn multinomial() -> OpDef {
@@ -161,12 +153,12 @@ fn multinomial() -> OpDef {
     });
     let doc = "Categories drawn with probabilities given by their logarithms up to a constant, one distribution in \
                each row. A row that holds NaN or +∞, or only -∞, gives -1.";
-    let def = define("multinomial", doc, compute, infer)
+    define("multinomial", doc, compute, infer)
         .operand("data", FLOATS)
-        .param("sample_size", ParamValue::Int(1), "draws from each row")
-        .param("dtype", ParamValue::DType(DType::I32), "the result's type")
-        .onnx("Multinomial", 7);
-    random(def)
+        .param("sample_size", 1, "draws from each row")
+        .param("dtype", DType::I32, "the result's type")
+        .onnx("Multinomial", 7)
+        .random()
 }
 
 /// Categories by weights along the last axis, f64, and the logarithms of their probabilities if there

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::distribution::{self, Distribution, Sampler, bounded};
 use super::rejection::{KernelSampler, WordStream};
-use super::{RandomKey, draw, random, shape_param};
-use crate::kernel::KernelScope;
+use super::{Random, RandomKey, draw, shape_param};
 use crate::prelude::*;
 
 /// What one distribution's entries are called and what they say.
@@ -105,11 +104,11 @@ fn scalar(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         let dims = shape_param(cx)?;
         cx.set_output_dims(0, dims)
     });
-    let def = with_parameters(names.scalar.define(body, infer), d)
+    with_parameters(names.scalar.define(body, infer), d)
         .required("shape", ParamKind::Ints, "the result's shape")
-        .param("dtype", ParamValue::DType(DType::F32), "the result's type")
-        .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.");
-    random(def)
+        .param("dtype", DType::F32, "the result's type")
+        .maybe("ctx", ParamKind::Str, "No effect: whoever runs a graph says where.")
+        .random()
 }
 
 fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
@@ -120,8 +119,7 @@ fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
     let checked = d.clone();
     let infer = rule(move |cx| {
         checked.numbers(cx.params, cx.params.dtype("dtype").or(cx.input(0).dtype))?;
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         match (cx.params.dtype("dtype"), cx.input(0).dtype) {
             (Some(dtype), _) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?),
             (None, Some(dtype)) => {
@@ -131,12 +129,10 @@ fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
             (None, None) => Ok(()),
         }
     });
-    let def = with_parameters(names.like.define(body, infer), d).operand("like", NUMBERS).maybe(
-        "dtype",
-        ParamKind::DType,
-        "the result's type, if not the operand's",
-    );
-    random(def)
+    with_parameters(names.like.define(body, infer), d)
+        .operand("like", NUMBERS)
+        .maybe("dtype", ParamKind::DType, "the result's type, if not the operand's")
+        .random()
 }
 
 fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
@@ -150,11 +146,7 @@ fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         })
     };
     let infer = rule(move |cx| {
-        for i in 1..count {
-            let (first, other) = (cx.input(0).shape, cx.input(i).shape);
-            cx.set_input_shape(i, first)?;
-            cx.set_input_shape(0, other)?;
-        }
+        agree_shapes(cx, &(0..count).collect::<Vec<_>>(), &[])?;
         match cx.params.dtype("dtype") {
             Some(dtype) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?)?,
             None => cx.same_dtype(0, 0)?,
@@ -166,10 +158,9 @@ fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         }
     });
     let def = d.parameters.iter().fold(names.array.define(body, infer), |def, p| def.group(p.operand, FLOATS));
-    let def = def
-        .param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each element of the parameters")
-        .maybe("dtype", ParamKind::DType, "the result's type, if not the operands'");
-    random(def)
+    def.param("shape", ParamValue::Ints(vec![]), "the shape of the draws from each element of the parameters")
+        .maybe("dtype", ParamKind::DType, "the result's type, if not the operands'")
+        .random()
 }
 
 /// A draw with parameters that are numbers.

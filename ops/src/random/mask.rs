@@ -1,8 +1,7 @@
 //! Random masks: Bernoulli and dropout.
 
-use super::{RandomKey, draw, random};
+use super::{Random, RandomKey, draw};
 use crate::prelude::*;
-use crate::rules::broadcasts_to;
 
 pub fn bernoulli() -> OpDef {
     let compute = composite(|b, cx, args| {
@@ -13,11 +12,11 @@ pub fn bernoulli() -> OpDef {
     });
     let doc = "1 with probability x, else 0, to a resolution of 2⁻²³ (f64: 2⁻⁵³). A probability below 0 or NaN counts \
                as 0, one above 1 as 1.";
-    let def = define("bernoulli", doc, compute, super::shaped_like())
+    define("bernoulli", doc, compute, super::shaped_like())
         .operand("x", FLOATS)
         .maybe("dtype", ParamKind::DType, "the result's type, if not the operand's")
-        .onnx("Bernoulli", 15);
-    random(def)
+        .onnx("Bernoulli", 15)
+        .random()
 }
 
 pub fn dropout_mask() -> OpDef {
@@ -30,13 +29,12 @@ pub fn dropout_mask() -> OpDef {
         if let Some(x) = cx.input_dims(0) {
             broadcasts_to(cx, 1, &x)?;
         }
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         cx.set_output_dtype(0, DType::Bool)
     });
-    let def = define("dropout_mask", "False with probability `ratio`; shaped like x.", compute, infer)
-        .operands(&["x", "ratio"], FLOATS);
-    random(def)
+    define("dropout_mask", "False with probability `ratio`; shaped like x.", compute, infer)
+        .operands(&["x", "ratio"], FLOATS)
+        .random()
 }
 
 pub fn dropout() -> OpDef {
@@ -48,7 +46,7 @@ pub fn dropout() -> OpDef {
             None => number(b, x, 0.5)?,
         };
         let ratio = if training { ratio } else { number(b, x, 0.0)? };
-        let seed = Params::new().with("seed", ParamValue::Float(cx.params.float("seed").unwrap_or(0.0)));
+        let seed = Params::new().with("seed", cx.params.float("seed").unwrap_or(0.0));
         let key = args.get(3).copied().flatten();
         let mask = b.op_multi("dropout_mask", &[Some(x), Some(ratio), key], seed, 1)?[0];
         if !training {
@@ -69,12 +67,11 @@ pub fn dropout() -> OpDef {
         (0..cx.output_count()).try_for_each(|i| cx.set_output_shape(i, shape.clone()))
     });
     let doc = "x; in training, elements survive with probability 1 - ratio and are scaled.";
-    let def = define("dropout", doc, compute, infer)
+    define("dropout", doc, compute, infer)
         .operand("x", FLOATS)
         .optional("ratio", TypeRule::OneOf(FLOATS))
-        .optional("training_mode", TypeRule::OneOf(BOOLS))
-        .static_value()
+        .static_optionals(&["training_mode"], BOOLS)
         .outputs(1, 2)
-        .onnx("Dropout", 12);
-    random(def)
+        .onnx("Dropout", 12)
+        .random()
 }

@@ -15,7 +15,6 @@ mod zipfian;
 
 use tensorc_ir::op::Accuracy;
 
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 use words::WordSource;
 
@@ -45,21 +44,26 @@ impl RandomKey {
     }
 }
 
-/// Completes the entry of a random operator: its last operand is the key.
-fn random(def: OpDef) -> OpDef {
-    let at = def.inputs.len();
-    let def = def.param("seed", ParamValue::Float(0.0), "selects the sequence, unless `key` is given").key();
-    def.edit(|d| {
-        d.accuracy = Accuracy::Random;
-        let own = std::mem::replace(&mut d.infer, Infer::Derived);
-        d.infer = rule(move |cx| {
-            cx.set_input_shape(at, Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
-            match &own {
-                Infer::Rule(own) => own(cx),
-                Infer::Derived => Ok(()),
-            }
-        });
-    })
+trait Random {
+    /// Completes the entry of a random operator: its last operand is the key.
+    fn random(self) -> OpDef;
+}
+
+impl Random for OpDef {
+    fn random(self) -> OpDef {
+        let at = self.inputs.len();
+        self.param("seed", 0.0, "selects the sequence, unless `key` is given").key().edit(|d| {
+            d.accuracy = Accuracy::Random;
+            let own = std::mem::replace(&mut d.infer, Infer::Derived);
+            d.infer = rule(move |cx| {
+                cx.set_input_dims(at, [Dim::Const(2)])?;
+                match &own {
+                    Infer::Rule(own) => own(cx),
+                    Infer::Derived => Ok(()),
+                }
+            });
+        })
+    }
 }
 
 /// Element-wise random values of the given type. Operands broadcast, and arrive in the type
@@ -123,8 +127,7 @@ fn kernel_key<'k>(k: &'k KernelScope, key: &RandomKey, inputs: &mut Vec<Value>) 
 /// The result has the operand's shape and the type of parameter `dtype`, else the operand's.
 fn shaped_like() -> Infer {
     rule(|cx| {
-        let shape = cx.input(0).shape;
-        cx.set_output_shape(0, shape)?;
+        cx.copy_shape(0, 0)?;
         match cx.params.dtype("dtype") {
             Some(dtype) => cx.set_output_dtype(0, dtype),
             None => cx.same_dtype(0, 0),

@@ -5,7 +5,7 @@
 //! each sampler.
 
 use super::words::{WordSource, normal64, positive_unit53, unit53};
-use crate::kernel::{KernelCell, KernelScope, KernelValue, Term};
+use crate::kernel::{KernelCell, Term};
 use crate::prelude::*;
 
 /// No sampler tries more often.

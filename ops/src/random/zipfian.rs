@@ -2,8 +2,8 @@
 
 use super::rejection::WordStream;
 use super::words::unit53;
-use super::{RandomKey, kernel_key, random, shape_param};
-use crate::kernel::{KernelCell, KernelScope, KernelTensor, KernelValue, bounded};
+use super::{Random, RandomKey, kernel_key, shape_param};
+use crate::kernel::KernelCell;
 use crate::prelude::*;
 
 /// Attempts of one row, in loops within each other that a complete row leaves.
@@ -94,9 +94,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 pub fn sample_unique_zipfian() -> OpDef {
     let infer = rule(|cx| {
         let range = cx.params.int("range_max").unwrap_or(0);
-        if !(1..=1 << 52).contains(&range) {
-            return Err(OpError(format!("parameter `range_max` is {range}, expected 1 to 2^52")));
-        }
+        reject_if(!(1..=1 << 52).contains(&range), || format!("parameter `range_max` is {range}, expected 1 to 2^52"))?;
         let shape = shape_param(cx)?;
         let [rows, wanted] = shape[..] else {
             return Err(OpError(format!("parameter `shape` has {} extents, expected rows and classes", shape.len())));
@@ -115,10 +113,10 @@ pub fn sample_unique_zipfian() -> OpDef {
                round(range_max^u) - 1 for a uniform u, so a class k between the ends has the probability \
                ln((k + 3/2) / (k + 1/2)) / ln(range_max). After 2²⁴ draws a row is filled with the first classes that \
                it lacks.";
-    let def = define("mx_sample_unique_zipfian", doc, Compute::Composite(Box::new(body)), infer)
+    define("mx_sample_unique_zipfian", doc, Compute::Composite(Box::new(body)), infer)
         .required("range_max", ParamKind::Int, "number of classes")
         .required("shape", ParamKind::Ints, "rows, and classes in each")
         .outputs(2, 2)
-        .mxnet("_sample_unique_zipfian");
-    random(def)
+        .mxnet("_sample_unique_zipfian")
+        .random()
 }

@@ -8,7 +8,6 @@ mod backward;
 mod forward;
 mod onnx;
 
-use crate::graph::Tensor;
 use crate::prelude::*;
 
 pub const MODES: &[&str] = &["rnn_relu", "rnn_tanh", "lstm", "gru"];
@@ -55,13 +54,13 @@ impl Mode {
 /// `a · b` (b transposed if asked) `+ c`, on matrices.
 pub fn product(b: &mut Builder<'_>, [x, y]: [Value; 2], c: Option<Value>, flags: [bool; 2]) -> Result<Value> {
     let [ta, tb] = flags;
-    let params = Params::new().with("transA", ParamValue::Bool(ta)).with("transB", ParamValue::Bool(tb));
+    let params = Params::new().with("transA", ta).with("transB", tb);
     Ok(b.op_multi("gemm", &[Some(x), Some(y), c], params, 1)?[0])
 }
 
 /// `a · bᵀ + c`, on matrices.
 fn gemm<'g>(x: Tensor<'g>, y: Tensor<'g>, c: Option<Tensor<'g>>) -> Tensor<'g> {
-    let params = Params::new().with("transA", ParamValue::Bool(false)).with("transB", ParamValue::Bool(true));
+    let params = Params::new().with("transA", false).with("transB", true);
     x.graph().op_multi("gemm", &[Some(x), Some(y), c], params, 1)[0]
 }
 
@@ -73,15 +72,11 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     if let Dim::Const(n) = cx.resolve(w[1]) {
         cx.unify_dims(Dim::Const(gates * n), w[0], "operand `weight`, axis 0 (gates)")?;
     }
-    cx.set_input_shape(2, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
-    if cx.has_input(3) != (mode == Mode::Lstm) {
-        return Err("operand `cell`: an LSTM has one, other cells have none".into());
-    }
-    cx.set_input_shape(3, Shape::Ranked([x[1], w[1]].into_iter().collect()))?;
-    cx.set_input_shape(4, Shape::Ranked([w[0]].into_iter().collect()))?;
-    if cx.output_count() > 1 && mode != Mode::Lstm {
-        return Err("results: only an LSTM has a second one".into());
-    }
+    cx.set_input_dims(2, [x[1], w[1]])?;
+    reject_if(cx.has_input(3) != (mode == Mode::Lstm), || "operand `cell`: an LSTM has one, other cells have none")?;
+    cx.set_input_dims(3, [x[1], w[1]])?;
+    cx.set_input_dims(4, [w[0]])?;
+    reject_if(cx.output_count() > 1 && mode != Mode::Lstm, || "results: only an LSTM has a second one")?;
     for i in 0..cx.output_count() {
         cx.same_dtype(i, 0)?;
         cx.set_output_dims(i, [x[0], x[1], w[1]])?;

@@ -2,7 +2,6 @@
 //! compute (peepholes, clipping, other activations, a reset gate before the product) is written out step by step.
 
 use super::{Mode, gemm};
-use crate::graph::{GraphScope, Tensor, formulas};
 use crate::prelude::*;
 
 const DIRECTIONS: &[&str] = &["forward", "reverse", "bidirectional"];
@@ -179,7 +178,7 @@ impl<'g> OnnxLayer<'g> {
         };
         let shares = gemm(rows, weight, outer).reshape(&[dims[0], dims[1], gates]);
         if let Some(mode) = self.as_entry() {
-            let params = Params::new().with("mode", ParamValue::Str(mode.name().to_owned()));
+            let params = Params::new().with("mode", mode.name().to_owned());
             let operands = [Some(shares), Some(recurrent), Some(state), cell, inner];
             let made = g.op_multi("recurrent", &operands, params, if mode == Mode::Lstm { 2 } else { 1 });
             return Ok((made[0], made.get(1).copied()));
@@ -228,10 +227,7 @@ impl<'g> OnnxLayer<'g> {
                 let z = gemm(state, weight, Some(share));
                 let [zi, zf, zg, zo] = [0, 1, 2, 3].map(|at| self.gate(z, at));
                 let f = self.activate(self.peep(zf, cell, 2), 0);
-                let i = match self.coupled {
-                    true => complement(f),
-                    false => self.activate(self.peep(zi, cell, 0), 0),
-                };
+                let i = if self.coupled { complement(f) } else { self.activate(self.peep(zi, cell, 0), 0) };
                 let candidate = self.activate(zg, 1);
                 let next = f * cell + i * candidate;
                 let o = self.activate(self.peep(zo, next, 1), 0);
@@ -269,7 +265,7 @@ fn complement(x: Tensor<'_>) -> Tensor<'_> {
 fn reversed<'g>(x: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Tensor<'g> {
     match lengths {
         Some(lengths) => x.call("reverse_sequence", &[lengths]),
-        None => x.graph().op("flip", &[x], Params::new().with("axis", ParamValue::Ints(vec![0]))),
+        None => x.graph().op("flip", &[x], Params::new().with("axis", vec![0])),
     }
 }
 
@@ -373,9 +369,7 @@ fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
         return Err("operand `X`: no time steps".into());
     }
     activations(cx.params, mode, directions as usize - 1)?;
-    for i in 0..cx.output_count() {
-        cx.same_dtype(i, 0)?;
-    }
+    (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
     let (d, h) = (Some(w[0]), Some(r[2]));
     let (whole, end) = match is_batch_first(cx.params) {
         true => ([Some(x[0]), Some(x[1]), d, h], [Some(x[0]), d, h]),
@@ -401,7 +395,7 @@ fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) 
         .maybe("clip", ParamKind::Float, "Bound of what activations are applied to.")
         .choice("direction", DIRECTIONS, "forward", "The order of the steps.")
         .maybe("hidden_size", ParamKind::Int, "Size of the state.")
-        .param("layout", ParamValue::Int(0), "1: the batch is the first axis.")
+        .param("layout", 0, "1: the batch is the first axis.")
         .within(0.0, 1.0)
         .outputs(1, if mode == Mode::Lstm { 3 } else { 2 })
         .onnx(onnx, 7)
@@ -410,8 +404,8 @@ fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) 
         Mode::Lstm => def
             .optional("initial_c", TypeRule::Group(0, FLOATS))
             .optional("P", TypeRule::Group(0, FLOATS))
-            .param("input_forget", ParamValue::Int(0), "1: the input gate is one minus the forget gate."),
-        Mode::Gru => def.param("linear_before_reset", ParamValue::Int(0), "1: the reset gate comes after the product."),
+            .param("input_forget", 0, "1: the input gate is one minus the forget gate."),
+        Mode::Gru => def.param("linear_before_reset", 0, "1: the reset gate comes after the product."),
         Mode::Relu | Mode::Tanh => def,
     }
 }

@@ -9,8 +9,6 @@ mod trig;
 
 use std::collections::BTreeMap;
 
-use tensorc_ir::scalar::{MathFn, ScalarOp};
-
 use super::exp::Scaling;
 use super::{exp, hyper, inverse, log};
 use crate::prelude::*;

@@ -1,10 +1,5 @@
 //! Matching of rows with columns, the best pair first.
 
-use tensorc_ir::index::unbounded;
-use tensorc_ir::kir::Kernel;
-use tensorc_ir::scalar::CmpOp;
-
-use crate::kernel::KernelScope;
 use crate::prelude::*;
 
 struct Rules {
@@ -52,14 +47,13 @@ fn matching(scores: &DenseType, order: &DenseType, results: [&DenseType; 2], rul
     k.finish()
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let data = operand(b, args, 0)?;
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec<Value>> {
     let ty = b.ty(data)?;
     let (lead, sides) = ty.dims.split_at(ty.rank() - 2);
     let sides = [sides[0], sides[1]];
     let (tables, pairs) = (lead.iter().product::<u64>(), sides[0] * sides[1]);
     let rules = Rules {
-        ascending: cx.params.bool("is_ascend") == Some(true),
+        ascending: cx.params.flag("is_ascend"),
         threshold: cx.params.float("threshold").unwrap_or(0.0),
         // MXNet stops after one more than it says.
         most: match cx.params.int("topk").unwrap_or(-1) {
@@ -68,8 +62,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
         },
     };
     let flat = b.reshaped(data, &[tables, pairs])?;
-    let params =
-        Params::new().with("is_ascend", ParamValue::Bool(rules.ascending)).with("dtype", ParamValue::DType(DType::I64));
+    let params = Params::new().with("is_ascend", rules.ascending).with("dtype", DType::I64);
     let order = b.op("argsort", &[flat], params)?;
     let types = sides.map(|n| DenseType::new(DType::I64, &[tables, n]));
     let kernel = matching(&b.ty(flat)?, &b.ty(order)?, types.each_ref(), &rules);
@@ -82,8 +75,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 }
 
 pub fn bipartite_matching() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(dims) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         let n = dims.len();
@@ -92,11 +84,11 @@ pub fn bipartite_matching() -> OpDef {
     });
     let doc = "Matches rows with columns of tables of scores, the best pair first: the column of each row, and the row of \
                each column, -1 for none.";
-    define("mx_bipartite_matching", doc, Compute::Composite(Box::new(body)), infer)
+    define("mx_bipartite_matching", doc, composites_of(body), infer)
         .operand("data", FLOATS)
-        .param("is_ascend", ParamValue::Bool(false), "whether low scores are good")
+        .param("is_ascend", false, "whether low scores are good")
         .required("threshold", ParamKind::Float, "scores that are no better than it do not match")
-        .param("topk", ParamValue::Int(-1), "if positive, at most one match more than this")
+        .param("topk", -1, "if positive, at most one match more than this")
         .outputs(2, 2)
         .no_gradient()
         .named(&["_contrib_bipartite_matching"])

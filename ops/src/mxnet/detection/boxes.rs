@@ -44,8 +44,7 @@ pub fn overlap(a: &[Ex], b: &[Ex]) -> Ex {
 }
 
 fn iou() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, y]| {
         let center = is_center(cx.params, "format");
         let (n, m) = (b.ty(x)?.len() / 4, b.ty(y)?.len() / 4);
         let mut inputs = vec![];
@@ -58,8 +57,7 @@ fn iou() -> OpDef {
         let all = b.map_as(&inputs, out.dtype, &[n, m], |_, a| overlap(&a[..4], &a[4..]))?;
         b.reshaped(all, &out.dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(x), Some(y)) = (rank_in(cx, 0, 1..=usize::MAX)?, rank_in(cx, 1, 1..=usize::MAX)?) else {
             return Ok(());
         };
@@ -76,8 +74,7 @@ fn iou() -> OpDef {
 }
 
 fn decode() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, anchors) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, anchors]| {
         let by_corner = !is_center(cx.params, "format");
         let ty = b.ty(data)?;
         let mut parts = vec![];
@@ -114,8 +111,8 @@ fn decode() -> OpDef {
         .groups(&["data", "anchors"], FLOATS);
     ["std0", "std1", "std2", "std3"]
         .into_iter()
-        .fold(def, |def, name| def.param(name, ParamValue::Float(1.0), "factor of an offset"))
-        .param("clip", ParamValue::Float(-1.0), "greatest logarithm of a size; not positive: none")
+        .fold(def, |def, name| def.param(name, 1.0, "factor of an offset"))
+        .param("clip", -1.0, "greatest logarithm of a size; not positive: none")
         .choice("format", FORMATS, "center", "what the numbers of an anchor are")
         .ulp(16.0)
         .mxnet("_contrib_box_decode")
@@ -155,10 +152,7 @@ fn encode() -> OpDef {
                 let size = |low: &Ex, high: &Ex| high - low;
                 let centre = |low: &Ex, high: &Ex| (low + high) * 0.5;
                 let (rw, aw) = (size(&x[1], &x[2]), size(&x[3], &x[4]));
-                let raw = match i < 2 {
-                    true => (centre(&x[1], &x[2]) - centre(&x[3], &x[4])) / aw,
-                    false => (rw / aw).log(),
-                };
+                let raw = if i < 2 { (centre(&x[1], &x[2]) - centre(&x[3], &x[4])) / aw } else { (rw / aw).log() };
                 x[0].gt(&x[0].lit(0.5)).select(&((raw - &x[5]) / &x[6]), &x[0].lit(0.0))
             })?);
         }
@@ -169,9 +163,7 @@ fn encode() -> OpDef {
     }));
     let infer = rule(|cx| {
         let four = Dim::Const(4);
-        for i in 0..2 {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..2).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(samples) = rank_in(cx, 0, 2..=2)? else { return Ok(()) };
         shaped(cx, 1, &samples)?;
         shaped(cx, 2, &[samples[0], samples[1], four])?;

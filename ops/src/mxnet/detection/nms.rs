@@ -2,11 +2,8 @@
 //!
 //! What comes before the loop over pairs is composed of other operators: scores, the order, boxes by corners.
 
-use tensorc_ir::kir::Kernel;
-use tensorc_ir::scalar::CmpOp;
-
 use super::boxes::{FORMATS, component, corners, is_center, overlap};
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, clamp};
+use crate::kernel::clamp;
 use crate::prelude::*;
 
 const F32: DType = DType::F32;
@@ -125,7 +122,7 @@ fn order(b: &mut Builder<'_>, score: Value, valid: Value) -> Result<Value> {
     let ty = b.ty(score)?;
     let key = b.map_as(&[score, valid], ty.dtype, &ty.dims, |_, a| a[1].select(&a[0], &a[0].lit(f64::NEG_INFINITY)))?;
     let k = b.i64s(&[ty.dims[1] as i64]);
-    let params = Params::new().with("axis", ParamValue::Int(1));
+    let params = Params::new().with("axis", 1);
     Ok(b.op_multi("topk", &[Some(key), Some(k)], params, 2)?[1])
 }
 
@@ -158,10 +155,7 @@ fn reformatted(b: &mut Builder<'_>, rows: Value, start: u64, from_center: bool) 
         let column = s.coord(2);
         let value = |axis: usize| -> [Ex; 2] {
             let (x, y) = (&a[1 + axis], &a[3 + axis]);
-            match from_center {
-                true => [x - y * half, x + y * half],
-                false => [(x + y) * 0.5, y - x],
-            }
+            if from_center { [x - y * half, x + y * half] } else { [(x + y) * 0.5, y - x] }
         };
         let [x, y] = [value(0), value(1)];
         let all = [&x[0], &y[0], &x[1], &y[1]];
@@ -171,8 +165,7 @@ fn reformatted(b: &mut Builder<'_>, rows: Value, start: u64, from_center: bool) 
     })
 }
 
-fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let data = operand(b, args, 0)?;
+fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec<Value>> {
     let int = |name: &str, default: i64| cx.params.int(name).unwrap_or(default);
     let real = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
     let out = &cx.outputs[0];
@@ -212,7 +205,7 @@ fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Re
     let rules = Rules {
         threshold: real("overlap_thresh", 0.5),
         inclusive: false,
-        across: id < 0 || cx.params.bool("force_suppress") == Some(true),
+        across: id < 0 || cx.params.flag("force_suppress"),
         most,
         compact: true,
     };
@@ -244,16 +237,16 @@ fn box_nms() -> OpDef {
     });
     let doc = "Rows of a score and a box by falling score, without those that overlap a better one; rows of -1 fill \
                the rest. The second result tells which row each was, -1 for none.";
-    define("mx_box_nms", doc, Compute::Composite(Box::new(nms_body)), infer)
+    define("mx_box_nms", doc, composites_of(nms_body), infer)
         .operand("data", FLOATS)
-        .param("overlap_thresh", ParamValue::Float(0.5), "greatest overlap that is tolerated")
-        .param("valid_thresh", ParamValue::Float(0.0), "scores above it take part")
-        .param("topk", ParamValue::Int(-1), "how many of the best take part; not positive: all")
-        .param("coord_start", ParamValue::Int(2), "where the box begins in a row")
-        .param("score_index", ParamValue::Int(1), "where the score is")
-        .param("id_index", ParamValue::Int(-1), "where the class is, none if negative")
-        .param("background_id", ParamValue::Int(-1), "a class that takes no part")
-        .param("force_suppress", ParamValue::Bool(false), "boxes of other classes suppress, too")
+        .param("overlap_thresh", 0.5, "greatest overlap that is tolerated")
+        .param("valid_thresh", 0.0, "scores above it take part")
+        .param("topk", -1, "how many of the best take part; not positive: all")
+        .param("coord_start", 2, "where the box begins in a row")
+        .param("score_index", 1, "where the score is")
+        .param("id_index", -1, "where the class is, none if negative")
+        .param("background_id", -1, "a class that takes no part")
+        .param("force_suppress", false, "boxes of other classes suppress, too")
         .choice("in_format", FORMATS, "corner", "what the numbers of a box are")
         .choice("out_format", FORMATS, "corner", "what they are in the result")
         .outputs(2, 2)
@@ -304,15 +297,14 @@ fn located(b: &mut Builder<'_>, params: &Params, offsets: Value, anchors: Value,
     b.concat(&parts, 2)
 }
 
-fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let (scores, offsets, anchors) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [scores, offsets, anchors]: [Value; 3]) -> Result<Vec<Value>> {
     let [scores, offsets, anchors] = [cast(b, scores, F32)?, cast(b, offsets, F32)?, cast(b, anchors, F32)?];
     let d = b.dims(scores)?;
     let (images, classes, n) = (d[0], d[1], d[2]);
     let front = b.slice_axis(scores, 1, 1, classes - 1)?;
     let best = reduce(b, "reduce_max", front, &[1])?;
     let best = b.reshaped(best, &[images, n])?;
-    let which = b.op("argmax", &[front], Params::new().with("axis", ParamValue::Int(1)))?;
+    let which = b.op("argmax", &[front], Params::new().with("axis", 1))?;
     let class = b.reshaped(which, &[images, n])?;
     let class = cast(b, class, F32)?;
     let threshold = cx.params.float("threshold").unwrap_or(0.01);
@@ -330,15 +322,14 @@ fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>])
     // A threshold outside (0, 1] suppresses nothing.
     let threshold = cx.params.float("nms_threshold").unwrap_or(0.5);
     let threshold = if threshold > 0.0 && threshold <= 1.0 { threshold } else { f64::INFINITY };
-    let across = cx.params.bool("force_suppress") == Some(true);
+    let across = cx.params.flag("force_suppress");
     let rules = Rules { threshold, inclusive: true, across, most, compact: false };
     let [rows, _] = suppress(b, &Candidates { rows, boxes, class, valid }, rules)?;
     Ok(vec![cast(b, rows, cx.outputs[0].dtype)?])
 }
 
 fn multibox_detection() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         if cx.params.int("background_id").unwrap_or(0) != 0 {
             return Err("parameter `background_id`: the background is class 0".into());
         }
@@ -354,15 +345,15 @@ fn multibox_detection() -> OpDef {
     });
     let doc = "Detections (class, score, x1, y1, x2, y2) by falling score. The class of a suppressed one is -1; rows of \
                -1 follow.";
-    define("mx_multibox_detection", doc, Compute::Composite(Box::new(detection_body)), infer)
+    define("mx_multibox_detection", doc, composites_of(detection_body), infer)
         .groups(&["cls_prob", "loc_pred", "anchor"], FLOATS)
-        .param("clip", ParamValue::Bool(true), "whether boxes are clipped to the image")
-        .param("threshold", ParamValue::Float(0.01), "least score of a detection")
-        .param("background_id", ParamValue::Int(0), "class of the background, 0")
-        .param("nms_threshold", ParamValue::Float(0.5), "overlap that suppresses")
-        .param("force_suppress", ParamValue::Bool(false), "boxes of other classes suppress, too")
-        .param("variances", ParamValue::Floats(vec![0.1, 0.1, 0.2, 0.2]), "factors of the offsets")
-        .param("nms_topk", ParamValue::Int(-1), "how many of the best are kept; not positive: all")
+        .param("clip", true, "whether boxes are clipped to the image")
+        .param("threshold", 0.01, "least score of a detection")
+        .param("background_id", 0, "class of the background, 0")
+        .param("nms_threshold", 0.5, "overlap that suppresses")
+        .param("force_suppress", false, "boxes of other classes suppress, too")
+        .param("variances", vec![0.1, 0.1, 0.2, 0.2], "factors of the offsets")
+        .param("nms_topk", -1, "how many of the best are kept; not positive: all")
         .no_gradient()
         .ulp(64.0)
         .mxnet("_contrib_MultiBoxDetection")

@@ -39,7 +39,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Va
     let step = |given: f32, n: u64| if given <= 0.0 { 1.0 / n as f32 } else { given };
     let (step_y, step_x) = (step(steps[0], h), step(steps[1], w));
     let halves = halves(cx.params, h as f32 / w as f32);
-    let clip = cx.params.bool("clip") == Some(true);
+    let clip = cx.params.flag("clip");
     let (count, out) = (halves.len() as u64, &cx.outputs[0]);
     let data = TensorData::from_fn(out.clone(), |i| {
         let (corner, anchor, place) = (i % 4, i / 4 % count, i / 4 / count);
@@ -59,8 +59,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Va
 }
 
 fn multibox_prior() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         pair(cx.params, "steps", -1.0)?;
         pair(cx.params, "offsets", 0.5)?;
         let count = halves(cx.params, 1.0).len() as u64;
@@ -75,11 +74,11 @@ fn multibox_prior() -> OpDef {
     let doc = "Anchor boxes (x1, y1, x2, y2, in shares of the image) at every position of a feature map.";
     define("mx_multibox_prior", doc, composite(body), infer)
         .operand("data", FLOATS)
-        .param("sizes", ParamValue::Floats(vec![1.0]), "sizes, with the first ratio")
-        .param("ratios", ParamValue::Floats(vec![1.0]), "widths over heights, the second and later with the first size")
-        .param("clip", ParamValue::Bool(false), "whether boxes are clipped to the image")
-        .param("steps", ParamValue::Floats(vec![-1.0, -1.0]), "distance of rows and columns; negative: even")
-        .param("offsets", ParamValue::Floats(vec![0.5, 0.5]), "place of the centre in a cell, by row and column")
+        .param("sizes", vec![1.0], "sizes, with the first ratio")
+        .param("ratios", vec![1.0], "widths over heights, the second and later with the first size")
+        .param("clip", false, "whether boxes are clipped to the image")
+        .param("steps", vec![-1.0, -1.0], "distance of rows and columns; negative: even")
+        .param("offsets", vec![0.5, 0.5], "place of the centre in a cell, by row and column")
         .no_gradient()
         .mxnet("_contrib_MultiBoxPrior")
 }

@@ -1,9 +1,6 @@
 //! Training targets of anchors: which object each is to find, and where.
 
-use tensorc_ir::kir::Kernel;
-
 use super::boxes::overlap;
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 
 const F32: DType = DType::F32;
@@ -269,12 +266,11 @@ fn kernel(p: TargetProblem, images: u64, inputs: &[DenseType; 3], results: &[Den
 }
 
 fn multibox_target() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let (anchor, label, scores) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let compute = composites_of(|b, cx, [anchor, label, scores]| {
         let [anchor, label, scores] = [cast(b, anchor, F32)?, cast(b, label, F32)?, cast(b, scores, F32)?];
         let (labels, d) = (b.dims(label)?, b.dims(scores)?);
         let (images, n) = (d[0], d[2]);
-        let shares = b.op("softmax", &[scores], Params::new().with("axis", ParamValue::Int(1)))?;
+        let shares = b.op("softmax", &[scores], Params::new().with("axis", 1))?;
         let background = b.slice_axis(shares, 1, 0, 1)?;
         let background = b.reshaped(background, &[images, n])?;
         let f = |dims: &[u64]| DenseType::new(F32, dims);
@@ -295,7 +291,7 @@ fn multibox_target() -> OpDef {
         let made = b.kernel(kernel, &[anchor, label, background], &results)?;
         let ty = cx.outputs[0].dtype;
         (0..3).map(|i| cast(b, made[i], ty)).collect()
-    }));
+    });
     let infer = rule(|cx| {
         (0..3).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(scores) = rank_in(cx, 2, 3..=3)? else { return Ok(()) };
@@ -315,12 +311,12 @@ fn multibox_target() -> OpDef {
                ends an image's). Class 0 is the background.";
     define("mx_multibox_target", doc, compute, infer)
         .groups(&["anchor", "label", "cls_pred"], FLOATS)
-        .param("overlap_threshold", ParamValue::Float(0.5), "overlap above which an anchor is positive")
-        .param("ignore_label", ParamValue::Float(-1.0), "class of anchors that do not count")
-        .param("negative_mining_ratio", ParamValue::Float(-1.0), "negative anchors by positive one; negative: all")
-        .param("negative_mining_thresh", ParamValue::Float(0.5), "overlap below which an anchor may be negative")
-        .param("minimum_negative_samples", ParamValue::Int(0), "least number of negative anchors")
-        .param("variances", ParamValue::Floats(vec![0.1, 0.1, 0.2, 0.2]), "divisors of the offsets")
+        .param("overlap_threshold", 0.5, "overlap above which an anchor is positive")
+        .param("ignore_label", -1.0, "class of anchors that do not count")
+        .param("negative_mining_ratio", -1.0, "negative anchors by positive one; negative: all")
+        .param("negative_mining_thresh", 0.5, "overlap below which an anchor may be negative")
+        .param("minimum_negative_samples", 0, "least number of negative anchors")
+        .param("variances", vec![0.1, 0.1, 0.2, 0.2], "divisors of the offsets")
         .outputs(3, 3)
         .no_gradient()
         .ulp(64.0)

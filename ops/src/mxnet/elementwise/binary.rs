@@ -1,7 +1,6 @@
 //! Operators of two operands, in the form that broadcasts and the form that requires equal shapes.
 
 use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
-use crate::mxnet::support::agree;
 use crate::prelude::*;
 
 /// One function under its names: own and MXNet's, in each of the two forms.
@@ -26,6 +25,15 @@ macro_rules! pair {
     };
 }
 
+/// A function whose form that broadcasts is an entry elsewhere.
+const fn equal_shapes(
+    doc: &'static str,
+    function: BinaryFunction,
+    same: (&'static str, &'static [&'static str]),
+) -> BinaryEntry {
+    BinaryEntry { doc, function, broadcast: None, same, ulp: None }
+}
+
 const PAIRS: [BinaryEntry; 12] = [
     pair!("Remainder with the sign of rhs; 0 where rhs is 0.", modulo, "mod", ["_mod", "_Mod"]),
     pair!("lhs to the power rhs.", power, "power", ["_power", "_Power"], 4.0),
@@ -45,47 +53,26 @@ const PAIRS: [BinaryEntry; 12] = [
 const OTHERS: [BinaryEntry; 7] = [
     pair!("Whether exactly one is not 0.", xor, "logical_xor", ["_logical_xor", "_Logical_Xor"]),
     BinaryEntry {
-        doc: "√(lhs² + rhs²), without overflow.",
-        function: hypot,
-        broadcast: None,
-        same: ("mx_hypot", &["_hypot", "_Hypot"]),
         ulp: Some(3.0),
+        ..equal_shapes("√(lhs² + rhs²), without overflow.", hypot, ("mx_hypot", &["_hypot", "_Hypot"]))
     },
-    BinaryEntry {
-        doc: "lhs + rhs, of equal shapes.",
-        function: |x, y| x + y,
-        broadcast: None,
-        same: ("mx_elemwise_add", &["elemwise_add", "_plus", "_Plus", "_add"]),
-        ulp: None,
-    },
-    BinaryEntry {
-        doc: "lhs + rhs: the sum of two gradients.",
-        function: |x, y| x + y,
-        broadcast: None,
-        same: ("mx_grad_add", &["_grad_add"]),
-        ulp: None,
-    },
-    BinaryEntry {
-        doc: "lhs - rhs, of equal shapes.",
-        function: |x, y| x - y,
-        broadcast: None,
-        same: ("mx_elemwise_sub", &["elemwise_sub", "_minus", "_Minus", "_sub"]),
-        ulp: None,
-    },
-    BinaryEntry {
-        doc: "lhs · rhs, of equal shapes.",
-        function: |x, y| x * y,
-        broadcast: None,
-        same: ("mx_elemwise_mul", &["elemwise_mul", "_mul", "_Mul"]),
-        ulp: None,
-    },
-    BinaryEntry {
-        doc: "lhs / rhs, of equal shapes.",
-        function: |x, y| x / y,
-        broadcast: None,
-        same: ("mx_elemwise_div", &["elemwise_div", "_div", "_Div", "_scatter_elemwise_div"]),
-        ulp: None,
-    },
+    equal_shapes(
+        "lhs + rhs, of equal shapes.",
+        |x, y| x + y,
+        ("mx_elemwise_add", &["elemwise_add", "_plus", "_Plus", "_add"]),
+    ),
+    equal_shapes("lhs + rhs: the sum of two gradients.", |x, y| x + y, ("mx_grad_add", &["_grad_add"])),
+    equal_shapes(
+        "lhs - rhs, of equal shapes.",
+        |x, y| x - y,
+        ("mx_elemwise_sub", &["elemwise_sub", "_minus", "_Minus", "_sub"]),
+    ),
+    equal_shapes("lhs · rhs, of equal shapes.", |x, y| x * y, ("mx_elemwise_mul", &["elemwise_mul", "_mul", "_Mul"])),
+    equal_shapes(
+        "lhs / rhs, of equal shapes.",
+        |x, y| x / y,
+        ("mx_elemwise_div", &["elemwise_div", "_div", "_Div", "_scatter_elemwise_div"]),
+    ),
 ];
 
 /// The function in the type of its operands, which truth values are converted to.

@@ -1,7 +1,6 @@
 //! Operators whose gradient is not the slope of what they compute: it passes through, scaled or masked.
 
 use super::unary::round;
-use crate::mxnet::support::{agree_dtypes, vector};
 use crate::prelude::*;
 
 /// The gradient is that of the result.
@@ -11,26 +10,21 @@ fn straight(def: OpDef) -> OpDef {
 
 fn gradient_multiplier() -> OpDef {
     let body = composite(|b, _, args| operand(b, args, 0));
-    define(
-        "mx_gradientmultiplier",
-        "The data; its gradient is multiplied by `scalar`.",
-        body,
-        rule(|cx| same(cx, 0, 0)),
-    )
-    .operand("data", FLOATS)
-    .param("scalar", ParamValue::Float(1.0), "factor of the gradient")
-    .ignored(&[("is_int", ParamValue::Bool(true))])
-    .gradient(|b, cx| {
-        let (head, factor) = (cx.head(b, 0)?, cx.node.params.float("scalar").unwrap_or(1.0));
-        let ty = b.ty(head)?;
-        Ok(vec![Some(b.map_as(&[head], ty.dtype, &ty.dims, |_, a| &a[0] * factor)?)])
-    })
-    .named(&["_contrib_gradientmultiplier"])
+    let doc = "The data; its gradient is multiplied by `scalar`.";
+    define("mx_gradientmultiplier", doc, body, rule(|cx| same(cx, 0, 0)))
+        .operand("data", FLOATS)
+        .param("scalar", 1.0, "factor of the gradient")
+        .ignored(&[("is_int", ParamValue::Bool(true))])
+        .gradient(|b, cx| {
+            let (head, factor) = (cx.head(b, 0)?, cx.node.params.float("scalar").unwrap_or(1.0));
+            let ty = b.ty(head)?;
+            Ok(vec![Some(b.map_as(&[head], ty.dtype, &ty.dims, |_, a| &a[0] * factor)?)])
+        })
+        .named(&["_contrib_gradientmultiplier"])
 }
 
 fn element_mask() -> OpDef {
-    let body = composite(|b, _, args| {
-        let (data, mask) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let body = composite_of(|b, _, [data, mask]| {
         let dims = b.dims(data)?;
         let by_row: Vec<u64> = dims.iter().enumerate().map(|(axis, &n)| if axis == 0 { n } else { 1 }).collect();
         let mask = b.call("stop_gradient", &[mask])?;
@@ -41,7 +35,7 @@ fn element_mask() -> OpDef {
         agree_dtypes(cx, &[0, 1], &[0])?;
         same(cx, 0, 0)?;
         match rank_in(cx, 0, 1..=usize::MAX)? {
-            Some(dims) => vector(cx, 1, dims[0]),
+            Some(dims) => cx.set_input_dims(1, [dims[0]]),
             None => Ok(()),
         }
     });

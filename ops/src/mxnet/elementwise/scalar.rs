@@ -3,66 +3,47 @@
 //! The number has the array's type. Where `is_int` is false, that is f64 for an array of integers.
 
 use super::{BinaryFunction, and, hypot, maximum, minimum, modulo, or, power, xor};
-use crate::mxnet::support::{agree, agree_shapes};
 use crate::prelude::*;
-use crate::views::widen;
 
 /// Own name, documentation, function of element and number, MXNet's names, error bound.
 type ScalarEntry = (&'static str, &'static str, BinaryFunction, &'static [&'static str], Option<f64>);
 
+/// An entry by its name without what all have in common, with MXNet's further names.
+macro_rules! entry {
+    ($name:literal, $doc:literal, $f:expr, [$($more:literal),*] $(, $ulp:literal)?) => {
+        (
+            concat!("mx_", $name, "_scalar"),
+            $doc,
+            $f,
+            &[concat!("_", $name, "_scalar"), $($more),*],
+            [$($ulp,)?].first().copied(),
+        )
+    };
+}
+
 const ENTRIES: [ScalarEntry; 22] = [
-    ("mx_plus_scalar", "data + scalar.", |x, s| x + s, &["_plus_scalar", "_PlusScalar", "_scatter_plus_scalar"], None),
-    (
-        "mx_minus_scalar",
-        "data - scalar.",
-        |x, s| x - s,
-        &["_minus_scalar", "_MinusScalar", "_scatter_minus_scalar"],
-        None,
-    ),
-    ("mx_rminus_scalar", "scalar - data.", |x, s| s - x, &["_rminus_scalar", "_RMinusScalar"], None),
-    ("mx_mul_scalar", "data · scalar.", |x, s| x * s, &["_mul_scalar", "_MulScalar"], None),
-    ("mx_div_scalar", "data / scalar.", |x, s| x / s, &["_div_scalar", "_DivScalar"], None),
-    ("mx_rdiv_scalar", "scalar / data.", |x, s| s / x, &["_rdiv_scalar", "_RDivScalar"], None),
-    (
-        "mx_mod_scalar",
-        "Remainder of data by scalar, with the sign of scalar.",
-        modulo,
-        &["_mod_scalar", "_ModScalar"],
-        None,
-    ),
-    (
-        "mx_rmod_scalar",
-        "Remainder of scalar by data, with the sign of data.",
-        |x, s| modulo(s, x),
-        &["_rmod_scalar", "_RModScalar"],
-        None,
-    ),
-    ("mx_power_scalar", "data to the power scalar.", power, &["_power_scalar", "_PowerScalar"], Some(4.0)),
-    (
-        "mx_rpower_scalar",
-        "scalar to the power data.",
-        |x, s| power(s, x),
-        &["_rpower_scalar", "_RPowerScalar"],
-        Some(4.0),
-    ),
-    ("mx_maximum_scalar", "The greater of data and scalar.", maximum, &["_maximum_scalar", "_MaximumScalar"], None),
-    ("mx_minimum_scalar", "The lesser of data and scalar.", minimum, &["_minimum_scalar", "_MinimumScalar"], None),
-    ("mx_hypot_scalar", "√(data² + scalar²).", hypot, &["_hypot_scalar", "_HypotScalar"], Some(3.0)),
-    ("mx_equal_scalar", "data = scalar.", Ex::eq, &["_equal_scalar", "_EqualScalar"], None),
-    ("mx_not_equal_scalar", "data ≠ scalar.", Ex::ne, &["_not_equal_scalar", "_NotEqualScalar"], None),
-    ("mx_greater_scalar", "data > scalar.", Ex::gt, &["_greater_scalar", "_GreaterScalar"], None),
-    ("mx_greater_equal_scalar", "data ≥ scalar.", Ex::ge, &["_greater_equal_scalar", "_GreaterEqualScalar"], None),
-    ("mx_lesser_scalar", "data < scalar.", Ex::lt, &["_lesser_scalar", "_LesserScalar"], None),
-    ("mx_lesser_equal_scalar", "data ≤ scalar.", Ex::le, &["_lesser_equal_scalar", "_LesserEqualScalar"], None),
-    ("mx_logical_and_scalar", "Whether neither is 0.", and, &["_logical_and_scalar", "_LogicalAndScalar"], None),
-    ("mx_logical_or_scalar", "Whether one is not 0.", or, &["_logical_or_scalar", "_LogicalOrScalar"], None),
-    (
-        "mx_logical_xor_scalar",
-        "Whether exactly one is not 0.",
-        xor,
-        &["_logical_xor_scalar", "_LogicalXorScalar"],
-        None,
-    ),
+    entry!("plus", "data + scalar.", |x, s| x + s, ["_PlusScalar", "_scatter_plus_scalar"]),
+    entry!("minus", "data - scalar.", |x, s| x - s, ["_MinusScalar", "_scatter_minus_scalar"]),
+    entry!("rminus", "scalar - data.", |x, s| s - x, ["_RMinusScalar"]),
+    entry!("mul", "data · scalar.", |x, s| x * s, ["_MulScalar"]),
+    entry!("div", "data / scalar.", |x, s| x / s, ["_DivScalar"]),
+    entry!("rdiv", "scalar / data.", |x, s| s / x, ["_RDivScalar"]),
+    entry!("mod", "Remainder of data by scalar, with the sign of scalar.", modulo, ["_ModScalar"]),
+    entry!("rmod", "Remainder of scalar by data, with the sign of data.", |x, s| modulo(s, x), ["_RModScalar"]),
+    entry!("power", "data to the power scalar.", power, ["_PowerScalar"], 4.0),
+    entry!("rpower", "scalar to the power data.", |x, s| power(s, x), ["_RPowerScalar"], 4.0),
+    entry!("maximum", "The greater of data and scalar.", maximum, ["_MaximumScalar"]),
+    entry!("minimum", "The lesser of data and scalar.", minimum, ["_MinimumScalar"]),
+    entry!("hypot", "√(data² + scalar²).", hypot, ["_HypotScalar"], 3.0),
+    entry!("equal", "data = scalar.", Ex::eq, ["_EqualScalar"]),
+    entry!("not_equal", "data ≠ scalar.", Ex::ne, ["_NotEqualScalar"]),
+    entry!("greater", "data > scalar.", Ex::gt, ["_GreaterScalar"]),
+    entry!("greater_equal", "data ≥ scalar.", Ex::ge, ["_GreaterEqualScalar"]),
+    entry!("lesser", "data < scalar.", Ex::lt, ["_LesserScalar"]),
+    entry!("lesser_equal", "data ≤ scalar.", Ex::le, ["_LesserEqualScalar"]),
+    entry!("logical_and", "Whether neither is 0.", and, ["_LogicalAndScalar"]),
+    entry!("logical_or", "Whether one is not 0.", or, ["_LogicalOrScalar"]),
+    entry!("logical_xor", "Whether exactly one is not 0.", xor, ["_LogicalXorScalar"]),
 ];
 
 /// The type of the result.
@@ -95,8 +76,8 @@ fn entry(&(own, doc, function, names, ulp): &ScalarEntry) -> OpDef {
     });
     let def = define(own, doc, body, rule(result_rule))
         .operand("data", &DType::ALL)
-        .param("scalar", ParamValue::Float(1.0), "The number.")
-        .param("is_int", ParamValue::Bool(true), "False: integers become f64.")
+        .param("scalar", 1.0, "The number.")
+        .param("is_int", true, "False: integers become f64.")
         .named(names);
     match ulp {
         Some(n) => def.ulp(n),
@@ -116,7 +97,7 @@ pub fn ops() -> Vec<OpDef> {
     let others = [
         elementwise("mx_smooth_l1", "σ²x²/2 where |x| < 1/σ², else |x| - 1/(2σ²).", FLOATS, &["data"], smooth_l1)
             .edit(|d| d.infer = rule(agree))
-            .param("scalar", ParamValue::Float(1.0), "σ: where the quadratic part ends.")
+            .param("scalar", 1.0, "σ: where the quadratic part ends.")
             .named(&["smooth_l1"])
             .ulp(2.0),
         elementwise("mx_quadratic", "a·x² + b·x + c.", NUMBERS, &["data"], |cx, a| {
@@ -125,9 +106,9 @@ pub fn ops() -> Vec<OpDef> {
             x * (number("a") * x + number("b")) + number("c")
         })
         .edit(|d| d.infer = rule(agree))
-        .param("a", ParamValue::Float(0.0), "Coefficient of the square.")
-        .param("b", ParamValue::Float(0.0), "Coefficient of the linear term.")
-        .param("c", ParamValue::Float(0.0), "Constant term.")
+        .param("a", 0.0, "Coefficient of the square.")
+        .param("b", 0.0, "Coefficient of the linear term.")
+        .param("c", 0.0, "Constant term.")
         .named(&["_contrib_quadratic", "quadratic"]),
         elementwise("mx_clip", "min(max(x, a_min), a_max); NaN stays NaN.", NUMBERS, &["data"], |cx, a| {
             let x = &a[0];

@@ -3,7 +3,6 @@
 use tensorc_abi::ExternFn;
 
 use super::in_range;
-use crate::def::host;
 use crate::prelude::*;
 
 /// What a mask or a condition may be.
@@ -53,8 +52,7 @@ fn wraps(cx: &Params) -> bool {
 }
 
 fn take() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, indices]| {
         let dims = b.dims(data)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len()).or_fail(b)?;
         let indices = match cx.params.str("mode") {
@@ -63,8 +61,7 @@ fn take() -> OpDef {
         };
         b.gathered(data, indices, axis)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         not_empty(cx, data[axis], &indices)?;
@@ -73,7 +70,7 @@ fn take() -> OpDef {
     define("mx_take", "Slices of `a` along `axis` at the given indices.", compute, infer)
         .operand("a", ANY)
         .operand("indices", NUMBERS)
-        .param("axis", ParamValue::Int(0), "axis indexed")
+        .param("axis", 0, "axis indexed")
         .choice("mode", &["clip", "wrap", "raise"], "clip", "what becomes of an index out of range")
         .mxnet("take")
 }
@@ -90,16 +87,14 @@ fn selected(b: &mut Builder<'_>, data: Value, index: Value, axis: usize) -> Resu
 }
 
 fn batch_take() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, indices]| {
         let dims = b.dims(data)?;
         let indices = positions(b, indices, dims[1], false)?;
         let indices = reshape(b, indices, &[dims[0], 1])?;
         let out = selected(b, data, indices, 1)?;
         reshape(b, out, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(data) = rank_in(cx, 0, 2..=2)? else { return Ok(()) };
         shaped(cx, 1, &data[..1])?;
         cx.set_output_dims(0, [data[0]])
@@ -116,8 +111,7 @@ fn pick_axis(params: &Params) -> Option<i64> {
 }
 
 fn pick() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, index) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, index]| {
         let dims = b.dims(data)?;
         let Some(axis) = pick_axis(cx.params) else {
             let n = dims.iter().product();
@@ -134,13 +128,11 @@ fn pick() -> OpDef {
         let out = selected(b, data, index, axis)?;
         reshape(b, out, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
-        let keep = cx.params.bool("keepdims") == Some(true);
+        let keep = cx.params.flag("keepdims");
         let Some(axis) = pick_axis(cx.params) else {
-            let shape = cx.input(1).shape;
-            return cx.set_output_shape(0, shape);
+            return cx.copy_shape(0, 1);
         };
         let axis = cx.axis(axis, data.len())?;
         let (mut kept, mut removed) = (data.to_vec(), data.to_vec());
@@ -149,22 +141,21 @@ fn pick() -> OpDef {
         // The index may have the axis, with extent 1, whatever the result has.
         match cx.input_dims(1) {
             Some(index) if index.len() == kept.len() => shaped(cx, 1, &kept)?,
-            _ => cx.set_input_shape(1, Shape::Ranked(removed.iter().copied().collect()))?,
+            _ => cx.set_input_dims(1, removed.iter().copied())?,
         }
         not_empty(cx, data[axis], &removed)?;
         cx.set_output_dims(0, if keep { kept } else { removed })
     });
     define("mx_pick", "The element of every line along `axis` at the line's index.", compute, infer)
         .operands(&["data", "index"], NUMBERS)
-        .param("axis", ParamValue::Int(-1), "axis indexed; None: that of the flattened operand")
-        .param("keepdims", ParamValue::Bool(false), "keep the axis with extent 1")
+        .param("axis", -1, "axis indexed; None: that of the flattened operand")
+        .param("keepdims", false, "keep the axis with extent 1")
         .choice("mode", &["clip", "wrap"], "clip", "what becomes of an index out of range")
         .named(&["pick", "choose_element_0index"])
 }
 
 fn one_hot() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let indices = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [indices]| {
         let out = &cx.outputs[0];
         let mut dims = b.dims(indices)?;
         dims.push(1);
@@ -187,16 +178,15 @@ fn one_hot() -> OpDef {
         .operand("indices", NUMBERS)
         .required("depth", ParamKind::Int, "extent of the new axis")
         .within(0.0, f64::from(i32::MAX))
-        .param("on_value", ParamValue::Float(1.0), "value at the index")
-        .param("off_value", ParamValue::Float(0.0), "value elsewhere")
-        .param("dtype", ParamValue::DType(DType::F32), "type of the result")
+        .param("on_value", 1.0, "value at the index")
+        .param("off_value", 0.0, "value elsewhere")
+        .param("dtype", DType::F32, "type of the result")
         .no_gradient()
         .mxnet("one_hot")
 }
 
 fn choose() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (condition, x, y) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let compute = composite_of(|b, _, [condition, x, y]| {
         let dims = b.dims(condition)?;
         let holds = b.map_as(&[condition], DType::Bool, &dims, |_, a| a[0].cast(DType::Bool))?;
         let mut wide = dims;
@@ -214,7 +204,7 @@ fn choose() -> OpDef {
         let Some(dims) = cx.output(0).shape.dims().map(<[Dim]>::to_vec) else { return Ok(()) };
         match cx.input_dims(0) {
             Some(condition) if condition.len() == 1 && !dims.is_empty() => shaped(cx, 0, &dims[..1]),
-            _ => cx.set_input_shape(0, Shape::Ranked(dims.into_iter().collect())),
+            _ => cx.set_input_dims(0, dims),
         }
     });
     let doc = "x where the condition is not zero, else y. The condition has their shape, or chooses slices along the \
@@ -235,8 +225,7 @@ fn boolean_mask() -> OpDef {
         let keep: Vec<u64> = (0..n).filter(|&i| index.get(i).as_f64() != 0.0).collect();
         Ok(vec![crate::host::select(data, axis, &keep)])
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         shaped(cx, 1, &data[axis..=axis])?;
@@ -246,7 +235,7 @@ fn boolean_mask() -> OpDef {
     define("mx_boolean_mask", "The slices along `axis` where `index` is not zero.", compute, infer)
         .operand("data", ANY)
         .operand("index", NUMBERS)
-        .param("axis", ParamValue::Int(0), "axis masked")
+        .param("axis", 0, "axis masked")
         .mxnet("_contrib_boolean_mask")
 }
 
@@ -258,8 +247,7 @@ fn column(b: &mut Builder<'_>, index: Value, n: u64) -> Result<Value, Diagnostic
 }
 
 fn index_copy() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (old, index, new) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+    let compute = composite_of(|b, cx, [old, index, new]| {
         let index = column(b, index, cx.outputs[0].dims[0])?;
         b.call("scatter_nd", &[old, index, new])
     });
@@ -313,14 +301,10 @@ fn index_array() -> OpDef {
         let count = array_axes(cx.params, dims.len())?.len() as u64;
         cx.set_output_dims(0, dims.iter().copied().chain([Dim::Const(count)]))
     });
-    define(
-        "mx_index_array",
-        "The coordinates of every element, along a new last axis.",
-        composite(index_array_body),
-        infer,
-    )
-    .operand("data", ANY)
-    .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
-    .no_gradient()
-    .mxnet("_contrib_index_array")
+    let doc = "The coordinates of every element, along a new last axis.";
+    define("mx_index_array", doc, composite(index_array_body), infer)
+        .operand("data", ANY)
+        .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
+        .no_gradient()
+        .mxnet("_contrib_index_array")
 }

@@ -2,8 +2,7 @@
 
 use crate::prelude::*;
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, places, signs) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x, places, signs]: [Value; 3]) -> Result<Value> {
     let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
     let axis = ty.rank() - 1;
     let (n, extent) = (ty.dims[axis], out.dims[axis]);
@@ -14,15 +13,13 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
     let places = reshape(b, places, &[n])?;
     let places =
         b.map_as(&[places], DType::I64, &[n], |_, a| super::in_range(&a[0].cast(DType::I64), extent, false))?;
-    let params =
-        Params::new().with("axis", ParamValue::Int(axis as i64)).with("extent", ParamValue::Int(extent as i64));
+    let params = Params::new().with("axis", axis as i64).with("extent", extent as i64);
     let sums = b.op("scatter_sum", &[signed, places], params)?;
     cast(b, sums, out.dtype)
 }
 
 pub fn count_sketch() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let features = dims.pop().unwrap_or(Dim::Const(1));
         for i in [1, 2] {
@@ -39,7 +36,7 @@ pub fn count_sketch() -> OpDef {
     });
     let doc = "Count sketches along the last axis: out[…, h[i]] += s[i]·data[…, i]. Hashes h beyond `out_dim` count as \
                the last place.";
-    define("mx_count_sketch", doc, composite(body), infer)
+    define("mx_count_sketch", doc, composite_of(body), infer)
         .group("data", FLOATS)
         .operand("h", FLOATS)
         .group("s", FLOATS)

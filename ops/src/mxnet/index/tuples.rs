@@ -65,12 +65,8 @@ fn tuple_shape(cx: &InferCtx<'_>, data: &[Dim], indices: usize) -> Result<Option
 }
 
 fn gather_nd() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (data, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        gathered(b, data, indices)
-    });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let compute = composite_of(|b, _, [data, indices]| gathered(b, data, indices));
+    let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         match tuple_shape(cx, &data, 1)? {
             Some(dims) => cx.set_output_dims(0, dims),
@@ -88,13 +84,11 @@ fn shape_of(cx: &InferCtx<'_>) -> Vec<Dim> {
 }
 
 fn scatter_nd() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (values, indices) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [values, indices]| {
         let zeros = b.filled(&cx.outputs[0], 0.0)?;
         scattered(b, zeros, indices, values)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let dims = shape_of(cx);
         if let Some(values) = tuple_shape(cx, &dims, 1)? {
             shaped(cx, 0, &values)?;
@@ -112,10 +106,7 @@ fn scatter_nd() -> OpDef {
 }
 
 fn scatter_set_nd() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (into, values, indices) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
-        scattered(b, into, indices, values)
-    });
+    let compute = composite_of(|b, _, [into, values, indices]| scattered(b, into, indices, values));
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
         let Some(dims) = cx.input_dims(0) else { return Ok(()) };
@@ -142,8 +133,7 @@ fn extents(shape: Option<&[i64]>) -> Vec<f64> {
 }
 
 fn ravel() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [data]| {
         let (dims, shape) = (b.dims(data)?, extents(cx.params.ints("shape")));
         let out = &cx.outputs[0];
         let mut parts = vec![];
@@ -157,8 +147,7 @@ fn ravel() -> OpDef {
             at.cast(out.dtype)
         })
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;
         let Some(data) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(Dim::Const(count), data[0], "operand `data`, axis 0")?;
@@ -172,8 +161,7 @@ fn ravel() -> OpDef {
 }
 
 fn unravel() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [data]| {
         let (dims, shape) = (b.dims(data)?, extents(cx.params.ints("shape")));
         let out = &cx.outputs[0];
         let lead = reshape(b, data, &[&[1], &dims[..]].concat())?;
@@ -190,8 +178,7 @@ fn unravel() -> OpDef {
             value.cast(out.dtype)
         })
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, [Dim::Const(count)].into_iter().chain(data.iter().copied()))

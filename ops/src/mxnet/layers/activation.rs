@@ -1,6 +1,5 @@
 //! Activations chosen by a parameter.
 
-use crate::mxnet::support::{agree, agree_dtypes, agree_shapes, vector};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -8,8 +7,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn activation() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let name = match cx.params.str("act_type") {
             Some("softrelu") => "softplus",
             Some(other @ ("relu" | "sigmoid" | "tanh" | "softsign" | "log_sigmoid" | "mish")) => other,
@@ -22,12 +20,7 @@ fn activation() -> OpDef {
     const TYPES: &[&str] = &["relu", "sigmoid", "softrelu", "softsign", "tanh"];
     define("mx_activation", "One of relu, sigmoid, tanh, softrelu = ln(1 + eˣ), softsign.", compute, rule(agree))
         .group("data", FLOATS)
-        .choice("act_type", TYPES, "relu", "The function.")
-        .edit(|d| {
-            if let Some(spec) = d.params.last_mut() {
-                (spec.default, spec.required) = (None, true);
-            }
-        })
+        .required("act_type", ParamKind::Choice(TYPES), "The function.")
         .named(&["Activation"])
         .ulp(4.0)
 }
@@ -46,7 +39,7 @@ fn slope(b: &mut Builder<'_>, x: Value, slope: Value) -> Result<Value> {
 
 /// Whether slopes are drawn at random.
 fn random(params: &Params) -> bool {
-    params.str("act_type") == Some("rrelu") && params.bool(OpDef::TRAINING) == Some(true)
+    params.str("act_type") == Some("rrelu") && params.flag(OpDef::TRAINING)
 }
 
 fn fixed_slope(params: &Params) -> f64 {
@@ -59,7 +52,7 @@ fn fixed_slope(params: &Params) -> f64 {
 
 fn leaky_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
     let x = operand(b, args, 0)?;
-    let alpha = |value: f64| Params::new().with("alpha", ParamValue::Float(value));
+    let alpha = |value: f64| Params::new().with("alpha", value);
     if random(cx.params) {
         let bound = |name: &str| ParamValue::Float(cx.params.float(name).unwrap_or(0.0));
         let range = Params::new().with("low", bound("lower_bound")).with("high", bound("upper_bound"));
@@ -146,13 +139,9 @@ fn leaky_relu() -> OpDef {
         if !cx.has_input(1) {
             return Ok(());
         }
-        if cx.input(1).dtype.is_none()
-            && let Some(dtype) = cx.input(0).dtype
-        {
-            cx.set_input_dtype(1, dtype)?;
-        }
+        default_dtype(cx, 1, 0)?;
         match (cx.input_dims(1), cx.input_dims(0)) {
-            (None, Some(x)) => vector(cx, 1, *x.get(1).or(x.first()).unwrap_or(&Dim::Const(1))),
+            (None, Some(x)) => cx.set_input_dims(1, [*x.get(1).or(x.first()).unwrap_or(&Dim::Const(1))]),
             (Some(gamma), _) if gamma.len() != 1 => {
                 Err(OpError(format!("operand `gamma`: expected rank 1, found rank {}", gamma.len())))
             }
@@ -179,10 +168,10 @@ fn leaky_relu() -> OpDef {
         })
         .result_names(&["output", "mask"])
         .choice("act_type", TYPES, "leaky", "The function.")
-        .param("slope", ParamValue::Float(0.25), "Of leaky and elu.")
-        .param("lower_bound", ParamValue::Float(0.125), "Least slope of rrelu.")
-        .param("upper_bound", ParamValue::Float(0.334), "Greatest slope of rrelu.")
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "Draw the slopes of rrelu.")
+        .param("slope", 0.25, "Of leaky and elu.")
+        .param("lower_bound", 0.125, "Least slope of rrelu.")
+        .param("upper_bound", 0.334, "Greatest slope of rrelu.")
+        .param(OpDef::TRAINING, false, "Draw the slopes of rrelu.")
         .gradient(leaky_gradient)
         .named(&["LeakyReLU"])
         .ulp(8.0)

@@ -1,21 +1,11 @@
 //! Convolution and transposed convolution with MXNet's parameters.
 
 use crate::conv::{grouped, spread, spread_offset};
-use crate::mxnet::support::{agree_dtypes, extent, vector};
 use crate::prelude::*;
-use crate::window::SpatialWindow;
+use crate::window::per_axis;
 
 pub fn ops() -> Vec<OpDef> {
     vec![convolution(), deconvolution()]
-}
-
-/// An entry for every spatial axis, `default` throughout if the list is empty.
-pub fn per_axis(params: &Params, name: &str, rank: usize, default: i64) -> Result<Vec<i64>, OpError> {
-    match params.ints(name) {
-        None | Some([]) => Ok(vec![default; rank]),
-        Some(list) if list.len() == rank => Ok(list.to_vec()),
-        Some(list) => Err(OpError(format!("parameter `{name}`: expected {rank} entries, found {}", list.len()))),
-    }
 }
 
 /// Only the layouts with channels on axis 1 are supported.
@@ -32,7 +22,7 @@ pub fn check_layout(params: &Params, rank: usize) -> Result<(), OpError> {
 }
 
 /// The extents of the kernel, all positive.
-fn kernel(params: &Params) -> Result<Vec<u64>, OpError> {
+pub fn kernel_of(params: &Params) -> Result<Vec<u64>, OpError> {
     match params.ints("kernel") {
         Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => Ok(list.iter().map(|k| *k as u64).collect()),
         _ => Err("parameter `kernel`: expected positive extents".into()),
@@ -41,19 +31,17 @@ fn kernel(params: &Params) -> Result<Vec<u64>, OpError> {
 
 /// The parameters of the entries that compute.
 fn window_params(params: &Params) -> Result<(Params, Vec<u64>), OpError> {
-    let kernel = kernel(params)?;
+    let kernel = kernel_of(params)?;
     let rank = kernel.len();
     check_layout(params, rank)?;
     let pads = per_axis(params, "pad", rank, 0)?;
-    if pads.iter().any(|p| *p < 0) {
-        return Err("parameter `pad`: expected extents of at least 0".into());
-    }
+    reject_if(pads.iter().any(|p| *p < 0), || "parameter `pad`: expected extents of at least 0")?;
     let out = Params::new()
         .with("kernel_shape", ParamValue::Ints(kernel.iter().map(|k| *k as i64).collect()))
-        .with("strides", ParamValue::Ints(per_axis(params, "stride", rank, 1)?))
-        .with("dilations", ParamValue::Ints(per_axis(params, "dilate", rank, 1)?))
-        .with("pads", ParamValue::Ints([&pads[..], &pads].concat()))
-        .with("group", ParamValue::Int(groups(params)? as i64));
+        .with("strides", per_axis(params, "stride", rank, 1)?)
+        .with("dilations", per_axis(params, "dilate", rank, 1)?)
+        .with("pads", [&pads[..], &pads].concat())
+        .with("group", groups(params)? as i64);
     Ok((out, kernel))
 }
 
@@ -94,7 +82,7 @@ fn common(cx: &mut InferCtx<'_>, kernel: &[u64]) -> Result<ConvAxes, OpError> {
     let filters = extent(filters(cx.params)? as i64, "num_filter")?;
     let out = output_dims(cx, 0);
     cx.unify_dims(filters, out[1], "output, axis 1")?;
-    vector(cx, 2, filters)?;
+    cx.set_input_dims(2, [filters])?;
     let data = ranked(cx, 0, rank)?;
     cx.unify_dims(data[0], out[0], "output, axis 0")?;
     Ok(ConvAxes { data, weight, out })
@@ -117,7 +105,7 @@ fn call(b: &mut Builder<'_>, op: &str, args: &[Option<Value>], no_bias: bool, pa
     Ok(b.op_multi(op, &operands[..given], params, 1)?[0])
 }
 
-const LAYOUTS: &[&str] = &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"];
+pub const LAYOUTS: &[&str] = &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"];
 
 /// What both layers declare.
 fn layer(def: OpDef, no_bias: bool, workspace: i64) -> OpDef {
@@ -125,21 +113,20 @@ fn layer(def: OpDef, no_bias: bool, workspace: i64) -> OpDef {
         .param("stride", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
         .param("dilate", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
         .param("pad", ParamValue::Ints(vec![]), "Zeros on both sides. Default: 0.")
-        .required("num_filter", ParamKind::Int, "Channels of the result.")
+        .count("num_filter", "Channels of the result.")
+        .param("num_group", 1, "Groups of channels.")
         .within(1.0, i64::MAX as f64)
-        .param("num_group", ParamValue::Int(1), "Groups of channels.")
-        .within(1.0, i64::MAX as f64)
-        .param("no_bias", ParamValue::Bool(no_bias), "Leave out the bias.")
+        .param("no_bias", no_bias, "Leave out the bias.")
         .choice("layout", LAYOUTS, "None", "Only those with channels on axis 1 are supported.")
         .ignored(&[("workspace", ParamValue::Int(workspace)), ("cudnn_off", ParamValue::Bool(false))])
         .choice("cudnn_tune", &["None", "fastest", "limited_workspace", "off"], "None", "No effect.")
-        .present(|params, _| params.bool("no_bias") != Some(true))
+        .present(|params, _| !params.flag("no_bias"))
 }
 
 fn convolution() -> OpDef {
     let compute = composite(|b, cx, args| {
         let (params, _) = window_params(cx.params).or_fail(b)?;
-        call(b, "conv", args, cx.params.bool("no_bias") == Some(true), params)
+        call(b, "conv", args, cx.params.flag("no_bias"), params)
     });
     let doc = "Cross-correlation of [n, c, spatial…] with [num_filter, c / num_group, kernel…].";
     let def = define("mx_convolution", doc, compute, rule(convolution_rule))
@@ -179,9 +166,7 @@ fn deconvolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         match (cx.resolve(data[2 + i]), &target) {
             (Dim::Const(n), Some(target)) => {
                 let full = window.strides[i] * (n as i64 - 1) + window.span(i);
-                if target[i] > full {
-                    return Err(OpError(format!("parameter `target_shape`: {} exceeds {full}", target[i])));
-                }
+                reject_if(target[i] > full, || format!("parameter `target_shape`: {} exceeds {full}", target[i]))?;
                 cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?;
             }
             (_, Some(target)) => cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?,

@@ -1,6 +1,5 @@
 //! Dropout as MXNet has it: the mask is scaled, and a result.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -8,7 +7,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn active(params: &Params) -> bool {
-    let wanted = params.str("mode") == Some("always") || params.bool(OpDef::TRAINING) == Some(true);
+    let wanted = params.str("mode") == Some("always") || params.flag(OpDef::TRAINING);
     wanted && params.float("p").unwrap_or(0.5) > 0.0
 }
 
@@ -69,7 +68,7 @@ fn dropout() -> OpDef {
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[0], &[0])?;
-        cx.set_input_shape(1, Shape::Ranked([Dim::Const(2)].into_iter().collect()))?;
+        cx.set_input_dims(1, [Dim::Const(2)])?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         if cx.output_count() > 1 {
             let mut dims = x.to_vec();
@@ -93,12 +92,11 @@ fn dropout() -> OpDef {
         .outputs(1, 2)
         .results(|_| ResultCount { visible: 1, listed: 2 })
         .result_names(&["output", "mask"])
-        .param("p", ParamValue::Float(0.5), "Probability of 0.")
-        .within(0.0, 1.0)
+        .share("p", 0.5, "Probability of 0.")
         .choice("mode", &["training", "always"], "training", "When elements are dropped.")
         .param("axes", ParamValue::Ints(vec![]), "Axes along which the mask is the same.")
         .ignored(&[("cudnn_off", ParamValue::Bool(false))])
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "Drop elements.")
+        .param(OpDef::TRAINING, false, "Drop elements.")
         .gradient(gradient)
         .named(&["Dropout"])
 }

@@ -1,6 +1,5 @@
 //! Rows of a weight by number.
 
-use crate::mxnet::support::extent;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -8,8 +7,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn embedding() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (data, weight) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, _, [data, weight]| {
         let (dims, rows) = (b.dims(data)?, b.dims(weight)?[0]);
         let rows = b.map_as(&[data], DType::I64, &dims, |_, a| {
             let at = a[0].cast(DType::I64);
@@ -25,7 +23,7 @@ fn embedding() -> OpDef {
             cx.set_input_dtype(1, dtype)?;
         }
         cx.same_dtype(0, 1)?;
-        cx.set_input_shape(1, Shape::Ranked([rows, columns].into_iter().collect()))?;
+        cx.set_input_dims(1, [rows, columns])?;
         match (cx.input_dims(0), cx.output(0).shape) {
             (Some(data), _) => {
                 let dims: Vec<Option<Dim>> = data.iter().copied().chain([columns]).map(Some).collect();
@@ -34,7 +32,7 @@ fn embedding() -> OpDef {
             (None, Shape::Ranked(mut out)) => match out.pop() {
                 Some(last) => {
                     cx.unify_dims(columns, last, "output, last axis")?;
-                    cx.set_input_shape(0, Shape::Ranked(out))
+                    cx.set_input_dims(0, out)
                 }
                 None => Err(OpError::from("output: expected rank at least 1, found rank 0")),
             },
@@ -44,11 +42,9 @@ fn embedding() -> OpDef {
     let doc = "The row of `weight` at each element of `data`; positions outside are clipped.";
     define("mx_embedding", doc, compute, infer)
         .operands(&["data", "weight"], NUMBERS)
-        .required("input_dim", ParamKind::Int, "Rows of the weight.")
-        .within(1.0, i64::MAX as f64)
-        .required("output_dim", ParamKind::Int, "Columns of the weight.")
-        .within(1.0, i64::MAX as f64)
-        .param("dtype", ParamValue::DType(DType::F32), "The weight's type, if nothing else tells it.")
+        .count("input_dim", "Rows of the weight.")
+        .count("output_dim", "Columns of the weight.")
+        .param("dtype", DType::F32, "The weight's type, if nothing else tells it.")
         .ignored(&[("sparse_grad", ParamValue::Bool(false))])
         .named(&["Embedding", "_contrib_SparseEmbedding"])
 }

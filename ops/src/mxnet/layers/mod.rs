@@ -7,7 +7,7 @@ mod embedding;
 
 use tensorc_ir::op::OpDef;
 
-pub use conv::{check_layout, per_axis};
+pub use conv::{LAYOUTS, check_layout, kernel_of};
 
 pub fn ops() -> Vec<OpDef> {
     [activation::ops(), conv::ops(), dropout::ops(), embedding::ops()].into_iter().flatten().collect()

@@ -12,26 +12,19 @@ fn heads(params: &Params) -> u64 {
 }
 
 /// Part `which` of `parts` of [time, batch, heads · parts · size], as [batch · heads, time, size].
-fn part(b: &mut Builder<'_>, x: Value, heads: u64, (which, parts): (u64, u64)) -> Result<Value> {
-    let d = b.dims(x)?;
+fn part(x: Tensor<'_>, heads: u64, (which, parts): (u64, u64)) -> Result<Tensor<'_>> {
+    let d = x.dims()?;
     let size = d[2] / (heads * parts);
-    let x = b.reshaped(x, &[d[0], d[1], heads, parts, size])?;
-    let x = b.slice_axis(x, 3, which, 1)?;
-    let x = b.reshaped(x, &[d[0], d[1], heads, size])?;
-    let x = b.permuted(x, &[1, 2, 0, 3])?;
-    b.reshaped(x, &[d[1] * heads, d[0], size])
+    let x = x.reshape(&[d[0], d[1], heads, parts, size]).slice(3, which, 1).reshape(&[d[0], d[1], heads, size]);
+    Ok(x.permute(&[1, 2, 0, 3]).reshape(&[d[1] * heads, d[0], size]))
 }
 
 /// The last axis of a projection must hold `parts` for every head.
 fn size(cx: &InferCtx<'_>, i: usize, parts: u64) -> Result<Option<[Dim; 3]>, OpError> {
     let Some(x) = rank_in(cx, i, 3..=3)? else { return Ok(None) };
     let by = heads(cx.params) * parts;
-    match x[2] {
-        Dim::Const(n) if n % by != 0 => {
-            Err(OpError(format!("{}, axis 2: expected a multiple of {by}, found {n}", cx.input_name(i))))
-        }
-        _ => Ok(Some([x[0], x[1], x[2]])),
-    }
+    multiple_of(x[2], by, &format!("{}, axis 2", cx.input_name(i)))?;
+    Ok(Some([x[0], x[1], x[2]]))
 }
 
 fn product_of(x: Dim, by: u64) -> Option<Dim> {
@@ -43,25 +36,16 @@ fn with_heads(def: OpDef) -> OpDef {
 }
 
 fn query_key(own: bool) -> OpDef {
-    let compute = composite(move |b, cx, args| {
+    let compute = formula(move |g, cx| {
         let heads = heads(cx.params);
         let (q, k) = match own {
-            true => {
-                let x = operand(b, args, 0)?;
-                (part(b, x, heads, (0, 3))?, part(b, x, heads, (1, 3))?)
-            }
-            false => {
-                let (q, kv) = (operand(b, args, 0)?, operand(b, args, 1)?);
-                (part(b, q, heads, (0, 1))?, part(b, kv, heads, (0, 2))?)
-            }
+            true => (part(g.operand(0), heads, (0, 3))?, part(g.operand(0), heads, (1, 3))?),
+            false => (part(g.operand(0), heads, (0, 1))?, part(g.operand(1), heads, (0, 2))?),
         };
-        let size = b.dims(q)?[2];
-        let q = scaled(b, q, 1.0 / (size as f64).sqrt())?;
-        let k = transposed(b, k)?;
-        matmul(b, q, k)
+        let q = scaled(q, 1.0 / (q.dims()?[2] as f64).sqrt());
+        Ok(matmul(q, transposed(k)))
     });
-    let infer = rule(move |cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(move |cx| {
         let queries = size(cx, 0, if own { 3 } else { 1 })?;
         let keys = if own { queries } else { size(cx, 1, 2)? };
         let (Some(q), Some(k)) = (queries, keys) else { return Ok(()) };
@@ -86,19 +70,15 @@ fn query_key(own: bool) -> OpDef {
 
 fn value(own: bool) -> OpDef {
     let parts = if own { 3 } else { 2 };
-    let compute = composite(move |b, cx, args| {
-        let heads = heads(cx.params);
-        let (x, attention) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let batch = b.dims(x)?[1];
-        let v = part(b, x, heads, (parts - 1, parts))?;
-        let out = matmul(b, attention, v)?;
-        let d = b.dims(out)?;
-        let out = b.reshaped(out, &[batch, heads, d[1], d[2]])?;
-        let out = b.permuted(out, &[2, 0, 1, 3])?;
-        b.reshaped(out, &[d[1], batch, heads * d[2]])
+    let compute = formula(move |g, cx| {
+        let (heads, x) = (heads(cx.params), g.operand(0));
+        let v = part(x, heads, (parts - 1, parts))?;
+        let out = matmul(g.operand(1), v);
+        let (batch, d) = (x.dims()?[1], out.dims()?);
+        let out = out.reshape(&[batch, heads, d[1], d[2]]).permute(&[2, 0, 1, 3]);
+        Ok(out.reshape(&[d[1], batch, heads * d[2]]))
     });
-    let infer = rule(move |cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(move |cx| {
         let (Some(x), Some(a)) = (size(cx, 0, parts)?, rank_in(cx, 1, 3..=3)?) else { return Ok(()) };
         cx.unify_dims(x[0], a[2], "operand `attention`, axis 2")?;
         if let Some(batch) = product_of(x[1], heads(cx.params)) {
@@ -122,10 +102,9 @@ fn value(own: bool) -> OpDef {
 }
 
 fn div_sqrt_dim() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
-        let last = b.dims(x)?.last().copied().unwrap_or(1);
-        with_number(b, "div", x, (last as f64).sqrt())
+    let compute = formula(|g, _| {
+        let x = g.operand(0);
+        Ok(x / (x.dims()?.last().copied().unwrap_or(1) as f64).sqrt())
     });
     define("mx_div_sqrt_dim", "x over the root of the last extent.", compute, rule(|cx| same(cx, 0, 0)))
         .operand("data", FLOATS)

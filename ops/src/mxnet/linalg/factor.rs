@@ -3,11 +3,9 @@
 //!
 //! Derivatives are those of Seeger and others, "Auto-differentiating linear algebra" (2017).
 
-use tensorc_ir::kir::Kernel;
-
-use super::solve::{F64, from_end, matrices, solve, square};
-use super::{matmul, transposed};
-use crate::kernel::{KernelCell, KernelScope, KernelTensor};
+use super::solve::{F64, by_kernel, from_end, matrices, solve, square};
+use super::{matmul, mirrored, transposed};
+use crate::kernel::KernelCell;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -106,35 +104,21 @@ fn reflections(ty: &DenseType) -> Result<Kernel, OpError> {
 }
 
 /// L⁻ᵀ · (dQ + mirrored(Lᵀ · dL - dQ · Qᵀ) · Q), the lower triangle mirrored.
-fn gelqf_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (q, l) = (cx.outputs[0], cx.outputs[1]);
-    let (of_q, of_l) = (cx.head(b, 0)?, cx.head(b, 1)?);
-    let (lt, qt) = (transposed(b, l)?, transposed(b, q)?);
-    let (first, second) = (matmul(b, lt, of_l)?, matmul(b, of_q, qt)?);
-    let m = b.call("sub", &[first, second])?;
-    let mt = transposed(b, m)?;
-    let (ty, rank) = (b.ty(m)?, b.dims(m)?.len());
-    let mirrored =
-        b.map_as(&[m, mt], ty.dtype, &ty.dims, |s, a| s.coord(rank - 1).le(&s.coord(rank - 2)).select(&a[0], &a[1]))?;
-    let product = matmul(b, mirrored, q)?;
-    let sum = b.call("add", &[of_q, product])?;
-    Ok(vec![Some(solve(b, l, sum, true, [true, false])?)])
+fn gelqf_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<Tensor<'g>>>> {
+    let [q, l] = [0, 1].map(|i| g.value(cx.outputs[i]));
+    let [of_q, of_l] = [0, 1].map(|i| g.head(cx, i));
+    let (lt, qt) = (transposed(l), transposed(q));
+    let m = matmul(lt, of_l) - matmul(of_q, qt);
+    let sum = of_q + matmul(mirrored(m)?, q);
+    Ok(vec![Some(solve(l, sum, true, [true, false]))])
 }
 
 fn gelqf() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let a = operand(b, args, 0)?;
-        let a = cast(b, a, F64)?;
-        let ty = b.ty(a)?;
-        let rank = ty.rank();
-        let left = DenseType::new(F64, &cx.outputs[1].dims);
-        let factors = DenseType::new(F64, &ty.dims[..rank - 1]);
-        let made = b.kernel(reflections(&ty), &[a], &[ty.clone(), left, ty, factors])?;
-        let dtype = cx.outputs[0].dtype;
-        Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
-    }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let compute = by_kernel(reflections, |ty, outputs| {
+        let left = DenseType::new(F64, &outputs[1].dims);
+        vec![ty.clone(), left, ty.clone(), DenseType::new(F64, &ty.dims[..ty.rank() - 1])]
+    });
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         let (rows, columns) = (cx.resolve(x[x.len() - 2]), cx.resolve(x[x.len() - 1]));
@@ -151,7 +135,7 @@ fn gelqf() -> OpDef {
     define("mx_linalg_gelqf", doc, compute, infer)
         .operand("A", FLOATS)
         .outputs(2, 2)
-        .gradient(gelqf_gradient)
+        .gradient(derivative(gelqf_gradient))
         .ulp(256.0)
         .named(&["_linalg_gelqf", "linalg_gelqf"])
 }
@@ -252,46 +236,33 @@ fn rotations(ty: &DenseType) -> Result<Kernel, OpError> {
 
 /// Uᵀ · (sym(X) + diag(dλ)) · U with X the products dU · Uᵀ divided by the differences of eigenvalues, row less
 /// column; equal eigenvalues share nothing.
-fn syevd_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (u, values) = (cx.outputs[0], cx.outputs[1]);
-    let (of_u, of_values) = (cx.head(b, 0)?, cx.head(b, 1)?);
-    let ut = transposed(b, u)?;
-    let products = matmul(b, of_u, ut)?;
-    let (ty, rank) = (b.ty(products)?, b.dims(products)?.len());
-    let column = |b: &mut Builder<'_>, v: Value| {
-        let mut dims = ty.dims.clone();
-        dims[rank - 1] = 1;
-        b.reshaped(v, &dims)
-    };
-    let (down, share) = (column(b, values)?, column(b, of_values)?);
-    let across = transposed(b, down)?;
-    let x = b.map_as(&[products, down, across], ty.dtype, &ty.dims, |_, a| {
+fn syevd_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<Tensor<'g>>>> {
+    let [u, values] = [0, 1].map(|i| g.value(cx.outputs[i]));
+    let [of_u, of_values] = [0, 1].map(|i| g.head(cx, i));
+    let ut = transposed(u);
+    let products = matmul(of_u, ut);
+    let mut column = products.dims()?;
+    let rank = column.len();
+    column[rank - 1] = 1;
+    let (down, share) = (values.reshape(&column), of_values.reshape(&column));
+    let x = products.map_with(&[down, transposed(down)], |_, a| {
         let difference = &a[1] - &a[2];
         let (zero, one) = (difference.lit(0.0), difference.lit(1.0));
         let none = difference.eq(&zero);
         none.select(&zero, &(&a[0] / none.select(&one, &difference)))
-    })?;
-    let xt = transposed(b, x)?;
-    let inner = b.map_as(&[x, xt, share], ty.dtype, &ty.dims, |s, a| {
+    });
+    let inner = x.map_with(&[transposed(x), share], |s, a| {
         let diagonal = s.coord(rank - 1).eq(&s.coord(rank - 2));
         diagonal.select(&a[2], &((&a[0] + &a[1]) * 0.5))
-    })?;
-    let left = matmul(b, ut, inner)?;
-    Ok(vec![Some(matmul(b, left, u)?)])
+    });
+    Ok(vec![Some(matmul(matmul(ut, inner), u))])
 }
 
 fn syevd() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let a = operand(b, args, 0)?;
-        let a = cast(b, a, F64)?;
-        let ty = b.ty(a)?;
-        let values = DenseType::new(F64, &cx.outputs[1].dims);
-        let made = b.kernel(rotations(&ty), &[a], &[ty.clone(), values, ty.clone(), ty])?;
-        let dtype = cx.outputs[0].dtype;
-        Ok(vec![cast(b, made[0], dtype)?, cast(b, made[1], dtype)?])
-    }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let compute = by_kernel(rotations, |ty, outputs| {
+        vec![ty.clone(), DenseType::new(F64, &outputs[1].dims), ty.clone(), ty.clone()]
+    });
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(x) = square(cx)? else { return Ok(()) };
         cx.set_output_dims(0, x.iter().copied())?;
@@ -302,7 +273,7 @@ fn syevd() -> OpDef {
     define("mx_linalg_syevd", doc, compute, infer)
         .operand("A", FLOATS)
         .outputs(2, 2)
-        .gradient(syevd_gradient)
+        .gradient(derivative(syevd_gradient))
         .ulp(256.0)
         .named(&["_linalg_syevd", "linalg_syevd"])
 }

@@ -81,8 +81,7 @@ fn rows(dims: &[u64]) -> u64 {
     dims[..dims.len() - 1].iter().product()
 }
 
-fn fft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
+fn fft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
     let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
     let (n, rows) = (ty.dims[ty.rank() - 1], rows(&ty.dims));
     let x = cast(b, x, compute_type(ty.dtype))?;
@@ -96,26 +95,22 @@ fn fft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Re
 }
 
 fn fft() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Some(Dim::Const(n)) = dims.pop() else { return Ok(()) };
-        if n == 0 {
-            return Err("operand `data`: its last axis has no elements".into());
-        }
+        reject_if(n == 0, || "operand `data`: its last axis has no elements")?;
         cx.set_output_dims(0, dims.into_iter().chain([Dim::Const(2 * n)]))
     });
     let doc = "The discrete Fourier transform of real rows, Σ x[j]·e^(-2πi·j·k/n): real and imaginary parts by turns \
                along the last axis.";
-    define("mx_fft", doc, composite(fft_body), infer)
+    define("mx_fft", doc, composite_of(fft_body), infer)
         .operand("data", FLOATS)
         .ignored(&[("compute_size", ParamValue::Int(128))])
         .ulp(64.0)
         .named(&["_contrib_fft"])
 }
 
-fn ifft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
+fn ifft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
     let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
     let (n, rows) = (out.dims[out.rank() - 1], rows(&out.dims));
     let x = cast(b, x, compute_type(ty.dtype))?;
@@ -131,8 +126,7 @@ fn ifft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> R
 }
 
 fn ifft() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut dims) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Some(Dim::Const(n)) = dims.pop() else { return Ok(()) };
         if n == 0 || !n.is_multiple_of(2) {
@@ -143,7 +137,7 @@ fn ifft() -> OpDef {
     });
     let doc = "The real part of Σ X[k]·e^(2πi·j·k/n), real and imaginary parts of X by turns along the last axis. Not \
                divided by n.";
-    define("mx_ifft", doc, composite(ifft_body), infer)
+    define("mx_ifft", doc, composite_of(ifft_body), infer)
         .operand("data", FLOATS)
         .ignored(&[("compute_size", ParamValue::Int(128))])
         .ulp(64.0)

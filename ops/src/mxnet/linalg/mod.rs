@@ -15,31 +15,48 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// The last two axes exchanged.
-fn transposed(b: &mut Builder<'_>, x: Value) -> Result<Value> {
-    let rank = b.dims(x)?.len();
-    let mut perm: Vec<usize> = (0..rank).collect();
-    perm.swap(rank - 1, rank - 2);
-    b.permuted(x, &perm)
+fn transposed(x: Tensor<'_>) -> Tensor<'_> {
+    x.then(|b, x| {
+        let rank = b.dims(x)?.len();
+        let mut perm: Vec<usize> = (0..rank).collect();
+        perm.swap(rank - 1, rank - 2);
+        b.permuted(x, &perm)
+    })
 }
 
-fn transposed_if(b: &mut Builder<'_>, x: Value, flag: bool) -> Result<Value> {
-    if flag { transposed(b, x) } else { Ok(x) }
+fn transposed_if(x: Tensor<'_>, flag: bool) -> Tensor<'_> {
+    if flag { transposed(x) } else { x }
 }
 
-fn matmul(b: &mut Builder<'_>, x: Value, y: Value) -> Result<Value> {
-    b.call("matmul", &[x, y])
+fn matmul<'g>(x: Tensor<'g>, y: Tensor<'g>) -> Tensor<'g> {
+    x.call("matmul", &[y])
 }
 
-fn scaled(b: &mut Builder<'_>, x: Value, by: f64) -> Result<Value> {
-    if by == 1.0 { Ok(x) } else { with_number(b, "mul", x, by) }
+fn scaled(x: Tensor<'_>, by: f64) -> Tensor<'_> {
+    if by == 1.0 { x } else { x * by }
+}
+
+/// Which triangle of an operand is used.
+fn is_lower(params: &Params) -> bool {
+    params.bool("lower") != Some(false)
+}
+
+fn alpha(params: &Params) -> f64 {
+    params.float("alpha").unwrap_or(1.0)
 }
 
 /// What is not in the lower (or upper) triangle becomes zero.
-fn triangle(b: &mut Builder<'_>, x: Value, lower: bool) -> Result<Value> {
-    let (ty, rank) = (b.ty(x)?, b.dims(x)?.len());
-    b.map_as(&[x], ty.dtype, &ty.dims, |s, a| {
+fn triangle(x: Tensor<'_>, lower: bool) -> Result<Tensor<'_>> {
+    let rank = x.dims()?.len();
+    Ok(x.map_with(&[], |s, a| {
         let (row, column) = (s.coord(rank - 2), s.coord(rank - 1));
         let keep = if lower { column.le(&row) } else { column.ge(&row) };
         keep.select(&a[0], &a[0].lit(0.0))
-    })
+    }))
+}
+
+/// The lower triangle of a matrix, and its mirror image.
+fn mirrored(x: Tensor<'_>) -> Result<Tensor<'_>> {
+    let rank = x.dims()?.len();
+    Ok(x.map_with(&[transposed(x)], |s, a| s.coord(rank - 1).le(&s.coord(rank - 2)).select(&a[0], &a[1])))
 }

@@ -1,22 +1,16 @@
 //! Products: gemm, syrk, trmm, Khatri-Rao.
 
-use super::{matmul, scaled, transposed_if, triangle};
+use super::{alpha, is_lower, matmul, scaled, transposed_if, triangle};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![gemm(true), gemm(false), syrk(), trmm(), khatri_rao()]
 }
 
-fn flag(params: &Params, name: &str) -> bool {
-    params.bool(name) == Some(true)
-}
-
 /// The order of axes that moves `axis` to the place of rows, and the one back.
 fn row_order(axis: i64, rank: usize) -> Result<[Vec<usize>; 2], OpError> {
     let axis = normalize_axis(axis, rank)?;
-    if axis == rank - 1 {
-        return Err("parameter `axis`: rows cannot be in the last axis".into());
-    }
+    reject_if(axis == rank - 1, || "parameter `axis`: rows cannot be in the last axis")?;
     let mut to: Vec<usize> = (0..rank).filter(|i| *i != axis).collect();
     to.insert(rank - 2, axis);
     let mut back = vec![0; rank];
@@ -26,23 +20,16 @@ fn row_order(axis: i64, rank: usize) -> Result<[Vec<usize>; 2], OpError> {
     Ok([to, back])
 }
 
-fn gemm_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], adds: bool) -> Result<Value> {
+fn gemm_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, adds: bool) -> Result<Tensor<'g>> {
     let rank = cx.outputs[0].rank();
-    let [to, back] = row_order(cx.params.int("axis").unwrap_or(-2), rank).or_fail(b)?;
-    let [x, y] = [(0, "transpose_a"), (1, "transpose_b")].map(|(i, name)| {
-        let x = operand(b, args, i)?;
-        let x = b.permuted(x, &to)?;
-        transposed_if(b, x, flag(cx.params, name))
-    });
-    let out = matmul(b, x?, y?)?;
-    let mut out = scaled(b, out, cx.params.float("alpha").unwrap_or(1.0))?;
+    let [to, back] = g.build(|b| row_order(cx.params.int("axis").unwrap_or(-2), rank).or_fail(b))?;
+    let [x, y] = [(0, "transpose_a"), (1, "transpose_b")]
+        .map(|(i, name)| transposed_if(g.operand(i).permute(&to), cx.params.flag(name)));
+    let mut out = scaled(matmul(x, y), alpha(cx.params));
     if adds {
-        let c = operand(b, args, 2)?;
-        let c = b.permuted(c, &to)?;
-        let c = scaled(b, c, cx.params.float("beta").unwrap_or(1.0))?;
-        out = b.call("add", &[out, c])?;
+        out = out + scaled(g.operand(2).permute(&to), cx.params.float("beta").unwrap_or(1.0));
     }
-    b.permuted(out, &back)
+    Ok(out.permute(&back))
 }
 
 fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> Result<(), OpError> {
@@ -50,14 +37,12 @@ fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> Result<(), OpError> {
     let (Some(a), Some(b)) = (rank_in(cx, 0, 2..=usize::MAX)?, rank_in(cx, 1, 2..=usize::MAX)?) else {
         return Ok(());
     };
-    if a.len() != b.len() {
-        return Err(OpError(format!("operand `B`: expected rank {}, found rank {}", a.len(), b.len())));
-    }
+    reject_if(a.len() != b.len(), || format!("operand `B`: expected rank {}, found rank {}", a.len(), b.len()))?;
     let [to, back] = row_order(cx.params.int("axis").unwrap_or(-2), a.len())?;
     let (a, b): (Vec<Dim>, Vec<Dim>) = (to.iter().map(|&i| a[i]).collect(), to.iter().map(|&i| b[i]).collect());
     let rank = a.len();
     let pair = |d: &[Dim], t: bool| if t { (d[rank - 1], d[rank - 2]) } else { (d[rank - 2], d[rank - 1]) };
-    let ((m, ka), (kb, n)) = (pair(&a, flag(cx.params, "transpose_a")), pair(&b, flag(cx.params, "transpose_b")));
+    let ((m, ka), (kb, n)) = (pair(&a, cx.params.flag("transpose_a")), pair(&b, cx.params.flag("transpose_b")));
     cx.unify_dims(ka, kb, "operand `B`, summed axis")?;
     for i in 0..rank - 2 {
         cx.unify_dims(a[i], b[i], &format!("operand `B`, batch axis {i}"))?;
@@ -71,45 +56,38 @@ fn gemm_shapes(cx: &mut InferCtx<'_>, adds: bool) -> Result<(), OpError> {
 }
 
 fn gemm(adds: bool) -> OpDef {
-    let compute = composite(move |b, cx, args| gemm_body(b, cx, args, adds));
+    let compute = formula(move |g, cx| gemm_body(g, cx, adds));
     let infer = rule(move |cx| gemm_shapes(cx, adds));
     let (name, doc) = match adds {
         true => ("mx_linalg_gemm", "`alpha · A · B + beta · C` on matrices, A and B transposed if asked."),
         false => ("mx_linalg_gemm2", "`alpha · A · B` on matrices, transposed if asked."),
     };
     let def = define(name, doc, compute, infer).groups(&["A", "B"], FLOATS);
-    let def = if adds { def.group("C", FLOATS).param("beta", ParamValue::Float(1.0), "factor of C") } else { def };
+    let def = if adds { def.group("C", FLOATS).param("beta", 1.0, "factor of C") } else { def };
     let def = def
-        .param("transpose_a", ParamValue::Bool(false), "whether A is transposed")
-        .param("transpose_b", ParamValue::Bool(false), "whether B is transposed")
-        .param("alpha", ParamValue::Float(1.0), "factor of the product")
-        .param("axis", ParamValue::Int(-2), "axis of the rows; columns are in the last")
+        .param("transpose_a", false, "whether A is transposed")
+        .param("transpose_b", false, "whether B is transposed")
+        .param("alpha", 1.0, "factor of the product")
+        .param("axis", -2, "axis of the rows; columns are in the last")
         .ulp(2.0);
-    match adds {
-        true => def.named(&["_linalg_gemm", "linalg_gemm"]),
-        false => def.named(&["_linalg_gemm2", "linalg_gemm2"]),
-    }
+    if adds { def.named(&["_linalg_gemm", "linalg_gemm"]) } else { def.named(&["_linalg_gemm2", "linalg_gemm2"]) }
 }
 
 fn syrk() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        let t = flag(cx.params, "transpose");
-        let (left, right) = (transposed_if(b, x, t)?, transposed_if(b, x, !t)?);
-        let out = matmul(b, left, right)?;
-        scaled(b, out, cx.params.float("alpha").unwrap_or(1.0))
+    let compute = formula(|g, cx| {
+        let (x, t) = (g.operand(0), cx.params.flag("transpose"));
+        Ok(scaled(matmul(transposed_if(x, t), transposed_if(x, !t)), alpha(cx.params)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         let rank = x.len();
-        let n = if flag(cx.params, "transpose") { x[rank - 1] } else { x[rank - 2] };
+        let n = if cx.params.flag("transpose") { x[rank - 1] } else { x[rank - 2] };
         cx.set_output_dims(0, [&x[..rank - 2], &[n, n]].concat())
     });
     define("mx_linalg_syrk", "`alpha · A · Aᵀ`, or `alpha · Aᵀ · A` if `transpose`.", compute, infer)
         .operand("A", FLOATS)
-        .param("transpose", ParamValue::Bool(false), "whether the transpose comes first")
-        .param("alpha", ParamValue::Float(1.0), "factor of the product")
+        .param("transpose", false, "whether the transpose comes first")
+        .param("alpha", 1.0, "factor of the product")
         .ulp(2.0)
         .named(&["_linalg_syrk", "linalg_syrk"])
 }
@@ -121,28 +99,25 @@ pub(super) fn sided_shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         return Ok(());
     };
     let rank = b.len();
-    let n = if flag(cx.params, "rightside") { b[rank - 1] } else { b[rank - 2] };
-    if a.len() != rank {
-        return Err(OpError(format!("operand `B`: expected rank {}, found rank {rank}", a.len())));
-    }
+    let n = if cx.params.flag("rightside") { b[rank - 1] } else { b[rank - 2] };
+    reject_if(a.len() != rank, || format!("operand `B`: expected rank {}, found rank {rank}", a.len()))?;
     shaped(cx, 0, &[&b[..rank - 2], &[n, n]].concat())
 }
 
 pub(super) fn sided(def: OpDef) -> OpDef {
     def.groups(&["A", "B"], FLOATS)
-        .param("transpose", ParamValue::Bool(false), "whether A is transposed")
-        .param("rightside", ParamValue::Bool(false), "whether A is on the right")
-        .param("lower", ParamValue::Bool(true), "which triangle of A is used")
-        .param("alpha", ParamValue::Float(1.0), "factor of B")
+        .param("transpose", false, "whether A is transposed")
+        .param("rightside", false, "whether A is on the right")
+        .param("lower", true, "which triangle of A is used")
+        .param("alpha", 1.0, "factor of B")
 }
 
 fn trmm() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (a, x) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let a = triangle(b, a, cx.params.bool("lower") != Some(false))?;
-        let a = transposed_if(b, a, flag(cx.params, "transpose"))?;
-        let out = if flag(cx.params, "rightside") { matmul(b, x, a)? } else { matmul(b, a, x)? };
-        scaled(b, out, cx.params.float("alpha").unwrap_or(1.0))
+    let compute = formula(|g, cx| {
+        let a = transposed_if(triangle(g.operand(0), is_lower(cx.params))?, cx.params.flag("transpose"));
+        let x = g.operand(1);
+        let out = if cx.params.flag("rightside") { matmul(x, a) } else { matmul(a, x) };
+        Ok(scaled(out, alpha(cx.params)))
     });
     sided(define("mx_linalg_trmm", "`alpha · A · B` with a triangular A.", compute, rule(sided_shapes)))
         .ulp(2.0)
@@ -161,8 +136,7 @@ fn khatri_rao() -> OpDef {
         }
         b.reshaped(all, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let mut rows = Some(1);
         for i in 0..cx.input_count() {
             let Some(x) = rank_in(cx, i, 2..=2)? else { return Ok(()) };

@@ -2,11 +2,9 @@
 //!
 //! Derivatives are those collected by Giles (2008) and, of the Cholesky factor, Murray (2016).
 
-use tensorc_ir::kir::Kernel;
-
 use super::products::{sided, sided_shapes};
-use super::{matmul, scaled, transposed, transposed_if, triangle};
-use crate::kernel::{KernelCell, KernelScope, KernelTensor, coordinates};
+use super::{alpha, is_lower, matmul, mirrored, scaled, transposed, transposed_if, triangle};
+use crate::kernel::{KernelCell, coordinates};
 use crate::prelude::*;
 
 pub(super) const F64: DType = DType::F64;
@@ -25,6 +23,30 @@ pub(super) fn square(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError>
     let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     cx.unify_dims(x[x.len() - 2], x[x.len() - 1], &format!("{}, last axis", cx.input_name(0)))?;
     Ok(Some(x))
+}
+
+/// The result is like the operand, which holds square matrices.
+fn like_square(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    same(cx, 0, 0)?;
+    square(cx).map(drop)
+}
+
+/// The results of a kernel on matrices in f64; `types` are those of its results and working memory.
+pub(super) fn by_kernel(
+    kernel: fn(&DenseType) -> Result<Kernel, OpError>,
+    types: fn(&DenseType, &[DenseType]) -> Vec<DenseType>,
+) -> Compute {
+    composites_of(move |b, cx, [a]| {
+        let a = cast(b, a, F64)?;
+        let ty = b.ty(a)?;
+        let made = b.kernel(kernel(&ty), &[a], &types(&ty, cx.outputs))?;
+        let mut results = vec![];
+        for (value, ty) in made.into_iter().zip(cx.outputs) {
+            let value = b.reshaped(value, &ty.dims)?;
+            results.push(cast(b, value, ty.dtype)?);
+        }
+        Ok(results)
+    })
 }
 
 /// The position in reverse order.
@@ -59,19 +81,14 @@ fn substitution(a: &DenseType, x: &DenseType, transpose: bool, forward: bool) ->
     k.finish()
 }
 
-fn flag(params: &Params, name: &str) -> bool {
-    params.bool(name) == Some(true)
-}
-
 fn triangular(lower: bool, transpose: bool) -> Params {
-    Params::new().with("lower", ParamValue::Bool(lower)).with("transpose", ParamValue::Bool(transpose))
+    Params::new().with("lower", lower).with("transpose", transpose)
 }
 
 fn solve_triangular() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (a, x) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [a, x]| {
         let (a, x) = (cast(b, a, F64)?, cast(b, x, F64)?);
-        let (lower, transpose) = (cx.params.bool("lower") != Some(false), flag(cx.params, "transpose"));
+        let (lower, transpose) = (is_lower(cx.params), cx.params.flag("transpose"));
         let (at, xt) = (b.ty(a)?, b.ty(x)?);
         let out = b.kernel(substitution(&at, &xt, transpose, lower != transpose), &[a, x], &[xt])?[0];
         cast(b, out, cx.outputs[0].dtype)
@@ -79,35 +96,31 @@ fn solve_triangular() -> OpDef {
     let doc = "X in `A · X = B` (`Aᵀ · X = B` if `transpose`) with a triangular A.";
     define("solve_triangular", doc, compute, rule(sided_shapes))
         .groups(&["A", "B"], FLOATS)
-        .param("lower", ParamValue::Bool(true), "which triangle of A is used")
-        .param("transpose", ParamValue::Bool(false), "whether A is transposed")
-        .gradient(|b, cx| {
-            let (a, head, x) = (cx.input(0)?, cx.head(b, 0)?, cx.outputs[0]);
-            let (lower, transpose) = (cx.node.params.bool("lower") != Some(false), flag(cx.node.params, "transpose"));
-            let back = b.op("solve_triangular", &[a, head], triangular(lower, !transpose))?;
+        .param("lower", true, "which triangle of A is used")
+        .param("transpose", false, "whether A is transposed")
+        .gradient(derivative(|g, cx| {
+            let (a, head, x) = (g.operand(0), g.head(cx, 0), g.value(cx.outputs[0]));
+            let (lower, transpose) = (is_lower(cx.node.params), cx.node.params.flag("transpose"));
+            let back = g.op("solve_triangular", &[a, head], triangular(lower, !transpose));
             let (left, right) = if transpose { (x, back) } else { (back, x) };
-            let right = transposed(b, right)?;
-            let outer = matmul(b, left, right)?;
-            let outer = triangle(b, outer, lower)?;
-            Ok(vec![Some(b.call("neg", &[outer])?), Some(back)])
-        })
+            let outer = triangle(matmul(left, transposed(right)), lower)?;
+            Ok(vec![Some(-outer), Some(back)])
+        }))
         .ulp(64.0)
 }
 
 /// X in `op(A) · X = B`, or `X · op(A) = B` on the right, as the transpose of the former.
-pub(super) fn solve(b: &mut Builder<'_>, a: Value, x: Value, lower: bool, flags: [bool; 2]) -> Result<Value> {
-    let [transpose, right] = flags;
-    let x = transposed_if(b, x, right)?;
-    let out = b.op("solve_triangular", &[a, x], triangular(lower, transpose != right))?;
-    transposed_if(b, out, right)
+pub(super) fn solve<'g>(a: Tensor<'g>, x: Tensor<'g>, lower: bool, [transpose, right]: [bool; 2]) -> Tensor<'g> {
+    let x = transposed_if(x, right);
+    let out = x.graph().op("solve_triangular", &[a, x], triangular(lower, transpose != right));
+    transposed_if(out, right)
 }
 
 fn trsm() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (a, x) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let x = scaled(b, x, cx.params.float("alpha").unwrap_or(1.0))?;
-        let flags = ["transpose", "rightside"].map(|name| flag(cx.params, name));
-        solve(b, a, x, cx.params.bool("lower") != Some(false), flags)
+    let compute = formula(|g, cx| {
+        let x = scaled(g.operand(1), alpha(cx.params));
+        let flags = ["transpose", "rightside"].map(|name| cx.params.flag(name));
+        Ok(solve(g.operand(0), x, is_lower(cx.params), flags))
     });
     let doc = "X in `op(A) · X = alpha · B`, or `X · op(A) = alpha · B` on the right, with a triangular A.";
     sided(define("mx_linalg_trsm", doc, compute, rule(sided_shapes))).ulp(64.0).named(&["_linalg_trsm", "linalg_trsm"])
@@ -139,56 +152,39 @@ fn cholesky(ty: &DenseType) -> Result<Kernel, OpError> {
 }
 
 fn potrf() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let a = operand(b, args, 0)?;
-        let a = cast(b, a, F64)?;
-        let ty = b.ty(a)?;
-        let out = b.kernel(cholesky(&ty), &[a], &[ty])?[0];
-        cast(b, out, cx.outputs[0].dtype)
-    });
-    let infer = rule(|cx| {
-        same(cx, 0, 0)?;
-        square(cx).map(|_| ())
-    });
-    define("mx_linalg_potrf", "The lower Cholesky factor L of A = L · Lᵀ; NaN if there is none.", compute, infer)
-        .operand("A", FLOATS)
-        .gradient(|b, cx| {
-            // ½ · L⁻ᵀ · P · L⁻¹ with P the lower triangle of Lᵀ · dL, mirrored.
-            let (l, head) = (cx.outputs[0], cx.head(b, 0)?);
-            let head = triangle(b, head, true)?;
-            let lt = transposed(b, l)?;
-            let p = matmul(b, lt, head)?;
-            let (pt, rank) = (transposed(b, p)?, b.dims(p)?.len());
-            let ty = b.ty(p)?;
-            let mirrored = b.map_as(&[p, pt], ty.dtype, &ty.dims, |s, a| {
-                s.coord(rank - 1).le(&s.coord(rank - 2)).select(&a[0], &a[1])
-            })?;
-            let left = solve(b, l, mirrored, true, [true, false])?;
-            let both = solve(b, l, left, true, [false, true])?;
-            Ok(vec![Some(scaled(b, both, 0.5)?)])
-        })
-        .ulp(64.0)
-        .named(&["_linalg_potrf", "linalg_potrf"])
+    let compute = by_kernel(cholesky, |ty, _| vec![ty.clone()]);
+    define(
+        "mx_linalg_potrf",
+        "The lower Cholesky factor L of A = L · Lᵀ; NaN if there is none.",
+        compute,
+        rule(like_square),
+    )
+    .operand("A", FLOATS)
+    .gradient(derivative(|g, cx| {
+        // ½ · L⁻ᵀ · P · L⁻¹ with P the lower triangle of Lᵀ · dL, mirrored.
+        let l = g.value(cx.outputs[0]);
+        let head = triangle(g.head(cx, 0), true)?;
+        let p = mirrored(matmul(transposed(l), head))?;
+        let left = solve(l, p, true, [true, false]);
+        Ok(vec![Some(scaled(solve(l, left, true, [false, true]), 0.5))])
+    }))
+    .ulp(64.0)
+    .named(&["_linalg_potrf", "linalg_potrf"])
 }
 
 fn potri() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let l = operand(b, args, 0)?;
+    let compute = formula(|g, cx| {
         let out = &cx.outputs[0];
-        let rank = out.rank();
-        let one = b.map_as(&[], out.dtype, &out.dims, |s, _| {
-            let wide = compute_type(out.dtype);
-            s.coord(rank - 1).eq(&s.coord(rank - 2)).select(&s.number(wide, 1.0), &s.number(wide, 0.0))
-        })?;
-        let inverse = solve(b, l, one, true, [false, false])?;
-        let t = transposed(b, inverse)?;
-        matmul(b, t, inverse)
+        let (rank, wide) = (out.rank(), compute_type(out.dtype));
+        let one = g.add(|b| {
+            b.map_as(&[], out.dtype, &out.dims, |s, _| {
+                s.coord(rank - 1).eq(&s.coord(rank - 2)).select(&s.number(wide, 1.0), &s.number(wide, 0.0))
+            })
+        });
+        let inverse = solve(g.operand(0), one, true, [false, false]);
+        Ok(matmul(transposed(inverse), inverse))
     });
-    let infer = rule(|cx| {
-        same(cx, 0, 0)?;
-        square(cx).map(|_| ())
-    });
-    define("mx_linalg_potri", "The inverse of L · Lᵀ, given the lower L.", compute, infer)
+    define("mx_linalg_potri", "The inverse of L · Lᵀ, given the lower L.", compute, rule(like_square))
         .operand("A", FLOATS)
         .ulp(64.0)
         .named(&["_linalg_potri", "linalg_potri"])
@@ -288,71 +284,41 @@ fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
 
 /// Inverse, sign and logarithm of the magnitude of the determinant, all by one elimination.
 fn lu_inverse() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let a = operand(b, args, 0)?;
-        let a = cast(b, a, F64)?;
-        let ty = b.ty(a)?;
-        let (batch, _) = matrices(&ty.dims);
-        let scalar = DenseType::new(F64, &[batch]);
-        let made = b.kernel(elimination(&ty), &[a], &[ty.clone(), scalar.clone(), scalar, ty])?;
-        let mut out = vec![];
-        for (value, ty) in made.iter().zip(cx.outputs) {
-            let value = b.reshaped(*value, &ty.dims)?;
-            out.push(cast(b, value, ty.dtype)?);
-        }
-        Ok(out)
-    }));
+    let compute = by_kernel(elimination, |ty, _| {
+        let scalar = DenseType::new(F64, &[matrices(&ty.dims).0]);
+        vec![ty.clone(), scalar.clone(), scalar, ty.clone()]
+    });
     let infer = rule(|cx| {
-        for i in 0..3 {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..3).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(x) = square(cx)? else { return Ok(()) };
         cx.set_output_dims(0, x.iter().copied())?;
-        for i in 1..3 {
-            cx.set_output_dims(i, x[..x.len() - 2].iter().copied())?;
-        }
-        Ok(())
+        (1..3).try_for_each(|i| cx.set_output_dims(i, x[..x.len() - 2].iter().copied()))
     });
     let doc = "The inverse of square matrices, the sign of the determinant, and the logarithm of its magnitude.";
     define("inverse_with_determinant", doc, compute, infer)
         .operand("A", FLOATS)
         .outputs(3, 3)
-        .gradient(|b, cx| {
-            let inverse = transposed(b, cx.outputs[0])?;
-            let mut total = None;
-            if let Some(head) = cx.heads[0] {
-                let left = matmul(b, inverse, head)?;
-                let both = matmul(b, left, inverse)?;
-                total = Some(b.call("neg", &[both])?);
-            }
-            if let Some(head) = cx.heads[2] {
-                let mut dims = b.dims(head)?;
-                dims.extend([1, 1]);
-                let head = b.reshaped(head, &dims)?;
-                let part = b.call("mul", &[inverse, head])?;
-                total = Some(match total {
-                    Some(sum) => b.call("add", &[sum, part])?,
-                    None => part,
-                });
-            }
-            Ok(vec![total])
-        })
+        .gradient(derivative(|g, cx| {
+            let inverse = transposed(g.value(cx.outputs[0]));
+            let head = |i: usize| cx.heads[i].map(|head| g.value(head));
+            let by_inverse = head(0).map(|head| -matmul(matmul(inverse, head), inverse));
+            let by_log = match head(2) {
+                Some(head) => Some(inverse * head.reshape(&[&head.dims()?[..], &[1, 1]].concat())),
+                None => None,
+            };
+            Ok(vec![by_inverse.zip(by_log).map(|(x, y)| x + y).or(by_inverse).or(by_log)])
+        }))
         .ulp(256.0)
 }
 
 /// Results of [`lu_inverse`].
-fn eliminated(b: &mut Builder<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let a = operand(b, args, 0)?;
-    Ok(b.op_multi("inverse_with_determinant", &[Some(a)], Params::new(), 3)?.to_vec())
+fn eliminated(g: GraphScope<'_>) -> Vec<Tensor<'_>> {
+    g.op_multi("inverse_with_determinant", &[Some(g.operand(0))], Params::new(), 3)
 }
 
 fn inverse() -> OpDef {
-    let compute = composite(|b, _, args| Ok(eliminated(b, args)?[0]));
-    let infer = rule(|cx| {
-        same(cx, 0, 0)?;
-        square(cx).map(|_| ())
-    });
-    define("mx_linalg_inverse", "The inverse of square matrices.", compute, infer)
+    let compute = formula(|g, _| Ok(eliminated(g)[0]));
+    define("mx_linalg_inverse", "The inverse of square matrices.", compute, rule(like_square))
         .operand("A", FLOATS)
         .ulp(256.0)
         .named(&["_linalg_inverse", "linalg_inverse"])
@@ -365,18 +331,13 @@ fn per_matrix(x: &[Dim]) -> Vec<Dim> {
 }
 
 fn det() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let made = eliminated(b, args)?;
-        let size = b.call("exp", &[made[2]])?;
-        let out = b.call("mul", &[size, made[1]])?;
-        b.reshaped(out, &cx.outputs[0].dims)
+    let compute = formula(|g, cx| {
+        let made = eliminated(g);
+        Ok((made[2].exp() * made[1]).reshape(&cx.outputs[0].dims))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
-        match square(cx)? {
-            Some(x) => cx.set_output_dims(0, per_matrix(&x)),
-            None => Ok(()),
-        }
+    let infer = shape_rule(|cx| match square(cx)? {
+        Some(x) => cx.set_output_dims(0, per_matrix(&x)),
+        None => Ok(()),
     });
     define("mx_linalg_det", "The determinant of square matrices.", compute, infer)
         .operand("A", FLOATS)
@@ -384,22 +345,19 @@ fn det() -> OpDef {
         .named(&["_linalg_det", "linalg_det"])
 }
 
-fn slogdet_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let made = eliminated(b, args)?;
-    let sign = b.call("stop_gradient", &[made[1]])?;
-    Ok(vec![b.reshaped(sign, &cx.outputs[0].dims)?, b.reshaped(made[2], &cx.outputs[1].dims)?])
-}
-
 fn slogdet() -> OpDef {
+    let compute = formulas(|g, cx| {
+        let made = eliminated(g);
+        let sign = made[1].call("stop_gradient", &[]);
+        Ok(vec![sign.reshape(&cx.outputs[0].dims), made[2].reshape(&cx.outputs[1].dims)])
+    });
     let infer = rule(|cx| {
-        for i in 0..2 {
-            cx.same_dtype(i, 0)?;
-        }
+        (0..2).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(x) = square(cx)? else { return Ok(()) };
         (0..2).try_for_each(|i| cx.set_output_dims(i, per_matrix(&x)))
     });
     let doc = "The sign of the determinant and the logarithm of its magnitude.";
-    define("mx_linalg_slogdet", doc, Compute::Composite(Box::new(slogdet_body)), infer)
+    define("mx_linalg_slogdet", doc, compute, infer)
         .operand("A", FLOATS)
         .outputs(2, 2)
         .ulp(256.0)

@@ -22,8 +22,7 @@ fn diagonal(b: &mut Builder<'_>, x: Value, offset: i64, n: u64) -> Result<Value>
 }
 
 fn sumlogdiag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let n = dims[dims.len() - 1];
         let d = diagonal(b, x, 0, n)?;
@@ -31,8 +30,7 @@ fn sumlogdiag() -> OpDef {
         let sum = reduce(b, "reduce_sum", logs, &[dims.len() - 2])?;
         b.reshaped(sum, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
         // The result of one matrix has one element.
@@ -46,13 +44,11 @@ fn sumlogdiag() -> OpDef {
 }
 
 fn extractdiag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         diagonal(b, x, offset(cx.params), n)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
         let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
@@ -63,7 +59,7 @@ fn extractdiag() -> OpDef {
     });
     define("mx_linalg_extractdiag", "A diagonal as a vector.", compute, infer)
         .operand("A", FLOATS)
-        .param("offset", ParamValue::Int(0), "how far above the main diagonal")
+        .param("offset", 0, "how far above the main diagonal")
         .named(&["_linalg_extractdiag", "linalg_extractdiag"])
 }
 
@@ -82,14 +78,12 @@ fn placed(b: &mut Builder<'_>, x: Value, n: u64, source: impl Fn(u64, u64) -> Op
 }
 
 fn makediag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         let shift = offset(cx.params);
         placed(b, x, n, |row, column| (column as i64 - row as i64 == shift).then_some(row.min(column)))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Dim::Const(n) = x[x.len() - 1] else { return Ok(()) };
         let n = Dim::Const(n + offset(cx.params).unsigned_abs());
@@ -97,7 +91,7 @@ fn makediag() -> OpDef {
     });
     define("mx_linalg_makediag", "A matrix with a vector as a diagonal.", compute, infer)
         .operand("A", FLOATS)
-        .param("offset", ParamValue::Int(0), "how far above the main diagonal")
+        .param("offset", 0, "how far above the main diagonal")
         .named(&["_linalg_makediag", "linalg_makediag"])
 }
 
@@ -117,14 +111,12 @@ fn triangle(params: &Params, n: u64) -> Vec<(u64, u64)> {
 }
 
 fn with_triangle(def: OpDef) -> OpDef {
-    def.operand("A", FLOATS)
-        .param("offset", ParamValue::Int(0), "distance of the triangle's edge above the main diagonal")
-        .param("lower", ParamValue::Bool(true), "which triangle, if the offset is 0")
+    let def = def.operand("A", FLOATS).param("offset", 0, "distance of the triangle's edge above the main diagonal");
+    def.param("lower", true, "which triangle, if the offset is 0")
 }
 
 fn extracttrian() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let (batch, n) = (dims.len() - 2, dims[dims.len() - 1]);
         let positions: Vec<i64> = triangle(cx.params, n).iter().map(|&(r, c)| (r * n + c) as i64).collect();
@@ -132,24 +124,17 @@ fn extracttrian() -> OpDef {
         let positions = b.i64s(&positions);
         b.gathered(flat, positions, batch)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
         let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
         let len = triangle(cx.params, n).len() as u64;
-        if len == 0 {
-            return Err("parameter `offset`: no such triangle".into());
-        }
+        reject_if(len == 0, || "parameter `offset`: no such triangle")?;
         cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
     });
-    with_triangle(define(
-        "mx_linalg_extracttrian",
-        "A triangle as a vector: the lower one row by row, the upper one column by column.",
-        compute,
-        infer,
-    ))
-    .named(&["_linalg_extracttrian", "linalg_extracttrian"])
+    let doc = "A triangle as a vector: the lower one row by row, the upper one column by column.";
+    with_triangle(define("mx_linalg_extracttrian", doc, compute, infer))
+        .named(&["_linalg_extracttrian", "linalg_extracttrian"])
 }
 
 /// The extent of the matrix whose triangle has `len` elements.
@@ -160,14 +145,12 @@ fn extent(params: &Params, len: u64) -> Option<u64> {
 }
 
 fn maketrian() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
         let places = triangle(cx.params, n);
         placed(b, x, n, |row, column| places.iter().position(|p| *p == (row, column)).map(|i| i as u64))
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
         let Dim::Const(len) = x[x.len() - 1] else { return Ok(()) };
         let Some(n) = extent(cx.params, len) else {

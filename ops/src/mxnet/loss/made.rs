@@ -1,15 +1,10 @@
 //! Values declared to be losses, and a penalty on the mean activation.
 
-use crate::mxnet::support::{agree, agree_dtypes, agree_shapes, vector};
+use super::NORMALIZATIONS;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![make_loss_layer(), make_loss(), sparse_penalty()]
-}
-
-fn same(b: &mut Builder<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
-    b.call("identity", &[x])
 }
 
 fn make_loss_layer() -> OpDef {
@@ -37,16 +32,12 @@ fn make_loss_layer() -> OpDef {
         }
     };
     let doc = "The data, whose gradient is the constant `grad_scale` whatever the head.";
-    define("mx_make_loss_layer", doc, composite(|b, _, args| same(b, args)), rule(agree))
+    let divided = "Divide the gradient by the batch or by the number of valid elements.";
+    define("mx_make_loss_layer", doc, calling("identity"), rule(agree))
         .operand("data", FLOATS)
-        .param("grad_scale", ParamValue::Float(1.0), "The gradient.")
-        .param("valid_thresh", ParamValue::Float(0.0), "Elements above it are valid.")
-        .choice(
-            "normalization",
-            &["batch", "null", "valid"],
-            "null",
-            "Divide the gradient by the batch or by the number of valid elements.",
-        )
+        .param("grad_scale", 1.0, "The gradient.")
+        .param("valid_thresh", 0.0, "Elements above it are valid.")
+        .choice("normalization", NORMALIZATIONS, "null", divided)
         .gradient(gradient)
         .loss()
         .named(&["MakeLoss"])
@@ -58,16 +49,12 @@ fn make_loss() -> OpDef {
         let ty = b.ty(x)?;
         Ok(vec![Some(b.filled(&ty, 1.0)?)])
     };
-    define(
-        "mx_make_loss",
-        "The data, whose gradient is 1 whatever the head.",
-        composite(|b, _, args| same(b, args)),
-        rule(agree),
-    )
-    .operand("data", FLOATS)
-    .gradient(gradient)
-    .loss()
-    .named(&["make_loss"])
+    let doc = "The data, whose gradient is 1 whatever the head.";
+    define("mx_make_loss", doc, calling("identity"), rule(agree))
+        .operand("data", FLOATS)
+        .gradient(gradient)
+        .loss()
+        .named(&["make_loss"])
 }
 
 /// The mean over axis 0 of rows.
@@ -93,8 +80,7 @@ fn next_average(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, old: Value) -> 
 }
 
 fn sparse_penalty() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let (x, old) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composites_of(|b, cx, [x, old]| {
         let mut results = vec![b.call("identity", &[x])?];
         if let Some(ty) = cx.outputs.get(1) {
             let next = match cx.params.bool(OpDef::TRAINING) {
@@ -105,7 +91,7 @@ fn sparse_penalty() -> OpDef {
             results.push(cast(b, next, ty.dtype)?);
         }
         Ok(results)
-    }));
+    });
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, old, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
         let ty = b.ty(x)?;
@@ -122,13 +108,10 @@ fn sparse_penalty() -> OpDef {
         Ok(vec![Some(reshape(b, out, &ty.dims)?), None])
     };
     let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0], &[0])?;
-        if let (Some(dtype), None) = (cx.input(0).dtype, cx.input(1).dtype) {
-            cx.set_input_dtype(1, dtype)?;
-        }
+        same(cx, 0, 0)?;
+        default_dtype(cx, 1, 0)?;
         let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
-        vector(cx, 1, x[1])?;
+        cx.set_input_dims(1, [x[1]])?;
         if cx.output_count() > 1 {
             cx.same_dtype(1, 1)?;
             cx.set_output_dims(1, [x[1]])?;
@@ -142,12 +125,10 @@ fn sparse_penalty() -> OpDef {
         .outputs(1, 2)
         .state(1, 1)
         .results(|_| ResultCount { visible: 1, listed: 1 })
-        .param("sparseness_target", ParamValue::Float(0.1), "The mean that has no penalty.")
-        .within(0.0, 1.0)
-        .param("penalty", ParamValue::Float(0.001), "Weight of the penalty.")
-        .param("momentum", ParamValue::Float(0.9), "Weight of the old moving mean.")
-        .within(0.0, 1.0)
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "Move the mean.")
+        .share("sparseness_target", 0.1, "The mean that has no penalty.")
+        .param("penalty", 0.001, "Weight of the penalty.")
+        .share("momentum", 0.9, "Weight of the old moving mean.")
+        .param(OpDef::TRAINING, false, "Move the mean.")
         .gradient(gradient)
         .named(&["IdentityAttachKLSparseReg"])
 }

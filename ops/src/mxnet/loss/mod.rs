@@ -6,6 +6,9 @@ mod softmax;
 
 use tensorc_ir::op::OpDef;
 
+/// What the gradient of a loss may be divided by.
+const NORMALIZATIONS: &[&str] = &["batch", "null", "valid"];
+
 pub fn ops() -> Vec<OpDef> {
     [softmax::ops(), output::ops(), made::ops()].into_iter().flatten().collect()
 }

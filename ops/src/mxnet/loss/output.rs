@@ -1,6 +1,5 @@
 //! Outputs of regressions and of support vector machines.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -34,24 +33,16 @@ pub fn ops() -> Vec<OpDef> {
     ]
 }
 
-/// The label has the element type of the data unless it is known otherwise.
-fn label_dtype(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    match cx.input(0).dtype {
-        Some(dtype) if cx.input(1).dtype.is_none() => cx.set_input_dtype(1, dtype),
-        _ => Ok(()),
-    }
-}
-
 /// Labels of as many elements as the data, the batch first. A column of data has a vector of labels.
 fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    agree_dtypes(cx, &[0], &[0])?;
-    label_dtype(cx)?;
+    cx.same_dtype(0, 0)?;
+    default_dtype(cx, 1, 0)?;
     agree_shapes(cx, &[0], &[0])?;
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let column = x.len() == 2 && x[1] == Dim::Const(1);
     match cx.input_dims(1) {
-        None if column => cx.set_input_shape(1, Shape::Ranked(x[..1].iter().copied().collect())),
-        None => cx.set_input_shape(1, Shape::Ranked(x)),
+        None if column => cx.set_input_dims(1, x[..1].iter().copied()),
+        None => cx.set_input_dims(1, x),
         Some(label) if label.len() == x.len() => agree_shapes(cx, &[0, 1], &[0]),
         Some(label) => {
             let size = |d: &[Dim]| d.iter().map(|d| d.as_const()).product::<Option<u64>>();
@@ -66,10 +57,7 @@ fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn regression(name: &'static str, doc: &'static str, forward: &'static str, slope: fn(&Ex) -> Ex) -> OpDef {
-    let compute = composite(move |b, _, args| {
-        let x = operand(b, args, 0)?;
-        b.call(forward, &[x])
-    });
+    let compute = calling(forward);
     let gradient = move |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (label, ty) = (cx.input(1)?, cx.node.outputs[0].clone());
         let label = cast(b, label, ty.dtype)?;
@@ -85,7 +73,7 @@ fn regression(name: &'static str, doc: &'static str, forward: &'static str, slop
     define(name, doc, compute, rule(regression_rule))
         .operand("data", FLOATS)
         .label()
-        .param("grad_scale", ParamValue::Float(1.0), "Factor of the gradient.")
+        .param("grad_scale", 1.0, "Factor of the gradient.")
         .gradient(gradient)
         .loss()
         .ulp(4.0)
@@ -96,13 +84,11 @@ fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Valu
     let (x, label) = (cx.input(0)?, cx.input(1)?);
     let ty = b.ty(x)?;
     if ty.rank() != 2 {
-        return Err(
-            b.error(DiagnosticCode::Unsupported, format!("operand `data`: expected rank 2, found rank {}", ty.rank()))
-        );
+        return Err(b.fail(format!("operand `data`: expected rank 2, found rank {}", ty.rank())));
     }
     let float = |name: &str| cx.node.params.float(name).unwrap_or(1.0);
     let (margin, weight) = (float("margin"), float("regularization_coefficient"));
-    let linear = cx.node.params.bool("use_linear") == Some(true);
+    let linear = cx.node.params.flag("use_linear");
     let wide = compute_type(ty.dtype);
     let label = reshape(b, label, &[ty.dims[0], 1])?;
     let out = b.map_as(&[x, label], ty.dtype, &ty.dims, |s, a| {
@@ -116,23 +102,19 @@ fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Valu
 }
 
 fn svm_output() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
-        b.call("identity", &[x])
-    });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        label_dtype(cx)?;
+    let compute = calling("identity");
+    let infer = shape_rule(|cx| {
+        default_dtype(cx, 1, 0)?;
         agree_shapes(cx, &[0], &[0])?;
         let x = ranked(cx, 0, 2)?;
-        cx.set_input_shape(1, Shape::Ranked([x[0]].into_iter().collect()))
+        cx.set_input_dims(1, [x[0]])
     });
     define("mx_svm_output", "The data; the gradient is that of the squared or plain hinge loss.", compute, infer)
         .operand("data", FLOATS)
         .label()
-        .param("margin", ParamValue::Float(1.0), "Distance a score must keep.")
-        .param("regularization_coefficient", ParamValue::Float(1.0), "Factor of the gradient.")
-        .param("use_linear", ParamValue::Bool(false), "The plain hinge loss.")
+        .param("margin", 1.0, "Distance a score must keep.")
+        .param("regularization_coefficient", 1.0, "Factor of the gradient.")
+        .param("use_linear", false, "The plain hinge loss.")
         .gradient(svm_gradient)
         .loss()
         .named(&["SVMOutput"])

@@ -1,23 +1,19 @@
 //! Softmax whose gradient is that of the cross entropy with labels; and the cross entropy itself.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
+use super::NORMALIZATIONS;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
     vec![softmax_output(), softmax_cross_entropy()]
 }
 
-fn flag(params: &Params, name: &str) -> bool {
-    params.bool(name) == Some(true)
-}
-
 /// The data as rows, classes and positions: [n, k, s].
 fn classes(params: &Params, dims: &[u64]) -> [u64; 3] {
     let rank = dims.len();
-    if flag(params, "multi_output") && rank > 1 {
+    if params.flag("multi_output") && rank > 1 {
         return [dims[0], dims[1], dims[2..].iter().product()];
     }
-    if flag(params, "preserve_shape") {
+    if params.flag("preserve_shape") {
         return [dims[..rank.max(1) - 1].iter().product(), dims.last().copied().unwrap_or(1), 1];
     }
     [dims.first().copied().unwrap_or(1), dims.iter().skip(1).product(), 1]
@@ -26,7 +22,7 @@ fn classes(params: &Params, dims: &[u64]) -> [u64; 3] {
 /// What the gradient is divided by besides the count of valid labels: the positions of a sample unless
 /// those count, and the batch if asked for.
 fn divisor(params: &Params, [n, _, s]: [u64; 3], labels: &[u64]) -> f64 {
-    let multi = flag(params, "multi_output");
+    let multi = params.flag("multi_output");
     let batch = if multi { n } else { labels.first().copied().unwrap_or(1) };
     match params.str("normalization") {
         Some("batch") if multi => (batch * s) as f64,
@@ -42,7 +38,7 @@ fn from_classes(b: &mut Builder<'_>, params: &Params, [p, label]: [Value; 2], di
     let wide = b.ty(p)?.dtype;
     let [n, k, s] = dims;
     let ignored = params.float("ignore_label").unwrap_or(-1.0).trunc();
-    let smooth = if flag(params, "multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
+    let smooth = if params.flag("multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
     let label = reshape(b, label, &[n, 1, s])?;
     let mut inputs = vec![p, label];
     if params.str("normalization") == Some("valid") {
@@ -58,7 +54,7 @@ fn from_classes(b: &mut Builder<'_>, params: &Params, [p, label]: [Value; 2], di
         let rest = if smooth == 0.0 { 0.0 } else { smooth / (k as f64 - 1.0) };
         let target = class.eq(&b.coord(1)).select(&b.number(wide, 1.0 - smooth), &b.number(wide, rest));
         let mut out = &a[0] - target;
-        if flag(params, "use_ignore") {
+        if params.flag("use_ignore") {
             let void = class.eq(&b.number(DType::I64, ignored));
             out = void.select(&b.number(wide, 0.0), &out);
         }
@@ -85,7 +81,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
         let expected = dims[0] * dims[2];
         if label_dims.iter().product::<u64>() != expected {
             let why = format!("operand `label`: expected {expected} labels, found the shape {label_dims:?}");
-            return Err(b.error(DiagnosticCode::Unsupported, why));
+            return Err(b.fail(why));
         }
         let p = reshape(b, p, &dims)?;
         let out = from_classes(b, params, [p, label], dims)?;
@@ -93,7 +89,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
         let out = if factor == 1.0 { out } else { with_number(b, "mul", out, factor)? };
         reshape(b, out, &ty.dims)?
     };
-    if let (true, Some(head)) = (flag(params, "out_grad"), cx.heads.first().copied().flatten()) {
+    if let (true, Some(head)) = (params.flag("out_grad"), cx.heads.first().copied().flatten()) {
         let head = cast(b, head, wide)?;
         out = b.call("mul", &[out, head])?;
     }
@@ -102,22 +98,20 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>>
 
 /// A label for every row, or a probability for every class.
 fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
-    if x.is_empty() {
-        return Err("operand `data`: expected rank at least 1, found rank 0".into());
-    }
+    reject_if(x.is_empty(), || "operand `data`: expected rank at least 1, found rank 0")?;
     let given = cx.input_dims(1).map(|d| d.to_vec());
-    let multi = flag(cx.params, "multi_output") && x.len() > 1;
+    let multi = cx.params.flag("multi_output") && x.len() > 1;
     if !multi {
         let rows = &x[..x.len() - 1];
         return match given {
             Some(label) if label.len() == x.len() => agree_shapes(cx, &[0, 1], &[0]),
-            _ => cx.set_input_shape(1, Shape::Ranked(rows.iter().copied().collect())),
+            _ => cx.set_input_dims(1, rows.iter().copied()),
         };
     }
     let joined = |rest: &[Dim]| rest.iter().map(|d| d.as_const()).product::<Option<u64>>();
     let Some(label) = given else {
         return match joined(&x[2..]) {
-            Some(n) => cx.set_input_shape(1, Shape::Ranked([x[0], Dim::Const(n)].into_iter().collect())),
+            Some(n) => cx.set_input_dims(1, [x[0], Dim::Const(n)]),
             None => Ok(()),
         };
     };
@@ -132,43 +126,32 @@ fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
 }
 
 fn softmax_output() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let ty = b.ty(x)?;
         let rows = reshape(b, x, &classes(cx.params, &ty.dims))?;
-        let out = b.op("softmax", &[rows], Params::new().with("axis", ParamValue::Int(1)))?;
+        let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;
         reshape(b, out, &ty.dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        if cx.input(1).dtype.is_none()
-            && let Some(dtype) = cx.input(0).dtype
-        {
-            cx.set_input_dtype(1, dtype)?;
-        }
+    let infer = shape_rule(|cx| {
+        default_dtype(cx, 1, 0)?;
         agree_shapes(cx, &[0], &[0])?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         label_rule(cx, &x)
     });
     let doc = "Softmax of each sample, or along axis 1 (multi_output) or the last axis (preserve_shape). Its gradient is \
                p - onehot(label), whatever the head, or p - label if the label has the shape of the data.";
+    let divided = "Divide the gradient by the batch or by the number of labels that are not `ignore_label`.";
     define("mx_softmax_output", doc, compute, infer)
         .operand("data", FLOATS)
         .label()
-        .param("grad_scale", ParamValue::Float(1.0), "Factor of the gradient.")
-        .param("ignore_label", ParamValue::Float(-1.0), "The label that is ignored, or not valid.")
-        .param("multi_output", ParamValue::Bool(false), "Axis 1 holds classes, and further axes positions.")
-        .param("use_ignore", ParamValue::Bool(false), "No gradient where the label is `ignore_label`.")
-        .param("preserve_shape", ParamValue::Bool(false), "The last axis holds classes.")
-        .choice(
-            "normalization",
-            &["batch", "null", "valid"],
-            "null",
-            "Divide the gradient by the batch or by the number of labels that are not `ignore_label`.",
-        )
-        .param("out_grad", ParamValue::Bool(false), "Multiply the gradient by the head.")
-        .param("smooth_alpha", ParamValue::Float(0.0), "Probability that the labels leave to other classes.")
-        .within(0.0, 1.0)
+        .param("grad_scale", 1.0, "Factor of the gradient.")
+        .param("ignore_label", -1.0, "The label that is ignored, or not valid.")
+        .param("multi_output", false, "Axis 1 holds classes, and further axes positions.")
+        .param("use_ignore", false, "No gradient where the label is `ignore_label`.")
+        .param("preserve_shape", false, "The last axis holds classes.")
+        .choice("normalization", NORMALIZATIONS, "null", divided)
+        .param("out_grad", false, "Multiply the gradient by the head.")
+        .share("smooth_alpha", 0.0, "Probability that the labels leave to other classes.")
         .gradient(gradient)
         .loss()
         .named(&["SoftmaxOutput", "Softmax"])
@@ -176,12 +159,11 @@ fn softmax_output() -> OpDef {
 }
 
 fn softmax_cross_entropy() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, label) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [x, label]| {
         let ty = b.ty(x)?;
         let wide = compute_type(ty.dtype);
         let x = cast(b, x, wide)?;
-        let log = b.op("log_softmax", &[x], Params::new().with("axis", ParamValue::Int(1)))?;
+        let log = b.op("log_softmax", &[x], Params::new().with("axis", 1))?;
         let label = reshape(b, label, &[ty.dims[0], 1])?;
         let chosen = b.map_as(&[log, label], wide, &ty.dims, |s, a| {
             // No probability counts as less than 10⁻⁸.
@@ -198,7 +180,7 @@ fn softmax_cross_entropy() -> OpDef {
         let ty = b.ty(x)?;
         let wide = compute_type(ty.dtype);
         let (x, head) = (cast(b, x, wide)?, cast(b, head, wide)?);
-        let p = b.op("softmax", &[x], Params::new().with("axis", ParamValue::Int(1)))?;
+        let p = b.op("softmax", &[x], Params::new().with("axis", 1))?;
         let label = reshape(b, label, &[ty.dims[0], 1])?;
         let head = reshape(b, head, &[1, 1])?;
         let out = b.map_as(&[p, label, head], wide, &ty.dims, |s, a| {
@@ -207,11 +189,10 @@ fn softmax_cross_entropy() -> OpDef {
         })?;
         Ok(vec![Some(cast(b, out, ty.dtype)?), None])
     };
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.set_output_dims(0, [Dim::Const(1)])?;
         let x = ranked(cx, 0, 2)?;
-        cx.set_input_shape(1, Shape::Ranked([x[0]].into_iter().collect()))
+        cx.set_input_dims(1, [x[0]])
     });
     define("mx_softmax_cross_entropy", "-Σ ln softmax(data)[label] over the rows.", compute, infer)
         .operand("data", FLOATS)

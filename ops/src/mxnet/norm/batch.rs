@@ -1,7 +1,5 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
-use crate::graph::{GraphScope, Tensor, derivative, formulas};
-use crate::mxnet::support::{agree_dtypes, agree_shapes, vector};
 use crate::norm::running;
 use crate::prelude::*;
 
@@ -27,7 +25,7 @@ fn axis(params: &Params, rank: usize) -> Result<usize, OpError> {
 
 /// Whether the statistics are those of the batch.
 fn of_batch(params: &Params) -> bool {
-    params.bool(OpDef::TRAINING) == Some(true) && params.bool("use_global_stats") != Some(true)
+    params.flag(OpDef::TRAINING) && !params.flag("use_global_stats")
 }
 
 fn fixed_gamma(params: &Params) -> bool {
@@ -71,10 +69,7 @@ impl Channels {
 
     /// What centred data is multiplied by.
     fn scale<'g>(&self, params: &Params, inverse: Tensor<'g>, dtype: DType) -> Tensor<'g> {
-        match fixed_gamma(params) {
-            true => inverse,
-            false => self.spread(inverse.graph().operand(1), dtype) * inverse,
-        }
+        if fixed_gamma(params) { inverse } else { self.spread(inverse.graph().operand(1), dtype) * inverse }
     }
 }
 
@@ -154,8 +149,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
 }
 
 fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    agree_dtypes(cx, &[0], &[0])?;
-    agree_shapes(cx, &[0], &[0])?;
+    same(cx, 0, 0)?;
     let dtype = cx.input(0).dtype.map(compute_type);
     let known = (1..5).find_map(|i| cx.input(i).dtype).or(dtype);
     let rest: Vec<usize> = (1..cx.output_count()).collect();
@@ -169,7 +163,7 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     }
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let channel = x[axis(cx.params, x.len())?];
-    (1..5).try_for_each(|i| vector(cx, i, channel))?;
+    (1..5).try_for_each(|i| cx.set_input_dims(i, [channel]))?;
     rest.iter().try_for_each(|&i| cx.set_output_dims(i, [channel]))
 }
 
@@ -182,21 +176,20 @@ fn entry(name: &'static str, doc: &'static str, relu: bool) -> OpDef {
         .state(4, 4)
         .fixed(|params, i| (i == 1 && fixed_gamma(params)).then_some(1.0))
         .results(|params| {
-            let visible = if params.bool("output_mean_var") == Some(true) { 3 } else { 1 };
+            let visible = if params.flag("output_mean_var") { 3 } else { 1 };
             ResultCount { visible, listed: 3 }
         })
         .result_names(&["output", "mean", "var"])
-        .param("eps", ParamValue::Float(1e-3), "Added to the variance.")
-        .param("momentum", ParamValue::Float(0.9), "Weight of the old moving statistics.")
-        .within(0.0, 1.0)
-        .param("fix_gamma", ParamValue::Bool(true), "Take gamma as 1; its gradient is 0.")
-        .param("use_global_stats", ParamValue::Bool(false), "The moving statistics even in training.")
-        .param("output_mean_var", ParamValue::Bool(false), "Show the statistics as results.")
-        .param("axis", ParamValue::Int(1), "The channel axis.")
+        .param("eps", 1e-3, "Added to the variance.")
+        .share("momentum", 0.9, "Weight of the old moving statistics.")
+        .param("fix_gamma", true, "Take gamma as 1; its gradient is 0.")
+        .param("use_global_stats", false, "The moving statistics even in training.")
+        .param("output_mean_var", false, "Show the statistics as results.")
+        .param("axis", 1, "The channel axis.")
         .ignored(&[("cudnn_off", ParamValue::Bool(false))])
         .maybe("min_calib_range", ParamKind::Float, "No effect.")
         .maybe("max_calib_range", ParamKind::Float, "No effect.")
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "Use the batch's statistics.")
+        .param(OpDef::TRAINING, false, "Use the batch's statistics.")
         .gradient(derivative(move |g, cx| gradient(g, cx, relu)))
         .ulp(8.0)
 }

@@ -1,8 +1,7 @@
 //! Normalisation over one axis, over groups of channels, over the spatial axes; and plain moments.
 
-use crate::graph::{GraphScope, Tensor, derivative, formulas};
-use crate::mxnet::support::{agree_dtypes, agree_shapes, selected, vector};
 use crate::prelude::*;
+use crate::rules::selected;
 
 pub fn ops() -> Vec<OpDef> {
     vec![layer_norm(), group_norm(), instance_norm(), moments()]
@@ -130,8 +129,8 @@ fn common_rule(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
 fn affine_rule(cx: &mut InferCtx<'_>, axis: i64) -> Result<Option<Vec<Dim>>, OpError> {
     let Some(x) = common_rule(cx)? else { return Ok(None) };
     let channel = x[normalize_axis(axis, x.len())?];
-    vector(cx, 1, channel)?;
-    vector(cx, 2, channel)?;
+    cx.set_input_dims(1, [channel])?;
+    cx.set_input_dims(2, [channel])?;
     Ok(Some(x))
 }
 
@@ -146,11 +145,11 @@ fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: Infer) 
 fn with_statistics(def: OpDef) -> OpDef {
     def.outputs(1, 3)
         .results(|params| {
-            let visible = if params.bool("output_mean_var") == Some(true) { 3 } else { 1 };
+            let visible = if params.flag("output_mean_var") { 3 } else { 1 };
             ResultCount { visible, listed: 3 }
         })
         .result_names(&["output", "mean", "std"])
-        .param("output_mean_var", ParamValue::Bool(false), "Show mean and standard deviation as results.")
+        .param("output_mean_var", false, "Show mean and standard deviation as results.")
 }
 
 fn layer_norm() -> OpDef {
@@ -164,8 +163,8 @@ fn layer_norm() -> OpDef {
     let doc =
         "(x - mean) / √(variance + eps) · gamma + beta along one axis. Further results: mean and √(variance + eps).";
     with_statistics(entry("mx_layer_norm", doc, one_axis, infer))
-        .param("axis", ParamValue::Int(-1), "The axis normalised and scaled.")
-        .param("eps", ParamValue::Float(1e-5), "Added to the variance.")
+        .param("axis", -1, "The axis normalised and scaled.")
+        .param("eps", 1e-5, "Added to the variance.")
         .named(&["LayerNorm"])
 }
 
@@ -173,24 +172,24 @@ fn group_norm() -> OpDef {
     let infer = rule(|cx| {
         let x = common_rule(cx)?;
         let groups = Dim::Const(cx.params.int("num_groups").unwrap_or(1).max(1) as u64);
-        vector(cx, 1, groups)?;
-        vector(cx, 2, groups)?;
+        cx.set_input_dims(1, [groups])?;
+        cx.set_input_dims(2, [groups])?;
         let Some(x) = x else { return Ok(()) };
         (1..cx.output_count()).try_for_each(|i| cx.set_output_dims(i, [x[0], groups]))
     });
     let doc = "Per sample and group of channels: (x - mean) / √(variance + eps) · gamma + beta, one of each a group. \
                Further results: mean and √(variance + eps).";
     with_statistics(entry("mx_group_norm", doc, groups, infer))
-        .param("num_groups", ParamValue::Int(1), "Groups of channels.")
+        .param("num_groups", 1, "Groups of channels.")
         .within(1.0, i64::MAX as f64)
-        .param("eps", ParamValue::Float(1e-5), "Added to the variance.")
+        .param("eps", 1e-5, "Added to the variance.")
         .named(&["GroupNorm"])
 }
 
 fn instance_norm() -> OpDef {
     let infer = rule(|cx| affine_rule(cx, 1).map(|_| ()));
     entry("mx_instance_norm", "Per sample and channel: (x - mean) / √(variance + eps) · gamma + beta.", spatial, infer)
-        .param("eps", ParamValue::Float(1e-3), "Added to the variance.")
+        .param("eps", 1e-3, "Added to the variance.")
         .named(&["InstanceNorm"])
 }
 
@@ -209,7 +208,7 @@ fn moments() -> OpDef {
         (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axes = selected(cx.params.ints("axes"), false, x.len())?;
-        let dims = super::super::reduce::kept(&x, &axes, cx.params.bool("keepdims") == Some(true));
+        let dims = super::super::reduce::kept(&x, &axes, cx.params.flag("keepdims"));
         let dims: Vec<Option<Dim>> = dims.into_iter().map(Some).collect();
         (0..cx.output_count()).try_for_each(|i| partial(cx, i, &dims))
     });
@@ -217,7 +216,7 @@ fn moments() -> OpDef {
         .operand("data", FLOATS)
         .outputs(2, 2)
         .maybe("axes", ParamKind::Ints, "Axes averaged over; default: all.")
-        .param("keepdims", ParamValue::Bool(false), "Keep the axes with extent 1.")
+        .param("keepdims", false, "Keep the axes with extent 1.")
         .named(&["moments"])
         .ulp(8.0)
 }

@@ -1,7 +1,5 @@
 //! Normalisation by neighbouring channels, and by the Euclidean norm.
 
-use crate::graph::{GraphScope, Tensor, derivative, formula};
-use crate::mxnet::support::agree;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -14,7 +12,7 @@ fn float(cx: &NodeCtx<'_>, name: &str, default: f64) -> f64 {
 
 /// The sum over the neighbouring channels of each channel.
 fn neighbours(x: Tensor<'_>, size: i64) -> Result<Tensor<'_>> {
-    let windows = x.graph().op("channel_windows", &[x], Params::new().with("size", ParamValue::Int(size)));
+    let windows = x.graph().op("channel_windows", &[x], Params::new().with("size", size));
     Ok(windows.sum(&[1]).reshape(&x.dims()?))
 }
 
@@ -45,25 +43,23 @@ fn lrn_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<Te
 }
 
 fn lrn() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let params = Params::new()
-            .with("size", ParamValue::Int(cx.params.int("nsize").unwrap_or(1)))
-            .with("alpha", ParamValue::Float(float(cx, "alpha", 1e-4)))
-            .with("beta", ParamValue::Float(float(cx, "beta", 0.75)))
-            .with("bias", ParamValue::Float(float(cx, "knorm", 2.0)));
+            .with("size", cx.params.int("nsize").unwrap_or(1))
+            .with("alpha", float(cx, "alpha", 1e-4))
+            .with("beta", float(cx, "beta", 0.75))
+            .with("bias", float(cx, "knorm", 2.0));
         if cx.params.int("nsize").is_some_and(|n| n % 2 == 0) {
-            return Err(b.error(DiagnosticCode::Unsupported, "parameter `nsize` is even"));
+            return Err(b.fail("parameter `nsize` is even"));
         }
         b.op("lrn", &[x], params)
     });
     define("mx_lrn", "x / (knorm + alpha/nsize · Σ x²)^beta, over nsize neighbouring channels.", compute, rule(agree))
         .operand("data", FLOATS)
-        .param("alpha", ParamValue::Float(1e-4), "Weight of the squares.")
-        .param("beta", ParamValue::Float(0.75), "Exponent.")
-        .param("knorm", ParamValue::Float(2.0), "Constant term.")
-        .required("nsize", ParamKind::Int, "Channels summed over, an odd number.")
-        .within(1.0, i64::MAX as f64)
+        .param("alpha", 1e-4, "Weight of the squares.")
+        .param("beta", 0.75, "Exponent.")
+        .param("knorm", 2.0, "Constant term.")
+        .count("nsize", "Channels summed over, an odd number.")
         .gradient(derivative(lrn_gradient))
         .named(&["LRN"])
         .ulp(16.0)
@@ -109,7 +105,7 @@ fn l2_normalization() -> OpDef {
                (spatial).";
     define("mx_l2_normalization", doc, compute, rule(agree))
         .operand("data", FLOATS)
-        .param("eps", ParamValue::Float(1e-10), "Added to the sum.")
+        .param("eps", 1e-10, "Added to the sum.")
         .choice("mode", &["channel", "instance", "spatial"], "instance", "What one norm covers.")
         .gradient(derivative(l2_gradient))
         .named(&["L2Normalization"])

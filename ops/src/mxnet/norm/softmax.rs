@@ -1,6 +1,5 @@
 //! Softmax, its logarithm, of the negative, over part of an axis, and as an activation.
 
-use crate::mxnet::support::{agree, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -52,11 +51,11 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: Sof
     if factor != 1.0 {
         x = with_number(b, "mul", x, factor)?;
     }
-    let lengths = maybe(args, 1).filter(|_| cx.params.bool("use_length") == Some(true));
+    let lengths = maybe(args, 1).filter(|_| cx.params.flag("use_length"));
     if let Some(lengths) = lengths {
         x = before_length(b, x, lengths, axis, f64::NEG_INFINITY)?;
     }
-    let along = Params::new().with("axis", ParamValue::Int(axis as i64));
+    let along = Params::new().with("axis", axis as i64);
     let mut out = b.op(if kind == SoftmaxKind::Log { "log_softmax" } else { "softmax" }, &[x], along)?;
     if let (Some(lengths), true) = (lengths, kind != SoftmaxKind::Log) {
         // A row of length 0 has no maximum.
@@ -98,18 +97,18 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let Some(x) = cx.input_dims(0) else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), x.len())?;
     let rest: Vec<Dim> = (0..x.len()).filter(|i| *i != axis).map(|i| x[i]).collect();
-    cx.set_input_shape(1, Shape::Ranked(rest.into_iter().collect()))
+    cx.set_input_dims(1, rest)
 }
 
 fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {
     define(name, doc, composite(move |b, cx, args| body(b, cx, args, kind)), rule(infer))
         .operand("data", FLOATS)
         .optional("length", TypeRule::OneOf(INDICES))
-        .present(|params, _| params.bool("use_length") == Some(true))
-        .param("axis", ParamValue::Int(-1), "The axis normalised.")
+        .present(|params, _| params.flag("use_length"))
+        .param("axis", -1, "The axis normalised.")
         .maybe("temperature", ParamKind::Float, "Divides the operand; default: 1.")
         .maybe("dtype", ParamKind::DType, "The result's type, if not the operand's.")
-        .param("use_length", ParamValue::Bool(false), "Only elements before `length` along the axis count.")
+        .param("use_length", false, "Only elements before `length` along the axis count.")
         .gradient(move |b, cx| gradient(b, cx, kind))
         .ulp(8.0)
 }
@@ -123,17 +122,13 @@ fn activation_dims(params: &Params, dims: &[u64]) -> Vec<u64> {
 }
 
 fn activation() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         if dims.len() < 2 {
-            return Err(b.error(
-                DiagnosticCode::Unsupported,
-                format!("operand `data`: expected rank at least 2, found rank {}", dims.len()),
-            ));
+            return Err(b.fail(format!("operand `data`: expected rank at least 2, found rank {}", dims.len())));
         }
         let rows = reshape(b, x, &activation_dims(cx.params, &dims))?;
-        let out = b.op("softmax", &[rows], Params::new().with("axis", ParamValue::Int(1)))?;
+        let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;
         reshape(b, out, &dims)
     });
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {

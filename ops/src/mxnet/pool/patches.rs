@@ -1,28 +1,22 @@
 //! The patches under a sliding window as columns of a matrix, and back.
 
-use crate::mxnet::layers::per_axis;
-use crate::mxnet::support::agree_dtypes;
+use crate::mxnet::layers::kernel_of;
 use crate::prelude::*;
-use crate::views::sum_of;
-use crate::window::{AutoPad, SpatialWindow};
+use crate::window::per_axis;
 
 pub fn ops() -> Vec<OpDef> {
     vec![im2col(), col2im()]
 }
 
 fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
-    let kernel: Vec<u64> = match params.ints("kernel") {
-        Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => list.iter().map(|k| *k as u64).collect(),
-        _ => return Err("parameter `kernel`: expected positive extents".into()),
-    };
+    let kernel = kernel_of(params)?;
     let rank = kernel.len();
     let (strides, dilations) = (per_axis(params, "stride", rank, 1)?, per_axis(params, "dilate", rank, 1)?);
     let pads = per_axis(params, "pad", rank, 0)?;
     if strides.iter().chain(&dilations).any(|s| *s <= 0) || pads.iter().any(|p| *p < 0) {
         return Err("parameters `stride` and `dilate` must be positive, `pad` at least 0".into());
     }
-    let (before, after) = (pads.clone(), pads);
-    Ok(SpatialWindow { kernel, strides, dilations, before, after, auto: AutoPad::Explicit, ceil: false })
+    Ok(SpatialWindow::padded(kernel, strides, dilations, pads))
 }
 
 /// Windows by spatial axis.
@@ -79,17 +73,13 @@ fn size(window: &SpatialWindow) -> u64 {
 }
 
 fn im2col() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        columns(b, cx.params, x)
-    });
+    let compute = composite_of(|b, cx, [x]| columns(b, cx.params, x));
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
         let ty = b.ty(x)?;
         Ok(vec![Some(image(b, cx.node.params, head, &ty)?)])
     };
-    let infer = rule(|cx: &mut InferCtx<'_>| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let window = window_of(cx.params)?;
         let x = ranked(cx, 0, window.kernel.len() + 2)?;
         let channels = x[1].as_const().map(|c| Dim::Const(c * size(&window)));
@@ -107,16 +97,12 @@ fn im2col() -> OpDef {
 }
 
 fn col2im() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        image(b, cx.params, x, &cx.outputs[0])
-    });
+    let compute = composite_of(|b, cx, [x]| image(b, cx.params, x, &cx.outputs[0]));
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let head = cx.head(b, 0)?;
         Ok(vec![Some(columns(b, cx.node.params, head)?)])
     };
-    let infer = rule(|cx: &mut InferCtx<'_>| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let window = window_of(cx.params)?;
         let out = cx.params.ints("output_size").unwrap_or(&[]).to_vec();
         if out.len() != window.kernel.len() || out.iter().any(|n| *n <= 0) {
@@ -127,12 +113,8 @@ fn col2im() -> OpDef {
         let x = ranked(cx, 0, 3)?;
         cx.unify_dims(Dim::Const(windows), x[2], "operand `data`, axis 2 (windows)")?;
         let size = size(&window);
-        let channels = match x[1] {
-            Dim::Const(c) if c % size != 0 => {
-                return Err(OpError(format!("operand `data`, axis 1: expected a multiple of {size}, found {c}")));
-            }
-            c => c.as_const().map(|c| Dim::Const(c / size)),
-        };
+        multiple_of(x[1], size, "operand `data`, axis 1")?;
+        let channels = x[1].as_const().map(|c| Dim::Const(c / size));
         let dims = [Some(x[0]), channels].into_iter().chain(spatial.into_iter().map(|n| Some(Dim::Const(n))));
         partial(cx, 0, &dims.collect::<Vec<_>>())
     });

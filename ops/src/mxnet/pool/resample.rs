@@ -1,8 +1,5 @@
 //! Images brought to another size, and the patches under a sliding window.
 
-use tensorc_ir::prim::{Contraction, ConvAlgorithm};
-
-use crate::mxnet::support::{agree_dtypes, extent};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -32,7 +29,7 @@ fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: AxisWeights
         let mut lhs = v[..4].to_vec();
         lhs[axis] = v[4].clone();
         let rhs = vec![v[axis].clone(), v[4].clone()];
-        x = b.contract(x, table, Contraction { extents, out_rank: 4, lhs, rhs, algorithm: ConvAlgorithm::Direct })?;
+        x = b.contract(x, table, Contraction::new(extents, 4, lhs, rhs))?;
     }
     cast(b, x, ty.dtype)
 }
@@ -78,13 +75,11 @@ fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
 }
 
 fn adaptive_avg_pooling() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let out = &cx.outputs[0].dims;
         resampled(b, x, [out[2], out[3]], means)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let size = match cx.params.ints("output_size") {
             None | Some([]) => [1, 1],
             Some([side]) => [*side; 2],
@@ -96,16 +91,12 @@ fn adaptive_avg_pooling() -> OpDef {
         let size = [extent(size[0].max(1), "output_size")?, extent(size[1].max(1), "output_size")?];
         images(cx, size)
     });
-    define(
-        "mx_adaptive_avg_pooling_2d",
-        "The mean of parts of images [n, c, h, w], as many as asked for.",
-        compute,
-        infer,
-    )
-    .operand("data", FLOATS)
-    .param("output_size", ParamValue::Ints(vec![]), "Height and width, or both; default: 1.")
-    .named(&["_contrib_AdaptiveAvgPooling2D"])
-    .ulp(4.0)
+    let doc = "The mean of parts of images [n, c, h, w], as many as asked for.";
+    define("mx_adaptive_avg_pooling_2d", doc, compute, infer)
+        .operand("data", FLOATS)
+        .param("output_size", ParamValue::Ints(vec![]), "Height and width, or both; default: 1.")
+        .named(&["_contrib_AdaptiveAvgPooling2D"])
+        .ulp(4.0)
 }
 
 /// The height and width of a resized image, by mode.
@@ -134,14 +125,12 @@ fn resized(params: &Params, from: [u64; 2]) -> Result<[u64; 2], OpError> {
 }
 
 fn bilinear_resize() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let out = &cx.outputs[0].dims;
         let weights = if cx.params.bool("align_corners") == Some(false) { centres } else { corners };
         resampled(b, x, [out[2], out[3]], weights)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         if cx.params.str("mode") == Some("like") {
             let like = match cx.input_dims(1) {
                 Some(like) if like.len() == 4 => [like[2], like[3]],
@@ -169,12 +158,12 @@ fn bilinear_resize() -> OpDef {
         .operand("data", FLOATS)
         .optional("like", TypeRule::Any)
         .present(|params, _| params.str("mode") == Some("like"))
-        .param("height", ParamValue::Int(1), "Height of the result.")
-        .param("width", ParamValue::Int(1), "Width of the result.")
+        .param("height", 1, "Height of the result.")
+        .param("width", 1, "Width of the result.")
         .maybe("scale_height", ParamKind::Float, "Factor of the height, in place of `height`.")
         .maybe("scale_width", ParamKind::Float, "Factor of the width, in place of `width`.")
         .choice("mode", MODES, "size", "Where the size comes from.")
-        .param("align_corners", ParamValue::Bool(true), "Corners on corners, not middles on middles.")
+        .param("align_corners", true, "Corners on corners, not middles on middles.")
         .named(&["_contrib_BilinearResize2D"])
         .ulp(4.0)
 }
@@ -211,9 +200,9 @@ fn bilinear_params(params: &Params) -> Params {
         .with("kernel", pair(2 * scale - scale % 2))
         .with("stride", pair(scale))
         .with("pad", pair(scale / 2))
-        .with("num_filter", ParamValue::Int(filters))
-        .with("num_group", ParamValue::Int(filters))
-        .with("no_bias", ParamValue::Bool(true))
+        .with("num_filter", filters)
+        .with("num_group", filters)
+        .with("no_bias", true)
 }
 
 fn up_sampling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
@@ -232,7 +221,7 @@ fn up_sampling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>
     }
     match cx.params.str("multi_input_mode") {
         Some("sum") => b.op("mx_add_n", &parts, Params::new()),
-        _ => b.op("concat", &parts, Params::new().with("axis", ParamValue::Int(1))),
+        _ => b.op("concat", &parts, Params::new().with("axis", 1)),
     }
 }
 
@@ -246,9 +235,7 @@ fn nearest_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let mut channels = Some(0);
     for i in (0..cx.input_count()).filter(|i| *i != 1) {
         let Some(dims) = cx.input_dims(i) else { return Ok(()) };
-        if dims.len() != 4 {
-            return Err(OpError(format!("{}: expected rank 4, found rank {}", cx.input_name(i), dims.len())));
-        }
+        reject_if(dims.len() != 4, || format!("{}: expected rank 4, found rank {}", cx.input_name(i), dims.len()))?;
         for (axis, n) in size.iter().enumerate() {
             if let Dim::Const(own) = dims[2 + axis]
                 && (own == 0 || n % own != 0)
@@ -276,7 +263,7 @@ fn up_sampling() -> OpDef {
         let filters = extent(cx.params.int("num_filter").unwrap_or(0), "num_filter")?;
         let scale = scale_of(cx.params);
         let kernel = Dim::Const(2 * scale - scale % 2);
-        cx.set_input_shape(1, Shape::Ranked([filters, Dim::Const(1), kernel, kernel].into_iter().collect()))?;
+        cx.set_input_dims(1, [filters, Dim::Const(1), kernel, kernel])?;
         let x = ranked(cx, 0, 4)?;
         cx.unify_dims(filters, x[1], "operand `data`, axis 1")?;
         let grown = |d: Dim| d.as_const().map(|n| Dim::Const(n * scale));
@@ -292,7 +279,7 @@ fn up_sampling() -> OpDef {
         .present(|params, i| i == 1 && bilinear(params))
         .required("scale", ParamKind::Int, "The factor.")
         .within(1.0, 1000.0)
-        .param("num_filter", ParamValue::Int(0), "Channels, if bilinear.")
+        .param("num_filter", 0, "Channels, if bilinear.")
         .choice("sample_type", &["bilinear", "nearest"], "nearest", "How elements are made up.")
         .choice("multi_input_mode", &["concat", "sum"], "concat", "What is made of several operands.")
         .maybe("num_args", ParamKind::Int, "Number of operands; no effect.")

@@ -1,13 +1,9 @@
 //! Pooling over windows: maximum, mean, sum and p-norm, with MXNet's three ways to count windows.
 
-use tensorc_ir::dim::Equation;
-
-use crate::mxnet::layers::{check_layout, per_axis};
-use crate::mxnet::support::agree_dtypes;
+use crate::mxnet::layers::{LAYOUTS, check_layout, kernel_of};
 use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
 use crate::prelude::*;
-use crate::views::{lowest, max_of, sum_of};
-use crate::window::{AutoPad, SpatialWindow};
+use crate::window::per_axis;
 
 pub fn ops() -> Vec<OpDef> {
     vec![pooling(), pooling_v1()]
@@ -33,51 +29,24 @@ fn convention(params: &Params) -> Convention {
 }
 
 fn global(params: &Params) -> bool {
-    params.bool("global_pool") == Some(true)
+    params.flag("global_pool")
 }
 
 /// The windows; those of a global pool cover everything.
 fn window_of(params: &Params, spatial: &[u64]) -> Result<SpatialWindow, OpError> {
     let rank = spatial.len();
-    let zeros = vec![0; rank];
     if global(params) {
         let strides = spatial.iter().map(|&n| n.max(1) as i64).collect();
-        let kernel = spatial.to_vec();
-        return Ok(SpatialWindow {
-            kernel,
-            strides,
-            dilations: vec![1; rank],
-            before: zeros.clone(),
-            after: zeros,
-            auto: AutoPad::Explicit,
-            ceil: false,
-        });
+        return Ok(SpatialWindow::padded(spatial.to_vec(), strides, vec![1; rank], vec![0; rank]));
     }
     let kernel = kernel_of(params)?;
     let pads = per_axis(params, "pad", rank, 0)?;
     let strides = per_axis(params, "stride", rank, 1)?;
-    if strides.iter().any(|s| *s <= 0) {
-        return Err("parameter `stride`: expected positive steps".into());
-    }
+    reject_if(strides.iter().any(|s| *s <= 0), || "parameter `stride`: expected positive steps")?;
     if let Some(i) = (0..rank).find(|&i| pads[i] < 0 || pads[i] >= kernel[i] as i64) {
         return Err(OpError(format!("parameter `pad`: {} is not below the kernel's {}", pads[i], kernel[i])));
     }
-    Ok(SpatialWindow {
-        kernel,
-        strides,
-        dilations: vec![1; rank],
-        before: pads.clone(),
-        after: pads,
-        auto: AutoPad::Explicit,
-        ceil: false,
-    })
-}
-
-fn kernel_of(params: &Params) -> Result<Vec<u64>, OpError> {
-    match params.ints("kernel") {
-        Some(list) if !list.is_empty() && list.iter().all(|k| *k > 0) => Ok(list.iter().map(|k| *k as u64).collect()),
-        _ => Err("parameter `kernel`: expected positive extents".into()),
-    }
+    Ok(SpatialWindow::padded(kernel, strides, vec![1; rank], pads))
 }
 
 /// Windows along a spatial axis of extent `n`.
@@ -86,9 +55,7 @@ fn count(window: &SpatialWindow, convention: Convention, axis: usize, n: u64) ->
     if convention == Convention::Same {
         return Ok((padded + s - 1).div_euclid(s).max(0) as u64);
     }
-    if k > padded {
-        return Err(OpError(format!("spatial axis {axis}: the kernel covers {k}, the padded operand has {padded}")));
-    }
+    reject_if(k > padded, || format!("spatial axis {axis}: the kernel covers {k}, the padded operand has {padded}"))?;
     let free = padded - k;
     let steps = if convention == Convention::Full { (free + s - 1) / s } else { free / s };
     Ok(steps as u64 + 1)
@@ -273,7 +240,7 @@ fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, old: bool) -> Result<Vec<Opti
 }
 
 fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    agree_dtypes(cx, &[0], &[0])?;
+    cx.same_dtype(0, 0)?;
     kind(cx.params, false)?;
     if global(cx.params) {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -312,6 +279,9 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
+const CONVENTION_DOC: &str =
+    "Windows inside the padded operand; or also one that reaches beyond (full); or one a stride (same).";
+
 fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
     let kinds: &[&str] = if old { &["avg", "max", "sum"] } else { &["avg", "lp", "max", "sum"] };
     let conventions: &[&str] = if old { &["full", "valid"] } else { &["full", "same", "valid"] };
@@ -319,13 +289,8 @@ fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
         .operand("data", FLOATS)
         .param("kernel", ParamValue::Ints(vec![]), "Extents of a window, one to three; not needed by a global pool.")
         .choice("pool_type", kinds, "max", "What is made of a window.")
-        .param("global_pool", ParamValue::Bool(false), "One window that covers everything.")
-        .choice(
-            "pooling_convention",
-            conventions,
-            "valid",
-            "Windows inside the padded operand; or also one that reaches beyond (full); or one a stride (same).",
-        )
+        .param("global_pool", false, "One window that covers everything.")
+        .choice("pooling_convention", conventions, "valid", CONVENTION_DOC)
         .param("stride", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
         .param("pad", ParamValue::Ints(vec![]), "On both sides, below the kernel. Default: 0.")
         .gradient(move |b, cx| gradient(b, cx, old))
@@ -338,12 +303,7 @@ fn pooling() -> OpDef {
     entry("mx_pooling", doc, false)
         .maybe("p_value", ParamKind::Int, "p of a p-norm, 1 to 3.")
         .maybe("count_include_pad", ParamKind::Bool, "Whether padding counts in a mean; default: yes.")
-        .choice(
-            "layout",
-            &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"],
-            "None",
-            "Only those with channels on axis 1 are supported.",
-        )
+        .choice("layout", LAYOUTS, "None", "Only those with channels on axis 1 are supported.")
         .ignored(&[("cudnn_off", ParamValue::Bool(false))])
         .named(&["Pooling"])
 }

@@ -28,7 +28,7 @@ impl Stack {
         Stack {
             mode: Mode::of(params),
             layers: positive("num_layers"),
-            directions: if params.bool("bidirectional") == Some(true) { 2 } else { 1 },
+            directions: if params.flag("bidirectional") { 2 } else { 1 },
             hidden: positive("state_size"),
         }
     }
@@ -59,7 +59,7 @@ fn cut(b: &mut Builder<'_>, vector: Value, sizes: &[u64]) -> Result<Vec<Value>> 
 }
 
 fn flipped(b: &mut Builder<'_>, x: Value) -> Result<Value> {
-    b.op("flip", &[x], Params::new().with("axis", ParamValue::Ints(vec![0])))
+    b.op("flip", &[x], Params::new().with("axis", vec![0]))
 }
 
 /// What a layer in one direction starts from.
@@ -93,7 +93,7 @@ fn direction(
         shares = flipped(b, shares)?;
     }
     let count = if stack.mode == Mode::Lstm { 2 } else { 1 };
-    let params = Params::new().with("mode", ParamValue::Str(stack.mode.name().to_owned()));
+    let params = Params::new().with("mode", stack.mode.name().to_owned());
     let made = b.op_multi("recurrent", &[Some(shares), Some(weight), first[0], first[1], inner], params, count)?;
     let last = b.slice_axis(made[0], 0, dims[0] - 1, 1)?;
     let last_cell = match made.get(1) {
@@ -114,7 +114,7 @@ fn initial(b: &mut Builder<'_>, states: Value, at: u64) -> Result<Value> {
 /// Dropout between layers, with a mask of its own for each.
 fn dropped(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, layer: u64, key: Option<Value>) -> Result<Value> {
     let p = cx.params.float("p").unwrap_or(0.0);
-    if p == 0.0 || cx.params.bool(OpDef::TRAINING) != Some(true) {
+    if p == 0.0 || !cx.params.flag(OpDef::TRAINING) {
         return Ok(x);
     }
     let key = match key {
@@ -130,7 +130,7 @@ fn dropped(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, layer: u64, key: Opt
     };
     let ratio = b.scalar(Scalar::f32(p as f32));
     let seed = cx.params.float("seed").unwrap_or(0.0) + layer as f64;
-    let params = Params::new().with("seed", ParamValue::Float(seed));
+    let params = Params::new().with("seed", seed);
     let mask = b.op_multi("dropout_mask", &[Some(x), Some(ratio), key], params, 1)?[0];
     let zero = number(b, x, 0.0)?;
     let kept = b.call("where", &[mask, x, zero])?;
@@ -181,9 +181,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 
 fn refused(cx: &InferCtx<'_>) -> Result<(), OpError> {
     for name in ["projection_size", "lstm_state_clip_min", "lstm_state_clip_max"] {
-        if cx.params.get(name).is_some() {
-            return Err(OpError(format!("parameter `{name}` is not supported")));
-        }
+        reject_if(cx.params.get(name).is_some(), || format!("parameter `{name}` is not supported"))?;
     }
     match cx.params.bool("use_sequence_length") {
         Some(true) => Err("parameter `use_sequence_length`: sequences of different lengths are not supported".into()),
@@ -195,24 +193,18 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     refused(cx)?;
     let stack = Stack::of(cx.params);
     let x = ranked(cx, 0, 3)?;
-    if x[0] == Dim::Const(0) {
-        return Err("operand `data`: no time steps".into());
-    }
+    reject_if(x[0] == Dim::Const(0), || "operand `data`: no time steps")?;
     if let Dim::Const(input) = x[2] {
         let size = stack.parts(input).iter().sum();
-        cx.set_input_shape(1, Shape::Ranked([Dim::Const(size)].into_iter().collect()))?;
+        cx.set_input_dims(1, [Dim::Const(size)])?;
     }
     let state = [Dim::Const(stack.layers * stack.directions), x[1], Dim::Const(stack.hidden)];
-    cx.set_input_shape(2, Shape::Ranked(state.into_iter().collect()))?;
+    cx.set_input_dims(2, state)?;
     let lstm = stack.mode == Mode::Lstm;
-    if lstm != cx.has_input(3) {
-        return Err("operand `state_cell`: an LSTM has one, other cells have none".into());
-    }
-    cx.set_input_shape(3, Shape::Ranked(state.into_iter().collect()))?;
+    reject_if(lstm != cx.has_input(3), || "operand `state_cell`: an LSTM has one, other cells have none")?;
+    cx.set_input_dims(3, state)?;
     let most = results(cx.params).visible;
-    if cx.output_count() > most {
-        return Err(OpError(format!("{} results asked for, there are {most}", cx.output_count())));
-    }
+    reject_if(cx.output_count() > most, || format!("{} results asked for, there are {most}", cx.output_count()))?;
     cx.set_output_dims(0, [x[0], x[1], Dim::Const(stack.hidden * stack.directions)])?;
     cx.same_dtype(0, 0)?;
     for i in 1..cx.output_count() {
@@ -242,22 +234,21 @@ fn rnn() -> OpDef {
         .within(1.0, f64::from(i32::MAX))
         .required("num_layers", ParamKind::Int, "number of layers")
         .within(1.0, 1024.0)
-        .param("bidirectional", ParamValue::Bool(false), "whether every layer also runs backwards")
+        .param("bidirectional", false, "whether every layer also runs backwards")
         .required("mode", ParamKind::Choice(MODES), "the cell")
-        .param("p", ParamValue::Float(0.0), "share of the inputs of all layers but the first dropped in training")
-        .within(0.0, 1.0)
-        .param("state_outputs", ParamValue::Bool(false), "whether the last states are results")
+        .share("p", 0.0, "share of the inputs of all layers but the first dropped in training")
+        .param("state_outputs", false, "whether the last states are results")
         .maybe("projection_size", ParamKind::Int, "Not supported.")
         .maybe("lstm_state_clip_min", ParamKind::Float, "Not supported.")
         .maybe("lstm_state_clip_max", ParamKind::Float, "Not supported.")
-        .param("lstm_state_clip_nan", ParamValue::Bool(false), "No effect.")
-        .param("use_sequence_length", ParamValue::Bool(false), "Not supported.")
-        .param(OpDef::TRAINING, ParamValue::Bool(false), "whether dropout takes place")
-        .param("seed", ParamValue::Float(0.0), "selects the mask, unless `key` is given")
+        .param("lstm_state_clip_nan", false, "No effect.")
+        .param("use_sequence_length", false, "Not supported.")
+        .param(OpDef::TRAINING, false, "whether dropout takes place")
+        .param("seed", 0.0, "selects the mask, unless `key` is given")
         .key()
         .present(|params, i| match i {
             3 => params.str("mode") == Some("lstm"),
-            4 => params.bool("use_sequence_length") == Some(true),
+            4 => params.flag("use_sequence_length"),
             _ => false,
         })
         .outputs(1, 3)

@@ -1,9 +1,6 @@
 //! Connectionist temporal classification: the loss of Graves and others (2006), by their forward-backward
 //! recursion on logarithms, with its gradient.
 
-use tensorc_ir::kir::Kernel;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue};
 use crate::prelude::*;
 
 const F64: DType = DType::F64;
@@ -233,7 +230,7 @@ pub fn ctc_loss() -> OpDef {
         let blank = if blank_first(cx.params) { 0 } else { dims[2] - 1 };
         let at = CtcExtents { time: dims[0], batch: dims[1], classes: dims[2], labels: label_dims[1], blank };
         let wide = cast(b, data, F64)?;
-        let logs = b.op("log_softmax", &[wide], Params::new().with("axis", ParamValue::Int(-1)))?;
+        let logs = b.op("log_softmax", &[wide], Params::new().with("axis", -1))?;
         let table = DenseType::new(F64, &[at.batch, at.time, at.states()]);
         let types = [
             DenseType::new(F64, &[at.batch]),
@@ -248,7 +245,7 @@ pub fn ctc_loss() -> OpDef {
         let mut inputs = vec![logs, labels];
         let mut kinds = [Some(b.ty(logs)?), Some(b.ty(labels)?), None, None];
         for (i, flag) in given {
-            if let Some(lengths) = maybe(args, i).filter(|_| cx.params.bool(flag) == Some(true)) {
+            if let Some(lengths) = maybe(args, i).filter(|_| cx.params.flag(flag)) {
                 kinds[i] = Some(b.ty(lengths)?);
                 inputs.push(lengths);
             }
@@ -258,8 +255,7 @@ pub fn ctc_loss() -> OpDef {
         let loss = reshape(b, made[0], &cx.outputs[0].dims)?;
         Ok(vec![cast(b, loss, cx.outputs[0].dtype)?, cast(b, made[1], cx.outputs[1].dtype)?])
     }));
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(data) = rank_in(cx, 0, 3..=3)? else { return Ok(()) };
         if data[0] == Dim::Const(0) || data[2] == Dim::Const(0) {
@@ -270,10 +266,10 @@ pub fn ctc_loss() -> OpDef {
             shaped(cx, 1, &[data[1], labels[1]])?;
         }
         for (i, flag) in [(2, "use_data_lengths"), (3, "use_label_lengths")] {
-            match (cx.params.bool(flag) == Some(true), cx.has_input(i)) {
+            match (cx.params.flag(flag), cx.has_input(i)) {
                 (true, false) => return Err(OpError(format!("parameter `{flag}` asks for an operand"))),
                 (_, true) => {
-                    cx.set_input_shape(i, Shape::Ranked([data[1]].into_iter().collect()))?;
+                    cx.set_input_dims(i, [data[1]])?;
                 }
                 _ => {}
             }
@@ -289,8 +285,8 @@ pub fn ctc_loss() -> OpDef {
         .operand("label", NUMBERS)
         .optional("data_lengths", TypeRule::OneOf(NUMBERS))
         .optional("label_lengths", TypeRule::OneOf(NUMBERS))
-        .param("use_data_lengths", ParamValue::Bool(false), "whether `data_lengths` is given")
-        .param("use_label_lengths", ParamValue::Bool(false), "whether `label_lengths` is given")
+        .param("use_data_lengths", false, "whether `data_lengths` is given")
+        .param("use_label_lengths", false, "whether `label_lengths` is given")
         .choice("blank_label", &["first", "last"], "first", "which class is the blank")
         .present(|params, i| params.bool(if i == 2 { "use_data_lengths" } else { "use_label_lengths" }) == Some(true))
         .outputs(2, 2)

@@ -17,20 +17,20 @@ fn time_axis(params: &Params) -> usize {
 fn with_lengths(def: OpDef) -> OpDef {
     def.operand("data", NUMBERS)
         .optional("sequence_length", TypeRule::OneOf(NUMBERS))
-        .param("use_sequence_length", ParamValue::Bool(false), "whether sequences have lengths of their own")
-        .param("axis", ParamValue::Int(0), "axis of time, 0 or 1")
+        .param("use_sequence_length", false, "whether sequences have lengths of their own")
+        .param("axis", 0, "axis of time, 0 or 1")
         .within(0.0, 1.0)
-        .present(|params, _| params.bool("use_sequence_length") == Some(true))
+        .present(|params, _| params.flag("use_sequence_length"))
 }
 
 fn check(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
-    if cx.params.bool("use_sequence_length") == Some(true) && !cx.has_input(1) {
+    if cx.params.flag("use_sequence_length") && !cx.has_input(1) {
         return Err("operand `sequence_length` is missing".into());
     }
     let Some(data) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     let batch = 1 - time_axis(cx.params);
     if cx.has_input(1) {
-        cx.set_input_shape(1, Shape::Ranked([data[batch]].into_iter().collect()))?;
+        cx.set_input_dims(1, [data[batch]])?;
         shaped(cx, 1, &[data[batch]])?;
     }
     Ok(Some(data))
@@ -43,7 +43,7 @@ fn lengths(
     data: Value,
     args: &[Option<Value>],
 ) -> Result<Option<Value>, Diagnostic> {
-    let Some(given) = maybe(args, 1).filter(|_| params.bool("use_sequence_length") == Some(true)) else {
+    let Some(given) = maybe(args, 1).filter(|_| params.flag("use_sequence_length")) else {
         return Ok(None);
     };
     let rank = b.dims(data)?.len();
@@ -68,7 +68,7 @@ fn mask() -> OpDef {
     });
     let doc = "The sequences, with `value` behind the end of each.";
     with_lengths(define("mx_sequence_mask", doc, compute, infer))
-        .param("value", ParamValue::Float(0.0), "written behind the end")
+        .param("value", 0.0, "written behind the end")
         .mxnet("SequenceMask")
 }
 
@@ -90,8 +90,7 @@ fn last() -> OpDef {
         };
         reshape(b, chosen, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let Some(mut data) = check(cx)? else { return Ok(()) };
         if data.remove(time_axis(cx.params)) == Dim::Const(0) {
             return Err("operand `data`: a sequence without elements has no last one".into());
@@ -123,9 +122,7 @@ fn reverse() -> OpDef {
         reshape(b, out, &dims)
     });
     let infer = rule(|cx| {
-        if time_axis(cx.params) != 0 {
-            return Err("parameter `axis`: sequences are reversed along axis 0 only".into());
-        }
+        reject_if(time_axis(cx.params) != 0, || "parameter `axis`: sequences are reversed along axis 0 only")?;
         check(cx)?;
         same(cx, 0, 0)
     });

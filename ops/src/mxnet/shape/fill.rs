@@ -1,7 +1,6 @@
 //! Arrays made from little or nothing, and what is known of an array's shape.
 
 use crate::fill::range_len;
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -31,7 +30,7 @@ fn stated_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn dtype_param(def: OpDef) -> OpDef {
     def.ignored(&[("ctx", ParamValue::Str(String::new()))])
-        .param("dtype", ParamValue::DType(DType::F32), "The result's type.")
+        .param("dtype", DType::F32, "The result's type.")
         .no_gradient()
 }
 
@@ -77,23 +76,16 @@ fn zeros_without_dtype() -> OpDef {
         }
         stated_shape(cx)
     });
-    define(
-        "mx_zeros_without_dtype",
-        "An array of zeros of the type that its users have, f32 if they do not tell.",
-        constant(|_| 0.0),
-        infer,
-    )
-    .maybe("shape", ParamKind::Ints, "The result's shape; 0 for an extent that its users decide.")
-    .ignored(&[("ctx", ParamValue::Str(String::new())), ("dtype", ParamValue::Int(-1))])
-    .no_gradient()
-    .named(&["_zeros_without_dtype"])
+    let doc = "An array of zeros of the type that its users have, f32 if they do not tell.";
+    define("mx_zeros_without_dtype", doc, constant(|_| 0.0), infer)
+        .maybe("shape", ParamKind::Ints, "The result's shape; 0 for an extent that its users decide.")
+        .ignored(&[("ctx", ParamValue::Str(String::new())), ("dtype", ParamValue::Int(-1))])
+        .no_gradient()
+        .named(&["_zeros_without_dtype"])
 }
 
 fn like(name: &'static str, doc: &'static str, value: f64) -> OpDef {
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0], &[0])
-    });
+    let infer = rule(|cx| same(cx, 0, 0));
     define(name, doc, constant(move |_| value), infer).operand("data", &[]).no_gradient()
 }
 
@@ -126,7 +118,7 @@ fn arange() -> OpDef {
     });
     let infer = rule(|cx| {
         stated_dtype(cx)?;
-        if cx.params.bool("infer_range") == Some(true) && cx.params.float("stop").is_none() {
+        if cx.params.flag("infer_range") && cx.params.float("stop").is_none() {
             return partial(cx, 0, &[None]);
         }
         let (start, step, repeat) = range_of(cx.params);
@@ -138,10 +130,10 @@ fn arange() -> OpDef {
     dtype_param(define("mx_arange", "`start`, `start + step`, … before `stop`, each repeated.", compute, infer))
         .required("start", ParamKind::Float, "Without `stop`: the end of a range from 0.")
         .maybe("stop", ParamKind::Float, "The end.")
-        .param("step", ParamValue::Float(1.0), "Distance of elements.")
-        .param("repeat", ParamValue::Int(1), "Repetitions of each element.")
+        .param("step", 1.0, "Distance of elements.")
+        .param("repeat", 1, "Repetitions of each element.")
         .within(1.0, i64::MAX as f64)
-        .param("infer_range", ParamValue::Bool(false), "Without `stop`: as many elements as the result's users need.")
+        .param("infer_range", false, "Without `stop`: as many elements as the result's users need.")
         .named(&["_arange"])
 }
 
@@ -162,7 +154,7 @@ fn linspace() -> OpDef {
         .required("stop", ParamKind::Float, "The last, or what would follow it.")
         .required("num", ParamKind::Int, "How many.")
         .within(0.0, i64::MAX as f64)
-        .param("endpoint", ParamValue::Bool(true), "`stop` is the last.")
+        .param("endpoint", true, "`stop` is the last.")
         .named(&["_linspace"])
 }
 
@@ -171,17 +163,16 @@ fn arange_like() -> OpDef {
         let (start, step, repeat) = range_of(cx.params);
         ramp(b, &cx.outputs[0], start, step, repeat)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(axis) = cx.params.int("axis") else { return agree_shapes(cx, &[0], &[0]) };
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, [x[normalize_axis(axis, x.len())?]])
     });
     define("mx_arange_like", "`start`, `start + step`, …: as many as the data or one of its axes has.", compute, infer)
         .operand("data", &[])
-        .param("start", ParamValue::Float(0.0), "The first.")
-        .param("step", ParamValue::Float(1.0), "Distance of elements.")
-        .param("repeat", ParamValue::Int(1), "Repetitions of each element.")
+        .param("start", 0.0, "The first.")
+        .param("step", 1.0, "Distance of elements.")
+        .param("repeat", 1, "Repetitions of each element.")
         .within(1.0, i64::MAX as f64)
         .ignored(&[("ctx", ParamValue::Str(String::new()))])
         .maybe("axis", ParamKind::Int, "The axis; default: the shape of the data.")
@@ -205,14 +196,13 @@ fn eye() -> OpDef {
     });
     dtype_param(define("mx_eye", "Ones on a diagonal of a matrix.", compute, infer))
         .required("N", ParamKind::Int, "Rows.")
-        .param("M", ParamValue::Int(0), "Columns; 0: as many as rows.")
-        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
+        .param("M", 0, "Columns; 0: as many as rows.")
+        .param("k", 0, "Diagonals above the main one.")
         .named(&["_eye"])
 }
 
 fn shape_array() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, _, [x]| {
         let dims: Vec<i64> = b.dims(x)?.iter().map(|n| *n as i64).collect();
         Ok(b.i64s(&dims))
     });
@@ -228,8 +218,7 @@ fn shape_array() -> OpDef {
 }
 
 fn size_array() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, _, [x]| {
         let n = b.ty(x)?.len() as i64;
         Ok(b.i64s(&[n]))
     });
@@ -244,14 +233,8 @@ fn size_array() -> OpDef {
 }
 
 fn identity_like() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let x = operand(b, args, 0)?;
-        b.call("identity", &[x])
-    });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0, 1], &[0])
-    });
+    let compute = calling("identity");
+    let infer = shape_rule(|cx| agree_shapes(cx, &[0, 1], &[0]));
     define("mx_identity_with_attr_like_rhs", "lhs, which has the shape of rhs.", compute, infer)
         .operands(&["lhs", "rhs"], &[])
         .named(&["_identity_with_attr_like_rhs"])

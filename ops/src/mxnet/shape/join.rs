@@ -1,9 +1,5 @@
 //! Joining arrays, cutting them into parts, adding them up.
 
-use tensorc_ir::Dims;
-use tensorc_ir::dim::Equation;
-
-use crate::mxnet::support::{agree, agree_dtypes, agree_shapes};
 use crate::prelude::*;
 use crate::slicing::joined;
 
@@ -22,7 +18,7 @@ fn given(args: &[Option<Value>]) -> Vec<Value> {
 fn concat() -> OpDef {
     let compute = composite(|b, cx, args| {
         let axis = normalize_axis(cx.params.int("dim").unwrap_or(1), cx.outputs[0].rank()).or_fail(b)?;
-        b.op("concat", &given(args), Params::new().with("axis", ParamValue::Int(axis as i64)))
+        b.op("concat", &given(args), Params::new().with("axis", axis as i64))
     });
     let infer = rule(|cx| {
         agree_dtypes(cx, &all_inputs(cx), &[0])?;
@@ -31,7 +27,7 @@ fn concat() -> OpDef {
     define("mx_concat", "Joins the operands along an axis.", compute, infer)
         .group("arg", &[])
         .variadic()
-        .param("dim", ParamValue::Int(1), "The axis.")
+        .param("dim", 1, "The axis.")
         .named(&["Concat", "concat", "_rnn_param_concat"])
 }
 
@@ -42,12 +38,12 @@ fn stack() -> OpDef {
         let mut dims = out.dims.clone();
         dims[axis] = 1;
         let parts: Vec<Value> = given(args).into_iter().map(|x| reshape(b, x, &dims)).collect::<Result<_, _>>()?;
-        b.op("concat", &parts, Params::new().with("axis", ParamValue::Int(axis as i64)))
+        b.op("concat", &parts, Params::new().with("axis", axis as i64))
     });
     let infer = rule(|cx| {
         let inputs = all_inputs(cx);
         agree_dtypes(cx, &inputs, &[0])?;
-        crate::mxnet::support::agree_shapes(cx, &inputs, &[])?;
+        crate::rules::agree_shapes(cx, &inputs, &[])?;
         let axis = cx.params.int("axis").unwrap_or(0);
         let count = Dim::Const(inputs.len() as u64);
         match (cx.input_dims(0), cx.output(0).shape) {
@@ -59,7 +55,7 @@ fn stack() -> OpDef {
                 let at = cx.axis(axis, out.len())?;
                 let n = out.remove(at);
                 cx.unify_dims(count, n, "output")?;
-                cx.set_input_shape(0, Shape::Ranked(out))
+                cx.set_input_dims(0, out)
             }
             _ => Ok(()),
         }
@@ -67,7 +63,7 @@ fn stack() -> OpDef {
     define("mx_stack", "Joins the operands along a new axis.", compute, infer)
         .group("arg", &[])
         .variadic()
-        .param("axis", ParamValue::Int(0), "Position of the new axis.")
+        .param("axis", 0, "Position of the new axis.")
         .named(&["stack"])
 }
 
@@ -82,23 +78,20 @@ fn parts(params: &Params) -> usize {
 }
 
 fn squeezed(params: &Params) -> bool {
-    params.bool("squeeze_axis") == Some(true)
+    params.flag("squeeze_axis")
 }
 
 fn slice_channel() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
         let len = dims[axis] / parts(cx.params) as u64;
         let cut = |(i, out): (usize, &DenseType)| part(b, x, axis, [i as u64 * len, len], &out.dims);
         cx.outputs.iter().enumerate().map(cut).collect()
-    }));
+    });
     let infer = rule(|cx| {
         let count = parts(cx.params);
-        if cx.output_count() > count {
-            return Err(OpError(format!("{} results asked for, there are {count}", cx.output_count())));
-        }
+        reject_if(cx.output_count() > count, || format!("{} results asked for, there are {count}", cx.output_count()))?;
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[], &outputs)?;
@@ -116,7 +109,7 @@ fn slice_channel() -> OpDef {
             } else {
                 dims[at] = fresh;
             }
-            cx.set_input_shape(0, Shape::Ranked(dims))?;
+            cx.set_input_dims(0, dims)?;
         }
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let at = cx.axis(axis, x.len())?;
@@ -144,8 +137,8 @@ fn slice_channel() -> OpDef {
         .results(|params| ResultCount { visible: parts(params), listed: parts(params) })
         .required("num_outputs", ParamKind::Int, "Number of parts.")
         .within(1.0, f64::from(u16::MAX))
-        .param("axis", ParamValue::Int(1), "The axis.")
-        .param("squeeze_axis", ParamValue::Bool(false), "Drop the axis of parts of extent 1.")
+        .param("axis", 1, "The axis.")
+        .param("squeeze_axis", false, "Drop the axis of parts of extent 1.")
         .named(&["SliceChannel", "split"])
 }
 
@@ -175,13 +168,12 @@ fn cuts(params: &Params, n: u64) -> Result<Vec<[u64; 2]>, OpError> {
 }
 
 fn split_v2() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let dims = b.dims(x)?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
         let cuts = cuts(cx.params, dims[axis]).or_fail(b)?;
         cuts.into_iter().zip(cx.outputs).map(|(cut, out)| part(b, x, axis, cut, &out.dims)).collect()
-    }));
+    });
     let infer = rule(|cx| {
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;
@@ -207,9 +199,9 @@ fn split_v2() -> OpDef {
         .outputs(1, usize::from(u16::MAX))
         .results(|params| ResultCount { visible: sections(params), listed: sections(params) })
         .required("indices", ParamKind::Ints, "Where the parts begin, the first at 0.")
-        .param("axis", ParamValue::Int(1), "The axis.")
-        .param("squeeze_axis", ParamValue::Bool(false), "Drop the axis of parts of extent 1.")
-        .param("sections", ParamValue::Int(0), "Number of equal sections, in place of `indices`.")
+        .param("axis", 1, "The axis.")
+        .param("squeeze_axis", false, "Drop the axis of parts of extent 1.")
+        .param("sections", 0, "Number of equal sections, in place of `indices`.")
         .named(&["_split_v2"])
 }
 
@@ -224,7 +216,7 @@ fn add_n() -> OpDef {
 /// The widest (or narrowest) of the operands' float types.
 fn common_dtype(cx: &InferCtx<'_>) -> Option<DType> {
     let types: Option<Vec<_>> = all_inputs(cx).into_iter().map(|i| cx.input(i).dtype).collect();
-    let narrow = cx.params.bool("cast_narrow") == Some(true);
+    let narrow = cx.params.flag("cast_narrow");
     let types = types?.into_iter();
     if narrow { types.min_by_key(|d| d.size()) } else { types.max_by_key(|d| d.size()) }
 }
@@ -240,7 +232,7 @@ fn amp_multicast() -> OpDef {
     let infer = rule(|cx| {
         let count = cx.output_count().min(cx.input_count());
         for i in 0..count {
-            crate::mxnet::support::agree_shapes(cx, &[i], &[i])?;
+            crate::rules::agree_shapes(cx, &[i], &[i])?;
         }
         let Some(dtype) = common_dtype(cx) else { return Ok(()) };
         (0..count).try_for_each(|i| cx.set_output_dtype(i, dtype))
@@ -252,6 +244,6 @@ fn amp_multicast() -> OpDef {
         .outputs(1, usize::from(u16::MAX))
         .results(move |params| ResultCount { visible: count(params), listed: count(params) })
         .required("num_outputs", ParamKind::Int, "Number of operands and results.")
-        .param("cast_narrow", ParamValue::Bool(false), "The narrowest type.")
+        .param("cast_narrow", false, "The narrowest type.")
         .named(&["amp_multicast"])
 }

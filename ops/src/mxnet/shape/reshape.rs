@@ -1,9 +1,6 @@
 //! Regrouping and permuting axes.
 
-use tensorc_ir::dim::Equation;
-
 use crate::compose;
-use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
 use crate::rules::axes;
 
@@ -20,20 +17,16 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// An entry that only regroups elements: its body follows from the two shapes.
-fn regroup(
-    name: &'static str,
-    doc: &'static str,
-    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
-) -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0]);
+fn regroup(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0];
         let from = b.ty(x)?;
         if from.len() != out.len() {
             return Err(b.fail(format!("operand `data`: {from} cannot become {out}")));
         }
         compose::reshape(b, x, &out.dims)
     });
-    define(name, doc, compute, rule(infer))
+    define(name, doc, compute, shape_rule(infer))
 }
 
 /// What one group of codes makes of operand axes: both sides have the same product.
@@ -169,11 +162,11 @@ fn apply(cx: &mut InferCtx<'_>, codes: &[i64], reverse: bool) -> Result<(), OpEr
 /// The codes, also from the parameters of old files.
 fn codes(params: &Params) -> Option<(Vec<i64>, bool)> {
     match (params.ints("shape"), params.ints("target_shape")) {
-        (Some(shape), _) if !shape.is_empty() => Some((shape.to_vec(), params.bool("reverse") == Some(true))),
+        (Some(shape), _) if !shape.is_empty() => Some((shape.to_vec(), params.flag("reverse"))),
         (_, Some(target)) if !target.is_empty() => {
             // There 0 is what -1 is now, and the first axis may be kept.
             let mut list: Vec<i64> = target.iter().map(|&n| if n == 0 { -1 } else { n }).collect();
-            if params.bool("keep_highest") == Some(true) {
+            if params.flag("keep_highest") {
                 list[0] = 0;
             }
             Some((list, false))
@@ -185,18 +178,15 @@ fn codes(params: &Params) -> Option<(Vec<i64>, bool)> {
 fn reshape() -> OpDef {
     let doc = "The elements in the same order under another shape. In `shape` 0 copies an axis, -1 follows from the \
                others, -2 copies all that remain, -3 joins two, -4 splits one into the next two entries.";
-    regroup("mx_reshape", doc, |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        match codes(cx.params) {
-            Some((codes, reverse)) => apply(cx, &codes, reverse),
-            None => Err("parameter `shape` is missing".into()),
-        }
+    regroup("mx_reshape", doc, |cx| match codes(cx.params) {
+        Some((codes, reverse)) => apply(cx, &codes, reverse),
+        None => Err("parameter `shape` is missing".into()),
     })
     .operand("data", &[])
     .param("shape", ParamValue::Ints(vec![]), "The new shape.")
-    .param("reverse", ParamValue::Bool(false), "Match from the last axis.")
+    .param("reverse", false, "Match from the last axis.")
     .param("target_shape", ParamValue::Ints(vec![]), "Of old files: a shape in which 0 follows from the others.")
-    .param("keep_highest", ParamValue::Bool(false), "Of old files: `target_shape` keeps axis 0.")
+    .param("keep_highest", false, "Of old files: `target_shape` keeps axis 0.")
     .named(&["Reshape", "reshape"])
 }
 
@@ -225,7 +215,6 @@ fn reshape_like() -> OpDef {
         Ok(vec![Some(compose::reshape(b, head, &dims)?), None])
     };
     regroup("mx_reshape_like", "The elements of lhs under the shape of rhs, or a range of its axes.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let own = axis_range(cx.params, ["lhs_begin", "lhs_end"], x.len())?;
         let other = axis_range(cx.params, ["rhs_begin", "rhs_end"], like.len())?;
@@ -243,7 +232,6 @@ fn reshape_like() -> OpDef {
 
 fn expand_dims() -> OpDef {
     regroup("mx_expand_dims", "Inserts an axis of extent 1.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let axis = cx.params.int("axis").unwrap_or(0);
         match (cx.input(0).shape, cx.output(0).shape) {
             (Shape::Ranked(x), _) => {
@@ -254,7 +242,7 @@ fn expand_dims() -> OpDef {
                 let at = cx.axis(axis, out.len())?;
                 let one = out.remove(at);
                 cx.unify_dims(Dim::Const(1), one, "output")?;
-                cx.set_input_shape(0, Shape::Ranked(out))
+                cx.set_input_dims(0, out)
             }
             _ => Ok(()),
         }
@@ -266,7 +254,6 @@ fn expand_dims() -> OpDef {
 
 fn squeeze() -> OpDef {
     regroup("mx_squeeze", "Drops the given axes of extent 1, or all of them.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let given = cx.params.ints("axis").map(<[i64]>::to_vec);
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let drop = match given {
@@ -298,29 +285,25 @@ fn permutation(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
 }
 
 fn transpose() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let rank = b.dims(x)?.len();
         let perm = permutation(cx.params, rank).map_err(|e| b.fail(e.0))?;
-        let perm = perm.into_iter().map(|p| p as i64).collect();
-        b.op("transpose", &[x], Params::new().with("perm", ParamValue::Ints(perm)))
+        let perm: Vec<i64> = perm.into_iter().map(|p| p as i64).collect();
+        b.op("transpose", &[x], Params::new().with("perm", perm))
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        match (cx.input(0).shape, cx.output(0).shape) {
-            (Shape::Ranked(x), _) => {
-                let perm = permutation(cx.params, x.len())?;
-                cx.set_output_dims(0, perm.iter().map(|&p| x[p]))
-            }
-            (_, Shape::Ranked(out)) => {
-                let mut dims = out.clone();
-                for (i, p) in permutation(cx.params, out.len())?.into_iter().enumerate() {
-                    dims[p] = out[i];
-                }
-                cx.set_input_shape(0, Shape::Ranked(dims))
-            }
-            _ => Ok(()),
+    let infer = shape_rule(|cx| match (cx.input(0).shape, cx.output(0).shape) {
+        (Shape::Ranked(x), _) => {
+            let perm = permutation(cx.params, x.len())?;
+            cx.set_output_dims(0, perm.iter().map(|&p| x[p]))
         }
+        (_, Shape::Ranked(out)) => {
+            let mut dims = out.clone();
+            for (i, p) in permutation(cx.params, out.len())?.into_iter().enumerate() {
+                dims[p] = out[i];
+            }
+            cx.set_input_dims(0, dims)
+        }
+        _ => Ok(()),
     });
     define("mx_transpose", "Permutes the axes: result axis i is operand axis `axes[i]`.", compute, infer)
         .operand("data", &[])
@@ -329,12 +312,9 @@ fn transpose() -> OpDef {
 }
 
 fn cast(name: &'static str, names: &[&'static str]) -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        match b.ty(x)?.dtype == cx.outputs[0].dtype {
-            true => b.call("identity", &[x]),
-            false => compose::cast(b, x, cx.outputs[0].dtype),
-        }
+    let compute = composite_of(|b, cx, [x]| match b.ty(x)?.dtype == cx.outputs[0].dtype {
+        true => b.call("identity", &[x]),
+        false => compose::cast(b, x, cx.outputs[0].dtype),
     });
     let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
         let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
@@ -342,7 +322,7 @@ fn cast(name: &'static str, names: &[&'static str]) -> OpDef {
         Ok(vec![Some(compose::cast(b, head, to)?)])
     };
     let infer = rule(|cx| {
-        crate::mxnet::support::agree_shapes(cx, &[0], &[0])?;
+        crate::rules::agree_shapes(cx, &[0], &[0])?;
         cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))
     });
     define(name, "The elements converted: floats to nearest even, integers truncate and saturate.", compute, infer)

@@ -1,6 +1,5 @@
 //! Cutting out and replacing parts, and crops.
 
-use crate::mxnet::support::{agree_dtypes, agree_shapes};
 use crate::prelude::*;
 use crate::slicing::{Cut, cut};
 use crate::views::strided;
@@ -40,9 +39,7 @@ fn bounds(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
             step.len()
         )));
     }
-    if step.contains(&0) {
-        return Err("parameter `step`: a step is 0".into());
-    }
+    reject_if(step.contains(&0), || "parameter `step`: a step is 0")?;
     let none = ParamValue::NONE;
     let at = |list: &[i64], i: usize| list.get(i).copied().unwrap_or(none);
     Ok((0..rank).map(|i| (at(begin, i), at(end, i), at(step, i))).collect())
@@ -79,13 +76,11 @@ fn begin_end_step(def: OpDef) -> OpDef {
 }
 
 fn slice() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let bounds = bounds(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         sliced(b, x, &bounds, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let bounds = bounds(cx.params, x.len())?;
         sliced_rule(cx, &x, &bounds)
@@ -107,13 +102,11 @@ fn one_axis(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
 }
 
 fn slice_axis() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let bounds = one_axis(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         sliced(b, x, &bounds, &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let bounds = one_axis(cx.params, x.len())?;
         sliced_rule(cx, &x, &bounds)
@@ -127,13 +120,11 @@ fn slice_axis() -> OpDef {
 }
 
 fn slice_like() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let rank = cx.outputs[0].rank();
         b.view(x, strided(&vec![0; rank], &vec![1; rank]), &cx.outputs[0].dims)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let list = cx.params.ints("axes").unwrap_or(&[]).to_vec();
         if list.is_empty() && x.len() != like.len() {
@@ -157,15 +148,11 @@ fn slice_like() -> OpDef {
         }
         cx.set_output_dims(0, dims)
     });
-    define(
-        "mx_slice_like",
-        "The first positions, as many as the other operand has, along the given axes.",
-        compute,
-        infer,
-    )
-    .operands(&["data", "shape_like"], &[])
-    .param("axes", ParamValue::Ints(vec![]), "Axes that are cut; default: all.")
-    .named(&["slice_like"])
+    let doc = "The first positions, as many as the other operand has, along the given axes.";
+    define("mx_slice_like", doc, compute, infer)
+        .operands(&["data", "shape_like"], &[])
+        .param("axes", ParamValue::Ints(vec![]), "Axes that are cut; default: all.")
+        .named(&["slice_like"])
 }
 
 /// Whether the element at the coordinates is one of those a slice takes.
@@ -209,10 +196,7 @@ fn assigned(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, rhs: Option<Value>)
 }
 
 fn slice_assign() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, rhs) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        assigned(b, cx, x, Some(rhs))
-    });
+    let compute = composite_of(|b, cx, [x, rhs]| assigned(b, cx, x, Some(rhs)));
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0, 1], &[0])?;
         agree_shapes(cx, &[0], &[0])?;
@@ -221,27 +205,23 @@ fn slice_assign() -> OpDef {
         let known: Option<Vec<u64>> = x.iter().map(|d| d.as_const()).collect();
         let Some(known) = known else { return Ok(()) };
         let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::Const(taken(*bounds, *n).len));
-        cx.set_input_shape(1, Shape::Ranked(dims.collect()))
+        cx.set_input_dims(1, dims)
     });
     let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);
     begin_end_step(def.operands(&["lhs", "rhs"], &[])).named(&["_slice_assign", "_crop_assign"])
 }
 
 fn slice_assign_scalar() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        assigned(b, cx, x, None)
-    });
+    let compute = composite_of(|b, cx, [x]| assigned(b, cx, x, None));
     let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        agree_shapes(cx, &[0], &[0])?;
+        same(cx, 0, 0)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         bounds(cx.params, x.len()).map(|_| ())
     });
     let def =
         define("mx_slice_assign_scalar", "The data with the elements of a slice replaced by a number.", compute, infer);
     begin_end_step(def.operand("data", &[]))
-        .param("scalar", ParamValue::Float(0.0), "The number.")
+        .param("scalar", 0.0, "The number.")
         .named(&["_slice_assign_scalar", "_crop_assign_scalar"])
 }
 
@@ -257,9 +237,7 @@ fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> Result<[u64; 2], OpE
     let offset = two(params, "offset");
     let mut out = [0; 2];
     for i in 0..2 {
-        if to[i] > from[i] {
-            return Err(OpError(format!("a crop of {} exceeds the data's {}", to[i], from[i])));
-        }
+        reject_if(to[i] > from[i], || format!("a crop of {} exceeds the data's {}", to[i], from[i]))?;
         out[i] = match params.bool("center_crop") {
             Some(true) => (from[i] - to[i]) / 2,
             _ => offset[i].max(0) as u64,
@@ -272,17 +250,13 @@ fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> Result<[u64; 2], OpE
 }
 
 fn crop() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composites_of(|b, cx, [x]| {
         let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
         let at = corner(cx.params, [from[2], from[3]], [to[2], to[3]]).or_fail(b)?;
         Ok(vec![b.view(x, strided(&[0, 0, at[0] as i64, at[1] as i64], &[1; 4]), to)?])
-    }));
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
-        if cx.input_count() > 2 {
-            return Err(OpError(format!("{} operands given, at most 2 expected", cx.input_count())));
-        }
+    });
+    let infer = shape_rule(|cx| {
+        reject_if(cx.input_count() > 2, || format!("{} operands given, at most 2 expected", cx.input_count()))?;
         let x = ranked(cx, 0, 4)?;
         let size = match cx.has_input(1) {
             true => match cx.input_dims(1) {
@@ -294,33 +268,27 @@ fn crop() -> OpDef {
         };
         cx.set_output_dims(0, [x[0], x[1], size[0], size[1]])
     });
-    define(
-        "mx_crop",
-        "A part of images [n, c, h, w]: as large as a second operand, or of the size `h_w`.",
-        compute,
-        infer,
-    )
-    .operand("arg", &[])
-    .variadic()
-    .param("offset", ParamValue::Ints(vec![0, 0]), "Where the part begins.")
-    .param("h_w", ParamValue::Ints(vec![0, 0]), "Height and width, without a second operand.")
-    .param("center_crop", ParamValue::Bool(false), "The part in the middle.")
-    .named(&["Crop"])
+    let doc = "A part of images [n, c, h, w]: as large as a second operand, or of the size `h_w`.";
+    define("mx_crop", doc, compute, infer)
+        .operand("arg", &[])
+        .variadic()
+        .param("offset", vec![0, 0], "Where the part begins.")
+        .param("h_w", vec![0, 0], "Height and width, without a second operand.")
+        .param("center_crop", false, "The part in the middle.")
+        .named(&["Crop"])
 }
 
 fn pad() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(|b, cx, [x]| {
         let dtype = b.ty(x)?.dtype;
         let widths = widths(cx.params, cx.outputs[0].rank()).or_fail(b)?;
         let list: Vec<i64> = widths.iter().map(|w| w.0).chain(widths.iter().map(|w| w.1)).collect();
         let pads = b.i64s(&list);
         let value = b.scalar(Scalar::from_f64(dtype, cx.params.float("constant_value").unwrap_or(0.0)));
         let mode = cx.params.str("mode").unwrap_or("constant").to_owned();
-        b.op("pad", &[x, pads, value], Params::new().with("mode", ParamValue::Str(mode)))
+        b.op("pad", &[x, pads, value], Params::new().with("mode", mode))
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let given = cx.params.ints("pad_width").map_or(0, <[i64]>::len) / 2;
         let x = ranked(cx, 0, given)?;
         let widths = widths(cx.params, x.len())?;
@@ -341,14 +309,9 @@ fn pad() -> OpDef {
     });
     define("mx_pad", "Adds elements around the data: a constant, the outermost ones, or mirrored ones.", compute, infer)
         .operand("data", &[])
-        .choice("mode", &["constant", "edge", "reflect"], "constant", "Which elements are added.")
-        .edit(|d| {
-            if let Some(spec) = d.params.last_mut() {
-                (spec.default, spec.required) = (None, true);
-            }
-        })
+        .required("mode", ParamKind::Choice(&["constant", "edge", "reflect"]), "Which elements are added.")
         .required("pad_width", ParamKind::Ints, "Elements before and after, axis by axis.")
-        .param("constant_value", ParamValue::Float(0.0), "The constant.")
+        .param("constant_value", 0.0, "The constant.")
         .named(&["Pad", "pad"])
 }
 

@@ -1,9 +1,6 @@
 //! Broadcasting, tiling, repeating, diagonals, and blocks between channels and space.
 
-use tensorc_ir::dim::Equation;
-
 use crate::compose;
-use crate::mxnet::support::agree_dtypes;
 use crate::prelude::*;
 use crate::views::broadcast;
 
@@ -21,17 +18,12 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// An entry whose result is the operand repeated along axes of extent 1.
-fn broadcasting(
-    name: &'static str,
-    doc: &'static str,
-    infer: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync + 'static,
-) -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+fn broadcasting(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
+    let compute = composite_of(|b, cx, [x]| {
         let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
         b.view(x, broadcast(&from, to), to)
     });
-    define(name, doc, compute, rule(infer))
+    define(name, doc, compute, shape_rule(infer))
 }
 
 /// The extent an axis is broadcast to.
@@ -46,7 +38,6 @@ fn stretched(from: Dim, to: Dim, what: &str) -> Result<Dim, OpError> {
 
 fn broadcast_to() -> OpDef {
     broadcasting("mx_broadcast_to", "The data repeated along axes of extent 1; 0 in `shape` keeps an axis.", |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
         let shape = cx.params.ints("shape").unwrap_or(&[]).to_vec();
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         if x.len() != shape.len() {
@@ -69,7 +60,6 @@ fn broadcast_axis() -> OpDef {
         "mx_broadcast_axis",
         "The data repeated along the given axes, of extent 1, to the given sizes.",
         |cx| {
-            agree_dtypes(cx, &[0], &[0])?;
             let list = |name: &str| cx.params.ints(name).unwrap_or(&[]).to_vec();
             let (axes, sizes) = (list("axis"), list("size"));
             if axes.len() != sizes.len() {
@@ -100,16 +90,13 @@ fn broadcast_like() -> OpDef {
         "mx_broadcast_like",
         "lhs repeated along axes of extent 1 to the shape of rhs, or to some of its axes.",
         |cx| {
-            agree_dtypes(cx, &[0], &[0])?;
             let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
             let list = |name: &str, rank: usize| match cx.params.ints(name) {
                 Some(list) => list.iter().map(|&a| normalize_axis(a, rank)).collect::<Result<Vec<_>, _>>(),
                 None => Ok((0..rank).collect()),
             };
             let (own, other) = (list("lhs_axes", x.len())?, list("rhs_axes", like.len())?);
-            if own.len() != other.len() {
-                return Err(OpError(format!("{} axes of lhs and {} of rhs", own.len(), other.len())));
-            }
+            reject_if(own.len() != other.len(), || format!("{} axes of lhs and {} of rhs", own.len(), other.len()))?;
             let mut dims = x.to_vec();
             for (a, b) in own.into_iter().zip(other) {
                 dims[a] = stretched(x[a], like[b], &format!("operand `lhs`, axis {a}"))?;
@@ -129,16 +116,15 @@ fn aligned<T: Copy>(list: &[T], rank: usize, one: T) -> Vec<T> {
 }
 
 fn tile() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0].dims;
         let dims = b.dims(x)?;
         let dims = aligned(&dims, out.len(), 1);
         let x = compose::reshape(b, x, &dims)?;
         let map = vars(out.len()).into_iter().zip(&dims).map(|(at, &n)| at.modulo((n as i64).max(1), &out[..]));
         b.view(x, View { map: map.collect(), fill: None }, out)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let reps = cx.params.ints("reps").unwrap_or(&[]).to_vec();
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let rank = x.len().max(reps.len());
@@ -146,9 +132,7 @@ fn tile() -> OpDef {
         partial(cx, 0, &vec![None; rank])?;
         let out = output_dims(cx, 0);
         for (i, &n) in reps.iter().enumerate() {
-            if n < 0 {
-                return Err(OpError(format!("parameter `reps`: entry {i} is {n}")));
-            }
+            reject_if(n < 0, || format!("parameter `reps`: entry {i} is {n}"))?;
             match n {
                 0 => cx.unify_dims(Dim::Const(0), out[i], "output")?,
                 n => cx.relate(Equation::Affine { out: out[i], input: x[i], mul: n, add: 0, div: 1 })?,
@@ -170,8 +154,8 @@ fn repeats(params: &Params) -> Result<u64, OpError> {
 }
 
 fn repeat() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0].dims;
         let n = repeats(cx.params).or_fail(b)?.max(1);
         let (x, axis) = match cx.params.int("axis") {
             Some(axis) => (x, normalize_axis(axis, out.len()).or_fail(b)?),
@@ -184,8 +168,7 @@ fn repeat() -> OpDef {
         map[axis] = map[axis].floor_div(n as i64, &out[..]);
         b.view(x, View { map, fill: None }, out)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let n = repeats(cx.params)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         match cx.params.int("axis") {
@@ -214,15 +197,12 @@ fn diagonal_axes(params: &Params, rank: usize) -> Result<[usize; 2], OpError> {
         normalize_axis(params.int("axis1").unwrap_or(0), rank)?,
         normalize_axis(params.int("axis2").unwrap_or(1), rank)?,
     ];
-    match axes[0] == axes[1] {
-        true => Err("parameters `axis1` and `axis2` are equal".into()),
-        false => Ok(axes),
-    }
+    if axes[0] == axes[1] { Err("parameters `axis1` and `axis2` are equal".into()) } else { Ok(axes) }
 }
 
 fn diag() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, out) = (operand(b, args, 0)?, &cx.outputs[0].dims);
+    let compute = composite_of(|b, cx, [x]| {
+        let out = &cx.outputs[0].dims;
         let ty = b.ty(x)?;
         let k = cx.params.int("k").unwrap_or(0);
         let (down, right) = ((-k).max(0), k.max(0));
@@ -245,8 +225,7 @@ fn diag() -> OpDef {
         let view = View { map: map.collect(), fill: None };
         b.view(x, view, out)
     });
-    let infer = rule(|cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(|cx| {
         let k = cx.params.int("k").unwrap_or(0);
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         if x.len() == 1 {
@@ -259,9 +238,7 @@ fn diag() -> OpDef {
         dims.push(match (x[row].as_const(), x[column].as_const()) {
             (Some(rows), Some(columns)) => {
                 let n = (rows as i64 - (-k).max(0)).min(columns as i64 - k.max(0));
-                if n <= 0 {
-                    return Err(OpError(format!("parameter `k`: diagonal {k} of {rows}×{columns} is empty")));
-                }
+                reject_if(n <= 0, || format!("parameter `k`: diagonal {k} of {rows}×{columns} is empty"))?;
                 Some(Dim::Const(n as u64))
             }
             _ => None,
@@ -270,26 +247,22 @@ fn diag() -> OpDef {
     });
     define("mx_diag", "The k-th diagonal of the data, or a matrix with the data on it.", compute, infer)
         .operand("data", &[])
-        .param("k", ParamValue::Int(0), "Diagonals above the main one.")
-        .param("axis1", ParamValue::Int(0), "Axis of the rows.")
-        .param("axis2", ParamValue::Int(1), "Axis of the columns.")
+        .param("k", 0, "Diagonals above the main one.")
+        .param("axis1", 0, "Axis of the rows.")
+        .param("axis2", 1, "Axis of the columns.")
         .named(&["diag"])
 }
 
 /// An entry elsewhere, under MXNet's name of its parameter.
 fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
-    let compute = composite(move |b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = composite_of(move |b, cx, [x]| {
         let side = cx.params.int("block_size").unwrap_or(1);
-        b.op(entry, &[x], Params::new().with("blocksize", ParamValue::Int(side)))
+        b.op(entry, &[x], Params::new().with("blocksize", side))
     });
     let deep = entry == "space_to_depth";
-    let infer = rule(move |cx| {
-        agree_dtypes(cx, &[0], &[0])?;
+    let infer = shape_rule(move |cx| {
         let side = cx.params.int("block_size").unwrap_or(0);
-        if side <= 0 {
-            return Err(OpError(format!("parameter `block_size` is {side}")));
-        }
+        reject_if(side <= 0, || format!("parameter `block_size` is {side}"))?;
         let x = ranked(cx, 0, 4)?;
         partial(cx, 0, &[None; 4])?;
         let out = output_dims(cx, 0);
@@ -299,11 +272,7 @@ fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
         for (axis, large, small, factor) in
             [(1, coarse[1], fine[1], side * side), (2, fine[2], coarse[2], side), (3, fine[3], coarse[3], side)]
         {
-            if let Dim::Const(n) = cx.resolve(large)
-                && n % factor as u64 != 0
-            {
-                return Err(OpError(format!("axis {axis}: expected a multiple of {factor}, found {n}")));
-            }
+            multiple_of(cx.resolve(large), factor as u64, &format!("axis {axis}"))?;
             cx.relate(Equation::Affine { out: large, input: small, mul: factor, add: 0, div: 1 })?;
         }
         Ok(())

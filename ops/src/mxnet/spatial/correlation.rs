@@ -46,8 +46,7 @@ impl Geometry {
     }
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
+fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x, y]: [Value; 2]) -> Result<Value> {
     let (g, ty, out) = (Geometry::of(cx.params), b.ty(x)?, &cx.outputs[0].dims);
     let (d, k) = (g.displacements(), g.kernel as u64);
     // Image, displacement (2), position (2), channel, place in the kernel (2).
@@ -71,11 +70,8 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 }
 
 fn correlation() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
-        let (first, second) = (cx.input(0).shape, cx.input(1).shape);
-        cx.set_input_shape(1, first)?;
-        cx.set_input_shape(0, second)?;
+    let infer = shape_rule(|cx| {
+        agree_shapes(cx, &[0, 1], &[])?;
         let Some(x) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
         let (Dim::Const(h), Dim::Const(w)) = (x[2], x[3]) else { return Ok(()) };
         let g = Geometry::of(cx.params);
@@ -83,15 +79,15 @@ fn correlation() -> OpDef {
         cx.set_output_dims(0, [x[0], Dim::Const(d * d), Dim::Const(g.count(h)?), Dim::Const(g.count(w)?)])
     });
     let doc = "Means of products (or of absolute differences) of two images at all displacements up to a distance.";
-    define("mx_correlation", doc, composite(body), infer)
+    define("mx_correlation", doc, composite_of(body), infer)
         .groups(&["data1", "data2"], FLOATS)
-        .param("kernel_size", ParamValue::Int(1), "extent of the window compared")
+        .param("kernel_size", 1, "extent of the window compared")
         .within(1.0, 255.0)
-        .param("max_displacement", ParamValue::Int(1), "greatest displacement")
-        .param("stride1", ParamValue::Int(1), "distance of positions in the first image")
-        .param("stride2", ParamValue::Int(1), "distance of displacements")
-        .param("pad_size", ParamValue::Int(0), "zeros around the images")
-        .param("is_multiply", ParamValue::Bool(true), "products instead of absolute differences")
+        .param("max_displacement", 1, "greatest displacement")
+        .param("stride1", 1, "distance of positions in the first image")
+        .param("stride2", 1, "distance of displacements")
+        .param("pad_size", 0, "zeros around the images")
+        .param("is_multiply", true, "products instead of absolute differences")
         .ulp(2.0)
         .mxnet("Correlation")
 }

@@ -124,18 +124,14 @@ fn target(params: &Params) -> Result<[u64; 2], OpError> {
 }
 
 fn grid_generator() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
-        match cx.params.str("transform_type") {
-            Some("warp") => warped_grid(b, data),
-            _ => {
-                let out = &cx.outputs[0].dims;
-                affine_grid(b, data, [out[2], out[3]])
-            }
+    let compute = composite_of(|b, cx, [data]| match cx.params.str("transform_type") {
+        Some("warp") => warped_grid(b, data),
+        _ => {
+            let out = &cx.outputs[0].dims;
+            affine_grid(b, data, [out[2], out[3]])
         }
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         if cx.params.str("transform_type") == Some("warp") {
             same(cx, 0, 0)?;
             let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
@@ -150,18 +146,14 @@ fn grid_generator() -> OpDef {
     define("mx_grid_generator", doc, compute, infer)
         .operand("data", FLOATS)
         .required("transform_type", ParamKind::Choice(&["affine", "warp"]), "what the operand holds")
-        .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns, for affine maps")
+        .param("target_shape", vec![0, 0], "rows and columns, for affine maps")
         .ulp(8.0)
         .mxnet("GridGenerator")
 }
 
 fn bilinear_sampler() -> OpDef {
-    let compute = composite(|b, _, args| {
-        let (data, grid) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        sampled(b, data, grid)
-    });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let compute = composite_of(|b, _, [data, grid]| sampled(b, data, grid));
+    let infer = shape_rule(|cx| {
         let (Some(data), Some(grid)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 4..=4)?) else { return Ok(()) };
         shaped(cx, 1, &[data[0], Dim::Const(2), grid[2], grid[3]])?;
         cx.set_output_dims(0, [data[0], data[1], grid[2], grid[3]])
@@ -174,22 +166,20 @@ fn bilinear_sampler() -> OpDef {
 }
 
 fn spatial_transformer() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (data, loc) = (operand(b, args, 0)?, operand(b, args, 1)?);
+    let compute = composite_of(|b, cx, [data, loc]| {
         let out = &cx.outputs[0].dims;
         let grid = affine_grid(b, loc, [out[2], out[3]])?;
         sampled(b, data, grid)
     });
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         let [h, w] = target(cx.params)?;
         let Some(data) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };
-        cx.set_input_shape(1, Shape::Ranked([data[0], Dim::Const(6)].into_iter().collect()))?;
+        cx.set_input_dims(1, [data[0], Dim::Const(6)])?;
         cx.set_output_dims(0, [data[0], data[1], Dim::Const(h), Dim::Const(w)])
     });
     define("mx_spatial_transformer", "Images resampled under affine maps [n, 6].", compute, infer)
         .groups(&["data", "loc"], FLOATS)
-        .param("target_shape", ParamValue::Ints(vec![0, 0]), "rows and columns of the result")
+        .param("target_shape", vec![0, 0], "rows and columns of the result")
         .required("transform_type", ParamKind::Choice(&["affine"]), "what `loc` holds")
         .required("sampler_type", ParamKind::Choice(&["bilinear"]), "how values are interpolated")
         .maybe("cudnn_off", ParamKind::Bool, "No effect.")

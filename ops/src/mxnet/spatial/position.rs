@@ -1,9 +1,5 @@
 //! Pooling of regions in which every bin has channels of its own (Dai et al., "R-FCN", 2016).
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::kir::Kernel;
-
-use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 use crate::prelude::*;
 
 /// Bins along an axis, and groups of bins with channels of their own.
@@ -167,8 +163,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
 }
 
 pub fn psroi_pooling() -> OpDef {
-    let infer = rule(|cx| {
-        cx.same_dtype(0, 0)?;
+    let infer = shape_rule(|cx| {
         for name in ["output_dim", "pooled_size"] {
             if let Some(n) = cx.params.int(name).filter(|n| *n < 1) {
                 return Err(OpError(format!("parameter `{name}` is {n}, expected at least 1")));
@@ -188,7 +183,7 @@ pub fn psroi_pooling() -> OpDef {
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .required("output_dim", ParamKind::Int, "channels of the result")
         .required("pooled_size", ParamKind::Int, "bins along an axis")
-        .param("group_size", ParamValue::Int(0), "groups of bins along an axis; 0: each bin is one")
+        .param("group_size", 0, "groups of bins along an axis; 0: each bin is one")
         .gradient(|b, cx| {
             let (data, rois, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
             let (ty, head_ty) = (b.ty(data)?, b.ty(head)?);

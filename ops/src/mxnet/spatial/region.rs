@@ -1,12 +1,7 @@
 //! Regions of interest: rows of image number and corners.
 
-use tensorc_ir::index::linearize;
-use tensorc_ir::kir::Kernel;
-
 use super::grid::Pixels;
-use crate::kernel::{KernelScope, KernelTensor, bounded};
 use crate::prelude::*;
-use crate::views::lowest;
 
 pub fn ops() -> Vec<OpDef> {
     vec![roi_pooling(), roi_align()]
@@ -94,8 +89,7 @@ fn greatest(data: &DenseType, places: [&DenseType; 3], found: &DenseType) -> Res
     k.finish()
 }
 
-fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
+fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data, rois]: [Value; 2]) -> Result<Value> {
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
     let (ty, out) = (b.ty(data)?, &cx.outputs[0]);
     // Which element is the greatest is constant to differentiation; the element is not.
@@ -116,7 +110,7 @@ fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -
 
 fn roi_pooling() -> OpDef {
     let doc = "The maximum of every bin of regions [image, x1, y1, x2, y2] of images; 0 of an empty bin.";
-    define("mx_roi_pooling", doc, composite(pooling_body), rule(shapes))
+    define("mx_roi_pooling", doc, composite_of(pooling_body), rule(shapes))
         .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
@@ -133,7 +127,7 @@ fn samples(
 ) -> Result<Value> {
     let count = b.dims(ends[0])?[0];
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
-    let aligned = cx.params.bool("aligned") == Some(true);
+    let aligned = cx.params.flag("aligned");
     b.map_as(&ends, dtype, &[count, bins * each], |s, a| {
         let shift = a[0].lit(if aligned { 0.5 } else { 0.0 });
         let (start, end) = (&a[0] * scale - &shift, &a[1] * scale - &shift);
@@ -153,15 +147,11 @@ fn tap(p: &Ex, n: u64, behind: bool) -> (Ex, Ex) {
     let at_end = low.ge(&last);
     let fraction = at_end.select(&p.lit(0.0), &(&p - &low));
     let low = low.min(&last);
-    let (at, share) = match behind {
-        true => ((&low + low.lit(1.0)).min(&last), fraction),
-        false => (low, p.lit(1.0) - fraction),
-    };
+    let (at, share) = if behind { ((&low + low.lit(1.0)).min(&last), fraction) } else { (low, p.lit(1.0) - fraction) };
     (at, outside.select(&share.lit(0.0), &share))
 }
 
-fn align_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
+fn align_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data, rois]: [Value; 2]) -> Result<Value> {
     let each = cx.params.int("sample_ratio").unwrap_or(-1);
     let rois = b.call("stop_gradient", &[rois])?;
     if each <= 0 {
@@ -208,33 +198,33 @@ fn adaptive(b: &mut Builder<'_>, cx: &NodeCtx<'_>, data: Value, rois: Value) -> 
     let image = b.reshaped(image, &[count])?;
     let image = b.converted(image, DType::I64)?;
     let corners = b.slice_axis(rois, 1, 1, 4)?;
-    let aligned = cx.params.bool("aligned") == Some(true);
+    let aligned = cx.params.flag("aligned");
     let mode = if aligned { "half_pixel" } else { "output_half_pixel" };
     let extent = |axis: usize| ParamValue::Int(cx.outputs[0].dims[axis] as i64);
     let params = Params::new()
-        .with("coordinate_transformation_mode", ParamValue::Str(mode.to_owned()))
+        .with("coordinate_transformation_mode", mode.to_owned())
         .with("output_height", extent(2))
         .with("output_width", extent(3))
-        .with("spatial_scale", ParamValue::Float(cx.params.float("spatial_scale").unwrap_or(1.0)));
+        .with("spatial_scale", cx.params.float("spatial_scale").unwrap_or(1.0));
     b.op("roi_align", &[data, corners, image], params)
 }
 
 fn roi_align() -> OpDef {
     let infer = rule(|cx| {
-        if cx.params.bool("position_sensitive") == Some(true) {
+        if cx.params.flag("position_sensitive") {
             return Err("parameter `position_sensitive` is not supported".into());
         }
         shapes(cx)
     });
     let doc = "Regions [image, x1, y1, x2, y2] of images resampled bilinearly, the mean of the samples of each bin. \
                Without a number of samples there is no gradient.";
-    define("mx_roi_align", doc, composite(align_body), infer)
+    define("mx_roi_align", doc, composite_of(align_body), infer)
         .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
-        .param("sample_ratio", ParamValue::Int(-1), "samples of a bin along an axis; not positive: its extent")
-        .param("position_sensitive", ParamValue::Bool(false), "Not supported.")
-        .param("aligned", ParamValue::Bool(false), "whether positions shift by half an element")
+        .param("sample_ratio", -1, "samples of a bin along an axis; not positive: its extent")
+        .param("position_sensitive", false, "Not supported.")
+        .param("aligned", false, "whether positions shift by half an element")
         .ulp(64.0)
         .mxnet("_contrib_ROIAlign")
 }

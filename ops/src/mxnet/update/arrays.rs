@@ -7,7 +7,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn fold(b: &mut Builder<'_>, op: &str, x: Value) -> Result<Value, Diagnostic> {
-    b.op(op, &[x], Params::new().with("keepdims", ParamValue::Bool(false)))
+    b.op(op, &[x], Params::new().with("keepdims", false))
 }
 
 fn all_finite(many: bool) -> OpDef {
@@ -35,13 +35,10 @@ fn all_finite(many: bool) -> OpDef {
     let (own, mxnet) = if many { ("mx_multi_all_finite", "multi_all_finite") } else { ("mx_all_finite", "all_finite") };
     let def = define(own, "1 if every element is finite, else 0, in an array of one element.", body, infer)
         .operand("data", FLOATS)
-        .param("init_output", ParamValue::Bool(true), "No effect: the result is always written as a whole.")
+        .param("init_output", true, "No effect: the result is always written as a whole.")
         .no_gradient()
         .mxnet(mxnet);
-    match many {
-        true => def.variadic().param("num_arrays", ParamValue::Int(1), "number of operands"),
-        false => def,
-    }
+    if many { def.variadic().param("num_arrays", 1, "number of operands") } else { def }
 }
 
 fn sum_sq() -> OpDef {
@@ -52,7 +49,7 @@ fn sum_sq() -> OpDef {
             let sum = fold(b, "reduce_sum_square", x)?;
             sums.push(reshape(b, sum, &[1])?);
         }
-        b.op("concat", &sums, Params::new().with("axis", ParamValue::Int(0)))
+        b.op("concat", &sums, Params::new().with("axis", 0))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::F32)?;
@@ -84,7 +81,7 @@ fn lars() -> OpDef {
     )
     .required("eta", ParamKind::Float, "trust coefficient")
     .required("eps", ParamKind::Float, "keeps the divisor from zero")
-    .param("rescale_grad", ParamValue::Float(1.0), "factor of the gradients")
+    .param("rescale_grad", 1.0, "factor of the gradients")
     .no_gradient()
     .ulp(8.0)
     .mxnet("multi_lars")

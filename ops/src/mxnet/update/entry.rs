@@ -56,6 +56,16 @@ pub struct UpdateStep<'a> {
 }
 
 impl UpdateStep<'_> {
+    /// The learning rate, of formulas that have one: the first number.
+    pub fn lr(&self) -> &Ex {
+        &self.numbers[0]
+    }
+
+    /// The weight decay, of formulas that have a learning rate: the second number.
+    pub fn wd(&self) -> &Ex {
+        &self.numbers[1]
+    }
+
     /// A float parameter that is declared with a default; NaN if it is not, which no test overlooks.
     pub fn param(&self, name: &str) -> f64 {
         self.params.float(name).unwrap_or(f64::NAN)
@@ -75,8 +85,8 @@ impl UpdateStep<'_> {
         bounded(x, self.params.float("clip_gradient").or_else(|| self.params.float("clip_grad")))
     }
 
-    pub fn decayed(&self, x: &Ex, wd: &Ex) -> Ex {
-        x + wd * &self.weight
+    pub fn decayed(&self, x: &Ex) -> Ex {
+        x + self.wd() * &self.weight
     }
 
     /// `old·decay + (1 - decay)·new`, the second product first as in MXNet.
@@ -97,7 +107,7 @@ pub fn bounded(x: &Ex, limit: Option<f64>) -> Ex {
 }
 
 /// Weight, gradient and states: what an entry has besides numbers.
-fn tensors(def: OpDef, states: &[&'static str], mp: bool) -> OpDef {
+pub fn tensors(def: OpDef, states: &[&'static str], mp: bool) -> OpDef {
     let types = if mp { HALVES } else { FLOATS };
     let def = def.groups(&["weight", "grad"], types);
     let def = states.iter().fold(def, |def, s| if mp { def.operand(s, F32) } else { def.group(s, types) });
@@ -106,44 +116,30 @@ fn tensors(def: OpDef, states: &[&'static str], mp: bool) -> OpDef {
 
 /// The types of an entry: `count` tensors of one shape, then numbers.
 pub fn shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight: bool) -> Result<(), OpError> {
-    for other in 1..count {
-        let (first, shape) = (cx.input(0).shape, cx.input(other).shape);
-        cx.set_input_shape(other, first)?;
-        cx.set_input_shape(0, shape)?;
-    }
-    let shape = cx.input(0).shape;
+    tensor_shapes(cx, count, mp, moves_weight)?;
+    (count..cx.input_count()).try_for_each(|i| cx.set_input_dims(i, []))
+}
+
+/// The types of results, all of the shape of the `count` tensors.
+pub fn tensor_shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool, moves_weight: bool) -> Result<(), OpError> {
+    let tensors: Vec<usize> = (0..count).collect();
+    agree_shapes(cx, &tensors, &[])?;
     for i in 0..cx.output_count() {
-        cx.set_output_shape(i, shape.clone())?;
-        match mp && (i > 0 || !moves_weight) {
-            true => cx.set_output_dtype(i, DType::F32)?,
-            false => cx.same_dtype(i, 0)?,
-        }
-    }
-    for i in count..cx.input_count() {
-        cx.set_input_shape(i, Shape::Ranked([].into_iter().collect()))?;
+        cx.copy_shape(i, 0)?;
+        if mp && (i > 0 || !moves_weight) { cx.set_output_dtype(i, DType::F32)? } else { cx.same_dtype(i, 0)? }
     }
     Ok(())
 }
 
 /// The parameters of a formula that are the same for every entry.
 fn constants(def: OpDef, rule: &RuleEntry) -> OpDef {
-    (rule.params)(def).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient").edit(|d| {
-        if !d.params.iter().any(|p| p.name == "clip_grad") {
-            d.params.push(clip_param());
-        }
-    })
+    let def = (rule.params)(def).param("rescale_grad", 1.0, "factor of the gradient");
+    let named_otherwise = def.params.iter().any(|p| p.name == "clip_grad");
+    if named_otherwise { def } else { def.param("clip_gradient", -1.0, CLIP) }
 }
 
-pub fn clip_param() -> tensorc_ir::params::ParamSpec {
-    tensorc_ir::params::ParamSpec {
-        name: "clip_gradient",
-        kind: ParamKind::Float,
-        default: Some(ParamValue::Float(-1.0)),
-        required: false,
-        range: None,
-        doc: "bound of the gradient's magnitude, none if negative",
-    }
-}
+/// What `clip_gradient` is, -1 by default.
+pub const CLIP: &str = "bound of the gradient's magnitude, none if negative";
 
 /// Completes an entry with `tensors` tensor operands: every state's next value is a result.
 pub fn finished(def: OpDef, tensors: usize, mp: bool, own_weight: bool, moves_weight: bool) -> OpDef {
@@ -157,26 +153,28 @@ pub fn finished(def: OpDef, tensors: usize, mp: bool, own_weight: bool, moves_we
     if own_weight { def } else { def.results(|_| ResultCount { visible: 1, listed: 1 }) }
 }
 
+/// The operands of a formula in the type computed in, and the type of the weight as it is stored.
+pub fn computed(args: &[Option<Ex>], count: usize, mp: bool) -> Result<(Vec<Ex>, DType), OpError> {
+    let given: Vec<&Ex> = args.iter().flatten().collect();
+    reject_if(given.len() != count, || "an operand is missing")?;
+    let stored = given[0].dtype();
+    let wide = if mp { DType::F32 } else { compute_type(stored) };
+    Ok((given.into_iter().map(|x| x.cast(wide)).collect(), stored))
+}
+
 /// The entry whose numbers are operands.
 fn with_operands(rule_of: &Arc<RuleEntry>, mp: bool) -> OpDef {
     let r = rule_of.clone();
     let count = 2 + r.states.len() + usize::from(mp);
     let body = move |_: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
-        let given: Vec<&Ex> = args.iter().flatten().collect();
-        if given.len() != count + r.numbers.len() {
-            return Err(OpError::from("an operand is missing"));
-        }
-        let stored = given[0].dtype();
-        let wide = if mp { DType::F32 } else { compute_type(stored) };
-        let widened = |x: &Ex| x.cast(wide);
+        let (x, stored) = computed(args, count + r.numbers.len(), mp)?;
         let rescale = cx.params.float("rescale_grad").unwrap_or(1.0);
-        let grad = widened(given[1]);
         let step = UpdateStep {
             params: cx.params,
-            weight: if mp { given[count - 1].clone() } else { widened(given[0]) },
-            grad: if rescale == 1.0 { grad } else { grad * rescale },
-            states: given[2..2 + r.states.len()].iter().map(|s| widened(s)).collect(),
-            numbers: given[count..].iter().map(|n| widened(n)).collect(),
+            weight: x[if mp { count - 1 } else { 0 }].clone(),
+            grad: if rescale == 1.0 { x[1].clone() } else { &x[1] * rescale },
+            states: x[2..2 + r.states.len()].to_vec(),
+            numbers: x[count..].to_vec(),
         };
         let out = (r.step)(&step);
         Ok(stored_results(out, stored, mp, r.moves_weight))
@@ -214,10 +212,7 @@ fn with_parameters(r: &Arc<RuleEntry>, mp: bool, [own, mxnet]: [&'static str; 2]
     let def = tensors(define(own, r.doc, body, infer), r.states, mp);
     let def = constants(r.numbers.iter().fold(def, number_param), r).mxnet(mxnet);
     let lazy = matches!(r.names.own, "update_sgd" | "update_sgd_mom" | "update_adam");
-    let def = match lazy {
-        true => def.param("lazy_update", ParamValue::Bool(true), "No effect: gradients are dense."),
-        false => def,
-    };
+    let def = if lazy { def.param("lazy_update", true, "No effect: gradients are dense.") } else { def };
     finished(def, count, mp, false, moves_weight)
 }
 

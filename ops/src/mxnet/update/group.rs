@@ -1,7 +1,6 @@
 //! AdaGrad with one learning rate for each row of the weight.
 
-use super::entry::{bounded, clip_param};
-use crate::mxnet::support::agree_shapes;
+use super::entry::{CLIP, bounded};
 use crate::prelude::*;
 
 fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
@@ -48,9 +47,9 @@ pub fn group_adagrad() -> OpDef {
     define("mx_group_adagrad_update", doc, Compute::Composite(Box::new(body)), infer)
         .groups(&["weight", "grad", "history"], FLOATS)
         .required("lr", ParamKind::Float, "learning rate")
-        .param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient")
-        .edit(|d| d.params.push(clip_param()))
-        .param("epsilon", ParamValue::Float(1e-5), "keeps divisors from zero")
+        .param("rescale_grad", 1.0, "factor of the gradient")
+        .param("clip_gradient", -1.0, CLIP)
+        .param("epsilon", 1e-5, "keeps divisors from zero")
         .outputs(1, 2)
         .state(2, 1)
         .not_differentiable("it is a step of an optimizer")

@@ -1,31 +1,17 @@
 //! LAMB, whose steps are scaled by norms of whole weights, and AdamW with the scale of the loss as an operand.
 
-use tensorc_ir::Dims;
-
-use super::entry::{HALVES, LR, STEP, UpdateStep, WD, clip_param, finished, shapes, stored_results};
+use super::entry::{CLIP, HALVES, LR, STEP, UpdateStep, WD};
+use super::entry::{computed, finished, number, shapes, stored_results, tensor_shapes, tensors};
 use super::rules::{ETA, adam_params, adamw, lamb_params};
 use crate::prelude::*;
-use crate::rules::one_element;
 
 pub fn ops() -> Vec<OpDef> {
-    vec![
-        scaled_step(false),
-        scaled_step(true),
-        lamb(false),
-        lamb(true),
-        phase2(false),
-        phase2(true),
-        adamw_scaled(false),
-        adamw_scaled(true),
-    ]
+    [scaled_step, lamb, phase2, adamw_scaled].into_iter().flat_map(|entry| [entry(false), entry(true)]).collect()
 }
 
 fn bounds(def: OpDef) -> OpDef {
-    def.param("lower_bound", ParamValue::Float(-1.0), "least norm of the weight counted, none if negative").param(
-        "upper_bound",
-        ParamValue::Float(-1.0),
-        "greatest norm of the weight counted, none if negative",
-    )
+    let def = def.param("lower_bound", -1.0, "least norm of the weight counted, none if negative");
+    def.param("upper_bound", -1.0, "greatest norm of the weight counted, none if negative")
 }
 
 /// `w - lr·(r1 / r2)·g`, with r1 bounded; a norm of zero scales by 1.
@@ -41,13 +27,7 @@ fn scaled(params: &Params, [w, g, r1, r2, lr]: [&Ex; 5]) -> Ex {
 /// Weight, direction, the two norms, the master copy if there is one, the learning rate.
 fn scaled_step(mp: bool) -> OpDef {
     let body = move |_: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
-        let given: Vec<&Ex> = args.iter().flatten().collect();
-        if given.len() != 5 + usize::from(mp) {
-            return Err(OpError::from("an operand is missing"));
-        }
-        let stored = given[0].dtype();
-        let wide = if mp { DType::F32 } else { compute_type(stored) };
-        let x: Vec<Ex> = given.iter().map(|x| x.cast(wide)).collect();
+        let (x, stored) = computed(args, 5 + usize::from(mp), mp)?;
         let weight = if mp { &x[4] } else { &x[0] };
         let out = scaled(cx.params, [weight, &x[1], &x[2], &x[3], &x[x.len() - 1]]);
         Ok(stored_results(vec![out], stored, mp, true))
@@ -55,21 +35,19 @@ fn scaled_step(mp: bool) -> OpDef {
     let infer = rule(move |cx| {
         phase2_shapes(cx, mp)?;
         // Norms and the learning rate: more axes than the weight has would broadcast it.
-        [2, 3, 4 + usize::from(mp)].into_iter().try_for_each(|i| cx.set_input_shape(i, Shape::Ranked(Dims::new())))
+        [2, 3, 4 + usize::from(mp)].into_iter().try_for_each(|i| cx.set_input_dims(i, []))
     });
     let name = if mp { "update_mp_lamb_phase2" } else { "update_lamb_phase2" };
-    let def =
-        define(name, "A step along the direction of LAMB, scaled by norms.", Compute::Scalar(Box::new(body)), infer);
-    let def = phase2_operands(def, mp).operand("lr", FLOATS).state(0, 0);
-    bounds(def)
+    let def = define(name, PHASE2, Compute::Scalar(Box::new(body)), infer);
+    bounds(phase2_operands(def, mp).operand("lr", FLOATS).state(0, 0))
 }
+
+const PHASE2: &str = "A step along the direction of LAMB, scaled by norms.";
 
 fn phase2_operands(def: OpDef, mp: bool) -> OpDef {
     let def = match mp {
-        false => ["weight", "g", "r1", "r2"].into_iter().fold(def, |def, name| def.group(name, FLOATS)),
-        true => ["g", "r1", "r2", "weight32"]
-            .into_iter()
-            .fold(def.operand("weight", HALVES), |def, name| def.operand(name, &[DType::F32])),
+        false => def.groups(&["weight", "g", "r1", "r2"], FLOATS),
+        true => def.operand("weight", HALVES).operands(&["g", "r1", "r2", "weight32"], &[DType::F32]),
     };
     let results = 1 + usize::from(mp);
     let def = def.outputs(results, results).not_differentiable("it is a step of an optimizer").ulp(16.0);
@@ -77,18 +55,13 @@ fn phase2_operands(def: OpDef, mp: bool) -> OpDef {
 }
 
 fn phase2_shapes(cx: &mut InferCtx<'_>, mp: bool) -> Result<(), OpError> {
-    for other in [1].into_iter().chain(mp.then_some(4)) {
-        let (first, shape) = (cx.input(0).shape, cx.input(other).shape);
-        cx.set_input_shape(other, first)?;
-        cx.set_input_shape(0, shape)?;
-    }
+    agree_shapes(cx, if mp { &[0, 1, 4] } else { &[0, 1] }, &[])?;
     one_element(cx, 2)?;
     one_element(cx, 3)?;
-    let shape = cx.input(0).shape;
-    cx.set_output_shape(0, shape.clone())?;
+    cx.copy_shape(0, 0)?;
     cx.same_dtype(0, 0)?;
     if mp {
-        cx.set_output_shape(1, shape)?;
+        cx.copy_shape(1, 0)?;
         cx.set_output_dtype(1, DType::F32)?;
     }
     Ok(())
@@ -104,10 +77,10 @@ fn phase2(mp: bool) -> OpDef {
             operands[i] = Some(reshape(b, norm, &[])?);
         }
         let wide = compute_type(cx.outputs[0].dtype);
-        operands.push(Some(super::entry::number(b, cx.params, "lr", wide)?));
+        operands.push(Some(number(b, cx.params, "lr", wide)?));
         let params = ["lower_bound", "upper_bound"]
             .into_iter()
-            .fold(Params::new(), |p, name| p.with(name, ParamValue::Float(cx.params.float(name).unwrap_or(-1.0))));
+            .fold(Params::new(), |p, name| p.with(name, cx.params.float(name).unwrap_or(-1.0)));
         Ok(b.op_multi(own, &operands, params, cx.outputs.len())?.to_vec())
     }));
     let infer = rule(move |cx| phase2_shapes(cx, mp));
@@ -115,21 +88,16 @@ fn phase2(mp: bool) -> OpDef {
         true => ("mx_mp_lamb_update_phase2", "mp_lamb_update_phase2"),
         false => ("mx_lamb_update_phase2", "lamb_update_phase2"),
     };
-    let def = phase2_operands(define(own, "A step along the direction of LAMB, scaled by norms.", body, infer), mp);
+    let def = phase2_operands(define(own, PHASE2, body, infer), mp);
     let def = bounds(def.required("lr", ParamKind::Float, "learning rate")).mxnet(mxnet);
     def.results(|_| ResultCount { visible: 1, listed: 1 })
 }
 
 fn norm(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
-    b.op("reduce_l2", &[x], Params::new().with("keepdims", ParamValue::Bool(false)))
+    b.op("reduce_l2", &[x], Params::new().with("keepdims", false))
 }
 
-fn lamb_body(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    args: &[Option<Value>],
-    mp: bool,
-) -> Result<Vec<Value>, Diagnostic> {
+fn lamb_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], mp: bool) -> Result<Vec<Value>> {
     let count = 4 + usize::from(mp);
     let [lr, wd, t] = [0, 1, 2].map(|i| args.get(count + i).copied().flatten());
     let of = |names: &[&'static str]| {
@@ -159,16 +127,10 @@ fn lamb(mp: bool) -> OpDef {
     let name = if mp { "update_mp_lamb" } else { "update_lamb" };
     let doc = "LAMB (You and others 2020): the direction of Adam with weight decay, scaled by the norm of the weight \
                over its own.";
-    let def = define(name, doc, body, infer);
-    let def = match mp {
-        false => ["weight", "grad", "mean", "var"].into_iter().fold(def, |def, name| def.group(name, FLOATS)),
-        true => ["mean", "var", "weight32"]
-            .into_iter()
-            .fold(def.groups(&["weight", "grad"], HALVES), |def, name| def.operand(name, &[DType::F32])),
-    };
+    let def = tensors(define(name, doc, body, infer), &["mean", "var"], mp);
     let def = [LR, WD, STEP].iter().fold(def, |def, n| def.operand(n.name, FLOATS));
-    let def = bounds(lamb_params(def)).param("rescale_grad", ParamValue::Float(1.0), "factor of the gradient");
-    finished(def.edit(|d| d.params.push(clip_param())), count, mp, true, true)
+    let def = bounds(lamb_params(def)).param("rescale_grad", 1.0, "factor of the gradient");
+    finished(def.param("clip_gradient", -1.0, CLIP), count, mp, true, true)
 }
 
 /// AdamW as MXNet has it: the gradient is multiplied by an operand, and nothing moves where that is zero or not
@@ -176,30 +138,24 @@ fn lamb(mp: bool) -> OpDef {
 fn adamw_scaled(mp: bool) -> OpDef {
     let count = 4 + usize::from(mp);
     let body = move |b: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
-        let given: Vec<&Ex> = args.iter().flatten().collect();
-        if given.len() != count + 1 {
-            return Err(OpError::from("an operand is missing"));
-        }
-        let stored = given[0].dtype();
-        let wide = if mp { DType::F32 } else { compute_type(stored) };
-        let x: Vec<Ex> = given.iter().map(|x| x.cast(wide)).collect();
+        let (x, stored) = computed(args, count + 1, mp)?;
         let scale = &x[count];
-        let number = |name: &str| {
+        let given = |name: &str| {
             let value = cx.params.float(name);
             let value = value.ok_or_else(|| OpError(format!("parameter `{name}` is not a number")))?;
-            Ok::<Ex, OpError>(b.number(wide, value))
+            Ok::<Ex, OpError>(b.number(scale.dtype(), value))
         };
-        let weight = if mp { x[4].clone() } else { x[0].clone() };
+        let weight = &x[if mp { 4 } else { 0 }];
         let step = UpdateStep {
             params: cx.params,
             weight: weight.clone(),
             grad: &x[1] * scale,
             states: vec![x[2].clone(), x[3].clone()],
-            numbers: ["lr", "wd", "eta"].into_iter().map(number).collect::<Result<_, _>>()?,
+            numbers: ["lr", "wd", "eta"].into_iter().map(given).collect::<Result<_, _>>()?,
         };
         let usable = scale.abs().lt(&scale.lit(f64::INFINITY)) & scale.ne(&scale.lit(0.0));
         let moved = adamw(&step);
-        let out = moved.iter().zip([&weight, &x[2], &x[3]]).map(|(new, old)| usable.select(new, old)).collect();
+        let out = moved.iter().zip([weight, &x[2], &x[3]]).map(|(new, old)| usable.select(new, old)).collect();
         Ok(stored_results(out, stored, mp, true))
     };
     let infer = rule(move |cx| {
@@ -212,7 +168,7 @@ fn adamw_scaled(mp: bool) -> OpDef {
         if rank > 0 && cx.input_dims(0).is_some_and(|d| d.is_empty()) {
             return Err("operand `rescale_grad`: a weight of rank 0 needs one of rank 0".into());
         }
-        adamw_shapes(cx, count, mp)
+        tensor_shapes(cx, count, mp, true)
     });
     let (own, mxnet) = match mp {
         true => ("mx_mp_adamw_update", "_mp_adamw_update"),
@@ -220,35 +176,12 @@ fn adamw_scaled(mp: bool) -> OpDef {
     };
     let doc = "Adam with decoupled weight decay and a gradient scaled by an operand; nothing moves where that is zero \
                or not finite.";
-    let def = define(own, doc, Compute::Scalar(Box::new(body)), infer);
-    let def = match mp {
-        false => ["weight", "grad", "mean", "var"].into_iter().fold(def, |def, name| def.group(name, FLOATS)),
-        true => ["mean", "var", "weight32"]
-            .into_iter()
-            .fold(def.groups(&["weight", "grad"], HALVES), |def, name| def.operand(name, &[DType::F32])),
-    };
+    let def = tensors(define(own, doc, Compute::Scalar(Box::new(body)), infer), &["mean", "var"], mp);
     let def = adam_params(def.operand("rescale_grad", FLOATS))
         .required("lr", ParamKind::Float, "learning rate")
         .required("eta", ParamKind::Float, ETA.doc)
-        .param("wd", ParamValue::Float(0.0), "weight decay")
+        .param("wd", 0.0, "weight decay")
         .mxnet(mxnet)
-        .edit(|d| d.params.push(clip_param()));
+        .param("clip_gradient", -1.0, CLIP);
     finished(def, count, mp, false, true)
-}
-
-fn adamw_shapes(cx: &mut InferCtx<'_>, count: usize, mp: bool) -> Result<(), OpError> {
-    for other in 1..count {
-        let (first, shape) = (cx.input(0).shape, cx.input(other).shape);
-        cx.set_input_shape(other, first)?;
-        cx.set_input_shape(0, shape)?;
-    }
-    let shape = cx.input(0).shape;
-    for i in 0..cx.output_count() {
-        cx.set_output_shape(i, shape.clone())?;
-        match mp && i > 0 {
-            true => cx.set_output_dtype(i, DType::F32)?,
-            false => cx.same_dtype(i, 0)?,
-        }
-    }
-    Ok(())
 }

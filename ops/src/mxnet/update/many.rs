@@ -3,8 +3,7 @@
 //! Operands go weight by weight: the weight, its gradient, and what the rule keeps for it. The next weights are the
 //! results that users see; those of the states follow.
 
-use super::entry::{HALVES, clip_param};
-use crate::mxnet::support::agree_shapes;
+use super::entry::{CLIP, HALVES};
 use crate::prelude::*;
 
 /// One of the entries.
@@ -55,9 +54,7 @@ impl MultiUpdate {
         if !self.preloaded {
             for name in ["lrs", "wds"] {
                 let given = cx.params.floats(name).map_or(0, <[f64]>::len);
-                if given != n {
-                    return Err(OpError(format!("parameter `{name}` has {given} numbers, expected {n}")));
-                }
+                reject_if(given != n, || format!("parameter `{name}` has {given} numbers, expected {n}"))?;
             }
         }
         let results = cx.output_count();
@@ -80,7 +77,7 @@ impl MultiUpdate {
         }
         for i in n * self.group()..needed {
             cx.set_input_dtype(i, DType::F32)?;
-            cx.set_input_shape(i, Shape::Ranked([Dim::Const(n as u64)].into_iter().collect()))?;
+            cx.set_input_dims(i, [Dim::Const(n as u64)])?;
         }
         Ok(())
     }
@@ -146,19 +143,17 @@ impl MultiUpdate {
         let def = define(self.own, doc, body, rule(move |cx| self.shapes(cx))).operand("data", FLOATS).variadic();
         let def = match self.preloaded {
             true => def,
-            false => def.required("lrs", ParamKind::Floats, "learning rates").required(
-                "wds",
-                ParamKind::Floats,
-                "weight decays",
-            ),
+            false => [("lrs", "learning rates"), ("wds", "weight decays")]
+                .into_iter()
+                .fold(def, |def, (name, doc)| def.required(name, ParamKind::Floats, doc)),
         };
         let def = match self.momentum {
-            true => def.param("momentum", ParamValue::Float(0.0), "share of the last step that is repeated"),
+            true => def.param("momentum", 0.0, "share of the last step that is repeated"),
             false => def,
         };
-        def.param("rescale_grad", ParamValue::Float(1.0), "factor of the gradients")
-            .edit(|d| d.params.push(clip_param()))
-            .param("num_weights", ParamValue::Int(1), "number of weights")
+        def.param("rescale_grad", 1.0, "factor of the gradients")
+            .param("clip_gradient", -1.0, CLIP)
+            .param("num_weights", 1, "number of weights")
             .within(1.0, 1e4)
             .outputs(1, usize::from(u16::MAX))
             .results(|p| ResultCount { visible: weights(p), listed: weights(p) })

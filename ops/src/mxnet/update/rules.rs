@@ -1,6 +1,7 @@
 //! The formulas of optimizers, as MXNet 1.9.1 computes them: where the weight decay joins the gradient, before or
 //! after clipping, differs from one to the next.
 
+use super::entry::CLIP;
 use super::entry::{LR, RuleEntry, STEP, StepNumber, UpdateNames, UpdateStep, WD, bounded};
 use crate::prelude::*;
 
@@ -22,16 +23,14 @@ fn plain(def: OpDef) -> OpDef {
 }
 
 fn momentum(def: OpDef) -> OpDef {
-    def.param("momentum", ParamValue::Float(0.0), "share of the last step that is repeated")
+    def.param("momentum", 0.0, "share of the last step that is repeated")
 }
 
 /// Decays of the averages of the gradient and of its square, and what keeps divisors from zero.
 fn betas(def: OpDef, beta1: f64, epsilon: f64) -> OpDef {
-    def.param("beta1", ParamValue::Float(beta1), "decay of the mean of gradients")
-        .within(0.0, 1.0)
-        .param("beta2", ParamValue::Float(0.999), "decay of the mean of squared gradients")
-        .within(0.0, 1.0)
-        .param("epsilon", ParamValue::Float(epsilon), "keeps divisors from zero")
+    def.share("beta1", beta1, "decay of the mean of gradients")
+        .share("beta2", 0.999, "decay of the mean of squared gradients")
+        .param("epsilon", epsilon, "keeps divisors from zero")
 }
 
 pub(super) fn adam_params(def: OpDef) -> OpDef {
@@ -39,35 +38,31 @@ pub(super) fn adam_params(def: OpDef) -> OpDef {
 }
 
 pub(super) fn lamb_params(def: OpDef) -> OpDef {
-    betas(def, 0.9, 1e-6).param("bias_correction", ParamValue::Bool(true), "whether averages are divided by 1 - βᵗ")
+    betas(def, 0.9, 1e-6).param("bias_correction", true, "whether averages are divided by 1 - βᵗ")
 }
 
 fn sgd(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.decayed(&s.clipped(&s.grad), wd);
-    vec![&s.weight - lr * g]
+    let g = s.decayed(&s.clipped(&s.grad));
+    vec![&s.weight - s.lr() * g]
 }
 
 fn sgd_mom(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.decayed(&s.clipped(&s.grad), wd);
-    let mom = &s.states[0] * s.param("momentum") - lr * g;
+    let g = s.decayed(&s.clipped(&s.grad));
+    let mom = &s.states[0] * s.param("momentum") - s.lr() * g;
     vec![&s.weight + &mom, mom]
 }
 
 fn nag(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.decayed(&s.clipped(&s.grad), wd);
-    let step = lr * g;
+    let g = s.decayed(&s.clipped(&s.grad));
+    let step = s.lr() * g;
     let mom = &s.states[0] * s.param("momentum") - &step;
     vec![&s.weight + (&mom * s.param("momentum") - &step), mom]
 }
 
 fn adam(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.clipped(&s.decayed(&s.grad, wd));
+    let g = s.clipped(&s.decayed(&s.grad));
     let (mean, var) = moments(s, &g);
-    vec![&s.weight - lr * &mean / (var.sqrt() + s.param("epsilon")), mean, var]
+    vec![&s.weight - s.lr() * &mean / (var.sqrt() + s.param("epsilon")), mean, var]
 }
 
 fn moments(s: &UpdateStep<'_>, g: &Ex) -> (Ex, Ex) {
@@ -76,53 +71,46 @@ fn moments(s: &UpdateStep<'_>, g: &Ex) -> (Ex, Ex) {
 
 /// The gradient is already clipped.
 pub(super) fn adamw(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd, eta) = (&s.numbers[0], &s.numbers[1], &s.numbers[2]);
     let (mean, var) = moments(s, &s.clipped(&s.grad));
-    let direction = lr * &mean / (var.sqrt() + s.param("epsilon")) + wd * &s.weight;
-    vec![&s.weight - eta * direction, mean, var]
+    let direction = s.lr() * &mean / (var.sqrt() + s.param("epsilon")) + s.wd() * &s.weight;
+    vec![&s.weight - &s.numbers[2] * direction, mean, var]
 }
 
 fn rmsprop(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.clipped(&s.decayed(&s.grad, wd));
+    let g = s.clipped(&s.decayed(&s.grad));
     let n = s.average("gamma1", &s.states[0], &(&g * &g));
-    let weight = &s.weight - lr * (&g / (&n + s.param("epsilon")).sqrt());
+    let weight = &s.weight - s.lr() * (&g / (&n + s.param("epsilon")).sqrt());
     vec![bounded(&weight, s.params.float("clip_weights")), n]
 }
 
 fn rmspropalex(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let grad = s.clipped(&s.decayed(&s.grad, wd));
+    let grad = s.clipped(&s.decayed(&s.grad));
     let n = s.average("gamma1", &s.states[0], &(&grad * &grad));
     let g = s.average("gamma1", &s.states[1], &grad);
     let spread = (&n - &g * &g + s.param("epsilon")).sqrt();
-    let delta = &s.states[2] * s.param("gamma2") - lr * (&grad / spread);
+    let delta = &s.states[2] * s.param("gamma2") - s.lr() * (&grad / spread);
     vec![bounded(&(&s.weight + &delta), s.params.float("clip_weights")), n, g, delta]
 }
 
 fn adagrad(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.grad);
     let history = &s.states[0] + &g * &g;
-    let direction = &g / (&history + s.param("epsilon")).sqrt() + &s.weight * wd;
-    vec![&s.weight - direction * lr, history]
+    let direction = &g / (&history + s.param("epsilon")).sqrt() + &s.weight * s.wd();
+    vec![&s.weight - direction * s.lr(), history]
 }
 
 fn ftrl(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
     let g = s.clipped(&s.grad);
     let n = &s.states[1] + &g * &g;
-    let z = &s.states[0] + &g - (n.sqrt() - s.states[1].sqrt()) * &s.weight / lr;
+    let z = &s.states[0] + &g - (n.sqrt() - s.states[1].sqrt()) * &s.weight / s.lr();
     let lamda = z.lit(s.param("lamda1"));
-    let zero = z.lit(0.0);
-    let sign = z.gt(&zero).select(&z.lit(1.0), &z.lt(&zero).select(&z.lit(-1.0), &zero));
-    let weight = (sign * &lamda - &z) / ((n.sqrt() + s.param("beta")) / lr + wd);
-    vec![z.abs().gt(&lamda).select(&weight, &zero), z, n]
+    let weight = (sign(&z) * &lamda - &z) / ((n.sqrt() + s.param("beta")) / s.lr() + s.wd());
+    vec![z.abs().gt(&lamda).select(&weight, &z.lit(0.0)), z, n]
 }
 
 fn ftml(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd, t) = (&s.numbers[0], &s.numbers[1], &s.numbers[2]);
-    let g = s.clipped(&s.decayed(&s.grad, wd));
+    let (lr, t) = (s.lr(), &s.numbers[2]);
+    let g = s.clipped(&s.decayed(&s.grad));
     let [d, v, z] = [0, 1, 2].map(|i| &s.states[i]);
     let unbiased = |name: &str| t.lit(1.0) - t.lit(s.param(name)).pow(t);
     let v = s.average("beta2", v, &(&g * &g));
@@ -138,17 +126,15 @@ fn sign(x: &Ex) -> Ex {
 }
 
 fn signsgd(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let keep = lr.lit(1.0) - lr * wd;
-    vec![keep * &s.weight - lr * sign(&s.grad)]
+    let keep = s.lr().lit(1.0) - s.lr() * s.wd();
+    vec![keep * &s.weight - s.lr() * sign(&s.grad)]
 }
 
 fn signum(s: &UpdateStep<'_>) -> Vec<Ex> {
-    let (lr, wd) = (&s.numbers[0], &s.numbers[1]);
-    let g = s.clipped(&s.grad) + wd * &s.weight;
+    let g = s.clipped(&s.grad) + s.wd() * &s.weight;
     let mom = &s.states[0] * s.param("momentum") - g * s.complement("momentum");
-    let keep = lr.lit(1.0) - lr * s.param("wd_lh");
-    vec![keep * &s.weight + lr * sign(&mom), mom]
+    let keep = s.lr().lit(1.0) - s.lr() * s.param("wd_lh");
+    vec![keep * &s.weight + s.lr() * sign(&mom), mom]
 }
 
 /// The direction of LAMB before it is scaled by the norms.
@@ -166,10 +152,9 @@ fn lamb_direction(s: &UpdateStep<'_>) -> Vec<Ex> {
 }
 
 fn rms_params(def: OpDef) -> OpDef {
-    def.param("gamma1", ParamValue::Float(0.95), "decay of the mean of squared gradients")
-        .within(0.0, 1.0)
-        .param("epsilon", ParamValue::Float(1e-8), "keeps divisors from zero")
-        .param("clip_weights", ParamValue::Float(-1.0), "bound of the weight's magnitude, none if negative")
+    def.share("gamma1", 0.95, "decay of the mean of squared gradients")
+        .param("epsilon", 1e-8, "keeps divisors from zero")
+        .param("clip_weights", -1.0, "bound of the weight's magnitude, none if negative")
 }
 
 pub const ETA: StepNumber = StepNumber { name: "eta", default: None, integer: false, doc: "factor of the whole step" };
@@ -222,7 +207,7 @@ fn gradient_steps() -> Vec<RuleEntry> {
             names!("signum", "signum_update",),
             "Signs of a momentum: m ← momentum·m - (1 - momentum)·(clip(g) + wd·w), (1 - lr·wd_lh)·w + lr·sign(m).",
             &["mom"],
-            |def| momentum(def).param("wd_lh", ParamValue::Float(0.0), "weight decay apart from the gradient"),
+            |def| momentum(def).param("wd_lh", 0.0, "weight decay apart from the gradient"),
             signum,
         ),
     ]
@@ -260,14 +245,14 @@ fn adaptive_steps() -> Vec<RuleEntry> {
             "RMSProp with the mean taken out and momentum (Graves 2013, equations 38 to 45): \
              d ← gamma2·d - lr·g / √(n - ḡ² + epsilon), w + d.",
             &["n", "g", "delta"],
-            |def| rms_params(def).param("gamma2", ParamValue::Float(0.9), "decay of the step").within(0.0, 1.0),
+            |def| rms_params(def).param("gamma2", 0.9, "decay of the step").within(0.0, 1.0),
             rmspropalex,
         ),
         rule_of(
             names!("adagrad", "_sparse_adagrad_update",),
             "AdaGrad: h ← h + g², w - lr·(g / √(h + epsilon) + wd·w).",
             &["history"],
-            |def| def.param("epsilon", ParamValue::Float(1e-7), "keeps divisors from zero"),
+            |def| def.param("epsilon", 1e-7, "keeps divisors from zero"),
             adagrad,
         ),
         RuleEntry {
@@ -291,13 +276,7 @@ fn proximal_steps() -> Vec<RuleEntry> {
             "Follow the regularised leader (McMahan 2013): z ← z + g - (√(n + g²) - √n)·w / lr, n ← n + g², and \
              w = (sign(z)·lamda1 - z) / ((beta + √n) / lr + wd) where |z| > lamda1, else 0.",
             &["z", "n"],
-            |def| {
-                def.param("lamda1", ParamValue::Float(0.01), "weight of the absolute values").param(
-                    "beta",
-                    ParamValue::Float(1.0),
-                    "added to √n",
-                )
-            },
+            |def| def.param("lamda1", 0.01, "weight of the absolute values").param("beta", 1.0, "added to √n"),
             ftrl,
         ),
         RuleEntry {
@@ -306,13 +285,7 @@ fn proximal_steps() -> Vec<RuleEntry> {
                 names!("ftml", "ftml_update",),
                 "Follow the moving leader (Zheng and Kwok 2017).",
                 &["d", "v", "z"],
-                |def| {
-                    betas(def, 0.6, 1e-8).param(
-                        "clip_grad",
-                        ParamValue::Float(-1.0),
-                        "bound of the gradient's magnitude, none if negative",
-                    )
-                },
+                |def| betas(def, 0.6, 1e-8).param("clip_grad", -1.0, CLIP),
                 ftml,
             )
         },
