@@ -324,7 +324,8 @@ fn everything_unsupported_is_reported_at_once() {
     let mut forest = node("TreeEnsembleClassifier", &["x"], &["t"]);
     forest.domain = Some("ai.onnx.ml".into());
     let mut branch = node("If", &["x"], &["i"]);
-    branch.attribute = vec![AttributeProto { g: Some(GraphProto::default()), ..int("then_branch", 0) }];
+    let name = Some("then_branch".into());
+    branch.attribute = vec![AttributeProto { name, g: Some(GraphProto::default()), ..Default::default() }];
     let nodes = vec![
         node("Mystery", &["x"], &["m2"]),
         node("Mystery", &["m2"], &["m1"]),
@@ -451,7 +452,7 @@ fn functions_that_call_themselves_in_a_branch_are_refused() {
         };
         let model = OnnxModel::decode(model.encode_to_vec().into(), None).unwrap();
         let error = import(model, &registry(), &ImportOptions::default()).unwrap_err();
-        assert!(matches!(error, OnnxError::TooDeep(_) | OnnxError::TooManyNodes(_)), "{error}");
+        assert_eq!(error.to_string(), "function f.F: it calls itself (through F)");
     }
 }
 

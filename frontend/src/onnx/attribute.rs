@@ -44,7 +44,7 @@ pub fn parameter(
         (ParamKind::Tensor, A::Tensor) => {
             dense(attribute.t.as_ref().unwrap_or(&TensorProto::default()), site, external)?.map(ParamValue::Tensor)
         }
-        (kind, given) => Err(format!("it is of type {}, expected {}", attribute_type_name(given), kind.name())),
+        (kind, given) => Err(format!("it is of type {}, expected {}", given.name(), kind.name())),
     })
 }
 
@@ -97,24 +97,4 @@ fn supported(tensor: Result<TensorData, OnnxError>) -> Result<Result<TensorData,
 fn data_type(code: i64) -> Result<DType, String> {
     let code = i32::try_from(code).map_err(|_| format!("element type {code} is not defined"))?;
     element_type(code).map_err(|p| p.to_string())
-}
-
-fn attribute_type_name(kind: AttributeType) -> &'static str {
-    match kind {
-        AttributeType::Undefined => "undefined",
-        AttributeType::Float => "float",
-        AttributeType::Int => "int",
-        AttributeType::String => "string",
-        AttributeType::Tensor => "tensor",
-        AttributeType::Graph => "graph",
-        AttributeType::Floats => "floats",
-        AttributeType::Ints => "ints",
-        AttributeType::Strings => "strings",
-        AttributeType::Tensors => "tensors",
-        AttributeType::Graphs => "graphs",
-        AttributeType::SparseTensor => "sparse tensor",
-        AttributeType::SparseTensors => "sparse tensors",
-        AttributeType::TypeProto => "type",
-        AttributeType::TypeProtos => "types",
-    }
 }
