@@ -127,7 +127,7 @@ fn rename_graph(graph: &mut GraphProto, names: &BTreeMap<String, String>) {
     graph.node.iter_mut().for_each(|n| rename_node(n, names));
     let tensors = graph.sparse_initializer.iter_mut().filter_map(|s| s.values.as_mut());
     let tensor_names = graph.initializer.iter_mut().chain(tensors).map(|t: &mut TensorProto| &mut t.name);
-    let infos = graph.input.iter_mut().chain(&mut graph.output).map(|i| &mut i.name);
+    let infos = graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info).map(|i| &mut i.name);
     for name in infos.chain(tensor_names).flatten() {
         rename(name, names);
     }
