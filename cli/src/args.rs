@@ -49,6 +49,9 @@ pub struct CompileArgs {
     /// Vendor libraries on a GPU: none, cublaslt (matrix products), cudnn (convolutions) or all
     #[arg(long, value_name = "LIBRARIES", default_value = "none")]
     gpu_libraries: String,
+    /// Follow links to external data of the model, wherever they lead; for folders that are trusted
+    #[arg(long)]
+    allow_linked_data: bool,
     /// Cost model file, as printed by `tensorc opt --print-cost-model`
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
@@ -86,6 +89,7 @@ impl CompileArgs {
         if options.gpus.is_empty() {
             options.gpus.extend(self.driver()?);
         }
+        options.linked_data = self.allow_linked_data;
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
         options.passes.tf32 = self.tf32;
