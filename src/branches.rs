@@ -58,7 +58,7 @@ impl Branches {
         let fixed: Vec<(&str, TensorData)> = self.fixed.iter().map(|(n, data)| (n.as_str(), data.clone())).collect();
         let options =
             ImportOptions { shapes: &shapes, values: &fixed, analysis: Some(&analysis), ..ImportOptions::default() };
-        let model = OnnxModel::open(&self.path).map_err(fail)?;
+        let model = OnnxModel::open_with(&self.path, compiler.read_options()).map_err(fail)?;
         Ok(import(model, compiler.registry(), &options).map_err(fail)?.graph)
     }
 }

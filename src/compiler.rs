@@ -8,6 +8,7 @@ use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache};
 use tensorc_codegen::lower::{Choices, ConcatOperands};
 use tensorc_codegen::ptx::PtxCache;
+use tensorc_frontend::onnx::{ImportLimits, ReadOptions};
 use tensorc_ir::op::{OpDef, Registry};
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::SpanGuard;
@@ -47,6 +48,9 @@ pub struct Options {
     pub sessions: Option<usize>,
     /// What models may take; by default as much as they ask for.
     pub limits: Limits,
+    /// Also reads external data of ONNX models that is reached by symbolic links, wherever they lead, or that has further names
+    /// (hard links). For model folders that are trusted, such as caches of downloads.
+    pub linked_data: bool,
     /// Called when a phase of compilation begins.
     pub progress: Option<fn(&str)>,
     /// While it is on, records what compiling and running take.
@@ -159,6 +163,12 @@ impl Compiler {
     /// What it was made with.
     pub fn options(&self) -> &Options {
         &self.0.options
+    }
+
+    /// How model files are read under the options.
+    pub(crate) fn read_options(&self) -> ReadOptions {
+        let Limits { nodes, memory, .. } = self.0.options.limits;
+        ReadOptions { linked_data: self.0.options.linked_data, limits: ImportLimits { nodes, bytes: memory } }
     }
 
     /// The threads that it compiles and runs with.

@@ -73,7 +73,7 @@ impl Compiler {
 
     fn load_onnx(&self, path: &Path) -> Result<Model, Error> {
         let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
-        let open = || OnnxModel::open(path).map_err(fail);
+        let open = || OnnxModel::open_with(path, self.read_options()).map_err(fail);
         match import(open()?, self.registry(), &ImportOptions::default()) {
             Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
             Err(error) => {

@@ -56,6 +56,9 @@ pub struct CompileArgs {
     /// (default: the memory of this machine, an hour, 10 million nodes, 4 GiB of code)
     #[arg(long, value_name = "LIMITS", value_parser = limits::parse)]
     limit: Option<Limits>,
+    /// Follow links to external data of the model, wherever they lead; for folders that are trusted
+    #[arg(long)]
+    allow_linked_data: bool,
     /// Cost model file, as printed by `tensorc opt --print-cost-model`
     #[arg(long, value_name = "FILE")]
     cost_model: Option<PathBuf>,
@@ -93,6 +96,7 @@ impl CompileArgs {
         if options.gpus.is_empty() {
             options.gpus.extend(self.driver()?);
         }
+        options.linked_data = self.allow_linked_data;
         options.passes.reassociate = !self.exact;
         options.passes.approximate = self.fast_math;
         options.passes.tf32 = self.tf32;

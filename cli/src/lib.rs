@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("tensorc: {failure}");
+            eprintln!("tensorc: {}", failure::line(&failure));
             let usage = failure.is::<Usage>() || matches!(failure.downcast_ref(), Some(tensorc::Error::Shape(_)));
             ExitCode::from(if usage { 2 } else { 1 })
         }

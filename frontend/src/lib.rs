@@ -4,4 +4,5 @@
 
 pub mod mxnet;
 pub mod onnx;
+mod read;
 pub mod symbol;

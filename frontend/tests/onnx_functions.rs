@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use tensorc_frontend::onnx::error::{FunctionProblem, OnnxError};
-use tensorc_frontend::onnx::functions::{ScopedNode, expand_functions};
+use tensorc_frontend::onnx::functions::{Functions, ScopedNode};
+use tensorc_frontend::onnx::limits::{Budget, ImportLimits, MAX_NODES, OverLimit};
 use tensorc_frontend::onnx::load::Opsets;
 use tensorc_frontend::onnx::proto::*;
 
@@ -46,7 +47,16 @@ fn reference(name: &str, to: &str) -> AttributeProto {
 }
 
 fn expand(nodes: Vec<NodeProto>, functions: &[FunctionProto]) -> Result<Vec<ScopedNode>, OnnxError> {
-    expand_functions(nodes, &Rc::new(Opsets::new(&opset(17))?), functions)
+    expand_within(ImportLimits::default(), nodes, functions)
+}
+
+fn expand_within(
+    limits: ImportLimits,
+    nodes: Vec<NodeProto>,
+    functions: &[FunctionProto],
+) -> Result<Vec<ScopedNode>, OnnxError> {
+    let functions = Functions::new(functions.to_vec())?;
+    functions.expand(nodes, &Rc::new(Opsets::new(&opset(17))?), &mut Budget::new(limits))
 }
 
 /// `output = Op(inputs)` for every node.
@@ -159,11 +169,39 @@ fn explosive_expansion_is_refused() {
     let mut functions: Vec<_> = (0..60).map(twice).collect();
     functions.push(function("F60", &["a"], &["r"], vec![node("", "Neg", &["a"], &["r"])]));
     let start = vec![node("f", "F0", &["x"], &["y"])];
-    assert!(matches!(problem(expand(start.clone(), &functions)), FunctionProblem::TooManyNodes(_)));
+    let nodes = |limit| OnnxError::Limit(OverLimit::Nodes(limit)).to_string();
+    let refusal = |limits, functions: &[FunctionProto]| expand_within(limits, start.clone(), functions).unwrap_err();
+    assert_eq!(refusal(ImportLimits::default(), &functions).to_string(), nodes(MAX_NODES));
+    let few = ImportLimits { nodes: Some(1000), ..ImportLimits::default() };
+    assert_eq!(refusal(few, &functions).to_string(), nodes(1000));
     functions[60].node.clear();
-    assert!(matches!(problem(expand(start.clone(), &functions)), FunctionProblem::TooManyNodes(_)));
+    assert_eq!(refusal(few, &functions).to_string(), nodes(1000));
     let chain: Vec<_> = (0..100)
         .map(|i| function(&format!("F{i}"), &["a"], &["r"], vec![node("f", &format!("F{}", i + 1), &["a"], &["r"])]))
         .collect();
     assert!(matches!(problem(expand(start, &chain)), FunctionProblem::TooDeep(_)));
+}
+
+/// A list of a megabyte in a body that is written out a thousand times and more.
+#[test]
+fn copies_of_large_bodies_are_refused() {
+    let mut large = node("", "Op", &["a"], &["r"]);
+    large.attribute = vec![AttributeProto { name: Some("list".into()), ints: vec![0; 1 << 17], ..Default::default() }];
+    let f = function("F", &["a"], &["r"], vec![large]);
+    let calls = |n: usize| (0..n).map(|i| node("f", "F", &["x"], &[&format!("y{i}")])).collect::<Vec<_>>();
+    assert_eq!(expand(calls(3), std::slice::from_ref(&f)).unwrap().len(), 3);
+    let refusal = |limits| expand_within(limits, calls(2000), std::slice::from_ref(&f)).unwrap_err();
+    assert!(matches!(refusal(ImportLimits::default()), OnnxError::Limit(OverLimit::Copies(_))));
+    let small = ImportLimits { bytes: Some(1 << 22), ..ImportLimits::default() };
+    assert_eq!(refusal(small).to_string(), OnnxError::Limit(OverLimit::Bytes(1 << 22)).to_string());
+}
+
+/// The name of a call stands before every name of the body.
+#[test]
+fn long_names_of_calls_are_cut() {
+    let f = function("F", &["a"], &["r"], vec![node("", "Exp", &["a"], &["t"]), node("", "Abs", &["t"], &["r"])]);
+    let mut call = node("f", "F", &["x"], &["y"]);
+    call.name = Some("\u{e9}".repeat(1 << 16));
+    let nodes = expand(vec![call], &[f]).unwrap();
+    assert!(nodes[0].node.output[0].len() < 200, "{}", nodes[0].node.output[0].len());
 }

@@ -324,7 +324,8 @@ fn everything_unsupported_is_reported_at_once() {
     let mut forest = node("TreeEnsembleClassifier", &["x"], &["t"]);
     forest.domain = Some("ai.onnx.ml".into());
     let mut branch = node("If", &["x"], &["i"]);
-    branch.attribute = vec![AttributeProto { g: Some(GraphProto::default()), ..int("then_branch", 0) }];
+    let name = Some("then_branch".into());
+    branch.attribute = vec![AttributeProto { name, g: Some(GraphProto::default()), ..Default::default() }];
     let nodes = vec![
         node("Mystery", &["x"], &["m2"]),
         node("Mystery", &["m2"], &["m1"]),
@@ -451,7 +452,7 @@ fn functions_that_call_themselves_in_a_branch_are_refused() {
         };
         let model = OnnxModel::decode(model.encode_to_vec().into(), None).unwrap();
         let error = import(model, &registry(), &ImportOptions::default()).unwrap_err();
-        assert!(matches!(error, OnnxError::TooDeep(_) | OnnxError::TooManyNodes(_)), "{error}");
+        assert_eq!(error.to_string(), "function f.F: it calls itself (through F)");
     }
 }
 
@@ -522,42 +523,4 @@ fn inputs_are_bound_when_asked() {
     assert_eq!(message(&[("x", &[1, 3]), ("y", &[2])], &[]), "input `y`: axis 0 has extent 1, 2 was given");
     let wrong = [("y", TensorData::i64s(&[1], &[0]).unwrap())];
     assert_eq!(message(&[], &wrong), "input `y`: its element type is f32, not i64");
-}
-
-#[test]
-fn damaged_models_never_panic() {
-    let nodes = vec![
-        node("Add", &["x", "w"], &["a"]),
-        with(
-            node("Softmax", &["a"], &["s"]),
-            vec![AttributeProto { name: Some("axis".into()), i: Some(1), ..Default::default() }],
-        ),
-        node("Clip", &["s", "", "w"], &["c"]),
-        if_node("x", branch(vec![node("Neg", &["c"], &["t"])], "t"), branch(vec![], "c"), "y"),
-    ];
-    let mut g = graph(vec![input("x", DataType::Float, &["3", "3"])], nodes, &["c", "y"]);
-    g.initializer = vec![f32_tensor("w", &[], &[2.5])];
-    let opset_import = vec![OperatorSetIdProto { domain: None, version: Some(9) }];
-    let file = ModelProto { ir_version: Some(8), opset_import, graph: Some(g), ..Default::default() }.encode_to_vec();
-    let registry = registry();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move |bound: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % bound
-    };
-    let mut imported = 0;
-    for _ in 0..20_000 {
-        let mut damaged = file.clone();
-        for _ in 0..=random(3) {
-            let at = random(damaged.len());
-            match random(3) {
-                0 => damaged[at] = random(256) as u8,
-                1 => damaged[at] ^= 1 << random(8),
-                _ => damaged.swap(at, random(file.len())),
-            }
-        }
-        let model = OnnxModel::decode(damaged.into(), None);
-        imported += usize::from(model.is_ok_and(|m| import(m, &registry, &ImportOptions::default()).is_ok()));
-    }
-    assert!(imported > 100, "only {imported} of the damaged models were imported");
 }

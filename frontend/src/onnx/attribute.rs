@@ -6,7 +6,7 @@ use tensorc_ir::{DType, DenseType, TensorData};
 
 use super::error::{OnnxError, TensorSite, describe_node};
 use super::external::ExternalFiles;
-use super::proto::{AttributeProto, AttributeType, NodeProto, SparseTensorProto, TensorProto};
+use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::tensor::{element_type, read_sparse_tensor, read_tensor};
 
 /// An attribute as a parameter of the kind an operator declares; the inner error says why it is
@@ -20,32 +20,98 @@ pub fn parameter(
     site: TensorSite,
     external: &mut ExternalFiles,
 ) -> Result<Result<ParamValue, String>, OnnxError> {
-    use AttributeType as A;
-    let Some(given) = attribute.kind() else { return Ok(Err("its type is not defined by ONNX".to_owned())) };
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| "it is not UTF-8 text".to_owned());
-    Ok(match (kind, given) {
-        (ParamKind::Int, A::Int) => Ok(ParamValue::Int(attribute.i())),
-        (ParamKind::Bool, A::Int) => Ok(ParamValue::Bool(attribute.i() != 0)),
-        (ParamKind::Float, A::Float) => Ok(ParamValue::Float(attribute.f().into())),
-        (ParamKind::Float, A::Int) => Ok(ParamValue::Float(attribute.i() as f64)),
-        (ParamKind::Str | ParamKind::Choice(_), A::String) => text(attribute.s()).map(ParamValue::Str),
-        (ParamKind::DType, A::Int) => data_type(attribute.i()).map(ParamValue::DType),
-        (ParamKind::Ints, A::Ints) => Ok(ParamValue::Ints(attribute.ints.clone())),
-        (ParamKind::Ints, A::Int) => Ok(ParamValue::Ints(vec![attribute.i()])),
-        // An empty list may have lost its type.
-        (ParamKind::Floats, A::Ints) if attribute.ints.is_empty() => Ok(ParamValue::Floats(vec![])),
-        (ParamKind::Strs, A::Ints) if attribute.ints.is_empty() => Ok(ParamValue::Strs(vec![])),
-        (ParamKind::Floats, A::Floats) => {
-            Ok(ParamValue::Floats(attribute.floats.iter().map(|&f| f64::from(f)).collect()))
+    Ok(match kind {
+        ParamKind::Int => int(attribute).map(ParamValue::Int),
+        ParamKind::Bool => int(attribute).map(|i| ParamValue::Bool(i != 0)),
+        ParamKind::Float => float(attribute).map(ParamValue::Float),
+        ParamKind::Str | ParamKind::Choice(_) => text(attribute).map(ParamValue::Str),
+        ParamKind::DType => int(attribute).and_then(data_type).map(ParamValue::DType),
+        ParamKind::Ints => ints(attribute).map(ParamValue::Ints),
+        ParamKind::Floats => {
+            floats(attribute).map(|list| ParamValue::Floats(list.into_iter().map(f64::from).collect()))
         }
-        (ParamKind::Strs, A::Strings) => {
-            attribute.strings.iter().map(|s| text(s)).collect::<Result<_, _>>().map(ParamValue::Strs)
-        }
-        (ParamKind::Tensor, A::Tensor) => {
-            dense(attribute.t.as_ref().unwrap_or(&TensorProto::default()), site, external)?.map(ParamValue::Tensor)
-        }
-        (kind, given) => Err(format!("it is of type {}, expected {}", attribute_type_name(given), kind.name())),
+        ParamKind::Strs => texts(attribute).map(ParamValue::Strs),
+        ParamKind::Tensor => match (attribute.kind(), &attribute.t) {
+            (Some(AttributeType::Tensor), Some(proto)) => dense(proto, site, external)?.map(ParamValue::Tensor),
+            _ => Err(other_type(attribute, kind.name())),
+        },
     })
+}
+
+fn other_type(attribute: &AttributeProto, expected: &str) -> String {
+    let given = attribute.kind().map_or("not defined", AttributeType::name);
+    format!("it is of type {given}, expected {expected}")
+}
+
+/// The value of an attribute that is an integer.
+///
+/// # Errors
+/// What it is instead.
+pub(super) fn int(attribute: &AttributeProto) -> Result<i64, String> {
+    match attribute.kind() {
+        Some(AttributeType::Int) => Ok(attribute.i()),
+        _ => Err(other_type(attribute, "int")),
+    }
+}
+
+/// The value of an attribute that is a number.
+///
+/// # Errors
+/// What it is instead.
+pub(super) fn float(attribute: &AttributeProto) -> Result<f64, String> {
+    match attribute.kind() {
+        Some(AttributeType::Float) => Ok(attribute.f().into()),
+        Some(AttributeType::Int) => Ok(attribute.i() as f64),
+        _ => Err(other_type(attribute, "float")),
+    }
+}
+
+/// The value of an attribute that is a text.
+///
+/// # Errors
+/// What it is instead.
+pub(super) fn text(attribute: &AttributeProto) -> Result<String, String> {
+    match attribute.kind() {
+        Some(AttributeType::String) => utf8(attribute.s()),
+        _ => Err(other_type(attribute, "text")),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<String, String> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| "it is not UTF-8 text".to_owned())
+}
+
+/// The value of an attribute that is a list of integers, or one.
+///
+/// # Errors
+/// What it is instead.
+pub(super) fn ints(attribute: &AttributeProto) -> Result<Vec<i64>, String> {
+    match attribute.kind() {
+        Some(AttributeType::Ints) => Ok(attribute.ints.clone()),
+        Some(AttributeType::Int) => Ok(vec![attribute.i()]),
+        _ => Err(other_type(attribute, "list of ints")),
+    }
+}
+
+/// The value of an attribute that is a list of numbers; an empty one may have lost its type.
+///
+/// # Errors
+/// What it is instead.
+pub(super) fn floats(attribute: &AttributeProto) -> Result<Vec<f32>, String> {
+    match attribute.kind() {
+        Some(AttributeType::Floats) => Ok(attribute.floats.clone()),
+        Some(AttributeType::Ints) if attribute.ints.is_empty() => Ok(vec![]),
+        _ => Err(other_type(attribute, "list of floats")),
+    }
+}
+
+/// The value of an attribute that is a list of texts; an empty one may have lost its type.
+fn texts(attribute: &AttributeProto) -> Result<Vec<String>, String> {
+    match attribute.kind() {
+        Some(AttributeType::Strings) => attribute.strings.iter().map(|s| utf8(s)).collect(),
+        Some(AttributeType::Ints) if attribute.ints.is_empty() => Ok(vec![]),
+        _ => Err(other_type(attribute, "list of texts")),
+    }
 }
 
 /// The value of a `Constant` node; the inner error says why it is not supported.
@@ -58,19 +124,23 @@ pub fn constant(node: &NodeProto, external: &mut ExternalFiles) -> Result<Result
     };
     let name = attribute.name();
     let site = TensorSite::Attribute { node: describe_node(node), name: name.to_owned() };
-    Ok(match name {
-        "value" => dense(attribute.t.as_ref().unwrap_or(&TensorProto::default()), site, external)?,
-        "sparse_value" => {
-            let default = SparseTensorProto::default();
-            let proto = attribute.sparse_tensor.as_ref().unwrap_or(&default);
-            supported(read_sparse_tensor(proto, site, external))?
-        }
-        "value_int" => Ok(TensorData::scalar(Scalar::i64(attribute.i()))),
-        "value_float" => Ok(TensorData::scalar(Scalar::f32(attribute.f()))),
-        "value_ints" => Ok(list(DType::I64, attribute.ints.len(), |i| Scalar::i64(attribute.ints[i]))),
-        "value_floats" => Ok(list(DType::F32, attribute.floats.len(), |i| Scalar::f32(attribute.floats[i]))),
-        _ => Err(format!("attribute `{name}` is not supported")),
-    })
+    let one = |value: Result<Scalar, String>| value.map(TensorData::scalar);
+    let value = match name {
+        "value" => match &attribute.t {
+            Some(proto) => dense(proto, site, external)?,
+            None => Err(other_type(attribute, "tensor")),
+        },
+        "sparse_value" => match &attribute.sparse_tensor {
+            Some(proto) => supported(read_sparse_tensor(proto, site, external))?,
+            None => Err(other_type(attribute, "sparse tensor")),
+        },
+        "value_int" => one(int(attribute).map(Scalar::i64)),
+        "value_float" => one(float(attribute).map(|f| Scalar::f32(f as f32))),
+        "value_ints" => ints(attribute).map(|v| list(DType::I64, v.len(), |i| Scalar::i64(v[i]))),
+        "value_floats" => floats(attribute).map(|v| list(DType::F32, v.len(), |i| Scalar::f32(v[i]))),
+        _ => return Ok(Err(format!("attribute `{name}` is not supported"))),
+    };
+    Ok(value.map_err(|why| format!("attribute `{name}`: {why}")))
 }
 
 fn list(dtype: DType, len: usize, element: impl Fn(usize) -> Scalar) -> TensorData {
@@ -94,27 +164,11 @@ fn supported(tensor: Result<TensorData, OnnxError>) -> Result<Result<TensorData,
     }
 }
 
-fn data_type(code: i64) -> Result<DType, String> {
+/// The element type with a code of ONNX.
+///
+/// # Errors
+/// It is not defined or not supported.
+pub(super) fn data_type(code: i64) -> Result<DType, String> {
     let code = i32::try_from(code).map_err(|_| format!("element type {code} is not defined"))?;
     element_type(code).map_err(|p| p.to_string())
-}
-
-fn attribute_type_name(kind: AttributeType) -> &'static str {
-    match kind {
-        AttributeType::Undefined => "undefined",
-        AttributeType::Float => "float",
-        AttributeType::Int => "int",
-        AttributeType::String => "string",
-        AttributeType::Tensor => "tensor",
-        AttributeType::Graph => "graph",
-        AttributeType::Floats => "floats",
-        AttributeType::Ints => "ints",
-        AttributeType::Strings => "strings",
-        AttributeType::Tensors => "tensors",
-        AttributeType::Graphs => "graphs",
-        AttributeType::SparseTensor => "sparse tensor",
-        AttributeType::SparseTensors => "sparse tensors",
-        AttributeType::TypeProto => "type",
-        AttributeType::TypeProtos => "types",
-    }
 }

@@ -12,7 +12,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::error::OnnxError;
-use super::functions::expand_functions;
 use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets};
 use super::proto::{GraphProto, NodeProto, TensorProto};
@@ -83,9 +82,9 @@ impl Importer<'_> {
         opsets: &Rc<Opsets>,
         label: &str,
     ) -> Result<Vec<String>, OnnxError> {
-        let GraphProto { node, initializer, sparse_initializer, input, mut output, .. } = graph;
+        let GraphProto { node, initializer, sparse_initializer, input, mut output, mut value_info, .. } = graph;
         let functions = self.functions.clone();
-        let mut nodes = expand_functions(node, opsets, &functions)?;
+        let mut nodes = functions.expand(node, opsets, &mut self.external.budget)?;
         let mut stored = stored_values(initializer, sparse_initializer)?;
         let prefix = self.fresh_name(label);
         let defined = nodes.iter().flat_map(|n| &n.node.output).chain(stored.keys()).filter(|n| !n.is_empty());
@@ -94,9 +93,9 @@ impl Importer<'_> {
         for scoped in &mut nodes {
             rename_node(&mut scoped.node, &names);
         }
-        for info in &mut output {
-            info.name = info.name.take().map(|n| names.get(&n).cloned().unwrap_or(n));
-        }
+        output.iter_mut().chain(&mut value_info).filter_map(|info| info.name.as_mut()).for_each(|n| rename(n, &names));
+        self.declared.add("output", &output);
+        self.declared.add("value", &value_info);
         while let Some((name, value)) = stored.pop_first() {
             let name = names.get(&name).cloned().unwrap_or(name);
             self.stored.insert(name, value);
@@ -131,7 +130,7 @@ fn rename_graph(graph: &mut GraphProto, names: &BTreeMap<String, String>) {
     graph.node.iter_mut().for_each(|n| rename_node(n, names));
     let tensors = graph.sparse_initializer.iter_mut().filter_map(|s| s.values.as_mut());
     let tensor_names = graph.initializer.iter_mut().chain(tensors).map(|t: &mut TensorProto| &mut t.name);
-    let infos = graph.input.iter_mut().chain(&mut graph.output).map(|i| &mut i.name);
+    let infos = graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info).map(|i| &mut i.name);
     for name in infos.chain(tensor_names).flatten() {
         rename(name, names);
     }

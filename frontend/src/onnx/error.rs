@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tensorc_ir::diag::Diagnostic;
 use thiserror::Error;
 
+use super::limits::OverLimit;
 use super::unsupported::Unsupported;
 
 /// Why a model could not be read or imported.
@@ -30,11 +31,13 @@ pub enum OnnxError {
         /// The newest version that is read.
         newest: i64,
     },
-    /// No version of the standard operators is stated.
-    #[error("the {holder} does not say which version of the operator set `ai.onnx` it uses")]
+    /// No version of operators that are used is stated.
+    #[error("the {holder} does not say which version of the operator set `{domain}` it uses")]
     NoOpset {
         /// The model or function.
         holder: String,
+        /// The domain of the operators.
+        domain: String,
     },
     /// A version of the operators that is not read.
     #[error("operator set {domain} version {found} is not supported (supported: {oldest} to {newest})")]
@@ -102,9 +105,55 @@ pub enum OnnxError {
     /// Subgraphs that nest deeper than this.
     #[error("nested graphs, with the functions they call, are more than {0} deep")]
     TooDeep(usize),
-    /// More nodes than this after the expansion of functions.
-    #[error("with nested graphs and functions the model has more than {0} nodes")]
-    TooManyNodes(usize),
+    /// The model takes more than it may.
+    #[error("the model is too large: {0}")]
+    Limit(OverLimit),
+    /// A message of the file has a field that it must not have.
+    #[error("{message} {problem}")]
+    Wire {
+        /// The message.
+        message: String,
+        /// What is wrong with its fields.
+        problem: WireProblem,
+    },
+    /// An attribute that is not one value of one type.
+    #[error("attribute `{attribute}` of {node} {problem}")]
+    Attribute {
+        /// The node.
+        node: String,
+        /// The name of the attribute.
+        attribute: String,
+        /// What is wrong with the attribute.
+        problem: AttributeProblem,
+    },
+    /// The model returns nothing.
+    #[error("the model has no outputs")]
+    NoOutputs,
+    /// Something that must have a name has none.
+    #[error("{0} has no name")]
+    NoName(String),
+    /// A value of a nested graph that has the name of one around it.
+    #[error("{by} of a nested graph hides the value `{value}` of a graph around it")]
+    Hides {
+        /// The name of both values.
+        value: String,
+        /// What defines the inner one.
+        by: String,
+    },
+    /// A type that the model states of a value, and that it cannot have.
+    #[error("the model declares {what} `{value}` as {declared}, but {by} makes it {found}")]
+    Declared {
+        /// What the model says the value is: an input, an output or a value in between.
+        what: &'static str,
+        /// The name of the value.
+        value: String,
+        /// The type stated.
+        declared: String,
+        /// The node or the initializer.
+        by: String,
+        /// The type that follows.
+        found: String,
+    },
     /// Nodes that depend on each other in a circle.
     #[error("{0} depends on its own result")]
     Cycle(String),
@@ -131,6 +180,48 @@ pub enum NotOnnx {
     /// The field `graph` is missing.
     #[error("it has no graph")]
     NoGraph,
+}
+
+/// Why the fields of a message cannot stand.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum WireProblem {
+    /// A field that programs of another version might read.
+    #[error("has field {0}, which ONNX does not define")]
+    Undefined(u32),
+    /// A field of one value, with two.
+    #[error("gives field {0} twice")]
+    Twice(u32),
+    /// A form of protobuf that ONNX does not use.
+    #[error("has a group as field {0}, which ONNX does not use")]
+    Group(u32),
+}
+
+/// Why an attribute has no value, or not one.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum AttributeProblem {
+    /// Two attributes of one name.
+    #[error("is given twice")]
+    Twice,
+    /// A number that is no attribute type of ONNX.
+    #[error("has the type {0}, which ONNX does not define")]
+    UnknownType(i32),
+    /// Fields of several types are set.
+    #[error("has values of several types: {0}")]
+    SeveralValues(String),
+    /// The value is of another type than stated.
+    #[error("is declared as {declared} and holds {found}")]
+    WrongType {
+        /// The type stated.
+        declared: &'static str,
+        /// The type of the field that is set.
+        found: &'static str,
+    },
+    /// A reference to an attribute of the call, where there is no call.
+    #[error("refers to the attribute `{0}` of a function, but is not in a function")]
+    NotInFunction(String),
+    /// A reference with a value besides.
+    #[error("refers to the attribute `{0}` and has a value of its own")]
+    ReferenceAndValue(String),
 }
 
 /// Which tensor of the model an error is about.
@@ -193,11 +284,33 @@ pub enum TensorProblem {
         /// The size found.
         found: u64,
     },
+    /// More dimensions than any tensor has.
+    #[error("it has {found} dimensions; at most {most} are supported")]
+    TooManyDimensions {
+        /// The number of dimensions.
+        found: usize,
+        /// The most that there may be.
+        most: usize,
+    },
+    /// Data in more than one place: programs would differ on which counts.
+    #[error("its data is given more than once: {0}")]
+    SeveralFields(String),
+    /// Data in a field of another element type.
+    #[error("its data is in {field}, which does not hold {dtype}")]
+    WrongField {
+        /// The field.
+        field: &'static str,
+        /// The element type.
+        dtype: &'static str,
+    },
+    /// Memory that may not, or cannot, be had.
+    #[error("{0}")]
+    Limit(#[from] OverLimit),
     /// A value that the element type does not hold.
-    #[error("the value {value} in int32_data does not fit {dtype}")]
+    #[error("the value {value} does not fit {dtype}")]
     OutOfRange {
         /// The value.
-        value: i32,
+        value: i128,
         /// The element type.
         dtype: &'static str,
     },
@@ -234,12 +347,30 @@ pub enum ExternalProblem {
     /// A location that is an absolute path.
     #[error("the path `{0}` is absolute; it must be inside the model's folder")]
     Absolute(String),
+    /// A location with a character that has a meaning of its own on some systems.
+    #[error("the path `{0}` has a backslash or a NUL")]
+    BadPath(String),
     /// A location outside of the folder of the model.
     #[error("the path `{0}` leaves the model's folder")]
     Outside(String),
     /// A location that is no regular file.
     #[error("`{0}` is not a regular file")]
     NotAFile(String),
+    /// A location that is reached by a symbolic link.
+    #[error(
+        "`{0}` is a symbolic link or lies behind one; links are followed only in folders that the user says to trust"
+    )]
+    Link(String),
+    /// A file that has other names, which may be outside of the folder.
+    #[error(
+        "`{path}` is one of {names} names (hard links) of a file; such files are read only in folders that the user says to trust"
+    )]
+    HardLink {
+        /// The file.
+        path: String,
+        /// How many names the file has.
+        names: u64,
+    },
     /// The file of external data cannot be opened.
     #[error("cannot open `{path}`: {source}")]
     Open {
@@ -248,6 +379,22 @@ pub enum ExternalProblem {
         /// What the operating system says.
         source: std::io::Error,
     },
+    /// A key that is given twice.
+    #[error("{0} is given twice")]
+    Twice(&'static str),
+    /// Data of another length than the shape needs.
+    #[error("{found} bytes of `{path}` are meant, the type and shape need {needed}")]
+    WrongLength {
+        /// The file.
+        path: String,
+        /// Bytes that the entries describe.
+        found: u64,
+        /// Bytes that the tensor has.
+        needed: u64,
+    },
+    /// More data than may be read.
+    #[error("{0}")]
+    Limit(#[from] OverLimit),
     /// An offset or length that is no number.
     #[error("{key} `{value}` is not a number of bytes")]
     BadNumber {
@@ -282,9 +429,6 @@ pub enum FunctionProblem {
     /// Calls that nest deeper than this.
     #[error("calls are nested more than {0} deep")]
     TooDeep(usize),
-    /// More nodes than this after expansion.
-    #[error("the expanded model has more than {0} nodes and calls")]
-    TooManyNodes(usize),
     /// A call with more inputs than the function takes.
     #[error("{node}: {given} inputs for a function of {taken}")]
     TooManyInputs {

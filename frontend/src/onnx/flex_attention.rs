@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tensorc_ir::TensorData;
 use tensorc_ir::scalar::Scalar;
 
+use super::attribute;
 use super::error::OnnxError;
 use super::functions::ScopedNode;
 use super::import::Importer;
@@ -30,12 +31,18 @@ impl Importer<'_> {
         for input in &node.input {
             self.lookup(input)?;
         }
-        let mut attribute = |name: &str| {
+        let mut take = |name: &str| {
             let at = node.attribute.iter().position(|a| a.name() == name)?;
             Some(node.attribute.swap_remove(at))
         };
-        let [scale, precision] = ["scale", "softmax_precision"].map(&mut attribute);
-        let [score_mod, prob_mod] = ["score_mod", "prob_mod"].map(|name| attribute(name).and_then(|a| a.g));
+        let [scale, precision] = ["scale", "softmax_precision"].map(&mut take);
+        let scale = scale.as_ref().map(attribute::float).transpose();
+        let precision = precision.as_ref().map(attribute::int).transpose();
+        let (scale, precision) = match (scale, precision) {
+            (Ok(scale), Ok(precision)) => (scale, precision),
+            (Err(why), _) | (_, Err(why)) => return Ok(Err(vec![why])),
+        };
+        let [score_mod, prob_mod] = ["score_mod", "prob_mod"].map(|name| take(name).and_then(|a| a.g));
         let ([q, k, v], [output]) = (node.input.as_slice(), node.output.as_slice()) else {
             return Ok(Err(vec!["it needs three operands and one result".to_owned()]));
         };
@@ -56,8 +63,8 @@ impl Importer<'_> {
         }
         let stored = i64::from(data_type(dtype));
         let double = DataType::Double as i64;
-        let softmax = precision.map_or(if stored == double { double } else { DataType::Float as i64 }, |a| a.i());
-        let scale = scale.map_or_else(|| 1.0 / (q_size as f32).sqrt(), |a| a.f());
+        let softmax = precision.unwrap_or(if stored == double { double } else { DataType::Float as i64 });
+        let scale = scale.map_or_else(|| 1.0 / (q_size as f32).sqrt(), |s| s as f32);
 
         let mut body = NodeWriter { importer: self, opsets, label };
         let factor = TensorData::scalar(Scalar::from_f64(dtype, f64::from(scale.sqrt())));

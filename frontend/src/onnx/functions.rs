@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::error::{FunctionProblem, OnnxError, describe_node};
+use super::limits::Budget;
 use super::load::{Opsets, canonical_domain};
 use super::proto::{AttributeProto, FunctionProto, GraphProto, NodeProto};
+use super::weight::node_weight;
 
 /// Depth of calls within calls; deeper ones come only from broken or hostile models.
 const MAX_DEPTH: usize = 64;
-/// Nodes and calls in the whole expansion: a few functions that call each other twice grow
-/// exponentially.
-const MAX_NODES: usize = 1 << 18;
 
 /// A node and the operator set versions in force where it was written.
 #[derive(Clone, Debug)]
@@ -29,34 +28,101 @@ pub struct ScopedNode {
 
 type FunctionKey = (String, String, String);
 
-/// The nodes of a graph with every call of a function replaced by its body, in order.
-///
-/// # Errors
-/// A function is defined twice, calls itself, assigns its inputs, is called with too many values,
-/// or uses an operator set version that is not supported; or the expansion is too large.
-pub fn expand_functions(
-    nodes: Vec<NodeProto>,
-    opsets: &Rc<Opsets>,
-    functions: &[FunctionProto],
-) -> Result<Vec<ScopedNode>, OnnxError> {
-    let mut expander = Expander { functions: BTreeMap::new(), taken: BTreeSet::new(), nodes: Vec::new(), calls: 0 };
-    for function in functions {
-        let entry = (function, Rc::new(Opsets::new(&function.opset_import)?));
-        if expander.functions.insert(function_key(function), entry).is_some() {
-            return Err(problem(function, FunctionProblem::Duplicate));
-        }
-    }
-    if !functions.is_empty() {
-        expander.taken = nodes.iter().flat_map(|n| n.input.iter().chain(&n.output)).cloned().collect();
-    }
-    for node in nodes {
-        expander.place(ScopedNode { node, opsets: opsets.clone() }, &mut Vec::new())?;
-    }
-    Ok(expander.nodes)
+/// The functions of a model, none of which calls itself.
+#[derive(Debug, Default)]
+pub struct Functions {
+    list: Vec<(FunctionProto, Rc<Opsets>)>,
+    by_key: BTreeMap<FunctionKey, usize>,
 }
 
-fn function_key(f: &FunctionProto) -> FunctionKey {
-    (canonical_domain(f.domain()).to_owned(), f.name().to_owned(), f.overload().to_owned())
+impl Functions {
+    /// # Errors
+    /// A function is defined twice, calls itself, also in a nested graph or through others, or uses an operator set version
+    /// that is not supported.
+    pub fn new(protos: Vec<FunctionProto>) -> Result<Functions, OnnxError> {
+        let mut functions = Functions::default();
+        for proto in protos {
+            let key =
+                (canonical_domain(proto.domain()).to_owned(), proto.name().to_owned(), proto.overload().to_owned());
+            if functions.by_key.insert(key, functions.list.len()).is_some() {
+                return Err(problem(&proto, FunctionProblem::Duplicate));
+            }
+            let opsets = Rc::new(Opsets::new(&proto.opset_import)?);
+            functions.list.push((proto, opsets));
+        }
+        let mut done = vec![false; functions.list.len()];
+        (0..done.len()).try_for_each(|function| functions.follow(function, &mut done, &mut vec![]))?;
+        Ok(functions)
+    }
+
+    /// All functions, with the operator set versions that they use.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&FunctionProto, &Opsets)> {
+        self.list.iter().map(|(proto, opsets)| (proto, &**opsets))
+    }
+
+    fn position(&self, call: &NodeProto) -> Option<usize> {
+        if self.list.is_empty() {
+            return None;
+        }
+        let key = (canonical_domain(call.domain()).to_owned(), call.op_type().to_owned(), call.overload().to_owned());
+        self.by_key.get(&key).copied()
+    }
+
+    /// The function that a node calls.
+    pub(super) fn get(&self, call: &NodeProto) -> Option<&FunctionProto> {
+        Some(&self.list[self.position(call)?].0)
+    }
+
+    /// Follows the calls of a function; `active` are those that lead to it.
+    fn follow(&self, function: usize, done: &mut [bool], active: &mut Vec<usize>) -> Result<(), OnnxError> {
+        let proto = &self.list[function].0;
+        if active.contains(&function) {
+            let through = active.last().map(|&f| self.list[f].0.name().to_owned()).unwrap_or_default();
+            return Err(problem(proto, FunctionProblem::Recursive(through)));
+        }
+        if active.len() >= MAX_DEPTH {
+            return Err(problem(proto, FunctionProblem::TooDeep(MAX_DEPTH)));
+        }
+        if done[function] {
+            return Ok(());
+        }
+        active.push(function);
+        let mut calls = BTreeSet::new();
+        self.calls(&proto.node, &mut calls);
+        calls.into_iter().try_for_each(|callee| self.follow(callee, done, active))?;
+        active.pop();
+        done[function] = true;
+        Ok(())
+    }
+
+    /// The functions that nodes call, in nested graphs too.
+    fn calls(&self, nodes: &[NodeProto], found: &mut BTreeSet<usize>) {
+        for node in nodes {
+            found.extend(self.position(node));
+            let graphs = node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs));
+            graphs.for_each(|graph| self.calls(&graph.node, found));
+        }
+    }
+
+    /// The nodes of a graph with every call of a function replaced by its body, in order.
+    ///
+    /// # Errors
+    /// A function assigns its inputs, or is called with too many values; or the expansion is too large.
+    pub fn expand(
+        &self,
+        nodes: Vec<NodeProto>,
+        opsets: &Rc<Opsets>,
+        budget: &mut Budget,
+    ) -> Result<Vec<ScopedNode>, OnnxError> {
+        let mut expander = Expander { functions: self, budget, taken: BTreeSet::new(), nodes: Vec::new(), calls: 0 };
+        if !self.list.is_empty() {
+            expander.taken = nodes.iter().flat_map(|n| n.input.iter().chain(&n.output)).cloned().collect();
+        }
+        for node in nodes {
+            expander.place(ScopedNode { node, opsets: opsets.clone() }, 0)?;
+        }
+        Ok(expander.nodes)
+    }
 }
 
 fn problem(function: &FunctionProto, problem: FunctionProblem) -> OnnxError {
@@ -64,7 +130,8 @@ fn problem(function: &FunctionProto, problem: FunctionProblem) -> OnnxError {
 }
 
 struct Expander<'a> {
-    functions: BTreeMap<FunctionKey, (&'a FunctionProto, Rc<Opsets>)>,
+    functions: &'a Functions,
+    budget: &'a mut Budget,
     /// Value names of the calling graph, which prefixes must not run into.
     taken: BTreeSet<String>,
     nodes: Vec<ScopedNode>,
@@ -72,39 +139,32 @@ struct Expander<'a> {
 }
 
 impl Expander<'_> {
-    /// Appends `scoped`, expanded if it is a call; `active` are the functions being expanded.
-    fn place(&mut self, scoped: ScopedNode, active: &mut Vec<FunctionKey>) -> Result<(), OnnxError> {
+    /// Appends `scoped`, expanded if it is a call; `depth` is how many calls lead to it.
+    fn place(&mut self, scoped: ScopedNode, depth: usize) -> Result<(), OnnxError> {
         let node = &scoped.node;
-        let key = (canonical_domain(node.domain()).to_owned(), node.op_type().to_owned(), node.overload().to_owned());
-        let Some((function, opsets)) = self.functions.get(&key) else {
+        let Some(position) = self.functions.position(node) else {
             self.nodes.push(scoped);
             return Ok(());
         };
-        let (function, opsets) = (*function, opsets.clone());
-        if active.contains(&key) {
-            let through = active.last().map(|k| k.1.clone()).unwrap_or_default();
-            return Err(problem(function, FunctionProblem::Recursive(through)));
-        }
-        if active.len() >= MAX_DEPTH {
+        let (function, opsets) = &self.functions.list[position];
+        if depth >= MAX_DEPTH {
             return Err(problem(function, FunctionProblem::TooDeep(MAX_DEPTH)));
         }
-        opsets.require(&function.node, &format!("function {}", function.name()))?;
-        let body = FunctionCall::new(self.prefix(node, active.is_empty()), function, node)?.body();
-        active.push(key);
-        for node in body {
-            if self.nodes.len() + self.calls >= MAX_NODES {
-                return Err(problem(function, FunctionProblem::TooManyNodes(MAX_NODES)));
-            }
-            self.place(ScopedNode { node, opsets: opsets.clone() }, active)?;
+        let call = FunctionCall::new(self.prefix(node, depth == 0), function, node)?;
+        for index in 0..call.len() {
+            // Functions that call each other twice grow exponentially.
+            self.budget.allows_nodes((self.nodes.len() + self.calls) as u64)?;
+            let node = call.node_at(index);
+            self.budget.take_copy(node_weight(&node))?;
+            self.place(ScopedNode { node, opsets: opsets.clone() }, depth + 1)?;
         }
-        active.pop();
         Ok(())
     }
 
     /// A prefix for the names of one call's body. Calls within calls leave out the call's name,
     /// which has a prefix itself: names would grow with the depth.
     fn prefix(&mut self, call: &NodeProto, outermost: bool) -> String {
-        let label = if outermost && !call.name().is_empty() { call.name() } else { call.op_type() };
+        let label = short(if outermost && !call.name().is_empty() { call.name() } else { call.op_type() });
         loop {
             let prefix = format!("{label}.{}/", self.calls);
             self.calls += 1;
@@ -114,6 +174,12 @@ impl Expander<'_> {
             }
         }
     }
+}
+
+/// The beginning of a name, for prefixes: a long one would be copied to every value of a body.
+pub(super) fn short(name: &str) -> &str {
+    const MOST: usize = 128;
+    &name[..name.floor_char_boundary(MOST)]
 }
 
 /// One call: how names and attributes of the body are replaced.
@@ -165,18 +231,26 @@ impl<'a> FunctionCall<'a> {
         Ok(FunctionCall { function, prefix, values, attributes, copies })
     }
 
-    fn body(&self) -> Vec<NodeProto> {
-        let mut nodes: Vec<NodeProto> = self.function.node.iter().map(|n| self.node(n)).collect();
-        for (from, to) in &self.copies {
-            nodes.push(NodeProto {
-                input: vec![from.clone()],
-                output: vec![to.clone()],
-                name: Some(format!("{}{}", self.prefix, to)),
-                op_type: Some("Identity".to_owned()),
-                ..NodeProto::default()
-            });
+    /// Number of nodes that take the place of the call.
+    fn len(&self) -> usize {
+        self.function.node.len() + self.copies.len()
+    }
+
+    /// One of these nodes.
+    fn node_at(&self, index: usize) -> NodeProto {
+        match self.function.node.get(index) {
+            Some(node) => self.node(node),
+            None => {
+                let (from, to) = &self.copies[index - self.function.node.len()];
+                NodeProto {
+                    input: vec![from.clone()],
+                    output: vec![to.clone()],
+                    name: Some(format!("{}{}", self.prefix, to)),
+                    op_type: Some("Identity".to_owned()),
+                    ..NodeProto::default()
+                }
+            }
         }
-        nodes
     }
 
     fn value(&self, name: &str) -> String {

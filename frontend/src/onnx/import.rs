@@ -18,15 +18,15 @@ use tensorc_ir::params::Params;
 use tensorc_ir::{Dim, Dims, Shape, TensorData, TensorType};
 
 use super::attribute;
+use super::check::check_model;
+use super::declared::Declarations;
 use super::error::{OnnxError, TensorSite, describe_node};
 use super::external::ExternalFiles;
-use super::functions::{ScopedNode, expand_functions};
+use super::functions::{Functions, ScopedNode, short};
 use super::load::{NEWEST_OPSET, OnnxModel, Opsets, STANDARD_DOMAIN, canonical_domain};
 use super::order::data_flow_order;
-use super::proto::{
-    DimensionValue, FunctionProto, NodeProto, SparseTensorProto, TensorProto, TypeValue, ValueInfoProto,
-};
-use super::tensor::{element_type, read_sparse_tensor, read_tensor};
+use super::proto::{DimensionValue, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeValue, ValueInfoProto};
+use super::tensor::{MAX_RANK, element_type, read_sparse_tensor, read_tensor};
 use super::unsupported::Unsupported;
 use super::upgrade::{ValueFacts, WITHOUT_EFFECT, upgrade};
 
@@ -74,7 +74,36 @@ pub struct ImportOptions<'a> {
 /// [`OnnxError::Unsupported`] lists everything that tensorc does not support; other errors say
 /// where the model itself, or an option, is wrong.
 pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>) -> Result<Imported, OnnxError> {
-    let OnnxModel { proto, graph: mut source, opsets, external } = model;
+    let OnnxModel { proto, graph, opsets, external } = model;
+    let functions = Functions::new(proto.functions)?;
+    check_model(&graph, &opsets, &functions)?;
+    import_graph(graph, opsets, functions, external, registry, options)
+}
+
+/// The inputs of a model in a graph of their own, and the names of its outputs: what is known of a model whose branches
+/// are open.
+///
+/// # Errors
+/// As [`import`], of inputs and of rules that the whole model breaks.
+pub fn signature(model: OnnxModel, registry: &Registry) -> Result<(Graph, Vec<String>), OnnxError> {
+    let OnnxModel { proto, mut graph, opsets, external } = model;
+    let functions = Functions::new(proto.functions)?;
+    check_model(&graph, &opsets, &functions)?;
+    graph.node.clear();
+    let outputs = std::mem::take(&mut graph.output).iter().map(|o| o.name().to_owned()).collect();
+    let options = ImportOptions::default();
+    Ok((import_graph(graph, opsets, functions, external, registry, &options)?.graph, outputs))
+}
+
+/// Imports a graph that keeps the rules.
+fn import_graph(
+    mut source: GraphProto,
+    opsets: Opsets,
+    functions: Functions,
+    mut external: ExternalFiles,
+    registry: &Registry,
+    options: &ImportOptions<'_>,
+) -> Result<Imported, OnnxError> {
     let given = options.shapes.iter().map(|s| s.0).chain(options.values.iter().map(|v| v.0));
     for name in given.chain(options.overridden.iter().copied()) {
         if !source.input.iter().any(|i| i.name() == name) {
@@ -82,41 +111,31 @@ pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>
             return Err(OnnxError::NoSuchInput { name: name.to_owned(), known });
         }
     }
-    let functions: Rc<[FunctionProto]> = proto.functions.into();
-    let nodes = expand_functions(std::mem::take(&mut source.node), &opsets.into(), &functions)?;
+    let nodes = functions.expand(std::mem::take(&mut source.node), &opsets.into(), &mut external.budget)?;
     let name = if source.name().is_empty() { "main" } else { source.name() };
     let mut importer = Importer {
         registry,
         options,
-        functions,
+        functions: Rc::new(functions),
         external,
         graph: Graph::new(name),
         values: BTreeMap::new(),
         stored: stored_values(source.initializer, source.sparse_initializer)?,
         taken: BTreeSet::new(),
         serial: 0,
-        count: 0,
         depth: 0,
         speculative: false,
-        inferred: vec![],
         pending: vec![],
         unsupported: Unsupported::default(),
+        declared: Declarations::default(),
         invalid: None,
     };
     let defaults = importer.inputs(&source.input)?;
     importer.nodes(nodes, &source.output)?;
+    importer.declared.add("output", &source.output);
+    importer.declared.add("value", &source.value_info);
+    importer.declared.add("input", &source.input);
     importer.finish(&source.output, defaults)
-}
-
-/// The inputs of a model in a graph of their own, and the names of its outputs: what is known of a model whose branches
-/// are open.
-///
-/// # Errors
-/// As [`import`], of inputs.
-pub fn signature(mut model: OnnxModel, registry: &Registry) -> Result<(Graph, Vec<String>), OnnxError> {
-    model.graph.node.clear();
-    let outputs = std::mem::take(&mut model.graph.output).iter().map(|o| o.name().to_owned()).collect();
-    Ok((import(model, registry, &ImportOptions::default())?.graph, outputs))
 }
 
 /// A tensor of the model that no node computes.
@@ -143,15 +162,11 @@ pub(super) fn stored_values(
     Ok(stored)
 }
 
-/// Nodes of a model with all functions and branches written out. Functions that call themselves
-/// inside a branch would have no end.
-const MAX_NODES: usize = 1 << 20;
-
 pub(super) struct Importer<'a> {
     registry: &'a Registry,
     options: &'a ImportOptions<'a>,
-    pub(super) functions: Rc<[FunctionProto]>,
-    external: ExternalFiles,
+    pub(super) functions: Rc<Functions>,
+    pub(super) external: ExternalFiles,
     graph: Graph,
     /// Values by ONNX name; `None` for results of nodes that could not be imported.
     pub(super) values: BTreeMap<String, Option<Value>>,
@@ -160,17 +175,15 @@ pub(super) struct Importer<'a> {
     /// All names of values in the model and those made up here.
     taken: BTreeSet<String>,
     serial: usize,
-    /// Nodes of the model met so far.
-    count: usize,
     /// Nested graphs being imported.
     pub(super) depth: usize,
     /// What is imported lies in a branch that may not be taken.
     pub(super) speculative: bool,
-    /// Nodes whose types are inferred, and those added since: types are inferred only when a rule
-    /// asks for one.
-    inferred: Vec<NodeId>,
+    /// Nodes whose types are not inferred yet: that is done only when a rule asks for one, and at the end.
     pending: Vec<NodeId>,
     unsupported: Unsupported,
+    /// Types that the model states.
+    pub(super) declared: Declarations,
     /// The first thing that is wrong with the model in the eyes of an operator.
     invalid: Option<OnnxError>,
 }
@@ -178,10 +191,7 @@ pub(super) struct Importer<'a> {
 impl Importer<'_> {
     /// Imports the nodes of one graph; `outputs` must be among the values then known.
     pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
-        self.count += nodes.len();
-        if self.count > MAX_NODES {
-            return Err(OnnxError::TooManyNodes(MAX_NODES));
-        }
+        self.external.budget.take_nodes(nodes.len() as u64)?;
         let available = self.values.keys().chain(self.stored.keys());
         let order = data_flow_order(&nodes, available.map(String::as_str), outputs)?;
         self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
@@ -269,6 +279,9 @@ impl Importer<'_> {
         };
         let dtype = element_type(tensor.elem_type()).map_err(|p| p.to_string())?;
         let Some(shape) = &tensor.shape else { return Ok(TensorType::new(dtype, Shape::Unranked)) };
+        if shape.dim.len() > MAX_RANK {
+            return Err(format!("it has {} dimensions; at most {MAX_RANK} are supported", shape.dim.len()));
+        }
         let mut dims = Dims::new();
         for (axis, dim) in shape.dim.iter().enumerate() {
             dims.push(match &dim.value {
@@ -466,6 +479,7 @@ impl Importer<'_> {
         Ok(Ok(()))
     }
 
+    /// Ends the import: outputs, what is wrong or not supported, and the types that the model states.
     fn finish(
         mut self,
         outputs: &[ValueInfoProto],
@@ -476,22 +490,31 @@ impl Importer<'_> {
                 self.graph.add_output(info.name(), value);
             }
         }
-        match (self.unsupported.is_empty(), self.invalid) {
-            (false, _) => Err(OnnxError::Unsupported(self.unsupported)),
-            (true, Some(error)) => Err(error),
-            (true, None) => Ok(Imported { graph: self.graph, defaults }),
+        if !self.unsupported.is_empty() {
+            return Err(OnnxError::Unsupported(self.unsupported));
         }
+        if let Some(error) = self.invalid {
+            return Err(error);
+        }
+        self.infer();
+        let bound = !self.options.shapes.is_empty() || !self.options.values.is_empty();
+        self.declared.compare(&self.graph, &self.values, !bound)?;
+        Ok(Imported { graph: self.graph, defaults })
     }
 
     /// The type of a value as far as the graph before it determines it.
     fn known_type(&mut self, name: &str) -> Option<TensorType> {
         let value = self.values.get(name).copied().flatten()?;
+        self.infer();
+        Some(self.graph.resolved(value))
+    }
+
+    /// Infers the types of the nodes added since the last time.
+    fn infer(&mut self) {
         for node in std::mem::take(&mut self.pending) {
             // A contradiction is reported by inference proper, which has the whole graph.
             let _ = infer_node(&mut self.graph, node, &|graph, v| graph.constant(v).cloned());
-            self.inferred.push(node);
         }
-        Some(self.graph.resolved(value))
     }
 
     /// What inference with constant folding finds out about a value.
@@ -523,7 +546,7 @@ impl ValueFacts for Importer<'_> {
 
     fn fresh_name(&mut self, base: &str) -> String {
         loop {
-            let name = format!("{base}~{}", self.serial);
+            let name = format!("{}~{}", short(base), self.serial);
             self.serial += 1;
             if self.taken.insert(name.clone()) {
                 return name;

@@ -1,15 +1,16 @@
-//! Reading a model file: mapping, decoding, and the checks on versions.
+//! Reading a model file: decoding, and the checks on versions.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
 
 use super::error::{NotOnnx, OnnxError};
-use super::external::{ExternalFiles, map_file};
-use super::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use super::external::{ExternalFiles, ReadOptions};
+use super::proto::{GraphProto, ModelProto, OperatorSetIdProto};
+use super::wire;
+use crate::read;
 
 /// The IR versions that are read. Version 3 is the first with operator set imports.
 const OLDEST_IR_VERSION: i64 = 3;
@@ -33,19 +34,31 @@ pub struct OnnxModel {
 }
 
 impl OnnxModel {
-    /// Opens a model file. Tensor data stays in the mapped file until it is used.
+    /// Opens a model file, with default options.
     ///
     /// # Errors
-    /// The file cannot be opened, is no ONNX model, or uses a version that is not supported.
+    /// As [`OnnxModel::open_with`].
     pub fn open(path: &Path) -> Result<OnnxModel, OnnxError> {
+        OnnxModel::open_with(path, ReadOptions::default())
+    }
+
+    /// Opens a model file, which may be reached by links: the user names it. External data is looked for in the folder of
+    /// `path`, not in that of what a link leads to.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no regular file or no ONNX model, or uses a version that is not supported; or reading it
+    /// takes more than the limits allow.
+    pub fn open_with(path: &Path, options: ReadOptions) -> Result<OnnxModel, OnnxError> {
         let open_error = |source| OnnxError::Open { path: path.to_owned(), source };
-        let file = File::open(path).map_err(open_error)?;
-        let bytes = map_file(&file).map_err(open_error)?;
+        let file = read::open(path).map_err(open_error)?;
         let folder = match path.parent() {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
             _ => PathBuf::from("."),
         };
-        OnnxModel::decode(bytes, Some(folder))
+        let mut external = ExternalFiles::new(Some(folder), options);
+        let size = read::size(&file).map_err(open_error)?;
+        external.budget.take_bytes(size)?;
+        decode(read::bytes(&file, size).map_err(open_error)?, external)
     }
 
     /// Decodes a model from memory; `folder` is where its external data lies, if anywhere.
@@ -53,16 +66,29 @@ impl OnnxModel {
     /// # Errors
     /// The bytes are no ONNX model, or use a version that is not supported.
     pub fn decode(bytes: Bytes, folder: Option<PathBuf>) -> Result<OnnxModel, OnnxError> {
-        let mut proto = decode_message::<ModelProto>(bytes).map_err(OnnxError::NotOnnx)?;
-        let Some(ir_version) = proto.ir_version else { return Err(OnnxError::NotOnnx(NotOnnx::NoIrVersion)) };
-        if !(OLDEST_IR_VERSION..=NEWEST_IR_VERSION).contains(&ir_version) {
-            return Err(OnnxError::IrVersion { found: ir_version, newest: NEWEST_IR_VERSION });
-        }
-        let graph = proto.graph.take().ok_or(OnnxError::NotOnnx(NotOnnx::NoGraph))?;
-        let opsets = Opsets::new(&proto.opset_import)?;
-        opsets.require(&graph.node, "model")?;
-        Ok(OnnxModel { proto, graph, opsets, external: ExternalFiles::new(folder) })
+        OnnxModel::decode_with(bytes, folder, ReadOptions::default())
     }
+
+    /// As [`OnnxModel::decode`], with options.
+    ///
+    /// # Errors
+    /// Also: decoding takes more than the limits allow.
+    pub fn decode_with(bytes: Bytes, folder: Option<PathBuf>, options: ReadOptions) -> Result<OnnxModel, OnnxError> {
+        decode(bytes, ExternalFiles::new(folder, options))
+    }
+}
+
+fn decode(bytes: Bytes, mut external: ExternalFiles) -> Result<OnnxModel, OnnxError> {
+    let scanned = wire::scan(&bytes, &wire::MODEL, &mut external.budget);
+    scanned.map_err(|error| other_format(&bytes).map_or(error, |f| OnnxError::NotOnnx(NotOnnx::OtherFormat(f))))?;
+    let mut proto = decode_message::<ModelProto>(bytes).map_err(OnnxError::NotOnnx)?;
+    let Some(ir_version) = proto.ir_version else { return Err(OnnxError::NotOnnx(NotOnnx::NoIrVersion)) };
+    if !(OLDEST_IR_VERSION..=NEWEST_IR_VERSION).contains(&ir_version) {
+        return Err(OnnxError::IrVersion { found: ir_version, newest: NEWEST_IR_VERSION });
+    }
+    let graph = proto.graph.take().ok_or(OnnxError::NotOnnx(NotOnnx::NoGraph))?;
+    let opsets = Opsets::new(&proto.opset_import)?;
+    Ok(OnnxModel { proto, graph, opsets, external })
 }
 
 /// Decodes one message; bytes that are none are searched for the reason.
@@ -122,14 +148,5 @@ impl Opsets {
     /// The version of an operator set; `None` when it is not imported.
     pub fn version(&self, domain: &str) -> Option<i64> {
         self.0.get(canonical_domain(domain)).copied()
-    }
-
-    /// Checks that the standard operators among `nodes` have a version.
-    pub fn require(&self, nodes: &[NodeProto], holder: &str) -> Result<(), OnnxError> {
-        let needed = nodes.iter().any(|n| canonical_domain(n.domain()) == STANDARD_DOMAIN);
-        if needed && self.version(STANDARD_DOMAIN).is_none() {
-            return Err(OnnxError::NoOpset { holder: holder.to_owned() });
-        }
-        Ok(())
     }
 }

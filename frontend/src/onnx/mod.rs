@@ -1,23 +1,35 @@
 //! Import of ONNX models.
 //!
-//! A model file is mapped and decoded without copying its weights ([`load`]), model-local
-//! functions are expanded ([`functions`]), nodes are brought into their newest form ([`upgrade`])
-//! and become operators of a graph ([`import()`]). Branches are taken or computed both.
+//! A model file is read and decoded without copying its weights ([`load`]), checked against the rules of ONNX ([`check`]),
+//! model-local functions are expanded ([`functions`]), nodes are brought into their newest form ([`upgrade`]) and become
+//! operators of a graph ([`import()`]), whose types are compared with those that the model declares ([`declared`]).
+//! Branches are taken or computed both.
+//!
+//! Nothing in a file is trusted: whatever its bytes, the result is a graph or a typed error, in memory that is bounded by the
+//! size of the file ([`limits`]).
 
 mod attribute;
+mod beneath;
+mod check;
 mod control;
+mod declared;
 pub mod error;
 pub mod external;
 mod flex_attention;
 pub mod functions;
 mod import;
+pub mod limits;
 pub mod load;
 mod order;
 pub mod proto;
 pub mod tensor;
 pub(crate) mod unsupported;
 pub mod upgrade;
+mod weight;
+mod wire;
 
 pub use error::OnnxError;
+pub use external::ReadOptions;
 pub use import::{Analysis, ImportOptions, Imported, ImportedValue, import, signature};
+pub use limits::ImportLimits;
 pub use load::OnnxModel;

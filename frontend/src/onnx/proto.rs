@@ -177,20 +177,22 @@ impl AttributeProto {
     /// in which an empty list leaves no trace.
     pub fn kind(&self) -> Option<AttributeType> {
         match AttributeType::try_from(self.r#type.unwrap_or(0)) {
-            Ok(AttributeType::Undefined) => Some(self.kind_of_value()),
+            Ok(AttributeType::Undefined) => Some(self.held().next().unwrap_or(AttributeType::Ints)),
             Ok(kind) => Some(kind),
             Err(_) => None,
         }
     }
 
-    fn kind_of_value(&self) -> AttributeType {
-        let present = [
+    /// The types of the fields that are set; of an attribute that is right, at most one.
+    pub fn held(&self) -> impl Iterator<Item = AttributeType> {
+        let fields = [
             (self.f.is_some(), AttributeType::Float),
             (self.i.is_some(), AttributeType::Int),
             (self.s.is_some(), AttributeType::String),
             (self.t.is_some(), AttributeType::Tensor),
             (self.g.is_some(), AttributeType::Graph),
             (!self.floats.is_empty(), AttributeType::Floats),
+            (!self.ints.is_empty(), AttributeType::Ints),
             (!self.strings.is_empty(), AttributeType::Strings),
             (!self.tensors.is_empty(), AttributeType::Tensors),
             (!self.graphs.is_empty(), AttributeType::Graphs),
@@ -199,7 +201,30 @@ impl AttributeProto {
             (self.tp.is_some(), AttributeType::TypeProto),
             (!self.type_protos.is_empty(), AttributeType::TypeProtos),
         ];
-        present.iter().find(|(set, _)| *set).map_or(AttributeType::Ints, |&(_, kind)| kind)
+        fields.into_iter().filter(|(set, _)| *set).map(|(_, kind)| kind)
+    }
+}
+
+impl AttributeType {
+    /// What messages call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AttributeType::Undefined => "undefined",
+            AttributeType::Float => "float",
+            AttributeType::Int => "int",
+            AttributeType::String => "string",
+            AttributeType::Tensor => "tensor",
+            AttributeType::Graph => "graph",
+            AttributeType::Floats => "floats",
+            AttributeType::Ints => "ints",
+            AttributeType::Strings => "strings",
+            AttributeType::Tensors => "tensors",
+            AttributeType::Graphs => "graphs",
+            AttributeType::SparseTensor => "sparse tensor",
+            AttributeType::SparseTensors => "sparse tensors",
+            AttributeType::TypeProto => "type",
+            AttributeType::TypeProtos => "types",
+        }
     }
 }
 

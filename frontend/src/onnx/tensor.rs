@@ -6,7 +6,9 @@ use tensorc_ir::{DType, DenseType, TensorData};
 
 use super::error::{NotOnnx, OnnxError, TensorProblem, TensorSite};
 use super::external::ExternalFiles;
+use super::limits::{Budget, room};
 use super::proto::{DataLocation, DataType, SparseTensorProto, TensorProto};
+use super::wire;
 
 /// The content of a tensor.
 ///
@@ -28,6 +30,7 @@ pub fn read_tensor(
 /// # Errors
 /// The bytes are no `TensorProto`, or see [`read_tensor`].
 pub fn decode_tensor(bytes: Bytes) -> Result<(String, TensorData), OnnxError> {
+    wire::scan(&bytes, &wire::TENSOR, &mut Budget::default())?;
     let proto = TensorProto::decode(bytes).map_err(|e| OnnxError::NotOnnx(NotOnnx::Decode(e)))?;
     let tensor = read_tensor(&proto, TensorSite::File, &mut ExternalFiles::default())?;
     Ok((proto.name().to_owned(), tensor))
@@ -36,10 +39,11 @@ pub fn decode_tensor(bytes: Bytes) -> Result<(String, TensorData), OnnxError> {
 /// The dense form of a sparse tensor in coordinate format.
 ///
 /// The indices are either `[nnz]`, positions in the row-major order of the dense tensor, or
-/// `[nnz, rank]`, coordinates.
+/// `[nnz, rank]`, coordinates; both in ascending order.
 ///
 /// # Errors
-/// As [`read_tensor`], and for indices outside of the shape.
+/// As [`read_tensor`], for indices outside of the shape or out of order, and for a shape that is out of all proportion to
+/// what is stored.
 pub fn read_sparse_tensor(
     proto: &SparseTensorProto,
     site: TensorSite,
@@ -94,6 +98,15 @@ pub fn data_type(dtype: DType) -> i32 {
     code as i32
 }
 
+/// What messages call an element type, by its code.
+pub(super) fn element_name(code: i32) -> String {
+    match (element_type(code), DataType::try_from(code)) {
+        (Ok(dtype), _) => dtype.name().to_owned(),
+        (Err(_), Ok(known)) => type_name(known).to_owned(),
+        (Err(_), Err(_)) => format!("element type {code}"),
+    }
+}
+
 /// The name of an element type in the ONNX specification.
 fn type_name(data_type: DataType) -> &'static str {
     match data_type {
@@ -127,42 +140,91 @@ fn type_name(data_type: DataType) -> &'static str {
     }
 }
 
-/// Dimensions, number of elements and number of bytes.
-fn extent(dims: &[i64], dtype: DType) -> Result<(Vec<u64>, u64, u64), TensorProblem> {
+/// Dimensions of a tensor; no array library has more.
+pub(super) const MAX_RANK: usize = 64;
+
+/// Dimensions, number of elements, and number of bytes if an element has `size`.
+fn extent(dims: &[i64], size: usize) -> Result<(Vec<u64>, u64, u64), TensorProblem> {
+    if dims.len() > MAX_RANK {
+        return Err(TensorProblem::TooManyDimensions { found: dims.len(), most: MAX_RANK });
+    }
     let mut sizes = Vec::with_capacity(dims.len());
     for (index, &value) in dims.iter().enumerate() {
         sizes.push(u64::try_from(value).map_err(|_| TensorProblem::BadDimension { index, value })?);
     }
     // A zero anywhere makes the tensor empty however large the other dimensions are.
     let elements = if sizes.contains(&0) { Some(0) } else { sizes.iter().try_fold(1u64, |n, &d| n.checked_mul(d)) };
-    let bytes = elements.and_then(|n| n.checked_mul(dtype.size() as u64)).filter(|&b| b <= isize::MAX as u64);
+    let bytes = elements.and_then(|n| n.checked_mul(size as u64)).filter(|&b| b <= isize::MAX as u64);
     match (elements, bytes) {
         (Some(elements), Some(bytes)) => Ok((sizes, elements, bytes)),
         _ => Err(TensorProblem::TooLarge(dims.to_vec())),
     }
 }
 
+/// Checks what can be said of a tensor without reading its data, also of one that no node uses and of element types that
+/// tensorc has no counterpart for: where the data is, and whether as much is stored as the shape needs.
+///
+/// # Errors
+/// The data is in several places or in the wrong one, or is of the wrong length; or the shape is not one.
+pub(super) fn check(proto: &TensorProto) -> Result<(), TensorProblem> {
+    let external = is_external(proto)?;
+    // Some writers set an empty `raw_data` next to another field.
+    let raw = proto.raw_data.as_ref().map_or(0, Bytes::len);
+    let fields = [
+        ("raw_data", raw),
+        ("float_data", proto.float_data.len()),
+        ("int32_data", proto.int32_data.len()),
+        ("string_data", proto.string_data.len()),
+        ("int64_data", proto.int64_data.len()),
+        ("double_data", proto.double_data.len()),
+        ("uint64_data", proto.uint64_data.len()),
+        ("external_data", proto.external_data.len() + usize::from(external)),
+    ];
+    let filled: Vec<&'static str> = fields.iter().filter(|(_, len)| *len > 0).map(|(name, _)| *name).collect();
+    if filled.len() > 1 {
+        return Err(TensorProblem::SeveralFields(filled.join(", ")));
+    }
+    let dtype = match element_type(proto.data_type.unwrap_or(0)) {
+        Ok(dtype) => dtype,
+        Err(problem) if problem.is_unsupported() => return extent(&proto.dims, 1).map(drop),
+        Err(problem) => return Err(problem),
+    };
+    let (dims, elements, bytes) = extent(&proto.dims, dtype.size())?;
+    if proto.segment.is_some() || external {
+        return Ok(());
+    }
+    let (stored, unit, expected) = match filled.first() {
+        Some(&"raw_data") => (raw, "bytes", bytes),
+        Some(field) if *field != typed_field(dtype) => {
+            return Err(TensorProblem::WrongField { field, dtype: dtype.name() });
+        }
+        _ => (typed_len(proto, dtype), "elements", elements),
+    };
+    if stored as u64 == expected {
+        return Ok(());
+    }
+    Err(TensorProblem::SizeMismatch { dims, dtype: dtype.name(), unit, expected, found: stored as u64 })
+}
+
+fn is_external(proto: &TensorProto) -> Result<bool, TensorProblem> {
+    let location = proto.data_location.unwrap_or(0);
+    let known = DataLocation::try_from(location).map_err(|_| TensorProblem::UnknownLocation(location))?;
+    Ok(known == DataLocation::External)
+}
+
 fn read(proto: &TensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
+    check(proto)?;
     if proto.segment.is_some() {
         return Err(TensorProblem::Segmented);
     }
     let dtype = element_type(proto.data_type.unwrap_or(0))?;
-    let (dims, elements, _) = extent(&proto.dims, dtype)?;
-    let location = proto.data_location.unwrap_or(0);
-    let raw = match DataLocation::try_from(location) {
-        Ok(DataLocation::External) => Some(external.read(&proto.external_data)?),
-        Ok(DataLocation::Default) => proto.raw_data.clone(),
-        Err(_) => return Err(TensorProblem::UnknownLocation(location)),
-    };
-    let data = match raw {
-        // Some writers set an empty `raw_data` next to a typed field.
-        Some(raw) if !(raw.is_empty() && typed_len(proto, dtype) > 0) => raw,
+    let (dims, elements, bytes) = extent(&proto.dims, dtype.size())?;
+    let data = match &proto.raw_data {
+        _ if is_external(proto)? => external.read(&proto.external_data, bytes)?,
+        Some(raw) if !raw.is_empty() => raw.clone(),
+        _ if elements == 0 => Bytes::new(),
         _ => {
-            let found = typed_len(proto, dtype);
-            if found != elements {
-                let (dtype, unit) = (dtype.name(), "elements");
-                return Err(TensorProblem::SizeMismatch { dims, dtype, unit, expected: elements, found });
-            }
+            external.budget.take_bytes(bytes)?;
             typed_data(proto, dtype)?
         }
     };
@@ -182,9 +244,22 @@ pub(crate) fn normalise_bool(data: Bytes) -> Bytes {
     if data.iter().all(|&b| b <= 1) { data } else { data.iter().map(|&b| u8::from(b != 0)).collect() }
 }
 
-/// Number of elements in the typed field that holds values of `dtype`.
-fn typed_len(proto: &TensorProto, dtype: DType) -> u64 {
-    let len = match dtype {
+/// The typed field that holds values of `dtype`.
+fn typed_field(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float_data",
+        DType::F64 => "double_data",
+        DType::I64 => "int64_data",
+        DType::U32 | DType::U64 => "uint64_data",
+        DType::F16 | DType::BF16 | DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::Bool => {
+            "int32_data"
+        }
+    }
+}
+
+/// Number of elements in that field.
+fn typed_len(proto: &TensorProto, dtype: DType) -> usize {
+    match dtype {
         DType::F32 => proto.float_data.len(),
         DType::F64 => proto.double_data.len(),
         DType::I64 => proto.int64_data.len(),
@@ -192,8 +267,7 @@ fn typed_len(proto: &TensorProto, dtype: DType) -> u64 {
         DType::F16 | DType::BF16 | DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::Bool => {
             proto.int32_data.len()
         }
-    };
-    len as u64
+    }
 }
 
 /// The elements of the typed field as bytes. 16-bit floats are stored as their bits, one in each
@@ -205,7 +279,7 @@ fn typed_data(proto: &TensorProto, dtype: DType) -> Result<Bytes, TensorProblem>
         DType::F64 => gather(&proto.double_data, |v| v.to_le_bytes()),
         DType::I64 => gather(&proto.int64_data, |v| v.to_le_bytes()),
         DType::U64 => gather(&proto.uint64_data, |v| v.to_le_bytes()),
-        DType::U32 => gather(&proto.uint64_data, |v| (v as u32).to_le_bytes()),
+        DType::U32 => narrow(&proto.uint64_data, dtype, 0, u32::MAX.into(), |v| (v as u32).to_le_bytes())?,
         DType::I32 => gather(int32, |v| v.to_le_bytes()),
         DType::Bool => gather(int32, |v| [u8::from(v != 0)]),
         // Signed 16-bit writers sign-extend the bits of a float.
@@ -223,22 +297,19 @@ fn gather<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -
     values.iter().flat_map(|&v| bytes(v)).collect()
 }
 
-/// As [`gather`] for elements of fewer than 32 bits, after a check that nothing is cut off.
-fn narrow<const N: usize>(
-    values: &[i32],
+/// As [`gather`] for elements narrower than those of the field, after a check that nothing is cut off.
+fn narrow<T: Copy + Ord + Into<i128>, const N: usize>(
+    values: &[T],
     dtype: DType,
-    min: i32,
-    max: i32,
-    bytes: impl Fn(i32) -> [u8; N],
+    min: T,
+    max: T,
+    bytes: impl Fn(T) -> [u8; N],
 ) -> Result<Bytes, TensorProblem> {
     match values.iter().find(|&&v| v < min || v > max) {
-        Some(&value) => Err(TensorProblem::OutOfRange { value, dtype: dtype.name() }),
+        Some(&value) => Err(TensorProblem::OutOfRange { value: value.into(), dtype: dtype.name() }),
         None => Ok(gather(values, bytes)),
     }
 }
-
-/// Bytes that one sparse tensor may expand to: its size is stated, not proved by data.
-const MAX_DENSE_BYTES: u64 = 1 << 32;
 
 fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
     let values = read(proto.values.as_ref().ok_or(TensorProblem::Sparse("it has no values"))?, external)?;
@@ -246,26 +317,28 @@ fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<Te
     if indices.dtype() != DType::I64 {
         return Err(TensorProblem::Sparse("its indices are not of type int64"));
     }
-    let (dims, elements, bytes) = extent(&proto.dims, values.dtype())?;
-    if bytes > MAX_DENSE_BYTES {
-        return Err(TensorProblem::TooLarge(proto.dims.clone()));
-    }
     let width = values.dtype().size();
-    let count = values.bytes().len() / width;
-    let rank = match indices.dims() {
-        [n] if *n == count as u64 => None,
-        [n, rank] if *n == count as u64 && *rank == dims.len() as u64 && *rank > 0 => Some(dims.len()),
+    let (dims, elements, bytes) = extent(&proto.dims, width)?;
+    let coordinates = match (values.dims(), indices.dims()) {
+        ([n], [m]) if n == m => None,
+        ([n], [m, rank]) if n == m && *rank == dims.len() as u64 && *rank > 0 => Some(dims.len()),
         _ => return Err(TensorProblem::Sparse("the shapes of its values and indices do not fit together")),
     };
-    let outside = TensorProblem::Sparse("an index is outside of the shape");
-    let positions: Vec<i64> = indices.bytes().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
-    let mut data = vec![0u8; bytes as usize];
+    let stored = values.bytes().len() + indices.bytes().len();
+    external.budget.take_dense(stored as u64, bytes)?;
+    let mut data: Vec<u8> = room(bytes)?;
+    data.resize(bytes as usize, 0);
+    let numbers: Vec<i64> = indices.bytes().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let mut last = None;
     for (entry, value) in values.bytes().chunks_exact(width).enumerate() {
-        let position = match rank {
-            None => u64::try_from(positions[entry]).ok().filter(|&p| p < elements),
-            Some(rank) => linear_position(&positions[entry * rank..(entry + 1) * rank], &dims),
+        let position = match coordinates {
+            None => u64::try_from(numbers[entry]).ok().filter(|&p| p < elements),
+            Some(rank) => linear_position(&numbers[entry * rank..(entry + 1) * rank], &dims),
         };
-        let Some(position) = position else { return Err(outside) };
+        let position = position.ok_or(TensorProblem::Sparse("an index is outside of the shape"))?;
+        if last.replace(position).is_some_and(|last| last >= position) {
+            return Err(TensorProblem::Sparse("its indices are not in ascending order"));
+        }
         let at = position as usize * width;
         data[at..at + width].copy_from_slice(value);
     }
@@ -276,6 +349,6 @@ fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<Te
 fn linear_position(coordinate: &[i64], dims: &[u64]) -> Option<u64> {
     coordinate.iter().zip(dims).try_fold(0u64, |position, (&c, &d)| {
         let c = u64::try_from(c).ok().filter(|&c| c < d)?;
-        Some(position * d + c)
+        position.checked_mul(d)?.checked_add(c)
     })
 }

@@ -9,7 +9,9 @@ use tensorc_abi::DType;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, TensorData};
 
+use super::attribute;
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use super::tensor::data_type;
 
 /// What is known of values that exist already.
 pub trait ValueFacts {
@@ -161,14 +163,13 @@ impl Fix {
     fn apply(&self, r: &mut Rewrite<'_>) -> Result<(), String> {
         match self {
             Fix::IntsToInput(name, at) => {
-                if let Some(attribute) = r.take(name) {
-                    let values = attribute.i.map_or(attribute.ints, |i| vec![i]);
+                if let Some(values) = r.take_as(name, attribute::ints)? {
                     let operand = r.i64s(&values);
                     r.set_input(*at, operand);
                 }
             }
             Fix::FloatToInput(name, at) => {
-                if let Some(value) = r.take(name).and_then(|a| a.f) {
+                if let Some(value) = r.take_as(name, attribute::float)? {
                     let operand = r.scalar_like(value, 0);
                     r.set_input(*at, operand);
                 }
@@ -227,8 +228,18 @@ impl Rewrite<'_> {
         Some(self.node.attribute.remove(at))
     }
 
-    fn take_str(&mut self, name: &str) -> Option<String> {
-        self.take(name).and_then(|a| a.s).map(|s| String::from_utf8_lossy(&s).into_owned())
+    /// Takes the value of an attribute, which must be of the type that `read` reads.
+    fn take_as<T>(&mut self, name: &str, read: fn(&AttributeProto) -> Result<T, String>) -> Result<Option<T>, String> {
+        let value = self.take(name).map(|attribute| read(&attribute));
+        value.transpose().map_err(|why| format!("attribute `{name}`: {why}"))
+    }
+
+    fn take_int(&mut self, name: &str) -> Result<Option<i64>, String> {
+        self.take_as(name, attribute::int)
+    }
+
+    fn take_str(&mut self, name: &str) -> Result<Option<String>, String> {
+        self.take_as(name, attribute::text)
     }
 
     fn set_default(&mut self, attribute: AttributeProto) {
@@ -281,12 +292,12 @@ impl Rewrite<'_> {
     }
 
     /// A scalar of the element type of operand `i`, converted at run time where that is unknown.
-    fn scalar_like(&mut self, value: f32, i: usize) -> String {
+    fn scalar_like(&mut self, value: f64, i: usize) -> String {
         let operand = self.input(i).to_owned();
         match self.facts.dtype(&operand) {
-            Some(dtype) => self.constant(TensorData::scalar(Scalar::from_f64(dtype, f64::from(value)))),
+            Some(dtype) => self.constant(TensorData::scalar(Scalar::from_f64(dtype, value))),
             None => {
-                let constant = self.constant(TensorData::scalar(Scalar::f32(value)));
+                let constant = self.constant(TensorData::scalar(Scalar::f32(value as f32)));
                 self.insert("CastLike", &[&constant, &operand], vec![])
             }
         }
@@ -336,14 +347,13 @@ fn tile_one_axis(r: &mut Rewrite<'_>) -> Result<(), String> {
 /// An experiment of early versions: fills a shape given by an operand, like an operand's or by an
 /// attribute.
 fn constant_of_shape(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let as_shape = r.take("input_as_shape").is_some_and(|a| a.i() != 0);
-    let value = r.take("value").map_or(0.0, |a| a.f());
-    let code = r.take("dtype").map_or(1, |a| a.i()) as i32;
-    let dtype = super::tensor::element_type(code).map_err(|p| p.to_string())?;
-    if r.take("extra_shape").is_some_and(|a| !a.ints.is_empty()) {
+    let as_shape = r.take_int("input_as_shape")?.is_some_and(|i| i != 0);
+    let value = r.take_as("value", attribute::float)?.unwrap_or(0.0);
+    let dtype = attribute::data_type(r.take_int("dtype")?.unwrap_or(1))?;
+    if r.take_as("extra_shape", attribute::ints)?.is_some_and(|extra| !extra.is_empty()) {
         return Err("attribute `extra_shape` is not supported".to_owned());
     }
-    let shape = r.take("shape").map(|a| a.ints);
+    let shape = r.take_as("shape", attribute::ints)?;
     let operand = r.input(0).to_owned();
     let shape = match (operand.is_empty(), as_shape, shape) {
         (false, true, _) => operand,
@@ -352,7 +362,7 @@ fn constant_of_shape(r: &mut Rewrite<'_>) -> Result<(), String> {
         (true, _, None) => return Err("it has neither an operand nor a shape".to_owned()),
     };
     r.node.input = vec![shape];
-    let fill = TensorData::splat(&[1], Scalar::from_f64(dtype, f64::from(value)));
+    let (fill, code) = (TensorData::splat(&[1], Scalar::from_f64(dtype, value)), data_type(dtype));
     let data = Some(fill.bytes().clone());
     let t = Some(TensorProto { data_type: Some(code), dims: vec![1], raw_data: data, ..TensorProto::default() });
     let (name, kind) = (Some("value".to_owned()), Some(AttributeType::Tensor as i32));
@@ -363,7 +373,7 @@ fn constant_of_shape(r: &mut Rewrite<'_>) -> Result<(), String> {
 
 /// The type was given by name.
 fn cast_by_name(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let Some(name) = r.take_str("to") else { return Ok(()) };
+    let Some(name) = r.take_str("to")? else { return Ok(()) };
     let code = match name.to_ascii_uppercase().as_str() {
         "FLOAT" => 1,
         "UINT8" => 2,
@@ -388,11 +398,11 @@ fn cast_by_name(r: &mut Rewrite<'_>) -> Result<(), String> {
 
 /// The second operand was aligned with the axes of the first that begin at `axis`.
 fn broadcast_at_axis(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let broadcast = r.take("broadcast").is_some_and(|a| a.i() != 0);
-    let Some(axis) = r.take("axis").filter(|_| broadcast).map(|a| a.i()) else { return Ok(()) };
+    let broadcast = r.take_int("broadcast")?.is_some_and(|i| i != 0);
+    let Some(axis) = r.take_int("axis")?.filter(|_| broadcast) else { return Ok(()) };
     let (a, b) = (r.rank(0)? as i64, r.rank(1)? as i64);
     let axis = if axis < 0 { axis + a } else { axis };
-    if axis < 0 || axis + b > a {
+    if axis < 0 || axis > a - b {
         return Err(format!("rank {b} at axis {axis} does not fit into rank {a}"));
     }
     if axis + b < a {
@@ -421,8 +431,8 @@ fn slope_per_channel(r: &mut Rewrite<'_>) -> Result<(), String> {
 }
 
 fn normalise_over_channels(r: &mut Rewrite<'_>) -> Result<(), String> {
-    match r.take("spatial") {
-        Some(a) if a.i() == 0 => Err("statistics per activation (spatial = 0) are not supported".to_owned()),
+    match r.take_int("spatial")? {
+        Some(0) => Err("statistics per activation (spatial = 0) are not supported".to_owned()),
         _ => Ok(()),
     }
 }
@@ -436,8 +446,7 @@ fn refuse_training(r: &mut Rewrite<'_>) -> Result<(), String> {
 }
 
 fn integer_norm(r: &mut Rewrite<'_>) -> Result<(), String> {
-    if let Some(p) = r.take("p") {
-        let p = p.f.unwrap_or(p.i() as f32);
+    if let Some(p) = r.take_as("p", attribute::float)? {
         if p.fract() != 0.0 {
             return Err(format!("a norm with p = {p} is not supported"));
         }
@@ -447,9 +456,9 @@ fn integer_norm(r: &mut Rewrite<'_>) -> Result<(), String> {
 }
 
 fn upsample_height_width(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let mut scale = |name| r.take(name).and_then(|a| a.f);
-    if let (Some(height), Some(width)) = (scale("height_scale"), scale("width_scale")) {
-        let floats = vec![1.0, 1.0, height, width];
+    let mut scale = |name| r.take_as(name, attribute::float);
+    if let (Some(height), Some(width)) = (scale("height_scale")?, scale("width_scale")?) {
+        let floats = vec![1.0, 1.0, height as f32, width as f32];
         let kind = Some(AttributeType::Floats as i32);
         let name = Some("scales".to_owned());
         r.node.attribute.push(AttributeProto { name, r#type: kind, floats, ..AttributeProto::default() });
@@ -458,9 +467,8 @@ fn upsample_height_width(r: &mut Rewrite<'_>) -> Result<(), String> {
 }
 
 fn upsample_to_resize(r: &mut Rewrite<'_>) -> Result<(), String> {
-    if let Some(scales) = r.take("scales") {
-        let dims = [scales.floats.len() as u64];
-        let data = TensorData::f32s(&dims, &scales.floats).ok_or("its scales are malformed")?;
+    if let Some(scales) = r.take_as("scales", attribute::floats)? {
+        let data = TensorData::f32s(&[scales.len() as u64], &scales).ok_or("its scales are malformed")?;
         let scales = r.constant(data);
         r.set_input(1, scales);
     }
@@ -472,7 +480,7 @@ fn upsample_to_resize(r: &mut Rewrite<'_>) -> Result<(), String> {
 /// one above when shrinking.
 fn resize_without_modes(r: &mut Rewrite<'_>) -> Result<(), String> {
     let scales = r.input(1).to_owned();
-    let mode = r.take_str("mode").unwrap_or_else(|| "nearest".to_owned());
+    let mode = r.take_str("mode")?.unwrap_or_else(|| "nearest".to_owned());
     if mode == "nearest" {
         r.node.attribute.push(string("nearest_mode", "by_scale"));
     }
@@ -506,7 +514,7 @@ fn split_evenly(r: &mut Rewrite<'_>) -> Result<(), String> {
 
 /// The operand was taken as a matrix whose rows begin at `axis`.
 fn softmax_of_matrix(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let axis = r.take("axis").map_or(1, |a| a.i());
+    let axis = r.take_int("axis")?.unwrap_or(1);
     r.node.attribute.push(int("axis", -1));
     let rank = r.dims(0).map(|d| d.len() as i64);
     if axis == -1 || rank.is_some_and(|rank| axis == rank - 1 || rank <= 1) {
@@ -524,7 +532,7 @@ fn softmax_of_matrix(r: &mut Rewrite<'_>) -> Result<(), String> {
 }
 
 fn grid_sample_modes(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let mode = match r.take_str("mode").as_deref() {
+    let mode = match r.take_str("mode")?.as_deref() {
         None | Some("bilinear") => "linear".to_owned(),
         Some("bicubic") => "cubic".to_owned(),
         Some(other) => other.to_owned(),
@@ -534,7 +542,7 @@ fn grid_sample_modes(r: &mut Rewrite<'_>) -> Result<(), String> {
 }
 
 fn dft_axis(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let axis = r.take("axis").map_or(1, |a| a.i());
+    let axis = r.take_int("axis")?.unwrap_or(1);
     let axis = r.constant(TensorData::scalar(Scalar::i64(axis)));
     r.set_input(2, axis);
     Ok(())
@@ -542,7 +550,7 @@ fn dft_axis(r: &mut Rewrite<'_>) -> Result<(), String> {
 
 /// Scale and bias had one element for each group.
 fn scale_per_channel(r: &mut Rewrite<'_>) -> Result<(), String> {
-    let groups = r.node.attribute.iter().find(|a| a.name() == "num_groups").map_or(1, |a| a.i());
+    let groups = r.node.attribute.iter().find(|a| a.name() == "num_groups").map_or(Ok(1), attribute::int)?;
     let channels = r.dims(0).and_then(|d| d.get(1).copied().flatten()).map(|c| c as i64);
     let Some(channels) = channels.filter(|c| groups > 0 && c % groups == 0) else {
         return Err("the number of channels must be known for its old form".to_owned());

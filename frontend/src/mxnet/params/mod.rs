@@ -10,7 +10,6 @@ mod sparse;
 pub(super) mod version;
 mod write;
 
-use std::fs::File;
 use std::path::Path;
 
 use tensorc_ir::TensorData;
@@ -162,14 +161,14 @@ impl ArrayList {
     }
 }
 
-/// Reads a list from a file. The elements stay in the mapped file until they are used.
+/// Reads a list from a file.
 ///
 /// # Errors
 /// The file cannot be opened, or see [`read`].
 pub fn load(path: &Path) -> Result<ArrayList, ParamsError> {
     let failed = |source| ParamsError::File { action: "open", path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
-    read(crate::onnx::external::map_file(&file).map_err(failed)?)
+    let file = crate::read::open(path).map_err(failed)?;
+    read(crate::read::size(&file).and_then(|size| crate::read::bytes(&file, size)).map_err(failed)?)
 }
 
 /// Writes a list to a file, which is replaced as a whole or not at all ([`replace_file`]).

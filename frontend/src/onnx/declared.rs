@@ -1,0 +1,115 @@
+//! The types that a model states of its values, compared with those that follow.
+//!
+//! A stated type may say less than what follows, or name an extent that is known. What it may not do is contradict: another
+//! element type, another number of dimensions, or another extent where both are numbers.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use tensorc_abi::DType;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::{Dim, Shape, TensorType};
+
+use super::error::OnnxError;
+use super::proto::{DimensionValue, TensorTypeProto, TypeProto, TypeValue, ValueInfoProto};
+use super::tensor::{element_name, element_type};
+
+/// Types that a model states, by name of the value.
+#[derive(Debug, Default)]
+pub(super) struct Declarations(Vec<(&'static str, ValueInfoProto)>);
+
+impl Declarations {
+    /// Adds what the model states of values of some kind.
+    pub(super) fn add(&mut self, what: &'static str, values: &[ValueInfoProto]) {
+        self.0.extend(values.iter().filter(|v| v.r#type.is_some()).map(|v| (what, v.clone())));
+    }
+
+    /// Compares with the types of a graph; without `shapes`, element types alone: the extents of inputs may be others than the
+    /// model was written for.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub(super) fn compare(
+        &self,
+        graph: &Graph,
+        values: &BTreeMap<String, Option<Value>>,
+        shapes: bool,
+    ) -> Result<(), OnnxError> {
+        for (what, info) in &self.0 {
+            let Some(value) = values.get(info.name()).copied().flatten() else { continue };
+            let Some(declared) = info.r#type.as_ref().and_then(|t| t.value.as_ref()) else { continue };
+            let found = graph.resolved(value);
+            if contradicts(declared, &found, shapes) {
+                return Err(OnnxError::Declared {
+                    what,
+                    value: info.name().to_owned(),
+                    declared: describe(declared),
+                    by: describe_origin(graph, value),
+                    found: describe_found(graph, &found),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a value of the one type cannot be of the other.
+fn contradicts(declared: &TypeValue, found: &TensorType, shapes: bool) -> bool {
+    match declared {
+        TypeValue::Tensor(tensor) => {
+            other_element(tensor.elem_type(), found.dtype) || (shapes && other_shape(tensor, &found.shape))
+        }
+        // An optional that is there is its element.
+        TypeValue::Optional(element) => match element.elem_type.as_deref() {
+            Some(TypeProto { value: Some(inner) }) => contradicts(inner, found, shapes),
+            _ => false,
+        },
+        TypeValue::Sequence(_) | TypeValue::Map(_) | TypeValue::Opaque(_) | TypeValue::SparseTensor(_) => true,
+    }
+}
+
+/// A code of 0 states nothing.
+fn other_element(code: i32, found: Option<DType>) -> bool {
+    code != 0 && found.is_some_and(|found| element_type(code).ok() != Some(found))
+}
+
+fn other_shape(declared: &TensorTypeProto, found: &Shape) -> bool {
+    let (Some(declared), Some(found)) = (&declared.shape, found.dims()) else { return false };
+    let other = |declared: &Option<DimensionValue>, found: &Dim| match (declared, found) {
+        // Writers put negative numbers for extents that they do not know.
+        (Some(DimensionValue::Value(n)), Dim::Const(m)) => u64::try_from(*n).is_ok_and(|n| n != *m),
+        _ => false,
+    };
+    declared.dim.len() != found.len() || declared.dim.iter().zip(found).any(|(d, f)| other(&d.value, f))
+}
+
+fn describe(declared: &TypeValue) -> String {
+    let TypeValue::Tensor(tensor) = declared else { return format!("a {}", declared.describe()) };
+    let element = element_name(tensor.elem_type());
+    let Some(shape) = &tensor.shape else { return element };
+    let dims = shape.dim.iter().map(|d| match &d.value {
+        Some(DimensionValue::Value(n)) if *n >= 0 => n.to_string(),
+        Some(DimensionValue::Param(name)) if !name.is_empty() => name.clone(),
+        _ => "?".to_owned(),
+    });
+    format!("{element}[{}]", dims.collect::<Vec<_>>().join(", "))
+}
+
+/// What makes a value: a node, by its name in the model, or a constant.
+fn describe_origin(graph: &Graph, value: Value) -> String {
+    let node = graph.node(value.node);
+    match &node.kind {
+        NodeKind::Op(op) => format!("node `{}` ({})", node.name, op.def.name),
+        NodeKind::Const(_) => format!("the data of `{}`", node.name),
+        _ => format!("`{}`", node.name),
+    }
+}
+
+fn describe_found(graph: &Graph, found: &TensorType) -> String {
+    let mut text = found.dtype.map_or("?", DType::name).to_owned();
+    if let Some(dims) = found.shape.dims() {
+        let dims: Vec<String> = dims.iter().map(|d| graph.dims.display(*d)).collect();
+        let _ = write!(text, "[{}]", dims.join(", "));
+    }
+    text
+}

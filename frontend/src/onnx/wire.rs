@@ -1,0 +1,296 @@
+//! A look at the bytes of a model before they are decoded.
+//!
+//! The decoder passes over fields that it does not know, and of a field that is given twice it takes the last. In tensors and
+//! attributes both would let two programs read the same file differently, so there both are refused. And what the bytes
+//! decode to is counted before any of it is allocated: an empty message takes two bytes of the file and hundreds in memory.
+//!
+//! Bytes that are no messages at all are left to the decoder, which says what is wrong.
+
+use super::error::{OnnxError, WireProblem};
+use super::limits::Budget;
+use super::proto::{
+    AttributeProto, Dimension, ElementTypeProto, FunctionProto, GraphProto, MapTypeProto, ModelProto, NodeProto,
+    OperatorSetIdProto, SparseTensorProto, StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto,
+    TypeProto, ValueInfoProto,
+};
+
+/// What is known of a kind of message.
+pub(super) struct Schema {
+    /// What messages about errors call it, and the field of its name.
+    title: (&'static str, Option<u32>),
+    /// Bytes in memory.
+    size: usize,
+    /// Fields that hold messages, or lists of scalars.
+    fields: &'static [(u32, Kind)],
+    /// All fields that may be given once, and many times; only for kinds in which others are refused.
+    closed: Option<(&'static [u32], &'static [u32])>,
+}
+
+enum Kind {
+    Message(&'static Schema),
+    /// Elements of this many bytes in memory.
+    List(usize),
+}
+
+use Kind::{List, Message};
+
+const STRING: usize = size_of::<String>();
+
+/// A whole model.
+pub(super) static MODEL: Schema = Schema {
+    title: ("the model", None),
+    size: size_of::<ModelProto>(),
+    fields: &[(7, Message(&GRAPH)), (8, Message(&OPSET)), (14, Message(&ENTRY)), (25, Message(&FUNCTION))],
+    closed: None,
+};
+
+static OPSET: Schema =
+    Schema { title: ("the operator set", None), size: size_of::<OperatorSetIdProto>(), fields: &[], closed: None };
+
+static ENTRY: Schema =
+    Schema { title: ("the entry", Some(1)), size: size_of::<StringStringEntryProto>(), fields: &[], closed: None };
+
+static GRAPH: Schema = Schema {
+    title: ("the graph", Some(2)),
+    size: size_of::<GraphProto>(),
+    fields: &[
+        (1, Message(&NODE)),
+        (5, Message(&TENSOR)),
+        (15, Message(&SPARSE)),
+        (11, Message(&VALUE)),
+        (12, Message(&VALUE)),
+        (13, Message(&VALUE)),
+    ],
+    closed: None,
+};
+
+static NODE: Schema = Schema {
+    title: ("the node", Some(3)),
+    size: size_of::<NodeProto>(),
+    fields: &[(1, List(STRING)), (2, List(STRING)), (5, Message(&ATTRIBUTE))],
+    closed: None,
+};
+
+static FUNCTION: Schema = Schema {
+    title: ("the function", Some(1)),
+    size: size_of::<FunctionProto>(),
+    fields: &[
+        (4, List(STRING)),
+        (5, List(STRING)),
+        (6, List(STRING)),
+        (7, Message(&NODE)),
+        (9, Message(&OPSET)),
+        (11, Message(&ATTRIBUTE)),
+    ],
+    closed: None,
+};
+
+static ATTRIBUTE: Schema = Schema {
+    title: ("the attribute", Some(1)),
+    size: size_of::<AttributeProto>(),
+    fields: &[
+        (5, Message(&TENSOR)),
+        (6, Message(&GRAPH)),
+        (7, List(4)),
+        (8, List(8)),
+        (9, List(STRING)),
+        (10, Message(&TENSOR)),
+        (11, Message(&GRAPH)),
+        (14, Message(&TYPE)),
+        (15, Message(&TYPE)),
+        (22, Message(&SPARSE)),
+        (23, Message(&SPARSE)),
+    ],
+    closed: Some((&[1, 2, 3, 4, 5, 6, 13, 14, 20, 21, 22], &[7, 8, 9, 10, 11, 15, 23])),
+};
+
+/// One tensor.
+pub(super) static TENSOR: Schema = Schema {
+    title: ("the tensor", Some(8)),
+    size: size_of::<TensorProto>(),
+    fields: &[
+        (1, List(8)),
+        (4, List(4)),
+        (5, List(4)),
+        (6, List(STRING)),
+        (7, List(8)),
+        (10, List(8)),
+        (11, List(8)),
+        (13, Message(&ENTRY)),
+    ],
+    closed: Some((&[2, 3, 8, 9, 12, 14], &[1, 4, 5, 6, 7, 10, 11, 13, 16])),
+};
+
+static SPARSE: Schema = Schema {
+    title: ("the sparse tensor", None),
+    size: size_of::<SparseTensorProto>(),
+    fields: &[(1, Message(&TENSOR)), (2, Message(&TENSOR)), (3, List(8))],
+    closed: Some((&[1, 2], &[3])),
+};
+
+static VALUE: Schema = Schema {
+    title: ("the value", Some(1)),
+    size: size_of::<ValueInfoProto>(),
+    fields: &[(2, Message(&TYPE))],
+    closed: None,
+};
+
+static TYPE: Schema = Schema {
+    title: ("the type", None),
+    size: size_of::<TypeProto>(),
+    fields: &[
+        (1, Message(&TENSOR_TYPE)),
+        (4, Message(&ELEMENT_TYPE)),
+        (5, Message(&MAP_TYPE)),
+        (8, Message(&TENSOR_TYPE)),
+        (9, Message(&ELEMENT_TYPE)),
+    ],
+    closed: None,
+};
+
+static ELEMENT_TYPE: Schema = Schema {
+    title: ("the element type", None),
+    size: size_of::<ElementTypeProto>(),
+    fields: &[(1, Message(&TYPE))],
+    closed: None,
+};
+
+static MAP_TYPE: Schema = Schema {
+    title: ("the map type", None),
+    size: size_of::<MapTypeProto>(),
+    fields: &[(2, Message(&TYPE))],
+    closed: None,
+};
+
+static TENSOR_TYPE: Schema = Schema {
+    title: ("the tensor type", None),
+    size: size_of::<TensorTypeProto>(),
+    fields: &[(2, Message(&SHAPE))],
+    closed: None,
+};
+
+static SHAPE: Schema = Schema {
+    title: ("the shape", None),
+    size: size_of::<TensorShapeProto>(),
+    fields: &[(1, Message(&DIMENSION))],
+    closed: None,
+};
+
+static DIMENSION: Schema =
+    Schema { title: ("the dimension", None), size: size_of::<Dimension>(), fields: &[], closed: None };
+
+/// Messages within messages that the decoder reads; deeper ones it refuses.
+const MAX_DEPTH: usize = 100;
+
+/// Looks through the bytes of a message and takes what it decodes to from the budget.
+///
+/// # Errors
+/// A tensor or attribute has a field that ONNX does not define, or one twice that has one value; or the budget is exceeded.
+pub(super) fn scan(bytes: &[u8], schema: &Schema, budget: &mut Budget) -> Result<(), OnnxError> {
+    Scan { budget, nodes: 0 }.message(bytes, schema, 0)
+}
+
+struct Scan<'a> {
+    budget: &'a mut Budget,
+    nodes: u64,
+}
+
+impl Scan<'_> {
+    fn message(&mut self, bytes: &[u8], schema: &Schema, depth: usize) -> Result<(), OnnxError> {
+        if depth > MAX_DEPTH {
+            return Ok(());
+        }
+        if std::ptr::eq(schema, &NODE) {
+            self.nodes += 1;
+            self.budget.allows_nodes(self.nodes)?;
+        }
+        let (mut rest, mut seen, mut size) = (bytes, 0u32, schema.size);
+        while let Some((field, value)) = next_field(&mut rest) {
+            schema.check(field, &value, &mut seen, bytes)?;
+            let kind = schema.fields.iter().find(|(number, _)| *number == field);
+            match (kind, value) {
+                (Some((_, Message(inner))), WireValue::Bytes(inside)) => self.message(inside, inner, depth + 1)?,
+                // Packed; an element takes a byte at least.
+                (Some((_, List(element))), WireValue::Bytes(inside)) if *element != STRING => {
+                    size = size.saturating_add(inside.len().saturating_mul(*element));
+                }
+                (Some((_, List(element))), _) => size += element,
+                _ => {}
+            }
+        }
+        self.budget.take_bytes(size as u64)?;
+        Ok(())
+    }
+}
+
+impl Schema {
+    /// Whether a field may be there; `seen` has a bit for each that may be there once.
+    fn check(&self, field: u32, value: &WireValue<'_>, seen: &mut u32, message: &[u8]) -> Result<(), OnnxError> {
+        let fail = |problem: WireProblem| Err(OnnxError::Wire { message: self.describe(message), problem });
+        if matches!(value, WireValue::Group) {
+            return fail(WireProblem::Group(field));
+        }
+        let Some((once, many)) = self.closed else { return Ok(()) };
+        if once.contains(&field) {
+            let bit = 1 << field;
+            let again = *seen & bit != 0;
+            *seen |= bit;
+            return if again { fail(WireProblem::Twice(field)) } else { Ok(()) };
+        }
+        if many.contains(&field) { Ok(()) } else { fail(WireProblem::Undefined(field)) }
+    }
+
+    /// What the message is called, with its name if it has one.
+    fn describe(&self, message: &[u8]) -> String {
+        let (title, name) = self.title;
+        let mut rest = message;
+        let fields = std::iter::from_fn(|| next_field(&mut rest));
+        let named = fields.filter(|(field, _)| Some(*field) == name).find_map(|(_, value)| match value {
+            WireValue::Bytes(name) => Some(String::from_utf8_lossy(name).into_owned()),
+            _ => None,
+        });
+        named.map_or_else(|| title.to_owned(), |name| format!("{title} `{name}`"))
+    }
+}
+
+enum WireValue<'a> {
+    Number,
+    Bytes(&'a [u8]),
+    Group,
+}
+
+/// The number and value of the next field; `None` at the end, or if there is no field.
+fn next_field<'a>(rest: &mut &'a [u8]) -> Option<(u32, WireValue<'a>)> {
+    let key = varint(rest)?;
+    let value = match key & 7 {
+        0 => varint(rest).map(|_| WireValue::Number)?,
+        1 => take(rest, 8).map(|_| WireValue::Number)?,
+        2 => {
+            let len = varint(rest)?;
+            WireValue::Bytes(take(rest, len)?)
+        }
+        3 | 4 => WireValue::Group,
+        5 => take(rest, 4).map(|_| WireValue::Number)?,
+        _ => return None,
+    };
+    Some((u32::try_from(key >> 3).ok()?, value))
+}
+
+fn take<'a>(rest: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+    *rest = left;
+    Some(taken)
+}
+
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for place in 0..10 {
+        let (&byte, left) = rest.split_first()?;
+        *rest = left;
+        value |= u64::from(byte & 0x7f) << (7 * place);
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
