@@ -52,7 +52,15 @@ impl CodeFolder {
     fn with_limit(path: PathBuf, limit: u64) -> CodeFolder {
         let process = RandomState::new().hash_one(std::process::id());
         let written = AtomicU64::new(limit / TRIM_FRACTION);
-        CodeFolder { path, limit, process, count: AtomicU64::new(0), written, used: OnceLock::new(), failure: OnceLock::new() }
+        CodeFolder {
+            path,
+            limit,
+            process,
+            count: AtomicU64::new(0),
+            written,
+            used: OnceLock::new(),
+            failure: OnceLock::new(),
+        }
     }
 
     /// Why nothing is stored any more, if something went wrong.

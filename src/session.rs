@@ -6,12 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tensorc_abi::Plan;
 use tensorc_ir::graph::{Graph, NodeKind};
 use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::{Next, Remainder, StageSplit, split};
-use tensorc_runtime::{Bindings, Context, Device, RunError, TensorMut, TensorRef};
+use tensorc_runtime::{AlignedBuffer, Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
 use crate::cache::ProgramCache;
 use crate::compile::Report;
@@ -132,11 +133,15 @@ impl Session {
         let plan = self.plan();
         let buffers = plan.outputs.iter().map(|id| plan.buffer(*id));
         let shapes: Vec<_> = buffers.map(|b| (b.dtype, b.dims.clone(), b.bytes())).collect();
-        let mut data: Vec<Vec<u8>> = shapes.iter().map(|(_, _, bytes)| vec![0u8; *bytes as usize]).collect();
+        // Shapes in a model decide how much this is.
+        let memory = shapes.iter().map(|(_, _, bytes)| AlignedBuffer::zeroed(*bytes, "outputs"));
+        let mut data = memory.collect::<Result<Vec<AlignedBuffer>, _>>()?;
+        let memory = data.iter_mut().map(AlignedBuffer::as_mut_slice);
         let mut outputs: Vec<TensorMut<'_>> =
-            shapes.iter().zip(&mut data).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
+            shapes.iter().zip(memory).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
         self.execute(inputs, &mut outputs)?;
-        shapes.iter().zip(data).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
+        let owned = data.into_iter().map(Bytes::from_owner);
+        shapes.iter().zip(owned).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
     }
 
     /// Runs the first stage, under the eyes of the profiler if it is on.

@@ -110,8 +110,7 @@ fn processes_fill_one_folder_at_once_and_some_are_killed() {
     let files: Vec<PathBuf> = (0..count).map(|i| dir.path().join(i.to_string())).collect();
     let processes: Vec<Child> = files.iter().map(|file| start(&folder, file)).collect();
     // One in three is killed while the folder fills.
-    let (victims, others): (Vec<_>, Vec<_>) =
-        processes.into_iter().zip(&files).partition(|_| rng.one_in(3));
+    let (victims, others): (Vec<_>, Vec<_>) = processes.into_iter().zip(&files).partition(|_| rng.one_in(3));
     assert!(!victims.is_empty() && others.len() > count / 3);
     std::thread::scope(|scope| {
         for (process, _) in victims {

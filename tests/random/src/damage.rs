@@ -102,9 +102,10 @@ pub fn each_damaged(
     counts
 }
 
-/// Damages bytes at one to four places; pieces of `others` may get in.
+/// Damages bytes at one place or up to four; pieces of `others` may get in.
 pub fn damage(bytes: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut Rng) {
-    for _ in 0..1 + rng.below(4) {
+    let more = if rng.one_in(2) { rng.below(4) } else { 0 };
+    for _ in 0..1 + more {
         damage_once(bytes, others, rng);
     }
 }

@@ -108,14 +108,14 @@ fn read_image(bytes: &[u8]) -> bool {
         let (count, first) = (image.size(at), image.size(at + 1));
         (0..count.min(words.len())).map(move |i| first.saturating_add(i.saturating_mul(record)))
     };
-    drop(image.text(image.size(header::NAME)));
+    image.text(image.size(header::NAME));
     let tensors = list(header::INPUTS, tensor::WORDS).chain(list(header::OUTPUTS, tensor::WORDS));
     let named = tensors.chain(list(header::DIMS, dim::WORDS));
-    named.for_each(|at| drop(image.text(image.size(at))));
+    named.for_each(|at| _ = image.text(image.size(at)));
     for record in list(header::VARIANTS, 1).map(|at| image.size(at)) {
         for at in list(record.saturating_add(variant::STEPS), step::WORDS) {
             let Some(step) = image.record::<{ step::WORDS }>(at) else { break };
-            drop(image.text(step[step::NAME] as usize));
+            image.text(step[step::NAME] as usize);
             let call = step[step::CALL] as usize;
             image.record(call).map(BatchedGemm::from_words);
             image.record(call).map(Attention::from_words);
@@ -124,7 +124,7 @@ fn read_image(bytes: &[u8]) -> bool {
             assert!(image.tail(call).len() <= words.len());
         }
         let slots = list(record.saturating_add(variant::SLOTS), slot::WORDS);
-        slots.for_each(|at| drop(image.record::<{ slot::WORDS }>(at)));
+        slots.for_each(|at| _ = image.record::<{ slot::WORDS }>(at));
     }
     true
 }

@@ -61,7 +61,13 @@ fn seal(file: &mut Vec<u8>) {
 }
 
 fn jpeg(width: u16, height: u16, progressive: bool, sampling: SamplingFactor, color: ColorType) -> Vec<u8> {
-    let channels = if color == ColorType::Luma { 1 } else if color == ColorType::Cmyk { 4 } else { 3 };
+    let channels = if color == ColorType::Luma {
+        1
+    } else if color == ColorType::Cmyk {
+        4
+    } else {
+        3
+    };
     let pixels: Vec<u8> = (0..usize::from(width) * usize::from(height) * channels).map(|i| (i * 7 / 5) as u8).collect();
     let mut bytes = vec![];
     let mut encoder = Encoder::new(&mut bytes, 80);
