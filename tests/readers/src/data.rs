@@ -299,6 +299,6 @@ fn record_files() -> Vec<Vec<u8>> {
         image(Labels::One(3.0), 7, &[1, 2, 3]),
         image(Labels::Values(&[1.0, 2.0]), 8, &[4; 9]),
     ];
-    payloads.iter().for_each(|payload| drop(encode(payload, &mut file).unwrap()));
+    payloads.iter().for_each(|payload| _ = encode(payload, &mut file).unwrap());
     vec![file, include_bytes!("../../../fuzz/seeds/recordio/parts.rec").to_vec()]
 }
