@@ -35,7 +35,8 @@ pub struct Options {
     /// What makes machine code. The results have the same bits.
     pub backend: Backend,
     /// A folder in which machine code, and PTX for GPUs, is kept for later processes; it is created with the first code in
-    /// it. Whoever can write to it decides what this process runs.
+    /// it. Whoever can write to it decides what this process runs: it is not used if it belongs to another user, or others
+    /// may write to it. Nothing that goes wrong with it is an error ([`Compiler::code_cache_failure`]).
     pub code_cache: Option<PathBuf>,
     /// GPUs, each with a number of its own. Models run on the first, if there is one: passes and kernels are made for it then.
     /// What works on arrays runs on the device that they are on.
@@ -176,7 +177,7 @@ impl Compiler {
         &self.0.shared.pool
     }
 
-    /// Why no more code is written to [`Options::code_cache`], if something went wrong with it.
+    /// Why no more code is written to [`Options::code_cache`], or why the folder is not used, if something is wrong with it.
     pub fn code_cache_failure(&self) -> Option<&str> {
         self.0.shared.code.as_ref()?.failure()
     }

@@ -133,14 +133,15 @@ impl Session {
         let plan = self.plan();
         let buffers = plan.outputs.iter().map(|id| plan.buffer(*id));
         let shapes: Vec<_> = buffers.map(|b| (b.dtype, b.dims.clone(), b.bytes())).collect();
-        let memory = shapes.iter().map(|(_, _, bytes)| AlignedBuffer::zeroed(*bytes, "an output"));
+        // Shapes in a model decide how much this is.
+        let memory = shapes.iter().map(|(_, _, bytes)| AlignedBuffer::zeroed(*bytes, "outputs"));
         let mut data = memory.collect::<Result<Vec<AlignedBuffer>, _>>()?;
-        let each = shapes.iter().zip(&mut data);
+        let memory = data.iter_mut().map(AlignedBuffer::as_mut_slice);
         let mut outputs: Vec<TensorMut<'_>> =
-            each.map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d.as_mut_slice())).collect();
+            shapes.iter().zip(memory).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
         self.execute(inputs, &mut outputs)?;
-        let each = shapes.iter().zip(data);
-        each.map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, Bytes::from_owner(d))).collect()
+        let owned = data.into_iter().map(Bytes::from_owner);
+        shapes.iter().zip(owned).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
     }
 
     /// Runs the first stage, under the eyes of the profiler if it is on.

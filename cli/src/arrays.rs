@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tensorc::ir::{Dim, Rng, Shape, TensorType};
+use tensorc::runtime::host_tensor::byte_len;
 use tensorc::{DType, Model, Tensor};
 
 use super::failure::{CliFailure, Usage};
@@ -98,11 +99,13 @@ fn random(
         }
         (None, Shape::Ranked(dims)) => dims.iter().map(|d| extent(model, *d, given)).collect(),
     };
-    let count: u64 = dims.iter().product();
+    let too_large = || format!("input `{name}`: there is no memory for {dims:?} of {dtype}");
+    let total = byte_len(dtype, &dims).and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(total).map_err(|_| too_large())?;
     let mut rng = Rng::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let mut next = || (rng.next_u64() >> 40) as f64 / f64::from(1u32 << 24);
-    let mut bytes = Vec::with_capacity(count as usize * dtype.size());
-    for _ in 0..count {
+    for _ in 0..total / dtype.size() {
         let value = match dtype {
             d if d.is_float() => next() * 2.0 - 1.0,
             DType::Bool => 1.0,

@@ -27,6 +27,35 @@ pub trait CodeStore: Send + Sync {
     fn finish(&self) {}
 }
 
+/// What a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredCode<'r> {
+    /// All that decides the code: equal keys have equal code.
+    pub key: &'r [u8],
+    /// The code in the form of a back end, which is not checked.
+    pub code: &'r [u8],
+}
+
+impl<'r> StoredCode<'r> {
+    /// The record.
+    pub fn to_record(&self) -> Vec<u8> {
+        let mut record = Vec::with_capacity(16 + self.key.len() + self.code.len() + seal::BYTES);
+        record.extend(MAGIC);
+        record.extend((self.key.len() as u64).to_le_bytes());
+        record.extend(self.key);
+        record.extend(self.code);
+        seal::close(&mut record);
+        record
+    }
+
+    /// What is in a record, if it is whole.
+    pub fn of_record(record: &'r [u8]) -> Option<StoredCode<'r>> {
+        let (length, rest) = seal::open(record)?.strip_prefix(&MAGIC)?.split_first_chunk()?;
+        let (key, code) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        Some(StoredCode { key, code })
+    }
+}
+
 /// All that decides a kernel's code.
 pub(crate) struct CodeKey {
     /// The compiler, the processor as the back end describes it, and the kernel without names.
@@ -44,19 +73,12 @@ impl CodeKey {
     }
 
     pub fn record(&self, code: &[u8]) -> Vec<u8> {
-        let mut record = Vec::with_capacity(16 + self.text.len() + code.len() + seal::BYTES);
-        record.extend(MAGIC);
-        record.extend((self.text.len() as u64).to_le_bytes());
-        record.extend(&self.text);
-        record.extend(code);
-        seal::close(&mut record);
-        record
+        StoredCode { key: &self.text, code }.to_record()
     }
 
     /// The code in a record, if it is whole and of this key.
     pub fn code_in<'r>(&self, record: &'r [u8]) -> Option<&'r [u8]> {
-        let content = seal::open(record)?.strip_prefix(&MAGIC)?;
-        content.strip_prefix(&(self.text.len() as u64).to_le_bytes())?.strip_prefix(&self.text[..])
+        StoredCode::of_record(record).filter(|stored| stored.key == self.text).map(|stored| stored.code)
     }
 }
 

@@ -233,6 +233,34 @@ fn archives_have_arrays_in_their_order() {
 }
 
 #[test]
+fn what_inflates_to_more_than_the_file_can_hold_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bomb.npz");
+    let archive = |method, shape: &str, bytes: &[u8]| {
+        let mut file = zip::ZipWriter::new(File::create(&path).unwrap());
+        file.start_file("x.npy", SimpleFileOptions::default().compression_method(method)).unwrap();
+        file.write_all(&npy("|u1", false, shape, bytes)).unwrap();
+        file.finish().unwrap();
+        read_arrays(&path)
+    };
+    // Zeros, of which a thousand take a byte.
+    let arrays = archive(CompressionMethod::Deflated, "(3000000,)", &[0; 3_000_000]).unwrap();
+    assert!(arrays[0].1.bytes().len() == 3_000_000 && std::fs::metadata(&path).unwrap().len() < 4000);
+    for (method, shape) in [
+        (CompressionMethod::Deflated, "(1099511627776,)"),
+        (CompressionMethod::Deflated, "(4294967297,)"),
+        (CompressionMethod::Stored, "(1000000,)"),
+    ] {
+        let error = archive(method, shape, &[0; 3]).unwrap_err().to_string();
+        assert!(error.contains("array `x`: [") && error.contains("bytes that the file can hold"), "{error}");
+    }
+    // An idx file, compressed by gzip.
+    let bomb = gzip(&idx(&[65536, 65536], [7]));
+    let error = read_idx(write(&folder, "bomb.gz", bomb)).unwrap_err().to_string();
+    assert!(error.contains("[65536, 65536] of u8 is more than the ") && error.contains("can hold"), "{error}");
+}
+
+#[test]
 fn written_archives_are_read_again_and_know_no_time() {
     let folder = tempfile::tempdir().unwrap();
     let arrays: Vec<(&str, HostTensor)> = vec![

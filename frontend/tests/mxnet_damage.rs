@@ -1,20 +1,17 @@
 //! Damaged NDArray lists neither panic nor make the reader allocate more than their size explains.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::alloc::System;
-
 use bytes::Bytes;
-use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tensorc_frontend::mxnet::params::{ArrayList, ArrayVersion, Csr, RowSparse, SavedArray, SavedDevice, read, write};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_random::{Meter, each_damaged, measured};
 
 #[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+static ALLOCATOR: Meter = Meter;
 
-/// Bytes that reading may request in all for each byte of input: entries of the growing list, for
-/// arrays of four bytes.
-const REQUESTED_PER_BYTE: usize = 64;
+/// Bytes that reading takes at most for each byte of input: entries of the growing list, for arrays of four bytes.
+const MEMORY_PER_BYTE: u64 = 64;
 
 fn ramp(dtype: DType, dims: &[u64]) -> TensorData {
     TensorData::from_fn(DenseType::new(dtype, dims), |i| Scalar::from_f64(dtype, i as f64))
@@ -56,12 +53,9 @@ fn lists() -> Vec<Vec<u8>> {
 
 /// Reads a list and uses every array of it; whether it is valid.
 fn exercise(bytes: Bytes) -> bool {
-    let size = bytes.len();
-    let region = Region::new(ALLOCATOR);
-    let result = read(bytes);
-    let change = region.change();
-    let requested = change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0);
-    assert!(requested <= REQUESTED_PER_BYTE * size + 4096, "{requested} bytes requested for {size} bytes of input");
+    let size = bytes.len() as u64;
+    let (result, memory) = measured(|| read(bytes));
+    assert!(memory <= MEMORY_PER_BYTE * size + 4096, "{memory} bytes of memory for {size} bytes of input");
     let Ok(list) = result else { return false };
     for (_, array) in &list.arrays {
         // The shape of a sparse array may be any; the caller knows what is too much.
@@ -78,7 +72,6 @@ fn exercise(bytes: Bytes) -> bool {
     true
 }
 
-/// One test, so that nothing else allocates meanwhile.
 #[test]
 fn damaged_lists_never_panic_and_cost_what_they_hold() {
     let lists = lists();
@@ -95,28 +88,6 @@ fn damaged_lists_never_panic_and_cost_what_they_hold() {
     zeros[16..24].copy_from_slice(&(count as u64).to_le_bytes());
     assert!(exercise(zeros.into()));
 
-    // A linear congruential generator: the same damage in every run.
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut random = move |bound: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % bound
-    };
-    let (mut read, mut refused) = (0, 0);
-    for round in 0..20_000 {
-        let mut damaged = lists[round % lists.len()].clone();
-        for _ in 0..=random(3) {
-            if damaged.is_empty() {
-                break;
-            }
-            let at = random(damaged.len());
-            match random(5) {
-                0 | 1 => damaged[at] ^= 1 << random(8),
-                2 => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][random(5)],
-                3 => drop(damaged.remove(at)),
-                _ => damaged.truncate(at),
-            }
-        }
-        if exercise(damaged.into()) { read += 1 } else { refused += 1 }
-    }
-    assert!(read > 1000 && refused > 1000, "the damage is too strong or too weak: {read} read, {refused} refused");
+    let counts = each_damaged(&lists, 20_000, None, |bytes| exercise(Bytes::copy_from_slice(bytes)));
+    assert!(counts.read > 1000 && counts.refused > 1000, "the damage is too strong or too weak: {counts:?}");
 }

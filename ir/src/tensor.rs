@@ -31,6 +31,17 @@ impl TensorData {
         TensorData { ty, bytes: bytes.into() }
     }
 
+    /// As [`TensorData::from_fn`]; `None` if there is no memory for it.
+    pub fn try_from_fn(ty: DenseType, mut f: impl FnMut(u64) -> Scalar) -> Option<TensorData> {
+        let (size, total) = (ty.dtype.size(), usize::try_from(ty.bytes()).ok()?);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(total).ok()?;
+        bytes.resize(total, 0);
+        let elements = bytes.chunks_exact_mut(size).enumerate();
+        elements.for_each(|(i, element)| f(i as u64).write(element));
+        TensorData::new(ty, bytes.into())
+    }
+
     /// A tensor of rank 0.
     pub fn scalar(value: Scalar) -> TensorData {
         TensorData::from_fn(DenseType::new(value.dtype, &[]), |_| value)

@@ -10,8 +10,10 @@ use tensorc_ir::TextModule;
 use tensorc_ir::op::{Compute, Infer, InputSpec, OpDef, Registry, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue};
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarFn};
-use tensorc_ir::text::{PrintOptions, parse_module, print_graph, print_kernel, print_module, print_plan};
-use tensorc_random::{Rng, random_graph, random_kernel, random_plan};
+use tensorc_ir::text::{
+    PrintOptions, parse_module, parse_module_within, print_graph, print_kernel, print_module, print_plan,
+};
+use tensorc_random::{Rng, each_damaged, random_graph, random_kernel, random_plan};
 
 use compare::{same_graph, same_kernel, same_module};
 
@@ -245,45 +247,39 @@ fn deep_nesting_is_refused() {
     assert!(error.contains("nesting deeper than"), "{error}");
 }
 
+#[test]
+fn what_a_text_makes_up_has_a_limit() {
+    let text = |constants: &str| format!("graph @g() {{ {constants} return }}");
+    let parse = |constants: &str, most| parse_module_within(&text(constants), registry(), most).map(drop);
+    let (one, two) = ("%a = const f32[256] iota", "%a = const f32[256] splat(1.0) %b = const i8[1] random(3)");
+    assert!(parse(one, 1024).is_ok() && parse(two, 1025).is_ok());
+    for (constants, ty) in [(one, "f32[256]"), (two, "i8[1]")] {
+        let error = parse(constants, 1023 + u64::from(constants == two)).unwrap_err().to_string();
+        assert!(error.contains(&format!("a generated constant of type {ty} is too large")), "{error}");
+    }
+    // A product of extents that has more than 64 bits.
+    assert!(parse_module(&text("%a = const f32[4294967296, 4294967296, 4] iota"), registry()).is_err());
+    let sum = |terms: u64| (0..terms).map(|i| format!("d{i}")).collect::<Vec<_>>().join(" + ");
+    let view = |terms| format!("%x = const f32[1] iota %y = prim.view(%x) [{}] : f32[1]", sum(terms));
+    assert!(parse(&view(4096), 4).is_ok());
+    let error = parse(&view(200_000), 4).unwrap_err().to_string();
+    assert!(error.contains("an index expression of more than 4096 terms"), "{error}");
+}
+
 /// Random edits of valid text parse or are refused, never more; what parses prints and parses again.
 #[test]
 fn mutated_text_never_panics() {
-    let corpus: Vec<String> = [GRAPH, CLUSTERS, KERNEL, PLAN]
-        .iter()
-        .map(|t| t.to_string())
-        .chain((0..20).map(|s| exact(&random_module(s))))
-        .collect();
-    let mut rng = Rng::new(99);
-    let mut parsed = 0;
-    for _ in 0..25_000 {
-        let mut text: Vec<char> = rng.pick(&corpus).chars().collect();
-        for _ in 0..1 + rng.below(3) {
-            let at = rng.below(text.len() as u64) as usize;
-            match rng.below(4) {
-                0 => drop(text.remove(at)),
-                1 => {
-                    text.insert(at, *rng.pick(&['%', '"', '{', '}', '(', '9', '-', '.', '#', ':', '\u{e9}', '\n', 'x']))
-                }
-                2 => text.truncate(at.max(1)),
-                _ => {
-                    let end = (at + rng.below(40) as usize).min(text.len());
-                    let piece: Vec<char> = text[at..end].to_vec();
-                    let to = rng.below(text.len() as u64) as usize;
-                    text.splice(to..to, piece);
-                }
-            }
-            if text.is_empty() {
-                break;
-            }
-        }
-        let text: String = text.into_iter().collect();
-        if let Ok(module) = parse_module(&text, registry()) {
-            parsed += 1;
-            let printed = exact(&module);
-            same_module(&module, &parse(&printed)).unwrap_or_else(|why| panic!("{why}\n{printed}"));
-        }
-    }
-    assert!(parsed > 1000, "only {parsed} edited texts parse: the test says little");
+    let written = [GRAPH, CLUSTERS, KERNEL, PLAN].iter().map(|text| text.to_string());
+    let corpus: Vec<Vec<u8>> =
+        written.chain((0..20).map(|seed| exact(&random_module(seed)))).map(String::into_bytes).collect();
+    let counts = each_damaged(&corpus, 25_000, None, |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return false };
+        let Ok(module) = parse_module_within(text, registry(), 1 << 20) else { return false };
+        let printed = exact(&module);
+        same_module(&module, &parse(&printed)).unwrap_or_else(|why| panic!("{why}\n{printed}"));
+        true
+    });
+    assert!(counts.read > 1000, "only {} damaged texts parse: the test says little", counts.read);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn results_that_are_too_large_are_refused_before_the_run() {
 fn without_limits_memory_that_is_not_there_is_an_error() {
     let text =
         "graph @huge(%x: f32[1]) {\n  %s = const i64[1] [1152921504606846976]\n  %y = expand(%x, %s)\n  return %y\n}\n";
-    assert_eq!(message(Limits::default(), text), "cannot allocate 4611686018427387904 bytes for an output");
+    assert_eq!(message(Limits::default(), text), "cannot allocate 4611686018427387904 bytes for outputs");
 }
 
 #[test]

@@ -84,3 +84,14 @@ graph @main(%x: f32[?rows, 8]) {{
     drop(model);
     assert_eq!(compiler.weight_bytes(), 0, "weights stay without a session");
 }
+
+#[test]
+fn results_that_no_memory_has_room_for_are_errors() {
+    let compiler = Compiler::new(options()).unwrap();
+    // 2⁶⁰ elements, of which all are the same.
+    let text = "graph @main(%x: f32[1]) { %y = prim.view(%x) [0] : f32[1152921504606846976] return %y }";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let x = tensor(&TensorData::f32s(&[1], &[1.0]).unwrap());
+    let error = model.run(&[("x", x)]).unwrap_err().to_string();
+    assert_eq!(error, "cannot allocate 4611686018427387904 bytes for outputs");
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use tensorc_abi::DType;
 
-use super::{read_elements, tensor};
+use super::{inflated_limit, read_elements, tensor};
 use crate::HostTensor;
 use crate::error::{Cause, DataError, ExamplePlace};
 
@@ -21,16 +21,18 @@ const GZIP: [u8; 2] = [0x1F, 0x8B];
 pub fn read_idx(path: impl AsRef<Path>) -> Result<HostTensor, DataError> {
     let path = path.as_ref();
     let open = || -> Result<HostTensor, Cause> {
-        let mut file = BufReader::new(File::open(path)?);
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
+        let mut file = BufReader::new(file);
         match file.fill_buf()?.starts_with(&GZIP) {
-            true => parse(MultiGzDecoder::new(file)),
-            false => parse(file),
+            true => parse(MultiGzDecoder::new(file), inflated_limit(size)),
+            false => parse(file, u64::MAX),
         }
     };
     open().map_err(|cause| DataError::at(ExamplePlace::file(path), cause))
 }
 
-fn parse(mut reader: impl Read) -> Result<HostTensor, Cause> {
+fn parse(mut reader: impl Read, most: u64) -> Result<HostTensor, Cause> {
     let mut header = |bytes: &mut [u8]| {
         reader.read_exact(bytes).map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => Cause::Truncated { what: "its header" },
@@ -54,7 +56,7 @@ fn parse(mut reader: impl Read) -> Result<HostTensor, Cause> {
     let mut extents = vec![0; 4 * usize::from(rank)];
     header(&mut extents)?;
     let dims: Vec<u64> = extents.as_chunks::<4>().0.iter().map(|d| u64::from(u32::from_be_bytes(*d))).collect();
-    let bytes = read_elements(reader, dtype, &dims, true)?;
+    let bytes = read_elements(reader, dtype, &dims, true, most)?;
     tensor(dtype, &dims, bytes)
 }
 
@@ -65,7 +67,7 @@ mod tests {
     #[test]
     fn elements_are_big_endian_and_headers_are_checked() {
         let file = [0, 0, 0x0B, 2, 0, 0, 0, 2, 0, 0, 0, 1, 1, 2, 255, 254];
-        let tensor = parse(&file[..]).unwrap();
+        let tensor = parse(&file[..], u64::MAX).unwrap();
         assert_eq!((tensor.dtype(), tensor.dims()), (DType::I16, &[2, 1][..]));
         assert_eq!(tensor.to_vec::<i16>().unwrap(), [258, -2]);
         for (wrong, why) in [
@@ -77,7 +79,7 @@ mod tests {
             (&[1, 0, 8, 0][..], "not an idx file: it must begin with two zeros"),
             (&[&[0, 0, 8, 3][..], &[255; 12]].concat(), "[4294967295, 4294967295, 4294967295] of u8 is too large"),
         ] {
-            assert_eq!(parse(wrong).unwrap_err().to_string(), why);
+            assert_eq!(parse(wrong, u64::MAX).unwrap_err().to_string(), why);
         }
     }
 }

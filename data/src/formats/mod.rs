@@ -44,10 +44,26 @@ fn label_dims(shape: &[u64]) -> Vec<u64> {
     }
 }
 
-/// The rest of a stream as the elements of a tensor. Memory grows with what is read, not with what the shape says.
-fn read_elements(reader: impl Read, dtype: DType, dims: &[u64], big: bool) -> Result<Vec<u8>, Cause> {
+/// The most bytes that the compressed arrays of a file may have in all, since a thousandth of that stores them.
+const MAX_INFLATED_BYTES: u64 = 1 << 32;
+
+/// How many bytes a byte of deflated data gives at most.
+const MAX_DEFLATE_RATIO: u64 = 1032;
+
+/// The most bytes of elements that a compressed file of so many bytes can hold, and may.
+fn inflated_limit(file: u64) -> u64 {
+    file.saturating_mul(MAX_DEFLATE_RATIO).min(MAX_INFLATED_BYTES)
+}
+
+/// The rest of a stream as the elements of a tensor, at most `most` bytes. Memory grows with what is read, not with what
+/// the shape says.
+fn read_elements(reader: impl Read, dtype: DType, dims: &[u64], big: bool, most: u64) -> Result<Vec<u8>, Cause> {
     let wrong = |found: String| Cause::Format(format!("{found} bytes of elements do not fill {dims:?} of {dtype}"));
     let expected = byte_len(dtype, dims).ok_or_else(|| Cause::Format(format!("{dims:?} of {dtype} is too large")))?;
+    if expected > most {
+        let why = format!("{dims:?} of {dtype} is more than the {most} bytes that the file can hold");
+        return Err(Cause::Format(why));
+    }
     let mut bytes = vec![];
     reader.take(expected + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 {

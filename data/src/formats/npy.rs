@@ -144,7 +144,7 @@ pub fn read_arrays(path: impl AsRef<Path>) -> Result<Vec<(String, HostTensor)>, 
             return npz::read(file);
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(vec![(name, array(file)?)])
+        Ok(vec![(name, array(file, u64::MAX)?)])
     };
     read().map_err(|cause| DataError::at(ExamplePlace::file(path), cause))
 }

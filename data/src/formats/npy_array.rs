@@ -7,9 +7,10 @@ use super::{read_elements, tensor};
 use crate::HostTensor;
 use crate::error::Cause;
 
-pub(super) fn array(mut reader: impl Read) -> Result<HostTensor, Cause> {
+/// The array of a stream that ends with it, of at most `most` bytes.
+pub(super) fn array(mut reader: impl Read, most: u64) -> Result<HostTensor, Cause> {
     let NpyHeader { dtype, big, fortran, dims, .. } = NpyHeader::read(&mut reader)?;
-    let mut bytes = read_elements(reader, dtype, &dims, big)?;
+    let mut bytes = read_elements(reader, dtype, &dims, big, most)?;
     if fortran && dims.len() > 1 && !bytes.is_empty() {
         bytes = row_major(&bytes, &dims, dtype.size())?;
     }

@@ -9,6 +9,7 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipArchive, ZipWriter};
 
+use super::inflated_limit;
 use super::npy_array::array;
 use super::npy_header;
 use crate::HostTensor;
@@ -31,12 +32,17 @@ impl From<ZipError> for Cause {
 
 /// The arrays of an archive, in its order; other files in it are left out.
 pub(super) fn read(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, Cause> {
+    // Entries may lie in each other, so that all of them together have a limit.
+    let mut stored = file.get_ref().metadata()?.len();
+    let mut inflated = inflated_limit(stored);
     let mut zip = ZipArchive::new(file)?;
     let mut arrays = vec![];
     for i in 0..zip.len() {
         let entry = zip.by_index(i)?;
         let Some(name) = entry.name().strip_suffix(SUFFIX).map(str::to_owned) else { continue };
-        let array = array(entry).map_err(|cause| of(&name, cause))?;
+        let left = if entry.compression() == CompressionMethod::Stored { &mut stored } else { &mut inflated };
+        let array = array(entry, *left).map_err(|cause| of(&name, cause))?;
+        *left -= array.bytes().len() as u64;
         arrays.push((name, array));
     }
     Ok(arrays)

@@ -1,11 +1,9 @@
 //! The value of a constant: written out, generated or elided.
 
 use super::{PrintOptions, base64, literal};
-use crate::scalar::Scalar;
 use crate::tensor::TensorData;
-use crate::types::DenseType;
 
-/// Generated constants of more bytes are refused.
+/// Bytes of all generated constants of a file: `splat`, `iota` and `random`. More are refused.
 pub(super) const MAX_GENERATED_BYTES: u64 = 1 << 30;
 
 /// The type and value of a constant.
@@ -31,18 +29,4 @@ fn value(data: &TensorData, options: &PrintOptions) -> String {
 /// FNV-1a, 64 bits.
 fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
-/// 0, 1, 2, … in row-major order, converted to the element type.
-pub(super) fn iota(ty: DenseType) -> TensorData {
-    let dtype = ty.dtype;
-    TensorData::from_fn(ty, |i| Scalar::from_i64(dtype, i as i64))
-}
-
-/// Uniform values: floats in [-1, 1), signed integers in -8..8, unsigned ones in 0..16, bools.
-/// Element i comes from the i-th output of SplitMix64 with the given seed.
-pub(super) fn random(ty: DenseType, seed: u64) -> TensorData {
-    let dtype = ty.dtype;
-    let mut rng = crate::rng::Rng::new(seed);
-    TensorData::from_fn(ty, |_| rng.element(dtype))
 }

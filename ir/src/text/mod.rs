@@ -22,7 +22,7 @@ mod print_plan;
 mod print_scalar;
 
 pub use canonical::canonical_kernel;
-pub use parse::parse_module;
+pub use parse::{parse_module, parse_module_within};
 pub use print::{print_graph, print_kernel, print_module, print_plan};
 
 /// The version of the text format this crate reads and writes. Older versions are read as well.

@@ -3,6 +3,7 @@
 
 use tensorc_abi::DType;
 
+use super::constant::MAX_GENERATED_BYTES;
 use super::lex::{Pos, SigilName, Tok, tokens};
 use super::{MAGIC, VERSION, literal};
 use crate::diag::{Diagnostic, Result};
@@ -15,11 +16,20 @@ use crate::types::DenseType;
 /// Blocks, bodies and index expressions may nest this deep in total.
 const MAX_DEPTH: usize = 100;
 
+/// Most terms of a sum in an index expression, each of which may move all others.
+const MAX_TERMS: usize = 4096;
+
 /// Reads a file of graphs, kernels and plans. Operators come from `registry`.
 ///
 /// Errors name `line:column` and what was expected there.
 pub fn parse_module(text: &str, registry: &Registry) -> Result<TextModule> {
-    let mut p = Parser { tokens: tokens(text)?, at: 0, depth: 0, registry };
+    parse_module_within(text, registry, MAX_GENERATED_BYTES)
+}
+
+/// As [`parse_module`], where constants that are not written out, such as `splat`, may have so many bytes in all:
+/// everything else takes memory in proportion to the text.
+pub fn parse_module_within(text: &str, registry: &Registry, generated_bytes: u64) -> Result<TextModule> {
+    let mut p = Parser { tokens: tokens(text)?, at: 0, depth: 0, generated_bytes, registry };
     p.version()?;
     let mut module = TextModule::default();
     if p.eat_word("module") {
@@ -41,6 +51,8 @@ pub(super) struct Parser<'r> {
     tokens: Vec<(Tok, Pos)>,
     at: usize,
     depth: usize,
+    /// Bytes that further generated constants may have.
+    pub(super) generated_bytes: u64,
     pub(super) registry: &'r Registry,
 }
 
@@ -296,7 +308,10 @@ impl Parser<'_> {
                 };
                 p.at += 1;
                 let term = p.index_term(var, negative)?;
-                sum = checked_add(&sum, &term).ok_or_else(|| overflow(pos))?;
+                checked_add(&mut sum, term).ok_or_else(|| overflow(pos))?;
+                if sum.terms.len() > MAX_TERMS {
+                    return Err(pos.error(format!("an index expression of more than {MAX_TERMS} terms")));
+                }
             }
         })
     }
@@ -378,11 +393,16 @@ fn checked_scale(x: &Index, c: i64) -> Option<Index> {
     Some(Index { terms, constant: x.constant.checked_mul(c)? })
 }
 
-fn checked_add(a: &Index, b: &Index) -> Option<Index> {
-    a.constant.checked_add(b.constant)?;
-    let fits = b.terms.iter().all(|(atom, c)| {
-        let same = a.terms.iter().find(|(x, _)| x == atom);
-        same.is_none_or(|(_, k)| k.checked_add(*c).is_some())
-    });
-    fits.then(|| a.add(b))
+fn checked_add(sum: &mut Index, more: Index) -> Option<()> {
+    sum.constant = sum.constant.checked_add(more.constant)?;
+    for (atom, c) in more.terms {
+        match sum.terms.binary_search_by(|(known, _)| known.cmp(&atom)) {
+            Ok(i) => match sum.terms[i].1.checked_add(c)? {
+                0 => drop(sum.terms.remove(i)),
+                k => sum.terms[i].1 = k,
+            },
+            Err(i) => sum.terms.insert(i, (atom, c)),
+        }
+    }
+    Some(())
 }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tensorc_abi::Requirement;
 
+use super::base64;
 use super::lex::{Pos, SigilName, Tok};
 use super::parse::Parser;
-use super::{base64, constant};
 use crate::diag::{DiagnosticCode, Result};
 use crate::graph::{Check, FusedCluster, FusionClass, Graph, NodeId, Value};
 use crate::op::OpRef;
 use crate::params::{ParamKind, ParamValue, Params};
 use crate::prim::{Contraction, ConvAlgorithm, Gather, Prim, Reduction, View};
 use crate::recipe::Recipe;
+use crate::rng::Rng;
 use crate::scalar::{Scalar, ScalarFn};
 use crate::tensor::TensorData;
-use crate::types::{Dim, Shape, TensorType};
+use crate::types::{DenseType, Dim, Shape, TensorType};
 
 type ParsedTypes = SmallVec<[TensorType; 1]>;
 
@@ -297,24 +298,33 @@ impl Parser<'_> {
                 TensorData::new(ty, bytes.into()).ok_or_else(|| pos.error(why))
             }
             "elided" => Err(pos.error("the value of this constant is elided; print it in full")),
-            "splat" | "iota" | "random" if ty.bytes() > constant::MAX_GENERATED_BYTES => {
-                Err(pos.error(format!("a generated constant of type {ty} is too large")))
-            }
             "splat" => {
                 self.expect('(')?;
                 let value: Scalar = self.literal(ty.dtype)?;
                 self.expect(')')?;
-                Ok(TensorData::splat(&ty.dims, value))
+                self.generated(ty, pos, |_| value)
             }
-            "iota" => Ok(constant::iota(ty)),
+            "iota" => {
+                let dtype = ty.dtype;
+                self.generated(ty, pos, |i| Scalar::from_i64(dtype, i as i64))
+            }
             "random" => {
                 self.expect('(')?;
                 let seed = self.number("a seed")?;
                 self.expect(')')?;
-                Ok(constant::random(ty, seed))
+                let (dtype, mut rng) = (ty.dtype, Rng::new(seed));
+                self.generated(ty, pos, |_| rng.element(dtype))
             }
             _ => Err(pos.error(format!("`{form}` is not a form of constant"))),
         }
+    }
+
+    /// A constant whose size the text does not explain.
+    fn generated(&mut self, ty: DenseType, pos: Pos, element: impl FnMut(u64) -> Scalar) -> Result<TensorData> {
+        let left = self.generated_bytes.checked_sub(ty.bytes());
+        let data = left.and_then(|_| TensorData::try_from_fn(ty.clone(), element));
+        self.generated_bytes = left.unwrap_or(0);
+        data.ok_or_else(|| pos.error(format!("a generated constant of type {ty} is too large")))
     }
 
     fn prim(&mut self, kind: &str, at: Pos) -> Result<Prim> {
