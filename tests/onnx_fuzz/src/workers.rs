@@ -166,11 +166,20 @@ fn start(campaign: &Campaign, first: u64, end: u64) -> std::io::Result<Worker> {
         .arg(&campaign.folder)
         .args(["--seed", &first.to_string(), "--count", &(end - first).to_string()])
         .args(["--memory", &campaign.memory.to_string()])
+        .env("RUST_BACKTRACE", "1")
         .stdout(Stdio::piped())
         .stderr(errors)
         .spawn()?;
     let Some(out) = child.stdout.take() else { return Err(std::io::Error::other("a worker has no output")) };
     Ok(Worker { child, lines: forward(out) })
+}
+
+/// The message of a process that died, and the first functions of the project on its stack.
+fn cause(errors: &str) -> String {
+    let message = errors.lines().next().unwrap_or_default();
+    let frames = errors.lines().filter_map(|l| Some(l.trim_start().split_once(": ")?.1));
+    let ours: Vec<&str> = frames.filter(|f| f.contains("tensorc")).take(3).collect();
+    format!("{message} in {}", ours.join(" < "))
 }
 
 /// Tries the mutants of `first..end`; `report` hears of each failure at once.
@@ -189,7 +198,7 @@ pub fn run(campaign: &Campaign, first: u64, end: u64, mut report: impl FnMut(&Fa
         let Some(mut failure) = failure else { continue };
         if failure.kind == "crash" {
             let errors = fs::read_to_string(campaign.folder.join("stderr.txt")).unwrap_or_default();
-            failure.detail = format!("{status}; {}", errors.lines().last().unwrap_or_default());
+            failure.detail = format!("{status}; {}", cause(&errors));
         }
         next = failure.seed + 1;
         report(&failure);
