@@ -327,6 +327,10 @@ fn batch_norm() -> OpDef {
         Ok(results)
     });
     let infer = rule(|cx| {
+        if cx.output_count() > 1 && cx.params.bool("training_mode") != Some(true) {
+            return Err("results after the first need parameter `training_mode`".into());
+        }
+        rank_in(cx, 0, 1..=usize::MAX)?;
         let shape = cx.input(0).shape;
         cx.set_output_shape(0, shape)?;
         cx.same_dtype(0, 0)?;

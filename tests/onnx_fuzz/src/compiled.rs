@@ -10,7 +10,7 @@ use tensorc::{Compiler, Options, Tensor};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
 
 use crate::compare::model_agrees;
-use crate::model::Model;
+use crate::model::{Model, Value};
 use crate::trial::caught;
 
 /// Compilers whose results are compared with the interpreter's.
@@ -75,6 +75,9 @@ pub fn compiled_agrees(compilers: &Compilers, model: &Model) -> Result<(), Strin
         let op = registry.onnx(n.op_type(), model.opset as u32);
         op.is_some_and(|op| matches!(op.compute, Compute::Scalar(_)))
     });
+    // Rewrites that are exact in real arithmetic may make another NaN or infinity of one.
+    let finite = |v: &Value| v.data.iter().all(|x| !v.dtype().is_float() || x.as_f64().is_finite());
+    let real = model.inputs.iter().chain(&model.initializers).chain(&model.computed).all(finite);
     for (way, compiler, bits) in
         [("compiled", &compilers.ordinary, false), ("compiled exactly", &compilers.exact, elementwise)]
     {
@@ -91,7 +94,9 @@ pub fn compiled_agrees(compilers: &Compilers, model: &Model) -> Result<(), Strin
             outputs.into_iter().map(|(name, t)| Ok((name, data(&t)?))).collect::<Result<Vec<_>, String>>()
         };
         let got = caught(run).unwrap_or_else(Err).map_err(|why| format!("{way}\t-\t{why}"))?;
-        model_agrees(registry, model, bits, &got).map_err(|(name, why)| format!("{way}\t{name}\t{why}"))?;
+        if bits || real || way != "compiled" {
+            model_agrees(registry, model, bits, &got).map_err(|(name, why)| format!("{way}\t{name}\t{why}"))?;
+        }
     }
     Ok(())
 }

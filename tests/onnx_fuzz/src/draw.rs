@@ -87,31 +87,15 @@ pub fn broadcast(rng: &mut Rng, dims: &[u64]) -> Vec<u64> {
     if out.iter().map(|d| (*d).max(1)).product::<u64>() > MOST { dims.to_vec() } else { out }
 }
 
-fn extreme(rng: &mut Rng, dtype: DType) -> Scalar {
-    const FLOATS: [f64; 20] = [
-        0.0,
-        -0.0,
-        f64::INFINITY,
-        f64::NEG_INFINITY,
-        f64::NAN,
-        1.0,
-        -1.0,
-        0.5,
-        -2.5,
-        1.5,
-        2.5,
-        1e-40,
-        -1e-45,
-        1e-7,
-        88.8,
-        -104.0,
-        65504.0,
-        1e30,
-        -1e30,
-        16_777_217.0,
-    ];
+const CORNERS: [f64; 16] =
+    [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, -2.5, 1.5, 2.5, 1e-40, -1e-45, 1e-7, 88.8, -104.0, 65504.0, 16_777_217.0];
+const BEYOND: [f64; 5] = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 1e30, -1e30];
+
+/// A corner of the range; of floats one that is not finite, or of a magnitude whose square is not, if `beyond`.
+fn extreme(rng: &mut Rng, dtype: DType, beyond: bool) -> Scalar {
     match dtype {
-        d if d.is_float() => Scalar::from_f64(d, *rng.pick(&FLOATS)),
+        d if d.is_float() && beyond => Scalar::from_f64(d, *rng.pick(&BEYOND)),
+        d if d.is_float() => Scalar::from_f64(d, *rng.pick(&CORNERS)),
         DType::Bool => Scalar::bool(rng.one_in(2)),
         d => {
             let least = if d.is_signed_int() { -1i64 << (8 * d.size() - 1) } else { 0 };
@@ -121,19 +105,23 @@ fn extreme(rng: &mut Rng, dtype: DType) -> Scalar {
     }
 }
 
-/// A tensor of such elements. A quarter of those of any elements have extreme ones.
+/// A tensor of such elements. A fifth of those of any elements have extreme ones.
 pub fn tensor(rng: &mut Rng, dtype: DType, dims: &[u64], elements: Elements) -> TensorData {
     let ty = DenseType::new(dtype, dims);
-    let (wild, scale) = (rng.one_in(4), *rng.pick(&[1.0, 1.0, 4.0, 30.0, 0.01]));
+    let (wild, scale) = (rng.below(20), *rng.pick(&[1.0, 1.0, 4.0, 30.0, 0.01]));
+    let (wild, beyond) = (wild < 4, wild == 0);
     let ordinary = |rng: &mut Rng| match dtype {
         d if d.is_float() => Scalar::from_f64(d, rng.element(DType::F64).as_f64() * scale),
         d => rng.element(d),
     };
     TensorData::from_fn(ty, |_| match elements {
-        Elements::Any if wild && rng.one_in(4) => extreme(rng, dtype),
+        Elements::Any if wild && rng.one_in(4) => {
+            let far = beyond && rng.one_in(3);
+            extreme(rng, dtype, far)
+        }
         Elements::Any => ordinary(rng),
         Elements::Nonzero => {
-            let x = if wild && rng.one_in(4) { extreme(rng, dtype) } else { ordinary(rng) };
+            let x = if wild && rng.one_in(4) { extreme(rng, dtype, beyond) } else { ordinary(rng) };
             if x.as_f64() == 0.0 { Scalar::from_i64(dtype, 3) } else { x }
         }
         Elements::Positive => match dtype {

@@ -65,3 +65,9 @@ pub fn alone(model: &Model, at: usize, stored: impl Fn(&str) -> bool) -> Model {
     let computed = model.computed.iter().filter(|v| node.output.contains(&v.name)).cloned().collect();
     Model { opset: model.opset, outputs: node.output.clone(), nodes: vec![node], inputs, initializers, computed }
 }
+
+/// Every node of a model alone, on what the interpreter computed.
+pub fn each_alone(model: &Model) -> Vec<Model> {
+    let stored = |name: &str| model.initializers.iter().any(|v| v.name == name);
+    (0..model.nodes.len()).map(|at| alone(model, at, stored)).collect()
+}

@@ -10,6 +10,7 @@ pub mod draw;
 pub mod evaluate;
 pub mod exchange;
 pub mod generate;
+pub mod known;
 pub mod model;
 pub mod mutate;
 pub mod operators;

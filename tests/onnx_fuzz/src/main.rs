@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use tensorc_onnx_fuzz::exchange::write_model;
 use tensorc_onnx_fuzz::generate;
+use tensorc_onnx_fuzz::generate::each_alone;
 use tensorc_onnx_fuzz::workers::{Campaign, Failure, run, work};
 
 type Failed = Box<dyn std::error::Error>;
@@ -24,7 +25,7 @@ type Failed = Box<dyn std::error::Error>;
 #[derive(Parser)]
 #[command(about = "Random and damaged ONNX models")]
 enum Command {
-    /// Writes random models and their inputs.
+    /// Writes the nodes of random models, each as a model, and their operands.
     Models {
         #[command(flatten)]
         seeds: Seeds,
@@ -124,7 +125,8 @@ fn main() -> Result<(), Failed> {
             let mut out = BufWriter::new(File::create(models)?);
             for seed in seeds.range() {
                 let (model, refused) = generate(seed, compiler.registry());
-                for model in model.iter().chain(refused.iter().map(|(m, _)| m)) {
+                let alone: Vec<_> = model.iter().flat_map(each_alone).collect();
+                for model in alone.iter().chain(refused.iter().map(|(m, _)| m)) {
                     write_model(&mut out, model)?;
                 }
             }

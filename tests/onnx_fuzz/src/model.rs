@@ -191,14 +191,8 @@ impl<'a> Writer<'a> {
     pub fn new(seed: u64, registry: &'a Registry) -> Writer<'a> {
         let mut rng = Rng::new(seed);
         let opset = if rng.one_in(3) { 26 } else { 21 };
-        let model = Model {
-            opset,
-            nodes: vec![],
-            inputs: vec![],
-            initializers: vec![],
-            computed: vec![],
-            outputs: vec![],
-        };
+        let model =
+            Model { opset, nodes: vec![], inputs: vec![], initializers: vec![], computed: vec![], outputs: vec![] };
         Writer { rng, registry, model, refused: vec![], count: 0 }
     }
 

@@ -35,20 +35,8 @@ const INTS: [i64; 22] = [
     i64::MAX - 1,
 ];
 
-const FLOATS: [f32; 12] = [
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    1e-45,
-    1e30,
-    -1e30,
-    f32::MAX,
-    f32::INFINITY,
-    f32::NEG_INFINITY,
-    f32::NAN,
-    0.5,
-];
+const FLOATS: [f32; 12] =
+    [0.0, -0.0, 1.0, -1.0, 1e-45, 1e30, -1e30, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.5];
 
 /// Words that attributes of some operator accept, and others.
 const TEXTS: [&str; 20] = [
@@ -204,7 +192,8 @@ impl Mutator<'_> {
 
     /// A value of any kind.
     fn value(&mut self, attribute: &mut AttributeProto) {
-        let kind = *self.rng.pick(&[AttributeType::Int, AttributeType::Ints, AttributeType::Float, AttributeType::String]);
+        let kind =
+            *self.rng.pick(&[AttributeType::Int, AttributeType::Ints, AttributeType::Float, AttributeType::String]);
         attribute.r#type = Some(kind as i32);
         match kind {
             AttributeType::Int => attribute.i = Some(self.int()),

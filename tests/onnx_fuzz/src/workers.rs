@@ -228,8 +228,7 @@ fn follow(
                 deadline = Instant::now() + campaign.time;
                 let seed = seed.parse().unwrap_or(*next);
                 let empty = String::new;
-                current =
-                    Some(Failure { kind: "crash".into(), seed, phase: empty(), about: empty(), detail: empty() });
+                current = Some(Failure { kind: "crash".into(), seed, phase: empty(), about: empty(), detail: empty() });
             }
             (("PHASE", phase), Some(f)) => f.phase = phase.into(),
             (("ABOUT", about), Some(f)) => f.about = about.into(),
@@ -257,7 +256,11 @@ fn ended(campaign: &Campaign, failure: Failure, rest: &str, tally: &mut Tally) -
     match outcome {
         "panic" | "internal" => return Some(Failure { kind: outcome.into(), detail, ..failure }),
         _ if grown > campaign.memory => {
-            return Some(Failure { kind: "memory".into(), detail: format!("{outcome}, {} MiB", grown >> 20), ..failure });
+            return Some(Failure {
+                kind: "memory".into(),
+                detail: format!("{outcome}, {} MiB", grown >> 20),
+                ..failure
+            });
         }
         _ if millis > campaign.time.as_millis() as u64 / 2 => {
             return Some(Failure { kind: "slow".into(), detail: format!("{outcome}, {millis} ms"), ..failure });

@@ -90,7 +90,9 @@ fn parameter(w: &mut Writer<'_>, node: NodeSpec, spec: &ParamSpec, op: &str, dty
     }
     let (low, high) = spec.range.unwrap_or((-4.0, 4.0));
     match spec.kind {
-        ParamKind::Int => node.int(spec.name, low.max(-4.0) as i64 + w.choice((high.min(4.0) - low.max(-4.0)) as u64 + 1) as i64),
+        ParamKind::Int => {
+            node.int(spec.name, low.max(-4.0) as i64 + w.choice((high.min(4.0) - low.max(-4.0)) as u64 + 1) as i64)
+        }
         ParamKind::Bool => node.int(spec.name, w.choice(2) as i64),
         ParamKind::Float => {
             let value = f64::from(*w.rng.pick(&FLOATS)).clamp(low, high);

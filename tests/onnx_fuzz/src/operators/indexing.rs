@@ -152,7 +152,8 @@ fn grid_sample(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
         });
     }
     let grid = w.fresh(data);
-    let mode = *w.rng.pick(if spatial == 2 { &["linear", "nearest", "cubic"] } else { &["linear", "nearest", "linear"] });
+    let mode =
+        *w.rng.pick(if spatial == 2 { &["linear", "nearest", "cubic"] } else { &["linear", "nearest", "linear"] });
     let spec = NodeSpec::new(op, vec![Some(x), Some(grid)]).text("mode", mode);
     let spec = spec.text("padding_mode", w.word(&["zeros", "border", "reflection"]));
     Some(spec.int("align_corners", w.rng.below(2) as i64))

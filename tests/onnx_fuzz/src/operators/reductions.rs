@@ -138,4 +138,3 @@ fn loss(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let outputs = if op == "SoftmaxCrossEntropyLoss" { 1 + w.choice(2) as usize } else { 1 };
     Some(spec.results(outputs))
 }
-

@@ -115,7 +115,13 @@ fn slice(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
         };
         let (a, b) = (edge(w), edge(w));
         let (low, high) = (a.min(b), a.max(b));
-        let (start, end) = if w.one_in(8) { (a, b) } else if step > 0 { (low, high) } else { (high, low) };
+        let (start, end) = if w.one_in(8) {
+            (a, b)
+        } else if step > 0 {
+            (low, high)
+        } else {
+            (high, low)
+        };
         starts.push(start);
         ends.push(end);
         steps.push(step);

@@ -38,13 +38,7 @@ pub(super) struct Windows {
 /// Windows that fit an image of these spatial extents; `padded` allows pads.
 pub(super) fn windows(w: &mut Writer<'_>, spatial: &[u64], padded: bool) -> Option<Windows> {
     let rank = spatial.len();
-    let mut out = Windows {
-        kernel: vec![],
-        strides: vec![],
-        dilations: vec![],
-        pads: vec![0; 2 * rank],
-        auto: None,
-    };
+    let mut out = Windows { kernel: vec![], strides: vec![], dilations: vec![], pads: vec![0; 2 * rank], auto: None };
     for (i, n) in spatial.iter().enumerate() {
         let kernel = 1 + w.choice(3.min((*n).max(1)));
         let dilation = if w.one_in(4) { 1 + w.choice(2) } else { 1 };
