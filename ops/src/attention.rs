@@ -233,7 +233,20 @@ fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         }
         false => partial(cx, 0, &[Some(q[0]), Some(hq), Some(queries), value_size])?,
     }
-    let past = cx.input_dims(4).map(|d| d[2]);
+    let mut past = None;
+    for (i, head) in [(4, key_size), (5, value_size)] {
+        let Some(dims) = rank_in(cx, i, 4..=4)? else { continue };
+        let name = cx.input_name(i);
+        cx.unify_dims(q[0], dims[0], &format!("{name}, axis 0"))?;
+        cx.unify_dims(hk, dims[1], &format!("{name}, axis 1"))?;
+        if let Some(head) = head {
+            cx.unify_dims(head, dims[3], &format!("{name}, axis 3"))?;
+        }
+        match past {
+            Some(past) => cx.unify_dims(past, dims[2], &format!("{name}, axis 2"))?,
+            None => past = Some(dims[2]),
+        }
+    }
     let total = if cx.has_input(4) { None } else { Some(new) };
     for (i, size) in [(1, key_size), (2, value_size)] {
         if cx.output_count() > i {

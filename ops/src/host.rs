@@ -174,6 +174,12 @@ fn non_max_suppression() -> OpDef {
         let (iou, least) = (item(3).unwrap_or(0.0), item(4));
         let center = cx.params.int("center_point_box") == Some(1);
         let [batches, classes, count] = *scores.dims() else { return Err("operand `scores`: expected rank 3".into()) };
+        if boxes.dims() != [batches, count, 4] {
+            return Err(OpError(format!(
+                "operand `boxes`: expected [{batches}, {count}, 4], found {:?}",
+                boxes.dims()
+            )));
+        }
         let (coordinates, scores) = (boxes.to_f64s(), scores.to_f64s());
         let mut out = vec![];
         for n in 0..batches {

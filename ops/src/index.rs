@@ -99,9 +99,12 @@ fn gather_nd() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
-        let batch = cx.params.int("batch_dims").unwrap_or(0).max(0) as usize;
+        let batch = match usize::try_from(cx.params.int("batch_dims").unwrap_or(0)) {
+            Ok(batch) if batch <= data.len() => batch,
+            _ => return Err(OpError(format!("parameter `batch_dims` is no number of axes of rank {}", data.len()))),
+        };
         let Some((Dim::Const(width), lead)) = indices.split_last().map(|(w, l)| (*w, l)) else { return Ok(()) };
-        let used = batch + width as usize;
+        let used = batch.saturating_add(width as usize);
         if used > data.len() || batch > lead.len() {
             return Err(OpError(format!("operand `indices`: {used} axes indexed, `data` has rank {}", data.len())));
         }

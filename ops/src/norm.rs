@@ -320,6 +320,11 @@ fn batch_norm() -> OpDef {
         Ok(results)
     });
     let infer = rule(|cx| {
+        reject_if(
+            cx.output_count() > 1 && cx.params.bool("training_mode") != Some(true),
+            || "results after the first need parameter `training_mode`",
+        )?;
+        rank_in(cx, 0, 1..=usize::MAX)?;
         cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
         if let Some(channels) = cx.input_dims(0).and_then(|d| d.get(1).copied()) {

@@ -101,6 +101,12 @@ fn causal_conv() -> OpDef {
     let infer = rule(|cx| {
         let (x, w) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?);
         cx.unify_dims(x[1], w[0], "operand `weight`, axis 0")?;
+        cx.unify_dims(Dim::Const(1), w[1], "operand `weight`, axis 1")?;
+        shaped(cx, 2, &[x[1]])?;
+        match cx.resolve(w[2]) {
+            Dim::Const(taps) => shaped(cx, 3, &[x[0], x[1], Dim::Const(taps.saturating_sub(1))])?,
+            _ => drop(rank_in(cx, 3, 3..=3)?),
+        }
         cx.same_dtype(0, 0)?;
         cx.set_output_dims(0, x.iter().copied())?;
         if cx.output_count() > 1 {

@@ -121,12 +121,20 @@ fn keys(x: f64, a: f64) -> f64 {
     }
 }
 
+/// A position outside of every axis, to which integers are exact.
+const FAR: f64 = 9e15;
+
 /// Operand elements and weights of one result element; elements may lie outside the axis.
 type ResizeTaps = Vec<(i64, f64)>;
 
 fn taps(params: &Params, a: &ResizedAxis, x: u64) -> Result<ResizeTaps, OpError> {
     let text = |name: &str, default: &'static str| params.str(name).unwrap_or(default).to_owned();
     let at = source(a, x, &text("coordinate_transformation_mode", "half_pixel"))?;
+    if at.is_nan() {
+        return Err("operands `roi` and `scales` give no position".into());
+    }
+    // Elements are counted from here in both directions; so far outside nothing weighs anything.
+    let at = at.clamp(-FAR, FAR);
     let coefficient = params.float("cubic_coeff_a").unwrap_or(-0.75);
     // With antialiasing, a kernel that shrinks the operand is stretched to cover what it merges.
     let squeeze = if params.flag("antialias") { a.scale.min(1.0) } else { 1.0 };
@@ -171,8 +179,11 @@ fn table(params: &Params, a: &ResizedAxis) -> Result<Vec<ResizeTaps>, OpError> {
         row.resize(width, (0, 0.0));
         row.iter_mut().for_each(|t| t.0 = t.0.clamp(0, a.n as i64 - 1));
     }
-    // Columns that never weigh anything are left out.
-    let used: Vec<usize> = (0..width).filter(|&t| rows.iter().any(|r| r[t].1 != 0.0)).collect();
+    // Columns that never weigh anything are left out, but for one.
+    let mut used: Vec<usize> = (0..width).filter(|&t| rows.iter().any(|r| r[t].1 != 0.0)).collect();
+    if used.is_empty() && width > 0 {
+        used.push(0);
+    }
     Ok(rows.into_iter().map(|r| used.iter().map(|&t| r[t]).collect()).collect())
 }
 

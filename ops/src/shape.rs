@@ -269,7 +269,8 @@ fn tile() -> OpDef {
 
 fn block_size(cx: &InferCtx<'_>) -> Result<u64, OpError> {
     match cx.params.int("blocksize") {
-        Some(n) if n > 0 => Ok(n as u64),
+        // Its square is an extent.
+        Some(n) if n > 0 && n.checked_mul(n).is_some() => Ok(n as u64),
         n => Err(OpError(format!("parameter `blocksize` is {}", n.unwrap_or(0)))),
     }
 }

@@ -30,6 +30,12 @@ pub(crate) fn cut(start: i64, end: i64, step: i64, extent: u64) -> Cut {
     Cut { start: start.max(0), step, len: len as u64 }
 }
 
+/// As [`cut`], but that a `start` before the axis is its first element also where `step` is negative, as ONNX has it.
+fn cut_inside(start: i64, end: i64, step: i64, extent: u64) -> Cut {
+    let start = if step < 0 { start.max((extent as i64).saturating_neg()) } else { start };
+    cut(start, end, step, extent)
+}
+
 /// The (axis, start, end, step) quadruples of a slice.
 fn quadruples(
     rank: usize,
@@ -57,7 +63,7 @@ fn slice() -> OpDef {
         let (given, steps) = (cx.value(3).map(|v| v.to_i64s()), cx.value(4).map(|v| v.to_i64s()));
         let (mut from, mut by) = (vec![0; x.rank()], vec![1; x.rank()]);
         for (axis, start, end, step) in quadruples(x.rank(), &starts, &ends, given, steps)? {
-            let c = cut(start, end, step, x.dims[axis]);
+            let c = cut_inside(start, end, step, x.dims[axis]);
             from[axis] = c.start;
             by[axis] = if c.len <= 1 { 1 } else { c.step };
         }
@@ -79,14 +85,16 @@ fn slice() -> OpDef {
         let mut dims: Vec<Option<Dim>> = input.iter().copied().map(Some).collect();
         for (axis, start, end, step) in quadruples(input.len(), &starts, &ends, given, steps)? {
             dims[axis] = match input[axis] {
-                Dim::Const(n) => Some(Dim::Const(cut(start, end, step, n).len)),
+                Dim::Const(n) => Some(Dim::Const(cut_inside(start, end, step, n).len)),
                 d if start == 0 && step == 1 && end >= i64::from(i32::MAX) => Some(d),
                 _ => None,
             };
         }
         partial(cx, 0, &dims)
     });
-    define("slice", "Elements from `starts` to before `ends` by `steps`, as in numpy.", compute, infer)
+    let doc = "Elements from `starts` to before `ends` by `steps`, as in numpy, but that a start before the axis is its first \
+               element.";
+    define("slice", doc, compute, infer)
         .operand("data", &[])
         .static_operands(&["starts", "ends"], INDICES)
         .static_optionals(&["axes", "steps"], INDICES)

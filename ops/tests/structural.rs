@@ -87,6 +87,14 @@ fn cutting_and_joining() {
     let none = Params::new;
     let reversed = [count(&[5]), i64s(&[-1]), i64s(&[i64::MIN]), i64s(&[0]), i64s(&[-2])];
     expect("slice", &reversed, none(), &[3], &[5., 3., 1.]);
+    // Before the axis, the start is the first element in both directions.
+    for step in [1, -1] {
+        let before = [count(&[5]), i64s(&[-9]), i64s(&[step * i64::MAX]), i64s(&[0]), i64s(&[step])];
+        let values: &[f32] = if step > 0 { &[1., 2., 3., 4., 5.] } else { &[1.] };
+        expect("slice", &before, none(), &[values.len() as u64], values);
+    }
+    let empty = [count(&[0]), i64s(&[-9]), i64s(&[i64::MIN]), i64s(&[0]), i64s(&[-1])];
+    expect("slice", &empty, none(), &[0], &[]);
     let reflect = none().with("mode", text("reflect"));
     expect("pad", &[count(&[3]), i64s(&[2, 3])], reflect, &[8], &[3., 2., 1., 2., 3., 2., 1., 2.]);
     let wrap = none().with("mode", text("wrap"));
@@ -208,4 +216,40 @@ fn filling() {
     );
     let hot = [i64s(&[1, -1]), i64s(&[3]), f32s(&[2], &[0., 5.])];
     expect("one_hot", &hot, Params::new(), &[2, 3], &[0., 5., 0., 0., 0., 5.]);
+}
+
+/// Operands of wrong shapes and parameters out of range are errors that name them.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let none = Params::new;
+    let refused = |op: &str, operands: &[Option<TensorData>], params: Params, outputs: usize, name: &str| {
+        let why = run_all(op, operands, params, outputs).unwrap_err();
+        assert!(why.contains(name), "{op}: {why}");
+    };
+    for batch in [i64::MIN, -1, 4, i64::MAX] {
+        let params = none().with("batch_dims", ParamValue::Int(batch));
+        refused("gather_nd", &[count(&[2, 2, 2]), i64s(&[0])], params, 1, "batch_dims");
+    }
+    let wide = none().with("blocksize", ParamValue::Int(1 << 40));
+    refused("depth_to_space", &[count(&[1, 4, 1, 1])], wide, 1, "blocksize");
+    refused("non_max_suppression", &[count(&[1, 1, 6]), count(&[1, 6, 4])], none(), 1, "boxes");
+    let channels: Vec<_> = std::iter::once(count(&[1, 2, 3])).chain((0..4).map(|_| count(&[2]))).collect();
+    refused("batch_norm", &channels, none(), 3, "training_mode");
+    let scalar: Vec<_> = (0..5).map(|_| count(&[])).collect();
+    refused("batch_norm", &scalar, none(), 1, "rank");
+    let heads = count(&[1, 2, 3, 4]);
+    let caches = [heads.clone(), heads.clone(), heads.clone(), None, count(&[1]), count(&[1, 2, 1, 4])];
+    refused("attention", &caches, none(), 3, "past_key");
+    let gates = [count(&[2, 1, 3]), count(&[1, 8, 3]), count(&[1, 8, 2]), count(&[])];
+    refused("lstm", &gates, none(), 1, "`B`");
+    let lengths = [count(&[2, 1, 3]), count(&[1, 2, 3]), count(&[1, 2, 2]), None, i64s(&[1, 1])];
+    refused("rnn", &lengths, none(), 1, "sequence_lens");
+    let taps = [count(&[1, 2, 5]), count(&[2, 1, 3]), count(&[])];
+    refused("causal_conv_with_state", &taps, none(), 1, "bias");
+    let nowhere = [count(&[4]), f32s(&[2], &[f32::NAN, 1.0]), None, i64s(&[3])];
+    let cropped =
+        || none().with("coordinate_transformation_mode", text("tf_crop_and_resize")).with("mode", text("linear"));
+    refused("resize", &nowhere, cropped(), 1, "roi");
+    let far = [count(&[4]), f32s(&[2], &[1e30, 1e30]), None, i64s(&[3])];
+    assert_eq!(run("resize", &far, cropped()).0, [3]);
 }

@@ -29,8 +29,17 @@ const ALLOWED: [(&str, &[&str]); 15] = [
 ];
 
 /// Crates around the library.
-const JOINING: [&str; 8] =
-    ["tests", "tests/filecheck", "tests/gpu", "tests/random", "tests/readers", "tests/simulator", "benches", "cli"];
+const JOINING: [&str; 9] = [
+    "tests",
+    "tests/filecheck",
+    "tests/gpu",
+    "tests/onnx_fuzz",
+    "tests/random",
+    "tests/readers",
+    "tests/simulator",
+    "benches",
+    "cli",
+];
 
 /// Files that may hold `unsafe`, by prefix.
 const UNSAFE: [&str; 20] = [

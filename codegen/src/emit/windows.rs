@@ -65,9 +65,10 @@ impl Windows {
             map.map.iter().map(|m| m.substitute(&|d| coords[d as usize].clone(), &space.dims[..])).collect();
         let image = cluster.body.args(view.node)[0];
         let Some(sides) = sides(space, &at, &cluster.ty(image)?.dims) else { return Ok(None) };
-        let walked: Vec<usize> = sides.iter().map(|s| s.windows).collect();
-        let innermost: Vec<usize> =
-            plan.kept.iter().skip(plan.kept.len().saturating_sub(sides.len())).map(|g| g.axis).collect();
+        // A group that has other axes, too, as where rows of windows lie side by side through all images, counts more.
+        let walked: Vec<(usize, u64)> = sides.iter().map(|s| (s.windows, s.count)).collect();
+        let inner = &plan.kept[plan.kept.len().saturating_sub(sides.len())..];
+        let innermost: Vec<(usize, u64)> = inner.iter().map(|g| (g.axis, g.extent)).collect();
         let Some(band) = band(&sides).filter(|_| walked == innermost) else { return Ok(None) };
         Ok(Some(Windows { view, image, at, fill, sides, band }))
     }

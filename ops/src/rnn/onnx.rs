@@ -369,6 +369,7 @@ fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
         return Err("operand `X`: no time steps".into());
     }
     activations(cx.params, mode, directions as usize - 1)?;
+    operands_of_state(cx, mode, &x, w[0], r[2])?;
     (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, 0))?;
     let (d, h) = (Some(w[0]), Some(r[2]));
     let (whole, end) = match is_batch_first(cx.params) {
@@ -377,6 +378,29 @@ fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
     };
     partial(cx, 0, &whole)?;
     (1..cx.output_count()).try_for_each(|i| partial(cx, i, &end))
+}
+
+/// Shapes of the operands that may be absent: biases, lengths, first states and peepholes.
+fn operands_of_state(
+    cx: &mut InferCtx<'_>,
+    mode: Mode,
+    x: &[Dim],
+    directions: Dim,
+    hidden: Dim,
+) -> Result<(), OpError> {
+    let batch_first = is_batch_first(cx.params);
+    let batch = if batch_first { x[0] } else { x[1] };
+    let state = if batch_first { [batch, directions, hidden] } else { [directions, batch, hidden] };
+    if let Dim::Const(n) = cx.resolve(hidden) {
+        let of = |parts: u64| n.checked_mul(parts).map(Dim::Const).ok_or("the state is too large");
+        shaped(cx, 3, &[directions, of(2 * mode.gates())?])?;
+        if mode == Mode::Lstm {
+            shaped(cx, 7, &[directions, of(3)?])?;
+        }
+    }
+    shaped(cx, 4, &[batch])?;
+    shaped(cx, 5, &state)?;
+    if mode == Mode::Lstm { shaped(cx, 6, &state) } else { Ok(()) }
 }
 
 fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) -> OpDef {
