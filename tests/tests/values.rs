@@ -291,7 +291,6 @@ fn in_artifacts() {
         let library = Artifact::load(&path, &LoadOptions::default()).unwrap();
         let mut context = library.context(&pool).unwrap();
         let types: Vec<DenseType> = model.inputs().iter().map(|(_, ty)| ty.dense().unwrap()).collect();
-        let outputs = model.compile(&types).unwrap().plan().outputs.len();
         let session = model.compile(&types).unwrap();
         let plan = session.plan();
         let buffers: Vec<_> = plan.outputs.iter().map(|id| plan.buffer(*id).clone()).collect();
