@@ -67,7 +67,7 @@ fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead
         let out = reduce(b, entry, x, &axes)?;
         reshape(b, out, &cx.outputs[0].dims)
     });
-    let infer = shape_rule(|cx| reduced(cx));
+    let infer = shape_rule(reduced);
     axis_params(define(name, doc, compute, infer).operand("data", NUMBERS))
         .param("exclude", false, "Reduce all axes but those.")
         .ulp(2.0)

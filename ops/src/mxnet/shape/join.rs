@@ -43,7 +43,7 @@ fn stack() -> OpDef {
     let infer = rule(|cx| {
         let inputs = all_inputs(cx);
         agree_dtypes(cx, &inputs, &[0])?;
-        crate::rules::agree_shapes(cx, &inputs, &[])?;
+        agree_shapes(cx, &inputs, &[])?;
         let axis = cx.params.int("axis").unwrap_or(0);
         let count = Dim::Const(inputs.len() as u64);
         match (cx.input_dims(0), cx.output(0).shape) {
@@ -232,7 +232,7 @@ fn amp_multicast() -> OpDef {
     let infer = rule(|cx| {
         let count = cx.output_count().min(cx.input_count());
         for i in 0..count {
-            crate::rules::agree_shapes(cx, &[i], &[i])?;
+            agree_shapes(cx, &[i], &[i])?;
         }
         let Some(dtype) = common_dtype(cx) else { return Ok(()) };
         (0..count).try_for_each(|i| cx.set_output_dtype(i, dtype))

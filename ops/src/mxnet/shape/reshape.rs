@@ -322,7 +322,7 @@ fn cast(name: &'static str, names: &[&'static str]) -> OpDef {
         Ok(vec![Some(compose::cast(b, head, to)?)])
     };
     let infer = rule(|cx| {
-        crate::rules::agree_shapes(cx, &[0], &[0])?;
+        agree_shapes(cx, &[0], &[0])?;
         cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))
     });
     define(name, "The elements converted: floats to nearest even, integers truncate and saturate.", compute, infer)
