@@ -1,5 +1,6 @@
 //! Damaged files of every format: no reader panics, hangs or takes memory that the file does not explain, and what one
 //! takes holds what the format promises.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use tensorc_random::{DamageCounts, Meter, each_damaged, measured};
 use tensorc_readers::{FileReader, MEMORY, READERS};
