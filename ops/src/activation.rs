@@ -47,9 +47,11 @@ fn rectifiers() -> Vec<OpDef> {
         .param("alpha", 1.0, "threshold")
         .onnx("ThresholdedRelu", 10),
         elementwise("shrink", "x + bias below -lambd, x - bias above lambd, else 0.", NUMBERS, &["x"], |cx, a| {
-            let (x, lambda, bias) = (a[0].clone(), float_param(cx, "lambd"), float_param(cx, "bias"));
+            // Parameters with a fraction or a sign need not be values of the operand's type.
+            let x = if a[0].dtype().is_float() { a[0].clone() } else { a[0].cast(DType::F64) };
+            let (lambda, bias) = (float_param(cx, "lambd"), float_param(cx, "bias"));
             let above = x.gt(&x.lit(lambda)).select(&(&x - bias), &x.lit(0.0));
-            x.lt(&x.lit(-lambda)).select(&(&x + bias), &above)
+            x.lt(&x.lit(-lambda)).select(&(&x + bias), &above).cast(a[0].dtype())
         })
         .param("bias", 0.0, "distance moved toward 0")
         .param("lambd", 0.5, "threshold")

@@ -43,7 +43,10 @@ pub fn elementwise(
     operands: &[&'static str],
     body: impl Fn(&ScalarCtx<'_>, &[Ex]) -> Ex + Send + Sync + 'static,
 ) -> OpDef {
-    let compute = scalar(move |_, cx, args| Ok(narrowed(args, body(cx, &widened(args)))));
+    let compute = scalar(move |_, cx, args| match &widened(args)[..] {
+        [] => Err("it takes at least one operand".into()),
+        given => Ok(narrowed(args, body(cx, given))),
+    });
     define(name, doc, compute, Infer::Derived).groups(operands, types)
 }
 

@@ -61,7 +61,7 @@ fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
     let index = target.reshape(&[&ty.dims[..1], &[1], &ty.dims[2..]].concat());
     let axis = Params::new().with("axis", 1);
     let chosen = |x: Tensor<'g>| g.op("select_at", &[x, index], axis.clone()).sum(&[1]);
-    let likelihood = chosen(scores);
+    let mut likelihood = chosen(scores);
     let mut weight = g.maybe(2).map(|w| chosen(w.cast(ty.dtype).per_channel(ty.rank())));
     if let Some(ignored) = cx.params.int("ignore_index") {
         let dtype = index.ty()?.dtype;
@@ -69,6 +69,8 @@ fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
         let same = index.call("equal", &[ignored]);
         let [zero, one] = [0.0, 1.0].map(|x| scores.then(|b, scores| number(b, scores, x)));
         weight = Some(same.call("where", &[zero, weight.unwrap_or(one)]));
+        // What is not finite would stay so under a weight of 0.
+        likelihood = same.call("where", &[zero, likelihood]);
     }
     let loss = -likelihood;
     let loss = weight.map_or(loss, |w| loss * w);

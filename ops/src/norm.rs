@@ -1,6 +1,7 @@
 //! Normalisations, written as mean, centre, variance and scale so that they fuse.
 
 use crate::prelude::*;
+use crate::rules::broadcasts_to;
 
 pub fn ops() -> Vec<OpDef> {
     [softmaxes(), statistics(), channels()].into_iter().flatten().collect()
@@ -9,6 +10,15 @@ pub fn ops() -> Vec<OpDef> {
 /// The result has the operand's type.
 pub(crate) fn same_as_first() -> Infer {
     rule(like_first)
+}
+
+/// As [`like_first`]; the scale does not enlarge the operand.
+fn scaled_as_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    like_first(cx)?;
+    match cx.input_dims(0) {
+        Some(dims) => broadcasts_to(cx, 1, &dims),
+        None => Ok(()),
+    }
 }
 
 fn like_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -135,7 +145,7 @@ fn statistics() -> Vec<OpDef> {
     });
     vec![
         layer_norm(),
-        define("rms_norm", "x / √(mean x² + ε) · scale, over the axes from `axis` on.", rms, same_as_first())
+        define("rms_norm", "x / √(mean x² + ε) · scale, over the axes from `axis` on.", rms, rule(scaled_as_first))
             .operands(&["x", "scale"], FLOATS)
             .param("axis", -1, "first axis normalised")
             .param("epsilon", 1e-5, "added to the mean square")
@@ -168,6 +178,7 @@ fn layer_norm() -> OpDef {
         cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
         let (Some(dims), Some(dtype)) = (cx.input_dims(0), cx.input(0).dtype) else { return Ok(()) };
+        (1..3).try_for_each(|i| broadcasts_to(cx, i, &dims))?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
         let kept = |(i, d): (usize, &Dim)| if i < axis { *d } else { Dim::Const(1) };
         let statistics: Vec<Dim> = dims.iter().enumerate().map(kept).collect();

@@ -104,6 +104,7 @@ fn causal_conv() -> OpDef {
         cx.unify_dims(Dim::Const(1), w[1], "operand `weight`, axis 1")?;
         shaped(cx, 2, &[x[1]])?;
         match cx.resolve(w[2]) {
+            Dim::Const(0) => return Err("operand `weight`: no taps".into()),
             Dim::Const(taps) => shaped(cx, 3, &[x[0], x[1], Dim::Const(taps.saturating_sub(1))])?,
             _ => drop(rank_in(cx, 3, 3..=3)?),
         }

@@ -218,6 +218,30 @@ fn filling() {
     expect("one_hot", &hot, Params::new(), &[2, 3], &[0., 5., 0., 0., 0., 5.]);
 }
 
+/// A target without effect hides what is not finite.
+#[test]
+fn ignored_targets_count_nothing() {
+    let params = || Params::new().with("ignore_index", ParamValue::Int(1)).with("reduction", text("none"));
+    let scores = f32s(&[2, 2], &[-1.0, f32::NAN, -3.0, f32::NEG_INFINITY]);
+    expect("nll_loss", &[scores.clone(), i64s(&[0, 1])], params(), &[2], &[1.0, 0.0]);
+    let sum = params().with("reduction", text("sum"));
+    expect("softmax_cross_entropy_loss", &[scores, i64s(&[1, 1])], sum, &[], &[0.0]);
+}
+
+/// Integers move by a fraction and by what is less than 0 although their type has neither.
+#[test]
+fn integers_shrink_by_real_numbers() {
+    let bytes = |values: &[u8]| {
+        let ty = tensorc_ir::DenseType::new(tensorc_ir::DType::U8, &[values.len() as u64]);
+        TensorData::new(ty, values.to_vec().into())
+    };
+    let params = |lambd: f64, bias: f64| {
+        Params::new().with("lambd", ParamValue::Float(lambd)).with("bias", ParamValue::Float(bias))
+    };
+    expect("shrink", &[bytes(&[22, 0, 255])], params(0.0, -1.0), &[3], &[23.0, 0.0, 255.0]);
+    expect("shrink", &[bytes(&[2, 4])], params(2.5, 0.5), &[2], &[0.0, 3.0]);
+}
+
 /// Operands of wrong shapes and parameters out of range are errors that name them.
 #[test]
 fn what_does_not_fit_is_refused() {
@@ -244,6 +268,11 @@ fn what_does_not_fit_is_refused() {
     refused("lstm", &gates, none(), 1, "`B`");
     let lengths = [count(&[2, 1, 3]), count(&[1, 2, 3]), count(&[1, 2, 2]), None, i64s(&[1, 1])];
     refused("rnn", &lengths, none(), 1, "sequence_lens");
+    refused("causal_conv_with_state", &[count(&[1, 2, 5]), count(&[2, 1, 0])], none(), 2, "weight");
+    let wide = [count(&[2, 3]), count(&[4, 2, 3])];
+    refused("layer_norm", &wide, none(), 1, "scale");
+    refused("rms_norm", &wide, none(), 1, "scale");
+    refused("min", &[], none(), 1, "operand");
     let taps = [count(&[1, 2, 5]), count(&[2, 1, 3]), count(&[])];
     refused("causal_conv_with_state", &taps, none(), 1, "bias");
     let nowhere = [count(&[4]), f32s(&[2], &[f32::NAN, 1.0]), None, i64s(&[3])];

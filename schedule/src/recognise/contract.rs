@@ -332,10 +332,12 @@ fn join_channels(c: &Contraction) -> Contraction {
     let mut extents = c.extents.clone();
     let inner = extents.remove(2);
     extents[1] *= inner;
+    // Of no elements no coordinate matters.
+    let divisor = (inner as i64).max(1);
     let split = |v: u32| match v {
         0 => Index::var(0),
-        1 => Index::var(1).floor_div(inner as i64, &extents[..]),
-        2 => Index::var(1).modulo(inner as i64, &extents[..]),
+        1 => Index::var(1).floor_div(divisor, &extents[..]),
+        2 => Index::var(1).modulo(divisor, &extents[..]),
         _ => Index::var(v - 1),
     };
     let map = |m: &[Index]| m.iter().map(|i| i.substitute(&split, &extents[..]).recombine(&extents[..])).collect();

@@ -8,6 +8,7 @@ use tensorc::ir::{Rng, TensorData};
 use tensorc_frontend::onnx::proto::NodeProto;
 
 use crate::evaluate::node_results;
+use crate::known::inexact;
 use crate::model::{Model, Value};
 
 /// How far an element may be from the expected one.
@@ -15,8 +16,15 @@ use crate::model::{Model, Value};
 pub struct Bound {
     /// Units in the last place.
     pub ulp: f64,
-    /// Share of the greatest finite element expected.
+    /// Epsilons of the greatest finite element expected.
     pub of_greatest: f64,
+    /// Share of the greatest finite element expected, or of 1 if that is greater.
+    pub absolute: f64,
+}
+
+impl Bound {
+    /// Bit for bit.
+    pub const EXACT: Bound = Bound { ulp: 0.0, of_greatest: 0.0, absolute: 0.0 };
 }
 
 /// Units in the last place by which another implementation of a function may be off.
@@ -43,14 +51,17 @@ fn least_normal(dtype: DType) -> f64 {
 
 /// The bound for a node's results against those of another implementation.
 pub fn bound(registry: &Registry, node: &NodeProto, opset: i64) -> Bound {
-    let exact = Bound { ulp: 0.0, of_greatest: 0.0 };
+    let absolute = inexact(node.op_type());
+    let exact = Bound { ulp: 0.0, of_greatest: 0.0, absolute };
     let Some(op) = registry.onnx(node.op_type(), opset as u32) else { return exact };
     match (&op.compute, op.accuracy) {
-        (Compute::Scalar(_), Accuracy::Ulp(u)) => Bound { ulp: u + OTHER_ULP, of_greatest: 0.0 },
+        (Compute::Scalar(_), Accuracy::Ulp(u)) => Bound { ulp: u + OTHER_ULP, of_greatest: 0.0, absolute },
         // Several roundings in another order.
-        (Compute::Scalar(_), _) => Bound { ulp: if node.input.len() > 2 { 4.0 } else { 1.0 }, of_greatest: 0.0 },
+        (Compute::Scalar(_), _) => {
+            Bound { ulp: if node.input.len() > 2 { 4.0 } else { 1.0 }, of_greatest: 0.0, absolute }
+        }
         // Sums in another order.
-        _ => Bound { ulp: 32.0, of_greatest: 8.0 },
+        _ => Bound { ulp: 32.0, of_greatest: 8.0, absolute },
     }
 }
 
@@ -70,7 +81,8 @@ pub fn close(got: &TensorData, want: &TensorData, bound: Bound) -> Result<(), St
     let eps = epsilon(want.dtype());
     let finite = want.iter().map(|x| x.as_f64()).filter(|x| x.is_finite()).map(f64::abs);
     let least = least_normal(want.dtype()) * if want.dtype().is_float() { 1.0 } else { 0.0 };
-    let slack = finite.fold(0.0, f64::max) * eps * bound.of_greatest + least;
+    let greatest = finite.fold(0.0, f64::max);
+    let slack = greatest * eps * bound.of_greatest + greatest.max(1.0) * bound.absolute + least;
     let differs = |g: &Scalar, w: &Scalar| {
         if !want.dtype().is_float() {
             return g.bits != w.bits;
@@ -198,7 +210,9 @@ const MOVES: [&str; 14] = [
 
 /// The results of a model, node by node with noise after each.
 fn noisy_results(model: &Model, registry: &Registry, rng: &mut Rng) -> Option<Vec<Value>> {
-    let mut values: Vec<Value> = model.inputs.iter().chain(&model.initializers).cloned().collect();
+    let given = model.inputs.iter().chain(&model.initializers);
+    let mut values: Vec<Value> =
+        given.map(|v| Value { name: v.name.clone(), data: noisy(&v.data, rng, 4.0) }).collect();
     let given = values.len();
     for node in &model.nodes {
         let operands: Vec<Value> = values.iter().filter(|v| node.input.contains(&v.name)).cloned().collect();
@@ -224,8 +238,8 @@ pub fn model_agrees(
     let mut samples: Option<Vec<Vec<Value>>> = None;
     let terms = model.inputs.iter().chain(&model.initializers).map(|v| v.data.len()).max().unwrap_or(0);
     let bound = match bits {
-        true => Bound { ulp: 0.0, of_greatest: 0.0 },
-        false => with_terms(Bound { ulp: 16.0, of_greatest: 4.0 }, terms),
+        true => Bound::EXACT,
+        false => with_terms(Bound { ulp: 16.0, of_greatest: 4.0, absolute: 0.0 }, terms),
     };
     for (name, got) in got {
         let Some(want) = model.value(name) else { continue };

@@ -12,6 +12,9 @@ pub fn generate(seed: u64, registry: &Registry) -> (Option<Model>, Vec<(Model, S
     let names = drawn(registry);
     let mut w = Writer::new(seed, registry);
     let first = names[(seed % names.len() as u64) as usize];
+    if registry.onnx(first, w.model.opset as u32).is_none() {
+        w.model.opset = Writer::NEWEST_OPSET;
+    }
     let length = match w.choice(3) {
         0 => 1,
         1 => 1 + w.choice(4),

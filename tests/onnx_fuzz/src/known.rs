@@ -1,83 +1,193 @@
-//! Differences from ONNX Runtime that are not tensorc's mistakes, each with its reason.
+//! Differences from ONNX Runtime that are not tensorc's mistakes, each with its reason; `docs/numerics.md` sums them up.
 
 use tensorc::DType;
 use tensorc_frontend::onnx::proto::NodeProto;
 
 use crate::model::Value;
 
+/// What is known of a node and its operands.
+struct Facts<'a> {
+    node: &'a NodeProto,
+    operands: &'a [Value],
+    nan: bool,
+    infinite: bool,
+}
+
+impl Facts<'_> {
+    fn any(&self, f: fn(f64) -> bool) -> bool {
+        let floats = self.operands.iter().filter(|v| v.dtype().is_float());
+        floats.into_iter().any(|v| v.data.iter().any(|x| f(x.as_f64())))
+    }
+
+    /// Products of such elements are not finite in every order.
+    fn beyond(&self) -> bool {
+        self.nan || self.infinite || self.any(|x| x.abs() > 1e15)
+    }
+
+    fn operand(&self, i: usize) -> Option<&Value> {
+        self.operands.iter().find(|v| self.node.input.get(i) == Some(&v.name))
+    }
+
+    fn is(&self, dtype: DType) -> bool {
+        self.operand(0).is_some_and(|v| v.dtype() == dtype)
+    }
+
+    fn integers(&self) -> bool {
+        self.operand(0).is_some_and(|v| v.dtype().is_int())
+    }
+
+    /// Whether statistics may be of one or two elements, of which nearly nothing is left.
+    fn constant(&self) -> bool {
+        let Some(x) = self.operand(0) else { return false };
+        x.dims().contains(&1) || x.dims().get(2..).is_some_and(|s| s.iter().product::<u64>() <= 2)
+    }
+
+    fn text(&self, name: &str) -> &str {
+        let attribute = self.node.attribute.iter().find(|a| a.name() == name);
+        attribute.map_or("", |a| std::str::from_utf8(a.s()).unwrap_or_default())
+    }
+
+    fn int(&self, name: &str) -> Option<i64> {
+        self.node.attribute.iter().find(|a| a.name() == name).map(|a| a.i())
+    }
+}
+
 /// Why the results of a node on these operands need not agree; `None` where they must.
 pub fn known(node: &NodeProto, operands: &[Value]) -> Option<&'static str> {
-    let floats = || operands.iter().filter(|v| v.dtype().is_float());
-    let any = |f: fn(f64) -> bool| floats().any(|v| v.data.iter().any(|x| f(x.as_f64())));
-    let (nan, infinite) = (any(f64::is_nan), any(f64::is_infinite));
-    let large = any(|x| x.abs() > 1e15);
-    let first = operands.iter().find(|v| node.input.first() == Some(&v.name));
-    let integers = first.is_some_and(|v| v.dtype().is_int());
-    let wide = first.is_some_and(|v| v.dtype() == DType::F64);
-    let half = first.is_some_and(|v| v.dtype() == DType::F16);
-    let empty = operands.iter().any(|v| v.data.is_empty());
-    let text = |name: &str| {
-        let attribute = node.attribute.iter().find(|a| a.name() == name);
-        attribute.map_or("", |a| std::str::from_utf8(a.s()).unwrap_or_default())
-    };
-    let int = |name: &str| node.attribute.iter().find(|a| a.name() == name).map(|a| a.i());
-    let second = operands.iter().find(|v| node.input.get(1) == Some(&v.name));
-    match node.op_type() {
+    let mut f = Facts { node, operands, nan: false, infinite: false };
+    (f.nan, f.infinite) = (f.any(f64::is_nan), f.any(f64::is_infinite));
+    of_elements(&f).or_else(|| of_integers(&f)).or_else(|| of_accuracy(&f)).or_else(|| of_meaning(&f))
+}
+
+/// Elements that are not finite, or are none.
+fn of_elements(f: &Facts<'_>) -> Option<&'static str> {
+    match f.node.op_type() {
         "ArgMax" | "ArgMin" | "TopK" | "Hardmax" | "MaxPool" | "GlobalMaxPool" | "MaxRoiPool" | "Unique"
         | "ReduceMax" | "ReduceMin" | "Max" | "Min" | "ScatterElements" | "ScatterND" | "RoiAlign"
-            if nan =>
+            if f.nan =>
         {
             Some("where NaN stands in an order is not defined; here it is better than any number")
         }
-        "GRU" | "LSTM" | "RNN" | "Sigmoid" | "Elu" | "Celu" | "Selu" | "Gelu" | "Mish" | "Softplus" | "HardSwish" => {
-            Some("keeps absolute accuracy only: subtracts 1 from an exponential, clamps operands, or rounds constants")
-        }
-        "Squeeze" if second.is_some_and(|v| v.data.is_empty()) => Some("takes an empty list of axes for none given"),
-        "AffineGrid" if second.is_some_and(|v| v.data.iter().any(|x| x.as_i64() == 1)) => {
-            Some("corners of an axis of extent 1 are not defined when they are aligned")
-        }
-        "DynamicQuantizeLinear" if nan || infinite => Some("the scale is not a number"),
-        "QuantizeLinear" | "QLinearMatMul" | "QLinearConv" | "Cast" | "CastLike"
-            if nan || infinite || large || any(|x| x.abs() > 100.0) =>
-        {
-            Some("what is not a number or out of range has no integer")
-        }
-        "Pow" if integers => Some("the power of a negative number to a fraction has no integer"),
-        "ReduceLogSum" | "ReduceLogSumExp" | "ReduceL1" | "ReduceL2" | "ReduceProd" | "ReduceMean"
-        | "ReduceSumSquare"
-            if integers =>
-        {
-            Some("rounding of roots and logarithms, and overflow, of integers are not defined")
-        }
-        "ReduceMean" | "MatMulInteger" if empty => Some("the mean of nothing, or memory that is not written"),
-        "BatchNormalization" if half && int("training_mode") == Some(1) => Some("statistics of f16 are wrong"),
-        "BatchNormalization" | "RMSNormalization" | "LayerNormalization" if wide => {
-            Some("the small constant is rounded to f32, or all is computed in f32")
-        }
-        "GroupNormalization" | "InstanceNormalization" | "MeanVarianceNormalization" | "LayerNormalization" => {
-            Some("the variance is a difference of squares, which overflow or cancel, and of f64 computed in f32")
-        }
-        "Shrink" if wide => Some("computed in f32"),
-        "LRN" if nan || infinite || large || half => {
-            Some("keeps running sums, which stay infinite, or overflow in f16")
-        }
-        "Resize" if int("antialias") == Some(1) => Some("antialiasing differs from the reference implementation"),
-        "Resize" | "GridSample" | "DeformConv" | "Conv" | "ConvTranspose" | "LogSoftmax" | "Softmax" | "CumSum"
-        | "Attention" | "AveragePool"
-            if nan || infinite || large =>
+        "Resize"
+        | "GridSample"
+        | "DeformConv"
+        | "Conv"
+        | "ConvTranspose"
+        | "LogSoftmax"
+        | "Softmax"
+        | "CumSum"
+        | "Attention"
+        | "AveragePool"
+        | "ReduceLogSumExp"
+        | "SoftmaxCrossEntropyLoss"
+        | "NegativeLogLikelihoodLoss"
+        | "RoiAlign"
+            if f.beyond() =>
         {
             Some("products of an infinity with weights of 0, or overflow")
         }
-        "GridSample" if text("mode") == "cubic" && text("padding_mode") != "zeros" => {
+        "DynamicQuantizeLinear" if f.nan || f.infinite => Some("the scale is not a number"),
+        "Sign" if f.is(DType::F16) && f.nan => Some("the sign of NaN is 0 of f16 alone"),
+        "ReduceMean" | "MatMulInteger" | "QLinearMatMul" | "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss"
+            if f.operands.iter().any(|v| v.data.is_empty()) =>
+        {
+            Some("the mean of nothing, or memory that is not written")
+        }
+        _ => None,
+    }
+}
+
+/// Integers that overflow, or that floats become.
+fn of_integers(f: &Facts<'_>) -> Option<&'static str> {
+    match f.node.op_type() {
+        "QuantizeLinear" | "QLinearMatMul" | "QLinearConv" if f.nan || f.infinite || f.any(|x| x.abs() > 100.0) => {
+            Some("what is not a number or out of range has no integer")
+        }
+        "Cast" | "CastLike" if f.operand(0).is_some_and(|v| v.dtype().is_float()) => {
+            Some("what is not a number or out of range has no integer")
+        }
+        "Pow" if f.integers() => Some("the power of a negative number to a fraction has no integer"),
+        "ReduceSum" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceL1" | "ReduceL2" | "ReduceProd" | "ReduceMean"
+        | "ReduceSumSquare"
+            if f.integers() =>
+        {
+            Some("rounding of roots and logarithms, and overflow, of integers are not defined")
+        }
+        _ => None,
+    }
+}
+
+/// How far results may be off there, as a share of the greatest of them or of 1, where functions are computed less exactly.
+pub fn inexact(op: &str) -> f64 {
+    match op {
+        // They subtract 1 from an exponential, or clamp operands, which keeps absolute accuracy only; of f64 constants are of f32.
+        "GRU" | "LSTM" | "RNN" | "Sigmoid" | "Elu" | "Celu" | "Selu" | "Gelu" | "Mish" | "Softplus" | "HardSwish" => {
+            2e-6
+        }
+        // The variance is a difference of squares, which cancel; of f64 all or the small constant is of f32.
+        "GroupNormalization" | "InstanceNormalization" | "MeanVarianceNormalization" | "LayerNormalization" => 1e-3,
+        "BatchNormalization" | "RMSNormalization" | "Shrink" => 1e-6,
+        _ => 0.0,
+    }
+}
+
+/// Functions that are computed less exactly there, where the loss has no bound.
+fn of_accuracy(f: &Facts<'_>) -> Option<&'static str> {
+    match f.node.op_type() {
+        "GRU" | "LSTM" | "RNN" if f.nan || f.infinite || f.any(|x| x.abs() > 1e3) => {
+            Some("activations clamp operands, which hides NaN")
+        }
+        "BatchNormalization" if f.is(DType::F16) && f.int("training_mode") == Some(1) => {
+            Some("statistics of f16 differ from the reference implementation")
+        }
+        "GroupNormalization"
+        | "InstanceNormalization"
+        | "MeanVarianceNormalization"
+        | "LayerNormalization"
+        | "BatchNormalization"
+            if f.beyond() || f.any(|x| x.abs() > 1e3) =>
+        {
+            Some("the variance is a difference of squares, which overflow or cancel")
+        }
+        "GroupNormalization" | "InstanceNormalization" | "MeanVarianceNormalization" if f.constant() => {
+            Some("the variance is a difference of squares, which cancel to less than 0")
+        }
+        "Shrink" if f.integers() => Some("computed in f32"),
+        "LRN" if f.nan || f.infinite || f.is(DType::F16) || f.any(|x| x.abs() > 1e3) => {
+            Some("keeps running sums, which stay infinite or lose small terms, or overflow in f16")
+        }
+        _ => None,
+    }
+}
+
+/// Forms that are read in another way, mostly another one than that of the reference implementation.
+fn of_meaning(f: &Facts<'_>) -> Option<&'static str> {
+    let same = f.text("auto_pad").starts_with("SAME");
+    match f.node.op_type() {
+        "Squeeze" if f.operand(1).is_some_and(|v| v.data.is_empty()) => {
+            Some("takes an empty list of axes for none given")
+        }
+        "AffineGrid" if f.operand(1).is_some_and(|v| v.data.iter().any(|x| x.as_i64() == 1)) => {
+            Some("corners of an axis of extent 1 are not defined when they are aligned")
+        }
+        "Resize" if f.int("antialias") == Some(1) => Some("antialiasing differs from the reference implementation"),
+        "Resize" if f.text("coordinate_transformation_mode") != "asymmetric" => {
+            Some("positions differ from the reference implementation: lengths are rounded before they enter")
+        }
+        "GridSample" if f.text("mode") == "cubic" && f.text("padding_mode") != "zeros" => {
             Some("cubic sampling at borders differs from the reference implementation")
         }
-        "Col2Im" if second.is_some_and(|v| v.data.len() == 1) => {
+        "Col2Im" if f.operand(1).is_some_and(|v| v.data.len() == 1) => {
             Some("one spatial axis with pads differs from the reference implementation")
         }
-        "ConvTranspose" if text("auto_pad").starts_with("SAME") => {
-            Some("extents differ from those of the reference implementation: results are as large as the stride says")
+        "ConvTranspose" if same => Some("extents differ from the reference implementation: extent times stride"),
+        "MaxPool" | "LpPool" | "AveragePool" if same => {
+            Some("where windows are farther apart than they are wide, padding is negative there and 0 here")
         }
-        "Attention" => Some("OPEN rows of which every key is masked"),
+        "Attention" => Some("a row of which every key is masked is NaN here, 0 there"),
+        "Slice" if f.operand(4).is_some_and(|v| v.data.iter().any(|x| x.as_i64() < 0)) => {
+            Some("a negative step with the greatest end takes an element; the reference implementation takes none")
+        }
         _ => None,
     }
 }

@@ -94,14 +94,15 @@ struct Mutants {
 }
 
 impl Mutants {
-    fn campaign(&self) -> Campaign {
-        Campaign {
+    fn campaign(&self) -> std::io::Result<Campaign> {
+        Ok(Campaign {
+            program: std::env::current_exe()?,
             corpus: self.corpus.clone(),
             folder: self.folder.clone(),
             time: Duration::from_secs(self.seconds),
             memory: self.memory,
             address_space: 6 << 30,
-        }
+        })
     }
 }
 
@@ -112,7 +113,7 @@ fn show(f: &Failure) {
 fn mutants(m: &Mutants) -> Result<(), Failed> {
     std::fs::create_dir_all(&m.folder)?;
     let seeds = m.seeds.range();
-    let tally = run(&m.campaign(), seeds.start, seeds.end, show)?;
+    let tally = run(&m.campaign()?, seeds.start, seeds.end, show)?;
     let (done, refused, skipped, failed) = (tally.done, tally.refused, tally.skipped, tally.failures.len());
     println!("{done} ran, {refused} refused, {skipped} no models, {failed} failed");
     Ok(())
@@ -135,6 +136,6 @@ fn main() -> Result<(), Failed> {
         Command::Compare { seeds, results, folder } => differences::compare(seeds.range(), results.as_deref(), &folder),
         Command::Corpus { seeds, folder } => differences::corpus(seeds.range(), &folder),
         Command::Mutants(m) => mutants(&m),
-        Command::Worker(m) => work(&m.campaign(), m.seeds.seed, m.seeds.range().end),
+        Command::Worker(m) => work(&m.campaign()?, m.seeds.seed, m.seeds.range().end),
     }
 }

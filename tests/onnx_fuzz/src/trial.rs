@@ -1,6 +1,6 @@
 //! One model file through the public interface: loading, compiling, running; and how it ended.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Once;
@@ -28,13 +28,18 @@ const INPUT_BYTES: u64 = 16 << 20;
 
 thread_local! {
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Remembers places of panics instead of printing them.
+/// Remembers places of panics that [`caught`] catches instead of printing them.
 fn remember_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        std::panic::set_hook(Box::new(|info| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !CATCHING.get() {
+                return print(info);
+            }
             let place = info.location().map(|l| format!("{}:{}", l.file(), l.line())).unwrap_or_default();
             PLACE.with(|p| *p.borrow_mut() = place);
         }));
@@ -47,7 +52,10 @@ fn remember_panics() {
 /// `f` panicked.
 pub fn caught<T>(f: impl FnOnce() -> T) -> Result<T, String> {
     remember_panics();
-    catch_unwind(AssertUnwindSafe(f)).map_err(|panic| {
+    let before = CATCHING.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    CATCHING.set(before);
+    result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         format!("{}: {}", PLACE.with(|p| p.take()), text.unwrap_or_default())

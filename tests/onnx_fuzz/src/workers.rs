@@ -23,6 +23,8 @@ use crate::trial::{Outcome, trial};
 /// What mutants are made of and may take.
 #[derive(Clone, Debug)]
 pub struct Campaign {
+    /// The program `onnx_fuzz`, which is started for every worker.
+    pub program: PathBuf,
     /// A folder of models, of which each mutant changes one.
     pub corpus: PathBuf,
     /// Where mutants are written; those that fail stay there.
@@ -153,12 +155,11 @@ fn forward(out: ChildStdout) -> Receiver<String> {
 }
 
 fn start(campaign: &Campaign, first: u64, end: u64) -> std::io::Result<Worker> {
-    let exe = std::env::current_exe()?;
     let limit = format!("ulimit -c 0; ulimit -v {}; exec \"$0\" \"$@\"", campaign.address_space / 1024);
     let errors = fs::File::create(campaign.folder.join("stderr.txt"))?;
     let mut child = Command::new("sh")
         .args(["-c", &limit])
-        .arg(exe)
+        .arg(&campaign.program)
         .arg("worker")
         .arg("--corpus")
         .arg(&campaign.corpus)
@@ -195,7 +196,14 @@ pub fn run(campaign: &Campaign, first: u64, end: u64, mut report: impl FnMut(&Fa
         // A worker that ended by itself is no longer there to be killed.
         let _ = worker.child.kill();
         let status = worker.child.wait()?;
-        let Some(mut failure) = failure else { continue };
+        let Some(mut failure) = failure else {
+            // It ended by itself after the last mutant; or it could not even begin.
+            if next < end {
+                let errors = fs::read_to_string(campaign.folder.join("stderr.txt")).unwrap_or_default();
+                return Err(std::io::Error::other(format!("a worker ended between mutants: {status}; {errors}")));
+            }
+            continue;
+        };
         if failure.kind == "crash" {
             let errors = fs::read_to_string(campaign.folder.join("stderr.txt")).unwrap_or_default();
             failure.detail = format!("{status}; {}", cause(&errors));

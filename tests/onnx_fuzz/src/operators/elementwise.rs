@@ -53,8 +53,7 @@ pub(super) fn draw(w: &mut Writer<'_>, op: &OpRef, name: &str) -> Option<NodeSpe
 
 fn second_shape(w: &mut Writer<'_>, name: &str, position: usize, first: &[u64]) -> Vec<u64> {
     match name {
-        "Clip" | "Dropout" => vec![],
-        "CastLike" => draw::shape(&mut w.rng, 0, 3),
+        "Clip" => vec![],
         // The slope broadcasts to the operand, one way.
         "PRelu" => match w.choice(3) {
             0 => first.to_vec(),

@@ -10,11 +10,13 @@ use crate::draw::{self, Elements, MOST};
 use crate::model::{NodeSpec, Value, Writer};
 
 pub(super) const DRAWS: &[(&str, Draw)] = &[
+    ("CastLike", cast_like),
     ("CenterCropPad", center_crop_pad),
     ("Compress", compress),
     ("Concat", concat),
     ("ConstantOfShape", constant_of_shape),
     ("DepthToSpace", depth_to_space),
+    ("Dropout", dropout),
     ("Expand", expand),
     ("EyeLike", eye_like),
     ("Flatten", flatten),
@@ -46,6 +48,22 @@ fn plain(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let least = usize::from(op == "NonZero");
     let x = all(w, op, least, 5);
     Some(NodeSpec::new(op, vec![Some(x)]))
+}
+
+fn cast_like(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
+    let x = all(w, op, 0, 5);
+    let to = draw::dtype(&mut w.rng, &DType::ALL);
+    let dims = draw::shape(&mut w.rng, 0, 2);
+    let like = w.operand(to, &dims, Elements::Any);
+    Some(NodeSpec::new(op, vec![Some(x), Some(like)]))
+}
+
+/// As in inference: training draws random numbers.
+fn dropout(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
+    let x = all(w, op, 0, 5);
+    let ratio = w.one_in(2).then(|| w.operand(DType::F32, &[], Elements::Unit));
+    let training = w.one_in(3).then(|| w.fixed(TensorData::scalar(Scalar::bool(false))));
+    Some(NodeSpec::new(op, vec![Some(x), ratio, training]).results(1 + w.choice(2) as usize))
 }
 
 fn reshape(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
