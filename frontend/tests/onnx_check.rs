@@ -1,4 +1,5 @@
 //! Models that break a rule of ONNX are refused, with a message that names what breaks it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 

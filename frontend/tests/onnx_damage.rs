@@ -1,4 +1,5 @@
 //! Damaged ONNX files become valid graphs or typed errors. `TENSORC_MUTATIONS` sets how many of each file are tried.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! External data: which files a model may read, and which bytes of them.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 

@@ -341,7 +341,7 @@ fn tensors_on_the_device_are_checked() {
     // SAFETY: as above.
     let error = unsafe { here.enqueue(None, &mut queue, bindings) }.unwrap_err();
     assert_eq!(error.to_string(), "plan `test` was not made for gpu:0");
-    let Finished { end, kept, number } = queue.finish();
+    let Finished { end, kept, number, .. } = queue.finish();
     end.synchronize().unwrap();
     drop(kept);
     assert_eq!(storage.stats(GPU).in_use, storage.size(GPU, 4 * N).unwrap(), "for what follows on the stream");

@@ -100,11 +100,11 @@ impl Scope<'_> {
         }
         for tensor in &graph.initializer {
             let site = || TensorSite::Initializer(tensor.name().to_owned());
-            tensor::check(tensor).map_err(|problem| OnnxError::Tensor { tensor: site(), problem })?;
+            tensor::check(tensor).map_err(|problem| OnnxError::Tensor { tensor: site().into(), problem })?;
         }
         for sparse in &graph.sparse_initializer {
             let site = || TensorSite::Initializer(sparse_name(sparse).to_owned());
-            check_sparse(sparse).map_err(|problem| OnnxError::Tensor { tensor: site(), problem })?;
+            check_sparse(sparse).map_err(|problem| OnnxError::Tensor { tensor: site().into(), problem })?;
         }
         self.nodes(&graph.node, names)
     }
@@ -165,7 +165,7 @@ impl Scope<'_> {
         })?;
         let wrong = |problem| {
             let tensor = TensorSite::Attribute { node: node.to_owned(), name: name.clone() };
-            OnnxError::Tensor { tensor, problem }
+            OnnxError::Tensor { tensor: tensor.into(), problem }
         };
         attribute.t.iter().chain(&attribute.tensors).try_for_each(tensor::check).map_err(wrong)?;
         attribute.sparse_tensor.iter().chain(&attribute.sparse_tensors).try_for_each(check_sparse).map_err(wrong)?;

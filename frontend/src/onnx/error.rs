@@ -55,7 +55,7 @@ pub enum OnnxError {
     #[error("{tensor}: {problem}")]
     Tensor {
         /// The tensor.
-        tensor: TensorSite,
+        tensor: Box<TensorSite>,
         /// What is wrong with the tensor.
         problem: TensorProblem,
     },

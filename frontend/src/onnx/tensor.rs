@@ -22,7 +22,7 @@ pub fn read_tensor(
     site: TensorSite,
     external: &mut ExternalFiles,
 ) -> Result<TensorData, OnnxError> {
-    read(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site, problem })
+    read(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
 }
 
 /// Decodes a file that holds one `TensorProto`, as the ONNX test cases store inputs and outputs.
@@ -49,7 +49,7 @@ pub fn read_sparse_tensor(
     site: TensorSite,
     external: &mut ExternalFiles,
 ) -> Result<TensorData, OnnxError> {
-    densify(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site, problem })
+    densify(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
 }
 
 /// The element type of a tensor value.

@@ -89,7 +89,7 @@ pub fn close(got: &TensorData, want: &TensorData, bound: Bound) -> Result<(), St
         }
         let (g, w) = (g.as_f64(), w.as_f64());
         let same = g == w || g.is_nan() && w.is_nan();
-        !same && !((g - w).abs() <= slack + bound.ulp * eps * w.abs() && w.is_finite())
+        !(same || (g - w).abs() <= slack + bound.ulp * eps * w.abs() && w.is_finite())
     };
     let mut places = got.iter().zip(want.iter()).enumerate().filter(|(_, (g, w))| differs(g, w));
     match places.next() {

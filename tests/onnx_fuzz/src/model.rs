@@ -274,7 +274,7 @@ impl<'a> Writer<'a> {
 
     /// One of these texts.
     pub fn word(&mut self, of: &[&'static str]) -> &'static str {
-        *self.rng.pick::<&'static str>(of)
+        self.rng.pick::<&'static str>(of)
     }
 
     /// One of `count` choices.

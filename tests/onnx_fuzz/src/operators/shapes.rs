@@ -72,7 +72,7 @@ fn reshape(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let mut left = x.data.len();
     let mut dims: Vec<i64> = vec![];
     for _ in 0..w.choice(5) {
-        let divisors: Vec<u64> = (1..=left.clamp(1, 64)).filter(|d| left % d == 0).collect();
+        let divisors: Vec<u64> = (1..=left.clamp(1, 64)).filter(|d| left.is_multiple_of(*d)).collect();
         let d = *w.rng.pick(&divisors);
         dims.push(d as i64);
         left /= d;

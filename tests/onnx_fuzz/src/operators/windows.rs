@@ -118,7 +118,7 @@ fn image(w: &mut Writer<'_>, op: &str, most: usize) -> Value {
 
 fn pool(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let x = image(w, op, 3);
-    let windows = windows(w, &x.dims()[2..].to_vec(), true)?;
+    let windows = windows(w, &x.dims()[2..], true)?;
     let mut spec = windows.state(w, NodeSpec::new(op, vec![Some(x)]), true);
     if w.one_in(3) && windows.auto.is_none() {
         spec = spec.int("ceil_mode", 1);
@@ -144,9 +144,9 @@ fn max_unpool(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
 
 fn conv(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let x = image(w, op, 3);
-    let windows = windows(w, &x.dims()[2..].to_vec(), true)?;
+    let windows = windows(w, &x.dims()[2..], true)?;
     let channels = x.dims()[1];
-    let groups: Vec<u64> = (1..=channels).filter(|g| channels % g == 0).collect();
+    let groups: Vec<u64> = (1..=channels).filter(|g| channels.is_multiple_of(*g)).collect();
     let group = if w.one_in(2) { 1 } else { *w.rng.pick(&groups) };
     let out = group * (1 + w.choice(if group == 1 { 17 } else { 3 }));
     let dims = [&[out, channels / group], &windows.kernel[..]].concat();
@@ -158,9 +158,9 @@ fn conv(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
 
 fn conv_transpose(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let x = image(w, op, 3);
-    let mut windows = windows(w, &x.dims()[2..].to_vec(), true)?;
+    let mut windows = windows(w, &x.dims()[2..], true)?;
     let channels = x.dims()[1];
-    let groups: Vec<u64> = (1..=channels).filter(|g| channels % g == 0).collect();
+    let groups: Vec<u64> = (1..=channels).filter(|g| channels.is_multiple_of(*g)).collect();
     let group = if w.one_in(2) { 1 } else { *w.rng.pick(&groups) };
     let out = 1 + w.choice(5);
     let dims = [&[channels, out], &windows.kernel[..]].concat();
@@ -226,7 +226,7 @@ fn instance_norm(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
 fn group_norm(w: &mut Writer<'_>, op: &str) -> Option<NodeSpec> {
     let spec = instance_norm(w, op)?;
     let channels = spec.operands.first()?.as_ref()?.dims()[1];
-    let groups: Vec<u64> = (1..=channels).filter(|g| channels % g == 0).collect();
+    let groups: Vec<u64> = (1..=channels).filter(|g| channels.is_multiple_of(*g)).collect();
     let groups = *w.rng.pick(&groups);
     Some(spec.int("num_groups", groups as i64))
 }
