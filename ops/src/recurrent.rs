@@ -49,7 +49,19 @@ fn col2im() -> OpDef {
         cx.same_dtype(0, 0)?;
         let x = ranked(cx, 0, 3)?;
         let (Some(image), Some(block)) = (ints(cx, 1), ints(cx, 2)) else { return Ok(()) };
-        let blocks = block.iter().product::<i64>().max(1) as u64;
+        if image.len() != block.len() || image.iter().chain(&block).any(|n| *n <= 0) {
+            return Err("operands `image_shape` and `block_shape`: expected as many positive extents".into());
+        }
+        let window = SpatialWindow::new(cx.params, block.iter().map(|n| *n as u64).collect())?;
+        let counts = image.iter().enumerate().map(|(axis, n)| window.count(axis, *n as u64));
+        let columns = counts.collect::<Result<Vec<u64>, _>>()?;
+        let Some(columns) = columns.iter().try_fold(1u64, |product, n| product.checked_mul(*n)) else {
+            return Err("parameter `pads`: there are too many blocks".into());
+        };
+        cx.unify_dims(Dim::Const(columns), x[2], "operand `input`, axis 2 (blocks)")?;
+        let Some(blocks) = block.iter().try_fold(1u64, |product, n| product.checked_mul(*n as u64)) else {
+            return Err("operand `block_shape`: the block is too large".into());
+        };
         let channels = match x[1] {
             Dim::Const(n) if n % blocks != 0 => {
                 return Err(OpError(format!("operand `input`, axis 1: expected a multiple of {blocks}, found {n}")));
