@@ -44,7 +44,16 @@ fn col2im() -> OpDef {
     let infer = shape_rule(|cx| {
         let x = ranked(cx, 0, 3)?;
         let (Some(image), Some(block)) = (ints(cx, 1), ints(cx, 2)) else { return Ok(()) };
-        let blocks = block.iter().product::<i64>().max(1) as u64;
+        let wrong = image.len() != block.len() || image.iter().chain(&block).any(|n| *n <= 0);
+        reject_if(wrong, || "operands `image_shape` and `block_shape`: expected as many positive extents")?;
+        let window = SpatialWindow::new(cx.params, block.iter().map(|n| *n as u64).collect())?;
+        let counts = image.iter().enumerate().map(|(axis, n)| window.count(axis, *n as u64));
+        let columns = counts.collect::<Result<Vec<u64>, _>>()?;
+        let columns = columns.iter().try_fold(1u64, |product, n| product.checked_mul(*n));
+        let columns = columns.ok_or("parameter `pads`: there are too many blocks")?;
+        cx.unify_dims(Dim::Const(columns), x[2], "operand `input`, axis 2 (blocks)")?;
+        let blocks = block.iter().try_fold(1u64, |product, n| product.checked_mul(*n as u64));
+        let blocks = blocks.ok_or("operand `block_shape`: the block is too large")?;
         multiple_of(x[1], blocks, "operand `input`, axis 1")?;
         let channels = x[1].as_const().map(|n| Dim::Const(n / blocks));
         let spatial = image.iter().map(|n| Some(Dim::Const((*n).max(0) as u64)));

@@ -261,6 +261,11 @@ fn what_does_not_fit_is_refused() {
     refused("batch_norm", &channels, none(), 3, "training_mode");
     let scalar: Vec<_> = (0..5).map(|_| count(&[])).collect();
     refused("batch_norm", &scalar, none(), 1, "rank");
+    // Four blocks of a 3×3 image, of which more would be read with these pads.
+    let columns = [count(&[1, 4, 4]), i64s(&[3, 3]), i64s(&[2, 2])];
+    assert_eq!(run("col2im", &columns, none()).0, [1, 1, 3, 3]);
+    refused("col2im", &columns, none().with("pads", ints(&[0, 0, 0, 1 << 20])), 1, "blocks");
+    refused("col2im", &[count(&[1, 4, 4]), i64s(&[3, 3]), i64s(&[2, -2])], none(), 1, "block_shape");
     let heads = count(&[1, 2, 3, 4]);
     let caches = [heads.clone(), heads.clone(), heads.clone(), None, count(&[1]), count(&[1, 2, 1, 4])];
     refused("attention", &caches, none(), 3, "past_key");

@@ -11,6 +11,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, MemorySpace};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::MathFn;
+use tensorc_schedule::access::broadcast_coords;
 
 use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
@@ -114,7 +115,9 @@ impl ColumnCalls<'_> {
             self.elements(e, &stages[..i], range, &|e, i| {
                 let at = i.sub(from);
                 stage.iter().try_for_each(|v| {
-                    let value = e.value(cluster.body.args(v.node)[0], self.s.coords, None)?;
+                    let operand = cluster.body.args(v.node)[0];
+                    let coords = broadcast_coords(&cluster.ty(operand)?.dims, self.s.coords);
+                    let value = e.value(operand, &coords, None)?;
                     e.b.store(self.buffers[v], at.clone(), value);
                     Ok(())
                 })
