@@ -41,7 +41,9 @@ fn cve_2022_25882_paths_that_lead_upwards() {
 #[test]
 fn cve_2024_27318_paths_that_lead_upwards_further_on() {
     let folder = folder("cve_2024_27318");
-    for location in ["sub/../../secret.bin", "./../secret.bin", "sub/./../../secret.bin", "..//secret.bin", "sub//../../secret.bin"] {
+    for location in
+        ["sub/../../secret.bin", "./../secret.bin", "sub/./../../secret.bin", "..//secret.bin", "sub//../../secret.bin"]
+    {
         let refusal = weight_refusal(&folder, &[("location", location)]);
         assert_eq!(refusal, format!("{START}the path `{location}` leaves the model's folder"));
     }
@@ -57,7 +59,10 @@ fn cve_2026_27489_folders_that_are_links() {
     symlink("../..", folder.join("sub/data")).unwrap();
     for location in ["data/secret.bin", "sub/data/secret.bin", "data/model/weights.bin"] {
         let refusal = weight_refusal(&folder, &[("location", location)]);
-        assert!(refusal.starts_with(&format!("{START}`{location}` is a symbolic link or lies behind one")), "{refusal}");
+        assert!(
+            refusal.starts_with(&format!("{START}`{location}` is a symbolic link or lies behind one")),
+            "{refusal}"
+        );
     }
 }
 
@@ -94,7 +99,10 @@ fn cve_2026_34445_keys_and_lengths_of_external_data() {
     assert_eq!(twice, format!("{START}location is given twice"));
     // Other keys say nothing: they stand for no place.
     let keys = at(&[("__class__", "x"), ("basepath", "/etc"), ("length", "63")]);
-    assert_eq!(weight_refusal(&folder, &keys), format!("{START}63 bytes of `weights.bin` are meant, the type and shape need 64"));
+    assert_eq!(
+        weight_refusal(&folder, &keys),
+        format!("{START}63 bytes of `weights.bin` are meant, the type and shape need 64")
+    );
 }
 
 /// ONNX: a hub fetched models from anywhere without a warning. Here no name of a place is more than a path.
@@ -179,7 +187,8 @@ fn tract_2766_lengths_of_texts_that_are_not_there() {
 /// tract, issue 2390: `raw_data` that is no whole number of elements was a panic.
 #[test]
 fn tract_2390_raw_data_of_a_wrong_length() {
-    for (data_type, len) in [(DataType::Float, 7), (DataType::Double, 7), (DataType::Float16, 5), (DataType::Int64, 0)] {
+    for (data_type, len) in [(DataType::Float, 7), (DataType::Double, 7), (DataType::Float16, 5), (DataType::Int64, 0)]
+    {
         let mut graph = graph(vec![], vec![node("Identity", &["w"], &["y"])], &["y"]);
         graph.initializer = vec![raw("w", data_type, &[2], &vec![0; len])];
         let refusal = graph_refusal(graph);

@@ -24,7 +24,8 @@ fn holders(tensor_proto: &TensorProto) -> Vec<(&'static str, ModelProto)> {
     let constant = || with(node("Constant", &[], &["c"]), vec![tensor("value", t())]);
     let inner = || graph(vec![], vec![constant()], &["c"]);
     let unused = function("Unused", &["a"], &["r"], vec![node("Neg", &["a"], &["r"]), constant()]);
-    let branches = with(node("If", &["x"], &["z"]), vec![branch("then_branch", inner()), branch("else_branch", inner())]);
+    let branches =
+        with(node("If", &["x"], &["z"]), vec![branch("then_branch", inner()), branch("else_branch", inner())]);
     let mut listed = AttributeProto { tensors: vec![t()], ..Default::default() };
     listed.name = Some("list".into());
     let sparse = SparseTensorProto { values: Some(t()), indices: Some(i64s("", &[1], &[0])), dims: vec![4] };
@@ -70,10 +71,12 @@ fn data_of_another_length_or_type_is_refused_everywhere() {
     let none = raw("w", DataType::Float, &[0], &[0; 4]);
     assert_eq!(refused(none), "initializer `w`: the shape [0] of f32 needs 0 bytes, the data has 4");
     let wide = TensorProto { uint64_data: vec![1 << 32], ..empty("w", DataType::Uint32, &[1]) };
-    let used = |tensor| changed(|g| {
-        g.initializer.push(tensor);
-        g.node.push(node("Neg", &["w"], &["z"]));
-    });
+    let used = |tensor| {
+        changed(|g| {
+            g.initializer.push(tensor);
+            g.node.push(node("Neg", &["w"], &["z"]));
+        })
+    };
     assert_eq!(graph_refusal(used(wide)), "initializer `w`: the value 4294967296 does not fit u32");
     let undefined = empty("w", DataType::Undefined, &[1]);
     assert_eq!(refused(undefined), "initializer `w`: element type 0 is not defined");
@@ -81,7 +84,8 @@ fn data_of_another_length_or_type_is_refused_everywhere() {
 
 #[test]
 fn shapes_of_tensors_are_shapes() {
-    let refused = |dims: &[i64]| graph_refusal(changed(|g| g.initializer.push(raw("w", DataType::Float, dims, &[0; 4]))));
+    let refused =
+        |dims: &[i64]| graph_refusal(changed(|g| g.initializer.push(raw("w", DataType::Float, dims, &[0; 4]))));
     assert_eq!(refused(&[2, -1]), "initializer `w`: dimension 1 is -1");
     // 2^64 + 4 bytes, 2^64 elements, and as many as no machine addresses.
     for dims in [&[(1 << 62) + 1, 1][..], &[1 << 32, 1 << 32], &[1 << 61], &[i64::MAX]] {
@@ -128,7 +132,10 @@ fn sparse_tensors_are_in_order_and_in_proportion() {
     };
     let nodes = many.iter().map(|w| node("Neg", &[w], &[&format!("{w}z")])).collect();
     let refusal = graph_refusal(used(many.iter().map(one).collect(), nodes));
-    assert!(refusal.ends_with("its sparse tensors expand to 83886080 bytes, far more than the file holds"), "{refusal}");
+    assert!(
+        refusal.ends_with("its sparse tensors expand to 83886080 bytes, far more than the file holds"),
+        "{refusal}"
+    );
 }
 
 #[test]
@@ -213,7 +220,8 @@ fn nested_graphs_do_not_hide_values_around_them() {
         let conditional = with(node("If", &["flag"], &["z"]), branches);
         graph([x(), vec![flag]].concat(), vec![node("Neg", &["x"], &["y"]), conditional], &["z"])
     };
-    let hides = |by: &str, value: &str| format!("{by} of a nested graph hides the value `{value}` of a graph around it");
+    let hides =
+        |by: &str, value: &str| format!("{by} of a nested graph hides the value `{value}` of a graph around it");
     let assigns = graph(vec![], vec![node("Abs", &["x"], &["y"])], &["y"]);
     assert_eq!(graph_refusal(branches(assigns)), hides("Abs node computing `y`", "y"));
     let mut stores = graph(vec![], vec![node("Add", &["x", "y"], &["a"])], &["a"]);
@@ -387,7 +395,8 @@ fn unknown_and_repeated_fields_of_tensors_and_attributes_are_refused() {
     let plain = encoded(&model(changed(|_| ())));
     import_bytes(grow(&plain, &[7, 1], &[15 << 3, 1]).into(), ReadOptions::default()).unwrap();
     // Documentation, and entries for tools, are known although nothing reads them.
-    let documented = grow(&encoded(&model(changed(|g| g.initializer = vec![f32s("w", &[1], &[1.0])]))), &[7, 5], b"\x62\x01d");
+    let documented =
+        grow(&encoded(&model(changed(|g| g.initializer = vec![f32s("w", &[1], &[1.0])]))), &[7, 5], b"\x62\x01d");
     import_bytes(documented.into(), ReadOptions::default()).unwrap();
 }
 

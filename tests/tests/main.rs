@@ -24,6 +24,7 @@ mod operators;
 mod profiler;
 mod ptx;
 mod random;
+mod reports;
 mod several_gpus;
 mod shapes;
 mod support;

@@ -27,7 +27,9 @@ pub fn parameter(
         ParamKind::Str | ParamKind::Choice(_) => text(attribute).map(ParamValue::Str),
         ParamKind::DType => int(attribute).and_then(data_type).map(ParamValue::DType),
         ParamKind::Ints => ints(attribute).map(ParamValue::Ints),
-        ParamKind::Floats => floats(attribute).map(|list| ParamValue::Floats(list.into_iter().map(f64::from).collect())),
+        ParamKind::Floats => {
+            floats(attribute).map(|list| ParamValue::Floats(list.into_iter().map(f64::from).collect()))
+        }
         ParamKind::Strs => texts(attribute).map(ParamValue::Strs),
         ParamKind::Tensor => match (attribute.kind(), &attribute.t) {
             (Some(AttributeType::Tensor), Some(proto)) => dense(proto, site, external)?.map(ParamValue::Tensor),

@@ -229,11 +229,7 @@ impl Rewrite<'_> {
     }
 
     /// Takes the value of an attribute, which must be of the type that `read` reads.
-    fn take_as<T>(
-        &mut self,
-        name: &str,
-        read: fn(&AttributeProto) -> Result<T, String>,
-    ) -> Result<Option<T>, String> {
+    fn take_as<T>(&mut self, name: &str, read: fn(&AttributeProto) -> Result<T, String>) -> Result<Option<T>, String> {
         let value = self.take(name).map(|attribute| read(&attribute));
         value.transpose().map_err(|why| format!("attribute `{name}`: {why}"))
     }
