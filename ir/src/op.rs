@@ -403,13 +403,11 @@ impl OpDef {
         if operands.len() > self.inputs.len() && !self.variadic {
             return Err(format!("{} operands given, at most {} expected", operands.len(), self.inputs.len()));
         }
-        let missing =
-            self.inputs.iter().enumerate().find(|(i, s)| !s.optional && !matches!(operands.get(*i), Some(Some(_))));
-        match missing {
-            Some((_, spec)) if !(self.variadic && operands.is_empty() && self.inputs.len() == 1) => {
-                Err(format!("operand `{}` is missing", spec.name))
-            }
-            _ => Ok(()),
+        let needed = 0..operands.len().max(self.inputs.len());
+        let mut missing = needed.filter(|i| !matches!(operands.get(*i), Some(Some(_)))).filter_map(|i| self.input_spec(i));
+        match missing.find(|spec| !spec.optional) {
+            Some(spec) => Err(format!("operand `{}` is missing", spec.name)),
+            None => Ok(()),
         }
     }
 }

@@ -128,6 +128,11 @@ impl DenseType {
         self.len().saturating_mul(self.dtype.size() as u64)
     }
 
+    /// Whether a machine can address so many bytes.
+    pub fn is_addressable(&self) -> bool {
+        self.bytes() <= isize::MAX as u64
+    }
+
     /// Row-major strides in elements.
     pub fn strides(&self) -> Vec<i64> {
         let mut strides = vec![1i64; self.dims.len()];

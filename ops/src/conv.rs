@@ -87,7 +87,11 @@ fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<Conv
     let x = ranked(cx, operands[0], rank)?;
     let w = ranked(cx, operands[1], rank)?;
     if let Some(kernel) = cx.params.ints("kernel_shape").map(<[i64]>::to_vec).filter(|k| !k.is_empty()) {
-        for (i, &k) in kernel.iter().enumerate().take(rank - 2) {
+        if kernel.len() != rank - 2 {
+            let (expected, found) = (rank - 2, kernel.len());
+            return Err(OpError(format!("parameter `kernel_shape`: expected {expected} entries, found {found}")));
+        }
+        for (i, &k) in kernel.iter().enumerate() {
             cx.unify_dims(Dim::Const(k.max(0) as u64), w[2 + i], &format!("operand `W`, axis {}", 2 + i))?;
         }
     }
@@ -162,19 +166,51 @@ pub(crate) struct Spread {
     pub(crate) out: u64,
 }
 
+/// The largest extent, and padding, of which a transposed convolution is made: products with a stride are within 64 bits.
+const MAX_EXTENT: u64 = 1 << 31;
+
+/// What a list that has an entry for each of the last `rank` axes says of one; the list may be absent.
+fn spatial_entry(
+    params: &Params,
+    name: &str,
+    axis: usize,
+    rank: usize,
+    lengths: &[usize],
+    least: i64,
+) -> Result<Option<i64>, OpError> {
+    let Some(list) = params.ints(name).filter(|list| !list.is_empty()) else { return Ok(None) };
+    if !lengths.contains(&list.len()) {
+        return Err(OpError(format!("parameter `{name}`: expected {rank} entries, found {}", list.len())));
+    }
+    match list[list.len() - rank + axis] {
+        value if value < least || value > MAX_EXTENT as i64 => {
+            Err(OpError(format!("parameter `{name}` holds {value}")))
+        }
+        value => Ok(Some(value)),
+    }
+}
+
 /// Pads and result extent along a spatial axis of extent `n`.
 pub(crate) fn spread(window: &SpatialWindow, params: &Params, axis: usize, n: u64) -> Result<Spread, OpError> {
-    let entry = |name: &str| params.ints(name).and_then(|l| l.get(l.len().saturating_sub(window.kernel.len()) + axis));
+    let rank = window.kernel.len();
+    // The shape may be that of the whole result.
+    let padding = spatial_entry(params, "output_padding", axis, rank, &[rank], 0)?;
+    let shape = spatial_entry(params, "output_shape", axis, rank, &[rank, rank + 2], 1)?;
+    if n > MAX_EXTENT {
+        return Err(OpError(format!("spatial axis {axis}: an extent of {n} is too large")));
+    }
     let (n, s) = (n as i64, window.strides[axis]);
-    let full = s * (n - 1) + entry("output_padding").copied().unwrap_or(0) + window.span(axis);
-    let wanted = match (entry("output_shape"), window.auto) {
-        (Some(out), _) => Some(*out),
+    let full = s * (n - 1) + padding.unwrap_or(0) + window.span(axis);
+    let wanted = match (shape, window.auto) {
+        (Some(out), _) => Some(out),
         (None, AutoPad::SameUpper | AutoPad::SameLower) => Some(n * s),
         _ => None,
     };
     let Some(out) = wanted else {
-        let out = full - window.before[axis] - window.after[axis];
-        return Ok(Spread { before: window.before[axis], out: out.max(0) as u64 });
+        let pads = window.before[axis] + window.after[axis];
+        let out = u64::try_from(full - pads);
+        let why = || OpError(format!("spatial axis {axis}: padding takes {pads} of {full}"));
+        return Ok(Spread { before: window.before[axis], out: out.map_err(|_| why())? });
     };
     let surplus = (full - out).max(0);
     let before = if window.auto == AutoPad::SameUpper { surplus / 2 } else { surplus - surplus / 2 };

@@ -21,10 +21,17 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
-    match params.ints("kernel_shape") {
-        Some(k) if k.iter().all(|n| *n > 0) => SpatialWindow::new(params, k.iter().map(|n| *n as u64).collect()),
-        _ => Err("parameter `kernel_shape` must be given and positive".into()),
+    let kernel = params.ints("kernel_shape").filter(|k| !k.is_empty() && k.iter().all(|n| *n > 0));
+    let Some(kernel) = kernel else { return Err("parameter `kernel_shape` must be given and positive".into()) };
+    let window = SpatialWindow::new(params, kernel.iter().map(|n| *n as u64).collect())?;
+    // A window in the padding alone would have no maximum and no mean.
+    for (axis, span) in (0..kernel.len()).map(|axis| (axis, window.span(axis))) {
+        let pad = window.before[axis].max(window.after[axis]);
+        if pad >= span {
+            return Err(OpError(format!("spatial axis {axis}: padding of {pad} for a window that covers {span}")));
+        }
     }
+    Ok(window)
 }
 
 /// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand.

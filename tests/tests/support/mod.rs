@@ -2,6 +2,9 @@
 
 pub mod backend;
 pub mod npz;
+/// ONNX models built in code, and damaged ones.
+#[path = "../../../frontend/tests/support/mod.rs"]
+pub mod onnx_models;
 
 use std::sync::Arc;
 
