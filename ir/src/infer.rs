@@ -376,11 +376,6 @@ pub fn infer_node(graph: &mut Graph, node: NodeId, value_of: &ValueOf<'_>) -> Re
     });
     let (inputs, outputs, changed) = (cx.inputs, cx.outputs, cx.changed);
     graph.dims = dims;
-    let result =
-        result.and_then(|()| match outputs.iter().filter_map(TensorType::dense).find(|t| !t.is_addressable()) {
-            Some(ty) => Err(OpError(format!("the result {ty} has more bytes than a machine can address"))),
-            None => Ok(()),
-        });
     if let Err(OpError(why)) = result {
         let conflict = Diagnostic::new(DiagnosticCode::TypeConflict, format!("{}: {why}", def.name)).at(&name);
         return Err(extent_origins(graph, node).into_iter().fold(conflict, Diagnostic::note));

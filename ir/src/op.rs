@@ -404,7 +404,8 @@ impl OpDef {
             return Err(format!("{} operands given, at most {} expected", operands.len(), self.inputs.len()));
         }
         let needed = 0..operands.len().max(self.inputs.len());
-        let mut missing = needed.filter(|i| !matches!(operands.get(*i), Some(Some(_)))).filter_map(|i| self.input_spec(i));
+        let mut missing =
+            needed.filter(|i| !matches!(operands.get(*i), Some(Some(_)))).filter_map(|i| self.input_spec(i));
         match missing.find(|spec| !spec.optional) {
             Some(spec) => Err(format!("operand `{}` is missing", spec.name)),
             None => Ok(()),

@@ -38,7 +38,7 @@ pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) ->
     let mut any = false;
     loop {
         any |= fixpoint(graph, registry, static_bytes)?;
-        addressable(graph)?;
+        representable(graph)?;
         if !evaluate_host(graph, registry, static_bytes)? {
             return Ok(any);
         }
@@ -46,8 +46,8 @@ pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) ->
     }
 }
 
-/// Whether every tensor of a known type has as few bytes as can be addressed.
-fn addressable(graph: &Graph) -> Result<()> {
+/// Whether every tensor has as few axes as are supported and, if its type is known, as few bytes as a machine can address.
+fn representable(graph: &Graph) -> Result<()> {
     for node in graph.node_ids() {
         for port in 0..graph.node(node).types.len() as u16 {
             let name = &graph.node(node).name;
@@ -56,8 +56,8 @@ fn addressable(graph: &Graph) -> Result<()> {
                 return refuse(format!("a tensor of {rank} axes, {MAX_RANK} at most are supported"));
             }
             let Some(ty) = graph.resolved(Value { node, port }).dense() else { continue };
-            if ty.bytes() > isize::MAX as u64 {
-                return refuse(format!("output {port} would be {ty}, which has more bytes than can be addressed"));
+            if !ty.is_addressable() {
+                return refuse(format!("output {port} would be {ty}, which has more bytes than a machine can address"));
             }
         }
     }

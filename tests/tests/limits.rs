@@ -56,7 +56,7 @@ fn results_that_are_too_large_are_refused_before_the_run() {
         for limits in [Limits::default(), GIBIBYTE] {
             let found = message(limits, &one(node, shape));
             assert!(found.starts_with("[limit] node `y`: output 0 would be f32["), "{node}: {found}");
-            assert!(found.ends_with("which has more bytes than can be addressed"), "{node}: {found}");
+            assert!(found.ends_with("which has more bytes than a machine can address"), "{node}: {found}");
         }
     }
 }
