@@ -74,11 +74,12 @@ pub fn set_groups(e: &mut Inliner<'_>, groups: &[MergedAxes], counter: &Index, t
     for (i, g) in groups.iter().enumerate().rev() {
         let rest = counter.floor_div(stride as i64, &limits);
         // What is above the first group's digit cannot be.
-        let digit = if i == 0 { rest } else { rest.modulo(g.extent as i64, &limits) };
+        let digit = if i == 0 { rest } else { rest.modulo(g.extent.max(1) as i64, &limits) };
         let digit = e.b.let_index("g", digit);
         e.set_axis(g.axis, digit.clone());
         digits[i] = digit;
-        stride *= g.extent;
+        // Without iterations there is nothing to count.
+        stride *= g.extent.max(1);
     }
     digits
 }
