@@ -7,6 +7,7 @@ use tensorc_abi::{ExternFn, KernelSignature, Plan, Weight};
 use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
+use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
@@ -57,13 +58,13 @@ fn optimize(
     options: tensorc_passes::Options,
     pipeline: &Pipeline,
     graph: &mut Graph,
-    until: Option<Instant>,
+    deadline: Deadline,
     report: &mut Report,
 ) -> Result<(), Error> {
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
     cx.threads = compiler.pool().threads();
-    cx.limits = PassLimits { nodes: compiler.options().limits.nodes, until };
+    cx.limits = PassLimits { nodes: compiler.options().limits.nodes, deadline };
     pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {
@@ -111,45 +112,26 @@ pub(crate) fn lowered(
     compiler: &Compiler,
     mut graph: Graph,
     choices: Choices,
-    until: Option<Instant>,
+    deadline: Deadline,
     report: &mut Report,
 ) -> Result<(Graph, Lowered), Error> {
     let pipeline = Pipeline::to(CompilePhase::Plan);
-    optimize(compiler, compiler.options().passes, &pipeline, &mut graph, until, report)?;
+    optimize(compiler, compiler.options().passes, &pipeline, &mut graph, deadline, report)?;
     let lowered = lower(compiler, &graph, choices, pipeline.end, &mut |step, time, _| {
         report.timings.push((step.to_owned(), time));
         Ok(())
     })?;
-    in_time(until)?;
-    compiler.options().limits.admit_plan(&lowered.plan, compiler.pool().threads())?;
+    deadline.check("planning")?;
+    let on_gpu = compiler.gpu().is_some();
+    compiler.options().limits.admit_plan(&lowered.plan, compiler.pool().threads(), on_gpu)?;
     Ok((graph, lowered))
-}
-
-/// Whether compiling may go on.
-fn in_time(until: Option<Instant>) -> Result<(), Error> {
-    match until {
-        Some(until) if Instant::now() > until => Err(Error::limit("time", "compiling takes longer".to_owned())),
-        _ => Ok(()),
-    }
-}
-
-/// Compiles the kernels that follow each other a few at a time, as long as there is time, and puts them into the cache.
-fn compile_in_time(compiler: &Compiler, kernels: &[Kernel], until: Option<Instant>) -> Result<(), Error> {
-    const AT_A_TIME: usize = 32;
-    let Some(_) = until else { return Ok(()) };
-    for some in kernels.chunks(AT_A_TIME) {
-        in_time(until)?;
-        let (backend, threads) = (compiler.options().backend, compiler.pool().threads());
-        compile_kernels(some, backend, threads, compiler.kernels(), &tensorc_kernels::symbol)?;
-    }
-    in_time(until)
 }
 
 /// Generates code and packs weights.
 pub(crate) fn link(
     compiler: &Compiler,
     lowered: Lowered,
-    until: Option<Instant>,
+    deadline: Deadline,
     report: &mut Report,
 ) -> Result<Executable, Error> {
     let Lowered { plan, kernels, constants, externs, .. } = lowered;
@@ -167,9 +149,9 @@ pub(crate) fn link(
     }
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
-        compile_in_time(compiler, &kernels, until)?;
         let backend = compiler.options().backend;
-        Ok(Arc::new(compile_kernels(&kernels, backend, threads, compiler.kernels(), &tensorc_kernels::symbol)?))
+        let symbol = &tensorc_kernels::symbol;
+        Ok(Arc::new(compile_kernels(&kernels, backend, threads, deadline, compiler.kernels(), symbol)?))
     })?;
     compiler.options().limits.admit_code(code.code_bytes())?;
     compiler.progress("pack weights");

@@ -93,18 +93,9 @@ pub enum Error {
     /// A GPU is not there, or refuses code or memory.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// A model asks for more than [`crate::Limits`] allow.
-    #[error("{limit} limit: {why}")]
-    Limit { limit: &'static str, why: String },
     /// A fault of tensorc.
     #[error("internal error: {0}")]
     Internal(String),
-}
-
-impl Error {
-    pub(crate) fn limit(limit: &'static str, why: String) -> Error {
-        Error::Limit { limit, why }
-    }
 }
 
 impl From<LoadError> for Error {

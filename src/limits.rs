@@ -1,17 +1,17 @@
 //! What a model may take of this machine: memory, time, nodes, machine code.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tensorc_abi::{Plan, StorageClass};
+use tensorc_ir::deadline::Deadline;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
-
-use crate::error::Error;
 
 /// Most that a model may take. What is `None` is not bounded.
 ///
-/// What a plan knows is refused before the model runs. A limit of a step of the compiler is looked at between its parts, that of a
-/// run between its steps and the pieces of work that steps are cut into; a GPU is not interrupted.
+/// What a plan states is compared before the model runs. The time that compiling takes is compared between passes and between
+/// kernels, that of a run between steps and parts of steps. A run on a GPU is not interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of memory that one run takes with its inputs, outputs, weights and intermediate tensors.
@@ -28,50 +28,54 @@ pub struct Limits {
 const MOST_FLOPS: u64 = 1 << 39;
 
 impl Limits {
-    /// What the limit of time leaves when something begins now.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.time.and_then(|time| Instant::now().checked_add(time))
+    /// When something that begins now has to be compiled.
+    pub(crate) fn deadline(&self) -> Deadline {
+        Deadline::after(self.time)
     }
 
     /// Whether a graph has as few nodes as it may have.
-    pub(crate) fn admit_graph(&self, graph: &Graph) -> Result<(), Error> {
-        match self.nodes.map(|most| (most, graph.node_ids().len() as u64)) {
-            Some((most, found)) if found > most => {
-                Err(Error::limit("nodes", format!("the model has {found} nodes, {most} are allowed")))
-            }
-            _ => Ok(()),
-        }
+    ///
+    /// # Errors
+    /// [`DiagnosticCode::Limit`], as of the other functions.
+    pub(crate) fn admit_graph(&self, graph: &Graph) -> Result<()> {
+        let found = graph.node_ids().len() as u64;
+        admit(self.nodes, found, || format!("the model has {found} nodes"), |most| most.to_string())
     }
 
     /// Whether so many bytes of machine code may be generated.
-    pub(crate) fn admit_code(&self, bytes: u64) -> Result<(), Error> {
-        match self.code.filter(|most| bytes > *most) {
-            Some(most) => {
-                let why =
-                    format!("the model has {} of machine code, {} are allowed", ByteCount(bytes), ByteCount(most));
-                Err(Error::limit("code", why))
-            }
-            None => Ok(()),
-        }
+    pub(crate) fn admit_code(&self, bytes: u64) -> Result<()> {
+        admit(self.code, bytes, || format!("the model has {} of machine code", ByteCount(bytes)), in_bytes)
     }
 
-    /// Whether runs of a plan by so many workers take what they may take.
-    pub(crate) fn admit_plan(&self, plan: &Plan, workers: usize) -> Result<(), Error> {
+    /// Whether runs of a plan take what they may take: by so many workers, or on a GPU, whose speed is not known.
+    pub(crate) fn admit_plan(&self, plan: &Plan, workers: usize, on_gpu: bool) -> Result<()> {
         let needed = run_bytes(plan, workers);
-        if let Some(most) = self.memory.filter(|most| needed > *most) {
-            let why = format!("a run takes {}, {} are allowed", ByteCount(needed), ByteCount(most));
-            return Err(Error::limit("memory", why));
+        admit(self.memory, needed, || format!("a run takes {} of memory", ByteCount(needed)), in_bytes)?;
+        if on_gpu {
+            return Ok(());
         }
         let flops = plan.steps.iter().fold(0u64, |sum, step| sum.saturating_add(step.flops));
         let least = Duration::from_secs(flops / MOST_FLOPS / workers.max(1) as u64);
-        match self.time.filter(|most| least > *most) {
-            Some(most) => {
-                let why = format!("a run takes {} s at least, {} s are allowed", least.as_secs(), most.as_secs_f64());
-                Err(Error::limit("time", why))
-            }
-            None => Ok(()),
-        }
+        let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+        admit(self.time, least, || format!("a run takes {} at least", seconds(least)), seconds)
     }
+}
+
+/// Whether what is asked for is within a limit.
+fn admit<T: Copy + PartialOrd>(
+    most: Option<T>,
+    asked: T,
+    what: impl FnOnce() -> String,
+    shown: impl FnOnce(T) -> String,
+) -> Result<()> {
+    match most.filter(|most| asked > *most) {
+        Some(most) => Err(Diagnostic::new(DiagnosticCode::Limit, format!("{}, {} are allowed", what(), shown(most)))),
+        None => Ok(()),
+    }
+}
+
+fn in_bytes(bytes: u64) -> String {
+    ByteCount(bytes).to_string()
 }
 
 /// Bytes of all memory that a run by so many workers uses.
@@ -126,23 +130,24 @@ mod tests {
     }
 
     fn refused(limits: Limits, workers: usize) -> String {
-        limits.admit_plan(&plan(), workers).map_or_else(|e| e.to_string(), |()| "admitted".to_owned())
+        limits.admit_plan(&plan(), workers, false).map_or_else(|e| e.to_string(), |()| "admitted".to_owned())
     }
 
     #[test]
     fn every_tensor_of_a_run_counts() {
         let memory = |bytes| Limits { memory: Some(bytes), ..Limits::default() };
         assert_eq!(refused(memory(4096), 1), "admitted");
-        assert_eq!(refused(memory(4095), 1), "memory limit: a run takes 4.0 KiB, 4.0 KiB are allowed");
-        assert_eq!(refused(memory(1000), 1), "memory limit: a run takes 4.0 KiB, 1000 bytes are allowed");
+        assert_eq!(refused(memory(4095), 1), "[limit] a run takes 4.0 KiB of memory, 4.0 KiB are allowed");
+        assert_eq!(refused(memory(1000), 1), "[limit] a run takes 4.0 KiB of memory, 1000 bytes are allowed");
     }
 
     #[test]
     fn a_run_that_cannot_end_in_time_does_not_begin() {
         let time = |seconds| Limits { time: Some(Duration::from_secs(seconds)), ..Limits::default() };
         assert_eq!(refused(time(20), 1), "admitted");
-        assert_eq!(refused(time(19), 1), "time limit: a run takes 20 s at least, 19 s are allowed");
+        assert_eq!(refused(time(19), 1), "[limit] a run takes 20 s at least, 19 s are allowed");
         assert_eq!(refused(time(19), 2), "admitted");
+        assert_eq!(time(19).admit_plan(&plan(), 1, true), Ok(()));
     }
 
     #[test]

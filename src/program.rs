@@ -1,9 +1,9 @@
 //! Compiled code, however it is used: by a session, as an operation on arrays, by an executor.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use tensorc_abi::Plan;
+use tensorc_ir::deadline::Deadline;
 use tensorc_ir::graph::Graph;
 use tensorc_runtime::array::{self, ArrayLaunch, ArraySpace, LaunchError, PlannedRun};
 use tensorc_runtime::plan::{Phase, SharedArena};
@@ -39,9 +39,9 @@ impl Program {
 
     /// Adds what compiling takes to a report of what came before.
     pub(crate) fn compile_reporting(compiler: &Compiler, graph: Graph, mut report: Report) -> Result<Program, Error> {
-        let until = compiler.options().limits.deadline();
-        let (_, lowered) = lowered(compiler, graph, compiler.choices(), until, &mut report)?;
-        Program::linked(compiler, lowered, until, report)
+        let deadline = compiler.options().limits.deadline();
+        let (_, lowered) = lowered(compiler, graph, compiler.choices(), deadline, &mut report)?;
+        Program::linked(compiler, lowered, deadline, report)
     }
 
     /// Generates code and packs weights for a graph that is lowered and planned.
@@ -52,13 +52,8 @@ impl Program {
         Program::linked(compiler, lowered, compiler.options().limits.deadline(), Report::default())
     }
 
-    fn linked(
-        compiler: &Compiler,
-        lowered: Lowered,
-        until: Option<Instant>,
-        mut report: Report,
-    ) -> Result<Program, Error> {
-        let executable = Arc::new(link(compiler, lowered, until, &mut report)?);
+    fn linked(compiler: &Compiler, lowered: Lowered, deadline: Deadline, mut report: Report) -> Result<Program, Error> {
+        let executable = Arc::new(link(compiler, lowered, deadline, &mut report)?);
         Ok(Program { compiler: compiler.clone(), executable, report, idle: Mutex::default(), turns: None })
     }
 

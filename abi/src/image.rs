@@ -203,8 +203,8 @@ pub mod check {
 
 /// The value that a word of a check says breaks the requirement; `None` if none does.
 ///
-/// The word is the largest of those of all values: 0 for one that is allowed, else `2·v + 1`, or `-2·v` for a negative `v`. Values
-/// farther from zero than 2^61 count as 2^61.
+/// Each element v of the operand has a code: 0 if v is allowed, else 2v + 1 for v ≥ 0 and -2v for v < 0. The word is the
+/// maximum of all codes. Elements beyond ±2^61 are clamped to that.
 pub const fn found(word: i64) -> Option<i64> {
     match word {
         0 => None,

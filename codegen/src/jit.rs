@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_abi::KernelFn;
+use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
@@ -93,7 +94,8 @@ impl JitModule {
         self.entries.is_empty()
     }
 
-    /// Bytes of machine code, each kernel counted once; with LLVM, those of its objects.
+    /// Size of the machine code in bytes. Equal kernels share code and count once. With LLVM it is the size of the object
+    /// files.
     pub fn code_bytes(&self) -> u64 {
         let mut sizes: Vec<(usize, usize)> = self.entries.iter().map(|e| (e.function as usize, e.bytes)).collect();
         sizes.sort_unstable();
@@ -113,11 +115,12 @@ impl JitModule {
 /// Compiles what the cache does not hold yet, on up to `threads` threads.
 ///
 /// `resolve` gives the addresses of run-time library functions (`tc_exp_f64`, `tc_fmod_f32`, …).
-/// Fails with the first kernel, in order, that has no code, or if the build has no such back end.
+/// Fails with the first kernel, in order, that has no code, if the build has no such back end, or if the time is over.
 pub fn compile_kernels(
     kernels: &[Kernel],
     backend: Backend,
     threads: usize,
+    deadline: Deadline,
     cache: &KernelCache,
     resolve: Resolve<'_>,
 ) -> Result<JitModule> {
@@ -133,7 +136,7 @@ pub fn compile_kernels(
             addresses.insert(name, address as usize);
         }
     }
-    let work = CompileWork { kernels, keys: &keys, addresses, cache };
+    let work = CompileWork { kernels, keys: &keys, addresses, cache, deadline };
     let made = on_threads(&missing, threads, |chunk| work.compile(chunk))?;
     if let (Some(store), false) = (&cache.store, missing.is_empty()) {
         store.finish();
@@ -196,6 +199,7 @@ struct CompileWork<'a> {
     keys: &'a [KernelKey],
     addresses: BTreeMap<String, usize>,
     cache: &'a KernelCache,
+    deadline: Deadline,
 }
 
 impl CompileWork<'_> {
@@ -257,6 +261,7 @@ impl CompileWork<'_> {
                 name,
                 known: known.get(n).copied().flatten(),
                 keep: plain.is_empty(),
+                deadline: self.deadline,
             })
             .collect();
         match backend {

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use tensorc_abi::KernelFn;
+use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::kir::Kernel;
 
@@ -25,6 +26,8 @@ pub(crate) struct LoadRequest<'a> {
     pub known: Option<&'a [u8]>,
     /// Whether there is a store.
     pub keep: bool,
+    /// When it has to be there.
+    pub deadline: Deadline,
 }
 
 /// A loaded kernel.

@@ -10,12 +10,14 @@ use common::random::{contents, random_kernel};
 use common::records::Records;
 use tensorc_abi::seal;
 use tensorc_codegen::jit::{JitModule, KernelCache, compile_kernels};
+use tensorc_ir::deadline::Deadline;
 use tensorc_ir::kir::Kernel;
 
 /// A new process, as far as the cache knows.
 fn compile(kernels: &[Kernel], store: &Arc<Records>) -> JitModule {
     let cache = KernelCache::verifying().storing(store.clone());
-    compile_kernels(kernels, common::backend(), 2, &cache, &common::library).unwrap_or_else(|e| panic!("{e}"))
+    compile_kernels(kernels, common::backend(), 2, Deadline::NEVER, &cache, &common::library)
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A store with the record of one kernel, which calls the library.

@@ -17,11 +17,13 @@ pub trait Workers {
     /// How many there are, with the calling one.
     fn count(&self) -> u64;
 
-    /// Into how many pieces a step of an estimated time is cut that would be cut into so many; `None`: also into one, where that is
-    /// not worth it.
+    /// Into how many pieces a step is cut if it has as many tasks; `ns` is its estimated time, 0 if that is not known.
     #[inline(always)]
-    fn pieces(&self, _wanted: u64, _ns: u64) -> Option<u64> {
-        None
+    fn pieces(&self, _ns: u64) -> u64 {
+        match self.count() {
+            1 => 1,
+            count => count * CHUNKS_PER_WORKER,
+        }
     }
 
     /// Executes `0..tasks` in pieces of `grain`, each with the number of its worker, and returns when all have ended. Pieces
@@ -81,7 +83,6 @@ pub unsafe fn run<W: Workers + Sync, S: AsRef<Step> + Sync>(
     memory: Memory,
     workers: &W,
 ) -> Result<(), W::Error> {
-    let count = workers.count();
     let [step] = steps else {
         // SAFETY: passed on from the caller.
         return unsafe { side_by_side(steps, memory, workers) };
@@ -90,13 +91,13 @@ pub unsafe fn run<W: Workers + Sync, S: AsRef<Step> + Sync>(
     if step.tasks == 0 {
         return Ok(());
     }
-    let pieces = workers.pieces(count * CHUNKS_PER_WORKER, step.ns);
-    if pieces.is_none() && count == 1 || step.grain >= step.tasks {
+    let pieces = workers.pieces(step.ns);
+    if pieces == 1 || step.grain >= step.tasks {
         // SAFETY: passed on from the caller.
         unsafe { memory.execute(step, 0, 0..step.tasks) };
         return Ok(());
     }
-    workers.each(step.tasks, step.chunk(pieces.unwrap_or(count * CHUNKS_PER_WORKER)), &|worker, tasks| {
+    workers.each(step.tasks, step.chunk(pieces), &|worker, tasks| {
         // SAFETY: passed on from the caller; pieces have no task in common.
         workers.chunk(0, || unsafe { memory.execute(step, worker, tasks) });
     })

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod build;
+pub mod deadline;
 mod demand;
 pub mod diag;
 pub mod dim;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::op::Registry;
@@ -83,7 +84,7 @@ pub struct PassLimits {
     /// Most nodes of the graph after a pass.
     pub nodes: Option<u64>,
     /// When no further pass begins.
-    pub until: Option<Instant>,
+    pub deadline: Deadline,
 }
 
 impl PassLimits {
@@ -92,17 +93,12 @@ impl PassLimits {
     /// # Errors
     /// [`DiagnosticCode::Limit`].
     fn admit(self, pass: &str, graph: &Graph) -> Result<()> {
-        let refuse = |why: String| Err(Diagnostic::new(DiagnosticCode::Limit, why));
         let found = graph.node_ids().len() as u64;
-        match (self.nodes, self.until) {
-            (Some(most), _) if found > most => {
-                refuse(format!("the graph has {found} nodes after pass `{pass}`, {most} are allowed"))
-            }
-            (_, Some(until)) if Instant::now() > until => {
-                refuse(format!("compiling takes longer than is allowed: pass `{pass}` ended too late"))
-            }
-            _ => Ok(()),
+        if let Some(most) = self.nodes.filter(|most| found > *most) {
+            let why = format!("the graph has {found} nodes after pass `{pass}`, {most} are allowed");
+            return Err(Diagnostic::new(DiagnosticCode::Limit, why));
         }
+        self.deadline.check(format_args!("pass `{pass}`"))
     }
 }
 

@@ -46,7 +46,7 @@ fn results_that_are_too_large_are_refused_before_the_run() {
         ("constant_of_shape(%s)", "1048576, 1048576"),
     ] {
         let text = one(node, shape);
-        assert_eq!(message(GIBIBYTE, &text), "memory limit: a run takes 4.0 TiB, 1.0 GiB are allowed", "{node}");
+        assert_eq!(message(GIBIBYTE, &text), "[limit] a run takes 4.0 TiB of memory, 1.0 GiB are allowed", "{node}");
     }
     for (node, shape) in [
         ("expand(%x, %s)", "4611686018427387904, 4611686018427387904"),
@@ -75,7 +75,7 @@ fn arithmetic_that_takes_too_long_is_refused_before_the_run() {
     let compiled = model(limits, 1, text);
     let types: Vec<DenseType> = compiled.inputs().iter().map(|(_, ty)| ty.dense().unwrap()).collect();
     let error = compiled.compile(&types).err().unwrap();
-    assert_eq!(error.to_string(), "time limit: a run takes 64 s at least, 10 s are allowed");
+    assert_eq!(error.to_string(), "[limit] a run takes 64 s at least, 10 s are allowed");
 }
 
 #[test]
@@ -128,10 +128,7 @@ fn nodes_and_code_are_bounded() {
     let code = |most| Limits { code: Some(most), ..Limits::default() };
     assert_eq!(message(code(1 << 20), text), "ran");
     let refused = message(code(10), text);
-    assert!(
-        refused.starts_with("code limit: the model has ") && refused.ends_with("10 bytes are allowed"),
-        "{refused}"
-    );
+    assert!(refused.starts_with("[limit] the model has ") && refused.ends_with("10 bytes are allowed"), "{refused}");
 }
 
 #[test]

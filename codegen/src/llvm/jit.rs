@@ -35,7 +35,11 @@ pub(crate) fn load(
     verify: bool,
 ) -> Result<Vec<LoadedKernel>> {
     let processor = Processor::new(Isa::native()?)?;
-    let new = |w: &LoadRequest<'_>| w.known.is_none().then(|| object(w.name, w.kernel, &processor, verify)).transpose();
+    let new = |w: &LoadRequest<'_>| {
+        let made = w.known.is_none().then(|| object(w.name, w.kernel, &processor, verify)).transpose()?;
+        w.deadline.check(format_args!("kernel `{}`", w.kernel.name))?;
+        Ok(made)
+    };
     let new: Vec<Option<Vec<u8>>> = wanted.iter().map(new).collect::<Result<_>>()?;
     let objects = wanted.iter().zip(&new).filter_map(|(w, new)| w.known.or(new.as_deref()));
     let loaded = Arc::new(Loaded::new(processor, objects, addresses)?);

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use tensorc_abi::DType;
 use tensorc_codegen::jit::{Backend, JitModule, KernelCache, compile_kernels};
+use tensorc_ir::deadline::Deadline;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interp::run_kernel;
 use tensorc_ir::kir::Kernel;
@@ -72,7 +73,7 @@ pub fn backend() -> Backend {
 }
 
 pub fn compile(kernels: &[Kernel]) -> JitModule {
-    match compile_kernels(kernels, backend(), 2, &KernelCache::verifying(), &library) {
+    match compile_kernels(kernels, backend(), 2, Deadline::NEVER, &KernelCache::verifying(), &library) {
         Ok(module) => module,
         Err(e) => panic!("{e}"),
     }

@@ -35,7 +35,7 @@ struct Scope<'a> {
     functions: &'a Functions,
     /// The model or function, for messages.
     holder: &'a str,
-    /// Whether attributes may refer to those of a call.
+    /// Whether this is a function body, whose attributes may be references (`ref_attr_name`) to attributes of the call.
     function: bool,
 }
 

@@ -3,8 +3,8 @@
 //! Graphs have no control flow. Where the condition of an `If` is known when the model is
 //! imported, the branch taken replaces the node. Otherwise both branches are computed, which
 //! without side effects costs only time, and the condition selects between their results; for
-//! that the results must have the same type, and nothing confirms what operators in them demand of values: those of the branch
-//! that is not taken may break it. If the types differ, importing fails with an error that says so
+//! that the results must have the same type, and values in them are not checked (`OpNode::unchecked`): an index in the branch
+//! that is not taken may be out of range. If the types differ, importing fails with an error that says so
 //! ([`super::unsupported::Unsupported::only_undecided`]), and may succeed with shapes and values of inputs.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The types that a model states of its values, compared with those that follow.
 //!
-//! A stated type may say less than what follows, or name an extent that is known. What it may not do is contradict: another
-//! element type, another number of dimensions, or another extent where both are numbers.
+//! A declared type may be less precise than the inferred one: unknown shape, symbolic extents. It is an error if the element
+//! types, the ranks, or two constant extents differ.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -297,7 +297,7 @@ fn gather<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -
     values.iter().flat_map(|&v| bytes(v)).collect()
 }
 
-/// As [`gather`] for elements narrower than those of the field, after a check that nothing is cut off.
+/// As [`gather`], for element types narrower than the field (i8 in `int32_data`). A number out of range is an error.
 fn narrow<T: Copy + Ord + Into<i128>, const N: usize>(
     values: &[T],
     dtype: DType,

@@ -1,7 +1,6 @@
 //! ONNX models built in code, for tests of the reader.
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
-pub mod damage;
 pub mod import_any;
 
 use std::path::{Path, PathBuf};

@@ -538,13 +538,13 @@ impl<W: Watch> Workers for Threads<'_, W> {
     }
 }
 
-/// Threads that begin no piece of work after a time.
+/// Threads that begin no part of a step when the time of the run is over.
 struct HurriedThreads<'a, W> {
     threads: Threads<'a, W>,
     deadline: Deadline,
 }
 
-/// Estimated time of a piece between looks at the clock, in nanoseconds.
+/// Estimated time of a part of a step between two comparisons with the clock, in nanoseconds.
 const PIECE_NS: u64 = 10_000_000;
 
 impl<W: Watch> Workers for HurriedThreads<'_, W> {
@@ -554,8 +554,8 @@ impl<W: Watch> Workers for HurriedThreads<'_, W> {
         self.threads.count()
     }
 
-    fn pieces(&self, wanted: u64, ns: u64) -> Option<u64> {
-        Some(wanted.max(ns / PIECE_NS))
+    fn pieces(&self, ns: u64) -> u64 {
+        self.threads.pieces(ns).max(ns / PIECE_NS)
     }
 
     fn each(&self, tasks: u64, grain: u64, piece: &(dyn Fn(usize, Range<u64>) + Sync)) -> Result<(), Stop> {

@@ -24,8 +24,11 @@ impl Deaths {
                 lives[plan.whole(arg.buffer).0 as usize].get_or_insert((i, i)).1 = i;
             }
         }
+        // The host reads what is checked after the last step.
+        for check in &plan.checks {
+            lives[plan.whole(check.buffer).0 as usize] = None;
+        }
         let live = plan.buffers.iter().zip(&lives).filter_map(|(buffer, life)| match (buffer.storage, life) {
-            _ if plan.checks.iter().any(|check| plan.buffer(check.buffer).storage == buffer.storage) => None,
             (StorageClass::Arena(offset), Some((first, last))) => {
                 Some((*first, *last, offset as usize..(offset + buffer.bytes()) as usize))
             }

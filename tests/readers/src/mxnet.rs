@@ -20,7 +20,7 @@ pub const SYMBOL: FileReader =
     FileReader { name: "mxnet_symbol", files: symbols, seal: None, read: read_symbol, memory: 16384 };
 
 /// Elements of the largest sparse array that is made dense: its shape costs the file nothing.
-const DENSE_ELEMENTS: u64 = 1 << 16;
+const DENSE_ELEMENTS: u64 = (1 << 20) - 1;
 
 const VERSIONS: [ArrayVersion; 4] = [ArrayVersion::V0, ArrayVersion::V1, ArrayVersion::V2, ArrayVersion::V3];
 

@@ -12,8 +12,7 @@ use crate::tensor::{TensorMut, TensorRef};
 
 /// The word of a check, by its position among others.
 pub(in super::super) fn word_in(words: &[u8], check: usize) -> i64 {
-    let bytes = words.get(check * WORD_BYTES..).and_then(|bytes| bytes.first_chunk());
-    i64::from_ne_bytes(bytes.copied().unwrap_or_default())
+    i64::from_ne_bytes(std::array::from_fn(|byte| words[check * WORD_BYTES + byte]))
 }
 
 impl Context {
