@@ -7,9 +7,9 @@ use tensorc_abi::{ExternFn, KernelSignature, Plan, Weight};
 use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Graph;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::Kernel;
 use tensorc_passes::manager::{PassCx, PassLimits, Timing};
 use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
@@ -24,6 +24,7 @@ use crate::compiler::{COMPILE, Compiler};
 use crate::error::Error;
 use crate::gpu::vendor;
 use crate::gpu_kernels;
+use crate::limits::Deadline;
 
 /// What compiling took, by step.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +65,8 @@ fn optimize(
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
     cx.threads = compiler.pool().threads();
-    cx.limits = PassLimits { nodes: compiler.options().limits.nodes, deadline };
+    let is_over = || deadline.is_over();
+    cx.limits = PassLimits { nodes: compiler.options().limits.nodes, interrupt: Interrupt::new(&is_over) };
     pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {
@@ -121,7 +123,7 @@ pub(crate) fn lowered(
         report.timings.push((step.to_owned(), time));
         Ok(())
     })?;
-    deadline.check("planning")?;
+    Interrupt::new(&|| deadline.is_over()).check("planning")?;
     let on_gpu = compiler.gpu().is_some();
     compiler.options().limits.admit_plan(&lowered.plan, compiler.pool().threads(), on_gpu)?;
     Ok((graph, lowered))
@@ -150,8 +152,9 @@ pub(crate) fn link(
     compiler.progress("generate code");
     let code = report.timed(compiler, "codegen", || {
         let backend = compiler.options().backend;
-        let symbol = &tensorc_kernels::symbol;
-        Ok(Arc::new(compile_kernels(&kernels, backend, threads, deadline, compiler.kernels(), symbol)?))
+        let (is_over, symbol) = (|| deadline.is_over(), &tensorc_kernels::symbol);
+        let interrupt = Interrupt::new(&is_over);
+        Ok(Arc::new(compile_kernels(&kernels, backend, threads, interrupt, compiler.kernels(), symbol)?))
     })?;
     compiler.options().limits.admit_code(code.code_bytes())?;
     compiler.progress("pack weights");

@@ -1,10 +1,9 @@
 //! What a model may take of this machine: memory, time, nodes, machine code.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorc_abi::{Plan, StorageClass};
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
 
@@ -28,9 +27,9 @@ pub struct Limits {
 const MOST_FLOPS: u64 = 1 << 39;
 
 impl Limits {
-    /// When something that begins now has to be compiled.
+    /// When the time of a compilation that begins now is over.
     pub(crate) fn deadline(&self) -> Deadline {
-        Deadline::after(self.time)
+        Deadline(self.time.and_then(|time| Instant::now().checked_add(time)))
     }
 
     /// Whether a graph has as few nodes as it may have.
@@ -58,6 +57,17 @@ impl Limits {
         let least = Duration::from_secs(flops / MOST_FLOPS / workers.max(1) as u64);
         let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
         admit(self.time, least, || format!("a run takes {} at least", seconds(least)), seconds)
+    }
+}
+
+/// A point in time, if there is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// Whether it has passed.
+    pub fn is_over(self) -> bool {
+        self.0.is_some_and(|end| Instant::now() > end)
     }
 }
 

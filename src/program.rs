@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tensorc_abi::Plan;
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::graph::Graph;
 use tensorc_runtime::array::{self, ArrayLaunch, ArraySpace, LaunchError, PlannedRun};
 use tensorc_runtime::plan::{Phase, SharedArena};
@@ -13,6 +12,7 @@ use tensorc_schedule::lowered::Lowered;
 use crate::compile::{Report, link, lowered};
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::limits::Deadline;
 
 /// Contexts kept for later runs of one program.
 const MAX_IDLE_CONTEXTS: usize = 4;
@@ -64,7 +64,7 @@ impl Program {
     /// Memory is short.
     pub fn in_turns(self, arena: Option<&SharedArena>) -> Result<Program, Error> {
         let context = match arena {
-            Some(arena) => Context::in_arena(self.executable.clone(), arena)?,
+            Some(arena) => self.limited(Context::in_arena(self.executable.clone(), arena)?),
             None => self.context()?,
         };
         Ok(Program { turns: Some(Arc::new(Mutex::new(context))), ..self })
@@ -91,8 +91,12 @@ impl Program {
 
     /// Memory for one run at a time.
     pub(crate) fn context(&self) -> Result<Context, RunError> {
-        let context = Context::new(self.executable.clone(), self.compiler.pool())?;
-        Ok(context.within(self.compiler.options().limits.time))
+        Ok(self.limited(Context::new(self.executable.clone(), self.compiler.pool())?))
+    }
+
+    /// A context whose runs take no longer than they may.
+    fn limited(&self, context: Context) -> Context {
+        context.within(self.compiler.options().limits.time)
     }
 
     /// Pushes a run, or a phase of one, as one operation of the engine: of the launch's outputs the first are `states` of the

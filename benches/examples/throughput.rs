@@ -7,8 +7,8 @@ use tensorc_codegen::cranelift::dump;
 use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
 use tensorc_ir::DType;
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::index::Index;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
 use tensorc_ops::math::MathBodies;
@@ -103,7 +103,7 @@ fn measure(kernel: Kernel, lens: &[u64], elements: u64, scalars: &[i64]) -> Resu
     let mut buffers: Vec<Vec<f32>> =
         lens.iter().map(|&n| (0..n).map(|i| (i % 1000) as f32 * 0.004 - 2.0).collect()).collect();
     let start = Instant::now();
-    let module = compile_kernels(&[kernel], Backend::Cranelift, 1, Deadline::NEVER, &KernelCache::new(), &|_| None)?;
+    let module = compile_kernels(&[kernel], Backend::Cranelift, 1, Interrupt::NEVER, &KernelCache::new(), &|_| None)?;
     let compile = start.elapsed().as_secs_f64() * 1e6;
     let entry = module.entry(0).ok_or("no kernel")?;
     let pointers: Vec<*mut u8> = buffers.iter_mut().map(|b| b.as_mut_ptr().cast()).collect();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorc_abi::KernelFn;
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
 
@@ -115,12 +115,12 @@ impl JitModule {
 /// Compiles what the cache does not hold yet, on up to `threads` threads.
 ///
 /// `resolve` gives the addresses of run-time library functions (`tc_exp_f64`, `tc_fmod_f32`, …).
-/// Fails with the first kernel, in order, that has no code, if the build has no such back end, or if the time is over.
+/// Fails with the first kernel, in order, that has no code, if the build has no such back end, or if `interrupt` says so after a kernel.
 pub fn compile_kernels(
     kernels: &[Kernel],
     backend: Backend,
     threads: usize,
-    deadline: Deadline,
+    interrupt: Interrupt<'_>,
     cache: &KernelCache,
     resolve: Resolve<'_>,
 ) -> Result<JitModule> {
@@ -136,7 +136,7 @@ pub fn compile_kernels(
             addresses.insert(name, address as usize);
         }
     }
-    let work = CompileWork { kernels, keys: &keys, addresses, cache, deadline };
+    let work = CompileWork { kernels, keys: &keys, addresses, cache, interrupt };
     let made = on_threads(&missing, threads, |chunk| work.compile(chunk))?;
     if let (Some(store), false) = (&cache.store, missing.is_empty()) {
         store.finish();
@@ -199,7 +199,7 @@ struct CompileWork<'a> {
     keys: &'a [KernelKey],
     addresses: BTreeMap<String, usize>,
     cache: &'a KernelCache,
-    deadline: Deadline,
+    interrupt: Interrupt<'a>,
 }
 
 impl CompileWork<'_> {
@@ -261,7 +261,7 @@ impl CompileWork<'_> {
                 name,
                 known: known.get(n).copied().flatten(),
                 keep: plain.is_empty(),
-                deadline: self.deadline,
+                interrupt: self.interrupt,
             })
             .collect();
         match backend {

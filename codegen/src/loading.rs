@@ -4,8 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 
 use tensorc_abi::KernelFn;
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::Kernel;
 
 /// The code of one kernel, and what keeps its memory.
@@ -26,8 +26,8 @@ pub(crate) struct LoadRequest<'a> {
     pub known: Option<&'a [u8]>,
     /// Whether there is a store.
     pub keep: bool,
-    /// When it has to be there.
-    pub deadline: Deadline,
+    /// Asked behind each kernel.
+    pub interrupt: Interrupt<'a>,
 }
 
 /// A loaded kernel.

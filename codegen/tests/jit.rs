@@ -7,9 +7,9 @@ use tensorc_abi::DType;
 use tensorc_codegen::cranelift::dump;
 use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::DiagnosticCode;
 use tensorc_ir::index::Index;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
@@ -40,12 +40,12 @@ fn equal_kernels_are_compiled_once() {
     let add = |name: &str, c| map(name, DType::F32, ScalarOp::Add, c);
     let cache = KernelCache::verifying();
     let list = [add("a", 1.0), add("b", 2.0), add("c", 1.0)];
-    let first = compile_kernels(&list, Backend::Cranelift, 2, Deadline::NEVER, &cache, &|_| None).unwrap();
+    let first = compile_kernels(&list, Backend::Cranelift, 2, Interrupt::NEVER, &cache, &|_| None).unwrap();
     assert_eq!((first.len(), cache.len()), (3, 2));
     assert_eq!(first.entry(0).unwrap() as usize, first.entry(2).unwrap() as usize);
     assert_ne!(first.entry(0).unwrap() as usize, first.entry(1).unwrap() as usize);
     assert!(first.entry(3).is_none());
-    let second = compile_kernels(&[add("d", 2.0)], Backend::Cranelift, 1, Deadline::NEVER, &cache, &|_| None).unwrap();
+    let second = compile_kernels(&[add("d", 2.0)], Backend::Cranelift, 1, Interrupt::NEVER, &cache, &|_| None).unwrap();
     assert_eq!(second.entry(0).unwrap() as usize, first.entry(1).unwrap() as usize);
     // DiagnosticCode outlives the cache and the module that caused it.
     drop((cache, first));
@@ -62,7 +62,7 @@ fn kernels_that_nothing_uses_are_forgotten_when_there_are_many() {
         |from: i32| (from..from + 3).map(|c| map("k", DType::F32, ScalarOp::Add, f64::from(c))).collect::<Vec<_>>();
     let cache = KernelCache::of_at_most(5);
     let compile =
-        |from| compile_kernels(&list(from), Backend::Cranelift, 1, Deadline::NEVER, &cache, &|_| None).unwrap();
+        |from| compile_kernels(&list(from), Backend::Cranelift, 1, Interrupt::NEVER, &cache, &|_| None).unwrap();
     let used = compile(0);
     drop(compile(10));
     assert_eq!(cache.len(), 6, "all were in use");
@@ -80,7 +80,7 @@ fn kernels_that_nothing_uses_are_forgotten_when_there_are_many() {
 fn kernels_run_on_many_threads() {
     let kernels: Vec<Kernel> = (0..40).map(|c| map("k", DType::F32, ScalarOp::Mul, f64::from(c))).collect();
     let module =
-        compile_kernels(&kernels, Backend::Cranelift, 4, Deadline::NEVER, &KernelCache::new(), &|_| None).unwrap();
+        compile_kernels(&kernels, Backend::Cranelift, 4, Interrupt::NEVER, &KernelCache::new(), &|_| None).unwrap();
     std::thread::scope(|scope| {
         for t in 0..4 {
             let module = &module;
@@ -98,7 +98,7 @@ fn kernels_run_on_many_threads() {
 #[test]
 fn a_missing_library_function_is_named() {
     let kernel = map("k", DType::F64, ScalarOp::Math(MathFn::Exp), 0.0);
-    let error = compile_kernels(&[kernel], Backend::Cranelift, 1, Deadline::NEVER, &KernelCache::new(), &|_| None)
+    let error = compile_kernels(&[kernel], Backend::Cranelift, 1, Interrupt::NEVER, &KernelCache::new(), &|_| None)
         .err()
         .unwrap();
     assert_eq!(error.code, DiagnosticCode::Unsupported);
@@ -109,12 +109,12 @@ fn a_missing_library_function_is_named() {
 fn unexpanded_mathematics_and_huge_arrays_are_refused() {
     let exp = map("k", DType::F32, ScalarOp::Math(MathFn::Exp), 0.0);
     let error =
-        compile_kernels(&[exp], Backend::Cranelift, 1, Deadline::NEVER, &KernelCache::new(), &|_| None).err().unwrap();
+        compile_kernels(&[exp], Backend::Cranelift, 1, Interrupt::NEVER, &KernelCache::new(), &|_| None).err().unwrap();
     assert!(error.message.contains("not expanded"), "{error}");
     let mut b = KernelBuilder::new("stack");
     let buf = b.alloc("big", DType::F64, 1 << 20, MemorySpace::Stack);
     b.store(buf, Index::constant(0), Operand::Const(Scalar::from_f64(DType::F64, 0.0)));
-    let error = compile_kernels(&[b.finish()], Backend::Cranelift, 1, Deadline::NEVER, &KernelCache::new(), &|_| None)
+    let error = compile_kernels(&[b.finish()], Backend::Cranelift, 1, Interrupt::NEVER, &KernelCache::new(), &|_| None)
         .err()
         .unwrap();
     assert!(error.message.contains("`big`"), "{error}");

@@ -12,9 +12,9 @@ use tensorc_codegen::isa::Isa;
 use tensorc_codegen::jit::{Backend, KernelCache, compile_kernels};
 use tensorc_codegen::llvm::{assembly, emit_object, ir_text};
 use tensorc_ir::DenseType;
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::Index;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Ex, MathFn, Scalar, ScalarFn, ScalarOp};
@@ -142,7 +142,7 @@ fn wrong_requests_are_errors() {
 fn code_is_kept_by_back_end_and_content() {
     let cache = KernelCache::verifying();
     let list = [square(64), square(64), square(128)];
-    let compile = |backend| compile_kernels(&list, backend, 2, Deadline::NEVER, &cache, &common::library).unwrap();
+    let compile = |backend| compile_kernels(&list, backend, 2, Interrupt::NEVER, &cache, &common::library).unwrap();
     let llvm = compile(Backend::Llvm);
     assert_eq!(cache.len(), 2);
     let cranelift = compile(Backend::Cranelift);
@@ -188,7 +188,7 @@ fn styles_and_back_ends_agree() {
             let range = [0, kernel.parallel_extent() as i64];
             let list = [kernel];
             let module =
-                compile_kernels(&list, backend, 1, Deadline::NEVER, &KernelCache::verifying(), &common::library)
+                compile_kernels(&list, backend, 1, Interrupt::NEVER, &KernelCache::verifying(), &common::library)
                     .unwrap();
             let mut buffers = vec![input.clone(), vec![0; input.len()]];
             common::call(&module, 0, &mut buffers, &range);

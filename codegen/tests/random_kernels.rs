@@ -6,14 +6,15 @@ mod common;
 
 use common::random::{contents, random_kernel};
 use tensorc_codegen::jit::{KernelCache, compile_kernels};
-use tensorc_ir::deadline::Deadline;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::{Kernel, Operand, Stmt};
 
 /// Whether the kernel runs in the interpreter and differs as machine code.
 fn fails(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64]) -> Option<String> {
     tensorc_ir::interp::run_kernel(kernel, &mut buffers.to_vec(), scalars, &*common::LIBRARY).ok()?;
     let kernels = std::slice::from_ref(kernel);
-    match compile_kernels(kernels, common::backend(), 1, Deadline::NEVER, &KernelCache::verifying(), &common::library) {
+    match compile_kernels(kernels, common::backend(), 1, Interrupt::NEVER, &KernelCache::verifying(), &common::library)
+    {
         Err(e) => (!e.message.contains("before")).then(|| e.to_string()),
         Ok(module) => common::difference(kernel, &module, 0, buffers, scalars).err(),
     }

@@ -10,13 +10,13 @@ use common::random::{contents, random_kernel};
 use common::records::Records;
 use tensorc_abi::seal;
 use tensorc_codegen::jit::{JitModule, KernelCache, compile_kernels};
-use tensorc_ir::deadline::Deadline;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::Kernel;
 
 /// A new process, as far as the cache knows.
 fn compile(kernels: &[Kernel], store: &Arc<Records>) -> JitModule {
     let cache = KernelCache::verifying().storing(store.clone());
-    compile_kernels(kernels, common::backend(), 2, Deadline::NEVER, &cache, &common::library)
+    compile_kernels(kernels, common::backend(), 2, Interrupt::NEVER, &cache, &common::library)
         .unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -6,7 +6,6 @@
 #![warn(missing_docs)]
 
 pub mod build;
-pub mod deadline;
 mod demand;
 pub mod diag;
 pub mod dim;
@@ -15,6 +14,7 @@ pub mod graph;
 pub mod index;
 pub mod infer;
 pub mod interp;
+pub mod interrupt;
 pub mod kir;
 mod module;
 pub mod op;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::op::Registry;
 
 use crate::options::{Label, Options};
@@ -79,15 +79,15 @@ pub type Printer<'a> = dyn FnMut(&str, &Graph) + 'a;
 pub type Verifier<'a> = dyn FnMut(&str, &Graph) -> Result<()> + 'a;
 
 /// Where passes stop: what is `None` is not bounded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PassLimits {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PassLimits<'a> {
     /// Most nodes of the graph after a pass.
     pub nodes: Option<u64>,
-    /// When no further pass begins.
-    pub deadline: Deadline,
+    /// Whether a further pass begins.
+    pub interrupt: Interrupt<'a>,
 }
 
-impl PassLimits {
+impl PassLimits<'_> {
     /// Whether the next pass may begin.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl PassLimits {
             let why = format!("the graph has {found} nodes after pass `{pass}`, {most} are allowed");
             return Err(Diagnostic::new(DiagnosticCode::Limit, why));
         }
-        self.deadline.check(format_args!("pass `{pass}`"))
+        self.interrupt.check(format_args!("pass `{pass}`"))
     }
 }
 
@@ -111,7 +111,7 @@ pub struct PassCx<'a> {
     /// Most threads that a pass works on; what it makes does not depend on them.
     pub threads: usize,
     /// Where passes stop.
-    pub limits: PassLimits,
+    pub limits: PassLimits<'a>,
     /// How long passes took, in order.
     pub timings: Vec<Timing>,
     /// The rules that fired, in order.

@@ -58,7 +58,7 @@ pub(crate) fn load(
         // The compiler crates assert their own invariants.
         let done = catch_unwind(AssertUnwindSafe(place)).unwrap_or_else(|_| Err(panicked()));
         placed.push(done.map_err(|d| d.note(in_kernel(wanted.kernel)))?);
-        wanted.deadline.check(format_args!("kernel `{}`", wanted.kernel.name))?;
+        wanted.interrupt.check(format_args!("kernel `{}`", wanted.kernel.name))?;
     }
     module.finalize_definitions().map_err(module_error)?;
     let functions: Vec<(KernelFn, usize, Option<Vec<u8>>)> = placed

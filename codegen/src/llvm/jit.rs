@@ -37,7 +37,7 @@ pub(crate) fn load(
     let processor = Processor::new(Isa::native()?)?;
     let new = |w: &LoadRequest<'_>| {
         let made = w.known.is_none().then(|| object(w.name, w.kernel, &processor, verify)).transpose()?;
-        w.deadline.check(format_args!("kernel `{}`", w.kernel.name))?;
+        w.interrupt.check(format_args!("kernel `{}`", w.kernel.name))?;
         Ok(made)
     };
     let new: Vec<Option<Vec<u8>>> = wanted.iter().map(new).collect::<Result<_>>()?;

@@ -10,9 +10,9 @@ use std::sync::LazyLock;
 
 use tensorc_abi::DType;
 use tensorc_codegen::jit::{Backend, JitModule, KernelCache, compile_kernels};
-use tensorc_ir::deadline::Deadline;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interp::run_kernel;
+use tensorc_ir::interrupt::Interrupt;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ops::math::MathBodies;
@@ -73,7 +73,7 @@ pub fn backend() -> Backend {
 }
 
 pub fn compile(kernels: &[Kernel]) -> JitModule {
-    match compile_kernels(kernels, backend(), 2, Deadline::NEVER, &KernelCache::verifying(), &library) {
+    match compile_kernels(kernels, backend(), 2, Interrupt::NEVER, &KernelCache::verifying(), &library) {
         Ok(module) => module,
         Err(e) => panic!("{e}"),
     }

@@ -1,0 +1,53 @@
+//! How a caller stops the compiler. Nothing here reads a clock: the caller decides when the time is over.
+
+use std::fmt::{self, Display};
+
+use crate::diag::{Diagnostic, DiagnosticCode, Result};
+
+/// A question to the caller, asked between parts of a compilation. The answer decides whether there is a result, never which.
+#[derive(Clone, Copy, Default)]
+pub struct Interrupt<'a>(Option<&'a (dyn Fn() -> bool + Sync)>);
+
+impl<'a> Interrupt<'a> {
+    /// The compilation is never stopped.
+    pub const NEVER: Interrupt<'static> = Interrupt(None);
+
+    /// The compilation is stopped when `is_over` returns true.
+    pub fn new(is_over: &'a (dyn Fn() -> bool + Sync)) -> Interrupt<'a> {
+        Interrupt(Some(is_over))
+    }
+
+    /// Asks the caller; `done` is the part that ended last.
+    ///
+    /// # Errors
+    /// [`DiagnosticCode::Limit`]: the time is over.
+    pub fn check(self, done: impl Display) -> Result<()> {
+        match self.0 {
+            Some(is_over) if is_over() => {
+                let why = format!("compiling takes longer than is allowed; it was stopped after {done}");
+                Err(Diagnostic::new(DiagnosticCode::Limit, why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Interrupt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Interrupt" } else { "Interrupt::NEVER" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caller_stops_the_compiler() {
+        assert_eq!(Interrupt::NEVER.check("all"), Ok(()));
+        assert_eq!(Interrupt::new(&|| false).check("all"), Ok(()));
+        let stopped = Interrupt::new(&|| true).check("pass `fuse`").map_err(|d| (d.code, d.message));
+        let expected = "compiling takes longer than is allowed; it was stopped after pass `fuse`";
+        assert_eq!(stopped, Err((DiagnosticCode::Limit, expected.to_owned())));
+    }
+}
