@@ -29,6 +29,8 @@ impl Judge {
     fn new(cx: &Context) -> Result<Judge, Fault> {
         let mut options = Options { threads: Some(1), ..cx.options()? };
         options.passes.reassociate = false;
+        // Operands are drawn without regard to what operators demand of them.
+        options.passes.clamp_indices = true;
         let compiler = Compiler::new(options)?;
         let device = cx.driver()?.device();
         let arrays = Runtime::with_compiler(compiler.clone(), RuntimeOptions { device, ..RuntimeOptions::default() })?;
