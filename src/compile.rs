@@ -9,9 +9,9 @@ use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::interrupt::Interrupt;
+use tensorc_ir::interrupt::{Interrupt, PassLimits};
 use tensorc_ir::kir::Kernel;
-use tensorc_passes::manager::{PassCx, PassLimits, Timing};
+use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
 use tensorc_runtime::gpu::{Driver, LoadedKernel};
 use tensorc_runtime::plan::{LoadError, verify_kernels};
@@ -66,7 +66,7 @@ fn optimize(
     let mut cx = PassCx::new(compiler.registry()).with_options(options);
     cx.threads = compiler.pool().threads();
     let is_over = || deadline.is_over();
-    cx.limits = PassLimits { nodes: compiler.options().limits.nodes, interrupt: Interrupt::new(&is_over) };
+    cx.limits = PassLimits { nodes: compiler.options().limits.graph_nodes(), interrupt: Interrupt::new(&is_over) };
     pipeline.run(graph, &mut cx)?;
     for Timing { pass, start, time, .. } in cx.timings {
         if let Some(profiler) = compiler.profiler() {

@@ -23,6 +23,9 @@ pub struct Limits {
     pub code: Option<u64>,
 }
 
+/// Bytes of memory that a node takes with its types, name and edges while passes work on it, in powers of two.
+const NODE_BYTES: u64 = 1 << 10;
+
 /// Floating-point operations that no core of a processor does in more than a second.
 const MOST_FLOPS: u64 = 1 << 39;
 
@@ -32,12 +35,18 @@ impl Limits {
         Deadline(self.time.and_then(|time| Instant::now().checked_add(time)))
     }
 
+    /// Most nodes of a graph: as many as are allowed, and fit into the memory that is allowed.
+    pub(crate) fn graph_nodes(&self) -> Option<u64> {
+        let fit = self.memory.map(|bytes| bytes / NODE_BYTES);
+        [self.nodes, fit].into_iter().flatten().min()
+    }
+
     /// Whether a graph has as few nodes as it may have.
     ///
     /// # Errors
     /// [`DiagnosticCode::Limit`], as of the other functions.
     pub(crate) fn admit_graph(&self, graph: &Graph) -> Result<()> {
-        let found = graph.node_ids().len() as u64;
+        let found = graph.node_count() as u64;
         admit(self.nodes, found, || format!("the model has {found} nodes"), |most| most.to_string())
     }
 

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::graph::{Graph, NodeId, Value};
 use crate::infer::{ValueOf, infer_node};
+use crate::interrupt::PassLimits;
 use crate::op::{OpRef, Registry};
 use crate::params::Params;
 use crate::prim::{Prim, View};
@@ -21,12 +22,37 @@ pub struct Builder<'a> {
     registry: &'a Registry,
     name: Arc<str>,
     value_of: &'a ValueOf<'a>,
+    limits: PassLimits<'a>,
+    added: usize,
 }
+
+/// So many nodes are added between questions whether the compilation goes on.
+const UNASKED: usize = 1024;
 
 impl<'a> Builder<'a> {
     /// `value_of` supplies the values of static operands (see [`crate::op::OpDef::static_inputs`]).
     pub fn new(graph: &'a mut Graph, registry: &'a Registry, name: Arc<str>, value_of: &'a ValueOf<'a>) -> Builder<'a> {
-        Builder { graph, registry, name, value_of }
+        Builder { graph, registry, name, value_of, limits: PassLimits::default(), added: 0 }
+    }
+
+    /// Adds no more nodes, and takes no longer, than is allowed.
+    pub fn within(self, limits: PassLimits<'a>) -> Builder<'a> {
+        Builder { limits, ..self }
+    }
+
+    /// Whether another node may be added, with results of such types.
+    fn admit(&mut self, types: &[DenseType]) -> Result<()> {
+        self.added += 1;
+        if self.added.is_multiple_of(UNASKED) {
+            self.limits.admit(self.graph, format_args!("a part of node `{}`", self.name))?;
+        }
+        match types.iter().find(|ty| !ty.is_addressable()) {
+            Some(ty) => Err(self.error(
+                DiagnosticCode::Limit,
+                format!("an intermediate tensor would be {ty}, which has more bytes than a machine can address"),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The operators that may be added.
@@ -63,6 +89,7 @@ impl<'a> Builder<'a> {
             self.graph.set_unchecked(node);
         }
         infer_node(self.graph, node, self.value_of)?;
+        self.admit(&[])?;
         Ok((0..outputs as u16).map(|port| Value { node, port }).collect())
     }
 
@@ -78,9 +105,10 @@ impl<'a> Builder<'a> {
     }
 
     /// A primitive, with its result types.
-    pub fn prim(&mut self, prim: Prim, inputs: &[Value], types: &[DenseType]) -> SmallVec<[Value; 2]> {
+    pub fn prim(&mut self, prim: Prim, inputs: &[Value], types: &[DenseType]) -> Result<SmallVec<[Value; 2]>> {
+        self.admit(types)?;
         let node = self.graph.add_prim(self.name.clone(), prim, inputs, types);
-        (0..types.len() as u16).map(|port| Value { node, port }).collect()
+        Ok((0..types.len() as u16).map(|port| Value { node, port }).collect())
     }
 
     /// Adds a constant.
@@ -105,7 +133,7 @@ impl<'a> Builder<'a> {
     pub fn filled(&mut self, ty: &DenseType, value: f64) -> Result<Value> {
         let number = self.scalar(Scalar::from_f64(ty.dtype, value));
         let repeat = View { map: vec![], fill: None };
-        Ok(self.prim(Prim::View(repeat.into()), &[number], std::slice::from_ref(ty))[0])
+        Ok(self.prim(Prim::View(repeat.into()), &[number], std::slice::from_ref(ty))?[0])
     }
 
     /// The type of a value built so far.

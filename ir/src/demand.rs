@@ -49,6 +49,15 @@ impl Allowed {
         Allowed::Within(0, i64::try_from(extent).unwrap_or(i64::MAX) - 1)
     }
 
+    /// Whether no value is allowed: an axis that values count has no elements.
+    pub fn is_nothing(&self) -> bool {
+        match self {
+            Allowed::Within(first, last) => first > last,
+            Allowed::Positions(extents) => extents.contains(&0),
+            Allowed::WithinOr(..) | Allowed::NonZero => false,
+        }
+    }
+
     /// The primitive that gives the word of an operand's values, an i64 scalar, as [`tensorc_abi::image::found`] reads it.
     ///
     /// # Errors

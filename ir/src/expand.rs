@@ -9,6 +9,7 @@ use crate::build::Builder;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::{ValueOf, scalar_fn};
+use crate::interrupt::PassLimits;
 use crate::op::{CompositeBody, Compute, Grad, Grain, NodeCtx, OpError, OpRef, Registry};
 use crate::params::Params;
 use crate::prim::Prim;
@@ -82,15 +83,16 @@ pub fn expand_for_gradient(
     registry: &Registry,
     value_of: &ValueOf<'_>,
     grain: Grain,
+    limits: PassLimits<'_>,
 ) -> Result<Expanded> {
     let through = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.grad, Grad::Through(_)));
     if !through {
-        return expand_node(graph, node, registry, value_of, grain);
+        return expand_node(graph, node, registry, value_of, grain, limits);
     }
     let facts = OpFacts::of(graph, node, value_of, grain)?;
     match &facts.def.grad {
-        Grad::Through(body) => composite(graph, node, &facts, body, registry, value_of),
-        _ => expand_node(graph, node, registry, value_of, grain),
+        Grad::Through(body) => composite(graph, node, &facts, body, registry, value_of, limits),
+        _ => expand_node(graph, node, registry, value_of, grain, limits),
     }
 }
 
@@ -101,8 +103,9 @@ fn composite(
     body: &CompositeBody,
     registry: &Registry,
     value_of: &ValueOf<'_>,
+    limits: PassLimits<'_>,
 ) -> Result<Expanded> {
-    let mut builder = Builder::new(graph, registry, facts.name.clone(), value_of);
+    let mut builder = Builder::new(graph, registry, facts.name.clone(), value_of).within(limits);
     let results = body(&mut builder, &facts.cx(), &facts.operands).map_err(|d| d.at(&facts.name))?;
     Ok(Expanded::Replaced(checked(graph, node, results, &facts.outputs)?))
 }
@@ -115,6 +118,7 @@ pub fn expand_node(
     registry: &Registry,
     value_of: &ValueOf<'_>,
     grain: Grain,
+    limits: PassLimits<'_>,
 ) -> Result<Expanded> {
     if let NodeKind::Op(op) = &graph.node(node).kind
         && matches!(op.def.compute, Compute::Host(_))
@@ -124,8 +128,10 @@ pub fn expand_node(
     let facts = OpFacts::of(graph, node, value_of, grain)?;
     let (cx, OpFacts { def, params, name, operands, inputs, outputs, .. }) = (facts.cx(), &facts);
     let fail = |e: OpError| Diagnostic::new(DiagnosticCode::Unsupported, format!("{}: {}", def.name, e.0)).at(name);
+    let refuse = |e: OpError| Diagnostic::new(DiagnosticCode::Operands, format!("{}: {}", def.name, e.0)).at(name);
+    some_value_is_allowed(&facts).map_err(refuse)?;
     let prim = match &def.compute {
-        Compute::Composite(body) => return composite(graph, node, &facts, body, registry, value_of),
+        Compute::Composite(body) => return composite(graph, node, &facts, body, registry, value_of, limits),
         Compute::Scalar(_) => {
             let dtypes: Vec<Option<DType>> = inputs.iter().map(|t| t.as_ref().map(|t| t.dtype)).collect();
             let dims = &outputs[0].dims;
@@ -140,6 +146,18 @@ pub fn expand_node(
         (0..operands.len()).filter(|i| !is_static(i)).filter_map(|i| operands[i]).collect();
     let node = graph.add_prim(name.clone(), prim, &args, outputs);
     Ok(Expanded::Replaced((0..outputs.len() as u16).map(|port| Value { node, port }).collect()))
+}
+
+/// Positions on an axis without elements cannot be moved to one that exists.
+fn some_value_is_allowed(facts: &OpFacts) -> std::result::Result<(), OpError> {
+    for (operand, rule) in &facts.def.demands {
+        let given = facts.inputs.get(*operand).and_then(Option::as_ref).is_some_and(|ty| !ty.is_empty());
+        if given && rule(&facts.cx())?.is_some_and(|allowed| allowed.is_nothing()) {
+            let name = facts.def.input_spec(*operand).map_or("?", |spec| spec.name);
+            return Err(OpError(format!("operand `{name}` holds positions, where there are none")));
+        }
+    }
+    Ok(())
 }
 
 /// A composite must deliver exactly what inference promised.

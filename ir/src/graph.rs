@@ -467,6 +467,11 @@ impl Graph {
         self.g.node_indices().map(|i| NodeId(i.index() as u32)).collect()
     }
 
+    /// The number of nodes.
+    pub fn node_count(&self) -> usize {
+        self.g.node_count()
+    }
+
     /// Whether the node is in the graph.
     pub fn contains(&self, id: NodeId) -> bool {
         self.g.contains_node(index(id))

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
+use crate::graph::Graph;
 
 /// A question to the caller, asked between parts of a compilation. The answer decides whether there is a result, never which.
 #[derive(Clone, Copy, Default)]
@@ -29,6 +30,30 @@ impl<'a> Interrupt<'a> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Where passes stop: what is `None` is not bounded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PassLimits<'a> {
+    /// Most nodes of a graph.
+    pub nodes: Option<u64>,
+    /// Whether the compilation goes on.
+    pub interrupt: Interrupt<'a>,
+}
+
+impl PassLimits<'_> {
+    /// Whether the compilation of a graph goes on; `done` is the part that ended last.
+    ///
+    /// # Errors
+    /// [`DiagnosticCode::Limit`].
+    pub fn admit(self, graph: &Graph, done: impl Display) -> Result<()> {
+        let found = graph.node_count() as u64;
+        if let Some(most) = self.nodes.filter(|most| found > *most) {
+            let why = format!("the graph has {found} nodes after {done}, {most} are allowed");
+            return Err(Diagnostic::new(DiagnosticCode::Limit, why));
+        }
+        self.interrupt.check(done)
     }
 }
 

@@ -191,6 +191,51 @@ fn multiple(cx: &mut InferCtx<'_>, out: Dim, a: Dim, factor: u64) -> Result<(), 
     cx.relate(Equation::Affine { out, input: a, mul: factor as i64, add: 0, div: 1 })
 }
 
+/// The numbers of query heads and of key heads.
+fn head_counts(cx: &mut InferCtx<'_>, [q, k, v]: [&[Dim]; 3]) -> Result<(Dim, Dim), OpError> {
+    let (hq, hk) = match q.len() {
+        3 => {
+            let count = |name: &str| cx.params.int(name).filter(|n| *n > 0).map(|n| n as u64);
+            let (Some(hq), Some(hk)) = (count("q_num_heads"), count("kv_num_heads")) else {
+                return Err("parameters `q_num_heads` and `kv_num_heads` must be given for operands of rank 3".into());
+            };
+            for (i, axis, heads) in [(0, q[2], hq), (1, k[2], hk), (2, v[2], hk)] {
+                multiple_of(axis, heads, &format!("{}, axis 2", cx.input_name(i)))?;
+            }
+            (Dim::Const(hq), Dim::Const(hk))
+        }
+        _ => {
+            cx.unify_dims(k[1], v[1], "operand `V`, axis 1")?;
+            (q[1], k[1])
+        }
+    };
+    if let (Dim::Const(hq), Dim::Const(hk)) = (hq, hk) {
+        reject_if(hk == 0 || hq % hk != 0, || format!("{hq} query heads cannot share {hk} key heads"))?;
+    }
+    Ok((hq, hk))
+}
+
+/// The number of keys in the cache, if there is one; `head` are the sizes of a key and of a value.
+fn cached(cx: &mut InferCtx<'_>, [batch, heads]: [Dim; 2], head: [Option<Dim>; 2]) -> Result<Option<Dim>, OpError> {
+    reject_if(cx.has_input(4) != cx.has_input(5), || "operands `past_key` and `past_value`: expected both or none")?;
+    if cx.has_input(5) {
+        default_dtype(cx, 5, 2)?;
+        let (cached, new) = (cx.input(5).dtype, cx.input(2).dtype);
+        reject_if(
+            cached.is_some() && new.is_some() && cached != new,
+            || "operand `past_value`: expected the type of `V`",
+        )?;
+    }
+    let mut past = None;
+    for (i, head) in [(4, head[0]), (5, head[1])] {
+        let Some(dims) = rank_in(cx, i, 4..=4)? else { continue };
+        let length = past.unwrap_or(dims[2]);
+        shaped(cx, i, &[batch, heads, length, head.unwrap_or(dims[3])])?;
+        past = Some(length);
+    }
+    Ok(past)
+}
+
 fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     (0..cx.output_count()).try_for_each(|i| cx.same_dtype(i, if i == 2 { 2 } else { 0 }))?;
     let (Some(q), Some(k), Some(v)) = (cx.input_dims(0), cx.input_dims(1), cx.input_dims(2)) else { return Ok(()) };
@@ -205,24 +250,20 @@ fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.unify_dims(q[0], k[0], "operand `K`, axis 0")?;
     cx.unify_dims(q[0], v[0], "operand `V`, axis 0")?;
     let packed = q.len() == 3;
-    let (hq, hk) = match packed {
-        true => {
-            let count = |name: &str| cx.params.int(name).filter(|n| *n > 0).map(|n| n as u64);
-            let (Some(hq), Some(hk)) = (count("q_num_heads"), count("kv_num_heads")) else {
-                return Err("parameters `q_num_heads` and `kv_num_heads` must be given for operands of rank 3".into());
-            };
-            (Dim::Const(hq), Dim::Const(hk))
-        }
-        false => (q[1], k[1]),
-    };
-    let (queries, new) = if packed { (q[1], k[1]) } else { (q[2], k[2]) };
-    // Sizes of one key and one value head.
-    let size = |cx: &InferCtx<'_>, x: &[Dim]| match (packed, cx.resolve(x[x.len() - 1]), hk) {
+    let (hq, hk) = head_counts(cx, [&q, &k, &v])?;
+    let time = q.len() - 2;
+    let (queries, new) = (q[time], k[time]);
+    cx.unify_dims(new, v[time], &format!("operand `V`, axis {time}"))?;
+    // Sizes of one query, one key and one value head.
+    let size = |cx: &InferCtx<'_>, x: &[Dim], heads: Dim| match (packed, cx.resolve(x[x.len() - 1]), heads) {
         (false, d, _) => Some(d),
         (true, Dim::Const(n), Dim::Const(h)) => Some(Dim::Const(n / h)),
         _ => None,
     };
-    let (key_size, value_size) = (size(cx, &k), size(cx, &v));
+    let (query_size, key_size, value_size) = (size(cx, &q, hq), size(cx, &k, hk), size(cx, &v, hk));
+    if let (Some(query), Some(key)) = (query_size, key_size) {
+        cx.unify_dims(query, key, "operand `K`, size of a head")?;
+    }
     match packed {
         true => {
             partial(cx, 0, &[Some(q[0]), Some(queries), None])?;
@@ -233,20 +274,7 @@ fn attention_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
         }
         false => partial(cx, 0, &[Some(q[0]), Some(hq), Some(queries), value_size])?,
     }
-    let mut past = None;
-    for (i, head) in [(4, key_size), (5, value_size)] {
-        let Some(dims) = rank_in(cx, i, 4..=4)? else { continue };
-        let name = cx.input_name(i);
-        cx.unify_dims(q[0], dims[0], &format!("{name}, axis 0"))?;
-        cx.unify_dims(hk, dims[1], &format!("{name}, axis 1"))?;
-        if let Some(head) = head {
-            cx.unify_dims(head, dims[3], &format!("{name}, axis 3"))?;
-        }
-        match past {
-            Some(past) => cx.unify_dims(past, dims[2], &format!("{name}, axis 2"))?,
-            None => past = Some(dims[2]),
-        }
-    }
+    let past = cached(cx, [q[0], hk], [key_size, value_size])?;
     let total = if cx.has_input(4) { None } else { Some(new) };
     for (i, size) in [(1, key_size), (2, value_size)] {
         if cx.output_count() > i {
@@ -273,9 +301,10 @@ fn append_rule(cx: &mut InferCtx<'_>, output: usize, axis: usize, past: Option<D
 fn attention() -> OpDef {
     let doc = "Scaled dot-product attention with grouped heads, caches, masks and soft capping.";
     define("attention", doc, Compute::Composite(Box::new(attention_body)), rule(attention_rule))
-        .operands(&["Q", "K", "V"], FLOATS)
+        .groups(&["Q", "K"], FLOATS)
+        .operand("V", FLOATS)
         .optional("attn_mask", TypeRule::Any)
-        .optional("past_key", TypeRule::OneOf(FLOATS))
+        .optional("past_key", TypeRule::Group(0, FLOATS))
         .optional("past_value", TypeRule::OneOf(FLOATS))
         .optional("nonpad_kv_seqlen", TypeRule::OneOf(INDICES))
         .param("is_causal", false, "Queries see no later keys.")

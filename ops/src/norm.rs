@@ -387,7 +387,10 @@ fn lrn() -> OpDef {
         let float = |name, default| cx.params.float(name).unwrap_or(default);
         let size = cx.params.int("size").unwrap_or(1);
         let x = g.operand(0).widened();
-        let windows = g.op("channel_windows", &[x * x], Params::new().with("size", size));
+        // No channel sees more than all of them.
+        let most = cx.outputs[0].dims.get(1).map_or(0, |channels| channels.saturating_sub(1)) as i64;
+        let seen = ((size - 1) / 2).min(most) + (size / 2).min(most) + 1;
+        let windows = g.op("channel_windows", &[x * x], Params::new().with("size", seen));
         let sum = windows.sum(&[1]).reshape(&cx.outputs[0].dims);
         let base = sum * (float("alpha", 1e-4) / size as f64) + float("bias", 1.0);
         Ok((x / power(base, float("beta", 0.75))).cast(cx.outputs[0].dtype))

@@ -34,7 +34,8 @@ fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
     Ok(window)
 }
 
-/// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand.
+/// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand. The kernel is trimmed to what
+/// reads the operand.
 pub(crate) fn windows(
     b: &mut Builder<'_>,
     x: Value,
@@ -44,6 +45,7 @@ pub(crate) fn windows(
 ) -> Result<Value> {
     let d = b.dims(x)?;
     let rank = count.len();
+    let window = window.trimmed(&d[2..], count);
     let dims = [&d[..2], count, &window.kernel].concat();
     let v = vars(dims.len());
     let mut map = v[..2].to_vec();
@@ -79,11 +81,12 @@ fn max_pool() -> OpDef {
         let window = window_of(cx.params).or_fail(b)?;
         let ty = b.ty(x)?;
         let count = &cx.outputs[0].dims[2..];
+        let window = window.trimmed(&ty.dims[2..], count);
         let y = windows(b, x, &window, count, lowest(ty.dtype))?;
         if let [_, indices] = cx.outputs {
             let reduction = max_with_index(&ty, &window, cx.params).or_fail(b)?;
             let types = [cx.outputs[0].clone(), indices.clone()];
-            return Ok(b.prim(Prim::Reduce(reduction.into()), &[y], &types).to_vec());
+            return Ok(b.prim(Prim::Reduce(reduction.into()), &[y], &types)?.to_vec());
         }
         let reduction = max_of(ty.dtype, &kernel_axes(count.len()), false).or_fail(b)?;
         b.reduced(y, reduction).map(|v| vec![v])
@@ -129,6 +132,7 @@ fn max_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option
         _ => b.op_multi("max_pool", &[Some(x)], cx.node.params.clone(), 2)?[1],
     };
     let (ty, out) = (b.ty(x)?, b.dims(head)?);
+    let window = window.trimmed(&ty.dims[2..], &out[2..]);
     let rank = window.kernel.len();
     let dims = [&ty.dims[..], &window.kernel].concat();
     let v = vars(dims.len());

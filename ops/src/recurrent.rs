@@ -287,14 +287,37 @@ fn linear_attention() -> OpDef {
     let infer = shape_rule(|cx| {
         let heads = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
         let (hq, hk) = (heads("q_num_heads"), heads("kv_num_heads"));
+        reject_if(hq % hk != 0, || format!("{hq} query heads cannot share {hk} key heads"))?;
         let (q, k, v) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);
-        for (axis, count) in [(q[2], hq), (k[2], hk), (v[2], hk)] {
-            if axis.as_const().is_some_and(|n| n % count != 0) {
-                return Err(OpError(format!("{count} heads do not divide the last axis of an operand")));
+        for (i, axis, heads) in [(0, q[2], hq), (1, k[2], hk), (2, v[2], hk)] {
+            multiple_of(axis, heads, &format!("{}, axis 2", cx.input_name(i)))?;
+        }
+        for (x, name) in [(&k, "key"), (&v, "value")] {
+            for axis in 0..2 {
+                cx.unify_dims(q[axis], x[axis], &format!("operand `{name}`, axis {axis}"))?;
             }
         }
-        let size = |d: Dim| d.as_const().map(|n| n / hk);
-        let (key, value) = (size(k[2]), size(v[2]));
+        let size = |d: Dim, heads: u64| d.as_const().map(|n| n / heads);
+        let (query, key, value) = (size(q[2], hq), size(k[2], hk), size(v[2], hk));
+        if let (Some(query), Some(key)) = (query, key) {
+            cx.unify_dims(Dim::Const(query), Dim::Const(key), "operand `key`, size of a head")?;
+        }
+        if let (Some(key), Some(value)) = (key, value) {
+            shaped(cx, 3, &[q[0], Dim::Const(hk), Dim::Const(key), Dim::Const(value)])?;
+        }
+        // Decay is that of each element of a key or of a head, beta that of a head or of all.
+        let features = [(4, key.map_or(vec![], |size| vec![hk * size, hk])), (5, vec![hk, 1])];
+        for (i, sizes) in features {
+            let Some(dims) = rank_in(cx, i, 3..=3)? else { continue };
+            shaped(cx, i, &[q[0], q[1], dims[2]])?;
+            if let Some(found) = cx.resolve(dims[2]).as_const().filter(|n| !sizes.is_empty() && !sizes.contains(n)) {
+                return Err(OpError(format!(
+                    "{}, axis 2: expected {}, found {found}",
+                    cx.input_name(i),
+                    sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(" or ")
+                )));
+            }
+        }
         partial(cx, 0, &[Some(q[0]), Some(q[1]), value.map(|n| Dim::Const(n * hq))])?;
         if cx.output_count() > 1 {
             cx.same_dtype(1, if cx.has_input(3) { 3 } else { 0 })?;

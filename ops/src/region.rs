@@ -7,11 +7,16 @@ pub fn ops() -> Vec<OpDef> {
     vec![roi_align(), max_roi_pool()]
 }
 
+/// Most samples of a bin along an axis, so that no element of the result takes much more than a tenth of a second.
+const MAX_SAMPLES: i64 = 1 << 10;
+
 /// Start and size of a bin of a region along one axis, and the number of samples in it.
 struct Bins<'k> {
     start: KernelValue<'k>,
     size: KernelValue<'k>,
     samples: KernelValue<'k>,
+    /// The same as the limit of a loop.
+    count: Index,
 }
 
 fn bins<'k>(k: &'k KernelScope, ends: [KernelValue<'k>; 2], count: u64, params: &Params) -> Bins<'k> {
@@ -24,14 +29,15 @@ fn bins<'k>(k: &'k KernelScope, ends: [KernelValue<'k>; 2], count: u64, params: 
         let length = if half_pixel { length } else { length.max(&length.lit(1.0)) };
         [length / a[0].lit(count as f64)]
     });
-    let samples = match params.int("sampling_ratio").unwrap_or(0) {
-        ratio if ratio > 0 => k.int(ratio),
+    let (samples, count) = match params.int("sampling_ratio").unwrap_or(0) {
+        ratio if ratio > 0 => (k.int(ratio), Index::constant(ratio)),
         _ => {
             let [n] = k.eval(&[size], |a| [a[0].ceil()]);
-            n.cast(DType::I64)
+            let n = n.cast(DType::I64);
+            (n, n.index())
         }
     };
-    Bins { start, size, samples }
+    Bins { start, size, samples, count }
 }
 
 /// The taps of one sample of a bin, by the rule of the region operators: nothing beyond one
@@ -96,8 +102,7 @@ fn corners<'k>(rois: KernelTensor<'k>, n: &Index, dtype: DType) -> [KernelValue<
 /// Loops over the samples of a bin.
 fn each_sample(k: &KernelScope, rows: &Bins<'_>, columns: &Bins<'_>, body: impl FnOnce(&Index, &Index)) {
     let zero = Index::default();
-    let (height, width) = (rows.samples.index(), columns.samples.index());
-    k.range("iy", (&zero, &height), |iy| k.range("ix", (&zero, &width), |ix| body(iy, ix)));
+    k.range("iy", (&zero, &rows.count), |iy| k.range("ix", (&zero, &columns.count), |ix| body(iy, ix)));
 }
 
 /// The greatest of `old` and the weighted corners of one sample.
@@ -125,6 +130,10 @@ fn roi_align() -> OpDef {
         let (x, rois, batch) = (ranked(cx, 0, 4)?, ranked(cx, 1, 2)?, ranked(cx, 2, 1)?);
         cx.unify_dims(Dim::Const(4), rois[1], "operand `rois`, axis 1")?;
         cx.unify_dims(rois[0], batch[0], "operand `batch_indices`, axis 0")?;
+        let samples = cx.params.int("sampling_ratio").unwrap_or(0);
+        reject_if(samples > MAX_SAMPLES, || {
+            format!("parameter `sampling_ratio`: expected at most {MAX_SAMPLES}, found {samples}")
+        })?;
         let extent = |name: &str| Dim::Const(cx.params.int(name).unwrap_or(1).max(0) as u64);
         let dims = [rois[0], x[1], extent("output_height"), extent("output_width")];
         cx.set_output_dims(0, dims)
@@ -136,7 +145,7 @@ fn roi_align() -> OpDef {
         .param("coordinate_transformation_mode", "half_pixel", "half_pixel or output_half_pixel.")
         .param("output_height", 1, "")
         .param("output_width", 1, "")
-        .param("sampling_ratio", 0, "Samples of a bin along an axis; 0: its extent rounded up.")
+        .param("sampling_ratio", 0, "Samples of a bin along an axis, at most 1024; 0: its extent rounded up.")
         .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
         .demand(2, |cx| Ok(Some(Allowed::below(cx.input(0)?.dims[0]))))
         .gradient(roi_align_gradient)

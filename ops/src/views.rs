@@ -90,7 +90,7 @@ fn map_arguments(graph: &Builder<'_>, b: &ScalarBuilder, inputs: &[Value]) -> Re
 fn finish_map(graph: &mut Builder<'_>, b: &ScalarBuilder, out: &Ex, inputs: &[Value], ty: DenseType) -> Result<Value> {
     let out = if out.dtype() == compute_type(ty.dtype) { out.cast(ty.dtype) } else { out.clone() };
     let f = b.finish(&[&out]).map_err(|why| graph.error(DiagnosticCode::Internal, why))?;
-    Ok(graph.prim(Prim::Map(Arc::new(f)), inputs, &[ty])[0])
+    Ok(graph.prim(Prim::Map(Arc::new(f)), inputs, &[ty])?[0])
 }
 
 impl Build for Builder<'_> {
@@ -107,7 +107,7 @@ impl Build for Builder<'_> {
         if view.is_identity(&ty.dims, dims) {
             return Ok(x);
         }
-        Ok(self.prim(view_prim(view), &[x], &[DenseType::new(ty.dtype, dims)])[0])
+        Ok(self.prim(view_prim(view), &[x], &[DenseType::new(ty.dtype, dims)])?[0])
     }
 
     fn reshaped(&mut self, x: Value, dims: &[u64]) -> Result<Value> {
@@ -147,20 +147,20 @@ impl Build for Builder<'_> {
     fn reduced(&mut self, x: Value, reduction: Reduction) -> Result<Value> {
         let dims = reduction.output_dims(&self.dims(x)?);
         let dtype = reduction.finish.output_dtypes()[0];
-        Ok(self.prim(Prim::Reduce(Arc::new(reduction)), &[x], &[DenseType::new(dtype, &dims)])[0])
+        Ok(self.prim(Prim::Reduce(Arc::new(reduction)), &[x], &[DenseType::new(dtype, &dims)])?[0])
     }
 
     fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value> {
         let dtype = self.ty(lhs)?.dtype;
         let dims = contraction.extents[..contraction.out_rank].to_vec();
-        Ok(self.prim(Prim::Contract(Arc::new(contraction)), &[lhs, rhs], &[DenseType::new(dtype, &dims)])[0])
+        Ok(self.prim(Prim::Contract(Arc::new(contraction)), &[lhs, rhs], &[DenseType::new(dtype, &dims)])?[0])
     }
 
     fn gathered(&mut self, data: Value, indices: Value, axis: usize) -> Result<Value> {
         let (data_ty, index_ty) = (self.ty(data)?, self.ty(indices)?);
         let gather = Gather { axis };
         let dims = gather.output_dims(&data_ty, &index_ty);
-        Ok(self.prim(Prim::Gather(gather), &[data, indices], &[DenseType::new(data_ty.dtype, &dims)])[0])
+        Ok(self.prim(Prim::Gather(gather), &[data, indices], &[DenseType::new(data_ty.dtype, &dims)])?[0])
     }
 
     fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value> {
@@ -172,12 +172,12 @@ impl Build for Builder<'_> {
         for &p in parts {
             ty.dims[axis] += self.dims(p)?[axis];
         }
-        Ok(self.prim(Prim::Concat { axis }, parts, &[ty])[0])
+        Ok(self.prim(Prim::Concat { axis }, parts, &[ty])?[0])
     }
 
     fn kernel(&mut self, kernel: Result<Kernel, OpError>, inputs: &[Value], types: &[DenseType]) -> Result<Vec<Value>> {
         let kernel = kernel.or_fail(self)?;
-        Ok(self.prim(Prim::Kernel(Arc::new(kernel)), inputs, types).to_vec())
+        Ok(self.prim(Prim::Kernel(Arc::new(kernel)), inputs, types)?.to_vec())
     }
 
     fn converted(&mut self, x: Value, to: DType) -> Result<Value> {
@@ -187,7 +187,7 @@ impl Build for Builder<'_> {
         }
         let f = ScalarFn::build(&[ty.dtype], |_, a| vec![a[0].cast(to)]);
         let f = f.map_err(|why| self.error(DiagnosticCode::Internal, why))?;
-        Ok(self.prim(Prim::Map(Arc::new(f)), &[x], &[DenseType::new(to, &ty.dims)])[0])
+        Ok(self.prim(Prim::Map(Arc::new(f)), &[x], &[DenseType::new(to, &ty.dims)])?[0])
     }
 }
 

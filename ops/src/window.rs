@@ -123,6 +123,22 @@ impl SpatialWindow {
         o.scale(self.strides[axis]).add(&k.scale(self.dilations[axis])).offset(-self.lead(axis, n))
     }
 
+    /// The window without those positions of its kernel that read only padding, in all of `count` windows over axes of the
+    /// extents `spatial`. What is left reads what it read before.
+    pub fn trimmed(&self, spatial: &[u64], count: &[u64]) -> SpatialWindow {
+        let mut trimmed = self.clone();
+        let leads = (0..spatial.len()).map(|axis| self.lead(axis, spatial[axis])).collect::<Vec<i64>>();
+        for (axis, lead) in leads.iter().enumerate() {
+            let (step, last) = (self.dilations[axis], count[axis].saturating_sub(1) as i64 * self.strides[axis]);
+            let first = ((lead - last).max(0) + step - 1) / step;
+            let end = ((spatial[axis] as i64 - 1 + lead).div_euclid(step) + 1).min(self.kernel[axis] as i64);
+            let (first, end) = if first < end { (first, end) } else { (0, self.kernel[axis] as i64) };
+            trimmed.kernel[axis] = (end - first) as u64;
+            trimmed.before[axis] = lead - first * step;
+        }
+        SpatialWindow { auto: AutoPad::Explicit, ..trimmed }
+    }
+
     /// Relates a spatial axis to its number of windows.
     pub fn relate(&self, cx: &mut InferCtx<'_>, axis: usize, input: Dim, output: Dim) -> Result<(), OpError> {
         let s = self.strides[axis];

@@ -31,7 +31,7 @@ impl Pass for Decompose {
             let values = StaticValues::new(cx.registry, cx.options.static_bytes);
             let grain = cx.options.target.grain();
             for node in ops {
-                let expanded = expand_node(graph, node, cx.registry, &|g, v| values.get(g, v), grain)?;
+                let expanded = expand_node(graph, node, cx.registry, &|g, v| values.get(g, v), grain, cx.limits)?;
                 if let Expanded::Replaced(results) = expanded {
                     for (port, new) in results.into_iter().enumerate() {
                         graph.replace_uses(Value { node, port: port as u16 }, new);

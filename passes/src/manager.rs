@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::interrupt::Interrupt;
+use tensorc_ir::interrupt::PassLimits;
 use tensorc_ir::op::Registry;
 
 use crate::options::{Label, Options};
@@ -78,30 +78,6 @@ pub type Printer<'a> = dyn FnMut(&str, &Graph) + 'a;
 /// Checks the graph a pass left.
 pub type Verifier<'a> = dyn FnMut(&str, &Graph) -> Result<()> + 'a;
 
-/// Where passes stop: what is `None` is not bounded.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PassLimits<'a> {
-    /// Most nodes of the graph after a pass.
-    pub nodes: Option<u64>,
-    /// Whether a further pass begins.
-    pub interrupt: Interrupt<'a>,
-}
-
-impl PassLimits<'_> {
-    /// Whether the next pass may begin.
-    ///
-    /// # Errors
-    /// [`DiagnosticCode::Limit`].
-    fn admit(self, pass: &str, graph: &Graph) -> Result<()> {
-        let found = graph.node_ids().len() as u64;
-        if let Some(most) = self.nodes.filter(|most| found > *most) {
-            let why = format!("the graph has {found} nodes after pass `{pass}`, {most} are allowed");
-            return Err(Diagnostic::new(DiagnosticCode::Limit, why));
-        }
-        self.interrupt.check(format_args!("pass `{pass}`"))
-    }
-}
-
 /// What a pass may use besides the graph.
 pub struct PassCx<'a> {
     /// The operators.
@@ -155,7 +131,7 @@ pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'
         let changed = pass.run(graph, cx)?;
         cx.timings.push(Timing { pass: pass.name(), start, time: start.elapsed(), changed });
         any |= changed;
-        cx.limits.admit(pass.name(), graph)?;
+        cx.limits.admit(graph, format_args!("pass `{}`", pass.name()))?;
         let wanted = match &cx.print_when {
             PrintWhen::Never => false,
             PrintWhen::Changed => changed,

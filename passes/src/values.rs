@@ -7,6 +7,7 @@ use tensorc_ir::TensorData;
 use tensorc_ir::expand::{Expanded, expand_node};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::{eval_node, eval_prim};
+use tensorc_ir::interrupt::PassLimits;
 use tensorc_ir::op::{Compute, Grain, Registry};
 use tensorc_ir::{DenseType, TensorType};
 
@@ -163,7 +164,7 @@ impl<'r> StaticValues<'r> {
         alone.node_mut(copy).types = outputs.iter().cloned().map(TensorType::from).collect();
         let inner = StaticValues::new(self.registry, self.limit);
         let value_of = |g: &Graph, v: Value| inner.get(g, v);
-        match expand_node(&mut alone, copy, self.registry, &value_of, Grain::Coarse).ok()? {
+        match expand_node(&mut alone, copy, self.registry, &value_of, Grain::Coarse, PassLimits::default()).ok()? {
             Expanded::Host => None,
             Expanded::Replaced(results) => results.iter().map(|v| inner.get(&alone, *v)).collect(),
         }

@@ -57,7 +57,7 @@ impl Net {
     }
 
     fn prim(&mut self, prim: Prim, args: &[Value], dims: &[u64]) -> Value {
-        let name = format!("n{}", self.graph.node_ids().len());
+        let name = format!("n{}", self.graph.node_count());
         Value { node: self.graph.add_prim(name, prim, args, &[DenseType::new(self.dtype, dims)]), port: 0 }
     }
 

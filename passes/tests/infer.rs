@@ -107,7 +107,7 @@ fn ops() -> Registry {
 fn call(g: &mut Graph, r: &Registry, op: &str, args: &[Value]) -> Value {
     let args: Vec<Option<Value>> = args.iter().copied().map(Some).collect();
     Value {
-        node: g.add_op(format!("{op}{}", g.node_ids().len()), r.get(op).unwrap(), &args, Params::new(), 1).unwrap(),
+        node: g.add_op(format!("{op}{}", g.node_count()), r.get(op).unwrap(), &args, Params::new(), 1).unwrap(),
         port: 0,
     }
 }

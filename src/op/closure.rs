@@ -358,7 +358,7 @@ fn differentiate(
         return Ok(vec![None; defined.len()]);
     }
     let function = backward_fn(name, key, cx.node.params.clone(), layout, scratch, body);
-    let mut results = b.prim(Prim::Extern(function), &operands, &types).into_iter();
+    let mut results = b.prim(Prim::Extern(function), &operands, &types)?.into_iter();
     Ok(defined.iter().map(|ty| ty.as_ref().and_then(|_| results.next())).collect())
 }
 

@@ -143,3 +143,32 @@ fn tables_of_the_compiler_are_bounded() {
         assert!(error.contains("is too large; it may have 16777216"), "{text}: {error}");
     }
 }
+
+#[test]
+fn recurrences_unroll_as_far_as_is_allowed() {
+    let text = "graph @long(%x: f32[4294967296, 1, 4], %h: f32[1, 1], %w: f32[4, 1]) {\n  \
+                %y = recurrent(%x, %w, %h, %h) {mode = \"lstm\"} : (?, ?)\n  return %y\n}\n";
+    let limits = Limits { nodes: Some(20_000), ..Limits::default() };
+    let compiled = model(limits, 1, text);
+    let types: Vec<DenseType> = compiled.inputs().iter().map(|(_, ty)| ty.dense().unwrap()).collect();
+    let found = compiled.compile(&types).err().unwrap().to_string();
+    assert!(
+        found.contains("[limit]") && found.ends_with("nodes after a part of node `y`, 20000 are allowed"),
+        "{found}"
+    );
+}
+
+/// What lies outside of the operand in every window is not read.
+#[test]
+fn windows_that_are_mostly_padding_take_no_time() {
+    for node in [
+        "max_pool(%x) {kernel_shape = [65536, 65536], auto_pad = \"SAME_UPPER\"}",
+        "average_pool(%x) {kernel_shape = [65536, 65536], auto_pad = \"SAME_LOWER\"}",
+        "lrn(%x) {size = 9223372036854775806}",
+    ] {
+        let text = format!("graph @wide(%x: f32[1, 2, 3, 3]) {{\n  %y = {node}\n  return %y\n}}\n");
+        let began = Instant::now();
+        assert_eq!(message(GIBIBYTE, &text), "ran", "{node}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{node}");
+    }
+}

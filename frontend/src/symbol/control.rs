@@ -377,7 +377,7 @@ fn row(b: &mut Builder<'_>, x: Value, at: u64) -> Result<Value, Diagnostic> {
     let mut ty = b.ty(x)?;
     ty.dims.remove(0);
     let map = [Index::constant(at as i64)].into_iter().chain((0..ty.rank()).map(|i| Index::var(i as u32))).collect();
-    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])[0])
+    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])?[0])
 }
 
 /// With a first axis of extent 1.
@@ -385,5 +385,5 @@ fn lifted(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
     let mut ty = b.ty(x)?;
     let map = (1..=ty.rank()).map(|i| Index::var(i as u32)).collect();
     ty.dims.insert(0, 1);
-    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])[0])
+    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])?[0])
 }

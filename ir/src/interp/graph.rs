@@ -10,6 +10,7 @@ use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::expand::{Expanded, expand_node};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::infer_node;
+use crate::interrupt::PassLimits;
 use crate::op::{Compute, Grain, NodeCtx, Registry};
 use crate::tensor::TensorData;
 use crate::types::DenseType;
@@ -126,7 +127,7 @@ fn eval_op(graph: &Graph, node: NodeId, registry: &Registry, args: &[Option<Tens
     let id = alone.add_op(n.name.clone(), &op.def, &operands, op.params.clone(), n.types.len())?;
     let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
     infer_node(&mut alone, id, &value_of)?;
-    let results = match expand_node(&mut alone, id, registry, &value_of, Grain::Coarse)? {
+    let results = match expand_node(&mut alone, id, registry, &value_of, Grain::Coarse, PassLimits::default())? {
         Expanded::Replaced(values) => values,
         Expanded::Host => {
             return Err(Diagnostic::new(DiagnosticCode::Internal, "host operator was not evaluated").at(&n.name));

@@ -296,6 +296,20 @@ pub enum Stmt {
 /// Number of index parameters of kernels that a library calls on blocks.
 const BLOCK_SCALARS: usize = 7;
 
+/// See [`Kernel::operations`].
+fn operations(body: &[Stmt]) -> u64 {
+    let of = |stmt: &Stmt| match stmt {
+        Stmt::Let { .. } => 1,
+        Stmt::For { lo, hi, step, body, .. } => {
+            let extent = lo.as_constant().zip(hi.as_constant()).map(|(lo, hi)| hi.saturating_sub(lo).max(0) as u64);
+            extent.map_or(1, |extent| extent.div_ceil((*step).max(1) as u64)).saturating_mul(operations(body))
+        }
+        Stmt::If { then, otherwise, .. } => operations(then).max(operations(otherwise)),
+        _ => 0,
+    };
+    body.iter().map(of).fold(0, u64::saturating_add)
+}
+
 impl Kernel {
     /// The kernel without names, which do not change what it does: equal ones get equal code.
     pub fn canonical(&self) -> Kernel {
@@ -314,6 +328,11 @@ impl Kernel {
             }
             _ => 1,
         }
+    }
+
+    /// Scalar operations of all iterations. A loop whose extent is not constant counts once.
+    pub fn operations(&self) -> u64 {
+        operations(&self.body)
     }
 
     /// What calls of the kernel must fit.

@@ -202,6 +202,9 @@ fn contract(c: &Contraction, lhs: &DenseType, rhs: &DenseType, output: &DenseTyp
 fn gather(g: Gather, data: &DenseType, indices: &DenseType, output: &DenseType) -> Result<(), String> {
     match () {
         _ if g.axis >= data.rank() => Err(format!("gather: {data} has no axis {}", g.axis)),
+        _ if data.dims[g.axis] == 0 && !output.is_empty() => {
+            Err(format!("gather: {data} has no position along axis {}", g.axis))
+        }
         _ if !indices.dtype.is_int() => Err(format!("gather: indices of type {}", indices.dtype)),
         _ if output.dtype != data.dtype || output.dims != g.output_dims(data, indices) => {
             Err(format!("gather: {output} does not follow from {data} and {indices}"))

@@ -33,9 +33,14 @@ impl Random {
     }
 }
 
-/// How many of the random cases to try: a few where an emulator runs them, which takes its time.
+/// Whether an emulator runs the tests, which takes its time.
+pub fn emulated() -> bool {
+    std::env::var_os("TENSORC_EMULATED").is_some()
+}
+
+/// How many of the random cases to try: a few under an emulator.
 pub fn rounds(all: usize) -> usize {
-    if std::env::var_os("TENSORC_EMULATED").is_some() { all.div_ceil(6) } else { all }
+    if emulated() { all.div_ceil(6) } else { all }
 }
 
 pub fn isa_levels() -> Vec<Isa> {

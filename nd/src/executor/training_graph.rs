@@ -239,5 +239,5 @@ fn row(b: &mut Builder<'_>, table: Value, at: u64, count: u64) -> Result<Vec<Val
     if ty.rank() != 2 || at >= ty.dims[0] || count > ty.dims[1] {
         return Err(b.error(DiagnosticCode::Internal, "the table of an optimizer's numbers is too small"));
     }
-    Ok((0..count).map(|column| b.prim(view(column), &[table], std::slice::from_ref(&scalar))[0]).collect())
+    (0..count).map(|column| Ok(b.prim(view(column), &[table], std::slice::from_ref(&scalar))?[0])).collect()
 }

@@ -139,7 +139,7 @@ fn fused(mut graph: Graph, reassociate: bool, cx: &PassCx<'_>) -> Result<RegionC
     inner.threads = cx.threads;
     inner.options.reassociate = reassociate;
     tidy(reassociate).run(&mut graph, &mut inner)?;
-    let nodes = graph.node_ids().len();
+    let nodes = graph.node_count();
     Fuse { by: Some(FusionStrategy::Greedy) }.run(&mut graph, &mut inner)?;
     Ok((Totals::of(&cost::kernels(&graph, &cx.options.target.machine())?).time, nodes))
 }

@@ -67,7 +67,7 @@ pub(super) fn join(b: &mut Builder<'_>, blocks: &[BlockGradient], parts: &[Value
     if end < ty.dims[axis] {
         pieces.push(b.filled(&along(ty.dims[axis] - end), 0.0)?);
     }
-    let joined = b.prim(Prim::Concat { axis }, &pieces, std::slice::from_ref(&ty))[0];
+    let joined = b.prim(Prim::Concat { axis }, &pieces, std::slice::from_ref(&ty))?[0];
     let rest = parts.iter().enumerate().filter(|(i, _)| blocks.iter().all(|block| block.part != *i));
     Ok(std::iter::once(joined).chain(rest.map(|(_, v)| *v)).collect())
 }

@@ -33,7 +33,7 @@ pub(super) fn map(b: &mut Builder<'_>, f: &ScalarFn, args: &[Option<Value>], dim
         return broadcast(b, args[0], dims);
     }
     let ty = DenseType::new(f.output_dtypes()[0], dims);
-    Ok(b.prim(Prim::Map(Arc::new(f)), &args, &[ty])[0])
+    Ok(b.prim(Prim::Map(Arc::new(f)), &args, &[ty])?[0])
 }
 
 /// Repeats axes of extent 1 and adds leading ones.
@@ -53,7 +53,7 @@ pub(super) fn view(b: &mut Builder<'_>, x: Value, view: View, dims: &[u64]) -> R
     if view.is_identity(&ty.dims, dims) {
         return Ok(x);
     }
-    Ok(b.prim(Prim::View(Arc::new(view)), &[x], &[DenseType::new(ty.dtype, dims)])[0])
+    Ok(b.prim(Prim::View(Arc::new(view)), &[x], &[DenseType::new(ty.dtype, dims)])?[0])
 }
 
 /// The same elements in row-major order under another shape.
@@ -74,7 +74,7 @@ pub(super) fn slice(b: &mut Builder<'_>, x: Value, axis: usize, start: u64, len:
 
 pub(super) fn contract(b: &mut Builder<'_>, lhs: Value, rhs: Value, c: Contraction) -> Result<Value> {
     let ty = DenseType::new(b.ty(lhs)?.dtype, &c.extents[..c.out_rank]);
-    Ok(b.prim(Prim::Contract(Arc::new(c)), &[lhs, rhs], &[ty])[0])
+    Ok(b.prim(Prim::Contract(Arc::new(c)), &[lhs, rhs], &[ty])?[0])
 }
 
 /// Sums over `axes`, which go, rounded to `to` once.
@@ -92,7 +92,7 @@ pub(super) fn sum_axes(b: &mut Builder<'_>, x: Value, axes: &[usize], to: DType)
     let (axes, init) = (axes.to_vec(), vec![Scalar::zero(wide)]);
     let reduction = Reduction { axes, keep_dims: false, init, map, combine, finish };
     let dims = reduction.output_dims(&ty.dims);
-    Ok(b.prim(Prim::Reduce(Arc::new(reduction)), &[x], &[DenseType::new(to, &dims)])[0])
+    Ok(b.prim(Prim::Reduce(Arc::new(reduction)), &[x], &[DenseType::new(to, &dims)])?[0])
 }
 
 /// Sums over the axes along which a value of shape `dims` was repeated to give the shape of `x`.
@@ -122,7 +122,7 @@ pub(super) fn sum(b: &mut Builder<'_>, parts: &[Value]) -> Result<Value> {
         });
         let f = f.map_err(|why| b.error(DiagnosticCode::Internal, why))?;
         let args: Vec<Value> = std::iter::once(total).chain(now.iter().copied()).collect();
-        total = b.prim(Prim::Map(Arc::new(f)), &args, &[ty])[0];
+        total = b.prim(Prim::Map(Arc::new(f)), &args, &[ty])?[0];
         rest = later;
     }
     Ok(total)

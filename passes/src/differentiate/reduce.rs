@@ -203,7 +203,7 @@ impl Back<'_> {
             finish: ScalarFn::identity(wide),
         };
         let ty = DenseType::new(wide, &self.kept);
-        Ok(b.prim(Prim::Reduce(Arc::new(reduction)), self.args, &[ty])[0])
+        Ok(b.prim(Prim::Reduce(Arc::new(reduction)), self.args, &[ty])?[0])
     }
 }
 

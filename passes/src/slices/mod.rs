@@ -72,7 +72,7 @@ impl Pass for SliceBatch {
             let Some(middle) = at.filter(|_| peak >= MIN_SLICES * least && work < WORK) else { break };
             let mut best: Option<(u64, Option<NodeId>, Graph)> = None;
             for trial in trials(current.as_ref().unwrap_or(graph), middle, least)? {
-                work += trial.node_ids().len();
+                work += trial.node_count();
                 let (lower, next) = plan::peak(&trial, choices, &forms)?;
                 if best.as_ref().is_none_or(|(least, ..)| lower < *least) {
                     best = Some((lower, next, trial));

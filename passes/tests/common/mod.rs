@@ -94,7 +94,7 @@ impl Prims {
     }
 
     fn prim(&mut self, prim: Prim, args: &[Value], types: &[DenseType]) -> Value {
-        let name = format!("n{}", self.graph.node_ids().len());
+        let name = format!("n{}", self.graph.node_count());
         Value { node: self.graph.add_prim(name, prim, args, types), port: 0 }
     }
 

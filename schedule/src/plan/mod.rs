@@ -281,7 +281,7 @@ impl<'a> Lowering<'a, '_> {
                 let outputs = self.results(node)?;
                 if kernel.parallel_extent() > 0 {
                     let spec = self.spec(&kernel.name, node, Computes::Own(kernel), Layouts::default());
-                    self.launch(node, spec, &inputs, &outputs, 0);
+                    self.launch(node, spec, &inputs, &outputs, kernel.operations());
                 }
                 Ok(())
             }
@@ -544,12 +544,16 @@ fn flops(body: &Graph) -> Result<u64> {
     for node in body.order() {
         let NodeKind::Prim(prim) = &body.node(node).kind else { continue };
         let out = body.dense(Value { node, port: 0 })?;
-        sum += match prim {
-            Prim::Map(f) => f.flops() * out.len(),
-            Prim::Reduce(r) => (r.map.flops() + r.combine.flops()) * body.dense(body.args(node)[0])?.len(),
-            Prim::Contract(c) => 2 * c.extents.iter().product::<u64>(),
+        let flops = match prim {
+            Prim::Map(f) => f.flops().saturating_mul(out.len()),
+            Prim::Reduce(r) => {
+                let elements = body.dense(body.args(node)[0])?.len();
+                (r.map.flops() + r.combine.flops()).saturating_mul(elements)
+            }
+            Prim::Contract(c) => c.extents.iter().fold(2, |product: u64, extent| product.saturating_mul(*extent)),
             _ => 0,
         };
+        sum = u64::saturating_add(sum, flops);
     }
     Ok(sum)
 }

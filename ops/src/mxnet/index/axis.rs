@@ -34,7 +34,7 @@ fn checked(b: &mut Builder<'_>, indices: Value, n: u64, axis: usize) -> Result<V
         call.outputs.iter_mut().for_each(|to| to.copy_from_slice(from));
         Ok(())
     });
-    Ok(b.prim(Prim::Extern(check), &[indices], &[ty])[0])
+    Ok(b.prim(Prim::Extern(check), &[indices], &[ty])?[0])
 }
 
 /// Extent 0 has no position to move an index to.

@@ -186,10 +186,11 @@ fn gathered(b: &mut Builder<'_>, of_windows: Value, window: &SpatialWindow, x: &
 /// The head of a window goes to its first maximum.
 fn max_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, window: &SpatialWindow, x: Value, head: Value) -> Result<Value> {
     let (ty, out) = (b.ty(x)?, &cx.node.outputs[0]);
-    let seen = windows(b, x, window, &out.dims[2..], lowest(ty.dtype))?;
-    let reduction = max_with_index(&ty, window, &Params::new()).or_fail(b)?;
+    let trimmed = window.trimmed(&ty.dims[2..], &out.dims[2..]);
+    let seen = windows(b, x, &trimmed, &out.dims[2..], lowest(ty.dtype))?;
+    let reduction = max_with_index(&ty, &trimmed, &Params::new()).or_fail(b)?;
     let types = [out.clone(), DenseType::new(DType::I64, &out.dims)];
-    let found = b.prim(Prim::Reduce(reduction.into()), &[seen], &types).to_vec();
+    let found = b.prim(Prim::Reduce(reduction.into()), &[seen], &types)?.to_vec();
     let at = seen_by(b, found[1], window, &ty, -1.0)?;
     let head = seen_by(b, head, window, &ty, 0.0)?;
     let dims = b.dims(head)?;
