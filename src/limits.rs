@@ -13,7 +13,8 @@ use tensorc_ir::graph::Graph;
 /// kernels, that of a run between steps and parts of steps. A run on a GPU is not interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory that one run takes with its inputs, outputs, weights and intermediate tensors.
+    /// Bytes of memory that one run takes with its inputs, outputs, weights and intermediate tensors, and the nodes of a graph
+    /// while it is compiled.
     pub memory: Option<u64>,
     /// Time that compiling for one combination of shapes takes, and that one run takes.
     pub time: Option<Duration>,
@@ -23,7 +24,7 @@ pub struct Limits {
     pub code: Option<u64>,
 }
 
-/// Bytes of memory that a node takes with its types, name and edges while passes work on it, in powers of two.
+/// Bytes of memory that a node takes, with its types, name and edges, while passes work on it: about so many.
 const NODE_BYTES: u64 = 1 << 10;
 
 /// Floating-point operations that no core of a processor does in more than a second.
@@ -47,7 +48,7 @@ impl Limits {
     /// [`DiagnosticCode::Limit`], as of the other functions.
     pub(crate) fn admit_graph(&self, graph: &Graph) -> Result<()> {
         let found = graph.node_count() as u64;
-        admit(self.nodes, found, || format!("the model has {found} nodes"), |most| most.to_string())
+        admit(self.graph_nodes(), found, || format!("the model has {found} nodes"), |most| most.to_string())
     }
 
     /// Whether so many bytes of machine code may be generated.

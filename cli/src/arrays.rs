@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use tensorc::ir::{Dim, Rng, Shape, TensorType};
+use tensorc::binding;
+use tensorc::ir::{DenseType, Rng};
 use tensorc::runtime::host_tensor::byte_len;
 use tensorc::{DType, Model, Tensor};
 
@@ -34,11 +35,15 @@ pub fn inputs(model: &Model, file: Option<&Path>, extents: &[String]) -> Result<
             Ok(Inputs { arrays, random: false })
         }
         None => {
-            let given = shapes(extents)?;
+            let mut bound = model.graph().clone();
+            binding::bind(&mut bound, &shapes(extents)?)?;
+            binding::bind_open(&mut bound, DEFAULT_EXTENT)?;
+            let types = binding::input_types(&bound)?;
             let arrays = signature
-                .iter()
+                .into_iter()
+                .zip(&types)
                 .enumerate()
-                .map(|(i, (name, ty))| Ok((name.clone(), random(model, name, ty, &given, i as u64 + 1)?)));
+                .map(|(i, ((name, _), ty))| Ok((name.clone(), random(&name, ty, i as u64 + 1)?)));
             Ok(Inputs { arrays: arrays.collect::<Result<_, CliFailure>>()?, random: true })
         }
     }
@@ -84,47 +89,23 @@ pub fn values(model: &Model, args: &[String]) -> Result<Vec<(String, Tensor)>, C
 }
 
 /// Values a model can take without harm: floats in [-1, 1), small non-negative integers, true.
-fn random(
-    model: &Model,
-    name: &str,
-    ty: &TensorType,
-    given: &BTreeMap<String, Vec<u64>>,
-    seed: u64,
-) -> Result<Tensor, CliFailure> {
-    let dtype = ty.dtype.unwrap_or(DType::F32);
-    let dims = match (given.get(name), &ty.shape) {
-        (Some(dims), _) => dims.clone(),
-        (None, Shape::Unranked) => {
-            return Err(Usage(format!("the rank of input `{name}` is open: give --shape {name}=N,…")).into());
-        }
-        (None, Shape::Ranked(dims)) => dims.iter().map(|d| extent(model, *d, given)).collect(),
-    };
+fn random(name: &str, DenseType { dtype, dims }: &DenseType, seed: u64) -> Result<Tensor, CliFailure> {
     let too_large = || format!("input `{name}`: there is no memory for {dims:?} of {dtype}");
-    let total = byte_len(dtype, &dims).and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)?;
+    let total = byte_len(*dtype, dims).and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)?;
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(total).map_err(|_| too_large())?;
     let mut rng = Rng::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let mut next = || (rng.next_u64() >> 40) as f64 / f64::from(1u32 << 24);
     for _ in 0..total / dtype.size() {
-        let value = match dtype {
+        let value = match *dtype {
             d if d.is_float() => next() * 2.0 - 1.0,
             DType::Bool => 1.0,
             _ => (next() * 2.0).floor(),
         };
-        let bits = tensorc::ir::scalar::Scalar::from_f64(dtype, value).bits.to_le_bytes();
+        let bits = tensorc::ir::scalar::Scalar::from_f64(*dtype, value).bits.to_le_bytes();
         bytes.extend_from_slice(&bits[..dtype.size()]);
     }
-    Ok(Tensor::from_bytes(dtype, &dims, bytes)?)
-}
-
-fn extent(model: &Model, dim: Dim, given: &BTreeMap<String, Vec<u64>>) -> u64 {
-    match dim {
-        Dim::Const(n) => n,
-        Dim::Sym(id) => {
-            let name = model.graph().dims.name(id);
-            given.get(&*name).and_then(|e| e.first().copied()).unwrap_or(DEFAULT_EXTENT)
-        }
-    }
+    Ok(Tensor::from_bytes(*dtype, dims, bytes)?)
 }
 
 /// The first elements of a tensor, and its range.

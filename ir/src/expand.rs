@@ -83,8 +83,8 @@ pub fn expand_for_gradient(
     registry: &Registry,
     value_of: &ValueOf<'_>,
     grain: Grain,
-    limits: PassLimits<'_>,
 ) -> Result<Expanded> {
+    let limits = PassLimits::default();
     let through = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.grad, Grad::Through(_)));
     if !through {
         return expand_node(graph, node, registry, value_of, grain, limits);

@@ -127,12 +127,12 @@ impl SpatialWindow {
     /// extents `spatial`. What is left reads what it read before.
     pub fn trimmed(&self, spatial: &[u64], count: &[u64]) -> SpatialWindow {
         let mut trimmed = self.clone();
-        let leads = (0..spatial.len()).map(|axis| self.lead(axis, spatial[axis])).collect::<Vec<i64>>();
-        for (axis, lead) in leads.iter().enumerate() {
-            let (step, last) = (self.dilations[axis], count[axis].saturating_sub(1) as i64 * self.strides[axis]);
+        for (axis, (extent, count)) in spatial.iter().zip(count).enumerate() {
+            let (lead, all, step) = (self.lead(axis, *extent), self.kernel[axis] as i64, self.dilations[axis]);
+            let last = count.saturating_sub(1) as i64 * self.strides[axis];
             let first = ((lead - last).max(0) + step - 1) / step;
-            let end = ((spatial[axis] as i64 - 1 + lead).div_euclid(step) + 1).min(self.kernel[axis] as i64);
-            let (first, end) = if first < end { (first, end) } else { (0, self.kernel[axis] as i64) };
+            let end = ((*extent as i64 - 1 + lead).div_euclid(step) + 1).min(all);
+            let (first, end) = if first < end { (first, end) } else { (0, all) };
             trimmed.kernel[axis] = (end - first) as u64;
             trimmed.before[axis] = lead - first * step;
         }

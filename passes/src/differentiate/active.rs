@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::expand::{Expanded, expand_for_gradient};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::interrupt::PassLimits;
 use tensorc_ir::op::{Compute, Grad, Grain, Registry};
 
 use super::reduce;
@@ -40,11 +39,9 @@ impl Active {
             if open.is_empty() && split.is_empty() {
                 return Ok(active);
             }
-            let unlimited = PassLimits::default();
             let values = StaticValues::new(registry, Options::default().static_bytes);
             for node in open {
-                let expanded =
-                    expand_for_gradient(graph, node, registry, &|g, v| values.get(g, v), Grain::Coarse, unlimited)?;
+                let expanded = expand_for_gradient(graph, node, registry, &|g, v| values.get(g, v), Grain::Coarse)?;
                 if let Expanded::Replaced(results) = expanded {
                     active.name_origin(graph, node, &results);
                     active.replace(graph, node, &results);

@@ -29,8 +29,7 @@ pub struct Campaign {
     pub corpus: PathBuf,
     /// Where mutants are written; those that fail stay there.
     pub folder: PathBuf,
-    /// Time that one mutant may take; half as much more passes before its process is killed, since runs are interrupted between
-    /// parts of steps.
+    /// Time for one mutant, of which compiling and running each have a fifth as their limit.
     pub time: Duration,
     /// Memory for one mutant, beyond what the process had before.
     pub memory: u64,
@@ -78,13 +77,13 @@ fn say(line: &str) {
 pub fn work(campaign: &Campaign, first: u64, end: u64) -> Result<(), Box<dyn std::error::Error>> {
     let progress = |phase: &str| say(&format!("PHASE {phase}"));
     let models = corpus(&campaign.corpus)?;
-    let limits = Limits { memory: Some(campaign.memory), time: Some(campaign.time), ..Limits::default() };
+    let limits = Limits { memory: Some(campaign.memory), time: Some(campaign.time / 5), ..Limits::default() };
     let compiler = Compiler::new(Options { threads: Some(1), progress: Some(progress), limits, ..Options::default() })?;
     let names: Vec<&str> = compiler.registry().iter().flat_map(|op| op.names.onnx.iter().map(|n| n.0)).collect();
     for seed in first..end {
         say(&format!("START {seed}"));
         let Some((bytes, about)) = mutant(&models, seed, &names) else {
-            say("END skipped 0");
+            say("END skipped 0 0");
             continue;
         };
         let path = campaign.folder.join(format!("{seed}.onnx"));
@@ -93,7 +92,9 @@ pub fn work(campaign: &Campaign, first: u64, end: u64) -> Result<(), Box<dyn std
         // The greatest memory of the process counts from here.
         let _ = fs::write("/proc/self/clear_refs", "5");
         let before = status("VmRSS").unwrap_or(0);
+        let started = Instant::now();
         let outcome = trial(&compiler, &path, seed);
+        let took = started.elapsed().as_millis();
         let grown = status("VmHWM").unwrap_or(0).saturating_sub(before);
         let (word, detail) = match outcome {
             Outcome::Done => ("done", String::new()),
@@ -104,7 +105,7 @@ pub fn work(campaign: &Campaign, first: u64, end: u64) -> Result<(), Box<dyn std
         if matches!(word, "done" | "refused") && grown <= campaign.memory {
             let _ = fs::remove_file(&path);
         }
-        say(&format!("END {word} {grown} {}", detail.replace('\n', " | ")));
+        say(&format!("END {word} {took} {grown} {}", detail.replace('\n', " | ")));
     }
     Ok(())
 }
@@ -125,7 +126,7 @@ pub struct Tally {
 /// A mutant that ended badly.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// `panic`, `internal`, `crash`, `time` or `memory`.
+    /// `panic`, `internal`, `crash`, `time`, `memory` or `slow`.
     pub kind: String,
     /// The seed, which names its file.
     pub seed: u64,
@@ -233,7 +234,7 @@ fn follow(
         };
         match (line.split_once(' ').unwrap_or((&line, "")), &mut current) {
             (("START", seed), _) => {
-                deadline = Instant::now() + campaign.time * 3 / 2;
+                deadline = Instant::now() + campaign.time;
                 let seed = seed.parse().unwrap_or(*next);
                 let empty = String::new;
                 current = Some(Failure { kind: "crash".into(), seed, phase: empty(), about: empty(), detail: empty() });
@@ -256,9 +257,10 @@ fn follow(
 
 /// Counts a mutant that ended by itself; it failed if it panicked, or took too much.
 fn ended(campaign: &Campaign, failure: Failure, rest: &str, tally: &mut Tally) -> Option<Failure> {
-    let mut words = rest.splitn(3, ' ');
+    let mut words = rest.splitn(4, ' ');
     let outcome = words.next().unwrap_or_default();
-    let grown = words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    let mut number = || words.next().and_then(|w| w.parse::<u64>().ok()).unwrap_or(0);
+    let (millis, grown) = (number(), number());
     let detail = words.next().unwrap_or_default().to_owned();
     match outcome {
         "panic" | "internal" => return Some(Failure { kind: outcome.into(), detail, ..failure }),
@@ -268,6 +270,9 @@ fn ended(campaign: &Campaign, failure: Failure, rest: &str, tally: &mut Tally) -
                 detail: format!("{outcome}, {} MiB", grown >> 20),
                 ..failure
             });
+        }
+        _ if millis > campaign.time.as_millis() as u64 / 2 => {
+            return Some(Failure { kind: "slow".into(), detail: format!("{outcome}, {millis} ms"), ..failure });
         }
         "done" => tally.done += 1,
         "refused" => tally.refused += 1,
