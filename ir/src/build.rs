@@ -44,7 +44,7 @@ impl<'a> Builder<'a> {
     fn admit(&mut self, types: &[DenseType]) -> Result<()> {
         self.added += 1;
         if self.added.is_multiple_of(UNASKED) {
-            self.limits.admit(self.graph, format_args!("a part of node `{}`", self.name))?;
+            self.limits.admit(self.graph.node_count(), format_args!("a part of node `{}`", self.name))?;
         }
         match types.iter().find(|ty| !ty.is_addressable()) {
             Some(ty) => Err(self.error(

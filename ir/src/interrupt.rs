@@ -3,7 +3,6 @@
 use std::fmt::{self, Display};
 
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
-use crate::graph::Graph;
 
 /// A question to the caller, asked between parts of a compilation. The answer decides whether there is a result, never which.
 #[derive(Clone, Copy, Default)]
@@ -43,12 +42,12 @@ pub struct PassLimits<'a> {
 }
 
 impl PassLimits<'_> {
-    /// Whether the compilation of a graph goes on; `done` is the part that ended last.
+    /// Whether the compilation of a graph of so many nodes goes on; `done` is the part that ended last.
     ///
     /// # Errors
     /// [`DiagnosticCode::Limit`].
-    pub fn admit(self, graph: &Graph, done: impl Display) -> Result<()> {
-        let found = graph.node_count() as u64;
+    pub fn admit(self, nodes: usize, done: impl Display) -> Result<()> {
+        let found = nodes as u64;
         if let Some(most) = self.nodes.filter(|most| found > *most) {
             let why = format!("the graph has {found} nodes after {done}, {most} are allowed");
             return Err(Diagnostic::new(DiagnosticCode::Limit, why));

@@ -131,7 +131,7 @@ pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'
         let changed = pass.run(graph, cx)?;
         cx.timings.push(Timing { pass: pass.name(), start, time: start.elapsed(), changed });
         any |= changed;
-        cx.limits.admit(graph, format_args!("pass `{}`", pass.name()))?;
+        cx.limits.admit(graph.node_count(), format_args!("pass `{}`", pass.name()))?;
         let wanted = match &cx.print_when {
             PrintWhen::Never => false,
             PrintWhen::Changed => changed,
