@@ -501,6 +501,10 @@ fn flex_attention_is_written_out() {
     assert!(grouped.contains(&"reshape(a, [0.0, 4.0, -1.0, 16.0])".to_owned()), "{grouped:?}");
     let error = run(flex("3"), 26).unwrap_err().to_string();
     assert!(error.contains("4 query heads are no multiple of 3 key heads"), "{error}");
+    let mut other_values = flex("4");
+    other_values.input[2] = input("v", DataType::Float, &["2", "0", "s", "16"]);
+    let error = run(other_values, 26).unwrap_err().to_string();
+    assert!(error.contains("0 value heads for 4 key heads"), "{error}");
 }
 
 #[test]

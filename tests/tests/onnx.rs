@@ -132,7 +132,6 @@ fn small_models(wheel: &Path) -> Vec<Vec<u8>> {
 
 /// The reader has no other way to fail than an error, whatever is done to files of every operator.
 #[test]
-#[ignore = "reads damaged files for minutes"]
 fn damaged_cases_are_graphs_or_errors() {
     let mut models = vec![];
     for package in OLD.into_iter().chain([CURRENT]) {

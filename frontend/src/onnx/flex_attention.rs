@@ -61,6 +61,9 @@ impl Importer<'_> {
         if k_dims.0 < 1 || q_heads % k_dims.0 != 0 {
             return Ok(Err(vec![format!("{q_heads} query heads are no multiple of {} key heads", k_dims.0)]));
         }
+        if v_dims.0 != k_dims.0 {
+            return Ok(Err(vec![format!("{} value heads for {} key heads", v_dims.0, k_dims.0)]));
+        }
         let stored = i64::from(data_type(dtype));
         let double = DataType::Double as i64;
         let softmax = precision.unwrap_or(if stored == double { double } else { DataType::Float as i64 });
