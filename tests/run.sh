@@ -18,22 +18,29 @@ install_groups tools python llvm openmpi mpich cross
 export TENSORC_INSTALL=0
 
 target="${CARGO_TARGET_DIR:-target}"
-# With the back end of LLVM, GPUs and NCCL, where LLVM 22 is installed.
+# Optional parts that this machine has what they need for; one build serves their tests and the others'.
 features=()
-if has llvm; then features=(--features nccl); fi
+# The back end of LLVM, GPUs and NCCL.
+if has llvm; then features+=(--features nccl); fi
+# Debian tells the two MPIs apart by names; elsewhere the compiler and the launcher that come first belong together.
+if has openmpi; then
+    features+=(--features mpi)
+    mpirun=mpirun
+    ! commands mpicc.openmpi mpirun.openmpi || { export MPICC=mpicc.openmpi && mpirun=mpirun.openmpi; }
+fi
 
 suite() { cargo test --release --workspace "${features[@]}" --test suite -- "$@"; }
 
-# What is compiled without LLVM. Tests have no code for it: where LLVM is installed, they are checked with it alone.
-# Examples bring the dependencies of tests along.
+# What is compiled without optional parts. Tests have no code for it: where there are optional parts, they are checked
+# with them alone. Examples bring the dependencies of tests along.
 lints() {
     local targets=(--all-targets)
-    if has llvm; then targets=(--lib --bins --examples); fi
+    [ ${#features[@]} = 0 ] || targets=(--lib --bins --examples)
     cargo fmt --check
     cargo clippy --release --workspace "${targets[@]}" -- -D warnings
 }
 
-lints_llvm() { cargo clippy --release --workspace --all-targets "${features[@]}" -- -D warnings; }
+lints_optional() { cargo clippy --release --workspace --all-targets "${features[@]}" -- -D warnings; }
 
 # The text tests run the program. Examples bring the dependencies of tests along: a build without them would have
 # others, and nothing in common with the tests'.
@@ -67,7 +74,7 @@ llvm() {
 # The program for machines with a GPU, without one: built, and run in a tree that has neither Rust nor LLVM.
 gpu_bundle() {
     local archive="$target/tensorc-gpu.tar.gz"
-    tests/gpu/bundle.sh "$archive"
+    tests/gpu/bundle.sh "$archive" "${features[@]}"
     if commands dpkg-query && unshare --user --map-root-user --net --mount --pid --fork true 2>/dev/null; then
         tests/gpu/check.sh "$archive"
     else
@@ -75,32 +82,20 @@ gpu_bundle() {
     fi
 }
 
-# The whole workspace is selected, so that only what uses MPI is built again.
-mpi=(--release --workspace "${features[@]}" --features mpi)
+# Processes that are ranks. What they run belongs to the build of everything; so does the test `mpi`.
+mpi_open() { MPIRUN="$mpirun" tests/distributed/run.sh "$target/release/examples"; }
 
-lints_mpi() { cargo clippy "${mpi[@]}" --lib --examples --test mpi -- -D warnings; }
-
-# mpi_part LAUNCHER: processes that are ranks, with the MPI of the C compiler $MPICC. Bindings are made for one MPI.
-mpi_part() {
-    cargo clean --release -p mpi-sys
-    cargo test "${mpi[@]}" --test mpi
-    cargo build "${mpi[@]}" --example train_distributed --example faulty_rank --example closed_forms
-    MPIRUN="$1" tests/distributed/run.sh "$target/release/examples"
-}
-
-# Debian tells the two MPIs apart by names; elsewhere the compiler and the launcher that come first belong together.
-mpi_open() {
-    local launcher=mpirun
-    ! commands mpicc.openmpi mpirun.openmpi || { export MPICC=mpicc.openmpi && launcher=mpirun.openmpi; }
-    lints_mpi
-    mpi_part "$launcher"
-}
-
+# The last part: from here on, what uses MPI is built for MPICH. Bindings are made for one MPI; the whole workspace is
+# selected, so that only what uses them is built again.
 mpi_mpich() {
+    local selection=(--release --workspace "${features[@]}" --features mpi)
     export MPICC=mpicc.mpich
     # The sources are the same for both.
-    has openmpi || lints_mpi
-    mpi_part mpirun.mpich
+    has openmpi || cargo clippy "${selection[@]}" --lib --examples --test mpi -- -D warnings
+    cargo clean --release -p mpi-sys
+    cargo test "${selection[@]}" --test mpi
+    cargo build "${selection[@]}" --example train_distributed --example faulty_rank --example closed_forms
+    MPIRUN=mpirun.mpich tests/distributed/run.sh "$target/release/examples"
 }
 
 # Kernels and generated code, as far as there are tools.
@@ -112,7 +107,7 @@ processors_llvm() {
 }
 
 essential "format and lints" lints
-essential "lints (LLVM)" lints_llvm llvm
+[ ${#features[@]} = 0 ] || essential "lints (optional parts)" lints_optional
 essential "build" build
 part "tests" tests 'tools?' 'python?'
 part "examples" examples
@@ -120,7 +115,7 @@ part "LLVM back end" llvm llvm
 part "GPU kernels" gpu_kernels 'python?'
 part "GPU bundle" gpu_bundle llvm
 part "MPI (Open MPI)" mpi_open openmpi
-part "MPI (MPICH)" mpi_mpich mpich
 part "longest record" longest_record
 part "other processors" processors 'cross?'
 part "other processors (LLVM)" processors_llvm llvm 'cross?'
+part "MPI (MPICH)" mpi_mpich mpich

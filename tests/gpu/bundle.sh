@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# bundle.sh [ARCHIVE]: builds the archive with which tensorc is tested and measured on a machine that has a GPU and its driver, and
+# bundle.sh [ARCHIVE [ARGUMENT…]]: builds the archive with which tensorc is tested and measured on a machine that has a GPU and its driver, and
 # perhaps nothing else: the compiler with LLVM inside, the tests as one program, small models, and results of the interpreter.
 #
 # Needs Rust, the static libraries of LLVM 22 (llvm-22-dev, libpolly-22-dev, zlib1g-dev, libzstd-dev, libxml2-dev), and, for models and
 # cases of ONNX, pip with a package index. On the machine with the GPU:
 #
 #   tar xf tensorc-gpu.tar.gz && tensorc-gpu/run.sh 10
+#
+# Arguments are cargo's: those that the rest of the workspace was built with, if nothing but the program is to be built again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 target="${CARGO_TARGET_DIR:-target}"
 archive="${1:-$target/tensorc-gpu.tar.gz}"
+arguments=("${@:2}")
+[ ${#arguments[@]} != 0 ] || arguments=(--features nccl)
 # The archive at most, in bytes; the newest C library that may be needed.
 most=$((60 << 20)) newest=2.36
 
@@ -24,7 +28,7 @@ root="$scratch/tensorc-gpu"
 mkdir -p "$root/bin" "$root/data" "$scratch/link"
 
 # Linker scripts stand in for shared libraries: LLVM and what it needs is linked statically. The selection is that of the test
-# command, so that dependencies have the same features, and nothing but the program is built again.
+# command, so that dependencies have the same features.
 static() { cc -print-file-name="lib$1.a"; }
 archives() {
     llvm-config-22 --link-static --libfiles all
@@ -33,7 +37,7 @@ archives() {
 echo "GROUP($(archives | tr '\n' ' '))" >"$scratch/link/libLLVM-22.so"
 echo "INPUT($(static ffi))" >"$scratch/link/libffi.so"
 echo "GROUP($(static gcc_eh) $(static gcc))" >"$scratch/link/libgcc_s.so"
-TENSORC_GPU_LINK="$scratch/link" cargo build --release --workspace --bins --examples --features nccl
+TENSORC_GPU_LINK="$scratch/link" cargo build --release --workspace --bins --examples "${arguments[@]}"
 cp "$target/release/tensorc-gpu" "$root/bin/tensorc-gpu"
 strip "$root/bin/tensorc-gpu"
 ln -s tensorc-gpu "$root/bin/tensorc"

@@ -229,7 +229,7 @@ impl RowKernel<'_> {
         for stage in vector_math::stages(cluster, roots, &|v| e.is_bound(v)) {
             self.elements(e, lanes, &mut |e, _| {
                 stage.iter().try_for_each(|v| {
-                    let value = e.value(cluster.body.args(v.node)[0], &self.space.coords(), None)?;
+                    let value = vector_math::argument(e, *v, &self.space.coords())?;
                     let at = self.at(e, &rows[v]);
                     e.b.store(rows[v].buf, at, value);
                     Ok(())

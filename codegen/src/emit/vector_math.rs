@@ -8,7 +8,7 @@ use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::kir::{Buf, LoopKind, MemorySpace};
+use tensorc_ir::kir::{Buf, LoopKind, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::MathFn;
 use tensorc_schedule::access::broadcast_coords;
@@ -60,6 +60,13 @@ pub fn stages(cluster: &Cluster<'_>, roots: &[Value], bound: &dyn Fn(Value) -> b
     walk.stages
 }
 
+/// The argument of the call that computes `v`, for its result at `coords`.
+pub fn argument(e: &mut Inliner<'_>, v: Value, coords: &[Index]) -> Result<Operand> {
+    let operand = e.cluster.body.args(v.node)[0];
+    let at = broadcast_coords(&e.cluster.ty(operand)?.dims, coords);
+    e.value(operand, &at, None)
+}
+
 /// What is computed by a loop over columns.
 pub struct VectorLoop<'a> {
     pub roots: &'a [Value],
@@ -109,21 +116,18 @@ struct ColumnCalls<'a> {
 
 impl ColumnCalls<'_> {
     fn strip(&self, e: &mut Inliner<'_>, stages: &[Vec<Value>], range: &(Index, Index, Index)) -> Result<()> {
-        let cluster = e.cluster;
         let (from, to, _) = range;
         for (i, stage) in stages.iter().enumerate() {
             self.elements(e, &stages[..i], range, &|e, i| {
                 let at = i.sub(from);
                 stage.iter().try_for_each(|v| {
-                    let operand = cluster.body.args(v.node)[0];
-                    let coords = broadcast_coords(&cluster.ty(operand)?.dims, self.s.coords);
-                    let value = e.value(operand, &coords, None)?;
+                    let value = argument(e, *v, self.s.coords)?;
                     e.b.store(self.buffers[v], at.clone(), value);
                     Ok(())
                 })
             })?;
             for v in stage {
-                e.b.apply_strip(cluster.vector_calls[&v.node], self.buffers[v], Index::default(), to.sub(from));
+                e.b.apply_strip(e.cluster.vector_calls[&v.node], self.buffers[v], Index::default(), to.sub(from));
             }
         }
         self.elements(e, stages, range, self.last)
