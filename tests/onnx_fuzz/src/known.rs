@@ -36,10 +36,40 @@ impl Facts<'_> {
         self.operand(0).is_some_and(|v| v.dtype().is_int())
     }
 
+    /// Whether integers take more than 32 bits.
+    fn large(&self) -> bool {
+        let wide = |v: &&Value| matches!(v.dtype(), DType::I64 | DType::U64);
+        self.operands.iter().filter(wide).any(|v| v.data.iter().any(|x| x.as_f64().abs() > f64::from(u32::MAX >> 1)))
+    }
+
     /// Whether statistics may be of one or two elements, of which nearly nothing is left.
     fn constant(&self) -> bool {
         let Some(x) = self.operand(0) else { return false };
         x.dims().contains(&1) || x.dims().get(2..).is_some_and(|s| s.iter().product::<u64>() <= 2)
+    }
+
+    /// Whether elements of the first operand lie within a hundredth of each other along its last axis, or are all there are.
+    fn nearly_equal(&self) -> bool {
+        let Some(x) = self.operand(0) else { return false };
+        let run = x.dims().last().map_or(1, |&n| n.max(1) as usize);
+        let values: Vec<f64> = x.data.iter().map(|v| v.as_f64()).collect();
+        values.chunks(run).any(|row| {
+            let (lo, hi) = row.iter().fold((f64::MAX, f64::MIN), |(lo, hi), x| (lo.min(*x), hi.max(*x)));
+            hi - lo <= 0.01 * hi.abs().max(lo.abs())
+        })
+    }
+
+    /// Whether a product of some elements of the first operand is not finite.
+    fn overflows(&self) -> bool {
+        let exponent = |v: &Value| v.data.iter().map(|x| x.as_f64().abs().log2().max(0.0)).sum::<f64>();
+        self.operand(0).is_some_and(|v| exponent(v) > 128.0)
+    }
+
+    /// Whether an axis is counted from the end.
+    fn axis_from_end(&self) -> bool {
+        let axes = self.node.attribute.iter().find(|a| a.name() == "axes").map(|a| a.ints.as_slice());
+        let listed = axes.unwrap_or_default().iter().chain(self.int("axis").iter()).any(|a| *a < 0);
+        listed || self.operand(1).is_some_and(|v| v.data.iter().any(|x| x.as_i64() < 0))
     }
 
     fn text(&self, name: &str) -> &str {
@@ -90,9 +120,18 @@ fn of_elements(f: &Facts<'_>) -> Option<&'static str> {
         {
             Some("products of an infinity with weights of 0, or overflow")
         }
+        "ArgMax" | "ArgMin" | "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
+        | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare"
+            if f.operand(0).is_some_and(|v| v.data.is_empty()) && f.axis_from_end() =>
+        {
+            Some("of nothing, axes counted from the end are not reduced")
+        }
+        "ReduceProd" if f.overflows() => Some("the order of factors decides whether an overflow meets a 0"),
+        "Gemm" if f.float("alpha") == Some(0.0) => Some("a product by 0 is not computed, which hides NaN"),
         "DynamicQuantizeLinear" if f.nan || f.infinite => Some("the scale is not a number"),
         "Sign" if f.is(DType::F16) && f.nan => Some("the sign of NaN is 0 of f16 alone"),
-        "ReduceMean" | "MatMulInteger" | "QLinearMatMul" | "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss"
+        "ReduceMean" | "Gemm" | "MatMul" | "MatMulInteger" | "QLinearMatMul" | "NegativeLogLikelihoodLoss"
+        | "SoftmaxCrossEntropyLoss"
             if f.operands.iter().any(|v| v.data.is_empty()) =>
         {
             Some("the mean of nothing, or memory that is not written")
@@ -110,6 +149,8 @@ fn of_integers(f: &Facts<'_>) -> Option<&'static str> {
         "Cast" | "CastLike" if f.operand(0).is_some_and(|v| v.dtype().is_float()) => {
             Some("what is not a number or out of range has no integer")
         }
+        "Mod" if f.integers() && f.int("fmod") == Some(1) && f.large() => Some("computed in f64"),
+        "Max" | "Min" if f.integers() && f.large() => Some("large elements are compared by their low halves"),
         "Pow" if f.integers() => Some("the power of a negative number to a fraction has no integer"),
         "ReduceSum" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceL1" | "ReduceL2" | "ReduceProd" | "ReduceMean"
         | "ReduceSumSquare"
@@ -141,6 +182,17 @@ fn of_accuracy(f: &Facts<'_>) -> Option<&'static str> {
         "GRU" | "LSTM" | "RNN" if f.nan || f.infinite || f.any(|x| x.abs() > 1e3) => {
             Some("activations clamp operands, which hides NaN")
         }
+        "GRU" | "LSTM" | "RNN" if f.any(|x| x.abs() > 1.0) => {
+            Some("errors of activations grow with each step by recurrent weights")
+        }
+        "Pow" if f.is(DType::F32) && f.operand(1).is_some_and(|v| v.dtype() == DType::F64) => {
+            Some("the exponent is rounded to f32")
+        }
+        "GroupNormalization" | "InstanceNormalization" | "LayerNormalization" | "MeanVarianceNormalization"
+            if f.nearly_equal() =>
+        {
+            Some("of nearly equal elements little is left but how their mean was rounded")
+        }
         "BatchNormalization" if f.is(DType::F16) && f.int("training_mode") == Some(1) => {
             Some("statistics of f16 differ from the reference implementation")
         }
@@ -156,7 +208,7 @@ fn of_accuracy(f: &Facts<'_>) -> Option<&'static str> {
         "GroupNormalization" | "InstanceNormalization" | "MeanVarianceNormalization" if f.constant() => {
             Some("the variance is a difference of squares, which cancel to less than 0")
         }
-        "Shrink" if f.integers() => Some("computed in f32"),
+        "Shrink" if f.integers() || f.any(|x| x.abs() > f64::from(f32::MAX)) => Some("computed in f32"),
         "Celu" if f.float("alpha") == Some(0.0) => Some("divides by alpha, which is 0"),
         "Einsum" if f.integers() => Some("integers that overflow saturate"),
         "LRN" if f.nan || f.infinite || f.is(DType::F16) || f.any(|x| x.abs() > 1e3) => {
