@@ -120,8 +120,8 @@ fn of_elements(f: &Facts<'_>) -> Option<&'static str> {
         {
             Some("products of an infinity with weights of 0, or overflow")
         }
-        "ArgMax" | "ArgMin" | "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
-        | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare"
+        "ArgMax" | "ArgMin" | "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax"
+        | "ReduceMean" | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare"
             if f.operand(0).is_some_and(|v| v.data.is_empty()) && f.axis_from_end() =>
         {
             Some("of nothing, axes counted from the end are not reduced")
@@ -130,7 +130,12 @@ fn of_elements(f: &Facts<'_>) -> Option<&'static str> {
         "Gemm" if f.float("alpha") == Some(0.0) => Some("a product by 0 is not computed, which hides NaN"),
         "DynamicQuantizeLinear" if f.nan || f.infinite => Some("the scale is not a number"),
         "Sign" if f.is(DType::F16) && f.nan => Some("the sign of NaN is 0 of f16 alone"),
-        "ReduceMean" | "Gemm" | "MatMul" | "MatMulInteger" | "QLinearMatMul" | "NegativeLogLikelihoodLoss"
+        "ReduceMean"
+        | "Gemm"
+        | "MatMul"
+        | "MatMulInteger"
+        | "QLinearMatMul"
+        | "NegativeLogLikelihoodLoss"
         | "SoftmaxCrossEntropyLoss"
             if f.operands.iter().any(|v| v.data.is_empty()) =>
         {
