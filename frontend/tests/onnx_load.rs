@@ -267,3 +267,17 @@ fn sparse_tensors_become_dense() {
     assert!(dense(indices(&[2, 2], &[0, 1, 1, -2])).is_err());
     assert!(dense(indices(&[3], &[0, 1, 2])).is_err());
 }
+
+#[test]
+fn files_of_other_formats_are_named() {
+    let texts = [
+        "# A document, which somebody took for a model by its name",
+        "Größen und andere Wörter in einem Text ohne Modell",
+    ];
+    let text = texts.map(|text| (text.as_bytes(), "text"));
+    let others = [(&b"PK\x03\x04"[..], "a zip archive"), (b"{}", "JSON text"), (b"<html>", "XML or HTML text")];
+    for (bytes, name) in text.into_iter().chain(others) {
+        let error = OnnxModel::decode(bytes.into(), None).unwrap_err().to_string();
+        assert!(error.contains(&format!("it is {name}")), "{error}");
+    }
+}

@@ -102,6 +102,9 @@ fn decode_message<M: Message + Default>(bytes: Bytes) -> Result<M, NotOnnx> {
     })
 }
 
+/// Bytes by which text is told from a model.
+const TEXT: usize = 32;
+
 /// Recognises files that are often taken for ONNX models.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     let signatures: [(usize, &[u8], &str); 7] = [
@@ -113,7 +116,10 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
         (0, b"{", "JSON text"),
         (0, b"<", "XML or HTML text"),
     ];
-    signatures.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|b| b.starts_with(magic))).map(|s| s.2)
+    let signed = signatures.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|b| b.starts_with(magic)));
+    // A model has lengths among its first bytes, which text has not.
+    let text = |b: &u8| b.is_ascii_graphic() || b.is_ascii_whitespace() || !b.is_ascii();
+    signed.map(|s| s.2).or((bytes.len() >= TEXT && bytes[..TEXT].iter().all(text)).then_some("text"))
 }
 
 /// Which version of each operator set a model or function uses.
