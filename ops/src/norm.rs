@@ -67,7 +67,7 @@ fn softmaxes() -> Vec<OpDef> {
         let (x, axis) = (g.operand(0), axis_of(g, cx)?);
         let params = Params::new().with("axis", axis as i64);
         let first = g.op("argmax", &[x], params.clone());
-        let one = x.then(|b, x| number(b, x, 1.0));
+        let one = x.number(1.0);
         let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
         let ones = one.call("expand", &[g.add(|b| Ok(b.i64s(&dims)))]);
         Ok(g.op("select_at", &[ones, first], params))
@@ -130,7 +130,7 @@ fn statistics() -> Vec<OpDef> {
     let lp = formula(|g, cx| {
         let (x, axis) = (g.operand(0).widened(), axis_of(g, cx)?);
         let norm = x.reduce(if cx.params.int("p") == Some(1) { "reduce_l1" } else { "reduce_l2" }, &[axis]);
-        let [zero, one] = [0.0, 1.0].map(|n| norm.then(|b, norm| number(b, norm, n)));
+        let [zero, one] = [0.0, 1.0].map(|n| norm.number(n));
         let divisor = norm.call("equal", &[zero]).call("where", &[one, norm]);
         Ok((x / divisor).cast(cx.outputs[0].dtype))
     });

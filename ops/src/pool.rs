@@ -401,10 +401,10 @@ fn max_unpool() -> OpDef {
             let natural = unpooled(&window_of(cx.params)?, &cx.input(0)?.dims);
             Ok(Some(Allowed::below(natural.iter().product())))
         })
-        .gradient(|b, cx| {
-            let window = window_of(cx.node.params).or_fail(b)?;
-            let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
-            crate::adjoint::of_max_unpool(b, cx, &natural)
-        })
+        .gradient(derivative(|g, cx| {
+            let window = window_of(cx.node.params).or_fail(&g)?;
+            let natural = unpooled(&window, &cx.node.input(0).or_fail(&g)?.dims);
+            crate::adjoint::of_max_unpool(g, cx, &natural)
+        }))
         .onnx("MaxUnpool", 9)
 }

@@ -128,7 +128,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
     let (x, mut head) = (x.cast(wide), head.cast(wide));
     if relu {
         let y = g.value(cx.outputs[0]).cast(wide);
-        let zero = y.then(|b, y| number(b, y, 0.0));
+        let zero = y.number(0.0);
         head = y.call("greater", &[zero]).call("where", &[head, zero]);
     }
     let [mean, inverse] = statistics(cx, &channels, x, wide);

@@ -194,12 +194,8 @@ fn max_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, window: &SpatialWindow, x
     let at = seen_by(b, found[1], window, &ty, -1.0)?;
     let head = seen_by(b, head, window, &ty, 0.0)?;
     let dims = b.dims(head)?;
-    let chosen = b.map_as(&[head, at], ty.dtype, &dims, |s, a| {
-        let here = ty.dims.iter().enumerate().fold(s.constant(Scalar::i64(0)), |sum, (axis, &n)| {
-            sum * s.constant(Scalar::i64(n as i64)) + s.coord(axis)
-        });
-        here.eq(&a[1]).select(&a[0], &a[0].lit(0.0))
-    })?;
+    let chosen =
+        b.map_as(&[head, at], ty.dtype, &dims, |s, a| row_major(s, &ty.dims).eq(&a[1]).select(&a[0], &a[0].lit(0.0)))?;
     let axes: Vec<usize> = (ty.rank()..dims.len()).collect();
     let sum = sum_of(ty.dtype, &axes, false, Ex::clone, |s| s.cast(ty.dtype)).or_fail(b)?;
     b.reduced(chosen, sum)
