@@ -307,6 +307,13 @@ impl<'g> Tensor<'g> {
         Ok(self.then(|b, v| b.reduced(v, how)))
     }
 
+    /// The results, of these types, of a reduction that has several.
+    pub fn reduced_to(self, how: Reduction, types: &[DenseType]) -> Result<Vec<Tensor<'g>>> {
+        let x = self.value.into_iter().collect::<Vec<_>>();
+        let made = self.graph.build(|b| b.prim(Prim::Reduce(how.into()), &x, types))?;
+        Ok(made.into_iter().map(|v| self.graph.value(v)).collect())
+    }
+
     /// The sum over the axes from one on, without them.
     pub fn sum_from(self, axis: usize) -> Result<Tensor<'g>> {
         let ty = self.ty()?;
