@@ -381,6 +381,11 @@ impl<'g> Tensor<'g> {
         self.then(|b, v| reshape(b, v, dims))
     }
 
+    /// As [`Tensor::as_type`], the shape by an operator of its own.
+    pub fn reshaped_to(self, ty: &DenseType) -> Tensor<'g> {
+        self.reshaped(&ty.dims).cast(ty.dtype)
+    }
+
     /// `len` elements from `start` along one axis.
     pub fn slice(self, axis: usize, start: u64, len: u64) -> Tensor<'g> {
         self.then(|b, v| b.slice_axis(v, axis, start, len))

@@ -115,7 +115,7 @@ fn prelu_gradient<'g>(x: Tensor<'g>, head: Tensor<'g>) -> Gradients<'g> {
     let kept = shaped.dims()?;
     let axes: Vec<usize> = (0..kept.len()).filter(|&axis| kept[axis] == 1).collect();
     let (sum, ty) = (parts.sum(&axes), gamma.ty()?);
-    Ok(vec![Some(gradient), Some(sum.reshaped(&ty.dims).cast(ty.dtype)), None])
+    Ok(vec![Some(gradient), Some(sum.reshaped_to(&ty)), None])
 }
 
 fn leaky_relu() -> OpDef {

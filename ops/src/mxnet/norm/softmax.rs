@@ -125,7 +125,7 @@ fn activation() -> OpDef {
         let dims = activation_dims(cx.node.params, &ty.dims);
         let pair = [g.head(cx, 0), g.value(cx.outputs[0])].map(|x| x.cast(compute_type(ty.dtype)));
         let out = combine(pair.map(|x| x.reshaped(&dims)), 1, SoftmaxKind::Softmax, 1.0);
-        Ok(vec![Some(out.reshaped(&ty.dims).cast(ty.dtype))])
+        Ok(vec![Some(out.reshaped_to(&ty))])
     });
     define("mx_softmax_activation", "Softmax over a sample (instance) or over axis 1 (channel).", compute, rule(agree))
         .operand("data", FLOATS)
