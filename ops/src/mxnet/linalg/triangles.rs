@@ -26,11 +26,11 @@ fn last(cx: &NodeCtx<'_>) -> u64 {
     cx.outputs[0].dims.last().copied().unwrap_or(0)
 }
 
-/// The axes of a square matrix, or of several, and its extent if that is known.
-fn square(cx: &mut InferCtx<'_>) -> Result<Option<(Vec<Dim>, Option<u64>)>, OpError> {
+/// The leading axes of square matrices, and their extent.
+fn square(cx: &mut InferCtx<'_>) -> Result<Option<(Vec<Dim>, Dim)>, OpError> {
     let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
     cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
-    let n = cx.resolve(x[x.len() - 1]).as_const();
+    let n = cx.resolve(x[x.len() - 1]);
     Ok(Some((x[..x.len() - 2].to_vec(), n)))
 }
 
@@ -54,7 +54,7 @@ fn sumlogdiag() -> OpDef {
 fn extractdiag() -> OpDef {
     let compute = formula(|g, cx| diagonal(g.operand(0), offset(cx.params), last(cx)));
     let infer = shape_rule(|cx| {
-        let Some((batch, Some(n))) = square(cx)? else { return Ok(()) };
+        let Some((batch, Dim::Const(n))) = square(cx)? else { return Ok(()) };
         let Some(len) = n.checked_sub(offset(cx.params).unsigned_abs()).filter(|n| *n > 0) else {
             return Err("parameter `offset`: no such diagonal".into());
         };
@@ -124,7 +124,7 @@ fn extracttrian() -> OpDef {
         Ok(flat.gather(g.i64s(&positions), batch))
     });
     let infer = shape_rule(|cx| {
-        let Some((batch, Some(n))) = square(cx)? else { return Ok(()) };
+        let Some((batch, Dim::Const(n))) = square(cx)? else { return Ok(()) };
         let len = triangle(cx.params, n).len() as u64;
         reject_if(len == 0, || "parameter `offset`: no such triangle")?;
         cx.set_output_dims(0, batch.into_iter().chain([Dim::Const(len)]))

@@ -68,7 +68,7 @@ fn sparse_penalty() -> OpDef {
         let mut results = vec![x.call("identity", &[])];
         if let Some(ty) = cx.outputs.get(1) {
             let next = if cx.params.flag(OpDef::TRAINING) { next_average(cx, x, old)? } else { old };
-            results.push(next.reshaped_to(&ty));
+            results.push(next.reshaped_to(ty));
         }
         Ok(results)
     });
