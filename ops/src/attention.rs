@@ -18,7 +18,7 @@ struct Heads {
     packed: bool,
 }
 
-fn heads(b: &Builder<'_>, params: &Params, q: &[u64], k: &[u64]) -> Result<Heads> {
+fn heads(g: GraphScope<'_>, params: &Params, q: &[u64], k: &[u64]) -> Result<Heads> {
     let packed = q.len() == 3;
     let (query_heads, kv) = match packed {
         true => {
@@ -28,32 +28,20 @@ fn heads(b: &Builder<'_>, params: &Params, q: &[u64], k: &[u64]) -> Result<Heads
         false => (q[1], k[1]),
     };
     if kv == 0 || query_heads % kv != 0 {
-        return Err(b.fail(format!("{query_heads} query heads cannot share {kv} key heads")));
+        return Err(g.fail(format!("{query_heads} query heads cannot share {kv} key heads")));
     }
     Ok(Heads { batch: q[0], kv, group: query_heads / kv, queries: if packed { q[1] } else { q[2] }, packed })
 }
 
-/// A packed operand as [batch, heads, sequence, size].
-fn unpacked(b: &mut Builder<'_>, x: Value, heads: u64, packed: bool) -> Result<Value> {
-    if !packed {
-        return Ok(x);
-    }
-    let d = b.dims(x)?;
-    let x = b.reshaped(x, &[d[0], d[1], heads, d[2] / heads])?;
-    b.permuted(x, &[0, 2, 1, 3])
-}
-
-/// The key or value after what earlier calls left in the cache.
-fn appended(b: &mut Builder<'_>, past: Option<Value>, x: Value) -> Result<Value> {
-    match past {
-        Some(past) => b.concat(&[past, x], 2),
-        None => Ok(x),
-    }
+/// [batch, sequence, heads · size] as [batch, heads, sequence, size].
+pub fn by_head(x: Tensor<'_>, heads: u64) -> Result<Tensor<'_>> {
+    let d = x.dims()?;
+    Ok(x.reshape(&[d[0], d[1], heads, d[2] / heads]).permute(&[0, 2, 1, 3]))
 }
 
 /// The mask as [.., queries, keys], with what it lacks at the end masked out.
-fn padded_mask(b: &mut Builder<'_>, mask: Value, keys: u64) -> Result<Value> {
-    let ty = b.ty(mask)?;
+fn padded_mask(mask: Tensor<'_>, keys: u64) -> Result<Tensor<'_>> {
+    let ty = mask.ty()?;
     let mut dims = ty.dims.clone();
     match dims.last_mut() {
         Some(last) if *last < keys && *last != 1 => *last = keys,
@@ -63,36 +51,19 @@ fn padded_mask(b: &mut Builder<'_>, mask: Value, keys: u64) -> Result<Value> {
         DType::Bool => Scalar::bool(false),
         d => Scalar::from_f64(d, f64::NEG_INFINITY),
     };
-    b.view(mask, View { map: vars(dims.len()), fill: Some(fill) }, &dims)
+    Ok(mask.view(vars(dims.len()), Some(fill), &dims))
 }
 
-/// What is added to the scores besides a mask operand: causality and the number of valid keys.
-struct Limits {
-    causal: bool,
-    past: u64,
-}
-
-/// Scores after soft capping, and after the mask.
-fn masked(
-    b: &mut Builder<'_>,
-    capped: Value,
-    mask: Option<Value>,
-    valid: Option<Value>,
-    limits: &Limits,
-) -> Result<Value> {
-    let ty = b.ty(capped)?;
-    let keys = ty.dims[3];
-    let mut inputs = vec![capped];
-    if let Some(mask) = mask {
-        inputs.push(padded_mask(b, mask, keys)?);
-    }
-    if let Some(valid) = valid {
-        inputs.push(b.reshaped(valid, &[ty.dims[0], 1, 1, 1])?);
-    }
-    if inputs.len() == 1 && !limits.causal {
+/// Scores after soft capping, and after the mask operand, the number of valid keys and causality.
+fn masked<'g>(capped: Tensor<'g>, cx: &NodeCtx<'_>, past: u64) -> Result<Tensor<'g>> {
+    let (g, dims, causal) = (capped.graph(), capped.dims()?, cx.params.flag("is_causal"));
+    let mask = g.maybe(3).map(|mask| padded_mask(mask, dims[3])).transpose()?;
+    let valid = g.maybe(6).map(|valid| valid.reshape(&[dims[0], 1, 1, 1]));
+    if mask.is_none() && valid.is_none() && !causal {
         return Ok(capped);
     }
-    b.map_as(&inputs, ty.dtype, &ty.dims, |s, a| {
+    let others: Vec<_> = mask.into_iter().chain(valid).collect();
+    Ok(capped.map_with(&others, |s, a| {
         let mut y = a[0].clone();
         let never = y.lit(f64::NEG_INFINITY);
         let hide = |y: &Ex, shown: &Ex| (y + shown.select(&y.lit(0.0), &never)).clone();
@@ -103,80 +74,68 @@ fn masked(
         if let Some(n) = valid.and(rest.next()) {
             y = hide(&y, &s.coord(3).lt(&n.cast(DType::I64)));
         }
-        if limits.causal {
-            let last = s.coord(2) + s.number(DType::I64, limits.past as f64);
+        if causal {
+            let last = s.coord(2) + s.number(DType::I64, past as f64);
             y = hide(&y, &s.coord(3).le(&last));
         }
         y
-    })
+    }))
+}
+
+/// The product of [batch, heads, queries, n] and a tensor for each key head, of which a position is `from`, over the
+/// last of `extents`: by batch, key head, query head that shares it, query and the position in the result.
+fn by_group<'g>(x: Tensor<'g>, y: Tensor<'g>, h: &Heads, [m, n]: [u64; 2], from: [u32; 2]) -> Tensor<'g> {
+    let lead = [h.batch, h.kv, h.group, h.queries];
+    let extents = [&lead[..], &[m, n]].concat();
+    let lhs = [0, 1, 2, 3, 5].map(Index::var).to_vec();
+    let rhs = [0, 1, from[0], from[1]].map(Index::var).to_vec();
+    x.reshape(&[&lead[..], &[n]].concat()).contract(y, Contraction::new(extents, 5, lhs, rhs))
 }
 
 /// `scale · q · kᵀ` for every query head, [batch, heads, queries, keys].
-fn scores(b: &mut Builder<'_>, h: &Heads, q: Value, k: Value, scale: f64) -> Result<Value> {
-    let (qt, kd) = (b.ty(q)?, b.dims(k)?);
-    let (size, keys) = (qt.dims[3], kd[2]);
-    let q = b.reshaped(q, &[h.batch, h.kv, h.group, h.queries, size])?;
-    let extents = vec![h.batch, h.kv, h.group, h.queries, keys, size];
-    let [bi, g, r, s, t, d] = [0, 1, 2, 3, 4, 5].map(Index::var);
+fn scores<'g>(h: &Heads, q: Tensor<'g>, k: Tensor<'g>, scale: f64) -> Result<Tensor<'g>> {
+    let (qt, keys) = (q.ty()?, k.dims()?[2]);
     // Half precision is scaled before the product, where it cannot overflow.
     let half = matches!(qt.dtype, DType::F16 | DType::BF16);
-    let scaled = |b: &mut Builder<'_>, x: Value| {
-        let ty = b.ty(x)?;
-        b.map_as(&[x], ty.dtype, &ty.dims, |_, a| &a[0] * scale)
-    };
-    let q = if half { scaled(b, q)? } else { q };
-    let lhs = vec![bi.clone(), g.clone(), r, s, d.clone()];
-    let y = b.contract(q, k, Contraction::new(extents, 5, lhs, vec![bi, g, t, d]))?;
-    let y = b.reshaped(y, &[h.batch, h.kv * h.group, h.queries, keys])?;
-    if half { Ok(y) } else { scaled(b, y) }
+    let scaled = |x: Tensor<'g>| x.map(|x| x * scale);
+    let lead = [h.batch, h.kv, h.group, h.queries];
+    let q = q.reshape(&[&lead[..], &qt.dims[3..]].concat());
+    let y = by_group(if half { scaled(q) } else { q }, k, h, [keys, qt.dims[3]], [4, 5]);
+    let y = y.reshape(&[h.batch, h.kv * h.group, h.queries, keys]);
+    Ok(if half { y } else { scaled(y) })
 }
 
 /// `p · v`, in the layout of the operands.
-fn weighted(b: &mut Builder<'_>, h: &Heads, p: Value, v: Value) -> Result<Value> {
-    let (vd, keys) = (b.dims(v)?, b.dims(p)?[3]);
-    let size = vd[3];
-    let p = b.reshaped(p, &[h.batch, h.kv, h.group, h.queries, keys])?;
-    let extents = vec![h.batch, h.kv, h.group, h.queries, size, keys];
-    let [bi, g, r, s, d, t] = [0, 1, 2, 3, 4, 5].map(Index::var);
-    let lhs = vec![bi.clone(), g.clone(), r, s, t.clone()];
-    let y = b.contract(p, v, Contraction::new(extents, 5, lhs, vec![bi, g, t, d]))?;
-    let count = h.kv * h.group;
-    if h.packed {
-        let y = b.permuted(y, &[0, 3, 1, 2, 4])?;
-        return b.reshaped(y, &[h.batch, h.queries, count * size]);
-    }
-    b.reshaped(y, &[h.batch, count, h.queries, size])
+fn weighted<'g>(h: &Heads, p: Tensor<'g>, v: Tensor<'g>) -> Result<Tensor<'g>> {
+    let (size, keys, count) = (v.dims()?[3], p.dims()?[3], h.kv * h.group);
+    let y = by_group(p, v, h, [size, keys], [5, 4]);
+    Ok(match h.packed {
+        true => y.permute(&[0, 3, 1, 2, 4]).reshape(&[h.batch, h.queries, count * size]),
+        false => y.reshape(&[h.batch, count, h.queries, size]),
+    })
 }
 
-fn attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let (q, k, v) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
-    let (qd, kd) = (b.dims(q)?, b.dims(k)?);
-    let h = heads(b, cx.params, &qd, &kd)?;
-    let q = unpacked(b, q, h.kv * h.group, h.packed)?;
-    let (k, v) = (unpacked(b, k, h.kv, h.packed)?, unpacked(b, v, h.kv, h.packed)?);
-    let past = match maybe(args, 4) {
-        Some(past) => b.dims(past)?[2],
-        None => 0,
+fn attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
+    let [q, k, v] = g.operands();
+    let h = heads(g, cx.params, &q.dims()?, &k.dims()?)?;
+    let unpacked = |x: Tensor<'g>, heads: u64| if h.packed { by_head(x, heads) } else { Ok(x) };
+    let q = unpacked(q, h.kv * h.group)?;
+    let (k, v) = (unpacked(k, h.kv)?, unpacked(v, h.kv)?);
+    // After what earlier calls left in the cache.
+    let past = g.maybe(4).map_or(Ok(0), |past| past.dims().map(|d| d[2]))?;
+    let appended = |at: usize, x: Tensor<'g>| g.maybe(at).map_or(x, |past| g.concat(&[past, x], 2));
+    let (k, v) = (appended(4, k), appended(5, v));
+    let ty = q.ty()?;
+    let scale = cx.params.float("scale").unwrap_or(1.0 / (ty.dims[3] as f64).sqrt());
+    let raw = scores(&h, q, k, scale)?;
+    let capped = match cx.params.float("softcap").unwrap_or(0.0) {
+        cap if cap > 0.0 => raw.map(|x| (x / x.lit(cap)).tanh() * cap),
+        _ => raw,
     };
-    let (k, v) = (appended(b, maybe(args, 4), k)?, appended(b, maybe(args, 5), v)?);
-    let dtype = b.ty(q)?.dtype;
-    let size = b.dims(q)?[3];
-    let scale = cx.params.float("scale").unwrap_or(1.0 / (size as f64).sqrt());
-    let raw = scores(b, &h, q, k, scale)?;
-    let softcap = cx.params.float("softcap").unwrap_or(0.0);
-    let capped = match softcap > 0.0 {
-        true => {
-            let dims = b.dims(raw)?;
-            b.map_as(&[raw], dtype, &dims, |_, a| (&a[0] / a[0].lit(softcap)).tanh() * softcap)?
-        }
-        false => raw,
-    };
-    let limits = Limits { causal: cx.params.flag("is_causal"), past };
-    let biased = masked(b, capped, maybe(args, 3), maybe(args, 6), &limits)?;
-    let precise = b.converted(biased, cx.params.dtype("softmax_precision").unwrap_or(dtype))?;
-    let p = b.op("softmax", &[precise], Params::new().with("axis", -1))?;
-    let p = b.converted(p, dtype)?;
-    let y = weighted(b, &h, p, v)?;
+    let biased = masked(capped, cx, past)?;
+    let precise = biased.convert(cx.params.dtype("softmax_precision").unwrap_or(ty.dtype));
+    let p = g.op("softmax", &[precise], Params::new().with("axis", -1)).convert(ty.dtype);
+    let y = weighted(&h, p, v)?;
     let shown = match cx.params.int("qk_matmul_output_mode").unwrap_or(0) {
         1 => capped,
         2 => biased,
@@ -300,7 +259,7 @@ fn append_rule(cx: &mut InferCtx<'_>, output: usize, axis: usize, past: Option<D
 
 fn attention() -> OpDef {
     let doc = "Scaled dot-product attention with grouped heads, caches, masks and soft capping.";
-    define("attention", doc, Compute::Composite(Box::new(attention_body)), rule(attention_rule))
+    define("attention", doc, formulas(attention_body), rule(attention_rule))
         .groups(&["Q", "K"], FLOATS)
         .operand("V", FLOATS)
         .optional("attn_mask", TypeRule::Any)
@@ -324,71 +283,63 @@ fn attention() -> OpDef {
 }
 
 /// Interleaved pairs, or halves, of the last axis: the view of the `which`-th of each pair.
-fn half(b: &mut Builder<'_>, x: Value, which: u64, interleaved: bool) -> Result<Value> {
-    let mut dims = b.dims(x)?;
+fn half(x: Tensor<'_>, which: u64, interleaved: bool) -> Result<Tensor<'_>> {
+    let mut dims = x.dims()?;
     let last = dims.len() - 1;
     dims[last] /= 2;
     if !interleaved {
-        return b.slice_axis(x, last, which * dims[last], dims[last]);
+        return Ok(x.slice(last, which * dims[last], dims[last]));
     }
     let mut map = vars(dims.len());
     map[last] = map[last].scale(2).offset(which as i64);
-    b.view(x, View { map, fill: None }, &dims)
+    Ok(x.view(map, None, &dims))
 }
 
 /// Cosines or sines as [batch, sequence, 1, size].
-fn table(b: &mut Builder<'_>, cache: Value, ids: Option<Value>) -> Result<Value> {
-    let rows = match ids {
-        Some(ids) => b.gathered(cache, ids, 0)?,
-        None => cache,
-    };
-    let d = b.dims(rows)?;
-    b.reshaped(rows, &[d[0], d[1], 1, d[2]])
+fn table<'g>(cache: Tensor<'g>, ids: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
+    let rows = ids.map_or(cache, |ids| cache.gather(ids, 0));
+    let d = rows.dims()?;
+    Ok(rows.reshape(&[d[0], d[1], 1, d[2]]))
 }
 
-fn rotary_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
-    let ty = b.ty(x)?;
-    let (cos, sin) = (operand(b, args, 1)?, operand(b, args, 2)?);
-    let (cos, sin) = (table(b, cos, maybe(args, 3))?, table(b, sin, maybe(args, 3))?);
+fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let [x, cos, sin] = g.operands();
+    let ty = x.ty()?;
+    let (cos, sin) = (table(cos, g.maybe(3))?, table(sin, g.maybe(3))?);
     // Computed on [batch, sequence, heads, size].
     let x = match ty.dims[..] {
         [n, s, hidden] => {
             let heads = cx.params.int("num_heads").unwrap_or(0).max(0) as u64;
             if heads == 0 || hidden % heads != 0 {
-                return Err(b.fail("parameter `num_heads` must divide the last axis of an operand of rank 3"));
+                return Err(g.fail("parameter `num_heads` must divide the last axis of an operand of rank 3"));
             }
-            b.reshaped(x, &[n, s, heads, hidden / heads])?
+            x.reshape(&[n, s, heads, hidden / heads])
         }
-        _ => b.permuted(x, &[0, 2, 1, 3])?,
+        _ => x.permute(&[0, 2, 1, 3]),
     };
-    let dims = b.dims(x)?;
+    let dims = x.dims()?;
     let size = dims[3];
     let rotated = match cx.params.int("rotary_embedding_dim").unwrap_or(0) {
         n if n > 0 => (n as u64).min(size),
         _ => size,
     };
     let interleaved = cx.params.flag("interleaved");
-    let turned = b.slice_axis(x, 3, 0, rotated)?;
-    let (x1, x2) = (half(b, turned, 0, interleaved)?, half(b, turned, 1, interleaved)?);
+    let turned = x.slice(3, 0, rotated);
+    let inputs = [cos, sin, half(turned, 0, interleaved)?, half(turned, 1, interleaved)?];
     let shape = [dims[0], dims[1], dims[2], rotated / 2];
-    let inputs = [cos, sin, x1, x2];
-    let real = b.map_as(&inputs, ty.dtype, &shape, |_, a| &a[0] * &a[2] - &a[1] * &a[3])?;
-    let imaginary = b.map_as(&inputs, ty.dtype, &shape, |_, a| &a[1] * &a[2] + &a[0] * &a[3])?;
+    let real = g.map(&inputs, ty.dtype, &shape, |_, a| &a[0] * &a[2] - &a[1] * &a[3]);
+    let imaginary = g.map(&inputs, ty.dtype, &shape, |_, a| &a[1] * &a[2] + &a[0] * &a[3]);
     let mut y = match interleaved {
         true => {
-            let pair = [&shape[..], &[1]].concat();
-            let parts = [b.reshaped(real, &pair)?, b.reshaped(imaginary, &pair)?];
-            let joined = b.concat(&parts, 4)?;
-            b.reshaped(joined, &[dims[0], dims[1], dims[2], rotated])?
+            let parts = [real, imaginary].map(|part| part.reshape(&[&shape[..], &[1]].concat()));
+            g.concat(&parts, 4).reshape(&[dims[0], dims[1], dims[2], rotated])
         }
-        false => b.concat(&[real, imaginary], 3)?,
+        false => g.concat(&[real, imaginary], 3),
     };
     if rotated < size {
-        let rest = b.slice_axis(x, 3, rotated, size - rotated)?;
-        y = b.concat(&[y, rest], 3)?;
+        y = g.concat(&[y, x.slice(3, rotated, size - rotated)], 3);
     }
-    if ty.rank() == 3 { b.reshaped(y, &ty.dims) } else { b.permuted(y, &[0, 2, 1, 3]) }
+    Ok(if ty.rank() == 3 { y.reshape(&ty.dims) } else { y.permute(&[0, 2, 1, 3]) })
 }
 
 fn rotary_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -427,7 +378,7 @@ fn rotary_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn rotary_embedding() -> OpDef {
-    define("rotary_embedding", "Rotates pairs of features by position.", composite(rotary_body), rule(rotary_rule))
+    define("rotary_embedding", "Rotates pairs of features by position.", formula(rotary_body), rule(rotary_rule))
         .groups(&["X", "cos_cache", "sin_cache"], FLOATS)
         .optional("position_ids", TypeRule::OneOf(INDICES))
         .param("interleaved", false, "Pairs are neighbours rather than halves apart.")

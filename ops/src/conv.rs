@@ -20,15 +20,14 @@ type Positions<'a> = &'a dyn Fn(usize, &Index, &Index) -> Index;
 /// `out[n, oc, o…] = Σ x[n, ic, position(o, k)…] · w[oc, ic, k…]`, within groups of channels.
 ///
 /// `x` is [n, ic, …], `w` is [oc, ic / groups, k…], the result [n, oc, spatial…].
-fn convolve(
-    b: &mut Builder<'_>,
-    x: Value,
-    w: Value,
+fn convolve<'g>(
+    x: Tensor<'g>,
+    w: Tensor<'g>,
     groups: u64,
     spatial: &[u64],
     position: Positions<'_>,
-) -> Result<Value> {
-    let (n, wd) = (b.dims(x)?[0], b.dims(w)?);
+) -> Result<Tensor<'g>> {
+    let (n, wd) = (x.dims()?[0], w.dims()?);
     let (oc, ic, kernel) = (wd[0], wd[1], &wd[2..]);
     // Groups of a single filter are the output channels.
     let split = groups > 1 && oc != groups;
@@ -45,28 +44,26 @@ fn convolve(
         lhs.push(position(axis, o, k));
         rhs.push(k.clone());
     }
-    let y = b.contract(x, w, Contraction::new(extents, out_rank, lhs, rhs))?;
-    b.reshaped(y, &[&[n, oc][..], spatial].concat())
+    let y = x.contract(w, Contraction::new(extents, out_rank, lhs, rhs));
+    Ok(y.reshape(&[&[n, oc][..], spatial].concat()))
 }
 
 /// Adds `bias[c]` to channel `c` of [n, c, …].
-pub fn add_bias(b: &mut Builder<'_>, y: Value, bias: Option<Value>) -> Result<Value> {
+pub fn add_bias<'g>(y: Tensor<'g>, bias: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     let Some(bias) = bias else { return Ok(y) };
-    let ty = b.ty(y)?;
-    let mut dims = vec![1; ty.rank() - 1];
-    dims[0] = ty.dims[1];
-    let bias = b.reshaped(bias, &dims)?;
-    b.map_as(&[y, bias], ty.dtype, &ty.dims, |_, a| &a[0] + &a[1])
+    let shape = y.dims()?;
+    let mut dims = vec![1; shape.len() - 1];
+    dims[0] = shape[1];
+    Ok(y.map_with(&[bias.reshape(&dims)], |_, a| &a[0] + &a[1]))
 }
 
-fn conv_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
-    let (xd, wd) = (b.dims(x)?, b.dims(w)?);
-    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
-    let g = groups(cx.params).or_fail(b)?;
+fn conv_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let [x, w] = g.operands();
+    let (xd, wd) = (x.dims()?, w.dims()?);
+    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(&g)?;
+    let groups = groups(cx.params).or_fail(&g)?;
     let position = |axis: usize, o: &Index, k: &Index| window.position(axis, xd[2 + axis], o, k);
-    let y = convolve(b, x, w, g, &cx.outputs[0].dims[2..], &position)?;
-    add_bias(b, y, maybe(args, 2))
+    add_bias(convolve(x, w, groups, &cx.outputs[0].dims[2..], &position)?, g.maybe(2))
 }
 
 /// Axes of the data and of the weight.
@@ -141,7 +138,7 @@ fn conv() -> OpDef {
         cx.set_input_dims(2, [filters])
     });
     let def =
-        define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", composite(conv_body), infer);
+        define("conv", "Convolution of [n, c, spatial…] with [oc, c / group, kernel…].", formula(conv_body), infer);
     window_params(def)
         .groups(&["X", "W"], NUMBERS)
         .optional("B", TypeRule::Group(0, NUMBERS))
@@ -219,20 +216,20 @@ pub(crate) fn spread(window: &SpatialWindow, params: &Params, axis: usize, n: u6
 
 /// The weights [ic, oc / g, k…] as those of a convolution, [oc, ic / g, k…] with every kernel axis
 /// reversed.
-fn flipped_weights(b: &mut Builder<'_>, w: Value, groups: u64) -> Result<Value> {
-    let d = b.dims(w)?;
+fn flipped_weights(w: Tensor<'_>, groups: u64) -> Result<Tensor<'_>> {
+    let d = w.dims()?;
     let (ic, oc) = (d[0] / groups, d[1]);
     let dims = [&[oc * groups, ic][..], &d[2..]].concat();
     let v = vars(dims.len());
     let group = v[0].floor_div(oc as i64, &dims[..]);
     let mut map = vec![group.scale(ic as i64).add(&v[1]), v[0].modulo(oc as i64, &dims[..])];
     map.extend((2..d.len()).map(|i| v[i].scale(-1).offset(d[i] as i64 - 1)));
-    b.view(w, View { map, fill: None }, &dims)
+    Ok(w.view(map, None, &dims))
 }
 
 /// Puts `stride - 1` zeros after every element of the spatial axes.
-fn zero_insertion(b: &mut Builder<'_>, x: Value, strides: &[i64]) -> Result<Value> {
-    let ty = b.ty(x)?;
+fn zero_insertion<'g>(x: Tensor<'g>, strides: &[i64]) -> Result<Tensor<'g>> {
+    let ty = x.ty()?;
     let mut dims = ty.dims.clone();
     (0..strides.len()).for_each(|i| dims[2 + i] *= strides[i] as u64);
     let mut map = vars(dims.len());
@@ -243,12 +240,12 @@ fn zero_insertion(b: &mut Builder<'_>, x: Value, strides: &[i64]) -> Result<Valu
         map[2 + i] = at.floor_div(s, &dims[..]).add(&beyond);
     }
     let fill = strides.iter().any(|s| *s > 1).then(|| Scalar::zero(ty.dtype));
-    b.view(x, View { map, fill }, &dims)
+    Ok(x.view(map, fill, &dims))
 }
 
 /// With kernel equal to stride the windows tile the result: one contraction, then a shuffle.
-fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[u64]) -> Result<Value> {
-    let (xd, wd) = (b.dims(x)?, b.dims(w)?);
+fn tiled_transpose<'g>(x: Tensor<'g>, w: Tensor<'g>, groups: u64, out: &[u64]) -> Result<Tensor<'g>> {
+    let (xd, wd) = (x.dims()?, w.dims()?);
     let (ic, oc, rank) = (xd[1] / groups, wd[1], xd.len() - 2);
     let extents = [&[xd[0], groups, oc][..], &wd[2..], &xd[2..], &[ic]].concat();
     let v = vars(extents.len());
@@ -256,23 +253,22 @@ fn tiled_transpose(b: &mut Builder<'_>, x: Value, w: Value, groups: u64, out: &[
     let in_channel = v[1].scale(ic as i64).add(&v[out_rank]);
     let lhs = [&[v[0].clone(), in_channel.clone()][..], &v[3 + rank..out_rank]].concat();
     let rhs = [&[in_channel, v[2].clone()][..], &v[3..3 + rank]].concat();
-    let y = b.contract(x, w, Contraction::new(extents, out_rank, lhs, rhs))?;
+    let y = x.contract(w, Contraction::new(extents, out_rank, lhs, rhs));
     let pairs = (0..rank).flat_map(|i| [3 + rank + i, 3 + i]);
-    let y = b.permuted(y, &[0, 1, 2].into_iter().chain(pairs).collect::<Vec<_>>())?;
-    b.reshaped(y, out)
+    Ok(y.permute(&[0, 1, 2].into_iter().chain(pairs).collect::<Vec<_>>()).reshape(out))
 }
 
-fn conv_transpose_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
-    let (xd, wd) = (b.dims(x)?, b.dims(w)?);
-    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
-    let g = groups(cx.params).or_fail(b)?;
+fn conv_transpose_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let [x, w] = g.operands();
+    let (xd, wd) = (x.dims()?, w.dims()?);
+    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(&g)?;
+    let groups = groups(cx.params).or_fail(&g)?;
     let out = &cx.outputs[0].dims;
     let rank = xd.len() - 2;
     let before: Vec<i64> = (0..rank)
         .map(|i| spread(&window, cx.params, i, xd[2 + i]).map(|s| s.before))
         .collect::<Result<_, _>>()
-        .or_fail(b)?;
+        .or_fail(&g)?;
     let tiles = (0..rank).all(|i| {
         before[i] == 0
             && window.span(i) == window.strides[i]
@@ -280,16 +276,16 @@ fn conv_transpose_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Val
             && out[2 + i] == xd[2 + i] * wd[2 + i]
     });
     let y = if tiles {
-        tiled_transpose(b, x, w, g, out)?
+        tiled_transpose(x, w, groups, out)?
     } else {
-        let spaced = zero_insertion(b, x, &window.strides)?;
-        let w = flipped_weights(b, w, g)?;
+        let spaced = zero_insertion(x, &window.strides)?;
+        let w = flipped_weights(w, groups)?;
         let position = |axis: usize, o: &Index, k: &Index| {
             o.add(&k.scale(window.dilations[axis])).offset(before[axis] + 1 - window.span(axis))
         };
-        convolve(b, spaced, w, g, &out[2..], &position)?
+        convolve(spaced, w, groups, &out[2..], &position)?
     };
-    add_bias(b, y, maybe(args, 2))
+    add_bias(y, g.maybe(2))
 }
 
 fn conv_transpose() -> OpDef {
@@ -323,7 +319,7 @@ fn conv_transpose() -> OpDef {
         Ok(())
     });
     let doc = "The transpose of a convolution: spreads [n, c, spatial…] with [c, oc / group, kernel…].";
-    window_params(define("conv_transpose", doc, composite(conv_transpose_body), infer))
+    window_params(define("conv_transpose", doc, formula(conv_transpose_body), infer))
         .groups(&["X", "W"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
         .param("group", 1, "Number of channel groups.")

@@ -349,9 +349,12 @@ pub trait Define: Sized {
     /// Differentiated as this composite of the same operands, which computes the same.
     fn differentiated_as(
         self,
-        body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Value, Diagnostic> + Send + Sync + 'static,
+        body: impl for<'g> Fn(GraphScope<'g>, &NodeCtx<'_>) -> Result<Tensor<'g>> + Send + Sync + 'static,
     ) -> Self {
-        self.edit(|d| d.grad = Grad::Through(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v]))))
+        self.edit(|d| {
+            d.grad =
+                Grad::Through(Box::new(move |b, cx, args| crate::graph::results(b, args, |g| Ok(vec![body(g, cx)?]))));
+        })
     }
 
     /// Constant to differentiation.

@@ -82,21 +82,21 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<Equation, OpError> {
 
 /// A tensor whose axes carry distinct labels.
 #[derive(Clone)]
-struct Labelled {
-    value: Value,
+struct Labelled<'g> {
+    value: Tensor<'g>,
     labels: Vec<Label>,
     dims: Vec<u64>,
 }
 
-impl Labelled {
+impl Labelled<'_> {
     fn extent(&self, label: Label) -> Option<u64> {
         self.labels.iter().position(|l| *l == label).map(|i| self.dims[i])
     }
 }
 
 /// Repeated labels become one axis along the diagonal.
-fn diagonal(b: &mut Builder<'_>, value: Value, labels: &[Label]) -> Result<Labelled> {
-    let from = b.dims(value)?;
+fn diagonal<'g>(value: Tensor<'g>, labels: &[Label]) -> Result<Labelled<'g>> {
+    let from = value.dims()?;
     let mut unique: Vec<Label> = vec![];
     let (mut dims, mut axes) = (vec![], vec![]);
     for (l, &n) in labels.iter().zip(&from) {
@@ -112,19 +112,17 @@ fn diagonal(b: &mut Builder<'_>, value: Value, labels: &[Label]) -> Result<Label
         return Ok(Labelled { value, labels: unique, dims });
     }
     let map = axes.iter().zip(&from).map(|(axis, &n)| if n == 1 { Index::default() } else { Index::var(*axis) });
-    let value = b.view(value, View { map: map.collect(), fill: None }, &dims)?;
-    Ok(Labelled { value, labels: unique, dims })
+    Ok(Labelled { value: value.view(map.collect(), None, &dims), labels: unique, dims })
 }
 
 /// Sums out every label that `keep` does not hold.
-fn summed(b: &mut Builder<'_>, x: Labelled, keep: &dyn Fn(Label) -> bool) -> Result<Labelled> {
+fn summed<'g>(x: Labelled<'g>, keep: &dyn Fn(Label) -> bool) -> Result<Labelled<'g>> {
     let axes: Vec<usize> = (0..x.labels.len()).filter(|&i| !keep(x.labels[i])).collect();
     if axes.is_empty() {
         return Ok(x);
     }
-    let dtype = b.ty(x.value)?.dtype;
-    let reduction = sum_of(dtype, &axes, false, Ex::clone, |s| s.cast(dtype)).or_fail(b)?;
-    let value = b.reduced(x.value, reduction)?;
+    let dtype = x.value.ty()?.dtype;
+    let value = x.value.reduced(sum_of(dtype, &axes, false, Ex::clone, |s| s.cast(dtype)))?;
     let kept = |i: &usize| !axes.contains(i);
     let labels = (0..x.labels.len()).filter(kept).map(|i| x.labels[i]).collect();
     let dims = (0..x.dims.len()).filter(kept).map(|i| x.dims[i]).collect();
@@ -133,9 +131,9 @@ fn summed(b: &mut Builder<'_>, x: Labelled, keep: &dyn Fn(Label) -> bool) -> Res
 
 /// The product of two tensors, keeping the labels that `keep` holds: shared ones first, then those
 /// of the left, then those of the right operand.
-fn contracted(b: &mut Builder<'_>, x: Labelled, y: Labelled, keep: &dyn Fn(Label) -> bool) -> Result<Labelled> {
-    let x = summed(b, x, &|l| keep(l) || y.labels.contains(&l))?;
-    let y = summed(b, y, &|l| keep(l) || x.labels.contains(&l))?;
+fn contracted<'g>(x: Labelled<'g>, y: Labelled<'g>, keep: &dyn Fn(Label) -> bool) -> Result<Labelled<'g>> {
+    let x = summed(x, &|l| keep(l) || y.labels.contains(&l))?;
+    let y = summed(y, &|l| keep(l) || x.labels.contains(&l))?;
     let shared = |l: &&Label| y.labels.contains(l);
     let batch = x.labels.iter().filter(|l| keep(**l)).filter(shared);
     let left = x.labels.iter().filter(|l| !y.labels.contains(l));
@@ -144,41 +142,39 @@ fn contracted(b: &mut Builder<'_>, x: Labelled, y: Labelled, keep: &dyn Fn(Label
     let inner: Vec<Label> = x.labels.iter().filter(|l| !keep(**l)).filter(shared).copied().collect();
     let all = [&out[..], &inner].concat();
     let extents: Vec<u64> = all.iter().map(|l| x.extent(*l).unwrap_or(1).max(y.extent(*l).unwrap_or(1))).collect();
-    let map = |t: &Labelled| -> Result<Vec<Index>> {
+    let map = |t: &Labelled<'g>| -> Result<Vec<Index>> {
         let index = |(label, &n): (&Label, &u64)| {
-            let axis = position(b, &all, label)?;
+            let axis = position(x.value.graph(), &all, label)?;
             Ok(if n == extents[axis] { Index::var(axis as u32) } else { Index::default() })
         };
         t.labels.iter().zip(&t.dims).map(index).collect()
     };
     let (lhs, rhs, out_rank) = (map(&x)?, map(&y)?, out.len());
     let dims = extents[..out_rank].to_vec();
-    let value = b.contract(x.value, y.value, Contraction::new(extents, out_rank, lhs, rhs))?;
+    let value = x.value.contract(y.value, Contraction::new(extents, out_rank, lhs, rhs));
     Ok(Labelled { value, labels: out, dims })
 }
 
-fn position(b: &Builder<'_>, labels: &[Label], label: &Label) -> Result<usize> {
-    labels.iter().position(|l| l == label).ok_or_else(|| b.fail("a label of the equation has no axis"))
+fn position(g: GraphScope<'_>, labels: &[Label], label: &Label) -> Result<usize> {
+    labels.iter().position(|l| l == label).ok_or_else(|| g.fail("a label of the equation has no axis"))
 }
 
-fn einsum_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let values: Vec<Value> = args.iter().flatten().copied().collect();
-    let ranks = values.iter().map(|v| b.dims(*v).map(|d| d.len())).collect::<Result<Vec<_>>>()?;
-    let equation = parse(cx.params.str("equation").unwrap_or(""), &ranks).or_fail(b)?;
-    let mut terms = vec![];
-    for (v, labels) in values.iter().zip(&equation.inputs) {
-        terms.push(diagonal(b, *v, labels)?);
-    }
+fn einsum_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let values = g.given();
+    let ranks = values.iter().map(|v| v.dims().map(|d| d.len())).collect::<Result<Vec<_>>>()?;
+    let equation = parse(cx.params.str("equation").unwrap_or(""), &ranks).or_fail(&g)?;
+    let terms = values.iter().zip(&equation.inputs).map(|(v, labels)| diagonal(*v, labels));
+    let mut terms = terms.collect::<Result<Vec<_>>>()?;
     let mut rest = terms.split_off(1);
-    let Some(mut whole) = terms.pop() else { return Err(b.fail("no operands")) };
+    let Some(mut whole) = terms.pop() else { return Err(g.fail("no operands")) };
     while !rest.is_empty() {
         let next = rest.remove(0);
         let later: Vec<Label> = rest.iter().flat_map(|t| t.labels.iter().copied()).collect();
-        whole = contracted(b, whole, next, &|l| equation.output.contains(&l) || later.contains(&l))?;
+        whole = contracted(whole, next, &|l| equation.output.contains(&l) || later.contains(&l))?;
     }
-    let whole = summed(b, whole, &|l| equation.output.contains(&l))?;
-    let perm = equation.output.iter().map(|l| position(b, &whole.labels, l)).collect::<Result<Vec<_>>>()?;
-    b.permuted(whole.value, &perm)
+    let whole = summed(whole, &|l| equation.output.contains(&l))?;
+    let perm = equation.output.iter().map(|l| position(g, &whole.labels, l)).collect::<Result<Vec<_>>>()?;
+    Ok(whole.value.permute(&perm))
 }
 
 fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -207,7 +203,7 @@ fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn einsum() -> OpDef {
     let doc = "Products summed over repeated subscripts, as in numpy.";
-    define("einsum", doc, composite(einsum_body), shape_rule(einsum_rule))
+    define("einsum", doc, formula(einsum_body), shape_rule(einsum_rule))
         .group("Inputs", NUMBERS)
         .variadic()
         .required("equation", ParamKind::Str, "Subscripts of the operands, and of the result after `->`.")

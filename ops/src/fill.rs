@@ -252,22 +252,17 @@ fn size() -> OpDef {
 }
 
 fn trilu() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, k) = (operand(b, args, 0)?, maybe(args, 1));
-        let ty = b.ty(x)?;
+    let compute = formula(|g, cx| {
         let upper = cx.params.bool("upper").unwrap_or(true);
-        let rank = ty.rank();
-        let mut inputs = vec![x];
-        if let Some(k) = k {
-            inputs.push(b.reshaped(k, &[])?);
-        }
-        b.map_as(&inputs, ty.dtype, &ty.dims, |s, a| {
+        let rank = cx.outputs[0].rank();
+        let k: Vec<_> = g.maybe(1).map(|k| k.reshape(&[])).into_iter().collect();
+        Ok(g.operand(0).map_with(&k, |s, a| {
             let offset = a.get(1).map_or_else(|| s.number(DType::I64, 0.0), |k| k.cast(DType::I64));
             let edge = s.coord(rank - 2) + offset;
             let column = s.coord(rank - 1);
             let keep = if upper { column.ge(&edge) } else { column.le(&edge) };
             keep.select(&a[0], &a[0].lit(0.0))
-        })
+        }))
     });
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
@@ -282,22 +277,18 @@ fn trilu() -> OpDef {
 }
 
 fn one_hot() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (indices, values) = (operand(b, args, 0)?, operand(b, args, 2)?);
-        let out = &cx.outputs[0];
-        let axis = cx.params.int("axis").unwrap_or(-1);
-        let axis = normalize_axis(axis, out.rank()).or_fail(b)?;
-        let mut dims = b.dims(indices)?;
+    let compute = formula(|g, cx| {
+        let (indices, values, out) = (g.operand(0), g.operand(2), &cx.outputs[0]);
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), out.rank()).or_fail(&g)?;
+        let mut dims = indices.dims()?;
         dims.insert(axis, 1);
-        let indices = b.reshaped(indices, &dims)?;
-        let off = b.slice_axis(values, 0, 0, 1)?;
-        let on = b.slice_axis(values, 0, 1, 1)?;
+        let inputs = [indices.reshape(&dims), values.slice(0, 0, 1), values.slice(0, 1, 1)];
         let depth = out.dims[axis] as f64;
-        b.map_as(&[indices, off, on], out.dtype, &out.dims, |s, a| {
+        Ok(g.map(&inputs, out.dtype, &out.dims, |s, a| {
             let i = a[0].cast(DType::I64);
             let i = i.lt(&i.lit(0.0)).select(&(&i + i.lit(depth)), &i);
             i.eq(&s.coord(axis)).select(&a[2], &a[1])
-        })
+        }))
     });
     let infer = rule(|cx| {
         cx.same_dtype(0, 2)?;

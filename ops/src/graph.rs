@@ -48,6 +48,9 @@ pub struct Tensor<'g> {
     value: Option<Value>,
 }
 
+/// The gradients of operands.
+pub type Gradients<'g> = Result<Vec<Option<Tensor<'g>>>>;
+
 /// A body with one result, as [`composite`].
 pub fn formula(
     body: impl for<'g> Fn(GraphScope<'g>, &NodeCtx<'_>) -> Result<Tensor<'g>> + Send + Sync + 'static,
@@ -59,15 +62,22 @@ pub fn formula(
 pub fn formulas(
     body: impl for<'g> Fn(GraphScope<'g>, &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> + Send + Sync + 'static,
 ) -> Compute {
-    Compute::Composite(Box::new(move |b, cx, args| {
-        let results = within(b, args, |g| Ok(body(g, cx)?.into_iter().map(Some).collect()))?;
-        Ok(results.into_iter().flatten().collect())
-    }))
+    Compute::Composite(Box::new(move |b, cx, args| results(b, args, |g| body(g, cx))))
+}
+
+/// The results of a body.
+pub fn results(
+    b: &mut Builder<'_>,
+    operands: &[Option<Value>],
+    body: impl for<'g> FnOnce(GraphScope<'g>) -> Result<Vec<Tensor<'g>>>,
+) -> Result<Vec<Value>> {
+    let results = within(b, operands, |g| Ok(body(g)?.into_iter().map(Some).collect()))?;
+    Ok(results.into_iter().flatten().collect())
 }
 
 /// The rule of a derivative, for [`Define::gradient`]: the gradient of each operand.
 pub fn derivative(
-    body: impl for<'g> Fn(GraphScope<'g>, &GradCtx<'_>) -> Result<Vec<Option<Tensor<'g>>>> + Send + Sync + 'static,
+    body: impl for<'g> Fn(GraphScope<'g>, &GradCtx<'_>) -> Gradients<'g> + Send + Sync + 'static,
 ) -> impl Fn(&mut Builder<'_>, &GradCtx<'_>) -> Result<Vec<Option<Value>>> + Send + Sync + 'static {
     move |b, cx| within(b, cx.inputs, |g| body(g, cx))
 }
@@ -75,7 +85,7 @@ pub fn derivative(
 fn within(
     b: &mut Builder<'_>,
     operands: &[Option<Value>],
-    body: impl for<'g> FnOnce(GraphScope<'g>) -> Result<Vec<Option<Tensor<'g>>>>,
+    body: impl for<'g> FnOnce(GraphScope<'g>) -> Gradients<'g>,
 ) -> Result<Vec<Option<Value>>> {
     let session = Session { builder: RefCell::new(b), error: RefCell::new(None) };
     let results = body(GraphScope { access: &session, operands })
@@ -117,6 +127,16 @@ impl<'g> GraphScope<'g> {
         self.add(|b| operand(b, self.operands, i))
     }
 
+    /// The required operands from the first on.
+    pub fn operands<const N: usize>(self) -> [Tensor<'g>; N] {
+        std::array::from_fn(|i| self.operand(i))
+    }
+
+    /// All operands that are given.
+    pub fn given(self) -> Vec<Tensor<'g>> {
+        self.operands.iter().flatten().map(|v| self.value(*v)).collect()
+    }
+
     /// An optional operand.
     pub fn maybe(self, i: usize) -> Option<Tensor<'g>> {
         maybe(self.operands, i).map(|v| self.value(v))
@@ -127,10 +147,20 @@ impl<'g> GraphScope<'g> {
         self.add(|b| cx.head(b, i))
     }
 
+    /// The gradient of a result, if anything depends on it.
+    pub fn given_head(self, cx: &GradCtx<'_>, i: usize) -> Option<Tensor<'g>> {
+        maybe(cx.heads, i).map(|v| self.value(v))
+    }
+
+    /// The value that a function of the builder makes of others.
+    pub fn join(self, parts: &[Tensor<'g>], f: impl FnOnce(&mut Builder<'_>, &[Value]) -> Result<Value>) -> Tensor<'g> {
+        let parts: Option<Vec<Value>> = parts.iter().map(|t| t.value).collect();
+        Tensor { graph: self, value: parts.and_then(|parts| self.attempt(|b| f(b, &parts))) }
+    }
+
     /// An operator with one result.
     pub fn op(self, name: &str, operands: &[Tensor<'g>], params: Params) -> Tensor<'g> {
-        let operands: Option<Vec<Value>> = operands.iter().map(|t| t.value).collect();
-        Tensor { graph: self, value: operands.and_then(|o| self.attempt(|b| b.op(name, &o, params))) }
+        self.join(operands, |b, operands| b.op(name, operands, params))
     }
 
     /// An operator with optional operands and a number of results.
@@ -153,8 +183,50 @@ impl<'g> GraphScope<'g> {
 
     /// Tensors joined along an axis.
     pub fn concat(self, parts: &[Tensor<'g>], axis: usize) -> Tensor<'g> {
-        let parts: Option<Vec<Value>> = parts.iter().map(|t| t.value).collect();
-        Tensor { graph: self, value: parts.and_then(|p| self.attempt(|b| b.concat(&p, axis))) }
+        self.join(parts, |b, parts| b.concat(parts, axis))
+    }
+
+    /// An element-wise expression over `dims` of tensors that broadcast to them, as elements of a type.
+    pub fn map(
+        self,
+        inputs: &[Tensor<'g>],
+        dtype: DType,
+        dims: &[u64],
+        f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
+    ) -> Tensor<'g> {
+        self.join(inputs, |b, inputs| b.map_as(inputs, dtype, dims, f))
+    }
+
+    /// A tensor of one number throughout.
+    pub fn filled(self, ty: &DenseType, x: f64) -> Tensor<'g> {
+        self.add(|b| b.filled(ty, x))
+    }
+
+    /// A constant.
+    pub fn constant(self, data: TensorData) -> Tensor<'g> {
+        self.add(|b| Ok(b.constant(data)))
+    }
+
+    /// A vector of integers: positions, axes, extents.
+    pub fn i64s(self, values: &[i64]) -> Tensor<'g> {
+        self.add(|b| Ok(b.i64s(values)))
+    }
+
+    /// The results of a kernel.
+    pub fn kernel(
+        self,
+        kernel: Result<Kernel, OpError>,
+        inputs: &[Tensor<'g>],
+        types: &[DenseType],
+    ) -> Result<Vec<Tensor<'g>>> {
+        let inputs: Vec<Value> = inputs.iter().filter_map(|t| t.value).collect();
+        let made = self.build(|b| b.kernel(kernel, &inputs, types))?;
+        Ok(made.into_iter().map(|v| self.value(v)).collect())
+    }
+
+    /// What is not supported, as an error at the node.
+    pub fn fail(self, why: impl Into<String>) -> Diagnostic {
+        self.build(|b| Ok(b.fail(why))).unwrap_or_else(|earlier| earlier)
     }
 
     /// A complaint of the operator as an error at its node.
@@ -229,9 +301,54 @@ impl<'g> Tensor<'g> {
         self.reduce("reduce_mean", axes)
     }
 
+    /// What a reduction makes of the elements.
+    pub fn reduced(self, how: Result<Reduction, OpError>) -> Result<Tensor<'g>> {
+        let how = how.or_fail(&self.graph)?;
+        Ok(self.then(|b, v| b.reduced(v, how)))
+    }
+
+    /// The results, of these types, of a reduction that has several.
+    pub fn reduced_to(self, how: Reduction, types: &[DenseType]) -> Result<Vec<Tensor<'g>>> {
+        let x = self.value.into_iter().collect::<Vec<_>>();
+        let made = self.graph.build(|b| b.prim(Prim::Reduce(how.into()), &x, types))?;
+        Ok(made.into_iter().map(|v| self.graph.value(v)).collect())
+    }
+
+    /// The sum over the axes from one on, without them.
+    pub fn sum_from(self, axis: usize) -> Result<Tensor<'g>> {
+        let ty = self.ty()?;
+        let axes: Vec<usize> = (axis..ty.rank()).collect();
+        self.reduced(sum_of(ty.dtype, &axes, false, Ex::clone, |sum| sum.cast(ty.dtype)))
+    }
+
     /// Converts to a type.
     pub fn cast(self, to: DType) -> Tensor<'g> {
         self.then(|b, v| cast(b, v, to))
+    }
+
+    /// Converts to a type, as a primitive.
+    pub fn convert(self, to: DType) -> Tensor<'g> {
+        self.then(|b, v| b.converted(v, to))
+    }
+
+    /// A number as a constant of this type.
+    pub fn number(self, x: f64) -> Tensor<'g> {
+        self.then(|b, v| number(b, v, x))
+    }
+
+    /// The elements that a view shows.
+    pub fn view(self, map: Vec<Index>, fill: Option<Scalar>, dims: &[u64]) -> Tensor<'g> {
+        self.then(|b, v| b.view(v, View { map, fill }, dims))
+    }
+
+    /// The slices along an axis at positions.
+    pub fn gather(self, at: Tensor<'g>, axis: usize) -> Tensor<'g> {
+        self.graph.join(&[self, at], |b, v| b.gathered(v[0], v[1], axis))
+    }
+
+    /// A sum of products with the elements of another tensor.
+    pub fn contract(self, other: Tensor<'g>, sum: Contraction) -> Tensor<'g> {
+        self.graph.join(&[self, other], |b, v| b.contract(v[0], v[1], sum))
     }
 
     /// Converts to the type arithmetic is done in.
@@ -259,6 +376,16 @@ impl<'g> Tensor<'g> {
         self.then(|b, v| b.permuted(v, order))
     }
 
+    /// As [`Tensor::reshape`], an operator of its own.
+    pub fn reshaped(self, dims: &[u64]) -> Tensor<'g> {
+        self.then(|b, v| reshape(b, v, dims))
+    }
+
+    /// As [`Tensor::as_type`], the shape by an operator of its own.
+    pub fn reshaped_to(self, ty: &DenseType) -> Tensor<'g> {
+        self.reshaped(&ty.dims).cast(ty.dtype)
+    }
+
     /// `len` elements from `start` along one axis.
     pub fn slice(self, axis: usize, start: u64, len: u64) -> Tensor<'g> {
         self.then(|b, v| b.slice_axis(v, axis, start, len))
@@ -271,10 +398,9 @@ impl<'g> Tensor<'g> {
 
     /// An element-wise expression of this tensor and of others that broadcast to it; the result has its type and shape.
     pub fn map_with(self, others: &[Tensor<'g>], f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex) -> Tensor<'g> {
-        let inputs: Option<Vec<Value>> = [&[self], others].concat().iter().map(|t| t.value).collect();
-        self.then(|b, v| {
-            let ty = b.ty(v)?;
-            b.map_as(&inputs.unwrap_or_default(), ty.dtype, &ty.dims, f)
+        self.graph.join(&[&[self], others].concat(), |b, inputs| {
+            let ty = b.ty(inputs[0])?;
+            b.map_as(inputs, ty.dtype, &ty.dims, f)
         })
     }
 }

@@ -60,7 +60,7 @@ fn gather_elements() -> OpDef {
         .operand("indices", INDICES)
         .param("axis", 0, "")
         .positions(1)
-        .gradient(crate::adjoint::of_gather_elements)
+        .gradient(derivative(crate::adjoint::of_gather_elements))
         .onnx("GatherElements", 11)
 }
 
@@ -121,7 +121,7 @@ fn gather_nd() -> OpDef {
             let batch = cx.params.int("batch_dims").unwrap_or(0).max(0) as usize;
             Ok(Some(Allowed::Positions(indexed_axes(cx, batch)?.to_vec())))
         })
-        .gradient(crate::adjoint::of_gather_nd)
+        .gradient(derivative(crate::adjoint::of_gather_nd))
         .onnx("GatherND", 11)
 }
 
@@ -229,7 +229,7 @@ fn scatter_elements() -> OpDef {
         .param("axis", 0, "")
         .param("reduction", "none", "none, add, mul, max or min.")
         .positions(1)
-        .gradient(crate::adjoint::of_scatter_elements)
+        .gradient(derivative(crate::adjoint::of_scatter_elements))
         .onnx("ScatterElements", 11)
         .onnx("Scatter", 9)
 }
@@ -286,7 +286,7 @@ fn scatter_nd() -> OpDef {
         .group("updates", &[])
         .param("reduction", "none", "none, add, mul, max or min.")
         .demand(1, |cx| Ok(Some(Allowed::Positions(indexed_axes(cx, 0)?.to_vec()))))
-        .gradient(crate::adjoint::of_scatter_nd)
+        .gradient(derivative(crate::adjoint::of_scatter_nd))
         .onnx("ScatterND", 11)
 }
 
@@ -361,7 +361,7 @@ fn tensor_scatter() -> OpDef {
                 _ => Allowed::up_to(cache.dims[axis].saturating_sub(update.dims[axis])),
             }))
         })
-        .gradient(crate::adjoint::of_tensor_scatter)
+        .gradient(derivative(crate::adjoint::of_tensor_scatter))
         .onnx("TensorScatter", 24)
 }
 
@@ -401,7 +401,7 @@ fn reverse_sequence() -> OpDef {
             let time = normalize_axis(cx.params.int("time_axis").unwrap_or(0), x.rank())?;
             Ok(Some(Allowed::up_to(x.dims[time])))
         })
-        .gradient(crate::adjoint::of_reverse_sequence)
+        .gradient(derivative(crate::adjoint::of_reverse_sequence))
         .onnx("ReverseSequence", 10)
 }
 

@@ -67,7 +67,7 @@ fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
         let dtype = index.ty()?.dtype;
         let ignored = g.add(|b| Ok(b.scalar(Scalar::from_i64(dtype, ignored))));
         let same = index.call("equal", &[ignored]);
-        let [zero, one] = [0.0, 1.0].map(|x| scores.then(|b, scores| number(b, scores, x)));
+        let [zero, one] = [0.0, 1.0].map(|x| scores.number(x));
         weight = Some(same.call("where", &[zero, weight.unwrap_or(one)]));
         // What is not finite would stay so under a weight of 0.
         likelihood = same.call("where", &[zero, likelihood]);

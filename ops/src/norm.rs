@@ -67,7 +67,7 @@ fn softmaxes() -> Vec<OpDef> {
         let (x, axis) = (g.operand(0), axis_of(g, cx)?);
         let params = Params::new().with("axis", axis as i64);
         let first = g.op("argmax", &[x], params.clone());
-        let one = x.then(|b, x| number(b, x, 1.0));
+        let one = x.number(1.0);
         let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
         let ones = one.call("expand", &[g.add(|b| Ok(b.i64s(&dims)))]);
         Ok(g.op("select_at", &[ones, first], params))
@@ -101,11 +101,17 @@ fn softmaxes() -> Vec<OpDef> {
     ]
 }
 
-/// Mean over `axes` (kept), distance from it, and reciprocal of the standard deviation.
-fn moments<'g>(x: Tensor<'g>, axes: &[usize], epsilon: f64) -> [Tensor<'g>; 3] {
+/// Mean over `axes` (kept), distance from it, and variance.
+pub(crate) fn moments<'g>(x: Tensor<'g>, axes: &[usize]) -> [Tensor<'g>; 3] {
     let mean = x.mean(axes);
     let centred = x - mean;
-    [mean, centred, inverse_rms(centred, axes, epsilon)]
+    [mean, centred, (centred * centred).mean(axes)]
+}
+
+/// As [`moments`], with the reciprocal of the standard deviation.
+fn scaled_moments<'g>(x: Tensor<'g>, axes: &[usize], epsilon: f64) -> [Tensor<'g>; 3] {
+    let [mean, centred, variance] = moments(x, axes);
+    [mean, centred, (variance + epsilon).rsqrt()]
 }
 
 /// `1 / √(mean(x²) + ε)`
@@ -130,7 +136,7 @@ fn statistics() -> Vec<OpDef> {
     let lp = formula(|g, cx| {
         let (x, axis) = (g.operand(0).widened(), axis_of(g, cx)?);
         let norm = x.reduce(if cx.params.int("p") == Some(1) { "reduce_l1" } else { "reduce_l2" }, &[axis]);
-        let [zero, one] = [0.0, 1.0].map(|n| norm.then(|b, norm| number(b, norm, n)));
+        let [zero, one] = [0.0, 1.0].map(|n| norm.number(n));
         let divisor = norm.call("equal", &[zero]).call("where", &[one, norm]);
         Ok((x / divisor).cast(cx.outputs[0].dtype))
     });
@@ -139,9 +145,8 @@ fn statistics() -> Vec<OpDef> {
         let given = cx.params.ints("axes").unwrap_or(&[0, 2, 3]);
         let axes: Vec<usize> = g.check(given.iter().map(|&a| normalize_axis(a, rank)).collect())?;
         let x = g.operand(0).widened();
-        let centred = x - x.mean(&axes);
-        let deviation = (centred * centred).mean(&axes).sqrt() + 1e-9;
-        Ok((centred / deviation).cast(cx.outputs[0].dtype))
+        let [_, centred, variance] = moments(x, &axes);
+        Ok((centred / (variance.sqrt() + 1e-9)).cast(cx.outputs[0].dtype))
     });
     vec![
         layer_norm(),
@@ -170,7 +175,7 @@ fn layer_norm() -> OpDef {
     let compute = formulas(|g, cx| {
         let (x, axis) = (g.operand(0).widened(), axis_of(g, cx)?);
         let axes: Vec<usize> = (axis..cx.outputs[0].rank()).collect();
-        let [mean, centred, scale] = moments(x, &axes, epsilon(cx));
+        let [mean, centred, scale] = scaled_moments(x, &axes, epsilon(cx));
         let out = affine(centred * scale, g.maybe(1), g.maybe(2))?;
         Ok(vec![out.cast(cx.outputs[0].dtype), mean, scale])
     });
@@ -203,7 +208,7 @@ fn channels() -> Vec<OpDef> {
     let instance = formula(|g, cx| {
         let rank = cx.outputs[0].rank();
         let axes: Vec<usize> = (2..rank).collect();
-        let [_, centred, inverse] = moments(g.operand(0).widened(), &axes, epsilon(cx));
+        let [_, centred, inverse] = scaled_moments(g.operand(0).widened(), &axes, epsilon(cx));
         let normal = centred * inverse;
         let (scale, bias) = (g.operand(1).per_channel(rank), g.operand(2).per_channel(rank));
         Ok(affine(normal, Some(scale), Some(bias))?.cast(cx.outputs[0].dtype))
@@ -236,7 +241,7 @@ fn group_norm() -> OpDef {
         let grouped = [&[dims[0], groups, dims[1] / groups], &dims[2..]].concat();
         let axes: Vec<usize> = (2..grouped.len()).collect();
         let x = g.operand(0).widened().reshape(&grouped);
-        let [_, centred, inverse] = moments(x, &axes, epsilon(cx));
+        let [_, centred, inverse] = scaled_moments(x, &axes, epsilon(cx));
         let normal = (centred * inverse).reshape(dims);
         let (scale, bias) = (g.operand(1).per_channel(dims.len()), g.operand(2).per_channel(dims.len()));
         Ok(affine(normal, Some(scale), Some(bias))?.cast(cx.outputs[0].dtype))
@@ -271,7 +276,7 @@ fn batch_norm_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Op
     let axes: Vec<usize> = (0..rank).filter(|&a| a != 1).collect();
     let training = node.params.flag("training_mode");
     let [_, centred, inverse] = match training {
-        true => moments(x, &axes, epsilon(node)),
+        true => scaled_moments(x, &axes, epsilon(node)),
         false => [mean, x - mean, (variance + epsilon(node)).rsqrt()],
     };
     let product = head * centred;
@@ -314,9 +319,7 @@ fn batch_norm() -> OpDef {
         let mut results = vec![];
         if cx.params.flag("training_mode") {
             let axes: Vec<usize> = (0..ty.rank()).filter(|&a| a != 1).collect();
-            let batch_mean = x.mean(&axes);
-            let centred = x - batch_mean;
-            let batch_variance = (centred * centred).mean(&axes);
+            let [batch_mean, _, batch_variance] = moments(x, &axes);
             let momentum = cx.params.float("momentum").unwrap_or(0.9);
             let channels = g.operand(1).dims()?;
             for (i, moving, current) in [(3, &mut mean, batch_mean), (4, &mut variance, batch_variance)] {

@@ -8,11 +8,12 @@ pub fn ops() -> Vec<OpDef> {
         max_pool(),
         average_pool(),
         lp_pool(),
-        global_pool("global_max_pool", "The maximum over the spatial axes.", Global::Max).onnx("GlobalMaxPool", 1),
-        global_pool("global_average_pool", "The mean over the spatial axes.", Global::Mean)
+        global_pool("global_max_pool", "The maximum over the spatial axes.", |_, _| PoolFold::Max)
+            .onnx("GlobalMaxPool", 1),
+        global_pool("global_average_pool", "The mean over the spatial axes.", |_, n| PoolFold::Mean(n))
             .onnx("GlobalAveragePool", 1)
             .ulp(2.0),
-        global_pool("global_lp_pool", "The p-norm over the spatial axes.", Global::Lp)
+        global_pool("global_lp_pool", "The p-norm over the spatial axes.", |params, _| norm_of(params))
             .param("p", 2, "")
             .onnx("GlobalLpPool", 2)
             .ulp(4.0),
@@ -36,14 +37,8 @@ fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
 
 /// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand. The kernel is trimmed to what
 /// reads the operand.
-pub(crate) fn windows(
-    b: &mut Builder<'_>,
-    x: Value,
-    window: &SpatialWindow,
-    count: &[u64],
-    fill: Scalar,
-) -> Result<Value> {
-    let d = b.dims(x)?;
+pub(crate) fn windows<'g>(x: Tensor<'g>, window: &SpatialWindow, count: &[u64], fill: Scalar) -> Result<Tensor<'g>> {
+    let d = x.dims()?;
     let rank = count.len();
     let window = window.trimmed(&d[2..], count);
     let dims = [&d[..2], count, &window.kernel].concat();
@@ -56,7 +51,7 @@ pub(crate) fn windows(
         inside &= lo >= 0 && hi < d[2 + i] as i64;
         map.push(at);
     }
-    b.view(x, View { map, fill: (!inside).then_some(fill) }, &dims)
+    Ok(x.view(map, (!inside).then_some(fill), &dims))
 }
 
 /// The axes of the kernel in the result of [`windows`].
@@ -64,32 +59,67 @@ pub(crate) fn kernel_axes(rank: usize) -> Vec<usize> {
     (2 + rank..2 + 2 * rank).collect()
 }
 
-/// Result type and shape of a pool over [n, c, spatial…].
-fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let window = window_of(cx.params)?;
-    let rank = window.kernel.len();
+/// What is made of the elements of a window.
+#[derive(Clone, Copy)]
+pub(crate) enum PoolFold {
+    Max,
+    Sum,
+    /// The sum over a number.
+    Mean(f64),
+    /// The sum times a number.
+    Scaled(f64),
+    /// The p-norm.
+    Norm(i64),
+}
+
+impl PoolFold {
+    pub(crate) fn over(self, dtype: DType, axes: &[usize], keep_dims: bool) -> Result<Reduction, OpError> {
+        let sum = |finish: &dyn Fn(&Ex) -> Ex| sum_of(dtype, axes, keep_dims, Ex::clone, |s| finish(s).cast(dtype));
+        match self {
+            PoolFold::Max => max_of(dtype, axes, keep_dims),
+            PoolFold::Sum => sum(&Ex::clone),
+            PoolFold::Mean(n) => sum(&|s| s / s.lit(n)),
+            PoolFold::Scaled(factor) => sum(&|s| s * factor),
+            PoolFold::Norm(p) => sum_of(dtype, axes, keep_dims, |x| power(x, p), |s| root(s, p).cast(dtype)),
+        }
+    }
+}
+
+fn norm_of(params: &Params) -> PoolFold {
+    PoolFold::Norm(params.int("p").unwrap_or(2))
+}
+
+/// The axes of the operand and of the result of a pool over `rank` spatial axes.
+pub(crate) fn pooled_dims(cx: &mut InferCtx<'_>, rank: usize) -> Result<[Vec<Dim>; 2], OpError> {
     let x = ranked(cx, 0, rank + 2)?;
     partial(cx, 0, &vec![None; rank + 2])?;
     let out = output_dims(cx, 0);
     cx.unify_dims(x[0], out[0], "output, axis 0")?;
     cx.unify_dims(x[1], out[1], "output, axis 1")?;
+    Ok([x, out])
+}
+
+/// Result type and shape of a pool over [n, c, spatial…].
+fn pool_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
+    let window = window_of(cx.params)?;
+    let rank = window.kernel.len();
+    let [x, out] = pooled_dims(cx, rank)?;
     (0..rank).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
 }
 
 fn max_pool() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let window = window_of(cx.params).or_fail(b)?;
-        let ty = b.ty(x)?;
+    let compute = formulas(|g, cx| {
+        let window = window_of(cx.params).or_fail(&g)?;
+        let x = g.operand(0);
+        let ty = x.ty()?;
         let count = &cx.outputs[0].dims[2..];
         let window = window.trimmed(&ty.dims[2..], count);
-        let y = windows(b, x, &window, count, lowest(ty.dtype))?;
+        let y = windows(x, &window, count, lowest(ty.dtype))?;
         if let [_, indices] = cx.outputs {
-            let reduction = max_with_index(&ty, &window, cx.params).or_fail(b)?;
-            let types = [cx.outputs[0].clone(), indices.clone()];
-            return Ok(b.prim(Prim::Reduce(reduction.into()), &[y], &types)?.to_vec());
+            let reduction = max_with_index(&ty, &window, cx.params).or_fail(&g)?;
+            return y.reduced_to(reduction, &[cx.outputs[0].clone(), indices.clone()]);
         }
-        let reduction = max_of(ty.dtype, &kernel_axes(count.len()), false).or_fail(b)?;
-        b.reduced(y, reduction).map(|v| vec![v])
+        Ok(vec![y.reduced(PoolFold::Max.over(ty.dtype, &kernel_axes(count.len()), false))?])
     });
     let infer = shape_rule(|cx| {
         pool_rule(cx)?;
@@ -107,7 +137,7 @@ fn max_pool() -> OpDef {
         .param("ceil_mode", false, "Count windows that reach past the end.")
         .param("storage_order", 0, "1: positions count spatial axes in column-major order.")
         .outputs(1, 2)
-        .gradient(max_pool_gradient)
+        .gradient(derivative(max_pool_gradient))
         .onnx("MaxPool", 1)
 }
 
@@ -124,14 +154,14 @@ fn position_strides(params: &Params, spatial: &[u64]) -> Vec<i64> {
 }
 
 /// Every element gets the gradients of the windows whose first maximum it is.
-fn max_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let window = window_of(cx.node.params).or_fail(b)?;
+fn max_pool_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let (x, head) = (g.operand(0), g.head(cx, 0));
+    let window = window_of(cx.node.params).or_fail(&g)?;
     let indices = match cx.outputs {
-        [_, indices] => *indices,
-        _ => b.op_multi("max_pool", &[Some(x)], cx.node.params.clone(), 2)?[1],
+        [_, indices] => g.value(*indices),
+        _ => g.op_multi("max_pool", &[Some(x)], cx.node.params.clone(), 2)[1],
     };
-    let (ty, out) = (b.ty(x)?, b.dims(head)?);
+    let (ty, out) = (x.ty()?, head.dims()?);
     let window = window.trimmed(&ty.dims[2..], &out[2..]);
     let rank = window.kernel.len();
     let dims = [&ty.dims[..], &window.kernel].concat();
@@ -143,19 +173,18 @@ fn max_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option
     }
     let wide = compute_type(ty.dtype);
     let zero = Scalar::zero(ty.dtype);
-    let reaching = b.view(head, View { map: map.clone(), fill: Some(zero) }, &dims)?;
-    let winner = b.view(indices, View { map, fill: Some(Scalar::i64(-1)) }, &dims)?;
+    let reaching = head.view(map.clone(), Some(zero), &dims);
+    let winner = indices.view(map, Some(Scalar::i64(-1)), &dims);
     let strides = position_strides(cx.node.params, &ty.dims[2..]);
     let plane: u64 = ty.dims[2..].iter().product();
-    let parts = b.map_as(&[winner, reaching], wide, &dims, |s, a| {
+    let parts = g.map(&[winner, reaching], wide, &dims, |s, a| {
         let int = |n: i64| s.constant(Scalar::i64(n));
         let start = (s.coord(0) * int(ty.dims[1] as i64) + s.coord(1)) * int(plane as i64);
         let own = (0..rank).fold(start, |at, i| at + s.coord(2 + i) * int(strides[i]));
         a[0].eq(&own).select(&a[1], &a[1].lit(0.0))
-    })?;
-    let axes: Vec<usize> = (2 + rank..2 + 2 * rank).collect();
-    let sum = sum_of(wide, &axes, false, Ex::clone, |s| s.cast(ty.dtype)).or_fail(b)?;
-    Ok(vec![Some(b.reduced(parts, sum)?)])
+    });
+    let sum = parts.reduced(sum_of(wide, &kernel_axes(rank), false, Ex::clone, |s| s.cast(ty.dtype)))?;
+    Ok(vec![Some(sum)])
 }
 
 /// Maximum and its position in the operand; the lowest position among equals.
@@ -217,60 +246,59 @@ pub(crate) fn counted(
     Ok((0..count as i64).map(|o| (first(o, hi) - first(o, lo)).max(0) as u64).collect())
 }
 
-fn average_pool_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
-    let window = window_of(cx.params).or_fail(b)?;
-    let include_pad = cx.params.flag("count_include_pad");
-    mean_of_windows(b, x, &window, &cx.outputs[0], include_pad)
+fn average_pool_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let window = window_of(cx.params).or_fail(&g)?;
+    mean_of_windows(g.operand(0), &window, &cx.outputs[0], cx.params.flag("count_include_pad"))
 }
 
-/// The number of elements that count in every window: for each spatial axis a vector that broadcasts with
-/// the result.
-pub(crate) fn window_sizes(b: &mut Builder<'_>, counts: &[Vec<u64>], wide: DType) -> Vec<Value> {
+/// How many elements count in every window, by spatial axis and position.
+pub(crate) fn window_counts(
+    window: &SpatialWindow,
+    x: &[u64],
+    out: &[u64],
+    include_pad: bool,
+) -> Result<Vec<Vec<u64>>, OpError> {
+    (0..window.kernel.len()).map(|i| counted(window, i, x[2 + i], out[2 + i], include_pad)).collect()
+}
+
+/// Sums over windows of the result's type by the number of elements that count in each.
+pub(crate) fn over_counts<'g>(sums: Tensor<'g>, counts: &[Vec<u64>], out: &DenseType) -> Tensor<'g> {
+    let (g, wide) = (sums.graph(), compute_type(out.dtype));
     let vector = |(i, list): (usize, &Vec<u64>)| {
         let mut dims = vec![1; counts.len() - i];
         dims[0] = list.len() as u64;
-        let data =
-            TensorData::from_fn(DenseType::new(wide, &dims), |j| Scalar::from_f64(wide, list[j as usize] as f64));
-        b.constant(data)
+        let number = |j: u64| Scalar::from_f64(wide, list[j as usize] as f64);
+        g.constant(TensorData::from_fn(DenseType::new(wide, &dims), number))
     };
-    counts.iter().enumerate().map(vector).collect()
-}
-
-/// The mean of every window of a result type, over the elements that count.
-pub(crate) fn mean_of_windows(
-    b: &mut Builder<'_>,
-    x: Value,
-    window: &SpatialWindow,
-    out: &DenseType,
-    include_pad: bool,
-) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let rank = window.kernel.len();
-    let counts: Vec<Vec<u64>> = (0..rank)
-        .map(|i| counted(window, i, ty.dims[2 + i], out.dims[2 + i], include_pad))
-        .collect::<Result<_, _>>()
-        .or_fail(b)?;
-    let y = windows(b, x, window, &out.dims[2..], Scalar::zero(ty.dtype))?;
-    let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
-    let wide = compute_type(ty.dtype);
-    if uniform {
-        let n: u64 = counts.iter().filter_map(|c| c.first()).product();
-        let mean = |sum: &Ex| (sum / sum.lit(n as f64)).cast(ty.dtype);
-        let reduction = sum_of(ty.dtype, &kernel_axes(rank), false, Ex::clone, mean).or_fail(b)?;
-        return b.reduced(y, reduction);
-    }
-    let reduction = sum_of(ty.dtype, &kernel_axes(rank), false, Ex::clone, Ex::clone).or_fail(b)?;
-    let mut inputs = vec![b.reduced(y, reduction)?];
-    inputs.extend(window_sizes(b, &counts, wide));
-    b.map_as(&inputs, ty.dtype, &out.dims, |_, a| {
+    let inputs: Vec<_> = [sums].into_iter().chain(counts.iter().enumerate().map(vector)).collect();
+    g.map(&inputs, out.dtype, &out.dims, |_, a| {
         let n = a[2..].iter().fold(a[1].clone(), |n, c| n * c);
         &a[0] / n
     })
 }
 
+/// The mean of every window of a result type, over the elements that count.
+pub(crate) fn mean_of_windows<'g>(
+    x: Tensor<'g>,
+    window: &SpatialWindow,
+    out: &DenseType,
+    include_pad: bool,
+) -> Result<Tensor<'g>> {
+    let ty = x.ty()?;
+    let axes = kernel_axes(window.kernel.len());
+    let counts = window_counts(window, &ty.dims, &out.dims, include_pad).or_fail(&x.graph())?;
+    let y = windows(x, window, &out.dims[2..], Scalar::zero(ty.dtype))?;
+    let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
+    if uniform {
+        let n: u64 = counts.iter().filter_map(|c| c.first()).product();
+        return y.reduced(PoolFold::Mean(n as f64).over(ty.dtype, &axes, false));
+    }
+    Ok(over_counts(y.reduced(sum_of(ty.dtype, &axes, false, Ex::clone, Ex::clone))?, &counts, out))
+}
+
 fn average_pool() -> OpDef {
     let doc = "The mean of every window.";
-    window_params(define("average_pool", doc, composite_of(average_pool_body), shape_rule(pool_rule)))
+    window_params(define("average_pool", doc, formula(average_pool_body), shape_rule(pool_rule)))
         .operand("X", FLOATS)
         .param("ceil_mode", false, "Count windows that reach past the end.")
         .param("count_include_pad", false, "Padding counts as elements of value 0.")
@@ -297,15 +325,12 @@ pub(crate) fn root(x: &Ex, p: i64) -> Ex {
 }
 
 fn lp_pool() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let window = window_of(cx.params).or_fail(b)?;
-        let dtype = b.ty(x)?.dtype;
-        let count = &cx.outputs[0].dims[2..];
-        let p = cx.params.int("p").unwrap_or(2);
-        let y = windows(b, x, &window, count, Scalar::zero(dtype))?;
-        let axes = kernel_axes(count.len());
-        let reduction = sum_of(dtype, &axes, false, |x| power(x, p), |x| root(x, p).cast(dtype)).or_fail(b)?;
-        b.reduced(y, reduction)
+    let compute = formula(|g, cx| {
+        let window = window_of(cx.params).or_fail(&g)?;
+        let (x, count) = (g.operand(0), &cx.outputs[0].dims[2..]);
+        let dtype = x.ty()?.dtype;
+        let y = windows(x, &window, count, Scalar::zero(dtype))?;
+        y.reduced(norm_of(cx.params).over(dtype, &kernel_axes(count.len()), false))
     });
     window_params(define("lp_pool", "The p-norm of every window.", compute, shape_rule(pool_rule)))
         .operand("X", FLOATS)
@@ -315,26 +340,13 @@ fn lp_pool() -> OpDef {
         .ulp(4.0)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Global {
-    Max,
-    Mean,
-    Lp,
-}
-
-fn global_pool(name: &'static str, doc: &'static str, kind: Global) -> OpDef {
-    let compute = composite_of(move |b, cx, [x]| {
-        let ty = b.ty(x)?;
+/// `fold` is given the parameters and the number of elements of an image.
+fn global_pool(name: &'static str, doc: &'static str, fold: fn(&Params, f64) -> PoolFold) -> OpDef {
+    let compute = formula(move |g, cx| {
+        let ty = g.operand(0).ty()?;
         let axes: Vec<usize> = (2..ty.rank()).collect();
-        let p = cx.params.int("p").unwrap_or(2);
         let n = ty.dims[2..].iter().product::<u64>() as f64;
-        let reduction = match kind {
-            Global::Max => max_of(ty.dtype, &axes, true),
-            Global::Mean => sum_of(ty.dtype, &axes, true, Ex::clone, |s| (s / s.lit(n)).cast(ty.dtype)),
-            Global::Lp => sum_of(ty.dtype, &axes, true, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
-        };
-        let reduction = reduction.or_fail(b)?;
-        b.reduced(x, reduction)
+        g.operand(0).reduced(fold(cx.params, n).over(ty.dtype, &axes, true))
     });
     let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -354,9 +366,10 @@ fn unpooled(window: &SpatialWindow, x: &[u64]) -> Vec<u64> {
 }
 
 fn max_unpool() -> OpDef {
-    let compute = composite_of(|b, cx, [x, indices]| {
-        let (ty, index_ty) = (b.ty(x)?, b.ty(indices)?);
-        let window = window_of(cx.params).or_fail(b)?;
+    let compute = formula(|g, cx| {
+        let [x, indices] = g.operands();
+        let (ty, index_ty) = (x.ty()?, indices.ty()?);
+        let window = window_of(cx.params).or_fail(&g)?;
         let natural = DenseType::new(ty.dtype, &unpooled(&window, &ty.dims));
         let k = &KernelScope::new("max_unpool");
         let [maxima, positions] = k.inputs(["x", "indices"], [&ty, &index_ty]);
@@ -366,11 +379,10 @@ fn max_unpool() -> OpDef {
             let at = positions.position(i, natural.len());
             out.set(&at, maxima.get(i));
         });
-        let y = b.kernel(k.finish(), &[x, indices], std::slice::from_ref(&natural))?[0];
-        let map: Vec<Index> = vars(ty.rank());
         let dims = &cx.outputs[0].dims;
         let fill = (natural.dims != *dims).then(|| Scalar::zero(ty.dtype));
-        b.view(y, View { map, fill }, dims)
+        let y = g.kernel(k.finish(), &[x, indices], std::slice::from_ref(&natural))?[0];
+        Ok(y.view(vars(ty.rank()), fill, dims))
     });
     let infer = shape_rule(|cx| {
         let window = window_of(cx.params)?;
@@ -401,10 +413,10 @@ fn max_unpool() -> OpDef {
             let natural = unpooled(&window_of(cx.params)?, &cx.input(0)?.dims);
             Ok(Some(Allowed::below(natural.iter().product())))
         })
-        .gradient(|b, cx| {
-            let window = window_of(cx.node.params).or_fail(b)?;
-            let natural = unpooled(&window, &cx.node.input(0).or_fail(b)?.dims);
-            crate::adjoint::of_max_unpool(b, cx, &natural)
-        })
+        .gradient(derivative(|g, cx| {
+            let window = window_of(cx.node.params).or_fail(&g)?;
+            let natural = unpooled(&window, &cx.node.input(0).or_fail(&g)?.dims);
+            crate::adjoint::of_max_unpool(g, cx, &natural)
+        }))
         .onnx("MaxUnpool", 9)
 }

@@ -20,11 +20,11 @@ pub(crate) use crate::def::{
     BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, calling, composite, composite_of, composites_of, define,
     elementwise, float_param, host, operand, prim, rule, scalar, shape_rule,
 };
-pub(crate) use crate::graph::{GraphScope, Tensor, derivative, formula, formulas};
+pub(crate) use crate::graph::{Gradients, GraphScope, Tensor, derivative, formula, formulas};
 pub(crate) use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
 pub(crate) use crate::rules::{
     agree, agree_dtypes, agree_shapes, broadcasts_to, default_dtype, extent, ints, length, multiple_of, one_element,
     output_dims, partial, rank_in, ranked, reject_if, same, shaped, tabulated,
 };
-pub(crate) use crate::views::{Build, OrFail, lowest, max_of, maybe, sum_of, vars, widen};
+pub(crate) use crate::views::{Build, OrFail, lowest, max_of, maybe, row_major, sum_of, vars, widen};
 pub(crate) use crate::window::{AutoPad, SpatialWindow};

@@ -1,5 +1,6 @@
 //! Operators that carry a state along a sequence, and col2im.
 
+use crate::attention::by_head;
 use crate::prelude::*;
 use crate::rules::need_ints;
 
@@ -13,7 +14,7 @@ fn col2im() -> OpDef {
         let kernel = need_ints(cx, 2, "block_shape")?.into_iter().map(|n| n.max(0) as u64).collect();
         let window = SpatialWindow::new(cx.params, kernel)?;
         let image = &out.dims[2..];
-        let count = (0..image.len()).map(|i| window.count(i, image[i])).collect::<Result<Vec<u64>, _>>()?;
+        let count = window.counts(image)?;
         let blocks: u64 = window.kernel.iter().product();
         let (plane, wide) = (image.iter().product::<u64>(), compute_type(out.dtype));
         let k = &KernelScope::new("col2im");
@@ -47,8 +48,7 @@ fn col2im() -> OpDef {
         let wrong = image.len() != block.len() || image.iter().chain(&block).any(|n| *n <= 0);
         reject_if(wrong, || "operands `image_shape` and `block_shape`: expected as many positive extents")?;
         let window = SpatialWindow::new(cx.params, block.iter().map(|n| *n as u64).collect())?;
-        let counts = image.iter().enumerate().map(|(axis, n)| window.count(axis, *n as u64));
-        let columns = counts.collect::<Result<Vec<u64>, _>>()?;
+        let columns = window.counts(&image.iter().map(|n| *n as u64).collect::<Vec<_>>())?;
         let columns = columns.iter().try_fold(1u64, |product, n| product.checked_mul(*n));
         let columns = columns.ok_or("parameter `pads`: there are too many blocks")?;
         cx.unify_dims(Dim::Const(columns), x[2], "operand `input`, axis 2 (blocks)")?;
@@ -66,47 +66,42 @@ fn col2im() -> OpDef {
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
         .maybe("pads", ParamKind::Ints, "Default: 0.")
         .maybe("strides", ParamKind::Ints, "Default: 1.")
-        .gradient(col2im_gradient)
+        .gradient(derivative(col2im_gradient))
         .onnx("Col2Im", 18)
 }
 
 /// Every column reads the gradient of the element it was added to.
-fn col2im_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let head = cx.head(b, 0)?;
-    let (dims, image) = (b.dims(cx.input(0)?)?, b.ty(head)?);
-    let kernel = need_ints(cx.node, 2, "block_shape").or_fail(b)?.into_iter().map(|n| n.max(0) as u64).collect();
-    let window = SpatialWindow::new(cx.node.params, kernel).or_fail(b)?;
+fn col2im_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let head = g.head(cx, 0);
+    let (dims, image) = (g.operand(0).dims()?, head.ty()?);
+    let kernel = need_ints(cx.node, 2, "block_shape").or_fail(&g)?.into_iter().map(|n| n.max(0) as u64).collect();
+    let window = SpatialWindow::new(cx.node.params, kernel).or_fail(&g)?;
     let spatial = &image.dims[2..];
-    let count = (0..spatial.len()).map(|i| window.count(i, spatial[i])).collect::<Result<Vec<u64>, _>>().or_fail(b)?;
+    let count = window.counts(spatial).or_fail(&g)?;
     let blocks = window.kernel.iter().product::<u64>().max(1) as i64;
     let tap = delinearize(&Index::var(1).modulo(blocks, &dims[..]), &window.kernel, &dims[..]);
     let place = delinearize(&Index::var(2), &count, &dims[..]);
     let mut map = vec![Index::var(0), Index::var(1).floor_div(blocks, &dims[..])];
     map.extend((0..spatial.len()).map(|i| window.position(i, spatial[i], &place[i], &tap[i])));
-    let part = b.view(head, View { map, fill: Some(Scalar::zero(image.dtype)) }, &dims)?;
-    Ok(vec![Some(part)])
+    Ok(vec![Some(head.view(map, Some(Scalar::zero(image.dtype)), &dims))])
 }
 
 fn causal_conv() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let (ty, taps) = (b.ty(x)?, b.dims(w)?[2]);
+    let compute = formulas(|g, cx| {
+        let [x, w] = g.operands();
+        let (ty, taps) = (x.ty()?, w.dims()?[2]);
         let state = [ty.dims[0], ty.dims[1], taps - 1];
-        let past = match maybe(args, 3) {
-            Some(past) => past,
-            None => b.map_as(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0))?,
-        };
-        let whole = b.concat(&[past, x], 2)?;
+        let none = || g.map(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0));
+        let whole = g.concat(&[g.maybe(3).unwrap_or_else(none), x], 2);
         let params = Params::new().with("group", ty.dims[1] as i64);
-        let y = b.op_multi("conv", &[Some(whole), Some(w), maybe(args, 2)], params, 1)?[0];
+        let y = g.op_multi("conv", &[Some(whole), Some(w), g.maybe(2)], params, 1)[0];
         let y = match cx.params.str("activation").unwrap_or("none") {
             "none" => y,
-            "silu" | "swish" => b.map_as(&[y], ty.dtype, &ty.dims, |_, a| &a[0] / ((-&a[0]).exp() + 1.0))?,
-            other => return Err(b.fail(format!("parameter `activation`: unknown value `{other}`"))),
+            "silu" | "swish" => y.map(|y| y / ((-y).exp() + 1.0)),
+            other => return Err(g.fail(format!("parameter `activation`: unknown value `{other}`"))),
         };
-        let present = b.slice_axis(whole, 2, ty.dims[2], taps - 1)?;
-        Ok(vec![y, present])
-    }));
+        Ok(vec![y, whole.slice(2, ty.dims[2], taps - 1)])
+    });
     let infer = rule(|cx| {
         let (x, w) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?);
         cx.unify_dims(x[1], w[0], "operand `weight`, axis 0")?;
@@ -137,46 +132,30 @@ fn causal_conv() -> OpDef {
         .ulp(8.0)
 }
 
-/// A [batch, time, heads · size] operand as f32 [batch, heads, time, size].
-fn by_head(b: &mut Builder<'_>, x: Value, heads: u64) -> Result<Value> {
-    let d = b.dims(x)?;
-    let x = b.converted(x, DType::F32)?;
-    let x = b.reshaped(x, &[d[0], d[1], heads, d[2] / heads])?;
-    b.permuted(x, &[0, 2, 1, 3])
-}
-
 /// Operands of the recurrence, in f32, by head; decay is already exponentiated.
-struct Recurrence {
-    q: Value,
-    k: Value,
-    v: Value,
-    past: Option<Value>,
-    decay: Option<Value>,
-    beta: Option<Value>,
+struct Recurrence<'g> {
+    q: Tensor<'g>,
+    k: Tensor<'g>,
+    v: Tensor<'g>,
+    past: Option<Tensor<'g>>,
+    decay: Option<Tensor<'g>>,
+    beta: Option<Tensor<'g>>,
     scale: f64,
 }
 
-impl Recurrence {
+impl<'g> Recurrence<'g> {
     /// The operands that are present, with their names.
-    fn operands(&self) -> Vec<(&'static str, Value)> {
-        [
-            Some(("q", self.q)),
-            Some(("k", self.k)),
-            Some(("v", self.v)),
-            self.past.map(|v| ("past", v)),
-            self.decay.map(|v| ("decay", v)),
-            self.beta.map(|v| ("beta", v)),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+    fn operands(&self) -> Vec<(&'static str, Tensor<'g>)> {
+        let always = [("q", self.q), ("k", self.k), ("v", self.v)].map(|(name, x)| (name, Some(x)));
+        let others = [("past", self.past), ("decay", self.decay), ("beta", self.beta)];
+        always.into_iter().chain(others).filter_map(|(name, x)| Some((name, x?))).collect()
     }
 }
 
 /// The results (by query head) and the final state.
-fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<Vec<Value>> {
+fn recur<'g>(r: &Recurrence<'g>) -> Result<Vec<Tensor<'g>>> {
     let given = r.operands();
-    let types = given.iter().map(|(n, v)| b.ty(*v).map(|t| (*n, t))).collect::<Result<Vec<_>>>()?;
+    let types = given.iter().map(|(n, v)| v.ty().map(|t| (*n, t))).collect::<Result<Vec<_>>>()?;
     let (q, k, v) = (&types[0].1.dims, &types[1].1.dims, &types[2].1.dims);
     let out = DenseType::new(DType::F32, &[q[0], q[1], q[2], v[3]]);
     let state = DenseType::new(DType::F32, &[k[0], k[1], k[3], v[3]]);
@@ -233,54 +212,43 @@ fn recur(b: &mut Builder<'_>, r: &Recurrence) -> Result<Vec<Value>> {
             });
         });
     });
-    let args: Vec<Value> = given.iter().map(|(_, v)| *v).collect();
-    b.kernel(scope.finish(), &args, &[out.clone(), state.clone()])
+    let args: Vec<_> = given.iter().map(|(_, v)| *v).collect();
+    r.q.graph().kernel(scope.finish(), &args, &[out.clone(), state.clone()])
 }
 
-fn linear_attention_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+fn linear_attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let heads = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
     let (hq, hk) = (heads("q_num_heads"), heads("kv_num_heads"));
     if hq % hk != 0 {
-        return Err(b.fail(format!("{hq} query heads cannot share {hk} key heads")));
+        return Err(g.fail(format!("{hq} query heads cannot share {hk} key heads")));
     }
-    let (q, k, v) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
-    let (q, k, v) = (by_head(b, q, hq)?, by_head(b, k, hk)?, by_head(b, v, hk)?);
-    let past = maybe(args, 3).map(|p| b.converted(p, DType::F32)).transpose()?;
+    let f32_by_head = |x: Tensor<'g>, heads: u64| by_head(x.convert(DType::F32), heads);
+    let [q, k, v] = g.operands();
+    let (q, k, v) = (f32_by_head(q, hq)?, f32_by_head(k, hk)?, f32_by_head(v, hk)?);
+    let past = g.maybe(3).map(|p| p.convert(DType::F32));
     let rule = cx.params.str("update_rule").unwrap_or("gated_delta");
-    let missing = |name: &str| format!("update rule `{rule}` needs operand `{name}`");
+    let needed = |at: usize, name: &str| {
+        g.maybe(at).ok_or_else(|| g.fail(format!("update rule `{rule}` needs operand `{name}`")))
+    };
     let decay = match rule {
-        "gated" | "gated_delta" => {
-            let Some(g) = maybe(args, 4) else { return Err(b.fail(missing("decay"))) };
-            let g = by_head(b, g, hk)?;
-            let dims = b.dims(g)?;
-            Some(b.map_as(&[g], DType::F32, &dims, |_, a| a[0].exp())?)
-        }
+        "gated" | "gated_delta" => Some(f32_by_head(needed(4, "decay")?, hk)?.map(Ex::exp)),
         "linear" | "delta" => None,
-        other => return Err(b.fail(format!("parameter `update_rule`: unknown value `{other}`"))),
+        other => return Err(g.fail(format!("parameter `update_rule`: unknown value `{other}`"))),
     };
     let beta = match rule {
         "delta" | "gated_delta" => {
-            let Some(x) = maybe(args, 5) else { return Err(b.fail(missing("beta"))) };
-            let n = b.dims(x)?[2];
-            Some(by_head(b, x, n)?)
+            let beta = needed(5, "beta")?;
+            Some(f32_by_head(beta, beta.dims()?[2])?)
         }
         _ => None,
     };
-    let size = b.dims(k)?[3];
     let scale = match cx.params.float("scale").unwrap_or(0.0) {
-        0.0 => 1.0 / (size as f64).sqrt(),
+        0.0 => 1.0 / (k.dims()?[3] as f64).sqrt(),
         s => s,
     };
-    let results = recur(b, &Recurrence { q, k, v, past, decay, beta, scale })?;
-    let (y, state) = (results[0], results[1]);
-    let y = b.permuted(y, &[0, 2, 1, 3])?;
-    let y = b.reshaped(y, &cx.outputs[0].dims)?;
-    let y = b.converted(y, cx.outputs[0].dtype)?;
-    let state = match cx.outputs.get(1) {
-        Some(ty) => b.converted(state, ty.dtype)?,
-        None => state,
-    };
-    Ok(vec![y, state])
+    let results = recur(&Recurrence { q, k, v, past, decay, beta, scale })?;
+    let y = results[0].permute(&[0, 2, 1, 3]).reshape(&cx.outputs[0].dims).convert(cx.outputs[0].dtype);
+    Ok(vec![y, cx.outputs.get(1).map_or(results[1], |ty| results[1].convert(ty.dtype))])
 }
 
 fn linear_attention() -> OpDef {
@@ -326,9 +294,8 @@ fn linear_attention() -> OpDef {
         }
         Ok(())
     });
-    let compute = Compute::Composite(Box::new(linear_attention_body));
     let doc = "Attention as a recurrence over a matrix state, with optional decay and delta rule.";
-    define("linear_attention", doc, compute, infer)
+    define("linear_attention", doc, formulas(linear_attention_body), infer)
         .operands(&["query", "key", "value"], FLOATS)
         .optional("past_state", TypeRule::OneOf(FLOATS))
         .optional("decay", TypeRule::OneOf(FLOATS))

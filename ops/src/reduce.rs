@@ -283,10 +283,10 @@ fn scans() -> Vec<OpDef> {
     };
     vec![
         entry("cumsum", "Running sums along an axis.", ScalarOp::Add, 0.0)
-            .gradient(crate::adjoint::of_cumsum)
+            .gradient(derivative(crate::adjoint::of_cumsum))
             .onnx("CumSum", 11),
         entry("cumprod", "Running products along an axis.", ScalarOp::Mul, 1.0)
-            .gradient(crate::adjoint::of_cumprod)
+            .gradient(derivative(crate::adjoint::of_cumprod))
             .onnx("CumProd", 26),
     ]
 }

@@ -188,8 +188,8 @@ fn table(params: &Params, a: &ResizedAxis) -> Result<Vec<ResizeTaps>, OpError> {
 }
 
 /// The elements at constant positions along an axis: a view where the positions repeat evenly.
-fn pick(b: &mut Builder<'_>, x: Value, axis: usize, at: &[i64]) -> Result<Value> {
-    let mut dims = b.dims(x)?;
+fn pick<'g>(x: Tensor<'g>, axis: usize, at: &[i64]) -> Result<Tensor<'g>> {
+    let mut dims = x.dims()?;
     let n = dims[axis] as i64;
     dims[axis] = at.len() as u64;
     let mut map = vars(dims.len());
@@ -199,75 +199,61 @@ fn pick(b: &mut Builder<'_>, x: Value, axis: usize, at: &[i64]) -> Result<Value>
     for c in candidates {
         if at.iter().enumerate().all(|(i, p)| c.eval(&|_| i as i64) == *p) {
             map[axis] = c;
-            return b.view(x, View { map, fill: None }, &dims);
+            return Ok(x.view(map, None, &dims));
         }
     }
-    let indices = b.i64s(at);
-    b.gathered(x, indices, axis)
-}
-
-fn weights(b: &mut Builder<'_>, dtype: DType, dims: &[u64], at: impl Fn(usize) -> f64) -> Value {
-    let data = TensorData::from_fn(DenseType::new(dtype, dims), |i| Scalar::from_f64(dtype, at(i as usize)));
-    b.constant(data)
+    Ok(x.gather(x.graph().i64s(at), axis))
 }
 
 /// Above this many taps the sum is a reduction over a gathered axis instead of one expression.
 const MAX_INLINE_TAPS: usize = 4;
 
 /// Resamples one axis.
-fn resample(b: &mut Builder<'_>, x: Value, a: &ResizedAxis, rows: &[ResizeTaps]) -> Result<Value> {
-    let count = rows.first().map_or(0, Vec::len);
-    let ty = b.ty(x)?;
+fn resample<'g>(x: Tensor<'g>, a: &ResizedAxis, rows: &[ResizeTaps]) -> Result<Tensor<'g>> {
+    let (g, count, ty) = (x.graph(), rows.first().map_or(0, Vec::len), x.ty()?);
     let dtype = ty.dtype;
     let mut dims = ty.dims;
     dims[a.axis] = a.m;
     let column = |t: usize| rows.iter().map(|r| r[t].0).collect::<Vec<i64>>();
     if a.m == 0 {
-        return pick(b, x, a.axis, &[]);
+        return pick(x, a.axis, &[]);
     }
     if count == 1 && rows.iter().all(|r| r[0].1 == 1.0) {
-        return pick(b, x, a.axis, &column(0));
+        return pick(x, a.axis, &column(0));
     }
-    let trailing = vec![1; dims.len() - a.axis - 1];
+    let weights = |lead: &[u64], at: &dyn Fn(usize) -> f64| {
+        let shape = [lead, &vec![1; dims.len() - a.axis - 1]].concat();
+        g.constant(TensorData::from_fn(DenseType::new(dtype, &shape), |i| Scalar::from_f64(dtype, at(i as usize))))
+    };
     if count <= MAX_INLINE_TAPS {
-        let mut inputs = vec![];
-        for t in 0..count {
-            inputs.push(pick(b, x, a.axis, &column(t))?);
-        }
-        let shape = [&[a.m], &trailing[..]].concat();
-        inputs.extend((0..count).map(|t| weights(b, dtype, &shape, |i| rows[i][t].1)));
-        return b.map_as(&inputs, dtype, &dims, |_, v| {
+        let mut inputs = (0..count).map(|t| pick(x, a.axis, &column(t))).collect::<Result<Vec<_>>>()?;
+        inputs.extend((0..count).map(|t| weights(&[a.m], &|i| rows[i][t].1)));
+        return Ok(g.map(&inputs, dtype, &dims, |_, v| {
             let products = (0..count).map(|t| &v[t] * &v[count + t]);
             products.reduce(|s, p| s + p).unwrap_or_else(|| v[0].clone())
-        });
+        }));
     }
     let flat: Vec<i64> = rows.iter().flatten().map(|t| t.0).collect();
     let indices = TensorData::i64s(&[a.m, count as u64], &flat);
-    let Some(indices) = indices else { return Err(b.fail("taps do not fill their table")) };
-    let indices = b.constant(indices);
-    let taken = b.gathered(x, indices, a.axis)?;
-    let shape = [&[a.m, count as u64], &trailing[..]].concat();
-    let w = weights(b, dtype, &shape, |i| rows[i / count][i % count].1);
-    let full = b.dims(taken)?;
-    let product = b.map_as(&[taken, w], dtype, &full, |_, v| &v[0] * &v[1])?;
-    let reduction = sum_of(dtype, &[a.axis + 1], false, Ex::clone, Ex::clone).or_fail(b)?;
-    b.reduced(product, reduction)
+    let Some(indices) = indices else { return Err(g.fail("taps do not fill their table")) };
+    let taken = x.gather(g.constant(indices), a.axis);
+    let w = weights(&[a.m, count as u64], &|i| rows[i / count][i % count].1);
+    let product = taken.map_with(&[w], |_, v| &v[0] * &v[1]);
+    product.reduced(sum_of(dtype, &[a.axis + 1], false, Ex::clone, Ex::clone))
 }
 
 /// Replaces what lies outside the operand by the extrapolation value.
-fn extrapolate(b: &mut Builder<'_>, y: Value, plan: &[ResizedAxis], value: f64) -> Result<Value> {
-    let ty = b.ty(y)?;
-    let mut y = y;
+fn extrapolate<'g>(mut y: Tensor<'g>, plan: &[ResizedAxis], value: f64) -> Result<Tensor<'g>> {
+    let (g, rank) = (y.graph(), y.dims()?.len());
     for a in plan {
         let outside: Vec<bool> = (0..a.m)
             .map(|x| source(a, x, "tf_crop_and_resize").map(|at| at < 0.0 || at > a.n as f64 - 1.0))
             .collect::<Result<_, _>>()
-            .or_fail(b)?;
+            .or_fail(&g)?;
         if outside.iter().any(|o| *o) {
-            let shape = [&[a.m], &vec![1; ty.rank() - a.axis - 1][..]].concat();
+            let shape = [&[a.m], &vec![1; rank - a.axis - 1][..]].concat();
             let mask = TensorData::from_fn(DenseType::new(DType::Bool, &shape), |i| Scalar::bool(outside[i as usize]));
-            let mask = b.constant(mask);
-            y = b.map_as(&[y, mask], ty.dtype, &ty.dims, |_, v| v[1].select(&v[0].lit(value), &v[0]))?;
+            y = y.map_with(&[g.constant(mask)], |_, v| v[1].select(&v[0].lit(value), &v[0]));
         }
     }
     Ok(y)
@@ -279,23 +265,22 @@ fn plan_of(cx: &NodeCtx<'_>) -> Result<Vec<ResizedAxis>, OpError> {
     plan(cx.params, &cx.input(0)?.dims, cx.value(1), scales, sizes)
 }
 
-fn resize_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
-    let plan = plan_of(cx).or_fail(b)?;
-    let dtype = b.ty(x)?.dtype;
+fn resize_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let (plan, x) = (plan_of(cx).or_fail(&g)?, g.operand(0));
+    let dtype = x.ty()?.dtype;
     let copies = cx.params.str("mode").unwrap_or("nearest") == "nearest";
     let wide = match compute_type(dtype) {
         d if copies || d.is_float() => d,
         _ => DType::F32,
     };
-    let mut y = if copies { x } else { b.converted(x, wide)? };
+    let mut y = if copies { x } else { x.convert(wide) };
     for a in &plan {
-        let rows = table(cx.params, a).or_fail(b)?;
-        y = resample(b, y, a, &rows)?;
+        y = resample(y, a, &table(cx.params, a).or_fail(&g)?)?;
     }
     if cx.params.str("coordinate_transformation_mode") == Some("tf_crop_and_resize") {
-        y = extrapolate(b, y, &plan, cx.params.float("extrapolation_value").unwrap_or(0.0))?;
+        y = extrapolate(y, &plan, cx.params.float("extrapolation_value").unwrap_or(0.0))?;
     }
-    b.converted(y, dtype)
+    Ok(y.convert(dtype))
 }
 
 fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -327,7 +312,7 @@ fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn resize() -> OpDef {
     let doc = "Resamples axes by nearest, linear or cubic interpolation.";
-    define("resize", doc, composite_of(resize_body), shape_rule(resize_rule))
+    define("resize", doc, formula(resize_body), shape_rule(resize_rule))
         .operand("X", &[])
         .static_optionals(&["roi", "scales"], FLOATS)
         .static_optionals(&["sizes"], INDICES)
@@ -349,13 +334,12 @@ fn resize() -> OpDef {
 }
 
 fn upsample() -> OpDef {
-    let compute = composite_of(|b, cx, [x, scales]| {
-        let mode = cx.params.str("mode").unwrap_or("nearest").to_owned();
+    let compute = formula(|g, cx| {
         let params = Params::new()
-            .with("mode", mode)
+            .with("mode", cx.params.str("mode").unwrap_or("nearest").to_owned())
             .with("coordinate_transformation_mode", "asymmetric")
             .with("nearest_mode", "floor");
-        b.op_multi("resize", &[Some(x), None, Some(scales)], params, 1).map(|v| v[0])
+        Ok(g.op_multi("resize", &[g.maybe(0), None, g.maybe(1)], params, 1)[0])
     });
     let infer = shape_rule(|cx| {
         rank_in(cx, 1, 1..=1)?;

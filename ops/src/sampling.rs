@@ -80,23 +80,22 @@ fn unnormalized(g: &Ex, n: f64, align_corners: bool) -> Ex {
 }
 
 /// [`grid_sample`] by gathers.
-fn gathered_samples(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, grid, out) = (operand(b, args, 0)?, operand(b, args, 1)?, &cx.outputs[0]);
-    let (interpolation, outside) = grid_modes(cx.params).or_fail(b)?;
+fn gathered_samples<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let ([x, grid], out) = (g.operands(), &cx.outputs[0]);
+    let (interpolation, outside) = grid_modes(cx.params).or_fail(&g)?;
     let align_corners = cx.params.flag("align_corners");
-    let dims = b.dims(x)?;
+    let dims = x.dims()?;
     let (rank, wide) = (dims.len() - 2, compute_type(out.dtype));
     let place = [&out.dims[..1], &out.dims[2..]].concat();
-    let (mut axes, mut positions) = (vec![], vec![]);
-    for i in 0..rank {
-        let column = b.slice_axis(grid, place.len(), (rank - 1 - i) as u64, 1)?;
-        let column = b.reshaped(column, &place)?;
+    let position = |i: usize| {
+        let column = grid.slice(place.len(), (rank - 1 - i) as u64, 1).reshape(&place);
         let n = dims[2 + i] as f64;
-        positions.push(b.map_as(&[column], wide, &place, |_, a| unnormalized(&a[0].cast(wide), n, align_corners))?);
-        axes.push(SampledAxis { extent: dims[2 + i], interpolation, outside, align_corners });
-    }
-    let y = crate::resample::gathered(b, x, &positions, &axes)?;
-    b.converted(y, out.dtype)
+        g.map(&[column], wide, &place, |_, a| unnormalized(&a[0].cast(wide), n, align_corners))
+    };
+    let axis = |&extent: &u64| SampledAxis { extent, interpolation, outside, align_corners };
+    let axes: Vec<_> = dims[2..].iter().map(axis).collect();
+    let positions: Vec<_> = (0..rank).map(position).collect();
+    Ok(crate::resample::gathered(x, &positions, &axes)?.convert(out.dtype))
 }
 
 fn grid_sample() -> OpDef {
@@ -149,18 +148,13 @@ fn grid_sample() -> OpDef {
 }
 
 fn affine_grid() -> OpDef {
-    let compute = composite_of(|b, cx, [theta]| {
-        let out = &cx.outputs[0];
+    let compute = formula(|g, cx| {
+        let (out, theta) = (&cx.outputs[0], g.operand(0));
         let rank = out.rank() - 2;
-        let n = out.dims[0];
-        let mut columns = vec![];
-        for j in 0..=rank {
-            let column = b.slice_axis(theta, 2, j as u64, 1)?;
-            let dims = [&[n], &vec![1; rank][..], &[rank as u64]].concat();
-            columns.push(b.reshaped(column, &dims)?);
-        }
+        let dims = [&out.dims[..1], &vec![1; rank][..], &[rank as u64]].concat();
+        let columns: Vec<_> = (0..=rank).map(|j| theta.slice(2, j as u64, 1).reshape(&dims)).collect();
         let align = cx.params.flag("align_corners");
-        b.map_as(&columns, out.dtype, &out.dims, |s, a| {
+        Ok(g.map(&columns, out.dtype, &out.dims, |s, a| {
             let mut sum = a[rank].clone();
             for (j, column) in a[..rank].iter().enumerate() {
                 // Column 0 multiplies the innermost axis.
@@ -174,7 +168,7 @@ fn affine_grid() -> OpDef {
                 sum = sum + column * &base;
             }
             sum
-        })
+        }))
     });
     let infer = shape_rule(|cx| {
         let theta = ranked(cx, 0, 3)?;
@@ -195,16 +189,21 @@ fn affine_grid() -> OpDef {
         .ulp(4.0)
 }
 
-/// The samples a deformable convolution multiplies with its weights: [n, c, kernel…, out…].
-fn deformed_columns(
-    b: &mut Builder<'_>,
-    (x, offset, mask): (Value, Value, Option<Value>),
-    window: &SpatialWindow,
+/// What the samples of a deformable convolution are made of.
+struct Deformed<'a, 'g> {
+    x: Tensor<'g>,
+    offset: Tensor<'g>,
+    mask: Option<Tensor<'g>>,
+    window: &'a SpatialWindow,
     offset_groups: u64,
-    out: &[u64],
-) -> Result<Value> {
-    let (xt, ot) = (b.ty(x)?, b.ty(offset)?);
-    let mask_ty = mask.map(|m| b.ty(m)).transpose()?;
+    out: &'a [u64],
+}
+
+/// The samples a deformable convolution multiplies with its weights: [n, c, kernel…, out…].
+fn deformed_columns<'g>(d: &Deformed<'_, 'g>) -> Result<Tensor<'g>> {
+    let (window, out) = (d.window, d.out);
+    let (xt, ot) = (d.x.ty()?, d.offset.ty()?);
+    let mask_ty = d.mask.map(|m| m.ty()).transpose()?;
     let rank = window.kernel.len();
     let wide = compute_type(xt.dtype);
     let columns = DenseType::new(xt.dtype, &[&xt.dims[..2], &window.kernel, out].concat());
@@ -214,7 +213,7 @@ fn deformed_columns(
     let result = k.output("out", &columns);
     k.parallel(&columns.dims, |at| {
         let (kernel, place) = (&at[2..2 + rank], &at[2 + rank..]);
-        let per_group = (xt.dims[1] / offset_groups).max(1) as i64;
+        let per_group = (xt.dims[1] / d.offset_groups).max(1) as i64;
         let group = at[1].floor_div(per_group, &|_: u32| (0, columns.len() as i64));
         let taps_per_group = window.kernel.iter().product::<u64>() as i64;
         let tap = group.scale(taps_per_group).add(&linearize(kernel, &window.kernel));
@@ -231,69 +230,55 @@ fn deformed_columns(
         }
         result.set_cast(at, y);
     });
-    let args: Vec<Value> = [Some(x), Some(offset), mask].into_iter().flatten().collect();
-    Ok(b.kernel(k.finish(), &args, std::slice::from_ref(&columns))?[0])
+    let args: Vec<_> = [d.x, d.offset].into_iter().chain(d.mask).collect();
+    Ok(d.x.graph().kernel(k.finish(), &args, &[columns])?[0])
 }
 
 /// [`deformed_columns`] by gathers.
-fn gathered_columns(
-    b: &mut Builder<'_>,
-    (x, offset, mask): (Value, Value, Option<Value>),
-    window: &SpatialWindow,
-    groups: u64,
-    out: &[u64],
-) -> Result<Value> {
-    let (xt, rank) = (b.ty(x)?, window.kernel.len());
+fn gathered_columns<'g>(d: &Deformed<'_, 'g>) -> Result<Tensor<'g>> {
+    let (window, groups, g) = (d.window, d.offset_groups, d.x.graph());
+    let (xt, rank) = (d.x.ty()?, window.kernel.len());
     let (wide, n) = (compute_type(xt.dtype), xt.dims[0] * groups);
-    let x = b.reshaped(x, &[&[n, xt.dims[1] / groups], &xt.dims[2..]].concat())?;
-    let place = [&[n][..], &window.kernel, out].concat();
-    let offset = b.reshaped(offset, &[&[n][..], &window.kernel, &[rank as u64], out].concat())?;
-    let (mut axes, mut positions) = (vec![], vec![]);
-    for i in 0..rank {
-        let shift = b.slice_axis(offset, 1 + rank, i as u64, 1)?;
-        let shift = b.reshaped(shift, &place)?;
+    let x = d.x.reshape(&[&[n, xt.dims[1] / groups], &xt.dims[2..]].concat());
+    let place = [&[n][..], &window.kernel, d.out].concat();
+    let offset = d.offset.reshape(&[&[n][..], &window.kernel, &[rank as u64], d.out].concat());
+    let position = |i: usize| {
+        let shift = offset.slice(1 + rank, i as u64, 1).reshape(&place);
         let lead = window.lead(i, xt.dims[2 + i]);
-        positions.push(b.map_as(&[shift], wide, &place, |s, a| {
+        g.map(&[shift], wide, &place, |s, a| {
             let int = |n: i64| s.constant(Scalar::i64(n));
             let at = s.coord(1 + rank + i) * int(window.strides[i]) + s.coord(1 + i) * int(window.dilations[i]);
             (at - int(lead)).cast(wide) + a[0].cast(wide)
-        })?);
-        axes.push(SampledAxis::linear(xt.dims[2 + i]));
+        })
+    };
+    let positions: Vec<_> = (0..rank).map(position).collect();
+    let axes: Vec<_> = xt.dims[2..].iter().map(|&n| SampledAxis::linear(n)).collect();
+    let mut y = crate::resample::gathered(x, &positions, &axes)?;
+    if let Some(mask) = d.mask {
+        let mask = mask.reshape(&[&[n, 1][..], &place[1..]].concat());
+        y = y.map_with(&[mask], |_, a| &a[0] * a[1].cast(wide));
     }
-    let mut y = crate::resample::gathered(b, x, &positions, &axes)?;
-    if let Some(mask) = mask {
-        let mask = b.reshaped(mask, &[&[n, 1][..], &place[1..]].concat())?;
-        let dims = b.dims(y)?;
-        y = b.map_as(&[y, mask], wide, &dims, |_, a| &a[0] * a[1].cast(wide))?;
-    }
-    let y = b.converted(y, xt.dtype)?;
-    b.reshaped(y, &[&xt.dims[..2], &place[1..]].concat())
+    Ok(y.convert(xt.dtype).reshape(&[&xt.dims[..2], &place[1..]].concat()))
 }
 
-type ColumnSampler = fn(&mut Builder<'_>, (Value, Value, Option<Value>), &SpatialWindow, u64, &[u64]) -> Result<Value>;
+type ColumnSampler = for<'g> fn(&Deformed<'_, 'g>) -> Result<Tensor<'g>>;
 
-fn deform_conv_body(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    args: &[Option<Value>],
-    columns: ColumnSampler,
-) -> Result<Value> {
-    let (x, w, offset) = (operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?);
-    let (xd, wd, out) = (b.dims(x)?, b.dims(w)?, &cx.outputs[0]);
-    let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(b)?;
+fn deform_conv_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, columns: ColumnSampler) -> Result<Tensor<'g>> {
+    let ([x, w, offset], out) = (g.operands(), &cx.outputs[0]);
+    let (xd, wd) = (x.dims()?, w.dims()?);
+    let window = &SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(&g)?;
     let count = |name: &str| cx.params.int(name).unwrap_or(1).max(1) as u64;
-    let (g, rank) = (count("group"), wd.len() - 2);
-    let columns = columns(b, (x, offset, maybe(args, 4)), &window, count("offset_group"), &out.dims[2..])?;
-    let (oc, ic) = (wd[0] / g, xd[1] / g);
-    let extents = [&[xd[0], g, oc][..], &out.dims[2..], &[ic], &wd[2..]].concat();
+    let (groups, rank, offset_groups) = (count("group"), wd.len() - 2, count("offset_group"));
+    let columns = columns(&Deformed { x, offset, mask: g.maybe(4), window, offset_groups, out: &out.dims[2..] })?;
+    let (oc, ic) = (wd[0] / groups, xd[1] / groups);
+    let extents = [&[xd[0], groups, oc][..], &out.dims[2..], &[ic], &wd[2..]].concat();
     let v = vars(extents.len());
     let (place, kernel) = (&v[3..3 + rank], &v[4 + rank..]);
     let channel = v[1].scale(ic as i64).add(&v[3 + rank]);
     let lhs = [&[v[0].clone(), channel][..], kernel, place].concat();
     let rhs = [&[v[1].scale(oc as i64).add(&v[2]), v[3 + rank].clone()][..], kernel].concat();
-    let y = b.contract(columns, w, Contraction::new(extents, 3 + rank, lhs, rhs))?;
-    let y = b.reshaped(y, &out.dims)?;
-    crate::conv::add_bias(b, y, maybe(args, 3))
+    let y = columns.contract(w, Contraction::new(extents, 3 + rank, lhs, rhs));
+    crate::conv::add_bias(y.reshape(&out.dims), g.maybe(3))
 }
 
 fn deform_conv() -> OpDef {
@@ -314,7 +299,7 @@ fn deform_conv() -> OpDef {
         }
         (0..x.len() - 2).try_for_each(|i| window.relate(cx, i, x[2 + i], out[2 + i]))
     });
-    let compute = composite(|b, cx, args| deform_conv_body(b, cx, args, deformed_columns));
+    let compute = formula(|g, cx| deform_conv_body(g, cx, deformed_columns));
     define("deform_conv", "Convolution whose samples are displaced and weighted.", compute, infer)
         .groups(&["X", "W", "offset"], FLOATS)
         .optional("B", TypeRule::Group(0, FLOATS))
@@ -325,7 +310,7 @@ fn deform_conv() -> OpDef {
         .maybe("strides", ParamKind::Ints, "Default: 1.")
         .maybe("dilations", ParamKind::Ints, "Default: 1.")
         .maybe("pads", ParamKind::Ints, "Default: 0.")
-        .differentiated_as(|b, cx, args| deform_conv_body(b, cx, args, gathered_columns))
+        .differentiated_as(|g, cx| deform_conv_body(g, cx, gathered_columns))
         .onnx("DeformConv", 19)
         .ulp(16.0)
 }

@@ -213,7 +213,7 @@ fn topk() -> OpDef {
         .param("largest", true, "")
         .param("sorted", true, "The result is sorted in any case.")
         .outputs(2, 2)
-        .gradient(crate::adjoint::of_topk)
+        .gradient(derivative(crate::adjoint::of_topk))
         .onnx("TopK", 1)
 }
 
@@ -235,7 +235,7 @@ fn sort() -> OpDef {
         .operand("data", NUMBERS)
         .param("axis", -1, "")
         .param("is_ascend", true, "")
-        .gradient(crate::adjoint::of_sort)
+        .gradient(derivative(crate::adjoint::of_sort))
 }
 
 fn argsort() -> OpDef {

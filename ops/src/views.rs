@@ -9,6 +9,12 @@ pub fn vars(rank: usize) -> Vec<Index> {
     (0..rank as u32).map(Index::var).collect()
 }
 
+/// The row-major number of the element at the coordinates of an element-wise function, by the first extents.
+pub fn row_major(s: &ScalarBuilder, dims: &[u64]) -> Ex {
+    let start = s.constant(Scalar::i64(0));
+    dims.iter().enumerate().fold(start, |at, (axis, &n)| at * s.constant(Scalar::i64(n as i64)) + s.coord(axis))
+}
+
 /// Row-major reinterpretation of `from` as `to`, of the same size.
 pub fn reshape(from: &[u64], to: &[u64]) -> View {
     let offset = linearize(&vars(to.len()), to);
@@ -215,14 +221,31 @@ pub fn max_of(dtype: DType, axes: &[usize], keep_dims: bool) -> Result<Reduction
     Ok(Reduction { axes: axes.to_vec(), keep_dims, init: vec![lowest(wide)], map, combine, finish })
 }
 
+/// What is expanded, of which something is not supported.
+pub trait Complaint {
+    fn unsupported(&self, why: String) -> Diagnostic;
+}
+
+impl Complaint for Builder<'_> {
+    fn unsupported(&self, why: String) -> Diagnostic {
+        self.fail(why)
+    }
+}
+
+impl Complaint for GraphScope<'_> {
+    fn unsupported(&self, why: String) -> Diagnostic {
+        self.fail(why)
+    }
+}
+
 /// Turns an operator's own complaint into a diagnostic at the node being expanded.
 pub trait OrFail<T> {
-    fn or_fail(self, b: &Builder<'_>) -> Result<T>;
+    fn or_fail(self, at: &impl Complaint) -> Result<T>;
 }
 
 impl<T> OrFail<T> for Result<T, OpError> {
-    fn or_fail(self, b: &Builder<'_>) -> Result<T> {
-        self.map_err(|OpError(why)| b.error(DiagnosticCode::Unsupported, why))
+    fn or_fail(self, at: &impl Complaint) -> Result<T> {
+        self.map_err(|OpError(why)| at.unsupported(why))
     }
 }
 

@@ -80,6 +80,11 @@ impl SpatialWindow {
         (self.kernel[axis] as i64 - 1) * self.dilations[axis] + 1
     }
 
+    /// Numbers of windows along spatial axes of these extents.
+    pub fn counts(&self, spatial: &[u64]) -> Result<Vec<u64>, OpError> {
+        spatial.iter().enumerate().map(|(axis, &n)| self.count(axis, n)).collect()
+    }
+
     /// Number of windows along a spatial axis of extent `n`.
     pub fn count(&self, axis: usize, n: u64) -> Result<u64, OpError> {
         if n > MAX_EXTENT {

@@ -57,15 +57,14 @@ fn axis_params(def: OpDef) -> OpDef {
 }
 
 fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead_of_nan: Option<f64>) -> OpDef {
-    let compute = composite(move |b, cx, args| {
-        let mut x = operand(b, args, 0)?;
-        let ty = b.ty(x)?;
-        let axes = axes_of(cx.params, ty.rank()).or_fail(b)?;
+    let compute = formula(move |g, cx| {
+        let mut x = g.operand(0);
+        let ty = x.ty()?;
+        let axes = axes_of(cx.params, ty.rank()).or_fail(&g)?;
         if let (Some(value), true) = (instead_of_nan, ty.dtype.is_float()) {
-            x = b.map_as(&[x], ty.dtype, &ty.dims, |_, a| a[0].ne(&a[0]).select(&a[0].lit(value), &a[0]))?;
+            x = x.map(|x| x.ne(x).select(&x.lit(value), x));
         }
-        let out = reduce(b, entry, x, &axes)?;
-        reshape(b, out, &cx.outputs[0].dims)
+        Ok(x.reduce(entry, &axes).reshaped(&cx.outputs[0].dims))
     });
     let infer = shape_rule(reduced);
     axis_params(define(name, doc, compute, infer).operand("data", NUMBERS))
@@ -74,34 +73,30 @@ fn reduction(name: &'static str, doc: &'static str, entry: &'static str, instead
 }
 
 fn norm() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let ty = b.ty(x)?;
-        let axes = axes_of(cx.params, ty.rank()).or_fail(b)?;
-        let x = cast(b, x, compute_type(ty.dtype))?;
+    let compute = formula(|g, cx| {
+        let (x, out) = (g.operand(0), &cx.outputs[0]);
+        let axes = axes_of(cx.params, x.dims()?.len()).or_fail(&g)?;
         let entry = if cx.params.int("ord") == Some(1) { "reduce_l1" } else { "reduce_l2" };
-        let out = reduce(b, entry, x, &axes)?;
-        let out = reshape(b, out, &cx.outputs[0].dims)?;
-        cast(b, out, cx.outputs[0].dtype)
+        Ok(x.widened().reduce(entry, &axes).reshaped_to(out))
     });
     // Of the square root x / ‖x‖, 0 at the origin.
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-        let ty = b.ty(x)?;
-        let axes = axes_of(cx.node.params, ty.rank()).or_fail(b)?;
+    let gradient = derivative(|g, cx| {
+        let (x, head) = (g.operand(0), g.head(cx, 0));
+        let ty = x.ty()?;
+        let axes = axes_of(cx.node.params, ty.rank()).or_fail(&g)?;
         let shaped: Vec<u64> = (0..ty.rank()).map(|i| if axes.contains(&i) { 1 } else { ty.dims[i] }).collect();
-        let (head, norm) = (reshape(b, head, &shaped)?, reshape(b, cx.outputs[0], &shaped)?);
-        let (head, norm) = (cast(b, head, ty.dtype)?, cast(b, norm, ty.dtype)?);
+        let results = [head, g.value(cx.outputs[0])].map(|v| v.reshaped(&shaped)).map(|v| v.cast(ty.dtype));
         let first = cx.node.params.int("ord") == Some(1);
-        let out = b.map_as(&[x, head, norm], ty.dtype, &ty.dims, |_, a| {
+        let out = x.map_with(&results, |_, a| {
             let (x, zero) = (&a[0], a[0].lit(0.0));
             if first {
                 let below = x.lt(&zero).select(&-&a[1], &zero);
                 return x.gt(&zero).select(&a[1], &below);
             }
             a[2].eq(&zero).select(&zero, &(x * &a[1] / &a[2]))
-        })?;
+        });
         Ok(vec![Some(out)])
-    };
+    });
     let infer = rule(|cx| {
         match cx.params.int("ord") {
             None | Some(1 | 2) => {}
@@ -121,28 +116,24 @@ fn norm() -> OpDef {
         .ulp(2.0)
 }
 
+/// The data and an axis of it; without one the data flat.
+pub fn line(x: Tensor<'_>, axis: Option<i64>) -> Result<(Tensor<'_>, usize)> {
+    let ty = x.ty()?;
+    match axis {
+        Some(axis) => Ok((x, normalize_axis(axis, ty.rank()).or_fail(&x.graph())?)),
+        None => Ok((x.reshaped(&[ty.len()]), 0)),
+    }
+}
+
 /// The position along an axis of the data, or in the flattened data, as an element of the data's type.
-fn found(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    args: &[Option<Value>],
-    entry: &str,
-    axis: Option<i64>,
-) -> Result<Value> {
-    let x = operand(b, args, 0)?;
-    let ty = b.ty(x)?;
-    let (x, axis) = match axis {
-        Some(axis) => (x, normalize_axis(axis, ty.rank()).or_fail(b)?),
-        None => (reshape(b, x, &[ty.len()])?, 0),
-    };
-    let params = Params::new().with("axis", axis as i64).with("keepdims", true);
-    let at = b.op(entry, &[x], params)?;
-    let at = reshape(b, at, &cx.outputs[0].dims)?;
-    cast(b, at, ty.dtype)
+fn found<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, entry: &str, axis: Option<i64>) -> Result<Tensor<'g>> {
+    let (x, axis) = line(g.operand(0), axis)?;
+    let at = g.op(entry, &[x], Params::new().with("axis", axis as i64).with("keepdims", true));
+    Ok(at.reshaped(&cx.outputs[0].dims).cast(x.ty()?.dtype))
 }
 
 fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
-    let compute = composite(move |b, cx, args| found(b, cx, args, entry, cx.params.int("axis")));
+    let compute = formula(move |g, cx| found(g, cx, entry, cx.params.int("axis")));
     let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axes = match cx.params.int("axis") {
@@ -160,7 +151,7 @@ fn position(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef
 }
 
 fn argmax_channel() -> OpDef {
-    let compute = composite(|b, cx, args| found(b, cx, args, "argmax", Some(1)));
+    let compute = formula(|g, cx| found(g, cx, "argmax", Some(1)));
     let infer = shape_rule(|cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let axis = normalize_axis(1, x.len())?;
@@ -171,28 +162,18 @@ fn argmax_channel() -> OpDef {
 }
 
 /// The running sums of `x` along the axis of the parameters, from the other end if `reverse`.
-fn running(b: &mut Builder<'_>, params: &Params, x: Value, reverse: bool) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let (flat, axis) = match params.int("axis") {
-        Some(axis) => (x, normalize_axis(axis, ty.rank()).or_fail(b)?),
-        None => (reshape(b, x, &[ty.len()])?, 0),
-    };
-    let axis = b.scalar(Scalar::i64(axis as i64));
-    b.op("cumsum", &[flat, axis], Params::new().with("reverse", reverse))
+fn running<'g>(params: &Params, x: Tensor<'g>, reverse: bool) -> Result<Tensor<'g>> {
+    let (flat, axis) = line(x, params.int("axis"))?;
+    let axis = x.graph().constant(TensorData::scalar(Scalar::i64(axis as i64)));
+    Ok(x.graph().op("cumsum", &[flat, axis], Params::new().with("reverse", reverse)))
 }
 
 fn cumsum() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let x = cast(b, x, cx.outputs[0].dtype)?;
-        running(b, cx.params, x, false)
+    let compute = formula(|g, cx| running(cx.params, g.operand(0).cast(cx.outputs[0].dtype), false));
+    let gradient = derivative(|g, cx| {
+        let sums = running(cx.node.params, g.head(cx, 0), true)?;
+        Ok(vec![Some(sums.reshaped_to(&g.operand(0).ty()?))])
     });
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-        let ty = b.ty(x)?;
-        let out = running(b, cx.node.params, head, true)?;
-        let out = reshape(b, out, &ty.dims)?;
-        Ok(vec![Some(cast(b, out, ty.dtype)?)])
-    };
     let infer = rule(|cx| {
         match cx.params.dtype("dtype") {
             Some(dtype) => cx.set_output_dtype(0, dtype)?,

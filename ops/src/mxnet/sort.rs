@@ -2,6 +2,7 @@
 //!
 //! Positions come as floats unless asked otherwise, as in MXNet. Equal elements keep their order.
 
+use super::reduce::line;
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -13,28 +14,18 @@ fn axis_param(params: &Params) -> Option<i64> {
     params.int("axis").filter(|a| *a != ParamValue::NONE)
 }
 
-/// The operand as it is ordered, flat where no axis is given, and the axis in it.
-fn line(b: &mut Builder<'_>, params: &Params, x: Value) -> Result<(Value, usize), Diagnostic> {
-    let dims = b.dims(x)?;
-    match axis_param(params) {
-        Some(axis) => Ok((x, normalize_axis(axis, dims.len()).or_fail(b)?)),
-        None => Ok((reshape(b, x, &[dims.iter().product()])?, 0)),
-    }
-}
-
 /// The first `count` of every line in order: values and positions.
-fn first(b: &mut Builder<'_>, x: Value, axis: usize, count: u64, largest: bool) -> Result<[Value; 2], Diagnostic> {
-    let k = b.i64s(&[count as i64]);
+fn first(x: Tensor<'_>, axis: usize, count: u64, largest: bool) -> [Tensor<'_>; 2] {
+    let g = x.graph();
     let params = Params::new().with("axis", axis as i64).with("largest", largest);
-    let found = b.op_multi("topk", &[Some(x), Some(k)], params, 2)?;
-    Ok([found[0], found[1]])
+    let found = g.op_multi("topk", &[Some(x), Some(g.i64s(&[count as i64]))], params, 2);
+    [found[0], found[1]]
 }
 
 /// Zeros like the operand, with values at positions along the axis.
-fn spread(b: &mut Builder<'_>, like: Value, axis: usize, at: Value, values: Value) -> Result<Value, Diagnostic> {
-    let ty = b.ty(like)?;
-    let zeros = b.filled(&ty, 0.0)?;
-    b.op("scatter_elements", &[zeros, at, values], Params::new().with("axis", axis as i64))
+fn spread<'g>(like: Tensor<'g>, axis: usize, at: Tensor<'g>, values: Tensor<'g>) -> Result<Tensor<'g>> {
+    let zeros = like.graph().filled(&like.ty()?, 0.0);
+    Ok(like.graph().op("scatter_elements", &[zeros, at, values], Params::new().with("axis", axis as i64)))
 }
 
 /// How many elements are wanted of an axis: all of it where `k` is below 1.
@@ -51,21 +42,17 @@ fn largest_first(params: &Params, ascending: bool) -> bool {
 }
 
 /// The gradient of ordered values: each goes where the value came from.
-fn back(
-    b: &mut Builder<'_>,
-    params: &Params,
-    (x, head): (Value, Value),
+fn back<'g>(
+    g: GraphScope<'g>,
+    cx: &GradCtx<'_>,
     count: impl Fn(u64) -> Result<u64, OpError>,
-    largest: bool,
-) -> Result<Value, Diagnostic> {
-    let dims = b.dims(x)?;
-    let (flat, axis) = line(b, params, x)?;
-    let count = count(b.dims(flat)?[axis]).or_fail(b)?;
-    let [_, at] = first(b, flat, axis, count, largest)?;
-    let at_dims = b.dims(at)?;
-    let head = reshape(b, head, &at_dims)?;
-    let gradient = spread(b, flat, axis, at, head)?;
-    reshape(b, gradient, &dims)
+    ascending: bool,
+) -> Result<Tensor<'g>> {
+    let (x, head, params) = (g.operand(0), g.head(cx, 0), cx.node.params);
+    let (flat, axis) = line(x, axis_param(params))?;
+    let count = count(flat.dims()?[axis]).or_fail(&g)?;
+    let [_, at] = first(flat, axis, count, largest_first(params, ascending));
+    Ok(spread(flat, axis, at, head.reshaped(&at.dims()?))?.reshaped(&x.dims()?))
 }
 
 /// The shape of ordered values, `count` of every line.
@@ -94,18 +81,16 @@ fn positions_type(params: &Params) -> DType {
 }
 
 fn topk() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let (flat, axis) = line(b, cx.params, x)?;
-        let count = wanted(cx.params, b.dims(flat)?[axis]).or_fail(b)?;
-        let [values, at] = first(b, flat, axis, count, largest_first(cx.params, false))?;
-        let positions = cast(b, at, positions_type(cx.params))?;
+    let compute = formulas(|g, cx| {
+        let (flat, axis) = line(g.operand(0), axis_param(cx.params))?;
+        let count = wanted(cx.params, flat.dims()?[axis]).or_fail(&g)?;
+        let [values, at] = first(flat, axis, count, largest_first(cx.params, false));
+        let positions = at.cast(positions_type(cx.params));
         match cx.params.str("ret_typ") {
             Some("value" | "both") => Ok(vec![values, positions]),
             Some("mask") => {
-                let ty = b.ty(values)?;
-                let ones = b.filled(&ty, 1.0)?;
-                let mask = spread(b, flat, axis, at, ones)?;
-                Ok(vec![reshape(b, mask, &cx.outputs[0].dims)?])
+                let ones = g.filled(&values.ty()?, 1.0);
+                Ok(vec![spread(flat, axis, at, ones)?.reshaped(&cx.outputs[0].dims)])
             }
             _ => Ok(vec![positions]),
         }
@@ -147,23 +132,21 @@ fn topk() -> OpDef {
             };
             ResultCount { visible, listed }
         })
-        .gradient(|b, cx| match cx.node.params.str("ret_typ") {
-            Some("value" | "both") => {
-                let (x, head, params) = (cx.input(0)?, cx.head(b, 0)?, cx.node.params);
-                let largest = largest_first(params, false);
-                Ok(vec![Some(back(b, params, (x, head), |n| wanted(params, n), largest)?)])
-            }
+        .gradient(derivative(|g, cx| match cx.node.params.str("ret_typ") {
+            Some("value" | "both") => Ok(vec![Some(back(g, cx, |n| wanted(cx.node.params, n), false)?)]),
             _ => Ok(vec![None]),
-        })
+        }))
         .mxnet("topk")
 }
 
+/// Values and positions of whole lines in order.
+fn whole<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<[Tensor<'g>; 2]> {
+    let (flat, axis) = line(g.operand(0), axis_param(cx.params))?;
+    Ok(first(flat, axis, flat.dims()?[axis], largest_first(cx.params, true)))
+}
+
 fn sort() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let (flat, axis) = line(b, cx.params, x)?;
-        let count = b.dims(flat)?[axis];
-        Ok(vec![first(b, flat, axis, count, largest_first(cx.params, true))?[0]])
-    });
+    let compute = formula(|g, cx| Ok(whole(g, cx)?[0]));
     let infer = shape_rule(|cx| match ordered_dims(cx, Ok)? {
         Some(dims) => cx.set_output_dims(0, dims),
         None => Ok(()),
@@ -172,21 +155,13 @@ fn sort() -> OpDef {
         .operand("data", NUMBERS)
         .param("axis", -1, "axis ordered; None: the flattened operand")
         .param("is_ascend", true, "least elements first")
-        .gradient(|b, cx| {
-            let (x, head, params) = (cx.input(0)?, cx.head(b, 0)?, cx.node.params);
-            Ok(vec![Some(back(b, params, (x, head), Ok, largest_first(params, true))?)])
-        })
+        .gradient(derivative(|g, cx| Ok(vec![Some(back(g, cx, Ok, true)?)])))
         .result_names(&["output0"])
         .mxnet("sort")
 }
 
 fn argsort() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let (flat, axis) = line(b, cx.params, x)?;
-        let count = b.dims(flat)?[axis];
-        let [_, at] = first(b, flat, axis, count, largest_first(cx.params, true))?;
-        Ok(vec![cast(b, at, positions_type(cx.params))?])
-    });
+    let compute = formula(|g, cx| Ok(whole(g, cx)?[1].cast(positions_type(cx.params))));
     let infer = rule(|cx| {
         cx.set_output_dtype(0, positions_type(cx.params))?;
         match ordered_dims(cx, Ok)? {

@@ -89,9 +89,7 @@ fn draw(
             (_, [first, second]) => [first.clone(), second.clone()],
             _ => [constant(0), constant(0)],
         };
-        let position = ty.dims.iter().enumerate().fold(s.number(DType::I64, 0.0), |at, (axis, &extent)| {
-            at * s.constant(Scalar::i64(extent as i64)) + s.coord(axis)
-        });
+        let position = row_major(s, &ty.dims);
         f(&WordSource { key, position, short: ty.len() <= 1 << 32 }, values)
     })
 }

@@ -4,8 +4,8 @@
 //! it. So the factors of all steps are computed at once, from the states, and only the products remain in the
 //! chain.
 
-use super::forward::{stacked, step};
-use super::{Mode, product};
+use super::forward::stacked;
+use super::{Mode, product, row};
 use crate::activation::sigmoid;
 use crate::prelude::*;
 
@@ -20,228 +20,163 @@ struct RnnExtents {
 }
 
 impl RnnExtents {
-    /// Element-wise over [time, batch, hidden].
-    fn map(&self, b: &mut Builder<'_>, x: &[Value], f: impl Fn(&[Ex]) -> Ex) -> Result<Value> {
-        b.map_as(x, self.dtype, &[self.time, self.batch, self.hidden], |_, a| f(a))
-    }
-
-    /// Element-wise over [batch, hidden].
-    fn step_map(&self, b: &mut Builder<'_>, x: &[Value], f: impl Fn(&[Ex]) -> Ex) -> Result<Value> {
-        b.map_as(x, self.dtype, &[self.batch, self.hidden], |_, a| f(a))
-    }
-
-    /// Gate `g` of [time, batch, gates · hidden].
-    fn gate(&self, b: &mut Builder<'_>, z: Value, g: u64) -> Result<Value> {
-        b.slice_axis(z, 2, g * self.hidden, self.hidden)
+    /// Gate `k` of [time, batch, gates · hidden].
+    fn gate<'g>(&self, z: Tensor<'g>, k: u64) -> Tensor<'g> {
+        z.slice(2, k * self.hidden, self.hidden)
     }
 
     /// [time, batch, gates · hidden] as rows.
-    fn rows(&self, b: &mut Builder<'_>, x: Value, width: u64) -> Result<Value> {
-        b.reshaped(x, &[self.time * self.batch, width])
+    fn rows<'g>(&self, x: Tensor<'g>, width: u64) -> Tensor<'g> {
+        x.reshape(&[self.time * self.batch, width])
     }
 }
 
 /// Factors of the gradient, [time, batch, gates · hidden] or [time, batch, hidden].
-struct Factors {
+struct Factors<'g> {
     /// Of the recurrent share of the gates.
-    gates: Value,
+    gates: Tensor<'g>,
     /// Of the input's share, where it is another.
-    input: Option<Value>,
+    input: Option<Tensor<'g>>,
     /// What goes on to the step before directly: the forget gate of a cell, the update gate of a state.
-    keep: Option<Value>,
+    keep: Option<Tensor<'g>>,
     /// From the state to the cell.
-    cell: Option<Value>,
+    cell: Option<Tensor<'g>>,
 }
 
 /// The states before each step.
-fn before(b: &mut Builder<'_>, first: Value, all: Value) -> Result<Value> {
-    let dims = b.dims(all)?;
-    let first = b.reshaped(first, &[&[1], &dims[1..]].concat())?;
-    let rest = b.slice_axis(all, 0, 0, dims[0] - 1)?;
-    match dims[0] {
-        1 => Ok(first),
-        _ => b.concat(&[first, rest], 0),
-    }
+fn before<'g>(first: Tensor<'g>, all: Tensor<'g>) -> Result<Tensor<'g>> {
+    let dims = all.dims()?;
+    let first = first.reshape(&[&[1], &dims[1..]].concat());
+    let rest = all.slice(0, 0, dims[0] - 1);
+    Ok(if dims[0] == 1 { first } else { all.graph().concat(&[first, rest], 0) })
 }
 
-fn lstm_factors(b: &mut Builder<'_>, e: &RnnExtents, z: Value, cells: [Value; 2]) -> Result<Factors> {
-    let [i, f, g, o] = [0, 1, 2, 3].map(|k| e.gate(b, z, k));
-    let (i, f, g, o) = (i?, f?, g?, o?);
-    let [previous, now] = cells;
+fn lstm_factors<'g>(e: &RnnExtents, z: Tensor<'g>, [previous, now]: [Tensor<'g>; 2]) -> Factors<'g> {
+    let [i, f, g, o] = [0, 1, 2, 3].map(|k| e.gate(z, k));
     let slope = |s: &Ex| s * (s.lit(1.0) - s);
     let by_gate = [
-        e.map(b, &[i, g], |a| a[1].tanh() * slope(&sigmoid(&a[0])))?,
-        e.map(b, &[f, previous], |a| &a[1] * slope(&sigmoid(&a[0])))?,
-        e.map(b, &[i, g], |a| {
+        i.map_with(&[g], |_, a| a[1].tanh() * slope(&sigmoid(&a[0]))),
+        f.map_with(&[previous], |_, a| &a[1] * slope(&sigmoid(&a[0]))),
+        i.map_with(&[g], |_, a| {
             let g = a[1].tanh();
             sigmoid(&a[0]) * (g.lit(1.0) - &g * &g)
-        })?,
-        e.map(b, &[o, now], |a| a[1].tanh() * slope(&sigmoid(&a[0])))?,
+        }),
+        o.map_with(&[now], |_, a| a[1].tanh() * slope(&sigmoid(&a[0]))),
     ];
-    let cell = e.map(b, &[o, now], |a| {
+    let cell = o.map_with(&[now], |_, a| {
         let c = a[1].tanh();
         sigmoid(&a[0]) * (c.lit(1.0) - &c * &c)
-    })?;
-    let keep = e.map(b, &[f], |a| sigmoid(&a[0]))?;
-    Ok(Factors { gates: b.concat(&by_gate, 2)?, input: None, keep: Some(keep), cell: Some(cell) })
+    });
+    let keep = f.map(sigmoid);
+    Factors { gates: z.graph().concat(&by_gate, 2), input: None, keep: Some(keep), cell: Some(cell) }
 }
 
 /// `x` and `u`: the shares of input and state in the gates.
-fn gru_factors(b: &mut Builder<'_>, e: &RnnExtents, [x, u, previous]: [Value; 3]) -> Result<Factors> {
-    let [xr, xz, xn] = [0, 1, 2].map(|k| e.gate(b, x, k));
-    let [ur, uz, un] = [0, 1, 2].map(|k| e.gate(b, u, k));
-    let (ur, un) = (ur?, un?);
-    let r = e.map(b, &[xr?, ur], |a| sigmoid(&(&a[0] + &a[1])))?;
-    let z = e.map(b, &[xz?, uz?], |a| sigmoid(&(&a[0] + &a[1])))?;
-    let n = e.map(b, &[xn?, r, un], |a| (&a[0] + &a[1] * &a[2]).tanh())?;
-    let candidate = e.map(b, &[z, n], |a| (a[0].lit(1.0) - &a[0]) * (a[1].lit(1.0) - &a[1] * &a[1]))?;
-    let reset = e.map(b, &[candidate, un, r], |a| &a[0] * &a[1] * &a[2] * (a[2].lit(1.0) - &a[2]))?;
-    let update = e.map(b, &[previous, n, z], |a| (&a[0] - &a[1]) * &a[2] * (a[2].lit(1.0) - &a[2]))?;
-    let inner = b.call("mul", &[candidate, r])?;
-    Ok(Factors {
-        gates: b.concat(&[reset, update, inner], 2)?,
-        input: Some(b.concat(&[reset, update, candidate], 2)?),
-        keep: Some(z),
-        cell: None,
-    })
+fn gru_factors<'g>(e: &RnnExtents, [x, u, previous]: [Tensor<'g>; 3]) -> Factors<'g> {
+    let [xr, xz, xn] = [0, 1, 2].map(|k| e.gate(x, k));
+    let [ur, uz, un] = [0, 1, 2].map(|k| e.gate(u, k));
+    let r = xr.map_with(&[ur], |_, a| sigmoid(&(&a[0] + &a[1])));
+    let z = xz.map_with(&[uz], |_, a| sigmoid(&(&a[0] + &a[1])));
+    let n = xn.map_with(&[r, un], |_, a| (&a[0] + &a[1] * &a[2]).tanh());
+    let candidate = z.map_with(&[n], |_, a| (a[0].lit(1.0) - &a[0]) * (a[1].lit(1.0) - &a[1] * &a[1]));
+    let reset = candidate.map_with(&[un, r], |_, a| &a[0] * &a[1] * &a[2] * (a[2].lit(1.0) - &a[2]));
+    let update = previous.map_with(&[n, z], |_, a| (&a[0] - &a[1]) * &a[2] * (a[2].lit(1.0) - &a[2]));
+    let inner = candidate * r;
+    let joined = |last| x.graph().concat(&[reset, update, last], 2);
+    Factors { gates: joined(inner), input: Some(joined(candidate)), keep: Some(z), cell: None }
 }
 
 /// Gradients of the gates by step, of the states by step, and of the first state and cell.
-struct StepGradients {
-    gates: Vec<Value>,
-    states: Vec<Value>,
-    first: Value,
-    first_cell: Option<Value>,
+struct StepGradients<'g> {
+    gates: Vec<Tensor<'g>>,
+    states: Vec<Tensor<'g>>,
+    first: Tensor<'g>,
+    first_cell: Option<Tensor<'g>>,
 }
 
 /// Gates times what reaches them: the last gate of an LSTM the state, others the cell.
-fn gate_gradient(b: &mut Builder<'_>, e: &RnnExtents, factor: Value, dh: Value, dc: Option<Value>) -> Result<Value> {
-    let wide = [e.batch, e.gates, e.hidden];
-    let factor = b.reshaped(factor, &wide)?;
-    let narrow = [e.batch, 1, e.hidden];
-    let mut inputs = vec![factor, b.reshaped(dh, &narrow)?];
-    if let Some(dc) = dc {
-        inputs.push(b.reshaped(dc, &narrow)?);
-    }
-    let out = b.map_as(&inputs, e.dtype, &wide, |s, a| match a.get(2) {
+fn gate_gradient<'g>(e: &RnnExtents, factor: Tensor<'g>, dh: Tensor<'g>, dc: Option<Tensor<'g>>) -> Tensor<'g> {
+    let factor = factor.reshape(&[e.batch, e.gates, e.hidden]);
+    let reaching: Vec<_> = [dh].into_iter().chain(dc).map(|d| d.reshape(&[e.batch, 1, e.hidden])).collect();
+    let out = factor.map_with(&reaching, |s, a| match a.get(2) {
         Some(dc) => &a[0] * s.coord(1).eq(&s.coord(1).lit(3.0)).select(&a[1], dc),
         None => &a[0] * &a[1],
-    })?;
-    b.reshaped(out, &[e.batch, e.gates * e.hidden])
+    });
+    out.reshape(&[e.batch, e.gates * e.hidden])
 }
 
-fn chain(
-    b: &mut Builder<'_>,
-    e: &RnnExtents,
-    heads: &[Option<Value>],
-    f: &Factors,
-    weight: Value,
-) -> Result<StepGradients> {
-    let head =
-        |b: &mut Builder<'_>, i: usize, t: u64| heads.get(i).copied().flatten().map(|h| step(b, h, t)).transpose();
-    let add = |b: &mut Builder<'_>, x: Option<Value>, y: Option<Value>| match (x, y) {
-        (Some(x), Some(y)) => b.call("add", &[x, y]).map(Some),
-        (x, y) => Ok(x.or(y)),
+fn chain<'g>(cx: &GradCtx<'_>, e: &RnnExtents, f: &Factors<'g>, weight: Tensor<'g>) -> Result<StepGradients<'g>> {
+    let g = weight.graph();
+    let head = |i: usize, t: u64| g.given_head(cx, i).map(|h| row(h, t)).transpose();
+    let add = |x: Option<Tensor<'g>>, y: Option<Tensor<'g>>| match (x, y) {
+        (Some(x), Some(y)) => Some(x + y),
+        (x, y) => x.or(y),
     };
     let (mut gates, mut states) = (vec![], vec![]);
-    let zeros = b.filled(&DenseType::new(e.dtype, &[e.batch, e.hidden]), 0.0)?;
-    let mut dh = head(b, 0, e.time - 1)?.unwrap_or(zeros);
-    let mut dc: Option<Value> = None;
+    let zeros = g.filled(&DenseType::new(e.dtype, &[e.batch, e.hidden]), 0.0);
+    let mut dh = head(0, e.time - 1)?.unwrap_or(zeros);
+    let mut dc: Option<Tensor<'g>> = None;
     for t in (0..e.time).rev() {
         if let Some(cell) = f.cell {
-            let from_state = step(b, cell, t)?;
-            let own = head(b, 1, t)?;
-            let later = add(b, dc, own)?;
-            let inputs: Vec<Value> = [dh, from_state].into_iter().chain(later).collect();
-            dc = Some(e.step_map(b, &inputs, |a| match a.get(2) {
+            let from_state = row(cell, t)?;
+            let later = add(dc, head(1, t)?);
+            let inputs: Vec<_> = [from_state].into_iter().chain(later).collect();
+            dc = Some(dh.map_with(&inputs, |_, a| match a.get(2) {
                 Some(later) => &a[0] * &a[1] + later,
                 None => &a[0] * &a[1],
-            })?);
+            }));
         }
-        let factor = step(b, f.gates, t)?;
-        let dz = gate_gradient(b, e, factor, dh, dc)?;
-        let keep = f.keep.map(|k| step(b, k, t)).transpose()?;
-        let mut direct = if t > 0 { head(b, 0, t - 1)? } else { None };
+        let dz = gate_gradient(e, row(f.gates, t)?, dh, dc);
+        let keep = f.keep.map(|k| row(k, t)).transpose()?;
+        let mut direct = if t > 0 { head(0, t - 1)? } else { None };
         match (dc, keep) {
-            (Some(cell), Some(keep)) => dc = Some(b.call("mul", &[cell, keep])?),
-            (None, Some(keep)) => {
-                let kept = b.call("mul", &[dh, keep])?;
-                direct = add(b, direct, Some(kept))?;
-            }
+            (Some(cell), Some(keep)) => dc = Some(cell * keep),
+            (None, Some(keep)) => direct = add(direct, Some(dh * keep)),
             _ => {}
         }
         gates.push(dz);
         states.push(dh);
-        dh = product(b, [dz, weight], direct, [false, false])?;
+        dh = product([dz, weight], direct, [false, false]);
     }
     gates.reverse();
     states.reverse();
     Ok(StepGradients { gates, states, first: dh, first_cell: dc })
 }
 
-pub fn run(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+pub fn run<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let mode = Mode::of(cx.node.params);
-    let (input, weight, state) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
-    let (dims, hidden) = (b.dims(input)?, b.dims(weight)?[1]);
-    let e = RnnExtents { time: dims[0], batch: dims[1], gates: mode.gates(), hidden, dtype: b.ty(input)?.dtype };
+    let ([input, weight, state], bias, states) = (g.operands(), g.maybe(4), g.value(cx.outputs[0]));
+    let (ty, hidden) = (input.ty()?, weight.dims()?[1]);
+    let e = RnnExtents { time: ty.dims[0], batch: ty.dims[1], gates: mode.gates(), hidden, dtype: ty.dtype };
     if e.time == 0 {
         return Ok(vec![None; 5]);
     }
-    let bias = cx.inputs.get(4).copied().flatten();
-    let states = cx.outputs[0];
-    let previous = before(b, state, states)?;
-    let previous_rows = e.rows(b, previous, hidden)?;
-    let recurrent = |b: &mut Builder<'_>| -> Result<Value> {
-        let u = product(b, [previous_rows, weight], bias, [false, true])?;
-        b.reshaped(u, &dims)
-    };
+    let previous = before(state, states)?;
+    let previous_rows = e.rows(previous, hidden);
+    let recurrent = || product([previous_rows, weight], bias, [false, true]).reshape(&ty.dims);
+    let plain = |gates| Factors { gates, input: None, keep: None, cell: None };
     let factors = match mode {
-        Mode::Tanh => Factors {
-            gates: e.map(b, &[states], |a| a[0].lit(1.0) - &a[0] * &a[0])?,
-            input: None,
-            keep: None,
-            cell: None,
-        },
-        Mode::Relu => Factors {
-            gates: e.map(b, &[states], |a| a[0].gt(&a[0].lit(0.0)).select(&a[0].lit(1.0), &a[0].lit(0.0)))?,
-            input: None,
-            keep: None,
-            cell: None,
-        },
+        Mode::Tanh => plain(states.map(|h| h.lit(1.0) - h * h)),
+        Mode::Relu => plain(states.map(|h| h.gt(&h.lit(0.0)).select(&h.lit(1.0), &h.lit(0.0)))),
         Mode::Lstm => {
-            let u = recurrent(b)?;
-            let z = b.call("add", &[input, u])?;
-            let now = cx.outputs[1];
-            let first = cx.input(3)?;
-            let previous = before(b, first, now)?;
-            lstm_factors(b, &e, z, [previous, now])?
+            let z = input + recurrent();
+            let now = g.value(cx.outputs[1]);
+            lstm_factors(&e, z, [before(g.operand(3), now)?, now])
         }
-        Mode::Gru => {
-            let u = recurrent(b)?;
-            gru_factors(b, &e, [input, u, previous])?
-        }
+        Mode::Gru => gru_factors(&e, [input, recurrent(), previous]),
     };
-    let chain = chain(b, &e, cx.heads, &factors, weight)?;
-    let gates = stacked(b, &chain.gates)?;
+    let chain = chain(cx, &e, &factors, weight)?;
+    let gates = stacked(g, &chain.gates)?;
     let d_input = match factors.input {
         None => gates,
         Some(factor) => {
-            let dh = stacked(b, &chain.states)?;
-            let dh = b.reshaped(dh, &[e.time, e.batch, 1, hidden])?;
-            let wide = [e.time, e.batch, e.gates, hidden];
-            let factor = b.reshaped(factor, &wide)?;
-            let d = b.map_as(&[factor, dh], e.dtype, &wide, |_, a| &a[0] * &a[1])?;
-            b.reshaped(d, &dims)?
+            let dh = stacked(g, &chain.states)?.reshape(&[e.time, e.batch, 1, hidden]);
+            let factor = factor.reshape(&[e.time, e.batch, e.gates, hidden]);
+            factor.map_with(&[dh], |_, a| &a[0] * &a[1]).reshape(&ty.dims)
         }
     };
-    let rows = e.rows(b, gates, e.gates * hidden)?;
-    let d_weight = product(b, [rows, previous_rows], None, [true, false])?;
-    let d_bias = match bias {
-        None => None,
-        Some(_) => {
-            let sum = reduce(b, "reduce_sum", rows, &[0])?;
-            Some(b.reshaped(sum, &[e.gates * hidden])?)
-        }
-    };
+    let rows = e.rows(gates, e.gates * hidden);
+    let d_weight = product([rows, previous_rows], None, [true, false]);
+    let d_bias = bias.map(|_| rows.sum(&[0]).reshape(&[e.gates * hidden]));
     Ok(vec![Some(d_input), Some(d_weight), Some(chain.first), chain.first_cell, d_bias])
 }

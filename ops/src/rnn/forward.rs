@@ -1,82 +1,55 @@
 //! The steps of a recurrent layer.
 
-use super::{Mode, product};
+use super::{Mode, gemm, row};
 use crate::activation::sigmoid;
 use crate::prelude::*;
 
-/// Gate `g` of [batch, gates · hidden].
-fn gate(b: &mut Builder<'_>, z: Value, g: u64, hidden: u64) -> Result<Value> {
-    b.slice_axis(z, 1, g * hidden, hidden)
-}
-
-/// Step `t` of [time, batch, n] as [batch, n].
-pub fn step(b: &mut Builder<'_>, x: Value, t: u64) -> Result<Value> {
-    let dims = b.dims(x)?;
-    let x = b.slice_axis(x, 0, t, 1)?;
-    b.reshaped(x, &dims[1..])
-}
-
 /// Steps of [batch, n] as [time, batch, n].
-pub fn stacked(b: &mut Builder<'_>, steps: &[Value]) -> Result<Value> {
-    let mut parts = vec![];
-    for &s in steps {
-        let dims = b.dims(s)?;
-        parts.push(b.reshaped(s, &[&[1], &dims[..]].concat())?);
-    }
-    b.concat(&parts, 0)
+pub fn stacked<'g>(g: GraphScope<'g>, steps: &[Tensor<'g>]) -> Result<Tensor<'g>> {
+    let lifted = |s: &Tensor<'g>| Ok(s.reshape(&[&[1], &s.dims()?[..]].concat()));
+    Ok(g.concat(&steps.iter().map(lifted).collect::<Result<Vec<_>>>()?, 0))
 }
 
-pub fn run(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+pub fn run<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let mode = Mode::of(cx.params);
-    let (mut input, weight) = (operand(b, args, 0)?, operand(b, args, 1)?);
-    let (mut h, mut c) = (operand(b, args, 2)?, maybe(args, 3));
-    let bias = maybe(args, 4);
+    let ([mut input, weight, mut h], bias) = (g.operands(), g.maybe(4));
     if let (Some(bias), false) = (bias, mode == Mode::Gru) {
-        input = b.call("add", &[input, bias])?;
+        input = input + bias;
     }
-    let ty = b.ty(h)?;
-    let (hidden, map) = (ty.dims[1], |b: &mut Builder<'_>, x: &[Value], f: &dyn Fn(&[Ex]) -> Ex| {
-        b.map_as(x, ty.dtype, &ty.dims, |_, a| f(a))
-    });
+    let hidden = h.dims()?[1];
+    // Gates of [batch, gates · hidden].
+    let gates = |z: Tensor<'g>| move |k: u64| z.slice(1, k * hidden, hidden);
+    let mut c = if mode == Mode::Lstm { Some(g.operand(3)) } else { None };
     let (mut states, mut cells) = (vec![], vec![]);
-    for t in 0..b.dims(input)?[0] {
-        let x = step(b, input, t)?;
-        h = match mode {
-            Mode::Relu | Mode::Tanh => {
-                let z = product(b, [h, weight], Some(x), [false, true])?;
-                match mode {
-                    Mode::Tanh => map(b, &[z], &|a| a[0].tanh())?,
-                    _ => b.call("relu", &[z])?,
-                }
-            }
-            Mode::Lstm => {
-                let z = product(b, [h, weight], Some(x), [false, true])?;
-                let [i, f, g, o] = [0, 1, 2, 3].map(|k| gate(b, z, k, hidden));
-                let before = match c {
-                    Some(c) => c,
-                    None => operand(b, args, 3)?,
-                };
-                let now = map(b, &[i?, f?, g?, before], &|a| sigmoid(&a[1]) * &a[3] + sigmoid(&a[0]) * a[2].tanh())?;
+    for t in 0..input.dims()?[0] {
+        let x = row(input, t)?;
+        h = match (mode, c) {
+            (Mode::Lstm, Some(before)) => {
+                let [i, f, candidate, o] = [0, 1, 2, 3].map(gates(gemm(h, weight, Some(x))));
+                let now =
+                    i.map_with(&[f, candidate, before], |_, a| sigmoid(&a[1]) * &a[3] + sigmoid(&a[0]) * a[2].tanh());
                 c = Some(now);
                 cells.push(now);
-                map(b, &[o?, now], &|a| sigmoid(&a[0]) * a[1].tanh())?
+                o.map_with(&[now], |_, a| sigmoid(&a[0]) * a[1].tanh())
             }
-            Mode::Gru => {
-                let u = product(b, [h, weight], bias, [false, true])?;
-                let [xr, xz, xn] = [0, 1, 2].map(|k| gate(b, x, k, hidden));
-                let [ur, uz, un] = [0, 1, 2].map(|k| gate(b, u, k, hidden));
-                map(b, &[xr?, xz?, xn?, ur?, uz?, un?, h], &|a| {
+            (Mode::Gru, _) => {
+                let u = gemm(h, weight, bias);
+                let [xr, xz, xn] = [0, 1, 2].map(gates(x));
+                let [ur, uz, un] = [0, 1, 2].map(gates(u));
+                xr.map_with(&[xz, xn, ur, uz, un, h], |_, a| {
                     let (r, z) = (sigmoid(&(&a[0] + &a[3])), sigmoid(&(&a[1] + &a[4])));
                     let n = (&a[2] + r * &a[5]).tanh();
                     (z.lit(1.0) - &z) * n + &z * &a[6]
-                })?
+                })
             }
+            (Mode::Tanh, _) => gemm(h, weight, Some(x)).map(Ex::tanh),
+            _ => gemm(h, weight, Some(x)).call("relu", &[]),
         };
         states.push(h);
     }
-    let mut out = vec![stacked(b, &states)?];
+    let mut out = vec![stacked(g, &states)?];
     if mode == Mode::Lstm {
-        out.push(stacked(b, &cells)?);
+        out.push(stacked(g, &cells)?);
     }
     Ok(out)
 }

@@ -51,17 +51,39 @@ impl Mode {
     }
 }
 
-/// `a · b` (b transposed if asked) `+ c`, on matrices.
-pub fn product(b: &mut Builder<'_>, [x, y]: [Value; 2], c: Option<Value>, flags: [bool; 2]) -> Result<Value> {
-    let [ta, tb] = flags;
+/// `a · b` (transposed if asked) `+ c`, on matrices.
+fn product<'g>([x, y]: [Tensor<'g>; 2], c: Option<Tensor<'g>>, [ta, tb]: [bool; 2]) -> Tensor<'g> {
     let params = Params::new().with("transA", ta).with("transB", tb);
-    Ok(b.op_multi("gemm", &[Some(x), Some(y), c], params, 1)?[0])
+    x.graph().op_multi("gemm", &[Some(x), Some(y), c], params, 1)[0]
 }
 
 /// `a · bᵀ + c`, on matrices.
-fn gemm<'g>(x: Tensor<'g>, y: Tensor<'g>, c: Option<Tensor<'g>>) -> Tensor<'g> {
-    let params = Params::new().with("transA", false).with("transB", true);
-    x.graph().op_multi("gemm", &[Some(x), Some(y), c], params, 1)[0]
+pub fn gemm<'g>(x: Tensor<'g>, y: Tensor<'g>, c: Option<Tensor<'g>>) -> Tensor<'g> {
+    product([x, y], c, [false, true])
+}
+
+/// A step, direction or layer: row `at` of the first axis, without it.
+pub fn row(x: Tensor<'_>, at: u64) -> Result<Tensor<'_>> {
+    Ok(x.slice(0, at, 1).reshape(&x.dims()?[1..]))
+}
+
+/// Steps in reverse.
+pub fn flipped(x: Tensor<'_>) -> Tensor<'_> {
+    x.graph().op("flip", &[x], Params::new().with("axis", vec![0]))
+}
+
+/// The operator `recurrent` of the input's share of the gates, weight, state, cell and bias: states, and cells of an LSTM.
+pub fn recurrent<'g>(
+    mode: Mode,
+    [shares, weight, state]: [Tensor<'g>; 3],
+    cell: Option<Tensor<'g>>,
+    bias: Option<Tensor<'g>>,
+) -> (Tensor<'g>, Option<Tensor<'g>>) {
+    let operands = [Some(shares), Some(weight), Some(state), cell, bias];
+    let params = Params::new().with("mode", mode.name().to_owned());
+    let count = if mode == Mode::Lstm { 2 } else { 1 };
+    let made = shares.graph().op_multi("recurrent", &operands, params, count);
+    (made[0], made.get(1).copied())
 }
 
 fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -85,7 +107,7 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 pub fn ops() -> Vec<OpDef> {
-    let compute = Compute::Composite(Box::new(forward::run));
+    let compute = formulas(forward::run);
     let doc = "A recurrent layer in one direction over [time, batch, gates · hidden], the input's share of the gates; \
                `weight` is the recurrent one, [gates · hidden, hidden]. Results: the hidden states of all steps, and \
                those of the cells of an LSTM.";
@@ -95,7 +117,7 @@ pub fn ops() -> Vec<OpDef> {
         .optional("bias", TypeRule::Group(0, FLOATS))
         .choice("mode", MODES, "rnn_tanh", "the cell; gates in the order of MXNet")
         .outputs(1, 2)
-        .gradient(backward::run)
+        .gradient(derivative(backward::run))
         .ulp(64.0);
     [vec![def], onnx::ops()].into_iter().flatten().collect()
 }

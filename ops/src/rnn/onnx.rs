@@ -1,7 +1,7 @@
 //! ONNX's recurrent layers: their layouts, gate orders and directions around the entry `recurrent`. What that does not
 //! compute (peepholes, clipping, other activations, a reset gate before the product) is written out step by step.
 
-use super::{Mode, gemm};
+use super::{Mode, flipped, gemm, recurrent, row};
 use crate::prelude::*;
 
 const DIRECTIONS: &[&str] = &["forward", "reverse", "bidirectional"];
@@ -170,7 +170,7 @@ impl<'g> OnnxLayer<'g> {
         let (g, dims) = (x.graph(), x.dims()?);
         let gates = self.mode.gates() * self.hidden;
         let rows = x.reshape(&[dims[0] * dims[1], dims[2]]);
-        let (weight, recurrent) = (self.ordered(self.weight), self.ordered(self.recurrent));
+        let (weight, states_weight) = (self.ordered(self.weight), self.ordered(self.recurrent));
         let (outer, inner) = match (self.mode, self.bias.map(|bias| bias.map(|x| self.ordered(x)))) {
             (_, None) => (None, None),
             (Mode::Gru, Some([of_input, of_state])) => (Some(of_input), Some(of_state)),
@@ -178,16 +178,13 @@ impl<'g> OnnxLayer<'g> {
         };
         let shares = gemm(rows, weight, outer).reshape(&[dims[0], dims[1], gates]);
         if let Some(mode) = self.as_entry() {
-            let params = Params::new().with("mode", mode.name().to_owned());
-            let operands = [Some(shares), Some(recurrent), Some(state), cell, inner];
-            let made = g.op_multi("recurrent", &operands, params, if mode == Mode::Lstm { 2 } else { 1 });
-            return Ok((made[0], made.get(1).copied()));
+            return Ok(recurrent(mode, [shares, states_weight, state], cell, inner));
         }
         let (mut state, mut cell) = (state, cell);
         let (mut states, mut cells) = (vec![], vec![]);
         for t in 0..dims[0] {
             let share = shares.slice(0, t, 1).reshape(&[dims[1], gates]);
-            (state, cell) = self.step(share, [recurrent, state], cell, inner);
+            (state, cell) = self.step(share, [states_weight, state], cell, inner);
             let lifted = [1, dims[1], self.hidden];
             states.push(state.reshape(&lifted));
             cells.extend(cell.map(|cell| cell.reshape(&lifted)));
@@ -263,10 +260,7 @@ fn complement(x: Tensor<'_>) -> Tensor<'_> {
 
 /// Steps in reverse, those of each sequence alone if lengths are given.
 fn reversed<'g>(x: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Tensor<'g> {
-    match lengths {
-        Some(lengths) => x.call("reverse_sequence", &[lengths]),
-        None => x.graph().op("flip", &[x], Params::new().with("axis", vec![0])),
-    }
+    lengths.map_or_else(|| flipped(x), |lengths| x.call("reverse_sequence", &[lengths]))
 }
 
 /// Steps beyond the end of a sequence become zero.
@@ -299,11 +293,6 @@ fn is_batch_first(params: &Params) -> bool {
     params.int("layout") == Some(1)
 }
 
-/// The row of an operand for one direction, without its first axis.
-fn of_direction(x: Tensor<'_>, at: u64) -> Result<Tensor<'_>> {
-    Ok(x.slice(0, at, 1).reshape(&x.dims()?[1..]))
-}
-
 fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tensor<'g>>> {
     let batch_first = is_batch_first(cx.params);
     let swapped = |x: Tensor<'g>| if batch_first { x.permute(&[1, 0, 2]) } else { x };
@@ -314,14 +303,14 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
     let (directions, hidden) = (weights.dims()?[0], recurrent.dims()?[2]);
     let lengths = g.maybe(LENGTHS);
     let initial = |at: usize, d: u64| match g.maybe(at) {
-        Some(states) => of_direction(swapped(states), d),
+        Some(states) => row(swapped(states), d),
         None => Ok(g.add(|b| b.filled(&DenseType::new(ty.dtype, &[batch, hidden]), 0.0))),
     };
     let (mut sides, mut ends, mut cell_ends) = (vec![], vec![], vec![]);
     for d in 0..directions {
         let backwards = d == 1 || cx.params.str("direction") == Some("reverse");
         let n = mode.gates() * hidden;
-        let bias = g.maybe(BIAS).map(|bias| of_direction(bias, d)).transpose()?;
+        let bias = g.maybe(BIAS).map(|bias| row(bias, d)).transpose()?;
         let layer = OnnxLayer {
             mode,
             hidden,
@@ -330,9 +319,9 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
             clip: cx.params.float("clip"),
             coupled: cx.params.int("input_forget") == Some(1),
             reset_after: cx.params.int("linear_before_reset") == Some(1),
-            weight: of_direction(weights, d)?,
-            recurrent: of_direction(recurrent, d)?,
-            peepholes: g.maybe(PEEPHOLES).map(|p| of_direction(p, d)).transpose()?,
+            weight: row(weights, d)?,
+            recurrent: row(recurrent, d)?,
+            peepholes: g.maybe(PEEPHOLES).map(|p| row(p, d)).transpose()?,
         };
         let input = if backwards { reversed(x, lengths) } else { x };
         let first = initial(STATE, d)?;

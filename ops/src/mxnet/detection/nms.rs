@@ -2,7 +2,7 @@
 //!
 //! What comes before the loop over pairs is composed of other operators: scores, the order, boxes by corners.
 
-use super::boxes::{FORMATS, component, corners, is_center, overlap};
+use super::boxes::{Decoding, FORMATS, component, corners, decoded, is_center, overlap, variances};
 use crate::kernel::clamp;
 use crate::prelude::*;
 
@@ -14,11 +14,11 @@ pub fn ops() -> Vec<OpDef> {
 
 /// What the loop over pairs needs, best first: rows [images, n, width], boxes by corners [images, n, 4], classes
 /// and which are candidates, [images, n]. All but the flags are f32.
-struct Candidates {
-    rows: Value,
-    boxes: Value,
-    class: Value,
-    valid: Value,
+struct Candidates<'g> {
+    rows: Tensor<'g>,
+    boxes: Tensor<'g>,
+    class: Tensor<'g>,
+    valid: Tensor<'g>,
 }
 
 #[derive(Clone, Copy)]
@@ -107,51 +107,43 @@ fn suppression(types: [&DenseType; 4], results: [&DenseType; 3], rules: Rules) -
 }
 
 /// Rows after suppression, and where each came from among the candidates.
-fn suppress(b: &mut Builder<'_>, c: &Candidates, rules: Rules) -> Result<[Value; 2]> {
-    let ty = b.ty(c.rows)?;
+fn suppress<'g>(c: &Candidates<'g>, rules: Rules) -> Result<[Tensor<'g>; 2]> {
+    let ty = c.rows.ty()?;
     let each = [ty.dims[0], ty.dims[1]];
-    let given = [b.ty(c.rows)?, b.ty(c.boxes)?, b.ty(c.class)?, b.ty(c.valid)?];
+    let given = [c.rows.ty()?, c.boxes.ty()?, c.class.ty()?, c.valid.ty()?];
     let types = [ty, DenseType::new(DType::I64, &each), DenseType::new(DType::Bool, &each)];
     let kernel = suppression(given.each_ref(), types.each_ref(), rules);
-    let made = b.kernel(kernel, &[c.rows, c.boxes, c.class, c.valid], &types)?;
+    let made = c.rows.graph().kernel(kernel, &[c.rows, c.boxes, c.class, c.valid], &types)?;
     Ok([made[0], made[1]])
 }
 
 /// Positions by falling score, [images, n]; those that are no candidates come last.
-fn order(b: &mut Builder<'_>, score: Value, valid: Value) -> Result<Value> {
-    let ty = b.ty(score)?;
-    let key = b.map_as(&[score, valid], ty.dtype, &ty.dims, |_, a| a[1].select(&a[0], &a[0].lit(f64::NEG_INFINITY)))?;
-    let k = b.i64s(&[ty.dims[1] as i64]);
+fn order<'g>(score: Tensor<'g>, valid: Tensor<'g>) -> Result<Tensor<'g>> {
+    let (g, n) = (score.graph(), score.dims()?[1]);
+    let key = score.map_with(&[valid], |_, a| a[1].select(&a[0], &a[0].lit(f64::NEG_INFINITY)));
     let params = Params::new().with("axis", 1);
-    Ok(b.op_multi("topk", &[Some(key), Some(k)], params, 2)?[1])
+    Ok(g.op_multi("topk", &[Some(key), Some(g.i64s(&[n as i64]))], params, 2)[1])
 }
 
 /// Slices along axis 1 of [images, n, …] at positions [images, n], by image.
-fn ordered(b: &mut Builder<'_>, x: Value, order: Value) -> Result<Value> {
-    let dims = b.dims(x)?;
+fn ordered<'g>(x: Tensor<'g>, order: Tensor<'g>) -> Result<Tensor<'g>> {
+    let dims = x.dims()?;
     let (images, n) = (dims[0], dims[1]);
-    let flat = b.map_as(&[order], DType::I64, &[images, n], |s, a| s.coord(0) * a[0].lit(n as f64) + &a[0])?;
-    let flat = b.reshaped(flat, &[images * n])?;
-    let rows = b.reshaped(x, &[&[images * n], &dims[2..]].concat())?;
-    let out = b.gathered(rows, flat, 0)?;
-    b.reshaped(out, &dims)
+    let flat = order.map_with(&[], |s, a| s.coord(0) * a[0].lit(n as f64) + &a[0]).reshape(&[images * n]);
+    let rows = x.reshape(&[&[images * n], &dims[2..]].concat());
+    Ok(rows.gather(flat, 0).reshape(&dims))
 }
 
 /// Column `i` of [images, n, width] as [images, n].
-fn column(b: &mut Builder<'_>, x: Value, i: u64) -> Result<Value> {
-    let dims = b.dims(x)?;
-    let part = component(b, x, i)?;
-    b.reshaped(part, &dims[..2])
+fn column(x: Tensor<'_>, i: u64) -> Result<Tensor<'_>> {
+    Ok(component(x, i).reshape(&x.dims()?[..2]))
 }
 
 /// Rows with the four numbers of the box in another format.
-fn reformatted(b: &mut Builder<'_>, rows: Value, start: u64, from_center: bool) -> Result<Value> {
-    let ty = b.ty(rows)?;
+fn reformatted(rows: Tensor<'_>, start: u64, from_center: bool) -> Tensor<'_> {
     let half = if from_center { 0.5 } else { 1.0 };
-    let near = |b: &mut Builder<'_>, i: u64| component(b, rows, start + i);
-    let parts = [near(b, 0)?, near(b, 1)?, near(b, 2)?, near(b, 3)?];
-    let inputs = [&[rows], &parts[..]].concat();
-    b.map_as(&inputs, ty.dtype, &ty.dims, |s, a| {
+    let parts = [0, 1, 2, 3].map(|i| component(rows, start + i));
+    rows.map_with(&parts, |s, a| {
         let column = s.coord(2);
         let value = |axis: usize| -> [Ex; 2] {
             let (x, y) = (&a[1 + axis], &a[3 + axis]);
@@ -165,59 +157,71 @@ fn reformatted(b: &mut Builder<'_>, rows: Value, start: u64, from_center: bool) 
     })
 }
 
-fn nms_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec<Value>> {
+/// How many of `n` candidates are considered: all, unless the parameter is positive.
+fn considered(params: &Params, name: &str, n: u64) -> u64 {
+    params.int(name).filter(|k| *k > 0).map_or(n, |k| k as u64)
+}
+
+fn nms_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let int = |name: &str, default: i64| cx.params.int(name).unwrap_or(default);
     let real = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
     let out = &cx.outputs[0];
     let rank = out.rank();
     let (n, width) = (out.dims[rank - 2], out.dims[rank - 1]);
     let images = out.dims[..rank - 2].iter().product();
-    let data = b.reshaped(data, &[images, n, width])?;
-    let data = cast(b, data, F32)?;
-    let score = column(b, data, int("score_index", 1).max(0) as u64)?;
+    let data = g.operand(0).reshape(&[images, n, width]).cast(F32);
+    let score = column(data, int("score_index", 1).max(0) as u64)?;
     let id = int("id_index", -1);
-    let class = if id >= 0 { Some(column(b, data, id as u64)?) } else { None };
+    let class = (id >= 0).then(|| column(data, id as u64)).transpose()?;
     let (least, background) = (real("valid_thresh", 0.0), int("background_id", -1) as f64);
-    let inputs: Vec<Value> = [score].into_iter().chain(class).collect();
-    let valid = b.map_as(&inputs, DType::Bool, &[images, n], |_, a| {
+    let inputs: Vec<_> = [score].into_iter().chain(class).collect();
+    let valid = g.map(&inputs, DType::Bool, &[images, n], |_, a| {
         let fine = a[0].gt(&a[0].lit(least));
         match a.get(1) {
             Some(class) => fine & class.ne(&class.lit(background)),
             None => fine,
         }
-    })?;
-    let order = order(b, score, valid)?;
-    let (rows, valid) = (ordered(b, data, order)?, ordered(b, valid, order)?);
+    });
+    let order = order(score, valid)?;
+    let (rows, valid) = (ordered(data, order)?, ordered(valid, order)?);
     let start = int("coord_start", 2).max(0) as u64;
     let (center, out_center) = (is_center(cx.params, "in_format"), is_center(cx.params, "out_format"));
-    let box_ = b.slice_axis(rows, 2, start, 4)?;
-    let parts = corners(b, box_, center)?;
-    let boxes = b.concat(&parts, 2)?;
-    let class = match class {
-        Some(class) => ordered(b, class, order)?,
-        None => score,
-    };
-    let rows = if center == out_center { rows } else { reformatted(b, rows, start, center)? };
-    let most = match int("topk", -1) {
-        k if k > 0 => k as u64,
-        _ => n,
-    };
+    let boxes = g.concat(&corners(rows.slice(2, start, 4), center), 2);
+    let class = class.map_or(Ok(score), |class| ordered(class, order))?;
+    let rows = if center == out_center { rows } else { reformatted(rows, start, center) };
     let rules = Rules {
         threshold: real("overlap_thresh", 0.5),
         inclusive: false,
         across: id < 0 || cx.params.flag("force_suppress"),
-        most,
+        most: considered(cx.params, "topk", n),
         compact: true,
     };
-    let [kept, origin] = suppress(b, &Candidates { rows, boxes, class, valid }, rules)?;
+    let [kept, origin] = suppress(&Candidates { rows, boxes, class, valid }, rules)?;
     // The position before ordering, for the gradient.
-    let safe = b.map_as(&[origin], DType::I64, &[images, n], |_, a| a[0].max(&a[0].lit(0.0)))?;
-    let source = ordered(b, order, safe)?;
-    let source = b.map_as(&[source, origin], out.dtype, &[images, n], |_, a| {
+    let source = ordered(order, origin.map(|at| at.max(&at.lit(0.0))))?;
+    let source = g.map(&[source, origin], out.dtype, &[images, n], |_, a| {
         a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(-1.0)).cast(compute_type(out.dtype))
-    })?;
-    let kept = cast(b, kept, out.dtype)?;
-    Ok(vec![b.reshaped(kept, &out.dims)?, b.reshaped(source, &cx.outputs[1].dims)?])
+    });
+    Ok(vec![kept.cast(out.dtype).reshape(&out.dims), source.reshape(&cx.outputs[1].dims)])
+}
+
+/// Every row's gradient goes to the row it was.
+fn nms_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let (head, source) = (g.head(cx, 0), g.value(cx.outputs[1]));
+    let ty = head.ty()?;
+    let (lead, [n, width]) = (&ty.dims[..ty.rank() - 2], [ty.dims[ty.rank() - 2], ty.dims[ty.rank() - 1]]);
+    let images: u64 = lead.iter().product();
+    let rows = images * n;
+    // Rows that came from nowhere go to one behind the last.
+    let to = g.map(&[source.reshape(&[images, n])], DType::I64, &[images, n], |s, a| {
+        let at = a[0].cast(DType::I64);
+        let row = s.coord(0) * at.lit(n as f64) + &at;
+        at.lt(&at.lit(0.0)).select(&at.lit(rows as f64), &row)
+    });
+    let (to, head) = (to.reshape(&[rows, 1]), head.reshape(&[rows, width]));
+    let zeros = g.filled(&DenseType::new(ty.dtype, &[rows + 1, width]), 0.0);
+    let spread = zeros.call("scatter_nd", &[to, head]).slice(0, 0, rows);
+    Ok(vec![Some(spread.reshape(&ty.dims))])
 }
 
 fn box_nms() -> OpDef {
@@ -237,7 +241,7 @@ fn box_nms() -> OpDef {
     });
     let doc = "Rows of a score and a box by falling score, without those that overlap a better one; rows of -1 fill \
                the rest. The second result tells which row each was, -1 for none.";
-    define("mx_box_nms", doc, composites_of(nms_body), infer)
+    define("mx_box_nms", doc, formulas(nms_body), infer)
         .operand("data", FLOATS)
         .param("overlap_thresh", 0.5, "greatest overlap that is tolerated")
         .param("valid_thresh", 0.0, "scores above it take part")
@@ -251,81 +255,33 @@ fn box_nms() -> OpDef {
         .choice("out_format", FORMATS, "corner", "what they are in the result")
         .outputs(2, 2)
         .results(|_| ResultCount { visible: 1, listed: 2 })
-        .gradient(|b, cx| {
-            let (head, source) = (cx.head(b, 0)?, cx.outputs[1]);
-            let dims = b.dims(head)?;
-            let (n, width) = (dims[dims.len() - 2], dims[dims.len() - 1]);
-            let images: u64 = dims[..dims.len() - 2].iter().product();
-            // Rows that came from nowhere go to one behind the last.
-            let source = b.reshaped(source, &[images, n])?;
-            let to = b.map_as(&[source], DType::I64, &[images, n], |s, a| {
-                let at = a[0].cast(DType::I64);
-                let row = s.coord(0) * at.lit(n as f64) + &at;
-                at.lt(&at.lit(0.0)).select(&at.lit((images * n) as f64), &row)
-            })?;
-            let to = b.reshaped(to, &[images * n, 1])?;
-            let head = b.reshaped(head, &[images * n, width])?;
-            let ty = b.ty(head)?;
-            let zeros = b.filled(&DenseType::new(ty.dtype, &[images * n + 1, width]), 0.0)?;
-            let spread = b.call("scatter_nd", &[zeros, to, head])?;
-            let spread = b.slice_axis(spread, 0, 0, images * n)?;
-            Ok(vec![Some(b.reshaped(spread, &dims)?)])
-        })
+        .gradient(derivative(nms_gradient))
         .named(&["_contrib_box_nms", "_contrib_box_non_maximum_suppression"])
 }
 
-/// Boxes by corners, [images, n, 4], from anchors [1, n, 4] and offsets [images, n · 4].
-fn located(b: &mut Builder<'_>, params: &Params, offsets: Value, anchors: Value, dims: [u64; 2]) -> Result<Value> {
-    let [images, n] = dims;
-    let offsets = b.reshaped(offsets, &[images, n, 4])?;
-    let given = params.floats("variances").unwrap_or_default();
-    let variance = |i: usize| given.get(i).copied().unwrap_or(if i < 2 { 0.1 } else { 0.2 });
-    let clip = params.bool("clip") != Some(false);
-    let anchor = corners(b, anchors, false)?;
-    let mut parts = vec![];
-    for corner in 0..4usize {
-        let axis = corner % 2;
-        let (at, size) = (component(b, offsets, axis as u64)?, component(b, offsets, axis as u64 + 2)?);
-        let sign = if corner < 2 { -1.0 } else { 1.0 };
-        parts.push(b.map_as(&[at, size, anchor[axis], anchor[axis + 2]], F32, &[images, n, 1], |_, a| {
-            let (width, centre) = (&a[3] - &a[2], (&a[2] + &a[3]) * 0.5);
-            let half = (&a[1] * variance(axis + 2)).exp() * &width * 0.5;
-            let edge = &a[0] * variance(axis) * &width + centre + half * sign;
-            if clip { edge.max(&edge.lit(0.0)).min(&edge.lit(1.0)) } else { edge }
-        })?);
-    }
-    b.concat(&parts, 2)
-}
-
-fn detection_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [scores, offsets, anchors]: [Value; 3]) -> Result<Vec<Value>> {
-    let [scores, offsets, anchors] = [cast(b, scores, F32)?, cast(b, offsets, F32)?, cast(b, anchors, F32)?];
-    let d = b.dims(scores)?;
+fn detection_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
+    let [scores, offsets, anchors] = g.operands().map(|x| x.cast(F32));
+    let d = scores.dims()?;
     let (images, classes, n) = (d[0], d[1], d[2]);
-    let front = b.slice_axis(scores, 1, 1, classes - 1)?;
-    let best = reduce(b, "reduce_max", front, &[1])?;
-    let best = b.reshaped(best, &[images, n])?;
-    let which = b.op("argmax", &[front], Params::new().with("axis", 1))?;
-    let class = b.reshaped(which, &[images, n])?;
-    let class = cast(b, class, F32)?;
+    let front = scores.slice(1, 1, classes - 1);
+    let best = front.reduce("reduce_max", &[1]).reshape(&[images, n]);
+    let class = g.op("argmax", &[front], Params::new().with("axis", 1)).reshape(&[images, n]).cast(F32);
     let threshold = cx.params.float("threshold").unwrap_or(0.01);
-    let valid = b.map_as(&[best], DType::Bool, &[images, n], |_, a| a[0].ge(&a[0].lit(threshold)))?;
-    let boxes = located(b, cx.params, offsets, anchors, [images, n])?;
-    let order = order(b, best, valid)?;
-    let [class, best] = [ordered(b, class, order)?, ordered(b, best, order)?];
-    let (boxes, valid) = (ordered(b, boxes, order)?, ordered(b, valid, order)?);
-    let (first, second) = (b.reshaped(class, &[images, n, 1])?, b.reshaped(best, &[images, n, 1])?);
-    let rows = b.concat(&[first, second, boxes], 2)?;
-    let most = match cx.params.int("nms_topk").unwrap_or(-1) {
-        k if k > 0 => k as u64,
-        _ => n,
-    };
+    let valid = g.map(&[best], DType::Bool, &[images, n], |_, a| a[0].ge(&a[0].lit(threshold)));
+    let clip = cx.params.bool("clip") != Some(false);
+    let how = Decoding { by_corner: true, factors: variances(cx.params), limit: 0.0, clip };
+    let boxes = decoded(offsets.reshape(&[images, n, 4]), anchors, &how)?;
+    let order = order(best, valid)?;
+    let (class, best) = (ordered(class, order)?, ordered(best, order)?);
+    let (boxes, valid) = (ordered(boxes, order)?, ordered(valid, order)?);
+    let rows = g.concat(&[class.reshape(&[images, n, 1]), best.reshape(&[images, n, 1]), boxes], 2);
     // A threshold outside (0, 1] suppresses nothing.
     let threshold = cx.params.float("nms_threshold").unwrap_or(0.5);
     let threshold = if threshold > 0.0 && threshold <= 1.0 { threshold } else { f64::INFINITY };
-    let across = cx.params.flag("force_suppress");
+    let (across, most) = (cx.params.flag("force_suppress"), considered(cx.params, "nms_topk", n));
     let rules = Rules { threshold, inclusive: true, across, most, compact: false };
-    let [rows, _] = suppress(b, &Candidates { rows, boxes, class, valid }, rules)?;
-    Ok(vec![cast(b, rows, cx.outputs[0].dtype)?])
+    let [rows, _] = suppress(&Candidates { rows, boxes, class, valid }, rules)?;
+    Ok(vec![rows.cast(cx.outputs[0].dtype)])
 }
 
 fn multibox_detection() -> OpDef {
@@ -345,7 +301,7 @@ fn multibox_detection() -> OpDef {
     });
     let doc = "Detections (class, score, x1, y1, x2, y2) by falling score. The class of a suppressed one is -1; rows of \
                -1 follow.";
-    define("mx_multibox_detection", doc, composites_of(detection_body), infer)
+    define("mx_multibox_detection", doc, formulas(detection_body), infer)
         .groups(&["cls_prob", "loc_pred", "anchor"], FLOATS)
         .param("clip", true, "whether boxes are clipped to the image")
         .param("threshold", 0.01, "least score of a detection")

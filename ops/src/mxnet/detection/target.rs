@@ -1,6 +1,6 @@
 //! Training targets of anchors: which object each is to find, and where.
 
-use super::boxes::overlap;
+use super::boxes::{overlap, variances};
 use crate::prelude::*;
 
 const F32: DType = DType::F32;
@@ -230,7 +230,6 @@ impl<'k> Targets<'k> {
 
 fn problem(params: &Params, anchors: u64, labels: &[u64]) -> TargetProblem {
     let get = |name: &str, default: f64| params.float(name).unwrap_or(default);
-    let given = params.floats("variances").unwrap_or_default();
     TargetProblem {
         anchors,
         labels: labels[1],
@@ -240,7 +239,7 @@ fn problem(params: &Params, anchors: u64, labels: &[u64]) -> TargetProblem {
         mining_ratio: get("negative_mining_ratio", -1.0),
         mining_overlap: get("negative_mining_thresh", 0.5),
         least_negative: params.int("minimum_negative_samples").unwrap_or(0),
-        variances: [0, 1, 2, 3].map(|i| given.get(i).copied().unwrap_or(if i < 2 { 0.1 } else { 0.2 })),
+        variances: variances(params),
     }
 }
 
@@ -266,13 +265,12 @@ fn kernel(p: TargetProblem, images: u64, inputs: &[DenseType; 3], results: &[Den
 }
 
 fn multibox_target() -> OpDef {
-    let compute = composites_of(|b, cx, [anchor, label, scores]| {
-        let [anchor, label, scores] = [cast(b, anchor, F32)?, cast(b, label, F32)?, cast(b, scores, F32)?];
-        let (labels, d) = (b.dims(label)?, b.dims(scores)?);
+    let compute = formulas(|g, cx| {
+        let [anchor, label, scores] = g.operands().map(|x| x.cast(F32));
+        let (labels, d) = (label.dims()?, scores.dims()?);
         let (images, n) = (d[0], d[2]);
-        let shares = b.op("softmax", &[scores], Params::new().with("axis", 1))?;
-        let background = b.slice_axis(shares, 1, 0, 1)?;
-        let background = b.reshaped(background, &[images, n])?;
+        let shares = g.op("softmax", &[scores], Params::new().with("axis", 1));
+        let background = shares.slice(1, 0, 1).reshape(&[images, n]);
         let f = |dims: &[u64]| DenseType::new(F32, dims);
         let i = |dims: &[u64]| DenseType::new(DType::I64, dims);
         let each = [images, n];
@@ -286,11 +284,10 @@ fn multibox_target() -> OpDef {
             f(&each),
             i(&[images, labels[1]]),
         ];
-        let inputs = [b.ty(anchor)?, b.ty(label)?, b.ty(background)?];
+        let inputs = [anchor.ty()?, label.ty()?, background.ty()?];
         let kernel = kernel(problem(cx.params, n, &labels), images, &inputs, &results);
-        let made = b.kernel(kernel, &[anchor, label, background], &results)?;
-        let ty = cx.outputs[0].dtype;
-        (0..3).map(|i| cast(b, made[i], ty)).collect()
+        let made = g.kernel(kernel, &[anchor, label, background], &results)?;
+        Ok(made[..3].iter().map(|x| x.cast(cx.outputs[0].dtype)).collect())
     });
     let infer = rule(|cx| {
         (0..3).try_for_each(|i| cx.same_dtype(i, 0))?;

@@ -3,6 +3,7 @@
 use tensorc_abi::ExternFn;
 
 use super::in_range;
+use crate::mxnet::reduce::line;
 use crate::prelude::*;
 
 /// What a mask or a condition may be.
@@ -13,15 +14,15 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// `indices` as positions in `0..n`, i64.
-fn positions(b: &mut Builder<'_>, indices: Value, n: u64, wrap: bool) -> Result<Value, Diagnostic> {
-    let dims = b.dims(indices)?;
-    b.map_as(&[indices], DType::I64, &dims, |_, a| in_range(&a[0].cast(DType::I64), n, wrap))
+fn positions(indices: Tensor<'_>, n: u64, wrap: bool) -> Result<Tensor<'_>> {
+    let g = indices.graph();
+    Ok(g.map(&[indices], DType::I64, &indices.dims()?, |_, a| in_range(&a[0].cast(DType::I64), n, wrap)))
 }
 
 /// `indices` as positions, i64. The first that is out of range, also below zero, is an error of the run.
-fn checked(b: &mut Builder<'_>, indices: Value, n: u64, axis: usize) -> Result<Value, Diagnostic> {
-    let indices = b.converted(indices, DType::I64)?;
-    let ty = b.ty(indices)?;
+fn checked(indices: Tensor<'_>, n: u64, axis: usize) -> Result<Tensor<'_>> {
+    let indices = indices.convert(DType::I64);
+    let ty = indices.ty()?;
     let sizes = vec![ty.bytes()];
     let check = ExternFn::new("take", sizes.clone(), sizes, 0, move |call| {
         let [from] = call.inputs else { return Err("one operand is expected".to_owned()) };
@@ -34,7 +35,7 @@ fn checked(b: &mut Builder<'_>, indices: Value, n: u64, axis: usize) -> Result<V
         call.outputs.iter_mut().for_each(|to| to.copy_from_slice(from));
         Ok(())
     });
-    Ok(b.prim(Prim::Extern(check), &[indices], &[ty])?[0])
+    Ok(indices.then(|b, indices| Ok(b.prim(Prim::Extern(check), &[indices], &[ty])?[0])))
 }
 
 /// Extent 0 has no position to move an index to.
@@ -52,14 +53,15 @@ fn wraps(cx: &Params) -> bool {
 }
 
 fn take() -> OpDef {
-    let compute = composite_of(|b, cx, [data, indices]| {
-        let dims = b.dims(data)?;
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len()).or_fail(b)?;
+    let compute = formula(|g, cx| {
+        let [data, indices] = g.operands();
+        let dims = data.dims()?;
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len()).or_fail(&g)?;
         let indices = match cx.params.str("mode") {
-            Some("raise") => checked(b, indices, dims[axis], axis)?,
-            _ => positions(b, indices, dims[axis], wraps(cx.params))?,
+            Some("raise") => checked(indices, dims[axis], axis)?,
+            _ => positions(indices, dims[axis], wraps(cx.params))?,
         };
-        b.gathered(data, indices, axis)
+        Ok(data.gather(indices, axis))
     });
     let infer = shape_rule(|cx| {
         let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
@@ -77,22 +79,20 @@ fn take() -> OpDef {
 
 /// The element of every line along `axis` at that line's position; `index` has extent 1 there. The gradient of
 /// the sum of a selection is the selection of the gradient, without writes at computed positions.
-fn selected(b: &mut Builder<'_>, data: Value, index: Value, axis: usize) -> Result<Value, Diagnostic> {
-    let ty = b.ty(data)?;
-    let chosen = b.map_as(&[data, index], ty.dtype, &ty.dims, |s, a| {
+fn selected<'g>(data: Tensor<'g>, index: Tensor<'g>, axis: usize) -> Tensor<'g> {
+    let chosen = data.map_with(&[index], |s, a| {
         let zero = a[0].lit(0.0);
         a[1].eq(&s.coord(axis)).select(&a[0], &zero)
-    })?;
-    reduce(b, "reduce_sum", chosen, &[axis])
+    });
+    chosen.sum(&[axis])
 }
 
 fn batch_take() -> OpDef {
-    let compute = composite_of(|b, cx, [data, indices]| {
-        let dims = b.dims(data)?;
-        let indices = positions(b, indices, dims[1], false)?;
-        let indices = reshape(b, indices, &[dims[0], 1])?;
-        let out = selected(b, data, indices, 1)?;
-        reshape(b, out, &cx.outputs[0].dims)
+    let compute = formula(|g, cx| {
+        let [data, indices] = g.operands();
+        let dims = data.dims()?;
+        let indices = positions(indices, dims[1], false)?.reshaped(&[dims[0], 1]);
+        Ok(selected(data, indices, 1).reshaped(&cx.outputs[0].dims))
     });
     let infer = shape_rule(|cx| {
         let Some(data) = rank_in(cx, 0, 2..=2)? else { return Ok(()) };
@@ -111,22 +111,16 @@ fn pick_axis(params: &Params) -> Option<i64> {
 }
 
 fn pick() -> OpDef {
-    let compute = composite_of(|b, cx, [data, index]| {
-        let dims = b.dims(data)?;
-        let Some(axis) = pick_axis(cx.params) else {
-            let n = dims.iter().product();
-            let data = reshape(b, data, &[n])?;
-            let index = positions(b, index, n, wraps(cx.params))?;
-            let out = b.gathered(data, index, 0)?;
-            return reshape(b, out, &cx.outputs[0].dims);
-        };
-        let axis = normalize_axis(axis, dims.len()).or_fail(b)?;
-        let index = positions(b, index, dims[axis], wraps(cx.params))?;
-        let mut kept = dims;
+    let compute = formula(|g, cx| {
+        let ([data, index], out) = (g.operands(), &cx.outputs[0].dims);
+        let (data, axis) = line(data, pick_axis(cx.params))?;
+        let mut kept = data.dims()?;
+        let index = positions(index, kept[axis], wraps(cx.params))?;
+        if pick_axis(cx.params).is_none() {
+            return Ok(data.gather(index, 0).reshaped(out));
+        }
         kept[axis] = 1;
-        let index = reshape(b, index, &kept)?;
-        let out = selected(b, data, index, axis)?;
-        reshape(b, out, &cx.outputs[0].dims)
+        Ok(selected(data, index.reshaped(&kept), axis).reshaped(out))
     });
     let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
@@ -155,18 +149,16 @@ fn pick() -> OpDef {
 }
 
 fn one_hot() -> OpDef {
-    let compute = composite_of(|b, cx, [indices]| {
-        let out = &cx.outputs[0];
-        let mut dims = b.dims(indices)?;
-        dims.push(1);
-        let indices = reshape(b, indices, &dims)?;
+    let compute = formula(|g, cx| {
+        let (indices, out) = (g.operand(0), &cx.outputs[0]);
+        let indices = indices.reshaped(&[&indices.dims()?[..], &[1]].concat());
         let value = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
         let (on, off) = (value("on_value", 1.0), value("off_value", 0.0));
         let wide = compute_type(out.dtype);
-        b.map_as(&[indices], out.dtype, &out.dims, |s, a| {
+        Ok(g.map(&[indices], out.dtype, &out.dims, |s, a| {
             let hit = a[0].cast(DType::I64).eq(&s.coord(out.dims.len() - 1));
             hit.select(&s.number(wide, on), &s.number(wide, off))
-        })
+        }))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))?;
@@ -186,13 +178,12 @@ fn one_hot() -> OpDef {
 }
 
 fn choose() -> OpDef {
-    let compute = composite_of(|b, _, [condition, x, y]| {
-        let dims = b.dims(condition)?;
-        let holds = b.map_as(&[condition], DType::Bool, &dims, |_, a| a[0].cast(DType::Bool))?;
-        let mut wide = dims;
-        wide.resize(b.dims(x)?.len(), 1);
-        let holds = reshape(b, holds, &wide)?;
-        b.call("where", &[holds, x, y])
+    let compute = formula(|g, _| {
+        let [condition, x, y] = g.operands();
+        let mut dims = condition.dims()?;
+        let holds = g.map(&[condition], DType::Bool, &dims, |_, a| a[0].cast(DType::Bool));
+        dims.resize(x.dims()?.len(), 1);
+        Ok(holds.reshaped(&dims).call("where", &[x, y]))
     });
     let infer = rule(|cx| {
         for i in [1, 2] {
@@ -240,16 +231,15 @@ fn boolean_mask() -> OpDef {
 }
 
 /// The index vector as a column, which the scatter operators take.
-fn column(b: &mut Builder<'_>, index: Value, n: u64) -> Result<Value, Diagnostic> {
-    let index = positions(b, index, n, false)?;
-    let len = b.ty(index)?.len();
-    reshape(b, index, &[len, 1])
+fn column(index: Tensor<'_>, n: u64) -> Result<Tensor<'_>> {
+    let index = positions(index, n, false)?;
+    Ok(index.reshaped(&[index.ty()?.len(), 1]))
 }
 
 fn index_copy() -> OpDef {
-    let compute = composite_of(|b, cx, [old, index, new]| {
-        let index = column(b, index, cx.outputs[0].dims[0])?;
-        b.call("scatter_nd", &[old, index, new])
+    let compute = formula(|g, cx| {
+        let [old, index, new] = g.operands();
+        Ok(old.call("scatter_nd", &[column(index, cx.outputs[0].dims[0])?, new]))
     });
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
@@ -262,15 +252,12 @@ fn index_copy() -> OpDef {
         .group("old_tensor", ANY)
         .operand("index_vector", NUMBERS)
         .group("new_tensor", ANY)
-        .gradient(|b, cx| {
-            let (head, index) = (cx.head(b, 0)?, cx.input(1)?);
-            let n = cx.node.outputs[0].dims[0];
-            let zeros = b.filled(cx.node.inputs[2].as_ref().unwrap_or(&cx.node.outputs[0]), 0.0)?;
-            let at = column(b, index, n)?;
-            let old = b.call("scatter_nd", &[head, at, zeros])?;
-            let at = positions(b, index, n, false)?;
-            Ok(vec![Some(old), None, Some(b.gathered(head, at, 0)?)])
-        })
+        .gradient(derivative(|g, cx| {
+            let (head, index, n) = (g.head(cx, 0), g.operand(1), cx.node.outputs[0].dims[0]);
+            let zeros = g.filled(cx.node.inputs[2].as_ref().unwrap_or(&cx.node.outputs[0]), 0.0);
+            let old = head.call("scatter_nd", &[column(index, n)?, zeros]);
+            Ok(vec![Some(old), None, Some(head.gather(positions(index, n, false)?, 0))])
+        }))
         .mxnet("_contrib_index_copy")
 }
 

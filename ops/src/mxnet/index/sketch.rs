@@ -2,20 +2,17 @@
 
 use crate::prelude::*;
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x, places, signs]: [Value; 3]) -> Result<Value> {
-    let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let ([x, places, signs], out) = (g.operands(), &cx.outputs[0]);
+    let ty = x.ty()?;
     let axis = ty.rank() - 1;
     let (n, extent) = (ty.dims[axis], out.dims[axis]);
-    let wide = compute_type(ty.dtype);
-    let (x, signs) = (cast(b, x, wide)?, cast(b, signs, wide)?);
-    let signs = reshape(b, signs, &[n])?;
-    let signed = b.call("mul", &[x, signs])?;
-    let places = reshape(b, places, &[n])?;
-    let places =
-        b.map_as(&[places], DType::I64, &[n], |_, a| super::in_range(&a[0].cast(DType::I64), extent, false))?;
+    let [x, signs] = [x, signs].map(|x| x.cast(compute_type(ty.dtype)));
+    let signed = x * signs.reshaped(&[n]);
+    let place = |place: &Ex| super::in_range(&place.cast(DType::I64), extent, false);
+    let places = g.map(&[places.reshaped(&[n])], DType::I64, &[n], |_, a| place(&a[0]));
     let params = Params::new().with("axis", axis as i64).with("extent", extent as i64);
-    let sums = b.op("scatter_sum", &[signed, places], params)?;
-    cast(b, sums, out.dtype)
+    Ok(g.op("scatter_sum", &[signed, places], params).cast(out.dtype))
 }
 
 pub fn count_sketch() -> OpDef {
@@ -36,7 +33,7 @@ pub fn count_sketch() -> OpDef {
     });
     let doc = "Count sketches along the last axis: out[…, h[i]] += s[i]·data[…, i]. Hashes h beyond `out_dim` count as \
                the last place.";
-    define("mx_count_sketch", doc, composite_of(body), infer)
+    define("mx_count_sketch", doc, formula(body), infer)
         .group("data", FLOATS)
         .operand("h", FLOATS)
         .group("s", FLOATS)

@@ -7,51 +7,46 @@ pub fn ops() -> Vec<OpDef> {
     vec![gather_nd(), scatter_nd(), scatter_set_nd(), ravel(), unravel()]
 }
 
+/// The rows of [count, …], each in another shape.
+fn rows<'g>(x: Tensor<'g>, count: u64, dims: &[u64]) -> Vec<Tensor<'g>> {
+    (0..count).map(|i| x.slice(0, i, 1).reshape(dims)).collect()
+}
+
 /// Row-major offsets in axes `dims` from tuples along the first axis of `indices`; a component counts modulo its
 /// extent. The result has the other axes flattened.
-fn offsets(b: &mut Builder<'_>, indices: Value, dims: &[u64]) -> Result<Value, Diagnostic> {
-    let ty = b.ty(indices)?;
-    let count = ty.dims[1..].iter().product();
-    let rows = reshape(b, indices, &[ty.dims[0], count])?;
-    let mut parts = vec![];
-    for i in 0..dims.len() as u64 {
-        let row = b.slice_axis(rows, 0, i, 1)?;
-        parts.push(b.reshaped(row, &[count])?);
-    }
-    b.map_as(&parts, DType::I64, &[count], |s, a| {
+fn offsets<'g>(indices: Tensor<'g>, dims: &[u64]) -> Result<Tensor<'g>> {
+    let own = indices.dims()?;
+    let count = own[1..].iter().product();
+    let parts = rows(indices.reshaped(&[own[0], count]), dims.len() as u64, &[count]);
+    Ok(indices.graph().map(&parts, DType::I64, &[count], |s, a| {
         a.iter().zip(dims).fold(s.number(DType::I64, 0.0), |at, (x, &n)| {
             &at * at.lit(n as f64) + in_range(&x.cast(DType::I64), n, true)
         })
-    })
+    }))
 }
 
 /// Extents indexed by tuples, and the axes of the slices behind them.
-fn split<'a>(data: &'a DenseType, indices: &DenseType) -> (&'a [u64], &'a [u64]) {
-    data.dims.split_at(indices.dims[0] as usize)
+fn split<'a>(data: &'a [u64], indices: &[u64]) -> (&'a [u64], &'a [u64]) {
+    data.split_at(indices[0] as usize)
 }
 
-fn gathered(b: &mut Builder<'_>, data: Value, indices: Value) -> Result<Value, Diagnostic> {
-    let (ty, index_ty) = (b.ty(data)?, b.ty(indices)?);
-    let (indexed, slice) = split(&ty, &index_ty);
-    let at = offsets(b, indices, indexed)?;
-    let rows = [indexed.iter().product(), slice.iter().product()];
-    let data = reshape(b, data, &rows)?;
-    let out = b.gathered(data, at, 0)?;
-    reshape(b, out, &[&index_ty.dims[1..], slice].concat())
+fn gathered<'g>(data: Tensor<'g>, indices: Tensor<'g>) -> Result<Tensor<'g>> {
+    let (dims, index_dims) = (data.dims()?, indices.dims()?);
+    let (indexed, slice) = split(&dims, &index_dims);
+    let at = offsets(indices, indexed)?;
+    let data = data.reshaped(&[indexed.iter().product(), slice.iter().product()]);
+    Ok(data.gather(at, 0).reshaped(&[&index_dims[1..], slice].concat()))
 }
 
 /// `into` with slices at tuples written, the last where two have one position.
-fn scattered(b: &mut Builder<'_>, into: Value, indices: Value, values: Value) -> Result<Value, Diagnostic> {
-    let (ty, index_ty) = (b.ty(into)?, b.ty(indices)?);
-    let (indexed, slice) = split(&ty, &index_ty);
-    let at = offsets(b, indices, indexed)?;
-    let count = b.ty(at)?.len();
-    let at = reshape(b, at, &[count, 1])?;
-    let width = slice.iter().product();
-    let rows = reshape(b, into, &[indexed.iter().product(), width])?;
-    let values = reshape(b, values, &[count, width])?;
-    let out = b.call("scatter_nd", &[rows, at, values])?;
-    reshape(b, out, &ty.dims)
+fn scattered<'g>(into: Tensor<'g>, indices: Tensor<'g>, values: Tensor<'g>) -> Result<Tensor<'g>> {
+    let (dims, index_dims) = (into.dims()?, indices.dims()?);
+    let (indexed, slice) = split(&dims, &index_dims);
+    let at = offsets(indices, indexed)?;
+    let (count, width) = (at.ty()?.len(), slice.iter().product());
+    let at = at.reshaped(&[count, 1]);
+    let rows = into.reshaped(&[indexed.iter().product(), width]);
+    Ok(rows.call("scatter_nd", &[at, values.reshaped(&[count, width])]).reshaped(&dims))
 }
 
 /// Axes of the tuples, then those of the slices behind the axes indexed.
@@ -65,7 +60,7 @@ fn tuple_shape(cx: &InferCtx<'_>, data: &[Dim], indices: usize) -> Result<Option
 }
 
 fn gather_nd() -> OpDef {
-    let compute = composite_of(|b, _, [data, indices]| gathered(b, data, indices));
+    let compute = formula(|g, _| gathered(g.operand(0), g.operand(1)));
     let infer = shape_rule(|cx| {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         match tuple_shape(cx, &data, 1)? {
@@ -84,10 +79,7 @@ fn shape_of(cx: &InferCtx<'_>) -> Vec<Dim> {
 }
 
 fn scatter_nd() -> OpDef {
-    let compute = composite_of(|b, cx, [values, indices]| {
-        let zeros = b.filled(&cx.outputs[0], 0.0)?;
-        scattered(b, zeros, indices, values)
-    });
+    let compute = formula(|g, cx| scattered(g.filled(&cx.outputs[0], 0.0), g.operand(1), g.operand(0)));
     let infer = shape_rule(|cx| {
         let dims = shape_of(cx);
         if let Some(values) = tuple_shape(cx, &dims, 1)? {
@@ -98,15 +90,12 @@ fn scatter_nd() -> OpDef {
     define("mx_scatter_nd", "Zeros with `data` written at tuples; the last where two are equal.", compute, infer)
         .operands(&["data", "indices"], NUMBERS)
         .required("shape", ParamKind::Ints, "shape of the result")
-        .gradient(|b, cx| {
-            let (head, indices) = (cx.head(b, 0)?, cx.input(1)?);
-            Ok(vec![Some(gathered(b, head, indices)?), None])
-        })
+        .gradient(derivative(|g, cx| Ok(vec![Some(gathered(g.head(cx, 0), g.operand(1))?), None])))
         .mxnet("scatter_nd")
 }
 
 fn scatter_set_nd() -> OpDef {
-    let compute = composite_of(|b, _, [into, values, indices]| scattered(b, into, indices, values));
+    let compute = formula(|g, _| scattered(g.operand(0), g.operand(2), g.operand(1)));
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
         let Some(dims) = cx.input_dims(0) else { return Ok(()) };
@@ -119,12 +108,12 @@ fn scatter_set_nd() -> OpDef {
         .groups(&["lhs", "rhs"], NUMBERS)
         .operand("indices", NUMBERS)
         .required("shape", ParamKind::Ints, "No effect: the result has the shape of `lhs`.")
-        .gradient(|b, cx| {
-            let (head, indices) = (cx.head(b, 0)?, cx.input(2)?);
-            let zeros = b.filled(cx.node.inputs[1].as_ref().unwrap_or(&cx.node.outputs[0]), 0.0)?;
-            let lhs = scattered(b, head, indices, zeros)?;
-            Ok(vec![Some(lhs), Some(gathered(b, head, indices)?), None])
-        })
+        .gradient(derivative(|g, cx| {
+            let (head, indices) = (g.head(cx, 0), g.operand(2));
+            let zeros = g.filled(cx.node.inputs[1].as_ref().unwrap_or(&cx.node.outputs[0]), 0.0);
+            let lhs = scattered(head, indices, zeros)?;
+            Ok(vec![Some(lhs), Some(gathered(head, indices)?), None])
+        }))
         .mxnet("_scatter_set_nd")
 }
 
@@ -133,19 +122,14 @@ fn extents(shape: Option<&[i64]>) -> Vec<f64> {
 }
 
 fn ravel() -> OpDef {
-    let compute = composite_of(|b, cx, [data]| {
-        let (dims, shape) = (b.dims(data)?, extents(cx.params.ints("shape")));
-        let out = &cx.outputs[0];
-        let mut parts = vec![];
-        for i in 0..dims[0] {
-            let row = b.slice_axis(data, 0, i, 1)?;
-            parts.push(b.reshaped(row, &out.dims)?);
-        }
-        b.map_as(&parts, out.dtype, &out.dims, |s, a| {
+    let compute = formula(|g, cx| {
+        let (data, out, shape) = (g.operand(0), &cx.outputs[0], extents(cx.params.ints("shape")));
+        let parts = rows(data, data.dims()?[0], &out.dims);
+        Ok(g.map(&parts, out.dtype, &out.dims, |s, a| {
             let start = s.number(DType::I64, 0.0);
             let at = a.iter().zip(&shape).fold(start, |at, (x, &n)| &at * at.lit(n) + x.cast(DType::I64));
             at.cast(out.dtype)
-        })
+        }))
     });
     let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;
@@ -161,11 +145,10 @@ fn ravel() -> OpDef {
 }
 
 fn unravel() -> OpDef {
-    let compute = composite_of(|b, cx, [data]| {
-        let (dims, shape) = (b.dims(data)?, extents(cx.params.ints("shape")));
-        let out = &cx.outputs[0];
-        let lead = reshape(b, data, &[&[1], &dims[..]].concat())?;
-        b.map_as(&[lead], out.dtype, &out.dims, |s, a| {
+    let compute = formula(|g, cx| {
+        let (data, out, shape) = (g.operand(0), &cx.outputs[0], extents(cx.params.ints("shape")));
+        let lead = data.reshaped(&[&[1], &data.dims()?[..]].concat());
+        Ok(g.map(&[lead], out.dtype, &out.dims, |s, a| {
             let (mut rest, which) = (a[0].cast(DType::I64), s.coord(0));
             let mut value = rest.lit(0.0);
             for (axis, &n) in shape.iter().enumerate().rev() {
@@ -176,7 +159,7 @@ fn unravel() -> OpDef {
                 rest = &rest / &n;
             }
             value.cast(out.dtype)
-        })
+        }))
     });
     let infer = shape_rule(|cx| {
         let count = cx.params.ints("shape").unwrap_or_default().len() as u64;

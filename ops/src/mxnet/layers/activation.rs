@@ -7,15 +7,15 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn activation() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
+    let compute = formula(|g, cx| {
         let name = match cx.params.str("act_type") {
             Some("softrelu") => "softplus",
             Some(other @ ("relu" | "sigmoid" | "tanh" | "softsign" | "log_sigmoid" | "mish")) => other,
             other => {
-                return Err(b.fail(format!("parameter `act_type`: unknown function `{}`", other.unwrap_or_default())));
+                return Err(g.fail(format!("parameter `act_type`: unknown function `{}`", other.unwrap_or_default())));
             }
         };
-        b.call(name, &[x])
+        Ok(g.operand(0).call(name, &[]))
     });
     const TYPES: &[&str] = &["relu", "sigmoid", "softrelu", "softsign", "tanh"];
     define("mx_activation", "One of relu, sigmoid, tanh, softrelu = ln(1 + eˣ), softsign.", compute, rule(agree))
@@ -26,15 +26,15 @@ fn activation() -> OpDef {
 }
 
 /// The slope shaped to broadcast with the operand: along axis 1 unless it has one element.
-fn slope(b: &mut Builder<'_>, x: Value, slope: Value) -> Result<Value> {
-    let (rank, len) = (b.dims(x)?.len(), b.ty(slope)?.len());
+fn slope<'g>(x: Tensor<'g>, slope: Tensor<'g>) -> Result<Tensor<'g>> {
+    let (rank, len) = (x.dims()?.len(), slope.ty()?.len());
     let mut dims = vec![1; rank];
     if len != 1 && rank > 1 {
         dims[1] = len;
     } else if rank == 1 {
         dims[0] = len;
     }
-    reshape(b, slope, &dims)
+    Ok(slope.reshaped(&dims))
 }
 
 /// Whether slopes are drawn at random.
@@ -50,85 +50,72 @@ fn fixed_slope(params: &Params) -> f64 {
     }
 }
 
-fn leaky_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let x = operand(b, args, 0)?;
-    let alpha = |value: f64| Params::new().with("alpha", value);
+fn leaky_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
+    let x = g.operand(0);
+    let with_alpha = |op: &str| g.op(op, &[x], Params::new().with("alpha", fixed_slope(cx.params)));
     if random(cx.params) {
         let bound = |name: &str| ParamValue::Float(cx.params.float(name).unwrap_or(0.0));
         let range = Params::new().with("low", bound("lower_bound")).with("high", bound("upper_bound"));
-        let slopes = b.op_multi("random_uniform_like", &[Some(x), maybe(args, 2)], range, 1)?[0];
-        return Ok(vec![b.call("prelu", &[x, slopes])?, slopes]);
+        let slopes = g.op_multi("random_uniform_like", &[Some(x), g.maybe(2)], range, 1)[0];
+        return Ok(vec![x.call("prelu", &[slopes]), slopes]);
     }
     let out = match cx.params.str("act_type") {
-        Some("prelu") => {
-            let gamma = operand(b, args, 1)?;
-            let gamma = slope(b, x, gamma)?;
-            b.call("prelu", &[x, gamma])?
-        }
-        Some("elu") => b.op("elu", &[x], alpha(fixed_slope(cx.params)))?,
-        Some("selu") => b.call("selu", &[x])?,
-        Some("gelu") => b.call("gelu", &[x])?,
-        _ => b.op("leaky_relu", &[x], alpha(fixed_slope(cx.params)))?,
+        Some("prelu") => x.call("prelu", &[slope(x, g.operand(1))?]),
+        Some("elu") => with_alpha("elu"),
+        Some(own @ ("selu" | "gelu")) => x.call(own, &[]),
+        _ => with_alpha("leaky_relu"),
     };
-    if cx.outputs.len() == 1 {
-        return Ok(vec![out]);
-    }
-    let mask = &cx.outputs[1];
-    Ok(vec![out, b.filled(mask, fixed_slope(cx.params))?])
+    let mask = cx.outputs.get(1).map(|mask| g.filled(mask, fixed_slope(cx.params)));
+    Ok([out].into_iter().chain(mask).collect())
+}
+
+/// `head`, where `x` is not positive times a slope.
+fn sloped<'g>(head: Tensor<'g>, x: Tensor<'g>, slope: Tensor<'g>) -> Tensor<'g> {
+    head.map_with(&[x, slope], |_, a| &a[0] * a[1].gt(&a[1].lit(0.0)).select(&a[1].lit(1.0), &a[2]))
 }
 
 /// The slopes are constants of the derivative.
-fn leaky_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let ty = b.ty(x)?;
-    let slope_of = |name: &str| cx.node.params.str("act_type") == Some(name);
-    if slope_of("prelu") {
-        return prelu_gradient(b, cx, x, head);
-    }
-    if slope_of("elu") || slope_of("selu") {
-        let gamma = if slope_of("selu") { 1.050_700_902_938_842_8 } else { 1.0 };
-        let alpha = if slope_of("selu") { 1.673_263_192_176_818_8 } else { fixed_slope(cx.node.params) };
-        let y = cx.outputs[0];
-        let gradient = b.map_as(&[head, x, y], ty.dtype, &ty.dims, |_, a| {
-            let below = &a[2] + gamma * alpha;
-            &a[0] * a[1].gt(&a[1].lit(0.0)).select(&a[1].lit(gamma), &below)
-        })?;
-        return Ok(vec![Some(gradient), None, None]);
-    }
-    if slope_of("gelu") {
-        let gradient = b.map_as(&[head, x], ty.dtype, &ty.dims, |_, a| {
+fn leaky_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let (x, head) = (g.operand(0), g.head(cx, 0));
+    let own = match cx.node.params.str("act_type") {
+        Some("prelu") => return prelu_gradient(x, head),
+        Some(name @ ("elu" | "selu")) => {
+            let (gamma, alpha) = match name {
+                "selu" => (1.050_700_902_938_842_8, 1.673_263_192_176_818_8),
+                _ => (1.0, fixed_slope(cx.node.params)),
+            };
+            head.map_with(&[x, g.value(cx.outputs[0])], |_, a| {
+                let below = &a[2] + gamma * alpha;
+                &a[0] * a[1].gt(&a[1].lit(0.0)).select(&a[1].lit(gamma), &below)
+            })
+        }
+        Some("gelu") => head.map_with(&[x], |_, a| {
             let x = &a[1];
             let distribution = ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
             let density = (x * x * -0.5).exp() * (1.0 / (2.0 * std::f64::consts::PI).sqrt());
             &a[0] * (distribution + x * density)
-        })?;
-        return Ok(vec![Some(gradient), None, None]);
-    }
-    let slopes = match (random(cx.node.params), cx.outputs.get(1)) {
-        (true, Some(mask)) => *mask,
-        (true, None) => return Err(b.fail("rrelu in training needs its second result for the gradient")),
-        (false, _) => b.filled(&ty, fixed_slope(cx.node.params))?,
+        }),
+        _ => {
+            let slopes = match (random(cx.node.params), cx.outputs.get(1)) {
+                (true, Some(mask)) => g.value(*mask),
+                (true, None) => return Err(g.fail("rrelu in training needs its second result for the gradient")),
+                (false, _) => g.filled(&x.ty()?, fixed_slope(cx.node.params)),
+            };
+            sloped(head, x, slopes)
+        }
     };
-    let gradient = b.map_as(&[head, x, slopes], ty.dtype, &ty.dims, |_, a| {
-        &a[0] * a[1].gt(&a[1].lit(0.0)).select(&a[1].lit(1.0), &a[2])
-    })?;
-    Ok(vec![Some(gradient), None, None])
+    Ok(vec![Some(own), None, None])
 }
 
-fn prelu_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, x: Value, head: Value) -> Result<Vec<Option<Value>>> {
-    let (ty, gamma) = (b.ty(x)?, cx.input(1)?);
-    let gamma_ty = b.ty(gamma)?;
-    let shaped = slope(b, x, gamma)?;
-    let gradient = b.map_as(&[head, x, shaped], ty.dtype, &ty.dims, |_, a| {
-        &a[0] * a[1].gt(&a[1].lit(0.0)).select(&a[1].lit(1.0), &a[2])
-    })?;
-    let parts =
-        b.map_as(&[head, x], ty.dtype, &ty.dims, |_, a| &a[0] * a[1].lt(&a[1].lit(0.0)).select(&a[1], &a[1].lit(0.0)))?;
-    let kept = b.dims(shaped)?;
-    let axes: Vec<usize> = (0..ty.rank()).filter(|&axis| kept[axis] == 1).collect();
-    let sum = reduce(b, "reduce_sum", parts, &axes)?;
-    let sum = reshape(b, sum, &gamma_ty.dims)?;
-    Ok(vec![Some(gradient), Some(cast(b, sum, gamma_ty.dtype)?), None])
+fn prelu_gradient<'g>(x: Tensor<'g>, head: Tensor<'g>) -> Gradients<'g> {
+    let gamma = x.graph().operand(1);
+    let shaped = slope(x, gamma)?;
+    let gradient = sloped(head, x, shaped);
+    let parts = head.map_with(&[x], |_, a| &a[0] * a[1].lt(&a[1].lit(0.0)).select(&a[1], &a[1].lit(0.0)));
+    let kept = shaped.dims()?;
+    let axes: Vec<usize> = (0..kept.len()).filter(|&axis| kept[axis] == 1).collect();
+    let (sum, ty) = (parts.sum(&axes), gamma.ty()?);
+    Ok(vec![Some(gradient), Some(sum.reshaped_to(&ty)), None])
 }
 
 fn leaky_relu() -> OpDef {
@@ -155,7 +142,7 @@ fn leaky_relu() -> OpDef {
     const TYPES: &[&str] = &["elu", "gelu", "leaky", "prelu", "rrelu", "selu"];
     let doc = "x, below 0: slope·x (leaky), gamma·x (prelu), slope·(eˣ - 1) (elu), u·x with u uniform in training, \
                its mean otherwise (rrelu); and selu, gelu. The second result of rrelu is u.";
-    define("mx_leaky_relu", doc, Compute::Composite(Box::new(leaky_body)), infer)
+    define("mx_leaky_relu", doc, formulas(leaky_body), infer)
         .operand("data", FLOATS)
         .optional("gamma", TypeRule::OneOf(FLOATS))
         .optional("key", TypeRule::OneOf(&[DType::U32]))
@@ -172,7 +159,7 @@ fn leaky_relu() -> OpDef {
         .param("lower_bound", 0.125, "Least slope of rrelu.")
         .param("upper_bound", 0.334, "Greatest slope of rrelu.")
         .param(OpDef::TRAINING, false, "Draw the slopes of rrelu.")
-        .gradient(leaky_gradient)
+        .gradient(derivative(leaky_gradient))
         .named(&["LeakyReLU"])
         .ulp(8.0)
 }

@@ -21,46 +21,36 @@ fn mask_dims(params: &Params, dims: &[u64]) -> Result<Vec<u64>, OpError> {
 }
 
 /// Zeros with probability p, else 1 / (1 - p).
-fn mask(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, key: Option<Value>) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let dims = mask_dims(cx.params, &ty.dims).or_fail(b)?;
+fn mask<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let ty = g.operand(0).ty()?;
+    let dims = mask_dims(cx.params, &ty.dims).or_fail(&g)?;
     let p = cx.params.float("p").unwrap_or(0.5);
-    let ratio = b.scalar(Scalar::from_f64(DType::F32, p));
-    let template = b.filled(&DenseType::new(ty.dtype, &dims), 0.0)?;
-    let kept = b.op_multi("dropout_mask", &[Some(template), Some(ratio), key], Params::new(), 1)?[0];
-    b.map_as(&[kept], ty.dtype, &dims, |s, a| {
+    let ratio = g.constant(TensorData::scalar(Scalar::from_f64(DType::F32, p)));
+    let template = g.filled(&DenseType::new(ty.dtype, &dims), 0.0);
+    let kept = g.op_multi("dropout_mask", &[Some(template), Some(ratio), g.maybe(1)], Params::new(), 1)[0];
+    Ok(g.map(&[kept], ty.dtype, &dims, |s, a| {
         let wide = compute_type(ty.dtype);
         let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
         a[0].select(&s.number(wide, scale), &s.number(wide, 0.0))
-    })
+    }))
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let x = operand(b, args, 0)?;
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
+    let x = g.operand(0);
     if active(cx.params) {
-        let mask = mask(b, cx, x, maybe(args, 1))?;
-        return Ok(vec![b.call("mul", &[x, mask])?, mask]);
+        let mask = mask(g, cx)?;
+        return Ok(vec![x * mask, mask]);
     }
-    let mut results = vec![x];
-    if let Some(ty) = cx.outputs.get(1) {
-        results.push(b.filled(ty, 1.0)?);
-    }
-    Ok(results)
+    Ok([x].into_iter().chain(cx.outputs.get(1).map(|ty| g.filled(ty, 1.0))).collect())
 }
 
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let head = cx.head(b, 0)?;
+fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let head = g.head(cx, 0);
     if !active(cx.node.params) {
         return Ok(vec![Some(head), None]);
     }
-    let mask = match cx.outputs.get(1) {
-        Some(mask) => *mask,
-        None => {
-            let x = cx.input(0)?;
-            mask(b, cx.node, x, maybe(cx.inputs, 1))?
-        }
-    };
-    Ok(vec![Some(b.call("mul", &[head, mask])?), None])
+    let mask = cx.outputs.get(1).map_or_else(|| mask(g, cx.node), |mask| Ok(g.value(*mask)))?;
+    Ok(vec![Some(head * mask), None])
 }
 
 fn dropout() -> OpDef {
@@ -81,7 +71,7 @@ fn dropout() -> OpDef {
     });
     let doc = "In training, or always: elements are 0 with probability p, else multiplied by 1 / (1 - p). The second \
                result is that factor, 1 if nothing is dropped.";
-    define("mx_dropout", doc, Compute::Composite(Box::new(body)), infer)
+    define("mx_dropout", doc, formulas(body), infer)
         .operand("data", FLOATS)
         .optional("key", TypeRule::OneOf(&[DType::U32]))
         .edit(|d| {
@@ -97,6 +87,6 @@ fn dropout() -> OpDef {
         .param("axes", ParamValue::Ints(vec![]), "Axes along which the mask is the same.")
         .ignored(&[("cudnn_off", ParamValue::Bool(false))])
         .param(OpDef::TRAINING, false, "Drop elements.")
-        .gradient(gradient)
+        .gradient(derivative(gradient))
         .named(&["Dropout"])
 }

@@ -7,13 +7,14 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn embedding() -> OpDef {
-    let compute = composite_of(|b, _, [data, weight]| {
-        let (dims, rows) = (b.dims(data)?, b.dims(weight)?[0]);
-        let rows = b.map_as(&[data], DType::I64, &dims, |_, a| {
+    let compute = formula(|g, _| {
+        let [data, weight] = g.operands();
+        let rows = weight.dims()?[0];
+        let rows = g.map(&[data], DType::I64, &data.dims()?, |_, a| {
             let at = a[0].cast(DType::I64);
             at.max(&at.lit(0.0)).min(&at.lit(rows as f64 - 1.0))
-        })?;
-        b.gathered(weight, rows, 0)
+        });
+        Ok(weight.gather(rows, 0))
     });
     let infer = rule(|cx| {
         let count = |name: &str| extent(cx.params.int(name).unwrap_or(0), name);

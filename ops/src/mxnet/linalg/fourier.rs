@@ -16,9 +16,15 @@ pub fn ops() -> Vec<OpDef> {
 
 /// Real and imaginary parts; without the latter they are zero.
 #[derive(Clone, Copy)]
-struct Complex {
-    re: Value,
-    im: Option<Value>,
+struct Complex<'g> {
+    re: Tensor<'g>,
+    im: Option<Tensor<'g>>,
+}
+
+impl<'g> Complex<'g> {
+    fn each(self, f: impl Fn(Tensor<'g>) -> Tensor<'g>) -> Complex<'g> {
+        Complex { re: f(self.re), im: self.im.map(f) }
+    }
 }
 
 /// What a transform is divided by: the greatest divisor up to [`MAX_RADIX`], else the least prime.
@@ -29,69 +35,46 @@ fn radix(n: u64) -> u64 {
 }
 
 /// `cos` and `sin` of `sign·2π·i·j/n`.
-fn rotations(b: &mut Builder<'_>, dims: [u64; 2], n: u64, sign: f64, dtype: DType) -> [Value; 2] {
+fn rotations(g: GraphScope<'_>, dims: [u64; 2], n: u64, sign: f64, dtype: DType) -> [Tensor<'_>; 2] {
     [f64::cos, f64::sin].map(|f| {
         let angle = |at: u64| sign * TAU * ((at / dims[1] * (at % dims[1])) % n) as f64 / n as f64;
-        let data = TensorData::from_fn(DenseType::new(dtype, &dims), |at| Scalar::from_f64(dtype, f(angle(at))));
-        b.constant(data)
+        g.constant(TensorData::from_fn(DenseType::new(dtype, &dims), |at| Scalar::from_f64(dtype, f(angle(at)))))
     })
 }
 
 /// `x·c - y·s` and `x·s + y·c`.
-fn rotated(b: &mut Builder<'_>, x: Complex, [c, s]: [Value; 2], product: &str) -> Result<Complex> {
-    let (re, im) = (b.call(product, &[c, x.re])?, b.call(product, &[s, x.re])?);
-    let Some(y) = x.im else { return Ok(Complex { re, im: Some(im) }) };
-    let (ys, yc) = (b.call(product, &[s, y])?, b.call(product, &[c, y])?);
-    Ok(Complex { re: b.call("sub", &[re, ys])?, im: Some(b.call("add", &[im, yc])?) })
-}
-
-fn each(
-    b: &mut Builder<'_>,
-    x: Complex,
-    mut f: impl FnMut(&mut Builder<'_>, Value) -> Result<Value>,
-) -> Result<Complex> {
-    let re = f(b, x.re)?;
-    let im = x.im.map(|im| f(b, im)).transpose()?;
-    Ok(Complex { re, im })
+fn rotated<'g>(x: Complex<'g>, [c, s]: [Tensor<'g>; 2], product: &str) -> Complex<'g> {
+    let (re, im) = (c.call(product, &[x.re]), s.call(product, &[x.re]));
+    let Some(y) = x.im else { return Complex { re, im: Some(im) } };
+    let (ys, yc) = (s.call(product, &[y]), c.call(product, &[y]));
+    Complex { re: re - ys, im: Some(im + yc) }
 }
 
 /// Transforms the rows of `[rows, n]`.
-fn transform(b: &mut Builder<'_>, x: Complex, [rows, n]: [u64; 2], sign: f64) -> Result<Complex> {
-    let dtype = b.ty(x.re)?.dtype;
-    let r = radix(n);
+fn transform<'g>(x: Complex<'g>, [rows, n]: [u64; 2], sign: f64) -> Result<Complex<'g>> {
+    let (g, dtype, r) = (x.re.graph(), x.re.ty()?.dtype, radix(n));
     let m = n / r;
-    let split = each(b, x, |b, part| reshape(b, part, &[rows, r, m]))?;
-    let matrix = rotations(b, [r, r], r, sign, dtype);
-    let short = rotated(b, split, matrix, "matmul")?;
+    let split = x.each(|part| part.reshaped(&[rows, r, m]));
+    let short = rotated(split, rotations(g, [r, r], r, sign, dtype), "matmul");
     if m == 1 {
-        return each(b, short, |b, part| reshape(b, part, &[rows, n]));
+        return Ok(short.each(|part| part.reshaped(&[rows, n])));
     }
-    let turns = rotations(b, [r, m], n, sign, dtype);
-    let turned = rotated(b, short, turns, "mul")?;
-    let wide = each(b, turned, |b, part| reshape(b, part, &[rows * r, m]))?;
-    let long = transform(b, wide, [rows * r, m], sign)?;
-    each(b, long, |b, part| {
-        let part = reshape(b, part, &[rows, r, m])?;
-        let part = b.permuted(part, &[0, 2, 1])?;
-        reshape(b, part, &[rows, n])
-    })
+    let turned = rotated(short, rotations(g, [r, m], n, sign, dtype), "mul");
+    let long = transform(turned.each(|part| part.reshaped(&[rows * r, m])), [rows * r, m], sign)?;
+    Ok(long.each(|part| part.reshaped(&[rows, r, m]).permute(&[0, 2, 1]).reshaped(&[rows, n])))
 }
 
 fn rows(dims: &[u64]) -> u64 {
     dims[..dims.len() - 1].iter().product()
 }
 
-fn fft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
-    let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
-    let (n, rows) = (ty.dims[ty.rank() - 1], rows(&ty.dims));
-    let x = cast(b, x, compute_type(ty.dtype))?;
-    let x = reshape(b, x, &[rows, n])?;
-    let found = transform(b, Complex { re: x, im: None }, [rows, n], -1.0)?;
-    let parts = [found.re, found.im.unwrap_or(found.re)];
-    let columns = parts.into_iter().map(|part| reshape(b, part, &[rows, n, 1])).collect::<Result<Vec<_>>>()?;
-    let pairs = b.concat(&columns, 2)?;
-    let pairs = reshape(b, pairs, &out.dims)?;
-    cast(b, pairs, out.dtype)
+fn fft_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let dims = g.operand(0).dims()?;
+    let (n, rows) = (dims[dims.len() - 1], rows(&dims));
+    let re = g.operand(0).widened().reshaped(&[rows, n]);
+    let found = transform(Complex { re, im: None }, [rows, n], -1.0)?;
+    let columns = [found.re, found.im.unwrap_or(found.re)].map(|part| part.reshaped(&[rows, n, 1]));
+    Ok(g.concat(&columns, 2).reshaped_to(&cx.outputs[0]))
 }
 
 fn fft() -> OpDef {
@@ -103,26 +86,19 @@ fn fft() -> OpDef {
     });
     let doc = "The discrete Fourier transform of real rows, Σ x[j]·e^(-2πi·j·k/n): real and imaginary parts by turns \
                along the last axis.";
-    define("mx_fft", doc, composite_of(fft_body), infer)
+    define("mx_fft", doc, formula(fft_body), infer)
         .operand("data", FLOATS)
         .ignored(&[("compute_size", ParamValue::Int(128))])
         .ulp(64.0)
         .named(&["_contrib_fft"])
 }
 
-fn ifft_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x]: [Value; 1]) -> Result<Value> {
-    let (ty, out) = (b.ty(x)?, &cx.outputs[0]);
+fn ifft_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let out = &cx.outputs[0];
     let (n, rows) = (out.dims[out.rank() - 1], rows(&out.dims));
-    let x = cast(b, x, compute_type(ty.dtype))?;
-    let x = reshape(b, x, &[rows, n, 2])?;
-    let mut part = |i: u64| -> Result<Value> {
-        let part = b.slice_axis(x, 2, i, 1)?;
-        reshape(b, part, &[rows, n])
-    };
-    let pair = Complex { re: part(0)?, im: Some(part(1)?) };
-    let found = transform(b, pair, [rows, n], 1.0)?;
-    let found = reshape(b, found.re, &out.dims)?;
-    cast(b, found, out.dtype)
+    let x = g.operand(0).widened().reshaped(&[rows, n, 2]);
+    let [re, im] = [0, 1].map(|i| x.slice(2, i, 1).reshaped(&[rows, n]));
+    Ok(transform(Complex { re, im: Some(im) }, [rows, n], 1.0)?.re.reshaped_to(out))
 }
 
 fn ifft() -> OpDef {
@@ -137,7 +113,7 @@ fn ifft() -> OpDef {
     });
     let doc = "The real part of Σ X[k]·e^(2πi·j·k/n), real and imaginary parts of X by turns along the last axis. Not \
                divided by n.";
-    define("mx_ifft", doc, composite_of(ifft_body), infer)
+    define("mx_ifft", doc, formula(ifft_body), infer)
         .operand("data", FLOATS)
         .ignored(&[("compute_size", ParamValue::Int(128))])
         .ulp(64.0)

@@ -11,31 +11,39 @@ fn offset(params: &Params) -> i64 {
 }
 
 /// The diagonal `offset` above the main one, of `n` elements.
-fn diagonal(b: &mut Builder<'_>, x: Value, offset: i64, n: u64) -> Result<Value> {
-    let dims = b.dims(x)?;
+fn diagonal(x: Tensor<'_>, offset: i64, n: u64) -> Result<Tensor<'_>> {
+    let dims = x.dims()?;
     let batch = dims.len() - 2;
     let mut map = vars(batch + 1);
     let at = map[batch].clone();
     map[batch] = at.offset((-offset).max(0));
     map.push(at.offset(offset.max(0)));
-    b.view(x, View { map, fill: None }, &[&dims[..batch], &[n]].concat())
+    Ok(x.view(map, None, &[&dims[..batch], &[n]].concat()))
+}
+
+/// The last extent of the result.
+fn last(cx: &NodeCtx<'_>) -> u64 {
+    cx.outputs[0].dims.last().copied().unwrap_or(0)
+}
+
+/// The leading axes of square matrices, and their extent.
+fn square(cx: &mut InferCtx<'_>) -> Result<Option<(Vec<Dim>, Dim)>, OpError> {
+    let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(None) };
+    cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
+    let n = cx.resolve(x[x.len() - 1]);
+    Ok(Some((x[..x.len() - 2].to_vec(), n)))
 }
 
 fn sumlogdiag() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let dims = b.dims(x)?;
-        let n = dims[dims.len() - 1];
-        let d = diagonal(b, x, 0, n)?;
-        let logs = b.call("log", &[d])?;
-        let sum = reduce(b, "reduce_sum", logs, &[dims.len() - 2])?;
-        b.reshaped(sum, &cx.outputs[0].dims)
+    let compute = formula(|g, cx| {
+        let dims = g.operand(0).dims()?;
+        let logs = diagonal(g.operand(0), 0, dims[dims.len() - 1])?.log();
+        Ok(logs.sum(&[dims.len() - 2]).reshape(&cx.outputs[0].dims))
     });
     let infer = shape_rule(|cx| {
-        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
-        cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
+        let Some((batch, _)) = square(cx)? else { return Ok(()) };
         // The result of one matrix has one element.
-        let batch = &x[..x.len() - 2];
-        cx.set_output_dims(0, if batch.is_empty() { vec![Dim::Const(1)] } else { batch.to_vec() })
+        cx.set_output_dims(0, if batch.is_empty() { vec![Dim::Const(1)] } else { batch })
     });
     define("mx_linalg_sumlogdiag", "The sum of the logarithms of the diagonal.", compute, infer)
         .operand("A", FLOATS)
@@ -44,18 +52,13 @@ fn sumlogdiag() -> OpDef {
 }
 
 fn extractdiag() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
-        diagonal(b, x, offset(cx.params), n)
-    });
+    let compute = formula(|g, cx| diagonal(g.operand(0), offset(cx.params), last(cx)));
     let infer = shape_rule(|cx| {
-        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
-        cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
-        let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
+        let Some((batch, Dim::Const(n))) = square(cx)? else { return Ok(()) };
         let Some(len) = n.checked_sub(offset(cx.params).unsigned_abs()).filter(|n| *n > 0) else {
             return Err("parameter `offset`: no such diagonal".into());
         };
-        cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
+        cx.set_output_dims(0, batch.into_iter().chain([Dim::Const(len)]))
     });
     define("mx_linalg_extractdiag", "A diagonal as a vector.", compute, infer)
         .operand("A", FLOATS)
@@ -64,24 +67,21 @@ fn extractdiag() -> OpDef {
 }
 
 /// Which element of a vector goes where in a matrix, -1 for none.
-fn placed(b: &mut Builder<'_>, x: Value, n: u64, source: impl Fn(u64, u64) -> Option<u64>) -> Result<Value> {
-    let dims = b.dims(x)?;
+fn placed(x: Tensor<'_>, n: u64, source: impl Fn(u64, u64) -> Option<u64>) -> Result<Tensor<'_>> {
+    let dims = x.dims()?;
     let batch = dims.len() - 1;
     let positions: Vec<i64> = (0..n * n).map(|i| source(i / n, i % n).map_or(-1, |at| at as i64)).collect();
-    let positions = b.i64s(&positions);
-    let from = b.map_as(&[positions], DType::I64, &[n * n], |_, a| a[0].max(&a[0].lit(0.0)))?;
-    let all = b.gathered(x, from, batch)?;
-    let ty = b.ty(all)?;
-    let kept =
-        b.map_as(&[all, positions], ty.dtype, &ty.dims, |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0)))?;
-    b.reshaped(kept, &[&dims[..batch], &[n, n]].concat())
+    let positions = x.graph().i64s(&positions);
+    let all = x.gather(positions.map(|at| at.max(&at.lit(0.0))), batch);
+    let kept = all.map_with(&[positions], |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0)));
+    Ok(kept.reshape(&[&dims[..batch], &[n, n]].concat()))
 }
 
 fn makediag() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
+    let compute = formula(|g, cx| {
         let shift = offset(cx.params);
-        placed(b, x, n, |row, column| (column as i64 - row as i64 == shift).then_some(row.min(column)))
+        let on_diagonal = |row: u64, column: u64| column as i64 - row as i64 == shift;
+        placed(g.operand(0), last(cx), |row, column| on_diagonal(row, column).then_some(row.min(column)))
     });
     let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
@@ -116,21 +116,18 @@ fn with_triangle(def: OpDef) -> OpDef {
 }
 
 fn extracttrian() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let dims = b.dims(x)?;
+    let compute = formula(|g, cx| {
+        let dims = g.operand(0).dims()?;
         let (batch, n) = (dims.len() - 2, dims[dims.len() - 1]);
         let positions: Vec<i64> = triangle(cx.params, n).iter().map(|&(r, c)| (r * n + c) as i64).collect();
-        let flat = b.reshaped(x, &[&dims[..batch], &[n * n]].concat())?;
-        let positions = b.i64s(&positions);
-        b.gathered(flat, positions, batch)
+        let flat = g.operand(0).reshape(&[&dims[..batch], &[n * n]].concat());
+        Ok(flat.gather(g.i64s(&positions), batch))
     });
     let infer = shape_rule(|cx| {
-        let Some(x) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
-        cx.unify_dims(x[x.len() - 2], x[x.len() - 1], "operand `A`, last axis")?;
-        let Dim::Const(n) = cx.resolve(x[x.len() - 1]) else { return Ok(()) };
+        let Some((batch, Dim::Const(n))) = square(cx)? else { return Ok(()) };
         let len = triangle(cx.params, n).len() as u64;
         reject_if(len == 0, || "parameter `offset`: no such triangle")?;
-        cx.set_output_dims(0, x[..x.len() - 2].iter().copied().chain([Dim::Const(len)]))
+        cx.set_output_dims(0, batch.into_iter().chain([Dim::Const(len)]))
     });
     let doc = "A triangle as a vector: the lower one row by row, the upper one column by column.";
     with_triangle(define("mx_linalg_extracttrian", doc, compute, infer))
@@ -145,10 +142,10 @@ fn extent(params: &Params, len: u64) -> Option<u64> {
 }
 
 fn maketrian() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let n = cx.outputs[0].dims.last().copied().unwrap_or(0);
-        let places = triangle(cx.params, n);
-        placed(b, x, n, |row, column| places.iter().position(|p| *p == (row, column)).map(|i| i as u64))
+    let compute = formula(|g, cx| {
+        let places = triangle(cx.params, last(cx));
+        let source = |row, column| places.iter().position(|p| *p == (row, column)).map(|i| i as u64);
+        placed(g.operand(0), last(cx), source)
     });
     let infer = shape_rule(|cx| {
         let Some(x) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };

@@ -58,18 +58,17 @@ fn regression_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn regression(name: &'static str, doc: &'static str, forward: &'static str, slope: fn(&Ex) -> Ex) -> OpDef {
     let compute = calling(forward);
-    let gradient = move |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (label, ty) = (cx.input(1)?, cx.node.outputs[0].clone());
-        let label = cast(b, label, ty.dtype)?;
-        let label = reshape(b, label, &ty.dims)?;
+    let gradient = derivative(move |g, cx| {
+        let ty = &cx.node.outputs[0];
+        let label = g.operand(1).cast(ty.dtype).reshaped(&ty.dims);
         let outputs = ty.dims.iter().skip(1).product::<u64>().max(1) as f64;
         let factor = cx.node.params.float("grad_scale").unwrap_or(1.0) / outputs;
-        let out = b.map_as(&[cx.outputs[0], label], ty.dtype, &ty.dims, |_, a| {
+        let out = g.value(cx.outputs[0]).map_with(&[label], |_, a| {
             let out = slope(&(&a[0] - &a[1]));
             if factor == 1.0 { out } else { out * factor }
-        })?;
+        });
         Ok(vec![Some(out), None])
-    };
+    });
     define(name, doc, compute, rule(regression_rule))
         .operand("data", FLOATS)
         .label()
@@ -80,24 +79,23 @@ fn regression(name: &'static str, doc: &'static str, forward: &'static str, slop
 }
 
 /// Each class against the others: hinge loss, or its square.
-fn svm_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (x, label) = (cx.input(0)?, cx.input(1)?);
-    let ty = b.ty(x)?;
+fn svm_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let [x, label] = g.operands();
+    let ty = x.ty()?;
     if ty.rank() != 2 {
-        return Err(b.fail(format!("operand `data`: expected rank 2, found rank {}", ty.rank())));
+        return Err(g.fail(format!("operand `data`: expected rank 2, found rank {}", ty.rank())));
     }
     let float = |name: &str| cx.node.params.float(name).unwrap_or(1.0);
     let (margin, weight) = (float("margin"), float("regularization_coefficient"));
     let linear = cx.node.params.flag("use_linear");
     let wide = compute_type(ty.dtype);
-    let label = reshape(b, label, &[ty.dims[0], 1])?;
-    let out = b.map_as(&[x, label], ty.dtype, &ty.dims, |s, a| {
+    let out = x.map_with(&[label.reshaped(&[ty.dims[0], 1])], |s, a| {
         let own = a[1].cast(DType::I64).eq(&s.coord(1));
         let towards = own.select(&s.number(wide, -1.0), &s.number(wide, 1.0));
         let lack = &towards * &a[0] + margin;
         let size = if linear { s.number(wide, weight) } else { &lack * (2.0 * weight) };
         lack.gt(&lack.lit(0.0)).select(&(towards * size), &lack.lit(0.0))
-    })?;
+    });
     Ok(vec![Some(out), None])
 }
 
@@ -115,7 +113,7 @@ fn svm_output() -> OpDef {
         .param("margin", 1.0, "Distance a score must keep.")
         .param("regularization_coefficient", 1.0, "Factor of the gradient.")
         .param("use_linear", false, "The plain hinge loss.")
-        .gradient(svm_gradient)
+        .gradient(derivative(svm_gradient))
         .loss()
         .named(&["SVMOutput"])
 }

@@ -34,22 +34,21 @@ fn divisor(params: &Params, [n, _, s]: [u64; 3], labels: &[u64]) -> f64 {
 }
 
 /// `p - onehot(label)`, with labels that are classes. Ignored labels have no gradient.
-fn from_classes(b: &mut Builder<'_>, params: &Params, [p, label]: [Value; 2], dims: [u64; 3]) -> Result<Value> {
-    let wide = b.ty(p)?.dtype;
+fn from_classes<'g>(params: &Params, p: Tensor<'g>, label: Tensor<'g>, dims: [u64; 3]) -> Result<Tensor<'g>> {
+    let (g, wide) = (p.graph(), p.ty()?.dtype);
     let [n, k, s] = dims;
     let ignored = params.float("ignore_label").unwrap_or(-1.0).trunc();
     let smooth = if params.flag("multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
-    let label = reshape(b, label, &[n, 1, s])?;
-    let mut inputs = vec![p, label];
-    if params.str("normalization") == Some("valid") {
-        let valid = b.map_as(&[label], wide, &[n, 1, s], |b, a| {
+    let label = label.reshaped(&[n, 1, s]);
+    let count = (params.str("normalization") == Some("valid")).then(|| {
+        let valid = g.map(&[label], wide, &[n, 1, s], |b, a| {
             let other = a[0].cast(DType::I64).ne(&b.number(DType::I64, ignored));
             other.select(&b.number(wide, 1.0), &b.number(wide, 0.0))
-        })?;
-        let count = reduce(b, "reduce_sum", valid, &[0, 1, 2])?;
-        inputs.push(count);
-    }
-    b.map_as(&inputs, wide, &dims, |b, a| {
+        });
+        valid.sum(&[0, 1, 2])
+    });
+    let others: Vec<_> = [label].into_iter().chain(count).collect();
+    Ok(p.map_with(&others, |b, a| {
         let class = a[1].cast(DType::I64);
         let rest = if smooth == 0.0 { 0.0 } else { smooth / (k as f64 - 1.0) };
         let target = class.eq(&b.coord(1)).select(&b.number(wide, 1.0 - smooth), &b.number(wide, rest));
@@ -62,38 +61,34 @@ fn from_classes(b: &mut Builder<'_>, params: &Params, [p, label]: [Value; 2], di
             Some(count) => out / count.max(&count.lit(1.0)),
             None => out,
         }
-    })
+    }))
 }
 
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let params = cx.node.params;
-    let (label, ty) = (cx.input(1)?, cx.node.outputs[0].clone());
+fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let (params, ty) = (cx.node.params, &cx.node.outputs[0]);
     let wide = compute_type(ty.dtype);
-    let (p, label) = (cast(b, cx.outputs[0], wide)?, cast(b, label, wide)?);
-    let label_dims = b.dims(label)?;
+    let [p, label] = [g.value(cx.outputs[0]), g.operand(1)].map(|x| x.cast(wide));
+    let label_dims = label.dims()?;
     let scale = params.float("grad_scale").unwrap_or(1.0);
     let mut out = if label_dims == ty.dims {
         // Labels that are probabilities.
-        let out = b.call("sub", &[p, label])?;
-        with_number(b, "mul", out, scale)?
+        (p - label) * scale
     } else {
         let dims = classes(params, &ty.dims);
         let expected = dims[0] * dims[2];
         if label_dims.iter().product::<u64>() != expected {
             let why = format!("operand `label`: expected {expected} labels, found the shape {label_dims:?}");
-            return Err(b.fail(why));
+            return Err(g.fail(why));
         }
-        let p = reshape(b, p, &dims)?;
-        let out = from_classes(b, params, [p, label], dims)?;
+        let out = from_classes(params, p.reshaped(&dims), label, dims)?;
         let factor = scale / divisor(params, dims, &label_dims);
-        let out = if factor == 1.0 { out } else { with_number(b, "mul", out, factor)? };
-        reshape(b, out, &ty.dims)?
+        let out = if factor == 1.0 { out } else { out * factor };
+        out.reshaped(&ty.dims)
     };
-    if let (true, Some(head)) = (params.flag("out_grad"), cx.heads.first().copied().flatten()) {
-        let head = cast(b, head, wide)?;
-        out = b.call("mul", &[out, head])?;
+    if let (true, Some(head)) = (params.flag("out_grad"), g.given_head(cx, 0)) {
+        out = out * head.cast(wide);
     }
-    Ok(vec![Some(cast(b, out, ty.dtype)?), None])
+    Ok(vec![Some(out.cast(ty.dtype)), None])
 }
 
 /// A label for every row, or a probability for every class.
@@ -126,11 +121,10 @@ fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
 }
 
 fn softmax_output() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let ty = b.ty(x)?;
-        let rows = reshape(b, x, &classes(cx.params, &ty.dims))?;
-        let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;
-        reshape(b, out, &ty.dims)
+    let compute = formula(|g, cx| {
+        let dims = g.operand(0).dims()?;
+        let rows = g.operand(0).reshaped(&classes(cx.params, &dims));
+        Ok(g.op("softmax", &[rows], Params::new().with("axis", 1)).reshaped(&dims))
     });
     let infer = shape_rule(|cx| {
         default_dtype(cx, 1, 0)?;
@@ -152,43 +146,35 @@ fn softmax_output() -> OpDef {
         .choice("normalization", NORMALIZATIONS, "null", divided)
         .param("out_grad", false, "Multiply the gradient by the head.")
         .share("smooth_alpha", 0.0, "Probability that the labels leave to other classes.")
-        .gradient(gradient)
+        .gradient(derivative(gradient))
         .loss()
         .named(&["SoftmaxOutput", "Softmax"])
         .ulp(8.0)
 }
 
 fn softmax_cross_entropy() -> OpDef {
-    let compute = composite_of(|b, cx, [x, label]| {
-        let ty = b.ty(x)?;
-        let wide = compute_type(ty.dtype);
-        let x = cast(b, x, wide)?;
-        let log = b.op("log_softmax", &[x], Params::new().with("axis", 1))?;
-        let label = reshape(b, label, &[ty.dims[0], 1])?;
-        let chosen = b.map_as(&[log, label], wide, &ty.dims, |s, a| {
+    let compute = formula(|g, cx| {
+        let [x, label] = g.operands();
+        let log = g.op("log_softmax", &[x.widened()], Params::new().with("axis", 1));
+        let chosen = log.map_with(&[label.reshaped(&[x.dims()?[0], 1])], |s, a| {
             // No probability counts as less than 10⁻⁸.
             let least = a[0].lit(1e-8f64.ln());
             let log = a[0].lt(&least).select(&least, &a[0]);
             a[1].cast(DType::I64).eq(&s.coord(1)).select(&-log, &a[0].lit(0.0))
-        })?;
-        let sum = reduce(b, "reduce_sum", chosen, &[0, 1])?;
-        let sum = reshape(b, sum, &[1])?;
-        cast(b, sum, cx.outputs[0].dtype)
+        });
+        Ok(chosen.sum(&[0, 1]).reshaped(&[1]).cast(cx.outputs[0].dtype))
     });
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (x, label, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
-        let ty = b.ty(x)?;
-        let wide = compute_type(ty.dtype);
-        let (x, head) = (cast(b, x, wide)?, cast(b, head, wide)?);
-        let p = b.op("softmax", &[x], Params::new().with("axis", 1))?;
-        let label = reshape(b, label, &[ty.dims[0], 1])?;
-        let head = reshape(b, head, &[1, 1])?;
-        let out = b.map_as(&[p, label, head], wide, &ty.dims, |s, a| {
+    let gradient = derivative(|g, cx| {
+        let ([x, label], head) = (g.operands(), g.head(cx, 0));
+        let ty = x.ty()?;
+        let [x, head] = [x, head].map(|x| x.cast(compute_type(ty.dtype)));
+        let p = g.op("softmax", &[x], Params::new().with("axis", 1));
+        let out = p.map_with(&[label.reshaped(&[ty.dims[0], 1]), head.reshaped(&[1, 1])], |s, a| {
             let target = a[1].cast(DType::I64).eq(&s.coord(1)).select(&a[0].lit(1.0), &a[0].lit(0.0));
             (&a[0] - target) * &a[2]
-        })?;
-        Ok(vec![Some(cast(b, out, ty.dtype)?), None])
-    };
+        });
+        Ok(vec![Some(out.cast(ty.dtype)), None])
+    });
     let infer = shape_rule(|cx| {
         cx.set_output_dims(0, [Dim::Const(1)])?;
         let x = ranked(cx, 0, 2)?;

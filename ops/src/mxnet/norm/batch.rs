@@ -1,6 +1,7 @@
 //! Batch normalisation: by the batch's statistics in training, by moving ones otherwise.
 
-use crate::norm::running;
+use super::layer::with_mean_and_variance;
+use crate::norm::{moments, running};
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -62,9 +63,8 @@ impl Channels {
 
     /// Mean and variance of the batch.
     fn statistics<'g>(&self, x: Tensor<'g>) -> [Tensor<'g>; 2] {
-        let mean = x.mean(&self.rest);
-        let centred = x - mean;
-        [mean, (centred * centred).mean(&self.rest)]
+        let [mean, _, variance] = moments(x, &self.rest);
+        [mean, variance]
     }
 
     /// What centred data is multiplied by.
@@ -128,7 +128,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
     let (x, mut head) = (x.cast(wide), head.cast(wide));
     if relu {
         let y = g.value(cx.outputs[0]).cast(wide);
-        let zero = y.then(|b, y| number(b, y, 0.0));
+        let zero = y.number(0.0);
         head = y.call("greater", &[zero]).call("where", &[head, zero]);
     }
     let [mean, inverse] = statistics(cx, &channels, x, wide);
@@ -175,10 +175,7 @@ fn entry(name: &'static str, doc: &'static str, relu: bool) -> OpDef {
         .state(3, 3)
         .state(4, 4)
         .fixed(|params, i| (i == 1 && fixed_gamma(params)).then_some(1.0))
-        .results(|params| {
-            let visible = if params.flag("output_mean_var") { 3 } else { 1 };
-            ResultCount { visible, listed: 3 }
-        })
+        .results(with_mean_and_variance)
         .result_names(&["output", "mean", "var"])
         .param("eps", 1e-3, "Added to the variance.")
         .share("momentum", 0.9, "Weight of the old moving statistics.")

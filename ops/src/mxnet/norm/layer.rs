@@ -1,5 +1,6 @@
 //! Normalisation over one axis, over groups of channels, over the spatial axes; and plain moments.
 
+use crate::norm;
 use crate::prelude::*;
 use crate::rules::selected;
 
@@ -58,9 +59,8 @@ fn epsilon(cx: &NodeCtx<'_>) -> f64 {
 
 /// Mean, distance from it, and variance with epsilon, of data in the frame.
 fn normalised<'g>(x: Tensor<'g>, frame: &Frame, epsilon: f64) -> [Tensor<'g>; 3] {
-    let mean = x.mean(&frame.axes);
-    let centred = x - mean;
-    [mean, centred, (centred * centred).mean(&frame.axes) + epsilon]
+    let [mean, centred, variance] = norm::moments(x, &frame.axes);
+    [mean, centred, variance + epsilon]
 }
 
 fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, framing: Framing) -> Result<Vec<Tensor<'g>>> {
@@ -141,15 +141,18 @@ fn entry(name: &'static str, doc: &'static str, framing: Framing, infer: Infer) 
         .ulp(8.0)
 }
 
+/// Two further results are shown if asked for.
+pub fn with_mean_and_variance(params: &Params) -> ResultCount {
+    ResultCount { visible: if params.flag("output_mean_var") { 3 } else { 1 }, listed: 3 }
+}
+
 /// Mean and deviation are results, shown if asked for.
 fn with_statistics(def: OpDef) -> OpDef {
-    def.outputs(1, 3)
-        .results(|params| {
-            let visible = if params.flag("output_mean_var") { 3 } else { 1 };
-            ResultCount { visible, listed: 3 }
-        })
-        .result_names(&["output", "mean", "std"])
-        .param("output_mean_var", false, "Show mean and standard deviation as results.")
+    def.outputs(1, 3).results(with_mean_and_variance).result_names(&["output", "mean", "std"]).param(
+        "output_mean_var",
+        false,
+        "Show mean and standard deviation as results.",
+    )
 }
 
 fn layer_norm() -> OpDef {
@@ -198,10 +201,7 @@ fn moments() -> OpDef {
         let x = g.operand(0);
         let ty = x.ty()?;
         let axes = g.check(selected(cx.params.ints("axes"), false, ty.rank()))?;
-        let x = x.widened();
-        let mean = x.mean(&axes);
-        let centred = x - mean;
-        let variance = (centred * centred).mean(&axes);
+        let [mean, _, variance] = norm::moments(x.widened(), &axes);
         Ok([mean, variance].map(|v| v.reshape(&cx.outputs[0].dims).cast(ty.dtype)).into())
     });
     let infer = rule(|cx| {

@@ -20,8 +20,8 @@ enum SoftmaxKind {
     Softmin,
 }
 
-fn axis(b: &Builder<'_>, params: &Params, rank: usize) -> Result<usize> {
-    normalize_axis(params.int("axis").unwrap_or(-1), rank).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))
+fn axis(g: GraphScope<'_>, params: &Params, rank: usize) -> Result<usize> {
+    g.check(normalize_axis(params.int("axis").unwrap_or(-1), rank))
 }
 
 /// What the operand is multiplied by.
@@ -30,62 +30,51 @@ fn factor(params: &Params, kind: SoftmaxKind) -> f64 {
     if kind == SoftmaxKind::Softmin { -scale } else { scale }
 }
 
-/// `yes` before the length of the row, else `no`. The lengths lack the axis.
-fn before_length(b: &mut Builder<'_>, x: Value, lengths: Value, axis: usize, other: f64) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let mut dims = ty.dims.clone();
+/// `x` before the length of the row, else a number. The lengths lack the axis.
+fn before_length<'g>(x: Tensor<'g>, lengths: Tensor<'g>, axis: usize, other: f64) -> Result<Tensor<'g>> {
+    let mut dims = x.dims()?;
     dims[axis] = 1;
-    let lengths = reshape(b, lengths, &dims)?;
-    b.map_as(&[x, lengths], ty.dtype, &ty.dims, |s, a| {
+    Ok(x.map_with(&[lengths.reshaped(&dims)], |s, a| {
         let inside = s.coord(axis).lt(&a[1].cast(DType::I64));
         inside.select(&a[0], &a[0].lit(other))
-    })
+    }))
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], kind: SoftmaxKind) -> Result<Value> {
-    let x = operand(b, args, 0)?;
-    let ty = b.ty(x)?;
-    let axis = axis(b, cx.params, ty.rank())?;
-    let mut x = cast(b, x, compute_type(ty.dtype))?;
-    let factor = factor(cx.params, kind);
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, kind: SoftmaxKind) -> Result<Tensor<'g>> {
+    let x = g.operand(0);
+    let axis = axis(g, cx.params, x.dims()?.len())?;
+    let (mut x, factor) = (x.widened(), factor(cx.params, kind));
     if factor != 1.0 {
-        x = with_number(b, "mul", x, factor)?;
+        x = x * factor;
     }
-    let lengths = maybe(args, 1).filter(|_| cx.params.flag("use_length"));
+    let lengths = g.maybe(1).filter(|_| cx.params.flag("use_length"));
     if let Some(lengths) = lengths {
-        x = before_length(b, x, lengths, axis, f64::NEG_INFINITY)?;
+        x = before_length(x, lengths, axis, f64::NEG_INFINITY)?;
     }
     let along = Params::new().with("axis", axis as i64);
-    let mut out = b.op(if kind == SoftmaxKind::Log { "log_softmax" } else { "softmax" }, &[x], along)?;
+    let mut out = g.op(if kind == SoftmaxKind::Log { "log_softmax" } else { "softmax" }, &[x], along);
     if let (Some(lengths), true) = (lengths, kind != SoftmaxKind::Log) {
         // A row of length 0 has no maximum.
-        out = before_length(b, out, lengths, axis, 0.0)?;
+        out = before_length(out, lengths, axis, 0.0)?;
     }
-    cast(b, out, cx.outputs[0].dtype)
+    Ok(out.cast(cx.outputs[0].dtype))
 }
 
 /// `y·(h - Σ h·y)`, of the logarithm `h - e^y · Σ h`, times the factor.
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, kind: SoftmaxKind) -> Result<Vec<Option<Value>>> {
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let ty = b.ty(x)?;
-    let wide = compute_type(ty.dtype);
-    let axis = axis(b, cx.node.params, ty.rank())?;
-    let (head, y) = (cast(b, head, wide)?, cast(b, cx.outputs[0], wide)?);
-    let factor = factor(cx.node.params, kind);
-    let out = combine(b, [head, y], axis, kind, factor)?;
-    Ok(vec![Some(cast(b, out, ty.dtype)?), None])
+fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, kind: SoftmaxKind) -> Gradients<'g> {
+    let (ty, head) = (g.operand(0).ty()?, g.head(cx, 0));
+    let axis = axis(g, cx.node.params, ty.rank())?;
+    let [head, y] = [head, g.value(cx.outputs[0])].map(|x| x.cast(compute_type(ty.dtype)));
+    let out = combine([head, y], axis, kind, factor(cx.node.params, kind));
+    Ok(vec![Some(out.cast(ty.dtype)), None])
 }
 
-fn combine(b: &mut Builder<'_>, [head, y]: [Value; 2], axis: usize, kind: SoftmaxKind, factor: f64) -> Result<Value> {
-    let ty = b.ty(y)?;
+fn combine<'g>([head, y]: [Tensor<'g>; 2], axis: usize, kind: SoftmaxKind, factor: f64) -> Tensor<'g> {
     let scaled = |out: Ex| if factor == 1.0 { out } else { out * factor };
     if kind == SoftmaxKind::Log {
-        let sum = reduce(b, "reduce_sum", head, &[axis])?;
-        return b.map_as(&[head, y, sum], ty.dtype, &ty.dims, |_, a| scaled(&a[0] - a[1].exp() * &a[2]));
+        return head.map_with(&[y, head.sum(&[axis])], |_, a| scaled(&a[0] - a[1].exp() * &a[2]));
     }
-    let along = b.call("mul", &[head, y])?;
-    let sum = reduce(b, "reduce_sum", along, &[axis])?;
-    b.map_as(&[head, y, sum], ty.dtype, &ty.dims, |_, a| scaled(&a[1] * (&a[0] - &a[2])))
+    head.map_with(&[y, (head * y).sum(&[axis])], |_, a| scaled(&a[1] * (&a[0] - &a[2])))
 }
 
 fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
@@ -101,7 +90,7 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {
-    define(name, doc, composite(move |b, cx, args| body(b, cx, args, kind)), rule(infer))
+    define(name, doc, formula(move |g, cx| body(g, cx, kind)), rule(infer))
         .operand("data", FLOATS)
         .optional("length", TypeRule::OneOf(INDICES))
         .present(|params, _| params.flag("use_length"))
@@ -109,7 +98,7 @@ fn entry(name: &'static str, doc: &'static str, kind: SoftmaxKind) -> OpDef {
         .maybe("temperature", ParamKind::Float, "Divides the operand; default: 1.")
         .maybe("dtype", ParamKind::DType, "The result's type, if not the operand's.")
         .param("use_length", false, "Only elements before `length` along the axis count.")
-        .gradient(move |b, cx| gradient(b, cx, kind))
+        .gradient(derivative(move |g, cx| gradient(g, cx, kind)))
         .ulp(8.0)
 }
 
@@ -122,26 +111,22 @@ fn activation_dims(params: &Params, dims: &[u64]) -> Vec<u64> {
 }
 
 fn activation() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let dims = b.dims(x)?;
+    let compute = formula(|g, cx| {
+        let x = g.operand(0);
+        let dims = x.dims()?;
         if dims.len() < 2 {
-            return Err(b.fail(format!("operand `data`: expected rank at least 2, found rank {}", dims.len())));
+            return Err(g.fail(format!("operand `data`: expected rank at least 2, found rank {}", dims.len())));
         }
-        let rows = reshape(b, x, &activation_dims(cx.params, &dims))?;
-        let out = b.op("softmax", &[rows], Params::new().with("axis", 1))?;
-        reshape(b, out, &dims)
+        let rows = x.reshaped(&activation_dims(cx.params, &dims));
+        Ok(g.op("softmax", &[rows], Params::new().with("axis", 1)).reshaped(&dims))
     });
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-        let ty = b.ty(x)?;
-        let wide = compute_type(ty.dtype);
+    let gradient = derivative(|g, cx| {
+        let ty = g.operand(0).ty()?;
         let dims = activation_dims(cx.node.params, &ty.dims);
-        let (head, y) = (cast(b, head, wide)?, cast(b, cx.outputs[0], wide)?);
-        let (head, y) = (reshape(b, head, &dims)?, reshape(b, y, &dims)?);
-        let out = combine(b, [head, y], 1, SoftmaxKind::Softmax, 1.0)?;
-        let out = reshape(b, out, &ty.dims)?;
-        Ok(vec![Some(cast(b, out, ty.dtype)?)])
-    };
+        let pair = [g.head(cx, 0), g.value(cx.outputs[0])].map(|x| x.cast(compute_type(ty.dtype)));
+        let out = combine(pair.map(|x| x.reshaped(&dims)), 1, SoftmaxKind::Softmax, 1.0);
+        Ok(vec![Some(out.reshaped_to(&ty))])
+    });
     define("mx_softmax_activation", "Softmax over a sample (instance) or over axis 1 (channel).", compute, rule(agree))
         .operand("data", FLOATS)
         .choice("mode", &["channel", "instance"], "instance", "What is normalised.")

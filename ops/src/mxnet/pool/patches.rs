@@ -19,32 +19,26 @@ fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
     Ok(SpatialWindow::padded(kernel, strides, dilations, pads))
 }
 
-/// Windows by spatial axis.
-fn counts(window: &SpatialWindow, spatial: &[u64]) -> Result<Vec<u64>, OpError> {
-    spatial.iter().enumerate().map(|(i, &n)| window.count(i, n)).collect()
-}
-
 /// [n, c, spatial…] as [n, c·kernel, windows].
-fn columns(b: &mut Builder<'_>, params: &Params, x: Value) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let window = window_of(params).or_fail(b)?;
-    let counts = counts(&window, &ty.dims[2..]).or_fail(b)?;
+fn columns<'g>(params: &Params, x: Tensor<'g>) -> Result<Tensor<'g>> {
+    let ty = x.ty()?;
+    let window = window_of(params).or_fail(&x.graph())?;
+    let counts = window.counts(&ty.dims[2..]).or_fail(&x.graph())?;
     let rank = counts.len();
     let dims = [&ty.dims[..2], &window.kernel, &counts].concat();
     let v = vars(dims.len());
     let mut map = v[..2].to_vec();
     map.extend((0..rank).map(|i| window.position(i, ty.dims[2 + i], &v[2 + rank + i], &v[2 + i])));
-    let patches = b.view(x, View { map, fill: Some(Scalar::zero(ty.dtype)) }, &dims)?;
-    let size: u64 = window.kernel.iter().product();
-    reshape(b, patches, &[ty.dims[0], ty.dims[1] * size, counts.iter().product()])
+    let patches = x.view(map, Some(Scalar::zero(ty.dtype)), &dims);
+    Ok(patches.reshaped(&[ty.dims[0], ty.dims[1] * size(&window), counts.iter().product()]))
 }
 
 /// [n, c·kernel, windows] added up to [n, c, spatial…]: every element gathers what the windows say of it.
-fn image(b: &mut Builder<'_>, params: &Params, x: Value, out: &DenseType) -> Result<Value> {
-    let window = window_of(params).or_fail(b)?;
-    let counts = counts(&window, &out.dims[2..]).or_fail(b)?;
+fn image<'g>(params: &Params, x: Tensor<'g>, out: &DenseType) -> Result<Tensor<'g>> {
+    let window = window_of(params).or_fail(&x.graph())?;
+    let counts = window.counts(&out.dims[2..]).or_fail(&x.graph())?;
     let rank = counts.len();
-    let patches = reshape(b, x, &[&out.dims[..2], &window.kernel, &counts].concat())?;
+    let patches = x.reshaped(&[&out.dims[..2], &window.kernel, &counts].concat());
     let dims = [&out.dims[..], &window.kernel].concat();
     let v = vars(dims.len());
     let kernel = &v[2 + rank..];
@@ -55,10 +49,7 @@ fn image(b: &mut Builder<'_>, params: &Params, x: Value, out: &DenseType) -> Res
         let beyond = at.modulo(window.strides[i], &dims[..]).scale((counts[i] as i64).max(1) + out.dims[2 + i] as i64);
         map.push(at.floor_div(window.strides[i], &dims[..]).add(&beyond));
     }
-    let seen = b.view(patches, View { map, fill: Some(Scalar::zero(out.dtype)) }, &dims)?;
-    let axes: Vec<usize> = (out.rank()..dims.len()).collect();
-    let sum = sum_of(out.dtype, &axes, false, Ex::clone, |s| s.cast(out.dtype)).or_fail(b)?;
-    b.reduced(seen, sum)
+    patches.view(map, Some(Scalar::zero(out.dtype)), &dims).sum_from(out.rank())
 }
 
 fn window_params(def: OpDef) -> OpDef {
@@ -73,19 +64,15 @@ fn size(window: &SpatialWindow) -> u64 {
 }
 
 fn im2col() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| columns(b, cx.params, x));
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-        let ty = b.ty(x)?;
-        Ok(vec![Some(image(b, cx.node.params, head, &ty)?)])
-    };
+    let compute = formula(|g, cx| columns(cx.params, g.operand(0)));
+    let gradient = derivative(|g, cx| Ok(vec![Some(image(cx.node.params, g.head(cx, 0), &g.operand(0).ty()?)?)]));
     let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let window = window_of(cx.params)?;
         let x = ranked(cx, 0, window.kernel.len() + 2)?;
         let channels = x[1].as_const().map(|c| Dim::Const(c * size(&window)));
         let spatial: Option<Vec<u64>> = x[2..].iter().map(|d| d.as_const()).collect();
         let windows = match spatial {
-            Some(spatial) => Some(Dim::Const(counts(&window, &spatial)?.iter().product())),
+            Some(spatial) => Some(Dim::Const(window.counts(&spatial)?.iter().product())),
             None => None,
         };
         partial(cx, 0, &[Some(x[0]), channels, windows])
@@ -97,11 +84,8 @@ fn im2col() -> OpDef {
 }
 
 fn col2im() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| image(b, cx.params, x, &cx.outputs[0]));
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let head = cx.head(b, 0)?;
-        Ok(vec![Some(columns(b, cx.node.params, head)?)])
-    };
+    let compute = formula(|g, cx| image(cx.params, g.operand(0), &cx.outputs[0]));
+    let gradient = derivative(|g, cx| Ok(vec![Some(columns(cx.node.params, g.head(cx, 0))?)]));
     let infer = shape_rule(|cx: &mut InferCtx<'_>| {
         let window = window_of(cx.params)?;
         let out = cx.params.ints("output_size").unwrap_or(&[]).to_vec();
@@ -109,7 +93,7 @@ fn col2im() -> OpDef {
             return Err(OpError(format!("parameter `output_size`: expected {} extents", window.kernel.len())));
         }
         let spatial: Vec<u64> = out.iter().map(|n| *n as u64).collect();
-        let windows: u64 = counts(&window, &spatial)?.iter().product();
+        let windows: u64 = window.counts(&spatial)?.iter().product();
         let x = ranked(cx, 0, 3)?;
         cx.unify_dims(Dim::Const(windows), x[2], "operand `data`, axis 2 (windows)")?;
         let size = size(&window);

@@ -11,27 +11,26 @@ type AxisWeights = fn(u64, u64) -> Vec<Vec<f64>>;
 
 /// The images [n, c, h, w] with both spatial axes multiplied by weights: two contractions that read little
 /// where extents are small, and that differentiate into two more.
-fn resampled(b: &mut Builder<'_>, x: Value, size: [u64; 2], weights: AxisWeights) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let wide = compute_type(ty.dtype);
-    let mut x = cast(b, x, wide)?;
-    for (axis, m) in [(3, size[1]), (2, size[0])] {
-        let mut dims = b.dims(x)?;
+fn resampled<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, weights: AxisWeights) -> Result<Tensor<'g>> {
+    let out = &cx.outputs[0];
+    let wide = compute_type(out.dtype);
+    let mut x = g.operand(0).cast(wide);
+    for axis in [3, 2] {
+        let (mut dims, m) = (x.dims()?, out.dims[axis]);
         let n = dims[axis];
         let table = weights(n, m);
-        let data = TensorData::from_fn(DenseType::new(wide, &[m, n]), |i| {
+        let table = g.constant(TensorData::from_fn(DenseType::new(wide, &[m, n]), |i| {
             Scalar::from_f64(wide, table[(i / n.max(1)) as usize][(i % n.max(1)) as usize])
-        });
-        let table = b.constant(data);
+        }));
         dims[axis] = m;
         let extents = [&dims[..], &[n]].concat();
         let v = vars(extents.len());
         let mut lhs = v[..4].to_vec();
         lhs[axis] = v[4].clone();
         let rhs = vec![v[axis].clone(), v[4].clone()];
-        x = b.contract(x, table, Contraction::new(extents, 4, lhs, rhs))?;
+        x = x.contract(table, Contraction::new(extents, 4, lhs, rhs));
     }
-    cast(b, x, ty.dtype)
+    Ok(x.cast(out.dtype))
 }
 
 /// The mean over `⌊i·n/m⌋ .. ⌈(i + 1)·n/m⌉`.
@@ -75,10 +74,7 @@ fn images(cx: &mut InferCtx<'_>, size: [Dim; 2]) -> Result<(), OpError> {
 }
 
 fn adaptive_avg_pooling() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let out = &cx.outputs[0].dims;
-        resampled(b, x, [out[2], out[3]], means)
-    });
+    let compute = formula(|g, cx| resampled(g, cx, means));
     let infer = shape_rule(|cx| {
         let size = match cx.params.ints("output_size") {
             None | Some([]) => [1, 1],
@@ -125,10 +121,9 @@ fn resized(params: &Params, from: [u64; 2]) -> Result<[u64; 2], OpError> {
 }
 
 fn bilinear_resize() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let out = &cx.outputs[0].dims;
+    let compute = formula(|g, cx| {
         let weights = if cx.params.bool("align_corners") == Some(false) { centres } else { corners };
-        resampled(b, x, [out[2], out[3]], weights)
+        resampled(g, cx, weights)
     });
     let infer = shape_rule(|cx| {
         if cx.params.str("mode") == Some("like") {
@@ -177,10 +172,10 @@ fn bilinear(params: &Params) -> bool {
 }
 
 /// Repeats rows and columns.
-fn nearest(b: &mut Builder<'_>, x: Value, size: [u64; 2]) -> Result<Value> {
-    let dims = b.dims(x)?;
+fn nearest<'g>(x: Tensor<'g>, size: &[u64]) -> Result<Tensor<'g>> {
+    let dims = x.dims()?;
     if dims.len() != 4 {
-        return Err(b.error(DiagnosticCode::TypeConflict, format!("images have four axes, found {dims:?}")));
+        return x.graph().check(Err(OpError(format!("images have four axes, found {dims:?}"))));
     }
     let out = [dims[0], dims[1], size[0], size[1]];
     let mut map = vars(4);
@@ -188,7 +183,7 @@ fn nearest(b: &mut Builder<'_>, x: Value, size: [u64; 2]) -> Result<Value> {
         let factor = (out[axis] / dims[axis].max(1)).max(1) as i64;
         map[axis] = map[axis].floor_div(factor, &out[..]);
     }
-    b.view(x, View { map, fill: None }, &out)
+    Ok(x.view(map, None, &out))
 }
 
 /// Kernel, stride and pad of the transposed convolution that interpolates.
@@ -205,24 +200,17 @@ fn bilinear_params(params: &Params) -> Params {
         .with("no_bias", true)
 }
 
-fn up_sampling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let x = operand(b, args, 0)?;
-    let out = &cx.outputs[0].dims;
+fn up_sampling_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     if bilinear(cx.params) {
-        let w = operand(b, args, 1)?;
-        return b.op("mx_deconvolution", &[x, w], bilinear_params(cx.params));
+        return Ok(g.op("mx_deconvolution", &g.operands::<2>(), bilinear_params(cx.params)));
     }
-    let mut parts = vec![];
-    for x in args.iter().flatten() {
-        parts.push(nearest(b, *x, [out[2], out[3]])?);
-    }
-    if parts.len() == 1 {
-        return Ok(parts[0]);
-    }
-    match cx.params.str("multi_input_mode") {
-        Some("sum") => b.op("mx_add_n", &parts, Params::new()),
-        _ => b.op("concat", &parts, Params::new().with("axis", 1)),
-    }
+    let size = &cx.outputs[0].dims[2..];
+    let parts = g.given().into_iter().map(|x| nearest(x, size)).collect::<Result<Vec<_>>>()?;
+    Ok(match (&parts[..], cx.params.str("multi_input_mode")) {
+        ([only], _) => *only,
+        (_, Some("sum")) => g.op("mx_add_n", &parts, Params::new()),
+        _ => g.op("concat", &parts, Params::new().with("axis", 1)),
+    })
 }
 
 /// The shapes of operands that become `scale` times the first: together, or one after the other.
@@ -271,7 +259,7 @@ fn up_sampling() -> OpDef {
     });
     let doc = "Images [n, c, h, w] enlarged: rows and columns repeated, several operands joined or added; or bilinear, by \
                a transposed convolution with the weight.";
-    define("mx_up_sampling", doc, composite(up_sampling_body), infer)
+    define("mx_up_sampling", doc, formula(up_sampling_body), infer)
         .group("data", FLOATS)
         .optional("weight", TypeRule::Group(0, FLOATS))
         .optional("arg", TypeRule::Group(0, FLOATS))

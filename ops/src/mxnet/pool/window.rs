@@ -1,7 +1,9 @@
 //! Pooling over windows: maximum, mean, sum and p-norm, with MXNet's three ways to count windows.
 
 use crate::mxnet::layers::{LAYOUTS, check_layout, kernel_of};
-use crate::pool::{counted, kernel_axes, max_with_index, mean_of_windows, power, root, window_sizes, windows};
+use crate::pool::{
+    PoolFold, kernel_axes, max_with_index, mean_of_windows, over_counts, pooled_dims, window_counts, windows,
+};
 use crate::prelude::*;
 use crate::window::per_axis;
 
@@ -88,51 +90,39 @@ fn kind(params: &Params, whole: bool) -> Result<PoolKind, OpError> {
     }
 }
 
+impl PoolKind {
+    /// What is made of `n` elements.
+    fn fold(self, n: f64) -> PoolFold {
+        match self {
+            PoolKind::Max => PoolFold::Max,
+            PoolKind::Sum => PoolFold::Sum,
+            PoolKind::Mean { .. } => PoolFold::Mean(n),
+            PoolKind::Norm(p) => PoolFold::Norm(p),
+        }
+    }
+}
+
 fn kernel_size(window: &SpatialWindow) -> f64 {
     window.kernel.iter().product::<u64>() as f64
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>], old: bool) -> Result<Value> {
-    let x = operand(b, args, 0)?;
-    let ty = b.ty(x)?;
-    let window = window_of(cx.params, &ty.dims[2..]).or_fail(b)?;
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, old: bool) -> Result<Tensor<'g>> {
+    let x = g.operand(0);
+    let ty = x.ty()?;
+    let window = window_of(cx.params, &ty.dims[2..]).or_fail(&g)?;
     let (out, rank) = (&cx.outputs[0], window.kernel.len());
-    let kind = kind(cx.params, old).or_fail(b)?;
+    let kind = kind(cx.params, old).or_fail(&g)?;
     if global(cx.params) {
-        return over_everything(b, x, kind, out);
+        let axes: Vec<usize> = (2..ty.rank()).collect();
+        return x.reduced(kind.fold(kernel_size(&window)).over(ty.dtype, &axes, true));
     }
     let fill = if let PoolKind::Max = kind { lowest(ty.dtype) } else { Scalar::zero(ty.dtype) };
-    let axes = kernel_axes(rank);
-    let reduction = match kind {
-        PoolKind::Mean { include_pad, whole: false } => return mean_of_windows(b, x, &window, out, include_pad),
-        PoolKind::Max => max_of(ty.dtype, &axes, false),
-        PoolKind::Sum => sum_of(ty.dtype, &axes, false, Ex::clone, |s| s.cast(ty.dtype)),
-        PoolKind::Mean { .. } => {
-            let n = kernel_size(&window);
-            sum_of(ty.dtype, &axes, false, Ex::clone, |s| (s * (1.0 / n)).cast(ty.dtype))
-        }
-        PoolKind::Norm(p) => sum_of(ty.dtype, &axes, false, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
+    let fold = match kind {
+        PoolKind::Mean { include_pad, whole: false } => return mean_of_windows(x, &window, out, include_pad),
+        PoolKind::Mean { .. } => PoolFold::Scaled(1.0 / kernel_size(&window)),
+        other => other.fold(1.0),
     };
-    let reduction = reduction.or_fail(b)?;
-    let seen = windows(b, x, &window, &out.dims[2..], fill)?;
-    b.reduced(seen, reduction)
-}
-
-/// The only window of a global pool.
-fn over_everything(b: &mut Builder<'_>, x: Value, kind: PoolKind, out: &DenseType) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let axes: Vec<usize> = (2..ty.rank()).collect();
-    let n = ty.dims[2..].iter().product::<u64>() as f64;
-    let reduction = match kind {
-        PoolKind::Max => max_of(ty.dtype, &axes, true),
-        PoolKind::Sum => sum_of(ty.dtype, &axes, true, Ex::clone, |s| s.cast(ty.dtype)),
-        PoolKind::Mean { .. } => sum_of(ty.dtype, &axes, true, Ex::clone, |s| (s / s.lit(n)).cast(ty.dtype)),
-        PoolKind::Norm(p) => sum_of(ty.dtype, &axes, true, |x| power(x, p), |s| root(s, p).cast(ty.dtype)),
-    };
-    let reduction = reduction.or_fail(b)?;
-    let y = b.reduced(x, reduction)?;
-    debug_assert_eq!(b.dims(y)?, out.dims);
-    Ok(y)
+    windows(x, &window, &out.dims[2..], fill)?.reduced(fold.over(ty.dtype, &kernel_axes(rank), false))
 }
 
 /// How many windows at most see an element, by spatial axis.
@@ -142,8 +132,8 @@ fn overlaps(window: &SpatialWindow) -> Vec<u64> {
 
 /// For every element [n, c, spatial…] what the windows that may see it hold, as further axes: the j-th
 /// window before the last one that starts at the element or before it; `fill` where there is none.
-fn seen_by(b: &mut Builder<'_>, of_windows: Value, window: &SpatialWindow, x: &DenseType, fill: f64) -> Result<Value> {
-    let ty = b.ty(of_windows)?;
+fn seen_by<'g>(of_windows: Tensor<'g>, window: &SpatialWindow, x: &DenseType, fill: f64) -> Result<Tensor<'g>> {
+    let ty = of_windows.ty()?;
     let rank = window.kernel.len();
     let dims = [&x.dims[..], &overlaps(window)].concat();
     let v = vars(dims.len());
@@ -152,8 +142,7 @@ fn seen_by(b: &mut Builder<'_>, of_windows: Value, window: &SpatialWindow, x: &D
         let last = v[2 + i].offset(window.before[i]).floor_div(window.strides[i], &dims[..]);
         map.push(last.sub(&v[2 + rank + i]));
     }
-    let fill = Scalar::from_f64(ty.dtype, fill);
-    b.view(of_windows, View { map, fill: Some(fill) }, &dims)
+    Ok(of_windows.view(map, Some(Scalar::from_f64(ty.dtype, fill)), &dims))
 }
 
 /// Whether the windows of [`seen_by`] reach the element; `None` if they all do.
@@ -171,71 +160,53 @@ fn reaches(s: &ScalarBuilder, window: &SpatialWindow) -> Option<Ex> {
 }
 
 /// The sum over the windows that see each element.
-fn gathered(b: &mut Builder<'_>, of_windows: Value, window: &SpatialWindow, x: &DenseType) -> Result<Value> {
-    let seen = seen_by(b, of_windows, window, x, 0.0)?;
-    let dims = b.dims(seen)?;
-    let axes: Vec<usize> = (x.rank()..dims.len()).collect();
-    let masked = b.map_as(&[seen], x.dtype, &dims, |s, a| match reaches(s, window) {
+fn gathered<'g>(of_windows: Tensor<'g>, window: &SpatialWindow, x: &DenseType) -> Result<Tensor<'g>> {
+    let seen = seen_by(of_windows, window, x, 0.0)?;
+    let masked = seen.map_with(&[], |s, a| match reaches(s, window) {
         Some(reached) => reached.select(&a[0], &a[0].lit(0.0)),
         None => a[0].clone(),
-    })?;
-    let sum = sum_of(x.dtype, &axes, false, Ex::clone, |s| s.cast(x.dtype)).or_fail(b)?;
-    b.reduced(masked, sum)
+    });
+    masked.sum_from(x.rank())
 }
 
 /// The head of a window goes to its first maximum.
-fn max_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, window: &SpatialWindow, x: Value, head: Value) -> Result<Value> {
-    let (ty, out) = (b.ty(x)?, &cx.node.outputs[0]);
+fn max_gradient<'g>(cx: &GradCtx<'_>, window: &SpatialWindow, x: Tensor<'g>, head: Tensor<'g>) -> Result<Tensor<'g>> {
+    let (ty, out) = (x.ty()?, &cx.node.outputs[0]);
     let trimmed = window.trimmed(&ty.dims[2..], &out.dims[2..]);
-    let seen = windows(b, x, &trimmed, &out.dims[2..], lowest(ty.dtype))?;
-    let reduction = max_with_index(&ty, &trimmed, &Params::new()).or_fail(b)?;
-    let types = [out.clone(), DenseType::new(DType::I64, &out.dims)];
-    let found = b.prim(Prim::Reduce(reduction.into()), &[seen], &types)?.to_vec();
-    let at = seen_by(b, found[1], window, &ty, -1.0)?;
-    let head = seen_by(b, head, window, &ty, 0.0)?;
-    let dims = b.dims(head)?;
-    let chosen = b.map_as(&[head, at], ty.dtype, &dims, |s, a| {
-        let here = ty.dims.iter().enumerate().fold(s.constant(Scalar::i64(0)), |sum, (axis, &n)| {
-            sum * s.constant(Scalar::i64(n as i64)) + s.coord(axis)
-        });
-        here.eq(&a[1]).select(&a[0], &a[0].lit(0.0))
-    })?;
-    let axes: Vec<usize> = (ty.rank()..dims.len()).collect();
-    let sum = sum_of(ty.dtype, &axes, false, Ex::clone, |s| s.cast(ty.dtype)).or_fail(b)?;
-    b.reduced(chosen, sum)
+    let seen = windows(x, &trimmed, &out.dims[2..], lowest(ty.dtype))?;
+    let reduction = max_with_index(&ty, &trimmed, &Params::new()).or_fail(&x.graph())?;
+    let found = seen.reduced_to(reduction, &[out.clone(), DenseType::new(DType::I64, &out.dims)])?;
+    let at = seen_by(found[1], window, &ty, -1.0)?;
+    let chosen = seen_by(head, window, &ty, 0.0)?
+        .map_with(&[at], |s, a| row_major(s, &ty.dims).eq(&a[1]).select(&a[0], &a[0].lit(0.0)));
+    chosen.sum_from(ty.rank())
 }
 
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>, old: bool) -> Result<Vec<Option<Value>>> {
-    let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-    let (ty, out) = (b.ty(x)?, &cx.node.outputs[0]);
-    let window = window_of(cx.node.params, &ty.dims[2..]).or_fail(b)?;
-    let kind = kind(cx.node.params, old).or_fail(b)?;
-    let wide = compute_type(ty.dtype);
+fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, old: bool) -> Gradients<'g> {
+    let (x, head) = (g.operand(0), g.head(cx, 0));
+    let (ty, out) = (x.ty()?, &cx.node.outputs[0]);
+    let window = window_of(cx.node.params, &ty.dims[2..]).or_fail(&g)?;
+    let kind = kind(cx.node.params, old).or_fail(&g)?;
     let share = match kind {
-        PoolKind::Max => return Ok(vec![Some(max_gradient(b, cx, &window, x, head)?)]),
+        PoolKind::Max => return Ok(vec![Some(max_gradient(cx, &window, x, head)?)]),
         PoolKind::Sum => head,
-        PoolKind::Mean { whole: true, .. } => {
-            let n = kernel_size(&window);
-            b.map_as(&[head], ty.dtype, &out.dims, |_, a| &a[0] * (1.0 / n))?
-        }
+        PoolKind::Mean { whole: true, .. } => head.map(|head| head * (1.0 / kernel_size(&window))),
         PoolKind::Mean { include_pad, .. } => {
-            let sizes = |i: usize| counted(&window, i, ty.dims[2 + i], out.dims[2 + i], include_pad);
-            let counts: Vec<Vec<u64>> = (0..window.kernel.len()).map(sizes).collect::<Result<_, _>>().or_fail(b)?;
-            let inputs: Vec<Value> = [head].into_iter().chain(window_sizes(b, &counts, wide)).collect();
-            b.map_as(&inputs, ty.dtype, &out.dims, |_, a| &a[0] / a[2..].iter().fold(a[1].clone(), |n, c| n * c))?
+            let counts = window_counts(&window, &ty.dims, &out.dims, include_pad).or_fail(&g)?;
+            over_counts(head, &counts, out)
         }
-        PoolKind::Norm(p) => b.map_as(&[head, cx.outputs[0]], ty.dtype, &out.dims, |_, a| match p {
+        PoolKind::Norm(p) => head.map_with(&[g.value(cx.outputs[0])], |_, a| match p {
             1 => a[0].clone(),
             p => a[1].gt(&a[1].lit(0.0)).select(&(&a[0] / a[1].pow(&a[1].lit(p as f64 - 1.0))), &a[0].lit(0.0)),
-        })?,
+        }),
     };
-    let mut gradient = gathered(b, share, &window, &ty)?;
+    let mut gradient = gathered(share, &window, &ty)?;
     if let PoolKind::Norm(p) = kind {
-        gradient = b.map_as(&[gradient, x], ty.dtype, &ty.dims, |_, a| {
+        gradient = gradient.map_with(&[x], |_, a| {
             let x = &a[1];
             let size = (1..p).fold(a[0].clone(), |size, _| size * x.abs());
             x.lt(&x.lit(0.0)).select(&-&size, &size)
-        })?;
+        });
     }
     Ok(vec![Some(gradient)])
 }
@@ -255,11 +226,7 @@ fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     check_layout(cx.params, rank)?;
     let window = window_of(cx.params, &vec![0; rank])?;
     let convention = convention(cx.params);
-    let x = ranked(cx, 0, rank + 2)?;
-    partial(cx, 0, &vec![None; rank + 2])?;
-    let out = output_dims(cx, 0);
-    cx.unify_dims(x[0], out[0], "output, axis 0")?;
-    cx.unify_dims(x[1], out[1], "output, axis 1")?;
+    let [x, out] = pooled_dims(cx, rank)?;
     for i in 0..rank {
         let (k, s, pad) = (window.kernel[i] as i64, window.strides[i], 2 * window.before[i]);
         match cx.resolve(x[2 + i]) {
@@ -286,7 +253,7 @@ const CONVENTION_DOC: &str =
 fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
     let kinds: &[&str] = if old { &["avg", "max", "sum"] } else { &["avg", "lp", "max", "sum"] };
     let conventions: &[&str] = if old { &["full", "valid"] } else { &["full", "same", "valid"] };
-    define(name, doc, composite(move |b, cx, args| body(b, cx, args, old)), rule(infer))
+    define(name, doc, formula(move |g, cx| body(g, cx, old)), rule(infer))
         .operand("data", FLOATS)
         .param("kernel", ParamValue::Ints(vec![]), "Extents of a window, one to three; not needed by a global pool.")
         .choice("pool_type", kinds, "max", "What is made of a window.")
@@ -294,7 +261,7 @@ fn entry(name: &'static str, doc: &'static str, old: bool) -> OpDef {
         .choice("pooling_convention", conventions, "valid", CONVENTION_DOC)
         .param("stride", ParamValue::Ints(vec![]), "Default: 1 along every axis.")
         .param("pad", ParamValue::Ints(vec![]), "On both sides, below the kernel. Default: 0.")
-        .gradient(move |b, cx| gradient(b, cx, old))
+        .gradient(derivative(move |g, cx| gradient(g, cx, old)))
         .ulp(4.0)
 }
 

@@ -4,7 +4,7 @@
 //! order the two biases.
 
 use crate::prelude::*;
-use crate::rnn::{MODES, Mode, product};
+use crate::rnn::{MODES, Mode, flipped, gemm, recurrent, row};
 
 /// Formal position of the random key.
 const KEY: usize = 5;
@@ -51,104 +51,69 @@ impl Stack {
     }
 }
 
-/// The vector cut into its parts.
-fn cut(b: &mut Builder<'_>, vector: Value, sizes: &[u64]) -> Result<Vec<Value>> {
-    let list: Vec<i64> = sizes.iter().map(|&n| n as i64).collect();
-    let list = b.i64s(&list);
-    Ok(b.op_multi("split", &[Some(vector), Some(list)], Params::new(), sizes.len())?.to_vec())
-}
-
-fn flipped(b: &mut Builder<'_>, x: Value) -> Result<Value> {
-    b.op("flip", &[x], Params::new().with("axis", vec![0]))
-}
-
 /// What a layer in one direction starts from.
-struct InitialState {
-    input: Value,
-    state: Value,
-    input_bias: Value,
-    state_bias: Value,
+struct InitialState<'g> {
+    input: Tensor<'g>,
+    state: Tensor<'g>,
+    input_bias: Tensor<'g>,
+    state_bias: Tensor<'g>,
+    first: Tensor<'g>,
+    first_cell: Option<Tensor<'g>>,
+    reversed: bool,
 }
 
 /// States of all steps, and the last state and cell, [1, batch, hidden].
-fn direction(
-    b: &mut Builder<'_>,
+fn direction<'g>(
     stack: &Stack,
-    x: Value,
-    w: &InitialState,
-    (first, reversed): ([Option<Value>; 2], bool),
-) -> Result<(Value, Value, Option<Value>)> {
-    let dims = b.dims(x)?;
-    let rows = b.reshaped(x, &[dims[0] * dims[1], dims[2]])?;
-    let input = b.reshaped(w.input, &[stack.gates(), dims[2]])?;
-    let weight = b.reshaped(w.state, &[stack.gates(), stack.hidden])?;
+    x: Tensor<'g>,
+    w: &InitialState<'g>,
+) -> Result<(Tensor<'g>, Tensor<'g>, Option<Tensor<'g>>)> {
+    let dims = x.dims()?;
+    let rows = x.reshape(&[dims[0] * dims[1], dims[2]]);
+    let input = w.input.reshape(&[stack.gates(), dims[2]]);
+    let weight = w.state.reshape(&[stack.gates(), stack.hidden]);
     // Only a GRU tells the biases apart.
     let (outer, inner) = match stack.mode {
         Mode::Gru => (w.input_bias, Some(w.state_bias)),
-        _ => (b.call("add", &[w.input_bias, w.state_bias])?, None),
+        _ => (w.input_bias + w.state_bias, None),
     };
-    let shares = product(b, [rows, input], Some(outer), [false, true])?;
-    let mut shares = b.reshaped(shares, &[dims[0], dims[1], stack.gates()])?;
-    if reversed {
-        shares = flipped(b, shares)?;
-    }
-    let count = if stack.mode == Mode::Lstm { 2 } else { 1 };
-    let params = Params::new().with("mode", stack.mode.name().to_owned());
-    let made = b.op_multi("recurrent", &[Some(shares), Some(weight), first[0], first[1], inner], params, count)?;
-    let last = b.slice_axis(made[0], 0, dims[0] - 1, 1)?;
-    let last_cell = match made.get(1) {
-        Some(cells) => Some(b.slice_axis(*cells, 0, dims[0] - 1, 1)?),
-        None => None,
-    };
-    let states = if reversed { flipped(b, made[0])? } else { made[0] };
-    Ok((states, last, last_cell))
-}
-
-/// A state of a layer and direction: row `at` of [layers · directions, batch, hidden].
-fn initial(b: &mut Builder<'_>, states: Value, at: u64) -> Result<Value> {
-    let dims = b.dims(states)?;
-    let row = b.slice_axis(states, 0, at, 1)?;
-    b.reshaped(row, &dims[1..])
+    let shares = gemm(rows, input, Some(outer)).reshape(&[dims[0], dims[1], stack.gates()]);
+    let in_order = |x: Tensor<'g>| if w.reversed { flipped(x) } else { x };
+    let (states, cells) = recurrent(stack.mode, [in_order(shares), weight, w.first], w.first_cell, inner);
+    let last = |all: Tensor<'g>| all.slice(0, dims[0] - 1, 1);
+    let (end, end_cell) = (last(states), cells.map(last));
+    Ok((in_order(states), end, end_cell))
 }
 
 /// Dropout between layers, with a mask of its own for each.
-fn dropped(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, layer: u64, key: Option<Value>) -> Result<Value> {
+fn dropped<'g>(cx: &NodeCtx<'_>, x: Tensor<'g>, layer: u64) -> Tensor<'g> {
     let p = cx.params.float("p").unwrap_or(0.0);
     if p == 0.0 || !cx.params.flag(OpDef::TRAINING) {
-        return Ok(x);
+        return x;
     }
-    let key = match key {
-        None => None,
-        Some(key) => {
-            // Words of a key of its own: the second differs by the layer.
-            let shift = b.constant(TensorData::from_fn(DenseType::new(DType::U32, &[2]), |i| Scalar {
-                dtype: DType::U32,
-                bits: i * layer,
-            }));
-            Some(b.call("add", &[key, shift])?)
-        }
-    };
-    let ratio = b.scalar(Scalar::f32(p as f32));
+    let g = x.graph();
+    // Words of a key of its own: the second differs by the layer.
+    let word = |i| Scalar { dtype: DType::U32, bits: i * layer };
+    let shift = |key| key + g.constant(TensorData::from_fn(DenseType::new(DType::U32, &[2]), word));
+    let key = g.maybe(KEY).map(shift);
+    let ratio = g.constant(TensorData::scalar(Scalar::f32(p as f32)));
     let seed = cx.params.float("seed").unwrap_or(0.0) + layer as f64;
-    let params = Params::new().with("seed", seed);
-    let mask = b.op_multi("dropout_mask", &[Some(x), Some(ratio), key], params, 1)?[0];
-    let zero = number(b, x, 0.0)?;
-    let kept = b.call("where", &[mask, x, zero])?;
-    with_number(b, "mul", kept, 1.0 / (1.0 - p))
+    let mask = g.op_multi("dropout_mask", &[Some(x), Some(ratio), key], Params::new().with("seed", seed), 1)[0];
+    mask.call("where", &[x, x.number(0.0)]) * (1.0 / (1.0 - p))
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let stack = Stack::of(cx.params);
-    let (mut x, vector) = (operand(b, args, 0)?, operand(b, args, 1)?);
-    let state = operand(b, args, 2)?;
-    let cell = if stack.mode == Mode::Lstm { Some(operand(b, args, 3)?) } else { None };
-    let input = b.dims(x)?[2];
-    let parts = cut(b, vector, &stack.parts(input))?;
+    let [mut x, vector, state] = g.operands();
+    let cell = (stack.mode == Mode::Lstm).then(|| g.operand(3));
+    let sizes = stack.parts(x.dims()?[2]);
+    let list = g.i64s(&sizes.iter().map(|&n| n as i64).collect::<Vec<_>>());
+    let parts = g.op_multi("split", &[Some(vector), Some(list)], Params::new(), sizes.len());
     let units = stack.layers * stack.directions;
     let (mut last, mut last_cells) = (vec![], vec![]);
     for layer in 0..stack.layers {
         if layer > 0 {
-            x = dropped(b, cx, x, layer, maybe(args, KEY))?;
+            x = dropped(cx, x, layer);
         }
         let mut sides = vec![];
         for d in 0..stack.directions {
@@ -159,24 +124,19 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
                 state: part(2 * unit + 1),
                 input_bias: part(2 * units + 2 * unit),
                 state_bias: part(2 * units + 2 * unit + 1),
+                first: row(state, unit)?,
+                first_cell: cell.map(|c| row(c, unit)).transpose()?,
+                reversed: d == 1,
             };
-            let first = initial(b, state, unit)?;
-            let first_cell = cell.map(|c| initial(b, c, unit)).transpose()?;
-            let (states, end, end_cell) = direction(b, &stack, x, &w, ([Some(first), first_cell], d == 1))?;
+            let (states, end, end_cell) = direction(&stack, x, &w)?;
             sides.push(states);
             last.push(end);
             last_cells.extend(end_cell);
         }
-        x = b.concat(&sides, 2)?;
+        x = g.concat(&sides, 2);
     }
-    let mut out = vec![x];
-    if cx.outputs.len() > 1 {
-        out.push(b.concat(&last, 0)?);
-    }
-    if cx.outputs.len() > 2 {
-        out.push(b.concat(&last_cells, 0)?);
-    }
-    Ok(out)
+    let ends = [last, last_cells].into_iter().take(cx.outputs.len() - 1).map(|ends| g.concat(&ends, 0));
+    Ok([x].into_iter().chain(ends).collect())
 }
 
 fn refused(cx: &InferCtx<'_>) -> Result<(), OpError> {
@@ -226,7 +186,7 @@ fn results(params: &Params) -> ResultCount {
 fn rnn() -> OpDef {
     let doc = "Recurrent layers over [time, batch, feature], with all weights in one vector. Results: the states of \
                the last layer, and with `state_outputs` the last state (and cell) of every layer and direction.";
-    define("mx_rnn", doc, Compute::Composite(Box::new(body)), rule(shapes))
+    define("mx_rnn", doc, formulas(body), rule(shapes))
         .groups(&["data", "parameters", "state"], FLOATS)
         .optional("state_cell", TypeRule::Group(0, FLOATS))
         .optional("sequence_length", TypeRule::OneOf(NUMBERS))

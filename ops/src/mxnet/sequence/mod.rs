@@ -36,31 +36,22 @@ fn check(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     Ok(Some(data))
 }
 
-/// The lengths as i64, shaped to broadcast with the data; `None` if all are whole.
-fn lengths(
-    b: &mut Builder<'_>,
-    params: &Params,
-    data: Value,
-    args: &[Option<Value>],
-) -> Result<Option<Value>, Diagnostic> {
-    let Some(given) = maybe(args, 1).filter(|_| params.flag("use_sequence_length")) else {
+/// The lengths as i64, shaped to broadcast with data of a rank; `None` if all are whole.
+fn lengths<'g>(g: GraphScope<'g>, params: &Params, rank: usize) -> Result<Option<Tensor<'g>>> {
+    let Some(given) = g.maybe(1).filter(|_| params.flag("use_sequence_length")) else {
         return Ok(None);
     };
-    let rank = b.dims(data)?.len();
-    let batch = 1 - time_axis(params);
-    let n = b.ty(given)?.len();
+    let (n, batch) = (given.ty()?.len(), 1 - time_axis(params));
     let dims: Vec<u64> = (0..rank).map(|i| if i == batch { n } else { 1 }).collect();
-    let given = b.converted(given, DType::I64)?;
-    reshape(b, given, &dims).map(Some)
+    Ok(Some(given.convert(DType::I64).reshaped(&dims)))
 }
 
 fn mask() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
-        let Some(lengths) = lengths(b, cx.params, data, args)? else { return b.call("identity", &[data]) };
-        let (out, axis) = (&cx.outputs[0], time_axis(cx.params));
+    let compute = formula(|g, cx| {
+        let (data, axis) = (g.operand(0), time_axis(cx.params));
+        let Some(lengths) = lengths(g, cx.params, cx.outputs[0].rank())? else { return Ok(data.call("identity", &[])) };
         let value = cx.params.float("value").unwrap_or(0.0);
-        b.map_as(&[data, lengths], out.dtype, &out.dims, |s, a| s.coord(axis).lt(&a[1]).select(&a[0], &a[0].lit(value)))
+        Ok(data.map_with(&[lengths], |s, a| s.coord(axis).lt(&a[1]).select(&a[0], &a[0].lit(value))))
     });
     let infer = rule(|cx| {
         check(cx)?;
@@ -73,22 +64,21 @@ fn mask() -> OpDef {
 }
 
 fn last() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
-        let (dims, axis) = (b.dims(data)?, time_axis(cx.params));
+    let compute = formula(|g, cx| {
+        let (data, axis) = (g.operand(0), time_axis(cx.params));
+        let dims = data.dims()?;
         let n = dims[axis];
-        let chosen = match lengths(b, cx.params, data, args)? {
-            None => b.slice_axis(data, axis, n - 1, 1)?,
+        let chosen = match lengths(g, cx.params, dims.len())? {
+            None => data.slice(axis, n - 1, 1),
             Some(lengths) => {
-                let ty = b.ty(data)?;
-                let only = b.map_as(&[data, lengths], ty.dtype, &dims, |s, a| {
+                let only = data.map_with(&[lengths], |s, a| {
                     let end = a[1].max(&a[1].lit(1.0)).min(&a[1].lit(n as f64)) - a[1].lit(1.0);
                     s.coord(axis).eq(&end).select(&a[0], &a[0].lit(0.0))
-                })?;
-                reduce(b, "reduce_sum", only, &[axis])?
+                });
+                only.sum(&[axis])
             }
         };
-        reshape(b, chosen, &cx.outputs[0].dims)
+        Ok(chosen.reshaped(&cx.outputs[0].dims))
     });
     let infer = shape_rule(|cx| {
         let Some(mut data) = check(cx)? else { return Ok(()) };
@@ -102,24 +92,21 @@ fn last() -> OpDef {
 }
 
 fn reverse() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let data = operand(b, args, 0)?;
-        let dims = b.dims(data)?;
+    let compute = formula(|g, cx| {
+        let data = g.operand(0);
+        let dims = data.dims()?;
         let (time, batch) = (dims[0], dims[1]);
-        let lengths = lengths(b, cx.params, data, args)?;
-        let lengths = lengths.map(|l| reshape(b, l, &[1, batch])).transpose()?;
-        let inputs: Vec<Value> = lengths.into_iter().collect();
+        let lengths = lengths(g, cx.params, dims.len())?.map(|l| l.reshaped(&[1, batch]));
+        let inputs: Vec<_> = lengths.into_iter().collect();
         // Rows of the sequences put one behind the other, and which of them each place takes.
-        let from = b.map_as(&inputs, DType::I64, &[time, batch], |s, a| {
+        let from = g.map(&inputs, DType::I64, &[time, batch], |s, a| {
             let t = s.coord(0);
             let end = a.first().map_or(t.lit(time as f64), |l| l.max(&l.lit(0.0)).min(&l.lit(time as f64)));
             let source = t.lt(&end).select(&(&end - t.lit(1.0) - &t), &t);
             source * t.lit(batch as f64) + s.coord(1)
-        })?;
-        let from = reshape(b, from, &[time * batch])?;
-        let rows = reshape(b, data, &[&[time * batch], &dims[2..]].concat())?;
-        let out = b.gathered(rows, from, 0)?;
-        reshape(b, out, &dims)
+        });
+        let from = from.reshaped(&[time * batch]);
+        Ok(data.reshaped(&[&[time * batch], &dims[2..]].concat()).gather(from, 0).reshaped(&dims))
     });
     let infer = rule(|cx| {
         reject_if(time_axis(cx.params) != 0, || "parameter `axis`: sequences are reversed along axis 0 only")?;

@@ -102,10 +102,7 @@ fn range_of(params: &Params) -> (f64, f64, i64) {
 /// `start + ⌊i / repeat⌋·step`, computed in f64, where i is the row-major position.
 fn ramp(b: &mut Builder<'_>, out: &DenseType, start: f64, step: f64, repeat: i64) -> Result<Value> {
     b.map_as(&[], out.dtype, &out.dims, |s, _| {
-        let position =
-            out.dims.iter().enumerate().fold(s.number(DType::I64, 0.0), |at, (axis, &n)| {
-                at * s.constant(Scalar::i64(n as i64)) + s.coord(axis)
-            });
+        let position = row_major(s, &out.dims);
         let position = if repeat == 1 { position } else { position / s.constant(Scalar::i64(repeat)) };
         (position.cast(DType::F64) * step + start).cast(out.dtype)
     })

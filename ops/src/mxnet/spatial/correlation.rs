@@ -46,27 +46,24 @@ impl Geometry {
     }
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [x, y]: [Value; 2]) -> Result<Value> {
-    let (g, ty, out) = (Geometry::of(cx.params), b.ty(x)?, &cx.outputs[0].dims);
-    let (d, k) = (g.displacements(), g.kernel as u64);
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let [x, y] = g.operands();
+    let (at, ty, out) = (Geometry::of(cx.params), x.ty()?, &cx.outputs[0].dims);
+    let (d, k) = (at.displacements(), at.kernel as u64);
     // Image, displacement (2), position (2), channel, place in the kernel (2).
     let space = [ty.dims[0], d, d, out[2], out[3], ty.dims[1], k, k];
     let v = |i: u32| Index::var(i);
-    let along = |position: u32, place: u32| v(position).scale(g.stride).add(&v(place)).offset(g.reach - g.pad);
+    let along = |position: u32, place: u32| v(position).scale(at.stride).add(&v(place)).offset(at.reach - at.pad);
     let moved = |position: u32, place: u32, by: u32| {
-        along(position, place).add(&v(by).scale(g.step)).offset(-g.radius() * g.step)
+        along(position, place).add(&v(by).scale(at.step)).offset(-at.radius() * at.step)
     };
     let fill = Some(Scalar::zero(ty.dtype));
-    let first = View { map: vec![v(0), v(5), along(3, 6), along(4, 7)], fill };
-    let second = View { map: vec![v(0), v(5), moved(3, 6, 1), moved(4, 7, 2)], fill };
-    let (x, y) = (b.view(x, first, &space)?, b.view(y, second, &space)?);
+    let x = x.view(vec![v(0), v(5), along(3, 6), along(4, 7)], fill, &space);
+    let y = y.view(vec![v(0), v(5), moved(3, 6, 1), moved(4, 7, 2)], fill, &space);
     let share = 1.0 / (ty.dims[1] * k * k) as f64;
     let multiply = cx.params.bool("is_multiply") != Some(false);
-    let joined =
-        b.map_as(&[x, y], ty.dtype, &space, |_, a| if multiply { &a[0] * &a[1] } else { (&a[0] - &a[1]).abs() })?;
-    let sum = reduce(b, "reduce_sum", joined, &[5, 6, 7])?;
-    let mean = with_number(b, "mul", sum, share)?;
-    b.reshaped(mean, out)
+    let joined = x.map_with(&[y], |_, a| if multiply { &a[0] * &a[1] } else { (&a[0] - &a[1]).abs() });
+    Ok((joined.sum(&[5, 6, 7]) * share).reshape(out))
 }
 
 fn correlation() -> OpDef {
@@ -79,7 +76,7 @@ fn correlation() -> OpDef {
         cx.set_output_dims(0, [x[0], Dim::Const(d * d), Dim::Const(g.count(h)?), Dim::Const(g.count(w)?)])
     });
     let doc = "Means of products (or of absolute differences) of two images at all displacements up to a distance.";
-    define("mx_correlation", doc, composite_of(body), infer)
+    define("mx_correlation", doc, formula(body), infer)
         .groups(&["data1", "data2"], FLOATS)
         .param("kernel_size", 1, "extent of the window compared")
         .within(1.0, 255.0)

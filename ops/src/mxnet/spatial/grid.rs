@@ -12,89 +12,75 @@ fn normalized(at: &Ex, like: &Ex, n: u64) -> Ex {
 }
 
 /// Positions [n, 2, h, w] under affine maps [n, 6]: the first row of each gives x, the second y.
-fn affine_grid(b: &mut Builder<'_>, theta: Value, [h, w]: [u64; 2]) -> Result<Value> {
-    let ty = b.ty(theta)?;
+fn affine_grid(theta: Tensor<'_>, [h, w]: [u64; 2]) -> Result<Tensor<'_>> {
+    let ty = theta.ty()?;
     let n = ty.dims[0];
-    let theta = b.reshaped(theta, &[n, 2, 3])?;
-    let mut columns = vec![];
-    for i in 0..3 {
-        let column = b.slice_axis(theta, 2, i, 1)?;
-        columns.push(b.reshaped(column, &[n, 2, 1, 1])?);
-    }
-    b.map_as(&columns, ty.dtype, &[n, 2, h, w], |s, a| {
+    let theta = theta.reshape(&[n, 2, 3]);
+    let columns = [0, 1, 2].map(|i| theta.slice(2, i, 1).reshape(&[n, 2, 1, 1]));
+    Ok(theta.graph().map(&columns, ty.dtype, &[n, 2, h, w], |s, a| {
         let (x, y) = (normalized(&s.coord(3), &a[0], w), normalized(&s.coord(2), &a[0], h));
         &a[0] * x + &a[1] * y + &a[2]
-    })
+    }))
 }
 
 /// Positions from displacements in pixels, [n, 2, h, w].
-fn warped_grid(b: &mut Builder<'_>, flow: Value) -> Result<Value> {
-    let ty = b.ty(flow)?;
+fn warped_grid(flow: Tensor<'_>) -> Result<Tensor<'_>> {
+    let dims = flow.dims()?;
     let half = |n: u64| (n.max(2) - 1) as f64 / 2.0;
-    let (h, w) = (half(ty.dims[2]), half(ty.dims[3]));
-    b.map_as(&[flow], ty.dtype, &ty.dims, |s, a| {
+    let (h, w) = (half(dims[2]), half(dims[3]));
+    Ok(flow.map_with(&[], |s, a| {
         let along =
             |axis: usize, half: f64| (&a[0] + s.coord(axis).cast(a[0].dtype())) / a[0].lit(half) - a[0].lit(1.0);
         let first = s.coord(1).eq(&s.coord(1).lit(0.0));
         first.select(&along(3, w), &along(2, h))
-    })
+    }))
 }
 
 /// Rows of [n · h · w, c]: where an image's pixels lie.
-pub struct Pixels {
-    rows: Value,
+pub struct Pixels<'g> {
+    rows: Tensor<'g>,
     dims: Vec<u64>,
 }
 
-impl Pixels {
+impl<'g> Pixels<'g> {
     /// From [n, c, h, w].
-    pub fn new(b: &mut Builder<'_>, image: Value) -> Result<Pixels> {
-        let dims = b.dims(image)?;
-        let rows = b.permuted(image, &[0, 2, 3, 1])?;
-        let rows = b.reshaped(rows, &[dims[0] * dims[2] * dims[3], dims[1]])?;
+    pub fn new(image: Tensor<'g>) -> Result<Pixels<'g>> {
+        let dims = image.dims()?;
+        let rows = image.permute(&[0, 2, 3, 1]).reshape(&[dims[0] * dims[2] * dims[3], dims[1]]);
         Ok(Pixels { rows, dims })
     }
 
     /// Pixels at positions `at` (image, row, column, as numbers), each times a weight, all of shape `shape`:
     /// the result has the channels behind these axes.
-    pub fn weighted(&self, b: &mut Builder<'_>, at: [Value; 3], weight: Value, shape: &[u64]) -> Result<Value> {
+    pub fn weighted(&self, at: [Tensor<'g>; 3], weight: Tensor<'g>, shape: &[u64]) -> Tensor<'g> {
         let last = [0, 2, 3].map(|i| self.dims[i].saturating_sub(1) as f64);
         let [h, w] = [self.dims[2], self.dims[3]].map(|n| n as f64);
-        let from = b.map_as(&at, DType::I64, shape, |_, a| {
+        let from = self.rows.graph().map(&at, DType::I64, shape, |_, a| {
             let [n, y, x] = [0, 1, 2].map(|i| {
                 let at = a[i].cast(DType::I64);
                 at.max(&at.lit(0.0)).min(&at.lit(last[i]))
             });
             (&n * n.lit(h) + y) * n.lit(w) + x
-        })?;
+        });
         let count = shape.iter().product();
-        let from = b.reshaped(from, &[count])?;
-        let got = b.gathered(self.rows, from, 0)?;
-        let weight = b.reshaped(weight, &[count, 1])?;
-        let got = b.call("mul", &[got, weight])?;
-        b.reshaped(got, &[shape, &[self.dims[1]]].concat())
+        let got = self.rows.gather(from.reshape(&[count]), 0);
+        (got * weight.reshape(&[count, 1])).reshape(&[shape, &[self.dims[1]]].concat())
     }
 }
 
 /// Values of [n, c, h, w] at positions [n, 2, h', w'].
-fn sampled(b: &mut Builder<'_>, image: Value, grid: Value) -> Result<Value> {
-    let pixels = Pixels::new(b, image)?;
-    let (dims, grid_ty) = (pixels.dims.clone(), b.ty(grid)?);
-    let shape = [dims[0], grid_ty.dims[2], grid_ty.dims[3]];
-    let mut place = vec![];
-    for (which, n) in [(0, dims[3]), (1, dims[2])] {
-        let axis = b.slice_axis(grid, 1, which, 1)?;
-        let axis = b.reshaped(axis, &shape)?;
-        place.push(b.map_as(&[axis], grid_ty.dtype, &shape, |_, a| {
-            (&a[0] + a[0].lit(1.0)) * (n.saturating_sub(1) as f64 / 2.0)
-        })?);
-    }
-    let number = b.map_as(&[], DType::I64, &shape, |s, _| s.coord(0))?;
-    let (x, y) = (place[0], place[1]);
-    let mut parts = vec![];
-    for corner in 0..4 {
+fn sampled<'g>(image: Tensor<'g>, grid: Tensor<'g>) -> Result<Tensor<'g>> {
+    let (g, pixels) = (image.graph(), Pixels::new(image)?);
+    let (dims, ty) = (&pixels.dims, grid.ty()?);
+    let shape = [dims[0], ty.dims[2], ty.dims[3]];
+    let [x, y] = [(0, dims[3]), (1, dims[2])].map(|(which, n)| {
+        let position = |x: &Ex| (x + x.lit(1.0)) * (n.saturating_sub(1) as f64 / 2.0);
+        grid.slice(1, which, 1).reshape(&shape).map(position)
+    });
+    let number = g.map(&[], DType::I64, &shape, |s, _| s.coord(0));
+    let parts = [0, 1, 2, 3].map(|corner| {
         let (right, below) = (f64::from(corner % 2), f64::from(corner / 2));
-        let weight = b.map_as(&[x, y], grid_ty.dtype, &shape, |_, a| {
+        let weight = x.map_with(&[y], |_, a| {
             let share = |p: &Ex, step: f64, n: u64| {
                 let corner = p.floor() + p.lit(step);
                 let inside = corner.ge(&p.lit(0.0)) & corner.le(&p.lit(n.saturating_sub(1) as f64));
@@ -103,15 +89,13 @@ fn sampled(b: &mut Builder<'_>, image: Value, grid: Value) -> Result<Value> {
                 inside.select(&weight, &p.lit(0.0))
             };
             share(&a[0], right, dims[3]) * share(&a[1], below, dims[2])
-        })?;
-        let edge = |b: &mut Builder<'_>, p: Value, step: f64| {
-            b.map_as(&[p], DType::I64, &shape, |_, a| (a[0].floor() + a[0].lit(step)).cast(DType::I64))
-        };
-        let (cx, cy) = (edge(b, x, right)?, edge(b, y, below)?);
-        parts.push(pixels.weighted(b, [number, cy, cx], weight, &shape)?);
-    }
-    let all = b.call("sum", &parts)?;
-    b.permuted(all, &[0, 3, 1, 2])
+        });
+        let edge =
+            |p, step: f64| g.map(&[p], DType::I64, &shape, |_, a| (a[0].floor() + a[0].lit(step)).cast(DType::I64));
+        let (cx, cy) = (edge(x, right), edge(y, below));
+        pixels.weighted([number, cy, cx], weight, &shape)
+    });
+    Ok(parts[0].call("sum", &parts[1..]).permute(&[0, 3, 1, 2]))
 }
 
 /// Rows and columns of parameter `target_shape`.
@@ -124,12 +108,9 @@ fn target(params: &Params) -> Result<[u64; 2], OpError> {
 }
 
 fn grid_generator() -> OpDef {
-    let compute = composite_of(|b, cx, [data]| match cx.params.str("transform_type") {
-        Some("warp") => warped_grid(b, data),
-        _ => {
-            let out = &cx.outputs[0].dims;
-            affine_grid(b, data, [out[2], out[3]])
-        }
+    let compute = formula(|g, cx| match (cx.params.str("transform_type"), &cx.outputs[0].dims) {
+        (Some("warp"), _) => warped_grid(g.operand(0)),
+        (_, out) => affine_grid(g.operand(0), [out[2], out[3]]),
     });
     let infer = shape_rule(|cx| {
         if cx.params.str("transform_type") == Some("warp") {
@@ -152,7 +133,7 @@ fn grid_generator() -> OpDef {
 }
 
 fn bilinear_sampler() -> OpDef {
-    let compute = composite_of(|b, _, [data, grid]| sampled(b, data, grid));
+    let compute = formula(|g, _| sampled(g.operand(0), g.operand(1)));
     let infer = shape_rule(|cx| {
         let (Some(data), Some(grid)) = (rank_in(cx, 0, 4..=4)?, rank_in(cx, 1, 4..=4)?) else { return Ok(()) };
         shaped(cx, 1, &[data[0], Dim::Const(2), grid[2], grid[3]])?;
@@ -166,10 +147,9 @@ fn bilinear_sampler() -> OpDef {
 }
 
 fn spatial_transformer() -> OpDef {
-    let compute = composite_of(|b, cx, [data, loc]| {
+    let compute = formula(|g, cx| {
         let out = &cx.outputs[0].dims;
-        let grid = affine_grid(b, loc, [out[2], out[3]])?;
-        sampled(b, data, grid)
+        sampled(g.operand(0), affine_grid(g.operand(1), [out[2], out[3]])?)
     });
     let infer = shape_rule(|cx| {
         let [h, w] = target(cx.params)?;

@@ -1,5 +1,6 @@
 //! Pooling of regions in which every bin has channels of its own (Dai et al., "R-FCN", 2016).
 
+use super::region::{column, half_away};
 use crate::prelude::*;
 
 /// Bins along an axis, and groups of bins with channels of their own.
@@ -23,20 +24,11 @@ impl Grid {
 }
 
 /// First and last position (exclusive) of every bin of every region along an axis of `n`, [regions, bins, 2].
-fn edges(b: &mut Builder<'_>, rois: Value, first: u64, scale: f64, bins: u64, n: u64) -> Result<Value> {
-    let count = b.dims(rois)?[0];
-    let mut ends = vec![];
-    for column in [first, first + 2] {
-        let end = b.slice_axis(rois, 1, column, 1)?;
-        ends.push(b.reshaped(end, &[count, 1, 1])?);
-    }
-    b.map_as(&ends, DType::I64, &[count, bins, 2], |s, a| {
-        // Halves go away from zero, as in C.
-        let round = |x: &Ex| {
-            let up = (x.abs() + x.lit(0.5)).floor();
-            x.lt(&x.lit(0.0)).select(&-&up, &up)
-        };
-        let (start, end) = (round(&a[0]) * scale, (round(&a[1]) + 1.0) * scale);
+fn edges(rois: Tensor<'_>, first: u64, scale: f64, bins: u64, n: u64) -> Result<Tensor<'_>> {
+    let count = rois.dims()?[0];
+    let ends = [first, first + 2].map(|i| column(rois, i).reshape(&[count, 1, 1]));
+    Ok(rois.graph().map(&ends, DType::I64, &[count, bins, 2], |s, a| {
+        let (start, end) = (half_away(&a[0]) * scale, (half_away(&a[1]) + 1.0) * scale);
         // In f64, where a factor in place of the divisor moves no edge.
         let length = (end - &start).max(&start.lit(0.1));
         let size = (length.cast(DType::F64) / bins as f64).cast(length.dtype());
@@ -45,7 +37,7 @@ fn edges(b: &mut Builder<'_>, rois: Value, first: u64, scale: f64, bins: u64, n:
         let high = ((bin + 1.0) * size + &start).ceil();
         let at = s.coord(2).eq(&s.coord(2).lit(0.0)).select(&low, &high);
         at.max(&at.lit(0.0)).min(&at.lit(n as f64)).cast(DType::I64)
-    })
+    }))
 }
 
 /// Where bins lie: the image of a region, its rows and its columns.
@@ -139,27 +131,21 @@ fn spread(head: &DenseType, places: [&DenseType; 3], sums: &DenseType, grid: Gri
     k.finish()
 }
 
-/// Image, rows and columns of the bins of regions, and their types.
-fn places(b: &mut Builder<'_>, params: &Params, rois: Value, image: &[u64]) -> Result<([Value; 3], [DenseType; 3])> {
-    let scale = params.float("spatial_scale").unwrap_or(1.0);
-    let (grid, count) = (Grid::of(params), b.dims(rois)?[0]);
-    let number = b.slice_axis(rois, 1, 0, 1)?;
-    let number = b.reshaped(number, &[count])?;
-    let found = [
-        b.converted(number, DType::I64)?,
-        edges(b, rois, 2, scale, grid.bins, image[2])?,
-        edges(b, rois, 1, scale, grid.bins, image[3])?,
-    ];
-    let types = [b.ty(found[0])?, b.ty(found[1])?, b.ty(found[2])?];
-    Ok((found, types))
-}
-
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (data, rois) = (operand(b, args, 0)?, operand(b, args, 1)?);
-    let (ty, out) = (b.ty(data)?, cx.outputs[0].clone());
-    let (at, types) = places(b, cx.params, rois, &ty.dims)?;
-    let kernel = means(&ty, types.each_ref(), &out, Grid::of(cx.params));
-    Ok(b.kernel(kernel, &[data, at[0], at[1], at[2]], &[out])?[0])
+/// What a kernel makes of `x` and of where bins lie: their image, rows and columns.
+fn over_bins<'g>(
+    cx: &NodeCtx<'_>,
+    x: Tensor<'g>,
+    result: DenseType,
+    kernel: fn(&DenseType, [&DenseType; 3], &DenseType, Grid) -> Result<Kernel, OpError>,
+) -> Result<Tensor<'g>> {
+    let (g, grid) = (x.graph(), Grid::of(cx.params));
+    let (image, rois) = (g.operand(0).dims()?, g.operand(1));
+    let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
+    let number = column(rois, 0).reshape(&[rois.dims()?[0]]).convert(DType::I64);
+    let (rows, columns) = (edges(rois, 2, scale, grid.bins, image[2])?, edges(rois, 1, scale, grid.bins, image[3])?);
+    let places = [&number.ty()?, &rows.ty()?, &columns.ty()?];
+    let kernel = kernel(&x.ty()?, places, &result, grid);
+    Ok(g.kernel(kernel, &[x, number, rows, columns], &[result])?[0])
 }
 
 pub fn psroi_pooling() -> OpDef {
@@ -178,21 +164,18 @@ pub fn psroi_pooling() -> OpDef {
     });
     let doc = "The mean of every bin of regions [image, x1, y1, x2, y2] of images, each bin in channels of its own: \
                result channel d takes channel (d·group_size + row group)·group_size + column group. 0 of an empty bin.";
-    define("mx_psroi_pooling", doc, composite(body), infer)
+    define("mx_psroi_pooling", doc, formula(|g, cx| over_bins(cx, g.operand(0), cx.outputs[0].clone(), means)), infer)
         .groups(&["data", "rois"], FLOATS)
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
         .required("output_dim", ParamKind::Int, "channels of the result")
         .required("pooled_size", ParamKind::Int, "bins along an axis")
         .param("group_size", 0, "groups of bins along an axis; 0: each bin is one")
-        .gradient(|b, cx| {
-            let (data, rois, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
-            let (ty, head_ty) = (b.ty(data)?, b.ty(head)?);
-            let (at, types) = places(b, cx.node.params, rois, &ty.dims)?;
+        .gradient(derivative(|g, cx| {
+            let ty = g.operand(0).ty()?;
             let sums = DenseType::new(compute_type(ty.dtype), &ty.dims);
-            let kernel = spread(&head_ty, types.each_ref(), &sums, Grid::of(cx.node.params));
-            let part = b.kernel(kernel, &[head, at[0], at[1], at[2]], &[sums])?[0];
-            Ok(vec![Some(b.converted(part, ty.dtype)?), None])
-        })
+            let part = over_bins(cx.node, g.head(cx, 0), sums, spread)?;
+            Ok(vec![Some(part.convert(ty.dtype)), None])
+        }))
         .ulp(2.0)
         .named(&["_contrib_PSROIPooling"])
 }

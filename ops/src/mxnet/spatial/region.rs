@@ -25,25 +25,22 @@ fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 /// Column `i` of the regions as [regions, 1].
-fn column(b: &mut Builder<'_>, rois: Value, i: u64) -> Result<Value> {
-    b.slice_axis(rois, 1, i, 1)
+pub fn column(rois: Tensor<'_>, i: u64) -> Tensor<'_> {
+    rois.slice(1, i, 1)
+}
+
+/// The nearest integer; halves go away from zero, as in C.
+pub fn half_away(x: &Ex) -> Ex {
+    let up = (x.abs() + x.lit(0.5)).floor();
+    x.lt(&x.lit(0.0)).select(&-&up, &up)
 }
 
 /// First and last position (exclusive) of every bin of every region along an axis of `n`, [regions, bins, 2].
-fn edges(b: &mut Builder<'_>, ends: [Value; 2], scale: f64, bins: u64, n: u64) -> Result<Value> {
-    let count = b.dims(ends[0])?[0];
-    let mut inputs = vec![];
-    for e in ends {
-        inputs.push(b.reshaped(e, &[count, 1, 1])?);
-    }
-    b.map_as(&inputs, DType::I64, &[count, bins, 2], |s, a| {
-        // Halves go away from zero, as in C.
-        let round = |x: &Ex| {
-            let x = x * scale;
-            let up = (x.abs() + x.lit(0.5)).floor();
-            x.lt(&x.lit(0.0)).select(&-&up, &up)
-        };
-        let (start, end) = (round(&a[0]), round(&a[1]));
+fn edges<'g>(ends: [Tensor<'g>; 2], scale: f64, bins: u64, n: u64) -> Result<Tensor<'g>> {
+    let count = ends[0].dims()?[0];
+    let inputs = ends.map(|end| end.reshape(&[count, 1, 1]));
+    Ok(inputs[0].graph().map(&inputs, DType::I64, &[count, bins, 2], |s, a| {
+        let [start, end] = [0, 1].map(|i| half_away(&(&a[i] * scale)));
         // In f64, where a factor in place of the divisor moves no edge.
         let length = (&end - &start + start.lit(1.0)).max(&start.lit(1.0));
         let size = (length.cast(DType::F64) / bins as f64).cast(length.dtype());
@@ -52,7 +49,7 @@ fn edges(b: &mut Builder<'_>, ends: [Value; 2], scale: f64, bins: u64, n: u64) -
         let high = ((bin + start.lit(1.0)) * size).ceil();
         let at = s.coord(2).eq(&s.coord(2).lit(0.0)).select(&low, &high) + start;
         at.max(&at.lit(0.0)).min(&at.lit(n as f64)).cast(DType::I64)
-    })
+    }))
 }
 
 /// The position of the greatest element of every bin in the flattened data, -1 for empty bins.
@@ -89,28 +86,27 @@ fn greatest(data: &DenseType, places: [&DenseType; 3], found: &DenseType) -> Res
     k.finish()
 }
 
-fn pooling_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data, rois]: [Value; 2]) -> Result<Value> {
+fn pooling_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let ([data, rois], out) = (g.operands(), &cx.outputs[0]);
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
-    let (ty, out) = (b.ty(data)?, &cx.outputs[0]);
+    let ty = data.ty()?;
     // Which element is the greatest is constant to differentiation; the element is not.
-    let fixed = b.call("stop_gradient", &[data])?;
-    let rois = b.call("stop_gradient", &[rois])?;
-    let [image, x1, y1, x2, y2] = [0, 1, 2, 3, 4].map(|i| column(b, rois, i));
-    let image = b.converted(image?, DType::I64)?;
-    let rows = edges(b, [y1?, y2?], scale, out.dims[2], ty.dims[2])?;
-    let columns = edges(b, [x1?, x2?], scale, out.dims[3], ty.dims[3])?;
+    let [fixed, rois] = [data, rois].map(|x| x.call("stop_gradient", &[]));
+    let [image, x1, y1, x2, y2] = [0, 1, 2, 3, 4].map(|i| column(rois, i));
+    let image = image.convert(DType::I64);
+    let rows = edges([y1, y2], scale, out.dims[2], ty.dims[2])?;
+    let columns = edges([x1, x2], scale, out.dims[3], ty.dims[3])?;
     let places = DenseType::new(DType::I64, &out.dims);
-    let kernel = greatest(&ty, [&b.ty(image)?, &b.ty(rows)?, &b.ty(columns)?], &places);
-    let found = b.kernel(kernel, &[fixed, image, rows, columns], &[places])?[0];
-    let from = b.map_as(&[found], DType::I64, &out.dims, |_, a| a[0].max(&a[0].lit(0.0)))?;
-    let all = b.reshaped(data, &[ty.len()])?;
-    let values = b.gathered(all, from, 0)?;
-    b.map_as(&[values, found], out.dtype, &out.dims, |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0)))
+    let kernel = greatest(&ty, [&image.ty()?, &rows.ty()?, &columns.ty()?], &places);
+    let found = g.kernel(kernel, &[fixed, image, rows, columns], &[places])?[0];
+    let from = found.map(|at| at.max(&at.lit(0.0)));
+    let values = data.reshape(&[ty.len()]).gather(from, 0);
+    Ok(values.map_with(&[found], |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0))))
 }
 
 fn roi_pooling() -> OpDef {
     let doc = "The maximum of every bin of regions [image, x1, y1, x2, y2] of images; 0 of an empty bin.";
-    define("mx_roi_pooling", doc, composite_of(pooling_body), rule(shapes))
+    define("mx_roi_pooling", doc, formula(pooling_body), rule(shapes))
         .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
@@ -118,24 +114,18 @@ fn roi_pooling() -> OpDef {
 }
 
 /// Sample positions along an axis, [regions, bins · samples], in elements.
-fn samples(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    ends: [Value; 2],
-    (bins, each): (u64, u64),
-    dtype: DType,
-) -> Result<Value> {
-    let count = b.dims(ends[0])?[0];
+fn samples<'g>(cx: &NodeCtx<'_>, ends: [Tensor<'g>; 2], count: u64, dtype: DType) -> Result<Tensor<'g>> {
+    let regions = ends[0].dims()?[0];
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
     let aligned = cx.params.flag("aligned");
-    b.map_as(&ends, dtype, &[count, bins * each], |s, a| {
+    Ok(ends[0].graph().map(&ends, dtype, &[regions, count], |s, a| {
         let shift = a[0].lit(if aligned { 0.5 } else { 0.0 });
         let (start, end) = (&a[0] * scale - &shift, &a[1] * scale - &shift);
         let length = end - &start;
         let length = if aligned { length } else { length.max(&start.lit(1.0)) };
-        let step = length / start.lit((bins * each) as f64);
+        let step = length / start.lit(count as f64);
         start + (s.coord(1).cast(step.dtype()) + step.lit(0.5)) * step
-    })
+    }))
 }
 
 /// The pixel before or behind a position, and its share; a position beyond the border by more than 1 has none.
@@ -151,62 +141,50 @@ fn tap(p: &Ex, n: u64, behind: bool) -> (Ex, Ex) {
     (at, outside.select(&share.lit(0.0), &share))
 }
 
-fn align_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data, rois]: [Value; 2]) -> Result<Value> {
+fn align_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let each = cx.params.int("sample_ratio").unwrap_or(-1);
-    let rois = b.call("stop_gradient", &[rois])?;
+    let (data, rois) = (g.operand(0), g.operand(1).call("stop_gradient", &[]));
     if each <= 0 {
-        return adaptive(b, cx, data, rois);
+        return Ok(adaptive(cx, data, rois));
     }
-    let (each, out) = (each as u64, &cx.outputs[0]);
-    let [h, w] = [out.dims[2], out.dims[3]];
-    let pixels = Pixels::new(b, data)?;
-    let ty = b.ty(data)?;
+    let (each, out) = (each as u64, &cx.outputs[0].dims);
+    let (count, h, w) = (out[0], out[2], out[3]);
+    let pixels = Pixels::new(data)?;
+    let ty = data.ty()?;
     let wide = compute_type(ty.dtype);
-    let [image, x1, y1, x2, y2] = [0, 1, 2, 3, 4].map(|i| column(b, rois, i));
-    let count = out.dims[0];
-    let ys = samples(b, cx, [y1?, y2?], (h, each), wide)?;
-    let xs = samples(b, cx, [x1?, x2?], (w, each), wide)?;
+    let [image, x1, y1, x2, y2] = [0, 1, 2, 3, 4].map(|i| column(rois, i));
+    let ys = samples(cx, [y1, y2], h * each, wide)?;
+    let xs = samples(cx, [x1, x2], w * each, wide)?;
     let shape = [count, h * each, w * each];
-    let image = b.reshaped(image?, &[count, 1, 1])?;
-    let ys = b.reshaped(ys, &[count, h * each, 1])?;
-    let xs = b.reshaped(xs, &[count, 1, w * each])?;
-    let mut parts = vec![];
-    for corner in 0..4 {
+    let image = image.reshape(&[count, 1, 1]);
+    let ys = ys.reshape(&[count, h * each, 1]);
+    let xs = xs.reshape(&[count, 1, w * each]);
+    let parts = [0, 1, 2, 3].map(|corner| {
         let (right, below) = (corner % 2 == 1, corner / 2 == 1);
-        let weight = b.map_as(&[ys, xs], ty.dtype, &shape, |_, a| {
-            tap(&a[0], ty.dims[2], below).1 * tap(&a[1], ty.dims[3], right).1
-        })?;
-        let y = b.map_as(&[ys], DType::I64, &[count, h * each, 1], |_, a| {
-            tap(&a[0], ty.dims[2], below).0.cast(DType::I64)
-        })?;
-        let x = b.map_as(&[xs], DType::I64, &[count, 1, w * each], |_, a| {
-            tap(&a[0], ty.dims[3], right).0.cast(DType::I64)
-        })?;
-        parts.push(pixels.weighted(b, [image, y, x], weight, &shape)?);
-    }
-    let all = b.call("sum", &parts)?;
-    let all = b.reshaped(all, &[count, h, each, w, each, ty.dims[1]])?;
-    let mean = reduce(b, "reduce_mean", all, &[2, 4])?;
-    let mean = b.reshaped(mean, &[count, h, w, ty.dims[1]])?;
-    b.permuted(mean, &[0, 3, 1, 2])
+        let weight = g
+            .map(&[ys, xs], ty.dtype, &shape, |_, a| tap(&a[0], ty.dims[2], below).1 * tap(&a[1], ty.dims[3], right).1);
+        let pixel = |p, dims: [u64; 3], n: u64, behind: bool| {
+            g.map(&[p], DType::I64, &dims, |_, a| tap(&a[0], n, behind).0.cast(DType::I64))
+        };
+        let y = pixel(ys, [count, h * each, 1], ty.dims[2], below);
+        let x = pixel(xs, [count, 1, w * each], ty.dims[3], right);
+        pixels.weighted([image, y, x], weight, &shape)
+    });
+    let all = parts[0].call("sum", &parts[1..]).reshape(&[count, h, each, w, each, ty.dims[1]]);
+    Ok(all.mean(&[2, 4]).reshape(&[count, h, w, ty.dims[1]]).permute(&[0, 3, 1, 2]))
 }
 
 /// As many samples as a bin has elements: a kernel, without a gradient.
-fn adaptive(b: &mut Builder<'_>, cx: &NodeCtx<'_>, data: Value, rois: Value) -> Result<Value> {
-    let count = cx.outputs[0].dims[0];
-    let image = column(b, rois, 0)?;
-    let image = b.reshaped(image, &[count])?;
-    let image = b.converted(image, DType::I64)?;
-    let corners = b.slice_axis(rois, 1, 1, 4)?;
-    let aligned = cx.params.flag("aligned");
-    let mode = if aligned { "half_pixel" } else { "output_half_pixel" };
-    let extent = |axis: usize| ParamValue::Int(cx.outputs[0].dims[axis] as i64);
+fn adaptive<'g>(cx: &NodeCtx<'_>, data: Tensor<'g>, rois: Tensor<'g>) -> Tensor<'g> {
+    let out = &cx.outputs[0].dims;
+    let image = column(rois, 0).reshape(&out[..1]).convert(DType::I64);
+    let mode = if cx.params.flag("aligned") { "half_pixel" } else { "output_half_pixel" };
     let params = Params::new()
         .with("coordinate_transformation_mode", mode.to_owned())
-        .with("output_height", extent(2))
-        .with("output_width", extent(3))
+        .with("output_height", out[2] as i64)
+        .with("output_width", out[3] as i64)
         .with("spatial_scale", cx.params.float("spatial_scale").unwrap_or(1.0));
-    b.op("roi_align", &[data, corners, image], params)
+    data.graph().op("roi_align", &[data, rois.slice(1, 1, 4), image], params)
 }
 
 fn roi_align() -> OpDef {
@@ -218,7 +196,7 @@ fn roi_align() -> OpDef {
     });
     let doc = "Regions [image, x1, y1, x2, y2] of images resampled bilinearly, the mean of the samples of each bin. \
                Without a number of samples there is no gradient.";
-    define("mx_roi_align", doc, composite_of(align_body), infer)
+    define("mx_roi_align", doc, formula(align_body), infer)
         .groups(&["data", "rois"], FLOATS)
         .required("pooled_size", ParamKind::Ints, "rows and columns of bins")
         .required("spatial_scale", ParamKind::Float, "elements of the data per unit of the regions")
