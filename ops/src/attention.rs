@@ -54,32 +54,70 @@ fn padded_mask(mask: Tensor<'_>, keys: u64) -> Result<Tensor<'_>> {
     Ok(mask.view(vars(dims.len()), Some(fill), &dims))
 }
 
-/// Scores after soft capping, and after the mask operand, the number of valid keys and causality.
-fn masked<'g>(capped: Tensor<'g>, cx: &NodeCtx<'_>, past: u64) -> Result<Tensor<'g>> {
-    let (g, dims, causal) = (capped.graph(), capped.dims()?, cx.params.flag("is_causal"));
-    let mask = g.maybe(3).map(|mask| padded_mask(mask, dims[3])).transpose()?;
-    let valid = g.maybe(6).map(|valid| valid.reshape(&[dims[0], 1, 1, 1]));
-    if mask.is_none() && valid.is_none() && !causal {
-        return Ok(capped);
+/// Which keys queries see, besides all.
+struct Mask<'g> {
+    /// [.., queries, keys], a bool or what is added to scores.
+    operand: Option<Tensor<'g>>,
+    /// The number of valid keys, [batch, 1, 1, 1].
+    valid: Option<Tensor<'g>>,
+    causal: bool,
+    /// Keys before those of the first query.
+    past: u64,
+}
+
+impl<'g> Mask<'g> {
+    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, [batch, keys]: [u64; 2], past: u64) -> Result<Mask<'g>> {
+        let operand = g.maybe(3).map(|mask| padded_mask(mask, keys)).transpose()?;
+        let valid = g.maybe(6).map(|valid| valid.reshape(&[batch, 1, 1, 1]));
+        Ok(Mask { operand, valid, causal: cx.params.flag("is_causal"), past })
     }
-    let others: Vec<_> = mask.into_iter().chain(valid).collect();
-    Ok(capped.map_with(&others, |s, a| {
-        let mut y = a[0].clone();
-        let never = y.lit(f64::NEG_INFINITY);
-        let hide = |y: &Ex, shown: &Ex| (y + shown.select(&y.lit(0.0), &never)).clone();
-        let mut rest = a[1..].iter();
-        if let Some(m) = mask.and(rest.next()) {
-            y = if m.dtype() == DType::Bool { hide(&y, m) } else { y + m.cast(a[0].dtype()) };
+
+    /// Scores, -∞ where a key is hidden.
+    fn applied(&self, scores: Tensor<'g>) -> Tensor<'g> {
+        if self.operand.is_none() && self.valid.is_none() && !self.causal {
+            return scores;
         }
-        if let Some(n) = valid.and(rest.next()) {
-            y = hide(&y, &s.coord(3).lt(&n.cast(DType::I64)));
+        let others: Vec<_> = self.operand.into_iter().chain(self.valid).collect();
+        scores.map_with(&others, |s, a| {
+            let mut y = a[0].clone();
+            let never = y.lit(f64::NEG_INFINITY);
+            let hide = |y: &Ex, shown: &Ex| (y + shown.select(&y.lit(0.0), &never)).clone();
+            let mut rest = a[1..].iter();
+            if let Some(m) = self.operand.and_then(|_| rest.next()) {
+                y = if m.dtype() == DType::Bool { hide(&y, m) } else { y + m.cast(a[0].dtype()) };
+            }
+            if let Some(n) = self.valid.and_then(|_| rest.next()) {
+                y = hide(&y, &s.coord(3).lt(&n.cast(DType::I64)));
+            }
+            if self.causal {
+                let last = s.coord(2) + s.number(DType::I64, self.past as f64);
+                y = hide(&y, &s.coord(3).le(&last));
+            }
+            y
+        })
+    }
+
+    /// For each query the greatest score that equal scores of 0 would have, -∞ where all keys are hidden; `None` if no
+    /// query can be without a key. Extents other than that of the keys are 1 where nothing varies.
+    fn peaks(&self, scores: &DenseType) -> Result<Option<Tensor<'g>>> {
+        let Some(g) = self.operand.or(self.valid).map(Tensor::graph) else { return Ok(None) };
+        let mut dims = vec![1; 4];
+        if let Some(mask) = self.operand {
+            let own = mask.dims()?;
+            let lead = 4 - own.len().min(4);
+            dims.splice(lead.., own);
         }
-        if causal {
-            let last = s.coord(2) + s.number(DType::I64, past as f64);
-            y = hide(&y, &s.coord(3).le(&last));
-        }
-        y
-    }))
+        dims[3] = scores.dims[3];
+        let varies = [(0, self.valid.is_some()), (2, self.causal)];
+        varies.iter().filter(|(_, varies)| *varies).for_each(|(axis, _)| dims[*axis] = scores.dims[*axis]);
+        let zeros = g.filled(&DenseType::new(scores.dtype, &dims), 0.0);
+        Ok(Some(self.applied(zeros).reduce("reduce_max", &[3])))
+    }
+}
+
+/// `x`, and 0 where a query sees no key.
+fn seen<'g>(x: Tensor<'g>, peaks: Tensor<'g>) -> Tensor<'g> {
+    x.map_with(&[peaks], |_, a| a[1].eq(&a[1].lit(f64::NEG_INFINITY)).select(&a[0].lit(0.0), &a[0]))
 }
 
 /// The product of [batch, heads, queries, n] and a tensor for each key head, of which a position is `from`, over the
@@ -105,10 +143,15 @@ fn scores<'g>(h: &Heads, q: Tensor<'g>, k: Tensor<'g>, scale: f64) -> Result<Ten
     Ok(if half { y } else { scaled(y) })
 }
 
-/// `p · v`, in the layout of the operands.
-fn weighted<'g>(h: &Heads, p: Tensor<'g>, v: Tensor<'g>) -> Result<Tensor<'g>> {
+/// `p · v`, in the layout of the operands; 0 where a query sees no key.
+fn weighted<'g>(h: &Heads, p: Tensor<'g>, v: Tensor<'g>, peaks: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     let (size, keys, count) = (v.dims()?[3], p.dims()?[3], h.kv * h.group);
-    let y = by_group(p, v, h, [size, keys], [5, 4]);
+    let mut y = by_group(p, v, h, [size, keys], [5, 4]);
+    if let Some(peaks) = peaks {
+        let d = peaks.dims()?;
+        let groups = if d[1] == 1 { [1, 1] } else { [h.kv, h.group] };
+        y = seen(y, peaks.reshape(&[d[0], groups[0], groups[1], d[2], 1]));
+    }
     Ok(match h.packed {
         true => y.permute(&[0, 3, 1, 2, 4]).reshape(&[h.batch, h.queries, count * size]),
         false => y.reshape(&[h.batch, count, h.queries, size]),
@@ -132,14 +175,16 @@ fn attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<
         cap if cap > 0.0 => raw.map(|x| (x / x.lit(cap)).tanh() * cap),
         _ => raw,
     };
-    let biased = masked(capped, cx, past)?;
+    let scores = capped.ty()?;
+    let mask = Mask::new(g, cx, [scores.dims[0], scores.dims[3]], past)?;
+    let (biased, peaks) = (mask.applied(capped), mask.peaks(&scores)?);
     let precise = biased.convert(cx.params.dtype("softmax_precision").unwrap_or(ty.dtype));
     let p = g.op("softmax", &[precise], Params::new().with("axis", -1)).convert(ty.dtype);
-    let y = weighted(&h, p, v)?;
+    let y = weighted(&h, p, v, peaks)?;
     let shown = match cx.params.int("qk_matmul_output_mode").unwrap_or(0) {
         1 => capped,
         2 => biased,
-        3 => p,
+        3 => peaks.map_or(p, |peaks| seen(p, peaks)),
         _ => raw,
     };
     Ok(vec![y, k, v, shown])

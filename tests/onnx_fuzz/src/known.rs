@@ -247,7 +247,6 @@ fn of_meaning(f: &Facts<'_>) -> Option<&'static str> {
         "MaxPool" | "LpPool" | "AveragePool" if same => {
             Some("where windows are farther apart than they are wide, padding is negative there and 0 here")
         }
-        "Attention" => Some("a row of which every key is masked is NaN here, 0 there"),
         "Slice" if f.operand(4).is_some_and(|v| v.data.iter().any(|x| x.as_i64() < 0)) => {
             Some("a negative step with the greatest end takes an element; the reference implementation takes none")
         }
