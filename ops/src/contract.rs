@@ -65,31 +65,26 @@ pub(crate) fn matmul_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Resul
 }
 
 /// `alpha · y + beta · c`, leaving out what does nothing.
-fn scale_add(b: &mut Builder<'_>, y: Value, c: Option<Value>, alpha: f64, beta: f64) -> Result<Value> {
-    let ty = b.ty(y)?;
-    let c = c.filter(|_| beta != 0.0);
-    match c {
-        None if alpha == 1.0 => Ok(y),
-        None => b.map_as(&[y], ty.dtype, &ty.dims, |_, a| &a[0] * alpha),
-        Some(c) => b.map_as(&[y, c], ty.dtype, &ty.dims, |_, a| {
-            let scaled = |x: &Ex, k: f64| if k == 1.0 { x.clone() } else { x * k };
-            scaled(&a[0], alpha) + scaled(&a[1], beta)
-        }),
+fn scale_add<'g>(y: Tensor<'g>, c: Option<Tensor<'g>>, alpha: f64, beta: f64) -> Tensor<'g> {
+    let scaled = |x: &Ex, k: f64| if k == 1.0 { x.clone() } else { x * k };
+    match c.filter(|_| beta != 0.0) {
+        None if alpha == 1.0 => y,
+        None => y.map(|y| y * alpha),
+        Some(c) => y.map_with(&[c], |_, a| scaled(&a[0], alpha) + scaled(&a[1], beta)),
     }
 }
 
 fn gemm() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (x, y) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let flag = |name: &str| cx.params.flag(name);
-        let out = &cx.outputs[0].dims;
+    let compute = formula(|g, cx| {
+        let ([x, y], out) = (g.operands(), &cx.outputs[0].dims);
+        let (ta, tb) = (cx.params.flag("transA"), cx.params.flag("transB"));
         let [m, n, k] = [0, 1, 2].map(Index::var);
-        let inner = cx.input(0).map(|t| t.dims[usize::from(!flag("transA"))]).map_err(|OpError(w)| b.fail(w))?;
-        let lhs = if flag("transA") { vec![k.clone(), m] } else { vec![m, k.clone()] };
-        let rhs = if flag("transB") { vec![n, k] } else { vec![k, n] };
-        let product = b.contract(x, y, Contraction::new(vec![out[0], out[1], inner], 2, lhs, rhs))?;
+        let inner = x.dims()?[usize::from(!ta)];
+        let lhs = if ta { vec![k.clone(), m] } else { vec![m, k.clone()] };
+        let rhs = if tb { vec![n, k] } else { vec![k, n] };
+        let product = x.contract(y, Contraction::new(vec![out[0], out[1], inner], 2, lhs, rhs));
         let (alpha, beta) = (cx.params.float("alpha").unwrap_or(1.0), cx.params.float("beta").unwrap_or(1.0));
-        scale_add(b, product, maybe(args, 2), alpha, beta)
+        Ok(scale_add(product, g.maybe(2), alpha, beta))
     });
     let infer = shape_rule(|cx| {
         let (a, b) = (ranked(cx, 0, 2)?, ranked(cx, 1, 2)?);
@@ -219,18 +214,17 @@ fn rows(dims: &[u64], flatten: bool) -> (Vec<u64>, u64) {
     }
 }
 
-fn fully_connected_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Value> {
-    let (x, w) = (operand(b, args, 0)?, operand(b, args, 1)?);
-    let (lead, inner) = rows(&b.dims(x)?, cx.params.bool("flatten").unwrap_or(true));
-    let x = b.reshaped(x, &[&lead[..], &[inner]].concat())?;
+fn fully_connected_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let [x, w] = g.operands();
+    let (lead, inner) = rows(&x.dims()?, cx.params.bool("flatten").unwrap_or(true));
+    let x = x.reshape(&[&lead[..], &[inner]].concat());
     let out = &cx.outputs[0].dims;
     let (k, n) = (Index::var(out.len() as u32), Index::var(out.len() as u32 - 1));
     let mut lhs: Vec<Index> = (0..lead.len() as u32).map(Index::var).collect();
     lhs.push(k.clone());
     let extents = [&out[..], &[inner]].concat();
-    let y = b.contract(x, w, Contraction::new(extents, out.len(), lhs, vec![n, k]))?;
-    let bias = maybe(args, 2).filter(|_| !cx.params.flag("no_bias"));
-    scale_add(b, y, bias, 1.0, 1.0)
+    let y = x.contract(w, Contraction::new(extents, out.len(), lhs, vec![n, k]));
+    Ok(scale_add(y, g.maybe(2).filter(|_| !cx.params.flag("no_bias")), 1.0, 1.0))
 }
 
 fn fully_connected() -> OpDef {
@@ -247,7 +241,7 @@ fn fully_connected() -> OpDef {
         cx.relate(tensorc_ir::dim::Equation::Product { left: vec![w[1]], right: inner })?;
         cx.set_output_dims(0, x[..lead].iter().copied().chain([Dim::Const(hidden)]))
     });
-    define("fully_connected", "`x · weightᵀ + bias` on rows of the data.", composite(fully_connected_body), infer)
+    define("fully_connected", "`x · weightᵀ + bias` on rows of the data.", formula(fully_connected_body), infer)
         .groups(&["data", "weight"], NUMBERS)
         .optional("bias", TypeRule::Group(0, NUMBERS))
         .count("num_hidden", "Number of columns of the result.")

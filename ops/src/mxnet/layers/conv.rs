@@ -98,11 +98,10 @@ fn convolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 /// Calls the entry that computes, with or without bias.
-fn call(b: &mut Builder<'_>, op: &str, args: &[Option<Value>], no_bias: bool, params: Params) -> Result<Value> {
-    let bias = maybe(args, 2).filter(|_| !no_bias);
-    let operands = [Some(operand(b, args, 0)?), Some(operand(b, args, 1)?), bias];
-    let given = if bias.is_some() { 3 } else { 2 };
-    Ok(b.op_multi(op, &operands[..given], params, 1)?[0])
+fn call<'g>(g: GraphScope<'g>, op: &str, no_bias: bool, params: Params) -> Tensor<'g> {
+    let bias = g.maybe(2).filter(|_| !no_bias);
+    let operands: Vec<_> = g.operands::<2>().into_iter().chain(bias).map(Some).collect();
+    g.op_multi(op, &operands, params, 1)[0]
 }
 
 pub const LAYOUTS: &[&str] = &["None", "NCW", "NCHW", "NCDHW", "NHWC", "NDHWC", "NWC"];
@@ -124,9 +123,9 @@ fn layer(def: OpDef, no_bias: bool, workspace: i64) -> OpDef {
 }
 
 fn convolution() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (params, _) = window_params(cx.params).or_fail(b)?;
-        call(b, "conv", args, cx.params.flag("no_bias"), params)
+    let compute = formula(|g, cx| {
+        let (params, _) = window_params(cx.params).or_fail(&g)?;
+        Ok(call(g, "conv", cx.params.flag("no_bias"), params))
     });
     let doc = "Cross-correlation of [n, c, spatial…] with [num_filter, c / num_group, kernel…].";
     let def = define("mx_convolution", doc, compute, rule(convolution_rule))
@@ -184,9 +183,9 @@ fn deconvolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn deconvolution() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (params, _) = transposed_params(cx.params).or_fail(b)?;
-        call(b, "conv_transpose", args, cx.params.bool("no_bias") != Some(false), params)
+    let compute = formula(|g, cx| {
+        let (params, _) = transposed_params(cx.params).or_fail(&g)?;
+        Ok(call(g, "conv_transpose", cx.params.bool("no_bias") != Some(false), params))
     });
     let doc = "The transpose of a convolution: spreads [n, c, spatial…] with [c, num_filter / num_group, kernel…].";
     let def = define("mx_deconvolution", doc, compute, rule(deconvolution_rule))

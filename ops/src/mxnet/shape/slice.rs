@@ -45,12 +45,16 @@ fn bounds(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
     Ok((0..rank).map(|i| (at(begin, i), at(end, i), at(step, i))).collect())
 }
 
-fn sliced(b: &mut Builder<'_>, x: Value, bounds: &[Bounds], out: &[u64]) -> Result<Value> {
-    let dims = b.dims(x)?;
-    let cuts: Vec<Cut> = bounds.iter().zip(&dims).map(|(bounds, n)| taken(*bounds, *n)).collect();
+/// What the bounds take of every axis.
+fn cuts(bounds: &[Bounds], dims: &[u64]) -> Vec<Cut> {
+    bounds.iter().zip(dims).map(|(bounds, n)| taken(*bounds, *n)).collect()
+}
+
+fn sliced<'g>(x: Tensor<'g>, bounds: &[Bounds], out: &[u64]) -> Result<Tensor<'g>> {
+    let cuts = cuts(bounds, &x.dims()?);
     let starts: Vec<i64> = cuts.iter().map(|c| c.start).collect();
     let steps: Vec<i64> = cuts.iter().map(|c| if c.len <= 1 { 1 } else { c.step }).collect();
-    b.view(x, strided(&starts, &steps), out)
+    Ok(x.view(strided(&starts, &steps).map, None, out))
 }
 
 fn sliced_rule(cx: &mut InferCtx<'_>, x: &[Dim], bounds: &[Bounds]) -> Result<(), OpError> {
@@ -75,21 +79,23 @@ fn begin_end_step(def: OpDef) -> OpDef {
         .param("step", ParamValue::Ints(vec![]), "Step by axis; default: 1.")
 }
 
-fn slice() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let bounds = bounds(cx.params, cx.outputs[0].rank()).or_fail(b)?;
-        sliced(b, x, &bounds, &cx.outputs[0].dims)
+/// An entry that takes what bounds of every axis say.
+fn slicing(name: &'static str, doc: &'static str, bounds: fn(&Params, usize) -> Result<Vec<Bounds>, OpError>) -> OpDef {
+    let compute = formula(move |g, cx| {
+        let out = &cx.outputs[0];
+        sliced(g.operand(0), &bounds(cx.params, out.rank()).or_fail(&g)?, &out.dims)
     });
-    let infer = shape_rule(|cx| {
+    let infer = shape_rule(move |cx| {
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let bounds = bounds(cx.params, x.len())?;
         sliced_rule(cx, &x, &bounds)
     });
-    begin_end_step(
-        define("mx_slice", "Positions from begin to before end by steps, axis by axis.", compute, infer)
-            .operand("data", &[]),
-    )
-    .named(&["slice", "crop"])
+    define(name, doc, compute, infer).operand("data", &[])
+}
+
+fn slice() -> OpDef {
+    let doc = "Positions from begin to before end by steps, axis by axis.";
+    begin_end_step(slicing("mx_slice", doc, bounds)).named(&["slice", "crop"])
 }
 
 /// The bounds of a slice along one axis.
@@ -102,17 +108,7 @@ fn one_axis(params: &Params, rank: usize) -> Result<Vec<Bounds>, OpError> {
 }
 
 fn slice_axis() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let bounds = one_axis(cx.params, cx.outputs[0].rank()).or_fail(b)?;
-        sliced(b, x, &bounds, &cx.outputs[0].dims)
-    });
-    let infer = shape_rule(|cx| {
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        let bounds = one_axis(cx.params, x.len())?;
-        sliced_rule(cx, &x, &bounds)
-    });
-    define("mx_slice_axis", "Positions from begin to before end along one axis.", compute, infer)
-        .operand("data", &[])
+    slicing("mx_slice_axis", "Positions from begin to before end along one axis.", one_axis)
         .required("axis", ParamKind::Int, "The axis.")
         .required("begin", ParamKind::Int, "First position.")
         .maybe("end", ParamKind::Int, "End; default: that of the axis.")
@@ -170,16 +166,17 @@ fn inside(s: &ScalarBuilder, cuts: &[Cut]) -> Option<Ex> {
 }
 
 /// The operand with the elements of a slice replaced by those of another array, or by a number.
-fn assigned(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, rhs: Option<Value>) -> Result<Value> {
-    let ty = b.ty(x)?;
-    let bounds = bounds(cx.params, ty.rank()).or_fail(b)?;
-    let cuts: Vec<Cut> = bounds.iter().zip(&ty.dims).map(|(bounds, n)| taken(*bounds, *n)).collect();
-    let Some(rhs) = rhs else {
+fn assigned<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let x = g.operand(0);
+    let ty = x.ty()?;
+    let cuts = cuts(&bounds(cx.params, ty.rank()).or_fail(&g)?, &ty.dims);
+    let replaced = |s: &ScalarBuilder, old: &Ex, new: &dyn Fn() -> Ex| match inside(s, &cuts) {
+        Some(inside) => inside.select(&new(), old),
+        None => new(),
+    };
+    let Some(rhs) = g.maybe(1) else {
         let number = cx.params.float("scalar").unwrap_or(0.0);
-        return b.map_as(&[x], ty.dtype, &ty.dims, |s, a| match inside(s, &cuts) {
-            Some(inside) => inside.select(&a[0].lit(number), &a[0]),
-            None => a[0].lit(number),
-        });
+        return Ok(x.map_with(&[], |s, a| replaced(s, &a[0], &|| a[0].lit(number))));
     };
     let map = vars(ty.rank()).into_iter().zip(&cuts).map(|(at, c)| {
         let (step, away) = (c.step.abs(), at.offset(-c.start).scale(c.step.signum()));
@@ -187,16 +184,12 @@ fn assigned(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, rhs: Option<Value>)
         let beyond = away.modulo(step, &ty.dims[..]).scale(c.len as i64 + 1);
         away.floor_div(step, &ty.dims[..]).add(&beyond)
     });
-    let view = View { map: map.collect(), fill: Some(Scalar::zero(ty.dtype)) };
-    let spread = b.view(rhs, view, &ty.dims)?;
-    b.map_as(&[x, spread], ty.dtype, &ty.dims, |s, a| match inside(s, &cuts) {
-        Some(inside) => inside.select(&a[1], &a[0]),
-        None => a[1].clone(),
-    })
+    let spread = rhs.view(map.collect(), Some(Scalar::zero(ty.dtype)), &ty.dims);
+    Ok(x.map_with(&[spread], |s, a| replaced(s, &a[0], &|| a[1].clone())))
 }
 
 fn slice_assign() -> OpDef {
-    let compute = composite_of(|b, cx, [x, rhs]| assigned(b, cx, x, Some(rhs)));
+    let compute = formula(assigned);
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0, 1], &[0])?;
         agree_shapes(cx, &[0], &[0])?;
@@ -212,7 +205,7 @@ fn slice_assign() -> OpDef {
 }
 
 fn slice_assign_scalar() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| assigned(b, cx, x, None));
+    let compute = formula(assigned);
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -250,10 +243,10 @@ fn corner(params: &Params, from: [u64; 2], to: [u64; 2]) -> Result<[u64; 2], OpE
 }
 
 fn crop() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
-        let at = corner(cx.params, [from[2], from[3]], [to[2], to[3]]).or_fail(b)?;
-        Ok(vec![b.view(x, strided(&[0, 0, at[0] as i64, at[1] as i64], &[1; 4]), to)?])
+    let compute = formula(|g, cx| {
+        let (from, to) = (g.operand(0).dims()?, &cx.outputs[0].dims);
+        let at = corner(cx.params, [from[2], from[3]], [to[2], to[3]]).or_fail(&g)?;
+        Ok(g.operand(0).view(strided(&[0, 0, at[0] as i64, at[1] as i64], &[1; 4]).map, None, to))
     });
     let infer = shape_rule(|cx| {
         reject_if(cx.input_count() > 2, || format!("{} operands given, at most 2 expected", cx.input_count()))?;

@@ -3,32 +3,19 @@
 use super::entry::{CLIP, bounded};
 use crate::prelude::*;
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-    let ty = cx.outputs[0].clone();
-    let wide = compute_type(ty.dtype);
-    let mut held = [operand(b, args, 0)?, operand(b, args, 1)?, operand(b, args, 2)?];
-    for v in &mut held {
-        *v = cast(b, *v, wide)?;
-    }
-    let [weight, grad, history] = held;
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
+    let ty = &cx.outputs[0];
+    let [weight, grad, history] = g.operands().map(|x| x.cast(compute_type(ty.dtype)));
     let number = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
     let (rate, factor, epsilon) = (number("lr", 0.0), number("rescale_grad", 1.0), number("epsilon", 1e-5));
     let limit = cx.params.float("clip_gradient");
-    let grad = b.map_as(&[grad], wide, &ty.dims, |_, a| bounded(&(&a[0] * factor), limit))?;
-    let squares = b.call("mul", &[grad, grad])?;
-    let rest: Vec<usize> = (1..ty.rank()).collect();
-    let mean = reduce(b, "reduce_mean", squares, &rest)?;
+    let grad = grad.map(|grad| bounded(&(grad * factor), limit));
+    let mean = (grad * grad).mean(&(1..ty.rank()).collect::<Vec<_>>());
     let by_row: Vec<u64> = ty.dims.iter().enumerate().map(|(axis, &n)| if axis == 0 { n } else { 1 }).collect();
-    let history = reshape(b, history, &by_row)?;
-    let history = b.call("add", &[history, mean])?;
-    let moved =
-        b.map_as(&[weight, grad, history], wide, &ty.dims, |_, a| &a[0] - &a[1] * rate / (&a[2] + epsilon).sqrt())?;
-    let mut results = vec![cast(b, moved, ty.dtype)?];
-    if let Some(next) = cx.outputs.get(1) {
-        let history = reshape(b, history, &next.dims)?;
-        results.push(cast(b, history, next.dtype)?);
-    }
-    Ok(results)
+    let history = history.reshaped(&by_row) + mean;
+    let moved = weight.map_with(&[grad, history], |_, a| &a[0] - &a[1] * rate / (&a[2] + epsilon).sqrt());
+    let next = |ty: &DenseType| history.reshaped_to(ty);
+    Ok([moved.cast(ty.dtype)].into_iter().chain(cx.outputs.get(1).map(next)).collect())
 }
 
 pub fn group_adagrad() -> OpDef {
@@ -44,7 +31,7 @@ pub fn group_adagrad() -> OpDef {
         if states { cx.set_output_dims(1, [weight[0], Dim::Const(1)]) } else { Ok(()) }
     });
     let doc = "AdaGrad by rows: h ← h + the mean of g² over the row, w - lr·g / √(h + epsilon).";
-    define("mx_group_adagrad_update", doc, Compute::Composite(Box::new(body)), infer)
+    define("mx_group_adagrad_update", doc, formulas(body), infer)
         .groups(&["weight", "grad", "history"], FLOATS)
         .required("lr", ParamKind::Float, "learning rate")
         .param("rescale_grad", 1.0, "factor of the gradient")
