@@ -52,6 +52,18 @@ struct PlacementSearch<'i> {
     best: Option<(Vec<u64>, u64)>,
 }
 
+/// A node of the search, and what of it is left to try.
+struct Branch {
+    point: usize,
+    /// The height of the point.
+    base: u64,
+    fitting: std::vec::IntoIter<usize>,
+    /// The interval that is placed at the point while the nodes below are searched.
+    placed: Option<usize>,
+    /// The nodes below are searched with the point left empty up to another height.
+    raised: bool,
+}
+
 impl<'i> PlacementSearch<'i> {
     fn new(intervals: &'i [LiveRange], limit: u64, enough: u64) -> PlacementSearch<'i> {
         let points: Vec<usize> = intervals.iter().map(|i| i.first).collect::<BTreeSet<_>>().into_iter().collect();
@@ -82,7 +94,7 @@ impl<'i> PlacementSearch<'i> {
         if self.rest.iter().any(|bytes| *bytes > self.limit) {
             return Found::Given;
         }
-        self.node();
+        self.search();
         match self.best.take() {
             Some((offsets, total)) if self.nodes <= MAX_SEARCH_NODES || total <= self.enough => {
                 Found::Best(offsets, total)
@@ -97,38 +109,55 @@ impl<'i> PlacementSearch<'i> {
         self.nodes > MAX_SEARCH_NODES || self.best.as_ref().is_some_and(|(_, total)| *total <= self.enough)
     }
 
-    fn node(&mut self) {
+    /// Searches depth-first; the stack is on the heap, since it may be as deep as nodes are allowed.
+    fn search(&mut self) {
+        let mut stack: Vec<Branch> = self.enter().into_iter().collect();
+        while let Some(branch) = stack.last_mut() {
+            if let Some(i) = branch.placed.take() {
+                self.take(i, branch.base);
+                if self.done() {
+                    stack.pop();
+                    continue;
+                }
+            }
+            let (point, base) = (branch.point, branch.base);
+            if let Some(i) = branch.fitting.next() {
+                self.put(i, base);
+                branch.placed = Some(i);
+            } else if !branch.raised
+                && let Some(level) = self.next_level(point)
+                && level + self.rest[point] <= self.limit
+            {
+                self.height[point] = level;
+                branch.raised = true;
+            } else {
+                self.height[point] = base;
+                stack.pop();
+                continue;
+            }
+            stack.extend(self.enter());
+        }
+    }
+
+    /// Counts a node; where the search goes on from it.
+    fn enter(&mut self) -> Option<Branch> {
         self.nodes += 1;
         if self.done() {
-            return;
+            return None;
         }
         let needed = (0..self.height.len()).filter(|p| self.rest[*p] > 0);
-        let Some(point) = needed.min_by_key(|p| (self.height[*p], *p)) else {
-            let total = self.height.iter().copied().max().unwrap_or(0);
-            // What takes no bytes is never needed, and may lie anywhere.
-            let offset = |(interval, offset): (&LiveRange, &Option<u64>)| offset.or((interval.bytes == 0).then_some(0));
-            if let Some(offsets) = self.intervals.iter().zip(&self.offsets).map(offset).collect() {
-                self.best = Some((offsets, total));
-                self.limit = total.saturating_sub(1);
-            }
-            return;
-        };
-        let base = self.height[point];
-        for i in self.fitting(point) {
-            self.put(i, base);
-            self.node();
-            self.take(i, base);
-            if self.done() {
-                return;
-            }
+        if let Some(point) = needed.min_by_key(|p| (self.height[*p], *p)) {
+            let (base, fitting) = (self.height[point], self.fitting(point).into_iter());
+            return Some(Branch { point, base, fitting, placed: None, raised: false });
         }
-        if let Some(level) = self.next_level(point)
-            && level + self.rest[point] <= self.limit
-        {
-            self.height[point] = level;
-            self.node();
-            self.height[point] = base;
+        let total = self.height.iter().copied().max().unwrap_or(0);
+        // What takes no bytes is never needed, and may lie anywhere.
+        let offset = |(interval, offset): (&LiveRange, &Option<u64>)| offset.or((interval.bytes == 0).then_some(0));
+        if let Some(offsets) = self.intervals.iter().zip(&self.offsets).map(offset).collect() {
+            self.best = Some((offsets, total));
+            self.limit = total.saturating_sub(1);
         }
+        None
     }
 
     /// What covers a point and is not placed.
@@ -217,6 +246,17 @@ mod tests {
 
     fn meet(a: &LiveRange, b: &LiveRange) -> bool {
         a.first <= b.last && b.first <= a.last
+    }
+
+    #[test]
+    fn a_deep_search_needs_no_stack() {
+        let interval = |i: usize| LiveRange { first: i / 2, last: i / 2 + 1, bytes: 1 + i as u64 % 3, buffers: vec![] };
+        let deep = std::thread::Builder::new().stack_size(32 << 10).spawn(move || {
+            let intervals: Vec<LiveRange> = (0..MAX_INTERVALS).map(interval).collect();
+            search(&intervals, 1, intervals.iter().map(|i| i.bytes).sum())
+        });
+        let found = deep.map_err(|e| e.to_string()).and_then(|t| t.join().map_err(|_| "panicked".to_owned()));
+        assert!(matches!(found, Ok(Found::Best(..) | Found::Unknown)));
     }
 
     #[test]
