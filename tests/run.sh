@@ -44,7 +44,11 @@ lints_optional() { cargo clippy --release --workspace --all-targets "${features[
 
 # The text tests run the program. Examples bring the dependencies of tests along: a build without them would have
 # others, and nothing in common with the tests'.
-build() { cargo build --release --workspace --bins --examples "${features[@]}"; }
+build() {
+    # Bindings are made for one MPI and kept: an earlier run leaves those of MPICH.
+    ! has openmpi || cargo clean --release -p mpi-sys
+    cargo build --release --workspace --bins --examples "${features[@]}"
+}
 
 # Short training runs on data of the repository; each fails if it does not learn enough.
 examples() {
@@ -85,8 +89,8 @@ gpu_bundle() {
 # Processes that are ranks. What they run belongs to the build of everything; so does the test `mpi`.
 mpi_open() { MPIRUN="$mpirun" tests/distributed/run.sh "$target/release/examples"; }
 
-# The last part: from here on, what uses MPI is built for MPICH. Bindings are made for one MPI; the whole workspace is
-# selected, so that only what uses them is built again.
+# The last part: from here on, what uses MPI is built for MPICH. The whole workspace is selected, so that only that is
+# built again.
 mpi_mpich() {
     local selection=(--release --workspace "${features[@]}" --features mpi)
     export MPICC=mpicc.mpich

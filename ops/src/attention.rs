@@ -54,14 +54,14 @@ fn padded_mask(mask: Tensor<'_>, keys: u64) -> Result<Tensor<'_>> {
     Ok(mask.view(vars(dims.len()), Some(fill), &dims))
 }
 
-/// Which keys queries see, besides all.
+/// The mask of the scores: an operand, the number of valid keys, causality.
 struct Mask<'g> {
     /// [.., queries, keys], a bool or what is added to scores.
     operand: Option<Tensor<'g>>,
     /// The number of valid keys, [batch, 1, 1, 1].
     valid: Option<Tensor<'g>>,
     causal: bool,
-    /// Keys before those of the first query.
+    /// Length of the key cache.
     past: u64,
 }
 
@@ -97,8 +97,8 @@ impl<'g> Mask<'g> {
         })
     }
 
-    /// For each query the greatest score that equal scores of 0 would have, -∞ where all keys are hidden; `None` if no
-    /// query can be without a key. Extents other than that of the keys are 1 where nothing varies.
+    /// The row maximum of the mask, added to scores of 0: -∞ where all keys of a query are masked. `None` if that cannot
+    /// be. An axis along which the mask is constant has extent 1.
     fn peaks(&self, scores: &DenseType) -> Result<Option<Tensor<'g>>> {
         let Some(g) = self.operand.or(self.valid).map(Tensor::graph) else { return Ok(None) };
         let mut dims = vec![1; 4];
@@ -115,8 +115,8 @@ impl<'g> Mask<'g> {
     }
 }
 
-/// `x`, and 0 where a query sees no key.
-fn seen<'g>(x: Tensor<'g>, peaks: Tensor<'g>) -> Tensor<'g> {
+/// `x`, with 0 in rows that are fully masked.
+fn without_masked_rows<'g>(x: Tensor<'g>, peaks: Tensor<'g>) -> Tensor<'g> {
     x.map_with(&[peaks], |_, a| a[1].eq(&a[1].lit(f64::NEG_INFINITY)).select(&a[0].lit(0.0), &a[0]))
 }
 
@@ -143,14 +143,14 @@ fn scores<'g>(h: &Heads, q: Tensor<'g>, k: Tensor<'g>, scale: f64) -> Result<Ten
     Ok(if half { y } else { scaled(y) })
 }
 
-/// `p · v`, in the layout of the operands; 0 where a query sees no key.
+/// `p · v`, in the layout of the operands; 0 in rows that are fully masked.
 fn weighted<'g>(h: &Heads, p: Tensor<'g>, v: Tensor<'g>, peaks: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     let (size, keys, count) = (v.dims()?[3], p.dims()?[3], h.kv * h.group);
     let mut y = by_group(p, v, h, [size, keys], [5, 4]);
     if let Some(peaks) = peaks {
         let d = peaks.dims()?;
         let groups = if d[1] == 1 { [1, 1] } else { [h.kv, h.group] };
-        y = seen(y, peaks.reshape(&[d[0], groups[0], groups[1], d[2], 1]));
+        y = without_masked_rows(y, peaks.reshape(&[d[0], groups[0], groups[1], d[2], 1]));
     }
     Ok(match h.packed {
         true => y.permute(&[0, 3, 1, 2, 4]).reshape(&[h.batch, h.queries, count * size]),
@@ -184,7 +184,7 @@ fn attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<
     let shown = match cx.params.int("qk_matmul_output_mode").unwrap_or(0) {
         1 => capped,
         2 => biased,
-        3 => peaks.map_or(p, |peaks| seen(p, peaks)),
+        3 => peaks.map_or(p, |peaks| without_masked_rows(p, peaks)),
         _ => raw,
     };
     Ok(vec![y, k, v, shown])

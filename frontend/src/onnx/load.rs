@@ -102,7 +102,7 @@ fn decode_message<M: Message + Default>(bytes: Bytes) -> Result<M, NotOnnx> {
     })
 }
 
-/// Bytes by which text is told from a model.
+/// Length of the prefix that is checked for being text, in bytes.
 const TEXT: usize = 32;
 
 /// Recognises files that are often taken for ONNX models.
@@ -117,7 +117,7 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
         (0, b"<", "XML or HTML text"),
     ];
     let signed = signatures.iter().find(|(at, magic, _)| bytes.get(*at..).is_some_and(|b| b.starts_with(magic)));
-    // A model has lengths among its first bytes, which text has not.
+    // The tags and lengths that a model begins with are control characters.
     let text = |b: &u8| b.is_ascii_graphic() || b.is_ascii_whitespace() || !b.is_ascii();
     signed.map(|s| s.2).or((bytes.len() >= TEXT && bytes[..TEXT].iter().all(text)).then_some("text"))
 }

@@ -50,8 +50,8 @@ fn least_normal(dtype: DType) -> f64 {
 }
 
 /// The bound for a node's results against those of another implementation.
-pub fn bound(registry: &Registry, node: &NodeProto, opset: i64) -> Bound {
-    let absolute = inexact(node.op_type());
+pub fn bound(registry: &Registry, node: &NodeProto, opset: i64, operands: &[Value]) -> Bound {
+    let absolute = inexact(node, operands);
     let exact = Bound { ulp: 0.0, of_greatest: 0.0, absolute };
     let Some(op) = registry.onnx(node.op_type(), opset as u32) else { return exact };
     match (&op.compute, op.accuracy) {
@@ -166,7 +166,7 @@ pub fn node_agrees(
 ) -> Result<(), String> {
     let want = node_results(node, operands, opset, registry).map_err(|why| format!("refused: {why}"))?;
     let terms = operands.iter().map(|v| v.data.len()).max().unwrap_or(0);
-    let bound = with_terms(bound(registry, node, opset), terms);
+    let bound = with_terms(bound(registry, node, opset, operands), terms);
     let mut samples: Option<Vec<Vec<TensorData>>> = None;
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         let Some(got) = got else { continue };
