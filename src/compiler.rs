@@ -169,7 +169,8 @@ impl Compiler {
     /// How model files are read under the options.
     pub(crate) fn read_options(&self) -> ReadOptions {
         let Limits { nodes, memory, .. } = self.0.options.limits;
-        ReadOptions { linked_data: self.0.options.linked_data, limits: ImportLimits { nodes, bytes: memory } }
+        let limits = ImportLimits { nodes, bytes: memory };
+        ReadOptions { linked_data: self.0.options.linked_data, limits, threads: self.pool().threads() }
     }
 
     /// The threads that it compiles and runs with.

@@ -1,6 +1,6 @@
 //! The waist between the compiler half and the run-time half of tensorc.
 //!
-//! Plain data only: element types, the compiled [`Plan`], the calling convention of generated
+//! Plain data, and the memory that it lies in: element types, the compiled [`Plan`], the calling convention of generated
 //! kernels and the parameters of library kernels. Neither half depends on the other; both depend
 //! on this crate.
 //!
@@ -23,6 +23,8 @@ mod external;
 pub mod fields;
 pub mod image;
 pub mod library;
+#[cfg(feature = "plan")]
+pub mod memory;
 #[cfg(feature = "plan")]
 pub mod operand;
 #[cfg(feature = "plan")]

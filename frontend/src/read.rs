@@ -1,13 +1,16 @@
 //! Regular files, read whole into memory of their own.
 //!
-//! Nothing is mapped: a process dies when it touches a mapped file that another one has made shorter, and what was checked
+//! No file is mapped: a process dies when it touches a mapped file that another one has made shorter, and what was checked
 //! once would change when the file does.
 
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
 use bytes::Bytes;
+use tensorc_abi::memory::AlignedBuffer;
+#[cfg(unix)]
+use tensorc_ir::parallel::try_map;
 
 /// Opens a file that the user names. A pipe or a device is refused, and without waiting for anything.
 pub(crate) fn open(path: &Path) -> Result<File> {
@@ -32,22 +35,37 @@ pub(crate) fn is_regular(file: &File) -> Result<bool> {
     Ok(file.metadata()?.is_file())
 }
 
-/// The first `size` bytes of a file.
+/// What is read at once: enough that threads seldom ask for more.
+#[cfg(unix)]
+const PIECE: usize = 8 << 20;
+
+/// The first `size` bytes of a file, read by up to `threads` threads.
 ///
 /// # Errors
 /// There is no memory for them, the file is shorter by now, or it cannot be read.
-pub(crate) fn bytes(file: &File, size: u64) -> Result<Bytes> {
-    let mut bytes = vec![];
-    let reserved = usize::try_from(size).is_ok_and(|size| bytes.try_reserve_exact(size).is_ok());
-    if !reserved {
-        return Err(Error::new(ErrorKind::OutOfMemory, format!("there is no memory for its {size} bytes")));
-    }
-    file.take(size).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 != size {
-        let why = format!("it became shorter than {size} bytes while it was read");
-        return Err(Error::new(ErrorKind::UnexpectedEof, why));
-    }
-    Ok(bytes.into())
+pub(crate) fn bytes(file: &File, size: u64, threads: usize) -> Result<Bytes> {
+    let no_memory = |_| Error::new(ErrorKind::OutOfMemory, format!("there is no memory for its {size} bytes"));
+    let mut memory = AlignedBuffer::mapped(size, "a file").map_err(no_memory)?;
+    fill(file, memory.as_mut_slice(), threads).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => {
+            Error::new(error.kind(), format!("it became shorter than {size} bytes while it was read"))
+        }
+        _ => error,
+    })?;
+    Ok(Bytes::from_owner(memory))
+}
+
+#[cfg(unix)]
+fn fill(file: &File, memory: &mut [u8], threads: usize) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    let pieces: Vec<_> = memory.chunks_mut(PIECE).zip((0u64..).step_by(PIECE)).collect();
+    let read = |(piece, at): (&mut [u8], u64)| file.read_exact_at(piece, at);
+    try_map(pieces, threads, read, |panic| std::panic::resume_unwind(panic)).map(drop)
+}
+
+#[cfg(not(unix))]
+fn fill(mut file: &File, memory: &mut [u8], _threads: usize) -> Result<()> {
+    std::io::Read::read_exact(&mut file, memory)
 }
 
 /// The size of a file now, in bytes.

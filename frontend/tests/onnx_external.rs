@@ -15,7 +15,8 @@ use tensorc_frontend::onnx::proto::*;
 use tensorc_frontend::onnx::tensor::read_tensor;
 use tensorc_frontend::onnx::{ImportLimits, OnnxModel, ReadOptions};
 
-const LINKED: ReadOptions = ReadOptions { linked_data: true, limits: ImportLimits { nodes: None, bytes: None } };
+const LINKED: ReadOptions =
+    ReadOptions { linked_data: true, limits: ImportLimits { nodes: None, bytes: None }, threads: 1 };
 
 fn files(folder: &Path, options: ReadOptions) -> ExternalFiles {
     ExternalFiles::new(Some(folder.to_owned()), options)

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use tensorc_abi::DType;
 
-use crate::arena::AlignedBuffer;
 use crate::tensor::{Element, TensorRef};
 
 /// A dense row-major tensor of little-endian elements in host memory, aligned for their type. Cloning shares them.
@@ -97,12 +96,6 @@ pub fn aligned(size: usize, bytes: Bytes) -> Bytes {
     let start = buffer.as_ptr().align_offset(size).min(size);
     buffer[start..start + bytes.len()].copy_from_slice(&bytes);
     Bytes::from(buffer).slice(start..start + bytes.len())
-}
-
-impl AsRef<[u8]> for AlignedBuffer {
-    fn as_ref(&self) -> &[u8] {
-        self.as_slice()
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 #![warn(missing_docs)]
 
-mod arena;
 pub mod array;
 pub mod artifact;
 mod bounds;
@@ -25,7 +24,6 @@ mod tensor;
 pub mod threads;
 mod weights;
 
-pub use arena::{AlignedBuffer, AllocError};
 pub use device::{Device, DeviceKind};
 pub use engine::Engine;
 /// The crate of the element types f16 and bf16.
@@ -38,5 +36,6 @@ pub use resource::{RandomStreams, TempSpace};
 pub use storage::{MemoryBlock, Storage, StorageConfig};
 pub use tensor::{Element, TensorMut, TensorRef};
 pub use tensorc_abi::DType;
+pub use tensorc_abi::memory::{AlignedBuffer, AllocError};
 pub use threads::available_threads;
 pub use weights::{WeightCache, WeightError, WeightStorage, pack_weight};

@@ -9,8 +9,8 @@ pub use cache::WeightCache;
 use bytes::Bytes;
 use tensorc_abi::{DType, Packing, Plan};
 
-use crate::arena::{AlignedBuffer, AllocError};
 use crate::bounds::packing_fits;
+use tensorc_abi::memory::{AlignedBuffer, AllocError};
 
 /// A constant does not fit the layout asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,7 +98,10 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
         if (source.as_ptr() as usize).is_multiple_of(dtype.size()) {
             return Ok(WeightStorage::Shared(source));
         }
-        return Ok(WeightStorage::Owned(Arc::new(AlignedBuffer::copy_of(&source, "weight")?)));
+        let mut copy = AlignedBuffer::mapped(source.len() as u64, "weight")?;
+        copy.populate();
+        copy.as_mut_slice().copy_from_slice(&source);
+        return Ok(WeightStorage::Owned(Arc::new(copy)));
     }
     if dtype != DType::F32 {
         return Err(WeightError::DType(dtype));
@@ -107,7 +110,8 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
     if !packing_fits(packing, elements) {
         return Err(WeightError::Bounds { elements });
     }
-    let mut packed = AlignedBuffer::populated(packed_bytes(packing)?, "packed weight")?;
+    let mut packed = AlignedBuffer::mapped(packed_bytes(packing)?, "packed weight")?;
+    packed.populate();
     // SAFETY: the source holds every element the packing reads.
     unsafe { tensorc_kernels::pack(packing, source.as_ptr(), packed.as_mut_f32()) };
     Ok(WeightStorage::Owned(Arc::new(packed)))

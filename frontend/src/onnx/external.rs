@@ -26,6 +26,8 @@ pub struct ReadOptions {
     pub linked_data: bool,
     /// What the model may take.
     pub limits: ImportLimits,
+    /// Threads that read a large file; 0 is as 1.
+    pub threads: usize,
 }
 
 /// The files that hold external data of one model.
@@ -34,6 +36,7 @@ pub struct ExternalFiles {
     /// The model's folder; `None` for a model that was not read from a file.
     folder: Option<PathBuf>,
     linked: bool,
+    threads: usize,
     /// Contents by the path beneath the folder.
     read: BTreeMap<String, Bytes>,
     /// What reading and importing may still take.
@@ -43,8 +46,8 @@ pub struct ExternalFiles {
 impl ExternalFiles {
     /// Looks for external data in `folder`; without one every external tensor is an error.
     pub fn new(folder: Option<PathBuf>, options: ReadOptions) -> ExternalFiles {
-        let (linked, budget) = (options.linked_data, Budget::new(options.limits));
-        ExternalFiles { folder, linked, read: BTreeMap::new(), budget }
+        let (linked, threads, budget) = (options.linked_data, options.threads, Budget::new(options.limits));
+        ExternalFiles { folder, linked, threads, read: BTreeMap::new(), budget }
     }
 
     /// The bytes that the `external_data` entries of a tensor describe; `needed` is how many its shape takes.
@@ -67,7 +70,7 @@ impl ExternalFiles {
         let size = read::size(&file).map_err(failed)?;
         let range = place.range(size, needed)?;
         self.budget.take_bytes(size)?;
-        let bytes = read::bytes(&file, size).map_err(failed)?;
+        let bytes = read::bytes(&file, size, self.threads).map_err(failed)?;
         let data = bytes.slice(range);
         self.read.insert(path, bytes);
         Ok(data)

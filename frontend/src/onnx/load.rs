@@ -58,7 +58,7 @@ impl OnnxModel {
         let mut external = ExternalFiles::new(Some(folder), options);
         let size = read::size(&file).map_err(open_error)?;
         external.budget.take_bytes(size)?;
-        decode(read::bytes(&file, size).map_err(open_error)?, external)
+        decode(read::bytes(&file, size, options.threads).map_err(open_error)?, external)
     }
 
     /// Decodes a model from memory; `folder` is where its external data lies, if anywhere.

@@ -7,7 +7,9 @@
 use std::convert::Infallible;
 use std::panic::resume_unwind;
 
+use bytes::Bytes;
 use tensorc_abi::DType;
+use tensorc_abi::memory::AlignedBuffer;
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::parallel::try_map;
 use tensorc_ir::prim::{Contraction, Prim, View};
@@ -66,8 +68,9 @@ fn widen(from: DType, input: &TensorData, output: &DenseType) -> Option<TensorDa
         _ => |b| half::bf16::from_bits(b).to_f32(),
     };
     let halves = input.bytes().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-    let bytes: Vec<u8> = halves.flat_map(|b| convert(b).to_le_bytes()).collect();
-    TensorData::new(output.clone(), bytes.into())
+    filled(output, |bytes| {
+        bytes.as_chunks_mut().0.iter_mut().zip(halves).for_each(|(to, b)| *to = convert(b).to_le_bytes());
+    })
 }
 
 /// How the position in the operand depends on the result's coordinates: strides and offset. `None` if it is no such
@@ -87,38 +90,48 @@ fn strides_of(view: &View, input: &DenseType, output: &DenseType) -> Option<Opti
 fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<TensorData> {
     let Some((strides, offset)) = strides_of(view, &input.ty, output)? else { return input.reshape(&output.dims) };
     let (size, source) = (output.dtype.size(), input.bytes());
-    let mut bytes: Vec<u8> = Vec::with_capacity(output.bytes() as usize);
     let inner = output.rank() - 1;
+    let n = output.dims[inner] as usize;
     let mut at = vec![0u64; inner];
-    loop {
-        let row: i64 = offset + at.iter().zip(&strides).map(|(c, s)| *c as i64 * s).sum::<i64>();
-        let n = output.dims[inner] as usize;
-        if strides[inner] == 1 {
-            let start = row as usize * size;
-            bytes.extend_from_slice(&source[start..start + n * size]);
-        } else {
-            for i in 0..n as i64 {
-                let position = (row + i * strides[inner]) as usize * size;
-                bytes.extend_from_slice(&source[position..position + size]);
+    filled(output, |bytes| {
+        for line in bytes.chunks_exact_mut(n * size) {
+            let row: i64 = offset + at.iter().zip(&strides).map(|(c, s)| *c as i64 * s).sum::<i64>();
+            if strides[inner] == 1 {
+                let start = row as usize * size;
+                line.copy_from_slice(&source[start..start + n * size]);
+            } else {
+                for (i, element) in line.chunks_exact_mut(size).enumerate() {
+                    let position = (row + i as i64 * strides[inner]) as usize * size;
+                    element.copy_from_slice(&source[position..position + size]);
+                }
             }
+            let Some(axis) = (0..inner).rev().find(|a| at[*a] + 1 < output.dims[*a]) else { break };
+            at[axis] += 1;
+            at[axis + 1..].fill(0);
         }
-        let Some(axis) = (0..inner).rev().find(|a| at[*a] + 1 < output.dims[*a]) else { break };
-        at[axis] += 1;
-        at[axis + 1..].fill(0);
-    }
-    TensorData::new(output.clone(), bytes.into())
+    })
+}
+
+/// A result in memory for constants; `None` if there is none.
+fn filled(ty: &DenseType, fill: impl FnOnce(&mut [u8])) -> Option<TensorData> {
+    let mut memory = AlignedBuffer::mapped(ty.bytes(), "a constant").ok()?;
+    fill(memory.as_mut_slice());
+    TensorData::new(ty.clone(), Bytes::from_owner(memory))
 }
 
 fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<TensorData> {
     let outer: u64 = output.dims[..axis].iter().product();
-    let mut bytes: Vec<u8> = Vec::with_capacity(output.bytes() as usize);
     let chunk = |t: &TensorData| t.bytes().len() / (outer as usize).max(1);
-    for i in 0..outer as usize {
-        for t in inputs {
-            bytes.extend_from_slice(&t.bytes()[i * chunk(t)..(i + 1) * chunk(t)]);
+    filled(output, |mut rest| {
+        for i in 0..outer as usize {
+            for t in inputs {
+                let from = &t.bytes()[i * chunk(t)..(i + 1) * chunk(t)];
+                let Some((to, left)) = std::mem::take(&mut rest).split_at_mut_checked(from.len()) else { return };
+                to.copy_from_slice(from);
+                rest = left;
+            }
         }
-    }
-    TensorData::new(output.clone(), bytes.into())
+    })
 }
 
 /// Bytes from which several threads compute.
@@ -191,12 +204,12 @@ fn rows(
     if inner == 0 || count == 0 {
         return None;
     }
-    let mut bytes = vec![0u8; x.bytes().len()];
+    let len = x.bytes().len();
     // Pieces of whole rows, one for each thread; every element is computed alone, so their number changes nothing.
     let threads = threads.clamp(1, MAX_THREADS);
-    let lines = if inner == 1 { bytes.len() / (4 * count) } else { bytes.len() / (4 * inner) };
+    let lines = if inner == 1 { len / (4 * count) } else { len / (4 * inner) };
     let line = if inner == 1 { count } else { inner };
-    let piece = if bytes.len() < MIN_PARALLEL_BYTES { lines } else { lines.div_ceil(threads) }.max(1);
+    let piece = if len < MIN_PARALLEL_BYTES { lines } else { lines.div_ceil(threads) }.max(1);
     let work = |(i, (to, from)): (usize, (&mut [u8], &[u8]))| {
         let first = i * piece;
         for (i, (to, from)) in to.chunks_exact_mut(4 * line).zip(from.chunks_exact(4 * line)).enumerate() {
@@ -211,9 +224,10 @@ fn rows(
         }
         Ok::<(), Infallible>(())
     };
-    let pieces = bytes.chunks_mut(4 * line * piece).zip(x.bytes().chunks(4 * line * piece)).enumerate();
-    let Ok(_) = try_map(pieces.collect(), threads, work, |payload| resume_unwind(payload));
-    TensorData::new(output.clone(), bytes.into())
+    filled(output, |bytes| {
+        let pieces = bytes.chunks_mut(4 * line * piece).zip(x.bytes().chunks(4 * line * piece)).enumerate();
+        let Ok(_) = try_map(pieces.collect(), threads, work, |payload| resume_unwind(payload));
+    })
 }
 
 fn f32_of(b: &[u8]) -> f32 {
@@ -269,21 +283,21 @@ fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Strided
 fn product(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> Option<TensorData> {
     let StridedProduct { m: (m, a_row), n: (n, b_col), k: (k, a_col, b_row) } = matrices(c, &lhs.ty, &rhs.ty)?;
     let (a, b) = (lhs.to_f32s(), rhs.to_f32s());
-    let mut bytes: Vec<u8> = Vec::with_capacity(output.bytes() as usize);
     let mut sums = vec![0f64; n];
-    for i in 0..m {
-        sums.fill(0.0);
-        for p in 0..k {
-            let (x, row) = (f64::from(a[i * a_row + p * a_col]), &b[p * b_row..]);
-            let add = |(sum, y): (&mut f64, &f32)| *sum += x * f64::from(*y);
-            match b_col {
-                1 => sums.iter_mut().zip(row).for_each(add),
-                _ => sums.iter_mut().zip(row.iter().step_by(b_col.max(1))).for_each(add),
+    filled(output, |bytes| {
+        for (i, line) in bytes.chunks_exact_mut(4 * n).enumerate().take(m) {
+            sums.fill(0.0);
+            for p in 0..k {
+                let (x, row) = (f64::from(a[i * a_row + p * a_col]), &b[p * b_row..]);
+                let add = |(sum, y): (&mut f64, &f32)| *sum += x * f64::from(*y);
+                match b_col {
+                    1 => sums.iter_mut().zip(row).for_each(add),
+                    _ => sums.iter_mut().zip(row.iter().step_by(b_col.max(1))).for_each(add),
+                }
             }
+            line.as_chunks_mut().0.iter_mut().zip(&sums).for_each(|(to, s)| *to = (*s as f32).to_le_bytes());
         }
-        bytes.extend(sums.iter().flat_map(|s| (*s as f32).to_le_bytes()));
-    }
-    TensorData::new(output.clone(), bytes.into())
+    })
 }
 
 #[cfg(test)]

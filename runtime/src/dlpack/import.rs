@@ -8,8 +8,8 @@ use super::{
     DEVICE_CPU, DEVICE_CUDA_HOST, DEVICE_ROCM_HOST, DLManagedTensor, DLManagedTensorVersioned, DLTensor, DlpackError,
     FLAG_READ_ONLY, VERSION, contiguous_strides,
 };
-use crate::arena::AlignedBuffer;
 use crate::tensor::TensorRef;
+use tensorc_abi::memory::AlignedBuffer;
 
 /// A tensor that was taken over, as row-major elements without gaps.
 ///

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use tensorc_abi::DType;
 
-use crate::arena::AllocError;
 use crate::device::{Device, DeviceKind};
+use tensorc_abi::memory::AllocError;
 
 pub use import::Imported;
 

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::RunError;
-use crate::arena::{AlignedBuffer, AllocError};
 use crate::device::stream::Event;
 use crate::gpu::{Driver, Memory};
+use tensorc_abi::memory::{AlignedBuffer, AllocError};
 
 /// An arena of several contexts, which run on one device. It is as large as the largest of them needs, and holds
 /// what the last one left there. Cloning shares it.

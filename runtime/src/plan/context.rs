@@ -22,10 +22,10 @@ use super::executable::{Executable, Prepared};
 use super::external;
 use super::poison::Deaths;
 use super::trace::{StepTrace, Unwatched, Watch};
-use crate::arena::AlignedBuffer;
 use crate::device::Device;
 use crate::pool::{Pool, TaskPanic};
 use crate::profiler::Profiler;
+use tensorc_abi::memory::AlignedBuffer;
 
 /// Every intermediate tensor of the plan, and the working memory of every worker.
 enum Arena {

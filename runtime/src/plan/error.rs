@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tensorc_abi::{BrokenRequirement, DType, Plan};
 
-use crate::arena::AllocError;
 use crate::gpu::DriverError;
 use crate::pool::TaskPanic;
 use crate::weights::WeightError;
+use tensorc_abi::memory::AllocError;
 
 /// A plan breaks one of the rules its execution relies on. Names are those of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use tensorc_abi::{ExternCall, ExternError, ExternFn};
 
-use crate::arena::AlignedBuffer;
+use tensorc_abi::memory::AlignedBuffer;
 
 /// Calls a function of the host with the memory of a step's arguments.
 ///

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::pool::MemoryPool;
 use super::raw::Raw;
-use crate::arena::AlignedBuffer;
 use crate::device::Device;
+use tensorc_abi::memory::AlignedBuffer;
 
 /// Memory of one device, given back to its pool when dropped.
 ///

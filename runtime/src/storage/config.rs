@@ -5,8 +5,8 @@ use std::fmt;
 use std::num::NonZero;
 use std::str::FromStr;
 
-use crate::arena::AlignedBuffer;
 use crate::device::Device;
+use tensorc_abi::memory::AlignedBuffer;
 
 const PAGE: u64 = 4096;
 /// Sizes above this are rounded to multiples of it by [`Pooling::Pages`].

@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::AllocCause;
-use crate::arena::AlignedBuffer;
 use crate::driver::{Driver, Memory};
+use tensorc_abi::memory::AlignedBuffer;
 
 /// Where the memory of a pool comes from.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::arena::AlignedBuffer;
+use tensorc_abi::memory::AlignedBuffer;
 
 const DEVICE: Device = Device::cpu(1);
 const MIB: u64 = 1 << 20;

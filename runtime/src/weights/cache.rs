@@ -8,10 +8,10 @@ use tensorc_abi::{DType, Packing};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{WeightError, WeightStorage, pack_weight};
-use crate::arena::AlignedBuffer;
 use crate::device::Device;
 use crate::device::stream::Transfer;
 use crate::gpu::{Driver, DriverError, Memory};
+use tensorc_abi::memory::AlignedBuffer;
 
 /// Bytes of this number and XXH3 are taken to be the same.
 type Content = (usize, u128);
