@@ -1,7 +1,8 @@
 //! Aligned memory with fallible allocation: constants, packed weights, arenas and scratch.
 //!
-//! Constants and packed weights are written once and live long. They are mapped in huge pages where the system has them: page
-//! faults take more time than writing the bytes otherwise. Neighbours share a mapping, which goes with the last of them.
+//! Constants, packed weights and the bytes of model files are written once and live long. They have mappings of their own, in
+//! huge pages where the system has them ([`populate`]): page faults would take more time than writing the bytes. Neighbours
+//! share a mapping, which goes with the last of them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -47,7 +48,10 @@ enum Owner {
     /// The allocator, which gave this address, up to [`PADDING`] bytes before the start.
     Heap(NonNull<u8>),
     /// A mapping, in which no other buffer has these bytes.
-    Mapping(Arc<Mapping>),
+    Mapping {
+        #[expect(dead_code, reason = "it is there to be dropped")]
+        mapping: Arc<Mapping>,
+    },
 }
 
 /// Alignment that allocators give anyway. Asked for more, they clear memory that the system has just
@@ -98,16 +102,6 @@ impl AlignedBuffer {
         match usize::try_from(bytes) {
             Ok(len) if len >= MIN_MAPPED => Mapping::take(len).ok_or(AllocError { bytes, purpose }),
             _ => AlignedBuffer::zeroed(bytes, purpose),
-        }
-    }
-
-    /// Has the pages of mapped memory there at once, which takes less time than a fault for each where they are small. A system
-    /// that cannot do it leaves them to faults.
-    pub fn populate(&mut self) {
-        #[cfg(all(target_os = "linux", not(miri)))]
-        if let Owner::Mapping(mapping) = &self.owner {
-            let first = self.start.addr().get() - mapping.memory.as_ptr().addr();
-            let _ = mapping.memory.advise_range(memmap2::Advice::PopulateWrite, first, self.len);
         }
     }
 
@@ -207,7 +201,7 @@ const HUGE_PAGE: usize = 2 << 20;
 #[derive(Debug)]
 struct Mapping {
     /// Its bytes are reached by `start` alone.
-    memory: MmapMut,
+    _memory: MmapMut,
     start: NonNull<u8>,
 }
 
@@ -222,7 +216,7 @@ impl Mapping {
         let (mapping, first) = Mapping::with_room(len)?;
         // SAFETY: the bytes from there on lie in the mapping, and no other buffer has them.
         let start = unsafe { mapping.start.add(first) };
-        Some(AlignedBuffer { start, len, owner: Owner::Mapping(mapping) })
+        Some(AlignedBuffer { start, len, owner: Owner::Mapping { mapping } })
     }
 
     /// A mapping, and where in it are `len` bytes that no one else takes.
@@ -244,14 +238,64 @@ impl Mapping {
     /// `len` bytes that begin with a huge page. What is never touched takes none.
     fn new(len: usize) -> Option<Mapping> {
         let mut memory = MmapMut::map_anon(len.checked_add(HUGE_PAGE)?).ok()?;
-        #[cfg(all(target_os = "linux", not(miri)))]
-        // A system without huge pages has only small ones.
-        let _ = memory.advise(memmap2::Advice::HugePage);
         let start = NonNull::new(memory.as_mut_ptr())?;
         let skipped = start.addr().get().wrapping_neg() % HUGE_PAGE;
         // SAFETY: the mapping is a huge page longer than `len`.
         let start = unsafe { start.add(skipped) };
-        Some(Mapping { memory, start })
+        Some(Mapping { _memory: memory, start })
+    }
+}
+
+/// Has the pages of a part of mapped memory there at once, which takes less time than a fault for each: huge ones as long as
+/// the system has them at hand. Hosts of virtual machines take back what lies free in large blocks, and are slow to give it
+/// again.
+///
+/// A system that does not follow such advice leaves the pages to faults.
+pub fn populate(part: &mut [u8]) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    populate::pages(part);
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = part;
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod populate {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::HUGE_PAGE;
+
+    /// Whether huge pages came quickly so far.
+    static ARE_QUICK: AtomicBool = AtomicBool::new(true);
+
+    /// Several times what it takes to clear a huge page.
+    const SLOW: Duration = Duration::from_micros(1000);
+
+    pub(super) fn pages(part: &mut [u8]) {
+        const PAGE: usize = 4096;
+        let start = part.as_ptr().addr();
+        let end = start + part.len();
+        let mut at = start.next_multiple_of(PAGE);
+        let mut huge = ARE_QUICK.load(Ordering::Relaxed);
+        advise(part, at, end, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
+        while at < end {
+            let next = if huge { end.min((at + 1).next_multiple_of(HUGE_PAGE)) } else { end };
+            let begun = Instant::now();
+            advise(part, at, next, libc::MADV_POPULATE_WRITE);
+            at = next;
+            if huge && begun.elapsed() > SLOW {
+                huge = false;
+                ARE_QUICK.store(false, Ordering::Relaxed);
+                advise(part, at, end, libc::MADV_NOHUGEPAGE);
+            }
+        }
+    }
+
+    /// Advice on the pages that begin in a range of the part's addresses.
+    fn advise(part: &mut [u8], from: usize, to: usize, advice: libc::c_int) {
+        let Some(len) = to.checked_sub(from) else { return };
+        // SAFETY: none of the advice changes what the pages hold, and the range begins in the part and ends in its last page.
+        unsafe { libc::madvise(part.as_mut_ptr().with_addr(from).cast(), len, advice) };
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
 use bytes::Bytes;
-use tensorc_abi::memory::AlignedBuffer;
+use tensorc_abi::memory::{self, AlignedBuffer};
 #[cfg(unix)]
 use tensorc_ir::parallel::try_map;
 
@@ -56,16 +56,19 @@ pub(crate) fn bytes(file: &File, size: u64, threads: usize) -> Result<Bytes> {
 }
 
 #[cfg(unix)]
-fn fill(file: &File, memory: &mut [u8], threads: usize) -> Result<()> {
+fn fill(file: &File, bytes: &mut [u8], threads: usize) -> Result<()> {
     use std::os::unix::fs::FileExt;
-    let pieces: Vec<_> = memory.chunks_mut(PIECE).zip((0u64..).step_by(PIECE)).collect();
-    let read = |(piece, at): (&mut [u8], u64)| file.read_exact_at(piece, at);
+    let pieces: Vec<_> = bytes.chunks_mut(PIECE).zip((0u64..).step_by(PIECE)).collect();
+    let read = |(piece, at): (&mut [u8], u64)| {
+        memory::populate(piece);
+        file.read_exact_at(piece, at)
+    };
     try_map(pieces, threads, read, |panic| std::panic::resume_unwind(panic)).map(drop)
 }
 
 #[cfg(not(unix))]
-fn fill(mut file: &File, memory: &mut [u8], _threads: usize) -> Result<()> {
-    std::io::Read::read_exact(&mut file, memory)
+fn fill(mut file: &File, bytes: &mut [u8], _threads: usize) -> Result<()> {
+    std::io::Read::read_exact(&mut file, bytes)
 }
 
 /// The size of a file now, in bytes.

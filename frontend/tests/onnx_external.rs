@@ -153,7 +153,8 @@ fn ranges_are_inside_of_the_file_and_fit_the_tensor() {
 #[test]
 fn bytes_of_files_are_limited() {
     let folder = folder("external_limits");
-    let limits = |bytes| ReadOptions { limits: ImportLimits { bytes: Some(bytes), nodes: None }, linked_data: false };
+    let limits =
+        |bytes| ReadOptions { limits: ImportLimits { bytes: Some(bytes), nodes: None }, ..ReadOptions::default() };
     let mut within = files(&folder, limits(72));
     within.read(&[entry("location", "weights.bin")], 64).unwrap();
     within.read(&first("weights.bin"), 8).unwrap();

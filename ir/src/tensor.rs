@@ -6,8 +6,8 @@ use tensorc_abi::DType;
 use crate::scalar::Scalar;
 use crate::types::DenseType;
 
-/// A dense row-major tensor value. The bytes may be a view of a memory-mapped file and need not be
-/// aligned to the element type.
+/// A dense row-major tensor value. The bytes may be a part of a file that was read and need not be aligned to the element
+/// type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorData {
     /// The type and shape.

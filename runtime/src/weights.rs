@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tensorc_abi::{DType, Packing, Plan};
 
 use crate::bounds::packing_fits;
-use tensorc_abi::memory::{AlignedBuffer, AllocError};
+use tensorc_abi::memory::{self, AlignedBuffer, AllocError};
 
 /// A constant does not fit the layout asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +51,7 @@ pub enum WeightError {
 pub enum WeightStorage {
     /// Memory of its own.
     Owned(Arc<AlignedBuffer>),
-    /// For example a part of a memory-mapped file; the view keeps the mapping alive.
+    /// For example a part of a model file or of mapped weights, which the view keeps alive.
     Shared(Bytes),
 }
 
@@ -99,7 +99,7 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
             return Ok(WeightStorage::Shared(source));
         }
         let mut copy = AlignedBuffer::mapped(source.len() as u64, "weight")?;
-        copy.populate();
+        memory::populate(copy.as_mut_slice());
         copy.as_mut_slice().copy_from_slice(&source);
         return Ok(WeightStorage::Owned(Arc::new(copy)));
     }
@@ -111,7 +111,7 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
         return Err(WeightError::Bounds { elements });
     }
     let mut packed = AlignedBuffer::mapped(packed_bytes(packing)?, "packed weight")?;
-    packed.populate();
+    memory::populate(packed.as_mut_slice());
     // SAFETY: the source holds every element the packing reads.
     unsafe { tensorc_kernels::pack(packing, source.as_ptr(), packed.as_mut_f32()) };
     Ok(WeightStorage::Owned(Arc::new(packed)))

@@ -9,7 +9,7 @@ use std::panic::resume_unwind;
 
 use bytes::Bytes;
 use tensorc_abi::DType;
-use tensorc_abi::memory::AlignedBuffer;
+use tensorc_abi::memory::{self, AlignedBuffer};
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::parallel::try_map;
 use tensorc_ir::prim::{Contraction, Prim, View};
@@ -211,6 +211,7 @@ fn rows(
     let line = if inner == 1 { count } else { inner };
     let piece = if len < MIN_PARALLEL_BYTES { lines } else { lines.div_ceil(threads) }.max(1);
     let work = |(i, (to, from)): (usize, (&mut [u8], &[u8]))| {
+        memory::populate(to);
         let first = i * piece;
         for (i, (to, from)) in to.chunks_exact_mut(4 * line).zip(from.chunks_exact(4 * line)).enumerate() {
             match inner {
