@@ -42,8 +42,9 @@ const JOINING: [&str; 9] = [
 ];
 
 /// Files that may hold `unsafe`, by prefix.
-const UNSAFE: [&str; 20] = [
+const UNSAFE: [&str; 21] = [
     "abi/src/image.rs",
+    "abi/src/memory.rs",
     "benches/src/gpu/copies.rs",
     "exec/",
     "kernels/",
