@@ -181,7 +181,7 @@ pub(crate) fn pack_weights(
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
     compiler.side_by_side(weights.len(), "packing weights", |i| {
         let (weight, data) = weights[i];
-        let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.bytes().clone());
+        let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.content());
         packed.map_err(|source| Error::Weight { name: weight.name.clone(), source })
     })
 }

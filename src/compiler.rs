@@ -170,7 +170,7 @@ impl Compiler {
     pub(crate) fn read_options(&self) -> ReadOptions {
         let Limits { nodes, memory, .. } = self.0.options.limits;
         let limits = ImportLimits { nodes, bytes: memory };
-        ReadOptions { linked_data: self.0.options.linked_data, limits, threads: self.pool().threads() }
+        ReadOptions { linked_data: self.0.options.linked_data, limits }
     }
 
     /// The threads that it compiles and runs with.

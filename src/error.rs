@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tensorc_abi::content::ReadError;
 use tensorc_frontend::mxnet::ParamsError;
 use tensorc_frontend::onnx::OnnxError;
 use tensorc_frontend::symbol::SymbolError;
@@ -84,6 +85,9 @@ pub enum Error {
     /// A weight could not be loaded.
     #[error("weight `{name}`: {source}")]
     Weight { name: String, source: WeightError },
+    /// A file that holds weights cannot be read any more, or was changed.
+    #[error(transparent)]
+    Constants(#[from] ReadError),
     /// A compiled plan did not pass the run time's checks: a fault of the compiler.
     #[error("internal error: {0}")]
     Plan(LoadError),

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use tensorc_abi::content::Place;
 use tensorc_ir::op::OpRef;
 use tensorc_ir::params::{ParamValue, Params};
 use tensorc_ir::{DType, TensorData};
@@ -75,6 +76,15 @@ impl ProgramKey {
     pub fn tensor(&mut self, data: &TensorData) {
         self.ty(data.dtype(), data.dims());
         self.raw(data.bytes());
+    }
+
+    /// Where the elements of a tensor are.
+    pub fn place(&mut self, place: Place) {
+        let words = match place {
+            Place::Memory(address, len) => [0, 0, address as u64, len as u64],
+            Place::File(file, at, len) => [1, file, at, len as u64],
+        };
+        words.into_iter().for_each(|word| self.number(word));
     }
 
     /// The parameters of an operator.

@@ -260,11 +260,11 @@ impl Rest {
         next.inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
         for node in next.graph.node_ids() {
             let NodeKind::Const(data) = &next.graph.node(node).kind else { continue };
-            let is_compared = data.bytes().len() <= MAX_COMPARED_BYTES;
+            let is_compared = data.content().len() <= MAX_COMPARED_BYTES;
             key.small(is_compared.into());
             match is_compared {
                 true => key.tensor(data),
-                false => key.number(data.bytes().as_ptr().addr() as u64),
+                false => key.place(data.content().place()),
             }
         }
         self.compiled.get_or_make(&key, || {

@@ -15,6 +15,8 @@ mod named;
 pub mod artifact;
 #[cfg(feature = "plan")]
 pub mod check;
+#[cfg(feature = "plan")]
+pub mod content;
 mod conv;
 mod dtype;
 #[cfg(feature = "plan")]

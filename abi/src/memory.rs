@@ -188,7 +188,7 @@ impl Drop for AlignedBuffer {
 }
 
 /// Buffers below this size are the allocator's.
-const MIN_MAPPED: usize = 64 << 10;
+pub(crate) const MIN_MAPPED: usize = 64 << 10;
 
 /// Buffers up to this size share a mapping of [`SHARED`] bytes.
 const MAX_SHARED: usize = 4 << 20;

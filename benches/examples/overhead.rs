@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorc_abi::content::Content;
 use tensorc_abi::{
     Arg, BatchedGemm, Buffer, BufferId, DType, KernelFn, KernelId, MatrixLayout, Packing, Plan, Step, StepOp,
     StorageClass, Weight,
@@ -51,7 +52,7 @@ fn perceptron() -> Result<(Plan, Vec<WeightStorage>), Box<dyn Error>> {
         let (k, n) = (pair[0], pair[1]);
         let packing = Packing::GemmB { k, n, offset: 0, row_stride: n as i64, col_stride: 1 };
         let values: Vec<u8> = (0..k * n).flat_map(|i| (i as f32 / (k * n) as f32).to_le_bytes()).collect();
-        weights.push(pack_weight(&packing, DType::F32, values.into())?);
+        weights.push(pack_weight(&packing, DType::F32, &Content::Memory(values.into()))?);
         plan.weights.push(Weight { name: format!("w{layer}"), constant: layer as u32, packing });
         plan.buffers.push(buffer(format!("w{layer}"), vec![k, n], StorageClass::Weight(layer as u32)));
         let storage = [StorageClass::Arena(0), StorageClass::Arena(128), StorageClass::Output(0)][layer];

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::*;
 use tensorc_frontend::onnx::error::{ExternalProblem, OnnxError, TensorSite};
-use tensorc_frontend::onnx::external::ExternalFiles;
+use tensorc_frontend::onnx::files::ModelFiles;
 use tensorc_frontend::onnx::limits::OverLimit;
 use tensorc_frontend::onnx::proto::*;
 use tensorc_frontend::onnx::tensor::read_tensor;
@@ -18,8 +18,8 @@ use tensorc_frontend::onnx::{ImportLimits, OnnxModel, ReadOptions};
 const LINKED: ReadOptions =
     ReadOptions { linked_data: true, limits: ImportLimits { nodes: None, bytes: None }, threads: 1 };
 
-fn files(folder: &Path, options: ReadOptions) -> ExternalFiles {
-    ExternalFiles::new(Some(folder.to_owned()), options)
+fn files(folder: &Path, options: ReadOptions) -> ModelFiles {
+    ModelFiles::new(Some(folder.to_owned()), options)
 }
 
 /// The first eight bytes of a file, as a tensor wants them.
@@ -46,7 +46,7 @@ fn a_model_file_finds_its_external_data() {
     let graph = GraphProto { initializer: vec![w], ..graph(vec![], vec![node("Neg", &["w"], &["y"])], &["y"]) };
     std::fs::write(folder.join("m.onnx"), encoded(&model(graph))).unwrap();
     let mut model = OnnxModel::open(&folder.join("m.onnx")).unwrap();
-    let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.external).unwrap();
+    let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.files).unwrap();
     assert_eq!(w.bytes()[..4], [0, 1, 2, 3]);
     import_file(&folder.join("m.onnx"), ReadOptions::default()).unwrap();
     // The model itself may be reached by a link: the user names it. Its data lies beside the link.
@@ -80,7 +80,7 @@ fn paths_lead_downwards() {
     assert!(matches!(get("weights.bin/more"), Err(P::Open { .. })));
     assert!(matches!(get(&"x".repeat(1 << 20)), Err(P::Open { .. })));
     assert!(matches!(get(""), Err(P::NoLocation)));
-    let error = ExternalFiles::new(None, ReadOptions::default()).read(&first("weights.bin"), 8).unwrap_err();
+    let error = ModelFiles::new(None, ReadOptions::default()).read(&first("weights.bin"), 8).unwrap_err();
     assert!(matches!(error, P::NoFolder));
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use tensorc_abi::DType;
 use tensorc_frontend::onnx::error::{NotOnnx, OnnxError, TensorProblem, TensorSite};
-use tensorc_frontend::onnx::external::ExternalFiles;
+use tensorc_frontend::onnx::files::ModelFiles;
 use tensorc_frontend::onnx::functions::Functions;
 use tensorc_frontend::onnx::limits::Budget;
 use tensorc_frontend::onnx::load::OnnxModel;
@@ -90,16 +90,16 @@ fn small_model() -> ModelProto {
 fn exercise(bytes: Bytes) -> bool {
     let Ok(mut model) = OnnxModel::decode(bytes, None) else { return false };
     for tensor in &model.graph.initializer {
-        let _ = read_tensor(tensor, TensorSite::File, &mut model.external);
+        let _ = read_tensor(tensor, TensorSite::File, &mut model.files);
     }
     for sparse in &model.graph.sparse_initializer {
-        let _ = read_sparse_tensor(sparse, TensorSite::File, &mut model.external);
+        let _ = read_sparse_tensor(sparse, TensorSite::File, &mut model.files);
     }
     for node in &model.graph.node {
         for attribute in &node.attribute {
             let _ = attribute.kind();
             if let Some(t) = &attribute.t {
-                let _ = read_tensor(t, TensorSite::File, &mut model.external);
+                let _ = read_tensor(t, TensorSite::File, &mut model.files);
             }
         }
     }
@@ -114,7 +114,7 @@ fn decodes_what_was_encoded() {
     assert_eq!(Some(model.graph.clone()), proto.graph);
     assert_eq!(model.opsets.version("ai.onnx"), Some(17));
     assert_eq!(model.opsets.version("local"), Some(1));
-    let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.external).unwrap();
+    let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.files).unwrap();
     assert_eq!((w.dtype(), w.dims(), w.bytes().len()), (DType::F32, &[3, 2][..], 24));
     let kinds: Vec<_> = model.graph.node[0].attribute.iter().map(|a| a.kind()).collect();
     use AttributeType::*;
@@ -126,7 +126,7 @@ fn raw_data_points_into_the_file() {
     let file = Bytes::from(small_model().encode_to_vec());
     let range = file.as_ptr_range();
     let mut model = OnnxModel::decode(file.clone(), None).unwrap();
-    let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.external).unwrap();
+    let w = read_tensor(&model.graph.initializer[0], TensorSite::File, &mut model.files).unwrap();
     assert!(range.contains(&w.bytes().as_ptr()));
 }
 
@@ -186,7 +186,7 @@ fn versions_are_checked() {
 
 fn read(proto: &TensorProto) -> Result<TensorData, TensorProblem> {
     let site = TensorSite::Initializer("w".into());
-    read_tensor(proto, site, &mut ExternalFiles::default()).map_err(|e| match e {
+    read_tensor(proto, site, &mut ModelFiles::default()).map_err(|e| match e {
         OnnxError::Tensor { problem, .. } => problem,
         other => panic!("{other}"),
     })
@@ -233,7 +233,7 @@ fn scalars_and_empty_tensors() {
 fn impossible_tensors_are_refused() {
     use TensorProblem as P;
     let short = raw("w", DataType::Float, &[2, 3], &[0; 20]);
-    let error = read_tensor(&short, TensorSite::Initializer("w".into()), &mut ExternalFiles::default()).unwrap_err();
+    let error = read_tensor(&short, TensorSite::Initializer("w".into()), &mut ModelFiles::default()).unwrap_err();
     assert_eq!(error.to_string(), "initializer `w`: the shape [2, 3] of f32 needs 24 bytes, the data has 20");
     assert!(matches!(read(&raw("", DataType::Float, &[-1], &[])), Err(P::BadDimension { index: 0, value: -1 })));
     assert!(matches!(read(&raw("", DataType::Float, &[i64::MAX, 2], &[])), Err(P::TooLarge(_))));
@@ -258,7 +258,7 @@ fn sparse_tensors_become_dense() {
     let dense = |indices: TensorProto| {
         let values = Some(raw("", DataType::Float, &[2], &values));
         let proto = SparseTensorProto { values, indices: Some(indices), dims: vec![2, 3] };
-        read_sparse_tensor(&proto, TensorSite::File, &mut ExternalFiles::default())
+        read_sparse_tensor(&proto, TensorSite::File, &mut ModelFiles::default())
     };
     let expected: Vec<u8> = [0f32, 1.0, 0.0, 0.0, 0.0, 2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
     assert_eq!(dense(indices(&[2], &[1, 5])).unwrap().bytes(), &expected[..]);

@@ -29,6 +29,8 @@ pub enum DiagnosticCode {
     Extern,
     /// An operand holds a value that its operator does not take.
     Value,
+    /// A file that holds constants cannot be read any more, or was changed.
+    File,
     /// The program is right, but the compiler broke its own rule.
     Internal,
 }
@@ -48,6 +50,7 @@ impl DiagnosticCode {
             DiagnosticCode::Limit => "limit",
             DiagnosticCode::Extern => "extern",
             DiagnosticCode::Value => "value",
+            DiagnosticCode::File => "file",
             DiagnosticCode::Internal => "internal",
         }
     }

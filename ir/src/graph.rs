@@ -427,15 +427,14 @@ impl Graph {
         }
     }
 
-    /// Puts other data in the place of every constant, of the same type.
-    pub fn map_constants(&mut self, mut f: impl FnMut(&TensorData) -> TensorData) {
-        for node in self.g.node_weights_mut() {
+    /// Puts other data in the place of every constant, of the same type, up to one for which `f` fails.
+    pub fn map_constants<E>(&mut self, mut f: impl FnMut(&TensorData) -> Result<TensorData, E>) -> Result<(), E> {
+        self.g.node_weights_mut().try_for_each(|node| {
             if let NodeKind::Const(data) = &mut node.kind {
-                let new = f(data);
-                debug_assert_eq!(new.ty, data.ty, "the types of values stay");
-                *data = new;
+                *data = f(data)?;
             }
-        }
+            Ok(())
+        })
     }
 
     /// Every use of any output of `node`: (user, operand port, value), ordered.

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod build;
+pub mod data_files;
 mod demand;
 pub mod diag;
 pub mod dim;

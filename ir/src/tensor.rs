@@ -2,23 +2,29 @@
 
 use bytes::Bytes;
 use tensorc_abi::DType;
+use tensorc_abi::content::Content;
 
 use crate::scalar::Scalar;
 use crate::types::DenseType;
 
-/// A dense row-major tensor value. The bytes may be a part of a file that was read and need not be aligned to the element
+/// A dense row-major tensor value. The bytes may be a part of a file, read or not, and need not be aligned to the element
 /// type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorData {
     /// The type and shape.
     pub ty: DenseType,
-    bytes: Bytes,
+    content: Content,
 }
 
 impl TensorData {
     /// Wraps bytes without copying; `None` if their length does not fit the type.
     pub fn new(ty: DenseType, bytes: Bytes) -> Option<TensorData> {
-        (ty.bytes() == bytes.len() as u64).then_some(TensorData { ty, bytes })
+        TensorData::of(ty, bytes.into())
+    }
+
+    /// Wraps bytes that are in memory or in a file; `None` if their length does not fit the type.
+    pub fn of(ty: DenseType, content: Content) -> Option<TensorData> {
+        (ty.bytes() == content.len() as u64).then_some(TensorData { ty, content })
     }
 
     /// One element per position, in row-major order, produced by `f`.
@@ -28,7 +34,7 @@ impl TensorData {
         for (i, element) in bytes.chunks_exact_mut(size).enumerate() {
             f(i as u64).write(element);
         }
-        TensorData { ty, bytes: bytes.into() }
+        TensorData { ty, content: Bytes::from(bytes).into() }
     }
 
     /// As [`TensorData::from_fn`]; `None` if there is no memory for it.
@@ -84,20 +90,25 @@ impl TensorData {
         self.ty.is_empty()
     }
 
-    /// The elements, row-major and little-endian.
+    /// The elements, row-major and little-endian. Those of a file stay in memory then ([`Content::bytes`]).
     pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+        self.content.bytes()
+    }
+
+    /// The elements where they are, in memory or in a file.
+    pub fn content(&self) -> &Content {
+        &self.content
     }
 
     /// The element at a row-major position below [`TensorData::len`].
     pub fn get(&self, position: u64) -> Scalar {
         let size = self.ty.dtype.size();
-        Scalar::read(self.ty.dtype, &self.bytes[position as usize * size..])
+        Scalar::read(self.ty.dtype, &self.bytes()[position as usize * size..])
     }
 
     /// The elements, in row-major order.
     pub fn iter(&self) -> impl Iterator<Item = Scalar> + '_ {
-        self.bytes.chunks_exact(self.ty.dtype.size()).map(|b| Scalar::read(self.ty.dtype, b))
+        self.bytes().chunks_exact(self.ty.dtype.size()).map(|b| Scalar::read(self.ty.dtype, b))
     }
 
     /// The elements as i64 ([`Scalar::as_i64`]): shapes, axes and other small integer operands.
@@ -114,7 +125,7 @@ impl TensorData {
     pub fn to_f32s(&self) -> Vec<f32> {
         if self.dtype() == DType::F32 {
             // Whole weights go through here.
-            return self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            return self.bytes().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         }
         self.iter().map(|s| s.as_f32()).collect()
     }
@@ -126,6 +137,6 @@ impl TensorData {
 
     /// The same bytes under another shape of the same size.
     pub fn reshape(&self, dims: &[u64]) -> Option<TensorData> {
-        TensorData::new(DenseType::new(self.ty.dtype, dims), self.bytes.clone())
+        TensorData::of(DenseType::new(self.ty.dtype, dims), self.content.clone())
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorc_ir::data_files::DataFiles;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interrupt::PassLimits;
@@ -125,6 +126,10 @@ impl<'a> PassCx<'a> {
 
 /// Runs passes in order; returns whether any changed the graph.
 pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+    DataFiles::of(graph).confirm(run_each(passes, graph, cx))
+}
+
+fn run_each(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
     let mut any = false;
     for pass in passes {
         let start = Instant::now();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 pub use cache::WeightCache;
 
 use bytes::Bytes;
+use tensorc_abi::content::{Content, ReadError};
 use tensorc_abi::{DType, Packing, Plan};
 
 use crate::bounds::packing_fits;
@@ -44,6 +45,9 @@ pub enum WeightError {
     /// Memory is short.
     #[error(transparent)]
     Alloc(#[from] AllocError),
+    /// The file that holds the constant cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
 }
 
 /// Read-only bytes of one weight. Cloning shares them.
@@ -92,15 +96,17 @@ fn packed_bytes(packing: &Packing) -> Result<u64, WeightError> {
 /// A plain weight whose address suits its type is used where it lies; anything else is copied.
 ///
 /// # Errors
-/// The source is smaller than the packing reads, or memory is exhausted.
-pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<WeightStorage, WeightError> {
+/// The source is smaller than the packing reads or cannot be read, or memory is exhausted.
+pub fn pack_weight(packing: &Packing, dtype: DType, source: &Content) -> Result<WeightStorage, WeightError> {
     if *packing == Packing::Plain {
-        if (source.as_ptr() as usize).is_multiple_of(dtype.size()) {
-            return Ok(WeightStorage::Shared(source));
+        let bytes = source.bytes();
+        source.check()?;
+        if bytes.as_ptr().addr().is_multiple_of(dtype.size()) {
+            return Ok(WeightStorage::Shared(bytes.clone()));
         }
-        let mut copy = AlignedBuffer::mapped(source.len() as u64, "weight")?;
+        let mut copy = AlignedBuffer::mapped(bytes.len() as u64, "weight")?;
         memory::populate(copy.as_mut_slice());
-        copy.as_mut_slice().copy_from_slice(&source);
+        copy.as_mut_slice().copy_from_slice(bytes);
         return Ok(WeightStorage::Owned(Arc::new(copy)));
     }
     if dtype != DType::F32 {
@@ -112,7 +118,8 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<Wei
     }
     let mut packed = AlignedBuffer::mapped(packed_bytes(packing)?, "packed weight")?;
     memory::populate(packed.as_mut_slice());
+    let bytes = source.whole()?;
     // SAFETY: the source holds every element the packing reads.
-    unsafe { tensorc_kernels::pack(packing, source.as_ptr(), packed.as_mut_f32()) };
+    unsafe { tensorc_kernels::pack(packing, bytes.as_ptr(), packed.as_mut_f32()) };
     Ok(WeightStorage::Owned(Arc::new(packed)))
 }

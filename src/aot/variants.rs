@@ -102,8 +102,8 @@ fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Consta
     let Lowered { plan, kernels, constants, .. } = lowered;
     verify(&plan).map_err(LoadError::from)?;
     check_calls(&plan, &kernels)?;
-    let constants = constants.iter().map(|data| shared.share(data)).collect();
-    graph.map_constants(|data| shared.share(data));
+    let constants = constants.iter().map(|data| shared.share(data)).collect::<Result<_, _>>()?;
+    graph.map_constants(|data| shared.share(data))?;
     if !plan.states.is_empty() {
         return Err(Error::Artifact(format!("model `{name}` changes states, which an artifact does not")));
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tensorc_abi::content::Place;
 use tensorc_abi::image::VERSION;
 use tensorc_abi::image::weights::{ALIGN, FIRST, HEADER_BYTES};
 use tensorc_abi::{Packing, Weight};
@@ -26,15 +27,15 @@ pub struct WeightBlock {
 
 impl WeightBlock {
     pub fn new(compiler: &Compiler, variants: &[Variant]) -> Result<WeightBlock, Error> {
-        // Equal constants of variants have one address ([`super::constants`]).
-        let mut known: BTreeMap<(Packing, usize, usize), usize> = BTreeMap::new();
+        // Equal constants of variants have one place ([`super::constants`]).
+        let mut known: BTreeMap<(Packing, Place), usize> = BTreeMap::new();
         let mut distinct: Vec<(&Weight, &TensorData)> = vec![];
         let mut numbers: Vec<Vec<usize>> = vec![];
         for variant in variants {
             let mut own = vec![];
             for weight in &variant.plan.weights {
                 let data = &variant.constants[weight.constant as usize];
-                let source = (weight.packing, data.bytes().as_ptr() as usize, data.bytes().len());
+                let source = (weight.packing, data.content().place());
                 own.push(*known.entry(source).or_insert(distinct.len()));
                 if own.last() == Some(&distinct.len()) {
                     distinct.push((weight, data));

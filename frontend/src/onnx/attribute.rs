@@ -5,7 +5,7 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
 
 use super::error::{OnnxError, TensorSite, describe_node};
-use super::external::ExternalFiles;
+use super::files::ModelFiles;
 use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
 use super::tensor::{element_type, read_sparse_tensor, read_tensor};
 
@@ -18,7 +18,7 @@ pub fn parameter(
     attribute: &AttributeProto,
     kind: ParamKind,
     site: TensorSite,
-    external: &mut ExternalFiles,
+    files: &mut ModelFiles,
 ) -> Result<Result<ParamValue, String>, OnnxError> {
     Ok(match kind {
         ParamKind::Int => int(attribute).map(ParamValue::Int),
@@ -32,7 +32,7 @@ pub fn parameter(
         }
         ParamKind::Strs => texts(attribute).map(ParamValue::Strs),
         ParamKind::Tensor => match (attribute.kind(), &attribute.t) {
-            (Some(AttributeType::Tensor), Some(proto)) => dense(proto, site, external)?.map(ParamValue::Tensor),
+            (Some(AttributeType::Tensor), Some(proto)) => dense(proto, site, files)?.map(ParamValue::Tensor),
             _ => Err(other_type(attribute, kind.name())),
         },
     })
@@ -118,7 +118,7 @@ fn texts(attribute: &AttributeProto) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// The data of its tensor is wrong.
-pub fn constant(node: &NodeProto, external: &mut ExternalFiles) -> Result<Result<TensorData, String>, OnnxError> {
+pub fn constant(node: &NodeProto, files: &mut ModelFiles) -> Result<Result<TensorData, String>, OnnxError> {
     let [attribute] = node.attribute.as_slice() else {
         return Ok(Err("it needs exactly one attribute".to_owned()));
     };
@@ -127,11 +127,11 @@ pub fn constant(node: &NodeProto, external: &mut ExternalFiles) -> Result<Result
     let one = |value: Result<Scalar, String>| value.map(TensorData::scalar);
     let value = match name {
         "value" => match &attribute.t {
-            Some(proto) => dense(proto, site, external)?,
+            Some(proto) => dense(proto, site, files)?,
             None => Err(other_type(attribute, "tensor")),
         },
         "sparse_value" => match &attribute.sparse_tensor {
-            Some(proto) => supported(read_sparse_tensor(proto, site, external))?,
+            Some(proto) => supported(read_sparse_tensor(proto, site, files))?,
             None => Err(other_type(attribute, "sparse tensor")),
         },
         "value_int" => one(int(attribute).map(Scalar::i64)),
@@ -150,9 +150,9 @@ fn list(dtype: DType, len: usize, element: impl Fn(usize) -> Scalar) -> TensorDa
 fn dense(
     proto: &TensorProto,
     site: TensorSite,
-    external: &mut ExternalFiles,
+    files: &mut ModelFiles,
 ) -> Result<Result<TensorData, String>, OnnxError> {
-    supported(read_tensor(proto, site, external))
+    supported(read_tensor(proto, site, files))
 }
 
 /// Tells what tensorc does not support from what is wrong.

@@ -84,7 +84,7 @@ impl Importer<'_> {
     ) -> Result<Vec<String>, OnnxError> {
         let GraphProto { node, initializer, sparse_initializer, input, mut output, mut value_info, .. } = graph;
         let functions = self.functions.clone();
-        let mut nodes = functions.expand(node, opsets, &mut self.external.budget)?;
+        let mut nodes = functions.expand(node, opsets, &mut self.files.budget)?;
         let mut stored = stored_values(initializer, sparse_initializer)?;
         let prefix = self.fresh_name(label);
         let defined = nodes.iter().flat_map(|n| &n.node.output).chain(stored.keys()).filter(|n| !n.is_empty());

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use tensorc_abi::content::ReadError;
 use tensorc_ir::diag::Diagnostic;
 use thiserror::Error;
 
@@ -326,6 +327,9 @@ pub enum TensorProblem {
     /// External data that cannot be read.
     #[error("external data: {0}")]
     External(#[from] ExternalProblem),
+    /// The file of the model cannot be read any more, or was changed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
 }
 
 impl TensorProblem {

@@ -21,7 +21,7 @@ use super::attribute;
 use super::check::check_model;
 use super::declared::Declarations;
 use super::error::{OnnxError, TensorSite, describe_node};
-use super::external::ExternalFiles;
+use super::files::ModelFiles;
 use super::functions::{Functions, ScopedNode, short};
 use super::load::{NEWEST_OPSET, OnnxModel, Opsets, STANDARD_DOMAIN, canonical_domain};
 use super::order::data_flow_order;
@@ -74,10 +74,10 @@ pub struct ImportOptions<'a> {
 /// [`OnnxError::Unsupported`] lists everything that tensorc does not support; other errors say
 /// where the model itself, or an option, is wrong.
 pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>) -> Result<Imported, OnnxError> {
-    let OnnxModel { proto, graph, opsets, external } = model;
+    let OnnxModel { proto, graph, opsets, files } = model;
     let functions = Functions::new(proto.functions)?;
     check_model(&graph, &opsets, &functions)?;
-    import_graph(graph, opsets, functions, external, registry, options)
+    import_graph(graph, opsets, functions, files, registry, options)
 }
 
 /// The inputs of a model in a graph of their own, and the names of its outputs: what is known of a model whose branches
@@ -86,13 +86,13 @@ pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>
 /// # Errors
 /// As [`import`], of inputs and of rules that the whole model breaks.
 pub fn signature(model: OnnxModel, registry: &Registry) -> Result<(Graph, Vec<String>), OnnxError> {
-    let OnnxModel { proto, mut graph, opsets, external } = model;
+    let OnnxModel { proto, mut graph, opsets, files } = model;
     let functions = Functions::new(proto.functions)?;
     check_model(&graph, &opsets, &functions)?;
     graph.node.clear();
     let outputs = std::mem::take(&mut graph.output).iter().map(|o| o.name().to_owned()).collect();
     let options = ImportOptions::default();
-    Ok((import_graph(graph, opsets, functions, external, registry, &options)?.graph, outputs))
+    Ok((import_graph(graph, opsets, functions, files, registry, &options)?.graph, outputs))
 }
 
 /// Imports a graph that keeps the rules.
@@ -100,7 +100,7 @@ fn import_graph(
     mut source: GraphProto,
     opsets: Opsets,
     functions: Functions,
-    mut external: ExternalFiles,
+    mut files: ModelFiles,
     registry: &Registry,
     options: &ImportOptions<'_>,
 ) -> Result<Imported, OnnxError> {
@@ -111,13 +111,13 @@ fn import_graph(
             return Err(OnnxError::NoSuchInput { name: name.to_owned(), known });
         }
     }
-    let nodes = functions.expand(std::mem::take(&mut source.node), &opsets.into(), &mut external.budget)?;
+    let nodes = functions.expand(std::mem::take(&mut source.node), &opsets.into(), &mut files.budget)?;
     let name = if source.name().is_empty() { "main" } else { source.name() };
     let mut importer = Importer {
         registry,
         options,
         functions: Rc::new(functions),
-        external,
+        files,
         graph: Graph::new(name),
         values: BTreeMap::new(),
         stored: stored_values(source.initializer, source.sparse_initializer)?,
@@ -166,7 +166,7 @@ pub(super) struct Importer<'a> {
     registry: &'a Registry,
     options: &'a ImportOptions<'a>,
     pub(super) functions: Rc<Functions>,
-    pub(super) external: ExternalFiles,
+    pub(super) files: ModelFiles,
     graph: Graph,
     /// Values by ONNX name; `None` for results of nodes that could not be imported.
     pub(super) values: BTreeMap<String, Option<Value>>,
@@ -191,7 +191,7 @@ pub(super) struct Importer<'a> {
 impl Importer<'_> {
     /// Imports the nodes of one graph; `outputs` must be among the values then known.
     pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
-        self.external.budget.take_nodes(nodes.len() as u64)?;
+        self.files.budget.take_nodes(nodes.len() as u64)?;
         let available = self.values.keys().chain(self.stored.keys());
         let order = data_flow_order(&nodes, available.map(String::as_str), outputs)?;
         self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
@@ -320,8 +320,8 @@ impl Importer<'_> {
         let Some(stored) = self.stored.remove(name) else { return Ok(None) };
         let site = TensorSite::Initializer(name.to_owned());
         let data = match &stored {
-            StoredTensor::Dense(proto) => read_tensor(proto, site, &mut self.external),
-            StoredTensor::Sparse(proto) => read_sparse_tensor(proto, site, &mut self.external),
+            StoredTensor::Dense(proto) => read_tensor(proto, site, &mut self.files),
+            StoredTensor::Sparse(proto) => read_sparse_tensor(proto, site, &mut self.files),
         };
         let data = match data {
             Ok(data) => Some(data),
@@ -425,7 +425,7 @@ impl Importer<'_> {
                 continue;
             };
             let site = TensorSite::Attribute { node: describe_node(node), name: proto.name().to_owned() };
-            match attribute::parameter(proto, spec.kind, site, &mut self.external)? {
+            match attribute::parameter(proto, spec.kind, site, &mut self.files)? {
                 Ok(value) => params.set(spec.name, value),
                 Err(reason) => reasons.push(format!("attribute `{}`: {reason}", proto.name())),
             }
@@ -472,7 +472,7 @@ impl Importer<'_> {
     }
 
     fn constant_node(&mut self, node: &NodeProto, label: &Arc<str>) -> Result<Result<(), Vec<String>>, OnnxError> {
-        let data = match attribute::constant(node, &mut self.external)? {
+        let data = match attribute::constant(node, &mut self.files)? {
             Ok(data) => data,
             Err(reason) => return Ok(Err(vec![reason])),
         };

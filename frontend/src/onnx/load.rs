@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use prost::Message;
+use tensorc_abi::content::DataFile;
 
 use super::error::{NotOnnx, OnnxError};
-use super::external::{ExternalFiles, ReadOptions};
+use super::files::{ModelFiles, ReadOptions};
 use super::proto::{GraphProto, ModelProto, OperatorSetIdProto};
+use super::skeleton::Skeleton;
 use super::wire;
 use crate::read;
 
@@ -29,8 +31,8 @@ pub struct OnnxModel {
     pub graph: GraphProto,
     /// The versions of operators by domain.
     pub opsets: Opsets,
-    /// Where external data are read.
-    pub external: ExternalFiles,
+    /// Where the data of tensors is read.
+    pub files: ModelFiles,
 }
 
 impl OnnxModel {
@@ -43,7 +45,8 @@ impl OnnxModel {
     }
 
     /// Opens a model file, which may be reached by links: the user names it. External data is looked for in the folder of
-    /// `path`, not in that of what a link leads to.
+    /// `path`, not in that of what a link leads to. The data of large tensors is read when it is needed: the file may be
+    /// removed meanwhile, but not be changed.
     ///
     /// # Errors
     /// The file cannot be read, is no regular file or no ONNX model, or uses a version that is not supported; or reading it
@@ -55,10 +58,12 @@ impl OnnxModel {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
             _ => PathBuf::from("."),
         };
-        let mut external = ExternalFiles::new(Some(folder), options);
-        let size = read::size(&file).map_err(open_error)?;
-        external.budget.take_bytes(size)?;
-        decode(read::bytes(&file, size, options.threads).map_err(open_error)?, external)
+        let mut files = ModelFiles::new(Some(folder), options);
+        let file = DataFile::new(path.display().to_string(), file).map_err(open_error)?;
+        files.budget.take_bytes(file.size())?;
+        let skeleton = Skeleton::read(&file).map_err(open_error)?;
+        files.holes = skeleton.holes;
+        decode(skeleton.bytes, files)
     }
 
     /// Decodes a model from memory; `folder` is where its external data lies, if anywhere.
@@ -74,12 +79,12 @@ impl OnnxModel {
     /// # Errors
     /// Also: decoding takes more than the limits allow.
     pub fn decode_with(bytes: Bytes, folder: Option<PathBuf>, options: ReadOptions) -> Result<OnnxModel, OnnxError> {
-        decode(bytes, ExternalFiles::new(folder, options))
+        decode(bytes, ModelFiles::new(folder, options))
     }
 }
 
-fn decode(bytes: Bytes, mut external: ExternalFiles) -> Result<OnnxModel, OnnxError> {
-    let scanned = wire::scan(&bytes, &wire::MODEL, &mut external.budget);
+fn decode(bytes: Bytes, mut files: ModelFiles) -> Result<OnnxModel, OnnxError> {
+    let scanned = wire::scan(&bytes, &wire::MODEL, &mut files.budget);
     scanned.map_err(|error| other_format(&bytes).map_or(error, |f| OnnxError::NotOnnx(NotOnnx::OtherFormat(f))))?;
     let mut proto = decode_message::<ModelProto>(bytes).map_err(OnnxError::NotOnnx)?;
     let Some(ir_version) = proto.ir_version else { return Err(OnnxError::NotOnnx(NotOnnx::NoIrVersion)) };
@@ -88,7 +93,7 @@ fn decode(bytes: Bytes, mut external: ExternalFiles) -> Result<OnnxModel, OnnxEr
     }
     let graph = proto.graph.take().ok_or(OnnxError::NotOnnx(NotOnnx::NoGraph))?;
     let opsets = Opsets::new(&proto.opset_import)?;
-    Ok(OnnxModel { proto, graph, opsets, external })
+    Ok(OnnxModel { proto, graph, opsets, files })
 }
 
 /// Decodes one message; bytes that are none are searched for the reason.

@@ -1,6 +1,6 @@
 //! Import of ONNX models.
 //!
-//! A model file is read and decoded without copying its weights ([`load`]), checked against the rules of ONNX ([`check`]),
+//! A model file is read and decoded without its weights, which stay where they are ([`load`], [`files`]), checked against the rules of ONNX ([`check`]),
 //! model-local functions are expanded ([`functions`]), nodes are brought into their newest form ([`upgrade`]) and become
 //! operators of a graph ([`import()`]), whose types are compared with those that the model declares ([`declared`]).
 //! Branches are taken or computed both.
@@ -14,7 +14,7 @@ mod check;
 mod control;
 mod declared;
 pub mod error;
-pub mod external;
+pub mod files;
 mod flex_attention;
 pub mod functions;
 mod import;
@@ -22,6 +22,7 @@ pub mod limits;
 pub mod load;
 mod order;
 pub mod proto;
+mod skeleton;
 pub mod tensor;
 pub(crate) mod unsupported;
 pub mod upgrade;
@@ -29,7 +30,7 @@ mod weight;
 mod wire;
 
 pub use error::OnnxError;
-pub use external::ReadOptions;
+pub use files::ReadOptions;
 pub use import::{Analysis, ImportOptions, Imported, ImportedValue, import, signature};
 pub use limits::ImportLimits;
 pub use load::OnnxModel;

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use prost::Message;
+use tensorc_abi::content::Content;
 use tensorc_ir::{DType, DenseType, TensorData};
 
 use super::error::{NotOnnx, OnnxError, TensorProblem, TensorSite};
-use super::external::ExternalFiles;
+use super::files::ModelFiles;
 use super::limits::{Budget, room};
 use super::proto::{DataLocation, DataType, SparseTensorProto, TensorProto};
 use super::wire;
@@ -20,9 +21,9 @@ use super::wire;
 pub fn read_tensor(
     proto: &TensorProto,
     site: TensorSite,
-    external: &mut ExternalFiles,
+    files: &mut ModelFiles,
 ) -> Result<TensorData, OnnxError> {
-    read(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
+    read(proto, files).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
 }
 
 /// Decodes a file that holds one `TensorProto`, as the ONNX test cases store inputs and outputs.
@@ -32,7 +33,7 @@ pub fn read_tensor(
 pub fn decode_tensor(bytes: Bytes) -> Result<(String, TensorData), OnnxError> {
     wire::scan(&bytes, &wire::TENSOR, &mut Budget::default())?;
     let proto = TensorProto::decode(bytes).map_err(|e| OnnxError::NotOnnx(NotOnnx::Decode(e)))?;
-    let tensor = read_tensor(&proto, TensorSite::File, &mut ExternalFiles::default())?;
+    let tensor = read_tensor(&proto, TensorSite::File, &mut ModelFiles::default())?;
     Ok((proto.name().to_owned(), tensor))
 }
 
@@ -47,9 +48,9 @@ pub fn decode_tensor(bytes: Bytes) -> Result<(String, TensorData), OnnxError> {
 pub fn read_sparse_tensor(
     proto: &SparseTensorProto,
     site: TensorSite,
-    external: &mut ExternalFiles,
+    files: &mut ModelFiles,
 ) -> Result<TensorData, OnnxError> {
-    densify(proto, external).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
+    densify(proto, files).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
 }
 
 /// The element type of a tensor value.
@@ -212,7 +213,7 @@ fn is_external(proto: &TensorProto) -> Result<bool, TensorProblem> {
     Ok(known == DataLocation::External)
 }
 
-fn read(proto: &TensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
+fn read(proto: &TensorProto, files: &mut ModelFiles) -> Result<TensorData, TensorProblem> {
     check(proto)?;
     if proto.segment.is_some() {
         return Err(TensorProblem::Segmented);
@@ -220,23 +221,24 @@ fn read(proto: &TensorProto, external: &mut ExternalFiles) -> Result<TensorData,
     let dtype = element_type(proto.data_type.unwrap_or(0))?;
     let (dims, elements, bytes) = extent(&proto.dims, dtype.size())?;
     let data = match &proto.raw_data {
-        _ if is_external(proto)? => external.read(&proto.external_data, bytes)?,
-        Some(raw) if !raw.is_empty() => raw.clone(),
-        _ if elements == 0 => Bytes::new(),
+        _ if is_external(proto)? => files.external(&proto.external_data, bytes)?,
+        Some(raw) if !raw.is_empty() => files.holes.content(raw),
+        _ if elements == 0 => Bytes::new().into(),
         _ => {
-            external.budget.take_bytes(bytes)?;
-            typed_data(proto, dtype)?
+            files.budget.take_bytes(bytes)?;
+            typed_data(proto, dtype)?.into()
         }
     };
-    let data = if dtype == DType::Bool { normalise_bool(data) } else { data };
+    let data = if dtype == DType::Bool { normalise_bool(data.bytes().clone()).into() } else { data };
+    data.check()?;
     dense(dtype, dims, data)
 }
 
-fn dense(dtype: DType, dims: Vec<u64>, data: Bytes) -> Result<TensorData, TensorProblem> {
+fn dense(dtype: DType, dims: Vec<u64>, data: Content) -> Result<TensorData, TensorProblem> {
     let (expected, found) = (DenseType::new(dtype, &dims).bytes(), data.len() as u64);
     let mismatch =
         TensorProblem::SizeMismatch { dims: dims.clone(), dtype: dtype.name(), unit: "bytes", expected, found };
-    TensorData::new(DenseType { dtype, dims }, data).ok_or(mismatch)
+    TensorData::of(DenseType { dtype, dims }, data).ok_or(mismatch)
 }
 
 /// Makes every true element 1, the only form the run time knows.
@@ -311,9 +313,9 @@ fn narrow<T: Copy + Ord + Into<i128>, const N: usize>(
     }
 }
 
-fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<TensorData, TensorProblem> {
-    let values = read(proto.values.as_ref().ok_or(TensorProblem::Sparse("it has no values"))?, external)?;
-    let indices = read(proto.indices.as_ref().ok_or(TensorProblem::Sparse("it has no indices"))?, external)?;
+fn densify(proto: &SparseTensorProto, files: &mut ModelFiles) -> Result<TensorData, TensorProblem> {
+    let values = read(proto.values.as_ref().ok_or(TensorProblem::Sparse("it has no values"))?, files)?;
+    let indices = read(proto.indices.as_ref().ok_or(TensorProblem::Sparse("it has no indices"))?, files)?;
     if indices.dtype() != DType::I64 {
         return Err(TensorProblem::Sparse("its indices are not of type int64"));
     }
@@ -324,11 +326,12 @@ fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<Te
         ([n], [m, rank]) if n == m && *rank == dims.len() as u64 && *rank > 0 => Some(dims.len()),
         _ => return Err(TensorProblem::Sparse("the shapes of its values and indices do not fit together")),
     };
-    let stored = values.bytes().len() + indices.bytes().len();
-    external.budget.take_dense(stored as u64, bytes)?;
+    let stored = values.content().len() + indices.content().len();
+    files.budget.take_dense(stored as u64, bytes)?;
     let mut data: Vec<u8> = room(bytes)?;
     data.resize(bytes as usize, 0);
     let numbers: Vec<i64> = indices.bytes().as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    indices.content().check()?;
     let mut last = None;
     for (entry, value) in values.bytes().chunks_exact(width).enumerate() {
         let position = match coordinates {
@@ -342,7 +345,8 @@ fn densify(proto: &SparseTensorProto, external: &mut ExternalFiles) -> Result<Te
         let at = position as usize * width;
         data[at..at + width].copy_from_slice(value);
     }
-    dense(values.dtype(), dims, data.into())
+    values.content().check()?;
+    dense(values.dtype(), dims, Bytes::from(data).into())
 }
 
 /// Row-major position of a coordinate; `None` outside of `dims`.

@@ -180,7 +180,7 @@ static DIMENSION: Schema =
     Schema { title: ("the dimension", None), size: size_of::<Dimension>(), fields: &[], closed: None };
 
 /// Messages within messages that the decoder reads; deeper ones it refuses.
-const MAX_DEPTH: usize = 100;
+pub(super) const MAX_DEPTH: usize = 100;
 
 /// Looks through the bytes of a message and takes what it decodes to from the budget.
 ///
@@ -224,6 +224,20 @@ impl Scan<'_> {
 }
 
 impl Schema {
+    /// The messages that a field holds, if it holds messages.
+    pub(super) fn message(&self, field: u64) -> Option<&'static Schema> {
+        self.fields.iter().find_map(|(number, kind)| match kind {
+            Message(inner) if u64::from(*number) == field => Some(*inner),
+            _ => None,
+        })
+    }
+
+    /// Whether a field holds the elements of a tensor as they are in memory.
+    pub(super) fn is_raw_data(&self, field: u64) -> bool {
+        const RAW_DATA: u64 = 9;
+        std::ptr::eq(self, &TENSOR) && field == RAW_DATA
+    }
+
     /// Whether a field may be there; `seen` has a bit for each that may be there once.
     fn check(&self, field: u32, value: &WireValue<'_>, seen: &mut u32, message: &[u8]) -> Result<(), OnnxError> {
         let fail = |problem: WireProblem| Err(OnnxError::Wire { message: self.describe(message), problem });

@@ -6,6 +6,7 @@ use tensorc_abi::image::found;
 use tensorc_abi::{BrokenRequirement, Requirement};
 
 use super::prim::eval_prim;
+use crate::data_files::DataFiles;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::expand::{Expanded, expand_node};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
@@ -44,6 +45,15 @@ fn eval_values(
         let why = format!("graph takes {} inputs, {} given", graph.inputs().len(), inputs.len());
         return Err(Diagnostic::new(DiagnosticCode::Operands, why));
     }
+    DataFiles::of(graph).confirm(eval_nodes(graph, registry, inputs, wanted))
+}
+
+fn eval_nodes(
+    graph: &Graph,
+    registry: &Registry,
+    inputs: &[TensorData],
+    wanted: Vec<Value>,
+) -> Result<Vec<TensorData>> {
     let mut values: BTreeMap<Value, TensorData> = BTreeMap::new();
     for (node, data) in graph.inputs().iter().zip(inputs) {
         values.insert(Value { node: *node, port: 0 }, data.clone());

@@ -4,11 +4,11 @@
 //! Each gives the bits the interpreter gives, except products, which are only computed here where they are too large
 //! for it: they add in f64 and round once.
 
-use std::convert::Infallible;
 use std::panic::resume_unwind;
 
 use bytes::Bytes;
 use tensorc_abi::DType;
+use tensorc_abi::content::ReadError;
 use tensorc_abi::memory::{self, AlignedBuffer};
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::parallel::try_map;
@@ -47,7 +47,7 @@ pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], t
             None => with_literal(f).and_then(|(op, y)| rows(op, x, (&[y], x.len() as usize), output, threads)),
         },
         (Prim::Map(f), [x, y]) if x.dims() == output.dims => {
-            rows(arithmetic(f)?, x, (&y.to_f32s(), row(&x.ty, &y.ty)?.0), output, threads)
+            rows(arithmetic(f)?, x, (&f32s(y)?, row(&x.ty, &y.ty)?.0), output, threads)
         }
         (Prim::Concat { axis }, _) => concat(*axis, inputs, output),
         (Prim::Contract(c), [lhs, rhs]) => product(c, lhs, rhs, output),
@@ -67,7 +67,8 @@ fn widen(from: DType, input: &TensorData, output: &DenseType) -> Option<TensorDa
         DType::F16 => |b| half::f16::from_bits(b).to_f32(),
         _ => |b| half::bf16::from_bits(b).to_f32(),
     };
-    let halves = input.bytes().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    let input = input.content().whole().ok()?;
+    let halves = input.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
     filled(output, |bytes| {
         bytes.as_chunks_mut().0.iter_mut().zip(halves).for_each(|(to, b)| *to = convert(b).to_le_bytes());
     })
@@ -89,7 +90,7 @@ fn strides_of(view: &View, input: &DenseType, output: &DenseType) -> Option<Opti
 
 fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<TensorData> {
     let Some((strides, offset)) = strides_of(view, &input.ty, output)? else { return input.reshape(&output.dims) };
-    let (size, source) = (output.dtype.size(), input.bytes());
+    let (size, source) = (output.dtype.size(), input.content().whole().ok()?);
     let inner = output.rank() - 1;
     let n = output.dims[inner] as usize;
     let mut at = vec![0u64; inner];
@@ -114,18 +115,27 @@ fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<Tens
 
 /// A result in memory for constants; `None` if there is none.
 fn filled(ty: &DenseType, fill: impl FnOnce(&mut [u8])) -> Option<TensorData> {
+    try_filled(ty, |memory| {
+        fill(memory);
+        Ok(())
+    })
+}
+
+/// As [`filled`]; also `None` if an operand cannot be read.
+fn try_filled(ty: &DenseType, fill: impl FnOnce(&mut [u8]) -> Result<(), ReadError>) -> Option<TensorData> {
     let mut memory = AlignedBuffer::mapped(ty.bytes(), "a constant").ok()?;
-    fill(memory.as_mut_slice());
+    fill(memory.as_mut_slice()).ok()?;
     TensorData::new(ty.clone(), Bytes::from_owner(memory))
 }
 
 fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<TensorData> {
     let outer: u64 = output.dims[..axis].iter().product();
-    let chunk = |t: &TensorData| t.bytes().len() / (outer as usize).max(1);
+    let inputs = inputs.iter().map(|t| t.content().whole().ok()).collect::<Option<Vec<_>>>()?;
     filled(output, |mut rest| {
         for i in 0..outer as usize {
-            for t in inputs {
-                let from = &t.bytes()[i * chunk(t)..(i + 1) * chunk(t)];
+            for bytes in &inputs {
+                let chunk = bytes.len() / outer as usize;
+                let from = &bytes[i * chunk..(i + 1) * chunk];
                 let Some((to, left)) = std::mem::take(&mut rest).split_at_mut_checked(from.len()) else { return };
                 to.copy_from_slice(from);
                 rest = left;
@@ -134,8 +144,8 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<Ten
     })
 }
 
-/// Bytes from which several threads compute.
-const MIN_PARALLEL_BYTES: usize = 1 << 20;
+/// Bytes that a thread computes at once: they stay in its cache.
+const PIECE: usize = 256 << 10;
 
 /// Threads beyond which memory is not read any faster.
 const MAX_THREADS: usize = 4;
@@ -204,16 +214,14 @@ fn rows(
     if inner == 0 || count == 0 {
         return None;
     }
-    let len = x.bytes().len();
-    // Pieces of whole rows, one for each thread; every element is computed alone, so their number changes nothing.
-    let threads = threads.clamp(1, MAX_THREADS);
-    let lines = if inner == 1 { len / (4 * count) } else { len / (4 * inner) };
-    let line = if inner == 1 { count } else { inner };
-    let piece = if len < MIN_PARALLEL_BYTES { lines } else { lines.div_ceil(threads) }.max(1);
-    let work = |(i, (to, from)): (usize, (&mut [u8], &[u8]))| {
+    // Pieces of whole rows; every element is computed alone, so their number changes nothing.
+    let line = 4 * if inner == 1 { count } else { inner };
+    let piece = (PIECE / line).max(1);
+    let work = |(i, to): (usize, &mut [u8])| {
         memory::populate(to);
         let first = i * piece;
-        for (i, (to, from)) in to.chunks_exact_mut(4 * line).zip(from.chunks_exact(4 * line)).enumerate() {
+        let from = x.content().part(first * line..first * line + to.len())?;
+        for (i, (to, from)) in to.chunks_exact_mut(line).zip(from.chunks_exact(line)).enumerate() {
             match inner {
                 // Along the last axes.
                 1 => each(op, to, from, |i| ys[i]),
@@ -223,12 +231,17 @@ fn rows(
                 }
             }
         }
-        Ok::<(), Infallible>(())
+        Ok::<(), ReadError>(())
     };
-    filled(output, |bytes| {
-        let pieces = bytes.chunks_mut(4 * line * piece).zip(x.bytes().chunks(4 * line * piece)).enumerate();
-        let Ok(_) = try_map(pieces.collect(), threads, work, |payload| resume_unwind(payload));
+    try_filled(output, |bytes| {
+        let pieces = bytes.chunks_mut(line * piece).enumerate().collect();
+        try_map(pieces, threads.clamp(1, MAX_THREADS), work, |payload| resume_unwind(payload)).map(drop)
     })
+}
+
+/// The elements of an f32 operand.
+fn f32s(data: &TensorData) -> Option<Vec<f32>> {
+    Some(data.content().whole().ok()?.chunks_exact(4).map(f32_of).collect())
 }
 
 fn f32_of(b: &[u8]) -> f32 {
@@ -283,7 +296,7 @@ fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Strided
 
 fn product(c: &Contraction, lhs: &TensorData, rhs: &TensorData, output: &DenseType) -> Option<TensorData> {
     let StridedProduct { m: (m, a_row), n: (n, b_col), k: (k, a_col, b_row) } = matrices(c, &lhs.ty, &rhs.ty)?;
-    let (a, b) = (lhs.to_f32s(), rhs.to_f32s());
+    let (a, b) = (f32s(lhs)?, f32s(rhs)?);
     let mut sums = vec![0f64; n];
     filled(output, |bytes| {
         for (i, line) in bytes.chunks_exact_mut(4 * n).enumerate().take(m) {

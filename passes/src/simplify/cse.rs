@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
+use tensorc_abi::content::Place;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::{DenseType, TensorType};
@@ -11,8 +12,7 @@ use tensorc_ir::{DenseType, TensorType};
 enum NodeKey {
     Prim(Prim, SmallVec<[Value; 4]>, Vec<Option<DenseType>>),
     Small(DenseType, Vec<u8>),
-    /// Address and length of shared bytes.
-    Large(DenseType, usize),
+    Large(DenseType, Place),
 }
 
 /// Constants up to this size are compared by value, larger ones by identity.
@@ -32,7 +32,7 @@ pub fn run(graph: &mut Graph) -> bool {
             NodeKind::Const(data) if data.ty.bytes() <= MAX_COMPARED_BYTES => {
                 NodeKey::Small(data.ty.clone(), data.bytes().to_vec())
             }
-            NodeKind::Const(data) => NodeKey::Large(data.ty.clone(), data.bytes().as_ptr() as usize),
+            NodeKind::Const(data) => NodeKey::Large(data.ty.clone(), data.content().place()),
             _ => continue,
         };
         let ports = n.types.len() as u16;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use bytes::Bytes;
+use tensorc_abi::content::{Content, Place};
 use tensorc_abi::{DType, Packing};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -14,7 +14,23 @@ use crate::gpu::{Driver, DriverError, Memory};
 use tensorc_abi::memory::AlignedBuffer;
 
 /// Bytes of this number and XXH3 are taken to be the same.
-type Content = (usize, u128);
+type Hashed = (usize, u128);
+
+/// What a packed weight is made of. Hashing what is in a file would read it once more.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Memory(Hashed),
+    File(Place),
+}
+
+impl Source {
+    fn of(content: &Content) -> Source {
+        match content {
+            Content::Memory(bytes) => Source::Memory(hashed(bytes)),
+            Content::File(_) => Source::File(content.place()),
+        }
+    }
+}
 
 /// The number of bytes and what some of them are: unequal for most weights that are not equal.
 type Sample = (usize, [u128; 3]);
@@ -26,11 +42,11 @@ pub struct WeightCache(Mutex<CachedWeights>);
 
 #[derive(Debug, Default)]
 struct CachedWeights {
-    sources: BTreeMap<(Packing, Content), Weak<AlignedBuffer>>,
+    sources: BTreeMap<(Packing, Source), Weak<AlignedBuffer>>,
     /// A packing names what its kernel computes; some make the same of a constant.
     packed: BTreeMap<Sample, Vec<Weak<AlignedBuffer>>>,
     /// By the address of the driver, which lives as long as what is in its memory.
-    there: BTreeMap<(usize, Content), Weak<dyn Memory>>,
+    there: BTreeMap<(usize, Hashed), Weak<dyn Memory>>,
 }
 
 impl WeightCache {
@@ -38,11 +54,11 @@ impl WeightCache {
     ///
     /// # Errors
     /// As for [`pack_weight`].
-    pub fn pack(&self, packing: &Packing, dtype: DType, source: Bytes) -> Result<WeightStorage, WeightError> {
+    pub fn pack(&self, packing: &Packing, dtype: DType, source: &Content) -> Result<WeightStorage, WeightError> {
         if *packing == Packing::Plain || dtype != DType::F32 {
             return pack_weight(packing, dtype, source);
         }
-        let made_of = (*packing, content(&source));
+        let made_of = (*packing, Source::of(source));
         if let Some(found) = self.known().sources.get(&made_of).and_then(Weak::upgrade) {
             return Ok(WeightStorage::Owned(found));
         }
@@ -75,7 +91,7 @@ impl WeightCache {
         weights: &[WeightStorage],
     ) -> Result<Vec<Arc<dyn Memory>>, DriverError> {
         let owner = Arc::as_ptr(driver).cast::<()>() as usize;
-        let keys: Vec<_> = weights.iter().map(|weight| (owner, content(weight.as_slice()))).collect();
+        let keys: Vec<_> = weights.iter().map(|weight| (owner, hashed(weight.as_slice()))).collect();
         let mut there: BTreeMap<_, Arc<dyn Memory>> = {
             let known = self.known();
             keys.iter().filter_map(|key| Some((*key, known.there.get(key)?.upgrade()?))).collect()
@@ -122,7 +138,7 @@ fn sample(bytes: &[u8]) -> Sample {
     (bytes.len(), [part(0), part(bytes.len() / 2), part(bytes.len().saturating_sub(LEN))])
 }
 
-fn content(bytes: &[u8]) -> Content {
+fn hashed(bytes: &[u8]) -> Hashed {
     (bytes.len(), xxh3_128(bytes))
 }
 
@@ -138,19 +154,23 @@ mod tests {
         weight.as_slice().as_ptr()
     }
 
-    fn source(first: f32) -> Bytes {
-        (0..12).flat_map(|i| (first + i as f32).to_le_bytes()).collect::<Vec<u8>>().into()
+    fn content(bytes: Vec<u8>) -> Content {
+        Content::Memory(bytes.into())
+    }
+
+    fn source(first: f32) -> Content {
+        content((0..12).flat_map(|i| (first + i as f32).to_le_bytes()).collect())
     }
 
     #[test]
     fn equal_weights_share_memory_while_one_is_in_use() {
         let cache = WeightCache::default();
-        let pack = |first| cache.pack(&PACKING, DType::F32, source(first)).unwrap();
+        let pack = |first| cache.pack(&PACKING, DType::F32, &source(first)).unwrap();
         let (a, b, other) = (pack(0.0), pack(0.0), pack(1.0));
         assert_eq!(address(&a), address(&b));
         assert_ne!(address(&a), address(&other));
         assert_eq!(cache.bytes(), 2 * a.as_slice().len() as u64);
-        assert_eq!(a.as_slice(), pack_weight(&PACKING, DType::F32, source(0.0)).unwrap().as_slice());
+        assert_eq!(a.as_slice(), pack_weight(&PACKING, DType::F32, &source(0.0)).unwrap().as_slice());
         drop((a, b));
         let again = pack(2.0);
         assert_eq!(cache.known().packed.len(), 2, "what nobody uses is forgotten");
@@ -165,17 +185,17 @@ mod tests {
         let rows: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_le_bytes()).collect();
         let columns: Vec<u8> =
             (0..3).flat_map(|c| (0..4).map(move |r| (r * 3 + c) as f32)).flat_map(f32::to_le_bytes).collect();
-        let a = cache.pack(&PACKING, DType::F32, rows.into()).unwrap();
-        let b = cache.pack(&transposed, DType::F32, columns.into()).unwrap();
+        let a = cache.pack(&PACKING, DType::F32, &content(rows)).unwrap();
+        let b = cache.pack(&transposed, DType::F32, &content(columns)).unwrap();
         assert_eq!(address(&a), address(&b));
     }
 
     #[test]
     fn what_does_not_fit_is_an_error_even_if_equal_bytes_are_known() {
         let cache = WeightCache::default();
-        let kept = cache.pack(&PACKING, DType::F32, source(0.0)).unwrap();
-        assert!(matches!(cache.pack(&PACKING, DType::I32, source(0.0)), Err(WeightError::DType(DType::I32))));
-        assert!(cache.pack(&PACKING, DType::F32, source(0.0).slice(..8)).is_err());
+        let kept = cache.pack(&PACKING, DType::F32, &source(0.0)).unwrap();
+        assert!(matches!(cache.pack(&PACKING, DType::I32, &source(0.0)), Err(WeightError::DType(DType::I32))));
+        assert!(cache.pack(&PACKING, DType::F32, &content(vec![0; 8])).is_err());
         drop(kept);
     }
 }

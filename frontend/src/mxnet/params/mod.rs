@@ -167,8 +167,7 @@ impl ArrayList {
 /// The file cannot be opened, or see [`read`].
 pub fn load(path: &Path) -> Result<ArrayList, ParamsError> {
     let failed = |source| ParamsError::File { action: "open", path: path.to_owned(), source };
-    let file = crate::read::open(path).map_err(failed)?;
-    read(crate::read::size(&file).and_then(|size| crate::read::bytes(&file, size, 1)).map_err(failed)?)
+    read(crate::read::bytes(path).map_err(failed)?)
 }
 
 /// Writes a list to a file, which is replaced as a whole or not at all ([`replace_file`]).

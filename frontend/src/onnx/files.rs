@@ -1,21 +1,23 @@
-//! Tensor data that lies in files beside the model.
+//! Where the data of tensors is read: in the file of the model, and in files beside it.
 //!
 //! A model comes from anywhere, so the paths in it are not trusted: only regular files beneath the model's folder are
 //! opened, never by a link. A symbolic link could lead to any file, and a hard link is another name of one: whoever unpacks
 //! an archive or a repository beside the model can make either, and what the file holds would come out as weights. The
 //! caches of some package managers keep models by links; whoever trusts the folder allows them ([`ReadOptions`]). Every
-//! file is read once and shared by all tensors that lie in it.
+//! file is opened once.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use bytes::Bytes;
+use tensorc_abi::content::{Content, DataFile};
 
 use super::beneath::{self, Found};
 use super::error::ExternalProblem;
 use super::limits::{Budget, ImportLimits};
 use super::proto::StringStringEntryProto;
+use super::skeleton::Holes;
 use crate::read;
 
 /// How files of a model are read.
@@ -26,28 +28,27 @@ pub struct ReadOptions {
     pub linked_data: bool,
     /// What the model may take.
     pub limits: ImportLimits,
-    /// Threads that read a large file; 0 is as 1.
-    pub threads: usize,
 }
 
-/// The files that hold external data of one model.
+/// The files that hold data of one model.
 #[derive(Debug, Default)]
-pub struct ExternalFiles {
+pub struct ModelFiles {
     /// The model's folder; `None` for a model that was not read from a file.
     folder: Option<PathBuf>,
     linked: bool,
-    threads: usize,
-    /// Contents by the path beneath the folder.
-    read: BTreeMap<String, Bytes>,
+    /// Files of external data by the path beneath the folder.
+    open: BTreeMap<String, Arc<DataFile>>,
+    /// The data that is left in the file of the model.
+    pub(super) holes: Holes,
     /// What reading and importing may still take.
     pub(super) budget: Budget,
 }
 
-impl ExternalFiles {
+impl ModelFiles {
     /// Looks for external data in `folder`; without one every external tensor is an error.
-    pub fn new(folder: Option<PathBuf>, options: ReadOptions) -> ExternalFiles {
-        let (linked, threads, budget) = (options.linked_data, options.threads, Budget::new(options.limits));
-        ExternalFiles { folder, linked, threads, read: BTreeMap::new(), budget }
+    pub fn new(folder: Option<PathBuf>, options: ReadOptions) -> ModelFiles {
+        let (linked, budget) = (options.linked_data, Budget::new(options.limits));
+        ModelFiles { folder, linked, open: BTreeMap::new(), holes: Holes::default(), budget }
     }
 
     /// The bytes that the `external_data` entries of a tensor describe; `needed` is how many its shape takes.
@@ -57,23 +58,22 @@ impl ExternalFiles {
     ///
     /// # Errors
     /// The entries are not one place of `needed` bytes in a regular file beneath the folder, or the file cannot be read.
-    pub fn read(&mut self, entries: &[StringStringEntryProto], needed: u64) -> Result<Bytes, ExternalProblem> {
+    pub fn external(&mut self, entries: &[StringStringEntryProto], needed: u64) -> Result<Content, ExternalProblem> {
         let place = Place::of(entries)?;
         let folder = self.folder.as_deref().ok_or(ExternalProblem::NoFolder)?;
         let names = names(place.location)?;
         let path = names.join("/");
-        if let Some(bytes) = self.read.get(&path) {
-            return Ok(bytes.slice(place.range(bytes.len() as u64, needed)?));
-        }
         let failed = |source| ExternalProblem::Open { path: path.clone(), source };
+        if let Some(file) = self.open.get(&path) {
+            return Content::of_file(file, place.range(file.size(), needed)?).map_err(failed);
+        }
         let file = open(folder, &names, self.linked)?;
-        let size = read::size(&file).map_err(failed)?;
-        let range = place.range(size, needed)?;
-        self.budget.take_bytes(size)?;
-        let bytes = read::bytes(&file, size, self.threads).map_err(failed)?;
-        let data = bytes.slice(range);
-        self.read.insert(path, bytes);
-        Ok(data)
+        let file = DataFile::new(folder.join(&path).display().to_string(), file).map_err(failed)?;
+        let range = place.range(file.size(), needed)?;
+        self.budget.take_bytes(file.size())?;
+        let content = Content::of_file(&file, range).map_err(failed)?;
+        self.open.insert(path, file);
+        Ok(content)
     }
 }
 
@@ -106,7 +106,7 @@ impl Place<'_> {
     }
 
     /// The positions in a file of `size` bytes.
-    fn range(&self, size: u64, needed: u64) -> Result<std::ops::Range<usize>, ExternalProblem> {
+    fn range(&self, size: u64, needed: u64) -> Result<std::ops::Range<u64>, ExternalProblem> {
         let (path, offset) = (self.location.to_owned(), self.offset);
         let end = match self.length {
             Some(length) => offset.saturating_add(length),
@@ -115,7 +115,7 @@ impl Place<'_> {
         match end - offset {
             _ if end > size => Err(ExternalProblem::OutOfBounds { path, offset, end, size }),
             found if found != needed => Err(ExternalProblem::WrongLength { path, found, needed }),
-            _ => Ok(offset as usize..end as usize),
+            _ => Ok(offset..end),
         }
     }
 }

@@ -1,0 +1,405 @@
+//! The bytes of a constant: in memory, or in a file from which they are read when they are needed.
+//!
+//! Most weights of a model are read once, to be packed. What reads a part of them for the moment takes a [`Part`], in memory
+//! that the next reader has again; [`Content::bytes`] reads for good. No file is mapped: a process dies when it touches a
+//! mapped file that another one has made shorter.
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::memory::{self, AlignedBuffer, AllocError};
+
+/// A file cannot be read any more, or is not as it was when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// The name of the file.
+    pub file: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl std::fmt::Display for ReadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "constants cannot be read from {}: {}", self.file, self.reason)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// A file whose bytes are read when they are needed. It may be removed meanwhile, but not be changed.
+#[derive(Debug)]
+pub struct DataFile {
+    name: String,
+    file: File,
+    /// Tells files apart, also those that are open no more.
+    number: u64,
+    stamp: Stamp,
+    /// Memory of parts that are in use no more.
+    spare: Mutex<Vec<AlignedBuffer>>,
+    failure: OnceLock<ReadError>,
+}
+
+/// What changes when somebody writes to a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    fn of(file: &File) -> io::Result<Stamp> {
+        let metadata = file.metadata()?;
+        Ok(Stamp { bytes: metadata.len(), modified: metadata.modified().ok() })
+    }
+}
+
+impl DataFile {
+    /// Bytes from which a constant stays in its file.
+    pub const MIN_STORED: u64 = memory::MIN_MAPPED as u64;
+
+    /// Larger memory is given back to the system after each use.
+    const MAX_SPARE: usize = 32 << 20;
+
+    /// A regular file; `name` is for messages.
+    ///
+    /// # Errors
+    /// The system tells nothing about the file.
+    pub fn new(name: String, file: File) -> io::Result<Arc<DataFile>> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let (number, stamp) = (COUNT.fetch_add(1, Ordering::Relaxed), Stamp::of(&file)?);
+        let (spare, failure) = (Mutex::default(), OnceLock::new());
+        Ok(Arc::new(DataFile { name, file, number, stamp, spare, failure }))
+    }
+
+    /// Its size when it was opened, in bytes.
+    pub fn size(&self) -> u64 {
+        self.stamp.bytes
+    }
+
+    /// Reads what begins at a position.
+    ///
+    /// # Errors
+    /// The file ends before, cannot be read, or was changed since it was opened.
+    pub fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        read_exact_at(&self.file, at, to).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                io::Error::new(error.kind(), format!("it became shorter than {} bytes while it was read", self.size()))
+            }
+            _ => error,
+        })?;
+        if Stamp::of(&self.file)? == self.stamp { Ok(()) } else { Err(io::Error::other("it was changed meanwhile")) }
+    }
+
+    /// As [`DataFile::read`]; the file remembers that it failed.
+    fn load(&self, at: u64, to: &mut [u8]) -> Result<(), ReadError> {
+        self.read(at, to).map_err(|error| {
+            let error = ReadError { file: self.name.clone(), reason: error.to_string() };
+            self.failure.get_or_init(|| error).clone()
+        })
+    }
+
+    /// Whether everything that was read so far is what the file held.
+    ///
+    /// # Errors
+    /// Constants could not be read.
+    pub fn check(&self) -> Result<(), ReadError> {
+        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Memory of at least `len` bytes for a part.
+    fn room(&self, len: usize) -> Result<AlignedBuffer, ReadError> {
+        let spare = {
+            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            spare.iter().position(|buffer| buffer.len() >= len).map(|i| spare.swap_remove(i))
+        };
+        let fresh = || {
+            let mut room = AlignedBuffer::mapped(len.next_power_of_two() as u64, "a part of a file")?;
+            memory::populate(&mut room.as_mut_slice()[..len]);
+            Ok::<_, AllocError>(room)
+        };
+        spare.map_or_else(fresh, Ok).map_err(|e| ReadError { file: self.name.clone(), reason: e.to_string() })
+    }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, at: u64, to: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, to, at)
+}
+
+#[cfg(not(unix))]
+fn read_exact_at(mut file: &File, at: u64, to: &mut [u8]) -> io::Result<()> {
+    use std::io::{Read, Seek};
+    /// The position belongs to the file, not to the reader.
+    static ONE_READER: Mutex<()> = Mutex::new(());
+    let _one = ONE_READER.lock();
+    file.seek(io::SeekFrom::Start(at))?;
+    file.read_exact(to)
+}
+
+/// A range of a file.
+#[derive(Debug)]
+pub struct Stored {
+    file: Arc<DataFile>,
+    at: u64,
+    len: usize,
+    /// Where the bytes go if they are read for good. It is reserved when the range is, since only then can it be refused.
+    room: Mutex<AlignedBuffer>,
+    bytes: OnceLock<Bytes>,
+}
+
+impl Stored {
+    fn bytes(&self) -> &Bytes {
+        self.bytes.get_or_init(|| {
+            let mut memory = std::mem::replace(
+                &mut *self.room.lock().unwrap_or_else(PoisonError::into_inner),
+                AlignedBuffer::empty(),
+            );
+            memory::populate(memory.as_mut_slice());
+            // The file remembers it.
+            _ = self.file.load(self.at, memory.as_mut_slice());
+            Bytes::from_owner(memory)
+        })
+    }
+}
+
+/// The bytes of a constant. Cloning shares them.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// In memory.
+    Memory(Bytes),
+    /// In a file.
+    File(Arc<Stored>),
+}
+
+/// Tells contents apart: those of one place are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// Address and length.
+    Memory(usize, usize),
+    /// Number of the file, position and length.
+    File(u64, u64, usize),
+}
+
+impl Content {
+    /// A range of a file, which is read now if it is short.
+    ///
+    /// # Errors
+    /// There is no memory for it, or reading fails.
+    pub fn of_file(file: &Arc<DataFile>, range: Range<u64>) -> io::Result<Content> {
+        let bytes = range.end.saturating_sub(range.start);
+        let mut room = AlignedBuffer::mapped(bytes, "a constant")
+            .map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
+        if bytes < DataFile::MIN_STORED {
+            file.read(range.start, room.as_mut_slice())?;
+            return Ok(Content::Memory(Bytes::from_owner(room)));
+        }
+        let (len, room) = (room.len(), Mutex::new(room));
+        Ok(Content::File(Arc::new(Stored { file: file.clone(), at: range.start, len, room, bytes: OnceLock::new() })))
+    }
+
+    /// Their number.
+    pub fn len(&self) -> usize {
+        match self {
+            Content::Memory(bytes) => bytes.len(),
+            Content::File(stored) => stored.len,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All bytes, which stay in memory then. Whoever uses them asks [`Content::check`] before anyone else sees what was made
+    /// of them: where reading fails, they are zeros.
+    pub fn bytes(&self) -> &Bytes {
+        match self {
+            Content::Memory(bytes) => bytes,
+            Content::File(stored) => stored.bytes(),
+        }
+    }
+
+    /// Some of the bytes, in memory for as long as the part is there.
+    ///
+    /// # Errors
+    /// There is no memory for them, or reading fails.
+    pub fn part(&self, range: Range<usize>) -> Result<Part<'_>, ReadError> {
+        let stored = match self {
+            Content::Memory(bytes) => return Ok(Part(Held::Bytes(&bytes[range]))),
+            Content::File(stored) => stored,
+        };
+        if let Some(bytes) = stored.bytes.get() {
+            return Ok(Part(Held::Bytes(&bytes[range])));
+        }
+        let mut part = Read { file: &stored.file, memory: stored.file.room(range.len())?, len: range.len() };
+        stored.file.load(stored.at + range.start as u64, &mut part.memory.as_mut_slice()[..range.len()])?;
+        Ok(Part(Held::Read(part)))
+    }
+
+    /// All bytes as a [`Part`].
+    ///
+    /// # Errors
+    /// As for [`Content::part`].
+    pub fn whole(&self) -> Result<Part<'_>, ReadError> {
+        self.part(0..self.len())
+    }
+
+    /// XXH3 of the bytes.
+    ///
+    /// # Errors
+    /// As for [`Content::part`].
+    pub fn hash(&self) -> Result<u128, ReadError> {
+        Ok(xxh3_128(&self.whole()?))
+    }
+
+    /// Where the bytes are.
+    pub fn place(&self) -> Place {
+        match self {
+            Content::Memory(bytes) => Place::Memory(bytes.as_ptr().addr(), bytes.len()),
+            Content::File(stored) => Place::File(stored.file.number, stored.at, stored.len),
+        }
+    }
+
+    /// The file that has them.
+    pub fn file(&self) -> Option<&Arc<DataFile>> {
+        match self {
+            Content::Memory(_) => None,
+            Content::File(stored) => Some(&stored.file),
+        }
+    }
+
+    /// Whether everything that was read of its file so far is what the file held.
+    ///
+    /// # Errors
+    /// Constants could not be read.
+    pub fn check(&self) -> Result<(), ReadError> {
+        self.file().map_or(Ok(()), |file| file.check())
+    }
+}
+
+impl From<Bytes> for Content {
+    fn from(bytes: Bytes) -> Content {
+        Content::Memory(bytes)
+    }
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Content) -> bool {
+        self.place() == other.place() || self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Content {}
+
+/// Bytes of a constant that are in memory for the moment.
+#[derive(Debug)]
+pub struct Part<'a>(Held<'a>);
+
+#[derive(Debug)]
+enum Held<'a> {
+    Bytes(&'a [u8]),
+    Read(Read<'a>),
+}
+
+#[derive(Debug)]
+struct Read<'a> {
+    file: &'a DataFile,
+    memory: AlignedBuffer,
+    len: usize,
+}
+
+impl Deref for Part<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Held::Bytes(bytes) => bytes,
+            Held::Read(read) => &read.memory.as_slice()[..read.len],
+        }
+    }
+}
+
+impl Drop for Read<'_> {
+    fn drop(&mut self) {
+        let memory = std::mem::replace(&mut self.memory, AlignedBuffer::empty());
+        if memory.len() <= DataFile::MAX_SPARE {
+            self.file.spare.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failure is a failed test")]
+
+    use super::*;
+
+    const LEN: usize = 200_000;
+
+    /// A file of its own for a test, and what it holds.
+    fn stored(name: &str) -> (std::path::PathBuf, Vec<u8>) {
+        let path = std::env::temp_dir().join(format!("tensorc-content-{name}-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        (path, bytes)
+    }
+
+    fn opened(path: &std::path::Path) -> Arc<DataFile> {
+        DataFile::new("weights".into(), File::open(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn parts_and_all_bytes_are_those_of_the_file() {
+        let (path, bytes) = stored("parts");
+        let file = opened(&path);
+        let content = Content::of_file(&file, 100..LEN as u64).unwrap();
+        // The file may go: it is open.
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(content.len(), LEN - 100);
+        assert_eq!(*content.part(5..70_000).unwrap(), bytes[105..70_100]);
+        let (a, b) = (content.part(0..100).unwrap(), content.whole().unwrap());
+        assert_eq!((&*a, &*b), (&bytes[100..200], &bytes[100..]), "two parts at a time have memory of their own");
+        drop((a, b));
+        assert_eq!(content.bytes()[..], bytes[100..]);
+        assert_eq!(*content.part(7..9).unwrap(), bytes[107..109]);
+        assert_eq!(content.hash().unwrap(), Content::from(Bytes::from(bytes[100..].to_vec())).hash().unwrap());
+        let short = Content::of_file(&file, 3..50).unwrap();
+        assert!(matches!(&short, Content::Memory(held) if held[..] == bytes[3..50]));
+        content.check().unwrap();
+    }
+
+    #[test]
+    fn places_tell_ranges_and_files_apart() {
+        let (path, _) = stored("places");
+        let (a, b) = (opened(&path), opened(&path));
+        std::fs::remove_file(&path).unwrap();
+        let range = |file: &Arc<DataFile>, from| Content::of_file(file, from..from + 100_000).unwrap();
+        assert_eq!(range(&a, 10).place(), range(&a, 10).place());
+        assert_ne!(range(&a, 10).place(), range(&a, 11).place());
+        assert_ne!(range(&a, 10).place(), range(&b, 10).place());
+        assert_eq!(range(&a, 10), range(&b, 10));
+        assert_ne!(range(&a, 10), range(&a, 11));
+    }
+
+    #[test]
+    fn files_that_change_are_errors_that_stay() {
+        for (name, change) in [("short", 1000u64), ("long", 2 * LEN as u64)] {
+            let (path, _) = stored(name);
+            let file = opened(&path);
+            let content = Content::of_file(&file, 0..LEN as u64).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(change).unwrap();
+            let error = content.part(0..100_000).unwrap_err();
+            assert!(error.to_string().starts_with("constants cannot be read from weights: it "), "{error}");
+            assert_eq!(content.bytes().len(), LEN);
+            assert_eq!(content.check(), Err(error));
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}
