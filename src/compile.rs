@@ -1,9 +1,12 @@
 //! From a bound graph to an executable: the one place that joins compiler and run time.
 
+use std::convert::Infallible;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{ExternFn, KernelSignature, Plan, Weight};
+use tensorc_abi::content::Piece;
+use tensorc_abi::{ExternFn, KernelSignature, Packing, Plan, Weight};
 use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
@@ -11,6 +14,7 @@ use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::interrupt::{Interrupt, PassLimits};
 use tensorc_ir::kir::Kernel;
+use tensorc_ir::parallel::try_map;
 use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
 use tensorc_runtime::gpu::{Driver, LoadedKernel};
@@ -179,11 +183,22 @@ pub(crate) fn pack_weights(
 
 /// Brings constants into the layouts of weights, on all threads.
 pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)]) -> Result<Vec<WeightStorage>, Error> {
+    for (_, data) in weights.iter().filter(|(weight, _)| weight.packing == Packing::Plain) {
+        read_plain(data, compiler.pool().threads());
+    }
     compiler.side_by_side(weights.len(), "packing weights", |i| {
         let (weight, data) = weights[i];
         let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.content());
         packed.map_err(|source| Error::Weight { name: weight.name.clone(), source })
     })
+}
+
+/// Reads a weight that is used as it is. Many models have one that is as large as all others: all threads read it.
+fn read_plain(data: &TensorData, threads: usize) {
+    let read = |piece: Piece<'_>| Ok::<(), Infallible>(piece.read());
+    data.content().bytes_by(|pieces| {
+        let Ok(_) = try_map(pieces, threads, read, |panic| resume_unwind(panic));
+    });
 }
 
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]

@@ -154,16 +154,32 @@ pub struct Stored {
     bytes: OnceLock<Bytes>,
 }
 
+/// A piece of a range that is read for good.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    file: &'a DataFile,
+    at: u64,
+    to: &'a mut [u8],
+}
+
+impl Piece<'_> {
+    /// Enough that threads seldom ask for more, and that no thread waits long for the last.
+    const LEN: usize = 2 << 20;
+
+    /// Reads it. The file remembers if that fails.
+    pub fn read(self) {
+        memory::populate(self.to);
+        _ = self.file.load(self.at, self.to);
+    }
+}
+
 impl Stored {
-    fn bytes(&self) -> &Bytes {
+    fn bytes(&self, run: impl FnOnce(Vec<Piece<'_>>)) -> &Bytes {
         self.bytes.get_or_init(|| {
-            let mut memory = std::mem::replace(
-                &mut *self.room.lock().unwrap_or_else(PoisonError::into_inner),
-                AlignedBuffer::empty(),
-            );
-            memory::populate(memory.as_mut_slice());
-            // The file remembers it.
-            _ = self.file.load(self.at, memory.as_mut_slice());
+            let room = &mut *self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut memory = std::mem::replace(room, AlignedBuffer::empty());
+            let pieces = memory.as_mut_slice().chunks_mut(Piece::LEN).zip((self.at..).step_by(Piece::LEN));
+            run(pieces.map(|(to, at)| Piece { file: &self.file, at, to }).collect());
             Bytes::from_owner(memory)
         })
     }
@@ -220,9 +236,14 @@ impl Content {
     /// All bytes, which stay in memory then. Whoever uses them asks [`Content::check`] before anyone else sees what was made
     /// of them: where reading fails, they are zeros.
     pub fn bytes(&self) -> &Bytes {
+        self.bytes_by(|pieces| pieces.into_iter().for_each(Piece::read))
+    }
+
+    /// As [`Content::bytes`]; where they are read, `run` reads all pieces, on as many threads as it likes.
+    pub fn bytes_by(&self, run: impl FnOnce(Vec<Piece<'_>>)) -> &Bytes {
         match self {
             Content::Memory(bytes) => bytes,
-            Content::File(stored) => stored.bytes(),
+            Content::File(stored) => stored.bytes(run),
         }
     }
 

@@ -260,34 +260,41 @@ pub fn populate(part: &mut [u8]) {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod populate {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::{Duration, Instant};
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Instant;
 
     use super::HUGE_PAGE;
 
-    /// Whether huge pages came quickly so far.
-    static ARE_QUICK: AtomicBool = AtomicBool::new(true);
+    /// Nanoseconds that huge pages may still take.
+    static CREDIT: AtomicI64 = AtomicI64::new(2_000_000);
 
-    /// Several times what it takes to clear a huge page.
-    const SLOW: Duration = Duration::from_micros(1000);
+    /// What small pages take, about, in nanoseconds for a KiB.
+    const SMALL_PAGES: i64 = 300;
+
+    /// Bytes of small pages that are asked for at once. Other threads that change mappings wait meanwhile.
+    const SMALL_STEP: usize = 256 << 10;
 
     pub(super) fn pages(part: &mut [u8]) {
         const PAGE: usize = 4096;
         let start = part.as_ptr().addr();
         let end = start + part.len();
         let mut at = start.next_multiple_of(PAGE);
-        let mut huge = ARE_QUICK.load(Ordering::Relaxed);
+        let mut huge = CREDIT.load(Ordering::Relaxed) > 0;
         advise(part, at, end, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
         while at < end {
-            let next = if huge { end.min((at + 1).next_multiple_of(HUGE_PAGE)) } else { end };
+            let step = if huge { HUGE_PAGE } else { SMALL_STEP };
+            let next = end.min((at + 1).next_multiple_of(step));
             let begun = Instant::now();
             advise(part, at, next, libc::MADV_POPULATE_WRITE);
-            at = next;
-            if huge && begun.elapsed() > SLOW {
-                huge = false;
-                ARE_QUICK.store(false, Ordering::Relaxed);
-                advise(part, at, end, libc::MADV_NOHUGEPAGE);
+            if huge {
+                let taken = i64::try_from(begun.elapsed().as_nanos()).unwrap_or(i64::MAX);
+                let gained = (next - at) as i64 * SMALL_PAGES / 1024 - taken;
+                huge = CREDIT.fetch_add(gained, Ordering::Relaxed) + gained > 0;
+                if !huge {
+                    advise(part, next, end, libc::MADV_NOHUGEPAGE);
+                }
             }
+            at = next;
         }
     }
 

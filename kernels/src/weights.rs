@@ -8,16 +8,14 @@
 //! - Filters of a convolution to blocked channels: panels of up to 32 output channels, each k×columns with k in
 //!   the order of the sum; depthwise ones by block of channels, each taps×16.
 
+use core::ops::Range;
+
 use tensorc_abi::Packing;
 
-use crate::blocking::row_panels;
-use crate::conv::{self, WindowShape};
+use crate::conv;
 use crate::isa;
 use crate::isa::Isa;
 use crate::isa_levels::{IsaLevel, NR, Panel};
-
-/// Rows of a matrix that are read side by side, as many as hardware prefetchers follow.
-const MAX_STREAMS: usize = 16;
 
 /// Number of f32 elements of the packed form; zero for [`Packing::Plain`], which is the constant
 /// itself.
@@ -26,6 +24,49 @@ pub fn packed_len(packing: &Packing) -> usize {
         Packing::Plain => 0,
         Packing::GemmB { k, n, .. } => n.div_ceil(NR as u64) as usize * NR * *k as usize,
         Packing::Conv(call) => conv::packed_len(call),
+    }
+}
+
+/// Into how many units packing divides: panels, or rows of a matrix. Neighbours are made of neighbouring elements of the
+/// constant, and each writes elements of its own.
+pub fn pack_units(packing: &Packing) -> usize {
+    match packing {
+        _ if packed_len(packing) == 0 => 0,
+        Packing::Plain => 0,
+        Packing::GemmB { n, col_stride, .. } if *col_stride != 1 => n.div_ceil(NR as u64) as usize,
+        Packing::GemmB { k, .. } => (*k as usize).div_ceil(ROWS),
+        Packing::Conv(call) => conv::pack_units(call),
+    }
+}
+
+/// The positions of the elements of the constant that some units are made of.
+pub fn pack_source(packing: &Packing, units: Range<usize>) -> Range<usize> {
+    match *packing {
+        Packing::Plain => 0..0,
+        Packing::GemmB { offset, row_stride, col_stride, .. } => {
+            let (rows, columns) = gemm_part(packing, &units);
+            let ends = |stride: i64, along: Range<usize>| {
+                let (first, last) = (stride * along.start as i64, stride * (along.end as i64 - 1));
+                [first.min(last), first.max(last)]
+            };
+            let ([top, bottom], [left, right]) = (ends(row_stride, rows), ends(col_stride, columns));
+            (offset + top + left) as usize..(offset + bottom + right) as usize + 1
+        }
+        Packing::Conv(ref call) => conv::pack_source(call, units),
+    }
+}
+
+/// Rows of a matrix that are packed together, as many as hardware prefetchers follow.
+const ROWS: usize = 16;
+
+/// The rows and columns of the units of a matrix. Where columns are side by side, neighbouring panels read neighbouring
+/// memory: few rows at a time keep the number of streams small. Where terms are, each column is a stream of its own.
+fn gemm_part(packing: &Packing, units: &Range<usize>) -> (Range<usize>, Range<usize>) {
+    let &Packing::GemmB { k, n, col_stride, .. } = packing else { return (0..0, 0..0) };
+    let (k, n) = (k as usize, n as usize);
+    match col_stride {
+        1 => (ROWS * units.start..k.min(ROWS * units.end), 0..n),
+        _ => (0..k, NR * units.start..n.min(NR * units.end)),
     }
 }
 
@@ -49,70 +90,61 @@ pub unsafe fn pack(packing: &Packing, src: *const u8, dst: &mut [f32]) {
 /// # Panics
 /// As for [`pack`], and if the ISA level is not available.
 pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [f32]) {
-    let len = packed_len(packing);
-    assert!(dst.len() >= len, "memory shorter than the packed form");
-    if len == 0 {
+    let units = 0..pack_units(packing);
+    if !units.is_empty() {
+        let first = pack_source(packing, units.clone()).start;
+        // SAFETY: passed on from the caller.
+        unsafe { pack_part(isa, packing, units, src.wrapping_add(first * size_of::<f32>()), dst) };
+    }
+}
+
+/// Writes some units of the packed form of a constant, of which `src` addresses [`pack_source`] alone.
+///
+/// # Safety
+/// `src` addresses the elements that the units are made of; any alignment will do.
+///
+/// # Panics
+/// If `dst` is shorter than [`packed_len`], there are not so many units, or the ISA level is not available.
+pub unsafe fn pack_part(isa: Isa, packing: &Packing, units: Range<usize>, src: *const u8, dst: &mut [f32]) {
+    assert!(dst.len() >= packed_len(packing), "memory shorter than the packed form");
+    assert!(units.end <= pack_units(packing), "units that the packed form does not have");
+    if units.is_empty() {
         return;
     }
     let level = IsaLevel::new(isa);
     let src: *const f32 = src.cast();
     match *packing {
         Packing::Plain => {}
-        Packing::GemmB { k, n, offset, row_stride, col_stride } => {
-            let (k, n) = (k as usize, n as usize);
-            // Where columns are side by side, neighbouring panels read neighbouring memory: few rows at a time keep the
-            // number of streams small. Where terms are, each column is a stream of its own.
-            let depth = if col_stride == 1 { MAX_STREAMS } else { k };
-            for first in (0..k).step_by(depth) {
-                let (depth, row) = (depth.min(k - first), first as isize * row_stride as isize);
-                for (j, panel) in dst.chunks_exact_mut(NR * k).enumerate().take(n.div_ceil(NR)) {
-                    let panel = Panel {
-                        src: src.wrapping_offset(offset as isize + row + (j * NR) as isize * col_stride as isize),
-                        k_stride: row_stride as isize,
-                        j_stride: col_stride as isize,
-                        k: depth,
-                        width: NR.min(n - j * NR),
-                        dst: panel[first * NR..].as_mut_ptr(),
-                        ld: NR as isize,
-                        pad: NR,
-                    };
-                    // SAFETY: the panel is k×NR elements, and the source covers the k×n matrix.
-                    unsafe { level.panel(&panel) };
-                }
-            }
-        }
-        // SAFETY: the constant has `len` elements, and so has `dst`.
-        Packing::Conv(ref call) if !call.in_planes() || call.pass.tile().is_some() => unsafe {
-            conv::pack_blocked(&level, call, src, dst)
-        },
-        Packing::Conv(ref call) => {
-            let shape = WindowShape::forward(call);
-            if conv::is_planar(call) {
-                // SAFETY: the constant has `len` elements, and so has `dst`; bytes need no alignment.
-                unsafe { core::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), len * 4) };
-                return;
-            }
-            let k = shape.depth();
-            let rows = row_panels(shape.out_channels);
-            for group in 0..shape.groups {
-                let base = group * shape.out_channels;
-                for p in 0..rows.parts() {
-                    let channels = rows.range(p);
-                    let first = (base + channels.start) * k;
-                    let panel = Panel {
-                        src: src.wrapping_add(first),
-                        k_stride: 1,
-                        j_stride: k as isize,
-                        k,
-                        width: channels.len(),
-                        dst: dst[first..].as_mut_ptr(),
-                        ld: channels.len() as isize,
-                        pad: channels.len(),
-                    };
-                    // SAFETY: both sides hold these rows of the filter matrix.
-                    unsafe { level.panel(&panel) };
-                }
-            }
+        // SAFETY: passed on from the caller; `dst` has room.
+        Packing::GemmB { .. } => unsafe { pack_matrix(&level, packing, units, src, dst) },
+        // SAFETY: as above.
+        Packing::Conv(ref call) => unsafe { conv::pack(&level, call, units, src, dst) },
+    }
+}
+
+/// # Safety
+/// As for [`pack_part`].
+unsafe fn pack_matrix(level: &IsaLevel, packing: &Packing, units: Range<usize>, src: *const f32, dst: &mut [f32]) {
+    let &Packing::GemmB { k, n, offset, row_stride, col_stride } = packing else { return };
+    let (k, n) = (k as usize, n as usize);
+    let (rows, columns) = gemm_part(packing, &units);
+    let origin = src.wrapping_sub(pack_source(packing, units).start);
+    let depth = if col_stride == 1 { ROWS } else { k };
+    for first in rows.clone().step_by(depth) {
+        let (depth, row) = (depth.min(rows.end - first), first as isize * row_stride as isize);
+        for column in columns.clone().step_by(NR) {
+            let panel = Panel {
+                src: origin.wrapping_offset(offset as isize + row + column as isize * col_stride as isize),
+                k_stride: row_stride as isize,
+                j_stride: col_stride as isize,
+                k: depth,
+                width: NR.min(n - column),
+                dst: dst[column * k + first * NR..][..depth * NR].as_mut_ptr(),
+                ld: NR as isize,
+                pad: NR,
+            };
+            // SAFETY: the panel is depth×NR elements, and the source covers these rows and columns.
+            unsafe { level.panel(&panel) };
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod cache;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use cache::WeightCache;
@@ -9,6 +10,7 @@ pub use cache::WeightCache;
 use bytes::Bytes;
 use tensorc_abi::content::{Content, ReadError};
 use tensorc_abi::{DType, Packing, Plan};
+use tensorc_kernels::isa;
 
 use crate::bounds::packing_fits;
 use tensorc_abi::memory::{self, AlignedBuffer, AllocError};
@@ -118,8 +120,20 @@ pub fn pack_weight(packing: &Packing, dtype: DType, source: &Content) -> Result<
     }
     let mut packed = AlignedBuffer::mapped(packed_bytes(packing)?, "packed weight")?;
     memory::populate(packed.as_mut_slice());
-    let bytes = source.whole()?;
-    // SAFETY: the source holds every element the packing reads.
-    unsafe { tensorc_kernels::pack(packing, bytes.as_ptr(), packed.as_mut_f32()) };
+    for units in parts(packing) {
+        let elements = tensorc_kernels::pack_source(packing, units.clone());
+        let bytes = source.part(elements.start * size_of::<f32>()..elements.end * size_of::<f32>())?;
+        // SAFETY: these are the elements that the units are made of.
+        unsafe { tensorc_kernels::pack_part(isa(), packing, units, bytes.as_ptr(), packed.as_mut_f32()) };
+    }
     Ok(WeightStorage::Owned(Arc::new(packed)))
+}
+
+/// Units that are packed at once, so that what they read stays in a core's cache.
+fn parts(packing: &Packing) -> impl Iterator<Item = Range<usize>> {
+    const BYTES: usize = 256 << 10;
+    let units = tensorc_kernels::pack_units(packing);
+    let all = if units == 0 { 0 } else { tensorc_kernels::pack_source(packing, 0..units).len() * size_of::<f32>() };
+    let step = (units * BYTES / all.max(1)).max(1);
+    (0..units).step_by(step).map(move |first| first..units.min(first + step))
 }

@@ -498,19 +498,25 @@ pub(super) fn packed_len(call: &Conv2d) -> usize {
     shape.out_channels.next_multiple_of(LANES) * shape.depth()
 }
 
-/// Writes packed filters of a dense convolution: panels of up to two blocks of output channels, in each the
-/// terms in the order of the sum (see [`RegisterTile`]), with zeros for channels that are none.
+/// Panels of packed filters: up to two blocks of output channels each.
+pub(super) fn panels(call: &Conv2d) -> usize {
+    (call.out_channels as usize).div_ceil(PANEL * LANES)
+}
+
+/// Writes panels of packed filters of a dense convolution: in each the terms in the order of the sum (see
+/// [`RegisterTile`]), with zeros for channels that are none.
 ///
 /// # Safety
-/// `src` addresses the filters `[oc, ic, kh, kw]`, with any alignment.
+/// `src` addresses the filters `[oc, ic, kh, kw]` of the panels, with any alignment.
 ///
 /// # Panics
 /// If `dst` is shorter than [`packed_len`].
-pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, src: *const f32, dst: &mut [f32]) {
+pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, panels: Range<usize>, src: *const f32, dst: &mut [f32]) {
     let schedule = BlockedTasks::new(call);
     let BlockedTasks { shape, lanes, outputs, .. } = &schedule;
     let (depth, taps) = (shape.depth(), shape.taps());
-    for panel in 0..outputs.div_ceil(PANEL) {
+    let origin = src.wrapping_sub(panels.start * PANEL * LANES * depth);
+    for panel in panels {
         let rows = PANEL.min(outputs - panel * PANEL) * LANES;
         let first = panel * PANEL * LANES;
         let panel = &mut dst[first * depth..(first + rows) * depth];
@@ -518,7 +524,7 @@ pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, src: *const f32, dst:
             let (start, channels) = (block * lanes * taps, schedule.channels(block));
             for tap in 0..taps {
                 let terms = Panel {
-                    src: src.wrapping_add(first * depth + start + tap),
+                    src: origin.wrapping_add(first * depth + start + tap),
                     k_stride: taps as isize,
                     j_stride: depth as isize,
                     k: channels,

@@ -52,17 +52,48 @@ pub(crate) fn packed_len(call: &Conv2d) -> usize {
     }
 }
 
-/// Writes the packed form of filters for blocks of output channels.
+/// Units of packed filters: panels of output channels; one where filters are copied.
+pub(crate) fn pack_units(call: &Conv2d) -> usize {
+    match conv_variant(call) {
+        ConvVariant::Winograd => winograd::panels(call),
+        ConvVariant::Blocked => blocked::panels(call),
+        ConvVariant::Windows => windows::panels(call),
+        _ => 1,
+    }
+}
+
+/// The positions of the elements of filters that some units are made of.
+pub(crate) fn pack_source(call: &Conv2d, units: Range<usize>) -> Range<usize> {
+    let shape = WindowShape::forward(call);
+    let depth = shape.depth();
+    let channels = match conv_variant(call) {
+        ConvVariant::Winograd | ConvVariant::Blocked => {
+            let lanes = blocked::PANEL * LANES;
+            units.start * lanes..shape.out_channels.min(units.end * lanes)
+        }
+        ConvVariant::Windows => windows::panel(call, units.start).start..windows::panel(call, units.end - 1).end,
+        _ => 0..shape.groups * shape.out_channels,
+    };
+    channels.start * depth..channels.end * depth
+}
+
+/// Writes some units of packed filters.
 ///
 /// # Safety
-/// `src` addresses the filters, with any alignment, and `dst` has [`packed_len`] elements.
-pub(crate) unsafe fn pack_blocked(level: &IsaLevel, call: &Conv2d, src: *const f32, dst: &mut [f32]) {
-    // SAFETY: passed on from the caller.
+/// `src` addresses the elements that the units are made of, with any alignment, and `dst` has [`packed_len`] elements.
+pub(crate) unsafe fn pack(level: &IsaLevel, call: &Conv2d, units: Range<usize>, src: *const f32, dst: &mut [f32]) {
+    // SAFETY: passed on from the caller; where filters are copied, there is one unit.
     unsafe {
         match conv_variant(call) {
             ConvVariant::BlockedDepthwise => blocked_depthwise::pack(call, src, dst),
-            ConvVariant::Winograd => winograd::pack(call, src, dst),
-            _ => blocked::pack(level, call, src, dst),
+            ConvVariant::Winograd => winograd::pack(call, units, src, dst),
+            ConvVariant::Blocked => blocked::pack(level, call, units, src, dst),
+            ConvVariant::Windows => windows::pack(level, call, units, src, dst),
+            ConvVariant::Planar | ConvVariant::Correlate => {
+                // Bytes need no alignment.
+                let bytes = packed_len(call) * size_of::<f32>();
+                core::ptr::copy_nonoverlapping(src.cast::<u8>(), dst.as_mut_ptr().cast(), bytes);
+            }
         }
     }
 }

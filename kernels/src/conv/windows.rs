@@ -17,7 +17,7 @@ use crate::blocking::{
     EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, whole_lines,
 };
 use crate::epilogue::EpilogueCall;
-use crate::isa_levels::{Ahead, IsaLevel, MR, NR};
+use crate::isa_levels::{Ahead, IsaLevel, MR, NR, Panel};
 
 /// Most row panels of one task: 648 KiB of filters for each block of k.
 const TASK_ROW_PANELS: usize = 24;
@@ -37,6 +37,45 @@ const MAX_CACHED_FILTERS: usize = 1 << 18;
 const MIN_IMAGE_PIXELS: usize = 128;
 /// Elements of the result in one epilogue call, about.
 const EPILOGUE_ELEMENTS: usize = 24 * 1024;
+
+/// Panels of packed filters, over all groups.
+pub(super) fn panels(call: &Conv2d) -> usize {
+    call.groups as usize * row_panels(WindowShape::forward(call).out_channels).parts()
+}
+
+/// The output channels of a panel, counted over all groups.
+pub(super) fn panel(call: &Conv2d, panel: usize) -> Range<usize> {
+    let channels = WindowShape::forward(call).out_channels;
+    let rows = row_panels(channels);
+    let (base, range) = (panel / rows.parts() * channels, rows.range(panel % rows.parts()));
+    base + range.start..base + range.end
+}
+
+/// Writes panels of packed filters, each k×rows with k in the order of the sum.
+///
+/// # Safety
+/// `src` addresses the filters of the panels, with any alignment.
+///
+/// # Panics
+/// If `dst` is shorter than the packed filters.
+pub(super) unsafe fn pack(level: &IsaLevel, call: &Conv2d, panels: Range<usize>, src: *const f32, dst: &mut [f32]) {
+    let k = WindowShape::forward(call).depth();
+    let origin = src.wrapping_sub(panel(call, panels.start).start * k);
+    for channels in panels.map(|i| panel(call, i)) {
+        let terms = Panel {
+            src: origin.wrapping_add(channels.start * k),
+            k_stride: 1,
+            j_stride: k as isize,
+            k,
+            width: channels.len(),
+            dst: dst[channels.start * k..channels.end * k].as_mut_ptr(),
+            ld: channels.len() as isize,
+            pad: channels.len(),
+        };
+        // SAFETY: both sides hold these rows of the filter matrix.
+        unsafe { level.panel(&terms) };
+    }
+}
 
 /// The division of a call into tasks; a function of the call alone.
 pub(super) struct WindowTasks {

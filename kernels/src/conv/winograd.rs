@@ -532,21 +532,26 @@ impl WinogradTask<'_> {
     }
 }
 
-/// Transforms filters: panels of up to two blocks of output channels; in each, for every coefficient, channels ×
-/// output channels. Computed in f64 and rounded once.
+/// Panels of transformed filters: up to two blocks of output channels each.
+pub(super) use super::blocked::panels;
+
+/// Transforms the filters of panels; in each, for every coefficient, channels × output channels. Computed in f64 and
+/// rounded once.
 ///
 /// # Safety
-/// `src` addresses the filters `[oc, ic, 3, 3]`, with any alignment.
+/// `src` addresses the filters `[oc, ic, 3, 3]` of the panels, with any alignment.
 ///
 /// # Panics
 /// If `dst` is shorter than [`packed_len`].
-pub(super) unsafe fn pack(call: &Conv2d, src: *const f32, dst: &mut [f32]) {
+pub(super) unsafe fn pack(call: &Conv2d, panels: Range<usize>, src: *const f32, dst: &mut [f32]) {
     let schedule = WinogradTasks::new(call);
     let (channels, extent) = (schedule.shape.in_channels, schedule.extent());
-    let mut rest = dst;
-    for panel in 0..schedule.outputs.div_ceil(PANEL) {
+    let first = panels.start * PANEL * LANES * channels;
+    let origin = src.wrapping_sub(first * TAPS * TAPS);
+    let mut rest = &mut dst[first * extent * extent..];
+    for panel in panels {
         let width = PANEL.min(schedule.outputs - panel * PANEL) * LANES;
-        let filters = src.wrapping_add(panel * PANEL * LANES * channels * TAPS * TAPS);
+        let filters = origin.wrapping_add(panel * PANEL * LANES * channels * TAPS * TAPS);
         let (slices, others) = core::mem::take(&mut rest).split_at_mut(extent * extent * channels * width);
         for inner in 0..channels {
             let mut block = [[0.0; MAX_PATCH * MAX_PATCH]; PANEL * LANES];
