@@ -191,8 +191,8 @@ impl Drop for AlignedBuffer {
 pub(crate) const MIN_MAPPED: usize = 64 << 10;
 
 /// Buffers up to this size share a mapping of [`SHARED`] bytes.
-const MAX_SHARED: usize = 4 << 20;
-const SHARED: usize = 16 << 20;
+const MAX_SHARED: usize = 16 << 20;
+const SHARED: usize = 64 << 20;
 
 /// A huge page of most processors.
 const HUGE_PAGE: usize = 2 << 20;
@@ -260,6 +260,7 @@ pub fn populate(part: &mut [u8]) {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod populate {
+    use std::sync::OnceLock;
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::Instant;
 
@@ -280,7 +281,10 @@ mod populate {
         let end = start + part.len();
         let mut at = start.next_multiple_of(PAGE);
         let mut huge = CREDIT.load(Ordering::Relaxed) > 0;
-        advise(part, at, end, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
+        match huge {
+            true => advise(part, at, end, libc::MADV_HUGEPAGE),
+            false => refuse(part, at, end),
+        }
         while at < end {
             let step = if huge { HUGE_PAGE } else { SMALL_STEP };
             let next = end.min((at + 1).next_multiple_of(step));
@@ -295,6 +299,15 @@ mod populate {
                 }
             }
             at = next;
+        }
+    }
+
+    /// Advice against huge pages where they come without being asked for. Other threads that populate memory wait for it.
+    fn refuse(part: &mut [u8], from: usize, to: usize) {
+        static ALWAYS: OnceLock<bool> = OnceLock::new();
+        let setting = || std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        if *ALWAYS.get_or_init(|| setting().is_ok_and(|modes| modes.contains("[always]"))) {
+            advise(part, from, to, libc::MADV_NOHUGEPAGE);
         }
     }
 
