@@ -13,16 +13,17 @@ mod rules;
 mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
 
 use egg::Id;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
+use tensorc_ir::parallel::try_map;
 
 use crate::egraph::{Extraction, extract};
 use crate::fuse::Fuse;
 use crate::manager::{Pass, PassCx, Rewrite, Unit};
-use crate::options::FusionStrategy;
-use crate::options::Label;
+use crate::options::{FusionStrategy, Label, Options};
 use crate::simplify::Simplify;
 use price::{ElementwiseCharge, price};
 use region::{AlgebraRegion, RegionGraph};
@@ -106,17 +107,19 @@ fn rewrite(graph: &mut Graph, region: &AlgebraRegion, reassociate: bool, cx: &mu
             (!excluded).then_some((cost << 8).saturating_add(u64::from(form.origin.is_some())))
         })
     };
-    let before = fused(region::original(graph, region)?, reassociate, cx)?;
-    let (mut best, mut least): (Option<Extraction<'_, TensorTerm>>, RegionCost) = (None, before);
-    let mut seen: Vec<Vec<(Id, &TensorTerm)>> = vec![];
     let trials = if made.iter().any(|m| is_far(m.rule)) { &TRIALS[..] } else { &TRIALS[2..] };
-    for (far, inner) in trials.iter().copied() {
-        let Some(trial) = choose(far, inner) else { continue };
-        if seen.iter().any(|s| s[..] == *trial.nodes()) {
-            continue;
+    let mut candidates: Vec<Extraction<'_, TensorTerm>> = vec![];
+    for trial in trials.iter().filter_map(|(far, inner)| choose(*far, *inner)) {
+        if candidates.iter().all(|other| other.nodes() != trial.nodes()) {
+            candidates.push(trial);
         }
-        seen.push(trial.nodes().to_vec());
-        let mut after = fused(built.alone(graph, &trial, &exports), reassociate, cx)?;
+    }
+    let mut graphs = vec![region::original(graph, region)?];
+    graphs.extend(candidates.iter().map(|trial| built.alone(graph, trial, &exports)));
+    let mut costs = costs(graphs, reassociate, cx)?.into_iter();
+    let Some(before) = costs.next() else { return Ok(false) };
+    let (mut best, mut least): (Option<Extraction<'_, TensorTerm>>, RegionCost) = (None, before);
+    for (trial, mut after) in candidates.into_iter().zip(costs) {
         let constants = trial.nodes().iter().filter(|(class, _)| built.space.is_constant(*class));
         after.0 += constants.filter_map(|(_, term)| forms.of(term)).map(|f| f.prices[0]).sum::<u64>();
         if after < least {
@@ -133,15 +136,17 @@ fn rewrite(graph: &mut Graph, region: &AlgebraRegion, reassociate: bool, cx: &mu
 /// Estimated picoseconds of the kernels of a region, then the nodes in it.
 type RegionCost = (u64, usize);
 
-/// What the kernels of a graph cost when it is simplified and fused greedily.
-fn fused(mut graph: Graph, reassociate: bool, cx: &PassCx<'_>) -> Result<RegionCost> {
-    let mut inner = PassCx::new(cx.registry).with_options(cx.options);
-    inner.threads = cx.threads;
-    inner.options.reassociate = reassociate;
-    tidy(reassociate).run(&mut graph, &mut inner)?;
-    let nodes = graph.node_count();
-    Fuse { by: Some(FusionStrategy::Greedy) }.run(&mut graph, &mut inner)?;
-    Ok((Totals::of(&cost::kernels(&graph, &cx.options.target.machine())?).time, nodes))
+/// What the kernels of each graph cost when it is simplified and fused greedily.
+fn costs(graphs: Vec<Graph>, reassociate: bool, cx: &PassCx<'_>) -> Result<Vec<RegionCost>> {
+    let (registry, options) = (cx.registry, Options { reassociate, ..cx.options });
+    let cost = |mut graph: Graph| {
+        let mut inner = PassCx::new(registry).with_options(options);
+        tidy(reassociate).run(&mut graph, &mut inner)?;
+        let nodes = graph.node_count();
+        Fuse { by: Some(FusionStrategy::Greedy) }.run(&mut graph, &mut inner)?;
+        Ok((Totals::of(&cost::kernels(&graph, &options.target.machine())?).time, nodes))
+    };
+    try_map(graphs, cx.threads, cost, |panic| resume_unwind(panic))
 }
 
 /// What is known of an e-node of a region: where it comes from if a rule made it, and its prices.
