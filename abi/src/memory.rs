@@ -4,14 +4,18 @@
 //! huge pages where the system has them ([`populate`]): page faults would take more time than writing the bytes. Neighbours
 //! share a mapping, which goes with the last of them.
 
+mod mapping;
+mod pages;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-
-use memmap2::MmapMut;
+use std::sync::Arc;
 
 use crate::plan::Plan;
+use mapping::Mapping;
+pub use mapping::Reserve;
+pub use pages::populate;
 
 /// The allocator could not provide the memory, or the size exceeds what can be addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +52,7 @@ enum Owner {
     /// The allocator, which gave this address, up to [`PADDING`] bytes before the start.
     Heap(NonNull<u8>),
     /// A mapping, in which no other buffer has these bytes.
-    Mapping {
-        #[expect(dead_code, reason = "it is there to be dropped")]
-        mapping: Arc<Mapping>,
-    },
+    Mapping(Arc<Mapping>),
 }
 
 /// Alignment that allocators give anyway. Asked for more, they clear memory that the system has just
@@ -103,6 +104,11 @@ impl AlignedBuffer {
             Ok(len) if len >= MIN_MAPPED => Mapping::take(len).ok_or(AllocError { bytes, purpose }),
             _ => AlignedBuffer::zeroed(bytes, purpose),
         }
+    }
+
+    /// `len` zeroed bytes of a [`Reserve`], if one has them at hand.
+    pub fn at_hand(len: usize) -> Option<AlignedBuffer> {
+        Mapping::at_hand(len)
     }
 
     /// A buffer of no bytes.
@@ -180,144 +186,19 @@ impl AsRef<[u8]> for AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        if let (&Owner::Heap(base), Some(layout)) = (&self.owner, layout(self.len)) {
-            // SAFETY: `zeroed` made this allocation with the layout of the same length.
-            unsafe { dealloc(base.as_ptr(), layout) }
+        match (&self.owner, layout(self.len)) {
+            (&Owner::Heap(base), Some(layout)) => {
+                // SAFETY: `zeroed` made this allocation with the layout of the same length.
+                unsafe { dealloc(base.as_ptr(), layout) }
+            }
+            (Owner::Mapping(mapping), _) => mapping.give_back(self.start, self.len),
+            _ => {}
         }
     }
 }
 
 /// Buffers below this size are the allocator's.
 pub(crate) const MIN_MAPPED: usize = 64 << 10;
-
-/// Buffers up to this size share a mapping of [`SHARED`] bytes.
-const MAX_SHARED: usize = 16 << 20;
-const SHARED: usize = 64 << 20;
-
-/// A huge page of most processors.
-const HUGE_PAGE: usize = 2 << 20;
-
-/// Memory of the system's own, from which buffers are taken one after the other. None is given back alone.
-#[derive(Debug)]
-struct Mapping {
-    /// Its bytes are reached by `start` alone.
-    _memory: MmapMut,
-    start: NonNull<u8>,
-}
-
-// SAFETY: the bytes are reached through the buffers that were taken, which own theirs.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// A buffer of a mapping that has room for it.
-    fn take(len: usize) -> Option<AlignedBuffer> {
-        let (mapping, first) = Mapping::with_room(len)?;
-        // SAFETY: the bytes from there on lie in the mapping, and no other buffer has them.
-        let start = unsafe { mapping.start.add(first) };
-        Some(AlignedBuffer { start, len, owner: Owner::Mapping { mapping } })
-    }
-
-    /// A mapping, and where in it are `len` bytes that no one else takes.
-    fn with_room(len: usize) -> Option<(Arc<Mapping>, usize)> {
-        /// The mapping that is shared, and where the next buffer begins.
-        static LAST: Mutex<(Weak<Mapping>, usize)> = Mutex::new((Weak::new(), 0));
-        if len > MAX_SHARED {
-            return Some((Arc::new(Mapping::new(len)?), 0));
-        }
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mapping, first) = match (last.0.upgrade(), last.1) {
-            (Some(mapping), first) if len <= SHARED - first => (mapping, first),
-            _ => (Arc::new(Mapping::new(SHARED)?), 0),
-        };
-        *last = (Arc::downgrade(&mapping), (first + len).next_multiple_of(AlignedBuffer::ALIGN));
-        Some((mapping, first))
-    }
-
-    /// `len` bytes that begin with a huge page. What is never touched takes none.
-    fn new(len: usize) -> Option<Mapping> {
-        let mut memory = MmapMut::map_anon(len.checked_add(HUGE_PAGE)?).ok()?;
-        let start = NonNull::new(memory.as_mut_ptr())?;
-        let skipped = start.addr().get().wrapping_neg() % HUGE_PAGE;
-        // SAFETY: the mapping is a huge page longer than `len`.
-        let start = unsafe { start.add(skipped) };
-        Some(Mapping { _memory: memory, start })
-    }
-}
-
-/// Has the pages of a part of mapped memory there at once, which takes less time than a fault for each: huge ones as long as
-/// the system has them at hand. Hosts of virtual machines take back what lies free in large blocks, and are slow to give it
-/// again.
-///
-/// A system that does not follow such advice leaves the pages to faults.
-pub fn populate(part: &mut [u8]) {
-    #[cfg(all(target_os = "linux", not(miri)))]
-    populate::pages(part);
-    #[cfg(not(all(target_os = "linux", not(miri))))]
-    let _ = part;
-}
-
-#[cfg(all(target_os = "linux", not(miri)))]
-mod populate {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicI64, Ordering};
-    use std::time::Instant;
-
-    use super::HUGE_PAGE;
-
-    /// Nanoseconds that huge pages may still take.
-    static CREDIT: AtomicI64 = AtomicI64::new(2_000_000);
-
-    /// What small pages take, about, in nanoseconds for a KiB.
-    const SMALL_PAGES: i64 = 300;
-
-    /// Bytes of small pages that are asked for at once. Other threads that change mappings wait meanwhile.
-    const SMALL_STEP: usize = 256 << 10;
-
-    pub(super) fn pages(part: &mut [u8]) {
-        const PAGE: usize = 4096;
-        let start = part.as_ptr().addr();
-        let end = start + part.len();
-        let mut at = start.next_multiple_of(PAGE);
-        let mut huge = CREDIT.load(Ordering::Relaxed) > 0;
-        match huge {
-            true => advise(part, at, end, libc::MADV_HUGEPAGE),
-            false => refuse(part, at, end),
-        }
-        while at < end {
-            let step = if huge { HUGE_PAGE } else { SMALL_STEP };
-            let next = end.min((at + 1).next_multiple_of(step));
-            let begun = Instant::now();
-            advise(part, at, next, libc::MADV_POPULATE_WRITE);
-            if huge {
-                let taken = i64::try_from(begun.elapsed().as_nanos()).unwrap_or(i64::MAX);
-                let gained = (next - at) as i64 * SMALL_PAGES / 1024 - taken;
-                huge = CREDIT.fetch_add(gained, Ordering::Relaxed) + gained > 0;
-                if !huge {
-                    advise(part, next, end, libc::MADV_NOHUGEPAGE);
-                }
-            }
-            at = next;
-        }
-    }
-
-    /// Advice against huge pages where they come without being asked for. Other threads that populate memory wait for it.
-    fn refuse(part: &mut [u8], from: usize, to: usize) {
-        static ALWAYS: OnceLock<bool> = OnceLock::new();
-        let setting = || std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-        if *ALWAYS.get_or_init(|| setting().is_ok_and(|modes| modes.contains("[always]"))) {
-            advise(part, from, to, libc::MADV_NOHUGEPAGE);
-        }
-    }
-
-    /// Advice on the pages that begin in a range of the part's addresses.
-    fn advise(part: &mut [u8], from: usize, to: usize, advice: libc::c_int) {
-        let Some(len) = to.checked_sub(from) else { return };
-        // SAFETY: none of the advice changes what the pages hold, and the range begins in the part and ends in its last page.
-        unsafe { libc::madvise(part.as_mut_ptr().with_addr(from).cast(), len, advice) };
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -353,28 +234,6 @@ mod tests {
                 assert_eq!(error, AllocError { bytes, purpose: "arena" });
                 assert_eq!(error.to_string(), format!("cannot allocate {bytes} bytes for arena"));
             }
-        }
-    }
-
-    #[test]
-    fn buffers_of_a_mapping_keep_their_bytes_apart_and_alive() {
-        // More than a shared mapping holds, by several threads.
-        let fill = |thread: u8| {
-            let buffers = (0..8).map(|i| {
-                let mut buffer = AlignedBuffer::mapped((1 << 20) + 65 * u64::from(i), "test").unwrap();
-                buffer.as_mut_slice().fill(8 * thread + i + 1);
-                buffer
-            });
-            buffers.collect::<Vec<_>>()
-        };
-        let filled: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|thread| scope.spawn(move || fill(thread))).collect();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-        });
-        // Neighbours go first.
-        let kept: Vec<_> = filled.into_iter().enumerate().filter(|(i, _)| i % 2 == 0).collect();
-        for (i, buffer) in kept {
-            assert!(buffer.as_slice().iter().all(|&b| usize::from(b) == i + 1));
         }
     }
 }

@@ -42,9 +42,10 @@ const JOINING: [&str; 9] = [
 ];
 
 /// Files that may hold `unsafe`, by prefix.
-const UNSAFE: [&str; 21] = [
+const UNSAFE: [&str; 22] = [
     "abi/src/image.rs",
     "abi/src/memory.rs",
+    "abi/src/memory/",
     "benches/src/gpu/copies.rs",
     "exec/",
     "kernels/",
