@@ -18,6 +18,9 @@ impl Compiler {
     /// Loads a model file: ONNX; a symbol of MXNet if the name ends in `.json`; or the text IR if it ends in
     /// `.tc`. The variables of a symbol are inputs of the model.
     ///
+    /// Large tensors of an ONNX model are read from its files when it is compiled. The files may be removed or replaced
+    /// meanwhile; if they are changed, compiling fails ([`Error::Constants`], or a diagnostic of the code `file`).
+    ///
     /// # Errors
     /// The file cannot be read, is no model, or holds what is not supported; then the error lists
     /// everything unsupported at once.

@@ -14,9 +14,11 @@ use tensorc_frontend::onnx::limits::OverLimit;
 use tensorc_frontend::onnx::proto::*;
 use tensorc_frontend::onnx::tensor::read_tensor;
 use tensorc_frontend::onnx::{ImportLimits, OnnxModel, ReadOptions};
+use tensorc_ir::diag::DiagnosticCode;
+use tensorc_ir::graph::Value;
+use tensorc_ir::interp::eval_graph;
 
-const LINKED: ReadOptions =
-    ReadOptions { linked_data: true, limits: ImportLimits { nodes: None, bytes: None }, threads: 1 };
+const LINKED: ReadOptions = ReadOptions { linked_data: true, limits: ImportLimits { nodes: None, bytes: None } };
 
 fn files(folder: &Path, options: ReadOptions) -> ModelFiles {
     ModelFiles::new(Some(folder.to_owned()), options)
@@ -28,15 +30,17 @@ fn first(location: &str) -> [StringStringEntryProto; 2] {
 }
 
 #[test]
-fn external_data_is_read_once_and_sliced() {
-    let mut files = files(&folder("external_ok"), ReadOptions::default());
+fn external_data_is_a_range_of_a_file() {
+    let folder = folder("external_ok");
+    let mut files = files(&folder, ReadOptions::default());
     let at = |o: &str, l: &str| [entry("location", "weights.bin"), entry("offset", o), entry("length", l)];
-    let a = files.read(&at("8", "4"), 4).unwrap();
-    let b = files.read(&at("16", "4"), 4).unwrap();
-    assert_eq!((a.as_ref(), b.as_ref()), (&[8, 9, 10, 11][..], &[16, 17, 18, 19][..]));
-    assert_eq!(b.as_ptr() as usize - a.as_ptr() as usize, 8);
-    assert_eq!(files.read(&[entry("location", "weights.bin")], 64).unwrap().len(), 64);
-    assert_eq!(files.read(&[entry("location", "./sub//more.bin")], 8).unwrap().as_ref(), [7; 8]);
+    assert_eq!(*files.external(&at("8", "4"), 4).unwrap().bytes(), [8, 9, 10, 11][..]);
+    // It is open: another file of its name changes nothing.
+    std::fs::remove_file(folder.join("weights.bin")).unwrap();
+    std::fs::write(folder.join("weights.bin"), [0; 64]).unwrap();
+    assert_eq!(*files.external(&at("16", "4"), 4).unwrap().bytes(), [16, 17, 18, 19][..]);
+    assert_eq!(files.external(&[entry("location", "weights.bin")], 64).unwrap().len(), 64);
+    assert_eq!(*files.external(&[entry("location", "./sub//more.bin")], 8).unwrap().bytes(), [7; 8][..]);
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn paths_lead_downwards() {
     let folder = folder("external_paths");
     let secret = folder.parent().unwrap().join("secret.bin");
     let mut files = files(&folder, ReadOptions::default());
-    let mut get = |location: &str| files.read(&first(location), 8);
+    let mut get = |location: &str| files.external(&first(location), 8);
     assert!(matches!(get(secret.to_str().unwrap()), Err(P::Absolute(_))));
     for up in ["../secret.bin", "sub/../../secret.bin", "sub/..", "..", "./../secret.bin", "sub/../weights.bin"] {
         assert!(matches!(get(up), Err(P::Outside(_))), "{up}");
@@ -80,7 +84,7 @@ fn paths_lead_downwards() {
     assert!(matches!(get("weights.bin/more"), Err(P::Open { .. })));
     assert!(matches!(get(&"x".repeat(1 << 20)), Err(P::Open { .. })));
     assert!(matches!(get(""), Err(P::NoLocation)));
-    let error = ModelFiles::new(None, ReadOptions::default()).read(&first("weights.bin"), 8).unwrap_err();
+    let error = ModelFiles::new(None, ReadOptions::default()).external(&first("weights.bin"), 8).unwrap_err();
     assert!(matches!(error, P::NoFolder));
 }
 
@@ -95,7 +99,7 @@ fn links_are_not_followed_unless_allowed() {
     symlink("sub", folder.join("folder")).unwrap();
     std::fs::hard_link(parent.join("secret.bin"), folder.join("hard.bin")).unwrap();
     let mut strict = files(&folder, ReadOptions::default());
-    let mut get = |location: &str| strict.read(&first(location), 8);
+    let mut get = |location: &str| strict.external(&first(location), 8);
     for link in ["link.bin", "up/secret.bin", "inner.bin", "folder/more.bin"] {
         assert!(matches!(get(link), Err(P::Link(_))), "{link}");
     }
@@ -104,10 +108,10 @@ fn links_are_not_followed_unless_allowed() {
     for (link, byte) in
         [("link.bin", 9), ("up/secret.bin", 9), ("inner.bin", 0), ("folder/more.bin", 7), ("hard.bin", 9)]
     {
-        assert_eq!(trusting.read(&first(link), 8).unwrap()[0], byte, "{link}");
+        assert_eq!(trusting.external(&first(link), 8).unwrap().bytes()[0], byte, "{link}");
     }
     // What is not allowed is a path that itself leads out.
-    assert!(matches!(trusting.read(&first("../secret.bin"), 8), Err(P::Outside(_))));
+    assert!(matches!(trusting.external(&first("../secret.bin"), 8), Err(P::Outside(_))));
 }
 
 #[test]
@@ -118,9 +122,9 @@ fn pipes_and_devices_are_refused_at_once() {
     assert!(made.success());
     symlink("/dev/zero", folder.join("device")).unwrap();
     // Opening a pipe that nobody writes to would wait for ever.
-    assert!(matches!(files(&folder, ReadOptions::default()).read(&first("pipe"), 8), Err(P::NotAFile(_))));
-    assert!(matches!(files(&folder, LINKED).read(&first("pipe"), 8), Err(P::NotAFile(_))));
-    assert!(matches!(files(&folder, LINKED).read(&first("device"), 8), Err(P::NotAFile(_))));
+    assert!(matches!(files(&folder, ReadOptions::default()).external(&first("pipe"), 8), Err(P::NotAFile(_))));
+    assert!(matches!(files(&folder, LINKED).external(&first("pipe"), 8), Err(P::NotAFile(_))));
+    assert!(matches!(files(&folder, LINKED).external(&first("device"), 8), Err(P::NotAFile(_))));
     for model in ["pipe", "device", "sub"] {
         let error = OnnxModel::open(&folder.join(model)).unwrap_err().to_string();
         assert!(error.ends_with("not a regular file"), "{error}");
@@ -132,9 +136,10 @@ fn ranges_are_inside_of_the_file_and_fit_the_tensor() {
     use ExternalProblem as P;
     let folder = folder("external_ranges");
     let mut files = files(&folder, ReadOptions::default());
-    let mut slice =
-        |o: &str, l: &str| files.read(&[entry("location", "weights.bin"), entry("offset", o), entry("length", l)], 8);
-    assert_eq!(slice("56", "8").unwrap().as_ref(), [56, 57, 58, 59, 60, 61, 62, 63]);
+    let mut slice = |o: &str, l: &str| {
+        files.external(&[entry("location", "weights.bin"), entry("offset", o), entry("length", l)], 8)
+    };
+    assert_eq!(*slice("56", "8").unwrap().bytes(), [56, 57, 58, 59, 60, 61, 62, 63][..]);
     assert!(matches!(slice("60", "8"), Err(P::OutOfBounds { end: 68, size: 64, .. })));
     assert!(matches!(slice("65", "0"), Err(P::OutOfBounds { .. })));
     assert!(matches!(slice("18446744073709551615", "8"), Err(P::OutOfBounds { .. })));
@@ -143,11 +148,11 @@ fn ranges_are_inside_of_the_file_and_fit_the_tensor() {
     for number in ["-4", "+4", "", "4.0", "0x4", " 4", "18446744073709551616"] {
         assert!(matches!(slice(number, "8"), Err(P::BadNumber { key: "offset", .. })), "{number}");
     }
-    assert!(matches!(files.read(&[entry("location", "weights.bin")], 8), Err(P::WrongLength { found: 64, .. })));
+    assert!(matches!(files.external(&[entry("location", "weights.bin")], 8), Err(P::WrongLength { found: 64, .. })));
     let past = [entry("location", "weights.bin"), entry("offset", "65")];
-    assert!(matches!(files.read(&past, 8), Err(P::OutOfBounds { .. })));
+    assert!(matches!(files.external(&past, 8), Err(P::OutOfBounds { .. })));
     let twice = [entry("location", "weights.bin"), entry("location", "sub/more.bin"), entry("length", "8")];
-    assert!(matches!(files.read(&twice, 8), Err(P::Twice("location"))));
+    assert!(matches!(files.external(&twice, 8), Err(P::Twice("location"))));
 }
 
 #[test]
@@ -156,10 +161,10 @@ fn bytes_of_files_are_limited() {
     let limits =
         |bytes| ReadOptions { limits: ImportLimits { bytes: Some(bytes), nodes: None }, ..ReadOptions::default() };
     let mut within = files(&folder, limits(72));
-    within.read(&[entry("location", "weights.bin")], 64).unwrap();
-    within.read(&first("weights.bin"), 8).unwrap();
-    within.read(&first("sub/more.bin"), 8).unwrap();
-    let error = files(&folder, limits(63)).read(&first("weights.bin"), 8).unwrap_err();
+    within.external(&[entry("location", "weights.bin")], 64).unwrap();
+    within.external(&first("weights.bin"), 8).unwrap();
+    within.external(&first("sub/more.bin"), 8).unwrap();
+    let error = files(&folder, limits(63)).external(&first("weights.bin"), 8).unwrap_err();
     assert!(matches!(error, ExternalProblem::Limit(OverLimit::Bytes(63))));
     let error = OnnxModel::open_with(&folder.join("weights.bin"), limits(63)).unwrap_err();
     assert!(matches!(error, OnnxError::Limit(OverLimit::Bytes(63))), "{error}");
@@ -167,25 +172,30 @@ fn bytes_of_files_are_limited() {
 
 /// Mapped data would end the process here.
 #[test]
-fn files_may_become_shorter_after_they_are_read() {
+fn files_may_become_shorter_after_they_are_opened() {
     let folder = folder("external_shorter");
     let w = external("w", &[2], &[("location", "weights.bin"), ("length", "8")]);
-    let big = f32s("b", &[4096], &[1.0; 4096]);
-    let graph = GraphProto {
-        initializer: vec![w, big],
-        ..graph(vec![], vec![node("Neg", &["w"], &["y"]), node("Neg", &["b"], &["z"])], &["y", "z"])
-    };
+    let small = f32s("b", &[4096], &[1.0; 4096]);
+    let large = f32s("c", &[32768], &[1.0; 32768]);
+    let negations = [("w", "x"), ("b", "y"), ("c", "z")].map(|(from, to)| node("Neg", &[from], &[to]));
+    let graph =
+        GraphProto { initializer: vec![w, small, large], ..graph(vec![], negations.to_vec(), &["x", "y", "z"]) };
     let path = folder.join("m.onnx");
     std::fs::write(&path, encoded(&model(graph))).unwrap();
     let imported = import_file(&path, ReadOptions::default()).unwrap().graph;
     for file in [&path, &folder.join("weights.bin")] {
         std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(0).unwrap();
     }
-    let constants = imported
-        .node_ids()
-        .into_iter()
-        .filter_map(|node| imported.constant(tensorc_ir::graph::Value { node, port: 0 }).map(|data| data.to_f32s()[0]));
-    assert_eq!(constants.collect::<Vec<_>>(), [f32::from_le_bytes([0, 1, 2, 3]), 1.0]);
+    let data = |i: usize| imported.constant(Value { node: imported.node_ids()[i], port: 0 }).unwrap();
+    assert_eq!((data(0).to_f32s()[0], data(1).to_f32s()[0]), (f32::from_le_bytes([0, 1, 2, 3]), 1.0));
+    // What is large was not read yet.
+    assert!(data(2).content().whole().is_err());
+    let error = eval_graph(&imported, &REGISTRY, &[]).unwrap_err();
+    assert!(
+        error.code == DiagnosticCode::File
+            && error.message.ends_with("it became shorter than 147627 bytes while it was read"),
+        "{error}"
+    );
 }
 
 /// One name is a file of the model and a link to another in turns: whatever the moment, it is the file or nothing.
@@ -206,9 +216,9 @@ fn a_link_that_comes_and_goes_is_never_followed() {
             }
         });
         for _ in 0..2000 {
-            match files(&folder, ReadOptions::default()).read(&first("turn.bin"), 8) {
-                Ok(bytes) => {
-                    assert_eq!(bytes.as_ref(), [1; 8]);
+            match files(&folder, ReadOptions::default()).external(&first("turn.bin"), 8) {
+                Ok(content) => {
+                    assert_eq!(*content.bytes(), [1; 8][..]);
                     read += 1;
                 }
                 Err(ExternalProblem::Link(_)) => refused += 1,

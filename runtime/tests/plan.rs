@@ -15,7 +15,6 @@ use tensorc_abi::{
 use tensorc_runtime::plan::{InvalidPlan, LoadError, PlanEdge, PlanError};
 use tensorc_runtime::{
     AllocError, Bindings, Context, Device, Pool, Profiler, RunError, TensorMut, TensorRef, WeightError, WeightStorage,
-    pack_weight,
 };
 
 fn ramp(n: u64) -> Vec<f32> {
@@ -348,6 +347,11 @@ fn dense(m: u64, k: u64, packed: bool, big: bool) -> Plan {
     let epilogue = epilogue(BIAS_RELU, &[write(y), read(bias)]);
     step(&mut plan, "dense", StepOp::Gemm { call, a: x.into(), b: w, c: y, epilogue }, big);
     plan
+}
+
+/// A constant in memory, in the layout of a weight.
+fn pack_weight(packing: &Packing, dtype: DType, source: Bytes) -> Result<WeightStorage, WeightError> {
+    tensorc_runtime::pack_weight(packing, dtype, &source.into())
 }
 
 fn bytes_of(values: &[f32]) -> Bytes {

@@ -18,11 +18,7 @@ use super::wire;
 /// # Errors
 /// The element type is not supported, the data does not match the shape, or external data cannot
 /// be read. `site` names the tensor in them.
-pub fn read_tensor(
-    proto: &TensorProto,
-    site: TensorSite,
-    files: &mut ModelFiles,
-) -> Result<TensorData, OnnxError> {
+pub fn read_tensor(proto: &TensorProto, site: TensorSite, files: &mut ModelFiles) -> Result<TensorData, OnnxError> {
     read(proto, files).map_err(|problem| OnnxError::Tensor { tensor: site.into(), problem })
 }
 
