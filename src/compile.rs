@@ -5,17 +5,16 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorc_abi::content::{Content, Piece};
-use tensorc_abi::memory::Reserve;
+use tensorc_abi::content::Piece;
 use tensorc_abi::{ExternFn, KernelSignature, Packing, Plan, Weight};
 use tensorc_codegen::jit::compile_kernels;
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::Diagnostic;
-use tensorc_ir::graph::{Graph, Value};
+use tensorc_ir::graph::Graph;
 use tensorc_ir::interrupt::{Interrupt, PassLimits};
 use tensorc_ir::kir::Kernel;
-use tensorc_ir::parallel::{beside, try_map};
+use tensorc_ir::parallel::try_map;
 use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
 use tensorc_runtime::gpu::{Driver, LoadedKernel};
@@ -64,12 +63,11 @@ fn optimize(
     pipeline: &Pipeline,
     graph: &mut Graph,
     deadline: Deadline,
-    threads: usize,
     report: &mut Report,
 ) -> Result<(), Error> {
     compiler.progress("optimize");
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
-    cx.threads = threads;
+    cx.threads = compiler.pool().threads();
     let is_over = || deadline.is_over();
     cx.limits = PassLimits { nodes: compiler.options().limits.graph_nodes(), interrupt: Interrupt::new(&is_over) };
     pipeline.run(graph, &mut cx)?;
@@ -114,40 +112,16 @@ pub(crate) fn check_calls(plan: &Plan, kernels: &[Kernel]) -> Result<(), LoadErr
     Ok(verify_kernels(plan, &signatures)?)
 }
 
-/// Memory for what becomes of the constants that are still in files, unless it is there already or no thread would bring it
-/// in while others compile.
-pub(crate) fn reserve(compiler: &Compiler, graph: &Graph) -> Option<Reserve> {
-    /// Less is not worth a thread.
-    const LEAST: u64 = 8 << 20;
-    if compiler.pool().threads() == 1 || compiler.gpu().is_some() {
-        return None;
-    }
-    let is_new = |content: &Content| {
-        !content.is_in_memory() && content.file().is_some_and(|file| !compiler.weights().is_made_of(file))
-    };
-    let constants = graph.node_ids().into_iter().filter_map(|node| graph.constant(Value { node, port: 0 }));
-    let bytes: u64 = constants.filter(|data| is_new(data.content())).map(|data| data.ty.bytes()).sum();
-    // Packed weights are padded.
-    (bytes >= LEAST).then(|| Reserve::new(bytes + bytes / 16)).flatten()
-}
-
-/// Optimizes, lowers and plans a graph of known types; also gives the optimized graph. While passes run, a thread that they
-/// do not use brings in what is reserved.
+/// Optimizes, lowers and plans a graph of known types; also gives the optimized graph.
 pub(crate) fn lowered(
     compiler: &Compiler,
     mut graph: Graph,
     choices: Choices,
     deadline: Deadline,
-    reserve: Option<&Reserve>,
     report: &mut Report,
 ) -> Result<(Graph, Lowered), Error> {
     let pipeline = Pipeline::to(CompilePhase::Plan);
-    let threads = compiler.pool().threads();
-    let mut run = |threads| optimize(compiler, &pipeline, &mut graph, deadline, threads, report);
-    match reserve {
-        Some(reserve) => beside(threads, |is_over| reserve.populate(is_over), run)?,
-        None => run(threads)?,
-    }
+    optimize(compiler, &pipeline, &mut graph, deadline, report)?;
     let lowered = lower(compiler, &graph, choices, pipeline.end, &mut |step, time, _| {
         report.timings.push((step.to_owned(), time));
         Ok(())

@@ -9,7 +9,7 @@ use tensorc_runtime::plan::{Phase, SharedArena};
 use tensorc_runtime::{Bindings, Context, Executable, RunError};
 use tensorc_schedule::lowered::Lowered;
 
-use crate::compile::{Report, link, lowered, reserve};
+use crate::compile::{Report, link, lowered};
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::limits::Deadline;
@@ -40,8 +40,7 @@ impl Program {
     /// Adds what compiling takes to a report of what came before.
     pub(crate) fn compile_reporting(compiler: &Compiler, graph: Graph, mut report: Report) -> Result<Program, Error> {
         let deadline = compiler.options().limits.deadline();
-        let reserve = reserve(compiler, &graph);
-        let (_, lowered) = lowered(compiler, graph, compiler.choices(), deadline, reserve.as_ref(), &mut report)?;
+        let (_, lowered) = lowered(compiler, graph, compiler.choices(), deadline, &mut report)?;
         Program::linked(compiler, lowered, deadline, report)
     }
 

@@ -78,11 +78,6 @@ impl DataFile {
         Ok(Arc::new(DataFile { name, file, number, stamp, spare, failure }))
     }
 
-    /// Tells it from all other files of the process, as in [`Place::File`].
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
     /// Its size when it was opened, in bytes.
     pub fn size(&self) -> u64 {
         self.stamp.bytes
@@ -182,8 +177,7 @@ impl Stored {
     fn bytes(&self, run: impl FnOnce(Vec<Piece<'_>>)) -> &Bytes {
         self.bytes.get_or_init(|| {
             let room = &mut *self.room.lock().unwrap_or_else(PoisonError::into_inner);
-            let room = std::mem::replace(room, AlignedBuffer::empty());
-            let mut memory = AlignedBuffer::at_hand(self.len).unwrap_or(room);
+            let mut memory = std::mem::replace(room, AlignedBuffer::empty());
             let pieces = memory.as_mut_slice().chunks_mut(Piece::LEN).zip((self.at..).step_by(Piece::LEN));
             run(pieces.map(|(to, at)| Piece { file: &self.file, at, to }).collect());
             Bytes::from_owner(memory)

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use crate::plan::Plan;
 use mapping::Mapping;
-pub use mapping::Reserve;
 pub use pages::populate;
 
 /// The allocator could not provide the memory, or the size exceeds what can be addressed.
@@ -104,11 +103,6 @@ impl AlignedBuffer {
             Ok(len) if len >= MIN_MAPPED => Mapping::take(len).ok_or(AllocError { bytes, purpose }),
             _ => AlignedBuffer::zeroed(bytes, purpose),
         }
-    }
-
-    /// `len` zeroed bytes of a [`Reserve`], if one has them at hand.
-    pub fn at_hand(len: usize) -> Option<AlignedBuffer> {
-        Mapping::at_hand(len)
     }
 
     /// A buffer of no bytes.

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rayon::ThreadPool;
@@ -53,29 +53,6 @@ pub fn try_map<T: Send, R: Send, E: Send>(
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result.unwrap_or_else(|payload| Err(panicked(payload)))).collect()
-}
-
-/// The result of `work`, during which one of `threads` threads, if one is free, does `aside`. `work` is told how many threads
-/// it has, `aside` when `work` is done, and is waited for.
-pub fn beside<R>(threads: usize, aside: impl FnOnce(&AtomicBool) + Send, work: impl FnOnce(usize) -> R) -> R {
-    let Some(taken) = Helpers::take(threads.saturating_sub(1).min(1)) else { return work(threads) };
-    // Calls in `work` may take others.
-    HELPED.set(false);
-    let is_over = AtomicBool::new(false);
-    taken.helpers.pool.in_place_scope(|scope| {
-        scope.spawn(|_| aside(&is_over));
-        let _told = SetOnDrop(&is_over);
-        work(threads - 1)
-    })
-}
-
-/// Tells that something is over, also if it panics.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// The threads that help those that call.
@@ -211,25 +188,6 @@ mod tests {
         }
         let helped = |_| threads_of(20, 2).0.len() == 2;
         assert!((0..1000).any(helped), "the helpers are back");
-    }
-
-    #[test]
-    fn what_is_done_beside_is_told_to_stop() {
-        let turns = AtomicUsize::new(0);
-        let turn = |is_over: &AtomicBool| {
-            while !is_over.load(Ordering::Relaxed) {
-                turns.fetch_add(1, Ordering::Relaxed);
-            }
-        };
-        let inner = |threads: usize| try_map((0..100).collect(), threads, |i: usize| Ok(i), text).unwrap().len();
-        assert_eq!(beside(1, turn, |threads| (threads, inner(threads))), (1, 100));
-        assert_eq!(turns.load(Ordering::Relaxed), 0, "the only thread works");
-        for _ in 0..100 {
-            let (threads, done) = beside(3, turn, |threads| (threads, inner(threads)));
-            assert!((2..=3).contains(&threads) && done == 100);
-        }
-        let stopped = catch_unwind(|| beside(2, turn, |_| panic!("stop")));
-        assert!(stopped.is_err_and(|payload| text(payload) == "panic: stop"));
     }
 
     #[test]

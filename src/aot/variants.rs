@@ -98,7 +98,7 @@ fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Consta
     }
     let choices = compiler.choices_for(Some(request.target));
     let (mut graph, lowered) =
-        lowered(compiler, graph, choices, compiler.options().limits.deadline(), None, &mut Report::default())?;
+        lowered(compiler, graph, choices, compiler.options().limits.deadline(), &mut Report::default())?;
     let Lowered { plan, kernels, constants, .. } = lowered;
     verify(&plan).map_err(LoadError::from)?;
     check_calls(&plan, &kernels)?;

@@ -4,9 +4,6 @@
 
 use std::ptr::NonNull;
 
-/// A page of most systems, in bytes.
-pub(super) const PAGE: usize = 4096;
-
 /// A huge page of most processors, in bytes.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
@@ -34,13 +31,15 @@ mod linux {
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::Instant;
 
-    use super::{HUGE_PAGE, PAGE};
+    use super::HUGE_PAGE;
 
     /// Nanoseconds that huge pages may still take: those that come quickly add to it.
     static CREDIT: AtomicI64 = AtomicI64::new(2_000_000);
 
     /// What small pages take, about, in nanoseconds for a KiB.
     const SMALL_PAGES: i64 = 300;
+
+    const PAGE: usize = 4096;
 
     /// Bytes of small pages that are asked for at once. Other threads that change mappings wait meanwhile.
     const SMALL_STEP: usize = 256 << 10;

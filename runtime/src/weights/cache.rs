@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use tensorc_abi::content::{Content, DataFile, Place};
+use tensorc_abi::content::{Content, Place};
 use tensorc_abi::{DType, Packing};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -78,14 +78,6 @@ impl WeightCache {
         }
         known.sources.insert(made_of, Arc::downgrade(&buffer));
         Ok(WeightStorage::Owned(buffer))
-    }
-
-    /// Whether a weight is in use that is made of something in a file.
-    pub fn is_made_of(&self, file: &DataFile) -> bool {
-        self.known().sources.iter().any(|((_, source), weight)| match source {
-            Source::File(Place::File(number, ..)) => *number == file.number() && weight.strong_count() > 0,
-            _ => false,
-        })
     }
 
     /// Weights in the memory of a driver's device, each once; those that are not there yet are copied. What loads them
