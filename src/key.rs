@@ -83,6 +83,7 @@ impl ProgramKey {
         let words = match place {
             Place::Memory(address, len) => [0, 0, address as u64, len as u64],
             Place::File(file, at, len) => [1, file, at, len as u64],
+            Place::Computed(number, len) => [2, number as u64, (number >> 64) as u64, len as u64],
         };
         words.into_iter().for_each(|word| self.number(word));
     }

@@ -1,4 +1,4 @@
-//! The bytes of a constant: in memory, or in a file from which they are read when they are needed.
+//! The bytes of a constant: in memory, or in a file from which they are read when they are needed, and perhaps computed with.
 //!
 //! Most weights of a model are read once, to be packed. What reads a part of them for the moment takes a [`Part`], in memory
 //! that the next reader has again; [`Content::bytes`] reads for good. No file is mapped: a process dies when it touches a
@@ -143,22 +143,42 @@ fn read_exact_at(mut file: &File, at: u64, to: &mut [u8]) -> io::Result<()> {
     file.read_exact(to)
 }
 
-/// A range of a file.
+/// Computes the bytes of a constant from those of another that is in a file, a range at a time.
+pub trait Compute: std::fmt::Debug + Send + Sync {
+    /// Writes the whole elements that begin at a position, in bytes.
+    ///
+    /// # Errors
+    /// The other constant cannot be read.
+    fn compute(&self, at: usize, to: &mut [u8]) -> Result<(), ReadError>;
+
+    /// How many computations follow each other, this one among them.
+    fn depth(&self) -> usize;
+}
+
+/// Bytes that are read or computed when they are needed.
 #[derive(Debug)]
 pub struct Stored {
     file: Arc<DataFile>,
-    at: u64,
+    origin: Origin,
     len: usize,
     /// Where the bytes go if they are read for good. It is reserved when the range is, since only then can it be refused.
     room: Mutex<AlignedBuffer>,
     bytes: OnceLock<Bytes>,
 }
 
-/// A piece of a range that is read for good.
+#[derive(Debug)]
+enum Origin {
+    /// They are in the file, from this position on.
+    At(u64),
+    /// They are computed; the number is equal where what is computed is.
+    Computed(Arc<dyn Compute>, u128),
+}
+
+/// A piece of bytes that are read for good.
 #[derive(Debug)]
 pub struct Piece<'a> {
-    file: &'a DataFile,
-    at: u64,
+    stored: &'a Stored,
+    at: usize,
     to: &'a mut [u8],
 }
 
@@ -169,17 +189,32 @@ impl Piece<'_> {
     /// Reads it. The file remembers if that fails.
     pub fn read(self) {
         memory::populate(self.to);
-        _ = self.file.load(self.at, self.to);
+        if let Err(error) = self.stored.read(self.at, self.to) {
+            self.stored.file.failure.get_or_init(|| error);
+        }
     }
 }
 
 impl Stored {
+    fn new(file: &Arc<DataFile>, origin: Origin, len: u64) -> Result<Stored, AllocError> {
+        let room = AlignedBuffer::mapped(len, "a constant")?;
+        let (len, room) = (room.len(), Mutex::new(room));
+        Ok(Stored { file: file.clone(), origin, len, room, bytes: OnceLock::new() })
+    }
+
+    fn read(&self, at: usize, to: &mut [u8]) -> Result<(), ReadError> {
+        match &self.origin {
+            Origin::At(start) => self.file.load(start + at as u64, to),
+            Origin::Computed(compute, _) => compute.compute(at, to),
+        }
+    }
+
     fn bytes(&self, run: impl FnOnce(Vec<Piece<'_>>)) -> &Bytes {
         self.bytes.get_or_init(|| {
             let room = &mut *self.room.lock().unwrap_or_else(PoisonError::into_inner);
             let mut memory = std::mem::replace(room, AlignedBuffer::empty());
-            let pieces = memory.as_mut_slice().chunks_mut(Piece::LEN).zip((self.at..).step_by(Piece::LEN));
-            run(pieces.map(|(to, at)| Piece { file: &self.file, at, to }).collect());
+            let pieces = memory.as_mut_slice().chunks_mut(Piece::LEN).enumerate();
+            run(pieces.map(|(i, to)| Piece { stored: self, at: i * Piece::LEN, to }).collect());
             Bytes::from_owner(memory)
         })
     }
@@ -190,8 +225,8 @@ impl Stored {
 pub enum Content {
     /// In memory.
     Memory(Bytes),
-    /// In a file.
-    File(Arc<Stored>),
+    /// In a file, or computed from what is.
+    Stored(Arc<Stored>),
 }
 
 /// Tells contents apart: those of one place are equal.
@@ -201,6 +236,8 @@ pub enum Place {
     Memory(usize, usize),
     /// Number of the file, position and length.
     File(u64, u64, usize),
+    /// Number of what is computed, and length.
+    Computed(u128, usize),
 }
 
 impl Content {
@@ -209,22 +246,34 @@ impl Content {
     /// # Errors
     /// There is no memory for it, or reading fails.
     pub fn of_file(file: &Arc<DataFile>, range: Range<u64>) -> io::Result<Content> {
+        let no_memory = |error| io::Error::new(io::ErrorKind::OutOfMemory, error);
         let bytes = range.end.saturating_sub(range.start);
-        let mut room = AlignedBuffer::mapped(bytes, "a constant")
-            .map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))?;
         if bytes < DataFile::MIN_STORED {
-            file.read(range.start, room.as_mut_slice())?;
-            return Ok(Content::Memory(Bytes::from_owner(room)));
+            let mut memory = AlignedBuffer::zeroed(bytes, "a constant").map_err(no_memory)?;
+            file.read(range.start, memory.as_mut_slice())?;
+            return Ok(Content::Memory(Bytes::from_owner(memory)));
         }
-        let (len, room) = (room.len(), Mutex::new(room));
-        Ok(Content::File(Arc::new(Stored { file: file.clone(), at: range.start, len, room, bytes: OnceLock::new() })))
+        Ok(Content::Stored(Arc::new(Stored::new(file, Origin::At(range.start), bytes).map_err(no_memory)?)))
+    }
+
+    /// `len` bytes that are computed from what is in a file; `number` tells them apart from all others that are computed.
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub fn computed(
+        file: &Arc<DataFile>,
+        compute: Arc<dyn Compute>,
+        number: u128,
+        len: u64,
+    ) -> Result<Content, AllocError> {
+        Ok(Content::Stored(Arc::new(Stored::new(file, Origin::Computed(compute, number), len)?)))
     }
 
     /// Their number.
     pub fn len(&self) -> usize {
         match self {
             Content::Memory(bytes) => bytes.len(),
-            Content::File(stored) => stored.len,
+            Content::Stored(stored) => stored.len,
         }
     }
 
@@ -243,7 +292,7 @@ impl Content {
     pub fn bytes_by(&self, run: impl FnOnce(Vec<Piece<'_>>)) -> &Bytes {
         match self {
             Content::Memory(bytes) => bytes,
-            Content::File(stored) => stored.bytes(run),
+            Content::Stored(stored) => stored.bytes(run),
         }
     }
 
@@ -254,13 +303,13 @@ impl Content {
     pub fn part(&self, range: Range<usize>) -> Result<Part<'_>, ReadError> {
         let stored = match self {
             Content::Memory(bytes) => return Ok(Part(Held::Bytes(&bytes[range]))),
-            Content::File(stored) => stored,
+            Content::Stored(stored) => stored,
         };
         if let Some(bytes) = stored.bytes.get() {
             return Ok(Part(Held::Bytes(&bytes[range])));
         }
         let mut part = Read { file: &stored.file, memory: stored.file.room(range.len())?, len: range.len() };
-        stored.file.load(stored.at + range.start as u64, &mut part.memory.as_mut_slice()[..range.len()])?;
+        stored.read(range.start, &mut part.memory.as_mut_slice()[..range.len()])?;
         Ok(Part(Held::Read(part)))
     }
 
@@ -284,7 +333,21 @@ impl Content {
     pub fn place(&self) -> Place {
         match self {
             Content::Memory(bytes) => Place::Memory(bytes.as_ptr().addr(), bytes.len()),
-            Content::File(stored) => Place::File(stored.file.number, stored.at, stored.len),
+            Content::Stored(stored) => match stored.origin {
+                Origin::At(at) => Place::File(stored.file.number, at, stored.len),
+                Origin::Computed(_, number) => Place::Computed(number, stored.len),
+            },
+        }
+    }
+
+    /// How many computations lie between it and its file.
+    pub fn depth(&self) -> usize {
+        match self {
+            Content::Stored(stored) => match &stored.origin {
+                Origin::Computed(compute, _) => compute.depth(),
+                Origin::At(_) => 0,
+            },
+            Content::Memory(_) => 0,
         }
     }
 
@@ -292,15 +355,15 @@ impl Content {
     pub fn is_in_memory(&self) -> bool {
         match self {
             Content::Memory(_) => true,
-            Content::File(stored) => stored.bytes.get().is_some(),
+            Content::Stored(stored) => stored.bytes.get().is_some(),
         }
     }
 
-    /// The file that has them.
+    /// The file that has them, or what they are computed from.
     pub fn file(&self) -> Option<&Arc<DataFile>> {
         match self {
             Content::Memory(_) => None,
-            Content::File(stored) => Some(&stored.file),
+            Content::Stored(stored) => Some(&stored.file),
         }
     }
 

@@ -5,10 +5,11 @@
 //! for it: they add in f64 and round once.
 
 use std::panic::resume_unwind;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tensorc_abi::DType;
-use tensorc_abi::content::ReadError;
+use tensorc_abi::content::{Compute, Content, DataFile, ReadError};
 use tensorc_abi::memory::{self, AlignedBuffer};
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::parallel::try_map;
@@ -16,6 +17,7 @@ use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::views::{in_bounds, keeps_linear_order};
 use tensorc_ir::{DenseType, TensorData};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// Most multiplications of a product.
 const MAX_PRODUCT_OPS: u64 = 32 << 20;
@@ -44,10 +46,15 @@ pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], t
         (Prim::View(view), [input]) => eval_view(view, input, output),
         (Prim::Map(f), [x]) if x.dims() == output.dims => match widening(f) {
             Some(from) => widen(from, x, output),
-            None => with_literal(f).and_then(|(op, y)| rows(op, x, (&[y], x.len() as usize), output, threads)),
+            None => {
+                let (op, y) = with_literal(f)?;
+                let (x, inner) = (x.content().clone(), x.len() as usize);
+                rows(Rows { op, x, ys: vec![y], inner }, output, threads)
+            }
         },
         (Prim::Map(f), [x, y]) if x.dims() == output.dims => {
-            rows(arithmetic(f)?, x, (&f32s(y)?, row(&x.ty, &y.ty)?.0), output, threads)
+            let (op, inner) = (arithmetic(f)?, row(&x.ty, &y.ty)?.0);
+            rows(Rows { op, x: x.content().clone(), ys: f32s(y)?, inner }, output, threads)
         }
         (Prim::Concat { axis }, _) => concat(*axis, inputs, output),
         (Prim::Contract(c), [lhs, rhs]) => product(c, lhs, rhs, output),
@@ -147,10 +154,13 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<Ten
 /// Bytes that a thread computes at once: they stay in its cache.
 const PIECE: usize = 256 << 10;
 
+/// Most computations that follow each other when a constant is needed.
+const MAX_DEPTH: usize = 4;
+
 /// Threads beyond which memory is not read any faster.
 const MAX_THREADS: usize = 4;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Op {
     Add,
     Sub,
@@ -203,38 +213,72 @@ fn row(x: &DenseType, y: &DenseType) -> Option<(usize, usize)> {
 }
 
 /// An operation of `x` and `ys`, each of which goes with `inner` elements that follow each other, in turn.
-fn rows(
+#[derive(Debug)]
+struct Rows {
     op: Op,
-    x: &TensorData,
-    (ys, inner): (&[f32], usize),
-    output: &DenseType,
-    threads: usize,
-) -> Option<TensorData> {
-    let count = ys.len();
-    if inner == 0 || count == 0 {
+    x: Content,
+    ys: Vec<f32>,
+    inner: usize,
+}
+
+impl Compute for Rows {
+    fn compute(&self, at: usize, to: &mut [u8]) -> Result<(), ReadError> {
+        let from = self.x.part(at..at + to.len())?;
+        let (count, mut at, mut from, mut to) = (self.ys.len(), at / 4, &from[..], to);
+        while !to.is_empty() {
+            // Elements up to the end of a row, of `ys` or of those that go with one of them.
+            let row = if self.inner == 1 { count } else { self.inner };
+            let len = (4 * (row - at % row)).min(to.len());
+            let (next, rest) = std::mem::take(&mut to).split_at_mut(len);
+            if self.inner == 1 {
+                let ys = &self.ys[at % count..];
+                each(self.op, next, &from[..len], |i| ys[i]);
+            } else {
+                let y = self.ys[at / self.inner % count];
+                each(self.op, next, &from[..len], |_| y);
+            }
+            (at, from, to) = (at + len / 4, &from[len..], rest);
+        }
+        Ok(())
+    }
+
+    fn depth(&self) -> usize {
+        self.x.depth() + 1
+    }
+}
+
+impl Rows {
+    /// The file of the operand, if it stays there until the result is needed.
+    fn deferred_to(&self) -> Option<Arc<DataFile>> {
+        let is_small = 16 * self.ys.len() <= self.x.len();
+        let stays = !self.x.is_in_memory() && is_small && self.depth() <= MAX_DEPTH;
+        self.x.file().filter(|_| stays).cloned()
+    }
+
+    /// Equal for what computes the same.
+    fn number(&self) -> u128 {
+        let mut description = format!("{:?}", (self.op, self.x.place(), self.inner)).into_bytes();
+        description.extend(self.ys.iter().flat_map(|y| y.to_bits().to_le_bytes()));
+        xxh3_128(&description)
+    }
+}
+
+/// The result of an operation: where the operand is in a file, it is computed when it is needed.
+fn rows(rows: Rows, output: &DenseType, threads: usize) -> Option<TensorData> {
+    if rows.inner == 0 || rows.ys.is_empty() {
         return None;
     }
-    // Pieces of whole rows; every element is computed alone, so their number changes nothing.
-    let line = 4 * if inner == 1 { count } else { inner };
-    let piece = (PIECE / line).max(1);
+    if let Some(file) = rows.deferred_to() {
+        let number = rows.number();
+        return TensorData::of(output.clone(), Content::computed(&file, Arc::new(rows), number, output.bytes()).ok()?);
+    }
+    // Every element is computed alone, so the number of pieces changes nothing.
     let work = |(i, to): (usize, &mut [u8])| {
         memory::populate(to);
-        let first = i * piece;
-        let from = x.content().part(first * line..first * line + to.len())?;
-        for (i, (to, from)) in to.chunks_exact_mut(line).zip(from.chunks_exact(line)).enumerate() {
-            match inner {
-                // Along the last axes.
-                1 => each(op, to, from, |i| ys[i]),
-                _ => {
-                    let y = ys[(first + i) % count];
-                    each(op, to, from, |_| y);
-                }
-            }
-        }
-        Ok::<(), ReadError>(())
+        rows.compute(i * PIECE, to)
     };
     try_filled(output, |bytes| {
-        let pieces = bytes.chunks_mut(line * piece).enumerate().collect();
+        let pieces = bytes.chunks_mut(PIECE).enumerate().collect();
         try_map(pieces, threads.clamp(1, MAX_THREADS), work, |payload| resume_unwind(payload)).map(drop)
     })
 }

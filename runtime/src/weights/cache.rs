@@ -20,14 +20,14 @@ type Hashed = (usize, u128);
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Source {
     Memory(Hashed),
-    File(Place),
+    Stored(Place),
 }
 
 impl Source {
     fn of(content: &Content) -> Source {
         match content {
             Content::Memory(bytes) => Source::Memory(hashed(bytes)),
-            Content::File(_) => Source::File(content.place()),
+            Content::Stored(_) => Source::Stored(content.place()),
         }
     }
 }
