@@ -4,10 +4,11 @@
 //! A class is a tensor, an e-node a primitive with one result. Primitives and their types are interned outside
 //! the e-graph, so that e-nodes stay small.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
@@ -86,7 +87,7 @@ pub(super) struct TensorFacts {
 pub(super) struct TensorAnalysis {
     pub leaves: Vec<(Leaf, TensorFacts)>,
     pub prims: Vec<(Prim, Arc<DenseType>)>,
-    interned: HashMap<(Prim, Arc<DenseType>), u32>,
+    interned: FxHashMap<(Prim, Arc<DenseType>), u32>,
     options: Options,
 }
 
@@ -137,7 +138,7 @@ pub(super) struct TensorSpace {
 
 impl TensorSpace {
     pub fn new(options: Options) -> TensorSpace {
-        let known = TensorAnalysis { leaves: vec![], prims: vec![], interned: HashMap::new(), options };
+        let known = TensorAnalysis { leaves: vec![], prims: vec![], interned: FxHashMap::default(), options };
         TensorSpace { egraph: TensorTerms::new(known), origins: vec![], at_work: None }
     }
 

@@ -1,8 +1,11 @@
 //! Choosing between the clusters of greedy fusion and others, region by region.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::panic::resume_unwind;
 
 use tensorc_ir::graph::{NodeId, Value};
+use tensorc_ir::parallel::try_map;
 use tensorc_schedule::cost::CostModel;
 
 use super::alternatives;
@@ -12,9 +15,9 @@ use super::price::{Price, Prices};
 use super::regions::{self, FusionRegion};
 use super::siblings::{self, Output};
 
-/// Replaces clusters of greedy fusion where others are cheaper. `exact`: clusters that decide the order of
-/// additions stay as they are, so that results have the same bits.
-pub fn improve(plan: &mut FusionPlan<'_>, machine: &CostModel, exact: bool) {
+/// Replaces clusters of greedy fusion where others are cheaper, looked for on up to `threads` threads. `exact`: clusters that
+/// decide the order of additions stay as they are, so that results have the same bits.
+pub fn improve(plan: &mut FusionPlan<'_>, machine: &CostModel, exact: bool, threads: usize) {
     let read = plan.read_values();
     let regions = regions::divide(plan, &read, exact);
     let prices = Prices::new(plan, machine);
@@ -30,9 +33,9 @@ pub fn improve(plan: &mut FusionPlan<'_>, machine: &CostModel, exact: bool) {
         .collect();
     let greedy: Vec<Vec<Output>> =
         regions.iter().map(|r| r.clusters.iter().map(|c| whole(plan, *c)).collect()).collect();
-    let found = regions.iter().zip(&greedy);
-    let found = found.map(|(region, greedy)| best(plan, &prices, region).unwrap_or_else(|| greedy.clone()));
-    let found: Vec<Vec<Output>> = found.collect();
+    let look = |region: &FusionRegion| Ok::<_, Infallible>(best(plan, &prices, region));
+    let Ok(found) = try_map(regions.iter().collect(), threads, look, |panic| resume_unwind(panic));
+    let found = found.into_iter().zip(&greedy).map(|(found, greedy)| found.unwrap_or_else(|| greedy.clone())).collect();
     let mut chosen = greedy.clone();
     let mut least: Vec<Price> = greedy.iter().map(|list| price(plan, &prices, list)).collect();
     for trial in [greedy, found] {

@@ -63,7 +63,7 @@ impl Pass for Fuse {
         reduce::form(&mut plan, enabled);
         absorb::form(&mut plan, enabled);
         if by == FusionStrategy::Alternatives {
-            choose::improve(&mut plan, &cx.options.target.machine(), !cx.options.reassociate);
+            choose::improve(&mut plan, &cx.options.target.machine(), !cx.options.reassociate, cx.threads);
         }
         let fused = emit::emit(&plan)?;
         *graph = fused;

@@ -1,7 +1,6 @@
 //! Common subexpressions: equal primitives on equal operands, and equal constants, become one.
 
-use std::collections::HashMap;
-
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tensorc_abi::content::Place;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
@@ -20,7 +19,7 @@ const MAX_COMPARED_BYTES: u64 = 4096;
 
 /// Merges every node that computes what an earlier one does. Returns whether there was one.
 pub fn run(graph: &mut Graph) -> bool {
-    let mut seen: HashMap<NodeKey, Value> = HashMap::new();
+    let mut seen: FxHashMap<NodeKey, Value> = FxHashMap::default();
     let mut changed = false;
     for node in graph.order() {
         let n = graph.node(node);

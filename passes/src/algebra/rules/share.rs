@@ -1,8 +1,7 @@
 //! Products that share an operand become one, and maps of its parts one map.
 
-use std::collections::HashMap;
-
 use egg::Id;
+use rustc_hash::FxHashMap;
 use tensorc_ir::DType;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim};
@@ -44,7 +43,7 @@ pub(super) fn products_int(space: &mut TensorSpace) -> Vec<Equal> {
 }
 
 fn merge_products(space: &mut TensorSpace, domain: Domain) -> Vec<Equal> {
-    let mut kinds: HashMap<ProductKind, usize> = HashMap::new();
+    let mut kinds: FxHashMap<ProductKind, usize> = FxHashMap::default();
     let mut groups: Vec<(usize, usize, usize, Contraction, Id, Vec<SharedProduct>)> = vec![];
     for (class, terms) in space.snapshot() {
         for term in terms {
@@ -150,7 +149,7 @@ struct MapKind {
 
 /// `f(slice x, V), f(slice x, W) = slices of f(x, concat(V, W))`, if the slices make up all of `x`.
 pub(super) fn maps(space: &mut TensorSpace) -> Vec<Equal> {
-    let mut kinds: HashMap<MapKind, usize> = HashMap::new();
+    let mut kinds: FxHashMap<MapKind, usize> = FxHashMap::default();
     let mut groups: Vec<(Id, usize, ScalarFn, usize, Vec<SlicePart>)> = vec![];
     for (class, terms) in space.snapshot() {
         for term in terms {

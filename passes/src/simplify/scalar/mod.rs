@@ -7,9 +7,8 @@ mod apply;
 mod rule;
 mod term;
 
-use std::collections::HashMap;
-
 use egg::Id;
+use rustc_hash::FxHashMap;
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, ScalarBuilder, ScalarFn, ScalarNode, ScalarOp};
 use tensorc_schedule::cost::scalar as cost;
@@ -58,8 +57,8 @@ pub struct Rewritten {
 pub struct Rewriter {
     rules: Vec<&'static ScalarRule>,
     /// The rules whose pattern begins with an operation, casts to any type being one.
-    by_op: HashMap<ScalarOp, Vec<usize>>,
-    done: HashMap<ScalarFn, Option<Rewritten>>,
+    by_op: FxHashMap<ScalarOp, Vec<usize>>,
+    done: FxHashMap<ScalarFn, Option<Rewritten>>,
 }
 
 impl Rewriter {
@@ -72,7 +71,7 @@ impl Rewriter {
     /// A rewriter with some rules only.
     pub fn of(rules: impl IntoIterator<Item = &'static ScalarRule>) -> Rewriter {
         let rules: Vec<&'static ScalarRule> = rules.into_iter().collect();
-        let mut by_op: HashMap<ScalarOp, Vec<usize>> = HashMap::new();
+        let mut by_op: FxHashMap<ScalarOp, Vec<usize>> = FxHashMap::default();
         for (at, rule) in rules.iter().enumerate() {
             match &rule.pattern {
                 RuleTerm::Op(op, _) => by_op.entry(*op).or_default().push(at),
@@ -80,7 +79,7 @@ impl Rewriter {
                 _ => {}
             }
         }
-        Rewriter { rules, by_op, done: HashMap::new() }
+        Rewriter { rules, by_op, done: FxHashMap::default() }
     }
 
     /// A cheaper body with the same operands and, as far as the labels ask, the same results.
