@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use tensorc::abi::{KernelSignature, Plan};
+use tensorc::ir::data_files::DataFiles;
 use tensorc::ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::kir::Kernel;
@@ -125,7 +126,10 @@ pub fn run(args: &OptArgs) -> Result<(), CliFailure> {
     let mut job = OptJob { args, work, compiler, timings: vec![], shapes, gpu, target };
     if !args.split {
         let module = read(&job.compiler, file, args.params.as_deref())?;
-        return job.show_module(module, file);
+        let files: Vec<DataFiles> = module.graphs.iter().map(DataFiles::of).collect();
+        job.show_module(module, file)?;
+        // Constants were read for what was printed, too.
+        return Ok(files.iter().try_for_each(|files| files.confirm(Ok(())))?);
     }
     let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
     let parts = parts(&text);

@@ -27,7 +27,7 @@ fn concat(inputs: &[&str], output: &str) -> NodeProto {
 fn with_large_tensors() -> ModelProto {
     let constant = |output: &str, len| with(node("Constant", &[], &[output]), vec![tensor("value", ramp("", len))]);
     let branch_of = |name: &str, len| {
-        branch(name, graph(vec![], vec![constant("k", LARGE + len), concat(&["h", "k"], "b")], &["b"]))
+        branch(name, graph(vec![], vec![constant("l", LARGE + len), concat(&["h", "l"], "b")], &["b"]))
     };
     let sparse = SparseTensorProto {
         values: Some(ramp("s", LARGE)),

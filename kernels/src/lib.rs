@@ -42,7 +42,7 @@ pub use epilogue::EpilogueCall;
 pub use gemm::{gemm_affinity, gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
 pub use isa::{Isa, isa};
 pub use prologue::{LeftOperand, PrologueCall, affinity_grain};
-pub use weights::{pack, pack_part, pack_source, pack_units, pack_with, packed_len};
+pub use weights::{pack, pack_part, pack_source, pack_units, packed_len};
 
 /// Address of the function called `name` for generated code to call: of [`math64`], [`soft_libcalls`] or [`vmath`].
 pub fn symbol(name: &str) -> Option<*const u8> {

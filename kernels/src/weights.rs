@@ -78,27 +78,16 @@ fn gemm_part(packing: &Packing, units: &Range<usize>) -> (Range<usize>, Range<us
 /// # Panics
 /// If `dst` is shorter than [`packed_len`].
 pub unsafe fn pack(packing: &Packing, src: *const u8, dst: &mut [f32]) {
-    // SAFETY: passed on from the caller.
-    unsafe { pack_with(isa(), packing, src, dst) }
-}
-
-/// [`pack`] with the kernels of one ISA level. The packed form is the same for all of them.
-///
-/// # Safety
-/// As for [`pack`].
-///
-/// # Panics
-/// As for [`pack`], and if the ISA level is not available.
-pub unsafe fn pack_with(isa: Isa, packing: &Packing, src: *const u8, dst: &mut [f32]) {
     let units = 0..pack_units(packing);
     if !units.is_empty() {
         let first = pack_source(packing, units.clone()).start;
         // SAFETY: passed on from the caller.
-        unsafe { pack_part(isa, packing, units, src.wrapping_add(first * size_of::<f32>()), dst) };
+        unsafe { pack_part(isa(), packing, units, src.wrapping_add(first * size_of::<f32>()), dst) };
     }
 }
 
-/// Writes some units of the packed form of a constant, of which `src` addresses [`pack_source`] alone.
+/// Writes some units of the packed form of a constant, of which `src` addresses [`pack_source`] alone, with the kernels of one
+/// ISA level. The packed form is the same for all of them.
 ///
 /// # Safety
 /// `src` addresses the elements that the units are made of; any alignment will do.

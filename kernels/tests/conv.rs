@@ -7,7 +7,7 @@ mod support;
 
 use support::{Counter, Random, Supply, assert_same_bits, cuts, emulated, isa_levels, scratch};
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, ImageLayout, MatrixLayout, Packing};
-use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks, pack_with, packed_len};
+use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks};
 
 /// The place of every product: batch entry, group, output and input channel within the group, output
 /// and input pixel, tap.
@@ -127,16 +127,8 @@ fn supply(call: &Conv2d, x: &[f32]) -> Option<Supply> {
 
 fn run(isa: Isa, call: &Conv2d, a: &[f32], b: &[f32], ranges: &[std::ops::Range<u64>], epilogue: bool) -> Vec<f32> {
     let packing = Packing::Conv(call.contiguous());
-    let mut packed = vec![f32::NAN; packed_len(&packing)];
-    let right = if call.pass.is_packed() {
-        // An odd address, as a constant of a model file may have.
-        let bytes: Vec<u8> = std::iter::once(0).chain(b.iter().flat_map(|w| w.to_ne_bytes())).collect();
-        // SAFETY: the buffers have the sizes the call states.
-        unsafe { pack_with(isa, &packing, bytes.as_ptr().wrapping_add(1), &mut packed) };
-        packed.as_ptr()
-    } else {
-        b.as_ptr()
-    };
+    let packed = call.pass.is_packed().then(|| support::packed(isa, &packing, b));
+    let right = packed.as_ref().map_or(b.as_ptr(), Vec::as_ptr);
     let (inner, outer) = (call.groups * call.in_channels, call.groups * call.out_channels);
     let (batch, rows, cols) = match call.pass {
         ConvPass::FilterGradient => (1, outer, call.in_channels * call.kernel[0] * call.kernel[1]),

@@ -5,7 +5,7 @@ mod support;
 
 use support::{Counter, Random, Supply, assert_same_bits, cuts, isa_levels, scratch};
 use tensorc_abi::{BatchedGemm, MatrixLayout, Packing};
-use tensorc_kernels::{Isa, gemm_run_with, gemm_scratch, gemm_tasks, pack_with, packed_len};
+use tensorc_kernels::{Isa, gemm_run_with, gemm_scratch, gemm_tasks};
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug)]
@@ -92,9 +92,7 @@ fn run(
             row_stride: call.b.row_stride,
             col_stride: call.b.col_stride,
         };
-        packed = vec![f32::NAN; packed_len(&packing)];
-        // SAFETY: the buffers have the sizes the call states.
-        unsafe { pack_with(isa, &packing, b.as_ptr().cast(), &mut packed) };
+        packed = support::packed(isa, &packing, b);
     }
     let right = if call.b_packed { packed.as_ptr() } else { b.as_ptr() };
     let [s0, s1, s2] = call.c.batch_strides;

@@ -1,7 +1,7 @@
 //! What the tests of the kernels share: random numbers, counting epilogues, prologues that read memory, bit comparisons.
 
-use tensorc_abi::MatrixLayout;
-use tensorc_kernels::{EpilogueCall, Isa, LeftOperand, PrologueCall};
+use tensorc_abi::{MatrixLayout, Packing};
+use tensorc_kernels::{EpilogueCall, Isa, LeftOperand, PrologueCall, pack_part, pack_source, pack_units, packed_len};
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 pub struct Random(u64);
@@ -157,4 +157,19 @@ pub fn assert_same_bits(what: &str, actual: &[f32], expected: &[f32]) {
     for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
         assert!(a.to_bits() == e.to_bits(), "{what}: element {i} is {a:e}, expected {e:e}");
     }
+}
+
+/// A constant in packed form, made of up to three parts, each from a copy of what it reads at an odd address, as a constant of
+/// a model file may have.
+pub fn packed(isa: Isa, packing: &Packing, constant: &[f32]) -> Vec<f32> {
+    let mut packed = vec![f32::NAN; packed_len(packing)];
+    let units = pack_units(packing);
+    for first in (0..units).step_by(units.div_ceil(3).max(1)) {
+        let part = first..units.min(first + units.div_ceil(3));
+        let source = &constant[pack_source(packing, part.clone())];
+        let bytes: Vec<u8> = std::iter::once(0).chain(source.iter().flat_map(|w| w.to_ne_bytes())).collect();
+        // SAFETY: the copy holds the elements that the part reads.
+        unsafe { pack_part(isa, packing, part, bytes.as_ptr().wrapping_add(1), &mut packed) };
+    }
+    packed
 }
