@@ -193,11 +193,7 @@ fn files_may_become_shorter_after_they_are_opened() {
     // What is large was not read yet.
     assert!(large.content().whole().is_err());
     let error = eval_graph(&imported, &REGISTRY, &[]).unwrap_err();
-    assert!(
-        error.code == DiagnosticCode::File
-            && error.message.ends_with("it became shorter than 147627 bytes while it was read"),
-        "{error}"
-    );
+    assert!(error.code == DiagnosticCode::File && error.message.contains("it became shorter than"), "{error}");
 }
 
 /// One name is a file of the model and a link to another in turns: whatever the moment, it is the file or nothing.

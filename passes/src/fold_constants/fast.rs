@@ -422,6 +422,35 @@ mod tests {
         }
     }
 
+    /// The same tensor in a file.
+    fn in_a_file(data: &TensorData) -> TensorData {
+        let path = std::env::temp_dir().join(format!("tensorc-rows-{}", std::process::id()));
+        std::fs::write(&path, data.bytes()).expect("a file can be written");
+        let file = std::fs::File::open(&path).and_then(|file| DataFile::new("rows".into(), file)).expect("it is there");
+        std::fs::remove_file(&path).expect("it is there");
+        let content = Content::of_file(&file, 0..data.ty.bytes()).expect("there is memory");
+        TensorData::of(data.ty.clone(), content).expect("it has as many bytes")
+    }
+
+    #[test]
+    fn rows_of_what_is_in_a_file_are_computed_when_they_are_needed() {
+        let f = ScalarFn::build(&[DType::F32; 2], |b, x| vec![b.op(ScalarOp::Mul, &[&x[0], &x[1]])]);
+        let prim = Prim::Map(f.expect("it is a function").into());
+        let mut held = ramp(&[7, 90, 33]);
+        let (mut stored, types) = (in_a_file(&held), [held.ty.clone()]);
+        // As many computations follow each other as may, and one more.
+        for (depth, dims) in (1..=MAX_DEPTH + 1).zip([&[33][..], &[90, 1], &[], &[7, 1, 1], &[33]]) {
+            let value = |x| eval(&prim, &[x, &ramp(dims)], &types, 2).expect("it is fast");
+            (held, stored) = (value(&held), value(&stored));
+            assert_eq!(stored.content().is_in_memory(), depth > MAX_DEPTH);
+            for range in [0..4, 4..400, 128..83_160, 83_156..83_160, 40_000..40_004] {
+                assert_eq!(*stored.content().part(range.clone()).expect("it is there"), held.bytes()[range]);
+            }
+        }
+        assert_eq!(stored.bytes(), held.bytes());
+        stored.content().check().expect("it was read");
+    }
+
     #[test]
     fn products_that_read_outside_or_sum_over_more_are_left_alone() {
         let outside = Contraction {
