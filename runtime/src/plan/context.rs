@@ -544,8 +544,9 @@ struct HurriedThreads<'a, W> {
     deadline: Deadline,
 }
 
-/// Estimated time of a part of a step between two comparisons with the clock, in nanoseconds.
-const PIECE_NS: u64 = 10_000_000;
+/// Estimated time of a part of a step between two comparisons with the clock, in nanoseconds. Each part of a product packs
+/// operands anew: parts of 10 ms made a product of 1024³ take 5 % longer.
+const PIECE_NS: u64 = 100_000_000;
 
 impl<W: Watch> Workers for HurriedThreads<'_, W> {
     type Error = Stop;
