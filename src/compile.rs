@@ -194,7 +194,10 @@ pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)])
 
 /// Reads a weight that is used as it is. Many models have one that is as large as all others: all threads read it.
 fn read_plain(data: &TensorData, threads: usize) {
-    let read = |piece: Piece<'_>| Ok::<(), Infallible>(piece.read());
+    let read = |piece: Piece<'_>| {
+        piece.read();
+        Ok::<(), Infallible>(())
+    };
     data.content().bytes_by(|pieces| {
         let Ok(_) = try_map(pieces, threads, read, |panic| resume_unwind(panic));
     });
