@@ -1,8 +1,8 @@
-//! The bytes of a constant: in memory, or in a file from which they are read when they are needed, and perhaps computed with.
+//! The data of a constant: in memory, or loaded from a file on demand.
 //!
-//! Most weights of a model are read once, to be packed. What reads a part of them for the moment takes a [`Part`], in memory
-//! that the next reader has again; [`Content::bytes`] reads for good. No file is mapped: a process dies when it touches a
-//! mapped file that another one has made shorter.
+//! Most weights of a model are read once, to be packed. A [`Part`] is read into a buffer that is used again after it;
+//! [`Content::bytes`] loads everything and keeps it. No file is mapped: a process dies when it touches a mapped file that
+//! another one has made shorter.
 
 use std::fs::File;
 use std::io;
@@ -143,7 +143,7 @@ fn read_exact_at(mut file: &File, at: u64, to: &mut [u8]) -> io::Result<()> {
     file.read_exact(to)
 }
 
-/// Computes the bytes of a constant from those of another that is in a file, a range at a time.
+/// An element-wise function of a constant in a file, such as its product with a scale. It is evaluated range by range.
 pub trait Compute: std::fmt::Debug + Send + Sync {
     /// Writes the whole elements that begin at a position, in bytes.
     ///
@@ -161,7 +161,7 @@ pub struct Stored {
     file: Arc<DataFile>,
     origin: Origin,
     len: usize,
-    /// Where the bytes go if they are read for good. It is reserved when the range is, since only then can it be refused.
+    /// Memory for [`Content::bytes`]. It is reserved from the start, because that function cannot fail.
     room: Mutex<AlignedBuffer>,
     bytes: OnceLock<Bytes>,
 }
@@ -170,11 +170,11 @@ pub struct Stored {
 enum Origin {
     /// They are in the file, from this position on.
     At(u64),
-    /// They are computed; the number is equal where what is computed is.
+    /// They are the result of a function; the hash identifies it and its operand.
     Computed(Arc<dyn Compute>, u128),
 }
 
-/// A piece of bytes that are read for good.
+/// A piece of the bytes that [`Content::bytes_by`] loads.
 #[derive(Debug)]
 pub struct Piece<'a> {
     stored: &'a Stored,
@@ -229,14 +229,14 @@ pub enum Content {
     Stored(Arc<Stored>),
 }
 
-/// Tells contents apart: those of one place are equal.
+/// The identity of the data of a constant: equal identities mean equal bytes. The same bytes may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// Address and length.
     Memory(usize, usize),
     /// Number of the file, position and length.
     File(u64, u64, usize),
-    /// Number of what is computed, and length.
+    /// Hash of the function and the identity of its operand, and length.
     Computed(u128, usize),
 }
 
@@ -256,7 +256,7 @@ impl Content {
         Ok(Content::Stored(Arc::new(Stored::new(file, Origin::At(range.start), bytes).map_err(no_memory)?)))
     }
 
-    /// `len` bytes that are computed from what is in a file; `number` tells them apart from all others that are computed.
+    /// `len` bytes, the result of a function of a constant in a file; `number` is a hash of the function and its operand.
     ///
     /// # Errors
     /// There is no memory for them.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tensorc_abi::BrokenRequirement;
+use tensorc_abi::content::ReadError;
 
 /// Stable identifiers of diagnostics; each has a test that provokes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +68,12 @@ pub struct Diagnostic {
     pub node: Option<Arc<str>>,
     /// What explains it further.
     pub notes: Vec<String>,
+}
+
+impl From<ReadError> for Diagnostic {
+    fn from(error: ReadError) -> Diagnostic {
+        Diagnostic::new(DiagnosticCode::File, error.to_string())
+    }
 }
 
 /// The result of what may fail with a [`Diagnostic`].

@@ -504,7 +504,7 @@ pub(super) fn panels(call: &Conv2d) -> usize {
 }
 
 /// Writes panels of packed filters of a dense convolution: in each the terms in the order of the sum (see
-/// [`RegisterTile`]), with zeros for channels that are none.
+/// [`RegisterTile`]), padded with zeros to whole blocks of channels.
 ///
 /// # Safety
 /// `src` addresses the filters `[oc, ic, kh, kw]` of the panels, with any alignment.

@@ -50,7 +50,11 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
     }
     let results = match fast::eval(prim, &inputs, &outputs, cx.threads) {
         Some(data) => vec![data],
-        None => eval_prim(prim, &inputs, &outputs, cx.registry.math()).map_err(|d| d.at(&graph.node(node).name))?,
+        None => {
+            // What could not be read is no work for the interpreter.
+            inputs.iter().try_for_each(|data| data.content().check())?;
+            eval_prim(prim, &inputs, &outputs, cx.registry.math()).map_err(|d| d.at(&graph.node(node).name))?
+        }
     };
     replace_by_constants(graph, node, &results);
     Ok(true)
