@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorc_abi::content::DataFile;
 
-use crate::diag::Result;
+use crate::diag::{Diagnostic, Result};
 use crate::graph::{Graph, NodeKind};
 
 /// The files that held constants of a graph. What is made of the constants does not know them any more: whoever changes or
@@ -32,6 +32,6 @@ impl DataFiles {
     /// A file could not be read, or was changed; else the error of the result.
     pub fn confirm<T>(&self, result: Result<T>) -> Result<T> {
         let failed = self.0.iter().find_map(|file| file.check().err());
-        failed.map_or(result, |error| Err(error.into()))
+        failed.map_or(result, |error| Err(Diagnostic::unreadable(error)))
     }
 }

@@ -70,12 +70,6 @@ pub struct Diagnostic {
     pub notes: Vec<String>,
 }
 
-impl From<ReadError> for Diagnostic {
-    fn from(error: ReadError) -> Diagnostic {
-        Diagnostic::new(DiagnosticCode::File, error.to_string())
-    }
-}
-
 /// The result of what may fail with a [`Diagnostic`].
 pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 
@@ -83,6 +77,11 @@ impl Diagnostic {
     /// A diagnostic without a place.
     pub fn new(code: DiagnosticCode, message: impl Into<String>) -> Diagnostic {
         Diagnostic { code, message: message.into(), node: None, notes: vec![] }
+    }
+
+    /// A file that holds constants cannot be read.
+    pub fn unreadable(error: ReadError) -> Diagnostic {
+        Diagnostic::new(DiagnosticCode::File, error.to_string())
     }
 
     /// A value breaks a requirement.

@@ -4,7 +4,7 @@ mod fast;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::TensorData;
-use tensorc_ir::diag::Result;
+use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::eval_prim;
 use tensorc_ir::prim::Prim;
@@ -52,7 +52,7 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
         Some(data) => vec![data],
         None => {
             // What could not be read is no work for the interpreter.
-            inputs.iter().try_for_each(|data| data.content().check())?;
+            inputs.iter().try_for_each(|data| data.content().check()).map_err(Diagnostic::unreadable)?;
             eval_prim(prim, &inputs, &outputs, cx.registry.math()).map_err(|d| d.at(&graph.node(node).name))?
         }
     };
