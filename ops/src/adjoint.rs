@@ -172,7 +172,7 @@ fn scan<'g>(cx: &GradCtx<'_>, op: &str, x: Tensor<'g>, exclusive: bool, against:
     let params = Params::new().with("exclusive", exclusive).with("reverse", reverse);
     let axis = cx.node.value(1).and_then(TensorData::item).map_or(0, |axis| axis.as_i64());
     let g = x.graph();
-    g.op(op, &[x, g.constant(TensorData::scalar(Scalar::i64(axis)))], params)
+    g.op(op, &[x, g.scalar(Scalar::i64(axis))], params)
 }
 
 fn is_exclusive(cx: &GradCtx<'_>) -> bool {

@@ -13,9 +13,9 @@ pub fn ops() -> Vec<OpDef> {
         ([Some(x)], Some(to)) => Ok(x.cast(to)),
         _ => Err(OpError::from("one operand expected")),
     });
-    let like = composite_of(|b, _, [x, like]| {
-        let to = b.ty(like)?.dtype;
-        b.op("cast", &[x], Params::new().with("to", to))
+    let like = formula(|g, _| {
+        let to = g.operand(1).ty()?.dtype;
+        Ok(g.op("cast", &[g.operand(0)], Params::new().with("to", to)))
     });
     let like_rule = rule(|cx| {
         cx.copy_shape(0, 0)?;

@@ -82,26 +82,9 @@ pub fn composite(
     Compute::Composite(Box::new(move |b, cx, args| body(b, cx, args).map(|v| vec![v])))
 }
 
-/// A body as [`composite`] of the first operands, which are required.
-pub fn composite_of<const N: usize>(
-    body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, [Value; N]) -> Result<Value> + Send + Sync + 'static,
-) -> Compute {
-    composites_of(move |b, cx, args| Ok(vec![body(b, cx, args)?]))
-}
-
-/// A body in terms of other operators, of the first operands, which are required.
-pub fn composites_of<const N: usize>(
-    body: impl Fn(&mut Builder<'_>, &NodeCtx<'_>, [Value; N]) -> Result<Vec<Value>> + Send + Sync + 'static,
-) -> Compute {
-    Compute::Composite(Box::new(move |b, cx, args| {
-        let given = operands(b, args)?;
-        body(b, cx, given)
-    }))
-}
-
 /// Another operator, without parameters, of the first operand.
 pub fn calling(op: &'static str) -> Compute {
-    composite_of(move |b, _, [x]| b.call(op, &[x]))
+    formula(move |g, _| Ok(g.operand(0).call(op, &[])))
 }
 
 /// An operator that the host computes while compiling.
@@ -133,12 +116,6 @@ pub fn float_param(cx: &ScalarCtx<'_>, name: &str) -> f64 {
 pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value, Diagnostic> {
     let value = args.get(i).copied().flatten();
     value.ok_or_else(|| b.error(DiagnosticCode::Operands, format!("operand {i} is missing")))
-}
-
-/// The first operands of a composite, which are required.
-pub fn operands<const N: usize>(b: &Builder<'_>, args: &[Option<Value>]) -> Result<[Value; N]> {
-    let given = (0..N).map(|i| operand(b, args, i)).collect::<Result<Vec<_>>>()?;
-    given.try_into().map_err(|_| b.fail("an operand is missing"))
 }
 
 /// Chained additions to an entry.

@@ -2,10 +2,6 @@
 
 use crate::prelude::*;
 
-pub fn ops() -> Vec<OpDef> {
-    vec![einsum()]
-}
-
 /// A subscript: a letter, or an axis that the ellipsis stands for, counted from its right end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
@@ -201,7 +197,7 @@ fn einsum_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     partial(cx, 0, &dims)
 }
 
-fn einsum() -> OpDef {
+pub fn einsum() -> OpDef {
     let doc = "Products summed over repeated subscripts, as in numpy.";
     define("einsum", doc, formula(einsum_body), shape_rule(einsum_rule))
         .group("Inputs", NUMBERS)

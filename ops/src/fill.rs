@@ -42,10 +42,7 @@ fn constant_value(params: &Params) -> Result<TensorData, OpError> {
 }
 
 fn constant() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let data = constant_value(cx.params).or_fail(b)?;
-        Ok(b.constant(data))
-    });
+    let compute = formula(|g, cx| Ok(g.constant(constant_value(cx.params).or_fail(&g)?)));
     let infer = rule(|cx| {
         let ty = constant_value(cx.params)?.ty;
         cx.set_output_dtype(0, ty.dtype)?;
@@ -69,9 +66,9 @@ fn fill_value(params: &Params) -> Result<Scalar, OpError> {
 }
 
 fn constant_of_shape() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let value = fill_value(cx.params).or_fail(b)?;
-        b.map_as(&[], value.dtype, &cx.outputs[0].dims, |s, _| s.constant(value))
+    let compute = formula(|g, cx| {
+        let value = fill_value(cx.params).or_fail(&g)?;
+        Ok(g.map(&[], value.dtype, &cx.outputs[0].dims, |s, _| s.constant(value)))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, fill_value(cx.params)?.dtype)?;
@@ -93,9 +90,9 @@ fn constant_of_shape() -> OpDef {
 }
 
 fn zeros(name: &'static str, doc: &'static str, value: f64) -> OpDef {
-    let compute = composite(move |b, cx, _| {
+    let compute = formula(move |g, cx| {
         let out = &cx.outputs[0];
-        b.map_as(&[], out.dtype, &out.dims, |s, _| s.number(out.dtype, value))
+        Ok(g.map(&[], out.dtype, &out.dims, |s, _| s.number(out.dtype, value)))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))?;
@@ -119,20 +116,18 @@ pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u
 }
 
 /// `start + i · delta` over `n` elements of `start`'s type.
-fn counted(b: &mut Builder<'_>, start: Scalar, delta: Scalar, n: u64) -> Result<Value> {
+fn counted(g: GraphScope<'_>, start: Scalar, delta: Scalar, n: u64) -> Tensor<'_> {
     let dtype = start.dtype;
     let wide = compute_type(dtype);
-    b.map_as(&[], dtype, &[n], |s, _| {
-        s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide))
-    })
+    g.map(&[], dtype, &[n], |s, _| s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide)))
 }
 
 fn range() -> OpDef {
-    let compute = composite(|b, cx, _| {
+    let compute = formula(|g, cx| {
         let item = |i: usize| cx.value(i).and_then(TensorData::item);
         match (item(0), item(2)) {
-            (Some(start), Some(delta)) => counted(b, start, delta, cx.outputs[0].dims[0]),
-            _ => Err(b.fail("operands `start` and `delta` must be scalars known at compile time")),
+            (Some(start), Some(delta)) => Ok(counted(g, start, delta, cx.outputs[0].dims[0])),
+            _ => Err(g.fail("operands `start` and `delta` must be scalars known at compile time")),
         }
     });
     let infer = shape_rule(|cx| {
@@ -169,9 +164,9 @@ fn arange_parts(params: &Params) -> Result<(Scalar, Scalar, u64), OpError> {
 }
 
 fn arange() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let (start, step, n) = arange_parts(cx.params).or_fail(b)?;
-        counted(b, start, step, n)
+    let compute = formula(|g, cx| {
+        let (start, step, n) = arange_parts(cx.params).or_fail(&g)?;
+        Ok(counted(g, start, step, n))
     });
     let infer = rule(|cx| {
         let (start, _, n) = arange_parts(cx.params)?;
@@ -186,19 +181,16 @@ fn arange() -> OpDef {
 }
 
 fn eye_like() -> OpDef {
-    let compute = composite(|b, cx, _| {
+    let compute = formula(|g, cx| {
         let (out, k) = (&cx.outputs[0], cx.params.int("k").unwrap_or(0));
         let dtype = out.dtype;
-        b.map_as(&[], dtype, &out.dims, |s, _| {
+        Ok(g.map(&[], dtype, &out.dims, |s, _| {
             let diagonal = (s.coord(0) + s.number(DType::I64, k as f64)).eq(&s.coord(1));
             diagonal.select(&s.number(dtype, 1.0), &s.number(dtype, 0.0))
-        })
+        }))
     });
     let infer = rule(|cx| {
-        match cx.params.dtype("dtype") {
-            Some(dtype) => cx.set_output_dtype(0, dtype)?,
-            None => cx.same_dtype(0, 0)?,
-        }
+        dtype_or_first(cx, "dtype")?;
         match cx.input(0).shape.rank() {
             Some(2) => cx.set_output_shape(0, cx.input(0).shape),
             Some(rank) => Err(OpError(format!("operand `input`: expected rank 2, found rank {rank}"))),
@@ -221,10 +213,10 @@ fn shape_range(params: &Params, rank: usize) -> std::ops::Range<usize> {
 }
 
 fn shape() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let dims = cx.input(0).or_fail(b)?.dims.clone();
+    let compute = formula(|g, cx| {
+        let dims = g.operand(0).dims()?;
         let dims: Vec<i64> = dims[shape_range(cx.params, dims.len())].iter().map(|n| *n as i64).collect();
-        Ok(b.i64s(&dims))
+        Ok(g.i64s(&dims))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
@@ -240,10 +232,7 @@ fn shape() -> OpDef {
 }
 
 fn size() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let n = cx.input(0).or_fail(b)?.len();
-        Ok(b.scalar(Scalar::i64(n as i64)))
-    });
+    let compute = formula(|g, _| Ok(g.scalar(Scalar::i64(g.operand(0).ty()?.len() as i64))));
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
         cx.set_output_dims(0, [])

@@ -207,6 +207,11 @@ impl<'g> GraphScope<'g> {
         self.add(|b| Ok(b.constant(data)))
     }
 
+    /// A constant without axes.
+    pub fn scalar(self, x: Scalar) -> Tensor<'g> {
+        self.add(|b| Ok(b.scalar(x)))
+    }
+
     /// A vector of integers: positions, axes, extents.
     pub fn i64s(self, values: &[i64]) -> Tensor<'g> {
         self.add(|b| Ok(b.i64s(values)))

@@ -62,7 +62,7 @@ pub fn all() -> Vec<OpDef> {
         compare::ops(),
         contract::ops(),
         conv::ops(),
-        einsum::ops(),
+        vec![einsum::einsum()],
         fill::ops(),
         index::ops(),
         logical::ops(),

@@ -65,7 +65,7 @@ fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
     let mut weight = g.maybe(2).map(|w| chosen(w.cast(ty.dtype).per_channel(ty.rank())));
     if let Some(ignored) = cx.params.int("ignore_index") {
         let dtype = index.ty()?.dtype;
-        let ignored = g.add(|b| Ok(b.scalar(Scalar::from_i64(dtype, ignored))));
+        let ignored = g.scalar(Scalar::from_i64(dtype, ignored));
         let same = index.call("equal", &[ignored]);
         let [zero, one] = [0.0, 1.0].map(|x| scores.number(x));
         weight = Some(same.call("where", &[zero, weight.unwrap_or(one)]));

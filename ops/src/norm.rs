@@ -69,7 +69,7 @@ fn softmaxes() -> Vec<OpDef> {
         let first = g.op("argmax", &[x], params.clone());
         let one = x.number(1.0);
         let dims: Vec<i64> = cx.outputs[0].dims.iter().map(|&d| d as i64).collect();
-        let ones = one.call("expand", &[g.add(|b| Ok(b.i64s(&dims)))]);
+        let ones = one.call("expand", &[g.i64s(&dims)]);
         Ok(g.op("select_at", &[ones, first], params))
     });
     let entry = |name, doc, compute, onnx| {

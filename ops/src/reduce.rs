@@ -1,6 +1,5 @@
 //! Reductions and scans.
 
-use crate::compose;
 use crate::kernel::coordinates;
 use crate::prelude::*;
 
@@ -133,23 +132,14 @@ fn sums() -> Vec<OpDef> {
 
 /// Exponents are taken relative to the greatest finite element.
 fn log_sum_exp() -> OpDef {
-    let compute = composite_of(|b, cx, [data]| {
-        let ty = b.ty(data)?;
-        let axes =
-            reduced_axes(cx.params, cx.value(1), ty.rank()).map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0))?;
-        let wide = if ty.dtype.is_float() { compute_type(ty.dtype) } else { DType::F64 };
-        let x = compose::cast(b, data, wide)?;
-        let peak = compose::reduce(b, "reduce_peak", x, &axes)?;
-        let infinite = b.call("isinf", &[peak])?;
-        let zero = compose::number(b, x, 0.0)?;
-        let peak = b.call("where", &[infinite, zero, peak])?;
-        let relative = b.call("sub", &[x, peak])?;
-        let powers = b.call("exp", &[relative])?;
-        let sum = compose::reduce(b, "reduce_sum", powers, &axes)?;
-        let log = b.call("log", &[sum])?;
-        let out = b.call("add", &[log, peak])?;
-        let out = compose::reshape(b, out, &cx.outputs[0].dims)?;
-        compose::cast(b, out, ty.dtype)
+    let compute = formula(|g, cx| {
+        let ty = g.operand(0).ty()?;
+        let axes = g.check(reduced_axes(cx.params, cx.value(1), ty.rank()))?;
+        let x = g.operand(0).cast(if ty.dtype.is_float() { compute_type(ty.dtype) } else { DType::F64 });
+        let peak = x.reduce("reduce_peak", &axes);
+        let peak = peak.call("isinf", &[]).call("where", &[x.number(0.0), peak]);
+        let log = (x - peak).exp().sum(&axes).log();
+        Ok((log + peak).reshaped(&cx.outputs[0].dims).cast(ty.dtype))
     });
     reduction_entry(
         define("reduce_log_sum_exp", "ln Σ eˣ, without overflow.", compute, shape_rule(reduced_shape)),

@@ -148,7 +148,7 @@ fn roi_align() -> OpDef {
         .param("sampling_ratio", 0, "Samples of a bin along an axis, at most 1024; 0: its extent rounded up.")
         .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
         .demand(2, |cx| Ok(Some(Allowed::below(cx.input(0)?.dims[0]))))
-        .gradient(roi_align_gradient)
+        .gradient(derivative(roi_align_gradient))
         .onnx("RoiAlign", 10)
         .ulp(16.0)
 }
@@ -261,27 +261,27 @@ fn roi_align_kernel(params: &Params, [rois, batch, head, sums]: [&DenseType; 4])
 }
 
 /// Regions receive no gradient, as in MXNet.
-fn roi_align_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
+fn roi_align_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     if cx.node.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max")) {
-        return Err(b.fail("no gradient for parameter `mode` = max"));
+        return Err(g.fail("no gradient for parameter `mode` = max"));
     }
-    let (x, rois, batch, head) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, cx.head(b, 0)?);
-    let (x, types) = (b.ty(x)?, [b.ty(rois)?, b.ty(batch)?, b.ty(head)?]);
-    let sums = DenseType::new(compute_type(x.dtype), &x.dims);
-    let kernel = roi_align_kernel(cx.node.params, [&types[0], &types[1], &types[2], &sums]);
-    let part = b.kernel(kernel, &[rois, batch, head], &[sums])?[0];
-    Ok(vec![Some(b.converted(part, x.dtype)?), None, None])
+    let ([x, rois, batch], head) = (g.operands(), g.head(cx, 0));
+    let ty = x.ty()?;
+    let sums = DenseType::new(compute_type(ty.dtype), &ty.dims);
+    let kernel = roi_align_kernel(cx.node.params, [&rois.ty()?, &batch.ty()?, &head.ty()?, &sums]);
+    let part = g.kernel(kernel, &[rois, batch, head], &[sums])?[0];
+    Ok(vec![Some(part.convert(ty.dtype)), None, None])
 }
 
 /// Regions receive no gradient, as in MXNet.
-fn max_roi_pool_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    let (x, rois, head) = (cx.input(0)?, cx.input(1)?, cx.head(b, 0)?);
-    let (xt, rois_ty, head_ty) = (b.ty(x)?, b.ty(rois)?, b.ty(head)?);
-    let sums = DenseType::new(compute_type(xt.dtype), &xt.dims);
+fn max_roi_pool_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    let ([x, rois], head) = (g.operands(), g.head(cx, 0));
+    let ty = x.ty()?;
+    let sums = DenseType::new(compute_type(ty.dtype), &ty.dims);
     let scale = cx.node.params.float("spatial_scale").unwrap_or(1.0);
-    let kernel = max_roi_pool_kernel([&xt, &rois_ty, &head_ty], &sums, scale);
-    let part = b.kernel(kernel, &[x, rois, head], &[sums])?[0];
-    Ok(vec![Some(b.converted(part, xt.dtype)?), None])
+    let kernel = max_roi_pool_kernel([&ty, &rois.ty()?, &head.ty()?], &sums, scale);
+    let part = g.kernel(kernel, &[x, rois, head], &[sums])?[0];
+    Ok(vec![Some(part.convert(ty.dtype)), None])
 }
 
 fn max_roi_pool() -> OpDef {
@@ -319,6 +319,6 @@ fn max_roi_pool() -> OpDef {
         .groups(&["X", "rois"], FLOATS)
         .required("pooled_shape", ParamKind::Ints, "Rows and columns of bins.")
         .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
-        .gradient(max_roi_pool_gradient)
+        .gradient(derivative(max_roi_pool_gradient))
         .onnx("MaxRoiPool", 1)
 }

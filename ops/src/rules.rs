@@ -62,6 +62,14 @@ pub fn same(cx: &mut InferCtx<'_>, output: usize, input: usize) -> Result<(), Op
     }
 }
 
+/// The result has the element type that a parameter states, else that of the first operand.
+pub fn dtype_or_first(cx: &mut InferCtx<'_>, parameter: &str) -> Result<(), OpError> {
+    match cx.params.dtype(parameter) {
+        Some(dtype) => cx.set_output_dtype(0, dtype),
+        None => cx.same_dtype(0, 0),
+    }
+}
+
 /// An operand has the element type of another, unless it is known to have one of its own.
 pub fn default_dtype(cx: &mut InferCtx<'_>, i: usize, from: usize) -> Result<(), OpError> {
     match cx.input(from).dtype {

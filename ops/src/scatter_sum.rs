@@ -83,9 +83,10 @@ impl RowSum<'_> {
 }
 
 pub fn scatter_sum() -> OpDef {
-    let compute = composite_of(|b, cx, [updates, indices]| {
-        let (from, index_ty, out) = (b.ty(updates)?, b.ty(indices)?, &cx.outputs[0]);
-        let axis = axis_of(cx, out.rank()).or_fail(b)?;
+    let compute = formula(|g, cx| {
+        let ([updates, indices], out) = (g.operands(), &cx.outputs[0]);
+        let (from, index_ty) = (updates.ty()?, indices.ty()?);
+        let axis = axis_of(cx, out.rank()).or_fail(&g)?;
         let extent = out.dims[axis];
         let sums = DenseType::new(compute_type(out.dtype), &out.dims);
         let scope = KernelScope::new("scatter_sum");
@@ -105,8 +106,8 @@ pub fn scatter_sum() -> OpDef {
             Grain::Fine => rows.fine(),
             Grain::Coarse => rows.coarse(),
         }
-        let sums = b.kernel(scope.finish(), &[updates, indices], std::slice::from_ref(&sums))?[0];
-        b.converted(sums, out.dtype)
+        let sums = g.kernel(scope.finish(), &[updates, indices], std::slice::from_ref(&sums))?[0];
+        Ok(sums.convert(out.dtype))
     });
     let infer = shape_rule(|cx| {
         let (Some(updates), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
@@ -129,12 +130,10 @@ pub fn scatter_sum() -> OpDef {
         .operand("indices", INDICES)
         .param("axis", 0, "")
         .required("extent", ParamKind::Int, "Positions along `axis`.")
-        .gradient(|b, cx| {
-            let head = cx.head(b, 0)?;
-            let axis = cx.node.params.int("axis").unwrap_or(0);
-            let back = b.op("gather", &[head, cx.input(1)?], Params::new().with("axis", axis))?;
-            Ok(vec![Some(back)])
-        })
+        .gradient(derivative(|g, cx| {
+            let axis = Params::new().with("axis", cx.node.params.int("axis").unwrap_or(0));
+            Ok(vec![Some(g.op("gather", &[g.head(cx, 0), g.operand(1)], axis))])
+        }))
         .ulp(1.0)
         .edit(|def| def.role = Some(OpRole::GatherAdjoint))
 }

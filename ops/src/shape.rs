@@ -104,19 +104,28 @@ fn flatten() -> OpDef {
     .named(&["Flatten", "flatten"])
 }
 
+/// The extents of the first operand without axes of extent 1: the given ones, or all, once they are known.
+pub(crate) fn squeezed_dims(cx: &mut InferCtx<'_>, given: Option<Vec<i64>>) -> Result<Option<Vec<Dim>>, OpError> {
+    let Some(x) = cx.input_dims(0) else { return Ok(None) };
+    let drop = match given {
+        Some(list) => axes(&list, x.len())?,
+        None if x.iter().any(|d| d.as_const().is_none()) => return Ok(None),
+        None => (0..x.len()).filter(|&i| x[i] == Dim::Const(1)).collect(),
+    };
+    for &axis in &drop {
+        cx.unify_dims(Dim::Const(1), x[axis], &format!("operand `data`, axis {axis}"))?;
+    }
+    Ok(Some((0..x.len()).filter(|i| !drop.contains(i)).map(|i| x[i]).collect()))
+}
+
 fn squeeze() -> OpDef {
     regroup("squeeze", "Drops the given axes of extent 1, or all of them.", |cx| {
         let given = ints(cx, 1);
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
-        let drop = match given {
-            Some(list) => axes(&list, input.len())?,
-            None if cx.has_input(1) || input.iter().any(|d| d.as_const().is_none()) => return Ok(()),
-            None => (0..input.len()).filter(|&i| input[i] == Dim::Const(1)).collect(),
-        };
-        for &axis in &drop {
-            cx.unify_dims(Dim::Const(1), input[axis], &format!("operand `data`, axis {axis}"))?;
+        if given.is_none() && cx.has_input(1) {
+            return Ok(());
         }
-        cx.set_output_dims(0, (0..input.len()).filter(|i| !drop.contains(i)).map(|i| input[i]))
+        let Some(dims) = squeezed_dims(cx, given)? else { return Ok(()) };
+        cx.set_output_dims(0, dims)
     })
     .static_optionals(&["axes"], INDICES)
     .onnx("Squeeze", 1)
@@ -148,8 +157,28 @@ fn unsqueeze() -> OpDef {
 }
 
 /// The permutation of a transpose: reversal unless given.
-fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, OpError> {
-    match perm {
+type Permutation = fn(&Params, usize) -> Result<Vec<usize>, OpError>;
+
+/// Relates the extents of the first operand and the result, axis i of which is axis `permutation[i]` of the operand.
+pub(crate) fn permuted_dims(cx: &mut InferCtx<'_>, permutation: Permutation) -> Result<(), OpError> {
+    match (cx.input(0).shape, cx.output(0).shape) {
+        (Shape::Ranked(input), _) => {
+            let perm = permutation(cx.params, input.len())?;
+            cx.set_output_dims(0, perm.iter().map(|&p| input[p]))
+        }
+        (_, Shape::Ranked(out)) => {
+            let mut dims = out.clone();
+            for (i, p) in permutation(cx.params, out.len())?.into_iter().enumerate() {
+                dims[p] = out[i];
+            }
+            cx.set_input_dims(0, dims)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn permutation(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
+    match params.ints("perm") {
         None | Some([]) => Ok((0..rank).rev().collect()),
         Some(list) if list.len() == rank => axes(list, rank),
         Some(list) => Err(OpError(format!("perm {list:?} does not fit rank {rank}"))),
@@ -157,25 +186,8 @@ fn permutation(perm: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, OpError>
 }
 
 fn transpose() -> OpDef {
-    let compute = prim(|cx| Ok(view_prim(permute(&permutation(cx.params.ints("perm"), cx.input(0)?.rank())?))));
-    let infer = shape_rule(|cx| {
-        let perm = cx.params.ints("perm").map(<[i64]>::to_vec);
-        match (cx.input(0).shape, cx.output(0).shape) {
-            (Shape::Ranked(input), _) => {
-                let perm = permutation(perm.as_deref(), input.len())?;
-                cx.set_output_dims(0, perm.iter().map(|&p| input[p]))
-            }
-            (_, Shape::Ranked(out)) => {
-                let perm = permutation(perm.as_deref(), out.len())?;
-                let mut dims = out.clone();
-                for (i, &p) in perm.iter().enumerate() {
-                    dims[p] = out[i];
-                }
-                cx.set_input_dims(0, dims)
-            }
-            _ => Ok(()),
-        }
-    });
+    let compute = prim(|cx| Ok(view_prim(permute(&permutation(cx.params, cx.input(0)?.rank())?))));
+    let infer = shape_rule(|cx| permuted_dims(cx, permutation));
     define("transpose", "Permutes the axes: result axis i is operand axis `perm[i]`.", compute, infer)
         .operand("data", &[])
         .maybe("perm", ParamKind::Ints, "Default: the axes reversed.")
@@ -183,20 +195,16 @@ fn transpose() -> OpDef {
 }
 
 fn swap_axes() -> OpDef {
-    fn swapped(dim1: i64, dim2: i64, rank: usize) -> Result<Vec<usize>, OpError> {
+    fn swapped(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
+        let axis = |name: &str| normalize_axis(params.int(name).unwrap_or(0), rank);
         let mut perm: Vec<usize> = (0..rank).collect();
-        let (a, b) = (normalize_axis(dim1, rank)?, normalize_axis(dim2, rank)?);
-        perm.swap(a, b);
+        perm.swap(axis("dim1")?, axis("dim2")?);
         Ok(perm)
     }
-    let compute = prim(|cx| {
-        let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
-        Ok(view_prim(permute(&swapped(a, b, cx.input(0)?.rank())?)))
-    });
+    let compute = prim(|cx| Ok(view_prim(permute(&swapped(cx.params, cx.input(0)?.rank())?))));
     let infer = shape_rule(|cx| {
-        let (a, b) = (cx.params.int("dim1").unwrap_or(0), cx.params.int("dim2").unwrap_or(0));
         let Some(input) = cx.input_dims(0) else { return Ok(()) };
-        cx.set_output_dims(0, swapped(a, b, input.len())?.into_iter().map(|p| input[p]))
+        cx.set_output_dims(0, swapped(cx.params, input.len())?.into_iter().map(|p| input[p]))
     });
     define("swap_axes", "Exchanges two axes.", compute, infer)
         .operand("data", &[])
@@ -275,19 +283,24 @@ fn block_size(cx: &InferCtx<'_>) -> Result<u64, OpError> {
     }
 }
 
+/// States that axis 1 of `coarse` holds the blocks of `side`² positions in the space of `fine`.
+pub(crate) fn relate_blocks(cx: &mut InferCtx<'_>, coarse: &[Dim], fine: &[Dim], side: i64) -> Result<(), OpError> {
+    let pairs = [(coarse[1], fine[1], side * side), (fine[2], coarse[2], side), (fine[3], coarse[3], side)];
+    let relate = |(out, input, mul)| cx.relate(Equation::Affine { out, input, mul, add: 0, div: 1 });
+    pairs.into_iter().try_for_each(relate)
+}
+
 fn depth_to_space() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let d = b.dims(x)?;
+    let compute = formula(|g, cx| {
+        let d = g.operand(0).dims()?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
         let c = d[1] / (s * s);
         let (split, perm) = match cx.params.str("mode") {
             Some("CRD") => ([d[0], c, s, s, d[2], d[3]], [0, 1, 4, 2, 5, 3]),
             Some("DCR") | None => ([d[0], s, s, c, d[2], d[3]], [0, 3, 4, 1, 5, 2]),
-            Some(other) => return Err(b.fail(format!("parameter `mode`: unknown mode `{other}`"))),
+            Some(other) => return Err(g.fail(format!("parameter `mode`: unknown mode `{other}`"))),
         };
-        let y = b.reshaped(x, &split)?;
-        let y = b.permuted(y, &perm)?;
-        b.reshaped(y, &[d[0], c, d[2] * s, d[3] * s])
+        Ok(g.operand(0).reshape(&split).permute(&perm).reshape(&[d[0], c, d[2] * s, d[3] * s]))
     });
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
@@ -297,9 +310,7 @@ fn depth_to_space() -> OpDef {
         multiple_of(input[1], (s * s) as u64, "operand `input`, axis 1")?;
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;
-        cx.relate(Equation::Affine { out: input[1], input: out[1], mul: s * s, add: 0, div: 1 })?;
-        cx.relate(Equation::Affine { out: out[2], input: input[2], mul: s, add: 0, div: 1 })?;
-        cx.relate(Equation::Affine { out: out[3], input: input[3], mul: s, add: 0, div: 1 })
+        relate_blocks(cx, &input, &out, s)
     });
     define("depth_to_space", "Moves blocks of channels of [n, c, h, w] into space.", compute, infer)
         .operand("input", &[])
@@ -309,12 +320,11 @@ fn depth_to_space() -> OpDef {
 }
 
 fn space_to_depth() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let d = b.dims(x)?;
+    let compute = formula(|g, cx| {
+        let d = g.operand(0).dims()?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
-        let y = b.reshaped(x, &[d[0], d[1], d[2] / s, s, d[3] / s, s])?;
-        let y = b.permuted(y, &[0, 3, 5, 1, 2, 4])?;
-        b.reshaped(y, &[d[0], d[1] * s * s, d[2] / s, d[3] / s])
+        let blocks = g.operand(0).reshape(&[d[0], d[1], d[2] / s, s, d[3] / s, s]).permute(&[0, 3, 5, 1, 2, 4]);
+        Ok(blocks.reshape(&[d[0], d[1] * s * s, d[2] / s, d[3] / s]))
     });
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
@@ -326,9 +336,7 @@ fn space_to_depth() -> OpDef {
         }
         let out = output_dims(cx, 0);
         cx.unify_dims(input[0], out[0], "output, axis 0")?;
-        cx.relate(Equation::Affine { out: out[1], input: input[1], mul: s * s, add: 0, div: 1 })?;
-        cx.relate(Equation::Affine { out: input[2], input: out[2], mul: s, add: 0, div: 1 })?;
-        cx.relate(Equation::Affine { out: input[3], input: out[3], mul: s, add: 0, div: 1 })
+        relate_blocks(cx, &out, &input, s)
     });
     define("space_to_depth", "Moves spatial blocks of [n, c, h, w] into channels.", compute, infer)
         .operand("input", &[])

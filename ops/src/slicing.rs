@@ -1,7 +1,7 @@
 //! Operators that cut and join: slice, pad, concat, split, flip, crop.
 
 use crate::prelude::*;
-use crate::rules::{axes, need_ints};
+use crate::rules::{axes, axis_of, need_ints};
 use crate::views::{strided, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
@@ -231,16 +231,15 @@ fn even_parts(n: u64, parts: usize) -> Vec<u64> {
 }
 
 fn split() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), cx.outputs[0].rank())
-            .map_err(|OpError(why)| b.fail(why))?;
+    let compute = formulas(|g, cx| {
+        let axis = axis_of(cx, cx.outputs[0].rank()).or_fail(&g)?;
         let mut start = 0;
-        let mut parts = vec![];
-        for out in cx.outputs {
-            parts.push(b.slice_axis(x, axis, start, out.dims[axis])?);
+        let part = |out: &DenseType| {
+            let part = g.operand(0).slice(axis, start, out.dims[axis]);
             start += out.dims[axis];
-        }
-        Ok(parts)
+            part
+        };
+        Ok(cx.outputs.iter().map(part).collect())
     });
     let infer = rule(|cx| {
         let count = cx.output_count();
@@ -272,12 +271,11 @@ fn split() -> OpDef {
         .param("axis", 0, "")
         .maybe("num_outputs", ParamKind::Int, "Number of equal parts (the last may be smaller).")
         .outputs(1, usize::from(u16::MAX))
-        .gradient(|b, cx| {
-            let heads = (0..cx.outputs.len()).map(|i| cx.head(b, i)).collect::<Result<Vec<_>, _>>()?;
-            let axis = normalize_axis(cx.node.params.int("axis").unwrap_or(0), cx.node.outputs[0].rank())
-                .map_err(|OpError(why)| b.fail(why))?;
-            Ok(vec![Some(b.concat(&heads, axis)?)])
-        })
+        .gradient(derivative(|g, cx| {
+            let heads: Vec<_> = (0..cx.outputs.len()).map(|i| g.head(cx, i)).collect();
+            let axis = axis_of(cx.node, cx.node.outputs[0].rank()).or_fail(&g)?;
+            Ok(vec![Some(g.concat(&heads, axis))])
+        }))
         .onnx("Split", 1)
 }
 

@@ -127,17 +127,24 @@ fn select_best<'k>(
 const MAX_INSERTION_ELEMENTS: u64 = 16;
 
 /// The first `count` elements of every line of `x` along `axis` in order.
-fn ranking(b: &mut Builder<'_>, cx: &NodeCtx<'_>, x: Value, largest: bool, wanted: RankResults) -> Result<Vec<Value>> {
-    let ty = b.ty(x)?;
-    let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank()).or_fail(b)?;
-    let count = cx.outputs[0].dims[axis];
-    let mut types = cx.outputs.to_vec();
-    if count > MAX_INSERTION_ELEMENTS {
-        let lines = ty.len() / ty.dims[axis].max(1);
-        types.push(DenseType::new(DType::I64, &[lines, 2, ty.dims[axis]]));
-    }
-    let kernel = ranking_kernel(&ty, &types, axis, largest, wanted);
-    Ok(b.kernel(kernel, &[x], &types)?.into_iter().take(cx.outputs.len()).collect())
+fn ranking(wanted: RankResults) -> Compute {
+    formulas(move |g, cx| {
+        let ty = g.operand(0).ty()?;
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank()).or_fail(&g)?;
+        let count = cx.outputs[0].dims[axis];
+        let mut types = cx.outputs.to_vec();
+        if count > MAX_INSERTION_ELEMENTS {
+            let lines = ty.len() / ty.dims[axis].max(1);
+            types.push(DenseType::new(DType::I64, &[lines, 2, ty.dims[axis]]));
+        }
+        let largest = match wanted {
+            RankResults::Both => cx.params.bool("largest").unwrap_or(true),
+            RankResults::Values | RankResults::Indices => cx.params.bool("is_ascend") == Some(false),
+        };
+        let mut results = g.kernel(ranking_kernel(&ty, &types, axis, largest, wanted), &[g.operand(0)], &types)?;
+        results.truncate(cx.outputs.len());
+        Ok(results)
+    })
 }
 
 /// `types` are those of the results, followed by that of the scratch permutations if the lines are
@@ -187,8 +194,6 @@ fn ranking_kernel(
 }
 
 fn topk() -> OpDef {
-    let compute =
-        composites_of(|b, cx, [x]| ranking(b, cx, x, cx.params.bool("largest").unwrap_or(true), RankResults::Both));
     let infer = shape_rule(|cx| {
         cx.set_output_dtype(1, DType::I64)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -206,7 +211,7 @@ fn topk() -> OpDef {
     });
     let doc = "The K largest or smallest elements along `axis` in order, and their positions. Equal elements come in \
                ascending position; NaN counts as the largest value.";
-    define("topk", doc, compute, infer)
+    define("topk", doc, ranking(RankResults::Both), infer)
         .operand("X", NUMBERS)
         .static_operands(&["K"], INDICES)
         .param("axis", -1, "")
@@ -228,10 +233,8 @@ fn order_rule(cx: &mut InferCtx<'_>, dtype: Option<DType>) -> Result<(), OpError
 }
 
 fn sort() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Values)
-    });
-    define("sort", "The elements along `axis` in order.", compute, rule(|cx| order_rule(cx, None)))
+    let infer = rule(|cx| order_rule(cx, None));
+    define("sort", "The elements along `axis` in order.", ranking(RankResults::Values), infer)
         .operand("data", NUMBERS)
         .param("axis", -1, "")
         .param("is_ascend", true, "")
@@ -239,11 +242,8 @@ fn sort() -> OpDef {
 }
 
 fn argsort() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        ranking(b, cx, x, !cx.params.bool("is_ascend").unwrap_or(true), RankResults::Indices)
-    });
     let infer = rule(|cx| order_rule(cx, cx.params.dtype("dtype").or(Some(DType::F32))));
-    define("argsort", "The positions along `axis` that would sort it.", compute, infer)
+    define("argsort", "The positions along `axis` that would sort it.", ranking(RankResults::Indices), infer)
         .operand("data", NUMBERS)
         .param("axis", -1, "")
         .param("is_ascend", true, "")

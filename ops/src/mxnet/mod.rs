@@ -32,7 +32,7 @@ pub fn ops() -> Vec<OpDef> {
         loss::ops(),
         norm::ops(),
         pool::ops(),
-        recurrent::ops(),
+        vec![recurrent::rnn()],
         reduce::ops(),
         sequence::ops(),
         shape::ops(),

@@ -102,10 +102,7 @@ fn norm() -> OpDef {
             None | Some(1 | 2) => {}
             Some(other) => return Err(OpError(format!("parameter `ord` is {other}, expected 1 or 2"))),
         }
-        match cx.params.dtype("out_dtype") {
-            Some(dtype) => cx.set_output_dtype(0, dtype)?,
-            None => cx.same_dtype(0, 0)?,
-        }
+        dtype_or_first(cx, "out_dtype")?;
         reduced(cx)
     });
     axis_params(define("mx_norm", "Σ |x| (ord 1) or √Σ x² (ord 2).", compute, infer).operand("data", FLOATS))
@@ -164,7 +161,7 @@ fn argmax_channel() -> OpDef {
 /// The running sums of `x` along the axis of the parameters, from the other end if `reverse`.
 fn running<'g>(params: &Params, x: Tensor<'g>, reverse: bool) -> Result<Tensor<'g>> {
     let (flat, axis) = line(x, params.int("axis"))?;
-    let axis = x.graph().constant(TensorData::scalar(Scalar::i64(axis as i64)));
+    let axis = x.graph().scalar(Scalar::i64(axis as i64));
     Ok(x.graph().op("cumsum", &[flat, axis], Params::new().with("reverse", reverse)))
 }
 
@@ -175,10 +172,7 @@ fn cumsum() -> OpDef {
         Ok(vec![Some(sums.reshaped_to(&g.operand(0).ty()?))])
     });
     let infer = rule(|cx| {
-        match cx.params.dtype("dtype") {
-            Some(dtype) => cx.set_output_dtype(0, dtype)?,
-            None => cx.same_dtype(0, 0)?,
-        }
+        dtype_or_first(cx, "dtype")?;
         if cx.params.int("axis").is_some() {
             return agree_shapes(cx, &[0], &[0]);
         }

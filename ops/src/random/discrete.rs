@@ -36,12 +36,12 @@ fn interval(params: &Params) -> Result<(DType, i64, u64), OpError> {
 }
 
 fn randint() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let (dtype, low, n) = interval(cx.params).or_fail(b)?;
-        draw(b, &RandomKey::of(cx, args, 0), &[], &cx.outputs[0], |source, _| {
+    let compute = formula(|g, cx| {
+        let (dtype, low, n) = interval(cx.params).or_fail(&g)?;
+        Ok(draw(g, RandomKey::of(g, cx, 0), &[], &cx.outputs[0], |source, _| {
             let offset = source.below(n).cast(DType::I64);
             (offset.builder().constant(Scalar::i64(low)) + offset).cast(dtype)
-        })
+        }))
     });
     let infer = rule(|cx| {
         let (dtype, ..) = interval(cx.params)?;
@@ -61,13 +61,11 @@ fn randint() -> OpDef {
 }
 
 fn shuffle() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = formula(|g, cx| {
         let words = DenseType::new(DType::U64, &cx.outputs[0].dims[..1]);
-        let words = draw(b, &RandomKey::of(cx, args, 1), &[], &words, |source, _| source.u64(0))?;
-        let params = Params::new().with("dtype", DType::I64);
-        let order = b.op("argsort", &[words], params)?;
-        b.gathered(x, order, 0)
+        let words = draw(g, RandomKey::of(g, cx, 1), &[], &words, |source, _| source.u64(0));
+        let order = g.op("argsort", &[words], Params::new().with("dtype", DType::I64));
+        Ok(g.operand(0).gather(order, 0))
     });
     let infer = rule(|cx| {
         reject_if(cx.input_dims(0).is_some_and(|d| d.is_empty()), || "operand `data`: rank 0 has no axis to shuffle")?;
@@ -95,15 +93,13 @@ fn check_categories(dims: &[Dim]) -> Result<(), OpError> {
 }
 
 fn sample_multinomial() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let data = operand(b, args, 0)?;
-        let dims = b.dims(data)?;
-        let weights = b.map_as(&[data], DType::F64, &dims, |_, a| {
+    let compute = formulas(|g, cx| {
+        let weights = g.map(&[g.operand(0)], DType::F64, &g.operand(0).dims()?, |_, a| {
             let x = a[0].cast(DType::F64);
             x.lt(&x.lit(0.0)).select(&x.lit(0.0), &x)
-        })?;
-        categories(b, cx, weights, &RandomKey::of(cx, args, 1))
-    }));
+        });
+        categories(cx, weights)
+    });
     let infer = rule(|cx| {
         let dtype = category_type(cx)?;
         cx.set_output_dtype(0, dtype)?;
@@ -133,14 +129,10 @@ fn sample_multinomial() -> OpDef {
 }
 
 fn multinomial() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
-        let x = cast(b, x, DType::F64)?;
-        let greatest = reduce(b, "reduce_max", x, &[1])?;
-        let shifted = b.call("sub", &[x, greatest])?;
-        let weights = b.call("exp", &[shifted])?;
-        categories(b, cx, weights, &RandomKey::of(cx, args, 1))
-    }));
+    let compute = formulas(|g, cx| {
+        let x = g.operand(0).cast(DType::F64);
+        categories(cx, (x - x.reduce("reduce_max", &[1])).exp())
+    });
     let infer = rule(|cx| {
         let dtype = category_type(cx)?;
         cx.set_output_dtype(0, dtype)?;
@@ -163,15 +155,10 @@ fn multinomial() -> OpDef {
 
 /// Categories by weights along the last axis, f64, and the logarithms of their probabilities if there
 /// is a second result.
-fn categories(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    weights: Value,
-    key: &RandomKey,
-) -> Result<Vec<Value>, Diagnostic> {
-    let axis = b.scalar(Scalar::i64(-1));
-    let sums = b.call("cumsum", &[weights, axis])?;
-    let dims = b.dims(weights)?;
+fn categories<'g>(cx: &NodeCtx<'_>, weights: Tensor<'g>) -> Result<Vec<Tensor<'g>>> {
+    let g = weights.graph();
+    let sums = weights.call("cumsum", &[g.scalar(Scalar::i64(-1))]);
+    let dims = weights.dims()?;
     let count = dims.last().copied().unwrap_or(1);
     let rows = dims.iter().product::<u64>() / count.max(1);
     let k = &KernelScope::new("categories");
@@ -179,7 +166,7 @@ fn categories(
     let spread = [rows, count];
     let of = |name| k.param(name, DType::F64, &spread, false);
     let table = Table { k, sums: of("sums"), weights: of("weights"), count };
-    let key = kernel_key(k, key, &mut inputs);
+    let key = kernel_key(k, RandomKey::of(g, cx, 1), &mut inputs);
     let results: Vec<_> = cx.outputs.iter().map(|ty| k.output("out", ty)).collect();
     let n = cx.outputs[0].len();
     let each = (n / rows.max(1)).max(1) as i64;
@@ -191,7 +178,7 @@ fn categories(
             out.set_cast(p, value);
         }
     });
-    b.kernel(k.finish(), &inputs, cx.outputs)
+    g.kernel(k.finish(), &inputs, cx.outputs)
 }
 
 /// Weights of categories and their running sums, row by row.

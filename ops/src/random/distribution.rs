@@ -1,5 +1,7 @@
 //! The distributions: their names, parameters and how a value is drawn.
 
+use std::sync::LazyLock;
+
 use super::rejection::{self, KernelSampler};
 use super::words::WordSource;
 use crate::prelude::*;
@@ -156,7 +158,12 @@ fn exponential(source: &WordSource, a: &[Ex]) -> Ex {
 }
 
 /// Every distribution with parameters that may be arrays.
-pub fn all() -> Vec<Distribution> {
+pub fn all() -> &'static [Distribution] {
+    static ALL: LazyLock<Vec<Distribution>> = LazyLock::new(distributions);
+    &ALL
+}
+
+fn distributions() -> Vec<Distribution> {
     use Domain::{Finite, NonNegative, Positive, Share};
     let p = Parameter::new;
     let of = |name, parameters, sampler| Distribution { name, parameters, interval: false, sampler };

@@ -1,8 +1,6 @@
 //! The entries of the distributions. Each distribution comes in three forms: parameters as numbers,
 //! with the shape a parameter or that of an operand, and parameters as arrays.
 
-use std::sync::Arc;
-
 use super::distribution::{self, Distribution, Sampler, bounded};
 use super::rejection::{KernelSampler, WordStream};
 use super::{Random, RandomKey, draw, shape_param};
@@ -69,9 +67,8 @@ const NAMES: [DistributionNames; 7] = names! {
 pub fn ops() -> Vec<OpDef> {
     let mut found = vec![];
     for d in distribution::all() {
-        let d = Arc::new(d);
         for names in NAMES.iter().filter(|n| n.distribution == d.name) {
-            found.extend([scalar(&d, names), like(&d, names), array(&d, names)]);
+            found.extend([scalar(d, names), like(d, names), array(d, names)]);
         }
     }
     found
@@ -91,15 +88,11 @@ fn with_parameters(def: OpDef, d: &Distribution) -> OpDef {
     })
 }
 
-fn scalar(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
-    let body = {
-        let d = d.clone();
-        composite(move |b, cx, args| constant(b, cx, &d, &RandomKey::of(cx, args, 0)))
-    };
-    let checked = d.clone();
+fn scalar(d: &'static Distribution, names: &DistributionNames) -> OpDef {
+    let body = formula(move |g, cx| constant(g, cx, d, RandomKey::of(g, cx, 0)));
     let infer = rule(move |cx| {
         let dtype = float_type("parameter `dtype`", cx.params.dtype("dtype").unwrap_or(DType::F32))?;
-        checked.numbers(cx.params, Some(dtype))?;
+        d.numbers(cx.params, Some(dtype))?;
         cx.set_output_dtype(0, dtype)?;
         let dims = shape_param(cx)?;
         cx.set_output_dims(0, dims)
@@ -111,14 +104,10 @@ fn scalar(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         .random()
 }
 
-fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
-    let body = {
-        let d = d.clone();
-        composite(move |b, cx, args| constant(b, cx, &d, &RandomKey::of(cx, args, 1)))
-    };
-    let checked = d.clone();
+fn like(d: &'static Distribution, names: &DistributionNames) -> OpDef {
+    let body = formula(move |g, cx| constant(g, cx, d, RandomKey::of(g, cx, 1)));
     let infer = rule(move |cx| {
-        checked.numbers(cx.params, cx.params.dtype("dtype").or(cx.input(0).dtype))?;
+        d.numbers(cx.params, cx.params.dtype("dtype").or(cx.input(0).dtype))?;
         cx.copy_shape(0, 0)?;
         match (cx.params.dtype("dtype"), cx.input(0).dtype) {
             (Some(dtype), _) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?),
@@ -135,16 +124,9 @@ fn like(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
         .random()
 }
 
-fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
+fn array(d: &'static Distribution, names: &DistributionNames) -> OpDef {
     let count = d.parameters.len();
-    let body = {
-        let d = d.clone();
-        composite(move |b, cx, args| {
-            let key = RandomKey::of(cx, args, count);
-            let parameters = (0..count).map(|i| operand(b, args, i)).collect::<Result<Vec<_>, _>>()?;
-            arrays(b, cx, &d, &parameters, &key)
-        })
-    };
+    let body = formula(move |g, cx| arrays(g, cx, d));
     let infer = rule(move |cx| {
         agree_shapes(cx, &(0..count).collect::<Vec<_>>(), &[])?;
         match cx.params.dtype("dtype") {
@@ -164,41 +146,34 @@ fn array(d: &Arc<Distribution>, names: &DistributionNames) -> OpDef {
 }
 
 /// A draw with parameters that are numbers.
-fn constant(b: &mut Builder<'_>, cx: &NodeCtx<'_>, d: &Distribution, key: &RandomKey) -> Result<Value, Diagnostic> {
-    let numbers = d.numbers(cx.params, Some(cx.outputs[0].dtype)).or_fail(b)?;
+fn constant<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, d: &Distribution, key: RandomKey<'g>) -> Result<Tensor<'g>> {
     let out = &cx.outputs[0];
+    let numbers = d.numbers(cx.params, Some(out.dtype)).or_fail(&g)?;
     match d.sampler {
-        Sampler::Map(sample) => draw(b, key, &[], out, |source, _| {
+        Sampler::Map(sample) => Ok(draw(g, key, &[], out, |source, _| {
             let wide = compute_type(out.dtype);
             let a: Vec<Ex> = numbers.iter().map(|&x| source.position.builder().number(wide, x)).collect();
             finished(d, sample(source, &a), &a, out.dtype)
-        }),
-        Sampler::Kernel(sample) => kernel(b, d, sample, KernelParameters::Numbers(&numbers), (key, out)),
+        })),
+        Sampler::Kernel(sample) => kernel(g, (d, sample), (&numbers, &[]), (key, out)),
     }
 }
 
 /// A draw with parameters that are arrays: NaN where they are out of range.
-fn arrays(
-    b: &mut Builder<'_>,
-    cx: &NodeCtx<'_>,
-    d: &Distribution,
-    parameters: &[Value],
-    key: &RandomKey,
-) -> Result<Value, Diagnostic> {
-    let out = &cx.outputs[0];
+fn arrays<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, d: &Distribution) -> Result<Tensor<'g>> {
+    let (out, count) = (&cx.outputs[0], d.parameters.len());
+    let key = RandomKey::of(g, cx, count);
+    let mut parameters: Vec<_> = (0..count).map(|i| g.operand(i)).collect();
     let sample = match d.sampler {
         Sampler::Map(sample) => sample,
-        Sampler::Kernel(sample) => {
-            return kernel(b, d, sample, KernelParameters::Arrays(parameters), (key, out));
-        }
+        Sampler::Kernel(sample) => return kernel(g, (d, sample), (&[], &parameters), (key, out)),
     };
-    let mut operands = vec![];
-    for &p in parameters {
-        let mut dims = b.dims(p)?;
+    for p in &mut parameters {
+        let mut dims = p.dims()?;
         dims.resize(out.rank(), 1);
-        operands.push(b.reshaped(p, &dims)?);
+        *p = p.reshape(&dims);
     }
-    draw(b, key, &operands, out, |source, a| {
+    Ok(draw(g, key, &parameters, out, |source, a| {
         let wide = compute_type(out.dtype);
         let a: Vec<Ex> = a.iter().map(|x| x.cast(wide)).collect();
         let value = finished(d, sample(source, &a), &a, out.dtype);
@@ -206,7 +181,7 @@ fn arrays(
             Some(valid) => valid.select(&value, &value.lit(f64::NAN)),
             None => value,
         }
-    })
+    }))
 }
 
 fn finished(d: &Distribution, value: Ex, a: &[Ex], stored: DType) -> Ex {
@@ -216,26 +191,15 @@ fn finished(d: &Distribution, value: Ex, a: &[Ex], stored: DType) -> Ex {
     }
 }
 
-/// The parameters of a distribution.
-enum KernelParameters<'a> {
-    Numbers(&'a [f64]),
-    Arrays(&'a [Value]),
-}
-
-/// A draw by a kernel of its own, one parallel iteration for each element: NaN where arrays of parameters are out of
-/// range.
-fn kernel(
-    b: &mut Builder<'_>,
-    d: &Distribution,
-    sample: KernelSampler,
-    parameters: KernelParameters<'_>,
-    (key, out): (&RandomKey, &DenseType),
-) -> Result<Value> {
-    let (numbers, arrays) = match parameters {
-        KernelParameters::Numbers(numbers) => (numbers, &[][..]),
-        KernelParameters::Arrays(arrays) => (&[][..], arrays),
-    };
-    let types = arrays.iter().map(|&v| b.ty(v)).collect::<Result<Vec<_>>>()?;
+/// A draw by a kernel of its own, one parallel iteration for each element. Parameters are numbers or arrays: NaN where
+/// arrays are out of range.
+fn kernel<'g>(
+    g: GraphScope<'g>,
+    (d, sample): (&Distribution, KernelSampler),
+    (numbers, arrays): (&[f64], &[Tensor<'g>]),
+    (key, out): (RandomKey<'g>, &DenseType),
+) -> Result<Tensor<'g>> {
+    let types = arrays.iter().map(|array| array.ty()).collect::<Result<Vec<_>>>()?;
     let (k, n) = (&KernelScope::new(d.name), out.len());
     let mut inputs = arrays.to_vec();
     let arrays: Vec<_> = types.iter().map(|ty| k.input("parameter", ty)).collect();
@@ -258,5 +222,5 @@ fn kernel(
         }
         result.set_cast(p, value);
     });
-    Ok(b.kernel(k.finish(), &inputs, std::slice::from_ref(out))?[0])
+    Ok(g.kernel(k.finish(), &inputs, std::slice::from_ref(out))?[0])
 }

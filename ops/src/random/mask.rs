@@ -4,11 +4,10 @@ use super::{Random, RandomKey, draw};
 use crate::prelude::*;
 
 pub fn bernoulli() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let p = operand(b, args, 0)?;
-        draw(b, &RandomKey::of(cx, args, 1), &[p], &cx.outputs[0], |source, a| {
+    let compute = formula(|g, cx| {
+        Ok(draw(g, RandomKey::of(g, cx, 1), &[g.operand(0)], &cx.outputs[0], |source, a| {
             source.unit(0, a[0].dtype()).lt(&a[0]).cast(cx.outputs[0].dtype)
-        })
+        }))
     });
     let doc = "1 with probability x, else 0, to a resolution of 2⁻²³ (f64: 2⁻⁵³). A probability below 0 or NaN counts \
                as 0, one above 1 as 1.";
@@ -20,10 +19,9 @@ pub fn bernoulli() -> OpDef {
 }
 
 pub fn dropout_mask() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let ratio = operand(b, args, 1)?;
-        let ratio = cast(b, ratio, DType::F32)?;
-        draw(b, &RandomKey::of(cx, args, 2), &[ratio], &cx.outputs[0], |source, a| source.unit(0, DType::F32).ge(&a[0]))
+    let compute = formula(|g, cx| {
+        let (ratio, key) = (g.operand(1).cast(DType::F32), RandomKey::of(g, cx, 2));
+        Ok(draw(g, key, &[ratio], &cx.outputs[0], |source, a| source.unit(0, DType::F32).ge(&a[0])))
     });
     let infer = rule(|cx| {
         if let Some(x) = cx.input_dims(0) {
@@ -38,26 +36,19 @@ pub fn dropout_mask() -> OpDef {
 }
 
 pub fn dropout() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let x = operand(b, args, 0)?;
+    let compute = formulas(|g, cx| {
+        let x = g.operand(0);
         let training = cx.value(2).and_then(|v| v.item()).is_some_and(|v| v.as_bool());
-        let ratio = match args.get(1).copied().flatten() {
-            Some(ratio) => cast(b, ratio, cx.outputs[0].dtype)?,
-            None => number(b, x, 0.5)?,
-        };
-        let ratio = if training { ratio } else { number(b, x, 0.0)? };
+        let ratio = g.maybe(1).map_or_else(|| x.number(0.5), |ratio| ratio.cast(cx.outputs[0].dtype));
+        let ratio = if training { ratio } else { x.number(0.0) };
         let seed = Params::new().with("seed", cx.params.float("seed").unwrap_or(0.0));
-        let key = args.get(3).copied().flatten();
-        let mask = b.op_multi("dropout_mask", &[Some(x), Some(ratio), key], seed, 1)?[0];
+        let mask = g.op_multi("dropout_mask", &[Some(x), Some(ratio), g.maybe(3)], seed, 1)[0];
         if !training {
-            return Ok(vec![b.call("identity", &[x])?, mask]);
+            return Ok(vec![x.call("identity", &[]), mask]);
         }
-        let zero = number(b, x, 0.0)?;
-        let kept = b.call("where", &[mask, x, zero])?;
-        let dropped = b.call("neg", &[ratio])?;
-        let share = with_number(b, "add", dropped, 1.0)?;
-        Ok(vec![b.call("div", &[kept, share])?, mask])
-    }));
+        let kept = mask.call("where", &[x, x.number(0.0)]);
+        Ok(vec![kept / (-ratio + 1.0), mask])
+    });
     let infer = rule(|cx| {
         let shape = cx.input(0).shape;
         cx.same_dtype(0, 0)?;

@@ -27,17 +27,17 @@ pub fn ops() -> Vec<OpDef> {
 
 /// What selects the sequence of a draw.
 #[derive(Clone, Copy)]
-enum RandomKey {
+enum RandomKey<'g> {
     Constant([u32; 2]),
     /// `u32[2]`, read at run time.
-    Operand(Value),
+    Operand(Tensor<'g>),
 }
 
-impl RandomKey {
+impl<'g> RandomKey<'g> {
     /// The operand at the formal position `at`, else the key of the parameter `seed`: the bits of the
     /// seed as f32, and a constant.
-    fn of(cx: &NodeCtx<'_>, args: &[Option<Value>], at: usize) -> RandomKey {
-        match args.get(at).copied().flatten() {
+    fn of(g: GraphScope<'g>, cx: &NodeCtx<'_>, at: usize) -> RandomKey<'g> {
+        match g.maybe(at) {
             Some(key) => RandomKey::Operand(key),
             None => RandomKey::Constant([(cx.params.float("seed").unwrap_or(0.0) as f32).to_bits(), 0x7463_5f72]),
         }
@@ -68,20 +68,18 @@ impl Random for OpDef {
 
 /// Element-wise random values of the given type. Operands broadcast, and arrive in the type
 /// arithmetic is done in; a result in that type is rounded to the stored one.
-fn draw(
-    b: &mut Builder<'_>,
-    key: &RandomKey,
-    operands: &[Value],
+fn draw<'g>(
+    g: GraphScope<'g>,
+    key: RandomKey<'g>,
+    operands: &[Tensor<'g>],
     ty: &DenseType,
     f: impl FnOnce(&WordSource, &[Ex]) -> Ex,
-) -> Result<Value, Diagnostic> {
+) -> Tensor<'g> {
     let mut inputs = operands.to_vec();
     if let RandomKey::Operand(key) = key {
-        for i in 0..2 {
-            inputs.push(b.view(*key, View { map: vec![Index::constant(i)], fill: None }, &[])?);
-        }
+        inputs.extend([0, 1].map(|i| key.view(vec![Index::constant(i)], None, &[])));
     }
-    b.map_as(&inputs, ty.dtype, &ty.dims, |s, args| {
+    g.map(&inputs, ty.dtype, &ty.dims, |s, args| {
         let (values, words) = args.split_at(operands.len());
         let constant = |word: u32| s.constant(Scalar { dtype: DType::U32, bits: u64::from(word) });
         let key = match (key, words) {
@@ -110,13 +108,13 @@ impl<'k> KernelKey<'k> {
 }
 
 /// Declares the key as the next parameter of a kernel, if it is one.
-fn kernel_key<'k>(k: &'k KernelScope, key: &RandomKey, inputs: &mut Vec<Value>) -> KernelKey<'k> {
+fn kernel_key<'k, 'g>(k: &'k KernelScope, key: RandomKey<'g>, inputs: &mut Vec<Tensor<'g>>) -> KernelKey<'k> {
     match key {
         RandomKey::Constant(words) => {
             KernelKey::Constant(words.map(|w| k.constant(Scalar { dtype: DType::U32, bits: u64::from(w) })))
         }
         RandomKey::Operand(value) => {
-            inputs.push(*value);
+            inputs.push(value);
             KernelKey::Parameter(k.param("key", DType::U32, &[2], false))
         }
     }
@@ -126,10 +124,7 @@ fn kernel_key<'k>(k: &'k KernelScope, key: &RandomKey, inputs: &mut Vec<Value>) 
 fn shaped_like() -> Infer {
     rule(|cx| {
         cx.copy_shape(0, 0)?;
-        match cx.params.dtype("dtype") {
-            Some(dtype) => cx.set_output_dtype(0, dtype),
-            None => cx.same_dtype(0, 0),
-        }
+        dtype_or_first(cx, "dtype")
     })
 }
 

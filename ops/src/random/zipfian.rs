@@ -60,12 +60,12 @@ impl<'k> SampledClasses<'k> {
     }
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let (rows, wanted) = (cx.outputs[0].dims[0], cx.outputs[0].dims[1]);
     let range = cx.params.int("range_max").unwrap_or(1).max(1);
     let k = &KernelScope::new("unique_zipfian");
     let mut inputs = vec![];
-    let key = kernel_key(k, &RandomKey::of(cx, args, 0), &mut inputs);
+    let key = kernel_key(k, RandomKey::of(g, cx, 0), &mut inputs);
     let (out, tries) = (k.output("samples", &cx.outputs[0]), k.output("tries", &cx.outputs[1]));
     k.parallel_each("row", rows, |row| {
         let key = key.load();
@@ -88,7 +88,7 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result
         let left = state.is_open().select(range.min(2 * wanted as i64), 0).index();
         k.range("rest", (&Index::default(), &left), |class| state.offer(k.position(class)));
     });
-    b.kernel(k.finish(), &inputs, cx.outputs)
+    g.kernel(k.finish(), &inputs, cx.outputs)
 }
 
 pub fn sample_unique_zipfian() -> OpDef {
@@ -113,7 +113,7 @@ pub fn sample_unique_zipfian() -> OpDef {
                round(range_max^u) - 1 for a uniform u, so a class k between the ends has the probability \
                ln((k + 3/2) / (k + 1/2)) / ln(range_max). After 2²⁴ draws a row is filled with the first classes that \
                it lacks.";
-    define("mx_sample_unique_zipfian", doc, Compute::Composite(Box::new(body)), infer)
+    define("mx_sample_unique_zipfian", doc, formulas(body), infer)
         .required("range_max", ParamKind::Int, "number of classes")
         .required("shape", ParamKind::Ints, "rows, and classes in each")
         .outputs(2, 2)

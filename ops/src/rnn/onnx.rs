@@ -304,7 +304,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
     let lengths = g.maybe(LENGTHS);
     let initial = |at: usize, d: u64| match g.maybe(at) {
         Some(states) => row(swapped(states), d),
-        None => Ok(g.add(|b| b.filled(&DenseType::new(ty.dtype, &[batch, hidden]), 0.0))),
+        None => Ok(g.filled(&DenseType::new(ty.dtype, &[batch, hidden]), 0.0)),
     };
     let (mut sides, mut ends, mut cell_ends) = (vec![], vec![], vec![]);
     for d in 0..directions {

@@ -47,8 +47,8 @@ fn matching(scores: &DenseType, order: &DenseType, results: [&DenseType; 2], rul
     k.finish()
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec<Value>> {
-    let ty = b.ty(data)?;
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
+    let ty = g.operand(0).ty()?;
     let (lead, sides) = ty.dims.split_at(ty.rank() - 2);
     let sides = [sides[0], sides[1]];
     let (tables, pairs) = (lead.iter().product::<u64>(), sides[0] * sides[1]);
@@ -61,17 +61,13 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, [data]: [Value; 1]) -> Result<Vec
             _ => i64::MAX,
         },
     };
-    let flat = b.reshaped(data, &[tables, pairs])?;
+    let flat = g.operand(0).reshape(&[tables, pairs]);
     let params = Params::new().with("is_ascend", rules.ascending).with("dtype", DType::I64);
-    let order = b.op("argsort", &[flat], params)?;
+    let order = g.op("argsort", &[flat], params);
     let types = sides.map(|n| DenseType::new(DType::I64, &[tables, n]));
-    let kernel = matching(&b.ty(flat)?, &b.ty(order)?, types.each_ref(), &rules);
-    let made = b.kernel(kernel, &[flat, order], &types)?;
-    let shaped = |(found, out): (&Value, &DenseType)| {
-        let found = b.converted(*found, out.dtype)?;
-        b.reshaped(found, &out.dims)
-    };
-    made.iter().zip(cx.outputs).map(shaped).collect()
+    let kernel = matching(&flat.ty()?, &order.ty()?, types.each_ref(), &rules);
+    let made = g.kernel(kernel, &[flat, order], &types)?;
+    Ok(made.iter().zip(cx.outputs).map(|(found, out)| found.convert(out.dtype).reshape(&out.dims)).collect())
 }
 
 pub fn bipartite_matching() -> OpDef {
@@ -84,7 +80,7 @@ pub fn bipartite_matching() -> OpDef {
     });
     let doc = "Matches rows with columns of tables of scores, the best pair first: the column of each row, and the row of \
                each column, -1 for none.";
-    define("mx_bipartite_matching", doc, composites_of(body), infer)
+    define("mx_bipartite_matching", doc, formulas(body), infer)
         .operand("data", FLOATS)
         .param("is_ascend", false, "whether low scores are good")
         .required("threshold", ParamKind::Float, "scores that are no better than it do not match")

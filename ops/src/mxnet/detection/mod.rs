@@ -9,8 +9,6 @@ mod target;
 use tensorc_ir::op::OpDef;
 
 pub fn ops() -> Vec<OpDef> {
-    [vec![bipartite::bipartite_matching()], boxes::ops(), nms::ops(), prior::ops(), target::ops()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let others = vec![prior::multibox_prior(), target::multibox_target()];
+    [vec![bipartite::bipartite_matching()], boxes::ops(), nms::ops(), others].into_iter().flatten().collect()
 }

@@ -2,10 +2,6 @@
 
 use crate::prelude::*;
 
-pub fn ops() -> Vec<OpDef> {
-    vec![multibox_prior()]
-}
-
 fn list<'a>(params: &'a Params, name: &str) -> &'a [f64] {
     params.floats(name).unwrap_or_default()
 }
@@ -31,11 +27,11 @@ fn halves(params: &Params, aspect: f32) -> Vec<[f32; 2]> {
     own.chain(more).collect()
 }
 
-fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Value> {
-    let dims = &cx.input(0).or_fail(b)?.dims;
+fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let dims = &cx.input(0).or_fail(&g)?.dims;
     let (h, w) = (dims[2], dims[3]);
-    let steps = pair(cx.params, "steps", -1.0).or_fail(b)?;
-    let offsets = pair(cx.params, "offsets", 0.5).or_fail(b)?;
+    let steps = pair(cx.params, "steps", -1.0).or_fail(&g)?;
+    let offsets = pair(cx.params, "offsets", 0.5).or_fail(&g)?;
     let step = |given: f32, n: u64| if given <= 0.0 { 1.0 / n as f32 } else { given };
     let (step_y, step_x) = (step(steps[0], h), step(steps[1], w));
     let halves = halves(cx.params, h as f32 / w as f32);
@@ -55,10 +51,10 @@ fn body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Va
         let value = if clip { value.clamp(0.0, 1.0) } else { value };
         Scalar::from_f64(out.dtype, f64::from(value))
     });
-    Ok(b.constant(data))
+    Ok(g.constant(data))
 }
 
-fn multibox_prior() -> OpDef {
+pub fn multibox_prior() -> OpDef {
     let infer = shape_rule(|cx| {
         pair(cx.params, "steps", -1.0)?;
         pair(cx.params, "offsets", 0.5)?;
@@ -72,7 +68,7 @@ fn multibox_prior() -> OpDef {
         }
     });
     let doc = "Anchor boxes (x1, y1, x2, y2, in shares of the image) at every position of a feature map.";
-    define("mx_multibox_prior", doc, composite(body), infer)
+    define("mx_multibox_prior", doc, formula(body), infer)
         .operand("data", FLOATS)
         .param("sizes", vec![1.0], "sizes, with the first ratio")
         .param("ratios", vec![1.0], "widths over heights, the second and later with the first size")

@@ -5,10 +5,6 @@ use crate::prelude::*;
 
 const F32: DType = DType::F32;
 
-pub fn ops() -> Vec<OpDef> {
-    vec![multibox_target()]
-}
-
 /// Extents and parameters.
 struct TargetProblem {
     anchors: u64,
@@ -264,7 +260,7 @@ fn kernel(p: TargetProblem, images: u64, inputs: &[DenseType; 3], results: &[Den
     k.finish()
 }
 
-fn multibox_target() -> OpDef {
+pub fn multibox_target() -> OpDef {
     let compute = formulas(|g, cx| {
         let [anchor, label, scores] = g.operands().map(|x| x.cast(F32));
         let (labels, d) = (label.dims()?, scores.dims()?);

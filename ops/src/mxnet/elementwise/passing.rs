@@ -5,31 +5,29 @@ use crate::prelude::*;
 
 /// The gradient is that of the result.
 fn straight(def: OpDef) -> OpDef {
-    def.gradient(|b, cx| Ok(vec![Some(cx.head(b, 0)?)]))
+    def.gradient(derivative(|g, cx| Ok(vec![Some(g.head(cx, 0))])))
 }
 
 fn gradient_multiplier() -> OpDef {
-    let body = composite(|b, _, args| operand(b, args, 0));
+    let body = formula(|g, _| Ok(g.operand(0)));
     let doc = "The data; its gradient is multiplied by `scalar`.";
     define("mx_gradientmultiplier", doc, body, rule(|cx| same(cx, 0, 0)))
         .operand("data", FLOATS)
         .param("scalar", 1.0, "factor of the gradient")
         .ignored(&[("is_int", ParamValue::Bool(true))])
-        .gradient(|b, cx| {
-            let (head, factor) = (cx.head(b, 0)?, cx.node.params.float("scalar").unwrap_or(1.0));
-            let ty = b.ty(head)?;
-            Ok(vec![Some(b.map_as(&[head], ty.dtype, &ty.dims, |_, a| &a[0] * factor)?)])
-        })
+        .gradient(derivative(|g, cx| {
+            let factor = cx.node.params.float("scalar").unwrap_or(1.0);
+            Ok(vec![Some(g.head(cx, 0).map(|head| head * factor))])
+        }))
         .named(&["_contrib_gradientmultiplier"])
 }
 
 fn element_mask() -> OpDef {
-    let body = composite_of(|b, _, [data, mask]| {
-        let dims = b.dims(data)?;
+    let body = formula(|g, _| {
+        let [data, mask] = g.operands();
+        let dims = data.dims()?;
         let by_row: Vec<u64> = dims.iter().enumerate().map(|(axis, &n)| if axis == 0 { n } else { 1 }).collect();
-        let mask = b.call("stop_gradient", &[mask])?;
-        let mask = reshape(b, mask, &by_row)?;
-        b.call("mul", &[data, mask])
+        Ok(data * mask.call("stop_gradient", &[]).reshaped(&by_row))
     });
     let infer = rule(|cx| {
         agree_dtypes(cx, &[0, 1], &[0])?;

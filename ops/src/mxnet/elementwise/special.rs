@@ -12,31 +12,12 @@ pub fn cbrt(x: &Ex) -> Ex {
     x.lt(&x.lit(0.0)).select(&-&root, &root)
 }
 
-/// The gradient of the only operand, as a function of head, operand and result.
-fn unary_gradient(
-    b: &mut Builder<'_>,
-    cx: &GradCtx<'_>,
-    f: impl FnOnce(&Ex, &Ex, &Ex) -> Ex,
-) -> Result<Vec<Option<Value>>> {
-    let (head, x) = (cx.head(b, 0)?, cx.input(0)?);
-    let ty = b.ty(x)?;
-    let gradient = b.map_as(&[head, x, cx.outputs[0]], ty.dtype, &ty.dims, |_, a| f(&a[0], &a[1], &a[2]))?;
-    Ok(vec![Some(gradient)])
-}
-
-/// `1 / (3·y²)`
-pub fn cbrt_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    unary_gradient(b, cx, |head, _, y| head / (y * y * 3.0))
-}
-
-/// `-y⁴ / 3`
-pub fn rcbrt_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    unary_gradient(b, cx, |head, _, y| head * (y * y * y * y) * (-1.0 / 3.0))
-}
-
-/// `√π/2 · e^(y²)`
-pub fn erfinv_gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    unary_gradient(b, cx, |head, _, y| head * (y * y).exp() * (std::f64::consts::PI.sqrt() / 2.0))
+/// A function whose gradient is one of head and result.
+pub fn by_result(def: OpDef, gradient: fn(&Ex, &Ex) -> Ex) -> OpDef {
+    def.gradient(derivative(move |g, cx| {
+        let inputs = [g.operand(0), g.value(cx.outputs[0])];
+        Ok(vec![Some(g.head(cx, 0).map_with(&inputs, |_, a| gradient(&a[0], &a[2])))])
+    }))
 }
 
 /// Lanczos' coefficients for g = 7.

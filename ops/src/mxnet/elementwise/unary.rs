@@ -1,6 +1,7 @@
 //! Operators of one operand that other families lack: MXNet's roundings, roots, and special functions.
 
-use super::{special, truth};
+use super::special::{self, by_result};
+use super::truth;
 use crate::prelude::*;
 
 /// Halves away from zero.
@@ -38,6 +39,10 @@ fn roundings() -> Vec<OpDef> {
 }
 
 fn functions() -> Vec<OpDef> {
+    let cbrt = elementwise("mx_cbrt", "∛x.", FLOATS, &["data"], |_, a| special::cbrt(&a[0]));
+    let rcbrt = elementwise("mx_rcbrt", "1 / ∛x.", FLOATS, &["data"], |_, a| a[0].lit(1.0) / special::cbrt(&a[0]));
+    let doc = "The inverse of erf on (-1, 1).";
+    let erfinv = elementwise("mx_erfinv", doc, FLOATS, &["data"], |_, a| special::erfinv(&a[0]));
     vec![
         elementwise("mx_log10", "log₁₀ x.", FLOATS, &["data"], |_, a| a[0].log() * std::f64::consts::LOG10_E)
             .named(&["log10"])
@@ -48,20 +53,13 @@ fn functions() -> Vec<OpDef> {
         elementwise("mx_radians", "x · π/180.", FLOATS, &["data"], |_, a| &a[0] * (std::f64::consts::PI / 180.0))
             .named(&["radians"])
             .ulp(2.0),
-        elementwise("mx_cbrt", "∛x.", FLOATS, &["data"], |_, a| special::cbrt(&a[0]))
-            .gradient(special::cbrt_gradient)
-            .named(&["cbrt"])
-            .ulp(4.0),
-        elementwise("mx_rcbrt", "1 / ∛x.", FLOATS, &["data"], |_, a| a[0].lit(1.0) / special::cbrt(&a[0]))
-            .gradient(special::rcbrt_gradient)
-            .named(&["rcbrt"])
-            .ulp(6.0),
+        by_result(cbrt, |head, y| head / (y * y * 3.0)).named(&["cbrt"]).ulp(4.0),
+        by_result(rcbrt, |head, y| head * (y * y * y * y) * (-1.0 / 3.0)).named(&["rcbrt"]).ulp(6.0),
         elementwise("mx_gamma", "Γ(x).", FLOATS, &["data"], |_, a| special::gamma(&a[0])).named(&["gamma"]).ulp(4.0),
         elementwise("mx_gammaln", "ln |Γ(x)|.", FLOATS, &["data"], |_, a| special::gammaln(&a[0]))
             .named(&["gammaln"])
             .ulp(4.0),
-        elementwise("mx_erfinv", "The inverse of erf on (-1, 1).", FLOATS, &["data"], |_, a| special::erfinv(&a[0]))
-            .gradient(special::erfinv_gradient)
+        by_result(erfinv, |head, y| head * (y * y).exp() * (std::f64::consts::PI.sqrt() / 2.0))
             .named(&["erfinv"])
             .ulp(16.0),
     ]

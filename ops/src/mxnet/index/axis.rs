@@ -3,6 +3,7 @@
 use tensorc_abi::ExternFn;
 
 use super::in_range;
+use crate::index::all_but;
 use crate::mxnet::reduce::line;
 use crate::prelude::*;
 
@@ -220,8 +221,7 @@ fn boolean_mask() -> OpDef {
         let Some(data) = cx.input_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         shaped(cx, 1, &data[axis..=axis])?;
-        let dims: Vec<Option<Dim>> = (0..data.len()).map(|i| (i != axis).then_some(data[i])).collect();
-        partial(cx, 0, &dims)
+        all_but(cx, 0, &data, axis, None)
     });
     define("mx_boolean_mask", "The slices along `axis` where `index` is not zero.", compute, infer)
         .operand("data", ANY)
@@ -268,17 +268,17 @@ fn array_axes(cx: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
     }
 }
 
-fn index_array_body(b: &mut Builder<'_>, cx: &NodeCtx<'_>, _: &[Option<Value>]) -> Result<Value, Diagnostic> {
+fn index_array_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let out = &cx.outputs[0];
     let rank = out.dims.len() - 1;
-    let axes = array_axes(cx.params, rank).or_fail(b)?;
-    b.map_as(&[], out.dtype, &out.dims, |s, _| {
+    let axes = array_axes(cx.params, rank).or_fail(&g)?;
+    Ok(g.map(&[], out.dtype, &out.dims, |s, _| {
         let which = s.coord(rank);
         let start: Ex = s.number(DType::I64, 0.0);
         axes.iter()
             .enumerate()
             .fold(start, |value, (i, &axis)| which.eq(&which.lit(i as f64)).select(&s.coord(axis), &value))
-    })
+    }))
 }
 
 fn index_array() -> OpDef {
@@ -289,7 +289,7 @@ fn index_array() -> OpDef {
         cx.set_output_dims(0, dims.iter().copied().chain([Dim::Const(count)]))
     });
     let doc = "The coordinates of every element, along a new last axis.";
-    define("mx_index_array", doc, composite(index_array_body), infer)
+    define("mx_index_array", doc, formula(index_array_body), infer)
         .operand("data", ANY)
         .maybe("axes", ParamKind::Ints, "axes whose coordinates are wanted; default: all")
         .no_gradient()

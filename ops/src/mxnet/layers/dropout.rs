@@ -2,10 +2,6 @@
 
 use crate::prelude::*;
 
-pub fn ops() -> Vec<OpDef> {
-    vec![dropout()]
-}
-
 fn active(params: &Params) -> bool {
     let wanted = params.str("mode") == Some("always") || params.flag(OpDef::TRAINING);
     wanted && params.float("p").unwrap_or(0.5) > 0.0
@@ -25,7 +21,7 @@ fn mask<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let ty = g.operand(0).ty()?;
     let dims = mask_dims(cx.params, &ty.dims).or_fail(&g)?;
     let p = cx.params.float("p").unwrap_or(0.5);
-    let ratio = g.constant(TensorData::scalar(Scalar::from_f64(DType::F32, p)));
+    let ratio = g.scalar(Scalar::from_f64(DType::F32, p));
     let template = g.filled(&DenseType::new(ty.dtype, &dims), 0.0);
     let kept = g.op_multi("dropout_mask", &[Some(template), Some(ratio), g.maybe(1)], Params::new(), 1)[0];
     Ok(g.map(&[kept], ty.dtype, &dims, |s, a| {
@@ -53,7 +49,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     Ok(vec![Some(head * mask), None])
 }
 
-fn dropout() -> OpDef {
+pub fn dropout() -> OpDef {
     let infer = rule(|cx| {
         let outputs: Vec<usize> = (0..cx.output_count()).collect();
         agree_dtypes(cx, &[0], &outputs)?;

@@ -2,11 +2,7 @@
 
 use crate::prelude::*;
 
-pub fn ops() -> Vec<OpDef> {
-    vec![embedding()]
-}
-
-fn embedding() -> OpDef {
+pub fn embedding() -> OpDef {
     let compute = formula(|g, _| {
         let [data, weight] = g.operands();
         let rows = weight.dims()?[0];

@@ -10,5 +10,6 @@ use tensorc_ir::op::OpDef;
 pub use conv::{LAYOUTS, check_layout, kernel_of};
 
 pub fn ops() -> Vec<OpDef> {
-    [activation::ops(), conv::ops(), dropout::ops(), embedding::ops()].into_iter().flatten().collect()
+    let others = vec![dropout::dropout(), embedding::embedding()];
+    [activation::ops(), conv::ops(), others].into_iter().flatten().collect()
 }

@@ -125,16 +125,14 @@ fn trmm() -> OpDef {
 }
 
 fn khatri_rao() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let mut all = operand(b, args, 0)?;
-        for &next in args[1..].iter().flatten() {
-            let (x, y) = (b.dims(all)?, b.dims(next)?);
-            let left = b.reshaped(all, &[x[0], 1, x[1]])?;
-            let right = b.reshaped(next, &[1, y[0], y[1]])?;
-            let made = b.call("mul", &[left, right])?;
-            all = b.reshaped(made, &[x[0] * y[0], x[1]])?;
+    let compute = formula(|g, cx| {
+        let mut all = g.operand(0);
+        for next in g.given().into_iter().skip(1) {
+            let (x, y) = (all.dims()?, next.dims()?);
+            let product = all.reshape(&[x[0], 1, x[1]]) * next.reshape(&[1, y[0], y[1]]);
+            all = product.reshape(&[x[0] * y[0], x[1]]);
         }
-        b.reshaped(all, &cx.outputs[0].dims)
+        Ok(all.reshape(&cx.outputs[0].dims))
     });
     let infer = shape_rule(|cx| {
         let mut rows = Some(1);

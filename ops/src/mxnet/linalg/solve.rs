@@ -36,16 +36,11 @@ pub(super) fn by_kernel(
     kernel: fn(&DenseType) -> Result<Kernel, OpError>,
     types: fn(&DenseType, &[DenseType]) -> Vec<DenseType>,
 ) -> Compute {
-    composites_of(move |b, cx, [a]| {
-        let a = cast(b, a, F64)?;
-        let ty = b.ty(a)?;
-        let made = b.kernel(kernel(&ty), &[a], &types(&ty, cx.outputs))?;
-        let mut results = vec![];
-        for (value, ty) in made.into_iter().zip(cx.outputs) {
-            let value = b.reshaped(value, &ty.dims)?;
-            results.push(cast(b, value, ty.dtype)?);
-        }
-        Ok(results)
+    formulas(move |g, cx| {
+        let a = g.operand(0).cast(F64);
+        let ty = a.ty()?;
+        let made = g.kernel(kernel(&ty), &[a], &types(&ty, cx.outputs))?;
+        Ok(made.into_iter().zip(cx.outputs).map(|(value, ty)| value.as_type(ty)).collect())
     })
 }
 
@@ -86,12 +81,12 @@ fn triangular(lower: bool, transpose: bool) -> Params {
 }
 
 fn solve_triangular() -> OpDef {
-    let compute = composite_of(|b, cx, [a, x]| {
-        let (a, x) = (cast(b, a, F64)?, cast(b, x, F64)?);
+    let compute = formula(|g, cx| {
+        let [a, x] = g.operands().map(|x| x.cast(F64));
         let (lower, transpose) = (is_lower(cx.params), cx.params.flag("transpose"));
-        let (at, xt) = (b.ty(a)?, b.ty(x)?);
-        let out = b.kernel(substitution(&at, &xt, transpose, lower != transpose), &[a, x], &[xt])?[0];
-        cast(b, out, cx.outputs[0].dtype)
+        let (at, xt) = (a.ty()?, x.ty()?);
+        let out = g.kernel(substitution(&at, &xt, transpose, lower != transpose), &[a, x], &[xt])?[0];
+        Ok(out.cast(cx.outputs[0].dtype))
     });
     let doc = "X in `A · X = B` (`Aᵀ · X = B` if `transpose`) with a triangular A.";
     define("solve_triangular", doc, compute, rule(sided_shapes))
@@ -176,10 +171,8 @@ fn potri() -> OpDef {
     let compute = formula(|g, cx| {
         let out = &cx.outputs[0];
         let (rank, wide) = (out.rank(), compute_type(out.dtype));
-        let one = g.add(|b| {
-            b.map_as(&[], out.dtype, &out.dims, |s, _| {
-                s.coord(rank - 1).eq(&s.coord(rank - 2)).select(&s.number(wide, 1.0), &s.number(wide, 0.0))
-            })
+        let one = g.map(&[], out.dtype, &out.dims, |s, _| {
+            s.coord(rank - 1).eq(&s.coord(rank - 2)).select(&s.number(wide, 1.0), &s.number(wide, 0.0))
         });
         let inverse = solve(g.operand(0), one, true, [false, false]);
         Ok(matmul(transposed(inverse), inverse))

@@ -43,16 +43,16 @@ fn lrn_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<Te
 }
 
 fn lrn() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
+    let compute = formula(|g, cx| {
         let params = Params::new()
             .with("size", cx.params.int("nsize").unwrap_or(1))
             .with("alpha", float(cx, "alpha", 1e-4))
             .with("beta", float(cx, "beta", 0.75))
             .with("bias", float(cx, "knorm", 2.0));
         if cx.params.int("nsize").is_some_and(|n| n % 2 == 0) {
-            return Err(b.fail("parameter `nsize` is even"));
+            return Err(g.fail("parameter `nsize` is even"));
         }
-        b.op("lrn", &[x], params)
+        Ok(g.op("lrn", &[g.operand(0)], params))
     });
     define("mx_lrn", "x / (knorm + alpha/nsize · Σ x²)^beta, over nsize neighbouring channels.", compute, rule(agree))
         .operand("data", FLOATS)

@@ -149,14 +149,13 @@ fn seen_by<'g>(of_windows: Tensor<'g>, window: &SpatialWindow, x: &DenseType, fi
 fn reaches(s: &ScalarBuilder, window: &SpatialWindow) -> Option<Ex> {
     let rank = window.kernel.len();
     let int = |n: i64| s.constant(Scalar::i64(n));
-    let mut all: Option<Ex> = None;
-    for i in (0..rank).filter(|&i| !window.kernel[i].is_multiple_of(window.strides[i] as u64)) {
+    let uneven = (0..rank).filter(|&i| !window.kernel[i].is_multiple_of(window.strides[i] as u64));
+    let along = |i: usize| {
         let stride = int(window.strides[i]);
         let inside = (s.coord(2 + i) + int(window.before[i])) % &stride + s.coord(2 + rank + i) * &stride;
-        let ok = inside.lt(&int(window.kernel[i] as i64));
-        all = Some(all.map_or(ok.clone(), |all| all & ok));
-    }
-    all
+        inside.lt(&int(window.kernel[i] as i64))
+    };
+    uneven.map(along).reduce(|all, ok| all & ok)
 }
 
 /// The sum over the windows that see each element.

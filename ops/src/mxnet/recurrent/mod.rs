@@ -9,10 +9,6 @@ use crate::rnn::{MODES, Mode, flipped, gemm, recurrent, row};
 /// Formal position of the random key.
 const KEY: usize = 5;
 
-pub fn ops() -> Vec<OpDef> {
-    vec![rnn()]
-}
-
 /// Extents of a stack of layers.
 #[derive(Clone, Copy)]
 struct Stack {
@@ -96,7 +92,7 @@ fn dropped<'g>(cx: &NodeCtx<'_>, x: Tensor<'g>, layer: u64) -> Tensor<'g> {
     let word = |i| Scalar { dtype: DType::U32, bits: i * layer };
     let shift = |key| key + g.constant(TensorData::from_fn(DenseType::new(DType::U32, &[2]), word));
     let key = g.maybe(KEY).map(shift);
-    let ratio = g.constant(TensorData::scalar(Scalar::f32(p as f32)));
+    let ratio = g.scalar(Scalar::f32(p as f32));
     let seed = cx.params.float("seed").unwrap_or(0.0) + layer as f64;
     let mask = g.op_multi("dropout_mask", &[Some(x), Some(ratio), key], Params::new().with("seed", seed), 1)[0];
     mask.call("where", &[x, x.number(0.0)]) * (1.0 / (1.0 - p))
@@ -183,7 +179,7 @@ fn results(params: &Params) -> ResultCount {
     ResultCount { visible: n, listed: n }
 }
 
-fn rnn() -> OpDef {
+pub fn rnn() -> OpDef {
     let doc = "Recurrent layers over [time, batch, feature], with all weights in one vector. Results: the states of \
                the last layer, and with `state_outputs` the last state (and cell) of every layer and direction.";
     define("mx_rnn", doc, formulas(body), rule(shapes))

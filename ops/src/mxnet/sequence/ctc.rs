@@ -209,28 +209,29 @@ fn kernel(
 }
 
 /// The second result is the gradient of the first.
-fn gradient(b: &mut Builder<'_>, cx: &GradCtx<'_>) -> Result<Vec<Option<Value>>> {
-    if cx.heads.get(1).copied().flatten().is_some() {
-        return Err(b.fail("its gradient, the second result, has no gradient of its own"));
+fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
+    if g.given_head(cx, 1).is_some() {
+        return Err(g.fail("its gradient, the second result, has no gradient of its own"));
     }
-    let head = cx.head(b, 0)?;
-    let dims = b.dims(head)?;
-    let head = reshape(b, head, &[1, dims[0], 1])?;
-    Ok(vec![Some(b.call("mul", &[cx.outputs[1], head])?), None, None, None])
+    let head = g.head(cx, 0);
+    let head = head.reshaped(&[1, head.dims()?[0], 1]);
+    Ok(vec![Some(g.value(cx.outputs[1]) * head), None, None, None])
 }
 
 fn blank_first(params: &Params) -> bool {
     params.str("blank_label") != Some("last")
 }
 
+/// Operands of lengths, and the parameters that say whether they count.
+const LENGTHS: [(usize, &str); 2] = [(2, "use_data_lengths"), (3, "use_label_lengths")];
+
 pub fn ctc_loss() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let (data, labels) = (operand(b, args, 0)?, operand(b, args, 1)?);
-        let (dims, label_dims) = (b.dims(data)?, b.dims(labels)?);
+    let compute = formulas(|g, cx| {
+        let [data, labels] = g.operands();
+        let (dims, label_dims) = (data.dims()?, labels.dims()?);
         let blank = if blank_first(cx.params) { 0 } else { dims[2] - 1 };
         let at = CtcExtents { time: dims[0], batch: dims[1], classes: dims[2], labels: label_dims[1], blank };
-        let wide = cast(b, data, F64)?;
-        let logs = b.op("log_softmax", &[wide], Params::new().with("axis", -1))?;
+        let logs = g.op("log_softmax", &[data.cast(F64)], Params::new().with("axis", -1));
         let table = DenseType::new(F64, &[at.batch, at.time, at.states()]);
         let types = [
             DenseType::new(F64, &[at.batch]),
@@ -241,20 +242,18 @@ pub fn ctc_loss() -> OpDef {
         ];
         // Without lengths, a label sequence ends at the first 0 if that is the blank, else at the first -1.
         let padding = if blank_first(cx.params) { 0 } else { -1 };
-        let given: Vec<(usize, &str)> = vec![(2, "use_data_lengths"), (3, "use_label_lengths")];
         let mut inputs = vec![logs, labels];
-        let mut kinds = [Some(b.ty(logs)?), Some(b.ty(labels)?), None, None];
-        for (i, flag) in given {
-            if let Some(lengths) = maybe(args, i).filter(|_| cx.params.flag(flag)) {
-                kinds[i] = Some(b.ty(lengths)?);
+        let mut kinds = [Some(logs.ty()?), Some(labels.ty()?), None, None];
+        for (i, flag) in LENGTHS {
+            if let Some(lengths) = g.maybe(i).filter(|_| cx.params.flag(flag)) {
+                kinds[i] = Some(lengths.ty()?);
                 inputs.push(lengths);
             }
         }
         let kernel = kernel(at, kinds.each_ref().map(Option::as_ref), &types, padding);
-        let made = b.kernel(kernel, &inputs, &types)?;
-        let loss = reshape(b, made[0], &cx.outputs[0].dims)?;
-        Ok(vec![cast(b, loss, cx.outputs[0].dtype)?, cast(b, made[1], cx.outputs[1].dtype)?])
-    }));
+        let made = g.kernel(kernel, &inputs, &types)?;
+        Ok(made.into_iter().zip(cx.outputs).map(|(value, ty)| value.reshaped_to(ty)).collect())
+    });
     let infer = shape_rule(|cx| {
         cx.same_dtype(1, 0)?;
         let Some(data) = rank_in(cx, 0, 3..=3)? else { return Ok(()) };
@@ -265,14 +264,10 @@ pub fn ctc_loss() -> OpDef {
         if let Some(labels) = labels {
             shaped(cx, 1, &[data[1], labels[1]])?;
         }
-        for (i, flag) in [(2, "use_data_lengths"), (3, "use_label_lengths")] {
-            match (cx.params.flag(flag), cx.has_input(i)) {
-                (true, false) => return Err(OpError(format!("parameter `{flag}` asks for an operand"))),
-                (_, true) => {
-                    cx.set_input_dims(i, [data[1]])?;
-                }
-                _ => {}
-            }
+        for (i, flag) in LENGTHS {
+            let missing = cx.params.flag(flag) && !cx.has_input(i);
+            reject_if(missing, || format!("parameter `{flag}` asks for an operand"))?;
+            cx.set_input_dims(i, [data[1]])?;
         }
         cx.set_output_dims(0, [data[1]])?;
         cx.set_output_dims(1, data)
@@ -291,7 +286,7 @@ pub fn ctc_loss() -> OpDef {
         .present(|params, i| params.bool(if i == 2 { "use_data_lengths" } else { "use_label_lengths" }) == Some(true))
         .outputs(2, 2)
         .results(|_| ResultCount { visible: 1, listed: 2 })
-        .gradient(gradient)
+        .gradient(derivative(gradient))
         .ulp(16.0)
         .named(&["CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss"])
 }

@@ -39,18 +39,21 @@ fn stated_dtype(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 fn constant(value: impl Fn(&Params) -> f64 + Send + Sync + 'static) -> Compute {
-    composite(move |b, cx, _| {
+    formula(move |g, cx| {
         let (out, value) = (&cx.outputs[0], value(cx.params));
-        b.map_as(&[], out.dtype, &out.dims, |s, _| s.number(out.dtype, value))
+        Ok(g.map(&[], out.dtype, &out.dims, |s, _| s.number(out.dtype, value)))
+    })
+}
+
+fn stated() -> Infer {
+    rule(|cx| {
+        stated_dtype(cx)?;
+        stated_shape(cx)
     })
 }
 
 fn filled(name: &'static str, doc: &'static str, value: f64) -> OpDef {
-    let infer = rule(|cx| {
-        stated_dtype(cx)?;
-        stated_shape(cx)
-    });
-    dtype_param(define(name, doc, constant(move |_| value), infer)).param(
+    dtype_param(define(name, doc, constant(move |_| value), stated())).param(
         "shape",
         ParamValue::Ints(vec![]),
         "The result's shape; 0 for an extent that its users decide.",
@@ -58,12 +61,8 @@ fn filled(name: &'static str, doc: &'static str, value: f64) -> OpDef {
 }
 
 fn full() -> OpDef {
-    let infer = rule(|cx| {
-        stated_dtype(cx)?;
-        stated_shape(cx)
-    });
     let compute = constant(|params| params.float("value").unwrap_or(0.0));
-    dtype_param(define("mx_full", "An array of one number.", compute, infer))
+    dtype_param(define("mx_full", "An array of one number.", compute, stated()))
         .maybe("shape", ParamKind::Ints, "The result's shape; 0 for an extent that its users decide.")
         .required("value", ParamKind::Float, "The number.")
         .named(&["_full"])
@@ -100,19 +99,18 @@ fn range_of(params: &Params) -> (f64, f64, i64) {
 }
 
 /// `start + ⌊i / repeat⌋·step`, computed in f64, where i is the row-major position.
-fn ramp(b: &mut Builder<'_>, out: &DenseType, start: f64, step: f64, repeat: i64) -> Result<Value> {
-    b.map_as(&[], out.dtype, &out.dims, |s, _| {
-        let position = row_major(s, &out.dims);
-        let position = if repeat == 1 { position } else { position / s.constant(Scalar::i64(repeat)) };
-        (position.cast(DType::F64) * step + start).cast(out.dtype)
+fn ramp(range: impl Fn(&Params) -> (f64, f64, i64) + Send + Sync + 'static) -> Compute {
+    formula(move |g, cx| {
+        let (out, (start, step, repeat)) = (&cx.outputs[0], range(cx.params));
+        Ok(g.map(&[], out.dtype, &out.dims, |s, _| {
+            let position = row_major(s, &out.dims);
+            let position = if repeat == 1 { position } else { position / s.constant(Scalar::i64(repeat)) };
+            (position.cast(DType::F64) * step + start).cast(out.dtype)
+        }))
     })
 }
 
 fn arange() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let (start, step, repeat) = range_of(cx.params);
-        ramp(b, &cx.outputs[0], start, step, repeat)
-    });
     let infer = rule(|cx| {
         stated_dtype(cx)?;
         if cx.params.flag("infer_range") && cx.params.float("stop").is_none() {
@@ -124,7 +122,7 @@ fn arange() -> OpDef {
         let n = range_len(value(start), value(stop), value(step))?;
         cx.set_output_dims(0, [Dim::Const(n * repeat as u64)])
     });
-    dtype_param(define("mx_arange", "`start`, `start + step`, … before `stop`, each repeated.", compute, infer))
+    dtype_param(define("mx_arange", "`start`, `start + step`, … before `stop`, each repeated.", ramp(range_of), infer))
         .required("start", ParamKind::Float, "Without `stop`: the end of a range from 0.")
         .maybe("stop", ParamKind::Float, "The end.")
         .param("step", 1.0, "Distance of elements.")
@@ -135,12 +133,12 @@ fn arange() -> OpDef {
 }
 
 fn linspace() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let float = |name: &str| cx.params.float(name).unwrap_or(0.0);
-        let n = cx.params.int("num").unwrap_or(1);
-        let parts = if cx.params.bool("endpoint") == Some(false) { n } else { n - 1 };
+    let compute = ramp(|params| {
+        let float = |name: &str| params.float(name).unwrap_or(0.0);
+        let n = params.int("num").unwrap_or(1);
+        let parts = if params.bool("endpoint") == Some(false) { n } else { n - 1 };
         let step = if parts > 0 { (float("stop") - float("start")) / parts as f64 } else { 0.0 };
-        ramp(b, &cx.outputs[0], float("start"), step, 1)
+        (float("start"), step, 1)
     });
     let infer = rule(|cx| {
         stated_dtype(cx)?;
@@ -156,16 +154,13 @@ fn linspace() -> OpDef {
 }
 
 fn arange_like() -> OpDef {
-    let compute = composite(|b, cx, _| {
-        let (start, step, repeat) = range_of(cx.params);
-        ramp(b, &cx.outputs[0], start, step, repeat)
-    });
     let infer = shape_rule(|cx| {
         let Some(axis) = cx.params.int("axis") else { return agree_shapes(cx, &[0], &[0]) };
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, [x[normalize_axis(axis, x.len())?]])
     });
-    define("mx_arange_like", "`start`, `start + step`, …: as many as the data or one of its axes has.", compute, infer)
+    let doc = "`start`, `start + step`, …: as many as the data or one of its axes has.";
+    define("mx_arange_like", doc, ramp(range_of), infer)
         .operand("data", &[])
         .param("start", 0.0, "The first.")
         .param("step", 1.0, "Distance of elements.")
@@ -178,12 +173,12 @@ fn arange_like() -> OpDef {
 }
 
 fn eye() -> OpDef {
-    let compute = composite(|b, cx, _| {
+    let compute = formula(|g, cx| {
         let (out, k) = (&cx.outputs[0], cx.params.int("k").unwrap_or(0));
-        b.map_as(&[], out.dtype, &out.dims, |s, _| {
+        Ok(g.map(&[], out.dtype, &out.dims, |s, _| {
             let diagonal = (s.coord(0) + s.constant(Scalar::i64(k))).eq(&s.coord(1));
             diagonal.select(&s.number(out.dtype, 1.0), &s.number(out.dtype, 0.0))
-        })
+        }))
     });
     let infer = rule(|cx| {
         stated_dtype(cx)?;
@@ -199,9 +194,9 @@ fn eye() -> OpDef {
 }
 
 fn shape_array() -> OpDef {
-    let compute = composite_of(|b, _, [x]| {
-        let dims: Vec<i64> = b.dims(x)?.iter().map(|n| *n as i64).collect();
-        Ok(b.i64s(&dims))
+    let compute = formula(|g, _| {
+        let dims: Vec<i64> = g.operand(0).dims()?.iter().map(|n| *n as i64).collect();
+        Ok(g.i64s(&dims))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
@@ -215,10 +210,7 @@ fn shape_array() -> OpDef {
 }
 
 fn size_array() -> OpDef {
-    let compute = composite_of(|b, _, [x]| {
-        let n = b.ty(x)?.len() as i64;
-        Ok(b.i64s(&[n]))
-    });
+    let compute = formula(|g, _| Ok(g.i64s(&[g.operand(0).ty()?.len() as i64])));
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
         cx.set_output_dims(0, [Dim::Const(1)])

@@ -1,6 +1,8 @@
 //! Joining arrays, cutting them into parts, adding them up.
 
+use super::reshape::with_new_axis;
 use crate::prelude::*;
+use crate::rules::axis_of;
 use crate::slicing::joined;
 
 pub fn ops() -> Vec<OpDef> {
@@ -11,14 +13,14 @@ fn all_inputs(cx: &InferCtx<'_>) -> Vec<usize> {
     (0..cx.input_count()).collect()
 }
 
-fn given(args: &[Option<Value>]) -> Vec<Value> {
-    args.iter().copied().flatten().collect()
+fn all_outputs(cx: &InferCtx<'_>) -> Vec<usize> {
+    (0..cx.output_count()).collect()
 }
 
 fn concat() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let axis = normalize_axis(cx.params.int("dim").unwrap_or(1), cx.outputs[0].rank()).or_fail(b)?;
-        b.op("concat", &given(args), Params::new().with("axis", axis as i64))
+    let compute = formula(|g, cx| {
+        let axis = normalize_axis(cx.params.int("dim").unwrap_or(1), cx.outputs[0].rank()).or_fail(&g)?;
+        Ok(g.op("concat", &g.given(), Params::new().with("axis", axis as i64)))
     });
     let infer = rule(|cx| {
         agree_dtypes(cx, &all_inputs(cx), &[0])?;
@@ -32,33 +34,18 @@ fn concat() -> OpDef {
 }
 
 fn stack() -> OpDef {
-    let compute = composite(|b, cx, args| {
-        let out = &cx.outputs[0];
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), out.rank()).or_fail(b)?;
-        let mut dims = out.dims.clone();
+    let compute = formula(|g, cx| {
+        let axis = axis_of(cx, cx.outputs[0].rank()).or_fail(&g)?;
+        let mut dims = cx.outputs[0].dims.clone();
         dims[axis] = 1;
-        let parts: Vec<Value> = given(args).into_iter().map(|x| reshape(b, x, &dims)).collect::<Result<_, _>>()?;
-        b.op("concat", &parts, Params::new().with("axis", axis as i64))
+        let parts: Vec<_> = g.given().into_iter().map(|x| x.reshaped(&dims)).collect();
+        Ok(g.op("concat", &parts, Params::new().with("axis", axis as i64)))
     });
     let infer = rule(|cx| {
         let inputs = all_inputs(cx);
         agree_dtypes(cx, &inputs, &[0])?;
         agree_shapes(cx, &inputs, &[])?;
-        let axis = cx.params.int("axis").unwrap_or(0);
-        let count = Dim::Const(inputs.len() as u64);
-        match (cx.input_dims(0), cx.output(0).shape) {
-            (Some(x), _) => {
-                let at = cx.axis(axis, x.len() + 1)?;
-                cx.set_output_dims(0, x[..at].iter().copied().chain([count]).chain(x[at..].iter().copied()))
-            }
-            (None, Shape::Ranked(mut out)) => {
-                let at = cx.axis(axis, out.len())?;
-                let n = out.remove(at);
-                cx.unify_dims(count, n, "output")?;
-                cx.set_input_dims(0, out)
-            }
-            _ => Ok(()),
-        }
+        with_new_axis(cx, Dim::Const(inputs.len() as u64))
     });
     define("mx_stack", "Joins the operands along a new axis.", compute, infer)
         .group("arg", &[])
@@ -68,9 +55,8 @@ fn stack() -> OpDef {
 }
 
 /// The part from `start` along `axis`, of the given result shape.
-fn part(b: &mut Builder<'_>, x: Value, axis: usize, [start, len]: [u64; 2], out: &[u64]) -> Result<Value> {
-    let y = b.slice_axis(x, axis, start, len)?;
-    reshape(b, y, out)
+fn part<'g>(x: Tensor<'g>, axis: usize, [start, len]: [u64; 2], out: &[u64]) -> Tensor<'g> {
+    x.slice(axis, start, len).reshaped(out)
 }
 
 fn parts(params: &Params) -> usize {
@@ -82,17 +68,16 @@ fn squeezed(params: &Params) -> bool {
 }
 
 fn slice_channel() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let dims = b.dims(x)?;
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
+    let compute = formulas(|g, cx| {
+        let (x, dims) = (g.operand(0), g.operand(0).dims()?);
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(&g)?;
         let len = dims[axis] / parts(cx.params) as u64;
-        let cut = |(i, out): (usize, &DenseType)| part(b, x, axis, [i as u64 * len, len], &out.dims);
-        cx.outputs.iter().enumerate().map(cut).collect()
+        Ok((0..).zip(cx.outputs).map(|(i, out)| part(x, axis, [i * len, len], &out.dims)).collect())
     });
     let infer = rule(|cx| {
         let count = parts(cx.params);
         reject_if(cx.output_count() > count, || format!("{} results asked for, there are {count}", cx.output_count()))?;
-        let outputs: Vec<usize> = (0..cx.output_count()).collect();
+        let outputs = all_outputs(cx);
         agree_dtypes(cx, &[0], &outputs)?;
         agree_shapes(cx, &[], &outputs)?;
         let (axis, squeeze) = (cx.params.int("axis").unwrap_or(1), squeezed(cx.params));
@@ -103,12 +88,10 @@ fn slice_channel() -> OpDef {
             let rank = out.len() + usize::from(squeeze);
             let at = cx.axis(axis, rank)?;
             let mut dims: Dims = out;
-            let fresh = cx.fresh();
-            if squeeze {
-                dims.insert(at, fresh);
-            } else {
-                dims[at] = fresh;
+            if !squeeze {
+                dims.remove(at);
             }
+            dims.insert(at, cx.fresh());
             cx.set_input_dims(0, dims)?;
         }
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
@@ -168,14 +151,14 @@ fn cuts(params: &Params, n: u64) -> Result<Vec<[u64; 2]>, OpError> {
 }
 
 fn split_v2() -> OpDef {
-    let compute = composites_of(|b, cx, [x]| {
-        let dims = b.dims(x)?;
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
-        let cuts = cuts(cx.params, dims[axis]).or_fail(b)?;
-        cuts.into_iter().zip(cx.outputs).map(|(cut, out)| part(b, x, axis, cut, &out.dims)).collect()
+    let compute = formulas(|g, cx| {
+        let (x, dims) = (g.operand(0), g.operand(0).dims()?);
+        let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(&g)?;
+        let cuts = cuts(cx.params, dims[axis]).or_fail(&g)?;
+        Ok(cuts.into_iter().zip(cx.outputs).map(|(cut, out)| part(x, axis, cut, &out.dims)).collect())
     });
     let infer = rule(|cx| {
-        let outputs: Vec<usize> = (0..cx.output_count()).collect();
+        let outputs = all_outputs(cx);
         agree_dtypes(cx, &[0], &outputs)?;
         let Some(x) = cx.input_dims(0) else { return Ok(()) };
         let at = cx.axis(cx.params.int("axis").unwrap_or(1), x.len())?;
@@ -222,13 +205,8 @@ fn common_dtype(cx: &InferCtx<'_>) -> Option<DType> {
 }
 
 fn amp_multicast() -> OpDef {
-    let compute = Compute::Composite(Box::new(|b, cx, args| {
-        let mut results = vec![];
-        for (x, out) in given(args).into_iter().zip(cx.outputs) {
-            results.push(cast(b, x, out.dtype)?);
-        }
-        Ok(results)
-    }));
+    let compute =
+        formulas(|g, cx| Ok(g.given().into_iter().zip(cx.outputs).map(|(x, out)| x.cast(out.dtype)).collect()));
     let infer = rule(|cx| {
         let count = cx.output_count().min(cx.input_count());
         for i in 0..count {

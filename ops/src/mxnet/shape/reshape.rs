@@ -1,8 +1,8 @@
 //! Regrouping and permuting axes.
 
-use crate::compose;
 use crate::prelude::*;
 use crate::rules::axes;
+use crate::shape::{permuted_dims, squeezed_dims};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -18,13 +18,12 @@ pub fn ops() -> Vec<OpDef> {
 
 /// An entry that only regroups elements: its body follows from the two shapes.
 fn regroup(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let out = &cx.outputs[0];
-        let from = b.ty(x)?;
+    let compute = formula(|g, cx| {
+        let (from, out) = (g.operand(0).ty()?, &cx.outputs[0]);
         if from.len() != out.len() {
-            return Err(b.fail(format!("operand `data`: {from} cannot become {out}")));
+            return Err(g.fail(format!("operand `data`: {from} cannot become {out}")));
         }
-        compose::reshape(b, x, &out.dims)
+        Ok(g.operand(0).reshaped(&out.dims))
     });
     define(name, doc, compute, shape_rule(infer))
 }
@@ -209,11 +208,7 @@ fn axis_range(params: &Params, [begin, end]: [&str; 2], rank: usize) -> Result<s
 }
 
 fn reshape_like() -> OpDef {
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-        let dims = b.dims(x)?;
-        Ok(vec![Some(compose::reshape(b, head, &dims)?), None])
-    };
+    let gradient = derivative(|g, cx| Ok(vec![Some(g.head(cx, 0).reshaped(&g.operand(0).dims()?)), None]));
     regroup("mx_reshape_like", "The elements of lhs under the shape of rhs, or a range of its axes.", |cx| {
         let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
         let own = axis_range(cx.params, ["lhs_begin", "lhs_end"], x.len())?;
@@ -230,41 +225,36 @@ fn reshape_like() -> OpDef {
     .named(&["reshape_like"])
 }
 
-fn expand_dims() -> OpDef {
-    regroup("mx_expand_dims", "Inserts an axis of extent 1.", |cx| {
-        let axis = cx.params.int("axis").unwrap_or(0);
-        match (cx.input(0).shape, cx.output(0).shape) {
-            (Shape::Ranked(x), _) => {
-                let at = cx.axis(axis, x.len() + 1)?;
-                cx.set_output_dims(0, x[..at].iter().copied().chain([Dim::Const(1)]).chain(x[at..].iter().copied()))
-            }
-            (_, Shape::Ranked(mut out)) => {
-                let at = cx.axis(axis, out.len())?;
-                let one = out.remove(at);
-                cx.unify_dims(Dim::Const(1), one, "output")?;
-                cx.set_input_dims(0, out)
-            }
-            _ => Ok(()),
+/// The result has an axis more than the first operand, of the given extent.
+pub(super) fn with_new_axis(cx: &mut InferCtx<'_>, extent: Dim) -> Result<(), OpError> {
+    let axis = cx.params.int("axis").unwrap_or(0);
+    match (cx.input(0).shape, cx.output(0).shape) {
+        (Shape::Ranked(mut x), _) => {
+            let at = cx.axis(axis, x.len() + 1)?;
+            x.insert(at, extent);
+            cx.set_output_dims(0, x)
         }
-    })
-    .operand("data", &[])
-    .required("axis", ParamKind::Int, "Position of the new axis in the result.")
-    .named(&["expand_dims"])
+        (_, Shape::Ranked(mut out)) => {
+            let at = cx.axis(axis, out.len())?;
+            let own = out.remove(at);
+            cx.unify_dims(extent, own, "output")?;
+            cx.set_input_dims(0, out)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn expand_dims() -> OpDef {
+    regroup("mx_expand_dims", "Inserts an axis of extent 1.", |cx| with_new_axis(cx, Dim::Const(1)))
+        .operand("data", &[])
+        .required("axis", ParamKind::Int, "Position of the new axis in the result.")
+        .named(&["expand_dims"])
 }
 
 fn squeeze() -> OpDef {
     regroup("mx_squeeze", "Drops the given axes of extent 1, or all of them.", |cx| {
         let given = cx.params.ints("axis").map(<[i64]>::to_vec);
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        let drop = match given {
-            Some(list) => axes(&list, x.len())?,
-            None if x.iter().any(|d| d.as_const().is_none()) => return Ok(()),
-            None => (0..x.len()).filter(|&i| x[i] == Dim::Const(1)).collect(),
-        };
-        for &axis in &drop {
-            cx.unify_dims(Dim::Const(1), x[axis], &format!("operand `data`, axis {axis}"))?;
-        }
-        let mut dims: Vec<Dim> = (0..x.len()).filter(|i| !drop.contains(i)).map(|i| x[i]).collect();
+        let Some(mut dims) = squeezed_dims(cx, given)? else { return Ok(()) };
         if dims.is_empty() {
             // There are no arrays of rank 0.
             dims.push(Dim::Const(1));
@@ -285,26 +275,13 @@ fn permutation(params: &Params, rank: usize) -> Result<Vec<usize>, OpError> {
 }
 
 fn transpose() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let rank = b.dims(x)?.len();
-        let perm = permutation(cx.params, rank).map_err(|e| b.fail(e.0))?;
+    let compute = formula(|g, cx| {
+        let x = g.operand(0);
+        let perm = permutation(cx.params, x.dims()?.len()).or_fail(&g)?;
         let perm: Vec<i64> = perm.into_iter().map(|p| p as i64).collect();
-        b.op("transpose", &[x], Params::new().with("perm", perm))
+        Ok(g.op("transpose", &[x], Params::new().with("perm", perm)))
     });
-    let infer = shape_rule(|cx| match (cx.input(0).shape, cx.output(0).shape) {
-        (Shape::Ranked(x), _) => {
-            let perm = permutation(cx.params, x.len())?;
-            cx.set_output_dims(0, perm.iter().map(|&p| x[p]))
-        }
-        (_, Shape::Ranked(out)) => {
-            let mut dims = out.clone();
-            for (i, p) in permutation(cx.params, out.len())?.into_iter().enumerate() {
-                dims[p] = out[i];
-            }
-            cx.set_input_dims(0, dims)
-        }
-        _ => Ok(()),
-    });
+    let infer = shape_rule(|cx| permuted_dims(cx, permutation));
     define("mx_transpose", "Permutes the axes: result axis i is operand axis `axes[i]`.", compute, infer)
         .operand("data", &[])
         .param("axes", ParamValue::Ints(vec![]), "Default: the axes reversed.")
@@ -312,15 +289,11 @@ fn transpose() -> OpDef {
 }
 
 fn cast(name: &'static str, names: &[&'static str]) -> OpDef {
-    let compute = composite_of(|b, cx, [x]| match b.ty(x)?.dtype == cx.outputs[0].dtype {
-        true => b.call("identity", &[x]),
-        false => compose::cast(b, x, cx.outputs[0].dtype),
+    let compute = formula(|g, cx| {
+        let (x, to) = (g.operand(0), cx.outputs[0].dtype);
+        Ok(if x.ty()?.dtype == to { x.call("identity", &[]) } else { x.cast(to) })
     });
-    let gradient = |b: &mut Builder<'_>, cx: &GradCtx<'_>| {
-        let (x, head) = (cx.input(0)?, cx.head(b, 0)?);
-        let to = b.ty(x)?.dtype;
-        Ok(vec![Some(compose::cast(b, head, to)?)])
-    };
+    let gradient = derivative(|g, cx| Ok(vec![Some(g.head(cx, 0).cast(g.operand(0).ty()?.dtype))]));
     let infer = rule(|cx| {
         agree_shapes(cx, &[0], &[0])?;
         cx.set_output_dtype(0, cx.params.dtype("dtype").unwrap_or(DType::F32))

@@ -116,9 +116,9 @@ fn slice_axis() -> OpDef {
 }
 
 fn slice_like() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let rank = cx.outputs[0].rank();
-        b.view(x, strided(&vec![0; rank], &vec![1; rank]), &cx.outputs[0].dims)
+    let compute = formula(|g, cx| {
+        let out = &cx.outputs[0].dims;
+        Ok(g.operand(0).view(vars(out.len()), None, out))
     });
     let infer = shape_rule(|cx| {
         let (Some(x), Some(like)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
@@ -154,15 +154,13 @@ fn slice_like() -> OpDef {
 /// Whether the element at the coordinates is one of those a slice takes.
 fn inside(s: &ScalarBuilder, cuts: &[Cut]) -> Option<Ex> {
     let int = |n: i64| s.constant(Scalar::i64(n));
-    let mut all: Option<Ex> = None;
-    for (axis, c) in cuts.iter().enumerate() {
+    let along = |(axis, c): (usize, &Cut)| {
         let away = (s.coord(axis) - int(c.start)) * int(c.step.signum());
         let step = c.step.abs();
         let ok = away.ge(&int(0)) & away.lt(&int(c.len as i64 * step));
-        let ok = if step == 1 { ok } else { ok & (&away % int(step)).eq(&int(0)) };
-        all = Some(all.map_or(ok.clone(), |all| all & ok));
-    }
-    all
+        if step == 1 { ok } else { ok & (&away % int(step)).eq(&int(0)) }
+    };
+    cuts.iter().enumerate().map(along).reduce(|all, ok| all & ok)
 }
 
 /// The operand with the elements of a slice replaced by those of another array, or by a number.
@@ -272,14 +270,13 @@ fn crop() -> OpDef {
 }
 
 fn pad() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let dtype = b.ty(x)?.dtype;
-        let widths = widths(cx.params, cx.outputs[0].rank()).or_fail(b)?;
+    let compute = formula(|g, cx| {
+        let x = g.operand(0);
+        let widths = widths(cx.params, cx.outputs[0].rank()).or_fail(&g)?;
         let list: Vec<i64> = widths.iter().map(|w| w.0).chain(widths.iter().map(|w| w.1)).collect();
-        let pads = b.i64s(&list);
-        let value = b.scalar(Scalar::from_f64(dtype, cx.params.float("constant_value").unwrap_or(0.0)));
+        let (pads, value) = (g.i64s(&list), x.number(cx.params.float("constant_value").unwrap_or(0.0)));
         let mode = cx.params.str("mode").unwrap_or("constant").to_owned();
-        b.op("pad", &[x, pads, value], Params::new().with("mode", mode))
+        Ok(g.op("pad", &[x, pads, value], Params::new().with("mode", mode)))
     });
     let infer = shape_rule(|cx| {
         let given = cx.params.ints("pad_width").map_or(0, <[i64]>::len) / 2;

@@ -1,6 +1,7 @@
 //! Broadcasting, tiling, repeating, diagonals, and blocks between channels and space.
 
-use crate::compose;
+use crate::index::all_but;
+use crate::mxnet::reduce::line;
 use crate::prelude::*;
 use crate::views::broadcast;
 
@@ -19,9 +20,9 @@ pub fn ops() -> Vec<OpDef> {
 
 /// An entry whose result is the operand repeated along axes of extent 1.
 fn broadcasting(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let (from, to) = (b.dims(x)?, &cx.outputs[0].dims);
-        b.view(x, broadcast(&from, to), to)
+    let compute = formula(|g, cx| {
+        let (from, to) = (g.operand(0).dims()?, &cx.outputs[0].dims);
+        Ok(g.operand(0).view(broadcast(&from, to).map, None, to))
     });
     define(name, doc, compute, shape_rule(infer))
 }
@@ -116,13 +117,11 @@ fn aligned<T: Copy>(list: &[T], rank: usize, one: T) -> Vec<T> {
 }
 
 fn tile() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let out = &cx.outputs[0].dims;
-        let dims = b.dims(x)?;
-        let dims = aligned(&dims, out.len(), 1);
-        let x = compose::reshape(b, x, &dims)?;
+    let compute = formula(|g, cx| {
+        let (x, out) = (g.operand(0), &cx.outputs[0].dims);
+        let dims = aligned(&x.dims()?, out.len(), 1);
         let map = vars(out.len()).into_iter().zip(&dims).map(|(at, &n)| at.modulo((n as i64).max(1), &out[..]));
-        b.view(x, View { map: map.collect(), fill: None }, out)
+        Ok(x.reshaped(&dims).view(map.collect(), None, out))
     });
     let infer = shape_rule(|cx| {
         let reps = cx.params.ints("reps").unwrap_or(&[]).to_vec();
@@ -154,19 +153,13 @@ fn repeats(params: &Params) -> Result<u64, OpError> {
 }
 
 fn repeat() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
+    let compute = formula(|g, cx| {
         let out = &cx.outputs[0].dims;
-        let n = repeats(cx.params).or_fail(b)?.max(1);
-        let (x, axis) = match cx.params.int("axis") {
-            Some(axis) => (x, normalize_axis(axis, out.len()).or_fail(b)?),
-            None => {
-                let len = b.ty(x)?.len();
-                (compose::reshape(b, x, &[len])?, 0)
-            }
-        };
+        let n = repeats(cx.params).or_fail(&g)?.max(1);
+        let (x, axis) = line(g.operand(0), cx.params.int("axis"))?;
         let mut map = vars(out.len());
         map[axis] = map[axis].floor_div(n as i64, &out[..]);
-        b.view(x, View { map, fill: None }, out)
+        Ok(x.view(map, None, out))
     });
     let infer = shape_rule(|cx| {
         let n = repeats(cx.params)?;
@@ -174,9 +167,7 @@ fn repeat() -> OpDef {
         match cx.params.int("axis") {
             Some(axis) => {
                 let at = cx.axis(axis, x.len())?;
-                let mut dims: Vec<Option<Dim>> = x.iter().copied().map(Some).collect();
-                dims[at] = x[at].as_const().map(|d| Dim::Const(d * n));
-                partial(cx, 0, &dims)
+                all_but(cx, 0, &x, at, x[at].as_const().map(|d| Dim::Const(d * n)))
             }
             None => {
                 let len = x.iter().map(|d| d.as_const()).product::<Option<u64>>();
@@ -201,9 +192,9 @@ fn diagonal_axes(params: &Params, rank: usize) -> Result<[usize; 2], OpError> {
 }
 
 fn diag() -> OpDef {
-    let compute = composite_of(|b, cx, [x]| {
-        let out = &cx.outputs[0].dims;
-        let ty = b.ty(x)?;
+    let compute = formula(|g, cx| {
+        let (x, out) = (g.operand(0), &cx.outputs[0].dims);
+        let ty = x.ty()?;
         let k = cx.params.int("k").unwrap_or(0);
         let (down, right) = ((-k).max(0), k.max(0));
         if ty.rank() == 1 {
@@ -211,10 +202,9 @@ fn diag() -> OpDef {
             let v = vars(2);
             let along = if k >= 0 { v[0].clone() } else { v[1].clone() };
             let beyond = v[1].sub(&v[0]).offset(-k).scale(out[0] as i64);
-            let view = View { map: vec![along.add(&beyond)], fill: Some(Scalar::zero(ty.dtype)) };
-            return b.view(x, view, out);
+            return Ok(x.view(vec![along.add(&beyond)], Some(Scalar::zero(ty.dtype)), out));
         }
-        let [row, column] = diagonal_axes(cx.params, ty.rank()).or_fail(b)?;
+        let [row, column] = diagonal_axes(cx.params, ty.rank()).or_fail(&g)?;
         let along = Index::var(out.len() as u32 - 1);
         let mut rest = vars(out.len()).into_iter();
         let map = (0..ty.rank()).map(|axis| match axis {
@@ -222,8 +212,7 @@ fn diag() -> OpDef {
             a if a == column => along.offset(right),
             _ => rest.next().unwrap_or_default(),
         });
-        let view = View { map: map.collect(), fill: None };
-        b.view(x, view, out)
+        Ok(x.view(map.collect(), None, out))
     });
     let infer = shape_rule(|cx| {
         let k = cx.params.int("k").unwrap_or(0);
@@ -255,9 +244,9 @@ fn diag() -> OpDef {
 
 /// An entry elsewhere, under MXNet's name of its parameter.
 fn blocks(name: &'static str, doc: &'static str, entry: &'static str) -> OpDef {
-    let compute = composite_of(move |b, cx, [x]| {
+    let compute = formula(move |g, cx| {
         let side = cx.params.int("block_size").unwrap_or(1);
-        b.op(entry, &[x], Params::new().with("blocksize", side))
+        Ok(g.op(entry, &[g.operand(0)], Params::new().with("blocksize", side)))
     });
     let deep = entry == "space_to_depth";
     let infer = shape_rule(move |cx| {

@@ -2,10 +2,6 @@
 
 use crate::prelude::*;
 
-pub fn ops() -> Vec<OpDef> {
-    vec![correlation()]
-}
-
 #[derive(Clone, Copy)]
 struct Geometry {
     kernel: i64,
@@ -66,7 +62,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     Ok((joined.sum(&[5, 6, 7]) * share).reshape(out))
 }
 
-fn correlation() -> OpDef {
+pub fn correlation() -> OpDef {
     let infer = shape_rule(|cx| {
         agree_shapes(cx, &[0, 1], &[])?;
         let Some(x) = rank_in(cx, 0, 4..=4)? else { return Ok(()) };

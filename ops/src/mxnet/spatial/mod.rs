@@ -8,5 +8,6 @@ mod region;
 use tensorc_ir::op::OpDef;
 
 pub fn ops() -> Vec<OpDef> {
-    [correlation::ops(), grid::ops(), region::ops(), vec![position::psroi_pooling()]].into_iter().flatten().collect()
+    let (first, last) = (vec![correlation::correlation()], vec![position::psroi_pooling()]);
+    [first, grid::ops(), region::ops(), last].into_iter().flatten().collect()
 }

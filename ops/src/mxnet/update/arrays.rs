@@ -6,27 +6,18 @@ pub fn ops() -> Vec<OpDef> {
     vec![all_finite(false), all_finite(true), sum_sq(), lars()]
 }
 
-fn fold(b: &mut Builder<'_>, op: &str, x: Value) -> Result<Value, Diagnostic> {
-    b.op(op, &[x], Params::new().with("keepdims", false))
+fn fold<'g>(x: Tensor<'g>, op: &str) -> Tensor<'g> {
+    x.graph().op(op, &[x], Params::new().with("keepdims", false))
 }
 
 fn all_finite(many: bool) -> OpDef {
-    let body = composite(|b, _, args| {
-        let mut all = None;
-        for &x in args.iter().flatten() {
-            let zero = b.call("sub", &[x, x])?;
-            let fine = b.call("equal", &[zero, zero])?;
-            let fine = cast(b, fine, DType::F32)?;
-            let least = fold(b, "reduce_min", fine)?;
-            all = Some(match all {
-                None => least,
-                Some(others) => b.call("mul", &[others, least])?,
-            });
-        }
-        match all {
-            Some(all) => reshape(b, all, &[1]),
-            None => operand(b, args, 0),
-        }
+    let body = formula(|g, _| {
+        let finite = g.given().into_iter().map(|x| {
+            let zero = x.call("sub", &[x]);
+            fold(zero.call("equal", &[zero]).cast(DType::F32), "reduce_min")
+        });
+        let all = finite.reduce(|all, one| all * one);
+        Ok(all.map_or_else(|| g.operand(0), |all| all.reshaped(&[1])))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::F32)?;
@@ -42,14 +33,10 @@ fn all_finite(many: bool) -> OpDef {
 }
 
 fn sum_sq() -> OpDef {
-    let body = composite(|b, _, args| {
-        let mut sums = vec![];
-        for &x in args.iter().flatten() {
-            let x = cast(b, x, DType::F32)?;
-            let sum = fold(b, "reduce_sum_square", x)?;
-            sums.push(reshape(b, sum, &[1])?);
-        }
-        b.op("concat", &sums, Params::new().with("axis", 0))
+    let body = formula(|g, _| {
+        let sums = g.given().into_iter().map(|x| fold(x.cast(DType::F32), "reduce_sum_square").reshaped(&[1]));
+        let sums: Vec<_> = sums.collect();
+        Ok(g.op("concat", &sums, Params::new().with("axis", 0)))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::F32)?;

@@ -83,31 +83,19 @@ impl MultiUpdate {
     }
 
     /// Learning rate and weight decay of a weight, in the type computed in.
-    fn numbers(
-        self,
-        b: &mut Builder<'_>,
-        params: &Params,
-        args: &[Value],
-        i: usize,
-        dtype: DType,
-    ) -> Result<[Value; 2]> {
-        let mut found = [args[0]; 2];
-        for (nth, (slot, name)) in found.iter_mut().zip(["lrs", "wds"]).enumerate() {
-            *slot = if self.preloaded {
+    fn numbers<'g>(self, params: &Params, args: &[Tensor<'g>], i: usize, dtype: DType) -> [Tensor<'g>; 2] {
+        [(0, "lrs"), (1, "wds")].map(|(nth, name)| {
+            if self.preloaded {
                 let list = args[weights(params) * self.group() + nth];
-                let one = b.view(list, View { map: vec![Index::constant(i as i64)], fill: None }, &[])?;
-                cast(b, one, dtype)?
-            } else {
-                let value = params.floats(name).and_then(|list| list.get(i)).copied().unwrap_or(0.0);
-                b.scalar(Scalar::from_f64(dtype, value))
-            };
-        }
-        Ok(found)
+                return list.view(vec![Index::constant(i as i64)], None, &[]).cast(dtype);
+            }
+            let value = params.floats(name).and_then(|list| list.get(i)).copied().unwrap_or(0.0);
+            args[0].graph().scalar(Scalar::from_f64(dtype, value))
+        })
     }
 
-    fn expand(self, b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>> {
-        let args: Vec<Value> = args.iter().copied().flatten().collect();
-        let n = weights(cx.params);
+    fn expand<'g>(self, g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
+        let (args, n) = (g.given(), weights(cx.params));
         let mut params = Params::new();
         for name in ["rescale_grad", "clip_gradient", "momentum"] {
             if let Some(value) = cx.params.float(name) {
@@ -117,10 +105,9 @@ impl MultiUpdate {
         let (mut next, mut kept) = (vec![], vec![]);
         for i in 0..n {
             let group = &args[i * self.group()..(i + 1) * self.group()];
-            let wide = compute_type(b.ty(group[0])?.dtype);
-            let numbers = self.numbers(b, cx.params, &args, i, wide)?;
-            let operands: Vec<Option<Value>> = group.iter().chain(&numbers).copied().map(Some).collect();
-            let made = b.op_multi(self.single(), &operands, params.clone(), 1 + self.states())?;
+            let numbers = self.numbers(cx.params, &args, i, compute_type(group[0].ty()?.dtype));
+            let operands: Vec<_> = group.iter().chain(&numbers).copied().map(Some).collect();
+            let made = g.op_multi(self.single(), &operands, params.clone(), 1 + self.states());
             next.push(made[0]);
             kept.extend_from_slice(&made[1..]);
         }
@@ -139,7 +126,7 @@ impl MultiUpdate {
                  by turns."
             }
         };
-        let body = Compute::Composite(Box::new(move |b, cx, args| self.expand(b, cx, args)));
+        let body = formulas(move |g, cx| self.expand(g, cx));
         let def = define(self.own, doc, body, rule(move |cx| self.shapes(cx))).operand("data", FLOATS).variadic();
         let def = match self.preloaded {
             true => def,
