@@ -1,7 +1,5 @@
 //! From the formula of an optimizer to its entries.
 
-use std::sync::Arc;
-
 use crate::prelude::*;
 
 /// Types of weights that have a master copy.
@@ -24,6 +22,7 @@ pub const WD: StepNumber = StepNumber { name: "wd", default: Some(0.0), integer:
 pub const STEP: StepNumber = StepNumber { name: "t", default: None, integer: true, doc: "number of this step, from 1" };
 
 /// Names of the entries of a rule.
+#[derive(Clone, Copy)]
 pub struct UpdateNames {
     pub own: &'static str,
     pub own_mp: &'static str,
@@ -32,6 +31,7 @@ pub struct UpdateNames {
     pub mxnet_mp: Option<[&'static str; 2]>,
 }
 
+#[derive(Clone, Copy)]
 pub struct RuleEntry {
     pub names: UpdateNames,
     pub doc: &'static str,
@@ -43,6 +43,12 @@ pub struct RuleEntry {
     pub moves_weight: bool,
     /// The first result and the next states.
     pub step: fn(&UpdateStep<'_>) -> Vec<Ex>,
+}
+
+impl RuleEntry {
+    fn own(&self, mp: bool) -> &'static str {
+        if mp { self.names.own_mp } else { self.names.own }
+    }
 }
 
 /// What a formula is written in, all in the type arithmetic is done in.
@@ -163,8 +169,7 @@ pub fn computed(args: &[Option<Ex>], count: usize, mp: bool) -> Result<(Vec<Ex>,
 }
 
 /// The entry whose numbers are operands.
-fn with_operands(rule_of: &Arc<RuleEntry>, mp: bool) -> OpDef {
-    let r = rule_of.clone();
+fn with_operands(r: RuleEntry, mp: bool) -> OpDef {
     let count = 2 + r.states.len() + usize::from(mp);
     let body = move |_: &ScalarBuilder, cx: &ScalarCtx<'_>, args: &[Option<Ex>]| {
         let (x, stored) = computed(args, count + r.numbers.len(), mp)?;
@@ -179,12 +184,10 @@ fn with_operands(rule_of: &Arc<RuleEntry>, mp: bool) -> OpDef {
         let out = (r.step)(&step);
         Ok(stored_results(out, stored, mp, r.moves_weight))
     };
-    let moves_weight = rule_of.moves_weight;
-    let infer = rule(move |cx| shapes(cx, count, mp, moves_weight));
-    let name = if mp { rule_of.names.own_mp } else { rule_of.names.own };
-    let def = tensors(define(name, rule_of.doc, Compute::Scalar(Box::new(body)), infer), rule_of.states, mp);
-    let def = rule_of.numbers.iter().fold(def, |def, n| def.operand(n.name, FLOATS));
-    finished(constants(def, rule_of), count, mp, true, moves_weight)
+    let infer = rule(move |cx| shapes(cx, count, mp, r.moves_weight));
+    let def = tensors(define(r.own(mp), r.doc, Compute::Scalar(Box::new(body)), infer), r.states, mp);
+    let def = r.numbers.iter().fold(def, |def, n| def.operand(n.name, FLOATS));
+    finished(constants(def, &r), count, mp, true, r.moves_weight)
 }
 
 /// Results of a formula as they are stored: with a master copy, the weight is a rounding of it.
@@ -201,19 +204,15 @@ pub fn stored_results(out: Vec<Ex>, stored: DType, mp: bool, moves_weight: bool)
 }
 
 /// MXNet's operator: the numbers are parameters.
-fn with_parameters(r: &Arc<RuleEntry>, mp: bool, [own, mxnet]: [&'static str; 2]) -> OpDef {
+fn with_parameters(r: RuleEntry, mp: bool, [own, mxnet]: [&'static str; 2]) -> OpDef {
     let count = 2 + r.states.len() + usize::from(mp);
-    let moves_weight = r.moves_weight;
-    let infer = rule(move |cx| shapes(cx, count, mp, moves_weight));
-    let body = {
-        let r = r.clone();
-        Compute::Composite(Box::new(move |b, cx, args| over_operands(b, cx, args, &r, mp)))
-    };
+    let infer = rule(move |cx| shapes(cx, count, mp, r.moves_weight));
+    let body = Compute::Composite(Box::new(move |b, cx, args| over_operands(b, cx, args, &r, mp)));
     let def = tensors(define(own, r.doc, body, infer), r.states, mp);
-    let def = constants(r.numbers.iter().fold(def, number_param), r).mxnet(mxnet);
+    let def = constants(r.numbers.iter().fold(def, number_param), &r).mxnet(mxnet);
     let lazy = matches!(r.names.own, "update_sgd" | "update_sgd_mom" | "update_adam");
     let def = if lazy { def.param("lazy_update", true, "No effect: gradients are dense.") } else { def };
-    finished(def, count, mp, false, moves_weight)
+    finished(def, count, mp, false, r.moves_weight)
 }
 
 fn number_param(def: OpDef, n: &StepNumber) -> OpDef {
@@ -245,7 +244,7 @@ fn over_operands(
     for n in r.numbers {
         operands.push(Some(number(b, cx.params, n.name, wide)?));
     }
-    let own = if mp { r.names.own_mp } else { r.names.own };
+    let own = r.own(mp);
     let known: Vec<&str> = match b.registry().get(own) {
         Some(def) => def.params.iter().map(|p| p.name).collect(),
         None => vec![],
@@ -257,9 +256,8 @@ fn over_operands(
 
 /// All entries of a rule.
 pub fn entries(r: RuleEntry) -> Vec<OpDef> {
-    let r = Arc::new(r);
-    let own = [with_operands(&r, false), with_operands(&r, true)];
-    let mxnet = r.names.mxnet.map(|names| with_parameters(&r, false, names));
-    let mxnet_mp = r.names.mxnet_mp.map(|names| with_parameters(&r, true, names));
+    let own = [false, true].map(|mp| with_operands(r, mp));
+    let mxnet = r.names.mxnet.map(|names| with_parameters(r, false, names));
+    let mxnet_mp = r.names.mxnet_mp.map(|names| with_parameters(r, true, names));
     own.into_iter().chain(mxnet).chain(mxnet_mp).collect()
 }

@@ -1,8 +1,7 @@
 //! The formulas of optimizers, as MXNet 1.9.1 computes them: where the weight decay joins the gradient, before or
 //! after clipping, differs from one to the next.
 
-use super::entry::CLIP;
-use super::entry::{LR, RuleEntry, STEP, StepNumber, UpdateNames, UpdateStep, WD, bounded};
+use super::entry::{CLIP, LR, RuleEntry, STEP, StepNumber, UpdateNames, UpdateStep, WD, bounded};
 use crate::prelude::*;
 
 macro_rules! names {
