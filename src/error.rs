@@ -113,14 +113,14 @@ impl From<LoadError> for Error {
 
 fn symbol_message(path: &std::path::Path, source: &SymbolError) -> String {
     match source {
-        SymbolError::File { .. } => source.to_string(),
+        SymbolError::File(_) => source.to_string(),
         _ => format!("{}: {source}", path.display()),
     }
 }
 
 fn params_message(path: &std::path::Path, source: &ParamsError) -> String {
     match source {
-        ParamsError::File { .. } => source.to_string(),
+        ParamsError::File(_) => source.to_string(),
         _ => format!("{}: {source}", path.display()),
     }
 }

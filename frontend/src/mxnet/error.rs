@@ -1,26 +1,19 @@
 //! Everything that can be wrong with an MXNet file, as typed errors.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use tensorc_abi::DType;
 use thiserror::Error;
 
+use super::file::FileError;
 use super::params::version::ArrayVersion;
 
 /// Why an NDArray list could not be read or written.
 #[derive(Debug, Error)]
 pub enum ParamsError {
     /// A file that cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    File {
-        /// What was done: `read` or `write`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The writer that the caller passed failed.
     #[error("cannot write the arrays: {0}")]
     Stream(std::io::Error),

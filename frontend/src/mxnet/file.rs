@@ -4,12 +4,15 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Why a file could not be replaced. What was at its path before is still there.
+/// Why a file could not be read or replaced. What was at its path before is still there.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", path.display())]
-pub(crate) struct ReplaceError {
+pub struct FileError {
+    /// What was done, such as `read` or `write`.
     pub action: &'static str,
+    /// The file.
     pub path: PathBuf,
+    /// What the operating system says.
     pub source: std::io::Error,
 }
 
@@ -21,11 +24,11 @@ pub(crate) struct ReplaceError {
 /// # Errors
 /// The error of `fill`, or any step on the way; the temporary file is then removed. Nothing but a
 /// regular file is replaced.
-pub(crate) fn replace_file<E: From<ReplaceError>>(
+pub(crate) fn replace_file<E: From<FileError>>(
     path: &Path,
     fill: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<(), E> {
-    let failed = |action| move |source| ReplaceError { action, path: path.to_owned(), source };
+    let failed = |action| move |source| FileError { action, path: path.to_owned(), source };
     let (target, old) = match std::fs::canonicalize(path) {
         Ok(target) => {
             let old = target.metadata().map_err(failed("examine"))?;
@@ -72,8 +75,8 @@ mod tests {
         names
     }
 
-    fn put(path: &Path, text: &str) -> Result<(), ReplaceError> {
-        let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
+    fn put(path: &Path, text: &str) -> Result<(), FileError> {
+        let failed = |source| FileError { action: "write", path: path.to_owned(), source };
         replace_file(path, |out| out.write_all(text.as_bytes()).map_err(failed))
     }
 
@@ -93,10 +96,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.params");
         put(&path, "old").unwrap();
-        let result: Result<(), ReplaceError> = replace_file(&path, |out| {
+        let result: Result<(), FileError> = replace_file(&path, |out| {
             out.write_all(&[7; 1 << 20]).unwrap();
             let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
-            Err(ReplaceError { action: "write", path: path.clone(), source })
+            Err(FileError { action: "write", path: path.clone(), source })
         });
         assert_eq!(result.unwrap_err().source.kind(), std::io::ErrorKind::StorageFull);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");

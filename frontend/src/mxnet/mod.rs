@@ -10,4 +10,5 @@ pub(crate) mod file;
 pub mod params;
 
 pub use error::{ArrayProblem, FormatProblem, ParamsError, Site};
+pub use file::FileError;
 pub use params::{ArrayList, ArrayVersion, SavedArray};

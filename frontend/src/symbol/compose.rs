@@ -148,10 +148,7 @@ impl Application {
     }
 
     fn compose(self, inputs: &[Symbol], keywords: &[(String, Symbol)]) -> Result<Symbol, SymbolError> {
-        let wrong = |problem| {
-            let (op, node, problem) = (self.op(), self.name.clone(), Box::new(problem));
-            SymbolError::Param { op, node, problem }
-        };
+        let wrong = |problem| SymbolError::param(self.operator.name(), &self.name, problem);
         let params = self.operator.params(&self.attrs, false).map_err(wrong)?;
         let stated = self.attrs.get(NUM_ARGS).and_then(|n| n.parse::<u16>().ok()).map_or(0, usize::from);
         let operands = self.operator.operands(&params, inputs.len().max(stated));
@@ -195,7 +192,7 @@ impl Application {
                 attrs.extend(routed().map(|r| (r.key.clone(), r.value.clone())));
                 let name =
                     if self.name.is_empty() { operand.name.clone() } else { format!("{}_{}", self.name, operand.name) };
-                entries.push(NodeOutput { node: SymbolNode::variable(name, attrs), index: 0, version: 0 });
+                entries.push(NodeOutput::first(SymbolNode::variable(name, attrs)));
             } else if !given.is_empty() {
                 // Operands are told apart by position in files, so none before a given one may be left out.
                 let (op, node) = (self.op(), self.name.clone());

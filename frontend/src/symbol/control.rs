@@ -11,11 +11,12 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, infer_node};
-use tensorc_ir::op::{Compute, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, TypeRule};
-use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
+use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{Dim, Shape, TensorType};
+use tensorc_ops::def::{Define, define, rule};
 
 use super::Symbol;
 use super::error::SymbolError;
@@ -62,31 +63,24 @@ pub(super) fn definition(op: &str, node: &str, graphs: &[Symbol]) -> Result<Opti
     let flow = Arc::new(Flow { kind, bodies });
     let of_inference = flow.clone();
     let compute = Compute::Composite(Box::new(move |b, cx, args| flow.expand(b, cx, args)));
-    let infer = Infer::Rule(Box::new(move |cx| of_inference.infer(cx)));
-    let mut def = OpDef::new(name, "Control flow over graphs of the node.", compute, infer);
-    def.inputs.push(InputSpec { name: "data", ty: TypeRule::Any, optional: false });
-    def.variadic = true;
-    def.outputs = (0, usize::from(u16::MAX));
-    let spec = |name, kind, required| ParamSpec { name, kind, default: None, required, range: None, doc: "" };
+    let infer = rule(move |cx| of_inference.infer(cx));
     let locations = match kind {
         ControlKind::Foreach => &["in_data_locs", "in_state_locs", "remain_locs"],
         ControlKind::While => &["cond_input_locs", "func_input_locs", "func_var_locs"],
         ControlKind::Cond => &["cond_input_locs", "then_input_locs", "else_input_locs"],
     };
-    def.params.extend(locations.iter().map(|name| spec(name, ParamKind::Ints, true)));
-    def.params.push(spec("num_outputs", ParamKind::Int, true));
-    if kind != ControlKind::Cond {
-        def.params.push(spec("num_out_data", ParamKind::Int, true));
-    }
-    if kind == ControlKind::While {
-        def.params.push(spec("max_iterations", ParamKind::Int, true));
-    }
-    let mode = ParamSpec { default: Some(ParamValue::Bool(false)), ..spec(OpDef::TRAINING, ParamKind::Bool, false) };
-    def.params.push(mode);
-    def.results = Some(Box::new(|params| {
+    let counts: &[&str] = match kind {
+        ControlKind::Foreach => &["num_outputs", "num_out_data"],
+        ControlKind::While => &["num_outputs", "num_out_data", "max_iterations"],
+        ControlKind::Cond => &["num_outputs"],
+    };
+    let def = define(name, "Control flow over graphs of the node.", compute, infer).operand("data", &[]).variadic();
+    let def = locations.iter().fold(def, |def, name| def.required(name, ParamKind::Ints, ""));
+    let def = counts.iter().fold(def, |def, name| def.required(name, ParamKind::Int, ""));
+    let def = def.param(OpDef::TRAINING, false, "").outputs(0, usize::from(u16::MAX)).results(|params| {
         let n = params.int("num_outputs").unwrap_or(0).clamp(0, i64::from(u16::MAX)) as usize;
         ResultCount { visible: n, listed: n }
-    }));
+    });
     Ok(Some(def))
 }
 

@@ -1,26 +1,17 @@
 //! Everything that can be wrong with a symbol, its attributes or its file, as typed errors.
 
-use std::path::PathBuf;
-
 use tensorc_ir::diag::Diagnostic;
 
 use super::text::{Expected, ParamProblem};
-use crate::mxnet::file::ReplaceError;
+use crate::mxnet::FileError;
 
 /// Why a symbol could not be made, read, written or lowered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SymbolError {
     /// A file that cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    File {
-        /// What was done: `read` or `write`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The text is not JSON, or not that of a symbol.
     #[error("not a symbol file: {0}")]
     Json(#[from] serde_json::Error),
@@ -217,8 +208,8 @@ pub enum SymbolError {
     Diagnostic(#[from] Diagnostic),
 }
 
-impl From<ReplaceError> for SymbolError {
-    fn from(error: ReplaceError) -> SymbolError {
-        SymbolError::File { action: error.action, path: error.path, source: error.source }
+impl SymbolError {
+    pub(super) fn param(op: &str, node: &str, problem: ParamProblem) -> SymbolError {
+        SymbolError::Param { op: op.to_owned(), node: node.to_owned(), problem: Box::new(problem) }
     }
 }

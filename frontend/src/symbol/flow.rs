@@ -245,7 +245,7 @@ impl Flow {
                 taken.push((variable.clone(), e.clone()));
                 variable
             });
-            NodeOutput { node: stand_in.clone(), index: 0, version: 0 }
+            NodeOutput::first(stand_in.clone())
         };
         for node in post_order(&heads).iter().filter(|n| self.is_inside(n)) {
             let inputs = node.inputs.iter().map(|e| within(e, &copies)).collect();
@@ -295,11 +295,8 @@ impl Flow {
         let mut attrs: Attrs = scoped_attrs(own.collect());
         attrs.insert(NUM_ARGS.to_owned(), operands.len().to_string());
         let operator = Operator::own(def);
-        let params = operator.params(&attrs, true).map_err(|problem| SymbolError::Param {
-            op: self.op.to_owned(),
-            node: self.name.clone(),
-            problem: Box::new(problem),
-        })?;
+        let wrong = |problem| SymbolError::param(self.op, &self.name, problem);
+        let params = operator.params(&attrs, true).map_err(wrong)?;
         let op = Applied { operator, params, subgraphs: graphs };
         apply(self.name.as_str().into(), attrs, op, operands).map(Symbol::of_node)
     }

@@ -41,11 +41,7 @@ use node::{NodeOutput, SymbolNode, post_order};
 impl Symbol {
     /// A free variable without attributes but those of the scope.
     pub fn variable(name: &str) -> Symbol {
-        Symbol::of(vec![NodeOutput {
-            node: SymbolNode::variable(name, scope::scoped_attrs(Attrs::new())),
-            index: 0,
-            version: 0,
-        }])
+        Symbol::of(vec![NodeOutput::first(SymbolNode::variable(name, scope::scoped_attrs(Attrs::new())))])
     }
 
     /// The outputs of several symbols as one symbol.

@@ -55,6 +55,13 @@ pub(super) struct VariableUses {
     initializer: OnceLock<&'static str>,
 }
 
+impl NodeOutput {
+    /// The only result of a variable that no node has written.
+    pub fn first(node: Arc<SymbolNode>) -> NodeOutput {
+        NodeOutput { node, index: 0, version: 0 }
+    }
+}
+
 impl Applied {
     /// Refuses numbers of results that no graph can have.
     pub fn check_results(&self, node: &str) -> Result<(), SymbolError> {

@@ -1,15 +1,10 @@
 //! Variables and what they say about themselves.
 
-use crate::symbol::keys::DTYPE;
-use crate::symbol::keys::INIT;
-use crate::symbol::keys::SHAPE;
-use crate::symbol::keys::STORAGE;
 use tensorc_abi::DType;
 
 use super::error::SymbolError;
-use super::keys::{Attrs, HIDDEN, is_hidden, stored_key};
-use super::node::Symbol;
-use super::node::{NodeOutput, SymbolNode};
+use super::keys::{Attrs, DTYPE, HIDDEN, INIT, SHAPE, STORAGE, is_hidden, stored_key};
+use super::node::{NodeOutput, Symbol, SymbolNode};
 use super::scope::scoped_attrs;
 use super::text::{AttrText, Expected, dtype_of_name, list};
 use crate::mxnet::dtype::{code_of_dtype, dtype_of_code};
@@ -82,7 +77,7 @@ impl VariableBuilder {
             return Err(SymbolError::VariableAttribute { variable: self.name, key });
         }
         let node = SymbolNode::variable(self.name, scoped_attrs(self.attrs));
-        Ok(Symbol::of(vec![NodeOutput { node, index: 0, version: 0 }]))
+        Ok(Symbol::of(vec![NodeOutput::first(node)]))
     }
 }
 

@@ -22,7 +22,7 @@ pub use write::write;
 pub(crate) use write::write_to;
 
 use super::error::{ArrayProblem, ParamsError, Site};
-use super::file::{ReplaceError, replace_file};
+use super::file::{FileError, replace_file};
 
 /// First word of a list.
 const LIST_MAGIC: u64 = 0x112;
@@ -166,7 +166,7 @@ impl ArrayList {
 /// # Errors
 /// The file cannot be opened, or see [`read`].
 pub fn load(path: &Path) -> Result<ArrayList, ParamsError> {
-    let failed = |source| ParamsError::File { action: "open", path: path.to_owned(), source };
+    let failed = |source| FileError { action: "open", path: path.to_owned(), source };
     read(crate::read::bytes(path).map_err(failed)?)
 }
 
@@ -176,15 +176,9 @@ pub fn load(path: &Path) -> Result<ArrayList, ParamsError> {
 /// The file cannot be written, or see [`write`].
 pub fn save(path: &Path, list: &ArrayList, version: ArrayVersion) -> Result<(), ParamsError> {
     replace_file(path, |out| write_to(list, version, out)).map_err(|error| match error {
-        ParamsError::Stream(source) => ParamsError::File { action: "write", path: path.to_owned(), source },
+        ParamsError::Stream(source) => FileError { action: "write", path: path.to_owned(), source }.into(),
         other => other,
     })
-}
-
-impl From<ReplaceError> for ParamsError {
-    fn from(error: ReplaceError) -> ParamsError {
-        ParamsError::File { action: error.action, path: error.path, source: error.source }
-    }
 }
 
 /// Bytes of an array; `None` if its extent, dimensions of 0 left out, exceeds an `i64`, so that

@@ -47,7 +47,8 @@ pub struct File {
     pub np_shape: bool,
 }
 
-fn wrong(place: impl Into<String>, problem: impl Into<String>) -> SymbolError {
+/// What is wrong with the file, and where.
+pub fn wrong(place: impl Into<String>, problem: impl Into<String>) -> SymbolError {
     SymbolError::Structure { place: place.into(), problem: problem.into() }
 }
 

@@ -12,7 +12,8 @@ use tensorc_ir::op::Registry;
 use super::Symbol;
 use super::error::SymbolError;
 use super::operator::operators;
-use crate::mxnet::file::{ReplaceError, replace_file};
+use crate::mxnet::FileError;
+use crate::mxnet::file::replace_file;
 
 /// The version of MXNet whose form is written, 1.9.1.
 const VERSION: u32 = 10901;
@@ -50,7 +51,7 @@ impl Symbol {
     /// As [`Symbol::load`].
     pub fn load_in(registry: &Registry, path: impl AsRef<Path>) -> Result<Symbol, SymbolError> {
         let path = path.as_ref();
-        let failed = |source| SymbolError::File { action: "read", path: path.to_owned(), source };
+        let failed = |source| FileError { action: "read", path: path.to_owned(), source };
         Symbol::from_json_in(registry, &std::fs::read_to_string(path).map_err(failed)?)
     }
 
@@ -67,9 +68,8 @@ impl Symbol {
         let path = path.as_ref();
         let text = self.to_json();
         replace_file(path, |out| {
-            let failed = |source| ReplaceError { action: "write", path: path.to_owned(), source };
-            out.write_all(text.as_bytes()).map_err(failed)
+            let failed = |source| FileError { action: "write", path: path.to_owned(), source };
+            Ok(out.write_all(text.as_bytes()).map_err(failed)?)
         })
-        .map_err(|error: ReplaceError| error.into())
     }
 }

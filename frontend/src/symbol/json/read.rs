@@ -5,17 +5,13 @@ use std::sync::Arc;
 use tensorc_ir::op::Registry;
 
 use super::super::keys::SHAPE;
-use super::file::{File, FileEntry, FileNode};
+use super::file::{File, FileEntry, FileNode, wrong};
 use crate::symbol::Symbol;
 use crate::symbol::control::definition;
 use crate::symbol::error::SymbolError;
 use crate::symbol::node::{Applied, NodeOutput, SymbolNode, VariableUses};
 use crate::symbol::operator::Operator;
 use crate::symbol::text::tuple;
-
-fn wrong(place: impl Into<String>, problem: impl Into<String>) -> SymbolError {
-    SymbolError::Structure { place: place.into(), problem: problem.into() }
-}
 
 /// # Errors
 /// An operator or parameter is not known, or a number does not name what it should.
@@ -111,10 +107,7 @@ fn node(
     let Some(operator) = operator else {
         return Err(SymbolError::UnknownOperator { op, node: name });
     };
-    let params = match operator.params(&file.attrs, true) {
-        Ok(params) => params,
-        Err(problem) => return Err(SymbolError::Param { op, node: name, problem: Box::new(problem) }),
-    };
+    let params = operator.params(&file.attrs, true).map_err(|problem| SymbolError::param(&op, &name, problem))?;
     let inputs: Vec<NodeOutput> = file.inputs.iter().map(|e| entry(&place, e, made)).collect::<Result<_, _>>()?;
     let operands = operator.operands(&params, inputs.len());
     let needed = operands.iter().filter(|o| o.required).count();

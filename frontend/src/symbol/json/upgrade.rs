@@ -92,10 +92,7 @@ fn append_states(file: &mut File, registry: &Registry) -> Result<(), SymbolError
     for i in 0..file.nodes.len() {
         let node = &file.nodes[i];
         let Some(operator) = Operator::find(registry, &node.op) else { continue };
-        let wrong = |problem| {
-            let (op, node, problem) = (node.op.clone(), node.name.clone(), Box::new(problem));
-            SymbolError::Param { op, node, problem }
-        };
+        let wrong = |problem| SymbolError::param(&node.op, &node.name, problem);
         let params = operator.params(&node.attrs, true).map_err(wrong)?;
         let operands = operator.operands(&params, node.inputs.len());
         let (name, attrs): (String, Attrs) = (node.name.clone(), node.attrs.clone());
