@@ -2,26 +2,9 @@
 
 use tensorc_abi::DType;
 
-/// Element types in the order of their codes, from 0.
-const BY_CODE: [DType; 13] = [
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::U8,
-    DType::I32,
-    DType::I8,
-    DType::I64,
-    DType::Bool,
-    DType::I16,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-    DType::BF16,
-];
-
 /// The element type of a code; `None` for a code that is not defined or has no counterpart.
 pub(crate) fn dtype_of_code(code: i32) -> Option<DType> {
-    BY_CODE.get(usize::try_from(code).ok()?).copied()
+    DType::ALL.into_iter().find(|dtype| code_of_dtype(*dtype) == code)
 }
 
 /// The code of an element type, the inverse of [`dtype_of_code`].

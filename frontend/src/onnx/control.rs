@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::error::OnnxError;
 use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets};
-use super::proto::{GraphProto, NodeProto, TensorProto};
+use super::proto::{GraphProto, NodeProto};
 use super::unsupported::UNDECIDED;
 use super::upgrade::ValueFacts;
 
@@ -61,14 +61,10 @@ impl Importer<'_> {
                 return Ok(Err(vec![UNDECIDED.to_owned()]));
             }
         }
-        let selects = results.into_iter().map(|(output, a, b)| NodeProto {
-            op_type: Some("Where".to_owned()),
-            input: vec![condition.clone(), a, b],
-            output: vec![output],
-            name: Some(label.to_string()),
-            ..NodeProto::default()
-        });
-        self.all("If", &selects.collect::<Vec<_>>(), NEWEST_OPSET, label)
+        let select = |(output, a, b): &(String, String, String)| {
+            NodeProto::of("Where", &[&condition, a, b], output, Some(label.to_string()))
+        };
+        self.all("If", &results.iter().map(select).collect::<Vec<_>>(), NEWEST_OPSET, label)
     }
 
     /// Imports the nodes of a nested graph, the values `arguments` in place of its inputs; returns
@@ -128,12 +124,7 @@ fn rename_node(node: &mut NodeProto, names: &BTreeMap<String, String>) {
 /// Renames what a nested graph uses of the one around it.
 fn rename_graph(graph: &mut GraphProto, names: &BTreeMap<String, String>) {
     graph.node.iter_mut().for_each(|n| rename_node(n, names));
-    let tensors = graph.sparse_initializer.iter_mut().filter_map(|s| s.values.as_mut());
-    let tensor_names = graph.initializer.iter_mut().chain(tensors).map(|t: &mut TensorProto| &mut t.name);
-    let infos = graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info).map(|i| &mut i.name);
-    for name in infos.chain(tensor_names).flatten() {
-        rename(name, names);
-    }
+    graph.value_names().flatten().for_each(|name| rename(name, names));
 }
 
 fn rename(name: &mut String, names: &BTreeMap<String, String>) {

@@ -93,13 +93,13 @@ impl Place<'_> {
                 (_, Some(_)) => Err(ExternalProblem::Twice(key)),
             }
         };
-        let number = |key: &'static str| match value(key)? {
-            None => Ok(None),
-            Some(text) if text.bytes().all(|b| b.is_ascii_digit()) => match text.parse::<u64>() {
-                Ok(n) => Ok(Some(n)),
-                Err(_) => Err(ExternalProblem::BadNumber { key, value: text.to_owned() }),
-            },
-            Some(text) => Err(ExternalProblem::BadNumber { key, value: text.to_owned() }),
+        let number = |key: &'static str| {
+            let parsed = |text: &str| {
+                let digits = text.bytes().all(|b| b.is_ascii_digit());
+                let number = text.parse::<u64>().ok().filter(|_| digits);
+                number.ok_or_else(|| ExternalProblem::BadNumber { key, value: text.to_owned() })
+            };
+            value(key)?.map(parsed).transpose()
         };
         let location = value("location")?.filter(|l| !l.is_empty()).ok_or(ExternalProblem::NoLocation)?;
         Ok(Place { location, offset: number("offset")?.unwrap_or(0), length: number("length")? })

@@ -90,8 +90,7 @@ impl Importer<'_> {
 }
 
 fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    let kind = Some(AttributeType::Ints as i32);
-    AttributeProto { name: Some(name.to_owned()), r#type: kind, ints: values.to_vec(), ..AttributeProto::default() }
+    AttributeProto { ints: values.to_vec(), ..AttributeProto::of(name, AttributeType::Ints) }
 }
 
 /// Adds standard nodes in place of the one being imported.
@@ -125,14 +124,7 @@ impl NodeWriter<'_, '_> {
         attribute: Vec<AttributeProto>,
         output: &str,
     ) -> Result<(), OnnxError> {
-        let node = NodeProto {
-            op_type: Some(op.to_owned()),
-            input: inputs.iter().map(|s| (*s).to_owned()).collect(),
-            output: vec![output.to_owned()],
-            name: Some(self.label.to_string()),
-            attribute,
-            ..NodeProto::default()
-        };
+        let node = NodeProto { attribute, ..NodeProto::of(op, inputs, output, Some(self.label.to_string())) };
         self.importer.node(ScopedNode { node, opsets: self.opsets.clone() })
     }
 

@@ -242,13 +242,7 @@ impl<'a> FunctionCall<'a> {
             Some(node) => self.node(node),
             None => {
                 let (from, to) = &self.copies[index - self.function.node.len()];
-                NodeProto {
-                    input: vec![from.clone()],
-                    output: vec![to.clone()],
-                    name: Some(format!("{}{}", self.prefix, to)),
-                    op_type: Some("Identity".to_owned()),
-                    ..NodeProto::default()
-                }
+                NodeProto::of("Identity", &[from], to, Some(format!("{}{}", self.prefix, to)))
             }
         }
     }
@@ -292,16 +286,8 @@ impl<'a> FunctionCall<'a> {
 
     fn graph(&self, mut graph: GraphProto) -> GraphProto {
         graph.node = graph.node.iter().map(|n| self.node(n)).collect();
-        for info in graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info) {
-            info.name = Some(self.value(info.name()));
-        }
-        for tensor in &mut graph.initializer {
-            tensor.name = Some(self.value(tensor.name()));
-        }
-        for sparse in &mut graph.sparse_initializer {
-            if let Some(values) = &mut sparse.values {
-                values.name = Some(self.value(values.name()));
-            }
+        for name in graph.value_names() {
+            *name = Some(self.value(name.as_deref().unwrap_or_default()));
         }
         graph
     }

@@ -169,7 +169,34 @@ pub enum AttributeType {
     TypeProtos = 14,
 }
 
+impl GraphProto {
+    /// The names of the values that it declares or stores.
+    pub(super) fn value_names(&mut self) -> impl Iterator<Item = &mut Option<String>> {
+        let infos = self.input.iter_mut().chain(&mut self.output).chain(&mut self.value_info).map(|i| &mut i.name);
+        let sparse = self.sparse_initializer.iter_mut().filter_map(|s| s.values.as_mut());
+        infos.chain(self.initializer.iter_mut().chain(sparse).map(|t| &mut t.name))
+    }
+}
+
+impl NodeProto {
+    /// A node of the standard domain with one result.
+    pub(super) fn of(op: &str, inputs: &[&str], output: &str, name: Option<String>) -> NodeProto {
+        NodeProto {
+            input: inputs.iter().map(|s| (*s).to_owned()).collect(),
+            output: vec![output.to_owned()],
+            name,
+            op_type: Some(op.to_owned()),
+            ..NodeProto::default()
+        }
+    }
+}
+
 impl AttributeProto {
+    /// An attribute without its value.
+    pub(super) fn of(name: &str, kind: AttributeType) -> AttributeProto {
+        AttributeProto { name: Some(name.to_owned()), r#type: Some(kind as i32), ..AttributeProto::default() }
+    }
+
     /// The declared type or, where a writer left it out, the type of the field that is set.
     ///
     /// `None` for a type that this version of the format does not define. An attribute without

@@ -54,25 +54,11 @@ pub fn read_sparse_tensor(
 /// # Errors
 /// The type is not defined by ONNX, or tensorc has no counterpart for it.
 pub(crate) fn element_type(data_type: i32) -> Result<DType, TensorProblem> {
-    let known = DataType::try_from(data_type).map_err(|_| TensorProblem::UnknownType(data_type))?;
-    let dtype = match known {
-        DataType::Float => DType::F32,
-        DataType::Double => DType::F64,
-        DataType::Float16 => DType::F16,
-        DataType::Bfloat16 => DType::BF16,
-        DataType::Int8 => DType::I8,
-        DataType::Int16 => DType::I16,
-        DataType::Int32 => DType::I32,
-        DataType::Int64 => DType::I64,
-        DataType::Uint8 => DType::U8,
-        DataType::Uint16 => DType::U16,
-        DataType::Uint32 => DType::U32,
-        DataType::Uint64 => DType::U64,
-        DataType::Bool => DType::Bool,
-        DataType::Undefined => return Err(TensorProblem::UnknownType(data_type)),
-        unsupported => return Err(TensorProblem::UnsupportedType(type_name(unsupported))),
-    };
-    Ok(dtype)
+    let found = DType::ALL.into_iter().find(|dtype| self::data_type(*dtype) == data_type);
+    found.ok_or_else(|| match DataType::try_from(data_type) {
+        Ok(DataType::Undefined) | Err(_) => TensorProblem::UnknownType(data_type),
+        Ok(unsupported) => TensorProblem::UnsupportedType(type_name(unsupported)),
+    })
 }
 
 /// The ONNX code of an element type.
@@ -105,7 +91,7 @@ pub(super) fn element_name(code: i32) -> String {
 }
 
 /// The name of an element type in the ONNX specification.
-fn type_name(data_type: DataType) -> &'static str {
+pub(super) fn type_name(data_type: DataType) -> &'static str {
     match data_type {
         DataType::Undefined => "undefined",
         DataType::Float => "float",
@@ -190,12 +176,11 @@ pub(super) fn check(proto: &TensorProto) -> Result<(), TensorProblem> {
     if proto.segment.is_some() || external {
         return Ok(());
     }
+    let (typed, len) = typed_field(proto, dtype);
     let (stored, unit, expected) = match filled.first() {
         Some(&"raw_data") => (raw, "bytes", bytes),
-        Some(field) if *field != typed_field(dtype) => {
-            return Err(TensorProblem::WrongField { field, dtype: dtype.name() });
-        }
-        _ => (typed_len(proto, dtype), "elements", elements),
+        Some(field) if *field != typed => return Err(TensorProblem::WrongField { field, dtype: dtype.name() }),
+        _ => (len, "elements", elements),
     };
     if stored as u64 == expected {
         return Ok(());
@@ -243,27 +228,14 @@ pub(crate) fn normalise_bool(data: Bytes) -> Bytes {
 }
 
 /// The typed field that holds values of `dtype`.
-fn typed_field(dtype: DType) -> &'static str {
+fn typed_field(proto: &TensorProto, dtype: DType) -> (&'static str, usize) {
     match dtype {
-        DType::F32 => "float_data",
-        DType::F64 => "double_data",
-        DType::I64 => "int64_data",
-        DType::U32 | DType::U64 => "uint64_data",
+        DType::F32 => ("float_data", proto.float_data.len()),
+        DType::F64 => ("double_data", proto.double_data.len()),
+        DType::I64 => ("int64_data", proto.int64_data.len()),
+        DType::U32 | DType::U64 => ("uint64_data", proto.uint64_data.len()),
         DType::F16 | DType::BF16 | DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::Bool => {
-            "int32_data"
-        }
-    }
-}
-
-/// Number of elements in that field.
-fn typed_len(proto: &TensorProto, dtype: DType) -> usize {
-    match dtype {
-        DType::F32 => proto.float_data.len(),
-        DType::F64 => proto.double_data.len(),
-        DType::I64 => proto.int64_data.len(),
-        DType::U32 | DType::U64 => proto.uint64_data.len(),
-        DType::F16 | DType::BF16 | DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::Bool => {
-            proto.int32_data.len()
+            ("int32_data", proto.int32_data.len())
         }
     }
 }

@@ -10,8 +10,8 @@ use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DenseType, TensorData};
 
 use super::attribute;
-use super::proto::{AttributeProto, AttributeType, NodeProto, TensorProto};
-use super::tensor::data_type;
+use super::proto::{AttributeProto, AttributeType, DataType, NodeProto, TensorProto};
+use super::tensor::{data_type, type_name};
 
 /// What is known of values that exist already.
 pub trait ValueFacts {
@@ -192,8 +192,7 @@ impl Fix {
 }
 
 pub(super) fn int(name: &str, value: i64) -> AttributeProto {
-    let kind = Some(AttributeType::Int as i32);
-    AttributeProto { name: Some(name.to_owned()), r#type: kind, i: Some(value), ..AttributeProto::default() }
+    AttributeProto { i: Some(value), ..AttributeProto::of(name, AttributeType::Int) }
 }
 
 /// A one-dimensional operand: axes, shapes.
@@ -203,13 +202,11 @@ pub(super) fn i64_list(values: &[i64]) -> TensorData {
 }
 
 fn float(name: &str, value: f32) -> AttributeProto {
-    let kind = Some(AttributeType::Float as i32);
-    AttributeProto { name: Some(name.to_owned()), r#type: kind, f: Some(value), ..AttributeProto::default() }
+    AttributeProto { f: Some(value), ..AttributeProto::of(name, AttributeType::Float) }
 }
 
 fn string(name: &str, value: &str) -> AttributeProto {
-    let (kind, s) = (Some(AttributeType::String as i32), Some(value.to_owned().into()));
-    AttributeProto { name: Some(name.to_owned()), r#type: kind, s, ..AttributeProto::default() }
+    AttributeProto { s: Some(value.to_owned().into()), ..AttributeProto::of(name, AttributeType::String) }
 }
 
 /// The node being rewritten and what is put around it.
@@ -312,14 +309,7 @@ impl Rewrite<'_> {
 
     /// A node that belongs to this one in messages.
     fn helper(&self, op: &str, inputs: &[&str], output: &str, attribute: Vec<AttributeProto>) -> NodeProto {
-        NodeProto {
-            input: inputs.iter().map(|s| (*s).to_owned()).collect(),
-            output: vec![output.to_owned()],
-            name: self.node.name.clone(),
-            op_type: Some(op.to_owned()),
-            attribute,
-            ..NodeProto::default()
-        }
+        NodeProto { attribute, ..NodeProto::of(op, inputs, output, self.node.name.clone()) }
     }
 
     fn unsqueeze(&mut self, value: &str, axes: &[i64]) -> String {
@@ -365,8 +355,7 @@ fn constant_of_shape(r: &mut Rewrite<'_>) -> Result<(), String> {
     let (fill, code) = (TensorData::splat(&[1], Scalar::from_f64(dtype, value)), data_type(dtype));
     let data = Some(fill.bytes().clone());
     let t = Some(TensorProto { data_type: Some(code), dims: vec![1], raw_data: data, ..TensorProto::default() });
-    let (name, kind) = (Some("value".to_owned()), Some(AttributeType::Tensor as i32));
-    r.node.attribute.push(AttributeProto { name, r#type: kind, t, ..AttributeProto::default() });
+    r.node.attribute.push(AttributeProto { t, ..AttributeProto::of("value", AttributeType::Tensor) });
     r.node.op_type = Some("ConstantOfShape".to_owned());
     Ok(())
 }
@@ -374,25 +363,11 @@ fn constant_of_shape(r: &mut Rewrite<'_>) -> Result<(), String> {
 /// The type was given by name.
 fn cast_by_name(r: &mut Rewrite<'_>) -> Result<(), String> {
     let Some(name) = r.take_str("to")? else { return Ok(()) };
-    let code = match name.to_ascii_uppercase().as_str() {
-        "FLOAT" => 1,
-        "UINT8" => 2,
-        "INT8" => 3,
-        "UINT16" => 4,
-        "INT16" => 5,
-        "INT32" => 6,
-        "INT64" => 7,
-        "STRING" => 8,
-        "BOOL" => 9,
-        "FLOAT16" => 10,
-        "DOUBLE" => 11,
-        "UINT32" => 12,
-        "UINT64" => 13,
-        "COMPLEX64" => 14,
-        "COMPLEX128" => 15,
-        _ => return Err(format!("`{name}` is not an element type")),
-    };
-    r.node.attribute.push(int("to", code));
+    // The types of that time.
+    let mut codes = DataType::Float as i32..=DataType::Complex128 as i32;
+    let named = |code: &i32| DataType::try_from(*code).is_ok_and(|known| type_name(known).eq_ignore_ascii_case(&name));
+    let code = codes.find(named).ok_or_else(|| format!("`{name}` is not an element type"))?;
+    r.node.attribute.push(int("to", code.into()));
     Ok(())
 }
 
@@ -459,9 +434,7 @@ fn upsample_height_width(r: &mut Rewrite<'_>) -> Result<(), String> {
     let mut scale = |name| r.take_as(name, attribute::float);
     if let (Some(height), Some(width)) = (scale("height_scale")?, scale("width_scale")?) {
         let floats = vec![1.0, 1.0, height as f32, width as f32];
-        let kind = Some(AttributeType::Floats as i32);
-        let name = Some("scales".to_owned());
-        r.node.attribute.push(AttributeProto { name, r#type: kind, floats, ..AttributeProto::default() });
+        r.node.attribute.push(AttributeProto { floats, ..AttributeProto::of("scales", AttributeType::Floats) });
     }
     Ok(())
 }

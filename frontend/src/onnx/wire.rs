@@ -36,24 +36,26 @@ use Kind::{List, Message};
 
 const STRING: usize = size_of::<String>();
 
+/// A kind of message of which fields that are not known are passed over.
+const fn open<T>(title: &'static str, name: Option<u32>, fields: &'static [(u32, Kind)]) -> Schema {
+    Schema { title: (title, name), size: size_of::<T>(), fields, closed: None }
+}
+
 /// A whole model.
-pub(super) static MODEL: Schema = Schema {
-    title: ("the model", None),
-    size: size_of::<ModelProto>(),
-    fields: &[(7, Message(&GRAPH)), (8, Message(&OPSET)), (14, Message(&ENTRY)), (25, Message(&FUNCTION))],
-    closed: None,
-};
+pub(super) static MODEL: Schema = open::<ModelProto>(
+    "the model",
+    None,
+    &[(7, Message(&GRAPH)), (8, Message(&OPSET)), (14, Message(&ENTRY)), (25, Message(&FUNCTION))],
+);
 
-static OPSET: Schema =
-    Schema { title: ("the operator set", None), size: size_of::<OperatorSetIdProto>(), fields: &[], closed: None };
+static OPSET: Schema = open::<OperatorSetIdProto>("the operator set", None, &[]);
 
-static ENTRY: Schema =
-    Schema { title: ("the entry", Some(1)), size: size_of::<StringStringEntryProto>(), fields: &[], closed: None };
+static ENTRY: Schema = open::<StringStringEntryProto>("the entry", Some(1), &[]);
 
-static GRAPH: Schema = Schema {
-    title: ("the graph", Some(2)),
-    size: size_of::<GraphProto>(),
-    fields: &[
+static GRAPH: Schema = open::<GraphProto>(
+    "the graph",
+    Some(2),
+    &[
         (1, Message(&NODE)),
         (5, Message(&TENSOR)),
         (15, Message(&SPARSE)),
@@ -61,20 +63,15 @@ static GRAPH: Schema = Schema {
         (12, Message(&VALUE)),
         (13, Message(&VALUE)),
     ],
-    closed: None,
-};
+);
 
-static NODE: Schema = Schema {
-    title: ("the node", Some(3)),
-    size: size_of::<NodeProto>(),
-    fields: &[(1, List(STRING)), (2, List(STRING)), (5, Message(&ATTRIBUTE))],
-    closed: None,
-};
+static NODE: Schema =
+    open::<NodeProto>("the node", Some(3), &[(1, List(STRING)), (2, List(STRING)), (5, Message(&ATTRIBUTE))]);
 
-static FUNCTION: Schema = Schema {
-    title: ("the function", Some(1)),
-    size: size_of::<FunctionProto>(),
-    fields: &[
+static FUNCTION: Schema = open::<FunctionProto>(
+    "the function",
+    Some(1),
+    &[
         (4, List(STRING)),
         (5, List(STRING)),
         (6, List(STRING)),
@@ -82,8 +79,7 @@ static FUNCTION: Schema = Schema {
         (9, Message(&OPSET)),
         (11, Message(&ATTRIBUTE)),
     ],
-    closed: None,
-};
+);
 
 static ATTRIBUTE: Schema = Schema {
     title: ("the attribute", Some(1)),
@@ -128,56 +124,29 @@ static SPARSE: Schema = Schema {
     closed: Some((&[1, 2], &[3])),
 };
 
-static VALUE: Schema = Schema {
-    title: ("the value", Some(1)),
-    size: size_of::<ValueInfoProto>(),
-    fields: &[(2, Message(&TYPE))],
-    closed: None,
-};
+static VALUE: Schema = open::<ValueInfoProto>("the value", Some(1), &[(2, Message(&TYPE))]);
 
-static TYPE: Schema = Schema {
-    title: ("the type", None),
-    size: size_of::<TypeProto>(),
-    fields: &[
+static TYPE: Schema = open::<TypeProto>(
+    "the type",
+    None,
+    &[
         (1, Message(&TENSOR_TYPE)),
         (4, Message(&ELEMENT_TYPE)),
         (5, Message(&MAP_TYPE)),
         (8, Message(&TENSOR_TYPE)),
         (9, Message(&ELEMENT_TYPE)),
     ],
-    closed: None,
-};
+);
 
-static ELEMENT_TYPE: Schema = Schema {
-    title: ("the element type", None),
-    size: size_of::<ElementTypeProto>(),
-    fields: &[(1, Message(&TYPE))],
-    closed: None,
-};
+static ELEMENT_TYPE: Schema = open::<ElementTypeProto>("the element type", None, &[(1, Message(&TYPE))]);
 
-static MAP_TYPE: Schema = Schema {
-    title: ("the map type", None),
-    size: size_of::<MapTypeProto>(),
-    fields: &[(2, Message(&TYPE))],
-    closed: None,
-};
+static MAP_TYPE: Schema = open::<MapTypeProto>("the map type", None, &[(2, Message(&TYPE))]);
 
-static TENSOR_TYPE: Schema = Schema {
-    title: ("the tensor type", None),
-    size: size_of::<TensorTypeProto>(),
-    fields: &[(2, Message(&SHAPE))],
-    closed: None,
-};
+static TENSOR_TYPE: Schema = open::<TensorTypeProto>("the tensor type", None, &[(2, Message(&SHAPE))]);
 
-static SHAPE: Schema = Schema {
-    title: ("the shape", None),
-    size: size_of::<TensorShapeProto>(),
-    fields: &[(1, Message(&DIMENSION))],
-    closed: None,
-};
+static SHAPE: Schema = open::<TensorShapeProto>("the shape", None, &[(1, Message(&DIMENSION))]);
 
-static DIMENSION: Schema =
-    Schema { title: ("the dimension", None), size: size_of::<Dimension>(), fields: &[], closed: None };
+static DIMENSION: Schema = open::<Dimension>("the dimension", None, &[]);
 
 /// Messages within messages that the decoder reads; deeper ones it refuses.
 pub(super) const MAX_DEPTH: usize = 100;
