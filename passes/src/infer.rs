@@ -10,11 +10,11 @@ use tensorc_ir::dim::Origin;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::infer::infer_node;
 use tensorc_ir::interp::eval_node;
-use tensorc_ir::op::Compute;
-use tensorc_ir::{DenseType, Dim, MAX_RANK, Shape, TensorType};
-use tensorc_ir::{TensorData, op::Registry};
+use tensorc_ir::op::{Compute, Registry};
+use tensorc_ir::{DenseType, Dim, MAX_RANK, Shape, TensorData, TensorType};
 
 use crate::manager::{Pass, PassCx};
+use crate::results::results;
 use crate::values::StaticValues;
 
 /// Infers every type that follows from what is known. Types may stay open where they depend on
@@ -49,14 +49,15 @@ pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) ->
 /// Whether every tensor has as few axes as are supported and, if its type is known, as few bytes as a machine can address.
 fn representable(graph: &Graph) -> Result<()> {
     for node in graph.node_ids() {
-        for port in 0..graph.node(node).types.len() as u16 {
-            let name = &graph.node(node).name;
+        let name = &graph.node(node).name;
+        for v in results(graph, node) {
             let refuse = |why| Err(Diagnostic::new(DiagnosticCode::Limit, why).at(name));
-            if let Some(rank) = graph.ty(Value { node, port }).shape.rank().filter(|rank| *rank > MAX_RANK) {
+            if let Some(rank) = graph.ty(v).shape.rank().filter(|rank| *rank > MAX_RANK) {
                 return refuse(format!("a tensor of {rank} axes, {MAX_RANK} at most are supported"));
             }
-            let Some(ty) = graph.resolved(Value { node, port }).dense() else { continue };
+            let Some(ty) = graph.resolved(v).dense() else { continue };
             if !ty.is_addressable() {
+                let port = v.port;
                 return refuse(format!("output {port} would be {ty}, which has more bytes than a machine can address"));
             }
         }
@@ -64,10 +65,14 @@ fn representable(graph: &Graph) -> Result<()> {
     Ok(())
 }
 
-/// The types a node touches, operands first.
+/// The values around a node, operands first.
+fn around(graph: &Graph, node: NodeId) -> Vec<Value> {
+    graph.args(node).into_iter().chain(results(graph, node)).collect()
+}
+
+/// Their types.
 fn touched(graph: &Graph, node: NodeId) -> Vec<TensorType> {
-    let own = (0..graph.node(node).types.len() as u16).map(|port| Value { node, port });
-    graph.args(node).into_iter().chain(own).map(|v| graph.resolved(v)).collect()
+    around(graph, node).into_iter().map(|v| graph.resolved(v)).collect()
 }
 
 struct Worklist {
@@ -131,10 +136,9 @@ fn visit(graph: &mut Graph, node: NodeId, values: &StaticValues<'_>, list: &mut 
     let changed = before != after;
     if changed {
         values.learned();
-        let own = (0..graph.node(node).types.len() as u16).map(|port| Value { node, port });
-        let around: Vec<Value> = graph.args(node).into_iter().chain(own).collect();
-        for (v, _) in around.iter().zip(before.iter().zip(&after)).filter(|(_, (old, new))| old != new) {
-            list.push_around(graph, *v, node);
+        let types = before.iter().zip(&after);
+        for (v, _) in around(graph, node).into_iter().zip(types).filter(|(_, (old, new))| old != new) {
+            list.push_around(graph, v, node);
         }
     }
     let NodeKind::Op(op) = &graph.node(node).kind else { return Ok(changed) };

@@ -19,6 +19,7 @@ mod options;
 pub mod pipeline;
 mod recipes;
 pub mod recompute;
+mod results;
 pub mod simplify;
 mod slices;
 pub mod stage;

@@ -11,6 +11,7 @@ use tensorc_ir::graph::{Check, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::eval_node;
 use tensorc_ir::op::{Compute, Registry};
 
+use crate::results::{result_types, results};
 use crate::values::StaticValues;
 
 /// A graph divided at the frontier of what is known.
@@ -79,8 +80,7 @@ pub fn split(graph: &Graph, registry: &Registry, static_bytes: u64) -> Result<Op
     }
     let unbound = |n: &NodeId| matches!(graph.node(*n).kind, NodeKind::Input);
     if let Some(node) = cause.filter(|n| !frontier_moves || unbound(n)) {
-        let types = &graph.node(node).types;
-        let open = (0..types.len() as u16).find(|port| graph.dense(Value { node, port: *port }).is_err()).unwrap_or(0);
+        let open = results(&graph, node).find(|v| graph.dense(*v).is_err()).map_or(0, |v| v.port);
         let why = format!("the type of output {open} does not follow from the types of the inputs");
         return Err(Diagnostic::new(DiagnosticCode::Unresolved, why).at(&graph.node(node).name));
     }
@@ -110,8 +110,7 @@ fn obstacle(graph: &Graph, node: NodeId, values: &StaticValues<'_>) -> Option<Ob
             return Some(Obstacle::StaticOperand);
         }
     }
-    let mut ports = 0..graph.node(node).types.len() as u16;
-    ports.any(|port| graph.dense(Value { node, port }).is_err()).then_some(Obstacle::Type)
+    result_types(graph, node).is_err().then_some(Obstacle::Type)
 }
 
 fn divide(graph: Graph, unresolved: BTreeSet<NodeId>) -> StageSplit {

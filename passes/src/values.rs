@@ -3,13 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_ir::TensorData;
 use tensorc_ir::expand::{Expanded, expand_node};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::{eval_node, eval_prim};
 use tensorc_ir::interrupt::PassLimits;
 use tensorc_ir::op::{Compute, Grain, Registry};
-use tensorc_ir::{DenseType, TensorType};
+use tensorc_ir::{DenseType, TensorData, TensorType};
+
+use crate::results::results;
 
 #[derive(Clone)]
 enum KnownValues {
@@ -91,10 +92,8 @@ impl<'r> StaticValues<'r> {
         let args = graph.args(node);
         let never = |v: &Value| matches!(self.memo.borrow().get(v), Some(KnownValues::Never)) || !self.small(graph, *v);
         let settled = |v: &Value| never(v) || self.known(graph, *v).is_some();
-        let ports = graph.node(node).types.len() as u16;
-        let outputs: Option<Vec<DenseType>> =
-            (0..ports).map(|port| graph.resolved(Value { node, port }).dense()).collect();
-        let results = match &graph.node(node).kind {
+        let outputs: Option<Vec<DenseType>> = results(graph, node).map(|v| graph.resolved(v).dense()).collect();
+        let computed = match &graph.node(node).kind {
             NodeKind::Op(_) => self.evaluate_op(graph, node, outputs.as_deref()),
             NodeKind::Prim(prim) => outputs.as_deref().filter(|o| self.fits(o)).and_then(|outputs| {
                 let values: Vec<TensorData> = args.iter().map(|v| self.known(graph, *v)).collect::<Option<_>>()?;
@@ -108,13 +107,13 @@ impl<'r> StaticValues<'r> {
             _ => true,
         };
         let mut memo = self.memo.borrow_mut();
-        for port in 0..ports {
-            let answer = match results.as_ref().and_then(|r| r.get(port as usize)) {
+        for v in results(graph, node) {
+            let answer = match computed.as_ref().and_then(|data| data.get(v.port as usize)) {
                 Some(data) => KnownValues::Value(data.clone()),
                 None if final_answer => KnownValues::Never,
                 None => KnownValues::NotYet(self.facts.get()),
             };
-            memo.insert(Value { node, port }, answer);
+            memo.insert(v, answer);
         }
     }
 

@@ -9,6 +9,7 @@ use tensorc_ir::op::{Compute, Grad, Grain, Registry};
 
 use super::reduce;
 use crate::options::Options;
+use crate::results::results;
 use crate::values::StaticValues;
 
 /// Composites may nest this deep; more is a definition that expands to itself.
@@ -88,8 +89,7 @@ impl Active {
         self.varies = self.wrt.iter().copied().filter(float).collect();
         for &node in &order {
             if passes(graph, node, &self.varies) {
-                let ports = 0..graph.node(node).types.len() as u16;
-                self.varies.extend(ports.map(|port| Value { node, port }).filter(float));
+                self.varies.extend(results(graph, node).filter(float));
             }
         }
         let mut reached = BTreeSet::new();

@@ -29,6 +29,7 @@ use tensorc_ir::prim::{Gather, Prim};
 
 use crate::insert_checks::add_checks;
 use crate::options::Options;
+use crate::results::results;
 use crate::values::StaticValues;
 use active::Active;
 pub use pass::Differentiate;
@@ -120,8 +121,7 @@ impl Reverse<'_> {
 
     /// Sends the adjoints of a node's results on to its operands.
     fn visit(&mut self, node: NodeId) -> Result<()> {
-        let ports = self.graph.node(node).types.len() as u16;
-        let results: Vec<Value> = (0..ports).map(|port| Value { node, port }).collect();
+        let results: Vec<Value> = results(self.graph, node).collect();
         let heads = results.iter().map(|v| self.total(*v)).collect::<Result<Vec<_>>>()?;
         let (name, kind) = (self.graph.node(node).name.clone(), self.graph.node(node).kind.clone());
         match kind {

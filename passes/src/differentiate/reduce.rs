@@ -13,6 +13,8 @@ use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use super::emit;
 use super::visit::Visit;
 
+use crate::results::results;
+
 /// How contributions join.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReductionKind {
@@ -80,9 +82,9 @@ pub(super) fn split(graph: &mut Graph, node: NodeId) -> Result<Vec<Value>> {
     let keep = keep.map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why).at(&name))?;
     let bare = Reduction { finish: keep, ..r.clone() };
     let sum = graph.add_prim(name.clone(), Prim::Reduce(Arc::new(bare)), &args, &sums);
-    let sums: Vec<Value> = (0..wide.len() as u16).map(|port| Value { node: sum, port }).collect();
+    let sums: Vec<Value> = results(graph, sum).collect();
     let end = graph.add_prim(name, Prim::Map(Arc::new(r.finish)), &sums, &types);
-    Ok((0..types.len() as u16).map(|port| Value { node: end, port }).collect())
+    Ok(results(graph, end).collect())
 }
 
 /// A reduction with the gradients of its accumulators, shaped to broadcast with its operands.

@@ -2,16 +2,16 @@
 
 mod fast;
 
-use tensorc_ir::DenseType;
-use tensorc_ir::TensorData;
 use tensorc_ir::diag::{Diagnostic, Result};
-use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::interp::eval_prim;
 use tensorc_ir::prim::Prim;
+use tensorc_ir::{DenseType, TensorData};
 
 use crate::infer::replace_by_constants;
 use crate::manager::{Pass, PassCx};
 use crate::options::Options;
+use crate::results::result_types;
 
 /// Evaluates primitives over constants.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,8 +42,7 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
     let Some(inputs) = args.iter().map(|v| graph.constant(*v)).collect::<Option<Vec<&TensorData>>>() else {
         return Ok(false);
     };
-    let ports = 0..graph.node(node).types.len() as u16;
-    let outputs = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<Vec<_>>>()?;
+    let outputs = result_types(graph, node)?;
     let types: Vec<&DenseType> = inputs.iter().map(|d| &d.ty).collect();
     if !folds(prim, &types, &outputs.iter().collect::<Vec<_>>(), &cx.options) {
         return Ok(false);

@@ -7,6 +7,8 @@ use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId, NodeKind, Valu
 
 use super::plan::{FusionPlan, Unit};
 
+use crate::results::results;
+
 /// Builds the graph in which every cluster is one node.
 pub fn emit(plan: &FusionPlan<'_>) -> Result<Graph> {
     let old = plan.graph;
@@ -51,9 +53,7 @@ fn emit_node(plan: &FusionPlan<'_>, new: &mut Graph, map: &mut BTreeMap<Value, V
         }
     };
     new.node_mut(id).history = n.history.clone();
-    for port in 0..n.types.len() as u16 {
-        map.insert(Value { node, port }, Value { node: id, port });
-    }
+    map.extend(results(plan.graph, node).map(|v| (v, Value { node: id, ..v })));
     Ok(())
 }
 
@@ -86,10 +86,7 @@ fn emit_cluster(
         let NodeKind::Prim(prim) = &n.kind else { continue };
         let operands = plan.args(*node).iter().map(|v| mapped(plan, &inner, *v)).collect::<Result<Vec<_>>>()?;
         let id = body.add_prim(n.name.clone(), prim.clone(), &operands, plan.types(*node));
-        for port in 0..n.types.len() as u16 {
-            let v = Value { node: *node, port };
-            inner.insert(v, Value { node: id, port });
-        }
+        inner.extend(results(old, *node).map(|v| (v, Value { node: id, ..v })));
     }
     for v in &outputs {
         body.add_output(old.node(v.node).name.clone(), mapped(plan, &inner, *v)?);

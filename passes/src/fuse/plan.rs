@@ -8,6 +8,8 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
+use crate::results::result_types;
+
 /// A group of primitives computed by one kernel.
 #[derive(Clone, Debug)]
 pub struct Cluster {
@@ -99,8 +101,7 @@ impl<'g> FusionPlan<'g> {
                     users.push(node);
                 }
             }
-            let ports = 0..graph.node(node).types.len() as u16;
-            plan.types[at] = ports.map(|port| graph.dense(Value { node, port })).collect::<Result<_>>()?;
+            plan.types[at] = result_types(graph, node)?;
         }
         graph.roots().for_each(|v| plan.is_output[v.node.0 as usize] = true);
         if let Some(first) = graph.first_phase() {

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 use tensorc_schedule::cost::{CostModel, alone};
+
+use crate::results::result_types;
 
 /// A value below this part of all that is kept is not worth recomputing.
 const MIN_KEPT_FRACTION: u64 = 1000;
@@ -195,8 +197,7 @@ impl Forward {
 
 fn fact(graph: &Graph, node: NodeId, prim: &Prim, machine: &CostModel) -> Result<Fact> {
     let args = graph.args(node);
-    let types = (0..graph.node(node).types.len() as u16).map(|port| graph.dense(Value { node, port }));
-    let types = types.collect::<Result<Vec<_>>>()?;
+    let types = result_types(graph, node)?;
     let kind = match prim {
         Prim::View(view) if keeps_linear_order(view, &graph.dense(args[0])?, &types[0].dims) => ChoiceKind::Alias,
         Prim::Map(_) | Prim::View(_) | Prim::Concat { .. } => ChoiceKind::Cheap,

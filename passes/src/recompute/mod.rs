@@ -20,6 +20,7 @@ use tensorc_schedule::plan::{self, Forms};
 use crate::fuse::Fuse;
 use crate::manager::{Pass, PassCx};
 use crate::options::{Budget, FusionStrategy};
+use crate::results::result_types;
 use choices::Forward;
 
 /// Recomputes values until the budget is met, or as much as saves memory. Does nothing without a
@@ -116,8 +117,7 @@ fn with_copies(graph: &Graph, forward: &Forward, copied: &BTreeSet<NodeId>) -> R
             continue;
         }
         let args: Vec<Value> = graph.args(*node).into_iter().map(|v| of(&copies, v)).collect();
-        let types = (0..old.types.len() as u16).map(|port| graph.dense(Value { node: *node, port }));
-        let copy = new.add_prim(old.name.clone(), prim.clone(), &args, &types.collect::<Result<Vec<_>>>()?);
+        let copy = new.add_prim(old.name.clone(), prim.clone(), &args, &result_types(graph, *node)?);
         new.node_mut(copy).history = old.history.clone();
         new.node_mut(copy).history.push("recompute");
         copies.insert(*node, copy);

@@ -7,6 +7,8 @@ use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::{DenseType, TensorType};
 
+use crate::results::results;
+
 #[derive(PartialEq, Eq, Hash)]
 enum NodeKey {
     Prim(Prim, SmallVec<[Value; 4]>, Vec<Option<DenseType>>),
@@ -34,12 +36,11 @@ pub fn run(graph: &mut Graph) -> bool {
             NodeKind::Const(data) => NodeKey::Large(data.ty.clone(), data.content().place()),
             _ => continue,
         };
-        let ports = n.types.len() as u16;
         match seen.get(&key) {
             Some(first) if first.node != node => {
                 let first = first.node;
-                for port in 0..ports {
-                    graph.replace_uses(Value { node, port }, Value { node: first, port });
+                for v in results(graph, node) {
+                    graph.replace_uses(v, Value { node: first, ..v });
                 }
                 changed = true;
             }

@@ -8,6 +8,8 @@ use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::Prim;
 
+use crate::results::results;
+
 /// Which inputs of a body are read along the batch, the first axis of all results, and which as a whole.
 /// `None` if a sample of a result depends on others or on its number.
 pub fn batched(body: &Graph, batch: u64) -> Result<Option<Vec<bool>>> {
@@ -42,7 +44,7 @@ pub fn sliced(body: &Graph, batch: u64, size: u64) -> Result<Option<Graph>> {
             NodeKind::Prim(prim) => prim.clone(),
             _ => continue,
         };
-        let results: Vec<Value> = (0..n.types.len() as u16).map(|port| Value { node, port }).collect();
+        let results: Vec<Value> = results(body, node).collect();
         if let (Prim::Contract(c), true) = (&mut prim, is(results[0])) {
             let mut next = (**c).clone();
             next.extents[0] = size;
@@ -74,11 +76,9 @@ fn along(body: &Graph, batch: u64) -> Result<Option<BTreeMap<Value, bool>>> {
     order.reverse();
     for node in order {
         let n = body.node(node);
-        let wanted: Vec<bool> =
-            (0..n.types.len() as u16).filter_map(|port| along.get(&Value { node, port }).copied()).collect();
+        let wanted: Vec<bool> = results(body, node).filter_map(|v| along.get(&v).copied()).collect();
         let Some(&all) = wanted.first() else { continue };
-        for port in 0..n.types.len() as u16 {
-            let v = Value { node, port };
+        for v in results(body, node) {
             if wanted.contains(&!all) || all && body.dense(v)?.dims.first() != Some(&batch) {
                 return Ok(None);
             }

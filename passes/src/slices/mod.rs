@@ -20,6 +20,7 @@ use tensorc_schedule::plan::{self, Forms};
 
 use crate::manager::{Pass, PassCx};
 use crate::options::FusionStrategy;
+use crate::results::results;
 use body::{batched, first, sliced};
 
 /// Memory of fewer slices of the least size is not worth any more steps.
@@ -160,10 +161,6 @@ fn trials(graph: &Graph, middle: NodeId, least: u64) -> Result<Vec<Graph>> {
 }
 
 impl ClusterChain<'_> {
-    fn results(&self, node: NodeId) -> impl Iterator<Item = Value> + use<> {
-        (0..self.graph.node(node).types.len() as u16).map(move |port| Value { node, port })
-    }
-
     /// The graph with this chain sliced, if it can be.
     fn sliced(&self) -> Result<Option<Graph>> {
         let mut read = vec![];
@@ -196,14 +193,14 @@ impl ClusterChain<'_> {
                         _ => v,
                     });
                 }
-                let types = self.results(*node).map(|v| Ok(first(&self.graph.dense(v)?, size)));
+                let types = results(self.graph, *node).map(|v| Ok(first(&self.graph.dense(v)?, size)));
                 let types = types.collect::<Result<Vec<_>>>()?;
                 let id = graph.add_fused(self.graph.node(*node).name.clone(), fused.clone(), &args, &types);
                 before = Some((*node, Value { node: id, port: 0 }));
             }
             last.extend(before.map(|(_, v)| v.node));
         }
-        for v in self.nodes.last().into_iter().flat_map(|node| self.results(*node)) {
+        for v in self.nodes.last().into_iter().flat_map(|node| results(self.graph, *node)) {
             let parts: Vec<Value> = last.iter().map(|node| Value { node: *node, port: v.port }).collect();
             let name = self.graph.node(v.node).name.clone();
             let joined = graph.add_prim(name, Prim::Concat { axis: 0 }, &parts, &[self.graph.dense(v)?]);
