@@ -175,8 +175,37 @@ impl From<PipelineError> for Diagnostic {
     }
 }
 
-/// Options given to one pass in the text: names with values, `true` where none is written.
-type Given = Vec<(String, String)>;
+/// Options given to one pass in the text.
+struct Given {
+    pass: &'static str,
+    /// Names with values, `true` where none is written.
+    options: Vec<(String, String)>,
+}
+
+impl Given {
+    fn text(&self, option: &str) -> Option<&str> {
+        self.options.iter().rev().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
+    }
+
+    /// An option as `parse` reads it; `expected` says what that is.
+    fn read<T>(
+        &self,
+        option: &'static str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, PipelineError> {
+        let bad = |value: &str| PipelineError::BadValue { pass: self.pass, option, value: value.into(), expected };
+        self.text(option).map(|value| parse(value).ok_or_else(|| bad(value))).transpose()
+    }
+
+    fn boolean(&self, option: &'static str) -> Result<Option<bool>, PipelineError> {
+        self.read(option, "truth value", |value| value.parse().ok())
+    }
+
+    fn number<T: std::str::FromStr>(&self, option: &'static str) -> Result<Option<T>, PipelineError> {
+        self.read(option, "number", |value| value.parse().ok())
+    }
+}
 
 struct KnownPass {
     name: &'static str,
@@ -194,7 +223,7 @@ const KNOWN: &[KnownPass] = &[
         options: &["wrt"],
         build: |given| {
             // Names of inputs, joined by `+`.
-            let wrt = given_value("wrt", given).map(|names| names.split('+').map(String::from).collect());
+            let wrt = given.text("wrt").map(|names| names.split('+').map(String::from).collect());
             Ok(Box::new(Differentiate { wrt: wrt.unwrap_or_default() }))
         },
     },
@@ -204,37 +233,47 @@ const KNOWN: &[KnownPass] = &[
         options: &["reassociate", "approximate", "rounds"],
         build: |given| {
             let mut pass = Simplify::default();
-            pass.reassociate = boolean("simplify", "reassociate", given)?;
-            pass.approximate = boolean("simplify", "approximate", given)?;
-            pass.rounds = number("simplify", "rounds", given)?.unwrap_or(pass.rounds);
+            pass.reassociate = given.boolean("reassociate")?;
+            pass.approximate = given.boolean("approximate")?;
+            pass.rounds = given.number("rounds")?.unwrap_or(pass.rounds);
             Ok(Box::new(pass))
         },
     },
     KnownPass {
         name: "algebra",
         options: &["reassociate"],
-        build: |given| Ok(Box::new(Algebra { reassociate: boolean("algebra", "reassociate", given)? })),
+        build: |given| Ok(Box::new(Algebra { reassociate: given.boolean("reassociate")? })),
     },
     KnownPass {
         name: "choose-layout",
         options: &["everywhere"],
-        build: |given| Ok(Box::new(ChooseLayout { everywhere: layout(given)? })),
+        build: |given| {
+            let everywhere = given.read("everywhere", "layout: planes, blocks or last", layout)?;
+            Ok(Box::new(ChooseLayout { everywhere }))
+        },
     },
     KnownPass {
         name: "recompute",
         options: &["bytes", "percent"],
         build: |given| {
-            let bytes = number("recompute", "bytes", given)?.map(Budget::Bytes);
-            let percent = number("recompute", "percent", given)?.map(Budget::Percent);
+            let bytes = given.number("bytes")?.map(Budget::Bytes);
+            let percent = given.number("percent")?.map(Budget::Percent);
             Ok(Box::new(Recompute { budget: bytes.or(percent) }))
         },
     },
-    KnownPass { name: "fuse", options: &["by"], build: |given| Ok(Box::new(Fuse { by: fusion(given)? })) },
+    KnownPass {
+        name: "fuse",
+        options: &["by"],
+        build: |given| {
+            let by = given.read("by", "way to fuse: alternatives, greedy or off", FusionStrategy::from_name)?;
+            Ok(Box::new(Fuse { by }))
+        },
+    },
     KnownPass { name: "choose-recipes", options: &[], build: |_| Ok(Box::new(ChooseRecipes)) },
     KnownPass {
         name: "slice-batch",
         options: &["least"],
-        build: |given| Ok(Box::new(SliceBatch { least: number("slice-batch", "least", given)? })),
+        build: |given| Ok(Box::new(SliceBatch { least: given.number("least")? })),
     },
 ];
 
@@ -243,48 +282,13 @@ pub fn known_names() -> Vec<&'static str> {
     KNOWN.iter().map(|k| k.name).chain([LOWER, PLAN_MEMORY]).collect()
 }
 
-fn given_value<'g>(option: &str, given: &'g Given) -> Option<&'g str> {
-    given.iter().rev().find(|(name, _)| name == option).map(|(_, value)| value.as_str())
-}
-
-fn boolean(pass: &'static str, option: &'static str, given: &Given) -> Result<Option<bool>, PipelineError> {
-    let bad = |value: &str| PipelineError::BadValue { pass, option, value: value.into(), expected: "truth value" };
-    given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
-}
-
-fn layout(given: &Given) -> Result<Option<ImageLayout>, PipelineError> {
-    let bad = |value: &str| PipelineError::BadValue {
-        pass: "choose-layout",
-        option: "everywhere",
-        value: value.into(),
-        expected: "layout: planes, blocks or last",
-    };
-    let named = |value: &str| match value {
-        "planes" => Ok(ImageLayout::Nchw),
-        "blocks" => Ok(ImageLayout::Nchw16c),
-        "last" => Ok(ImageLayout::Nhwc),
-        _ => Err(bad(value)),
-    };
-    given_value("everywhere", given).map(named).transpose()
-}
-
-fn fusion(given: &Given) -> Result<Option<FusionStrategy>, PipelineError> {
-    let bad = |value: &str| PipelineError::BadValue {
-        pass: "fuse",
-        option: "by",
-        value: value.into(),
-        expected: "way to fuse: alternatives, greedy or off",
-    };
-    given_value("by", given).map(|v| FusionStrategy::from_name(v).ok_or_else(|| bad(v))).transpose()
-}
-
-fn number<T: std::str::FromStr>(
-    pass: &'static str,
-    option: &'static str,
-    given: &Given,
-) -> Result<Option<T>, PipelineError> {
-    let bad = |value: &str| PipelineError::BadValue { pass, option, value: value.into(), expected: "number" };
-    given_value(option, given).map(|v| v.parse().map_err(|_| bad(v))).transpose()
+fn layout(name: &str) -> Option<ImageLayout> {
+    match name {
+        "planes" => Some(ImageLayout::Nchw),
+        "blocks" => Some(ImageLayout::Nchw16c),
+        "last" => Some(ImageLayout::Nhwc),
+        _ => None,
+    }
 }
 
 impl Pipeline {
@@ -322,13 +326,13 @@ impl Pipeline {
                 _ => {
                     let known = KNOWN.iter().find(|k| k.name == name);
                     let known = known.ok_or_else(|| PipelineError::UnknownPass(name.to_string()))?;
-                    let mut given = Given::new();
+                    let mut options = vec![];
                     if let Some(inner) = rest.strip_prefix('{') {
                         let close = inner.find('}').ok_or_else(|| PipelineError::Unclosed(name.to_string()))?;
-                        given = parse_options(known, &inner[..close])?;
+                        options = parse_options(known, &inner[..close])?;
                         rest = inner[close + 1..].trim_start();
                     }
-                    pipeline.passes.push((known.build)(&given)?);
+                    pipeline.passes.push((known.build)(&Given { pass: known.name, options })?);
                     End::Graph
                 }
             };
@@ -347,7 +351,7 @@ impl Pipeline {
     }
 }
 
-fn parse_options(known: &KnownPass, text: &str) -> Result<Given, PipelineError> {
+fn parse_options(known: &KnownPass, text: &str) -> Result<Vec<(String, String)>, PipelineError> {
     let parts = text.split(',').map(str::trim).filter(|p| !p.is_empty());
     parts
         .map(|part| {
