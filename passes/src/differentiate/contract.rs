@@ -9,7 +9,7 @@ use tensorc_ir::build::Builder;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, View};
+use tensorc_ir::prim::{Contraction, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::views::{identity_map, in_bounds};
 
@@ -53,14 +53,7 @@ fn of_left(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: V
         let summed_inside = (c.out_rank..c.extents.len()).all(|v| inside(&s, v, &c.extents));
         if s.residuals.is_empty() && summed_inside && in_bounds(&right, &other, &s.extents) {
             let left = at(&result, &s);
-            let back = Contraction {
-                extents: s.extents,
-                out_rank: ty.rank(),
-                lhs: left,
-                rhs: right,
-                algorithm: ConvAlgorithm::Direct,
-            };
-            return emit::contract(b, head, rhs, back);
+            return emit::contract(b, head, rhs, Contraction::new(s.extents, ty.rank(), left, right));
         }
     }
     through_view(b, (&c.lhs, &ty.dims), (head, &result), (rhs, &c.rhs), c)
@@ -73,14 +66,7 @@ fn of_right(b: &mut Builder<'_>, c: &Contraction, lhs: Value, rhs: Value, head: 
         let inside = (0..c.extents.len()).all(|v| inside(&s, v, &c.extents));
         if s.residuals.is_empty() && inside {
             let (left, right) = (at(&c.lhs, &s), at(&result, &s));
-            let back = Contraction {
-                extents: s.extents,
-                out_rank: ty.rank(),
-                lhs: left,
-                rhs: right,
-                algorithm: ConvAlgorithm::Direct,
-            };
-            return emit::contract(b, lhs, head, back);
+            return emit::contract(b, lhs, head, Contraction::new(s.extents, ty.rank(), left, right));
         }
     }
     through_view(b, (&c.rhs, &ty.dims), (lhs, &c.lhs), (head, &result), c)
@@ -102,12 +88,7 @@ fn through_view(
         |v: u32| order.iter().position(|o| *o == v as usize).map_or(Index::default(), |at| Index::var(at as u32));
     let renamed = |map: &[Index]| -> Vec<Index> { map.iter().map(|m| m.substitute(&place, &extents[..])).collect() };
     let (left, right, map) = (renamed(left), renamed(right), renamed(map));
-    let read = emit::contract(
-        b,
-        lhs,
-        rhs,
-        Contraction { extents, out_rank: outer.len(), lhs: left, rhs: right, algorithm: ConvAlgorithm::Direct },
-    )?;
+    let read = emit::contract(b, lhs, rhs, Contraction::new(extents, outer.len(), left, right))?;
     let fill = Some(Scalar::zero(b.ty(read)?.dtype));
     view::adjoint(b, &View { map, fill }, dims, read)
 }

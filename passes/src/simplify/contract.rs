@@ -6,29 +6,22 @@ use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, View};
+use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};
 use tensorc_schedule::recognise::contract::{as_image_convolution, is_library, is_product, planar_convolution};
 
-use super::{prim_of, replace, single_user};
+use super::{prim_of, replace, single_user, visit_all};
 
 /// `keeps_convolutions`: layouts of images will be chosen, and only what is a convolution over planes has a choice.
 pub fn run(graph: &mut Graph, keeps_convolutions: bool) -> Result<bool> {
-    let mut changed = false;
-    for node in graph.order() {
-        for port in 0..2 {
-            if let Some(Prim::Contract(c)) = prim_of(graph, node) {
-                let c = c.clone();
-                changed |= absorb_operand(graph, node, &c, port, keeps_convolutions)?;
-            }
-        }
-        if let Some(Prim::View(view)) = prim_of(graph, node) {
-            let view = view.clone();
-            changed |= absorb_result(graph, node, &view)?;
-        }
-    }
-    Ok(changed)
+    visit_all(graph, |graph, node| match prim_of(graph, node).cloned() {
+        // What reads through a view is another node, whose turn comes in the next round.
+        Some(Prim::Contract(c)) => Ok(absorb_operand(graph, node, &c, 0, keeps_convolutions)?
+            || absorb_operand(graph, node, &c, 1, keeps_convolutions)?),
+        Some(Prim::View(view)) => absorb_result(graph, node, &view),
+        _ => Ok(false),
+    })
 }
 
 /// Reads through a view of an operand, unless a library kernel would be lost by it.
@@ -99,13 +92,7 @@ fn absorb_result(graph: &mut Graph, node: NodeId, view: &Arc<View>) -> Result<bo
         None => view.map[v as usize].clone(),
     };
     let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect::<Vec<_>>();
-    let new = Contraction {
-        lhs: through(&c.lhs),
-        rhs: through(&c.rhs),
-        out_rank: output.rank(),
-        extents: extents.clone(),
-        algorithm: ConvAlgorithm::Direct,
-    };
+    let new = Contraction::new(extents.clone(), output.rank(), through(&c.lhs), through(&c.rhs));
     let args = graph.args(arg.node);
     let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
     // A convolution to one pixel is a product, too, but only as a convolution it can read blocks of channels.

@@ -79,6 +79,15 @@ impl Pass for Simplify {
     }
 }
 
+/// Visits the nodes in order; whether a visit changed the graph.
+fn visit_all(graph: &mut Graph, mut visit: impl FnMut(&mut Graph, NodeId) -> Result<bool>) -> Result<bool> {
+    let mut changed = false;
+    for node in graph.order() {
+        changed |= visit(graph, node)?;
+    }
+    Ok(changed)
+}
+
 /// The primitive of a node that is still in the graph.
 fn prim_of(graph: &Graph, node: NodeId) -> Option<&Prim> {
     match graph.contains(node).then(|| &graph.node(node).kind) {

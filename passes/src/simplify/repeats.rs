@@ -10,19 +10,17 @@ use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::{DenseType, TensorData};
 
-use super::prim_of;
+use super::{prim_of, visit_all};
 
 /// What became of constants without some of their axes' repetitions.
 type Shrunk = BTreeMap<(Value, Vec<usize>), Value>;
 
 pub fn run(graph: &mut Graph) -> Result<bool> {
-    let (mut changed, mut shrunk) = (false, Shrunk::new());
-    for node in graph.order() {
-        if matches!(prim_of(graph, node), Some(Prim::Map(_))) {
-            changed |= shrink(graph, node, &mut shrunk)?;
-        }
-    }
-    Ok(changed)
+    let mut shrunk = Shrunk::new();
+    visit_all(graph, |graph, node| match prim_of(graph, node) {
+        Some(Prim::Map(_)) => shrink(graph, node, &mut shrunk),
+        _ => Ok(false),
+    })
 }
 
 /// Shrinks the constant operands of a map, but along no axis that the result owes to them alone.

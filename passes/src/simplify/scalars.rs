@@ -11,28 +11,19 @@ use tensorc_ir::prim::{Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 
 use super::scalar::{Fired, Rewriter};
-use super::{forward, prim_of, replace};
+use super::{forward, prim_of, replace, visit_all};
 use crate::manager::{PassCx, Rewrite, Unit};
+use crate::results::{result_types, results};
 
 /// Label of a node that changed without a rule: constants moved in, or operands were equal.
 const MERGED: &str = "simplify-map";
 
 pub fn run(graph: &mut Graph, cx: &mut PassCx<'_>, rewriter: &mut Rewriter) -> Result<bool> {
-    let mut changed = false;
-    for node in graph.order() {
-        match prim_of(graph, node) {
-            Some(Prim::Map(f)) => {
-                let f = f.clone();
-                changed |= simplify_map(graph, node, &f, cx, rewriter)?;
-            }
-            Some(Prim::Reduce(r)) => {
-                let r = r.clone();
-                changed |= simplify_reduction(graph, node, &r, cx, rewriter)?;
-            }
-            _ => {}
-        }
-    }
-    Ok(changed)
+    visit_all(graph, |graph, node| match prim_of(graph, node).cloned() {
+        Some(Prim::Map(f)) => simplify_map(graph, node, &f, cx, rewriter),
+        Some(Prim::Reduce(r)) => simplify_reduction(graph, node, &r, cx, rewriter),
+        _ => Ok(false),
+    })
 }
 
 /// A body and what it reads, simplified; with the label of the first rule that fired.
@@ -142,13 +133,12 @@ fn simplify_reduction(
 
 /// Replaces a primitive by another with the same results.
 fn replace_all(graph: &mut Graph, label: &'static str, node: NodeId, prim: Prim, args: &[Value]) -> Result<NodeId> {
-    let ports = 0..graph.node(node).types.len() as u16;
-    let types: Vec<_> = ports.clone().map(|port| graph.dense(Value { node, port })).collect::<Result<_>>()?;
+    let types = result_types(graph, node)?;
     let name = graph.node(node).name.clone();
     let mut patch = graph.patch(label);
     let new = patch.graph.add_prim(name, prim, args, &types);
-    for port in ports {
-        patch.replace(Value { node, port }, Value { node: new, port });
+    for old in results(patch.graph, node) {
+        patch.replace(old, Value { node: new, ..old });
     }
     patch.commit();
     Ok(new)

@@ -10,26 +10,21 @@ use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::ScalarFn;
 
-use super::{prim_of, single_user};
+use super::{prim_of, single_user, visit_all};
 use tensorc_ir::views::keeps_linear_order;
 
 pub fn run(graph: &mut Graph) -> Result<bool> {
-    let mut changed = false;
-    for node in graph.order() {
-        if let Some(Prim::View(view)) = prim_of(graph, node) {
-            let view = view.clone();
-            changed |= sink(graph, node, &view)?;
-        }
-    }
-    Ok(changed)
+    visit_all(graph, |graph, node| match prim_of(graph, node).cloned() {
+        Some(Prim::View(view)) => sink(graph, node, &view),
+        _ => Ok(false),
+    })
 }
 
 fn sink(graph: &mut Graph, view_node: NodeId, view: &View) -> Result<bool> {
     let source = graph.args(view_node)[0];
     let (from, to) = (graph.dense(source)?, graph.dense(Value { node: view_node, port: 0 })?);
     let Some(user) = single_user(graph, view_node) else { return Ok(false) };
-    let Some(Prim::Map(f)) = prim_of(graph, user) else { return Ok(false) };
-    let f = f.clone();
+    let Some(Prim::Map(f)) = prim_of(graph, user).cloned() else { return Ok(false) };
     let fits = keeps_linear_order(view, &from, &to.dims)
         && single_user(graph, source.node) == Some(view_node)
         && behind_contraction(graph, source.node)

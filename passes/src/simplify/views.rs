@@ -8,31 +8,21 @@ use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Gather, Prim, View};
 
-use super::{forward, prim_of, replace};
+use super::{forward, prim_of, replace, visit_all};
 use tensorc_ir::views::{compose, in_bounds};
 
 pub fn run(graph: &mut Graph) -> Result<bool> {
-    let mut changed = false;
-    for node in graph.order() {
-        changed |= match prim_of(graph, node) {
-            Some(Prim::View(view)) => {
-                let view = view.clone();
-                simplify_view(graph, node, &view)?
-            }
-            Some(Prim::Map(_)) => broadcast_into_map(graph, node)?,
-            Some(Prim::Gather(gather)) => {
-                let gather = *gather;
-                gather_to_slice(graph, node, gather)?
-            }
-            Some(Prim::Concat { .. }) if graph.args(node).len() == 1 => {
-                let arg = graph.args(node)[0];
-                forward(graph, "concat-of-one", node, arg);
-                true
-            }
-            _ => false,
-        };
-    }
-    Ok(changed)
+    visit_all(graph, |graph, node| match prim_of(graph, node).cloned() {
+        Some(Prim::View(view)) => simplify_view(graph, node, &view),
+        Some(Prim::Map(_)) => broadcast_into_map(graph, node),
+        Some(Prim::Gather(gather)) => gather_to_slice(graph, node, gather),
+        Some(Prim::Concat { .. }) if graph.args(node).len() == 1 => {
+            let arg = graph.args(node)[0];
+            forward(graph, "concat-of-one", node, arg);
+            Ok(true)
+        }
+        _ => Ok(false),
+    })
 }
 
 fn simplify_view(graph: &mut Graph, node: NodeId, view: &Arc<View>) -> Result<bool> {

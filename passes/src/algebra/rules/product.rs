@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use egg::Id;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
+use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::ScalarOp;
 use tensorc_schedule::recognise::contract::as_image_convolution;
 
@@ -47,14 +47,9 @@ fn named_product(
         let position = name.and_then(|n| order.iter().position(|o| *o == n));
         position.map_or(Index::default(), |p| Index::var(p as u32))
     };
-    let c = Contraction {
-        extents: order.iter().map(|n| extents[*n]).collect(),
-        out_rank: out.len(),
-        lhs: lhs.1.iter().map(at).collect(),
-        rhs: rhs.1.iter().map(at).collect(),
-        algorithm: ConvAlgorithm::Direct,
-    };
-    space.contract(c, lhs.0, rhs.0)
+    let extents = order.iter().map(|n| extents[*n]).collect();
+    let reads = |names: &[Option<usize>]| names.iter().map(at).collect();
+    space.contract(Contraction::new(extents, out.len(), reads(lhs.1), reads(rhs.1)), lhs.0, rhs.0)
 }
 
 /// `(x·y)·z = x·(y·z)`, and the same with the operands of a product exchanged.
@@ -198,7 +193,7 @@ pub(super) fn transpose(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id>
         let extents = [&site.ty.dims[..], &c.extents[c.out_rank..]].concat();
         let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect();
         let (lhs, rhs) = (through(&c.lhs), through(&c.rhs));
-        let moved = Contraction { out_rank: c.out_rank, lhs, rhs, extents, algorithm: ConvAlgorithm::Direct };
+        let moved = Contraction::new(extents, c.out_rank, lhs, rhs);
         // In which layouts a convolution computes is chosen elsewhere, and with others around it.
         if as_image_convolution(&moved, space.ty(l), space.ty(r)).is_none() {
             found.push(space.contract(moved, l, r));

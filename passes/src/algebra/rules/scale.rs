@@ -3,7 +3,7 @@
 use egg::Id;
 use tensorc_ir::TensorData;
 use tensorc_ir::index::{Atom, Index};
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim};
+use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarOp};
 use tensorc_ir::views::in_bounds;
 
@@ -205,7 +205,7 @@ fn through(
     let extents = (0..c.extents.len()).map(|v| if needed(v) { c.extents[v] } else { 1 }).collect();
     let (b_map, w_map) = (reads, own.clone());
     let (l, r) = if port == 0 { (b_map, w_map) } else { (w_map, b_map) };
-    let sum = Contraction { extents, out_rank: c.out_rank, lhs: l, rhs: r, algorithm: ConvAlgorithm::Direct };
+    let sum = Contraction::new(extents, c.out_rank, l, r);
     let (bl, br) = ordered(b, weights);
     let constant = space.contract(sum, bl, br);
     if !space.is_constant(constant) {

@@ -2,7 +2,7 @@
 
 use egg::Id;
 use tensorc_ir::index::Index;
-use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, Reduction};
+use tensorc_ir::prim::{Contraction, Prim, Reduction};
 use tensorc_ir::scalar::{ScalarFn, ScalarOp};
 
 use super::{RuleSite, binary, is_sum};
@@ -92,14 +92,8 @@ pub(super) fn to_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id
             let at = |i: usize| order.iter().position(|axis| *axis == lead + i).map_or(0, |p| p as u32);
             (0..own.len()).map(|i| if own[i] == 1 { Index::default() } else { Index::var(at(i)) }).collect()
         };
-        let c = Contraction {
-            extents: order.iter().map(|axis| dims[*axis]).collect(),
-            out_rank: kept.len(),
-            lhs: access(x),
-            rhs: access(y),
-            algorithm: ConvAlgorithm::Direct,
-        };
-        let product = space.contract(c, x, y);
+        let extents = order.iter().map(|axis| dims[*axis]).collect();
+        let product = space.contract(Contraction::new(extents, kept.len(), access(x), access(y)), x, y);
         // With the folded axes again, of extent 1.
         let with_all: Vec<u64> = (0..dims.len()).map(|i| if r.axes.contains(&i) { 1 } else { dims[i] }).collect();
         let map = kept.iter().map(|axis| Index::var(*axis as u32)).collect();
