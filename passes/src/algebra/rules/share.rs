@@ -16,7 +16,7 @@ const MAX_PRODUCTS: usize = 16;
 
 /// What products must have in common: the shared operand and its side, the contraction and the shape of the weights
 /// with the merged axis taken out, and that axis of both.
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct ProductKind {
     shared: Id,
     side: usize,
@@ -44,7 +44,7 @@ pub(super) fn products_int(space: &mut TensorSpace) -> Vec<Equal> {
 
 fn merge_products(space: &mut TensorSpace, domain: Domain) -> Vec<Equal> {
     let mut kinds: FxHashMap<ProductKind, usize> = FxHashMap::default();
-    let mut groups: Vec<(usize, usize, usize, Contraction, Id, Vec<SharedProduct>)> = vec![];
+    let mut groups: Vec<(ProductKind, Vec<SharedProduct>)> = vec![];
     for (class, terms) in space.snapshot() {
         for term in terms {
             let Some((Prim::Contract(c), ty)) = space.of(&term) else { continue };
@@ -68,25 +68,20 @@ fn merge_products(space: &mut TensorSpace, domain: Domain) -> Vec<Equal> {
                 };
                 kind.contraction.extents[v] = 0;
                 kind.weights[axis] = 0;
-                let at = *kinds.entry(kind).or_insert(groups.len());
+                let at = *kinds.entry(kind.clone()).or_insert(groups.len());
                 if at == groups.len() {
-                    groups.push((side, v, axis, (**c).clone(), shared, vec![]));
+                    groups.push((kind, vec![]));
                 }
                 let product = SharedProduct { class, term: term.clone(), weights, extent: c.extents[v] };
-                let members = &mut groups[at].5;
+                let members = &mut groups[at].1;
                 if members.len() < MAX_PRODUCTS && members.iter().all(|m| m.weights != weights && m.class != class) {
                     members.push(product);
                 }
             }
         }
     }
-    let mut found = vec![];
-    for (side, v, axis, c, shared, members) in groups {
-        if members.len() > 1 {
-            found.extend(merged(space, side, (v, axis), c, shared, members));
-        }
-    }
-    found
+    let several = groups.into_iter().filter(|(_, members)| members.len() > 1);
+    several.flat_map(|(kind, members)| merged(space, kind, members)).collect()
 }
 
 /// The axis of the result and that of the weights along which products can be put side by side.
@@ -104,14 +99,8 @@ fn merged_axis(c: &Contraction, side: usize, weights: &[u64]) -> Option<(usize, 
     })
 }
 
-fn merged(
-    space: &mut TensorSpace,
-    side: usize,
-    (v, axis): (usize, usize),
-    mut c: Contraction,
-    shared: Id,
-    members: Vec<SharedProduct>,
-) -> Vec<Equal> {
+fn merged(space: &mut TensorSpace, kind: ProductKind, members: Vec<SharedProduct>) -> Vec<Equal> {
+    let ProductKind { shared, side, contraction: mut c, axes: (v, axis), .. } = kind;
     space.look_at(members[0].class);
     let weights: Args = members.iter().map(|m| m.weights).collect();
     let Some(weights) = space.concat(&weights, axis).filter(|w| space.is_constant(*w)) else { return vec![] };
@@ -136,7 +125,7 @@ struct SlicePart {
     constants: Vec<Id>,
 }
 
-#[derive(PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct MapKind {
     source: Id,
     axis: usize,
@@ -150,26 +139,25 @@ struct MapKind {
 /// `f(slice x, V), f(slice x, W) = slices of f(x, concat(V, W))`, if the slices make up all of `x`.
 pub(super) fn maps(space: &mut TensorSpace) -> Vec<Equal> {
     let mut kinds: FxHashMap<MapKind, usize> = FxHashMap::default();
-    let mut groups: Vec<(Id, usize, ScalarFn, usize, Vec<SlicePart>)> = vec![];
+    let mut groups: Vec<(MapKind, Vec<SlicePart>)> = vec![];
     for (class, terms) in space.snapshot() {
         for term in terms {
             let Some((kind, part)) = map_of_slice(space, class, &term) else { continue };
-            let (source, axis, body, variable) = (kind.source, kind.axis, kind.body.clone(), kind.variable);
-            let at = *kinds.entry(kind).or_insert(groups.len());
+            let at = *kinds.entry(kind.clone()).or_insert(groups.len());
             if at == groups.len() {
-                groups.push((source, axis, body, variable, vec![]));
+                groups.push((kind, vec![]));
             }
-            groups[at].4.push(part);
+            groups[at].1.push(part);
         }
     }
     let mut found = vec![];
-    for (source, axis, body, variable, mut parts) in groups {
+    for (kind, mut parts) in groups {
         parts.sort_by_key(|p| p.start);
         parts.dedup_by_key(|p| p.start);
         let mut next = 0;
         let whole = parts.iter().all(|p| std::mem::replace(&mut next, p.start + p.extent) == p.start);
-        if whole && next == space.dims(source)[axis] && parts.len() > 1 {
-            found.extend(one_map(space, source, axis, body, variable, parts).unwrap_or_default());
+        if whole && next == space.dims(kind.source)[kind.axis] && parts.len() > 1 {
+            found.extend(one_map(space, kind, parts).unwrap_or_default());
         }
     }
     found
@@ -202,14 +190,8 @@ fn map_of_slice(space: &TensorSpace, class: Id, term: &TensorTerm) -> Option<(Ma
     Some((kind, SlicePart { class, term: term.clone(), start: own.start, extent, constants }))
 }
 
-fn one_map(
-    space: &mut TensorSpace,
-    source: Id,
-    axis: usize,
-    body: ScalarFn,
-    variable: usize,
-    parts: Vec<SlicePart>,
-) -> Option<Vec<Equal>> {
+fn one_map(space: &mut TensorSpace, kind: MapKind, parts: Vec<SlicePart>) -> Option<Vec<Equal>> {
+    let MapKind { source, axis, body, variable, .. } = kind;
     space.look_at(parts[0].class);
     let dims = space.dims(source).to_vec();
     let mut args: Args = Args::new();
