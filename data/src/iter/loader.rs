@@ -171,7 +171,7 @@ impl BatchTask {
     fn run(self, samples: &[Sample], pad: usize) {
         if self.generation.load(Ordering::Relaxed) == self.of {
             let made = catch_unwind(AssertUnwindSafe(|| self.assembler.batch(samples, pad)));
-            let made = made.unwrap_or_else(|payload| Err(panicked("a source of examples".into(), &*payload)));
+            let made = made.unwrap_or_else(|payload| Err(panicked("a source of examples".into(), payload)));
             // Nobody waits any more if this fails.
             let _ = self.done.send(made);
         }
