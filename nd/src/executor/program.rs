@@ -249,12 +249,7 @@ impl PlacedGraph {
         keys: &Keys,
     ) -> Result<ProgramLaunch, Error> {
         let piece = &part.piece;
-        let all = || Needs {
-            inputs: (0..part.inputs.len()).collect(),
-            read_states: vec![],
-            states: (0..part.states.len()).collect(),
-            outputs: (0..piece.outputs.len()).collect(),
-        };
+        let all = || Needs::all(part.inputs.len(), part.states.len(), piece.outputs.len());
         let needs = needs.cloned().unwrap_or_else(all);
         let mut work = ProgramLaunch { inputs: vec![], targets: vec![], states: 0, outputs: 0, deliveries: vec![] };
         let read = needs.inputs.iter().map(|i| part.inputs[*i]);
