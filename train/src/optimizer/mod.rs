@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use apply::{Emitted, State, Update, scalar_at};
+pub use apply::{State, Update, scalar_at};
 pub use fused::FusedUpdate;
 pub use rule::OptimizerRule;
 pub use updater::Updater;
