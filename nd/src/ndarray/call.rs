@@ -128,15 +128,13 @@ impl<'a> Call<'a> {
     }
 
     /// Number of results, for operators that have a choice.
-    pub fn outputs(mut self, count: usize) -> Call<'a> {
-        self.outputs = count;
-        self
+    pub fn outputs(self, count: usize) -> Call<'a> {
+        Call { outputs: count, ..self }
     }
 
     /// Where to run it, for operators without array operands.
-    pub fn on(mut self, device: Device) -> Call<'a> {
-        self.device = Some(device);
-        self
+    pub fn on(self, device: Device) -> Call<'a> {
+        Call { device: Some(device), ..self }
     }
 
     /// Calls the operator and returns its first result, before it is computed.
