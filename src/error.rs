@@ -1,6 +1,6 @@
 //! Everything that can go wrong between a model file and its results.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tensorc_abi::content::ReadError;
 use tensorc_frontend::mxnet::ParamsError;
@@ -20,7 +20,7 @@ pub enum Error {
     #[error("{path}: {source}", path = path.display())]
     Read { path: PathBuf, source: std::io::Error },
     /// An ONNX model that cannot be imported.
-    #[error("{}", onnx_message(path, source))]
+    #[error("{}", in_file(path, source, matches!(**source, OnnxError::Open { .. })))]
     Onnx { path: PathBuf, source: Box<OnnxError> },
     /// The program or the model is wrong, or asks for what is not supported.
     #[error("{0}")]
@@ -29,10 +29,10 @@ pub enum Error {
     #[error(transparent)]
     Symbol(#[from] SymbolError),
     /// A symbol file that cannot be read.
-    #[error("{}", symbol_message(path, source))]
+    #[error("{}", in_file(path, source, matches!(**source, SymbolError::File { .. })))]
     SymbolFile { path: PathBuf, source: Box<SymbolError> },
     /// A file of parameters that cannot be read.
-    #[error("{}", params_message(path, source))]
+    #[error("{}", in_file(path, source, matches!(source, ParamsError::File { .. })))]
     ParamsFile { path: PathBuf, source: ParamsError },
     /// Parameters are given with a model that has its own.
     #[error("parameters go with a symbol file (.json), not with {}", path.display())]
@@ -111,24 +111,10 @@ impl From<LoadError> for Error {
     }
 }
 
-fn symbol_message(path: &std::path::Path, source: &SymbolError) -> String {
-    match source {
-        SymbolError::File(_) => source.to_string(),
-        _ => format!("{}: {source}", path.display()),
-    }
-}
-
-fn params_message(path: &std::path::Path, source: &ParamsError) -> String {
-    match source {
-        ParamsError::File(_) => source.to_string(),
-        _ => format!("{}: {source}", path.display()),
-    }
-}
-
 /// Names the file once: an error of opening it does so itself.
-fn onnx_message(path: &std::path::Path, source: &OnnxError) -> String {
-    match source {
-        OnnxError::Open { .. } => source.to_string(),
-        _ => format!("{}: {source}", path.display()),
+fn in_file(path: &Path, source: &dyn std::error::Error, names_it: bool) -> String {
+    match names_it {
+        true => source.to_string(),
+        false => format!("{}: {source}", path.display()),
     }
 }

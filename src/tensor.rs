@@ -10,7 +10,7 @@ use tensorc_runtime::{Element, TensorRef};
 use crate::error::Error;
 
 /// A dense row-major tensor in host memory. Cloning shares the elements.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, derive_more::From, derive_more::Into)]
 pub struct Tensor(pub(crate) TensorData);
 
 impl Tensor {
@@ -104,18 +104,6 @@ impl Tensor {
     /// A borrow of the elements with their type and shape.
     pub fn as_ref(&self) -> TensorRef<'_> {
         TensorRef::new(self.dtype(), self.dims(), self.bytes())
-    }
-}
-
-impl From<TensorData> for Tensor {
-    fn from(data: TensorData) -> Tensor {
-        Tensor(data)
-    }
-}
-
-impl From<Tensor> for TensorData {
-    fn from(tensor: Tensor) -> TensorData {
-        tensor.0
     }
 }
 

@@ -1,7 +1,5 @@
 //! Checks of values that are known in the run only: the words in which runs leave what they found.
 
-use core::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::operand::BufferId;
@@ -30,21 +28,14 @@ impl Requirement {
 }
 
 /// A value that breaks a requirement.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{value}{}", requirement.before(), requirement.behind())]
 pub struct BrokenRequirement {
     /// What was demanded.
     pub requirement: Requirement,
     /// A value that breaks it: of several, one farthest from zero.
     pub value: i64,
 }
-
-impl fmt::Display for BrokenRequirement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}{}", self.requirement.before(), self.value, self.requirement.behind())
-    }
-}
-
-impl std::error::Error for BrokenRequirement {}
 
 /// A requirement and where a plan leaves what it found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

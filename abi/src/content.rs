@@ -17,21 +17,14 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::memory::{self, AlignedBuffer, AllocError};
 
 /// A file cannot be read any more, or is not as it was when it was opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("constants cannot be read from {file}: {reason}")]
 pub struct ReadError {
     /// The name of the file.
     pub file: String,
     /// What is wrong.
     pub reason: String,
 }
-
-impl std::fmt::Display for ReadError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "constants cannot be read from {}: {}", self.file, self.reason)
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 /// A file whose bytes are read when they are needed. It may be removed meanwhile, but not be changed.
 #[derive(Debug)]

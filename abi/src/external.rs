@@ -30,21 +30,14 @@ struct Inner {
 }
 
 /// A function of the host failed or panicked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("operator `{operator}`: {message}")]
 pub struct ExternError {
     /// The operator that the function computes.
     pub operator: String,
     /// What the function returned, or the text of its panic.
     pub message: String,
 }
-
-impl std::fmt::Display for ExternError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "operator `{}`: {}", self.operator, self.message)
-    }
-}
-
-impl std::error::Error for ExternError {}
 
 impl ExternFn {
     /// A function of operands and results with these sizes in bytes. It may be called by several threads at once.
@@ -85,22 +78,23 @@ impl ExternFn {
     /// What it returns, or says when it panics.
     pub fn call(&self, call: ExternCall<'_, '_>) -> Result<(), ExternError> {
         let result = catch_unwind(AssertUnwindSafe(|| (self.0.body)(call)));
-        let result = result.unwrap_or_else(|payload| Err(format!("panicked: {}", text_of(payload))));
+        let text = |payload| panic_text(payload, "something that is not text");
+        let result = result.unwrap_or_else(|payload| Err(format!("panicked: {}", text(payload))));
         result.map_err(|message| ExternError { operator: self.0.operator.clone(), message })
     }
 }
 
-/// What a panic said.
-fn text_of(payload: Box<dyn Any + Send>) -> String {
+/// What a panic said; `other` if that is no text.
+pub fn panic_text(payload: Box<dyn Any + Send>, other: &str) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     match text.or_else(|| payload.downcast_ref::<String>().cloned()) {
         Some(text) => text,
         None => {
-            // A destructor that panics must not unwind out of the call.
+            // A destructor that panics must not unwind out of what caught the panic.
             if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
                 std::mem::forget(again);
             }
-            "something that is not text".to_owned()
+            other.to_owned()
         }
     }
 }

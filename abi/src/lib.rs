@@ -44,7 +44,7 @@ pub use check::{BrokenRequirement, Requirement, ValueCheck};
 pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};
 pub use dtype::DType;
 #[cfg(feature = "plan")]
-pub use external::{ExternCall, ExternError, ExternFn};
+pub use external::{ExternCall, ExternError, ExternFn, panic_text};
 pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
 #[cfg(feature = "plan")]
 pub use operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};

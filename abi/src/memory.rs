@@ -8,7 +8,6 @@ mod mapping;
 mod pages;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -17,21 +16,14 @@ use mapping::Mapping;
 pub use pages::populate;
 
 /// The allocator could not provide the memory, or the size exceeds what can be addressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot allocate {bytes} bytes for {purpose}")]
 pub struct AllocError {
     /// Bytes asked for.
     pub bytes: u64,
     /// What the memory was wanted for, e.g. `arena`.
     pub purpose: &'static str,
 }
-
-impl fmt::Display for AllocError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot allocate {} bytes for {}", self.bytes, self.purpose)
-    }
-}
-
-impl std::error::Error for AllocError {}
 
 /// One zero-initialised allocation whose address is a multiple of [`AlignedBuffer::ALIGN`].
 ///

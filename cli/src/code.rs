@@ -4,27 +4,22 @@ use tensorc::ir::diag::Result;
 use tensorc::ir::kir::Kernel;
 use tensorc::{Backend, Isa};
 
-/// A form of a kernel's code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DumpForm {
-    /// Cranelift's intermediate language.
-    Clif,
-    /// LLVM's, optimized.
-    Llvm,
-    /// Assembly, of the back end asked for.
-    Asm,
-    /// NVIDIA's, of kernels for a GPU.
-    Ptx,
+tensorc::abi::named! {
+    /// A form of a kernel's code.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DumpForm {
+        /// Cranelift's intermediate language.
+        Clif = "clif",
+        /// LLVM's, optimized.
+        Llvm = "llvm",
+        /// Assembly, of the back end asked for.
+        Asm = "asm",
+        /// NVIDIA's, of kernels for a GPU.
+        Ptx = "ptx",
+    }
 }
 
 impl DumpForm {
-    pub const NAMES: [&str; 4] = ["clif", "llvm", "asm", "ptx"];
-    const ALL: [DumpForm; 4] = [DumpForm::Clif, DumpForm::Llvm, DumpForm::Asm, DumpForm::Ptx];
-
-    pub fn from_name(name: &str) -> Option<DumpForm> {
-        DumpForm::NAMES.iter().zip(DumpForm::ALL).find(|(n, _)| **n == name).map(|(_, f)| f)
-    }
-
     /// The back end whose code this is, if any is asked for by `--backend`.
     pub fn backend(self, asked: Backend) -> Backend {
         match self {

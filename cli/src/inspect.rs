@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use tensorc::abi::{Plan, StepOp};
 use tensorc::ir::graph::{Graph, NodeKind, Value};
@@ -153,64 +154,70 @@ fn type_text(graph: &Graph, ty: &TensorType) -> String {
 }
 
 /// What running the plan once takes.
+#[derive(Serialize)]
 struct PlanCost {
     flops: u64,
     /// Bytes moved, each operand of a step counted once as far as the step reads it.
-    traffic: u64,
+    traffic_bytes: u64,
     /// Bytes moved, without those of constants.
-    activation_traffic: u64,
+    activation_traffic_bytes: u64,
     /// Time by the cost model, on one core.
-    estimate_us: f64,
+    estimated_us: f64,
     steps: usize,
     kernels: usize,
-    gemms: usize,
-    convolutions: usize,
+    library_calls: LibraryCalls,
     copies: usize,
     functions: usize,
-    /// Calls of cuBLASLt and cuDNN.
-    vendor: [usize; 2],
     weight_bytes: u64,
     /// Bytes of a run besides its inputs, outputs and weights, and the least that they could be.
-    peak: u64,
-    bound: u64,
+    planned_peak_bytes: u64,
+    lower_bound_bytes: u64,
+    /// Their quotient; 1 if nothing is planned.
+    peak_to_lower_bound: f64,
     /// Intermediate tensors alone.
-    activations: u64,
+    planned_activation_bytes: u64,
     /// The most working memory of a step for each worker, and how many workers there are.
-    scratch: u64,
+    scratch_bytes: u64,
     workers: usize,
+}
+
+/// Steps that are calls of libraries.
+#[derive(Serialize)]
+struct LibraryCalls {
+    gemm: usize,
+    conv: usize,
+    cublaslt: usize,
+    cudnn: usize,
 }
 
 impl PlanCost {
     fn of(plan: &Plan, totals: &Totals, workers: usize) -> PlanCost {
         let count = |is: fn(&StepOp) -> bool| plan.steps.iter().filter(|s| is(&s.op)).count();
         let weights = plan.buffers.iter().filter(|b| matches!(b.storage, tensorc::abi::StorageClass::Weight(_)));
+        let (peak, bound) = (plan.run_bytes(workers), plan.run_lower_bound_bytes(workers));
         PlanCost {
             flops: plan.steps.iter().map(|s| s.flops).sum(),
-            traffic: plan.steps.iter().map(|s| s.bytes).sum(),
-            activation_traffic: totals.activations,
-            estimate_us: totals.time as f64 / 1e6,
+            traffic_bytes: plan.steps.iter().map(|s| s.bytes).sum(),
+            activation_traffic_bytes: totals.activations,
+            estimated_us: totals.time as f64 / 1e6,
             steps: plan.steps.len(),
             kernels: count(|op| matches!(op, StepOp::Launch { .. })),
-            gemms: count(|op| matches!(op, StepOp::Gemm { .. })),
-            convolutions: count(|op| matches!(op, StepOp::Conv { .. })),
+            library_calls: LibraryCalls {
+                gemm: count(|op| matches!(op, StepOp::Gemm { .. })),
+                conv: count(|op| matches!(op, StepOp::Conv { .. })),
+                cublaslt: count(|op| matches!(op, StepOp::Vendor { call, .. } if call.library() == "cuBLASLt")),
+                cudnn: count(|op| matches!(op, StepOp::Vendor { call, .. } if call.library() == "cuDNN")),
+            },
             copies: count(|op| matches!(op, StepOp::Copy { .. })),
             functions: count(|op| matches!(op, StepOp::Extern { .. })),
-            vendor: [
-                count(|op| matches!(op, StepOp::Vendor { call, .. } if call.library() == "cuBLASLt")),
-                count(|op| matches!(op, StepOp::Vendor { call, .. } if call.library() == "cuDNN")),
-            ],
             weight_bytes: weights.map(|b| b.bytes()).sum(),
-            peak: plan.run_bytes(workers),
-            bound: plan.run_lower_bound_bytes(workers),
-            activations: plan.arena_bytes,
-            scratch: plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap_or(0),
+            planned_peak_bytes: peak,
+            lower_bound_bytes: bound,
+            peak_to_lower_bound: if bound == 0 { 1.0 } else { peak as f64 / bound as f64 },
+            planned_activation_bytes: plan.arena_bytes,
+            scratch_bytes: plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap_or(0),
             workers,
         }
-    }
-
-    /// Planned peak over its lower bound; 1 if nothing is planned.
-    fn ratio(&self) -> f64 {
-        if self.bound == 0 { 1.0 } else { self.peak as f64 / self.bound as f64 }
     }
 }
 
@@ -220,33 +227,19 @@ fn json(model: &Contents, cost: &PlanCost, notes: &[String]) -> Json {
     };
     let operators: serde_json::Map<String, Json> =
         model.operators.iter().map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
-    json!({
+    let mut all = json!({
         "inputs": signature(&model.inputs),
         "outputs": signature(&model.outputs),
         "operators": operators,
         "constants": model.parameters.0,
         "parameters": model.parameters.1,
         "parameter_bytes": model.parameters.2,
-        "flops": cost.flops,
-        "traffic_bytes": cost.traffic,
-        "activation_traffic_bytes": cost.activation_traffic,
-        "estimated_us": cost.estimate_us,
-        "steps": cost.steps,
-        "kernels": cost.kernels,
-        "library_calls": {
-            "gemm": cost.gemms, "conv": cost.convolutions, "cublaslt": cost.vendor[0], "cudnn": cost.vendor[1],
-        },
-        "copies": cost.copies,
-        "functions": cost.functions,
-        "weight_bytes": cost.weight_bytes,
-        "planned_peak_bytes": cost.peak,
-        "lower_bound_bytes": cost.bound,
-        "peak_to_lower_bound": cost.ratio(),
-        "planned_activation_bytes": cost.activations,
-        "scratch_bytes": cost.scratch,
-        "workers": cost.workers,
         "notes": notes,
-    })
+    });
+    if let (Json::Object(all), Json::Object(cost)) = (&mut all, json!(cost)) {
+        all.extend(cost);
+    }
+    all
 }
 
 fn table(model: &Contents, cost: &PlanCost, notes: &[String]) -> Result<String, std::fmt::Error> {
@@ -269,33 +262,33 @@ fn table(model: &Contents, cost: &PlanCost, notes: &[String]) -> Result<String, 
         text,
         "arithmetic   {:.3} GFLOP, {} moved, {} without constants, {:.3} ms by the cost model",
         cost.flops as f64 / 1e9,
-        megabytes(cost.traffic),
-        megabytes(cost.activation_traffic),
-        cost.estimate_us / 1e3
+        megabytes(cost.traffic_bytes),
+        megabytes(cost.activation_traffic_bytes),
+        cost.estimated_us / 1e3
     )?;
+    let LibraryCalls { gemm, conv, cublaslt: products, cudnn: convolutions } = cost.library_calls;
     writeln!(
         text,
         "steps        {}: {} kernels, {} matrix products, {} convolutions, {} copies, {} functions",
-        cost.steps, cost.kernels, cost.gemms, cost.convolutions, cost.copies, cost.functions
+        cost.steps, cost.kernels, gemm, conv, cost.copies, cost.functions
     )?;
-    if cost.vendor != [0; 2] {
-        let [products, convolutions] = cost.vendor;
+    if (products, convolutions) != (0, 0) {
         writeln!(text, "libraries    {products} products by cuBLASLt, {convolutions} convolutions by cuDNN")?;
     }
     writeln!(text, "weights      {} as the kernels read them, before packing", megabytes(cost.weight_bytes))?;
     writeln!(
         text,
         "memory       {} planned for {} workers, lower bound {}, ratio {:.3}",
-        megabytes(cost.peak),
+        megabytes(cost.planned_peak_bytes),
         cost.workers,
-        megabytes(cost.bound),
-        cost.ratio()
+        megabytes(cost.lower_bound_bytes),
+        cost.peak_to_lower_bound
     )?;
     writeln!(
         text,
         "activations  {}, besides at most {} of working memory for each worker",
-        megabytes(cost.activations),
-        megabytes(cost.scratch)
+        megabytes(cost.planned_activation_bytes),
+        megabytes(cost.scratch_bytes)
     )?;
     notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
     Ok(text)

@@ -186,7 +186,8 @@ impl OptRequest {
             work.code = DumpForm::from_name(name);
             let phase =
                 work.code.map(|_| CompilePhase::Plan).or_else(|| CompilePhase::from_name(name)).ok_or_else(|| {
-                    let known: Vec<&str> = CompilePhase::ALL.iter().map(|p| p.name()).chain(DumpForm::NAMES).collect();
+                    let forms = DumpForm::ALL.iter().map(|form| form.name());
+                    let known: Vec<&str> = CompilePhase::ALL.iter().map(|p| p.name()).chain(forms).collect();
                     usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
                 })?;
             work.pipeline = Pipeline::to(phase);

@@ -177,12 +177,7 @@ fn execute(
         None => &[None],
     };
     for phase in phases {
-        let all = Needs {
-            inputs: (0..inputs.len()).collect(),
-            read_states: vec![],
-            states: (0..states.len()).collect(),
-            outputs: (0..outputs.len()).collect(),
-        };
+        let all = Needs::all(inputs.len(), states.len(), outputs.len());
         let needs = phase.and_then(|phase| executable.needs(phase)).unwrap_or(&all);
         let old = states.clone();
         let mut refs: Vec<TensorRef<'_>> = needs

@@ -1,9 +1,8 @@
 //! Kinds of stores.
 
-use std::fmt;
-
 /// Where a store sums gradients and keeps values, under MXNet's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{}", self.name())]
 pub enum StoreKind {
     /// One process; sums on the host.
     Local,
@@ -46,11 +45,5 @@ impl StoreKind {
     /// Whether gradients of accelerators are summed there.
     pub const fn reduces_on_device(self) -> bool {
         matches!(self, StoreKind::Device | StoreKind::DistDeviceSync)
-    }
-}
-
-impl fmt::Display for StoreKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

@@ -194,10 +194,7 @@ pub unsafe extern "C" fn tc_rt_run(
     // SAFETY: by the caller's contract.
     let Some(context) = (unsafe { context.as_mut() }) else { return status::ARGUMENT };
     // SAFETY: passed on from the caller.
-    match unsafe { context.run(inputs, outputs) } {
-        Ok(()) => status::OK,
-        Err(status) => status,
-    }
+    unsafe { context.run(inputs, outputs) }.err().unwrap_or(status::OK)
 }
 
 impl ArtifactContext {

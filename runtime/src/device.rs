@@ -3,7 +3,6 @@
 pub mod stream;
 mod table;
 
-use std::fmt;
 use std::str::FromStr;
 
 pub(crate) use table::DeviceTable;
@@ -22,7 +21,8 @@ tensorc_abi::named! {
 }
 
 /// A kind and a number, written `cpu:0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{}:{id}", kind.name())]
 pub struct Device {
     /// What it is.
     pub kind: DeviceKind,
@@ -50,12 +50,6 @@ impl Device {
 impl Default for Device {
     fn default() -> Device {
         Device::cpu(0)
-    }
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.kind.name(), self.id)
     }
 }
 

@@ -188,15 +188,13 @@ impl Keep {
     }
 
     /// And these operands.
-    pub fn inputs(mut self, positions: &[usize]) -> Keep {
-        self.inputs = positions.to_vec();
-        self
+    pub fn inputs(self, positions: &[usize]) -> Keep {
+        Keep { inputs: positions.to_vec(), ..self }
     }
 
     /// And these results.
-    pub fn results(mut self, positions: &[usize]) -> Keep {
-        self.results = positions.to_vec();
-        self
+    pub fn results(self, positions: &[usize]) -> Keep {
+        Keep { results: positions.to_vec(), ..self }
     }
 }
 
@@ -253,9 +251,8 @@ impl Closure {
     }
 
     /// Bytes of working memory, from parameters and operand types. It is planned with the tensors around it.
-    pub fn scratch(mut self, bytes: impl Fn(&Params, &[Option<DenseType>]) -> u64 + Send + Sync + 'static) -> Closure {
-        self.scratch = Some(Arc::new(bytes));
-        self
+    pub fn scratch(self, bytes: impl Fn(&Params, &[Option<DenseType>]) -> u64 + Send + Sync + 'static) -> Closure {
+        Closure { scratch: Some(Arc::new(bytes)), ..self }
     }
 
     /// The closure draws random numbers. Call this after all operands are declared.

@@ -1,9 +1,8 @@
 //! A saved symbol and its parameters as a model for inference.
 
+use tensorc_frontend::mxnet::SavedArray;
 use tensorc_frontend::mxnet::params::Checkpoint;
-use tensorc_frontend::mxnet::{ArrayProblem, ParamsError, SavedArray, Site};
 use tensorc_frontend::symbol::{Lowering, Random, Symbol, SymbolGraph};
-use tensorc_ir::TensorData;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::Registry;
 
@@ -64,9 +63,7 @@ fn fill(graph: &mut Graph, arguments: &[String], aux: &[String], checkpoint: Che
 }
 
 fn set(graph: &mut Graph, node: NodeId, name: &str, array: &SavedArray) -> Result<(), Error> {
-    let site = || Site::Array { index: 0, name: Some(name.to_owned()) };
-    let dense = |problem: ArrayProblem| Error::Params(ParamsError::Array { site: site(), problem });
-    let data: TensorData = array.to_dense().map_err(dense)?;
+    let data = array.to_dense_of(0, Some(name))?;
     let input = Value { node, port: 0 };
     let stated = graph.resolved(input);
     let differs = stated.shape.dims().is_some_and(|dims| {

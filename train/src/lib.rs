@@ -18,5 +18,5 @@ pub use error::{Error, TrainError};
 pub use init::{FanFactor, FusedRnn, InitValue, Initializer, RandomKind, RnnMode, Variable};
 pub use metric::Metric;
 pub use module::{Buckets, EpochReport, Fit, Module, ModuleBuilder, Network, Params, Sums, load_checkpoint};
-pub use optimizer::{Clock, Emitted, FusedUpdate, Optimizer, OptimizerRule, State, Update, Updater, scalar_at};
+pub use optimizer::{Clock, FusedUpdate, Optimizer, OptimizerRule, State, Update, Updater, scalar_at};
 pub use schedule::{Decay, LrSchedule, WarmUp, WarmUpMode};

@@ -109,9 +109,8 @@ impl LrSchedule {
     }
 
     /// Rises linearly from `begin_rate` during the first `steps` updates.
-    pub fn warm_up(mut self, steps: u64, begin_rate: f64) -> LrSchedule {
-        self.warm_up = Some(WarmUp { steps, begin_rate, mode: WarmUpMode::Linear });
-        self
+    pub fn warm_up(self, steps: u64, begin_rate: f64) -> LrSchedule {
+        LrSchedule { warm_up: Some(WarmUp { steps, begin_rate, mode: WarmUpMode::Linear }), ..self }
     }
 
     /// Whether the settings make sense together.

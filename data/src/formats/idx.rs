@@ -1,13 +1,13 @@
 //! The idx files in which MNIST and data sets like it are distributed: a big-endian header and elements.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use tensorc_abi::DType;
 
-use super::{inflated_limit, read_elements, tensor};
+use super::{inflated_limit, read_elements, read_header, tensor};
 use crate::HostTensor;
 use crate::error::{Cause, DataError, ExamplePlace};
 
@@ -33,14 +33,8 @@ pub fn read_idx(path: impl AsRef<Path>) -> Result<HostTensor, DataError> {
 }
 
 fn parse(mut reader: impl Read, most: u64) -> Result<HostTensor, Cause> {
-    let mut header = |bytes: &mut [u8]| {
-        reader.read_exact(bytes).map_err(|e| match e.kind() {
-            ErrorKind::UnexpectedEof => Cause::Truncated { what: "its header" },
-            _ => e.into(),
-        })
-    };
     let mut magic = [0; 4];
-    header(&mut magic)?;
+    read_header(&mut reader, &mut magic)?;
     let [0, 0, code, rank] = magic else {
         return Err(Cause::Format("not an idx file: it must begin with two zeros".into()));
     };
@@ -54,7 +48,7 @@ fn parse(mut reader: impl Read, most: u64) -> Result<HostTensor, Cause> {
         _ => return Err(Cause::Format(format!("element type {code:#04x} is unknown"))),
     };
     let mut extents = vec![0; 4 * usize::from(rank)];
-    header(&mut extents)?;
+    read_header(&mut reader, &mut extents)?;
     let dims: Vec<u64> = extents.as_chunks::<4>().0.iter().map(|d| u64::from(u32::from_be_bytes(*d))).collect();
     let bytes = read_elements(reader, dtype, &dims, true, most)?;
     tensor(dtype, &dims, bytes)

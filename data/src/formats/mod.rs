@@ -13,7 +13,7 @@ mod npy_header;
 mod npz;
 mod text;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 pub use csv::{CsvDataset, CsvOptions};
 pub use idx::read_idx;
@@ -53,6 +53,14 @@ const MAX_DEFLATE_RATIO: u64 = 1032;
 /// The most bytes of elements that a compressed file of so many bytes can hold, and may.
 fn inflated_limit(file: u64) -> u64 {
     file.saturating_mul(MAX_DEFLATE_RATIO).min(MAX_INFLATED_BYTES)
+}
+
+/// Fills `bytes` with the next part of a file's header.
+fn read_header(reader: &mut impl Read, bytes: &mut [u8]) -> Result<(), Cause> {
+    reader.read_exact(bytes).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => Cause::Truncated { what: "its header" },
+        _ => e.into(),
+    })
 }
 
 /// The rest of a stream as the elements of a tensor, at most `most` bytes. Memory grows with what is read, not with what

@@ -1,9 +1,10 @@
 //! Headers of `.npy` files: the element type, the order of the axes and the shape, as a dictionary in Python's syntax.
 
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 
 use tensorc_abi::DType;
 
+use super::read_header;
 use super::text::{TextNumber, shown};
 use crate::error::Cause;
 
@@ -26,13 +27,6 @@ pub struct NpyHeader {
     pub offset: u64,
 }
 
-fn fill(reader: &mut impl Read, bytes: &mut [u8]) -> Result<(), Cause> {
-    reader.read_exact(bytes).map_err(|e| match e.kind() {
-        ErrorKind::UnexpectedEof => Cause::Truncated { what: "its header" },
-        _ => e.into(),
-    })
-}
-
 impl NpyHeader {
     /// Reads a header and nothing behind it.
     ///
@@ -40,7 +34,7 @@ impl NpyHeader {
     /// This is no header, or one of elements that tensors do not have.
     pub fn read(reader: &mut impl Read) -> Result<NpyHeader, Cause> {
         let mut start = [0; 8];
-        fill(reader, &mut start)?;
+        read_header(reader, &mut start)?;
         let [magic @ .., major, _minor] = start;
         if magic != *MAGIC {
             return Err(Cause::Format("not a file of numpy: it must begin with \\x93NUMPY".into()));
@@ -51,13 +45,13 @@ impl NpyHeader {
             2 | 3 => 4,
             _ => return Err(Cause::Format(format!("version {major} of the format is unknown"))),
         };
-        fill(reader, &mut size[..digits])?;
+        read_header(reader, &mut size[..digits])?;
         let length = u32::from_le_bytes(size) as usize;
         if length > MAX_HEADER {
             return Err(Cause::Format(format!("a header of {length} bytes; the most are {MAX_HEADER}")));
         }
         let mut text = vec![0; length];
-        fill(reader, &mut text)?;
+        read_header(reader, &mut text)?;
         let offset = (start.len() + digits + length) as u64;
         Ok(NpyHeader { offset, ..dictionary(&text)? })
     }

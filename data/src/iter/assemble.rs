@@ -127,7 +127,7 @@ impl Assembler {
 
     fn read(&self, sample: Sample, mut row: ExampleSlot<'_>) -> Result<(), DataError> {
         let read = || self.dataset.read(sample, &mut row.data, &mut row.labels);
-        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|payload| Err(panicked(self.name(), &*payload)))
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|payload| Err(panicked(self.name(), payload)))
     }
 
     fn tensors(&self, leases: Vec<Lease>, descs: &[DataDesc]) -> Result<Vec<HostTensor>, DataError> {
@@ -140,10 +140,8 @@ impl Assembler {
 }
 
 /// The error that code of a source panicked.
-pub fn panicked(name: String, payload: &(dyn Any + Send)) -> DataError {
-    let text = payload.downcast_ref::<String>().map(String::as_str);
-    let message = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("unknown").to_owned();
-    DataError::Panic { name, message }
+pub fn panicked(name: String, payload: Box<dyn Any + Send>) -> DataError {
+    DataError::Panic { name, message: tensorc_abi::panic_text(payload, "unknown") }
 }
 
 /// The examples of an array of a batch.

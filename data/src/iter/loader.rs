@@ -171,7 +171,7 @@ impl BatchTask {
     fn run(self, samples: &[Sample], pad: usize) {
         if self.generation.load(Ordering::Relaxed) == self.of {
             let made = catch_unwind(AssertUnwindSafe(|| self.assembler.batch(samples, pad)));
-            let made = made.unwrap_or_else(|payload| Err(panicked("a source of examples".into(), &*payload)));
+            let made = made.unwrap_or_else(|payload| Err(panicked("a source of examples".into(), payload)));
             // Nobody waits any more if this fails.
             let _ = self.done.send(made);
         }
@@ -239,57 +239,48 @@ impl DataIter for Loader {
 
 impl LoaderBuilder {
     /// What becomes of the last batch of an epoch.
-    pub fn last(mut self, last: LastBatch) -> LoaderBuilder {
-        self.last = last;
-        self
+    pub fn last(self, last: LastBatch) -> LoaderBuilder {
+        LoaderBuilder { last, ..self }
     }
 
     /// In which order examples come.
-    pub fn shuffle(mut self, shuffle: Shuffle) -> LoaderBuilder {
-        self.shuffle = shuffle;
-        self
+    pub fn shuffle(self, shuffle: Shuffle) -> LoaderBuilder {
+        LoaderBuilder { shuffle, ..self }
     }
 
     /// Only part `index` of `count`: consecutive examples, ⌈n / count⌉ of them in all parts but the last ones.
-    pub fn part(mut self, index: usize, count: usize) -> LoaderBuilder {
-        self.part = (index, count);
-        self
+    pub fn part(self, index: usize, count: usize) -> LoaderBuilder {
+        LoaderBuilder { part: (index, count), ..self }
     }
 
     /// As many batches in every part as in the largest: the missing examples are repeated and do not count.
-    pub fn equal_parts(mut self) -> LoaderBuilder {
-        self.equal_parts = true;
-        self
+    pub fn equal_parts(self) -> LoaderBuilder {
+        LoaderBuilder { equal_parts: true, ..self }
     }
 
     /// Number of batches of a dataset of `examples` examples; for a dataset that is itself one of several parts.
-    pub(crate) fn equal_to(mut self, examples: usize) -> LoaderBuilder {
-        self.counted = Some(examples);
-        self
+    pub(crate) fn equal_to(self, examples: usize) -> LoaderBuilder {
+        LoaderBuilder { counted: Some(examples), ..self }
     }
 
     /// Threads of the loader's own. Without, examples are read on rayon's shared threads, one for each core.
-    pub fn threads(mut self, threads: usize) -> LoaderBuilder {
-        self.threads = Some(threads);
-        self
+    pub fn threads(self, threads: usize) -> LoaderBuilder {
+        LoaderBuilder { threads: Some(threads), ..self }
     }
 
     /// Batches that are under way or waiting, at least 1.
-    pub fn prefetch(mut self, batches: usize) -> LoaderBuilder {
-        self.prefetch = batches;
-        self
+    pub fn prefetch(self, batches: usize) -> LoaderBuilder {
+        LoaderBuilder { prefetch: batches, ..self }
     }
 
     /// What happens when an example cannot be read.
-    pub fn on_error(mut self, policy: OnError) -> LoaderBuilder {
-        self.on_error = policy;
-        self
+    pub fn on_error(self, policy: OnError) -> LoaderBuilder {
+        LoaderBuilder { on_error: policy, ..self }
     }
 
     /// Damage that was found when the dataset was opened, and was passed over: it counts as skipped.
-    pub(crate) fn damage(mut self, damage: Vec<DataError>) -> LoaderBuilder {
-        self.damage = damage;
-        self
+    pub(crate) fn damage(self, damage: Vec<DataError>) -> LoaderBuilder {
+        LoaderBuilder { damage, ..self }
     }
 
     /// # Errors

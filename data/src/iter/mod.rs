@@ -7,9 +7,9 @@ mod loader;
 mod memory;
 pub(crate) mod schedule;
 
-use std::fmt;
 use std::str::FromStr;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tensorc_runtime::HostTensor;
 
@@ -62,7 +62,10 @@ impl Batch {
 }
 
 /// Where an iterator stands: the batch of an epoch that comes next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+///
+/// Written as `EPOCH:BATCH`.
+#[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[display("{epoch}:{batch}")]
 pub struct Position {
     /// The epoch, from 0.
     pub epoch: u64,
@@ -74,13 +77,6 @@ impl Position {
     /// A position in the stream of batches.
     pub fn new(epoch: u64, batch: u64) -> Position {
         Position { epoch, batch }
-    }
-}
-
-/// As `EPOCH:BATCH`.
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.epoch, self.batch)
     }
 }
 

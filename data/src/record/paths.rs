@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use wildmatch::WildMatch;
+
 use crate::error::DataError;
 
 /// Endings of files that lie beside files of records and hold none.
@@ -10,28 +12,7 @@ const COMPANIONS: [&str; 2] = ["idx", "lst"];
 
 /// Whether a name has the form of a pattern, in which `*` stands for any characters and `?` for one.
 fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-    let (mut p, mut n) = (0, 0);
-    // Where the last star is, and how far it reaches so far.
-    let mut star = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(c) if *c == '?' || *c == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            _ => {
-                let Some((at, reach)) = star else { return false };
-                star = Some((at, reach + 1));
-                (p, n) = (at + 1, reach + 1);
-            }
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
+    WildMatch::new(pattern).matches(name)
 }
 
 /// The files of a folder whose names `take` wants, sorted by name.

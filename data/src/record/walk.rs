@@ -28,21 +28,13 @@ impl RecordBytes for &[u8] {
 }
 
 /// Why a record does not end properly.
-#[derive(Debug)]
+#[derive(Debug, derive_more::From)]
 pub(super) enum RecordEnd {
+    #[from]
     Io(io::Error),
     /// What is wrong, and from where on a head of a record may follow. All magic numbers before `resume` have been
     /// looked at.
-    Fault {
-        fault: Fault,
-        resume: u64,
-    },
-}
-
-impl From<io::Error> for RecordEnd {
-    fn from(error: io::Error) -> RecordEnd {
-        RecordEnd::Io(error)
-    }
+    Fault { fault: Fault, resume: u64 },
 }
 
 impl From<RecordEnd> for Cause {

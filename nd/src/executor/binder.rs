@@ -68,9 +68,8 @@ impl<'a> Binder<'a> {
     }
 
     /// The arrays of all arguments, in the order of the symbol's list of arguments.
-    pub fn arguments<'n>(mut self, arrays: impl IntoIterator<Item = &'n NDArray>) -> Self {
-        self.list = Some(arrays.into_iter().cloned().collect());
-        self
+    pub fn arguments<'n>(self, arrays: impl IntoIterator<Item = &'n NDArray>) -> Self {
+        Binder { list: Some(arrays.into_iter().cloned().collect()), ..self }
     }
 
     /// The shape of a variable; 0 is an unknown extent.
@@ -104,9 +103,8 @@ impl<'a> Binder<'a> {
     }
 
     /// Where nodes without a group are placed, and arrays are allocated.
-    pub fn device(mut self, device: Device) -> Self {
-        self.device = device;
-        self
+    pub fn device(self, device: Device) -> Self {
+        Binder { device, ..self }
     }
 
     /// Where nodes with the attribute `ctx_group` of this name are placed.
@@ -117,9 +115,8 @@ impl<'a> Binder<'a> {
 
     /// Uses the memory for intermediate values of another executor, grown if this one needs more. The two must
     /// take turns: a forward pass of one ends what the other's backward pass could use.
-    pub fn share(mut self, other: &Executor) -> Self {
-        self.memory = Some(other.memory().clone());
-        self
+    pub fn share(self, other: &Executor) -> Self {
+        Binder { memory: Some(other.memory().clone()), ..self }
     }
 
     /// Checks everything, and allocates what is missing if shapes can be inferred.

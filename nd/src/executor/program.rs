@@ -9,7 +9,7 @@ use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::Device;
 use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, Extents, LaunchOutput};
-use tensorc_runtime::engine::{OpName, Property};
+use tensorc_runtime::engine::OpName;
 use tensorc_runtime::plan::{Needs, Phase};
 
 use super::binder::Bound;
@@ -214,14 +214,7 @@ impl PlacedGraph {
                 work.targets.push(target(token));
             }
             let ProgramLaunch { inputs, targets, states, outputs, deliveries } = work;
-            let request = ArrayLaunch {
-                name: &part.name,
-                device: piece.device,
-                property: Property::Normal,
-                priority: 0,
-                inputs,
-                outputs: targets,
-            };
+            let request = ArrayLaunch::new(&part.name, piece.device, inputs, targets);
             code.launch(rt.space(), request, half, [states, outputs])?;
             for (from, to) in deliveries {
                 from.copy_into(&to)?;
@@ -249,12 +242,7 @@ impl PlacedGraph {
         keys: &Keys,
     ) -> Result<ProgramLaunch, Error> {
         let piece = &part.piece;
-        let all = || Needs {
-            inputs: (0..part.inputs.len()).collect(),
-            read_states: vec![],
-            states: (0..part.states.len()).collect(),
-            outputs: (0..piece.outputs.len()).collect(),
-        };
+        let all = || Needs::all(part.inputs.len(), part.states.len(), piece.outputs.len());
         let needs = needs.cloned().unwrap_or_else(all);
         let mut work = ProgramLaunch { inputs: vec![], targets: vec![], states: 0, outputs: 0, deliveries: vec![] };
         let read = needs.inputs.iter().map(|i| part.inputs[*i]);

@@ -32,15 +32,13 @@ impl Reshape<'_> {
     }
 
     /// Lets arguments change that are not named.
-    pub fn partial_shaping(mut self, allowed: bool) -> Self {
-        self.partial = allowed;
-        self
+    pub fn partial_shaping(self, allowed: bool) -> Self {
+        Reshape { partial: allowed, ..self }
     }
 
     /// Lets arrays become larger: they are then allocated anew, as zeros.
-    pub fn allow_up_sizing(mut self, allowed: bool) -> Self {
-        self.up = allowed;
-        self
+    pub fn allow_up_sizing(self, allowed: bool) -> Self {
+        Reshape { up: allowed, ..self }
     }
 
     /// Makes the executor. It takes turns with the old one, see [`super::Binder::share`].

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tensorc_abi::DType;
 use tensorc_ir::DenseType;
 use tensorc_ir::scalar::Scalar;
-use tensorc_runtime::array::{self, ArrayOperand, ArrayView, Extents, LaunchOutput};
-use tensorc_runtime::engine::Property;
+use tensorc_runtime::array::{self, ArrayLaunch, ArrayOperand, ArrayView, Extents, LaunchOutput};
+use tensorc_runtime::engine::{OpName, Property};
 use tensorc_runtime::{Device, DeviceKind, Element, TensorRef};
 
 use super::mode::is_recording;
@@ -17,7 +17,10 @@ use tensorc::Tensor;
 
 /// A dense row-major array on a device. Cloning, [`NDArray::reshape`] and [`NDArray::rows`] give
 /// handles to the same memory: what is written through one is seen through all.
-#[derive(Clone)]
+///
+/// `Debug` is type, shape and device; the elements may not be there yet.
+#[derive(Clone, derive_more::Debug)]
+#[debug("NDArray({} on {})", self.ty(), self.device())]
 pub struct NDArray {
     rt: Runtime,
     view: ArrayView,
@@ -201,14 +204,8 @@ impl NDArray {
             (from, to) if to.kind == DeviceKind::Cpu || space.is_driven(from) => (from, Property::CopyFromDevice),
             (_, to) => (to, Property::CopyToDevice),
         };
-        let request = array::ArrayLaunch {
-            name: &self.rt.inner().common.copy,
-            device,
-            property,
-            priority: 0,
-            inputs: vec![ArrayOperand::View(self.view.clone())],
-            outputs: vec![LaunchOutput::write(to.view.clone())],
-        };
+        let request = to.overwriting(&self.rt.inner().common.copy, vec![ArrayOperand::View(self.view.clone())]);
+        let request = ArrayLaunch { device, property, ..request };
         match [self.device(), to.device()].iter().all(|device| space.is_driven(*device)) {
             true => array::duplicate(space, request)?,
             false => array::launch(space, request, |inputs, outputs| {
@@ -233,14 +230,9 @@ impl NDArray {
         self.rt.bound_run_ahead(tensor.bytes().len() as u64)?;
         self.settle()?;
         let data = tensor.data().bytes().clone();
-        let request = array::ArrayLaunch {
-            name: &self.rt.inner().common.copy,
-            device: self.device(),
-            property: Property::CopyToDevice,
-            priority: 0,
-            inputs: vec![ArrayOperand::Host { dtype: tensor.dtype(), dims: Extents::from_slice(tensor.dims()), data }],
-            outputs: vec![LaunchOutput::write(self.view.clone())],
-        };
+        let given = ArrayOperand::Host { dtype: tensor.dtype(), dims: Extents::from_slice(tensor.dims()), data };
+        let request = self.overwriting(&self.rt.inner().common.copy, vec![given]);
+        let request = ArrayLaunch { property: Property::CopyToDevice, ..request };
         array::launch(self.rt.space(), request, |inputs, outputs| {
             outputs[0].data.copy_from_slice(inputs[0].data);
             Ok(())
@@ -264,35 +256,31 @@ impl NDArray {
         let mut element = [0u8; 8];
         let size = self.dtype().size();
         value.write(&mut element[..size]);
-        let request = array::ArrayLaunch {
-            name: &self.rt.inner().common.fill,
-            device: self.device(),
-            property: Property::Normal,
-            priority: 0,
-            inputs: vec![],
-            outputs: vec![LaunchOutput::write(self.view.clone())],
-        };
-        if self.rt.space().is_driven(self.device()) {
-            array::repeat(self.rt.space(), request, element[..size].to_vec())?;
-            self.view.chunk().touch();
-            return Ok(());
+        let request = self.overwriting(&self.rt.inner().common.fill, vec![]);
+        let space = self.rt.space();
+        match space.is_driven(self.device()) {
+            true => array::repeat(space, request, element[..size].to_vec())?,
+            false => array::launch(space, request, move |_, outputs| {
+                match element[..size].iter().all(|b| *b == element[0]) {
+                    true => outputs[0].data.fill(element[0]),
+                    false => outputs[0].data.chunks_exact_mut(size).for_each(|to| to.copy_from_slice(&element[..size])),
+                }
+                Ok(())
+            })?,
         }
-        array::launch(self.rt.space(), request, move |_, outputs| {
-            match element[..size].iter().all(|b| *b == element[0]) {
-                true => outputs[0].data.fill(element[0]),
-                false => outputs[0].data.chunks_exact_mut(size).for_each(|to| to.copy_from_slice(&element[..size])),
-            }
-            Ok(())
-        })?;
         self.view.chunk().touch();
         Ok(())
     }
-}
 
-impl std::fmt::Debug for NDArray {
-    /// Type, shape and device; the elements may not be there yet.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NDArray({} on {})", self.ty(), self.device())
+    /// An operation of the array's device that writes every element of it.
+    pub(super) fn overwriting<'n>(&self, name: &'n OpName, inputs: Vec<ArrayOperand>) -> ArrayLaunch<'n> {
+        ArrayLaunch::new(name, self.device(), inputs, vec![LaunchOutput::write(self.view.clone())])
+    }
+
+    /// An operation named after assignments that changes elements of the array.
+    pub(super) fn assigning(&self, inputs: Vec<ArrayOperand>) -> ArrayLaunch<'_> {
+        let name = &self.rt.inner().common.assign;
+        ArrayLaunch::new(name, self.device(), inputs, vec![LaunchOutput::update(self.view.clone())])
     }
 }
 

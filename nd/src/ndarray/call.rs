@@ -17,42 +17,22 @@ use crate::error::Error;
 use tensorc::{DType, Tensor};
 
 /// What an operator is applied to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::From)]
 pub enum CallOperand<'a> {
     /// An array.
+    #[from]
     Array(&'a NDArray),
     /// A number, converted to the type of the arrays it is combined with: integers truncate.
+    #[from]
     Scalar(f64),
     /// The same for whole numbers, all of which have an exact value here.
+    #[from]
     Integer(i64),
     /// A tensor of the host, for example the axes of a reduction.
+    #[from]
     Tensor(Tensor),
     /// An optional operand that is left out.
     Absent,
-}
-
-impl<'a> From<&'a NDArray> for CallOperand<'a> {
-    fn from(array: &'a NDArray) -> CallOperand<'a> {
-        CallOperand::Array(array)
-    }
-}
-
-impl From<f64> for CallOperand<'_> {
-    fn from(value: f64) -> Self {
-        CallOperand::Scalar(value)
-    }
-}
-
-impl From<i64> for CallOperand<'_> {
-    fn from(value: i64) -> Self {
-        CallOperand::Integer(value)
-    }
-}
-
-impl From<Tensor> for CallOperand<'_> {
-    fn from(tensor: Tensor) -> Self {
-        CallOperand::Tensor(tensor)
-    }
 }
 
 /// Positions, axes and extents as operators take them.
@@ -128,15 +108,13 @@ impl<'a> Call<'a> {
     }
 
     /// Number of results, for operators that have a choice.
-    pub fn outputs(mut self, count: usize) -> Call<'a> {
-        self.outputs = count;
-        self
+    pub fn outputs(self, count: usize) -> Call<'a> {
+        Call { outputs: count, ..self }
     }
 
     /// Where to run it, for operators without array operands.
-    pub fn on(mut self, device: Device) -> Call<'a> {
-        self.device = Some(device);
-        self
+    pub fn on(self, device: Device) -> Call<'a> {
+        Call { device: Some(device), ..self }
     }
 
     /// Calls the operator and returns its first result, before it is computed.

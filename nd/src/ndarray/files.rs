@@ -49,18 +49,11 @@ impl Runtime {
     pub fn load(&self, path: impl AsRef<Path>, device: Device) -> Result<Vec<(Option<String>, NDArray)>, Error> {
         let list = params::load(path.as_ref())?;
         let arrays = list.arrays.into_iter().enumerate().map(|(index, (name, array))| {
-            let data = array.to_dense().map_err(|problem| {
-                let site = tensorc_frontend::mxnet::Site::Array { index, name: name.clone() };
-                params_error(site, problem)
-            })?;
+            let data = array.to_dense_of(index, name.as_deref())?;
             Ok((name, self.from_tensor(&Tensor::from(data), device)?))
         });
         arrays.collect()
     }
-}
-
-fn params_error(site: tensorc_frontend::mxnet::Site, problem: tensorc_frontend::mxnet::ArrayProblem) -> Error {
-    tensorc_frontend::mxnet::ParamsError::Array { site, problem }.into()
 }
 
 fn write(path: &Path, list: &ArrayList) -> Result<(), Error> {

@@ -7,8 +7,7 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeTo};
 
 use tensorc_ir::TensorData;
 use tensorc_ir::scalar::Scalar;
-use tensorc_runtime::array::{self, ArrayOperand, ArraySlice, LaunchOutput, Span};
-use tensorc_runtime::engine::Property;
+use tensorc_runtime::array::{self, ArrayOperand, ArraySlice, Span};
 
 use super::array::{NDArray, refuse_in_place};
 use super::call::CallOperand;
@@ -105,12 +104,7 @@ impl NDArray {
     /// There are more slices than axes, a single position is outside, or a step is 0.
     pub fn slice(&self, slices: &[Slice]) -> Result<NDArray, Error> {
         let spans = self.spans(slices)?;
-        let kept: Vec<i64> = spans
-            .iter()
-            .enumerate()
-            .filter(|(axis, _)| !slices.get(*axis).is_some_and(|s| s.single))
-            .map(|(_, span)| span.len as i64)
-            .collect();
+        let kept = kept(slices, &spans);
         let whole = |axis: usize| spans[axis] == Span { start: 0, step: 1, len: self.dims()[axis] };
         let contiguous = spans.first().is_some_and(|s| s.step == 1) && (1..spans.len()).all(whole);
         if contiguous {
@@ -129,14 +123,8 @@ impl NDArray {
         let copy =
             self.runtime().empty(self.device(), self.dtype(), &spans.iter().map(|s| s.len).collect::<Vec<_>>())?;
         self.settle()?;
-        let request = array::ArrayLaunch {
-            name: &self.runtime().inner().common.slice,
-            device: self.device(),
-            property: Property::Normal,
-            priority: 0,
-            inputs: vec![ArrayOperand::View(self.view().clone())],
-            outputs: vec![LaunchOutput::write(copy.view().clone())],
-        };
+        let source = ArrayOperand::View(self.view().clone());
+        let request = copy.overwriting(&self.runtime().inner().common.slice, vec![source]);
         match pieces {
             Some(pieces) => array::gather(self.runtime().space(), request, pieces)?,
             None => array::launch(self.runtime().space(), request, move |inputs, outputs| {
@@ -171,13 +159,7 @@ impl NDArray {
     pub fn set<'a>(&self, slices: &[Slice], value: impl Into<CallOperand<'a>>) -> Result<(), Error> {
         let spans = self.spans(slices)?;
         let region = self.region(slices, &spans)?;
-        let kept: Vec<i64> = region
-            .dims()
-            .iter()
-            .enumerate()
-            .filter(|(axis, _)| !slices.get(*axis).is_some_and(|s| s.single))
-            .map(|(_, d)| *d as i64)
-            .collect();
+        let kept = kept(slices, &spans);
         let value = match value.into() {
             CallOperand::Array(array)
                 if array.len() == 1 || array.dims().iter().map(|d| *d as i64).eq(kept.iter().copied()) =>
@@ -216,14 +198,7 @@ impl NDArray {
     fn assignment(&self, value: &NDArray) -> Result<array::ArrayLaunch<'_>, Error> {
         self.settle()?;
         value.settle()?;
-        Ok(array::ArrayLaunch {
-            name: &self.runtime().inner().common.assign,
-            device: self.device(),
-            property: Property::Normal,
-            priority: 0,
-            inputs: vec![ArrayOperand::View(value.view().clone())],
-            outputs: vec![LaunchOutput::update(self.view().clone())],
-        })
+        Ok(self.assigning(vec![ArrayOperand::View(value.view().clone())]))
     }
 
     /// As [`NDArray::set`], on a driver's device, by copies of rows or, where those would be many, by an operator.
@@ -294,6 +269,12 @@ impl NDArray {
         let spans: Option<Vec<Span>> = self.dims().iter().zip(all).map(|(n, slice)| slice.span(*n)).collect();
         spans.ok_or_else(|| self.outside(slices))
     }
+}
+
+/// The extents at spans, less the axes where a single position is taken.
+fn kept(slices: &[Slice], spans: &[Span]) -> Vec<i64> {
+    let single = |axis: usize| slices.get(axis).is_some_and(|slice| slice.single);
+    spans.iter().enumerate().filter(|(axis, _)| !single(*axis)).map(|(_, span)| span.len as i64).collect()
 }
 
 #[cfg(test)]

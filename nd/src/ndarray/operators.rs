@@ -7,8 +7,7 @@
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Rem, Sub, SubAssign};
 
 use tensorc_ir::op::OpRef;
-use tensorc_runtime::array::{self, LaunchOutput};
-use tensorc_runtime::engine::Property;
+use tensorc_runtime::array;
 
 use super::array::NDArray;
 use super::call::{Call, CallOperand};
@@ -78,17 +77,9 @@ impl NDArray {
 
     /// Lets the array's value be the error that kept an in-place operator from being called.
     fn poison(&self, error: Error) {
-        let request = array::ArrayLaunch {
-            name: &self.runtime().inner().common.assign,
-            device: self.device(),
-            property: Property::Normal,
-            priority: 0,
-            inputs: vec![],
-            outputs: vec![LaunchOutput::update(self.view().clone())],
-        };
         if self.settle().is_ok() {
             // An engine that refuses even this reports so to whoever waits for the array.
-            let _ = array::launch(self.runtime().space(), request, move |_, _| Err(error.into()));
+            let _ = array::launch(self.runtime().space(), self.assigning(vec![]), move |_, _| Err(error.into()));
         }
     }
 

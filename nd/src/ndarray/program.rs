@@ -8,7 +8,7 @@ use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::op::Grad;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::{ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, LaunchOutput, byte_len};
-use tensorc_runtime::engine::{OpName, Property};
+use tensorc_runtime::engine::OpName;
 
 use crate::error::Error;
 use tensorc::{Compiler, Program, ProgramCache, ProgramKey, Session, Tensor};
@@ -113,7 +113,7 @@ pub(super) fn launch<'n, 'v>(
     outputs: impl Iterator<Item = &'v ArrayView>,
 ) -> ArrayLaunch<'n> {
     let outputs = outputs.cloned().map(LaunchOutput::write).collect();
-    ArrayLaunch { name, device, property: Property::Normal, priority: 0, inputs, outputs }
+    ArrayLaunch::new(name, device, inputs, outputs)
 }
 
 /// Programs by what they compute, with what compiles and runs them.

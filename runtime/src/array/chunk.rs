@@ -12,6 +12,8 @@ use crate::engine::Var;
 use crate::storage::{AllocError, MemoryBlock, Storage};
 
 /// Memory that is allocated when it is first needed, and given back to its pool after its last use.
+#[derive(derive_more::Debug)]
+#[debug("Chunk({bytes} bytes on {device})")]
 pub struct Chunk {
     storage: Storage,
     device: Device,
@@ -237,11 +239,5 @@ impl Chunk {
             ChunkMemory::Block(old) => Some(old),
             ChunkMemory::None | ChunkMemory::Foreign(_) => None,
         }
-    }
-}
-
-impl std::fmt::Debug for Chunk {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chunk({} bytes on {})", self.bytes, self.device)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::launch::{LaunchOutput, ReadOnly};
+use super::launch::{LaunchOutput, OutputStorage, ReadOnly};
 use super::source::ArrayOperand;
 use super::view::ArrayView;
 use crate::device::stream::Transfer;
@@ -10,14 +10,6 @@ use crate::engine::Failure;
 use crate::gpu::KeepAliveQueue;
 use crate::plan::DeviceTensor;
 use crate::storage::MemoryBlock;
-
-/// Where an output is computed.
-enum EnqueuedOutput {
-    /// In its chunk.
-    Direct(*mut u8),
-    /// In a block of its own that becomes the chunk's memory, or is copied there.
-    Apart(MemoryBlock),
-}
 
 /// Enqueues an operation of the device.
 ///
@@ -41,10 +33,10 @@ pub(super) unsafe fn enqueued(
         // SAFETY: passed on from the caller.
         places.push(unsafe { place(queue, target, &inputs) }?);
     }
-    let tensor = |(target, place): (&'_ LaunchOutput, &EnqueuedOutput)| {
+    let tensor = |(target, place): (&'_ LaunchOutput, &OutputStorage)| {
         let address = match place {
-            EnqueuedOutput::Direct(start) => *start,
-            EnqueuedOutput::Apart(block) => block.start().as_ptr(),
+            OutputStorage::Direct(start) => *start,
+            OutputStorage::Apart(block) => block.start().as_ptr(),
         };
         (target.view().dtype(), address)
     };
@@ -57,10 +49,10 @@ pub(super) unsafe fn enqueued(
     let outcome = body(queue, &reads, &writes);
     for (target, place) in outputs.iter().zip(places) {
         match place {
-            EnqueuedOutput::Direct(_) => {}
+            OutputStorage::Direct(_) => {}
             // SAFETY: passed on from the caller.
-            EnqueuedOutput::Apart(block) if outcome.is_ok() => unsafe { commit(queue, target, block) }?,
-            EnqueuedOutput::Apart(block) => queue.give_up(block),
+            OutputStorage::Apart(block) if outcome.is_ok() => unsafe { commit(queue, target, block) }?,
+            OutputStorage::Apart(block) => queue.give_up(block),
         }
     }
     outcome
@@ -195,7 +187,7 @@ unsafe fn place(
     queue: &mut KeepAliveQueue<'_>,
     target: &LaunchOutput,
     inputs: &[ArrayOperand],
-) -> Result<EnqueuedOutput, Failure> {
+) -> Result<OutputStorage, Failure> {
     let (view, chunk) = (target.view(), target.view().chunk());
     if view.device() != queue.device() {
         return Err(format!("a result on {} of work on {}", view.device(), queue.device()).into());
@@ -204,7 +196,7 @@ unsafe fn place(
     let offset = view.range().start;
     if !is_read && offset.is_multiple_of(DeviceTensor::ALIGN) {
         // SAFETY: passed on from the caller; the view lies inside its chunk.
-        return Ok(EnqueuedOutput::Direct(unsafe { allocated(queue, target)?.add(offset) }));
+        return Ok(OutputStorage::Direct(unsafe { allocated(queue, target)?.add(offset) }));
     }
     let block = queue.alloc(view.device(), view.bytes())?;
     let (start, bytes) = (block.start().as_ptr(), view.bytes() as usize);
@@ -217,7 +209,7 @@ unsafe fn place(
             }
         }
     }
-    Ok(EnqueuedOutput::Apart(block))
+    Ok(OutputStorage::Apart(block))
 }
 
 /// Lets a block be the target's elements.

@@ -11,8 +11,8 @@ use super::source::ArrayOperand;
 use super::space::ArraySpace;
 use super::uses::Touched;
 use super::view::ArrayView;
-use crate::engine::{Failure, OpName, Property};
-use crate::gpu::{Collective, CollectiveError, CollectiveRank, DriverError, Exchange, KeepAliveQueue};
+use crate::engine::{Failure, OpName};
+use crate::gpu::{Collective, CollectiveError, CollectiveRank, Exchange, KeepAliveQueue};
 
 /// The arrays of an exchange, in the order of its devices, and what is done with them.
 struct Arrays {
@@ -36,12 +36,8 @@ pub fn exchange(
     views: Vec<ArrayView>,
 ) -> Result<(), LaunchError> {
     check(exchange, &**collective, &views)?;
-    let mut streams: Vec<Arc<Driven>> = vec![];
-    for view in &views {
-        let device = view.device();
-        let missing = || DriverError { device, message: "the device has no driver".into() };
-        streams.push(space.driven(device)?.ok_or_else(missing)?);
-    }
+    let streams: Vec<Arc<Driven>> =
+        views.iter().map(|view| space.streams_of(view.device())).collect::<Result<_, _>>()?;
     let (mut inputs, mut outputs) = (vec![], vec![]);
     for (at, view) in views.iter().enumerate() {
         match (exchange.reads(at), exchange.writes(at)) {
@@ -51,7 +47,7 @@ pub fn exchange(
         }
     }
     let device = views[0].device();
-    let request = ArrayLaunch { name, device, property: Property::Normal, priority, inputs, outputs };
+    let request = ArrayLaunch { priority, ..ArrayLaunch::new(name, device, inputs, outputs) };
     let arrays = Arrays { exchange, collective: collective.clone(), views };
     push(request, None, |op, inputs, outputs| {
         let (storage, touched) = (space.storage().clone(), Touched::new(&inputs, &outputs));

@@ -34,6 +34,18 @@ pub struct ArrayLaunch<'a> {
     pub outputs: Vec<LaunchOutput>,
 }
 
+impl<'a> ArrayLaunch<'a> {
+    /// The usual work of a device, no more urgent than other.
+    pub fn new(
+        name: &'a OpName,
+        device: Device,
+        inputs: Vec<ArrayOperand>,
+        outputs: Vec<LaunchOutput>,
+    ) -> ArrayLaunch<'a> {
+        ArrayLaunch { name, device, property: Property::Normal, priority: 0, inputs, outputs }
+    }
+}
+
 /// A result of an operation.
 #[derive(Clone, Debug)]
 pub struct LaunchOutput {
@@ -206,10 +218,7 @@ fn enqueue_with(
     + 'static,
 ) -> Result<(), LaunchError> {
     let (device, property) = (launch.device, launch.property);
-    let Some(driven) = space.driven(device)? else {
-        let message = "the device has no driver".into();
-        return Err(LaunchError::Driver(DriverError { device, message }));
-    };
+    let driven = space.streams_of(device)?;
     push(launch, None, |op, inputs, outputs| enqueue_on(space, driven, op, inputs, outputs, property, stage))
 }
 
@@ -266,7 +275,7 @@ fn source_bytes(source: &ArrayOperand) -> u64 {
 }
 
 /// Where an output is computed.
-enum OutputStorage {
+pub(super) enum OutputStorage {
     /// In its chunk, or in memory that is copied there later.
     Direct(*mut u8),
     /// In a block of its own that becomes the chunk's memory, or is copied there.
@@ -448,14 +457,9 @@ pub fn read(space: &ArraySpace, name: &OpName, view: &ArrayView) -> Result<Vec<u
     let bytes = Arc::new(Mutex::new(Vec::new()));
     let into = bytes.clone();
     let done = space.engine().new_var();
-    let request = ArrayLaunch {
-        name,
-        device: view.device(),
-        property: Property::CopyFromDevice,
-        priority: 0,
-        inputs: vec![ArrayOperand::View(view.clone())],
-        outputs: vec![],
-    };
+    let inputs = vec![ArrayOperand::View(view.clone())];
+    let property = Property::CopyFromDevice;
+    let request = ArrayLaunch { property, ..ArrayLaunch::new(name, view.device(), inputs, vec![]) };
     launch_with(space, request, Some(&done), move |inputs, _, _| {
         let data = inputs[0].data;
         let mut copy = Vec::new();

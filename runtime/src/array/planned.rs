@@ -103,14 +103,7 @@ pub fn duplicate(space: &ArraySpace, launch: ArrayLaunch<'_>) -> Result<(), Laun
 /// # Errors
 /// As [`enqueue`]; also if the pieces are none of these tensors.
 pub fn gather(space: &ArraySpace, launch: ArrayLaunch<'_>, pieces: Vec<SliceRows>) -> Result<(), LaunchError> {
-    copy_pieces(space, launch, pieces, |piece, from, to| Rows {
-        source: from.wrapping_add(piece.at),
-        source_stride: piece.stride,
-        target: to.wrapping_add(piece.dense),
-        target_stride: piece.width,
-        width: piece.width,
-        count: piece.count,
-    })
+    copy_pieces(space, launch, pieces, |apart, dense| [apart, dense])
 }
 
 /// Pushes a copy of the only input, a dense tensor of the pieces, to the pieces of the only output; returns before it ran.
@@ -118,33 +111,29 @@ pub fn gather(space: &ArraySpace, launch: ArrayLaunch<'_>, pieces: Vec<SliceRows
 /// # Errors
 /// As [`gather`].
 pub fn scatter(space: &ArraySpace, launch: ArrayLaunch<'_>, pieces: Vec<SliceRows>) -> Result<(), LaunchError> {
-    copy_pieces(space, launch, pieces, |piece, from, to| Rows {
-        source: from.wrapping_add(piece.dense),
-        source_stride: piece.width,
-        target: to.wrapping_add(piece.at),
-        target_stride: piece.stride,
-        width: piece.width,
-        count: piece.count,
-    })
+    copy_pieces(space, launch, pieces, |apart, dense| [dense, apart])
 }
 
-/// `rows` are those of a piece at the beginnings of the input and the output.
+/// Where the rows of a piece begin in a tensor, and how far apart they are, in bytes.
+type RowPlaces = (usize, usize);
+
+/// `sides` puts the places of a piece's rows, apart and densely, in the order of input and output.
 fn copy_pieces(
     space: &ArraySpace,
     launch: ArrayLaunch<'_>,
     pieces: Vec<SliceRows>,
-    rows: impl Fn(&SliceRows, *const u8, *mut u8) -> Rows + Send + 'static,
+    sides: fn(RowPlaces, RowPlaces) -> [RowPlaces; 2],
 ) -> Result<(), LaunchError> {
     enqueue(space, launch, move |queue, inputs, outputs| {
         let ([from], [to]) = (inputs, outputs) else { return Err("a copy of one tensor to another".into()) };
-        for piece in &pieces {
-            let rows = rows(piece, from.address, to.address);
-            let end = |start: usize, stride: usize| start + (rows.count - 1) * stride + rows.width;
-            let read = end(rows.source.addr() - from.address.addr(), rows.source_stride);
-            let written = end(rows.target.addr() - to.address.addr(), rows.target_stride);
-            if read > from.bytes() || written > to.bytes() {
+        for &SliceRows { at, dense, width, count, stride } in &pieces {
+            let [read, written] = sides((at, stride), (dense, width));
+            let end = |(start, stride): RowPlaces| start + (count - 1) * stride + width;
+            if end(read) > from.bytes() || end(written) > to.bytes() {
                 return Err("a piece outside of its tensor".into());
             }
+            let (source, target) = (from.address.wrapping_add(read.0).cast_const(), to.address.wrapping_add(written.0));
+            let rows = Rows { source, source_stride: read.1, target, target_stride: written.1, width, count };
             // SAFETY: `enqueue` gives addresses of tensors that are apart, and keeps them; all rows lie inside.
             unsafe { queue.copy_rows(rows) };
         }

@@ -96,6 +96,15 @@ impl ArraySpace {
         Ok(Some(made))
     }
 
+    /// The streams of a GPU.
+    ///
+    /// # Errors
+    /// As [`ArraySpace::driven`], or the device is no GPU.
+    pub(super) fn streams_of(&self, device: Device) -> Result<Arc<Driven>, DriverError> {
+        let missing = || DriverError { device, message: "the device has no driver".into() };
+        self.driven(device)?.ok_or_else(missing)
+    }
+
     /// The engine that orders operations on its arrays.
     pub fn engine(&self) -> &Engine {
         &self.0.engine

@@ -10,24 +10,15 @@ pub use crate::device::stream::Failure;
 use crate::pool::TaskPanic;
 
 /// Why an operation failed.
-#[derive(Debug)]
+#[derive(Debug, derive_more::Display)]
 pub enum Cause {
     /// It said so.
     Failed(Failure),
     /// It panicked.
     Panicked(TaskPanic),
     /// Its [`super::Completion`] was dropped without a result.
+    #[display("its completion was dropped without a result")]
     Abandoned,
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cause::Failed(failure) => failure.fmt(f),
-            Cause::Panicked(panic) => panic.fmt(f),
-            Cause::Abandoned => f.write_str("its completion was dropped without a result"),
-        }
-    }
 }
 
 /// A failed operation. Everything that depends on its results shares this error.

@@ -13,7 +13,8 @@ use crate::device::Device;
 use crate::profiler::{self, Profiler};
 
 /// The name of an operator, optionally with the node of a graph it stands for. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, derive_more::Display, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{}", self.operator())]
 pub struct OpName(Repr);
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,12 +82,6 @@ impl Deref for OpName {
 
     fn deref(&self) -> &str {
         self.operator()
-    }
-}
-
-impl fmt::Display for OpName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.operator())
     }
 }
 
@@ -172,16 +167,11 @@ pub struct RunContext<'a> {
 }
 
 /// A running operation that ends when its function returns.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("{op:?}")]
 pub(super) struct Running<'a> {
     pub shared: &'a Arc<Engine>,
     pub op: OpId,
-}
-
-impl fmt::Debug for Running<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.op.fmt(f)
-    }
 }
 
 impl RunContext<'_> {
@@ -197,7 +187,8 @@ impl RunContext<'_> {
 
 tensorc_abi::named! {
     /// Where operations run.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, Default, derive_more::Display, PartialEq, Eq, Hash)]
+    #[display("{}", self.name())]
     pub enum EngineKind {
         /// On the thread that pushes, before the push returns.
         ///
@@ -216,12 +207,6 @@ tensorc_abi::named! {
 impl EngineKind {
     pub(super) fn names() -> String {
         EngineKind::ALL.map(EngineKind::name).join(", ")
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -8,6 +8,8 @@ use super::state::{AccessKind, VarAccess, VarId};
 
 /// A token for something that operations read and write. Dropping it deletes the variable after all
 /// uses that were pushed before.
+#[derive(derive_more::Debug)]
+#[debug("Var({})", id.0)]
 pub struct Var {
     pub(super) shared: Arc<Shared>,
     pub(super) id: VarId,
@@ -22,11 +24,5 @@ impl Drop for Var {
         if !self.deleted {
             self.shared.post(OpBody::Delete(None), &[VarAccess::new(self.id, AccessKind::Delete)]);
         }
-    }
-}
-
-impl std::fmt::Debug for Var {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Var({})", self.id.0)
     }
 }

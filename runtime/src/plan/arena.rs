@@ -16,6 +16,8 @@ pub struct SharedArena(Arc<Mutex<Turn>>);
 const NOBODY: u64 = 0;
 
 /// The memory, in the hands of the context that runs.
+#[derive(derive_more::Debug)]
+#[debug("Turn({} bytes)", self.bytes())]
 pub(super) struct Turn {
     memory: AlignedBuffer,
     /// The memory if it is a device's, and its bytes.
@@ -31,12 +33,6 @@ pub(super) struct Turn {
 impl Default for Turn {
     fn default() -> Turn {
         Turn { memory: AlignedBuffer::empty(), there: None, ended: None, contexts: 0, last: NOBODY }
-    }
-}
-
-impl std::fmt::Debug for Turn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Turn({} bytes)", self.bytes())
     }
 }
 

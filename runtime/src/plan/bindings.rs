@@ -128,12 +128,7 @@ pub(super) struct Interface {
 impl Interface {
     /// The interface of the whole run, then, where there are two, those of the phases.
     pub fn all(plan: &Plan, calls: &[Prepared], slots: &[Slot]) -> Vec<Interface> {
-        let everything = Needs {
-            inputs: (0..plan.inputs.len()).collect(),
-            read_states: vec![],
-            states: (0..plan.states.len()).collect(),
-            outputs: (0..plan.outputs.len()).collect(),
-        };
+        let everything = Needs::all(plan.inputs.len(), plan.states.len(), plan.outputs.len());
         let used = (0..).zip(slots.iter().copied());
         let mut all = vec![Interface::new(plan, everything, calls, 0..calls.len(), used)];
         if plan.boundary.is_some() {
@@ -258,6 +253,12 @@ impl Interface {
 }
 
 impl Needs {
+    /// So many inputs, states and outputs; the states are written.
+    pub fn all(inputs: usize, states: usize, outputs: usize) -> Needs {
+        let [inputs, states, outputs] = [inputs, states, outputs].map(|count| (0..count).collect());
+        Needs { inputs, read_states: vec![], states, outputs }
+    }
+
     /// What some steps use.
     fn of(plan: &Plan, calls: &[Prepared]) -> Needs {
         let mut inputs = vec![false; plan.inputs.len()];

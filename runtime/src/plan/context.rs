@@ -429,23 +429,14 @@ fn catching(
 }
 
 /// Why a run ends early.
+#[derive(derive_more::From)]
 enum Stop {
+    #[from]
     Panic(TaskPanic),
+    #[from]
     Extern(ExternError),
     /// It takes longer than this.
     Time(Duration),
-}
-
-impl From<ExternError> for Stop {
-    fn from(error: ExternError) -> Stop {
-        Stop::Extern(error)
-    }
-}
-
-impl From<TaskPanic> for Stop {
-    fn from(panic: TaskPanic) -> Stop {
-        Stop::Panic(panic)
-    }
 }
 
 impl std::fmt::Debug for Context {

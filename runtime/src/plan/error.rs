@@ -341,24 +341,17 @@ impl InvalidPlan {
 }
 
 /// Which edge of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq)]
 pub enum PlanEdge {
     /// The plan's inputs.
+    #[display("input")]
     Input,
     /// The plan's outputs.
+    #[display("output")]
     Output,
     /// The plan's states.
+    #[display("state")]
     State,
-}
-
-impl std::fmt::Display for PlanEdge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            PlanEdge::Input => "input",
-            PlanEdge::Output => "output",
-            PlanEdge::State => "state",
-        })
-    }
 }
 
 /// A plan, its code and its weights do not make an executable.

@@ -97,15 +97,33 @@ impl StagingPipeline {
         Ok(())
     }
 
+    /// Copies the tensors that a run takes to its lane or, if it has run, those that it wrote from there. `host` is where the
+    /// caller has them.
     fn copy(
+        &self,
         stream: &dyn LaunchStream,
-        (source, from): (*mut u8, Device),
-        (target, to): (*mut u8, Device),
-        bytes: usize,
+        (interface, lane): (usize, usize),
+        host: &dyn Fn(usize) -> (*mut u8, Device),
+        has_run: bool,
     ) {
-        // SAFETY: the plan's verifier and the checks of bindings say that both ranges have these bytes; they are the
-        // lane's or the caller's until the run ends, which is waited for.
-        unsafe { stream.copy(Transfer { source: source.cast_const(), from, target, to, bytes }) };
+        for (i, edge) in self.edges[interface].iter().enumerate() {
+            if !(if has_run { edge.copy_out } else { edge.copy_in }) {
+                continue;
+            }
+            let (host, there) = (host(i), (self.lanes[lane].homes[&edge.buffer], self.device));
+            let ((source, from), (target, to)) = if has_run { (there, host) } else { (host, there) };
+            // SAFETY: the plan's verifier and the checks of bindings say that both ranges have these bytes; they are the
+            // lane's or the caller's until the run ends, which is waited for.
+            unsafe { stream.copy(Transfer { source: source.cast_const(), from, target, to, bytes: edge.bytes }) };
+        }
+    }
+
+    /// Copies the words of checks to the host's memory of a lane.
+    fn copy_words(&self, context: &DeviceContext, executable: &Executable, lane: usize) {
+        if let Some(words) = &self.lanes[lane].words {
+            // SAFETY: the memory has room for all words; it is the lane's, whose next run begins when this one was waited for.
+            unsafe { context.copy_words(executable, &*self.compute, words.address(), Device::pinned(self.device.id)) };
+        }
     }
 
     /// Enqueues a run in a lane, with copies from and to addresses of the host; its end.
@@ -120,22 +138,14 @@ impl StagingPipeline {
             return Err(RunError::Turn { plan: executable.plan().name.clone(), why: "it has one phase only" });
         };
         self.place(context, executable, interface, lane);
-        let (edges, homes) = (&self.edges[interface], &self.lanes[lane].homes);
-        for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_in) {
-            StagingPipeline::copy(&*self.copies_in, host(i), (homes[&edge.buffer], self.device), edge.bytes);
-        }
+        self.copy(&*self.copies_in, (interface, lane), host, false);
         self.compute.wait_event(&self.copies_in.close());
         // SAFETY: the table holds addresses of the lane, the arena and weights; the next run in the lane begins when this
         // one was waited for, and all runs compute on one stream.
         let graph = unsafe { context.enqueue(&*self.compute, interface, of.calls.clone()) };
-        if let Some(words) = &self.lanes[lane].words {
-            // SAFETY: the memory has room for all words; it is the lane's, whose next run begins when this one was waited for.
-            unsafe { context.copy_words(executable, &*self.compute, words.address(), Device::pinned(self.device.id)) };
-        }
+        self.copy_words(context, executable, lane);
         self.copies_out.wait_event(&self.compute.close());
-        for (i, edge) in edges.iter().enumerate().filter(|(_, edge)| edge.copy_out) {
-            StagingPipeline::copy(&*self.copies_out, (homes[&edge.buffer], self.device), host(i), edge.bytes);
-        }
+        self.copy(&*self.copies_out, (interface, lane), host, true);
         Ok(Pending { lane, ended: self.copies_out.close(), _graph: graph })
     }
 
@@ -172,23 +182,15 @@ impl StagingPipeline {
             return self.confirm(executable, interface, 0);
         };
         self.place(context, executable, interface, 0);
-        let (edges, homes) = (&self.edges[interface], &self.lanes[0].homes);
-        for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_in) {
-            StagingPipeline::copy(&*self.compute, *host, (homes[&edge.buffer], self.device), edge.bytes);
-        }
+        self.copy(&*self.compute, (interface, 0), &|i| addresses[i], false);
         self.compute.synchronize().map_err(|e| failed(&e))?;
         for call in executable.interfaces()[interface].calls.clone() {
             context.call(&*self.compute, call);
             self.compute.synchronize().map_err(|e| failed(&e))?;
             after(&executable.prepared[call]);
         }
-        for (edge, host) in edges.iter().zip(&addresses).filter(|(edge, _)| edge.copy_out) {
-            StagingPipeline::copy(&*self.compute, (homes[&edge.buffer], self.device), *host, edge.bytes);
-        }
-        if let Some(words) = &self.lanes[0].words {
-            // SAFETY: as in `enqueue`; the stream is waited for below.
-            unsafe { context.copy_words(executable, &*self.compute, words.address(), Device::pinned(self.device.id)) };
-        }
+        self.copy(&*self.compute, (interface, 0), &|i| addresses[i], true);
+        self.copy_words(context, executable, 0);
         self.compute.synchronize().map_err(|e| failed(&e))?;
         self.confirm(executable, interface, 0)
     }

@@ -58,18 +58,7 @@ pub struct TaskPanic {
 impl TaskPanic {
     /// The error for a payload caught by [`catch_unwind`].
     pub fn from_payload(payload: Box<dyn Any + Send>) -> TaskPanic {
-        let text = payload.downcast_ref::<&str>().map(|text| text.to_string());
-        let message = match text.or_else(|| payload.downcast_ref::<String>().cloned()) {
-            Some(message) => message,
-            None => {
-                // A destructor that panics must not unwind out of a region.
-                if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
-                    std::mem::forget(again);
-                }
-                "payload that is not text".to_string()
-            }
-        };
-        TaskPanic { message }
+        TaskPanic { message: tensorc_abi::panic_text(payload, "payload that is not text") }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Names that are cheap to copy.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
 /// An immutable text: borrowed from the program, or shared. Cloning never allocates.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug, derive_more::Display)]
+#[debug("{:?}", self.as_str())]
+#[display("{}", self.as_str())]
 pub struct SpanName(Text);
 
 #[derive(Clone)]
@@ -102,17 +103,5 @@ impl Ord for SpanName {
 impl std::hash::Hash for SpanName {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
-    }
-}
-
-impl fmt::Debug for SpanName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.as_str(), f)
-    }
-}
-
-impl fmt::Display for SpanName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }

@@ -42,7 +42,7 @@ pub enum TraceError {
 }
 
 /// One entry of `traceEvents`.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Line<'a> {
     ph: &'static str,
     name: &'a str,
@@ -65,7 +65,7 @@ struct Line<'a> {
     args: Args<'a>,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, PartialEq, Serialize)]
 struct Args<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
@@ -83,13 +83,7 @@ struct Args<'a> {
 
 impl Args<'_> {
     fn is_empty(&self) -> bool {
-        let Args { name, value, bytes, worker, error, sort_index } = self;
-        name.is_none()
-            && value.is_none()
-            && bytes.is_none()
-            && worker.is_none()
-            && error.is_none()
-            && sort_index.is_none()
+        *self == Args::default()
     }
 }
 
@@ -178,7 +172,7 @@ impl Recording {
 }
 
 fn meta<'a>(name: &'a str, pid: usize, tid: Option<usize>, args: Args<'a>) -> Line<'a> {
-    Line { ph: "M", name, cat: None, pid, tid, ts: None, dur: None, id: None, s: None, args }
+    Line { ph: "M", name, pid, tid, args, ..Line::default() }
 }
 
 /// Writes events in order; the ends of floating spans come when their time has come.
@@ -210,10 +204,7 @@ fn line<'a>(placed: &Placed<'a>) -> Line<'a> {
         pid: placed.pid,
         tid: Some(placed.tid),
         ts: Some(microseconds(event.time)),
-        dur: None,
-        id: None,
-        s: None,
-        args: Args::default(),
+        ..Line::default()
     };
     match &event.kind {
         EventKind::Span { end, bytes, worker, error } => {

@@ -91,14 +91,7 @@ impl Reduction<'_> {
             ticket.or_because(Box::new(move || why().unwrap_or_else(|| "its arrays were not computed".into())));
         let landing = Arc::new(Landing::default());
         let (arrives, attached, taken) = (landing.clone(), landing.clone(), landing);
-        let request = |name, inputs, outputs| array::ArrayLaunch {
-            name,
-            device: packed.device(),
-            property: urgency.property,
-            priority: urgency.priority,
-            inputs,
-            outputs,
-        };
+        let request = |name, inputs, outputs| urgency.launch(name, packed.device(), inputs, outputs);
         let sources = pieces.iter().flat_map(|piece| piece.parts.iter().cloned().map(ArrayOperand::View)).collect();
         let targets: Vec<LaunchOutput> = pieces.iter().map(|piece| LaunchOutput::write(piece.to.clone())).collect();
         let residuals: Vec<Option<Residual>> = pieces.iter().map(|piece| piece.residual.clone()).collect();

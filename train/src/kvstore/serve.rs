@@ -131,14 +131,8 @@ impl Servers {
         let (size, detail) = (gradient.dtype().size(), detail(compression));
         let answers = Answers::new(parts.len());
         let attached = answers.clone();
-        let request = array::ArrayLaunch {
-            name: &SEND,
-            device: order.device(),
-            property: urgency.property,
-            priority: urgency.priority,
-            inputs: vec![ArrayOperand::View(gradient.view().clone())],
-            outputs: vec![LaunchOutput::write(order.clone())],
-        };
+        let inputs = vec![ArrayOperand::View(gradient.view().clone())];
+        let request = urgency.launch(&SEND, order.device(), inputs, vec![LaunchOutput::write(order.clone())]);
         array::launch(rt.space(), request, move |inputs, _| {
             for (at, (part, residual)) in parts.iter().zip(&residuals).enumerate() {
                 let range = part.elements.start as usize * size..part.elements.end as usize * size;
@@ -165,14 +159,7 @@ impl Servers {
         let (group, index, parts) = (self.group.clone(), *index, parts.clone());
         let answers = Answers::new(parts.len());
         let (attached, taken) = (answers.clone(), answers.landing.clone());
-        let request = |name, inputs, outputs| array::ArrayLaunch {
-            name,
-            device: order.device(),
-            property: urgency.property,
-            priority: urgency.priority,
-            inputs,
-            outputs,
-        };
+        let request = |name, inputs, outputs| urgency.launch(name, order.device(), inputs, outputs);
         let fetch = request(&FETCH, vec![], vec![LaunchOutput::update(order.clone())]);
         array::launch(rt.space(), fetch, move |_, _| {
             for (at, part) in parts.iter().enumerate() {

@@ -2,7 +2,8 @@
 
 use tensorc_kernels::copy_non_temporal;
 use tensorc_kvstore::sum;
-use tensorc_runtime::array::{self, ArrayOperand, LaunchOutput};
+use tensorc_runtime::Device;
+use tensorc_runtime::array::{self, ArrayLaunch, ArrayOperand, LaunchOutput};
 use tensorc_runtime::engine::{OpName, Property};
 
 use crate::error::Error;
@@ -24,6 +25,18 @@ impl Urgency {
     /// On threads of its own, whatever the device computes.
     pub fn ahead(priority: i32) -> Urgency {
         Urgency { property: Property::Prioritized, priority }
+    }
+
+    /// An operation that is queued so.
+    pub fn launch(
+        self,
+        name: &OpName,
+        device: Device,
+        inputs: Vec<ArrayOperand>,
+        outputs: Vec<LaunchOutput>,
+    ) -> ArrayLaunch<'_> {
+        let Urgency { property, priority } = self;
+        ArrayLaunch { property, priority, ..ArrayLaunch::new(name, device, inputs, outputs) }
     }
 }
 
@@ -51,14 +64,9 @@ pub fn sum_to(rt: &Runtime, arrays: &[&NDArray], to: &NDArray, urgency: Urgency)
         return sum_there(rt, arrays, to);
     }
     to.settle()?;
-    let request = array::ArrayLaunch {
-        name: &OpName::from_static("kvstore_sum"),
-        device: to.device(),
-        property: urgency.property,
-        priority: urgency.priority,
-        inputs: sources(arrays)?,
-        outputs: vec![LaunchOutput::write(to.view().clone())],
-    };
+    let (inputs, outputs) = (sources(arrays)?, vec![LaunchOutput::write(to.view().clone())]);
+    let name = OpName::from_static("kvstore_sum");
+    let request = urgency.launch(&name, to.device(), inputs, outputs);
     array::launch(rt.space(), request, |inputs, outputs| {
         let parts: Vec<&[u8]> = inputs.iter().map(|input| input.data).collect();
         Ok(sum::sum_into(outputs[0].data, &parts, outputs[0].dtype)?)
@@ -107,14 +115,9 @@ pub fn add_to(rt: &Runtime, to: &NDArray, other: &NDArray, urgency: Urgency) -> 
         return Ok(rt.op("add")?.arg(to).arg(other).into(&[to])?);
     }
     to.settle()?;
-    let request = array::ArrayLaunch {
-        name: &OpName::from_static("kvstore_add"),
-        device: to.device(),
-        property: urgency.property,
-        priority: urgency.priority,
-        inputs: sources(&[other])?,
-        outputs: vec![LaunchOutput::update(to.view().clone())],
-    };
+    let (inputs, outputs) = (sources(&[other])?, vec![LaunchOutput::update(to.view().clone())]);
+    let name = OpName::from_static("kvstore_add");
+    let request = urgency.launch(&name, to.device(), inputs, outputs);
     array::launch(rt.space(), request, |inputs, outputs| {
         Ok(sum::add_assign(outputs[0].data, inputs[0].data, outputs[0].dtype)?)
     })?;
@@ -137,14 +140,8 @@ pub fn copy_to_all(rt: &Runtime, from: &NDArray, to: &[&NDArray], urgency: Urgen
         array.settle()?;
         outputs.push(LaunchOutput::write(array.view().clone()));
     }
-    let request = array::ArrayLaunch {
-        name: &OpName::from_static("kvstore_copy"),
-        device: first.device(),
-        property: urgency.property,
-        priority: urgency.priority,
-        inputs: sources(&[from])?,
-        outputs,
-    };
+    let name = OpName::from_static("kvstore_copy");
+    let request = urgency.launch(&name, first.device(), sources(&[from])?, outputs);
     array::launch(rt.space(), request, |inputs, outputs| {
         outputs.iter_mut().for_each(|output| copy_non_temporal(output.data, inputs[0].data));
         Ok(())

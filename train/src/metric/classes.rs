@@ -26,6 +26,13 @@ impl Accuracy {
     }
 }
 
+/// The classes that outputs choose: they themselves, or the largest scores along an axis if they have another shape than the
+/// labels.
+fn chosen(metric: &str, label: &MetricTensor, output: &MetricTensor, axis: i64) -> Result<Vec<f64>, Error> {
+    let chosen = if output.dims == label.dims { Some(output.data.clone()) } else { output.argmax(axis) };
+    chosen.filter(|chosen| chosen.len() == label.data.len()).ok_or_else(|| shapes(metric, label, output))
+}
+
 impl Metric for Accuracy {
     fn name(&self) -> String {
         "accuracy".into()
@@ -33,13 +40,7 @@ impl Metric for Accuracy {
 
     fn update(&mut self, labels: &[Tensor], outputs: &[Tensor]) -> Result<(), Error> {
         for (label, output) in pairs("accuracy", labels, outputs)? {
-            let chosen = match output.dims == label.dims {
-                true => output.data.clone(),
-                false => output.argmax(self.axis).ok_or_else(|| shapes("accuracy", &label, &output))?,
-            };
-            if chosen.len() != label.data.len() {
-                return Err(shapes("accuracy", &label, &output));
-            }
+            let chosen = chosen("accuracy", &label, &output, self.axis)?;
             let right = chosen.iter().zip(&label.data).filter(|(a, b)| a.trunc() == b.trunc()).count();
             self.sum.add(right as f64, chosen.len() as f64);
         }
@@ -261,14 +262,7 @@ impl Metric for Confusion {
 
     fn update(&mut self, labels: &[Tensor], outputs: &[Tensor]) -> Result<(), Error> {
         for (label, output) in pairs("pcc", labels, outputs)? {
-            let chosen = match output.dims == label.dims {
-                true => output.data.clone(),
-                false => output.argmax(1).ok_or_else(|| shapes("pcc", &label, &output))?,
-            };
-            if chosen.len() != label.data.len() {
-                return Err(shapes("pcc", &label, &output));
-            }
-            for (chosen, label) in chosen.iter().zip(&label.data) {
+            for (chosen, label) in chosen("pcc", &label, &output, 1)?.iter().zip(&label.data) {
                 if *chosen < 0.0 || *label < 0.0 {
                     return Err(wrong("pcc", format!("class {}", chosen.min(*label))));
                 }

@@ -79,48 +79,41 @@ impl ModuleBuilder {
     }
 
     /// What happens to the gradients of parameters. With [`GradReq::Null`] the module only computes outputs.
-    pub fn grad_req(mut self, request: GradReq) -> Self {
-        self.grad_req = request;
-        self
+    pub fn grad_req(self, request: GradReq) -> Self {
+        ModuleBuilder { grad_req: request, ..self }
     }
 
     /// Computes the gradients of the data as well.
-    pub fn inputs_need_grad(mut self) -> Self {
-        self.inputs_need_grad = true;
-        self
+    pub fn inputs_need_grad(self) -> Self {
+        ModuleBuilder { inputs_need_grad: true, ..self }
     }
 
     /// The device of all arrays; that of the runtime's options by default.
-    pub fn device(mut self, device: Device) -> Self {
-        self.devices = vec![device];
-        self
+    pub fn device(self, device: Device) -> Self {
+        ModuleBuilder { devices: vec![device], ..self }
     }
 
     /// Several devices, each of which takes an equal share of every batch. The first one sums the gradients and updates the
     /// parameters.
-    pub fn devices(mut self, devices: &[Device]) -> Self {
-        self.devices = devices.to_vec();
-        self
+    pub fn devices(self, devices: &[Device]) -> Self {
+        ModuleBuilder { devices: devices.to_vec(), ..self }
     }
 
     /// Shares the parameters with the processes of a store: gradients are summed over all of them. A batch is then this
     /// process's part of one that is as many times as large.
-    pub fn kvstore(mut self, store: &KVStore) -> Self {
-        self.store = Some(store.clone());
-        self
+    pub fn kvstore(self, store: &KVStore) -> Self {
+        ModuleBuilder { store: Some(store.clone()), ..self }
     }
 
     /// In how many parts of equal size a batch of all processes is computed, one for each device of each process if not
     /// given. Where this number is fixed, a step has the same bits for any number of devices and processes that divide it.
-    pub fn micro_batches(mut self, count: usize) -> Self {
-        self.micro_batches = Some(count);
-        self
+    pub fn micro_batches(self, count: usize) -> Self {
+        ModuleBuilder { micro_batches: Some(count), ..self }
     }
 
     /// How the gradients of several devices are summed.
-    pub fn sums(mut self, sums: Sums) -> Self {
-        self.sums = sums;
-        self
+    pub fn sums(self, sums: Sums) -> Self {
+        ModuleBuilder { sums, ..self }
     }
 
     /// Allocates all arrays in the shapes that follow from those of data and labels.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tensorc_frontend::mxnet::params::{self, Checkpoint, SavedArray, checkpoint_path};
-use tensorc_frontend::mxnet::{ArrayProblem, ParamsError, Site};
 use tensorc_frontend::symbol::Symbol;
 
 use super::{Module, no_optimizer};
@@ -29,10 +28,7 @@ impl Params {
     pub fn load(path: impl AsRef<Path>) -> Result<Params, Error> {
         let checkpoint = Checkpoint::from_list(params::load(path.as_ref())?)?;
         let dense = |(index, (name, array)): (usize, (String, SavedArray))| {
-            let data = array.to_dense().map_err(|problem: ArrayProblem| ParamsError::Array {
-                site: Site::Array { index, name: Some(name.clone()) },
-                problem,
-            })?;
+            let data = array.to_dense_of(index, Some(&name))?;
             Ok((name, Tensor::from(data)))
         };
         Ok(Params {

@@ -19,6 +19,7 @@ type OnEpoch<'a> = Box<dyn FnMut(&EpochReport) + 'a>;
 type OnBatches<'a> = Box<dyn FnMut(&Module, Position) -> Result<(), Error> + 'a>;
 
 /// How a module is trained.
+#[must_use = "nothing is trained until `Module::fit`"]
 pub struct Fit<'a> {
     begin: u32,
     end: u32,
@@ -74,61 +75,45 @@ impl<'a> Fit<'a> {
     }
 
     /// The first epoch, where a run goes on.
-    #[must_use]
-    pub fn begin(mut self, epoch: u32) -> Fit<'a> {
-        self.begin = epoch;
-        self
+    pub fn begin(self, epoch: u32) -> Fit<'a> {
+        Fit { begin: epoch, ..self }
     }
 
     /// What is measured over training and evaluation batches; accuracy by default.
-    #[must_use]
-    pub fn metric(mut self, metric: Box<dyn Metric>) -> Fit<'a> {
-        self.metric = metric;
-        self
+    pub fn metric(self, metric: Box<dyn Metric>) -> Fit<'a> {
+        Fit { metric, ..self }
     }
 
     /// Batches to score after every epoch.
-    #[must_use]
-    pub fn evaluate(mut self, batches: &'a mut dyn DataIter) -> Fit<'a> {
-        self.evaluate = Some(batches);
-        self
+    pub fn evaluate(self, batches: &'a mut dyn DataIter) -> Fit<'a> {
+        Fit { evaluate: Some(batches), ..self }
     }
 
     /// Saves parameters and optimizer states under this prefix after every epoch, which counts from 1 there. Of the
     /// processes that share a store, rank 0 does.
-    #[must_use]
-    pub fn checkpoint(mut self, prefix: impl Into<PathBuf>) -> Fit<'a> {
-        self.checkpoint = Some(prefix.into());
-        self
+    pub fn checkpoint(self, prefix: impl Into<PathBuf>) -> Fit<'a> {
+        Fit { checkpoint: Some(prefix.into()), ..self }
     }
 
     /// Shows no line on the terminal.
-    #[must_use]
-    pub fn quiet(mut self) -> Fit<'a> {
-        self.progress = false;
-        self
+    pub fn quiet(self) -> Fit<'a> {
+        Fit { progress: false, ..self }
     }
 
     /// Runs forward, backward and updates one by one instead of as one plan, so that gradients can be seen.
-    #[must_use]
-    pub fn step_by_step(mut self) -> Fit<'a> {
-        self.step_by_step = true;
-        self
+    pub fn step_by_step(self) -> Fit<'a> {
+        Fit { step_by_step: true, ..self }
     }
 
     /// Called after every epoch.
-    #[must_use]
-    pub fn on_epoch(mut self, f: impl FnMut(&EpochReport) + 'a) -> Fit<'a> {
-        self.on_epoch = Some(Box::new(f));
-        self
+    pub fn on_epoch(self, f: impl FnMut(&EpochReport) + 'a) -> Fit<'a> {
+        Fit { on_epoch: Some(Box::new(f)), ..self }
     }
 
     /// Called after every `count` batches of an epoch with the module and the position behind them: what it saves, with
     /// that position, is what [`DataIter::seek`] takes up again.
-    #[must_use]
-    pub fn on_batches(mut self, count: u64, f: impl FnMut(&Module, Position) -> Result<(), Error> + 'a) -> Fit<'a> {
-        self.on_batches = Some((count.max(1), Box::new(f)));
-        self
+    pub fn on_batches(self, count: u64, f: impl FnMut(&Module, Position) -> Result<(), Error> + 'a) -> Fit<'a> {
+        Fit { on_batches: Some((count.max(1), Box::new(f))), ..self }
     }
 }
 

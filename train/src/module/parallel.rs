@@ -403,17 +403,12 @@ impl Module {
         own.extend(rest);
         let all = kvstore::of_all(group, "gradients", &own)?;
         for (rank, theirs) in all.iter().enumerate() {
-            let lacks = |set: &[String], other: &[String]| set.iter().find(|name| !other.contains(name)).cloned();
             let first = &all[0];
-            if let Some(name) = lacks(first, theirs) {
-                return Err(
-                    tensorc_nd::Error::Bind(format!("rank 0 learns `{name}`, which rank {rank} does not")).into()
-                );
-            }
-            if let Some(name) = lacks(theirs, first) {
-                return Err(
-                    tensorc_nd::Error::Bind(format!("rank {rank} learns `{name}`, which rank 0 does not")).into()
-                );
+            for (learns, names, lacks, others) in [(0, first, rank, theirs), (rank, theirs, 0, first)] {
+                if let Some(name) = names.iter().find(|name| !others.contains(name)) {
+                    let why = format!("rank {learns} learns `{name}`, which rank {lacks} does not");
+                    return Err(tensorc_nd::Error::Bind(why).into());
+                }
             }
         }
         let order = all.into_iter().next().unwrap_or(own);

@@ -9,6 +9,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::op::{OpRef, Registry};
 use tensorc_ir::params::Params;
 use tensorc_ir::prim::{Prim, View};
+use tensorc_nd::executor::Emission;
 
 use super::{Clock, Optimizer};
 use crate::error::{Error, TrainError};
@@ -41,15 +42,6 @@ pub struct State {
     pub dtype: DType,
     /// It begins as the weight itself, else at zero.
     pub is_weight: bool,
-}
-
-/// What an update makes of a parameter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Emitted {
-    /// The new weight.
-    pub weight: Value,
-    /// In the order of [`Update::states`].
-    pub states: Vec<Value>,
 }
 
 impl Optimizer {
@@ -91,7 +83,8 @@ impl Optimizer {
         update.numbers.iter().filter_map(|name| self.rule.number(name, rate, decay, t)).collect()
     }
 
-    /// Appends the update of a parameter to a graph under construction. `numbers` are values of rank 0, as
+    /// Appends the update of a parameter to a graph under construction; the new states are in the order of
+    /// [`Update::states`]. `numbers` are values of rank 0, as
     /// [`scalar_at`] takes them from one array.
     ///
     /// # Errors
@@ -104,11 +97,11 @@ impl Optimizer {
         grad: Value,
         states: &[Value],
         numbers: &[Value],
-    ) -> Result<Emitted, Diagnostic> {
+    ) -> Result<Emission, Diagnostic> {
         let operands: Vec<Option<Value>> =
             [weight, grad].iter().chain(states).chain(numbers).copied().map(Some).collect();
         let results = b.op_multi(update.def.name, &operands, update.params.clone(), 1 + states.len())?;
-        Ok(Emitted { weight: results[0], states: results[1..].to_vec() })
+        Ok(Emission { weight: results[0], states: results[1..].to_vec() })
     }
 }
 

@@ -8,7 +8,7 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::Value;
 use tensorc_ir::op::Registry;
 
-use super::{Emitted, Optimizer, Update};
+use super::{Optimizer, Update};
 use crate::error::Error;
 use tensorc::DType;
 use tensorc_nd::executor::{Emission, UpdateRule};
@@ -64,7 +64,6 @@ impl UpdateRule for FusedUpdate {
             return Err(b.error(DiagnosticCode::Internal, format!("no update was prepared for parameters of {dtype}")));
         };
         let count = update.numbers.len();
-        let Emitted { weight, states } = self.optimizer.emit(b, update, weight, gradient, states, &numbers[..count])?;
-        Ok(Emission { weight, states })
+        self.optimizer.emit(b, update, weight, gradient, states, &numbers[..count])
     }
 }

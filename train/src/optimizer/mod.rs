@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use apply::{Emitted, State, Update, scalar_at};
+pub use apply::{State, Update, scalar_at};
 pub use fused::FusedUpdate;
 pub use rule::OptimizerRule;
 pub use updater::Updater;
@@ -27,6 +27,7 @@ use crate::schedule::LrSchedule;
 /// Weight decay applies to parameters whose names end in `_weight` or `_gamma`, as in MXNet, unless
 /// [`Optimizer::wd_mult`] says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[must_use]
 pub struct Optimizer {
     /// How a gradient moves a parameter.
     pub rule: OptimizerRule,
@@ -92,45 +93,33 @@ impl Optimizer {
     }
 
     /// Sets a constant learning rate in place of the schedule.
-    #[must_use]
-    pub fn rate(mut self, rate: f64) -> Optimizer {
-        self.schedule = LrSchedule::constant(rate);
-        self
+    pub fn rate(self, rate: f64) -> Optimizer {
+        Optimizer { schedule: LrSchedule::constant(rate), ..self }
     }
 
     /// Sets the learning rate schedule.
-    #[must_use]
-    pub fn schedule(mut self, schedule: LrSchedule) -> Optimizer {
-        self.schedule = schedule;
-        self
+    pub fn schedule(self, schedule: LrSchedule) -> Optimizer {
+        Optimizer { schedule, ..self }
     }
 
     /// Sets the weight decay.
-    #[must_use]
-    pub fn weight_decay(mut self, wd: f64) -> Optimizer {
-        self.weight_decay = wd;
-        self
+    pub fn weight_decay(self, wd: f64) -> Optimizer {
+        Optimizer { weight_decay: wd, ..self }
     }
 
     /// Sets the factor of gradients.
-    #[must_use]
-    pub fn rescale_grad(mut self, factor: f64) -> Optimizer {
-        self.rescale_grad = Some(factor);
-        self
+    pub fn rescale_grad(self, factor: f64) -> Optimizer {
+        Optimizer { rescale_grad: Some(factor), ..self }
     }
 
     /// Bounds each element of rescaled gradients by ± `bound`.
-    #[must_use]
-    pub fn clip_gradient(mut self, bound: f64) -> Optimizer {
-        self.clip_gradient = Some(bound);
-        self
+    pub fn clip_gradient(self, bound: f64) -> Optimizer {
+        Optimizer { clip_gradient: Some(bound), ..self }
     }
 
     /// Keeps f32 copies of 16-bit parameters and computes on those.
-    #[must_use]
-    pub fn multi_precision(mut self) -> Optimizer {
-        self.multi_precision = true;
-        self
+    pub fn multi_precision(self) -> Optimizer {
+        Optimizer { multi_precision: true, ..self }
     }
 
     /// Takes the factors that a symbol's variables state in `__lr_mult__` and `__wd_mult__`. Factors that are

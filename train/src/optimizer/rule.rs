@@ -1,7 +1,7 @@
 //! The rules, their constants, and how MXNet's settings are read.
 
 use serde::{Deserialize, Serialize};
-use tensorc_ir::params::{ParamValue, Params};
+use tensorc_ir::params::Params;
 
 use super::Optimizer;
 use crate::error::TrainError;
@@ -189,43 +189,39 @@ impl OptimizerRule {
 
     /// The constants of the entry.
     pub(super) fn params(&self, rescale: f64, clip: Option<f64>) -> Params {
-        let mut params = Params::new();
-        let mut set = |name: &'static str, value: f64| params.set(name, ParamValue::Float(value));
-        set("rescale_grad", rescale);
-        if let Some(bound) = clip {
-            set(if matches!(self, OptimizerRule::Ftml { .. }) { "clip_grad" } else { "clip_gradient" }, bound);
-        }
-        match self {
-            OptimizerRule::Sgd { momentum } | OptimizerRule::Nag { momentum } if *momentum == 0.0 => {}
-            OptimizerRule::Signum { momentum, .. } if *momentum == 0.0 => {}
-            OptimizerRule::Sgd { momentum } | OptimizerRule::Nag { momentum } => set("momentum", *momentum),
+        let given = |params: Params, name, value: Option<f64>| match value {
+            Some(value) => params.with(name, value),
+            None => params,
+        };
+        let clipped = if matches!(self, OptimizerRule::Ftml { .. }) { "clip_grad" } else { "clip_gradient" };
+        let params = given(Params::new().with("rescale_grad", rescale), clipped, clip);
+        match *self {
+            OptimizerRule::Sgd { momentum }
+            | OptimizerRule::Nag { momentum }
+            | OptimizerRule::Signum { momentum, .. }
+                if momentum == 0.0 =>
+            {
+                params
+            }
+            OptimizerRule::Sgd { momentum } | OptimizerRule::Nag { momentum } => params.with("momentum", momentum),
             OptimizerRule::Adam { beta1, beta2, epsilon }
             | OptimizerRule::AdamW { beta1, beta2, epsilon }
             | OptimizerRule::Ftml { beta1, beta2, epsilon } => {
-                [("beta1", beta1), ("beta2", beta2), ("epsilon", epsilon)].iter().for_each(|(name, x)| set(name, **x))
+                params.with("beta1", beta1).with("beta2", beta2).with("epsilon", epsilon)
             }
             OptimizerRule::RmsProp { gamma1, gamma2, epsilon, centered, clip_weights } => {
-                [("gamma1", gamma1), ("epsilon", epsilon)].iter().for_each(|(name, x)| set(name, **x));
-                clip_weights.iter().for_each(|x| set("clip_weights", *x));
-                if *centered {
-                    set("gamma2", *gamma2);
-                }
+                let params = params.with("gamma1", gamma1).with("epsilon", epsilon);
+                given(given(params, "clip_weights", clip_weights), "gamma2", centered.then_some(gamma2))
             }
-            OptimizerRule::AdaGrad { epsilon } => set("epsilon", *epsilon),
-            OptimizerRule::Ftrl { lamda1, beta } => {
-                [("lamda1", lamda1), ("beta", beta)].iter().for_each(|(name, x)| set(name, **x))
-            }
-            OptimizerRule::Signum { momentum, wd_lh } => {
-                [("momentum", momentum), ("wd_lh", wd_lh)].iter().for_each(|(name, x)| set(name, **x))
-            }
+            OptimizerRule::AdaGrad { epsilon } => params.with("epsilon", epsilon),
+            OptimizerRule::Ftrl { lamda1, beta } => params.with("lamda1", lamda1).with("beta", beta),
+            OptimizerRule::Signum { momentum, wd_lh } => params.with("momentum", momentum).with("wd_lh", wd_lh),
             OptimizerRule::Lamb { beta1, beta2, epsilon, lower_bound, upper_bound, bias_correction } => {
-                [("beta1", beta1), ("beta2", beta2), ("epsilon", epsilon)].iter().for_each(|(name, x)| set(name, **x));
-                lower_bound.iter().for_each(|x| set("lower_bound", *x));
-                upper_bound.iter().for_each(|x| set("upper_bound", *x));
-                params.set("bias_correction", ParamValue::Bool(*bias_correction));
+                let params = params.with("beta1", beta1).with("beta2", beta2).with("epsilon", epsilon);
+                let params = params.with("bias_correction", bias_correction);
+                given(given(params, "lower_bound", lower_bound), "upper_bound", upper_bound)
             }
         }
-        params
     }
 
     /// The numbers of an update, by the name of their operand: from the learning rate, the weight decay and

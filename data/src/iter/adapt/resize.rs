@@ -24,9 +24,8 @@ impl<I: DataIter> Resize<I> {
 
     /// Every epoch begins with an epoch of the source, as MXNet's `reset_internal`.
     #[must_use]
-    pub fn restarting(mut self) -> Resize<I> {
-        self.restarts = true;
-        self
+    pub fn restarting(self) -> Resize<I> {
+        Resize { restarts: true, ..self }
     }
 
     /// Takes the source `batches` batches further without reading them.

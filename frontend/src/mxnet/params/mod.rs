@@ -99,6 +99,15 @@ impl SavedArray {
         SavedArray::Dense { device: SavedDevice::default(), data }
     }
 
+    /// [`SavedArray::to_dense`] of the array of a list at `index`.
+    ///
+    /// # Errors
+    /// As [`SavedArray::to_dense`], with the array's place.
+    pub fn to_dense_of(&self, index: usize, name: Option<&str>) -> Result<TensorData, ParamsError> {
+        let site = || Site::Array { index, name: name.map(str::to_owned) };
+        self.to_dense().map_err(|problem| ParamsError::Array { site: site(), problem })
+    }
+
     /// The array with every element stored. A dense array is not copied.
     ///
     /// # Errors

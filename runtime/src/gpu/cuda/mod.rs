@@ -13,8 +13,7 @@ mod stream;
 mod vendor;
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::fmt;
+use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{result, sys};
@@ -203,48 +202,15 @@ fn text(e: result::DriverError) -> String {
     format!("{words} ({name})")
 }
 
-/// Memory of the device.
+/// Memory that the driver allocated.
+#[derive(derive_more::Debug)]
+#[debug("{}({address:#x} of {})", if self.pinned { "Pinned" } else { "Block" }, shared.device)]
 struct CudaMemory {
+    /// 0 for no bytes.
     address: sys::CUdeviceptr,
+    /// It is page-locked memory of the host, else the device's.
+    pinned: bool,
     shared: Arc<Shared>,
-}
-
-/// Page-locked memory of the host.
-struct Pinned {
-    address: *mut std::ffi::c_void,
-    shared: Arc<Shared>,
-}
-
-// SAFETY: the address is only given away; who uses it answers for it.
-unsafe impl Send for Pinned {}
-// SAFETY: as above.
-unsafe impl Sync for Pinned {}
-
-impl fmt::Debug for CudaMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Block({:#x} of {})", self.address, self.shared.device)
-    }
-}
-
-impl fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pinned({:p})", self.address)
-    }
-}
-
-impl Memory for Pinned {
-    fn address(&self) -> *mut u8 {
-        self.address.cast()
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if !self.address.is_null() && self.shared.enter().is_ok() {
-            // SAFETY: the memory is this value's own, and work on it has ended.
-            let _ = unsafe { result::free_host(self.address) };
-        }
-    }
 }
 
 impl Memory for CudaMemory {
@@ -256,8 +222,12 @@ impl Memory for CudaMemory {
 impl Drop for CudaMemory {
     fn drop(&mut self) {
         if self.address != 0 && self.shared.enter().is_ok() {
-            // SAFETY: the block is this value's own, and work on it has ended: freeing waits for the device.
-            let _ = unsafe { result::free_sync(self.address) };
+            let _ = match self.pinned {
+                // SAFETY: the memory is this value's own, and work on it has ended.
+                true => unsafe { result::free_host(self.address as *mut c_void) },
+                // SAFETY: as above: freeing waits for the device.
+                false => unsafe { result::free_sync(self.address) },
+            };
         }
     }
 }
@@ -301,27 +271,16 @@ impl Driver for CudaDriver {
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
-        self.0.enter()?;
-        let mut address = 0;
-        if bytes > 0 {
-            // SAFETY: the context is entered.
-            let outcome = unsafe { result::malloc_sync(bytes as usize) };
-            let fail = |e| self.0.error(format!("{bytes} bytes of memory: {}", text(e)));
-            address = outcome.map_err(fail)?;
-        }
-        Ok(Box::new(CudaMemory { address, shared: self.0.clone() }))
+        // SAFETY: the context is entered.
+        self.memory(bytes, false, |bytes| unsafe { result::malloc_sync(bytes) })
     }
 
     fn alloc_pinned(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
-        self.0.enter()?;
-        let mut address = std::ptr::null_mut();
-        if bytes > 0 {
+        self.memory(bytes, true, |bytes| {
             // SAFETY: the context is entered; other contexts may use the memory, too.
-            let outcome = unsafe { result::malloc_host(bytes as usize, sys::CU_MEMHOSTALLOC_PORTABLE) };
-            let fail = |e| self.0.error(format!("{bytes} bytes of page-locked memory: {}", text(e)));
-            address = outcome.map_err(fail)?;
-        }
-        Ok(Box::new(Pinned { address, shared: self.0.clone() }))
+            let address = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+            address.map(|address| address as sys::CUdeviceptr)
+        })
     }
 
     fn stream(&self) -> Result<Box<dyn LaunchStream>, DriverError> {
@@ -330,6 +289,20 @@ impl Driver for CudaDriver {
 }
 
 impl CudaDriver {
+    /// Memory from `alloc`, which is called with the context entered.
+    fn memory(
+        &self,
+        bytes: u64,
+        pinned: bool,
+        alloc: impl FnOnce(usize) -> Result<sys::CUdeviceptr, result::DriverError>,
+    ) -> Result<Box<dyn Memory>, DriverError> {
+        self.0.enter()?;
+        let kind = if pinned { "page-locked memory" } else { "memory" };
+        let fail = |e| self.0.error(format!("{bytes} bytes of {kind}: {}", text(e)));
+        let address = if bytes > 0 { alloc(bytes as usize).map_err(fail)? } else { 0 };
+        Ok(Box::new(CudaMemory { address, pinned, shared: self.0.clone() }))
+    }
+
     fn function(&self, module: &Arc<CudaModule>, entry: LaunchConfig) -> Result<LoadedKernel, DriverError> {
         let shared = &self.0;
         shared.enter()?;

@@ -1,7 +1,6 @@
 //! Copies between GPUs: directly where the machine connects them, else through the host, which the driver decides.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{result, sys};
@@ -11,14 +10,9 @@ use crate::device::stream::Transfer;
 use crate::device::{Device, DeviceKind};
 
 /// Contexts of other GPUs, to and from whose memory was copied.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Peers")]
 pub(super) struct Peers(Mutex<BTreeMap<u16, Arc<Peer>>>);
-
-impl fmt::Debug for Peers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Peers")
-    }
-}
 
 struct Peer {
     handle: sys::CUdevice,

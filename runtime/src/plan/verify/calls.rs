@@ -2,8 +2,8 @@
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{
-    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, LeftOperand, MatrixLayout, Packing, Plan, Step,
-    StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
+    Arg, Attention, BatchedGemm, BufferId, Conv2d, ConvPass, DType, Epilogue, LeftOperand, MatrixLayout, Packing, Plan,
+    Step, StepOp, StorageClass, SubBuffer, VendorCall, VendorContraction,
 };
 
 use super::super::error::PlanError;
@@ -11,310 +11,306 @@ use super::byte_size;
 use crate::bounds::{packing_fits, strided_fits};
 
 pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
-    match &step.op {
+    let op = &step.op;
+    let step = CheckedStep { plan, step };
+    match op {
         StepOp::Launch { args, extent, .. } => {
             if *extent > i64::MAX as u64 {
-                return Err(PlanError::Extent { step: step.name.clone() });
+                return Err(PlanError::Extent { step: step.name() });
             }
-            args.iter().try_for_each(|arg| check_layout(plan, step, arg.buffer, Packing::Plain))
+            args.iter().try_for_each(|arg| step.check_plain(arg.buffer))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            check_operands(plan, step, DType::F32, &in_buffers(a, [*b, *c]))?;
-            check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
-            check_left(plan, step, a, *c)?;
-            check_gemm(plan, step, call, (a, *b, *c))
+            step.check_operands(DType::F32, &in_buffers(a, [*b, *c]))?;
+            step.check_epilogue(*c, epilogue.as_ref())?;
+            step.check_left(a, *c)?;
+            step.check_gemm(call, (a, *b, *c))
         }
         StepOp::Conv { call, a, b, c, epilogue } => {
-            check_operands(plan, step, DType::F32, &in_buffers(a, [*b, *c]))?;
-            check_epilogue(plan, step, *c, epilogue.as_ref().map(|e| e.args.as_slice()))?;
-            check_left(plan, step, a, *c)?;
+            step.check_operands(DType::F32, &in_buffers(a, [*b, *c]))?;
+            step.check_epilogue(*c, epilogue.as_ref())?;
+            step.check_left(a, *c)?;
             if a.prologue().is_some() && !call.takes_computed() {
-                let what = "a convolution that reads its left operand in memory computes it";
-                return Err(PlanError::Parameters { step: step.name.clone(), what });
+                return Err(step.parameters("a convolution that reads its left operand in memory computes it"));
             }
-            check_conv(plan, step, call, (a, *b, *c))
+            step.check_conv(call, (a, *b, *c))
         }
         StepOp::Attention { call, q, k, v, out, epilogue } => {
-            check_attention(plan, step, call, [*q, *k, *v, *out])?;
+            step.check_attention(call, [*q, *k, *v, *out])?;
             for arg in epilogue.iter().flat_map(|e| &e.args) {
                 if arg.writes || arg.buffer == *out {
-                    return Err(PlanError::Parameters {
-                        step: step.name.clone(),
-                        what: "its epilogue touches the result",
-                    });
+                    return Err(step.parameters("its epilogue touches the result"));
                 }
-                check_layout(plan, step, arg.buffer, Packing::Plain)?;
+                step.check_plain(arg.buffer)?;
             }
             Ok(())
         }
         StepOp::Extern { args, .. } => {
             for (i, arg) in args.iter().enumerate() {
-                check_layout(plan, step, arg.buffer, Packing::Plain)?;
-                check_dense(plan, step, arg.buffer)?;
+                step.check_plain(arg.buffer)?;
+                step.check_dense(arg.buffer)?;
                 if arg.writes && args[..i].iter().any(|other| other.buffer == arg.buffer) {
-                    let (step, buffer) = (step.name.clone(), plan.buffer(arg.buffer).name.clone());
-                    return Err(PlanError::InPlace { step, buffer });
+                    return Err(step.in_place(arg.buffer));
                 }
                 if !arg.writes && args[..i].iter().any(|other| other.writes) {
-                    let what = "operands of a function come before its results";
-                    return Err(PlanError::Parameters { step: step.name.clone(), what });
+                    return Err(step.parameters("operands of a function come before its results"));
                 }
             }
             Ok(())
         }
-        StepOp::Vendor { call, args } => check_vendor(plan, step, call, args),
+        StepOp::Vendor { call, args } => step.check_vendor(call, args),
         StepOp::Copy { src, dst } => {
             if src == dst {
-                return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*dst).name.clone() });
+                return Err(step.in_place(*dst));
             }
-            check_layout(plan, step, *src, Packing::Plain)?;
-            check_dense(plan, step, *src)?;
-            check_dense(plan, step, *dst)?;
+            step.check_plain(*src)?;
+            step.check_dense(*src)?;
+            step.check_dense(*dst)?;
             let (from, to) = (plan.buffer(*src).dtype, plan.buffer(*dst).dtype);
             if from != to {
-                let (step, buffer) = (step.name.clone(), plan.buffer(*dst).name.clone());
-                return Err(PlanError::CopyType { step, buffer, from, to });
+                return Err(PlanError::CopyType { step: step.name(), buffer: step.buffer_name(*dst), from, to });
             }
             let (from, to) = (plan.buffer(*src).bytes(), plan.buffer(*dst).bytes());
             match from == to {
                 true => Ok(()),
-                false => Err(PlanError::CopySize { step: step.name.clone(), from, to }),
+                false => Err(PlanError::CopySize { step: step.name(), from, to }),
             }
         }
     }
 }
 
-/// Elements lie side by side.
-fn check_dense(plan: &Plan, step: &Step, id: BufferId) -> Result<(), PlanError> {
-    let buffer = plan.buffer(id);
-    match buffer.is_dense() {
-        true => Ok(()),
-        false => Err(PlanError::Strided { step: step.name.clone(), buffer: buffer.name.clone() }),
-    }
+/// A step and the plan that it is of.
+struct CheckedStep<'p> {
+    plan: &'p Plan,
+    step: &'p Step,
 }
 
-fn check_attention(plan: &Plan, step: &Step, call: &Attention, ids: [BufferId; 4]) -> Result<(), PlanError> {
-    check_operands(plan, step, DType::F32, &ids)?;
-    let parameters = |what| Err(PlanError::Parameters { step: step.name.clone(), what });
-    if call.out.col_stride != 1 {
-        return parameters("the rows of its result are not contiguous");
+impl CheckedStep<'_> {
+    fn name(&self) -> String {
+        self.step.name.clone()
     }
-    let matrices = [
-        (&call.q, call.queries, call.depth),
-        (&call.k, call.depth, call.keys),
-        (&call.v, call.keys, call.size),
-        (&call.out, call.queries, call.size),
-    ];
-    for (id, (layout, rows, cols)) in ids.into_iter().zip(matrices) {
-        check_layout(plan, step, id, Packing::Plain)?;
-        check_matrix(plan, step, id, layout.offset, &axes(layout, &call.batch, rows, cols))?;
-    }
-    match is_injective(&axes(&call.out, &call.batch, call.queries, call.size)) {
-        true => Ok(()),
-        false => parameters("blocks of its result overlap"),
-    }
-}
 
-fn check_vendor(plan: &Plan, step: &Step, call: &VendorCall, args: &[Arg]) -> Result<(), PlanError> {
-    let parameters = |what| PlanError::Parameters { step: step.name.clone(), what };
-    let result = call.result();
-    if args.len() != call.arguments() || args.iter().enumerate().any(|(i, arg)| arg.writes != (i >= result)) {
-        return Err(parameters("a call of a library has other arguments"));
+    fn buffer_name(&self, id: BufferId) -> String {
+        self.plan.buffer(id).name.clone()
     }
-    if !call.fits() {
-        return Err(parameters("a library does not compute a contraction of this form"));
-    }
-    let ids: Vec<BufferId> = args.iter().map(|arg| arg.buffer).collect();
-    let three = (&LeftOperand::Buffer(ids[0]), ids[1], ids[result]);
-    check_operands(plan, step, call.dtype, &ids[..=result])?;
-    match &call.contraction {
-        VendorContraction::Product { call, .. } => check_gemm(plan, step, call, three)?,
-        VendorContraction::Convolution(call) => check_conv(plan, step, call, three)?,
-    }
-    if let VendorContraction::Product { call, bias: true } = &call.contraction {
-        check_layout(plan, step, ids[2], Packing::Plain)?;
-        check_dense(plan, step, ids[2])?;
-        if elements(plan, ids[2]) != call.n {
-            return Err(bounds(plan, step, ids[2]));
-        }
-    }
-    let Some(&memory) = ids.get(result + 1) else { return Ok(()) };
-    check_operands(plan, step, DType::U8, &[memory])?;
-    check_dense(plan, step, memory)?;
-    if ids[..=result].contains(&memory) {
-        return Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(memory).name.clone() });
-    }
-    if elements(plan, memory) < call.workspace { Err(bounds(plan, step, memory)) } else { Ok(()) }
-}
 
-/// Operands of a library call are of one type, and the result, which comes last, is none of them.
-fn check_operands(plan: &Plan, step: &Step, expected: DType, ids: &[BufferId]) -> Result<(), PlanError> {
-    for &id in ids {
-        let buffer = plan.buffer(id);
-        if buffer.dtype != expected {
-            let (step, buffer, dtype) = (step.name.clone(), buffer.name.clone(), buffer.dtype);
-            return Err(PlanError::OperandType { step, buffer, dtype, expected });
-        }
+    fn parameters(&self, what: &'static str) -> PlanError {
+        PlanError::Parameters { step: self.name(), what }
     }
-    match ids {
-        [operands @ .., result] if operands.contains(result) => {
-            Err(PlanError::InPlace { step: step.name.clone(), buffer: plan.buffer(*result).name.clone() })
-        }
-        _ => Ok(()),
-    }
-}
 
-/// An epilogue writes the library call's result and nothing else, and reads plain layouts.
-fn check_epilogue(
-    plan: &Plan,
-    step: &Step,
-    result: BufferId,
-    args: Option<&[tensorc_abi::Arg]>,
-) -> Result<(), PlanError> {
-    for arg in args.unwrap_or_default() {
-        if arg.writes && arg.buffer != result {
-            return Err(PlanError::Parameters { step: step.name.clone(), what: "its epilogue writes another buffer" });
-        }
-        check_layout(plan, step, arg.buffer, Packing::Plain)?;
+    fn in_place(&self, id: BufferId) -> PlanError {
+        PlanError::InPlace { step: self.name(), buffer: self.buffer_name(id) }
     }
-    Ok(())
+
+    fn bounds(&self, id: BufferId) -> PlanError {
+        PlanError::Bounds { step: self.name(), buffer: self.buffer_name(id), len: elements(self.plan, id) }
+    }
+
+    /// Elements lie side by side.
+    fn check_dense(&self, id: BufferId) -> Result<(), PlanError> {
+        let buffer = self.plan.buffer(id);
+        match buffer.is_dense() {
+            true => Ok(()),
+            false => Err(PlanError::Strided { step: self.name(), buffer: buffer.name.clone() }),
+        }
+    }
+
+    fn check_attention(&self, call: &Attention, ids: [BufferId; 4]) -> Result<(), PlanError> {
+        self.check_operands(DType::F32, &ids)?;
+        if call.out.col_stride != 1 {
+            return Err(self.parameters("the rows of its result are not contiguous"));
+        }
+        let matrices = [
+            (&call.q, call.queries, call.depth),
+            (&call.k, call.depth, call.keys),
+            (&call.v, call.keys, call.size),
+            (&call.out, call.queries, call.size),
+        ];
+        for (id, (layout, rows, cols)) in ids.into_iter().zip(matrices) {
+            self.check_plain(id)?;
+            self.check_matrix(id, layout.offset, &axes(layout, &call.batch, rows, cols))?;
+        }
+        match is_injective(&axes(&call.out, &call.batch, call.queries, call.size)) {
+            true => Ok(()),
+            false => Err(self.parameters("blocks of its result overlap")),
+        }
+    }
+
+    fn check_vendor(&self, call: &VendorCall, args: &[Arg]) -> Result<(), PlanError> {
+        let result = call.result();
+        if args.len() != call.arguments() || args.iter().enumerate().any(|(i, arg)| arg.writes != (i >= result)) {
+            return Err(self.parameters("a call of a library has other arguments"));
+        }
+        if !call.fits() {
+            return Err(self.parameters("a library does not compute a contraction of this form"));
+        }
+        let ids: Vec<BufferId> = args.iter().map(|arg| arg.buffer).collect();
+        let three = (&LeftOperand::Buffer(ids[0]), ids[1], ids[result]);
+        self.check_operands(call.dtype, &ids[..=result])?;
+        match &call.contraction {
+            VendorContraction::Product { call, .. } => self.check_gemm(call, three)?,
+            VendorContraction::Convolution(call) => self.check_conv(call, three)?,
+        }
+        if let VendorContraction::Product { call, bias: true } = &call.contraction {
+            self.check_plain(ids[2])?;
+            self.check_dense(ids[2])?;
+            if elements(self.plan, ids[2]) != call.n {
+                return Err(self.bounds(ids[2]));
+            }
+        }
+        let Some(&memory) = ids.get(result + 1) else { return Ok(()) };
+        self.check_operands(DType::U8, &[memory])?;
+        self.check_dense(memory)?;
+        if ids[..=result].contains(&memory) {
+            return Err(self.in_place(memory));
+        }
+        if elements(self.plan, memory) < call.workspace { Err(self.bounds(memory)) } else { Ok(()) }
+    }
+
+    /// Operands of a library call are of one type, and the result, which comes last, is none of them.
+    fn check_operands(&self, expected: DType, ids: &[BufferId]) -> Result<(), PlanError> {
+        for &id in ids {
+            let buffer = self.plan.buffer(id);
+            if buffer.dtype != expected {
+                let (step, buffer, dtype) = (self.name(), buffer.name.clone(), buffer.dtype);
+                return Err(PlanError::OperandType { step, buffer, dtype, expected });
+            }
+        }
+        match ids {
+            [operands @ .., result] if operands.contains(result) => Err(self.in_place(*result)),
+            _ => Ok(()),
+        }
+    }
+
+    /// An epilogue writes the library call's result and nothing else, and reads plain layouts.
+    fn check_epilogue(&self, result: BufferId, epilogue: Option<&Epilogue>) -> Result<(), PlanError> {
+        for arg in epilogue.iter().flat_map(|e| &e.args) {
+            if arg.writes && arg.buffer != result {
+                return Err(self.parameters("its epilogue writes another buffer"));
+            }
+            self.check_plain(arg.buffer)?;
+        }
+        Ok(())
+    }
+
+    /// What computes a left operand reads plain layouts, writes nothing and does not see the result.
+    fn check_left(&self, left: &LeftOperand, result: BufferId) -> Result<(), PlanError> {
+        for arg in left.prologue().iter().flat_map(|prologue| &prologue.args) {
+            if arg.writes || self.plan.overlap(arg.buffer, result) {
+                return Err(self.parameters("its prologue touches the result"));
+            }
+            self.check_plain(arg.buffer)?;
+        }
+        Ok(())
+    }
+
+    fn check_plain(&self, id: BufferId) -> Result<(), PlanError> {
+        self.check_layout(id, Packing::Plain)
+    }
+
+    /// A weight is stored in the layout its reader expects; all other buffers are plain.
+    fn check_layout(&self, id: BufferId, wanted: Packing) -> Result<(), PlanError> {
+        let buffer = self.plan.buffer(id);
+        let stored = match buffer.storage {
+            StorageClass::Weight(index) => self.plan.weights[index as usize].packing,
+            _ => Packing::Plain,
+        };
+        let same = match (stored, wanted) {
+            // Where the matrix lies in the constant does not show in its packed form.
+            (Packing::GemmB { k, n, .. }, Packing::GemmB { k: wanted_k, n: wanted_n, .. }) => {
+                (k, n) == (wanted_k, wanted_n)
+            }
+            (stored, wanted) => stored == wanted,
+        };
+        match same && packing_fits(&stored, elements(self.plan, id)) {
+            true => Ok(()),
+            false => Err(PlanError::Packing { step: self.name(), buffer: buffer.name.clone() }),
+        }
+    }
+
+    fn check_gemm(&self, call: &BatchedGemm, (a, b, c): (&LeftOperand, BufferId, BufferId)) -> Result<(), PlanError> {
+        if call.c.col_stride != 1 {
+            return Err(self.parameters("the rows of its result are not contiguous"));
+        }
+        let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
+            self.check_matrix(id, layout.offset, &axes(layout, &call.batch, rows, cols))
+        };
+        if let Some(a) = a.buffer() {
+            self.check_plain(a)?;
+            inside(a, &call.a, call.m, call.k)?;
+        }
+        inside(c, &call.c, call.m, call.n)?;
+        if !is_injective(&axes(&call.c, &call.batch, call.m, call.n)) {
+            return Err(self.parameters("blocks of its result overlap"));
+        }
+        if call.b_packed {
+            let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0 };
+            return self.check_layout(b, packed);
+        }
+        self.check_plain(b)?;
+        inside(b, &call.b, call.k, call.n)
+    }
+
+    /// A batch of matrices lies in its buffer, in the runs of it if it is a strided part.
+    fn check_matrix(&self, id: BufferId, offset: i64, axes: &[(u64, i64)]) -> Result<(), PlanError> {
+        match self.plan.buffer(id).part.filter(|_| !self.plan.buffer(id).is_dense()) {
+            None if strided_fits(offset, axes, elements(self.plan, id)) => Ok(()),
+            Some(part) if part_fits(offset, axes, &part, elements(self.plan, id)) => Ok(()),
+            _ => Err(self.bounds(id)),
+        }
+    }
+
+    fn check_conv(&self, call: &Conv2d, (a, b, c): (&LeftOperand, BufferId, BufferId)) -> Result<(), PlanError> {
+        if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
+            return Err(self.parameters("a stride, dilation or kernel extent of a convolution is zero"));
+        }
+        if !call.layouts_fit() {
+            return Err(self.parameters("a convolution does not fit its layouts"));
+        }
+        // Positions in the padded input are computed in signed arithmetic.
+        let reach = |axis: usize| {
+            let span = product(&[call.output[axis], call.strides[axis]])?;
+            span.checked_add(product(&[call.kernel[axis], call.dilations[axis]])?)?.checked_add(call.pads[axis])
+        };
+        if [0, 1].map(reach).iter().any(|reach| reach.is_none_or(|reach| reach > i32::MAX as u64)) {
+            return Err(self.parameters("a convolution reaches over more than 2^31 - 1 rows or columns"));
+        }
+        let (a, b, c) = (a.buffer(), Some(b), Some(c));
+        a.map_or(Ok(()), |a| self.check_plain(a))?;
+        let (filters, [x, w, y]) = match call.pass {
+            ConvPass::Packed(_) => (Packing::Conv(call.contiguous()), [a, b, c]),
+            ConvPass::Forward => (Packing::Plain, [a, b, c]),
+            ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
+            ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
+        };
+        b.map_or(Ok(()), |b| self.check_layout(b, filters))?;
+        for (id, size) in [x, w, y].into_iter().zip(call.sizes()) {
+            if let Some(id) = id.filter(|id| size != Some(elements(self.plan, *id))) {
+                return Err(self.bounds(id));
+            }
+            if size.is_none_or(|size| size > i32::MAX as u64) {
+                return Err(self.parameters("an operand of a convolution has more than 2^31 - 1 elements"));
+            }
+        }
+        w.map_or(Ok(()), |w| self.check_dense(w))?;
+        for (id, side) in [(x, 0), (y, 1)].into_iter().filter(|_| call.batch > 1) {
+            let Some(id) = id else { continue };
+            let (image, stride) = (call.image_sizes()[side], call.image_strides()[side]);
+            let lies = match self.plan.buffer(id).part.filter(|_| !self.plan.buffer(id).is_dense()) {
+                None => image == stride,
+                Some(part) => (part.run, part.stride) == (image, stride),
+            };
+            if !lies {
+                return Err(self.bounds(id));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The left operand that lies in a buffer, and others.
 fn in_buffers(left: &LeftOperand, others: [BufferId; 2]) -> Vec<BufferId> {
     left.buffer().into_iter().chain(others).collect()
-}
-
-/// What computes a left operand reads plain layouts, writes nothing and does not see the result.
-fn check_left(plan: &Plan, step: &Step, left: &LeftOperand, result: BufferId) -> Result<(), PlanError> {
-    let prologue = match left {
-        LeftOperand::Buffer(_) => return Ok(()),
-        LeftOperand::Computed(prologue) => prologue,
-    };
-    for arg in &prologue.args {
-        if arg.writes || plan.overlap(arg.buffer, result) {
-            return Err(PlanError::Parameters { step: step.name.clone(), what: "its prologue touches the result" });
-        }
-        check_layout(plan, step, arg.buffer, Packing::Plain)?;
-    }
-    Ok(())
-}
-
-/// A weight is stored in the layout its reader expects; all other buffers are plain.
-fn check_layout(plan: &Plan, step: &Step, id: BufferId, wanted: Packing) -> Result<(), PlanError> {
-    let buffer = plan.buffer(id);
-    let stored = match buffer.storage {
-        StorageClass::Weight(index) => plan.weights[index as usize].packing,
-        _ => Packing::Plain,
-    };
-    let same = match (stored, wanted) {
-        // Where the matrix lies in the constant does not show in its packed form.
-        (Packing::GemmB { k, n, .. }, Packing::GemmB { k: wanted_k, n: wanted_n, .. }) => {
-            (k, n) == (wanted_k, wanted_n)
-        }
-        (stored, wanted) => stored == wanted,
-    };
-    match same && packing_fits(&stored, elements(plan, id)) {
-        true => Ok(()),
-        false => Err(PlanError::Packing { step: step.name.clone(), buffer: buffer.name.clone() }),
-    }
-}
-
-fn check_gemm(
-    plan: &Plan,
-    step: &Step,
-    call: &BatchedGemm,
-    (a, b, c): (&LeftOperand, BufferId, BufferId),
-) -> Result<(), PlanError> {
-    if call.c.col_stride != 1 {
-        return Err(PlanError::Parameters {
-            step: step.name.clone(),
-            what: "the rows of its result are not contiguous",
-        });
-    }
-    let inside = |id: BufferId, layout: &MatrixLayout, rows: u64, cols: u64| {
-        check_matrix(plan, step, id, layout.offset, &axes(layout, &call.batch, rows, cols))
-    };
-    if let Some(a) = a.buffer() {
-        check_layout(plan, step, a, Packing::Plain)?;
-        inside(a, &call.a, call.m, call.k)?;
-    }
-    inside(c, &call.c, call.m, call.n)?;
-    if !is_injective(&axes(&call.c, &call.batch, call.m, call.n)) {
-        return Err(PlanError::Parameters { step: step.name.clone(), what: "blocks of its result overlap" });
-    }
-    if call.b_packed {
-        let packed = Packing::GemmB { k: call.k, n: call.n, offset: 0, row_stride: 0, col_stride: 0 };
-        return check_layout(plan, step, b, packed);
-    }
-    check_layout(plan, step, b, Packing::Plain)?;
-    inside(b, &call.b, call.k, call.n)
-}
-
-/// A batch of matrices lies in its buffer, in the runs of it if it is a strided part.
-fn check_matrix(plan: &Plan, step: &Step, id: BufferId, offset: i64, axes: &[(u64, i64)]) -> Result<(), PlanError> {
-    match plan.buffer(id).part.filter(|_| !plan.buffer(id).is_dense()) {
-        None if strided_fits(offset, axes, elements(plan, id)) => Ok(()),
-        Some(part) if part_fits(offset, axes, &part, elements(plan, id)) => Ok(()),
-        _ => Err(bounds(plan, step, id)),
-    }
-}
-
-fn check_conv(
-    plan: &Plan,
-    step: &Step,
-    call: &Conv2d,
-    (a, b, c): (&LeftOperand, BufferId, BufferId),
-) -> Result<(), PlanError> {
-    let parameters = |what| PlanError::Parameters { step: step.name.clone(), what };
-    if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
-        return Err(parameters("a stride, dilation or kernel extent of a convolution is zero"));
-    }
-    if !call.layouts_fit() {
-        return Err(parameters("a convolution does not fit its layouts"));
-    }
-    // Positions in the padded input are computed in signed arithmetic.
-    let reach = |axis: usize| {
-        let span = product(&[call.output[axis], call.strides[axis]])?;
-        span.checked_add(product(&[call.kernel[axis], call.dilations[axis]])?)?.checked_add(call.pads[axis])
-    };
-    if [0, 1].map(reach).iter().any(|reach| reach.is_none_or(|reach| reach > i32::MAX as u64)) {
-        return Err(parameters("a convolution reaches over more than 2^31 - 1 rows or columns"));
-    }
-    let (a, b, c) = (a.buffer(), Some(b), Some(c));
-    a.map_or(Ok(()), |a| check_layout(plan, step, a, Packing::Plain))?;
-    let (filters, [x, w, y]) = match call.pass {
-        ConvPass::Packed(_) => (Packing::Conv(call.contiguous()), [a, b, c]),
-        ConvPass::Forward => (Packing::Plain, [a, b, c]),
-        ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
-        ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),
-    };
-    b.map_or(Ok(()), |b| check_layout(plan, step, b, filters))?;
-    for (id, size) in [x, w, y].into_iter().zip(call.sizes()) {
-        if let Some(id) = id.filter(|id| size != Some(elements(plan, *id))) {
-            return Err(bounds(plan, step, id));
-        }
-        if size.is_none_or(|size| size > i32::MAX as u64) {
-            return Err(parameters("an operand of a convolution has more than 2^31 - 1 elements"));
-        }
-    }
-    w.map_or(Ok(()), |w| check_dense(plan, step, w))?;
-    for (id, side) in [(x, 0), (y, 1)].into_iter().filter(|_| call.batch > 1) {
-        let Some(id) = id else { continue };
-        let (image, stride) = (call.image_sizes()[side], call.image_strides()[side]);
-        let lies = match plan.buffer(id).part.filter(|_| !plan.buffer(id).is_dense()) {
-            None => image == stride,
-            Some(part) => (part.run, part.stride) == (image, stride),
-        };
-        if !lies {
-            return Err(bounds(plan, step, id));
-        }
-    }
-    Ok(())
-}
-
-fn bounds(plan: &Plan, step: &Step, id: BufferId) -> PlanError {
-    PlanError::Bounds { step: step.name.clone(), buffer: plan.buffer(id).name.clone(), len: elements(plan, id) }
 }
 
 fn elements(plan: &Plan, id: BufferId) -> u64 {

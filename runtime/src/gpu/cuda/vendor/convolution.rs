@@ -1,7 +1,6 @@
 //! Convolutions by cuDNN, through the interface of `cudnnConvolutionForward`.
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,18 +37,14 @@ const ALGORITHMS: usize = sys::cudnnConvolutionFwdAlgo_t::CUDNN_CONVOLUTION_FWD_
 type CudnnStatus = sys::cudnnStatus_t;
 
 /// The library with a handle, which one thread at a time uses.
+#[derive(derive_more::Debug)]
+#[debug("cuDNN")]
 pub(in crate::gpu::cuda) struct Library(Mutex<Owned<sys::cudnnContext, CudnnStatus>>);
 
 // SAFETY: the handle is used under a lock.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
-
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("cuDNN")
-    }
-}
 
 impl Library {
     fn open() -> Result<Library, String> {

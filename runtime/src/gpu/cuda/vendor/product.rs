@@ -4,7 +4,6 @@
 //! transpose of the result, with the operands in turn.
 
 use std::ffi::c_void;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::cublaslt::result::CublasError;
@@ -43,18 +42,14 @@ type CublasStatus = sys::cublasStatus_t;
 type CublasLayout = Owned<sys::cublasLtMatrixLayoutOpaque_t, CublasStatus>;
 
 /// The library with a handle, which any thread may use.
+#[derive(derive_more::Debug)]
+#[debug("cuBLASLt({:p})", self.0.handle)]
 pub(in crate::gpu::cuda) struct Library(Owned<sys::cublasLtContext, CublasStatus>);
 
 // SAFETY: the library's handles may be used by any thread that entered the context, also at the same time.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
-
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cuBLASLt({:p})", self.0.handle)
-    }
-}
 
 impl Library {
     fn open() -> Result<Library, String> {
