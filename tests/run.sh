@@ -99,7 +99,9 @@ mpi_mpich() {
     cargo clean --release -p mpi-sys
     cargo test "${selection[@]}" --test mpi
     cargo build "${selection[@]}" --example train_distributed --example faulty_rank --example closed_forms
-    MPIRUN=mpirun.mpich tests/distributed/run.sh "$target/release/examples"
+    local scope=()
+    ! has openmpi || scope=(launcher)
+    MPIRUN=mpirun.mpich tests/distributed/run.sh "$target/release/examples" "${scope[@]}"
 }
 
 # Kernels and generated code, as far as there are tools.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 use tensorc::abi::{Plan, StepOp};
-use tensorc::runtime::{TensorMut, TensorRef};
+use tensorc::runtime::{AlignedBuffer, TensorMut, TensorRef};
 use tensorc::{Options, Session, Tensor};
 
 use super::args::{CacheArgs, CompileArgs, InputArgs};
@@ -57,10 +57,11 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let start = Instant::now();
     let outputs = session.run(&ordered)?;
     let first = start.elapsed();
-    let mut buffers: Vec<Vec<u8>> = outputs.iter().map(|t| vec![0; t.bytes().len()]).collect();
+    let buffers = outputs.iter().map(|t| AlignedBuffer::zeroed(t.bytes().len() as u64, "outputs"));
+    let mut buffers = buffers.collect::<Result<Vec<_>, _>>()?;
     let refs: Vec<TensorRef<'_>> = ordered.iter().map(|t| TensorRef::new(t.dtype(), t.dims(), t.bytes())).collect();
     let mut results: Vec<TensorMut<'_>> =
-        outputs.iter().zip(&mut buffers).map(|(t, b)| TensorMut::new(t.dtype(), t.dims(), b)).collect();
+        outputs.iter().zip(&mut buffers).map(|(t, b)| TensorMut::new(t.dtype(), t.dims(), b.as_mut_slice())).collect();
     let warm = Instant::now();
     for _ in 0..args.repeat / 10 + 1 {
         if warm.elapsed() > WARM_UP {

@@ -1,13 +1,14 @@
 //! `--check-values`: the same inputs through the reference interpreter before and after the passes,
 //! and through the compiled plan.
 
+use bytes::Bytes;
 use tensorc::abi::BufferId;
 use tensorc::ir::graph::Graph;
 use tensorc::ir::interp::eval_step;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DType, DenseType, Rng, TensorData};
 use tensorc::runtime::plan::{Needs, Phase};
-use tensorc::runtime::{Bindings, Context, TensorMut, TensorRef};
+use tensorc::runtime::{AlignedBuffer, AllocError, Bindings, Context, TensorMut, TensorRef};
 use tensorc::schedule::lowered::Lowered;
 use tensorc::{Compiler, Program};
 
@@ -170,8 +171,9 @@ fn execute(
     let positions: Vec<usize> = graph.states().into_iter().map(|(i, _)| i).collect();
     let (states, inputs): (Vec<_>, Vec<_>) =
         inputs.iter().enumerate().partition(|(i, _)| positions.binary_search(i).is_ok());
-    let mut outputs: Vec<Vec<u8>> = output_types.iter().map(|t| vec![0; t.bytes() as usize]).collect();
-    let mut states: Vec<Vec<u8>> = states.into_iter().map(|(_, t)| t.bytes().to_vec()).collect();
+    let outputs = output_types.iter().map(|t| AlignedBuffer::zeroed(t.bytes(), "outputs"));
+    let mut outputs = outputs.collect::<Result<Vec<_>, _>>()?;
+    let mut states = copies(states.into_iter().map(|(_, t)| t.bytes().as_ref()))?;
     let phases: &[Option<Phase>] = match plan.boundary {
         Some(_) => &[Some(Phase::First), Some(Phase::Second)],
         None => &[None],
@@ -179,7 +181,7 @@ fn execute(
     for phase in phases {
         let all = Needs::all(inputs.len(), states.len(), outputs.len());
         let needs = phase.and_then(|phase| executable.needs(phase)).unwrap_or(&all);
-        let old = states.clone();
+        let old = copies(states.iter().map(AlignedBuffer::as_slice))?;
         let mut refs: Vec<TensorRef<'_>> = needs
             .inputs
             .iter()
@@ -190,7 +192,7 @@ fn execute(
             .collect();
         refs.extend(needs.read_states.iter().map(|i| {
             let ty = &state_types[*i];
-            TensorRef::new(ty.dtype, &ty.dims, &old[*i])
+            TensorRef::new(ty.dtype, &ty.dims, old[*i].as_slice())
         }));
         let mut states = tensors(&state_types, &mut states, &needs.states);
         let mut outputs = tensors(&output_types, &mut outputs, &needs.outputs);
@@ -202,13 +204,23 @@ fn execute(
     }
     let wrong = || CliFailure::from("a compiled output does not have its declared size");
     let all = output_types.into_iter().zip(outputs).chain(state_types.into_iter().zip(states));
-    all.map(|(t, d)| TensorData::new(t, d.into()).ok_or_else(wrong)).collect()
+    all.map(|(t, d)| TensorData::new(t, Bytes::from_owner(d)).ok_or_else(wrong)).collect()
+}
+
+/// The same bytes in other memory.
+fn copies<'d>(tensors: impl Iterator<Item = &'d [u8]>) -> Result<Vec<AlignedBuffer>, AllocError> {
+    let copy = |bytes: &[u8]| {
+        let mut copy = AlignedBuffer::zeroed(bytes.len() as u64, "states")?;
+        copy.as_mut_slice().copy_from_slice(bytes);
+        Ok(copy)
+    };
+    tensors.map(copy).collect()
 }
 
 /// The tensors at some positions.
-fn tensors<'d>(types: &'d [DenseType], data: &'d mut [Vec<u8>], some: &[usize]) -> Vec<TensorMut<'d>> {
+fn tensors<'d>(types: &'d [DenseType], data: &'d mut [AlignedBuffer], some: &[usize]) -> Vec<TensorMut<'d>> {
     let all = types.iter().zip(data).enumerate().filter(|(i, _)| some.contains(i));
-    all.map(|(_, (t, d))| TensorMut::new(t.dtype, &t.dims, d)).collect()
+    all.map(|(_, (t, d))| TensorMut::new(t.dtype, &t.dims, d.as_mut_slice())).collect()
 }
 
 fn compare(

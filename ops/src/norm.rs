@@ -403,7 +403,7 @@ fn lrn() -> OpDef {
         .param("alpha", 1e-4, "weight of the squares")
         .param("beta", 0.75, "exponent")
         .param("bias", 1.0, "constant term")
-        .required("size", ParamKind::Int, "channels summed over")
+        .count("size", "channels summed over")
         .onnx("LRN", 1)
         .ulp(8.0)
 }

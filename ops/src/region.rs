@@ -10,16 +10,40 @@ pub fn ops() -> Vec<OpDef> {
 /// Most samples of a bin along an axis, so that no element of the result takes much more than a tenth of a second.
 const MAX_SAMPLES: i64 = 1 << 10;
 
-/// Start and size of a bin of a region along one axis, and the number of samples in it.
-struct Bins<'k> {
+/// The most samples of a bin along an axis that are counted: a product of two such numbers is within 64 bits.
+const MAX_COUNT: f64 = (1u64 << 31) as f64;
+
+/// One bin of a region along one axis of an image.
+struct Bin<'k> {
+    /// Where the region begins.
     start: KernelValue<'k>,
+    /// The size of every bin of the region.
     size: KernelValue<'k>,
+    /// The number of the bin, as a float.
+    number: KernelValue<'k>,
     samples: KernelValue<'k>,
-    /// The same as the limit of a loop.
-    count: Index,
+    read: SamplesRead<'k>,
+    /// The extent of the axis.
+    extent: u64,
 }
 
-fn bins<'k>(k: &'k KernelScope, ends: [KernelValue<'k>; 2], count: u64, params: &Params) -> Bins<'k> {
+/// The samples of a bin that are read.
+enum SamplesRead<'k> {
+    /// As many as `sampling_ratio` says.
+    All(i64),
+    /// From the first to the second (exclusive). The others lie outside of the image, so that a region, however large
+    /// it is, takes no more steps than the image is wide.
+    Within([KernelValue<'k>; 2]),
+}
+
+/// The bin `at` of `count` bins between the two ends of a region.
+fn bin<'k>(
+    k: &'k KernelScope,
+    ends: [KernelValue<'k>; 2],
+    (at, count): (&Index, u64),
+    extent: u64,
+    params: &Params,
+) -> Bin<'k> {
     let scale = params.float("spatial_scale").unwrap_or(1.0);
     let half_pixel = params.str("coordinate_transformation_mode").unwrap_or("half_pixel") == "half_pixel";
     let shift = if half_pixel { 0.5 } else { 0.0 };
@@ -29,36 +53,68 @@ fn bins<'k>(k: &'k KernelScope, ends: [KernelValue<'k>; 2], count: u64, params: 
         let length = if half_pixel { length } else { length.max(&length.lit(1.0)) };
         [length / a[0].lit(count as f64)]
     });
-    let (samples, count) = match params.int("sampling_ratio").unwrap_or(0) {
-        ratio if ratio > 0 => (k.int(ratio), Index::constant(ratio)),
+    let number = k.position(at).cast(start.dtype());
+    let (samples, read) = match params.int("sampling_ratio").unwrap_or(0) {
+        ratio if ratio > 0 => (k.int(ratio), SamplesRead::All(ratio)),
         _ => {
-            let [n] = k.eval(&[size], |a| [a[0].ceil()]);
-            let n = n.cast(DType::I64);
-            (n, n.index())
+            let [samples] = k.eval(&[size], |a| [a[0].ceil().min(&a[0].lit(MAX_COUNT))]);
+            let within = samples_within(k, [start, size, number, samples], extent);
+            (samples.cast(DType::I64), SamplesRead::Within(within))
         }
     };
-    Bins { start, size, samples, count }
+    Bin { start, size, number, samples, read, extent }
 }
 
-/// The taps of one sample of a bin, by the rule of the region operators: nothing beyond one
-/// element outside, and clamped to the axis within.
-fn region_taps<'k>(k: &'k KernelScope, bins: &Bins<'k>, (bin, sample): (&Index, &Index), extent: u64) -> Vec<Tap<'k>> {
-    let dtype = bins.start.dtype();
-    let as_float = |x: KernelValue<'k>| x.cast(dtype);
-    let args = [bins.start, bins.size, as_float(k.position(bin)), as_float(k.position(sample)), as_float(bins.samples)];
-    let last = extent as f64 - 1.0;
-    let [low, inside, rest, high, also_inside, share] = k.eval(&args, |a| {
-        let x = &a[0] + &a[2] * &a[1] + (&a[3] + a[3].lit(0.5)) * &a[1] / &a[4];
-        let inside = x.ge(&x.lit(-1.0)) & x.le(&x.lit(extent as f64));
-        let x = x.max(&x.lit(0.0)).min(&x.lit(last));
-        let low = x.floor();
-        let high = (&low + low.lit(1.0)).min(&low.lit(last));
-        let t = &x - &low;
-        [low.cast(DType::I64), inside.clone(), t.lit(1.0) - &t, high.cast(DType::I64), inside, t]
+/// The samples of a bin that lie within one element of an axis, and two more on either side for what the division
+/// rounds. `bin`: start of the region, size and number of the bin, number of samples.
+fn samples_within<'k>(k: &'k KernelScope, bin: [KernelValue<'k>; 4], extent: u64) -> [KernelValue<'k>; 2] {
+    let ends = k.eval(&bin, |a| {
+        let first = &a[0] + &a[2] * &a[1];
+        let step = &a[1] / &a[3];
+        [(-1.0, -2.5), (extent as f64, 3.5)].map(|(edge, margin)| {
+            let sample = (first.lit(edge) - &first) / &step + first.lit(margin);
+            sample.max(&first.lit(0.0)).min(&a[3])
+        })
     });
-    [(low, inside, rest), (high, also_inside, share)]
-        .map(|(at, inside, weight)| Tap { at: at.position(extent), inside, weight })
-        .into()
+    ends.map(|end| end.cast(DType::I64))
+}
+
+impl<'k> Bin<'k> {
+    /// Loops over the samples that are read.
+    fn each_read(&self, k: &KernelScope, name: &str, body: impl FnOnce(&Index)) {
+        match &self.read {
+            SamplesRead::All(count) => k.range(name, (&Index::default(), &Index::constant(*count)), body),
+            SamplesRead::Within([first, end]) => k.range(name, (&first.index(), &end.index()), body),
+        }
+    }
+
+    /// Whether samples outside of the image are not read.
+    fn unread(&self) -> Option<KernelValue<'k>> {
+        match self.read {
+            SamplesRead::All(_) => None,
+            SamplesRead::Within([first, end]) => Some(first.gt(0) | end.lt(self.samples)),
+        }
+    }
+
+    /// The taps of one sample, by the rule of the region operators: nothing beyond one element outside, and clamped to
+    /// the axis within.
+    fn taps(&self, k: &'k KernelScope, sample: &Index) -> Vec<Tap<'k>> {
+        let dtype = self.start.dtype();
+        let last = self.extent as f64 - 1.0;
+        let args = [self.start, self.size, self.number, k.position(sample).cast(dtype), self.samples.cast(dtype)];
+        let [low, inside, rest, high, also_inside, share] = k.eval(&args, |a| {
+            let x = &a[0] + &a[2] * &a[1] + (&a[3] + a[3].lit(0.5)) * &a[1] / &a[4];
+            let inside = x.ge(&x.lit(-1.0)) & x.le(&x.lit(self.extent as f64));
+            let x = x.max(&x.lit(0.0)).min(&x.lit(last));
+            let low = x.floor();
+            let high = (&low + low.lit(1.0)).min(&low.lit(last));
+            let t = &x - &low;
+            [low.cast(DType::I64), inside.clone(), t.lit(1.0) - &t, high.cast(DType::I64), inside, t]
+        });
+        [(low, inside, rest), (high, also_inside, share)]
+            .map(|(at, inside, weight)| Tap { at: at.position(self.extent), inside, weight })
+            .into()
+    }
 }
 
 fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
@@ -72,18 +128,23 @@ fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
         let [x1, y1, x2, y2] = corners(rois, &at[0], wide);
         let lead = [images.position(&at[0], x.dims[0]), at[1].clone()];
         let state = k.cell("state", wide);
-        let rows = bins(k, [y1, y2], out.dims[2], cx.params);
-        let columns = bins(k, [x1, x2], out.dims[3], cx.params);
+        let rows = bin(k, [y1, y2], (&at[2], out.dims[2]), x.dims[2], cx.params);
+        let columns = bin(k, [x1, x2], (&at[3], out.dims[3]), x.dims[3], cx.params);
         state.set(if take_max { f64::NEG_INFINITY } else { 0.0 });
-        each_sample(k, &rows, &columns, |iy, ix| {
-            let ty = region_taps(k, &rows, (&at[2], iy), x.dims[2]);
-            let tx = region_taps(k, &columns, (&at[3], ix), x.dims[3]);
+        each_sample(k, &rows, &columns, |ty, tx| {
             let old = state.get();
             state.set(match take_max {
                 true => corners_max(source, &lead, &ty, &tx, old),
                 false => old + interpolate(k, source, &lead, &[ty, tx], true),
             });
         });
+        if take_max {
+            // A sample outside of the image counts as zero.
+            for unread in [rows.unread(), columns.unread()].into_iter().flatten() {
+                let best = state.get();
+                state.update(unread, best.max(0.0));
+            }
+        }
         let count = rows.samples * columns.samples;
         let some = count.gt(0);
         let total = state.get();
@@ -99,10 +160,14 @@ fn corners<'k>(rois: KernelTensor<'k>, n: &Index, dtype: DType) -> [KernelValue<
     [0, 1, 2, 3].map(|i| rois.get_as([n, &Index::constant(i)], dtype))
 }
 
-/// Loops over the samples of a bin.
-fn each_sample(k: &KernelScope, rows: &Bins<'_>, columns: &Bins<'_>, body: impl FnOnce(&Index, &Index)) {
-    let zero = Index::default();
-    k.range("iy", (&zero, &rows.count), |iy| k.range("ix", (&zero, &columns.count), |ix| body(iy, ix)));
+/// Loops over the samples of a bin, with their taps on rows and columns.
+fn each_sample<'k>(
+    k: &'k KernelScope,
+    rows: &Bin<'k>,
+    columns: &Bin<'k>,
+    body: impl FnOnce(Vec<Tap<'k>>, Vec<Tap<'k>>),
+) {
+    rows.each_read(k, "iy", |iy| columns.each_read(k, "ix", |ix| body(rows.taps(k, iy), columns.taps(k, ix))));
 }
 
 /// The greatest of `old` and the weighted corners of one sample.
@@ -240,13 +305,11 @@ fn roi_align_kernel(params: &Params, [rois, batch, head, sums]: [&DenseType; 4])
             let [x1, y1, x2, y2] = corners(rois, &at[0], wide);
             let image = images.position(&at[0], sums.dims[0]);
             let part = heads.get([&at[0], channel, &at[1], &at[2]]);
-            let rows = bins(k, [y1, y2], head.dims[2], params);
-            let columns = bins(k, [x1, x2], head.dims[3], params);
+            let rows = bin(k, [y1, y2], (&at[1], head.dims[2]), sums.dims[2], params);
+            let columns = bin(k, [x1, x2], (&at[2], head.dims[3]), sums.dims[3], params);
             let count = rows.samples * columns.samples;
             let share = part.cast(wide) / count.cast(wide);
-            each_sample(k, &rows, &columns, |iy, ix| {
-                let ty = region_taps(k, &rows, (&at[1], iy), sums.dims[2]);
-                let tx = region_taps(k, &columns, (&at[2], ix), sums.dims[3]);
+            each_sample(k, &rows, &columns, |ty, tx| {
                 for (row, column) in ty.iter().flat_map(|row| tx.iter().map(move |column| (row, column))) {
                     let term = row.weight * column.weight * share;
                     k.when(row.inside & column.inside, || {

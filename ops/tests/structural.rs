@@ -287,3 +287,61 @@ fn what_does_not_fit_is_refused() {
     let far = [count(&[4]), f32s(&[2], &[1e30, 1e30]), None, i64s(&[3])];
     assert_eq!(run("resize", &far, cropped()).0, [3]);
 }
+
+/// `RoiAlign` by its definition: all samples of every bin, in f64.
+fn roi_align(x: &[f64], extent: usize, roi: [f64; 4], bins: usize, take_max: bool) -> Vec<f64> {
+    let axis = |low: f64, high: f64, bin: usize| -> Vec<Option<f64>> {
+        let size = (high - low) / bins as f64;
+        let samples = size.ceil() as usize;
+        let at = |i: usize| low - 0.5 + bin as f64 * size + (i as f64 + 0.5) * size / samples as f64;
+        let inside = |at: &f64| (-1.0..=extent as f64).contains(at);
+        (0..samples).map(at).map(|at| Some(at).filter(inside).map(|at| at.clamp(0.0, extent as f64 - 1.0))).collect()
+    };
+    let corners = |at: f64| {
+        let low = at.floor();
+        [(low as usize, 1.0 - (at - low)), ((low as usize + 1).min(extent - 1), at - low)]
+    };
+    let value = |bin: usize| {
+        let (rows, columns) = (axis(roi[1], roi[3], bin / bins), axis(roi[0], roi[2], bin % bins));
+        let sample = |(row, column): (&Option<f64>, &Option<f64>)| {
+            let (Some(row), Some(column)) = (row, column) else { return vec![0.0] };
+            let pairs = corners(*row).into_iter().flat_map(|r| corners(*column).map(|c| (r, c)));
+            pairs.map(|(r, c)| x[r.0 * extent + c.0] * r.1 * c.1).collect()
+        };
+        let pairs = rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column)));
+        let terms: Vec<Vec<f64>> = pairs.map(sample).collect();
+        match (take_max, terms.is_empty()) {
+            (_, true) => 0.0,
+            (true, false) => terms.concat().into_iter().fold(f64::NEG_INFINITY, f64::max),
+            (false, false) => terms.concat().iter().sum::<f64>() / terms.len() as f64,
+        }
+    };
+    (0..bins * bins).map(value).collect()
+}
+
+#[test]
+fn regions_of_any_extent() {
+    let extent = 5;
+    // Signs of both kinds: in the maximum, samples outside of the image count as zeros.
+    let x: Vec<f32> = (0..extent * extent).map(|i| ((i * 7) % 11) as f32 - 12.0).collect();
+    let near = [[0.5, 1.0, 4.0, 3.5], [-3.0, -2.5, 9.0, 2.0], [2.0, 3.0, 2.0, 4.0], [-40.0, 1.0, 300.0, 4.0]];
+    let outside = [[7.0, 8.0, 30.0, 40.0], [-900.0, -1000.0, 1100.0, 1200.0]];
+    let regions: Vec<[f32; 4]> = near.into_iter().chain(outside).collect();
+    for (mode, take_max) in [("avg", false), ("max", true)] {
+        let of = |regions: &[[f32; 4]]| {
+            let count = regions.len() as u64;
+            let images = Some(TensorData::i64s(&[count], &vec![0; regions.len()]).unwrap());
+            let operands = [f32s(&[1, 1, 5, 5], &x), f32s(&[count, 4], regions.as_flattened()), images];
+            let params = Params::new().with("mode", text(mode)).with("output_height", 2i64).with("output_width", 2i64);
+            run("roi_align", &operands, params).1
+        };
+        let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let expected = regions.iter().flat_map(|r| roi_align(&wide, extent, r.map(f64::from), 2, take_max));
+        for (i, (found, expected)) in of(&regions).iter().zip(expected).enumerate() {
+            assert!((f64::from(*found) - expected).abs() < 1e-4, "{mode}, {i}: {found}, expected {expected}");
+        }
+        // What has more samples than anything could visit.
+        let vast = [[-1e30, -1e30, 1e30, 1e30], [0.0, 0.0, f32::MAX, 3.0], [0.0, 0.0, f32::INFINITY, f32::NAN]];
+        assert_eq!(of(&vast).len(), 12);
+    }
+}

@@ -98,11 +98,10 @@ pub fn emit_scores(
         batch_axes: found.batch_axes.clone(),
         row_axes: found.row_axes.clone(),
         col_axes: vec![space.len() - 1],
-        batch_strides: [0; GEMM_BATCH_RANK],
         row_stride: Attention::TILE_COLS as i64,
         cols: found.call.keys.min(Attention::TILE_COLS),
-        whole_rows: false,
         is_tile: true,
+        ..BlockAxes::default()
     };
     let (accumulated, len) = (Some(found.accumulated), Attention::TILE);
     emit_blocks(body, &Blocks { accumulated, result, space, coords, len, layout }, name, (math, layouts), inputs)
@@ -193,6 +192,7 @@ fn emit_blocks(
 }
 
 /// Which axes of the result or of an operand a block's batch, row and column counters walk, and its strides.
+#[derive(Default)]
 struct BlockAxes {
     batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
     row_axes: Vec<usize>,
@@ -219,9 +219,9 @@ impl BlockAxes {
             }
             Library::Conv { .. } => ([vec![0], vec![], vec![]], vec![1], vec![2, 3], dims[2] * dims[3]),
         };
-        let (batch_strides, row_stride) = ([0; GEMM_BATCH_RANK], cols as i64);
         let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Nchw16c);
-        BlockAxes { batch_axes, row_axes, col_axes, batch_strides, row_stride, cols, whole_rows, is_tile: false }
+        let row_stride = cols as i64;
+        BlockAxes { batch_axes, row_axes, col_axes, row_stride, cols, whole_rows, ..BlockAxes::default() }
     }
 
     fn new(library: &Library, dims: &[u64]) -> BlockAxes {
@@ -233,20 +233,16 @@ impl BlockAxes {
                 batch_strides: gemm.call.c.batch_strides,
                 row_stride: gemm.call.c.row_stride,
                 cols: gemm.call.n,
-                whole_rows: false,
-                is_tile: false,
+                ..BlockAxes::default()
             },
             Library::Conv { conv, .. } if conv.pass == ConvPass::FilterGradient => {
                 let taps: u64 = dims[1..].iter().product();
                 BlockAxes {
-                    batch_axes: Default::default(),
                     row_axes: vec![0],
                     col_axes: (1..dims.len()).collect(),
-                    batch_strides: [0; GEMM_BATCH_RANK],
                     row_stride: taps as i64,
                     cols: taps,
-                    whole_rows: false,
-                    is_tile: false,
+                    ..BlockAxes::default()
                 }
             }
             Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Nhwc => BlockAxes {
@@ -256,8 +252,7 @@ impl BlockAxes {
                 batch_strides: [conv.image_strides()[1] as i64, 0, 0],
                 row_stride: dims[3] as i64,
                 cols: dims[3],
-                whole_rows: false,
-                is_tile: false,
+                ..BlockAxes::default()
             },
             Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Nchw16c => {
                 let (pixels, lanes) = (dims[2] * dims[3], dims[4]);
@@ -269,7 +264,7 @@ impl BlockAxes {
                     row_stride: lanes as i64,
                     cols: lanes,
                     whole_rows: true,
-                    is_tile: false,
+                    ..BlockAxes::default()
                 }
             }
             Library::Conv { conv, .. } => {
@@ -290,8 +285,7 @@ impl BlockAxes {
                     batch_strides: [result_image as i64, 0, 0],
                     row_stride: pixels as i64,
                     cols: pixels,
-                    whole_rows: false,
-                    is_tile: false,
+                    ..BlockAxes::default()
                 }
             }
         }

@@ -36,16 +36,11 @@ struct Record {
 }
 
 impl Record {
-    fn list<T: TryFrom<i128>, const N: usize>(&mut self, name: &str) -> Result<[T; N]> {
-        let values = self.fields.remove(name).ok_or_else(|| self.pos.error(format!("`{name}` is missing")))?;
-        let values: Option<Vec<T>> = values.into_iter().map(|v| T::try_from(v).ok()).collect();
-        values
-            .and_then(|v| v.try_into().ok())
-            .ok_or_else(|| self.pos.error(format!("`{name}` is not valid: {N} numbers are expected")))
-    }
-
-    fn one<T: TryFrom<i128>>(&mut self, name: &str) -> Result<T> {
-        self.list::<T, 1>(name).map(|[v]| v)
+    fn one<T: TryFrom<i128> + Default>(&mut self, name: &str) -> Result<T> {
+        let mut value = [T::default()];
+        self.take(name, &mut value)?;
+        let [value] = value;
+        Ok(value)
     }
 
     fn finish(self) -> Result<()> {
@@ -200,7 +195,6 @@ impl Parser<'_> {
         Ok(Step { name, op, flops, bytes })
     }
 
-    /// A call of a vendor's library, from its arguments on.
     /// The working memory of a step.
     fn scratch(&mut self, step: u32) -> Result<Scratch> {
         let mut r = self.record()?;
@@ -209,6 +203,7 @@ impl Parser<'_> {
         Ok(scratch)
     }
 
+    /// A call of a vendor's library, from its arguments on.
     fn vendor(&mut self, s: &PlanScope, is_product: bool) -> Result<StepOp> {
         let (args, dtype) = (self.args(s)?, self.dtype()?);
         let mut r = self.record()?;
@@ -277,11 +272,7 @@ impl Parser<'_> {
 impl Record {
     /// A number that is 1 where it is set, and may be left out.
     fn take_flag(&mut self, name: &str) -> Result<bool> {
-        let set: u8 = match self.fields.contains_key(name) {
-            true => self.one(name)?,
-            false => 0,
-        };
-        Ok(set != 0)
+        Ok(self.fields.contains_key(name) && self.one::<u8>(name)? != 0)
     }
 
     fn take<T: TryFrom<i128>>(&mut self, name: &str, values: &mut [T]) -> Result<()> {

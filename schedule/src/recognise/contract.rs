@@ -236,6 +236,12 @@ pub fn planar_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> 
     if single { as_forward(c, lhs, rhs) } else { None }
 }
 
+/// Whether kernels of convolutions, which count elements by 32 bits, can address those of operands and result.
+fn addressable(c: &Contraction, operands: [&DenseType; 2]) -> bool {
+    let result: u64 = c.extents[..c.out_rank].iter().product();
+    operands.map(DenseType::len).into_iter().chain([result]).all(|len| len <= i32::MAX as u64)
+}
+
 /// The contraction as a convolution over NCHW data (one- or two-dimensional, grouped or not) of any type, with
 /// filters as they are.
 ///
@@ -273,8 +279,8 @@ pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> O
         && same(&c.rhs[0], &var(1), &c.extents)
         && same(&c.rhs[1], &var(ic), &c.extents)
         && (0..spatial).all(|s| same(&c.rhs[2 + s], &var(kernel + s), &c.extents));
-    let small = [lhs, rhs].iter().all(|ty| ty.len() <= i32::MAX as u64);
-    if !canonical || !small || rhs.dims[2..] != c.extents[kernel..] || lhs.dims[0] != c.extents[0] {
+    if !canonical || !addressable(c, [lhs, rhs]) || rhs.dims[2..] != c.extents[kernel..] || lhs.dims[0] != c.extents[0]
+    {
         return None;
     }
     let mut conv = Conv2d {

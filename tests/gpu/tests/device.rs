@@ -94,10 +94,9 @@ fn note(json: &Json) -> &str {
 #[test]
 fn the_interpreter_is_a_device() {
     let machine = Machine::without_driver();
-    let (output, results) =
-        machine.run("interpreted", "device,clock,kernels-sm_80,kernels-sm_90a,arrays,several,launches");
+    let (output, results) = machine.run("interpreted", "device,clock,kernels-sm_90a,arrays,several,launches");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
-    assert!(cases(&results, "kernels-sm_80", "passed").len() > 300);
+    assert!(cases(&results, "kernels-sm_90a", "passed").len() > 300);
     assert_eq!(note(cases(&results, "clock", "skipped")[0]), "the interpreter has no clock");
     for case in cases(&results, "launches", "passed") {
         assert_eq!(note(case), "runs; times mean nothing in the interpreter");

@@ -110,13 +110,11 @@ pub(crate) fn as_conv_data_gradient(c: &Contraction, lhs: &DenseType, rhs: &Dens
 /// channels split into groups, one more.
 fn axes(c: &Contraction, image: &DenseType, other: &DenseType) -> Option<usize> {
     let spatial = image.rank().checked_sub(2)?;
-    let small = |ty: &DenseType| ty.len() <= i32::MAX as u64;
-    let result: u64 = c.extents[..c.out_rank].iter().product();
     let fits = (1..=2).contains(&spatial)
-        && [image, other].iter().all(|ty| ty.dtype == DType::F32 && small(ty))
+        && [image, other].iter().all(|ty| ty.dtype == DType::F32)
         && (spatial + 2..=spatial + 3).contains(&other.rank())
         && !c.extents.contains(&0)
-        && result <= i32::MAX as u64;
+        && super::addressable(c, [image, other]);
     fits.then_some(spatial)
 }
 

@@ -130,8 +130,8 @@ pub fn image_convolution(conv: &Conv2d) -> Contraction {
 /// as they are. The pass is [`ConvPass::Forward`], or that of its [`ConvAlgorithm`], but only packed filters can be computed
 /// with: they must be constant. What is a matrix product is none: 1×1 without blocks on either side.
 pub fn as_image_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
-    let small = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32 && ty.len() <= i32::MAX as u64);
-    if !small || rhs.rank() != 4 || c.extents.contains(&0) {
+    let fits = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32) && super::addressable(c, [lhs, rhs]);
+    if !fits || rhs.rank() != 4 || c.extents.contains(&0) {
         return None;
     }
     let sides = ImageLayout::ALL.into_iter().flat_map(|x| ImageLayout::ALL.map(|y| [x, y]));
