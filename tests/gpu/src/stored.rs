@@ -46,3 +46,10 @@ impl Stored {
         Ok(found.ok_or_else(|| format!("{FILE} has no result of `{case}` for {section}"))?)
     }
 }
+
+/// Sections of several collections.
+impl FromIterator<Stored> for Stored {
+    fn from_iter<I: IntoIterator<Item = Stored>>(parts: I) -> Stored {
+        Stored(parts.into_iter().flat_map(|part| part.0).collect())
+    }
+}

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tensorc::schedule::target::Capability;
 
 use crate::context::{Context, Fault};
@@ -187,10 +188,12 @@ fn tell(line: &Line) -> Result<(), Fault> {
 /// # Errors
 /// A case fails in the interpreter.
 pub fn store() -> Result<Stored, Fault> {
-    let mut stored = Stored::default();
-    for capability in Capability::ALL {
-        kernels::store(capability, &mut stored)?;
-        training::store(capability, &mut stored)?;
-    }
-    Ok(stored)
+    let of = |capability| -> Result<Stored, String> {
+        let mut stored = Stored::default();
+        let kernels = kernels::store(capability, &mut stored);
+        kernels.and_then(|()| training::store(capability, &mut stored)).map_err(|e| e.to_string())?;
+        Ok(stored)
+    };
+    let all: Vec<Stored> = Capability::ALL.into_par_iter().map(of).collect::<Result<_, _>>()?;
+    Ok(all.into_iter().collect())
 }
