@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tensorc_abi::image::slot;
 
-use crate::step::{CHUNKS_PER_WORKER, Step, Work};
+use crate::step::{CHUNKS_PER_WORKER, Step, Work, WorkerMemory};
 
 /// Most steps that run side by side: what a worker looks through to find its next chunk.
 pub const MAX_STEPS: usize = 16;
@@ -47,6 +47,8 @@ pub struct Memory {
     pub table: *const *mut u8,
     /// Start of the arena, in which steps have working memory.
     pub arena: *mut u8,
+    /// Where workers have it in every step, if nothing else that the step uses lies behind the beginning.
+    pub common: Option<WorkerMemory>,
 }
 
 // SAFETY: the table is not written during a run. What lies behind the addresses is accessed by tasks, which are free of
@@ -59,7 +61,7 @@ impl Memory {
     /// As for [`run`]: nobody else executes these tasks, or is this worker.
     #[inline]
     unsafe fn execute(&self, step: &Step, worker: usize, tasks: Range<u64>) {
-        let scratch = self.arena.wrapping_add(step.scratch.of_worker(worker));
+        let scratch = self.arena.wrapping_add(step.scratch.or(self.common).of_worker(worker));
         // SAFETY: passed on from the caller.
         unsafe { step.execute(self.table.wrapping_add(step.first_slot), tasks, scratch) }
     }
@@ -75,8 +77,9 @@ impl Memory {
 /// # Safety
 /// The table has an entry for every argument of the steps, the address of memory of its buffer's size; kernels may be
 /// called, access nothing but their arguments and have iterations free of data races; the arena reaches to the
-/// [`crate::WorkerMemory::end`] of every step for as many workers as there are; none of the steps writes what another
-/// accesses, nor has its working memory there, and all that have some have the same.
+/// [`WorkerMemory::end`] of every step and of the common memory, which has the largest stride, for as many workers as there
+/// are; none of the steps writes what another accesses, nor has its working memory there, and all that have some have the
+/// same.
 #[inline]
 pub unsafe fn run<W: Workers + Sync, S: AsRef<Step> + Sync>(
     steps: &[S],
@@ -275,6 +278,26 @@ mod tests {
 
     fn step(tasks: u64, grain: u64, ns: u64) -> Step {
         Step { tasks, grain, ns, ..Step::of(Work::Kernel(nothing)) }
+    }
+
+    #[test]
+    fn workers_have_one_place_where_it_fits() {
+        let steps =
+            [(0, 640), (1024, 128), (4096, 640), (5120, 256)].map(|(offset, stride)| WorkerMemory { offset, stride });
+        for workers in [1, 2, 3, 64] {
+            let arena = steps.iter().filter_map(|own| own.end(workers)).max().unwrap();
+            let common = WorkerMemory::common(arena, 640, workers);
+            let used = steps.map(|own| own.or(common));
+            for (own, used) in steps.iter().zip(used) {
+                assert!(used.offset >= own.offset && used.stride >= own.stride && used.offset.is_multiple_of(64));
+                assert!(used.end(workers).unwrap() <= arena);
+            }
+            match workers {
+                1 => assert_eq!(used, steps),
+                _ => assert!(used[0] == used[1] && used[1].offset > 1024, "{used:?}"),
+            }
+        }
+        assert_eq!(WorkerMemory::common(1000, 640, 2), None);
     }
 
     #[test]

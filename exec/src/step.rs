@@ -43,6 +43,21 @@ pub struct WorkerMemory {
 }
 
 impl WorkerMemory {
+    /// Working memory at the end of an arena of so many bytes, of which a step needs at most `stride` for each worker.
+    /// Where it is apart from what a step uses, a worker has the same memory in every step: what its core has in the
+    /// caches is not another core's. `None` for one worker, which has the caches for itself.
+    pub fn common(arena_bytes: usize, stride: usize, workers: usize) -> Option<WorkerMemory> {
+        const ALIGN: usize = 64;
+        let offset = arena_bytes.checked_sub(stride.checked_mul(workers)?)?;
+        (workers > 1).then_some(WorkerMemory { offset: offset / ALIGN * ALIGN, stride })
+    }
+
+    /// The common place, where that is behind what a step with this one uses.
+    #[inline]
+    pub(crate) fn or(self, common: Option<WorkerMemory>) -> WorkerMemory {
+        common.filter(|common| self.offset <= common.offset).unwrap_or(self)
+    }
+
     /// Where the working memory of a worker begins.
     #[inline]
     pub(crate) fn of_worker(&self, worker: usize) -> usize {

@@ -8,7 +8,7 @@ use core::mem::{align_of, size_of};
 
 use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, slot, variant};
-use tensorc_exec::{Memory, Step, Work, run};
+use tensorc_exec::{Memory, Step, Work, WorkerMemory, run};
 
 use crate::model::{ArtifactModel, LINE_PAIR, Linked, Needs, enter, steps};
 use crate::pool::{Threads, workers};
@@ -31,6 +31,7 @@ pub struct ArtifactContext {
     /// Entries of the table of arguments.
     slots: usize,
     arena: *mut u8,
+    common: Option<WorkerMemory>,
     /// Bytes of the arena that the system has been asked for, if it is ours.
     committed: usize,
     /// Whether the memory is ours to free.
@@ -43,6 +44,8 @@ struct ContextLayout {
     /// Entries of the table of arguments.
     slots: usize,
     arena: usize,
+    /// Where workers have working memory in every step where that fits.
+    common: Option<WorkerMemory>,
     total: usize,
 }
 
@@ -56,7 +59,8 @@ impl ContextLayout {
         let arguments = size_of::<ArtifactContext>().next_multiple_of(align_of::<*mut u8>());
         let arena = (arguments + needs.slots * size_of::<*mut u8>()).next_multiple_of(LINE_PAIR);
         let total = arena.checked_add(needs.arena).ok_or(status::MEMORY)?;
-        Ok(ContextLayout { arguments, slots: needs.slots, arena, total })
+        let common = WorkerMemory::common(needs.arena, needs.stride, workers);
+        Ok(ContextLayout { arguments, slots: needs.slots, arena, common, total })
     }
 }
 
@@ -128,6 +132,7 @@ unsafe fn init(
         arguments: base.wrapping_add(plan.arguments).cast(),
         slots: plan.slots,
         arena: base.wrapping_add(plan.arena),
+        common: plan.common,
         committed: 0,
         owned,
     };
@@ -203,7 +208,7 @@ impl ArtifactContext {
         let (v, inputs, outputs) = unsafe { self.signature.check_all(inputs, outputs)? };
         self.bind(v, inputs, outputs);
         let linked = Linked { model: self.model, image: self.signature.image, variant: v };
-        let memory = Memory { table: self.arguments.cast_const(), arena: self.arena };
+        let memory = Memory { table: self.arguments.cast_const(), arena: self.arena, common: self.common };
         for record in steps(&linked.image, v) {
             let step = Step::resolve(record, &linked).ok_or(status::DAMAGED)?;
             // SAFETY: the table is bound for the variant; the tensors are as large as the plan says, which the compiler has

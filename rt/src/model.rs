@@ -83,6 +83,8 @@ pub struct Needs {
     pub slots: usize,
     /// Bytes of the arena: intermediate tensors, and working memory of every worker.
     pub arena: usize,
+    /// Bytes of working memory of a worker.
+    pub stride: usize,
 }
 
 impl Needs {
@@ -115,6 +117,7 @@ impl Needs {
                 let step = Step::resolve(record, &linked).ok_or(unknown)?;
                 check(v, &step)?;
                 needs.arena = needs.arena.max(step.scratch.end(workers).ok_or(status::MEMORY)?);
+                needs.stride = needs.stride.max(step.scratch.stride);
             }
         }
         Ok(needs)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::image::slot;
 use tensorc_abi::{ExternError, ExternFn};
-use tensorc_exec::{self as exec, Memory, Work, Workers, bind};
+use tensorc_exec::{self as exec, Memory, Work, WorkerMemory, Workers, bind};
 
 use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Final, Interface, Phase};
@@ -478,7 +478,10 @@ impl<'a, W: Watch> RunView<'a, W> {
         watch: W,
         limit: Option<Duration>,
     ) -> RunView<'a, W> {
-        let memory = Memory { table: arguments.as_ptr(), arena: arena.base() };
+        let (plan, workers) = (executable.plan(), pool.threads());
+        let stride = plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap_or(0);
+        let common = WorkerMemory::common(plan.run_bytes(workers) as usize, stride as usize, workers);
+        let memory = Memory { table: arguments.as_ptr(), arena: arena.base(), common };
         let deadline = limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
         RunView { pool, externs: &executable.externs, memory, watch, deadline }
     }
