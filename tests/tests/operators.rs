@@ -40,13 +40,13 @@ struct Examined {
 
 /// Judges the candidates of operators, with compilers of its own.
 fn examine<'r>(registry: &Registry, ops: impl Iterator<Item = &'r OpRef>) -> Examined {
-    let compilers = [compiler(1), compiler(2)];
-    let arrays = Runtime::with_compiler(compilers[1].clone(), RuntimeOptions::default()).unwrap();
+    let one_thread = compiler(1);
+    let arrays = Runtime::with_compiler(compiler(2), RuntimeOptions::default()).unwrap();
     let mut all = Examined::default();
     for op in ops {
         let (mut agrees, mut fails) = (0, 0);
         for candidate in candidates(op) {
-            match judge(&compilers, &arrays, registry, op, &candidate, |_| has_defined_bits(op)) {
+            match judge(&one_thread, &arrays, registry, op, &candidate, |_| has_defined_bits(op)) {
                 Verdict::NotTaken => {}
                 Verdict::Agrees => agrees += 1,
                 Verdict::Fails(why) => {

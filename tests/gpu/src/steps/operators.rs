@@ -21,7 +21,7 @@ const TRIED: usize = 400;
 
 /// A compiler that rounds as the reference does, and a runtime whose arrays are on the device.
 struct Judge {
-    compilers: [Compiler; 1],
+    compiler: Compiler,
     arrays: Runtime,
 }
 
@@ -34,11 +34,11 @@ impl Judge {
         let compiler = Compiler::new(options)?;
         let device = cx.driver()?.device();
         let arrays = Runtime::with_compiler(compiler.clone(), RuntimeOptions { device, ..RuntimeOptions::default() })?;
-        Ok(Judge { compilers: [compiler], arrays })
+        Ok(Judge { compiler, arrays })
     }
 
     fn examine(&self, op: &OpRef) -> Result<Ended, Fault> {
-        let registry = self.compilers[0].registry();
+        let registry = self.compiler.registry();
         // Functions of f64 are expanded on a GPU, and differ from the reference in the last place.
         let bits = |dtype| has_defined_bits(op) && dtype != DType::F64;
         let (mut of_type, mut agree) = (BTreeMap::new(), 0);
@@ -47,7 +47,7 @@ impl Judge {
             if *count == OF_A_TYPE || agree == OF_AN_OPERATOR {
                 continue;
             }
-            match judge(&self.compilers, &self.arrays, registry, op, &candidate, bits) {
+            match judge(&self.compiler, &self.arrays, registry, op, &candidate, bits) {
                 Verdict::NotTaken => {}
                 Verdict::Agrees => (*count, agree) = (*count + 1, agree + 1),
                 Verdict::Fails(why) if why.contains("has no code for a GPU") => *count += 1,
@@ -67,7 +67,7 @@ fn first_type(candidate: &Candidate) -> Option<&'static str> {
 
 pub fn cases(cx: &Context) -> Result<Vec<Case>, Fault> {
     let judge = Rc::new(Judge::new(cx)?);
-    let registry = judge.compilers[0].registry();
+    let registry = judge.compiler.registry();
     let case = |op: &OpRef| {
         let (judge, op) = (judge.clone(), op.clone());
         Case::new(op.name, move |_| judge.examine(&op))
