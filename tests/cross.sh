@@ -71,7 +71,7 @@ if [ "$(uname -m)" = x86_64 ] && command -v cc >/dev/null; then
     TENSORC_CROSS_X86_64="$(library x86_64-unknown-linux-gnu) cc"
     export TENSORC_CROSS_X86_64
 fi
-[ -n "$backend" ] || cargo test --release --workspace "$@" --test targets -- --nocapture
+[ -n "$backend" ] || cargo test --release --workspace "$@" --test integration -- --nocapture targets::
 
 # Pixels are the bytes of some text.
 printf '\x93NUMPY\x01\x00\x76\x00%-117s\n' "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 33, 30), }" \

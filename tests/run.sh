@@ -63,15 +63,16 @@ examples() {
 tests() { cargo test --release --workspace "${features[@]}"; }
 
 # It takes 2 GiB of memory.
-longest_record() { cargo test --release --workspace "${features[@]}" --test record -- --ignored; }
+longest_record() { cargo test --release --workspace "${features[@]}" --test integration -- --ignored record::; }
 
 # Executed by the interpreter.
 gpu_kernels() { TENSORC_BACKEND=gpu suite onnx:: training::; }
 
 llvm() {
     export TENSORC_BACKEND=llvm
-    cargo test --release --workspace "${features[@]}" \
-        --test llvm --test strips --test math_library --test random_kernels --test scalar_ops --test stored --test corpus
+    cargo test --release --workspace "${features[@]}" --test integration -- \
+        llvm:: strips:: math_library:: random_kernels:: scalar_ops:: stored::
+    cargo test --release --workspace "${features[@]}" --test corpus
     suite operators::chosen onnx:: mxnet_ops:: random:: shapes:: differential::attention aot:: code_cache::
 }
 

@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use tensorc_ir::op::Registry;
 
 // What the tests of damaged files do, too.
-#[path = "../../frontend/tests/support/import_any.rs"]
+#[path = "../../frontend/tests/integration/support/import_any.rs"]
 mod import_any;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| tensorc_ops::registry().expect("the registry is sound"));

@@ -7,9 +7,9 @@
 use tensorc_ir::scalar::{MathFn, MathLibrary, ScalarNode};
 use tensorc_ops::math::{MathBodies, budget};
 
-#[path = "../tests/blocks/mod.rs"]
+#[path = "../tests/integration/blocks/mod.rs"]
 mod blocks;
-#[path = "../tests/distance/mod.rs"]
+#[path = "../tests/integration/distance/mod.rs"]
 mod distance;
 
 use blocks::{Worst, sweep};

@@ -11,7 +11,7 @@ use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 use tensorc_kernels::vmath::{VectorMathFn, vector_math_for};
 use tensorc_ops::math::budget;
 
-#[path = "../../ops/tests/distance/mod.rs"]
+#[path = "../../ops/tests/integration/distance/mod.rs"]
 mod distance;
 
 const BLOCK: u64 = 1 << 12;

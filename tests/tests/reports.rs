@@ -1,5 +1,5 @@
 //! Models made after public reports of crashes in others' operators and optimizers: compiled, they are refused or give the
-//! right result. Reports about files are in `frontend/tests/cve.rs`.
+//! right result. Reports about files are in `frontend/tests/integration/cve.rs`.
 
 use std::collections::BTreeSet;
 

@@ -95,10 +95,10 @@ fn symbols() -> Vec<Vec<u8>> {
     let files = [
         include_str!("../../mxnet/small-symbol.json"),
         include_str!("../../training/parity-mlp-adam/model-symbol.json"),
-        include_str!("../../../frontend/tests/data/symbols/attributes.json"),
-        include_str!("../../../frontend/tests/data/symbols/residual.json"),
-        include_str!("../../../frontend/tests/data/symbols/lists.json"),
-        include_str!("../../../frontend/tests/data/symbols/shared_state.json"),
+        include_str!("../../../frontend/tests/integration/data/symbols/attributes.json"),
+        include_str!("../../../frontend/tests/integration/data/symbols/residual.json"),
+        include_str!("../../../frontend/tests/integration/data/symbols/lists.json"),
+        include_str!("../../../frontend/tests/integration/data/symbols/shared_state.json"),
     ];
     files.iter().map(|text| text.as_bytes().to_vec()).collect()
 }

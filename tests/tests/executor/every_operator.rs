@@ -2,10 +2,10 @@
 //! the forward pass in place or not. The witness is the interpreter's gradient in f64, which the tests of
 //! `differentiate` compare with differences.
 
-#[path = "../../../passes/tests/gradients/cases.rs"]
+#[path = "../../../passes/tests/integration/gradients/cases.rs"]
 #[expect(dead_code, reason = "shared with the tests of `differentiate`, which need more of it")]
 mod cases;
-#[path = "../../../passes/tests/gradients/function.rs"]
+#[path = "../../../passes/tests/integration/gradients/function.rs"]
 pub mod function;
 
 use std::sync::Arc;

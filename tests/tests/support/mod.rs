@@ -3,7 +3,7 @@
 pub mod backend;
 pub mod npz;
 /// ONNX models built in code, and damaged ones.
-#[path = "../../../frontend/tests/support/mod.rs"]
+#[path = "../../../frontend/tests/integration/support/mod.rs"]
 pub mod onnx_models;
 
 use std::sync::Arc;

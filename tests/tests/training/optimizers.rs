@@ -28,7 +28,7 @@ fn values(array: &NDArray) -> Vec<f64> {
     array.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// Every rule, with and without clipping, five steps; the numbers of A087 are in `ops/tests/updates.rs`.
+/// Every rule, with and without clipping, five steps; the numbers of A087 are in `ops/tests/integration/updates.rs`.
 #[test]
 fn every_rule_steps_as_mxnet_does() {
     let (rt, reference) = (runtime(), reference());
