@@ -23,4 +23,4 @@ pub use region::regions;
 pub use run::{DeviceStep, MAX_STEPS, Memory, Queue, Workers, bind, run};
 #[cfg(feature = "plan")]
 pub use step::Place;
-pub use step::{Code, CommonMemory, LibraryCall, Routine, Step, Work, WorkerMemory, worker_stride};
+pub use step::{Code, LibraryCall, Routine, Step, Work, WorkerMemory, worker_stride};

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tensorc_abi::image::slot;
 
-use crate::step::{CHUNKS_PER_WORKER, CommonMemory, Step, Work};
+use crate::step::{CHUNKS_PER_WORKER, Step, Work, WorkerMemory};
 
 /// Most steps that run side by side: what a worker looks through to find its next chunk.
 pub const MAX_STEPS: usize = 16;
@@ -47,8 +47,8 @@ pub struct Memory {
     pub table: *const *mut u8,
     /// Start of the arena, in which steps have working memory.
     pub arena: *mut u8,
-    /// Where workers have it in every step where that fits.
-    pub common: Option<CommonMemory>,
+    /// Where workers have it in every step, if nothing else that the step uses lies behind the beginning.
+    pub common: Option<WorkerMemory>,
 }
 
 // SAFETY: the table is not written during a run. What lies behind the addresses is accessed by tasks, which are free of
@@ -61,7 +61,7 @@ impl Memory {
     /// As for [`run`]: nobody else executes these tasks, or is this worker.
     #[inline]
     unsafe fn execute(&self, step: &Step, worker: usize, tasks: Range<u64>) {
-        let scratch = self.arena.wrapping_add(CommonMemory::of(self.common, step.scratch).of_worker(worker));
+        let scratch = self.arena.wrapping_add(step.scratch.or(self.common).of_worker(worker));
         // SAFETY: passed on from the caller.
         unsafe { step.execute(self.table.wrapping_add(step.first_slot), tasks, scratch) }
     }
@@ -77,8 +77,8 @@ impl Memory {
 /// # Safety
 /// The table has an entry for every argument of the steps, the address of memory of its buffer's size; kernels may be
 /// called, access nothing but their arguments and have iterations free of data races; the arena reaches to the
-/// [`WorkerMemory::end`](crate::WorkerMemory::end) of every step, and the common memory lies within it, for as many workers
-/// as there are; none of the steps writes what another accesses, nor has its working memory there, and all that have some have the
+/// [`WorkerMemory::end`] of every step and of the common memory, which has the largest stride, for as many workers as there
+/// are; none of the steps writes what another accesses, nor has its working memory there, and all that have some have the
 /// same.
 #[inline]
 pub unsafe fn run<W: Workers + Sync, S: AsRef<Step> + Sync>(
@@ -273,7 +273,6 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::step::WorkerMemory;
 
     unsafe extern "C" fn nothing(_: *const *mut u8, _: *const i64) {}
 
@@ -281,39 +280,24 @@ mod tests {
         Step { tasks, grain, ns, ..Step::of(Work::Kernel(nothing)) }
     }
 
-    /// What steps with working memory at these places use, in an arena that just holds them.
-    fn used<const N: usize>(steps: [(usize, usize); N], workers: usize) -> [WorkerMemory; N] {
-        let steps = steps.map(|(offset, stride)| WorkerMemory { offset, stride });
-        let arena = steps.iter().filter_map(|own| own.end(workers)).max().unwrap();
-        let common = CommonMemory::new(steps.into_iter(), arena, workers);
-        let used = steps.map(|own| CommonMemory::of(common, own));
-        for (own, used) in steps.iter().zip(used) {
-            assert!(used.offset >= own.offset && used.stride >= own.stride && used.offset.is_multiple_of(64));
-            assert!(used.end(workers).unwrap() <= arena);
-        }
-        used
-    }
-
     #[test]
     fn workers_have_one_place_where_it_fits() {
-        let steps = [(0, 640), (1024, 128), (4096, 640), (5120, 256)];
-        assert_eq!(used(steps, 1), steps.map(|(offset, stride)| WorkerMemory { offset, stride }));
-        for workers in [2, 3, 64] {
-            let used = used(steps, workers);
-            assert!(used[0] == used[1] && used[1].offset > 1024, "{used:?}");
+        let steps =
+            [(0, 640), (1024, 128), (4096, 640), (5120, 256)].map(|(offset, stride)| WorkerMemory { offset, stride });
+        for workers in [1, 2, 3, 64] {
+            let arena = steps.iter().filter_map(|own| own.end(workers)).max().unwrap();
+            let common = WorkerMemory::common(arena, 640, workers);
+            let used = steps.map(|own| own.or(common));
+            for (own, used) in steps.iter().zip(used) {
+                assert!(used.offset >= own.offset && used.stride >= own.stride && used.offset.is_multiple_of(64));
+                assert!(used.end(workers).unwrap() <= arena);
+            }
+            match workers {
+                1 => assert_eq!(used, steps),
+                _ => assert!(used[0] == used[1] && used[1].offset > 1024, "{used:?}"),
+            }
         }
-    }
-
-    #[test]
-    fn steps_near_the_end_have_a_place_apart() {
-        // The last step needs less than the second, and what it uses lies in the place that the second would have.
-        let [wide, also, narrow] = used([(0, 640), (100_032, 1664), (118_400, 640)], 2);
-        assert_eq!(wide, also);
-        assert_eq!([narrow.offset, narrow.stride], [118_400, 640]);
-        assert_eq!([wide.end(2), Some(wide.stride)], [Some(118_400), Some(1664)]);
-        // Not where that takes the place from another step, which needs as much and has nothing free below.
-        let [tight, _, narrow] = used([(116_352, 1664), (0, 1664), (118_400, 640)], 2);
-        assert_eq!([tight.offset, narrow.offset], [116_352, 118_400]);
+        assert_eq!(WorkerMemory::common(1000, 640, 2), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use core::mem::{align_of, size_of};
 
 use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, slot, variant};
-use tensorc_exec::{CommonMemory, Memory, Step, Work, run};
+use tensorc_exec::{Memory, Step, Work, WorkerMemory, run};
 
 use crate::model::{ArtifactModel, LINE_PAIR, Linked, Needs, enter, steps};
 use crate::pool::{Threads, workers};
@@ -31,7 +31,7 @@ pub struct ArtifactContext {
     /// Entries of the table of arguments.
     slots: usize,
     arena: *mut u8,
-    common: Option<CommonMemory>,
+    common: Option<WorkerMemory>,
     /// Bytes of the arena that the system has been asked for, if it is ours.
     committed: usize,
     /// Whether the memory is ours to free.
@@ -45,7 +45,7 @@ struct ContextLayout {
     slots: usize,
     arena: usize,
     /// Where workers have working memory in every step where that fits.
-    common: Option<CommonMemory>,
+    common: Option<WorkerMemory>,
     total: usize,
 }
 
@@ -59,7 +59,8 @@ impl ContextLayout {
         let arguments = size_of::<ArtifactContext>().next_multiple_of(align_of::<*mut u8>());
         let arena = (arguments + needs.slots * size_of::<*mut u8>()).next_multiple_of(LINE_PAIR);
         let total = arena.checked_add(needs.arena).ok_or(status::MEMORY)?;
-        Ok(ContextLayout { arguments, slots: needs.slots, arena, common: needs.common, total })
+        let common = WorkerMemory::common(needs.arena, needs.stride, workers);
+        Ok(ContextLayout { arguments, slots: needs.slots, arena, common, total })
     }
 }
 

@@ -2,10 +2,8 @@
 
 use tensorc_abi::KernelFn;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{
-    Image, ImageError, ImageVersion, LIBRARIES, MAX_RANK, check, header, scratch, slot, step, variant,
-};
-use tensorc_exec::{Code, CommonMemory, Routine, Step, WorkerMemory, bind, worker_stride};
+use tensorc_abi::image::{Image, ImageError, ImageVersion, LIBRARIES, MAX_RANK, check, header, scratch, slot, step, variant};
+use tensorc_exec::{Code, Routine, Step, WorkerMemory, bind, worker_stride};
 
 /// Workers' memory begins at a multiple of this: they share no pair of cache lines.
 pub const LINE_PAIR: usize = 128;
@@ -85,8 +83,8 @@ pub struct Needs {
     pub slots: usize,
     /// Bytes of the arena: intermediate tensors, and working memory of every worker.
     pub arena: usize,
-    /// Where workers have working memory in every step where that fits.
-    pub common: Option<CommonMemory>,
+    /// Bytes of working memory of a worker.
+    pub stride: usize,
 }
 
 impl Needs {
@@ -109,8 +107,7 @@ impl Needs {
             needs.slots = needs.slots.max(slots.count());
             needs.arena = needs.arena.max(image.size(v + variant::ARENA_BYTES));
             let arena = image.word(v + variant::ARENA_BYTES);
-            let inside =
-                |offset: u64| offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= arena);
+            let inside = |offset: u64| offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= arena);
             if !checks(image, v).all(|check| inside(check[check::OFFSET])) {
                 return Err(status::DAMAGED);
             }
@@ -120,13 +117,9 @@ impl Needs {
                 let step = Step::resolve(record, &linked).ok_or(unknown)?;
                 check(v, &step)?;
                 needs.arena = needs.arena.max(step.scratch.end(workers).ok_or(status::MEMORY)?);
+                needs.stride = needs.stride.max(step.scratch.stride);
             }
         }
-        let own = variants(image).flat_map(|variant| {
-            let linked = move || Linked { model, image: *image, variant };
-            steps(image, variant).filter_map(move |record| Some(Step::resolve(record, &linked())?.scratch))
-        });
-        needs.common = CommonMemory::new(own, needs.arena, workers);
         Ok(needs)
     }
 }
@@ -157,13 +150,13 @@ pub fn dims(tensor: &Tensor) -> &[i64] {
 }
 
 /// Offsets of the records of all variants.
-pub fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + Clone + use<> {
+pub fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + use<> {
     let (count, at, image) = (image.size(header::VARIANTS), image.size(header::VARIANTS + 1), *image);
     (0..count).map(move |i| image.size(at + i))
 }
 
 /// Records of the steps of a variant.
-pub fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + Clone + use<> {
+pub fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
     let (count, first, image) = (image.size(at + variant::STEPS), image.size(at + variant::STEPS + 1), *image);
     (0..count).map_while(move |i| image.record(first + i * step::WORDS))
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::image::slot;
-use tensorc_abi::{ExternError, ExternFn, Scratch};
-use tensorc_exec::{self as exec, CommonMemory, Memory, Work, WorkerMemory, Workers, bind};
+use tensorc_abi::{ExternError, ExternFn};
+use tensorc_exec::{self as exec, Memory, Work, WorkerMemory, Workers, bind};
 
 use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Final, Interface, Phase};
@@ -479,8 +479,8 @@ impl<'a, W: Watch> RunView<'a, W> {
         limit: Option<Duration>,
     ) -> RunView<'a, W> {
         let (plan, workers) = (executable.plan(), pool.threads());
-        let own = |s: &Scratch| WorkerMemory { offset: s.offset as usize, stride: s.bytes as usize };
-        let common = CommonMemory::new(plan.scratch.iter().map(own), plan.run_bytes(workers) as usize, workers);
+        let stride = plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap_or(0);
+        let common = WorkerMemory::common(plan.run_bytes(workers) as usize, stride as usize, workers);
         let memory = Memory { table: arguments.as_ptr(), arena: arena.base(), common };
         let deadline = limit.and_then(|limit| Some(Deadline { at: Instant::now().checked_add(limit)?, limit }));
         RunView { pool, externs: &executable.externs, memory, watch, deadline }
