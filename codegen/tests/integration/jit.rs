@@ -1,4 +1,5 @@
 //! Sets of kernels: sharing, threads, missing library functions, text of the code.
+
 use crate::common;
 use tensorc_abi::DType;
 use tensorc_codegen::cranelift::dump;

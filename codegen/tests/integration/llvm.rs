@@ -1,8 +1,9 @@
 //! Objects of LLVM for every target, and code as text.
 #![cfg(feature = "llvm")]
-use crate::common;
+
 use std::process::Command;
 
+use crate::common;
 use tensorc_abi::DType;
 use tensorc_codegen::emit::{Math, emit};
 use tensorc_codegen::isa::Isa;

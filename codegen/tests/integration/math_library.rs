@@ -1,4 +1,5 @@
 //! The f32 math library as machine code, bit for bit as its expressions evaluate.
+
 use crate::common;
 use tensorc_abi::DType;
 use tensorc_ir::kir::{KernelBuilder, LoopKind, Operand};

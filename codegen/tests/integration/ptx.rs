@@ -1,9 +1,10 @@
 //! PTX, executed by the interpreter of `tests/src/ptx`: every scalar operation on every type and the edge values of it, against its
 //! definition; random kernels against the interpreter of KIR.
 #![cfg(feature = "llvm")]
-use crate::common;
+
 use std::sync::Arc;
 
+use crate::common;
 use crate::common::operations::{Case, cases};
 use crate::common::random::{contents, random_kernel};
 use crate::common::records::Records;

@@ -1,5 +1,6 @@
 //! Random kernels, run by the interpreter and as machine code. A failing one is reduced by deleting
 //! statements before it is shown.
+
 use crate::common;
 use crate::common::random::{contents, random_kernel};
 use tensorc_codegen::jit::{KernelCache, compile_kernels};

@@ -1,4 +1,5 @@
 //! Every scalar operation on every type and the edge values of it, against its definition.
+
 use crate::common;
 use tensorc_ir::kir::Kernel;
 

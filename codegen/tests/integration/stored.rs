@@ -1,7 +1,8 @@
 //! Code from a store: equal bits, and nothing but what was made for this kernel, this compiler and this processor.
-use crate::common;
+
 use std::sync::Arc;
 
+use crate::common;
 use crate::common::operations;
 use crate::common::random::{contents, random_kernel};
 use crate::common::records::Records;

@@ -1,5 +1,6 @@
 //! Clusters whose library functions are applied to strips: the kernels are what the graph says, in
 //! the interpreter and as machine code.
+
 use crate::common;
 use tensorc_codegen::emit::{Math, emit};
 use tensorc_ir::graph::{Graph, Value};

@@ -2,10 +2,11 @@
 //! emulator where the processor is another), and compared with the interpreter.
 //!
 //! `tests/cross.sh` names what is needed in the environment; without, a target is left out, which is printed.
-use crate::common;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::common;
 use crate::common::operations;
 use crate::common::random::{contents, random_kernel};
 use tensorc_codegen::cranelift::emit_kernels;

@@ -1,4 +1,5 @@
 //! Iterators made of others: what they give, errors that pass through them, and resuming at every position.
+
 use tensorc_abi::DType;
 use tensorc_data::iter::adapt::{Cast, Prefetch, Resize, Shard, ShuffleBuffer, SplitRows, Zip};
 use tensorc_data::iter::epoch;

@@ -1,4 +1,5 @@
 //! Images from records, lists and folders, and records made of folders.
+
 use std::path::{Path, PathBuf};
 
 use tensorc_data::im2rec::{Color, Encoding, ListOptions, PackOptions, make_lists, pack_list};

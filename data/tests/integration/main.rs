@@ -1,4 +1,5 @@
-//! Readers, writers and loaders of data. What measures the memory of the process is a program of its own.
+//! Readers and writers of data. What measures the memory of the process, and the loader, whose threads must keep up with
+//! short pauses, are programs of their own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +8,6 @@ mod array_formats;
 mod image;
 mod images;
 mod jpeg;
-mod loader;
 mod record;
 mod record_damage;
 mod record_parts;

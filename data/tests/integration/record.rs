@@ -1,4 +1,5 @@
 //! RecordIO: the bytes of records, headers, indices and lists, and the errors of files that are wrong.
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;

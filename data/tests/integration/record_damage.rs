@@ -1,5 +1,6 @@
 //! Damaged files of records: whatever bytes are overwritten or cut off, every record that is not touched is found, and
 //! reading ends.
+
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! Parts of sets of records: whatever the files, sizes and number of parts, each record is in the part that the rule
 //! gives, and in no other.
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

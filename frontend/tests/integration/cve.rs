@@ -1,5 +1,6 @@
 //! Models made after the public reports of what others' readers of models did with such files: one test for each report, by
 //! its number. Those about operators that are compiled are in `tests/tests/reports.rs`.
+
 use std::os::unix::fs::symlink;
 use std::path::Path;
 

@@ -1,4 +1,5 @@
 //! NDArray lists: documented bytes in both directions, every version, and files written by MXNet.
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
 //! Models that break a rule of ONNX are refused, with a message that names what breaks it.
+
 use crate::support::*;
 use tensorc_frontend::onnx::proto::*;
 use tensorc_frontend::onnx::{ImportLimits, ImportOptions, ReadOptions};

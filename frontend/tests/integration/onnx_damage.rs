@@ -1,4 +1,5 @@
 //! Damaged ONNX files become valid graphs or typed errors.
+
 use crate::support::import_any::import_any;
 use crate::support::*;
 use bytes::Bytes;

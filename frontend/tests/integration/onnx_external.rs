@@ -1,4 +1,5 @@
 //! External data: which files a model may read, and which bytes of them.
+
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
 //! Large tensors stay in the file of the model, which then is what it would be read whole.
+
 use std::path::{Path, PathBuf};
 
 use crate::support::*;

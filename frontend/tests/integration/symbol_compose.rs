@@ -1,4 +1,5 @@
 //! Composing symbols: operands by position and name, networks in networks, listings, attributes, errors.
+
 use tensorc_frontend::symbol::{Symbol, SymbolError, name_scope, op, variable};
 
 fn var(name: &str) -> Symbol {

@@ -1,4 +1,5 @@
 //! Graph algebra on random graphs and a long one: values stay the same, and nothing becomes dearer.
+
 use proptest::prelude::*;
 use tensorc_ir::TensorData;
 use tensorc_ir::graph::{Graph, NodeKind};

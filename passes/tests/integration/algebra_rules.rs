@@ -1,5 +1,6 @@
 //! Every rule of graph algebra is proved by interpreting both sides: on random shapes and accesses, on each element
 //! type the rule is for, and, if it is exact, on special values.
+
 use crate::common::registry;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};

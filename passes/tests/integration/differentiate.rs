@@ -1,4 +1,5 @@
 //! Gradients of primitives: texts of a few, and all against finite differences in f64.
+
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::interp::eval_graph;

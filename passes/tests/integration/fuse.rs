@@ -1,4 +1,5 @@
 //! Fusion of random graphs: values stay the same, and alternatives are nowhere dearer.
+
 use proptest::prelude::*;
 use tensorc_ir::graph::Graph;
 use tensorc_passes::FusionStrategy;

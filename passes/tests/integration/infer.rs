@@ -1,4 +1,5 @@
 //! Inference, static operands, binding, decomposition and stages, with operators of the test's own.
+
 use crate::common::*;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::DiagnosticCode;

@@ -1,5 +1,6 @@
 //! Layouts: random image networks compute the same in each, every convolution is recognised afterwards, and no more
 //! bytes are moved than before.
+
 use proptest::prelude::*;
 use tensorc_abi::ImageLayout;
 use tensorc_ir::graph::{Graph, NodeKind, Value};

@@ -1,5 +1,6 @@
 //! Every rule of scalar bodies is proved by interpreting both sides: for every assignment of element types that is
 //! well typed, on special values, constants that conditions ask for, and random values.
+
 use tensorc_ir::DType;
 use tensorc_ir::scalar::{MathLibrary, Scalar, ScalarFn, ScalarOp};
 use tensorc_ops::math::MathBodies;

@@ -1,4 +1,5 @@
 //! Simplification of random graphs keeps their bits, alone and with the rest of the pipeline.
+
 use crate::common::*;
 use proptest::prelude::*;
 use tensorc_passes::simplify::Simplify;

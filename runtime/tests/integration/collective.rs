@@ -1,4 +1,5 @@
 //! Groups of devices.
+
 use std::sync::Arc;
 
 use tensorc_runtime::Device;

@@ -1,4 +1,5 @@
 //! Resources and memory as operations of a device use them.
+
 use std::num::NonZero;
 use std::sync::{Arc, Mutex};
 

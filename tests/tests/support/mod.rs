@@ -4,6 +4,7 @@ pub mod backend;
 pub mod npz;
 /// ONNX models built in code, and damaged ones.
 #[path = "../../../frontend/tests/integration/support/mod.rs"]
+#[expect(dead_code, reason = "shared with the tests of the reader, which need more of it")]
 pub mod onnx_models;
 
 use std::sync::Arc;

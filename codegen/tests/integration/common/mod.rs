@@ -1,5 +1,4 @@
 //! Running one kernel by the interpreter and as machine code on the same bytes.
-#![allow(dead_code, reason = "each test uses a part")]
 
 pub mod operations;
 pub mod random;

@@ -1,5 +1,4 @@
 //! ONNX models built in code, for tests of the reader.
-#![allow(dead_code, reason = "every test program uses a part of it")]
 
 pub mod import_any;
 

@@ -1,5 +1,4 @@
 //! Shared by the integration tests: a math library, random graphs of primitives, comparison.
-#![allow(dead_code)]
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Gradients of every registered operator, found by trying operands: in f64 they are what central differences
 //! say, and in narrower types what they are in f64. A new entry is covered without an edit here, or asks for a
 //! case.
+
 mod cases;
 mod function;
 

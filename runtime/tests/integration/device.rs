@@ -1,14 +1,10 @@
 //! Plans and arrays on a device: a GPU made of the host, which does everything as late and in as unexpected an order as streams
 //! and events allow.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::sync::{Arc, Mutex};
 
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use tensorc_abi::{DType, Plan, StorageClass};
 use tensorc_runtime::array::{
     ArrayLaunch, ArrayOperand, ArraySpace, ArrayView, Chunk, Extents, LaunchOutput, PlannedRun, duplicate,

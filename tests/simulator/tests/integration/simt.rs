@@ -1,10 +1,7 @@
 //! Kernels for a GPU in the interpreter: what operations of warps and blocks compute.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod launches;
-
+use crate::launches::kernel;
 use half::bf16;
-use launches::kernel;
 use tensorc_ir::DType;
 use tensorc_ir::Rng;
 use tensorc_ir::kir::{Kernel, warp_matrix};

@@ -1,7 +1,5 @@
 //! Codes of gradients: MXNet's bytes, values by hand, and that nothing is lost over time.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use half::{bf16, f16};
 use proptest::prelude::*;
 use tensorc_kvstore::Compression;

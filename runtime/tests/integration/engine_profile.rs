@@ -1,7 +1,5 @@
 //! The engine records what it runs.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use tensorc_runtime::engine::*;
 use tensorc_runtime::profiler::{EventKind, Profiler, TraceTrack};
 

@@ -1,7 +1,5 @@
 //! Tests of drivers on the one that is made of the host.
 
-#![allow(clippy::unwrap_used)]
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 

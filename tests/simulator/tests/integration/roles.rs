@@ -1,10 +1,7 @@
 //! Kernels whose warps part, in the interpreter: products of tiles that the copy engine fetches, and what is not awaited.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod launches;
-
+use crate::launches::kernel;
 use half::bf16;
-use launches::kernel;
 use tensorc_ir::DType;
 use tensorc_ir::Rng;
 use tensorc_ir::scalar::Scalar;

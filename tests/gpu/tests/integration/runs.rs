@@ -1,12 +1,9 @@
 //! Several steps: order, limits, the device, reports, and folders of other runs.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use support::Bench;
+use crate::support::Bench;
 use tensorc_gpu::runner::{Counts, RunnerError};
 
 const ALL: &str = "c0 passed, c1 passed, c2 passed, c3 passed";

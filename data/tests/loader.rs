@@ -1,6 +1,8 @@
 //! The loader over datasets made here: the same batches for any number of threads and after resuming, examples that fail,
 //! parts, and memory.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

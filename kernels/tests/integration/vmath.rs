@@ -1,11 +1,8 @@
 //! Strips of the math library: generated from its expressions, and equal to them in every bit.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-#[path = "support/generate.rs"]
-mod generate;
 
 use std::sync::LazyLock;
 
+use crate::generate;
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarFn};
 use tensorc_kernels::{Isa, vmath};
 use tensorc_ops::math::MathBodies;

@@ -1,12 +1,9 @@
 //! What the runner makes of steps that behave well or badly.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-use support::{Bench, wait_gone};
+use crate::support::{Bench, wait_gone};
 
 const ALL: &str = "c0 passed, c1 passed, c2 passed, c3 passed";
 

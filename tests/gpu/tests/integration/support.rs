@@ -1,5 +1,4 @@
 //! An output folder, a run of fake steps in it, and what the reports say.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,10 @@
 //! Groups of threads: the contract of transports, faults, and delays that depend on a seed.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::thread;
 
+use crate::support::{check, content, wait};
 use bytes::Bytes;
 use proptest::prelude::*;
-use support::{check, content, wait};
 use tensorc_kvstore::transport::threads::{ThreadTransport, group, group_with_delays};
 use tensorc_kvstore::transport::{ReceiveId, Received, Tag, Transport, TransportError};
 

@@ -1,10 +1,7 @@
 //! Attention against the formula in f64, for every ISA level: awkward shapes, layouts, masks and special values; the
 //! same bits in all ISA levels and for any division into runs of tasks.
 
-#[allow(dead_code, reason = "shared with the suites of other kernels")]
-mod support;
-
-use support::{Random, assert_same_bits, isa_levels};
+use crate::support::{Random, assert_same_bits, isa_levels};
 use tensorc_abi::{Attention, MatrixLayout};
 use tensorc_kernels::{EpilogueCall, Isa, attention_run_with, attention_scratch, attention_tasks};
 

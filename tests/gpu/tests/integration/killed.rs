@@ -1,7 +1,4 @@
 //! Runs that end in the middle: killed, interrupted, torn files, full disks.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +6,9 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Instant;
 
+use crate::support::{Bench, runner_once, step_of, told, wait_for, wait_gone};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Bench, runner_once, step_of, told, wait_for, wait_gone};
 
 const STEPS: [&str; 3] = ["slow-a", "segv", "slow-b"];
 

@@ -4,7 +4,7 @@ use tensorc_abi::DType;
 use tensorc_ir::scalar::{CmpOp, MathFn, MathLibrary, Scalar, ScalarFn, ScalarNode, ScalarOp};
 
 const HEADER: &str = "\
-//! The f32 functions of the math library as straight-line code. Written by `tests/vmath.rs` from the
+//! The f32 functions of the math library as straight-line code. Written by `tests/integration/vmath.rs` from the
 //! library's expressions: set `TENSORC_GENERATE` and run that test to write it again.
 #![allow(clippy::all, reason = \"generated\")]
 #![cfg_attr(rustfmt, rustfmt::skip)]

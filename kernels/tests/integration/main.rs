@@ -1,0 +1,11 @@
+//! Kernels against what they are documented to compute, at every ISA level.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod attention;
+mod conv;
+mod copy;
+mod gemm;
+mod generate;
+mod support;
+mod vmath;
