@@ -1,7 +1,7 @@
 //! Convolutions and their gradients against the documented chain of multiply-adds (equal bits) and against f64 sums
 //! (error bound), for every ISA level and division into tasks; Winograd convolution against f64 sums.
 
-use crate::support::{Counter, Random, Supply, assert_same_bits, cuts, emulated, isa_levels, scratch};
+use crate::support::{self, Counter, Random, Supply, assert_same_bits, cuts, emulated, isa_levels, scratch};
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvAlgorithm, ConvPass, ImageLayout, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, conv_run_with, conv_scratch, conv_tasks};
 

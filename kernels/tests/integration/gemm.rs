@@ -1,7 +1,7 @@
 //! Matrix products against the documented chain of multiply-adds (equal bits) and against f64
 //! sums (error bound), for every ISA level, layout and division into tasks.
 
-use crate::support::{Counter, Random, Supply, assert_same_bits, cuts, isa_levels, scratch};
+use crate::support::{self, Counter, Random, Supply, assert_same_bits, cuts, isa_levels, scratch};
 use tensorc_abi::{BatchedGemm, MatrixLayout, Packing};
 use tensorc_kernels::{Isa, gemm_run_with, gemm_scratch, gemm_tasks};
 

@@ -254,21 +254,6 @@ impl Prims {
         let s = self.reduce(e, &[axis], true, false);
         self.div(e, s)
     }
-
-    pub fn layer_norm(&mut self, x: Value, scale: Value, shift: Value) -> Value {
-        let dims = self.dims(x);
-        let axis = dims.len() - 1;
-        let n = dims[axis] as f64;
-        let sum = self.reduce(x, &[axis], true, false);
-        let mean = self.map(&[sum], |_, a| &a[0] * (1.0 / n));
-        let centred = self.sub(x, mean);
-        let square = self.mul(centred, centred);
-        let sum = self.reduce(square, &[axis], true, false);
-        let inverse = self.map(&[sum], |b, a| b.number(DType::F32, 1.0) / (&(&a[0] * (1.0 / n)) + 1e-5).sqrt());
-        let y = self.mul(centred, inverse);
-        let y = self.mul(y, scale);
-        self.add(y, shift)
-    }
 }
 
 /// A random graph drawn from a list of choices; every prefix is a graph, so lists shrink well.
@@ -379,16 +364,6 @@ pub fn assert_same(before: &Graph, after: &Graph, inputs: &[TensorData], toleran
             assert!(x == y || fx.is_nan() && fy.is_nan() || close, "output {i}, element {at}: {fx} became {fy}");
         }
     }
-}
-
-/// Class and body sizes of every cluster, in order; other prims as `None`.
-pub fn clusters(graph: &Graph) -> Vec<(FusionClass, usize)> {
-    let count = |body: &Graph| body.order().iter().filter(|n| is_prim(body, **n)).count();
-    let fused = |n: NodeId| match &graph.node(n).kind {
-        NodeKind::Fused(f) => Some((f.class, count(&f.body))),
-        _ => None,
-    };
-    graph.order().into_iter().filter_map(fused).collect()
 }
 
 pub fn is_prim(graph: &Graph, node: NodeId) -> bool {

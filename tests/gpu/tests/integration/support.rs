@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use tensorc_gpu::runner::{Job, RunnerError, Step, Summary, run};
 
 pub struct Bench {
-    folder: TempDir,
+    /// Removed with this.
+    _folder: TempDir,
     pub job: Job,
     pub steps: Vec<Step>,
     /// What the console showed in all runs.
@@ -40,7 +41,7 @@ impl Bench {
             terminal: false,
         };
         fs::create_dir(&job.out).unwrap();
-        Bench { folder, job, steps: steps.iter().map(|name| step(name)).collect(), shown: String::new() }
+        Bench { _folder: folder, job, steps: steps.iter().map(|name| step(name)).collect(), shown: String::new() }
     }
 
     pub fn try_run(&mut self) -> Result<Summary, RunnerError> {
