@@ -64,8 +64,8 @@ fn reduce(kernel: &Kernel, buffers: &[Vec<u8>], scalars: &[i64]) -> Kernel {
 
 #[test]
 fn machine_code_matches_the_interpreter() {
-    let count = std::env::var("RANDOM_KERNELS").ok().and_then(|n| n.parse().ok()).unwrap_or(3000u64);
-    let first = std::env::var("RANDOM_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
+    let count = std::env::var("TENSORC_RANDOM_KERNELS").ok().and_then(|n| n.parse().ok()).unwrap_or(3000u64);
+    let first = std::env::var("TENSORC_FIRST_KERNEL").ok().and_then(|n| n.parse().ok()).unwrap_or(0u64);
     let (mut ran, mut vectors) = (0, 0);
     for group in (first..first + count).collect::<Vec<_>>().chunks(100) {
         let programs: Vec<(u64, Kernel, Vec<i64>)> = group
