@@ -1,6 +1,21 @@
 //! Short forms for composite operators: constants, reductions and shapes on values of known type.
 
-use crate::prelude::*;
+use tensorc_ir::DType;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{DiagnosticCode, Result};
+use tensorc_ir::graph::Value;
+use tensorc_ir::params::Params;
+use tensorc_ir::scalar::Scalar;
+
+/// An optional operand of a composite body.
+pub fn maybe(args: &[Option<Value>], i: usize) -> Option<Value> {
+    args.get(i).copied().flatten()
+}
+
+/// A required operand of a composite.
+pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value> {
+    maybe(args, i).ok_or_else(|| b.error(DiagnosticCode::Operands, format!("operand {i} is missing")))
+}
 
 /// The type arithmetic on `dtype` is done in: f32 for the 16-bit floats.
 pub(crate) fn compute_type(dtype: DType) -> DType {

@@ -1,9 +1,19 @@
 //! Short forms for writing operator entries.
 
-use tensorc_ir::op::{Accuracy, Grad, InputSpec, States};
-use tensorc_ir::params::ParamSpec;
-
-use crate::prelude::*;
+use crate::graph::{GraphScope, Tensor, formula};
+use crate::views::{Build, widen};
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Diagnostic, Result};
+use tensorc_ir::graph::Value;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{
+    Accuracy, Compute, Grad, GradCtx, Infer, InputSpec, NodeCtx, OpDef, OpError, ResultCount, ScalarCtx, States,
+    TypeRule,
+};
+use tensorc_ir::params::{ParamKind, ParamSpec, ParamValue, Params};
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::{Ex, ScalarBuilder};
+use tensorc_ir::{Allowed, DType, Shape, TensorData};
 
 /// Floating-point types.
 pub const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::BF16];
@@ -110,12 +120,6 @@ pub fn shape_rule(body: impl Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send
 /// A float parameter that is declared with a default; NaN if it is not, which no test overlooks.
 pub fn float_param(cx: &ScalarCtx<'_>, name: &str) -> f64 {
     cx.params.float(name).unwrap_or(f64::NAN)
-}
-
-/// A required operand of a composite.
-pub fn operand(b: &Builder<'_>, args: &[Option<Value>], i: usize) -> Result<Value, Diagnostic> {
-    let value = args.get(i).copied().flatten();
-    value.ok_or_else(|| b.error(DiagnosticCode::Operands, format!("operand {i} is missing")))
 }
 
 /// Chained additions to an entry.

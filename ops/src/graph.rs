@@ -6,7 +6,18 @@
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use crate::prelude::*;
+use crate::compose::{cast, maybe, number, operand, reduce, reshape, with_number};
+use crate::views::{Build, Complaint, OrFail, sum_of};
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpError};
+use tensorc_ir::params::Params;
+use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
+use tensorc_ir::{DType, DenseType, TensorData};
 
 /// What handles share.
 trait Access {
@@ -237,6 +248,12 @@ impl<'g> GraphScope<'g> {
     /// A complaint of the operator as an error at its node.
     pub fn check<T>(self, result: Result<T, OpError>) -> Result<T> {
         self.build(|b| result.map_err(|e| b.error(DiagnosticCode::TypeConflict, e.0)))
+    }
+}
+
+impl Complaint for GraphScope<'_> {
+    fn unsupported(&self, why: String) -> Diagnostic {
+        self.fail(why)
     }
 }
 

@@ -6,9 +6,13 @@
 use std::cell::RefCell;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Rem, Sub};
 
-use tensorc_ir::kir::{Buf, KernelBuilder, LoopKind, MemorySpace, Operand};
-
-use crate::prelude::*;
+use tensorc_ir::diag::Result;
+use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
+use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
+use tensorc_ir::op::OpError;
+use tensorc_ir::prim::Prim;
+use tensorc_ir::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarFn, ScalarOp};
+use tensorc_ir::{DType, DenseType};
 
 /// A kernel under construction. Its first error is that of [`KernelScope::finish`].
 pub struct KernelScope {

@@ -15,10 +15,10 @@ pub(crate) use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
 pub(crate) use tensorc_ir::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarBuilder, ScalarFn, ScalarOp};
 pub(crate) use tensorc_ir::{Allowed, DType, DenseType, Dim, Dims, Shape, TensorData};
 
-pub(crate) use crate::compose::{cast, compute_type, number, reduce, reshape, with_number};
+pub(crate) use crate::compose::{compute_type, operand, reshape};
 pub(crate) use crate::def::{
-    BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, calling, define, elementwise, float_param, host, operand, prim,
-    rule, scalar, shape_rule,
+    BOOLS, Define, FLOATS, INDICES, INTS, NUMBERS, calling, define, elementwise, float_param, host, prim, rule, scalar,
+    shape_rule,
 };
 pub(crate) use crate::graph::{Gradients, GraphScope, Tensor, derivative, formula, formulas};
 pub(crate) use crate::kernel::{KernelScope, KernelTensor, KernelValue, bounded};
@@ -26,5 +26,5 @@ pub(crate) use crate::rules::{
     agree, agree_dtypes, agree_shapes, broadcasts_to, default_dtype, dtype_or_first, extent, ints, length, multiple_of,
     one_element, output_dims, partial, rank_in, ranked, reject_if, same, shaped, tabulated,
 };
-pub(crate) use crate::views::{Build, OrFail, lowest, max_of, maybe, row_major, sum_of, vars, widen};
+pub(crate) use crate::views::{Build, OrFail, lowest, max_of, row_major, sum_of, vars, widen};
 pub(crate) use crate::window::{AutoPad, SpatialWindow};

@@ -2,9 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use tensorc_ir::MAX_RANK;
-
-use crate::prelude::*;
+use tensorc_ir::diag::Result;
+use tensorc_ir::infer::{InferCtx, normalize_axis};
+use tensorc_ir::op::{NodeCtx, OpError};
+use tensorc_ir::{Dim, Dims, MAX_RANK, Shape};
 
 /// States an output's shape of which some axes are not known yet (`None`).
 ///

@@ -2,7 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::prelude::*;
+use crate::compose::compute_type;
+use tensorc_ir::build::Builder;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::graph::Value;
+use tensorc_ir::index::{Index, delinearize, linearize};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::op::OpError;
+use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
+use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
+use tensorc_ir::{DType, DenseType};
 
 /// The variables of an iteration space, outermost first.
 pub fn vars(rank: usize) -> Vec<Index> {
@@ -232,12 +241,6 @@ impl Complaint for Builder<'_> {
     }
 }
 
-impl Complaint for GraphScope<'_> {
-    fn unsupported(&self, why: String) -> Diagnostic {
-        self.fail(why)
-    }
-}
-
 /// Turns an operator's own complaint into a diagnostic at the node being expanded.
 pub trait OrFail<T> {
     fn or_fail(self, at: &impl Complaint) -> Result<T>;
@@ -247,11 +250,6 @@ impl<T> OrFail<T> for Result<T, OpError> {
     fn or_fail(self, at: &impl Complaint) -> Result<T> {
         self.map_err(|OpError(why)| at.unsupported(why))
     }
-}
-
-/// An optional operand of a composite body.
-pub fn maybe(args: &[Option<Value>], i: usize) -> Option<Value> {
-    args.get(i).copied().flatten()
 }
 
 /// An f16 or bf16 value as f32; any other unchanged.

@@ -1,6 +1,12 @@
 //! Geometry of sliding windows: what convolutions and pools have in common.
 
-use crate::prelude::*;
+use tensorc_ir::Dim;
+use tensorc_ir::diag::Result;
+use tensorc_ir::dim::Equation;
+use tensorc_ir::index::Index;
+use tensorc_ir::infer::InferCtx;
+use tensorc_ir::op::OpError;
+use tensorc_ir::params::Params;
 
 /// Automatic padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
