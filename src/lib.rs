@@ -19,6 +19,7 @@
 
 pub mod aot;
 pub mod binding;
+mod bounded_pool;
 mod branches;
 pub mod build;
 mod cache;

@@ -1,6 +1,6 @@
 //! A loaded model and the sessions compiled for the shapes it was run with.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
@@ -10,7 +10,7 @@ use crate::cache::ProgramCache;
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::key::ProgramKey;
-use crate::session::Session;
+use crate::session::{Session, SessionCode};
 use crate::tensor::Tensor;
 
 /// Names and types of a model's inputs or outputs, in order.
@@ -27,7 +27,7 @@ pub struct Model {
     unused: Vec<String>,
     /// The branches, and the names of the outputs, of a model of which the graph has the inputs alone.
     open: Option<(Branches, Vec<String>)>,
-    sessions: ProgramCache<Arc<Mutex<Session>>>,
+    sessions: ProgramCache<Arc<SessionCode>>,
 }
 
 impl Model {
@@ -126,7 +126,7 @@ impl Model {
     /// The types contradict the model, or it holds what is not supported; or branches depend on the values of inputs
     /// ([`Model::compile_for`]).
     pub fn compile(&self, types: &[DenseType]) -> Result<Session, Error> {
-        Session::new(self.compiler.clone(), self.bound(types, &[])?)
+        Session::new(&self.compiler, self.bound(types, &[])?)
     }
 
     /// Compiles for inputs like these, in signature order: of the same types, and with the same integers where those
@@ -135,15 +135,22 @@ impl Model {
     /// # Errors
     /// As [`Model::compile`]; or branches depend on other values.
     pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
+        Session::new(&self.compiler, self.bound_for(inputs)?)
+    }
+
+    fn bound_for(&self, inputs: &[Tensor]) -> Result<Graph, Error> {
         let types: Vec<DenseType> = inputs.iter().map(|t| t.0.ty.clone()).collect();
         let signature = self.inputs();
         let deciding = Branches::deciding(inputs).filter_map(|(i, t)| Some((signature.get(i)?.0.clone(), t.0.clone())));
-        Session::new(self.compiler.clone(), self.bound(&types, &deciding.collect::<Vec<_>>())?)
+        self.bound(&types, &deciding.collect::<Vec<_>>())
     }
 
     /// Runs on named inputs and returns every output by name, compiling at the first use of a
     /// combination of shapes. What was compiled for the combinations used last is kept ([`crate::Options::sessions`]);
     /// they share the weights.
+    ///
+    /// Threads that call at the same time run side by side, as many as the compiler has threads, and share these; others
+    /// wait. On a GPU runs follow each other.
     ///
     /// # Errors
     /// An input is missing, unknown, or of the wrong type; or compiling fails.
@@ -154,9 +161,8 @@ impl Model {
         for (_, tensor) in Branches::deciding(if self.has_branches() { &inputs } else { &[] }) {
             key.raw(tensor.bytes());
         }
-        let make = || Ok::<_, Error>(Arc::new(Mutex::new(self.compile_for(&inputs)?)));
-        let session = self.sessions.get_or_make(&key, make)?;
-        let outputs = session.lock().unwrap_or_else(PoisonError::into_inner).run(&inputs)?;
+        let make = || Ok::<_, Error>(Arc::new(SessionCode::compile(&self.compiler, self.bound_for(&inputs)?)?));
+        let outputs = self.sessions.get_or_make(&key, make)?.run_beside(&inputs)?;
         Ok(self.outputs().into_iter().map(|(name, _)| name).zip(outputs).collect())
     }
 

@@ -1,6 +1,6 @@
 //! Compiled code, however it is used: by a session, as an operation on arrays, by an executor.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tensorc_abi::Plan;
 use tensorc_ir::graph::Graph;
@@ -9,13 +9,11 @@ use tensorc_runtime::plan::{Phase, SharedArena};
 use tensorc_runtime::{Bindings, Context, Executable, RunError};
 use tensorc_schedule::lowered::Lowered;
 
+use crate::bounded_pool::BoundedPool;
 use crate::compile::{Report, link, lowered};
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::limits::Deadline;
-
-/// Contexts kept for later runs of one program.
-const MAX_IDLE_CONTEXTS: usize = 4;
 
 /// A graph of fixed shapes compiled for one device, with memory for its runs.
 pub struct Program {
@@ -23,7 +21,7 @@ pub struct Program {
     executable: Arc<Executable>,
     report: Report,
     /// What runs side by side take.
-    idle: Mutex<Vec<Context>>,
+    contexts: BoundedPool<Context>,
     /// What runs that follow each other share.
     turns: Option<Arc<Mutex<Context>>>,
 }
@@ -54,7 +52,8 @@ impl Program {
 
     fn linked(compiler: &Compiler, lowered: Lowered, deadline: Deadline, mut report: Report) -> Result<Program, Error> {
         let executable = Arc::new(link(compiler, lowered, deadline, &mut report)?);
-        Ok(Program { compiler: compiler.clone(), executable, report, idle: Mutex::default(), turns: None })
+        let contexts = BoundedPool::new(most_runs(compiler));
+        Ok(Program { compiler: compiler.clone(), executable, report, contexts, turns: None })
     }
 
     /// Lets all runs follow each other in one context, as phases of a plan and runs on a GPU must; its intermediate values
@@ -129,17 +128,11 @@ impl Program {
 
     /// Runs once; several threads may at the same time.
     fn run(&self, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
-        let taken = self.idle().pop();
-        let mut context = taken.map_or_else(|| self.context(), Ok)?;
-        let result = context.run(self.compiler.pool(), bindings);
-        let mut idle = self.idle();
-        if idle.len() < MAX_IDLE_CONTEXTS {
-            idle.push(context);
-        }
-        result
+        self.contexts.with(|| self.context(), |context| context.run(self.compiler.pool(), bindings))
     }
+}
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Context>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// How many runs of a program are side by side at most: more than there are threads are not faster, and take memory.
+pub(crate) fn most_runs(compiler: &Compiler) -> usize {
+    if compiler.gpu().is_some() { 1 } else { compiler.pool().threads() }
 }

@@ -1,14 +1,16 @@
 //! `tensorc bench`.
 
 use std::fmt::Write;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
 use tensorc::abi::{Plan, StepOp};
 use tensorc::runtime::{AlignedBuffer, TensorMut, TensorRef};
-use tensorc::{Options, Session, Tensor};
+use tensorc::{Model, Options, Session, Tensor};
 
 use super::args::{CacheArgs, CompileArgs, InputArgs};
 use super::failure::CliFailure;
@@ -35,6 +37,9 @@ pub struct BenchArgs {
     /// Time every kernel
     #[arg(long)]
     profile: bool,
+    /// Also run from N threads at once, each as often as --repeat says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    callers: Option<u32>,
 }
 
 /// Seconds of warm-up before the timed runs, at most.
@@ -81,6 +86,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         let named = model.outputs().into_iter().map(|(n, _)| n).zip(outputs.iter().cloned());
         npz::write(path, &named.collect::<Vec<_>>())?;
     }
+    let served = args.callers.map(|callers| serve(&model, &named, callers, args.repeat)).transpose()?;
     let ms = |d: Duration| d.as_secs_f64() * 1e3;
     let (plan, workers) = (session.plan(), compiler.pool().threads());
     let (activations, planned, bound) =
@@ -88,13 +94,18 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let steps = &session.plan().steps;
     let (launched, moved): (usize, u64) = (steps.len(), steps.iter().map(|s| s.bytes).sum());
     if args.json {
-        let object = json!({
+        let mut object = json!({
             "compile_ms": ms(compile), "first_run_ms": ms(first), "median_ms": ms(median), "min_ms": ms(min),
             "peak_rss_mb": peak_rss_mb(), "planned_activation_bytes": activations, "workers": workers,
             "planned_peak_bytes": planned, "planned_lower_bound_bytes": bound,
             "planned_ratio": planned as f64 / bound.max(1) as f64,
             "kernels_launched": launched, "moved_bytes": moved,
         });
+        if let Some(Served { per_second, median, worst }) = served {
+            object["served_per_s"] = json!(per_second);
+            object["served_median_ms"] = json!(ms(median));
+            object["served_worst_ms"] = json!(ms(worst));
+        }
         return print(&format!("{object}\n"));
     }
     let mut text = String::new();
@@ -112,10 +123,46 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         peak_rss_mb()
     )?;
     writeln!(text, "launched {:>9} kernels, {:.2} MB moved", launched, moved as f64 / 1e6)?;
+    if let Some(Served { per_second, median, worst }) = served {
+        writeln!(text, "served {per_second:>11.1} runs/s   median {:.3} ms   worst {:.3} ms", ms(median), ms(worst))?;
+    }
     if args.profile {
         profile(&mut session, &refs, &mut results, args.repeat.min(20), &mut text)?;
     }
     print(&text)
+}
+
+/// What threads that call a model at once get.
+struct Served {
+    per_second: f64,
+    /// Of the time between call and return.
+    median: Duration,
+    worst: Duration,
+}
+
+/// Runs a model from several threads at once, each of them so many times.
+fn serve(model: &Model, inputs: &[(&str, Tensor)], callers: u32, repeat: u32) -> Result<Served, CliFailure> {
+    model.run(inputs)?;
+    let begin = Barrier::new(callers as usize + 1);
+    let caller = || {
+        begin.wait();
+        let timed = || {
+            let start = Instant::now();
+            model.run(inputs).map(|_| start.elapsed())
+        };
+        (0..repeat).map(|_| timed()).collect::<Result<Vec<Duration>, _>>()
+    };
+    let (all, took) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..callers).map(|_| scope.spawn(caller)).collect();
+        begin.wait();
+        let start = Instant::now();
+        let all: Vec<_> = threads.into_iter().map(|t| t.join().unwrap_or_else(|e| resume_unwind(e))).collect();
+        (all, start.elapsed())
+    });
+    let mut times: Vec<Duration> = all.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+    times.sort();
+    let per_second = times.len() as f64 / took.as_secs_f64().max(1e-9);
+    Ok(Served { per_second, median: times[times.len() / 2], worst: times[times.len() - 1] })
 }
 
 /// A line for every step: median time, rates, and what it is.

@@ -1,13 +1,13 @@
 //! The integration tests of the workspace, as one program.
 //!
 //! They see tensorc from outside, through its public interface: test cases of other projects
-//! ([`onnx`]), real models ([`models`]).
-//! rules about the sources ([`tidy`]).
+//! ([`onnx`]), real models ([`models`]), rules about the sources ([`tidy`]).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod aot;
 mod autograd;
 mod branches;
+mod callers;
 mod code_cache;
 mod differential;
 mod executor;

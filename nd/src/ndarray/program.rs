@@ -85,7 +85,7 @@ impl ArrayProgram {
         let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
         let session = match &mut *staged {
             Some(session) => session,
-            none => none.insert(Session::new(compiler.on(self.device)?, self.graph.clone())?),
+            none => none.insert(Session::new(&compiler.on(self.device)?, self.graph.clone())?),
         };
         Ok(session.run(inputs)?)
     }

@@ -337,6 +337,7 @@ impl Context {
         }
         let executable = &*self.executable;
         let poison = Poison::begin(executable, &self.arena, &calls);
+        let _share = pool.share();
         let run = RunView::new(pool, executable, &self.arguments, &self.arena, watch, self.limit);
         let mut finals = observer.map(|observer| Finals { left: executable.finals(phase).iter(), observer });
         let parallel = pool.threads() > 1;

@@ -12,7 +12,7 @@ use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
@@ -107,11 +107,14 @@ thread_local! {
 /// Threads that execute parallel regions one at a time.
 ///
 /// Safe to share: while one thread's region runs, a region started by another thread, or by a task,
-/// is executed by the thread that started it alone.
+/// is executed by the thread that started it alone. Threads that announce a run ([`Pool::share`]) count as threads of the
+/// pool: each takes one from the regions of the others.
 pub struct Pool {
     shared: Arc<Shared>,
     /// Held by the thread whose region is running.
     busy: Mutex<()>,
+    /// Runs that have been announced and go on.
+    sharing: Padded<AtomicUsize>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -133,7 +136,12 @@ impl Pool {
             region: Padded(UnsafeCell::new(None)),
             panic: Mutex::new(None),
         });
-        let mut pool = Pool { shared, busy: Mutex::new(()), workers: Vec::with_capacity(threads - 1) };
+        let mut pool = Pool {
+            shared,
+            busy: Mutex::new(()),
+            sharing: Padded(AtomicUsize::new(0)),
+            workers: Vec::with_capacity(threads - 1),
+        };
         // Spinning workers beyond the processors at hand would take time from those that work.
         let spin = threads <= crate::threads::available_threads();
         for index in 1..threads {
@@ -152,11 +160,22 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// Announces that the calling thread starts regions until the share is dropped.
+    pub fn share(&self) -> PoolShare<'_> {
+        self.sharing.0.fetch_add(1, Ordering::Relaxed);
+        PoolShare(self)
+    }
+
+    /// How many threads may help in a region now.
+    fn helpers(&self) -> usize {
+        self.threads().saturating_sub(self.sharing.0.load(Ordering::Relaxed).max(1))
+    }
+
     /// Calls `task(thread, range)` for ranges of `grain` tasks (the last may be shorter) that
     /// together cover `0..tasks` once, and returns when all are done.
     ///
     /// `thread` is below [`Pool::threads`] and no two concurrent calls of one region share it. A
-    /// region of one chunk, in a pool of one thread, of a busy pool or inside a task runs on the
+    /// region of one chunk, in a pool of one thread, of a busy pool, inside a task, or beside as many runs as there are threads, runs on the
     /// calling thread alone, as thread 0, in one call.
     ///
     /// # Errors
@@ -166,7 +185,8 @@ impl Pool {
             return Ok(());
         }
         let chunks = tasks.div_ceil(grain.max(1));
-        if chunks == 1 || self.workers.is_empty() || INSIDE.get() {
+        let free = self.helpers();
+        if chunks == 1 || free == 0 || INSIDE.get() {
             return run_alone(tasks, task);
         }
         let _busy = match self.busy.try_lock() {
@@ -179,7 +199,7 @@ impl Pool {
         // SAFETY: only the lifetime changes. The pointer is used by threads inside the gate, and
         // this function returns after the gate is closed and empty; nothing in between unwinds.
         let task = unsafe { std::mem::transmute::<*const RegionFn<'_>, *const RegionFn<'static>>(task) };
-        let helpers = usize::try_from(chunks - 1).unwrap_or(usize::MAX).min(self.workers.len());
+        let helpers = usize::try_from(chunks - 1).unwrap_or(usize::MAX).min(free);
         let region = ParallelRegion { task, tasks, grain: grain.max(1), chunks, homes: helpers + 1 };
         for (home, next) in shared.next.iter().enumerate().take(region.homes) {
             next.0.store(region.home_start(home), Ordering::Relaxed);
@@ -195,6 +215,15 @@ impl Pool {
             None => Ok(()),
             Some(panic) => Err(panic),
         }
+    }
+}
+
+/// A run that uses a pool.
+pub struct PoolShare<'p>(&'p Pool);
+
+impl Drop for PoolShare<'_> {
+    fn drop(&mut self) {
+        self.0.sharing.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -158,3 +158,33 @@ fn pools_end_whether_used_or_not() {
         check_cover(&pool, 4, 1);
     }
 }
+
+#[test]
+fn runs_side_by_side_take_threads_from_each_other() {
+    let pool = Pool::new(3).unwrap();
+    // Chunks wait for each other, so that every thread that may help has one.
+    let threads = |expected: usize| {
+        let inside = AtomicUsize::new(0);
+        let ids = Mutex::new(vec![]);
+        pool.run(expected as u64, 1, &|thread, range| {
+            ids.lock().unwrap().extend(range.clone().map(|_| thread));
+            inside.fetch_add((range.end - range.start) as usize, Ordering::SeqCst);
+            while inside.load(Ordering::SeqCst) < expected {
+                std::thread::yield_now();
+            }
+        })
+        .unwrap();
+        let mut ids = ids.into_inner().unwrap();
+        ids.sort_unstable();
+        ids
+    };
+    assert_eq!(threads(3), [0, 1, 2]);
+    let _first = pool.share();
+    assert_eq!(threads(3), [0, 1, 2]);
+    let second = pool.share();
+    assert_eq!(threads(2), [0, 1]);
+    let third = pool.share();
+    pool.run(9, 1, &|thread, range| assert_eq!((thread, range), (0, 0..9))).unwrap();
+    drop((second, third));
+    assert_eq!(threads(3), [0, 1, 2]);
+}

@@ -1,0 +1,169 @@
+//! What the runs of a session share, and the memory that each of them has.
+
+use bytes::Bytes;
+use tensorc_abi::Plan;
+use tensorc_ir::graph::Graph;
+use tensorc_ir::{DenseType, TensorData};
+use tensorc_passes::infer::infer_graph;
+use tensorc_passes::stage::{StageSplit, split};
+use tensorc_runtime::{AlignedBuffer, Bindings, Context, Device, RunError, TensorMut, TensorRef};
+
+use super::stage::LaterStages;
+use crate::bounded_pool::BoundedPool;
+use crate::compile::Report;
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::program::{Program, most_runs};
+use crate::tensor::Tensor;
+
+/// A model compiled for fixed input shapes.
+pub(crate) struct SessionCode {
+    /// Of the first stage if there are several.
+    pub program: Program,
+    pub later: Option<LaterStages>,
+    outputs: usize,
+    states: StateInputs,
+    runs: BoundedPool<RunMemory>,
+}
+
+/// Inputs that the graph updates. Runs work on copies of them.
+struct StateInputs {
+    /// Their positions in the signature, ascending.
+    positions: Vec<usize>,
+    types: Vec<DenseType>,
+}
+
+/// What one run at a time writes.
+pub(crate) struct RunMemory {
+    pub context: Context,
+    /// What the states hold after the last run.
+    states: Vec<AlignedBuffer>,
+}
+
+impl SessionCode {
+    /// Compiles a graph whose inputs have concrete types.
+    ///
+    /// # Errors
+    /// As [`Program::compile`].
+    pub fn compile(compiler: &Compiler, mut graph: Graph) -> Result<SessionCode, Error> {
+        let mut report = Report::default();
+        let static_bytes = compiler.options().passes.static_bytes;
+        let outputs = graph.outputs().len();
+        let positions = graph.states().into_iter().map(|(i, _)| i).collect();
+        let divided = report.timed(compiler, "infer", || {
+            infer_graph(&mut graph, compiler.registry(), static_bytes)?;
+            Ok(split(&graph, compiler.registry(), static_bytes)?)
+        })?;
+        let (first, later) = match divided {
+            None => (graph, None),
+            Some(StageSplit { first, finished, rest }) => (first, Some(LaterStages::new(finished, rest))),
+        };
+        let program = Program::compile_reporting(compiler, first, report)?;
+        let plan = program.plan();
+        let buffers = plan.states.iter().map(|id| plan.buffer(*id));
+        let types = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
+        let runs = BoundedPool::new(most_runs(compiler));
+        Ok(SessionCode { program, later, outputs, states: StateInputs { positions, types }, runs })
+    }
+
+    pub fn plan(&self) -> &Plan {
+        self.program.plan()
+    }
+
+    /// Memory for one run at a time.
+    pub fn memory(&self) -> Result<RunMemory, RunError> {
+        let zeroed = |t: &DenseType| AlignedBuffer::zeroed(t.bytes(), "a state");
+        let states = self.states.types.iter().map(zeroed).collect::<Result<_, _>>()?;
+        Ok(RunMemory { context: self.program.context()?, states })
+    }
+
+    /// Runs in memory that others do not use meanwhile; waits until there is some.
+    ///
+    /// # Errors
+    /// As [`SessionCode::run`].
+    pub fn run_beside(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        self.runs.with(|| Ok(self.memory()?), |memory| self.run(memory, inputs))
+    }
+
+    /// Runs on inputs in signature order; allocates the outputs.
+    ///
+    /// # Errors
+    /// An input does not have the type this was compiled for, or a later stage does not compile.
+    pub fn run(&self, memory: &mut RunMemory, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
+        let results = self.run_first(memory, &refs)?;
+        let Some(later) = &self.later else { return Ok(results) };
+        let inputs: Vec<TensorData> = inputs.iter().map(|t| t.0.clone()).collect();
+        later.run(self.program.compiler(), &inputs, results, self.outputs)
+    }
+
+    fn run_first(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
+        let plan = self.plan();
+        let buffers = plan.outputs.iter().map(|id| plan.buffer(*id));
+        let shapes: Vec<_> = buffers.map(|b| (b.dtype, b.dims.clone(), b.bytes())).collect();
+        // Shapes in a model decide how much this is.
+        let results = shapes.iter().map(|(_, _, bytes)| AlignedBuffer::zeroed(*bytes, "outputs"));
+        let mut data = results.collect::<Result<Vec<AlignedBuffer>, _>>()?;
+        let slices = data.iter_mut().map(AlignedBuffer::as_mut_slice);
+        let mut outputs: Vec<TensorMut<'_>> =
+            shapes.iter().zip(slices).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
+        self.execute(memory, inputs, &mut outputs)?;
+        let owned = data.into_iter().map(Bytes::from_owner);
+        shapes.iter().zip(owned).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
+    }
+
+    /// Runs the first stage, under the eyes of the profiler if it is on.
+    pub fn execute(
+        &self,
+        memory: &mut RunMemory,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), Error> {
+        let compiler = self.program.compiler();
+        let pool = compiler.pool();
+        let profiler = compiler.profiler().filter(|profiler| profiler.is_on());
+        self.bound(memory, inputs, outputs, |context, bindings| match profiler {
+            None => context.run(pool, bindings),
+            Some(profiler) => {
+                let _span = profiler.scope("run", "run");
+                context.run_traced(None, pool, bindings, profiler, Device::default())
+            }
+        })
+    }
+
+    /// The states after the last run in this memory, in signature order.
+    pub fn states(&self, memory: &RunMemory) -> Result<Vec<Tensor>, Error> {
+        let copy = |data: &AlignedBuffer| Bytes::copy_from_slice(data.as_slice());
+        let both = self.states.types.iter().zip(&memory.states);
+        both.map(|(t, data)| Tensor::from_bytes(t.dtype, &t.dims, copy(data))).collect()
+    }
+
+    /// Calls `run` with tensors in the order of the plan's lists. Allocates only if there are states.
+    pub fn bound<T>(
+        &self,
+        memory: &mut RunMemory,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+        run: impl FnOnce(&mut Context, Bindings<'_, '_, '_>) -> Result<T, RunError>,
+    ) -> Result<T, Error> {
+        let StateInputs { positions, types } = &self.states;
+        let RunMemory { context, states } = memory;
+        if positions.is_empty() {
+            return Ok(run(context, Bindings::new(inputs, outputs))?);
+        }
+        let state_of = |i: &usize| positions.binary_search(i).ok();
+        let rest = inputs.iter().enumerate().filter(|(i, _)| state_of(i).is_none());
+        let rest: Vec<TensorRef<'_>> = rest.map(|(_, t)| *t).collect();
+        for ((i, ty), state) in positions.iter().zip(types).zip(&mut *states) {
+            let given =
+                inputs.get(*i).filter(|t| t.dtype == ty.dtype && *t.dims == ty.dims && t.data.len() == state.len());
+            let Some(given) = given else {
+                return Err(Error::TensorSize { elements: state.len(), dims: ty.dims.clone() });
+            };
+            state.as_mut_slice().copy_from_slice(given.data);
+        }
+        let mut states: Vec<TensorMut<'_>> =
+            types.iter().zip(states).map(|(t, data)| TensorMut::new(t.dtype, &t.dims, data.as_mut_slice())).collect();
+        Ok(run(context, Bindings { inputs: &rest, states: &mut states, outputs })?)
+    }
+}

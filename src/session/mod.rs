@@ -1,0 +1,135 @@
+//! A model compiled for fixed input shapes, ready to run.
+//!
+//! Where shapes depend on computed values the model is compiled in stages: the first runs, its
+//! results decide the shapes of the next, which is compiled once for every combination seen.
+
+mod code;
+mod stage;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorc_abi::Plan;
+use tensorc_ir::graph::Graph;
+use tensorc_runtime::{TensorMut, TensorRef};
+
+use crate::compile::Report;
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::tensor::Tensor;
+
+use code::RunMemory;
+pub(crate) use code::SessionCode;
+
+/// Compiled code, weights and the memory of one run at a time.
+pub struct Session {
+    code: Arc<SessionCode>,
+    memory: RunMemory,
+}
+
+impl Session {
+    /// Compiles a graph whose inputs have concrete types.
+    ///
+    /// # Errors
+    /// As [`crate::Program::compile`].
+    pub fn new(compiler: &Compiler, graph: Graph) -> Result<Session, Error> {
+        let code = Arc::new(SessionCode::compile(compiler, graph)?);
+        let memory = code.memory()?;
+        Ok(Session { code, memory })
+    }
+
+    /// A session with the same code and weights, and memory of its own, so that both run side by side.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn fork(&self) -> Result<Session, Error> {
+        Ok(Session { code: self.code.clone(), memory: self.code.memory()? })
+    }
+
+    /// The schedule this session runs; of its first stage if there are several.
+    pub fn plan(&self) -> &Plan {
+        self.code.plan()
+    }
+
+    /// Whether shapes depend on values, so that later stages are compiled while running.
+    pub fn is_staged(&self) -> bool {
+        self.code.later.is_some()
+    }
+
+    /// What compiling the first stage took.
+    pub fn report(&self) -> &Report {
+        self.code.program.report()
+    }
+
+    /// Runs on inputs in signature order; allocates the outputs.
+    ///
+    /// # Errors
+    /// An input does not have the type this session was compiled for, or a later stage does not
+    /// compile.
+    pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        self.code.run(&mut self.memory, inputs)
+    }
+
+    /// The next values of the inputs that the graph updates, in signature order: what they are after
+    /// the last run.
+    ///
+    /// # Errors
+    /// None in practice: the values have the types the session was compiled for.
+    pub fn states(&self) -> Result<Vec<Tensor>, Error> {
+        self.code.states(&self.memory)
+    }
+
+    /// Runs into memory of the caller's: no allocation unless the session is staged.
+    ///
+    /// # Errors
+    /// A tensor does not have the type this session was compiled for, or delivers.
+    pub fn run_into(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
+        if !self.is_staged() {
+            return self.code.execute(&mut self.memory, inputs, outputs);
+        }
+        let owned = inputs.iter().map(|t| Tensor::from_bytes(t.dtype, t.dims, t.data.to_vec()));
+        let results = self.run(&owned.collect::<Result<Vec<_>, _>>()?)?;
+        for (out, result) in outputs.iter_mut().zip(results) {
+            if out.dtype != result.dtype() || out.dims != result.dims() || out.data.len() != result.bytes().len() {
+                return Err(Error::TensorSize { elements: out.data.len(), dims: result.dims().to_vec() });
+            }
+            out.data.copy_from_slice(result.bytes());
+        }
+        Ok(())
+    }
+
+    /// Begins a run on copies of the inputs and returns while it goes on, on a GPU. Two runs may be under way at a time:
+    /// the copies of one overlap the computation of the other. [`Session::finish`] takes the results, in the order of
+    /// the runs.
+    ///
+    /// # Errors
+    /// As [`Session::run_into`]; the model runs here, has states or is compiled in stages, or two runs are under way.
+    pub fn begin(&mut self, inputs: &[TensorRef<'_>]) -> Result<(), Error> {
+        match self.is_staged() {
+            true => Err(Error::Staged { model: self.plan().name.clone() }),
+            false => Ok(self.memory.context.begin(inputs)?),
+        }
+    }
+
+    /// Waits for the run that was begun first and copies its results.
+    ///
+    /// # Errors
+    /// As [`Session::run_into`], or no run was begun.
+    pub fn finish(&mut self, outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
+        Ok(self.memory.context.finish(outputs)?)
+    }
+
+    /// Runs the first stage and returns the time of each step of its plan.
+    ///
+    /// # Errors
+    /// As [`Session::run_into`].
+    pub fn run_profiled(
+        &mut self,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<Vec<Duration>, Error> {
+        let pool = self.code.program.compiler().pool();
+        self.code
+            .bound(&mut self.memory, inputs, outputs, |context, bindings| context.run_profiled(None, pool, bindings))
+    }
+}
