@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tensorc::ir::TensorData;
 use tensorc::{Compiler, Tensor};
 use tensorc_frontend::onnx::tensor::decode_tensor;
-use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import};
+use tensorc_frontend::onnx::{ImportOptions, OnnxError, OnnxModel, import};
 use zip::ZipArchive;
 
 use crate::cache::Package;
@@ -102,21 +102,31 @@ fn input_names(model: &OnnxModel, count: usize) -> (Vec<String>, Vec<String>) {
     (names, overridden)
 }
 
-fn run_set(compiler: &Compiler, model: Bytes, inputs: &[TensorData], outputs: &[TensorData]) -> Outcome {
+fn run_set(compiler: &Compiler, bytes: Bytes, inputs: &[TensorData], outputs: &[TensorData]) -> Outcome {
     let refused = |stage, e: &dyn std::fmt::Display| Outcome::Refused(stage, e.to_string());
-    let model = match OnnxModel::decode(model, None) {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let file = folder.path().join("model.onnx");
+    let model = match OnnxModel::decode(bytes.clone(), None) {
         Ok(model) => model,
         Err(e) => return refused("decode", &e),
     };
     let (names, overridden) = input_names(&model, inputs.len());
     let overridden: Vec<&str> = overridden.iter().map(String::as_str).collect();
     let options = ImportOptions { overridden: &overridden, ..ImportOptions::default() };
-    let graph = match import(model, compiler.registry(), &options) {
-        Ok(imported) => imported.graph,
+    let model = match import(model, compiler.registry(), &options) {
+        Ok(imported) => compiler.model(imported.graph),
+        // Inputs decide which branches are taken and how often loops run, for which the file is read again.
+        Err(OnnxError::Unsupported(list)) if list.only_undecided() => {
+            std::fs::write(&file, bytes).expect("a file can be written");
+            match compiler.load(&file) {
+                Ok(model) => model,
+                Err(e) => return refused("load", &e),
+            }
+        }
         Err(e) => return refused("import", &e),
     };
     let named: Vec<(&str, Tensor)> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
-    let got = match compiler.model(graph).run(&named) {
+    let got = match model.run(&named) {
         Ok(got) => got,
         Err(e) => return refused("run", &e),
     };

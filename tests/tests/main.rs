@@ -17,6 +17,7 @@ mod groups;
 mod kvstore;
 mod libraries;
 mod limits;
+mod loops;
 mod model_files;
 mod models;
 mod mxnet_ops;

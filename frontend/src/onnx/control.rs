@@ -1,6 +1,6 @@
 //! Nested graphs: conditionals, and the inlining they share with other operators.
 //!
-//! Graphs have no control flow. Where the condition of an `If` is known when the model is
+//! Graphs have no control flow; loops are written out ([`super::unroll`]). Where the condition of an `If` is known when the model is
 //! imported, the branch taken replaces the node. Otherwise both branches are computed, which
 //! without side effects costs only time, and the condition selects between their results; for
 //! that the results must have the same type, and values in them are not checked (`OpNode::unchecked`): an index in the branch
@@ -39,7 +39,7 @@ impl Importer<'_> {
         }
         let condition = node.input.first().cloned().unwrap_or_default();
         self.lookup(&condition)?;
-        if let Some(value) = self.analyse(&condition).value.and_then(|v| v.item()) {
+        if let Some(value) = self.analyse(&condition)?.value.and_then(|v| v.item()) {
             let taken = if value.as_i64() != 0 { then } else { otherwise };
             let results = self.inline(taken, &[], opsets, label)?;
             for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
@@ -56,7 +56,7 @@ impl Importer<'_> {
             zip3(node.output, then, otherwise).filter(|(output, ..)| !output.is_empty()).collect();
         for (_, a, b) in &results {
             let known = self.lookup(a)?.is_some() && self.lookup(b)?.is_some();
-            let (ty_a, ty_b) = (self.analyse(a).ty, self.analyse(b).ty);
+            let (ty_a, ty_b) = (self.analysed_type(a)?, self.analysed_type(b)?);
             if known && (ty_a.dense().is_none() || ty_a != ty_b) {
                 return Ok(Err(vec![UNDECIDED.to_owned()]));
             }
@@ -122,7 +122,7 @@ fn rename_node(node: &mut NodeProto, names: &BTreeMap<String, String>) {
 }
 
 /// Renames what a nested graph uses of the one around it.
-fn rename_graph(graph: &mut GraphProto, names: &BTreeMap<String, String>) {
+pub(super) fn rename_graph(graph: &mut GraphProto, names: &BTreeMap<String, String>) {
     graph.node.iter_mut().for_each(|n| rename_node(n, names));
     graph.value_names().flatten().for_each(|name| rename(name, names));
 }

@@ -13,12 +13,12 @@ use tensorc_ir::scalar::Scalar;
 
 use super::attribute;
 use super::error::OnnxError;
-use super::functions::ScopedNode;
 use super::import::Importer;
 use super::load::Opsets;
-use super::proto::{AttributeProto, AttributeType, DataType, GraphProto, NodeProto};
+use super::proto::{DataType, GraphProto, NodeProto};
 use super::tensor::data_type;
-use super::upgrade::{ValueFacts, i64_list, int};
+use super::upgrade::{ValueFacts, int};
+use super::writer::{NodeWriter, ints};
 
 impl Importer<'_> {
     /// Imports the node; the inner error lists what is not supported.
@@ -69,83 +69,52 @@ impl Importer<'_> {
         let softmax = precision.unwrap_or(if stored == double { double } else { DataType::Float as i64 });
         let scale = scale.map_or_else(|| 1.0 / (q_size as f32).sqrt(), |s| s as f32);
 
-        let mut body = NodeWriter { importer: self, opsets, label };
+        let mut body = NodeWriter { importer: self, label };
         let factor = TensorData::scalar(Scalar::from_f64(dtype, f64::from(scale.sqrt())));
         let factor = body.constant(factor);
-        let k = body.repeat_heads(k, k_dims, q_heads)?;
-        let v = body.repeat_heads(v, v_dims, q_heads)?;
+        let k = repeat_heads(&mut body, k, k_dims, q_heads)?;
+        let v = repeat_heads(&mut body, v, v_dims, q_heads)?;
         let q = body.node("Mul", &[q, &factor], vec![])?;
         let k = body.node("Mul", &[&k, &factor], vec![])?;
         let k = body.node("Transpose", &[&k], vec![ints("perm", &[0, 1, 3, 2])])?;
         let scores = body.node("MatMul", &[&q, &k], vec![])?;
         let scores = body.node("Cast", &[&scores], vec![int("to", softmax)])?;
-        let scores = body.modified(scores, score_mod)?;
+        let scores = modified(&mut body, opsets, scores, score_mod)?;
         let probabilities = body.node("Softmax", &[&scores], vec![int("axis", -1)])?;
-        let probabilities = body.modified(probabilities, prob_mod)?;
+        let probabilities = modified(&mut body, opsets, probabilities, prob_mod)?;
         let v = body.node("Cast", &[&v], vec![int("to", softmax)])?;
         let result = body.node("MatMul", &[&probabilities, &v], vec![])?;
-        body.node_to("Cast", &[&result], vec![int("to", stored)], output)?;
+        body.node_to("Cast", &[&result], vec![int("to", stored)], &[output])?;
         Ok(Ok(()))
     }
 }
 
-fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    AttributeProto { ints: values.to_vec(), ..AttributeProto::of(name, AttributeType::Ints) }
+/// The result of a modifier graph, or the value itself without one.
+fn modified(
+    body: &mut NodeWriter<'_, '_>,
+    opsets: &Rc<Opsets>,
+    value: String,
+    graph: Option<GraphProto>,
+) -> Result<String, OnnxError> {
+    let Some(graph) = graph else { return Ok(value) };
+    let results = body.importer.inline(graph, &[value], opsets, body.label)?;
+    Ok(results.into_iter().next().unwrap_or_default())
 }
 
-/// Adds standard nodes in place of the one being imported.
-struct NodeWriter<'a, 'b> {
-    importer: &'a mut Importer<'b>,
-    opsets: &'a Rc<Opsets>,
-    label: &'a Arc<str>,
-}
-
-impl NodeWriter<'_, '_> {
-    fn constant(&mut self, data: TensorData) -> String {
-        let name = self.importer.fresh_name(self.label);
-        self.importer.define(name.clone(), data);
-        name
+/// Repeats each head of `[batch, heads, sequence, size]` for the query heads that share it.
+fn repeat_heads(
+    body: &mut NodeWriter<'_, '_>,
+    value: &str,
+    (heads, size): (i64, i64),
+    q_heads: i64,
+) -> Result<String, OnnxError> {
+    if heads == q_heads {
+        return Ok(value.to_owned());
     }
-
-    fn i64s(&mut self, values: &[i64]) -> String {
-        self.constant(i64_list(values))
-    }
-
-    fn node(&mut self, op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> Result<String, OnnxError> {
-        let output = self.importer.fresh_name(self.label);
-        self.node_to(op, inputs, attribute, &output)?;
-        Ok(output)
-    }
-
-    fn node_to(
-        &mut self,
-        op: &str,
-        inputs: &[&str],
-        attribute: Vec<AttributeProto>,
-        output: &str,
-    ) -> Result<(), OnnxError> {
-        let node = NodeProto { attribute, ..NodeProto::of(op, inputs, output, Some(self.label.to_string())) };
-        self.importer.node(ScopedNode { node, opsets: self.opsets.clone() })
-    }
-
-    /// The result of a modifier graph, or the value itself without one.
-    fn modified(&mut self, value: String, graph: Option<GraphProto>) -> Result<String, OnnxError> {
-        let Some(graph) = graph else { return Ok(value) };
-        let results = self.importer.inline(graph, &[value], self.opsets, self.label)?;
-        Ok(results.into_iter().next().unwrap_or_default())
-    }
-
-    /// Repeats each head of `[batch, heads, sequence, size]` for the query heads that share it.
-    fn repeat_heads(&mut self, value: &str, dims: (i64, i64), q_heads: i64) -> Result<String, OnnxError> {
-        let (heads, size) = dims;
-        if heads == q_heads {
-            return Ok(value.to_owned());
-        }
-        let axes = self.i64s(&[2]);
-        let split = self.node("Unsqueeze", &[value, &axes], vec![])?;
-        let repeats = self.i64s(&[1, 1, q_heads / heads, 1, 1]);
-        let repeated = self.node("Expand", &[&split, &repeats], vec![])?;
-        let merged = self.i64s(&[0, q_heads, -1, size]);
-        self.node("Reshape", &[&repeated, &merged], vec![])
-    }
+    let axes = body.i64s(&[2]);
+    let split = body.node("Unsqueeze", &[value, &axes], vec![])?;
+    let repeats = body.i64s(&[1, 1, q_heads / heads, 1, 1]);
+    let repeated = body.node("Expand", &[&split, &repeats], vec![])?;
+    let merged = body.i64s(&[0, q_heads, -1, size]);
+    body.node("Reshape", &[&repeated, &merged], vec![])
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tensorc_abi::DType;
 use tensorc_ir::dim::Origin;
-use tensorc_ir::graph::{Graph, NodeId, Value};
+use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::infer::infer_node;
 use tensorc_ir::op::{OpRef, Registry};
 use tensorc_ir::params::Params;
@@ -371,6 +371,7 @@ impl Importer<'_> {
         match node.op_type() {
             "Constant" => return self.constant_node(&node, label),
             "If" => return self.if_node(node, opsets, label),
+            "Loop" | "Scan" => return self.repeated(node, opsets, label),
             _ => {}
         }
         // Copies of function results are the only nodes that may lack an operator set.
@@ -521,15 +522,32 @@ impl Importer<'_> {
         }
     }
 
+    /// A constant of the graph, also where nodes hand it on as it is.
+    pub(super) fn handed_on(&self, mut value: Value) -> Option<TensorData> {
+        while let NodeKind::Op(op) = &self.graph.node(value.node).kind
+            && op.def.name == "identity"
+        {
+            value = self.graph.operands(value.node).first().copied().flatten()?;
+        }
+        self.graph.constant(value).cloned()
+    }
+
     /// What inference with constant folding finds out about a value.
-    pub(super) fn analyse(&mut self, name: &str) -> ImportedValue {
-        let Some(value) = self.values.get(name).copied().flatten() else { return ImportedValue::default() };
-        match self.options.analysis {
-            Some(analysis) => analysis(&self.graph, value),
-            None => {
-                let ty = self.known_type(name).unwrap_or_default();
-                ImportedValue { ty, value: self.graph.constant(value).cloned() }
-            }
+    pub(super) fn analyse(&mut self, name: &str) -> Result<ImportedValue, OnnxError> {
+        let Some(value) = self.values.get(name).copied().flatten() else { return Ok(ImportedValue::default()) };
+        let Some(analysis) = self.options.analysis else {
+            let ty = self.known_type(name).unwrap_or_default();
+            return Ok(ImportedValue { ty, value: self.graph.constant(value).cloned() });
+        };
+        self.files.budget.take_analysis(self.graph.node_count() as u64)?;
+        Ok(analysis(&self.graph, value))
+    }
+
+    /// What is known of a type, by inference with constant folding where inference does not suffice.
+    pub(super) fn analysed_type(&mut self, name: &str) -> Result<TensorType, OnnxError> {
+        match self.known_type(name).filter(|ty| ty.dense().is_some()) {
+            Some(ty) => Ok(ty),
+            None => Ok(self.analyse(name)?.ty),
         }
     }
 }

@@ -20,6 +20,10 @@ pub const MAX_NODES: u64 = 1 << 20;
 /// kilobyte, called a million times, would need a terabyte.
 const MAX_COPIED_BYTES: u64 = 1 << 30;
 
+/// Nodes that are looked at to decide branches and loops, each as often as it is. A loop whose condition is computed takes as
+/// many steps for every iteration as there were iterations before.
+const MAX_ANALYSED_NODES: u64 = 1 << 24;
+
 /// Bytes that the dense forms of a model's sparse tensors take at most, beyond [`DENSE_PER_STORED`] for each that is stored.
 const FREE_DENSE_BYTES: u64 = 64 << 20;
 
@@ -33,6 +37,7 @@ pub struct Budget {
     nodes: u64,
     bytes: u64,
     copied: u64,
+    analysed: u64,
     /// Bytes of sparse tensors, as stored and dense.
     sparse: (u64, u64),
 }
@@ -46,7 +51,7 @@ impl Default for Budget {
 impl Budget {
     /// Nothing used yet.
     pub fn new(limits: ImportLimits) -> Budget {
-        Budget { limits, nodes: 0, bytes: 0, copied: 0, sparse: (0, 0) }
+        Budget { limits, nodes: 0, bytes: 0, copied: 0, analysed: 0, sparse: (0, 0) }
     }
 
     /// Takes memory.
@@ -71,13 +76,19 @@ impl Budget {
         Ok(())
     }
 
-    /// Takes memory for a node of a function's body that is written out.
+    /// Takes memory for a copy of what is written out: a node of a function's body, the body of a loop.
     pub(super) fn take_copy(&mut self, bytes: u64) -> Result<(), OverLimit> {
         self.copied = self.copied.saturating_add(bytes);
         if self.copied > MAX_COPIED_BYTES {
             return Err(OverLimit::Copies(MAX_COPIED_BYTES));
         }
         self.take_bytes(bytes)
+    }
+
+    /// Takes time to look at so many nodes.
+    pub(super) fn take_analysis(&mut self, nodes: u64) -> Result<(), OverLimit> {
+        self.analysed = self.analysed.saturating_add(nodes);
+        if self.analysed > MAX_ANALYSED_NODES { Err(OverLimit::Analysis(MAX_ANALYSED_NODES)) } else { Ok(()) }
     }
 
     /// Takes memory for the dense form of a sparse tensor that is stored in `stored` bytes.
@@ -99,9 +110,12 @@ pub enum OverLimit {
     /// More bytes than the caller allows.
     #[error("reading it takes more than the {0} bytes allowed")]
     Bytes(u64),
-    /// Functions whose bodies take more than this.
-    #[error("its functions written out take more than {0} bytes")]
+    /// Functions, or bodies of loops, whose copies take more than this.
+    #[error("its functions and loops written out take more than {0} bytes")]
     Copies(u64),
+    /// Branches and loops that take more steps than this to decide.
+    #[error("its branches and loops take more than {0} steps to decide")]
+    Analysis(u64),
     /// Sparse tensors that store next to nothing of what they expand to.
     #[error("its sparse tensors expand to {0} bytes, far more than the file holds")]
     Dense(u64),

@@ -24,10 +24,12 @@ mod order;
 pub mod proto;
 mod skeleton;
 pub mod tensor;
+mod unroll;
 pub(crate) mod unsupported;
 pub mod upgrade;
 mod weight;
 mod wire;
+mod writer;
 
 pub use error::OnnxError;
 pub use files::ReadOptions;

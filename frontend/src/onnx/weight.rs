@@ -20,7 +20,7 @@ fn attribute(a: &AttributeProto) -> u64 {
     let lists = 4 * a.floats.len() + 8 * a.ints.len() + size_of::<Bytes>() * a.strings.len();
     let tensors: u64 = a.t.iter().chain(&a.tensors).map(tensor).sum();
     let sparse: u64 = a.sparse_tensor.iter().chain(&a.sparse_tensors).map(sparse_tensor).sum();
-    let graphs: u64 = a.g.iter().chain(&a.graphs).map(graph).sum();
+    let graphs: u64 = a.g.iter().chain(&a.graphs).map(graph_weight).sum();
     let types: u64 = a.tp.iter().chain(&a.type_protos).map(value_type).sum();
     (size_of::<AttributeProto>() + lists + a.name().len()) as u64 + tensors + sparse + graphs + types
 }
@@ -37,7 +37,8 @@ fn sparse_tensor(s: &SparseTensorProto) -> u64 {
     (size_of::<SparseTensorProto>() + 8 * s.dims.len()) as u64 + tensors
 }
 
-fn graph(g: &GraphProto) -> u64 {
+/// Bytes of a graph.
+pub(super) fn graph_weight(g: &GraphProto) -> u64 {
     let nodes: u64 = g.node.iter().map(node_weight).sum();
     let tensors: u64 = g.initializer.iter().map(tensor).sum();
     let sparse: u64 = g.sparse_initializer.iter().map(sparse_tensor).sum();

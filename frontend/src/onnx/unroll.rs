@@ -1,0 +1,374 @@
+//! `Loop` and `Scan` whose number of iterations is known when the model is imported: written out, with a copy of the body
+//! for each iteration.
+//!
+//! Shapes of inputs, and small integers among them, may decide the number; a model is imported anew for those
+//! ([`super::unsupported::Unsupported::only_undecided`]). Constants of the body are there once.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tensorc_ir::TensorData;
+use tensorc_ir::scalar::Scalar;
+
+use super::attribute;
+use super::control::rename_graph;
+use super::error::OnnxError;
+use super::import::{Importer, stored_values};
+use super::load::{NEWEST_OPSET, Opsets, STANDARD_DOMAIN};
+use super::proto::{GraphProto, NodeProto};
+use super::unsupported::UNDECIDED;
+use super::upgrade::{ValueFacts, int};
+use super::weight::graph_weight;
+use super::writer::NodeWriter;
+
+/// What an iteration counts for among the nodes of a model, beside those of its body: it has constants and names.
+const NODES_PER_ITERATION: u64 = 4;
+
+/// Why a node is not written out.
+enum Stop {
+    Invalid(OnnxError),
+    /// What is not supported.
+    Unsupported(String),
+    /// Something that it uses is not supported, and has been reported.
+    Reported,
+}
+
+impl From<OnnxError> for Stop {
+    fn from(error: OnnxError) -> Stop {
+        Stop::Invalid(error)
+    }
+}
+
+fn unsupported<T>(reason: &str) -> Result<T, Stop> {
+    Err(Stop::Unsupported(reason.to_owned()))
+}
+
+/// The body of a node, and where it stands.
+struct Body<'b> {
+    graph: GraphProto,
+    opsets: &'b Rc<Opsets>,
+    label: &'b Arc<str>,
+    /// Bytes of a copy.
+    weight: u64,
+}
+
+impl Body<'_> {
+    /// Whether the body takes so many values and returns at least so many.
+    fn expect(&self, inputs: usize, outputs: usize) -> Result<(), Stop> {
+        match self.graph.input.len() == inputs && self.graph.output.len() >= outputs {
+            true => Ok(()),
+            false => unsupported("its body has other inputs or results than the node"),
+        }
+    }
+}
+
+/// How a `Scan` goes through a tensor, or builds one.
+#[derive(Clone, Copy, Default)]
+struct Direction {
+    axis: i64,
+    backwards: bool,
+}
+
+/// What iterations leave behind.
+struct Iterated {
+    carried: Vec<String>,
+    /// For each further result of the body its values, one for each iteration.
+    collected: Vec<Vec<String>>,
+}
+
+impl Iterated {
+    /// Before the first iteration.
+    fn new(carried: Vec<String>, collected: usize) -> Iterated {
+        Iterated { carried, collected: vec![vec![]; collected] }
+    }
+
+    fn take(&mut self, mut results: Vec<String>) {
+        let collected = results.split_off(self.carried.len());
+        self.carried = results;
+        self.collected.iter_mut().zip(collected).for_each(|(list, value)| list.push(value));
+    }
+}
+
+impl Importer<'_> {
+    /// Imports a `Loop` or `Scan`; the inner error lists what is not supported.
+    pub(super) fn repeated(
+        &mut self,
+        mut node: NodeProto,
+        opsets: &Rc<Opsets>,
+        label: &Arc<str>,
+    ) -> Result<Result<(), Vec<String>>, OnnxError> {
+        match self.written_out(&mut node, opsets, label) {
+            Ok(results) => {
+                for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
+                    let value = self.lookup(result)?;
+                    self.values.insert(output.clone(), value);
+                }
+                Ok(Ok(()))
+            }
+            Err(Stop::Invalid(error)) => Err(error),
+            Err(Stop::Unsupported(reason)) => Ok(Err(vec![reason])),
+            Err(Stop::Reported) => {
+                self.values.extend(node.output.into_iter().filter(|o| !o.is_empty()).map(|o| (o, None)));
+                Ok(Ok(()))
+            }
+        }
+    }
+
+    /// The names of the results.
+    fn written_out(
+        &mut self,
+        node: &mut NodeProto,
+        opsets: &Rc<Opsets>,
+        label: &Arc<str>,
+    ) -> Result<Vec<String>, Stop> {
+        let body = node.attribute.iter_mut().find(|a| a.name() == "body").and_then(|a| a.g.take());
+        let Some(graph) = body else { return unsupported("its body is missing") };
+        self.all_known(node.input.iter().filter(|i| !i.is_empty()))?;
+        let graph = self.hoisted(graph, label)?;
+        let body = Body { weight: graph_weight(&graph), graph, opsets, label };
+        let results = match node.op_type() {
+            "Loop" => self.loop_results(node, &body)?,
+            _ if opsets.version(STANDARD_DOMAIN).unwrap_or(NEWEST_OPSET) < 9 => {
+                self.batched_scan_results(node, &body)?
+            }
+            _ => self.scan_results(node, &body)?,
+        };
+        match results.len() < node.output.len() {
+            true => unsupported("it has more results than its body"),
+            false => Ok(results),
+        }
+    }
+
+    /// A body whose constants are values around it, which its copies share.
+    fn hoisted(&mut self, mut body: GraphProto, label: &str) -> Result<GraphProto, OnnxError> {
+        let dense = std::mem::take(&mut body.initializer);
+        let stored = stored_values(dense, std::mem::take(&mut body.sparse_initializer))?;
+        let prefix = self.fresh_name(label);
+        let names = stored.keys().map(|name| (name.clone(), format!("{prefix}/{name}"))).collect();
+        rename_graph(&mut body, &names);
+        self.stored.extend(stored.into_iter().map(|(name, value)| (names[&name].clone(), value)));
+        Ok(body)
+    }
+
+    fn loop_results(&mut self, node: &NodeProto, body: &Body<'_>) -> Result<Vec<String>, Stop> {
+        let initial = node.input.get(2..).unwrap_or_default().to_vec();
+        body.expect(initial.len() + 2, initial.len() + 1)?;
+        let collected = body.graph.output.len() - 1 - initial.len();
+        let mut given = |i: usize| node.input.get(i).filter(|n| !n.is_empty()).map(|n| self.decided(n)).transpose();
+        let (most, condition) = (given(0)?, given(1)?);
+        let (mut done, mut count, mut goes_on) = (Iterated::new(initial, collected), 0, condition != Some(0));
+        let always = NodeWriter { importer: self, label: body.label }.constant(TensorData::scalar(Scalar::bool(true)));
+        while goes_on && most.is_none_or(|most| count < most) {
+            let results = self.loop_iteration(body, count, &always, &done.carried)?;
+            self.all_known(&results)?;
+            goes_on = self.decided(&results[0])? != 0;
+            if condition.is_none() && !goes_on {
+                // By the specification a body's condition has no effect then; other run times end the loop.
+                return unsupported("it has no condition, and its body computes one that is false");
+            }
+            done.take(results[1..].to_vec());
+            count += 1;
+        }
+        let mut results = done.carried.clone();
+        for (i, parts) in done.collected.iter().enumerate() {
+            results.push(match parts.is_empty() {
+                true => self.without_iterations(body, &always, &done.carried, i)?,
+                false => self.stacked(parts, Direction::default(), body.label)?,
+            });
+        }
+        Ok(results)
+    }
+
+    /// A copy of the body of a `Loop`, with the number of the iteration and a condition that holds.
+    fn loop_iteration(
+        &mut self,
+        body: &Body<'_>,
+        count: i64,
+        always: &str,
+        carried: &[String],
+    ) -> Result<Vec<String>, Stop> {
+        let number = NodeWriter { importer: self, label: body.label }.constant(TensorData::scalar(Scalar::i64(count)));
+        let front = [number, always.to_owned()];
+        self.iteration(body, front.into_iter().chain(carried.iter().cloned()).collect())
+    }
+
+    /// A result of a `Loop` that collects values of no iteration: empty, of the shape of one that is not computed.
+    fn without_iterations(
+        &mut self,
+        body: &Body<'_>,
+        always: &str,
+        carried: &[String],
+        i: usize,
+    ) -> Result<String, Stop> {
+        let outside = std::mem::replace(&mut self.speculative, true);
+        let results = self.loop_iteration(body, 0, always, carried)?;
+        self.speculative = outside;
+        let Some(element) = self.analysed_type(&results[1 + carried.len() + i])?.dense() else {
+            return unsupported(UNDECIDED);
+        };
+        let dims: Vec<u64> = std::iter::once(0).chain(element.dims.iter().copied()).collect();
+        let empty = TensorData::splat(&dims, Scalar::zero(element.dtype));
+        Ok(NodeWriter { importer: self, label: body.label }.constant(empty))
+    }
+
+    fn scan_results(&mut self, node: &NodeProto, body: &Body<'_>) -> Result<Vec<String>, Stop> {
+        let (initial, scanned) = operands(node, &node.input)?;
+        body.expect(node.input.len(), initial.len())?;
+        let through = directions(node, "scan_input", scanned.len())?;
+        let built = directions(node, "scan_output", body.graph.output.len() - initial.len())?;
+        let scanned: Vec<_> = scanned.iter().zip(through).collect();
+        self.scan(body, initial.to_vec(), &scanned, &built)
+    }
+
+    /// The form of version 8: all values have a batch before the axis that is gone through, and each element of the batch is
+    /// computed by itself.
+    fn batched_scan_results(&mut self, node: &NodeProto, body: &Body<'_>) -> Result<Vec<String>, Stop> {
+        if node.input.first().is_some_and(|lengths| !lengths.is_empty()) {
+            return unsupported("lengths of sequences are not supported");
+        }
+        let values = node.input.get(1..).unwrap_or_default();
+        let carried = operands(node, values)?.0.len();
+        body.expect(values.len(), carried)?;
+        let backwards = integers(node, "directions", values.len() - carried)?;
+        let through = backwards.iter().map(|b| Direction { axis: 0, backwards: *b != 0 });
+        let through: Vec<Direction> = through.collect();
+        let slices = values.iter().map(|name| self.slices(name, 0, body.label)).collect::<Result<Vec<_>, _>>()?;
+        let built = vec![Direction::default(); body.graph.output.len() - carried];
+        let mut results: Vec<Vec<String>> = vec![vec![]; body.graph.output.len()];
+        for element in transposed(&slices)? {
+            let (initial, scanned) = element.split_at(carried);
+            let scanned: Vec<_> = scanned.iter().zip(through.iter().copied()).collect();
+            let own = self.scan(body, initial.to_vec(), &scanned, &built)?;
+            results.iter_mut().zip(own).for_each(|(list, value)| list.push(value));
+        }
+        results.iter().map(|parts| self.stacked(parts, Direction::default(), body.label)).collect()
+    }
+
+    /// Goes through tensors side by side.
+    fn scan(
+        &mut self,
+        body: &Body<'_>,
+        initial: Vec<String>,
+        scanned: &[(&String, Direction)],
+        built: &[Direction],
+    ) -> Result<Vec<String>, Stop> {
+        let mut slices = vec![];
+        for (name, direction) in scanned {
+            let mut parts = self.slices(name, direction.axis, body.label)?;
+            if direction.backwards {
+                parts.reverse();
+            }
+            slices.push(parts);
+        }
+        let mut done = Iterated::new(initial, built.len());
+        for own in transposed(&slices)? {
+            let results = self.iteration(body, done.carried.iter().cloned().chain(own).collect())?;
+            self.all_known(&results)?;
+            done.take(results);
+        }
+        let Iterated { carried: mut results, collected } = done;
+        for (parts, direction) in collected.iter().zip(built) {
+            results.push(self.stacked(parts, *direction, body.label)?);
+        }
+        Ok(results)
+    }
+
+    /// Imports a copy of the body.
+    fn iteration(&mut self, body: &Body<'_>, arguments: Vec<String>) -> Result<Vec<String>, Stop> {
+        let budget = &mut self.files.budget;
+        budget.take_nodes(NODES_PER_ITERATION).map_err(OnnxError::from)?;
+        budget.take_copy(body.weight).map_err(OnnxError::from)?;
+        Ok(self.inline(body.graph.clone(), &arguments, body.opsets, body.label)?)
+    }
+
+    /// The elements of a tensor along an axis, which has one at least.
+    fn slices(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<Vec<String>, Stop> {
+        let Some(dims) = self.analysed_type(name)?.shape.dims().map(<[_]>::to_vec) else {
+            return unsupported(UNDECIDED);
+        };
+        let rank = dims.len() as i64;
+        if !(-rank..rank).contains(&axis) {
+            return unsupported(&format!("it goes along axis {axis} of a tensor of rank {rank}"));
+        }
+        let extent = match dims[axis.rem_euclid(rank) as usize].as_const() {
+            None => return unsupported(UNDECIDED),
+            Some(0) => return unsupported("it goes through a tensor without elements"),
+            Some(extent) => extent,
+        };
+        self.files.budget.take_nodes(extent).map_err(OnnxError::from)?;
+        let parts: Vec<String> = (0..extent).map(|_| self.fresh_name(name)).collect();
+        let mut writer = NodeWriter { importer: self, label };
+        let axes = writer.i64s(&[axis]);
+        let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
+        writer.node_to("Split", &[name], vec![int("axis", axis), int("num_outputs", extent as i64)], &outputs)?;
+        let squeezed = parts.iter().map(|part| writer.node("Squeeze", &[part, &axes], vec![]));
+        Ok(squeezed.collect::<Result<_, _>>()?)
+    }
+
+    /// A tensor of values along a new axis.
+    fn stacked(&mut self, parts: &[String], direction: Direction, label: &Arc<str>) -> Result<String, Stop> {
+        self.files.budget.take_nodes(parts.len() as u64).map_err(OnnxError::from)?;
+        let mut writer = NodeWriter { importer: self, label };
+        let axes = writer.i64s(&[direction.axis]);
+        let rows = parts.iter().map(|part| writer.node("Unsqueeze", &[part, &axes], vec![]));
+        let mut rows: Vec<String> = rows.collect::<Result<_, _>>()?;
+        if direction.backwards {
+            rows.reverse();
+        }
+        let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
+        Ok(writer.node("Concat", &rows, vec![int("axis", direction.axis)])?)
+    }
+
+    /// Whether all that is imported of these is supported.
+    fn all_known<'n>(&mut self, names: impl IntoIterator<Item = &'n String>) -> Result<(), Stop> {
+        for name in names {
+            self.lookup(name)?.ok_or(Stop::Reported)?;
+        }
+        Ok(())
+    }
+
+    /// The one element of a value that is known when the model is imported.
+    fn decided(&mut self, name: &str) -> Result<i64, Stop> {
+        let constant = self.lookup(name)?.and_then(|value| self.handed_on(value));
+        let known = if constant.is_some() { constant } else { self.analyse(name)?.value };
+        match known.and_then(|data| data.item()) {
+            Some(element) => Ok(element.as_i64()),
+            None => unsupported(UNDECIDED),
+        }
+    }
+}
+
+/// The operands of a `Scan` that are carried, and those that it goes through.
+fn operands<'n>(node: &NodeProto, values: &'n [String]) -> Result<(&'n [String], &'n [String]), Stop> {
+    let count = node.attribute.iter().find(|a| a.name() == "num_scan_inputs").and_then(|a| usize::try_from(a.i()).ok());
+    match count.filter(|count| (1..=values.len()).contains(count)) {
+        Some(count) => Ok(values.split_at(values.len() - count)),
+        None => unsupported("attribute `num_scan_inputs` is missing, or does not fit the operands"),
+    }
+}
+
+/// Axes and directions of the tensors that a `Scan` goes through or builds.
+fn directions(node: &NodeProto, of: &str, count: usize) -> Result<Vec<Direction>, Stop> {
+    let axes = integers(node, &format!("{of}_axes"), count)?;
+    let backwards = integers(node, &format!("{of}_directions"), count)?;
+    Ok(axes.into_iter().zip(backwards).map(|(axis, b)| Direction { axis, backwards: b != 0 }).collect())
+}
+
+/// An attribute with an integer for each of so many tensors, 0 by default.
+fn integers(node: &NodeProto, name: &str, count: usize) -> Result<Vec<i64>, Stop> {
+    let Some(attribute) = node.attribute.iter().find(|a| a.name() == name) else { return Ok(vec![0; count]) };
+    match attribute::ints(attribute) {
+        Ok(list) if list.len() == count => Ok(list),
+        Ok(list) => unsupported(&format!("attribute `{name}` has {} integers for {count} tensors", list.len())),
+        Err(why) => unsupported(&format!("attribute `{name}`: {why}")),
+    }
+}
+
+/// From the elements of each tensor to the tensors' elements of each step.
+fn transposed(slices: &[Vec<String>]) -> Result<Vec<Vec<String>>, Stop> {
+    let count = slices.first().map_or(0, Vec::len);
+    match slices.iter().all(|parts| parts.len() == count) {
+        true => Ok((0..count).map(|i| slices.iter().map(|parts| parts[i].clone()).collect()).collect()),
+        false => unsupported("the tensors that it goes through have different lengths"),
+    }
+}
