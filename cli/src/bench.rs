@@ -67,20 +67,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let refs: Vec<TensorRef<'_>> = ordered.iter().map(|t| TensorRef::new(t.dtype(), t.dims(), t.bytes())).collect();
     let mut results: Vec<TensorMut<'_>> =
         outputs.iter().zip(&mut buffers).map(|(t, b)| TensorMut::new(t.dtype(), t.dims(), b.as_mut_slice())).collect();
-    let warm = Instant::now();
-    for _ in 0..args.repeat / 10 + 1 {
-        if warm.elapsed() > WARM_UP {
-            break;
-        }
-        session.run_into(&refs, &mut results)?;
-    }
-    let mut times = Vec::with_capacity(args.repeat as usize);
-    for _ in 0..args.repeat {
-        let start = Instant::now();
-        session.run_into(&refs, &mut results)?;
-        times.push(start.elapsed());
-    }
-    times.sort();
+    let times = timed(&mut session, &refs, &mut results, args.repeat)?;
     let (median, min) = (times[times.len() / 2], times[0]);
     if let Some(path) = &args.output {
         let named = model.outputs().into_iter().map(|(n, _)| n).zip(outputs.iter().cloned());
@@ -130,6 +117,30 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
         profile(&mut session, &refs, &mut results, args.repeat.min(20), &mut text)?;
     }
     print(&text)
+}
+
+/// Times of runs, ascending, after some that warm up.
+fn timed(
+    session: &mut Session,
+    inputs: &[TensorRef<'_>],
+    outputs: &mut [TensorMut<'_>],
+    repeat: u32,
+) -> Result<Vec<Duration>, CliFailure> {
+    let warm = Instant::now();
+    for _ in 0..repeat / 10 + 1 {
+        if warm.elapsed() > WARM_UP {
+            break;
+        }
+        session.run_into(inputs, outputs)?;
+    }
+    let mut times = Vec::with_capacity(repeat as usize);
+    for _ in 0..repeat {
+        let start = Instant::now();
+        session.run_into(inputs, outputs)?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    Ok(times)
 }
 
 /// What threads that call a model at once get.
