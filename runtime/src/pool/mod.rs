@@ -12,7 +12,7 @@ use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
@@ -88,6 +88,8 @@ struct Shared {
     gate: Padded<Gate>,
     /// Next chunk to claim of each home.
     next: Box<[Padded<AtomicU64>]>,
+    /// How many more workers may help in a region that has fewer homes than there are threads.
+    places: Padded<AtomicI64>,
     /// Written by the caller while the gate is closed and empty, read by workers inside.
     region: Padded<UnsafeCell<Option<ParallelRegion>>>,
     panic: Mutex<Option<TaskPanic>>,
@@ -133,6 +135,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             gate: Padded(Gate::new()),
             next: (0..threads).map(|_| Padded(AtomicU64::new(0))).collect(),
+            places: Padded(AtomicI64::new(0)),
             region: Padded(UnsafeCell::new(None)),
             panic: Mutex::new(None),
         });
@@ -204,6 +207,7 @@ impl Pool {
         for (home, next) in shared.next.iter().enumerate().take(region.homes) {
             next.0.store(region.home_start(home), Ordering::Relaxed);
         }
+        shared.places.0.store(helpers as i64, Ordering::Relaxed);
         // SAFETY: `busy` is held and the gate is closed and empty, so no other thread has access.
         unsafe { *shared.region.0.get() = Some(region) };
         shared.gate.0.open(helpers);
@@ -252,6 +256,11 @@ fn execute(shared: &Shared, thread: usize) {
     // SAFETY: the calling thread is inside the gate, or is the caller that opened it, so the region
     // is set and not written until it has left.
     let Some(region) = (unsafe { &*shared.region.0.get() }) else { return };
+    // A worker that spins enters every region.
+    let surplus = thread > 0 && region.homes < shared.next.len();
+    if surplus && shared.places.0.fetch_sub(1, Ordering::Relaxed) <= 0 {
+        return;
+    }
     // SAFETY: the caller keeps the task alive while anyone is inside the gate.
     let task = unsafe { &*region.task };
     let work = || {
