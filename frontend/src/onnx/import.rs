@@ -192,8 +192,8 @@ impl Importer<'_> {
     /// Imports the nodes of one graph; `outputs` must be among the values then known.
     pub(super) fn nodes(&mut self, nodes: Vec<ScopedNode>, outputs: &[ValueInfoProto]) -> Result<(), OnnxError> {
         self.files.budget.take_nodes(nodes.len() as u64)?;
-        let available = self.values.keys().chain(self.stored.keys());
-        let order = data_flow_order(&nodes, available.map(String::as_str), outputs)?;
+        let available = |name: &str| self.values.contains_key(name) || self.stored.contains_key(name);
+        let order = data_flow_order(&nodes, available, outputs)?;
         self.taken.extend(nodes.iter().flat_map(|n| n.node.output.iter()).cloned());
         let mut nodes: Vec<Option<ScopedNode>> = nodes.into_iter().map(Some).collect();
         for index in order {

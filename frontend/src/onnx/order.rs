@@ -6,7 +6,7 @@ use super::error::{OnnxError, describe_node};
 use super::functions::ScopedNode;
 use super::proto::ValueInfoProto;
 
-/// Positions of `nodes` such that every value is computed before it is used.
+/// Positions of `nodes` such that every value is computed before it is used; `available` ones are there before.
 ///
 /// The order given is kept where it is one already, as the format demands. Where it is not, the
 /// first node that can run is next.
@@ -15,14 +15,13 @@ use super::proto::ValueInfoProto;
 /// A value is used or returned that nothing computes, is computed twice, or depends on itself.
 pub fn data_flow_order<'a>(
     nodes: &'a [ScopedNode],
-    available: impl Iterator<Item = &'a str>,
+    available: impl Fn(&str) -> bool,
     outputs: &'a [ValueInfoProto],
 ) -> Result<Vec<usize>, OnnxError> {
-    let available: BTreeSet<&str> = available.collect();
     let mut producer: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, scoped) in nodes.iter().enumerate() {
         for output in scoped.node.output.iter().filter(|o| !o.is_empty()) {
-            if available.contains(output.as_str()) || producer.insert(output, index).is_some() {
+            if available(output) || producer.insert(output, index).is_some() {
                 return Err(OnnxError::DefinedTwice { value: output.clone(), by: describe_node(&scoped.node) });
             }
         }
@@ -31,7 +30,7 @@ pub fn data_flow_order<'a>(
     let mut waiting_for = vec![0usize; nodes.len()];
     let mut users: Vec<Vec<usize>> = vec![vec![]; nodes.len()];
     for (index, scoped) in nodes.iter().enumerate() {
-        for input in scoped.node.input.iter().filter(|i| !i.is_empty() && !available.contains(i.as_str())) {
+        for input in scoped.node.input.iter().filter(|i| !i.is_empty() && !available(i)) {
             let Some(&from) = producer.get(input.as_str()) else {
                 return Err(undefined(input, describe_node(&scoped.node)));
             };
@@ -39,7 +38,7 @@ pub fn data_flow_order<'a>(
             users[from].push(index);
         }
     }
-    if let Some(output) = outputs.iter().find(|o| !available.contains(o.name()) && !producer.contains_key(o.name())) {
+    if let Some(output) = outputs.iter().find(|o| !available(o.name()) && !producer.contains_key(o.name())) {
         return Err(undefined(output.name(), "the graph's outputs".to_owned()));
     }
     let mut ready: BTreeSet<usize> = (0..nodes.len()).filter(|&i| waiting_for[i] == 0).collect();
