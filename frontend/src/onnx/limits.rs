@@ -20,9 +20,9 @@ pub const MAX_NODES: u64 = 1 << 20;
 /// kilobyte, called a million times, would need a terabyte.
 const MAX_COPIED_BYTES: u64 = 1 << 30;
 
-/// Nodes that are looked at to decide branches and loops, each as often as it is. A loop whose condition is computed takes as
-/// many steps for every iteration as there were iterations before.
-const MAX_ANALYSED_NODES: u64 = 1 << 24;
+/// Nodes that are looked at to decide branches and loops, each as often as it is; takes seconds. A loop whose condition is
+/// computed takes as many steps for every iteration as there were iterations before.
+const MAX_ANALYSED_NODES: u64 = 1 << 21;
 
 /// Bytes that the dense forms of a model's sparse tensors take at most, beyond [`DENSE_PER_STORED`] for each that is stored.
 const FREE_DENSE_BYTES: u64 = 64 << 20;
