@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -154,9 +153,7 @@ struct Served {
 /// Runs a model from several threads at once, each of them so many times.
 fn serve(model: &Model, inputs: &[(&str, Tensor)], callers: u32, repeat: u32) -> Result<Served, CliFailure> {
     model.run(inputs)?;
-    let begin = Barrier::new(callers as usize + 1);
     let caller = || {
-        begin.wait();
         let timed = || {
             let start = Instant::now();
             model.run(inputs).map(|_| start.elapsed())
@@ -164,12 +161,12 @@ fn serve(model: &Model, inputs: &[(&str, Tensor)], callers: u32, repeat: u32) ->
         (0..repeat).map(|_| timed()).collect::<Result<Vec<Duration>, _>>()
     };
     let (all, took) = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..callers).map(|_| scope.spawn(caller)).collect();
-        begin.wait();
         let start = Instant::now();
+        let spawn = |_| std::thread::Builder::new().spawn_scoped(scope, caller);
+        let threads = (0..callers).map(spawn).collect::<Result<Vec<_>, _>>()?;
         let all: Vec<_> = threads.into_iter().map(|t| t.join().unwrap_or_else(|e| resume_unwind(e))).collect();
-        (all, start.elapsed())
-    });
+        Ok::<_, std::io::Error>((all, start.elapsed()))
+    })?;
     let mut times: Vec<Duration> = all.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
     times.sort();
     let per_second = times.len() as f64 / took.as_secs_f64().max(1e-9);

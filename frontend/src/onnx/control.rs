@@ -1,7 +1,7 @@
 //! Nested graphs: conditionals, and the inlining they share with other operators.
 //!
-//! Graphs have no control flow; loops are written out ([`super::unroll`]). Where the condition of an `If` is known when the model is
-//! imported, the branch taken replaces the node. Otherwise both branches are computed, which
+//! Graphs have no control flow; loops are written out ([`super::unroll`]). Where the condition of an `If` is known when
+//! the model is imported, the branch taken replaces the node. Otherwise both branches are computed, which
 //! without side effects costs only time, and the condition selects between their results; for
 //! that the results must have the same type, and values in them are not checked (`OpNode::unchecked`): an index in the branch
 //! that is not taken may be out of range. If the types differ, importing fails with an error that says so

@@ -21,7 +21,7 @@ use super::upgrade::{ValueFacts, int};
 use super::weight::graph_weight;
 use super::writer::NodeWriter;
 
-/// What an iteration counts for among the nodes of a model, beside those of its body: it has constants and names.
+/// Added to the number of nodes for each iteration, beside the nodes of its body: constants and names are made for it.
 const NODES_PER_ITERATION: u64 = 4;
 
 /// Why a node is not written out.
