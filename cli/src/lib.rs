@@ -11,6 +11,7 @@ mod code;
 mod compile;
 mod drawing;
 mod failure;
+#[cfg(feature = "images")]
 mod im2rec;
 mod inspect;
 mod limits;
@@ -19,9 +20,12 @@ mod operators;
 mod opt;
 mod output;
 mod progress;
+#[cfg(feature = "images")]
 mod records;
 mod run;
 mod values;
+#[cfg(not(feature = "images"))]
+mod without_images;
 
 use std::process::ExitCode;
 
@@ -49,10 +53,20 @@ enum CliCommand {
     /// Show a model's signature, operators, cost and planned memory, or the contents of a compiled artifact
     Inspect(inspect::InspectArgs),
     /// Make image lists, and RecordIO files from lists
+    #[cfg(feature = "images")]
     #[command(name = "im2rec")]
     Im2Rec(im2rec::Im2RecArgs),
     /// Show the contents of RecordIO files
+    #[cfg(feature = "images")]
     Records(records::RecordsArgs),
+    /// Make image lists and RecordIO files (needs the feature `images`)
+    #[cfg(not(feature = "images"))]
+    #[command(name = "im2rec", disable_help_flag = true)]
+    Im2Rec(without_images::AnyArgs),
+    /// Show the contents of RecordIO files (needs the feature `images`)
+    #[cfg(not(feature = "images"))]
+    #[command(disable_help_flag = true)]
+    Records(without_images::AnyArgs),
     /// Describe the operators
     #[command(alias = "operators")]
     Ops(operators::OpsArgs),
@@ -67,8 +81,14 @@ pub fn main() -> ExitCode {
         CliCommand::Compile(args) => compile::run(args),
         CliCommand::Opt(args) => opt::run(args),
         CliCommand::Inspect(args) => inspect::run(args),
+        #[cfg(feature = "images")]
         CliCommand::Im2Rec(args) => im2rec::run(args),
+        #[cfg(feature = "images")]
         CliCommand::Records(args) => records::run(args),
+        #[cfg(not(feature = "images"))]
+        CliCommand::Im2Rec(_) => without_images::run("im2rec"),
+        #[cfg(not(feature = "images"))]
+        CliCommand::Records(_) => without_images::run("records"),
         CliCommand::Ops(args) => operators::run(args),
     };
     progress::clear();

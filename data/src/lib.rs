@@ -10,8 +10,11 @@ mod dataset;
 mod draws;
 mod error;
 pub mod formats;
+#[cfg(feature = "images")]
 pub mod im2rec;
+#[cfg(feature = "images")]
 pub mod image;
+#[cfg(feature = "images")]
 pub mod images;
 pub mod iter;
 pub mod list;
