@@ -1,6 +1,7 @@
-//! Models with branches of which shapes, or small integers among the inputs, decide: imported anew for each.
+//! Models with branches of which shapes, or small inputs, decide: imported anew for each.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tensorc_frontend::onnx::{ImportOptions, ImportedValue, OnnxError, OnnxModel, import};
 use tensorc_ir::graph::{Graph, NodeId, Value};
@@ -18,16 +19,21 @@ const MAX_DECIDING_ELEMENTS: usize = 16;
 /// The file of a model whose branches are open.
 pub(crate) struct Branches {
     path: PathBuf,
+    /// How many tensors inputs have that are sequences or optional.
+    lengths: Vec<(String, usize)>,
     /// Inputs of the file that are constants of the model.
     fixed: Vec<(String, TensorData)>,
+    /// Whether floats decide, too. That is found out when integers do not suffice.
+    floats: AtomicBool,
 }
 
 impl Branches {
     /// If all that keeps a model from being imported is that it is not known which branches are taken.
-    pub fn of(path: &Path, error: &OnnxError) -> Option<Branches> {
+    pub fn of(path: &Path, lengths: &[(&str, usize)], error: &OnnxError) -> Option<Branches> {
         match error {
             OnnxError::Unsupported(list) if list.only_undecided() => {
-                Some(Branches { path: path.to_owned(), fixed: vec![] })
+                let lengths = lengths.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+                Some(Branches { path: path.to_owned(), lengths, fixed: vec![], floats: AtomicBool::new(false) })
             }
             _ => None,
         }
@@ -39,10 +45,25 @@ impl Branches {
     }
 
     /// The inputs that a branch may depend on by more than their shapes.
-    pub fn deciding(inputs: &[Tensor]) -> impl Iterator<Item = (usize, &Tensor)> {
-        let decides =
-            |t: &Tensor| !t.dtype().is_float() && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64;
+    pub fn deciding<'t>(&self, inputs: &'t [Tensor]) -> impl Iterator<Item = (usize, &'t Tensor)> {
+        let floats = self.floats.load(Ordering::Relaxed);
+        let decides = move |t: &Tensor| {
+            (floats || !t.dtype().is_float()) && t.dims().iter().product::<u64>() <= MAX_DECIDING_ELEMENTS as u64
+        };
         inputs.iter().enumerate().filter(move |(_, t)| decides(t))
+    }
+
+    /// Does something that depends on the inputs of [`Branches::deciding`], again if that shows that floats decide.
+    pub fn decided<T>(&self, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        match work() {
+            Err(Error::Onnx { source, .. })
+                if matches!(&*source, OnnxError::Unsupported(list) if list.only_undecided())
+                    && !self.floats.swap(true, Ordering::Relaxed) =>
+            {
+                work()
+            }
+            result => result,
+        }
     }
 
     /// The graph with the branches that are taken for inputs of the given types, some of them with values.
@@ -56,8 +77,14 @@ impl Branches {
         let shapes: Vec<(&str, &[u64])> = types.iter().map(|(name, ty)| (name.as_str(), &ty.dims[..])).collect();
         let analysis = |graph: &Graph, v: Value| known(compiler, graph, v, values);
         let fixed: Vec<(&str, TensorData)> = self.fixed.iter().map(|(n, data)| (n.as_str(), data.clone())).collect();
-        let options =
-            ImportOptions { shapes: &shapes, values: &fixed, analysis: Some(&analysis), ..ImportOptions::default() };
+        let lengths: Vec<(&str, usize)> = self.lengths.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+        let options = ImportOptions {
+            shapes: &shapes,
+            lengths: &lengths,
+            values: &fixed,
+            analysis: Some(&analysis),
+            ..ImportOptions::default()
+        };
         let model = OnnxModel::open_with(&self.path, compiler.read_options()).map_err(fail)?;
         Ok(import(model, compiler.registry(), &options).map_err(fail)?.graph)
     }

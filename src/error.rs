@@ -52,6 +52,11 @@ pub enum Error {
     /// An input that the model does not have.
     #[error("the model has no input `{name}`; it takes: {expected}")]
     UnknownInput { name: String, expected: String },
+    /// It is not known which tensors there are in a sequence or an optional value.
+    #[error(
+        "the model takes sequences or optional values ({inputs}): it must be known which tensors of them there are"
+    )]
+    UnknownLengths { inputs: String },
     /// Another number of elements than the shape has.
     #[error("{elements} elements do not fill the shape {dims:?}")]
     TensorSize { elements: usize, dims: Vec<u64> },

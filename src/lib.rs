@@ -31,6 +31,7 @@ pub mod gpu;
 mod gpu_kernels;
 mod key;
 mod limits;
+mod lists;
 mod load;
 mod model;
 pub mod op;

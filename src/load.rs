@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tensorc_frontend::mxnet::params::{self, Checkpoint};
-use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, signature};
+use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, list_inputs, signature};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
 use tensorc_passes::CompilePhase;
@@ -11,6 +11,7 @@ use tensorc_passes::CompilePhase;
 use crate::branches::Branches;
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::lists::{Lengths, Lists};
 use crate::model::Model;
 use crate::symbol::{Inference, inference};
 
@@ -76,12 +77,32 @@ impl Compiler {
 
     fn load_onnx(&self, path: &Path) -> Result<Model, Error> {
         let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
-        let open = || OnnxModel::open_with(path, self.read_options()).map_err(fail);
-        match import(open()?, self.registry(), &ImportOptions::default()) {
+        let model = OnnxModel::open_with(path, self.read_options()).map_err(fail)?;
+        let lists = list_inputs(&model);
+        if lists.is_empty() {
+            return self.load_onnx_of(path, model, &[]);
+        }
+        let none: Vec<(&str, usize)> = lists.iter().map(|list| (list.name.as_str(), 0)).collect();
+        let (inputs, outputs) = signature(model, self.registry(), &none).map_err(fail)?;
+        let (compiler, file) = (self.clone(), path.to_owned());
+        let load = move |lengths: &Lengths<'_>| {
+            let fail = |source| Error::Onnx { path: file.clone(), source: Box::new(source) };
+            let model = OnnxModel::open_with(&file, compiler.read_options()).map_err(fail)?;
+            compiler.load_onnx_of(&file, model, lengths)
+        };
+        Ok(Model::new(self.clone(), inputs).with_lists(Lists::new(lists, Box::new(load)), outputs))
+    }
+
+    /// A model of which it is known how many tensors there are in sequences and optional values.
+    fn load_onnx_of(&self, path: &Path, model: OnnxModel, lengths: &Lengths<'_>) -> Result<Model, Error> {
+        let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
+        let options = ImportOptions { lengths, ..ImportOptions::default() };
+        match import(model, self.registry(), &options) {
             Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
             Err(error) => {
-                let Some(branches) = Branches::of(path, &error) else { return Err(fail(error)) };
-                let (inputs, outputs) = signature(open()?, self.registry()).map_err(fail)?;
+                let Some(branches) = Branches::of(path, lengths, &error) else { return Err(fail(error)) };
+                let model = OnnxModel::open_with(path, self.read_options()).map_err(fail)?;
+                let (inputs, outputs) = signature(model, self.registry(), lengths).map_err(fail)?;
                 Ok(Model::new(self.clone(), inputs).with_branches(branches, outputs))
             }
         }

@@ -10,6 +10,7 @@ use crate::cache::ProgramCache;
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::key::ProgramKey;
+use crate::lists::Lists;
 use crate::session::{Session, SessionCode};
 use crate::tensor::Tensor;
 
@@ -25,9 +26,17 @@ pub struct Model {
     graph: Graph,
     /// Names of inputs that may be given and have no effect.
     unused: Vec<String>,
-    /// The branches, and the names of the outputs, of a model of which the graph has the inputs alone.
-    open: Option<(Branches, Vec<String>)>,
+    /// What follows the inputs, and the names of the outputs, of a model of which the graph has the inputs alone.
+    open: Option<(Open, Vec<String>)>,
     sessions: ProgramCache<Arc<SessionCode>>,
+}
+
+/// What must be known before there is a graph.
+enum Open {
+    /// Which branches are taken.
+    Branches(Branches),
+    /// Which tensors there are in sequences and optional values.
+    Lists(Lists<Model>),
 }
 
 impl Model {
@@ -38,7 +47,12 @@ impl Model {
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.
     pub(crate) fn with_branches(self, branches: Branches, outputs: Vec<String>) -> Model {
-        Model { open: Some((branches, outputs)), ..self }
+        Model { open: Some((Open::Branches(branches), outputs)), ..self }
+    }
+
+    /// Takes what follows the inputs, when it is known which tensors there are in sequences and optional values.
+    pub(crate) fn with_lists(self, lists: Lists<Model>, outputs: Vec<String>) -> Model {
+        Model { open: Some((Open::Lists(lists), outputs)), ..self }
     }
 
     /// Takes no notice of inputs of these names: labels of a network that is run for inference.
@@ -47,14 +61,33 @@ impl Model {
     }
 
     /// The graph as imported; the inputs alone if it takes their shapes to know which branches are taken
-    /// ([`Model::has_branches`], [`Model::graph_for`]).
+    /// ([`Model::has_branches`], [`Model::graph_for`]), and those alone that are tensors if there are others
+    /// ([`Model::with_elements`]).
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
     /// Whether branches of the model depend on shapes or values of its inputs.
     pub fn has_branches(&self) -> bool {
-        self.open.is_some()
+        matches!(self.open, Some((Open::Branches(_), _)))
+    }
+
+    /// Whether inputs of the model are sequences or optional.
+    pub fn has_lists(&self) -> bool {
+        matches!(self.open, Some((Open::Lists(_), _)))
+    }
+
+    /// The model for the tensors of the given names in its inputs that are sequences or optional: of a sequence `x` the
+    /// tensors `x[0]`, `x[1]`, …, of an optional tensor `x` itself. They become inputs. A model without such inputs stays as it
+    /// is. Outputs that are sequences are outputs `y[0]`, `y[1]`, … of the model.
+    ///
+    /// # Errors
+    /// The model cannot be imported with these.
+    pub fn with_elements(self, given: &[&str]) -> Result<Model, Error> {
+        match &self.open {
+            Some((Open::Lists(lists), _)) => lists.load(given),
+            _ => Ok(self),
+        }
     }
 
     /// The graph for inputs of the given types, in signature order.
@@ -68,7 +101,8 @@ impl Model {
     fn bound(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<Graph, Error> {
         let mut graph = match &self.open {
             None => self.graph.clone(),
-            Some((branches, _)) => {
+            Some((Open::Lists(lists), _)) => return Err(lists.unknown()),
+            Some((Open::Branches(branches), _)) => {
                 let named: Vec<_> =
                     self.inputs().into_iter().map(|(name, _)| name).zip(types.iter().cloned()).collect();
                 branches.taken(&self.compiler, &named, values)?
@@ -81,8 +115,12 @@ impl Model {
     /// The model with constants in place of inputs.
     ///
     /// # Errors
-    /// There is no such input, or it is of another type.
+    /// There is no such input, or it is of another type; or the model has inputs that are sequences or optional
+    /// ([`Model::with_elements`]).
     pub fn with_values(mut self, values: &[(&str, Tensor)]) -> Result<Model, Error> {
+        if let Some((Open::Lists(lists), _)) = &self.open {
+            return Err(lists.unknown());
+        }
         for (name, tensor) in values {
             let Some(&node) = self.graph.inputs().iter().find(|n| *self.graph.node(**n).name == **name) else {
                 let expected = self.inputs().into_iter().map(|(n, _)| n).collect::<Vec<_>>().join(", ");
@@ -93,7 +131,7 @@ impl Model {
             self.graph.replace_uses(Value { node, port: 0 }, constant);
             self.graph.remove_input(node);
             self.graph.remove_dead();
-            if let Some((branches, _)) = &mut self.open {
+            if let Some((Open::Branches(branches), _)) = &mut self.open {
                 branches.fix(name, tensor.0.clone());
             }
         }
@@ -112,7 +150,8 @@ impl Model {
         self.graph.inputs().iter().map(one).collect()
     }
 
-    /// Names and types of the results; nothing is known of the types if the model has branches.
+    /// Names and types of the results; if the model has branches nothing is known of the types, nor of the tensors in
+    /// sequences, and if it has inputs that are sequences or optional.
     pub fn outputs(&self) -> Signature {
         if let Some((_, names)) = &self.open {
             return names.iter().map(|name| (name.clone(), TensorType::default())).collect();
@@ -129,25 +168,41 @@ impl Model {
         Session::new(&self.compiler, self.bound(types, &[])?)
     }
 
-    /// Compiles for inputs like these, in signature order: of the same types, and with the same integers where those
+    /// Compiles for inputs like these, in signature order: of the same types, and with the same values where small inputs
     /// decide which branches of the model are taken.
     ///
     /// # Errors
     /// As [`Model::compile`]; or branches depend on other values.
     pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
-        Session::new(&self.compiler, self.bound_for(inputs)?)
+        let compile = || Session::new(&self.compiler, self.bound_for(inputs)?);
+        match &self.open {
+            Some((Open::Branches(branches), _)) => branches.decided(compile),
+            _ => compile(),
+        }
     }
 
     fn bound_for(&self, inputs: &[Tensor]) -> Result<Graph, Error> {
         let types: Vec<DenseType> = inputs.iter().map(|t| t.0.ty.clone()).collect();
         let signature = self.inputs();
-        let deciding = Branches::deciding(inputs).filter_map(|(i, t)| Some((signature.get(i)?.0.clone(), t.0.clone())));
-        self.bound(&types, &deciding.collect::<Vec<_>>())
+        let values =
+            self.deciding(inputs).into_iter().filter_map(|(i, t)| Some((signature.get(i)?.0.clone(), t.0.clone())));
+        self.bound(&types, &values.collect::<Vec<_>>())
+    }
+
+    /// The inputs whose values decide which branches are taken.
+    fn deciding<'t>(&self, inputs: &'t [Tensor]) -> Vec<(usize, &'t Tensor)> {
+        match &self.open {
+            Some((Open::Branches(branches), _)) => branches.deciding(inputs).collect(),
+            _ => vec![],
+        }
     }
 
     /// Runs on named inputs and returns every output by name, compiling at the first use of a
     /// combination of shapes. What was compiled for the combinations used last is kept ([`crate::Options::sessions`]);
     /// they share the weights.
+    ///
+    /// Of an input that is a sequence `x`, the tensors are `x[0]`, `x[1]`, …; an optional input may be left out. The model is
+    /// imported and compiled at the first use of every number of tensors. Outputs that are sequences have such names, too.
     ///
     /// Threads that call at the same time run side by side, as many as the compiler has threads, and share these; others
     /// wait. On a GPU runs follow each other.
@@ -155,15 +210,28 @@ impl Model {
     /// # Errors
     /// An input is missing, unknown, or of the wrong type; or compiling fails.
     pub fn run(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, Error> {
+        if let Some((Open::Lists(lists), _)) = &self.open {
+            return lists.model(&inputs.iter().map(|(name, _)| *name).collect::<Vec<_>>())?.run(inputs);
+        }
         let inputs = self.ordered(inputs)?;
+        let code = match &self.open {
+            Some((Open::Branches(branches), _)) => branches.decided(|| self.code(&inputs))?,
+            _ => self.code(&inputs)?,
+        };
+        let outputs = code.run_beside(&inputs)?;
+        Ok(code.outputs().iter().cloned().zip(outputs).collect())
+    }
+
+    /// The code for inputs like these, kept for the next time.
+    fn code(&self, inputs: &[Tensor]) -> Result<Arc<SessionCode>, Error> {
         let mut key = ProgramKey::of("");
         inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
-        for (_, tensor) in Branches::deciding(if self.has_branches() { &inputs } else { &[] }) {
+        for (i, tensor) in self.deciding(inputs) {
+            key.number(i as u64);
             key.raw(tensor.bytes());
         }
-        let make = || Ok::<_, Error>(Arc::new(SessionCode::compile(&self.compiler, self.bound_for(&inputs)?)?));
-        let outputs = self.sessions.get_or_make(&key, make)?.run_beside(&inputs)?;
-        Ok(self.outputs().into_iter().map(|(name, _)| name).zip(outputs).collect())
+        let make = || Ok::<_, Error>(Arc::new(SessionCode::compile(&self.compiler, self.bound_for(inputs)?)?));
+        self.sessions.get_or_make(&key, make)
     }
 
     /// The inputs in signature order.

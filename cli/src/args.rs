@@ -14,7 +14,7 @@ use tensorc::{Backend, Compiler, Limits, Model, Options, VendorLibraries};
 
 use super::arrays::Inputs;
 use super::failure::{CliFailure, Usage};
-use super::{arrays, code, limits, progress};
+use super::{arrays, code, limits, npz, progress};
 
 /// Options of every command that compiles.
 #[derive(Args, Clone)]
@@ -160,9 +160,21 @@ impl ModelArgs {
         &self.model
     }
 
-    /// Loads the model, with the values of `--value`.
-    pub fn load(&self, compiler: &Compiler) -> Result<Model, CliFailure> {
-        let model = compiler.load_with(&self.model, self.params.as_deref())?;
+    /// Loads the model, with the values of `--value`. Sequences and optional values have the tensors named there and in the
+    /// arguments of `--shape`.
+    pub fn load(&self, compiler: &Compiler, shapes: &[String]) -> Result<Model, CliFailure> {
+        self.load_for(compiler, shapes, None)
+    }
+
+    /// As [`ModelArgs::load`]; sequences and optional values also have the tensors of a file.
+    fn load_for(&self, compiler: &Compiler, shapes: &[String], file: Option<&Path>) -> Result<Model, CliFailure> {
+        let mut model = compiler.load_with(&self.model, self.params.as_deref())?;
+        if model.has_lists() {
+            let stored = file.map(npz::read).transpose()?.unwrap_or_default();
+            let options = shapes.iter().chain(&self.values).filter_map(|text| Some(text.rsplit_once('=')?.0));
+            let given: Vec<&str> = options.chain(stored.iter().map(|(name, _)| name.as_str())).collect();
+            model = model.with_elements(&given)?;
+        }
         let values = arrays::values(&model, &self.values)?;
         Ok(model.with_values(&values.iter().map(|(name, t)| (name.as_str(), t.clone())).collect::<Vec<_>>())?)
     }
@@ -172,7 +184,7 @@ impl ModelArgs {
 #[derive(Args, Clone)]
 pub struct InputArgs {
     #[command(flatten)]
-    pub model: ModelArgs,
+    model: ModelArgs,
     /// Arrays named by graph input; random ones if absent
     #[arg(long, value_name = "NPZ")]
     input: Option<PathBuf>,
@@ -182,6 +194,11 @@ pub struct InputArgs {
 }
 
 impl InputArgs {
+    /// Loads the model, with the values of `--value`.
+    pub fn load(&self, compiler: &Compiler) -> Result<Model, CliFailure> {
+        self.model.load_for(compiler, &self.shapes, self.input.as_deref())
+    }
+
     /// The arrays to run the model on.
     pub fn arrays(&self, model: &Model) -> Result<Inputs, CliFailure> {
         arrays::inputs(model, self.input.as_deref(), &self.shapes)

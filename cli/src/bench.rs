@@ -48,7 +48,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let start = Instant::now();
     let compiler =
         args.compile.compiler_with(None, Options { code_cache: args.cache.folder(), ..Options::default() })?;
-    let model = args.inputs.model.load(&compiler)?;
+    let model = args.inputs.load(&compiler)?;
     let loaded = start.elapsed();
     let inputs = args.inputs.arrays(&model)?;
     let named: Vec<(&str, Tensor)> = inputs.arrays.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
@@ -69,7 +69,7 @@ pub fn run(args: &BenchArgs) -> Result<(), CliFailure> {
     let times = timed(&mut session, &refs, &mut results, args.repeat)?;
     let (median, min) = (times[times.len() / 2], times[0]);
     if let Some(path) = &args.output {
-        let named = model.outputs().into_iter().map(|(n, _)| n).zip(outputs.iter().cloned());
+        let named = session.outputs().iter().cloned().zip(outputs.iter().cloned());
         npz::write(path, &named.collect::<Vec<_>>())?;
     }
     let served = args.callers.map(|callers| serve(&model, &named, callers, args.repeat)).transpose()?;

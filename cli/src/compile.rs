@@ -98,7 +98,7 @@ pub fn run(args: &AheadArgs) -> Result<(), CliFailure> {
         options.gpus = vec![tensorc_simulator::interpreted_as(Place::accelerator(0), gpu.capability)];
     }
     let compiler = args.compile.compiler_with(None, options)?;
-    let model = args.model.load(&compiler)?;
+    let model = args.model.load(&compiler, &args.shapes)?;
     let (ranges, shapes): (Vec<String>, Vec<String>) = args.shapes.iter().cloned().partition(|s| s.contains(".."));
     let request = AotRequest {
         name: args.name.clone().unwrap_or_else(|| identifier(&args.out)),

@@ -54,7 +54,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
     }
     let shapes = arrays::shapes(&args.shapes)?;
     let compiler = args.compile.compiler()?;
-    let model = args.model.load(&compiler)?;
+    let model = args.model.load(&compiler, &args.shapes)?;
     let mut bound = model.graph().clone();
     binding::bind(&mut bound, &shapes)?;
     let open = binding::bind_open(&mut bound, DEFAULT_EXTENT)?;

@@ -125,7 +125,7 @@ pub fn run(args: &OptArgs) -> Result<(), CliFailure> {
     };
     let mut job = OptJob { args, work, compiler, timings: vec![], shapes, gpu, target };
     if !args.split {
-        let module = read(&job.compiler, file, args.params.as_deref())?;
+        let module = job.read(file)?;
         let files: Vec<DataFiles> = module.graphs.iter().map(DataFiles::of).collect();
         job.show_module(module, file)?;
         // Constants were read for what was printed, too.
@@ -155,15 +155,6 @@ fn parts(text: &str) -> Vec<String> {
         }
     }
     parts
-}
-
-fn read(compiler: &Compiler, path: &Path, params: Option<&Path>) -> Result<TextModule, CliFailure> {
-    if path.extension().is_none_or(|e| e != "tc") {
-        let graph = compiler.load_with(path, params)?.graph().clone();
-        return Ok(TextModule { graphs: vec![graph], ..TextModule::default() });
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    parse_module(&text, compiler.registry()).map_err(|d| format!("{}: {d}", path.display()).into())
 }
 
 /// What the command line asks for.
@@ -264,6 +255,25 @@ struct OptJob<'a> {
 }
 
 impl OptJob<'_> {
+    /// The graphs of a file. A model with branches, or with inputs that are sequences or optional, has one for the given
+    /// shapes alone.
+    fn read(&mut self, path: &Path) -> Result<TextModule, CliFailure> {
+        if path.extension().is_none_or(|e| e != "tc") {
+            let mut model = self.compiler.load_with(path, self.args.params.as_deref())?;
+            if model.has_lists() {
+                model = model.with_elements(&self.shapes.keys().map(String::as_str).collect::<Vec<_>>())?;
+            }
+            let mut graph = model.graph().clone();
+            if model.has_branches() {
+                binding::bind(&mut graph, &std::mem::take(&mut self.shapes))?;
+                graph = model.graph_for(&binding::input_types(&graph)?)?;
+            }
+            return Ok(TextModule { graphs: vec![graph], ..TextModule::default() });
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        parse_module(&text, self.compiler.registry()).map_err(|d| format!("{}: {d}", path.display()).into())
+    }
+
     /// Does what is asked with all that a file holds, or a part of one.
     fn show_module(&mut self, mut module: TextModule, file: &Path) -> Result<(), CliFailure> {
         let (args, work) = (self.args, &self.work);

@@ -34,7 +34,7 @@ pub fn run(args: &RunArgs) -> Result<(), CliFailure> {
     }
     let options = Options { profiler: Some(profiler.clone()), code_cache: args.cache.folder(), ..Options::default() };
     let compiler = args.compile.compiler_with(None, options)?;
-    let model = args.inputs.model.load(&compiler)?;
+    let model = args.inputs.load(&compiler)?;
     let inputs = args.inputs.arrays(&model)?;
     if inputs.random {
         for (name, t) in &inputs.arrays {

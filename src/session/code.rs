@@ -21,7 +21,8 @@ pub(crate) struct SessionCode {
     /// Of the first stage if there are several.
     pub program: Program,
     pub later: Option<LaterStages>,
-    outputs: usize,
+    /// Names of the outputs.
+    outputs: Vec<String>,
     states: StateInputs,
     runs: BoundedPool<RunMemory>,
 }
@@ -48,7 +49,7 @@ impl SessionCode {
     pub fn compile(compiler: &Compiler, mut graph: Graph) -> Result<SessionCode, Error> {
         let mut report = Report::default();
         let static_bytes = compiler.options().passes.static_bytes;
-        let outputs = graph.outputs().len();
+        let outputs = graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
         let positions = graph.states().into_iter().map(|(i, _)| i).collect();
         let divided = report.timed(compiler, "infer", || {
             infer_graph(&mut graph, compiler.registry(), static_bytes)?;
@@ -68,6 +69,11 @@ impl SessionCode {
 
     pub fn plan(&self) -> &Plan {
         self.program.plan()
+    }
+
+    /// Names of the outputs.
+    pub fn outputs(&self) -> &[String] {
+        &self.outputs
     }
 
     /// Memory for one run at a time.
@@ -94,7 +100,7 @@ impl SessionCode {
         let results = self.run_first(memory, &refs)?;
         let Some(later) = &self.later else { return Ok(results) };
         let inputs: Vec<TensorData> = inputs.iter().map(|t| t.0.clone()).collect();
-        later.run(self.program.compiler(), &inputs, results, self.outputs)
+        later.run(self.program.compiler(), &inputs, results, self.outputs.len())
     }
 
     fn run_first(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {

@@ -56,6 +56,11 @@ impl Session {
         self.code.later.is_some()
     }
 
+    /// Names of the outputs.
+    pub fn outputs(&self) -> &[String] {
+        self.code.outputs()
+    }
+
     /// What compiling the first stage took.
     pub fn report(&self) -> &Report {
         self.code.program.report()

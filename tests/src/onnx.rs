@@ -8,8 +8,10 @@ use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
+use prost::Message;
 use tensorc::ir::TensorData;
 use tensorc::{Compiler, Tensor};
+use tensorc_frontend::onnx::proto::{TypeValue, ValueInfoProto};
 use tensorc_frontend::onnx::tensor::decode_tensor;
 use tensorc_frontend::onnx::{ImportOptions, OnnxError, OnnxModel, import};
 use zip::ZipArchive;
@@ -82,27 +84,59 @@ fn read(archive: &mut Archive, name: &str) -> Option<Bytes> {
     Some(bytes.into())
 }
 
-/// The tensors `PREFIX_0.pb`, `PREFIX_1.pb`, … of a folder.
-fn tensors(archive: &mut Archive, prefix: &str) -> Vec<TensorData> {
-    let one = |i: usize| {
-        let bytes = read(archive, &format!("{prefix}_{i}.pb"))?;
-        Some(decode_tensor(bytes).expect("a stored tensor can be read").1)
+/// A stored sequence, or with the field of a sequence an optional one.
+#[derive(Clone, PartialEq, Message)]
+struct StoredList {
+    /// Of a sequence its tensors, of an optional tensor that.
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    tensors: Vec<Bytes>,
+    /// Of an optional sequence.
+    #[prost(message, optional, boxed, tag = "5")]
+    sequence: Option<Box<StoredList>>,
+}
+
+/// The values `PREFIX_0.pb`, `PREFIX_1.pb`, … of a folder.
+fn stored(archive: &mut Archive, prefix: &str) -> Vec<Bytes> {
+    (0..).map_while(|i| read(archive, &format!("{prefix}_{i}.pb"))).collect()
+}
+
+fn decoded(bytes: Bytes) -> TensorData {
+    decode_tensor(bytes).expect("a stored tensor can be read").1
+}
+
+/// The tensors of an input or output, by the names that the compiler gives them.
+fn tensors(info: &ValueInfoProto, bytes: Bytes) -> Vec<(String, TensorData)> {
+    let list = || StoredList::decode(bytes.clone()).expect("a stored list can be read");
+    let indexed = |list: StoredList| {
+        let named = |(i, tensor)| (format!("{}[{i}]", info.name()), decoded(tensor));
+        list.tensors.into_iter().enumerate().map(named).collect()
     };
-    (0..).map_while(one).collect()
+    let single = |list: StoredList| list.tensors.into_iter().map(|t| (info.name().to_owned(), decoded(t))).collect();
+    match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::Sequence(_)) => indexed(list()),
+        Some(TypeValue::Optional(_)) => {
+            let list = list();
+            match list.sequence {
+                Some(sequence) => indexed(*sequence),
+                None => single(list),
+            }
+        }
+        _ => vec![(info.name().to_owned(), decoded(bytes))],
+    }
 }
 
-/// Names of the inputs that stored tensors stand for, in order: the inputs without a default value
-/// if that is how many there are, else the first of all inputs.
-fn input_names(model: &OnnxModel, count: usize) -> (Vec<String>, Vec<String>) {
-    let all: Vec<String> = model.graph.input.iter().map(|i| i.name().to_owned()).collect();
-    let has_default = |name: &String| model.graph.initializer.iter().any(|t| t.name() == name);
-    let required: Vec<String> = all.iter().filter(|n| !has_default(n)).cloned().collect();
-    let names = if required.len() == count { required } else { all[..count].to_vec() };
-    let overridden = names.iter().filter(|n| has_default(n)).cloned().collect();
-    (names, overridden)
+/// The inputs that stored values stand for, in order: the inputs without a default value if that is how many there are,
+/// else the first of all inputs; and those of them that have a default value.
+fn inputs(model: &OnnxModel, count: usize) -> (Vec<ValueInfoProto>, Vec<String>) {
+    let all = model.graph.input.clone();
+    let has_default = |info: &ValueInfoProto| model.graph.initializer.iter().any(|t| t.name() == info.name());
+    let required: Vec<ValueInfoProto> = all.iter().filter(|i| !has_default(i)).cloned().collect();
+    let inputs = if required.len() == count { required } else { all[..count].to_vec() };
+    let overridden = inputs.iter().filter(|i| has_default(i)).map(|i| i.name().to_owned()).collect();
+    (inputs, overridden)
 }
 
-fn run_set(compiler: &Compiler, bytes: Bytes, inputs: &[TensorData], outputs: &[TensorData]) -> Outcome {
+fn run_set(compiler: &Compiler, bytes: Bytes, given: &[Bytes], expected: &[Bytes]) -> Outcome {
     let refused = |stage, e: &dyn std::fmt::Display| Outcome::Refused(stage, e.to_string());
     let folder = tempfile::tempdir().expect("a folder can be made");
     let file = folder.path().join("model.onnx");
@@ -110,12 +144,16 @@ fn run_set(compiler: &Compiler, bytes: Bytes, inputs: &[TensorData], outputs: &[
         Ok(model) => model,
         Err(e) => return refused("decode", &e),
     };
-    let (names, overridden) = input_names(&model, inputs.len());
+    let (inputs, overridden) = inputs(&model, given.len());
+    let values = |infos: &[ValueInfoProto], stored: &[Bytes]| -> Vec<(String, TensorData)> {
+        infos.iter().zip(stored).flat_map(|(info, bytes)| tensors(info, bytes.clone())).collect()
+    };
+    let (inputs, outputs) = (values(&inputs, given), values(&model.graph.output, expected));
     let overridden: Vec<&str> = overridden.iter().map(String::as_str).collect();
     let options = ImportOptions { overridden: &overridden, ..ImportOptions::default() };
     let model = match import(model, compiler.registry(), &options) {
         Ok(imported) => compiler.model(imported.graph),
-        // Inputs decide which branches are taken and how often loops run, for which the file is read again.
+        // Inputs decide what the model is, for which the file is read again.
         Err(OnnxError::Unsupported(list)) if list.only_undecided() => {
             std::fs::write(&file, bytes).expect("a file can be written");
             match compiler.load(&file) {
@@ -125,7 +163,7 @@ fn run_set(compiler: &Compiler, bytes: Bytes, inputs: &[TensorData], outputs: &[
         }
         Err(e) => return refused("import", &e),
     };
-    let named: Vec<(&str, Tensor)> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
+    let named: Vec<(&str, Tensor)> = inputs.iter().map(|(name, data)| (name.as_str(), tensor(data))).collect();
     let got = match model.run(&named) {
         Ok(got) => got,
         Err(e) => return refused("run", &e),
@@ -133,7 +171,10 @@ fn run_set(compiler: &Compiler, bytes: Bytes, inputs: &[TensorData], outputs: &[
     if got.len() != outputs.len() {
         return Outcome::Wrong(format!("{} outputs, expected {}", got.len(), outputs.len()));
     }
-    let differences = got.iter().zip(outputs).filter_map(|((name, got), want)| {
+    let differences = got.iter().zip(&outputs).filter_map(|((name, got), (expected, want))| {
+        if name != expected {
+            return Some(format!("output `{name}` in place of `{expected}`"));
+        }
         let difference = compare(&data(got), want, Tolerance::onnx(want.dtype())).err()?;
         Some(format!("output `{name}`: {difference}"))
     });
@@ -150,12 +191,12 @@ pub fn run_case(compiler: &Compiler, archive: &mut Archive, case: &str) -> Outco
         return Outcome::Wrong("the release has no such case".into());
     };
     for set in 0.. {
-        let outputs = tensors(archive, &format!("{folder}/test_data_set_{set}/output"));
+        let outputs = stored(archive, &format!("{folder}/test_data_set_{set}/output"));
         if outputs.is_empty() {
             let nothing = || Outcome::Wrong("the case has no data".into());
             return if set == 0 { nothing() } else { Outcome::Passed };
         }
-        let inputs = tensors(archive, &format!("{folder}/test_data_set_{set}/input"));
+        let inputs = stored(archive, &format!("{folder}/test_data_set_{set}/input"));
         let run = || run_set(compiler, model.clone(), &inputs, &outputs);
         let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();

@@ -17,6 +17,7 @@ mod groups;
 mod kvstore;
 mod libraries;
 mod limits;
+mod lists;
 mod loops;
 mod model_files;
 mod models;

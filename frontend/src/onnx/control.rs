@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::error::OnnxError;
 use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets};
+use super::meaning::Meaning;
 use super::proto::{GraphProto, NodeProto};
 use super::unsupported::UNDECIDED;
 use super::upgrade::ValueFacts;
@@ -43,8 +44,7 @@ impl Importer<'_> {
             let taken = if value.as_i64() != 0 { then } else { otherwise };
             let results = self.inline(taken, &[], opsets, label)?;
             for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
-                let value = self.lookup(result)?;
-                self.values.insert(output.clone(), value);
+                self.alias(output, result)?;
             }
             return Ok(Ok(()));
         }
@@ -52,9 +52,9 @@ impl Importer<'_> {
         let then = self.inline(then, &[], opsets, label)?;
         let otherwise = self.inline(otherwise, &[], opsets, label)?;
         self.speculative = outside;
-        let results: Vec<(String, String, String)> =
-            zip3(node.output, then, otherwise).filter(|(output, ..)| !output.is_empty()).collect();
-        for (_, a, b) in &results {
+        let results = zip3(node.output, then, otherwise).filter(|(output, ..)| !output.is_empty());
+        let Some(pairs) = self.pairs(results)? else { return Ok(Err(vec![UNDECIDED.to_owned()])) };
+        for (_, a, b) in &pairs {
             let known = self.lookup(a)?.is_some() && self.lookup(b)?.is_some();
             let (ty_a, ty_b) = (self.analysed_type(a)?, self.analysed_type(b)?);
             if known && (ty_a.dense().is_none() || ty_a != ty_b) {
@@ -64,7 +64,33 @@ impl Importer<'_> {
         let select = |(output, a, b): &(String, String, String)| {
             NodeProto::of("Where", &[&condition, a, b], output, Some(label.to_string()))
         };
-        self.all("If", &results.iter().map(select).collect::<Vec<_>>(), NEWEST_OPSET, label)
+        self.all("If", &pairs.iter().map(select).collect::<Vec<_>>(), NEWEST_OPSET, label)
+    }
+
+    /// The tensors in the results of an `If`, each with the two that it is one of; `None` if the branches differ by more.
+    fn pairs(
+        &mut self,
+        results: impl Iterator<Item = (String, String, String)>,
+    ) -> Result<Option<Vec<(String, String, String)>>, OnnxError> {
+        let mut pairs = vec![];
+        for (output, a, b) in results {
+            match (self.meaning(&a)?, self.meaning(&b)?) {
+                (Meaning::Sequence(a), Meaning::Sequence(b)) if a.len() == b.len() => {
+                    let names: Vec<String> = a.iter().map(|_| self.fresh_name(&output)).collect();
+                    let tensors = names.iter().map(|name| name.as_str().into()).collect();
+                    self.values.insert(output, Meaning::Sequence(tensors));
+                    pairs.extend(
+                        names.into_iter().zip(a.iter().zip(&*b)).map(|(n, (a, b))| (n, a.to_string(), b.to_string())),
+                    );
+                }
+                (Meaning::Absent, Meaning::Absent) => drop(self.values.insert(output, Meaning::Absent)),
+                (Meaning::Tensor(_) | Meaning::Reported, Meaning::Tensor(_) | Meaning::Reported) => {
+                    pairs.push((output, a, b));
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(pairs))
     }
 
     /// Imports the nodes of a nested graph, the values `arguments` in place of its inputs; returns

@@ -11,6 +11,7 @@ use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::{Dim, Shape, TensorType};
 
 use super::error::OnnxError;
+use super::meaning::Meaning;
 use super::proto::{DimensionValue, TensorTypeProto, TypeProto, TypeValue, ValueInfoProto};
 use super::tensor::{element_name, element_type};
 
@@ -32,11 +33,11 @@ impl Declarations {
     pub(super) fn compare(
         &self,
         graph: &Graph,
-        values: &BTreeMap<String, Option<Value>>,
+        values: &BTreeMap<String, Meaning>,
         shapes: bool,
     ) -> Result<(), OnnxError> {
         for (what, info) in &self.0 {
-            let Some(value) = values.get(info.name()).copied().flatten() else { continue };
+            let Some(value) = values.get(info.name()).and_then(Meaning::tensor) else { continue };
             let Some(declared) = info.r#type.as_ref().and_then(|t| t.value.as_ref()) else { continue };
             let found = graph.resolved(value);
             if contradicts(declared, &found, shapes) {

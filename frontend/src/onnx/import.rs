@@ -10,12 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tensorc_abi::DType;
-use tensorc_ir::dim::Origin;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::infer::infer_node;
 use tensorc_ir::op::{OpRef, Registry};
 use tensorc_ir::params::Params;
-use tensorc_ir::{Dim, Dims, Shape, TensorData, TensorType};
+use tensorc_ir::{TensorData, TensorType};
 
 use super::attribute;
 use super::check::check_model;
@@ -24,9 +23,10 @@ use super::error::{OnnxError, TensorSite, describe_node};
 use super::files::ModelFiles;
 use super::functions::{Functions, ScopedNode, short};
 use super::load::{NEWEST_OPSET, OnnxModel, Opsets, STANDARD_DOMAIN, canonical_domain};
+use super::meaning::{Meaning, element_name};
 use super::order::data_flow_order;
-use super::proto::{DimensionValue, GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeValue, ValueInfoProto};
-use super::tensor::{MAX_RANK, element_type, read_sparse_tensor, read_tensor};
+use super::proto::{GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
+use super::tensor::{read_sparse_tensor, read_tensor};
 use super::unsupported::Unsupported;
 use super::upgrade::{ValueFacts, WITHOUT_EFFECT, upgrade};
 
@@ -59,6 +59,9 @@ pub struct ImportOptions<'a> {
     pub overridden: &'a [&'a str],
     /// Extents of inputs; dimensions of the same name elsewhere follow.
     pub shapes: &'a [(&'a str, &'a [u64])],
+    /// How many tensors there are of an input that is a sequence or optional. Those of `x` are the inputs `x[0]`, `x[1]`, …
+    /// of the graph; an optional tensor is `x` itself.
+    pub lengths: &'a [(&'a str, usize)],
     /// Inputs that become constants.
     pub values: &'a [(&'a str, TensorData)],
     /// Inference with constant folding, to decide the conditions of `If`. Without it only
@@ -85,13 +88,17 @@ pub fn import(model: OnnxModel, registry: &Registry, options: &ImportOptions<'_>
 ///
 /// # Errors
 /// As [`import`], of inputs and of rules that the whole model breaks.
-pub fn signature(model: OnnxModel, registry: &Registry) -> Result<(Graph, Vec<String>), OnnxError> {
+pub fn signature(
+    model: OnnxModel,
+    registry: &Registry,
+    lengths: &[(&str, usize)],
+) -> Result<(Graph, Vec<String>), OnnxError> {
     let OnnxModel { proto, mut graph, opsets, files } = model;
     let functions = Functions::new(proto.functions)?;
     check_model(&graph, &opsets, &functions)?;
     graph.node.clear();
     let outputs = std::mem::take(&mut graph.output).iter().map(|o| o.name().to_owned()).collect();
-    let options = ImportOptions::default();
+    let options = ImportOptions { lengths, ..ImportOptions::default() };
     Ok((import_graph(graph, opsets, functions, files, registry, &options)?.graph, outputs))
 }
 
@@ -104,13 +111,6 @@ fn import_graph(
     registry: &Registry,
     options: &ImportOptions<'_>,
 ) -> Result<Imported, OnnxError> {
-    let given = options.shapes.iter().map(|s| s.0).chain(options.values.iter().map(|v| v.0));
-    for name in given.chain(options.overridden.iter().copied()) {
-        if !source.input.iter().any(|i| i.name() == name) {
-            let known = source.input.iter().map(|i| i.name().to_owned()).collect();
-            return Err(OnnxError::NoSuchInput { name: name.to_owned(), known });
-        }
-    }
     let nodes = functions.expand(std::mem::take(&mut source.node), &opsets.into(), &mut files.budget)?;
     let name = if source.name().is_empty() { "main" } else { source.name() };
     let mut importer = Importer {
@@ -131,6 +131,7 @@ fn import_graph(
         invalid: None,
     };
     let defaults = importer.inputs(&source.input)?;
+    importer.check_options(&source.input)?;
     importer.nodes(nodes, &source.output)?;
     importer.declared.add("output", &source.output);
     importer.declared.add("value", &source.value_info);
@@ -164,16 +165,16 @@ pub(super) fn stored_values(
 
 pub(super) struct Importer<'a> {
     registry: &'a Registry,
-    options: &'a ImportOptions<'a>,
+    pub(super) options: &'a ImportOptions<'a>,
     pub(super) functions: Rc<Functions>,
     pub(super) files: ModelFiles,
-    graph: Graph,
-    /// Values by ONNX name; `None` for results of nodes that could not be imported.
-    pub(super) values: BTreeMap<String, Option<Value>>,
+    pub(super) graph: Graph,
+    /// What the names of ONNX stand for.
+    pub(super) values: BTreeMap<String, Meaning>,
     /// Initialisers that no node has used yet.
     pub(super) stored: BTreeMap<String, StoredTensor>,
     /// All names of values in the model and those made up here.
-    taken: BTreeSet<String>,
+    pub(super) taken: BTreeSet<String>,
     serial: usize,
     /// Nested graphs being imported.
     pub(super) depth: usize,
@@ -181,7 +182,7 @@ pub(super) struct Importer<'a> {
     pub(super) speculative: bool,
     /// Nodes whose types are not inferred yet: that is done only when a rule asks for one, and at the end.
     pending: Vec<NodeId>,
-    unsupported: Unsupported,
+    pub(super) unsupported: Unsupported,
     /// Types that the model states.
     pub(super) declared: Declarations,
     /// The first thing that is wrong with the model in the eyes of an operator.
@@ -204,119 +205,45 @@ impl Importer<'_> {
         Ok(())
     }
 
-    /// Adds the graph's inputs; returns those that stay constants.
-    fn inputs(&mut self, inputs: &[ValueInfoProto]) -> Result<Vec<(String, TensorData)>, OnnxError> {
-        self.taken.extend(inputs.iter().map(|i| i.name().to_owned()));
-        self.taken.extend(self.stored.keys().cloned());
-        let mut defaults = vec![];
-        for info in inputs {
-            let name = info.name();
-            if self.stored.contains_key(name) {
-                if !self.options.overridden.contains(&name) {
-                    if let Some(data) = self.stored_constant(name)? {
-                        defaults.push((name.to_owned(), data));
-                    }
-                    continue;
-                }
-                self.stored.remove(name);
-            }
-            let value = match self.input_type(info) {
-                Ok(ty) => Some(self.input(name, ty)?),
-                Err(why) => {
-                    self.unsupported.input(name, why);
-                    None
-                }
-            };
-            if self.values.insert(name.to_owned(), value).is_some() {
-                return Err(OnnxError::DefinedTwice { value: name.to_owned(), by: "a graph input".to_owned() });
-            }
-        }
-        Ok(defaults)
+    /// The tensor of a name, if it stands for one; initialisers become constants at their first use.
+    pub(super) fn lookup(&mut self, name: &str) -> Result<Option<Value>, OnnxError> {
+        self.load(name)?;
+        Ok(self.tensor(name))
     }
 
-    /// An input as the options want it: a constant, or of fixed extents.
-    fn input(&mut self, name: &str, ty: TensorType) -> Result<Value, OnnxError> {
-        let wrong = |problem: String| OnnxError::Input { name: name.to_owned(), problem };
-        let value = self.options.values.iter().find(|(n, _)| *n == name).map(|(_, data)| data);
-        let shape = self.options.shapes.iter().find(|(n, _)| *n == name).map(|(_, dims)| *dims);
-        for given in value.map(TensorData::dims).into_iter().chain(shape) {
-            self.bind(name, &ty.shape, given).map_err(wrong)?;
-        }
-        match value {
-            Some(data) if ty.dtype.is_some_and(|d| d != data.dtype()) => {
-                Err(wrong(format!("its element type is {}, not {}", ty.dtype.map_or("", DType::name), data.dtype())))
-            }
-            Some(data) => Ok(self.graph.add_const(name, data.clone())),
-            None => {
-                let shape = match (&ty.shape, shape) {
-                    (Shape::Unranked, Some(dims)) => Shape::consts(dims),
-                    _ => ty.shape,
-                };
-                Ok(self.graph.add_input(name, TensorType { shape, ..ty }))
-            }
-        }
+    /// What a name stands for; initialisers become constants at their first use.
+    pub(super) fn meaning(&mut self, name: &str) -> Result<Meaning, OnnxError> {
+        self.load(name)?;
+        Ok(self.values.get(name).cloned().unwrap_or(Meaning::Reported))
     }
 
-    /// Makes the dimensions of an input what they are to be.
-    fn bind(&mut self, name: &str, declared: &Shape, given: &[u64]) -> Result<(), String> {
-        let Some(dims) = declared.dims() else { return Ok(()) };
-        if dims.len() != given.len() {
-            return Err(format!("its rank is {}, the shape {given:?} was given", dims.len()));
-        }
-        for (axis, (dim, extent)) in dims.iter().zip(given).enumerate() {
-            let unified = self.graph.dims.unify(*dim, Dim::Const(*extent), &Origin(name.into()));
-            unified.map_err(|c| format!("axis {axis} has extent {}, {} was given", c.expected, c.found))?;
+    fn load(&mut self, name: &str) -> Result<(), OnnxError> {
+        if !self.values.contains_key(name) {
+            self.stored_constant(name)?;
         }
         Ok(())
     }
 
-    /// The type of an input, with a named variable for every dynamic dimension.
-    fn input_type(&mut self, info: &ValueInfoProto) -> Result<TensorType, String> {
-        let tensor = match info.r#type.as_ref().and_then(|t| t.value.as_ref()) {
-            Some(TypeValue::Tensor(tensor)) => tensor,
-            Some(other) => return Err(format!("its type is a {}", other.describe())),
-            None => return Err("it has no type".to_owned()),
-        };
-        let dtype = element_type(tensor.elem_type()).map_err(|p| p.to_string())?;
-        let Some(shape) = &tensor.shape else { return Ok(TensorType::new(dtype, Shape::Unranked)) };
-        if shape.dim.len() > MAX_RANK {
-            return Err(format!("it has {} dimensions; at most {MAX_RANK} are supported", shape.dim.len()));
-        }
-        let mut dims = Dims::new();
-        for (axis, dim) in shape.dim.iter().enumerate() {
-            dims.push(match &dim.value {
-                Some(DimensionValue::Value(n)) if *n >= 0 => Dim::Const(*n as u64),
-                // Exporters write "?" for every unknown extent; it relates nothing.
-                Some(DimensionValue::Param(name)) if !matches!(name.as_str(), "" | "?") => self.graph.dims.named(name),
-                _ => self.graph.dims.fresh(Some(&format!("{}.{axis}", info.name()))),
-            });
-        }
-        let ty = TensorType::new(dtype, Shape::Ranked(dims));
-        match ty.dense().filter(|dense| !dense.is_addressable()) {
-            Some(dense) => Err(format!("{dense} has more bytes than a machine can address")),
-            None => Ok(ty),
-        }
+    /// The tensor that a name is known to stand for.
+    fn tensor(&self, name: &str) -> Option<Value> {
+        self.values.get(name).and_then(Meaning::tensor)
     }
 
-    /// The value of a name; initialisers become constants at their first use.
-    pub(super) fn lookup(&mut self, name: &str) -> Result<Option<Value>, OnnxError> {
-        match self.values.get(name) {
-            Some(value) => Ok(*value),
-            None => {
-                self.stored_constant(name)?;
-                Ok(self.values.get(name).copied().flatten())
-            }
-        }
+    /// Makes a name stand for what another one does.
+    pub(super) fn alias(&mut self, name: &str, other: &str) -> Result<(), OnnxError> {
+        let meaning = self.meaning(other)?;
+        self.values.insert(name.to_owned(), meaning);
+        Ok(())
     }
 
     /// Adds a constant under a name that is free.
     pub(super) fn define(&mut self, name: String, data: TensorData) {
         let value = self.graph.add_const(name.as_str(), data);
-        self.values.insert(name, Some(value));
+        self.values.insert(name, Meaning::Tensor(value));
     }
 
     /// Turns an initialiser into a constant.
-    fn stored_constant(&mut self, name: &str) -> Result<Option<TensorData>, OnnxError> {
+    pub(super) fn stored_constant(&mut self, name: &str) -> Result<Option<TensorData>, OnnxError> {
         let Some(stored) = self.stored.remove(name) else { return Ok(None) };
         let site = TensorSite::Initializer(name.to_owned());
         let data = match &stored {
@@ -332,7 +259,7 @@ impl Importer<'_> {
             Err(error) => return Err(error),
         };
         let value = data.as_ref().map(|data| self.graph.add_const(name, data.clone()));
-        self.values.insert(name.to_owned(), value);
+        self.values.insert(name.to_owned(), value.into());
         Ok(data)
     }
 
@@ -354,11 +281,14 @@ impl Importer<'_> {
             for reason in reasons {
                 self.unsupported.node(&op, &domain, opset, reason, &label);
             }
-            for output in outputs.into_iter().filter(|o| !o.is_empty()) {
-                self.values.insert(output, None);
-            }
+            self.give_up(outputs);
         }
         Ok(())
+    }
+
+    /// For results of a node that could not be imported.
+    pub(super) fn give_up(&mut self, outputs: Vec<String>) {
+        self.values.extend(outputs.into_iter().filter(|o| !o.is_empty()).map(|o| (o, Meaning::Reported)));
     }
 
     /// Imports a node of the standard domain; the inner error lists what is not supported.
@@ -374,11 +304,16 @@ impl Importer<'_> {
             "Loop" | "Scan" => return self.repeated(node, opsets, label),
             _ => {}
         }
+        if self.is_list_node(&node) {
+            return self.list_node(node, opsets, label);
+        }
         // Copies of function results are the only nodes that may lack an operator set.
         let opset = opsets.version(STANDARD_DOMAIN).unwrap_or(NEWEST_OPSET);
         // Operands must be constants before rules can look at them.
         for input in node.input.iter().filter(|i| !i.is_empty()) {
-            self.lookup(input)?;
+            if let Some(what) = self.meaning(input)?.other_than_tensor() {
+                return Ok(Err(vec![format!("its operand `{input}` is {what}")]));
+            }
         }
         let original = node.op_type().to_owned();
         let upgraded = match upgrade(node, opset, self) {
@@ -467,7 +402,7 @@ impl Importer<'_> {
         self.pending.extend(added);
         for (port, output) in node.output[..named].iter().enumerate().filter(|(_, o)| !o.is_empty()) {
             let value = added.map(|node| Value { node, port: port as u16 });
-            self.values.insert(output.clone(), value);
+            self.values.insert(output.clone(), value.into());
         }
         Ok(())
     }
@@ -479,7 +414,7 @@ impl Importer<'_> {
         };
         let value = self.graph.add_const(label.clone(), data);
         if let Some(output) = node.output.first() {
-            self.values.insert(output.clone(), Some(value));
+            self.values.insert(output.clone(), Meaning::Tensor(value));
         }
         Ok(Ok(()))
     }
@@ -491,9 +426,7 @@ impl Importer<'_> {
         defaults: Vec<(String, TensorData)>,
     ) -> Result<Imported, OnnxError> {
         for info in outputs {
-            if let Some(value) = self.lookup(info.name())? {
-                self.graph.add_output(info.name(), value);
-            }
+            self.output(info.name())?;
         }
         if !self.unsupported.is_empty() {
             return Err(OnnxError::Unsupported(self.unsupported));
@@ -507,9 +440,25 @@ impl Importer<'_> {
         Ok(Imported { graph: self.graph, defaults })
     }
 
+    /// Adds the outputs of the graph that an output of the model is.
+    fn output(&mut self, name: &str) -> Result<(), OnnxError> {
+        match self.meaning(name)? {
+            Meaning::Tensor(value) => self.graph.add_output(name, value),
+            Meaning::Sequence(tensors) => {
+                for (i, tensor) in tensors.iter().enumerate() {
+                    if let Some(value) = self.lookup(tensor)? {
+                        self.graph.add_output(element_name(name, i), value);
+                    }
+                }
+            }
+            Meaning::Absent | Meaning::Reported => {}
+        }
+        Ok(())
+    }
+
     /// The type of a value as far as the graph before it determines it.
     fn known_type(&mut self, name: &str) -> Option<TensorType> {
-        let value = self.values.get(name).copied().flatten()?;
+        let value = self.tensor(name)?;
         self.infer();
         Some(self.graph.resolved(value))
     }
@@ -534,7 +483,7 @@ impl Importer<'_> {
 
     /// What inference with constant folding finds out about a value.
     pub(super) fn analyse(&mut self, name: &str) -> Result<ImportedValue, OnnxError> {
-        let Some(value) = self.values.get(name).copied().flatten() else { return Ok(ImportedValue::default()) };
+        let Some(value) = self.tensor(name) else { return Ok(ImportedValue::default()) };
         let Some(analysis) = self.options.analysis else {
             let ty = self.known_type(name).unwrap_or_default();
             return Ok(ImportedValue { ty, value: self.graph.constant(value).cloned() });
@@ -563,7 +512,7 @@ impl ValueFacts for Importer<'_> {
     }
 
     fn constant(&mut self, value: &str) -> Option<TensorData> {
-        self.graph.constant(self.values.get(value).copied().flatten()?).cloned()
+        self.graph.constant(self.tensor(value)?).cloned()
     }
 
     fn fresh_name(&mut self, base: &str) -> String {

@@ -3,7 +3,8 @@
 //! A model file is read and decoded without its weights, which stay where they are ([`load`], [`files`]), checked against the rules of ONNX ([`check`]),
 //! model-local functions are expanded ([`functions`]), nodes are brought into their newest form ([`upgrade`]) and become
 //! operators of a graph ([`import()`]), whose types are compared with those that the model declares ([`declared`]).
-//! Branches are taken or computed both.
+//! Branches are taken or computed both ([`control`]), loops written out ([`unroll`]), sequences and optional values are
+//! known by their elements ([`lists`]).
 //!
 //! Nothing in a file is trusted: whatever its bytes, the result is a graph or a typed error, in memory that is bounded by the
 //! size of the file ([`limits`]).
@@ -18,8 +19,11 @@ pub mod files;
 mod flex_attention;
 pub mod functions;
 mod import;
+mod inputs;
 pub mod limits;
+mod lists;
 pub mod load;
+mod meaning;
 mod order;
 pub mod proto;
 mod skeleton;
@@ -35,4 +39,5 @@ pub use error::OnnxError;
 pub use files::ReadOptions;
 pub use import::{Analysis, ImportOptions, Imported, ImportedValue, import, signature};
 pub use limits::ImportLimits;
+pub use lists::{ListInput, list_inputs};
 pub use load::OnnxModel;

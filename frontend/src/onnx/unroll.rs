@@ -15,8 +15,9 @@ use super::control::rename_graph;
 use super::error::OnnxError;
 use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets, STANDARD_DOMAIN};
+use super::meaning::Meaning;
 use super::proto::{GraphProto, NodeProto};
-use super::unsupported::UNDECIDED;
+use super::unsupported::{Stop, UNDECIDED, unsupported};
 use super::upgrade::{ValueFacts, int};
 use super::weight::graph_weight;
 use super::writer::NodeWriter;
@@ -24,27 +25,8 @@ use super::writer::NodeWriter;
 /// Added to the number of nodes for each iteration, beside the nodes of its body: constants and names are made for it.
 const NODES_PER_ITERATION: u64 = 4;
 
-/// Why a node is not written out.
-enum Stop {
-    Invalid(OnnxError),
-    /// What is not supported.
-    Unsupported(String),
-    /// Something that it uses is not supported, and has been reported.
-    Reported,
-}
-
-impl From<OnnxError> for Stop {
-    fn from(error: OnnxError) -> Stop {
-        Stop::Invalid(error)
-    }
-}
-
-fn unsupported<T>(reason: &str) -> Result<T, Stop> {
-    Err(Stop::Unsupported(reason.to_owned()))
-}
-
 /// The body of a node, and where it stands.
-struct Body<'b> {
+pub(super) struct Body<'b> {
     graph: GraphProto,
     opsets: &'b Rc<Opsets>,
     label: &'b Arc<str>,
@@ -52,9 +34,22 @@ struct Body<'b> {
     weight: u64,
 }
 
-impl Body<'_> {
+impl<'b> Body<'b> {
+    /// Takes the body out of a node.
+    pub fn of(
+        importer: &mut Importer<'_>,
+        node: &mut NodeProto,
+        opsets: &'b Rc<Opsets>,
+        label: &'b Arc<str>,
+    ) -> Result<Body<'b>, Stop> {
+        let body = node.attribute.iter_mut().find(|a| a.name() == "body").and_then(|a| a.g.take());
+        let Some(graph) = body else { return unsupported("its body is missing") };
+        let graph = importer.hoisted(graph, label)?;
+        Ok(Body { weight: graph_weight(&graph), graph, opsets, label })
+    }
+
     /// Whether the body takes so many values and returns at least so many.
-    fn expect(&self, inputs: usize, outputs: usize) -> Result<(), Stop> {
+    pub fn expect(&self, inputs: usize, outputs: usize) -> Result<(), Stop> {
         match self.graph.input.len() == inputs && self.graph.output.len() >= outputs {
             true => Ok(()),
             false => unsupported("its body has other inputs or results than the node"),
@@ -64,9 +59,16 @@ impl Body<'_> {
 
 /// How a `Scan` goes through a tensor, or builds one.
 #[derive(Clone, Copy, Default)]
-struct Direction {
+pub(super) struct Direction {
     axis: i64,
     backwards: bool,
+}
+
+impl Direction {
+    /// From the first element to the last.
+    pub fn along(axis: i64) -> Direction {
+        Direction { axis, backwards: false }
+    }
 }
 
 /// What iterations leave behind.
@@ -97,35 +99,18 @@ impl Importer<'_> {
         opsets: &Rc<Opsets>,
         label: &Arc<str>,
     ) -> Result<Result<(), Vec<String>>, OnnxError> {
-        match self.written_out(&mut node, opsets, label) {
-            Ok(results) => {
-                for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
-                    let value = self.lookup(result)?;
-                    self.values.insert(output.clone(), value);
-                }
-                Ok(Ok(()))
-            }
-            Err(Stop::Invalid(error)) => Err(error),
-            Err(Stop::Unsupported(reason)) => Ok(Err(vec![reason])),
-            Err(Stop::Reported) => {
-                self.values.extend(node.output.into_iter().filter(|o| !o.is_empty()).map(|o| (o, None)));
-                Ok(Ok(()))
-            }
-        }
+        let results = self.written_out(&mut node, opsets, label);
+        self.settle(node.output, results)
     }
 
-    /// The names of the results.
     fn written_out(
         &mut self,
         node: &mut NodeProto,
         opsets: &Rc<Opsets>,
         label: &Arc<str>,
-    ) -> Result<Vec<String>, Stop> {
-        let body = node.attribute.iter_mut().find(|a| a.name() == "body").and_then(|a| a.g.take());
-        let Some(graph) = body else { return unsupported("its body is missing") };
-        self.all_known(node.input.iter().filter(|i| !i.is_empty()))?;
-        let graph = self.hoisted(graph, label)?;
-        let body = Body { weight: graph_weight(&graph), graph, opsets, label };
+    ) -> Result<Vec<Meaning>, Stop> {
+        self.meanings(node.input.iter().filter(|i| !i.is_empty()))?;
+        let body = Body::of(self, node, opsets, label)?;
         let results = match node.op_type() {
             "Loop" => self.loop_results(node, &body)?,
             _ if opsets.version(STANDARD_DOMAIN).unwrap_or(NEWEST_OPSET) < 9 => {
@@ -133,10 +118,7 @@ impl Importer<'_> {
             }
             _ => self.scan_results(node, &body)?,
         };
-        match results.len() < node.output.len() {
-            true => unsupported("it has more results than its body"),
-            false => Ok(results),
-        }
+        self.meanings(&results)
     }
 
     /// A body whose constants are values around it, which its copies share.
@@ -160,7 +142,7 @@ impl Importer<'_> {
         let always = NodeWriter { importer: self, label: body.label }.constant(TensorData::scalar(Scalar::bool(true)));
         while goes_on && most.is_none_or(|most| count < most) {
             let results = self.loop_iteration(body, count, &always, &done.carried)?;
-            self.all_known(&results)?;
+            self.meanings(&results)?;
             goes_on = self.decided(&results[0])? != 0;
             if condition.is_none() && !goes_on {
                 // By the specification a body's condition has no effect then; other run times end the loop.
@@ -263,7 +245,7 @@ impl Importer<'_> {
         let mut done = Iterated::new(initial, built.len());
         for own in transposed(&slices)? {
             let results = self.iteration(body, done.carried.iter().cloned().chain(own).collect())?;
-            self.all_known(&results)?;
+            self.meanings(&results)?;
             done.take(results);
         }
         let Iterated { carried: mut results, collected } = done;
@@ -274,15 +256,15 @@ impl Importer<'_> {
     }
 
     /// Imports a copy of the body.
-    fn iteration(&mut self, body: &Body<'_>, arguments: Vec<String>) -> Result<Vec<String>, Stop> {
+    pub(super) fn iteration(&mut self, body: &Body<'_>, arguments: Vec<String>) -> Result<Vec<String>, Stop> {
         let budget = &mut self.files.budget;
         budget.take_nodes(NODES_PER_ITERATION).map_err(OnnxError::from)?;
         budget.take_copy(body.weight).map_err(OnnxError::from)?;
         Ok(self.inline(body.graph.clone(), &arguments, body.opsets, body.label)?)
     }
 
-    /// The elements of a tensor along an axis, which has one at least.
-    fn slices(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<Vec<String>, Stop> {
+    /// The extent of a tensor along an axis.
+    pub(super) fn extent(&mut self, name: &str, axis: i64) -> Result<u64, Stop> {
         let Some(dims) = self.analysed_type(name)?.shape.dims().map(<[_]>::to_vec) else {
             return unsupported(UNDECIDED);
         };
@@ -290,27 +272,56 @@ impl Importer<'_> {
         if !(-rank..rank).contains(&axis) {
             return unsupported(&format!("it goes along axis {axis} of a tensor of rank {rank}"));
         }
-        let extent = match dims[axis.rem_euclid(rank) as usize].as_const() {
-            None => return unsupported(UNDECIDED),
-            Some(0) => return unsupported("it goes through a tensor without elements"),
-            Some(extent) => extent,
-        };
-        self.files.budget.take_nodes(extent).map_err(OnnxError::from)?;
-        let parts: Vec<String> = (0..extent).map(|_| self.fresh_name(name)).collect();
+        dims[axis.rem_euclid(rank) as usize].as_const().map_or_else(|| unsupported(UNDECIDED), Ok)
+    }
+
+    /// Parts of a tensor along an axis, of equal sizes if none are given.
+    pub(super) fn split(
+        &mut self,
+        name: &str,
+        axis: i64,
+        count: u64,
+        sizes: Option<&[i64]>,
+        label: &Arc<str>,
+    ) -> Result<Vec<String>, Stop> {
+        self.files.budget.take_nodes(count).map_err(OnnxError::from)?;
+        let parts: Vec<String> = (0..count).map(|_| self.fresh_name(name)).collect();
+        if parts.is_empty() {
+            return Ok(parts);
+        }
+        let mut writer = NodeWriter { importer: self, label };
+        let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
+        match sizes.map(|sizes| writer.i64s(sizes)) {
+            None => {
+                let attributes = vec![int("axis", axis), int("num_outputs", count as i64)];
+                writer.node_to("Split", &[name], attributes, &outputs)?;
+            }
+            Some(sizes) => writer.node_to("Split", &[name, &sizes], vec![int("axis", axis)], &outputs)?,
+        }
+        Ok(parts)
+    }
+
+    /// The elements of a tensor along an axis.
+    pub(super) fn slices(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<Vec<String>, Stop> {
+        let extent = self.extent(name, axis)?;
+        let parts = self.split(name, axis, extent, None, label)?;
         let mut writer = NodeWriter { importer: self, label };
         let axes = writer.i64s(&[axis]);
-        let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
-        writer.node_to("Split", &[name], vec![int("axis", axis), int("num_outputs", extent as i64)], &outputs)?;
         let squeezed = parts.iter().map(|part| writer.node("Squeeze", &[part, &axes], vec![]));
         Ok(squeezed.collect::<Result<_, _>>()?)
     }
 
     /// A tensor of values along a new axis.
-    fn stacked(&mut self, parts: &[String], direction: Direction, label: &Arc<str>) -> Result<String, Stop> {
+    pub(super) fn stacked<N: AsRef<str>>(
+        &mut self,
+        parts: &[N],
+        direction: Direction,
+        label: &Arc<str>,
+    ) -> Result<String, Stop> {
         self.files.budget.take_nodes(parts.len() as u64).map_err(OnnxError::from)?;
         let mut writer = NodeWriter { importer: self, label };
         let axes = writer.i64s(&[direction.axis]);
-        let rows = parts.iter().map(|part| writer.node("Unsqueeze", &[part, &axes], vec![]));
+        let rows = parts.iter().map(|part| writer.node("Unsqueeze", &[part.as_ref(), &axes], vec![]));
         let mut rows: Vec<String> = rows.collect::<Result<_, _>>()?;
         if direction.backwards {
             rows.reverse();
@@ -319,21 +330,18 @@ impl Importer<'_> {
         Ok(writer.node("Concat", &rows, vec![int("axis", direction.axis)])?)
     }
 
-    /// Whether all that is imported of these is supported.
-    fn all_known<'n>(&mut self, names: impl IntoIterator<Item = &'n String>) -> Result<(), Stop> {
-        for name in names {
-            self.lookup(name)?.ok_or(Stop::Reported)?;
-        }
-        Ok(())
+    /// A value that is known when the model is imported.
+    pub(super) fn known(&mut self, name: &str) -> Result<TensorData, Stop> {
+        let constant = self.lookup(name)?.and_then(|value| self.handed_on(value));
+        let known = if constant.is_some() { constant } else { self.analyse(name)?.value };
+        known.map_or_else(|| unsupported(UNDECIDED), Ok)
     }
 
     /// The one element of a value that is known when the model is imported.
-    fn decided(&mut self, name: &str) -> Result<i64, Stop> {
-        let constant = self.lookup(name)?.and_then(|value| self.handed_on(value));
-        let known = if constant.is_some() { constant } else { self.analyse(name)?.value };
-        match known.and_then(|data| data.item()) {
+    pub(super) fn decided(&mut self, name: &str) -> Result<i64, Stop> {
+        match self.known(name)?.item() {
             Some(element) => Ok(element.as_i64()),
-            None => unsupported(UNDECIDED),
+            None => unsupported(&format!("`{name}` is not a single number")),
         }
     }
 }
@@ -368,6 +376,7 @@ fn integers(node: &NodeProto, name: &str, count: usize) -> Result<Vec<i64>, Stop
 fn transposed(slices: &[Vec<String>]) -> Result<Vec<Vec<String>>, Stop> {
     let count = slices.first().map_or(0, Vec::len);
     match slices.iter().all(|parts| parts.len() == count) {
+        true if count == 0 => unsupported("it goes through a tensor without elements"),
         true => Ok((0..count).map(|i| slices.iter().map(|parts| parts[i].clone()).collect()).collect()),
         false => unsupported("the tensors that it goes through have different lengths"),
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::error::OnnxError;
+
 /// A use of an operator that is not supported, with all nodes that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsupportedOp {
@@ -20,6 +22,28 @@ pub struct UnsupportedOp {
 
 /// Why an `If` is not supported whose branches more knowledge of the inputs would decide.
 pub(super) const UNDECIDED: &str = "its condition and the types of its branches' results are not known at compile time";
+
+/// Why an input is not supported of which the caller has to say how many tensors there are.
+pub(super) const UNKNOWN_LENGTH: &str = "it is a sequence or optional, and it is not known how many tensors it has";
+
+/// Why a node is not imported that becomes others.
+pub(super) enum Stop {
+    Invalid(OnnxError),
+    /// What is not supported.
+    Unsupported(String),
+    /// Something that it uses is not supported, and has been reported.
+    Reported,
+}
+
+impl From<OnnxError> for Stop {
+    fn from(error: OnnxError) -> Stop {
+        Stop::Invalid(error)
+    }
+}
+
+pub(super) fn unsupported<T>(reason: &str) -> Result<T, Stop> {
+    Err(Stop::Unsupported(reason.to_owned()))
+}
 
 /// All at once, so that a model can be judged without importing it again and again.
 #[derive(Clone, Debug, Default)]
@@ -46,9 +70,10 @@ impl Unsupported {
         self.nodes.is_empty() && self.values.is_empty()
     }
 
-    /// Whether all that is missing is to know which branches are taken.
+    /// Whether all that is missing is to know which branches are taken, and how many tensors inputs have.
     pub fn only_undecided(&self) -> bool {
-        self.values.is_empty() && self.nodes.keys().all(|(.., reason)| reason == UNDECIDED)
+        self.values.values().all(|reason| reason == UNKNOWN_LENGTH)
+            && self.nodes.keys().all(|(.., reason)| reason == UNDECIDED)
     }
 
     /// Operators, sorted by name, domain, version and reason.
