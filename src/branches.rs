@@ -55,12 +55,13 @@ impl Branches {
 
     /// Does something that depends on the inputs of [`Branches::deciding`], again if that shows that floats decide.
     pub fn decided<T>(&self, work: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        let floats = self.floats.load(Ordering::Relaxed);
+        let undecided = |error: &OnnxError| matches!(error, OnnxError::Unsupported(list) if list.only_undecided());
         match work() {
-            Err(Error::Onnx { source, .. })
-                if matches!(&*source, OnnxError::Unsupported(list) if list.only_undecided())
-                    && !self.floats.swap(true, Ordering::Relaxed) =>
-            {
-                work()
+            Err(Error::Onnx { source, .. }) if !floats && undecided(&source) => {
+                self.floats.store(true, Ordering::Relaxed);
+                // Floats that decide nothing are no part of what is compiled.
+                work().inspect_err(|_| self.floats.store(false, Ordering::Relaxed))
             }
             result => result,
         }

@@ -1,5 +1,6 @@
 //! Inputs of a model that are sequences or optional: which tensors of them there are decides what the model is.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_frontend::onnx::ListInput;
@@ -48,9 +49,10 @@ impl<M> Lists<M> {
 
     /// How many tensors of each input are among the given names.
     fn lengths(&self, given: &[&str]) -> Vec<(&str, usize)> {
+        let given: BTreeSet<&str> = given.iter().copied().collect();
         let count = |list: &ListInput| match list.sequence {
             true => given.iter().filter(|name| is_element(name, &list.name)).count(),
-            false => usize::from(given.contains(&list.name.as_str())),
+            false => usize::from(given.contains(list.name.as_str())),
         };
         self.inputs.iter().map(|list| (list.name.as_str(), count(list))).collect()
     }

@@ -50,7 +50,7 @@ impl Model {
         Model { open: Some((Open::Branches(branches), outputs)), ..self }
     }
 
-    /// Takes what follows the inputs, when it is known which tensors there are in sequences and optional values.
+    /// Sets how the model is imported once the lengths of its sequences and optional inputs are known.
     pub(crate) fn with_lists(self, lists: Lists<Model>, outputs: Vec<String>) -> Model {
         Model { open: Some((Open::Lists(lists), outputs)), ..self }
     }
@@ -174,18 +174,18 @@ impl Model {
     /// # Errors
     /// As [`Model::compile`]; or branches depend on other values.
     pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
-        let compile = || Session::new(&self.compiler, self.bound_for(inputs)?);
+        let compile = || Session::new(&self.compiler, self.bound_for(inputs, &self.deciding(inputs))?);
         match &self.open {
             Some((Open::Branches(branches), _)) => branches.decided(compile),
             _ => compile(),
         }
     }
 
-    fn bound_for(&self, inputs: &[Tensor]) -> Result<Graph, Error> {
+    /// The graph for inputs of these types, and the given values of some of them.
+    fn bound_for(&self, inputs: &[Tensor], deciding: &[(usize, &Tensor)]) -> Result<Graph, Error> {
         let types: Vec<DenseType> = inputs.iter().map(|t| t.0.ty.clone()).collect();
         let signature = self.inputs();
-        let values =
-            self.deciding(inputs).into_iter().filter_map(|(i, t)| Some((signature.get(i)?.0.clone(), t.0.clone())));
+        let values = deciding.iter().filter_map(|(i, t)| Some((signature.get(*i)?.0.clone(), t.0.clone())));
         self.bound(&types, &values.collect::<Vec<_>>())
     }
 
@@ -226,11 +226,14 @@ impl Model {
     fn code(&self, inputs: &[Tensor]) -> Result<Arc<SessionCode>, Error> {
         let mut key = ProgramKey::of("");
         inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
-        for (i, tensor) in self.deciding(inputs) {
-            key.number(i as u64);
+        // Asked once: whether floats decide may change meanwhile, and the code is for what its key says.
+        let deciding = self.deciding(inputs);
+        for (i, tensor) in &deciding {
+            key.number(*i as u64);
             key.raw(tensor.bytes());
         }
-        let make = || Ok::<_, Error>(Arc::new(SessionCode::compile(&self.compiler, self.bound_for(inputs)?)?));
+        let make =
+            || Ok::<_, Error>(Arc::new(SessionCode::compile(&self.compiler, self.bound_for(inputs, &deciding)?)?));
         self.sessions.get_or_make(&key, make)
     }
 

@@ -32,6 +32,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use failure::Usage;
+#[cfg(not(feature = "images"))]
+use without_images::{im2rec, records};
 
 #[derive(Parser)]
 #[command(name = "tensorc", version, about = "Compiles tensor graphs to machine code and runs them")]
@@ -52,21 +54,11 @@ enum CliCommand {
     Opt(opt::OptArgs),
     /// Show a model's signature, operators, cost and planned memory, or the contents of a compiled artifact
     Inspect(inspect::InspectArgs),
-    /// Make image lists, and RecordIO files from lists
-    #[cfg(feature = "images")]
+    /// Make image lists, and RecordIO files from lists (feature `images`)
     #[command(name = "im2rec")]
     Im2Rec(im2rec::Im2RecArgs),
-    /// Show the contents of RecordIO files
-    #[cfg(feature = "images")]
+    /// Show the contents of RecordIO files (feature `images`)
     Records(records::RecordsArgs),
-    /// Make image lists and RecordIO files (needs the feature `images`)
-    #[cfg(not(feature = "images"))]
-    #[command(name = "im2rec", disable_help_flag = true)]
-    Im2Rec(without_images::AnyArgs),
-    /// Show the contents of RecordIO files (needs the feature `images`)
-    #[cfg(not(feature = "images"))]
-    #[command(disable_help_flag = true)]
-    Records(without_images::AnyArgs),
     /// Describe the operators
     #[command(alias = "operators")]
     Ops(operators::OpsArgs),
@@ -81,14 +73,8 @@ pub fn main() -> ExitCode {
         CliCommand::Compile(args) => compile::run(args),
         CliCommand::Opt(args) => opt::run(args),
         CliCommand::Inspect(args) => inspect::run(args),
-        #[cfg(feature = "images")]
         CliCommand::Im2Rec(args) => im2rec::run(args),
-        #[cfg(feature = "images")]
         CliCommand::Records(args) => records::run(args),
-        #[cfg(not(feature = "images"))]
-        CliCommand::Im2Rec(_) => without_images::run("im2rec"),
-        #[cfg(not(feature = "images"))]
-        CliCommand::Records(_) => without_images::run("records"),
         CliCommand::Ops(args) => operators::run(args),
     };
     progress::clear();

@@ -125,8 +125,8 @@ fn tensors(info: &ValueInfoProto, bytes: Bytes) -> Vec<(String, TensorData)> {
     }
 }
 
-/// The inputs that stored values stand for, in order: the inputs without a default value if that is how many there are,
-/// else the first of all inputs; and those of them that have a default value.
+/// The inputs that the stored values belong to, and the names of those that have a default value in the model. If there are
+/// as many stored values as inputs without a default, these are meant, otherwise the first inputs of all.
 fn inputs(model: &OnnxModel, count: usize) -> (Vec<ValueInfoProto>, Vec<String>) {
     let all = model.graph.input.clone();
     let has_default = |info: &ValueInfoProto| model.graph.initializer.iter().any(|t| t.name() == info.name());

@@ -127,3 +127,23 @@ fn what_computed_values_decide_is_refused() {
     let error = model.run(&[("x", x(&[2, 9])), ("flag", flag(1))]).unwrap_err().to_string();
     assert!(error.contains("If (ai.onnx, opset 17)") && error.contains("`y`: its condition"), "{error}");
 }
+
+#[test]
+fn small_floats_decide() {
+    let (_file, model) = model(vec![node("ReduceMax", &["x"], "m"), node("IsInf", &["m"], "flat")]);
+    let infinite = Tensor::from_f32(&[2, 2], &[f32::INFINITY, 1.0, 2.0, 3.0]).unwrap();
+    let dims = |x: &Tensor| model.run(&[("x", x.clone()), ("flag", flag(1))]).unwrap()[0].1.dims().to_vec();
+    // That floats decide is found out by all threads at once.
+    std::thread::scope(|scope| {
+        for turn in 0..4 {
+            let (dims, infinite) = (&dims, &infinite);
+            scope.spawn(move || {
+                let cases = [(x(&[2, 2]), vec![2, 2]), (infinite.clone(), vec![4])];
+                for i in 0..4 {
+                    let (value, expected) = &cases[(turn + i) % 2];
+                    assert_eq!(&dims(value), expected);
+                }
+            });
+        }
+    });
+}

@@ -4,7 +4,7 @@ use tensorc::{Compiler, Error, Model, Options, Tensor};
 use tensorc_frontend::onnx::proto::*;
 
 use crate::support::backend::options;
-use crate::support::onnx_models::{branch, encoded, graph, int, model, node, opset, untyped, with};
+use crate::support::onnx_models::{branch, encoded, graph, i64s, int, model, node, opset, untyped, with};
 
 fn tensor_type() -> TypeProto {
     TypeProto {
@@ -29,12 +29,16 @@ fn input(name: &str, ty: TypeProto) -> ValueInfoProto {
 }
 
 fn load(graph: GraphProto) -> (tempfile::TempDir, Model) {
+    let (dir, model) = try_load(graph);
+    (dir, model.unwrap())
+}
+
+fn try_load(graph: GraphProto) -> (tempfile::TempDir, Result<Model, Error>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lists.onnx");
     let proto = ModelProto { opset_import: vec![opset("", 18)], ..model(graph) };
     std::fs::write(&path, encoded(&proto)).unwrap();
-    let model = Compiler::new(Options { poison: true, ..options() }).unwrap().load(path).unwrap();
-    (dir, model)
+    (dir, Compiler::new(Options { poison: true, ..options() }).unwrap().load(path))
 }
 
 fn x(values: &[f32]) -> Tensor {
@@ -159,4 +163,33 @@ fn undecided_branches_give_sequences_of_one_length() {
     assert_eq!(outputs.len(), 2);
     assert_eq!((outputs[0].0.as_str(), outputs[0].1[1]), ("out[0]", -20.0));
     assert_eq!(outputs[1].1[1], 20.0);
+}
+
+#[test]
+fn parts_without_number_are_refused() {
+    let nodes = vec![
+        with(node("SplitToSequence", &["x", "one"], &["parts"]), vec![int("axis", 0)]),
+        node("SequenceLength", &["parts"], &["n"]),
+    ];
+    let long = TypeProto {
+        value: Some(TypeValue::Tensor(TensorTypeProto {
+            elem_type: Some(DataType::Float as i32),
+            shape: Some(TensorShapeProto { dim: vec![Dimension { value: Some(DimensionValue::Value(1 << 40)) }] }),
+        })),
+    };
+    let mut g = graph(vec![input("x", long)], nodes, &["n"]);
+    g.initializer = vec![i64s("one", &[], &[1])];
+    let error = try_load(g).1.err().unwrap().to_string();
+    assert!(error.contains("it has more than 1048576 nodes"), "{error}");
+}
+
+#[test]
+fn names_of_elements_are_taken_once() {
+    let nodes = vec![node("Neg", &["x"], &["y[0]"]), node("SequenceConstruct", &["x"], &["y"])];
+    let error = try_load(graph(vec![input("x", tensor_type())], nodes, &["y[0]", "y"])).1.err().unwrap().to_string();
+    assert!(error.contains("`y[0]`") && error.contains("the sequence `y`"), "{error}");
+    let nodes = vec![node("SequenceInsert", &["xs", ""], &["y"])];
+    let (_file, model) = load(graph(vec![input("xs", sequence_type())], nodes, &["y"]));
+    let error = model.run(&[("xs[0]", x(&[1.0]))]).unwrap_err().to_string();
+    assert!(error.contains("an operand is missing"), "{error}");
 }

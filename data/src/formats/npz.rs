@@ -1,9 +1,10 @@
 //! Archives of arrays (`.npz`): zip files with a `.npy` file for each array.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
+use memchr::memmem;
 use tensorc_runtime::TensorRef;
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
@@ -21,6 +22,15 @@ const SUFFIX: &str = ".npy";
 /// Bytes of a file from which zip needs its larger fields.
 const MIN_ZIP64_BYTES: u64 = u32::MAX as u64;
 
+/// The signature of the end record of a directory.
+const END_RECORD: &[u8] = b"PK\x05\x06";
+
+/// Where the end record has the numbers of entries, on this disk and in all, of 16 bits each.
+const COUNTS: usize = 8;
+
+/// Bytes of files in which the numbers of entries are checked: the memory that zip takes for the largest number.
+const MAX_CHECKED_BYTES: u64 = 16 << 20;
+
 impl From<ZipError> for Cause {
     fn from(error: ZipError) -> Cause {
         match error {
@@ -35,6 +45,7 @@ pub(super) fn read(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, C
     // Entries may lie in each other, so that all of them together have a limit.
     let mut stored = file.get_ref().metadata()?.len();
     let mut inflated = inflated_limit(stored);
+    let file = without_false_counts(file, stored)?;
     let mut zip = ZipArchive::new(file)?;
     let mut arrays = vec![];
     for i in 0..zip.len() {
@@ -46,6 +57,25 @@ pub(super) fn read(file: BufReader<File>) -> Result<Vec<(String, HostTensor)>, C
         arrays.push((name, array));
     }
     Ok(arrays)
+}
+
+/// A file, unless it is small and the end record of its directory states entries on this disk and none in all. zip takes
+/// memory for the first number and checks the second; a large file explains that memory.
+fn without_false_counts(mut file: BufReader<File>, length: u64) -> Result<BufReader<File>, Cause> {
+    if length >= MAX_CHECKED_BYTES {
+        return Ok(file);
+    }
+    let mut bytes = vec![];
+    (&mut file).take(MAX_CHECKED_BYTES).read_to_end(&mut bytes)?;
+    file.rewind()?;
+    let states_false_counts = |at: usize| match bytes.get(at + COUNTS..).and_then(|rest| rest.first_chunk::<4>()) {
+        Some([a, b, 0, 0]) => (*a, *b) != (0, 0),
+        _ => false,
+    };
+    match memmem::find_iter(&bytes, END_RECORD).any(states_false_counts) {
+        true => Err(Cause::Format("the directory of the archive states different numbers of entries".to_owned())),
+        false => Ok(file),
+    }
 }
 
 /// Writes a `.npz` file of named arrays, in the order given and not compressed; numpy has no type for bf16, which is

@@ -23,6 +23,13 @@ use super::upgrade::ValueFacts;
 /// call themselves inside a branch.
 const MAX_DEPTH: usize = 48;
 
+/// A result of an `If` whose condition is not known, and what each branch computes for it.
+struct Selected {
+    output: String,
+    then: String,
+    otherwise: String,
+}
+
 impl Importer<'_> {
     /// Imports an `If`; the inner error lists what is not supported.
     pub(super) fn if_node(
@@ -44,7 +51,8 @@ impl Importer<'_> {
             let taken = if value.as_i64() != 0 { then } else { otherwise };
             let results = self.inline(taken, &[], opsets, label)?;
             for (output, result) in node.output.iter().zip(&results).filter(|(o, _)| !o.is_empty()) {
-                self.alias(output, result)?;
+                let meaning = self.meaning(result)?;
+                self.values.insert(output.clone(), meaning);
             }
             return Ok(Ok(()));
         }
@@ -52,45 +60,47 @@ impl Importer<'_> {
         let then = self.inline(then, &[], opsets, label)?;
         let otherwise = self.inline(otherwise, &[], opsets, label)?;
         self.speculative = outside;
-        let results = zip3(node.output, then, otherwise).filter(|(output, ..)| !output.is_empty());
-        let Some(pairs) = self.pairs(results)? else { return Ok(Err(vec![UNDECIDED.to_owned()])) };
-        for (_, a, b) in &pairs {
-            let known = self.lookup(a)?.is_some() && self.lookup(b)?.is_some();
-            let (ty_a, ty_b) = (self.analysed_type(a)?, self.analysed_type(b)?);
-            if known && (ty_a.dense().is_none() || ty_a != ty_b) {
+        let results = node.output.into_iter().zip(then).zip(otherwise);
+        let results = results.map(|((output, then), otherwise)| Selected { output, then, otherwise });
+        let Some(selected) = self.tensors_of(results.filter(|r| !r.output.is_empty()))? else {
+            return Ok(Err(vec![UNDECIDED.to_owned()]));
+        };
+        for Selected { then, otherwise, .. } in &selected {
+            let known = self.lookup(then)?.is_some() && self.lookup(otherwise)?.is_some();
+            let (then, otherwise) = (self.analysed_type(then)?, self.analysed_type(otherwise)?);
+            if known && (then.dense().is_none() || then != otherwise) {
                 return Ok(Err(vec![UNDECIDED.to_owned()]));
             }
         }
-        let select = |(output, a, b): &(String, String, String)| {
-            NodeProto::of("Where", &[&condition, a, b], output, Some(label.to_string()))
+        let select = |Selected { output, then, otherwise }: &Selected| {
+            NodeProto::of("Where", &[&condition, then, otherwise], output, Some(label.to_string()))
         };
-        self.all("If", &pairs.iter().map(select).collect::<Vec<_>>(), NEWEST_OPSET, label)
+        self.all("If", &selected.iter().map(select).collect::<Vec<_>>(), NEWEST_OPSET, label)
     }
 
-    /// The tensors in the results of an `If`, each with the two that it is one of; `None` if the branches differ by more.
-    fn pairs(
-        &mut self,
-        results: impl Iterator<Item = (String, String, String)>,
-    ) -> Result<Option<Vec<(String, String, String)>>, OnnxError> {
-        let mut pairs = vec![];
-        for (output, a, b) in results {
-            match (self.meaning(&a)?, self.meaning(&b)?) {
-                (Meaning::Sequence(a), Meaning::Sequence(b)) if a.len() == b.len() => {
-                    let names: Vec<String> = a.iter().map(|_| self.fresh_name(&output)).collect();
-                    let tensors = names.iter().map(|name| name.as_str().into()).collect();
-                    self.values.insert(output, Meaning::Sequence(tensors));
-                    pairs.extend(
-                        names.into_iter().zip(a.iter().zip(&*b)).map(|(n, (a, b))| (n, a.to_string(), b.to_string())),
-                    );
+    /// The tensors of the results of an `If`: of sequences, those at the same positions. `None` if the branches do not give
+    /// the same kinds and lengths.
+    fn tensors_of(&mut self, results: impl Iterator<Item = Selected>) -> Result<Option<Vec<Selected>>, OnnxError> {
+        let mut tensors = vec![];
+        for result in results {
+            match (self.meaning(&result.then)?, self.meaning(&result.otherwise)?) {
+                (Meaning::Sequence(then), Meaning::Sequence(otherwise)) if then.len() == otherwise.len() => {
+                    let mut names = vec![];
+                    for (then, otherwise) in then.iter().zip(&*otherwise) {
+                        let output = self.fresh_name(&result.output);
+                        names.push(output.as_str().into());
+                        tensors.push(Selected { output, then: then.to_string(), otherwise: otherwise.to_string() });
+                    }
+                    self.values.insert(result.output, Meaning::Sequence(names.into()));
                 }
-                (Meaning::Absent, Meaning::Absent) => drop(self.values.insert(output, Meaning::Absent)),
+                (Meaning::Absent, Meaning::Absent) => drop(self.values.insert(result.output, Meaning::Absent)),
                 (Meaning::Tensor(_) | Meaning::Reported, Meaning::Tensor(_) | Meaning::Reported) => {
-                    pairs.push((output, a, b));
+                    tensors.push(result)
                 }
                 _ => return Ok(None),
             }
         }
-        Ok(Some(pairs))
+        Ok(Some(tensors))
     }
 
     /// Imports the nodes of a nested graph, the values `arguments` in place of its inputs; returns
@@ -130,10 +140,6 @@ impl Importer<'_> {
         self.depth -= 1;
         Ok(output.iter().map(|o| o.name().to_owned()).collect())
     }
-}
-
-fn zip3(a: Vec<String>, b: Vec<String>, c: Vec<String>) -> impl Iterator<Item = (String, String, String)> {
-    a.into_iter().zip(b).zip(c).map(|((a, b), c)| (a, b, c))
 }
 
 fn rename_node(node: &mut NodeProto, names: &BTreeMap<String, String>) {

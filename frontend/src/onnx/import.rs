@@ -229,13 +229,6 @@ impl Importer<'_> {
         self.values.get(name).and_then(Meaning::tensor)
     }
 
-    /// Makes a name stand for what another one does.
-    pub(super) fn alias(&mut self, name: &str, other: &str) -> Result<(), OnnxError> {
-        let meaning = self.meaning(other)?;
-        self.values.insert(name.to_owned(), meaning);
-        Ok(())
-    }
-
     /// Adds a constant under a name that is free.
     pub(super) fn define(&mut self, name: String, data: TensorData) {
         let value = self.graph.add_const(name.as_str(), data);
@@ -446,8 +439,13 @@ impl Importer<'_> {
             Meaning::Tensor(value) => self.graph.add_output(name, value),
             Meaning::Sequence(tensors) => {
                 for (i, tensor) in tensors.iter().enumerate() {
+                    let element = element_name(name, i);
+                    if self.values.contains_key(&element) {
+                        let by = format!("the sequence `{name}`, an output");
+                        return Err(OnnxError::DefinedTwice { value: element, by });
+                    }
                     if let Some(value) = self.lookup(tensor)? {
-                        self.graph.add_output(element_name(name, i), value);
+                        self.graph.add_output(element, value);
                     }
                 }
             }

@@ -195,10 +195,8 @@ impl Importer<'_> {
     fn sequence(&mut self, tensors: Vec<Rc<str>>) -> Result<Meaning, Stop> {
         self.files.budget.take_copy(size_of_val(&tensors[..]) as u64).map_err(OnnxError::from)?;
         for name in &tensors {
-            match self.meaning(name)? {
-                Meaning::Tensor(_) => {}
-                Meaning::Reported => return Err(Stop::Reported),
-                _ => return unsupported(&format!("`{name}`, an element, is not a tensor")),
+            if self.imported(name)?.tensor().is_none() {
+                return unsupported(&format!("`{name}`, an element, is not a tensor"));
             }
         }
         Ok(Meaning::Sequence(tensors.into()))
@@ -255,11 +253,26 @@ impl Importer<'_> {
             Some(sizes) => {
                 let sizes = self.known(sizes)?;
                 let given: Vec<i64> = sizes.iter().map(|size| size.as_i64()).collect();
-                let sizes = if sizes.dims().is_empty() { chunks(self.extent(name, axis)?, given[0])? } else { given };
+                let sizes = match (sizes.dims(), &given[..]) {
+                    ([], [size]) => self.chunks(name, axis, *size)?,
+                    _ => given,
+                };
                 self.split(name, axis, sizes.len() as u64, Some(&sizes), label)?
             }
         };
         self.sequence(parts.into_iter().map(Rc::from).collect())
+    }
+
+    /// Sizes of the parts of a tensor along an axis: all the same but for the last.
+    fn chunks(&mut self, name: &str, axis: i64, size: i64) -> Result<Vec<i64>, Stop> {
+        let extent = self.extent(name, axis)?;
+        let Some(size) = u64::try_from(size).ok().filter(|size| *size > 0) else {
+            return unsupported(&format!("it divides into parts of {size} elements"));
+        };
+        let count = extent.div_ceil(size);
+        // An extent is as large as the model says.
+        self.files.budget.allows_nodes(count).map_err(OnnxError::from)?;
+        Ok((0..count).map(|i| size.min(extent - i * size) as i64).collect())
     }
 
     /// The results of a `SequenceMap`: its body applied to the tensors of sequences side by side, and to other operands as
@@ -292,12 +305,4 @@ impl Importer<'_> {
 
 fn integer(node: &NodeProto, name: &str) -> Option<i64> {
     node.attribute.iter().find(|a| a.name() == name).map(|a| a.i())
-}
-
-/// Sizes of parts of an extent: all the same but for the last.
-fn chunks(extent: u64, size: i64) -> Result<Vec<i64>, Stop> {
-    let Some(size) = u64::try_from(size).ok().filter(|size| *size > 0) else {
-        return unsupported(&format!("it divides into parts of {size} elements"));
-    };
-    Ok((0..extent.div_ceil(size)).map(|i| size.min(extent - i * size) as i64).collect())
 }

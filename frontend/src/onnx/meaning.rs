@@ -6,7 +6,7 @@ use tensorc_ir::graph::Value;
 
 use super::error::OnnxError;
 use super::import::Importer;
-use super::unsupported::Stop;
+use super::unsupported::{Stop, unsupported};
 
 /// What a name of a model stands for.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl Importer<'_> {
     ) -> Result<Result<(), Vec<String>>, OnnxError> {
         match results {
             Ok(results) if results.len() < outputs.len() => {
-                return Ok(Err(vec!["it has more results than there are".to_owned()]));
+                return Ok(Err(vec!["it has more results than its operator or body computes".to_owned()]));
             }
             Ok(results) => {
                 self.values.extend(outputs.into_iter().zip(results).filter(|(output, _)| !output.is_empty()));
@@ -72,10 +72,15 @@ impl Importer<'_> {
 
     /// What names stand for, if all of it could be imported.
     pub(super) fn meanings<'n>(&mut self, names: impl IntoIterator<Item = &'n String>) -> Result<Vec<Meaning>, Stop> {
-        let one = |name: &String| match self.meaning(name)? {
+        names.into_iter().map(|name| self.imported(name)).collect()
+    }
+
+    /// What a name stands for, if it could be imported.
+    pub(super) fn imported(&mut self, name: &str) -> Result<Meaning, Stop> {
+        match self.meaning(name)? {
+            Meaning::Reported if name.is_empty() => unsupported("an operand is missing"),
             Meaning::Reported => Err(Stop::Reported),
             meaning => Ok(meaning),
-        };
-        names.into_iter().map(one).collect()
+        }
     }
 }

@@ -57,6 +57,17 @@ readers! {
     text_ir
 }
 
+/// All entries that can be stated on this disk, none in all, and a directory beyond the file's end.
+#[test]
+fn npz_with_false_counts_takes_no_memory() {
+    let reader = READERS.iter().find(|reader| reader.name == "npz").unwrap();
+    let mut file = (reader.files)().swap_remove(0);
+    let end = file.windows(4).rposition(|bytes| bytes == b"PK\x05\x06").unwrap();
+    file[end + 8..end + 12].copy_from_slice(&[0xff, 0xff, 0, 0]);
+    file[end + 16..end + 20].copy_from_slice(&[0, 0, 0x62, 1]);
+    assert!(!read(reader, &file));
+}
+
 /// The fuzz targets are those of this crate, and that of ONNX models.
 #[test]
 fn every_reader_has_a_fuzz_target() {
