@@ -173,6 +173,11 @@ impl ModelArgs {
             let stored = file.map(npz::read).transpose()?.unwrap_or_default();
             let options = shapes.iter().chain(&self.values).filter_map(|text| Some(text.rsplit_once('=')?.0));
             let given: Vec<&str> = options.chain(stored.iter().map(|(name, _)| name.as_str())).collect();
+            if given.is_empty() {
+                eprintln!(
+                    "sequences and optional inputs have no tensors: name some by --input, or --shape 'NAME[0]=N,…'"
+                );
+            }
             model = model.with_elements(&given)?;
         }
         let values = arrays::values(&model, &self.values)?;

@@ -258,6 +258,7 @@ impl LoaderBuilder {
         LoaderBuilder { equal_parts: true, ..self }
     }
 
+    #[cfg(feature = "images")]
     /// Number of batches of a dataset of `examples` examples; for a dataset that is itself one of several parts.
     pub(crate) fn equal_to(self, examples: usize) -> LoaderBuilder {
         LoaderBuilder { counted: Some(examples), ..self }
@@ -278,6 +279,7 @@ impl LoaderBuilder {
         LoaderBuilder { on_error: policy, ..self }
     }
 
+    #[cfg(feature = "images")]
     /// Damage that was found when the dataset was opened, and was passed over: it counts as skipped.
     pub(crate) fn damage(self, damage: Vec<DataError>) -> LoaderBuilder {
         LoaderBuilder { damage, ..self }
