@@ -13,7 +13,7 @@ use crate::conv::ConvVariant;
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 5 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 6 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -267,10 +267,12 @@ pub mod step {
     pub const LIBRARY: u64 = 2;
     /// A kernel on a GPU; its slots are its parameters. Since version 1.1.
     pub const LAUNCH: u64 = 256;
+    /// Nested plans, with [`CALL`] the offset of a [`super::flow`] record. Since version 1.6.
+    pub const FLOW: u64 = 257;
     /// A function of the host. In no image.
     pub const HOST: u64 = 512;
     /// The last kind of this version.
-    pub const LAST: u64 = LAUNCH;
+    pub const LAST: u64 = FLOW;
 }
 
 /// Positions in the record of the working memory of a call. In images before version 1.4, which have none, it lies behind
@@ -284,6 +286,51 @@ pub mod scratch {
     pub const WORDS: usize = 2;
     /// The first version that has the record.
     pub const SINCE: super::ImageVersion = super::ImageVersion { major: 1, minor: 4 };
+}
+
+/// Positions in the record of a step with nested plans. Behind it lie the bytes of each carried value; of each scanned
+/// operand the bytes of a row, and 1 if the last row comes first; the same of each stacked result. In images, further
+/// [`flow::BODY_WORDS`] for each body follow.
+pub mod flow {
+    /// [`IF`] or [`LOOP`].
+    pub const KIND: usize = 0;
+    /// Most iterations.
+    pub const TRIPS: usize = 1;
+    /// Whether there is a condition.
+    pub const CONDITIONAL: usize = 2;
+    /// Number of carried values.
+    pub const CARRIED: usize = 3;
+    /// Number of scanned operands.
+    pub const SCANNED: usize = 4;
+    /// Number of stacked results.
+    pub const STACKED: usize = 5;
+    /// Number of operands of the step.
+    pub const OPERANDS: usize = 6;
+    /// Words of the record.
+    pub const WORDS: usize = 7;
+
+    /// Two bodies, of which a condition chooses one.
+    pub const IF: u64 = 0;
+    /// One body, repeated.
+    pub const LOOP: u64 = 1;
+
+    /// Of each body: its number of steps, and the offset of their [`super::step`] records; its number of slots, and the
+    /// offset of their [`super::slot`] records; bytes of its arena.
+    pub const BODY_WORDS: usize = 5;
+
+    /// Bytes at the start of the step's working memory: the number of the iteration, and the condition.
+    pub const HEADER_BYTES: usize = 64;
+    /// Where the condition lies.
+    pub const CONDITION_BYTE: usize = 8;
+
+    /// Where the arena of a body begins in the step's working memory: behind the header and a table of so many arguments.
+    /// `None` if no memory is as large.
+    pub const fn arena_offset(slots: u64) -> Option<u64> {
+        const ALIGN: u64 = 128;
+        let Some(table) = slots.checked_mul(size_of::<u64>() as u64) else { return None };
+        let Some(end) = table.checked_add(HEADER_BYTES as u64) else { return None };
+        end.checked_next_multiple_of(ALIGN)
+    }
 }
 
 /// Library kernels as the run-time library names them, finely divided: a model links those it calls. The words of

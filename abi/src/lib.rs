@@ -23,6 +23,8 @@ mod dtype;
 mod external;
 #[cfg(feature = "plan")]
 pub mod fields;
+#[cfg(feature = "plan")]
+pub mod flow;
 pub mod image;
 pub mod library;
 #[cfg(feature = "plan")]
@@ -45,13 +47,17 @@ pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};
 pub use dtype::DType;
 #[cfg(feature = "plan")]
 pub use external::{ExternCall, ExternError, ExternFn, panic_text};
+#[cfg(feature = "plan")]
+pub use flow::{FlowKind, FlowPlan, Loop};
 pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
 #[cfg(feature = "plan")]
 pub use operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 #[cfg(feature = "plan")]
 pub use part::SubBuffer;
 #[cfg(feature = "plan")]
-pub use plan::{Buffer, KernelSignature, LibraryOp, Parameter, Plan, Scratch, Step, StepOp, StorageClass, Weight};
+pub use plan::{
+    Buffer, KernelSignature, LibraryOp, Parameter, Plan, Scratch, Step, StepOp, StorageClass, Weight, WorkingBytes,
+};
 #[cfg(feature = "plan")]
 pub use vendor::{VendorCall, VendorContraction};
 

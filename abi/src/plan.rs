@@ -6,6 +6,7 @@ use crate::check::ValueCheck;
 use crate::conv::ConvPass;
 use crate::dtype::DType;
 use crate::fields::Visitor;
+use crate::flow::FlowPlan;
 use crate::library::{Attention, BatchedGemm, Contraction, Conv2d, Packing};
 use crate::operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 use crate::part::SubBuffer;
@@ -50,31 +51,66 @@ pub struct Plan {
     pub arena_bytes: u64,
     /// Largest number of bytes of arena buffers live at once: no plan in this order needs less.
     pub lower_bound_bytes: u64,
-    /// Working memory of calls of the kernel library, in the order of their steps, of which each has one at most.
+    /// Working memory of calls of the kernel library and of nested plans, in the order of their steps, of which each has
+    /// one at most.
     pub scratch: Vec<Scratch>,
     /// What the host looks at when the steps that write it have run. Their buffers live to the end of the plan.
     pub checks: Vec<ValueCheck>,
 }
 
-/// Working memory of a step in the arena: from `offset` on there is memory for one worker after the other. It holds
-/// nothing before or after the step, so whatever is not live then may lie there, too. Steps that are to run side by side
-/// have the same, because a worker executes a part of one of them at a time.
+/// Working memory of a step in the arena: from `offset` on there is what all workers share, then memory for one worker
+/// after the other. It holds nothing before or after the step, so whatever is not live then may lie there, too. Steps that
+/// are to run side by side have the same, because a worker executes a part of one of them at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scratch {
     /// Position in [`Plan::steps`].
     pub step: u32,
     /// Where it begins in the arena, behind every buffer that is live during the step.
     pub offset: u64,
+    /// Bytes that all workers share: those of nested plans.
+    pub shared: u64,
     /// Bytes for each worker.
     pub bytes: u64,
     /// Bytes of arena buffers that are live during the step: no place in this order is below.
     pub live: u64,
 }
 
+/// Working memory that a step needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkingBytes {
+    /// Bytes that all workers share.
+    pub shared: u64,
+    /// Bytes for each worker.
+    pub each: u64,
+}
+
+impl WorkingBytes {
+    /// Whether none is needed.
+    pub fn is_none(self) -> bool {
+        self == WorkingBytes::default()
+    }
+
+    /// Bytes for so many workers.
+    pub fn of(self, workers: u64) -> u64 {
+        self.each.saturating_mul(workers).saturating_add(self.shared)
+    }
+
+    /// What suffices for both.
+    #[must_use]
+    pub fn max(self, other: WorkingBytes) -> WorkingBytes {
+        WorkingBytes { shared: self.shared.max(other.shared), each: self.each.max(other.each) }
+    }
+}
+
 impl Scratch {
     /// Bytes of the arena up to its end, for so many workers.
     pub fn end(&self, workers: usize) -> u64 {
-        self.offset.saturating_add(self.bytes.saturating_mul(workers as u64))
+        self.offset.saturating_add(self.working().of(workers as u64))
+    }
+
+    /// Its size.
+    pub fn working(&self) -> WorkingBytes {
+        WorkingBytes { shared: self.shared, each: self.bytes }
     }
 }
 
@@ -119,13 +155,45 @@ impl Plan {
         }
     }
 
-    /// Gives every launch the extent of its kernel's parallel loop.
-    pub fn set_extents(&mut self, of: impl Fn(KernelId) -> u64) {
+    /// Gives every launch the extent of its kernel's parallel loop, in nested plans, too.
+    pub fn set_extents(&mut self, of: &dyn Fn(KernelId) -> u64) {
         for step in &mut self.steps {
-            if let StepOp::Launch { kernel, extent, .. } = &mut step.op {
-                *extent = of(*kernel);
+            match &mut step.op {
+                StepOp::Launch { kernel, extent, .. } => *extent = of(*kernel),
+                StepOp::Flow { flow, .. } => flow.bodies.iter_mut().for_each(|body| body.set_extents(of)),
+                _ => {}
             }
         }
+    }
+
+    /// Gives nested plans its kernels and weights.
+    pub fn share_tables(&mut self) {
+        let Plan { kernels, weights, steps, .. } = self;
+        for step in steps {
+            let StepOp::Flow { flow, .. } = &mut step.op else { continue };
+            for body in &mut flow.bodies {
+                body.kernels.clone_from(kernels);
+                body.weights.clone_from(weights);
+                body.share_tables();
+            }
+        }
+    }
+
+    /// The nested plans of its steps, in order, without those that are nested in them.
+    pub fn nested(&self) -> impl Iterator<Item = &Plan> {
+        let flows = self.steps.iter().filter_map(|step| step.op.flow());
+        flows.flat_map(|flow| &flow.bodies)
+    }
+
+    /// Every step, and those of nested plans behind the step that they belong to.
+    pub fn all_steps(&self) -> Vec<&Step> {
+        let mut all = vec![];
+        for step in &self.steps {
+            all.push(step);
+            let bodies = step.op.flow().into_iter().flat_map(|flow| &flow.bodies);
+            all.extend(bodies.flat_map(Plan::all_steps));
+        }
+        all
     }
 
     /// Bytes from the start of the whole to the first element.
@@ -305,6 +373,13 @@ pub enum StepOp {
         /// The buffer that is written, of the same size.
         dst: BufferId,
     },
+    /// Nested plans that run more or less than once.
+    Flow {
+        /// The plans, and which of them run how often.
+        flow: Box<FlowPlan>,
+        /// Operands, then results ([`crate::flow`]).
+        args: Vec<Arg>,
+    },
     /// A function of the host, by its position in the table that the plan is linked with: a plan with such a
     /// step cannot be run by another program. Operands, then results, then working memory if it asks for any.
     Extern {
@@ -359,10 +434,19 @@ impl StepOp {
             StepOp::Gemm { call, a, epilogue, .. } => (Contraction::Gemm(*call), Some(a), epilogue),
             StepOp::Conv { call, a, epilogue, .. } => (Contraction::Conv(*call), Some(a), epilogue),
             StepOp::Attention { call, epilogue, .. } => (Contraction::Attention(*call), None, epilogue),
-            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } => return None,
+            StepOp::Launch { .. }
+            | StepOp::Vendor { .. }
+            | StepOp::Copy { .. }
+            | StepOp::Flow { .. }
+            | StepOp::Extern { .. } => return None,
         };
         let prologue = left.and_then(LeftOperand::prologue);
         Some(LibraryOp { contraction, epilogue: epilogue.as_ref(), prologue })
+    }
+
+    /// The nested plans of a step, if it has any.
+    pub fn flow(&self) -> Option<&FlowPlan> {
+        if let StepOp::Flow { flow, .. } = self { Some(flow) } else { None }
     }
 
     /// What computes the left operand of a library kernel.
@@ -393,7 +477,9 @@ impl StepOp {
                 (vec![read(*q), read(*k), read(*v), write(*out)], epilogue.as_ref())
             }
             StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
-            StepOp::Extern { args, .. } | StepOp::Vendor { args, .. } => (args.clone(), None),
+            StepOp::Extern { args, .. } | StepOp::Flow { args, .. } | StepOp::Vendor { args, .. } => {
+                (args.clone(), None)
+            }
         };
         if let Some(epilogue) = epilogue {
             args.extend(epilogue.args.iter().copied());
@@ -409,15 +495,15 @@ impl StepOp {
 const NOTHING: BufferId = BufferId(u32::MAX);
 
 impl StepOp {
-    /// The word for steps of such a kind; `None` for those that call code by its name: launches, vendor libraries and
-    /// functions of the host.
+    /// The word for steps of such a kind; `None` for those that call code by its name (launches, vendor libraries,
+    /// functions of the host) and for nested plans.
     pub fn word(&self) -> Option<&'static str> {
         Some(match self {
             StepOp::Gemm { .. } => "gemm",
             StepOp::Conv { call, .. } => call.pass.step_word(),
             StepOp::Attention { .. } => "attention",
             StepOp::Copy { .. } => "copy",
-            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Extern { .. } => return None,
+            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Flow { .. } | StepOp::Extern { .. } => return None,
         })
     }
 
@@ -458,7 +544,7 @@ impl StepOp {
                 p.read(src)?;
                 p.written(dst)
             }
-            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Extern { .. } => Ok(()),
+            StepOp::Launch { .. } | StepOp::Vendor { .. } | StepOp::Flow { .. } | StepOp::Extern { .. } => Ok(()),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use tensorc::abi::{Plan, StepOp};
+use tensorc::abi::{FlowKind, Plan, StepOp};
 use tensorc::runtime::{AlignedBuffer, TensorMut, TensorRef};
 use tensorc::{Model, Options, Session, Tensor};
 
@@ -247,6 +247,12 @@ fn kind(plan: &Plan, op: &StepOp) -> String {
             )
         }
         StepOp::Vendor { call, .. } => call.library().to_owned(),
+        StepOp::Flow { flow, .. } => match &flow.kind {
+            FlowKind::If => "branch".to_owned(),
+            FlowKind::Loop(repeat) => {
+                format!("loop{}", repeat.trips.map_or(String::new(), |n| format!(" of {n} iterations")))
+            }
+        },
         StepOp::Extern { operator, .. } => format!("function of `{operator}`"),
         other => {
             let bytes: u64 =

@@ -33,6 +33,6 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threa
     let write = |spec| -> Result<Kernel> { emit(spec, math).map_err(|d| d.at(&graph.node(spec.node).name)) };
     let panicked = |_| Diagnostic::new(DiagnosticCode::Internal, "writing a kernel panicked");
     let kernels: Vec<Kernel> = try_map(kernels.iter().collect(), threads, write, panicked)?;
-    plan.set_extents(|kernel| kernels[kernel.0 as usize].parallel_extent());
+    plan.set_extents(&|kernel| kernels[kernel.0 as usize].parallel_extent());
     Ok(Lowered { plan, kernels, constants, in_place, externs })
 }

@@ -7,6 +7,7 @@
 #![cfg_attr(not(any(feature = "plan", test)), no_std)]
 #![warn(missing_docs)]
 
+mod flow;
 #[cfg(feature = "plan")]
 mod records;
 #[cfg(feature = "plan")]
@@ -16,10 +17,11 @@ mod run;
 mod step;
 
 #[cfg(feature = "plan")]
-pub use records::{Records, Refused, SERIAL_NS, does_something, estimated_ns, scratch_bytes};
+pub use records::{Records, Refused, SERIAL_NS, does_something, estimated_ns, working_bytes};
 #[cfg(feature = "plan")]
 pub use region::regions;
 
+pub use flow::{Flow, Tensors};
 pub use run::{DeviceStep, MAX_STEPS, Memory, Queue, Workers, bind, run};
 #[cfg(feature = "plan")]
 pub use step::Place;

@@ -1,7 +1,7 @@
 //! The steps of a plan as records: how each is divided, what it calls, where its arguments lie.
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
-use tensorc_abi::{BufferId, Contraction, KernelId, LibraryOp, Plan, Step, StepOp, StorageClass};
+use tensorc_abi::{BufferId, Contraction, KernelId, LibraryOp, Plan, Step, StepOp, StorageClass, WorkingBytes};
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, gemm_scratch, gemm_tasks,
 };
@@ -32,6 +32,8 @@ pub struct Records {
     pub slots: Vec<[u64; slot::WORDS]>,
     /// Calls of library kernels, each behind the [`scratch`] record of its working memory.
     pub words: Vec<u64>,
+    /// Of each step with nested plans, in order, the records of these.
+    pub bodies: Vec<Vec<Records>>,
 }
 
 impl Records {
@@ -40,7 +42,7 @@ impl Records {
     ///
     /// # Errors
     /// A step has no form there.
-    pub fn of(plan: &Plan, place: Place, number: impl Fn(KernelId) -> u64) -> Result<Records, Refused> {
+    pub fn of(plan: &Plan, place: Place, number: &dyn Fn(KernelId) -> u64) -> Result<Records, Refused> {
         let mut records = Records::default();
         let mut functions = plan.kernels.len() as u64;
         for (position, entry) in plan.steps.iter().enumerate() {
@@ -53,10 +55,10 @@ impl Records {
                 (_, Some(call)) => {
                     let (kind, words) =
                         (step::LIBRARY + routine(&call.contraction), records.words.len() + scratch::WORDS);
-                    let (function, tasks) = (linked(call, &number), tasks_of(&call.contraction));
+                    let (function, tasks) = (linked(call, number), tasks_of(&call.contraction));
                     Some(Recorded { kind, function, tasks, call: words as u64 })
                 }
-                (op, None) => Recorded::of(plan, op, place, &number),
+                (op, None) => Recorded::of(plan, op, place, number),
             };
             let Recorded { kind, function, tasks, call: word } = recorded.ok_or(Refused { step: position })?;
             if tasks == 0 {
@@ -68,12 +70,26 @@ impl Records {
             records.steps.push([kind, 0, first, tasks, grain, function, counts, word]);
             records.positions.push(position);
             records.slots.extend(args.iter().map(|arg| slot_of(plan, arg.buffer)));
+            if let Some(flow) = entry.op.flow() {
+                if let Some(record) = records.steps.last_mut() {
+                    record[step::CALL] = (records.words.len() + scratch::WORDS) as u64;
+                }
+                records.put_scratch(plan, position);
+                records.words.extend(flow.words());
+                let bodies = flow.bodies.iter().map(|body| Records::of(body, place, number));
+                let bodies = bodies.collect::<Result<_, _>>().map_err(|_| Refused { step: position })?;
+                records.bodies.push(bodies);
+            }
             if let Some(call) = call {
-                records.words.extend(plan.scratch_of(position).map_or([0; scratch::WORDS], |s| [s.offset, s.bytes]));
+                records.put_scratch(plan, position);
                 put_words(&call.contraction, &mut records.words);
             }
         }
         Ok(records)
+    }
+
+    fn put_scratch(&mut self, plan: &Plan, position: usize) {
+        self.words.extend(plan.scratch_of(position).map_or([0; scratch::WORDS], |s| [s.offset, s.bytes]));
     }
 }
 
@@ -119,8 +135,11 @@ fn put_words(contraction: &Contraction, words: &mut Vec<u64>) {
     }
 }
 
-/// Bytes of working memory that a step needs for each worker, with what keeps that of workers apart.
-pub fn scratch_bytes(op: &StepOp) -> u64 {
+/// Working memory that a step needs, with what keeps that of workers apart. Nested plans must be planned.
+pub fn working_bytes(op: &StepOp) -> WorkingBytes {
+    if let Some(flow) = op.flow() {
+        return flow.working();
+    }
     let bytes = op.library().map_or(0, |LibraryOp { contraction, epilogue, prologue }| {
         let prologue = prologue.map(|p| p.args.len());
         match &contraction {
@@ -129,7 +148,7 @@ pub fn scratch_bytes(op: &StepOp) -> u64 {
             Contraction::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
         }
     });
-    worker_stride(bytes) as u64
+    WorkingBytes { shared: 0, each: worker_stride(bytes) as u64 }
 }
 
 /// Whether a step of a processor has anything to do.

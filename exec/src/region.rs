@@ -55,7 +55,7 @@ impl StepAccess {
     /// Whether the order of the two accesses matters.
     fn conflicts(&self, plan: &Plan, other: &StepAccess) -> bool {
         match (self, other) {
-            (StepAccess::Scratch(a), StepAccess::Scratch(b)) => (a.offset, a.bytes) != (b.offset, b.bytes),
+            (StepAccess::Scratch(a), StepAccess::Scratch(b)) => (a.offset, a.working()) != (b.offset, b.working()),
             (StepAccess::Scratch(scratch), StepAccess::Buffer { place, .. })
             | (StepAccess::Buffer { place, .. }, StepAccess::Scratch(scratch)) => {
                 matches!(place, WrittenMemory::Arena(bytes) if bytes.end > scratch.offset)
@@ -96,8 +96,8 @@ fn independent(plan: &Plan, steps: &[usize]) -> Vec<Range<usize>> {
     let opens_phase = |index: usize| index > 0 && second(index) != second(index - 1);
     for (index, step) in steps.iter().enumerate() {
         let own = StepAccess::all(plan, *step);
-        // What a function of the host does besides is unknown.
-        let opaque = |at: usize| matches!(plan.steps[steps[at]].op, StepOp::Extern { .. });
+        // What a function of the host does besides is unknown; nested plans use the threads themselves.
+        let opaque = |at: usize| matches!(plan.steps[steps[at]].op, StepOp::Extern { .. } | StepOp::Flow { .. });
         let independent = !(opaque(index) || index > 0 && opaque(index - 1))
             && own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)));
         match regions.last_mut() {
@@ -225,7 +225,7 @@ mod tests {
         step(&mut plan, &[0], 1);
         step(&mut plan, &[0], 2);
         step(&mut plan, &[0], 3);
-        let at = |step, offset, bytes| Scratch { step, offset, bytes, live: 0 };
+        let at = |step, offset, bytes| Scratch { step, offset, shared: 0, bytes, live: 0 };
         let with = |scratch: &[Scratch]| divided(&Plan { scratch: scratch.to_vec(), ..plan.clone() }, SERIAL_NS);
         assert_eq!(with(&[at(0, 256, 128), at(2, 256, 128)]), std::slice::from_ref(&(0..3)));
         assert_eq!(with(&[at(0, 256, 128), at(2, 256, 256)]), std::slice::from_ref(&(0..2)), "of other sizes");

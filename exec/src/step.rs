@@ -114,6 +114,9 @@ pub enum Work {
     },
     /// A function of the host, by its number, which the host calls itself.
     Host(u64),
+    /// Nested plans, by the position of the words of the [`crate::Flow`]. The host executes them; its working memory is
+    /// what the step's begins with.
+    Flow(usize),
 }
 
 /// A kind of library kernel. Its functions take calls that its `read` gives; of others they do nothing.
@@ -172,6 +175,7 @@ impl Recorded {
             (StepOp::Launch { kernel, extent, .. }, Place::Device) => (step::LAUNCH, number(*kernel), (*extent).min(1)),
             (StepOp::Copy { dst, .. }, _) => (step::COPY, 0, plan.buffer(*dst).bytes()),
             (StepOp::Extern { function, .. }, Place::Processor) => (step::HOST, u64::from(*function), 1),
+            (StepOp::Flow { .. }, Place::Processor) => (step::FLOW, 0, 1),
             _ => return None,
         };
         Some(Recorded { kind, function, tasks, call: 0 })
@@ -223,6 +227,10 @@ impl Step {
             }
             step::LAUNCH => of(Work::Launch { function, arguments: record[step::ARGS] as usize }),
             step::HOST => of(Work::Host(function)),
+            step::FLOW => {
+                let call = usize::try_from(record[step::CALL]).ok()?;
+                Step { scratch: code.scratch(call, 0)?, ..of(Work::Flow(call)) }
+            }
             kind => {
                 let call = LibraryCall::resolve(record, kind.checked_sub(step::LIBRARY)? as usize, code)?;
                 let affinity = call.prologue.map_or(1, |_| (call.routine.affinity)(&call.contraction));
@@ -267,8 +275,9 @@ impl Step {
             }
             // SAFETY: passed on from the caller.
             Work::Library(call) => unsafe { (call.routine.run)(call, arguments, tasks, scratch) },
-            // No host that loads a plan for processors accepts a launch; functions of the host are called by it.
-            Work::Launch { .. } | Work::Host(_) => debug_assert!(false, "a step of a processor"),
+            // No host that loads a plan for processors accepts a launch; functions of the host and nested plans are
+            // executed by it.
+            Work::Launch { .. } | Work::Host(_) | Work::Flow(_) => debug_assert!(false, "a step of a processor"),
         }
     }
 }

@@ -15,15 +15,20 @@ pub struct DataFiles(Vec<Arc<DataFile>>);
 impl DataFiles {
     /// Each file once.
     pub fn of(graph: &Graph) -> DataFiles {
-        let mut files: Vec<Arc<DataFile>> = vec![];
+        let mut files = DataFiles::default();
+        files.add(graph);
+        files
+    }
+
+    fn add(&mut self, graph: &Graph) {
         for node in graph.node_ids() {
             let NodeKind::Const(data) = &graph.node(node).kind else { continue };
             let Some(file) = data.content().file() else { continue };
-            if !files.iter().any(|known| Arc::ptr_eq(known, file)) {
-                files.push(file.clone());
+            if !self.0.iter().any(|known| Arc::ptr_eq(known, file)) {
+                self.0.push(file.clone());
             }
         }
-        DataFiles(files)
+        graph.bodies().for_each(|body| self.add(body));
     }
 
     /// The result of what used the constants, unless they could not be read.

@@ -141,6 +141,14 @@ impl Graph {
         Value { node, port: 0 }
     }
 
+    /// Adds an input in front of the one at a position of the signature.
+    pub fn insert_input(&mut self, at: usize, name: impl Into<Arc<str>>, ty: TensorType) -> Value {
+        let value = self.add_input(name, ty);
+        self.inputs.pop();
+        self.inputs.insert(at.min(self.inputs.len()), value.node);
+        value
+    }
+
     /// Adds a constant.
     pub fn add_const(&mut self, name: impl Into<Arc<str>>, data: TensorData) -> Value {
         let ty = data.ty.clone().into();
@@ -427,14 +435,15 @@ impl Graph {
         }
     }
 
-    /// Puts other data in the place of every constant, of the same type, up to one for which `f` fails.
-    pub fn map_constants<E>(&mut self, mut f: impl FnMut(&TensorData) -> Result<TensorData, E>) -> Result<(), E> {
+    /// Puts other data in the place of every constant, of the same type, up to one for which `f` fails; in bodies, too.
+    pub fn map_constants<E>(&mut self, f: &mut dyn FnMut(&TensorData) -> Result<TensorData, E>) -> Result<(), E> {
         self.g.node_weights_mut().try_for_each(|node| {
             if let NodeKind::Const(data) = &mut node.kind {
                 *data = f(data)?;
             }
             Ok(())
-        })
+        })?;
+        self.change_bodies(&mut |body| body.map_constants(f).map(|()| true)).map(drop)
     }
 
     /// Every use of any output of `node`: (user, operand port, value), ordered.

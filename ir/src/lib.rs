@@ -11,6 +11,7 @@ mod demand;
 pub mod diag;
 pub mod dim;
 pub mod expand;
+pub mod flow;
 pub mod graph;
 pub mod index;
 pub mod infer;

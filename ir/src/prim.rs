@@ -8,6 +8,7 @@ use std::sync::Arc;
 pub use tensorc_abi::ConvAlgorithm;
 use tensorc_abi::ExternFn;
 
+use crate::flow::Flow;
 use crate::index::Index;
 use crate::kir::Kernel;
 use crate::scalar::{Scalar, ScalarFn};
@@ -34,6 +35,8 @@ pub enum Prim {
     },
     /// A loop nest of the operator's own. Parameters: inputs in order, then outputs.
     Kernel(Arc<Kernel>),
+    /// Graphs that run more or less than once.
+    Flow(Arc<Flow>),
     /// A function of the host: opaque, and never computed at compile time, because it may do more than compute.
     Extern(ExternFn),
 }

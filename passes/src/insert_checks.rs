@@ -11,6 +11,7 @@ use tensorc_ir::interp::{confirm, eval_prim};
 use tensorc_ir::op::{Grain, OpError, Registry};
 use tensorc_ir::{Allowed, DenseType};
 
+use crate::bodies::lift_checks;
 use crate::manager::{Pass, PassCx};
 use crate::values::StaticValues;
 
@@ -32,7 +33,8 @@ impl Pass for InsertChecks {
             graph.clear_checks();
             return Ok(had);
         }
-        add_checks(graph, cx.registry, cx.options.static_bytes)
+        let lifted = lift_checks(graph)?;
+        Ok(add_checks(graph, cx.registry, cx.options.static_bytes)? | lifted)
     }
 }
 

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod algebra;
+mod bodies;
 pub mod decompose;
 pub mod differentiate;
 mod egraph;

@@ -129,14 +129,20 @@ pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'
     DataFiles::of(graph).confirm(run_each(passes, graph, cx))
 }
 
+/// Runs a pass on the bodies of branches and loops, then on the graph around them.
+fn run_with_bodies(pass: &dyn Pass, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+    let changed = graph.change_bodies(&mut |body| run_with_bodies(pass, body, cx))?;
+    Ok(pass.run(graph, cx)? | changed)
+}
+
 fn run_each(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
     let mut any = false;
     for pass in passes {
         let start = Instant::now();
-        let changed = pass.run(graph, cx)?;
+        let changed = run_with_bodies(&**pass, graph, cx)?;
         cx.timings.push(Timing { pass: pass.name(), start, time: start.elapsed(), changed });
         any |= changed;
-        cx.limits.admit(graph.node_count(), format_args!("pass `{}`", pass.name()))?;
+        cx.limits.admit(graph.total_nodes(), format_args!("pass `{}`", pass.name()))?;
         let wanted = match &cx.print_when {
             PrintWhen::Never => false,
             PrintWhen::Changed => changed,

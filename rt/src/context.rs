@@ -7,10 +7,10 @@ use core::ffi::{c_char, c_void};
 use core::mem::{align_of, size_of};
 
 use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
-use tensorc_abi::image::{Image, slot, variant};
-use tensorc_exec::{Memory, Step, Work, WorkerMemory, run};
+use tensorc_abi::image::{Image, flow, slot, step, variant};
+use tensorc_exec::{Code, Flow, Memory, Step, Tensors, Work, WorkerMemory, bind, run};
 
-use crate::model::{ArtifactModel, LINE_PAIR, Linked, Needs, enter, steps};
+use crate::model::{ArtifactModel, Body, LINE_PAIR, Linked, Needs, enter, steps};
 use crate::pool::{Threads, workers};
 use crate::signature::ImageSignature;
 use crate::weights;
@@ -202,6 +202,65 @@ pub unsafe extern "C" fn tc_rt_run(
     unsafe { context.run(inputs, outputs) }.err().unwrap_or(status::OK)
 }
 
+/// What the steps of a plan and of those nested in it are executed with.
+struct PlanRun<'a> {
+    linked: &'a Linked,
+    parallel: &'a Parallel,
+    weights: *mut u8,
+}
+
+impl PlanRun<'_> {
+    /// Executes steps in order.
+    ///
+    /// # Safety
+    /// As for [`run`], of every step.
+    unsafe fn steps(
+        &self,
+        records: impl Iterator<Item = &'static [u64; step::WORDS]>,
+        memory: Memory,
+    ) -> Result<(), Status> {
+        for record in records {
+            let step = Step::resolve(record, self.linked).ok_or(status::DAMAGED)?;
+            match step.work {
+                // SAFETY: passed on from the caller.
+                Work::Flow(call) => unsafe { self.flow(&step, call, memory)? },
+                _ => {
+                    // SAFETY: passed on from the caller.
+                    let Ok(()) = unsafe { run(&[step], memory, &Threads(self.parallel)) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes a step with nested plans.
+    ///
+    /// # Safety
+    /// As for [`PlanRun::steps`].
+    unsafe fn flow(&self, step: &Step, call: usize, outer: Memory) -> Result<(), Status> {
+        let flow = Flow::read(self.linked.words(call)).ok_or(status::DAMAGED)?;
+        let memory = outer.arena.wrapping_add(step.scratch.offset);
+        let mut each = |i: usize, tensors: Tensors<'_>| {
+            let body = Body::of(self.linked, &flow, i).ok_or(status::DAMAGED)?;
+            let arena = memory.wrapping_add(body.arena_offset().ok_or(status::DAMAGED)?);
+            let table = memory.wrapping_add(flow::HEADER_BYTES).cast::<*mut u8>();
+            // SAFETY: the table lies before the arena of the nested plan, in working memory that was measured for it.
+            let entries = unsafe { core::slice::from_raw_parts_mut(table, body.slots().count()) };
+            bind(body.slots(), entries, |home, index| {
+                Some(match home {
+                    slot::WEIGHTS => self.weights,
+                    slot::ARENA => arena,
+                    home => tensors(home, index),
+                })
+            });
+            // SAFETY: the table is bound, and the working memory as large as was measured.
+            unsafe { self.steps(body.steps(), Memory { table: table.cast_const(), arena, common: None }) }
+        };
+        // SAFETY: the slots of the step are bound to tensors as large as its record says.
+        unsafe { flow.run(outer.table.wrapping_add(step.first_slot), memory, &mut each) }
+    }
+}
+
 impl ArtifactContext {
     unsafe fn run(&mut self, inputs: *const Tensor, outputs: *mut Tensor) -> Result<(), Status> {
         // SAFETY: passed on from the caller.
@@ -209,12 +268,10 @@ impl ArtifactContext {
         self.bind(v, inputs, outputs);
         let linked = Linked { model: self.model, image: self.signature.image, variant: v };
         let memory = Memory { table: self.arguments.cast_const(), arena: self.arena, common: self.common };
-        for record in steps(&linked.image, v) {
-            let step = Step::resolve(record, &linked).ok_or(status::DAMAGED)?;
-            // SAFETY: the table is bound for the variant; the tensors are as large as the plan says, which the compiler has
-            // verified; the arena is large enough for the working memory of every worker.
-            let Ok(()) = unsafe { run(&[step], memory, &Threads(&self.parallel)) };
-        }
+        let plan = PlanRun { linked: &linked, parallel: &self.parallel, weights: self.weights.cast_mut() };
+        // SAFETY: the table is bound for the variant; the tensors are as large as the plan says, which the compiler has
+        // verified; the arena is large enough for the working memory of every worker.
+        unsafe { plan.steps(steps(&linked.image, v), memory)? };
         let arena = self.arena;
         // SAFETY: every word lies inside the arena, which was checked when it was measured, and aligned.
         self.signature.confirm(v, |_, offset| Ok(unsafe { arena.add(offset).cast::<i64>().read() }))

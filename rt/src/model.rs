@@ -2,8 +2,10 @@
 
 use tensorc_abi::KernelFn;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{Image, ImageError, ImageVersion, LIBRARIES, MAX_RANK, check, header, scratch, slot, step, variant};
-use tensorc_exec::{Code, Routine, Step, WorkerMemory, bind, worker_stride};
+use tensorc_abi::image::{
+    Image, ImageError, ImageVersion, LIBRARIES, MAX_RANK, check, flow, header, scratch, slot, step, variant,
+};
+use tensorc_exec::{Code, Flow, Routine, Step, Work, WorkerMemory, bind, worker_stride};
 
 /// Workers' memory begins at a multiple of this: they share no pair of cache lines.
 pub const LINE_PAIR: usize = 128;
@@ -113,14 +115,71 @@ impl Needs {
             }
             let linked = Linked { model, image: *image, variant: v };
             for record in steps(image, v) {
-                let unknown = if record[step::KIND] > step::LAST { status::VERSION } else { status::DAMAGED };
-                let step = Step::resolve(record, &linked).ok_or(unknown)?;
+                let step = resolve(record, &linked)?;
                 check(v, &step)?;
-                needs.arena = needs.arena.max(step.scratch.end(workers).ok_or(status::MEMORY)?);
+                needs.arena = needs.arena.max(end_of(&step, &linked, workers, MAX_NESTING)?);
                 needs.stride = needs.stride.max(step.scratch.stride);
             }
         }
         Ok(needs)
+    }
+}
+
+/// Plans are nested this deep at most: importing a model refuses deeper ones.
+const MAX_NESTING: usize = 64;
+
+fn resolve(record: &[u64; step::WORDS], linked: &Linked) -> Result<Step, Status> {
+    let unknown = if record[step::KIND] > step::LAST { status::VERSION } else { status::DAMAGED };
+    Step::resolve(record, linked).ok_or(unknown)
+}
+
+/// Where the working memory of a step ends in the arena, with that of nested plans. Resolves all of their steps.
+fn end_of(step: &Step, linked: &Linked, workers: usize, depth: usize) -> Result<usize, Status> {
+    let Work::Flow(call) = step.work else { return step.scratch.end(workers).ok_or(status::MEMORY) };
+    let depth = depth.checked_sub(1).ok_or(status::DAMAGED)?;
+    let (flow, mut end) = (Flow::read(linked.words(call)).ok_or(status::DAMAGED)?, step.scratch.offset);
+    for i in 0..flow.bodies() {
+        let body = Body::of(linked, &flow, i).ok_or(status::DAMAGED)?;
+        let arena = step.scratch.offset.checked_add(body.arena_offset().ok_or(status::MEMORY)?).ok_or(status::MEMORY)?;
+        end = end.max(arena.checked_add(body.arena_bytes).ok_or(status::MEMORY)?);
+        for record in body.steps() {
+            let nested = end_of(&resolve(record, linked)?, linked, workers, depth)?;
+            end = end.max(arena.checked_add(nested).ok_or(status::MEMORY)?);
+        }
+    }
+    Ok(end)
+}
+
+/// A nested plan, as the words behind the record of its step say.
+pub struct Body {
+    image: Image<'static>,
+    words: [u64; flow::BODY_WORDS],
+    /// Bytes of its arena.
+    arena_bytes: usize,
+}
+
+impl Body {
+    /// The nested plan with a number; `None` if the image has no such words.
+    pub fn of(linked: &Linked, flow: &Flow<'_>, i: usize) -> Option<Body> {
+        let words = *flow.behind.as_chunks::<{ flow::BODY_WORDS }>().0.get(i)?;
+        Some(Body { image: linked.image, words, arena_bytes: usize::try_from(words[4]).ok()? })
+    }
+
+    /// Where its arena begins in the step's working memory.
+    pub fn arena_offset(&self) -> Option<usize> {
+        flow::arena_offset(self.words[2]).and_then(|at| usize::try_from(at).ok())
+    }
+
+    /// Records of its steps.
+    pub fn steps(&self) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
+        let (image, [count, first, ..]) = (self.image, self.words.map(|word| word as usize));
+        (0..count).map_while(move |i| image.record(first + i * step::WORDS))
+    }
+
+    /// Records of its slots.
+    pub fn slots(&self) -> impl Iterator<Item = &'static [u64; slot::WORDS]> + Clone + use<> {
+        let (image, [_, _, count, first, _]) = (self.image, self.words.map(|word| word as usize));
+        (0..count).map_while(move |i| image.record(first + i * slot::WORDS))
     }
 }
 

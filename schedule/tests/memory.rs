@@ -136,7 +136,7 @@ fn working_memory_lies_behind_what_is_live_and_is_common_to_steps_side_by_side()
         plan_memory(&mut l).unwrap();
         check(&l);
         let (plan, lives) = (&l.plan, lives(&l.plan));
-        let needed = |step: usize| tensorc_exec::scratch_bytes(&plan.steps[step].op);
+        let needed = |step: usize| tensorc_exec::working_bytes(&plan.steps[step].op).each;
         assert!((0..20).all(|step| plan.scratch_of(step).map_or(0, |scratch| scratch.bytes) >= needed(step)));
         for scratch in &plan.scratch {
             let step = scratch.step as usize;

@@ -61,7 +61,7 @@ pub fn describe(
 /// Where working memory of a plan begins and what it takes for each worker, the largest first, without what others hide.
 fn scratch(plan: &Plan) -> Vec<ScratchInfo> {
     let mut all: Vec<ScratchInfo> =
-        plan.scratch.iter().map(|s| ScratchInfo { offset: s.offset, bytes: s.bytes }).collect();
+        plan.scratch.iter().map(|s| ScratchInfo { offset: s.offset + s.shared, bytes: s.bytes }).collect();
     all.sort_by_key(|s| std::cmp::Reverse((s.bytes, s.offset)));
     let mut seen: Vec<ScratchInfo> = vec![];
     for scratch in all {

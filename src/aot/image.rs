@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::image::{MAGIC, VERSION, batch, checksum, gpu, header, matrix, slot, step};
+use tensorc_abi::image::{MAGIC, VERSION, batch, checksum, gpu, header, matrix, scratch, slot, step};
 use tensorc_abi::{Buffer, DType, Plan, StorageClass};
 use tensorc_exec::{Place, Records};
 use tensorc_runtime::gpu::{LaunchConfig, MatrixParam};
@@ -33,7 +33,7 @@ pub struct Contents<'c> {
 /// model for a GPU.
 pub fn records(plan: &Plan, numbers: &[u32], gpu: bool) -> Result<Records, Error> {
     let place = if gpu { Place::Device } else { Place::Processor };
-    let records = Records::of(plan, place, |kernel| numbers[kernel.0 as usize].into());
+    let records = Records::of(plan, place, &|kernel| numbers[kernel.0 as usize].into());
     records
         .map_err(|refused| Error::Internal(format!("`{}` has no form in an artifact", plan.steps[refused.step].name)))
 }
@@ -61,6 +61,12 @@ pub fn write(contents: &Contents<'_>) -> Vec<u64> {
     w.words[header::LEN] = w.words.len() as u64;
     w.words[header::CHECKSUM] = checksum(&w.words[header::NAME..]);
     w.words
+}
+
+/// Number and offset of records.
+struct StepTables {
+    steps: [u64; 2],
+    slots: [u64; 2],
 }
 
 struct ImageWriter {
@@ -142,24 +148,41 @@ impl ImageWriter {
         record
     }
 
-    fn variant(&mut self, contents: &Contents<'_>, i: usize) -> u64 {
-        let (plan, Records { mut steps, positions, slots, words }) =
-            (&contents.variants[i].plan, contents.records[i].clone());
-        let calls = self.put(&words);
+    /// Writes the records of the steps of a plan and of its slots, those of nested plans first.
+    fn steps(&mut self, plan: &Plan, records: &Records, weights: &[u64]) -> StepTables {
+        let Records { steps, positions, slots, words, bodies } = records;
+        let (mut steps, mut bodies) = (steps.clone(), bodies.iter());
+        let calls = self.put(words);
         for (record, position) in steps.iter_mut().zip(positions) {
-            record[step::NAME] = self.text(&plan.steps[position].name);
+            let step = &plan.steps[*position];
+            record[step::NAME] = self.text(&step.name);
             if (step::LIBRARY..step::LAUNCH).contains(&record[step::KIND]) {
                 record[step::CALL] += calls;
             }
+            if let Some((flow, bodies)) = step.op.flow().and_then(|flow| Some((flow, bodies.next()?))) {
+                let head = &words[record[step::CALL] as usize - scratch::WORDS..][..scratch::WORDS];
+                let mut words = [head, &flow.words()].concat();
+                for (body, records) in flow.bodies.iter().zip(bodies) {
+                    let StepTables { steps, slots } = self.steps(body, records, weights);
+                    words.extend([steps[0], steps[1], slots[0], slots[1], body.arena_bytes]);
+                }
+                record[step::CALL] = self.put(&words) + scratch::WORDS as u64;
+            }
         }
         // Weights of all variants lie in one block.
-        let offsets = &contents.block.offsets[i];
-        let place = |[home, index, offset]: [u64; slot::WORDS]| match home {
-            slot::WEIGHTS => [home, 0, offsets[index as usize] + offset],
-            _ => [home, index, offset],
+        let place = |[home, index, offset]: &[u64; slot::WORDS]| match *home {
+            slot::WEIGHTS => [*home, 0, weights[*index as usize] + offset],
+            _ => [*home, *index, *offset],
         };
-        let slots: Vec<u64> = slots.into_iter().flat_map(place).collect();
-        let steps = steps.concat();
+        let slots: Vec<u64> = slots.iter().flat_map(place).collect();
+        let counts = [steps.len(), slots.len() / slot::WORDS];
+        let [steps, slots] = [steps.concat(), slots].map(|words| self.put(&words));
+        StepTables { steps: [counts[0] as u64, steps], slots: [counts[1] as u64, slots] }
+    }
+
+    fn variant(&mut self, contents: &Contents<'_>, i: usize) -> u64 {
+        let plan = &contents.variants[i].plan;
+        let StepTables { steps, slots } = self.steps(plan, &contents.records[i], &contents.block.offsets[i]);
         let shapes: Vec<u64> =
             plan.inputs.iter().chain(&plan.outputs).flat_map(|id| plan.buffer(*id).dims.clone()).collect();
         let mut checks = vec![];
@@ -168,10 +191,9 @@ impl ImageWriter {
             let words = [check.requirement.before(), check.requirement.behind()].map(|text| self.text(&text));
             checks.extend([offset, words[0], words[1]]);
         }
-        let (step_count, slot_count) = (steps.len() / step::WORDS, slots.len() / slot::WORDS);
         let check_count = plan.checks.len();
-        let [steps, slots, shapes, checks] = [steps, slots, shapes, checks].map(|words| self.put(&words));
-        let record = self.put(&[plan.arena_bytes, step_count as u64, steps, slot_count as u64, slots, shapes]);
+        let [shapes, checks] = [shapes, checks].map(|words| self.put(&words));
+        let record = self.put(&[plan.arena_bytes, steps[0], steps[1], slots[0], slots[1], shapes]);
         self.put(&[check_count as u64, checks]);
         record
     }

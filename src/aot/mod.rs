@@ -102,7 +102,7 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     };
     let image = image::write(&contents);
     let manifest = describe::describe(model, request, &variants, &kernels, &block, code.as_ref(), image.len());
-    let calls = |kind: u64| records.iter().flat_map(|records| &records.steps).any(|s| s[step::KIND] == kind);
+    let calls = |kind: u64| records.iter().any(|records| calls(records, kind));
     let object = ObjectModel {
         name: &request.name,
         kernels: if code.is_some() { &[] } else { &kernels },
@@ -124,6 +124,11 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     Ok(Artifact { object, header, weights, ptx, manifest, module })
 }
 
+/// Whether a step of a plan or of one that is nested in it is of a kind.
+fn calls(records: &Records, kind: u64) -> bool {
+    records.steps.iter().any(|s| s[step::KIND] == kind) || records.bodies.iter().flatten().any(|body| calls(body, kind))
+}
+
 fn module(request: &AotRequest, variants: Vec<Variant>, mut kernels: Vec<Kernel>, numbers: &[Vec<u32>]) -> TextModule {
     let mut module = TextModule { name: request.name.clone(), ..TextModule::default() };
     for (mut variant, numbers) in variants.into_iter().zip(numbers) {
@@ -132,6 +137,7 @@ fn module(request: &AotRequest, variants: Vec<Variant>, mut kernels: Vec<Kernel>
         variant.graph.name = name.as_str().into();
         variant.plan.name = name;
         variant.plan.kernels = numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();
+        variant.plan.share_tables();
         module.graphs.push(variant.graph);
         module.plans.push(variant.plan);
     }

@@ -103,11 +103,11 @@ fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Consta
     verify(&plan).map_err(LoadError::from)?;
     check_calls(&plan, &kernels)?;
     let constants = constants.iter().map(|data| shared.share(data)).collect::<Result<_, _>>()?;
-    graph.map_constants(|data| shared.share(data))?;
+    graph.map_constants(&mut |data| shared.share(data))?;
     if !plan.states.is_empty() {
         return Err(Error::Artifact(format!("model `{name}` changes states, which an artifact does not")));
     }
-    let external = plan.steps.iter().find_map(|step| match &step.op {
+    let external = plan.all_steps().into_iter().find_map(|step| match &step.op {
         StepOp::Extern { operator, .. } => Some((operator, &step.name)),
         _ => None,
     });

@@ -1,11 +1,13 @@
 //! Nested graphs: conditionals, and the inlining they share with other operators.
 //!
-//! Graphs have no control flow; loops are written out ([`super::unroll`]). Where the condition of an `If` is known when
-//! the model is imported, the branch taken replaces the node. Otherwise both branches are computed, which
-//! without side effects costs only time, and the condition selects between their results; for
-//! that the results must have the same type, and values in them are not checked (`OpNode::unchecked`): an index in the branch
-//! that is not taken may be out of range. If the types differ, importing fails with an error that says so
-//! ([`super::unsupported::Unsupported::only_undecided`]), and may succeed with shapes and values of inputs.
+//! Where the condition of an `If` is known when the model is imported, the branch taken replaces the node. Otherwise it
+//! stays in the graph ([`super::flow`]), or, where no branch may ([`ImportOptions::written_out`]), both branches are
+//! computed and the condition selects between their results. For either the results must have the same type, and values in
+//! branches are not checked (`OpNode::unchecked`): an index in the branch that is not taken may be out of range. If the types
+//! differ, importing fails with an error that says so ([`super::unsupported::Unsupported::only_undecided`]), and may succeed
+//! with shapes and values of inputs.
+//!
+//! [`ImportOptions::written_out`]: super::ImportOptions::written_out
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,7 +18,7 @@ use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets};
 use super::meaning::Meaning;
 use super::proto::{GraphProto, NodeProto};
-use super::unsupported::UNDECIDED;
+use super::unsupported::{Stop, UNDECIDED};
 use super::upgrade::ValueFacts;
 
 /// Depth of graphs within graphs. The decoder allows about 30; more come only from functions that
@@ -56,7 +58,7 @@ impl Importer<'_> {
             }
             return Ok(Ok(()));
         }
-        let outside = std::mem::replace(&mut self.speculative, true);
+        let (first, outside) = (self.next_node(), std::mem::replace(&mut self.speculative, true));
         let then = self.inline(then, &[], opsets, label)?;
         let otherwise = self.inline(otherwise, &[], opsets, label)?;
         self.speculative = outside;
@@ -71,6 +73,19 @@ impl Importer<'_> {
             if known && (then.dense().is_none() || then != otherwise) {
                 return Ok(Err(vec![UNDECIDED.to_owned()]));
             }
+        }
+        if self.keeps_flow() {
+            let results: Vec<[&str; 3]> =
+                selected.iter().map(|s| [&s.output, &s.then, &s.otherwise].map(String::as_str)).collect();
+            return match self.conditional(&condition, &results, first, label) {
+                Ok(()) => Ok(Ok(())),
+                Err(Stop::Invalid(error)) => Err(error),
+                Err(Stop::Unsupported(reason)) => Ok(Err(vec![reason])),
+                Err(Stop::Reported) => {
+                    self.give_up(selected.into_iter().map(|s| s.output).collect());
+                    Ok(Ok(()))
+                }
+            };
         }
         let select = |Selected { output, then, otherwise }: &Selected| {
             NodeProto::of("Where", &[&condition, then, otherwise], output, Some(label.to_string()))

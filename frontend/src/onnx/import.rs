@@ -67,6 +67,8 @@ pub struct ImportOptions<'a> {
     /// Inference with constant folding, to decide the conditions of `If`. Without it only
     /// constants in the model are known.
     pub analysis: Option<&'a Analysis<'a>>,
+    /// No branch or loop stays in the graph: both branches of an undecided `If` are computed, every iteration is written out.
+    pub written_out: bool,
 }
 
 /// Imports the main graph of a model.
@@ -127,6 +129,8 @@ fn import_graph(
         speculative: false,
         pending: vec![],
         unsupported: Unsupported::default(),
+        outlines: false,
+        made_inputs: vec![],
         declared: Declarations::default(),
         invalid: None,
     };
@@ -183,6 +187,9 @@ pub(super) struct Importer<'a> {
     /// Nodes whose types are not inferred yet: that is done only when a rule asks for one, and at the end.
     pending: Vec<NodeId>,
     pub(super) unsupported: Unsupported,
+    /// Whether bodies of branches and loops were taken out of the graph, and the inputs made up for them.
+    pub(super) outlines: bool,
+    pub(super) made_inputs: Vec<NodeId>,
     /// Types that the model states.
     pub(super) declared: Declarations,
     /// The first thing that is wrong with the model in the eyes of an operator.
@@ -430,6 +437,10 @@ impl Importer<'_> {
         self.infer();
         let bound = !self.options.shapes.is_empty() || !self.options.values.is_empty();
         self.declared.compare(&self.graph, &self.values, !bound)?;
+        if self.outlines {
+            self.graph.remove_dead();
+            self.made_inputs.iter().for_each(|input| self.graph.remove_input(*input));
+        }
         Ok(Imported { graph: self.graph, defaults })
     }
 
@@ -462,7 +473,7 @@ impl Importer<'_> {
     }
 
     /// Infers the types of the nodes added since the last time.
-    fn infer(&mut self) {
+    pub(super) fn infer(&mut self) {
         for node in std::mem::take(&mut self.pending) {
             // A contradiction is reported by inference proper, which has the whole graph.
             let _ = infer_node(&mut self.graph, node, &|graph, v| graph.constant(v).cloned());

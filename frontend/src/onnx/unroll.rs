@@ -1,5 +1,5 @@
-//! `Loop` and `Scan` whose number of iterations is known when the model is imported: written out, with a copy of the body
-//! for each iteration.
+//! `Loop` and `Scan`: those that cannot stay loops ([`super::flow`]), or are short, are written out, with a copy of the body
+//! for each iteration. Their number must be known when the model is imported.
 //!
 //! Shapes of inputs, and small integers among them, may decide the number; a model is imported anew for those
 //! ([`super::unsupported::Unsupported::only_undecided`]). Constants of the body are there once.
@@ -13,6 +13,7 @@ use tensorc_ir::scalar::Scalar;
 use super::attribute;
 use super::control::rename_graph;
 use super::error::OnnxError;
+use super::flow::LoopSite;
 use super::import::{Importer, stored_values};
 use super::load::{NEWEST_OPSET, Opsets, STANDARD_DOMAIN};
 use super::meaning::Meaning;
@@ -48,6 +49,11 @@ impl<'b> Body<'b> {
         Ok(Body { weight: graph_weight(&graph), graph, opsets, label })
     }
 
+    /// The name of the node.
+    pub fn label(&self) -> &'b Arc<str> {
+        self.label
+    }
+
     /// Whether the body takes so many values and returns at least so many.
     pub fn expect(&self, inputs: usize, outputs: usize) -> Result<(), Stop> {
         match self.graph.input.len() == inputs && self.graph.output.len() >= outputs {
@@ -60,14 +66,33 @@ impl<'b> Body<'b> {
 /// How a `Scan` goes through a tensor, or builds one.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Direction {
-    axis: i64,
-    backwards: bool,
+    pub axis: i64,
+    pub backwards: bool,
 }
 
 impl Direction {
     /// From the first element to the last.
     pub fn along(axis: i64) -> Direction {
         Direction { axis, backwards: false }
+    }
+}
+
+/// What is known of an operand that says how often a loop runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Bound {
+    Absent,
+    Known(i64),
+    /// Its name.
+    Open(String),
+}
+
+impl Bound {
+    fn known(&self) -> Option<i64> {
+        if let Bound::Known(number) = self { Some(*number) } else { None }
+    }
+
+    fn open(&self) -> Option<String> {
+        if let Bound::Open(name) = self { Some(name.clone()) } else { None }
     }
 }
 
@@ -136,8 +161,29 @@ impl Importer<'_> {
         let initial = node.input.get(2..).unwrap_or_default().to_vec();
         body.expect(initial.len() + 2, initial.len() + 1)?;
         let collected = body.graph.output.len() - 1 - initial.len();
-        let mut given = |i: usize| node.input.get(i).filter(|n| !n.is_empty()).map(|n| self.decided(n)).transpose();
-        let (most, condition) = (given(0)?, given(1)?);
+        let (most, condition) = (self.bound(node, 0)?, self.bound(node, 1)?);
+        let ends_at_once = condition == Bound::Known(0) || matches!(most, Bound::Known(n) if n <= 0);
+        if self.keeps_flow() && !ends_at_once {
+            let site = LoopSite {
+                body,
+                trips: most.known().map(|n| n.unsigned_abs()),
+                limit: most.open().map(|name| self.single(name, body.label)).transpose()?,
+                condition: condition.open(),
+                initial: initial.clone(),
+                scanned: vec![],
+                stacked: vec![Direction::default(); collected],
+                counts: true,
+            };
+            if (most != Bound::Absent || condition != Bound::Absent)
+                && let Some(results) = self.kept(&site)?
+            {
+                return Ok(results);
+            }
+        }
+        if most.open().is_some() || condition.open().is_some() {
+            return unsupported(UNDECIDED);
+        }
+        let (most, condition) = (most.known(), condition.known());
         let (mut done, mut count, mut goes_on) = (Iterated::new(initial, collected), 0, condition != Some(0));
         let always = NodeWriter { importer: self, label: body.label }.constant(TensorData::scalar(Scalar::bool(true)));
         while goes_on && most.is_none_or(|most| count < most) {
@@ -159,6 +205,25 @@ impl Importer<'_> {
             });
         }
         Ok(results)
+    }
+
+    /// The loop as it is, if it can stay one. Where types are not known, short ones are written out all the same.
+    fn kept(&mut self, site: &LoopSite<'_>) -> Result<Option<Vec<String>>, Stop> {
+        let nodes = site.body.graph.node.len() as u64;
+        match self.repetition(site) {
+            Err(Stop::Unsupported(why)) if why == UNDECIDED && site.is_short(nodes) => Ok(None),
+            results => results,
+        }
+    }
+
+    /// What is known of an operand of a `Loop` that says how often it runs.
+    fn bound(&mut self, node: &NodeProto, i: usize) -> Result<Bound, Stop> {
+        let Some(name) = node.input.get(i).filter(|n| !n.is_empty()) else { return Ok(Bound::Absent) };
+        match self.decided(name) {
+            Ok(number) => Ok(Bound::Known(number)),
+            Err(Stop::Unsupported(why)) if why == UNDECIDED => Ok(Bound::Open(name.clone())),
+            Err(stop) => Err(stop),
+        }
     }
 
     /// A copy of the body of a `Loop`, with the number of the iteration and a condition that holds.
@@ -198,6 +263,30 @@ impl Importer<'_> {
         body.expect(node.input.len(), initial.len())?;
         let through = directions(node, "scan_input", scanned.len())?;
         let built = directions(node, "scan_output", body.graph.output.len() - initial.len())?;
+        if self.keeps_flow() {
+            let mut trips = None;
+            for (name, direction) in scanned.iter().zip(&through) {
+                let extent = self.extent(name, direction.axis)?;
+                if *trips.get_or_insert(extent) != extent {
+                    return unsupported("the tensors that it goes through have different lengths");
+                }
+            }
+            let site = LoopSite {
+                body,
+                trips,
+                limit: None,
+                condition: None,
+                initial: initial.to_vec(),
+                scanned: scanned.iter().cloned().zip(through.iter().copied()).collect(),
+                stacked: built.clone(),
+                counts: false,
+            };
+            if trips > Some(0)
+                && let Some(results) = self.kept(&site)?
+            {
+                return Ok(results);
+            }
+        }
         let scanned: Vec<_> = scanned.iter().zip(through).collect();
         self.scan(body, initial.to_vec(), &scanned, &built)
     }

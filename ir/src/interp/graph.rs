@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tensorc_abi::image::found;
 use tensorc_abi::{BrokenRequirement, Requirement};
 
+use super::flow::eval_flow;
 use super::prim::eval_prim;
 use crate::data_files::DataFiles;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
@@ -13,6 +14,7 @@ use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::infer::infer_node;
 use crate::interrupt::PassLimits;
 use crate::op::{Compute, Grain, NodeCtx, Registry};
+use crate::prim::Prim;
 use crate::tensor::TensorData;
 use crate::types::DenseType;
 
@@ -107,6 +109,10 @@ pub fn eval_node(
             Err(Diagnostic::new(DiagnosticCode::Internal, "an input has no definition to evaluate").at(&n.name))
         }
         NodeKind::Const(data) => Ok(vec![data.clone()]),
+        NodeKind::Prim(Prim::Flow(flow)) => {
+            let operands: Vec<TensorData> = present.into_iter().cloned().collect();
+            eval_flow(flow, &operands, registry).map_err(|d| d.at(&n.name))
+        }
         NodeKind::Prim(prim) => {
             let outputs = (0..n.types.len() as u16).map(|port| graph.dense(Value { node, port }));
             eval_prim(prim, &present, &outputs.collect::<Result<Vec<_>>>()?, registry.math()).map_err(|d| d.at(&n.name))

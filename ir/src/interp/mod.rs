@@ -4,6 +4,7 @@
 //! compiled code. Reductions and contractions of the graph level fold in row-major order, which is
 //! one of the orders the language allows.
 
+mod flow;
 mod graph;
 mod kernel;
 mod prim;

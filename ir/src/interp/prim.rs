@@ -35,6 +35,7 @@ pub fn eval_prim(
             results.map(|(bytes, ty)| tensor(ty, bytes)).collect()
         }
         Prim::Extern(f) => external(f, inputs, outputs),
+        Prim::Flow(_) => Err(Diagnostic::new(DiagnosticCode::Internal, "a branch or loop is evaluated with its graph")),
     }
 }
 

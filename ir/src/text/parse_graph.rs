@@ -10,6 +10,7 @@ use super::base64;
 use super::lex::{Pos, SigilName, Tok};
 use super::parse::Parser;
 use crate::diag::{DiagnosticCode, Result};
+use crate::flow::{Flow, FlowKind, Loop};
 use crate::graph::{Check, FusedCluster, FusionClass, Graph, NodeId, Value};
 use crate::op::OpRef;
 use crate::params::{ParamKind, ParamValue, Params};
@@ -349,9 +350,49 @@ impl Parser<'_> {
                 Prim::Concat { axis: self.number("an axis")? }
             }
             "kernel" => Prim::Kernel(self.kernel()?.into()),
+            "if" => Prim::Flow(self.flow(FlowKind::If)?.into()),
+            "loop" => {
+                let kind = FlowKind::Loop(self.repeat()?);
+                Prim::Flow(self.flow(kind)?.into())
+            }
             "extern" => return Err(at.error("a function of the program that printed it; write the operator instead")),
             _ => return Err(at.error(format!("`{kind}` is not a primitive"))),
         })
+    }
+
+    /// `{ body @name(…) { … } … }`.
+    fn flow(&mut self, kind: FlowKind) -> Result<Flow> {
+        self.expect('{')?;
+        let mut bodies = vec![];
+        while self.eat_word("body") {
+            let name = self.body_name()?;
+            bodies.push(self.graph_body(name)?);
+        }
+        self.expect('}')?;
+        Ok(Flow { kind, bodies })
+    }
+
+    /// `@name`, if it is there.
+    pub(super) fn body_name(&mut self) -> Result<String> {
+        match self.peek() {
+            Tok::Sigil('@', ..) => Ok(self.sigil('@', "a name")?.text),
+            _ => Ok(String::new()),
+        }
+    }
+
+    /// How a loop is repeated: `trips 10 while carried 2 scanned [forward] stacked [backward]`.
+    pub(super) fn repeat(&mut self) -> Result<Loop> {
+        let trips = if self.eat_word("trips") { Some(self.number("a number of iterations")?) } else { None };
+        let conditional = self.eat_word("while");
+        let carried: u32 = if self.eat_word("carried") { self.number("a number of values")? } else { 0 };
+        let mut ways = |word: &str| match self.eat_word(word) {
+            true => self.list(('[', ']'), |p| match p.eat_word("backward") {
+                true => Ok(true),
+                false => p.expect_word("forward").map(|()| false),
+            }),
+            false => Ok(vec![]),
+        };
+        Ok(Loop { trips, conditional, carried: carried as usize, scanned: ways("scanned")?, stacked: ways("stacked")? })
     }
 
     fn reduction(&mut self) -> Result<Reduction> {
@@ -426,10 +467,7 @@ impl Parser<'_> {
             true => Some(self.recipe()?),
             false => None,
         };
-        let name = match self.peek() {
-            Tok::Sigil('@', ..) => self.sigil('@', "a name")?.text,
-            _ => String::new(),
-        };
+        let name = self.body_name()?;
         Ok(FusedCluster { class, recipe, body: Arc::new(self.graph_body(name)?) })
     }
 

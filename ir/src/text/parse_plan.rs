@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, KernelId, LeftOperand, Packing, Plan, Prologue,
-    Scratch, Step, StepOp, StorageClass, SubBuffer, ValueCheck, VendorCall, VendorContraction, Weight,
+    Arg, BatchedGemm, Buffer, BufferId, Conv2d, ConvPass, Epilogue, FlowKind, FlowPlan, KernelId, LeftOperand, Loop,
+    Packing, Plan, Prologue, Scratch, Step, StepOp, StorageClass, SubBuffer, ValueCheck, VendorCall, VendorContraction,
+    Weight,
 };
 
 use super::lex::{Pos, SigilName};
@@ -54,8 +55,13 @@ impl Record {
 impl Parser<'_> {
     /// A plan from its name on.
     pub(super) fn plan(&mut self) -> Result<Plan> {
-        let mut s = PlanScope::default();
-        s.plan.name = self.sigil('@', "a plan name")?.text;
+        let name = self.sigil('@', "a plan name")?.text;
+        self.plan_body(name, PlanScope::default())
+    }
+
+    /// A block, with the kernels and weights of the plan around it.
+    fn plan_body(&mut self, name: String, mut s: PlanScope) -> Result<Plan> {
+        s.plan.name = name;
         self.expect('{')?;
         self.expect_word("arena")?;
         s.plan.arena_bytes = self.number("a number of bytes")?;
@@ -96,14 +102,32 @@ impl Parser<'_> {
                 s.plan.boundary = Some(s.plan.steps.len() as u32);
                 continue;
             }
-            let step = self.step(&s)?;
+            let mut step = self.step(&s)?;
             if self.eat_word("scratch") {
                 let scratch = self.scratch(s.plan.steps.len() as u32)?;
                 s.plan.scratch.push(scratch);
             }
+            if let StepOp::Flow { flow, .. } = &mut step.op {
+                flow.bodies = self.nested(|p| p.bodies(&s))?;
+            }
             s.plan.steps.push(step);
         }
         Ok(s.plan)
+    }
+
+    /// `{ body @name { … } … }`.
+    fn bodies(&mut self, s: &PlanScope) -> Result<Vec<Plan>> {
+        self.expect('{')?;
+        let mut bodies = vec![];
+        while self.eat_word("body") {
+            let tables = Plan { kernels: s.plan.kernels.clone(), weights: s.plan.weights.clone(), ..Plan::default() };
+            let (kernels, weights) = (s.kernels.clone(), s.weights.clone());
+            let inner = PlanScope { plan: tables, kernels, weights, buffers: BTreeMap::new() };
+            let name = self.body_name()?;
+            bodies.push(self.plan_body(name, inner)?);
+        }
+        self.expect('}')?;
+        Ok(bodies)
     }
 
     fn buffer(&mut self, s: &mut PlanScope) -> Result<()> {
@@ -180,6 +204,8 @@ impl Parser<'_> {
                 let function = self.number("the position of a function")?;
                 StepOp::Extern { operator, function, args: self.args(s)? }
             }
+            _ if self.eat_word("if") => self.flow_step(s, FlowKind::If)?,
+            _ if self.eat_word("loop") => self.flow_step(s, FlowKind::Loop(Loop::default()))?,
             _ if self.eat_word("cublaslt_gemm") => self.vendor(s, true)?,
             _ if self.eat_word("cudnn_conv") => self.vendor(s, false)?,
             _ => {
@@ -195,10 +221,21 @@ impl Parser<'_> {
         Ok(Step { name, op, flops, bytes })
     }
 
+    /// A step whose nested plans are still to come, from its arguments on.
+    fn flow_step(&mut self, s: &PlanScope, kind: FlowKind) -> Result<StepOp> {
+        let args = self.args(s)?;
+        let kind = match kind {
+            FlowKind::If => kind,
+            FlowKind::Loop(_) => FlowKind::Loop(self.repeat()?),
+        };
+        Ok(StepOp::Flow { flow: FlowPlan { kind, bodies: vec![] }.into(), args })
+    }
+
     /// The working memory of a step.
     fn scratch(&mut self, step: u32) -> Result<Scratch> {
         let mut r = self.record()?;
-        let scratch = Scratch { step, offset: r.one("offset")?, bytes: r.one("bytes")?, live: r.one("live")? };
+        let shared = if r.fields.contains_key("shared") { r.one("shared")? } else { 0 };
+        let scratch = Scratch { step, offset: r.one("offset")?, shared, bytes: r.one("bytes")?, live: r.one("live")? };
         r.finish()?;
         Ok(scratch)
     }

@@ -11,6 +11,7 @@ use super::names::{Numbered, quote, sigiled, word};
 use super::out::{Out, join, list};
 use super::print_kernel;
 use super::print_scalar::function;
+use crate::flow::{Flow, FlowKind};
 use crate::graph::{Graph, NodeId, NodeKind, OpNode, Value};
 use crate::params::ParamValue;
 use crate::prim::{Contraction, ConvAlgorithm, Prim, Reduction};
@@ -235,8 +236,41 @@ fn prim(out: &mut Out<'_>, name: &str, args: &str, prim: &Prim, tail: &str) {
             print_kernel::kernel(out, &format!("{} ", head("kernel")), k);
             out.close(&format!("}}{tail}"));
         }
+        Prim::Flow(f) => flow(out, &head(flow_word(&f.kind)), f, tail),
         Prim::Extern(f) => out.line(&format!("{} {}{tail}", head("extern"), quote(f.operator()))),
     }
+}
+
+/// The bodies of a branch or loop, each with a parameter list and a block of its own.
+fn flow(out: &mut Out<'_>, head: &str, f: &Flow, tail: &str) {
+    out.open(&format!("{head}{} {{", repeat(&f.kind)));
+    for g in &f.bodies {
+        let name = if g.name.is_empty() { String::new() } else { sigiled('@', &g.name) };
+        body(out, format!("body {name}").trim_end(), g);
+        out.close("}");
+    }
+    out.close(&format!("}}{tail}"));
+}
+
+/// The word of a kind of flow.
+pub(super) fn flow_word(kind: &FlowKind) -> &'static str {
+    match kind {
+        FlowKind::If => "if",
+        FlowKind::Loop(_) => "loop",
+    }
+}
+
+/// ` trips 10 while carried 2 scanned [forward] stacked [backward]`: what is not there is left out.
+pub(super) fn repeat(kind: &FlowKind) -> String {
+    let FlowKind::Loop(l) = kind else { return String::new() };
+    let ways = |word: &str, ways: &[bool]| match ways {
+        [] => String::new(),
+        ways => format!(" {word} {}", list(ways.iter().map(|back| if *back { "backward" } else { "forward" }))),
+    };
+    let trips = l.trips.map_or(String::new(), |n| format!(" trips {n}"));
+    let condition = if l.conditional { " while" } else { "" };
+    let carried = if l.carried > 0 { format!(" carried {}", l.carried) } else { String::new() };
+    format!("{trips}{condition}{carried}{}{}", ways("scanned", &l.scanned), ways("stacked", &l.stacked))
 }
 
 fn contraction(c: &Contraction) -> String {

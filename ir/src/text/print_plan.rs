@@ -5,36 +5,42 @@ use std::fmt::Display;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, BufferId, Epilogue, KernelId, LeftOperand, Packing, Plan, Scratch, StepOp, StorageClass, VendorCall,
+    Arg, BufferId, Epilogue, FlowPlan, KernelId, LeftOperand, Packing, Plan, Scratch, StepOp, StorageClass, VendorCall,
     VendorContraction,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
 use super::out::{Out, join, list};
-use super::print_graph::requirement;
+use super::print_graph::{flow_word, repeat, requirement};
 
-struct PlanNames {
-    kernels: Vec<String>,
-    weights: Vec<String>,
+struct PlanNames<'t> {
+    kernels: &'t [String],
+    weights: &'t [String],
     buffers: Vec<String>,
 }
 
 /// `plan @name { … }`.
 pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
     let mut at = Numbered::default();
-    let kernels = p.kernels.iter().map(|k| at.next('@', k)).collect();
+    let kernels: Vec<String> = p.kernels.iter().map(|k| at.next('@', k)).collect();
     let mut dollar = Numbered::default();
-    let weights = p.weights.iter().map(|w| dollar.next('$', &w.name)).collect();
-    let mut percent = Numbered::default();
-    let buffers = p.buffers.iter().map(|b| percent.next('%', &b.name)).collect();
-    let names = PlanNames { kernels, weights, buffers };
+    let weights: Vec<String> = p.weights.iter().map(|w| dollar.next('$', &w.name)).collect();
 
     out.open(&format!("plan {} {{", sigiled('@', &p.name)));
     out.line(&format!("arena {} lower_bound {}", p.arena_bytes, p.lower_bound_bytes));
-    names.kernels.iter().for_each(|k| out.line(&format!("kernel {k}")));
-    for (w, name) in p.weights.iter().zip(&names.weights) {
+    kernels.iter().for_each(|k| out.line(&format!("kernel {k}")));
+    for (w, name) in p.weights.iter().zip(&weights) {
         out.line(&format!("weight {name} = constant {} {}", w.constant, packing(&w.packing)));
     }
+    contents(out, p, (&kernels, &weights));
+    out.close("}");
+}
+
+/// Buffers, signature and steps of a plan.
+fn contents(out: &mut Out<'_>, p: &Plan, (kernels, weights): (&[String], &[String])) {
+    let mut percent = Numbered::default();
+    let buffers = p.buffers.iter().map(|b| percent.next('%', &b.name)).collect();
+    let names = PlanNames { kernels, weights, buffers };
     for (b, name) in p.buffers.iter().zip(&names.buffers) {
         let storage = match b.storage {
             StorageClass::Input(i) => format!("input {i}"),
@@ -63,19 +69,36 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
         }
         let counts = format!("{{flops = {}, bytes = {}}}", s.flops, s.bytes);
         let scratch = p.scratch_of(i).map_or_else(String::new, scratch);
-        out.line(&format!("step {} {counts} {}{scratch}", word(&s.name), names.step(&s.op)));
+        let text = format!("step {} {counts} {}{scratch}", word(&s.name), names.step(&s.op));
+        match s.op.flow() {
+            None => out.line(&text),
+            Some(flow) => bodies(out, &text, flow, (kernels, weights)),
+        }
     }
     if boundary.is_some_and(|n| n >= p.steps.len()) {
         out.line("then");
     }
+}
+
+/// A step and its nested plans, which have the kernels and weights of the plan around them.
+fn bodies(out: &mut Out<'_>, step: &str, flow: &FlowPlan, tables: (&[String], &[String])) {
+    out.open(&format!("{step} {{"));
+    for body in &flow.bodies {
+        let head = format!("body {}", if body.name.is_empty() { String::new() } else { sigiled('@', &body.name) });
+        out.open(&format!("{} {{", head.trim_end()));
+        out.line(&format!("arena {} lower_bound {}", body.arena_bytes, body.lower_bound_bytes));
+        contents(out, body, tables);
+        out.close("}");
+    }
     out.close("}");
 }
 
-fn scratch(&Scratch { offset, bytes, live, .. }: &Scratch) -> String {
-    format!(" scratch {{offset = {offset}, bytes = {bytes}, live = {live}}}")
+fn scratch(&Scratch { offset, shared, bytes, live, .. }: &Scratch) -> String {
+    let shared = if shared > 0 { format!(", shared = {shared}") } else { String::new() };
+    format!(" scratch {{offset = {offset}, bytes = {bytes}, live = {live}{shared}}}")
 }
 
-impl PlanNames {
+impl PlanNames<'_> {
     fn buffer(&self, b: BufferId) -> String {
         self.buffers.get(b.0 as usize).cloned().unwrap_or_else(|| format!("%undefined{}", b.0))
     }
@@ -100,6 +123,9 @@ impl PlanNames {
             StepOp::Vendor { call, args } => {
                 format!("{}({}) {} {}", vendor_word(call), self.args(args), call.dtype.name(), vendor(call))
             }
+            StepOp::Flow { flow, args } => {
+                format!("{}({}){}", flow_word(&flow.kind), self.args(args), repeat(&flow.kind))
+            }
             StepOp::Extern { operator, function, args } => {
                 format!("extern {} {function} ({})", quote(operator), self.args(args))
             }
@@ -117,7 +143,7 @@ impl PlanNames {
 /// The text of a step by its parts, or of the numbers of a call alone.
 #[derive(Default)]
 struct Printed<'n> {
-    names: Option<&'n PlanNames>,
+    names: Option<&'n PlanNames<'n>>,
     operands: Vec<String>,
     numbers: Vec<String>,
     /// What comes behind the numbers.

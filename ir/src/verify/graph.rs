@@ -6,6 +6,7 @@ use tensorc_abi::DType;
 
 use super::prim::check_prim;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
+use crate::flow::{Flow, FlowTypes};
 use crate::graph::{FusedCluster, FusionClass, Graph, GraphNode, NodeId, NodeKind, OpNode, Value};
 use crate::op::Compute;
 use crate::prim::Prim;
@@ -178,6 +179,7 @@ fn node(graph: &Graph, id: NodeId, stage: Stage) -> Result<(), String> {
     let outputs: Option<Vec<DenseType>> = values(n.types.len()).map(dense).collect();
     let (Some(inputs), Some(outputs)) = (inputs, outputs) else { return Ok(()) };
     match &n.kind {
+        NodeKind::Prim(Prim::Flow(f)) => flow(f, &inputs, &outputs, stage),
         NodeKind::Prim(prim) => check_prim(prim, &inputs, &outputs),
         NodeKind::Fused(f) => cluster(f, &inputs, &outputs),
         _ => Ok(()),
@@ -202,7 +204,9 @@ fn is_host(n: &GraphNode) -> bool {
 }
 
 fn allowed(n: &GraphNode, stage: Stage) -> Result<(), String> {
-    let kept = |prim: &Prim| matches!(prim, Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) | Prim::View(_));
+    let kept = |prim: &Prim| {
+        matches!(prim, Prim::Concat { .. } | Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_) | Prim::View(_))
+    };
     match &n.kind {
         NodeKind::Op(op) if stage >= Stage::Primitive && !is_host(n) => {
             Err(format!("operator `{}` is not decomposed", op.def.name))
@@ -211,6 +215,25 @@ fn allowed(n: &GraphNode, stage: Stage) -> Result<(), String> {
         NodeKind::Fused(_) if stage < Stage::Fused => Err("a cluster before fusion".into()),
         _ => Ok(()),
     }
+}
+
+/// A branch or loop: its bodies are graphs of the stage, and as soon as their types are known these are what the node
+/// takes and gives.
+fn flow(f: &Flow, inputs: &[DenseType], outputs: &[DenseType], stage: Stage) -> Result<(), String> {
+    for body in &f.bodies {
+        verify_graph(body, stage).map_err(|d| format!("in a body: {d}"))?;
+    }
+    if stage < Stage::Typed {
+        return Ok(());
+    }
+    let FlowTypes { operands, results } = f.types()?;
+    if operands != inputs {
+        return Err("the inputs of the bodies are not of the types of the operands".into());
+    }
+    if results != outputs {
+        return Err("the outputs of the bodies are not of the types of the results".into());
+    }
+    Ok(())
 }
 
 /// A cluster: its signature fits the node, its body is primitive and fits its class.

@@ -36,7 +36,8 @@ pub(super) struct AlgebraRegion {
 /// Whether a node can be in a region: it has one result and is not opaque.
 fn belongs(graph: &Graph, node: NodeId) -> bool {
     let n = graph.node(node);
-    n.types.len() == 1 && matches!(&n.kind, NodeKind::Prim(p) if !matches!(p, Prim::Kernel(_) | Prim::Extern(_)))
+    n.types.len() == 1
+        && matches!(&n.kind, NodeKind::Prim(p) if !matches!(p, Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_)))
 }
 
 pub(super) fn divide(graph: &Graph) -> Vec<AlgebraRegion> {

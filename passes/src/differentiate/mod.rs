@@ -200,6 +200,10 @@ fn primitive(b: &mut Builder<'_>, prim: &Prim, v: &Visit<'_>, operator: Option<&
             let why = format!("{} is a closure, which cannot be differentiated", f.operator());
             Err(Diagnostic::new(DiagnosticCode::Unsupported, why))
         }
+        Prim::Flow(_) => {
+            let why = "a branch or loop that is decided while it runs has no gradient";
+            Err(Diagnostic::new(DiagnosticCode::Unsupported, why))
+        }
         Prim::Kernel(k) => {
             let operator = operator.map_or(String::new(), |name| format!("{name} has no gradient: "));
             let why = format!("{operator}kernel `{}` is a loop nest of its own, and no rule is given", k.name);

@@ -8,6 +8,7 @@ use tensorc_ir::interp::eval_prim;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::{DenseType, TensorData};
 
+use crate::bodies::sink_constants;
 use crate::infer::replace_by_constants;
 use crate::manager::{Pass, PassCx};
 use crate::options::Options;
@@ -29,6 +30,10 @@ impl Pass for FoldConstants {
         let mut changed = false;
         for node in graph.order() {
             changed |= fold_node(graph, node, cx)?;
+        }
+        for node in sink_constants(graph)? {
+            changed = true;
+            graph.change_bodies_of(node, &mut |body| self.run(body, cx))?;
         }
         changed |= graph.remove_dead() > 0;
         Ok(changed)
@@ -63,7 +68,7 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
 /// much larger than the operands.
 pub(crate) fn folds(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType], options: &Options) -> bool {
     let bytes = |types: &[&DenseType]| types.iter().map(|t| t.bytes()).fold(0, u64::saturating_add);
-    let opaque = matches!(prim, Prim::Extern(_));
+    let opaque = matches!(prim, Prim::Flow(_) | Prim::Extern(_));
     let fits = bytes(outputs) <= bytes(inputs).saturating_add(options.fold_bytes);
     !opaque && fits && (work(prim, inputs, outputs) <= MAX_INTERPRETER_STEPS || fast::is_fast(prim, inputs, outputs))
 }
@@ -79,6 +84,6 @@ fn work(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]) -> u64 {
         }
         Prim::Contract(c) => c.extents.iter().fold(1u64, |a, &e| a.saturating_mul(e)).saturating_mul(4),
         Prim::View(_) | Prim::Gather(_) | Prim::Concat { .. } => out.saturating_mul(2),
-        Prim::Kernel(_) | Prim::Extern(_) => out.saturating_mul(64),
+        Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_) => out.saturating_mul(64),
     }
 }

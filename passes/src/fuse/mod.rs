@@ -49,7 +49,7 @@ impl Pass for Fuse {
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         graph.remove_dead();
-        let fusible = |n: &NodeId| matches!(&graph.node(*n).kind, NodeKind::Prim(p) if !matches!(p, Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_)));
+        let fusible = |n: &NodeId| matches!(&graph.node(*n).kind, NodeKind::Prim(p) if !matches!(p, Prim::Concat { .. } | Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_)));
         if !graph.node_ids().iter().any(fusible) {
             return Ok(false);
         }

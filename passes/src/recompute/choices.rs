@@ -201,9 +201,8 @@ fn fact(graph: &Graph, node: NodeId, prim: &Prim, machine: &CostModel) -> Result
     let kind = match prim {
         Prim::View(view) if keeps_linear_order(view, &graph.dense(args[0])?, &types[0].dims) => ChoiceKind::Alias,
         Prim::Map(_) | Prim::View(_) | Prim::Concat { .. } => ChoiceKind::Cheap,
-        Prim::Contract(_) | Prim::Reduce(_) | Prim::Gather(_) | Prim::Kernel(_) | Prim::Extern(_) => {
-            ChoiceKind::Expensive
-        }
+        Prim::Contract(_) | Prim::Reduce(_) | Prim::Gather(_) => ChoiceKind::Expensive,
+        Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_) => ChoiceKind::Expensive,
     };
     let cost = match kind {
         ChoiceKind::Alias => 1,

@@ -112,8 +112,8 @@ fn with_copies(graph: &Graph, forward: &Forward, copied: &BTreeSet<NodeId>) -> R
     for node in forward.order().iter().filter(|n| copied.contains(n)) {
         let old = graph.node(*node);
         let NodeKind::Prim(prim) = &old.kind else { continue };
-        // A function of the user's may do more than compute; it runs once.
-        if let Prim::Extern(_) = prim {
+        // A function of the user's may do more than compute; it runs once. What a loop takes is not known.
+        if let Prim::Extern(_) | Prim::Flow(_) = prim {
             continue;
         }
         let args: Vec<Value> = graph.args(*node).into_iter().map(|v| of(&copies, v)).collect();

@@ -258,6 +258,22 @@ pub enum PlanError {
         /// Name of the operator.
         operator: String,
     },
+    /// Nested plans do not fit the step that runs them.
+    #[error("step `{step}`: {what}")]
+    Flow {
+        /// Name of the step.
+        step: String,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// A nested plan breaks a rule.
+    #[error("in `{step}`: {error}")]
+    Body {
+        /// Name of the step.
+        step: String,
+        /// The rule.
+        error: Box<PlanError>,
+    },
     /// A copy between buffers of different element types.
     #[error("step `{step}` copies elements of {from} to `{buffer}`, which has {to}")]
     CopyType {

@@ -10,6 +10,7 @@ use tensorc_exec::{self as exec, Code, DeviceStep, Place, Records, Refused, Rout
 use super::bindings::{Final, Interface, Needs, Phase};
 use super::device::DeviceProgram;
 use super::error::{InvalidPlan, LoadError, PlanError};
+use super::flow::FlowProgram;
 use super::poison::Deaths;
 use super::trace::StepNames;
 use super::verify::{PlanReport, verify};
@@ -25,6 +26,8 @@ pub(super) struct Prepared {
     pub region: usize,
     /// Position in [`Plan::steps`].
     pub step: usize,
+    /// Its nested plans, if it has any.
+    pub flow: Option<Box<FlowProgram>>,
 }
 
 impl AsRef<exec::Step> for Prepared {
@@ -81,6 +84,15 @@ impl Code for Linked<'_> {
     fn words(&self, at: usize) -> &[u64] {
         self.records.words.get(at..).unwrap_or_default()
     }
+}
+
+/// What a plan and those nested in it are linked with.
+pub(super) struct Tables<'a> {
+    /// Keeps the machine code of the kernels mapped.
+    pub code: Arc<dyn Any + Send + Sync>,
+    pub weights: Vec<WeightStorage>,
+    pub kernels: &'a [KernelFn],
+    pub externs: &'a [ExternFn],
 }
 
 /// A verified plan with linked code and weights; immutable and shared by any number of
@@ -146,10 +158,8 @@ impl Executable {
         weights: Vec<WeightStorage>,
         externs: &[ExternFn],
     ) -> Result<Executable, LoadError> {
-        let mut executable = Executable::linked(plan, code, weights, Place::Processor, &kernels)?;
-        check_externs(&executable.plan, externs).map_err(|error| InvalidPlan::of(&executable.plan, error))?;
-        executable.externs = externs.to_vec();
-        Ok(executable)
+        let tables = Tables { code, weights, kernels: &kernels, externs };
+        Executable::linked(plan, &tables, Place::Processor)
     }
 
     /// A plan whose steps are launches on a GPU: `kernels[i]` is `plan.kernels[i]` as the driver loaded it, `calls[i]` the call
@@ -168,7 +178,8 @@ impl Executable {
         weights: Vec<WeightStorage>,
         cache: &WeightCache,
     ) -> Result<Executable, LoadError> {
-        let mut executable = Executable::linked(plan, Arc::new(()), weights, Place::Device, &[])?;
+        let tables = Tables { code: Arc::new(()), weights, kernels: &[], externs: &[] };
+        let mut executable = Executable::linked(plan, &tables, Place::Device)?;
         let plan = &executable.plan;
         check_kernels(plan, kernels.len())?;
         let expected = plan.steps.iter().filter(|step| matches!(step.op, StepOp::Vendor { .. })).count();
@@ -181,28 +192,29 @@ impl Executable {
         Ok(executable)
     }
 
-    fn linked(
-        plan: Plan,
-        code: Arc<dyn Any + Send + Sync>,
-        weights: Vec<WeightStorage>,
-        place: Place,
-        kernels: &[KernelFn],
-    ) -> Result<Executable, LoadError> {
+    /// A plan and those nested in it, which have their kernels, weights and functions in common.
+    pub(super) fn linked(plan: Plan, tables: &Tables<'_>, place: Place) -> Result<Executable, LoadError> {
         let report = verify(&plan)?;
-        let records = Records::of(&plan, place, |kernel| kernel.0.into()).map_err(|e| refused(&plan, &e, place))?;
+        let Tables { code, weights, kernels, externs } = tables;
+        let records = Records::of(&plan, place, &|kernel| kernel.0.into()).map_err(|e| refused(&plan, &e, place))?;
         if place == Place::Processor {
             check_kernels(&plan, kernels.len())?;
         }
-        check_weights(&plan, &weights)?;
+        check_weights(&plan, weights)?;
+        if place == Place::Processor {
+            check_externs(&plan, externs).map_err(|error| InvalidPlan::of(&plan, error))?;
+        }
         let linked = Linked { kernels, records: &records };
         let mut prepared = Vec::with_capacity(records.steps.len());
         for (record, step) in records.steps.iter().zip(records.positions.iter().copied()) {
             let call = exec::Step::resolve(record, &linked);
             let call = call.ok_or_else(|| refused(&plan, &Refused { step }, place))?;
+            let flow = plan.steps[step].op.flow().map(|flow| FlowProgram::new(flow, tables)).transpose()?;
             prepared.push(Prepared {
                 call: exec::Step { ns: estimated_ns(&plan.steps[step]), ..call },
                 region: 1,
                 step,
+                flow: flow.map(Box::new),
             });
         }
         for region in regions(&plan, &records.positions) {
@@ -210,16 +222,16 @@ impl Executable {
         }
         Ok(Executable {
             report,
-            weights,
+            weights: weights.clone(),
             names: OnceLock::new(),
             interfaces: Interface::all(&plan, &prepared, &records.slots),
             slots: records.slots,
             words: CheckedWord::all(&plan),
             prepared,
-            externs: vec![],
+            externs: externs.to_vec(),
             device: None,
             deaths: None,
-            _code: code,
+            _code: code.clone(),
             plan,
         })
     }
@@ -327,6 +339,7 @@ fn refused(plan: &Plan, refused: &Refused, place: Place) -> LoadError {
     match (&step.op, place) {
         (StepOp::Vendor { call, .. }, _) => LoadError::NoCall { step: name, library: call.library() },
         (StepOp::Extern { .. }, _) => LoadError::NoLaunch { step: name, what: "an operator written as a closure" },
+        (StepOp::Flow { .. }, _) => LoadError::NoLaunch { step: name, what: "a branch or loop" },
         (StepOp::Launch { .. } | StepOp::Copy { .. }, _) => {
             LoadError::NoLaunch { step: name, what: "a call of a function that is not linked" }
         }

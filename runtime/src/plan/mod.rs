@@ -11,6 +11,7 @@ mod device;
 mod error;
 mod executable;
 mod external;
+mod flow;
 mod lanes;
 mod poison;
 mod trace;

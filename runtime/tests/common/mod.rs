@@ -105,10 +105,10 @@ pub fn weight(plan: &mut Plan, name: &str, dims: &[u64], packing: Packing) -> Bu
 /// Appends a step that claims enough work to be split over threads if `big`.
 pub fn step(plan: &mut Plan, name: &str, op: StepOp, big: bool) {
     let flops = if big { 1 << 40 } else { 0 };
-    let bytes = tensorc_exec::scratch_bytes(&op);
+    let bytes = tensorc_exec::working_bytes(&op).each;
     if bytes > 0 {
         let step = plan.steps.len() as u32;
-        plan.scratch.push(Scratch { step, offset: SCRATCH_OFFSET, bytes, live: 0 });
+        plan.scratch.push(Scratch { step, offset: SCRATCH_OFFSET, shared: 0, bytes, live: 0 });
         let most = plan.scratch.iter().map(|scratch| scratch.bytes).max().unwrap();
         plan.scratch.iter_mut().for_each(|scratch| scratch.bytes = most);
     }

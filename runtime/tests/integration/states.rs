@@ -87,7 +87,7 @@ fn phases_together_do_what_the_run_does() {
         // More workers than ever before come between the phases, and with them more working memory.
         let mut plan = two_phases(big);
         let offset = plan.arena_bytes.next_multiple_of(Plan::ALIGN);
-        plan.scratch = vec![Scratch { step: 2, offset, bytes: 1 << 16, live: 0 }];
+        plan.scratch = vec![Scratch { step: 2, offset, shared: 0, bytes: 1 << 16, live: 0 }];
         let mut context = Context::new(load(plan, kernels(), vec![]).unwrap().into(), &Pool::new(1).unwrap()).unwrap();
         let more = Pool::new(threads + 3).unwrap();
         let mut apart = Memory::new();

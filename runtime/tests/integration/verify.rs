@@ -263,8 +263,8 @@ fn prologues_read_what_is_written_and_never_the_result() {
         if let StepOp::Gemm { a, .. } = &mut plan.steps[0].op {
             *a = LeftOperand::Computed(Prologue { kernel, args: args.to_vec() });
         }
-        let bytes = tensorc_exec::scratch_bytes(&plan.steps[0].op);
-        plan.scratch = vec![Scratch { step: 0, offset: SCRATCH_OFFSET, bytes, live: 0 }];
+        let bytes = tensorc_exec::working_bytes(&plan.steps[0].op).each;
+        plan.scratch = vec![Scratch { step: 0, offset: SCRATCH_OFFSET, shared: 0, bytes, live: 0 }];
         verify(&plan)
     };
     let [x, result, t] = [0, 2, 3].map(BufferId);

@@ -84,7 +84,7 @@ fn working_memory_of_library_calls_is_part_of_the_plan() {
 fn working_memory_lies_behind_what_is_live() {
     let stride = (4 * N).next_multiple_of(Plan::ALIGN);
     let mut plan = chain(N, false);
-    let at = |step, offset| Scratch { step, offset, bytes: 128, live: 0 };
+    let at = |step, offset| Scratch { step, offset, shared: 0, bytes: 128, live: 0 };
     // t0 and t1 in its place are live in the first three steps, t2 behind them in the last two.
     let check = |plan: &mut Plan, scratch: &[Scratch]| {
         plan.scratch = scratch.to_vec();

@@ -24,7 +24,7 @@ pub use machine::{CacheLevel, CostModel};
 pub struct CostedKernel {
     /// The name of its node.
     pub name: String,
-    /// `map`, `reduce`, `contract`, or what stands outside clusters: `concat`, `kernel`, `function`.
+    /// `map`, `reduce`, `contract`, or what stands outside clusters: `concat`, `kernel`, `flow`, `function`.
     pub kind: &'static str,
     /// Primitives computed.
     pub members: usize,
@@ -71,6 +71,7 @@ pub fn kernels(graph: &Graph, machine: &CostModel) -> Result<Vec<CostedKernel>> 
                     Prim::Concat { .. } => "concat",
                     Prim::Kernel(_) => "kernel",
                     Prim::Extern(_) => "function",
+                    Prim::Flow(_) => "flow",
                     _ => "map",
                 };
                 (kind, 1, alone(graph, node, prim)?)

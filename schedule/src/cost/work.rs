@@ -267,7 +267,7 @@ impl<'a> Demand<'a> {
                     self.read(source, times, false, points);
                 }
             }
-            Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) => {
+            Prim::Concat { .. } | Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_) => {
                 for source in &member.args {
                     let all = self.len(*source);
                     self.read(*source, all, true, all);

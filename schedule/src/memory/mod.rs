@@ -10,8 +10,8 @@ mod exact;
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::{BufferId, Plan, Scratch, StorageClass};
-use tensorc_exec::{does_something, regions, scratch_bytes};
+use tensorc_abi::{BufferId, Plan, Scratch, StorageClass, WorkingBytes};
+use tensorc_exec::{does_something, regions, working_bytes};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
 use crate::lowered::Lowered;
@@ -65,8 +65,8 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
 /// The working memory of every step that needs some, behind what is live during the step, or during all steps that are
 /// to run side by side with it.
 fn scratch(plan: &Plan, intervals: &[LiveRange], offsets: &[u64]) -> Vec<Scratch> {
-    let needed: Vec<u64> = plan.steps.iter().map(|step| scratch_bytes(&step.op)).collect();
-    if needed.iter().all(|bytes| *bytes == 0) {
+    let needed: Vec<WorkingBytes> = plan.steps.iter().map(|step| working_bytes(&step.op)).collect();
+    if needed.iter().all(|bytes| bytes.is_none()) {
         return vec![];
     }
     let (mut tops, mut live) = (vec![0; needed.len()], vec![0; needed.len()]);
@@ -76,20 +76,20 @@ fn scratch(plan: &Plan, intervals: &[LiveRange], offsets: &[u64]) -> Vec<Scratch
             live[step] += interval.bytes;
         }
     }
-    let mut places: Vec<(u64, u64)> =
+    let mut places: Vec<(u64, WorkingBytes)> =
         tops.iter().zip(&needed).map(|(top, bytes)| (top.next_multiple_of(SCRATCH_ALIGN), *bytes)).collect();
     let active: Vec<usize> = (0..needed.len()).filter(|step| does_something(plan, &plan.steps[*step].op)).collect();
     for region in regions(plan, &active) {
         let steps = &active[region];
         let (tops, bytes) = (steps.iter().map(|step| places[*step].0), steps.iter().map(|step| places[*step].1));
-        let common = (tops.max().unwrap_or(0), bytes.max().unwrap_or(0));
+        let common = (tops.max().unwrap_or(0), bytes.fold(WorkingBytes::default(), WorkingBytes::max));
         steps.iter().for_each(|step| places[*step] = common);
     }
     let of = |step: usize| {
-        let (offset, bytes) = places[step];
-        Scratch { step: step as u32, offset, bytes, live: live[step] }
+        let (offset, WorkingBytes { shared, each: bytes }) = places[step];
+        Scratch { step: step as u32, offset, shared, bytes, live: live[step] }
     };
-    (0..needed.len()).filter(|step| needed[*step] > 0).map(of).collect()
+    (0..needed.len()).filter(|step| !needed[*step].is_none()).map(of).collect()
 }
 
 /// Live intervals of the arena buffers that are no parts, in-place chains merged, by first step.

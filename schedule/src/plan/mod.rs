@@ -2,6 +2,7 @@
 //! memory, with its operands where they lie. What a kernel computes is listed; code generation writes it.
 
 mod concat;
+mod flow;
 mod forms;
 mod library;
 mod order;
@@ -83,6 +84,14 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
 }
 
 fn planned<'a>(graph: &'a Graph, choices: Choices, forms: &Forms) -> Result<Schedule<'a>> {
+    let mut out = schedule(graph, choices, forms)?;
+    // Nested plans have the kernels and weights of the one around them, which are complete now.
+    out.plan.share_tables();
+    Ok(out)
+}
+
+/// The schedule of a graph, or of the body of a branch or loop.
+fn schedule<'a>(graph: &'a Graph, choices: Choices, forms: &Forms) -> Result<Schedule<'a>> {
     let places = search::choose(graph, &choices, forms)?;
     let mut out = lower(graph, &choices, places, forms)?.out;
     out.plan.settle_parts();
@@ -285,6 +294,7 @@ impl<'a> Lowering<'a, '_> {
                 }
                 Ok(())
             }
+            NodeKind::Prim(Prim::Flow(flow)) => self.flow(node, flow),
             NodeKind::Prim(Prim::Extern(function)) => self.external(node, function),
             NodeKind::Prim(_) => {
                 Err(Diagnostic::new(DiagnosticCode::Internal, "a primitive outside a cluster reached lowering"))

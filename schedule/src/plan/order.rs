@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{BufferId, Plan, StorageClass};
-use tensorc_exec::scratch_bytes;
+use tensorc_exec::working_bytes;
 use tensorc_ir::diag::Result;
 
 use super::{Lowering, Schedule};
@@ -128,7 +128,7 @@ fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize, workers: u64) ->
     let mut tasks = Tasks { tasks: vec![], bytes: plan.buffers.iter().map(bytes).collect(), wholes: parts.collect() };
     let written = written_parts(plan);
     for (i, step) in plan.steps.iter().enumerate() {
-        let scratch = scratch_bytes(&step.op).saturating_mul(workers);
+        let scratch = working_bytes(&step.op).of(workers);
         let mut task = StepTask { second: i >= boundary, scratch, ..StepTask::default() };
         let args = step.op.args();
         for arg in &args {

@@ -27,7 +27,7 @@ pub fn random_plan(rng: &mut Rng) -> Plan {
         let name = if rng.one_in(2) { format!("layer/{i}") } else { format!("n{i}") };
         if rng.one_in(3) {
             let (offset, bytes) = (rng.below(64) * 128, rng.below(3) * 128);
-            plan.scratch.push(Scratch { step: i as u32, offset, bytes, live: rng.below(offset + 1) });
+            plan.scratch.push(Scratch { step: i as u32, offset, shared: 0, bytes, live: rng.below(offset + 1) });
         }
         plan.steps.push(Step { name, op, flops: rng.below(1 << 40), bytes: rng.below(1 << 40) });
         current = next;

@@ -375,7 +375,7 @@ pub fn assert_fused_form(graph: &Graph) {
     for n in graph.order() {
         match &graph.node(n).kind {
             NodeKind::Input | NodeKind::Const(_) => {}
-            NodeKind::Prim(Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_)) => {}
+            NodeKind::Prim(Prim::Concat { .. } | Prim::Kernel(_) | Prim::Flow(_) | Prim::Extern(_)) => {}
             NodeKind::Prim(Prim::View(v)) => {
                 let arg = graph.dense(graph.args(n)[0]).unwrap();
                 let out = graph.dense(Value { node: n, port: 0 }).unwrap();

@@ -45,7 +45,7 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
             }
             Ok(())
         }
-        StepOp::Extern { args, .. } => {
+        StepOp::Extern { args, .. } | StepOp::Flow { args, .. } => {
             for (i, arg) in args.iter().enumerate() {
                 step.check_plain(arg.buffer)?;
                 step.check_dense(arg.buffer)?;
@@ -53,7 +53,7 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
                     return Err(step.in_place(arg.buffer));
                 }
                 if !arg.writes && args[..i].iter().any(|other| other.writes) {
-                    return Err(step.parameters("operands of a function come before its results"));
+                    return Err(step.parameters("operands of a function or nested plan come before its results"));
                 }
             }
             Ok(())

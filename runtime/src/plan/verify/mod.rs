@@ -10,13 +10,17 @@
 //! inside its arguments is the business of the kernel verifier.
 
 mod calls;
+mod flow;
 mod kernels;
 mod liveness;
 mod parts;
 mod states;
 
-use tensorc_abi::{Arg, Buffer, Contraction, DType, KernelSignature, LibraryOp, Plan, Step, StepOp, StorageClass};
-use tensorc_exec::scratch_bytes;
+use tensorc_abi::{
+    Arg, Buffer, Contraction, DType, KernelSignature, LibraryOp, Plan, Scratch, Step, StepOp, StorageClass,
+    WorkingBytes,
+};
+use tensorc_exec::working_bytes;
 
 use super::error::{InvalidPlan, PlanEdge, PlanError};
 use parts::Written;
@@ -64,9 +68,14 @@ pub fn verify_unplaced(plan: &Plan) -> Result<(), InvalidPlan> {
 pub fn verify_kernels(plan: &Plan, kernels: &[KernelSignature]) -> Result<(), InvalidPlan> {
     let checked = match (plan.kernels.len(), kernels.len()) {
         (expected, actual) if expected != actual => Err(PlanError::KernelCount { expected, actual }),
-        _ => plan.steps.iter().try_for_each(|step| kernels::check(plan, step, kernels)),
+        _ => check_kernels(plan, kernels),
     };
     checked.map_err(|error| InvalidPlan::of(plan, error))
+}
+
+fn check_kernels(plan: &Plan, kernels: &[KernelSignature]) -> Result<(), PlanError> {
+    plan.steps.iter().try_for_each(|step| kernels::check(plan, step, kernels))?;
+    plan.nested().try_for_each(|body| check_kernels(body, kernels))
 }
 
 fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
@@ -84,8 +93,13 @@ fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
         }
         parts::check_step(plan, step)?;
         calls::check(plan, step)?;
-        let (needed, declared) = (scratch_bytes(&step.op), plan.scratch_of(position).map_or(0, |s| s.bytes));
-        if placed && needed > declared {
+        if let StepOp::Flow { flow, args } = &step.op {
+            flow::check(plan, step, flow, args)?;
+        }
+        let needed = working_bytes(&step.op);
+        let declared = plan.scratch_of(position).map_or(WorkingBytes::default(), Scratch::working);
+        if placed && declared.max(needed) != declared {
+            let (needed, declared) = (needed.of(1), declared.of(1));
             return Err(PlanError::Scratch { step: step.name.clone(), needed, declared });
         }
     }
@@ -114,7 +128,9 @@ fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
 fn check_scratch_list(plan: &Plan) -> Result<(), PlanError> {
     let mut next = 0;
     for scratch in &plan.scratch {
-        let fits = scratch.offset.checked_add(scratch.bytes).is_some_and(|end| end <= i64::MAX as u64);
+        let bytes = scratch.shared.checked_add(scratch.bytes);
+        let end = bytes.and_then(|bytes| scratch.offset.checked_add(bytes));
+        let fits = end.is_some_and(|end| end <= i64::MAX as u64);
         let known = scratch.step >= next && (scratch.step as usize) < plan.steps.len();
         if !(known && fits && scratch.offset.is_multiple_of(Plan::ALIGN) && scratch.live <= scratch.offset) {
             return Err(PlanError::ScratchList { step: scratch.step });

@@ -1,0 +1,183 @@
+//! Control flow: graphs that a node runs more or less than once.
+
+use std::hash::{Hash, Hasher};
+
+use tensorc_abi::DType;
+pub use tensorc_abi::{FlowKind, Loop};
+
+use crate::graph::{Graph, NodeId, NodeKind, Value};
+use crate::prim::Prim;
+use crate::types::DenseType;
+
+/// Graphs, and which of them run how often. Graphs with the same node structure are not compared: only a flow itself is
+/// equal to it.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// What decides which body runs, and how often.
+    pub kind: FlowKind,
+    /// Two of a conditional, the one for a condition that holds first; one of a loop. What a loop carries is updated by its
+    /// body ([`Graph::updates`]).
+    pub bodies: Vec<Graph>,
+}
+
+impl PartialEq for Flow {
+    fn eq(&self, other: &Flow) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Flow {}
+
+impl Hash for Flow {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.kind.hash(state);
+    }
+}
+
+/// Operands and results of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowTypes {
+    /// The operands.
+    pub operands: Vec<DenseType>,
+    /// The results.
+    pub results: Vec<DenseType>,
+}
+
+impl Flow {
+    /// The types that the bodies imply.
+    ///
+    /// # Errors
+    /// What is wrong with the bodies.
+    pub fn types(&self) -> Result<FlowTypes, String> {
+        let bodies: Vec<BodyTypes> = self.bodies.iter().map(BodyTypes::of).collect::<Result<_, _>>()?;
+        match (&self.kind, &bodies[..]) {
+            (FlowKind::If, [then, otherwise]) => {
+                if then.inputs != otherwise.inputs || then.outputs != otherwise.outputs {
+                    return Err("the branches differ in the types of inputs or results".into());
+                }
+                if !(then.updated.is_empty() && otherwise.updated.is_empty()) {
+                    return Err("a branch updates an input".into());
+                }
+                let operands = std::iter::once(condition()).chain(then.inputs.iter().cloned()).collect();
+                Ok(FlowTypes { operands, results: then.outputs.clone() })
+            }
+            (FlowKind::Loop(repeat), [body]) => body.repeated(repeat),
+            _ => Err("the bodies are not two of a branch or one of a loop".into()),
+        }
+    }
+
+    /// Floating-point operations, by what `of` says of a body.
+    pub fn operations(&self, of: impl Fn(&Graph) -> u64) -> u64 {
+        let trips = match &self.kind {
+            FlowKind::If => 1,
+            FlowKind::Loop(repeat) => repeat.trips.unwrap_or(1),
+        };
+        self.bodies.iter().map(of).max().unwrap_or(0).saturating_mul(trips)
+    }
+}
+
+fn condition() -> DenseType {
+    DenseType::new(DType::Bool, &[])
+}
+
+struct BodyTypes {
+    inputs: Vec<DenseType>,
+    outputs: Vec<DenseType>,
+    /// Positions of inputs.
+    updated: Vec<usize>,
+}
+
+impl BodyTypes {
+    fn of(body: &Graph) -> Result<BodyTypes, String> {
+        let dense = |v: Value| body.resolved(v).dense().ok_or("a type in the signature of a body is not fully known");
+        if body.boundary().is_some() || !body.checks().is_empty() {
+            return Err("a body has two phases or checks of its own".into());
+        }
+        Ok(BodyTypes {
+            inputs: body.inputs().iter().map(|node| dense(Value { node: *node, port: 0 })).collect::<Result<_, _>>()?,
+            outputs: body.outputs().iter().map(|(_, v)| dense(*v)).collect::<Result<_, _>>()?,
+            updated: body.states().into_iter().map(|(position, _)| position).collect(),
+        })
+    }
+
+    fn repeated(&self, repeat: &Loop) -> Result<FlowTypes, String> {
+        let BodyTypes { inputs, outputs, updated } = self;
+        if !repeat.is_bounded() {
+            return Err("nothing says how often the loop runs, or what is stacked has no known length".into());
+        }
+        if inputs.len() < repeat.own_inputs() || outputs.len() != repeat.outputs() {
+            return Err("the body has other inputs or results than the loop".into());
+        }
+        if !updated.iter().copied().eq(1..1 + repeat.carried) {
+            return Err("the body does not update what the loop carries, and only that".into());
+        }
+        if inputs[0] != DenseType::new(DType::I64, &[]) {
+            return Err("the first input of the body is not the number of the iteration, an i64 scalar".into());
+        }
+        let (rows, outputs) = (repeat.trips.unwrap_or(0), &outputs[usize::from(repeat.conditional)..]);
+        if repeat.conditional && self.outputs[0] != condition() {
+            return Err("the first result of the body is no bool scalar".into());
+        }
+        let stacked = |row: &DenseType| DenseType::new(row.dtype, &[&[rows], &row.dims[..]].concat());
+        let (carried, rest) = inputs[1..].split_at(repeat.carried);
+        let (scanned, rest) = rest.split_at(repeat.scanned.len());
+        let first = repeat.conditional.then(condition);
+        let operands = first.into_iter().chain(carried.iter().cloned());
+        Ok(FlowTypes {
+            operands: operands.chain(scanned.iter().map(stacked)).chain(rest.iter().cloned()).collect(),
+            results: carried.iter().cloned().chain(outputs.iter().map(stacked)).collect(),
+        })
+    }
+}
+
+impl Graph {
+    /// The flow that a node is, if it is one.
+    pub fn flow(&self, node: NodeId) -> Option<&Flow> {
+        match &self.node(node).kind {
+            NodeKind::Prim(Prim::Flow(flow)) => Some(flow),
+            _ => None,
+        }
+    }
+
+    /// The bodies of its flows, without those that are nested in them.
+    pub fn bodies(&self) -> impl Iterator<Item = &Graph> {
+        self.node_ids().into_iter().filter_map(|node| self.flow(node)).flat_map(|flow| &flow.bodies)
+    }
+
+    /// Number of nodes, with those of bodies.
+    pub fn total_nodes(&self) -> usize {
+        self.node_count() + self.bodies().map(Graph::total_nodes).sum::<usize>()
+    }
+
+    /// Changes the bodies of its flows; returns whether one changed.
+    ///
+    /// # Errors
+    /// The first of `change`.
+    pub fn change_bodies<E>(&mut self, change: &mut dyn FnMut(&mut Graph) -> Result<bool, E>) -> Result<bool, E> {
+        let mut any = false;
+        for node in self.node_ids() {
+            any |= self.change_bodies_of(node, change)?;
+        }
+        Ok(any)
+    }
+
+    /// Changes the bodies of a node, if it is a flow; returns whether one changed.
+    ///
+    /// # Errors
+    /// The first of `change`.
+    pub fn change_bodies_of<E>(
+        &mut self,
+        node: NodeId,
+        change: &mut dyn FnMut(&mut Graph) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let NodeKind::Prim(Prim::Flow(flow)) = &mut self.node_mut(node).kind else { return Ok(false) };
+        let (mut bodies, mut any) = (flow.bodies.clone(), false);
+        for body in &mut bodies {
+            any |= change(body)?;
+        }
+        if any {
+            *flow = Flow { kind: flow.kind.clone(), bodies }.into();
+        }
+        Ok(any)
+    }
+}
