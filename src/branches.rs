@@ -84,7 +84,6 @@ impl Branches {
             lengths: &lengths,
             values: &fixed,
             analysis: Some(&analysis),
-            written_out: compiler.writes_out(),
             ..ImportOptions::default()
         };
         let model = OnnxModel::open_with(&self.path, compiler.read_options()).map_err(fail)?;

@@ -156,11 +156,6 @@ impl Compiler {
         self.0.gpu.as_ref()
     }
 
-    /// Whether branches and loops are written out: none stays in a graph for a GPU.
-    pub(crate) fn writes_out(&self) -> bool {
-        self.gpu().is_some()
-    }
-
     /// The operators that it knows.
     pub fn registry(&self) -> &Registry {
         &self.0.shared.registry

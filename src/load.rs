@@ -96,7 +96,7 @@ impl Compiler {
     /// A model of which it is known how many tensors there are in sequences and optional values.
     fn load_onnx_of(&self, path: &Path, model: OnnxModel, lengths: &Lengths<'_>) -> Result<Model, Error> {
         let fail = |source| Error::Onnx { path: path.to_owned(), source: Box::new(source) };
-        let options = ImportOptions { lengths, written_out: self.writes_out(), ..ImportOptions::default() };
+        let options = ImportOptions { lengths, ..ImportOptions::default() };
         match import(model, self.registry(), &options) {
             Ok(imported) => Ok(Model::new(self.clone(), imported.graph)),
             Err(error) => {

@@ -44,19 +44,52 @@ pub struct FlowTypes {
 }
 
 impl Flow {
-    /// The types that the bodies imply.
+    /// Whether there are the bodies that the kind needs, and their signatures are of the length that it needs.
+    ///
+    /// # Errors
+    /// What is wrong with the bodies.
+    pub fn check(&self) -> Result<(), String> {
+        if self.bodies.iter().any(|body| body.boundary().is_some() || !body.checks().is_empty()) {
+            return Err("a body has two phases or checks of its own".into());
+        }
+        match (&self.kind, &self.bodies[..]) {
+            (FlowKind::If, [then, otherwise]) => {
+                if !(then.updates().is_empty() && otherwise.updates().is_empty()) {
+                    return Err("a branch updates an input".into());
+                }
+                let sizes = |body: &Graph| (body.inputs().len(), body.outputs().len());
+                match sizes(then) == sizes(otherwise) {
+                    true => Ok(()),
+                    false => Err("the branches have different numbers of inputs or results".into()),
+                }
+            }
+            (FlowKind::Loop(repeat), [body]) => {
+                if !repeat.is_bounded() {
+                    return Err("nothing says how often the loop runs, or what is stacked has no known length".into());
+                }
+                if body.inputs().len() < repeat.own_inputs() || body.outputs().len() != repeat.outputs() {
+                    return Err("the body has other inputs or results than the loop".into());
+                }
+                match body.states().into_iter().map(|(position, _)| position).eq(1..1 + repeat.carried) {
+                    true => Ok(()),
+                    false => Err("the body does not update what the loop carries, and only that".into()),
+                }
+            }
+            _ => Err("the bodies are not two of a branch or one of a loop".into()),
+        }
+    }
+
+    /// The types that bodies whose types are known imply.
     ///
     /// # Errors
     /// What is wrong with the bodies.
     pub fn types(&self) -> Result<FlowTypes, String> {
+        self.check()?;
         let bodies: Vec<BodyTypes> = self.bodies.iter().map(BodyTypes::of).collect::<Result<_, _>>()?;
         match (&self.kind, &bodies[..]) {
             (FlowKind::If, [then, otherwise]) => {
                 if then.inputs != otherwise.inputs || then.outputs != otherwise.outputs {
                     return Err("the branches differ in the types of inputs or results".into());
-                }
-                if !(then.updated.is_empty() && otherwise.updated.is_empty()) {
-                    return Err("a branch updates an input".into());
                 }
                 let operands = std::iter::once(condition()).chain(then.inputs.iter().cloned()).collect();
                 Ok(FlowTypes { operands, results: then.outputs.clone() })
@@ -83,34 +116,19 @@ fn condition() -> DenseType {
 struct BodyTypes {
     inputs: Vec<DenseType>,
     outputs: Vec<DenseType>,
-    /// Positions of inputs.
-    updated: Vec<usize>,
 }
 
 impl BodyTypes {
     fn of(body: &Graph) -> Result<BodyTypes, String> {
         let dense = |v: Value| body.resolved(v).dense().ok_or("a type in the signature of a body is not fully known");
-        if body.boundary().is_some() || !body.checks().is_empty() {
-            return Err("a body has two phases or checks of its own".into());
-        }
         Ok(BodyTypes {
             inputs: body.inputs().iter().map(|node| dense(Value { node: *node, port: 0 })).collect::<Result<_, _>>()?,
             outputs: body.outputs().iter().map(|(_, v)| dense(*v)).collect::<Result<_, _>>()?,
-            updated: body.states().into_iter().map(|(position, _)| position).collect(),
         })
     }
 
     fn repeated(&self, repeat: &Loop) -> Result<FlowTypes, String> {
-        let BodyTypes { inputs, outputs, updated } = self;
-        if !repeat.is_bounded() {
-            return Err("nothing says how often the loop runs, or what is stacked has no known length".into());
-        }
-        if inputs.len() < repeat.own_inputs() || outputs.len() != repeat.outputs() {
-            return Err("the body has other inputs or results than the loop".into());
-        }
-        if !updated.iter().copied().eq(1..1 + repeat.carried) {
-            return Err("the body does not update what the loop carries, and only that".into());
-        }
+        let BodyTypes { inputs, outputs } = self;
         if inputs[0] != DenseType::new(DType::I64, &[]) {
             return Err("the first input of the body is not the number of the iteration, an i64 scalar".into());
         }

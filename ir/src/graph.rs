@@ -1,5 +1,7 @@
 //! The tensor graph. petgraph stays private to this file.
 
+mod effects;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -248,6 +250,14 @@ impl Graph {
         &self.inputs
     }
 
+    /// Brings the inputs into an order; those that are left out, which nothing may use, are taken out of the graph.
+    pub fn set_inputs(&mut self, order: &[NodeId]) {
+        let left_out: Vec<NodeId> = self.inputs.iter().copied().filter(|node| !order.contains(node)).collect();
+        left_out.into_iter().for_each(|node| self.remove_input(node));
+        let kept: Vec<NodeId> = self.inputs.iter().copied().filter(|node| !order.contains(node)).collect();
+        self.inputs = order.iter().copied().chain(kept).collect();
+    }
+
     /// Takes an input that nothing uses out of the graph; one that is used stays.
     pub fn remove_input(&mut self, node: NodeId) {
         let used = !self.uses(node).is_empty() || self.is_output(Value { node, port: 0 });
@@ -272,67 +282,6 @@ impl Graph {
         self.outputs = outputs.into_iter().collect();
     }
 
-    /// States that input `of` is mutable memory, which holds `value` after the run: auxiliary state, parameters
-    /// that are trained, gradients that are added to. Reads of the input see the old value.
-    pub fn add_update(&mut self, of: NodeId, value: Value) {
-        self.updates.push((of, value));
-    }
-
-    /// Inputs that are updated, with their next values.
-    pub fn updates(&self) -> &[(NodeId, Value)] {
-        &self.updates
-    }
-
-    /// Updated inputs by their position in the signature, ascending, with their next values.
-    pub fn states(&self) -> Vec<(usize, Value)> {
-        let next = |id: &NodeId| self.updates.iter().find(|(of, _)| of == id).map(|(_, v)| *v);
-        self.inputs.iter().enumerate().filter_map(|(i, id)| next(id).map(|v| (i, v))).collect()
-    }
-
-    /// Makes every input constant memory again.
-    pub fn clear_updates(&mut self) {
-        self.updates.clear();
-    }
-
-    /// Adds a requirement that a run confirms.
-    pub fn add_check(&mut self, check: Check) {
-        self.checks.push(check);
-    }
-
-    /// The requirements that a run confirms.
-    pub fn checks(&self) -> &[Check] {
-        &self.checks
-    }
-
-    /// Runs confirm nothing.
-    pub fn clear_checks(&mut self) {
-        self.checks.clear();
-    }
-
-    /// The first `outputs` outputs, and what they need, make up the first phase of the run; all else,
-    /// updates included, the second. The phases can be run one at a time.
-    pub fn set_boundary(&mut self, outputs: Option<usize>) {
-        self.boundary = outputs;
-    }
-
-    /// Number of outputs that the first phase delivers; `None` if there is one phase.
-    pub fn boundary(&self) -> Option<usize> {
-        self.boundary
-    }
-
-    /// What the outputs before the boundary need, and checks that need no other inputs; `None` without a boundary.
-    pub fn first_phase(&self) -> Option<BTreeSet<NodeId>> {
-        let first = self.outputs.iter().take(self.boundary?).map(|(_, v)| v.node);
-        let mut phase = self.ancestors(first);
-        for check in &self.checks {
-            let needed = self.ancestors([check.value.node]);
-            if needed.iter().all(|node| phase.contains(node) || !self.inputs.contains(node)) {
-                phase.extend(needed);
-            }
-        }
-        Some(phase)
-    }
-
     /// The given nodes and all they depend on.
     pub fn ancestors(&self, nodes: impl IntoIterator<Item = NodeId>) -> BTreeSet<NodeId> {
         let mut found = BTreeSet::new();
@@ -343,19 +292,6 @@ impl Graph {
             }
         }
         found
-    }
-
-    /// Takes over updates, checks and boundary from the graph this one is a copy of; `map` gives the
-    /// copies of values.
-    pub fn keep_effects(&mut self, old: &Graph, map: impl Fn(Value) -> Result<Value>) -> Result<()> {
-        self.boundary = old.boundary;
-        for check in &old.checks {
-            self.checks.push(Check { value: map(check.value)?, requirement: check.requirement.clone() });
-        }
-        for (of, v) in &old.updates {
-            self.updates.push((map(Value { node: *of, port: 0 })?.node, map(*v)?));
-        }
-        Ok(())
     }
 
     /// What the graph is there for: the values of its outputs, updates and checks.

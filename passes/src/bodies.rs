@@ -38,8 +38,8 @@ pub(crate) fn lift_checks(graph: &mut Graph) -> Result<bool> {
         let word = DenseType::new(DType::I64, &[]);
         let mut types = result_types(graph, node)?.to_vec();
         let mut args = graph.args(node).to_vec();
-        let name = graph.node(node).name.clone();
-        let zero = graph.add_const(name.clone(), TensorData::scalar(Scalar::i64(0)));
+        let name = &graph.node(node).name;
+        let zero = graph.add_const(format!("{name}_check"), TensorData::scalar(Scalar::i64(0)));
         args.splice(operands..operands, vec![zero; new]);
         types.splice(first..first, vec![word; new]);
         let port = |old: usize| if old < first { old } else { old + new };

@@ -35,7 +35,7 @@ impl Pass for InferTypes {
 /// Runs inference to its fixpoint; host operators whose operands are all known at compile time are
 /// replaced by their results on the way. Returns whether anything was learnt.
 pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
-    let mut any = false;
+    let mut any = graph.change_bodies(&mut |body| infer_graph(body, registry, static_bytes))?;
     loop {
         any |= fixpoint(graph, registry, static_bytes)?;
         representable(graph)?;

@@ -25,6 +25,7 @@ pub mod simplify;
 mod slices;
 pub mod stage;
 pub mod values;
+mod write_out;
 
 pub use differentiate::differentiate;
 pub use manager::{Pass, PassCx, PrintWhen, Printer, Rewrite, Timing, Unit};

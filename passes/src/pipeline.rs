@@ -19,6 +19,7 @@ use crate::recipes::ChooseRecipes;
 use crate::recompute::Recompute;
 use crate::simplify::Simplify;
 use crate::slices::SliceBatch;
+use crate::write_out::WriteOut;
 
 /// Named points of the compilation, in order; `--to=fuse` stops after one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,8 +76,9 @@ impl CompilePhase {
 }
 
 /// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run.
-const DEFAULT: [(CompilePhase, Stage); 14] = [
+const DEFAULT: [(CompilePhase, Stage); 15] = [
     (CompilePhase::Type, Stage::Pass(|| Box::new(InferTypes))),
+    (CompilePhase::Simplify, Stage::Pass(|| Box::new(WriteOut))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(InsertChecks))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(Decompose))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(FoldConstants))),
@@ -216,6 +218,7 @@ struct KnownPass {
 
 const KNOWN: &[KnownPass] = &[
     KnownPass { name: "infer", options: &[], build: |_| Ok(Box::new(InferTypes)) },
+    KnownPass { name: "write-out", options: &[], build: |_| Ok(Box::new(WriteOut)) },
     KnownPass { name: "insert-checks", options: &[], build: |_| Ok(Box::new(InsertChecks)) },
     KnownPass { name: "decompose", options: &[], build: |_| Ok(Box::new(Decompose)) },
     KnownPass {

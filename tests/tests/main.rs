@@ -11,6 +11,7 @@ mod callers;
 mod code_cache;
 mod differential;
 mod executor;
+mod flow;
 mod gpu;
 mod gpu_arrays;
 mod groups;

@@ -1,13 +1,10 @@
 //! Nested graphs: conditionals, and the inlining they share with other operators.
 //!
 //! Where the condition of an `If` is known when the model is imported, the branch taken replaces the node. Otherwise it
-//! stays in the graph ([`super::flow`]), or, where no branch may ([`ImportOptions::written_out`]), both branches are
-//! computed and the condition selects between their results. For either the results must have the same type, and values in
-//! branches are not checked (`OpNode::unchecked`): an index in the branch that is not taken may be out of range. If the types
-//! differ, importing fails with an error that says so ([`super::unsupported::Unsupported::only_undecided`]), and may succeed
-//! with shapes and values of inputs.
-//!
-//! [`ImportOptions::written_out`]: super::ImportOptions::written_out
+//! stays in the graph ([`super::flow`]). For that the results must have the same type, and values in branches are not checked
+//! (`OpNode::unchecked`): an index in the branch that is not taken may be out of range. If the types differ, importing fails
+//! with an error that says so ([`super::unsupported::Unsupported::only_undecided`]), and may succeed with shapes and values
+//! of inputs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +12,7 @@ use std::sync::Arc;
 
 use super::error::OnnxError;
 use super::import::{Importer, stored_values};
-use super::load::{NEWEST_OPSET, Opsets};
+use super::load::Opsets;
 use super::meaning::Meaning;
 use super::proto::{GraphProto, NodeProto};
 use super::unsupported::{Stop, UNDECIDED};
@@ -74,23 +71,17 @@ impl Importer<'_> {
                 return Ok(Err(vec![UNDECIDED.to_owned()]));
             }
         }
-        if self.keeps_flow() {
-            let results: Vec<[&str; 3]> =
-                selected.iter().map(|s| [&s.output, &s.then, &s.otherwise].map(String::as_str)).collect();
-            return match self.conditional(&condition, &results, first, label) {
-                Ok(()) => Ok(Ok(())),
-                Err(Stop::Invalid(error)) => Err(error),
-                Err(Stop::Unsupported(reason)) => Ok(Err(vec![reason])),
-                Err(Stop::Reported) => {
-                    self.give_up(selected.into_iter().map(|s| s.output).collect());
-                    Ok(Ok(()))
-                }
-            };
+        let results: Vec<[&str; 3]> =
+            selected.iter().map(|s| [&s.output, &s.then, &s.otherwise].map(String::as_str)).collect();
+        match self.conditional(&condition, &results, first, label) {
+            Ok(()) => Ok(Ok(())),
+            Err(Stop::Invalid(error)) => Err(error),
+            Err(Stop::Unsupported(reason)) => Ok(Err(vec![reason])),
+            Err(Stop::Reported) => {
+                self.give_up(selected.into_iter().map(|s| s.output).collect());
+                Ok(Ok(()))
+            }
         }
-        let select = |Selected { output, then, otherwise }: &Selected| {
-            NodeProto::of("Where", &[&condition, then, otherwise], output, Some(label.to_string()))
-        };
-        self.all("If", &selected.iter().map(select).collect::<Vec<_>>(), NEWEST_OPSET, label)
     }
 
     /// The tensors of the results of an `If`: of sequences, those at the same positions. `None` if the branches do not give

@@ -25,6 +25,9 @@ use super::writer::{NodeWriter, ints};
 /// iterations then.
 const MAX_UNROLLED_NODES: u64 = 512;
 
+/// A value and its type.
+type Typed = (Value, DenseType);
+
 /// A loop with a body, before it is decided whether it stays one.
 pub(super) struct LoopSite<'s> {
     pub body: &'s Body<'s>,
@@ -38,6 +41,9 @@ pub(super) struct LoopSite<'s> {
     pub initial: Vec<String>,
     pub scanned: Vec<(String, Direction)>,
     pub stacked: Vec<Direction>,
+    /// Whether there is an operand for the condition: without one, operator and run times differ in what a condition of the
+    /// body means.
+    pub conditioned: bool,
     /// Whether the body takes the number of the iteration and the condition, and gives whether there is a next one.
     pub counts: bool,
 }
@@ -50,11 +56,6 @@ impl LoopSite<'_> {
 }
 
 impl Importer<'_> {
-    /// Whether branches and loops may stay in the graph.
-    pub(super) fn keeps_flow(&self) -> bool {
-        !self.options.written_out
-    }
-
     /// The type of a value, which must be known.
     fn dense_type(&mut self, value: Value) -> Result<DenseType, Stop> {
         self.infer();
@@ -172,6 +173,9 @@ impl Importer<'_> {
             Some(name) => self.known(name).ok().and_then(|data| data.item()).is_some_and(|c| c.as_bool()),
             None => true,
         };
+        if !goes_on && !site.conditioned {
+            return Ok(None);
+        }
         let conditional = !goes_on || site.condition.is_some() || site.limit.is_some();
         let nodes = self.graph.node_count() as u64 - before;
         let stacks = !site.stacked.is_empty();
@@ -209,7 +213,7 @@ impl Importer<'_> {
             let name = self.fresh_name(&label);
             self.values.insert(name.clone(), Meaning::Tensor(*port));
             names.push(match direction {
-                Some(direction) => self.from_first(&name, direction.axis, &label)?,
+                Some(direction) => self.restored(&name, direction.axis, &label)?,
                 None => name,
             });
         }
@@ -253,7 +257,7 @@ impl Importer<'_> {
         site: &LoopSite<'_>,
         repeat: Loop,
         (inputs, first): (&BodyInputs, u32),
-        (carried, scanned): (&[(Value, DenseType)], &[(Value, DenseType)]),
+        (carried, scanned): (&[Typed], &[Typed]),
         (outputs, updates): (&[String], &[String]),
     ) -> Result<Made, Stop> {
         let label = site.body.label().clone();
@@ -306,7 +310,7 @@ impl Importer<'_> {
     }
 
     /// The inverse of [`Importer::along_first`].
-    fn from_first(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<String, Stop> {
+    fn restored(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<String, Stop> {
         let rank = self.dense_tensor(name)?.1.rank() as i64;
         if !(-rank..rank).contains(&axis) {
             return unsupported(&format!("it builds a tensor of rank {rank} along axis {axis}"));
@@ -341,11 +345,11 @@ struct BodyInputs {
     carried: Vec<String>,
     rows: Vec<String>,
     /// In the order of the body.
-    all: Vec<(Value, DenseType)>,
+    all: Vec<Typed>,
 }
 
 impl BodyInputs {
-    fn new(importer: &mut Importer<'_>, carried: &[(Value, DenseType)], scanned: &[(Value, DenseType)]) -> BodyInputs {
+    fn new(importer: &mut Importer<'_>, carried: &[Typed], scanned: &[(Value, DenseType)]) -> BodyInputs {
         let mut all = vec![];
         let mut add = |of: &str, ty: DenseType| {
             let name = importer.fresh_name(of);

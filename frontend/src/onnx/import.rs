@@ -67,8 +67,6 @@ pub struct ImportOptions<'a> {
     /// Inference with constant folding, to decide the conditions of `If`. Without it only
     /// constants in the model are known.
     pub analysis: Option<&'a Analysis<'a>>,
-    /// No branch or loop stays in the graph: both branches of an undecided `If` are computed, every iteration is written out.
-    pub written_out: bool,
 }
 
 /// Imports the main graph of a model.

@@ -163,12 +163,13 @@ impl Importer<'_> {
         let collected = body.graph.output.len() - 1 - initial.len();
         let (most, condition) = (self.bound(node, 0)?, self.bound(node, 1)?);
         let ends_at_once = condition == Bound::Known(0) || matches!(most, Bound::Known(n) if n <= 0);
-        if self.keeps_flow() && !ends_at_once {
+        if !ends_at_once {
             let site = LoopSite {
                 body,
                 trips: most.known().map(|n| n.unsigned_abs()),
                 limit: most.open().map(|name| self.single(name, body.label)).transpose()?,
                 condition: condition.open(),
+                conditioned: condition != Bound::Absent,
                 initial: initial.clone(),
                 scanned: vec![],
                 stacked: vec![Direction::default(); collected],
@@ -263,29 +264,28 @@ impl Importer<'_> {
         body.expect(node.input.len(), initial.len())?;
         let through = directions(node, "scan_input", scanned.len())?;
         let built = directions(node, "scan_output", body.graph.output.len() - initial.len())?;
-        if self.keeps_flow() {
-            let mut trips = None;
-            for (name, direction) in scanned.iter().zip(&through) {
-                let extent = self.extent(name, direction.axis)?;
-                if *trips.get_or_insert(extent) != extent {
-                    return unsupported("the tensors that it goes through have different lengths");
-                }
+        let mut trips = None;
+        for (name, direction) in scanned.iter().zip(&through) {
+            let extent = self.extent(name, direction.axis)?;
+            if *trips.get_or_insert(extent) != extent {
+                return unsupported("the tensors that it goes through have different lengths");
             }
-            let site = LoopSite {
-                body,
-                trips,
-                limit: None,
-                condition: None,
-                initial: initial.to_vec(),
-                scanned: scanned.iter().cloned().zip(through.iter().copied()).collect(),
-                stacked: built.clone(),
-                counts: false,
-            };
-            if trips > Some(0)
-                && let Some(results) = self.kept(&site)?
-            {
-                return Ok(results);
-            }
+        }
+        let site = LoopSite {
+            body,
+            trips,
+            limit: None,
+            condition: None,
+            conditioned: false,
+            initial: initial.to_vec(),
+            scanned: scanned.iter().cloned().zip(through.iter().copied()).collect(),
+            stacked: built.clone(),
+            counts: false,
+        };
+        if trips > Some(0)
+            && let Some(results) = self.kept(&site)?
+        {
+            return Ok(results);
         }
         let scanned: Vec<_> = scanned.iter().zip(through).collect();
         self.scan(body, initial.to_vec(), &scanned, &built)

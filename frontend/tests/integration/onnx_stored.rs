@@ -55,7 +55,7 @@ fn constants(graph: &Graph) -> Vec<TensorData> {
         NodeKind::Const(data) => Some(data.clone()),
         _ => None,
     };
-    kinds.filter_map(constant).collect()
+    kinds.filter_map(constant).chain(graph.bodies().flat_map(constants)).collect()
 }
 
 fn file(name: &str, bytes: &[u8]) -> PathBuf {

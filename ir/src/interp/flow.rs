@@ -57,9 +57,13 @@ fn eval_loop(repeat: &Loop, body: &Graph, operands: &[TensorData], registry: &Re
         stacked.iter_mut().zip(made).for_each(|(all, row)| all.push(row));
         i += 1;
     }
-    let types = body.outputs()[usize::from(repeat.conditional)..].iter().map(|(_, v)| body.dense(*v));
-    let rows = stacked.into_iter().zip(types).zip(&repeat.stacked);
-    let stacked = rows.map(|((rows, ty), back)| stack(rows, &ty?, *back)).collect::<Result<Vec<_>>>()?;
+    let outputs = body.outputs()[usize::from(repeat.conditional)..].iter();
+    let stacked = stacked.into_iter().zip(outputs).zip(&repeat.stacked).map(|((rows, (_, v)), back)| {
+        // Before inference only values say what their types are.
+        let ty = rows.first().map_or_else(|| body.dense(*v), |row| Ok(row.ty.clone()))?;
+        stack(rows, &ty, *back)
+    });
+    let stacked = stacked.collect::<Result<Vec<_>>>()?;
     Ok(carried.into_iter().chain(stacked).collect())
 }
 
@@ -73,7 +77,7 @@ fn row(all: &TensorData, i: u64) -> Result<TensorData> {
 fn stack(rows: Vec<TensorData>, row: &DenseType, back: bool) -> Result<TensorData> {
     let ty = DenseType::new(row.dtype, &[&[rows.len() as u64], &row.dims[..]].concat());
     let mut bytes = Vec::with_capacity(ty.bytes() as usize);
-    let mut each = |row: &TensorData| bytes.extend_from_slice(&row.bytes());
+    let mut each = |row: &TensorData| bytes.extend_from_slice(row.bytes());
     if back {
         rows.iter().rev().for_each(&mut each)
     } else {

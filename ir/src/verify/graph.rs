@@ -224,7 +224,7 @@ fn flow(f: &Flow, inputs: &[DenseType], outputs: &[DenseType], stage: Stage) -> 
         verify_graph(body, stage).map_err(|d| format!("in a body: {d}"))?;
     }
     if stage < Stage::Typed {
-        return Ok(());
+        return f.check();
     }
     let FlowTypes { operands, results } = f.types()?;
     if operands != inputs {

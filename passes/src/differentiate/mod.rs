@@ -9,6 +9,7 @@ mod active;
 mod blocks;
 mod contract;
 mod emit;
+mod flow;
 mod map;
 mod pass;
 mod reduce;
@@ -132,6 +133,11 @@ impl Reverse<'_> {
                 self.operator(node, &results, &heads)
             }
             NodeKind::Prim(_) if heads.iter().all(Option::is_none) => Ok(()),
+            NodeKind::Prim(Prim::Flow(flow)) => {
+                let parts = self.flow(node, &flow, &heads)?;
+                let args: Vec<Option<Value>> = self.graph.args(node).into_iter().map(Some).collect();
+                self.deliver(&name, &args, parts)
+            }
             NodeKind::Prim(prim) => {
                 let args = self.graph.args(node).to_vec();
                 let wanted: Vec<bool> = args.iter().map(|v| self.active.varies.contains(v)).collect();
@@ -201,8 +207,7 @@ fn primitive(b: &mut Builder<'_>, prim: &Prim, v: &Visit<'_>, operator: Option<&
             Err(Diagnostic::new(DiagnosticCode::Unsupported, why))
         }
         Prim::Flow(_) => {
-            let why = "a branch or loop that is decided while it runs has no gradient";
-            Err(Diagnostic::new(DiagnosticCode::Unsupported, why))
+            Err(Diagnostic::new(DiagnosticCode::Internal, "branches and loops are differentiated as such"))
         }
         Prim::Kernel(k) => {
             let operator = operator.map_or(String::new(), |name| format!("{name} has no gradient: "));

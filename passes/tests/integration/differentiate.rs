@@ -364,3 +364,103 @@ fn gradients_of_values_inside_the_graph() {
         assert!((da - 2.0 * a).abs() < 1e-12 && (dx - 2.0 * a / (1.0 + (-x).exp())).abs() < 1e-12);
     }
 }
+
+/// A recurrence with a weight that every iteration reads, a row of an operand, and the number of the iteration.
+const RECURRENT: &str = "graph @g(%h0: f64[2, 3], %xs: f64[5, 2, 3], %w: f64[3, 3]) {
+  %r = prim.loop(%h0, %xs, %w) trips 5 carried 1 scanned [WAY] stacked [OTHER] {
+    body @step(%i: i64[], %h: f64[2, 3], %x: f64[2, 3], %w: f64[3, 3]) {
+      %n = cast(%i) {to = f64}
+      %p = matmul(%h, %w)
+      %q = mul(%n, %x)
+      %s = add(%p, %q)
+      %t = tanh(%s)
+      %u = mul(%t, %x)
+      return row = %u
+      update %h = %t
+    }
+  } : (f64[2, 3], f64[5, 2, 3])
+  return last = %r, all = %r:1
+}";
+
+#[test]
+fn loops() {
+    let registry = tensorc_ops::registry().unwrap();
+    for (way, other) in [("forward", "forward"), ("backward", "forward"), ("forward", "backward")] {
+        let text = RECURRENT.replace("WAY", way).replace("OTHER", other);
+        check(&format!("{way} {other}"), &parse(&text, &registry), &registry, 2);
+    }
+}
+
+#[test]
+fn loops_in_loops_and_values_that_are_not_differentiated() {
+    let text = "graph @g(%a: f64[3], %k: f64[3], %at: i64[4]) {
+      %r = prim.loop(%a, %at, %k) trips 4 carried 1 scanned [backward] {
+        body(%i: i64[], %a: f64[3], %at: i64[], %k: f64[3]) {
+          %x = gather(%k, %at)
+          %e = prim.loop(%a, %x) trips 3 carried 1 {
+            body(%j: i64[], %b: f64[3], %x: f64[]) {
+              %s = sin(%b)
+              %m = mul(%s, %x)
+              return
+              update %b = %m
+            }
+          } : f64[3]
+          return
+          update %a = %e
+        }
+      } : f64[3]
+      return %r
+    }";
+    let registry = tensorc_ops::registry().unwrap();
+    check("nested", &parse(text, &registry), &registry, 1);
+}
+
+#[test]
+fn branches() {
+    let text = |condition: &str| {
+        format!(
+            "graph @g(%x: f64[4], %y: f64[4]) {{
+              %c = const bool[] [{condition}]
+              %r = prim.if(%c, %x, %y) {{
+                body @then(%x: f64[4], %y: f64[4]) {{
+                  %m = mul(%x, %y)
+                  %e = exp(%m)
+                  return %e, %x
+                }}
+                body @else(%x: f64[4], %y: f64[4]) {{
+                  %s = sin(%x)
+                  return %s, %s
+                }}
+              }} : (f64[4], f64[4])
+              return %r, %r:1
+            }}"
+        )
+    };
+    let registry = tensorc_ops::registry().unwrap();
+    for condition in ["true", "false"] {
+        check(condition, &parse(&text(condition), &registry), &registry, 2);
+    }
+}
+
+#[test]
+fn a_loop_that_a_condition_ends_has_no_gradient() {
+    let text = "graph @g(%c: bool[], %x: f64[4]) {
+      %r = prim.loop(%c, %x) while carried 1 {
+        body(%i: i64[], %x: f64[4]) {
+          %no = const bool[] [false]
+          %y = mul(%x, %x)
+          return %no
+          update %x = %y
+        }
+      } : f64[4]
+      return %r
+    }";
+    let registry = tensorc_ops::registry().unwrap();
+    let mut graph = parse(text, &registry);
+    let (v, seed) = (graph.outputs()[0].1, TensorData::splat(&[4], Scalar::from_f64(DType::F64, 1.0)));
+    let seed = graph.add_const("seed", seed);
+    let wrt = variables(&graph);
+    let error = differentiate(&mut graph, &registry, &[(v, Some(seed))], &wrt).unwrap_err();
+    assert_eq!(error.code, DiagnosticCode::Unsupported);
+    assert!(error.to_string().contains("node `r`") && error.message.contains("condition"), "{error}");
+}

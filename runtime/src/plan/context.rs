@@ -1,5 +1,6 @@
 //! The mutable state of one run, and the run itself.
 
+mod nested;
 mod there;
 
 pub(super) use there::word_in;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::image::slot;
 use tensorc_abi::{ExternError, ExternFn};
-use tensorc_exec::{self as exec, Memory, Tensors, Work, WorkerMemory, Workers, bind};
+use tensorc_exec::{self as exec, Memory, Work, WorkerMemory, Workers, bind};
 
 use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Final, Interface, Phase};
@@ -20,7 +21,6 @@ use super::device::DeviceContext;
 use super::error::RunError;
 use super::executable::{Executable, Prepared};
 use super::external;
-use super::flow::FlowProgram;
 use super::poison::Deaths;
 use super::trace::{StepTrace, Unwatched, Watch};
 use crate::device::Device;
@@ -511,35 +511,6 @@ impl<'a, W: Watch> RunView<'a, W> {
         // verifier proved that regions are independent and working memory is apart from what is live; `enter` has made the
         // arena large enough for the pool. The rest is the contract of `Executable::new`.
         Ok(unsafe { exec::run(steps, self.memory, &threads) }?)
-    }
-}
-
-impl<W: Watch> RunView<'_, W> {
-    /// Executes the nested plans of a step.
-    fn flow(&self, flow: &FlowProgram, call: &exec::Step) -> Result<(), Stop> {
-        let memory = self.memory.arena.wrapping_add(call.scratch.offset);
-        let args = self.memory.table.wrapping_add(call.first_slot);
-        let mut body = |which: usize, tensors: Tensors<'_>| {
-            let body = &flow.bodies[which];
-            // SAFETY: the verifier proved the working memory of the step to be large enough for every body, and nobody else
-            // uses it now.
-            let memory = unsafe { body.enter(memory, tensors) };
-            let (externs, deadline) = (&body.externs[..], self.deadline);
-            RunView { pool: self.pool, externs, memory, watch: Unwatched, deadline }.calls(&body.prepared)
-        };
-        // SAFETY: the slots of the step are bound, and the verifier compared the sizes of its arguments with the bodies.
-        unsafe { flow.call().run(args, memory, &mut body) }
-    }
-
-    /// Executes all steps of a nested plan in order.
-    fn calls(&self, calls: &[Prepared]) -> Result<(), Stop> {
-        let mut index = 0;
-        while index < calls.len() {
-            let count = if self.pool.threads() > 1 { calls[index].region } else { 1 };
-            self.steps(&calls[index..index + count])?;
-            index += count;
-        }
-        self.deadline.map_or(Ok(()), Deadline::check)
     }
 }
 

@@ -355,7 +355,7 @@ fn steps_and_arguments_of_unknown_kinds_are_refused() {
     let gpu = |words: &[u64]| words[header::GPU] as usize;
     type Case<'c> = (i32, &'c dyn Fn(&mut [u64]));
     let damages: [Case<'_>; 5] = [
-        (status::VERSION, &|words| words[step(words) + step::KIND] += 1),
+        (status::VERSION, &|words| words[step(words) + step::KIND] = step::LAST + 1),
         (status::VERSION, &|words| words[slot(words) + slot::HOME] = slot::ARENA + 1),
         (status::DAMAGED, &|words| words[step(words) + step::FUNCTION] = 999),
         (status::DAMAGED, &|words| words[step(words) + step::ARGS] += 1),
