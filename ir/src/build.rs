@@ -56,7 +56,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The operators that may be added.
-    pub fn registry(&self) -> &Registry {
+    pub fn registry(&self) -> &'a Registry {
         self.registry
     }
 

@@ -25,7 +25,8 @@ impl Pass for Decompose {
         for _ in 0..MAX_DEPTH {
             let ops: Vec<NodeId> = graph.order().into_iter().filter(|n| expandable(graph, *n)).collect();
             if ops.is_empty() {
-                return Ok(changed);
+                // Composites may have become branches and loops, whose bodies hold operators.
+                return Ok(graph.change_bodies(&mut |body| self.run(body, cx))? | changed);
             }
             changed = true;
             let values = StaticValues::new(cx.registry, cx.options.static_bytes);

@@ -54,7 +54,8 @@ fn written(graph: &mut Graph, node: NodeId, flow: &Flow, cx: &PassCx<'_>) -> Res
             let otherwise = copied(graph, otherwise, &args[1..], false)?;
             let types = result_types(graph, node)?;
             let results = then.outputs.into_iter().zip(otherwise.outputs).zip(types);
-            results.map(|((then, otherwise), ty)| select(graph, [args[0], then, otherwise], ty)).collect()
+            let name = graph.node(node).name.clone();
+            results.map(|((then, otherwise), ty)| select(graph, &name, [args[0], then, otherwise], ty)).collect()
         }
         (FlowKind::Loop(repeat), [body]) => match repeat.trips.filter(|_| !repeat.conditional) {
             Some(trips) => iterations(graph, (repeat, trips), body, &args, cx),
@@ -67,11 +68,10 @@ fn written(graph: &mut Graph, node: NodeId, flow: &Flow, cx: &PassCx<'_>) -> Res
     }
 }
 
-fn select(graph: &mut Graph, operands: [Value; 3], ty: DenseType) -> Result<Value> {
+fn select(graph: &mut Graph, name: &Arc<str>, operands: [Value; 3], ty: DenseType) -> Result<Value> {
     let f = ScalarFn::build(&[DType::Bool, ty.dtype, ty.dtype], |_, x| vec![x[0].select(&x[1], &x[2])]);
     let f = f.map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why))?;
-    let name = graph.node(operands[1].node).name.clone();
-    Ok(Value { node: graph.add_prim(name, Prim::Map(f.into()), &operands, &[ty]), port: 0 })
+    Ok(Value { node: graph.add_prim(name.clone(), Prim::Map(f.into()), &operands, &[ty]), port: 0 })
 }
 
 fn iterations(
@@ -88,7 +88,8 @@ fn iterations(
     let mut stacked: Vec<Vec<Value>> = vec![vec![]; repeat.stacked.len()];
     for i in 0..trips {
         cx.limits.admit(graph.node_count(), format_args!("a loop of {trips} iterations"))?;
-        let mut operands = vec![graph.add_const("iteration", TensorData::scalar(Scalar::i64(i as i64)))];
+        let number = graph.add_const("iteration", TensorData::scalar(Scalar::i64(i as i64)));
+        let mut operands = vec![number];
         operands.append(&mut carried);
         for (v, back) in scanned.iter().zip(&repeat.scanned) {
             operands.push(row(graph, *v, at(i, *back))?);
@@ -96,6 +97,7 @@ fn iterations(
         operands.extend(fixed);
         let made = copied(graph, body, &operands, true)?;
         carried = made.updates;
+        graph.remove_if_dead(number.node);
         for (all, v) in stacked.iter_mut().zip(made.outputs) {
             all.push(lifted(graph, v)?);
         }

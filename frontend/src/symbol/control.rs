@@ -1,21 +1,22 @@
-//! Control flow: nodes that run graphs of their own. Each becomes an operator whose expansion repeats or selects
-//! its graphs, so inference, gradients and fusion see nothing but ordinary nodes.
+//! Control flow: nodes that run graphs of their own. Each becomes an operator that expands to a branch or loop
+//! ([`tensorc_ir::flow`]), or, if it is short, to copies of its graph.
 //!
-//! Trip counts are static: the extent of the data for `_foreach`, `max_iterations` for `_while_loop`. Both branches
-//! of `_cond`, and the iterations of a loop after its condition failed, are computed and not selected.
+//! Trip counts are static: the extent of the data for `_foreach`, `max_iterations` for `_while_loop`, of which the iterations
+//! after its condition failed are computed and not selected.
 
 use std::sync::Arc;
 
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
+use tensorc_ir::flow::{Flow, FlowKind, Loop as Repeat};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, infer_node};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, Registry, ResultCount};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{Dim, Shape, TensorType};
+use tensorc_ir::{DType, DenseType, Dim, Shape, TensorType};
 use tensorc_ops::def::{Define, define, rule};
 
 use super::Symbol;
@@ -23,8 +24,8 @@ use super::error::SymbolError;
 use super::lower::Lowering;
 use super::operator::operators;
 
-/// Most iterations that are written out.
-const MAX_STEPS: u64 = 1 << 14;
+/// Loops are written out if that makes no more nodes than this: passes see across the iterations then.
+const MAX_UNROLLED_NODES: u64 = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ControlKind {
@@ -60,7 +61,7 @@ pub(super) fn definition(op: &str, node: &str, graphs: &[Symbol]) -> Result<Opti
         }
         bodies.push(BranchGraphs { inference: inference.graph, training: training.graph });
     }
-    let flow = Arc::new(Flow { kind, bodies });
+    let flow = Arc::new(ControlNode { kind, bodies });
     let of_inference = flow.clone();
     let compute = Compute::Composite(Box::new(move |b, cx, args| flow.expand(b, cx, args)));
     let infer = rule(move |cx| of_inference.infer(cx));
@@ -97,12 +98,12 @@ fn number(params: &Params, name: &str) -> Result<usize, OpError> {
     found.ok_or_else(|| OpError(format!("parameter `{name}` is not a number that counts")))
 }
 
-struct Flow {
+struct ControlNode {
     kind: ControlKind,
     bodies: Vec<BranchGraphs>,
 }
 
-impl Flow {
+impl ControlNode {
     fn graph(&self, at: usize, params: &Params) -> &Graph {
         match params.bool(OpDef::TRAINING) {
             Some(true) => &self.bodies[at].training,
@@ -229,69 +230,211 @@ impl Flow {
     }
 
     fn expand(&self, b: &mut Builder<'_>, cx: &NodeCtx<'_>, args: &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> {
-        let mut held: Vec<Value> = args.iter().copied().flatten().collect();
+        let held: Vec<Value> = args.iter().copied().flatten().collect();
         let fail = |b: &Builder<'_>, e: OpError| b.error(DiagnosticCode::Operands, e.0);
         let sources = (0..self.bodies.len()).map(|at| self.sources(at, cx.params, held.len()));
         let sources = sources.collect::<Result<Vec<_>, _>>().map_err(|e| fail(b, e))?;
-        let run = |b: &mut Builder<'_>, at: usize, held: &[Value]| {
-            let operands: Vec<Value> = sources[at].iter().map(|&i| held[i]).collect();
-            copied(b, self.graph(at, cx.params), &operands)
-        };
         if self.kind == ControlKind::Cond {
-            let condition = run(b, 0, &held)?;
-            let holds = truth(b, &condition)?;
-            let (yes, no) = (run(b, 1, &held)?, run(b, 2, &held)?);
-            return yes.into_iter().zip(no).map(|(yes, no)| b.call("where", &[holds, yes, no])).collect();
+            return self.branch(b, cx, &sources, &held);
         }
         let variables = self.variables(cx.params, held.len()).map_err(|e| fail(b, e))?;
         let (data, stacked) = (self.data(cx.params), self.stacked(cx.params).map_err(|e| fail(b, e))?);
-        let whole = held.clone();
         let steps = match self.kind {
-            ControlKind::Foreach => {
-                whole.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.first().copied())
-            }
+            ControlKind::Foreach => held.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.first().copied()),
             _ => Some(number(cx.params, "max_iterations").map_err(|e| fail(b, e))? as u64),
         };
-        let steps = steps.filter(|n| (1..=MAX_STEPS).contains(n)).ok_or_else(|| {
-            b.error(DiagnosticCode::Unsupported, format!("the number of iterations is not between 1 and {MAX_STEPS}"))
-        })?;
-        let mut rows: Vec<Vec<Value>> = vec![vec![]; stacked];
-        let (mut active, body) = (None, self.bodies.len() - 1);
-        for step in 0..steps {
-            for i in 0..data {
+        let steps = steps
+            .filter(|n| (1..=i64::MAX as u64).contains(n))
+            .ok_or_else(|| b.error(DiagnosticCode::Unsupported, "there is no iteration"))?;
+        let site = LoopSite { flow: self, params: cx.params, sources: &sources, variables, data, stacked, steps };
+        let nodes: usize = (0..self.bodies.len()).map(|at| self.graph(at, cx.params).node_count()).sum();
+        match steps.saturating_mul(nodes.max(1) as u64) <= MAX_UNROLLED_NODES {
+            true => site.written_out(b, held),
+            false => site.kept(b, &held),
+        }
+    }
+
+    /// What one branch computes, that of the condition.
+    fn branch(
+        &self,
+        b: &mut Builder<'_>,
+        cx: &NodeCtx<'_>,
+        sources: &[Vec<usize>],
+        held: &[Value],
+    ) -> Result<Vec<Value>, Diagnostic> {
+        let operands: Vec<Value> = sources[0].iter().map(|&i| held[i]).collect();
+        let condition = copied(b, self.graph(0, cx.params), &operands)?;
+        let holds = truth(b, &condition)?;
+        let mut bodies = vec![];
+        let mut types = vec![];
+        for (at, name) in [(1, "then"), (2, "else")] {
+            let mut body = Body::new(b, name);
+            let inputs = held.iter().map(|v| Ok(body.input(&b.ty(*v)?))).collect::<Result<Vec<_>, Diagnostic>>()?;
+            let operands: Vec<Value> = sources[at].iter().map(|&i| inputs[i]).collect();
+            let results = body.build(|b| copied(b, self.graph(at, cx.params), &operands))?;
+            let found = results.iter().map(|v| body.graph.dense(*v)).collect::<Result<Vec<_>, _>>()?;
+            if at == 2 && found != types {
+                return Err(b.error(DiagnosticCode::TypeConflict, "the branches give values of different types"));
+            }
+            types = found;
+            results.into_iter().for_each(|v| body.graph.add_output("result", v));
+            bodies.push(body.graph);
+        }
+        let operands: Vec<Value> = [holds].into_iter().chain(held.iter().copied()).collect();
+        Ok(b.prim(Prim::Flow(Flow { kind: FlowKind::If, bodies }.into()), &operands, &types)?.to_vec())
+    }
+}
+
+/// A loop that is expanded.
+struct LoopSite<'s> {
+    flow: &'s ControlNode,
+    params: &'s Params,
+    /// By graph and operand of it, the operand of the node.
+    sources: &'s [Vec<usize>],
+    /// By loop variable, the operand of the node that it begins as.
+    variables: Vec<usize>,
+    /// Operands that are iterated over.
+    data: usize,
+    /// Results that are collected.
+    stacked: usize,
+    steps: u64,
+}
+
+impl LoopSite<'_> {
+    fn run(&self, b: &mut Builder<'_>, at: usize, held: &[Value]) -> Result<Vec<Value>, Diagnostic> {
+        let operands: Vec<Value> = self.sources[at].iter().map(|&i| held[i]).collect();
+        copied(b, self.flow.graph(at, self.params), &operands)
+    }
+
+    /// Values of an iteration: rows, then next variables. Where the condition of a `_while_loop` does not hold any more, rows
+    /// are zeros and variables stay. `active` says whether it has held so far, and does afterwards.
+    fn iteration(
+        &self,
+        b: &mut Builder<'_>,
+        held: &[Value],
+        active: &mut Option<Value>,
+    ) -> Result<(Vec<Value>, Vec<Value>), Diagnostic> {
+        if self.flow.kind == ControlKind::While {
+            let condition = self.run(b, 0, held)?;
+            let holds = truth(b, &condition)?;
+            *active = Some(match *active {
+                None => holds,
+                Some(before) => b.call("and", &[before, holds])?,
+            });
+        }
+        let mut rows = self.run(b, self.flow.bodies.len() - 1, held)?;
+        let mut next = rows.split_off(self.stacked.min(rows.len()));
+        if let Some(active) = *active {
+            for value in &mut rows {
+                let zero = Scalar::zero(b.ty(*value)?.dtype);
+                let zero = b.scalar(zero);
+                *value = b.call("where", &[active, *value, zero])?;
+            }
+            for (value, &place) in next.iter_mut().zip(&self.variables) {
+                *value = b.call("where", &[active, *value, held[place]])?;
+            }
+        }
+        Ok((rows, next))
+    }
+
+    /// With a copy of the graph for each iteration.
+    fn written_out(&self, b: &mut Builder<'_>, mut held: Vec<Value>) -> Result<Vec<Value>, Diagnostic> {
+        let whole = held.clone();
+        let mut rows: Vec<Vec<Value>> = vec![vec![]; self.stacked];
+        let mut active = None;
+        for step in 0..self.steps {
+            for i in 0..self.data {
                 held[i] = row(b, whole[i], step)?;
             }
-            if self.kind == ControlKind::While {
-                let condition = run(b, 0, &held)?;
-                let holds = truth(b, &condition)?;
-                active = Some(match active {
-                    None => holds,
-                    Some(before) => b.call("and", &[before, holds])?,
-                });
-            }
-            let mut results = run(b, body, &held)?;
-            let next = results.split_off(stacked.min(results.len()));
-            for (rows, value) in rows.iter_mut().zip(results) {
-                let value = match active {
-                    Some(active) => {
-                        let zero = Scalar::zero(b.ty(value)?.dtype);
-                        let zero = b.scalar(zero);
-                        b.call("where", &[active, value, zero])?
-                    }
-                    None => value,
-                };
+            let (made, next) = self.iteration(b, &held, &mut active)?;
+            for (rows, value) in rows.iter_mut().zip(made) {
                 rows.push(lifted(b, value)?);
             }
-            for (&place, value) in variables.iter().zip(next) {
-                held[place] = match active {
-                    Some(active) => b.call("where", &[active, value, held[place]])?,
-                    None => value,
-                };
+            for (&place, value) in self.variables.iter().zip(next) {
+                held[place] = value;
             }
         }
         let axis = || Params::new().with("axis", ParamValue::Int(0));
         let stacks = rows.iter().map(|rows| b.op("concat", rows, axis())).collect::<Result<Vec<_>, _>>()?;
-        Ok(stacks.into_iter().chain(variables.iter().map(|&i| held[i])).collect())
+        Ok(stacks.into_iter().chain(self.variables.iter().map(|&i| held[i])).collect())
+    }
+
+    /// As a loop: the variables are carried, and whether the condition has held so far.
+    fn kept(&self, b: &mut Builder<'_>, held: &[Value]) -> Result<Vec<Value>, Diagnostic> {
+        let types = held.iter().map(|v| b.ty(*v)).collect::<Result<Vec<_>, Diagnostic>>()?;
+        let flag = DenseType::new(DType::Bool, &[]);
+        let conditional = self.flow.kind == ControlKind::While;
+        let fixed: Vec<usize> = (self.data..held.len()).filter(|i| !self.variables.contains(i)).collect();
+
+        let mut body = Body::new(b, "body");
+        body.input(&DenseType::new(DType::I64, &[]));
+        let mut inside: Vec<Option<Value>> = vec![None; held.len()];
+        self.variables.iter().for_each(|&i| inside[i] = Some(body.input(&types[i])));
+        let mut active = conditional.then(|| body.input(&flag));
+        let was_active = active;
+        for i in 0..self.data {
+            let row = DenseType::new(types[i].dtype, types[i].dims.get(1..).unwrap_or_default());
+            inside[i] = Some(body.input(&row));
+        }
+        fixed.iter().for_each(|&i| inside[i] = Some(body.input(&types[i])));
+        let inside: Vec<Value> = inside.into_iter().flatten().collect();
+        let (rows, next) = body.build(|b| self.iteration(b, &inside, &mut active))?;
+        let mut results = vec![];
+        for (value, &place) in next.iter().zip(&self.variables) {
+            let (found, expected) = (body.graph.dense(*value)?, &types[place]);
+            if found != *expected {
+                let why = format!("a loop variable of type {expected} becomes {found}");
+                return Err(b.error(DiagnosticCode::TypeConflict, why));
+            }
+            body.graph.add_update(inside[place].node, *value);
+            results.push(found);
+        }
+        if let (Some(before), Some(after)) = (was_active, active) {
+            body.graph.add_update(before.node, after);
+            results.push(flag);
+        }
+        let carried = results.len();
+        for value in &rows {
+            let row = body.graph.dense(*value)?;
+            results.push(DenseType::new(row.dtype, &[&[self.steps], &row.dims[..]].concat()));
+            body.graph.add_output("row", *value);
+        }
+        let mut operands: Vec<Value> = self.variables.iter().map(|&i| held[i]).collect();
+        if conditional {
+            operands.push(b.scalar(Scalar::bool(true)));
+        }
+        operands.extend((0..self.data).chain(fixed).map(|i| held[i]));
+        let repeat = Repeat {
+            trips: Some(self.steps),
+            conditional: false,
+            carried,
+            scanned: vec![false; self.data],
+            stacked: vec![false; rows.len()],
+        };
+        let flow = Flow { kind: FlowKind::Loop(repeat), bodies: vec![body.graph] };
+        let made = b.prim(Prim::Flow(flow.into()), &operands, &results)?;
+        Ok(made[carried..].iter().chain(&made[..self.variables.len()]).copied().collect())
+    }
+}
+
+/// The body of a branch or loop being built.
+struct Body<'r> {
+    graph: Graph,
+    registry: &'r Registry,
+}
+
+impl<'r> Body<'r> {
+    fn new(b: &Builder<'r>, name: &str) -> Body<'r> {
+        Body { graph: Graph::new(name), registry: b.registry() }
+    }
+
+    fn input(&mut self, ty: &DenseType) -> Value {
+        self.graph.add_input("operand", TensorType::from(ty.clone()))
+    }
+
+    fn build<T>(&mut self, body: impl FnOnce(&mut Builder<'_>) -> Result<T, Diagnostic>) -> Result<T, Diagnostic> {
+        let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
+        body(&mut Builder::new(&mut self.graph, self.registry, "body".into(), &value_of))
     }
 }
 
@@ -359,7 +502,7 @@ fn truth(b: &mut Builder<'_>, condition: &[Value]) -> Result<Value, Diagnostic> 
     }
     let shape = b.i64s(&[]);
     let flat = b.call("reshape", &[*condition, shape])?;
-    if ty.dtype == tensorc_abi::DType::Bool {
+    if ty.dtype == DType::Bool {
         return Ok(flat);
     }
     let zero = b.scalar(Scalar::zero(ty.dtype));

@@ -78,10 +78,15 @@ const U: [f32; 4] = [0.3, -0.6, 0.2, 0.4];
 
 #[test]
 fn loops_over_rows_hand_states_on() {
-    let steps = 4;
+    // A few are written out, many stay a loop.
+    [4, 90].into_iter().for_each(loop_over_rows);
+}
+
+fn loop_over_rows(steps: usize) {
+    let extent = steps as u64;
     let data: Vec<f32> = (0..steps * 3).map(|i| (i as f32 * 0.7).sin()).collect();
     let inputs: Arrays<'_> = &[
-        ("data", &[4, 1, 3], &data),
+        ("data", &[extent, 1, 3], &data),
         ("start", &[1, 2], &[0.1, -0.2]),
         ("w", &[2, 3], &W),
         ("u", &[2, 2], &U),
@@ -100,8 +105,8 @@ fn loops_over_rows_hand_states_on() {
         Symbol::group(whole.outputs.iter().chain(&whole.states))
     };
     assert_eq!(net.list_arguments(), ["data", "start", "w", "u", "bias"]);
-    let shapes = net.infer_shape(&[("data", &[4, 1, 3]), ("start", &[1, 2])]).unwrap().all().unwrap();
-    assert_eq!(shapes.outputs[0], [4, 1, 2]);
+    let shapes = net.infer_shape(&[("data", &[extent, 1, 3]), ("start", &[1, 2])]).unwrap().all().unwrap();
+    assert_eq!(shapes.outputs[0], [extent, 1, 2]);
     let written_out = {
         let rows = op("SliceChannel").input(&var("data")).param("axis", 0).param("num_outputs", steps);
         let rows = rows.param("squeeze_axis", true).build().unwrap();
@@ -118,14 +123,18 @@ fn loops_over_rows_hand_states_on() {
     agree_and_save(&net, &written_out, inputs);
 }
 
-/// Doubling until the sum exceeds a bound: three iterations of five, and zeros for the others.
+/// Doubling until the sum exceeds a bound: three iterations, and zeros for the others.
 #[test]
 fn loops_end_when_their_condition_fails() {
+    [5, 150].into_iter().for_each(loop_that_ends);
+}
+
+fn loop_that_ends(most: u32) {
     let net = {
         let _names = name_scope();
         let whole = while_loop(
             &[&var("x"), &var("count")],
-            5,
+            most,
             |held| (&unary("sum", &held[0])? - &var("bound"))?.lesser(0.0),
             |held| {
                 let next = (&held[0] * 2.0)?;
@@ -143,8 +152,8 @@ fn loops_end_when_their_condition_fails() {
             rows.push((&x + &shift).unwrap());
         }
         let nothing = (&(&var("bound") * 0.0).unwrap() + &(&x * 0.0).unwrap()).unwrap();
-        rows.extend([nothing.clone(), nothing]);
-        let rows = op("stack").inputs(&rows).param("axis", 0).param("num_args", 5).build().unwrap();
+        rows.extend((3..most).map(|_| nothing.clone()));
+        let rows = op("stack").inputs(&rows).param("axis", 0).param("num_args", most as usize).build().unwrap();
         Symbol::group([&rows, &x, &(&var("count") + 3.0).unwrap()])
     };
     let inputs: Arrays<'_> =
