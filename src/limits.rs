@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use tensorc_abi::{Plan, StorageClass};
+use tensorc_abi::Plan;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Graph;
 
@@ -47,7 +47,7 @@ impl Limits {
     /// # Errors
     /// [`DiagnosticCode::Limit`], as of the other functions.
     pub(crate) fn admit_graph(&self, graph: &Graph) -> Result<()> {
-        let found = graph.node_count() as u64;
+        let found = graph.total_nodes() as u64;
         admit(self.graph_nodes(), found, || format!("the model has {found} nodes"), |most| most.to_string())
     }
 
@@ -102,9 +102,7 @@ fn in_bytes(bytes: u64) -> String {
 fn run_bytes(plan: &Plan, workers: usize) -> u64 {
     let edges = plan.inputs.iter().chain(&plan.outputs).chain(&plan.states);
     let tensors = edges.map(|id| plan.buffer(*id).bytes());
-    let weights =
-        plan.buffers.iter().filter(|buffer| matches!(buffer.storage, StorageClass::Weight(_))).map(|b| b.bytes());
-    tensors.chain(weights).fold(plan.run_bytes(workers), u64::saturating_add)
+    tensors.fold(plan.run_bytes(workers), u64::saturating_add).saturating_add(plan.weight_bytes())
 }
 
 /// Bytes in the largest unit of which there is one.
@@ -123,7 +121,7 @@ impl fmt::Display for ByteCount {
 
 #[cfg(test)]
 mod tests {
-    use tensorc_abi::{Buffer, BufferId, DType, Step, StepOp};
+    use tensorc_abi::{Buffer, BufferId, DType, Step, StepOp, StorageClass};
 
     use super::*;
 

@@ -6,6 +6,7 @@ use tensorc_frontend::mxnet::params::{self, Checkpoint};
 use tensorc_frontend::onnx::{ImportOptions, OnnxModel, import, list_inputs, signature};
 use tensorc_frontend::symbol::Symbol;
 use tensorc_ir::graph::Graph;
+use tensorc_ir::verify::{Stage, verify_graph};
 use tensorc_passes::CompilePhase;
 
 use crate::branches::Branches;
@@ -71,7 +72,11 @@ impl Compiler {
         let mut module = tensorc_ir::text::parse_module(&text, self.registry())?;
         match module.graphs.len() {
             0 => Err(Error::Internal(format!("{}: the file holds no graph", path.display()))),
-            _ => Ok(module.graphs.swap_remove(0)),
+            _ => {
+                let graph = module.graphs.swap_remove(0);
+                verify_graph(&graph, Stage::Imported)?;
+                Ok(graph)
+            }
         }
     }
 

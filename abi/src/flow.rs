@@ -10,7 +10,7 @@ use crate::image::flow;
 use crate::operand::BufferId;
 use crate::plan::{Buffer, Plan, WorkingBytes};
 
-/// Nested plans of a step. Kernels and weights are numbered as in the plan around them.
+/// Nested plans of a step. They have no kernels and weights of their own: numbers are those of the outermost plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowPlan {
     /// Which of the plans run, and how often.
@@ -39,7 +39,7 @@ pub struct Loop {
     /// Most iterations, and how many there are without a condition: the extent of the first axis of what is scanned and
     /// stacked.
     pub trips: Option<u64>,
-    /// Whether a bool scalar says before every iteration if there is one. Then nothing is stacked.
+    /// Whether a bool scalar says before every iteration if there is one. Rows of iterations that there are not are zeros.
     pub conditional: bool,
     /// How many values are carried from one iteration to the next.
     pub carried: usize,
@@ -74,7 +74,7 @@ impl Loop {
     pub fn is_bounded(&self) -> bool {
         let rows = !self.scanned.is_empty() || !self.stacked.is_empty();
         let ends = self.trips.is_some() || self.conditional;
-        ends && (self.trips.is_some() || !rows) && (self.stacked.is_empty() || !self.conditional)
+        ends && (self.trips.is_some() || !rows)
     }
 }
 

@@ -166,23 +166,16 @@ impl Plan {
         }
     }
 
-    /// Gives nested plans its kernels and weights.
-    pub fn share_tables(&mut self) {
-        let Plan { kernels, weights, steps, .. } = self;
-        for step in steps {
-            let StepOp::Flow { flow, .. } = &mut step.op else { continue };
-            for body in &mut flow.bodies {
-                body.kernels.clone_from(kernels);
-                body.weights.clone_from(weights);
-                body.share_tables();
-            }
-        }
-    }
-
     /// The nested plans of its steps, in order, without those that are nested in them.
     pub fn nested(&self) -> impl Iterator<Item = &Plan> {
         let flows = self.steps.iter().filter_map(|step| step.op.flow());
         flows.flat_map(|flow| &flow.bodies)
+    }
+
+    /// Bytes of its weights and of those of nested plans, as they are in the model.
+    pub fn weight_bytes(&self) -> u64 {
+        let own = self.buffers.iter().filter(|buffer| matches!(buffer.storage, StorageClass::Weight(_)));
+        own.map(Buffer::bytes).chain(self.nested().map(Plan::weight_bytes)).fold(0, u64::saturating_add)
     }
 
     /// Every step, and those of nested plans behind the step that they belong to.

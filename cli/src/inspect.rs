@@ -8,7 +8,9 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 use tensorc::abi::{Plan, StepOp};
+use tensorc::ir::flow::FlowKind;
 use tensorc::ir::graph::{Graph, NodeKind, Value};
+use tensorc::ir::prim::Prim;
 use tensorc::ir::{Shape, TensorType};
 use tensorc::passes::stage::split;
 use tensorc::passes::{CompilePhase, PassCx, Pipeline};
@@ -125,21 +127,31 @@ impl Contents {
         let inputs = typed.inputs().iter().map(|&n| named(&typed.node(n).name, Value { node: n, port: 0 })).collect();
         let outputs = typed.outputs().iter().map(|(name, v)| named(name, *v)).collect();
         let (mut counts, mut parameters) = (BTreeMap::new(), (0, 0, 0));
-        for id in graph.node_ids() {
-            match &graph.node(id).kind {
-                NodeKind::Op(op) => *counts.entry(op.def.name).or_insert(0) += 1,
-                NodeKind::Const(data) => {
-                    parameters = (parameters.0 + 1, parameters.1 + data.len(), parameters.2 + data.ty.bytes());
-                }
-                NodeKind::Prim(_) => *counts.entry("(primitive)").or_insert(0) += 1,
-                NodeKind::Fused(_) => *counts.entry("(cluster)").or_insert(0) += 1,
-                NodeKind::Input => {}
-            }
-        }
+        count(graph, &mut counts, &mut parameters);
         let mut operators: Vec<(&'static str, usize)> = counts.into_iter().collect();
         operators.sort_by_key(|(name, n)| (std::cmp::Reverse(*n), *name));
         Contents { inputs, outputs, operators, parameters }
     }
+}
+
+/// Adds the operators of a graph and of bodies, and number, elements and bytes of constants.
+fn count(graph: &Graph, counts: &mut BTreeMap<&'static str, usize>, parameters: &mut (usize, u64, u64)) {
+    for id in graph.node_ids() {
+        match &graph.node(id).kind {
+            NodeKind::Op(op) => *counts.entry(op.def.name).or_insert(0) += 1,
+            NodeKind::Const(data) => {
+                *parameters = (parameters.0 + 1, parameters.1 + data.len(), parameters.2 + data.ty.bytes());
+            }
+            NodeKind::Prim(Prim::Flow(flow)) => {
+                let word = if flow.kind == FlowKind::If { "(branch)" } else { "(loop)" };
+                *counts.entry(word).or_insert(0) += 1;
+            }
+            NodeKind::Prim(_) => *counts.entry("(primitive)").or_insert(0) += 1,
+            NodeKind::Fused(_) => *counts.entry("(cluster)").or_insert(0) += 1,
+            NodeKind::Input => {}
+        }
+    }
+    graph.bodies().for_each(|body| count(body, counts, parameters));
 }
 
 fn type_text(graph: &Graph, ty: &TensorType) -> String {
@@ -192,8 +204,8 @@ struct LibraryCalls {
 
 impl PlanCost {
     fn of(plan: &Plan, totals: &Totals, workers: usize) -> PlanCost {
-        let count = |is: fn(&StepOp) -> bool| plan.steps.iter().filter(|s| is(&s.op)).count();
-        let weights = plan.buffers.iter().filter(|b| matches!(b.storage, tensorc::abi::StorageClass::Weight(_)));
+        let all = plan.all_steps();
+        let count = |is: fn(&StepOp) -> bool| all.iter().filter(|s| is(&s.op)).count();
         let (peak, bound) = (plan.run_bytes(workers), plan.run_lower_bound_bytes(workers));
         PlanCost {
             flops: plan.steps.iter().map(|s| s.flops).sum(),
@@ -210,7 +222,7 @@ impl PlanCost {
             },
             copies: count(|op| matches!(op, StepOp::Copy { .. })),
             functions: count(|op| matches!(op, StepOp::Extern { .. })),
-            weight_bytes: weights.map(|b| b.bytes()).sum(),
+            weight_bytes: plan.weight_bytes(),
             planned_peak_bytes: peak,
             lower_bound_bytes: bound,
             peak_to_lower_bound: if bound == 0 { 1.0 } else { peak as f64 / bound as f64 },

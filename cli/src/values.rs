@@ -112,6 +112,7 @@ fn folds(graph: &Graph, node: tensorc::ir::graph::NodeId) -> bool {
         NodeKind::Prim(Prim::Reduce(_) | Prim::Contract(_)) => {
             graph.node(node).types.iter().any(|t| t.dtype.is_none_or(DType::is_float))
         }
+        NodeKind::Prim(Prim::Flow(f)) => f.bodies.iter().any(|body| body.node_ids().iter().any(|n| folds(body, *n))),
         NodeKind::Fused(f) => f.body.node_ids().iter().any(|n| folds(&f.body, *n)),
         _ => false,
     }

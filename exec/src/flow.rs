@@ -117,6 +117,16 @@ impl<'w> Flow<'w> {
             goes_on = !conditional || unsafe { *condition } != 0;
             number += 1;
         }
+        if number == trips {
+            return Ok(());
+        }
+        for (i, [bytes, back]) in self.stacked.as_chunks::<2>().0.iter().enumerate() {
+            // Rows that no iteration made lie behind the others, or before them.
+            let first = if *back != 0 { 0 } else { number * bytes };
+            let rest = result(self.carried.len() + i).wrapping_add(first as usize);
+            // SAFETY: a stacked result has a row for each of the most iterations.
+            unsafe { rest.write_bytes(0, ((trips - number) * bytes) as usize) };
+        }
         Ok(())
     }
 }

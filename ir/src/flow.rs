@@ -44,11 +44,30 @@ pub struct FlowTypes {
 }
 
 impl Flow {
-    /// Whether there are the bodies that the kind needs, and their signatures are of the length that it needs.
+    /// Whether there are the bodies that the kind needs, and their signatures are of the length that it, and so many operands
+    /// and results, need.
     ///
     /// # Errors
     /// What is wrong with the bodies.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self, operands: usize, results: usize) -> Result<(), String> {
+        self.check_bodies()?;
+        let body = &self.bodies[0];
+        let expected = match &self.kind {
+            FlowKind::If => (1 + body.inputs().len(), body.outputs().len()),
+            FlowKind::Loop(repeat) => {
+                (body.inputs().len() - repeat.own_inputs() + repeat.own_operands(), repeat.results())
+            }
+        };
+        match (operands, results) == expected {
+            true => Ok(()),
+            false => Err(format!(
+                "{operands} operands and {results} results, its bodies need {} and {}",
+                expected.0, expected.1
+            )),
+        }
+    }
+
+    fn check_bodies(&self) -> Result<(), String> {
         if self.bodies.iter().any(|body| body.boundary().is_some() || !body.checks().is_empty()) {
             return Err("a body has two phases or checks of its own".into());
         }
@@ -84,7 +103,7 @@ impl Flow {
     /// # Errors
     /// What is wrong with the bodies.
     pub fn types(&self) -> Result<FlowTypes, String> {
-        self.check()?;
+        self.check_bodies()?;
         let bodies: Vec<BodyTypes> = self.bodies.iter().map(BodyTypes::of).collect::<Result<_, _>>()?;
         match (&self.kind, &bodies[..]) {
             (FlowKind::If, [then, otherwise]) => {
@@ -97,15 +116,6 @@ impl Flow {
             (FlowKind::Loop(repeat), [body]) => body.repeated(repeat),
             _ => Err("the bodies are not two of a branch or one of a loop".into()),
         }
-    }
-
-    /// Floating-point operations, by what `of` says of a body.
-    pub fn operations(&self, of: impl Fn(&Graph) -> u64) -> u64 {
-        let trips = match &self.kind {
-            FlowKind::If => 1,
-            FlowKind::Loop(repeat) => repeat.trips.unwrap_or(1),
-        };
-        self.bodies.iter().map(of).max().unwrap_or(0).saturating_mul(trips)
     }
 }
 
@@ -193,9 +203,7 @@ impl Graph {
         for body in &mut bodies {
             any |= change(body)?;
         }
-        if any {
-            *flow = Flow { kind: flow.kind.clone(), bodies }.into();
-        }
+        *flow = Flow { kind: flow.kind.clone(), bodies }.into();
         Ok(any)
     }
 }

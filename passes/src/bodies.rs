@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tensorc_abi::DType;
+use tensorc_abi::{DType, Requirement};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::flow::{Flow, FlowKind};
+use tensorc_ir::flow::{Flow, FlowKind, Loop};
 use tensorc_ir::graph::{Check, Graph, NodeId, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Scalar, ScalarFn};
@@ -12,8 +12,11 @@ use tensorc_ir::{DenseType, TensorData, TensorType};
 
 use crate::results::result_types;
 
-/// Confirms what the bodies of loops demand of values after the loop: the word of a check is carried on, as the largest of
-/// all iterations. Returns whether there were checks.
+/// Confirms what bodies demand of values behind the branch or loop: the word of a check is a result, of a loop the largest of
+/// all iterations, of a branch 0 if another was taken. Returns whether there were checks.
+///
+/// # Errors
+/// The bodies are not those of their kind.
 pub(crate) fn lift_checks(graph: &mut Graph) -> Result<bool> {
     let mut any = false;
     for node in graph.node_ids() {
@@ -23,33 +26,70 @@ pub(crate) fn lift_checks(graph: &mut Graph) -> Result<bool> {
         }
         any = true;
         let mut flow = flow.clone();
-        let (FlowKind::Loop(repeat), [body]) = (&mut flow.kind, &mut flow.bodies[..]) else {
-            let why = "a check in a branch, which need not be taken";
-            return Err(Diagnostic::new(DiagnosticCode::Internal, why).at(&graph.node(node).name));
+        let checks = match (&mut flow.kind, &mut flow.bodies[..]) {
+            (FlowKind::If, bodies) => of_branches(bodies),
+            (FlowKind::Loop(repeat), [body]) => of_loop(graph, node, repeat, body)?,
+            _ => {
+                let why = "a loop without a body";
+                return Err(Diagnostic::new(DiagnosticCode::Verify, why).at(&graph.node(node).name));
+            }
         };
-        let checks = body.checks().to_vec();
-        body.clear_checks();
-        let (first, new) = (repeat.carried, checks.len());
-        let operands = usize::from(repeat.conditional) + first;
-        for check in &checks {
-            carry_largest(body, 1 + repeat.carried, check.value)?;
-            repeat.carried += 1;
+        let Lifted { first, operands, requirements } = checks;
+        let (mut types, mut args) = (result_types(graph, node)?, graph.args(node).to_vec());
+        let first = first.min(types.len());
+        let new = requirements.len();
+        types.splice(first..first, vec![DenseType::new(DType::I64, &[]); new]);
+        if let Some((at, zero)) = operands {
+            args.splice(at..at, vec![zero; new]);
         }
-        let word = DenseType::new(DType::I64, &[]);
-        let mut types = result_types(graph, node)?.to_vec();
-        let mut args = graph.args(node).to_vec();
-        let name = &graph.node(node).name;
-        let zero = graph.add_const(format!("{name}_check"), TensorData::scalar(Scalar::i64(0)));
-        args.splice(operands..operands, vec![zero; new]);
-        types.splice(first..first, vec![word; new]);
-        let port = |old: usize| if old < first { old } else { old + new };
+        let port = |i: usize| if i < first { i } else { i + new };
         let made = replace(graph, node, flow, &args, &types, port);
-        for (i, check) in checks.into_iter().enumerate() {
+        for (i, requirement) in requirements.into_iter().enumerate() {
             let value = Value { node: made, port: (first + i) as u16 };
-            graph.add_check(Check { value, requirement: check.requirement });
+            graph.add_check(Check { value, requirement });
         }
     }
     Ok(any)
+}
+
+/// Words of checks that are results of a flow now.
+struct Lifted {
+    /// The first of their ports.
+    first: usize,
+    /// The position of new operands, and what each is.
+    operands: Option<(usize, Value)>,
+    requirements: Vec<Requirement>,
+}
+
+fn of_branches(bodies: &mut [Graph]) -> Lifted {
+    let checks: Vec<Vec<Check>> = bodies.iter().map(|body| body.checks().to_vec()).collect();
+    for (i, body) in bodies.iter_mut().enumerate() {
+        body.clear_checks();
+        for (of, check) in checks.iter().enumerate().flat_map(|(of, list)| list.iter().map(move |check| (of, check))) {
+            let word = match of == i {
+                true => check.value,
+                false => body.add_const("no_check", TensorData::scalar(Scalar::i64(0))),
+            };
+            body.add_output("check", word);
+        }
+    }
+    let requirements = checks.into_iter().flatten().map(|check| check.requirement).collect();
+    Lifted { first: usize::MAX, operands: None, requirements }
+}
+
+fn of_loop(graph: &mut Graph, node: NodeId, repeat: &mut Loop, body: &mut Graph) -> Result<Lifted> {
+    let checks = body.checks().to_vec();
+    body.clear_checks();
+    let first = repeat.carried;
+    let at = usize::from(repeat.conditional) + first;
+    for check in &checks {
+        carry_largest(body, 1 + repeat.carried, check.value)?;
+        repeat.carried += 1;
+    }
+    let name = format!("{}_check", graph.node(node).name);
+    let zero = graph.add_const(name, TensorData::scalar(Scalar::i64(0)));
+    let requirements = checks.into_iter().map(|check| check.requirement).collect();
+    Ok(Lifted { first, operands: Some((at, zero)), requirements })
 }
 
 /// Carries the largest value of an i64 scalar from one iteration to the next, as input `at`.

@@ -9,7 +9,7 @@ use tensorc_ir::expand::OpFacts;
 use tensorc_ir::graph::{Check, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::{confirm, eval_prim};
 use tensorc_ir::op::{Grain, OpError, Registry};
-use tensorc_ir::{Allowed, DenseType};
+use tensorc_ir::{Allowed, DenseType, TensorData};
 
 use crate::bodies::lift_checks;
 use crate::manager::{Pass, PassCx};
@@ -33,9 +33,23 @@ impl Pass for InsertChecks {
             graph.clear_checks();
             return Ok(had);
         }
-        let lifted = lift_checks(graph)?;
-        Ok(add_checks(graph, cx.registry, cx.options.static_bytes)? | lifted)
+        let changed = add_to_bodies(graph, cx.registry, cx.options.static_bytes)?;
+        Ok(add_checks(graph, cx.registry, cx.options.static_bytes)? | changed)
     }
+
+    fn visits_bodies(&self) -> bool {
+        false
+    }
+}
+
+/// Adds the checks of the bodies of branches and loops, and confirms them behind these.
+fn add_to_bodies(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+    let changed = graph.change_bodies(&mut |body| {
+        let inner = add_to_bodies(body, registry, static_bytes)?;
+        // A body need not run: what is known of its values is no error yet.
+        Ok::<bool, Diagnostic>(add_some(body, registry, static_bytes, false)? | inner)
+    })?;
+    Ok(lift_checks(graph)? | changed)
 }
 
 /// Adds the checks of every operator that has none yet; returns whether there were some.
@@ -43,6 +57,11 @@ impl Pass for InsertChecks {
 /// # Errors
 /// [`DiagnosticCode::Value`]: a value is known, and none that its operator takes.
 pub(crate) fn add_checks(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+    add_some(graph, registry, static_bytes, true)
+}
+
+/// As [`add_checks`]; `certain` says that the graph runs, so that what is known can be confirmed now.
+fn add_some(graph: &mut Graph, registry: &Registry, static_bytes: u64, certain: bool) -> Result<bool> {
     let values = StaticValues::new(registry, static_bytes);
     let demanding = |graph: &Graph, node: &NodeId| matches!(&graph.node(*node).kind, NodeKind::Op(op) if !op.unchecked && !op.def.demands.is_empty());
     let nodes: Vec<NodeId> = graph.order().into_iter().filter(|node| demanding(graph, node)).collect();
@@ -55,7 +74,8 @@ pub(crate) fn add_checks(graph: &mut Graph, registry: &Registry, static_bytes: u
             };
             let Some(allowed) = rule(&facts.cx()).map_err(wrong)? else { continue };
             let name = facts.def.input_spec(*operand).map_or("?", |spec| spec.name);
-            check(graph, registry, &values, value, &allowed, (&facts.name, name))?;
+            let known = if certain { values.get(graph, value) } else { None };
+            check(graph, registry, known, value, &allowed, (&facts.name, name))?;
         }
         graph.set_unchecked(*node);
     }
@@ -66,7 +86,7 @@ pub(crate) fn add_checks(graph: &mut Graph, registry: &Registry, static_bytes: u
 fn check(
     graph: &mut Graph,
     registry: &Registry,
-    values: &StaticValues<'_>,
+    known: Option<TensorData>,
     of: Value,
     allowed: &Allowed,
     (node, operand): (&Arc<str>, &str),
@@ -76,7 +96,7 @@ fn check(
     let internal = |why| Diagnostic::new(DiagnosticCode::Internal, why).at(node);
     let prim = allowed.word(&ty).map_err(internal)?;
     let requirement = allowed.requirement(node, operand);
-    if let Some(data) = values.get(graph, of) {
+    if let Some(data) = known {
         let found = eval_prim(&prim, &[&data], std::slice::from_ref(&word), registry.math())?;
         return found.first().map_or(Ok(()), |word| confirm(&requirement, word));
     }

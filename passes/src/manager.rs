@@ -18,6 +18,11 @@ pub trait Pass {
 
     /// Transforms the graph; returns whether it changed.
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool>;
+
+    /// Whether the pass is run on the bodies of branches and loops, too, as on any graph.
+    fn visits_bodies(&self) -> bool {
+        true
+    }
 }
 
 /// How long one run of a pass took.
@@ -130,7 +135,10 @@ pub fn run_passes(passes: &[Box<dyn Pass>], graph: &mut Graph, cx: &mut PassCx<'
 }
 
 /// Runs a pass on the bodies of branches and loops, then on the graph around them.
-fn run_with_bodies(pass: &dyn Pass, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+pub(crate) fn run_with_bodies(pass: &dyn Pass, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
+    if !pass.visits_bodies() {
+        return pass.run(graph, cx);
+    }
     let changed = graph.change_bodies(&mut |body| run_with_bodies(pass, body, cx))?;
     Ok(pass.run(graph, cx)? | changed)
 }

@@ -78,9 +78,9 @@ impl CompilePhase {
 /// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run.
 const DEFAULT: [(CompilePhase, Stage); 15] = [
     (CompilePhase::Type, Stage::Pass(|| Box::new(InferTypes))),
-    (CompilePhase::Simplify, Stage::Pass(|| Box::new(WriteOut))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(InsertChecks))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(Decompose))),
+    (CompilePhase::Simplify, Stage::Pass(|| Box::new(WriteOut))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(FoldConstants))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(Simplify::default()))),
     (CompilePhase::Simplify, Stage::Pass(|| Box::new(Algebra::default()))),

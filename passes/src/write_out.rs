@@ -16,6 +16,9 @@ use tensorc_ir::{DType, TensorData};
 use crate::manager::{Pass, PassCx};
 use crate::results::{result_types, results};
 
+/// Most nodes that the copies of one body may have.
+const MAX_COPIED_NODES: u64 = 1 << 20;
+
 /// Writes out all branches and loops if the target is a GPU. Requires all types known. Values in branches are not checked:
 /// one of them is not taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,6 +84,10 @@ fn iterations(
     args: &[Value],
     cx: &PassCx<'_>,
 ) -> Result<Vec<Value>> {
+    if trips.saturating_mul(body.total_nodes() as u64) > MAX_COPIED_NODES {
+        let why = format!("a loop of {trips} iterations is too long to be written out, as the target needs it");
+        return Err(Diagnostic::new(DiagnosticCode::Limit, why));
+    }
     let (carried, rest) = args.split_at(repeat.carried);
     let (scanned, fixed) = rest.split_at(repeat.scanned.len());
     let at = |i: u64, back: bool| if back { trips - 1 - i } else { i };

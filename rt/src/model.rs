@@ -125,8 +125,8 @@ impl Needs {
     }
 }
 
-/// Plans are nested this deep at most: importing a model refuses deeper ones.
-const MAX_NESTING: usize = 64;
+/// Plans are nested this deep at most: reading a model refuses deeper ones.
+const MAX_NESTING: usize = 128;
 
 fn resolve(record: &[u64; step::WORDS], linked: &Linked) -> Result<Step, Status> {
     let unknown = if record[step::KIND] > step::LAST { status::VERSION } else { status::DAMAGED };

@@ -137,7 +137,6 @@ fn module(request: &AotRequest, variants: Vec<Variant>, mut kernels: Vec<Kernel>
         variant.graph.name = name.as_str().into();
         variant.plan.name = name;
         variant.plan.kernels = numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();
-        variant.plan.share_tables();
         module.graphs.push(variant.graph);
         module.plans.push(variant.plan);
     }

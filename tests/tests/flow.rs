@@ -186,6 +186,44 @@ fn a_computed_condition_ends_a_loop() {
     }
 }
 
+/// Rows `i · x` while their largest element is less than a computed bound, at most `most` of them.
+fn rows_until(most: i64) -> GraphProto {
+    let body = vec![
+        with(node("Cast", &["i"], &["n"]), vec![int("to", DataType::Float as i64)]),
+        node("Mul", &["n", "x"], &["row"]),
+        with(node("ReduceMax", &["row"], &["largest"]), vec![int("keepdims", 0)]),
+        node("Less", &["largest", "bound"], &["on"]),
+        node("Add", &["sum", "row"], &["next"]),
+    ];
+    let body = graph(["i", "condition", "sum"].map(untyped).to_vec(), body, &["on", "next", "row"]);
+    let nodes = vec![
+        with(node("ReduceSum", &["x"], &["bound"]), vec![int("keepdims", 0)]),
+        node("Less", &["zero", "bound"], &["begins"]),
+        with(node("Loop", &["most", "begins", "x"], &["sum", "rows"]), vec![branch("body", body)]),
+        with(node("ReduceMax", &["rows", "front"], &["y"]), vec![int("keepdims", 0)]),
+    ];
+    let mut g = graph(vec![value("x", DataType::Float, &[4])], nodes, &["sum", "rows", "y"]);
+    g.initializer = vec![i64s("most", &[], &[most]), f32s("zero", &[], &[0.0]), i64s("front", &[1], &[0])];
+    g
+}
+
+#[test]
+fn a_loop_that_a_condition_ends_collects_as_many_rows_as_there_are() {
+    // Of ones the bound is 4: rows 0, 1, 2, 3, 4.
+    for (most, rows) in [(1000, 5), (3, 3)] {
+        let (_file, model) = loaded(rows_until(most));
+        for _ in 0..2 {
+            let outputs =
+                model.run(&[("x", Tensor::from_f32(&[4], &[1.0; 4]).unwrap())]).unwrap_or_else(|e| panic!("{e}"));
+            let expected: Vec<f32> = (0..rows).flat_map(|i| [i as f32; 4]).collect();
+            assert_eq!((outputs[1].1.dims(), outputs[1].1.to_f32().unwrap()), (&[rows as u64, 4][..], expected));
+            assert_eq!(outputs[2].1.to_f32().unwrap(), [rows as f32 - 1.0; 4]);
+            let sum: i32 = (0..rows).sum();
+            assert_eq!(outputs[0].1.to_f32().unwrap(), [1.0 + sum as f32; 4]);
+        }
+    }
+}
+
 #[test]
 fn a_loop_without_end_ends_with_the_time() {
     let mut g = doubling("");
@@ -320,6 +358,138 @@ fn artifacts_have_branches_and_loops_with_the_bits_of_the_model() {
         for threads in [1, 2] {
             let Some(found) = ahead(&model, name, threads, &inputs) else { return };
             assert!(found == expected, "{name}, {threads} threads");
+        }
+    }
+}
+
+/// Of `x`, whose shape says what `t` is, under a computed condition: its rows, or the rows of its double.
+fn reshaped() -> GraphProto {
+    let rows = |of: &str, to: &str| graph(vec![], vec![node("Reshape", &[of, "shape"], &[to])], &[to]);
+    let nodes = vec![
+        node("Shape", &["x"], &["extents"]),
+        node("Gather", &["extents", "first"], &["rows"]),
+        node("Unsqueeze", &["rows", "front"], &["list"]),
+        with(node("Concat", &["list", "rest"], &["shape"]), vec![int("axis", 0)]),
+        node("Add", &["x", "x"], &["twice"]),
+        with(node("ReduceSum", &["x"], &["sum"]), vec![int("keepdims", 0)]),
+        node("Greater", &["sum", "zero"], &["positive"]),
+        with(
+            node("If", &["positive"], &["y"]),
+            vec![branch("then_branch", rows("x", "a")), branch("else_branch", rows("twice", "b"))],
+        ),
+    ];
+    let mut g = graph(vec![value("x", DataType::Float, &[2, 3, 2])], nodes, &["y"]);
+    g.initializer =
+        vec![f32s("zero", &[], &[0.0]), i64s("first", &[], &[0]), i64s("front", &[1], &[0]), i64s("rest", &[1], &[-1])];
+    g
+}
+
+#[test]
+fn a_body_knows_shapes_of_values_around_it() {
+    let (_file, model) = loaded(reshaped());
+    for (by, expected) in [(1.0, 1.0), (-1.0, -2.0)] {
+        let outputs = model.run(&[("x", Tensor::from_f32(&[2, 3, 2], &[by; 12]).unwrap())]).unwrap();
+        assert_eq!((outputs[0].1.dims(), outputs[0].1.to_f32().unwrap()), (&[2, 6][..], vec![expected; 12]));
+    }
+}
+
+/// The sum of `table[i]` for `i < 300`, by slices of which the number of the iteration decides the place.
+#[test]
+fn a_loop_whose_shapes_depend_on_its_number_is_written_out() {
+    let body = vec![
+        node("Unsqueeze", &["i", "front"], &["start"]),
+        node("Add", &["start", "one"], &["end"]),
+        node("Slice", &["table", "start", "end"], &["part"]),
+        node("Add", &["sum", "part"], &["next"]),
+        node("Identity", &["condition"], &["on"]),
+    ];
+    let body = graph(["i", "condition", "sum"].map(untyped).to_vec(), body, &["on", "next"]);
+    let nodes = vec![with(node("Loop", &["count", "", "zero"], &["y"]), vec![branch("body", body)])];
+    let mut g = graph(vec![value("table", DataType::Float, &[300])], nodes, &["y"]);
+    g.initializer = vec![
+        f32s("zero", &[1], &[0.0]),
+        i64s("count", &[], &[300]),
+        i64s("front", &[1], &[0]),
+        i64s("one", &[1], &[1]),
+    ];
+    let (_file, model) = loaded(g);
+    assert_eq!(floats(&model, &[("table", Tensor::from_f32(&[300], &[0.5; 300]).unwrap())]), [[150.0]]);
+}
+
+/// Of a sequence of tensors with different shapes, element by element.
+#[test]
+fn a_body_that_copies_alone_can_import_is_copied() {
+    let body = vec![
+        node("SequenceAt", &["parts", "i"], &["part"]),
+        with(node("ReduceSum", &["part"], &["total"]), vec![int("keepdims", 0)]),
+        node("Add", &["sum", "total"], &["next"]),
+        node("Identity", &["condition"], &["on"]),
+    ];
+    let body = graph(["i", "condition", "sum"].map(untyped).to_vec(), body, &["on", "next"]);
+    let nodes = vec![
+        node("SequenceConstruct", &["x", "y", "x"], &["parts"]),
+        with(node("Loop", &["three", "", "zero"], &["z"]), vec![branch("body", body)]),
+    ];
+    let inputs = vec![value("x", DataType::Float, &[2]), value("y", DataType::Float, &[3])];
+    let mut g = graph(inputs, nodes, &["z"]);
+    g.initializer = vec![f32s("zero", &[], &[0.0]), i64s("three", &[], &[3])];
+    let (_file, model) = loaded(g);
+    let ones = |n: u64| Tensor::from_f32(&[n], &vec![1.0; n as usize]).unwrap();
+    assert_eq!(floats(&model, &[("x", ones(2)), ("y", ones(3))]), [[7.0]]);
+}
+
+/// `table[at]` under a condition, 0 otherwise.
+#[test]
+fn a_wrong_value_is_an_error_in_the_branch_that_is_taken() {
+    let then = graph(vec![], vec![node("Gather", &["table", "at"], &["found"])], &["found"]);
+    let otherwise = graph(vec![], vec![node("Identity", &["zero"], &["none"])], &["none"]);
+    let nodes = vec![
+        with(node("ReduceMax", &["table"], &["largest"]), vec![int("keepdims", 0)]),
+        node("Greater", &["largest", "zero"], &["positive"]),
+        with(node("If", &["positive"], &["y"]), vec![branch("then_branch", then), branch("else_branch", otherwise)]),
+    ];
+    let inputs = vec![value("table", DataType::Float, &[40]), value("at", DataType::Int64, &[])];
+    let mut g = graph(inputs, nodes, &["y"]);
+    g.initializer = vec![f32s("zero", &[], &[0.0])];
+    let (_file, model) = loaded(g);
+    let run = |by: f32, at: i64| {
+        let at = Tensor::from_bytes(DType::I64, &[], at.to_le_bytes().to_vec()).unwrap();
+        model.run(&[("table", Tensor::from_f32(&[40], &[by; 40]).unwrap()), ("at", at)])
+    };
+    assert_eq!(run(2.0, 39).unwrap()[0].1.to_f32().unwrap(), [2.0]);
+    assert_eq!(run(-2.0, 1000).unwrap()[0].1.to_f32().unwrap(), [0.0]);
+    let error = run(2.0, 1000).unwrap_err().to_string();
+    assert!(error.contains("1000") && error.contains("found"), "{error}");
+}
+
+#[test]
+fn weights_of_bodies_count_as_memory() {
+    let limits = Limits { memory: Some(700 << 10), ..Limits::default() };
+    let mut g = recurrent(300, vec![]);
+    let size = 256;
+    g.input = vec![value("x", DataType::Float, &[300, 1, size])];
+    let (size, weights) = (size as usize, vec![0.0; (size * size) as usize]);
+    g.initializer = vec![f32s("first", &[1, 256], &vec![0.0; size]), f32s("w", &[256, 256], &weights)];
+    let (_file, model) = load(g, Options { limits, ..options() });
+    let error = model.and_then(|m| m.run(&[("x", x(&[300, 1, 256]))])).unwrap_err().to_string();
+    assert!(error.contains("a run takes"), "{error}");
+}
+
+#[test]
+fn on_a_gpu_branches_are_selected_and_loops_written_out() {
+    let gpu = || Options { gpus: vec![tensorc_simulator::interpreted(crate::support::backend::GPU)], ..options() };
+    for (graph, inputs) in [
+        (conditional(), [("x", filled(1.5))]),
+        (conditional(), [("x", filled(-1.0))]),
+        (recurrent(90, vec![]), [("x", x(&[90, 3, 8]))]),
+    ] {
+        let (_file, here) = loaded(graph.clone());
+        let (_file, there) = load(graph, gpu());
+        for (expected, found) in floats(&here, &inputs).iter().zip(floats(&there.unwrap(), &inputs)) {
+            assert!(
+                expected.iter().zip(&found).all(|(a, b)| (a - b).abs() <= 1e-5),
+                "{expected:?}, {found:?} on a GPU"
+            );
         }
     }
 }

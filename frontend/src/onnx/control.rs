@@ -1,8 +1,7 @@
 //! Nested graphs: conditionals, and the inlining they share with other operators.
 //!
 //! Where the condition of an `If` is known when the model is imported, the branch taken replaces the node. Otherwise it
-//! stays in the graph ([`super::flow`]). For that the results must have the same type, and values in branches are not checked
-//! (`OpNode::unchecked`): an index in the branch that is not taken may be out of range. If the types differ, importing fails
+//! stays in the graph ([`super::flow`]). For that the results must have the same type. If the types differ, importing fails
 //! with an error that says so ([`super::unsupported::Unsupported::only_undecided`]), and may succeed with shapes and values
 //! of inputs.
 
@@ -55,10 +54,9 @@ impl Importer<'_> {
             }
             return Ok(Ok(()));
         }
-        let (first, outside) = (self.next_node(), std::mem::replace(&mut self.speculative, true));
+        let first = self.next_node();
         let then = self.inline(then, &[], opsets, label)?;
         let otherwise = self.inline(otherwise, &[], opsets, label)?;
-        self.speculative = outside;
         let results = node.output.into_iter().zip(then).zip(otherwise);
         let results = results.map(|((output, then), otherwise)| Selected { output, then, otherwise });
         let Some(selected) = self.tensors_of(results.filter(|r| !r.output.is_empty()))? else {

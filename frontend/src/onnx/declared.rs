@@ -25,6 +25,16 @@ impl Declarations {
         self.0.extend(values.iter().filter(|v| v.r#type.is_some()).map(|v| (what, v.clone())));
     }
 
+    /// Number of statements.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Forgets all but the first.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
     /// Compares with the types of a graph; without `shapes`, element types alone: the extents of inputs may be others than the
     /// model was written for.
     ///

@@ -41,6 +41,9 @@ pub(super) struct LoopSite<'s> {
     pub initial: Vec<String>,
     pub scanned: Vec<(String, Direction)>,
     pub stacked: Vec<Direction>,
+    /// Whether rows are stacked of a loop that a condition ends, up to those that there are at most: how many there are is
+    /// known when the model runs, and what uses them is compiled then.
+    pub cut: bool,
     /// Whether there is an operand for the condition: without one, operator and run times differ in what a condition of the
     /// body means.
     pub conditioned: bool,
@@ -107,29 +110,26 @@ impl Importer<'_> {
     ) -> Result<(), Stop> {
         let condition = self.scalar_of(condition, DType::Bool, label)?;
         let (condition, _) = self.dense_tensor(&condition)?;
-        let (mut captured, mut types, mut bodies) = (vec![], vec![], vec![]);
-        let mut branches = vec![];
+        let (mut branches, mut bodies) = (vec![], vec![]);
         for branch in [1, 2] {
             let mut values = vec![];
             for result in results {
                 values.push(self.dense_tensor(result[branch])?);
             }
-            captured_by(&self.graph, values.iter().map(|(v, _)| *v), first, &mut captured);
             branches.push(values);
         }
-        types.extend(branches[0].iter().map(|(_, ty)| ty.clone()));
-        let captured_types = captured.iter().map(|v| self.dense_type(*v)).collect::<Result<Vec<_>, _>>()?;
+        let types: Vec<DenseType> = branches[0].iter().map(|(_, ty)| ty.clone()).collect();
+        let captured =
+            Captured::by(self, branches.iter().flatten().map(|(v, _)| *v).collect::<Vec<_>>().into_iter(), first)?;
         for (name, values) in ["then", "else"].into_iter().zip(&branches) {
-            let mut body = Outline::new(&self.graph, name, first);
-            for (value, ty) in captured.iter().zip(&captured_types) {
-                body.input(*value, ty);
-            }
+            let mut body = Outline::new(&self.graph, name, &captured);
+            captured.values.iter().for_each(|(value, ty)| body.input(*value, ty));
             for ((value, _), [output, ..]) in values.iter().zip(results) {
                 body.output(output, *value)?;
             }
             bodies.push(body.graph);
         }
-        let args: Vec<Value> = [condition].into_iter().chain(captured).collect();
+        let args: Vec<Value> = [condition].into_iter().chain(captured.values.iter().map(|(v, _)| *v)).collect();
         let node =
             self.graph.add_prim(label.clone(), Prim::Flow(Flow { kind: FlowKind::If, bodies }.into()), &args, &types);
         for (port, [output, ..]) in results.iter().enumerate() {
@@ -139,9 +139,26 @@ impl Importer<'_> {
         Ok(())
     }
 
+    /// Tries [`Importer::repetition`]: what is wrong or not supported in the body is reported when copies of it are imported,
+    /// in which more is known.
+    pub(super) fn tried(&mut self, site: &LoopSite<'_>) -> Result<Option<Vec<String>>, Stop> {
+        let before = (self.unsupported.clone(), self.invalid.take(), self.declared.len());
+        let results = self.repetition(site);
+        if let Ok(Some(_)) = results {
+            self.invalid = before.1.or(self.invalid.take());
+            return results;
+        }
+        (self.unsupported, self.invalid) = (before.0, before.1);
+        self.declared.truncate(before.2);
+        match results {
+            Err(Stop::Reported) => Ok(None),
+            results => results,
+        }
+    }
+
     /// Adds a loop whose body is there once. `None` if it cannot stay one: types differ from one iteration to the next, or
     /// what it stacks has no known length; or if it is short.
-    pub(super) fn repetition(&mut self, site: &LoopSite<'_>) -> Result<Option<Vec<String>>, Stop> {
+    fn repetition(&mut self, site: &LoopSite<'_>) -> Result<Option<Vec<String>>, Stop> {
         self.outlines = true;
         let label = site.body.label().clone();
         let (mut carried, mut scanned) = (vec![], vec![]);
@@ -155,6 +172,10 @@ impl Importer<'_> {
             let rows = self.along_first(name, direction.axis, &label)?;
             scanned.push(self.dense_tensor(&rows)?);
         }
+        if site.cut {
+            let none = NodeWriter { importer: self, label: &label }.constant(TensorData::scalar(Scalar::i64(0)));
+            carried.push(self.dense_tensor(&none)?);
+        }
         let before = self.graph.node_count() as u64;
         let first = self.next_node();
         let inputs = BodyInputs::new(self, &carried, &scanned);
@@ -163,7 +184,7 @@ impl Importer<'_> {
             let always = NodeWriter { importer: self, label: &label }.constant(TensorData::scalar(Scalar::bool(true)));
             arguments.extend([inputs.number.clone(), always]);
         }
-        arguments.extend(inputs.carried.iter().chain(&inputs.rows).cloned());
+        arguments.extend(inputs.carried[..site.initial.len()].iter().chain(&inputs.rows).cloned());
         let mut results = self.iteration(site.body, arguments)?;
         if self.meanings(&results)?.iter().any(|m| m.tensor().is_none()) {
             return Ok(None);
@@ -179,7 +200,8 @@ impl Importer<'_> {
         let conditional = !goes_on || site.condition.is_some() || site.limit.is_some();
         let nodes = self.graph.node_count() as u64 - before;
         let stacks = !site.stacked.is_empty();
-        if (site.is_short(nodes) && !conditional) || (conditional && stacks) || (stacks && site.trips.is_none()) {
+        let unknown = stacks && (site.trips.is_none() || conditional && !site.cut);
+        if unknown || site.is_short(nodes) && !conditional {
             return Ok(None);
         }
         if site.trips.is_none() && !conditional {
@@ -189,6 +211,11 @@ impl Importer<'_> {
             (Some(name), true) => Some(self.next_iteration(site, name, &inputs.number, &label)?),
             _ => None,
         };
+        if site.cut {
+            let mut writer = NodeWriter { importer: self, label: &label };
+            let one = writer.constant(TensorData::scalar(Scalar::i64(1)));
+            results.insert(site.initial.len(), writer.node("Add", &[&inputs.number, &one], vec![])?);
+        }
         for (name, (_, ty)) in results.iter().zip(&carried) {
             if self.dense_tensor(name)?.1 != *ty {
                 return Ok(None);
@@ -204,20 +231,33 @@ impl Importer<'_> {
         let outputs: Vec<String> = next.into_iter().chain(results.iter().skip(carried.len()).cloned()).collect();
         let updates = &results[..carried.len()];
         let made = self.add_loop(site, repeat, (&inputs, first), (&carried, &scanned), (&outputs, updates))?;
-        let mut names = vec![];
-        for (port, direction) in made
-            .ports
-            .iter()
-            .zip(std::iter::repeat_n(None, carried.len()).chain(site.stacked.iter().map(|direction| Some(*direction))))
-        {
+        self.named(site, &made, carried.len()).map(Some)
+    }
+
+    /// Names of what a loop gives: what is carried, and what is stacked, as long as it is and along its axis.
+    fn named(&mut self, site: &LoopSite<'_>, made: &[Value], carried: usize) -> Result<Vec<String>, Stop> {
+        let label = site.body.label().clone();
+        let mut names: Vec<String> = vec![];
+        for value in made {
             let name = self.fresh_name(&label);
-            self.values.insert(name.clone(), Meaning::Tensor(*port));
-            names.push(match direction {
-                Some(direction) => self.restored(&name, direction.axis, &label)?,
-                None => name,
-            });
+            self.values.insert(name.clone(), Meaning::Tensor(*value));
+            names.push(name);
         }
-        Ok(Some(names))
+        let mut stacked = names.split_off(carried);
+        if site.cut
+            && let Some(count) = names.pop()
+        {
+            let mut writer = NodeWriter { importer: self, label: &label };
+            let front = writer.i64s(&[0]);
+            let count = writer.node("Unsqueeze", &[&count, &front], vec![])?;
+            for name in &mut stacked {
+                *name = writer.node("Slice", &[name, &front, &count, &front], vec![])?;
+            }
+        }
+        for (name, direction) in stacked.into_iter().zip(&site.stacked) {
+            names.push(self.restored(&name, direction.axis, &label)?);
+        }
+        Ok(names)
     }
 
     /// The condition for a further iteration.
@@ -259,23 +299,16 @@ impl Importer<'_> {
         (inputs, first): (&BodyInputs, u32),
         (carried, scanned): (&[Typed], &[Typed]),
         (outputs, updates): (&[String], &[String]),
-    ) -> Result<Made, Stop> {
+    ) -> Result<Vec<Value>, Stop> {
         let label = site.body.label().clone();
         let mut made = vec![];
         for name in outputs.iter().chain(updates) {
             made.push(self.dense_tensor(name)?);
         }
         let (outputs, updates) = made.split_at(outputs.len());
-        let mut captured = vec![];
-        captured_by(&self.graph, made.iter().map(|(v, _)| *v), first, &mut captured);
-        let captured_types = captured.iter().map(|v| self.dense_type(*v)).collect::<Result<Vec<_>, _>>()?;
-        let mut body = Outline::new(&self.graph, "body", first);
-        for (value, ty) in &inputs.all {
-            body.input(*value, ty);
-        }
-        for (value, ty) in captured.iter().zip(&captured_types) {
-            body.input(*value, ty);
-        }
+        let captured = Captured::by(self, made.iter().map(|(v, _)| *v), first)?;
+        let mut body = Outline::new(&self.graph, "body", &captured);
+        inputs.all.iter().chain(&captured.values).for_each(|(value, ty)| body.input(*value, ty));
         for (i, (value, _)) in outputs.iter().enumerate() {
             body.output(&format!("{i}"), *value)?;
         }
@@ -293,11 +326,11 @@ impl Importer<'_> {
             let name = self.first_iteration(site, &label)?;
             args.push(self.dense_tensor(&name)?.0);
         }
-        args.extend(carried.iter().chain(scanned).map(|(v, _)| *v).chain(captured));
+        args.extend(carried.iter().chain(scanned).chain(&captured.values).map(|(v, _)| *v));
         let flow = Flow { kind: FlowKind::Loop(repeat), bodies };
         let node = self.graph.add_prim(label, Prim::Flow(flow.into()), &args, &types);
         self.outlines = true;
-        Ok(Made { ports: (0..types.len() as u16).map(|port| Value { node, port }).collect() })
+        Ok((0..types.len() as u16).map(|port| Value { node, port }).collect())
     }
 
     /// A tensor with the axis that a loop goes along in front.
@@ -311,6 +344,9 @@ impl Importer<'_> {
 
     /// The inverse of [`Importer::along_first`].
     fn restored(&mut self, name: &str, axis: i64, label: &Arc<str>) -> Result<String, Stop> {
+        if axis == 0 {
+            return Ok(name.to_owned());
+        }
         let rank = self.dense_tensor(name)?.1.rank() as i64;
         if !(-rank..rank).contains(&axis) {
             return unsupported(&format!("it builds a tensor of rank {rank} along axis {axis}"));
@@ -332,11 +368,6 @@ impl Importer<'_> {
     pub(super) fn next_node(&self) -> u32 {
         self.graph.node_ids().last().map_or(0, |id| id.0 + 1)
     }
-}
-
-/// Results of a loop.
-struct Made {
-    ports: Vec<Value>,
 }
 
 /// Inputs made up for the body of a loop.
@@ -367,18 +398,51 @@ impl BodyInputs {
     }
 }
 
-/// Adds the values of older nodes, constants aside, that others are computed from.
-fn captured_by(graph: &Graph, results: impl Iterator<Item = Value>, first: u32, captured: &mut Vec<Value>) {
-    let mut seen = BTreeSet::new();
-    let mut stack: Vec<Value> = results.collect();
-    stack.reverse();
-    while let Some(value) = stack.pop() {
-        if value.node.0 < first {
-            if graph.constant(value).is_none() && !captured.contains(&value) {
-                captured.push(value);
+/// Values of older nodes that bodies use.
+struct Captured {
+    /// Nodes of bodies have at least this number.
+    first: u32,
+    values: Vec<Typed>,
+    /// Those that are known, which become constants of bodies: shapes may depend on them there.
+    known: BTreeMap<Value, TensorData>,
+}
+
+/// Most elements of a captured value of integers that is looked at.
+const MAX_KNOWN_ELEMENTS: u64 = 64;
+
+impl Captured {
+    /// What results are computed from, constants aside.
+    fn by(importer: &mut Importer<'_>, results: impl Iterator<Item = Value>, first: u32) -> Result<Captured, Stop> {
+        let mut captured = Captured { first, values: vec![], known: BTreeMap::new() };
+        let (mut seen, mut outer) = (BTreeSet::new(), vec![]);
+        let mut stack: Vec<Value> = results.collect();
+        stack.reverse();
+        while let Some(value) = stack.pop() {
+            let is_new = match value.node.0 < first {
+                true => seen.insert(value),
+                false => seen.insert(Value { port: u16::MAX, ..value }),
+            };
+            if is_new && value.node.0 >= first {
+                stack.extend(importer.graph.args(value.node).into_iter().rev());
+            } else if is_new && importer.graph.constant(value).is_none() {
+                outer.push(value);
             }
-        } else if seen.insert(value.node) {
-            stack.extend(graph.args(value.node).into_iter().rev());
+        }
+        for value in outer {
+            let ty = importer.dense_type(value)?;
+            let small = !ty.dtype.is_float() && ty.len() <= MAX_KNOWN_ELEMENTS;
+            let data = match importer.options.analysis.filter(|_| small) {
+                Some(analysis) => analysis(&importer.graph, value).value,
+                None => importer.handed_on(value).filter(|_| small),
+            };
+            match data {
+                Some(data) => drop(captured.known.insert(value, data)),
+                None => captured.values.push((value, ty)),
+            }
+        }
+        match captured.values.len() < usize::from(u16::MAX) / 2 {
+            true => Ok(captured),
+            false => unsupported("a body uses too many values of the graph around it"),
         }
     }
 }
@@ -393,8 +457,12 @@ struct Outline<'g> {
 }
 
 impl<'g> Outline<'g> {
-    fn new(from: &'g Graph, name: &str, first: u32) -> Outline<'g> {
-        Outline { from, graph: Graph::new(name), first, copies: BTreeMap::new() }
+    fn new(from: &'g Graph, name: &str, captured: &Captured) -> Outline<'g> {
+        let mut graph = Graph::new(name);
+        let known = captured.known.iter();
+        let copies =
+            known.map(|(v, data)| (*v, graph.add_const(from.node(v.node).name.clone(), data.clone()))).collect();
+        Outline { from, graph, first: captured.first, copies }
     }
 
     /// The next input stands for a value.

@@ -191,7 +191,7 @@ pub(super) struct Importer<'a> {
     /// Types that the model states.
     pub(super) declared: Declarations,
     /// The first thing that is wrong with the model in the eyes of an operator.
-    invalid: Option<OnnxError>,
+    pub(super) invalid: Option<OnnxError>,
 }
 
 impl Importer<'_> {

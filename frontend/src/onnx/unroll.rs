@@ -163,29 +163,49 @@ impl Importer<'_> {
         let collected = body.graph.output.len() - 1 - initial.len();
         let (most, condition) = (self.bound(node, 0)?, self.bound(node, 1)?);
         let ends_at_once = condition == Bound::Known(0) || matches!(most, Bound::Known(n) if n <= 0);
-        if !ends_at_once {
-            let site = LoopSite {
-                body,
-                trips: most.known().map(|n| n.unsigned_abs()),
-                limit: most.open().map(|name| self.single(name, body.label)).transpose()?,
-                condition: condition.open(),
-                conditioned: condition != Bound::Absent,
-                initial: initial.clone(),
-                scanned: vec![],
-                stacked: vec![Direction::default(); collected],
-                counts: true,
-            };
-            if (most != Bound::Absent || condition != Bound::Absent)
-                && let Some(results) = self.kept(&site)?
-            {
-                return Ok(results);
+        let mut site = LoopSite {
+            body,
+            trips: most.known().map(|n| n.unsigned_abs()),
+            limit: most.open().map(|name| self.single(name, body.label)).transpose()?,
+            condition: condition.open(),
+            conditioned: condition != Bound::Absent,
+            initial: initial.clone(),
+            scanned: vec![],
+            stacked: vec![Direction::default(); collected],
+            cut: false,
+            counts: true,
+        };
+        let ends = most != Bound::Absent || condition != Bound::Absent;
+        if ends
+            && !ends_at_once
+            && let Some(results) = self.kept(&site)?
+        {
+            return Ok(results);
+        }
+        let is_open = most.open().is_some() || condition.open().is_some();
+        let copied = match is_open {
+            true => unsupported(UNDECIDED),
+            false => self.loop_copies(body, Iterated::new(initial, collected), (most.known(), condition.known())),
+        };
+        match copied {
+            Err(Stop::Unsupported(why)) if why == UNDECIDED && self.options.analysis.is_some() && !ends_at_once => {
+                // All that is known of shapes and values does not decide it.
+                site.cut = site.conditioned && site.trips.is_some();
+                let results = if site.cut { self.tried(&site)? } else { None };
+                results.map_or_else(|| unsupported(UNDECIDED), Ok)
             }
+            copied => copied,
         }
-        if most.open().is_some() || condition.open().is_some() {
-            return unsupported(UNDECIDED);
-        }
-        let (most, condition) = (most.known(), condition.known());
-        let (mut done, mut count, mut goes_on) = (Iterated::new(initial, collected), 0, condition != Some(0));
+    }
+
+    /// A `Loop` with a copy of the body for each iteration.
+    fn loop_copies(
+        &mut self,
+        body: &Body<'_>,
+        mut done: Iterated,
+        (most, condition): (Option<i64>, Option<i64>),
+    ) -> Result<Vec<String>, Stop> {
+        let (mut count, mut goes_on) = (0, condition != Some(0));
         let always = NodeWriter { importer: self, label: body.label }.constant(TensorData::scalar(Scalar::bool(true)));
         while goes_on && most.is_none_or(|most| count < most) {
             let results = self.loop_iteration(body, count, &always, &done.carried)?;
@@ -208,11 +228,13 @@ impl Importer<'_> {
         Ok(results)
     }
 
-    /// The loop as it is, if it can stay one. Where types are not known, short ones are written out all the same.
+    /// The loop as it is, if it can stay one. Where types are not known, short ones are written out all the same, and others if
+    /// all that is known of shapes and values is not enough.
     fn kept(&mut self, site: &LoopSite<'_>) -> Result<Option<Vec<String>>, Stop> {
         let nodes = site.body.graph.node.len() as u64;
-        match self.repetition(site) {
-            Err(Stop::Unsupported(why)) if why == UNDECIDED && site.is_short(nodes) => Ok(None),
+        let last = self.options.analysis.is_some();
+        match self.tried(site) {
+            Err(Stop::Unsupported(why)) if why == UNDECIDED && (last || site.is_short(nodes)) => Ok(None),
             results => results,
         }
     }
@@ -280,6 +302,7 @@ impl Importer<'_> {
             initial: initial.to_vec(),
             scanned: scanned.iter().cloned().zip(through.iter().copied()).collect(),
             stacked: built.clone(),
+            cut: false,
             counts: false,
         };
         if trips > Some(0)

@@ -61,7 +61,9 @@ fn eval_loop(repeat: &Loop, body: &Graph, operands: &[TensorData], registry: &Re
     let stacked = stacked.into_iter().zip(outputs).zip(&repeat.stacked).map(|((rows, (_, v)), back)| {
         // Before inference only values say what their types are.
         let ty = rows.first().map_or_else(|| body.dense(*v), |row| Ok(row.ty.clone()))?;
-        stack(rows, &ty, *back)
+        let zeros = (rows.len() as u64..trips).map(|_| TensorData::splat(&ty.dims, Scalar::zero(ty.dtype)));
+        let all = rows.into_iter().chain(zeros).collect();
+        stack(all, &ty, *back)
     });
     let stacked = stacked.collect::<Result<Vec<_>>>()?;
     Ok(carried.into_iter().chain(stacked).collect())

@@ -1,6 +1,7 @@
 //! Parsing of plans.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
@@ -17,8 +18,9 @@ use crate::diag::{Diagnostic, Result};
 #[derive(Default)]
 struct PlanScope {
     plan: Plan,
-    kernels: BTreeMap<(String, u32), u32>,
-    weights: BTreeMap<(String, u32), u32>,
+    /// Those of the outermost plan, which nested ones share.
+    kernels: Rc<BTreeMap<(String, u32), u32>>,
+    weights: Rc<BTreeMap<(String, u32), u32>>,
     buffers: BTreeMap<(String, u32), u32>,
 }
 
@@ -56,33 +58,39 @@ impl Parser<'_> {
     /// A plan from its name on.
     pub(super) fn plan(&mut self) -> Result<Plan> {
         let name = self.sigil('@', "a plan name")?.text;
-        self.plan_body(name, PlanScope::default())
-    }
-
-    /// A block, with the kernels and weights of the plan around it.
-    fn plan_body(&mut self, name: String, mut s: PlanScope) -> Result<Plan> {
+        let mut s = PlanScope::default();
         s.plan.name = name;
         self.expect('{')?;
-        self.expect_word("arena")?;
-        s.plan.arena_bytes = self.number("a number of bytes")?;
-        self.expect_word("lower_bound")?;
-        s.plan.lower_bound_bytes = self.number("a number of bytes")?;
+        self.arena(&mut s.plan)?;
         while self.eat_word("kernel") {
             let pos = self.pos();
             let name = self.sigil('@', "a kernel name")?;
-            bind(&mut s.kernels, &name, pos)?;
+            bind(Rc::make_mut(&mut s.kernels), &name, pos)?;
             s.plan.kernels.push(name.text);
         }
         while self.eat_word("weight") {
             let pos = self.pos();
             let name = self.sigil('$', "a weight name")?;
-            bind(&mut s.weights, &name, pos)?;
+            bind(Rc::make_mut(&mut s.weights), &name, pos)?;
             self.expect('=')?;
             self.expect_word("constant")?;
             let constant = self.number("the position of a constant")?;
             let packing = self.packing()?;
             s.plan.weights.push(Weight { name: name.text, constant, packing });
         }
+        self.plan_contents(s)
+    }
+
+    fn arena(&mut self, plan: &mut Plan) -> Result<()> {
+        self.expect_word("arena")?;
+        plan.arena_bytes = self.number("a number of bytes")?;
+        self.expect_word("lower_bound")?;
+        plan.lower_bound_bytes = self.number("a number of bytes")?;
+        Ok(())
+    }
+
+    /// Buffers, signature and steps, to the end of the block.
+    fn plan_contents(&mut self, mut s: PlanScope) -> Result<Plan> {
         while self.eat_word("buffer") {
             self.buffer(&mut s)?;
         }
@@ -120,11 +128,12 @@ impl Parser<'_> {
         self.expect('{')?;
         let mut bodies = vec![];
         while self.eat_word("body") {
-            let tables = Plan { kernels: s.plan.kernels.clone(), weights: s.plan.weights.clone(), ..Plan::default() };
+            let plan = Plan { name: self.body_name()?, ..Plan::default() };
             let (kernels, weights) = (s.kernels.clone(), s.weights.clone());
-            let inner = PlanScope { plan: tables, kernels, weights, buffers: BTreeMap::new() };
-            let name = self.body_name()?;
-            bodies.push(self.plan_body(name, inner)?);
+            let mut inner = PlanScope { plan, kernels, weights, buffers: BTreeMap::new() };
+            self.expect('{')?;
+            self.arena(&mut inner.plan)?;
+            bodies.push(self.plan_contents(inner)?);
         }
         self.expect('}')?;
         Ok(bodies)

@@ -150,6 +150,7 @@ fn structure(graph: &Graph, id: NodeId) -> Result<(), String> {
             Err(format!("the type of the constant's data is {}", data.ty))
         }
         NodeKind::Op(op) => operator(graph, id, op, ports.len()),
+        NodeKind::Prim(Prim::Flow(flow)) => flow.check(ports.len(), n.types.len()),
         _ => Ok(()),
     }
 }
@@ -224,7 +225,7 @@ fn flow(f: &Flow, inputs: &[DenseType], outputs: &[DenseType], stage: Stage) -> 
         verify_graph(body, stage).map_err(|d| format!("in a body: {d}"))?;
     }
     if stage < Stage::Typed {
-        return f.check();
+        return Ok(());
     }
     let FlowTypes { operands, results } = f.types()?;
     if operands != inputs {

@@ -24,6 +24,10 @@ impl Pass for Differentiate {
         "differentiate"
     }
 
+    fn visits_bodies(&self) -> bool {
+        false
+    }
+
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
         let inputs = self.inputs(graph)?;
         let wrt: Vec<Value> = inputs.iter().map(|(_, v)| *v).collect();

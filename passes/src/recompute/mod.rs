@@ -18,7 +18,7 @@ use tensorc_ir::prim::Prim;
 use tensorc_schedule::plan::{self, Forms};
 
 use crate::fuse::Fuse;
-use crate::manager::{Pass, PassCx};
+use crate::manager::{Pass, PassCx, run_with_bodies};
 use crate::options::{Budget, FusionStrategy};
 use crate::results::result_types;
 use choices::Forward;
@@ -37,6 +37,10 @@ const TRIALS: usize = 32;
 impl Pass for Recompute {
     fn name(&self) -> &'static str {
         "recompute"
+    }
+
+    fn visits_bodies(&self) -> bool {
+        false
     }
 
     fn run(&self, graph: &mut Graph, cx: &mut PassCx<'_>) -> Result<bool> {
@@ -82,7 +86,7 @@ impl Pass for Recompute {
 /// Bytes of intermediate tensors and working memory live at once in the schedule of a graph, once it is fused in some way.
 fn peak(mut graph: Graph, cx: &mut PassCx<'_>, by: FusionStrategy) -> Result<u64> {
     let by = if cx.options.fuse == FusionStrategy::Off { FusionStrategy::Off } else { by };
-    Fuse { by: Some(by) }.run(&mut graph, cx)?;
+    run_with_bodies(&Fuse { by: Some(by) }, &mut graph, cx)?;
     let choices = cx.options.choices();
     Ok(plan::peak(&graph, choices, &Forms::new(choices.target))?.0)
 }

@@ -192,18 +192,25 @@ impl Executable {
         Ok(executable)
     }
 
-    /// A plan and those nested in it, which have their kernels, weights and functions in common.
-    pub(super) fn linked(plan: Plan, tables: &Tables<'_>, place: Place) -> Result<Executable, LoadError> {
+    fn linked(plan: Plan, tables: &Tables<'_>, place: Place) -> Result<Executable, LoadError> {
         let report = verify(&plan)?;
+        if place == Place::Processor {
+            check_kernels(&plan, tables.kernels.len())?;
+            check_externs(&plan, tables.externs).map_err(|error| InvalidPlan::of(&plan, error))?;
+        }
+        check_weights(&plan, &tables.weights)?;
+        Executable::resolved(plan, report, tables, place)
+    }
+
+    /// A plan that is verified, or nested in one that is.
+    pub(super) fn resolved(
+        plan: Plan,
+        report: PlanReport,
+        tables: &Tables<'_>,
+        place: Place,
+    ) -> Result<Executable, LoadError> {
         let Tables { code, weights, kernels, externs } = tables;
         let records = Records::of(&plan, place, &|kernel| kernel.0.into()).map_err(|e| refused(&plan, &e, place))?;
-        if place == Place::Processor {
-            check_kernels(&plan, kernels.len())?;
-        }
-        check_weights(&plan, weights)?;
-        if place == Place::Processor {
-            check_externs(&plan, externs).map_err(|error| InvalidPlan::of(&plan, error))?;
-        }
         let linked = Linked { kernels, records: &records };
         let mut prepared = Vec::with_capacity(records.steps.len());
         for (record, step) in records.steps.iter().zip(records.positions.iter().copied()) {
@@ -365,14 +372,19 @@ fn check_weights(plan: &Plan, weights: &[WeightStorage]) -> Result<(), LoadError
     if expected != actual {
         return Err(LoadError::WeightCount { plan: plan.name.clone(), expected, actual });
     }
+    check_buffers(plan, plan, weights)
+}
+
+/// The weights of a plan, which may be nested in another that has them.
+fn check_buffers(plan: &Plan, outermost: &Plan, weights: &[WeightStorage]) -> Result<(), LoadError> {
     for buffer in &plan.buffers {
         let StorageClass::Weight(index) = buffer.storage else { continue };
-        let weight = &plan.weights[index as usize];
+        let weight = &outermost.weights[index as usize];
         weights[index as usize]
             .check(&weight.packing, buffer.dtype, buffer.bytes())
             .map_err(|error| LoadError::Weight { weight: weight.name.clone(), error })?;
     }
-    Ok(())
+    plan.nested().try_for_each(|body| check_buffers(body, outermost, weights))
 }
 
 /// Every function exists, and the sizes of the buffers are those it takes.
@@ -392,5 +404,5 @@ fn check_externs(plan: &Plan, externs: &[ExternFn]) -> Result<(), PlanError> {
             return Err(PlanError::FunctionSizes { step: step.name.clone(), operator });
         }
     }
-    Ok(())
+    plan.nested().try_for_each(|body| check_externs(body, externs))
 }

@@ -1,11 +1,12 @@
 //! Steps with nested plans: these linked, and their memory.
 
-use tensorc_abi::FlowPlan;
 use tensorc_abi::image::{flow, slot};
+use tensorc_abi::{FlowPlan, Plan};
 use tensorc_exec::{Flow, Memory, Place, Tensors, bind};
 
 use super::error::LoadError;
 use super::executable::{Executable, Tables};
+use super::verify::PlanReport;
 
 /// The nested plans of a step with their code.
 pub(super) struct FlowProgram {
@@ -14,12 +15,15 @@ pub(super) struct FlowProgram {
 }
 
 impl FlowProgram {
-    /// Links the nested plans of a step.
+    /// Links the nested plans of a step of a verified plan.
     ///
     /// # Errors
     /// As [`Executable::new`].
     pub fn new(flow: &FlowPlan, tables: &Tables<'_>) -> Result<FlowProgram, LoadError> {
-        let link = |body: &tensorc_abi::Plan| Executable::linked(body.clone(), tables, Place::Processor);
+        let link = |body: &Plan| {
+            let report = PlanReport { arena_bytes: body.arena_bytes, lower_bound_bytes: body.lower_bound_bytes };
+            Executable::resolved(body.clone(), report, tables, Place::Processor)
+        };
         Ok(FlowProgram { words: flow.words(), bodies: flow.bodies.iter().map(link).collect::<Result<_, _>>()? })
     }
 

@@ -2,15 +2,24 @@
 //!
 //! A body is scheduled by itself, and its memory planned. Its kernels and weights become those of the plan around it.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use tensorc_abi::{Arg, FlowPlan, KernelId, LeftOperand, Plan, StepOp, StorageClass};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::flow::Flow;
-use tensorc_ir::graph::{Graph, NodeId};
+use tensorc_ir::flow::{Flow, FlowKind};
+use tensorc_ir::graph::NodeId;
 
-use super::{Choices, Lowering, schedule};
+use super::{Lowering, Schedule, planned};
+use crate::kernel::KernelSpec;
 use crate::lowered::Lowered;
 use crate::memory::plan_memory;
-use crate::plan::Schedule;
+
+/// The schedules of bodies, by node and position: they do not depend on how the graph around them is planned, of which several
+/// plans are tried.
+#[derive(Default)]
+pub(super) struct BodySchedules<'a>(RefCell<BTreeMap<(NodeId, usize), Rc<Schedule<'a>>>>);
 
 impl<'a> Lowering<'a, '_> {
     pub(super) fn flow(&mut self, node: NodeId, flow: &'a Flow) -> Result<()> {
@@ -19,23 +28,38 @@ impl<'a> Lowering<'a, '_> {
             return Err(Diagnostic::new(DiagnosticCode::Unsupported, why));
         }
         let (inputs, outputs) = (self.operands(node)?, self.results(node)?);
-        let bodies = flow.bodies.iter().map(|body| self.body(node, body)).collect::<Result<Vec<Plan>>>()?;
-        let flops = flow.bodies.iter().zip(&bodies).map(|(_, plan)| operations(plan)).max().unwrap_or(0);
+        let mut bodies = vec![];
+        for i in 0..flow.bodies.len() {
+            bodies.push(self.body(node, flow, i)?);
+        }
+        let trips = match &flow.kind {
+            FlowKind::If => 1,
+            FlowKind::Loop(repeat) => repeat.trips.unwrap_or(1),
+        };
+        let flops = bodies.iter().map(operations).max().unwrap_or(0).saturating_mul(trips);
         let read = inputs.into_iter().map(|buffer| Arg { buffer, writes: false });
         let args = read.chain(outputs.into_iter().map(|buffer| Arg { buffer, writes: true })).collect();
-        let trips = flow.operations(|_| 1);
-        let flow = FlowPlan { kind: flow.kind.clone(), bodies }.into();
-        self.step(node, StepOp::Flow { flow, args }, flops.saturating_mul(trips));
+        self.step(node, StepOp::Flow { flow: FlowPlan { kind: flow.kind.clone(), bodies }.into(), args }, flops);
         Ok(())
     }
 
     /// The plan of a body. Its kernels and constants join those of this graph.
-    fn body(&mut self, node: NodeId, body: &'a Graph) -> Result<Plan> {
-        let choices = Choices { target: self.target, workers: self.workers, ..Choices::default() };
-        let Schedule { plan, mut kernels, constants, in_place, externs, .. } = schedule(body, choices, self.forms)?;
-        let mut lowered = Lowered { plan, in_place, ..Lowered::default() };
-        plan_memory(&mut lowered)?;
-        let mut plan = lowered.plan;
+    fn body(&mut self, node: NodeId, flow: &'a Flow, i: usize) -> Result<Plan> {
+        let known = self.bodies.0.borrow().get(&(node, i)).cloned();
+        let schedule = match known {
+            Some(schedule) => schedule,
+            None => {
+                let mut schedule = planned(&flow.bodies[i], self.choices, self.forms)?;
+                let (plan, in_place) = (std::mem::take(&mut schedule.plan), schedule.in_place.clone());
+                let mut lowered = Lowered { plan, in_place, ..Lowered::default() };
+                plan_memory(&mut lowered)?;
+                schedule.plan = lowered.plan;
+                let schedule = Rc::new(schedule);
+                self.bodies.0.borrow_mut().insert((node, i), schedule.clone());
+                schedule
+            }
+        };
+        let mut plan = schedule.plan.clone();
         let shift = TableShift {
             kernels: self.out.kernels.len() as u32,
             weights: self.out.plan.weights.len() as u32,
@@ -48,10 +72,9 @@ impl<'a> Lowering<'a, '_> {
             self.plan().weights.push(weight);
         }
         self.plan().kernels.append(&mut plan.kernels);
-        kernels.iter_mut().for_each(|kernel| kernel.node = node);
-        self.out.kernels.extend(kernels);
-        self.out.constants.extend(constants);
-        self.out.externs.extend(externs);
+        self.out.kernels.extend(schedule.kernels.iter().map(|kernel| KernelSpec { node, ..kernel.clone() }));
+        self.out.constants.extend(schedule.constants.iter().cloned());
+        self.out.externs.extend(schedule.externs.iter().cloned());
         Ok(plan)
     }
 }

@@ -34,6 +34,7 @@ use crate::lowered::InPlace;
 use crate::recipe::{Form, Site, decide};
 use crate::recognise::attention::Attended;
 use crate::target::Target;
+use flow::BodySchedules;
 pub use forms::Forms;
 pub use place::ConcatOperands;
 use place::{ConcatElimination, StridedView, is_aligned};
@@ -83,17 +84,12 @@ pub fn plan(graph: &Graph, choices: Choices) -> Result<Schedule<'_>> {
     planned(graph, choices, &Forms::new(choices.target))
 }
 
-fn planned<'a>(graph: &'a Graph, choices: Choices, forms: &Forms) -> Result<Schedule<'a>> {
-    let mut out = schedule(graph, choices, forms)?;
-    // Nested plans have the kernels and weights of the one around them, which are complete now.
-    out.plan.share_tables();
-    Ok(out)
-}
-
 /// The schedule of a graph, or of the body of a branch or loop.
-fn schedule<'a>(graph: &'a Graph, choices: Choices, forms: &Forms) -> Result<Schedule<'a>> {
-    let places = search::choose(graph, &choices, forms)?;
-    let mut out = lower(graph, &choices, places, forms)?.out;
+fn planned<'a>(graph: &'a Graph, choices: Choices, forms: &Forms) -> Result<Schedule<'a>> {
+    let bodies = BodySchedules::default();
+    let tried = Tried { choices, forms, bodies: &bodies };
+    let places = search::choose(graph, &tried)?;
+    let mut out = lower(graph, &tried, places)?.out;
     out.plan.settle_parts();
     Ok(out)
 }
@@ -103,8 +99,8 @@ fn schedule<'a>(graph: &'a Graph, choices: Choices, forms: &Forms) -> Result<Sch
 /// # Errors
 /// As [`plan`].
 pub fn recipes(graph: &Graph, choices: Choices) -> Result<Vec<(NodeId, Recipe)>> {
-    let forms = Forms::new(choices.target);
-    let places = search::choose(graph, &choices, &forms)?;
+    let (forms, bodies) = (Forms::new(choices.target), BodySchedules::default());
+    let places = search::choose(graph, &Tried { choices, forms: &forms, bodies: &bodies })?;
     let mut found = vec![];
     for node in graph.order() {
         if let NodeKind::Fused(fused) = &graph.node(node).kind
@@ -128,15 +124,20 @@ pub fn peak(graph: &Graph, choices: Choices, forms: &Forms) -> Result<(u64, Opti
     Ok((bytes, step.map(|step| schedule.nodes[step])))
 }
 
-/// The steps of a graph in their order, with results delivered.
-fn lower<'a, 'f>(
-    graph: &'a Graph,
-    choices: &Choices,
-    places: ConcatElimination,
+/// What the plans that are tried for a graph have in common.
+#[derive(Clone, Copy)]
+struct Tried<'a, 'f> {
+    choices: Choices,
     forms: &'f Forms,
-) -> Result<Lowering<'a, 'f>> {
+    bodies: &'f BodySchedules<'a>,
+}
+
+/// The steps of a graph in their order, with results delivered.
+fn lower<'a, 'f>(graph: &'a Graph, tried: &Tried<'a, 'f>, places: ConcatElimination) -> Result<Lowering<'a, 'f>> {
+    let Tried { choices, forms, bodies } = *tried;
     let mut lowering = Lowering {
         graph,
+        choices,
         target: choices.target,
         workers: choices.workers,
         out: Schedule { target: choices.target, ..Schedule::default() },
@@ -144,6 +145,7 @@ fn lower<'a, 'f>(
         constants: BTreeMap::new(),
         places,
         forms,
+        bodies,
     };
     lowering.out.plan.name = graph.name.clone();
     lowering.inputs()?;
@@ -161,6 +163,7 @@ fn lower<'a, 'f>(
 
 struct Lowering<'a, 'f> {
     graph: &'a Graph,
+    choices: Choices,
     target: Target,
     workers: u64,
     out: Schedule<'a>,
@@ -169,6 +172,7 @@ struct Lowering<'a, 'f> {
     constants: BTreeMap<(NodeId, Packing), BufferId>,
     places: ConcatElimination,
     forms: &'f Forms,
+    bodies: &'f BodySchedules<'a>,
 }
 
 impl<'a> Lowering<'a, '_> {

@@ -10,10 +10,9 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
-use super::forms::Forms;
 use super::order::peak_of;
 use super::place::{ConcatElimination, ConcatOperands};
-use super::{Choices, Lowering, lower};
+use super::{Lowering, Tried, lower};
 
 /// Rounds of leaving values out, and concatenations tried in each.
 const MAX_ROUNDS: usize = 8;
@@ -31,7 +30,8 @@ struct Trial<'a, 'f> {
 ///
 /// # Errors
 /// As [`super::plan`].
-pub(super) fn choose(graph: &Graph, choices: &Choices, forms: &Forms) -> Result<ConcatElimination> {
+pub(super) fn choose<'a>(graph: &'a Graph, tried: &Tried<'a, '_>) -> Result<ConcatElimination> {
+    let choices = &tried.choices;
     let nodes = graph.node_ids();
     if choices.concat_operands == ConcatOperands::Copied {
         let ports = |node| (0..graph.node(node).types.len() as u16).map(move |port| Value { node, port });
@@ -41,7 +41,7 @@ pub(super) fn choose(graph: &Graph, choices: &Choices, forms: &Forms) -> Result<
     if !nodes.iter().any(|n| matches!(graph.node(*n).kind, NodeKind::Prim(Prim::Concat { .. }))) {
         return ConcatElimination::without(graph, &without, choices.target);
     }
-    let mut best = Trial::of(graph, &without, choices, forms)?;
+    let mut best = Trial::of(graph, &without, tried)?;
     for _ in 0..MAX_ROUNDS {
         let mut found: Option<(u64, BTreeSet<Value>, Trial<'_, '_>)> = None;
         for more in best.candidates() {
@@ -50,7 +50,7 @@ pub(super) fn choose(graph: &Graph, choices: &Choices, forms: &Forms) -> Result<
                 continue;
             }
             let less: BTreeSet<Value> = without.union(&more).copied().collect();
-            let trial = Trial::of(graph, &less, choices, forms)?;
+            let trial = Trial::of(graph, &less, tried)?;
             let cost = trial.peak.0 + bytes / 2;
             if cost < found.as_ref().map_or(best.peak.0, |(cost, ..)| *cost) {
                 found = Some((cost, less, trial));
@@ -65,10 +65,10 @@ pub(super) fn choose(graph: &Graph, choices: &Choices, forms: &Forms) -> Result<
 }
 
 impl<'a, 'f> Trial<'a, 'f> {
-    fn of(graph: &'a Graph, without: &BTreeSet<Value>, choices: &Choices, forms: &'f Forms) -> Result<Trial<'a, 'f>> {
-        let places = ConcatElimination::without(graph, without, choices.target)?;
-        let lowering = lower(graph, choices, places, forms)?;
-        let peak = peak_of(&lowering.out, choices.workers);
+    fn of(graph: &'a Graph, without: &BTreeSet<Value>, tried: &Tried<'a, 'f>) -> Result<Trial<'a, 'f>> {
+        let places = ConcatElimination::without(graph, without, tried.choices.target)?;
+        let lowering = lower(graph, tried, places)?;
+        let peak = peak_of(&lowering.out, tried.choices.workers);
         Ok(Trial { lowering, peak })
     }
 

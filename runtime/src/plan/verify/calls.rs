@@ -10,9 +10,9 @@ use super::super::error::PlanError;
 use super::byte_size;
 use crate::bounds::{packing_fits, strided_fits};
 
-pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
+pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<(), PlanError> {
     let op = &step.op;
-    let step = CheckedStep { plan, step };
+    let step = CheckedStep { plan, outermost, step };
     match op {
         StepOp::Launch { args, extent, .. } => {
             if *extent > i64::MAX as u64 {
@@ -82,6 +82,8 @@ pub(super) fn check(plan: &Plan, step: &Step) -> Result<(), PlanError> {
 /// A step and the plan that it is of.
 struct CheckedStep<'p> {
     plan: &'p Plan,
+    /// The plan that has the weights.
+    outermost: &'p Plan,
     step: &'p Step,
 }
 
@@ -212,7 +214,7 @@ impl CheckedStep<'_> {
     fn check_layout(&self, id: BufferId, wanted: Packing) -> Result<(), PlanError> {
         let buffer = self.plan.buffer(id);
         let stored = match buffer.storage {
-            StorageClass::Weight(index) => self.plan.weights[index as usize].packing,
+            StorageClass::Weight(index) => self.outermost.weights[index as usize].packing,
             _ => Packing::Plain,
         };
         let same = match (stored, wanted) {

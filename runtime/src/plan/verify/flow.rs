@@ -1,4 +1,4 @@
-//! Nested plans are plans themselves, with the tables of the one around them, and fit the arguments of their step.
+//! Nested plans are plans themselves, with the kernels and weights of the outermost one, and fit the arguments of their step.
 
 use tensorc_abi::flow::FlowArg;
 use tensorc_abi::{Arg, FlowPlan, Plan, Step};
@@ -6,13 +6,18 @@ use tensorc_abi::{Arg, FlowPlan, Plan, Step};
 use super::super::error::PlanError;
 
 /// Whether nested plans obey all rules, and the arguments of their step are what they take.
-pub(super) fn check(plan: &Plan, step: &Step, flow: &FlowPlan, args: &[Arg]) -> Result<(), PlanError> {
+pub(super) fn check(
+    (plan, outermost): (&Plan, &Plan),
+    step: &Step,
+    flow: &FlowPlan,
+    args: &[Arg],
+) -> Result<(), PlanError> {
     let fail = |what| Err(PlanError::Flow { step: step.name.clone(), what });
     for body in &flow.bodies {
-        super::check(body, true)
+        super::check(body, outermost, true)
             .map_err(|error| PlanError::Body { step: step.name.clone(), error: Box::new(error) })?;
-        if body.kernels != plan.kernels || body.weights != plan.weights {
-            return fail("a nested plan has other kernels or weights than the plan around it");
+        if !(body.kernels.is_empty() && body.weights.is_empty()) {
+            return fail("a nested plan has kernels or weights of its own");
         }
         if body.boundary.is_some() || !body.checks.is_empty() {
             return fail("a nested plan has two phases or checks of its own");

@@ -10,15 +10,21 @@ use super::super::error::PlanError;
 /// A call of a kernel by a step.
 struct Call<'p> {
     plan: &'p Plan,
+    /// The plan that has the kernels.
+    outermost: &'p Plan,
     step: &'p Step,
     kernel: KernelId,
     args: &'p [Arg],
 }
 
-pub(super) fn check(plan: &Plan, step: &Step, kernels: &[KernelSignature]) -> Result<(), PlanError> {
+pub(super) fn check(
+    (plan, outermost): (&Plan, &Plan),
+    step: &Step,
+    kernels: &[KernelSignature],
+) -> Result<(), PlanError> {
     if let StepOp::Launch { kernel, args, extent } = &step.op {
         let signature = &kernels[kernel.0 as usize];
-        let call = Call { plan, step, kernel: *kernel, args };
+        let call = Call { plan, outermost, step, kernel: *kernel, args };
         if *extent != signature.extent {
             return Err(call.wrong(format!("over {extent} iterations, it has {}", signature.extent)));
         }
@@ -26,13 +32,13 @@ pub(super) fn check(plan: &Plan, step: &Step, kernels: &[KernelSignature]) -> Re
     }
     let Some(library) = step.op.library() else { return Ok(()) };
     if let Some(epilogue) = library.epilogue {
-        let call = Call { plan, step, kernel: epilogue.kernel, args: &epilogue.args };
+        let call = Call { plan, outermost, step, kernel: epilogue.kernel, args: &epilogue.args };
         // Attention's is applied to tiles of scores.
         let tile = matches!(library.contraction, Contraction::Attention(_)).then_some(Some(Attention::TILE));
         call.check_blocks(&kernels[epilogue.kernel.0 as usize], tile)?;
     }
     if let Some(prologue) = library.prologue {
-        let call = Call { plan, step, kernel: prologue.kernel, args: &prologue.args };
+        let call = Call { plan, outermost, step, kernel: prologue.kernel, args: &prologue.args };
         call.check_blocks(&kernels[prologue.kernel.0 as usize], Some(left_elements(&library.contraction)))?;
     }
     Ok(())
@@ -53,7 +59,7 @@ fn left_elements(contraction: &Contraction) -> Option<u64> {
 
 impl Call<'_> {
     fn wrong(&self, why: String) -> PlanError {
-        let kernel = self.plan.kernels[self.kernel.0 as usize].clone();
+        let kernel = self.outermost.kernels[self.kernel.0 as usize].clone();
         PlanError::KernelCall { step: self.step.name.clone(), kernel, why }
     }
 

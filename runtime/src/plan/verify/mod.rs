@@ -50,7 +50,7 @@ impl PlanReport {
 /// # Errors
 /// The first rule the plan breaks, naming plan, step and buffer.
 pub fn verify(plan: &Plan) -> Result<PlanReport, InvalidPlan> {
-    check(plan, true).map_err(|error| InvalidPlan::of(plan, error))
+    check(plan, plan, true).map_err(|error| InvalidPlan::of(plan, error))
 }
 
 /// As [`verify`], of a plan whose memory is not planned: its buffers in the arena have no offsets yet.
@@ -58,7 +58,7 @@ pub fn verify(plan: &Plan) -> Result<PlanReport, InvalidPlan> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_unplaced(plan: &Plan) -> Result<(), InvalidPlan> {
-    check(plan, false).map(drop).map_err(|error| InvalidPlan::of(plan, error))
+    check(plan, plan, false).map(drop).map_err(|error| InvalidPlan::of(plan, error))
 }
 
 /// Checks calls of generated kernels in a plan that obeys all other rules, against `kernels` by [`tensorc_abi::KernelId`].
@@ -68,18 +68,19 @@ pub fn verify_unplaced(plan: &Plan) -> Result<(), InvalidPlan> {
 pub fn verify_kernels(plan: &Plan, kernels: &[KernelSignature]) -> Result<(), InvalidPlan> {
     let checked = match (plan.kernels.len(), kernels.len()) {
         (expected, actual) if expected != actual => Err(PlanError::KernelCount { expected, actual }),
-        _ => check_kernels(plan, kernels),
+        _ => check_kernels(plan, plan, kernels),
     };
     checked.map_err(|error| InvalidPlan::of(plan, error))
 }
 
-fn check_kernels(plan: &Plan, kernels: &[KernelSignature]) -> Result<(), PlanError> {
-    plan.steps.iter().try_for_each(|step| kernels::check(plan, step, kernels))?;
-    plan.nested().try_for_each(|body| check_kernels(body, kernels))
+fn check_kernels(plan: &Plan, outermost: &Plan, kernels: &[KernelSignature]) -> Result<(), PlanError> {
+    plan.steps.iter().try_for_each(|step| kernels::check((plan, outermost), step, kernels))?;
+    plan.nested().try_for_each(|body| check_kernels(body, outermost, kernels))
 }
 
-fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
-    plan.buffers.iter().try_for_each(|buffer| check_buffer(plan, buffer, placed))?;
+/// Checks a plan, which may be nested in another: the outermost has the kernels and weights of all.
+fn check(plan: &Plan, outermost: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
+    plan.buffers.iter().try_for_each(|buffer| check_buffer(plan, outermost, buffer, placed))?;
     check_edges(plan)?;
     if let Some(boundary) = plan.boundary.filter(|n| *n as usize > plan.steps.len()) {
         return Err(PlanError::Boundary { boundary, steps: plan.steps.len() });
@@ -87,14 +88,14 @@ fn check(plan: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
     let mut written = Written::new(plan);
     check_scratch_list(plan)?;
     for (position, step) in plan.steps.iter().enumerate() {
-        check_references(plan, step)?;
+        check_references(plan, outermost, step)?;
         for use_ in uses(&step.op) {
             check_use(plan, step, use_, &mut written)?;
         }
         parts::check_step(plan, step)?;
-        calls::check(plan, step)?;
+        calls::check((plan, outermost), step)?;
         if let StepOp::Flow { flow, args } = &step.op {
-            flow::check(plan, step, flow, args)?;
+            flow::check((plan, outermost), step, flow, args)?;
         }
         let needed = working_bytes(&step.op);
         let declared = plan.scratch_of(position).map_or(WorkingBytes::default(), Scratch::working);
@@ -149,7 +150,7 @@ fn byte_size(buffer: &Buffer) -> Option<u64> {
     elements.checked_mul(buffer.dtype.size() as u64).filter(|&bytes| bytes <= i64::MAX as u64)
 }
 
-fn check_buffer(plan: &Plan, buffer: &Buffer, placed: bool) -> Result<(), PlanError> {
+fn check_buffer(plan: &Plan, outermost: &Plan, buffer: &Buffer, placed: bool) -> Result<(), PlanError> {
     let name = || buffer.name.clone();
     let bytes = byte_size(buffer).ok_or_else(|| PlanError::Size { buffer: name() })?;
     parts::check_buffer(plan, buffer)?;
@@ -161,7 +162,7 @@ fn check_buffer(plan: &Plan, buffer: &Buffer, placed: bool) -> Result<(), PlanEr
         StorageClass::Input(index) => in_table("input", index, plan.inputs.len()),
         StorageClass::Output(index) => in_table("output", index, plan.outputs.len()),
         StorageClass::State(index) => in_table("state", index, plan.states.len()),
-        StorageClass::Weight(index) => in_table("weight", index, plan.weights.len()),
+        StorageClass::Weight(index) => in_table("weight", index, outermost.weights.len()),
         StorageClass::Arena(offset) if !offset.is_multiple_of(Plan::ALIGN) => {
             Err(PlanError::Misaligned { buffer: name(), offset, align: Plan::ALIGN })
         }
@@ -214,16 +215,16 @@ fn edge_of(storage: StorageClass) -> Option<(PlanEdge, u32)> {
     }
 }
 
-fn check_references(plan: &Plan, step: &Step) -> Result<(), PlanError> {
+fn check_references(plan: &Plan, outermost: &Plan, step: &Step) -> Result<(), PlanError> {
     for use_ in uses(&step.op) {
         if use_.buffer.0 as usize >= plan.buffers.len() {
             let (buffer, count) = (use_.buffer.0, plan.buffers.len());
             return Err(PlanError::UnknownBuffer { step: step.name.clone(), buffer, count });
         }
     }
-    match step.op.kernels().find(|kernel| kernel.0 as usize >= plan.kernels.len()) {
+    match step.op.kernels().find(|kernel| kernel.0 as usize >= outermost.kernels.len()) {
         Some(kernel) => {
-            Err(PlanError::UnknownKernel { step: step.name.clone(), kernel: kernel.0, count: plan.kernels.len() })
+            Err(PlanError::UnknownKernel { step: step.name.clone(), kernel: kernel.0, count: outermost.kernels.len() })
         }
         None => Ok(()),
     }
