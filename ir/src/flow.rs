@@ -159,10 +159,10 @@ impl BodyTypes {
 }
 
 impl Graph {
-    /// The flow that a node is, if it is one.
+    /// The flow that a node is, if it is one, and still in the graph.
     pub fn flow(&self, node: NodeId) -> Option<&Flow> {
-        match &self.node(node).kind {
-            NodeKind::Prim(Prim::Flow(flow)) => Some(flow),
+        match self.contains(node).then(|| &self.node(node).kind) {
+            Some(NodeKind::Prim(Prim::Flow(flow))) => Some(flow),
             _ => None,
         }
     }

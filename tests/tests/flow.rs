@@ -493,3 +493,33 @@ fn on_a_gpu_branches_are_selected_and_loops_written_out() {
         }
     }
 }
+
+/// Constants of two loops, one of which is added behind both.
+#[test]
+fn constants_of_several_loops_move_into_bodies() {
+    let text = "graph @main(%x: f32[4]) {
+      %a = const f32[4] [1.0, 2.0, 3.0, 4.0]
+      %r = prim.loop(%x, %a) trips 200 carried 1 {
+        body(%i: i64[], %h: f32[4], %k: f32[4]) {
+          %s = add(%h, %k)
+          return
+          update %h = %s
+        }
+      } : f32[4]
+      %b = const f32[4] [0.5, 0.5, 0.5, 0.5]
+      %q = prim.loop(%r, %b) trips 2 carried 1 {
+        body(%i: i64[], %h: f32[4], %k: f32[4]) {
+          %s = mul(%h, %k)
+          return
+          update %h = %s
+        }
+      } : f32[4]
+      return %q
+    }";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("loops.tc");
+    std::fs::write(&path, text).unwrap();
+    let model = Compiler::new(Options { poison: true, ..options() }).unwrap().load(path).unwrap();
+    let found = floats(&model, &[("x", Tensor::from_f32(&[4], &[0.0; 4]).unwrap())]);
+    assert_eq!(found, [[50.0, 100.0, 150.0, 200.0]]);
+}
