@@ -4,8 +4,9 @@ use std::io::Write;
 
 use flate2::{Compression, write::ZlibEncoder};
 use tensorc_abi::artifact::MANIFEST_SECTION;
-use tensorc_abi::image::{self, Image, checksum, dim, header, slot, step, tensor, variant};
+use tensorc_abi::image::{self, Image, checksum, dim, flow, header, slot, step, tensor, variant};
 use tensorc_abi::{Attention, BatchedGemm, Conv2d, seal};
+use tensorc_exec::Flow;
 use tensorc_runtime::artifact::Manifest;
 
 use crate::FileReader;
@@ -122,6 +123,10 @@ fn read_image(bytes: &[u8]) -> bool {
             image.record(call).map(Conv2d::from_words);
             assert!(image.words(call, step[step::ARGS] as usize).len() <= words.len());
             assert!(image.tail(call).len() <= words.len());
+            if let Some(flow) = Flow::read(image.tail(call)) {
+                let bodies = flow.behind.chunks_exact(flow::BODY_WORDS).take(flow.bodies());
+                bodies.for_each(|body| _ = image.record::<{ step::WORDS }>(body[1] as usize));
+            }
         }
         let slots = list(record.saturating_add(variant::SLOTS), slot::WORDS);
         slots.for_each(|at| _ = image.record::<{ slot::WORDS }>(at));
@@ -139,7 +144,7 @@ fn seal_image(bytes: &mut Vec<u8>) {
     *bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
 }
 
-/// A model of one step.
+/// A model of a product and a loop.
 fn images() -> Vec<Vec<u8>> {
     let mut words = vec![0; header::WORDS];
     (words[header::MAGIC], words[header::VERSION]) = (image::MAGIC, image::VERSION.word());
@@ -152,13 +157,20 @@ fn images() -> Vec<Vec<u8>> {
     let name = put(header::INPUTS + 1, &[0, 7, 2]);
     let variants = put(header::VARIANTS + 1, &[0]);
     let record = put(variants, &[0; variant::WORDS]);
-    put(record + variant::STEPS + 1, &[step::LIBRARY, name as u64, 0, 1, 1, 0, 0, 0]);
+    let product = [step::LIBRARY, name as u64, 0, 1, 1, 0, 0, 0];
+    let repeated = [step::FLOW, name as u64, 0, 1, 1, 0, 0, 0];
+    put(record + variant::STEPS + 1, &[product, repeated].concat());
     put(record + variant::SLOTS + 1, &[slot::INPUT, 0, 0, slot::ARENA, 0, 64]);
     let call = words.len() as u64;
     let first = words[record + variant::STEPS + 1] as usize;
     words[first + step::CALL] = call;
     words.extend(BatchedGemm::default().to_words());
-    for (at, count) in [(header::INPUTS, 1), (header::VARIANTS, 1), (record + variant::STEPS, 1)] {
+    words[first + step::WORDS + step::CALL] = words.len() as u64;
+    // One carried tensor, one scanned and one stacked, and a body of the first step and its slots.
+    words.extend([flow::LOOP, 3, 0, 1, 1, 1, 2]);
+    words.extend([64, 64, 0, 64, 1]);
+    words.extend([1, first as u64, 2, words[record + variant::SLOTS + 1], 128]);
+    for (at, count) in [(header::INPUTS, 1), (header::VARIANTS, 1), (record + variant::STEPS, 2)] {
         words[at] = count;
     }
     words[record + variant::SLOTS] = 2;

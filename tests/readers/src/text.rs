@@ -66,6 +66,8 @@ fn modules() -> Vec<Vec<u8>> {
         include_str!("../../../examples/softplus.tc"),
         include_str!("../../artifacts/blocks.tc"),
         include_str!("../../artifacts/planes.tc"),
+        include_str!("../../../filecheck/lower/branch.tc"),
+        include_str!("../../../filecheck/lower/loop.tc"),
         "graph @g(%x: f32[2, 3]) {\n  %a = const f32[3] splat(1.5)\n  %b = const i64[2, 2] iota\n  \
          %c = const f32[4] random(7)\n  %d = add(%x, %a)\n  return y = %d, %b, %c\n}\n",
     ];
@@ -84,5 +86,6 @@ fn plans() -> Vec<Vec<u8>> {
         let plans = vec![random_plan(&mut Rng::new(seed))];
         print(TextModule { plans, ..TextModule::default() })
     };
-    (0..20).map(random).collect()
+    let nested = include_str!("../../../filecheck/text/nested-plan-round-trip.tc");
+    (0..20).map(random).chain([nested.as_bytes().to_vec()]).collect()
 }
