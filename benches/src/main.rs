@@ -16,6 +16,7 @@ mod measure;
 mod memory;
 mod ndarray;
 mod ranks;
+mod shapes;
 mod tiny_mlp;
 mod train;
 
@@ -56,6 +57,8 @@ enum Verb {
     Nets(list_nets::ListNetsArgs),
     /// Training steps over the processes of an MPI job.
     Ranks(ranks::RanksArgs),
+    /// Requests of many shapes to one model.
+    Shapes(shapes::ShapesArgs),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
     TinyMlp,
 }
@@ -77,6 +80,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::Memory(arguments) => memory::run(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::Ranks(arguments) => ranks::run(&arguments)?,
+        Verb::Shapes(arguments) => shapes::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }
     Ok(())

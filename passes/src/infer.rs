@@ -33,13 +33,22 @@ impl Pass for InferTypes {
 }
 
 /// Runs inference to its fixpoint; host operators whose operands are all known at compile time are
-/// replaced by their results on the way. Returns whether anything was learnt.
+/// replaced by their results on the way, and what is computed for operands that must be known by constants. Returns
+/// whether anything was learnt.
 pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
     let mut any = graph.change_bodies(&mut |body| infer_graph(body, registry, static_bytes))?;
     loop {
-        any |= fixpoint(graph, registry, static_bytes)?;
+        let values = StaticValues::new(registry, static_bytes);
+        any |= fixpoint(graph, &values)?;
         representable(graph)?;
-        if !evaluate_host(graph, registry, static_bytes)? {
+        values.learned();
+        let evaluated = evaluate_host(graph, registry, &values)?;
+        let stated = state_operands(graph, &values);
+        any |= !stated.is_empty();
+        for node in evaluated.iter().chain(&stated) {
+            graph.remove_if_dead(*node);
+        }
+        if evaluated.is_empty() {
             return Ok(any);
         }
         any = true;
@@ -99,17 +108,16 @@ impl Worklist {
     }
 }
 
-fn fixpoint(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+fn fixpoint(graph: &mut Graph, values: &StaticValues<'_>) -> Result<bool> {
     let ops: Vec<NodeId> =
         graph.order().into_iter().filter(|n| matches!(graph.node(*n).kind, NodeKind::Op(_))).collect();
     let rank: BTreeMap<NodeId, usize> = ops.iter().enumerate().map(|(i, n)| (*n, i)).collect();
     let queue = ops.iter().enumerate().map(|(i, n)| (i, *n)).collect();
     let mut list = Worklist { rank, queue, open: BTreeMap::new() };
-    let values = StaticValues::new(registry, static_bytes);
     let mut any = false;
     loop {
         while let Some((_, node)) = list.queue.pop_first() {
-            any |= visit(graph, node, &values, &mut list)?;
+            any |= visit(graph, node, values, &mut list)?;
         }
         graph.dims.solve().map_err(|c| {
             let origin = c.found_from.clone().or(c.expected_from.clone());
@@ -155,9 +163,8 @@ fn visit(graph: &mut Graph, node: NodeId, values: &StaticValues<'_>, list: &mut 
     Ok(changed)
 }
 
-/// Replaces host operators over compile-time values by their results.
-fn evaluate_host(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
-    let values = StaticValues::new(registry, static_bytes);
+/// Replaces host operators over compile-time values by their results, and gives these operators.
+fn evaluate_host(graph: &mut Graph, registry: &Registry, values: &StaticValues<'_>) -> Result<Vec<NodeId>> {
     let mut ready = vec![];
     for node in graph.order() {
         let host = matches!(&graph.node(node).kind, NodeKind::Op(op) if matches!(op.def.compute, Compute::Host(_)));
@@ -174,10 +181,32 @@ fn evaluate_host(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> R
     for (node, results) in &ready {
         replace_by_constants(graph, *node, results);
     }
-    for (node, _) in &ready {
-        graph.remove_if_dead(*node);
+    Ok(ready.into_iter().map(|(node, _)| node).collect())
+}
+
+/// Replaces operands that must be known at compile time, as far as they are, by constants, so that they are computed
+/// once. Gives the nodes that computed them.
+fn state_operands(graph: &mut Graph, values: &StaticValues<'_>) -> Vec<NodeId> {
+    let mut stated: BTreeMap<Value, Value> = BTreeMap::new();
+    for node in graph.order() {
+        let NodeKind::Op(op) = &graph.node(node).kind else { continue };
+        let ports = op.slots.iter().enumerate().filter(|(_, slot)| op.def.static_inputs.contains(&(**slot as usize)));
+        let ports: Vec<u16> = ports.map(|(port, _)| port as u16).collect();
+        let args = graph.args(node);
+        for port in ports {
+            let v = args[port as usize];
+            if graph.constant(v).is_some() {
+                continue;
+            }
+            let known = stated.get(&v).copied().or_else(|| {
+                let data = values.get(graph, v)?;
+                let name = graph.node(v.node).name.clone();
+                Some(*stated.entry(v).or_insert(graph.add_const(name, data)))
+            });
+            known.into_iter().for_each(|constant| graph.set_arg(node, port, constant));
+        }
     }
-    Ok(!ready.is_empty())
+    stated.into_keys().map(|v| v.node).collect()
 }
 
 /// Makes every user of `node` use constants instead.

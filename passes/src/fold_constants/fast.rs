@@ -13,7 +13,7 @@ use tensorc_abi::content::{Compute, Content, DataFile, ReadError};
 use tensorc_abi::memory::{self, AlignedBuffer};
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::parallel::try_map;
-use tensorc_ir::prim::{Contraction, Prim, View};
+use tensorc_ir::prim::{Contraction, Gather, Prim, View};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
 use tensorc_ir::views::{in_bounds, keeps_linear_order};
 use tensorc_ir::{DenseType, TensorData};
@@ -31,9 +31,9 @@ pub(super) fn is_fast(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType]
     match (prim, inputs) {
         (Prim::View(view), [input]) => strides_of(view, input, output).is_some(),
         (Prim::Map(f), [input]) if widening(f).is_some() => input.dims == output.dims,
-        (Prim::Map(f), [x, y]) => arithmetic(f).is_some() && x.dims == output.dims && row(x, y).is_some(),
+        (Prim::Map(f), &[x, y]) => arithmetic(f, [x, y], output).is_some(),
         (Prim::Map(f), [x]) => with_literal(f).is_some() && x.dims == output.dims,
-        (Prim::Concat { .. }, _) => true,
+        (Prim::Gather(_) | Prim::Concat { .. }, _) => true,
         (Prim::Contract(c), [lhs, rhs]) => matrices(c, lhs, rhs).is_some(),
         _ => false,
     }
@@ -52,10 +52,12 @@ pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], t
                 rows(Rows { op, x, ys: vec![y], inner }, output, threads)
             }
         },
-        (Prim::Map(f), [x, y]) if x.dims() == output.dims => {
-            let (op, inner) = (arithmetic(f)?, row(&x.ty, &y.ty)?.0);
+        (Prim::Map(f), &[x, y]) => {
+            let WholeOperand { op, first, inner } = arithmetic(f, [&x.ty, &y.ty], output)?;
+            let (x, y) = if first { (x, y) } else { (y, x) };
             rows(Rows { op, x: x.content().clone(), ys: f32s(y)?, inner }, output, threads)
         }
+        (Prim::Gather(g), [data, indices]) => gather(*g, data, indices, output),
         (Prim::Concat { axis }, _) => concat(*axis, inputs, output),
         (Prim::Contract(c), [lhs, rhs]) => product(c, lhs, rhs, output),
         _ => None,
@@ -151,6 +153,28 @@ fn concat(axis: usize, inputs: &[&TensorData], output: &DenseType) -> Option<Ten
     })
 }
 
+/// Indices count from the end if they are negative, and are clamped.
+fn gather(g: Gather, data: &TensorData, indices: &TensorData, output: &DenseType) -> Option<TensorData> {
+    let (source, extent) = (data.content().whole().ok()?, data.dims()[g.axis]);
+    let run = data.dims()[g.axis + 1..].iter().product::<u64>() as usize * output.dtype.size();
+    if output.is_empty() || run == 0 || extent == 0 {
+        return None;
+    }
+    let position = |i: u64| {
+        let index = indices.get(i).as_i64();
+        let index = if index < 0 { index.wrapping_add(extent as i64) } else { index };
+        index.clamp(0, (extent as i64 - 1).max(0)) as usize
+    };
+    let positions: Vec<usize> = (0..indices.len()).map(position).collect();
+    filled(output, |bytes| {
+        let outer = bytes.chunks_exact_mut(positions.len() * run).zip(source.chunks_exact(extent as usize * run));
+        for (to, from) in outer {
+            let runs = to.chunks_exact_mut(run).zip(&positions);
+            runs.for_each(|(to, at)| to.copy_from_slice(&from[at * run..][..run]));
+        }
+    })
+}
+
 /// Bytes that a thread computes at once: they stay in its cache.
 const PIECE: usize = 256 << 10;
 
@@ -160,18 +184,35 @@ const MAX_DEPTH: usize = 4;
 /// Threads beyond which memory is not read any faster.
 const MAX_THREADS: usize = 4;
 
+/// An operation of an element `x` of the larger operand and an element `y` of the other.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Add,
     Sub,
+    /// `y - x`.
+    SubFrom,
     Mul,
 }
 
-/// One operation of two f32 operands.
-fn arithmetic(f: &ScalarFn) -> Option<Op> {
+/// An operation of two f32 operands, one of which has the shape of the result; [`row`] says how the other one goes with it.
+struct WholeOperand {
+    op: Op,
+    /// Whether it is the first operand.
+    first: bool,
+    inner: usize,
+}
+
+fn arithmetic(f: &ScalarFn, types: [&DenseType; 2], output: &DenseType) -> Option<WholeOperand> {
     let [ScalarNode::Input(0), ScalarNode::Input(1), ScalarNode::Op(op, args)] = &f.nodes[..] else { return None };
     let in_order = f.inputs == [DType::F32; 2] && args.iter().map(|a| a.0).eq([0, 1]);
-    (in_order && is_result(f, 2)).then(|| operation(*op)).flatten()
+    let op = operation(*op).filter(|_| in_order && is_result(f, 2))?;
+    let inner = |x: &DenseType, y| row(x, y).filter(|_| x.dims == output.dims).map(|(inner, _)| inner);
+    let [x, y] = types;
+    if let Some(inner) = inner(x, y) {
+        return Some(WholeOperand { op, first: true, inner });
+    }
+    let op = if let Op::Sub = op { Op::SubFrom } else { op };
+    inner(y, x).map(|inner| WholeOperand { op, first: false, inner })
 }
 
 /// One operation of an f32 operand and a number that the function states.
@@ -298,6 +339,7 @@ fn each(op: Op, to: &mut [u8], from: &[u8], y: impl Fn(usize) -> f32) {
     match op {
         Op::Add => pairs.for_each(|(i, (to, b))| to.copy_from_slice(&(f32_of(b) + y(i)).to_le_bytes())),
         Op::Sub => pairs.for_each(|(i, (to, b))| to.copy_from_slice(&(f32_of(b) - y(i)).to_le_bytes())),
+        Op::SubFrom => pairs.for_each(|(i, (to, b))| to.copy_from_slice(&(y(i) - f32_of(b)).to_le_bytes())),
         Op::Mul => pairs.for_each(|(i, (to, b))| to.copy_from_slice(&(f32_of(b) * y(i)).to_le_bytes())),
     }
 }
@@ -414,11 +456,31 @@ mod tests {
         for (x, y) in [([613, 500], [1, 500]), ([613, 500], [613, 1]), ([613, 500], [613, 500]), ([0, 500], [1, 500])] {
             let (x, y) = (ramp(&x), ramp(&y));
             let output = [x.ty.clone()];
-            let slow = eval_prim(&prim, &[&x, &y], &output, registry.math()).expect("it is a value");
-            for threads in [0, 1, 2, 3, 9] {
-                let fast = eval(&prim, &[&x, &y], &output, threads).expect("it is fast");
-                assert_eq!(fast.bytes(), slow[0].bytes(), "{:?} on {threads} threads", y.dims());
+            for operands in [[&x, &y], [&y, &x]] {
+                let slow = eval_prim(&prim, &operands, &output, registry.math()).expect("it is a value");
+                for threads in [0, 1, 2, 3, 9] {
+                    let fast = eval(&prim, &operands, &output, threads).expect("it is fast");
+                    assert_eq!(fast.bytes(), slow[0].bytes(), "{:?} on {threads} threads", y.dims());
+                }
             }
+        }
+    }
+
+    #[test]
+    fn gathered_rows_have_the_bits_of_the_interpreter() {
+        let registry = tensorc_ops::registry().expect("the operators agree with each other");
+        let data = ramp(&[3, 7, 5]);
+        let indices = |dtype: DType| {
+            let at = |i: u64| Scalar::from_f64(dtype, [0.0, 6.0, -1.0, 3.0, -9.0, 100.0][i as usize]);
+            TensorData::from_fn(DenseType::new(dtype, &[2, 3]), at)
+        };
+        for (axis, indices) in (0..3).flat_map(|axis| [DType::I32, DType::I64].map(|dtype| (axis, indices(dtype)))) {
+            let gather = Gather { axis };
+            let output = [DenseType::new(DType::F32, &gather.output_dims(&data.ty, &indices.ty))];
+            let prim = Prim::Gather(gather);
+            let slow = eval_prim(&prim, &[&data, &indices], &output, registry.math()).expect("it is a value");
+            let fast = eval(&prim, &[&data, &indices], &output, 1).expect("it is fast");
+            assert_eq!(fast.bytes(), slow[0].bytes(), "axis {axis}");
         }
     }
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Requests of random shapes to one model, from cold, beside ONNX Runtime.
+
+    python3 benches/compare_shapes.py target/release/tensorc-bench MODEL.onnx --extents 1..1,1..512 \\
+        [--requests 300] [--threads 2] [--rounds 1] [--seed 1]
+
+Extents are ranges of the model's open dimensions, in the order in which its inputs have them first. Both sides get the
+same requests in the same order; inputs are ones. Prints loading, the sum of all requests, the median and the worst of them
+in ms, of the round with the least sum. Needs onnxruntime and numpy.
+"""
+import argparse, json, random, statistics, subprocess, sys
+
+PEER = """
+import json, sys, time
+import numpy as np, onnxruntime as ort
+o = ort.SessionOptions(); o.intra_op_num_threads = int(sys.argv[2]); o.inter_op_num_threads = 1
+begin = time.perf_counter()
+s = ort.InferenceSession(sys.argv[1], o, providers=["CPUExecutionProvider"])
+load = time.perf_counter() - begin
+kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": bool}
+times = []
+for request in sys.argv[3:]:
+    extents, known = iter(map(int, request.split(","))), {}
+    def extent(d):
+        if isinstance(d, int): return d
+        if d not in known: known[d] = next(extents)
+        return known[d]
+    x = {i.name: np.ones([extent(d) for d in i.shape], kinds[i.type]) for i in s.get_inputs()}
+    begin = time.perf_counter(); s.run(None, x); times.append((time.perf_counter() - begin) * 1e3)
+print(json.dumps({"load_ms": load * 1e3, "request_ms": times}))
+"""
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("bench")
+    options.add_argument("model")
+    options.add_argument("--extents", required=True)
+    for name, value in [("requests", 300), ("threads", 2), ("rounds", 1), ("seed", 1)]:
+        options.add_argument(f"--{name}", type=int, default=value)
+    given = options.parse_args()
+    ranges = [tuple(map(int, one.split(".."))) for one in given.extents.split(",")]
+    rng = random.Random(given.seed)
+    requests = [",".join(str(rng.randint(*one)) for one in ranges) for _ in range(given.requests)]
+    ours = [given.bench, "shapes", given.model, "--threads", str(given.threads)]
+    sides = {
+        "tensorc": ours + [word for request in requests for word in ("--request", request)],
+        "ONNX Runtime": [sys.executable, "-c", PEER, given.model, str(given.threads)] + requests,
+    }
+    best = {}
+    for _ in range(given.rounds):
+        for side, command in sides.items():
+            out = subprocess.run(command, capture_output=True, text=True)
+            if out.returncode:
+                sys.exit(f"{side}: {(out.stderr.strip().splitlines() or ['no message'])[-1]}")
+            found = json.loads(out.stdout.strip().splitlines()[-1])
+            if side not in best or sum(found["request_ms"]) < sum(best[side]["request_ms"]):
+                best[side] = found
+    for side, found in best.items():
+        times = found["request_ms"]
+        print(f"{side:13} load {found['load_ms']:8.1f}  requests {sum(times):9.1f}  "
+              f"median {statistics.median(times):7.2f}  worst {max(times):8.1f}")
+
+
+main()

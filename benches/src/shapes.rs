@@ -1,0 +1,85 @@
+//! Requests of many shapes to one model: what a new shape costs.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tensorc::ir::scalar::Scalar;
+use tensorc::ir::{DType, Dim, DimId, Shape, TensorData, TensorType};
+use tensorc::{Compiler, Model, Options, Tensor};
+
+#[derive(Args)]
+pub struct ShapesArgs {
+    model: PathBuf,
+    /// One request: extents of the model's open dimensions, in the order in which its inputs have them first
+    #[arg(long = "request", value_name = "N,…", required = true)]
+    requests: Vec<String>,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Show what the passes took in all requests together
+    #[arg(long)]
+    passes: bool,
+}
+
+pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
+    let begin = Instant::now();
+    let compiler = Compiler::new(Options { threads: Some(arguments.threads), ..Options::default() })?;
+    let model = compiler.load(&arguments.model)?;
+    let load = begin.elapsed();
+    let mut times = vec![];
+    // Kept, as a model keeps them: they share weights.
+    let mut sessions = vec![];
+    let mut passes: BTreeMap<String, Duration> = BTreeMap::new();
+    for request in &arguments.requests {
+        let extents = request.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        let inputs = inputs(&model, &extents)?;
+        if arguments.passes {
+            let session = model.compile_for(&tensors(&inputs))?;
+            for (pass, time) in &session.report().timings {
+                *passes.entry(pass.clone()).or_default() += *time;
+            }
+            sessions.push(session);
+            continue;
+        }
+        let named: Vec<(&str, Tensor)> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+        let begin = Instant::now();
+        model.run(&named)?;
+        times.push(begin.elapsed());
+    }
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    let mut by_time: Vec<_> = passes.into_iter().collect();
+    by_time.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    by_time.iter().for_each(|(pass, time)| println!("{:10.2} ms  {pass}", ms(*time)));
+    let each: Vec<f64> = times.iter().map(|time| ms(*time)).collect();
+    println!("{}", serde_json::json!({ "load_ms": ms(load), "request_ms": each }));
+    Ok(())
+}
+
+fn tensors(inputs: &[(String, Tensor)]) -> Vec<Tensor> {
+    inputs.iter().map(|(_, tensor)| tensor.clone()).collect()
+}
+
+/// Ones, which are values of every type, and tokens of every vocabulary.
+fn inputs(model: &Model, extents: &[u64]) -> Result<Vec<(String, Tensor)>, Box<dyn Error>> {
+    let mut known: Vec<DimId> = vec![];
+    let mut extent = |dim: &Dim| match dim {
+        Dim::Const(n) => Ok(*n),
+        Dim::Sym(id) => {
+            let at = known.iter().position(|k| k == id).unwrap_or_else(|| {
+                known.push(*id);
+                known.len() - 1
+            });
+            extents.get(at).copied().ok_or("a request has fewer extents than the model open dimensions")
+        }
+    };
+    let mut one = |(name, ty): (String, TensorType)| -> Result<_, Box<dyn Error>> {
+        let Shape::Ranked(dims) = &ty.shape else { return Err(format!("`{name}` has no rank").into()) };
+        let dims = dims.iter().map(&mut extent).collect::<Result<Vec<u64>, _>>()?;
+        let dtype = ty.dtype.unwrap_or(DType::F32);
+        let ones = TensorData::splat(&dims, Scalar::from_f64(dtype, 1.0));
+        Ok((name, Tensor::from_bytes(dtype, &dims, ones.bytes().to_vec())?))
+    };
+    model.inputs().into_iter().map(&mut one).collect()
+}
