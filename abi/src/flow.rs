@@ -10,7 +10,7 @@ use crate::image::flow;
 use crate::operand::BufferId;
 use crate::plan::{Buffer, Plan, WorkingBytes};
 
-/// Nested plans of a step. They have no kernels and weights of their own: numbers are those of the outermost plan.
+/// The nested plans of a step. Their kernels and weights stand in the tables of the outermost plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowPlan {
     /// Which of the plans run, and how often.
@@ -117,7 +117,8 @@ impl FlowPlan {
         self.bodies.iter().map(of).fold(WorkingBytes::default(), WorkingBytes::max)
     }
 
-    /// The operands and the results that the step takes; `None` if the bodies are not those of its kind.
+    /// Types and sizes of the operands, and of the results; `None` if the bodies do not fit the kind: their number, their
+    /// inputs, states or outputs.
     pub fn signature(&self) -> Option<[Vec<FlowArg>; 2]> {
         match (&self.kind, &self.bodies[..]) {
             (FlowKind::If, [then, otherwise]) => {
@@ -160,8 +161,7 @@ impl FlowPlan {
         Some([operands, results])
     }
 
-    /// The words by which the step is executed, of which [`crate::image::flow`] has the positions: `trips` words for
-    /// a loop, then the sizes of its operands and results.
+    /// The record by which the step is executed, as [`crate::image::flow`] describes it, without what it says of bodies.
     pub fn words(&self) -> Vec<u64> {
         let (mut words, rows) = (vec![0; flow::WORDS], |buffer: &Buffer, back: bool| [buffer.bytes(), u64::from(back)]);
         match (&self.kind, &self.bodies[..]) {

@@ -67,7 +67,7 @@ pub struct Scratch {
     pub step: u32,
     /// Where it begins in the arena, behind every buffer that is live during the step.
     pub offset: u64,
-    /// Bytes that all workers share: those of nested plans.
+    /// Bytes that all workers share, for the arena of nested plans.
     pub shared: u64,
     /// Bytes for each worker.
     pub bytes: u64,
@@ -172,13 +172,13 @@ impl Plan {
         flows.flat_map(|flow| &flow.bodies)
     }
 
-    /// Bytes of its weights and of those of nested plans, as they are in the model.
+    /// Bytes of all weights as the model stores them, including the weights of nested plans.
     pub fn weight_bytes(&self) -> u64 {
         let own = self.buffers.iter().filter(|buffer| matches!(buffer.storage, StorageClass::Weight(_)));
         own.map(Buffer::bytes).chain(self.nested().map(Plan::weight_bytes)).fold(0, u64::saturating_add)
     }
 
-    /// Every step, and those of nested plans behind the step that they belong to.
+    /// All steps, depth first: the steps of nested plans follow the step that holds them.
     pub fn all_steps(&self) -> Vec<&Step> {
         let mut all = vec![];
         for step in &self.steps {

@@ -9,6 +9,15 @@ use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::prim::Prim;
 use crate::types::DenseType;
 
+/// Most nodes of all copies of a short loop's body.
+const SHORT_LOOP_NODES: u64 = 512;
+
+/// Whether front ends write out a loop of so many iterations, with so many nodes in its body: passes see across the
+/// iterations then.
+pub fn is_short(trips: u64, nodes: u64) -> bool {
+    trips.saturating_mul(nodes.max(1)) <= SHORT_LOOP_NODES
+}
+
 /// Graphs, and which of them run how often. Graphs with the same node structure are not compared: only a flow itself is
 /// equal to it.
 #[derive(Clone, Debug)]
@@ -172,7 +181,7 @@ impl Graph {
         self.node_ids().into_iter().filter_map(|node| self.flow(node)).flat_map(|flow| &flow.bodies)
     }
 
-    /// Number of nodes, with those of bodies.
+    /// Number of nodes, including the nodes of bodies.
     pub fn total_nodes(&self) -> usize {
         self.node_count() + self.bodies().map(Graph::total_nodes).sum::<usize>()
     }

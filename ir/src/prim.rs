@@ -83,6 +83,17 @@ pub struct View {
 }
 
 impl View {
+    /// Position `at` of the first axis, without that axis: a result of `rank` axes.
+    pub fn row(at: u64, rank: usize) -> View {
+        let rest = (0..rank as u32).map(Index::var);
+        View { map: [Index::constant(at as i64)].into_iter().chain(rest).collect(), fill: None }
+    }
+
+    /// An operand of `rank` axes behind a first axis of extent 1.
+    pub fn unsqueezed(rank: usize) -> View {
+        View { map: (1..=rank as u32).map(Index::var).collect(), fill: None }
+    }
+
     /// Whether every element stays where it is.
     pub fn is_identity(&self, input: &[u64], output: &[u64]) -> bool {
         input == output && self.map.iter().enumerate().all(|(i, m)| m.as_var() == Some(i as u32))

@@ -16,7 +16,7 @@ use crate::results::result_types;
 /// all iterations, of a branch 0 if another was taken. Returns whether there were checks.
 ///
 /// # Errors
-/// The bodies are not those of their kind.
+/// A loop has no body, or several.
 pub(crate) fn lift_checks(graph: &mut Graph) -> Result<bool> {
     let mut any = false;
     for node in graph.node_ids() {

@@ -8,7 +8,6 @@ use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::flow::{Flow, FlowKind, Loop};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::{Scalar, ScalarFn};
 use tensorc_ir::{DType, TensorData};
@@ -122,21 +121,19 @@ fn iterations(
 fn row(graph: &mut Graph, v: Value, at: u64) -> Result<Value> {
     let ty = graph.dense(v)?;
     let ty = DenseType::new(ty.dtype, ty.dims.get(1..).unwrap_or_default());
-    let map = [Index::constant(at as i64)].into_iter().chain((0..ty.rank()).map(|i| Index::var(i as u32))).collect();
-    Ok(view(graph, v, map, ty))
+    Ok(view(graph, v, View::row(at, ty.rank()), ty))
 }
 
 /// With a first axis of extent 1.
 fn lifted(graph: &mut Graph, v: Value) -> Result<Value> {
     let ty = graph.dense(v)?;
-    let map = (1..=ty.rank()).map(|i| Index::var(i as u32)).collect();
-    let dims: Vec<u64> = [1].into_iter().chain(ty.dims).collect();
-    Ok(view(graph, v, map, DenseType::new(ty.dtype, &dims)))
+    let dims = [&[1], &ty.dims[..]].concat();
+    Ok(view(graph, v, View::unsqueezed(ty.rank()), DenseType::new(ty.dtype, &dims)))
 }
 
-fn view(graph: &mut Graph, v: Value, map: Vec<Index>, ty: DenseType) -> Value {
+fn view(graph: &mut Graph, v: Value, view: View, ty: DenseType) -> Value {
     let name = graph.node(v.node).name.clone();
-    Value { node: graph.add_prim(name, Prim::View(View { map, fill: None }.into()), &[v], &[ty]), port: 0 }
+    Value { node: graph.add_prim(name, Prim::View(view.into()), &[v], &[ty]), port: 0 }
 }
 
 /// Rows along a new first axis.

@@ -1,13 +1,13 @@
 //! Branches and loops that stay in the graph: what decides them is computed when the model runs.
 //!
 //! A body is imported like any other nodes, on inputs made up for it, and then taken out of the graph into one of its own
-//! ([`outlined`]). Types must be known, and those of carried values the same in every iteration.
+//! ([`outlined`]). All types must be known, and a carried value has one type in all iterations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tensorc_abi::DType;
-use tensorc_ir::flow::{Flow, FlowKind, Loop};
+use tensorc_ir::flow::{Flow, FlowKind, Loop, is_short};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::Scalar;
@@ -20,10 +20,6 @@ use super::unroll::{Body, Direction};
 use super::unsupported::{Stop, UNDECIDED, unsupported};
 use super::upgrade::ValueFacts;
 use super::writer::{NodeWriter, ints};
-
-/// Loops with a known number of iterations are written out if that makes no more nodes than this: passes see across the
-/// iterations then.
-const MAX_UNROLLED_NODES: u64 = 512;
 
 /// A value and its type.
 type Typed = (Value, DenseType);
@@ -54,7 +50,7 @@ pub(super) struct LoopSite<'s> {
 impl LoopSite<'_> {
     /// Whether the loop is written out, if its body has so many nodes.
     pub fn is_short(&self, nodes: u64) -> bool {
-        self.trips.is_some_and(|trips| trips.saturating_mul(nodes.max(1)) <= MAX_UNROLLED_NODES)
+        self.trips.is_some_and(|trips| is_short(trips, nodes))
     }
 }
 

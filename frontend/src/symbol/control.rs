@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
-use tensorc_ir::flow::{Flow, FlowKind, Loop as Repeat};
+use tensorc_ir::flow::{Flow, FlowKind, Loop as Repeat, is_short};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
-use tensorc_ir::index::Index;
 use tensorc_ir::infer::{InferCtx, infer_node};
 use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, Registry, ResultCount};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
@@ -23,9 +22,6 @@ use super::Symbol;
 use super::error::SymbolError;
 use super::lower::Lowering;
 use super::operator::operators;
-
-/// Loops are written out if that makes no more nodes than this: passes see across the iterations then.
-const MAX_UNROLLED_NODES: u64 = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ControlKind {
@@ -248,7 +244,7 @@ impl ControlNode {
             .ok_or_else(|| b.error(DiagnosticCode::Unsupported, "there is no iteration"))?;
         let site = LoopSite { flow: self, params: cx.params, sources: &sources, variables, data, stacked, steps };
         let nodes: usize = (0..self.bodies.len()).map(|at| self.graph(at, cx.params).node_count()).sum();
-        match steps.saturating_mul(nodes.max(1) as u64) <= MAX_UNROLLED_NODES {
+        match is_short(steps, nodes as u64) {
             true => site.written_out(b, held),
             false => site.kept(b, &held),
         }
@@ -513,14 +509,13 @@ fn truth(b: &mut Builder<'_>, condition: &[Value]) -> Result<Value, Diagnostic> 
 fn row(b: &mut Builder<'_>, x: Value, at: u64) -> Result<Value, Diagnostic> {
     let mut ty = b.ty(x)?;
     ty.dims.remove(0);
-    let map = [Index::constant(at as i64)].into_iter().chain((0..ty.rank()).map(|i| Index::var(i as u32))).collect();
-    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])?[0])
+    Ok(b.prim(Prim::View(View::row(at, ty.rank()).into()), &[x], &[ty])?[0])
 }
 
 /// With a first axis of extent 1.
 fn lifted(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
     let mut ty = b.ty(x)?;
-    let map = (1..=ty.rank()).map(|i| Index::var(i as u32)).collect();
+    let view = View::unsqueezed(ty.rank());
     ty.dims.insert(0, 1);
-    Ok(b.prim(Prim::View(View { map, fill: None }.into()), &[x], &[ty])?[0])
+    Ok(b.prim(Prim::View(view.into()), &[x], &[ty])?[0])
 }
