@@ -88,5 +88,6 @@ fn unknown(graph: &Graph, name: &str) -> String {
     let inputs = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
     let dims = open_dims(graph).into_iter().map(|(_, n)| format!("?{n}"));
     let known: Vec<String> = inputs.chain(dims).collect();
-    format!("--shape {name}: no such input or open dimension; there are: {}", known.join(", "))
+    let hint = if name.contains('=') { "; every name needs a `--shape` of its own" } else { "" };
+    format!("--shape {name}: no such input or open dimension; there are: {}{hint}", known.join(", "))
 }
