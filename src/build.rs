@@ -255,7 +255,7 @@ impl BuildModel {
         }
         let open = |node: &_| {
             let ty = bound.resolved(Value { node: *node, port: 0 });
-            ty.shape.as_consts().is_none()
+            ty.shape.as_extents().is_none()
         };
         match bound.inputs().iter().any(open) {
             true => refuse(format!(

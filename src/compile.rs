@@ -58,7 +58,7 @@ impl Report {
 }
 
 /// Runs the passes of a pipeline on a graph.
-fn optimize(
+pub(crate) fn optimize(
     compiler: &Compiler,
     pipeline: &Pipeline,
     graph: &mut Graph,
@@ -112,15 +112,26 @@ pub(crate) fn check_calls(plan: &Plan, kernels: &[Kernel]) -> Result<(), LoadErr
     Ok(verify_kernels(plan, &signatures)?)
 }
 
-/// Optimizes, lowers and plans a graph of known types; also gives the optimized graph.
+/// A graph of known types that is to be compiled.
+pub(crate) enum Source {
+    /// As a front end made it.
+    Typed(Graph),
+    /// Fused already.
+    Fused(Graph),
+}
+
+/// Optimizes, lowers and plans a graph; also gives the optimized graph.
 pub(crate) fn lowered(
     compiler: &Compiler,
-    mut graph: Graph,
+    source: Source,
     choices: Choices,
     deadline: Deadline,
     report: &mut Report,
 ) -> Result<(Graph, Lowered), Error> {
-    let pipeline = Pipeline::to(CompilePhase::Plan);
+    let (pipeline, mut graph) = match source {
+        Source::Typed(graph) => (Pipeline::to(CompilePhase::Plan), graph),
+        Source::Fused(graph) => (Pipeline::closed(), graph),
+    };
     optimize(compiler, &pipeline, &mut graph, deadline, report)?;
     let lowered = lower(compiler, &graph, choices, pipeline.end, &mut |step, time, _| {
         report.timings.push((step.to_owned(), time));

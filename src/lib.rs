@@ -38,6 +38,7 @@ pub mod op;
 mod program;
 mod session;
 pub mod symbol;
+mod templates;
 mod tensor;
 
 pub use cache::ProgramCache;

@@ -7,11 +7,13 @@ use tensorc_ir::{DenseType, TensorData, TensorType};
 
 use crate::branches::Branches;
 use crate::cache::ProgramCache;
+use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::key::ProgramKey;
 use crate::lists::Lists;
 use crate::session::{Session, SessionCode};
+use crate::templates::Templates;
 use crate::tensor::Tensor;
 
 /// Names and types of a model's inputs or outputs, in order.
@@ -29,6 +31,7 @@ pub struct Model {
     /// What follows the inputs, and the names of the outputs, of a model of which the graph has the inputs alone.
     open: Option<(Open, Vec<String>)>,
     sessions: ProgramCache<Arc<SessionCode>>,
+    templates: Templates,
 }
 
 /// What must be known before there is a graph.
@@ -42,7 +45,7 @@ enum Open {
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
         let sessions = ProgramCache::new(compiler.options().sessions.unwrap_or(DEFAULT_SESSIONS));
-        Model { compiler, graph, unused: vec![], open: None, sessions }
+        Model { compiler, graph, unused: vec![], open: None, sessions, templates: Templates::default() }
     }
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.
@@ -96,6 +99,11 @@ impl Model {
     /// The types contradict the model, or do not say which of its branches are taken.
     pub fn graph_for(&self, types: &[DenseType]) -> Result<Graph, Error> {
         self.bound(types, &[])
+    }
+
+    /// The fused graph for inputs of the given types, if what was compiled for other shapes holds for these, too.
+    pub(crate) fn fused_for(&self, types: &[DenseType], report: &mut Report) -> Option<Graph> {
+        self.open.is_none().then(|| self.templates.fused(&self.compiler, &self.graph, types, report))?
     }
 
     fn bound(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<Graph, Error> {
@@ -165,7 +173,18 @@ impl Model {
     /// The types contradict the model, or it holds what is not supported; or branches depend on the values of inputs
     /// ([`Model::compile_for`]).
     pub fn compile(&self, types: &[DenseType]) -> Result<Session, Error> {
-        Session::new(&self.compiler, self.bound(types, &[])?)
+        Session::of(self.compiled(types, &[])?)
+    }
+
+    /// Code for inputs of these types, and the given values of some of them.
+    fn compiled(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<SessionCode, Error> {
+        let mut report = Report::default();
+        if let Some(fused) = self.fused_for(types, &mut report)
+            && let Ok(code) = SessionCode::compile_fused(&self.compiler, fused, report)
+        {
+            return Ok(code);
+        }
+        SessionCode::compile(&self.compiler, self.bound(types, values)?)
     }
 
     /// Compiles for inputs like these, in signature order: of the same types, and with the same values where small inputs
@@ -174,19 +193,19 @@ impl Model {
     /// # Errors
     /// As [`Model::compile`]; or branches depend on other values.
     pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
-        let compile = || Session::new(&self.compiler, self.bound_for(inputs, &self.deciding(inputs))?);
+        let compile = || Session::of(self.compiled_for(inputs, &self.deciding(inputs))?);
         match &self.open {
             Some((Open::Branches(branches), _)) => branches.decided(compile),
             _ => compile(),
         }
     }
 
-    /// The graph for inputs of these types, and the given values of some of them.
-    fn bound_for(&self, inputs: &[Tensor], deciding: &[(usize, &Tensor)]) -> Result<Graph, Error> {
+    /// Code for inputs of these types, and the given values of some of them.
+    fn compiled_for(&self, inputs: &[Tensor], deciding: &[(usize, &Tensor)]) -> Result<SessionCode, Error> {
         let types: Vec<DenseType> = inputs.iter().map(|t| t.0.ty.clone()).collect();
         let signature = self.inputs();
         let values = deciding.iter().filter_map(|(i, t)| Some((signature.get(*i)?.0.clone(), t.0.clone())));
-        self.bound(&types, &values.collect::<Vec<_>>())
+        self.compiled(&types, &values.collect::<Vec<_>>())
     }
 
     /// The inputs whose values decide which branches are taken.
@@ -232,9 +251,7 @@ impl Model {
             key.number(*i as u64);
             key.raw(tensor.bytes());
         }
-        let make =
-            || Ok::<_, Error>(Arc::new(SessionCode::compile(&self.compiler, self.bound_for(inputs, &deciding)?)?));
-        self.sessions.get_or_make(&key, make)
+        self.sessions.get_or_make(&key, || Ok(Arc::new(self.compiled_for(inputs, &deciding)?)))
     }
 
     /// The inputs in signature order.

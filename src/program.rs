@@ -10,7 +10,7 @@ use tensorc_runtime::{Bindings, Context, Executable, RunError};
 use tensorc_schedule::lowered::Lowered;
 
 use crate::bounded_pool::BoundedPool;
-use crate::compile::{Report, link, lowered};
+use crate::compile::{Report, Source, link, lowered};
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::limits::Deadline;
@@ -32,13 +32,13 @@ impl Program {
     /// # Errors
     /// A pass or a kernel does not take the graph, or memory is short.
     pub fn compile(compiler: &Compiler, graph: Graph) -> Result<Program, Error> {
-        Program::compile_reporting(compiler, graph, Report::default())
+        Program::compile_reporting(compiler, Source::Typed(graph), Report::default())
     }
 
     /// Adds what compiling takes to a report of what came before.
-    pub(crate) fn compile_reporting(compiler: &Compiler, graph: Graph, mut report: Report) -> Result<Program, Error> {
+    pub(crate) fn compile_reporting(compiler: &Compiler, source: Source, mut report: Report) -> Result<Program, Error> {
         let deadline = compiler.options().limits.deadline();
-        let (_, lowered) = lowered(compiler, graph, compiler.choices(), deadline, &mut report)?;
+        let (_, lowered) = lowered(compiler, source, compiler.choices(), deadline, &mut report)?;
         Program::linked(compiler, lowered, deadline, report)
     }
 

@@ -48,7 +48,7 @@ fn constant(dims: &[u64], seed: u64) -> TensorData {
 fn graph(compiler: &Compiler, name: &str, dims: [u64; 2]) -> Result<Graph, Error> {
     let mut graph = Graph::new(name);
     let dtype = if name.ends_with("_f16") { DType::F16 } else { DType::F32 };
-    let x = graph.add_input("x", DenseType::new(dtype, &dims).into());
+    let x = graph.add_input("x", DenseType::new(dtype, dims).into());
     let values = |g: &Graph, v: Value| g.constant(v).cloned();
     let mut b = Builder::new(&mut graph, compiler.registry(), name.into(), &values);
     let y = match name {
@@ -114,7 +114,7 @@ fn input_types(model: &Model, open: u64) -> Vec<DenseType> {
         Shape::Ranked(dims) => dims.iter().map(|d| d.as_const().unwrap_or(open)).collect(),
         Shape::Unranked => vec![],
     };
-    let one = |ty: &TensorType| DenseType::new(ty.dtype.unwrap_or(DType::F32), &dims(&ty.shape));
+    let one = |ty: &TensorType| DenseType::new(ty.dtype.unwrap_or(DType::F32), dims(&ty.shape));
     model.inputs().iter().map(|(_, ty)| one(ty)).collect()
 }
 

@@ -66,6 +66,7 @@ fn inputs(model: &Model, extents: &[u64]) -> Result<Vec<(String, Tensor)>, Box<d
     let mut known: Vec<DimId> = vec![];
     let mut extent = |dim: &Dim| match dim {
         Dim::Const(n) => Ok(*n),
+        Dim::Open(n) => Ok(n.fixed() as u64),
         Dim::Sym(id) => {
             let at = known.iter().position(|k| k == id).unwrap_or_else(|| {
                 known.push(*id);

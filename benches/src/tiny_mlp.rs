@@ -22,7 +22,7 @@ fn weight(dims: &[u64], seed: u64) -> TensorData {
 
 fn perceptron(compiler: &Compiler) -> Result<Graph, Error> {
     let mut graph = Graph::new("perceptron");
-    let mut x: Value = graph.add_input("x", DenseType::new(DType::F32, &[1, WIDTHS[0]]).into());
+    let mut x: Value = graph.add_input("x", DenseType::new(DType::F32, [1, WIDTHS[0]]).into());
     let values = |g: &Graph, v: Value| g.constant(v).cloned();
     for (layer, pair) in WIDTHS.windows(2).enumerate() {
         let mut b = Builder::new(&mut graph, compiler.registry(), format!("layer{layer}").into(), &values);
@@ -43,7 +43,7 @@ pub fn run() -> Result<(), Error> {
     for threads in [1, 2] {
         let compiler = Compiler::new(Options { threads: Some(threads), ..Options::default() })?;
         let model = compiler.model(perceptron(&compiler)?);
-        let mut session = model.compile(&[DenseType::new(DType::F32, &[1, WIDTHS[0]])])?;
+        let mut session = model.compile(&[DenseType::new(DType::F32, [1, WIDTHS[0]])])?;
         let (input, mut output) = ([0.25f32; WIDTHS[0] as usize], [0f32; WIDTHS[3] as usize]);
         let named = [("x", Tensor::from_f32(&[1, WIDTHS[0]], &input)?)];
         let (mut direct, mut checked) = (vec![], vec![]);

@@ -9,12 +9,14 @@ use clap::{Args, ValueEnum};
 use tensorc::abi::{KernelSignature, Plan};
 use tensorc::ir::data_files::DataFiles;
 use tensorc::ir::diag::{Diagnostic, DiagnosticCode};
+use tensorc::ir::extent::advice;
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::kir::Kernel;
-use tensorc::ir::text::{PrintOptions, parse_module, print_module};
+use tensorc::ir::text::{PrintOptions, parse_module, print_graph, print_module};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel};
 use tensorc::ir::{DenseType, TextModule};
 use tensorc::passes::pipeline::{LOWER, PLAN_MEMORY, known_names};
+use tensorc::passes::template::Template;
 use tensorc::passes::{CompilePhase, End, PassCx, Pipeline, PrintWhen, Rewrite, Timing, Unit};
 use tensorc::runtime::plan::{InvalidPlan, verify, verify_kernels, verify_unplaced};
 use tensorc::schedule::lowered::Lowered;
@@ -80,6 +82,10 @@ pub struct OptArgs {
     /// Bind an input or a named dimension: `x=1,3,224,224` or `batch=4`
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
+    /// Compile for all extents of dimensions that are open at once: they are symbols, and the conditions under which what is printed
+    /// holds follow it as comments
+    #[arg(long, conflicts_with_all = ["check_values", "traffic"])]
+    open: bool,
     /// Print every constant in full, also on standard output
     #[arg(long)]
     full: bool,
@@ -181,7 +187,7 @@ impl OptRequest {
                     let known: Vec<&str> = CompilePhase::ALL.iter().map(|p| p.name()).chain(forms).collect();
                     usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
                 })?;
-            work.pipeline = Pipeline::to(phase);
+            work.pipeline = if args.open { Pipeline::open(phase) } else { Pipeline::to(phase) };
             work.exact = args.compile.exact || phase < CompilePhase::Simplify;
         }
         if let Some(text) = &args.passes {
@@ -292,6 +298,9 @@ impl OptJob<'_> {
             }
             return print(&text);
         }
+        if args.open {
+            return self.show_open(&module.graphs).map_err(named).and_then(|text| print(&text));
+        }
         self.transform(&mut module).map_err(named)?;
         if args.time_passes {
             eprint!("{}", self.table());
@@ -345,6 +354,22 @@ impl OptJob<'_> {
         Ok(())
     }
 
+    /// Graphs for all extents of their open dimensions, with the conditions under which they hold.
+    fn show_open(&mut self, graphs: &[Graph]) -> Result<String, Diagnostic> {
+        let mut text = String::new();
+        let options = PrintOptions { elide: !self.args.full, ..PrintOptions::default() };
+        for graph in graphs {
+            let none = || Diagnostic::new(DiagnosticCode::Unresolved, "no dimension of the inputs is open");
+            let mut template = Template::of(graph, None).ok_or_else(none)?;
+            template.change(|graph| self.passes(graph))?;
+            text += &template.change(|graph| print_graph(graph, &options));
+            for (condition, place) in template.trace.guards() {
+                let _ = writeln!(text, "// if {condition} ({place})");
+            }
+        }
+        Ok(text)
+    }
+
     fn passes(&mut self, graph: &mut Graph) -> Result<(), Diagnostic> {
         let options = PrintOptions { elide: !self.args.full, history: self.args.print_changed, ..Default::default() };
         let mut printer = |pass: &str, graph: &Graph| {
@@ -358,7 +383,7 @@ impl OptJob<'_> {
                 "fuse" => Stage::Fused,
                 _ => stage,
             };
-            let verified = verify_graph(graph, stage).and_then(|()| verify_clusters(graph, &target));
+            let verified = advice(|| verify_graph(graph, stage).and_then(|()| verify_clusters(graph, &target)));
             verified.map_err(|d| d.note(format!("after pass `{pass}`")))
         };
         let compiler = self.compiler.clone();

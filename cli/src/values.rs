@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn extreme_inputs_hold_extremes() {
-        let types = [DenseType::new(DType::F32, &[256]), DenseType::new(DType::I8, &[256])];
+        let types = [DenseType::new(DType::F32, [256]), DenseType::new(DType::I8, [256])];
         let given = random(&types, Mix::Extreme, 1);
         let floats = given[0].to_f64s();
         assert!(floats.iter().any(|x| x.is_nan()) && floats.contains(&f64::NEG_INFINITY));

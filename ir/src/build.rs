@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
+use crate::extent::Extents;
 use crate::graph::{Graph, NodeId, Value};
 use crate::infer::{ValueOf, infer_node};
 use crate::interrupt::PassLimits;
@@ -124,9 +125,18 @@ impl<'a> Builder<'a> {
     /// A one-dimensional i64 constant: axes, shapes.
     pub fn i64s(&mut self, values: &[i64]) -> Value {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let ty = DenseType::new(tensorc_abi::DType::I64, &[values.len() as u64]);
+        let ty = DenseType::new(tensorc_abi::DType::I64, [values.len() as u64]);
         let zeros = TensorData::splat(&ty.dims, Scalar::i64(0));
         self.constant(TensorData::new(ty, bytes.into()).unwrap_or(zeros))
+    }
+
+    /// A one-dimensional i64 constant of extents.
+    pub fn extents(&mut self, values: &Extents) -> Value {
+        let ty = DenseType::new(tensorc_abi::DType::I64, [values.len() as u64]);
+        match TensorData::of_extents(ty, values.all().collect()) {
+            Some(data) => self.constant(data),
+            None => self.i64s(&[]),
+        }
     }
 
     /// A tensor of one number throughout.

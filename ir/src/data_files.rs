@@ -23,7 +23,10 @@ impl DataFiles {
     fn add(&mut self, graph: &Graph) {
         for node in graph.node_ids() {
             let NodeKind::Const(data) = &graph.node(node).kind else { continue };
-            let Some(file) = data.content().file() else { continue };
+            // What depends on symbols is in memory.
+            let Some(file) = Some(data).filter(|data| !data.is_open()).and_then(|data| data.content().file()) else {
+                continue;
+            };
             if !self.0.iter().any(|known| Arc::ptr_eq(known, file)) {
                 self.0.push(file.clone());
             }

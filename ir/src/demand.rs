@@ -143,7 +143,7 @@ mod tests {
         let data = TensorData::from_fn(ty.clone(), |i| Scalar::i64(values[i as usize]));
         let math = NoMath(ScalarFn::identity(DType::F32));
         let prim = allowed.word(&ty).unwrap();
-        let word = eval_prim(&prim, &[&data], &[DenseType::new(DType::I64, &[])], &math).unwrap();
+        let word = eval_prim(&prim, &[&data], &[DenseType::new(DType::I64, [])], &math).unwrap();
         found(word[0].item().unwrap().as_i64())
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::extent::Extent;
 use crate::types::{Dim, DimId, Shape, TensorType};
 
 /// Where a fact about a dimension came from, for conflict messages.
@@ -11,7 +12,7 @@ pub struct Origin(pub Arc<str>);
 #[derive(Clone, Debug, PartialEq)]
 struct DimEntry {
     parent: DimId,
-    known: Option<(u64, Origin)>,
+    known: Option<(Extent, Origin)>,
     name: Option<Arc<str>>,
 }
 
@@ -94,10 +95,10 @@ impl DimTable {
     /// The constant a dimension is known to be, or its representative variable.
     pub fn resolve(&self, dim: Dim) -> Dim {
         match dim {
-            Dim::Const(_) => dim,
+            Dim::Const(_) | Dim::Open(_) => dim,
             Dim::Sym(id) => {
                 let root = self.root(id);
-                self.entries[root.0 as usize].known.as_ref().map_or(Dim::Sym(root), |(n, _)| Dim::Const(*n))
+                self.entries[root.0 as usize].known.as_ref().map_or(Dim::Sym(root), |(n, _)| Dim::of(*n))
             }
         }
     }
@@ -128,7 +129,7 @@ impl DimTable {
     /// What made a variable a constant, if something did.
     pub fn origin(&self, dim: Dim) -> Option<Origin> {
         match dim {
-            Dim::Const(_) => None,
+            Dim::Const(_) | Dim::Open(_) => None,
             Dim::Sym(id) => self.entries[self.root(id).0 as usize].known.as_ref().map(|(_, o)| o.clone()),
         }
     }
@@ -137,21 +138,16 @@ impl DimTable {
     pub fn display(&self, dim: Dim) -> String {
         match self.resolve(dim) {
             Dim::Const(n) => n.to_string(),
+            Dim::Open(n) => n.to_string(),
             Dim::Sym(id) => format!("?{}", self.name(id)),
         }
     }
 
     /// Makes two dimensions equal. Returns whether something new was learnt.
     pub fn unify(&mut self, expected: Dim, found: Dim, origin: &Origin) -> Result<bool, DimConflict> {
-        match (self.resolve(expected), self.resolve(found)) {
-            (Dim::Const(a), Dim::Const(b)) if a == b => Ok(false),
-            (Dim::Const(a), Dim::Const(b)) => Err(DimConflict {
-                expected: a.to_string(),
-                found: b.to_string(),
-                expected_from: self.origin(expected),
-                found_from: self.origin(found),
-            }),
-            (Dim::Sym(id), Dim::Const(n)) | (Dim::Const(n), Dim::Sym(id)) => {
+        let (a, b) = (self.resolve(expected), self.resolve(found));
+        match (a, b) {
+            (Dim::Sym(id), known) | (known, Dim::Sym(id)) if let Some(n) = known.as_extent() => {
                 self.entries[id.0 as usize].known = Some((n, origin.clone()));
                 Ok(true)
             }
@@ -164,6 +160,13 @@ impl DimTable {
                 self.entries[drop.0 as usize].parent = keep;
                 Ok(true)
             }
+            _ if a.as_extent() == b.as_extent() => Ok(false),
+            _ => Err(DimConflict {
+                expected: self.display(a),
+                found: self.display(b),
+                expected_from: self.origin(expected),
+                found_from: self.origin(found),
+            }),
         }
     }
 
@@ -196,41 +199,47 @@ impl DimTable {
 
     fn apply(&mut self, equation: &Equation, origin: &Origin) -> Result<Applied, DimConflict> {
         match equation {
-            Equation::Affine { out, input, mul, add, div } => match (self.resolve(*input), self.resolve(*out)) {
-                (Dim::Const(n), out) => {
-                    let value = (n as i64 * mul + add).div_euclid(*div).max(0) as u64;
-                    self.unify(out, Dim::Const(value), origin).map(Applied::Done)
+            Equation::Affine { out, input, mul, add, div } => {
+                let (input, out) = (self.resolve(*input), self.resolve(*out));
+                match (input.as_extent(), out.as_extent()) {
+                    (Some(n), _) => {
+                        let value = (n * *mul + *add).div_floor(*div).greatest(0);
+                        self.unify(out, Dim::of(value), origin).map(Applied::Done)
+                    }
+                    (None, Some(n)) if *div == 1 && n >= *add && Extent::of(*mul).divides(n - *add) => {
+                        self.unify(input, Dim::of((n - *add).div_floor(*mul)), origin).map(Applied::Done)
+                    }
+                    _ => Ok(Applied::Open),
                 }
-                (input, Dim::Const(n)) if *div == 1 && (n as i64 - add) % mul == 0 && n as i64 >= *add => {
-                    self.unify(input, Dim::Const(((n as i64 - add) / mul) as u64), origin).map(Applied::Done)
-                }
-                _ => Ok(Applied::Open),
-            },
+            }
             Equation::Product { left, right } => {
-                let (l, lu) = self.fold(left, 1, |a, b| a.saturating_mul(b));
-                let (r, ru) = self.fold(right, 1, |a, b| a.saturating_mul(b));
+                let (l, lu) = self.fold(left, Extent::ONE, |a, b| a.saturating_mul(b));
+                let (r, ru) = self.fold(right, Extent::ONE, |a, b| a.saturating_mul(b));
                 self.balance(l, &lu, r, &ru, origin, |whole, part| {
-                    (part > 0 && whole % part == 0).then(|| whole / part)
+                    (part > 0 && part.divides(whole)).then(|| whole.div_floor(part))
                 })
             }
             Equation::Sum { out, terms } => {
-                let (sum, unknown) = self.fold(terms, 0, |a, b| a + b);
-                match self.resolve(*out) {
-                    Dim::Const(n) => self.balance(n, &[], sum, &unknown, origin, |whole, part| whole.checked_sub(part)),
-                    open => self.balance(0, &[open], sum, &unknown, origin, |whole, part| whole.checked_sub(part)),
+                let (sum, unknown) = self.fold(terms, Extent::ZERO, |a, b| a + b);
+                let rest = |whole: Extent, part: Extent| (whole >= part).then(|| whole - part);
+                let out = self.resolve(*out);
+                match out.as_extent() {
+                    Some(n) => self.balance(n, &[], sum, &unknown, origin, rest),
+                    None => self.balance(Extent::ZERO, &[out], sum, &unknown, origin, rest),
                 }
             }
         }
     }
 
     /// The combination of the known dimensions, and the unknown ones.
-    fn fold(&self, dims: &[Dim], unit: u64, f: impl Fn(u64, u64) -> u64) -> (u64, Vec<Dim>) {
+    fn fold(&self, dims: &[Dim], unit: Extent, f: impl Fn(Extent, Extent) -> Extent) -> (Extent, Vec<Dim>) {
         let mut unknown = vec![];
         let mut value = unit;
         for dim in dims {
-            match self.resolve(*dim) {
-                Dim::Const(n) => value = f(value, n),
-                open => unknown.push(open),
+            let dim = self.resolve(*dim);
+            match dim.as_extent() {
+                Some(n) => value = f(value, n),
+                None => unknown.push(dim),
             }
         }
         (value, unknown)
@@ -238,22 +247,22 @@ impl DimTable {
 
     fn balance(
         &mut self,
-        left: u64,
+        left: Extent,
         left_unknown: &[Dim],
-        right: u64,
+        right: Extent,
         right_unknown: &[Dim],
         origin: &Origin,
-        invert: impl Fn(u64, u64) -> Option<u64>,
+        invert: impl Fn(Extent, Extent) -> Option<Extent>,
     ) -> Result<Applied, DimConflict> {
         let (open, whole, part) = match (left_unknown, right_unknown) {
-            ([], []) => return self.unify(Dim::Const(left), Dim::Const(right), origin).map(Applied::Done),
+            ([], []) => return self.unify(Dim::of(left), Dim::of(right), origin).map(Applied::Done),
             ([], [open]) => (*open, left, right),
             ([open], []) => (*open, right, left),
             ([a], [b]) if left == right => return self.unify(*a, *b, origin).map(Applied::Done),
             _ => return Ok(Applied::Open),
         };
         match invert(whole, part) {
-            Some(n) => self.unify(open, Dim::Const(n), origin).map(Applied::Done),
+            Some(n) => self.unify(open, Dim::of(n), origin).map(Applied::Done),
             None if part == 0 => Ok(Applied::Open),
             None => Err(DimConflict {
                 expected: format!("a size that makes up {whole} together with {part}"),

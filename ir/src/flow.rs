@@ -129,7 +129,7 @@ impl Flow {
 }
 
 fn condition() -> DenseType {
-    DenseType::new(DType::Bool, &[])
+    DenseType::new(DType::Bool, [])
 }
 
 struct BodyTypes {
@@ -148,14 +148,14 @@ impl BodyTypes {
 
     fn repeated(&self, repeat: &Loop) -> Result<FlowTypes, String> {
         let BodyTypes { inputs, outputs } = self;
-        if inputs[0] != DenseType::new(DType::I64, &[]) {
+        if inputs[0] != DenseType::new(DType::I64, []) {
             return Err("the first input of the body is not the number of the iteration, an i64 scalar".into());
         }
         let (rows, outputs) = (repeat.trips.unwrap_or(0), &outputs[usize::from(repeat.conditional)..]);
         if repeat.conditional && self.outputs[0] != condition() {
             return Err("the first result of the body is no bool scalar".into());
         }
-        let stacked = |row: &DenseType| DenseType::new(row.dtype, &[&[rows], &row.dims[..]].concat());
+        let stacked = |row: &DenseType| DenseType::new(row.dtype, [&[rows], &row.dims[..]].concat());
         let (carried, rest) = inputs[1..].split_at(repeat.carried);
         let (scanned, rest) = rest.split_at(repeat.scanned.len());
         let first = repeat.conditional.then(condition);

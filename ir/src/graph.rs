@@ -1,5 +1,6 @@
 //! The tensor graph. petgraph stays private to this file.
 
+mod bind;
 mod effects;
 
 use std::collections::BTreeSet;

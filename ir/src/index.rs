@@ -5,20 +5,24 @@
 //! minimum or maximum over indices. Variables are plain numbers: in a view they count output axes,
 //! in KIR they are [`crate::kir::Var`]s.
 
+mod formula;
+
 use smallvec::SmallVec;
 
+use crate::extent::{Axes, Binding, Extent, Extents};
+
 /// An inclusive interval.
-pub type Interval = (i64, i64);
+pub type Interval = (Extent, Extent);
 
 /// A non-linear leaf of an [`Index`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug)]
 pub enum Atom {
     /// A variable, by number.
     Var(u32),
     /// Floor division by a positive constant.
-    Div(Box<Index>, i64),
+    Div(Box<Index>, Extent),
     /// Euclidean remainder by a positive constant.
-    Mod(Box<Index>, i64),
+    Mod(Box<Index>, Extent),
     /// The smaller of two indices.
     Min(Box<Index>, Box<Index>),
     /// The larger of two indices.
@@ -26,12 +30,15 @@ pub enum Atom {
 }
 
 /// A quasi-affine expression. Terms are sorted by atom, unique, with non-zero coefficients.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+///
+/// Simplification uses what holds for all values of symbols; comparisons of indices are those of formulas. Neither makes
+/// conditions of a trace.
+#[derive(Clone, Debug, Default)]
 pub struct Index {
     /// Atoms with their factors, in a canonical order.
-    pub terms: SmallVec<[(Atom, i64); 2]>,
+    pub terms: SmallVec<[(Atom, Extent); 2]>,
     /// The constant that is added.
-    pub constant: i64,
+    pub constant: Extent,
 }
 
 /// The interval of every variable.
@@ -43,40 +50,76 @@ pub trait Ranges {
 /// Variables `0..n` that count the axes of a shape.
 impl Ranges for [u64] {
     fn range(&self, var: u32) -> Interval {
-        (0, self.get(var as usize).map_or(i64::MAX / 4, |&n| (n as i64 - 1).max(0)))
+        let last = self.get(var as usize).map_or(i64::MAX / 4, |&n| (n as i64 - 1).max(0));
+        (Extent::ZERO, last.into())
     }
 }
 
-impl<F: Fn(u32) -> Interval> Ranges for F {
+impl Ranges for Vec<u64> {
     fn range(&self, var: u32) -> Interval {
-        self(var)
+        self[..].range(var)
+    }
+}
+
+impl Ranges for Extents {
+    fn range(&self, var: u32) -> Interval {
+        let last = |axis: usize| (self.at(axis) - 1).greatest(0);
+        let known = Some(var as usize).filter(|axis| *axis < self.len());
+        (Extent::ZERO, known.map_or(Extent::of(i64::MAX / 4), last))
+    }
+}
+
+impl<const N: usize> Ranges for [u64; N] {
+    fn range(&self, var: u32) -> Interval {
+        self[..].range(var)
+    }
+}
+
+impl<F: Fn(u32) -> (A, B), A: Into<Extent>, B: Into<Extent>> Ranges for F {
+    fn range(&self, var: u32) -> Interval {
+        let (lo, hi) = self(var);
+        (lo.into(), hi.into())
     }
 }
 
 impl Index {
     /// A constant index.
-    pub fn constant(c: i64) -> Index {
-        Index { terms: SmallVec::new(), constant: c }
+    pub fn constant(c: impl Into<Extent>) -> Index {
+        Index { terms: SmallVec::new(), constant: c.into() }
     }
 
     /// The value of a variable.
     pub fn var(v: u32) -> Index {
-        Index::atom(Atom::Var(v))
+        Index::of(Atom::Var(v))
     }
 
-    fn atom(a: Atom) -> Index {
-        Index { terms: SmallVec::from_iter([(a, 1)]), constant: 0 }
+    /// An atom alone.
+    pub fn of(a: Atom) -> Index {
+        Index { terms: SmallVec::from_iter([(a, Extent::ONE)]), constant: Extent::ZERO }
     }
 
     /// The value of an index without atoms.
-    pub fn as_constant(&self) -> Option<i64> {
+    pub fn as_extent(&self) -> Option<Extent> {
         self.terms.is_empty().then_some(self.constant)
+    }
+
+    /// The value of an index without atoms and symbols.
+    pub fn as_constant(&self) -> Option<i64> {
+        self.as_extent().and_then(Extent::known)
     }
 
     /// The variable this index is, if it is exactly one.
     pub fn as_var(&self) -> Option<u32> {
-        match (&self.terms[..], self.constant) {
-            ([(Atom::Var(v), 1)], 0) => Some(*v),
+        match &self.terms[..] {
+            [(Atom::Var(v), c)] if c.is_surely(1) && self.constant.is_surely(0) => Some(*v),
+            _ => None,
+        }
+    }
+
+    /// The atom this index is, if it is exactly one.
+    pub fn as_atom(&self) -> Option<&Atom> {
+        match &self.terms[..] {
+            [(atom, c)] if c.is_surely(1) && self.constant.is_surely(0) => Some(atom),
             _ => None,
         }
     }
@@ -84,12 +127,12 @@ impl Index {
     /// The sum of two indices.
     pub fn add(&self, other: &Index) -> Index {
         let mut out = self.clone();
-        out.constant = out.constant.wrapping_add(other.constant);
+        out.constant = out.constant + other.constant;
         for (atom, c) in &other.terms {
             match out.terms.binary_search_by(|(a, _)| a.cmp(atom)) {
                 Ok(i) => {
-                    out.terms[i].1 += c;
-                    if out.terms[i].1 == 0 {
+                    out.terms[i].1 = out.terms[i].1 + *c;
+                    if out.terms[i].1.is_surely(0) {
                         out.terms.remove(i);
                     }
                 }
@@ -100,16 +143,17 @@ impl Index {
     }
 
     /// The sum with a constant.
-    pub fn offset(&self, c: i64) -> Index {
-        Index { terms: self.terms.clone(), constant: self.constant.wrapping_add(c) }
+    pub fn offset(&self, c: impl Into<Extent>) -> Index {
+        Index { terms: self.terms.clone(), constant: self.constant + c.into() }
     }
 
     /// The product with a constant.
-    pub fn scale(&self, c: i64) -> Index {
-        if c == 0 {
+    pub fn scale(&self, c: impl Into<Extent>) -> Index {
+        let c = c.into();
+        if c.is_surely(0) {
             return Index::constant(0);
         }
-        let terms = self.terms.iter().map(|(a, k)| (a.clone(), k * c)).collect();
+        let terms = self.terms.iter().map(|(a, k)| (a.clone(), *k * c)).collect();
         Index { terms, constant: self.constant * c }
     }
 
@@ -118,97 +162,111 @@ impl Index {
         self.add(&other.scale(-1))
     }
 
-    /// Splits into a multiple of `d` and a rest whose interval lies in `0..d`, if the terms allow.
-    fn split(&self, d: i64, ranges: &(impl Ranges + ?Sized)) -> Option<(Index, Index)> {
+    /// The terms that are multiples of `d`, divided by it, and the others. So with the constant, whose rest lies in `0..d` where it
+    /// can be told.
+    fn multiples(&self, d: Extent) -> (Index, Index) {
         let (mut whole, mut rest) = (Index::default(), Index::default());
         for (atom, c) in &self.terms {
-            let part = if c % d == 0 { &mut whole } else { &mut rest };
-            part.terms.push((atom.clone(), *c));
+            match c.sure_quotient(d) {
+                Some(quotient) => whole.terms.push((atom.clone(), quotient)),
+                None => rest.terms.push((atom.clone(), *c)),
+            }
         }
-        whole.constant = self.constant.div_euclid(d) * d;
-        rest.constant = self.constant.rem_euclid(d);
+        whole.constant = self.constant.sure_div_floor(d).unwrap_or_default();
+        rest.constant = self.constant - whole.constant * d;
+        (whole, rest)
+    }
+
+    /// The quotient by `d`, and a rest whose interval lies in `0..d`, if the terms allow.
+    fn split(&self, d: Extent, ranges: &(impl Ranges + ?Sized)) -> Option<(Index, Index)> {
+        let (mut whole, mut rest) = self.multiples(d);
         let (lo, hi) = rest.interval(ranges);
-        let shift = lo.div_euclid(d).saturating_mul(d);
-        if hi.saturating_sub(shift) >= d {
+        if lo.is_surely_from(0) && hi.is_surely_below(d) {
+            return Some((whole, rest));
+        }
+        // Of intervals that are wider, no multiple of the divisor makes one that fits.
+        if !hi.saturating_sub(lo).is_surely_below(d) {
             return None;
         }
-        whole.constant += shift;
-        rest.constant -= shift;
+        let shift = lo.sure_div_floor(d)?;
+        if !hi.saturating_sub(shift * d).is_surely_below(d) {
+            return None;
+        }
+        whole.constant = whole.constant + shift;
+        rest.constant = rest.constant - shift * d;
         Some((whole, rest))
     }
 
+    /// Divides by the greatest common divisor of all factors and of `d`, if that is above 1. Numbers of symbols have none.
+    fn common(&self, d: Extent) -> Option<i64> {
+        let first = d.known()?;
+        let g = self.terms.iter().try_fold(first, |g, (_, c)| c.known().map(|c| gcd(g, c)))?;
+        (g > 1).then_some(g)
+    }
+
     /// `floor(self / d)` for `d > 0`, simplified with the variables' intervals.
-    pub fn floor_div(&self, d: i64, ranges: &(impl Ranges + ?Sized)) -> Index {
-        if d == 1 {
+    pub fn floor_div(&self, d: impl Into<Extent>, ranges: &(impl Ranges + ?Sized)) -> Index {
+        let d = d.into();
+        if d.is_surely(1) {
             return self.clone();
         }
         if let Some((whole, _)) = self.split(d, ranges) {
-            let terms = whole.terms.into_iter().map(|(a, c)| (a, c / d)).collect();
-            return Index { terms, constant: whole.constant / d };
+            return whole;
         }
-        let (mut whole, mut rest) = (Index::default(), Index::default());
-        for (atom, c) in &self.terms {
-            match c % d {
-                0 => whole.terms.push((atom.clone(), c / d)),
-                _ => rest.terms.push((atom.clone(), *c)),
-            }
-        }
-        whole.constant = self.constant.div_euclid(d);
-        rest.constant = self.constant.rem_euclid(d);
+        let (whole, mut rest) = self.multiples(d);
         // floor((g·x) / (g·e)) = floor(x / e)
-        let g = rest.terms.iter().fold(d, |g, (_, c)| gcd(g, *c));
-        if g > 1 {
-            rest = Index {
-                terms: rest.terms.into_iter().map(|(a, c)| (a, c / g)).collect(),
-                constant: rest.constant.div_euclid(g),
-            };
-            return whole.add(&rest.floor_div(d / g, ranges));
+        if let Some(g) = rest.common(d)
+            && let Some(constant) = rest.constant.sure_div_floor(g)
+        {
+            rest = Index { terms: rest.terms.into_iter().map(|(a, c)| (a, c.div_floor(g))).collect(), constant };
+            return whole.add(&rest.floor_div(d.div_floor(g), ranges));
         }
-        if let ([(Atom::Div(inner, e), 1)], 0) = (&rest.terms[..], rest.constant) {
-            return whole.add(&inner.clone().floor_div(d * e, ranges));
+        if let Some(Atom::Div(inner, e)) = rest.as_atom() {
+            return whole.add(&inner.clone().floor_div(d * *e, ranges));
         }
-        whole.add(&Index::atom(Atom::Div(Box::new(rest), d)))
+        whole.add(&Index::of(Atom::Div(Box::new(rest), d)))
     }
 
     /// `self / d` where that is exact. Where it is not, or the quotient lies outside `0..n`, the value is outside
     /// `0..n`: a coordinate that a masked read skips.
-    pub fn exact_quotient(&self, d: i64, n: u64, ranges: &(impl Ranges + ?Sized)) -> Index {
+    pub fn exact_quotient(&self, d: impl Into<Extent>, n: impl Into<Extent>, ranges: &(impl Ranges + ?Sized)) -> Index {
+        let d = d.into();
         let quotient = self.floor_div(d, ranges);
-        let lowest = quotient.interval(ranges).0.min(0);
-        quotient.add(&self.modulo(d, ranges).scale(n as i64 - lowest))
+        let lowest = quotient.interval(ranges).0.least(0);
+        quotient.add(&self.modulo(d, ranges).scale(n.into() - lowest))
     }
 
     /// The remainder in `0..d` for `d > 0`, simplified with the variables' intervals.
-    pub fn modulo(&self, d: i64, ranges: &(impl Ranges + ?Sized)) -> Index {
-        if d == 1 {
+    pub fn modulo(&self, d: impl Into<Extent>, ranges: &(impl Ranges + ?Sized)) -> Index {
+        let d = d.into();
+        if d.is_surely(1) {
             return Index::constant(0);
         }
         if let Some((_, rest)) = self.split(d, ranges) {
             return rest;
         }
-        let mut rest = Index::constant(self.constant.rem_euclid(d));
-        rest.terms = self.terms.iter().filter(|(_, c)| c % d != 0).cloned().collect();
-        let g = rest.terms.iter().fold(d, |g, (_, c)| gcd(g, *c));
-        if g > 1 && rest.constant % g == 0 {
-            let scaled =
-                Index { terms: rest.terms.into_iter().map(|(a, c)| (a, c / g)).collect(), constant: rest.constant / g };
-            return scaled.modulo(d / g, ranges).scale(g);
+        let (_, rest) = self.multiples(d);
+        if let Some(g) = rest.common(d)
+            && let Some(constant) = rest.constant.sure_quotient(g)
+        {
+            let scaled = Index { terms: rest.terms.into_iter().map(|(a, c)| (a, c.div_floor(g))).collect(), constant };
+            return scaled.modulo(d.div_floor(g), ranges).scale(g);
         }
-        if let ([(Atom::Mod(inner, e), 1)], 0) = (&rest.terms[..], rest.constant)
-            && e % d == 0
+        if let Some(Atom::Mod(inner, e)) = rest.as_atom()
+            && e.sure_quotient(d).is_some()
         {
             return inner.clone().modulo(d, ranges);
         }
-        Index::atom(Atom::Mod(Box::new(rest), d))
+        Index::of(Atom::Mod(Box::new(rest), d))
     }
 
     /// The smaller of two indices, simplified by the ranges of variables.
     pub fn minimum(&self, other: &Index, ranges: &(impl Ranges + ?Sized)) -> Index {
         let (lo, hi) = self.sub(other).interval(ranges);
         match () {
-            _ if hi <= 0 => self.clone(),
-            _ if lo >= 0 => other.clone(),
-            _ => Index::atom(Atom::Min(Box::new(self.clone()), Box::new(other.clone()))),
+            _ if Extent::ZERO.is_surely_from(hi) => self.clone(),
+            _ if lo.is_surely_from(0) => other.clone(),
+            _ => Index::of(Atom::Min(Box::new(self.clone()), Box::new(other.clone()))),
         }
     }
 
@@ -216,9 +274,9 @@ impl Index {
     pub fn maximum(&self, other: &Index, ranges: &(impl Ranges + ?Sized)) -> Index {
         let (lo, hi) = self.sub(other).interval(ranges);
         match () {
-            _ if lo >= 0 => self.clone(),
-            _ if hi <= 0 => other.clone(),
-            _ => Index::atom(Atom::Max(Box::new(self.clone()), Box::new(other.clone()))),
+            _ if lo.is_surely_from(0) => self.clone(),
+            _ if Extent::ZERO.is_surely_from(hi) => other.clone(),
+            _ => Index::of(Atom::Max(Box::new(self.clone()), Box::new(other.clone()))),
         }
     }
 
@@ -230,11 +288,11 @@ impl Index {
             for (atom, k) in &index.terms {
                 let Atom::Mod(x, d) = atom else { continue };
                 let quotient = x.floor_div(*d, ranges);
-                let [(atom, 1)] = &quotient.terms[..] else { continue };
+                let Some(atom) = quotient.as_atom() else { continue };
                 let Some((_, c)) = index.terms.iter().find(|(a, _)| a == atom) else { continue };
-                if quotient.constant == 0 && *c == k * d {
-                    let pair = Index { terms: [(atom.clone(), *c)].into_iter().collect(), constant: 0 };
-                    let rest = Index { terms: [(Atom::Mod(x.clone(), *d), *k)].into_iter().collect(), constant: 0 };
+                if c.is_surely(*k * *d) {
+                    let pair = quotient.scale(*c);
+                    let rest = Index::of(Atom::Mod(x.clone(), *d)).scale(*k);
                     index = index.sub(&pair).sub(&rest).add(&x.scale(*k));
                     continue 'again;
                 }
@@ -249,8 +307,8 @@ impl Index {
         for (atom, c) in &self.terms {
             let (a, b) = atom.interval(ranges);
             let (x, y) = (a.saturating_mul(*c), b.saturating_mul(*c));
-            lo = lo.saturating_add(x.min(y));
-            hi = hi.saturating_add(x.max(y));
+            let (x, y) = if x <= y { (x, y) } else { (y, x) };
+            (lo, hi) = (lo.saturating_add(x), hi.saturating_add(y));
         }
         (lo, hi)
     }
@@ -297,16 +355,33 @@ impl Index {
 
     /// The value under an assignment of the variables.
     pub fn eval(&self, vars: &dyn Fn(u32) -> i64) -> i64 {
-        self.terms.iter().fold(self.constant, |sum, (atom, c)| {
+        self.terms.iter().fold(self.constant.fixed(), |sum, (atom, c)| {
             let value = match atom {
                 Atom::Var(v) => vars(*v),
-                Atom::Div(x, d) => x.eval(vars).div_euclid(*d),
-                Atom::Mod(x, d) => x.eval(vars).rem_euclid(*d),
+                Atom::Div(x, d) => x.eval(vars).div_euclid(d.fixed()),
+                Atom::Mod(x, d) => x.eval(vars).rem_euclid(d.fixed()),
                 Atom::Min(a, b) => a.eval(vars).min(b.eval(vars)),
                 Atom::Max(a, b) => a.eval(vars).max(b.eval(vars)),
             };
-            sum.wrapping_add(value.wrapping_mul(*c))
+            sum.wrapping_add(value.wrapping_mul(c.fixed()))
         })
+    }
+
+    /// The index for values of the symbols that its numbers depend on.
+    pub fn bound(&self, binding: &Binding) -> Index {
+        let number = |n: &Extent| Extent::of(binding.value(*n));
+        let of = |x: &Index| Box::new(x.bound(binding));
+        let term = |(atom, c): &(Atom, Extent)| {
+            let atom = match atom {
+                Atom::Var(v) => Atom::Var(*v),
+                Atom::Div(x, d) => Atom::Div(of(x), number(d)),
+                Atom::Mod(x, d) => Atom::Mod(of(x), number(d)),
+                Atom::Min(a, b) => Atom::Min(of(a), of(b)),
+                Atom::Max(a, b) => Atom::Max(of(a), of(b)),
+            };
+            Index::of(atom).scale(number(c))
+        };
+        self.terms.iter().map(term).fold(Index::constant(number(&self.constant)), |sum, term| sum.add(&term))
     }
 
     /// Whether no atom is other than a variable.
@@ -316,8 +391,8 @@ impl Index {
 
     /// The coefficient of `var` if the index is linear in it: `None` when it occurs inside a
     /// division, remainder, minimum or maximum.
-    pub fn coefficient(&self, var: u32) -> Option<i64> {
-        let mut coefficient = 0;
+    pub fn coefficient(&self, var: u32) -> Option<Extent> {
+        let mut coefficient = Extent::ZERO;
         for (atom, c) in &self.terms {
             match atom {
                 Atom::Var(v) if *v == var => coefficient = *c,
@@ -326,6 +401,11 @@ impl Index {
             }
         }
         Some(coefficient)
+    }
+
+    /// [`Index::coefficient`] as a number ([`Extent::fixed`]).
+    pub fn step(&self, var: u32) -> Option<i64> {
+        self.coefficient(var).map(Extent::fixed)
     }
 
     /// Whether the variable occurs.
@@ -354,22 +434,22 @@ impl Atom {
             Atom::Var(v) => ranges.range(*v),
             Atom::Div(x, d) => {
                 let (lo, hi) = x.interval(ranges);
-                (lo.div_euclid(*d), hi.div_euclid(*d))
+                (quotient(lo, *d).unwrap_or(unbounded(0).0), quotient(hi, *d).unwrap_or(unbounded(0).1))
             }
             Atom::Mod(x, d) => {
                 let (lo, hi) = x.interval(ranges);
-                match lo.div_euclid(*d) == hi.div_euclid(*d) {
-                    true => (lo.rem_euclid(*d), hi.rem_euclid(*d)),
-                    false => (0, d - 1),
+                match (quotient(lo, *d), quotient(hi, *d)) {
+                    (Some(a), Some(b)) if a.is_surely(b) => (lo - a * *d, hi - a * *d),
+                    _ => (Extent::ZERO, *d - 1),
                 }
             }
             Atom::Min(a, b) => {
                 let ((al, ah), (bl, bh)) = (a.interval(ranges), b.interval(ranges));
-                (al.min(bl), ah.min(bh))
+                (al.least(bl), ah.least(bh))
             }
             Atom::Max(a, b) => {
                 let ((al, ah), (bl, bh)) = (a.interval(ranges), b.interval(ranges));
-                (al.max(bl), ah.max(bh))
+                (al.greatest(bl), ah.greatest(bh))
             }
         }
     }
@@ -383,6 +463,11 @@ impl Atom {
     }
 }
 
+/// The quotient rounded down of a limit of an interval, which may be one of what is unbounded.
+fn quotient(limit: Extent, d: Extent) -> Option<Extent> {
+    if limit.is_limit() && d.is_open() { Some(limit) } else { limit.sure_div_floor(d) }
+}
+
 fn gcd(a: i64, b: i64) -> i64 {
     match b {
         0 => a.abs(),
@@ -392,20 +477,21 @@ fn gcd(a: i64, b: i64) -> i64 {
 
 /// Intervals for variables of which nothing is known.
 pub fn unbounded(_: u32) -> Interval {
-    (i64::MIN / 8, i64::MAX / 8)
+    ((i64::MIN / 8).into(), (i64::MAX / 8).into())
 }
 
 /// Row-major offset of `coords` in a tensor with the given extents.
-pub fn linearize(coords: &[Index], dims: &[u64]) -> Index {
-    coords.iter().zip(dims).fold(Index::default(), |sum, (c, &n)| sum.scale(n as i64).add(c)).recombine(&unbounded)
+pub fn linearize(coords: &[Index], dims: &(impl Axes + ?Sized)) -> Index {
+    let sum = coords.iter().zip(dims.each()).fold(Index::default(), |sum, (c, n)| sum.scale(n).add(c));
+    sum.recombine(&unbounded)
 }
 
 /// Coordinates of a row-major offset; the inverse of [`linearize`].
-pub fn delinearize(offset: &Index, dims: &[u64], ranges: &(impl Ranges + ?Sized)) -> Vec<Index> {
-    let mut coords = vec![Index::default(); dims.len()];
+pub fn delinearize(offset: &Index, dims: &(impl Axes + ?Sized), ranges: &(impl Ranges + ?Sized)) -> Vec<Index> {
+    let mut coords = vec![Index::default(); dims.rank()];
     let mut rest = offset.clone();
-    for i in (1..dims.len()).rev() {
-        let n = (dims[i] as i64).max(1);
+    for i in (1..dims.rank()).rev() {
+        let n = dims.extent(i).greatest(1);
         coords[i] = rest.modulo(n, ranges);
         rest = rest.floor_div(n, ranges);
     }
@@ -433,22 +519,26 @@ impl Index {
                 Atom::Min(a, b) => format!("min({}, {})", a.display(name), b.display(name)),
                 Atom::Max(a, b) => format!("max({}, {})", a.display(name), b.display(name)),
             };
-            let (sign, size) = if *c < 0 { ("-", c.unsigned_abs()) } else { ("+", c.unsigned_abs()) };
+            let (sign, size) = match c.known() {
+                Some(c) if c < 0 => ("-", c.unsigned_abs().to_string()),
+                Some(c) => ("+", c.to_string()),
+                None => ("+", format!("({c})")),
+            };
             match (out.is_empty(), sign) {
                 (true, "+") => {}
                 (true, _) => out.push('-'),
                 _ => out.push_str(&format!(" {sign} ")),
             }
-            match size {
-                1 => out.push_str(&body),
+            match &size[..] {
+                "1" => out.push_str(&body),
                 _ => out.push_str(&format!("{body} * {size}")),
             }
         }
-        match (out.is_empty(), self.constant) {
-            (true, c) => out.push_str(&c.to_string()),
-            (false, 0) => {}
-            (false, c) if c < 0 => out.push_str(&format!(" - {}", c.unsigned_abs())),
-            (false, c) => out.push_str(&format!(" + {c}")),
+        match (out.is_empty(), self.constant.known()) {
+            (true, _) => out.push_str(&self.constant.to_string()),
+            (false, Some(0)) => {}
+            (false, Some(c)) if c < 0 => out.push_str(&format!(" - {}", c.unsigned_abs())),
+            (false, _) => out.push_str(&format!(" + {}", self.constant)),
         }
         out
     }
@@ -492,7 +582,7 @@ mod tests {
                 let expected = value.rem_euclid(d).div_euclid(e) + value.div_euclid(d).rem_euclid(e);
                 assert_eq!(z.eval(&at), expected, "{x}, {d}, {e}: {z}");
                 let (lo, hi) = z.interval(&dims[..]);
-                assert!((lo..=hi).contains(&z.eval(&at)));
+                assert!(lo <= z.eval(&at) && hi >= z.eval(&at));
             }
         }
     }

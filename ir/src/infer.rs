@@ -7,6 +7,7 @@ use tensorc_abi::DType;
 
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::dim::{DimConflict, DimTable, Equation, Origin};
+use crate::extent::{Extent, Extents};
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::op::{Compute, Infer, OpDef, OpError, ScalarCtx, TypeRule};
 use crate::params::Params;
@@ -47,22 +48,40 @@ impl InferCtx<'_> {
         self.inputs.get(i).is_some_and(Option::is_some)
     }
 
-    /// The type of an operand, dimensions resolved; unknown if it is absent.
+    /// The type of an operand, dimensions resolved; unknown if it is absent. Extents are numbers ([`Extent::fixed`]).
     pub fn input(&self, i: usize) -> TensorType {
-        self.inputs.get(i).and_then(Option::as_ref).map(|t| self.dims.resolve_type(t)).unwrap_or_default()
+        TensorType { dtype: self.input_dtype(i), shape: fixed(self.input_shape(i)) }
     }
 
-    /// The type of a result, dimensions resolved.
+    /// The element type of an operand, if it is known.
+    pub fn input_dtype(&self, i: usize) -> Option<DType> {
+        self.inputs.get(i).and_then(Option::as_ref).and_then(|t| t.dtype)
+    }
+
+    /// The type of a result, dimensions resolved. Extents are numbers ([`Extent::fixed`]).
     pub fn output(&self, i: usize) -> TensorType {
-        self.dims.resolve_type(&self.outputs[i])
+        TensorType { dtype: self.outputs[i].dtype, shape: fixed(self.output_shape(i)) }
     }
 
-    /// The resolved axes of an operand, if its rank is known.
+    /// The resolved axes of an operand, if its rank is known. Extents are numbers ([`Extent::fixed`]).
     pub fn input_dims(&self, i: usize) -> Option<Dims> {
-        match self.input(i).shape {
-            Shape::Ranked(dims) => Some(dims),
-            Shape::Unranked => None,
-        }
+        self.input(i).shape.dims().map(Dims::from)
+    }
+
+    /// The shape of an operand, dimensions resolved; unknown if it is absent. Extents may depend on symbols: a rule must not take
+    /// them for dimensions that are not known yet.
+    pub fn input_shape(&self, i: usize) -> Shape {
+        self.inputs.get(i).and_then(Option::as_ref).map(|t| self.dims.resolve_shape(&t.shape)).unwrap_or_default()
+    }
+
+    /// The shape of a result, as [`InferCtx::input_shape`].
+    pub fn output_shape(&self, i: usize) -> Shape {
+        self.dims.resolve_shape(&self.outputs[i].shape)
+    }
+
+    /// The axes of an operand, if its rank is known, as [`InferCtx::input_shape`].
+    pub fn open_dims(&self, i: usize) -> Option<Dims> {
+        self.input_shape(i).dims().map(Dims::from)
     }
 
     /// The value of a static operand, if it is constant.
@@ -104,9 +123,9 @@ impl InferCtx<'_> {
     }
 
     fn fresh_or_known(&mut self, input: Dim, mul: i64, add: i64, div: i64) -> Dim {
-        match self.resolve(input) {
-            Dim::Const(n) => Dim::Const((n as i64 * mul + add).div_euclid(div).max(0) as u64),
-            Dim::Sym(_) => self.fresh(),
+        match self.resolve(input).as_extent() {
+            Some(n) => Dim::of((n * mul + add).div_floor(div).greatest(0)),
+            None => self.fresh(),
         }
     }
 
@@ -128,7 +147,7 @@ impl InferCtx<'_> {
 
     /// A result has the shape of an operand, as far as that is known.
     pub fn copy_shape(&mut self, output: usize, input: usize) -> Result<(), OpError> {
-        self.set_output_shape(output, self.input(input).shape)
+        self.set_output_shape(output, self.input_shape(input))
     }
 
     /// States the element type of a result.
@@ -142,7 +161,7 @@ impl InferCtx<'_> {
 
     /// The output has the element type of an operand (both ways).
     pub fn same_dtype(&mut self, output: usize, input: usize) -> Result<(), OpError> {
-        match (self.input(input).dtype, self.outputs[output].dtype) {
+        match (self.input_dtype(input), self.outputs[output].dtype) {
             (Some(d), _) => self.set_output_dtype(output, d),
             (None, Some(d)) => self.set_input_dtype(input, d),
             (None, None) => Ok(()),
@@ -229,9 +248,12 @@ impl InferCtx<'_> {
                     (Dim::Const(1), d) => d,
                     (d, Dim::Const(1)) => d,
                     (a, b) if a == b => a,
-                    (Dim::Const(n), Dim::Sym(_)) | (Dim::Sym(_), Dim::Const(n)) => Dim::Const(n),
                     (Dim::Sym(_), Dim::Sym(_)) => self.fresh(),
-                    (Dim::Const(a), Dim::Const(b)) => {
+                    (known, Dim::Sym(_)) | (Dim::Sym(_), known) => known,
+                    (a, b) if a.as_extent() == b.as_extent() => a,
+                    (a, d) | (d, a) if a.as_extent() == Some(Extent::ONE) => d,
+                    (a, b) => {
+                        let (a, b) = (self.dims.display(a), self.dims.display(b));
                         let what = self.input_name(i);
                         return Err(OpError(format!("{what}, axis {position}: cannot broadcast {b} to {a}")));
                     }
@@ -251,7 +273,7 @@ impl InferCtx<'_> {
         let mut groups: Vec<(u8, DType, String)> = vec![];
         for i in 0..self.inputs.len() {
             let Some(rule) = self.def.input_spec(i).map(|s| s.ty.clone()) else { continue };
-            let Some(dtype) = self.input(i).dtype else { continue };
+            let Some(dtype) = self.input_dtype(i) else { continue };
             let allowed = match &rule {
                 TypeRule::Any => &[],
                 TypeRule::Group(_, list) | TypeRule::OneOf(list) => *list,
@@ -292,7 +314,7 @@ impl InferCtx<'_> {
         // Nothing broadcasts with a single operand, so its shape follows from that of the result, too.
         let mut present = (0..self.inputs.len()).filter(|i| self.has_input(*i));
         if let (Some(only), None, 1) = (present.next(), present.next(), self.outputs.len()) {
-            let shape = self.output(0).shape;
+            let shape = self.output_shape(0);
             self.set_input_shape(only, shape)?;
         }
         let given: Vec<Shape> = self.inputs.iter().flatten().map(|t| t.shape.clone()).collect();
@@ -311,6 +333,15 @@ impl InferCtx<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// The shape with numbers for extents.
+fn fixed(shape: Shape) -> Shape {
+    let number = |d: Dim| d.as_const().map_or(d, Dim::Const);
+    match shape {
+        Shape::Ranked(dims) => Shape::Ranked(dims.into_iter().map(number).collect()),
+        Shape::Unranked => Shape::Unranked,
     }
 }
 
@@ -341,7 +372,7 @@ pub fn scalar_fn(
     params: &Params,
     inputs: &[Option<DType>],
     rank: usize,
-    dims: Option<&[u64]>,
+    dims: Option<&Extents>,
 ) -> Result<ScalarFn, OpError> {
     let Compute::Scalar(body) = &def.compute else {
         return Err(OpError(format!("{} is not element-wise", def.name)));

@@ -11,6 +11,7 @@ mod demand;
 pub mod diag;
 pub mod dim;
 pub mod expand;
+pub mod extent;
 pub mod flow;
 pub mod graph;
 pub mod index;
@@ -34,6 +35,7 @@ pub mod verify;
 pub mod views;
 
 pub use demand::Allowed;
+pub use extent::{Extent, Extents};
 pub use module::TextModule;
 pub use rng::Rng;
 pub use tensor::TensorData;

@@ -9,6 +9,7 @@ use tensorc_abi::DType;
 use crate::build::Builder;
 use crate::demand::Allowed;
 use crate::diag::{Diagnostic, DiagnosticCode};
+use crate::extent::Extents;
 use crate::graph::Value;
 use crate::infer::InferCtx;
 use crate::params::{ParamKind, ParamSpec, Params};
@@ -89,7 +90,7 @@ pub struct ScalarCtx<'a> {
     /// Rank of the result: coordinates `0..rank` may be used.
     pub rank: usize,
     /// Extents of the result when known (always at lowering, not yet while types are inferred).
-    pub dims: Option<&'a [u64]>,
+    pub dims: Option<&'a Extents>,
 }
 
 /// A node as the rule of its derivative sees it.

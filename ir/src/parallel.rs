@@ -11,6 +11,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rayon::ThreadPool;
 
+use crate::extent::Scope;
+
 /// Results of `work` for each item, in order. At most `threads` threads work, the calling one among them; with a limit
 /// of one, no other takes part.
 ///
@@ -43,9 +45,11 @@ pub fn try_map<T: Send, R: Send, E: Send>(
             lock(&done).push((index, result));
         }
     };
+    let scope = Scope::current();
+    let help = || scope.enter(run);
     match Helpers::take(helpers) {
-        Some(taken) => taken.helpers.pool.in_place_scope(|scope| {
-            (0..taken.count).for_each(|_| scope.spawn(|_| run()));
+        Some(taken) => taken.helpers.pool.in_place_scope(|pool| {
+            (0..taken.count).for_each(|_| pool.spawn(|_| help()));
             run();
         }),
         None => run(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 pub use tensorc_abi::ConvAlgorithm;
 use tensorc_abi::ExternFn;
 
+use crate::extent::{Axes, Extent, Extents};
 use crate::flow::Flow;
 use crate::index::Index;
 use crate::kir::Kernel;
@@ -65,9 +66,9 @@ pub struct Reduction {
 
 impl Reduction {
     /// The output shape for operands of shape `dims`.
-    pub fn output_dims(&self, dims: &[u64]) -> Vec<u64> {
-        let kept = dims.iter().enumerate().filter(|(i, _)| self.keep_dims || !self.axes.contains(i));
-        kept.map(|(i, &d)| if self.axes.contains(&i) { 1 } else { d }).collect()
+    pub fn output_dims(&self, dims: &(impl Axes + ?Sized)) -> Extents {
+        let kept = dims.each().enumerate().filter(|(i, _)| self.keep_dims || !self.axes.contains(i));
+        kept.map(|(i, d)| if self.axes.contains(&i) { Extent::ONE } else { d }).collect()
     }
 }
 
@@ -95,8 +96,9 @@ impl View {
     }
 
     /// Whether every element stays where it is.
-    pub fn is_identity(&self, input: &[u64], output: &[u64]) -> bool {
-        input == output && self.map.iter().enumerate().all(|(i, m)| m.as_var() == Some(i as u32))
+    pub fn is_identity(&self, input: &(impl Axes + ?Sized), output: &(impl Axes + ?Sized)) -> bool {
+        let same = input.rank() == output.rank() && input.each().zip(output.each()).all(|(a, b)| a.is_surely(b));
+        same && self.map.iter().enumerate().all(|(i, m)| m.as_var() == Some(i as u32))
     }
 }
 
@@ -109,7 +111,7 @@ impl View {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Contraction {
     /// Extents of the iteration axes: those of the result, then the summed ones.
-    pub extents: Vec<u64>,
+    pub extents: Extents,
     /// Number of iteration axes that the result has.
     pub out_rank: usize,
     /// One index per axis of the left operand, in variables that count `extents`.
@@ -123,8 +125,8 @@ pub struct Contraction {
 
 impl Contraction {
     /// Computed as it is defined.
-    pub fn new(extents: Vec<u64>, out_rank: usize, lhs: Vec<Index>, rhs: Vec<Index>) -> Contraction {
-        Contraction { extents, out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct }
+    pub fn new(extents: impl Into<Extents>, out_rank: usize, lhs: Vec<Index>, rhs: Vec<Index>) -> Contraction {
+        Contraction { extents: extents.into(), out_rank, lhs, rhs, algorithm: ConvAlgorithm::Direct }
     }
 }
 
@@ -139,8 +141,8 @@ pub struct Gather {
 
 impl Gather {
     /// The shape of the result.
-    pub fn output_dims(&self, data: &DenseType, indices: &DenseType) -> Vec<u64> {
-        let (outer, inner) = (&data.dims[..self.axis], &data.dims[self.axis + 1..]);
-        [outer, &indices.dims, inner].concat()
+    pub fn output_dims(&self, data: &DenseType, indices: &DenseType) -> Extents {
+        let (outer, inner) = (data.dims.all().take(self.axis), data.dims.all().skip(self.axis + 1));
+        outer.chain(indices.dims.all()).chain(inner).collect()
     }
 }

@@ -1,9 +1,12 @@
 //! Constant tensors: typed, row-major, reference-counted bytes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tensorc_abi::DType;
 use tensorc_abi::content::Content;
 
+use crate::extent::Extent;
 use crate::scalar::Scalar;
 use crate::types::DenseType;
 
@@ -14,6 +17,8 @@ pub struct TensorData {
     /// The type and shape.
     pub ty: DenseType,
     content: Content,
+    /// The elements of integers, if one depends on symbols. The bytes are those of the example.
+    open: Option<Arc<[Extent]>>,
 }
 
 impl TensorData {
@@ -24,7 +29,7 @@ impl TensorData {
 
     /// Wraps bytes that are in memory or in a file; `None` if their length does not fit the type.
     pub fn of(ty: DenseType, content: Content) -> Option<TensorData> {
-        (ty.bytes() == content.len() as u64).then_some(TensorData { ty, content })
+        (ty.bytes() == content.len() as u64).then_some(TensorData { ty, content, open: None })
     }
 
     /// One element per position, in row-major order, produced by `f`.
@@ -34,7 +39,7 @@ impl TensorData {
         for (i, element) in bytes.chunks_exact_mut(size).enumerate() {
             f(i as u64).write(element);
         }
-        TensorData { ty, content: Bytes::from(bytes).into() }
+        TensorData { ty, content: Bytes::from(bytes).into(), open: None }
     }
 
     /// As [`TensorData::from_fn`]; `None` if there is no memory for it.
@@ -50,7 +55,7 @@ impl TensorData {
 
     /// A tensor of rank 0.
     pub fn scalar(value: Scalar) -> TensorData {
-        TensorData::from_fn(DenseType::new(value.dtype, &[]), |_| value)
+        TensorData::from_fn(DenseType::new(value.dtype, []), |_| value)
     }
 
     /// Every element equal to `value`.
@@ -68,6 +73,29 @@ impl TensorData {
     pub fn i64s(dims: &[u64], values: &[i64]) -> Option<TensorData> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         TensorData::new(DenseType::new(DType::I64, dims), bytes.into())
+    }
+
+    /// Integers that may depend on symbols, in row-major order; `None` if the count does not fit.
+    pub fn of_extents(ty: DenseType, elements: Vec<Extent>) -> Option<TensorData> {
+        let open = elements.iter().any(|n| n.is_open());
+        let number = |n: &Extent| Scalar::from_i64(ty.dtype, n.example());
+        let bytes: Vec<u8> =
+            elements.iter().flat_map(|n| number(n).bits.to_le_bytes().into_iter().take(ty.dtype.size())).collect();
+        let data = TensorData::new(ty, bytes.into())?;
+        Some(TensorData { open: open.then(|| elements.into()), ..data })
+    }
+
+    /// Whether elements depend on symbols.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The elements of integers, in row-major order.
+    pub fn extents(&self) -> Vec<Extent> {
+        match &self.open {
+            Some(open) => open.to_vec(),
+            None => self.iter().map(|s| s.as_i64().into()).collect(),
+        }
     }
 
     /// The element type.
@@ -91,12 +119,18 @@ impl TensorData {
     }
 
     /// The elements, row-major and little-endian. Those of a file stay in memory then ([`Content::bytes`]).
+    #[track_caller]
     pub fn bytes(&self) -> &Bytes {
-        self.content.bytes()
+        self.content().bytes()
     }
 
-    /// The elements where they are, in memory or in a file.
+    /// The elements where they are, in memory or in a file. If they depend on symbols, what follows is right for these alone
+    /// ([`Extent::fixed`]).
+    #[track_caller]
     pub fn content(&self) -> &Content {
+        self.open.iter().flat_map(|open| &**open).for_each(|n| {
+            n.fixed();
+        });
         &self.content
     }
 
@@ -137,6 +171,7 @@ impl TensorData {
 
     /// The same bytes under another shape of the same size.
     pub fn reshape(&self, dims: &[u64]) -> Option<TensorData> {
-        TensorData::of(DenseType::new(self.ty.dtype, dims), self.content.clone())
+        let data = TensorData::of(DenseType::new(self.ty.dtype, dims), self.content.clone())?;
+        Some(TensorData { open: self.open.clone(), ..data })
     }
 }

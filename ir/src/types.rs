@@ -3,6 +3,8 @@
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
+use crate::extent::{Axes, Extent, Extents};
+
 /// A dimension variable; resolved through [`crate::dim::DimTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DimId(pub u32);
@@ -12,17 +14,34 @@ pub struct DimId(pub u32);
 pub enum Dim {
     /// A known extent.
     Const(u64),
+    /// An extent that depends on symbols of the compilation.
+    Open(Extent),
     /// A dimension variable.
     Sym(DimId),
 }
 
 impl Dim {
+    /// A dimension of known extent.
+    pub fn of(extent: Extent) -> Dim {
+        match extent.known() {
+            Some(n) => Dim::Const(n.max(0) as u64),
+            None => Dim::Open(extent),
+        }
+    }
+
     /// The extent, if it is known.
-    pub const fn as_const(self) -> Option<u64> {
+    pub fn as_extent(self) -> Option<Extent> {
         match self {
-            Dim::Const(n) => Some(n),
+            Dim::Const(n) => Some(n.into()),
+            Dim::Open(n) => Some(n),
             Dim::Sym(_) => None,
         }
+    }
+
+    /// The extent as a number, if it is known ([`Extent::fixed`]).
+    #[track_caller]
+    pub fn as_const(self) -> Option<u64> {
+        self.as_extent().map(|n| n.fixed() as u64)
     }
 }
 
@@ -59,8 +78,8 @@ impl Shape {
     }
 
     /// The extents, if every one is known.
-    pub fn as_consts(&self) -> Option<Vec<u64>> {
-        self.dims()?.iter().map(|d| d.as_const()).collect()
+    pub fn as_extents(&self) -> Option<Extents> {
+        self.dims()?.iter().map(|d| d.as_extent()).collect()
     }
 }
 
@@ -86,7 +105,7 @@ impl TensorType {
 
     /// The dense type, if nothing is unknown.
     pub fn dense(&self) -> Option<DenseType> {
-        Some(DenseType { dtype: self.dtype?, dims: self.shape.as_consts()? })
+        Some(DenseType { dtype: self.dtype?, dims: self.shape.as_extents()? })
     }
 }
 
@@ -99,13 +118,13 @@ pub struct DenseType {
     /// The element type.
     pub dtype: DType,
     /// The extents.
-    pub dims: Vec<u64>,
+    pub dims: Extents,
 }
 
 impl DenseType {
     /// A type of known extents.
-    pub fn new(dtype: DType, dims: &[u64]) -> DenseType {
-        DenseType { dtype, dims: dims.to_vec() }
+    pub fn new(dtype: DType, dims: impl Into<Extents>) -> DenseType {
+        DenseType { dtype, dims: dims.into() }
     }
 
     /// Number of axes.
@@ -114,30 +133,41 @@ impl DenseType {
     }
 
     /// Number of elements; 1 for a scalar, saturating at `u64::MAX`.
+    #[track_caller]
     pub fn len(&self) -> u64 {
         self.dims.iter().fold(1u64, |a, &d| a.saturating_mul(d))
     }
 
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.dims.all().any(|n| n == 0)
     }
 
     /// Size in bytes, saturating.
+    #[track_caller]
     pub fn bytes(&self) -> u64 {
         self.len().saturating_mul(self.dtype.size() as u64)
     }
 
     /// Whether a machine can address so many bytes.
     pub fn is_addressable(&self) -> bool {
-        self.bytes() <= isize::MAX as u64
+        // One more than the limit stands for all that is above it.
+        let elements = isize::MAX as u64 / self.dtype.size() as u64;
+        let known = self.dims.all().filter_map(Extent::known);
+        let product = known.fold(1u64, |product, n| product.saturating_mul(n as u64));
+        match self.dims.is_open() {
+            true => Axes::count(&self.dims) <= elements,
+            false => product <= elements,
+        }
     }
 
     /// Row-major strides in elements.
+    #[track_caller]
     pub fn strides(&self) -> Vec<i64> {
-        let mut strides = vec![1i64; self.dims.len()];
-        for i in (1..self.dims.len()).rev() {
-            strides[i - 1] = strides[i] * self.dims[i] as i64;
+        let dims: &[u64] = &self.dims;
+        let mut strides = vec![1i64; dims.len()];
+        for i in (1..dims.len()).rev() {
+            strides[i - 1] = strides[i] * dims[i] as i64;
         }
         strides
     }
@@ -145,14 +175,14 @@ impl DenseType {
 
 impl From<DenseType> for TensorType {
     fn from(t: DenseType) -> TensorType {
-        TensorType { dtype: Some(t.dtype), shape: Shape::consts(&t.dims) }
+        TensorType { dtype: Some(t.dtype), shape: Shape::Ranked(t.dims.all().map(Dim::of).collect()) }
     }
 }
 
 impl std::fmt::Display for DenseType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}[", self.dtype)?;
-        for (i, d) in self.dims.iter().enumerate() {
+        for (i, d) in self.dims.all().enumerate() {
             write!(f, "{}{d}", if i > 0 { ", " } else { "" })?;
         }
         f.write_str("]")

@@ -1,6 +1,7 @@
 //! Facts about views: composition, whether linear order survives, where each element lands.
 
-use crate::index::{Atom, Index, linearize};
+use crate::extent::{Axes, Extent};
+use crate::index::{Atom, Index, Ranges, linearize};
 use crate::prim::View;
 use crate::types::DenseType;
 
@@ -10,51 +11,51 @@ pub fn identity_map(rank: usize) -> Vec<Index> {
 }
 
 /// The index with variables of extent 1 replaced by 0.
-pub fn without_unit_vars(index: &Index, extents: &[u64]) -> Index {
-    let with = |v: u32| match extents.get(v as usize) {
-        Some(1) => Index::constant(0),
-        _ => Index::var(v),
+pub fn without_unit_vars(index: &Index, extents: &(impl Axes + Ranges + ?Sized)) -> Index {
+    let with = |v: u32| match (v as usize) < extents.rank() && extents.extent(v as usize).is_surely(1) {
+        true => Index::constant(0),
+        false => Index::var(v),
     };
     index.substitute(&with, extents)
 }
 
-/// Whether every coordinate stays inside `dims` for all points of `extents`.
-pub fn in_bounds(map: &[Index], dims: &[u64], extents: &[u64]) -> bool {
-    extents.contains(&0)
-        || map.iter().zip(dims).all(|(m, &n)| {
+/// Whether every coordinate surely stays inside `dims` for all points of `extents`.
+pub fn in_bounds(map: &[Index], dims: &(impl Axes + ?Sized), extents: &(impl Axes + Ranges + ?Sized)) -> bool {
+    extents.each().any(|n| n.is_surely(0))
+        || map.iter().zip(dims.each()).all(|(m, n)| {
             let (lo, hi) = m.interval(extents);
-            lo >= 0 && hi < n as i64
+            lo.is_surely_from(0) && hi.is_surely_below(n)
         })
 }
 
-/// Whether the view only renames positions: element `i` of the result in row-major order is element
+/// Whether the view surely only renames positions: element `i` of the result in row-major order is element
 /// `i` of the operand. Such a view needs no code.
-pub fn keeps_linear_order(view: &View, input: &DenseType, output: &[u64]) -> bool {
+pub fn keeps_linear_order(view: &View, input: &DenseType, output: &(impl Axes + Ranges + ?Sized)) -> bool {
     if view.fill.is_some() && !in_bounds(&view.map, &input.dims, output) {
         return false;
     }
-    if input.len() != output.iter().product::<u64>() {
+    let elements = input.dims.count();
+    if !elements.is_surely(output.count()) {
         return false;
     }
-    if input.len() <= 1 {
-        return true;
-    }
-    let map: Vec<Index> = view.map.iter().map(|m| without_unit_vars(m, output)).collect();
-    let source = linearize(&map, &input.dims).recombine(output);
-    let target: Vec<Index> = identity_map(output.len()).iter().map(|m| without_unit_vars(m, output)).collect();
-    source == linearize(&target, output)
+    elements.is_surely_below(2) || distance(view, input, output).as_extent().is_some_and(|d| d.is_surely(0))
 }
 
-/// The first element of the operand, if the view takes consecutive ones from there: element `i` of the
-/// result in row-major order is element `offset + i` of the operand.
-pub fn run_offset(view: &View, input: &DenseType, output: &[u64]) -> Option<u64> {
-    if output.contains(&0) || !in_bounds(&view.map, &input.dims, output) {
-        return None;
-    }
+/// The distance in memory between an element of the operand and that of the result that it becomes, in elements.
+fn distance(view: &View, input: &DenseType, output: &(impl Axes + Ranges + ?Sized)) -> Index {
     let map: Vec<Index> = view.map.iter().map(|m| without_unit_vars(m, output)).collect();
     let source = linearize(&map, &input.dims).recombine(output);
-    let target: Vec<Index> = identity_map(output.len()).iter().map(|m| without_unit_vars(m, output)).collect();
-    source.sub(&linearize(&target, output)).as_constant().and_then(|offset| u64::try_from(offset).ok())
+    let target: Vec<Index> = identity_map(output.rank()).iter().map(|m| without_unit_vars(m, output)).collect();
+    source.sub(&linearize(&target, output))
+}
+
+/// The first element of the operand, if the view surely takes consecutive ones from there: element `i` of the
+/// result in row-major order is element `offset + i` of the operand.
+pub fn run_offset(view: &View, input: &DenseType, output: &(impl Axes + Ranges + ?Sized)) -> Option<u64> {
+    if output.each().any(|n| n.is_surely(0)) || !in_bounds(&view.map, &input.dims, output) {
+        return None;
+    }
+    distance(view, input, output).as_constant().and_then(|offset| u64::try_from(offset).ok())
 }
 
 /// For a view that is a permutation of its operand's elements: the distance in the result, in
@@ -62,53 +63,61 @@ pub fn run_offset(view: &View, input: &DenseType, output: &[u64]) -> Option<u64>
 /// sum of strides.
 ///
 /// Every operand axis must be a mixed-radix digit of the result's row-major position.
-pub fn strides_in_result(view: &View, input: &[u64], output: &[u64]) -> Option<Vec<i64>> {
-    let len: u64 = output.iter().product();
-    if len == 0 || input.iter().product::<u64>() != len || !in_bounds(&view.map, input, output) {
+pub fn strides_in_result(
+    view: &View,
+    input: &(impl Axes + ?Sized),
+    output: &(impl Axes + Ranges + ?Sized),
+) -> Option<Vec<Extent>> {
+    let len = output.count();
+    if output.has_none() || !input.count().is_surely(len) || !in_bounds(&view.map, input, output) {
         return None;
     }
-    let out_strides = DenseType::new(tensorc_abi::DType::U8, output).strides();
-    let mut strides = vec![0i64; input.len()];
-    for (axis, map) in view.map.iter().enumerate().filter(|(axis, _)| input[*axis] != 1) {
-        let map = without_unit_vars(map, output);
-        let [(atom, 1)] = &map.terms[..] else { return None };
-        let (digit, modulus) = match atom {
+    let mut out_strides = vec![Extent::ONE; output.rank()];
+    for axis in (1..output.rank()).rev() {
+        out_strides[axis - 1] = out_strides[axis] * output.extent(axis);
+    }
+    let axes: Vec<usize> = (0..input.rank()).filter(|axis| !input.extent(*axis).is_surely(1)).collect();
+    let mut strides = vec![Extent::ZERO; input.rank()];
+    for &axis in &axes {
+        let map = without_unit_vars(&view.map[axis], output);
+        let (digit, modulus) = match map.as_atom()? {
             Atom::Mod(x, d) => (x.as_ref().clone(), Some(*d)),
-            other => (Index { terms: [(other.clone(), 1)].into_iter().collect(), constant: 0 }, None),
+            other => (Index::of(other.clone()), None),
         };
-        let (source, divisor) = match &digit.terms[..] {
-            [(Atom::Div(x, d), 1)] if digit.constant == 0 => (x.as_ref().clone(), *d),
-            _ => (digit, 1),
+        let (source, divisor) = match digit.as_atom() {
+            Some(Atom::Div(x, d)) => (x.as_ref().clone(), *d),
+            _ => (digit, Extent::ONE),
         };
         let var = source.as_var()? as usize;
-        let extent = output[var] as i64;
+        let extent = output.extent(var);
         let count = match modulus {
-            Some(m) if extent % (m * divisor) == 0 => m,
-            None if extent % divisor == 0 => extent / divisor,
-            _ => return None,
+            Some(m) => extent.sure_quotient(m * divisor).map(|_| m)?,
+            None => extent.sure_quotient(divisor)?,
         };
-        if map.constant != 0 || count != input[axis] as i64 {
+        if !count.is_surely(input.extent(axis)) {
             return None;
         }
         strides[axis] = out_strides[var] * divisor;
     }
-    let mut digits: Vec<(i64, u64)> =
-        (0..input.len()).filter(|a| input[*a] != 1).map(|a| (strides[a], input[a])).collect();
-    digits.sort_unstable();
-    let mut expected = 1i64;
-    for (stride, count) in digits {
-        if stride != expected {
-            return None;
-        }
-        expected *= count as i64;
+    // Every stride is the product of the extents of the axes below.
+    let mut left = axes;
+    let mut expected = Extent::ONE;
+    while let Some(at) = left.iter().position(|axis| strides[*axis].is_surely(expected)) {
+        expected = expected * input.extent(left.remove(at));
     }
-    Some(strides)
+    left.is_empty().then_some(strides)
 }
 
 /// The view that applies `first`, then `second`; `None` if their fills cannot be merged.
 ///
 /// `middle` is the shape between them and `output` the result's.
-pub fn compose(first: &View, first_input: &[u64], second: &View, middle: &[u64], output: &[u64]) -> Option<View> {
+pub fn compose(
+    first: &View,
+    first_input: &(impl Axes + ?Sized),
+    second: &View,
+    middle: &(impl Axes + Ranges + ?Sized),
+    output: &(impl Axes + Ranges + ?Sized),
+) -> Option<View> {
     let map: Vec<Index> = first.map.iter().map(|m| m.mapped(&second.map, output)).collect::<Option<_>>()?;
     let second_inside = second.fill.is_none() || in_bounds(&second.map, middle, output);
     let first_inside = first.fill.is_none() || in_bounds(&first.map, first_input, middle);
@@ -129,17 +138,24 @@ pub fn compose(first: &View, first_input: &[u64], second: &View, middle: &[u64],
 
 /// Whether leaving `middle` along any axis leaves the operand too: each middle axis that `second`
 /// can leave must be, up to a shift that does not shrink the range, an operand axis of its own.
-fn outside_stays_outside(first: &View, first_input: &[u64], second: &View, middle: &[u64], output: &[u64]) -> bool {
-    (0..middle.len()).all(|axis| {
+fn outside_stays_outside(
+    first: &View,
+    first_input: &(impl Axes + ?Sized),
+    second: &View,
+    middle: &(impl Axes + Ranges + ?Sized),
+    output: &(impl Axes + Ranges + ?Sized),
+) -> bool {
+    (0..middle.rank()).all(|axis| {
         let (lo, hi) = second.map[axis].interval(output);
-        if lo >= 0 && hi < middle[axis] as i64 {
+        let (starts, ends) = (lo.is_surely_from(0), hi.is_surely_below(middle.extent(axis)));
+        if starts && ends {
             return true;
         }
-        first.map.iter().zip(first_input).any(|(m, &n)| {
+        first.map.iter().zip(first_input.each()).any(|(m, n)| {
             let shifted = m.offset(-m.constant).as_var() == Some(axis as u32);
-            let (low, high) = (m.constant, m.constant + middle[axis] as i64);
+            let (low, high) = (m.constant, m.constant + middle.extent(axis));
             // Positions below 0 and from `middle` on must map outside `0..n`.
-            shifted && (low <= 0 || lo >= 0) && (high >= n as i64 || hi < middle[axis] as i64)
+            shifted && (Extent::ZERO.is_surely_from(low) || starts) && (high.is_surely_from(n) || ends)
         })
     })
 }
@@ -205,7 +221,7 @@ mod tests {
         )
         .unwrap();
         let strides = strides_in_result(&merge, &[b, h, s, d], &[b, s, h * d]).unwrap();
-        assert_eq!(strides, [(s * h * d) as i64, d as i64, (h * d) as i64, 1]);
+        assert_eq!(strides, [s * h * d, d, h * d, 1].map(Extent::from));
         assert_eq!(strides_in_result(&reshape(&[4, 15], &[6, 10]), &[4, 15], &[6, 10]), None);
     }
 

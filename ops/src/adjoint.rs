@@ -43,7 +43,7 @@ fn slices<'g>(indices: Tensor<'g>, data: &[u64], batch: usize) -> Result<Tensor<
             at * s.constant(Scalar::i64(n as i64)) + position(index, n)
         })
     });
-    Ok(at.reshape(&[lead.iter().product()]))
+    Ok(at.reshape([lead.iter().product()]))
 }
 
 /// The slices of `data` that tuples of `indices` name: how many, and the extent of each.
@@ -64,7 +64,7 @@ pub fn of_gather_nd<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let width = *indices.dims()?.last().unwrap_or(&0) as usize;
     let [count, size] = sliced(&data, batch + width);
     let rows = slices(indices, &data, batch)?;
-    let head = g.head(cx, 0).reshape(&[rows.dims()?[0], size]);
+    let head = g.head(cx, 0).reshape([rows.dims()?[0], size]);
     let sums = g.op("scatter_sum", &[head, rows], with_axis(0).with("extent", count as i64));
     Ok(vec![Some(sums.reshape(&data)), None])
 }
@@ -104,7 +104,7 @@ pub fn of_scatter_nd<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let width = *indices.dims()?.last().unwrap_or(&0) as usize;
     let [count, size] = sliced(&data, width);
     let rows = slices(indices, &data, 0)?;
-    let taken = head.reshape(&[count, size]).gather(rows, 0);
+    let taken = head.reshape([count, size]).gather(rows, 0);
     match cx.node.params.str("reduction").unwrap_or("none") {
         "add" => Ok(vec![Some(head), None, Some(taken.reshape(&updates.dims))]),
         "none" => {
@@ -119,9 +119,9 @@ pub fn of_scatter_nd<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
 fn last_written<'g>(rows: Tensor<'g>, count: u64, values: Tensor<'g>) -> Result<Tensor<'g>> {
     let (g, n) = (rows.graph(), rows.ty()?.len());
     let own = numbered(g, &[n]);
-    let nobody = g.filled(&DenseType::new(DType::I64, &[count]), -1.0);
+    let nobody = g.filled(&DenseType::new(DType::I64, [count]), -1.0);
     let last = g.op("scatter_elements", &[nobody, rows, own], with_axis(0)).gather(rows, 0);
-    where_equal(last.reshape(&[n, 1]), own.reshape(&[n, 1]), values)
+    where_equal(last.reshape([n, 1]), own.reshape([n, 1]), values)
 }
 
 pub fn of_tensor_scatter<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
@@ -212,9 +212,9 @@ pub fn of_max_unpool<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, natural: &[u64]) -
     let (ty, head) = (g.operand(0).ty()?, g.head(cx, 0));
     let len: u64 = natural.iter().product();
     let fill = (head.dims()? != natural).then(|| Scalar::zero(ty.dtype));
-    let flat = head.view(vars(natural.len()), fill, natural).reshape(&[len, 1]);
+    let flat = head.view(vars(natural.len()), fill, natural).reshape([len, 1]);
     let places = g.map(&[g.operand(1)], DType::I64, &ty.dims, |_, a| position(&a[0], len));
-    let places = places.reshape(&[ty.len()]);
+    let places = places.reshape([ty.len()]);
     let taken = last_written(places, len, flat.gather(places, 0))?;
     Ok(vec![Some(taken.reshape(&ty.dims)), None])
 }

@@ -36,13 +36,13 @@ fn heads(g: GraphScope<'_>, params: &Params, q: &[u64], k: &[u64]) -> Result<Hea
 /// [batch, sequence, heads · size] as [batch, heads, sequence, size].
 pub fn by_head(x: Tensor<'_>, heads: u64) -> Result<Tensor<'_>> {
     let d = x.dims()?;
-    Ok(x.reshape(&[d[0], d[1], heads, d[2] / heads]).permute(&[0, 2, 1, 3]))
+    Ok(x.reshape([d[0], d[1], heads, d[2] / heads]).permute(&[0, 2, 1, 3]))
 }
 
 /// The mask as [.., queries, keys], with what it lacks at the end masked out.
 fn padded_mask(mask: Tensor<'_>, keys: u64) -> Result<Tensor<'_>> {
     let ty = mask.ty()?;
-    let mut dims = ty.dims.clone();
+    let mut dims = ty.dims.to_vec();
     match dims.last_mut() {
         Some(last) if *last < keys && *last != 1 => *last = keys,
         _ => return Ok(mask),
@@ -68,7 +68,7 @@ struct Mask<'g> {
 impl<'g> Mask<'g> {
     fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, [batch, keys]: [u64; 2], past: u64) -> Result<Mask<'g>> {
         let operand = g.maybe(3).map(|mask| padded_mask(mask, keys)).transpose()?;
-        let valid = g.maybe(6).map(|valid| valid.reshape(&[batch, 1, 1, 1]));
+        let valid = g.maybe(6).map(|valid| valid.reshape([batch, 1, 1, 1]));
         Ok(Mask { operand, valid, causal: cx.params.flag("is_causal"), past })
     }
 
@@ -103,7 +103,7 @@ impl<'g> Mask<'g> {
         let Some(g) = self.operand.or(self.valid).map(Tensor::graph) else { return Ok(None) };
         let mut dims = vec![1; 4];
         if let Some(mask) = self.operand {
-            let own = mask.dims()?;
+            let own = mask.dims()?.to_vec();
             let lead = 4 - own.len().min(4);
             dims.splice(lead.., own);
         }
@@ -127,7 +127,7 @@ fn by_group<'g>(x: Tensor<'g>, y: Tensor<'g>, h: &Heads, [m, n]: [u64; 2], from:
     let extents = [&lead[..], &[m, n]].concat();
     let lhs = [0, 1, 2, 3, 5].map(Index::var).to_vec();
     let rhs = [0, 1, from[0], from[1]].map(Index::var).to_vec();
-    x.reshape(&[&lead[..], &[n]].concat()).contract(y, Contraction::new(extents, 5, lhs, rhs))
+    x.reshape([&lead[..], &[n]].concat()).contract(y, Contraction::new(extents, 5, lhs, rhs))
 }
 
 /// `scale · q · kᵀ` for every query head, [batch, heads, queries, keys].
@@ -137,9 +137,9 @@ fn scores<'g>(h: &Heads, q: Tensor<'g>, k: Tensor<'g>, scale: f64) -> Result<Ten
     let half = matches!(qt.dtype, DType::F16 | DType::BF16);
     let scaled = |x: Tensor<'g>| x.map(|x| x * scale);
     let lead = [h.batch, h.kv, h.group, h.queries];
-    let q = q.reshape(&[&lead[..], &qt.dims[3..]].concat());
+    let q = q.reshape([&lead[..], &qt.dims[3..]].concat());
     let y = by_group(if half { scaled(q) } else { q }, k, h, [keys, qt.dims[3]], [4, 5]);
-    let y = y.reshape(&[h.batch, h.kv * h.group, h.queries, keys]);
+    let y = y.reshape([h.batch, h.kv * h.group, h.queries, keys]);
     Ok(if half { y } else { scaled(y) })
 }
 
@@ -150,11 +150,11 @@ fn weighted<'g>(h: &Heads, p: Tensor<'g>, v: Tensor<'g>, peaks: Option<Tensor<'g
     if let Some(peaks) = peaks {
         let d = peaks.dims()?;
         let groups = if d[1] == 1 { [1, 1] } else { [h.kv, h.group] };
-        y = without_masked_rows(y, peaks.reshape(&[d[0], groups[0], groups[1], d[2], 1]));
+        y = without_masked_rows(y, peaks.reshape([d[0], groups[0], groups[1], d[2], 1]));
     }
     Ok(match h.packed {
-        true => y.permute(&[0, 3, 1, 2, 4]).reshape(&[h.batch, h.queries, count * size]),
-        false => y.reshape(&[h.batch, count, h.queries, size]),
+        true => y.permute(&[0, 3, 1, 2, 4]).reshape([h.batch, h.queries, count * size]),
+        false => y.reshape([h.batch, count, h.queries, size]),
     })
 }
 
@@ -331,9 +331,9 @@ fn attention() -> OpDef {
 fn half(x: Tensor<'_>, which: u64, interleaved: bool) -> Result<Tensor<'_>> {
     let mut dims = x.dims()?;
     let last = dims.len() - 1;
-    dims[last] /= 2;
+    dims.set(last, dims.at(last).div_floor(2));
     if !interleaved {
-        return Ok(x.slice(last, which * dims[last], dims[last]));
+        return Ok(x.slice(last, dims.at(last) * which, dims.at(last)));
     }
     let mut map = vars(dims.len());
     map[last] = map[last].scale(2).offset(which as i64);
@@ -344,7 +344,7 @@ fn half(x: Tensor<'_>, which: u64, interleaved: bool) -> Result<Tensor<'_>> {
 fn table<'g>(cache: Tensor<'g>, ids: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     let rows = ids.map_or(cache, |ids| cache.gather(ids, 0));
     let d = rows.dims()?;
-    Ok(rows.reshape(&[d[0], d[1], 1, d[2]]))
+    Ok(rows.reshape([d[0], d[1], 1, d[2]]))
 }
 
 fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
@@ -358,7 +358,7 @@ fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
             if heads == 0 || hidden % heads != 0 {
                 return Err(g.fail("parameter `num_heads` must divide the last axis of an operand of rank 3"));
             }
-            x.reshape(&[n, s, heads, hidden / heads])
+            x.reshape([n, s, heads, hidden / heads])
         }
         _ => x.permute(&[0, 2, 1, 3]),
     };
@@ -372,12 +372,12 @@ fn rotary_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let turned = x.slice(3, 0, rotated);
     let inputs = [cos, sin, half(turned, 0, interleaved)?, half(turned, 1, interleaved)?];
     let shape = [dims[0], dims[1], dims[2], rotated / 2];
-    let real = g.map(&inputs, ty.dtype, &shape, |_, a| &a[0] * &a[2] - &a[1] * &a[3]);
-    let imaginary = g.map(&inputs, ty.dtype, &shape, |_, a| &a[1] * &a[2] + &a[0] * &a[3]);
+    let real = g.map(&inputs, ty.dtype, shape, |_, a| &a[0] * &a[2] - &a[1] * &a[3]);
+    let imaginary = g.map(&inputs, ty.dtype, shape, |_, a| &a[1] * &a[2] + &a[0] * &a[3]);
     let mut y = match interleaved {
         true => {
-            let parts = [real, imaginary].map(|part| part.reshape(&[&shape[..], &[1]].concat()));
-            g.concat(&parts, 4).reshape(&[dims[0], dims[1], dims[2], rotated])
+            let parts = [real, imaginary].map(|part| part.reshape([&shape[..], &[1]].concat()));
+            g.concat(&parts, 4).reshape([dims[0], dims[1], dims[2], rotated])
         }
         false => g.concat(&[real, imaginary], 3),
     };

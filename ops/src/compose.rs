@@ -1,11 +1,11 @@
 //! Short forms for composite operators: constants, reductions and shapes on values of known type.
 
-use tensorc_ir::DType;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::params::Params;
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DType, Extents};
 
 /// An optional operand of a composite body.
 pub fn maybe(args: &[Option<Value>], i: usize) -> Option<Value> {
@@ -56,12 +56,12 @@ pub fn reduce(b: &mut Builder<'_>, op: &str, x: Value, axes: &[usize]) -> Result
 }
 
 /// Another shape of the same elements.
-pub fn reshape(b: &mut Builder<'_>, x: Value, dims: &[u64]) -> Result<Value> {
+pub fn reshape(b: &mut Builder<'_>, x: Value, dims: impl Into<Extents>) -> Result<Value> {
+    let dims = dims.into();
     if b.ty(x)?.dims == dims {
         return Ok(x);
     }
-    let dims: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
-    let dims = b.i64s(&dims);
+    let dims = b.extents(&dims);
     b.op("reshape", &[x, dims], Params::new().with("allowzero", true))
 }
 

@@ -1,22 +1,23 @@
 //! Products that sum over axes: matmul, gemm, dot.
 
 use crate::prelude::*;
-use crate::rules::broadcast;
+use crate::rules::{broadcast, open_ranked};
 
 pub fn ops() -> Vec<OpDef> {
     vec![matmul(), gemm(), dot(), batch_dot(), fully_connected()]
 }
 
 /// The contraction of `matmul(a, b)` for operands of rank at least 1 and conforming shapes.
-fn matmul_contraction(a: &[u64], b: &[u64], out: &[u64]) -> Contraction {
-    let k_extent = a[a.len() - 1];
+fn matmul_contraction(a: &Extents, b: &Extents, out: &Extents) -> Contraction {
+    let k_extent = a.at(a.len() - 1);
     let (has_m, has_n) = (a.len() > 1, b.len() > 1);
     let batch = out.len() - usize::from(has_m) - usize::from(has_n);
     let k = Index::var(out.len() as u32);
-    let batch_index = |dims: &[u64]| -> Vec<Index> {
+    let batch_index = |dims: &Extents| -> Vec<Index> {
         let own = dims.len().saturating_sub(2);
         let axes = (0..own).map(|i| (i, batch - own + i));
-        axes.map(|(i, o)| if dims[i] == 1 && out[o] != 1 { Index::default() } else { Index::var(o as u32) }).collect()
+        axes.map(|(i, o)| if dims.at(i) == 1 && out.at(o) != 1 { Index::default() } else { Index::var(o as u32) })
+            .collect()
     };
     let (mut lhs, mut rhs) = (batch_index(a), batch_index(b));
     if has_m {
@@ -27,7 +28,7 @@ fn matmul_contraction(a: &[u64], b: &[u64], out: &[u64]) -> Contraction {
     if has_n {
         rhs.push(Index::var(out.len() as u32 - 1));
     }
-    let extents = [out, &[k_extent]].concat();
+    let extents: Extents = out.all().chain([k_extent]).collect();
     Contraction::new(extents, out.len(), lhs, rhs)
 }
 
@@ -46,7 +47,7 @@ fn matmul_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 /// The shape of the product of two operands.
 pub(crate) fn matmul_shape(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<(), OpError> {
-    let [Some(a), Some(b)] = operands.map(|i| cx.input_dims(i)) else { return Ok(()) };
+    let [Some(a), Some(b)] = operands.map(|i| cx.open_dims(i)) else { return Ok(()) };
     for (i, dims) in operands.into_iter().zip([&a, &b]) {
         reject_if(dims.is_empty(), || format!("{}: expected rank at least 1, found rank 0", cx.input_name(i)))?;
     }
@@ -79,23 +80,24 @@ fn gemm() -> OpDef {
         let ([x, y], out) = (g.operands(), &cx.outputs[0].dims);
         let (ta, tb) = (cx.params.flag("transA"), cx.params.flag("transB"));
         let [m, n, k] = [0, 1, 2].map(Index::var);
-        let inner = x.dims()?[usize::from(!ta)];
+        let inner = x.dims()?.at(usize::from(!ta));
         let lhs = if ta { vec![k.clone(), m] } else { vec![m, k.clone()] };
         let rhs = if tb { vec![n, k] } else { vec![k, n] };
-        let product = x.contract(y, Contraction::new(vec![out[0], out[1], inner], 2, lhs, rhs));
+        let product = x.contract(y, Contraction::new(Extents::from_iter([out.at(0), out.at(1), inner]), 2, lhs, rhs));
         let (alpha, beta) = (cx.params.float("alpha").unwrap_or(1.0), cx.params.float("beta").unwrap_or(1.0));
         Ok(scale_add(product, g.maybe(2), alpha, beta))
     });
     let infer = shape_rule(|cx| {
-        let (a, b) = (ranked(cx, 0, 2)?, ranked(cx, 1, 2)?);
+        let (a, b) = (open_ranked(cx, 0, 2)?, open_ranked(cx, 1, 2)?);
         let (ta, tb) = (cx.params.flag("transA"), cx.params.flag("transB"));
         let (m, k) = if ta { (a[1], a[0]) } else { (a[0], a[1]) };
         let (k2, n) = if tb { (b[1], b[0]) } else { (b[0], b[1]) };
         cx.unify_dims(k, k2, &format!("operand `B`, axis {}", usize::from(tb)))?;
-        if let Some(c) = cx.input_dims(2) {
+        if let Some(c) = cx.open_dims(2) {
             reject_if(c.len() > 2, || format!("operand `C`: expected rank at most 2, found rank {}", c.len()))?;
             for (i, &d) in c.iter().rev().enumerate() {
-                if let (Dim::Const(found), Dim::Const(expected)) = (d, if i == 0 { n } else { m })
+                let expected = if i == 0 { n } else { m };
+                if let (Some(found), Some(expected)) = (d.as_extent(), expected.as_extent())
                     && found != 1
                     && found != expected
                 {
@@ -217,7 +219,7 @@ fn rows(dims: &[u64], flatten: bool) -> (Vec<u64>, u64) {
 fn fully_connected_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let [x, w] = g.operands();
     let (lead, inner) = rows(&x.dims()?, cx.params.bool("flatten").unwrap_or(true));
-    let x = x.reshape(&[&lead[..], &[inner]].concat());
+    let x = x.reshape([&lead[..], &[inner]].concat());
     let out = &cx.outputs[0].dims;
     let (k, n) = (Index::var(out.len() as u32), Index::var(out.len() as u32 - 1));
     let mut lhs: Vec<Index> = (0..lead.len() as u32).map(Index::var).collect();

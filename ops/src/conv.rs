@@ -1,6 +1,7 @@
 //! Convolution and transposed convolution over any number of spatial axes.
 
 use crate::prelude::*;
+use crate::rules::open_ranked;
 
 pub fn ops() -> Vec<OpDef> {
     vec![conv(), conv_transpose()]
@@ -24,16 +25,17 @@ fn convolve<'g>(
     x: Tensor<'g>,
     w: Tensor<'g>,
     groups: u64,
-    spatial: &[u64],
+    spatial: &Extents,
     position: Positions<'_>,
 ) -> Result<Tensor<'g>> {
-    let (n, wd) = (x.dims()?[0], w.dims()?);
-    let (oc, ic, kernel) = (wd[0], wd[1], &wd[2..]);
+    let (n, wd) = (x.dims()?.at(0), w.dims()?);
+    let (oc, ic, kernel) = (wd[0], wd[1], wd.range(2..));
     // Groups of a single filter are the output channels.
     let split = groups > 1 && oc != groups;
-    let lead = if split { vec![n, groups, oc / groups] } else { vec![n, oc] };
+    let channels = if split { vec![groups, oc / groups] } else { vec![oc] };
+    let lead: Vec<Extent> = [n].into_iter().chain(channels.into_iter().map(Extent::from)).collect();
     let out_rank = lead.len() + spatial.len();
-    let extents = [&lead[..], spatial, &[ic], kernel].concat();
+    let extents: Extents = lead.iter().copied().chain(spatial.all()).chain([ic.into()]).chain(kernel.all()).collect();
     let v = vars(extents.len());
     let channel = &v[out_rank];
     let in_channel = if groups > 1 { v[1].scale(ic as i64).add(channel) } else { channel.clone() };
@@ -45,15 +47,14 @@ fn convolve<'g>(
         rhs.push(k.clone());
     }
     let y = x.contract(w, Contraction::new(extents, out_rank, lhs, rhs));
-    Ok(y.reshape(&[&[n, oc][..], spatial].concat()))
+    Ok(y.reshape(Extents::from_iter([n, oc.into()].into_iter().chain(spatial.all()))))
 }
 
 /// Adds `bias[c]` to channel `c` of [n, c, …].
 pub fn add_bias<'g>(y: Tensor<'g>, bias: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     let Some(bias) = bias else { return Ok(y) };
     let shape = y.dims()?;
-    let mut dims = vec![1; shape.len() - 1];
-    dims[0] = shape[1];
+    let dims: Extents = (1..shape.len()).map(|axis| if axis == 1 { shape.at(1) } else { Extent::ONE }).collect();
     Ok(y.map_with(&[bias.reshape(&dims)], |_, a| &a[0] + &a[1]))
 }
 
@@ -62,8 +63,8 @@ fn conv_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let (xd, wd) = (x.dims()?, w.dims()?);
     let window = SpatialWindow::new(cx.params, wd[2..].to_vec()).or_fail(&g)?;
     let groups = groups(cx.params).or_fail(&g)?;
-    let position = |axis: usize, o: &Index, k: &Index| window.position(axis, xd[2 + axis], o, k);
-    add_bias(convolve(x, w, groups, &cx.outputs[0].dims[2..], &position)?, g.maybe(2))
+    let position = |axis: usize, o: &Index, k: &Index| window.position(axis, xd.at(2 + axis), o, k);
+    add_bias(convolve(x, w, groups, &cx.outputs[0].dims.range(2..), &position)?, g.maybe(2))
 }
 
 /// Axes of the data and of the weight.
@@ -78,10 +79,10 @@ fn one_type(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 fn conv_ranks(cx: &mut InferCtx<'_>, operands: [usize; 2]) -> Result<Option<ConvOperands>, OpError> {
     let from_kernel = cx.params.ints("kernel_shape").filter(|k| !k.is_empty()).map(|k| k.len() + 2);
     let rank =
-        operands.into_iter().find_map(|i| cx.input(i).shape.rank()).or(from_kernel).or(cx.output(0).shape.rank());
+        operands.into_iter().find_map(|i| cx.input_shape(i).rank()).or(from_kernel).or(cx.output_shape(0).rank());
     let Some(rank) = rank else { return Ok(None) };
     reject_if(rank < 3, || format!("operand `X`: expected rank at least 3, found rank {rank}"))?;
-    let x = ranked(cx, operands[0], rank)?;
+    let x = open_ranked(cx, operands[0], rank)?;
     let w = ranked(cx, operands[1], rank)?;
     if let Some(kernel) = cx.params.ints("kernel_shape").map(<[i64]>::to_vec).filter(|k| !k.is_empty()) {
         if kernel.len() != rank - 2 {
@@ -102,7 +103,7 @@ pub(crate) fn grouped(cx: &mut InferCtx<'_>, whole: Dim, part: Dim, groups: u64,
     if groups == 1 {
         return cx.unify_dims(whole, part, what);
     }
-    if let (Dim::Const(w), Dim::Const(p)) = (cx.resolve(whole), cx.resolve(part))
+    if let (Some(w), Some(p)) = (cx.resolve(whole).as_extent(), cx.resolve(part).as_extent())
         && w != p * groups
     {
         return Err(OpError(format!("{what}: expected {w} / {groups} groups, found {p}")));
@@ -159,8 +160,8 @@ pub fn window_params(def: OpDef) -> OpDef {
 /// One spatial axis of a transposed convolution.
 pub(crate) struct Spread {
     /// Padding removed before.
-    before: i64,
-    pub(crate) out: u64,
+    before: Extent,
+    pub(crate) out: Extent,
 }
 
 /// The largest extent, and padding, of which a transposed convolution is made: products with a stride are within 64 bits.
@@ -188,7 +189,13 @@ fn spatial_entry(
 }
 
 /// Pads and result extent along a spatial axis of extent `n`.
-pub(crate) fn spread(window: &SpatialWindow, params: &Params, axis: usize, n: u64) -> Result<Spread, OpError> {
+pub(crate) fn spread(
+    window: &SpatialWindow,
+    params: &Params,
+    axis: usize,
+    n: impl Into<Extent>,
+) -> Result<Spread, OpError> {
+    let n = n.into();
     let rank = window.kernel.len();
     // The shape may be that of the whole result.
     let padding = spatial_entry(params, "output_padding", axis, rank, &[rank], 0)?;
@@ -196,22 +203,23 @@ pub(crate) fn spread(window: &SpatialWindow, params: &Params, axis: usize, n: u6
     if n > MAX_EXTENT {
         return Err(OpError(format!("spatial axis {axis}: an extent of {n} is too large")));
     }
-    let (n, s) = (n as i64, window.strides[axis]);
-    let full = s * (n - 1) + padding.unwrap_or(0) + window.span(axis);
+    let s = window.strides[axis];
+    let full = (n - 1) * s + padding.unwrap_or(0) + window.span(axis);
     let wanted = match (shape, window.auto) {
-        (Some(out), _) => Some(out),
+        (Some(out), _) => Some(Extent::of(out)),
         (None, AutoPad::SameUpper | AutoPad::SameLower) => Some(n * s),
         _ => None,
     };
     let Some(out) = wanted else {
         let pads = window.before[axis] + window.after[axis];
-        let out = u64::try_from(full - pads);
-        let why = || OpError(format!("spatial axis {axis}: padding takes {pads} of {full}"));
-        return Ok(Spread { before: window.before[axis], out: out.map_err(|_| why())? });
+        let out = full - pads;
+        reject_if(out < 0, || format!("spatial axis {axis}: padding takes {pads} of {full}"))?;
+        return Ok(Spread { before: window.before[axis].into(), out });
     };
-    let surplus = (full - out).max(0);
-    let before = if window.auto == AutoPad::SameUpper { surplus / 2 } else { surplus - surplus / 2 };
-    Ok(Spread { before, out: out.max(0) as u64 })
+    let surplus = (full - out).greatest(0);
+    let half = surplus.div_floor(2);
+    let before = if window.auto == AutoPad::SameUpper { half } else { surplus - half };
+    Ok(Spread { before, out: out.greatest(0) })
 }
 
 /// The weights [ic, oc / g, k…] as those of a convolution, [oc, ic / g, k…] with every kernel axis
@@ -231,26 +239,29 @@ fn flipped_weights(w: Tensor<'_>, groups: u64) -> Result<Tensor<'_>> {
 fn zero_insertion<'g>(x: Tensor<'g>, strides: &[i64]) -> Result<Tensor<'g>> {
     let ty = x.ty()?;
     let mut dims = ty.dims.clone();
-    (0..strides.len()).for_each(|i| dims[2 + i] *= strides[i] as u64);
+    (0..strides.len()).for_each(|i| dims.set(2 + i, dims.at(2 + i) * strides[i]));
     let mut map = vars(dims.len());
     for (i, &s) in strides.iter().enumerate() {
         let at = map[2 + i].clone();
         // A remainder moves the coordinate past the end of the axis, where the view fills.
-        let beyond = at.modulo(s, &dims[..]).scale(ty.dims[2 + i] as i64);
-        map[2 + i] = at.floor_div(s, &dims[..]).add(&beyond);
+        let beyond = at.modulo(s, &dims).scale(ty.dims.at(2 + i));
+        map[2 + i] = at.floor_div(s, &dims).add(&beyond);
     }
     let fill = strides.iter().any(|s| *s > 1).then(|| Scalar::zero(ty.dtype));
     Ok(x.view(map, fill, &dims))
 }
 
 /// With kernel equal to stride the windows tile the result: one contraction, then a shuffle.
-fn tiled_transpose<'g>(x: Tensor<'g>, w: Tensor<'g>, groups: u64, out: &[u64]) -> Result<Tensor<'g>> {
+fn tiled_transpose<'g>(x: Tensor<'g>, w: Tensor<'g>, groups: u64, out: &Extents) -> Result<Tensor<'g>> {
     let (xd, wd) = (x.dims()?, w.dims()?);
-    let (ic, oc, rank) = (xd[1] / groups, wd[1], xd.len() - 2);
-    let extents = [&[xd[0], groups, oc][..], &wd[2..], &xd[2..], &[ic]].concat();
+    let (ic, oc, rank) = (xd.at(1).div_floor(groups), wd[1], xd.len() - 2);
+    let lead = [xd.at(0), groups.into(), oc.into()];
+    let sides = wd.range(2..);
+    let spatial = xd.range(2..);
+    let extents: Extents = lead.into_iter().chain(sides.all()).chain(spatial.all()).chain([ic]).collect();
     let v = vars(extents.len());
     let out_rank = extents.len() - 1;
-    let in_channel = v[1].scale(ic as i64).add(&v[out_rank]);
+    let in_channel = v[1].scale(ic).add(&v[out_rank]);
     let lhs = [&[v[0].clone(), in_channel.clone()][..], &v[3 + rank..out_rank]].concat();
     let rhs = [&[in_channel, v[2].clone()][..], &v[3..3 + rank]].concat();
     let y = x.contract(w, Contraction::new(extents, out_rank, lhs, rhs));
@@ -265,15 +276,15 @@ fn conv_transpose_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor
     let groups = groups(cx.params).or_fail(&g)?;
     let out = &cx.outputs[0].dims;
     let rank = xd.len() - 2;
-    let before: Vec<i64> = (0..rank)
-        .map(|i| spread(&window, cx.params, i, xd[2 + i]).map(|s| s.before))
+    let before: Vec<Extent> = (0..rank)
+        .map(|i| spread(&window, cx.params, i, xd.at(2 + i)).map(|s| s.before))
         .collect::<Result<_, _>>()
         .or_fail(&g)?;
     let tiles = (0..rank).all(|i| {
         before[i] == 0
             && window.span(i) == window.strides[i]
             && wd[2 + i] == window.strides[i] as u64
-            && out[2 + i] == xd[2 + i] * wd[2 + i]
+            && out.at(2 + i) == xd.at(2 + i) * wd[2 + i]
     });
     let y = if tiles {
         tiled_transpose(x, w, groups, out)?
@@ -283,7 +294,7 @@ fn conv_transpose_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor
         let position = |axis: usize, o: &Index, k: &Index| {
             o.add(&k.scale(window.dilations[axis])).offset(before[axis] + 1 - window.span(axis))
         };
-        convolve(spaced, w, groups, &out[2..], &position)?
+        convolve(spaced, w, groups, &out.range(2..), &position)?
     };
     add_bias(y, g.maybe(2))
 }
@@ -291,8 +302,8 @@ fn conv_transpose_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor
 fn conv_transpose() -> OpDef {
     let infer = rule(|cx| {
         one_type(cx)?;
-        let Some((x, w)) = conv_ranks(cx, [0, 1])? else { return Ok(()) };
-        let g = groups(cx.params)?;
+        let Some((_, w)) = conv_ranks(cx, [0, 1])? else { return Ok(()) };
+        let (x, g) = (open_ranked(cx, 0, w.len())?, groups(cx.params)?);
         cx.unify_dims(x[1], w[0], "operand `W`, axis 0 (channels)")?;
         let out = output_dims(cx, 0);
         cx.unify_dims(x[0], out[0], "output, axis 0")?;
@@ -302,18 +313,18 @@ fn conv_transpose() -> OpDef {
         let window = SpatialWindow::new(cx.params, kernel)?;
         for i in 0..w.len() - 2 {
             let what = format!("output, axis {}", 2 + i);
-            match x[2 + i] {
-                Dim::Const(n) => {
+            match x[2 + i].as_extent() {
+                Some(n) => {
                     let found = spread(&window, cx.params, i, n)?.out;
-                    cx.unify_dims(Dim::Const(found), out[2 + i], &what)?;
+                    cx.unify_dims(Dim::of(found), out[2 + i], &what)?;
                 }
-                n if window.auto == AutoPad::Explicit && cx.params.ints("output_shape").is_none() => {
+                None if window.auto == AutoPad::Explicit && cx.params.ints("output_shape").is_none() => {
                     // Affine in the extent: its value at 0 is the constant.
                     let add = spread_offset(&window, cx.params, i);
                     let mul = window.strides[i];
-                    cx.relate(Equation::Affine { out: out[2 + i], input: n, mul, add, div: 1 })?;
+                    cx.relate(Equation::Affine { out: out[2 + i], input: x[2 + i], mul, add, div: 1 })?;
                 }
-                _ => {}
+                None => {}
             }
         }
         Ok(())

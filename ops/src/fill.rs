@@ -21,7 +21,7 @@ pub fn ops() -> Vec<OpDef> {
 /// The value of an ONNX `Constant`.
 fn constant_value(params: &Params) -> Result<TensorData, OpError> {
     let list = |n: usize, dtype: DType, at: &dyn Fn(usize) -> Scalar| {
-        TensorData::from_fn(DenseType::new(dtype, &[n as u64]), |i| at(i as usize))
+        TensorData::from_fn(DenseType::new(dtype, [n as u64]), |i| at(i as usize))
     };
     if let Some(t) = params.tensor("value") {
         return Ok(t.clone());
@@ -46,7 +46,7 @@ fn constant() -> OpDef {
     let infer = rule(|cx| {
         let ty = constant_value(cx.params)?.ty;
         cx.set_output_dtype(0, ty.dtype)?;
-        cx.set_output_dims(0, ty.dims.into_iter().map(Dim::Const))
+        cx.set_output_dims(0, ty.dims.all().map(Dim::of))
     });
     define("constant", "A constant given as a parameter.", compute, infer)
         .maybe("value", ParamKind::Tensor, "")
@@ -72,12 +72,12 @@ fn constant_of_shape() -> OpDef {
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, fill_value(cx.params)?.dtype)?;
-        match (ints(cx, 0), length(cx, 0)) {
+        match (extents(cx, 0), length(cx, 0)) {
             (Some(dims), _) => {
                 if let Some(n) = dims.iter().find(|n| **n < 0) {
                     return Err(OpError(format!("operand `input`: negative extent {n}")));
                 }
-                cx.set_output_dims(0, dims.into_iter().map(|n| Dim::Const(n as u64)))
+                cx.set_output_dims(0, dims.into_iter().map(Dim::of))
             }
             (None, Some(rank)) => partial(cx, 0, &vec![None; rank]),
             _ => Ok(()),
@@ -119,7 +119,7 @@ pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u
 fn counted(g: GraphScope<'_>, start: Scalar, delta: Scalar, n: u64) -> Tensor<'_> {
     let dtype = start.dtype;
     let wide = compute_type(dtype);
-    g.map(&[], dtype, &[n], |s, _| s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide)))
+    g.map(&[], dtype, [n], |s, _| s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide)))
 }
 
 fn range() -> OpDef {
@@ -215,12 +215,11 @@ fn shape_range(params: &Params, rank: usize) -> std::ops::Range<usize> {
 fn shape() -> OpDef {
     let compute = formula(|g, cx| {
         let dims = g.operand(0).dims()?;
-        let dims: Vec<i64> = dims[shape_range(cx.params, dims.len())].iter().map(|n| *n as i64).collect();
-        Ok(g.i64s(&dims))
+        Ok(g.extents(&dims.range(shape_range(cx.params, dims.len()))))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
-        let Some(rank) = cx.input(0).shape.rank() else { return partial(cx, 0, &[None]) };
+        let Some(rank) = cx.input_shape(0).rank() else { return partial(cx, 0, &[None]) };
         let len = shape_range(cx.params, rank).len();
         cx.set_output_dims(0, [Dim::Const(len as u64)])
     });
@@ -232,7 +231,10 @@ fn shape() -> OpDef {
 }
 
 fn size() -> OpDef {
-    let compute = formula(|g, _| Ok(g.scalar(Scalar::i64(g.operand(0).ty()?.len() as i64))));
+    let compute = formula(|g, _| {
+        let count = g.operand(0).dims()?.count();
+        Ok(g.extents(&Extents::from_iter([count])).reshape([]))
+    });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
         cx.set_output_dims(0, [])
@@ -244,7 +246,7 @@ fn trilu() -> OpDef {
     let compute = formula(|g, cx| {
         let upper = cx.params.bool("upper").unwrap_or(true);
         let rank = cx.outputs[0].rank();
-        let k: Vec<_> = g.maybe(1).map(|k| k.reshape(&[])).into_iter().collect();
+        let k: Vec<_> = g.maybe(1).map(|k| k.reshape([])).into_iter().collect();
         Ok(g.operand(0).map_with(&k, |s, a| {
             let offset = a.get(1).map_or_else(|| s.number(DType::I64, 0.0), |k| k.cast(DType::I64));
             let edge = s.coord(rank - 2) + offset;
@@ -269,8 +271,9 @@ fn one_hot() -> OpDef {
     let compute = formula(|g, cx| {
         let (indices, values, out) = (g.operand(0), g.operand(2), &cx.outputs[0]);
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), out.rank()).or_fail(&g)?;
-        let mut dims = indices.dims()?;
-        dims.insert(axis, 1);
+        let dims = indices.dims()?;
+        let (before, after) = (dims.range(..axis), dims.range(axis..));
+        let dims: Extents = before.all().chain([Extent::ONE]).chain(after.all()).collect();
         let inputs = [indices.reshape(&dims), values.slice(0, 0, 1), values.slice(0, 1, 1)];
         let depth = out.dims[axis] as f64;
         Ok(g.map(&inputs, out.dtype, &out.dims, |s, a| {

@@ -17,7 +17,7 @@ use tensorc_ir::op::{Compute, GradCtx, NodeCtx, OpError};
 use tensorc_ir::params::Params;
 use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder};
-use tensorc_ir::{DType, DenseType, TensorData};
+use tensorc_ir::{DType, DenseType, Extent, Extents, TensorData};
 
 /// What handles share.
 trait Access {
@@ -202,7 +202,7 @@ impl<'g> GraphScope<'g> {
         self,
         inputs: &[Tensor<'g>],
         dtype: DType,
-        dims: &[u64],
+        dims: impl Into<Extents>,
         f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
     ) -> Tensor<'g> {
         self.join(inputs, |b, inputs| b.map_as(inputs, dtype, dims, f))
@@ -226,6 +226,11 @@ impl<'g> GraphScope<'g> {
     /// A vector of integers: positions, axes, extents.
     pub fn i64s(self, values: &[i64]) -> Tensor<'g> {
         self.add(|b| Ok(b.i64s(values)))
+    }
+
+    /// A vector of extents, as integers.
+    pub fn extents(self, values: &Extents) -> Tensor<'g> {
+        self.add(|b| Ok(b.extents(values)))
     }
 
     /// The results of a kernel.
@@ -274,7 +279,7 @@ impl<'g> Tensor<'g> {
     }
 
     /// The extents.
-    pub fn dims(self) -> Result<Vec<u64>> {
+    pub fn dims(self) -> Result<Extents> {
         Ok(self.ty()?.dims)
     }
 
@@ -359,7 +364,7 @@ impl<'g> Tensor<'g> {
     }
 
     /// The elements that a view shows.
-    pub fn view(self, map: Vec<Index>, fill: Option<Scalar>, dims: &[u64]) -> Tensor<'g> {
+    pub fn view(self, map: Vec<Index>, fill: Option<Scalar>, dims: impl Into<Extents>) -> Tensor<'g> {
         self.then(|b, v| b.view(v, View { map, fill }, dims))
     }
 
@@ -379,7 +384,7 @@ impl<'g> Tensor<'g> {
     }
 
     /// Another shape of the same elements.
-    pub fn reshape(self, dims: &[u64]) -> Tensor<'g> {
+    pub fn reshape(self, dims: impl Into<Extents>) -> Tensor<'g> {
         self.then(|b, v| b.reshaped(v, dims))
     }
 
@@ -399,7 +404,7 @@ impl<'g> Tensor<'g> {
     }
 
     /// As [`Tensor::reshape`], an operator of its own.
-    pub fn reshaped(self, dims: &[u64]) -> Tensor<'g> {
+    pub fn reshaped(self, dims: impl Into<Extents>) -> Tensor<'g> {
         self.then(|b, v| reshape(b, v, dims))
     }
 
@@ -409,7 +414,7 @@ impl<'g> Tensor<'g> {
     }
 
     /// `len` elements from `start` along one axis.
-    pub fn slice(self, axis: usize, start: u64, len: u64) -> Tensor<'g> {
+    pub fn slice(self, axis: usize, start: impl Into<Extent>, len: impl Into<Extent>) -> Tensor<'g> {
         self.then(|b, v| b.slice_axis(v, axis, start, len))
     }
 

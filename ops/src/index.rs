@@ -21,7 +21,7 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 fn gather_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+    let (Some(data), Some(indices)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
     let dims: Vec<Dim> = [&data[..axis], &indices[..], &data[axis + 1..]].concat();
     cx.set_output_dims(0, dims)

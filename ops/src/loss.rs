@@ -58,7 +58,7 @@ fn likelihood<'g>(cx: &NodeCtx<'_>, scores: Tensor<'g>) -> Result<Tensor<'g>> {
     let target = g.operand(1);
     let scores = scores.widened();
     let ty = scores.ty()?;
-    let index = target.reshape(&[&ty.dims[..1], &[1], &ty.dims[2..]].concat());
+    let index = target.reshape([&ty.dims[..1], &[1], &ty.dims[2..]].concat());
     let axis = Params::new().with("axis", 1);
     let chosen = |x: Tensor<'g>| g.op("select_at", &[x, index], axis.clone()).sum(&[1]);
     let mut likelihood = chosen(scores);

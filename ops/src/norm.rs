@@ -1,7 +1,7 @@
 //! Normalisations, written as mean, centre, variance and scale so that they fuse.
 
 use crate::prelude::*;
-use crate::rules::broadcasts_to;
+use crate::rules::{broadcasts_to, open_rank_in};
 
 pub fn ops() -> Vec<OpDef> {
     [softmaxes(), statistics(), channels()].into_iter().flatten().collect()
@@ -15,7 +15,7 @@ pub(crate) fn same_as_first() -> Infer {
 /// As [`like_first`]; the scale does not enlarge the operand.
 fn scaled_as_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     like_first(cx)?;
-    match cx.input_dims(0) {
+    match cx.open_dims(0) {
         Some(dims) => broadcasts_to(cx, 1, &dims),
         None => Ok(()),
     }
@@ -23,7 +23,7 @@ fn scaled_as_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 
 fn like_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     cx.copy_shape(0, 0)?;
-    let output = cx.output(0).shape;
+    let output = cx.output_shape(0);
     cx.set_input_shape(0, output)?;
     cx.same_dtype(0, 0)
 }
@@ -32,7 +32,7 @@ fn like_first(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 fn along_an_axis() -> Infer {
     rule(|cx| {
         like_first(cx)?;
-        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        let Some(dims) = cx.open_dims(0) else { return Ok(()) };
         normalize_axis(cx.params.int("axis").unwrap_or(-1), dims.len()).map(drop)
     })
 }
@@ -182,7 +182,7 @@ fn layer_norm() -> OpDef {
     let infer = rule(|cx| {
         cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
-        let (Some(dims), Some(dtype)) = (cx.input_dims(0), cx.input(0).dtype) else { return Ok(()) };
+        let (Some(dims), Some(dtype)) = (cx.open_dims(0), cx.input_dtype(0)) else { return Ok(()) };
         (1..3).try_for_each(|i| broadcasts_to(cx, i, &dims))?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), dims.len())?;
         let kept = |(i, d): (usize, &Dim)| if i < axis { *d } else { Dim::Const(1) };
@@ -338,10 +338,10 @@ fn batch_norm() -> OpDef {
             cx.output_count() > 1 && cx.params.bool("training_mode") != Some(true),
             || "results after the first need parameter `training_mode`",
         )?;
-        rank_in(cx, 0, 1..=usize::MAX)?;
+        open_rank_in(cx, 0, 1..=usize::MAX)?;
         cx.copy_shape(0, 0)?;
         cx.same_dtype(0, 0)?;
-        if let Some(channels) = cx.input_dims(0).and_then(|d| d.get(1).copied()) {
+        if let Some(channels) = cx.open_dims(0).and_then(|d| d.get(1).copied()) {
             (1..5).try_for_each(|i| cx.set_input_dims(i, [channels]))?;
         }
         for i in 1..cx.output_count() {

@@ -2,6 +2,7 @@
 
 use crate::conv::window_params;
 use crate::prelude::*;
+use crate::rules::{open_rank_in, open_ranked};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -37,18 +38,19 @@ fn window_of(params: &Params) -> Result<SpatialWindow, OpError> {
 
 /// All windows of [n, c, spatial…] as [n, c, count…, kernel…], with `fill` outside the operand. The kernel is trimmed to what
 /// reads the operand.
-pub(crate) fn windows<'g>(x: Tensor<'g>, window: &SpatialWindow, count: &[u64], fill: Scalar) -> Result<Tensor<'g>> {
+pub(crate) fn windows<'g>(x: Tensor<'g>, window: &SpatialWindow, count: &Extents, fill: Scalar) -> Result<Tensor<'g>> {
     let d = x.dims()?;
     let rank = count.len();
-    let window = window.trimmed(&d[2..], count);
-    let dims = [&d[..2], count, &window.kernel].concat();
+    let window = window.trimmed(&d.range(2..), count);
+    let kernel = window.kernel.iter().map(|n| Extent::from(*n));
+    let dims: Extents = d.all().take(2).chain(count.all()).chain(kernel).collect();
     let v = vars(dims.len());
     let mut map = v[..2].to_vec();
     let mut inside = true;
     for i in 0..rank {
-        let at = window.position(i, d[2 + i], &v[2 + i], &v[2 + rank + i]);
-        let (lo, hi) = at.interval(&dims[..]);
-        inside &= lo >= 0 && hi < d[2 + i] as i64;
+        let at = window.position(i, d.at(2 + i), &v[2 + i], &v[2 + rank + i]);
+        let (lo, hi) = at.interval(&dims);
+        inside &= lo.is_surely_from(0) && hi.is_surely_below(d.at(2 + i));
         map.push(at);
     }
     Ok(x.view(map, (!inside).then_some(fill), &dims))
@@ -91,7 +93,7 @@ fn norm_of(params: &Params) -> PoolFold {
 
 /// The axes of the operand and of the result of a pool over `rank` spatial axes.
 pub(crate) fn pooled_dims(cx: &mut InferCtx<'_>, rank: usize) -> Result<[Vec<Dim>; 2], OpError> {
-    let x = ranked(cx, 0, rank + 2)?;
+    let x = open_ranked(cx, 0, rank + 2)?;
     partial(cx, 0, &vec![None; rank + 2])?;
     let out = output_dims(cx, 0);
     cx.unify_dims(x[0], out[0], "output, axis 0")?;
@@ -112,8 +114,8 @@ fn max_pool() -> OpDef {
         let window = window_of(cx.params).or_fail(&g)?;
         let x = g.operand(0);
         let ty = x.ty()?;
-        let count = &cx.outputs[0].dims[2..];
-        let window = window.trimmed(&ty.dims[2..], count);
+        let count = &cx.outputs[0].dims.range(2..);
+        let window = window.trimmed(&ty.dims.range(2..), count);
         let y = windows(x, &window, count, lowest(ty.dtype))?;
         if let [_, indices] = cx.outputs {
             let reduction = max_with_index(&ty, &window, cx.params).or_fail(&g)?;
@@ -125,7 +127,7 @@ fn max_pool() -> OpDef {
         pool_rule(cx)?;
         if cx.output_count() > 1 {
             cx.set_output_dtype(1, DType::I64)?;
-            let shape = cx.output(0).shape;
+            let shape = cx.output_shape(0);
             cx.set_output_shape(1, shape)?;
         }
         Ok(())
@@ -162,7 +164,7 @@ fn max_pool_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
         _ => g.op_multi("max_pool", &[Some(x)], cx.node.params.clone(), 2)[1],
     };
     let (ty, out) = (x.ty()?, head.dims()?);
-    let window = window.trimmed(&ty.dims[2..], &out[2..]);
+    let window = window.trimmed(&ty.dims.range(2..), &out.range(2..));
     let rank = window.kernel.len();
     let dims = [&ty.dims[..], &window.kernel].concat();
     let v = vars(dims.len());
@@ -198,7 +200,7 @@ pub(crate) fn max_with_index(x: &DenseType, window: &SpatialWindow, params: &Par
         let mut inside: Option<Ex> = None;
         for i in 0..rank {
             let p = b.coord(2 + i) * int(window.strides[i]) + b.coord(2 + rank + i) * int(window.dilations[i])
-                - int(window.lead(i, spatial[i]));
+                - int(window.lead(i, spatial[i]).fixed());
             let ok = p.ge(&int(0)) & p.lt(&int(spatial[i] as i64));
             inside = Some(inside.map_or(ok.clone(), |all| all & ok));
             at = at + p * int(strides[i]);
@@ -231,7 +233,7 @@ pub(crate) fn counted(
     include_pad: bool,
 ) -> Result<Vec<u64>, OpError> {
     tabulated(count, 1)?;
-    let lead = window.lead(axis, n);
+    let lead = window.lead(axis, n).fixed();
     let after = match window.auto {
         AutoPad::Explicit => window.after[axis],
         _ => ((count as i64 - 1) * window.strides[axis] + window.span(axis) - n as i64 - lead).max(0),
@@ -287,7 +289,7 @@ pub(crate) fn mean_of_windows<'g>(
     let ty = x.ty()?;
     let axes = kernel_axes(window.kernel.len());
     let counts = window_counts(window, &ty.dims, &out.dims, include_pad).or_fail(&x.graph())?;
-    let y = windows(x, window, &out.dims[2..], Scalar::zero(ty.dtype))?;
+    let y = windows(x, window, &out.dims.range(2..), Scalar::zero(ty.dtype))?;
     let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
     if uniform {
         let n: u64 = counts.iter().filter_map(|c| c.first()).product();
@@ -327,7 +329,7 @@ pub(crate) fn root(x: &Ex, p: i64) -> Ex {
 fn lp_pool() -> OpDef {
     let compute = formula(|g, cx| {
         let window = window_of(cx.params).or_fail(&g)?;
-        let (x, count) = (g.operand(0), &cx.outputs[0].dims[2..]);
+        let (x, count) = (g.operand(0), &cx.outputs[0].dims.range(2..));
         let dtype = x.ty()?.dtype;
         let y = windows(x, &window, count, Scalar::zero(dtype))?;
         y.reduced(norm_of(cx.params).over(dtype, &kernel_axes(count.len()), false))
@@ -345,12 +347,19 @@ fn global_pool(name: &'static str, doc: &'static str, fold: fn(&Params, f64) -> 
     let compute = formula(move |g, cx| {
         let ty = g.operand(0).ty()?;
         let axes: Vec<usize> = (2..ty.rank()).collect();
-        let n = ty.dims[2..].iter().product::<u64>() as f64;
-        g.operand(0).reduced(fold(cx.params, n).over(ty.dtype, &axes, true))
+        let count = ty.dims.range(2..).count();
+        let Some(n) = count.known() else {
+            let fold = fold(cx.params, 1.0);
+            let PoolFold::Mean(_) = fold else { return g.operand(0).reduced(fold.over(ty.dtype, &axes, true)) };
+            let sum = g.operand(0).reduced(sum_of(ty.dtype, &axes, true, Ex::clone, Ex::clone))?;
+            let out = &cx.outputs[0];
+            let count = g.extents(&Extents::from_iter([count]));
+            return Ok(g.map(&[sum, count], out.dtype, &out.dims, |_, a| &a[0] / a[1].cast(a[0].dtype())));
+        };
+        g.operand(0).reduced(fold(cx.params, n as f64).over(ty.dtype, &axes, true))
     });
     let infer = shape_rule(|cx| {
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
-        rank_in(cx, 0, 2..=usize::MAX)?;
+        let Some(x) = open_rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
         cx.set_output_dims(0, x.iter().enumerate().map(|(i, d)| if i < 2 { *d } else { Dim::Const(1) }))
     });
     define(name, doc, compute, infer).operand("X", FLOATS)
@@ -370,7 +379,7 @@ fn max_unpool() -> OpDef {
         let [x, indices] = g.operands();
         let (ty, index_ty) = (x.ty()?, indices.ty()?);
         let window = window_of(cx.params).or_fail(&g)?;
-        let natural = DenseType::new(ty.dtype, &unpooled(&window, &ty.dims));
+        let natural = DenseType::new(ty.dtype, unpooled(&window, &ty.dims));
         let k = &KernelScope::new("max_unpool");
         let [maxima, positions] = k.inputs(["x", "indices"], [&ty, &index_ty]);
         let out = k.output("out", &natural);

@@ -47,7 +47,7 @@ fn spread<'g>(cx: &NodeCtx<'_>, part: Tensor<'g>, dims: &[u64]) -> Tensor<'g> {
     part.then(|b, part| {
         let own = b.dims(part)?;
         if own.iter().product::<u64>() == 1 {
-            return b.reshaped(part, &[]);
+            return b.reshaped(part, []);
         }
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(1), dims.len()).or_fail(b)?;
         match own.len() {
@@ -58,7 +58,7 @@ fn spread<'g>(cx: &NodeCtx<'_>, part: Tensor<'g>, dims: &[u64]) -> Tensor<'g> {
             }
             rank if rank == dims.len() && rank > 1 => {
                 let mut to = own.clone();
-                to[axis] = dims[axis];
+                to.set(axis, dims[axis]);
                 let block = cx.params.int("block_size").filter(|n| *n > 0).unwrap_or(1);
                 let blocks = dims[axis].div_ceil(block as u64);
                 if blocks != own[axis] {
@@ -136,7 +136,7 @@ fn dynamic() -> OpDef {
     let compute = formulas(|g, _| {
         let x = g.operand(0);
         let axes: Vec<usize> = (0..x.dims()?.len()).collect();
-        let extreme = |op: &str, with: &str| x.reduce(op, &axes).reshape(&[]).with_number(with, 0.0);
+        let extreme = |op: &str, with: &str| x.reduce(op, &axes).reshape([]).with_number(with, 0.0);
         let (least, greatest) = (extreme("reduce_min", "min"), extreme("reduce_max", "max"));
         // A tensor of zeros has no range: any scale does.
         let scale = least.map_with(&[greatest], |_, a| {
@@ -166,8 +166,8 @@ fn dynamic() -> OpDef {
 /// A vector for each row, column or filter, shaped by `vector`; one element as a scalar.
 fn shaped_by<'g>(x: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<Tensor<'g>> {
     Ok(match x.dims()?[..] {
-        [] | [1] => x.reshape(&[]),
-        [n] => x.reshape(&vector(n)),
+        [] | [1] => x.reshape([]),
+        [n] => x.reshape(vector(n)),
         _ => x,
     })
 }
@@ -212,7 +212,7 @@ fn requantised<'g>(sum: Tensor<'g>, vector: impl Fn(u64) -> Vec<u64>) -> Result<
     let steps = sum.cast(DType::F32) * factor;
     let zero = g.operand(7);
     let to = zero.ty()?.dtype;
-    Ok(rounded(steps, Some(zero.reshape(&[])), to))
+    Ok(rounded(steps, Some(zero.reshape([])), to))
 }
 
 fn matmul_integer() -> OpDef {
@@ -282,7 +282,7 @@ fn qlinear_conv() -> OpDef {
         let rank = sum.dims()?.len();
         let per_filter = move |n: u64| [&[n], &vec![1; rank - 2][..]].concat();
         let Some(bias) = g.maybe(8) else { return requantised(sum, per_filter) };
-        let bias = bias.reshape(&per_filter(bias.dims()?[0]));
+        let bias = bias.reshape(per_filter(bias.dims()?[0]));
         requantised(sum + bias, per_filter)
     });
     let infer = rule(|cx| {

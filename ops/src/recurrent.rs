@@ -91,7 +91,7 @@ fn causal_conv() -> OpDef {
         let [x, w] = g.operands();
         let (ty, taps) = (x.ty()?, w.dims()?[2]);
         let state = [ty.dims[0], ty.dims[1], taps - 1];
-        let none = || g.map(&[], ty.dtype, &state, |s, _| s.number(compute_type(ty.dtype), 0.0));
+        let none = || g.map(&[], ty.dtype, state, |s, _| s.number(compute_type(ty.dtype), 0.0));
         let whole = g.concat(&[g.maybe(3).unwrap_or_else(none), x], 2);
         let params = Params::new().with("group", ty.dims[1] as i64);
         let y = g.op_multi("conv", &[Some(whole), Some(w), g.maybe(2)], params, 1)[0];
@@ -157,8 +157,8 @@ fn recur<'g>(r: &Recurrence<'g>) -> Result<Vec<Tensor<'g>>> {
     let given = r.operands();
     let types = given.iter().map(|(n, v)| v.ty().map(|t| (*n, t))).collect::<Result<Vec<_>>>()?;
     let (q, k, v) = (&types[0].1.dims, &types[1].1.dims, &types[2].1.dims);
-    let out = DenseType::new(DType::F32, &[q[0], q[1], q[2], v[3]]);
-    let state = DenseType::new(DType::F32, &[k[0], k[1], k[3], v[3]]);
+    let out = DenseType::new(DType::F32, [q[0], q[1], q[2], v[3]]);
+    let state = DenseType::new(DType::F32, [k[0], k[1], k[3], v[3]]);
     let scope = KernelScope::new("linear_attention");
     let inputs: Vec<_> = types.iter().map(|(name, ty)| scope.input(name, ty)).collect();
     let [y, s] = scope.outputs(["out", "state"], [&out, &state]);

@@ -18,9 +18,12 @@ struct Fold {
     map: fn(&Ex) -> Ex,
     join: fn(&Ex, &Ex) -> Ex,
     finish: fn(&Ex, f64) -> Ex,
+    /// Whether the number of elements matters.
+    counts: bool,
 }
 
-const SUM: Fold = Fold { unit: Scalar::zero, map: Ex::clone, join: |a, x| a + x, finish: |a, _| a.clone() };
+const SUM: Fold =
+    Fold { unit: Scalar::zero, map: Ex::clone, join: |a, x| a + x, finish: |a, _| a.clone(), counts: false };
 
 /// The type accumulated in.
 fn accumulator(dtype: DType) -> DType {
@@ -31,12 +34,13 @@ fn accumulator(dtype: DType) -> DType {
 }
 
 impl Fold {
-    fn prim(self, x: DType, extents: &[u64], axes: Vec<usize>, keep_dims: bool) -> Result<Prim, OpError> {
+    fn prim(self, x: DType, extents: &Extents, axes: Vec<usize>, keep_dims: bool) -> Result<Prim, OpError> {
         let wide = accumulator(x);
-        let count: u64 = axes.iter().map(|&a| extents[a]).product();
         let unit = (self.unit)(wide);
         let map = |_: &_, a: &[Ex]| vec![(self.map)(&a[0].cast(wide))];
-        let finish = |_: &_, a: &[Ex]| vec![(self.finish)(&a[0], count as f64).cast(x)];
+        let count = || axes.iter().map(|&a| extents.at(a)).product::<Extent>().fixed() as f64;
+        let count = if self.counts { count() } else { 1.0 };
+        let finish = |_: &_, a: &[Ex]| vec![(self.finish)(&a[0], count).cast(x)];
         if axes.is_empty() {
             let f = ScalarFn::build(&[x], |b, a| {
                 let joined = (self.join)(&b.constant(unit), &map(b, a)[0]);
@@ -64,18 +68,18 @@ fn reduced_axes(params: &Params, given: Option<&TensorData>, rank: usize) -> Res
 }
 
 fn set_reduced_dims(cx: &mut InferCtx<'_>, axes: &[usize], keep: bool) -> Result<(), OpError> {
-    let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+    let Some(dims) = cx.open_dims(0) else { return Ok(()) };
     let kept = dims.iter().enumerate().filter(|(i, _)| keep || !axes.contains(i));
     let dims: Vec<Dim> = kept.map(|(i, d)| if axes.contains(&i) { Dim::Const(1) } else { *d }).collect();
     cx.set_output_dims(0, dims)
 }
 
 fn reduced_shape(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+    let Some(dims) = cx.open_dims(0) else { return Ok(()) };
     let keep = cx.params.bool("keepdims") != Some(false);
     if cx.has_input(1) && cx.value(1).is_none() {
         let unknown: Vec<Dim> = if keep { dims.iter().map(|_| cx.fresh()).collect() } else { return Ok(()) };
-        return match cx.output(0).shape.rank() {
+        return match cx.output_shape(0).rank() {
             None => cx.set_output_dims(0, unknown),
             Some(_) => Ok(()),
         };
@@ -107,7 +111,7 @@ fn sums() -> Vec<OpDef> {
     let log = |a: &Ex, _: f64| if a.dtype().is_float() { a.log() } else { a.cast(DType::F64).log().cast(a.dtype()) };
     vec![
         reduction("reduce_sum", "Σ x.", NUMBERS, SUM).onnx("ReduceSum", 13).ulp(1.0),
-        reduction("reduce_mean", "(Σ x) / count.", NUMBERS, Fold { finish: |a, n| a / n, ..SUM })
+        reduction("reduce_mean", "(Σ x) / count.", NUMBERS, Fold { finish: |a, n| a / n, counts: true, ..SUM })
             .onnx("ReduceMean", 18)
             .ulp(1.0),
         reduction(
@@ -213,7 +217,7 @@ fn positions() -> Vec<OpDef> {
     let entry = |name, doc, better| {
         let infer = rule(|cx| {
             cx.set_output_dtype(0, DType::I64)?;
-            let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+            let Some(dims) = cx.open_dims(0) else { return Ok(()) };
             let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), dims.len())?;
             set_reduced_dims(cx, &[axis], cx.params.bool("keepdims") != Some(false))
         });
@@ -239,7 +243,7 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
     let wide = compute_type(x.dtype);
     let (outer, n, inner): (u64, u64, u64) =
         (x.dims[..axis].iter().product(), x.dims[axis], x.dims[axis + 1..].iter().product());
-    let spread = DenseType::new(x.dtype, &[outer, n, inner]);
+    let spread = DenseType::new(x.dtype, [outer, n, inner]);
     let k = &KernelScope::new(name);
     let (input, output) = (k.input("x", &spread), k.output("y", &spread));
     k.parallel_each("line", outer * inner, |line| {

@@ -12,7 +12,7 @@ pub fn gathered<'g>(x: Tensor<'g>, positions: &[Tensor<'g>], axes: &[SampledAxis
     // Channels innermost: every gather reads whole rows of them.
     let last: Vec<usize> = std::iter::once(0).chain(2..2 + rank).chain([1]).collect();
     let plane: u64 = ty.dims[2..].iter().product();
-    let rows = x.permute(&last).reshape(&[ty.dims[0] * plane, ty.dims[1]]);
+    let rows = x.permute(&last).reshape([ty.dims[0] * plane, ty.dims[1]]);
     let column = [&place[..], &[1]].concat();
     let whole = [&place[..], &ty.dims[1..2]].concat();
     let term = |chosen: Vec<usize>| {

@@ -191,7 +191,7 @@ fn table(params: &Params, a: &ResizedAxis) -> Result<Vec<ResizeTaps>, OpError> {
 fn pick<'g>(x: Tensor<'g>, axis: usize, at: &[i64]) -> Result<Tensor<'g>> {
     let mut dims = x.dims()?;
     let n = dims[axis] as i64;
-    dims[axis] = at.len() as u64;
+    dims.set(axis, at.len());
     let mut map = vars(dims.len());
     let v = Index::var(axis as u32);
     let candidates =
@@ -213,7 +213,7 @@ fn resample<'g>(x: Tensor<'g>, a: &ResizedAxis, rows: &[ResizeTaps]) -> Result<T
     let (g, count, ty) = (x.graph(), rows.first().map_or(0, Vec::len), x.ty()?);
     let dtype = ty.dtype;
     let mut dims = ty.dims;
-    dims[a.axis] = a.m;
+    dims.set(a.axis, a.m);
     let column = |t: usize| rows.iter().map(|r| r[t].0).collect::<Vec<i64>>();
     if a.m == 0 {
         return pick(x, a.axis, &[]);
@@ -265,7 +265,47 @@ fn plan_of(cx: &NodeCtx<'_>) -> Result<Vec<ResizedAxis>, OpError> {
     plan(cx.params, &cx.input(0)?.dims, cx.value(1), scales, sizes)
 }
 
+/// By how much each of `rank` axes is repeated, if that is all that nearest interpolation does: where axes grow by whole factors,
+/// and positions are rounded to the element that a position lies in.
+fn repetitions(params: &Params, scales: Option<&[f64]>, rank: usize) -> Option<Vec<i64>> {
+    let text = |name: &str, default: &'static str| params.str(name).unwrap_or(default).to_owned();
+    let modes = (
+        text("coordinate_transformation_mode", "half_pixel"),
+        text("nearest_mode", "round_prefer_floor"),
+        text("mode", "nearest"),
+    );
+    let repeats = matches!(
+        (&*modes.0, &*modes.1, &*modes.2),
+        ("asymmetric", "floor", "nearest")
+            | ("half_pixel" | "pytorch_half_pixel", "round_prefer_floor" | "round_prefer_ceil", "nearest")
+    );
+    let listed = match params.ints("axes") {
+        Some(list) if !list.is_empty() => axes(list, rank).ok()?,
+        _ => (0..rank).collect(),
+    };
+    let scales = scales.filter(|s| repeats && s.len() == listed.len())?;
+    let whole = |s: &f64| (s.fract() == 0.0 && (1.0..1e6).contains(s)).then_some(*s as i64);
+    let factors = scales.iter().map(whole).collect::<Option<Vec<i64>>>()?;
+    let mut all = vec![1; rank];
+    listed.into_iter().zip(factors).for_each(|(axis, factor)| all[axis] = factor);
+    Some(all)
+}
+
+/// Repeats every element along an axis.
+fn repeated(x: Tensor<'_>, axis: usize, by: i64) -> Result<Tensor<'_>> {
+    let mut dims = x.dims()?;
+    dims.set(axis, dims.at(axis) * by);
+    let mut map = vars(dims.len());
+    map[axis] = map[axis].floor_div(by, &dims);
+    Ok(x.view(map, None, dims))
+}
+
 fn resize_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
+    let scales = given(cx.value(2).map(|v| v.to_f64s()));
+    if let Some(by) = repetitions(cx.params, scales.as_deref(), cx.outputs[0].rank()) {
+        let grown = by.into_iter().enumerate().filter(|(_, by)| *by > 1);
+        return grown.into_iter().try_fold(g.operand(0), |x, (axis, by)| repeated(x, axis, by));
+    }
     let (plan, x) = (plan_of(cx).or_fail(&g)?, g.operand(0));
     let dtype = x.ty()?.dtype;
     let copies = cx.params.str("mode").unwrap_or("nearest") == "nearest";
@@ -284,9 +324,17 @@ fn resize_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
 }
 
 fn resize_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
-    let Some(x) = cx.input_dims(0) else { return Ok(()) };
-    let (scales, sizes) = (given(cx.value(2).map(|v| v.to_f64s())), given(ints(cx, 3)));
+    let scales = given(cx.value(2).map(|v| v.to_f64s()));
     check_scales(scales.as_deref().unwrap_or_default())?;
+    let open = cx.open_dims(0);
+    if let Some(open) = &open
+        && let Some(by) = repetitions(cx.params, scales.as_deref(), open.len())
+        && let Some(n) = open.iter().map(|d| d.as_extent()).collect::<Option<Vec<Extent>>>()
+    {
+        return cx.set_output_dims(0, n.into_iter().zip(by).map(|(n, by)| Dim::of(n * by)));
+    }
+    let Some(x) = cx.input_dims(0) else { return Ok(()) };
+    let sizes = given(ints(cx, 3));
     if scales.is_none() && sizes.is_none() {
         return partial(cx, 0, &vec![None; x.len()]);
     }

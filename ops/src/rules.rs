@@ -5,14 +5,14 @@ use std::ops::RangeInclusive;
 use tensorc_ir::diag::Result;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{NodeCtx, OpError};
-use tensorc_ir::{Dim, Dims, MAX_RANK, Shape};
+use tensorc_ir::{Dim, Dims, Extent, MAX_RANK, Shape};
 
 /// States an output's shape of which some axes are not known yet (`None`).
 ///
 /// Unknown axes keep the variables the output already has, so that stating the same facts again
 /// learns nothing.
 pub fn partial(cx: &mut InferCtx<'_>, output: usize, dims: &[Option<Dim>]) -> Result<(), OpError> {
-    let old = match cx.output(output).shape {
+    let old = match cx.output_shape(output) {
         Shape::Ranked(old) if old.len() == dims.len() => Some(old),
         _ => None,
     };
@@ -48,15 +48,15 @@ pub fn reject_if<W: Into<OpError>>(condition: bool, why: impl FnOnce() -> W) -> 
 
 /// The axes of an output whose rank has been stated.
 pub fn output_dims(cx: &InferCtx<'_>, output: usize) -> Vec<Dim> {
-    cx.output(output).shape.dims().map(<[Dim]>::to_vec).unwrap_or_default()
+    cx.output_shape(output).dims().map(<[Dim]>::to_vec).unwrap_or_default()
 }
 
 /// The output has the type and shape of an operand, both ways.
 pub fn same(cx: &mut InferCtx<'_>, output: usize, input: usize) -> Result<(), OpError> {
     cx.same_dtype(output, input)?;
-    match cx.input(input).shape {
+    match cx.input_shape(input) {
         Shape::Unranked => {
-            let shape = cx.output(output).shape;
+            let shape = cx.output_shape(output);
             cx.set_input_shape(input, shape)
         }
         shape => cx.set_output_shape(output, shape),
@@ -84,10 +84,23 @@ pub fn ints(cx: &InferCtx<'_>, i: usize) -> Option<Vec<i64>> {
     cx.value(i).map(|v| v.to_i64s())
 }
 
+/// Elements of a static integer operand, if it is known, which may depend on symbols.
+pub fn extents(cx: &InferCtx<'_>, i: usize) -> Option<Vec<Extent>> {
+    cx.value(i).map(|v| v.extents())
+}
+
 /// Elements of a static integer operand at lowering; an error if it is absent.
 pub fn need_ints(cx: &NodeCtx<'_>, i: usize, name: &str) -> Result<Vec<i64>, OpError> {
     match cx.value(i) {
         Some(v) => Ok(v.to_i64s()),
+        None => Err(OpError(format!("operand `{name}` has no value at compile time"))),
+    }
+}
+
+/// As [`need_ints`], of elements that may depend on symbols.
+pub fn need_extents(cx: &NodeCtx<'_>, i: usize, name: &str) -> Result<Vec<Extent>, OpError> {
+    match cx.value(i) {
+        Some(v) => Ok(v.extents()),
         None => Err(OpError(format!("operand `{name}` has no value at compile time"))),
     }
 }
@@ -119,15 +132,16 @@ pub fn broadcast(lists: &[&[Dim]]) -> Result<Vec<Option<Dim>>, OpError> {
         let lead = rank - list.len();
         for (i, &d) in list.iter().enumerate() {
             let known = &mut out[lead + i];
-            *known = match (*known, d) {
-                (Some(Dim::Const(1)), d) => Some(d),
-                (k, Dim::Const(1)) => k,
-                (Some(Dim::Const(a)), Dim::Const(b)) if a != b => {
+            let own = d.as_extent();
+            *known = match (known.map(|k| (k, k.as_extent())), own) {
+                (Some((_, Some(a))), _) if a == 1 => Some(d),
+                (k, Some(b)) if b == 1 => k.map(|(k, _)| k),
+                (Some((_, Some(a))), Some(b)) if a != b => {
                     return Err(OpError(format!("axis {}: cannot broadcast {b} to {a}", lead + i)));
                 }
-                (_, Dim::Const(n)) => Some(Dim::Const(n)),
-                (Some(a), b) if a == b => Some(a),
-                (Some(Dim::Const(n)), _) => Some(Dim::Const(n)),
+                (_, Some(_)) => Some(d),
+                (Some((k, _)), None) if k == d => Some(d),
+                (Some((k, Some(_))), None) => Some(k),
                 _ => None,
             };
         }
@@ -137,11 +151,17 @@ pub fn broadcast(lists: &[&[Dim]]) -> Result<Vec<Option<Dim>>, OpError> {
 
 /// An operand that must have the given rank: states fresh axes for it if nothing is known.
 pub fn ranked(cx: &mut InferCtx<'_>, i: usize, rank: usize) -> Result<Vec<Dim>, OpError> {
-    if cx.input_dims(i).is_none() {
+    open_ranked(cx, i, rank)?;
+    Ok(cx.input_dims(i).map(|d| d.to_vec()).unwrap_or_default())
+}
+
+/// As [`ranked`], of extents that may depend on symbols.
+pub fn open_ranked(cx: &mut InferCtx<'_>, i: usize, rank: usize) -> Result<Vec<Dim>, OpError> {
+    if cx.open_dims(i).is_none() {
         let dims: Dims = (0..rank).map(|_| cx.fresh()).collect();
         cx.set_input_dims(i, dims)?;
     }
-    match cx.input_dims(i) {
+    match cx.open_dims(i) {
         Some(dims) if dims.len() == rank => Ok(dims.to_vec()),
         found => {
             let found = found.map_or(0, |d| d.len());
@@ -157,7 +177,13 @@ fn present(cx: &InferCtx<'_>, i: usize) -> Option<Vec<Dim>> {
 
 /// The axes of an operand whose rank must lie in a range, if they are known.
 pub fn rank_in(cx: &InferCtx<'_>, i: usize, ranks: RangeInclusive<usize>) -> Result<Option<Vec<Dim>>, OpError> {
-    let Some(dims) = present(cx, i) else { return Ok(None) };
+    let dims = open_rank_in(cx, i, ranks)?;
+    Ok(dims.and_then(|_| present(cx, i)))
+}
+
+/// As [`rank_in`], of extents that may depend on symbols.
+pub fn open_rank_in(cx: &InferCtx<'_>, i: usize, ranks: RangeInclusive<usize>) -> Result<Option<Vec<Dim>>, OpError> {
+    let Some(dims) = cx.open_dims(i).filter(|_| cx.has_input(i)).map(|d| d.to_vec()) else { return Ok(None) };
     if ranks.contains(&dims.len()) {
         return Ok(Some(dims));
     }
@@ -171,7 +197,7 @@ pub fn rank_in(cx: &InferCtx<'_>, i: usize, ranks: RangeInclusive<usize>) -> Res
 
 /// An operand must have the given axes, as far as its rank is known.
 pub fn shaped(cx: &mut InferCtx<'_>, i: usize, expected: &[Dim]) -> Result<(), OpError> {
-    let Some(found) = rank_in(cx, i, expected.len()..=expected.len())? else { return Ok(()) };
+    let Some(found) = open_rank_in(cx, i, expected.len()..=expected.len())? else { return Ok(()) };
     let name = cx.input_name(i);
     let pairs = expected.iter().zip(&found).enumerate();
     pairs.into_iter().try_for_each(|(axis, (e, f))| cx.unify_dims(*e, *f, &format!("{name}, axis {axis}")))
@@ -179,12 +205,12 @@ pub fn shaped(cx: &mut InferCtx<'_>, i: usize, expected: &[Dim]) -> Result<(), O
 
 /// An operand must broadcast to the given axes without enlarging them.
 pub fn broadcasts_to(cx: &InferCtx<'_>, i: usize, to: &[Dim]) -> Result<(), OpError> {
-    let Some(dims) = rank_in(cx, i, 0..=to.len())? else { return Ok(()) };
+    let Some(dims) = open_rank_in(cx, i, 0..=to.len())? else { return Ok(()) };
     let lead = to.len() - dims.len();
-    for (axis, pair) in dims.iter().zip(&to[lead..]).enumerate() {
-        if let (Dim::Const(found), Dim::Const(expected)) = pair
+    for (axis, (found, expected)) in dims.iter().zip(&to[lead..]).enumerate() {
+        if let (Some(found), Some(expected)) = (found.as_extent(), expected.as_extent())
             && found != expected
-            && *found != 1
+            && found != 1
         {
             let name = cx.input_name(i);
             return Err(OpError(format!("{name}, axis {axis}: expected 1 or {expected}, found {found}")));
@@ -239,8 +265,8 @@ pub fn agree_shapes(cx: &mut InferCtx<'_>, inputs: &[usize], outputs: &[usize]) 
     let ranked = |shape: Shape| matches!(shape, Shape::Ranked(_)).then_some(shape);
     let known = inputs
         .iter()
-        .find_map(|&i| ranked(cx.input(i).shape))
-        .or_else(|| outputs.iter().find_map(|&i| ranked(cx.output(i).shape)));
+        .find_map(|&i| ranked(cx.input_shape(i)))
+        .or_else(|| outputs.iter().find_map(|&i| ranked(cx.output_shape(i))));
     let Some(shape) = known else { return Ok(()) };
     inputs.iter().try_for_each(|&i| cx.set_input_shape(i, shape.clone()))?;
     outputs.iter().try_for_each(|&i| cx.set_output_shape(i, shape.clone()))

@@ -206,7 +206,7 @@ fn deformed_columns<'g>(d: &Deformed<'_, 'g>) -> Result<Tensor<'g>> {
     let mask_ty = d.mask.map(|m| m.ty()).transpose()?;
     let rank = window.kernel.len();
     let wide = compute_type(xt.dtype);
-    let columns = DenseType::new(xt.dtype, &[&xt.dims[..2], &window.kernel, out].concat());
+    let columns = DenseType::new(xt.dtype, [&xt.dims[..2], &window.kernel, out].concat());
     let k = &KernelScope::new("deform_columns");
     let [source, shifts] = k.inputs(["x", "offset"], [&xt, &ot]);
     let weights = mask_ty.as_ref().map(|ty| k.input("mask", ty));
@@ -239,26 +239,26 @@ fn gathered_columns<'g>(d: &Deformed<'_, 'g>) -> Result<Tensor<'g>> {
     let (window, groups, g) = (d.window, d.offset_groups, d.x.graph());
     let (xt, rank) = (d.x.ty()?, window.kernel.len());
     let (wide, n) = (compute_type(xt.dtype), xt.dims[0] * groups);
-    let x = d.x.reshape(&[&[n, xt.dims[1] / groups], &xt.dims[2..]].concat());
+    let x = d.x.reshape([&[n, xt.dims[1] / groups], &xt.dims[2..]].concat());
     let place = [&[n][..], &window.kernel, d.out].concat();
-    let offset = d.offset.reshape(&[&[n][..], &window.kernel, &[rank as u64], d.out].concat());
+    let offset = d.offset.reshape([&[n][..], &window.kernel, &[rank as u64], d.out].concat());
     let position = |i: usize| {
         let shift = offset.slice(1 + rank, i as u64, 1).reshape(&place);
         let lead = window.lead(i, xt.dims[2 + i]);
         g.map(&[shift], wide, &place, |s, a| {
             let int = |n: i64| s.constant(Scalar::i64(n));
             let at = s.coord(1 + rank + i) * int(window.strides[i]) + s.coord(1 + i) * int(window.dilations[i]);
-            (at - int(lead)).cast(wide) + a[0].cast(wide)
+            (at - int(lead.fixed())).cast(wide) + a[0].cast(wide)
         })
     };
     let positions: Vec<_> = (0..rank).map(position).collect();
     let axes: Vec<_> = xt.dims[2..].iter().map(|&n| SampledAxis::linear(n)).collect();
     let mut y = crate::resample::gathered(x, &positions, &axes)?;
     if let Some(mask) = d.mask {
-        let mask = mask.reshape(&[&[n, 1][..], &place[1..]].concat());
+        let mask = mask.reshape([&[n, 1][..], &place[1..]].concat());
         y = y.map_with(&[mask], |_, a| &a[0] * a[1].cast(wide));
     }
-    Ok(y.convert(xt.dtype).reshape(&[&xt.dims[..2], &place[1..]].concat()))
+    Ok(y.convert(xt.dtype).reshape([&xt.dims[..2], &place[1..]].concat()))
 }
 
 type ColumnSampler = for<'g> fn(&Deformed<'_, 'g>) -> Result<Tensor<'g>>;

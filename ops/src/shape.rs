@@ -23,7 +23,7 @@ pub fn ops() -> Vec<OpDef> {
 fn regroup(name: &'static str, doc: &'static str, infer: fn(&mut InferCtx<'_>) -> Result<(), OpError>) -> OpDef {
     let compute = prim(|cx| {
         let (from, to) = (cx.input(0)?, &cx.outputs[0]);
-        match from.len() == to.len() {
+        match from.dims.count() == to.dims.count() {
             true => Ok(view_prim(reshape(&from.dims, &to.dims))),
             false => Err(OpError(format!("operand `data`: {from} cannot become {to}"))),
         }
@@ -42,8 +42,8 @@ fn reshape_op() -> OpDef {
         "The elements in the same order under another shape. An extent of -1 follows from the others; 0 copies the \
          operand's extent unless `allowzero`.",
         |cx| {
-            let input = cx.input_dims(0);
-            let Some(shape) = ints(cx, 1) else {
+            let input = cx.open_dims(0);
+            let Some(shape) = extents(cx, 1) else {
                 if let Some(rank) = length(cx, 1) {
                     partial(cx, 0, &vec![None; rank])?;
                 }
@@ -52,8 +52,8 @@ fn reshape_op() -> OpDef {
             let allow_zero = cx.params.flag("allowzero");
             let mut dims = vec![];
             for (i, &n) in shape.iter().enumerate() {
-                dims.push(match n {
-                    0 if !allow_zero => match &input {
+                dims.push(match n.known() {
+                    Some(0) if !allow_zero => match &input {
                         Some(input) if i >= input.len() => {
                             return Err(OpError(format!(
                                 "operand `shape`: entry {i} copies an axis, but `data` has rank {}",
@@ -63,17 +63,20 @@ fn reshape_op() -> OpDef {
                         Some(input) => Some(input[i]),
                         None => None,
                     },
-                    -1 => None,
-                    n if n < 0 => return Err(OpError(format!("operand `shape`: entry {i} is {n}"))),
-                    n => Some(Dim::Const(n as u64)),
+                    Some(-1) => None,
+                    _ if n < 0 => return Err(OpError(format!("operand `shape`: entry {i} is {n}"))),
+                    _ => Some(Dim::of(n)),
                 });
             }
-            reject_if(shape.iter().filter(|n| **n == -1).count() > 1, || "operand `shape`: more than one entry is -1")?;
+            reject_if(
+                shape.iter().filter(|n| n.is_surely(-1)).count() > 1,
+                || "operand `shape`: more than one entry is -1",
+            )?;
             partial(cx, 0, &dims)?;
             if let Some(input) = input {
                 let output = output_dims(cx, 0);
                 // Axes copied from the operand cancel, which keeps the equation solvable.
-                let copied = |i: usize| shape[i] == 0 && !allow_zero;
+                let copied = |i: usize| shape[i].is_surely(0) && !allow_zero;
                 let left: Vec<Dim> =
                     (0..input.len()).filter(|&i| i >= shape.len() || !copied(i)).map(|i| input[i]).collect();
                 let right: Vec<Dim> = (0..output.len()).filter(|&i| !copied(i)).map(|i| output[i]).collect();
@@ -90,7 +93,7 @@ fn reshape_op() -> OpDef {
 fn flatten() -> OpDef {
     regroup("flatten", "A matrix: the axes before `axis` joined, and the rest joined.", |cx| {
         partial(cx, 0, &[None, None])?;
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let Some(input) = cx.open_dims(0) else { return Ok(()) };
         let rank = input.len() as i64;
         let axis = cx.params.int("axis").unwrap_or(1);
         let at = if axis < 0 { axis + rank } else { axis };
@@ -106,11 +109,11 @@ fn flatten() -> OpDef {
 
 /// The extents of the first operand without axes of extent 1: the given ones, or all, once they are known.
 pub(crate) fn squeezed_dims(cx: &mut InferCtx<'_>, given: Option<Vec<i64>>) -> Result<Option<Vec<Dim>>, OpError> {
-    let Some(x) = cx.input_dims(0) else { return Ok(None) };
+    let Some(x) = cx.open_dims(0) else { return Ok(None) };
     let drop = match given {
         Some(list) => axes(&list, x.len())?,
-        None if x.iter().any(|d| d.as_const().is_none()) => return Ok(None),
-        None => (0..x.len()).filter(|&i| x[i] == Dim::Const(1)).collect(),
+        None if x.iter().any(|d| d.as_extent().is_none()) => return Ok(None),
+        None => (0..x.len()).filter(|&i| x[i].as_extent() == Some(Extent::ONE)).collect(),
     };
     for &axis in &drop {
         cx.unify_dims(Dim::Const(1), x[axis], &format!("operand `data`, axis {axis}"))?;
@@ -134,7 +137,7 @@ fn squeeze() -> OpDef {
 fn unsqueeze() -> OpDef {
     regroup("unsqueeze", "Inserts axes of extent 1 at the given positions of the result.", |cx| {
         let Some(list) = ints(cx, 1) else { return Ok(()) };
-        match (cx.input(0).shape, cx.output(0).shape) {
+        match (cx.input_shape(0), cx.output_shape(0)) {
             (Shape::Ranked(input), _) => {
                 let rank = input.len() + list.len();
                 let new = axes(&list, rank)?;
@@ -161,7 +164,7 @@ type Permutation = fn(&Params, usize) -> Result<Vec<usize>, OpError>;
 
 /// Relates the extents of the first operand and the result, axis i of which is axis `permutation[i]` of the operand.
 pub(crate) fn permuted_dims(cx: &mut InferCtx<'_>, permutation: Permutation) -> Result<(), OpError> {
-    match (cx.input(0).shape, cx.output(0).shape) {
+    match (cx.input_shape(0), cx.output_shape(0)) {
         (Shape::Ranked(input), _) => {
             let perm = permutation(cx.params, input.len())?;
             cx.set_output_dims(0, perm.iter().map(|&p| input[p]))
@@ -203,7 +206,7 @@ fn swap_axes() -> OpDef {
     }
     let compute = prim(|cx| Ok(view_prim(permute(&swapped(cx.params, cx.input(0)?.rank())?))));
     let infer = shape_rule(|cx| {
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let Some(input) = cx.open_dims(0) else { return Ok(()) };
         cx.set_output_dims(0, swapped(cx.params, input.len())?.into_iter().map(|p| input[p]))
     });
     define("swap_axes", "Exchanges two axes.", compute, infer)
@@ -216,23 +219,22 @@ fn swap_axes() -> OpDef {
 fn expand() -> OpDef {
     let compute = prim(|cx| Ok(view_prim(broadcast(&cx.input(0)?.dims, &cx.outputs[0].dims))));
     let infer = shape_rule(|cx| {
-        let Some(target) = ints(cx, 1) else { return Ok(()) };
+        let Some(target) = extents(cx, 1) else { return Ok(()) };
         if let Some(n) = target.iter().find(|n| **n < 0) {
             return Err(OpError(format!("operand `shape`: negative extent {n}")));
         }
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let Some(input) = cx.open_dims(0) else { return Ok(()) };
         let rank = input.len().max(target.len());
         let mut dims = vec![];
         for axis in 0..rank {
             let from = (axis + input.len()).checked_sub(rank).map(|i| input[i]).unwrap_or(Dim::Const(1));
-            let to = (axis + target.len()).checked_sub(rank).map(|i| target[i] as u64).unwrap_or(1);
-            dims.push(match (from, to) {
-                (d, 1) => Some(d),
-                (Dim::Const(1), n) => Some(Dim::Const(n)),
-                (Dim::Const(a), n) if a != n => {
-                    return Err(OpError(format!("operand `input`, axis {axis}: cannot broadcast {a} to {n}")));
+            let to = (axis + target.len()).checked_sub(rank).map_or(Extent::ONE, |i| target[i]);
+            dims.push(match from.as_extent() {
+                _ if to == 1 => Some(from),
+                Some(a) if a != 1 && a != to => {
+                    return Err(OpError(format!("operand `input`, axis {axis}: cannot broadcast {a} to {to}")));
                 }
-                (_, n) => Some(Dim::Const(n)),
+                _ => Some(Dim::of(to)),
             });
         }
         partial(cx, 0, &dims)
@@ -300,7 +302,7 @@ fn depth_to_space() -> OpDef {
             Some("DCR") | None => ([d[0], s, s, c, d[2], d[3]], [0, 3, 4, 1, 5, 2]),
             Some(other) => return Err(g.fail(format!("parameter `mode`: unknown mode `{other}`"))),
         };
-        Ok(g.operand(0).reshape(&split).permute(&perm).reshape(&[d[0], c, d[2] * s, d[3] * s]))
+        Ok(g.operand(0).reshape(split).permute(&perm).reshape([d[0], c, d[2] * s, d[3] * s]))
     });
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;
@@ -323,8 +325,8 @@ fn space_to_depth() -> OpDef {
     let compute = formula(|g, cx| {
         let d = g.operand(0).dims()?;
         let s = cx.params.int("blocksize").unwrap_or(1) as u64;
-        let blocks = g.operand(0).reshape(&[d[0], d[1], d[2] / s, s, d[3] / s, s]).permute(&[0, 3, 5, 1, 2, 4]);
-        Ok(blocks.reshape(&[d[0], d[1] * s * s, d[2] / s, d[3] / s]))
+        let blocks = g.operand(0).reshape([d[0], d[1], d[2] / s, s, d[3] / s, s]).permute(&[0, 3, 5, 1, 2, 4]);
+        Ok(blocks.reshape([d[0], d[1] * s * s, d[2] / s, d[3] / s]))
     });
     let infer = shape_rule(|cx| {
         partial(cx, 0, &[None; 4])?;

@@ -1,7 +1,7 @@
 //! Operators that cut and join: slice, pad, concat, split, flip, crop.
 
 use crate::prelude::*;
-use crate::rules::{axes, axis_of, need_ints};
+use crate::rules::{axes, axis_of, need_extents, need_ints};
 use crate::views::{strided, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
@@ -11,39 +11,37 @@ pub fn ops() -> Vec<OpDef> {
 /// What a slice takes along one axis.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
-    pub start: i64,
+    pub start: Extent,
     pub step: i64,
-    pub len: u64,
+    pub len: Extent,
 }
 
 /// Clamps `start` and `end` as numpy does; `step` is not 0.
-pub(crate) fn cut(start: i64, end: i64, step: i64, extent: u64) -> Cut {
-    let n = extent as i64;
-    let wrap = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
-    let (start, end) = match step > 0 {
-        true => (wrap(start).clamp(0, n), wrap(end).clamp(0, n)),
-        false => (wrap(start).clamp(-1, n - 1), wrap(end).clamp(-1, n - 1)),
-    };
-    let span = if step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
+pub(crate) fn cut(start: Extent, end: Extent, step: i64, extent: impl Into<Extent>) -> Cut {
+    let n = extent.into();
+    let wrap = |i: Extent| if i < 0 { i.saturating_add(n) } else { i };
+    let (least, most) = if step > 0 { (Extent::ZERO, n) } else { (Extent::of(-1), n - 1) };
+    let [start, end] = [start, end].map(|i| wrap(i).greatest(least).least(most));
+    let span = if step > 0 { end - start } else { start - end };
     let stride = step.unsigned_abs() as i64;
-    let len = if span <= 0 { 0 } else { (span - 1) / stride.max(1) + 1 };
-    Cut { start: start.max(0), step, len: len as u64 }
+    let len = if span <= 0 { Extent::ZERO } else { (span - 1).div_floor(stride.max(1)) + 1 };
+    Cut { start: start.greatest(0), step, len }
 }
 
 /// As [`cut`], but that a `start` before the axis is its first element also where `step` is negative, as ONNX has it.
-fn cut_inside(start: i64, end: i64, step: i64, extent: u64) -> Cut {
-    let start = if step < 0 { start.max((extent as i64).saturating_neg()) } else { start };
+fn cut_inside(start: Extent, end: Extent, step: i64, extent: Extent) -> Cut {
+    let start = if step < 0 { start.greatest(-extent) } else { start };
     cut(start, end, step, extent)
 }
 
 /// The (axis, start, end, step) quadruples of a slice.
 fn quadruples(
     rank: usize,
-    starts: &[i64],
-    ends: &[i64],
+    starts: &[Extent],
+    ends: &[Extent],
     given: Option<Vec<i64>>,
     steps: Option<Vec<i64>>,
-) -> Result<Vec<(usize, i64, i64, i64)>, OpError> {
+) -> Result<Vec<(usize, Extent, Extent, i64)>, OpError> {
     let list = given.unwrap_or_else(|| (0..starts.len() as i64).collect());
     let steps = steps.unwrap_or_else(|| vec![1; starts.len()]);
     if ends.len() != starts.len() || list.len() != starts.len() || steps.len() != starts.len() {
@@ -59,20 +57,20 @@ fn quadruples(
 fn slice() -> OpDef {
     let compute = prim(|cx| {
         let x = cx.input(0)?;
-        let (starts, ends) = (need_ints(cx, 1, "starts")?, need_ints(cx, 2, "ends")?);
+        let (starts, ends) = (need_extents(cx, 1, "starts")?, need_extents(cx, 2, "ends")?);
         let (given, steps) = (cx.value(3).map(|v| v.to_i64s()), cx.value(4).map(|v| v.to_i64s()));
-        let (mut from, mut by) = (vec![0; x.rank()], vec![1; x.rank()]);
+        let (mut from, mut by) = (vec![Extent::ZERO; x.rank()], vec![1; x.rank()]);
         for (axis, start, end, step) in quadruples(x.rank(), &starts, &ends, given, steps)? {
-            let c = cut_inside(start, end, step, x.dims[axis]);
+            let c = cut_inside(start, end, step, x.dims.at(axis));
             from[axis] = c.start;
-            by[axis] = if c.len <= 1 { 1 } else { c.step };
+            by[axis] = if c.step == 1 || c.len <= 1 { 1 } else { c.step };
         }
         Ok(view_prim(strided(&from, &by)))
     });
     let infer = shape_rule(|cx| {
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let Some(input) = cx.open_dims(0) else { return Ok(()) };
         let unknown = (3..5).any(|i| cx.has_input(i) && cx.value(i).is_none());
-        let (Some(starts), Some(ends), false) = (ints(cx, 1), ints(cx, 2), unknown) else {
+        let (Some(starts), Some(ends), false) = (extents(cx, 1), extents(cx, 2), unknown) else {
             // The sliced axes may still be known, which fixes the others.
             let mut dims = vec![None; input.len()];
             if let (true, Some(list)) = (cx.has_input(3), ints(cx, 3)) {
@@ -84,10 +82,10 @@ fn slice() -> OpDef {
         let (given, steps) = (ints(cx, 3), ints(cx, 4));
         let mut dims: Vec<Option<Dim>> = input.iter().copied().map(Some).collect();
         for (axis, start, end, step) in quadruples(input.len(), &starts, &ends, given, steps)? {
-            dims[axis] = match input[axis] {
-                Dim::Const(n) => Some(Dim::Const(cut_inside(start, end, step, n).len)),
-                d if start == 0 && step == 1 && end >= i64::from(i32::MAX) => Some(d),
-                _ => None,
+            dims[axis] = match input[axis].as_extent() {
+                Some(n) => Some(Dim::of(cut_inside(start, end, step, n).len)),
+                None if start == 0 && step == 1 && end >= i64::from(i32::MAX) => Some(input[axis]),
+                None => None,
             };
         }
         partial(cx, 0, &dims)
@@ -118,15 +116,14 @@ fn pads_by_axis(rank: usize, pads: &[i64], given: Option<Vec<i64>>) -> Result<Ve
 }
 
 /// The element of an axis of extent `n` that the padded position `at` shows.
-fn padded(at: Index, n: u64, mode: &str, ranges: &[u64]) -> Result<Index, OpError> {
-    let n = n as i64;
+fn padded(at: Index, n: Extent, mode: &str, ranges: &Extents) -> Result<Index, OpError> {
     Ok(match mode {
         "constant" => at,
         _ if n == 0 => return Err(OpError(format!("mode `{mode}` cannot pad an empty axis"))),
         "edge" => at.maximum(&Index::constant(0), ranges).minimum(&Index::constant(n - 1), ranges),
         "reflect" if n == 1 => Index::constant(0),
         "reflect" => {
-            let period = 2 * (n - 1);
+            let period = (n - 1) * 2;
             let phase = at.modulo(period, ranges);
             phase.minimum(&Index::constant(period).sub(&phase), ranges)
         }
@@ -141,9 +138,9 @@ fn pad_prim(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
     let mode = cx.params.str("mode").unwrap_or("constant");
     let mut map = vec![];
     for (i, &(before, _)) in pads.iter().enumerate() {
-        map.push(match before == 0 && x.dims[i] == out.dims[i] {
+        map.push(match before == 0 && x.dims.at(i) == out.dims.at(i) {
             true => Index::var(i as u32),
-            false => padded(Index::var(i as u32).offset(-before), x.dims[i], mode, &out.dims)?,
+            false => padded(Index::var(i as u32).offset(-before), x.dims.at(i), mode, &out.dims)?,
         });
     }
     let value = match cx.value(2) {
@@ -157,7 +154,7 @@ fn pad_prim(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
 
 fn pad() -> OpDef {
     let infer = shape_rule(|cx| {
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let Some(input) = cx.open_dims(0) else { return Ok(()) };
         partial(cx, 0, &vec![None; input.len()])?;
         let (Some(pads), false) = (ints(cx, 1), cx.has_input(3) && cx.value(3).is_none()) else { return Ok(()) };
         let pads = pads_by_axis(input.len(), &pads, ints(cx, 3))?;
@@ -183,18 +180,18 @@ fn pad() -> OpDef {
 /// Shapes of operands that are joined along `axis`: equal along the other axes, in every direction.
 pub(crate) fn joined(cx: &mut InferCtx<'_>, axis: i64) -> Result<(), OpError> {
     let count = cx.input_count();
-    let ranked = (0..count).find_map(|i| cx.input(i).shape.rank()).or_else(|| cx.output(0).shape.rank());
+    let ranked = (0..count).find_map(|i| cx.input_shape(i).rank()).or_else(|| cx.output_shape(0).rank());
     let Some(rank) = ranked else { return Ok(()) };
     let axis = normalize_axis(axis, rank)?;
     partial(cx, 0, &vec![None; rank])?;
     let out = output_dims(cx, 0);
     let mut terms = vec![];
     for i in 0..count {
-        if cx.input_dims(i).is_none() {
+        if cx.open_dims(i).is_none() {
             let dims: Dims = (0..rank).map(|a| if a == axis { cx.fresh() } else { out[a] }).collect();
             cx.set_input_dims(i, dims)?;
         }
-        let Some(dims) = cx.input_dims(i) else { continue };
+        let Some(dims) = cx.open_dims(i) else { continue };
         if dims.len() != rank {
             let what = cx.input_name(i);
             return Err(OpError(format!("{what}: expected rank {rank}, found rank {}", dims.len())));
@@ -225,18 +222,19 @@ fn concat() -> OpDef {
 }
 
 /// Sizes of the parts of an axis of extent `n` when they are not given: equal, the last smaller.
-fn even_parts(n: u64, parts: usize) -> Vec<u64> {
-    let chunk = n.div_ceil(parts.max(1) as u64);
-    (0..parts as u64).map(|i| chunk.min(n.saturating_sub(i * chunk))).collect()
+fn even_parts(n: Extent, parts: usize) -> Vec<Extent> {
+    let chunk = n.div_ceil(parts.max(1));
+    (0..parts).map(|i| chunk.least((n - chunk * i).greatest(0))).collect()
 }
 
 fn split() -> OpDef {
     let compute = formulas(|g, cx| {
         let axis = axis_of(cx, cx.outputs[0].rank()).or_fail(&g)?;
-        let mut start = 0;
+        let mut start = Extent::ZERO;
         let part = |out: &DenseType| {
-            let part = g.operand(0).slice(axis, start, out.dims[axis]);
-            start += out.dims[axis];
+            let len = out.dims.at(axis);
+            let part = g.operand(0).slice(axis, start, len);
+            start = start + len;
             part
         };
         Ok(cx.outputs.iter().map(part).collect())
@@ -244,11 +242,11 @@ fn split() -> OpDef {
     let infer = rule(|cx| {
         let count = cx.output_count();
         (0..count).try_for_each(|i| cx.same_dtype(i, 0))?;
-        let Some(input) = cx.input_dims(0) else { return Ok(()) };
+        let Some(input) = cx.open_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), input.len())?;
-        let sizes: Option<Vec<u64>> = match (ints(cx, 1), input[axis]) {
-            (Some(list), _) => Some(list.iter().map(|n| (*n).max(0) as u64).collect()),
-            (None, Dim::Const(n)) if !cx.has_input(1) => Some(even_parts(n, count)),
+        let sizes: Option<Vec<Extent>> = match (extents(cx, 1), input[axis].as_extent()) {
+            (Some(list), _) => Some(list.iter().map(|n| n.greatest(0)).collect()),
+            (None, Some(n)) if !cx.has_input(1) => Some(even_parts(n, count)),
             _ => None,
         };
         if let Some(sizes) = &sizes
@@ -259,7 +257,7 @@ fn split() -> OpDef {
         let mut terms = vec![];
         for i in 0..count {
             let mut dims: Vec<Option<Dim>> = input.iter().copied().map(Some).collect();
-            dims[axis] = sizes.as_ref().map(|s| Dim::Const(s[i]));
+            dims[axis] = sizes.as_ref().map(|s| Dim::of(s[i]));
             partial(cx, i, &dims)?;
             terms.push(output_dims(cx, i)[axis]);
         }

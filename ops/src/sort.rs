@@ -135,7 +135,7 @@ fn ranking(wanted: RankResults) -> Compute {
         let mut types = cx.outputs.to_vec();
         if count > MAX_INSERTION_ELEMENTS {
             let lines = ty.len() / ty.dims[axis].max(1);
-            types.push(DenseType::new(DType::I64, &[lines, 2, ty.dims[axis]]));
+            types.push(DenseType::new(DType::I64, [lines, 2, ty.dims[axis]]));
         }
         let largest = match wanted {
             RankResults::Both => cx.params.bool("largest").unwrap_or(true),
@@ -157,7 +157,7 @@ fn ranking_kernel(
     wanted: RankResults,
 ) -> Result<Kernel, OpError> {
     let (n, count) = (x.dims[axis], types[0].dims[axis]);
-    let mut lines = x.dims.clone();
+    let mut lines = x.dims.to_vec();
     lines.remove(axis);
     let kept = [count];
     let k = &KernelScope::new("topk");

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use crate::compose::compute_type;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::Value;
+use tensorc_ir::index::Ranges;
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::op::OpError;
 use tensorc_ir::prim::{Contraction, Gather, Prim, Reduction, View};
 use tensorc_ir::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::{DType, DenseType, Extent, Extents};
 
 /// The variables of an iteration space, outermost first.
 pub fn vars(rank: usize) -> Vec<Index> {
@@ -25,8 +27,8 @@ pub fn row_major(s: &ScalarBuilder, dims: &[u64]) -> Ex {
 }
 
 /// Row-major reinterpretation of `from` as `to`, of the same size.
-pub fn reshape(from: &[u64], to: &[u64]) -> View {
-    let offset = linearize(&vars(to.len()), to);
+pub fn reshape(from: &(impl Axes + ?Sized), to: &(impl Axes + Ranges + ?Sized)) -> View {
+    let offset = linearize(&vars(to.rank()), to);
     View { map: delinearize(&offset, from, to), fill: None }
 }
 
@@ -40,9 +42,9 @@ pub fn permute(perm: &[usize]) -> View {
 }
 
 /// Repeats axes of extent 1, right-aligned.
-pub fn broadcast(from: &[u64], to: &[u64]) -> View {
-    let lead = to.len() - from.len();
-    let map = from.iter().enumerate().map(|(i, &n)| match n == 1 && to[lead + i] != 1 {
+pub fn broadcast(from: &(impl Axes + ?Sized), to: &(impl Axes + ?Sized)) -> View {
+    let lead = to.rank() - from.rank();
+    let map = from.each().enumerate().map(|(i, n)| match n == 1 && to.extent(lead + i) != 1 {
         true => Index::constant(0),
         false => Index::var((lead + i) as u32),
     });
@@ -50,9 +52,9 @@ pub fn broadcast(from: &[u64], to: &[u64]) -> View {
 }
 
 /// `in[starts[i] + steps[i]·d_i]` along every axis.
-pub fn strided(starts: &[i64], steps: &[i64]) -> View {
+pub fn strided<S: Into<Extent> + Copy>(starts: &[S], steps: &[i64]) -> View {
     let map = starts.iter().zip(steps).enumerate();
-    View { map: map.map(|(i, (&s, &k))| Index::var(i as u32).scale(k).offset(s)).collect(), fill: None }
+    View { map: map.map(|(i, (&s, &k))| Index::var(i as u32).scale(k).offset(s.into())).collect(), fill: None }
 }
 
 /// Prim of a view.
@@ -73,19 +75,19 @@ pub fn lowest(dtype: DType) -> Scalar {
 /// Primitives as methods of the builder; every shape is given or follows from the operand.
 pub trait Build {
     fn fail(&self, why: impl Into<String>) -> Diagnostic;
-    fn dims(&self, v: Value) -> Result<Vec<u64>>;
-    fn view(&mut self, x: Value, view: View, dims: &[u64]) -> Result<Value>;
-    fn reshaped(&mut self, x: Value, dims: &[u64]) -> Result<Value>;
+    fn dims(&self, v: Value) -> Result<Extents>;
+    fn view(&mut self, x: Value, view: View, dims: impl Into<Extents>) -> Result<Value>;
+    fn reshaped(&mut self, x: Value, dims: impl Into<Extents>) -> Result<Value>;
     fn permuted(&mut self, x: Value, perm: &[usize]) -> Result<Value>;
     /// `len` elements from `start` along one axis.
-    fn slice_axis(&mut self, x: Value, axis: usize, start: u64, len: u64) -> Result<Value>;
+    fn slice_axis(&mut self, x: Value, axis: usize, start: impl Into<Extent>, len: impl Into<Extent>) -> Result<Value>;
     /// Element-wise over `dims`; f16 and bf16 operands arrive as f32, and a f32 result is rounded
     /// to `dtype`.
     fn map_as(
         &mut self,
         inputs: &[Value],
         dtype: DType,
-        dims: &[u64],
+        dims: impl Into<Extents>,
         f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
     ) -> Result<Value>;
     fn reduced(&mut self, x: Value, reduction: Reduction) -> Result<Value>;
@@ -113,44 +115,43 @@ impl Build for Builder<'_> {
         self.error(DiagnosticCode::Unsupported, why)
     }
 
-    fn dims(&self, v: Value) -> Result<Vec<u64>> {
+    fn dims(&self, v: Value) -> Result<Extents> {
         Ok(self.ty(v)?.dims)
     }
 
-    fn view(&mut self, x: Value, view: View, dims: &[u64]) -> Result<Value> {
-        let ty = self.ty(x)?;
-        if view.is_identity(&ty.dims, dims) {
+    fn view(&mut self, x: Value, view: View, dims: impl Into<Extents>) -> Result<Value> {
+        let (ty, dims) = (self.ty(x)?, dims.into());
+        if view.is_identity(&ty.dims, &dims) {
             return Ok(x);
         }
         Ok(self.prim(view_prim(view), &[x], &[DenseType::new(ty.dtype, dims)])?[0])
     }
 
-    fn reshaped(&mut self, x: Value, dims: &[u64]) -> Result<Value> {
-        let from = self.dims(x)?;
-        let view = reshape(&from, dims);
+    fn reshaped(&mut self, x: Value, dims: impl Into<Extents>) -> Result<Value> {
+        let (from, dims) = (self.dims(x)?, dims.into());
+        let view = reshape(&from, &dims);
         self.view(x, view, dims)
     }
 
     fn permuted(&mut self, x: Value, perm: &[usize]) -> Result<Value> {
         let from = self.dims(x)?;
-        let dims: Vec<u64> = perm.iter().map(|&p| from[p]).collect();
-        self.view(x, permute(perm), &dims)
+        let dims: Extents = perm.iter().map(|&p| from.at(p)).collect();
+        self.view(x, permute(perm), dims)
     }
 
-    fn slice_axis(&mut self, x: Value, axis: usize, start: u64, len: u64) -> Result<Value> {
+    fn slice_axis(&mut self, x: Value, axis: usize, start: impl Into<Extent>, len: impl Into<Extent>) -> Result<Value> {
         let mut dims = self.dims(x)?;
-        let mut starts = vec![0; dims.len()];
-        starts[axis] = start as i64;
-        let steps = vec![1; dims.len()];
-        dims[axis] = len;
-        self.view(x, strided(&starts, &steps), &dims)
+        let mut map = vars(dims.len());
+        map[axis] = map[axis].offset(start.into());
+        dims.set(axis, len);
+        self.view(x, View { map, fill: None }, dims)
     }
 
     fn map_as(
         &mut self,
         inputs: &[Value],
         dtype: DType,
-        dims: &[u64],
+        dims: impl Into<Extents>,
         f: impl FnOnce(&ScalarBuilder, &[Ex]) -> Ex,
     ) -> Result<Value> {
         let b = ScalarBuilder::new();
@@ -167,7 +168,7 @@ impl Build for Builder<'_> {
 
     fn contract(&mut self, lhs: Value, rhs: Value, contraction: Contraction) -> Result<Value> {
         let dtype = self.ty(lhs)?.dtype;
-        let dims = contraction.extents[..contraction.out_rank].to_vec();
+        let dims = contraction.extents.range(..contraction.out_rank);
         Ok(self.prim(Prim::Contract(Arc::new(contraction)), &[lhs, rhs], &[DenseType::new(dtype, &dims)])?[0])
     }
 
@@ -183,10 +184,8 @@ impl Build for Builder<'_> {
             return Ok(*only);
         }
         let mut ty = self.ty(parts[0])?;
-        ty.dims[axis] = 0;
-        for &p in parts {
-            ty.dims[axis] += self.dims(p)?[axis];
-        }
+        let joined = parts.iter().map(|p| Ok(self.dims(*p)?.at(axis))).sum::<Result<Extent>>()?;
+        ty.dims.set(axis, joined);
         Ok(self.prim(Prim::Concat { axis }, parts, &[ty])?[0])
     }
 

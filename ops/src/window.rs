@@ -1,12 +1,12 @@
 //! Geometry of sliding windows: what convolutions and pools have in common.
 
-use tensorc_ir::Dim;
 use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Equation;
 use tensorc_ir::index::Index;
 use tensorc_ir::infer::InferCtx;
 use tensorc_ir::op::OpError;
 use tensorc_ir::params::Params;
+use tensorc_ir::{Dim, Extent, Extents};
 
 /// Automatic padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,17 +88,18 @@ impl SpatialWindow {
 
     /// Numbers of windows along spatial axes of these extents.
     pub fn counts(&self, spatial: &[u64]) -> Result<Vec<u64>, OpError> {
-        spatial.iter().enumerate().map(|(axis, &n)| self.count(axis, n)).collect()
+        spatial.iter().enumerate().map(|(axis, &n)| Ok(self.count(axis, n)?.fixed() as u64)).collect()
     }
 
     /// Number of windows along a spatial axis of extent `n`.
-    pub fn count(&self, axis: usize, n: u64) -> Result<u64, OpError> {
+    pub fn count(&self, axis: usize, n: impl Into<Extent>) -> Result<Extent, OpError> {
+        let n = n.into();
         if n > MAX_EXTENT {
             return Err(OpError(format!("spatial axis {axis}: an extent of {n} is too large")));
         }
-        let (n, s) = (n as i64, self.strides[axis]);
+        let s = self.strides[axis];
         if matches!(self.auto, AutoPad::SameUpper | AutoPad::SameLower) {
-            return Ok((n + s - 1).div_euclid(s) as u64);
+            return Ok((n + s - 1).div_floor(s));
         }
         let free = n + self.before[axis] + self.after[axis] - self.span(axis);
         if free < 0 {
@@ -108,44 +109,45 @@ impl SpatialWindow {
                 n + self.before[axis] + self.after[axis]
             )));
         }
-        let mut windows = free / s + 1;
-        if self.ceil && free % s != 0 && windows * s < n + self.before[axis] {
+        let mut windows = free.div_floor(s) + 1;
+        if self.ceil && free.rem_floor(s) != 0 && windows * s < n + self.before[axis] {
             // One more window, as long as it starts inside the operand or the padding before it.
-            windows += 1;
+            windows = windows + 1;
         }
-        Ok(windows as u64)
+        Ok(windows)
     }
 
     /// The padding before a spatial axis of extent `n`.
-    pub fn lead(&self, axis: usize, n: u64) -> i64 {
-        let total = |this: &SpatialWindow| {
-            let (n, s) = (n as i64, this.strides[axis]);
-            (((n + s - 1).div_euclid(s) - 1) * s + this.span(axis) - n).max(0)
+    pub fn lead(&self, axis: usize, n: impl Into<Extent>) -> Extent {
+        let n = n.into();
+        let total = || {
+            let s = self.strides[axis];
+            (((n + s - 1).div_floor(s) - 1) * s + self.span(axis) - n).greatest(0)
         };
         match self.auto {
-            AutoPad::Explicit | AutoPad::Valid => self.before[axis],
-            AutoPad::SameUpper => total(self) / 2,
-            AutoPad::SameLower => total(self) - total(self) / 2,
+            AutoPad::Explicit | AutoPad::Valid => self.before[axis].into(),
+            AutoPad::SameUpper => total().div_floor(2),
+            AutoPad::SameLower => total() - total().div_floor(2),
         }
     }
 
     /// The operand position that kernel position `k` of window `o` reads.
-    pub fn position(&self, axis: usize, n: u64, o: &Index, k: &Index) -> Index {
+    pub fn position(&self, axis: usize, n: impl Into<Extent>, o: &Index, k: &Index) -> Index {
         o.scale(self.strides[axis]).add(&k.scale(self.dilations[axis])).offset(-self.lead(axis, n))
     }
 
     /// The window without those positions of its kernel that read only padding, in all of `count` windows over axes of the
     /// extents `spatial`. What is left reads what it read before.
-    pub fn trimmed(&self, spatial: &[u64], count: &[u64]) -> SpatialWindow {
+    pub fn trimmed(&self, spatial: &Extents, count: &Extents) -> SpatialWindow {
         let mut trimmed = self.clone();
-        for (axis, (extent, count)) in spatial.iter().zip(count).enumerate() {
-            let (lead, all, step) = (self.lead(axis, *extent), self.kernel[axis] as i64, self.dilations[axis]);
-            let last = count.saturating_sub(1) as i64 * self.strides[axis];
-            let first = ((lead - last).max(0) + step - 1) / step;
-            let end = ((*extent as i64 - 1 + lead).div_euclid(step) + 1).min(all);
+        for (axis, (extent, count)) in spatial.all().zip(count.all()).enumerate() {
+            let (lead, all, step) = (self.lead(axis, extent), self.kernel[axis] as i64, self.dilations[axis]);
+            let last = (count - 1).greatest(0) * self.strides[axis];
+            let first = ((lead - last).greatest(0) + step - 1).div_floor(step).fixed();
+            let end = ((extent - 1 + lead).div_floor(step) + 1).least(all).fixed();
             let (first, end) = if first < end { (first, end) } else { (0, all) };
             trimmed.kernel[axis] = (end - first) as u64;
-            trimmed.before[axis] = lead - first * step;
+            trimmed.before[axis] = lead.fixed() - first * step;
         }
         SpatialWindow { auto: AutoPad::Explicit, ..trimmed }
     }
@@ -153,8 +155,8 @@ impl SpatialWindow {
     /// Relates a spatial axis to its number of windows.
     pub fn relate(&self, cx: &mut InferCtx<'_>, axis: usize, input: Dim, output: Dim) -> Result<(), OpError> {
         let s = self.strides[axis];
-        if let Dim::Const(n) = cx.resolve(input) {
-            return cx.unify_dims(Dim::Const(self.count(axis, n)?), output, &format!("output, spatial axis {axis}"));
+        if let Some(n) = cx.resolve(input).as_extent() {
+            return cx.unify_dims(Dim::of(self.count(axis, n)?), output, &format!("output, spatial axis {axis}"));
         }
         let add = match self.auto {
             AutoPad::SameUpper | AutoPad::SameLower => s - 1,

@@ -38,7 +38,7 @@ pub(crate) fn lift_checks(graph: &mut Graph) -> Result<bool> {
         let (mut types, mut args) = (result_types(graph, node)?, graph.args(node).to_vec());
         let first = first.min(types.len());
         let new = requirements.len();
-        types.splice(first..first, vec![DenseType::new(DType::I64, &[]); new]);
+        types.splice(first..first, vec![DenseType::new(DType::I64, []); new]);
         if let Some((at, zero)) = operands {
             args.splice(at..at, vec![zero; new]);
         }
@@ -96,7 +96,7 @@ fn of_loop(graph: &mut Graph, node: NodeId, repeat: &mut Loop, body: &mut Graph)
 fn carry_largest(body: &mut Graph, at: usize, value: Value) -> Result<()> {
     let internal = |why| Diagnostic::new(DiagnosticCode::Internal, why);
     let larger = ScalarFn::build(&[DType::I64; 2], |_, x| vec![x[0].max(&x[1])]).map_err(internal)?;
-    let word = DenseType::new(DType::I64, &[]);
+    let word = DenseType::new(DType::I64, []);
     let name: Arc<str> = body.node(value.node).name.clone();
     let so_far = body.insert_input(at, name.clone(), TensorType::from(word.clone()));
     let node = body.add_prim(name, Prim::Map(larger.into()), &[so_far, value], &[word]);

@@ -259,8 +259,8 @@ fn bind_input(graph: &mut Graph, node: NodeId, ty: &DenseType) -> Result<()> {
         if dims.len() != ty.rank() {
             return Err(fail(format!("the input is declared with rank {}, rank {} given", dims.len(), ty.rank())));
         }
-        for (axis, (dim, given)) in dims.iter().zip(&ty.dims).enumerate() {
-            let unified = graph.dims.unify(*dim, Dim::Const(*given), &Origin(name.clone()));
+        for (axis, (dim, given)) in dims.iter().zip(ty.dims.all()).enumerate() {
+            let unified = graph.dims.unify(*dim, Dim::of(given), &Origin(name.clone()));
             unified.map_err(|c| {
                 let from = c.expected_from.map_or(String::new(), |Origin(o)| format!(" (from `{o}`)"));
                 fail(format!("axis {axis}: expected {}{from}, {given} given", c.expected))

@@ -92,7 +92,7 @@ fn check(
     (node, operand): (&Arc<str>, &str),
 ) -> Result<()> {
     let ty = graph.dense(of)?;
-    let word = DenseType::new(DType::I64, &[]);
+    let word = DenseType::new(DType::I64, []);
     let internal = |why| Diagnostic::new(DiagnosticCode::Internal, why).at(node);
     let prim = allowed.word(&ty).map_err(internal)?;
     let requirement = allowed.requirement(node, operand);

@@ -24,6 +24,7 @@ mod results;
 pub mod simplify;
 mod slices;
 pub mod stage;
+pub mod template;
 pub mod values;
 mod write_out;
 

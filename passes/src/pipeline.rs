@@ -75,21 +75,22 @@ impl CompilePhase {
     }
 }
 
-/// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run.
+/// The default compilation of an imported graph, which just-in-time and ahead-of-time compilation and `tensorc opt` run: first
+/// what holds for extents that depend on symbols ([`crate::template`]), then what takes numbers.
 const DEFAULT: [(CompilePhase, Stage); 15] = [
-    (CompilePhase::Type, Stage::Pass(|| Box::new(InferTypes))),
-    (CompilePhase::Simplify, Stage::Pass(|| Box::new(InsertChecks))),
-    (CompilePhase::Simplify, Stage::Pass(|| Box::new(Decompose))),
-    (CompilePhase::Simplify, Stage::Pass(|| Box::new(WriteOut))),
-    (CompilePhase::Simplify, Stage::Pass(|| Box::new(FoldConstants))),
-    (CompilePhase::Simplify, Stage::Pass(|| Box::new(Simplify::default()))),
-    (CompilePhase::Simplify, Stage::Pass(|| Box::new(Algebra::default()))),
-    (CompilePhase::Layout, Stage::Pass(|| Box::new(ChooseLayout::default()))),
-    (CompilePhase::Layout, Stage::Pass(|| Box::new(Simplify::default()))),
-    (CompilePhase::Fuse, Stage::Pass(|| Box::new(Recompute::default()))),
-    (CompilePhase::Fuse, Stage::Pass(|| Box::new(Fuse::default()))),
-    (CompilePhase::Fuse, Stage::Pass(|| Box::new(SliceBatch::default()))),
-    (CompilePhase::Schedule, Stage::Pass(|| Box::new(ChooseRecipes))),
+    (CompilePhase::Type, Stage::Open(|| Box::new(InferTypes))),
+    (CompilePhase::Simplify, Stage::Open(|| Box::new(InsertChecks))),
+    (CompilePhase::Simplify, Stage::Open(|| Box::new(Decompose))),
+    (CompilePhase::Simplify, Stage::Open(|| Box::new(WriteOut))),
+    (CompilePhase::Simplify, Stage::Open(|| Box::new(FoldConstants))),
+    (CompilePhase::Simplify, Stage::Open(|| Box::new(Simplify::default()))),
+    (CompilePhase::Simplify, Stage::Open(|| Box::new(Algebra::default()))),
+    (CompilePhase::Layout, Stage::Open(|| Box::new(ChooseLayout::default()))),
+    (CompilePhase::Layout, Stage::Open(|| Box::new(Simplify::default()))),
+    (CompilePhase::Fuse, Stage::Open(|| Box::new(Recompute::default()))),
+    (CompilePhase::Fuse, Stage::Open(|| Box::new(Fuse::default()))),
+    (CompilePhase::Fuse, Stage::Closed(|| Box::new(SliceBatch::default()))),
+    (CompilePhase::Schedule, Stage::Closed(|| Box::new(ChooseRecipes))),
     (CompilePhase::Lower, Stage::Lower),
     (CompilePhase::Plan, Stage::PlanMemory),
 ];
@@ -97,7 +98,10 @@ const DEFAULT: [(CompilePhase, Stage); 15] = [
 /// A stage of the default compilation.
 #[derive(Clone, Copy)]
 enum Stage {
-    Pass(fn() -> Box<dyn Pass>),
+    /// A pass of graphs whose extents may depend on symbols.
+    Open(fn() -> Box<dyn Pass>),
+    /// A pass that takes numbers for extents.
+    Closed(fn() -> Box<dyn Pass>),
     /// [`LOWER`].
     Lower,
     /// [`PLAN_MEMORY`].
@@ -297,10 +301,24 @@ fn layout(name: &str) -> Option<ImageLayout> {
 impl Pipeline {
     /// The default pipeline up to and including a phase.
     pub fn to(phase: CompilePhase) -> Pipeline {
+        Pipeline::of(|of, _| of <= phase)
+    }
+
+    /// The part of [`Pipeline::to`] that holds for extents that depend on symbols.
+    pub fn open(phase: CompilePhase) -> Pipeline {
+        Pipeline::of(|of, stage| of <= phase && matches!(stage, Stage::Open(_)))
+    }
+
+    /// What of the default pipeline follows [`Pipeline::open`].
+    pub fn closed() -> Pipeline {
+        Pipeline::of(|_, stage| !matches!(stage, Stage::Open(_)))
+    }
+
+    fn of(is_part: impl Fn(CompilePhase, &Stage) -> bool) -> Pipeline {
         let mut pipeline = Pipeline::default();
-        for (_, stage) in DEFAULT.iter().filter(|(of, _)| *of <= phase) {
+        for (_, stage) in DEFAULT.iter().filter(|(phase, stage)| is_part(*phase, stage)) {
             match stage {
-                Stage::Pass(build) => pipeline.passes.push(build()),
+                Stage::Open(build) | Stage::Closed(build) => pipeline.passes.push(build()),
                 Stage::Lower => pipeline.end = End::Lowered,
                 Stage::PlanMemory => pipeline.end = End::Planned,
             }

@@ -83,9 +83,10 @@ impl<'r> StaticValues<'r> {
         }
     }
 
-    /// Whether a tensor is small enough to be evaluated, as far as its type is known.
+    /// Whether a tensor is small enough to be evaluated, as far as its type is known. How many elements there are, must not depend
+    /// on symbols.
     fn small(&self, graph: &Graph, v: Value) -> bool {
-        graph.resolved(v).dense().is_none_or(|t| t.bytes() <= self.limit)
+        graph.resolved(v).dense().is_none_or(|t| self.fits(&[t]))
     }
 
     fn evaluate(&self, graph: &Graph, node: NodeId) {
@@ -118,7 +119,7 @@ impl<'r> StaticValues<'r> {
     }
 
     fn fits(&self, types: &[DenseType]) -> bool {
-        types.iter().all(|t| t.bytes() <= self.limit)
+        types.iter().all(|t| !t.dims.is_open() && t.bytes() <= self.limit)
     }
 
     fn evaluate_op(&self, graph: &Graph, node: NodeId, outputs: Option<&[DenseType]>) -> Option<Vec<TensorData>> {

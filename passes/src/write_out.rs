@@ -138,7 +138,7 @@ fn view(graph: &mut Graph, v: Value, view: View, ty: DenseType) -> Value {
 
 /// Rows along a new first axis.
 fn joined(graph: &mut Graph, rows: &[Value], row: &DenseType) -> Result<Value> {
-    let ty = DenseType::new(row.dtype, &[&[rows.len() as u64], &row.dims[..]].concat());
+    let ty = DenseType::new(row.dtype, [&[rows.len() as u64], &row.dims[..]].concat());
     let Some(first) = rows.first() else {
         return Ok(graph.add_const("rows", TensorData::splat(&ty.dims, Scalar::zero(ty.dtype))));
     };

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorc_abi::{Plan, StepOp};
-use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
+use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::split;
 use tensorc_runtime::TaskPanic;
@@ -17,7 +17,7 @@ use tensorc_schedule::lowered::Lowered;
 use super::AotRequest;
 use super::constants::Constants;
 use crate::binding;
-use crate::compile::{Report, check_calls, lowered};
+use crate::compile::{Report, Source, check_calls, lowered};
 use crate::error::Error;
 use crate::model::Model;
 
@@ -83,22 +83,34 @@ fn within(request: &AotRequest, extents: &[u64], error: Error) -> Error {
     }
 }
 
+/// The graph for inputs of these types, in one stage.
+fn typed(model: &Model, types: &[DenseType]) -> Result<Graph, Error> {
+    let compiler = model.compiler();
+    let mut graph = model.graph_for(types)?;
+    let static_bytes = compiler.options().passes.static_bytes;
+    infer_graph(&mut graph, compiler.registry(), static_bytes)?;
+    match split(&graph, compiler.registry(), static_bytes)? {
+        None => Ok(graph),
+        Some(_) => Err(Error::Staged { model: graph.name }),
+    }
+}
+
 fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
     let compiler = model.compiler();
     let mut graph = model.graph().clone();
     let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
     shapes.extend(request.ranges.keys().cloned().zip(extents.iter().map(|extent| vec![*extent])));
     binding::bind(&mut graph, &shapes)?;
-    let mut graph = model.graph_for(&binding::input_types(&graph)?)?;
+    let types = binding::input_types(&graph)?;
     let name = graph.name.to_string();
-    let static_bytes = compiler.options().passes.static_bytes;
-    infer_graph(&mut graph, compiler.registry(), static_bytes)?;
-    if split(&graph, compiler.registry(), static_bytes)?.is_some() {
-        return Err(Error::Staged { model: name });
-    }
+    let mut report = Report::default();
+    let source = match model.fused_for(&types, &mut report).filter(|_| request.gpu.is_none()) {
+        Some(fused) => Source::Fused(fused),
+        None => Source::Typed(typed(model, &types)?),
+    };
     let choices = compiler.choices_for(Some(request.target));
-    let (mut graph, lowered) =
-        lowered(compiler, graph, choices, compiler.options().limits.deadline(), &mut Report::default())?;
+    let deadline = compiler.options().limits.deadline();
+    let (mut graph, lowered) = lowered(compiler, source, choices, deadline, &mut report)?;
     let Lowered { plan, kernels, constants, .. } = lowered;
     verify(&plan).map_err(LoadError::from)?;
     check_calls(&plan, &kernels)?;

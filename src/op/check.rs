@@ -83,7 +83,7 @@ pub fn check_gradient(
 /// Vectors of f64 that hold every combination of values.
 fn combinations(operands: usize) -> Vec<TensorData> {
     let count = POINTS.len().saturating_pow(operands as u32).min(MAX_COMBINATIONS);
-    let ty = DenseType::new(DType::F64, &[count as u64]);
+    let ty = DenseType::new(DType::F64, [count as u64]);
     // Operands are never equal, so that minima and maxima are not tried at their kink.
     let value = |operand: usize, i: u64| {
         let digit = i as usize / POINTS.len().saturating_pow(operand as u32) % POINTS.len();

@@ -10,7 +10,7 @@ use tensorc_runtime::{AlignedBuffer, Bindings, Context, Device, RunError, Tensor
 
 use super::stage::LaterStages;
 use crate::bounded_pool::BoundedPool;
-use crate::compile::Report;
+use crate::compile::{Report, Source};
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::program::{Program, most_runs};
@@ -34,6 +34,21 @@ struct StateInputs {
     types: Vec<DenseType>,
 }
 
+/// What callers see of a graph.
+struct Signature {
+    /// Names of the outputs.
+    outputs: Vec<String>,
+    /// Positions of the inputs that are updated.
+    positions: Vec<usize>,
+}
+
+impl Signature {
+    fn of(graph: &Graph) -> Signature {
+        let outputs = graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
+        Signature { outputs, positions: graph.states().into_iter().map(|(i, _)| i).collect() }
+    }
+}
+
 /// What one run at a time writes.
 pub(crate) struct RunMemory {
     pub context: Context,
@@ -49,17 +64,35 @@ impl SessionCode {
     pub fn compile(compiler: &Compiler, mut graph: Graph) -> Result<SessionCode, Error> {
         let mut report = Report::default();
         let static_bytes = compiler.options().passes.static_bytes;
-        let outputs = graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
-        let positions = graph.states().into_iter().map(|(i, _)| i).collect();
         let divided = report.timed(compiler, "infer", || {
             infer_graph(&mut graph, compiler.registry(), static_bytes)?;
             Ok(split(&graph, compiler.registry(), static_bytes)?)
         })?;
+        let signature = Signature::of(&graph);
         let (first, later) = match divided {
             None => (graph, None),
             Some(StageSplit { first, finished, rest }) => (first, Some(LaterStages::new(finished, rest))),
         };
-        let program = Program::compile_reporting(compiler, first, report)?;
+        SessionCode::of(compiler, (Source::Typed(first), signature), later, report)
+    }
+
+    /// Compiles a graph that is fused already.
+    ///
+    /// # Errors
+    /// As [`Program::compile`].
+    pub fn compile_fused(compiler: &Compiler, graph: Graph, report: Report) -> Result<SessionCode, Error> {
+        let signature = Signature::of(&graph);
+        SessionCode::of(compiler, (Source::Fused(graph), signature), None, report)
+    }
+
+    fn of(
+        compiler: &Compiler,
+        (source, signature): (Source, Signature),
+        later: Option<LaterStages>,
+        report: Report,
+    ) -> Result<SessionCode, Error> {
+        let program = Program::compile_reporting(compiler, source, report)?;
+        let Signature { outputs, positions } = signature;
         let plan = program.plan();
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
@@ -164,7 +197,7 @@ impl SessionCode {
             let given =
                 inputs.get(*i).filter(|t| t.dtype == ty.dtype && *t.dims == ty.dims && t.data.len() == state.len());
             let Some(given) = given else {
-                return Err(Error::TensorSize { elements: state.len(), dims: ty.dims.clone() });
+                return Err(Error::TensorSize { elements: state.len(), dims: ty.dims.to_vec() });
             };
             state.as_mut_slice().copy_from_slice(given.data);
         }

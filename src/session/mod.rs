@@ -33,9 +33,12 @@ impl Session {
     /// # Errors
     /// As [`crate::Program::compile`].
     pub fn new(compiler: &Compiler, graph: Graph) -> Result<Session, Error> {
-        let code = Arc::new(SessionCode::compile(compiler, graph)?);
+        Session::of(SessionCode::compile(compiler, graph)?)
+    }
+
+    pub(crate) fn of(code: SessionCode) -> Result<Session, Error> {
         let memory = code.memory()?;
-        Ok(Session { code, memory })
+        Ok(Session { code: Arc::new(code), memory })
     }
 
     /// A session with the same code and weights, and memory of its own, so that both run side by side.

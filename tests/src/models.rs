@@ -128,7 +128,7 @@ fn fill_weights(graph: &mut GraphProto, seed: u64) {
 /// magnitude.
 fn check(got: &Tensor, want: &Json, tolerance: f64) -> Result<(), String> {
     let got = data(got);
-    let expected = DenseType::new(dtype(text(want, "dtype")), &dims(want));
+    let expected = DenseType::new(dtype(text(want, "dtype")), dims(want));
     if got.ty != expected {
         return Err(format!("got {}, expected {expected}", got.ty));
     }

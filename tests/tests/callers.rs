@@ -43,7 +43,7 @@ fn model(text: &str, threads: usize) -> Model {
 /// Different for every caller; zeros lie elsewhere.
 fn input(rows: u64, caller: u64) -> TensorData {
     let element = |i: u64| ((i * 7 + caller * 5) % 13) as f32 / 8.0 - 0.5;
-    TensorData::from_fn(DenseType::new(DType::F32, &[rows, 96]), |i| Scalar::f32(element(i).max(0.0)))
+    TensorData::from_fn(DenseType::new(DType::F32, [rows, 96]), |i| Scalar::f32(element(i).max(0.0)))
 }
 
 fn run(model: &Model, x: &TensorData) -> TensorData {
@@ -84,7 +84,7 @@ fn later_stages_run_side_by_side() {
 #[test]
 fn sessions_with_the_same_code_have_memory_of_their_own() {
     let model = model(NET, 2);
-    let mut first = model.compile(&[DenseType::new(DType::F32, &[64, 96])]).unwrap();
+    let mut first = model.compile(&[DenseType::new(DType::F32, [64, 96])]).unwrap();
     let mut second = first.fork().unwrap();
     let [a, b] = [0, 1].map(|caller| tensor(&input(64, caller)));
     let expected = [&a, &b].map(|x| data(&first.run(std::slice::from_ref(x)).unwrap()[0]));

@@ -146,7 +146,7 @@ fn sessions_keep_two_runs_under_way() {
     let compiler = Compiler::new(Options { gpus: vec![driver], ..Options::default() }).unwrap();
     let text = "tensorc-ir 1\ngraph @main(%x: f32[4, 8]) {\n  %y = softmax(%x)\n  return %y\n}\n";
     let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
-    let types = [tensorc::ir::DenseType::new(DType::F32, &[4, 8])];
+    let types = [tensorc::ir::DenseType::new(DType::F32, [4, 8])];
     let mut on_gpu = compiler.model(graph.clone()).compile(&types).unwrap();
     let host = Compiler::new(Options::default()).unwrap();
     let mut here = host.model(graph).compile(&types).unwrap();
@@ -174,7 +174,7 @@ fn equal_kernels_are_loaded_once() {
     let text = "tensorc-ir 1\ngraph @main(%x: f32[8, 8], %w: f32[8, 8]) {
   %a = matmul(%x, %w)\n  %b = matmul(%a, %w)\n  %y = matmul(%b, %w)\n  return %y\n}\n";
     let graph = tensorc::ir::text::parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
-    let square = tensorc::ir::DenseType::new(DType::F32, &[8, 8]);
+    let square = tensorc::ir::DenseType::new(DType::F32, [8, 8]);
     let session = compiler.model(graph).compile(&[square.clone(), square]).unwrap();
     assert_eq!((session.plan().kernels.len(), counts.loads.load(Ordering::Relaxed)), (3, 1));
 }

@@ -104,7 +104,7 @@ fn operands_are_computed_for_tiles() {
         assert_eq!(kernel.tensor_maps().len(), 1, "one operand comes by the copy engine");
         let mut rng = Rng::new(4);
         let values = [[70, 136], [136, 72]].map(|dims| {
-            let ty = DenseType::new(DType::F16, &dims);
+            let ty = DenseType::new(DType::F16, dims);
             TensorData::from_fn(ty, |_| Scalar::from_f64(DType::F16, rng.below(401) as f64 / 100.0 - 2.0))
         });
         let expected = eval_graph(&graph, compiler.registry(), &values).unwrap().swap_remove(0);

@@ -25,6 +25,7 @@ mod models;
 mod mxnet_ops;
 mod ndarray;
 mod onnx;
+mod open_shapes;
 mod operators;
 mod profiler;
 mod ptx;

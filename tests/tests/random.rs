@@ -29,7 +29,7 @@ static COMPILERS: LazyLock<[Compiler; 2]> = LazyLock::new(|| {
 });
 
 fn key(words: [u32; 2]) -> TensorData {
-    let ty = DenseType::new(DType::U32, &[2]);
+    let ty = DenseType::new(DType::U32, [2]);
     TensorData::from_fn(ty, |i| Scalar { dtype: DType::U32, bits: u64::from(words[i as usize]) })
 }
 

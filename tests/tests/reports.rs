@@ -187,7 +187,7 @@ fn onnx_runtime_23258_transpositions_around_quantized_operators() {
         quantized(quantized(s, 1.0 / 255.0, 0.0) * m, 1.0 / 255.0, 0.0)
     });
     let model = compiler().model(import_graph(graph).unwrap().graph);
-    let bytes = TensorData::new(DenseType::new(tensorc::DType::U8, &[1, 3, 1]), v.to_vec().into()).unwrap();
+    let bytes = TensorData::new(DenseType::new(tensorc::DType::U8, [1, 3, 1]), v.to_vec().into()).unwrap();
     let inputs: [(&str, Tensor); 2] =
         [("x", run_time_tensor(&TensorData::f32s(&[1, 2, 3, 4], &x).unwrap())), ("v", run_time_tensor(&bytes))];
     let got = data(&model.run(&inputs).unwrap()[0].1).to_f32s();

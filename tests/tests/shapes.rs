@@ -37,7 +37,7 @@ fn each_shape_is_planned_once() {
     let graph = parse_module(NET, compiler.registry()).unwrap().graphs.remove(0);
     let model = compiler.model(graph);
     let run = |rows: u64| {
-        let x = TensorData::from_fn(DenseType::new(DType::F32, &[rows, 3]), |i| Scalar::f32(i as f32 / 8.0));
+        let x = TensorData::from_fn(DenseType::new(DType::F32, [rows, 3]), |i| Scalar::f32(i as f32 / 8.0));
         let outputs = model.run(&[("x", tensor(&x))]).unwrap();
         data(&outputs[0].1)
     };
@@ -69,7 +69,7 @@ graph @main(%x: f32[?rows, 8]) {{
     );
     let model = compiler.model(parse_module(&text, compiler.registry()).unwrap().graphs.remove(0));
     let run = |rows: u64| {
-        let x = TensorData::from_fn(DenseType::new(DType::F32, &[rows, 8]), |i| Scalar::f32((i % 8) as f32));
+        let x = TensorData::from_fn(DenseType::new(DType::F32, [rows, 8]), |i| Scalar::f32((i % 8) as f32));
         data(&model.run(&[("x", tensor(&x))]).unwrap()[0].1)
     };
     assert_eq!(compiler.weight_bytes(), 0);

@@ -222,7 +222,7 @@ fn shapes_follow_the_rule_of_the_operator() {
         "pairs",
         &["x"],
         types(|_, given| match given[0].dims.as_slice() {
-            [n] if n % 2 == 0 => Ok(vec![tensorc::op::DenseType::new(given[0].dtype, &[n / 2, 2])]),
+            [n] if n % 2 == 0 => Ok(vec![tensorc::op::DenseType::new(given[0].dtype, [n / 2, 2])]),
             dims => Err(format!("{dims:?} cannot be paired").into()),
         }),
         |b, cx, x| {

@@ -47,7 +47,7 @@ fn counted(setup: &Setup, precision: Precision) -> Result<(Runtime, Arc<Counts>)
 
 /// Softmax along rows and columns in turn: kernels that are not fused, since each waits for all of the other's result.
 fn folds(rt: &Runtime, kernels: u32) -> Result<CompiledFunction, Error> {
-    let ty = DenseType::new(DType::F32, &TINY);
+    let ty = DenseType::new(DType::F32, TINY);
     let mut graph = Graph::new("folds");
     let mut y = graph.add_input("x", ty.clone().into());
     let values = |g: &Graph, v: Value| g.constant(v).cloned();

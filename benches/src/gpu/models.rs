@@ -101,7 +101,7 @@ fn values(
         _ => 0.0,
     };
     let count: u64 = ty.dims.iter().product();
-    let pattern = DenseType::new(ty.dtype, &[count.min(PERIOD)]);
+    let pattern = DenseType::new(ty.dtype, [count.min(PERIOD)]);
     let pattern = TensorData::from_fn(pattern, |_| Scalar::from_f64(ty.dtype, number()));
     let size = ty.bytes() as usize;
     let mut bytes = Vec::with_capacity(size);

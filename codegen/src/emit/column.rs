@@ -185,8 +185,9 @@ fn interior(inner: &MergedAxes, uses: &ClusterAccesses, dims: &[u64]) -> (i64, i
         if !index.mentions(inner.axis as u32) {
             continue;
         }
-        let Some(c) = index.coefficient(inner.axis as u32).filter(|c| *c > 0) else { return (0, 0) };
+        let Some(c) = index.step(inner.axis as u32).filter(|c| *c > 0) else { return (0, 0) };
         let (lo, hi) = index.sub(&Index::var(inner.axis as u32).scale(c)).interval(dims);
+        let (lo, hi) = (lo.fixed(), hi.fixed());
         first = first.max((-lo).div_euclid(c) + i64::from((-lo).rem_euclid(c) != 0));
         last = last.min((*size as i64 - 1 - hi).div_euclid(c));
     }

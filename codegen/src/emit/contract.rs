@@ -64,9 +64,9 @@ pub fn emit_prologue(
     alone.set_outputs([("operand".into(), operand)]);
     let body = &split_vector_calls(&alone, math.library)?;
     let operand = body.outputs()[0].1;
-    let dims = body.dense(operand)?.dims;
+    let dims = body.dense(operand)?.dims.to_vec();
     let (space, coords) = match library {
-        Library::Gemm { .. } => (c.extents.clone(), [&c.lhs, &c.rhs][side].clone()),
+        Library::Gemm { .. } => (c.extents.to_vec(), [&c.lhs, &c.rhs][side].clone()),
         Library::Conv { .. } => (dims.clone(), identity_map(dims.len())),
     };
     let layout = BlockAxes::of_left(library, &dims);

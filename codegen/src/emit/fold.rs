@@ -23,7 +23,7 @@ pub type Results = Vec<(usize, Value, Vec<u64>, Vec<Index>)>;
 pub fn results(cluster: &Cluster<'_>, space: &IterationSpace) -> Result<(Results, Results)> {
     let (mut full, mut single) = (vec![], vec![]);
     for (i, v) in cluster.outputs().into_iter().enumerate() {
-        let dims = cluster.ty(v)?.dims;
+        let dims = cluster.ty(v)?.dims.to_vec();
         let coords = space.coords_of(&dims)?;
         let list = if space.is_full(&dims) { &mut full } else { &mut single };
         list.push((i, v, dims, coords));

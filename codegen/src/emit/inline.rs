@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, NodeKind, Value};
-use tensorc_ir::index::{Index, Interval, linearize, unbounded};
+use tensorc_ir::index::{Index, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
@@ -36,7 +36,7 @@ pub struct Inliner<'a> {
     pub b: KernelBuilder,
     inputs: BTreeMap<NodeId, Buf>,
     outputs: Vec<Buf>,
-    ranges: Vec<Interval>,
+    ranges: Vec<(i64, i64)>,
     actual: Vec<Index>,
     bound: BTreeMap<Value, Bound>,
     cache: Vec<BTreeMap<ValueKey, Operand>>,
@@ -136,7 +136,7 @@ impl<'a> Inliner<'a> {
     }
 
     /// Narrows the interval of an axis; returns the former one.
-    pub fn set_range(&mut self, axis: usize, range: Interval) -> Interval {
+    pub fn set_range(&mut self, axis: usize, range: (i64, i64)) -> (i64, i64) {
         std::mem::replace(&mut self.ranges[axis], range)
     }
 

@@ -34,7 +34,7 @@ const TILE_COLUMNS: u64 = 16;
 
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
-    let dims = cluster.ty(outputs[0])?.dims;
+    let dims = cluster.ty(outputs[0])?.dims.to_vec();
     let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
     let mut groups = group_axes(&extents, &uses, &|_, _| true);
     let inner = groups.pop();
@@ -56,7 +56,7 @@ fn schedule(
     inner: Option<&MergedAxes>,
 ) -> MapTiling {
     let extent = inner.map_or(1, |g| g.extent);
-    let coefficient = |f: &Index, g: &MergedAxes| f.coefficient(g.axis as u32).unwrap_or(0);
+    let coefficient = |f: &Index, g: &MergedAxes| f.step(g.axis as u32).unwrap_or(0);
     let strided = |g: &MergedAxes| {
         uses.flats.iter().any(|(_, f)| coefficient(f, g) == 1 && inner.is_some_and(|i| coefficient(f, i).abs() > 1))
     };

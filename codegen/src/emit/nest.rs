@@ -1,7 +1,7 @@
 //! The outer loops every emitter shares: one parallel loop over the product of the outer groups.
 
 use tensorc_ir::diag::Result;
-use tensorc_ir::index::{Index, Interval};
+use tensorc_ir::index::{Index, Ranges};
 use tensorc_ir::kir::LoopKind;
 use tensorc_schedule::access::MergedAxes;
 
@@ -18,7 +18,7 @@ pub fn parallel(
     let extent = groups.iter().map(|g| g.extent).product::<u64>() * extra;
     let range = (Index::default(), Index::constant(extent as i64), 1);
     e.looped("p", range, LoopKind::Parallel, |e, p| {
-        let limits = move |_: u32| -> Interval { (0, extent as i64 - 1) };
+        let limits = move |_: u32| (0, extent as i64 - 1);
         let counter = digit(e, &p, 1, extra, &limits, "q");
         let mut stride = extra;
         for g in groups.iter().rev() {
@@ -31,14 +31,7 @@ pub fn parallel(
 }
 
 /// Digit of `p` with the given weight and base, bound to a variable.
-fn digit(
-    e: &mut Inliner<'_>,
-    p: &Index,
-    weight: u64,
-    base: u64,
-    limits: &impl Fn(u32) -> Interval,
-    name: &str,
-) -> Index {
+fn digit(e: &mut Inliner<'_>, p: &Index, weight: u64, base: u64, limits: &impl Ranges, name: &str) -> Index {
     let index = p.floor_div(weight.max(1) as i64, limits).modulo(base.max(1) as i64, limits);
     e.b.let_index(name, index)
 }

@@ -225,6 +225,7 @@ fn sides(space: &IterationSpace, at: &[Index], dims: &[u64]) -> Option<Vec<Windo
     let mut sides: Vec<WindowAxis> = vec![];
     for (axis, (index, &size)) in at.iter().zip(dims).enumerate() {
         let (lo, hi) = index.interval(&space.dims[..]);
+        let (lo, hi) = (lo.fixed(), hi.fixed());
         let mut vars = vec![];
         index.visit_vars(&mut |v| vars.push(v as usize));
         if !vars.iter().any(|v| space.is_reduced(*v)) {
@@ -238,14 +239,14 @@ fn sides(space: &IterationSpace, at: &[Index], dims: &[u64]) -> Option<Vec<Windo
         let (windows, None) = (kept.next()?, kept.next()) else { return None };
         let mut rest = index.clone();
         for &v in &vars {
-            let c = index.coefficient(v as u32).filter(|c| *c > 0)?;
+            let c = index.step(v as u32).filter(|c| *c > 0)?;
             rest = rest.sub(&Index::var(v as u32).scale(c));
         }
         rest.as_constant()?;
         sides.push(WindowAxis {
             windows,
             count: space.dims[windows],
-            step: index.coefficient(windows as u32)?.unsigned_abs(),
+            step: index.step(windows as u32)?.unsigned_abs(),
             axis,
             size,
             first: lo,

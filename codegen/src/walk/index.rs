@@ -2,11 +2,15 @@
 
 use smallvec::{SmallVec, smallvec};
 use tensorc_abi::DType;
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
-use tensorc_ir::index::{Atom, Index, Interval};
+use tensorc_ir::index::{Atom, Index};
 use tensorc_ir::kir::Buf;
 
 use super::{Bind, KernelEmitter, KernelWalker, internal};
+
+/// The least and the greatest value of an index.
+pub(super) type Interval = (i64, i64);
 
 /// One step of index arithmetic on i64 values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,15 +85,16 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
     }
 
     pub(super) fn interval(&self, index: &Index) -> Interval {
-        index.interval(&|v: u32| self.ranges[v as usize])
+        let (lo, hi) = index.interval(&|v: u32| self.ranges[v as usize]);
+        (lo.fixed(), hi.fixed())
     }
 
     /// What the value of a resolved index is certainly a multiple of, in the first lane of a vector loop; 0 for the
     /// index 0.
     pub(super) fn multiple(&self, index: &Index) -> u64 {
-        let terms =
-            index.terms.iter().map(|(atom, factor)| self.multiple_of_atom(atom).saturating_mul(factor.unsigned_abs()));
-        terms.fold(index.constant.unsigned_abs(), gcd)
+        let of =
+            |(atom, factor): &(Atom, Extent)| self.multiple_of_atom(atom).saturating_mul(factor.fixed().unsigned_abs());
+        index.terms.iter().map(of).fold(index.constant.fixed().unsigned_abs(), gcd)
     }
 
     fn multiple_of_atom(&self, atom: &Atom) -> u64 {
@@ -100,10 +105,10 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
                 _ => self.multiples[*v as usize],
             },
             Atom::Div(x, d) => {
-                let whole = self.multiple(x);
-                if whole.is_multiple_of(d.unsigned_abs()) { whole / d.unsigned_abs() } else { 1 }
+                let (whole, d) = (self.multiple(x), d.fixed().unsigned_abs());
+                if whole.is_multiple_of(d) { whole / d } else { 1 }
             }
-            Atom::Mod(x, d) => gcd(self.multiple(x), d.unsigned_abs()),
+            Atom::Mod(x, d) => gcd(self.multiple(x), d.fixed().unsigned_abs()),
             Atom::Min(a, b) | Atom::Max(a, b) => gcd(self.multiple(a), self.multiple(b)),
         }
     }
@@ -120,7 +125,7 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
         let current = self.lanes.as_ref()?;
         let mut other = false;
         index.visit_vars(&mut |v| other |= matches!(self.bound(v), Bind::Lanes(_)));
-        if other { None } else { index.coefficient(current.var) }
+        if other { None } else { index.step(current.var) }
     }
 
     /// A variable of its own for a value in the interval of another variable.
@@ -166,7 +171,7 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
     fn parts(&mut self, index: &Index) -> Result<ScaledAtoms<C::Value>> {
         let mut parts: ScaledAtoms<C::Value> = smallvec![];
         for (atom, factor) in &index.terms {
-            parts.push((self.atom(atom)?, *factor));
+            parts.push((self.atom(atom)?, factor.fixed()));
         }
         parts.sort_by_key(|(value, _)| self.code.depth(*value));
         Ok(parts)
@@ -175,7 +180,7 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
     /// The value of a resolved index that does not differ by lane.
     pub fn index_value(&mut self, index: &Index) -> Result<C::Value> {
         let parts = self.parts(index)?;
-        sum(&mut self.code, None, &parts, 1, index.constant)
+        sum(&mut self.code, None, &parts, 1, index.constant.fixed())
     }
 
     fn atom(&mut self, atom: &Atom) -> Result<C::Value> {
@@ -187,16 +192,15 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
             },
             Atom::Div(x, d) => {
                 let value = self.index_value(x)?;
-                self.divide(value, x, *d)
-            }
-            Atom::Mod(x, d) if *d > 0 && d & (d - 1) == 0 => {
-                let value = self.index_value(x)?;
-                self.code.index(IndexOp::Mask(value, d - 1))
+                self.divide(value, x, d.fixed())
             }
             Atom::Mod(x, d) => {
-                let value = self.index_value(x)?;
-                let quotient = self.divide(value, x, *d)?;
-                let multiple = self.code.index(IndexOp::Scale(quotient, *d))?;
+                let (value, d) = (self.index_value(x)?, d.fixed());
+                if d > 0 && d & (d - 1) == 0 {
+                    return self.code.index(IndexOp::Mask(value, d - 1));
+                }
+                let quotient = self.divide(value, x, d)?;
+                let multiple = self.code.index(IndexOp::Scale(quotient, d))?;
                 self.code.index(IndexOp::Sub(value, multiple))
             }
             Atom::Min(a, b) => {
@@ -229,7 +233,7 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
     /// The address of an element of a buffer in memory.
     pub fn address(&mut self, buf: Buf, index: &Index) -> Result<C::Address> {
         let parts = self.parts(index)?;
-        self.code.address(buf, &parts, index.constant)
+        self.code.address(buf, &parts, index.constant.fixed())
     }
 
     /// The value of a resolved index that differs by lane.

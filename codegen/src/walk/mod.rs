@@ -9,13 +9,14 @@ mod memory;
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode as Reason, Result};
-use tensorc_ir::index::{Index, Interval};
+use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Operand, Stmt, Var};
 use tensorc_ir::scalar::{MathFn, Scalar, ScalarOp};
 
 use crate::analysis::{self, Class, KernelAnalysis};
 use crate::symbols;
 
+use index::Interval;
 pub(crate) use index::{IndexOp, gcd, sum};
 pub(crate) use memory::{ElementAccess, Guard};
 
@@ -468,7 +469,7 @@ impl<'k, C: KernelEmitter> KernelWalker<'k, C> {
     }
 
     fn vector_loop(&mut self, var: Var, (lo, hi, _): &Bounds, body: &[Stmt]) -> Result<()> {
-        let lanes = hi.sub(lo).constant;
+        let lanes = hi.sub(lo).constant.fixed();
         let first = self.interval(lo);
         self.ranges[var.0 as usize] = (first.0, first.1 + lanes - 1);
         self.bind(var, Bind::Lane);

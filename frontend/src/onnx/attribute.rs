@@ -144,7 +144,7 @@ pub fn constant(node: &NodeProto, files: &mut ModelFiles) -> Result<Result<Tenso
 }
 
 fn list(dtype: DType, len: usize, element: impl Fn(usize) -> Scalar) -> TensorData {
-    TensorData::from_fn(DenseType::new(dtype, &[len as u64]), |i| element(i as usize))
+    TensorData::from_fn(DenseType::new(dtype, [len as u64]), |i| element(i as usize))
 }
 
 fn dense(

@@ -315,7 +315,7 @@ impl Importer<'_> {
         let bodies = vec![body.graph];
         let rows = repeat.trips.unwrap_or(0);
         let stacked = outputs.iter().skip(usize::from(repeat.conditional));
-        let stacked = stacked.map(|(_, ty)| DenseType::new(ty.dtype, &[&[rows], &ty.dims[..]].concat()));
+        let stacked = stacked.map(|(_, ty)| DenseType::new(ty.dtype, [&[rows], &ty.dims[..]].concat()));
         let types: Vec<DenseType> = carried.iter().map(|(_, ty)| ty.clone()).chain(stacked).collect();
         let mut args = vec![];
         if repeat.conditional {
@@ -386,7 +386,7 @@ impl BodyInputs {
             all.push((value, ty));
             name
         };
-        let number = add("iteration", DenseType::new(DType::I64, &[]));
+        let number = add("iteration", DenseType::new(DType::I64, []));
         let carried = carried.iter().map(|(_, ty)| add("carried", ty.clone())).collect();
         let row = |ty: &DenseType| DenseType::new(ty.dtype, ty.dims.get(1..).unwrap_or_default());
         let rows = scanned.iter().map(|(_, ty)| add("row", row(ty))).collect();

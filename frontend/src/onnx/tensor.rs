@@ -219,7 +219,7 @@ fn dense(dtype: DType, dims: Vec<u64>, data: Content) -> Result<TensorData, Tens
     let (expected, found) = (DenseType::new(dtype, &dims).bytes(), data.len() as u64);
     let mismatch =
         TensorProblem::SizeMismatch { dims: dims.clone(), dtype: dtype.name(), unit: "bytes", expected, found };
-    TensorData::of(DenseType { dtype, dims }, data).ok_or(mismatch)
+    TensorData::of(DenseType::new(dtype, dims), data).ok_or(mismatch)
 }
 
 /// Makes every true element 1, the only form the run time knows.

@@ -197,7 +197,7 @@ pub(super) fn int(name: &str, value: i64) -> AttributeProto {
 
 /// A one-dimensional operand: axes, shapes.
 pub(super) fn i64_list(values: &[i64]) -> TensorData {
-    let ty = DenseType::new(DType::I64, &[values.len() as u64]);
+    let ty = DenseType::new(DType::I64, [values.len() as u64]);
     TensorData::from_fn(ty, |i| Scalar::i64(values[i as usize]))
 }
 

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use tensorc_ir::Extent;
 use tensorc_ir::build::Builder;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
 use tensorc_ir::flow::{Flow, FlowKind, Loop as Repeat, is_short};
@@ -358,12 +359,12 @@ impl LoopSite<'_> {
     /// As a loop: the variables are carried, and whether the condition has held so far.
     fn kept(&self, b: &mut Builder<'_>, held: &[Value]) -> Result<Vec<Value>, Diagnostic> {
         let types = held.iter().map(|v| b.ty(*v)).collect::<Result<Vec<_>, Diagnostic>>()?;
-        let flag = DenseType::new(DType::Bool, &[]);
+        let flag = DenseType::new(DType::Bool, []);
         let conditional = self.flow.kind == ControlKind::While;
         let fixed: Vec<usize> = (self.data..held.len()).filter(|i| !self.variables.contains(i)).collect();
 
         let mut body = Body::new(b, "body");
-        body.input(&DenseType::new(DType::I64, &[]));
+        body.input(&DenseType::new(DType::I64, []));
         let mut inside: Vec<Option<Value>> = vec![None; held.len()];
         self.variables.iter().for_each(|&i| inside[i] = Some(body.input(&types[i])));
         let mut active = conditional.then(|| body.input(&flag));
@@ -392,7 +393,7 @@ impl LoopSite<'_> {
         let carried = results.len();
         for value in &rows {
             let row = body.graph.dense(*value)?;
-            results.push(DenseType::new(row.dtype, &[&[self.steps], &row.dims[..]].concat()));
+            results.push(DenseType::new(row.dtype, [&[self.steps], &row.dims[..]].concat()));
             body.graph.add_output("row", *value);
         }
         let mut operands: Vec<Value> = self.variables.iter().map(|&i| held[i]).collect();
@@ -508,7 +509,7 @@ fn truth(b: &mut Builder<'_>, condition: &[Value]) -> Result<Value, Diagnostic> 
 /// A row of the first axis, without it.
 fn row(b: &mut Builder<'_>, x: Value, at: u64) -> Result<Value, Diagnostic> {
     let mut ty = b.ty(x)?;
-    ty.dims.remove(0);
+    ty.dims = ty.dims.range(1..);
     Ok(b.prim(Prim::View(View::row(at, ty.rank()).into()), &[x], &[ty])?[0])
 }
 
@@ -516,6 +517,6 @@ fn row(b: &mut Builder<'_>, x: Value, at: u64) -> Result<Value, Diagnostic> {
 fn lifted(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
     let mut ty = b.ty(x)?;
     let view = View::unsqueezed(ty.rank());
-    ty.dims.insert(0, 1);
+    ty.dims = [Extent::ONE].into_iter().chain(ty.dims.all()).collect();
     Ok(b.prim(Prim::View(view.into()), &[x], &[ty])?[0])
 }

@@ -148,7 +148,7 @@ impl LoweringWork<'_> {
 
     fn prepare_keys(&mut self, random_nodes: usize) {
         if random_nodes > 0 && self.how.random == Random::Input {
-            let ty = DenseType::new(DType::U32, &[random_nodes as u64, 2]);
+            let ty = DenseType::new(DType::U32, [random_nodes as u64, 2]);
             self.keys = Some(self.graph.add_input(RANDOM_KEY, ty.into()));
         }
     }
@@ -216,13 +216,13 @@ impl LoweringWork<'_> {
                 return Err(SymbolError::Operators("random keys are used before they are made".into()));
             };
             let words = [u64::from(seed), row as u64];
-            let ty = DenseType::new(DType::U32, &[2]);
+            let ty = DenseType::new(DType::U32, [2]);
             let word = |i: u64| Scalar { dtype: DType::U32, bits: words[i as usize % 2] & u64::from(u32::MAX) };
             return Ok(self.graph.add_const(name.clone(), TensorData::from_fn(ty, word)));
         };
         let at = row as i64;
         let mut list = |values: i64| {
-            let constant = TensorData::from_fn(DenseType::new(DType::I64, &[1]), |_| Scalar::i64(values));
+            let constant = TensorData::from_fn(DenseType::new(DType::I64, [1]), |_| Scalar::i64(values));
             self.graph.add_const(name.clone(), constant)
         };
         let (from, to, axis) = (list(at), list(at + 1), list(0));

@@ -77,7 +77,7 @@ fn row(all: &TensorData, i: u64) -> Result<TensorData> {
 }
 
 fn stack(rows: Vec<TensorData>, row: &DenseType, back: bool) -> Result<TensorData> {
-    let ty = DenseType::new(row.dtype, &[&[rows.len() as u64], &row.dims[..]].concat());
+    let ty = DenseType::new(row.dtype, [&[rows.len() as u64], &row.dims[..]].concat());
     let mut bytes = Vec::with_capacity(ty.bytes() as usize);
     let mut each = |row: &TensorData| bytes.extend_from_slice(row.bytes());
     if back {

@@ -7,6 +7,7 @@
 mod flow;
 mod graph;
 mod kernel;
+mod open;
 mod prim;
 mod reads;
 

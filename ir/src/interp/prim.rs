@@ -3,6 +3,7 @@
 use tensorc_abi::{DType, ExternCall, ExternFn};
 
 use super::kernel::run_kernel;
+use super::open;
 use super::reads::Reads;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::index::Index;
@@ -18,6 +19,10 @@ pub fn eval_prim(
     outputs: &[DenseType],
     math: &dyn MathLibrary,
 ) -> Result<Vec<TensorData>> {
+    let open = inputs.iter().any(|t| t.is_open());
+    if let Some(results) = Some(inputs).filter(|_| open).and_then(|inputs| open::eval(prim, inputs, outputs)) {
+        return Ok(results);
+    }
     match prim {
         Prim::Map(f) => map(&expanded(f, math)?, inputs, outputs),
         Prim::Reduce(r) => reduce(r, inputs, outputs, math),
@@ -59,7 +64,7 @@ fn tensor(ty: &DenseType, bytes: Vec<u8>) -> Result<TensorData> {
 }
 
 /// Calls `f` with every coordinate of `dims` in row-major order.
-fn for_each_coord(dims: &[u64], mut f: impl FnMut(&[i64])) {
+pub(super) fn for_each_coord(dims: &[u64], mut f: impl FnMut(&[i64])) {
     if dims.contains(&0) {
         return;
     }
@@ -73,13 +78,13 @@ fn for_each_coord(dims: &[u64], mut f: impl FnMut(&[i64])) {
 }
 
 /// Strides of `from` aligned to the right of `rank` axes, 0 where it repeats.
-fn broadcast_strides(from: &DenseType, rank: usize) -> Vec<i64> {
+pub(super) fn broadcast_strides(from: &DenseType, rank: usize) -> Vec<i64> {
     let own = from.strides();
     let pad = rank - from.rank();
     (0..rank).map(|i| if i < pad || from.dims[i - pad] == 1 { 0 } else { own[i - pad] }).collect()
 }
 
-fn dot(coords: &[i64], strides: &[i64]) -> u64 {
+pub(super) fn dot(coords: &[i64], strides: &[i64]) -> u64 {
     coords.iter().zip(strides).map(|(c, s)| c * s).sum::<i64>() as u64
 }
 
@@ -104,7 +109,7 @@ fn reduce(
 ) -> Result<Vec<TensorData>> {
     let (map, combine, finish) = (expanded(&r.map, math)?, expanded(&r.combine, math)?, expanded(&r.finish, math)?);
     let dims = &inputs[0].ty.dims;
-    let kept = DenseType::new(DType::Bool, &r.output_dims(dims));
+    let kept = DenseType::new(DType::Bool, r.output_dims(dims));
     let own = kept.strides();
     let mut kept_axis = 0;
     let strides: Vec<i64> = (0..dims.len())
@@ -145,10 +150,10 @@ fn view(v: &View, input: &TensorData, output: &DenseType) -> TensorData {
 }
 
 /// The position of an element at coordinates of an iteration; none outside of the operand.
-type Position<'m> = dyn Fn(&[i64]) -> Option<usize> + 'm;
+pub(super) type Position<'m> = dyn Fn(&[i64]) -> Option<usize> + 'm;
 
 /// The positions that a map reads.
-fn positions<'m>(map: &'m [Index], from: &'m DenseType, extents: &[u64]) -> Box<Position<'m>> {
+pub(super) fn positions<'m>(map: &'m [Index], from: &'m DenseType, extents: &[u64]) -> Box<Position<'m>> {
     if let Some(reads) = Reads::of(map, &from.dims, extents) {
         return Box::new(move |c| reads.at(c));
     }
@@ -271,14 +276,14 @@ mod tests {
         let v = |i: u32| Index::var(i);
         // A strided convolution over the border of an image, and a product of transposed operands.
         let conv = Contraction {
-            extents: vec![2, 4, 5, 3, 3, 3, 2],
+            extents: [2, 4, 5, 3, 3, 3, 2].into(),
             out_rank: 4,
             lhs: vec![v(0), v(4), v(2).scale(2).add(&v(5)).offset(-1), v(3).scale(2).add(&v(6)).offset(-2)],
             rhs: vec![v(1), v(4), v(5), v(6)],
             algorithm: ConvAlgorithm::Direct,
         };
         let product = Contraction {
-            extents: vec![3, 4, 6],
+            extents: [3, 4, 6].into(),
             out_rank: 2,
             lhs: vec![v(2), v(0)],
             rhs: vec![v(1), v(2).scale(-1).offset(5)],
@@ -305,7 +310,7 @@ mod tests {
             vec![i.add(&j).floor_div(2, &dims[..]).offset(-1), j.modulo(3, &dims[..])],
         ];
         for map in maps {
-            let output = DenseType::new(DType::F32, &dims);
+            let output = DenseType::new(DType::F32, dims);
             let fill = Scalar::f32(0.5);
             let got = view(&View { map: map.clone(), fill: Some(fill) }, &x, &output);
             let expected = TensorData::from_fn(output, |at| {

@@ -11,8 +11,9 @@ struct Line {
 
 impl Line {
     fn of(index: &Index, axes: usize) -> Option<Line> {
-        let steps = (0..axes as u32).map(|axis| index.coefficient(axis)).collect::<Option<Vec<i64>>>()?;
-        index.is_affine().then_some(Line { constant: index.constant, steps })
+        let steps =
+            (0..axes as u32).map(|axis| Some(index.coefficient(axis)?.fixed())).collect::<Option<Vec<i64>>>()?;
+        index.is_affine().then_some(Line { constant: index.constant.fixed(), steps })
     }
 
     fn at(&self, coords: &[i64]) -> i64 {

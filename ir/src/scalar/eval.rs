@@ -22,9 +22,10 @@ impl ScalarOp {
     }
 }
 
-fn compare(op: CmpOp, a: Scalar, b: Scalar) -> bool {
-    fn by<T: PartialOrd>(op: CmpOp, a: T, b: T) -> bool {
-        match op {
+impl CmpOp {
+    /// Whether the comparison of two numbers holds.
+    pub(crate) fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
+        match self {
             CmpOp::Eq => a == b,
             CmpOp::Ne => a != b,
             CmpOp::Lt => a < b,
@@ -33,10 +34,13 @@ fn compare(op: CmpOp, a: Scalar, b: Scalar) -> bool {
             CmpOp::Ge => a >= b,
         }
     }
+}
+
+fn compare(op: CmpOp, a: Scalar, b: Scalar) -> bool {
     match a.dtype {
-        d if d.is_float() => by(op, a.as_f64(), b.as_f64()),
-        DType::U64 => by(op, a.bits, b.bits),
-        _ => by(op, a.as_i64(), b.as_i64()),
+        d if d.is_float() => op.holds(a.as_f64(), b.as_f64()),
+        DType::U64 => op.holds(a.bits, b.bits),
+        _ => op.holds(a.as_i64(), b.as_i64()),
     }
 }
 

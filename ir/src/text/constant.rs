@@ -12,6 +12,10 @@ pub(super) fn print(data: &TensorData, options: &PrintOptions) -> String {
 }
 
 fn value(data: &TensorData, options: &PrintOptions) -> String {
+    if data.is_open() {
+        let elements: Vec<String> = data.extents().iter().map(|n| n.to_string()).collect();
+        return format!("[{}]", elements.join(", "));
+    }
     let first = (data.len() > 1).then(|| data.get(0));
     if let Some(first) = first.filter(|f| data.iter().all(|s| s == *f)) {
         return format!("splat({})", literal::print(first));

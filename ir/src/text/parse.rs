@@ -7,6 +7,7 @@ use super::constant::MAX_GENERATED_BYTES;
 use super::lex::{Pos, SigilName, Tok, tokens};
 use super::{MAGIC, VERSION, literal};
 use crate::diag::{Diagnostic, Result};
+use crate::extent::Extent;
 use crate::index::{Atom, Index};
 use crate::module::TextModule;
 use crate::op::Registry;
@@ -246,7 +247,7 @@ impl Parser<'_> {
     pub(super) fn dense_type(&mut self) -> Result<DenseType> {
         let dtype = self.dtype()?;
         let dims = self.list(('[', ']'), |p| p.number("an extent"))?;
-        Ok(DenseType { dtype, dims })
+        Ok(DenseType::new(dtype, dims))
     }
 
     /// Whether a literal without type comes next.
@@ -362,13 +363,13 @@ impl Parser<'_> {
                 let divisor: i64 = self.number("a divisor")?;
                 match (name.as_str(), divisor) {
                     (_, ..=0) => return Err(pos.error("a divisor must be positive")),
-                    ("mod", d) => Atom::Mod(left, d),
-                    (_, d) => Atom::Div(left, d),
+                    ("mod", d) => Atom::Mod(left, d.into()),
+                    (_, d) => Atom::Div(left, d.into()),
                 }
             }
         };
         self.expect(')')?;
-        Ok(Index { terms: [(atom, 1)].into_iter().collect(), constant: 0 })
+        Ok(Index::of(atom))
     }
 
     /// `[index, index, …]` over axis variables `d0`, `d1`, ….
@@ -389,16 +390,18 @@ fn checked_scale(x: &Index, c: i64) -> Option<Index> {
     if c == 0 {
         return Some(Index::constant(0));
     }
-    let terms = x.terms.iter().map(|(a, k)| k.checked_mul(c).map(|k| (a.clone(), k))).collect::<Option<_>>()?;
-    Some(Index { terms, constant: x.constant.checked_mul(c)? })
+    let terms =
+        x.terms.iter().map(|(a, k)| Some((a.clone(), k.known()?.checked_mul(c)?.into()))).collect::<Option<_>>()?;
+    Some(Index { terms, constant: x.constant.known()?.checked_mul(c)?.into() })
 }
 
 fn checked_add(sum: &mut Index, more: Index) -> Option<()> {
-    sum.constant = sum.constant.checked_add(more.constant)?;
+    let add = |a: Extent, b: Extent| a.known()?.checked_add(b.known()?).map(Extent::of);
+    sum.constant = add(sum.constant, more.constant)?;
     for (atom, c) in more.terms {
         match sum.terms.binary_search_by(|(known, _)| known.cmp(&atom)) {
-            Ok(i) => match sum.terms[i].1.checked_add(c)? {
-                0 => drop(sum.terms.remove(i)),
+            Ok(i) => match add(sum.terms[i].1, c)? {
+                k if k == 0 => drop(sum.terms.remove(i)),
                 k => sum.terms[i].1 = k,
             },
             Err(i) => sum.terms.insert(i, (atom, c)),

@@ -457,7 +457,7 @@ impl Parser<'_> {
         let Some(algorithm) = algorithm else {
             return self.expected_word(ConvAlgorithm::ALL.map(ConvAlgorithm::name));
         };
-        Ok(Contraction { extents, out_rank, lhs, rhs, algorithm })
+        Ok(Contraction { extents: extents.into(), out_rank, lhs, rhs, algorithm })
     }
 
     fn fused(&mut self, kind: &str, at: Pos) -> Result<FusedCluster> {

@@ -160,7 +160,7 @@ impl Parser<'_> {
             _ => return self.expected("`input`, `output`, `state`, `weight` or `arena`"),
         };
         let part = if self.eat_word("part") { Some(self.part(s)?) } else { None };
-        s.plan.buffers.push(Buffer { name: name.text, dtype: ty.dtype, dims: ty.dims, storage, part });
+        s.plan.buffers.push(Buffer { name: name.text, dtype: ty.dtype, dims: ty.dims.to_vec(), storage, part });
         Ok(())
     }
 

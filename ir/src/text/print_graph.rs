@@ -11,6 +11,7 @@ use super::names::{Numbered, quote, sigiled, word};
 use super::out::{Out, join, list};
 use super::print_kernel;
 use super::print_scalar::function;
+use crate::extent::Extents;
 use crate::flow::{Flow, FlowKind};
 use crate::graph::{Graph, NodeId, NodeKind, OpNode, Value};
 use crate::params::ParamValue;
@@ -46,6 +47,7 @@ impl Namer<'_> {
     fn dim(&mut self, dim: Dim) -> String {
         let id = match dim {
             Dim::Const(n) => return n.to_string(),
+            Dim::Open(n) => return n.to_string(),
             Dim::Sym(id) => id,
         };
         if let Some(text) = self.dims.get(&id) {
@@ -274,7 +276,8 @@ pub(super) fn repeat(kind: &FlowKind) -> String {
 }
 
 fn contraction(c: &Contraction) -> String {
-    let (outer, inner) = c.extents.split_at(c.out_rank.min(c.extents.len()));
+    let join = |axes: Extents| axes.all().map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+    let (outer, inner) = (c.extents.range(..c.out_rank), c.extents.range(c.out_rank..));
     let bar = format!("{} | {}", join(outer), join(inner));
     let by = if c.algorithm == ConvAlgorithm::Direct { String::new() } else { format!(" by {}", c.algorithm.name()) };
     format!("over [{}] lhs {} rhs {}{by}", bar.trim(), list(&c.lhs), list(&c.rhs))

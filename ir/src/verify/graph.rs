@@ -6,6 +6,7 @@ use tensorc_abi::DType;
 
 use super::prim::check_prim;
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
+use crate::extent::Extents;
 use crate::flow::{Flow, FlowTypes};
 use crate::graph::{FusedCluster, FusionClass, Graph, GraphNode, NodeId, NodeKind, OpNode, Value};
 use crate::op::Compute;
@@ -71,7 +72,7 @@ fn signature(graph: &Graph) -> Result<()> {
 
 /// What is checked are i64 scalars.
 fn checks(graph: &Graph) -> Result<()> {
-    let word = DenseType::new(DType::I64, &[]).into();
+    let word = DenseType::new(DType::I64, []).into();
     for check in graph.checks() {
         let name = check.requirement.node.as_str().into();
         if !exists(graph, check.value) {
@@ -283,11 +284,15 @@ fn map_class(prims: &[(NodeId, &Prim)], outputs: &[DenseType]) -> Result<(), Str
 }
 
 fn reduce_class(body: &Graph, prims: &[(NodeId, &Prim)]) -> Result<(), String> {
-    let mut space: Option<(&[usize], Vec<u64>)> = None;
+    let mut space: Option<(&[usize], Extents)> = None;
     for (id, prim) in prims {
         match prim {
             Prim::Reduce(r) => {
-                let dims = body.args(*id).first().and_then(|v| body.resolved(*v).dense()).map_or(vec![], |t| t.dims);
+                let dims = body
+                    .args(*id)
+                    .first()
+                    .and_then(|v| body.resolved(*v).dense())
+                    .map_or(Extents::default(), |t| t.dims);
                 let here = (&r.axes[..], dims);
                 if space.get_or_insert_with(|| here.clone()) != &here {
                     return Err("the reductions of a cluster differ in axes or operand shape".into());

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
+use crate::extent::Extent;
 use crate::index::{Index, Interval};
 use crate::kir::{Buf, GroupMma, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var};
 use crate::scalar::{Scalar, ScalarOp};
@@ -157,7 +158,7 @@ impl Verifier<'_> {
             let kind = self.vars[v as usize].and_then(|k| k.kind);
             fits &= match kind {
                 Some(LoopKind::Unroll) => true,
-                Some(LoopKind::Vector) => self.vector == Some(Var(v)) && index.coefficient(v) == Some(1),
+                Some(LoopKind::Vector) => self.vector == Some(Var(v)) && index.coefficient(v) == Some(Extent::ONE),
                 _ => false,
             };
         });

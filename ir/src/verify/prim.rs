@@ -165,7 +165,7 @@ fn in_bounds(map: &[Index], operand: &DenseType, space: &[u64]) -> Result<(), St
     let len = space.iter().fold(1u64, |a, d| a.saturating_mul(*d));
     let proven = map.iter().zip(&operand.dims).all(|(m, n)| {
         let (lo, hi) = m.interval(space);
-        lo >= 0 && (hi as u64) < *n
+        lo >= 0 && hi < *n
     });
     if proven || len == 0 {
         return Ok(());
@@ -223,16 +223,16 @@ fn concat(axis: usize, inputs: &[DenseType], outputs: &[DenseType]) -> Result<()
         return Err(format!("concat: {first} has no axis {axis}"));
     }
     let mut expected = first.clone();
-    expected.dims[axis] = 0;
+    expected.dims.set(axis, 0);
     for t in inputs {
         let mut rest = t.clone();
         if rest.rank() == first.rank() {
-            rest.dims[axis] = first.dims[axis];
+            rest.dims.set(axis, first.dims.at(axis));
         }
         if rest != *first {
             return Err(format!("concat: {t} and {first} differ in more than axis {axis}"));
         }
-        expected.dims[axis] += t.dims[axis];
+        expected.dims.set(axis, expected.dims.at(axis) + t.dims.at(axis));
     }
     match *output == expected {
         true => Ok(()),

@@ -65,7 +65,7 @@ pub(super) struct GradientRequests<'a> {
 
 /// The types of a symbol's inputs in the order of its graph: arguments, auxiliary states, keys.
 pub(super) fn input_types(arguments: &[DenseType], auxiliaries: &[DenseType], random_nodes: usize) -> Vec<DenseType> {
-    let keys = (random_nodes > 0).then(|| DenseType::new(tensorc_abi::DType::U32, &[random_nodes as u64, 2]));
+    let keys = (random_nodes > 0).then(|| DenseType::new(tensorc_abi::DType::U32, [random_nodes as u64, 2]));
     arguments.iter().chain(auxiliaries).cloned().chain(keys).collect()
 }
 
@@ -188,7 +188,7 @@ impl TrainingGraph {
     ) -> Result<(), Error> {
         let pairs: Vec<(usize, Value)> = wanted.iter().zip(gradients).filter_map(|(a, g)| g.map(|g| (*a, g))).collect();
         let numbers = rule.numbers();
-        let table = DenseType::new(tensorc_abi::DType::F32, &[arguments as u64, numbers as u64]);
+        let table = DenseType::new(tensorc_abi::DType::F32, [arguments as u64, numbers as u64]);
         let table = self.graph.add_input("optimizer_numbers", TensorType::from(table));
         self.input_roles.push(GraphInputRole::Numbers);
         for (argument, gradient) in pairs {
@@ -229,7 +229,7 @@ impl TrainingGraph {
 
 /// The numbers of one row of a table, each of rank 0.
 fn row(b: &mut Builder<'_>, table: Value, at: u64, count: u64) -> Result<Vec<Value>, Diagnostic> {
-    let scalar = DenseType::new(tensorc_abi::DType::F32, &[]);
+    let scalar = DenseType::new(tensorc_abi::DType::F32, []);
     let view = |column: u64| {
         use tensorc_ir::index::Index;
         use tensorc_ir::prim::{Prim, View};

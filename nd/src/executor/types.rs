@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tensorc_frontend::symbol::{InputType, Symbol};
-use tensorc_ir::{DenseType, Dim, Shape, TensorType};
+use tensorc_ir::{DenseType, Shape, TensorType};
 
 use crate::error::Error;
 use tensorc::symbol::infer_with;
@@ -62,12 +62,6 @@ pub(super) fn infer(compiler: &Compiler, symbol: &Symbol, known: &VariableTypes)
 /// A shape with `?` for what is unknown.
 fn shape_text(ty: &TensorType) -> String {
     let Shape::Ranked(dims) = &ty.shape else { return "?".into() };
-    let extents: Vec<String> = dims
-        .iter()
-        .map(|d| match d {
-            Dim::Const(n) => n.to_string(),
-            Dim::Sym(_) => "?".into(),
-        })
-        .collect();
+    let extents: Vec<String> = dims.iter().map(|d| d.as_extent().map_or("?".into(), |n| n.to_string())).collect();
     format!("[{}]", extents.join(", "))
 }

@@ -38,7 +38,7 @@ pub enum CallOperand<'a> {
 /// Positions, axes and extents as operators take them.
 impl From<&[i64]> for CallOperand<'_> {
     fn from(values: &[i64]) -> Self {
-        let data = TensorData::from_fn(tensorc_ir::DenseType::new(DType::I64, &[values.len() as u64]), |i| {
+        let data = TensorData::from_fn(tensorc_ir::DenseType::new(DType::I64, [values.len() as u64]), |i| {
             Scalar::i64(values[i as usize])
         });
         CallOperand::Tensor(Tensor::from(data))

@@ -69,6 +69,7 @@ fn ordered_dims(cx: &InferCtx<'_>, count: impl Fn(u64) -> Result<u64, OpError>) 
     };
     match dims[axis] {
         Dim::Const(n) => dims[axis] = Dim::Const(count(n)?),
+        Dim::Open(n) => dims[axis] = Dim::Const(count(n.fixed() as u64)?),
         // Not knowing the extent, the number wanted may still be known.
         Dim::Sym(_) if count(u64::MAX)? == u64::MAX => {}
         Dim::Sym(_) => dims[axis] = Dim::Const(count(u64::MAX)?),

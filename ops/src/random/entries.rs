@@ -169,7 +169,7 @@ fn arrays<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, d: &Distribution) -> Result<T
         Sampler::Kernel(sample) => return kernel(g, (d, sample), (&[], &parameters), (key, out)),
     };
     for p in &mut parameters {
-        let mut dims = p.dims()?;
+        let mut dims = p.dims()?.to_vec();
         dims.resize(out.rank(), 1);
         *p = p.reshape(&dims);
     }

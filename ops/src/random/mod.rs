@@ -77,7 +77,7 @@ fn draw<'g>(
 ) -> Tensor<'g> {
     let mut inputs = operands.to_vec();
     if let RandomKey::Operand(key) = key {
-        inputs.extend([0, 1].map(|i| key.view(vec![Index::constant(i)], None, &[])));
+        inputs.extend([0, 1].map(|i| key.view(vec![Index::constant(i)], None, [])));
     }
     g.map(&inputs, ty.dtype, &ty.dims, |s, args| {
         let (values, words) = args.split_at(operands.len());

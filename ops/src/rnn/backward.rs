@@ -27,7 +27,7 @@ impl RnnExtents {
 
     /// [time, batch, gates · hidden] as rows.
     fn rows<'g>(&self, x: Tensor<'g>, width: u64) -> Tensor<'g> {
-        x.reshape(&[self.time * self.batch, width])
+        x.reshape([self.time * self.batch, width])
     }
 }
 
@@ -46,7 +46,7 @@ struct Factors<'g> {
 /// The states before each step.
 fn before<'g>(first: Tensor<'g>, all: Tensor<'g>) -> Result<Tensor<'g>> {
     let dims = all.dims()?;
-    let first = first.reshape(&[&[1], &dims[1..]].concat());
+    let first = first.reshape([&[1], &dims[1..]].concat());
     let rest = all.slice(0, 0, dims[0] - 1);
     Ok(if dims[0] == 1 { first } else { all.graph().concat(&[first, rest], 0) })
 }
@@ -96,13 +96,13 @@ struct StepGradients<'g> {
 
 /// Gates times what reaches them: the last gate of an LSTM the state, others the cell.
 fn gate_gradient<'g>(e: &RnnExtents, factor: Tensor<'g>, dh: Tensor<'g>, dc: Option<Tensor<'g>>) -> Tensor<'g> {
-    let factor = factor.reshape(&[e.batch, e.gates, e.hidden]);
-    let reaching: Vec<_> = [dh].into_iter().chain(dc).map(|d| d.reshape(&[e.batch, 1, e.hidden])).collect();
+    let factor = factor.reshape([e.batch, e.gates, e.hidden]);
+    let reaching: Vec<_> = [dh].into_iter().chain(dc).map(|d| d.reshape([e.batch, 1, e.hidden])).collect();
     let out = factor.map_with(&reaching, |s, a| match a.get(2) {
         Some(dc) => &a[0] * s.coord(1).eq(&s.coord(1).lit(3.0)).select(&a[1], dc),
         None => &a[0] * &a[1],
     });
-    out.reshape(&[e.batch, e.gates * e.hidden])
+    out.reshape([e.batch, e.gates * e.hidden])
 }
 
 fn chain<'g>(cx: &GradCtx<'_>, e: &RnnExtents, f: &Factors<'g>, weight: Tensor<'g>) -> Result<StepGradients<'g>> {
@@ -113,7 +113,7 @@ fn chain<'g>(cx: &GradCtx<'_>, e: &RnnExtents, f: &Factors<'g>, weight: Tensor<'
         (x, y) => x.or(y),
     };
     let (mut gates, mut states) = (vec![], vec![]);
-    let zeros = g.filled(&DenseType::new(e.dtype, &[e.batch, e.hidden]), 0.0);
+    let zeros = g.filled(&DenseType::new(e.dtype, [e.batch, e.hidden]), 0.0);
     let mut dh = head(0, e.time - 1)?.unwrap_or(zeros);
     let mut dc: Option<Tensor<'g>> = None;
     for t in (0..e.time).rev() {
@@ -170,13 +170,13 @@ pub fn run<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let d_input = match factors.input {
         None => gates,
         Some(factor) => {
-            let dh = stacked(g, &chain.states)?.reshape(&[e.time, e.batch, 1, hidden]);
-            let factor = factor.reshape(&[e.time, e.batch, e.gates, hidden]);
+            let dh = stacked(g, &chain.states)?.reshape([e.time, e.batch, 1, hidden]);
+            let factor = factor.reshape([e.time, e.batch, e.gates, hidden]);
             factor.map_with(&[dh], |_, a| &a[0] * &a[1]).reshape(&ty.dims)
         }
     };
     let rows = e.rows(gates, e.gates * hidden);
     let d_weight = product([rows, previous_rows], None, [true, false]);
-    let d_bias = bias.map(|_| rows.sum(&[0]).reshape(&[e.gates * hidden]));
+    let d_bias = bias.map(|_| rows.sum(&[0]).reshape([e.gates * hidden]));
     Ok(vec![Some(d_input), Some(d_weight), Some(chain.first), chain.first_cell, d_bias])
 }

@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 /// Steps of [batch, n] as [time, batch, n].
 pub fn stacked<'g>(g: GraphScope<'g>, steps: &[Tensor<'g>]) -> Result<Tensor<'g>> {
-    let lifted = |s: &Tensor<'g>| Ok(s.reshape(&[&[1], &s.dims()?[..]].concat()));
+    let lifted = |s: &Tensor<'g>| Ok(s.reshape([&[1], &s.dims()?[..]].concat()));
     Ok(g.concat(&steps.iter().map(lifted).collect::<Result<Vec<_>>>()?, 0))
 }
 

@@ -169,25 +169,25 @@ impl<'g> OnnxLayer<'g> {
     ) -> Result<(Tensor<'g>, Option<Tensor<'g>>)> {
         let (g, dims) = (x.graph(), x.dims()?);
         let gates = self.mode.gates() * self.hidden;
-        let rows = x.reshape(&[dims[0] * dims[1], dims[2]]);
+        let rows = x.reshape([dims[0] * dims[1], dims[2]]);
         let (weight, states_weight) = (self.ordered(self.weight), self.ordered(self.recurrent));
         let (outer, inner) = match (self.mode, self.bias.map(|bias| bias.map(|x| self.ordered(x)))) {
             (_, None) => (None, None),
             (Mode::Gru, Some([of_input, of_state])) => (Some(of_input), Some(of_state)),
             (_, Some([of_input, of_state])) => (Some(of_input + of_state), None),
         };
-        let shares = gemm(rows, weight, outer).reshape(&[dims[0], dims[1], gates]);
+        let shares = gemm(rows, weight, outer).reshape([dims[0], dims[1], gates]);
         if let Some(mode) = self.as_entry() {
             return Ok(recurrent(mode, [shares, states_weight, state], cell, inner));
         }
         let (mut state, mut cell) = (state, cell);
         let (mut states, mut cells) = (vec![], vec![]);
         for t in 0..dims[0] {
-            let share = shares.slice(0, t, 1).reshape(&[dims[1], gates]);
+            let share = shares.slice(0, t, 1).reshape([dims[1], gates]);
             (state, cell) = self.step(share, [states_weight, state], cell, inner);
             let lifted = [1, dims[1], self.hidden];
-            states.push(state.reshape(&lifted));
-            cells.extend(cell.map(|cell| cell.reshape(&lifted)));
+            states.push(state.reshape(lifted));
+            cells.extend(cell.map(|cell| cell.reshape(lifted)));
         }
         let cells = (!cells.is_empty()).then(|| g.concat(&cells, 0));
         Ok((g.concat(&states, 0), cells))
@@ -266,7 +266,7 @@ fn reversed<'g>(x: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Tensor<'g> {
 /// Steps beyond the end of a sequence become zero.
 fn ended<'g>(x: Tensor<'g>, lengths: Tensor<'g>, only_last: bool) -> Result<Tensor<'g>> {
     let batch = x.dims()?[1];
-    let lengths = lengths.cast(DType::I64).reshape(&[1, batch, 1]);
+    let lengths = lengths.cast(DType::I64).reshape([1, batch, 1]);
     Ok(x.map_with(&[lengths], |s, a| {
         let t = s.coord(0);
         let keep = if only_last { t.eq(&(&a[1] - 1.0)) } else { t.lt(&a[1]) };
@@ -304,7 +304,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
     let lengths = g.maybe(LENGTHS);
     let initial = |at: usize, d: u64| match g.maybe(at) {
         Some(states) => row(swapped(states), d),
-        None => Ok(g.filled(&DenseType::new(ty.dtype, &[batch, hidden]), 0.0)),
+        None => Ok(g.filled(&DenseType::new(ty.dtype, [batch, hidden]), 0.0)),
     };
     let (mut sides, mut ends, mut cell_ends) = (vec![], vec![], vec![]);
     for d in 0..directions {
@@ -331,7 +331,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
         cell_ends.extend(cells.map(|cells| last(cells, lengths)).transpose()?);
         let states = lengths.map_or(Ok(states), |lengths| ended(states, lengths, false))?;
         let states = if backwards { reversed(states, lengths) } else { states };
-        sides.push(states.reshape(&[time, 1, batch, hidden]));
+        sides.push(states.reshape([time, 1, batch, hidden]));
     }
     let all = g.concat(&sides, 1);
     let mut out = vec![if batch_first { all.permute(&[2, 0, 1, 3]) } else { all }];

@@ -39,7 +39,7 @@ fn fails(op: &str, operands: &[Option<TensorData>], params: Params, part: &str) 
 }
 
 fn key(words: [u32; 2]) -> Option<TensorData> {
-    let ty = DenseType::new(DType::U32, &[2]);
+    let ty = DenseType::new(DType::U32, [2]);
     Some(TensorData::from_fn(ty, |i| Scalar { dtype: DType::U32, bits: u64::from(words[i as usize]) }))
 }
 
@@ -282,7 +282,7 @@ fn parameters_out_of_range_are_named() {
     fails("multinomial", &[floats(DType::F32, &[1, 2], &[1.0; 2])], many, "sample_size");
     fails("shuffle", &[floats(DType::F32, &[], &[1.0])], Params::new(), "rank 0");
     fails("random_uniform", &[floats(DType::F32, &[2], &[1.0; 2])], s(), "operand `key`: expected one of u32");
-    let three = TensorData::from_fn(DenseType::new(DType::U32, &[3]), |_| Scalar::zero(DType::U32));
+    let three = TensorData::from_fn(DenseType::new(DType::U32, [3]), |_| Scalar::zero(DType::U32));
     fails("random_uniform", &[Some(three)], s(), "operand `key`, axis 0");
 }
 
@@ -400,8 +400,8 @@ fn categories() {
     ];
     let data = floats(DType::F32, &[2, 3, 5], rows.as_flattened());
     let out = run_all("sample_multinomial", &[data, key(PI_WORDS)], shape(&[4, 100]), 2).unwrap();
-    assert_eq!(out[0].ty, DenseType::new(DType::I32, &[2, 3, 4, 100]));
-    assert_eq!(out[1].ty, DenseType::new(DType::F32, &[2, 3, 4, 100]));
+    assert_eq!(out[0].ty, DenseType::new(DType::I32, [2, 3, 4, 100]));
+    assert_eq!(out[1].ty, DenseType::new(DType::F32, [2, 3, 4, 100]));
     let found: Vec<(i64, f64)> = out[0].to_i64s().into_iter().zip(out[1].to_f64s()).collect();
     let row = |i: usize| &found[400 * i..400 * (i + 1)];
     for (category, log) in row(0) {
@@ -417,7 +417,7 @@ fn categories() {
     let logs = floats(DType::F64, &[3, 3], &[-1e3, low, -1e3 + 1.0, low, low, low, 0.0, nan, 0.0]);
     let params = Params::new().with("sample_size", ParamValue::Int(1000)).with("dtype", ParamValue::DType(DType::I64));
     let found = run("multinomial", &[logs, key(PI_WORDS)], params);
-    assert_eq!(found.ty, DenseType::new(DType::I64, &[3, 1000]));
+    assert_eq!(found.ty, DenseType::new(DType::I64, [3, 1000]));
     let found = found.to_i64s();
     let share = found[..1000].iter().filter(|c| **c == 2).count() as f64 / 1000.0;
     assert!((share - 1.0 / (1.0 + (-1f64).exp())).abs() < 0.06 && !found[..1000].contains(&1), "{share}");

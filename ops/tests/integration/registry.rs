@@ -3,11 +3,11 @@
 use crate::distance;
 use std::collections::BTreeSet;
 
-use tensorc_ir::DType;
 use tensorc_ir::infer::scalar_fn;
 use tensorc_ir::op::{Accuracy, Compute, OpDef, TypeRule};
 use tensorc_ir::params::{ParamKind, ParamValue, Params};
 use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarNode, ScalarOp};
+use tensorc_ir::{DType, Extents};
 use tensorc_ops::{all, registry};
 
 const EXTREMES: [f32; 29] = [
@@ -95,7 +95,7 @@ fn expression(def: &OpDef, dtype: DType) -> Option<ScalarFn> {
         })
         .collect();
     let possible = def.inputs.iter().zip(&inputs).all(|(spec, i)| spec.optional || i.is_some());
-    possible.then(|| scalar_fn(def, &some_params(def), &inputs, 2, Some(&[3, 5])).ok()).flatten()
+    possible.then(|| scalar_fn(def, &some_params(def), &inputs, 2, Some(&Extents::from([3, 5]))).ok()).flatten()
 }
 
 #[test]

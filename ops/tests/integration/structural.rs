@@ -230,7 +230,7 @@ fn ignored_targets_count_nothing() {
 #[test]
 fn integers_shrink_by_real_numbers() {
     let bytes = |values: &[u8]| {
-        let ty = tensorc_ir::DenseType::new(tensorc_ir::DType::U8, &[values.len() as u64]);
+        let ty = tensorc_ir::DenseType::new(tensorc_ir::DType::U8, [values.len() as u64]);
         TensorData::new(ty, values.to_vec().into())
     };
     let params = |lambd: f64, bias: f64| {

@@ -58,7 +58,7 @@ fn fourier_transforms_are_the_sums_that_define_them() {
             let values = noise(4 * n);
             let x = tensor(dtype, &[2, 1, n], &values[..2 * n as usize]);
             let found = run("_contrib_fft", std::slice::from_ref(&x), Params::new()).unwrap();
-            assert_eq!(found.ty, DenseType::new(dtype, &[2, 1, 2 * n]));
+            assert_eq!(found.ty, DenseType::new(dtype, [2, 1, 2 * n]));
             let rows = x.to_f64s();
             let rows = rows.chunks(n as usize).map(|row| row.iter().map(|x| [*x, 0.0]).collect::<Vec<_>>());
             let expected: Vec<f64> = rows.flat_map(|row| transformed(&row, -1.0)).flatten().collect();
@@ -66,7 +66,7 @@ fn fourier_transforms_are_the_sums_that_define_them() {
 
             let pairs = tensor(dtype, &[2, 2 * n], &values);
             let found = run("_contrib_ifft", std::slice::from_ref(&pairs), Params::new()).unwrap();
-            assert_eq!(found.ty, DenseType::new(dtype, &[2, n]));
+            assert_eq!(found.ty, DenseType::new(dtype, [2, n]));
             let rows = pairs.to_f64s();
             let rows = rows.chunks(2 * n as usize).map(|row| row.chunks(2).map(|p| [p[0], p[1]]).collect::<Vec<_>>());
             let expected: Vec<f64> = rows.flat_map(|row| transformed(&row, 1.0)).map(|pair| pair[0]).collect();

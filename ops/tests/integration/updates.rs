@@ -27,7 +27,7 @@ fn f32s(values: &[f32]) -> TensorData {
 }
 
 fn f16s(values: &[f32]) -> TensorData {
-    let ty = DenseType::new(DType::F16, &[values.len() as u64]);
+    let ty = DenseType::new(DType::F16, [values.len() as u64]);
     TensorData::from_fn(ty, |i| Scalar::from_f64(DType::F16, f64::from(values[i as usize])))
 }
 
@@ -478,7 +478,7 @@ fn many_weights_need_as_many_numbers() {
     let def = registry.mxnet("multi_sgd_mom_update").unwrap();
     let why = |operands: usize, rates: &[f64]| {
         let mut graph = Graph::new("step");
-        let ty = DenseType::new(DType::F32, &[2]);
+        let ty = DenseType::new(DType::F32, [2]);
         let args: Vec<_> = (0..operands).map(|_| Some(graph.add_input("x", ty.clone().into()))).collect();
         let params = Params::new()
             .with("lrs", ParamValue::Floats(rates.to_vec()))

@@ -17,6 +17,7 @@ use std::panic::resume_unwind;
 
 use egg::Id;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::parallel::try_map;
 
@@ -97,7 +98,7 @@ fn rewrite(graph: &mut Graph, region: &AlgebraRegion, reassociate: bool, cx: &mu
         return Ok(false);
     }
     let exports: Vec<Id> = region.exports.iter().filter_map(|v| built.classes.get(v).copied()).collect();
-    let forms = Forms::new(&built, &cx.options.target.machine());
+    let forms = advice(|| Forms::new(&built, &cx.options.target.machine()));
     let choose = |far: bool, inner: ElementwiseCharge| {
         extract(&built.space.egraph, &exports, |_, term| {
             let form = forms.of(term)?;
@@ -116,7 +117,7 @@ fn rewrite(graph: &mut Graph, region: &AlgebraRegion, reassociate: bool, cx: &mu
     }
     let mut graphs = vec![region::original(graph, region)?];
     graphs.extend(candidates.iter().map(|trial| built.alone(graph, trial, &exports)));
-    let mut costs = costs(graphs, reassociate, cx)?.into_iter();
+    let mut costs = advice(|| costs(graphs, reassociate, cx))?.into_iter();
     let Some(before) = costs.next() else { return Ok(false) };
     let (mut best, mut least): (Option<Extraction<'_, TensorTerm>>, RegionCost) = (None, before);
     for (trial, mut after) in candidates.into_iter().zip(costs) {

@@ -15,7 +15,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim, Reduction, View};
 use tensorc_ir::scalar::{Scalar, ScalarFn};
 use tensorc_ir::views::{compose, in_bounds};
-use tensorc_ir::{DenseType, TensorData};
+use tensorc_ir::{DenseType, Extent, Extents, TensorData};
 
 use crate::fold_constants::folds;
 use crate::options::Options;
@@ -196,7 +196,7 @@ impl TensorSpace {
         &self.egraph[id].data.ty
     }
 
-    pub fn dims(&self, id: Id) -> &[u64] {
+    pub fn dims(&self, id: Id) -> &Extents {
         &self.ty(id).dims
     }
 
@@ -248,23 +248,24 @@ impl TensorSpace {
 
     /// The class of a contraction, if it is there already.
     pub fn known_contract(&self, c: &Arc<Contraction>, lhs: Id, rhs: Id) -> Option<Id> {
-        let ty = DenseType::new(self.ty(lhs).dtype, &c.extents[..c.out_rank]);
+        let ty = DenseType::new(self.ty(lhs).dtype, c.extents.range(..c.out_rank));
         let i = self.egraph.analysis.interned.get(&(Prim::Contract(c.clone()), Arc::new(ty)))?;
         self.egraph.lookup(TensorTerm::Prim(*i, [lhs, rhs].into_iter().collect()))
     }
 
     pub fn contract(&mut self, c: Contraction, lhs: Id, rhs: Id) -> Id {
-        let ty = DenseType::new(self.ty(lhs).dtype, &c.extents[..c.out_rank]);
+        let ty = DenseType::new(self.ty(lhs).dtype, c.extents.range(..c.out_rank));
         self.prim(Prim::Contract(Arc::new(c)), ty, &[lhs, rhs])
     }
 
     /// A view, composed with views behind it; nothing if it changes nothing.
-    pub fn view(&mut self, arg: Id, map: Vec<Index>, fill: Option<Scalar>, dims: &[u64]) -> Id {
+    pub fn view(&mut self, arg: Id, map: Vec<Index>, fill: Option<Scalar>, dims: impl Into<Extents>) -> Id {
+        let dims = &dims.into();
         let (mut arg, mut view) = (self.find(arg), View { map, fill });
         // A class may hold a view of itself.
         let mut passed = vec![];
         loop {
-            let from = self.dims(arg).to_vec();
+            let from = self.dims(arg).clone();
             view.fill = view.fill.filter(|_| !in_bounds(&view.map, &from, dims));
             if view.is_identity(&from, dims) {
                 return arg;
@@ -283,11 +284,12 @@ impl TensorSpace {
     }
 
     /// An element-wise function with one result of shape `dims`, to which all operands broadcast.
-    pub fn map(&mut self, f: ScalarFn, args: &[Id], dims: &[u64]) -> Option<Id> {
+    pub fn map(&mut self, f: ScalarFn, args: &[Id], dims: impl Into<Extents>) -> Option<Id> {
+        let dims = dims.into();
         let (f, used) = f.without_unused();
         let args: Args = used.iter().filter_map(|i| args.get(*i).copied()).collect();
         let dtype = *f.output_dtypes().first()?;
-        if f.is_identity() && self.dims(args[0]) == dims {
+        if f.is_identity() && *self.dims(args[0]) == dims {
             return Some(args[0]);
         }
         Some(self.prim(Prim::Map(Arc::new(f)), DenseType::new(dtype, dims), &args))
@@ -295,7 +297,7 @@ impl TensorSpace {
 
     pub fn concat(&mut self, args: &[Id], axis: usize) -> Option<Id> {
         let mut ty = self.ty(*args.first()?).clone();
-        ty.dims[axis] = args.iter().map(|a| self.dims(*a)[axis]).sum();
+        ty.dims.set(axis, args.iter().map(|a| self.dims(*a).at(axis)).sum::<Extent>());
         Some(match args {
             [one] => *one,
             _ => self.prim(Prim::Concat { axis }, ty, args),
@@ -310,10 +312,10 @@ impl TensorSpace {
 }
 
 /// The shape that operands of these shapes broadcast to together.
-pub(super) fn broadcast<'a>(shapes: impl IntoIterator<Item = &'a [u64]>) -> Vec<u64> {
-    shapes.into_iter().fold(vec![], |out: Vec<u64>, dims| {
+pub(super) fn broadcast<'a>(shapes: impl IntoIterator<Item = &'a Extents>) -> Extents {
+    shapes.into_iter().fold(Extents::default(), |out, dims| {
         let rank = out.len().max(dims.len());
-        let at = |dims: &[u64], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |i| dims[i]);
+        let at = |dims: &Extents, i: usize| (i + dims.len()).checked_sub(rank).map_or(Extent::ONE, |i| dims.at(i));
         (0..rank).map(|i| if at(&out, i) == 1 { at(dims, i) } else { at(&out, i) }).collect()
     })
 }

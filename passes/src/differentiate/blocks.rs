@@ -46,7 +46,7 @@ pub(super) fn join(b: &mut Builder<'_>, blocks: &[BlockGradient], parts: &[Value
     let ty = b.ty(parts[0])?;
     let along = |extent: u64| {
         let mut dims = ty.dims.clone();
-        dims[axis] = extent;
+        dims.set(axis, extent);
         DenseType::new(ty.dtype, &dims)
     };
     let mut pieces = vec![];
@@ -86,7 +86,7 @@ fn block(graph: &Graph, part: usize, value: Value) -> Result<Option<BlockGradien
     };
     let mut bounded = view.map.iter().zip(&limits).filter(outside);
     let (Some((index, extent)), None) = (bounded.next(), bounded.next()) else { return Ok(None) };
-    let start = -index.constant;
+    let start = -index.constant.fixed();
     let Some(axis) = index.offset(start).as_var().map(|v| v as usize) else { return Ok(None) };
     let (start, end) = (start.max(0) as u64, (start + *extent as i64).min(ty.dims[axis] as i64));
     let filled = end > start as i64;

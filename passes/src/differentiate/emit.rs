@@ -68,7 +68,7 @@ pub(super) fn slice(b: &mut Builder<'_>, x: Value, axis: usize, start: u64, len:
     let mut dims = b.ty(x)?.dims;
     let mut map = identity_map(dims.len());
     map[axis] = map[axis].offset(start as i64);
-    dims[axis] = len;
+    dims.set(axis, len);
     view(b, x, View { map, fill: None }, &dims)
 }
 

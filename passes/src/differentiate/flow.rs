@@ -142,7 +142,7 @@ impl Reverse<'_> {
             body.add_output("tape", before);
             repeat.stacked.push(false);
             let row = &types[*i];
-            types.push(DenseType::new(row.dtype, &[&[repeat.trips.unwrap_or(0)], &row.dims[..]].concat()));
+            types.push(DenseType::new(row.dtype, [&[repeat.trips.unwrap_or(0)], &row.dims[..]].concat()));
         }
         let args = self.graph.args(node);
         let flow = Flow { kind: FlowKind::Loop(repeat), bodies: vec![body] };
@@ -253,7 +253,7 @@ impl<'r> BodyGradient<'r> {
 
     /// A new input for the number of the iteration, which counts down where the body counts up.
     fn count_down(&mut self, trips: u64) -> Result<Value> {
-        let ty = DenseType::new(DType::I64, &[]);
+        let ty = DenseType::new(DType::I64, []);
         let number = self.graph.add_input("iteration", TensorType::from(ty.clone()));
         let f = ScalarBuilder::new();
         let last = f.constant(Scalar::i64(trips as i64 - 1));

@@ -102,7 +102,7 @@ pub(super) fn gradients(b: &mut Builder<'_>, r: &Reduction, v: &Visit<'_>) -> Re
         let why = "a reduction that neither adds, multiplies nor picks an extreme has no derivative";
         return Err(Diagnostic::new(DiagnosticCode::Unsupported, why));
     };
-    let (dims, out) = (b.ty(v.args[0])?.dims, b.ty(v.results[0])?.dims);
+    let (dims, out) = (b.ty(v.args[0])?.dims.to_vec(), b.ty(v.results[0])?.dims);
     let kept: Vec<u64> = (0..dims.len()).map(|i| if r.axes.contains(&i) { 1 } else { dims[i] }).collect();
     let given: Vec<bool> = v.heads.iter().map(Option::is_some).collect();
     let n = r.init.len();

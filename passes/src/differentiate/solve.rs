@@ -4,6 +4,7 @@
 //! number in mixed radix whose digits are variables; where digits overlap, as in sliding windows, variables
 //! are left free until the others can be read off.
 
+use tensorc_ir::Extent;
 use tensorc_ir::index::{Atom, Index};
 
 /// The points that touch element `x`: over the free variables, those where every variable lies in its range
@@ -60,7 +61,7 @@ pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64], shared: &dyn F
             rest = rest.modulo(unit, &space[..]);
             vars[*v] = if *c < 0 { digit.scale(-1).offset(from_end(*v)) } else { digit };
         }
-        if digits.is_empty() && rest.interval(&space[..]) != (0, 0) {
+        if digits.is_empty() && rest.interval(&space[..]) != (Extent::ZERO, Extent::ZERO) {
             residuals.push(rest);
         }
     }
@@ -69,8 +70,8 @@ pub(super) fn solve(map: &[Index], dims: &[u64], extents: &[u64], shared: &dyn F
 
 /// The variables of an affine index with their coefficients.
 fn variables(index: &Index) -> Option<Vec<(usize, i64)>> {
-    let term = |(atom, c): &(Atom, i64)| match atom {
-        Atom::Var(v) => Some((*v as usize, *c)),
+    let term = |(atom, c): &(Atom, Extent)| match atom {
+        Atom::Var(v) => Some((*v as usize, c.fixed())),
         _ => None,
     };
     index.terms.iter().map(term).collect()

@@ -68,7 +68,7 @@ fn without_broadcast(b: &mut Builder<'_>, view: &View, head: Value) -> Result<(V
 /// Reads the gradient at the points of a solution, summed over the free variables.
 fn read_back(b: &mut Builder<'_>, head: Value, s: Solution, rank: usize) -> Result<Value> {
     let ty = b.ty(head)?;
-    let mut dims = ty.dims.clone();
+    let mut dims = ty.dims.to_vec();
     let mut map = s.vars;
     // An axis of one element is left wherever its residual is not zero.
     dims.extend(s.residuals.iter().map(|_| 1));
@@ -84,8 +84,9 @@ fn read_back(b: &mut Builder<'_>, head: Value, s: Solution, rank: usize) -> Resu
 fn rewrite(b: &mut Builder<'_>, map: &[Index], head: Value) -> Result<Option<(Vec<Index>, Value)>> {
     let ty = b.ty(head)?;
     let Some((inner, divisor)) = map.iter().find_map(innermost) else { return Ok(None) };
-    let mut dims = ty.dims.clone();
-    let with: Box<dyn Fn(u32) -> Index> = match (&inner.terms[..], inner.constant) {
+    let mut dims = ty.dims.to_vec();
+    let terms: Vec<(&Atom, i64)> = inner.terms.iter().map(|(atom, c)| (atom, c.fixed())).collect();
+    let with: Box<dyn Fn(u32) -> Index> = match (&terms[..], inner.constant.fixed()) {
         ([(Atom::Var(v), 1)], 0) => {
             let (at, extent) = (*v as usize, dims[*v as usize]);
             dims.splice(at..=at, [extent.div_ceil(divisor as u64), divisor as u64]);
@@ -136,7 +137,7 @@ fn innermost(index: &Index) -> Option<(Index, i64)> {
     index.terms.iter().find_map(|(atom, _)| match atom {
         Atom::Div(x, d) | Atom::Mod(x, d) => {
             if x.is_affine() {
-                Some(((**x).clone(), *d))
+                Some(((**x).clone(), d.fixed()))
             } else {
                 innermost(x)
             }
@@ -171,19 +172,20 @@ fn by_index(b: &mut Builder<'_>, map: &[Index], bounded: bool, dims: &[u64], hea
 /// An index as an expression over coordinates.
 fn expression(s: &ScalarBuilder, index: &Index) -> Ex {
     let int = |n: i64| s.constant(Scalar::i64(n));
-    index.terms.iter().fold(int(index.constant), |sum, (atom, c)| {
+    index.terms.iter().fold(int(index.constant.fixed()), |sum, (atom, c)| {
         let value = match atom {
             Atom::Var(v) => s.coord(*v as usize),
             Atom::Div(x, d) => {
                 let x = expression(s, x);
-                let rest = euclid(&x, &int(*d));
-                (x - rest) / int(*d)
+                let d = int(d.fixed());
+                let rest = euclid(&x, &d);
+                (x - rest) / d
             }
-            Atom::Mod(x, d) => euclid(&expression(s, x), &int(*d)),
+            Atom::Mod(x, d) => euclid(&expression(s, x), &int(d.fixed())),
             Atom::Min(x, y) => expression(s, x).min(&expression(s, y)),
             Atom::Max(x, y) => expression(s, x).max(&expression(s, y)),
         };
-        sum + value * int(*c)
+        sum + value * int(c.fixed())
     })
 }
 

@@ -44,7 +44,7 @@ pub(super) fn eval(prim: &Prim, inputs: &[&TensorData], outputs: &[DenseType], t
     let [output] = outputs else { return None };
     match (prim, inputs) {
         (Prim::View(view), [input]) => eval_view(view, input, output),
-        (Prim::Map(f), [x]) if x.dims() == output.dims => match widening(f) {
+        (Prim::Map(f), [x]) if output.dims == x.dims() => match widening(f) {
             Some(from) => widen(from, x, output),
             None => {
                 let (op, y) = with_literal(f)?;
@@ -93,8 +93,8 @@ fn strides_of(view: &View, input: &DenseType, output: &DenseType) -> Option<Opti
         return None;
     }
     let flat = linearize(&view.map, &input.dims);
-    let strides: Option<Vec<i64>> = (0..output.rank() as u32).map(|v| flat.coefficient(v)).collect();
-    strides.filter(|_| flat.is_affine()).map(|s| Some((s, flat.constant)))
+    let strides: Option<Vec<i64>> = (0..output.rank() as u32).map(|v| flat.step(v)).collect();
+    strides.filter(|_| flat.is_affine()).map(|s| Some((s, flat.constant.fixed())))
 }
 
 fn eval_view(view: &View, input: &TensorData, output: &DenseType) -> Option<TensorData> {
@@ -364,7 +364,7 @@ fn matrices(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Strided
     let affine = a.is_affine() && b.is_affine() && a.constant == 0 && b.constant == 0;
     let (mut m, mut n, mut k) = (None, None, None);
     for (v, extent) in c.extents.iter().enumerate().filter(|(_, extent)| **extent > 1) {
-        let stride = |flat: &Index| flat.coefficient(v as u32).and_then(|s| usize::try_from(s).ok());
+        let stride = |flat: &Index| flat.step(v as u32).and_then(|s| usize::try_from(s).ok());
         let (extent, in_a, in_b) = (*extent as usize, stride(&a)?, stride(&b)?);
         // Rows come before columns in the result.
         let taken = match (v < c.out_rank, in_a, in_b) {
@@ -434,7 +434,7 @@ mod tests {
             let of = |axes: &[u32]| ramp(&axes.iter().map(|a| extents[*a as usize]).collect::<Vec<_>>());
             let (a, b) = (of(lhs), of(rhs));
             let output = DenseType::new(DType::F32, &extents[..out_rank]);
-            let extents = extents.to_vec();
+            let extents = extents.into();
             let prim = Prim::Contract(
                 Contraction { extents, out_rank, lhs: vars(lhs), rhs: vars(rhs), algorithm: ConvAlgorithm::Direct }
                     .into(),
@@ -472,11 +472,11 @@ mod tests {
         let data = ramp(&[3, 7, 5]);
         let indices = |dtype: DType| {
             let at = |i: u64| Scalar::from_f64(dtype, [0.0, 6.0, -1.0, 3.0, -9.0, 100.0][i as usize]);
-            TensorData::from_fn(DenseType::new(dtype, &[2, 3]), at)
+            TensorData::from_fn(DenseType::new(dtype, [2, 3]), at)
         };
         for (axis, indices) in (0..3).flat_map(|axis| [DType::I32, DType::I64].map(|dtype| (axis, indices(dtype)))) {
             let gather = Gather { axis };
-            let output = [DenseType::new(DType::F32, &gather.output_dims(&data.ty, &indices.ty))];
+            let output = [DenseType::new(DType::F32, gather.output_dims(&data.ty, &indices.ty))];
             let prim = Prim::Gather(gather);
             let slow = eval_prim(&prim, &[&data, &indices], &output, registry.math()).expect("it is a value");
             let fast = eval(&prim, &[&data, &indices], &output, 1).expect("it is fast");
@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn products_that_read_outside_or_sum_over_more_are_left_alone() {
         let outside = Contraction {
-            extents: vec![300, 256],
+            extents: [300, 256].into(),
             out_rank: 1,
             lhs: vec![Index::var(0).offset(1), Index::var(1)],
             rhs: vars(&[1]),
@@ -524,7 +524,7 @@ mod tests {
         };
         assert!(matrices(&outside, &ramp(&[300, 256]).ty, &ramp(&[256]).ty).is_none());
         let batched = Contraction {
-            extents: vec![2, 40, 50, 60],
+            extents: [2, 40, 50, 60].into(),
             out_rank: 3,
             lhs: vars(&[0, 1, 3]),
             rhs: vars(&[0, 3, 2]),

@@ -52,11 +52,14 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
     if !folds(prim, &types, &outputs.iter().collect::<Vec<_>>(), &cx.options) {
         return Ok(false);
     }
-    let results = match fast::eval(prim, &inputs, &outputs, cx.threads) {
+    let open = inputs.iter().any(|data| data.is_open());
+    let fast = if open { None } else { fast::eval(prim, &inputs, &outputs, cx.threads) };
+    let results = match fast {
         Some(data) => vec![data],
         None => {
             // What could not be read is no work for the interpreter.
-            inputs.iter().try_for_each(|data| data.content().check()).map_err(Diagnostic::unreadable)?;
+            let mut read = inputs.iter().filter(|data| !data.is_open());
+            read.try_for_each(|data| data.content().check()).map_err(Diagnostic::unreadable)?;
             eval_prim(prim, &inputs, &outputs, cx.registry.math()).map_err(|d| d.at(&graph.node(node).name))?
         }
     };
@@ -69,6 +72,9 @@ pub(crate) fn fold_node(graph: &mut Graph, node: NodeId, cx: &PassCx<'_>) -> Res
 pub(crate) fn folds(prim: &Prim, inputs: &[&DenseType], outputs: &[&DenseType], options: &Options) -> bool {
     let bytes = |types: &[&DenseType]| types.iter().map(|t| t.bytes()).fold(0, u64::saturating_add);
     let opaque = matches!(prim, Prim::Flow(_) | Prim::Extern(_));
+    if inputs.iter().chain(outputs).any(|ty| ty.dims.is_open()) {
+        return false;
+    }
     let fits = bytes(outputs) <= bytes(inputs).saturating_add(options.fold_bytes);
     !opaque && fits && (work(prim, inputs, outputs) <= MAX_INTERPRETER_STEPS || fast::is_fast(prim, inputs, outputs))
 }

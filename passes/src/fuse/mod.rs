@@ -26,6 +26,7 @@ mod regions;
 mod siblings;
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::Prim;
 
@@ -54,19 +55,23 @@ impl Pass for Fuse {
             return Ok(false);
         }
         let by = self.by.unwrap_or(cx.options.fuse);
-        let enabled = by != FusionStrategy::Off;
-        let mut plan = FusionPlan::new(graph, !cx.options.target.is_gpu())?;
-        if enabled && cx.options.reassociate {
-            attention::form(&mut plan, &cx.options.target);
-        }
-        contract::form(&mut plan, enabled);
-        reduce::form(&mut plan, enabled);
-        absorb::form(&mut plan, enabled);
-        if by == FusionStrategy::Alternatives {
-            choose::improve(&mut plan, &cx.options.target.machine(), !cx.options.reassociate, cx.threads);
-        }
-        let fused = emit::emit(&plan)?;
-        *graph = fused;
+        // Whatever is grouped, the graph computes the same.
+        *graph = advice(|| fused(graph, by, cx))?;
         Ok(true)
     }
+}
+
+fn fused(graph: &Graph, by: FusionStrategy, cx: &PassCx<'_>) -> Result<Graph> {
+    let enabled = by != FusionStrategy::Off;
+    let mut plan = FusionPlan::new(graph, !cx.options.target.is_gpu())?;
+    if enabled && cx.options.reassociate {
+        attention::form(&mut plan, &cx.options.target);
+    }
+    contract::form(&mut plan, enabled);
+    reduce::form(&mut plan, enabled);
+    absorb::form(&mut plan, enabled);
+    if by == FusionStrategy::Alternatives {
+        choose::improve(&mut plan, &cx.options.target.machine(), !cx.options.reassociate, cx.threads);
+    }
+    emit::emit(&plan)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 use tensorc_ir::DenseType;
+use tensorc_ir::Extents;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
@@ -20,7 +21,7 @@ pub struct Cluster {
     pub members: BTreeSet<(u32, NodeId)>,
     /// The iteration shape: of the outputs for maps and contractions, of the operands of the
     /// reductions.
-    pub dims: Vec<u64>,
+    pub dims: Extents,
     /// Reduced axes.
     pub axes: Vec<usize>,
 }
@@ -172,7 +173,7 @@ impl<'g> FusionPlan<'g> {
     }
 
     /// Starts a cluster that owns `anchor`.
-    pub fn start(&mut self, class: FusionClass, anchor: NodeId, dims: Vec<u64>, axes: Vec<usize>) -> usize {
+    pub fn start(&mut self, class: FusionClass, anchor: NodeId, dims: Extents, axes: Vec<usize>) -> usize {
         let id = self.clusters.len();
         let members = BTreeSet::from([(self.rank(anchor), anchor)]);
         self.clusters.push(Cluster { class, anchor, members, dims, axes });

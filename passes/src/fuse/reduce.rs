@@ -9,6 +9,7 @@ use tensorc_ir::prim::{Prim, View};
 
 use super::absorb::reads_in_place;
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, MAX_OPERANDS, Unit};
+use tensorc_ir::Extents;
 use tensorc_ir::views::{keeps_linear_order, without_unit_vars};
 
 /// Fewer rows than this over more elements than [`MIN_LARGE_ELEMENTS`] leave too little to run in parallel when
@@ -23,7 +24,7 @@ pub fn form(plan: &mut FusionPlan<'_>, grow: bool) {
         if plan.owner(node).is_some() {
             continue;
         }
-        let dims = plan.args(node).first().map_or_else(Vec::new, |v| plan.ty(*v).dims.clone());
+        let dims = plan.args(node).first().map_or_else(Extents::default, |v| plan.ty(*v).dims.clone());
         let cluster = plan.start(FusionClass::Reduce, node, dims, r.axes.clone());
         if grow {
             grow_forward(plan, cluster);
@@ -91,10 +92,10 @@ enum IterationExtent {
     Other,
 }
 
-fn extent(c: &Cluster, dims: &[u64]) -> IterationExtent {
+fn extent(c: &Cluster, dims: &Extents) -> IterationExtent {
     match () {
-        _ if dims == c.dims => IterationExtent::Full,
-        _ if dims == kept(&c.dims, &c.axes) || dims == dropped(&c.dims, &c.axes) => IterationExtent::Row,
+        _ if *dims == c.dims => IterationExtent::Full,
+        _ if *dims == kept(&c.dims, &c.axes) || *dims == dropped(&c.dims, &c.axes) => IterationExtent::Row,
         _ => IterationExtent::Other,
     }
 }
@@ -150,7 +151,7 @@ fn fits(plan: &FusionPlan<'_>, c: &Cluster, node: NodeId, folded: bool) -> bool 
 }
 
 /// Whether a view of a per-row value adds or drops reduced axes, or repeats it along them.
-fn row_view(plan: &FusionPlan<'_>, c: &Cluster, view: &View, v: Value, out: &[u64]) -> bool {
+fn row_view(plan: &FusionPlan<'_>, c: &Cluster, view: &View, v: Value, out: &Extents) -> bool {
     let input = plan.ty(v);
     if extent(c, &input.dims) != IterationExtent::Row {
         return false;

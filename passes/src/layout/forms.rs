@@ -2,15 +2,14 @@
 //! planes.
 
 use tensorc_abi::{CHANNEL_BLOCK, ImageLayout};
-use tensorc_ir::DenseType;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::View;
+use tensorc_ir::{DenseType, Extent, Extents};
 
 /// The image with leading axes of extent 1 up to a rank.
-fn padded(ty: &DenseType, rank: usize) -> Vec<u64> {
-    let mut dims = vec![1; rank.saturating_sub(ty.rank())];
-    dims.extend(&ty.dims);
-    dims
+fn padded(ty: &DenseType, rank: usize) -> Vec<Extent> {
+    let lead = std::iter::repeat_n(Extent::ONE, rank.saturating_sub(ty.rank()));
+    lead.chain(ty.dims.all()).collect()
 }
 
 /// The tensor that holds an image, which broadcasts to a result of rank `rank` as the image does. Blocks of a single
@@ -21,12 +20,12 @@ pub(super) fn form(ty: &DenseType, rank: usize, layout: ImageLayout) -> DenseTyp
         ImageLayout::Nchw => return ty.clone(),
         ImageLayout::Nchw16c => {
             let lanes = if dims[1] == 1 { 1 } else { CHANNEL_BLOCK };
-            dims[1] /= lanes;
-            dims.push(lanes);
+            dims[1] = dims[1].div_floor(lanes);
+            dims.push(lanes.into());
         }
         ImageLayout::Nhwc => dims[1..].rotate_left(1),
     }
-    DenseType::new(ty.dtype, &dims)
+    DenseType::new(ty.dtype, Extents::from_iter(dims))
 }
 
 /// Planes of a tensor of [`form`] at the image's own rank.
@@ -35,9 +34,9 @@ pub(super) fn to_planes(ty: &DenseType, layout: ImageLayout) -> View {
     match layout {
         ImageLayout::Nchw => {}
         ImageLayout::Nchw16c => {
-            let lanes = if ty.dims[1] == 1 { 1 } else { CHANNEL_BLOCK as i64 };
-            map[1] = Index::var(1).floor_div(lanes, &ty.dims[..]);
-            map.push(Index::var(1).modulo(lanes, &ty.dims[..]));
+            let lanes = if ty.dims.at(1) == 1 { 1 } else { CHANNEL_BLOCK as i64 };
+            map[1] = Index::var(1).floor_div(lanes, &ty.dims);
+            map.push(Index::var(1).modulo(lanes, &ty.dims));
         }
         ImageLayout::Nhwc => map[1..].rotate_left(1),
     }
@@ -48,7 +47,7 @@ pub(super) fn to_planes(ty: &DenseType, layout: ImageLayout) -> View {
 pub(super) fn from_planes(ty: &DenseType, rank: usize, layout: ImageLayout) -> View {
     let lead = rank - ty.rank();
     let at = |axis: usize| match (layout, lead + axis) {
-        _ if ty.dims[axis] == 1 => Index::constant(0),
+        _ if ty.dims.at(axis) == 1 => Index::constant(0),
         (ImageLayout::Nchw, axis) => Index::var(axis as u32 - lead as u32),
         (ImageLayout::Nchw16c, 1) => Index::var(1).scale(CHANNEL_BLOCK as i64).add(&Index::var(rank as u32)),
         (ImageLayout::Nhwc, axis) => moved(axis, rank),
@@ -75,7 +74,7 @@ pub(super) fn last_axis(axis: usize, rank: usize) -> usize {
 pub(super) fn coincide(ty: &DenseType, rank: usize, a: ImageLayout, b: ImageLayout) -> bool {
     use ImageLayout::{Nchw, Nchw16c, Nhwc};
     let dims = padded(ty, rank.max(2));
-    let (channels, pixels) = (dims[1], dims[2..].iter().product::<u64>());
+    let (channels, pixels) = (dims[1], dims[2..].iter().copied().product::<Extent>());
     match (a, b) {
         _ if a == b || pixels == 1 || channels == 1 => true,
         (Nchw16c, Nhwc) | (Nhwc, Nchw16c) => channels == CHANNEL_BLOCK,

@@ -18,6 +18,7 @@ use tensorc_ir::graph::Graph;
 use tensorc_ir::prim::ConvAlgorithm;
 
 use choose::Prices;
+use tensorc_ir::extent::advice;
 
 use crate::manager::{Pass, PassCx};
 
@@ -43,7 +44,7 @@ impl Pass for ChooseLayout {
         let algorithms = if cx.options.rewrite { &ConvAlgorithm::ALL[..] } else { &[ConvAlgorithm::Direct] };
         let prices = Prices { machine: &cx.options.target.machine(), algorithms };
         graph.remove_dead();
-        let choices = choose::choices(graph, prices, self.everywhere)?;
+        let choices = advice(|| choose::choices(graph, prices, self.everywhere))?;
         if choices.is_empty() {
             return Ok(false);
         }

@@ -7,11 +7,12 @@ use smallvec::SmallVec;
 use tensorc_abi::{Conv2d, ImageLayout};
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, Reduction, View};
 use tensorc_ir::views::compose;
-use tensorc_schedule::recognise::contract::image_convolution;
+use tensorc_schedule::recognise::contract::image_convolution_of;
 
 use super::choose::{Choice, convolution};
 use super::forms::{form, from_planes, last_axis, moved, to_planes};
@@ -121,10 +122,11 @@ fn computed(
     let layout = choice.layout;
     let prim = match prim {
         Prim::Contract(c) => {
-            let conv = convolution(graph, node)?.ok_or_else(|| internal(graph, node))?;
+            let conv = advice(|| convolution(graph, node))?.ok_or_else(|| internal(graph, node))?;
             let conv = Conv2d { layouts: [choice.data, layout], ..conv };
             let x = operand(graph, args[0], 4, choice.data, forms)?;
-            let c = if conv.in_planes() { c.as_ref().clone() } else { image_convolution(&conv) };
+            let images = [0, 2, 3].map(|axis| out.dims.at(axis));
+            let c = if conv.in_planes() { c.as_ref().clone() } else { image_convolution_of(&conv, images) };
             let c = Contraction { algorithm, ..c };
             return Ok((Prim::Contract(Arc::new(c)), [x, args[1]].into_iter().collect()));
         }
@@ -160,7 +162,7 @@ fn seen(view: &View, out: &DenseType, layout: ImageLayout) -> View {
         ImageLayout::Nhwc => {
             let dims = form(out, rank, layout).dims;
             let rename = |axis: u32| moved(axis as usize, rank);
-            map.iter_mut().for_each(|index| *index = index.substitute(&rename, &dims[..]));
+            map.iter_mut().for_each(|index| *index = index.substitute(&rename, &dims));
             map[1..].rotate_left(1);
         }
     }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::views::{compose, in_bounds, keeps_linear_order};
+use tensorc_ir::{DenseType, Extents};
 use tensorc_schedule::recognise::contract::{as_image_convolution, is_library, is_product, planar_convolution};
 
 use super::{prim_of, replace, single_user, visit_all};
@@ -51,18 +52,8 @@ fn absorb_operand(
     let types = [graph.dense(args[0])?, graph.dense(args[1])?];
     let mut after = types.clone();
     after[port] = from;
-    let recognised = is_library(&new, &after[0], &after[1]);
-    let affine = new.lhs.iter().chain(&new.rhs).all(Index::is_affine);
-    if !(recognised || affine && !is_library(c, &types[0], &types[1])) {
-        return Ok(false);
-    }
-    // Layouts decide on the order of a sum; choosing them is another pass's part.
-    let layouts = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| as_image_convolution(c, lhs, rhs).map(|c| c.layouts);
-    let over_planes = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| planar_convolution(c, lhs, rhs).is_some();
-    let now = layouts(&new, &after);
-    let chosen = now.is_some() && now != layouts(c, &types);
     let has_choice = keeps_convolutions && port == 0 && graph.constant(args[1]).is_some();
-    if chosen || has_choice && over_planes(c, &types) && !over_planes(&new, &after) {
+    if !advice(|| is_better(c, &types, &new, &after, has_choice)) {
         return Ok(false);
     }
     let mut operands = args.to_vec();
@@ -70,6 +61,27 @@ fn absorb_operand(
     let out = graph.dense(Value { node, port: 0 })?;
     replace(graph, "view-into-contraction", node, Prim::Contract(Arc::new(new)), &operands, out);
     Ok(true)
+}
+
+/// Whether a contraction of operands of the types `after` takes the place of one of the types `types` without a loss.
+fn is_better(
+    c: &Contraction,
+    types: &[DenseType; 2],
+    new: &Contraction,
+    after: &[DenseType; 2],
+    has_choice: bool,
+) -> bool {
+    let recognised = is_library(new, &after[0], &after[1]);
+    let affine = new.lhs.iter().chain(&new.rhs).all(Index::is_affine);
+    if !(recognised || affine && !is_library(c, &types[0], &types[1])) {
+        return false;
+    }
+    // Layouts decide on the order of a sum; choosing them is another pass's part.
+    let layouts = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| as_image_convolution(c, lhs, rhs).map(|c| c.layouts);
+    let over_planes = |c: &Contraction, [lhs, rhs]: &[DenseType; 2]| planar_convolution(c, lhs, rhs).is_some();
+    let now = layouts(new, after);
+    let chosen = now.is_some() && now != layouts(c, types);
+    !(chosen || has_choice && over_planes(c, types) && !over_planes(new, after))
 }
 
 /// Delivers the result of a matrix product in the shape a reshape asks for, when that only splits
@@ -85,20 +97,23 @@ fn absorb_result(graph: &mut Graph, node: NodeId, view: &Arc<View>) -> Result<bo
     if !split || !in_bounds(&view.map, &input.dims, &output.dims) {
         return Ok(false);
     }
-    let extents = [&output.dims[..], &c.extents[c.out_rank..]].concat();
+    let extents: Extents = output.dims.all().chain(c.extents.all().skip(c.out_rank)).collect();
     let shift = output.rank() as u32;
     let at = |v: u32| match (v as usize).checked_sub(c.out_rank) {
         Some(reduced) => Index::var(shift + reduced as u32),
         None => view.map[v as usize].clone(),
     };
-    let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect::<Vec<_>>();
+    let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents)).collect::<Vec<_>>();
     let new = Contraction::new(extents.clone(), output.rank(), through(&c.lhs), through(&c.rhs));
     let args = graph.args(arg.node);
     let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
     // A convolution to one pixel is a product, too, but only as a convolution it can read blocks of channels.
-    let loses_convolution =
-        planar_convolution(c, &lhs, &rhs).is_some() && planar_convolution(&new, &lhs, &rhs).is_none();
-    if loses_convolution || !is_product(c, &lhs, &rhs) || !is_product(&new, &lhs, &rhs) {
+    let stays = advice(|| {
+        let is_convolution = |c: &Contraction| planar_convolution(c, &lhs, &rhs).is_some();
+        let loses_convolution = is_convolution(c) && !is_convolution(&new);
+        !loses_convolution && is_product(c, &lhs, &rhs) && is_product(&new, &lhs, &rhs)
+    });
+    if !stays {
         return Ok(false);
     }
     replace(graph, "reshape-into-contraction", node, Prim::Contract(Arc::new(new)), &args, output);

@@ -30,6 +30,7 @@ pub fn run(graph: &mut Graph) -> bool {
                 let types = n.types.iter().map(TensorType::dense).collect();
                 NodeKey::Prim(prim.clone(), graph.args(node), types)
             }
+            NodeKind::Const(data) if data.is_open() => continue,
             NodeKind::Const(data) if data.ty.bytes() <= MAX_COMPARED_BYTES => {
                 NodeKey::Small(data.ty.clone(), data.bytes().to_vec())
             }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::prim::Prim;
@@ -32,7 +33,8 @@ fn shrink(graph: &mut Graph, map: NodeId, shrunk: &mut Shrunk) -> Result<bool> {
         let others = args.iter().enumerate().filter(|(i, _)| *i != port);
         let others = others.map(|(_, arg)| graph.dense(*arg)).collect::<Result<Vec<_>>>()?;
         let dims = &data.ty.dims;
-        let is_given = |axis: usize| others.iter().any(|other| extent_from_end(other, dims.len() - axis) == dims[axis]);
+        let is_given =
+            |axis: usize| others.iter().any(|other| extent_from_end(other, dims.len() - axis).is_surely(dims[axis]));
         let axes: Vec<usize> =
             (0..dims.len()).filter(|&axis| dims[axis] > 1 && is_given(axis) && repeats(data, axis)).collect();
         if axes.is_empty() {
@@ -55,8 +57,8 @@ fn shrink(graph: &mut Graph, map: NodeId, shrunk: &mut Shrunk) -> Result<bool> {
 }
 
 /// The extent of an axis that is counted from the end, 1 for the last; 1 where there is none.
-fn extent_from_end(ty: &DenseType, axis: usize) -> u64 {
-    ty.dims.len().checked_sub(axis).map_or(1, |i| ty.dims[i])
+fn extent_from_end(ty: &DenseType, axis: usize) -> Extent {
+    ty.dims.len().checked_sub(axis).map_or(Extent::ONE, |i| ty.dims.at(i))
 }
 
 /// The bytes of all elements that have the same coordinates before `axis`, and of those that also have the same there.
@@ -87,7 +89,7 @@ fn begins_with_repeats(data: &TensorData, outer: usize, inner: usize) -> bool {
 fn first_along(data: &TensorData, axis: usize) -> Option<TensorData> {
     let (outer, inner) = runs(&data.ty, axis);
     let mut ty = data.ty.clone();
-    ty.dims[axis] = 1;
+    ty.dims.set(axis, 1);
     let bytes: Vec<u8> = data.bytes().chunks_exact(outer).flat_map(|run| &run[..inner]).copied().collect();
     TensorData::new(ty, bytes.into())
 }

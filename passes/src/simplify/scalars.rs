@@ -146,7 +146,7 @@ fn replace_all(graph: &mut Graph, label: &'static str, node: NodeId, prim: Prim,
 
 /// The value of every element, if all are equal.
 pub(super) fn splat(data: &TensorData) -> Option<Scalar> {
-    if data.is_empty() {
+    if data.is_open() || data.is_empty() {
         return None;
     }
     let size = data.dtype().size();
@@ -167,9 +167,9 @@ fn to_view(graph: &mut Graph, node: NodeId, body: &ScalarFn) -> Result<bool> {
         forward(graph, "identity-map", node, arg);
     } else {
         let lead = output.rank() - input.rank();
-        let axis = |i: usize| match input.dims[i] {
-            1 => Index::constant(0),
-            _ => Index::var((lead + i) as u32),
+        let axis = |i: usize| match input.dims.at(i) == 1 {
+            true => Index::constant(0),
+            false => Index::var((lead + i) as u32),
         };
         let view = View { map: (0..input.rank()).map(axis).collect(), fill: None };
         replace(graph, "broadcast-view", node, Prim::View(Arc::new(view)), &[arg], output);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::{Axes, Extent, Extents};
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::prim::{Prim, View};
@@ -72,7 +73,7 @@ fn rebuild(
     user: NodeId,
     f: &Arc<ScalarFn>,
     source: Value,
-    shapes: Vec<Vec<u64>>,
+    shapes: Vec<Extents>,
 ) -> Result<()> {
     let (from, out) = (graph.dense(source)?, graph.dense(Value { node: user, port: 0 })?);
     let args = graph.args(user);
@@ -98,7 +99,7 @@ fn rebuild(
     Ok(())
 }
 
-fn reshape(graph: &mut Graph, v: Value, dims: &[u64]) -> Result<Value> {
+fn reshape(graph: &mut Graph, v: Value, dims: &Extents) -> Result<Value> {
     let from = graph.dense(v)?;
     let vars: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
     let view = View { map: delinearize(&linearize(&vars, dims), &from.dims, dims), fill: None };
@@ -109,19 +110,19 @@ fn reshape(graph: &mut Graph, v: Value, dims: &[u64]) -> Result<Value> {
 
 /// Ranges of axes of two shapes with equal products, as small as possible; axes of extent 1 go
 /// with what follows them.
-fn axis_groups(from: &[u64], to: &[u64]) -> Option<Vec<(std::ops::Range<usize>, std::ops::Range<usize>)>> {
-    if from.contains(&0) {
+fn axis_groups(from: &Extents, to: &Extents) -> Option<Vec<(std::ops::Range<usize>, std::ops::Range<usize>)>> {
+    if from.has_none() {
         return None;
     }
     let (mut i, mut j, mut groups) = (0, 0, vec![]);
     while i < from.len() || j < to.len() {
         let (a, b) = (i, j);
-        let (mut p, mut q) = (1, 1);
-        while p != q || (p == 1 && (i < from.len() || j < to.len())) {
-            let left = i < from.len() && (p <= q || j == to.len());
+        let (mut p, mut q) = (Extent::ONE, Extent::ONE);
+        while !p.is_surely(q) || (p.is_surely(1) && (i < from.len() || j < to.len())) {
+            let left = i < from.len() && (p.example() <= q.example() || j == to.len());
             match left {
-                true => (p, i) = (p * from[i], i + 1),
-                false if j < to.len() => (q, j) = (q * to[j], j + 1),
+                true => (p, i) = (p * from.at(i), i + 1),
+                false if j < to.len() => (q, j) = (q * to.at(j), j + 1),
                 false => return None,
             }
         }
@@ -133,20 +134,21 @@ fn axis_groups(from: &[u64], to: &[u64]) -> Option<Vec<(std::ops::Range<usize>, 
 /// The shape of an operand that broadcasts to `to`, when `to` is regrouped as `from`.
 fn regroup(
     groups: &[(std::ops::Range<usize>, std::ops::Range<usize>)],
-    from: &[u64],
-    to: &[u64],
-    operand: &[u64],
-) -> Option<Vec<u64>> {
-    let padded = [vec![1; to.len().checked_sub(operand.len())?], operand.to_vec()].concat();
-    let mut dims = vec![1; from.len()];
+    from: &Extents,
+    to: &Extents,
+    operand: &Extents,
+) -> Option<Extents> {
+    let lead = to.len().checked_sub(operand.len())?;
+    let padded: Extents = std::iter::repeat_n(Extent::ONE, lead).chain(operand.all()).collect();
+    let mut dims = vec![Extent::ONE; from.len()];
     for (a, b) in groups {
-        if padded[b.clone()] == to[b.clone()] {
-            dims[a.clone()].copy_from_slice(&from[a.clone()]);
-        } else if padded[b.clone()].iter().any(|d| *d != 1) {
+        if b.clone().all(|axis| padded.at(axis).is_surely(to.at(axis))) {
+            a.clone().for_each(|axis| dims[axis] = from.at(axis));
+        } else if b.clone().any(|axis| !padded.at(axis).is_surely(1)) {
             return None;
         }
     }
-    Some(dims)
+    Some(dims.into_iter().collect())
 }
 
 #[cfg(test)]
@@ -155,12 +157,18 @@ mod tests {
 
     #[test]
     fn groups_pair_equal_products() {
-        assert_eq!(axis_groups(&[2, 3, 4, 5], &[2, 12, 5]).unwrap(), [(0..1, 0..1), (1..3, 1..2), (3..4, 2..3)]);
-        assert_eq!(axis_groups(&[6, 4], &[4, 6]).unwrap(), [(0..2, 0..2)]);
-        let groups = axis_groups(&[2, 32, 1, 7, 7], &[2, 32, 7, 7]).unwrap();
-        assert_eq!(regroup(&groups, &[2, 32, 1, 7, 7], &[2, 32, 7, 7], &[32, 1, 1]).unwrap(), [1, 32, 1, 1, 1]);
-        assert_eq!(regroup(&groups, &[2, 32, 1, 7, 7], &[2, 32, 7, 7], &[]).unwrap(), [1, 1, 1, 1, 1]);
-        let groups = axis_groups(&[6, 4], &[4, 6]).unwrap();
-        assert_eq!(regroup(&groups, &[6, 4], &[4, 6], &[6]), None);
+        assert_eq!(
+            axis_groups(&[2, 3, 4, 5].into(), &[2, 12, 5].into()).unwrap(),
+            [(0..1, 0..1), (1..3, 1..2), (3..4, 2..3)]
+        );
+        assert_eq!(axis_groups(&[6, 4].into(), &[4, 6].into()).unwrap(), [(0..2, 0..2)]);
+        let groups = axis_groups(&[2, 32, 1, 7, 7].into(), &[2, 32, 7, 7].into()).unwrap();
+        let regroup = |from: &[u64], to: &[u64], operand: &[u64], groups: &Vec<_>| {
+            regroup(groups, &from.into(), &to.into(), &operand.into()).map(|dims| dims.to_vec())
+        };
+        assert_eq!(regroup(&[2, 32, 1, 7, 7], &[2, 32, 7, 7], &[32, 1, 1], &groups).unwrap(), [1, 32, 1, 1, 1]);
+        assert_eq!(regroup(&[2, 32, 1, 7, 7], &[2, 32, 7, 7], &[], &groups).unwrap(), [1, 1, 1, 1, 1]);
+        let groups = axis_groups(&[6, 4].into(), &[4, 6].into()).unwrap();
+        assert_eq!(regroup(&[6, 4], &[4, 6], &[6], &groups), None);
     }
 }

@@ -57,9 +57,10 @@ fn broadcast_into_map(graph: &mut Graph, node: NodeId) -> Result<bool> {
         let source = graph.args(arg.node)[0];
         let (from, to) = (graph.dense(source)?, graph.dense(arg)?);
         let Some(lead) = to.rank().checked_sub(from.rank()) else { continue };
-        let repeats = (0..from.rank()).all(|i| match from.dims[i] {
-            1 => true,
-            n => n == to.dims[lead + i] && view.map[i] == Index::var((lead + i) as u32),
+        let repeats = (0..from.rank()).all(|i| {
+            let n = from.dims.at(i);
+            let kept = n.is_surely(to.dims.at(lead + i)) && view.map[i] == Index::var((lead + i) as u32);
+            n.is_surely(1) || kept
         });
         if repeats && in_bounds(&view.map, &from.dims, &to.dims) {
             graph.set_arg(node, port as u16, source);
@@ -73,19 +74,18 @@ fn broadcast_into_map(graph: &mut Graph, node: NodeId) -> Result<bool> {
 /// A gather by one constant index reads a slice.
 fn gather_to_slice(graph: &mut Graph, node: NodeId, gather: Gather) -> Result<bool> {
     let args = graph.args(node);
-    let Some(index) = graph.constant(args[1]).and_then(|d| d.item()) else { return Ok(false) };
+    let Some(index) = graph.constant(args[1]).filter(|d| d.len() == 1).map(|d| d.extents()[0]) else {
+        return Ok(false);
+    };
     let (data, indices) = (graph.dense(args[0])?, graph.dense(args[1])?);
     let output = graph.dense(Value { node, port: 0 })?;
-    let n = data.dims[gather.axis] as i64;
+    let n = data.dims.at(gather.axis);
     if n == 0 {
         return Ok(false);
     }
-    let at = match index.as_i64() {
-        i if i < 0 => i + n,
-        i => i,
-    };
+    let at = if index < 0 { index + n } else { index };
     let map = (0..data.rank()).map(|axis| match axis {
-        a if a == gather.axis => Index::constant(at.clamp(0, n - 1)),
+        a if a == gather.axis => Index::constant(at.greatest(0).least(n - 1)),
         a if a < gather.axis => Index::var(a as u32),
         a => Index::var((a - 1 + indices.rank()) as u32),
     });

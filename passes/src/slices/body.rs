@@ -47,7 +47,7 @@ pub fn sliced(body: &Graph, batch: u64, size: u64) -> Result<Option<Graph>> {
         let results: Vec<Value> = results(body, node).collect();
         if let (Prim::Contract(c), true) = (&mut prim, is(results[0])) {
             let mut next = (**c).clone();
-            next.extents[0] = size;
+            next.extents.set(0, size);
             *c = next.into();
         }
         let args = body.args(node).into_iter().map(|v| values.get(&v).copied().ok_or_else(missing));
@@ -65,7 +65,7 @@ pub fn sliced(body: &Graph, batch: u64, size: u64) -> Result<Option<Graph>> {
 /// A type with another first extent.
 pub fn first(ty: &DenseType, size: u64) -> DenseType {
     let mut dims = ty.dims.clone();
-    dims[0] = size;
+    dims.set(0, size);
     DenseType::new(ty.dtype, &dims)
 }
 

@@ -50,7 +50,7 @@ impl Net {
     }
 
     fn dims(&self, v: Value) -> Vec<u64> {
-        self.graph.dense(v).unwrap().dims
+        self.graph.dense(v).unwrap().dims.to_vec()
     }
 
     fn prim(&mut self, prim: Prim, args: &[Value], dims: &[u64]) -> Value {
@@ -126,7 +126,14 @@ impl Net {
         let (lhs, rhs) = (la.chars().map(at).collect(), lb.chars().map(at).collect());
         self.prim(
             Prim::Contract(
-                Contraction { extents, out_rank: out.len(), lhs, rhs, algorithm: ConvAlgorithm::Direct }.into(),
+                Contraction {
+                    extents: extents.into(),
+                    out_rank: out.len(),
+                    lhs,
+                    rhs,
+                    algorithm: ConvAlgorithm::Direct,
+                }
+                .into(),
             ),
             &[a, b],
             &dims,
@@ -162,7 +169,7 @@ impl Net {
                 let out = 4 + 2 * pad as u64 + 1 - kernel;
                 let at = |o: u32, k: u32| Index::var(o).add(&Index::var(k)).offset(-pad);
                 let c = Contraction {
-                    extents: vec![d[0], n, out, out, d[1], kernel, kernel],
+                    extents: [d[0], n, out, out, d[1], kernel, kernel].into(),
                     out_rank: 4,
                     lhs: vec![Index::var(0), Index::var(4), at(2, 5), at(3, 6)],
                     rhs: [1, 4, 5, 6].map(Index::var).to_vec(),

@@ -294,7 +294,7 @@ fn gradients_at(text: &str, seeds: &[Option<f64>]) -> Result<Vec<Option<Vec<f64>
     }
     let wrt = variables(&graph);
     let gradients = differentiate(&mut graph, &registry, &heads, &wrt)?;
-    let x = TensorData::from_fn(DenseType::new(DType::F64, &[3]), |i| Scalar::from_f64(DType::F64, i as f64 + 1.0));
+    let x = TensorData::from_fn(DenseType::new(DType::F64, [3]), |i| Scalar::from_f64(DType::F64, i as f64 + 1.0));
     let inputs: Vec<TensorData> = graph.inputs().iter().map(|_| x.clone()).collect();
     let mut found = vec![];
     for gradient in gradients {
@@ -357,7 +357,7 @@ fn gradients_of_values_inside_the_graph() {
     let seed = graph.add_const("seed", TensorData::splat(&[3], Scalar::from_f64(DType::F64, 1.0)));
     let found = differentiate(&mut graph, &registry, &[(y, Some(seed))], &[a, x]).unwrap();
     graph.set_outputs([("a".into(), a), ("da".into(), found[0].unwrap()), ("dx".into(), found[1].unwrap())]);
-    let at = random(&DenseType::new(DType::F64, &[3]), 3);
+    let at = random(&DenseType::new(DType::F64, [3]), 3);
     let out = eval_graph(&graph, &registry, std::slice::from_ref(&at)).unwrap();
     for (i, x) in at.to_f64s().into_iter().enumerate() {
         let (a, da, dx) = (out[0].get(i as u64).as_f64(), out[1].get(i as u64).as_f64(), out[2].get(i as u64).as_f64());

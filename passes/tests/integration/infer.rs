@@ -129,7 +129,7 @@ fn shapes_computed_from_shapes_are_static() {
     let mut open = g.clone();
     infer_graph(&mut open, &r, 1024).unwrap();
     assert!(open.resolved(y).dense().is_none());
-    bind(&mut g, &[DenseType::new(DType::F32, &[3, 5])]).unwrap();
+    bind(&mut g, &[DenseType::new(DType::F32, [3, 5])]).unwrap();
     assert!(infer_graph(&mut g, &r, 1024).unwrap());
     assert_eq!(g.dense(y).unwrap().dims, [3, 5]);
     assert!(split(&g, &r, 1024).unwrap().is_none());
@@ -152,11 +152,11 @@ fn conflicts_name_the_input_or_node() {
     let ty = symbolic(&mut g, &["n", "n"]);
     let x = g.add_input("x", ty);
     g.add_output("y", x);
-    let e = bind(&mut g.clone(), &[DenseType::new(DType::F32, &[2, 3])]).unwrap_err();
+    let e = bind(&mut g.clone(), &[DenseType::new(DType::F32, [2, 3])]).unwrap_err();
     assert_eq!((e.code, e.node.as_deref()), (DiagnosticCode::TypeConflict, Some("x")));
-    let e = bind_named(&mut g.clone(), &[("z", DenseType::new(DType::F32, &[2, 2]))]).unwrap_err();
+    let e = bind_named(&mut g.clone(), &[("z", DenseType::new(DType::F32, [2, 2]))]).unwrap_err();
     assert!(e.message.contains("no input `z`") && e.message.contains('x'), "{e}");
-    let e = bind(&mut g.clone(), &[DenseType::new(DType::I64, &[2, 2])]).unwrap_err();
+    let e = bind(&mut g.clone(), &[DenseType::new(DType::I64, [2, 2])]).unwrap_err();
     assert!(e.message.contains("f32") && e.message.contains("i64"), "{e}");
     let mut g = Graph::new("g");
     let (a, b) = (g.add_input("a", ty_of(&[2]).into()), g.add_input("b", ty_of(&[3]).into()));
@@ -212,7 +212,7 @@ fn host_operators_and_run_time_shapes_run_in_stages() {
     let mut g = Graph::new("g");
     let x = g.add_input("x", ty_of(&[6]).into());
     let unused = g.add_input("unused", ty_of(&[2]).into());
-    let s = g.add_input("s", DenseType::new(DType::I64, &[2]).into());
+    let s = g.add_input("s", DenseType::new(DType::I64, [2]).into());
     let y = call(&mut g, &r, "square_plus", &[x]);
     let kept = call(&mut g, &r, "nonzero", &[y]);
     let z = call(&mut g, &r, "square_plus", &[kept]);

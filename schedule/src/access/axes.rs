@@ -49,9 +49,9 @@ impl IterationAxes {
 fn cut(index: &Index, extents: &[u64]) -> Option<(usize, u64)> {
     index.terms.iter().find_map(|(atom, _)| match atom {
         Atom::Var(_) => None,
-        Atom::Div(x, d) | Atom::Mod(x, d) => match (&x.terms[..], x.constant) {
-            ([(Atom::Var(v), 1)], 0) => even(*v as usize, *d, extents),
-            _ => cut(x, extents),
+        Atom::Div(x, d) | Atom::Mod(x, d) => match x.as_var() {
+            Some(v) => even(v as usize, d.fixed(), extents),
+            None => cut(x, extents),
         },
         Atom::Min(a, b) | Atom::Max(a, b) => cut(a, extents).or_else(|| cut(b, extents)),
     })

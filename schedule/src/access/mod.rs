@@ -189,7 +189,7 @@ pub fn group_axes(space: &[u64], uses: &ClusterAccesses, mergeable: &dyn Fn(usiz
     let agree = |outer: usize, inner: usize| {
         let free =
             |a: usize| !uses.exact.contains(&(a as u32)) && !uses.guards.iter().any(|(g, _)| g.mentions(a as u32));
-        let strided = |flat: &Index| match (flat.coefficient(outer as u32), flat.coefficient(inner as u32)) {
+        let strided = |flat: &Index| match (flat.step(outer as u32), flat.step(inner as u32)) {
             (Some(o), Some(i)) => o == i * space[inner] as i64,
             _ => false,
         };

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
@@ -129,7 +130,7 @@ impl MatrixProduct {
         let unit = |g: Option<&MergedAxes>| {
             let axis = g.map(|g| g.axis as u32);
             let reads = |v: Value| self.operands[operand] == v;
-            axis.is_some_and(|a| self.uses.flats.iter().any(|(v, f)| reads(*v) && f.coefficient(a) == Some(1)))
+            axis.is_some_and(|a| self.uses.flats.iter().any(|(v, f)| reads(*v) && f.step(a) == Some(1)))
         };
         unit(self.axes.terms.last()) && !unit(self.own_axes(operand).last())
     }
@@ -156,13 +157,13 @@ impl MatrixProduct {
 
 /// What is stored. A last view that permutes says where, rather than what.
 fn stored(cluster: &Located<'_>, space: &IterationSpace, c: &Contraction) -> Result<Vec<StoredValue>> {
-    let dims = &c.extents[..c.out_rank];
+    let dims = &c.extents.range(..c.out_rank);
     let one = |(output, v): (usize, Value)| {
         let ty = cluster.ty(v)?;
         if let Some(Prim::View(view)) = cluster.prim(v.node)
             && let Some(strides) = strides_in_result(view, dims, &ty.dims)
         {
-            let step = |(axis, stride): (usize, &i64)| Index::var(axis as u32).scale(*stride);
+            let step = |(axis, stride): (usize, &Extent)| Index::var(axis as u32).scale(*stride);
             let position = strides.iter().enumerate().map(step).fold(Index::default(), |sum, term| sum.add(&term));
             let address = match cluster.output_runs(output) {
                 Some(runs) => {

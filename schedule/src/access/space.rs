@@ -65,10 +65,10 @@ impl IterationSpace {
         let node = folds(body).first().copied().ok_or_else(none)?;
         match &body.node(node).kind {
             NodeKind::Prim(Prim::Reduce(r)) => {
-                Ok(IterationSpace { dims: body.dense(body.args(node)[0])?.dims, reduced: r.axes.clone() })
+                Ok(IterationSpace { dims: body.dense(body.args(node)[0])?.dims.to_vec(), reduced: r.axes.clone() })
             }
             NodeKind::Prim(Prim::Contract(c)) => {
-                Ok(IterationSpace { dims: c.extents.clone(), reduced: (c.out_rank..c.extents.len()).collect() })
+                Ok(IterationSpace { dims: c.extents.to_vec(), reduced: (c.out_rank..c.extents.len()).collect() })
             }
             _ => Err(none()),
         }

@@ -232,7 +232,7 @@ impl<'a> Demand<'a> {
                 for source in &member.args {
                     let dims = self.dims(*source);
                     let steps = broadcast_steps(&out.dims, dims);
-                    self.read(*source, evaluations.div_ceil(steps), dims == out.dims, needed);
+                    self.read(*source, evaluations.div_ceil(steps), out.dims == dims, needed);
                 }
             }
             Prim::View(view) => {

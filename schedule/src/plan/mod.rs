@@ -201,7 +201,7 @@ impl<'a> Lowering<'a, '_> {
     }
 
     fn buffer(&mut self, name: &str, ty: &DenseType, storage: StorageClass) -> BufferId {
-        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.clone(), storage, part: None };
+        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.to_vec(), storage, part: None };
         self.plan().buffers.push(buffer);
         BufferId(self.plan().buffers.len() as u32 - 1)
     }
@@ -315,7 +315,7 @@ impl<'a> Lowering<'a, '_> {
         let inputs = self.operands(node)?;
         let mut outputs = self.results(node)?;
         if function.scratch_bytes() > 0 {
-            let ty = DenseType::new(DType::U8, &[function.scratch_bytes()]);
+            let ty = DenseType::new(DType::U8, [function.scratch_bytes()]);
             outputs.push(self.buffer(&format!("{} scratch", self.graph.node(node).name), &ty, StorageClass::Arena(0)));
         }
         let read = inputs.into_iter().map(|buffer| Arg { buffer, writes: false });
@@ -449,7 +449,7 @@ impl<'a> Lowering<'a, '_> {
         let name = self.graph.node(node).name.clone();
         let operands = self.operands(node)?;
         let left = Left { call: &found.call, parts: parts.count() };
-        let ty = DenseType::new(DType::F32, &[left.elements()]);
+        let ty = DenseType::new(DType::F32, [left.elements()]);
         let between = self.buffer(&format!("{name} parts"), &ty, StorageClass::Arena(0));
         let results = self.results(node)?;
         let computes = Computes::AttentionParts { body, found: found.clone(), parts };

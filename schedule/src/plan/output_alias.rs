@@ -161,7 +161,7 @@ impl Lowering<'_, '_> {
         let source = self.out.plan.buffer(id).storage;
         if matches!(source, StorageClass::Arena(_)) && d.stays_in(id, second) {
             let buffer = &mut self.plan().buffers[id.0 as usize];
-            (buffer.storage, buffer.dims, buffer.name) = (storage, ty.dims, name.to_string());
+            (buffer.storage, buffer.dims, buffer.name) = (storage, ty.dims.to_vec(), name.to_string());
             self.plan().outputs.push(id);
             return Ok(());
         }

@@ -48,7 +48,7 @@ impl Lowering<'_, '_> {
         let name = self.graph.node(node).name.to_string();
         let mut written = vec![result];
         if call.workspace > 0 {
-            let ty = DenseType::new(DType::U8, &[call.workspace]);
+            let ty = DenseType::new(DType::U8, [call.workspace]);
             written.push(self.buffer(&format!("{name} workspace"), &ty, StorageClass::Arena(0)));
         }
         let read = operands.iter().map(|buffer| Arg { buffer: *buffer, writes: false });

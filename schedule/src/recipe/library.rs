@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tensorc_abi::{Conv2d, ConvPass, DType};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::fixed;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::views::strides_in_result;
@@ -47,7 +48,7 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     let strides = match moved {
         None => None,
         Some(view) => match strides_in_result(view, &out.dims, &body.dense(*output)?.dims) {
-            Some(strides) => Some(strides),
+            Some(strides) => Some(fixed(strides)),
             None => return Ok(None),
         },
     };

@@ -35,7 +35,7 @@ impl Transposed {
         if inner.extent < MIN_EXTENT || !uses.guards.is_empty() {
             return Ok(None);
         }
-        let coefficient = |f: &Index, g: &MergedAxes| f.coefficient(g.axis as u32).unwrap_or(0);
+        let coefficient = |f: &Index, g: &MergedAxes| f.step(g.axis as u32).unwrap_or(0);
         for along in outer.iter().filter(|g| g.extent >= MIN_EXTENT) {
             let mut operands = vec![];
             for (v, flat) in &uses.flats {

@@ -8,6 +8,7 @@
 use tensorc_abi::DType;
 use tensorc_abi::vendor::{VendorCall, VendorContraction};
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::fixed;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
@@ -119,7 +120,7 @@ impl Follows {
         match &body.node(output.node).kind {
             NodeKind::Prim(Prim::View(view)) if args[0] == contracted => {
                 let strides = strides_in_result(view, &body.dense(contracted)?.dims, &body.dense(*output)?.dims);
-                Ok(strides.map_or(Follows::Computes, Follows::Moves))
+                Ok(strides.map_or(Follows::Computes, |strides| Follows::Moves(fixed(strides))))
             }
             NodeKind::Prim(Prim::Map(f)) if adds(f) && args.len() == 2 && args[0] != args[1] => {
                 let other = if args[0] == contracted { args[1] } else { args[0] };

@@ -77,7 +77,7 @@ pub fn sources(cluster: &Located<'_>, product: &MatrixProduct, tf32: bool) -> Re
         return Ok(None);
     }
     let [a, b] = found;
-    let term = |flat: &Index| axes.terms.last().is_some_and(|g| flat.coefficient(g.axis as u32) == Some(1));
+    let term = |flat: &Index| axes.terms.last().is_some_and(|g| flat.step(g.axis as u32) == Some(1));
     // No input but those of operands depends on terms.
     let along = |operand: usize| product.uses.flats.iter().any(|(v, f)| *v != product.operands[1 - operand] && term(f));
     let source = |matrix: Option<OperandMatrix>, operand: usize| match matrix {
@@ -97,7 +97,7 @@ pub fn columns(product: &MatrixProduct, gpu: &Gpu) -> u64 {
 fn matrix(cluster: &Located<'_>, product: &MatrixProduct, operand: usize) -> Result<Option<OperandMatrix>> {
     let ([own], [term]) = (product.own_axes(operand), &product.axes.terms[..]) else { return Ok(None) };
     let Some(flat) = product.plain_read(cluster, operand)?.filter(|flat| flat.constant == 0) else { return Ok(None) };
-    let step = |axis: usize| flat.coefficient(axis as u32).unwrap_or(0);
+    let step = |axis: usize| flat.step(axis as u32).unwrap_or(0);
     let (stride, columns, along_terms) = match (step(own.axis), step(term.axis)) {
         (stride, 1) => (stride, term.extent, true),
         (1, stride) => (stride, own.extent, false),

@@ -9,12 +9,13 @@ use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, ImageLayout, MatrixLayout};
 
 use tensorc_ir::DenseType;
+use tensorc_ir::Extent;
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 
 pub use computed::{computed_elements, computed_operand};
 pub(crate) use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
-pub use image::{as_image_convolution, image_convolution};
+pub use image::{as_image_convolution, image_convolution, image_convolution_of};
 
 /// A contraction as a kernel of the library computes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -226,8 +227,8 @@ fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, 
         return None;
     }
     let flat = linearize(map, &ty.dims);
-    let strides = (0..extents.len() as u32).map(|v| flat.coefficient(v));
-    flat.is_affine().then(|| strides.collect::<Option<Vec<_>>>())?.map(|s| (s, flat.constant))
+    let strides = (0..extents.len() as u32).map(|v| flat.step(v));
+    flat.is_affine().then(|| strides.collect::<Option<Vec<_>>>())?.map(|s| (s, flat.constant.fixed()))
 }
 
 /// The contraction as a convolution of f32 as [`as_forward`] recognises it.
@@ -317,12 +318,12 @@ fn pass(conv: &Conv2d, algorithm: ConvAlgorithm) -> ConvPass {
 
 /// Stride, dilation and padding of the index `o·stride + k·dilation - pad`.
 fn window(index: &Index, o: usize, k: usize, extents: &[u64]) -> Option<(u64, u64, u64)> {
-    let step = |v: usize| if extents[v] == 1 { Some(1) } else { index.coefficient(v as u32) };
+    let step = |v: usize| if extents[v] == 1 { Some(1) } else { index.step(v as u32) };
     let (stride, dilation) = (step(o)?, step(k)?);
     let var = |v: usize, c: i64| Index::var(v as u32).scale(c);
     let rebuilt = var(o, stride).add(&var(k, dilation)).offset(index.constant);
     let fits = stride >= 1 && dilation >= 1 && index.constant <= 0 && same(index, &rebuilt, extents);
-    fits.then_some((stride as u64, dilation as u64, (-index.constant) as u64))
+    fits.then_some((stride as u64, dilation as u64, -index.constant.fixed() as u64))
 }
 
 /// Joins axes `axis` and `axis + 1` of an operand.
@@ -335,7 +336,7 @@ fn join_pair(map: &mut Vec<Index>, dims: &mut Vec<u64>, axis: usize, extents: &[
 
 /// The contraction with its axes 1 and 2 joined to one.
 fn join_channels(c: &Contraction) -> Contraction {
-    let mut extents = c.extents.clone();
+    let mut extents = c.extents.to_vec();
     let inner = extents.remove(2);
     extents[1] *= inner;
     // Of no elements no coordinate matters.
@@ -351,12 +352,12 @@ fn join_channels(c: &Contraction) -> Contraction {
         lhs: map(&c.lhs),
         rhs: map(&c.rhs),
         out_rank: c.out_rank - 1,
-        extents: extents.clone(),
+        extents: extents.clone().into(),
         algorithm: ConvAlgorithm::Direct,
     }
 }
 
 /// Equality of indices whose unit-extent axes are known to be zero.
 fn same(a: &Index, b: &Index, extents: &[u64]) -> bool {
-    a.sub(b).interval(extents) == (0, 0)
+    a.sub(b).interval(extents) == (Extent::ZERO, Extent::ZERO)
 }

@@ -16,7 +16,7 @@ use tensorc_onnx_fuzz::exchange::{Answer, read_answer};
 use tensorc_onnx_fuzz::generate;
 use tensorc_onnx_fuzz::generate::{alone, each_alone, needed};
 use tensorc_onnx_fuzz::known::known;
-use tensorc_onnx_fuzz::model::{Model, Value};
+use tensorc_onnx_fuzz::model::{Model, Stated, Value};
 
 use crate::Failed;
 
@@ -31,7 +31,10 @@ pub(crate) fn corpus(seeds: Range<u64>, folder: &Path) -> Result<(), Failed> {
     let compiler = compiler()?;
     for seed in seeds {
         if let (Some(model), _) = generate(seed, compiler.registry()) {
-            std::fs::write(folder.join(format!("random_{seed}.onnx")), model.proto(false).encode_to_vec())?;
+            std::fs::write(
+                folder.join(format!("random_{seed}.onnx")),
+                model.proto(false, Stated::Numbers).encode_to_vec(),
+            )?;
         }
     }
     Ok(())
@@ -62,7 +65,7 @@ impl Comparison<'_> {
         // Inputs are written as default values, so that the file can be run as it is.
         let mut filled = model.clone();
         filled.initializers.extend(model.inputs.iter().cloned());
-        std::fs::write(self.folder.join(name), filled.proto(false).encode_to_vec())?;
+        std::fs::write(self.folder.join(name), filled.proto(false, Stated::Numbers).encode_to_vec())?;
         let describe = |v: &Value| format!("{} {} {:?}", v.name, v.data.ty, v.data.to_f64s());
         let mut text = format!("{why}\n");
         for node in &model.nodes {

@@ -12,7 +12,7 @@ use prost::Message;
 use tensorc::ir::TensorData;
 use tensorc_frontend::onnx::tensor::decode_tensor;
 
-use crate::model::{Model, tensor_proto};
+use crate::model::{Model, Stated, tensor_proto};
 
 /// In place of a number of results.
 pub const REFUSED: u32 = u32::MAX;
@@ -36,7 +36,7 @@ fn block(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The file cannot be written.
 pub fn write_model(out: &mut impl Write, model: &Model) -> io::Result<()> {
-    block(out, &model.proto(true).encode_to_vec())?;
+    block(out, &model.proto(true, Stated::Numbers).encode_to_vec())?;
     out.write_all(&(model.inputs.len() as u32).to_le_bytes())?;
     model.inputs.iter().try_for_each(|v| block(out, &tensor_proto(&v.name, &v.data).encode_to_vec()))
 }

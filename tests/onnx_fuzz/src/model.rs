@@ -115,9 +115,27 @@ pub fn tensor_proto(name: &str, data: &TensorData) -> TensorProto {
     }
 }
 
+/// How a model states extents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stated {
+    /// As numbers.
+    Numbers,
+    /// From two on as names, equal ones by the same.
+    Names,
+    /// Not at all.
+    Nothing,
+}
+
 /// The type of a value as ONNX states it, and its name.
-fn value_info(name: &str, data: &TensorData, free: bool) -> ValueInfoProto {
-    let dim = |d: &u64| Dimension { value: (!free).then_some(DimensionValue::Value(*d as i64)) };
+fn value_info(name: &str, data: &TensorData, stated: Stated) -> ValueInfoProto {
+    let dim = |d: &u64| {
+        let value = match stated {
+            Stated::Names if *d >= 2 => Some(DimensionValue::Param(format!("n{d}"))),
+            Stated::Numbers | Stated::Names => Some(DimensionValue::Value(*d as i64)),
+            Stated::Nothing => None,
+        };
+        Dimension { value }
+    };
     let shape = TensorShapeProto { dim: data.dims().iter().map(dim).collect() };
     let tensor = TensorTypeProto { elem_type: Some(data_type(data.dtype())), shape: Some(shape) };
     let ty = TypeProto { value: Some(TypeValue::Tensor(tensor)) };
@@ -147,15 +165,15 @@ impl Model {
         self.inputs.iter().chain(&self.initializers).chain(&self.computed).find(|v| v.name == name)
     }
 
-    /// The model as a message. With `all`, every result of a node is an output.
-    pub fn proto(&self, all: bool) -> ModelProto {
+    /// The model as a message, with extents of inputs as stated. With `all`, every result of a node is an output.
+    pub fn proto(&self, all: bool, stated: Stated) -> ModelProto {
         let shown = |v: &&Value| all || self.outputs.contains(&v.name);
         let graph = GraphProto {
             name: Some("random".into()),
             node: self.nodes.clone(),
             initializer: self.initializers.iter().map(|v| tensor_proto(&v.name, &v.data)).collect(),
-            input: self.inputs.iter().map(|v| value_info(&v.name, &v.data, false)).collect(),
-            output: self.computed.iter().filter(shown).map(|v| value_info(&v.name, &v.data, true)).collect(),
+            input: self.inputs.iter().map(|v| value_info(&v.name, &v.data, stated)).collect(),
+            output: self.computed.iter().filter(shown).map(|v| value_info(&v.name, &v.data, Stated::Nothing)).collect(),
             ..GraphProto::default()
         };
         wrap(graph, self.opset)

@@ -123,7 +123,7 @@ fn concrete(ty: &TensorType, rng: &mut Rng, bound: &mut Vec<(tensorc::ir::Dim, u
             }
         },
     });
-    DenseType::new(ty.dtype.unwrap_or(tensorc::DType::F32), &dims.collect::<Vec<_>>())
+    DenseType::new(ty.dtype.unwrap_or(tensorc::DType::F32), dims.collect::<Vec<_>>())
 }
 
 /// Mostly ordinary, small where integers may be indices, now and then extreme.

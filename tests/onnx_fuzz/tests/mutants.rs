@@ -8,6 +8,7 @@ use std::time::Duration;
 use prost::Message;
 use tensorc::{Compiler, Options};
 use tensorc_frontend::onnx::proto::ModelProto;
+use tensorc_onnx_fuzz::model::Stated;
 use tensorc_onnx_fuzz::workers::{Campaign, Failure, corpus, mutant, run};
 use tensorc_onnx_fuzz::{generate, mutate};
 
@@ -18,7 +19,8 @@ fn models(folder: &Path) -> Vec<&'static str> {
     std::fs::create_dir_all(folder).unwrap();
     for seed in 0..200 {
         if let (Some(model), _) = generate(seed, compiler.registry()) {
-            std::fs::write(folder.join(format!("{seed:03}.onnx")), model.proto(false).encode_to_vec()).unwrap();
+            std::fs::write(folder.join(format!("{seed:03}.onnx")), model.proto(false, Stated::Numbers).encode_to_vec())
+                .unwrap();
         }
     }
     compiler.registry().iter().flat_map(|op| op.names.onnx.iter().map(|n| n.0)).collect()

@@ -159,7 +159,7 @@ impl GraphGenerator<'_> {
         let map = if self.rng.one_in(2) { identity.clone() } else { random_scalar_fn(self.rng, &[dtype], 0, dtype) };
         let (keep_dims, init) = (self.rng.one_in(2), vec![Scalar::zero(dtype)]);
         let r = Reduction { axes, keep_dims, init, map, combine, finish: identity };
-        let out = DenseType::new(dtype, &r.output_dims(&ty.dims));
+        let out = DenseType::new(dtype, r.output_dims(&ty.dims));
         self.add(i, Prim::Reduce(r.into()), &[v], &[out]);
     }
 
@@ -180,7 +180,7 @@ impl GraphGenerator<'_> {
                 let dims = [rows, len / rows];
                 let offset = linearize(&[Index::var(0), Index::var(1)], &dims);
                 let view = View { map: delinearize(&offset, &ty.dims, &dims[..]), fill: None };
-                self.add(i, Prim::View(view.into()), &[v], &[DenseType::new(ty.dtype, &dims)]);
+                self.add(i, Prim::View(view.into()), &[v], &[DenseType::new(ty.dtype, dims)]);
             }
             // Padding by one on both sides.
             _ => {
@@ -198,14 +198,14 @@ impl GraphGenerator<'_> {
         let Some((&k, outer)) = ty.dims.split_last() else { return };
         let cols = 1 + self.rng.below(4);
         let mut elements = Rng::new(self.rng.next_u64());
-        let weight = DenseType::new(ty.dtype, &[k, cols]);
+        let weight = DenseType::new(ty.dtype, [k, cols]);
         let data = TensorData::from_fn(weight, |_| elements.element(ty.dtype));
         let w = self.g.add_const(format!("w{i}"), data);
         let n = outer.len() as u32;
         let extents = [outer, &[cols, k]].concat();
         let lhs = (0..n).chain([n + 1]).map(Index::var).collect();
         let (rhs, algorithm) = (vec![Index::var(n + 1), Index::var(n)], *self.rng.pick(&ConvAlgorithm::ALL));
-        let c = Contraction { out_rank: outer.len() + 1, lhs, rhs, extents, algorithm };
+        let c = Contraction { out_rank: outer.len() + 1, lhs, rhs, extents: extents.into(), algorithm };
         let out = DenseType::new(ty.dtype, &c.extents[..c.out_rank]);
         self.add(i, Prim::Contract(c.into()), &[v, w], &[out]);
     }
@@ -217,7 +217,7 @@ impl GraphGenerator<'_> {
         let axis = self.rng.below(ty.rank() as u64) as usize;
         if self.rng.one_in(2) {
             let mut dims = ty.dims.clone();
-            dims[axis] = (2 * dims[axis]).min(64);
+            dims.set(axis, (2 * dims[axis]).min(64));
             if dims[axis] == 2 * ty.dims[axis] {
                 self.add(i, Prim::Concat { axis }, &[v, v], &[DenseType::new(ty.dtype, &dims)]);
             }
@@ -225,9 +225,9 @@ impl GraphGenerator<'_> {
         }
         let mut elements = Rng::new(self.rng.next_u64());
         let count = 1 + self.rng.below(3);
-        let data = TensorData::from_fn(DenseType::new(DType::I64, &[count]), |_| elements.element(DType::I64));
+        let data = TensorData::from_fn(DenseType::new(DType::I64, [count]), |_| elements.element(DType::I64));
         let gather = Gather { axis };
-        let out = DenseType::new(ty.dtype, &gather.output_dims(ty, &data.ty));
+        let out = DenseType::new(ty.dtype, gather.output_dims(ty, &data.ty));
         let indices = self.g.add_const(format!("i{i}"), data);
         self.add(i, Prim::Gather(gather), &[v, indices], &[out]);
     }

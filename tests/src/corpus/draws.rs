@@ -27,8 +27,8 @@ pub fn cases(registry: &Registry) -> Vec<Case> {
              %r = const f32[] [0.25]\n  %y = {program}\n  return %y\n}}\n"
         );
         let inputs = vec![
-            TensorData::from_fn(DenseType::new(DType::U32, &[2]), |i| Scalar::from_f64(DType::U32, 77.0 + i as f64)),
-            TensorData::from_fn(DenseType::new(DType::F32, &[40, 7]), |i| Scalar::f32((i % 10) as f32 / 10.0)),
+            TensorData::from_fn(DenseType::new(DType::U32, [2]), |i| Scalar::from_f64(DType::U32, 77.0 + i as f64)),
+            TensorData::from_fn(DenseType::new(DType::F32, [40, 7]), |i| Scalar::f32((i % 10) as f32 / 10.0)),
         ];
         let name = program.split('(').next().unwrap_or(program).to_owned();
         Case { name, graph: parsed(registry, &text), tf32: false, inputs }

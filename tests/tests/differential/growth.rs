@@ -232,7 +232,7 @@ pub fn grow(choices: &[u32], registry: &Registry) -> Graph {
         let mut growth = Growth { b, rng: Rng::new(u64::from(*choice)), pool: std::mem::take(&mut pool) };
         let kind = *growth.rng.pick(&KINDS);
         let value = growth.node(kind).unwrap_or_else(|e| panic!("{kind}: {e}"));
-        let added = value.map(|v| (v, growth.b.ty(v).unwrap().dims));
+        let added = value.map(|v| (v, growth.b.ty(v).unwrap().dims.to_vec()));
         pool = growth.pool;
         if let Some((v, dims)) = added.filter(|(_, dims)| (1..=LARGEST).contains(&dims.iter().product())) {
             pool.push((v, dims));

@@ -91,7 +91,7 @@ fn network(seed: u64, registry: &Registry) -> Graph {
     let mut rng = Rng::new(seed);
     let dims = [1 + rng.below(3), 1 + rng.below(3), 2 + rng.below(4), 3 + rng.below(8)];
     let mut graph = Graph::new("main");
-    let x = graph.add_input("x", DenseType::new(DType::F32, &dims).into());
+    let x = graph.add_input("x", DenseType::new(DType::F32, dims).into());
     let steps = 4 + rng.below(14);
     let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
     let b = Builder::new(&mut graph, registry, Arc::from("layer"), &value_of);

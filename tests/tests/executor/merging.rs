@@ -18,7 +18,7 @@ fn graph(rt: &Runtime, net: &Symbol, ty: &DenseType) -> Graph {
     let lowering = Lowering { random: tensorc::symbol::Random::Input, ..Lowering::default() };
     let made = net.to_graph(rt.compiler().registry(), &Lowering { training: true, ..lowering }).unwrap();
     let mut graph = made.graph;
-    let keys = (made.random_nodes > 0).then(|| DenseType::new(DType::U32, &[made.random_nodes as u64, 2]));
+    let keys = (made.random_nodes > 0).then(|| DenseType::new(DType::U32, [made.random_nodes as u64, 2]));
     let types: Vec<DenseType> = made.arguments.iter().map(|_| ty.clone()).chain(keys).collect();
     bind(&mut graph, &types).unwrap();
     InferTypes.run(&mut graph, &mut PassCx::new(rt.compiler().registry())).unwrap();
@@ -34,7 +34,7 @@ fn work(graph: &Graph) -> usize {
 }
 
 fn saved(rt: &Runtime, net: &Symbol) -> usize {
-    let mut graph = graph(rt, net, &DenseType::new(DType::F32, &[2, 3]));
+    let mut graph = graph(rt, net, &DenseType::new(DType::F32, [2, 3]));
     Decompose.run(&mut graph, &mut PassCx::new(rt.compiler().registry())).unwrap();
     let before = work(&graph);
     while merge_equal(&mut graph) {}
@@ -43,10 +43,10 @@ fn saved(rt: &Runtime, net: &Symbol) -> usize {
 
 /// Outputs and gradients are those of the graph as it was written, under both requests.
 fn same_results(rt: &Runtime, net: &Symbol, dtype: DType, tolerance: f64) {
-    let ty = DenseType::new(dtype, &[2, 3]);
+    let ty = DenseType::new(dtype, [2, 3]);
     let names = net.list_arguments();
     let inputs: Vec<TensorData> = (0..names.len()).map(|i| tensor(&ty, (-2.0, 2.0), 40 + i as u64)).collect();
-    let exact = graph(rt, net, &DenseType::new(DType::F64, &[2, 3]));
+    let exact = graph(rt, net, &DenseType::new(DType::F64, [2, 3]));
     let function = Function { by: (0..names.len()).collect(), heads: exact.outputs().len(), graph: exact };
     let registry = rt.compiler().registry();
     let wide: Vec<TensorData> = inputs.iter().map(|x| cast(x, DType::F64)).collect();

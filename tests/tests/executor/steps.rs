@@ -30,7 +30,7 @@ impl UpdateRule for Momentum {
         states: &[Value],
         numbers: &[Value],
     ) -> Result<Emission, Diagnostic> {
-        let factor = b.filled(&DenseType::new(DType::F32, &[]), MOMENTUM)?;
+        let factor = b.filled(&DenseType::new(DType::F32, []), MOMENTUM)?;
         let kept = b.call("mul", &[states[0], factor])?;
         let velocity = b.call("add", &[kept, gradient])?;
         let moved = b.call("mul", &[velocity, numbers[0]])?;

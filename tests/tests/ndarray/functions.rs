@@ -27,8 +27,7 @@ fn model(rt: &Runtime, text: &str) -> Model {
 fn a_run_is_one_operation_with_the_models_bits() {
     for rt in runtimes() {
         let model = model(&rt, TEXT);
-        let f =
-            rt.function(&model, &[DenseType::new(DType::F32, &[2, 4]), DenseType::new(DType::F32, &[4, 3])]).unwrap();
+        let f = rt.function(&model, &[DenseType::new(DType::F32, [2, 4]), DenseType::new(DType::F32, [4, 3])]).unwrap();
         let (x, w): (Vec<f32>, Vec<f32>) =
             ((0..8).map(|i| i as f32 / 3.0).collect(), (0..12).map(|i| 1.0 - i as f32 / 7.0).collect());
         let want = model
@@ -57,7 +56,7 @@ fn a_run_is_one_operation_with_the_models_bits() {
 fn wrong_arrays_are_named() {
     let rt = &runtimes()[0];
     let f = rt
-        .function(&model(rt, TEXT), &[DenseType::new(DType::F32, &[2, 4]), DenseType::new(DType::F32, &[4, 3])])
+        .function(&model(rt, TEXT), &[DenseType::new(DType::F32, [2, 4]), DenseType::new(DType::F32, [4, 3])])
         .unwrap();
     let (x, w) = (rt.zeros(&[2, 4], DType::F32).unwrap(), rt.zeros(&[4, 4], DType::F32).unwrap());
     let error = f.call(&[&x, &w]).unwrap_err().to_string();
@@ -69,6 +68,6 @@ fn wrong_arrays_are_named() {
 fn a_model_without_a_single_plan_is_refused() {
     let rt = &runtimes()[0];
     let text = "tensorc-ir 1\n\ngraph @found(%x: f32[4]) {\n  %y = nonzero(%x)\n  return %y\n}\n";
-    let error = rt.function(&model(rt, text), &[DenseType::new(DType::F32, &[4])]).err().unwrap().to_string();
+    let error = rt.function(&model(rt, text), &[DenseType::new(DType::F32, [4])]).err().unwrap().to_string();
     assert!(error.contains("found") && error.contains("Model::run"), "{error}");
 }

@@ -75,7 +75,7 @@ fn step_graph(rt: &Runtime, optimizer: &Optimizer) -> (Graph, Vec<DenseType>) {
         updates.push((update, weight, grad, states));
     }
     let count: usize = updates.iter().map(|(u, ..)| u.numbers.len()).sum();
-    let vector = input(&mut graph, "numbers".into(), DenseType::new(DType::F32, &[count as u64]));
+    let vector = input(&mut graph, "numbers".into(), DenseType::new(DType::F32, [count as u64]));
     let mut b = Builder::new(&mut graph, registry, Arc::from("update"), &|_, _| None);
     let (mut at, mut results) = (0, vec![]);
     for (update, weight, grad, states) in updates {

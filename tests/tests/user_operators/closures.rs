@@ -118,7 +118,7 @@ fn results_parameters_and_working_memory() {
         &["x"],
         types(|params, given| {
             let n = params.int("n").unwrap_or(1) as u64;
-            let ty = |dtype| tensorc::op::DenseType::new(dtype, &[n]);
+            let ty = |dtype| tensorc::op::DenseType::new(dtype, [n]);
             match given[0].len() >= n {
                 true => Ok(vec![ty(given[0].dtype), ty(DType::I32)]),
                 false => Err(format!("{} elements have no {n} largest", given[0].len()).into()),

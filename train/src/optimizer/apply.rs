@@ -112,5 +112,5 @@ impl Optimizer {
 pub fn scalar_at(b: &mut Builder<'_>, vector: Value, position: usize) -> Result<Value, Diagnostic> {
     let dtype = b.ty(vector)?.dtype;
     let view = View { map: vec![Index::constant(position as i64)], fill: None };
-    Ok(b.prim(Prim::View(view.into()), &[vector], &[DenseType::new(dtype, &[])])?[0])
+    Ok(b.prim(Prim::View(view.into()), &[vector], &[DenseType::new(dtype, [])])?[0])
 }

@@ -2,7 +2,7 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
-use tensorc_ir::index::{Index, Interval};
+use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, LoopRange, MemorySpace, Operand};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use tensorc_schedule::access::MergedAxes;
@@ -68,7 +68,7 @@ pub fn inside(e: &mut Inliner<'_>, positions: &[(&Index, u64, u64)]) -> Option<O
 /// Sets the axes of groups to the digits of a counter below `total`, which it gives in the order of the groups; the last group
 /// changes fastest.
 pub fn set_groups(e: &mut Inliner<'_>, groups: &[MergedAxes], counter: &Index, total: u64) -> Vec<Index> {
-    let limits = move |_: u32| -> Interval { (0, (total as i64 - 1).max(0)) };
+    let limits = move |_: u32| (0, (total as i64 - 1).max(0));
     let mut stride = 1u64;
     let mut digits = vec![Index::default(); groups.len()];
     for (i, g) in groups.iter().enumerate().rev() {

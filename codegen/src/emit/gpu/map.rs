@@ -37,7 +37,7 @@ impl GpuMapTiling {
 
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
-    let dims = cluster.ty(outputs[0])?.dims;
+    let dims = cluster.ty(outputs[0])?.dims.to_vec();
     let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
     let mut groups = group_axes(&extents, &uses, &|_, _| true);
     let mut e = Inliner::new(cluster, name, &extents)?;

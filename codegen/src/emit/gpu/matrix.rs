@@ -4,11 +4,11 @@
 //! folded; loads of matrices transpose where they must. Operands that are inputs in aligned pieces of 16 bytes are
 //! copied asynchronously, some steps ahead of their use; others are computed element by element.
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, BufferPlace, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP};
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::product::{MatrixProduct, total};
 use tensorc_schedule::recipe::tiles::{UNIT_COLUMNS, UNIT_ROWS, unit_terms};
 
@@ -135,10 +135,11 @@ fn copies(cluster: &Cluster<'_>, product: &MatrixProduct, operand: usize, along_
     let piece = piece(cluster.ty(product.operands[operand])?.dtype);
     let Some(inner) = groups.last().filter(|g| g.extent.is_multiple_of(piece)) else { return Ok(false) };
     let Some(flat) = product.plain_read(cluster, operand)? else { return Ok(false) };
+    let aligned = |n: Extent| n.fixed() % piece as i64 == 0;
     // The alignment of the whole tensor is that of its parts.
-    Ok(flat.coefficient(inner.axis as u32) == Some(1)
-        && flat.constant % piece as i64 == 0
-        && flat.terms.iter().filter(|(_, c)| *c != 1).all(|(_, c)| c % piece as i64 == 0)
+    Ok(flat.step(inner.axis as u32) == Some(1)
+        && aligned(flat.constant)
+        && flat.terms.iter().filter(|(_, c)| *c != 1).all(|(_, c)| aligned(*c))
         && flat.terms.iter().filter(|(_, c)| *c == 1).count() == 1)
 }
 

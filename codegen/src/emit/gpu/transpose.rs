@@ -24,7 +24,7 @@ const WARPS: u64 = 8;
 /// Emits a cluster that reads `transposed` across memory.
 pub fn emit(cluster: &Cluster<'_>, transposed: &Transposed, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
-    let dims = cluster.ty(outputs[0])?.dims;
+    let dims = cluster.ty(outputs[0])?.dims.to_vec();
     let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
     let mut outer = group_axes(&extents, &uses, &|_, _| true);
     let inner = outer.pop().ok_or_else(|| internal("a cluster of one element reads nothing across memory"))?;

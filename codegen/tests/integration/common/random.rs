@@ -1,7 +1,7 @@
 //! Random kernels with every kind of statement, and contents of their buffers.
 
 use tensorc_abi::DType;
-use tensorc_ir::index::{Index, Interval};
+use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand, Var};
 use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
 
@@ -51,6 +51,9 @@ struct Usable {
     /// The offset at which the current vector loop accesses it by lane, once chosen.
     by_lane: Option<Index>,
 }
+
+/// The least and the greatest value of an index.
+type Interval = (i64, i64);
 
 struct Generator {
     random: Random,
@@ -145,6 +148,7 @@ impl Generator {
     fn within(&self, index: Index, len: u64) -> Index {
         let of = |v: u32| self.interval(v);
         let (lo, hi) = index.interval(&of);
+        let (lo, hi) = (lo.fixed(), hi.fixed());
         match () {
             _ if lo >= 0 && hi < len as i64 => index,
             _ if hi.saturating_sub(lo) < len as i64 => index.offset(-lo),
@@ -304,7 +308,8 @@ impl Generator {
             }
         };
         let of = |v: u32| self.interval(v);
-        let range = (lo.interval(&of).0, (hi.interval(&of).1 - 1).max(lo.interval(&of).0));
+        let (first, last) = (lo.interval(&of).0.fixed(), hi.interval(&of).1.fixed() - 1);
+        let range = (first, last.max(first));
         let lanes = (range.1 - range.0 + 1) as u64;
         b.for_loop("i", (lo, hi, step), kind, |b, i| {
             let (values, buffers) = (self.values.len(), self.buffers.len());

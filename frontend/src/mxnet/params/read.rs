@@ -230,8 +230,8 @@ impl Reader {
         let Some(size) = byte_len(dtype, &dims) else { return Err(FormatProblem::TooLarge(dims)) };
         let bytes = self.take(size, what)?;
         let bytes = if dtype == DType::Bool { normalise_bool(bytes) } else { bytes };
-        let ty = DenseType { dtype, dims };
-        TensorData::new(ty.clone(), bytes).ok_or(FormatProblem::TooLarge(ty.dims))
+        let ty = DenseType::new(dtype, &dims);
+        TensorData::new(ty, bytes).ok_or(FormatProblem::TooLarge(dims))
     }
 
     /// What follows the shape of a dense array.
@@ -258,7 +258,7 @@ impl Reader {
     /// The element type and shape of an index array, whose data comes later.
     fn index_type(&mut self, what: &'static str) -> Result<DenseType, FormatProblem> {
         let dtype = self.dtype(what)?;
-        Ok(DenseType { dtype, dims: self.known_shape()? })
+        Ok(DenseType::new(dtype, self.known_shape()?))
     }
 
     fn row_sparse(&mut self) -> Result<SavedArray, FormatProblem> {
@@ -272,7 +272,7 @@ impl Reader {
         let rows = self.index_type("row indices")?;
         let derived = rows.dims.iter().take(1).chain(&dims[1..]).copied().collect();
         let values = self.data(dtype, storage_shape(stored, derived), "the values")?;
-        let indices = self.data(rows.dtype, rows.dims, "the row indices")?;
+        let indices = self.data(rows.dtype, rows.dims.to_vec(), "the row indices")?;
         Ok(SavedArray::RowSparse(Box::new(RowSparse { device, dims, indices, values })))
     }
 
@@ -286,9 +286,9 @@ impl Reader {
         let dtype = self.dtype("values")?;
         let starts = self.index_type("row starts")?;
         let columns = self.index_type("column indices")?;
-        let values = self.data(dtype, storage_shape(stored, columns.dims.clone()), "the values")?;
-        let indptr = self.data(starts.dtype, starts.dims, "the row starts")?;
-        let indices = self.data(columns.dtype, columns.dims, "the column indices")?;
+        let values = self.data(dtype, storage_shape(stored, columns.dims.to_vec()), "the values")?;
+        let indptr = self.data(starts.dtype, starts.dims.to_vec(), "the row starts")?;
+        let indices = self.data(columns.dtype, columns.dims.to_vec(), "the column indices")?;
         Ok(SavedArray::Csr(Box::new(Csr { device, dims, indptr, indices, values })))
     }
 }

@@ -3,6 +3,7 @@
 use tensorc_abi::DType;
 
 use super::state::{KernelCheck, KnownVar, LaunchLevel, Spread, Verifier};
+use crate::extent::Extent;
 use crate::index::{Atom, Index};
 use crate::kir::{Buf, BufferPlace, GROUP, LoopKind, MemorySpace, Mma, Operand, Stmt, Var, WARP, warp_matrix};
 
@@ -51,7 +52,11 @@ impl Verifier<'_> {
 
     fn bind_loop(&mut self, var: Var, extent: i64, kind: LoopKind, spread: Spread) -> KernelCheck {
         self.certain &= extent > 0;
-        self.bind(var, DType::I64, KnownVar { range: (0, (extent - 1).max(0)), kind: Some(kind), spread })
+        self.bind(
+            var,
+            DType::I64,
+            KnownVar { range: (Extent::ZERO, (extent - 1).max(0).into()), kind: Some(kind), spread },
+        )
     }
 
     /// Makes what follows depend on a condition; returns what to restore.
@@ -79,8 +84,8 @@ impl Verifier<'_> {
     fn atom_spread(&self, atom: &Atom) -> Spread {
         match atom {
             Atom::Var(v) => self.var_spread(*v),
-            Atom::Div(x, d) if *d % GROUP as i64 == 0 && self.is_thread_number(x) => Spread::Group,
-            Atom::Div(x, d) if *d % WARP as i64 == 0 && self.is_thread_number(x) => Spread::Warp,
+            Atom::Div(x, d) if Extent::from(GROUP as i64).divides(*d) && self.is_thread_number(x) => Spread::Group,
+            Atom::Div(x, d) if Extent::from(WARP as i64).divides(*d) && self.is_thread_number(x) => Spread::Warp,
             Atom::Div(x, _) | Atom::Mod(x, _) => self.index_spread(x),
             Atom::Min(a, b) | Atom::Max(a, b) => self.index_spread(a).max(self.index_spread(b)),
         }

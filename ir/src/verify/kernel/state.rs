@@ -1,10 +1,11 @@
 //! What the verifier of kernels knows at a statement.
 
+use crate::extent::Extent;
 use crate::index::Interval;
 use crate::kir::{Kernel, LoopKind, Var};
 
 /// An interval that says nothing.
-pub(super) const UNKNOWN: Interval = (i64::MIN / 4, i64::MAX / 4);
+pub(super) const UNKNOWN: Interval = (Extent::of(i64::MIN / 4), Extent::of(i64::MAX / 4));
 
 /// What is known of a visible variable.
 #[derive(Clone, Copy)]

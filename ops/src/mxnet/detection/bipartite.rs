@@ -61,10 +61,10 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
             _ => i64::MAX,
         },
     };
-    let flat = g.operand(0).reshape(&[tables, pairs]);
+    let flat = g.operand(0).reshape([tables, pairs]);
     let params = Params::new().with("is_ascend", rules.ascending).with("dtype", DType::I64);
     let order = g.op("argsort", &[flat], params);
-    let types = sides.map(|n| DenseType::new(DType::I64, &[tables, n]));
+    let types = sides.map(|n| DenseType::new(DType::I64, [tables, n]));
     let kernel = matching(&flat.ty()?, &order.ty()?, types.each_ref(), &rules);
     let made = g.kernel(kernel, &[flat, order], &types)?;
     Ok(made.iter().zip(cx.outputs).map(|(found, out)| found.convert(out.dtype).reshape(&out.dims)).collect())

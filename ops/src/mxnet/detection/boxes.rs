@@ -60,7 +60,7 @@ pub fn decoded<'g>(offsets: Tensor<'g>, anchors: Tensor<'g>, how: &Decoding) -> 
         let (at, size) = (component(offsets, axis as u64), component(offsets, axis as u64 + 2));
         let sign = if corner < 2 { -1.0 } else { 1.0 };
         let inputs = [at, size, anchor[axis], anchor[axis + 2]];
-        g.map(&inputs, ty.dtype, &[ty.dims[0], ty.dims[1], 1], |_, a| {
+        g.map(&inputs, ty.dtype, [ty.dims[0], ty.dims[1], 1], |_, a| {
             let (width, centre) = match how.by_corner {
                 true => (&a[3] - &a[2], (&a[2] + &a[3]) * 0.5),
                 false => (a[3].clone(), a[2].clone()),
@@ -89,9 +89,9 @@ fn iou() -> OpDef {
     let compute = formula(|g, cx| {
         let ([x, y], out) = (g.operands(), &cx.outputs[0]);
         let (n, m) = (x.ty()?.len() / 4, y.ty()?.len() / 4);
-        let parts = |x, dims: [u64; 2]| corners(x, is_center(cx.params, "format")).map(|part| part.reshape(&dims));
+        let parts = |x, dims: [u64; 2]| corners(x, is_center(cx.params, "format")).map(|part| part.reshape(dims));
         let inputs = [parts(x, [n, 1]), parts(y, [1, m])].concat();
-        Ok(g.map(&inputs, out.dtype, &[n, m], |_, a| overlap(&a[..4], &a[4..])).reshape(&out.dims))
+        Ok(g.map(&inputs, out.dtype, [n, m], |_, a| overlap(&a[..4], &a[4..])).reshape(&out.dims))
     });
     let infer = shape_rule(|cx| {
         let (Some(x), Some(y)) = (rank_in(cx, 0, 1..=usize::MAX)?, rank_in(cx, 1, 1..=usize::MAX)?) else {
@@ -145,18 +145,18 @@ fn encode() -> OpDef {
         let ([samples, matches, anchors, refs, means, stds], out) = (g.operands(), &cx.outputs[0]);
         let (n, a, m) = (out.dims[0], out.dims[1], refs.dims()?[1]);
         // The reference of every sample, by its position among those of all images.
-        let from = g.map(&[matches], DType::I64, &[n, a], |s, x| {
+        let from = g.map(&[matches], DType::I64, [n, a], |s, x| {
             let i = x[0].cast(DType::I64);
             let i = i.max(&i.lit(0.0)).min(&i.lit(m.saturating_sub(1) as f64));
             s.coord(0) * i.lit(m as f64) + i
         });
-        let from = from.reshape(&[n * a]);
-        let matched = refs.reshape(&[n * m, 4]).gather(from, 0).reshape(&[n, a, 4]);
-        let samples = samples.reshape(&[n, a, 1]);
+        let from = from.reshape([n * a]);
+        let matched = refs.reshape([n * m, 4]).gather(from, 0).reshape([n, a, 4]);
+        let samples = samples.reshape([n, a, 1]);
         let parts = [0, 1, 2, 3].map(|i| {
             let [[rl, rh], [al, ah]] = [matched, anchors].map(|box_| [i % 2, i % 2 + 2].map(|at| component(box_, at)));
-            let [mean, std] = [means, stds].map(|number| number.slice(0, i, 1).reshape(&[1, 1, 1]));
-            g.map(&[samples, rl, rh, al, ah, mean, std], out.dtype, &[n, a, 1], |_, x| {
+            let [mean, std] = [means, stds].map(|number| number.slice(0, i, 1).reshape([1, 1, 1]));
+            g.map(&[samples, rl, rh, al, ah, mean, std], out.dtype, [n, a, 1], |_, x| {
                 let size = |low: &Ex, high: &Ex| high - low;
                 let centre = |low: &Ex, high: &Ex| (low + high) * 0.5;
                 let (rw, aw) = (size(&x[1], &x[2]), size(&x[3], &x[4]));

@@ -111,7 +111,7 @@ fn suppress<'g>(c: &Candidates<'g>, rules: Rules) -> Result<[Tensor<'g>; 2]> {
     let ty = c.rows.ty()?;
     let each = [ty.dims[0], ty.dims[1]];
     let given = [c.rows.ty()?, c.boxes.ty()?, c.class.ty()?, c.valid.ty()?];
-    let types = [ty, DenseType::new(DType::I64, &each), DenseType::new(DType::Bool, &each)];
+    let types = [ty, DenseType::new(DType::I64, each), DenseType::new(DType::Bool, each)];
     let kernel = suppression(given.each_ref(), types.each_ref(), rules);
     let made = c.rows.graph().kernel(kernel, &[c.rows, c.boxes, c.class, c.valid], &types)?;
     Ok([made[0], made[1]])
@@ -129,8 +129,8 @@ fn order<'g>(score: Tensor<'g>, valid: Tensor<'g>) -> Result<Tensor<'g>> {
 fn ordered<'g>(x: Tensor<'g>, order: Tensor<'g>) -> Result<Tensor<'g>> {
     let dims = x.dims()?;
     let (images, n) = (dims[0], dims[1]);
-    let flat = order.map_with(&[], |s, a| s.coord(0) * a[0].lit(n as f64) + &a[0]).reshape(&[images * n]);
-    let rows = x.reshape(&[&[images * n], &dims[2..]].concat());
+    let flat = order.map_with(&[], |s, a| s.coord(0) * a[0].lit(n as f64) + &a[0]).reshape([images * n]);
+    let rows = x.reshape([&[images * n], &dims[2..]].concat());
     Ok(rows.gather(flat, 0).reshape(&dims))
 }
 
@@ -169,13 +169,13 @@ fn nms_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> 
     let rank = out.rank();
     let (n, width) = (out.dims[rank - 2], out.dims[rank - 1]);
     let images = out.dims[..rank - 2].iter().product();
-    let data = g.operand(0).reshape(&[images, n, width]).cast(F32);
+    let data = g.operand(0).reshape([images, n, width]).cast(F32);
     let score = column(data, int("score_index", 1).max(0) as u64)?;
     let id = int("id_index", -1);
     let class = (id >= 0).then(|| column(data, id as u64)).transpose()?;
     let (least, background) = (real("valid_thresh", 0.0), int("background_id", -1) as f64);
     let inputs: Vec<_> = [score].into_iter().chain(class).collect();
-    let valid = g.map(&inputs, DType::Bool, &[images, n], |_, a| {
+    let valid = g.map(&inputs, DType::Bool, [images, n], |_, a| {
         let fine = a[0].gt(&a[0].lit(least));
         match a.get(1) {
             Some(class) => fine & class.ne(&class.lit(background)),
@@ -199,7 +199,7 @@ fn nms_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> 
     let [kept, origin] = suppress(&Candidates { rows, boxes, class, valid }, rules)?;
     // The position before ordering, for the gradient.
     let source = ordered(order, origin.map(|at| at.max(&at.lit(0.0))))?;
-    let source = g.map(&[source, origin], out.dtype, &[images, n], |_, a| {
+    let source = g.map(&[source, origin], out.dtype, [images, n], |_, a| {
         a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(-1.0)).cast(compute_type(out.dtype))
     });
     Ok(vec![kept.cast(out.dtype).reshape(&out.dims), source.reshape(&cx.outputs[1].dims)])
@@ -213,13 +213,13 @@ fn nms_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let images: u64 = lead.iter().product();
     let rows = images * n;
     // Rows that came from nowhere go to one behind the last.
-    let to = g.map(&[source.reshape(&[images, n])], DType::I64, &[images, n], |s, a| {
+    let to = g.map(&[source.reshape([images, n])], DType::I64, [images, n], |s, a| {
         let at = a[0].cast(DType::I64);
         let row = s.coord(0) * at.lit(n as f64) + &at;
         at.lt(&at.lit(0.0)).select(&at.lit(rows as f64), &row)
     });
-    let (to, head) = (to.reshape(&[rows, 1]), head.reshape(&[rows, width]));
-    let zeros = g.filled(&DenseType::new(ty.dtype, &[rows + 1, width]), 0.0);
+    let (to, head) = (to.reshape([rows, 1]), head.reshape([rows, width]));
+    let zeros = g.filled(&DenseType::new(ty.dtype, [rows + 1, width]), 0.0);
     let spread = zeros.call("scatter_nd", &[to, head]).slice(0, 0, rows);
     Ok(vec![Some(spread.reshape(&ty.dims))])
 }
@@ -264,17 +264,17 @@ fn detection_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<
     let d = scores.dims()?;
     let (images, classes, n) = (d[0], d[1], d[2]);
     let front = scores.slice(1, 1, classes - 1);
-    let best = front.reduce("reduce_max", &[1]).reshape(&[images, n]);
-    let class = g.op("argmax", &[front], Params::new().with("axis", 1)).reshape(&[images, n]).cast(F32);
+    let best = front.reduce("reduce_max", &[1]).reshape([images, n]);
+    let class = g.op("argmax", &[front], Params::new().with("axis", 1)).reshape([images, n]).cast(F32);
     let threshold = cx.params.float("threshold").unwrap_or(0.01);
-    let valid = g.map(&[best], DType::Bool, &[images, n], |_, a| a[0].ge(&a[0].lit(threshold)));
+    let valid = g.map(&[best], DType::Bool, [images, n], |_, a| a[0].ge(&a[0].lit(threshold)));
     let clip = cx.params.bool("clip") != Some(false);
     let how = Decoding { by_corner: true, factors: variances(cx.params), limit: 0.0, clip };
-    let boxes = decoded(offsets.reshape(&[images, n, 4]), anchors, &how)?;
+    let boxes = decoded(offsets.reshape([images, n, 4]), anchors, &how)?;
     let order = order(best, valid)?;
     let (class, best) = (ordered(class, order)?, ordered(best, order)?);
     let (boxes, valid) = (ordered(boxes, order)?, ordered(valid, order)?);
-    let rows = g.concat(&[class.reshape(&[images, n, 1]), best.reshape(&[images, n, 1]), boxes], 2);
+    let rows = g.concat(&[class.reshape([images, n, 1]), best.reshape([images, n, 1]), boxes], 2);
     // A threshold outside (0, 1] suppresses nothing.
     let threshold = cx.params.float("nms_threshold").unwrap_or(0.5);
     let threshold = if threshold > 0.0 && threshold <= 1.0 { threshold } else { f64::INFINITY };

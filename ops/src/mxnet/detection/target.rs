@@ -266,7 +266,7 @@ pub fn multibox_target() -> OpDef {
         let (labels, d) = (label.dims()?, scores.dims()?);
         let (images, n) = (d[0], d[2]);
         let shares = g.op("softmax", &[scores], Params::new().with("axis", 1));
-        let background = shares.slice(1, 0, 1).reshape(&[images, n]);
+        let background = shares.slice(1, 0, 1).reshape([images, n]);
         let f = |dims: &[u64]| DenseType::new(F32, dims);
         let i = |dims: &[u64]| DenseType::new(DType::I64, dims);
         let each = [images, n];

@@ -92,7 +92,7 @@ fn batch_take() -> OpDef {
     let compute = formula(|g, cx| {
         let [data, indices] = g.operands();
         let dims = data.dims()?;
-        let indices = positions(indices, dims[1], false)?.reshaped(&[dims[0], 1]);
+        let indices = positions(indices, dims[1], false)?.reshaped([dims[0], 1]);
         Ok(selected(data, indices, 1).reshaped(&cx.outputs[0].dims))
     });
     let infer = shape_rule(|cx| {
@@ -120,7 +120,7 @@ fn pick() -> OpDef {
         if pick_axis(cx.params).is_none() {
             return Ok(data.gather(index, 0).reshaped(out));
         }
-        kept[axis] = 1;
+        kept.set(axis, 1);
         Ok(selected(data, index.reshaped(&kept), axis).reshaped(out))
     });
     let infer = shape_rule(|cx| {
@@ -152,7 +152,7 @@ fn pick() -> OpDef {
 fn one_hot() -> OpDef {
     let compute = formula(|g, cx| {
         let (indices, out) = (g.operand(0), &cx.outputs[0]);
-        let indices = indices.reshaped(&[&indices.dims()?[..], &[1]].concat());
+        let indices = indices.reshaped([&indices.dims()?[..], &[1]].concat());
         let value = |name: &str, default: f64| cx.params.float(name).unwrap_or(default);
         let (on, off) = (value("on_value", 1.0), value("off_value", 0.0));
         let wide = compute_type(out.dtype);
@@ -181,7 +181,7 @@ fn one_hot() -> OpDef {
 fn choose() -> OpDef {
     let compute = formula(|g, _| {
         let [condition, x, y] = g.operands();
-        let mut dims = condition.dims()?;
+        let mut dims = condition.dims()?.to_vec();
         let holds = g.map(&[condition], DType::Bool, &dims, |_, a| a[0].cast(DType::Bool));
         dims.resize(x.dims()?.len(), 1);
         Ok(holds.reshaped(&dims).call("where", &[x, y]))
@@ -233,7 +233,7 @@ fn boolean_mask() -> OpDef {
 /// The index vector as a column, which the scatter operators take.
 fn column(index: Tensor<'_>, n: u64) -> Result<Tensor<'_>> {
     let index = positions(index, n, false)?;
-    Ok(index.reshaped(&[index.ty()?.len(), 1]))
+    Ok(index.reshaped([index.ty()?.len(), 1]))
 }
 
 fn index_copy() -> OpDef {

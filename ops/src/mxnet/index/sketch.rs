@@ -8,9 +8,9 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let axis = ty.rank() - 1;
     let (n, extent) = (ty.dims[axis], out.dims[axis]);
     let [x, signs] = [x, signs].map(|x| x.cast(compute_type(ty.dtype)));
-    let signed = x * signs.reshaped(&[n]);
+    let signed = x * signs.reshaped([n]);
     let place = |place: &Ex| super::in_range(&place.cast(DType::I64), extent, false);
-    let places = g.map(&[places.reshaped(&[n])], DType::I64, &[n], |_, a| place(&a[0]));
+    let places = g.map(&[places.reshaped([n])], DType::I64, [n], |_, a| place(&a[0]));
     let params = Params::new().with("axis", axis as i64).with("extent", extent as i64);
     Ok(g.op("scatter_sum", &[signed, places], params).cast(out.dtype))
 }

@@ -17,8 +17,8 @@ fn rows<'g>(x: Tensor<'g>, count: u64, dims: &[u64]) -> Vec<Tensor<'g>> {
 fn offsets<'g>(indices: Tensor<'g>, dims: &[u64]) -> Result<Tensor<'g>> {
     let own = indices.dims()?;
     let count = own[1..].iter().product();
-    let parts = rows(indices.reshaped(&[own[0], count]), dims.len() as u64, &[count]);
-    Ok(indices.graph().map(&parts, DType::I64, &[count], |s, a| {
+    let parts = rows(indices.reshaped([own[0], count]), dims.len() as u64, &[count]);
+    Ok(indices.graph().map(&parts, DType::I64, [count], |s, a| {
         a.iter().zip(dims).fold(s.number(DType::I64, 0.0), |at, (x, &n)| {
             &at * at.lit(n as f64) + in_range(&x.cast(DType::I64), n, true)
         })
@@ -34,8 +34,8 @@ fn gathered<'g>(data: Tensor<'g>, indices: Tensor<'g>) -> Result<Tensor<'g>> {
     let (dims, index_dims) = (data.dims()?, indices.dims()?);
     let (indexed, slice) = split(&dims, &index_dims);
     let at = offsets(indices, indexed)?;
-    let data = data.reshaped(&[indexed.iter().product(), slice.iter().product()]);
-    Ok(data.gather(at, 0).reshaped(&[&index_dims[1..], slice].concat()))
+    let data = data.reshaped([indexed.iter().product(), slice.iter().product()]);
+    Ok(data.gather(at, 0).reshaped([&index_dims[1..], slice].concat()))
 }
 
 /// `into` with slices at tuples written, the last where two have one position.
@@ -44,9 +44,9 @@ fn scattered<'g>(into: Tensor<'g>, indices: Tensor<'g>, values: Tensor<'g>) -> R
     let (indexed, slice) = split(&dims, &index_dims);
     let at = offsets(indices, indexed)?;
     let (count, width) = (at.ty()?.len(), slice.iter().product());
-    let at = at.reshaped(&[count, 1]);
-    let rows = into.reshaped(&[indexed.iter().product(), width]);
-    Ok(rows.call("scatter_nd", &[at, values.reshaped(&[count, width])]).reshaped(&dims))
+    let at = at.reshaped([count, 1]);
+    let rows = into.reshaped([indexed.iter().product(), width]);
+    Ok(rows.call("scatter_nd", &[at, values.reshaped([count, width])]).reshaped(&dims))
 }
 
 /// Axes of the tuples, then those of the slices behind the axes indexed.
@@ -147,7 +147,7 @@ fn ravel() -> OpDef {
 fn unravel() -> OpDef {
     let compute = formula(|g, cx| {
         let (data, out, shape) = (g.operand(0), &cx.outputs[0], extents(cx.params.ints("shape")));
-        let lead = data.reshaped(&[&[1], &data.dims()?[..]].concat());
+        let lead = data.reshaped([&[1], &data.dims()?[..]].concat());
         Ok(g.map(&[lead], out.dtype, &out.dims, |s, a| {
             let (mut rest, which) = (a[0].cast(DType::I64), s.coord(0));
             let mut value = rest.lit(0.0);

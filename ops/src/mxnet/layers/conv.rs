@@ -171,7 +171,7 @@ fn deconvolution_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
             (_, Some(target)) => cx.unify_dims(extent(target[i], "target_shape")?, out[2 + i], &what)?,
             (Dim::Const(n), None) => {
                 let found = spread(&window, &params, i, n)?.out;
-                cx.unify_dims(Dim::Const(found), out[2 + i], &what)?;
+                cx.unify_dims(Dim::of(found), out[2 + i], &what)?;
             }
             (n, None) => {
                 let (mul, add) = (window.strides[i], spread_offset(&window, &params, i));

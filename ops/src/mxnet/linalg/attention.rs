@@ -15,8 +15,8 @@ fn heads(params: &Params) -> u64 {
 fn part(x: Tensor<'_>, heads: u64, (which, parts): (u64, u64)) -> Result<Tensor<'_>> {
     let d = x.dims()?;
     let size = d[2] / (heads * parts);
-    let x = x.reshape(&[d[0], d[1], heads, parts, size]).slice(3, which, 1).reshape(&[d[0], d[1], heads, size]);
-    Ok(x.permute(&[1, 2, 0, 3]).reshape(&[d[1] * heads, d[0], size]))
+    let x = x.reshape([d[0], d[1], heads, parts, size]).slice(3, which, 1).reshape([d[0], d[1], heads, size]);
+    Ok(x.permute(&[1, 2, 0, 3]).reshape([d[1] * heads, d[0], size]))
 }
 
 /// The last axis of a projection must hold `parts` for every head.
@@ -75,8 +75,8 @@ fn value(own: bool) -> OpDef {
         let v = part(x, heads, (parts - 1, parts))?;
         let out = matmul(g.operand(1), v);
         let (batch, d) = (x.dims()?[1], out.dims()?);
-        let out = out.reshape(&[batch, heads, d[1], d[2]]).permute(&[2, 0, 1, 3]);
-        Ok(out.reshape(&[d[1], batch, heads * d[2]]))
+        let out = out.reshape([batch, heads, d[1], d[2]]).permute(&[2, 0, 1, 3]);
+        Ok(out.reshape([d[1], batch, heads * d[2]]))
     });
     let infer = shape_rule(move |cx| {
         let (Some(x), Some(a)) = (size(cx, 0, parts)?, rank_in(cx, 1, 3..=3)?) else { return Ok(()) };
@@ -86,6 +86,7 @@ fn value(own: bool) -> OpDef {
         }
         match x[2] {
             Dim::Const(n) => cx.set_output_dims(0, [a[1], x[1], Dim::Const(n / parts)]),
+            Dim::Open(n) => cx.set_output_dims(0, [a[1], x[1], Dim::of(n.div_floor(parts))]),
             Dim::Sym(_) => Ok(()),
         }
     });

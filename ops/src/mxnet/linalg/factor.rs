@@ -72,8 +72,8 @@ fn reflections(ty: &DenseType) -> Result<Kernel, OpError> {
     let rank = ty.rank();
     let (rows, columns) = (ty.dims[rank - 2], ty.dims[rank - 1]);
     let batch: u64 = ty.dims[..rank - 2].iter().product();
-    let [whole, left] = [columns, rows].map(|n| DenseType::new(F64, &[batch, rows, n]));
-    let factors = DenseType::new(F64, &[batch, rows]);
+    let [whole, left] = [columns, rows].map(|n| DenseType::new(F64, [batch, rows, n]));
+    let factors = DenseType::new(F64, [batch, rows]);
     let k = &KernelScope::new("gelqf");
     let a = k.input("a", &whole);
     let [q, l, work, factor] = k.outputs(["q", "l", "work", "factor"], [&whole, &left, &whole, &factors]);
@@ -202,7 +202,7 @@ impl<'k> Rotations<'k> {
 
 fn rotations(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
-    let (square, vector) = (DenseType::new(F64, &[batch, n, n]), DenseType::new(F64, &[batch, n]));
+    let (square, vector) = (DenseType::new(F64, [batch, n, n]), DenseType::new(F64, [batch, n]));
     let k = &KernelScope::new("syevd");
     let a = k.input("a", &square);
     let [u, values, work, vectors] =
@@ -243,7 +243,7 @@ fn syevd_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Result<Vec<Option<
     let products = matmul(of_u, ut);
     let mut column = products.dims()?;
     let rank = column.len();
-    column[rank - 1] = 1;
+    column.set(rank - 1, 1);
     let (down, share) = (values.reshape(&column), of_values.reshape(&column));
     let x = products.map_with(&[down, transposed(down)], |_, a| {
         let difference = &a[1] - &a[2];

@@ -38,7 +38,7 @@ fn radix(n: u64) -> u64 {
 fn rotations(g: GraphScope<'_>, dims: [u64; 2], n: u64, sign: f64, dtype: DType) -> [Tensor<'_>; 2] {
     [f64::cos, f64::sin].map(|f| {
         let angle = |at: u64| sign * TAU * ((at / dims[1] * (at % dims[1])) % n) as f64 / n as f64;
-        g.constant(TensorData::from_fn(DenseType::new(dtype, &dims), |at| Scalar::from_f64(dtype, f(angle(at)))))
+        g.constant(TensorData::from_fn(DenseType::new(dtype, dims), |at| Scalar::from_f64(dtype, f(angle(at)))))
     })
 }
 
@@ -54,14 +54,14 @@ fn rotated<'g>(x: Complex<'g>, [c, s]: [Tensor<'g>; 2], product: &str) -> Comple
 fn transform<'g>(x: Complex<'g>, [rows, n]: [u64; 2], sign: f64) -> Result<Complex<'g>> {
     let (g, dtype, r) = (x.re.graph(), x.re.ty()?.dtype, radix(n));
     let m = n / r;
-    let split = x.each(|part| part.reshaped(&[rows, r, m]));
+    let split = x.each(|part| part.reshaped([rows, r, m]));
     let short = rotated(split, rotations(g, [r, r], r, sign, dtype), "matmul");
     if m == 1 {
-        return Ok(short.each(|part| part.reshaped(&[rows, n])));
+        return Ok(short.each(|part| part.reshaped([rows, n])));
     }
     let turned = rotated(short, rotations(g, [r, m], n, sign, dtype), "mul");
-    let long = transform(turned.each(|part| part.reshaped(&[rows * r, m])), [rows * r, m], sign)?;
-    Ok(long.each(|part| part.reshaped(&[rows, r, m]).permute(&[0, 2, 1]).reshaped(&[rows, n])))
+    let long = transform(turned.each(|part| part.reshaped([rows * r, m])), [rows * r, m], sign)?;
+    Ok(long.each(|part| part.reshaped([rows, r, m]).permute(&[0, 2, 1]).reshaped([rows, n])))
 }
 
 fn rows(dims: &[u64]) -> u64 {
@@ -71,9 +71,9 @@ fn rows(dims: &[u64]) -> u64 {
 fn fft_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let dims = g.operand(0).dims()?;
     let (n, rows) = (dims[dims.len() - 1], rows(&dims));
-    let re = g.operand(0).widened().reshaped(&[rows, n]);
+    let re = g.operand(0).widened().reshaped([rows, n]);
     let found = transform(Complex { re, im: None }, [rows, n], -1.0)?;
-    let columns = [found.re, found.im.unwrap_or(found.re)].map(|part| part.reshaped(&[rows, n, 1]));
+    let columns = [found.re, found.im.unwrap_or(found.re)].map(|part| part.reshaped([rows, n, 1]));
     Ok(g.concat(&columns, 2).reshaped_to(&cx.outputs[0]))
 }
 
@@ -96,8 +96,8 @@ fn fft() -> OpDef {
 fn ifft_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let out = &cx.outputs[0];
     let (n, rows) = (out.dims[out.rank() - 1], rows(&out.dims));
-    let x = g.operand(0).widened().reshaped(&[rows, n, 2]);
-    let [re, im] = [0, 1].map(|i| x.slice(2, i, 1).reshaped(&[rows, n]));
+    let x = g.operand(0).widened().reshaped([rows, n, 2]);
+    let [re, im] = [0, 1].map(|i| x.slice(2, i, 1).reshaped([rows, n]));
     Ok(transform(Complex { re, im: Some(im) }, [rows, n], 1.0)?.re.reshaped_to(out))
 }
 

@@ -129,8 +129,8 @@ fn khatri_rao() -> OpDef {
         let mut all = g.operand(0);
         for next in g.given().into_iter().skip(1) {
             let (x, y) = (all.dims()?, next.dims()?);
-            let product = all.reshape(&[x[0], 1, x[1]]) * next.reshape(&[1, y[0], y[1]]);
-            all = product.reshape(&[x[0] * y[0], x[1]]);
+            let product = all.reshape([x[0], 1, x[1]]) * next.reshape([1, y[0], y[1]]);
+            all = product.reshape([x[0] * y[0], x[1]]);
         }
         Ok(all.reshape(&cx.outputs[0].dims))
     });

@@ -53,7 +53,7 @@ pub(super) fn from_end(n: u64, at: &Index) -> Index {
 fn substitution(a: &DenseType, x: &DenseType, transpose: bool, forward: bool) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&a.dims);
     let columns = x.dims[x.rank() - 1];
-    let (square, right) = (DenseType::new(F64, &[batch, n, n]), DenseType::new(F64, &[batch, n, columns]));
+    let (square, right) = (DenseType::new(F64, [batch, n, n]), DenseType::new(F64, [batch, n, columns]));
     let k = &KernelScope::new("solve_triangular");
     let ([lhs, rhs], out) = (k.inputs(["a", "b"], [&square, &right]), k.output("x", &right));
     k.parallel_each("column", batch * columns, |p| {
@@ -124,7 +124,7 @@ fn trsm() -> OpDef {
 /// The lower factor, row by row; NaN where the matrix is not positive definite.
 fn cholesky(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
-    let square = DenseType::new(F64, &[batch, n, n]);
+    let square = DenseType::new(F64, [batch, n, n]);
     let k = &KernelScope::new("cholesky");
     let (a, out) = (k.input("a", &square), k.output("l", &square));
     k.parallel_each("matrix", batch, |which| {
@@ -254,7 +254,7 @@ impl Elimination<'_> {
 /// Gauss-Jordan elimination with partial pivoting.
 fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
     let (batch, n) = matrices(&ty.dims);
-    let (square, each) = (DenseType::new(F64, &[batch, n, n]), DenseType::new(F64, &[batch]));
+    let (square, each) = (DenseType::new(F64, [batch, n, n]), DenseType::new(F64, [batch]));
     let k = &KernelScope::new("elimination");
     let a = k.input("a", &square);
     let [inverse, sign, log, work] = k.outputs(["inverse", "sign", "log", "work"], [&square, &each, &each, &square]);
@@ -278,7 +278,7 @@ fn elimination(ty: &DenseType) -> Result<Kernel, OpError> {
 /// Inverse, sign and logarithm of the magnitude of the determinant, all by one elimination.
 fn lu_inverse() -> OpDef {
     let compute = by_kernel(elimination, |ty, _| {
-        let scalar = DenseType::new(F64, &[matrices(&ty.dims).0]);
+        let scalar = DenseType::new(F64, [matrices(&ty.dims).0]);
         vec![ty.clone(), scalar.clone(), scalar, ty.clone()]
     });
     let infer = rule(|cx| {
@@ -296,7 +296,7 @@ fn lu_inverse() -> OpDef {
             let head = |i: usize| cx.heads[i].map(|head| g.value(head));
             let by_inverse = head(0).map(|head| -matmul(matmul(inverse, head), inverse));
             let by_log = match head(2) {
-                Some(head) => Some(inverse * head.reshape(&[&head.dims()?[..], &[1, 1]].concat())),
+                Some(head) => Some(inverse * head.reshape([&head.dims()?[..], &[1, 1]].concat())),
                 None => None,
             };
             Ok(vec![by_inverse.zip(by_log).map(|(x, y)| x + y).or(by_inverse).or(by_log)])

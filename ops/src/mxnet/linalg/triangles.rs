@@ -18,7 +18,7 @@ fn diagonal(x: Tensor<'_>, offset: i64, n: u64) -> Result<Tensor<'_>> {
     let at = map[batch].clone();
     map[batch] = at.offset((-offset).max(0));
     map.push(at.offset(offset.max(0)));
-    Ok(x.view(map, None, &[&dims[..batch], &[n]].concat()))
+    Ok(x.view(map, None, [&dims[..batch], &[n]].concat()))
 }
 
 /// The last extent of the result.
@@ -74,7 +74,7 @@ fn placed(x: Tensor<'_>, n: u64, source: impl Fn(u64, u64) -> Option<u64>) -> Re
     let positions = x.graph().i64s(&positions);
     let all = x.gather(positions.map(|at| at.max(&at.lit(0.0))), batch);
     let kept = all.map_with(&[positions], |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0)));
-    Ok(kept.reshape(&[&dims[..batch], &[n, n]].concat()))
+    Ok(kept.reshape([&dims[..batch], &[n, n]].concat()))
 }
 
 fn makediag() -> OpDef {
@@ -120,7 +120,7 @@ fn extracttrian() -> OpDef {
         let dims = g.operand(0).dims()?;
         let (batch, n) = (dims.len() - 2, dims[dims.len() - 1]);
         let positions: Vec<i64> = triangle(cx.params, n).iter().map(|&(r, c)| (r * n + c) as i64).collect();
-        let flat = g.operand(0).reshape(&[&dims[..batch], &[n * n]].concat());
+        let flat = g.operand(0).reshape([&dims[..batch], &[n * n]].concat());
         Ok(flat.gather(g.i64s(&positions), batch))
     });
     let infer = shape_rule(|cx| {

@@ -58,8 +58,8 @@ fn rows(dims: &[u64]) -> [u64; 2] {
 /// The moving average after this batch, one row.
 fn next_average<'g>(cx: &NodeCtx<'_>, x: Tensor<'g>, old: Tensor<'g>) -> Result<Tensor<'g>> {
     let (momentum, rows) = (cx.params.float("momentum").unwrap_or(0.9), rows(&x.dims()?));
-    let mean = x.widened().reshaped(&rows).mean(&[0]);
-    Ok(running(old.cast(mean.ty()?.dtype).reshaped(&[1, rows[1]]), mean, momentum))
+    let mean = x.widened().reshaped(rows).mean(&[0]);
+    Ok(running(old.cast(mean.ty()?.dtype).reshaped([1, rows[1]]), mean, momentum))
 }
 
 fn sparse_penalty() -> OpDef {
@@ -78,7 +78,7 @@ fn sparse_penalty() -> OpDef {
         let float = |name: &str, default| cx.node.params.float(name).unwrap_or(default);
         let (target, penalty) = (float("sparseness_target", 0.1), float("penalty", 0.001));
         let average = next_average(cx.node, x, old)?;
-        let out = head.reshaped(&rows(&dims)).map_with(&[average], |_, a| {
+        let out = head.reshaped(rows(&dims)).map_with(&[average], |_, a| {
             let mean = &a[1];
             let pull = mean.lit(1.0 - target) / (mean.lit(1.0) - mean) - mean.lit(target) / mean;
             &a[0] + pull * penalty

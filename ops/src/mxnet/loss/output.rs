@@ -89,7 +89,7 @@ fn svm_gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
     let (margin, weight) = (float("margin"), float("regularization_coefficient"));
     let linear = cx.node.params.flag("use_linear");
     let wide = compute_type(ty.dtype);
-    let out = x.map_with(&[label.reshaped(&[ty.dims[0], 1])], |s, a| {
+    let out = x.map_with(&[label.reshaped([ty.dims[0], 1])], |s, a| {
         let own = a[1].cast(DType::I64).eq(&s.coord(1));
         let towards = own.select(&s.number(wide, -1.0), &s.number(wide, 1.0));
         let lack = &towards * &a[0] + margin;

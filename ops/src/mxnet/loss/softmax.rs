@@ -39,9 +39,9 @@ fn from_classes<'g>(params: &Params, p: Tensor<'g>, label: Tensor<'g>, dims: [u6
     let [n, k, s] = dims;
     let ignored = params.float("ignore_label").unwrap_or(-1.0).trunc();
     let smooth = if params.flag("multi_output") { 0.0 } else { params.float("smooth_alpha").unwrap_or(0.0) };
-    let label = label.reshaped(&[n, 1, s]);
+    let label = label.reshaped([n, 1, s]);
     let count = (params.str("normalization") == Some("valid")).then(|| {
-        let valid = g.map(&[label], wide, &[n, 1, s], |b, a| {
+        let valid = g.map(&[label], wide, [n, 1, s], |b, a| {
             let other = a[0].cast(DType::I64).ne(&b.number(DType::I64, ignored));
             other.select(&b.number(wide, 1.0), &b.number(wide, 0.0))
         });
@@ -80,7 +80,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
             let why = format!("operand `label`: expected {expected} labels, found the shape {label_dims:?}");
             return Err(g.fail(why));
         }
-        let out = from_classes(params, p.reshaped(&dims), label, dims)?;
+        let out = from_classes(params, p.reshaped(dims), label, dims)?;
         let factor = scale / divisor(params, dims, &label_dims);
         let out = if factor == 1.0 { out } else { out * factor };
         out.reshaped(&ty.dims)
@@ -123,7 +123,7 @@ fn label_rule(cx: &mut InferCtx<'_>, x: &[Dim]) -> Result<(), OpError> {
 fn softmax_output() -> OpDef {
     let compute = formula(|g, cx| {
         let dims = g.operand(0).dims()?;
-        let rows = g.operand(0).reshaped(&classes(cx.params, &dims));
+        let rows = g.operand(0).reshaped(classes(cx.params, &dims));
         Ok(g.op("softmax", &[rows], Params::new().with("axis", 1)).reshaped(&dims))
     });
     let infer = shape_rule(|cx| {
@@ -156,20 +156,20 @@ fn softmax_cross_entropy() -> OpDef {
     let compute = formula(|g, cx| {
         let [x, label] = g.operands();
         let log = g.op("log_softmax", &[x.widened()], Params::new().with("axis", 1));
-        let chosen = log.map_with(&[label.reshaped(&[x.dims()?[0], 1])], |s, a| {
+        let chosen = log.map_with(&[label.reshaped([x.dims()?[0], 1])], |s, a| {
             // No probability counts as less than 10⁻⁸.
             let least = a[0].lit(1e-8f64.ln());
             let log = a[0].lt(&least).select(&least, &a[0]);
             a[1].cast(DType::I64).eq(&s.coord(1)).select(&-log, &a[0].lit(0.0))
         });
-        Ok(chosen.sum(&[0, 1]).reshaped(&[1]).cast(cx.outputs[0].dtype))
+        Ok(chosen.sum(&[0, 1]).reshaped([1]).cast(cx.outputs[0].dtype))
     });
     let gradient = derivative(|g, cx| {
         let ([x, label], head) = (g.operands(), g.head(cx, 0));
         let ty = x.ty()?;
         let [x, head] = [x, head].map(|x| x.cast(compute_type(ty.dtype)));
         let p = g.op("softmax", &[x], Params::new().with("axis", 1));
-        let out = p.map_with(&[label.reshaped(&[ty.dims[0], 1]), head.reshaped(&[1, 1])], |s, a| {
+        let out = p.map_with(&[label.reshaped([ty.dims[0], 1]), head.reshaped([1, 1])], |s, a| {
             let target = a[1].cast(DType::I64).eq(&s.coord(1)).select(&a[0].lit(1.0), &a[0].lit(0.0));
             (&a[0] - target) * &a[2]
         });

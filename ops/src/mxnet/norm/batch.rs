@@ -58,7 +58,7 @@ impl Channels {
 
     /// What a spread vector is as a result.
     fn flat<'g>(&self, vector: Tensor<'g>) -> Tensor<'g> {
-        vector.reshape(&[self.shaped.iter().product()])
+        vector.reshape([self.shaped.iter().product()])
     }
 
     /// Mean and variance of the batch.

@@ -31,7 +31,7 @@ fn along(dims: &[u64], axis: usize) -> Vec<u64> {
 
 fn one_axis(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
     let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank())?;
-    Ok(Frame { dims: ty.dims.clone(), axes: vec![axis], affine: along(&ty.dims, axis) })
+    Ok(Frame { dims: ty.dims.to_vec(), axes: vec![axis], affine: along(&ty.dims, axis) })
 }
 
 fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
@@ -50,7 +50,7 @@ fn groups(cx: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
 }
 
 fn spatial(_: &NodeCtx<'_>, ty: &DenseType) -> Result<Frame, OpError> {
-    Ok(Frame { dims: ty.dims.clone(), axes: (2..ty.rank()).collect(), affine: along(&ty.dims, 1) })
+    Ok(Frame { dims: ty.dims.to_vec(), axes: (2..ty.rank()).collect(), affine: along(&ty.dims, 1) })
 }
 
 fn epsilon(cx: &NodeCtx<'_>) -> f64 {

@@ -33,7 +33,7 @@ fn factor(params: &Params, kind: SoftmaxKind) -> f64 {
 /// `x` before the length of the row, else a number. The lengths lack the axis.
 fn before_length<'g>(x: Tensor<'g>, lengths: Tensor<'g>, axis: usize, other: f64) -> Result<Tensor<'g>> {
     let mut dims = x.dims()?;
-    dims[axis] = 1;
+    dims.set(axis, 1);
     Ok(x.map_with(&[lengths.reshaped(&dims)], |s, a| {
         let inside = s.coord(axis).lt(&a[1].cast(DType::I64));
         inside.select(&a[0], &a[0].lit(other))
@@ -114,7 +114,7 @@ fn activation() -> OpDef {
         if dims.len() < 2 {
             return Err(g.fail(format!("operand `data`: expected rank at least 2, found rank {}", dims.len())));
         }
-        let rows = x.reshaped(&activation_dims(cx.params, &dims));
+        let rows = x.reshaped(activation_dims(cx.params, &dims));
         Ok(g.op("softmax", &[rows], Params::new().with("axis", 1)).reshaped(&dims))
     });
     let gradient = derivative(|g, cx| {

@@ -30,7 +30,7 @@ fn columns<'g>(params: &Params, x: Tensor<'g>) -> Result<Tensor<'g>> {
     let mut map = v[..2].to_vec();
     map.extend((0..rank).map(|i| window.position(i, ty.dims[2 + i], &v[2 + rank + i], &v[2 + i])));
     let patches = x.view(map, Some(Scalar::zero(ty.dtype)), &dims);
-    Ok(patches.reshaped(&[ty.dims[0], ty.dims[1] * size(&window), counts.iter().product()]))
+    Ok(patches.reshaped([ty.dims[0], ty.dims[1] * size(&window), counts.iter().product()]))
 }
 
 /// [n, c·kernel, windows] added up to [n, c, spatial…]: every element gathers what the windows say of it.
@@ -38,7 +38,7 @@ fn image<'g>(params: &Params, x: Tensor<'g>, out: &DenseType) -> Result<Tensor<'
     let window = window_of(params).or_fail(&x.graph())?;
     let counts = window.counts(&out.dims[2..]).or_fail(&x.graph())?;
     let rank = counts.len();
-    let patches = x.reshaped(&[&out.dims[..2], &window.kernel, &counts].concat());
+    let patches = x.reshaped([&out.dims[..2], &window.kernel, &counts].concat());
     let dims = [&out.dims[..], &window.kernel].concat();
     let v = vars(dims.len());
     let kernel = &v[2 + rank..];

@@ -19,10 +19,10 @@ fn resampled<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, weights: AxisWeights) -> R
         let (mut dims, m) = (x.dims()?, out.dims[axis]);
         let n = dims[axis];
         let table = weights(n, m);
-        let table = g.constant(TensorData::from_fn(DenseType::new(wide, &[m, n]), |i| {
+        let table = g.constant(TensorData::from_fn(DenseType::new(wide, [m, n]), |i| {
             Scalar::from_f64(wide, table[(i / n.max(1)) as usize][(i % n.max(1)) as usize])
         }));
-        dims[axis] = m;
+        dims.set(axis, m);
         let extents = [&dims[..], &[n]].concat();
         let v = vars(extents.len());
         let mut lhs = v[..4].to_vec();
@@ -183,7 +183,7 @@ fn nearest<'g>(x: Tensor<'g>, size: &[u64]) -> Result<Tensor<'g>> {
         let factor = (out[axis] / dims[axis].max(1)).max(1) as i64;
         map[axis] = map[axis].floor_div(factor, &out[..]);
     }
-    Ok(x.view(map, None, &out))
+    Ok(x.view(map, None, out))
 }
 
 /// Kernel, stride and pad of the transposed convolution that interpolates.

@@ -122,7 +122,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, old: bool) -> Result<Tensor<'g>
         PoolKind::Mean { .. } => PoolFold::Scaled(1.0 / kernel_size(&window)),
         other => other.fold(1.0),
     };
-    windows(x, &window, &out.dims[2..], fill)?.reduced(fold.over(ty.dtype, &kernel_axes(rank), false))
+    windows(x, &window, &out.dims.range(2..), fill)?.reduced(fold.over(ty.dtype, &kernel_axes(rank), false))
 }
 
 /// How many windows at most see an element, by spatial axis.
@@ -171,8 +171,8 @@ fn gathered<'g>(of_windows: Tensor<'g>, window: &SpatialWindow, x: &DenseType) -
 /// The head of a window goes to its first maximum.
 fn max_gradient<'g>(cx: &GradCtx<'_>, window: &SpatialWindow, x: Tensor<'g>, head: Tensor<'g>) -> Result<Tensor<'g>> {
     let (ty, out) = (x.ty()?, &cx.node.outputs[0]);
-    let trimmed = window.trimmed(&ty.dims[2..], &out.dims[2..]);
-    let seen = windows(x, &trimmed, &out.dims[2..], lowest(ty.dtype))?;
+    let trimmed = window.trimmed(&ty.dims.range(2..), &out.dims.range(2..));
+    let seen = windows(x, &trimmed, &out.dims.range(2..), lowest(ty.dtype))?;
     let reduction = max_with_index(&ty, &trimmed, &Params::new()).or_fail(&x.graph())?;
     let found = seen.reduced_to(reduction, &[out.clone(), DenseType::new(DType::I64, &out.dims)])?;
     let at = seen_by(found[1], window, &ty, -1.0)?;

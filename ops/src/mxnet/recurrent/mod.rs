@@ -65,15 +65,15 @@ fn direction<'g>(
     w: &InitialState<'g>,
 ) -> Result<(Tensor<'g>, Tensor<'g>, Option<Tensor<'g>>)> {
     let dims = x.dims()?;
-    let rows = x.reshape(&[dims[0] * dims[1], dims[2]]);
-    let input = w.input.reshape(&[stack.gates(), dims[2]]);
-    let weight = w.state.reshape(&[stack.gates(), stack.hidden]);
+    let rows = x.reshape([dims[0] * dims[1], dims[2]]);
+    let input = w.input.reshape([stack.gates(), dims[2]]);
+    let weight = w.state.reshape([stack.gates(), stack.hidden]);
     // Only a GRU tells the biases apart.
     let (outer, inner) = match stack.mode {
         Mode::Gru => (w.input_bias, Some(w.state_bias)),
         _ => (w.input_bias + w.state_bias, None),
     };
-    let shares = gemm(rows, input, Some(outer)).reshape(&[dims[0], dims[1], stack.gates()]);
+    let shares = gemm(rows, input, Some(outer)).reshape([dims[0], dims[1], stack.gates()]);
     let in_order = |x: Tensor<'g>| if w.reversed { flipped(x) } else { x };
     let (states, cells) = recurrent(stack.mode, [in_order(shares), weight, w.first], w.first_cell, inner);
     let last = |all: Tensor<'g>| all.slice(0, dims[0] - 1, 1);
@@ -90,7 +90,7 @@ fn dropped<'g>(cx: &NodeCtx<'_>, x: Tensor<'g>, layer: u64) -> Tensor<'g> {
     let g = x.graph();
     // Words of a key of its own: the second differs by the layer.
     let word = |i| Scalar { dtype: DType::U32, bits: i * layer };
-    let shift = |key| key + g.constant(TensorData::from_fn(DenseType::new(DType::U32, &[2]), word));
+    let shift = |key| key + g.constant(TensorData::from_fn(DenseType::new(DType::U32, [2]), word));
     let key = g.maybe(KEY).map(shift);
     let ratio = g.scalar(Scalar::f32(p as f32));
     let seed = cx.params.float("seed").unwrap_or(0.0) + layer as f64;

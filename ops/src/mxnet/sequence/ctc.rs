@@ -214,7 +214,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>) -> Gradients<'g> {
         return Err(g.fail("its gradient, the second result, has no gradient of its own"));
     }
     let head = g.head(cx, 0);
-    let head = head.reshaped(&[1, head.dims()?[0], 1]);
+    let head = head.reshaped([1, head.dims()?[0], 1]);
     Ok(vec![Some(g.value(cx.outputs[1]) * head), None, None, None])
 }
 
@@ -232,13 +232,13 @@ pub fn ctc_loss() -> OpDef {
         let blank = if blank_first(cx.params) { 0 } else { dims[2] - 1 };
         let at = CtcExtents { time: dims[0], batch: dims[1], classes: dims[2], labels: label_dims[1], blank };
         let logs = g.op("log_softmax", &[data.cast(F64)], Params::new().with("axis", -1));
-        let table = DenseType::new(F64, &[at.batch, at.time, at.states()]);
+        let table = DenseType::new(F64, [at.batch, at.time, at.states()]);
         let types = [
-            DenseType::new(F64, &[at.batch]),
+            DenseType::new(F64, [at.batch]),
             DenseType::new(F64, &dims),
             table.clone(),
             table,
-            DenseType::new(DType::I64, &[at.batch, at.states()]),
+            DenseType::new(DType::I64, [at.batch, at.states()]),
         ];
         // Without lengths, a label sequence ends at the first 0 if that is the blank, else at the first -1.
         let padding = if blank_first(cx.params) { 0 } else { -1 };

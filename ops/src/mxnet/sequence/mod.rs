@@ -96,17 +96,17 @@ fn reverse() -> OpDef {
         let data = g.operand(0);
         let dims = data.dims()?;
         let (time, batch) = (dims[0], dims[1]);
-        let lengths = lengths(g, cx.params, dims.len())?.map(|l| l.reshaped(&[1, batch]));
+        let lengths = lengths(g, cx.params, dims.len())?.map(|l| l.reshaped([1, batch]));
         let inputs: Vec<_> = lengths.into_iter().collect();
         // Rows of the sequences put one behind the other, and which of them each place takes.
-        let from = g.map(&inputs, DType::I64, &[time, batch], |s, a| {
+        let from = g.map(&inputs, DType::I64, [time, batch], |s, a| {
             let t = s.coord(0);
             let end = a.first().map_or(t.lit(time as f64), |l| l.max(&l.lit(0.0)).min(&l.lit(time as f64)));
             let source = t.lt(&end).select(&(&end - t.lit(1.0) - &t), &t);
             source * t.lit(batch as f64) + s.coord(1)
         });
-        let from = from.reshaped(&[time * batch]);
-        Ok(data.reshaped(&[&[time * batch], &dims[2..]].concat()).gather(from, 0).reshaped(&dims))
+        let from = from.reshaped([time * batch]);
+        Ok(data.reshaped([&[time * batch], &dims[2..]].concat()).gather(from, 0).reshaped(&dims))
     });
     let infer = rule(|cx| {
         reject_if(time_axis(cx.params) != 0, || "parameter `axis`: sequences are reversed along axis 0 only")?;

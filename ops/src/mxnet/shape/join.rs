@@ -37,7 +37,7 @@ fn stack() -> OpDef {
     let compute = formula(|g, cx| {
         let axis = axis_of(cx, cx.outputs[0].rank()).or_fail(&g)?;
         let mut dims = cx.outputs[0].dims.clone();
-        dims[axis] = 1;
+        dims.set(axis, 1);
         let parts: Vec<_> = g.given().into_iter().map(|x| x.reshaped(&dims)).collect();
         Ok(g.op("concat", &parts, Params::new().with("axis", axis as i64)))
     });

@@ -24,7 +24,7 @@ fn taken((begin, end, step): Bounds, n: u64) -> Cut {
         (ParamValue::NONE, false) => i64::MIN,
         (end, _) => end,
     };
-    cut(begin, end, step, n)
+    cut(begin.into(), end.into(), step, n)
 }
 
 /// Bounds by axis from the parameters `begin`, `end` and `step`; axes not named are taken whole.
@@ -52,7 +52,7 @@ fn cuts(bounds: &[Bounds], dims: &[u64]) -> Vec<Cut> {
 
 fn sliced<'g>(x: Tensor<'g>, bounds: &[Bounds], out: &[u64]) -> Result<Tensor<'g>> {
     let cuts = cuts(bounds, &x.dims()?);
-    let starts: Vec<i64> = cuts.iter().map(|c| c.start).collect();
+    let starts: Vec<Extent> = cuts.iter().map(|c| c.start).collect();
     let steps: Vec<i64> = cuts.iter().map(|c| if c.len <= 1 { 1 } else { c.step }).collect();
     Ok(x.view(strided(&starts, &steps).map, None, out))
 }
@@ -65,7 +65,7 @@ fn sliced_rule(cx: &mut InferCtx<'_>, x: &[Dim], bounds: &[Bounds]) -> Result<()
         .iter()
         .zip(bounds)
         .map(|(d, bounds)| match d {
-            Dim::Const(n) => Some(Dim::Const(taken(*bounds, *n).len)),
+            Dim::Const(n) => Some(Dim::of(taken(*bounds, *n).len)),
             d if whole(bounds) => Some(*d),
             _ => None,
         })
@@ -155,9 +155,9 @@ fn slice_like() -> OpDef {
 fn inside(s: &ScalarBuilder, cuts: &[Cut]) -> Option<Ex> {
     let int = |n: i64| s.constant(Scalar::i64(n));
     let along = |(axis, c): (usize, &Cut)| {
-        let away = (s.coord(axis) - int(c.start)) * int(c.step.signum());
+        let away = (s.coord(axis) - int(c.start.fixed())) * int(c.step.signum());
         let step = c.step.abs();
-        let ok = away.ge(&int(0)) & away.lt(&int(c.len as i64 * step));
+        let ok = away.ge(&int(0)) & away.lt(&int(c.len.fixed() * step));
         if step == 1 { ok } else { ok & (&away % int(step)).eq(&int(0)) }
     };
     cuts.iter().enumerate().map(along).reduce(|all, ok| all & ok)
@@ -179,7 +179,7 @@ fn assigned<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let map = vars(ty.rank()).into_iter().zip(&cuts).map(|(at, c)| {
         let (step, away) = (c.step.abs(), at.offset(-c.start).scale(c.step.signum()));
         // A remainder moves the position beyond the end, where the view fills.
-        let beyond = away.modulo(step, &ty.dims[..]).scale(c.len as i64 + 1);
+        let beyond = away.modulo(step, &ty.dims[..]).scale(c.len + 1);
         away.floor_div(step, &ty.dims[..]).add(&beyond)
     });
     let spread = rhs.view(map.collect(), Some(Scalar::zero(ty.dtype)), &ty.dims);
@@ -195,7 +195,7 @@ fn slice_assign() -> OpDef {
         let bounds = bounds(cx.params, x.len())?;
         let known: Option<Vec<u64>> = x.iter().map(|d| d.as_const()).collect();
         let Some(known) = known else { return Ok(()) };
-        let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::Const(taken(*bounds, *n).len));
+        let dims = known.iter().zip(&bounds).map(|(n, bounds)| Dim::of(taken(*bounds, *n).len));
         cx.set_input_dims(1, dims)
     });
     let def = define("mx_slice_assign", "lhs with the elements of a slice replaced by rhs.", compute, infer);

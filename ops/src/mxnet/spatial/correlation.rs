@@ -54,8 +54,8 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
         along(position, place).add(&v(by).scale(at.step)).offset(-at.radius() * at.step)
     };
     let fill = Some(Scalar::zero(ty.dtype));
-    let x = x.view(vec![v(0), v(5), along(3, 6), along(4, 7)], fill, &space);
-    let y = y.view(vec![v(0), v(5), moved(3, 6, 1), moved(4, 7, 2)], fill, &space);
+    let x = x.view(vec![v(0), v(5), along(3, 6), along(4, 7)], fill, space);
+    let y = y.view(vec![v(0), v(5), moved(3, 6, 1), moved(4, 7, 2)], fill, space);
     let share = 1.0 / (ty.dims[1] * k * k) as f64;
     let multiply = cx.params.bool("is_multiply") != Some(false);
     let joined = x.map_with(&[y], |_, a| if multiply { &a[0] * &a[1] } else { (&a[0] - &a[1]).abs() });

@@ -15,9 +15,9 @@ fn normalized(at: &Ex, like: &Ex, n: u64) -> Ex {
 fn affine_grid(theta: Tensor<'_>, [h, w]: [u64; 2]) -> Result<Tensor<'_>> {
     let ty = theta.ty()?;
     let n = ty.dims[0];
-    let theta = theta.reshape(&[n, 2, 3]);
-    let columns = [0, 1, 2].map(|i| theta.slice(2, i, 1).reshape(&[n, 2, 1, 1]));
-    Ok(theta.graph().map(&columns, ty.dtype, &[n, 2, h, w], |s, a| {
+    let theta = theta.reshape([n, 2, 3]);
+    let columns = [0, 1, 2].map(|i| theta.slice(2, i, 1).reshape([n, 2, 1, 1]));
+    Ok(theta.graph().map(&columns, ty.dtype, [n, 2, h, w], |s, a| {
         let (x, y) = (normalized(&s.coord(3), &a[0], w), normalized(&s.coord(2), &a[0], h));
         &a[0] * x + &a[1] * y + &a[2]
     }))
@@ -45,8 +45,8 @@ pub struct Pixels<'g> {
 impl<'g> Pixels<'g> {
     /// From [n, c, h, w].
     pub fn new(image: Tensor<'g>) -> Result<Pixels<'g>> {
-        let dims = image.dims()?;
-        let rows = image.permute(&[0, 2, 3, 1]).reshape(&[dims[0] * dims[2] * dims[3], dims[1]]);
+        let dims = image.dims()?.to_vec();
+        let rows = image.permute(&[0, 2, 3, 1]).reshape([dims[0] * dims[2] * dims[3], dims[1]]);
         Ok(Pixels { rows, dims })
     }
 
@@ -63,8 +63,8 @@ impl<'g> Pixels<'g> {
             (&n * n.lit(h) + y) * n.lit(w) + x
         });
         let count = shape.iter().product();
-        let got = self.rows.gather(from.reshape(&[count]), 0);
-        (got * weight.reshape(&[count, 1])).reshape(&[shape, &[self.dims[1]]].concat())
+        let got = self.rows.gather(from.reshape([count]), 0);
+        (got * weight.reshape([count, 1])).reshape([shape, &[self.dims[1]]].concat())
     }
 }
 
@@ -75,9 +75,9 @@ fn sampled<'g>(image: Tensor<'g>, grid: Tensor<'g>) -> Result<Tensor<'g>> {
     let shape = [dims[0], ty.dims[2], ty.dims[3]];
     let [x, y] = [(0, dims[3]), (1, dims[2])].map(|(which, n)| {
         let position = |x: &Ex| (x + x.lit(1.0)) * (n.saturating_sub(1) as f64 / 2.0);
-        grid.slice(1, which, 1).reshape(&shape).map(position)
+        grid.slice(1, which, 1).reshape(shape).map(position)
     });
-    let number = g.map(&[], DType::I64, &shape, |s, _| s.coord(0));
+    let number = g.map(&[], DType::I64, shape, |s, _| s.coord(0));
     let parts = [0, 1, 2, 3].map(|corner| {
         let (right, below) = (f64::from(corner % 2), f64::from(corner / 2));
         let weight = x.map_with(&[y], |_, a| {
@@ -91,7 +91,7 @@ fn sampled<'g>(image: Tensor<'g>, grid: Tensor<'g>) -> Result<Tensor<'g>> {
             share(&a[0], right, dims[3]) * share(&a[1], below, dims[2])
         });
         let edge =
-            |p, step: f64| g.map(&[p], DType::I64, &shape, |_, a| (a[0].floor() + a[0].lit(step)).cast(DType::I64));
+            |p, step: f64| g.map(&[p], DType::I64, shape, |_, a| (a[0].floor() + a[0].lit(step)).cast(DType::I64));
         let (cx, cy) = (edge(x, right), edge(y, below));
         pixels.weighted([number, cy, cx], weight, &shape)
     });

@@ -26,8 +26,8 @@ impl Grid {
 /// First and last position (exclusive) of every bin of every region along an axis of `n`, [regions, bins, 2].
 fn edges(rois: Tensor<'_>, first: u64, scale: f64, bins: u64, n: u64) -> Result<Tensor<'_>> {
     let count = rois.dims()?[0];
-    let ends = [first, first + 2].map(|i| column(rois, i).reshape(&[count, 1, 1]));
-    Ok(rois.graph().map(&ends, DType::I64, &[count, bins, 2], |s, a| {
+    let ends = [first, first + 2].map(|i| column(rois, i).reshape([count, 1, 1]));
+    Ok(rois.graph().map(&ends, DType::I64, [count, bins, 2], |s, a| {
         let (start, end) = (half_away(&a[0]) * scale, (half_away(&a[1]) + 1.0) * scale);
         // In f64, where a factor in place of the divisor moves no edge.
         let length = (end - &start).max(&start.lit(0.1));
@@ -141,7 +141,7 @@ fn over_bins<'g>(
     let (g, grid) = (x.graph(), Grid::of(cx.params));
     let (image, rois) = (g.operand(0).dims()?, g.operand(1));
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
-    let number = column(rois, 0).reshape(&[rois.dims()?[0]]).convert(DType::I64);
+    let number = column(rois, 0).reshape([rois.dims()?[0]]).convert(DType::I64);
     let (rows, columns) = (edges(rois, 2, scale, grid.bins, image[2])?, edges(rois, 1, scale, grid.bins, image[3])?);
     let places = [&number.ty()?, &rows.ty()?, &columns.ty()?];
     let kernel = kernel(&x.ty()?, places, &result, grid);

@@ -38,8 +38,8 @@ pub fn half_away(x: &Ex) -> Ex {
 /// First and last position (exclusive) of every bin of every region along an axis of `n`, [regions, bins, 2].
 fn edges<'g>(ends: [Tensor<'g>; 2], scale: f64, bins: u64, n: u64) -> Result<Tensor<'g>> {
     let count = ends[0].dims()?[0];
-    let inputs = ends.map(|end| end.reshape(&[count, 1, 1]));
-    Ok(inputs[0].graph().map(&inputs, DType::I64, &[count, bins, 2], |s, a| {
+    let inputs = ends.map(|end| end.reshape([count, 1, 1]));
+    Ok(inputs[0].graph().map(&inputs, DType::I64, [count, bins, 2], |s, a| {
         let [start, end] = [0, 1].map(|i| half_away(&(&a[i] * scale)));
         // In f64, where a factor in place of the divisor moves no edge.
         let length = (&end - &start + start.lit(1.0)).max(&start.lit(1.0));
@@ -100,7 +100,7 @@ fn pooling_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let kernel = greatest(&ty, [&image.ty()?, &rows.ty()?, &columns.ty()?], &places);
     let found = g.kernel(kernel, &[fixed, image, rows, columns], &[places])?[0];
     let from = found.map(|at| at.max(&at.lit(0.0)));
-    let values = data.reshape(&[ty.len()]).gather(from, 0);
+    let values = data.reshape([ty.len()]).gather(from, 0);
     Ok(values.map_with(&[found], |_, a| a[1].ge(&a[1].lit(0.0)).select(&a[0], &a[0].lit(0.0))))
 }
 
@@ -118,7 +118,7 @@ fn samples<'g>(cx: &NodeCtx<'_>, ends: [Tensor<'g>; 2], count: u64, dtype: DType
     let regions = ends[0].dims()?[0];
     let scale = cx.params.float("spatial_scale").unwrap_or(1.0);
     let aligned = cx.params.flag("aligned");
-    Ok(ends[0].graph().map(&ends, dtype, &[regions, count], |s, a| {
+    Ok(ends[0].graph().map(&ends, dtype, [regions, count], |s, a| {
         let shift = a[0].lit(if aligned { 0.5 } else { 0.0 });
         let (start, end) = (&a[0] * scale - &shift, &a[1] * scale - &shift);
         let length = end - &start;
@@ -156,22 +156,22 @@ fn align_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'g>> {
     let ys = samples(cx, [y1, y2], h * each, wide)?;
     let xs = samples(cx, [x1, x2], w * each, wide)?;
     let shape = [count, h * each, w * each];
-    let image = image.reshape(&[count, 1, 1]);
-    let ys = ys.reshape(&[count, h * each, 1]);
-    let xs = xs.reshape(&[count, 1, w * each]);
+    let image = image.reshape([count, 1, 1]);
+    let ys = ys.reshape([count, h * each, 1]);
+    let xs = xs.reshape([count, 1, w * each]);
     let parts = [0, 1, 2, 3].map(|corner| {
         let (right, below) = (corner % 2 == 1, corner / 2 == 1);
-        let weight = g
-            .map(&[ys, xs], ty.dtype, &shape, |_, a| tap(&a[0], ty.dims[2], below).1 * tap(&a[1], ty.dims[3], right).1);
+        let weight =
+            g.map(&[ys, xs], ty.dtype, shape, |_, a| tap(&a[0], ty.dims[2], below).1 * tap(&a[1], ty.dims[3], right).1);
         let pixel = |p, dims: [u64; 3], n: u64, behind: bool| {
-            g.map(&[p], DType::I64, &dims, |_, a| tap(&a[0], n, behind).0.cast(DType::I64))
+            g.map(&[p], DType::I64, dims, |_, a| tap(&a[0], n, behind).0.cast(DType::I64))
         };
         let y = pixel(ys, [count, h * each, 1], ty.dims[2], below);
         let x = pixel(xs, [count, 1, w * each], ty.dims[3], right);
         pixels.weighted([image, y, x], weight, &shape)
     });
-    let all = parts[0].call("sum", &parts[1..]).reshape(&[count, h, each, w, each, ty.dims[1]]);
-    Ok(all.mean(&[2, 4]).reshape(&[count, h, w, ty.dims[1]]).permute(&[0, 3, 1, 2]))
+    let all = parts[0].call("sum", &parts[1..]).reshape([count, h, each, w, each, ty.dims[1]]);
+    Ok(all.mean(&[2, 4]).reshape([count, h, w, ty.dims[1]]).permute(&[0, 3, 1, 2]))
 }
 
 /// As many samples as a bin has elements: a kernel, without a gradient.

@@ -17,7 +17,7 @@ fn all_finite(many: bool) -> OpDef {
             fold(zero.call("equal", &[zero]).cast(DType::F32), "reduce_min")
         });
         let all = finite.reduce(|all, one| all * one);
-        Ok(all.map_or_else(|| g.operand(0), |all| all.reshaped(&[1])))
+        Ok(all.map_or_else(|| g.operand(0), |all| all.reshaped([1])))
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::F32)?;
@@ -34,7 +34,7 @@ fn all_finite(many: bool) -> OpDef {
 
 fn sum_sq() -> OpDef {
     let body = formula(|g, _| {
-        let sums = g.given().into_iter().map(|x| fold(x.cast(DType::F32), "reduce_sum_square").reshaped(&[1]));
+        let sums = g.given().into_iter().map(|x| fold(x.cast(DType::F32), "reduce_sum_square").reshaped([1]));
         let sums: Vec<_> = sums.collect();
         Ok(g.op("concat", &sums, Params::new().with("axis", 0)))
     });

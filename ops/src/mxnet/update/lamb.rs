@@ -74,7 +74,7 @@ fn phase2(mp: bool) -> OpDef {
         for i in [2, 3] {
             // A norm of shape (1,) would add an axis to a weight of rank 0.
             let norm = operand(b, args, i)?;
-            operands[i] = Some(reshape(b, norm, &[])?);
+            operands[i] = Some(reshape(b, norm, [])?);
         }
         let wide = compute_type(cx.outputs[0].dtype);
         operands.push(Some(number(b, cx.params, "lr", wide)?));

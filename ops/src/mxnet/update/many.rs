@@ -87,7 +87,7 @@ impl MultiUpdate {
         [(0, "lrs"), (1, "wds")].map(|(nth, name)| {
             if self.preloaded {
                 let list = args[weights(params) * self.group() + nth];
-                return list.view(vec![Index::constant(i as i64)], None, &[]).cast(dtype);
+                return list.view(vec![Index::constant(i as i64)], None, []).cast(dtype);
             }
             let value = params.floats(name).and_then(|list| list.get(i)).copied().unwrap_or(0.0);
             args[0].graph().scalar(Scalar::from_f64(dtype, value))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use egg::Id;
+use tensorc_ir::extent::{Extent, Extents, advice};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::ScalarOp;
@@ -17,16 +18,14 @@ use crate::algebra::space::TensorSpace;
 type AxisNames = Vec<Option<usize>>;
 
 /// The names of an operand's axes, if each is a whole iteration axis of its own.
-fn names(map: &[Index], dims: &[u64], extents: &[u64]) -> Option<AxisNames> {
+fn names(map: &[Index], dims: &Extents, extents: &Extents) -> Option<AxisNames> {
     let mut seen = vec![false; extents.len()];
-    let name = |(index, n): (&Index, &u64)| match (index.as_var(), index.as_constant()) {
-        (Some(v), _) if extents[v as usize] == *n && !std::mem::replace(&mut seen[v as usize], true) => {
-            Some(Some(v as usize))
-        }
-        (_, Some(0)) if *n == 1 => Some(None),
+    let name = |(index, n): (&Index, Extent)| match (index.as_var().map(|v| v as usize), index.as_constant()) {
+        (Some(v), _) if extents.at(v).is_surely(n) && !std::mem::replace(&mut seen[v], true) => Some(Some(v)),
+        (_, Some(0)) if n.is_surely(1) => Some(None),
         _ => None,
     };
-    map.iter().zip(dims).map(name).collect()
+    map.iter().zip(dims.all()).map(name).collect()
 }
 
 /// A product of two operands by names, summed over all names that are not in the result. Every name has an extent.
@@ -35,7 +34,7 @@ fn named_product(
     lhs: (Id, &AxisNames),
     rhs: (Id, &AxisNames),
     out: &[usize],
-    extents: &[u64],
+    extents: &[Extent],
 ) -> Id {
     let mut order = out.to_vec();
     for name in lhs.1.iter().chain(rhs.1).flatten() {
@@ -47,7 +46,7 @@ fn named_product(
         let position = name.and_then(|n| order.iter().position(|o| *o == n));
         position.map_or(Index::default(), |p| Index::var(p as u32))
     };
-    let extents = order.iter().map(|n| extents[*n]).collect();
+    let extents: Extents = order.iter().map(|n| extents[*n]).collect();
     let reads = |names: &[Option<usize>]| names.iter().map(at).collect();
     space.contract(Contraction::new(extents, out.len(), reads(lhs.1), reads(rhs.1)), lhs.0, rhs.0)
 }
@@ -75,11 +74,11 @@ fn rotations(
     let maps = [&c.lhs, &c.rhs];
     let named = |space: &TensorSpace, i: usize| names(maps[i], space.dims(args[i]), &c.extents);
     let (Some(through), Some(z)) = (named(space, side), named(space, 1 - side)) else { return vec![] };
-    let mut extents = c.extents.clone();
+    let mut extents: Vec<Extent> = c.extents.all().collect();
     // The inner product's axes under the outer names; sums of its own get new ones.
     let mut called: Vec<Option<usize>> = through.clone();
-    for n in &inner.extents[inner.out_rank..] {
-        extents.push(*n);
+    for n in inner.extents.all().skip(inner.out_rank) {
+        extents.push(n);
         called.push(Some(extents.len() - 1));
     }
     let inner_names = |space: &TensorSpace, map: &[Index], v: Id| -> Option<AxisNames> {
@@ -190,12 +189,12 @@ pub(super) fn transpose(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id>
             Some(to) => Index::var(*to as u32),
             None => Index::var(v),
         };
-        let extents = [&site.ty.dims[..], &c.extents[c.out_rank..]].concat();
-        let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents[..])).collect();
+        let extents: Extents = site.ty.dims.all().chain(c.extents.all().skip(c.out_rank)).collect();
+        let through = |map: &[Index]| map.iter().map(|m| m.substitute(&at, &extents)).collect();
         let (lhs, rhs) = (through(&c.lhs), through(&c.rhs));
         let moved = Contraction::new(extents, c.out_rank, lhs, rhs);
         // In which layouts a convolution computes is chosen elsewhere, and with others around it.
-        if as_image_convolution(&moved, space.ty(l), space.ty(r)).is_none() {
+        if advice(|| as_image_convolution(&moved, space.ty(l), space.ty(r))).is_none() {
             found.push(space.contract(moved, l, r));
         }
     }

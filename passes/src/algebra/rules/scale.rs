@@ -1,11 +1,11 @@
 //! Scales and shifts move through contractions into constant weights.
 
 use egg::Id;
-use tensorc_ir::TensorData;
 use tensorc_ir::index::{Atom, Index};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarOp};
 use tensorc_ir::views::in_bounds;
+use tensorc_ir::{Extent, Extents, TensorData};
 
 use super::RuleSite;
 use crate::algebra::affine::{Affine, affine};
@@ -18,7 +18,7 @@ struct AffineMap {
     constants: Args,
 }
 
-fn affine_map(space: &TensorSpace, f: &ScalarFn, args: &[Id], dims: &[u64]) -> Option<AffineMap> {
+fn affine_map(space: &TensorSpace, f: &ScalarFn, args: &[Id], dims: &Extents) -> Option<AffineMap> {
     let varies = |i: &usize| !space.is_constant(args[*i]);
     let at = (0..args.len()).find(varies)?;
     if (at + 1..args.len()).any(|i| varies(&i)) || space.dims(args[at]) != dims {
@@ -38,7 +38,7 @@ fn coefficient(space: &mut TensorSpace, f: &ScalarFn, constants: &[Id]) -> Optio
     }
     let args: Args = used.iter().map(|i| constants[*i]).collect();
     let dims = broadcast(args.iter().map(|a| space.dims(*a)));
-    space.map(f, &args, &dims)
+    space.map(f, &args, dims)
 }
 
 /// A binary operation of elements.
@@ -46,35 +46,32 @@ pub(super) fn elements(space: &mut TensorSpace, op: ScalarOp, x: Id, y: Id) -> O
     let types = [space.ty(x).dtype, space.ty(y).dtype];
     let f = ScalarFn::build(&types, |b, a| vec![b.op(op, &[&a[0], &a[1]])]).ok()?;
     let dims = broadcast([space.dims(x), space.dims(y)]);
-    space.map(f, &[x, y], &dims)
+    space.map(f, &[x, y], dims)
 }
 
 /// For each iteration variable, its value as a function of an operand's coordinates, where these tell it: the
 /// variable must be a digit of one coordinate.
-fn digits(map: &[Index], dims: &[u64], extents: &[u64]) -> Vec<Option<Index>> {
-    let mut known: Vec<Option<Index>> = extents.iter().map(|n| (*n == 1).then(Index::default)).collect();
+fn digits(map: &[Index], dims: &[u64], extents: &Extents) -> Vec<Option<Index>> {
+    let mut known: Vec<Option<Index>> = extents.all().map(|n| n.is_surely(1).then(Index::default)).collect();
     for (axis, index) in map.iter().enumerate() {
         let mut terms: Vec<(usize, i64)> = vec![];
         let plain = index.terms.iter().all(|(atom, k)| match atom {
-            Atom::Var(v) => {
-                terms.push((*v as usize, *k));
-                true
-            }
+            Atom::Var(v) => k.known().map(|k| terms.push((*v as usize, k))).is_some(),
             _ => false,
         });
-        terms.retain(|(v, _)| extents[*v] != 1);
+        terms.retain(|(v, _)| !extents.at(*v).is_surely(1));
         terms.sort_by_key(|(_, k)| *k);
-        let mut next = 1i64;
+        let mut next = Extent::ONE;
         let radix = terms.iter().all(|(v, k)| {
-            let fits = *k == next;
-            next = next.saturating_mul(extents[*v] as i64);
+            let fits = next.is_surely(*k);
+            next = next.saturating_mul(extents.at(*v));
             fits
         });
-        if !(plain && radix && index.constant == 0 && next == dims[axis] as i64) {
+        if !(plain && radix && index.constant.is_surely(0) && next.is_surely(dims[axis])) {
             continue;
         }
         for (v, k) in terms {
-            let value = Index::var(axis as u32).floor_div(k, dims).modulo(extents[v] as i64, dims);
+            let value = Index::var(axis as u32).floor_div(k, dims).modulo(extents.at(v), dims);
             known[v].get_or_insert(value);
         }
     }
@@ -106,7 +103,7 @@ fn onto_weights(
     let mentioned = |axis: usize| map.iter().any(|m| m.mentions(axis as u32));
     let shape: Vec<u64> = dims.iter().enumerate().map(|(i, n)| if mentioned(i) { *n } else { 1 }).collect();
     let inside = in_bounds(&map, &from, &shape);
-    inside.then(|| space.view(a, map, None, &shape))
+    inside.then(|| space.view(a, map, None, shape))
 }
 
 /// The weights times a tensor that broadcasts to them, if that is computed while compiling.
@@ -161,7 +158,7 @@ pub(super) fn before_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Ve
         if !space.is_constant(weights) || space.is_constant(arg) {
             continue;
         }
-        let dims = space.dims(arg).to_vec();
+        let dims = space.dims(arg).clone();
         for (f, args) in space.maps(arg) {
             if let Some(map) = affine_map(space, &f, &args, &dims) {
                 found.extend(through(space, c, port, weights, &map, &dims));
@@ -177,7 +174,7 @@ fn through(
     port: usize,
     weights: Id,
     map: &AffineMap,
-    dims: &[u64],
+    dims: &Extents,
 ) -> Option<Id> {
     let (place, own) = if port == 0 { (&c.lhs, &c.rhs) } else { (&c.rhs, &c.lhs) };
     let mut new = weights;
@@ -202,7 +199,8 @@ fn through(
         .map(|(i, n)| if *n == 1 { Index::default() } else { place[lead + i].clone() })
         .collect();
     let needed = |v: usize| v >= c.out_rank || reads.iter().chain(own).any(|m| m.mentions(v as u32));
-    let extents = (0..c.extents.len()).map(|v| if needed(v) { c.extents[v] } else { 1 }).collect();
+    let extent = |v: usize| if needed(v) { c.extents.at(v) } else { Extent::ONE };
+    let extents: Extents = (0..c.extents.len()).map(extent).collect();
     let (b_map, w_map) = (reads, own.clone());
     let (l, r) = if port == 0 { (b_map, w_map) } else { (w_map, b_map) };
     let sum = Contraction::new(extents, c.out_rank, l, r);
@@ -265,7 +263,7 @@ fn composed(space: &mut TensorSpace, outer: &AffineMap, inner: &AffineMap) -> Op
         (Some(_), None) => |t| ScalarFn::build(&[t; 2], |_, a| vec![&a[0] * &a[1]]),
         _ => |t| ScalarFn::build(&[t; 2], |_, a| vec![&a[0] + &a[1]]),
     };
-    let dims = space.dims(x).to_vec();
+    let dims = space.dims(x).clone();
     let args: Args = [Some(x), scale, shift].into_iter().flatten().collect();
     if args.len() > 1 {
         x = space.map(f(space.ty(x).dtype).ok()?, &args, &dims)?;

@@ -2,10 +2,10 @@
 
 use egg::Id;
 use rustc_hash::FxHashMap;
-use tensorc_ir::DType;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::ScalarFn;
+use tensorc_ir::{DType, Extent, Extents};
 
 use super::view::{slice, slices};
 use super::{Domain, Equal};
@@ -30,7 +30,7 @@ struct SharedProduct {
     class: Id,
     term: TensorTerm,
     weights: Id,
-    extent: u64,
+    extent: Extent,
 }
 
 /// `x·V, x·W = slices of x·concat(V, W)`.
@@ -66,13 +66,13 @@ fn merge_products(space: &mut TensorSpace, domain: Domain) -> Vec<Equal> {
                     dtype: ty.dtype,
                     axes: (v, axis),
                 };
-                kind.contraction.extents[v] = 0;
+                kind.contraction.extents.set(v, 0);
                 kind.weights[axis] = 0;
                 let at = *kinds.entry(kind.clone()).or_insert(groups.len());
                 if at == groups.len() {
                     groups.push((kind, vec![]));
                 }
-                let product = SharedProduct { class, term: term.clone(), weights, extent: c.extents[v] };
+                let product = SharedProduct { class, term: term.clone(), weights, extent: c.extents.at(v) };
                 let members = &mut groups[at].1;
                 if members.len() < MAX_PRODUCTS && members.iter().all(|m| m.weights != weights && m.class != class) {
                     members.push(product);
@@ -85,17 +85,18 @@ fn merge_products(space: &mut TensorSpace, domain: Domain) -> Vec<Equal> {
 }
 
 /// The axis of the result and that of the weights along which products can be put side by side.
-fn merged_axis(c: &Contraction, side: usize, weights: &[u64]) -> Option<(usize, usize)> {
+fn merged_axis(c: &Contraction, side: usize, weights: &Extents) -> Option<(usize, usize)> {
     let (shared, own) = if side == 0 { (&c.lhs, &c.rhs) } else { (&c.rhs, &c.lhs) };
     (0..c.out_rank).rev().find_map(|v| {
         let var = v as u32;
         let mut axes = (0..own.len()).filter(|a| own[*a].mentions(var));
         let axis = axes.next()?;
         let step = own[axis].coefficient(var)?;
-        let (lo, hi) = own[axis].sub(&Index::var(var).scale(step)).interval(&c.extents[..]);
-        let outermost = step >= 1 && lo >= 0 && hi < step && weights[axis] == step as u64 * c.extents[v];
+        let (lo, hi) = own[axis].sub(&Index::var(var).scale(step)).interval(&c.extents);
+        let inside = lo.is_surely_from(0) && hi.is_surely_below(step);
+        let outermost = step.is_surely_from(1) && inside && weights.at(axis).is_surely(step * c.extents.at(v));
         let free = axes.next().is_none() && !shared.iter().any(|m| m.mentions(var));
-        (outermost && free && c.extents[v] > 0).then_some((v, axis))
+        (outermost && free && c.extents.at(v) > 0).then_some((v, axis))
     })
 }
 
@@ -104,13 +105,13 @@ fn merged(space: &mut TensorSpace, kind: ProductKind, members: Vec<SharedProduct
     space.look_at(members[0].class);
     let weights: Args = members.iter().map(|m| m.weights).collect();
     let Some(weights) = space.concat(&weights, axis).filter(|w| space.is_constant(*w)) else { return vec![] };
-    c.extents[v] = members.iter().map(|m| m.extent).sum();
+    c.extents.set(v, members.iter().map(|m| m.extent).sum::<Extent>());
     let (l, r) = if side == 0 { (shared, weights) } else { (weights, shared) };
     let product = space.contract(c, l, r);
-    let mut start = 0;
+    let mut start = Extent::ZERO;
     let part = |m: SharedProduct| {
         let new = slice(space, product, v, start, m.extent);
-        start += m.extent;
+        start = start + m.extent;
         Equal { class: m.class, term: m.term, new }
     };
     members.into_iter().map(part).collect()
@@ -120,8 +121,8 @@ fn merged(space: &mut TensorSpace, kind: ProductKind, members: Vec<SharedProduct
 struct SlicePart {
     class: Id,
     term: TensorTerm,
-    start: u64,
-    extent: u64,
+    start: Extent,
+    extent: Extent,
     constants: Vec<Id>,
 }
 
@@ -154,9 +155,9 @@ pub(super) fn maps(space: &mut TensorSpace) -> Vec<Equal> {
     for (kind, mut parts) in groups {
         parts.sort_by_key(|p| p.start);
         parts.dedup_by_key(|p| p.start);
-        let mut next = 0;
+        let mut next = Extent::ZERO;
         let whole = parts.iter().all(|p| std::mem::replace(&mut next, p.start + p.extent) == p.start);
-        if whole && next == space.dims(kind.source)[kind.axis] && parts.len() > 1 {
+        if whole && next == space.dims(kind.source).at(kind.axis) && parts.len() > 1 {
             found.extend(one_map(space, kind, parts).unwrap_or_default());
         }
     }
@@ -168,18 +169,18 @@ fn map_of_slice(space: &TensorSpace, class: Id, term: &TensorTerm) -> Option<(Ma
     let args = term.args();
     let mut varying = (0..args.len()).filter(|i| !space.is_constant(args[*i]));
     let variable = varying.next().filter(|_| varying.next().is_none())?;
-    if f.outputs.len() != 1 || f.uses_coord() || space.dims(args[variable]) != ty.dims {
+    if f.outputs.len() != 1 || f.uses_coord() || *space.dims(args[variable]) != ty.dims {
         return None;
     }
     let own = slices(space, args[variable]).into_iter().next()?;
-    let extent = ty.dims[own.axis];
+    let extent = ty.dims.at(own.axis);
     let constants: Vec<Id> =
         args.iter().enumerate().filter(|(i, _)| *i != variable).map(|(_, a)| space.find(*a)).collect();
     let shape = |c: &Id| {
         let mut dims = space.dims(*c).to_vec();
         let lead = ty.rank() - dims.len();
         if let Some(n) =
-            own.axis.checked_sub(lead).and_then(|i| dims.get_mut(i)).filter(|n| **n == extent && extent != 1)
+            own.axis.checked_sub(lead).and_then(|i| dims.get_mut(i)).filter(|n| extent == **n && extent != 1)
         {
             *n = 0;
         }
@@ -193,12 +194,12 @@ fn map_of_slice(space: &TensorSpace, class: Id, term: &TensorTerm) -> Option<(Ma
 fn one_map(space: &mut TensorSpace, kind: MapKind, parts: Vec<SlicePart>) -> Option<Vec<Equal>> {
     let MapKind { source, axis, body, variable, .. } = kind;
     space.look_at(parts[0].class);
-    let dims = space.dims(source).to_vec();
+    let dims = space.dims(source).clone();
     let mut args: Args = Args::new();
     for i in 0..parts[0].constants.len() {
         let each: Args = parts.iter().map(|p| p.constants[i]).collect();
         let rank = space.dims(each[0]).len();
-        let along = axis.checked_sub(dims.len() - rank).filter(|at| space.dims(each[0])[*at] != 1);
+        let along = axis.checked_sub(dims.len() - rank).filter(|at| space.dims(each[0]).at(*at) != 1);
         args.push(match along {
             Some(at) => space.concat(&each, at)?,
             None if each.iter().all(|c| *c == each[0]) => each[0],
@@ -209,7 +210,7 @@ fn one_map(space: &mut TensorSpace, kind: MapKind, parts: Vec<SlicePart>) -> Opt
         return None;
     }
     args.insert(variable, source);
-    let whole = space.map(body, &args, &dims)?;
+    let whole = space.map(body, &args, dims)?;
     let part = |p: SlicePart| Equal { class: p.class, term: p.term, new: slice(space, whole, axis, p.start, p.extent) };
     Some(parts.into_iter().map(part).collect())
 }

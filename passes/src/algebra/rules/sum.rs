@@ -1,6 +1,7 @@
 //! Sums of products.
 
 use egg::Id;
+use tensorc_ir::extent::{Axes, Extent, Extents};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim, Reduction};
 use tensorc_ir::scalar::{ScalarFn, ScalarOp};
@@ -45,10 +46,12 @@ pub(super) fn of_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id
 
 fn summed(space: &mut TensorSpace, r: &Reduction, c: &Contraction, args: [Id; 2], port: usize) -> Option<Id> {
     let (own, other) = if port == 0 { (&c.lhs, &c.rhs) } else { (&c.rhs, &c.lhs) };
-    let dims = space.dims(args[port]).to_vec();
+    let dims = space.dims(args[port]).clone();
     let mut axes = vec![];
     for v in &r.axes {
-        let whole = |(i, m): (usize, &Index)| (m.as_var() == Some(*v as u32) && dims[i] == c.extents[*v]).then_some(i);
+        let whole = |(i, m): (usize, &Index)| {
+            (m.as_var() == Some(*v as u32) && dims.at(i).is_surely(c.extents.at(*v))).then_some(i)
+        };
         let mentions = own.iter().chain(other).filter(|m| m.mentions(*v as u32)).count();
         axes.push(own.iter().enumerate().find_map(whole).filter(|_| mentions == 1)?);
     }
@@ -61,7 +64,7 @@ fn summed(space: &mut TensorSpace, r: &Reduction, c: &Contraction, args: [Id; 2]
     let sum = Reduction { axes: axes.clone(), keep_dims: true, map: identity.clone(), finish: identity, ..r.clone() };
     let sum = space.reduce(sum, &[args[port]])?;
     let mut new = c.clone();
-    r.axes.iter().for_each(|v| new.extents[*v] = 1);
+    r.axes.iter().for_each(|v| new.extents.set(*v, 1));
     let map = if port == 0 { &mut new.lhs } else { &mut new.rhs };
     axes.iter().for_each(|axis| map[*axis] = Index::default());
     let mut operands = args;
@@ -73,7 +76,7 @@ fn summed(space: &mut TensorSpace, r: &Reduction, c: &Contraction, args: [Id; 2]
 /// is a product of matrices.
 pub(super) fn to_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> {
     let Some((r, arg)) = plain_sum(site) else { return vec![] };
-    let dims = space.dims(arg).to_vec();
+    let dims = space.dims(arg).clone();
     let kept: Vec<usize> = (0..dims.len()).filter(|axis| !r.axes.contains(axis)).collect();
     let order: Vec<usize> = kept.iter().chain(&r.axes).copied().collect();
     let mut found = vec![];
@@ -81,23 +84,25 @@ pub(super) fn to_product(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id
         let (Some(ScalarOp::Mul), &[x, y]) = (binary(&f), &args[..]) else { continue };
         let repeated = |v: Id| {
             let own = space.dims(v);
-            (0..dims.len()).any(|i| dims[i] != 1 && (i + own.len()).checked_sub(dims.len()).is_none_or(|j| own[j] == 1))
+            (0..dims.len())
+                .any(|i| dims.at(i) != 1 && (i + own.len()).checked_sub(dims.len()).is_none_or(|j| own.at(j) == 1))
         };
-        if !repeated(x) || !repeated(y) || dims.contains(&0) {
+        if !repeated(x) || !repeated(y) || dims.has_none() {
             continue;
         }
         let access = |v: Id| -> Vec<Index> {
             let own = space.dims(v);
             let lead = dims.len() - own.len();
             let at = |i: usize| order.iter().position(|axis| *axis == lead + i).map_or(0, |p| p as u32);
-            (0..own.len()).map(|i| if own[i] == 1 { Index::default() } else { Index::var(at(i)) }).collect()
+            (0..own.len()).map(|i| if own.at(i) == 1 { Index::default() } else { Index::var(at(i)) }).collect()
         };
-        let extents = order.iter().map(|axis| dims[*axis]).collect();
+        let extents: Extents = order.iter().map(|axis| dims.at(*axis)).collect();
         let product = space.contract(Contraction::new(extents, kept.len(), access(x), access(y)), x, y);
         // With the folded axes again, of extent 1.
-        let with_all: Vec<u64> = (0..dims.len()).map(|i| if r.axes.contains(&i) { 1 } else { dims[i] }).collect();
+        let kept_dim = |(i, n): (usize, Extent)| if r.axes.contains(&i) { Extent::ONE } else { n };
+        let with_all: Extents = dims.all().enumerate().map(kept_dim).collect();
         let map = kept.iter().map(|axis| Index::var(*axis as u32)).collect();
-        let sum = space.view(product, map, None, &with_all);
+        let sum = space.view(product, map, None, with_all);
         found.extend(finished(space, r, sum, site));
     }
     found

@@ -84,7 +84,7 @@ impl Prims {
     }
 
     pub fn dims(&self, v: Value) -> Vec<u64> {
-        self.graph.dense(v).unwrap().dims
+        self.graph.dense(v).unwrap().dims.to_vec()
     }
 
     pub fn output(&mut self, v: Value) {
@@ -204,7 +204,7 @@ impl Prims {
         l: Vec<Index>,
         r: Vec<Index>,
     ) -> Value {
-        let c = Contraction { extents: extents.to_vec(), out_rank, lhs: l, rhs: r, algorithm: ConvAlgorithm::Direct };
+        let c = Contraction { extents: extents.into(), out_rank, lhs: l, rhs: r, algorithm: ConvAlgorithm::Direct };
         self.prim(Prim::Contract(Arc::new(c)), &[a, b], &[ty(&extents[..out_rank])])
     }
 

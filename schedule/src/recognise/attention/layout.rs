@@ -74,7 +74,7 @@ struct AxisSpace {
 impl AxisSpace {
     fn new(c: &Contraction) -> AxisSpace {
         let parts = c.extents.iter().map(|n| vec![*n]).collect();
-        AxisSpace { given: c.extents.clone(), out_rank: c.out_rank, parts }
+        AxisSpace { given: c.extents.to_vec(), out_rank: c.out_rank, parts }
     }
 
     /// Splits axes of the result by the divisors of single variables in the index; returns whether it is
@@ -83,7 +83,7 @@ impl AxisSpace {
         for (atom, _) in &flat.terms {
             let (Atom::Div(x, by) | Atom::Mod(x, by)) = atom else { continue };
             let Some(axis) = x.as_var().map(|v| v as usize).filter(|v| *v < self.out_rank) else { continue };
-            let (n, by) = (self.given[axis], *by as u64);
+            let (n, by) = (self.given[axis], by.fixed() as u64);
             if self.parts[axis].len() == 1 && n.is_multiple_of(by) && by > 1 && by < n {
                 self.parts[axis] = vec![n / by, by];
             }
@@ -148,7 +148,7 @@ impl AttentionLayouts {
         sides.iter_mut().for_each(|o| o.flat = space.rewritten(&o.flat));
         // Queries do not depend on the key.
         let key = space.first(first.out_rank - 1);
-        if sides[0].flat.coefficient(key as u32)? != 0 && keys > 1 {
+        if sides[0].flat.step(key as u32)? != 0 && keys > 1 {
             sides.swap(0, 1);
         }
         let (k, q) = (sides.pop()?, sides.pop()?);
@@ -158,7 +158,7 @@ impl AttentionLayouts {
             .map(|i| {
                 let (axis, by) = origins[i];
                 let score = weights.get(axis).map_or(0, |w| w * by);
-                Some((extents[i], score, [q.flat.coefficient(i as u32)?, k.flat.coefficient(i as u32)?]))
+                Some((extents[i], score, [q.flat.step(i as u32)?, k.flat.step(i as u32)?]))
             })
             .collect::<Option<Vec<StridedAxis>>>()?;
         let args = graph.args(second_node);
@@ -172,7 +172,7 @@ impl AttentionLayouts {
         let (p, v) = (space.rewritten(&weights), AttentionOperand { flat: space.rewritten(&v.flat), ..v });
         let extents = space.extents();
         let second_axes = (0..extents.len())
-            .map(|i| Some((extents[i], p.coefficient(i as u32)?, [v.flat.coefficient(i as u32)?, 0])))
+            .map(|i| Some((extents[i], p.step(i as u32)?, [v.flat.step(i as u32)?, 0])))
             .collect::<Option<Vec<StridedAxis>>>()?;
         let result =
             space.origins().iter().map(|(axis, by)| (*axis < second.out_rank).then_some((*axis, *by))).collect();
@@ -305,9 +305,9 @@ impl AttentionLayouts {
             keys: self.keys,
             depth,
             size,
-            q: layout(0, self.q.flat.constant, of_query(0), q_depth),
-            k: layout(1, self.k.flat.constant, k_depth, k_key),
-            v: layout(2, self.v.flat.constant, v_key, v_size),
+            q: layout(0, self.q.flat.constant.fixed(), of_query(0), q_depth),
+            k: layout(1, self.k.flat.constant.fixed(), k_depth, k_key),
+            v: layout(2, self.v.flat.constant.fixed(), v_key, v_size),
             out: layout(3, 0, of_query(3), 1),
             scale: 0,
             shifted: false,

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType};
+use tensorc_ir::extent::{Extents, fixed};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
@@ -127,7 +128,8 @@ fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId
     let strides = moved.and_then(|view| {
         let Prim::View(v) = prim(graph, view)? else { return None };
         let product = graph.dense(Value { node: second.node, port: 0 }).ok()?;
-        strides_in_result(v, &product.dims, &graph.dense(Value { node: view, port: 0 }).ok()?.dims)
+        let result = graph.dense(Value { node: view, port: 0 }).ok()?.dims;
+        Some(fixed(strides_in_result(v, &product.dims, &result)?))
     });
     if let (Some(view), Some(strides)) = (moved, &strides)
         && layouts.set_result(Some(strides)).is_some()
@@ -211,7 +213,7 @@ fn follows_rows(graph: &Graph, node: NodeId, first: NodeId, softmax: &Softmax, m
     }
     let v = Value { node, port: 0 };
     let Ok(out) = graph.dense(v) else { return false };
-    let dims = |v: &Value| graph.dense(*v).map_or(vec![], |ty| ty.dims);
+    let dims = |v: &Value| graph.dense(*v).map_or(Extents::default(), |ty| ty.dims);
     match prim(graph, node) {
         Some(Prim::Map(f)) => {
             let args = graph.args(node);

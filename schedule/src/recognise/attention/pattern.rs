@@ -201,7 +201,7 @@ impl<'g> Matcher<'g> {
         let inside = PatternTerm::Scalar(node, id);
         let Some((f, args)) = self.map(node) else { return inside };
         let Some(arg) = f.input_of(id).map(|i| args[i as usize]) else { return inside };
-        let dims = |v: Value| self.graph.dense(v).map_or(vec![], |ty| ty.dims);
+        let dims = |v: Value| self.graph.dense(v).map_or(vec![], |ty| ty.dims.to_vec());
         let (of, out) = (dims(arg), dims(Value { node, port: 0 }));
         match of == out || is_row_of(&of, &out) {
             true => self.resolve(arg),

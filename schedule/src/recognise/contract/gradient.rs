@@ -25,7 +25,7 @@ pub(crate) fn as_conv_filter_gradient(c: &Contraction, lhs: &DenseType, rhs: &De
     if c.out_rank != n || c.extents.len() != out + spatial || lhs.rank() != spatial + 2 {
         return None;
     }
-    let (mut map, mut dims) = (c.rhs.clone(), rhs.dims.clone());
+    let (mut map, mut dims) = (c.rhs.clone(), rhs.dims.to_vec());
     if rhs.rank() == spatial + 3 {
         join_pair(&mut map, &mut dims, 1, &c.extents);
     }
@@ -68,7 +68,7 @@ pub(crate) fn as_conv_data_gradient(c: &Contraction, lhs: &DenseType, rhs: &Dens
     if c.out_rank != oc || c.extents.len() != kernel + spatial || rhs.rank() != spatial + 2 {
         return None;
     }
-    let (mut map, mut dims) = (c.lhs.clone(), lhs.dims.clone());
+    let (mut map, mut dims) = (c.lhs.clone(), lhs.dims.to_vec());
     if lhs.rank() == spatial + 3 {
         join_pair(&mut map, &mut dims, 1, &c.extents);
     }

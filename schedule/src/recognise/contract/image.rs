@@ -5,6 +5,7 @@ use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 use tensorc_ir::DenseType;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
+use tensorc_ir::{Extent, Extents};
 
 use super::{pass, same, window};
 
@@ -59,7 +60,7 @@ impl ConvIterationAxes {
     }
 
     /// The axes of data, given those of its rows and columns.
-    fn data(&self, rows: Index, columns: Index, extents: &[u64]) -> Vec<Index> {
+    fn data(&self, rows: Index, columns: Index, extents: &Extents) -> Vec<Index> {
         let n = Index::var(0);
         let channel = self.channel.map_or_else(|| self.filter(), Index::var);
         match self.layouts[0] {
@@ -99,19 +100,25 @@ fn join(block: &Index, lane: &Index) -> Index {
 /// `[oc, ic, kh, kw]`, channels come in whole blocks where they are in blocks. Not for planes on both sides, nor
 /// for a depthwise one on either.
 pub fn image_convolution(conv: &Conv2d) -> Contraction {
+    image_convolution_of(conv, [conv.batch, conv.output[0], conv.output[1]].map(Extent::from))
+}
+
+/// As [`image_convolution`], of images whose number, rows and columns, those of the result, may depend on symbols.
+pub fn image_convolution_of(conv: &Conv2d, [batch, rows, columns]: [Extent; 3]) -> Contraction {
     let axes = ConvIterationAxes::new(conv.layouts, conv.is_depthwise());
-    let (outputs, [rows, columns]) = (conv.groups * conv.out_channels, conv.output);
-    let mut extents = match conv.layouts[1] {
-        ImageLayout::Nchw => vec![conv.batch, outputs, rows, columns],
-        ImageLayout::Nchw16c => vec![conv.batch, outputs / CHANNEL_BLOCK, rows, columns, CHANNEL_BLOCK],
-        ImageLayout::Nhwc => vec![conv.batch, rows, columns, outputs],
+    let outputs = conv.groups * conv.out_channels;
+    let [blocks, lanes] = [outputs / CHANNEL_BLOCK, CHANNEL_BLOCK].map(Extent::from);
+    let result = match conv.layouts[1] {
+        ImageLayout::Nchw => vec![batch, outputs.into(), rows, columns],
+        ImageLayout::Nchw16c => vec![batch, blocks, rows, columns, lanes],
+        ImageLayout::Nhwc => vec![batch, rows, columns, outputs.into()],
     };
-    extents.extend(axes.channel.map(|_| match axes.lane {
+    let channels = axes.channel.map(|_| match axes.lane {
         Some(_) => conv.in_channels / CHANNEL_BLOCK,
         None => conv.in_channels,
-    }));
-    extents.extend(conv.kernel);
-    extents.extend(axes.lane.map(|_| CHANNEL_BLOCK));
+    });
+    let summed = channels.into_iter().chain(conv.kernel).chain(axes.lane.map(|_| CHANNEL_BLOCK));
+    let extents: Extents = result.into_iter().chain(summed.map(Extent::from)).collect();
     let at = |d: usize| {
         let out = Index::var(axes.pixels[d]).scale(conv.strides[d] as i64);
         out.add(&Index::var(axes.taps[d]).scale(conv.dilations[d] as i64)).offset(-(conv.pads[d] as i64))

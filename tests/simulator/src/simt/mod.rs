@@ -113,8 +113,8 @@ impl SimtMachine<'_> {
 
     /// The value of an index in every thread; what it is in those that do not execute is of no meaning.
     fn places(&self, index: &Index) -> ThreadIndices {
-        let terms = index.terms.iter().map(|(atom, factor)| self.atom(atom).map(|x| x.wrapping_mul(*factor)));
-        terms.fold(ThreadIndices::One(index.constant), |sum, term| sum.join(term, i64::wrapping_add))
+        let terms = index.terms.iter().map(|(atom, factor)| self.atom(atom).map(|x| x.wrapping_mul(factor.fixed())));
+        terms.fold(ThreadIndices::One(index.constant.fixed()), |sum, term| sum.join(term, i64::wrapping_add))
     }
 
     fn atom(&self, atom: &Atom) -> ThreadIndices {
@@ -125,8 +125,8 @@ impl SimtMachine<'_> {
                     ThreadIndices::Each(values.iter().map(|value| value.bits as i64).collect())
                 }
             },
-            Atom::Div(x, d) => self.places(x).map(|x| x.div_euclid(*d)),
-            Atom::Mod(x, d) => self.places(x).map(|x| x.rem_euclid(*d)),
+            Atom::Div(x, d) => self.places(x).map(|x| x.div_euclid(d.fixed())),
+            Atom::Mod(x, d) => self.places(x).map(|x| x.rem_euclid(d.fixed())),
             Atom::Min(a, b) => self.places(a).join(self.places(b), i64::min),
             Atom::Max(a, b) => self.places(a).join(self.places(b), i64::max),
         }
@@ -463,7 +463,7 @@ impl SimtMachine<'_> {
         }
         let size = info.dtype.size() as u64;
         let mut width = size;
-        if let Some(v) = self.vector.filter(|v| index.coefficient(v.var) == Some(1)) {
+        if let Some(v) = self.vector.filter(|v| index.step(v.var) == Some(1)) {
             let whole = v.lanes as u64 * size;
             let first = |t: usize| (places.of(t) - (v.at - v.lo)) as u64 * size;
             if whole <= 16 && mask.threads().all(|t| first(t).is_multiple_of(whole)) {

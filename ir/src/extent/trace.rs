@@ -1,0 +1,395 @@
+//! What a compilation computes with symbols, and on which conditions.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::poly::Poly;
+use super::{Expr, Extent};
+
+/// A symbol: the name of an extent that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The least and the greatest value it may have, neither below 0.
+    pub range: (i64, i64),
+    /// The value with which numbers are computed.
+    pub example: i64,
+}
+
+/// What is known of the sign of an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Sign {
+    Zero,
+    NonZero,
+    Negative,
+    NonNegative,
+    Positive,
+    NonPositive,
+}
+
+impl Sign {
+    pub fn holds(self, value: i64) -> bool {
+        match self {
+            Sign::Zero => value == 0,
+            Sign::NonZero => value != 0,
+            Sign::Negative => value < 0,
+            Sign::NonNegative => value >= 0,
+            Sign::Positive => value > 0,
+            Sign::NonPositive => value <= 0,
+        }
+    }
+
+    /// Whether it holds, or does not, for all values of an interval.
+    fn decided(self, (lo, hi): (i128, i128)) -> Option<bool> {
+        let (positive, negative, zero) = (lo > 0, hi < 0, lo == 0 && hi == 0);
+        let (not_positive, not_negative) = (hi <= 0, lo >= 0);
+        let (yes, no) = match self {
+            Sign::Zero => (zero, positive || negative),
+            Sign::NonZero => (positive || negative, zero),
+            Sign::Negative => (negative, not_negative),
+            Sign::NonNegative => (not_negative, negative),
+            Sign::Positive => (positive, not_positive),
+            Sign::NonPositive => (not_positive, positive),
+        };
+        match (yes, no) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+
+    fn opposite(self) -> Sign {
+        match self {
+            Sign::Zero => Sign::NonZero,
+            Sign::NonZero => Sign::Zero,
+            Sign::Negative => Sign::NonNegative,
+            Sign::NonNegative => Sign::Negative,
+            Sign::Positive => Sign::NonPositive,
+            Sign::NonPositive => Sign::Positive,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Sign::Zero => "== 0",
+            Sign::NonZero => "!= 0",
+            Sign::Negative => "< 0",
+            Sign::NonNegative => ">= 0",
+            Sign::Positive => "> 0",
+            Sign::NonPositive => "<= 0",
+        }
+    }
+}
+
+/// What expressions are made of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Atom {
+    /// A symbol, by position.
+    Symbol(usize),
+    /// The quotient of two expressions, rounded down. The first is not negative, the second positive.
+    Quotient(u32, u32),
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    symbols: Vec<Symbol>,
+    atoms: Vec<Atom>,
+    /// By atom.
+    intervals: Vec<(i128, i128)>,
+    examples: Vec<i64>,
+    numbers: HashMap<Atom, u32>,
+    polys: Vec<Poly>,
+    places: HashMap<Poly, u32>,
+    /// Conditions, each with where in the compiler it was first found.
+    guards: BTreeMap<(u32, Sign), &'static Location<'static>>,
+}
+
+/// The expressions of a compilation, and the conditions under which it is right: those on which it has depended.
+///
+/// Extents that depend on symbols belong to one trace, and are computed with while it is entered ([`Trace::enter`]).
+#[derive(Clone, Debug)]
+pub struct Trace(Arc<Mutex<Table>>);
+
+thread_local! {
+    /// The trace that computations of this thread are part of.
+    static CURRENT: RefCell<Option<Trace>> = const { RefCell::new(None) };
+    /// Whether comparisons decide nothing but what is faster.
+    static ADVICE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Trace {
+    /// A trace of these symbols.
+    pub fn new(symbols: Vec<Symbol>) -> Trace {
+        let mut table = Table { symbols, ..Table::default() };
+        for position in 0..table.symbols.len() {
+            let Symbol { range: (lo, hi), example, .. } = table.symbols[position];
+            table.atom(Atom::Symbol(position), (lo.into(), hi.into()), example);
+        }
+        Trace(Arc::new(Mutex::new(table)))
+    }
+
+    /// The trace that this thread computes in.
+    pub fn current() -> Option<Trace> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// Does something as part of the trace.
+    pub fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Restore(Option<Trace>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0.take());
+            }
+        }
+        let _restore = Restore(CURRENT.replace(Some(self.clone())));
+        work()
+    }
+
+    /// The symbols, in the order of their positions.
+    pub fn symbols(&self) -> Vec<Symbol> {
+        self.table().symbols.clone()
+    }
+
+    /// The extent that is the symbol at a position.
+    pub fn symbol(&self, position: usize) -> Extent {
+        let mut table = self.table();
+        let value = table.symbols[position].example;
+        Extent { value, expr: Some(table.expr(Poly::atom(position as u32))) }
+    }
+
+    /// The conditions as text, each with the place in the compiler that found it.
+    pub fn guards(&self) -> Vec<(String, &'static Location<'static>)> {
+        let table = self.table();
+        let text = |poly: &u32, sign: &Sign| format!("{} {}", table.text(*poly), sign.text());
+        table.guards.iter().map(|((poly, sign), place)| (text(poly, sign), *place)).collect()
+    }
+
+    /// The text of an extent.
+    pub fn display(&self, extent: Extent) -> String {
+        extent.expr.map_or(extent.value.to_string(), |expr| self.table().text(expr.0))
+    }
+
+    /// What everything is where the symbols have these values; `None` if the trace does not hold there: a symbol is out of its
+    /// range, a condition does not hold, or a number is too large.
+    pub fn bind(&self, values: &[i64]) -> Option<Binding> {
+        let table = self.table();
+        let in_range = |(s, v): (&Symbol, &i64)| (s.range.0..=s.range.1).contains(v);
+        if values.len() != table.symbols.len() || !table.symbols.iter().zip(values).all(in_range) {
+            return None;
+        }
+        let mut atoms = values.to_vec();
+        for atom in &table.atoms[values.len()..] {
+            let Atom::Quotient(a, b) = atom else { return None };
+            let (a, b) = (table.polys[*a as usize].value(&atoms)?, table.polys[*b as usize].value(&atoms)?);
+            if a < 0 || b <= 0 {
+                return None;
+            }
+            atoms.push(a / b);
+        }
+        let values: Vec<i64> = table.polys.iter().map(|p| p.value(&atoms)).collect::<Option<_>>()?;
+        let holds = table.guards.keys().all(|(poly, sign)| sign.holds(values[*poly as usize]));
+        holds.then_some(Binding(values))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The values of the expressions of a trace for some values of its symbols.
+#[derive(Clone, Debug)]
+pub struct Binding(Vec<i64>);
+
+impl Binding {
+    /// The value of an extent of the trace.
+    pub fn value(&self, extent: Extent) -> i64 {
+        extent.expr.map_or(extent.value, |expr| self.0[expr.0 as usize])
+    }
+}
+
+/// What a thread computes in, for threads that work for it.
+#[derive(Clone)]
+pub(crate) struct Scope {
+    trace: Option<Trace>,
+    advice: bool,
+}
+
+impl Scope {
+    pub fn current() -> Scope {
+        Scope { trace: Trace::current(), advice: ADVICE.get() }
+    }
+
+    pub fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
+        let work = || if self.advice { advice(work) } else { work() };
+        match &self.trace {
+            Some(trace) => trace.enter(work),
+            None => work(),
+        }
+    }
+}
+
+/// Does something that decides which of several right ways is taken, and nothing else: by the numbers of the example, without
+/// conditions.
+pub fn advice<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ADVICE.set(self.0);
+        }
+    }
+    let _restore = Restore(ADVICE.replace(true));
+    work()
+}
+
+impl Table {
+    fn atom(&mut self, atom: Atom, interval: (i128, i128), example: i64) -> u32 {
+        if let Some(number) = self.numbers.get(&atom) {
+            return *number;
+        }
+        let number = self.atoms.len() as u32;
+        self.numbers.insert(atom.clone(), number);
+        self.atoms.push(atom);
+        self.intervals.push(interval);
+        self.examples.push(example);
+        number
+    }
+
+    fn expr(&mut self, poly: Poly) -> Expr {
+        if let Some(place) = self.places.get(&poly) {
+            return Expr(*place);
+        }
+        let place = self.polys.len() as u32;
+        self.places.insert(poly.clone(), place);
+        self.polys.push(poly);
+        Expr(place)
+    }
+
+    /// The extent that is the value of a polynomial.
+    fn extent(&mut self, poly: Poly) -> Option<Extent> {
+        match poly.as_constant() {
+            Some(value) => Some(Extent { value, expr: None }),
+            None => {
+                let value = poly.value(&self.examples)?;
+                Some(Extent { value, expr: Some(self.expr(poly)) })
+            }
+        }
+    }
+
+    fn poly(&self, extent: Extent) -> Poly {
+        extent.expr.map_or(Poly::constant(extent.value), |expr| self.polys[expr.0 as usize].clone())
+    }
+
+    fn text(&self, poly: u32) -> String {
+        let atom = |atom: &u32| match &self.atoms[*atom as usize] {
+            Atom::Symbol(position) => self.symbols[*position].name.to_string(),
+            Atom::Quotient(a, b) => format!("floordiv({}, {})", self.text(*a), self.text(*b)),
+        };
+        let mut out = String::new();
+        for (monomial, c) in self.polys[poly as usize].0.iter().rev() {
+            let sign = match (out.is_empty(), *c < 0) {
+                (true, false) => "",
+                (true, true) => "-",
+                (false, false) => " + ",
+                (false, true) => " - ",
+            };
+            let size = c.unsigned_abs().to_string();
+            let number = Some(size).filter(|s| s != "1" || monomial.is_empty());
+            let factors: Vec<String> = monomial.iter().map(atom).chain(number).collect();
+            out.push_str(sign);
+            out.push_str(&factors.join(" * "));
+        }
+        if out.is_empty() { "0".to_owned() } else { out }
+    }
+
+    /// The quotient rounded down, where a normal form has it.
+    fn quotient(&mut self, a: &Poly, b: &Poly) -> Option<Poly> {
+        let (whole, rest) = a.divide(b)?;
+        if rest.0.is_empty() {
+            return Some(whole);
+        }
+        let is_term = b.0.len() == 1;
+        let (whole, rest) = if is_term { (whole, rest) } else { (Poly::default(), a.clone()) };
+        let (low, high) = (rest.interval(&self.intervals), b.interval(&self.intervals));
+        if low.1 < 0 && rest.add(b, 1)?.interval(&self.intervals).0 >= 0 {
+            return whole.add(&Poly::constant(1), -1);
+        }
+        if low.0 < 0 || high.0 <= 0 {
+            return None;
+        }
+        let below = rest.add(b, -1)?.interval(&self.intervals);
+        if below.1 < 0 {
+            return Some(whole);
+        }
+        let example = rest.value(&self.examples)? / b.value(&self.examples)?;
+        let interval = (low.0 / high.1, low.1 / high.0);
+        let (rest, b) = (self.expr(rest), self.expr(b.clone()));
+        let atom = self.atom(Atom::Quotient(rest.0, b.0), interval, example);
+        whole.add(&Poly::atom(atom), 1)
+    }
+}
+
+/// Computes in the current trace; `None` if there is none, or a normal form does not have the result.
+pub(super) fn combined(f: Combine, a: Extent, b: Extent) -> Option<Extent> {
+    let trace = Trace::current()?;
+    let mut table = trace.table();
+    let (a, b) = (table.poly(a), table.poly(b));
+    let poly = match f {
+        Combine::Sum => a.add(&b, 1),
+        Combine::Difference => a.add(&b, -1),
+        Combine::Product => a.mul(&b),
+        Combine::Quotient => table.quotient(&a, &b),
+        Combine::Exact => a.divide(&b).and_then(|(whole, rest)| rest.0.is_empty().then_some(whole)),
+    }?;
+    table.extent(poly)
+}
+
+/// An operation on two expressions.
+#[derive(Clone, Copy)]
+pub(super) enum Combine {
+    Sum,
+    Difference,
+    Product,
+    Quotient,
+    /// The quotient of what is a multiple.
+    Exact,
+}
+
+/// Whether `a - b` has a sign for all values of the symbols.
+pub(super) fn surely(a: Extent, b: Extent, sign: Sign) -> bool {
+    if a.expr == b.expr && (a.expr.is_some() || a.value == b.value) {
+        return sign.holds(0);
+    }
+    if a.expr.is_none() && b.expr.is_none() {
+        return sign.holds(a.value.saturating_sub(b.value));
+    }
+    let Some(trace) = Trace::current() else { return false };
+    let table = trace.table();
+    let difference = table.poly(a).add(&table.poly(b), -1);
+    difference.and_then(|d| sign.decided(d.interval(&table.intervals))) == Some(true)
+}
+
+/// Whether `a - b` has a sign. Where symbols decide, the example does, and the current trace keeps it.
+pub(super) fn compare(a: Extent, b: Extent, sign: Sign, place: &'static Location<'static>) -> bool {
+    let by_example = sign.holds(a.value.saturating_sub(b.value));
+    if a.expr == b.expr && (a.expr.is_some() || a.value == b.value) {
+        return by_example;
+    }
+    let Some(trace) = Trace::current().filter(|_| a.expr.is_some() || b.expr.is_some()) else { return by_example };
+    let mut table = trace.table();
+    let Some(difference) = table.poly(a).add(&table.poly(b), -1) else {
+        // Too large a number for any binding.
+        return by_example;
+    };
+    if let Some(decided) = sign.decided(difference.interval(&table.intervals)) {
+        return decided;
+    }
+    if !ADVICE.get() {
+        let difference = table.expr(difference);
+        let found = if by_example { sign } else { sign.opposite() };
+        table.guards.entry((difference.0, found)).or_insert(place);
+    }
+    by_example
+}

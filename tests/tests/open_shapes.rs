@@ -1,0 +1,280 @@
+//! Graphs whose open dimensions are symbols: passes run once, and what they make is right for every shape that the
+//! conditions admit.
+
+use tensorc::ir::graph::Graph;
+use tensorc::ir::interp::eval_graph;
+use tensorc::ir::scalar::Scalar;
+use tensorc::ir::text::parse_module;
+use tensorc::ir::verify::{Stage, verify_graph};
+use tensorc::ir::{DenseType, Rng, TensorData};
+use tensorc::passes::infer::bind;
+use tensorc::passes::template::Template;
+use tensorc::passes::{CompilePhase, PassCx, Pipeline};
+use tensorc::{Compiler, Options, Session};
+use tensorc_tests::compare::{data, tensor};
+
+use crate::support::backend::options;
+
+/// A graph of f32, and extents of its open dimensions in the order in which inputs have them; whether the template of the first
+/// holds for all of them.
+struct OpenCase {
+    name: &'static str,
+    text: &'static str,
+    extents: &'static [&'static [u64]],
+    all: bool,
+}
+
+const LENGTHS: &[&[u64]] = &[&[2], &[3], &[7], &[15], &[16], &[17], &[31], &[32], &[33], &[127], &[128], &[129]];
+const PAIRS: &[&[u64]] = &[&[2, 3], &[3, 16], &[5, 17], &[2, 64], &[7, 2], &[33, 31]];
+const IMAGES: &[&[u64]] = &[&[2, 32, 64], &[3, 64, 32], &[2, 96, 128], &[5, 32, 32]];
+
+const CASES: &[OpenCase] = &[
+    OpenCase {
+        name: "normalised products",
+        text: "graph @main(%x: f32[?n, 24], %w: f32[24, 40], %g: f32[40], %b: f32[40]) {
+  %p = matmul(%x, %w)
+  %l = layer_norm(%p, %g, %b)
+  %y = gelu(%l)
+  return %y
+}",
+        extents: LENGTHS,
+        all: true,
+    },
+    OpenCase {
+        name: "attention with shapes computed",
+        text: "graph @main(%x: f32[?b, ?l, 32], %w: f32[32, 32]) {
+  %s = shape(%x)
+  %zero = const i64[] [0]
+  %one = const i64[] [1]
+  %b = gather(%s, %zero)
+  %l = gather(%s, %one)
+  %axis = const i64[1] [0]
+  %b1 = unsqueeze(%b, %axis)
+  %l1 = unsqueeze(%l, %axis)
+  %heads = const i64[2] [4, 8]
+  %to = concat(%b1, %l1, %heads) {axis = 0}
+  %q = matmul(%x, %w)
+  %qr = reshape(%q, %to)
+  %qt = transpose(%qr) {perm = [0, 2, 1, 3]}
+  %kt = transpose(%qr) {perm = [0, 2, 3, 1]}
+  %scores = matmul(%qt, %kt)
+  %p = softmax(%scores)
+  %c = matmul(%p, %qt)
+  %ct = transpose(%c) {perm = [0, 2, 1, 3]}
+  %whole = const i64[3] [0, 0, 32]
+  %y = reshape(%ct, %whole)
+  return %y
+}",
+        extents: PAIRS,
+        all: true,
+    },
+    OpenCase {
+        name: "slices, joins and broadcasts",
+        text: "graph @main(%x: f32[?b, ?l, 6], %v: f32[?l, 6]) {
+  %from = const i64[1] [1]
+  %end = const i64[1] [9223372036854775807]
+  %axis = const i64[1] [1]
+  %tail = slice(%x, %from, %end, %axis)
+  %j = concat(%x, %tail) {axis = 1}
+  %a = add(%x, %v)
+  %m = reduce_sum(%a, %axis)
+  %s = shape(%x)
+  %e = expand(%m, %s)
+  %d = sub(%e, %x)
+  return %j, %d
+}",
+        extents: PAIRS,
+        all: true,
+    },
+    OpenCase {
+        name: "convolutions between images of two sizes",
+        text:
+            "graph @main(%x: f32[?n, 3, ?h, ?w], %f: f32[32, 3, 3, 3], %d: f32[32, 32, 3, 3], %u: f32[32, 16, 2, 2]) {
+  %c = conv(%x, %f) {strides = [2, 2], pads = [1, 1, 1, 1]}
+  %r = relu(%c)
+  %e = conv(%r, %d) {strides = [2, 2], pads = [1, 1, 1, 1]}
+  %roi = const f32[0] []
+  %scales = const f32[4] [1.0, 1.0, 2.0, 2.0]
+  %up = resize(%e, %roi, %scales) {coordinate_transformation_mode = \"asymmetric\", nearest_mode = \"floor\"}
+  %sum = add(%r, %up)
+  %p = max_pool(%sum) {kernel_shape = [2, 2], strides = [2, 2]}
+  %g = global_average_pool(%p)
+  %scaled = mul(%p, %g)
+  %y = conv_transpose(%scaled, %u) {strides = [2, 2]}
+  return %y
+}",
+        extents: IMAGES,
+        all: true,
+    },
+    OpenCase {
+        name: "a mean over an open axis is compiled for each shape",
+        text: "graph @main(%x: f32[?n, 5]) {
+  %axis = const i64[1] [0]
+  %y = reduce_mean(%x, %axis)
+  return %y
+}",
+        extents: LENGTHS,
+        all: false,
+    },
+];
+
+fn types(graph: &Graph, extents: &[u64]) -> Vec<DenseType> {
+    let mut known = vec![];
+    let mut extent = |dim: &tensorc::ir::Dim| match *dim {
+        tensorc::ir::Dim::Const(n) => n,
+        dim => {
+            let at = known.iter().position(|k| *k == dim).unwrap_or_else(|| {
+                known.push(dim);
+                known.len() - 1
+            });
+            extents[at]
+        }
+    };
+    let one = |node| {
+        let ty = graph.resolved(tensorc::ir::graph::Value { node, port: 0 });
+        let dims: Vec<u64> = ty.shape.dims().unwrap().iter().map(&mut extent).collect();
+        DenseType::new(ty.dtype.unwrap(), dims)
+    };
+    graph.inputs().iter().copied().map(one).collect()
+}
+
+fn values(types: &[DenseType], seed: u64) -> Vec<TensorData> {
+    let mut rng = Rng::new(seed);
+    let mut one = |ty: &DenseType| {
+        TensorData::from_fn(ty.clone(), |_| Scalar::from_f64(ty.dtype, rng.below(1000) as f64 / 500.0 - 1.0))
+    };
+    types.iter().map(&mut one).collect()
+}
+
+fn close(a: &TensorData, b: &TensorData) -> bool {
+    let far = |(x, y): (f64, f64)| (x - y).abs() > 1e-4 * (1.0 + x.abs().max(y.abs()));
+    a.ty == b.ty && !a.to_f64s().into_iter().zip(b.to_f64s()).any(far)
+}
+
+#[test]
+fn what_passes_make_once_is_right_for_every_shape() {
+    let compiler = Compiler::new(Options { poison: true, ..options() }).unwrap();
+    let registry = compiler.registry();
+    for case in CASES {
+        let text = format!("tensorc-ir 1\n{}", case.text);
+        let graph = parse_module(&text, registry).unwrap().graphs.remove(0);
+        let first = types(&graph, case.extents[0]);
+        let mut template = Template::of(&graph, Some(&first)).unwrap();
+        let mut cx = PassCx::new(registry).with_options(compiler.options().passes);
+        template.change(|graph| Pipeline::open(CompilePhase::Plan).run(graph, &mut cx)).unwrap();
+        let mut held = 0;
+        for (seed, extents) in case.extents.iter().enumerate() {
+            let types = types(&graph, extents);
+            let inputs = values(&types, seed as u64);
+            let mut bound = graph.clone();
+            bind(&mut bound, &types).unwrap();
+            let expected = eval_graph(&typed(bound, &compiler), registry, &inputs).unwrap();
+            let Some(fused) = template.graph_for(&types) else { continue };
+            held += 1;
+            verify_graph(&fused, Stage::Fused).unwrap_or_else(|e| panic!("{} {extents:?}: {e}", case.name));
+            let found = eval_graph(&fused, registry, &inputs).unwrap();
+            for (a, b) in expected.iter().zip(&found) {
+                assert!(close(a, b), "{} {extents:?}:\n{:?}\n{:?}", case.name, a.to_f64s(), b.to_f64s());
+            }
+        }
+        let conditions = template.trace.guards();
+        assert_eq!(held == case.extents.len(), case.all, "{}: {held} {conditions:?}", case.name);
+    }
+}
+
+/// With the types that follow from those of inputs.
+fn typed(mut graph: Graph, compiler: &Compiler) -> Graph {
+    let static_bytes = compiler.options().passes.static_bytes;
+    tensorc::passes::infer::infer_graph(&mut graph, compiler.registry(), static_bytes).unwrap();
+    graph
+}
+
+#[test]
+fn models_run_alike_whatever_was_compiled_before() {
+    let compiler = Compiler::new(Options { poison: true, ..options() }).unwrap();
+    for case in CASES {
+        let text = format!("tensorc-ir 1\n{}", case.text);
+        let graph = parse_module(&text, compiler.registry()).unwrap().graphs.remove(0);
+        let names: Vec<String> = graph.inputs().iter().map(|n| graph.node(*n).name.to_string()).collect();
+        let run = |model: &tensorc::Model, extents: &[u64], seed: u64| -> Vec<TensorData> {
+            let inputs = values(&types(&graph, extents), seed);
+            let named: Vec<_> = names.iter().map(String::as_str).zip(inputs.iter().map(tensor)).collect();
+            model.run(&named).unwrap().iter().map(|(_, t)| data(t)).collect()
+        };
+        let all = compiler.model(graph.clone());
+        for (seed, extents) in case.extents.iter().enumerate() {
+            let seed = seed as u64;
+            let found = run(&all, extents, seed);
+            // Alone, and compiled for this shape only.
+            assert_eq!(found, run(&compiler.model(graph.clone()), extents, seed), "{} {extents:?}", case.name);
+            let types = types(&graph, extents);
+            let mut alone = Session::new(&compiler, all.graph_for(&types).unwrap()).unwrap();
+            let inputs: Vec<_> = values(&types, seed).iter().map(tensor).collect();
+            let expected: Vec<TensorData> = alone.run(&inputs).unwrap().iter().map(data).collect();
+            assert!(expected.iter().zip(&found).all(|(a, b)| close(a, b)), "{} {extents:?}", case.name);
+        }
+        // One and none: compiled as another form of the model.
+        for n in [1, 0] {
+            let extents = vec![n; case.extents[0].len()];
+            let Ok(mut alone) = Session::new(&compiler, all.graph_for(&types(&graph, &extents)).unwrap()) else {
+                continue;
+            };
+            let inputs: Vec<_> = values(&types(&graph, &extents), 5).iter().map(tensor).collect();
+            let Ok(expected) = alone.run(&inputs) else { continue };
+            let found = run(&all, &extents, 5);
+            assert!(expected.iter().map(data).zip(&found).all(|(a, b)| close(&a, b)), "{} {extents:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn a_shape_that_does_not_fit_is_refused_as_ever() {
+    let compiler = Compiler::new(options()).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[?n, 4], %y: f32[?n, 4]) {\n  %z = add(%x, %y)\n  return %z\n}\n";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let zeros = |n: u64| tensor(&TensorData::splat(&[n, 4], Scalar::f32(0.0)));
+    assert!(model.run(&[("x", zeros(5)), ("y", zeros(5))]).is_ok());
+    let error = model.run(&[("x", zeros(5)), ("y", zeros(6))]).unwrap_err().to_string();
+    assert!(error.contains("expected 5") && error.contains("6 given"), "{error}");
+}
+
+/// Whether the passes of a template ran for a session.
+fn was_optimized(session: &Session) -> bool {
+    session.report().timings.iter().any(|(step, _)| step == "fuse")
+}
+
+#[test]
+fn dimensions_that_need_a_number_leave_others_open() {
+    let compiler = Compiler::new(Options { poison: true, ..options() }).unwrap();
+    // A number that an operand asks for; a number that an operator computes with; then other ones of what is open.
+    let by_operand = "graph @main(%x: f32[?n, ?h, ?w], %v: f32[12, 1]) {
+  %y = add(%x, %v)
+  return %y
+}";
+    let by_operator = "graph @main(%x: f32[?n, 12, ?w]) {
+  %axis = const i64[1] [0]
+  %y = reduce_mean(%x, %axis)
+  %z = sub(%x, %y)
+  return %z
+}";
+    let cases = [
+        (by_operand, [(&[2u64, 12, 5][..], true), (&[3, 12, 5][..], false), (&[7, 12, 40][..], false)]),
+        (by_operator, [(&[3, 5][..], true), (&[3, 40][..], false), (&[4, 40][..], true)]),
+    ];
+    for (text, shapes) in cases {
+        let graph = parse_module(&format!("tensorc-ir 1\n{text}"), compiler.registry()).unwrap().graphs.remove(0);
+        let model = compiler.model(graph.clone());
+        for (seed, (extents, is_first)) in shapes.into_iter().enumerate() {
+            let types = types(&graph, extents);
+            let mut session = model.compile(&types).unwrap();
+            assert_eq!(was_optimized(&session), is_first, "{extents:?}: {:?}", session.report().timings);
+            let values = values(&types, seed as u64);
+            let inputs: Vec<_> = values.iter().map(tensor).collect();
+            let found: Vec<TensorData> = session.run(&inputs).unwrap().iter().map(data).collect();
+            let mut bound = graph.clone();
+            bind(&mut bound, &types).unwrap();
+            let expected = eval_graph(&typed(bound, &compiler), compiler.registry(), &values).unwrap();
+            assert!(expected.iter().zip(&found).all(|(a, b)| close(a, b)), "{extents:?}");
+        }
+    }
+}
