@@ -103,10 +103,11 @@ impl Work<'_> {
         done.is_ok() && graph.node_ids().into_iter().all(typed)
     }
 
-    /// The dimensions whose numbers inference needs; `None` if all are needed.
+    /// The dimensions whose numbers inference needs, because it does not admit those of examples; `None` if it needs all.
     fn needed(&mut self) -> Option<Vec<DimId>> {
+        let examples = Template::of(self.graph, Some(self.types))?;
         let mut like = Template::like(self.graph, self.types)?;
-        let fixed = self.optimize(&mut like, CompilePhase::Type).then(|| like.fixed())?;
-        (1..like.trace.symbols().len()).contains(&fixed.len()).then_some(fixed)
+        let unlike = self.optimize(&mut like, CompilePhase::Type).then(|| like.unlike(&examples))?;
+        (1..like.trace.symbols().len()).contains(&unlike.len()).then_some(unlike)
     }
 }

@@ -256,11 +256,25 @@ fn average_pool_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Tensor<'
 /// How many elements count in every window, by spatial axis and position.
 pub(crate) fn window_counts(
     window: &SpatialWindow,
-    x: &[u64],
-    out: &[u64],
+    x: &Extents,
+    out: &Extents,
     include_pad: bool,
 ) -> Result<Vec<Vec<u64>>, OpError> {
-    (0..window.kernel.len()).map(|i| counted(window, i, x[2 + i], out[2 + i], include_pad)).collect()
+    let of = |axis: usize| {
+        let [n, count] = [x, out].map(|dims| dims.at(2 + axis).fixed() as u64);
+        counted(window, axis, n, count, include_pad)
+    };
+    (0..window.kernel.len()).map(of).collect()
+}
+
+/// Whether every element of every window along an axis of extent `n` counts.
+fn all_count(window: &SpatialWindow, axis: usize, n: Extent, count: Extent, include_pad: bool) -> bool {
+    let lead = window.lead(axis, n);
+    let end = (count - 1) * window.strides[axis] + window.span(axis) - lead;
+    match include_pad {
+        true => window.auto != AutoPad::Explicit || end <= n + window.after[axis],
+        false => lead == 0 && end <= n,
+    }
 }
 
 /// Sums over windows of the result's type by the number of elements that count in each.
@@ -288,12 +302,16 @@ pub(crate) fn mean_of_windows<'g>(
 ) -> Result<Tensor<'g>> {
     let ty = x.ty()?;
     let axes = kernel_axes(window.kernel.len());
-    let counts = window_counts(window, &ty.dims, &out.dims, include_pad).or_fail(&x.graph())?;
     let y = windows(x, window, &out.dims.range(2..), Scalar::zero(ty.dtype))?;
+    let mean = |n: u64| y.reduced(PoolFold::Mean(n as f64).over(ty.dtype, &axes, false));
+    let full = |i: usize| all_count(window, i, ty.dims.at(2 + i), out.dims.at(2 + i), include_pad);
+    if (0..axes.len()).all(full) {
+        return mean(window.kernel.iter().product());
+    }
+    let counts = window_counts(window, &ty.dims, &out.dims, include_pad).or_fail(&x.graph())?;
     let uniform = counts.iter().all(|c| c.windows(2).all(|w| w[0] == w[1]));
     if uniform {
-        let n: u64 = counts.iter().filter_map(|c| c.first()).product();
-        return y.reduced(PoolFold::Mean(n as f64).over(ty.dtype, &axes, false));
+        return mean(counts.iter().filter_map(|c| c.first()).product());
     }
     Ok(over_counts(y.reduced(sum_of(ty.dtype, &axes, false, Ex::clone, Ex::clone))?, &counts, out))
 }

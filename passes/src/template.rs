@@ -107,14 +107,26 @@ impl Template {
 
     /// The dimensions for which the conditions admit no other number than the example, as far as a few tries tell.
     pub fn fixed(&self) -> Vec<DimId> {
+        self.refusing(|_, n| vec![n * 2, n * 3, n / 2, n + 1])
+    }
+
+    /// The dimensions for which the conditions do not admit the example of `other`, a template of the same graph that has the
+    /// same dimensions open.
+    pub fn unlike(&self, other: &Template) -> Vec<DimId> {
+        let examples = other.trace.symbols();
+        self.refusing(|i, _| examples.get(i).map(|s| s.example).into_iter().collect())
+    }
+
+    /// The dimensions for which the conditions admit none of the numbers tried in place of the example.
+    fn refusing(&self, tries: impl Fn(usize, i64) -> Vec<i64>) -> Vec<DimId> {
         let examples: Vec<i64> = self.trace.symbols().iter().map(|s| s.example).collect();
         let admits = |i: usize, n: i64| {
             let mut values = examples.clone();
             values[i] = n;
             self.trace.bind(&values).is_some()
         };
-        let is_fixed = |(i, n): (usize, &i64)| ![n * 2, n * 3, n / 2, n + 1].into_iter().any(|n| admits(i, n));
-        self.open.iter().zip(examples.iter().enumerate()).filter(|(_, e)| is_fixed(*e)).map(|(dim, _)| dim.id).collect()
+        let refused = |i: usize| !tries(i, examples[i]).into_iter().any(|n| admits(i, n));
+        self.open.iter().enumerate().filter(|(i, _)| refused(*i)).map(|(_, dim)| dim.id).collect()
     }
 
     /// Changes the graph as part of the trace.

@@ -251,6 +251,13 @@ fn dimensions_that_need_a_number_leave_others_open() {
   %y = add(%x, %v)
   return %y
 }";
+    // What a pool leaves of the height must be 1: it may be 4 to 7.
+    let by_shape = "graph @main(%x: f32[?n, 3, ?h, ?w]) {
+  %p = max_pool(%x) {kernel_shape = [4, 1], strides = [4, 1]}
+  %axis = const i64[1] [2]
+  %y = squeeze(%p, %axis)
+  return %y
+}";
     let by_operator = "graph @main(%x: f32[?n, 12, ?w]) {
   %axis = const i64[1] [0]
   %y = reduce_mean(%x, %axis)
@@ -259,6 +266,7 @@ fn dimensions_that_need_a_number_leave_others_open() {
 }";
     let cases = [
         (by_operand, [(&[2u64, 12, 5][..], true), (&[3, 12, 5][..], false), (&[7, 12, 40][..], false)]),
+        (by_shape, [(&[2, 4, 5][..], true), (&[3, 4, 9][..], false), (&[3, 5, 9][..], true)]),
         (by_operator, [(&[3, 5][..], true), (&[3, 40][..], false), (&[4, 40][..], true)]),
     ];
     for (text, shapes) in cases {
