@@ -66,8 +66,15 @@ struct Mask<'g> {
 }
 
 impl<'g> Mask<'g> {
-    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, [batch, keys]: [u64; 2], past: u64) -> Result<Mask<'g>> {
+    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, scores: &[u64], past: u64) -> Result<Mask<'g>> {
+        let (batch, keys) = (scores[0], scores[3]);
         let operand = g.maybe(3).map(|mask| padded_mask(mask, keys)).transpose()?;
+        if let Some(mask) = operand {
+            let own = mask.dims()?.to_vec();
+            let fits = own.iter().rev().zip(scores.iter().rev()).all(|(m, s)| *m == 1 || m == s);
+            let why = || format!("a mask of {own:?} does not broadcast to scores of {scores:?}");
+            reject_if(!fits || own.len() > scores.len(), why).or_fail(&g)?;
+        }
         let valid = g.maybe(6).map(|valid| valid.reshape([batch, 1, 1, 1]));
         Ok(Mask { operand, valid, causal: cx.params.flag("is_causal"), past })
     }
@@ -176,7 +183,7 @@ fn attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<
         _ => raw,
     };
     let scores = capped.ty()?;
-    let mask = Mask::new(g, cx, [scores.dims[0], scores.dims[3]], past)?;
+    let mask = Mask::new(g, cx, &scores.dims, past)?;
     let (biased, peaks) = (mask.applied(capped), mask.peaks(&scores)?);
     let precise = biased.convert(cx.params.dtype("softmax_precision").unwrap_or(ty.dtype));
     let p = g.op("softmax", &[precise], Params::new().with("axis", -1)).convert(ty.dtype);
