@@ -82,9 +82,8 @@ pub struct OptArgs {
     /// Bind an input or a named dimension: `x=1,3,224,224` or `batch=4`
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
-    /// Compile for all extents of dimensions that are open at once: they are symbols, and the conditions under which what is printed
-    /// holds follow it as comments
-    #[arg(long, conflicts_with_all = ["check_values", "traffic"])]
+    /// Keep open dimensions as symbols, up to `--to=fuse`; the conditions under which the graph holds follow it as comments
+    #[arg(long, conflicts_with_all = ["check_values", "traffic", "output", "time_passes", "costs"])]
     open: bool,
     /// Print every constant in full, also on standard output
     #[arg(long)]
@@ -187,6 +186,9 @@ impl OptRequest {
                     let known: Vec<&str> = CompilePhase::ALL.iter().map(|p| p.name()).chain(forms).collect();
                     usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
                 })?;
+            if args.open && phase > CompilePhase::Fuse {
+                return Err(usage(format!("--open goes up to `--to=fuse`: `{name}` needs numbers (`--shape`)")));
+            }
             work.pipeline = if args.open { Pipeline::open(phase) } else { Pipeline::to(phase) };
             work.exact = args.compile.exact || phase < CompilePhase::Simplify;
         }
@@ -201,6 +203,9 @@ impl OptRequest {
                 false => args.compile.fast_math,
             };
             work.exact = !((reassociates || approximates) && work.has("simplify"));
+            if args.open && work.lowers() {
+                return Err(usage("--open: kernels need numbers (`--shape`)".to_owned()));
+            }
         }
         Ok(work)
     }

@@ -15,6 +15,7 @@ use crate::prim::{Prim, View};
 use crate::scalar::Scalar;
 use crate::tensor::TensorData;
 use crate::types::DenseType;
+use crate::verify::broadcasts;
 
 /// Adds operators to a graph and infers their types at once. Nodes take the name of the operator
 /// being expanded.
@@ -106,8 +107,17 @@ impl<'a> Builder<'a> {
     }
 
     /// A primitive, with its result types.
+    ///
+    /// # Errors
+    /// An operand of a map does not broadcast to the result; a type is too large.
     pub fn prim(&mut self, prim: Prim, inputs: &[Value], types: &[DenseType]) -> Result<SmallVec<[Value; 2]>> {
         self.admit(types)?;
+        if let (Prim::Map(_), Some(out)) = (&prim, types.first()) {
+            for input in inputs {
+                let fits = broadcasts(&self.ty(*input)?, out);
+                fits.map_err(|why| self.error(DiagnosticCode::TypeConflict, why))?;
+            }
+        }
         let node = self.graph.add_prim(self.name.clone(), prim, inputs, types);
         Ok((0..types.len() as u16).map(|port| Value { node, port }).collect())
     }

@@ -66,15 +66,8 @@ struct Mask<'g> {
 }
 
 impl<'g> Mask<'g> {
-    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, scores: &[u64], past: u64) -> Result<Mask<'g>> {
-        let (batch, keys) = (scores[0], scores[3]);
+    fn new(g: GraphScope<'g>, cx: &NodeCtx<'_>, [batch, keys]: [u64; 2], past: u64) -> Result<Mask<'g>> {
         let operand = g.maybe(3).map(|mask| padded_mask(mask, keys)).transpose()?;
-        if let Some(mask) = operand {
-            let own = mask.dims()?.to_vec();
-            let fits = own.iter().rev().zip(scores.iter().rev()).all(|(m, s)| *m == 1 || m == s);
-            let why = || format!("a mask of {own:?} does not broadcast to scores of {scores:?}");
-            reject_if(!fits || own.len() > scores.len(), why).or_fail(&g)?;
-        }
         let valid = g.maybe(6).map(|valid| valid.reshape([batch, 1, 1, 1]));
         Ok(Mask { operand, valid, causal: cx.params.flag("is_causal"), past })
     }
@@ -183,7 +176,7 @@ fn attention_body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<
         _ => raw,
     };
     let scores = capped.ty()?;
-    let mask = Mask::new(g, cx, &scores.dims, past)?;
+    let mask = Mask::new(g, cx, [scores.dims[0], scores.dims[3]], past)?;
     let (biased, peaks) = (mask.applied(capped), mask.peaks(&scores)?);
     let precise = biased.convert(cx.params.dtype("softmax_precision").unwrap_or(ty.dtype));
     let p = g.op("softmax", &[precise], Params::new().with("axis", -1)).convert(ty.dtype);
@@ -231,7 +224,7 @@ fn cached(cx: &mut InferCtx<'_>, [batch, heads]: [Dim; 2], head: [Option<Dim>; 2
     reject_if(cx.has_input(4) != cx.has_input(5), || "operands `past_key` and `past_value`: expected both or none")?;
     if cx.has_input(5) {
         default_dtype(cx, 5, 2)?;
-        let (cached, new) = (cx.input(5).dtype, cx.input(2).dtype);
+        let (cached, new) = (cx.input_dtype(5), cx.input_dtype(2));
         reject_if(
             cached.is_some() && new.is_some() && cached != new,
             || "operand `past_value`: expected the type of `V`",

@@ -191,7 +191,7 @@ fn eye_like() -> OpDef {
     });
     let infer = rule(|cx| {
         dtype_or_first(cx, "dtype")?;
-        match cx.input(0).shape.rank() {
+        match cx.input_shape(0).rank() {
             Some(2) => cx.set_output_shape(0, cx.input(0).shape),
             Some(rank) => Err(OpError(format!("operand `input`: expected rank 2, found rank {rank}"))),
             None => Ok(()),

@@ -28,7 +28,7 @@ fn nonzero() -> OpDef {
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
-        let rank = cx.input(0).shape.rank().map(|r| Dim::Const(r as u64));
+        let rank = cx.input_shape(0).rank().map(|r| Dim::Const(r as u64));
         partial(cx, 0, &[rank, None])
     });
     define("nonzero", "The coordinates of the non-zero elements, in row-major order.", compute, infer)

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::fixed;
 use tensorc_ir::infer::{InferCtx, normalize_axis};
 use tensorc_ir::op::{NodeCtx, OpError};
 use tensorc_ir::{Dim, Dims, Extent, MAX_RANK, Shape};
@@ -73,15 +74,15 @@ pub fn dtype_or_first(cx: &mut InferCtx<'_>, parameter: &str) -> Result<(), OpEr
 
 /// An operand has the element type of another, unless it is known to have one of its own.
 pub fn default_dtype(cx: &mut InferCtx<'_>, i: usize, from: usize) -> Result<(), OpError> {
-    match cx.input(from).dtype {
-        Some(dtype) if cx.input(i).dtype.is_none() => cx.set_input_dtype(i, dtype),
+    match cx.input_dtype(from) {
+        Some(dtype) if cx.input_dtype(i).is_none() => cx.set_input_dtype(i, dtype),
         _ => Ok(()),
     }
 }
 
 /// Elements of a static integer operand, if it is known.
 pub fn ints(cx: &InferCtx<'_>, i: usize) -> Option<Vec<i64>> {
-    cx.value(i).map(|v| v.to_i64s())
+    extents(cx, i).map(fixed)
 }
 
 /// Elements of a static integer operand, if it is known, which may depend on symbols.
@@ -91,10 +92,7 @@ pub fn extents(cx: &InferCtx<'_>, i: usize) -> Option<Vec<Extent>> {
 
 /// Elements of a static integer operand at lowering; an error if it is absent.
 pub fn need_ints(cx: &NodeCtx<'_>, i: usize, name: &str) -> Result<Vec<i64>, OpError> {
-    match cx.value(i) {
-        Some(v) => Ok(v.to_i64s()),
-        None => Err(OpError(format!("operand `{name}` has no value at compile time"))),
-    }
+    need_extents(cx, i, name).map(fixed)
 }
 
 /// As [`need_ints`], of elements that may depend on symbols.
@@ -254,7 +252,7 @@ pub fn axis_of(cx: &NodeCtx<'_>, rank: usize) -> Result<usize, OpError> {
 /// These operands and results have one element type, whichever is known first.
 pub fn agree_dtypes(cx: &mut InferCtx<'_>, inputs: &[usize], outputs: &[usize]) -> Result<(), OpError> {
     let known =
-        inputs.iter().find_map(|&i| cx.input(i).dtype).or_else(|| outputs.iter().find_map(|&i| cx.output(i).dtype));
+        inputs.iter().find_map(|&i| cx.input_dtype(i)).or_else(|| outputs.iter().find_map(|&i| cx.output(i).dtype));
     let Some(dtype) = known else { return Ok(()) };
     inputs.iter().try_for_each(|&i| cx.set_input_dtype(i, dtype))?;
     outputs.iter().try_for_each(|&i| cx.set_output_dtype(i, dtype))

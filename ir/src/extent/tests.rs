@@ -1,4 +1,4 @@
-//! Extents of symbols against those of numbers.
+//! Symbolic extents give the values of extents that are numbers.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

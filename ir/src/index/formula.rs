@@ -1,4 +1,5 @@
-//! Equality, order and hash of indices: those of formulas, which tell nothing of the numbers that symbols stand for.
+//! Structural equality, order and hash of indices. They do not compare the numbers that symbols stand for, so they make no
+//! conditions.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};

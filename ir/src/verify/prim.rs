@@ -101,19 +101,21 @@ fn dtypes(types: &[DenseType]) -> Vec<DType> {
     types.iter().map(|t| t.dtype).collect()
 }
 
+/// Whether an operand of a map can be repeated to the shape of the result.
+pub(crate) fn broadcasts(input: &DenseType, out: &DenseType) -> Result<(), String> {
+    let axes = input.dims.all().rev().zip(out.dims.all().rev());
+    match input.rank() <= out.rank() && axes.into_iter().all(|(a, b)| a == b || a == 1) {
+        true => Ok(()),
+        false => Err(format!("{input} does not broadcast to {out}")),
+    }
+}
+
 fn map(f: &ScalarFn, inputs: &[DenseType], outputs: &[DenseType]) -> Result<(), String> {
     let Some(out) = outputs.first() else { return Err("no results".into()) };
     if outputs.iter().any(|t| t.dims != out.dims) {
         return Err("the results differ in shape".into());
     }
-    for input in inputs {
-        let Some(skip) = out.rank().checked_sub(input.rank()) else {
-            return Err(format!("{input} does not broadcast to {out}"));
-        };
-        if input.dims.iter().zip(&out.dims[skip..]).any(|(a, b)| a != b && *a != 1) {
-            return Err(format!("{input} does not broadcast to {out}"));
-        }
-    }
+    inputs.iter().try_for_each(|input| broadcasts(input, out))?;
     check_fn(f, &dtypes(inputs), &dtypes(outputs), out.rank())
 }
 

@@ -107,9 +107,9 @@ fn scalar(d: &'static Distribution, names: &DistributionNames) -> OpDef {
 fn like(d: &'static Distribution, names: &DistributionNames) -> OpDef {
     let body = formula(move |g, cx| constant(g, cx, d, RandomKey::of(g, cx, 1)));
     let infer = rule(move |cx| {
-        d.numbers(cx.params, cx.params.dtype("dtype").or(cx.input(0).dtype))?;
+        d.numbers(cx.params, cx.params.dtype("dtype").or(cx.input_dtype(0)))?;
         cx.copy_shape(0, 0)?;
-        match (cx.params.dtype("dtype"), cx.input(0).dtype) {
+        match (cx.params.dtype("dtype"), cx.input_dtype(0)) {
             (Some(dtype), _) => cx.set_output_dtype(0, float_type("parameter `dtype`", dtype)?),
             (None, Some(dtype)) => {
                 float_type("without parameter `dtype`, operand `like`", dtype)?;

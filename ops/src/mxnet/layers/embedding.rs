@@ -15,7 +15,7 @@ pub fn embedding() -> OpDef {
     let infer = rule(|cx| {
         let count = |name: &str| extent(cx.params.int(name).unwrap_or(0), name);
         let (rows, columns) = (count("input_dim")?, count("output_dim")?);
-        if cx.input(1).dtype.is_none() {
+        if cx.input_dtype(1).is_none() {
             let dtype = cx.output(0).dtype.or(cx.params.dtype("dtype")).unwrap_or(DType::F32);
             cx.set_input_dtype(1, dtype)?;
         }

@@ -150,14 +150,14 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, relu: bool) -> Result<Vec<O
 
 fn infer(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     same(cx, 0, 0)?;
-    let dtype = cx.input(0).dtype.map(compute_type);
-    let known = (1..5).find_map(|i| cx.input(i).dtype).or(dtype);
+    let dtype = cx.input_dtype(0).map(compute_type);
+    let known = (1..5).find_map(|i| cx.input_dtype(i)).or(dtype);
     let rest: Vec<usize> = (1..cx.output_count()).collect();
     if let Some(dtype) = known {
         // Vectors over channels have one type, at least f32.
-        (1..5).try_for_each(|i| if cx.input(i).dtype.is_none() { cx.set_input_dtype(i, dtype) } else { Ok(()) })?;
+        (1..5).try_for_each(|i| if cx.input_dtype(i).is_none() { cx.set_input_dtype(i, dtype) } else { Ok(()) })?;
         for &i in &rest {
-            let state = cx.input(if i < 3 { i + 2 } else { i }).dtype.unwrap_or(dtype);
+            let state = cx.input_dtype(if i < 3 { i + 2 } else { i }).unwrap_or(dtype);
             cx.set_output_dtype(i, state)?;
         }
     }

@@ -116,7 +116,7 @@ fn gradient<'g>(g: GraphScope<'g>, cx: &GradCtx<'_>, framing: Framing) -> Result
 fn common_rule(cx: &mut InferCtx<'_>) -> Result<Option<Vec<Dim>>, OpError> {
     agree_dtypes(cx, &[0, 1, 2], &[0])?;
     agree_shapes(cx, &[0], &[0])?;
-    let dtype = cx.input(0).dtype;
+    let dtype = cx.input_dtype(0);
     for i in 1..cx.output_count() {
         if let Some(dtype) = dtype {
             cx.set_output_dtype(i, dtype)?;

@@ -200,7 +200,7 @@ fn shape_array() -> OpDef {
     });
     let infer = rule(|cx| {
         cx.set_output_dtype(0, DType::I64)?;
-        let Some(rank) = cx.input(0).shape.rank() else { return partial(cx, 0, &[None]) };
+        let Some(rank) = cx.input_shape(0).rank() else { return partial(cx, 0, &[None]) };
         cx.set_output_dims(0, [Dim::Const(rank as u64)])
     });
     define("mx_shape_array", "The extents of the data.", compute, infer)

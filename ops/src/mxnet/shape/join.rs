@@ -198,7 +198,7 @@ fn add_n() -> OpDef {
 
 /// The widest (or narrowest) of the operands' float types.
 fn common_dtype(cx: &InferCtx<'_>) -> Option<DType> {
-    let types: Option<Vec<_>> = all_inputs(cx).into_iter().map(|i| cx.input(i).dtype).collect();
+    let types: Option<Vec<_>> = all_inputs(cx).into_iter().map(|i| cx.input_dtype(i)).collect();
     let narrow = cx.params.flag("cast_narrow");
     let types = types?.into_iter();
     if narrow { types.min_by_key(|d| d.size()) } else { types.max_by_key(|d| d.size()) }

@@ -65,7 +65,7 @@ impl MultiUpdate {
             let next = pairs.iter().filter(|(o, r)| operands.contains(o) && *r < results).map(|(_, r)| *r);
             let next: Vec<usize> = [i].into_iter().chain(next).collect();
             agree_shapes(cx, &operands, &next)?;
-            if let Some(dtype) = cx.input(first).dtype.or(cx.input(first + 1).dtype) {
+            if let Some(dtype) = cx.input_dtype(first).or(cx.input_dtype(first + 1)) {
                 if !(if self.mp { HALVES } else { FLOATS }).contains(&dtype) {
                     return Err(OpError(format!("weight {i} is {dtype}, which this operator does not step")));
                 }
