@@ -7,7 +7,7 @@ use crate::fused::Fma;
 use super::vector::{Lanes, Vector};
 use super::{
     Depthwise, DepthwiseTile, InputWindow, NR, Panel, RegisterTile, Skinny, Tile, narrow, narrow_blocked,
-    narrow_depthwise, portable, spread,
+    narrow_depthwise, narrow_pack, portable, spread,
 };
 
 const LANES: usize = 8;
@@ -107,6 +107,44 @@ impl Vector for __m256 {
             let even = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(left, right));
             _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(even))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn copy_transposed(src: *const f32, stride: isize, dst: *mut f32, ld: isize) {
+        // SAFETY: as above; the halves of rows are in the square.
+        unsafe {
+            // Rows i and i + 4 of one half of the columns, side by side: what remains is to transpose two squares of four.
+            let pair = |i: isize, half: usize| {
+                let at = |i: isize| _mm_loadu_ps(src.wrapping_offset(i * stride).add(half));
+                _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(at(i)), at(i + 4))
+            };
+            for half in [0, LANES / 2] {
+                let [a, b, c, d] = [0, 1, 2, 3].map(|i| pair(i, half));
+                let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+                let (ef, gh) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+                let columns = [
+                    _mm256_shuffle_ps::<0x44>(ab, cd),
+                    _mm256_shuffle_ps::<0xee>(ab, cd),
+                    _mm256_shuffle_ps::<0x44>(ef, gh),
+                    _mm256_shuffle_ps::<0xee>(ef, gh),
+                ];
+                for (j, column) in columns.into_iter().enumerate() {
+                    column.store(dst.wrapping_offset((half + j) as isize * ld));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch(p: *const f32) {
+        // SAFETY: any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn fetch_far(p: *const f32) {
+        // SAFETY: any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 }
 
@@ -252,5 +290,5 @@ fn bit_mask(bits: u8) -> __m256i {
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn panel(p: &Panel) {
     // SAFETY: passed on from the caller.
-    unsafe { portable::panel(p) }
+    unsafe { narrow_pack::panel::<__m256>(p) }
 }

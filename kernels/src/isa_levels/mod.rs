@@ -20,6 +20,8 @@ mod narrow;
 mod narrow_blocked;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod narrow_depthwise;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod narrow_pack;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -59,12 +61,12 @@ pub(crate) struct Tile {
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
     pub padded: bool,
     /// What to fetch into the cache for later tiles.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
     pub ahead: Ahead,
 }
 
 /// Rows of at most [`NR`] elements that will be needed soon; their addresses need not be valid.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "for AVX-512"))]
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code, reason = "for vectors"))]
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub first: *const f32,
@@ -347,7 +349,7 @@ macro_rules! kernels {
 kernels! {
     tile(Tile) = avx512::tile, avx2::tile, neon::tile, portable::tile;
     skinny(Skinny) = avx512::skinny, avx2::skinny, neon::skinny, portable::skinny;
-    panel(Panel) = avx512_data::panel, avx2::panel, portable::panel, portable::panel;
+    panel(Panel) = avx512_data::panel, avx2::panel, neon::panel, portable::panel;
     fetch(InputWindow<'_>) = avx512_data::fetch, avx2::fetch, portable::fetch, portable::fetch;
     depthwise(Depthwise<'_>) =
         avx512_depthwise::depthwise, avx2::depthwise, neon::depthwise,

@@ -4,43 +4,55 @@
 //! The bodies are inlined into functions that a ISA level compiles for its instructions.
 
 use super::vector::Vector;
-use super::{NR, Skinny, Tile};
+use super::{Ahead, NR, Skinny, Tile};
 
 const ROWS: usize = 6;
 const COLS: usize = 16;
+/// Terms in one turn of the loop of whole blocks.
+const TURN: usize = 4;
+/// Terms before its use that a row of B is fetched into the first-level cache, which rarely holds half a panel: its
+/// rows lie two lines apart, or so far that they fall into few sets, which have room for no more rows than these.
+const FETCH_TERMS: usize = 6;
 
 /// # Safety
 /// As [`super::IsaLevel`].
 #[inline(always)]
 pub(super) unsafe fn tile<X: Vector>(t: &Tile) {
-    let mut i0 = 0;
-    while i0 < t.mr {
-        let rows =
-            if t.mr - i0 == 2 * ROWS || t.mr - i0 <= ROWS { ROWS.min(t.mr - i0) } else { (t.mr - i0).div_ceil(2) };
-        for j0 in (0..t.nr).step_by(COLS) {
-            let cols = COLS.min(t.nr - j0);
+    let mut ahead = t.ahead;
+    for j0 in (0..t.nr).step_by(COLS) {
+        let cols = COLS.min(t.nr - j0);
+        let mut i0 = 0;
+        while i0 < t.mr {
+            let left = t.mr - i0;
+            let rows = if left > ROWS { left.div_ceil(2).min(ROWS) } else { left };
             // SAFETY: rows i0..i0+rows and columns j0..j0+cols lie inside the tile.
             unsafe {
                 match rows {
-                    1 => wide::<X, 1>(t, i0, j0, cols),
-                    2 => wide::<X, 2>(t, i0, j0, cols),
-                    3 => wide::<X, 3>(t, i0, j0, cols),
-                    4 => wide::<X, 4>(t, i0, j0, cols),
-                    5 => wide::<X, 5>(t, i0, j0, cols),
-                    _ => wide::<X, 6>(t, i0, j0, cols),
+                    1 => wide::<X, 1>(t, i0, j0, cols, &mut ahead),
+                    2 => wide::<X, 2>(t, i0, j0, cols, &mut ahead),
+                    3 => wide::<X, 3>(t, i0, j0, cols, &mut ahead),
+                    4 => wide::<X, 4>(t, i0, j0, cols, &mut ahead),
+                    5 => wide::<X, 5>(t, i0, j0, cols, &mut ahead),
+                    _ => wide::<X, 6>(t, i0, j0, cols, &mut ahead),
                 }
             }
+            i0 += rows;
         }
-        i0 += rows;
     }
 }
 
 /// # Safety
 /// As [`super::IsaLevel`], with the named rows and columns inside the tile.
 #[inline(always)]
-unsafe fn wide<X: Vector, const M: usize>(t: &Tile, i0: usize, j0: usize, cols: usize) {
+unsafe fn wide<X: Vector, const M: usize>(t: &Tile, i0: usize, j0: usize, cols: usize, ahead: &mut Ahead) {
     // SAFETY: passed on from the caller.
     unsafe {
+        if cols == COLS {
+            return match COLS / X::LANES {
+                2 => whole::<X, M, 2>(t, i0, j0, ahead),
+                _ => whole::<X, M, 4>(t, i0, j0, ahead),
+            };
+        }
         match (cols.div_ceil(X::LANES), COLS / X::LANES) {
             (1, _) => block::<X, M, 1>(t, i0, j0, cols),
             (_, 2) | (2, _) => block::<X, M, 2>(t, i0, j0, cols),
@@ -50,6 +62,106 @@ unsafe fn wide<X: Vector, const M: usize>(t: &Tile, i0: usize, j0: usize, cols: 
     }
 }
 
+/// Where the next term of a block is read: rows of A in two groups, so that one register of their distance is all
+/// that addresses need.
+struct Term {
+    a: [*const f32; 2],
+    b: *const f32,
+}
+
+impl Term {
+    /// # Safety
+    /// As [`super::IsaLevel`], with M rows and V whole vectors of columns at the addresses.
+    #[inline(always)]
+    unsafe fn add_to<X: Vector, const M: usize, const V: usize>(&mut self, t: &Tile, acc: &mut [[X; V]; M]) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            X::fetch(self.b.wrapping_add(FETCH_TERMS * t.ldb));
+            let mut columns = [X::splat(0.0); V];
+            for (v, column) in columns.iter_mut().enumerate() {
+                *column = X::load(self.b.wrapping_add(v * X::LANES));
+            }
+            for (i, row) in acc.iter_mut().enumerate() {
+                let value = X::splat(*self.a[i / 3].wrapping_offset((i % 3) as isize * t.a_row));
+                for (sum, column) in row.iter_mut().zip(&columns) {
+                    *sum = value.mul_add(*column, *sum);
+                }
+            }
+        }
+        self.a = self.a.map(|a| step(a, t.a_step));
+        self.b = step(self.b, t.ldb as isize);
+    }
+}
+
+/// `p` moved on, in a way that hides from the compiler how: it would keep the addresses of all terms of a turn, and the
+/// elements of later terms, in registers, of which there are too few.
+#[inline(always)]
+fn step(p: *const f32, by: isize) -> *const f32 {
+    let mut p = p.wrapping_offset(by);
+    // SAFETY: there is no instruction.
+    unsafe { core::arch::asm!("/* {0} */", inout(reg) p, options(nostack, preserves_flags)) };
+    p
+}
+
+/// A block of V whole vectors of columns.
+///
+/// # Safety
+/// As [`super::IsaLevel`], with the named rows and columns inside the tile.
+#[inline(always)]
+unsafe fn whole<X: Vector, const M: usize, const V: usize>(t: &Tile, i0: usize, j0: usize, ahead: &mut Ahead) {
+    // SAFETY: the rows and columns are inside the tile; any address can be fetched.
+    unsafe {
+        let c = t.c.offset(i0 as isize * t.ldc).add(j0);
+        let row = |i: usize| c.wrapping_offset(i as isize * t.ldc);
+        let mut acc = [[X::splat(0.0); V]; M];
+        if t.continued {
+            for (i, sums) in acc.iter_mut().enumerate() {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = X::load(row(i).add(v * X::LANES));
+                }
+            }
+        } else {
+            (0..M).for_each(|i| X::fetch(row(i)));
+        }
+        let a = t.a.offset(i0 as isize * t.a_row);
+        let mut term = Term { a: [a, a.wrapping_offset(3 * t.a_row)], b: t.b.add(j0) };
+        for _ in 0..t.k / TURN {
+            fetch_ahead::<X>(ahead);
+            term.add_to(t, &mut acc);
+            term.add_to(t, &mut acc);
+            term.add_to(t, &mut acc);
+            term.add_to(t, &mut acc);
+        }
+        for _ in 0..t.k % TURN {
+            term.add_to(t, &mut acc);
+        }
+        for (i, sums) in acc.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                sum.store(row(i).add(v * X::LANES));
+            }
+        }
+    }
+}
+
+/// Fetches a row of what later tiles need.
+///
+/// # Safety
+/// As [`super::IsaLevel`].
+#[inline(always)]
+unsafe fn fetch_ahead<X: Vector>(ahead: &mut Ahead) {
+    if ahead.rows > 0 {
+        // SAFETY: any address can be fetched.
+        unsafe {
+            X::fetch_far(ahead.first);
+            X::fetch_far(ahead.first.wrapping_add(COLS));
+        }
+        ahead.first = ahead.first.wrapping_offset(ahead.step);
+        ahead.rows -= 1;
+    }
+}
+
+/// A block of V vectors of columns, the last of which may not be whole.
+///
 /// # Safety
 /// As [`super::IsaLevel`], with the named rows and columns inside the tile; `cols` needs exactly V vectors.
 #[inline(always)]
@@ -57,7 +169,8 @@ unsafe fn block<X: Vector, const M: usize, const V: usize>(t: &Tile, i0: usize, 
     // SAFETY: lanes outside the tile are left out in C, and in B unless its rows are padded.
     unsafe {
         let first = X::first(cols - (V - 1) * X::LANES);
-        let full = cols == V * X::LANES || t.padded;
+        let partial = cols < V * X::LANES;
+        let full = t.padded || !partial;
         let mut acc = [[X::splat(0.0); V]; M];
         let c = t.c.offset(i0 as isize * t.ldc).add(j0);
         if t.continued {
@@ -89,7 +202,7 @@ unsafe fn block<X: Vector, const M: usize, const V: usize>(t: &Tile, i0: usize, 
             let c = c.offset(i as isize * t.ldc);
             for (v, sum) in row.iter().enumerate() {
                 let c = c.add(v * X::LANES);
-                if v + 1 == V { sum.store_first(c, first) } else { sum.store(c) }
+                if v + 1 == V && partial { sum.store_first(c, first) } else { sum.store(c) }
             }
         }
     }

@@ -7,7 +7,10 @@ use core::arch::aarch64::*;
 use crate::fused::Baseline;
 
 use super::vector::{Lanes, Vector};
-use super::{Depthwise, DepthwiseTile, RegisterTile, Skinny, Tile, narrow, narrow_blocked, narrow_depthwise, portable};
+use super::{
+    Depthwise, DepthwiseTile, Panel, RegisterTile, Skinny, Tile, narrow, narrow_blocked, narrow_depthwise, narrow_pack,
+    portable,
+};
 
 impl Lanes for float32x4_t {
     const LANES: usize = 4;
@@ -130,6 +133,24 @@ impl Vector for float32x4_t {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn copy_transposed(src: *const f32, stride: isize, dst: *mut f32, ld: isize) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|i| vld1q_f32(src.wrapping_offset(i * stride)));
+            let (even, odd) = (vtrnq_f32(a, b), vtrnq_f32(c, d));
+            let columns = [
+                vcombine_f32(vget_low_f32(even.0), vget_low_f32(odd.0)),
+                vcombine_f32(vget_low_f32(even.1), vget_low_f32(odd.1)),
+                vcombine_f32(vget_high_f32(even.0), vget_high_f32(odd.0)),
+                vcombine_f32(vget_high_f32(even.1), vget_high_f32(odd.1)),
+            ];
+            for (j, column) in columns.into_iter().enumerate() {
+                column.store(dst.wrapping_offset(j as isize * ld));
+            }
+        }
+    }
 }
 
 /// # Safety
@@ -137,6 +158,13 @@ impl Vector for float32x4_t {
 pub(super) unsafe fn tile(t: &Tile) {
     // SAFETY: passed on from the caller.
     unsafe { narrow::tile::<float32x4_t>(t) }
+}
+
+/// # Safety
+/// As [`IsaLevel`].
+pub(super) unsafe fn panel(p: &Panel) {
+    // SAFETY: passed on from the caller.
+    unsafe { narrow_pack::panel::<float32x4_t>(p) }
 }
 
 /// # Safety

@@ -43,4 +43,12 @@ pub(super) trait Vector: Lanes {
     unsafe fn taps<const STEP: usize>(bits: u8) -> Self::Taps;
     /// Element `STEP·l` in lane l, `STEP` being 1 or 2; zero in lanes without.
     unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: Self::Taps) -> Self;
+
+    /// Copies a square of as many elements as a vector has: element j of row i, of rows `stride` apart, becomes element i
+    /// of row j, of rows `ld` apart.
+    unsafe fn copy_transposed(src: *const f32, stride: isize, dst: *mut f32, ld: isize);
+    /// Brings the cache line of an address, which need not be valid, into the first-level cache.
+    unsafe fn fetch(_: *const f32) {}
+    /// The same for the second-level cache.
+    unsafe fn fetch_far(_: *const f32) {}
 }
