@@ -343,7 +343,8 @@ impl AttentionTask<'_> {
                             mr: panel.len(),
                             b: self.memory.keys.add(j * s.depth),
                             ldb: NR,
-                            nr: NR.min(keys.len() - j),
+                            // Whole vectors cost less than parts; columns past the last key are not used.
+                            nr: NR.min((keys.len() - j).next_multiple_of(LANES)),
                             c: tile.add(panel.start * COLS + j),
                             ldc: COLS as isize,
                             continued: false,

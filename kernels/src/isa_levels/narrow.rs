@@ -12,7 +12,9 @@ const COLS: usize = 16;
 const TURN: usize = 4;
 /// Terms before its use that a row of B is fetched into the first-level cache, which rarely holds half a panel: its
 /// rows lie two lines apart, or so far that they fall into few sets, which have room for no more rows than these.
-const FETCH_TERMS: usize = 6;
+const FETCH_TERMS: isize = 6;
+/// The same where B comes from memory.
+const STREAM_TERMS: isize = 32;
 
 /// # Safety
 /// As [`super::IsaLevel`].
@@ -66,30 +68,38 @@ unsafe fn wide<X: Vector, const M: usize>(t: &Tile, i0: usize, j0: usize, cols: 
 /// that addresses need.
 struct Term {
     a: [*const f32; 2],
+    a_row: isize,
+    a_step: isize,
     b: *const f32,
+    b_row: isize,
 }
 
 impl Term {
+    /// Of a block whose first elements of A and B are at `a` and `b`.
+    #[inline(always)]
+    fn first(a: *const f32, [a_row, a_step]: [isize; 2], b: *const f32, b_row: isize) -> Term {
+        Term { a: [a, a.wrapping_offset(3 * a_row)], a_row, a_step, b, b_row }
+    }
+
     /// # Safety
     /// As [`super::IsaLevel`], with M rows and V whole vectors of columns at the addresses.
     #[inline(always)]
-    unsafe fn add_to<X: Vector, const M: usize, const V: usize>(&mut self, t: &Tile, acc: &mut [[X; V]; M]) {
+    unsafe fn add_to<X: Vector, const M: usize, const V: usize>(&mut self, acc: &mut [[X; V]; M]) {
         // SAFETY: passed on from the caller.
         unsafe {
-            X::fetch(self.b.wrapping_add(FETCH_TERMS * t.ldb));
             let mut columns = [X::splat(0.0); V];
             for (v, column) in columns.iter_mut().enumerate() {
                 *column = X::load(self.b.wrapping_add(v * X::LANES));
             }
             for (i, row) in acc.iter_mut().enumerate() {
-                let value = X::splat(*self.a[i / 3].wrapping_offset((i % 3) as isize * t.a_row));
+                let value = X::splat(*self.a[i / 3].wrapping_offset((i % 3) as isize * self.a_row));
                 for (sum, column) in row.iter_mut().zip(&columns) {
                     *sum = value.mul_add(*column, *sum);
                 }
             }
         }
-        self.a = self.a.map(|a| step(a, t.a_step));
-        self.b = step(self.b, t.ldb as isize);
+        self.a = self.a.map(|a| step(a, self.a_step));
+        self.b = step(self.b, self.b_row);
     }
 }
 
@@ -123,17 +133,17 @@ unsafe fn whole<X: Vector, const M: usize, const V: usize>(t: &Tile, i0: usize, 
         } else {
             (0..M).for_each(|i| X::fetch(row(i)));
         }
-        let a = t.a.offset(i0 as isize * t.a_row);
-        let mut term = Term { a: [a, a.wrapping_offset(3 * t.a_row)], b: t.b.add(j0) };
+        let (a, b_row) = (t.a.offset(i0 as isize * t.a_row), t.ldb as isize);
+        let mut term = Term::first(a, [t.a_row, t.a_step], t.b.add(j0), b_row);
         for _ in 0..t.k / TURN {
             fetch_ahead::<X>(ahead);
-            term.add_to(t, &mut acc);
-            term.add_to(t, &mut acc);
-            term.add_to(t, &mut acc);
-            term.add_to(t, &mut acc);
+            for _ in 0..TURN {
+                X::fetch(term.b.wrapping_offset(FETCH_TERMS * b_row));
+                term.add_to(&mut acc);
+            }
         }
         for _ in 0..t.k % TURN {
-            term.add_to(t, &mut acc);
+            term.add_to(&mut acc);
         }
         for (i, sums) in acc.iter().enumerate() {
             for (v, sum) in sums.iter().enumerate() {
@@ -243,43 +253,64 @@ unsafe fn rows<X: Vector, const M: usize, const WIDTH: usize>(s: &Skinny) {
             j += WIDTH;
         }
         while j < s.n {
-            columns::<X, M, 1>(s, j);
+            last_columns::<X, M>(s, j);
             j += X::LANES;
         }
     }
 }
 
+/// Where column `j` of B begins.
+#[inline(always)]
+fn column(s: &Skinny, j: usize) -> *const f32 {
+    s.b.wrapping_offset((j / NR) as isize * s.b_panel).wrapping_add(j % NR)
+}
+
 /// All rows of `V` vectors of columns from `j` on, which all lie in one panel.
 ///
 /// # Safety
-/// As [`super::IsaLevel`], with `s.m == M`, and all columns present unless `V` is 1.
+/// As [`super::IsaLevel`], with `s.m == M` and the columns present.
 #[inline(always)]
 unsafe fn columns<X: Vector, const M: usize, const V: usize>(s: &Skinny, j: usize) {
-    // SAFETY: lanes past the last column are left out in B and C.
+    // SAFETY: the rows and columns are the product's; any address can be fetched.
     unsafe {
-        let first = X::first((s.n - j).min(X::LANES));
         let mut acc = [[X::splat(0.0); V]; M];
-        let mut b = s.b.offset((j / NR) as isize * s.b_panel).wrapping_add(j % NR);
-        let mut a = s.a;
+        let mut term = Term::first(s.a, [s.a_row, s.a_col], column(s, j), s.b_row);
         for _ in 0..s.k {
-            let mut row = [X::splat(0.0); V];
-            for (v, value) in row.iter_mut().enumerate() {
-                let b = b.wrapping_add(v * X::LANES);
-                *value = if V == 1 { X::load_first(b, first) } else { X::load(b) };
-            }
-            for (i, sums) in acc.iter_mut().enumerate() {
-                let value = X::splat(*a.wrapping_offset(i as isize * s.a_row));
-                for (sum, column) in sums.iter_mut().zip(&row) {
-                    *sum = value.mul_add(*column, *sum);
-                }
-            }
-            (a, b) = (a.wrapping_offset(s.a_col), b.wrapping_offset(s.b_row));
+            // Both halves of a panel: what is fetched of the other one waits in a farther cache.
+            let soon = term.b.wrapping_offset(STREAM_TERMS * s.b_row);
+            X::fetch(soon);
+            X::fetch(soon.wrapping_add(COLS));
+            term.add_to(&mut acc);
         }
         for (i, sums) in acc.iter().enumerate() {
             let c = s.c.offset(i as isize * s.ldc).add(j);
             for (v, sum) in sums.iter().enumerate() {
-                if V == 1 { sum.store_first(c, first) } else { sum.store(c.add(v * X::LANES)) }
+                sum.store(c.add(v * X::LANES));
             }
+        }
+    }
+}
+
+/// All rows of at most a vector of columns from `j` on.
+///
+/// # Safety
+/// As [`super::IsaLevel`], with `s.m == M`.
+#[inline(always)]
+unsafe fn last_columns<X: Vector, const M: usize>(s: &Skinny, j: usize) {
+    // SAFETY: lanes past the last column are left out in B and C.
+    unsafe {
+        let first = X::first((s.n - j).min(X::LANES));
+        let mut acc = [X::splat(0.0); M];
+        let (mut a, mut b) = (s.a, column(s, j));
+        for _ in 0..s.k {
+            let row = X::load_first(b, first);
+            for (i, sum) in acc.iter_mut().enumerate() {
+                *sum = X::splat(*a.wrapping_offset(i as isize * s.a_row)).mul_add(row, *sum);
+            }
+            (a, b) = (a.wrapping_offset(s.a_col), b.wrapping_offset(s.b_row));
+        }
+        for (i, sum) in acc.iter().enumerate() {
+            sum.store_first(s.c.offset(i as isize * s.ldc).add(j), first);
         }
     }
 }
