@@ -5,7 +5,8 @@ use core::ops::Range;
 use tensorc_abi::{BatchedGemm, MatrixLayout};
 
 use crate::blocking::{
-    EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, whole_lines,
+    EvenSplit, KC, Left, OutputMatrix, PackedOperands, Rect, Right, multiply, reads_in_place, row_panels, tasks_worth,
+    whole_lines,
 };
 use crate::epilogue::EpilogueCall;
 use crate::isa;
@@ -18,6 +19,8 @@ use crate::prologue::{Computed, table_bytes};
 const TASK_ROW_PANELS: usize = 16;
 /// Most column panels of one task.
 const TASK_COL_PANELS: usize = 8;
+/// Fewest column panels of one task, if others could have some: its thread may pack the rows for them alone.
+const FEWEST_COL_PANELS: usize = 3;
 /// Most row panels of one task that packs its columns of B: the more, the less they cost.
 const PACKING_ROW_PANELS: usize = 24;
 /// Floating-point operations that are worth a task of their own.
@@ -49,6 +52,11 @@ fn left_in_place(call: &BatchedGemm) -> bool {
         (1, _) => panels == 1 && spread <= MAX_PANEL_SPREAD,
         _ => false,
     }
+}
+
+/// At least so many parts: where they are few, a power of two, which threads share evenly.
+fn shared_evenly(parts: usize) -> usize {
+    if parts < TASKS { parts.next_power_of_two() } else { parts }
 }
 
 /// The division of a product into tasks; a function of the call alone.
@@ -90,10 +98,10 @@ impl GemmTasks {
             let units = panels.div_ceil(4);
             (EvenSplit::into(1, 1), EvenSplit::into(units, (k * n * 4 / STREAM_BYTES).min(TASKS * 2)), 4)
         } else {
-            let want = ((flops * batches as f64 / TASK_FLOPS) as usize).clamp(1, TASKS);
-            let fewest_rows = rows.parts().div_ceil(most_rows);
-            let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / 4).max(1));
-            let cols = panels.div_ceil(TASK_COL_PANELS).max(by_cols);
+            let want = tasks_worth(flops * batches as f64 / TASK_FLOPS, TASKS);
+            let fewest_rows = shared_evenly(rows.parts().div_ceil(most_rows));
+            let by_cols = want.div_ceil((batches * fewest_rows).max(1)).min((panels / FEWEST_COL_PANELS).max(1));
+            let cols = shared_evenly(panels.div_ceil(TASK_COL_PANELS)).max(by_cols);
             let parts = (batches * cols).max(1);
             let by_rows = (2 * want + parts) / (2 * parts);
             let by_rows = by_rows.min((rows.parts() / 4).max(1));
