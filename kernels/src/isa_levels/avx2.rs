@@ -113,7 +113,7 @@ impl Vector for __m256 {
     unsafe fn copy_transposed(src: *const f32, stride: isize, dst: *mut f32, ld: isize) {
         // SAFETY: as above; the halves of rows are in the square.
         unsafe {
-            // Rows i and i + 4 of one half of the columns, side by side: what remains is to transpose two squares of four.
+            // Rows i and i + 4 of one half of the columns, side by side: what remains are two squares of four.
             let pair = |i: isize, half: usize| {
                 let at = |i: isize| _mm_loadu_ps(src.wrapping_offset(i * stride).add(half));
                 _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(at(i)), at(i + 4))

@@ -44,8 +44,8 @@ pub(super) trait Vector: Lanes {
     /// Element `STEP·l` in lane l, `STEP` being 1 or 2; zero in lanes without.
     unsafe fn load_taps<const STEP: usize>(p: *const f32, taps: Self::Taps) -> Self;
 
-    /// Copies a square of as many elements as a vector has: element j of row i, of rows `stride` apart, becomes element i
-    /// of row j, of rows `ld` apart.
+    /// Copies a square of as many rows as a vector has lanes: element j of row i, of rows `stride` apart, becomes
+    /// element i of row j, of rows `ld` apart.
     unsafe fn copy_transposed(src: *const f32, stride: isize, dst: *mut f32, ld: isize);
     /// Brings the cache line of an address, which need not be valid, into the first-level cache.
     unsafe fn fetch(_: *const f32) {}
