@@ -4,9 +4,9 @@
     python3 benches/compare_shapes.py target/release/tensorc-bench MODEL.onnx --extents 1..1,1..512 \\
         [--requests 300] [--threads 2] [--rounds 1] [--seed 1]
 
-Extents are ranges of the model's open dimensions, in the order in which its inputs have them first. Both sides get the
-same requests in the same order; inputs are ones. Prints loading, the sum of all requests, the median and the worst of them
-in ms, of the round with the least sum. Needs onnxruntime and numpy.
+Extents are ranges of the model's open dimensions, in the order in which its inputs have them first; `32..640/32` are multiples
+of 32. Both sides get the same requests in the same order; inputs are ones. Prints loading, the sum of all requests, the median and
+the worst of them in ms, of the round with the least sum. Needs onnxruntime and numpy.
 """
 import argparse, json, random, statistics, subprocess, sys
 
@@ -31,6 +31,13 @@ print(json.dumps({"load_ms": load * 1e3, "request_ms": times}))
 """
 
 
+def extents(text):
+    """The extents of `first..last` or, in steps, `first..last/step`."""
+    bounds, _, step = text.partition("/")
+    first, last = map(int, bounds.split(".."))
+    return range(first, last + 1, int(step or 1))
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("bench")
@@ -39,9 +46,9 @@ def main():
     for name, value in [("requests", 300), ("threads", 2), ("rounds", 1), ("seed", 1)]:
         options.add_argument(f"--{name}", type=int, default=value)
     given = options.parse_args()
-    ranges = [tuple(map(int, one.split(".."))) for one in given.extents.split(",")]
+    ranges = [extents(one) for one in given.extents.split(",")]
     rng = random.Random(given.seed)
-    requests = [",".join(str(rng.randint(*one)) for one in ranges) for _ in range(given.requests)]
+    requests = [",".join(str(rng.choice(one)) for one in ranges) for _ in range(given.requests)]
     ours = [given.bench, "shapes", given.model, "--threads", str(given.threads)]
     sides = {
         "tensorc": ours + [word for request in requests for word in ("--request", request)],

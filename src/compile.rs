@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::content::Piece;
-use tensorc_abi::{ExternFn, KernelSignature, Packing, Plan, Weight};
-use tensorc_codegen::jit::compile_kernels;
+use tensorc_abi::{ExternFn, Packing, Plan, Weight};
+use tensorc_codegen::jit::{JitModule, compile_kernels};
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::Diagnostic;
@@ -22,7 +22,7 @@ use tensorc_runtime::plan::{LoadError, verify_kernels};
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightCache, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::plan_memory;
+use tensorc_schedule::{Effort, plan_memory};
 
 use crate::compiler::{COMPILE, Compiler};
 use crate::error::Error;
@@ -99,17 +99,11 @@ pub fn lower(
     after(LOWER, start.elapsed(), &lowered)?;
     if end == End::Planned {
         let (span, start) = (compiler.span(PLAN_MEMORY), Instant::now());
-        plan_memory(&mut lowered)?;
+        plan_memory(&mut lowered, Effort::Search)?;
         drop(span);
         after(PLAN_MEMORY, start.elapsed(), &lowered)?;
     }
     Ok(lowered)
-}
-
-/// Checks that the calls of a plan fit its kernels.
-pub(crate) fn check_calls(plan: &Plan, kernels: &[Kernel]) -> Result<(), LoadError> {
-    let signatures: Vec<KernelSignature> = kernels.iter().map(Kernel::signature).collect();
-    Ok(verify_kernels(plan, &signatures)?)
 }
 
 /// A graph of known types that is to be compiled.
@@ -150,10 +144,9 @@ pub(crate) fn link(
     deadline: Deadline,
     report: &mut Report,
 ) -> Result<Executable, Error> {
-    let Lowered { plan, kernels, constants, externs, .. } = lowered;
+    let Lowered { plan, kernels, signatures, constants, externs, .. } = lowered;
     // Loading verifies the rest of the plan.
-    check_calls(&plan, &kernels)?;
-    let threads = compiler.pool().threads();
+    verify_kernels(&plan, &signatures).map_err(LoadError::from)?;
     if let Some(driver) = compiler.gpu() {
         let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
         compiler.progress("generate code");
@@ -163,22 +156,41 @@ pub(crate) fn link(
             link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
         });
     }
-    compiler.progress("generate code");
-    let code = report.timed(compiler, "codegen", || {
-        let backend = compiler.options().backend;
-        let (is_over, symbol) = (|| deadline.is_over(), &tensorc_kernels::symbol);
-        let interrupt = Interrupt::new(&is_over);
-        Ok(Arc::new(compile_kernels(&kernels, backend, threads, interrupt, compiler.kernels(), symbol)?))
-    })?;
-    compiler.options().limits.admit_code(code.code_bytes())?;
+    let code = generate(compiler, &kernels, deadline, report)?;
     compiler.progress("pack weights");
     let weights = report.timed(compiler, "pack-weights", || pack_weights(compiler, &plan, &constants))?;
+    report.timed(compiler, "load", || link_code(compiler, plan, &code, weights, &externs))
+}
+
+/// Generates the code of kernels for the processor.
+pub(crate) fn generate(
+    compiler: &Compiler,
+    kernels: &[Kernel],
+    deadline: Deadline,
+    report: &mut Report,
+) -> Result<Arc<JitModule>, Error> {
+    compiler.progress("generate code");
+    let code = report.timed(compiler, "codegen", || {
+        let (backend, threads) = (compiler.options().backend, compiler.pool().threads());
+        let (is_over, symbol) = (|| deadline.is_over(), &tensorc_kernels::symbol);
+        let interrupt = Interrupt::new(&is_over);
+        Ok(Arc::new(compile_kernels(kernels, backend, threads, interrupt, compiler.kernels(), symbol)?))
+    })?;
+    compiler.options().limits.admit_code(code.code_bytes())?;
+    Ok(code)
+}
+
+/// Joins a plan with the code of its kernels.
+pub(crate) fn link_code(
+    compiler: &Compiler,
+    plan: Plan,
+    code: &Arc<JitModule>,
+    weights: Vec<WeightStorage>,
+    externs: &[ExternFn],
+) -> Result<Executable, Error> {
     let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
-    let poison = compiler.options().poison;
-    report.timed(compiler, "load", || {
-        let executable = link_executable(plan, entries, code, weights, &externs)?;
-        Ok(if poison { executable.poisoning() } else { executable })
-    })
+    let executable = link_executable(plan, entries, code.clone(), weights, externs)?;
+    Ok(if compiler.options().poison { executable.poisoning() } else { executable })
 }
 
 /// Brings the constants into the layouts of a plan's weights, on all threads.
@@ -196,11 +208,13 @@ pub(crate) fn pack_each(compiler: &Compiler, weights: &[(&Weight, &TensorData)])
     for (_, data) in weights.iter().filter(|(weight, _)| weight.packing == Packing::Plain) {
         read_plain(data, compiler.pool().threads());
     }
-    compiler.side_by_side(weights.len(), "packing weights", |i| {
-        let (weight, data) = weights[i];
-        let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.content());
-        packed.map_err(|source| Error::Weight { name: weight.name.clone(), source })
-    })
+    compiler.side_by_side(weights.len(), "packing weights", |i| pack(compiler, weights[i].0, weights[i].1))
+}
+
+/// Brings a constant into the layout of a weight.
+pub(crate) fn pack(compiler: &Compiler, weight: &Weight, data: &TensorData) -> Result<WeightStorage, Error> {
+    let packed = compiler.weights().pack(&weight.packing, data.dtype(), data.content());
+    packed.map_err(|source| Error::Weight { name: weight.name.clone(), source })
 }
 
 /// Reads a weight that is used as it is. Many models have one that is as large as all others: all threads read it.
@@ -228,7 +242,7 @@ fn link_device(
 }
 
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]
-fn link_executable(
+pub(crate) fn link_executable(
     plan: Plan,
     entries: Vec<tensorc_abi::KernelFn>,
     code: Arc<dyn std::any::Any + Send + Sync>,

@@ -47,6 +47,8 @@ pub struct Options {
     /// Combinations of input shapes for which a [`crate::Model`] keeps what it compiled, by default 64; one that has not been used
     /// longest makes room.
     pub sessions: Option<usize>,
+    /// Plans and kernels are made for each combination of input shapes, rather than once for many. Results have the same bits.
+    pub specialize: bool,
     /// What models may take; by default as much as they ask for.
     pub limits: Limits,
     /// Also reads external data of ONNX models that is reached by symbolic links, wherever they lead, or that has further names

@@ -35,6 +35,7 @@ mod lists;
 mod load;
 mod model;
 pub mod op;
+mod open_plan;
 mod program;
 mod session;
 pub mod symbol;

@@ -179,8 +179,9 @@ impl Model {
     /// Code for inputs of these types, and the given values of some of them.
     fn compiled(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<SessionCode, Error> {
         let mut report = Report::default();
-        if let Some(fused) = self.fused_for(types, &mut report)
-            && let Ok(code) = SessionCode::compile_fused(&self.compiler, fused, report)
+        let model = || self.templates.model(&self.compiler, &self.graph, types, &mut report);
+        if let Some(model) = self.open.is_none().then(model).flatten()
+            && let Some(Ok(code)) = model.code(&self.compiler, types, report)
         {
             return Ok(code);
         }

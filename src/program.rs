@@ -51,9 +51,14 @@ impl Program {
     }
 
     fn linked(compiler: &Compiler, lowered: Lowered, deadline: Deadline, mut report: Report) -> Result<Program, Error> {
-        let executable = Arc::new(link(compiler, lowered, deadline, &mut report)?);
+        let executable = link(compiler, lowered, deadline, &mut report)?;
+        Ok(Program::of(compiler, executable, report))
+    }
+
+    /// Of what is linked already.
+    pub(crate) fn of(compiler: &Compiler, executable: Executable, report: Report) -> Program {
         let contexts = BoundedPool::new(most_runs(compiler));
-        Ok(Program { compiler: compiler.clone(), executable, report, contexts, turns: None })
+        Program { compiler: compiler.clone(), executable: Arc::new(executable), report, contexts, turns: None }
     }
 
     /// Lets all runs follow each other in one context, as phases of a plan and runs on a GPU must; its intermediate values

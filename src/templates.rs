@@ -1,19 +1,29 @@
-//! Models compiled for many shapes at once, up to fusion: what is left for a shape is to place memory and to write kernels.
+//! Models compiled for many shapes at once: what is left for a shape is to put its numbers into a plan, or, where the plan needs
+//! numbers, into the fused graph.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tensorc_ir::extent::Binding;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, DimId};
 use tensorc_passes::template::{Template, open_dims};
 use tensorc_passes::{CompilePhase, Pipeline};
 
+use crate::bounded_pool::BoundedPool;
 use crate::cache::ProgramCache;
 use crate::compile::{Report, optimize};
 use crate::compiler::Compiler;
+use crate::error::Error;
 use crate::key::ProgramKey;
+use crate::open_plan::OpenPlan;
+use crate::program::most_runs;
+use crate::session::{RunMemory, SessionCode, Signature};
 
 /// Templates kept: of one for each set of dimensions that have one element or none, and those that need numbers for some.
 const MAX_TEMPLATES: usize = 16;
+
+/// Plans that are made from one template: where schedules depend on the shape.
+const MAX_PLANS: usize = 8;
 
 /// The templates of a model.
 pub(crate) struct Templates(ProgramCache<Made>);
@@ -22,13 +32,96 @@ pub(crate) struct Templates(ProgramCache<Made>);
 #[derive(Clone)]
 enum Made {
     /// It may hold for all extents.
-    Whole(Arc<Template>),
+    Whole(Arc<OpenModel>),
     /// It needs numbers for these dimensions, and may hold for all extents of the others.
     Needs(Arc<[DimId]>),
     /// The operators do not admit the numbers of examples, so that shapes tell which dimensions need theirs.
-    Refused,
+    Refused(Arc<Refused>),
     /// There is none.
     Not,
+}
+
+/// Examples that operators do not admit.
+struct Refused {
+    examples: Vec<i64>,
+    /// Templates as far as types are inferred, with the numbers of shapes as examples.
+    typed: Mutex<Vec<Template>>,
+}
+
+/// A fused graph for many shapes, and the plans that were made from it.
+pub(crate) struct OpenModel {
+    template: Template,
+    /// Each holds on conditions of its own.
+    plans: Mutex<Vec<Arc<OpenPlan>>>,
+    /// How often a plan has been made, in vain or not. Whoever makes one holds it.
+    tried: Mutex<usize>,
+    runs: Arc<BoundedPool<RunMemory>>,
+}
+
+impl OpenModel {
+    fn new(compiler: &Compiler, template: Template) -> OpenModel {
+        let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
+        OpenModel { template, plans: Mutex::default(), tried: Mutex::default(), runs }
+    }
+
+    /// The code for inputs of these types; `None` if what is compiled for many shapes does not hold for them.
+    ///
+    /// # Errors
+    /// As [`SessionCode::compile`].
+    pub fn code(
+        &self,
+        compiler: &Compiler,
+        types: &[DenseType],
+        mut report: Report,
+    ) -> Option<Result<SessionCode, Error>> {
+        if let Some((plan, binding)) = self.plan(compiler, types, &mut report) {
+            let signature = Signature::of(&self.template.graph);
+            // What a plan for this shape alone takes may be within limits that this one exceeds.
+            if let Ok(program) = plan.program(compiler, &binding, report.clone()) {
+                return Some(Ok(SessionCode::open(program, signature, self.runs.clone())));
+            }
+        }
+        let graph = self.template.graph_for(types)?;
+        Some(SessionCode::compile_fused(compiler, graph, report))
+    }
+
+    /// A plan that holds for inputs of these types, and its numbers for them; `None` if the graph has none.
+    fn plan(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<(Arc<OpenPlan>, Binding)> {
+        if compiler.options().specialize {
+            return None;
+        }
+        if let Some(found) = self.made(types) {
+            return Some(found);
+        }
+        let mut tried = lock(&self.tried);
+        loop {
+            let found = self.made(types);
+            if found.is_some() || *tried >= MAX_PLANS {
+                return found;
+            }
+            let (is_first, template) = match *tried {
+                0 => (true, self.template.fork()),
+                _ => (false, self.template.with_examples(types)?),
+            };
+            *tried += 1;
+            let plan = OpenPlan::new(compiler, template, report).ok();
+            match plan.filter(|plan| plan.template().fixed().is_empty()) {
+                Some(plan) => lock(&self.plans).push(Arc::new(plan)),
+                // Other numbers in place of the examples would be needed as well.
+                None if is_first => *tried = MAX_PLANS,
+                None => return None,
+            }
+        }
+    }
+
+    /// A plan that has been made and holds for inputs of these types.
+    fn made(&self, types: &[DenseType]) -> Option<(Arc<OpenPlan>, Binding)> {
+        lock(&self.plans).iter().find_map(|plan| Some((plan.clone(), plan.template().binding(types)?)))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for Templates {
@@ -39,8 +132,19 @@ impl Default for Templates {
 
 impl Templates {
     /// The fused graph for inputs of these types; `None` if no template holds for them, so that the graph is to be compiled for
-    /// them alone. Which it is does not depend on what was asked before.
+    /// them alone.
     pub fn fused(&self, compiler: &Compiler, graph: &Graph, types: &[DenseType], report: &mut Report) -> Option<Graph> {
+        self.model(compiler, graph, types, report)?.template.graph_for(types)
+    }
+
+    /// The template for inputs of these types. Which it is does not depend on what was asked before.
+    pub fn model(
+        &self,
+        compiler: &Compiler,
+        graph: &Graph,
+        types: &[DenseType],
+        report: &mut Report,
+    ) -> Option<Arc<OpenModel>> {
         let options = compiler.options();
         // A budget of memory is kept for a shape.
         if compiler.gpu().is_some() || options.passes.recompute.is_some() || types.len() != graph.inputs().len() {
@@ -50,9 +154,9 @@ impl Templates {
         let mut key = ProgramKey::of("");
         types.iter().flat_map(|ty| ty.dims.iter()).for_each(|n| key.number((*n).min(2)));
         let closed = match self.get(&key, || work.template(&[]))? {
-            Made::Whole(template) => return template.graph_for(types),
+            Made::Whole(model) => return Some(model),
             Made::Needs(closed) => closed,
-            Made::Refused => work.needed()?.into(),
+            Made::Refused(refused) => work.needed(&refused)?.into(),
             Made::Not => return None,
         };
         for dim in open_dims(graph, Some(types))?.iter().filter(|dim| closed.contains(&dim.id)) {
@@ -60,7 +164,7 @@ impl Templates {
             key.number(dim.given?);
         }
         match self.get(&key, || work.template(&closed))? {
-            Made::Whole(template) => template.graph_for(types),
+            Made::Whole(model) => Some(model),
             _ => None,
         }
     }
@@ -83,10 +187,11 @@ impl Work<'_> {
     fn template(&mut self, closed: &[DimId]) -> Made {
         let Some(mut template) = Template::closing(self.graph, Some(self.types), closed) else { return Made::Not };
         if !self.optimize(&mut template, CompilePhase::Plan) {
-            return if closed.is_empty() { Made::Refused } else { Made::Not };
+            let refused = || Refused { examples: template.examples(), typed: Mutex::default() };
+            return if closed.is_empty() { Made::Refused(Arc::new(refused())) } else { Made::Not };
         }
         match template.fixed() {
-            fixed if fixed.is_empty() => Made::Whole(Arc::new(template)),
+            fixed if fixed.is_empty() => Made::Whole(Arc::new(OpenModel::new(self.compiler, template))),
             fixed if fixed.len() < template.trace.symbols().len() => Made::Needs(fixed.into()),
             _ => Made::Not,
         }
@@ -104,10 +209,21 @@ impl Work<'_> {
     }
 
     /// The dimensions whose numbers inference needs, because it does not admit those of examples; `None` if it needs all.
-    fn needed(&mut self) -> Option<Vec<DimId>> {
-        let examples = Template::of(self.graph, Some(self.types))?;
-        let mut like = Template::like(self.graph, self.types)?;
-        let unlike = self.optimize(&mut like, CompilePhase::Type).then(|| like.unlike(&examples))?;
-        (1..like.trace.symbols().len()).contains(&unlike.len()).then_some(unlike)
+    fn needed(&mut self, refused: &Refused) -> Option<Vec<DimId>> {
+        let mut typed = lock(&refused.typed);
+        let unlike = |template: &Template| template.unlike(self.types, &refused.examples);
+        let unlike = match typed.iter().find_map(unlike) {
+            Some(unlike) => unlike,
+            None => {
+                let mut like = Template::like(self.graph, self.types)?;
+                let unlike = self
+                    .optimize(&mut like, CompilePhase::Type)
+                    .then(|| like.unlike(self.types, &refused.examples))??;
+                typed.truncate(MAX_TEMPLATES - 1);
+                typed.push(like);
+                unlike
+            }
+        };
+        (1..refused.examples.len()).contains(&unlike.len()).then_some(unlike)
     }
 }

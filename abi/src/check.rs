@@ -1,11 +1,9 @@
 //! Checks of values that are known in the run only: the words in which runs leave what they found.
 
-use serde::{Deserialize, Serialize};
-
 use crate::operand::BufferId;
 
 /// What an operator demands of an operand's values.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Requirement {
     /// The name of the node in the user's model.
     pub node: String,
@@ -38,7 +36,7 @@ pub struct BrokenRequirement {
 }
 
 /// A requirement and where a plan leaves what it found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueCheck {
     /// One i64 in the arena that nothing takes the place of: a word as [`crate::image::found`] reads it.
     pub buffer: BufferId,

@@ -1,12 +1,8 @@
 //! Which part of a convolution is computed, by which algorithm, and by which kernel of the library.
 
-#[cfg(feature = "plan")]
-use serde::{Deserialize, Serialize};
-
 /// Algorithms of a convolution with packed filters. They differ by rounding, and in what values that are not finite
 /// reach; the meaning is the sum of products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub enum ConvAlgorithm {
     /// The sum of products.
     #[default]
@@ -44,7 +40,6 @@ impl ConvAlgorithm {
 
 /// What is computed of a convolution, and from which two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub enum ConvPass {
     /// y of x and filters in the packed form of the kernel library ([`crate::Packing::Conv`]).
     Packed(ConvAlgorithm),

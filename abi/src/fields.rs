@@ -2,25 +2,29 @@
 //! ([`crate::StepOp::parts`]), with a [`Visitor`].
 
 use crate::library::{Attention, BatchedGemm, Conv2d, ImageLayout, MatrixLayout};
+use crate::number::Number;
 use crate::operand::{BufferId, Epilogue, LeftOperand};
 
 /// Goes over what a step consists of, which it may read or set: operands, numbers, what is computed before and after.
 /// Of calls alone there are numbers only.
-pub trait Visitor {
+pub trait Visitor<N: Number = u64> {
     /// What a method returns to end the visit.
     type Error;
 
     /// Unsigned numbers of one name.
-    fn unsigned(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Self::Error>;
+    fn unsigned(&mut self, name: &'static str, values: &mut [N]) -> Result<(), Self::Error>;
 
     /// Signed numbers of one name.
-    fn signed(&mut self, name: &'static str, values: &mut [i64]) -> Result<(), Self::Error>;
+    fn signed(&mut self, name: &'static str, values: &mut [N::Signed]) -> Result<(), Self::Error>;
+
+    /// The bits of an f32.
+    fn bits(&mut self, name: &'static str, value: &mut u32) -> Result<(), Self::Error>;
 
     /// 0 or 1; a number that may be left out where it is 0.
     fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<(), Self::Error>;
 
     /// May be left out where all are 0.
-    fn optional(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Self::Error>;
+    fn optional(&mut self, name: &'static str, values: &mut [N]) -> Result<(), Self::Error>;
 
     /// The left operand of a product or a convolution.
     fn left(&mut self, _operand: &mut LeftOperand) -> Result<(), Self::Error> {
@@ -58,8 +62,8 @@ pub trait Visitor {
     }
 }
 
-impl MatrixLayout {
-    fn field<F: Visitor>(&mut self, name: &'static str, f: &mut F) -> Result<(), F::Error> {
+impl<N: Number> MatrixLayout<N> {
+    fn field<F: Visitor<N>>(&mut self, name: &'static str, f: &mut F) -> Result<(), F::Error> {
         let [b0, b1, b2] = self.batch_strides;
         let mut all = [self.offset, b0, b1, b2, self.row_stride, self.col_stride];
         f.signed(name, &mut all)?;
@@ -69,16 +73,16 @@ impl MatrixLayout {
     }
 }
 
-fn each<F: Visitor>(f: &mut F, fields: &mut [(&'static str, &mut u64)]) -> Result<(), F::Error> {
+fn each<N: Number, F: Visitor<N>>(f: &mut F, fields: &mut [(&'static str, &mut N)]) -> Result<(), F::Error> {
     fields.iter_mut().try_for_each(|(name, value)| f.unsigned(name, std::slice::from_mut(*value)))
 }
 
-impl BatchedGemm {
+impl<N: Number> BatchedGemm<N> {
     /// Goes over the numbers of the call, in the order of its text form.
     ///
     /// # Errors
     /// Those of the visitor.
-    pub fn fields<F: Visitor>(&mut self, f: &mut F) -> Result<(), F::Error> {
+    pub fn fields<F: Visitor<N>>(&mut self, f: &mut F) -> Result<(), F::Error> {
         let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = self;
         f.unsigned("batch", batch)?;
         each(f, &mut [("m", m), ("n", n), ("k", k)])?;
@@ -89,14 +93,14 @@ impl BatchedGemm {
     }
 }
 
-impl Conv2d {
+impl<N: Number> Conv2d<N> {
     /// But for the pass, which is part of the word.
     ///
     /// Goes over the numbers of the call, in the order of its text form.
     ///
     /// # Errors
     /// Those of the visitor.
-    pub fn fields<F: Visitor>(&mut self, f: &mut F) -> Result<(), F::Error> {
+    pub fn fields<F: Visitor<N>>(&mut self, f: &mut F) -> Result<(), F::Error> {
         let Conv2d { batch, groups, in_channels, out_channels, input, output, kernel, .. } = self;
         let channels = [("in_channels", in_channels), ("out_channels", out_channels)];
         each(f, &mut [("batch", batch), ("groups", groups)])?;
@@ -123,12 +127,12 @@ impl Conv2d {
     }
 }
 
-impl Attention {
+impl<N: Number> Attention<N> {
     /// Goes over the numbers of the call, in the order of its text form.
     ///
     /// # Errors
     /// Those of the visitor.
-    pub fn fields<F: Visitor>(&mut self, f: &mut F) -> Result<(), F::Error> {
+    pub fn fields<F: Visitor<N>>(&mut self, f: &mut F) -> Result<(), F::Error> {
         let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero } = self;
         f.unsigned("batch", batch)?;
         each(f, &mut [("queries", queries), ("keys", keys), ("depth", depth), ("size", size)])?;
@@ -136,9 +140,7 @@ impl Attention {
         k.field("k", f)?;
         v.field("v", f)?;
         out.field("out", f)?;
-        let mut bits = u64::from(*scale);
-        f.unsigned("scale", std::slice::from_mut(&mut bits))?;
-        *scale = bits as u32;
+        f.bits("scale", scale)?;
         f.flag("shifted", shifted)?;
         f.flag("empty_is_zero", empty_is_zero)
     }

@@ -3,24 +3,23 @@
 //! A conditional has two bodies with the same inputs and outputs. A loop has one, of which the states are what iterations
 //! carry on, in memory of the loop's results, changed in place.
 
-use serde::{Deserialize, Serialize};
-
 use crate::dtype::DType;
 use crate::image::flow;
+use crate::number::Number;
 use crate::operand::BufferId;
 use crate::plan::{Buffer, Plan, WorkingBytes};
 
 /// The nested plans of a step. Their kernels and weights stand in the tables of the outermost plan.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FlowPlan {
+#[derive(Clone, Debug, PartialEq)]
+pub struct FlowPlan<N: Number = u64> {
     /// Which of the plans run, and how often.
     pub kind: FlowKind,
     /// Two of a conditional, the one for a condition that holds first; one of a loop.
-    pub bodies: Vec<Plan>,
+    pub bodies: Vec<Plan<N>>,
 }
 
 /// What decides which bodies run, and how often.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FlowKind {
     /// The first operand, a bool scalar. The other operands are the inputs of both bodies; their outputs are the results.
     If,
@@ -34,7 +33,7 @@ pub enum FlowKind {
 /// carried, then what is stacked. Inputs of the body: the number of the iteration, an i64 scalar; what is carried; a row of
 /// each scanned operand, that is its part at one position of the first axis; the rest. Outputs of the body: whether there is
 /// a next iteration, if there is a condition; a row of each stacked result. It updates what is carried.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Loop {
     /// Most iterations, and how many there are without a condition: the extent of the first axis of what is scanned and
     /// stacked.

@@ -18,6 +18,8 @@ pub mod check;
 #[cfg(feature = "plan")]
 pub mod content;
 mod conv;
+#[cfg(feature = "plan")]
+mod convert;
 mod dtype;
 #[cfg(feature = "plan")]
 mod external;
@@ -29,6 +31,7 @@ pub mod image;
 pub mod library;
 #[cfg(feature = "plan")]
 pub mod memory;
+mod number;
 #[cfg(feature = "plan")]
 pub mod operand;
 #[cfg(feature = "plan")]
@@ -44,12 +47,15 @@ mod words;
 #[cfg(feature = "plan")]
 pub use check::{BrokenRequirement, Requirement, ValueCheck};
 pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};
+#[cfg(feature = "plan")]
+pub use convert::Convert;
 pub use dtype::DType;
 #[cfg(feature = "plan")]
 pub use external::{ExternCall, ExternError, ExternFn, panic_text};
 #[cfg(feature = "plan")]
 pub use flow::{FlowKind, FlowPlan, Loop};
 pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
+pub use number::Number;
 #[cfg(feature = "plan")]
 pub use operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 #[cfg(feature = "plan")]

@@ -2,10 +2,8 @@
 //!
 //! All strides and offsets count elements of the operand's type, not bytes.
 
-#[cfg(feature = "plan")]
-use serde::{Deserialize, Serialize};
-
 use crate::conv::{ConvAlgorithm, ConvPass};
+use crate::number::Number;
 
 /// Number of batch dimensions a [`BatchedGemm`] iterates over; unused ones have extent 1.
 pub const GEMM_BATCH_RANK: usize = 3;
@@ -13,16 +11,15 @@ pub const GEMM_BATCH_RANK: usize = 3;
 /// Where the element (batch, row, column) of a matrix operand lies:
 /// `offset + Σ batch[i]·batch_strides[i] + row·row_stride + col·col_stride`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
-pub struct MatrixLayout {
+pub struct MatrixLayout<N: Number = u64> {
     /// Position of the element (0, 0) of the first batch.
-    pub offset: i64,
+    pub offset: N::Signed,
     /// Elements from one batch to the next, for each batch dimension; 0: all share a matrix.
-    pub batch_strides: [i64; GEMM_BATCH_RANK],
+    pub batch_strides: [N::Signed; GEMM_BATCH_RANK],
     /// Elements from one row to the next.
-    pub row_stride: i64,
+    pub row_stride: N::Signed,
     /// Elements from one column to the next.
-    pub col_stride: i64,
+    pub col_stride: N::Signed,
 }
 
 /// `C[b, m, n] = Σ_k A[b, m, k] · B[b, k, n]` for every batch index `b`; of f32, other than in a call of a GPU's library
@@ -33,22 +30,21 @@ pub struct MatrixLayout {
 /// `c.col_stride` must be 1. With [`BatchedGemm::b_packed`] the operand B is one matrix shared by
 /// all batches, in the packed form of the kernel library, and `b` is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
-pub struct BatchedGemm {
+pub struct BatchedGemm<N: Number = u64> {
     /// Extents of the batch dimensions.
-    pub batch: [u64; GEMM_BATCH_RANK],
+    pub batch: [N; GEMM_BATCH_RANK],
     /// Rows of A and C.
-    pub m: u64,
+    pub m: N,
     /// Columns of B and C.
-    pub n: u64,
+    pub n: N,
     /// Columns of A and rows of B.
-    pub k: u64,
+    pub k: N,
     /// Where A lies.
-    pub a: MatrixLayout,
+    pub a: MatrixLayout<N>,
     /// Where B lies, unless it is packed.
-    pub b: MatrixLayout,
+    pub b: MatrixLayout<N>,
     /// Where C lies.
-    pub c: MatrixLayout,
+    pub c: MatrixLayout<N>,
     /// Whether B is in the packed form, [`Packing::GemmB`].
     pub b_packed: bool,
 }
@@ -62,32 +58,31 @@ pub struct BatchedGemm {
 /// of `x` and `y` may lie apart ([`Conv2d::images`]). The sum runs over ascending i, r, s; unless x has its channels
 /// in planes, over ascending blocks of 16 of i (the last one may be smaller), then r, s, then i in the block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
-pub struct Conv2d {
+pub struct Conv2d<N: Number = u64> {
     /// Number of images.
-    pub batch: u64,
+    pub batch: N,
     /// Groups of channels; an output channel is computed from input channels of its group.
-    pub groups: u64,
+    pub groups: N,
     /// Channels of x per group.
-    pub in_channels: u64,
+    pub in_channels: N,
     /// Channels of y per group.
-    pub out_channels: u64,
+    pub out_channels: N,
     /// Input height and width.
-    pub input: [u64; 2],
+    pub input: [N; 2],
     /// Output height and width.
-    pub output: [u64; 2],
+    pub output: [N; 2],
     /// Height and width of a filter.
-    pub kernel: [u64; 2],
+    pub kernel: [N; 2],
     /// Rows and columns of x from one pixel of y to the next.
-    pub strides: [u64; 2],
+    pub strides: [N; 2],
     /// Rows and columns of x from one tap of a filter to the next.
-    pub dilations: [u64; 2],
+    pub dilations: [N; 2],
     /// Padding before the first row and column; what lies after the last follows from `output`.
-    pub pads: [u64; 2],
+    pub pads: [N; 2],
     /// What is computed.
     pub pass: ConvPass,
     /// Elements from an image of x to the next, and of y; 0: one follows the other.
-    pub images: [u64; 2],
+    pub images: [N; 2],
     /// How x and y lie in memory.
     pub layouts: [ImageLayout; 2],
 }
@@ -97,7 +92,6 @@ pub const CHANNEL_BLOCK: u64 = 16;
 
 /// Where an image holds its channels. What one filter tap reads of a pixel is a run of elements in all but planes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub enum ImageLayout {
     /// NCHW.
     #[default]
@@ -113,32 +107,33 @@ impl ImageLayout {
     pub const ALL: [ImageLayout; 3] = [ImageLayout::Nchw, ImageLayout::Nchw16c, ImageLayout::Nhwc];
 
     /// Whether an image of so many channels can lie so.
-    pub const fn holds(self, channels: u64) -> bool {
-        !matches!(self, ImageLayout::Nchw16c) || channels.is_multiple_of(CHANNEL_BLOCK)
+    pub fn holds<N: Number>(self, channels: N) -> bool {
+        !matches!(self, ImageLayout::Nchw16c) || channels % N::from(CHANNEL_BLOCK) == N::from(0)
     }
 }
 
-impl Conv2d {
+impl<N: Number> Conv2d<N> {
     /// One filter per input channel, one input channel per group.
-    pub const fn is_depthwise(&self) -> bool {
-        self.in_channels == 1 && self.out_channels == 1 && self.groups > 1
+    pub fn is_depthwise(&self) -> bool {
+        let one = N::from(1);
+        self.in_channels == one && self.out_channels == one && self.groups > one
     }
 
     /// Whether x and y have their channels in planes.
-    pub const fn in_planes(&self) -> bool {
+    pub fn in_planes(&self) -> bool {
         matches!(self.layouts, [ImageLayout::Nchw, ImageLayout::Nchw])
     }
 
     /// The same convolution with its only spatial axis as the width, along which kernels compute with vectors. Nothing
     /// lies elsewhere in memory.
-    pub const fn along_width(self) -> Conv2d {
-        let column = self.input[1] == 1 && self.output[1] == 1 && self.kernel[1] == 1 && self.pads[1] == 0;
+    #[must_use]
+    pub fn along_width(self) -> Conv2d<N> {
+        let [zero, one] = [0, 1].map(N::from);
+        let column = self.kernel[1] == one && self.pads[1] == zero && self.input[1] == one && self.output[1] == one;
         if !column {
             return self;
         }
-        const fn turned(axes: [u64; 2]) -> [u64; 2] {
-            [axes[1], axes[0]]
-        }
+        let turned = |axes: [N; 2]| [axes[1], axes[0]];
         Conv2d {
             input: turned(self.input),
             output: turned(self.output),
@@ -151,18 +146,19 @@ impl Conv2d {
     }
 
     /// Whether an algorithm computes the convolution: Winograd convolution F(m×m, 3×3) only some.
-    pub const fn allows(&self, algorithm: ConvAlgorithm) -> bool {
+    pub fn allows(&self, algorithm: ConvAlgorithm) -> bool {
+        let [one, three] = [1, 3].map(N::from);
         algorithm.tile().is_none()
-            || self.groups == 1
-                && self.in_channels.is_multiple_of(CHANNEL_BLOCK)
-                && matches!(self.kernel, [3, 3])
-                && matches!(self.strides, [1, 1])
-                && matches!(self.dilations, [1, 1])
+            || self.groups == one
+                && self.in_channels % N::from(CHANNEL_BLOCK) == N::from(0)
+                && self.kernel == [three; 2]
+                && self.strides == [one; 2]
+                && self.dilations == [one; 2]
     }
 
     /// Whether the convolution can be computed in its layouts: other ones than planes go with packed filters of one
     /// group or, on both sides, a depthwise convolution of at least a block of channels.
-    pub const fn layouts_fit(&self) -> bool {
+    pub fn layouts_fit(&self) -> bool {
         if !self.allows(self.pass.algorithm()) {
             return false;
         }
@@ -174,15 +170,15 @@ impl Conv2d {
             && y.holds(self.groups.saturating_mul(self.out_channels));
         let sides = match (self.is_depthwise(), x, y) {
             (true, ImageLayout::Nchw, _) | (true, _, ImageLayout::Nchw) => false,
-            (true, ..) => self.groups >= CHANNEL_BLOCK,
-            (false, ..) => self.groups == 1,
+            (true, ..) => self.groups >= N::from(CHANNEL_BLOCK),
+            (false, ..) => self.groups == N::from(1),
         };
         self.pass.is_packed() && whole && sides
     }
 
     /// Whether x may be computed as it is read, instead of lying in memory: if it or the result has its channels in
     /// blocks, but not where Winograd convolution makes blocks of planes.
-    pub const fn takes_computed(&self) -> bool {
+    pub fn takes_computed(&self) -> bool {
         match self.layouts {
             [ImageLayout::Nchw, ImageLayout::Nchw] | [ImageLayout::Nhwc, _] => false,
             [ImageLayout::Nchw, _] => self.pass.tile().is_none(),
@@ -191,34 +187,44 @@ impl Conv2d {
     }
 
     /// A 1×1 filter with unit stride and no padding: a matrix product over pixels.
-    pub const fn is_pointwise(&self) -> bool {
-        self.kernel[0] == 1
-            && self.kernel[1] == 1
-            && self.strides[0] == 1
-            && self.strides[1] == 1
-            && self.pads[0] == 0
-            && self.pads[1] == 0
-            && self.input[0] == self.output[0]
-            && self.input[1] == self.output[1]
+    pub fn is_pointwise(&self) -> bool {
+        let [zero, one] = [0, 1].map(N::from);
+        self.kernel == [one; 2] && self.strides == [one; 2] && self.pads == [zero; 2] && self.input == self.output
     }
 
-    /// The same convolution of contiguous tensors: filters are packed alike for both.
-    pub const fn contiguous(self) -> Conv2d {
-        Conv2d { images: [0; 2], ..self }
+    /// A convolution of one window with these filters, which are packed alike for both.
+    #[must_use]
+    pub fn of_filters(self) -> Conv2d<N> {
+        let [zero, one] = [0, 1].map(N::from);
+        Conv2d {
+            batch: one,
+            input: self.kernel,
+            output: [one; 2],
+            strides: [one; 2],
+            dilations: [one; 2],
+            pads: [zero; 2],
+            images: [zero; 2],
+            ..self
+        }
     }
 
     /// Elements of an image of x and of y.
-    pub const fn image_sizes(&self) -> [u64; 2] {
+    pub fn image_sizes(&self) -> [N; 2] {
         let x = self.groups * self.in_channels * self.input[0] * self.input[1];
         [x, self.groups * self.out_channels * self.output[0] * self.output[1]]
     }
 
     /// Elements from an image of x to the next, and of y.
-    pub const fn image_strides(&self) -> [u64; 2] {
-        let [x, y] = self.image_sizes();
-        [if self.images[0] == 0 { x } else { self.images[0] }, if self.images[1] == 0 { y } else { self.images[1] }]
+    pub fn image_strides(&self) -> [N; 2] {
+        let (zero, [x, y]) = (N::from(0), self.image_sizes());
+        [
+            if self.images[0] == zero { x } else { self.images[0] },
+            if self.images[1] == zero { y } else { self.images[1] },
+        ]
     }
+}
 
+impl Conv2d {
     /// Elements of x, the filters and y; `None` where that is more than 2⁶⁴ - 1.
     pub fn sizes(&self) -> [Option<u64>; 3] {
         let product = |factors: [u64; 5]| factors.into_iter().try_fold(1u64, u64::checked_mul);
@@ -269,26 +275,25 @@ impl Conv2d {
 /// grows. The order of additions depends on the shape alone. A row of scores that are all -∞ has weights
 /// 0, and so no result: NaN, or 0 if `empty_is_zero`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
-pub struct Attention {
+pub struct Attention<N: Number = u64> {
     /// Extents of the batch dimensions; unused ones are 1.
-    pub batch: [u64; GEMM_BATCH_RANK],
+    pub batch: [N; GEMM_BATCH_RANK],
     /// Rows of Q and of the result.
-    pub queries: u64,
+    pub queries: N,
     /// Columns of K and rows of V.
-    pub keys: u64,
+    pub keys: N,
     /// Terms of a score.
-    pub depth: u64,
+    pub depth: N,
     /// Columns of the values and of the result.
-    pub size: u64,
+    pub size: N,
     /// queries × depth.
-    pub q: MatrixLayout,
+    pub q: MatrixLayout<N>,
     /// depth × keys.
-    pub k: MatrixLayout,
+    pub k: MatrixLayout<N>,
     /// keys × size.
-    pub v: MatrixLayout,
+    pub v: MatrixLayout<N>,
     /// queries × size; `out.col_stride` must be 1.
-    pub out: MatrixLayout,
+    pub out: MatrixLayout<N>,
     /// Bits of the f32 factor of Q.
     pub scale: u32,
     /// Whether the maximum is subtracted; if not, weights are `exp(s)`.
@@ -314,18 +319,17 @@ impl Attention {
 
 /// What a library kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Contraction {
+pub enum Contraction<N: Number = u64> {
     /// A matrix product.
-    Gemm(BatchedGemm),
+    Gemm(BatchedGemm<N>),
     /// A convolution, or a gradient of one.
-    Conv(Conv2d),
+    Conv(Conv2d<N>),
     /// Attention.
-    Attention(Attention),
+    Attention(Attention<N>),
 }
 
 /// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "plan", derive(Serialize, Deserialize))]
 pub enum Packing {
     /// Row-major, as in the graph.
     Plain,

@@ -1,17 +1,15 @@
 //! What steps of a plan name: buffers, generated kernels, and the kernels around a library call.
 
-use serde::{Deserialize, Serialize};
-
 /// Position of a buffer in [`crate::Plan::buffers`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
 
 /// Position of a generated kernel in [`crate::Plan::kernels`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelId(pub u32);
 
 /// A use of a buffer by a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arg {
     /// The buffer.
     pub buffer: BufferId,
@@ -20,7 +18,7 @@ pub struct Arg {
 }
 
 /// A generated kernel applied to each finished block of a library kernel's output.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Epilogue {
     /// The generated kernel.
     pub kernel: KernelId,
@@ -32,7 +30,7 @@ pub struct Epilogue {
 /// A generated kernel that computes blocks of the left operand of a library kernel where that reads them, so that
 /// the operand lies in no buffer. Its kernel takes memory of the library's, then `args`, all of them read
 /// ([`crate::library::epilogue_scalars`]).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Prologue {
     /// The generated kernel.
     pub kernel: KernelId,
@@ -41,7 +39,7 @@ pub struct Prologue {
 }
 
 /// The left operand of a library kernel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum LeftOperand {
     /// It lies in a buffer.
     Buffer(BufferId),

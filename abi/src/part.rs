@@ -1,42 +1,44 @@
 //! Buffers that lie in other buffers: slices that are written and read in place.
 
-use serde::{Deserialize, Serialize};
-
+use crate::number::Number;
 use crate::operand::BufferId;
 
 /// Where a buffer lies in another one, its *whole*, in elements of both, which have one type.
 ///
 /// Element `i` is element `offset + i / run * stride + i % run` of the whole. With `run` equal to the
 /// number of elements it is one block, and what uses it need not know that it is a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct SubBuffer {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubBuffer<N: Number = u64> {
     /// A buffer that is itself no part.
     pub of: BufferId,
     /// Position of its first element in the whole.
-    pub offset: u64,
+    pub offset: N,
     /// Elements that lie side by side; at least one, and a divisor of the number of elements.
-    pub run: u64,
+    pub run: N,
     /// Elements from the start of a run to that of the next; at least `run`.
-    pub stride: u64,
+    pub stride: N,
 }
 
-impl SubBuffer {
+impl<N: Number> SubBuffer<N> {
     /// Elements from the first to one past the last of a part of `len` elements.
-    pub fn span(&self, len: u64) -> u64 {
-        let before = (len / self.run.max(1)).saturating_sub(1);
-        if len == 0 { 0 } else { before.saturating_mul(self.stride).saturating_add(self.run) }
+    pub fn span(&self, len: N) -> N {
+        let (none, one) = (N::from(0), N::from(1));
+        if len == none || self.run == none {
+            return len;
+        }
+        (len / self.run - one).saturating_mul(self.stride).saturating_add(self.run)
     }
 
     /// Whether all elements lie side by side.
-    pub fn is_dense(&self, len: u64) -> bool {
+    pub fn is_dense(&self, len: N) -> bool {
         len <= self.run || self.run == self.stride
     }
 
     /// Whether two parts of one whole, with their numbers of elements, have an element in common. May say
     /// so of two that are strided differently and interleave.
-    pub(crate) fn overlaps(&self, len: u64, other: &SubBuffer, other_len: u64) -> bool {
-        let (a, b) = (self.offset, other.offset);
-        if len == 0 || other_len == 0 || a >= b + other.span(other_len) || b >= a + self.span(len) {
+    pub(crate) fn overlaps(&self, len: N, other: &SubBuffer<N>, other_len: N) -> bool {
+        let (a, b, none) = (self.offset, other.offset, N::from(0));
+        if len == none || other_len == none || a >= b + other.span(other_len) || b >= a + self.span(len) {
             return false;
         }
         match (self.is_dense(len), other.is_dense(other_len)) {
@@ -46,13 +48,26 @@ impl SubBuffer {
             (false, false) if self.stride == other.stride => {
                 let ((a, m), (b, n)) = ((a % self.stride, self.run), (b % self.stride, other.run));
                 // A run may reach into the next stride.
-                let apart = |low: u64, run: u64, high: u64, end: u64| low + run <= high && end <= low + self.stride;
+                let apart = |low: N, run: N, high: N, end: N| low + run <= high && end <= low + self.stride;
                 !(apart(a, m, b, b + n) || apart(b, n, a, a + m))
             }
             (false, false) => true,
         }
     }
 
+    /// Whether a strided part has an element in `begin..end`, which its span meets.
+    fn meets(&self, len: N, begin: N, end: N) -> bool {
+        let (one, first_end) = (N::from(1), self.offset + self.run);
+        // The first block that ends after `begin`.
+        let first = match begin + one > first_end {
+            true => (begin - first_end + self.stride) / self.stride,
+            false => N::from(0),
+        };
+        first < len / self.run && self.offset + first * self.stride < end
+    }
+}
+
+impl SubBuffer {
     /// How many elements another part of the same whole has in common with this one. May be fewer than that
     /// if both are strided, differently.
     pub fn common(&self, len: u64, other: &SubBuffer, other_len: u64) -> u64 {
@@ -80,14 +95,6 @@ impl SubBuffer {
             false => (from / self.stride, (from % self.stride).min(self.run)),
         };
         (block.saturating_mul(self.run)).saturating_add(at).min(len)
-    }
-
-    /// Whether a strided part has an element in `begin..end`, which its span meets.
-    fn meets(&self, len: u64, begin: u64, end: u64) -> bool {
-        let blocks = len / self.run;
-        // The first block that ends after `begin`.
-        let first = (begin + 1).saturating_sub(self.offset + self.run).div_ceil(self.stride);
-        first < blocks && self.offset + first * self.stride < end
     }
 }
 

@@ -1,6 +1,4 @@
-//! The compiled schedule of one graph at fixed shapes.
-
-use serde::{Deserialize, Serialize};
+//! The compiled schedule of one graph, for one shape or, with numbers that depend on symbols, for many.
 
 use crate::check::ValueCheck;
 use crate::conv::ConvPass;
@@ -8,6 +6,7 @@ use crate::dtype::DType;
 use crate::fields::Visitor;
 use crate::flow::FlowPlan;
 use crate::library::{Attention, BatchedGemm, Contraction, Conv2d, Packing};
+use crate::number::Number;
 use crate::operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 use crate::part::SubBuffer;
 use crate::vendor::VendorCall;
@@ -26,18 +25,18 @@ use crate::vendor::VendorCall;
 /// [`Plan::states`] is the value before the run and is never written; another buffer with the same
 /// storage class, where there is one, is the value after it, written once nobody reads the old value any
 /// more, or in place.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan<N: Number = u64> {
     /// The name of the graph.
     pub name: String,
     /// Every tensor that steps use, indexed by [`BufferId`].
-    pub buffers: Vec<Buffer>,
+    pub buffers: Vec<Buffer<N>>,
     /// The constants that steps read, indexed by [`StorageClass::Weight`].
     pub weights: Vec<Weight>,
     /// Names of the generated kernels; their code is linked separately, in the same order.
     pub kernels: Vec<String>,
     /// The schedule, in the order of execution.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Step<N>>,
     /// Buffers with [`StorageClass::Input`], in the order of the graph's inputs that are not updated.
     pub inputs: Vec<BufferId>,
     /// Buffers with [`StorageClass::State`] as they are before the run, in the order of the graph's inputs.
@@ -61,7 +60,7 @@ pub struct Plan {
 /// Working memory of a step in the arena: from `offset` on there is what all workers share, then memory for one worker
 /// after the other. It holds nothing before or after the step, so whatever is not live then may lie there, too. Steps that
 /// are to run side by side have the same, because a worker executes a part of one of them at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
     /// Position in [`Plan::steps`].
     pub step: u32,
@@ -114,31 +113,16 @@ impl Scratch {
     }
 }
 
-impl Plan {
-    /// Alignment of every arena offset, in bytes.
-    pub const ALIGN: u64 = 64;
-
-    /// Bytes of the arena for a run by so many workers, with their working memory: all that a run takes besides the
-    /// caller's tensors and weights.
-    pub fn run_bytes(&self, workers: usize) -> u64 {
-        self.scratch.iter().map(|scratch| scratch.end(workers)).fold(self.arena_bytes, u64::max)
-    }
-
-    /// The least that [`Plan::run_bytes`] could be in this order of steps.
-    pub fn run_lower_bound_bytes(&self, workers: usize) -> u64 {
-        let least = |scratch: &Scratch| Scratch { offset: scratch.live, ..*scratch }.end(workers);
-        self.scratch.iter().map(least).fold(self.lower_bound_bytes, u64::max)
+impl<N: Number> Plan<N> {
+    /// A buffer of this plan.
+    pub fn buffer(&self, id: BufferId) -> &Buffer<N> {
+        &self.buffers[id.0 as usize]
     }
 
     /// The working memory of a step, by its position.
     pub fn scratch_of(&self, step: usize) -> Option<&Scratch> {
         let at = self.scratch.binary_search_by_key(&step, |scratch| scratch.step as usize).ok()?;
         self.scratch.get(at)
-    }
-
-    /// A buffer of this plan.
-    pub fn buffer(&self, id: BufferId) -> &Buffer {
-        &self.buffers[id.0 as usize]
     }
 
     /// The buffer in whose memory a buffer lies: itself, or the whole that it is a part of.
@@ -156,7 +140,7 @@ impl Plan {
     }
 
     /// Gives every launch the extent of its kernel's parallel loop, in nested plans, too.
-    pub fn set_extents(&mut self, of: &dyn Fn(KernelId) -> u64) {
+    pub fn set_extents(&mut self, of: &dyn Fn(KernelId) -> N) {
         for step in &mut self.steps {
             match &mut step.op {
                 StepOp::Launch { kernel, extent, .. } => *extent = of(*kernel),
@@ -164,6 +148,43 @@ impl Plan {
                 _ => {}
             }
         }
+    }
+
+    /// Whether two buffers, parts of the same whole or wholes, have memory in common by that.
+    pub fn overlap(&self, a: BufferId, b: BufferId) -> bool {
+        let (x, y) = (self.buffer(a), self.buffer(b));
+        match (x.part, y.part) {
+            _ if self.whole(a) != self.whole(b) => false,
+            (Some(p), Some(q)) => p.overlaps(x.len(), &q, y.len()),
+            _ => true,
+        }
+    }
+
+    /// Whether a check looks at a buffer or a part of it after the run.
+    pub fn is_checked(&self, id: BufferId) -> bool {
+        self.checks.iter().any(|check| self.whole(check.buffer) == self.whole(id))
+    }
+
+    /// Whether a step, by its position, belongs to the second phase.
+    pub fn in_second_phase(&self, step: usize) -> bool {
+        self.boundary.is_some_and(|first| step >= first as usize)
+    }
+}
+
+impl Plan {
+    /// Alignment of every arena offset, in bytes.
+    pub const ALIGN: u64 = 64;
+
+    /// Bytes of the arena for a run by so many workers, with their working memory: all that a run takes besides the
+    /// caller's tensors and weights.
+    pub fn run_bytes(&self, workers: usize) -> u64 {
+        self.scratch.iter().map(|scratch| scratch.end(workers)).fold(self.arena_bytes, u64::max)
+    }
+
+    /// The least that [`Plan::run_bytes`] could be in this order of steps.
+    pub fn run_lower_bound_bytes(&self, workers: usize) -> u64 {
+        let least = |scratch: &Scratch| Scratch { offset: scratch.live, ..*scratch }.end(workers);
+        self.scratch.iter().map(least).fold(self.lower_bound_bytes, u64::max)
     }
 
     /// The nested plans of its steps, in order, without those that are nested in them.
@@ -194,61 +215,41 @@ impl Plan {
         let buffer = self.buffer(id);
         buffer.part.map_or(0, |part| part.offset * buffer.dtype.size() as u64)
     }
-
-    /// Whether two buffers, parts of the same whole or wholes, have memory in common by that.
-    pub fn overlap(&self, a: BufferId, b: BufferId) -> bool {
-        let (x, y) = (self.buffer(a), self.buffer(b));
-        match (x.part, y.part) {
-            _ if self.whole(a) != self.whole(b) => false,
-            (Some(p), Some(q)) => p.overlaps(x.len(), &q, y.len()),
-            _ => true,
-        }
-    }
-
-    /// Whether a check looks at a buffer or a part of it after the run.
-    pub fn is_checked(&self, id: BufferId) -> bool {
-        self.checks.iter().any(|check| self.whole(check.buffer) == self.whole(id))
-    }
-
-    /// Whether a step, by its position, belongs to the second phase.
-    pub fn in_second_phase(&self, step: usize) -> bool {
-        self.boundary.is_some_and(|first| step >= first as usize)
-    }
 }
 
 /// A row-major tensor known to the plan, dense unless it is a part of another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Buffer {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer<N: Number = u64> {
     /// The name of the value, for messages and dumps.
     pub name: String,
     /// Type of its elements.
     pub dtype: DType,
     /// Extents, outermost first; none for a scalar.
-    pub dims: Vec<u64>,
+    pub dims: Vec<N>,
     /// That of the whole, if it is a part.
     pub storage: StorageClass,
     /// Where it lies in its whole, if it is a part.
-    pub part: Option<SubBuffer>,
+    pub part: Option<SubBuffer<N>>,
 }
 
-impl Buffer {
+impl<N: Number> Buffer<N> {
     /// Number of elements.
-    pub fn len(&self) -> u64 {
-        self.dims.iter().product()
+    pub fn len(&self) -> N {
+        self.dims.iter().fold(N::from(1), |product, n| product * *n)
     }
 
     /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == N::from(0)
     }
 
     /// Bytes of its elements.
-    pub fn bytes(&self) -> u64 {
-        self.len() * self.dtype.size() as u64
+    pub fn bytes(&self) -> N {
+        self.len() * N::from(self.dtype.size() as u64)
     }
 
     /// Elements from the first to one past the last: more than there are if it is a strided part.
-    pub fn span(&self) -> u64 {
+    pub fn span(&self) -> N {
         self.part.map_or(self.len(), |part| part.span(self.len()))
     }
 
@@ -259,7 +260,7 @@ impl Buffer {
 }
 
 /// Where a buffer's memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageClass {
     /// The caller's i-th input; never written.
     Input(u32),
@@ -274,7 +275,7 @@ pub enum StorageClass {
 }
 
 /// A constant of the graph in the form its kernel wants.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Weight {
     /// The name of the constant in the graph.
     pub name: String,
@@ -285,21 +286,21 @@ pub struct Weight {
 }
 
 /// One entry of the schedule.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Step {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step<N: Number = u64> {
     /// Name of the graph node it came from, for profiles and errors.
     pub name: String,
     /// What it does.
-    pub op: StepOp,
+    pub op: StepOp<N>,
     /// Floating-point operations of one execution.
-    pub flops: u64,
+    pub flops: N,
     /// Bytes read and written by one execution, each operand counted once.
-    pub bytes: u64,
+    pub bytes: N,
 }
 
 /// What a step of a plan does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum StepOp {
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepOp<N: Number = u64> {
     /// A generated kernel over the iterations `0..extent`, which may run in any order and split.
     Launch {
         /// The kernel.
@@ -307,12 +308,12 @@ pub enum StepOp {
         /// Its arguments, in the order of its parameters.
         args: Vec<Arg>,
         /// Iterations of its parallel loop.
-        extent: u64,
+        extent: N,
     },
     /// Library matrix product.
     Gemm {
         /// Sizes and layouts.
-        call: BatchedGemm,
+        call: BatchedGemm<N>,
         /// The left operand.
         a: LeftOperand,
         /// The right operand.
@@ -326,7 +327,7 @@ pub enum StepOp {
     /// result `c` are.
     Conv {
         /// Sizes, layouts and the pass.
-        call: Conv2d,
+        call: Conv2d<N>,
         /// The first operand of the pass.
         a: LeftOperand,
         /// The second operand of the pass.
@@ -340,7 +341,7 @@ pub enum StepOp {
     /// all of them read.
     Attention {
         /// Sizes, layouts and the scale.
-        call: Attention,
+        call: Attention<N>,
         /// Queries.
         q: BufferId,
         /// Keys.
@@ -369,7 +370,7 @@ pub enum StepOp {
     /// Nested plans that run more or less than once.
     Flow {
         /// The plans, and which of them run how often.
-        flow: Box<FlowPlan>,
+        flow: Box<FlowPlan<N>>,
         /// Operands, then results ([`crate::flow`]).
         args: Vec<Arg>,
     },
@@ -387,42 +388,42 @@ pub enum StepOp {
 
 /// What calls of a generated kernel must fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelSignature {
+pub struct KernelSignature<N: Number = u64> {
     /// Its buffer parameters, those for memory of the kernel library among them.
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<Parameter<N>>,
     /// Iterations of its parallel loop.
-    pub extent: u64,
+    pub extent: N,
     /// Whether it takes the index parameters of a block of a library call ([`crate::library::epilogue_scalars`]).
     pub on_blocks: bool,
 }
 
 /// A buffer parameter of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
+pub struct Parameter<N: Number = u64> {
     /// The name in the kernel's text.
     pub name: String,
     /// Type of its elements.
     pub dtype: DType,
     /// Elements from the first to one past the last.
-    pub span: u64,
+    pub span: N,
     /// Whether the kernel writes it.
     pub writes: bool,
 }
 
 /// A step that calls the kernel library.
 #[derive(Clone, Copy, Debug)]
-pub struct LibraryOp<'p> {
+pub struct LibraryOp<'p, N: Number = u64> {
     /// What the library kernel computes.
-    pub contraction: Contraction,
+    pub contraction: Contraction<N>,
     /// What is applied to its result, or to the scores of attention.
     pub epilogue: Option<&'p Epilogue>,
     /// What computes its left operand, if that lies in no buffer.
     pub prologue: Option<&'p Prologue>,
 }
 
-impl StepOp {
+impl<N: Number> StepOp<N> {
     /// What a step asks of the kernel library, if it does.
-    pub fn library(&self) -> Option<LibraryOp<'_>> {
+    pub fn library(&self) -> Option<LibraryOp<'_, N>> {
         let (contraction, left, epilogue) = match self {
             StepOp::Gemm { call, a, epilogue, .. } => (Contraction::Gemm(*call), Some(a), epilogue),
             StepOp::Conv { call, a, epilogue, .. } => (Contraction::Conv(*call), Some(a), epilogue),
@@ -438,7 +439,7 @@ impl StepOp {
     }
 
     /// The nested plans of a step, if it has any.
-    pub fn flow(&self) -> Option<&FlowPlan> {
+    pub fn flow(&self) -> Option<&FlowPlan<N>> {
         if let StepOp::Flow { flow, .. } = self { Some(flow) } else { None }
     }
 
@@ -487,7 +488,7 @@ impl StepOp {
 /// No buffer.
 const NOTHING: BufferId = BufferId(u32::MAX);
 
-impl StepOp {
+impl<N: Number> StepOp<N> {
     /// The word for steps of such a kind; `None` for those that call code by its name (launches, vendor libraries,
     /// functions of the host) and for nested plans.
     pub fn word(&self) -> Option<&'static str> {
@@ -500,28 +501,11 @@ impl StepOp {
         })
     }
 
-    /// A step of every kind that has a word, without meaning until its parts are set.
-    pub fn blanks() -> Vec<StepOp> {
-        let (a, b, c) = (LeftOperand::Buffer(NOTHING), NOTHING, NOTHING);
-        let [q, k, v, out] = [NOTHING; 4];
-        let conv = |pass| {
-            let call = Conv2d { pass, ..Conv2d::default() };
-            StepOp::Conv { call, a: a.clone(), b, c, epilogue: None }
-        };
-        let mut all: Vec<StepOp> = ConvPass::ALL.into_iter().map(conv).collect();
-        all.extend([
-            StepOp::Gemm { call: BatchedGemm::default(), a, b, c, epilogue: None },
-            StepOp::Attention { call: Attention::default(), q, k, v, out, epilogue: None },
-            StepOp::Copy { src: NOTHING, dst: NOTHING },
-        ]);
-        all
-    }
-
     /// Goes over the parts of a step that has a word, in their order.
     ///
     /// # Errors
     /// Those of the visitor.
-    pub fn parts<P: Visitor>(&mut self, p: &mut P) -> Result<(), P::Error> {
+    pub fn parts<P: Visitor<N>>(&mut self, p: &mut P) -> Result<(), P::Error> {
         match self {
             StepOp::Gemm { call, a, b, c, epilogue } => contraction(p, (a, b, c), epilogue, |p| call.fields(p)),
             StepOp::Conv { call, a, b, c, epilogue } => contraction(p, (a, b, c), epilogue, |p| call.fields(p)),
@@ -542,8 +526,27 @@ impl StepOp {
     }
 }
 
+impl StepOp {
+    /// A step of every kind that has a word, without meaning until its parts are set.
+    pub fn blanks() -> Vec<StepOp> {
+        let (a, b, c) = (LeftOperand::Buffer(NOTHING), NOTHING, NOTHING);
+        let [q, k, v, out] = [NOTHING; 4];
+        let conv = |pass| {
+            let call = Conv2d { pass, ..Conv2d::default() };
+            StepOp::Conv { call, a: a.clone(), b, c, epilogue: None }
+        };
+        let mut all: Vec<StepOp> = ConvPass::ALL.into_iter().map(conv).collect();
+        all.extend([
+            StepOp::Gemm { call: BatchedGemm::default(), a, b, c, epilogue: None },
+            StepOp::Attention { call: Attention::default(), q, k, v, out, epilogue: None },
+            StepOp::Copy { src: NOTHING, dst: NOTHING },
+        ]);
+        all
+    }
+}
+
 /// The parts of a product or a convolution.
-fn contraction<P: Visitor>(
+fn contraction<N: Number, P: Visitor<N>>(
     p: &mut P,
     (a, b, c): (&mut LeftOperand, &mut BufferId, &mut BufferId),
     epilogue: &mut Option<Epilogue>,

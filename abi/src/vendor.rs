@@ -3,8 +3,6 @@
 //! The libraries take fewer layouts than kernels of our own: matrices lie by rows or by columns ([`LibraryMatrix`]), paddings are the same
 //! on both sides. What a call says is all a driver needs beyond the addresses of its operands.
 
-use serde::{Deserialize, Serialize};
-
 use crate::conv::ConvPass;
 use crate::dtype::DType;
 use crate::library::GEMM_BATCH_RANK;
@@ -14,7 +12,7 @@ use crate::library::{BatchedGemm, Conv2d, MatrixLayout};
 const MAX_CALLS: u64 = 32;
 
 /// A contraction of f32, f16 or bf16, with sums in f32. Operands and result have the same type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VendorCall {
     /// What is computed.
     pub contraction: VendorContraction,
@@ -27,7 +25,7 @@ pub struct VendorCall {
 }
 
 /// What a call computes, and by which library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VendorContraction {
     /// By cuBLASLt. With `bias` a vector of `n` elements is added to every row before the result is rounded; it is the third argument.
     Product {

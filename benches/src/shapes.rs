@@ -21,11 +21,18 @@ pub struct ShapesArgs {
     /// Show what the passes took in all requests together
     #[arg(long)]
     passes: bool,
+    /// Make plans and kernels for each shape
+    #[arg(long)]
+    specialize: bool,
 }
 
 pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
-    let compiler = Compiler::new(Options { threads: Some(arguments.threads), ..Options::default() })?;
+    let compiler = Compiler::new(Options {
+        threads: Some(arguments.threads),
+        specialize: arguments.specialize,
+        ..Options::default()
+    })?;
     let model = compiler.load(&arguments.model)?;
     let load = begin.elapsed();
     let mut times = vec![];

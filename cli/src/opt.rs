@@ -9,10 +9,10 @@ use clap::{Args, ValueEnum};
 use tensorc::abi::{KernelSignature, Plan};
 use tensorc::ir::data_files::DataFiles;
 use tensorc::ir::diag::{Diagnostic, DiagnosticCode};
-use tensorc::ir::extent::advice;
+use tensorc::ir::extent::{Fixed, advice};
 use tensorc::ir::graph::{Graph, NodeKind};
 use tensorc::ir::kir::Kernel;
-use tensorc::ir::text::{PrintOptions, parse_module, print_graph, print_module};
+use tensorc::ir::text::{PrintOptions, parse_module, print_graph, print_kernel, print_module, print_plan};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel};
 use tensorc::ir::{DenseType, TextModule};
 use tensorc::passes::pipeline::{LOWER, PLAN_MEMORY, known_names};
@@ -21,8 +21,9 @@ use tensorc::passes::{CompilePhase, End, PassCx, Pipeline, PrintWhen, Rewrite, T
 use tensorc::runtime::plan::{InvalidPlan, verify, verify_kernels, verify_unplaced};
 use tensorc::schedule::lowered::Lowered;
 use tensorc::schedule::target::Capability;
-use tensorc::schedule::{Target, cost, plan_memory, verify::verify_clusters};
+use tensorc::schedule::{Effort, Target, cost, plan_memory, verify::verify_clusters};
 use tensorc::{Compiler, Isa, Options, binding, lower};
+use tensorc_codegen::lower::lower_open;
 
 use super::args::CompileArgs;
 use super::arrays;
@@ -82,7 +83,7 @@ pub struct OptArgs {
     /// Bind an input or a named dimension: `x=1,3,224,224` or `batch=4`
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
-    /// Keep open dimensions as symbols, up to `--to=fuse`; the conditions under which the graph holds follow it as comments
+    /// Keep open dimensions as symbols, up to `--to=lower`; the conditions under which the result holds follow it as comments
     #[arg(long, conflicts_with_all = ["check_values", "traffic", "output", "time_passes", "costs"])]
     open: bool,
     /// Print every constant in full, also on standard output
@@ -167,6 +168,8 @@ struct OptRequest {
     pipeline: Pipeline,
     /// What to show of the kernels' code.
     code: Option<DumpForm>,
+    /// Whether graphs with open dimensions are scheduled.
+    plans: bool,
     /// Whether no pass may change a bit of a result.
     exact: bool,
 }
@@ -177,7 +180,7 @@ impl OptRequest {
         if let Some(name) = args.print_after.iter().find(|n| !known.contains(&n.as_str())) {
             return Err(usage(format!("--print-after: unknown pass `{name}`; known passes: {}", known.join(", "))));
         }
-        let mut work = OptRequest { pipeline: Pipeline::default(), code: None, exact: true };
+        let mut work = OptRequest { pipeline: Pipeline::default(), code: None, plans: false, exact: true };
         if let Some(name) = &args.to {
             work.code = DumpForm::from_name(name);
             let phase =
@@ -186,10 +189,11 @@ impl OptRequest {
                     let known: Vec<&str> = CompilePhase::ALL.iter().map(|p| p.name()).chain(forms).collect();
                     usage(format!("unknown phase `{name}`; phases: {}", known.join(", ")))
                 })?;
-            if args.open && phase > CompilePhase::Fuse {
-                return Err(usage(format!("--open goes up to `--to=fuse`: `{name}` needs numbers (`--shape`)")));
+            if args.open && (phase > CompilePhase::Lower || work.code.is_some()) {
+                return Err(usage(format!("--open goes up to `--to=lower`: `{name}` needs numbers (`--shape`)")));
             }
             work.pipeline = if args.open { Pipeline::open(phase) } else { Pipeline::to(phase) };
+            work.plans = args.open && phase == CompilePhase::Lower;
             work.exact = args.compile.exact || phase < CompilePhase::Simplify;
         }
         if let Some(text) = &args.passes {
@@ -204,7 +208,7 @@ impl OptRequest {
             };
             work.exact = !((reassociates || approximates) && work.has("simplify"));
             if args.open && work.lowers() {
-                return Err(usage("--open: kernels need numbers (`--shape`)".to_owned()));
+                return Err(usage("--open: these passes need numbers (`--shape`); write `--to=lower`".to_owned()));
             }
         }
         Ok(work)
@@ -239,7 +243,7 @@ fn verify_plan(plan: &Plan, kernels: Option<&[Kernel]>, placed: bool) -> Result<
     let wrong = |e: InvalidPlan| Diagnostic::new(DiagnosticCode::Verify, e.to_string());
     if placed { verify(plan).map(drop) } else { verify_unplaced(plan) }.map_err(wrong)?;
     let Some(kernels) = kernels else { return Ok(()) };
-    let signatures: Vec<KernelSignature> = kernels.iter().map(Kernel::signature).collect();
+    let signatures: Vec<KernelSignature> = kernels.iter().map(|kernel| kernel.signature().convert(&Fixed)).collect();
     verify_kernels(plan, &signatures).map_err(wrong)
 }
 
@@ -367,12 +371,24 @@ impl OptJob<'_> {
             let none = || Diagnostic::new(DiagnosticCode::Unresolved, "no dimension of the inputs is open");
             let mut template = Template::of(graph, None).ok_or_else(none)?;
             template.change(|graph| self.passes(graph))?;
-            text += &template.change(|graph| print_graph(graph, &options));
+            text += &match self.work.plans {
+                true => template.change(|graph| self.open_plan(graph))?,
+                false => template.change(|graph| print_graph(graph, &options)),
+            };
             for (condition, place) in template.trace.guards() {
                 let _ = writeln!(text, "// if {condition} ({place})");
             }
         }
         Ok(text)
+    }
+
+    /// The kernels and the plan of a graph whose extents depend on symbols.
+    fn open_plan(&self, graph: &Graph) -> Result<String, Diagnostic> {
+        let compiler = &self.compiler;
+        let choices = compiler.choices_for(self.args.target.parse().ok());
+        let lowered = lower_open(graph, compiler.registry().math(), choices, compiler.pool().threads())?;
+        let kernels = lowered.kernels.iter().map(print_kernel);
+        Ok(kernels.chain([print_plan(&lowered.plan)]).collect::<Vec<_>>().join("\n"))
     }
 
     fn passes(&mut self, graph: &mut Graph) -> Result<(), Diagnostic> {
@@ -438,7 +454,7 @@ impl OptJob<'_> {
 
     fn plan_memory(&mut self, lowered: &mut Lowered) -> Result<(), Diagnostic> {
         let start = Instant::now();
-        plan_memory(lowered)?;
+        plan_memory(lowered, Effort::Search)?;
         self.timings.push((PLAN_MEMORY.to_owned(), start.elapsed(), true));
         self.lowered(PLAN_MEMORY, lowered)
     }

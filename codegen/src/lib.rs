@@ -14,6 +14,7 @@ mod loading;
 pub mod lower;
 pub mod object;
 pub mod ptx;
+pub mod sizes;
 pub mod stored;
 mod symbols;
 

@@ -6,10 +6,11 @@
 //! in KIR they are [`crate::kir::Var`]s.
 
 mod formula;
+mod text;
 
 use smallvec::SmallVec;
 
-use crate::extent::{Axes, Binding, Extent, Extents};
+use crate::extent::{Axes, Extent, Extents};
 
 /// An inclusive interval.
 pub type Interval = (Extent, Extent);
@@ -19,9 +20,9 @@ pub type Interval = (Extent, Extent);
 pub enum Atom {
     /// A variable, by number.
     Var(u32),
-    /// Floor division by a positive constant.
+    /// Floor division by a positive number.
     Div(Box<Index>, Extent),
-    /// Euclidean remainder by a positive constant.
+    /// Euclidean remainder by a positive number.
     Mod(Box<Index>, Extent),
     /// The smaller of two indices.
     Min(Box<Index>, Box<Index>),
@@ -31,8 +32,8 @@ pub enum Atom {
 
 /// A quasi-affine expression. Terms are sorted by atom, unique, with non-zero coefficients.
 ///
-/// Simplification uses what holds for all values of symbols; comparisons of indices are those of formulas. Neither makes
-/// conditions of a trace.
+/// Coefficients may depend on symbols. A simplification must hold for all values of these, and two indices are equal if they
+/// have the same terms: neither makes conditions of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     /// Atoms with their factors, in a canonical order.
@@ -307,7 +308,8 @@ impl Index {
         for (atom, c) in &self.terms {
             let (a, b) = atom.interval(ranges);
             let (x, y) = (a.saturating_mul(*c), b.saturating_mul(*c));
-            let (x, y) = if x <= y { (x, y) } else { (y, x) };
+            let ordered = c.is_surely_from(0) || !Extent::ZERO.is_surely_from(*c) && x <= y;
+            let (x, y) = if ordered { (x, y) } else { (y, x) };
             (lo, hi) = (lo.saturating_add(x), hi.saturating_add(y));
         }
         (lo, hi)
@@ -367,21 +369,36 @@ impl Index {
         })
     }
 
-    /// The index for values of the symbols that its numbers depend on.
-    pub fn bound(&self, binding: &Binding) -> Index {
-        let number = |n: &Extent| Extent::of(binding.value(*n));
-        let of = |x: &Index| Box::new(x.bound(binding));
+    /// Whether a number of it depends on symbols.
+    pub fn is_open(&self) -> bool {
+        let of = |(atom, c): &(Atom, Extent)| {
+            c.is_open()
+                || match atom {
+                    Atom::Var(_) => false,
+                    Atom::Div(x, d) | Atom::Mod(x, d) => d.is_open() || x.is_open(),
+                    Atom::Min(a, b) | Atom::Max(a, b) => a.is_open() || b.is_open(),
+                }
+        };
+        self.constant.is_open() || self.terms.iter().any(of)
+    }
+
+    /// The index with other numbers.
+    pub fn renumbered(&self, number: &dyn Fn(Extent) -> Extent) -> Index {
+        if !self.is_open() {
+            return self.clone();
+        }
+        let of = |x: &Index| Box::new(x.renumbered(number));
         let term = |(atom, c): &(Atom, Extent)| {
             let atom = match atom {
                 Atom::Var(v) => Atom::Var(*v),
-                Atom::Div(x, d) => Atom::Div(of(x), number(d)),
-                Atom::Mod(x, d) => Atom::Mod(of(x), number(d)),
+                Atom::Div(x, d) => Atom::Div(of(x), number(*d)),
+                Atom::Mod(x, d) => Atom::Mod(of(x), number(*d)),
                 Atom::Min(a, b) => Atom::Min(of(a), of(b)),
                 Atom::Max(a, b) => Atom::Max(of(a), of(b)),
             };
-            Index::of(atom).scale(number(c))
+            Index::of(atom).scale(number(*c))
         };
-        self.terms.iter().map(term).fold(Index::constant(number(&self.constant)), |sum, term| sum.add(&term))
+        self.terms.iter().map(term).fold(Index::constant(number(self.constant)), |sum, term| sum.add(&term))
     }
 
     /// Whether no atom is other than a variable.
@@ -445,11 +462,11 @@ impl Atom {
             }
             Atom::Min(a, b) => {
                 let ((al, ah), (bl, bh)) = (a.interval(ranges), b.interval(ranges));
-                (al.least(bl), ah.least(bh))
+                (below(al, bl), tighter(ah, bh, |a, b| b.is_surely_from(a)))
             }
             Atom::Max(a, b) => {
                 let ((al, ah), (bl, bh)) = (a.interval(ranges), b.interval(ranges));
-                (al.greatest(bl), ah.greatest(bh))
+                (tighter(al, bl, |a, b| a.is_surely_from(b)), -below(-ah, -bh))
             }
         }
     }
@@ -461,6 +478,20 @@ impl Atom {
             Atom::Min(a, b) | Atom::Max(a, b) => a.mentions(var) || b.mentions(var),
         }
     }
+}
+
+/// A number that is at most each of two.
+fn below(a: Extent, b: Extent) -> Extent {
+    match () {
+        _ if b.is_surely_from(a) => a,
+        _ if a.is_surely_from(b) => b,
+        _ => unbounded(0).0,
+    }
+}
+
+/// Of two limits the one that is tighter, if it is known which.
+fn tighter(a: Extent, b: Extent, is_tighter: impl Fn(Extent, Extent) -> bool) -> Extent {
+    if is_tighter(b, a) || b.known().is_some() && !is_tighter(a, b) { b } else { a }
 }
 
 /// The quotient rounded down of a limit of an interval, which may be one of what is unbounded.
@@ -499,49 +530,6 @@ pub fn delinearize(offset: &Index, dims: &(impl Axes + ?Sized), ranges: &(impl R
         *first = rest;
     }
     coords
-}
-
-impl std::fmt::Display for Index {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.display(&|v| format!("d{v}")).fmt(f)
-    }
-}
-
-impl Index {
-    /// The text form, with variables named by `name`.
-    pub fn display(&self, name: &dyn Fn(u32) -> String) -> String {
-        let mut out = String::new();
-        for (atom, c) in &self.terms {
-            let body = match atom {
-                Atom::Var(v) => name(*v),
-                Atom::Div(x, d) => format!("floordiv({}, {d})", x.display(name)),
-                Atom::Mod(x, d) => format!("mod({}, {d})", x.display(name)),
-                Atom::Min(a, b) => format!("min({}, {})", a.display(name), b.display(name)),
-                Atom::Max(a, b) => format!("max({}, {})", a.display(name), b.display(name)),
-            };
-            let (sign, size) = match c.known() {
-                Some(c) if c < 0 => ("-", c.unsigned_abs().to_string()),
-                Some(c) => ("+", c.to_string()),
-                None => ("+", format!("({c})")),
-            };
-            match (out.is_empty(), sign) {
-                (true, "+") => {}
-                (true, _) => out.push('-'),
-                _ => out.push_str(&format!(" {sign} ")),
-            }
-            match &size[..] {
-                "1" => out.push_str(&body),
-                _ => out.push_str(&format!("{body} * {size}")),
-            }
-        }
-        match (out.is_empty(), self.constant.known()) {
-            (true, _) => out.push_str(&self.constant.to_string()),
-            (false, Some(0)) => {}
-            (false, Some(c)) if c < 0 => out.push_str(&format!(" - {}", c.unsigned_abs())),
-            (false, _) => out.push_str(&format!(" + {}", self.constant)),
-        }
-        out
-    }
 }
 
 #[cfg(test)]

@@ -51,11 +51,11 @@ fn distance(view: &View, input: &DenseType, output: &(impl Axes + Ranges + ?Size
 
 /// The first element of the operand, if the view surely takes consecutive ones from there: element `i` of the
 /// result in row-major order is element `offset + i` of the operand.
-pub fn run_offset(view: &View, input: &DenseType, output: &(impl Axes + Ranges + ?Sized)) -> Option<u64> {
+pub fn run_offset(view: &View, input: &DenseType, output: &(impl Axes + Ranges + ?Sized)) -> Option<Extent> {
     if output.each().any(|n| n.is_surely(0)) || !in_bounds(&view.map, &input.dims, output) {
         return None;
     }
-    distance(view, input, output).as_constant().and_then(|offset| u64::try_from(offset).ok())
+    distance(view, input, output).as_extent().filter(|offset| *offset >= 0)
 }
 
 /// For a view that is a permutation of its operand's elements: the distance in the result, in
@@ -201,11 +201,11 @@ mod tests {
             map: (0..rank).map(|a| Index::var(a as u32).offset(if a == axis { begin } else { 0 })).collect(),
             fill: None,
         };
-        assert_eq!(run_offset(&slice(0, 2, 3), &ty(&[5, 3, 4]), &[2, 3, 4]), Some(24));
-        assert_eq!(run_offset(&slice(1, 1, 3), &ty(&[1, 3, 4]), &[1, 2, 4]), Some(4));
+        assert_eq!(run_offset(&slice(0, 2, 3), &ty(&[5, 3, 4]), &[2, 3, 4]), Some(24.into()));
+        assert_eq!(run_offset(&slice(1, 1, 3), &ty(&[1, 3, 4]), &[1, 2, 4]), Some(4.into()));
         assert_eq!(run_offset(&slice(1, 1, 3), &ty(&[2, 3, 4]), &[2, 2, 4]), None);
         assert_eq!(run_offset(&slice(0, 4, 3), &ty(&[5, 3, 4]), &[2, 3, 4]), None);
-        assert_eq!(run_offset(&reshape(&[6, 10], &[4, 15]), &ty(&[6, 10]), &[4, 15]), Some(0));
+        assert_eq!(run_offset(&reshape(&[6, 10], &[4, 15]), &ty(&[6, 10]), &[4, 15]), Some(0.into()));
         assert_eq!(run_offset(&transpose(&[1, 0]), &ty(&[3, 4]), &[4, 3]), None);
     }
 

@@ -63,10 +63,12 @@ fn random_programs_are_right_and_run() {
         let mut buffers: Vec<Vec<u8>> = kernel.buffers[..kernel.params]
             .iter()
             .map(|b| {
-                (0..b.len).flat_map(|_| rng.element(b.dtype).bits.to_le_bytes()[..b.dtype.size()].to_vec()).collect()
+                (0..b.elements())
+                    .flat_map(|_| rng.element(b.dtype).bits.to_le_bytes()[..b.dtype.size()].to_vec())
+                    .collect()
             })
             .collect();
-        let range = [0, kernel.parallel_extent() as i64];
+        let range = [0, kernel.parallel_extent().fixed()];
         let scalars: &[i64] = if parallel { &range } else { &[] };
         run_kernel(&kernel, &mut buffers, scalars, registry().math()).unwrap_or_else(|d| panic!("seed {seed}: {d}"));
     }

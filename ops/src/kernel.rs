@@ -140,7 +140,7 @@ impl KernelScope {
 
     /// The next parameter. Operands come before results, which are writable.
     pub fn param<'k>(&'k self, name: &str, dtype: DType, dims: &'k [u64], writable: bool) -> KernelTensor<'k> {
-        let buf = self.builder.borrow_mut().param(name, dtype, dims.iter().product(), writable);
+        let buf = self.builder.borrow_mut().param(name, dtype, dims.iter().product::<u64>(), writable);
         KernelTensor { k: self, buf, dtype, dims }
     }
 
@@ -166,7 +166,7 @@ impl KernelScope {
 
     /// Working memory until the end of the innermost block.
     pub fn memory<'k>(&'k self, name: &str, dtype: DType, dims: &'k [u64], space: MemorySpace) -> KernelTensor<'k> {
-        let buf = self.builder.borrow_mut().alloc(name, dtype, dims.iter().product(), space);
+        let buf = self.builder.borrow_mut().alloc(name, dtype, dims.iter().product::<u64>(), space);
         KernelTensor { k: self, buf, dtype, dims }
     }
 

@@ -1,7 +1,7 @@
 //! Graphs whose open dimensions are symbols: passes run once, and what they make holds for many shapes.
 
 use tensorc_ir::dim::Origin;
-use tensorc_ir::extent::{Symbol, Trace};
+use tensorc_ir::extent::{Binding, Symbol, Trace};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, Dim, DimId, Shape};
 
@@ -107,26 +107,48 @@ impl Template {
 
     /// The dimensions for which the conditions admit no other number than the example, as far as a few tries tell.
     pub fn fixed(&self) -> Vec<DimId> {
-        self.refusing(|_, n| vec![n * 2, n * 3, n / 2, n + 1])
+        self.refusing(&self.examples(), |_, n| vec![n * 2, n * 3, n / 2, n + 1, n - 1])
     }
 
-    /// The dimensions for which the conditions do not admit the example of `other`, a template of the same graph that has the
-    /// same dimensions open.
-    pub fn unlike(&self, other: &Template) -> Vec<DimId> {
-        let examples = other.trace.symbols();
-        self.refusing(|i, _| examples.get(i).map(|s| s.example).into_iter().collect())
+    /// The dimensions of which the conditions do not admit these numbers, where the others have those of inputs of the given
+    /// types; `None` if the template does not hold for these.
+    pub fn unlike(&self, types: &[DenseType], numbers: &[i64]) -> Option<Vec<DimId>> {
+        self.binding(types)?;
+        Some(self.refusing(&self.numbers(types)?, |i, _| numbers.get(i).copied().into_iter().collect()))
     }
 
-    /// The dimensions for which the conditions admit none of the numbers tried in place of the example.
-    fn refusing(&self, tries: impl Fn(usize, i64) -> Vec<i64>) -> Vec<DimId> {
-        let examples: Vec<i64> = self.trace.symbols().iter().map(|s| s.example).collect();
+    /// The examples of the symbols.
+    pub fn examples(&self) -> Vec<i64> {
+        self.trace.symbols().iter().map(|s| s.example).collect()
+    }
+
+    /// The dimensions for which the conditions admit none of the numbers tried in place of one of `numbers`.
+    fn refusing(&self, numbers: &[i64], tries: impl Fn(usize, i64) -> Vec<i64>) -> Vec<DimId> {
         let admits = |i: usize, n: i64| {
-            let mut values = examples.clone();
+            let mut values = numbers.to_vec();
             values[i] = n;
             self.trace.bind(&values).is_some()
         };
-        let refused = |i: usize| !tries(i, examples[i]).into_iter().any(|n| admits(i, n));
+        let refused = |i: usize| !tries(i, numbers[i]).into_iter().any(|n| admits(i, n));
         self.open.iter().enumerate().filter(|(i, _)| refused(*i)).map(|(_, dim)| dim.id).collect()
+    }
+
+    /// A template with conditions of its own from here on.
+    #[must_use]
+    pub fn fork(&self) -> Template {
+        Template { trace: self.trace.fork(), ..self.clone() }
+    }
+
+    /// As [`Template::fork`], with the numbers of inputs of these types as examples; `None` if the template does not hold for them.
+    pub fn with_examples(&self, types: &[DenseType]) -> Option<Template> {
+        let (trace, binding) = self.trace.with_examples(&self.numbers(types)?)?;
+        let graph = trace.enter(|| self.graph.renumbered(&|n| binding.example(n)));
+        Some(Template { graph, trace, open: self.open.clone() })
+    }
+
+    /// The numbers of the symbols for inputs of these types.
+    fn numbers(&self, types: &[DenseType]) -> Option<Vec<i64>> {
+        self.open.iter().map(|dim| dim.number_in(types).map(|n| n as i64)).collect()
     }
 
     /// Changes the graph as part of the trace.
@@ -138,14 +160,25 @@ impl Template {
         self.trace.enter(|| change(graph))
     }
 
+    /// What numbers are for inputs of these types, in signature order; `None` if the template does not hold for them.
+    pub fn binding(&self, types: &[DenseType]) -> Option<Binding> {
+        let binding = self.trace.bind(&self.numbers(types)?)?;
+        let fits = |(node, ty): (_, &DenseType)| {
+            let own = self.graph.dense(Value { node, port: 0 });
+            own.is_ok_and(|own| {
+                let dims = own.dims.all().map(|n| binding.value(n));
+                own.dtype == ty.dtype
+                    && own.rank() == ty.rank()
+                    && dims.zip(&ty.dims).all(|(n, given)| n == *given as i64)
+            })
+        };
+        let inputs = self.graph.inputs().iter().copied();
+        (inputs.len() == types.len() && inputs.zip(types).all(fits)).then_some(binding)
+    }
+
     /// The graph for inputs of these types, in signature order; `None` if the template does not hold for them.
     pub fn graph_for(&self, types: &[DenseType]) -> Option<Graph> {
-        let value = |dim: &OpenDim| dim.number_in(types).map(|n| n as i64);
-        let values: Vec<i64> = self.open.iter().map(value).collect::<Option<_>>()?;
-        let graph = self.graph.bound(&self.trace.bind(&values)?);
-        let fits = |(node, ty): (_, &DenseType)| graph.dense(Value { node, port: 0 }).is_ok_and(|own| own == *ty);
-        let inputs = graph.inputs().iter().copied();
-        (inputs.len() == types.len() && inputs.zip(types).all(fits)).then_some(graph)
+        Some(self.graph.bound(&self.binding(types)?))
     }
 }
 

@@ -38,7 +38,7 @@ pub fn uses_matrix_units(found: &Attended, target: &Target) -> bool {
 impl FlashTile {
     /// That of attention on a target.
     pub fn of(found: &Attended, target: &Target) -> FlashTile {
-        let call = &found.call;
+        let call = found.fixed_call();
         if uses_matrix_units(found, target) {
             let warps = call.queries.div_ceil(ROWS).clamp(1, MAX_WARPS);
             let keys = if found.dtype.size() == 2 && call.size <= MIN_WIDE_VALUES { 64 } else { 32 };

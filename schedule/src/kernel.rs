@@ -2,11 +2,11 @@
 //!
 //! A schedule lists them by [`tensorc_abi::KernelId`]; code generation writes each by one emitter.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_abi::DType;
+use tensorc_ir::Extent;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::kir::Kernel;
 
@@ -36,7 +36,7 @@ pub enum Computes<'g> {
         /// How it is computed.
         recipe: Generated,
         /// The primitives of the cluster.
-        body: Cow<'g, Graph>,
+        body: Arc<Graph>,
     },
     /// What follows a library's contraction, on a block of its result. Parameters: the result, then the given inputs.
     Epilogue {
@@ -88,11 +88,11 @@ pub enum Computes<'g> {
         /// The element type.
         dtype: DType,
         /// Number of runs.
-        outer: u64,
+        outer: Extent,
         /// Elements of a run.
-        run: u64,
+        run: Extent,
         /// Elements between runs, of the source and of the result.
-        strides: [u64; 2],
+        strides: [Extent; 2],
     },
     /// Loops that an operator wrote.
     Own(&'g Kernel),

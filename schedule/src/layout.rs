@@ -3,15 +3,17 @@
 
 use tensorc_abi::MatrixLayout;
 use tensorc_abi::library::GEMM_BATCH_RANK;
+use tensorc_ir::extent::Axes;
 use tensorc_ir::index::{Index, linearize};
+use tensorc_ir::{Extent, Extents};
 
 /// Elements in runs of `run`, one every `stride` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Runs {
     /// Elements of a run.
-    pub run: u64,
+    pub run: Extent,
     /// Elements between the beginnings of runs.
-    pub stride: u64,
+    pub stride: Extent,
 }
 
 /// The layouts of a cluster's inputs and outputs, by position. What is not listed is dense.
@@ -37,30 +39,30 @@ impl Layouts {
 
 impl Runs {
     /// The first axis of a run, if runs are made of the last axes of a tensor.
-    fn axis(&self, dims: &[u64]) -> Option<usize> {
-        (0..dims.len()).find(|a| dims[*a..].iter().product::<u64>() == self.run)
+    fn axis(&self, dims: &Extents) -> Option<usize> {
+        (0..dims.len()).find(|a| dims.range(*a..).count() == self.run)
     }
 
     /// Whether a tensor of these extents can be addressed, axis by axis.
-    pub fn fits(&self, dims: &[u64]) -> bool {
+    pub fn fits(&self, dims: &Extents) -> bool {
         self.axis(dims).is_some()
     }
 
     /// The layout of a matrix that is dense elsewhere; `None` if its axes do not end where runs end.
     pub fn matrix(
         &self,
-        layout: &MatrixLayout,
-        batch: &[u64; GEMM_BATCH_RANK],
-        shape: [u64; 2],
-    ) -> Option<MatrixLayout> {
-        let (run, stride) = (self.run as i64, self.stride as i64);
+        layout: &MatrixLayout<Extent>,
+        batch: &[Extent; GEMM_BATCH_RANK],
+        shape: [Extent; 2],
+    ) -> Option<MatrixLayout<Extent>> {
+        let Runs { run, stride } = *self;
         // Steps of the axes inside a run, and those over whole runs, which change.
         let mut reach = layout.offset % run;
-        let mut step = |extent: u64, step: i64| match step {
+        let mut step = |extent: Extent, step: Extent| match step {
             _ if extent <= 1 => Some(step),
-            step if step % run == 0 && step > 0 => Some(step / run * stride),
+            step if step > 0 && step % run == 0 => Some(step / run * stride),
             step if step >= 0 => {
-                reach += (extent as i64 - 1) * step;
+                reach = reach + (extent - 1) * step;
                 Some(step)
             }
             _ => None,
@@ -79,18 +81,18 @@ impl Runs {
 }
 
 /// The position of an element in the memory of a tensor of extents `dims`.
-pub fn address(coords: &[Index], dims: &[u64], runs: Option<Runs>) -> Index {
+pub fn address(coords: &[Index], dims: &Extents, runs: Option<Runs>) -> Index {
     match runs.and_then(|r| Some((r, r.axis(dims)?))) {
         None => linearize(coords, dims),
         Some((runs, axis)) => {
-            let outer = linearize(&coords[..axis], &dims[..axis]);
-            outer.scale(runs.stride as i64).add(&linearize(&coords[axis..], &dims[axis..]))
+            let outer = linearize(&coords[..axis], &dims.range(..axis));
+            outer.scale(runs.stride).add(&linearize(&coords[axis..], &dims.range(axis..)))
         }
     }
 }
 
 /// Elements from the first to one past the last of a tensor of `len` elements.
-pub fn span(len: u64, runs: Option<Runs>) -> u64 {
+pub fn span(len: Extent, runs: Option<Runs>) -> Extent {
     match runs {
         Some(Runs { run, stride }) if len > 0 => (len / run - 1) * stride + run,
         _ => len,

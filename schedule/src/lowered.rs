@@ -1,27 +1,54 @@
 //! A graph lowered to kernels and library calls, before its memory is planned and its code
 //! generated.
 
-use tensorc_abi::{BufferId, ExternFn, Plan};
+use tensorc_abi::{BufferId, ExternFn, KernelSignature, Number, Plan};
 
-use tensorc_ir::TensorData;
+use tensorc_ir::extent::{Binding, Fixed};
 use tensorc_ir::kir::Kernel;
+use tensorc_ir::{Extent, TensorData};
 
-/// What lowering produces from one graph.
+/// What lowering produces from one graph, with numbers that are known or depend on symbols.
 ///
 /// In `plan`, every intermediate buffer has `StorageClass::Arena(0)` until memory planning assigns its
 /// offset; inputs, outputs and weights have their final homes.
 #[derive(Clone, Debug, Default)]
-pub struct Lowered {
+pub struct Lowered<N: Number = u64> {
     /// The plan.
-    pub plan: Plan,
+    pub plan: Plan<N>,
     /// By [`tensorc_abi::KernelId`].
     pub kernels: Vec<Kernel>,
+    /// What calls of the kernels must fit.
+    pub signatures: Vec<KernelSignature<N>>,
     /// By [`tensorc_abi::Weight::constant`].
     pub constants: Vec<TensorData>,
     /// Results that may share the memory of an operand.
     pub in_place: Vec<InPlace>,
     /// By position in [`tensorc_abi::StepOp::Extern`].
     pub externs: Vec<ExternFn>,
+}
+
+impl Lowered<Extent> {
+    /// What it is for the numbers of the example, which are fixed ([`Extent::fixed`]).
+    pub fn fixed(self) -> Lowered {
+        let Lowered { plan, kernels, signatures, constants, in_place, externs } = self;
+        let signatures = signatures.iter().map(|signature| signature.convert(&Fixed)).collect();
+        Lowered { plan: plan.convert(&Fixed), kernels, signatures, constants, in_place, externs }
+    }
+
+    /// What it is for a shape.
+    pub fn bound(&self, binding: &Binding) -> Lowered {
+        let plan = self.plan.convert(binding);
+        let equal = |pair: &&InPlace| plan.buffer(pair.input).bytes() == plan.buffer(pair.output).bytes();
+        let in_place = self.in_place.iter().filter(equal).copied().collect();
+        Lowered {
+            in_place,
+            kernels: self.kernels.clone(),
+            signatures: self.signatures.iter().map(|signature| signature.convert(binding)).collect(),
+            constants: self.constants.iter().map(|data| data.bound(binding)).collect(),
+            externs: self.externs.clone(),
+            plan,
+        }
+    }
 }
 
 /// The step may write `output` over `input` if it is the last to read `input`: both have the same

@@ -11,13 +11,13 @@ use tensorc_ir::{DenseType, TensorData};
 use tensorc_passes::infer::infer_graph;
 use tensorc_passes::stage::split;
 use tensorc_runtime::TaskPanic;
-use tensorc_runtime::plan::{LoadError, verify};
+use tensorc_runtime::plan::{LoadError, verify, verify_kernels};
 use tensorc_schedule::lowered::Lowered;
 
 use super::AotRequest;
 use super::constants::Constants;
 use crate::binding;
-use crate::compile::{Report, Source, check_calls, lowered};
+use crate::compile::{Report, Source, lowered};
 use crate::error::Error;
 use crate::model::Model;
 
@@ -111,9 +111,9 @@ fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Consta
     let choices = compiler.choices_for(Some(request.target));
     let deadline = compiler.options().limits.deadline();
     let (mut graph, lowered) = lowered(compiler, source, choices, deadline, &mut report)?;
-    let Lowered { plan, kernels, constants, .. } = lowered;
+    let Lowered { plan, kernels, signatures, constants, .. } = lowered;
     verify(&plan).map_err(LoadError::from)?;
-    check_calls(&plan, &kernels)?;
+    verify_kernels(&plan, &signatures).map_err(LoadError::from)?;
     let constants = constants.iter().map(|data| shared.share(data)).collect::<Result<_, _>>()?;
     graph.map_constants(&mut |data| shared.share(data))?;
     if !plan.states.is_empty() {

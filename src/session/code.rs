@@ -1,5 +1,7 @@
 //! What the runs of a session share, and the memory that each of them has.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tensorc_abi::Plan;
 use tensorc_ir::graph::Graph;
@@ -24,7 +26,8 @@ pub(crate) struct SessionCode {
     /// Names of the outputs.
     outputs: Vec<String>,
     states: StateInputs,
-    runs: BoundedPool<RunMemory>,
+    /// Memory of runs, which sessions of one plan share.
+    runs: Arc<BoundedPool<RunMemory>>,
 }
 
 /// Inputs that the graph updates. Runs work on copies of them.
@@ -35,7 +38,7 @@ struct StateInputs {
 }
 
 /// What callers see of a graph.
-struct Signature {
+pub(crate) struct Signature {
     /// Names of the outputs.
     outputs: Vec<String>,
     /// Positions of the inputs that are updated.
@@ -43,7 +46,7 @@ struct Signature {
 }
 
 impl Signature {
-    fn of(graph: &Graph) -> Signature {
+    pub fn of(graph: &Graph) -> Signature {
         let outputs = graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
         Signature { outputs, positions: graph.states().into_iter().map(|(i, _)| i).collect() }
     }
@@ -92,12 +95,30 @@ impl SessionCode {
         report: Report,
     ) -> Result<SessionCode, Error> {
         let program = Program::compile_reporting(compiler, source, report)?;
+        let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
+        Ok(SessionCode::linked(program, signature, later, runs))
+    }
+
+    /// Of a plan for many shapes, whose runs share memory, but for that of states.
+    pub fn open(program: Program, signature: Signature, runs: Arc<BoundedPool<RunMemory>>) -> SessionCode {
+        let runs = match signature.positions.is_empty() {
+            true => runs,
+            false => Arc::new(BoundedPool::new(most_runs(program.compiler()))),
+        };
+        SessionCode::linked(program, signature, None, runs)
+    }
+
+    fn linked(
+        program: Program,
+        signature: Signature,
+        later: Option<LaterStages>,
+        runs: Arc<BoundedPool<RunMemory>>,
+    ) -> SessionCode {
         let Signature { outputs, positions } = signature;
         let plan = program.plan();
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
-        let runs = BoundedPool::new(most_runs(compiler));
-        Ok(SessionCode { program, later, outputs, states: StateInputs { positions, types }, runs })
+        SessionCode { program, later, outputs, states: StateInputs { positions, types }, runs }
     }
 
     pub fn plan(&self) -> &Plan {
@@ -121,7 +142,11 @@ impl SessionCode {
     /// # Errors
     /// As [`SessionCode::run`].
     pub fn run_beside(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        self.runs.with(|| Ok(self.memory()?), |memory| self.run(memory, inputs))
+        let run = |memory: &mut RunMemory| {
+            memory.context.switch(self.program.executable())?;
+            self.run(memory, inputs)
+        };
+        self.runs.with(|| Ok(self.memory()?), run)
     }
 
     /// Runs on inputs in signature order; allocates the outputs.

@@ -18,8 +18,7 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::tensor::Tensor;
 
-use code::RunMemory;
-pub(crate) use code::SessionCode;
+pub(crate) use code::{RunMemory, SessionCode, Signature};
 
 /// Compiled code, weights and the memory of one run at a time.
 pub struct Session {

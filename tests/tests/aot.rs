@@ -15,6 +15,7 @@ use std::process::{Command, Output};
 use tensorc::abi::KernelSignature;
 use tensorc::aot::link::{LinkOutput, Tools, link};
 use tensorc::aot::{self, AotRequest, Artifact};
+use tensorc::ir::extent::Fixed;
 use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::{PrintOptions, parse_module, print_module};
 use tensorc::runtime::plan::{verify, verify_kernels};
@@ -155,7 +156,8 @@ fn the_module_says_what_was_compiled() {
     for plan in &module.plans {
         let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
         let kernels: Option<Vec<Kernel>> = plan.kernels.iter().map(find).collect();
-        let signatures: Vec<KernelSignature> = kernels.unwrap().iter().map(Kernel::signature).collect();
+        let signature = |kernel: &Kernel| kernel.signature().convert(&Fixed);
+        let signatures: Vec<KernelSignature> = kernels.unwrap().iter().map(signature).collect();
         verify(plan).unwrap();
         verify_kernels(plan, &signatures).unwrap();
     }

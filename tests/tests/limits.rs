@@ -134,8 +134,7 @@ fn nodes_and_code_are_bounded() {
 #[test]
 fn tables_of_the_compiler_are_bounded() {
     let resize = "graph @big(%x: f32[1, 1, 2, 2]) {\n  %s = const i64[4] [1, 1, 4294967296, 0]\n  %y = resize(%x, _, _, %s) {mode = \"linear\"}\n  return %y\n}\n";
-    let pool =
-        "graph @big(%x: f32[1, 1, 1099511627776]) {\n  %y = average_pool(%x) {kernel_shape = [3], pads = [1, 1]}\n  return %y\n}\n";
+    let pool = "graph @big(%x: f32[1, 1, 1099511627776]) {\n  %y = average_pool(%x) {kernel_shape = [3], pads = [1, 1]}\n  return %y\n}\n";
     for text in [resize, pool] {
         let compiled = model(GIBIBYTE, 1, text);
         let types: Vec<DenseType> = compiled.inputs().iter().map(|(_, ty)| ty.dense().unwrap()).collect();

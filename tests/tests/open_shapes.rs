@@ -22,6 +22,8 @@ struct OpenCase {
     text: &'static str,
     extents: &'static [&'static [u64]],
     all: bool,
+    /// How many of them a plan is made for.
+    plans: usize,
 }
 
 const LENGTHS: &[&[u64]] = &[&[2], &[3], &[7], &[15], &[16], &[17], &[31], &[32], &[33], &[127], &[128], &[129]];
@@ -39,6 +41,7 @@ const CASES: &[OpenCase] = &[
 }",
         extents: LENGTHS,
         all: true,
+        plans: 1,
     },
     OpenCase {
         name: "attention with shapes computed",
@@ -67,6 +70,7 @@ const CASES: &[OpenCase] = &[
 }",
         extents: PAIRS,
         all: true,
+        plans: 1,
     },
     OpenCase {
         name: "slices, joins and broadcasts",
@@ -85,6 +89,7 @@ const CASES: &[OpenCase] = &[
 }",
         extents: PAIRS,
         all: true,
+        plans: 2,
     },
     OpenCase {
         name: "convolutions between images of two sizes",
@@ -105,6 +110,114 @@ const CASES: &[OpenCase] = &[
 }",
         extents: IMAGES,
         all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "folds of rows and columns",
+        text: "graph @main(%x: f32[?n, ?m]) {
+  %rows = const i64[1] [1]
+  %columns = const i64[1] [0]
+  %p = softmax(%x) {axis = 1}
+  %s = reduce_sum(%p, %columns)
+  %m = reduce_max(%x, %columns)
+  %q = reduce_sum(%x, %rows)
+  %n = neg(%x)
+  %l = reduce_min(%n, %rows)
+  %t = transpose(%x) {perm = [1, 0]}
+  return %p, %s, %m, %q, %l, %t
+}",
+        extents: &[
+            &[3, 2],
+            &[17, 15],
+            &[5, 16],
+            &[2, 31],
+            &[33, 33],
+            &[4, 127],
+            &[7, 129],
+            &[2, 300],
+            &[3, 416],
+            &[2, 431],
+        ],
+        all: true,
+        plans: 2,
+    },
+    OpenCase {
+        name: "tables, shifts and selections",
+        text: "graph @main(%ids: i64[?b, ?l], %t: f32[50, 12], %x: f32[?b, ?l, 12]) {
+  %e = gather(%t, %ids)
+  %a = add(%e, %x)
+  %z = const f32[] [0.0]
+  %c = less(%a, %z)
+  %r = relu(%a)
+  %w = where(%c, %x, %r)
+  %pads = const i64[6] [0, 1, 0, 0, 2, 3]
+  %p = pad(%w, %pads)
+  %y = transpose(%p) {perm = [1, 0, 2]}
+  return %w, %y
+}",
+        extents: PAIRS,
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "windows over images of two sizes",
+        text: "graph @main(%x: f32[?n, 4, ?h, ?w], %d: f32[4, 1, 3, 3]) {
+  %c = conv(%x, %d) {group = 4, pads = [1, 1, 1, 1]}
+  %m = max_pool(%c) {kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]}
+  %a = average_pool(%x) {kernel_shape = [2, 2], strides = [2, 2]}
+  %g = global_average_pool(%m)
+  return %m, %a, %g
+}",
+        extents: IMAGES,
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "the end of rows, by plans that are made from shapes",
+        text: "graph @main(%x: f32[?n, ?m]) {
+  %p = softmax(%x) {axis = 1}
+  %from = const i64[1] [-3]
+  %end = const i64[1] [9223372036854775807]
+  %axis = const i64[1] [1]
+  %t = slice(%p, %from, %end, %axis)
+  %y = relu(%t)
+  return %y
+}",
+        extents: &[&[2, 40], &[2, 9], &[2, 12], &[3, 8], &[5, 15], &[2, 11], &[4, 33]],
+        all: true,
+        plans: 2,
+    },
+    OpenCase {
+        name: "padding that depends on extents",
+        text: "graph @main(%x: f32[?n, 16, ?h, ?w], %f: f32[32, 16, 3, 3], %g: f32[32, 32, 3, 3]) {
+  %c = conv(%x, %f) {strides = [2, 2], auto_pad = \"SAME_UPPER\"}
+  %r = relu(%c)
+  %y = conv(%r, %g) {auto_pad = \"SAME_UPPER\"}
+  return %y
+}",
+        extents: &[&[2, 32, 64], &[2, 33, 64], &[3, 34, 35], &[2, 17, 31]],
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "sums of many functions over rows",
+        text: "graph @main(%x: f32[?n, ?m]) {
+  %rows = const i64[1] [1]
+  %a = sin(%x)
+  %b = cos(%x)
+  %c = exp(%x)
+  %d = tanh(%x)
+  %e = erf(%x)
+  %ab = add(%a, %b)
+  %cd = add(%c, %d)
+  %abcd = add(%ab, %cd)
+  %all = add(%abcd, %e)
+  %y = reduce_sum(%all, %rows)
+  return %y
+}",
+        extents: &[&[3, 7000], &[3, 300], &[2, 33], &[2, 7]],
+        all: true,
+        plans: 2,
     },
     OpenCase {
         name: "a mean over an open axis is compiled for each shape",
@@ -115,6 +228,7 @@ const CASES: &[OpenCase] = &[
 }",
         extents: LENGTHS,
         all: false,
+        plans: 0,
     },
 ];
 
@@ -192,6 +306,7 @@ fn typed(mut graph: Graph, compiler: &Compiler) -> Graph {
 #[test]
 fn models_run_alike_whatever_was_compiled_before() {
     let compiler = Compiler::new(Options { poison: true, ..options() }).unwrap();
+    let specializing = Compiler::new(Options { poison: true, specialize: true, ..options() }).unwrap();
     for case in CASES {
         let text = format!("tensorc-ir 1\n{}", case.text);
         let graph = parse_module(&text, compiler.registry()).unwrap().graphs.remove(0);
@@ -207,6 +322,8 @@ fn models_run_alike_whatever_was_compiled_before() {
             let found = run(&all, extents, seed);
             // Alone, and compiled for this shape only.
             assert_eq!(found, run(&compiler.model(graph.clone()), extents, seed), "{} {extents:?}", case.name);
+            // With kernels that know their extents.
+            assert_eq!(found, run(&specializing.model(graph.clone()), extents, seed), "{} {extents:?}", case.name);
             let types = types(&graph, extents);
             let mut alone = Session::new(&compiler, all.graph_for(&types).unwrap()).unwrap();
             let inputs: Vec<_> = values(&types, seed).iter().map(tensor).collect();
@@ -225,6 +342,28 @@ fn models_run_alike_whatever_was_compiled_before() {
             assert!(expected.iter().map(data).zip(&found).all(|(a, b)| close(&a, b)), "{} {extents:?}", case.name);
         }
     }
+}
+
+/// A further shape generates no code, writes no kernel and runs no pass.
+#[test]
+fn further_shapes_put_numbers_into_a_plan() {
+    let compiler = Compiler::new(options()).unwrap();
+    let (mut found, mut expected) = (vec![], vec![]);
+    for case in CASES.iter().filter(|case| case.all) {
+        let text = format!("tensorc-ir 1\n{}", case.text);
+        let graph = parse_module(&text, compiler.registry()).unwrap().graphs.remove(0);
+        let model = compiler.model(graph.clone());
+        let mut made = 0;
+        for extents in case.extents {
+            let session = model.compile(&types(&graph, extents)).unwrap();
+            let steps = session.report().timings.iter().map(|(name, _)| name.as_str());
+            let steps: Vec<&str> = steps.filter(|name| !["plan-memory", "load"].contains(name)).collect();
+            made += usize::from(!steps.is_empty());
+        }
+        found.push((case.name, made));
+        expected.push((case.name, case.plans));
+    }
+    assert_eq!(found, expected);
 }
 
 #[test]

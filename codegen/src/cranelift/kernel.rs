@@ -123,7 +123,7 @@ impl KernelEmitter for Gen<'_, '_> {
     fn reserve(&mut self, buf: Buf, class: Class) -> Result<()> {
         if class == Class::Memory {
             let info = self.kernel.buf(buf);
-            let bytes = (info.len as u32 * info.dtype.size() as u32).max(1);
+            let bytes = (info.elements() as u32 * info.dtype.size() as u32).max(1);
             let slot = self.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4));
             self.storage[buf.0 as usize] = BufferStorage::Memory(self.b.ins().stack_addr(types::I64, slot, 0));
         }

@@ -23,7 +23,7 @@ fn unaligned() -> MemFlagsData {
 impl Gen<'_, '_> {
     /// Variables for an array.
     pub(super) fn registers(&mut self, buf: Buf, class: Class, lanes: Option<usize>) -> BufferStorage {
-        let (dtype, len) = (self.buf_dtype(buf), self.kernel.buf(buf).len as usize);
+        let (dtype, len) = (self.buf_dtype(buf), self.kernel.buf(buf).elements() as usize);
         let lane_type = chunk_type(dtype, 32);
         let per = lane_type.lane_count() as usize;
         match (lanes, class) {
@@ -182,7 +182,7 @@ impl Gen<'_, '_> {
 
     /// The position in an array that a constant index stands for.
     fn position(&self, buf: Buf, at: Option<i64>) -> Result<usize> {
-        let i = at.and_then(|i| usize::try_from(i).ok()).filter(|i| (*i as u64) < self.kernel.buf(buf).len);
+        let i = at.and_then(|i| usize::try_from(i).ok()).filter(|i| (*i as u64) < self.kernel.buf(buf).elements());
         i.ok_or_else(|| self.out_of_range(buf, at))
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind};
 use tensorc_ir::prim::{Prim, Reduction};
@@ -125,7 +126,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Lanes of a vector loop over `extent` iterations; 1 if it is too short for vectors.
-    pub fn lanes(&self, extent: u64) -> u64 {
+    pub fn lanes(&self, extent: Extent) -> u64 {
         let counted = self.counted.as_ref().map(|(ops, _)| *ops);
         let widest = match (counted, self.is_word_sized()) {
             (None, words) if self.wide => [8, 16][usize::from(words)],
@@ -133,6 +134,6 @@ impl<'a> Cluster<'a> {
             (counted, true) if counted.unwrap_or_else(|| self.ops()) <= 24 => 16,
             _ => 8,
         };
-        [16, 8, 4].into_iter().find(|l| *l <= widest && *l <= extent).unwrap_or(1)
+        [16, 8, 4].into_iter().find(|l| *l <= widest && extent >= *l).unwrap_or(1)
     }
 }

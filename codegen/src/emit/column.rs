@@ -2,9 +2,11 @@
 //! over outer axes, pooling windows, and contractions no library kernel covers.
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::FusionClass;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind};
+use tensorc_ir::{Extent, Extents};
 use tensorc_schedule::access::in_place::in_place;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 use tensorc_schedule::access::{ClusterAccesses, MergedAxes};
@@ -89,7 +91,7 @@ impl ColumnFold<'_> {
         parallel(e, outer, windows.bands(), |e, band| {
             let acc = Accumulators::new(self, e, lanes);
             windows.walk(e, &band, &mut |e| {
-                e.covered(inner.axis, (0, inner.extent as i64), lanes, self.again, &mut |e, lane| {
+                e.covered(inner.axis, (Extent::ZERO, inner.extent), lanes, self.again, &mut |e, lane| {
                     self.element(e, acc.of(&lane), &lane)
                 })
             })
@@ -99,37 +101,40 @@ impl ColumnFold<'_> {
     fn nest(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], inner: &MergedAxes, uses: &ClusterAccesses) -> Result<()> {
         let (lo, hi) = interior(inner, uses, &self.space.dims);
         let axis = inner.axis;
-        let tall = self.reduced.iter().map(|g| g.extent).product::<u64>() >= MIN_TALL_ROWS;
-        let block = if tall { MAX_TALL_BLOCK_EXTENT } else { MAX_BLOCK_EXTENT };
-        let wide = tall && e.cluster.ops() <= MAX_TALL_OPS && (hi - lo) as u64 >= TALL_LANES;
-        let lanes = match e.cluster.lanes((hi - lo).max(0) as u64) {
-            16 if wide => TALL_LANES,
-            lanes => lanes,
-        };
-        let blocks = if lo == 0 && hi == inner.extent as i64 { inner.extent.div_ceil(block) } else { 1 };
+        // A lane folds a column of its own: how many there are does not change results.
+        let (block, lanes) = advice(|| {
+            let tall = self.reduced.iter().map(|g| g.extent).product::<Extent>() >= MIN_TALL_ROWS;
+            let block = if tall { MAX_TALL_BLOCK_EXTENT } else { MAX_BLOCK_EXTENT };
+            let wide = tall && e.cluster.ops() <= MAX_TALL_OPS && hi - lo >= TALL_LANES;
+            match e.cluster.lanes((hi - lo).greatest(0)) {
+                16 if wide => (block, TALL_LANES),
+                lanes => (block, lanes),
+            }
+        });
+        let whole = lo.is_surely(0) && hi.is_surely(inner.extent);
+        let blocks = if whole { inner.extent.div_ceil(block) } else { Extent::ONE };
         parallel(e, kept, blocks, |e, q| {
             let acc = Accumulators::new(self, e, lanes);
             let mut element = |e: &mut Inliner<'_>, lane: LaneOf| self.element(e, acc.of(&lane), &lane);
-            if blocks > 1 {
-                let n = inner.extent as i64;
+            if !blocks.is_surely(1) {
+                let n = inner.extent;
                 let wide = move |_: u32| (0, n);
-                let lo = e.b.let_index("lo", q.scale(block as i64));
-                let end = lo.offset(block as i64);
+                let lo = e.b.let_index("lo", q.scale(block));
+                let end = lo.offset(block);
                 let hi = e.b.let_index("hi", end.minimum(&Index::constant(n), &wide));
-                let lanes = lanes as i64;
                 let whole = e.b.let_index("whole", end.minimum(&Index::constant(n / lanes * lanes), &wide));
-                return e.vectorized(axis, (lo, hi), whole, lanes as u64, &mut element);
+                return e.vectorized(axis, (lo, hi), whole, lanes, &mut element);
             }
-            let all = Index::constant;
-            let full = e.set_range(axis, (0, lo - 1));
-            e.vectorized(axis, (all(0), all(lo)), all(0), 1, &mut element)?;
+            let all = |n: Extent| Index::constant(n);
+            let full = e.set_range(axis, (Extent::ZERO, lo - 1));
+            e.vectorized(axis, (Index::default(), all(lo)), Index::default(), 1, &mut element)?;
             if hi > lo {
                 // The counter of merged axes goes further than the innermost axis does.
-                e.set_range(axis, (lo, full.1.min(hi - 1)));
+                e.set_range(axis, (lo, full.1.least(hi - 1)));
                 e.covered(axis, (lo, hi), lanes, self.again, &mut element)?;
             }
             e.set_range(axis, (hi, full.1));
-            e.vectorized(axis, (all(hi), all(inner.extent as i64)), all(hi), 1, &mut element)?;
+            e.vectorized(axis, (all(hi), all(inner.extent)), all(hi), 1, &mut element)?;
             e.set_range(axis, full);
             Ok(())
         })
@@ -167,7 +172,7 @@ impl ColumnFold<'_> {
         match groups.split_first() {
             None => body(e),
             Some((g, rest)) => {
-                let range = (Index::default(), Index::constant(g.extent as i64), 1);
+                let range = (Index::default(), Index::constant(g.extent), 1);
                 e.looped("r", range, LoopKind::Serial, |e, i| {
                     e.set_axis(g.axis, i);
                     self.column(e, rest, body)
@@ -178,18 +183,17 @@ impl ColumnFold<'_> {
 }
 
 /// The part of the innermost axis where no read that depends on it can leave its operand.
-fn interior(inner: &MergedAxes, uses: &ClusterAccesses, dims: &[u64]) -> (i64, i64) {
-    let n = inner.extent as i64;
-    let (mut first, mut last) = (0, n - 1);
+fn interior(inner: &MergedAxes, uses: &ClusterAccesses, dims: &Extents) -> (Extent, Extent) {
+    let none = (Extent::ZERO, Extent::ZERO);
+    let (mut first, mut last) = (Extent::ZERO, inner.extent - 1);
     for (index, size) in &uses.guards {
         if !index.mentions(inner.axis as u32) {
             continue;
         }
-        let Some(c) = index.step(inner.axis as u32).filter(|c| *c > 0) else { return (0, 0) };
+        let Some(c) = index.coefficient(inner.axis as u32).filter(|c| *c > 0) else { return none };
         let (lo, hi) = index.sub(&Index::var(inner.axis as u32).scale(c)).interval(dims);
-        let (lo, hi) = (lo.fixed(), hi.fixed());
-        first = first.max((-lo).div_euclid(c) + i64::from((-lo).rem_euclid(c) != 0));
-        last = last.min((*size as i64 - 1 - hi).div_euclid(c));
+        first = first.greatest((c - 1 - lo) / c);
+        last = last.least((*size - 1 - hi) / c);
     }
-    if first > last { (0, 0) } else { (first, last + 1) }
+    if first > last { none } else { (first, last + 1) }
 }

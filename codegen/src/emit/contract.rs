@@ -6,10 +6,12 @@ use std::collections::BTreeSet;
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, ConvPass, ImageLayout};
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::{Axes, advice};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::index::{Index, delinearize, linearize};
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_ir::views::identity_map;
+use tensorc_ir::{Extent, Extents};
 use tensorc_schedule::access::{ClusterAccesses, MergedAxes, group_axes};
 use tensorc_schedule::layout::{Layouts, span};
 use tensorc_schedule::recipe::{Library, contraction, split_final_view};
@@ -18,6 +20,7 @@ use tensorc_schedule::recognise::contract::Gemm;
 
 use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
+use super::map;
 use super::math::{Math, split_vector_calls};
 use super::vector_math::{self, VectorLoop};
 
@@ -41,9 +44,9 @@ pub fn emit_epilogue(
     }
     let body = &split_vector_calls(&after, math.library)?;
     let (result, _) = split_final_view(body, body.outputs()[0].1)?;
-    let dims = c.extents[..c.out_rank].to_vec();
+    let dims = c.extents.range(..c.out_rank);
     let coords = identity_map(dims.len());
-    let len = span(body.dense(body.outputs()[0].1)?.len(), layouts.output(0));
+    let len = span(body.dense(body.outputs()[0].1)?.dims.count(), layouts.output(0));
     let layout = BlockAxes::new(library, &dims);
     let blocks = Blocks { accumulated: Some(accumulated), result, space: dims, coords, len, layout };
     emit_blocks(body, &blocks, name, (math, layouts), inputs)
@@ -64,15 +67,15 @@ pub fn emit_prologue(
     alone.set_outputs([("operand".into(), operand)]);
     let body = &split_vector_calls(&alone, math.library)?;
     let operand = body.outputs()[0].1;
-    let dims = body.dense(operand)?.dims.to_vec();
+    let dims = body.dense(operand)?.dims;
     let (space, coords) = match library {
-        Library::Gemm { .. } => (c.extents.to_vec(), [&c.lhs, &c.rhs][side].clone()),
+        Library::Gemm { .. } => (c.extents.clone(), [&c.lhs, &c.rhs][side].clone()),
         Library::Conv { .. } => (dims.clone(), identity_map(dims.len())),
     };
     let layout = BlockAxes::of_left(library, &dims);
-    let rows: u64 = match library {
+    let rows: Extent = match library {
         Library::Gemm { gemm, .. } => gemm.call.m,
-        Library::Conv { .. } => layout.row_axes.iter().map(|a| dims[*a]).product(),
+        Library::Conv { .. } => layout.row_axes.iter().map(|a| dims.at(*a)).product(),
     };
     let len = rows * layout.cols;
     let blocks = Blocks { accumulated: None, result: operand, space, coords, len, layout };
@@ -93,17 +96,17 @@ pub fn emit_scores(
     let result = body.outputs()[0].1;
     let space = found.space.clone();
     let position = linearize(&identity_map(space.len()), &space);
-    let coords = delinearize(&position, &body.dense(result)?.dims, &space[..]);
+    let coords = delinearize(&position, &body.dense(result)?.dims, &space);
     let layout = BlockAxes {
         batch_axes: found.batch_axes.clone(),
         row_axes: found.row_axes.clone(),
         col_axes: vec![space.len() - 1],
-        row_stride: Attention::TILE_COLS as i64,
-        cols: found.call.keys.min(Attention::TILE_COLS),
+        row_stride: Attention::TILE_COLS.into(),
+        cols: map::short(found.call.keys, Attention::TILE_COLS),
         is_tile: true,
         ..BlockAxes::default()
     };
-    let (accumulated, len) = (Some(found.accumulated), Attention::TILE);
+    let (accumulated, len) = (Some(found.accumulated), Attention::TILE.into());
     emit_blocks(body, &Blocks { accumulated, result, space, coords, len, layout }, name, (math, layouts), inputs)
 }
 
@@ -114,10 +117,10 @@ struct Blocks {
     /// What takes its place, or fills the block.
     result: Value,
     /// The axes that blocks walk, and the coordinates of the result in them.
-    space: Vec<u64>,
+    space: Extents,
     coords: Vec<Index>,
     /// Elements of the memory that blocks are part of.
-    len: u64,
+    len: Extent,
     layout: BlockAxes,
 }
 
@@ -143,19 +146,20 @@ fn emit_blocks(
             after.insert(n);
         }
     }
-    if layout.cols >= vector_math::MIN_CALL_ELEMENTS && math.has_vector_calls() {
-        cluster.vector_calls = vector_math::choose(&cluster, &body.dense(result)?.dims, vector_math::MAX_CALLS)?;
+    if advice(|| layout.cols >= vector_math::MIN_CALL_ELEMENTS) && math.has_vector_calls() {
+        cluster.vector_calls =
+            vector_math::choose(&cluster, &body.dense(result)?.dims, |calls| calls <= vector_math::MAX_CALLS)?;
     }
     let mut e = Inliner::epilogue(&cluster, name, space, f.len, inputs)?;
     let scalars: Vec<Index> = ["b0", "b1", "b2", "m0", "m1", "n0", "n1"].iter().map(|n| e.b.scalar_index(n)).collect();
-    let merged = group_axes(space, &uses, &|_, _| true);
+    let merged = group_axes(space, &uses, &|_| false, &|_, _| true);
     for (axes, at) in layout.batch_axes.iter().zip(&scalars) {
         place(&mut e, &merged, space, axes, at);
     }
-    let lanes = cluster.lanes(layout.cols) as i64;
+    let lanes = advice(|| cluster.lanes(layout.cols));
     let rows = (scalars[3].clone(), scalars[4].clone(), 1);
     let (n0, n1) = match layout.whole_rows {
-        true => (Index::default(), Index::constant(layout.cols as i64)),
+        true => (Index::default(), Index::constant(layout.cols)),
         false => (scalars[5].clone(), scalars[6].clone()),
     };
     e.looped("i", rows, LoopKind::Serial, |e, i| {
@@ -174,7 +178,7 @@ fn emit_blocks(
             true => n1.clone(),
             false => e.b.let_index("whole", n0.add(&n1.sub(&n0).floor_div(lanes, &wide).scale(lanes))),
         };
-        let columns = VectorLoop { roots: &[result], coords, block: layout.cols, lanes: lanes as u64 };
+        let columns = VectorLoop { roots: &[result], coords, block: layout.cols, lanes };
         let enter = |e: &mut Inliner<'_>, j: Index| {
             place(e, &merged, space, &layout.col_axes, &j);
             if let Some(accumulated) = accumulated {
@@ -197,9 +201,9 @@ struct BlockAxes {
     batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
     row_axes: Vec<usize>,
     col_axes: Vec<usize>,
-    batch_strides: [i64; GEMM_BATCH_RANK],
-    row_stride: i64,
-    cols: u64,
+    batch_strides: [Extent; GEMM_BATCH_RANK],
+    row_stride: Extent,
+    cols: Extent,
     /// Whether every block has all columns.
     whole_rows: bool,
     /// Whether blocks lie in memory of their own, from its beginning.
@@ -208,23 +212,22 @@ struct BlockAxes {
 
 impl BlockAxes {
     /// Blocks of the left operand, of extents `dims`.
-    fn of_left(library: &Library, dims: &[u64]) -> BlockAxes {
+    fn of_left(library: &Library, dims: &Extents) -> BlockAxes {
         let (batch_axes, row_axes, col_axes, cols) = match library {
             Library::Gemm { gemm, .. } => {
-                let Gemm { call, batch_axes, row_axes, depth_axes, .. } = gemm.clone();
+                let Gemm { call, batch_axes, row_axes, depth_axes, .. } = (**gemm).clone();
                 (batch_axes, row_axes, depth_axes, call.k)
             }
             Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Nchw16c => {
-                ([vec![0], vec![1], vec![]], vec![2, 3], vec![4], dims[4])
+                ([vec![0], vec![1], vec![]], vec![2, 3], vec![4], dims.at(4))
             }
-            Library::Conv { .. } => ([vec![0], vec![], vec![]], vec![1], vec![2, 3], dims[2] * dims[3]),
+            Library::Conv { .. } => ([vec![0], vec![], vec![]], vec![1], vec![2, 3], dims.at(2) * dims.at(3)),
         };
         let whole_rows = matches!(library, Library::Conv { conv, .. } if conv.layouts[0] == ImageLayout::Nchw16c);
-        let row_stride = cols as i64;
-        BlockAxes { batch_axes, row_axes, col_axes, row_stride, cols, whole_rows, ..BlockAxes::default() }
+        BlockAxes { batch_axes, row_axes, col_axes, row_stride: cols, cols, whole_rows, ..BlockAxes::default() }
     }
 
-    fn new(library: &Library, dims: &[u64]) -> BlockAxes {
+    fn new(library: &Library, dims: &Extents) -> BlockAxes {
         match library {
             Library::Gemm { gemm, .. } => BlockAxes {
                 batch_axes: gemm.batch_axes.clone(),
@@ -236,11 +239,11 @@ impl BlockAxes {
                 ..BlockAxes::default()
             },
             Library::Conv { conv, .. } if conv.pass == ConvPass::FilterGradient => {
-                let taps: u64 = dims[1..].iter().product();
+                let taps = dims.range(1..).count();
                 BlockAxes {
                     row_axes: vec![0],
                     col_axes: (1..dims.len()).collect(),
-                    row_stride: taps as i64,
+                    row_stride: taps,
                     cols: taps,
                     ..BlockAxes::default()
                 }
@@ -249,19 +252,19 @@ impl BlockAxes {
                 batch_axes: [vec![0], vec![], vec![]],
                 row_axes: vec![1, 2],
                 col_axes: vec![3],
-                batch_strides: [conv.image_strides()[1] as i64, 0, 0],
-                row_stride: dims[3] as i64,
-                cols: dims[3],
+                batch_strides: [conv.image_strides()[1], Extent::ZERO, Extent::ZERO],
+                row_stride: dims.at(3),
+                cols: dims.at(3),
                 ..BlockAxes::default()
             },
             Library::Conv { conv, .. } if conv.layouts[1] == ImageLayout::Nchw16c => {
-                let (pixels, lanes) = (dims[2] * dims[3], dims[4]);
+                let (pixels, lanes) = (dims.at(2) * dims.at(3), dims.at(4));
                 BlockAxes {
                     batch_axes: [vec![0], vec![1], vec![]],
                     row_axes: vec![2, 3],
                     col_axes: vec![4],
-                    batch_strides: [conv.image_strides()[1] as i64, (pixels * lanes) as i64, 0],
-                    row_stride: lanes as i64,
+                    batch_strides: [conv.image_strides()[1], pixels * lanes, Extent::ZERO],
+                    row_stride: lanes,
                     cols: lanes,
                     whole_rows: true,
                     ..BlockAxes::default()
@@ -274,16 +277,16 @@ impl BlockAxes {
                         ConvPass::DataGradient => conv.in_channels,
                         _ => conv.out_channels,
                     };
-                let first_pixel = if dims[1] == channels { 2 } else { 3 };
-                let pixels: u64 = dims[first_pixel..].iter().product();
+                let first_pixel = if dims.at(1) == channels { 2 } else { 3 };
+                let pixels = dims.range(first_pixel..).count();
                 let [x, y] = conv.image_strides();
                 let result_image = if conv.pass == ConvPass::DataGradient { x } else { y };
                 BlockAxes {
                     batch_axes: [vec![0], vec![], vec![]],
                     row_axes: (1..first_pixel).collect(),
                     col_axes: (first_pixel..dims.len()).collect(),
-                    batch_strides: [result_image as i64, 0, 0],
-                    row_stride: pixels as i64,
+                    batch_strides: [result_image, Extent::ZERO, Extent::ZERO],
+                    row_stride: pixels,
                     cols: pixels,
                     ..BlockAxes::default()
                 }
@@ -293,19 +296,19 @@ impl BlockAxes {
 }
 
 /// Sets the axes a counter walks: the innermost alone if it is the only one or all accesses walk them as one.
-fn place(e: &mut Inliner<'_>, merged: &[MergedAxes], dims: &[u64], axes: &[usize], at: &Index) {
-    let axes: Vec<usize> = axes.iter().copied().filter(|a| dims[*a] != 1).collect();
-    let extent: u64 = axes.iter().map(|a| dims[*a]).product();
+fn place(e: &mut Inliner<'_>, merged: &[MergedAxes], dims: &Extents, axes: &[usize], at: &Index) {
+    let axes: Vec<usize> = axes.iter().copied().filter(|a| dims.at(*a) != 1).collect();
+    let extent: Extent = axes.iter().map(|a| dims.at(*a)).product();
     let Some(&last) = axes.last() else { return };
-    if axes.len() == 1 || merged.iter().any(|g| g.axis == last && g.extent == extent) {
+    if axes.len() == 1 || merged.iter().any(|g| g.axis == last && g.extent.is_surely(extent)) {
         e.set_axis(last, at.clone());
         return;
     }
-    let limits = move |_: u32| (0, extent as i64 - 1);
-    let mut weight = 1;
+    let limits = move |_: u32| (0, extent - 1);
+    let mut weight = Extent::ONE;
     for &a in axes.iter().rev() {
-        let digit = at.floor_div(weight, &limits).modulo(dims[a] as i64, &limits);
+        let digit = at.floor_div(weight, &limits).modulo(dims.at(a), &limits);
         e.set_axis(a, digit);
-        weight *= dims[a] as i64;
+        weight = weight * dims.at(a);
     }
 }

@@ -1,8 +1,8 @@
 //! Emitter for an operand of a concatenation that is not computed in its place: runs are copied there.
 
-use tensorc_ir::DType;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, KernelBuilder, LoopKind};
+use tensorc_ir::{DType, Extent};
 
 use tensorc_schedule::layout::{Runs, span};
 
@@ -12,27 +12,32 @@ const LANES: i64 = 16;
 
 /// Copies `outer` runs of `run` elements, given how far runs lie apart in the operand and in the result.
 /// Parameters: the operand, its part of the result.
-pub fn emit_concat_part(name: &str, dtype: DType, outer: u64, run: u64, [from_stride, to_stride]: [u64; 2]) -> Kernel {
+pub fn emit_concat_part(
+    name: &str,
+    dtype: DType,
+    outer: Extent,
+    run: Extent,
+    [from_stride, to_stride]: [Extent; 2],
+) -> Kernel {
     let mut b = KernelBuilder::new(name);
     let len = |stride| span(outer * run, Some(Runs { run, stride }));
     let from = b.param("in0", dtype, len(from_stride), false);
     let to = b.param("out0", dtype, len(to_stride), true);
     let blocks = run.div_ceil(MAX_COPY_ELEMENTS);
-    let total = (outer * blocks) as i64;
+    let (total, single) = (outer * blocks, blocks.is_surely(1));
     let limits = move |_: u32| (0, total - 1);
     let p = b.open_for("p", (Index::default(), Index::constant(total), 1), LoopKind::Parallel);
-    let o = b.let_index("o", p.floor_div(blocks as i64, &limits));
-    let lo = b.let_index("lo", p.modulo(blocks as i64, &limits).scale(MAX_COPY_ELEMENTS as i64));
-    let n = run as i64;
-    let wide = move |_: u32| (0, n);
-    let end = |cap: i64| match blocks {
-        1 => Index::constant(cap),
-        _ => lo.offset(MAX_COPY_ELEMENTS as i64).minimum(&Index::constant(cap), &wide),
+    let o = b.let_index("o", p.floor_div(blocks, &limits));
+    let lo = b.let_index("lo", p.modulo(blocks, &limits).scale(MAX_COPY_ELEMENTS));
+    let wide = move |_: u32| (0, run);
+    let end = |cap: Extent| match single {
+        true => Index::constant(cap),
+        false => lo.offset(MAX_COPY_ELEMENTS).minimum(&Index::constant(cap), &wide),
     };
-    let whole = b.let_index("whole", end(n / LANES * LANES));
-    let hi = b.let_index("hi", end(n));
-    let source = b.let_index("source", o.scale(from_stride as i64));
-    let target = b.let_index("target", o.scale(to_stride as i64));
+    let whole = b.let_index("whole", end(run / LANES * LANES));
+    let hi = b.let_index("hi", end(run));
+    let source = b.let_index("source", o.scale(from_stride));
+    let target = b.let_index("target", o.scale(to_stride));
     let i = b.open_for("i", (lo.clone(), whole.clone(), LANES), LoopKind::Serial);
     let l = b.open_for("l", (Index::default(), Index::constant(LANES), 1), LoopKind::Vector);
     let value = b.load(from, source.add(&i).add(&l));

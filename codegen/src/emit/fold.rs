@@ -4,26 +4,26 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, MemorySpace as Memory, Operand};
 use tensorc_ir::prim::{Contraction, Prim, Reduction};
-use tensorc_ir::scalar::{Scalar, ScalarOp};
+use tensorc_ir::scalar::{Scalar, ScalarNode, ScalarOp};
+use tensorc_ir::{DType, Extents};
 use tensorc_schedule::access::space::IterationSpace;
 
 use super::cluster::Cluster;
 use super::inline::{Bound, Inliner};
 
 /// Results of a cluster: position, value, extents and coordinates in the space of its folds.
-pub type Results = Vec<(usize, Value, Vec<u64>, Vec<Index>)>;
+pub type Results = Vec<(usize, Value, Extents, Vec<Index>)>;
 
 /// The results with an element for each element of the space, then those with one for each kept position.
 pub fn results(cluster: &Cluster<'_>, space: &IterationSpace) -> Result<(Results, Results)> {
     let (mut full, mut single) = (vec![], vec![]);
     for (i, v) in cluster.outputs().into_iter().enumerate() {
-        let dims = cluster.ty(v)?.dims.to_vec();
+        let dims = cluster.ty(v)?.dims;
         let coords = space.coords_of(&dims)?;
         let list = if space.is_full(&dims) { &mut full } else { &mut single };
         list.push((i, v, dims, coords));
@@ -67,6 +67,21 @@ impl Fold {
     pub fn node(&self) -> NodeId {
         match self {
             Fold::Reduce(n, _) | Fold::Contract(n, ..) => *n,
+        }
+    }
+
+    /// Whether results have the same bits in whatever order elements are folded.
+    pub fn is_order_free(&self) -> bool {
+        let Fold::Reduce(_, r) = self else { return false };
+        let ([ScalarNode::Input(_), ScalarNode::Input(_), ScalarNode::Op(op, _)], [dtype, ..]) =
+            (&r.combine.nodes[..], &r.combine.dtypes[..])
+        else {
+            return false;
+        };
+        match op {
+            ScalarOp::Min | ScalarOp::Max | ScalarOp::And | ScalarOp::Or | ScalarOp::Xor => true,
+            ScalarOp::Add | ScalarOp::Mul => !dtype.is_float(),
+            _ => false,
         }
     }
 
@@ -133,6 +148,14 @@ impl Fold {
     pub fn combine(&self, e: &mut Inliner<'_>, acc: &[Buf], into: &Index, from_acc: &[Buf], from: &Index) {
         let others = from_acc.iter().map(|b| e.b.load(*b, from.clone())).collect::<Vec<_>>();
         self.combine_values(e, acc, into, &others);
+    }
+
+    /// Copies the first accumulators.
+    pub fn copy(&self, e: &mut Inliner<'_>, from: &[Buf], into: &[Buf]) {
+        for (from, into) in from.iter().zip(into) {
+            let value = e.b.load(*from, Index::default());
+            e.b.store(*into, Index::default(), value);
+        }
     }
 
     /// Combines values of accumulators into those at `into`.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::{Axes, found};
 use tensorc_ir::graph::{NodeId, NodeKind, Value};
 use tensorc_ir::index::{Index, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, LoopRange, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::{DType, DenseType, Extent, Extents};
 use tensorc_schedule::access::{ClusterAccesses, broadcast_coords};
 use tensorc_schedule::layout::span;
 
@@ -21,7 +22,7 @@ pub enum Bound {
     /// The same for every element of the enclosing iteration.
     Operand(Operand),
     /// Element `base + linearize(coords[axes])` of a buffer.
-    Row { buf: Buf, base: Index, axes: Vec<usize>, dims: Vec<u64> },
+    Row { buf: Buf, base: Index, axes: Vec<usize>, dims: Extents },
 }
 
 type ValueKey = (Value, Vec<Index>, Option<Operand>);
@@ -36,7 +37,7 @@ pub struct Inliner<'a> {
     pub b: KernelBuilder,
     inputs: BTreeMap<NodeId, Buf>,
     outputs: Vec<Buf>,
-    ranges: Vec<(i64, i64)>,
+    ranges: Vec<(Extent, Extent)>,
     actual: Vec<Index>,
     bound: BTreeMap<Value, Bound>,
     cache: Vec<BTreeMap<ValueKey, Operand>>,
@@ -44,10 +45,10 @@ pub struct Inliner<'a> {
 
 impl<'a> Inliner<'a> {
     /// A kernel whose parameters are the cluster's inputs, then its outputs.
-    pub fn new(cluster: &'a Cluster<'a>, name: &str, space: &[u64]) -> Result<Inliner<'a>> {
+    pub fn new(cluster: &'a Cluster<'a>, name: &str, space: &Extents) -> Result<Inliner<'a>> {
         let result = |(i, v)| {
             let ty = cluster.ty(v)?;
-            Ok((ty.dtype, span(ty.len(), cluster.output_runs(i))))
+            Ok((ty.dtype, span(ty.dims.count(), cluster.output_runs(i))))
         };
         let results = cluster.outputs().into_iter().enumerate().map(result).collect::<Result<Vec<_>>>()?;
         Inliner::with_results(cluster, name, space, &results)
@@ -57,13 +58,13 @@ impl<'a> Inliner<'a> {
     pub fn with_results(
         cluster: &'a Cluster<'a>,
         name: &str,
-        space: &[u64],
-        results: &[(DType, u64)],
+        space: &Extents,
+        results: &[(DType, Extent)],
     ) -> Result<Inliner<'a>> {
         let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
         for &node in cluster.body.inputs() {
             let ty = cluster.ty(Value { node, port: 0 })?;
-            let len = span(ty.len(), cluster.input_runs(node));
+            let len = span(ty.dims.count(), cluster.input_runs(node));
             e.inputs.insert(node, e.b.param(format!("in{}", e.inputs.len()), ty.dtype, len, false));
         }
         for (dtype, len) in results {
@@ -77,8 +78,8 @@ impl<'a> Inliner<'a> {
     pub fn epilogue(
         cluster: &'a Cluster<'a>,
         name: &str,
-        space: &[u64],
-        len: u64,
+        space: &Extents,
+        len: Extent,
         inputs: &[usize],
     ) -> Result<Inliner<'a>> {
         let mut e = Inliner { b: KernelBuilder::new(name), ..Inliner::empty(cluster, space) };
@@ -86,19 +87,19 @@ impl<'a> Inliner<'a> {
         for &i in inputs {
             let node = cluster.body.inputs()[i];
             let ty = cluster.ty(Value { node, port: 0 })?;
-            let len = span(ty.len(), cluster.input_runs(node));
+            let len = span(ty.dims.count(), cluster.input_runs(node));
             e.inputs.insert(node, e.b.param(format!("in{i}"), ty.dtype, len, false));
         }
         Ok(e)
     }
 
-    fn empty(cluster: &'a Cluster<'a>, space: &[u64]) -> Inliner<'a> {
+    fn empty(cluster: &'a Cluster<'a>, space: &Extents) -> Inliner<'a> {
         Inliner {
             cluster,
             b: KernelBuilder::new(""),
             inputs: BTreeMap::new(),
             outputs: vec![],
-            ranges: space.iter().map(|&n| (0, (n as i64 - 1).max(0))).collect(),
+            ranges: space.all().map(counted).collect(),
             actual: vec![Index::default(); space.len()],
             bound: BTreeMap::new(),
             cache: vec![BTreeMap::new()],
@@ -129,14 +130,14 @@ impl<'a> Inliner<'a> {
     }
 
     /// A further axis, which stands for `actual`; its variable.
-    pub fn add_axis(&mut self, actual: Index, extent: u64) -> usize {
+    pub fn add_axis(&mut self, actual: Index, extent: impl Into<Extent>) -> usize {
         self.actual.push(actual);
-        self.ranges.push((0, (extent as i64 - 1).max(0)));
+        self.ranges.push(counted(extent.into()));
         self.actual.len() - 1
     }
 
     /// Narrows the interval of an axis; returns the former one.
-    pub fn set_range(&mut self, axis: usize, range: (i64, i64)) -> (i64, i64) {
+    pub fn set_range(&mut self, axis: usize, range: (Extent, Extent)) -> (Extent, Extent) {
         std::mem::replace(&mut self.ranges[axis], range)
     }
 
@@ -203,20 +204,19 @@ impl<'a> Inliner<'a> {
     pub fn covered(
         &mut self,
         axis: usize,
-        (lo, hi): (i64, i64),
+        (lo, hi): (Extent, Extent),
         lanes: u64,
         again: bool,
         body: &mut dyn FnMut(&mut Self, LaneOf) -> Result<()>,
     ) -> Result<()> {
-        let n = lanes as i64;
-        let whole = lo + (hi - lo) / n * n;
-        let (at, vectors) = (Index::constant, lanes > 1 && lo < whole);
-        if !(again && vectors && whole < hi) {
+        let whole = lo + (hi - lo) / lanes * lanes;
+        let (at, vectors) = (|n: Extent| Index::constant(n), lanes > 1 && lo.is_surely_below(whole));
+        if !(again && vectors && whole.is_surely_below(hi)) {
             return self.vectorized(axis, (at(lo), at(hi)), at(whole), lanes, body);
         }
         self.vectorized(axis, (at(lo), at(whole)), at(whole), lanes, body)?;
-        self.looped("l", (at(0), at(n), 1), LoopKind::Vector, |e, l| {
-            e.set_axis(axis, l.offset(hi - n));
+        self.looped("l", (Index::default(), Index::constant(lanes), 1), LoopKind::Vector, |e, l| {
+            e.set_axis(axis, l.offset(hi - lanes));
             body(e, LaneOf::Vector(l))
         })
     }
@@ -284,14 +284,14 @@ impl<'a> Inliner<'a> {
         Ok(())
     }
 
-    pub fn store(&mut self, output: usize, dims: &[u64], coords: &[Index], value: Operand) {
+    pub fn store(&mut self, output: usize, dims: &Extents, coords: &[Index], value: Operand) {
         let index = self.kernel_index(&self.cluster.output_address(output, dims, coords));
         self.b.store(self.outputs[output], index, value);
     }
 
     /// Stores several outputs at their coordinates. Every value is computed before the first is
     /// stored, since an output may lie where an input does.
-    pub fn store_values(&mut self, outputs: &[(usize, Value, Vec<u64>, Vec<Index>)]) -> Result<()> {
+    pub fn store_values(&mut self, outputs: &[(usize, Value, Extents, Vec<Index>)]) -> Result<()> {
         let values = outputs.iter().map(|(_, v, _, coords)| self.value(*v, coords, None));
         let values = values.collect::<Result<Vec<Operand>>>()?;
         for ((output, _, dims, coords), value) in outputs.iter().zip(values) {
@@ -313,8 +313,16 @@ impl<'a> Inliner<'a> {
             None => {}
         }
         if let NodeKind::Const(data) = &self.cluster.body.node(v.node).kind {
-            let only = data.item().ok_or_else(|| internal("a cluster holds a constant of several elements"))?;
-            return Ok(Operand::Const(only));
+            let several = || internal("a cluster holds a constant of several elements");
+            if data.is_open() {
+                let [only] = data.extents()[..] else { return Err(several()) };
+                let value = self.b.index_value(Index::constant(only));
+                return Ok(match data.dtype() {
+                    DType::I64 => value,
+                    dtype => self.b.op(ScalarOp::Cast(dtype), &[value]),
+                });
+            }
+            return Ok(Operand::Const(data.item().ok_or_else(several)?));
         }
         self.cached((v, coords.to_vec(), guard), |e| e.compute(v, coords, guard))
     }
@@ -375,7 +383,7 @@ impl<'a> Inliner<'a> {
                 let rank = cluster.ty(args[1])?.rank();
                 let position = self.value(args[1], &coords[g.axis..g.axis + rank], guard)?;
                 let row = self.clamped(position, &data, g.axis);
-                let axis = self.add_axis(row, data.dims[g.axis]);
+                let axis = self.add_axis(row, data.dims.at(g.axis));
                 let mut at = coords[..g.axis].to_vec();
                 at.push(Index::var(axis as u32));
                 at.extend_from_slice(&coords[g.axis + rank..]);
@@ -387,14 +395,14 @@ impl<'a> Inliner<'a> {
 
     /// The condition under which coordinates lie in their operand, on top of `outer`; only what the
     /// axes' intervals do not prove is tested.
-    pub fn guard(&mut self, at: &[Index], dims: &[u64], outer: Option<Operand>) -> Option<Operand> {
+    pub fn guard(&mut self, at: &[Index], dims: &Extents, outer: Option<Operand>) -> Option<Operand> {
         let ranges = self.ranges.clone();
         let mut guard = outer;
-        for (index, n) in at.iter().zip(dims) {
+        for (index, n) in at.iter().zip(dims.all()) {
             let (lo, hi) = index.interval(&|a: u32| ranges[a as usize]);
-            if lo < 0 || hi >= *n as i64 {
+            if !found(|| lo >= 0 && hi < n) {
                 let actual = self.kernel_index(index);
-                let inside = self.b.in_range(&actual, 0, *n as i64);
+                let inside = self.b.in_range(&actual, 0, n);
                 guard = Some(match guard {
                     Some(g) => self.b.op(ScalarOp::And, &[g, inside]),
                     None => inside,
@@ -406,24 +414,30 @@ impl<'a> Inliner<'a> {
 
     /// An index value as a valid position of an axis: negative counts from the end, then clamped.
     fn clamped(&mut self, position: Operand, data: &DenseType, axis: usize) -> Index {
-        let n = data.dims[axis] as i64;
-        let int = |x: i64| Operand::Const(Scalar::i64(x));
+        let n = data.dims.at(axis);
+        let [n, last] = [n, (n - 1).greatest(0)].map(|n| self.b.index_value(Index::constant(n)));
+        let zero = Operand::Const(Scalar::i64(0));
         let p = match self.b.dtype(position) {
             DType::I64 => position,
             _ => self.b.op(ScalarOp::Cast(DType::I64), &[position]),
         };
-        let negative = self.b.op(ScalarOp::Cmp(CmpOp::Lt), &[p, int(0)]);
-        let wrapped = self.b.op(ScalarOp::Add, &[p, int(n)]);
+        let negative = self.b.op(ScalarOp::Cmp(CmpOp::Lt), &[p, zero]);
+        let wrapped = self.b.op(ScalarOp::Add, &[p, n]);
         let p = self.b.op(ScalarOp::Select, &[negative, wrapped, p]);
-        let p = self.b.op(ScalarOp::Max, &[p, int(0)]);
-        let p = self.b.op(ScalarOp::Min, &[p, int((n - 1).max(0))]);
+        let p = self.b.op(ScalarOp::Max, &[p, zero]);
+        let p = self.b.op(ScalarOp::Min, &[p, last]);
         self.b.as_index(p)
     }
 
     /// A thread-private buffer in the current scope.
-    pub fn alloc(&mut self, name: &str, dtype: DType, len: u64, space: MemorySpace) -> Buf {
+    pub fn alloc(&mut self, name: &str, dtype: DType, len: impl Into<Extent>, space: MemorySpace) -> Buf {
         self.b.alloc(name, dtype, len, space)
     }
+}
+
+/// The interval of a variable that counts so many.
+fn counted(extent: Extent) -> (Extent, Extent) {
+    (Extent::ZERO, (extent - 1).greatest(0))
 }
 
 /// Which lane an element of a vectorised loop is.

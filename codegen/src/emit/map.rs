@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::NodeId;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind};
@@ -19,12 +21,12 @@ use super::vector_math::{self, VectorLoop};
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MapTiling {
     /// Iterations of the innermost group per parallel iteration.
-    block: u64,
+    block: Extent,
     lanes: u64,
     /// A group iterated over around the innermost one in the same parallel iteration, and its block: one whose
     /// loads are contiguous while the innermost one's are not, so that every cache line loaded is used up, or
     /// else the one around rows too short for an iteration of their own.
-    tile: Option<(MergedAxes, u64)>,
+    tile: Option<(MergedAxes, Extent)>,
 }
 
 const BLOCK: u64 = 4096;
@@ -34,9 +36,9 @@ const TILE_COLUMNS: u64 = 16;
 
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
-    let dims = cluster.ty(outputs[0])?.dims.to_vec();
+    let dims = cluster.ty(outputs[0])?.dims;
     let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
-    let mut groups = group_axes(&extents, &uses, &|_, _| true);
+    let mut groups = group_axes(&extents, &uses, &|_| false, &|_, _| true);
     let inner = groups.pop();
     let schedule = schedule(cluster, &uses, &groups, inner.as_ref());
     let mut e = Inliner::new(cluster, name, &extents)?;
@@ -55,23 +57,34 @@ fn schedule(
     outer: &[MergedAxes],
     inner: Option<&MergedAxes>,
 ) -> MapTiling {
-    let extent = inner.map_or(1, |g| g.extent);
-    let coefficient = |f: &Index, g: &MergedAxes| f.step(g.axis as u32).unwrap_or(0);
+    let extent = inner.map_or(Extent::ONE, |g| g.extent);
+    let coefficient = |f: &Index, g: &MergedAxes| f.coefficient(g.axis as u32).unwrap_or_default();
     let strided = |g: &MergedAxes| {
-        uses.flats.iter().any(|(_, f)| coefficient(f, g) == 1 && inner.is_some_and(|i| coefficient(f, i).abs() > 1))
+        uses.flats
+            .iter()
+            .any(|(_, f)| coefficient(f, g) == 1 && inner.is_some_and(|i| coefficient(f, i).magnitude() > 1))
     };
-    let transposed = outer.iter().find(|g| g.extent >= 4 && strided(g)).map(|g| (g.clone(), TILE.min(g.extent)));
+    let transposed =
+        outer.iter().find(|g| g.extent.is_surely_from(4) && strided(g)).map(|g| (g.clone(), short(g.extent, TILE)));
     let block = if transposed.is_some() { TILE_COLUMNS } else { BLOCK };
     // Gathered rows and tails are short; a block never splits them needlessly.
-    let block = if extent < block * 2 { extent } else { block };
-    let rows = |g: &MergedAxes| (g.clone(), (BLOCK / extent.max(1)).min(g.extent));
-    let tile = transposed.or_else(|| outer.last().map(rows).filter(|(_, rows)| *rows > 1));
-    MapTiling { block, lanes: cluster.lanes(extent), tile }
+    let block = if extent.is_surely_below(block * 2) { extent } else { block.into() };
+    // How many rows and elements are taken at a time does not change results.
+    advice(|| {
+        let rows = |g: &MergedAxes| (g.clone(), short(g.extent, BLOCK / extent.example().max(1) as u64));
+        let tile = transposed.or_else(|| outer.last().map(rows).filter(|(_, rows)| *rows > 1));
+        MapTiling { block, lanes: cluster.lanes(extent), tile }
+    })
+}
+
+/// So many elements of an axis at a time, or all if it has fewer.
+pub fn short(extent: Extent, most: u64) -> Extent {
+    if extent.is_surely_below(most) { extent } else { most.into() }
 }
 
 /// The vector-math calls of the innermost loop.
 pub fn vector_calls(cluster: &Cluster<'_>) -> Result<BTreeMap<NodeId, MathFn>> {
-    vector_math::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, vector_math::MAX_CALLS)
+    vector_math::choose(cluster, &cluster.ty(cluster.outputs()[0])?.dims, |calls| calls <= vector_math::MAX_CALLS)
 }
 
 fn nest(
@@ -85,22 +98,23 @@ fn nest(
 ) -> Result<()> {
     let outputs = e.cluster.outputs();
     let blocks = inner.extent.div_ceil(s.block);
-    let (n, lanes) = (inner.extent as i64, s.lanes as i64);
+    let (n, single) = (inner.extent, blocks.is_surely(1));
+    let whole_vectors = Index::constant(n / s.lanes * s.lanes);
     let tiled = s.tile.as_ref().map(|(g, _)| g.axis);
     let outer: Vec<MergedAxes> = groups.iter().filter(|g| Some(g.axis) != tiled).cloned().collect();
-    let tiles = s.tile.as_ref().map_or(1, |(g, t)| g.extent.div_ceil(*t));
+    let tiles = s.tile.as_ref().map_or(Extent::ONE, |(g, t)| g.extent.div_ceil(*t));
     parallel(e, &outer, blocks * tiles, |e, q| {
-        let limits = move |_: u32| (0, (blocks * tiles) as i64 - 1);
-        let lo = e.b.let_index("lo", q.modulo(blocks as i64, &limits).scale(s.block as i64));
+        let limits = move |_: u32| (0, blocks * tiles - 1);
+        let lo = e.b.let_index("lo", q.modulo(blocks, &limits).scale(s.block));
         let wide = move |_: u32| (0, n);
-        let hi = match blocks {
-            1 => Index::constant(n),
-            _ => e.b.let_index("hi", lo.offset(s.block as i64).minimum(&Index::constant(n), &wide)),
+        let hi = match single {
+            true => Index::constant(n),
+            false => e.b.let_index("hi", lo.offset(s.block).minimum(&Index::constant(n), &wide)),
         };
         // Only the last block has a part that does not fill a vector.
-        let whole = match blocks {
-            1 => Index::constant(n / lanes * lanes),
-            _ => e.b.let_index("whole", lo.offset(s.block as i64).minimum(&Index::constant(n / lanes * lanes), &wide)),
+        let whole = match single {
+            true => whole_vectors,
+            false => e.b.let_index("whole", lo.offset(s.block).minimum(&whole_vectors, &wide)),
         };
         let columns = VectorLoop { roots: &outputs, coords, block: s.block, lanes: s.lanes };
         let rows = |e: &mut Inliner<'_>| {
@@ -111,10 +125,10 @@ fn nest(
         match &s.tile {
             None => rows(e),
             Some((g, t)) => {
-                let start = q.floor_div(blocks as i64, &limits).scale(*t as i64);
+                let start = q.floor_div(blocks, &limits).scale(*t);
                 let start = e.b.let_index("tile", start);
-                let wide = |_: u32| (0, g.extent as i64);
-                let end = start.offset(*t as i64).minimum(&Index::constant(g.extent as i64), &wide);
+                let wide = |_: u32| (0, g.extent);
+                let end = start.offset(*t).minimum(&Index::constant(g.extent), &wide);
                 e.looped("t", (start, end, 1), LoopKind::Serial, |e, t| {
                     e.set_axis(g.axis, t);
                     rows(e)

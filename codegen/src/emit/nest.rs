@@ -1,5 +1,6 @@
 //! The outer loops every emitter shares: one parallel loop over the product of the outer groups.
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::{Index, Ranges};
 use tensorc_ir::kir::LoopKind;
@@ -12,26 +13,27 @@ use super::inline::Inliner;
 pub fn parallel(
     e: &mut Inliner<'_>,
     groups: &[MergedAxes],
-    extra: u64,
+    extra: impl Into<Extent>,
     body: impl FnOnce(&mut Inliner<'_>, Index) -> Result<()>,
 ) -> Result<()> {
-    let extent = groups.iter().map(|g| g.extent).product::<u64>() * extra;
-    let range = (Index::default(), Index::constant(extent as i64), 1);
+    let extra = extra.into();
+    let extent = groups.iter().map(|g| g.extent).product::<Extent>() * extra;
+    let range = (Index::default(), Index::constant(extent), 1);
     e.looped("p", range, LoopKind::Parallel, |e, p| {
-        let limits = move |_: u32| (0, extent as i64 - 1);
-        let counter = digit(e, &p, 1, extra, &limits, "q");
+        let limits = move |_: u32| (0, extent - 1);
+        let counter = digit(e, &p, Extent::ONE, extra, &limits, "q");
         let mut stride = extra;
         for g in groups.iter().rev() {
             let at = digit(e, &p, stride, g.extent, &limits, "g");
             e.set_axis(g.axis, at);
-            stride *= g.extent;
+            stride = stride * g.extent;
         }
         body(e, counter)
     })
 }
 
 /// Digit of `p` with the given weight and base, bound to a variable.
-fn digit(e: &mut Inliner<'_>, p: &Index, weight: u64, base: u64, limits: &impl Ranges, name: &str) -> Index {
-    let index = p.floor_div(weight.max(1) as i64, limits).modulo(base.max(1) as i64, limits);
+fn digit(e: &mut Inliner<'_>, p: &Index, weight: Extent, base: Extent, limits: &impl Ranges, name: &str) -> Index {
+    let index = p.floor_div(weight.greatest(1), limits).modulo(base.greatest(1), limits);
     e.b.let_index(name, index)
 }

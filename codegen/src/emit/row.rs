@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{FusionClass, NodeId, Value};
 use tensorc_ir::index::{Index, linearize};
-use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace as Memory};
+use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace as Memory, Operand};
 use tensorc_ir::prim::Prim;
-use tensorc_ir::scalar::MathFn;
+use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarOp};
+use tensorc_ir::{Extent, Extents};
 use tensorc_schedule::access::MergedAxes;
 use tensorc_schedule::access::in_place::in_place;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
@@ -25,6 +27,8 @@ const MAX_ROW_BUFFER: u64 = 8192;
 /// Elements from which on a row has [`LONG_LANES`] partial results.
 const MIN_LONG_ROW: u64 = 256;
 const LONG_LANES: u64 = 32;
+/// Elements that vectors of so many lanes may leave over: fewer than that.
+const MAX_LEFT_OVER: u64 = 16;
 /// A value is worth keeping for a later pass if recomputing it takes more operations.
 const RECOMPUTE: u64 = 8;
 
@@ -48,11 +52,15 @@ fn taken(cluster: &Cluster<'_>, folds: &[Fold], places: &[(usize, usize)], early
 
 /// The calls of library functions a row emitter applies to whole rows.
 pub fn vector_calls(cluster: &Cluster<'_>, space: &IterationSpace) -> Result<BTreeMap<NodeId, MathFn>> {
-    let length = space.length();
-    match (vector_math::MIN_CALL_ELEMENTS..=MAX_ROW_BUFFER).contains(&length) {
-        true => vector_math::choose(cluster, &space.dims, vector_math::MAX_RESULT_BYTES / (4 * length)),
-        false => Ok(BTreeMap::new()),
+    if cluster.calls.is_empty() {
+        return Ok(BTreeMap::new());
     }
+    let length = space.length();
+    let called = Extent::from(vector_math::MIN_CALL_ELEMENTS)..=MAX_ROW_BUFFER.into();
+    if !called.contains(&length) {
+        return Ok(BTreeMap::new());
+    }
+    vector_math::choose(cluster, &space.dims, |calls| length * (4 * calls) <= vector_math::MAX_RESULT_BYTES)
 }
 
 /// Element values computed in one pass and needed again in a later one: by first pass.
@@ -154,6 +162,16 @@ struct RowStorage {
 
 type RowStorages = BTreeMap<Value, RowStorage>;
 
+/// How many partial results a fold has.
+enum FoldLanes {
+    Known(u64),
+    /// It depends on the length of the row, which symbols decide.
+    ByLength {
+        short: u64,
+        long: u64,
+    },
+}
+
 struct RowKernel<'a> {
     space: &'a IterationSpace,
     plan: &'a Analysis,
@@ -193,7 +211,7 @@ impl RowKernel<'_> {
                 Some(early) => RowStorage { buf: e.output(early.output), base: early.base.clone() },
                 None => {
                     let dtype = e.cluster.ty(v)?.dtype;
-                    let buf = e.alloc("row", dtype, self.space.length(), Memory::Stack);
+                    let buf = e.alloc("row", dtype, self.longest(), Memory::Stack);
                     RowStorage { buf, base: Index::default() }
                 }
             };
@@ -213,8 +231,13 @@ impl RowKernel<'_> {
         e.kernel_index(&place.base.add(&linearize(&at, &self.reduced_dims())))
     }
 
-    fn reduced_dims(&self) -> Vec<u64> {
-        self.space.reduced.iter().map(|a| self.space.dims[*a]).collect()
+    fn reduced_dims(&self) -> Extents {
+        self.space.reduced.iter().map(|a| self.space.dims.at(*a)).collect()
+    }
+
+    /// Elements of the longest row that is kept: its length, if that is known.
+    fn longest(&self) -> u64 {
+        self.space.length().known().map_or(MAX_ROW_BUFFER, |n| n as u64)
     }
 
     fn bind_row(&self, e: &mut Inliner<'_>, v: Value, place: &RowStorage) {
@@ -225,7 +248,7 @@ impl RowKernel<'_> {
     /// Applies the library functions that `roots` need to the row.
     fn apply_vector_calls(&self, e: &mut Inliner<'_>, roots: &[Value], rows: &RowStorages) -> Result<()> {
         let cluster = e.cluster;
-        let lanes = cluster.lanes(self.inner().extent);
+        let lanes = advice(|| cluster.lanes(self.inner().extent));
         for stage in vector_math::stages(cluster, roots, &|v| e.is_bound(v)) {
             self.elements(e, lanes, &mut |e, _| {
                 stage.iter().try_for_each(|v| {
@@ -236,7 +259,7 @@ impl RowKernel<'_> {
                 })
             })?;
             for v in stage {
-                let length = Index::constant(self.space.length() as i64);
+                let length = Index::constant(self.space.length());
                 let start = e.kernel_index(&rows[&v].base);
                 e.b.apply_strip(cluster.vector_calls[&v.node], rows[&v].buf, start, length);
                 self.bind_row(e, v, &rows[&v]);
@@ -246,30 +269,79 @@ impl RowKernel<'_> {
     }
 
     fn inner(&self) -> MergedAxes {
-        self.plan.reduced.last().cloned().unwrap_or(MergedAxes { axis: self.space.reduced[0], extent: 1 })
+        self.plan.reduced.last().cloned().unwrap_or(MergedAxes { axis: self.space.reduced[0], extent: Extent::ONE })
     }
 
     /// Partial results of a pass: enough to overlap the latency of additions where a long row is folded as it lies
     /// in memory, unless more elements would be left over.
-    fn fold_lanes(&self, e: &Inliner<'_>, folds: &[Fold]) -> Result<u64> {
+    fn fold_lanes(&self, e: &Inliner<'_>, folds: &[Fold]) -> Result<FoldLanes> {
         let extent = self.inner().extent;
         let lanes = e.cluster.lanes(extent);
-        let [fold] = folds else { return Ok(lanes) };
+        let [fold] = folds else { return Ok(FoldLanes::Known(lanes)) };
         let mut operands = 0;
         for v in e.cluster.body.args(fold.node()) {
             operands += total_cost(e.cluster, v, |n| e.cluster.may_be_vector_call(n))?;
         }
-        let long = extent >= MIN_LONG_ROW && extent % LONG_LANES < 16;
-        Ok(if lanes == 16 && long && operands == 0 { LONG_LANES } else { lanes })
+        if lanes != 16 || operands > 0 {
+            return Ok(FoldLanes::Known(lanes));
+        }
+        if extent.is_open() && self.keep.is_empty() {
+            return Ok(FoldLanes::ByLength { short: lanes, long: LONG_LANES });
+        }
+        let long = extent >= MIN_LONG_ROW && extent % LONG_LANES < MAX_LEFT_OVER;
+        Ok(FoldLanes::Known(if long { LONG_LANES } else { lanes }))
     }
 
     fn fold_pass(&self, e: &mut Inliner<'_>, pass: usize, folds: &[Fold], rows: &RowStorages) -> Result<()> {
         let roots: Vec<Value> = folds.iter().flat_map(|f| e.cluster.body.args(f.node())).collect();
         self.apply_vector_calls(e, &roots, rows)?;
-        let lanes = self.fold_lanes(e, folds)?;
+        let lanes = match folds.iter().all(Fold::is_order_free) {
+            true => FoldLanes::Known(advice(|| e.cluster.lanes(self.inner().extent))),
+            false => self.fold_lanes(e, folds)?,
+        };
+        let acc = match lanes {
+            FoldLanes::Known(lanes) => self.folded(e, pass, folds, rows, lanes)?,
+            FoldLanes::ByLength { short, long } => {
+                let total: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
+                let is_long = self.is_long(e);
+                let is_short = e.b.op(ScalarOp::Not, &[is_long]);
+                for (is_so, lanes) in [(is_long, long), (is_short, short)] {
+                    e.when(is_so, |e| {
+                        let acc = self.folded(e, pass, folds, rows, lanes)?;
+                        folds.iter().zip(&acc).zip(&total).for_each(|((f, from), to)| f.copy(e, from, to));
+                        Ok(())
+                    })?;
+                }
+                total
+            }
+        };
+        folds.iter().zip(&acc).for_each(|(f, acc)| f.finish(e, acc, &Index::default()));
+        Ok(())
+    }
+
+    /// Whether a row has [`LONG_LANES`] partial results, where its length is known when the kernel is called.
+    fn is_long(&self, e: &mut Inliner<'_>) -> Operand {
+        let number = |n: u64| Operand::Const(Scalar::i64(n as i64));
+        let n = e.b.index_value(Index::constant(self.inner().extent));
+        let many = e.b.op(ScalarOp::Cmp(CmpOp::Ge), &[n, number(MIN_LONG_ROW)]);
+        let left = e.b.op(ScalarOp::Rem, &[n, number(LONG_LANES)]);
+        let few = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[left, number(MAX_LEFT_OVER)]);
+        e.b.op(ScalarOp::And, &[many, few])
+    }
+
+    /// Folds the elements of a row by so many partial results; the accumulators, of which the first have the results.
+    fn folded(
+        &self,
+        e: &mut Inliner<'_>,
+        pass: usize,
+        folds: &[Fold],
+        rows: &RowStorages,
+        lanes: u64,
+    ) -> Result<Vec<Vec<Buf>>> {
         let acc: Vec<_> = folds.iter().map(|f| f.alloc(e, lanes)).collect();
         let rest: Vec<_> = folds.iter().map(|f| f.alloc(e, 1)).collect();
-        let has_tail = !self.inner().extent.is_multiple_of(lanes);
+        let tail = self.inner().extent % lanes;
+        let has_tail = !tail.is_surely(0);
         each_lane(e, lanes, &mut |e, l| {
             folds.iter().zip(&acc).for_each(|(f, a)| f.store_init(e, a, l));
             Ok(())
@@ -300,24 +372,33 @@ impl RowKernel<'_> {
             accumulate(e, lane)
         };
         let (n, whole) = (self.inner().extent, self.inner().extent / lanes * lanes);
-        if kept.is_empty() || n - whole < 4 || self.plan.reduced.len() > 1 {
+        if kept.is_empty() || self.plan.reduced.len() > 1 || advice(|| n - whole < 4) {
             self.elements(e, lanes, both)?;
             bind(e);
         } else {
             // What the vectors leave over is added up one by one, but need not be computed so.
-            self.vectors(e, (0, whole), lanes, both)?;
+            self.vectors(e, (Extent::ZERO, whole), lanes, both)?;
             self.pieces(e, whole, 8, &mut |e, _| keep(e))?;
             bind(e);
             self.vectors(e, (whole, n), 1, &mut |e, lane| accumulate(e, lane))?;
         }
         for (i, f) in folds.iter().enumerate() {
             fold_lanes(e, f, &acc[i], lanes)?;
-            if has_tail {
-                f.combine(e, &acc[i], &Index::default(), &rest[i], &Index::default());
+            match tail.known() {
+                Some(0) => {}
+                Some(_) => f.combine(e, &acc[i], &Index::default(), &rest[i], &Index::default()),
+                // Initial values, where nothing is left over, may change the sign of a zero.
+                None => {
+                    let left = e.b.index_value(Index::constant(tail));
+                    let any = e.b.op(ScalarOp::Cmp(CmpOp::Gt), &[left, Operand::Const(Scalar::i64(0))]);
+                    e.when(any, |e| {
+                        f.combine(e, &acc[i], &Index::default(), &rest[i], &Index::default());
+                        Ok(())
+                    })?;
+                }
             }
-            f.finish(e, &acc[i], &Index::default());
         }
-        Ok(())
+        Ok(acc)
     }
 
     /// Stores outputs: those of one element per row here, full ones in a last pass.
@@ -330,9 +411,9 @@ impl RowKernel<'_> {
         e.hoist(&self.plan.uses, &self.space.reduced)?;
         let roots: Vec<Value> = full.iter().map(|(_, v, ..)| *v).collect();
         self.apply_vector_calls(e, &roots, rows)?;
-        let lanes = e.cluster.lanes(self.inner().extent);
+        let lanes = advice(|| e.cluster.lanes(self.inner().extent));
         match self.plan.reduced.len() {
-            ..=1 => self.pieces(e, 0, lanes, &mut |e, _| e.store_values(&full)),
+            ..=1 => self.pieces(e, Extent::ZERO, lanes, &mut |e, _| e.store_values(&full)),
             _ => self.elements(e, lanes, &mut |e, _| e.store_values(&full)),
         }
     }
@@ -341,7 +422,7 @@ impl RowKernel<'_> {
     fn pieces(
         &self,
         e: &mut Inliner<'_>,
-        lo: u64,
+        lo: Extent,
         lanes: u64,
         body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
@@ -358,11 +439,11 @@ impl RowKernel<'_> {
     fn vectors(
         &self,
         e: &mut Inliner<'_>,
-        (lo, hi): (u64, u64),
+        (lo, hi): (Extent, Extent),
         lanes: u64,
         body: &mut dyn FnMut(&mut Inliner<'_>, LaneOf) -> Result<()>,
     ) -> Result<()> {
-        let (lo, hi) = (Index::constant(lo as i64), Index::constant(hi as i64));
+        let (lo, hi) = (Index::constant(lo), Index::constant(hi));
         e.vectorized(self.inner().axis, (lo, hi.clone()), hi, lanes, body)
     }
 
@@ -386,7 +467,7 @@ impl RowKernel<'_> {
     ) -> Result<()> {
         match outer.split_first() {
             Some((g, rest)) => {
-                let range = (Index::default(), Index::constant(g.extent as i64), 1);
+                let range = (Index::default(), Index::constant(g.extent), 1);
                 e.looped("r", range, LoopKind::Serial, |e, i| {
                     e.set_axis(g.axis, i);
                     self.element_loops(e, rest, lanes, body)
@@ -394,8 +475,8 @@ impl RowKernel<'_> {
             }
             None => {
                 let inner = self.inner();
-                let n = inner.extent as i64;
-                let whole = Index::constant(n / lanes as i64 * lanes as i64);
+                let n = inner.extent;
+                let whole = Index::constant(n / lanes * lanes);
                 e.vectorized(inner.axis, (Index::default(), Index::constant(n)), whole, lanes, body)
             }
         }

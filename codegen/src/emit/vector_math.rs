@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, MemorySpace, Operand};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::MathFn;
+use tensorc_ir::{DType, Extent, Extents};
 use tensorc_schedule::access::broadcast_coords;
 
 use super::cluster::Cluster;
@@ -36,14 +37,14 @@ pub fn moved(cluster: &Cluster<'_>) -> BTreeSet<NodeId> {
     moved
 }
 
-/// Chooses up to `available` function calls of a cluster that become vector-math calls. A call qualifies if its result has
+/// Chooses function calls of a cluster that become vector-math calls, as long as so many fit. A call qualifies if its result has
 /// extents `dims` and no view reads it.
-pub fn choose(cluster: &Cluster<'_>, dims: &[u64], available: u64) -> Result<BTreeMap<NodeId, MathFn>> {
+pub fn choose(cluster: &Cluster<'_>, dims: &Extents, fit: impl Fn(u64) -> bool) -> Result<BTreeMap<NodeId, MathFn>> {
     let moved = moved(cluster);
     let mut chosen = BTreeMap::new();
     for (&n, &f) in &cluster.calls {
-        let full = cluster.ty(Value { node: n, port: 0 })?.dims == dims;
-        if full && !moved.contains(&n) && (chosen.len() as u64) < available {
+        let full = cluster.ty(Value { node: n, port: 0 })?.dims == *dims;
+        if full && !moved.contains(&n) && fit(chosen.len() as u64 + 1) {
             chosen.insert(n, f);
         }
     }
@@ -73,7 +74,7 @@ pub struct VectorLoop<'a> {
     /// Coordinates of an element, in axes.
     pub coords: &'a [Index],
     /// Most columns of the loop; too few for a call keep functions in the expression.
-    pub block: u64,
+    pub block: Extent,
     pub lanes: u64,
 }
 
@@ -86,21 +87,22 @@ pub fn columns(
     place: &dyn Fn(&mut Inliner<'_>, Index),
     last: &dyn Fn(&mut Inliner<'_>, &Index) -> Result<()>,
 ) -> Result<()> {
-    let stages = match s.block >= MIN_CALL_ELEMENTS {
+    let stages = match advice(|| s.block >= MIN_CALL_ELEMENTS) {
         true => stages(e.cluster, s.roots, &|v| e.is_bound(v)),
         false => vec![],
     };
-    let length = s.block.min(CALL_ELEMENTS);
+    let all = s.block.known().filter(|n| *n <= CALL_ELEMENTS as i64);
+    let length = all.unwrap_or(CALL_ELEMENTS as i64);
     let mut calls = ColumnCalls { s, place, last, buffers: BTreeMap::new() };
     for v in stages.iter().flatten() {
         calls.buffers.insert(*v, e.alloc("strip", DType::F32, length, MemorySpace::Stack));
     }
-    if stages.is_empty() || length == s.block {
+    if stages.is_empty() || all.is_some() {
         return calls.strip(e, &stages, &(lo, hi, whole));
     }
-    e.looped("s", (lo, hi.clone(), length as i64), LoopKind::Serial, |e, from| {
+    e.looped("s", (lo, hi.clone(), length), LoopKind::Serial, |e, from| {
         let wide = |_: u32| (0, i64::MAX / 8);
-        let end = from.offset(length as i64);
+        let end = from.offset(length);
         let to = e.b.let_index("to", end.minimum(&hi, &wide));
         let whole = e.b.let_index("whole", end.minimum(&whole, &wide));
         calls.strip(e, &stages, &(from, to, whole))

@@ -2,6 +2,7 @@
 //! its own, the border filled in: the folds then read whole vectors without a test, and what feeds them is computed once
 //! for each pixel, rather than once for each window that has it.
 
+use tensorc_ir::Extents;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
@@ -62,13 +63,18 @@ impl Windows {
         }
         let coords = space.coords();
         let at: Vec<Index> =
-            map.map.iter().map(|m| m.substitute(&|d| coords[d as usize].clone(), &space.dims[..])).collect();
+            map.map.iter().map(|m| m.substitute(&|d| coords[d as usize].clone(), &space.dims)).collect();
         let image = cluster.body.args(view.node)[0];
-        let Some(sides) = sides(space, &at, &cluster.ty(image)?.dims) else { return Ok(None) };
+        // A copy lies in memory whose size is known.
+        let size = cluster.ty(image)?.dims;
+        if space.dims.is_open() || size.is_open() {
+            return Ok(None);
+        }
+        let Some(sides) = sides(space, &at, &size) else { return Ok(None) };
         // A group that has other axes, too, as where rows of windows lie side by side through all images, counts more.
         let walked: Vec<(usize, u64)> = sides.iter().map(|s| (s.windows, s.count)).collect();
         let inner = &plan.kept[plan.kept.len().saturating_sub(sides.len())..];
-        let innermost: Vec<(usize, u64)> = inner.iter().map(|g| (g.axis, g.extent)).collect();
+        let innermost: Vec<(usize, u64)> = inner.iter().map(|g| (g.axis, g.extent.fixed() as u64)).collect();
         let Some(band) = band(&sides).filter(|_| walked == innermost) else { return Ok(None) };
         Ok(Some(Windows { view, image, at, fill, sides, band }))
     }
@@ -95,12 +101,12 @@ impl Windows {
         let begin = e.add_axis(start.clone(), self.sides[0].count);
         let extents = self.extents();
         let dtype = e.cluster.ty(self.image)?.dtype;
-        let copy = e.alloc("image", dtype, extents.iter().product(), Memory::Stack);
+        let copy = e.alloc("image", dtype, extents.iter().product::<u64>(), Memory::Stack);
         let origin: Vec<Index> = self.sides.iter().enumerate().map(|(i, side)| self.origin(i, side, begin)).collect();
         self.copy(e, copy, &extents, &origin)?;
         let coords = self.sides.iter().zip(&origin).map(|(side, origin)| self.at[side.axis].sub(origin));
         let base = tensorc_ir::index::linearize(&coords.collect::<Vec<_>>(), &extents);
-        e.bind(self.view, Bound::Row { buf: copy, base, axes: vec![], dims: vec![] });
+        e.bind(self.view, Bound::Row { buf: copy, base, axes: vec![], dims: Extents::default() });
         self.rows(e, 0, &start, body)
     }
 
@@ -169,9 +175,9 @@ impl Windows {
         let (lo, hi) = ((-side.first).clamp(0, n), (side.size as i64 - side.first).clamp(0, n));
         for (from, to, inside) in [(0, lo, false), (lo, hi, true), (hi.max(lo), n, false)] {
             if from < to {
-                let full = e.set_range(axis, (from, to - 1));
-                let lanes = e.cluster.lanes((to - from) as u64);
-                e.covered(axis, (from, to), lanes, true, &mut |e, _| body(e, inside))?;
+                let full = e.set_range(axis, (from.into(), (to - 1).into()));
+                let lanes = e.cluster.lanes((to - from).into());
+                e.covered(axis, (from.into(), to.into()), lanes, true, &mut |e, _| body(e, inside))?;
                 e.set_range(axis, full);
             }
         }

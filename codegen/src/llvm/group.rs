@@ -61,7 +61,7 @@ impl<'c> KernelWalker<'_, Gen<'c, '_, '_>> {
     fn init_barriers(&mut self, buf: Buf, arrivals: u32) -> Result<()> {
         let at = self.shared_address(&BufferPlace::new(buf, Index::default()))?;
         let mut text = String::from("{\n.reg .pred p;\n.reg .b32 t;\nmov.u32 t, %tid.x;\nsetp.eq.u32 p, t, 0;\n");
-        for i in 0..self.kernel.buf(buf).len {
+        for i in 0..self.kernel.buf(buf).elements() {
             let _ = writeln!(text, "@p mbarrier.init.shared::cta.b64 [$0+{}], {arrivals};", 8 * i);
         }
         // The copy engine must see them, too.
@@ -162,7 +162,7 @@ impl<'c> KernelWalker<'_, Gen<'c, '_, '_>> {
 
     fn await_products(&mut self, sums: Buf, pending: u8) -> Result<()> {
         let text = format!("wgmma.wait_group.sync.aligned {pending};");
-        let count = self.kernel.buf(sums).len as usize;
+        let count = self.kernel.buf(sums).elements() as usize;
         self.with_sums(&text, &BufferPlace::new(sums, Index::default()), count, &[])
     }
 

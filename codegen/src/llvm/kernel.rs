@@ -162,7 +162,7 @@ impl<'c> KernelEmitter for Gen<'c, '_, '_> {
     fn reserve(&mut self, buf: Buf, _: Class) -> Result<()> {
         let info = self.kernel.buf(buf);
         self.storage[buf.0 as usize] =
-            BufferStorage::Memory(self.local(self.ir.memory_type(info.dtype), info.len as u32)?);
+            BufferStorage::Memory(self.local(self.ir.memory_type(info.dtype), info.elements() as u32)?);
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl<'c> KernelEmitter for Gen<'c, '_, '_> {
         }
         if let Some(lanes) = lanes.map(|n| n as u32) {
             let vector = self.ir.shaped(self.ir.memory_type(info.dtype), Some(lanes))?;
-            self.storage[buf.0 as usize] = BufferStorage::Private(self.local(vector, info.len as u32)?, lanes);
+            self.storage[buf.0 as usize] = BufferStorage::Private(self.local(vector, info.elements() as u32)?, lanes);
         }
         Ok(())
     }

@@ -233,7 +233,7 @@ impl<'k, C: KernelEmitter> KernelWalker<'k, C> {
             if info.space.is_shared() {
                 continue;
             }
-            let bytes = info.len.saturating_mul(info.dtype.size() as u64);
+            let bytes = info.elements().saturating_mul(info.dtype.size() as u64);
             total = total.saturating_add(if class == Class::Memory { bytes } else { 0 });
             if total > MAX_STACK {
                 let message = format!("buffer `{}` of {bytes} bytes does not fit the stack", info.name);

@@ -183,7 +183,7 @@ fn styles_and_back_ends_agree() {
             let target = Target::cpu(Cpu { vectors, scale: false });
             let math = Math { library: &*common::LIBRARY, target: &target };
             let kernel = emit(&common::spec(Generated::Row, &g), math).unwrap();
-            let range = [0, kernel.parallel_extent() as i64];
+            let range = [0, kernel.parallel_extent().fixed()];
             let list = [kernel];
             let module =
                 compile_kernels(&list, backend, 1, Interrupt::NEVER, &KernelCache::verifying(), &common::library)

@@ -73,7 +73,7 @@ fn check(g: &Graph, recipe: Generated, expected_strips: usize) -> f64 {
     let expected = eval_graph(g, &registry, &inputs).unwrap();
     let mut buffers: Vec<Vec<u8>> = inputs.iter().map(|t| t.bytes().to_vec()).collect();
     buffers.extend(expected.iter().map(|t| vec![0; t.bytes().len()]));
-    let range = [0, kernel.parallel_extent() as i64];
+    let range = [0, kernel.parallel_extent().fixed()];
     let module = common::compile(std::slice::from_ref(&kernel));
     common::difference(&kernel, &module, 0, &buffers, &range).unwrap();
     run_kernel(&kernel, &mut buffers, &range, &*common::LIBRARY).unwrap();

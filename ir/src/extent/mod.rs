@@ -5,6 +5,7 @@
 //! conditions hold, the compilation would have gone the same way, with the values of the expressions in place of the numbers of
 //! the example. The method is that of concolic execution (Sen, Marinov and Agha, "CUTE", 2005).
 
+mod number;
 mod poly;
 mod shape;
 mod trace;
@@ -16,9 +17,10 @@ use std::iter::{Product, Sum};
 use std::ops::{Add, Mul, Neg, Sub};
 use std::panic::Location;
 
+pub use number::{Example, Fixed};
 pub use shape::{Axes, Extents};
 pub(crate) use trace::Scope;
-pub use trace::{Binding, Symbol, Trace, advice};
+pub use trace::{Binding, Symbol, Trace, advice, found};
 use trace::{Combine, Sign, combined, compare, surely};
 
 /// Position of an expression in its trace.
@@ -27,8 +29,8 @@ struct Expr(u32);
 
 /// A whole number that may depend on symbols.
 ///
-/// Comparisons, also those of collections that look extents up, are decided by the example and become conditions of the
-/// trace unless they hold for all values of the symbols.
+/// `==` and `<` give the answer of the example. The answer becomes a condition of the trace, unless it is the same for all values of
+/// the symbols. Maps and sets compare their keys, so they make conditions, too.
 #[derive(Clone, Copy)]
 pub struct Extent {
     /// The number, or that of the example.
@@ -154,6 +156,12 @@ impl Extent {
         if self >= other { self } else { other }
     }
 
+    /// The number without its sign.
+    #[track_caller]
+    pub fn magnitude(self) -> Extent {
+        self.greatest(-self)
+    }
+
     /// The sum; the nearest number that there is, if it is too large. So is one with a limit of what is unbounded.
     pub fn saturating_add(self, other: impl Into<Extent>) -> Extent {
         let other = other.into();
@@ -217,7 +225,7 @@ impl From<i64> for Extent {
     }
 }
 
-/// A number above those of i64, which no tensor has, is the greatest of these.
+/// Saturates at [`i64::MAX`], which is larger than the extent of any tensor.
 impl From<u64> for Extent {
     fn from(value: u64) -> Extent {
         Extent::of(i64::try_from(value).unwrap_or(i64::MAX))

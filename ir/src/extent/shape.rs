@@ -118,7 +118,7 @@ macro_rules! axes_of_numbers {
         }
     )*};
 }
-axes_of_numbers! { [] [u64]; [] Vec<u64>; [const N: usize] [u64; N]; }
+axes_of_numbers! { [] [u64]; [] Vec<u64>; [const N: usize] [u64; N]; [] [Extent]; [] Vec<Extent>; [const N: usize] [Extent; N]; }
 
 impl Deref for Extents {
     type Target = [u64];
@@ -156,7 +156,7 @@ impl FromIterator<u64> for Extents {
     }
 }
 
-/// Numbers that no tensor has, above those of i64, are the greatest of these.
+/// Extents saturate at [`i64::MAX`], which is larger than that of any tensor.
 impl From<Vec<u64>> for Extents {
     fn from(mut values: Vec<u64>) -> Extents {
         values.iter_mut().for_each(|n| *n = (*n).min(i64::MAX as u64));

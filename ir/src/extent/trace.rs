@@ -93,7 +93,7 @@ enum Atom {
     Quotient(u32, u32),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Table {
     symbols: Vec<Symbol>,
     atoms: Vec<Atom>,
@@ -129,6 +129,22 @@ impl Trace {
             table.atom(Atom::Symbol(position), (lo.into(), hi.into()), example);
         }
         Trace(Arc::new(Mutex::new(table)))
+    }
+
+    /// A trace that goes on from here by itself: what extents are is the same in both.
+    #[must_use]
+    pub fn fork(&self) -> Trace {
+        Trace(Arc::new(Mutex::new(self.table().clone())))
+    }
+
+    /// A trace that goes on from here by itself, with other examples: what extents of this one are in it is what the binding makes
+    /// of them ([`Binding::example`]). `None` where [`Trace::bind`] gives none.
+    pub fn with_examples(&self, values: &[i64]) -> Option<(Trace, Binding)> {
+        let binding = self.bind(values)?;
+        let mut table = self.table().clone();
+        table.examples = table.values(values)?;
+        table.symbols.iter_mut().zip(values).for_each(|(symbol, value)| symbol.example = *value);
+        Some((Trace(Arc::new(Mutex::new(table))), binding))
     }
 
     /// The trace that this thread computes in.
@@ -176,19 +192,7 @@ impl Trace {
     /// range, a condition does not hold, or a number is too large.
     pub fn bind(&self, values: &[i64]) -> Option<Binding> {
         let table = self.table();
-        let in_range = |(s, v): (&Symbol, &i64)| (s.range.0..=s.range.1).contains(v);
-        if values.len() != table.symbols.len() || !table.symbols.iter().zip(values).all(in_range) {
-            return None;
-        }
-        let mut atoms = values.to_vec();
-        for atom in &table.atoms[values.len()..] {
-            let Atom::Quotient(a, b) = atom else { return None };
-            let (a, b) = (table.polys[*a as usize].value(&atoms)?, table.polys[*b as usize].value(&atoms)?);
-            if a < 0 || b <= 0 {
-                return None;
-            }
-            atoms.push(a / b);
-        }
+        let atoms = table.values(values)?;
         let values: Vec<i64> = table.polys.iter().map(|p| p.value(&atoms)).collect::<Option<_>>()?;
         let holds = table.guards.keys().all(|(poly, sign)| sign.holds(values[*poly as usize]));
         holds.then_some(Binding(values))
@@ -207,6 +211,11 @@ impl Binding {
     /// The value of an extent of the trace.
     pub fn value(&self, extent: Extent) -> i64 {
         extent.expr.map_or(extent.value, |expr| self.0[expr.0 as usize])
+    }
+
+    /// The same extent where these values are those of the example.
+    pub fn example(&self, extent: Extent) -> Extent {
+        Extent { value: self.value(extent), ..extent }
     }
 }
 
@@ -244,7 +253,30 @@ pub fn advice<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Whether something holds that is useful where it does: a condition is made of it in that case alone.
+pub fn found(holds: impl Fn() -> bool) -> bool {
+    advice(&holds) && holds()
+}
+
 impl Table {
+    /// The values of the atoms for some of the symbols; `None` if one is out of its range, or a number too large.
+    fn values(&self, symbols: &[i64]) -> Option<Vec<i64>> {
+        let in_range = |(s, v): (&Symbol, &i64)| (s.range.0..=s.range.1).contains(v);
+        if symbols.len() != self.symbols.len() || !self.symbols.iter().zip(symbols).all(in_range) {
+            return None;
+        }
+        let mut atoms = symbols.to_vec();
+        for atom in &self.atoms[symbols.len()..] {
+            let Atom::Quotient(a, b) = atom else { return None };
+            let (a, b) = (self.polys[*a as usize].value(&atoms)?, self.polys[*b as usize].value(&atoms)?);
+            if a < 0 || b <= 0 {
+                return None;
+            }
+            atoms.push(a / b);
+        }
+        Some(atoms)
+    }
+
     fn atom(&mut self, atom: Atom, interval: (i128, i128), example: i64) -> u32 {
         if let Some(number) = self.numbers.get(&atom) {
             return *number;
@@ -331,9 +363,12 @@ impl Table {
     }
 }
 
-/// Computes in the current trace; `None` if there is none, or a normal form does not have the result.
+/// Computes with expressions of the current trace; `None` if a normal form does not have the result.
 pub(super) fn combined(f: Combine, a: Extent, b: Extent) -> Option<Extent> {
-    let trace = Trace::current()?;
+    let trace = Trace::current();
+    // Without conditions, numbers of the example would be wrong ones for other shapes.
+    assert!(trace.is_some(), "extents that depend on symbols are computed with outside of their trace");
+    let trace = trace?;
     let mut table = trace.table();
     let (a, b) = (table.poly(a), table.poly(b));
     let poly = match f {

@@ -1,4 +1,4 @@
-//! A graph of numbers from one whose extents depend on symbols.
+//! Graphs with other numbers in place of extents that depend on symbols.
 
 use std::sync::Arc;
 
@@ -12,40 +12,39 @@ use crate::types::{DenseType, Dim, Shape, TensorType};
 
 impl Graph {
     /// The graph for values of the symbols that its extents depend on. Constants are shared.
-    ///
-    /// The numbers of kernels that operators wrote depend on no symbols.
     pub fn bound(&self, binding: &Binding) -> Graph {
+        self.renumbered(&|n| Extent::of(binding.value(n)))
+    }
+
+    /// The graph with other numbers. Those of kernels that operators wrote depend on no symbols, and stay.
+    pub fn renumbered(&self, number: &dyn Fn(Extent) -> Extent) -> Graph {
         let mut graph = self.clone();
         for node in graph.node_ids() {
             let types = graph.node(node).types.iter().map(|ty| self.dims.resolve_type(ty));
-            let types = types.map(|ty| bound_type(&ty, binding)).collect();
+            let types = types.map(|ty| renumbered_type(&ty, number)).collect();
             let node = graph.node_mut(node);
             node.types = types;
             match &mut node.kind {
-                NodeKind::Const(data) if data.is_open() => *data = bound_data(data, binding),
-                NodeKind::Prim(prim) => *prim = bound_prim(prim, binding),
+                NodeKind::Const(data) => *data = data.renumbered(number),
+                NodeKind::Prim(prim) => *prim = renumbered_prim(prim, number),
                 NodeKind::Fused(cluster) => {
                     let FusedCluster { class, recipe, body } = &*cluster;
-                    *cluster = FusedCluster { class: *class, recipe: *recipe, body: Arc::new(body.bound(binding)) };
+                    *cluster = FusedCluster { class: *class, recipe: *recipe, body: Arc::new(body.renumbered(number)) };
                 }
-                NodeKind::Input | NodeKind::Const(_) | NodeKind::Op(_) => {}
+                NodeKind::Input | NodeKind::Op(_) => {}
             }
         }
         graph
     }
 }
 
-fn number(n: Extent, binding: &Binding) -> Extent {
-    Extent::of(binding.value(n))
+fn extents(all: &Extents, number: &dyn Fn(Extent) -> Extent) -> Extents {
+    if all.is_open() { all.all().map(number).collect() } else { all.clone() }
 }
 
-fn extents(all: &Extents, binding: &Binding) -> Extents {
-    if all.is_open() { all.all().map(|n| number(n, binding)).collect() } else { all.clone() }
-}
-
-fn bound_type(ty: &TensorType, binding: &Binding) -> TensorType {
+fn renumbered_type(ty: &TensorType, number: &dyn Fn(Extent) -> Extent) -> TensorType {
     let dim = |d: &Dim| match d {
-        Dim::Open(n) => Dim::of(number(*n, binding)),
+        Dim::Open(n) => Dim::of(number(*n)),
         Dim::Const(_) | Dim::Sym(_) => *d,
     };
     match &ty.shape {
@@ -54,29 +53,39 @@ fn bound_type(ty: &TensorType, binding: &Binding) -> TensorType {
     }
 }
 
-fn bound_data(data: &TensorData, binding: &Binding) -> TensorData {
-    let ty = DenseType::new(data.dtype(), extents(&data.ty.dims, binding));
-    let elements = data.extents().into_iter().map(|n| number(n, binding)).collect();
-    TensorData::of_extents(ty, elements).unwrap_or_else(|| data.clone())
+impl TensorData {
+    /// The data for values of the symbols that it depends on.
+    pub fn bound(&self, binding: &Binding) -> TensorData {
+        self.renumbered(&|n| Extent::of(binding.value(n)))
+    }
+
+    fn renumbered(&self, number: &dyn Fn(Extent) -> Extent) -> TensorData {
+        if !self.is_open() {
+            return self.clone();
+        }
+        let ty = DenseType::new(self.dtype(), extents(&self.ty.dims, number));
+        let elements = self.extents().into_iter().map(number).collect();
+        TensorData::of_extents(ty, elements).unwrap_or_else(|| self.clone())
+    }
 }
 
-fn bound_prim(prim: &Prim, binding: &Binding) -> Prim {
+fn renumbered_prim(prim: &Prim, number: &dyn Fn(Extent) -> Extent) -> Prim {
     match prim {
         Prim::View(view) => {
-            let map = indices(&view.map, binding);
+            let map = indices(&view.map, number);
             Prim::View(View { map, fill: view.fill }.into())
         }
         Prim::Contract(c) => Prim::Contract(
             Contraction {
-                extents: extents(&c.extents, binding),
-                lhs: indices(&c.lhs, binding),
-                rhs: indices(&c.rhs, binding),
+                extents: extents(&c.extents, number),
+                lhs: indices(&c.lhs, number),
+                rhs: indices(&c.rhs, number),
                 ..**c
             }
             .into(),
         ),
         Prim::Flow(flow) => {
-            let bodies = flow.bodies.iter().map(|body| body.bound(binding)).collect();
+            let bodies = flow.bodies.iter().map(|body| body.renumbered(number)).collect();
             Prim::Flow(Flow { kind: flow.kind.clone(), bodies }.into())
         }
         Prim::Map(_) | Prim::Reduce(_) | Prim::Gather(_) | Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) => {
@@ -85,6 +94,6 @@ fn bound_prim(prim: &Prim, binding: &Binding) -> Prim {
     }
 }
 
-fn indices(map: &[Index], binding: &Binding) -> Vec<Index> {
-    map.iter().map(|index| index.bound(binding)).collect()
+fn indices(map: &[Index], number: &dyn Fn(Extent) -> Extent) -> Vec<Index> {
+    map.iter().map(|index| index.renumbered(number)).collect()
 }

@@ -91,7 +91,7 @@ impl KernelInterpreter<'_> {
     fn element(&self, buf: Buf, index: &Index) -> Result<usize> {
         let info = self.kernel.buf(buf);
         let at = self.index(index);
-        match (0..info.len as i64).contains(&at) {
+        match (0..info.len.fixed()).contains(&at) {
             true => Ok(at as usize),
             false => self.fail(format!("index {at} is out of bounds of `{}` ({} elements)", info.name, info.len)),
         }
@@ -183,7 +183,7 @@ impl KernelInterpreter<'_> {
                 Ok(())
             }
             Stmt::Alloc { buf } => {
-                let len = self.kernel.buf(*buf).len as usize;
+                let len = self.kernel.buf(*buf).elements() as usize;
                 let zero = Scalar::zero(self.kernel.buf(*buf).dtype);
                 self.locals[buf.0 as usize] = (vec![zero; len], vec![false; len]);
                 Ok(())

@@ -34,7 +34,7 @@ pub fn eval_prim(
             let ins = inputs.iter().map(|t| t.bytes().to_vec());
             let outs = outputs.iter().map(|t| vec![0u8; t.bytes() as usize]);
             let mut buffers: Vec<Vec<u8>> = ins.chain(outs).collect();
-            let range = [0, k.parallel_extent() as i64];
+            let range = [0, k.parallel_extent().fixed()];
             run_kernel(k, &mut buffers, if k.is_parallel() { &range } else { &[] }, math)?;
             let results = buffers.split_off(inputs.len()).into_iter().zip(outputs);
             results.map(|(bytes, ty)| tensor(ty, bytes)).collect()

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 use super::{Buf, BufInfo, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var, VarInfo, WarpRole};
+use crate::extent::Extent;
 use crate::index::Index;
 use crate::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarNode, ScalarOp};
 
@@ -32,9 +33,9 @@ impl KernelBuilder {
     }
 
     /// Declares the next buffer parameter. Parameters come before any local buffer.
-    pub fn param(&mut self, name: impl Into<String>, dtype: DType, len: u64, writable: bool) -> Buf {
+    pub fn param(&mut self, name: impl Into<String>, dtype: DType, len: impl Into<Extent>, writable: bool) -> Buf {
         self.kernel.params += 1;
-        self.buffer(BufInfo { name: name.into(), dtype, len, space: MemorySpace::Global, writable })
+        self.buffer(BufInfo { name: name.into(), dtype, len: len.into(), space: MemorySpace::Global, writable })
     }
 
     fn buffer(&mut self, info: BufInfo) -> Buf {
@@ -55,8 +56,8 @@ impl KernelBuilder {
     }
 
     /// A local buffer that lives until the end of the current block.
-    pub fn alloc(&mut self, name: impl Into<String>, dtype: DType, len: u64, space: MemorySpace) -> Buf {
-        let buf = self.buffer(BufInfo { name: name.into(), dtype, len, space, writable: true });
+    pub fn alloc(&mut self, name: impl Into<String>, dtype: DType, len: impl Into<Extent>, space: MemorySpace) -> Buf {
+        let buf = self.buffer(BufInfo { name: name.into(), dtype, len: len.into(), space, writable: true });
         self.push(Stmt::Alloc { buf });
         buf
     }
@@ -115,11 +116,11 @@ impl KernelBuilder {
     pub fn for_range<E>(
         &mut self,
         name: &str,
-        n: u64,
+        n: impl Into<Extent>,
         kind: LoopKind,
         body: impl FnOnce(&mut Self, Index) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.for_loop(name, (Index::constant(0), Index::constant(n as i64), 1), kind, body)
+        self.for_loop(name, (Index::constant(0), Index::constant(n), 1), kind, body)
     }
 
     /// Opens the block of a condition; statements go there until [`KernelBuilder::close_if`].
@@ -223,10 +224,11 @@ impl KernelBuilder {
     }
 
     /// Whether `lo <= index < hi`, as a bool.
-    pub fn in_range(&mut self, index: &Index, lo: i64, hi: i64) -> Operand {
+    pub fn in_range(&mut self, index: &Index, lo: i64, hi: impl Into<Extent>) -> Operand {
         let value = self.index_value(index.clone());
+        let hi = self.index_value(Index::constant(hi));
         let ge = self.op(ScalarOp::Cmp(CmpOp::Ge), &[value, Operand::Const(Scalar::i64(lo))]);
-        let lt = self.op(ScalarOp::Cmp(CmpOp::Lt), &[value, Operand::Const(Scalar::i64(hi))]);
+        let lt = self.op(ScalarOp::Cmp(CmpOp::Lt), &[value, hi]);
         self.op(ScalarOp::And, &[ge, lt])
     }
 

@@ -10,6 +10,7 @@
 mod build;
 mod gpu;
 mod group;
+mod sizes;
 
 use smallvec::SmallVec;
 use tensorc_abi::{DType, KernelSignature, Parameter};
@@ -21,6 +22,9 @@ pub use group::{
     panel, swizzled, tf32,
 };
 
+pub use sizes::SizedKernel;
+
+use crate::extent::Extent;
 use crate::index::Index;
 use crate::scalar::{MathFn, Scalar, ScalarOp};
 
@@ -68,7 +72,7 @@ pub struct BufInfo {
     /// The element type.
     pub dtype: DType,
     /// Number of elements; indices are flat.
-    pub len: u64,
+    pub len: Extent,
     /// Where it lives.
     pub space: MemorySpace,
     /// Whether the kernel stores to it.
@@ -321,12 +325,12 @@ impl Kernel {
     }
 
     /// The extent of the parallel loop, or of the grid; 1 for a kernel without either.
-    pub fn parallel_extent(&self) -> u64 {
+    pub fn parallel_extent(&self) -> Extent {
         match self.body.first() {
             Some(Stmt::For { kind: LoopKind::Parallel | LoopKind::Grid, hi, .. }) => {
-                hi.as_constant().unwrap_or(0).max(0) as u64
+                hi.as_extent().map_or(Extent::ZERO, |n| n.greatest(0))
             }
-            _ => 1,
+            _ => Extent::ONE,
         }
     }
 
@@ -336,7 +340,7 @@ impl Kernel {
     }
 
     /// What calls of the kernel must fit.
-    pub fn signature(&self) -> KernelSignature {
+    pub fn signature(&self) -> KernelSignature<Extent> {
         let parameter =
             |b: &BufInfo| Parameter { name: b.name.clone(), dtype: b.dtype, span: b.len, writes: b.writable };
         KernelSignature {
@@ -366,7 +370,7 @@ impl Kernel {
     fn shared_before(&self, count: usize) -> u64 {
         let shared = self.buffers.iter().take(count).filter(|b| b.space.is_shared());
         shared.fold(0, |end, b| {
-            let bytes = b.len * b.dtype.size() as u64;
+            let bytes = b.elements() * b.dtype.size() as u64;
             (end.next_multiple_of(b.shared_alignment()) + bytes).next_multiple_of(16)
         })
     }
@@ -394,6 +398,11 @@ impl Kernel {
 }
 
 impl BufInfo {
+    /// Number of elements, as a number ([`Extent::fixed`]).
+    pub fn elements(&self) -> u64 {
+        self.len.fixed().max(0) as u64
+    }
+
     /// Bytes at whose multiples it begins, in shared memory.
     fn shared_alignment(&self) -> u64 {
         if self.space == MemorySpace::Tile { TILE_ALIGNMENT } else { 16 }

@@ -80,7 +80,8 @@ impl Parser<'_> {
             p.expect(':')?;
             let writable = p.eat_word("mut");
             let (dtype, len) = p.buffer_type()?;
-            let info = BufInfo { name: name.text.clone(), dtype, len, space: MemorySpace::Global, writable };
+            let info =
+                BufInfo { name: name.text.clone(), dtype, len: len.into(), space: MemorySpace::Global, writable };
             s.buffer(&name, info, pos)
         })?;
         s.kernel.params = s.kernel.buffers.len();
@@ -349,7 +350,7 @@ impl Parser<'_> {
                 _ => return self.expected("`register`, `stack`, `shared`, `tile` or `barrier`"),
             };
             let (dtype, len) = self.buffer_type()?;
-            let info = BufInfo { name: name.text.clone(), dtype, len, space, writable: true };
+            let info = BufInfo { name: name.text.clone(), dtype, len: len.into(), space, writable: true };
             return Ok(Stmt::Alloc { buf: s.buffer(name, info, pos)? });
         }
         let ins = self.instruction(&|name| s.value(name))?;

@@ -352,6 +352,10 @@ impl Visitor for Record {
         self.take(name, values)
     }
 
+    fn bits(&mut self, name: &'static str, value: &mut u32) -> Result<()> {
+        self.take(name, std::slice::from_mut(value))
+    }
+
     fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<()> {
         *value = self.take_flag(name)?;
         Ok(())
@@ -403,6 +407,10 @@ impl Visitor for Parsed<'_, '_> {
 
     fn signed(&mut self, name: &'static str, values: &mut [i64]) -> Result<()> {
         self.numbers()?.signed(name, values)
+    }
+
+    fn bits(&mut self, name: &'static str, value: &mut u32) -> Result<()> {
+        self.numbers()?.bits(name, value)
     }
 
     fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<()> {

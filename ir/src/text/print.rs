@@ -1,6 +1,8 @@
 //! The printer's entry points and its output buffer.
 
-use tensorc_abi::Plan;
+use std::fmt::Display;
+
+use tensorc_abi::{Number, Plan};
 
 use super::names::sigiled;
 use super::out::Out;
@@ -46,8 +48,8 @@ pub fn print_kernel(k: &Kernel) -> String {
     out.finish()
 }
 
-/// The text form of a plan.
-pub fn print_plan(p: &Plan) -> String {
+/// The text form of a plan, whose numbers may depend on symbols.
+pub fn print_plan<N: Number<Signed: Display> + Display>(p: &Plan<N>) -> String {
     let options = PrintOptions::default();
     let mut out = Out::new(&options);
     plan::plan(&mut out, p);

@@ -5,13 +5,18 @@ use std::fmt::Display;
 
 use tensorc_abi::fields::Visitor;
 use tensorc_abi::{
-    Arg, BufferId, Epilogue, FlowPlan, KernelId, LeftOperand, Packing, Plan, Scratch, StepOp, StorageClass, VendorCall,
-    VendorContraction,
+    Arg, BufferId, Epilogue, FlowPlan, KernelId, LeftOperand, Number, Packing, Plan, Scratch, StepOp, StorageClass,
+    VendorCall, VendorContraction,
 };
 
 use super::names::{Numbered, quote, sigiled, word};
 use super::out::{Out, join, list};
 use super::print_graph::{flow_word, repeat, requirement};
+
+/// A number that has a text: known, or an expression of symbols.
+pub(super) trait Shown: Number<Signed: Display> + Display {}
+
+impl<N: Number<Signed: Display> + Display> Shown for N {}
 
 struct PlanNames<'t> {
     kernels: &'t [String],
@@ -20,7 +25,7 @@ struct PlanNames<'t> {
 }
 
 /// `plan @name { … }`.
-pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
+pub(super) fn plan<N: Shown>(out: &mut Out<'_>, p: &Plan<N>) {
     let mut at = Numbered::default();
     let kernels: Vec<String> = p.kernels.iter().map(|k| at.next('@', k)).collect();
     let mut dollar = Numbered::default();
@@ -37,7 +42,7 @@ pub(super) fn plan(out: &mut Out<'_>, p: &Plan) {
 }
 
 /// Buffers, signature and steps of a plan.
-fn contents(out: &mut Out<'_>, p: &Plan, (kernels, weights): (&[String], &[String])) {
+fn contents<N: Shown>(out: &mut Out<'_>, p: &Plan<N>, (kernels, weights): (&[String], &[String])) {
     let mut percent = Numbered::default();
     let buffers = p.buffers.iter().map(|b| percent.next('%', &b.name)).collect();
     let names = PlanNames { kernels, weights, buffers };
@@ -52,7 +57,7 @@ fn contents(out: &mut Out<'_>, p: &Plan, (kernels, weights): (&[String], &[Strin
         let part = b.part.map_or(String::new(), |p| {
             format!(" part of {} at {} run {} stride {}", names.buffer(p.of), p.offset, p.run, p.stride)
         });
-        out.line(&format!("buffer {name}: {}{} = {storage}{part}", b.dtype, list(&b.dims)));
+        out.line(&format!("buffer {name}: {}{} = {storage}{part}", b.dtype, list(b.dims.iter().copied())));
     }
     out.line(&format!("inputs({})", join(p.inputs.iter().map(|b| names.buffer(*b)))));
     if !p.states.is_empty() {
@@ -81,7 +86,7 @@ fn contents(out: &mut Out<'_>, p: &Plan, (kernels, weights): (&[String], &[Strin
 }
 
 /// A step and its nested plans, which have the kernels and weights of the plan around them.
-fn bodies(out: &mut Out<'_>, step: &str, flow: &FlowPlan, tables: (&[String], &[String])) {
+fn bodies<N: Shown>(out: &mut Out<'_>, step: &str, flow: &FlowPlan<N>, tables: (&[String], &[String])) {
     out.open(&format!("{step} {{"));
     for body in &flow.bodies {
         let head = format!("body {}", if body.name.is_empty() { String::new() } else { sigiled('@', &body.name) });
@@ -115,7 +120,7 @@ impl PlanNames<'_> {
         join(args.iter().map(|a| format!("{}{}", if a.writes { "mut " } else { "" }, self.buffer(a.buffer))))
     }
 
-    fn step(&self, op: &StepOp) -> String {
+    fn step<N: Shown>(&self, op: &StepOp<N>) -> String {
         match op {
             StepOp::Launch { kernel, args, extent } => {
                 format!("launch {}({}) extent {extent}", self.kernel(*kernel), self.args(args))
@@ -131,7 +136,7 @@ impl PlanNames<'_> {
             }
             other => {
                 let mut printed = Printed { names: Some(self), ..Printed::default() };
-                let Ok(()) = other.clone().parts(&mut printed);
+                let Ok(()) = other.clone().parts::<Printed<'_>>(&mut printed);
                 let record = if printed.numbers.is_empty() { String::new() } else { format!(" {}", printed.record()) };
                 let Printed { operands, rest, .. } = printed;
                 format!("{}({}){record}{rest}", other.word().unwrap_or_default(), operands.join(", "))
@@ -181,23 +186,27 @@ impl Printed<'_> {
     }
 }
 
-impl Visitor for Printed<'_> {
+impl<N: Shown> Visitor<N> for Printed<'_> {
     type Error = Infallible;
 
-    fn unsigned(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Infallible> {
+    fn unsigned(&mut self, name: &'static str, values: &mut [N]) -> Result<(), Infallible> {
         self.number(name, values)
     }
 
-    fn signed(&mut self, name: &'static str, values: &mut [i64]) -> Result<(), Infallible> {
+    fn signed(&mut self, name: &'static str, values: &mut [N::Signed]) -> Result<(), Infallible> {
         self.number(name, values)
+    }
+
+    fn bits(&mut self, name: &'static str, value: &mut u32) -> Result<(), Infallible> {
+        self.number(name, &[*value])
     }
 
     fn flag(&mut self, name: &'static str, value: &mut bool) -> Result<(), Infallible> {
         if *value { self.number(name, &[1]) } else { Ok(()) }
     }
 
-    fn optional(&mut self, name: &'static str, values: &mut [u64]) -> Result<(), Infallible> {
-        if values.iter().any(|value| *value != 0) { self.number(name, values) } else { Ok(()) }
+    fn optional(&mut self, name: &'static str, values: &mut [N]) -> Result<(), Infallible> {
+        if values.iter().any(|value| *value != N::from(0)) { self.number(name, values) } else { Ok(()) }
     }
 
     fn left(&mut self, operand: &mut LeftOperand) -> Result<(), Infallible> {
@@ -233,7 +242,7 @@ fn packing(p: &Packing) -> String {
         Packing::GemmB { k, n, offset, row_stride, col_stride } => format!(
             "gemm_b {{k = {k}, n = {n}, offset = {offset}, row_stride = {row_stride}, col_stride = {col_stride}}}"
         ),
-        Packing::Conv(mut c) => format!("{} {}", c.pass.step_word(), Printed::of(|p| c.fields(p))),
+        Packing::Conv(mut c) => format!("{} {}", c.pass.step_word(), Printed::of(|p| c.fields::<Printed<'_>>(p))),
     }
 }
 
@@ -247,8 +256,8 @@ pub(super) fn vendor_word(call: &VendorCall) -> &'static str {
 
 fn vendor(call: &VendorCall) -> String {
     let mut record = match call.contraction {
-        VendorContraction::Product { mut call, .. } => Printed::of(|p| call.fields(p)),
-        VendorContraction::Convolution(mut call) => Printed::of(|p| call.fields(p)),
+        VendorContraction::Product { mut call, .. } => Printed::of(|p| call.fields::<Printed<'_>>(p)),
+        VendorContraction::Convolution(mut call) => Printed::of(|p| call.fields::<Printed<'_>>(p)),
     };
     record.pop();
     let flag = |set: bool, name: &str| if set { format!(", {name} = 1") } else { String::new() };

@@ -142,7 +142,7 @@ impl Verifier<'_> {
             return Err(format!("`{}` is used where it is not allocated", info.name));
         }
         let (lo, hi) = self.index(index)?;
-        let len = i64::try_from(info.len).unwrap_or(i64::MAX);
+        let len = info.len.fixed();
         if self.certain && !guarded && (hi < 0 || lo >= len) {
             return Err(format!("`{}` of {len} elements is accessed at {lo} or above", info.name));
         }

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use tensorc_ir::DType;
-use tensorc_ir::extent::fixed;
 use tensorc_ir::graph::{FusionClass, NodeId};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
@@ -98,8 +97,7 @@ fn moves_rows(plan: &FusionPlan<'_>, contract: NodeId, result: NodeId, user: Nod
     let innermost = (0..input.rank()).rfind(|a| input.dims[*a] != 1);
     match (strides_in_result(view, &input.dims, output), innermost, plan.args(contract)) {
         (Some(strides), Some(axis), [lhs, rhs]) => {
-            strides[axis] == 1
-                && library_call(contraction, plan.ty(*lhs), plan.ty(*rhs), Some(&fixed(strides))).is_some()
+            strides[axis] == 1 && library_call(contraction, plan.ty(*lhs), plan.ty(*rhs), Some(&strides)).is_some()
         }
         _ => false,
     }
@@ -153,9 +151,7 @@ fn prologue(plan: &FusionPlan<'_>, c: &Cluster, root: NodeId) -> Option<BTreeSet
     let (Some(Prim::Contract(contraction)), [lhs, rhs]) = (plan.prim(contract), args) else { return None };
     // Views move results, and with them the roles of the operands.
     let moved = match (plan.prim(root), plan.args(root)) {
-        (Some(Prim::View(view)), [v]) => {
-            Some(fixed(strides_in_result(view, &plan.ty(*v).dims, &plan.types(root)[0].dims)?))
-        }
+        (Some(Prim::View(view)), [v]) => Some(strides_in_result(view, &plan.ty(*v).dims, &plan.types(root)[0].dims)?),
         _ => None,
     };
     let constant = plan.graph.constant(*rhs).is_some();

@@ -13,12 +13,13 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::{Conv2d, ImageLayout};
-use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::Example;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{ConvAlgorithm, Prim, Reduction, View};
 use tensorc_ir::views::{compose, run_offset};
+use tensorc_ir::{DenseType, Extent};
 use tensorc_schedule::cost::CostModel;
 use tensorc_schedule::recognise::contract::planar_convolution;
 
@@ -68,14 +69,15 @@ enum LayoutNode {
 }
 
 /// The convolution a node computes, if a kernel for other layouts than planes could.
-pub(super) fn convolution(graph: &Graph, node: NodeId) -> Result<Option<Conv2d>> {
+pub(super) fn convolution(graph: &Graph, node: NodeId) -> Result<Option<Conv2d<Extent>>> {
     let NodeKind::Prim(Prim::Contract(c)) = &graph.node(node).kind else { return Ok(None) };
     let args = graph.args(node);
     let (lhs, rhs) = (graph.dense(args[0])?, graph.dense(args[1])?);
     if graph.constant(args[1]).is_none() || lhs.rank() != 4 || c.out_rank != 4 {
         return Ok(None);
     }
-    Ok(planar_convolution(c, &lhs, &rhs).filter(|conv| conv.groups == 1 || conv.is_depthwise()))
+    let found = planar_convolution(c, &lhs, &rhs);
+    Ok(found.filter(|conv| conv.groups == 1 || conv.is_depthwise()))
 }
 
 fn candidate(graph: &Graph, node: NodeId) -> Result<Option<LayoutNode>> {
@@ -91,10 +93,13 @@ fn candidate(graph: &Graph, node: NodeId) -> Result<Option<LayoutNode>> {
     }
     let same = |fits: bool| Ok(fits.then_some(LayoutNode::Same { blocks: true, last: true }));
     match prim {
-        Prim::Contract(_) => Ok(convolution(graph, node)?.map(|conv| match conv.is_depthwise() {
-            true => LayoutNode::Depthwise(conv),
-            false => LayoutNode::Dense(conv),
-        })),
+        // Prices are those of the example.
+        Prim::Contract(_) => {
+            Ok(convolution(graph, node)?.map(|conv| conv.convert(&Example)).map(|conv| match conv.is_depthwise() {
+                true => LayoutNode::Depthwise(conv),
+                false => LayoutNode::Dense(conv),
+            }))
+        }
         Prim::Map(f) => same(!f.uses_coord()),
         Prim::View(view) if keeps_channels(view, &operands[0], &out) => same(true),
         Prim::View(view) if graph.constant(graph.args(node)[0]).is_none() => {

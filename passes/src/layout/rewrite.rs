@@ -7,12 +7,11 @@ use smallvec::SmallVec;
 use tensorc_abi::{Conv2d, ImageLayout};
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, ConvAlgorithm, Prim, Reduction, View};
 use tensorc_ir::views::compose;
-use tensorc_schedule::recognise::contract::image_convolution_of;
+use tensorc_schedule::recognise::contract::image_convolution;
 
 use super::choose::{Choice, convolution};
 use super::forms::{form, from_planes, last_axis, moved, to_planes};
@@ -122,11 +121,10 @@ fn computed(
     let layout = choice.layout;
     let prim = match prim {
         Prim::Contract(c) => {
-            let conv = advice(|| convolution(graph, node))?.ok_or_else(|| internal(graph, node))?;
+            let conv = convolution(graph, node)?.ok_or_else(|| internal(graph, node))?;
             let conv = Conv2d { layouts: [choice.data, layout], ..conv };
             let x = operand(graph, args[0], 4, choice.data, forms)?;
-            let images = [0, 2, 3].map(|axis| out.dims.at(axis));
-            let c = if conv.in_planes() { c.as_ref().clone() } else { image_convolution_of(&conv, images) };
+            let c = if conv.in_planes() { c.as_ref().clone() } else { image_convolution(&conv) };
             let c = Contraction { algorithm, ..c };
             return Ok((Prim::Contract(Arc::new(c)), [x, args[1]].into_iter().collect()));
         }

@@ -2,6 +2,7 @@
 
 mod nested;
 mod there;
+mod threads;
 
 pub(super) use there::word_in;
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tensorc_abi::image::slot;
 use tensorc_abi::{ExternError, ExternFn};
-use tensorc_exec::{self as exec, Memory, Work, WorkerMemory, Workers, bind};
+use tensorc_exec::{self as exec, Memory, Work, WorkerMemory, bind};
 
 use super::arena::{SharedArena, Turn};
 use super::bindings::{Bindings, Final, Interface, Phase};
@@ -27,6 +28,7 @@ use crate::device::Device;
 use crate::pool::{Pool, TaskPanic};
 use crate::profiler::Profiler;
 use tensorc_abi::memory::AlignedBuffer;
+use threads::{HurriedThreads, Threads, is_brief, is_instant};
 
 /// Every intermediate tensor of the plan, and the working memory of every worker.
 enum Arena {
@@ -95,6 +97,16 @@ impl Context {
     }
 
     fn with_arena(executable: Arc<Executable>, arena: Arena, base: *mut u8) -> Result<Context, RunError> {
+        let (arguments, device) = Context::bound(&executable, &arena, base)?;
+        Ok(Context { executable, arena, arguments, device, halfway: false, limit: None })
+    }
+
+    /// The arguments of steps as far as they are known before a run, and what a device has of the context.
+    fn bound(
+        executable: &Arc<Executable>,
+        arena: &Arena,
+        base: *mut u8,
+    ) -> Result<(Vec<*mut u8>, Option<DeviceContext>), RunError> {
         let mut arguments = vec![AlignedBuffer::dangling().as_ptr(); executable.slots.len()];
         // The verifier proved arguments to be inside weights and arena.
         bind(executable.slots.iter(), &mut arguments, |home, index| match home {
@@ -103,9 +115,21 @@ impl Context {
             _ => None,
         });
         let own = matches!(arena, Arena::Own { .. });
-        let there = |program| DeviceContext::new(&executable, program, own);
-        let device = executable.device.as_ref().map(there).transpose()?;
-        Ok(Context { executable, arena, arguments, device, halfway: false, limit: None })
+        let there = |program| DeviceContext::new(executable, program, own);
+        Ok((arguments, executable.device.as_ref().map(there).transpose()?))
+    }
+
+    /// Lets further runs execute another plan, for which the arena may have to grow.
+    ///
+    /// # Errors
+    /// The device's driver fails; the context executes the plan that it had.
+    pub fn switch(&mut self, executable: &Arc<Executable>) -> Result<(), RunError> {
+        if Arc::ptr_eq(&self.executable, executable) {
+            return Ok(());
+        }
+        (self.arguments, self.device) = Context::bound(executable, &self.arena, self.arena.base())?;
+        (self.executable, self.halfway) = (executable.clone(), false);
+        Ok(())
     }
 
     /// Lets runs on the processor take so long at most. It is looked at between the pieces that steps are cut into.
@@ -511,82 +535,5 @@ impl<'a, W: Watch> RunView<'a, W> {
         // verifier proved that regions are independent and working memory is apart from what is live; `enter` has made the
         // arena large enough for the pool. The rest is the contract of `Executable::new`.
         Ok(unsafe { exec::run(steps, self.memory, &threads) }?)
-    }
-}
-
-/// The threads of a pool as workers of some steps, whose parts are recorded.
-struct Threads<'a, W> {
-    pool: &'a Pool,
-    steps: &'a [Prepared],
-    watch: W,
-}
-
-impl<W: Watch> Workers for Threads<'_, W> {
-    type Error = TaskPanic;
-
-    fn count(&self) -> u64 {
-        self.pool.threads() as u64
-    }
-
-    fn each(&self, tasks: u64, grain: u64, piece: &(dyn Fn(usize, Range<u64>) + Sync)) -> Result<(), TaskPanic> {
-        self.pool.run(tasks, grain, piece)
-    }
-
-    fn chunk(&self, step: usize, part: impl FnOnce()) {
-        let start = self.watch.begin();
-        part();
-        self.watch.chunk(start, &self.steps[step]);
-    }
-}
-
-/// Threads that begin no part of a step when the time of the run is over.
-struct HurriedThreads<'a, W> {
-    threads: Threads<'a, W>,
-    deadline: Deadline,
-}
-
-/// Whether the clock is not looked at: reading it takes as long as a short copy.
-fn is_instant(steps: &[Prepared]) -> bool {
-    const SHORT: u64 = 1 << 12;
-    matches!(steps, [Prepared { call: exec::Step { work: Work::Copy(bytes), .. }, .. }] if *bytes <= SHORT)
-}
-
-/// Whether the clock is looked at before a step alone: a library call of less than a millisecond, by an estimate that is
-/// right within a factor of three. What a generated kernel takes may depend on its data.
-fn is_brief(step: &exec::Step) -> bool {
-    matches!(step.work, Work::Library(_)) && step.ns < PIECE_NS / 100
-}
-
-/// Estimated time of a part of a step between two comparisons with the clock, in nanoseconds. Each part of a product packs
-/// operands anew: parts of 10 ms made a product of 1024³ take 5 % longer.
-const PIECE_NS: u64 = 100_000_000;
-
-impl<W: Watch> Workers for HurriedThreads<'_, W> {
-    type Error = Stop;
-
-    fn count(&self) -> u64 {
-        self.threads.count()
-    }
-
-    fn pieces(&self, ns: u64) -> u64 {
-        self.threads.pieces(ns).max(ns / PIECE_NS)
-    }
-
-    fn each(&self, tasks: u64, grain: u64, piece: &(dyn Fn(usize, Range<u64>) + Sync)) -> Result<(), Stop> {
-        let grain = grain.max(1);
-        let in_time = |worker: usize, range: Range<u64>| {
-            let mut start = range.start;
-            while start < range.end && self.deadline.check().is_ok() {
-                let end = range.end.min(start.saturating_add(grain));
-                piece(worker, start..end);
-                start = end;
-            }
-        };
-        self.threads.each(tasks, grain, &in_time)?;
-        self.deadline.check()
-    }
-
-    fn chunk(&self, step: usize, part: impl FnOnce()) {
-        self.threads.chunk(step, part);
     }
 }

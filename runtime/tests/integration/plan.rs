@@ -404,7 +404,7 @@ fn convolutions_agree_with_a_plain_loop() {
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[2, 3, 9, 8], StorageClass::Input(0));
-    let w = weight(&mut plan, "w", &[5, 3, 3, 3], Packing::Conv(call));
+    let w = weight(&mut plan, "w", &[5, 3, 3, 3], Packing::Conv(call.of_filters()));
     let y = buffer(&mut plan, "y", &[2, 5, 5, 4], StorageClass::Output(0));
     step(&mut plan, "conv", StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None }, true);
     let (x, w) = (ramp(2 * 3 * 9 * 8), ramp(5 * 3 * 3 * 3));
@@ -419,7 +419,7 @@ fn convolutions_agree_with_a_plain_loop() {
         }
     }
     for threads in [1, 3] {
-        let packed = pack_weight(&Packing::Conv(call), DType::F32, bytes_of(&w)).unwrap();
+        let packed = pack_weight(&Packing::Conv(call.of_filters()), DType::F32, bytes_of(&w)).unwrap();
         let pool = Pool::new(threads).unwrap();
         let mut context = Context::new(executable(plan.clone(), vec![packed]), &pool).unwrap();
         let mut y = vec![f32::NAN; expected.len()];

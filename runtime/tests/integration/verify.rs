@@ -295,14 +295,14 @@ fn convolutions_match_their_tensors_and_weights() {
     };
     let mut plan = empty_plan();
     let x = buffer(&mut plan, "x", &[1, 2, 5, 5], StorageClass::Input(0));
-    let w = weight(&mut plan, "w", &[3, 2, 3, 3], Packing::Conv(call));
+    let w = weight(&mut plan, "w", &[3, 2, 3, 3], Packing::Conv(call.of_filters()));
     let y = buffer(&mut plan, "y", &[1, 3, 3, 3], StorageClass::Output(0));
     step(&mut plan, "conv", StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None }, false);
     verify(&plan).unwrap();
     let with = |change: fn(&mut Conv2d)| {
         let (mut plan, mut call) = (plan.clone(), call);
         change(&mut call);
-        plan.weights[0].packing = Packing::Conv(call);
+        plan.weights[0].packing = Packing::Conv(call.of_filters());
         plan.buffers[w.0 as usize].dims = vec![call.out_channels, 2, 3, 3];
         plan.steps[0].op = StepOp::Conv { call, a: x.into(), b: w, c: y, epilogue: None };
         verify(&plan).unwrap_err()

@@ -6,6 +6,7 @@
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Atom, Index};
+use tensorc_ir::{Extent, Extents};
 
 use super::{ClusterAccesses, Located};
 
@@ -15,7 +16,7 @@ const MIN_ROW_LENGTH: i64 = 8;
 /// Axes that are iterated over, and the coordinates of a result's element in them.
 pub struct IterationAxes {
     /// The extents of the axes.
-    pub extents: Vec<u64>,
+    pub extents: Extents,
     /// The coordinates of an element of the result.
     pub coords: Vec<Index>,
     /// Every access of one iteration.
@@ -24,8 +25,8 @@ pub struct IterationAxes {
 
 impl IterationAxes {
     /// The axes of elements of shape `dims` computed for all of `outputs`.
-    pub fn of(cluster: &Located<'_>, outputs: &[Value], dims: &[u64]) -> Result<IterationAxes> {
-        let mut extents = dims.to_vec();
+    pub fn of(cluster: &Located<'_>, outputs: &[Value], dims: &Extents) -> Result<IterationAxes> {
+        let mut extents = dims.clone();
         let mut coords: Vec<Index> = (0..dims.len() as u32).map(Index::var).collect();
         loop {
             let mut uses = ClusterAccesses::default();
@@ -37,28 +38,30 @@ impl IterationAxes {
                 return Ok(IterationAxes { extents, coords, uses });
             };
             let shifted = |v: u32| Index::var(v + u32::from(v as usize > axis));
-            let parts = shifted(axis as u32).scale(inner as i64).add(&Index::var(axis as u32 + 1));
+            let parts = shifted(axis as u32).scale(inner).add(&Index::var(axis as u32 + 1));
             let replace = |v: u32| if v as usize == axis { parts.clone() } else { shifted(v) };
-            extents.splice(axis..=axis, [extents[axis] / inner, inner]);
-            coords = coords.iter().map(|c| c.substitute(&replace, &extents[..])).collect();
+            let cut = [extents.at(axis) / inner, inner];
+            extents = extents.range(..axis).all().chain(cut).chain(extents.range(axis + 1..).all()).collect();
+            coords = coords.iter().map(|c| c.substitute(&replace, &extents)).collect();
         }
     }
 }
 
 /// An axis that a quotient or a remainder of an index cuts evenly, and the extent of its inner part.
-fn cut(index: &Index, extents: &[u64]) -> Option<(usize, u64)> {
+fn cut(index: &Index, extents: &Extents) -> Option<(usize, Extent)> {
     index.terms.iter().find_map(|(atom, _)| match atom {
         Atom::Var(_) => None,
         Atom::Div(x, d) | Atom::Mod(x, d) => match x.as_var() {
-            Some(v) => even(v as usize, d.fixed(), extents),
+            Some(v) => even(v as usize, *d, extents),
             None => cut(x, extents),
         },
         Atom::Min(a, b) | Atom::Max(a, b) => cut(a, extents).or_else(|| cut(b, extents)),
     })
 }
 
-fn even(axis: usize, d: i64, extents: &[u64]) -> Option<(usize, u64)> {
-    let innermost = extents.iter().rposition(|&n| n != 1) == Some(axis);
-    let (n, inner) = (extents[axis], d as u64);
-    (n % inner == 0 && inner < n && (d >= MIN_ROW_LENGTH || !innermost)).then_some((axis, inner))
+fn even(axis: usize, inner: Extent, extents: &Extents) -> Option<(usize, Extent)> {
+    let innermost = extents.all().rposition(|n| n != 1) == Some(axis);
+    let n = extents.at(axis);
+    let fits = n.sure_quotient(inner).is_some() && inner.is_surely_below(n);
+    (fits && (!innermost || inner >= MIN_ROW_LENGTH)).then_some((axis, inner))
 }

@@ -1,6 +1,8 @@
 //! Which results of a cluster may be written over operands.
 
+use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{FusionClass, Value};
 use tensorc_ir::index::{Index, linearize};
 
@@ -43,10 +45,15 @@ fn pairs(
         for (i, &node) in cluster.body.inputs().iter().enumerate() {
             let input = Value { node, port: 0 };
             let same = uses.flats.iter().filter(|(v, _)| *v == input).all(|(_, f)| *f == flat);
-            if same && out != input && cluster.ty(input)?.bytes() == cluster.ty(out)?.bytes() {
+            if same && out != input && same_size(&cluster.ty(input)?, &cluster.ty(out)?) {
                 pairs.push((i, o));
             }
         }
     }
     Ok(pairs)
+}
+
+/// Whether values take the same memory.
+fn same_size(a: &DenseType, b: &DenseType) -> bool {
+    a.dims.count() * a.dtype.size() == b.dims.count() * b.dtype.size()
 }

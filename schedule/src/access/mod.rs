@@ -11,12 +11,13 @@ pub mod space;
 
 use std::collections::BTreeSet;
 
-use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::found;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
-use tensorc_ir::index::Index;
+use tensorc_ir::index::{Index, Interval, Ranges};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::ScalarNode;
+use tensorc_ir::{DenseType, Extent, Extents};
 
 use crate::layout::{self, Layouts, Runs};
 
@@ -61,7 +62,7 @@ impl Located<'_> {
     }
 
     /// The position in memory of an element of a result, seen with extents `dims`.
-    pub fn output_address(&self, output: usize, dims: &[u64], coords: &[Index]) -> Index {
+    pub fn output_address(&self, output: usize, dims: &Extents, coords: &[Index]) -> Index {
         layout::address(coords, dims, self.output_runs(output))
     }
 
@@ -74,11 +75,17 @@ impl Located<'_> {
     }
 }
 
+/// Whether a coordinate is one of `0..n` at every point of a space.
+pub fn stays_inside(index: &Index, n: Extent, space: &(impl Ranges + ?Sized)) -> bool {
+    let (lo, hi) = index.interval(space);
+    found(|| lo >= 0 && hi < n)
+}
+
 /// Coordinates of an operand of shape `dims` read by an element at `coords` (numpy broadcasting).
-pub fn broadcast_coords(dims: &[u64], coords: &[Index]) -> Vec<Index> {
+pub fn broadcast_coords(dims: &Extents, coords: &[Index]) -> Vec<Index> {
     let pad = coords.len() - dims.len();
-    let pick = |(i, n): (usize, &u64)| if *n == 1 { Index::default() } else { coords[pad + i].clone() };
-    dims.iter().enumerate().map(pick).collect()
+    let pick = |(i, n): (usize, Extent)| if n == 1 { Index::default() } else { coords[pad + i].clone() };
+    dims.all().enumerate().map(pick).collect()
 }
 
 /// Every access of one iteration over a space of axes, in variables that count the axes.
@@ -87,7 +94,7 @@ pub struct ClusterAccesses {
     /// Flat position read of an operand or written of a result.
     pub flats: Vec<(Value, Index)>,
     /// Coordinates that may leave `0..n` and then read a fill value.
-    pub guards: Vec<(Index, u64)>,
+    pub guards: Vec<(Index, Extent)>,
     /// Axes whose coordinate itself is a value.
     pub exact: BTreeSet<u32>,
     /// Values computed without a guard, operands first, and where.
@@ -102,7 +109,7 @@ impl ClusterAccesses {
         cluster: &Located<'_>,
         v: Value,
         coords: &[Index],
-        space: &[u64],
+        space: &Extents,
         stop: &dyn Fn(Value) -> bool,
     ) -> Result<()> {
         self.visit(cluster, v, coords, space, stop, false)
@@ -118,7 +125,7 @@ impl ClusterAccesses {
         cluster: &Located<'_>,
         v: Value,
         coords: &[Index],
-        space: &[u64],
+        space: &Extents,
         stop: &dyn Fn(Value) -> bool,
         guarded: bool,
     ) -> Result<()> {
@@ -144,10 +151,9 @@ impl ClusterAccesses {
                 let at: Vec<Index> =
                     view.map.iter().map(|m| m.substitute(&|d| coords[d as usize].clone(), space)).collect();
                 let mut inside = true;
-                for (index, n) in at.iter().zip(&cluster.ty(args[0])?.dims) {
-                    let (lo, hi) = index.interval(space);
-                    if view.fill.is_some() && (lo < 0 || hi >= *n as i64) {
-                        self.guards.push((index.clone(), *n));
+                for (index, n) in at.iter().zip(cluster.ty(args[0])?.dims.all()) {
+                    if view.fill.is_some() && !stays_inside(index, n, space) {
+                        self.guards.push((index.clone(), n));
                         inside = false;
                     }
                 }
@@ -180,28 +186,39 @@ pub struct MergedAxes {
     /// The innermost axis, which stands for the whole group.
     pub axis: usize,
     /// The extent of the merged axis.
-    pub extent: u64,
+    pub extent: Extent,
 }
 
 /// Merges the axes for which `mergeable(outer, inner)` holds and all uses agree; axes of extent 1
-/// vanish.
-pub fn group_axes(space: &[u64], uses: &ClusterAccesses, mergeable: &dyn Fn(usize, usize) -> bool) -> Vec<MergedAxes> {
+/// vanish. Axes that are `folded` are merged wherever they can be, because results depend on that; others where they can be for
+/// all values of symbols.
+pub fn group_axes(
+    space: &Extents,
+    uses: &ClusterAccesses,
+    folded: &dyn Fn(usize) -> bool,
+    mergeable: &dyn Fn(usize, usize) -> bool,
+) -> Vec<MergedAxes> {
     let agree = |outer: usize, inner: usize| {
-        let free =
-            |a: usize| !uses.exact.contains(&(a as u32)) && !uses.guards.iter().any(|(g, _)| g.mentions(a as u32));
-        let strided = |flat: &Index| match (flat.step(outer as u32), flat.step(inner as u32)) {
-            (Some(o), Some(i)) => o == i * space[inner] as i64,
+        // The order of a sum depends on whether reads of folded axes leave the operand.
+        let leaves = |a: usize, (g, n): &(Index, Extent)| {
+            let inside = |(lo, hi): Interval| lo >= 0 && hi < *n;
+            g.mentions(a as u32) && (!folded(a) || !inside(g.interval(space)))
+        };
+        let free = |a: usize| !uses.exact.contains(&(a as u32)) && !uses.guards.iter().any(|guard| leaves(a, guard));
+        let equal = |a: Extent, b: Extent| if folded(inner) { a == b } else { a.is_surely(b) };
+        let strided = |flat: &Index| match (flat.coefficient(outer as u32), flat.coefficient(inner as u32)) {
+            (Some(o), Some(i)) => equal(o, i * space.at(inner)),
             _ => false,
         };
         free(outer) && free(inner) && uses.flats.iter().all(|(_, f)| strided(f))
     };
     let mut groups: Vec<MergedAxes> = vec![];
-    for axis in (0..space.len()).filter(|&a| space[a] != 1) {
+    for axis in (0..space.len()).filter(|&a| space.at(a) != 1) {
         match groups.last_mut() {
             Some(g) if mergeable(g.axis, axis) && agree(g.axis, axis) => {
-                *g = MergedAxes { axis, extent: g.extent * space[axis] };
+                *g = MergedAxes { axis, extent: g.extent * space.at(axis) };
             }
-            _ => groups.push(MergedAxes { axis, extent: space[axis] }),
+            _ => groups.push(MergedAxes { axis, extent: space.at(axis) }),
         }
     }
     groups

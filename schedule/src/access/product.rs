@@ -11,7 +11,7 @@ use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::views::strides_in_result;
 
 use super::space::{IterationSpace, folds};
-use super::{ClusterAccesses, Located, MergedAxes, group_axes};
+use super::{ClusterAccesses, Located, MergedAxes, group_axes, stays_inside};
 
 /// The axes of a product by the operands that have them; neighbours that all accesses walk as one are one group.
 #[derive(Clone, Debug)]
@@ -28,7 +28,8 @@ pub struct ProductAxes {
 
 /// Elements of some groups of axes together.
 pub fn total(groups: &[MergedAxes]) -> u64 {
-    groups.iter().map(|g| g.extent).product()
+    // Products of tiles are for GPUs, whose kernels know their extents.
+    groups.iter().map(|g| g.extent.fixed() as u64).product()
 }
 
 /// A value that is stored at every element of the product.
@@ -147,10 +148,7 @@ impl MatrixProduct {
         let mut flats = self.uses.flats.iter().filter(|(u, _)| *u == v);
         let (true, Some((_, flat)), None) = (is_input, flats.next(), flats.next()) else { return Ok(None) };
         let dims = cluster.ty(v)?.dims;
-        let inside = self.index_map(operand).iter().zip(&dims).all(|(i, n)| {
-            let (lo, hi) = i.interval(&self.space.dims[..]);
-            lo >= 0 && hi < *n as i64
-        });
+        let inside = self.index_map(operand).iter().zip(dims.all()).all(|(i, n)| stays_inside(i, n, &self.space.dims));
         Ok((inside && flat.is_affine()).then_some(flat))
     }
 }
@@ -167,9 +165,8 @@ fn stored(cluster: &Located<'_>, space: &IterationSpace, c: &Contraction) -> Res
             let position = strides.iter().enumerate().map(step).fold(Index::default(), |sum, term| sum.add(&term));
             let address = match cluster.output_runs(output) {
                 Some(runs) => {
-                    let (run, stride) = (runs.run as i64, runs.stride as i64);
-                    let outer = position.floor_div(run, &space.dims[..]).scale(stride);
-                    outer.add(&position.modulo(run, &space.dims[..]))
+                    let outer = position.floor_div(runs.run, &space.dims).scale(runs.stride);
+                    outer.add(&position.modulo(runs.run, &space.dims))
                 }
                 None => position,
             };
@@ -190,7 +187,7 @@ fn classify(c: &Contraction, space: &IterationSpace, uses: &ClusterAccesses) -> 
         (_, false, true) => 2,
         _ => 0,
     };
-    let groups = group_axes(&space.dims, uses, &|a, b| class(a) == class(b));
+    let groups = group_axes(&space.dims, uses, &|_| true, &|a, b| class(a) == class(b));
     let of = |wanted: usize| groups.iter().filter(|g| class(g.axis) == wanted).cloned().collect();
     ProductAxes { batch: of(0), rows: of(1), columns: of(2), terms: of(3) }
 }

@@ -5,15 +5,16 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::ScalarNode;
+use tensorc_ir::{Extent, Extents};
 
-use super::{ClusterAccesses, Located, MergedAxes, group_axes, internal};
+use super::{ClusterAccesses, Located, MergedAxes, group_axes, internal, stays_inside};
 
 /// The iteration space of a cluster: every element value has these axes, every folded value the
 /// kept ones.
 #[derive(Clone, Debug)]
 pub struct IterationSpace {
     /// The extents of the axes.
-    pub dims: Vec<u64>,
+    pub dims: Extents,
     /// Axes that are folded, ascending.
     pub reduced: Vec<usize>,
 }
@@ -49,7 +50,9 @@ impl Analysis {
             uses.collect(cluster, v, &coords, &space.dims, &stop)?;
             uses.store(v, cluster.output_address(i, &dims, &coords));
         }
-        let groups = group_axes(&space.dims, &uses, &|a, b| space.is_reduced(a) == space.is_reduced(b));
+        let groups = group_axes(&space.dims, &uses, &|a| space.is_reduced(a), &|a, b| {
+            space.is_reduced(a) == space.is_reduced(b)
+        });
         let (reduced, kept) = groups.into_iter().partition(|g| space.is_reduced(g.axis));
         Ok(Analysis { uses, kept, reduced })
     }
@@ -65,18 +68,18 @@ impl IterationSpace {
         let node = folds(body).first().copied().ok_or_else(none)?;
         match &body.node(node).kind {
             NodeKind::Prim(Prim::Reduce(r)) => {
-                Ok(IterationSpace { dims: body.dense(body.args(node)[0])?.dims.to_vec(), reduced: r.axes.clone() })
+                Ok(IterationSpace { dims: body.dense(body.args(node)[0])?.dims, reduced: r.axes.clone() })
             }
             NodeKind::Prim(Prim::Contract(c)) => {
-                Ok(IterationSpace { dims: c.extents.to_vec(), reduced: (c.out_rank..c.extents.len()).collect() })
+                Ok(IterationSpace { dims: c.extents.clone(), reduced: (c.out_rank..c.extents.len()).collect() })
             }
             _ => Err(none()),
         }
     }
 
     /// Elements that are folded into one.
-    pub fn length(&self) -> u64 {
-        self.reduced.iter().map(|a| self.dims[*a]).product()
+    pub fn length(&self) -> Extent {
+        self.reduced.iter().map(|a| self.dims.at(*a)).product()
     }
 
     /// Whether the axis is folded.
@@ -87,33 +90,33 @@ impl IterationSpace {
     /// The coordinates of an element.
     pub fn coords(&self) -> Vec<Index> {
         // As everywhere, an axis of extent 1 has no part in a position.
-        let var = |a: usize| if self.dims[a] == 1 { Index::default() } else { Index::var(a as u32) };
+        let var = |a: usize| if self.dims.at(a) == 1 { Index::default() } else { Index::var(a as u32) };
         (0..self.dims.len()).map(var).collect()
     }
 
     /// Whether a value has one element per element of the space.
-    pub fn is_full(&self, dims: &[u64]) -> bool {
-        dims == self.dims && !self.reduced.iter().all(|a| self.dims[*a] == 1)
+    pub fn is_full(&self, dims: &Extents) -> bool {
+        *dims == self.dims && !self.reduced.iter().all(|a| self.dims.at(*a) == 1)
     }
 
     /// The coordinates of a value of this cluster with shape `dims` at the current position.
-    pub fn coords_of(&self, dims: &[u64]) -> Result<Vec<Index>> {
+    pub fn coords_of(&self, dims: &Extents) -> Result<Vec<Index>> {
         let var = |a: usize| Index::var(a as u32);
         if dims.len() == self.dims.len() {
-            let fits = (0..dims.len()).all(|a| dims[a] == self.dims[a] || dims[a] == 1);
+            let fits = (0..dims.len()).all(|a| dims.at(a) == self.dims.at(a) || dims.at(a) == 1);
             if fits {
-                return Ok((0..dims.len()).map(|a| if dims[a] == 1 { Index::default() } else { var(a) }).collect());
+                return Ok((0..dims.len()).map(|a| if dims.at(a) == 1 { Index::default() } else { var(a) }).collect());
             }
         }
         // Drop reduced axes, and add or drop axes of extent 1, as the shape demands.
-        let mut kept = (0..self.dims.len()).filter(|a| !self.is_reduced(*a) && self.dims[*a] != 1);
+        let mut kept = (0..self.dims.len()).filter(|a| !self.is_reduced(*a) && self.dims.at(*a) != 1);
         let mut coords = vec![];
-        for &n in dims {
-            coords.push(match n {
-                1 => Index::default(),
-                _ => kept
+        for n in dims.all() {
+            coords.push(match n == 1 {
+                true => Index::default(),
+                false => kept
                     .next()
-                    .filter(|a| self.dims[*a] == n)
+                    .filter(|a| self.dims.at(*a) == n)
                     .map(var)
                     .ok_or_else(|| internal("a value of a fold cluster has a foreign shape"))?,
             });
@@ -145,10 +148,9 @@ impl ClusterAccesses {
                 args.iter().try_for_each(|a| self.collect(cluster, *a, &space.coords(), &space.dims, stop))
             }
             Some(Prim::Contract(c)) => {
-                for (index, n) in c.lhs.iter().zip(&cluster.ty(args[0])?.dims) {
-                    let (lo, hi) = index.interval(&space.dims[..]);
-                    if lo < 0 || hi >= *n as i64 {
-                        self.guards.push((index.clone(), *n));
+                for (index, n) in c.lhs.iter().zip(cluster.ty(args[0])?.dims.all()) {
+                    if !stays_inside(index, n, &space.dims) {
+                        self.guards.push((index.clone(), n));
                     }
                 }
                 self.collect(cluster, args[0], &c.lhs, &space.dims, stop)?;

@@ -7,6 +7,7 @@
 use smallvec::SmallVec;
 use tensorc_ir::DenseType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::Example;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, Prim, View};
@@ -110,7 +111,7 @@ impl Ops {
                 Ops { convolution: flops, ..Ops::default() }
             }
             Some(LibraryCall::Conv(conv)) => {
-                Ops { blocked_convolution: conv.products().saturating_mul(2), ..Ops::default() }
+                Ops { blocked_convolution: conv.convert(&Example).products().saturating_mul(2), ..Ops::default() }
             }
             Some(LibraryCall::Gemm(_)) => Ops { product: flops, ..Ops::default() },
             None => Ops { direct: flops, ..Ops::default() },

@@ -1,11 +1,12 @@
 //! Concatenations: operands that are not computed in their place are copied there.
 
-use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::{Scalar, ScalarFn};
+use tensorc_ir::{DenseType, Extent};
 
 use super::Lowering;
 use super::place::{StridedView, all_aligned, operands};
@@ -18,13 +19,14 @@ impl Lowering<'_, '_> {
         let out = self.graph.dense(Value { node, port: 0 })?;
         let args = self.graph.args(node);
         let mut body = Graph::new("");
-        let (mut first, mut ends, mut views) = (0, vec![], vec![]);
+        let (mut first, mut ends, mut views) = (Extent::ZERO, vec![], vec![]);
         for v in &args {
             let ty = self.graph.dense(*v)?;
             let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
             map[axis] = map[axis].offset(-first);
-            first += ty.dims[axis] as i64;
-            ends.push(first);
+            first = first + ty.dims.at(axis);
+            // Only kernels for GPUs, which know their extents, are joined.
+            ends.push(first.fixed());
             let input = body.add_input("in", ty.clone().into());
             let view = View { map, fill: Some(Scalar::zero(ty.dtype)) };
             let at = DenseType::new(ty.dtype, &out.dims);
@@ -57,14 +59,15 @@ impl Lowering<'_, '_> {
         if self.target.is_gpu() && !all_aligned(graph, node, axis)? {
             self.values.insert(result, id);
             let (body, layouts) = self.joined(node, axis)?;
-            return self.launch_map(node, body, layouts, [&sources, &[id]], 0);
+            return self.launch_map(node, body, layouts, [&sources, &[id]], Extent::ZERO);
         }
         for ((v, from), (offset, runs)) in graph.args(node).into_iter().zip(sources).zip(operands(graph, node, axis)?) {
             let ty = graph.dense(v)?;
+            let len = ty.dims.count();
             // It may lie in a larger one itself.
             let to = match self.places.of(result) {
                 None => Some(StridedView { whole: result, offset, runs }),
-                Some(place) => place.within(out.len(), (offset, runs), ty.len()),
+                Some(place) => place.within(out.dims.count(), (offset, runs), len),
             };
             let refused = || Diagnostic::new(DiagnosticCode::Internal, "an operand of a concatenation has no place");
             let to = to.ok_or_else(refused)?;
@@ -73,18 +76,18 @@ impl Lowering<'_, '_> {
                 continue;
             }
             let name = &graph.node(node).name;
-            let (here, there) = (self.places.runs(graph, v)?, to.apart(ty.len()));
-            let run = here.or(there).map_or(ty.len(), |runs| runs.run);
+            let (here, there) = (self.places.runs(graph, v)?, to.apart(len));
+            let run = here.or(there).map_or(len, |runs| runs.run);
             let strides = [here, there].map(|runs| runs.map_or(run, |runs| runs.stride));
             let layouts = Layouts { inputs: vec![here], outputs: vec![there] };
             let to = self.part(name, &ty, to)?;
             if self.target.is_gpu() {
-                self.launch_map(node, identity(&ty)?, layouts, [&[from], &[to]], 0)?;
+                self.launch_map(node, identity(&ty)?, layouts, [&[from], &[to]], Extent::ZERO)?;
                 continue;
             }
-            let computes = Computes::Copy { dtype: out.dtype, outer: ty.len() / run, run, strides };
+            let computes = Computes::Copy { dtype: out.dtype, outer: len / run, run, strides };
             let spec = self.spec(name, node, computes, layouts);
-            self.launch(node, spec, &[from], &[to], 0);
+            self.launch(node, spec, &[from], &[to], Extent::ZERO);
         }
         self.values.insert(result, id);
         Ok(())

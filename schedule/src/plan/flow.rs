@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tensorc_abi::{Arg, FlowPlan, KernelId, LeftOperand, Plan, StepOp, StorageClass};
+use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::{Example, Fixed};
 use tensorc_ir::flow::{Flow, FlowKind};
 use tensorc_ir::graph::NodeId;
 
 use super::{Lowering, Schedule, planned};
 use crate::kernel::KernelSpec;
 use crate::lowered::Lowered;
-use crate::memory::plan_memory;
+use crate::memory::{Effort, plan_memory};
 
 /// The schedules of bodies, by node and position: they do not depend on how the graph around them is planned, of which several
 /// plans are tried.
@@ -36,7 +38,7 @@ impl<'a> Lowering<'a, '_> {
             FlowKind::If => 1,
             FlowKind::Loop(repeat) => repeat.trips.unwrap_or(1),
         };
-        let flops = bodies.iter().map(operations).max().unwrap_or(0).saturating_mul(trips);
+        let flops = bodies.iter().map(operations).max().unwrap_or_default().saturating_mul(trips);
         let read = inputs.into_iter().map(|buffer| Arg { buffer, writes: false });
         let args = read.chain(outputs.into_iter().map(|buffer| Arg { buffer, writes: true })).collect();
         self.step(node, StepOp::Flow { flow: FlowPlan { kind: flow.kind.clone(), bodies }.into(), args }, flops);
@@ -44,16 +46,16 @@ impl<'a> Lowering<'a, '_> {
     }
 
     /// The plan of a body. Its kernels and constants join those of this graph.
-    fn body(&mut self, node: NodeId, flow: &'a Flow, i: usize) -> Result<Plan> {
+    fn body(&mut self, node: NodeId, flow: &'a Flow, i: usize) -> Result<Plan<Extent>> {
         let known = self.bodies.0.borrow().get(&(node, i)).cloned();
         let schedule = match known {
             Some(schedule) => schedule,
             None => {
                 let mut schedule = planned(&flow.bodies[i], self.choices, self.forms)?;
                 let (plan, in_place) = (std::mem::take(&mut schedule.plan), schedule.in_place.clone());
-                let mut lowered = Lowered { plan, in_place, ..Lowered::default() };
-                plan_memory(&mut lowered)?;
-                schedule.plan = lowered.plan;
+                let mut lowered = Lowered { plan: plan.convert(&Fixed), in_place, ..Lowered::default() };
+                plan_memory(&mut lowered, Effort::Search)?;
+                schedule.plan = lowered.plan.convert(&Example);
                 let schedule = Rc::new(schedule);
                 self.bodies.0.borrow_mut().insert((node, i), schedule.clone());
                 schedule
@@ -79,8 +81,8 @@ impl<'a> Lowering<'a, '_> {
     }
 }
 
-fn operations(plan: &Plan) -> u64 {
-    plan.steps.iter().fold(0, |sum, step| sum.saturating_add(step.flops))
+fn operations(plan: &Plan<Extent>) -> Extent {
+    plan.steps.iter().fold(Extent::ZERO, |sum, step| sum.saturating_add(step.flops))
 }
 
 /// How much is added to numbers of a nested plan, which become those of the plan around it.
@@ -91,7 +93,7 @@ struct TableShift {
 }
 
 impl TableShift {
-    fn apply(&self, plan: &mut Plan) {
+    fn apply(&self, plan: &mut Plan<Extent>) {
         for buffer in &mut plan.buffers {
             if let StorageClass::Weight(weight) = &mut buffer.storage {
                 *weight += self.weights;

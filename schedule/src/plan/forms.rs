@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId};
 use tensorc_ir::recipe::Recipe;
 
@@ -23,8 +25,8 @@ pub(super) struct ClusterForm {
     /// Results of a generated kernel that may be written over operands: positions of an operand and of a result.
     pub in_place: Vec<(usize, usize)>,
     /// Floating-point operations.
-    pub flops: u64,
-    /// Bytes that are read and written. A cluster may read only part of a buffer.
+    pub flops: Extent,
+    /// Bytes that are read and written, in the example. A cluster may read only part of a buffer.
     pub bytes: u64,
 }
 
@@ -73,7 +75,7 @@ impl Forms {
             Form::Generated(_) if !overlaps => in_place(fused.class, &Located { body: &fused.body, layouts })?,
             _ => vec![],
         };
-        let (flops, bytes) = (flops(&fused.body)?, KernelWork::of_body(&fused.body)?.moved());
+        let (flops, bytes) = (flops(&fused.body)?, advice(|| KernelWork::of_body(&fused.body))?.moved());
         let form = Rc::new(ClusterForm { form, in_place, flops, bytes });
         known.push(KnownForm { site, _body: fused.body.clone(), form: form.clone() });
         Ok(form)

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use tensorc_abi::{
-    Arg, BufferId, ConvAlgorithm, ConvPass, Epilogue, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
+    Arg, BufferId, ConvAlgorithm, ConvPass, Convert, Epilogue, LeftOperand, MatrixLayout, Packing, Prologue, StepOp,
 };
+use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::Fixed;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 
 use super::Lowering;
@@ -21,7 +23,7 @@ impl<'a> Lowering<'a, '_> {
         body: &'a Graph,
         library: Library,
         layouts: Layouts,
-        flops: u64,
+        flops: Extent,
     ) -> Result<()> {
         let graph = self.graph;
         let inputs = graph.args(node);
@@ -43,27 +45,28 @@ impl<'a> Lowering<'a, '_> {
         let follows =
             (finished != accumulated).then(|| (library.clone(), inputs_of(body, finished, Some(accumulated))));
         let constant = |i: usize| graph.constant(inputs[i]);
-        let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp> = match library {
+        let step: Box<dyn FnOnce(BufferId, Option<Epilogue>) -> StepOp<Extent>> = match library {
             Library::Conv { conv: mut call, b, .. } => {
                 let b = match constant(b) {
                     Some(data) if call.pass == ConvPass::Forward || call.pass.is_packed() => {
                         if call.pass == ConvPass::Forward {
                             call.pass = ConvPass::Packed(ConvAlgorithm::Direct);
                         }
-                        self.weight(inputs[b].node, data, Packing::Conv(call.contiguous()), &data.ty)?
+                        self.weight(inputs[b].node, data, Packing::Conv(call.of_filters().convert(&Fixed)), &data.ty)?
                     }
                     _ => self.operand(inputs[b])?,
                 };
-                Box::new(move |c, epilogue| StepOp::Conv { call, a: left, b, c, epilogue })
+                Box::new(move |c, epilogue| StepOp::Conv { call: *call, a: left, b, c, epilogue })
             }
             Library::Gemm { gemm, b, .. } => {
                 let mut call = gemm.call;
-                let shared = call.b.batch_strides == [0; 3];
+                let shared = call.b.batch_strides == [Extent::ZERO; 3];
                 let b = match constant(b) {
                     Some(data) if shared => {
                         call.b_packed = true;
-                        let MatrixLayout { offset, row_stride, col_stride, .. } = call.b;
-                        let packing = Packing::GemmB { k: call.k, n: call.n, offset, row_stride, col_stride };
+                        let [k, n] = [call.k, call.n].map(|n| Fixed.number(n));
+                        let MatrixLayout { offset, row_stride, col_stride, .. } = call.b.convert(&Fixed);
+                        let packing = Packing::GemmB { k, n, offset, row_stride, col_stride };
                         self.weight(inputs[b].node, data, packing, &data.ty)?
                     }
                     _ => self.operand(inputs[b])?,
@@ -97,7 +100,7 @@ impl<'a> Lowering<'a, '_> {
         body: &'a Graph,
         found: Arc<Attended>,
         layouts: Layouts,
-        flops: u64,
+        flops: Extent,
     ) -> Result<()> {
         let internal = || Diagnostic::new(DiagnosticCode::Internal, "an operand of attention is none of its cluster's");
         let inputs = self.graph.args(node);

@@ -11,7 +11,6 @@ mod place;
 mod search;
 mod vendor;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -19,11 +18,12 @@ use tensorc_abi::{
     Arg, Buffer, BufferId, DType, ExternFn, KernelId, Packing, Plan, Step, StepOp, StorageClass, SubBuffer, Weight,
 };
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{FusedCluster, FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::recipe::Recipe;
 use tensorc_ir::views::{keeps_linear_order, run_offset};
-use tensorc_ir::{DenseType, TensorData};
+use tensorc_ir::{DenseType, Extent, TensorData};
 
 use crate::access::Located;
 use crate::access::in_place::in_place;
@@ -63,7 +63,7 @@ pub struct Schedule<'g> {
     /// The machine.
     pub target: Target,
     /// Extents of launches are 0 until their kernels are written.
-    pub plan: Plan,
+    pub plan: Plan<Extent>,
     /// The node of the graph that each step belongs to.
     pub nodes: Vec<NodeId>,
     /// By [`KernelId`].
@@ -196,12 +196,13 @@ impl<'a> Lowering<'a, '_> {
         Ok(())
     }
 
-    fn plan(&mut self) -> &mut Plan {
+    fn plan(&mut self) -> &mut Plan<Extent> {
         &mut self.out.plan
     }
 
     fn buffer(&mut self, name: &str, ty: &DenseType, storage: StorageClass) -> BufferId {
-        let buffer = Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.to_vec(), storage, part: None };
+        let buffer =
+            Buffer { name: name.to_owned(), dtype: ty.dtype, dims: ty.dims.all().collect(), storage, part: None };
         self.plan().buffers.push(buffer);
         BufferId(self.plan().buffers.len() as u32 - 1)
     }
@@ -273,7 +274,7 @@ impl<'a> Lowering<'a, '_> {
         let id = self.buffer(name, ty, StorageClass::Arena(0));
         let Runs { run, stride } = place.runs;
         // One run is all there is.
-        let stride = if run >= ty.len() { run } else { stride };
+        let stride = if run >= ty.dims.count() { run } else { stride };
         self.plan().buffers[id.0 as usize].part = Some(SubBuffer { of, offset: place.offset, run, stride });
         Ok(id)
     }
@@ -294,7 +295,7 @@ impl<'a> Lowering<'a, '_> {
                 let outputs = self.results(node)?;
                 if kernel.parallel_extent() > 0 {
                     let spec = self.spec(&kernel.name, node, Computes::Own(kernel), Layouts::default());
-                    self.launch(node, spec, &inputs, &outputs, kernel.operations());
+                    self.launch(node, spec, &inputs, &outputs, kernel.operations().into());
                 }
                 Ok(())
             }
@@ -324,7 +325,7 @@ impl<'a> Lowering<'a, '_> {
         let position = self.out.externs.len() as u32;
         self.out.externs.push(function.clone());
         let operator = function.operator().to_owned();
-        self.step(node, StepOp::Extern { operator, function: position, args }, 0);
+        self.step(node, StepOp::Extern { operator, function: position, args }, Extent::ZERO);
         Ok(())
     }
 
@@ -366,12 +367,12 @@ impl<'a> Lowering<'a, '_> {
         if matches!(self.graph.node(arg.node).kind, NodeKind::Const(_)) {
             return Ok(false);
         }
-        let id = self.operand(arg)?;
+        let (id, len) = (self.operand(arg)?, ty.dims.count());
         let buffer = self.out.plan.buffer(id);
         let (of, first) = match buffer.part {
             None => (id, offset),
             Some(part) if buffer.is_dense() => (part.of, part.offset + offset),
-            Some(part) if offset % part.run + ty.len() <= part.run => {
+            Some(part) if offset % part.run + len <= part.run => {
                 (part.of, part.offset + offset / part.run * part.stride + offset % part.run)
             }
             Some(_) => return Ok(false),
@@ -379,7 +380,7 @@ impl<'a> Lowering<'a, '_> {
         if self.target.is_gpu() && !is_aligned(first, ty.dtype) {
             return Ok(false);
         }
-        let part = SubBuffer { of, offset: first, run: ty.len(), stride: ty.len() };
+        let part = SubBuffer { of, offset: first, run: len, stride: len };
         let storage = buffer.storage;
         let slice = self.buffer(&self.graph.node(v.node).name, &ty, storage);
         self.plan().buffers[slice.0 as usize].part = Some(part);
@@ -408,12 +409,14 @@ impl<'a> Lowering<'a, '_> {
             Form::SplitAttention(found, parts) => self.split_attention(node, body, (found, parts), layouts, flops)?,
             Form::Generated(recipe) => {
                 let buffers = [&self.operands(node)?[..], &self.results(node)?];
-                let computes = Computes::Cluster { recipe, body: Cow::Borrowed(body) };
+                let computes = Computes::Cluster { recipe, body: fused.body.clone() };
                 self.launch_cluster(node, (computes, layouts), &found.in_place, buffers, flops);
             }
         }
-        if let [step] = &mut self.out.plan.steps[before..] {
-            step.bytes = found.bytes;
+        if let [step] = &mut self.out.plan.steps[before..]
+            && !step.bytes.is_open()
+        {
+            step.bytes = found.bytes.into();
         }
         Ok(())
     }
@@ -425,14 +428,14 @@ impl<'a> Lowering<'a, '_> {
         body: Graph,
         layouts: Layouts,
         buffers: [&[BufferId]; 2],
-        flops: u64,
+        flops: Extent,
     ) -> Result<()> {
         let cluster = Located { body: &body, layouts: &layouts };
         let pairs = in_place(FusionClass::Map, &cluster)?;
         let Form::Generated(recipe) = decide(&Site::map(cluster), &self.target)? else {
             return Err(Diagnostic::new(DiagnosticCode::Internal, "an element-wise cluster is more than one kernel"));
         };
-        let computes = Computes::Cluster { recipe, body: Cow::Owned(body) };
+        let computes = Computes::Cluster { recipe, body: Arc::new(body) };
         self.launch_cluster(node, (computes, layouts), &pairs, buffers, flops);
         Ok(())
     }
@@ -444,11 +447,11 @@ impl<'a> Lowering<'a, '_> {
         body: &'a Graph,
         (found, parts): (Arc<Attended>, KeySplits),
         layouts: Layouts,
-        flops: u64,
+        flops: Extent,
     ) -> Result<()> {
         let name = self.graph.node(node).name.clone();
         let operands = self.operands(node)?;
-        let left = Left { call: &found.call, parts: parts.count() };
+        let left = Left { call: &found.fixed_call(), parts: parts.count() };
         let ty = DenseType::new(DType::F32, [left.elements()]);
         let between = self.buffer(&format!("{name} parts"), &ty, StorageClass::Arena(0));
         let results = self.results(node)?;
@@ -456,7 +459,7 @@ impl<'a> Lowering<'a, '_> {
         let first = self.spec(&format!("{name}_parts"), node, computes, layouts.clone());
         self.launch(node, first, &operands, &[between], flops);
         let second = self.spec(&name, node, Computes::AttentionJoin { body, found, parts }, layouts);
-        self.launch(node, second, &[between], &results, 0);
+        self.launch(node, second, &[between], &results, Extent::ZERO);
         Ok(())
     }
 
@@ -467,7 +470,7 @@ impl<'a> Lowering<'a, '_> {
         (computes, layouts): (Computes<'a>, Layouts),
         pairs: &[(usize, usize)],
         [operands, results]: [&[BufferId]; 2],
-        flops: u64,
+        flops: Extent,
     ) {
         let step = self.out.plan.steps.len();
         let spec = self.spec(&self.graph.node(node).name, node, computes, layouts);
@@ -502,7 +505,7 @@ impl<'a> Lowering<'a, '_> {
         kernel: KernelSpec<'a>,
         inputs: &[BufferId],
         outputs: &[BufferId],
-        flops: u64,
+        flops: Extent,
     ) -> bool {
         if outputs.iter().all(|o| self.out.plan.buffer(*o).is_empty()) {
             return false;
@@ -511,18 +514,18 @@ impl<'a> Lowering<'a, '_> {
         let write = outputs.iter().map(|b| Arg { buffer: *b, writes: true });
         let args: Vec<Arg> = read.chain(write).collect();
         let kernel = self.add_kernel(kernel);
-        self.step(node, StepOp::Launch { kernel, args, extent: 0 }, flops);
+        self.step(node, StepOp::Launch { kernel, args, extent: Extent::ZERO }, flops);
         true
     }
 
-    fn step(&mut self, node: NodeId, op: StepOp, flops: u64) {
+    fn step(&mut self, node: NodeId, op: StepOp<Extent>, flops: Extent) {
         let step = self.make_step(node, op, flops);
         self.plan().steps.push(step);
         self.out.nodes.push(node);
     }
 
     /// A step that moves whole buffers.
-    fn make_step(&self, node: NodeId, op: StepOp, flops: u64) -> Step {
+    fn make_step(&self, node: NodeId, op: StepOp<Extent>, flops: Extent) -> Step<Extent> {
         let mut args: Vec<BufferId> = op.args().iter().map(|a| a.buffer).collect();
         args.sort();
         args.dedup();
@@ -553,21 +556,21 @@ fn lone_view(body: &Graph) -> Option<&View> {
 }
 
 /// Floating-point operations of a body.
-fn flops(body: &Graph) -> Result<u64> {
-    let mut sum = 0;
+fn flops(body: &Graph) -> Result<Extent> {
+    let mut sum = Extent::ZERO;
     for node in body.order() {
         let NodeKind::Prim(prim) = &body.node(node).kind else { continue };
         let out = body.dense(Value { node, port: 0 })?;
         let flops = match prim {
-            Prim::Map(f) => f.flops().saturating_mul(out.len()),
+            Prim::Map(f) => Extent::from(f.flops()).saturating_mul(out.dims.count()),
             Prim::Reduce(r) => {
-                let elements = body.dense(body.args(node)[0])?.len();
-                (r.map.flops() + r.combine.flops()).saturating_mul(elements)
+                let elements = body.dense(body.args(node)[0])?.dims.count();
+                Extent::from(r.map.flops() + r.combine.flops()).saturating_mul(elements)
             }
-            Prim::Contract(c) => c.extents.iter().fold(2, |product: u64, extent| product.saturating_mul(*extent)),
-            _ => 0,
+            Prim::Contract(c) => Extent::of(2).saturating_mul(c.extents.count()),
+            _ => Extent::ZERO,
         };
-        sum = u64::saturating_add(sum, flops);
+        sum = sum.saturating_add(flops);
     }
     Ok(sum)
 }

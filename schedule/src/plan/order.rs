@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_abi::{BufferId, Plan, StorageClass};
+use tensorc_abi::{Buffer, BufferId, Plan, StorageClass};
 use tensorc_exec::working_bytes;
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::Example;
 
 use super::{Lowering, Schedule};
 use crate::lowered::InPlace;
@@ -109,7 +111,7 @@ fn read_before(tasks: &mut Tasks, state: u32, writers: &[usize]) -> bool {
 }
 
 /// The parts that steps write, by their whole.
-fn written_parts(plan: &Plan) -> BTreeMap<BufferId, BTreeSet<BufferId>> {
+fn written_parts(plan: &Plan<Extent>) -> BTreeMap<BufferId, BTreeSet<BufferId>> {
     let mut written: BTreeMap<BufferId, BTreeSet<BufferId>> = BTreeMap::new();
     let args = plan.steps.iter().flat_map(|step| step.op.args());
     for id in args.filter(|arg| arg.writes && plan.buffer(arg.buffer).part.is_some()).map(|arg| arg.buffer) {
@@ -118,17 +120,17 @@ fn written_parts(plan: &Plan) -> BTreeMap<BufferId, BTreeSet<BufferId>> {
     written
 }
 
-/// The steps of a plan as tasks over its arena, with working memory for so many workers.
-fn tasks_of(plan: &Plan, in_place: &[InPlace], boundary: usize, workers: u64) -> Tasks {
-    let bytes = |b: &tensorc_abi::Buffer| match b.storage {
-        StorageClass::Arena(_) if b.part.is_none() => b.bytes().next_multiple_of(Plan::ALIGN),
+/// The steps of a plan as tasks over its arena, with the sizes of the example and working memory for so many workers.
+fn tasks_of(plan: &Plan<Extent>, in_place: &[InPlace], boundary: usize, workers: u64) -> Tasks {
+    let bytes = |b: &Buffer<Extent>| match b.storage {
+        StorageClass::Arena(_) if b.part.is_none() => b.convert(&Example).bytes().next_multiple_of(Plan::ALIGN),
         _ => 0,
     };
     let parts = (0..).zip(&plan.buffers).filter_map(|(i, b)| Some((i, b.part?.of.0)));
     let mut tasks = Tasks { tasks: vec![], bytes: plan.buffers.iter().map(bytes).collect(), wholes: parts.collect() };
     let written = written_parts(plan);
     for (i, step) in plan.steps.iter().enumerate() {
-        let scratch = working_bytes(&step.op).of(workers);
+        let scratch = working_bytes(&step.op.convert(&Example)).of(workers);
         let mut task = StepTask { second: i >= boundary, scratch, ..StepTask::default() };
         let args = step.op.args();
         for arg in &args {

@@ -5,6 +5,7 @@
 //! Whatever else is delivered is copied as soon as it may be.
 
 use tensorc_abi::{BufferId, Step, StepOp, StorageClass, ValueCheck};
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Check, NodeId, Value};
 
@@ -25,7 +26,7 @@ struct Delivery {
     second: bool,
     rank: Rank,
     node: NodeId,
-    step: Step,
+    step: Step<Extent>,
 }
 
 /// The order of copies in front of the same step: states are read before they are changed.
@@ -161,7 +162,7 @@ impl Lowering<'_, '_> {
         let source = self.out.plan.buffer(id).storage;
         if matches!(source, StorageClass::Arena(_)) && d.stays_in(id, second) {
             let buffer = &mut self.plan().buffers[id.0 as usize];
-            (buffer.storage, buffer.dims, buffer.name) = (storage, ty.dims.to_vec(), name.to_string());
+            (buffer.storage, buffer.dims, buffer.name) = (storage, ty.dims.all().collect(), name.to_string());
             self.plan().outputs.push(id);
             return Ok(());
         }
@@ -173,7 +174,7 @@ impl Lowering<'_, '_> {
                 StorageClass::Arena(_) | StorageClass::Output(_) => (d.after_writes(id, start), Rank::Output),
                 StorageClass::Input(_) | StorageClass::State(_) | StorageClass::Weight(_) => (start, Rank::ReadsState),
             };
-            let step = self.make_step(v.node, StepOp::Copy { src: id, dst: out }, 0);
+            let step = self.make_step(v.node, StepOp::Copy { src: id, dst: out }, Extent::ZERO);
             d.copies.push(Delivery { at, second, rank, node: v.node, step });
         }
         Ok(())
@@ -196,7 +197,7 @@ impl Lowering<'_, '_> {
             // The old value of another state, which may be gone when this state may be changed.
             let name = self.out.plan.buffer(id).name.clone();
             let kept = self.buffer(&name, &ty, StorageClass::Arena(0));
-            let step = self.make_step(v.node, StepOp::Copy { src: id, dst: kept }, 0);
+            let step = self.make_step(v.node, StepOp::Copy { src: id, dst: kept }, Extent::ZERO);
             d.copies.push(Delivery { at: start, second, rank: Rank::ReadsState, node: v.node, step });
             id = kept;
         }
@@ -204,7 +205,7 @@ impl Lowering<'_, '_> {
         let at = d.after_writes(id, start.max(last_read));
         let name = self.out.plan.buffer(old).name.clone();
         let new = self.buffer(&name, &ty, storage);
-        let step = self.make_step(v.node, StepOp::Copy { src: id, dst: new }, 0);
+        let step = self.make_step(v.node, StepOp::Copy { src: id, dst: new }, Extent::ZERO);
         d.copies.push(Delivery { at, second, rank: Rank::ChangesState, node: v.node, step });
         Ok(())
     }
@@ -216,7 +217,7 @@ impl Lowering<'_, '_> {
         if !matches!(source.storage, StorageClass::Arena(_)) || source.part.is_some() {
             let (name, node) = (source.name.clone(), check.value.node);
             let kept = self.buffer(&name, &ty, StorageClass::Arena(0));
-            let step = self.make_step(node, StepOp::Copy { src: buffer, dst: kept }, 0);
+            let step = self.make_step(node, StepOp::Copy { src: buffer, dst: kept }, Extent::ZERO);
             let at = d.after_writes(buffer, 0);
             d.copies.push(Delivery { at, second: d.is_second(at), rank: Rank::ReadsState, node, step });
             buffer = kept;

@@ -9,7 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::DType;
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
@@ -22,14 +24,14 @@ use crate::target::Target;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StridedView {
     pub whole: Value,
-    pub offset: u64,
+    pub offset: Extent,
     pub runs: Runs,
 }
 
 impl StridedView {
     /// Where `len` elements lie that lie at `offset`, in runs, in something of `outer` elements that itself lies
     /// in this place. `None` if they are no runs of equal length and distance.
-    pub(super) fn within(&self, outer: u64, (offset, inner): (u64, Runs), len: u64) -> Option<StridedView> {
+    pub(super) fn within(&self, outer: Extent, (offset, inner): (Extent, Runs), len: Extent) -> Option<StridedView> {
         let Runs { run, stride } = self.runs;
         let place = |offset, run, stride| Some(StridedView { offset, runs: Runs { run, stride }, ..*self });
         if outer <= run || run == stride {
@@ -38,8 +40,8 @@ impl StridedView {
         let (first, at) = (self.offset + offset / run * stride + offset % run, offset % run);
         match len <= inner.run || inner.run == inner.stride {
             true if at + len <= run => place(first, len, len),
-            true if at == 0 && len.is_multiple_of(run) => place(first, run, stride),
-            false if at + inner.run <= run && inner.stride.is_multiple_of(run) => {
+            true if at == 0 && run.divides(len) => place(first, run, stride),
+            false if at + inner.run <= run && run.divides(inner.stride) => {
                 place(first, inner.run, inner.stride / run * stride)
             }
             _ => None,
@@ -47,21 +49,21 @@ impl StridedView {
     }
 
     /// The runs, if `len` elements that lie here are not side by side.
-    pub(super) fn apart(&self, len: u64) -> Option<Runs> {
+    pub(super) fn apart(&self, len: Extent) -> Option<Runs> {
         Some(self.runs).filter(|r| r.run < len && r.run < r.stride)
     }
 }
 
 /// Where each operand of a concatenation lies in it.
-pub(super) fn operands(graph: &Graph, node: NodeId, axis: usize) -> Result<Vec<(u64, Runs)>> {
+pub(super) fn operands(graph: &Graph, node: NodeId, axis: usize) -> Result<Vec<(Extent, Runs)>> {
     let out = graph.dense(Value { node, port: 0 })?;
-    let inner: u64 = out.dims[axis + 1..].iter().product();
-    let mut offset = 0;
+    let inner = out.dims.range(axis + 1..).count();
+    let mut offset = Extent::ZERO;
     let mut all = vec![];
     for v in graph.args(node) {
-        let run = graph.dense(v)?.dims[axis] * inner;
-        all.push((offset, Runs { run, stride: out.dims[axis] * inner }));
-        offset += run;
+        let run = graph.dense(v)?.dims.at(axis) * inner;
+        all.push((offset, Runs { run, stride: out.dims.at(axis) * inner }));
+        offset = offset + run;
     }
     Ok(all)
 }
@@ -70,8 +72,8 @@ pub(super) fn operands(graph: &Graph, node: NodeId, axis: usize) -> Result<Vec<(
 const GPU_ALIGNMENT: u64 = 16;
 
 /// Whether kernels for a GPU can take what begins at an element of a buffer.
-pub(super) fn is_aligned(offset: u64, dtype: DType) -> bool {
-    (offset * dtype.size() as u64).is_multiple_of(GPU_ALIGNMENT)
+pub(super) fn is_aligned(offset: Extent, dtype: DType) -> bool {
+    (offset * dtype.size()) % GPU_ALIGNMENT == 0
 }
 
 /// Whether kernels for a GPU can take each operand of a concatenation where it lies in the result.
@@ -149,7 +151,7 @@ impl ConcatElimination {
 
     /// The layout of a value, where it is not dense.
     pub(super) fn runs(&self, graph: &Graph, v: Value) -> Result<Option<Runs>> {
-        let len = graph.dense(v)?.len();
+        let len = graph.dense(v)?.dims.count();
         Ok(self.of(v).and_then(|p| p.apart(len)))
     }
 
@@ -197,11 +199,13 @@ impl ConcatElimination {
     /// Where what lies in a concatenation would lie if that lay in a larger one, and the concatenation that each
     /// value is an operand of; `None` if their runs do not nest.
     fn nested(&self, graph: &Graph, v: Value, outer: StridedView) -> Result<Option<Vec<(Value, StridedView, NodeId)>>> {
-        let len = graph.dense(v)?.len();
+        let len = graph.dense(v)?.dims.count();
         let mut moved = vec![];
         for &(member, of) in self.members.get(&v).into_iter().flatten() {
             let Some(StridedView { offset, runs, .. }) = self.places.get(&member).copied() else { continue };
-            let Some(place) = outer.within(len, (offset, runs), graph.dense(member)?.len()) else { return Ok(None) };
+            let Some(place) = outer.within(len, (offset, runs), graph.dense(member)?.dims.count()) else {
+                return Ok(None);
+            };
             moved.push((member, place, of));
         }
         Ok(Some(moved))
@@ -245,9 +249,9 @@ impl ConcatElimination {
         moved: Option<(Value, StridedView)>,
     ) -> Result<bool> {
         let out = graph.dense(Value { node, port: 0 })?;
-        let (len, dtype) = (out.len(), out.dtype);
+        let (len, dtype) = (out.dims.count(), out.dtype);
         for (v, at) in graph.args(node).into_iter().zip(operands(graph, node, axis)?) {
-            let size = graph.dense(v)?.len();
+            let size = graph.dense(v)?.dims.count();
             let to = match place {
                 Some(place) => place.within(len, at, size),
                 None => Some(StridedView { whole: Value { node, port: 0 }, offset: at.0, runs: at.1 }),
@@ -272,7 +276,7 @@ impl ConcatElimination {
 /// and after, so that a plan has the layouts for which its recipes were decided.
 fn addresses(graph: &Graph, node: NodeId, (v, writes): (Value, bool), runs: Runs, target: &Target) -> Result<bool> {
     let ty = graph.dense(v)?;
-    let apart = runs.run < ty.len() && runs.run < runs.stride;
+    let apart = runs.run < ty.dims.count() && runs.run < runs.stride;
     Ok(match &graph.node(node).kind {
         NodeKind::Fused(fused) if apart => {
             // Operands and result of attention are dense.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::{BufferId, StorageClass};
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::{Example, advice};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 
@@ -45,7 +46,7 @@ pub(super) fn choose<'a>(graph: &'a Graph, tried: &Tried<'a, '_>) -> Result<Conc
     for _ in 0..MAX_ROUNDS {
         let mut found: Option<(u64, BTreeSet<Value>, Trial<'_, '_>)> = None;
         for more in best.candidates() {
-            let bytes = more.iter().map(|v| Ok(graph.dense(*v)?.bytes())).sum::<Result<u64>>()?;
+            let bytes = more.iter().map(|v| graph.dense(*v).map(|ty| advice(|| ty.bytes()))).sum::<Result<u64>>()?;
             if bytes / 2 >= best.peak.0 {
                 continue;
             }
@@ -105,7 +106,7 @@ impl<'a, 'f> Trial<'a, 'f> {
             planned && spans.get(whole).is_some_and(|(first, last)| (*first..=*last).contains(&at))
         };
         let mut live: Vec<(BufferId, Value)> = firsts.into_iter().filter(|(whole, _)| is_live(whole)).collect();
-        live.sort_by_key(|(whole, _)| (std::cmp::Reverse(plan.buffer(*whole).bytes()), *whole));
+        live.sort_by_key(|(whole, _)| (std::cmp::Reverse(plan.buffer(*whole).convert(&Example).bytes()), *whole));
         live.into_iter().map(|(_, v)| v).collect()
     }
 }

@@ -2,9 +2,9 @@
 
 use tensorc_abi::vendor::VendorCall;
 use tensorc_abi::{Arg, BufferId, DType, StepOp, StorageClass};
-use tensorc_ir::DenseType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
+use tensorc_ir::{DenseType, Extent};
 
 use super::{Lowering, flops};
 use crate::layout::Layouts;
@@ -28,7 +28,7 @@ impl Lowering<'_, '_> {
         for input in form.operands.iter().chain(&form.bias) {
             operands.push(self.operand(inputs[*input])?);
         }
-        let rest_flops = rest.as_ref().map_or(Ok(0), |(body, _)| flops(body))?;
+        let rest_flops = rest.as_ref().map_or(Ok(Extent::ZERO), |(body, _)| flops(body))?;
         self.call(node, form.call, &operands, result, total - rest_flops);
         if let Some((body, used)) = rest {
             let mut buffers = vec![result];
@@ -44,7 +44,7 @@ impl Lowering<'_, '_> {
     }
 
     /// Adds the step of a call.
-    fn call(&mut self, node: NodeId, call: VendorCall, operands: &[BufferId], result: BufferId, flops: u64) {
+    fn call(&mut self, node: NodeId, call: VendorCall, operands: &[BufferId], result: BufferId, flops: Extent) {
         let name = self.graph.node(node).name.to_string();
         let mut written = vec![result];
         if call.workspace > 0 {
@@ -57,7 +57,7 @@ impl Lowering<'_, '_> {
         self.step(node, StepOp::Vendor { call, args }, flops);
         // Working memory is not what the contraction moves.
         if let Some(step) = self.plan().steps.last_mut() {
-            step.bytes -= call.workspace;
+            step.bytes = step.bytes - call.workspace;
         }
     }
 }

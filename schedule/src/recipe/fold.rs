@@ -19,8 +19,9 @@ pub fn has_rows(cluster: &Located<'_>) -> Result<bool> {
     let plan = Analysis::of(cluster, &space)?;
     let Some(inner) = plan.reduced.last() else { return Ok(false) };
     // Windows that overlap, and rows too short for a vector, are better walked across.
-    let overlap =
-        |f: &Index, k: &MergedAxes| f.step(k.axis as u32).is_some_and(|c| c != 0 && c.unsigned_abs() < inner.extent);
+    let overlap = |f: &Index, k: &MergedAxes| {
+        f.coefficient(k.axis as u32).is_some_and(|c| c != 0 && c.magnitude() < inner.extent)
+    };
     let windowed = plan
         .kept
         .last()
@@ -42,5 +43,5 @@ pub fn has_warp_rows(cluster: &Located<'_>) -> Result<bool> {
 /// Whether the innermost folded axis is innermost of all, and something is read along it.
 fn is_contiguous(plan: &Analysis, inner: &MergedAxes) -> bool {
     plan.kept.iter().all(|k| k.axis < inner.axis)
-        && plan.uses.flats.iter().any(|(_, f)| f.step(inner.axis as u32) == Some(1))
+        && plan.uses.flats.iter().any(|(_, f)| f.coefficient(inner.axis as u32).is_some_and(|c| c == 1))
 }

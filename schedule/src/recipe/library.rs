@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_abi::{Conv2d, ConvPass, DType};
+use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::extent::fixed;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim, View};
 use tensorc_ir::views::strides_in_result;
@@ -20,7 +20,7 @@ pub enum Library {
     /// A matrix product.
     Gemm {
         /// The product.
-        gemm: Gemm,
+        gemm: Box<Gemm>,
         /// The left operand by position, `None` if a prologue computes it.
         a: Option<usize>,
         /// The right operand, by position.
@@ -29,7 +29,7 @@ pub enum Library {
     /// A convolution.
     Conv {
         /// The convolution.
-        conv: Conv2d,
+        conv: Box<Conv2d<Extent>>,
         /// The left operand by position, `None` if a prologue computes it.
         a: Option<usize>,
         /// The right operand, by position.
@@ -48,7 +48,7 @@ pub fn library_form(body: &Graph) -> Result<Option<Library>> {
     let strides = match moved {
         None => None,
         Some(view) => match strides_in_result(view, &out.dims, &body.dense(*output)?.dims) {
-            Some(strides) => Some(fixed(strides)),
+            Some(strides) => Some(strides),
             None => return Ok(None),
         },
     };
@@ -174,6 +174,6 @@ impl Library {
 }
 
 /// The distance of images of that many elements, if a run is one.
-fn images(size: u64, runs: Runs) -> Option<u64> {
+fn images(size: Extent, runs: Runs) -> Option<Extent> {
     (runs.run == size).then_some(runs.stride)
 }

@@ -175,7 +175,7 @@ pub fn computes_attention(target: &Target, found: &Attended) -> bool {
     match target.processor {
         Processor::Cpu(_) => single,
         // Weights that are not relative to the largest one may be too large for f16.
-        Processor::Gpu(_) => depth.max(size) <= MAX_ATTENTION_WIDTH && (single || shifted),
+        Processor::Gpu(_) => depth.greatest(size) <= MAX_ATTENTION_WIDTH && (single || shifted),
     }
 }
 
@@ -323,7 +323,7 @@ impl Site<'_> {
         if !computes_attention(target, &found) {
             return Ok(None);
         }
-        let parts = KeySplits::busy(&found.call, FlashTile::of(&found, target), gpu);
+        let parts = KeySplits::busy(&found.fixed_call(), FlashTile::of(&found, target), gpu);
         let parts = match self.stated {
             Some(Recipe::SplitAttention { tiles }) => KeySplits { each: tiles.max(1), ..parts },
             Some(_) => KeySplits { each: parts.tiles, ..parts },

@@ -30,18 +30,18 @@ impl Transposed {
     pub fn of(cluster: &Located<'_>) -> Result<Option<Transposed>> {
         let outputs = cluster.outputs();
         let IterationAxes { extents, uses, .. } = IterationAxes::of(cluster, &outputs, &cluster.ty(outputs[0])?.dims)?;
-        let groups = group_axes(&extents, &uses, &|_, _| true);
+        let groups = group_axes(&extents, &uses, &|_| false, &|_, _| true);
         let Some((inner, outer)) = groups.split_last() else { return Ok(None) };
         if inner.extent < MIN_EXTENT || !uses.guards.is_empty() {
             return Ok(None);
         }
-        let coefficient = |f: &Index, g: &MergedAxes| f.step(g.axis as u32).unwrap_or(0);
+        let coefficient = |f: &Index, g: &MergedAxes| f.coefficient(g.axis as u32).unwrap_or_default();
         for along in outer.iter().filter(|g| g.extent >= MIN_EXTENT) {
             let mut operands = vec![];
             for (v, flat) in &uses.flats {
                 let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
                 let once = uses.flats.iter().filter(|(u, _)| u == v).count() == 1;
-                if is_input && once && coefficient(flat, along) == 1 && coefficient(flat, inner).abs() > 1 {
+                if is_input && once && coefficient(flat, along) == 1 && coefficient(flat, inner).magnitude() > 1 {
                     operands.push((*v, cluster.ty(*v)?.dtype, flat.clone()));
                 }
             }

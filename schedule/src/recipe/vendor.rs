@@ -7,8 +7,9 @@
 
 use tensorc_abi::DType;
 use tensorc_abi::vendor::{VendorCall, VendorContraction};
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
-use tensorc_ir::extent::fixed;
+use tensorc_ir::extent::Fixed;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::scalar::{ScalarFn, ScalarNode, ScalarOp};
@@ -56,7 +57,7 @@ pub fn vendor(cluster: &Located<'_>, libraries: VendorLibraries, tf32: bool) -> 
     let tf32 = tf32 && out.dtype == DType::F32;
     let follows = Follows::of(body, node)?;
     let library = if libraries.convolutions { as_forward(&c, &lhs, &rhs) } else { None };
-    let convolution = library.map(|conv| Library::Conv { conv, a: Some(left), b: right });
+    let convolution = library.map(|conv| Library::Conv { conv: Box::new(conv), a: Some(left), b: right });
     let product = |follows: &Follows| -> Option<Library> {
         let strides = match follows {
             Follows::Moves(strides) => Some(&strides[..]),
@@ -64,7 +65,7 @@ pub fn vendor(cluster: &Located<'_>, libraries: VendorLibraries, tf32: bool) -> 
         };
         let gemm = as_product(&c, &lhs, &rhs, strides).filter(|_| libraries.products)?;
         let (a, b) = if gemm.swapped { (right, left) } else { (left, right) };
-        Some(Library::Gemm { gemm, a: Some(a), b })
+        Some(Library::Gemm { gemm: Box::new(gemm), a: Some(a), b })
     };
     let candidates = [
         (convolution, false),
@@ -80,14 +81,15 @@ pub fn vendor(cluster: &Located<'_>, libraries: VendorLibraries, tf32: bool) -> 
         let operands = library.operands();
         let [a, b] = operands[..] else { continue };
         let (contraction, operands, bias) = match library {
-            Library::Conv { conv, .. } => (VendorContraction::Convolution(conv), [a, b], None),
+            Library::Conv { conv, .. } => (VendorContraction::Convolution(conv.convert(&Fixed)), [a, b], None),
             Library::Gemm { gemm, .. } => {
-                let bias = follows.bias(body, gemm.call.n, &gemm.col_axes, &c);
+                let call = gemm.call.convert(&Fixed);
+                let bias = follows.bias(body, call.n, &gemm.col_axes, &c);
                 let bias = bias.filter(|i| whole && layouts.input(*i).is_none());
                 if matches!(follows, Follows::Adds(_)) && whole && bias.is_none() {
                     continue;
                 }
-                (VendorContraction::Product { call: gemm.call, bias: bias.is_some() }, [a, b], bias)
+                (VendorContraction::Product { call, bias: bias.is_some() }, [a, b], bias)
             }
         };
         let workspace = (PARTIAL_RESULTS * 4).saturating_mul(out.len()).min(MAX_WORKSPACE);
@@ -103,7 +105,7 @@ pub fn vendor(cluster: &Located<'_>, libraries: VendorLibraries, tf32: bool) -> 
 enum Follows {
     Nothing,
     /// A view, which moves elements to places with these strides.
-    Moves(Vec<i64>),
+    Moves(Vec<Extent>),
     /// A value is added, broadcast along the leading axes.
     Adds(Value),
     Computes,
@@ -120,7 +122,7 @@ impl Follows {
         match &body.node(output.node).kind {
             NodeKind::Prim(Prim::View(view)) if args[0] == contracted => {
                 let strides = strides_in_result(view, &body.dense(contracted)?.dims, &body.dense(*output)?.dims);
-                Ok(strides.map_or(Follows::Computes, |strides| Follows::Moves(fixed(strides))))
+                Ok(strides.map_or(Follows::Computes, Follows::Moves))
             }
             NodeKind::Prim(Prim::Map(f)) if adds(f) && args.len() == 2 && args[0] != args[1] => {
                 let other = if args[0] == contracted { args[1] } else { args[0] };

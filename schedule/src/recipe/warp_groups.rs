@@ -110,11 +110,14 @@ fn matrix(cluster: &Located<'_>, product: &MatrixProduct, operand: usize) -> Res
     }
     let aligned = |stride: i64| stride > 0 && stride * dtype.size() as i64 % COPY_ALIGNMENT == 0;
     let rows = if along_terms { own.extent } else { term.extent };
+    let [rows, columns] = [rows, columns].map(|n| n.fixed() as u64);
     let mut batch = vec![];
     for (i, group) in product.axes.batch.iter().enumerate() {
         match step(group.axis) {
             0 => {}
-            stride if aligned(stride) => batch.push((BatchAxis { extent: group.extent, stride: stride as u64 }, i)),
+            stride if aligned(stride) => {
+                batch.push((BatchAxis { extent: group.extent.fixed() as u64, stride: stride as u64 }, i))
+            }
             _ => return Ok(None),
         }
     }

@@ -8,29 +8,31 @@ mod image;
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{BatchedGemm, Conv2d, ConvPass, DType, ImageLayout, MatrixLayout};
 
-use tensorc_ir::DenseType;
-use tensorc_ir::Extent;
+use tensorc_ir::extent::Axes;
 use tensorc_ir::index::{Index, linearize};
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
+use tensorc_ir::{DenseType, Extent, Extents};
+
+use crate::access::stays_inside;
 
 pub use computed::{computed_elements, computed_operand};
 pub(crate) use gradient::{as_conv_data_gradient, as_conv_filter_gradient};
-pub use image::{as_image_convolution, image_convolution, image_convolution_of};
+pub use image::{as_image_convolution, image_convolution};
 
 /// A contraction as a kernel of the library computes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LibraryCall {
     /// A convolution.
-    Conv(Conv2d),
+    Conv(Box<Conv2d<Extent>>),
     /// A matrix product.
-    Gemm(Gemm),
+    Gemm(Box<Gemm>),
 }
 
 impl LibraryCall {
     /// The convolution, if it is one.
-    pub fn convolution(self) -> Option<Conv2d> {
+    pub fn convolution(self) -> Option<Conv2d<Extent>> {
         match self {
-            LibraryCall::Conv(conv) => Some(conv),
+            LibraryCall::Conv(conv) => Some(*conv),
             LibraryCall::Gemm(_) => None,
         }
     }
@@ -42,11 +44,11 @@ pub fn library_call(
     c: &Contraction,
     lhs: &DenseType,
     rhs: &DenseType,
-    out_strides: Option<&[i64]>,
+    out_strides: Option<&[Extent]>,
 ) -> Option<LibraryCall> {
     let convolution = if out_strides.is_none() { as_convolution(c, lhs, rhs) } else { None };
-    let product = || as_gemm(c, lhs, rhs, out_strides).map(LibraryCall::Gemm);
-    convolution.map(LibraryCall::Conv).or_else(product)
+    let product = || as_gemm(c, lhs, rhs, out_strides).map(|gemm| LibraryCall::Gemm(Box::new(gemm)));
+    convolution.map(|conv| LibraryCall::Conv(Box::new(conv))).or_else(product)
 }
 
 /// Whether a library kernel computes the contraction.
@@ -60,7 +62,7 @@ pub fn is_product(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> bool {
 }
 
 /// The contraction as a convolution, with filters of the run, or as a gradient of one.
-fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d<Extent>> {
     planar_convolution(c, lhs, rhs)
         .or_else(|| as_image_convolution(c, lhs, rhs))
         .or_else(|| as_conv_filter_gradient(c, lhs, rhs))
@@ -68,11 +70,20 @@ fn as_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<C
         .map(Conv2d::along_width)
 }
 
+/// Distances of a step along each axis of a dense tensor.
+pub(crate) fn row_major(dims: &Extents) -> Vec<Extent> {
+    let mut strides = vec![Extent::ONE; dims.len()];
+    for axis in (1..dims.len()).rev() {
+        strides[axis - 1] = strides[axis] * dims.at(axis);
+    }
+    strides
+}
+
 /// A contraction expressed as a matrix product.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gemm {
     /// The call of the library.
-    pub call: BatchedGemm,
+    pub call: BatchedGemm<Extent>,
     /// The library's A is the contraction's right operand, and its B the left one.
     pub swapped: bool,
     /// The iteration axes that make up each batch dimension, the rows and the columns of the
@@ -91,17 +102,17 @@ pub struct Gemm {
 struct ContractionAxis {
     /// The iteration axes merged here.
     ids: Vec<usize>,
-    extent: u64,
-    a: i64,
-    b: i64,
-    c: i64,
+    extent: Extent,
+    a: Extent,
+    b: Extent,
+    c: Extent,
 }
 
 /// The contraction as a batched matrix product of f32, if its accesses are strided and in bounds.
 ///
 /// `out_strides` gives the distance in the result of a step along each of the first
 /// `contraction.out_rank` axes; row-major if `None`.
-fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[i64]>) -> Option<Gemm> {
+fn as_gemm(c: &Contraction, lhs: &DenseType, rhs: &DenseType, out_strides: Option<&[Extent]>) -> Option<Gemm> {
     let single = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32);
     if single { as_product(c, lhs, rhs, out_strides) } else { None }
 }
@@ -111,20 +122,20 @@ pub(crate) fn as_product(
     c: &Contraction,
     lhs: &DenseType,
     rhs: &DenseType,
-    out_strides: Option<&[i64]>,
+    out_strides: Option<&[Extent]>,
 ) -> Option<Gemm> {
-    (!c.extents.contains(&0)).then_some(())?;
+    (!c.extents.has_none()).then_some(())?;
     let (a, a_offset) = strides(&c.lhs, lhs, &c.extents)?;
     let (b, b_offset) = strides(&c.rhs, rhs, &c.extents)?;
-    let row_major = DenseType::new(lhs.dtype, &c.extents[..c.out_rank]).strides();
+    let row_major = row_major(&c.extents.range(..c.out_rank));
     let out = out_strides.unwrap_or(&row_major);
     let axis = |i| {
         // Folded axes have no step in the result.
-        let c_step = if i < c.out_rank { *out.get(i)? } else { 0 };
-        Some(ContractionAxis { ids: vec![i], extent: c.extents[i], a: a[i], b: b[i], c: c_step })
+        let c_step = if i < c.out_rank { *out.get(i)? } else { Extent::ZERO };
+        Some(ContractionAxis { ids: vec![i], extent: c.extents.at(i), a: a[i], b: b[i], c: c_step })
     };
-    let axes = (0..c.extents.len()).filter(|&i| c.extents[i] != 1).map(axis).collect::<Option<Vec<_>>>()?;
-    let folded = c.extents[c.out_rank..].iter().filter(|e| **e != 1).count();
+    let axes = (0..c.extents.len()).filter(|&i| c.extents.at(i) != 1).map(axis).collect::<Option<Vec<_>>>()?;
+    let folded = c.extents.all().skip(c.out_rank).filter(|e| *e != 1).count();
     let [mut batch, m, n, k] = by_operand(&axes, folded);
     let (k, m, n) = (merge(k), merge(m), merge(n));
     if k.len() > 1 {
@@ -150,19 +161,19 @@ pub(crate) fn as_product(
         return None;
     }
     let k = k.into_iter().next();
-    let pick = |axis: &Option<ContractionAxis>, f: Stride| axis.as_ref().map_or(0, f);
-    let extent = |axis: &Option<ContractionAxis>| axis.as_ref().map_or(1, |x| x.extent);
+    let pick = |axis: &Option<ContractionAxis>, f: Stride| axis.as_ref().map_or(Extent::ZERO, f);
+    let extent = |axis: &Option<ContractionAxis>| axis.as_ref().map_or(Extent::ONE, |x| x.extent);
     let layout = |offset, f: Stride, row: &Option<ContractionAxis>, col: &Option<ContractionAxis>| {
-        let mut batch_strides = [0; GEMM_BATCH_RANK];
+        let mut batch_strides = [Extent::ZERO; GEMM_BATCH_RANK];
         batch.iter().enumerate().for_each(|(i, x)| batch_strides[GEMM_BATCH_RANK - batch.len() + i] = f(x));
         MatrixLayout { offset, batch_strides, row_stride: pick(row, f), col_stride: pick(col, f) }
     };
-    let mut extents = [1; GEMM_BATCH_RANK];
+    let mut extents = [Extent::ONE; GEMM_BATCH_RANK];
     batch.iter().enumerate().for_each(|(i, x)| extents[GEMM_BATCH_RANK - batch.len() + i] = x.extent);
     let (fa, fb): (Stride, Stride) = if flip { (|x| x.b, |x| x.a) } else { (|x| x.a, |x| x.b) };
     let (ao, bo) = if flip { (b_offset, a_offset) } else { (a_offset, b_offset) };
-    let mut c_layout = layout(0, |x| x.c, &rows, &cols);
-    c_layout.col_stride = 1;
+    let mut c_layout = layout(Extent::ZERO, |x| x.c, &rows, &cols);
+    c_layout.col_stride = Extent::ONE;
     let call = BatchedGemm {
         batch: extents,
         m: extent(&rows),
@@ -196,7 +207,7 @@ fn by_operand(axes: &[ContractionAxis], folded: usize) -> [Vec<ContractionAxis>;
     found
 }
 
-type Stride = fn(&ContractionAxis) -> i64;
+type Stride = fn(&ContractionAxis) -> Extent;
 
 /// Fuses neighbouring axes that every operand walks as one.
 fn merge(axes: Vec<ContractionAxis>) -> Vec<ContractionAxis> {
@@ -213,34 +224,49 @@ fn merge(axes: Vec<ContractionAxis>) -> Vec<ContractionAxis> {
     out
 }
 
-fn fits(outer: i64, inner: &ContractionAxis, stride: i64) -> bool {
-    outer == stride * inner.extent as i64
+fn fits(outer: Extent, inner: &ContractionAxis, stride: Extent) -> bool {
+    outer == stride * inner.extent
 }
 
 /// Strides of each iteration axis in an operand, and the offset, if access is affine and in bounds.
-fn strides(map: &[Index], ty: &DenseType, extents: &[u64]) -> Option<(Vec<i64>, i64)> {
-    let inside = |(index, n): (&Index, &u64)| {
-        let (lo, hi) = index.interval(extents);
-        lo >= 0 && hi < *n as i64
-    };
-    if !map.iter().zip(&ty.dims).all(inside) {
+fn strides(map: &[Index], ty: &DenseType, extents: &Extents) -> Option<(Vec<Extent>, Extent)> {
+    if !map.iter().zip(ty.dims.all()).all(|(index, n)| stays_inside(index, n, extents)) {
         return None;
     }
     let flat = linearize(map, &ty.dims);
-    let strides = (0..extents.len() as u32).map(|v| flat.step(v));
-    flat.is_affine().then(|| strides.collect::<Option<Vec<_>>>())?.map(|s| (s, flat.constant.fixed()))
+    let strides = (0..extents.len() as u32).map(|v| flat.coefficient(v));
+    flat.is_affine().then(|| strides.collect::<Option<Vec<_>>>())?.map(|s| (s, flat.constant))
 }
 
 /// The contraction as a convolution of f32 as [`as_forward`] recognises it.
-pub fn planar_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub fn planar_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d<Extent>> {
     let single = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32);
     if single { as_forward(c, lhs, rhs) } else { None }
 }
 
 /// Whether kernels of convolutions, which count elements by 32 bits, can address those of operands and result.
 fn addressable(c: &Contraction, operands: [&DenseType; 2]) -> bool {
-    let result: u64 = c.extents[..c.out_rank].iter().product();
-    operands.map(DenseType::len).into_iter().chain([result]).all(|len| len <= i32::MAX as u64)
+    let result = c.extents.range(..c.out_rank).count();
+    operands.map(|ty| ty.dims.count()).into_iter().chain([result]).all(|len| len <= i32::MAX)
+}
+
+/// A convolution with one pixel, one tap and no padding along each axis.
+fn unit(pass: ConvPass, [batch, groups, in_channels, out_channels]: [Extent; 4]) -> Conv2d<Extent> {
+    Conv2d {
+        batch,
+        groups,
+        in_channels,
+        out_channels,
+        input: [Extent::ONE; 2],
+        output: [Extent::ONE; 2],
+        kernel: [Extent::ONE; 2],
+        strides: [Extent::ONE; 2],
+        dilations: [Extent::ONE; 2],
+        pads: [Extent::ZERO; 2],
+        pass,
+        images: [Extent::ZERO; 2],
+        layouts: [ImageLayout::Nchw; 2],
+    }
 }
 
 /// The contraction as a convolution over NCHW data (one- or two-dimensional, grouped or not) of any type, with
@@ -249,7 +275,7 @@ fn addressable(c: &Contraction, operands: [&DenseType; 2]) -> bool {
 /// Axes `[n, oc, out…, ic, kernel…]`, where `oc` counts output channels of all groups; left operand
 /// `(n, floordiv(oc, oc per group)·ic per group + ic, out·stride + kernel·dilation - pad, …)`, right
 /// operand `(oc, ic, kernel…)`.
-pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d<Extent>> {
     let spatial = lhs.rank().checked_sub(2)?;
     let joined;
     let c = match c.out_rank == spatial + 3 {
@@ -264,70 +290,59 @@ pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> O
     }
     let (out, ic) = (2, c.out_rank);
     let kernel = ic + 1;
-    if c.extents.contains(&0) || c.out_rank != spatial + 2 || c.extents.len() != kernel + spatial {
+    if c.extents.has_none() || c.out_rank != spatial + 2 || c.extents.len() != kernel + spatial {
         return None;
     }
-    let (channels, per_group) = (c.extents[1], c.extents[ic]);
-    let groups = lhs.dims[1] / per_group;
-    if lhs.dims[1] != groups * per_group || rhs.dims[0] != channels || !channels.is_multiple_of(groups.max(1)) {
+    let (channels, per_group) = (c.extents.at(1), c.extents.at(ic));
+    let groups = lhs.dims.at(1).sure_quotient(per_group)?;
+    if rhs.dims.at(0) != channels {
         return None;
     }
-    let filters = channels / groups.max(1);
+    let filters = channels.sure_quotient(groups.greatest(1))?;
     let var = |i: usize| Index::var(i as u32);
-    let group = var(1).floor_div(filters.max(1) as i64, &c.extents[..]);
+    let group = var(1).floor_div(filters.greatest(1), &c.extents);
     let canonical = same(&c.lhs[0], &var(0), &c.extents)
-        && same(&c.lhs[1], &group.scale(per_group as i64).add(&var(ic)), &c.extents)
+        && same(&c.lhs[1], &group.scale(per_group).add(&var(ic)), &c.extents)
         && same(&c.rhs[0], &var(1), &c.extents)
         && same(&c.rhs[1], &var(ic), &c.extents)
         && (0..spatial).all(|s| same(&c.rhs[2 + s], &var(kernel + s), &c.extents));
-    if !canonical || !addressable(c, [lhs, rhs]) || rhs.dims[2..] != c.extents[kernel..] || lhs.dims[0] != c.extents[0]
+    if !canonical
+        || !addressable(c, [lhs, rhs])
+        || rhs.dims.range(2..) != c.extents.range(kernel..)
+        || lhs.dims.at(0) != c.extents.at(0)
     {
         return None;
     }
-    let mut conv = Conv2d {
-        batch: c.extents[0],
-        groups,
-        in_channels: per_group,
-        out_channels: filters,
-        input: [1; 2],
-        output: [1; 2],
-        kernel: [1; 2],
-        strides: [1; 2],
-        dilations: [1; 2],
-        pads: [0; 2],
-        pass: ConvPass::Forward,
-        images: [0; 2],
-        layouts: [ImageLayout::Nchw; 2],
-    };
+    let mut conv = unit(ConvPass::Forward, [c.extents.at(0), groups, per_group, filters]);
     for s in 0..spatial {
         let (axis, index) = (2 - spatial + s, &c.lhs[2 + s]);
         let (o, k) = (out + s, kernel + s);
         (conv.strides[axis], conv.dilations[axis], conv.pads[axis]) = window(index, o, k, &c.extents)?;
-        conv.input[axis] = lhs.dims[2 + s];
-        conv.output[axis] = c.extents[o];
-        conv.kernel[axis] = c.extents[k];
+        conv.input[axis] = lhs.dims.at(2 + s);
+        conv.output[axis] = c.extents.at(o);
+        conv.kernel[axis] = c.extents.at(k);
     }
     conv.pass = pass(&conv, c.algorithm);
     Some(conv)
 }
 
 /// The pass that computes a convolution by an algorithm, or by the sum where that does not compute it.
-fn pass(conv: &Conv2d, algorithm: ConvAlgorithm) -> ConvPass {
+fn pass(conv: &Conv2d<Extent>, algorithm: ConvAlgorithm) -> ConvPass {
     ConvPass::by(if conv.allows(algorithm) { algorithm } else { ConvAlgorithm::Direct })
 }
 
 /// Stride, dilation and padding of the index `o·stride + k·dilation - pad`.
-fn window(index: &Index, o: usize, k: usize, extents: &[u64]) -> Option<(u64, u64, u64)> {
-    let step = |v: usize| if extents[v] == 1 { Some(1) } else { index.step(v as u32) };
+fn window(index: &Index, o: usize, k: usize, extents: &Extents) -> Option<(Extent, Extent, Extent)> {
+    let step = |v: usize| if extents.at(v) == 1 { Some(Extent::ONE) } else { index.coefficient(v as u32) };
     let (stride, dilation) = (step(o)?, step(k)?);
-    let var = |v: usize, c: i64| Index::var(v as u32).scale(c);
+    let var = |v: usize, c: Extent| Index::var(v as u32).scale(c);
     let rebuilt = var(o, stride).add(&var(k, dilation)).offset(index.constant);
     let fits = stride >= 1 && dilation >= 1 && index.constant <= 0 && same(index, &rebuilt, extents);
-    fits.then_some((stride as u64, dilation as u64, -index.constant.fixed() as u64))
+    fits.then_some((stride, dilation, -index.constant))
 }
 
 /// Joins axes `axis` and `axis + 1` of an operand.
-fn join_pair(map: &mut Vec<Index>, dims: &mut Vec<u64>, axis: usize, extents: &[u64]) {
+fn join_pair(map: &mut Vec<Index>, dims: &mut Vec<Extent>, axis: usize, extents: &Extents) {
     let joined = linearize(&map[axis..axis + 2], &dims[axis..axis + 2]).recombine(extents);
     map.splice(axis..axis + 2, [joined]);
     let size = dims[axis] * dims[axis + 1];
@@ -336,28 +351,29 @@ fn join_pair(map: &mut Vec<Index>, dims: &mut Vec<u64>, axis: usize, extents: &[
 
 /// The contraction with its axes 1 and 2 joined to one.
 fn join_channels(c: &Contraction) -> Contraction {
-    let mut extents = c.extents.to_vec();
+    let mut extents: Vec<Extent> = c.extents.all().collect();
     let inner = extents.remove(2);
-    extents[1] *= inner;
+    extents[1] = extents[1] * inner;
+    let extents = Extents::from_iter(extents);
     // Of no elements no coordinate matters.
-    let divisor = (inner as i64).max(1);
+    let divisor = inner.greatest(1);
     let split = |v: u32| match v {
         0 => Index::var(0),
-        1 => Index::var(1).floor_div(divisor, &extents[..]),
-        2 => Index::var(1).modulo(divisor, &extents[..]),
+        1 => Index::var(1).floor_div(divisor, &extents),
+        2 => Index::var(1).modulo(divisor, &extents),
         _ => Index::var(v - 1),
     };
-    let map = |m: &[Index]| m.iter().map(|i| i.substitute(&split, &extents[..]).recombine(&extents[..])).collect();
+    let map = |m: &[Index]| m.iter().map(|i| i.substitute(&split, &extents).recombine(&extents)).collect();
     Contraction {
         lhs: map(&c.lhs),
         rhs: map(&c.rhs),
         out_rank: c.out_rank - 1,
-        extents: extents.clone().into(),
+        extents: extents.clone(),
         algorithm: ConvAlgorithm::Direct,
     }
 }
 
 /// Equality of indices whose unit-extent axes are known to be zero.
-fn same(a: &Index, b: &Index, extents: &[u64]) -> bool {
+fn same(a: &Index, b: &Index, extents: &Extents) -> bool {
     a.sub(b).interval(extents) == (Extent::ZERO, Extent::ZERO)
 }

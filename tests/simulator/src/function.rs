@@ -29,7 +29,7 @@ impl HostKernel {
     }
 
     fn interpreting(kernel: &Kernel) -> HostKernel {
-        let bytes = |b: &BufInfo| (b.len as usize * b.dtype.size(), b.writable);
+        let bytes = |b: &BufInfo| (b.elements() as usize * b.dtype.size(), b.writable);
         let buffers = kernel.buffers[..kernel.params].iter().map(bytes).collect();
         let kernel = kernel.clone();
         HostKernel {

@@ -17,7 +17,7 @@ pub fn traffic(kernels: &[Kernel]) -> Result<String> {
     for kernel in kernels {
         let mut rng = Rng::new(0);
         let bytes = |b: &BufInfo, rng: &mut Rng| {
-            let mut data = vec![0; b.len as usize * b.dtype.size()];
+            let mut data = vec![0; b.elements() as usize * b.dtype.size()];
             data.chunks_exact_mut(b.dtype.size()).for_each(|element| rng.element(b.dtype).write(element));
             data
         };

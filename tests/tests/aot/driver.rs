@@ -100,7 +100,7 @@ fn serve(mut stream: &UnixStream, state: &Mutex<State>) -> Option<()> {
     let refused = state().refused.get(&name).copied().unwrap_or(0);
     let kernel = state().kernels.get(&name).cloned();
     let buffers = kernel.as_ref().map(|k| &k.buffers[..k.params]).unwrap_or_default();
-    let bytes = |i: usize| buffers[i].len as usize * buffers[i].dtype.size();
+    let bytes = |i: usize| buffers[i].elements() as usize * buffers[i].dtype.size();
     match what {
         b'L' => {
             let shape: [u32; 3] = [word(stream)?, word(stream)?, word(stream)?].map(u32::from_le_bytes);

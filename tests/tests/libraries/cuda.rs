@@ -44,7 +44,7 @@ extern "C" fn execute(name: *const c_char, addresses: *const *mut c_void) -> c_i
         .iter()
         .enumerate()
         // SAFETY: the driver gives as many addresses as the kernel has parameters.
-        .map(|(i, b)| (unsafe { *addresses.add(i) }.cast(), b.len as usize * b.dtype.size(), b.writable))
+        .map(|(i, b)| (unsafe { *addresses.add(i) }.cast(), b.elements() as usize * b.dtype.size(), b.writable))
         .collect();
     // SAFETY: the memory of the imaginary device is the host's, and buffers are as large as the plan's verifier says.
     let copy = |(at, bytes, _): &(*mut u8, usize, bool)| unsafe { std::slice::from_raw_parts(*at, *bytes) }.to_vec();

@@ -6,6 +6,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, WARP};
 use tensorc_schedule::access::MergedAxes;
+use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
 use super::loops::{below, launch, set_groups};
@@ -33,10 +34,10 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
     let folds = Fold::all(cluster)?;
     let Analysis { kept, reduced, .. } = Analysis::of(cluster, space)?;
     let full = !results(cluster, space)?.0.is_empty();
-    let columns: u64 = kept.iter().map(|g| g.extent).product();
+    let columns = total(&kept);
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let length = reduced.iter().map(|g| g.extent).product();
+    let length = total(&reduced);
     let column = ThreadColumn { space, folds: &folds, reduced, length };
     // Contractions cannot combine parts of their sums.
     let combines = folds.iter().all(|f| matches!(f, Fold::Reduce(..)));

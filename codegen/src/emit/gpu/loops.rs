@@ -7,6 +7,7 @@ use tensorc_ir::kir::{Buf, LoopKind, LoopRange, MemorySpace, Operand};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use tensorc_schedule::access::MergedAxes;
 
+use super::fixed;
 use crate::emit::inline::Inliner;
 
 /// `0..n` by 1.
@@ -72,14 +73,15 @@ pub fn set_groups(e: &mut Inliner<'_>, groups: &[MergedAxes], counter: &Index, t
     let mut stride = 1u64;
     let mut digits = vec![Index::default(); groups.len()];
     for (i, g) in groups.iter().enumerate().rev() {
+        // Without iterations there is nothing to count.
+        let extent = fixed(g.extent).max(1);
         let rest = counter.floor_div(stride as i64, &limits);
         // What is above the first group's digit cannot be.
-        let digit = if i == 0 { rest } else { rest.modulo(g.extent.max(1) as i64, &limits) };
+        let digit = if i == 0 { rest } else { rest.modulo(extent as i64, &limits) };
         let digit = e.b.let_index("g", digit);
         e.set_axis(g.axis, digit.clone());
         digits[i] = digit;
-        // Without iterations there is nothing to count.
-        stride *= g.extent.max(1);
+        stride *= extent;
     }
     digits
 }

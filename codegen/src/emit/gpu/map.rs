@@ -1,13 +1,15 @@
 //! Element-wise clusters: neighbouring threads compute neighbouring elements, 16 bytes at a time.
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_schedule::access::axes::IterationAxes;
+use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::{MergedAxes, group_axes};
 
 use super::loops::{below, launch, set_groups};
-use super::vector_width;
+use super::{fixed, vector_width};
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
 
@@ -37,14 +39,14 @@ impl GpuMapTiling {
 
 pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
-    let dims = cluster.ty(outputs[0])?.dims.to_vec();
+    let dims = cluster.ty(outputs[0])?.dims;
     let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
-    let mut groups = group_axes(&extents, &uses, &|_, _| true);
+    let mut groups = group_axes(&extents, &uses, &|_| false, &|_, _| true);
     let mut e = Inliner::new(cluster, name, &extents)?;
-    let elements: u64 = groups.iter().map(|g| g.extent).product();
-    let inner = groups.pop().unwrap_or(MergedAxes { axis: 0, extent: 1 });
+    let elements = total(&groups);
+    let inner = groups.pop().unwrap_or(MergedAxes { axis: 0, extent: Extent::ONE });
     let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
-    let vector = if elements == 1 { 1 } else { vector_width(&e, inner.extent)? };
+    let vector = if elements == 1 { 1 } else { vector_width(&e, fixed(inner.extent))? };
     let units = elements / vector;
     let schedule = GpuMapTiling::of(vector, units);
     let per_block = THREADS * schedule.repeat;

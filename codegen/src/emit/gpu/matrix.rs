@@ -12,6 +12,7 @@ use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::product::{MatrixProduct, total};
 use tensorc_schedule::recipe::tiles::{UNIT_COLUMNS, UNIT_ROWS, unit_terms};
 
+use super::fixed;
 use super::fragments::{FragmentRole, SharedTile, multiply, piece};
 use super::loops::{below, inside, launch, range, set_groups};
 use super::product::{operand_element, store_run};
@@ -133,7 +134,7 @@ fn write(e: &mut Inliner<'_>, product: &MatrixProduct, length: u64) -> Result<()
 fn copies(cluster: &Cluster<'_>, product: &MatrixProduct, operand: usize, along_terms: bool) -> Result<bool> {
     let groups = if along_terms { &product.axes.terms[..] } else { product.own_axes(operand) };
     let piece = piece(cluster.ty(product.operands[operand])?.dtype);
-    let Some(inner) = groups.last().filter(|g| g.extent.is_multiple_of(piece)) else { return Ok(false) };
+    let Some(inner) = groups.last().filter(|g| fixed(g.extent).is_multiple_of(piece)) else { return Ok(false) };
     let Some(flat) = product.plain_read(cluster, operand)? else { return Ok(false) };
     let aligned = |n: Extent| n.fixed() % piece as i64 == 0;
     // The alignment of the whole tensor is that of its parts.

@@ -22,6 +22,7 @@ mod row;
 mod tiles;
 mod transpose;
 
+use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
@@ -79,6 +80,12 @@ pub fn emit_join(
     (found, parts): (&Attended, KeySplits),
 ) -> Result<Kernel> {
     launched(&attention::emit_join(&Cluster::new(body, math, layouts)?, name, math, (found, parts))?, math.library)
+}
+
+/// An extent as a number: kernels for a GPU know theirs.
+#[track_caller]
+fn fixed(n: Extent) -> u64 {
+    n.fixed().max(0) as u64
 }
 
 /// Elements that one access of 16 bytes moves, for rows of `extent` of them: of the widest type that the cluster reads or

@@ -6,6 +6,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt, Var, VarInfo, WARP};
 use tensorc_ir::scalar::{CmpOp, MathLibrary, Scalar, ScalarOp};
 
+use super::fixed;
 use super::functions::expanded;
 
 /// Threads of a block.
@@ -29,7 +30,7 @@ pub fn launched(kernel: &Kernel, library: &dyn MathLibrary) -> Result<Kernel> {
     let (block, thread) = (fresh("b", DType::I64), fresh("t", DType::I64));
     let (threads, extent, var, body) = match &kernel.body[..] {
         [Stmt::For { var, kind: LoopKind::Parallel, body, .. }] => {
-            (THREADS, kernel.parallel_extent(), *var, body.clone())
+            (THREADS, fixed(kernel.parallel_extent()), *var, body.clone())
         }
         _ if !kernel.scalars.is_empty() => return refuse("takes scalars"),
         body => (WARP as u64, 1, fresh("p", DType::I64), body.to_vec()),

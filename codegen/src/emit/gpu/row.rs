@@ -13,10 +13,11 @@ use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace as Memory, Operand, Stm
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
 use tensorc_schedule::access::ClusterAccesses;
+use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
 use super::loops::{below, launch, set_groups};
-use super::vector_width;
+use super::{fixed, vector_width};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::{Fold, bind_folded, fed_by_folds, levels, results};
 use crate::emit::inline::{Bound, Inliner};
@@ -72,8 +73,8 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let inner = plan.reduced.last().map_or(1, |g| g.extent);
-    let schedule = GpuRowTiling::of(space.length(), vector_width(&e, inner)?);
+    let inner = plan.reduced.last().map_or(1, |g| fixed(g.extent));
+    let schedule = GpuRowTiling::of(fixed(space.length()), vector_width(&e, inner)?);
     let held = held_values(cluster, space, &levels, &plan.uses, schedule)?;
     let row = GpuRowKernel { space, plan: &plan, folds: &folds, schedule, held };
     row.emit(&mut e, &levels)?;
@@ -127,7 +128,7 @@ fn held_values(
 
 impl GpuRowKernel<'_> {
     fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>]) -> Result<()> {
-        let rows: u64 = self.plan.kept.iter().map(|g| g.extent).product();
+        let rows = total(&self.plan.kept);
         let s = self.schedule;
         let blocks = rows.div_ceil(s.rows);
         let warps = s.threads / LANES;
@@ -195,11 +196,11 @@ impl GpuRowKernel<'_> {
         body: &mut dyn FnMut(&mut Inliner<'_>, &Index) -> Result<()>,
     ) -> Result<()> {
         let s = self.schedule;
-        let units = self.space.length() / s.vector;
+        let units = fixed(self.space.length()) / s.vector;
         let kind = if s.steps <= MAX_REGISTER_ACCESSES { LoopKind::Unroll } else { LoopKind::Serial };
         let mut counted = self.plan.reduced.clone();
         if let Some(inner) = counted.last_mut() {
-            inner.extent /= s.vector;
+            inner.extent = inner.extent / s.vector;
         }
         let inner = counted.last().map(|g| g.axis);
         e.looped("s", (Index::default(), Index::constant(s.steps as i64), 1), kind, |e, step| {

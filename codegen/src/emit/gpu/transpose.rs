@@ -6,9 +6,11 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, Stmt, WARP};
 use tensorc_schedule::access::axes::IterationAxes;
+use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::{MergedAxes, group_axes};
 use tensorc_schedule::recipe::Transposed;
 
+use super::fixed;
 use super::loops::{below, launch, range, set_groups};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::Results;
@@ -24,9 +26,9 @@ const WARPS: u64 = 8;
 /// Emits a cluster that reads `transposed` across memory.
 pub fn emit(cluster: &Cluster<'_>, transposed: &Transposed, name: &str) -> Result<Kernel> {
     let outputs = cluster.outputs();
-    let dims = cluster.ty(outputs[0])?.dims.to_vec();
+    let dims = cluster.ty(outputs[0])?.dims;
     let IterationAxes { extents, coords, uses } = IterationAxes::of(cluster, &outputs, &dims)?;
-    let mut outer = group_axes(&extents, &uses, &|_, _| true);
+    let mut outer = group_axes(&extents, &uses, &|_| false, &|_, _| true);
     let inner = outer.pop().ok_or_else(|| internal("a cluster of one element reads nothing across memory"))?;
     let stored: Results = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
     let mut e = Inliner::new(cluster, name, &extents)?;
@@ -41,8 +43,8 @@ impl TransposeTiles<'_> {
     /// Emits the cluster; `stored` are its results.
     fn emit(&self, e: &mut Inliner<'_>, outer: &[MergedAxes], inner: &MergedAxes, stored: &Results) -> Result<()> {
         let rest: Vec<MergedAxes> = outer.iter().filter(|g| g.axis != self.0.along.axis).cloned().collect();
-        let items: u64 = rest.iter().map(|g| g.extent).product();
-        let (down, across) = (self.0.along.extent.div_ceil(SIDE), inner.extent.div_ceil(SIDE));
+        let items = total(&rest);
+        let [down, across] = [&self.0.along, inner].map(|g| fixed(g.extent).div_ceil(SIDE));
         let arrays: Vec<(DType, u64)> = self.0.operands.iter().map(|(_, dtype, _)| (*dtype, SIDE * STRIDE)).collect();
         let blocks = items * down * across;
         launch(e, blocks, WARPS * SIDE, &arrays, |e, b, t, shared| {
@@ -85,9 +87,9 @@ impl TransposeTiles<'_> {
             let (row, column) = if reading { (lane, &line) } else { (&line, lane) };
             let along = e.b.let_index("along", first[0].add(row));
             let at = e.b.let_index("i", first[1].add(column));
-            let most = |g: &MergedAxes| g.extent.next_multiple_of(SIDE);
-            below(e, &along, self.0.along.extent, most(&self.0.along), |e| {
-                below(e, &at, inner.extent, most(inner), |e| {
+            let [rows, columns] = [&self.0.along, inner].map(|g| fixed(g.extent));
+            below(e, &along, rows, rows.next_multiple_of(SIDE), |e| {
+                below(e, &at, columns, columns.next_multiple_of(SIDE), |e| {
                     e.set_axis(self.0.along.axis, along.clone());
                     e.set_axis(inner.axis, at.clone());
                     body(e, [row, column])

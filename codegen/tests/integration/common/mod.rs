@@ -4,8 +4,7 @@ pub mod operations;
 pub mod random;
 pub mod records;
 
-use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use tensorc_abi::DType;
 use tensorc_codegen::jit::{Backend, JitModule, KernelCache, compile_kernels};
@@ -127,6 +126,6 @@ pub fn compare(kernel: &Kernel, expected: &[Vec<u8>], actual: &[Vec<u8>]) -> Res
 /// A cluster as a kernel to be written by a recipe, with dense operands.
 pub fn spec(recipe: Generated, body: &Graph) -> KernelSpec<'_> {
     let node = body.outputs()[0].1.node;
-    let computes = Computes::Cluster { recipe, body: Cow::Borrowed(body) };
+    let computes = Computes::Cluster { recipe, body: Arc::new(body.clone()) };
     KernelSpec { name: "k".into(), node, computes, layouts: Layouts::default() }
 }

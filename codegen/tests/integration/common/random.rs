@@ -391,7 +391,7 @@ pub fn random_kernel(seed: u64) -> (Kernel, Vec<i64>) {
 pub fn contents(kernel: &Kernel, seed: u64) -> Vec<Vec<u8>> {
     let mut random = Random(seed * 7 + 3);
     let fill = |info: &tensorc_ir::kir::BufInfo| {
-        let mut bytes = vec![0; info.len as usize * info.dtype.size()];
+        let mut bytes = vec![0; info.elements() as usize * info.dtype.size()];
         bytes.chunks_exact_mut(info.dtype.size()).for_each(|b| random.scalar(info.dtype).write(b));
         bytes
     };

@@ -185,7 +185,7 @@ impl Verifier<'_> {
                 Err(format!("tiles are copied from parameters that are only read, which `{}` is not", info.name))
             }
             () if info.dtype != dtype => Err(format!("a copy of {} to {dtype}", info.dtype)),
-            () if columns == 0 || columns > stride || used.is_none_or(|n| n > info.len) => {
+            () if columns == 0 || columns > stride || used.is_none_or(|n| info.len < n) => {
                 Err(format!("a matrix of {rows}×{columns} with rows {stride} apart in `{}` of {}", info.name, info.len))
             }
             () if rows.max(columns) > MAX_EXTENT || !apart(stride) => {

@@ -280,7 +280,7 @@ impl CheckedStep<'_> {
         let (a, b, c) = (a.buffer(), Some(b), Some(c));
         a.map_or(Ok(()), |a| self.check_plain(a))?;
         let (filters, [x, w, y]) = match call.pass {
-            ConvPass::Packed(_) => (Packing::Conv(call.contiguous()), [a, b, c]),
+            ConvPass::Packed(_) => (Packing::Conv(call.of_filters()), [a, b, c]),
             ConvPass::Forward => (Packing::Plain, [a, b, c]),
             ConvPass::DataGradient => (Packing::Plain, [c, b, a]),
             ConvPass::FilterGradient => (Packing::Plain, [a, c, b]),

@@ -14,10 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, DType};
-use tensorc_ir::extent::{Extents, fixed};
+use tensorc_ir::extent::{Axes, Fixed};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::views::{keeps_linear_order, strides_in_result};
+use tensorc_ir::{Extent, Extents};
 
 use layout::AttentionLayouts;
 use nodes::{factor, float_of, prim};
@@ -27,7 +28,7 @@ use pattern::{Matcher, Softmax};
 #[derive(Clone, Debug)]
 pub struct Attended {
     /// The call of the kernel.
-    pub call: Attention,
+    pub call: Attention<Extent>,
     /// The type of operands and result; scores and weights of f16 and bf16 are computed in f32.
     pub dtype: DType,
     /// The operands the kernel reads.
@@ -45,11 +46,18 @@ pub struct Attended {
     /// All nodes that the kernel stands for.
     pub members: BTreeSet<NodeId>,
     /// The axes of the scores, those of rows as far as batches and queries tell them apart, then keys.
-    pub space: Vec<u64>,
+    pub space: Extents,
     /// The axes that make up each batch dimension and the queries, outermost first; without those of extent 1.
     pub batch_axes: [Vec<usize>; GEMM_BATCH_RANK],
     /// The axes of the result's rows.
     pub row_axes: Vec<usize>,
+}
+
+impl Attended {
+    /// The call with its numbers fixed ([`Extent::fixed`]).
+    pub fn fixed_call(&self) -> Attention {
+        self.call.convert(&Fixed)
+    }
 }
 
 /// Most nodes between the two products.
@@ -73,7 +81,7 @@ pub fn attention_at(graph: &Graph, product: NodeId) -> Option<Attended> {
     [0, 1].into_iter().find_map(|side| {
         let probabilities = args[side];
         let ty = float_of(graph, probabilities)?;
-        let matcher = Matcher::new(graph, ty.len(), *ty.dims.last()?)?;
+        let matcher = Matcher::new(graph, ty.dims.count(), last(&ty.dims)?)?;
         let (softmax, after) = match matcher.softmax(probabilities) {
             Some(found) => (found, None),
             None => matcher.divided_later(product, probabilities)?,
@@ -115,7 +123,8 @@ fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId
     let product = Value { node: first, port: 0 };
     let (scores, keys) = (graph.dense(softmax.scores).ok()?, softmax.keys);
     let out = float_of(graph, product)?;
-    if out.len() != scores.len() || out.dims.last() != Some(&keys) || scores.dims.last() != Some(&keys) {
+    let rows = |dims: &Extents| last(dims).is_some_and(|n| n == keys);
+    if out.dims.count() != scores.dims.count() || !rows(&out.dims) || !rows(&scores.dims) {
         return None;
     }
     let mut members = between(graph, first, second)?;
@@ -129,7 +138,7 @@ fn attended(graph: &Graph, second: &Second<'_>, softmax: &Softmax, first: NodeId
         let Prim::View(v) = prim(graph, view)? else { return None };
         let product = graph.dense(Value { node: second.node, port: 0 }).ok()?;
         let result = graph.dense(Value { node: view, port: 0 }).ok()?.dims;
-        Some(fixed(strides_in_result(v, &product.dims, &result)?))
+        strides_in_result(v, &product.dims, &result)
     });
     if let (Some(view), Some(strides)) = (moved, &strides)
         && layouts.set_result(Some(strides)).is_some()
@@ -221,7 +230,21 @@ fn follows_rows(graph: &Graph, node: NodeId, first: NodeId, softmax: &Softmax, m
         }
         Some(Prim::View(view)) => graph
             .dense(graph.args(node)[0])
-            .is_ok_and(|input| keeps_linear_order(view, &input, &out.dims) && input.dims.last() == out.dims.last()),
+            .is_ok_and(|input| keeps_linear_order(view, &input, &out.dims) && same_last(&input.dims, &out.dims)),
+        _ => false,
+    }
+}
+
+/// The last extent.
+fn last(dims: &Extents) -> Option<Extent> {
+    dims.all().next_back()
+}
+
+/// Whether the last extents are equal.
+fn same_last(a: &Extents, b: &Extents) -> bool {
+    match (last(a), last(b)) {
+        (Some(a), Some(b)) => a == b,
+        (None, None) => true,
         _ => false,
     }
 }

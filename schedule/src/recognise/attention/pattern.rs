@@ -4,18 +4,21 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::index::linearize;
 use tensorc_ir::prim::{Prim, Reduction, View};
 use tensorc_ir::scalar::{CmpOp, MathFn, Scalar, ScalarFn, ScalarId, ScalarNode, ScalarOp};
 use tensorc_ir::views::{identity_map, keeps_linear_order, without_unit_vars};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::{DType, DenseType, Extent, Extents};
+
+use super::{last, same_last};
 
 /// A softmax of the rows of a value.
 #[derive(Clone, Debug)]
 pub struct Softmax {
     pub scores: Value,
-    pub keys: u64,
+    pub keys: Extent,
     pub shifted: bool,
     pub empty_is_zero: bool,
     /// The nodes behind the scores that were matched.
@@ -33,15 +36,15 @@ enum PatternTerm {
 
 pub struct Matcher<'g> {
     graph: &'g Graph,
-    rows: u64,
-    keys: u64,
+    rows: Extent,
+    keys: Extent,
     /// Maps, views and reductions on the way.
     passed: RefCell<BTreeSet<NodeId>>,
 }
 
 impl<'g> Matcher<'g> {
     /// For scores with so many elements.
-    pub fn new(graph: &'g Graph, len: u64, keys: u64) -> Option<Matcher<'g>> {
+    pub fn new(graph: &'g Graph, len: Extent, keys: Extent) -> Option<Matcher<'g>> {
         (keys > 0 && len > 0).then(|| Matcher { graph, rows: len / keys, keys, passed: RefCell::default() })
     }
 
@@ -75,7 +78,7 @@ impl<'g> Matcher<'g> {
             _ => return None,
         };
         let ty = self.graph.dense(by).ok()?;
-        let fits = ty.rank() == out.rank() && ty.len() == self.rows && is_row_of(&ty.dims, &out.dims);
+        let fits = ty.rank() == out.rank() && ty.dims.count() == self.rows && is_row_of(&ty.dims, &out.dims);
         let same = self.graph.dense(Value { node: product, port: 0 }).ok()?.dims == out.dims;
         let ordered = self.keeps_row_order(product, weights);
         let weights = self.resolve(weights);
@@ -168,11 +171,16 @@ impl<'g> Matcher<'g> {
         let args = self.graph.args(v.node);
         let [arg] = args[..] else { return None };
         let dims = self.graph.dense(arg).ok()?.dims;
-        let over_rows = r.axes == [dims.len() - 1] && dims.last() == Some(&self.keys);
+        let over_rows = r.axes == [dims.len() - 1] && self.has_keys(&dims);
         let plain = r.map.is_identity() && r.finish.is_identity();
-        let rows = dims.iter().product::<u64>() == self.rows * self.keys;
+        let rows = dims.count() == self.rows * self.keys;
         self.passed.borrow_mut().insert(v.node);
         (over_rows && plain && rows && is(r)).then(|| (self.resolve(arg), arg))
+    }
+
+    /// Whether the last axis is that of the keys.
+    fn has_keys(&self, dims: &Extents) -> bool {
+        last(dims).is_some_and(|n| n == self.keys)
     }
 
     fn map(&self, node: NodeId) -> Option<(&'g ScalarFn, Vec<Value>)> {
@@ -201,7 +209,7 @@ impl<'g> Matcher<'g> {
         let inside = PatternTerm::Scalar(node, id);
         let Some((f, args)) = self.map(node) else { return inside };
         let Some(arg) = f.input_of(id).map(|i| args[i as usize]) else { return inside };
-        let dims = |v: Value| self.graph.dense(v).map_or(vec![], |ty| ty.dims.to_vec());
+        let dims = |v: Value| self.graph.dense(v).map_or(Extents::default(), |ty| ty.dims);
         let (of, out) = (dims(arg), dims(Value { node, port: 0 }));
         match of == out || is_row_of(&of, &out) {
             true => self.resolve(arg),
@@ -225,9 +233,9 @@ impl<'g> Matcher<'g> {
             return false;
         };
         if keeps_linear_order(view, &input, &out.dims) {
-            return out.len() == self.rows || input.dims.last() == out.dims.last();
+            return out.dims.count() == self.rows || same_last(&input.dims, &out.dims);
         }
-        out.dims.last() == Some(&self.keys) && input.len() == self.rows && repeats_rows(view, &input, &out)
+        self.has_keys(&out.dims) && input.dims.count() == self.rows && repeats_rows(view, &input, &out)
     }
 
     fn constant(&self, t: PatternTerm) -> Option<f64> {
@@ -247,24 +255,24 @@ impl<'g> Matcher<'g> {
         let ScalarNode::Op(_, ids) = &f.nodes[id.0 as usize] else { return None };
         let arg = args[f.input_of(*ids.first()?)? as usize];
         let dims = self.graph.dense(arg).ok()?.dims;
-        (dims.last() == Some(&self.keys) && dims.iter().product::<u64>() == self.rows * self.keys).then_some(arg)
+        (self.has_keys(&dims) && dims.count() == self.rows * self.keys).then_some(arg)
     }
 }
 
 /// Whether a value of shape `row` broadcasts along the last axis of `full` alone.
-fn is_row_of(row: &[u64], full: &[u64]) -> bool {
+fn is_row_of(row: &Extents, full: &Extents) -> bool {
     let Some(lead) = full.len().checked_sub(row.len()) else { return false };
-    let Some((_, outer)) = full.split_last() else { return false };
-    full[..lead].iter().all(|n| *n == 1) && row.last() == Some(&1) && row[..row.len() - 1] == outer[lead..]
+    let Some(inner) = row.len().checked_sub(1) else { return false };
+    row.at(inner) == 1 && full.all().take(lead).all(|n| n == 1) && row.range(..inner) == full.range(lead..lead + inner)
 }
 
 /// Whether the view repeats each element of its operand along its last axis.
 fn repeats_rows(view: &View, input: &DenseType, out: &DenseType) -> bool {
-    let Some(&keys) = out.dims.last() else { return false };
+    let Some(keys) = last(&out.dims) else { return false };
     let map: Vec<_> = view.map.iter().map(|m| without_unit_vars(m, &out.dims)).collect();
     let at: Vec<_> = identity_map(out.rank()).iter().map(|m| without_unit_vars(m, &out.dims)).collect();
-    let row = linearize(&at, &out.dims).floor_div(keys as i64, &out.dims[..]);
-    view.fill.is_none() && linearize(&map, &input.dims).recombine(&out.dims[..]) == row
+    let row = linearize(&at, &out.dims).floor_div(keys, &out.dims);
+    view.fill.is_none() && linearize(&map, &input.dims).recombine(&out.dims) == row
 }
 
 fn is_sum(r: &Reduction) -> bool {

@@ -1,8 +1,9 @@
 //! Which operand of a library contraction may be computed where it is read, and how much of it is computed again.
 
 use tensorc_abi::{BatchedGemm, Conv2d};
-use tensorc_ir::DenseType;
+use tensorc_ir::extent::Example;
 use tensorc_ir::prim::Contraction;
+use tensorc_ir::{DenseType, Extent};
 
 use super::{LibraryCall, library_call};
 
@@ -22,29 +23,31 @@ pub fn computed_operand(
     c: &Contraction,
     [lhs, rhs]: [&DenseType; 2],
     constant: bool,
-    out_strides: Option<&[i64]>,
+    out_strides: Option<&[Extent]>,
 ) -> Option<usize> {
     let gemm = match library_call(c, lhs, rhs, out_strides)? {
         LibraryCall::Conv(conv) => return (conv.takes_computed() && constant).then_some(0),
         LibraryCall::Gemm(gemm) => gemm,
     };
     let BatchedGemm { a, batch, m, k, .. } = gemm.call;
-    let once = |(extent, stride): (&u64, &i64)| *extent == 1 || *stride != 0;
+    let once = |(extent, stride): (&Extent, &Extent)| *extent == 1 || *stride != 0;
     let rows = batch.iter().zip(&a.batch_strides).all(once) && once((&m, &a.row_stride));
     (rows && (k == 1 || a.col_stride == 1) && k <= MAX_TERMS).then_some(usize::from(gemm.swapped))
 }
 
-/// How many elements of an operand that is computed the library computes, about, of `len` there are.
+/// How many elements of an operand that is computed the library computes, about, of `len` there are, in the example.
 pub fn computed_elements(c: &Contraction, lhs: &DenseType, rhs: &DenseType, len: u64) -> u64 {
     let times = |parts: u64, whole: u64| u128::from(len) * u128::from(parts) / u128::from(whole.max(1));
     let elements = match library_call(c, lhs, rhs, None) {
         Some(LibraryCall::Conv(conv)) => {
+            let conv = conv.convert(&Example);
             let height = conv.input[0];
             times(height + (bands(&conv) - 1) * overlap(&conv), height)
         }
         Some(LibraryCall::Gemm(gemm)) => {
-            let [rows, cols] = [gemm.call.m, gemm.call.n].map(|n| n.max(1));
-            let blocks = gemm.call.batch.iter().product::<u64>() * rows.div_ceil(TASK[0]);
+            let call = gemm.call.convert(&Example);
+            let [rows, cols] = [call.m, call.n].map(|n| n.max(1));
+            let blocks = call.batch.iter().product::<u64>() * rows.div_ceil(TASK[0]);
             times(blocks * cols.div_ceil(TASK[1]).min(1 + ASSUMED_CHUNKS.div_ceil(blocks)), blocks)
         }
         None => u128::from(len),

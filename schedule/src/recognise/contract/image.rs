@@ -3,6 +3,7 @@
 
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 use tensorc_ir::DenseType;
+use tensorc_ir::extent::Axes;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 use tensorc_ir::{Extent, Extents};
@@ -99,29 +100,25 @@ fn join(block: &Index, lane: &Index) -> Index {
 /// The contraction of a convolution with one group, or of a depthwise one, in its layouts. Filters are
 /// `[oc, ic, kh, kw]`, channels come in whole blocks where they are in blocks. Not for planes on both sides, nor
 /// for a depthwise one on either.
-pub fn image_convolution(conv: &Conv2d) -> Contraction {
-    image_convolution_of(conv, [conv.batch, conv.output[0], conv.output[1]].map(Extent::from))
-}
-
-/// As [`image_convolution`], of images whose number, rows and columns, those of the result, may depend on symbols.
-pub fn image_convolution_of(conv: &Conv2d, [batch, rows, columns]: [Extent; 3]) -> Contraction {
+pub fn image_convolution(conv: &Conv2d<Extent>) -> Contraction {
+    let (batch, [rows, columns]) = (conv.batch, conv.output);
     let axes = ConvIterationAxes::new(conv.layouts, conv.is_depthwise());
     let outputs = conv.groups * conv.out_channels;
-    let [blocks, lanes] = [outputs / CHANNEL_BLOCK, CHANNEL_BLOCK].map(Extent::from);
+    let (blocks, lanes) = (outputs / CHANNEL_BLOCK, Extent::from(CHANNEL_BLOCK));
     let result = match conv.layouts[1] {
-        ImageLayout::Nchw => vec![batch, outputs.into(), rows, columns],
+        ImageLayout::Nchw => vec![batch, outputs, rows, columns],
         ImageLayout::Nchw16c => vec![batch, blocks, rows, columns, lanes],
-        ImageLayout::Nhwc => vec![batch, rows, columns, outputs.into()],
+        ImageLayout::Nhwc => vec![batch, rows, columns, outputs],
     };
     let channels = axes.channel.map(|_| match axes.lane {
         Some(_) => conv.in_channels / CHANNEL_BLOCK,
         None => conv.in_channels,
     });
-    let summed = channels.into_iter().chain(conv.kernel).chain(axes.lane.map(|_| CHANNEL_BLOCK));
-    let extents: Extents = result.into_iter().chain(summed.map(Extent::from)).collect();
+    let summed = channels.into_iter().chain(conv.kernel).chain(axes.lane.map(|_| lanes));
+    let extents: Extents = result.into_iter().chain(summed).collect();
     let at = |d: usize| {
-        let out = Index::var(axes.pixels[d]).scale(conv.strides[d] as i64);
-        out.add(&Index::var(axes.taps[d]).scale(conv.dilations[d] as i64)).offset(-(conv.pads[d] as i64))
+        let out = Index::var(axes.pixels[d]).scale(conv.strides[d]);
+        out.add(&Index::var(axes.taps[d]).scale(conv.dilations[d])).offset(Extent::ZERO - conv.pads[d])
     };
     let lhs = axes.data(at(0), at(1), &extents);
     Contraction {
@@ -136,9 +133,9 @@ pub fn image_convolution_of(conv: &Conv2d, [batch, rows, columns]: [Extent; 3]) 
 /// The contraction as a convolution between images of which at least one has its channels not in planes, with filters
 /// as they are. The pass is [`ConvPass::Forward`], or that of its [`ConvAlgorithm`], but only packed filters can be computed
 /// with: they must be constant. What is a matrix product is none: 1×1 without blocks on either side.
-pub fn as_image_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d> {
+pub fn as_image_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d<Extent>> {
     let fits = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32) && super::addressable(c, [lhs, rhs]);
-    if !fits || rhs.rank() != 4 || c.extents.contains(&0) {
+    if !fits || rhs.rank() != 4 || c.extents.has_none() {
         return None;
     }
     let sides = ImageLayout::ALL.into_iter().flat_map(|x| ImageLayout::ALL.map(|y| [x, y]));
@@ -152,7 +149,7 @@ fn as_form(
     rhs: &DenseType,
     layouts: [ImageLayout; 2],
     depthwise: bool,
-) -> Option<Conv2d> {
+) -> Option<Conv2d<Extent>> {
     let axes = ConvIterationAxes::new(layouts, depthwise);
     let [x, y] = layouts;
     let in_planes = if depthwise { layouts.contains(&ImageLayout::Nchw) } else { layouts == [ImageLayout::Nchw; 2] };
@@ -169,43 +166,43 @@ fn as_form(
         return None;
     }
     let outputs = match y {
-        ImageLayout::Nchw => c.extents[1],
-        ImageLayout::Nchw16c if c.extents[4] == CHANNEL_BLOCK => c.extents[1] * CHANNEL_BLOCK,
+        ImageLayout::Nchw => c.extents.at(1),
+        ImageLayout::Nchw16c if c.extents.at(4) == CHANNEL_BLOCK => c.extents.at(1) * CHANNEL_BLOCK,
         ImageLayout::Nchw16c => return None,
-        ImageLayout::Nhwc => c.extents[3],
+        ImageLayout::Nhwc => c.extents.at(3),
     };
     let (inputs, summed) = match x {
-        ImageLayout::Nchw => (lhs.dims[1], lhs.dims[1]),
-        ImageLayout::Nchw16c if lhs.dims[4] == CHANNEL_BLOCK => (lhs.dims[1] * CHANNEL_BLOCK, lhs.dims[1]),
+        ImageLayout::Nchw => (lhs.dims.at(1), lhs.dims.at(1)),
+        ImageLayout::Nchw16c if lhs.dims.at(4) == CHANNEL_BLOCK => (lhs.dims.at(1) * CHANNEL_BLOCK, lhs.dims.at(1)),
         ImageLayout::Nchw16c => return None,
-        ImageLayout::Nhwc => (lhs.dims[3], lhs.dims[3]),
+        ImageLayout::Nhwc => (lhs.dims.at(3), lhs.dims.at(3)),
     };
     let mut conv = Conv2d {
-        batch: c.extents[0],
-        groups: if depthwise { outputs } else { 1 },
-        in_channels: if depthwise { 1 } else { inputs },
-        out_channels: if depthwise { 1 } else { outputs },
-        input: [lhs.dims[rows], lhs.dims[columns]],
-        output: axes.pixels.map(|axis| c.extents[axis as usize]),
-        kernel: [rhs.dims[2], rhs.dims[3]],
-        strides: [1; 2],
-        dilations: [1; 2],
-        pads: [0; 2],
+        batch: c.extents.at(0),
+        groups: if depthwise { outputs } else { Extent::ONE },
+        in_channels: if depthwise { Extent::ONE } else { inputs },
+        out_channels: if depthwise { Extent::ONE } else { outputs },
+        input: [lhs.dims.at(rows), lhs.dims.at(columns)],
+        output: axes.pixels.map(|axis| c.extents.at(axis as usize)),
+        kernel: [rhs.dims.at(2), rhs.dims.at(3)],
+        strides: [Extent::ONE; 2],
+        dilations: [Extent::ONE; 2],
+        pads: [Extent::ZERO; 2],
         pass: ConvPass::Forward,
-        images: [0; 2],
+        images: [Extent::ZERO; 2],
         layouts,
     };
     for (d, axis) in [rows, columns].into_iter().enumerate() {
         let (p, tap) = (axes.pixels[d] as usize, axes.taps[d] as usize);
         (conv.strides[d], conv.dilations[d], conv.pads[d]) = window(&c.lhs[axis], p, tap, &c.extents)?;
     }
-    let taps = axes.taps.map(|axis| c.extents[axis as usize]);
-    let whole = lhs.dims[0] == conv.batch
+    let taps = axes.taps.map(|axis| c.extents.at(axis as usize));
+    let whole = lhs.dims.at(0) == conv.batch
         && taps == conv.kernel
-        && rhs.dims[..2] == [outputs, conv.in_channels]
+        && [rhs.dims.at(0), rhs.dims.at(1)] == [outputs, conv.in_channels]
         && (!depthwise || inputs == outputs && outputs >= CHANNEL_BLOCK)
-        && axes.channel.is_none_or(|axis| c.extents[axis as usize] == summed)
-        && axes.lane.is_none_or(|axis| c.extents[axis as usize] == CHANNEL_BLOCK);
+        && axes.channel.is_none_or(|axis| c.extents.at(axis as usize) == summed)
+        && axes.lane.is_none_or(|axis| c.extents.at(axis as usize) == CHANNEL_BLOCK);
     let is_product = conv.is_pointwise() && !depthwise && !layouts.contains(&ImageLayout::Nchw16c);
     conv.pass = pass(&conv, c.algorithm);
     (whole && !is_product).then_some(conv)
@@ -214,6 +211,7 @@ fn as_form(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorc_ir::extent::Example;
 
     fn types(conv: &Conv2d) -> [DenseType; 2] {
         let (inputs, [h, w]) = (conv.groups * conv.in_channels, conv.input);
@@ -258,9 +256,9 @@ mod tests {
             }
         }
         for conv in cases {
-            let c = image_convolution(&conv);
+            let c = image_convolution(&conv.convert(&Example));
             let [x, w] = types(&conv);
-            assert_eq!(as_image_convolution(&c, &x, &w), Some(conv));
+            assert_eq!(as_image_convolution(&c, &x, &w), Some(conv.convert(&Example)));
             let filtered = Contraction { algorithm: ConvAlgorithm::WinogradF4, ..c.clone() };
             assert_eq!(as_image_convolution(&filtered, &x, &w).map(|conv| conv.pass), Some(ConvPass::Forward));
             let rows = if conv.layouts[0] == ImageLayout::Nhwc { 1 } else { 2 };
@@ -276,16 +274,19 @@ mod tests {
         let minimal = Conv2d { strides: [1; 2], output: [9, 6], ..conv(1, 32, 48, layouts) };
         let [x, w] = types(&minimal);
         for algorithm in ConvAlgorithm::ALL {
-            let c = Contraction { algorithm, ..image_convolution(&minimal) };
+            let c = Contraction { algorithm, ..image_convolution(&minimal.convert(&Example)) };
             let pass = ConvPass::by(algorithm);
-            assert_eq!(as_image_convolution(&c, &x, &w), Some(Conv2d { pass, ..minimal }));
+            assert_eq!(as_image_convolution(&c, &x, &w), Some(Conv2d { pass, ..minimal }.convert(&Example)));
         }
         let (kernel, pads, last) = ([1; 2], [0; 2], ImageLayout::Nhwc);
         let pointwise = Conv2d { kernel, pads, strides: [1; 2], output: [9, 8], ..minimal };
         for (x, recognised) in [(ImageLayout::Nchw16c, true), (last, false), (ImageLayout::Nchw, false)] {
             let pointwise = Conv2d { layouts: [x, last], ..pointwise };
             let [x, w] = types(&pointwise);
-            assert_eq!(as_image_convolution(&image_convolution(&pointwise), &x, &w).is_some(), recognised);
+            assert_eq!(
+                as_image_convolution(&image_convolution(&pointwise.convert(&Example)), &x, &w).is_some(),
+                recognised
+            );
         }
     }
 }

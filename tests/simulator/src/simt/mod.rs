@@ -43,12 +43,12 @@ pub fn run_launch(kernel: &Kernel, buffers: &mut [Vec<u8>]) -> Result<LaunchCoun
         return fail(format!("takes {} buffers, given {}", kernel.params, buffers.len()));
     }
     for (info, bytes) in kernel.buffers.iter().zip(buffers.iter()) {
-        if info.len * info.dtype.size() as u64 != bytes.len() as u64 {
+        if info.elements() * info.dtype.size() as u64 != bytes.len() as u64 {
             return fail(format!("buffer `{}` has {} bytes, expected {} elements", info.name, bytes.len(), info.len));
         }
     }
     let threads = launch.threads as usize;
-    let cells = |info: &BufInfo| vec![Cell::default(); if info.writable { info.len as usize } else { 0 }];
+    let cells = |info: &BufInfo| vec![Cell::default(); if info.writable { info.elements() as usize } else { 0 }];
     let mut machine = SimtMachine {
         kernel,
         threads,
@@ -303,7 +303,7 @@ impl SimtMachine<'_> {
 
     fn alloc(&mut self, buf: Buf, mask: &Mask) {
         let info = self.kernel.buf(buf);
-        let (len, zero) = (info.len as usize, Scalar::zero(info.dtype));
+        let (len, zero) = (info.elements() as usize, Scalar::zero(info.dtype));
         if info.space == MemorySpace::Barrier {
             self.barriers[buf.0 as usize].clear();
             return;
@@ -327,7 +327,7 @@ impl SimtMachine<'_> {
     /// A position, within the buffer with `len` elements from it on.
     fn element(&self, buf: Buf, at: i64, len: usize, thread: usize) -> Result<usize> {
         let info = self.kernel.buf(buf);
-        match at >= 0 && at.saturating_add(len as i64) <= info.len as i64 {
+        match at >= 0 && at.saturating_add(len as i64) <= info.elements() as i64 {
             true => Ok(at as usize),
             false => self.fail(format!(
                 "index {at} is out of bounds of `{}` ({} elements) in thread {thread} of block {}",
@@ -436,7 +436,7 @@ impl SimtMachine<'_> {
         if self.busy[buf.0 as usize] > 0 {
             return None;
         }
-        let at = usize::try_from(*at).ok().filter(|at| (*at as u64) < info.len)?;
+        let at = usize::try_from(*at).ok().filter(|at| (*at as u64) < info.elements())?;
         let range = at * self.threads..(at + 1) * self.threads;
         local.written.get(range.clone())?.iter().all(|w| *w).then(|| &local.values[range])
     }

@@ -159,7 +159,7 @@ impl SimtMachine<'_> {
         let empty = [0; 64];
         let phases =
             Phases { arrivals, over: 0, due: arrivals, bytes: 0, gathered: empty, told: empty, coming: vec![], begun };
-        self.barriers[buf.0 as usize] = vec![phases; self.kernel.buf(buf).len as usize];
+        self.barriers[buf.0 as usize] = vec![phases; self.kernel.buf(buf).elements() as usize];
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What blocks leave that share the keys of some queries, and the kernel that puts it together: a thread for each element
 //! of the result.
 
+use tensorc_abi::Attention;
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
@@ -17,19 +18,20 @@ fn single(x: f32) -> Operand {
 
 /// The kernel that puts parts together, with an output of `len` elements; written for a processor, as one parallel loop.
 pub fn emit(found: &Attended, parts: u64, name: &str, exp: &ScalarFn, len: u64) -> Result<Kernel> {
-    let place = Left { call: &found.call, parts };
+    let call = &found.fixed_call();
+    let place = Left { call, parts };
     let mut b = KernelBuilder::new(name);
     let left = b.param("parts", DType::F32, place.elements(), false);
     let out = b.param("out0", found.dtype, len, true);
-    let results = place.queries() * found.call.size;
+    let results = place.queries() * call.size;
     b.for_range("p", results, LoopKind::Parallel, |b, p| -> Result<()> {
         let limits = move |_: u32| (0, results as i64 - 1);
-        let column = b.let_index("column", p.modulo(found.call.size as i64, &limits));
-        let query = b.let_index("query", p.floor_div(found.call.size as i64, &limits));
+        let column = b.let_index("column", p.modulo(call.size as i64, &limits));
+        let query = b.let_index("query", p.floor_div(call.size as i64, &limits));
         // The first part of the query; others follow.
         let first = b.let_index("first", query.scale(parts as i64));
-        let joined = Joined { found, place, exp, left, first, column };
-        let shift = if found.call.shifted { Some(joined.shift(b)?) } else { None };
+        let joined = Joined { found, call, place, exp, left, first, column };
+        let shift = if call.shifted { Some(joined.shift(b)?) } else { None };
         let value = joined.value(b, shift)?;
         let at = joined.place_of(b, &query, results);
         b.store(out, at, value);
@@ -41,6 +43,7 @@ pub fn emit(found: &Attended, parts: u64, name: &str, exp: &ScalarFn, len: u64) 
 /// An element of the result.
 struct Joined<'a> {
     found: &'a Attended,
+    call: &'a Attention,
     place: Left<'a>,
     exp: &'a ScalarFn,
     left: Buf,
@@ -98,7 +101,7 @@ impl Joined<'_> {
 
     /// Where in the result the element of a query, counted over all batches, is.
     fn place_of(&self, b: &mut KernelBuilder, query: &Index, results: u64) -> Index {
-        let call = &self.found.call;
+        let call = self.call;
         let limits = move |_: u32| (0, results as i64 - 1);
         let item = b.let_index("item", query.floor_div(call.queries as i64, &limits));
         let mut below = call.batch.iter().product::<u64>();

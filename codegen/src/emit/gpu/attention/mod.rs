@@ -11,7 +11,7 @@ mod join;
 mod plain;
 mod units;
 
-use tensorc_abi::MatrixLayout;
+use tensorc_abi::{Attention, MatrixLayout};
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
@@ -125,6 +125,7 @@ impl BlockState<'_> {
 
 struct Flash<'a> {
     found: &'a Attended,
+    call: Attention,
     exp: ScalarFn,
     shape: FlashTile,
     parts: KeySplits,
@@ -135,7 +136,7 @@ struct Flash<'a> {
 /// One kernel, each block of which goes through all keys of its queries.
 pub fn emit(cluster: &Cluster<'_>, found: &Attended, name: &str, math: Math<'_>) -> Result<Kernel> {
     let core = core(found, math);
-    let flash = Flash::new(cluster, found, (core.shape(), KeySplits::one(&found.call, core.shape())), math)?;
+    let flash = Flash::new(cluster, found, (core.shape(), KeySplits::one(&found.fixed_call(), core.shape())), math)?;
     let mut e = Inliner::new(cluster, name, &found.space)?;
     flash.emit(&mut e, &*core)?;
     Ok(e.finish())
@@ -150,7 +151,7 @@ pub fn emit_parts(
 ) -> Result<Kernel> {
     let core = core(found, math);
     let flash = Flash::new(cluster, found, (core.shape(), parts), math)?;
-    let results = [(DType::F32, flash.left().elements())];
+    let results = [(DType::F32, flash.left().elements().into())];
     let mut e = Inliner::with_results(cluster, name, &found.space, &results)?;
     flash.emit(&mut e, &*core)?;
     Ok(e.finish())
@@ -174,10 +175,10 @@ fn exp(math: Math<'_>) -> Result<ScalarFn> {
 }
 
 fn core(found: &Attended, math: Math<'_>) -> Box<dyn Core> {
-    let shape = FlashTile::of(found, math.target);
+    let (call, shape) = (found.fixed_call(), FlashTile::of(found, math.target));
     match uses_matrix_units(found, math.target) {
-        false => Box::new(plain::Plain::new(&found.call, shape)),
-        true => Box::new(units::Units::new(&found.call, found.dtype, shape)),
+        false => Box::new(plain::Plain::new(&call, shape)),
+        true => Box::new(units::Units::new(&call, found.dtype, shape)),
     }
 }
 
@@ -191,11 +192,11 @@ impl<'a> Flash<'a> {
         let exp = exp(math)?;
         let position = linearize(&identity_map(found.space.len()), &found.space);
         let coords = delinearize(&position, &cluster.ty(found.scores)?.dims, &found.space[..]);
-        Ok(Flash { found, exp, shape, parts, coords })
+        Ok(Flash { found, call: found.fixed_call(), exp, shape, parts, coords })
     }
 
     fn emit(&self, e: &mut Inliner<'_>, core: &dyn Core) -> Result<()> {
-        let call = &self.found.call;
+        let call = &self.call;
         let (tiles, parts) = (call.queries.div_ceil(self.shape.queries), self.parts.count());
         let blocks = call.batch.iter().product::<u64>() * tiles * parts;
         launch(e, blocks, self.shape.threads, &core.arrays(), |e, b, thread, shared| {
@@ -235,12 +236,12 @@ impl<'a> Flash<'a> {
 
     /// Where parts are left.
     fn left(&self) -> Left<'_> {
-        Left { call: &self.found.call, parts: self.parts.count() }
+        Left { call: &self.call, parts: self.parts.count() }
     }
 
     /// The digits of a number of a product, and the axes they stand for.
     fn batch(&self, e: &mut Inliner<'_>, item: &Index) -> Vec<Index> {
-        let call = &self.found.call;
+        let call = &self.call;
         let all: u64 = call.batch.iter().product();
         let limits = move |_: u32| (0, all as i64 - 1);
         let mut below: u64 = all;
@@ -256,7 +257,7 @@ impl<'a> Flash<'a> {
     }
 
     fn groups(&self, axes: &[usize]) -> Vec<MergedAxes> {
-        let group = |&axis: &usize| MergedAxes { axis, extent: self.found.space[axis] };
+        let group = |&axis: &usize| MergedAxes { axis, extent: self.found.space.at(axis) };
         axes.iter().map(group).filter(|g| g.extent != 1).collect()
     }
 
@@ -308,7 +309,7 @@ impl<'a> Flash<'a> {
 
     /// Sets the axes of queries to a row of the thread; those beyond the last are computed as the last.
     fn row(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, row: &Index) -> Result<()> {
-        let (queries, tile) = (self.found.call.queries, self.shape.queries);
+        let (queries, tile) = (self.call.queries, self.shape.queries);
         let mut query = block.first.add(&own.first).add(&row.scale(own.apart as i64));
         if !queries.is_multiple_of(tile) {
             query = query.minimum(&Index::constant(queries as i64 - 1), &unbounded);
@@ -341,7 +342,7 @@ impl<'a> Flash<'a> {
             Ok(())
         })?;
         let mut shift = single(0.0);
-        if self.found.call.shifted {
+        if self.call.shifted {
             let mut largest = e.b.load(top, zero);
             for distance in own.lanes {
                 let other = e.b.shuffle(largest, *distance);
@@ -364,7 +365,7 @@ impl<'a> Flash<'a> {
         }
         scores.each(e, row, &mut |e, at, _| {
             let score = e.b.load(scores.registers, at.clone());
-            let exponent = if self.found.call.shifted { e.b.op(ScalarOp::Sub, &[score, shift]) } else { score };
+            let exponent = if self.call.shifted { e.b.op(ScalarOp::Sub, &[score, shift]) } else { score };
             let weight = e.b.apply(&self.exp, &[exponent], &[])[0];
             e.b.store(scores.registers, at, weight);
             let total = e.b.load(totals, row.clone());
@@ -376,9 +377,9 @@ impl<'a> Flash<'a> {
 
     /// The score that a product in a register becomes; -∞ beyond the last key.
     fn score(&self, e: &mut Inliner<'_>, registers: Buf, at: &Index, key: &Index) -> Result<Operand> {
-        let (keys, cluster) = (self.found.call.keys, e.cluster);
+        let (keys, cluster) = (self.call.keys, e.cluster);
         let mut product = e.b.load(registers, at.clone());
-        let scale = Scalar::f32(f32::from_bits(self.found.call.scale));
+        let scale = Scalar::f32(f32::from_bits(self.call.scale));
         if scale.as_f32() != 1.0 {
             product = e.b.op(ScalarOp::Mul, &[product, Operand::Const(scale)]);
         }
@@ -413,7 +414,7 @@ impl<'a> Flash<'a> {
         (maxima, totals): (Buf, Buf),
         batch: &[Index],
     ) -> Result<()> {
-        let (call, left) = (&self.found.call, self.left());
+        let (call, left) = (&self.call, self.left());
         let out = base(&call.out, batch);
         e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
             let mut total = e.b.load(totals, i.clone());
@@ -462,7 +463,7 @@ impl<'a> Flash<'a> {
         row: &Index,
         body: &mut dyn FnMut(&mut Inliner<'_>, Operand, Index) -> Result<()>,
     ) -> Result<()> {
-        let (size, sums) = (self.found.call.size, &own.sums);
+        let (size, sums) = (self.call.size, &own.sums);
         let most = sums.apart * sums.pieces;
         e.looped("j", range(sums.pieces), LoopKind::Unroll, |e, j| {
             let first = e.b.let_index("column", sums.column(&j));

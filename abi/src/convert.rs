@@ -1,0 +1,155 @@
+//! Plans for many shapes become plans for one: every number is replaced, the rest stays.
+
+use crate::flow::FlowPlan;
+use crate::library::{Attention, BatchedGemm, Conv2d, MatrixLayout};
+use crate::number::Number;
+use crate::part::SubBuffer;
+use crate::plan::{Buffer, KernelSignature, Parameter, Plan, Step, StepOp};
+
+/// Gives numbers of one kind for those of another.
+pub trait Convert<N: Number, M: Number> {
+    /// For an extent, a size or a position.
+    fn number(&self, n: N) -> M;
+
+    /// For a distance.
+    fn signed(&self, n: N::Signed) -> M::Signed;
+}
+
+impl<N: Number> MatrixLayout<N> {
+    /// The layout with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> MatrixLayout<M> {
+        let MatrixLayout { offset, batch_strides, row_stride, col_stride } = *self;
+        MatrixLayout {
+            offset: to.signed(offset),
+            batch_strides: batch_strides.map(|n| to.signed(n)),
+            row_stride: to.signed(row_stride),
+            col_stride: to.signed(col_stride),
+        }
+    }
+}
+
+impl<N: Number> BatchedGemm<N> {
+    /// The product with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> BatchedGemm<M> {
+        let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = *self;
+        let [m, n, k] = [m, n, k].map(|n| to.number(n));
+        let [a, b, c] = [a, b, c].map(|layout| layout.convert(to));
+        BatchedGemm { batch: batch.map(|n| to.number(n)), m, n, k, a, b, c, b_packed }
+    }
+}
+
+impl<N: Number> Conv2d<N> {
+    /// The convolution with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Conv2d<M> {
+        let [batch, groups, in_channels, out_channels] =
+            [self.batch, self.groups, self.in_channels, self.out_channels].map(|n| to.number(n));
+        let pair = |pair: [N; 2]| pair.map(|n| to.number(n));
+        Conv2d {
+            batch,
+            groups,
+            in_channels,
+            out_channels,
+            input: pair(self.input),
+            output: pair(self.output),
+            kernel: pair(self.kernel),
+            strides: pair(self.strides),
+            dilations: pair(self.dilations),
+            pads: pair(self.pads),
+            pass: self.pass,
+            images: pair(self.images),
+            layouts: self.layouts,
+        }
+    }
+}
+
+impl<N: Number> Attention<N> {
+    /// The attention with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Attention<M> {
+        let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero } = *self;
+        let [queries, keys, depth, size] = [queries, keys, depth, size].map(|n| to.number(n));
+        let [q, k, v, out] = [q, k, v, out].map(|layout| layout.convert(to));
+        let batch = batch.map(|n| to.number(n));
+        Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero }
+    }
+}
+
+impl<N: Number> Buffer<N> {
+    /// The buffer with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Buffer<M> {
+        let part = self.part.map(|part| {
+            let [offset, run, stride] = [part.offset, part.run, part.stride].map(|n| to.number(n));
+            SubBuffer { of: part.of, offset, run, stride }
+        });
+        let dims = self.dims.iter().map(|n| to.number(*n)).collect();
+        Buffer { name: self.name.clone(), dtype: self.dtype, dims, storage: self.storage, part }
+    }
+}
+
+impl<N: Number> KernelSignature<N> {
+    /// The signature with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> KernelSignature<M> {
+        let parameter = |p: &Parameter<N>| {
+            let Parameter { name, dtype, span, writes } = p;
+            Parameter { name: name.clone(), dtype: *dtype, span: to.number(*span), writes: *writes }
+        };
+        let parameters = self.parameters.iter().map(parameter).collect();
+        KernelSignature { parameters, extent: to.number(self.extent), on_blocks: self.on_blocks }
+    }
+}
+
+impl<N: Number> StepOp<N> {
+    /// The operation with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> StepOp<M> {
+        match self {
+            StepOp::Launch { kernel, args, extent } => {
+                StepOp::Launch { kernel: *kernel, args: args.clone(), extent: to.number(*extent) }
+            }
+            StepOp::Gemm { call, a, b, c, epilogue } => {
+                StepOp::Gemm { call: call.convert(to), a: a.clone(), b: *b, c: *c, epilogue: epilogue.clone() }
+            }
+            StepOp::Conv { call, a, b, c, epilogue } => {
+                StepOp::Conv { call: call.convert(to), a: a.clone(), b: *b, c: *c, epilogue: epilogue.clone() }
+            }
+            StepOp::Attention { call, q, k, v, out, epilogue } => {
+                let (call, epilogue) = (call.convert(to), epilogue.clone());
+                StepOp::Attention { call, q: *q, k: *k, v: *v, out: *out, epilogue }
+            }
+            StepOp::Vendor { call, args } => StepOp::Vendor { call: *call, args: args.clone() },
+            StepOp::Copy { src, dst } => StepOp::Copy { src: *src, dst: *dst },
+            StepOp::Flow { flow, args } => {
+                let bodies = flow.bodies.iter().map(|body| body.convert(to)).collect();
+                StepOp::Flow { flow: FlowPlan { kind: flow.kind.clone(), bodies }.into(), args: args.clone() }
+            }
+            StepOp::Extern { operator, function, args } => {
+                StepOp::Extern { operator: operator.clone(), function: *function, args: args.clone() }
+            }
+        }
+    }
+}
+
+impl<N: Number> Plan<N> {
+    /// The plan with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Plan<M> {
+        let step = |step: &Step<N>| Step {
+            name: step.name.clone(),
+            op: step.op.convert(to),
+            flops: to.number(step.flops),
+            bytes: to.number(step.bytes),
+        };
+        Plan {
+            name: self.name.clone(),
+            buffers: self.buffers.iter().map(|buffer| buffer.convert(to)).collect(),
+            weights: self.weights.clone(),
+            kernels: self.kernels.clone(),
+            steps: self.steps.iter().map(step).collect(),
+            inputs: self.inputs.clone(),
+            states: self.states.clone(),
+            outputs: self.outputs.clone(),
+            boundary: self.boundary,
+            arena_bytes: self.arena_bytes,
+            lower_bound_bytes: self.lower_bound_bytes,
+            scratch: self.scratch.clone(),
+            checks: self.checks.clone(),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A model scheduled and compiled once for many shapes: a shape puts its numbers into the plan.
+
+use std::sync::Arc;
+
+use tensorc_abi::Weight;
+use tensorc_codegen::jit::JitModule;
+use tensorc_codegen::lower::lower_open;
+use tensorc_codegen::sizes::sized;
+use tensorc_ir::Extent;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::extent::Binding;
+use tensorc_ir::interrupt::Interrupt;
+use tensorc_passes::pipeline::{LOWER, PLAN_MEMORY};
+use tensorc_passes::template::Template;
+use tensorc_runtime::plan::{LoadError, verify_kernels};
+use tensorc_runtime::{Executable, WeightStorage};
+use tensorc_schedule::lowered::Lowered;
+use tensorc_schedule::{Effort, plan_memory};
+
+use crate::compile::{Report, generate, link_code, pack, pack_each};
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::program::Program;
+
+/// A plan whose numbers depend on symbols, with the code of its kernels.
+pub(crate) struct OpenPlan {
+    /// What numbers are of the symbols, and on which conditions the plan holds.
+    template: Template,
+    /// Without kernels, of which there is code.
+    lowered: Lowered<Extent>,
+    code: Arc<JitModule>,
+    /// Packed weights; none for what depends on symbols.
+    weights: Vec<Option<WeightStorage>>,
+}
+
+impl OpenPlan {
+    /// Schedules a fused graph and generates code. The template gets the conditions on which that holds.
+    ///
+    /// # Errors
+    /// A cluster has no kernel, a kernel needs a number, or a limit is exceeded.
+    pub fn new(compiler: &Compiler, mut template: Template, report: &mut Report) -> Result<OpenPlan, Error> {
+        let (threads, deadline) = (compiler.pool().threads(), compiler.options().limits.deadline());
+        compiler.progress(LOWER);
+        let lower = |graph: &mut _| -> Result<Lowered<Extent>, Diagnostic> {
+            sized(lower_open(graph, compiler.registry().math(), compiler.choices(), threads)?)
+        };
+        let mut lowered = report.timed(compiler, LOWER, || Ok(template.change(lower)?))?;
+        Interrupt::new(&|| deadline.is_over()).check("planning")?;
+        let code = generate(compiler, &lowered.kernels, deadline, report)?;
+        lowered.kernels.clear();
+        compiler.progress("pack weights");
+        let weights = report.timed(compiler, "pack-weights", || packed(compiler, &lowered))?;
+        Ok(OpenPlan { template, lowered, code, weights })
+    }
+
+    /// The template, with the conditions on which the plan holds.
+    pub fn template(&self) -> &Template {
+        &self.template
+    }
+
+    /// The program for a shape.
+    ///
+    /// # Errors
+    /// The plan is more than limits allow, or breaks a rule of the run time.
+    pub fn program(&self, compiler: &Compiler, binding: &Binding, mut report: Report) -> Result<Program, Error> {
+        let executable = self.bound(compiler, binding, &mut report)?;
+        Ok(Program::of(compiler, executable, report))
+    }
+
+    fn bound(&self, compiler: &Compiler, binding: &Binding, report: &mut Report) -> Result<Executable, Error> {
+        let (limits, threads) = (&compiler.options().limits, compiler.pool().threads());
+        let admit = |lowered: &Lowered| limits.admit_plan(&lowered.plan, threads, false);
+        let lowered = report.timed(compiler, PLAN_MEMORY, || {
+            let mut lowered = self.lowered.bound(binding);
+            plan_memory(&mut lowered, Effort::Greedy)?;
+            if admit(&lowered).is_err() {
+                plan_memory(&mut lowered, Effort::Search)?;
+            }
+            Ok(lowered)
+        })?;
+        admit(&lowered)?;
+        report.timed(compiler, "load", || {
+            let Lowered { plan, signatures, constants, externs, .. } = lowered;
+            verify_kernels(&plan, &signatures).map_err(LoadError::from)?;
+            let weight = |(weight, known): (&Weight, &Option<WeightStorage>)| match known {
+                Some(known) => Ok(known.clone()),
+                None => pack(compiler, weight, &constants[weight.constant as usize]),
+            };
+            let weights = plan.weights.iter().zip(&self.weights).map(weight).collect::<Result<_, _>>()?;
+            link_code(compiler, plan, &self.code, weights, &externs)
+        })
+    }
+}
+
+/// Packs the weights that do not depend on symbols.
+fn packed(compiler: &Compiler, lowered: &Lowered<Extent>) -> Result<Vec<Option<WeightStorage>>, Error> {
+    let data = |weight: &Weight| &lowered.constants[weight.constant as usize];
+    let known: Vec<_> = lowered.plan.weights.iter().map(|w| (w, data(w))).filter(|(_, data)| !data.is_open()).collect();
+    let mut packed = pack_each(compiler, &known)?.into_iter();
+    Ok(lowered.plan.weights.iter().map(|w| if data(w).is_open() { None } else { packed.next() }).collect())
+}
