@@ -6,7 +6,7 @@ use crate::number::Number;
 use crate::part::SubBuffer;
 use crate::plan::{Buffer, KernelSignature, Parameter, Plan, Step, StepOp};
 
-/// Gives numbers of one kind for those of another.
+/// Maps the numbers of a plan, for example from expressions to integers.
 pub trait Convert<N: Number, M: Number> {
     /// For an extent, a size or a position.
     fn number(&self, n: N) -> M;

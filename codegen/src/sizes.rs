@@ -1,4 +1,4 @@
-//! Plans for many shapes: kernels are told the numbers that depend on symbols.
+//! Plans for many shapes: numbers that depend on symbols are arguments of kernels.
 //!
 //! Each such kernel has a further argument, memory of its sizes ([`SizedKernel`]). It is a weight of the plan, a constant of
 //! integers that depend on symbols, so that a shape gives it its numbers as it gives them to all constants.
@@ -42,15 +42,15 @@ pub fn sized(mut lowered: Lowered<Extent>) -> Result<Lowered<Extent>> {
         let buffer = Buffer { name, dtype: DType::I64, dims: vec![count.into()], storage, part: None };
         weights.insert(KernelId(position as u32), buffer);
     }
-    told(&mut lowered.plan, &weights);
+    add_arguments(&mut lowered.plan, &weights);
     Ok(lowered)
 }
 
 /// Adds the sizes to the arguments of calls, in nested plans, too.
-fn told(plan: &mut Plan<Extent>, weights: &BTreeMap<KernelId, Buffer<Extent>>) {
+fn add_arguments(plan: &mut Plan<Extent>, weights: &BTreeMap<KernelId, Buffer<Extent>>) {
     let Plan { steps, buffers, .. } = plan;
     let mut known = BTreeMap::new();
-    let mut tell = |kernel: KernelId, args: &mut Vec<Arg>| {
+    let mut add = |kernel: KernelId, args: &mut Vec<Arg>| {
         let Some(buffer) = weights.get(&kernel) else { return };
         let id = *known.entry(kernel).or_insert_with(|| {
             buffers.push(buffer.clone());
@@ -60,15 +60,15 @@ fn told(plan: &mut Plan<Extent>, weights: &BTreeMap<KernelId, Buffer<Extent>>) {
     };
     for step in steps {
         match &mut step.op {
-            StepOp::Launch { kernel, args, .. } => tell(*kernel, args),
+            StepOp::Launch { kernel, args, .. } => add(*kernel, args),
             StepOp::Gemm { a, epilogue, .. } | StepOp::Conv { a, epilogue, .. } => {
-                epilogue.iter_mut().for_each(|e| tell(e.kernel, &mut e.args));
+                epilogue.iter_mut().for_each(|e| add(e.kernel, &mut e.args));
                 if let LeftOperand::Computed(prologue) = a {
-                    tell(prologue.kernel, &mut prologue.args);
+                    add(prologue.kernel, &mut prologue.args);
                 }
             }
-            StepOp::Attention { epilogue, .. } => epilogue.iter_mut().for_each(|e| tell(e.kernel, &mut e.args)),
-            StepOp::Flow { flow, .. } => flow.bodies.iter_mut().for_each(|body| told(body, weights)),
+            StepOp::Attention { epilogue, .. } => epilogue.iter_mut().for_each(|e| add(e.kernel, &mut e.args)),
+            StepOp::Flow { flow, .. } => flow.bodies.iter_mut().for_each(|body| add_arguments(body, weights)),
             StepOp::Vendor { .. } | StepOp::Copy { .. } | StepOp::Extern { .. } => {}
         }
     }

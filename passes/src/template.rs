@@ -110,8 +110,8 @@ impl Template {
         self.refusing(&self.examples(), |_, n| vec![n * 2, n * 3, n / 2, n + 1, n - 1])
     }
 
-    /// The dimensions of which the conditions do not admit these numbers, where the others have those of inputs of the given
-    /// types; `None` if the template does not hold for these.
+    /// The open dimensions that cannot have the extent in `numbers` (one for each symbol) while all others have those of `types`:
+    /// a condition would fail. `None` if the template does not hold for `types`.
     pub fn unlike(&self, types: &[DenseType], numbers: &[i64]) -> Option<Vec<DimId>> {
         self.binding(types)?;
         Some(self.refusing(&self.numbers(types)?, |i, _| numbers.get(i).copied().into_iter().collect()))

@@ -17,7 +17,7 @@ use std::iter::{Product, Sum};
 use std::ops::{Add, Mul, Neg, Sub};
 use std::panic::Location;
 
-pub use number::{Example, Fixed};
+pub use number::{Example, Fixed, Known};
 pub use shape::{Axes, Extents};
 pub(crate) use trace::Scope;
 pub use trace::{Binding, Symbol, Trace, advice, found};

@@ -61,8 +61,11 @@ impl Convert<Extent, u64> for Example {
     }
 }
 
-/// Numbers that are known.
-impl Convert<u64, Extent> for Example {
+/// Known numbers as extents.
+#[derive(Clone, Copy, Debug)]
+pub struct Known;
+
+impl Convert<u64, Extent> for Known {
     fn number(&self, n: u64) -> Extent {
         n.into()
     }

@@ -213,7 +213,7 @@ impl Binding {
         extent.expr.map_or(extent.value, |expr| self.0[expr.0 as usize])
     }
 
-    /// The same extent where these values are those of the example.
+    /// The extent with its value here as the example.
     pub fn example(&self, extent: Extent) -> Extent {
         Extent { value: self.value(extent), ..extent }
     }

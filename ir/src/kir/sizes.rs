@@ -1,4 +1,4 @@
-//! Kernels for many shapes: numbers that depend on symbols become values that each call is told.
+//! Kernels for many shapes: numbers that depend on symbols become arguments of each call.
 //!
 //! The last parameter of such a kernel is memory of i64, its *sizes*. They are read once, at the beginning of an iteration of the
 //! parallel loop, or of the kernel if it has none. What an index multiplies or divides by a size is computed in the outermost block
@@ -10,10 +10,10 @@ use tensorc_abi::DType;
 use super::{Buf, BufInfo, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var, VarInfo};
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::extent::Extent;
-use crate::index::{Atom, Index, Interval};
+use crate::index::{Atom, Index, Interval, unbounded};
 use crate::scalar::{CmpOp, Scalar, ScalarOp};
 
-/// A kernel that is told its sizes.
+/// A kernel that takes its sizes as an argument.
 #[derive(Clone, Debug)]
 pub struct SizedKernel {
     /// The kernel, with memory of the sizes as its last parameter if it has any.
@@ -39,9 +39,9 @@ impl Kernel {
     /// [`DiagnosticCode::Unsupported`]: the extent of a vector, of an unrolled loop or of memory of its own depends on symbols, or a
     /// number of a kernel for a GPU does.
     pub fn sized(&self) -> Result<SizedKernel> {
-        let found = Sizes::new(self, true).told(&self.body)?;
-        // A number of iterations alone need not be told.
-        if found.sizes.is_empty() { Sizes::new(self, false).told(&self.body) } else { Ok(found) }
+        let found = Sizes::new(self, true).rewritten(&self.body)?;
+        // Each launch has the number of iterations anyway.
+        if found.sizes.is_empty() { Sizes::new(self, false).rewritten(&self.body) } else { Ok(found) }
     }
 }
 
@@ -102,12 +102,11 @@ impl Sizes {
             kernel.buffers.insert(kernel.params, info);
             kernel.params += 1;
         }
-        let unknown = (Extent::of(i64::MIN / 4), Extent::of(i64::MAX / 4));
-        let (depths, ranges) = (vec![0; kernel.vars.len()], vec![unknown; kernel.vars.len()]);
+        let (depths, ranges) = (vec![0; kernel.vars.len()], vec![unbounded(0); kernel.vars.len()]);
         Sizes { kernel, memory, sizes: vec![], held: vec![], depths, ranges, blocks: vec![] }
     }
 
-    fn told(mut self, body: &[Stmt]) -> Result<SizedKernel> {
+    fn rewritten(mut self, body: &[Stmt]) -> Result<SizedKernel> {
         match body {
             [Stmt::For { var, lo, hi, step, kind: LoopKind::Parallel, body }] => {
                 let last = self.interval(hi).1 - 1;
@@ -319,7 +318,7 @@ impl Sizes {
         }
         let depth_of = |arg: &Operand| if let Operand::Var(v) = arg { self.depths[v.0 as usize] } else { 0 };
         let depth = args.iter().map(depth_of).max().unwrap_or(0);
-        let var = self.variable("v", depth, (Extent::of(i64::MIN / 4), Extent::of(i64::MAX / 4)));
+        let var = self.variable("v", depth, unbounded(0));
         if matches!(op, ScalarOp::Cmp(_)) {
             self.kernel.vars[var.0 as usize].dtype = DType::Bool;
         }

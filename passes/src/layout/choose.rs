@@ -93,7 +93,7 @@ fn candidate(graph: &Graph, node: NodeId) -> Result<Option<LayoutNode>> {
     }
     let same = |fits: bool| Ok(fits.then_some(LayoutNode::Same { blocks: true, last: true }));
     match prim {
-        // Prices are those of the example.
+        // Costs are estimated at the example extents.
         Prim::Contract(_) => {
             Ok(convolution(graph, node)?.map(|conv| conv.convert(&Example)).map(|conv| match conv.is_depthwise() {
                 true => LayoutNode::Depthwise(conv),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use tensorc_abi::{Arg, FlowPlan, KernelId, LeftOperand, Plan, StepOp, StorageClass};
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::extent::{Example, Fixed};
+use tensorc_ir::extent::{Fixed, Known};
 use tensorc_ir::flow::{Flow, FlowKind};
 use tensorc_ir::graph::NodeId;
 
@@ -55,7 +55,7 @@ impl<'a> Lowering<'a, '_> {
                 let (plan, in_place) = (std::mem::take(&mut schedule.plan), schedule.in_place.clone());
                 let mut lowered = Lowered { plan: plan.convert(&Fixed), in_place, ..Lowered::default() };
                 plan_memory(&mut lowered, Effort::Search)?;
-                schedule.plan = lowered.plan.convert(&Example);
+                schedule.plan = lowered.plan.convert(&Known);
                 let schedule = Rc::new(schedule);
                 self.bodies.0.borrow_mut().insert((node, i), schedule.clone());
                 schedule

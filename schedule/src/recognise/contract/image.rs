@@ -211,7 +211,7 @@ fn as_form(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorc_ir::extent::Example;
+    use tensorc_ir::extent::Known;
 
     fn types(conv: &Conv2d) -> [DenseType; 2] {
         let (inputs, [h, w]) = (conv.groups * conv.in_channels, conv.input);
@@ -256,9 +256,9 @@ mod tests {
             }
         }
         for conv in cases {
-            let c = image_convolution(&conv.convert(&Example));
+            let c = image_convolution(&conv.convert(&Known));
             let [x, w] = types(&conv);
-            assert_eq!(as_image_convolution(&c, &x, &w), Some(conv.convert(&Example)));
+            assert_eq!(as_image_convolution(&c, &x, &w), Some(conv.convert(&Known)));
             let filtered = Contraction { algorithm: ConvAlgorithm::WinogradF4, ..c.clone() };
             assert_eq!(as_image_convolution(&filtered, &x, &w).map(|conv| conv.pass), Some(ConvPass::Forward));
             let rows = if conv.layouts[0] == ImageLayout::Nhwc { 1 } else { 2 };
@@ -274,9 +274,9 @@ mod tests {
         let minimal = Conv2d { strides: [1; 2], output: [9, 6], ..conv(1, 32, 48, layouts) };
         let [x, w] = types(&minimal);
         for algorithm in ConvAlgorithm::ALL {
-            let c = Contraction { algorithm, ..image_convolution(&minimal.convert(&Example)) };
+            let c = Contraction { algorithm, ..image_convolution(&minimal.convert(&Known)) };
             let pass = ConvPass::by(algorithm);
-            assert_eq!(as_image_convolution(&c, &x, &w), Some(Conv2d { pass, ..minimal }.convert(&Example)));
+            assert_eq!(as_image_convolution(&c, &x, &w), Some(Conv2d { pass, ..minimal }.convert(&Known)));
         }
         let (kernel, pads, last) = ([1; 2], [0; 2], ImageLayout::Nhwc);
         let pointwise = Conv2d { kernel, pads, strides: [1; 2], output: [9, 8], ..minimal };
@@ -284,7 +284,7 @@ mod tests {
             let pointwise = Conv2d { layouts: [x, last], ..pointwise };
             let [x, w] = types(&pointwise);
             assert_eq!(
-                as_image_convolution(&image_convolution(&pointwise.convert(&Example)), &x, &w).is_some(),
+                as_image_convolution(&image_convolution(&pointwise.convert(&Known)), &x, &w).is_some(),
                 recognised
             );
         }
