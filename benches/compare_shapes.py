@@ -2,11 +2,13 @@
 """Requests of random shapes to one model, from cold, beside ONNX Runtime.
 
     python3 benches/compare_shapes.py target/release/tensorc-bench MODEL.onnx --extents 1..1,1..512 \\
-        [--requests 300] [--threads 2] [--rounds 1] [--seed 1]
+        [--requests 300] [--threads 2] [--rounds 1] [--seed 1] [--repeat 1]
 
 Extents are ranges of the model's open dimensions, in the order in which its inputs have them first; `32..640/32` are multiples
 of 32. Both sides get the same requests in the same order; inputs are ones. Prints loading, the sum of all requests, the median and
-the worst of them in ms, of the round with the least sum. Needs onnxruntime and numpy.
+the worst of them in ms, of the round with the least sum. With `--repeat`, the requests follow so often, tensorc also runs with
+kernels for each shape (`--specialize`), and the sum of the least times of each request in later repetitions of all rounds is
+printed instead. Needs onnxruntime and numpy.
 """
 import argparse, json, random, statistics, subprocess, sys
 
@@ -43,18 +45,22 @@ def main():
     options.add_argument("bench")
     options.add_argument("model")
     options.add_argument("--extents", required=True)
-    for name, value in [("requests", 300), ("threads", 2), ("rounds", 1), ("seed", 1)]:
+    for name, value in [("requests", 300), ("threads", 2), ("rounds", 1), ("seed", 1), ("repeat", 1)]:
         options.add_argument(f"--{name}", type=int, default=value)
     given = options.parse_args()
     ranges = [extents(one) for one in given.extents.split(",")]
     rng = random.Random(given.seed)
     requests = [",".join(str(rng.choice(one)) for one in ranges) for _ in range(given.requests)]
+    requests *= given.repeat
     ours = [given.bench, "shapes", given.model, "--threads", str(given.threads)]
+    ours += [word for request in requests for word in ("--request", request)]
     sides = {
-        "tensorc": ours + [word for request in requests for word in ("--request", request)],
+        "tensorc": ours,
         "ONNX Runtime": [sys.executable, "-c", PEER, given.model, str(given.threads)] + requests,
     }
-    best = {}
+    if given.repeat > 1:
+        sides["specialised"] = ours + ["--specialize"]
+    best, again = {}, {}
     for _ in range(given.rounds):
         for side, command in sides.items():
             out = subprocess.run(command, capture_output=True, text=True)
@@ -63,6 +69,13 @@ def main():
             found = json.loads(out.stdout.strip().splitlines()[-1])
             if side not in best or sum(found["request_ms"]) < sum(best[side]["request_ms"]):
                 best[side] = found
+            later = found["request_ms"][given.requests :]
+            least = [min(later[i :: given.requests]) for i in range(given.requests) if later]
+            again[side] = [min(pair) for pair in zip(least, again.get(side, least))]
+    if given.repeat > 1:
+        for side, times in again.items():
+            print(f"{side:13} again {sum(times):9.1f}  ratio {sum(again['tensorc']) / sum(times):.3f}")
+        return
     for side, found in best.items():
         times = found["request_ms"]
         print(f"{side:13} load {found['load_ms']:8.1f}  requests {sum(times):9.1f}  "
