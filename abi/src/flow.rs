@@ -98,24 +98,55 @@ impl FlowArg {
     }
 }
 
-impl FlowPlan {
+impl<N: Number> FlowPlan<N> {
     /// Entries of the table of arguments of a body.
-    pub fn slots(body: &Plan) -> u64 {
+    pub fn slots(body: &Plan<N>) -> u64 {
         body.steps.iter().map(|step| step.op.args().len() as u64).sum()
     }
 
     /// The working memory of the step, in which one body lies at a time. Bodies must be planned.
     pub fn working(&self) -> WorkingBytes {
-        let of = |body: &Plan| {
+        let of = |body: &Plan<N>| {
             let shared =
                 body.scratch.iter().map(|s| s.offset.saturating_add(s.shared)).fold(body.arena_bytes, u64::max);
             let each = body.scratch.iter().map(|s| s.bytes).max().unwrap_or(0);
-            let before = flow::arena_offset(FlowPlan::slots(body)).unwrap_or(u64::MAX);
+            let before = flow::arena_offset(FlowPlan::<N>::slots(body)).unwrap_or(u64::MAX);
             WorkingBytes { shared: shared.saturating_add(before), each }
         };
         self.bodies.iter().map(of).fold(WorkingBytes::default(), WorkingBytes::max)
     }
 
+    /// The record by which the step is executed, as [`crate::image::flow`] describes it, without what it says of bodies.
+    pub fn words(&self) -> Vec<N> {
+        let (mut words, rows) = (vec![N::from(0); flow::WORDS], |buffer: &Buffer<N>, back: bool| {
+            [buffer.bytes(), N::from(u64::from(back))]
+        });
+        match (&self.kind, &self.bodies[..]) {
+            (FlowKind::Loop(repeat), [body]) => {
+                words[flow::KIND] = flow::LOOP.into();
+                words[flow::TRIPS] = repeat.trips.unwrap_or(u64::MAX).into();
+                words[flow::CONDITIONAL] = u64::from(repeat.conditional).into();
+                words[flow::CARRIED] = (repeat.carried as u64).into();
+                words[flow::SCANNED] = (repeat.scanned.len() as u64).into();
+                words[flow::STACKED] = (repeat.stacked.len() as u64).into();
+                let operands = body.inputs.len() - 1 + repeat.carried + usize::from(repeat.conditional);
+                words[flow::OPERANDS] = (operands as u64).into();
+                words.extend(body.states.iter().map(|id| body.buffer(*id).bytes()));
+                let scanned = body.inputs.iter().skip(1).zip(&repeat.scanned);
+                words.extend(scanned.flat_map(|(id, back)| rows(body.buffer(*id), *back)));
+                let stacked = body.outputs.iter().skip(usize::from(repeat.conditional)).zip(&repeat.stacked);
+                words.extend(stacked.flat_map(|(id, back)| rows(body.buffer(*id), *back)));
+            }
+            (_, bodies) => {
+                words[flow::KIND] = flow::IF.into();
+                words[flow::OPERANDS] = (1 + bodies.first().map_or(0, |body| body.inputs.len() as u64)).into();
+            }
+        }
+        words
+    }
+}
+
+impl FlowPlan {
     /// Types and sizes of the operands, and of the results; `None` if the bodies do not fit the kind: their number, their
     /// inputs, states or outputs.
     pub fn signature(&self) -> Option<[Vec<FlowArg>; 2]> {
@@ -158,32 +189,5 @@ impl FlowPlan {
         operands.extend(inputs.map(FlowArg::of));
         let results = carried.into_iter().chain(outputs.map(|b| FlowArg::rows(b, rows))).collect();
         Some([operands, results])
-    }
-
-    /// The record by which the step is executed, as [`crate::image::flow`] describes it, without what it says of bodies.
-    pub fn words(&self) -> Vec<u64> {
-        let (mut words, rows) = (vec![0; flow::WORDS], |buffer: &Buffer, back: bool| [buffer.bytes(), u64::from(back)]);
-        match (&self.kind, &self.bodies[..]) {
-            (FlowKind::Loop(repeat), [body]) => {
-                words[flow::KIND] = flow::LOOP;
-                words[flow::TRIPS] = repeat.trips.unwrap_or(u64::MAX);
-                words[flow::CONDITIONAL] = repeat.conditional.into();
-                words[flow::CARRIED] = repeat.carried as u64;
-                words[flow::SCANNED] = repeat.scanned.len() as u64;
-                words[flow::STACKED] = repeat.stacked.len() as u64;
-                words[flow::OPERANDS] =
-                    (body.inputs.len() - 1 + repeat.carried + usize::from(repeat.conditional)) as u64;
-                words.extend(body.states.iter().map(|id| body.buffer(*id).bytes()));
-                let scanned = body.inputs.iter().skip(1).zip(&repeat.scanned);
-                words.extend(scanned.flat_map(|(id, back)| rows(body.buffer(*id), *back)));
-                let stacked = body.outputs.iter().skip(usize::from(repeat.conditional)).zip(&repeat.stacked);
-                words.extend(stacked.flat_map(|(id, back)| rows(body.buffer(*id), *back)));
-            }
-            (_, bodies) => {
-                words[flow::KIND] = flow::IF;
-                words[flow::OPERANDS] = 1 + bodies.first().map_or(0, |body| body.inputs.len() as u64);
-            }
-        }
-        words
     }
 }

@@ -5,7 +5,8 @@
 //! (`rt/`) reads them; [`Image`] is both sides' description of the layout. Offsets count words from the start
 //! of the image. Texts are a length in bytes, then the bytes, padded with zeros.
 //!
-//! One image holds several *variants* of a model: plans for different extents of its dynamic dimensions.
+//! One image holds several *variants* of a model: plans for different extents of its dynamic dimensions. A plan for many extents
+//! has a region of the image, of which a context keeps a copy with the words of the extents that it runs ([`open`]).
 //! Weights are shared by all; their offsets count bytes in the model's one block of weights.
 
 use crate::conv::ConvVariant;
@@ -13,7 +14,7 @@ use crate::conv::ConvVariant;
 /// First word of every image.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tcimage\0");
 /// Version of the layout. Readers accept their own major version with any minor version up to their own.
-pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 6 };
+pub const VERSION: ImageVersion = ImageVersion { major: 1, minor: 7 };
 /// Most dimensions of a tensor in an image.
 pub const MAX_RANK: usize = 16;
 
@@ -185,6 +186,27 @@ pub mod variant {
     pub const WORDS: usize = 6;
     /// Behind the record since version 1.5: number of [`super::check`] records, and their offset.
     pub const CHECKS: usize = WORDS;
+    /// Behind those since version 1.7: the offset of the [`super::open`] record of a plan for many extents, or 0.
+    pub const OPEN: usize = CHECKS + 2;
+}
+
+/// Positions in the record of a plan for many extents. [`variant::ARENA_BYTES`] is the most that intermediate tensors take for
+/// any of them.
+pub mod open {
+    /// The first word of the region, and how many there are: every word of the plan that depends on extents.
+    pub const REGION: usize = 0;
+    /// Number of instructions of the size program ([`crate::sizes`]), and their offset. The value of the last is the bytes of the
+    /// arena, with the working memory of all workers.
+    pub const PROGRAM: usize = 2;
+    /// Number of instructions at its beginning that only tell whether the plan holds: they store nothing, and read no word.
+    pub const CONDITIONS: usize = 4;
+    /// Number of [`super::scratch`] records, and their offset: the working memory of steps where it reaches the furthest for some
+    /// extents.
+    pub const SCRATCH: usize = 5;
+    /// Words of the record.
+    pub const WORDS: usize = 7;
+    /// The first version that has the record.
+    pub const SINCE: super::ImageVersion = super::ImageVersion { major: 1, minor: 7 };
 }
 
 /// Positions in the record of a check of run-time values.
@@ -215,7 +237,7 @@ pub const fn found(word: i64) -> Option<i64> {
 
 /// Positions in the record of a slot: an address of the argument table.
 pub mod slot {
-    /// [`INPUT`], [`OUTPUT`], [`WEIGHTS`] or [`ARENA`].
+    /// [`INPUT`], [`OUTPUT`], [`WEIGHTS`], [`ARENA`] or [`REGION`].
     pub const HOME: usize = 0;
     /// Which input or output.
     pub const INDEX: usize = 1;
@@ -234,6 +256,8 @@ pub mod slot {
     pub const ARENA: u64 = 3;
     /// In no image: plans of models compiled ahead of time have none.
     pub const STATE: u64 = 4;
+    /// The region of a plan for many extents, which holds constants that depend on them. Since version 1.7.
+    pub const REGION: u64 = 5;
 }
 
 /// Positions in the record of a step.
@@ -376,6 +400,9 @@ pub enum ImageError {
 #[derive(Clone, Copy)]
 pub struct Image<'w> {
     words: &'w [u64],
+    /// Words that are read in place of those from `over_at` on.
+    over: &'w [u64],
+    over_at: usize,
 }
 
 /// FNV-1a over words: finds damage, not forgery.
@@ -399,14 +426,19 @@ impl<'w> Image<'w> {
         let whole = usize::try_from(words[header::LEN]).ok().and_then(|len| words.get(..len));
         let Some(words) = whole.filter(|w| w.len() >= header::WORDS) else { return Err(ImageError::Damaged) };
         match checksum(&words[header::NAME..]) == words[header::CHECKSUM] {
-            true => Ok(Image { words }),
+            true => Ok(Image { words, over: &[], over_at: 0 }),
             false => Err(ImageError::Damaged),
         }
     }
 
+    /// The image with other words in place of its own from a position on.
+    pub fn with(self, over_at: usize, over: &'w [u64]) -> Image<'w> {
+        Image { over, over_at, ..self }
+    }
+
     /// A word; 0 outside the image.
     pub fn word(&self, at: usize) -> u64 {
-        self.words.get(at).copied().unwrap_or(0)
+        self.tail(at).first().copied().unwrap_or(0)
     }
 
     /// A word that counts or is an offset.
@@ -416,17 +448,18 @@ impl<'w> Image<'w> {
 
     /// Some words of a record; `None` outside the image.
     pub fn record<const N: usize>(&self, at: usize) -> Option<&'w [u64; N]> {
-        self.words.get(at..)?.first_chunk()
+        self.tail(at).first_chunk()
     }
 
     /// Words from a position on; none outside the image.
     pub fn words(&self, at: usize, len: usize) -> &'w [u64] {
-        at.checked_add(len).and_then(|end| self.words.get(at..end)).unwrap_or(&[])
+        self.tail(at).get(..len).unwrap_or(&[])
     }
 
-    /// All words from a position on.
+    /// All words from a position on: up to the end of those in place of others, if it lies there.
     pub fn tail(&self, at: usize) -> &'w [u64] {
-        self.words.get(at..).unwrap_or(&[])
+        let over = at.checked_sub(self.over_at).and_then(|at| self.over.get(at..)).filter(|over| !over.is_empty());
+        over.or_else(|| self.words.get(at..)).unwrap_or(&[])
     }
 
     /// A text; empty if it is not in the image.

@@ -40,6 +40,7 @@ mod part;
 pub mod plan;
 #[cfg(feature = "plan")]
 pub mod seal;
+pub mod sizes;
 #[cfg(feature = "plan")]
 pub mod vendor;
 mod words;

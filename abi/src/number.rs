@@ -21,6 +21,9 @@ pub trait Number:
     /// A distance, which may be negative.
     type Signed: Copy + Debug + Default + Eq + Hash;
 
+    /// A distance as a word of 64 bits ([`crate::image`]).
+    fn of_signed(n: Self::Signed) -> Self;
+
     /// The sum; the greatest number there is, if it is too large.
     #[must_use]
     fn saturating_add(self, other: Self) -> Self;
@@ -32,6 +35,10 @@ pub trait Number:
 
 impl Number for u64 {
     type Signed = i64;
+
+    fn of_signed(n: i64) -> u64 {
+        n as u64
+    }
 
     fn saturating_add(self, other: u64) -> u64 {
         self.saturating_add(other)

@@ -130,6 +130,12 @@ impl<N: Number> Plan<N> {
         self.buffer(id).part.map_or(id, |part| part.of)
     }
 
+    /// Bytes from the start of the whole to the first element.
+    pub fn byte_offset(&self, id: BufferId) -> N {
+        let buffer = self.buffer(id);
+        buffer.part.map_or(N::from(0), |part| part.offset * N::from(buffer.dtype.size() as u64))
+    }
+
     /// Gives every part the storage class of its whole.
     pub fn settle_parts(&mut self) {
         for i in 0..self.buffers.len() {
@@ -208,12 +214,6 @@ impl Plan {
             all.extend(bodies.flat_map(Plan::all_steps));
         }
         all
-    }
-
-    /// Bytes from the start of the whole to the first element.
-    pub fn byte_offset(&self, id: BufferId) -> u64 {
-        let buffer = self.buffer(id);
-        buffer.part.map_or(0, |part| part.offset * buffer.dtype.size() as u64)
     }
 }
 

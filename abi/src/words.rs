@@ -2,6 +2,7 @@
 
 use crate::conv::ConvPass;
 use crate::library::{Attention, BatchedGemm, Conv2d, ImageLayout, MatrixLayout};
+use crate::number::Number;
 
 /// Takes words one after the other; after the last, zeros.
 struct Take<'w>(core::slice::Iter<'w, u64>);
@@ -22,37 +23,43 @@ impl Take<'_> {
 }
 
 /// Puts words one after the other.
-struct Put<const N: usize> {
-    words: [u64; N],
+struct Put<N: Number, const LEN: usize> {
+    words: [N; LEN],
     at: usize,
 }
 
-impl<const N: usize> Put<N> {
-    const fn new() -> Put<N> {
-        Put { words: [0; N], at: 0 }
+impl<N: Number, const LEN: usize> Put<N, LEN> {
+    fn new() -> Put<N, LEN> {
+        Put { words: [N::default(); LEN], at: 0 }
     }
 
-    fn words<const M: usize>(mut self, words: [u64; M]) -> Put<N> {
+    fn words<const M: usize>(mut self, words: [N; M]) -> Put<N, LEN> {
         self.words[self.at..self.at + M].copy_from_slice(&words);
         self.at += M;
         self
     }
 
-    fn layout(self, l: &MatrixLayout) -> Put<N> {
+    fn known<const M: usize>(self, words: [u64; M]) -> Put<N, LEN> {
+        self.words(words.map(N::from))
+    }
+
+    fn layout(self, l: &MatrixLayout<N>) -> Put<N, LEN> {
         let [b0, b1, b2] = l.batch_strides;
-        self.words([l.offset, b0, b1, b2, l.row_stride, l.col_stride].map(|w| w as u64))
+        self.words([l.offset, b0, b1, b2, l.row_stride, l.col_stride].map(N::of_signed))
+    }
+}
+
+impl<N: Number> BatchedGemm<N> {
+    /// The call as words.
+    pub fn to_words(&self) -> [N; BatchedGemm::WORDS] {
+        let put = Put::new().words(self.batch).words([self.m, self.n, self.k]);
+        put.layout(&self.a).layout(&self.b).layout(&self.c).known([self.b_packed.into()]).words
     }
 }
 
 impl BatchedGemm {
     /// Words of a call.
     pub const WORDS: usize = 25;
-
-    /// The call as words.
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let put = Put::new().words(self.batch).words([self.m, self.n, self.k]);
-        put.layout(&self.a).layout(&self.b).layout(&self.c).words([self.b_packed.into()]).words
-    }
 
     /// The inverse of [`BatchedGemm::to_words`].
     pub fn from_words(words: &[u64; Self::WORDS]) -> BatchedGemm {
@@ -63,17 +70,19 @@ impl BatchedGemm {
     }
 }
 
-impl Conv2d {
-    /// Words of a call.
-    pub const WORDS: usize = 20;
-
+impl<N: Number> Conv2d<N> {
     /// The call as words.
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
+    pub fn to_words(&self) -> [N; Conv2d::WORDS] {
         let put = Put::new().words([self.batch, self.groups, self.in_channels, self.out_channels]);
         let put = put.words(self.input).words(self.output).words(self.kernel).words(self.strides);
         let put = put.words(self.dilations).words(self.pads).words(self.images);
-        put.words([self.pass.word(), layouts_word(self.layouts)]).words
+        put.known([self.pass.word(), layouts_word(self.layouts)]).words
     }
+}
+
+impl Conv2d {
+    /// Words of a call.
+    pub const WORDS: usize = 20;
 
     /// `None` if the words name no pass or layout.
     pub fn from_words(words: &[u64; Self::WORDS]) -> Option<Conv2d> {
@@ -131,16 +140,18 @@ fn layouts_of_word(word: u64) -> Option<[ImageLayout; 2]> {
     LAYOUTS.get(usize::try_from(word).ok()?).copied()
 }
 
+impl<N: Number> Attention<N> {
+    /// The call as words.
+    pub fn to_words(&self) -> [N; Attention::WORDS] {
+        let put = Put::new().words(self.batch).words([self.queries, self.keys, self.depth, self.size]);
+        let put = put.layout(&self.q).layout(&self.k).layout(&self.v).layout(&self.out);
+        put.known([self.scale.into(), self.shifted.into(), self.empty_is_zero.into()]).words
+    }
+}
+
 impl Attention {
     /// Words of a call.
     pub const WORDS: usize = 34;
-
-    /// The call as words.
-    pub fn to_words(&self) -> [u64; Self::WORDS] {
-        let put = Put::new().words(self.batch).words([self.queries, self.keys, self.depth, self.size]);
-        let put = put.layout(&self.q).layout(&self.k).layout(&self.v).layout(&self.out);
-        put.words([self.scale.into(), self.shifted.into(), self.empty_is_zero.into()]).words
-    }
 
     /// The inverse of [`Attention::to_words`].
     pub fn from_words(words: &[u64; Self::WORDS]) -> Attention {

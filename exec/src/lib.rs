@@ -1,7 +1,7 @@
 //! What the steps of a plan do, on processors and on devices.
 //!
 //! A plan is executed from records, those of [`tensorc_abi::image`]: `records` makes them of a plan, [`Step::resolve`] finds
-//! the code that one calls, `run` executes steps on the workers of a host and enqueues them on a device. Hosts bring memory,
+//! the code that one calls, `sizes` puts the numbers of a shape into those of a plan for many, `run` executes steps on the workers of a host and enqueues them on a device. Hosts bring memory,
 //! threads and streams: `rt/` for models compiled ahead of time, the crate `runtime` for plans in memory. They implement
 //! [`Code`], [`Workers`] and [`Queue`].
 #![cfg_attr(not(any(feature = "plan", test)), no_std)]
@@ -14,15 +14,17 @@ mod records;
 mod region;
 pub mod routine;
 mod run;
+pub mod sizes;
 mod step;
 
 #[cfg(feature = "plan")]
-pub use records::{Records, Refused, SERIAL_NS, does_something, estimated_ns, working_bytes};
+pub use records::{BYTES_PER_NS, Measure, Records, Refused, does_something, estimated_ns, flops_per_ns, working_bytes};
 #[cfg(feature = "plan")]
 pub use region::regions;
 
 pub use flow::{Flow, Tensors};
 pub use run::{DeviceStep, MAX_STEPS, Memory, Queue, Workers, bind, run};
+pub use sizes::SERIAL_NS;
 #[cfg(feature = "plan")]
 pub use step::Place;
 pub use step::{Code, LibraryCall, Routine, Step, Work, WorkerMemory, worker_stride};

@@ -1,18 +1,16 @@
 //! The steps of a plan as records: how each is divided, what it calls, where its arguments lie.
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
-use tensorc_abi::{BufferId, Contraction, KernelId, LibraryOp, Plan, Step, StepOp, StorageClass, WorkingBytes};
+use tensorc_abi::{
+    BufferId, Contraction, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Step, StepOp, StorageClass,
+    WorkingBytes,
+};
 use tensorc_kernels::{
     attention_scratch, attention_tasks, conv_scratch, conv_tasks, conv_variant, gemm_scratch, gemm_tasks,
 };
 
+use crate::sizes::grain;
 use crate::step::{Place, Recorded, worker_stride};
-
-/// Work below this estimate stays on the calling thread: ten times the price of waking a sleeping
-/// worker, as the `overhead` example of the run time shows it; one that still spins costs a tenth of that.
-pub const SERIAL_NS: u64 = 20_000;
-/// Least estimated work of one chunk of a split step.
-const CHUNK_NS: u64 = 5_000;
 
 /// A step has no form where the plan is to be executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,26 +21,70 @@ pub struct Refused {
 
 /// The records of the steps of a plan that do something.
 #[derive(Clone, Debug, Default)]
-pub struct Records {
+pub struct Records<N: Number = u64> {
     /// [`step::NAME`] is left out, [`step::CALL`] of a library kernel is a position in `words`.
-    pub steps: Vec<[u64; step::WORDS]>,
+    pub steps: Vec<[N; step::WORDS]>,
     /// The position of each in [`Plan::steps`].
     pub positions: Vec<usize>,
     /// [`slot::INDEX`] of a weight is its position in [`Plan::weights`].
-    pub slots: Vec<[u64; slot::WORDS]>,
+    pub slots: Vec<[N; slot::WORDS]>,
     /// Calls of library kernels, each behind the [`scratch`] record of its working memory.
-    pub words: Vec<u64>,
+    pub words: Vec<N>,
     /// Of each step with nested plans, in order, the records of these.
-    pub bodies: Vec<Vec<Records>>,
+    pub bodies: Vec<Vec<Records<N>>>,
+}
+
+/// What records say of a step that a plan does not: how it is divided, and by which library kernel it is computed.
+pub trait Measure<N: Number> {
+    /// Number of tasks of a step that calls the kernel library.
+    fn tasks(&self, contraction: &Contraction<N>) -> N;
+
+    /// The least number of a step's tasks worth handing to another thread.
+    fn grain(&self, step: &Step<N>, tasks: N) -> N;
+
+    /// The variant of a convolution.
+    fn variant(&self, call: &Conv2d<N>) -> ConvVariant;
+}
+
+/// Measures numbers.
+struct Known;
+
+impl Measure<u64> for Known {
+    fn tasks(&self, contraction: &Contraction) -> u64 {
+        tasks_of(contraction)
+    }
+
+    fn grain(&self, step: &Step, tasks: u64) -> u64 {
+        grain(tasks, estimated_ns(step))
+    }
+
+    fn variant(&self, call: &Conv2d) -> ConvVariant {
+        conv_variant(call)
+    }
 }
 
 impl Records {
+    /// The records of a plan whose kernels are linked by the numbers that `number` gives, without steps that have no tasks.
+    ///
+    /// # Errors
+    /// As [`Records::measured`].
+    pub fn of(plan: &Plan, place: Place, number: &dyn Fn(KernelId) -> u64) -> Result<Records, Refused> {
+        Records::measured(plan, place, number, &Known)
+    }
+}
+
+impl<N: Number> Records<N> {
     /// The records of a plan whose kernels are linked by the numbers that `number` gives. Calls of vendor libraries are
-    /// functions of the device, numbered behind the plan's kernels.
+    /// functions of the device, numbered behind the plan's kernels. Left out are steps whose number of tasks is 0.
     ///
     /// # Errors
     /// A step has no form there.
-    pub fn of(plan: &Plan, place: Place, number: &dyn Fn(KernelId) -> u64) -> Result<Records, Refused> {
+    pub fn measured(
+        plan: &Plan<N>,
+        place: Place,
+        number: &dyn Fn(KernelId) -> u64,
+        measure: &dyn Measure<N>,
+    ) -> Result<Records<N>, Refused> {
         let mut records = Records::default();
         let mut functions = plan.kernels.len() as u64;
         for (position, entry) in plan.steps.iter().enumerate() {
@@ -50,33 +92,34 @@ impl Records {
             let recorded = match (&entry.op, &call) {
                 (StepOp::Vendor { .. }, _) if place == Place::Device => {
                     functions += 1;
-                    Some(Recorded { kind: step::LAUNCH, function: functions - 1, tasks: 1, call: 0 })
+                    Some(Recorded { kind: step::LAUNCH, function: functions - 1, tasks: 1.into(), call: 0 })
                 }
                 (_, Some(call)) => {
                     let (kind, words) =
-                        (step::LIBRARY + routine(&call.contraction), records.words.len() + scratch::WORDS);
-                    let (function, tasks) = (linked(call, number), tasks_of(&call.contraction));
+                        (step::LIBRARY + routine(&call.contraction, measure), records.words.len() + scratch::WORDS);
+                    let (function, tasks) = (linked(call, number), measure.tasks(&call.contraction));
                     Some(Recorded { kind, function, tasks, call: words as u64 })
                 }
                 (op, None) => Recorded::of(plan, op, place, number),
             };
             let Recorded { kind, function, tasks, call: word } = recorded.ok_or(Refused { step: position })?;
-            if tasks == 0 {
+            if tasks == N::from(0) {
                 continue;
             }
             let args = entry.op.args();
             let counts = call.as_ref().map_or(args.len() as u64, arguments);
-            let (first, grain) = (records.slots.len() as u64, grain(entry, tasks));
-            records.steps.push([kind, 0, first, tasks, grain, function, counts, word]);
+            let (first, grain) = (records.slots.len() as u64, measure.grain(entry, tasks));
+            let [kind, name, first, function, counts, word] = [kind, 0, first, function, counts, word].map(N::from);
+            records.steps.push([kind, name, first, tasks, grain, function, counts, word]);
             records.positions.push(position);
             records.slots.extend(args.iter().map(|arg| slot_of(plan, arg.buffer)));
             if let Some(flow) = entry.op.flow() {
                 if let Some(record) = records.steps.last_mut() {
-                    record[step::CALL] = (records.words.len() + scratch::WORDS) as u64;
+                    record[step::CALL] = ((records.words.len() + scratch::WORDS) as u64).into();
                 }
                 records.put_scratch(plan, position);
                 records.words.extend(flow.words());
-                let bodies = flow.bodies.iter().map(|body| Records::of(body, place, number));
+                let bodies = flow.bodies.iter().map(|body| Records::measured(body, place, number, measure));
                 let bodies = bodies.collect::<Result<_, _>>().map_err(|_| Refused { step: position })?;
                 records.bodies.push(bodies);
             }
@@ -88,46 +131,47 @@ impl Records {
         Ok(records)
     }
 
-    fn put_scratch(&mut self, plan: &Plan, position: usize) {
-        self.words.extend(plan.scratch_of(position).map_or([0; scratch::WORDS], |s| [s.offset, s.bytes]));
+    fn put_scratch(&mut self, plan: &Plan<N>, position: usize) {
+        let words = plan.scratch_of(position).map_or([0; scratch::WORDS], |s| [s.offset, s.bytes]);
+        self.words.extend(words.map(N::from));
     }
 }
 
 /// The record of a slot.
-fn slot_of(plan: &Plan, id: BufferId) -> [u64; slot::WORDS] {
-    let offset = plan.byte_offset(id);
-    match plan.buffer(id).storage {
-        StorageClass::Input(i) => [slot::INPUT, i.into(), offset],
-        StorageClass::Output(i) => [slot::OUTPUT, i.into(), offset],
-        StorageClass::State(i) => [slot::STATE, i.into(), offset],
-        StorageClass::Weight(i) => [slot::WEIGHTS, i.into(), offset],
-        StorageClass::Arena(at) => [slot::ARENA, 0, at + offset],
-    }
+fn slot_of<N: Number>(plan: &Plan<N>, id: BufferId) -> [N; slot::WORDS] {
+    let (home, index, at) = match plan.buffer(id).storage {
+        StorageClass::Input(i) => (slot::INPUT, i, 0),
+        StorageClass::Output(i) => (slot::OUTPUT, i, 0),
+        StorageClass::State(i) => (slot::STATE, i, 0),
+        StorageClass::Weight(i) => (slot::WEIGHTS, i, 0),
+        StorageClass::Arena(at) => (slot::ARENA, 0, at),
+    };
+    [home.into(), u64::from(index).into(), N::from(at) + plan.byte_offset(id)]
 }
 
 /// The functions of a library call: those of the epilogue and the prologue, from 1 on.
-fn linked(call: &LibraryOp<'_>, number: impl Fn(KernelId) -> u64) -> u64 {
+fn linked<N: Number>(call: &LibraryOp<'_, N>, number: impl Fn(KernelId) -> u64) -> u64 {
     let epilogue = call.epilogue.map_or(0, |e| number(e.kernel) + 1);
     epilogue | call.prologue.map_or(0, |p| number(p.kernel) + 1) << 32
 }
 
 /// The numbers of arguments of the epilogue and the prologue.
-fn arguments(call: &LibraryOp<'_>) -> u64 {
+fn arguments<N: Number>(call: &LibraryOp<'_, N>) -> u64 {
     let epilogue = call.epilogue.map_or(0, |e| e.args.len() as u64);
     epilogue | call.prologue.map_or(0, |p| p.args.len() as u64) << 32
 }
 
 /// The position in [`LIBRARIES`] of the kernel that computes a contraction.
-fn routine(contraction: &Contraction) -> u64 {
+fn routine<N: Number>(contraction: &Contraction<N>, measure: &dyn Measure<N>) -> u64 {
     let name = match contraction {
         Contraction::Gemm(_) => "tc_rt_gemm",
         Contraction::Attention(_) => "tc_rt_attention",
-        Contraction::Conv(call) => conv_variant(call).symbol(),
+        Contraction::Conv(call) => measure.variant(call).symbol(),
     };
     LIBRARIES.iter().take_while(|known| **known != name).count() as u64
 }
 
-fn put_words(contraction: &Contraction, words: &mut Vec<u64>) {
+fn put_words<N: Number>(contraction: &Contraction<N>, words: &mut Vec<N>) {
     match contraction {
         Contraction::Gemm(call) => words.extend(call.to_words()),
         Contraction::Conv(call) => words.extend(call.to_words()),
@@ -168,22 +212,22 @@ fn tasks_of(contraction: &Contraction) -> u64 {
     }
 }
 
-/// The least number of a step's tasks worth handing to another thread.
-fn grain(step: &Step, tasks: u64) -> u64 {
-    let ns = estimated_ns(step);
-    if ns < SERIAL_NS { tasks } else { tasks.div_ceil((ns / CHUNK_NS).max(1)) }
-}
-
 /// Estimated time of one execution on one core, in nanoseconds.
 ///
 /// The rates are those of a current server core, within a factor of two or three; they decide only
 /// who executes a step, never what it computes.
 pub fn estimated_ns(step: &Step) -> u64 {
-    const BYTES_PER_NS: u64 = 16;
-    let flops_per_ns = match step.op.library().map(|call| call.contraction) {
+    (step.flops / flops_per_ns(step)).max(step.bytes / BYTES_PER_NS)
+}
+
+/// Bytes that one core reads or writes in a nanosecond.
+pub const BYTES_PER_NS: u64 = 16;
+
+/// Floating-point operations of a step that one core executes in a nanosecond.
+pub fn flops_per_ns<N: Number>(step: &Step<N>) -> u64 {
+    match step.op.library().map(|call| call.contraction) {
         Some(Contraction::Gemm(_) | Contraction::Conv(_)) => 64,
         Some(Contraction::Attention(_)) => 32,
         None => 4,
-    };
-    (step.flops / flops_per_ns).max(step.bytes / BYTES_PER_NS)
+    }
 }

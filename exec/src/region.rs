@@ -8,8 +8,9 @@ use core::ops::Range;
 
 use tensorc_abi::{BufferId, Plan, Scratch, StepOp, StorageClass};
 
-use crate::records::{SERIAL_NS, estimated_ns};
+use crate::records::estimated_ns;
 use crate::run::MAX_STEPS;
+use crate::sizes::SERIAL_NS;
 
 /// Memory that a step touches.
 enum StepAccess {

@@ -5,8 +5,8 @@ use core::ops::Range;
 use tensorc_abi::image::LIBRARIES;
 use tensorc_abi::{Attention, BatchedGemm, Contraction, Conv2d, ConvVariant};
 use tensorc_kernels::{
-    EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, conv_affinity_by, conv_run_by,
-    conv_scratch_by, gemm_affinity, gemm_run, gemm_scratch,
+    EpilogueCall, LeftOperand, PrologueCall, attention_run, attention_scratch, attention_tasks, conv_affinity_by,
+    conv_run_by, conv_scratch_by, conv_tasks_by, gemm_affinity, gemm_run, gemm_scratch, gemm_tasks,
 };
 
 use crate::step::{LibraryCall, Routine};
@@ -14,6 +14,7 @@ use crate::step::{LibraryCall, Routine};
 /// Matrix products, of [`BatchedGemm`].
 pub const GEMM: Routine = Routine {
     read: |words| words.first_chunk().map(|words| Contraction::Gemm(BatchedGemm::from_words(words))),
+    tasks: |call| if let Contraction::Gemm(c) = call { gemm_tasks(c) } else { 0 },
     scratch: |call, _, prologue| if let Contraction::Gemm(c) = call { gemm_scratch(c, prologue) } else { 0 },
     affinity: |call| if let Contraction::Gemm(c) = call { gemm_affinity(c) } else { 1 },
     run: run_gemm,
@@ -22,6 +23,7 @@ pub const GEMM: Routine = Routine {
 /// Attention, of [`Attention`].
 pub const ATTENTION: Routine = Routine {
     read: |words| words.first_chunk().map(|words| Contraction::Attention(Attention::from_words(words))),
+    tasks: |call| if let Contraction::Attention(c) = call { attention_tasks(c) } else { 0 },
     scratch: |call, args, _| if let Contraction::Attention(c) = call { attention_scratch(c, args) } else { 0 },
     affinity: |_| 1,
     run: run_attention,
@@ -32,6 +34,7 @@ macro_rules! convolution {
     ($way:ident) => {
         Routine {
             read: |words| words.first_chunk().and_then(Conv2d::from_words).map(Contraction::Conv),
+            tasks: |call| if let Contraction::Conv(c) = call { conv_tasks_by(ConvVariant::$way, c) } else { 0 },
             scratch: |call, _, prologue| match call {
                 Contraction::Conv(c) => conv_scratch_by(ConvVariant::$way, c, prologue),
                 _ => 0,

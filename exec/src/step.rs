@@ -5,7 +5,7 @@ use core::ops::Range;
 use tensorc_abi::image::{scratch, step};
 use tensorc_abi::{Contraction, KernelFn};
 #[cfg(feature = "plan")]
-use tensorc_abi::{KernelId, Plan, StepOp};
+use tensorc_abi::{KernelId, Number, Plan, StepOp};
 use tensorc_kernels::affinity_grain;
 
 /// Chunks per worker that a step is cut into, so that a delayed worker costs little.
@@ -123,6 +123,8 @@ pub enum Work {
 pub struct Routine {
     /// The call that words say; `None` if they say none.
     pub(crate) read: fn(&[u64]) -> Option<Contraction>,
+    /// Number of tasks.
+    pub(crate) tasks: fn(&Contraction) -> u64,
     /// Bytes of working memory for each worker, with the numbers of arguments of the epilogue and, if there is one, of the
     /// prologue.
     pub(crate) scratch: fn(&Contraction, usize, Option<usize>) -> usize,
@@ -159,23 +161,26 @@ pub enum Place {
 
 /// What the record of a step says that depends on its kind, at the positions in [`step`] of these names.
 #[cfg(feature = "plan")]
-pub(crate) struct Recorded {
+pub(crate) struct Recorded<N> {
     pub kind: u64,
     pub function: u64,
-    pub tasks: u64,
+    pub tasks: N,
     pub call: u64,
 }
 
 #[cfg(feature = "plan")]
-impl Recorded {
+impl<N: Number> Recorded<N> {
     /// Of a step that calls neither the kernel library nor a vendor's; `None` if it has no form there.
-    pub fn of(plan: &Plan, op: &StepOp, place: Place, number: &dyn Fn(KernelId) -> u64) -> Option<Recorded> {
+    pub fn of(plan: &Plan<N>, op: &StepOp<N>, place: Place, number: &dyn Fn(KernelId) -> u64) -> Option<Recorded<N>> {
+        let one = N::from(1);
         let (kind, function, tasks) = match (op, place) {
             (StepOp::Launch { kernel, extent, .. }, Place::Processor) => (step::KERNEL, number(*kernel), *extent),
-            (StepOp::Launch { kernel, extent, .. }, Place::Device) => (step::LAUNCH, number(*kernel), (*extent).min(1)),
+            (StepOp::Launch { kernel, extent, .. }, Place::Device) => {
+                (step::LAUNCH, number(*kernel), (*extent).min(one))
+            }
             (StepOp::Copy { dst, .. }, _) => (step::COPY, 0, plan.buffer(*dst).bytes()),
-            (StepOp::Extern { function, .. }, Place::Processor) => (step::HOST, u64::from(*function), 1),
-            (StepOp::Flow { .. }, Place::Processor) => (step::FLOW, 0, 1),
+            (StepOp::Extern { function, .. }, Place::Processor) => (step::HOST, u64::from(*function), one),
+            (StepOp::Flow { .. }, Place::Processor) => (step::FLOW, 0, one),
             _ => return None,
         };
         Some(Recorded { kind, function, tasks, call: 0 })

@@ -35,7 +35,7 @@ mod weights;
 pub use attention::{attention_run, attention_run_with, attention_scratch, attention_tasks};
 pub use conv::{
     conv_affinity, conv_affinity_by, conv_run, conv_run_by, conv_run_with, conv_scratch, conv_scratch_by, conv_tasks,
-    conv_variant,
+    conv_tasks_by, conv_variant,
 };
 pub use copy::{NON_TEMPORAL_COPY, copy_non_temporal};
 pub use epilogue::EpilogueCall;

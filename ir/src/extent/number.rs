@@ -27,6 +27,10 @@ impl<T: Into<Extent>> Rem<T> for Extent {
 impl Number for Extent {
     type Signed = Extent;
 
+    fn of_signed(n: Extent) -> Extent {
+        n
+    }
+
     fn saturating_add(self, other: Extent) -> Extent {
         self.saturating_add(other)
     }

@@ -161,7 +161,13 @@ unsafe fn compute_pixels(
 
 /// Number of tasks of a convolution; they may run in any order, on any threads.
 pub fn conv_tasks(call: &Conv2d) -> u64 {
-    (match conv_variant(call) {
+    conv_tasks_by(conv_variant(call), call)
+}
+
+/// [`conv_tasks`] where the variant is known: what other ways need is not linked.
+#[inline(always)]
+pub fn conv_tasks_by(variant: ConvVariant, call: &Conv2d) -> u64 {
+    (match variant {
         ConvVariant::Correlate => correlate::CorrelationTasks::new(call).tasks(),
         ConvVariant::Planar => planar::tasks(&WindowShape::forward(call)),
         ConvVariant::Windows => windows::WindowTasks::new(call).tasks(),
