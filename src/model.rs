@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::key::ProgramKey;
 use crate::lists::Lists;
 use crate::session::{Session, SessionCode};
-use crate::templates::Templates;
+use crate::templates::{OpenModel, Templates};
 use crate::tensor::Tensor;
 
 /// Names and types of a model's inputs or outputs, in order.
@@ -104,6 +104,11 @@ impl Model {
     /// The fused graph for inputs of the given types, if what was compiled for other shapes holds for these, too.
     pub(crate) fn fused_for(&self, types: &[DenseType], report: &mut Report) -> Option<Graph> {
         self.open.is_none().then(|| self.templates.fused(&self.compiler, &self.graph, types, report))?
+    }
+
+    /// What is compiled for inputs of the given types and many others.
+    pub(crate) fn open_for(&self, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
+        self.open.is_none().then(|| self.templates.model(&self.compiler, &self.graph, types, report))?
     }
 
     fn bound(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<Graph, Error> {

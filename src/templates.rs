@@ -23,7 +23,7 @@ use crate::session::{RunMemory, SessionCode, Signature};
 const MAX_TEMPLATES: usize = 16;
 
 /// Plans that are made from one template: where schedules depend on the shape.
-const MAX_PLANS: usize = 8;
+pub(crate) const MAX_PLANS: usize = 8;
 
 /// The templates of a model.
 pub(crate) struct Templates(ProgramCache<Made>);
@@ -62,6 +62,11 @@ impl OpenModel {
     fn new(compiler: &Compiler, template: Template) -> OpenModel {
         let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
         OpenModel { template, plans: Mutex::default(), tried: Mutex::default(), runs }
+    }
+
+    /// The template that plans are made from.
+    pub fn template(&self) -> &Template {
+        &self.template
     }
 
     /// The code for inputs of these types; `None` if what is compiled for many shapes does not hold for them.

@@ -102,6 +102,9 @@ impl WorkingBytes {
 }
 
 impl Scratch {
+    /// Working memory begins at a multiple of this, so that workers share no pair of cache lines with each other or a buffer.
+    pub const ALIGN: u64 = 128;
+
     /// Bytes of the arena up to its end, for so many workers.
     pub fn end(&self, workers: usize) -> u64 {
         self.offset.saturating_add(self.working().of(workers as u64))
@@ -156,6 +159,17 @@ impl<N: Number> Plan<N> {
         }
     }
 
+    /// All steps, depth first: the steps of nested plans follow the step that holds them.
+    pub fn all_steps(&self) -> Vec<&Step<N>> {
+        let mut all = vec![];
+        for step in &self.steps {
+            all.push(step);
+            let bodies = step.op.flow().into_iter().flat_map(|flow| &flow.bodies);
+            all.extend(bodies.flat_map(Plan::all_steps));
+        }
+        all
+    }
+
     /// Whether two buffers, parts of the same whole or wholes, have memory in common by that.
     pub fn overlap(&self, a: BufferId, b: BufferId) -> bool {
         let (x, y) = (self.buffer(a), self.buffer(b));
@@ -203,17 +217,6 @@ impl Plan {
     pub fn weight_bytes(&self) -> u64 {
         let own = self.buffers.iter().filter(|buffer| matches!(buffer.storage, StorageClass::Weight(_)));
         own.map(Buffer::bytes).chain(self.nested().map(Plan::weight_bytes)).fold(0, u64::saturating_add)
-    }
-
-    /// All steps, depth first: the steps of nested plans follow the step that holds them.
-    pub fn all_steps(&self) -> Vec<&Step> {
-        let mut all = vec![];
-        for step in &self.steps {
-            all.push(step);
-            let bodies = step.op.flow().into_iter().flat_map(|flow| &flow.bodies);
-            all.extend(bodies.flat_map(Plan::all_steps));
-        }
-        all
     }
 }
 

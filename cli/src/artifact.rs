@@ -59,10 +59,16 @@ pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, CliFailure> {
             writeln!(out, "GPU          {}, {kernels} kernels, {} B of PTX, {cubin}", gpu.architecture, gpu.ptx_bytes)?;
         }
     }
-    writeln!(out, "plans        {} B, {} plans", manifest.image_bytes, manifest.variants.len())?;
+    let many = manifest.variants.iter().filter(|variant| variant.many).count();
+    writeln!(
+        out,
+        "plans        {} B, {} plans, {many} for many shapes",
+        manifest.image_bytes,
+        manifest.variants.len()
+    )?;
     writeln!(out, "weights      {} B {place}, XXH3 {}", manifest.weights.bytes, manifest.weights.hash)?;
     let (one, more) = (manifest.run_bytes(1), manifest.scratch_bytes());
-    writeln!(out, "memory       {one} B with one worker, at most {more} B for each further one")?;
+    writeln!(out, "memory       at most {one} B with one worker, at most {more} B for each further one")?;
     writeln!(out, "kernels")?;
     for (number, kernel) in manifest.kernels.iter().enumerate() {
         writeln!(out, "  {number:>4} {:>8} B  {}", kernel.code_bytes, kernel.name)?;

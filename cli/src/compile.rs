@@ -171,7 +171,7 @@ fn write(args: &AheadArgs, request: &AotRequest, artifact: &Artifact) -> Result<
                 continue;
             }
             Emit::Ir | Emit::Kir | Emit::Asm => {
-                let (extension, text) = listing(*emit, &artifact.module, args.compile.backend()?, target)?;
+                let (extension, text) = listing(*emit, artifact, args.compile.backend()?, target)?;
                 written.push(write(extension, text.as_bytes())?);
                 continue;
             }
@@ -189,17 +189,23 @@ fn write(args: &AheadArgs, request: &AotRequest, artifact: &Artifact) -> Result<
 /// A text of what was compiled, and the extension of its file.
 fn listing(
     emit: Emit,
-    module: &TextModule,
+    artifact: &Artifact,
     backend: Backend,
     target: Isa,
 ) -> Result<(&'static str, String), CliFailure> {
-    let options = PrintOptions { elide: true, ..PrintOptions::default() };
+    let (module, options) = (&artifact.module, PrintOptions { elide: true, ..PrintOptions::default() });
     let text = match emit {
         Emit::Asm => return Ok(("s", DumpForm::Asm.text(&module.kernels, backend, target)?)),
         Emit::Kir => TextModule { graphs: vec![], ..module.clone() },
         _ => TextModule { kernels: vec![], plans: vec![], ..module.clone() },
     };
-    Ok((if emit == Emit::Kir { "kir" } else { "ir" }, print_module(&text, &options)))
+    let mut text = print_module(&text, &options);
+    if emit == Emit::Kir {
+        // What depends on symbols of the compilation is not parsed back.
+        let lines = artifact.open_plans.iter().flat_map(|plan| plan.lines());
+        text.extend(lines.map(|line| format!("// {line}\n")));
+    }
+    Ok((if emit == Emit::Kir { "kir" } else { "ir" }, text))
 }
 
 /// A name in C from the name of a file.

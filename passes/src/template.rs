@@ -146,9 +146,14 @@ impl Template {
         Some(Template { graph, trace, open: self.open.clone() })
     }
 
-    /// The numbers of the symbols for inputs of these types.
-    fn numbers(&self, types: &[DenseType]) -> Option<Vec<i64>> {
+    /// The numbers of the symbols for inputs of these types; `None` if there are too few.
+    pub fn numbers(&self, types: &[DenseType]) -> Option<Vec<i64>> {
         self.open.iter().map(|dim| dim.number_in(types).map(|n| n as i64)).collect()
+    }
+
+    /// Of each symbol, an input and an axis whose extent it is.
+    pub fn places(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.open.iter().map(|dim| dim.place)
     }
 
     /// Changes the graph as part of the trace.

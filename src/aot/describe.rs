@@ -10,6 +10,7 @@ use tensorc_runtime::artifact::{KernelInfo, Manifest, ScratchInfo, TensorInfo, V
 
 use super::AotRequest;
 use super::gpu::ModelCode;
+use super::open::furthest;
 use super::variants::Variant;
 use super::weights::WeightBlock;
 use crate::model::Model;
@@ -24,12 +25,14 @@ pub fn describe(
     gpu: Option<&ModelCode>,
     image_words: usize,
 ) -> Manifest {
-    let info = |v: &Variant| VariantInfo {
-        extents: v.extents.clone(),
-        steps: v.plan.steps.len() as u64,
-        arena_bytes: v.plan.arena_bytes,
-        scratch: scratch(&v.plan),
-        scratch_bytes: 0,
+    let info = |v: &Variant| {
+        let one = || v.plan.scratch.iter().map(|s| ScratchInfo { offset: s.offset + s.shared, bytes: s.bytes });
+        let (arena_bytes, scratch) = match &v.open {
+            None => (v.plan.arena_bytes, furthest(one().collect())),
+            Some((_, memory)) => (memory.arena_bytes, memory.scratch.clone()),
+        };
+        let (extents, steps) = (v.extents.clone(), v.plan.steps.len() as u64);
+        VariantInfo { extents, many: v.open.is_some(), steps, arena_bytes, scratch, scratch_bytes: 0 }
     };
     let ptx = gpu.map(ModelCode::ptx_bytes).unwrap_or_default();
     let kernel = |(i, k): (usize, &Kernel)| KernelInfo {
@@ -58,20 +61,6 @@ pub fn describe(
     }
 }
 
-/// Where working memory of a plan begins and what it takes for each worker, the largest first, without what others hide.
-fn scratch(plan: &Plan) -> Vec<ScratchInfo> {
-    let mut all: Vec<ScratchInfo> =
-        plan.scratch.iter().map(|s| ScratchInfo { offset: s.offset + s.shared, bytes: s.bytes }).collect();
-    all.sort_by_key(|s| std::cmp::Reverse((s.bytes, s.offset)));
-    let mut seen: Vec<ScratchInfo> = vec![];
-    for scratch in all {
-        if seen.last().is_none_or(|last| scratch.offset > last.offset) {
-            seen.push(scratch);
-        }
-    }
-    seen
-}
-
 /// The manifest with the bytes of code of every kernel for a processor.
 pub fn with_code(manifest: &Manifest, code: &[u64]) -> Manifest {
     let mut with = manifest.clone();
@@ -85,8 +74,11 @@ fn tensors(variants: &[Variant], side: impl Fn(&Plan) -> &Vec<BufferId>) -> Vec<
     let one = |(i, id): (usize, &BufferId)| {
         let buffer = first.buffer(*id);
         let extent = |(axis, extent): (usize, &u64)| {
-            let same = variants.iter().all(|v| v.plan.buffer(side(&v.plan)[i]).dims.get(axis) == Some(extent));
-            if same { extent.to_string() } else { "?".to_owned() }
+            let same = |v: &Variant| {
+                let id = side(&v.plan)[i];
+                v.plan.buffer(id).dims.get(axis) == Some(extent) && v.expression(id, axis).is_none()
+            };
+            if variants.iter().all(same) { extent.to_string() } else { "?".to_owned() }
         };
         let dims = buffer.dims.iter().enumerate().map(extent).collect();
         TensorInfo { name: buffer.name.clone(), dtype: buffer.dtype.name().to_owned(), dims }
@@ -99,9 +91,16 @@ fn outputs(request: &AotRequest, variants: &[Variant]) -> Vec<TensorInfo> {
     let mut all = tensors(variants, |plan| &plan.outputs);
     for (i, info) in all.iter_mut().enumerate() {
         for (axis, text) in info.dims.iter_mut().enumerate().filter(|(_, text)| *text == "?") {
-            let extent = |v: &Variant| v.plan.buffer(v.plan.outputs[i]).dims.get(axis).copied();
-            let same = |dim: usize| variants.iter().all(|v| extent(v) == v.extents.get(dim).copied());
-            if let Some((_, name)) = request.ranges.keys().enumerate().find(|(dim, _)| same(*dim)) {
+            let same = |v: &Variant, dim: usize, name: &str| {
+                let id = v.plan.outputs[i];
+                let extent = v.plan.buffer(id).dims.get(axis).copied();
+                match v.expression(id, axis) {
+                    Some(expression) => expression == name,
+                    None => extent == v.extents.get(dim).copied() && v.is_known(name),
+                }
+            };
+            let named = |(dim, name): &(usize, &String)| variants.iter().all(|v| same(v, *dim, name));
+            if let Some((_, name)) = request.ranges.keys().enumerate().find(named) {
                 *text = name.clone();
             }
         }

@@ -48,7 +48,8 @@ tc_status {name}_weights_open(const char *path, uint32_t flags, tc_weights *out)
 tc_status {name}_weights_view(const void *file, uint64_t bytes, uint32_t flags, tc_weights *out);
 void {name}_weights_close(tc_weights *weights);
 
-{contexts}/* Fills type, shape and bytes of the outputs for the shapes of the inputs; no data is needed or touched. */
+{contexts}/* Fills type, shape and bytes of the outputs for the shapes of the inputs; no data is needed or touched. The extents
+ * that `dims` points to are valid until the next call with the context. */
 tc_status {name}_describe({name}_context *context, const tc_tensor *inputs, tc_tensor *outputs);
 /* Runs the model on {upper}_INPUTS inputs into {upper}_OUTPUTS outputs, which overlap nothing. {results} */
 tc_status {name}_run({name}_context *context, const tc_tensor *inputs, tc_tensor *outputs);
@@ -79,9 +80,11 @@ fn contexts(manifest: &Manifest) -> String {
     let (one, more) = (manifest.run_bytes(1), manifest.scratch_bytes());
     if manifest.gpu.is_none() {
         return format!(
-            r#"/* Bytes of memory that a context takes: {one} for intermediate tensors and the working memory of one worker, at most
- * {more} more for each further worker, and its own record. */
+            r#"/* Bytes of memory that a context takes for any shapes: at most {one} for intermediate tensors and the working memory
+ * of one worker, at most {more} more for each further worker, and its own record. */
 uint64_t {name}_memory_bytes(uint32_t workers);
+/* Bytes that it takes for inputs of these shapes; no data is needed. 0: the model was not compiled for them. */
+uint64_t {name}_memory_for(const tc_tensor *inputs, uint32_t workers);
 /* Makes a context in `memory`, at a multiple of 64 bytes, or in memory of its own if that is null. With the
  * caller's memory nothing is allocated, here or later. `parallel` may be null: one thread. `weights` and
  * `parallel` must outlive the context. */
@@ -94,6 +97,8 @@ tc_status {name}_init({name}_context **out, void *memory, uint64_t bytes, const 
         r#"/* Bytes of the host's memory that a context takes, whatever `workers` is. On the GPU it takes {arena} bytes for
  * intermediate tensors and room for a copy of every input and output. */
 uint64_t {name}_memory_bytes(uint32_t workers);
+/* The same for inputs of these shapes. 0: the model was not compiled for them. */
+uint64_t {name}_memory_for(const tc_tensor *inputs, uint32_t workers);
 /* Makes a context on a GPU, in `memory` of the host, at a multiple of 64 bytes, or in memory of its own if that is
  * null. `gpu` may be null: the first GPU with the system's driver; after an error, its message says why. Code and
  * weights are brought to the GPU with the first context and shared by all that are given the same `weights`, which

@@ -1,11 +1,16 @@
 //! Writes the image of a model: its plans as the run-time library reads them ([`tensorc_abi::image`]).
+//!
+//! Plans for one shape have records of numbers, plans for many shapes of extents. Both are written in one way; where an extent
+//! depends on symbols, the word is that of the largest shape, and its position is noted for the size program.
 
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::{MAGIC, VERSION, batch, checksum, gpu, header, matrix, scratch, slot, step};
-use tensorc_abi::{Buffer, DType, Plan, StorageClass};
+use tensorc_abi::{Buffer, DType, Number, Plan, StorageClass};
 use tensorc_exec::{Place, Records};
 use tensorc_runtime::gpu::{LaunchConfig, MatrixParam};
+
+use tensorc_ir::Extent;
 
 use super::AotRequest;
 use super::gpu::ModelCode;
@@ -17,7 +22,9 @@ use crate::error::Error;
 pub struct Contents<'c> {
     pub request: &'c AotRequest,
     pub variants: &'c [Variant],
-    /// Of each variant.
+    /// Of each variant, the number of each of its kernels.
+    pub numbers: &'c [Vec<u32>],
+    /// Of each variant, for the shape of its plan.
     pub records: &'c [Records],
     /// Generated kernels of the artifact.
     pub kernels: u64,
@@ -39,8 +46,11 @@ pub fn records(plan: &Plan, numbers: &[u32], gpu: bool) -> Result<Records, Error
 }
 
 /// The words of an image.
-pub fn write(contents: &Contents<'_>) -> Vec<u64> {
-    let mut w = ImageWriter { words: vec![0; header::WORDS], texts: BTreeMap::new() };
+///
+/// # Errors
+/// A plan for many shapes has too many numbers.
+pub fn write(contents: &Contents<'_>) -> Result<Vec<u64>, Error> {
+    let mut w = ImageWriter { words: vec![0; header::WORDS], ..ImageWriter::default() };
     let Contents { request, variants, block, .. } = contents;
     let first = &variants[0].plan;
     w.words[header::NAME] = w.text(&request.name);
@@ -52,7 +62,7 @@ pub fn write(contents: &Contents<'_>) -> Vec<u64> {
     }
     let dims: Vec<u64> = request.ranges.iter().flat_map(|(name, (min, max))| [w.text(name), *min, *max]).collect();
     w.table(header::DIMS, request.ranges.len(), &dims);
-    let offsets: Vec<u64> = (0..variants.len()).map(|i| w.variant(contents, i)).collect();
+    let offsets: Vec<u64> = (0..variants.len()).map(|i| w.variant(contents, i)).collect::<Result<_, _>>()?;
     w.table(header::VARIANTS, offsets.len(), &offsets);
     w.words[header::KERNELS] = contents.kernels;
     w.words[header::GPU] = contents.gpu.map_or(0, |code| w.gpu(contents, code));
@@ -60,25 +70,52 @@ pub fn write(contents: &Contents<'_>) -> Vec<u64> {
     w.words[header::VERSION] = VERSION.word();
     w.words[header::LEN] = w.words.len() as u64;
     w.words[header::CHECKSUM] = checksum(&w.words[header::NAME..]);
-    w.words
+    Ok(w.words)
 }
 
 /// Number and offset of records.
-struct StepTables {
-    steps: [u64; 2],
-    slots: [u64; 2],
+pub struct StepTables {
+    pub steps: [u64; 2],
+    pub slots: [u64; 2],
 }
 
-struct ImageWriter {
-    words: Vec<u64>,
+/// A number of a plan as a word of an image.
+pub trait Word: Number {
+    /// The word, if it depends on nothing.
+    fn known(self) -> Result<u64, Extent>;
+}
+
+impl Word for u64 {
+    fn known(self) -> Result<u64, Extent> {
+        Ok(self)
+    }
+}
+
+impl Word for Extent {
+    fn known(self) -> Result<u64, Extent> {
+        self.known().map(|n| n as u64).ok_or(self)
+    }
+}
+
+#[derive(Default)]
+pub struct ImageWriter {
+    pub words: Vec<u64>,
     /// Offsets of the texts written.
     texts: BTreeMap<String, u64>,
+    /// Positions of words that depend on extents, and these.
+    pub stores: Vec<(usize, Extent)>,
 }
 
 impl ImageWriter {
-    fn put(&mut self, words: &[u64]) -> u64 {
-        self.words.extend_from_slice(words);
-        (self.words.len() - words.len()) as u64
+    pub fn put(&mut self, words: &[impl Word]) -> u64 {
+        let at = self.words.len();
+        for (i, word) in words.iter().enumerate() {
+            self.words.push(word.known().unwrap_or_else(|extent| {
+                self.stores.push((at + i, extent));
+                0
+            }));
+        }
+        at as u64
     }
 
     /// Writes records, and their number and offset into the header.
@@ -87,7 +124,7 @@ impl ImageWriter {
         self.words[at..at + 2].copy_from_slice(&[count as u64, offset]);
     }
 
-    fn text(&mut self, text: &str) -> u64 {
+    pub fn text(&mut self, text: &str) -> u64 {
         if let Some(at) = self.texts.get(text) {
             return *at;
         }
@@ -148,53 +185,91 @@ impl ImageWriter {
         record
     }
 
-    /// Writes the records of the steps of a plan and of its slots, those of nested plans first.
-    fn steps(&mut self, plan: &Plan, records: &Records, weights: &[u64]) -> StepTables {
+    /// Writes the records of the steps of a plan and of its slots, those of nested plans first. `weight` gives home and offset of
+    /// a weight.
+    pub fn steps<N: Word>(
+        &mut self,
+        plan: &Plan<N>,
+        records: &Records<N>,
+        weight: &dyn Fn(usize) -> (u64, u64),
+    ) -> StepTables {
         let Records { steps, positions, slots, words, bodies } = records;
         let (mut steps, mut bodies) = (steps.clone(), bodies.iter());
         let calls = self.put(words);
+        let known = |word: N| word.known().unwrap_or(0);
         for (record, position) in steps.iter_mut().zip(positions) {
             let step = &plan.steps[*position];
-            record[step::NAME] = self.text(&step.name);
-            if (step::LIBRARY..step::LAUNCH).contains(&record[step::KIND]) {
-                record[step::CALL] += calls;
+            record[step::NAME] = self.text(&step.name).into();
+            let call = known(record[step::CALL]);
+            if (step::LIBRARY..step::LAUNCH).contains(&known(record[step::KIND])) {
+                record[step::CALL] = (call + calls).into();
             }
             if let Some((flow, bodies)) = step.op.flow().and_then(|flow| Some((flow, bodies.next()?))) {
-                let head = &words[record[step::CALL] as usize - scratch::WORDS..][..scratch::WORDS];
+                let head = &words[call as usize - scratch::WORDS..][..scratch::WORDS];
                 let mut words = [head, &flow.words()].concat();
                 for (body, records) in flow.bodies.iter().zip(bodies) {
-                    let StepTables { steps, slots } = self.steps(body, records, weights);
-                    words.extend([steps[0], steps[1], slots[0], slots[1], body.arena_bytes]);
+                    let StepTables { steps, slots } = self.steps(body, records, weight);
+                    let of_body = [steps[0], steps[1], slots[0], slots[1], body.arena_bytes];
+                    words.extend(of_body.map(N::from));
                 }
-                record[step::CALL] = self.put(&words) + scratch::WORDS as u64;
+                record[step::CALL] = (self.put(&words) + scratch::WORDS as u64).into();
             }
         }
         // Weights of all variants lie in one block.
-        let place = |[home, index, offset]: &[u64; slot::WORDS]| match *home {
-            slot::WEIGHTS => [*home, 0, weights[*index as usize] + offset],
+        let place = |[home, index, offset]: &[N; slot::WORDS]| match (known(*home), known(*index)) {
+            (slot::WEIGHTS, index) => {
+                let (home, at) = weight(index as usize);
+                [home.into(), N::from(0), N::from(at) + *offset]
+            }
             _ => [*home, *index, *offset],
         };
-        let slots: Vec<u64> = slots.iter().flat_map(place).collect();
+        let slots: Vec<N> = slots.iter().flat_map(place).collect();
         let counts = [steps.len(), slots.len() / slot::WORDS];
         let [steps, slots] = [steps.concat(), slots].map(|words| self.put(&words));
         StepTables { steps: [counts[0] as u64, steps], slots: [counts[1] as u64, slots] }
     }
 
-    fn variant(&mut self, contents: &Contents<'_>, i: usize) -> u64 {
-        let plan = &contents.variants[i].plan;
-        let StepTables { steps, slots } = self.steps(plan, &contents.records[i], &contents.block.offsets[i]);
-        let shapes: Vec<u64> =
+    fn variant(&mut self, contents: &Contents<'_>, i: usize) -> Result<u64, Error> {
+        let (variant, numbers) = (&contents.variants[i], &contents.numbers[i]);
+        let offsets = &contents.block.offsets[i];
+        if let Some((open, memory)) = &variant.open {
+            return open.enter(|trace| self.open_variant(trace, open, memory, numbers, offsets));
+        }
+        let plan = &variant.plan;
+        let steps = self.steps(plan, &contents.records[i], &|weight| (slot::WEIGHTS, offsets[weight]));
+        let (shapes, checks) = (self.shapes(plan), self.checks(plan));
+        Ok(self.variant_record(plan.arena_bytes, &steps, shapes, (plan.checks.len(), checks), 0))
+    }
+
+    /// Writes the extents of inputs and outputs.
+    pub fn shapes<N: Word>(&mut self, plan: &Plan<N>) -> u64 {
+        let shapes: Vec<N> =
             plan.inputs.iter().chain(&plan.outputs).flat_map(|id| plan.buffer(*id).dims.clone()).collect();
+        self.put(&shapes)
+    }
+
+    /// Writes the records of checks.
+    pub fn checks<N: Word>(&mut self, plan: &Plan<N>) -> u64 {
         let mut checks = vec![];
         for check in &plan.checks {
             let StorageClass::Arena(offset) = plan.buffer(check.buffer).storage else { continue };
             let words = [check.requirement.before(), check.requirement.behind()].map(|text| self.text(&text));
             checks.extend([offset, words[0], words[1]]);
         }
-        let check_count = plan.checks.len();
-        let [shapes, checks] = [shapes, checks].map(|words| self.put(&words));
-        let record = self.put(&[plan.arena_bytes, steps[0], steps[1], slots[0], slots[1], shapes]);
-        self.put(&[check_count as u64, checks]);
+        self.put(&checks)
+    }
+
+    /// Writes the record of a variant.
+    pub fn variant_record(
+        &mut self,
+        arena_bytes: u64,
+        StepTables { steps, slots }: &StepTables,
+        shapes: u64,
+        (check_count, checks): (usize, u64),
+        open: u64,
+    ) -> u64 {
+        let record = self.put(&[arena_bytes, steps[0], steps[1], slots[0], slots[1], shapes]);
+        self.put(&[check_count as u64, checks, open]);
         record
     }
 }

@@ -1,18 +1,22 @@
 //! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
 //!
-//! A [`AotRequest`] names the shapes; every combination of extents of the dynamic dimensions becomes a *variant*, a
-//! plan of its own. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block, `image` writes their
-//! plans as tables, and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
+//! A [`AotRequest`] names the shapes. `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
+//! for one. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block,
+//! `image` writes plans as tables, `region` those for many shapes with the program that changes them for a shape (`sizes`), and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
 //! C compiler.
 
 pub mod bindings;
 mod constants;
+mod cover;
 mod describe;
 pub mod gpu;
 mod header;
 mod image;
 pub mod link;
+mod open;
+mod region;
+mod sizes;
 mod variants;
 mod weights;
 
@@ -65,6 +69,9 @@ pub struct Artifact {
     /// What was compiled, for people: the optimized graph and the plan of every variant, named by its extents, and the
     /// kernels of all, as the object names them.
     pub module: TextModule,
+    /// Plans for many shapes with the extents they depend on as expressions, and the conditions on which each holds, as text. The
+    /// module has them for their largest shapes.
+    pub open_plans: Vec<String>,
 }
 
 /// Compiles a model ahead of time.
@@ -95,12 +102,13 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let contents = image::Contents {
         request,
         variants: &variants,
+        numbers: &numbers,
         records: &records,
         kernels: kernels.len() as u64,
         block: &block,
         gpu: code.as_ref(),
     };
-    let image = image::write(&contents);
+    let image = image::write(&contents)?;
     let manifest = describe::describe(model, request, &variants, &kernels, &block, code.as_ref(), image.len());
     let calls = |kind: u64| records.iter().any(|records| calls(records, kind));
     let object = ObjectModel {
@@ -119,9 +127,10 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let manifest = Manifest::of_elf(&object).map_err(|e| Error::Internal(format!("the manifest of an object: {e}")))?;
     let header = header::write(&manifest);
     let weights = (!request.embed_weights).then(|| block.file());
+    let open_plans = variants.iter().filter_map(|v| v.open.as_ref()).map(|(open, _)| open.text()).collect();
     let module = module(request, variants, kernels, &numbers);
     let ptx = code.as_ref().map(ModelCode::text);
-    Ok(Artifact { object, header, weights, ptx, manifest, module })
+    Ok(Artifact { object, header, weights, ptx, manifest, module, open_plans })
 }
 
 /// Whether a step of a plan or of one that is nested in it is of a kind.

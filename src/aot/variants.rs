@@ -1,9 +1,9 @@
-//! The plans of a model: one for every combination of extents of its dynamic dimensions.
+//! The plans of a model: for many shapes where such plans hold, for one elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tensorc_abi::{Plan, StepOp};
+use tensorc_abi::{BufferId, Plan, StepOp};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
@@ -16,42 +16,56 @@ use tensorc_schedule::lowered::Lowered;
 
 use super::AotRequest;
 use super::constants::Constants;
+use super::cover::{CoverSearch, OpenTypes, Ranges};
+use super::open::{OpenMemory, OpenVariant};
 use crate::binding;
 use crate::compile::{Report, Source, lowered};
 use crate::error::Error;
 use crate::model::Model;
 
-/// Most plans of an artifact.
-const MAX_VARIANTS: u64 = 4096;
-
-/// A plan for fixed shapes.
+/// A plan.
 pub struct Variant {
-    /// Extents of the dynamic dimensions, in the order of the request's names.
+    /// Extents of the dynamic dimensions, in the order of the request's names: of a plan for many shapes, the largest.
     pub extents: Vec<u64>,
     /// As it is optimized.
     pub graph: Graph,
+    /// For these extents.
     pub plan: Plan,
     pub kernels: Vec<Kernel>,
     pub constants: Vec<TensorData>,
+    /// What a plan for many shapes is for others.
+    pub open: Option<(OpenVariant, OpenMemory)>,
+}
+
+impl Variant {
+    /// The text of an extent of a buffer that depends on extents of inputs.
+    pub fn expression(&self, id: BufferId, axis: usize) -> Option<String> {
+        let (open, _) = self.open.as_ref()?;
+        let extent = open.lowered.plan.buffer(id).dims.get(axis)?;
+        extent.is_open().then(|| open.template.trace.display(*extent))
+    }
+
+    /// Whether a dynamic dimension has one extent in this variant.
+    pub fn is_known(&self, name: &str) -> bool {
+        let symbols = self.open.iter().flat_map(|(open, _)| open.template.trace.symbols());
+        !symbols.into_iter().any(|symbol| *symbol.name == *name)
+    }
 }
 
 /// Compiles all variants of a request.
 pub fn compile(model: &Model, request: &AotRequest) -> Result<Vec<Variant>, Error> {
-    let refuse = |why: String| Err(Error::Artifact(why));
-    let mut count = 1u64;
-    for (name, (first, last)) in &request.ranges {
-        if first > last {
-            return refuse(format!("the range {first}..{last} of `{name}` is empty"));
-        }
-        count = count.saturating_mul(last - first + 1);
+    if let Some((name, (first, last))) = request.ranges.iter().find(|(_, (first, last))| first > last) {
+        return Err(Error::Artifact(format!("the range {first}..{last} of `{name}` is empty")));
     }
-    if count > MAX_VARIANTS {
-        return refuse(format!(
-            "the ranges have {count} combinations of extents; an artifact holds up to {MAX_VARIANTS} plans"
-        ));
-    }
-    let (all, shared) = (combinations(request), Constants::default());
-    let (done, plans) = (AtomicUsize::new(0), all.len());
+    let least: Vec<u64> = request.ranges.values().map(|range| range.0).collect();
+    let types = OpenTypes::new(model, request, input_types(model, request, &least)?);
+    let cover = CoverSearch::run(model, request, &types)?;
+    let shared = Constants::default();
+    let open = cover.open.into_iter().filter(|(_, parts)| !parts.is_empty());
+    let mut variants: Vec<Variant> = open
+        .map(|(variant, parts)| open_variant(model, request, variant, &types, &parts, &shared))
+        .collect::<Result<_, _>>()?;
+    let (done, plans) = (AtomicUsize::new(0), cover.fixed.len());
     let work = |extents: Vec<u64>| {
         let made = variant(model, request, &extents, &shared).map_err(|error| within(request, &extents, error));
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -61,15 +75,9 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Vec<Variant>, Erro
         made
     };
     let panicked = |payload| Error::Internal(format!("making a plan: {}", TaskPanic::from_payload(payload)));
-    try_map(all, model.compiler().pool().threads(), work, panicked)
-}
-
-/// All combinations of extents in the ranges, ascending, the last dimension first.
-fn combinations(request: &AotRequest) -> Vec<Vec<u64>> {
-    request.ranges.values().fold(vec![vec![]], |all, (first, last)| {
-        let with_each = |some: &Vec<u64>| (*first..=*last).map(|extent| [&some[..], &[extent]].concat()).collect();
-        all.iter().flat_map::<Vec<Vec<u64>>, _>(with_each).collect()
-    })
+    let fixed: Vec<Vec<u64>> = cover.fixed.into_iter().collect();
+    variants.extend(try_map(fixed, model.compiler().pool().threads(), work, panicked)?);
+    Ok(variants)
 }
 
 /// The error with the extents at which it came up.
@@ -95,14 +103,44 @@ fn typed(model: &Model, types: &[DenseType]) -> Result<Graph, Error> {
     }
 }
 
-fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
-    let compiler = model.compiler();
+/// The types of the inputs for some extents of the dynamic dimensions.
+fn input_types(model: &Model, request: &AotRequest, extents: &[u64]) -> Result<Vec<DenseType>, Error> {
     let mut graph = model.graph().clone();
     let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
     shapes.extend(request.ranges.keys().cloned().zip(extents.iter().map(|extent| vec![*extent])));
     binding::bind(&mut graph, &shapes)?;
-    let types = binding::input_types(&graph)?;
-    let name = graph.name.to_string();
+    binding::input_types(&graph)
+}
+
+/// The plan for many shapes that shapes of some boxes take.
+fn open_variant(
+    model: &Model,
+    request: &AotRequest,
+    mut variant: OpenVariant,
+    types: &OpenTypes,
+    parts: &[Ranges],
+    shared: &Constants,
+) -> Result<Variant, Error> {
+    let compiler = model.compiler();
+    compiler.progress("plan memory");
+    let (memory, Lowered { plan, signatures, constants, .. }) =
+        variant.memory(types, parts, &request.ranges.values().copied().collect())?;
+    verify(&plan).map_err(LoadError::from)?;
+    verify_kernels(&plan, &signatures).map_err(LoadError::from)?;
+    compiler.options().limits.admit_plan(&plan, compiler.pool().threads(), false)?;
+    let open = &variant.lowered.constants;
+    let share =
+        |(data, open): (&TensorData, &TensorData)| if open.is_open() { Ok(open.clone()) } else { shared.share(data) };
+    let constants = constants.iter().zip(open).map(share).collect::<Result<_, _>>()?;
+    let graph = variant.template.graph.bound(&memory.binding);
+    let kernels = std::mem::take(&mut variant.kernels);
+    Ok(Variant { extents: memory.largest.clone(), graph, plan, kernels, constants, open: Some((variant, memory)) })
+}
+
+fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
+    let compiler = model.compiler();
+    let types = input_types(model, request, extents)?;
+    let name = model.graph().name.to_string();
     let mut report = Report::default();
     let source = match model.fused_for(&types, &mut report).filter(|_| request.gpu.is_none()) {
         Some(fused) => Source::Fused(fused),
@@ -138,5 +176,5 @@ fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Consta
     if let Some(step) = library.filter(|_| request.gpu.is_some()) {
         return Err(Error::Artifact(format!("`{}` is a call of a library for processors", step.name)));
     }
-    Ok(Variant { extents: extents.to_vec(), graph, plan, kernels, constants })
+    Ok(Variant { extents: extents.to_vec(), graph, plan, kernels, constants, open: None })
 }

@@ -15,13 +15,16 @@ use crate::compile::pack_each;
 use crate::compiler::Compiler;
 use crate::error::Error;
 
+/// In place of the number of a weight that the block does not hold.
+const NOWHERE: usize = usize::MAX;
+
 /// Every weight once, whatever variants use it. A weight that another begins with is that one's beginning: embeddings
 /// of the first positions, for every number of them.
 pub struct WeightBlock {
     pub bytes: Vec<u8>,
     /// XXH3 of the bytes.
     pub hash: u128,
-    /// Of each variant, where each of its weights begins.
+    /// Of each variant, where each of its weights begins; 0 for those that depend on extents.
     pub offsets: Vec<Vec<u64>>,
 }
 
@@ -35,6 +38,11 @@ impl WeightBlock {
             let mut own = vec![];
             for weight in &variant.plan.weights {
                 let data = &variant.constants[weight.constant as usize];
+                if data.is_open() {
+                    // It lies in the region of the plan.
+                    own.push(NOWHERE);
+                    continue;
+                }
                 let source = (weight.packing, data.content().place());
                 own.push(*known.entry(source).or_insert(distinct.len()));
                 if own.last() == Some(&distinct.len()) {
@@ -45,7 +53,8 @@ impl WeightBlock {
         }
         let packed = pack_each(compiler, &distinct)?;
         let (bytes, places) = lay(&packed);
-        let offsets = numbers.into_iter().map(|own| own.into_iter().map(|i| places[i]).collect()).collect();
+        let place = |i: usize| places.get(i).copied().unwrap_or(0);
+        let offsets = numbers.into_iter().map(|own| own.into_iter().map(place).collect()).collect();
         Ok(WeightBlock { hash: xxh3_128(&bytes), bytes, offsets })
     }
 

@@ -19,9 +19,10 @@ use std::panic::Location;
 
 pub use number::{Example, Fixed, Known};
 pub use shape::{Axes, Extents};
+use tensorc_abi::sizes::Sign;
 pub(crate) use trace::Scope;
-pub use trace::{Binding, Symbol, Trace, advice, found};
-use trace::{Combine, Sign, combined, compare, surely};
+pub use trace::{Binding, Factor, Symbol, Trace, advice, found};
+use trace::{Combine, combined, compare, surely};
 
 /// Position of an expression in its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tensorc_abi::sizes::Sign;
+
 use super::poly::Poly;
 use super::{Expr, Extent};
 
@@ -19,69 +21,54 @@ pub struct Symbol {
     pub example: i64,
 }
 
-/// What is known of the sign of an expression.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Sign {
-    Zero,
-    NonZero,
-    Negative,
-    NonNegative,
-    Positive,
-    NonPositive,
+/// Whether a sign is that of all values of an interval, or of none.
+fn decided(sign: Sign, (lo, hi): (i128, i128)) -> Option<bool> {
+    let (positive, negative, zero) = (lo > 0, hi < 0, lo == 0 && hi == 0);
+    let (not_positive, not_negative) = (hi <= 0, lo >= 0);
+    let (yes, no) = match sign {
+        Sign::Zero => (zero, positive || negative),
+        Sign::NonZero => (positive || negative, zero),
+        Sign::Negative => (negative, not_negative),
+        Sign::NonNegative => (not_negative, negative),
+        Sign::Positive => (positive, not_positive),
+        Sign::NonPositive => (not_positive, positive),
+    };
+    match (yes, no) {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    }
 }
 
-impl Sign {
-    pub fn holds(self, value: i64) -> bool {
-        match self {
-            Sign::Zero => value == 0,
-            Sign::NonZero => value != 0,
-            Sign::Negative => value < 0,
-            Sign::NonNegative => value >= 0,
-            Sign::Positive => value > 0,
-            Sign::NonPositive => value <= 0,
-        }
+fn opposite(sign: Sign) -> Sign {
+    match sign {
+        Sign::Zero => Sign::NonZero,
+        Sign::NonZero => Sign::Zero,
+        Sign::Negative => Sign::NonNegative,
+        Sign::NonNegative => Sign::Negative,
+        Sign::Positive => Sign::NonPositive,
+        Sign::NonPositive => Sign::Positive,
     }
+}
 
-    /// Whether it holds, or does not, for all values of an interval.
-    fn decided(self, (lo, hi): (i128, i128)) -> Option<bool> {
-        let (positive, negative, zero) = (lo > 0, hi < 0, lo == 0 && hi == 0);
-        let (not_positive, not_negative) = (hi <= 0, lo >= 0);
-        let (yes, no) = match self {
-            Sign::Zero => (zero, positive || negative),
-            Sign::NonZero => (positive || negative, zero),
-            Sign::Negative => (negative, not_negative),
-            Sign::NonNegative => (not_negative, negative),
-            Sign::Positive => (positive, not_positive),
-            Sign::NonPositive => (not_positive, positive),
-        };
-        match (yes, no) {
-            (true, _) => Some(true),
-            (_, true) => Some(false),
-            _ => None,
-        }
+fn text_of(sign: Sign) -> &'static str {
+    match sign {
+        Sign::Zero => "== 0",
+        Sign::NonZero => "!= 0",
+        Sign::Negative => "< 0",
+        Sign::NonNegative => ">= 0",
+        Sign::Positive => "> 0",
+        Sign::NonPositive => "<= 0",
     }
+}
 
-    fn opposite(self) -> Sign {
-        match self {
-            Sign::Zero => Sign::NonZero,
-            Sign::NonZero => Sign::Zero,
-            Sign::Negative => Sign::NonNegative,
-            Sign::NonNegative => Sign::Negative,
-            Sign::Positive => Sign::NonPositive,
-            Sign::NonPositive => Sign::Positive,
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Sign::Zero => "== 0",
-            Sign::NonZero => "!= 0",
-            Sign::Negative => "< 0",
-            Sign::NonNegative => ">= 0",
-            Sign::Positive => "> 0",
-            Sign::NonPositive => "<= 0",
-        }
-    }
+/// A factor of a term of an extent.
+#[derive(Clone, Copy, Debug)]
+pub enum Factor {
+    /// A symbol, by position.
+    Symbol(usize),
+    /// A quotient rounded down, of an extent that is not negative by a positive one.
+    Quotient(Extent, Extent),
 }
 
 /// What expressions are made of.
@@ -179,8 +166,57 @@ impl Trace {
     /// The conditions as text, each with the place in the compiler that found it.
     pub fn guards(&self) -> Vec<(String, &'static Location<'static>)> {
         let table = self.table();
-        let text = |poly: &u32, sign: &Sign| format!("{} {}", table.text(*poly), sign.text());
+        let text = |poly: &u32, sign: &Sign| format!("{} {}", table.text(*poly), text_of(*sign));
         table.guards.iter().map(|((poly, sign), place)| (text(poly, sign), *place)).collect()
+    }
+
+    /// The conditions that are not sure to hold where the symbols are in these ranges, inside of their own: extents, and the sign
+    /// that each has.
+    pub fn conditions_within(&self, ranges: &[(i64, i64)]) -> Vec<(Extent, Sign)> {
+        let table = self.table();
+        let intervals = table.intervals_within(ranges);
+        let open = |(poly, sign): &&(u32, Sign)| {
+            decided(*sign, table.polys[*poly as usize].interval(&intervals)) != Some(true)
+        };
+        table.guards.keys().filter(open).map(|(poly, sign)| (table.of_place(*poly), *sign)).collect()
+    }
+
+    /// Whether all conditions hold for all values that the symbols have in these ranges, inside of their own: `Some(false)` if one
+    /// holds for none of them, `None` if neither is known.
+    pub fn holds_within(&self, ranges: &[(i64, i64)]) -> Option<bool> {
+        let table = self.table();
+        let intervals = table.intervals_within(ranges);
+        let holds = |(poly, sign): &(u32, Sign)| decided(*sign, table.polys[*poly as usize].interval(&intervals));
+        table.guards.keys().map(holds).fold(Some(true), |all, one| match (all, one) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            _ => None,
+        })
+    }
+
+    /// A number that extents do not exceed where the symbols are in these ranges, inside of their own.
+    pub fn most_within(&self, ranges: &[(i64, i64)], extents: impl Iterator<Item = Extent>) -> Vec<i64> {
+        let table = self.table();
+        let intervals = table.intervals_within(ranges);
+        let most = |extent: Extent| match extent.expr {
+            None => extent.value,
+            Some(Expr(place)) => {
+                let most = table.polys[place as usize].interval(&intervals).1;
+                i64::try_from(most).unwrap_or(i64::MAX)
+            }
+        };
+        extents.map(most).collect()
+    }
+
+    /// An extent as a sum of products of factors and a number.
+    pub fn terms(&self, extent: Extent) -> Vec<(Vec<Factor>, i64)> {
+        let table = self.table();
+        let factor = |atom: &u32| match table.atoms[*atom as usize] {
+            Atom::Symbol(position) => Factor::Symbol(position),
+            Atom::Quotient(a, b) => Factor::Quotient(table.of_place(a), table.of_place(b)),
+        };
+        let poly = table.poly(extent);
+        poly.0.iter().map(|(monomial, c)| (monomial.iter().map(factor).collect(), *c)).collect()
     }
 
     /// The text of an extent.
@@ -277,6 +313,22 @@ impl Table {
         Some(atoms)
     }
 
+    /// Intervals of the atoms where the symbols are in these ranges.
+    fn intervals_within(&self, ranges: &[(i64, i64)]) -> Vec<(i128, i128)> {
+        let mut intervals: Vec<(i128, i128)> = ranges.iter().map(|(lo, hi)| ((*lo).into(), (*hi).into())).collect();
+        for (atom, general) in self.atoms.iter().zip(&self.intervals).skip(ranges.len()) {
+            let (low, high) = match atom {
+                Atom::Quotient(a, b) => {
+                    let [a, b] = [a, b].map(|poly| self.polys[*poly as usize].interval(&intervals));
+                    if b.0 > 0 { (a.0.max(0) / b.1, a.1.max(0) / b.0) } else { *general }
+                }
+                Atom::Symbol(_) => *general,
+            };
+            intervals.push((low.max(general.0), high.min(general.1)));
+        }
+        intervals
+    }
+
     fn atom(&mut self, atom: Atom, interval: (i128, i128), example: i64) -> u32 {
         if let Some(number) = self.numbers.get(&atom) {
             return *number;
@@ -308,6 +360,13 @@ impl Table {
                 Some(Extent { value, expr: Some(self.expr(poly)) })
             }
         }
+    }
+
+    /// The extent that is the value of the polynomial at a place.
+    fn of_place(&self, place: u32) -> Extent {
+        let poly = &self.polys[place as usize];
+        let value = poly.value(&self.examples).unwrap_or(0);
+        Extent { value, expr: poly.as_constant().is_none().then_some(Expr(place)) }
     }
 
     fn poly(&self, extent: Extent) -> Poly {
@@ -403,7 +462,7 @@ pub(super) fn surely(a: Extent, b: Extent, sign: Sign) -> bool {
     let Some(trace) = Trace::current() else { return false };
     let table = trace.table();
     let difference = table.poly(a).add(&table.poly(b), -1);
-    difference.and_then(|d| sign.decided(d.interval(&table.intervals))) == Some(true)
+    difference.and_then(|d| decided(sign, d.interval(&table.intervals))) == Some(true)
 }
 
 /// Whether `a - b` has a sign. Where symbols decide, the example does, and the current trace keeps it.
@@ -418,12 +477,12 @@ pub(super) fn compare(a: Extent, b: Extent, sign: Sign, place: &'static Location
         // Too large a number for any binding.
         return by_example;
     };
-    if let Some(decided) = sign.decided(difference.interval(&table.intervals)) {
+    if let Some(decided) = decided(sign, difference.interval(&table.intervals)) {
         return decided;
     }
     if !ADVICE.get() {
         let difference = table.expr(difference);
-        let found = if by_example { sign } else { sign.opposite() };
+        let found = if by_example { sign } else { opposite(sign) };
         table.guards.entry((difference.0, found)).or_insert(place);
     }
     by_example

@@ -67,11 +67,14 @@ pub struct WeightsInfo {
     pub hash: String,
 }
 
-/// A plan for fixed shapes.
+/// A plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VariantInfo {
-    /// Extents of [`Manifest::dims`].
+    /// Extents of [`Manifest::dims`]; of a plan for many shapes, the largest.
     pub extents: Vec<u64>,
+    /// Whether it is a plan for many shapes: what it takes of memory is the most for any of them. Since format 1.7.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub many: bool,
     /// Number of steps.
     pub steps: u64,
     /// Bytes of intermediate tensors.

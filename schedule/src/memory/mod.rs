@@ -4,9 +4,10 @@
 //! is two-dimensional packing, solved by several greedy placements. Where these miss the lower bound by more
 //! than 1 % follow an exact search (`exact`) and, where that does not end, changes of the greedy order; both
 //! bounded by nodes. Working memory of calls lies behind what is live during its step: how many workers there
-//! will be is not known, and must not decide where buffers are.
+//! will be is not known, and must not decide where buffers are. Plans for many shapes keep the order of one (`order`).
 
 mod exact;
+mod order;
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,8 @@ use tensorc_exec::{does_something, regions, working_bytes};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
 use crate::lowered::Lowered;
+
+pub use order::PlacementOrder;
 
 /// Offset and size of a free range.
 struct Gap {
@@ -36,9 +39,6 @@ struct LiveRange {
 /// Pairs of overlapping intervals to look at before the best placement so far is taken.
 const MAX_OVERLAP_PAIRS: usize = 20_000_000;
 
-/// Working memory begins at a multiple of this, so that workers share no pair of cache lines with each other or a buffer.
-const SCRATCH_ALIGN: u64 = 128;
-
 /// Placements tried beyond the greedy ones.
 const MAX_SEARCH_ROUNDS: usize = 2000;
 
@@ -57,12 +57,17 @@ pub enum Effort {
 /// # Errors
 /// [`DiagnosticCode::Internal`]: a step reads what none has written.
 pub fn plan_memory(lowered: &mut Lowered, effort: Effort) -> Result<()> {
-    let intervals = intervals(lowered)?;
+    let intervals = intervals(lowered, Empty::Out)?;
     let steps = lowered.plan.steps.len();
     let bound = lower_bound(&intervals, steps);
     let (offsets, total) = pack(&intervals, steps, bound, effort);
-    let plan = &mut lowered.plan;
-    for (interval, offset) in intervals.iter().zip(&offsets) {
+    settle(&mut lowered.plan, &intervals, &offsets, (total, bound));
+    Ok(())
+}
+
+/// Enters offsets into a plan, with the bytes of the arena and their lower bound.
+fn settle(plan: &mut Plan, intervals: &[LiveRange], offsets: &[u64], (total, bound): (u64, u64)) {
+    for (interval, offset) in intervals.iter().zip(offsets) {
         for b in &interval.buffers {
             plan.buffers[b.0 as usize].storage = StorageClass::Arena(*offset);
         }
@@ -70,8 +75,7 @@ pub fn plan_memory(lowered: &mut Lowered, effort: Effort) -> Result<()> {
     plan.settle_parts();
     plan.arena_bytes = total;
     plan.lower_bound_bytes = bound;
-    plan.scratch = scratch(plan, &intervals, &offsets);
-    Ok(())
+    plan.scratch = scratch(plan, intervals, offsets);
 }
 
 /// The working memory of every step that needs some, behind what is live during the step, or during all steps that are
@@ -89,7 +93,7 @@ fn scratch(plan: &Plan, intervals: &[LiveRange], offsets: &[u64]) -> Vec<Scratch
         }
     }
     let mut places: Vec<(u64, WorkingBytes)> =
-        tops.iter().zip(&needed).map(|(top, bytes)| (top.next_multiple_of(SCRATCH_ALIGN), *bytes)).collect();
+        tops.iter().zip(&needed).map(|(top, bytes)| (top.next_multiple_of(Scratch::ALIGN), *bytes)).collect();
     let active: Vec<usize> = (0..needed.len()).filter(|step| does_something(plan, &plan.steps[*step].op)).collect();
     for region in regions(plan, &active) {
         let steps = &active[region];
@@ -104,11 +108,22 @@ fn scratch(plan: &Plan, intervals: &[LiveRange], offsets: &[u64]) -> Vec<Scratch
     (0..needed.len()).filter(|step| !needed[*step].is_none()).map(of).collect()
 }
 
+/// Whether buffers without elements are among intervals.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Empty {
+    /// They take no room, and no step need have written them.
+    Out,
+    /// They have elements in other shapes.
+    In,
+}
+
 /// Live intervals of the arena buffers that are no parts, in-place chains merged, by first step.
-fn intervals(lowered: &Lowered) -> Result<Vec<LiveRange>> {
+fn intervals(lowered: &Lowered, empty: Empty) -> Result<Vec<LiveRange>> {
     let plan = &lowered.plan;
-    // A buffer without elements takes no room, and no step need have written it.
-    let arena = |b: BufferId| matches!(plan.buffer(b).storage, StorageClass::Arena(_)) && !plan.buffer(b).is_empty();
+    let arena = |b: BufferId| {
+        let buffer = plan.buffer(b);
+        matches!(buffer.storage, StorageClass::Arena(_)) && (empty == Empty::In || !buffer.is_empty())
+    };
     let mut lives: BTreeMap<BufferId, (usize, usize)> = BTreeMap::new();
     for (i, step) in plan.steps.iter().enumerate() {
         let args = step.op.args();

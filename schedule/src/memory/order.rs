@@ -1,0 +1,99 @@
+//! The memory plan of many shapes: which ranges lie above which others.
+//!
+//! A plan for one shape orders every two ranges that are live at the same time: one lies above the other. Ranges of other sizes in
+//! the same order overlap as little: each begins where the highest of those below it ends. So the order is found once, for a large
+//! shape, and offsets of other shapes follow by sums and maxima. They do not decrease with any size.
+
+use std::collections::BTreeSet;
+
+use tensorc_abi::{BufferId, Plan, StorageClass};
+use tensorc_ir::diag::Result;
+
+use super::{Empty, LiveRange, intervals, lower_bound, settle};
+use crate::lowered::Lowered;
+
+/// Ranges of memory from the lowest to the highest.
+#[derive(Clone, Debug, Default)]
+pub struct PlacementOrder {
+    /// Each behind those that it lies above.
+    pub ranges: Vec<PlacedRange>,
+    /// Of each step, the ranges behind which its working memory lies: of all that are live, those that have none above them.
+    pub tops: Vec<Vec<usize>>,
+}
+
+/// A range of memory.
+#[derive(Clone, Debug)]
+pub struct PlacedRange {
+    /// What lies there, one after the other, all of one size.
+    pub buffers: Vec<BufferId>,
+    /// The ranges that it begins behind. Others below it lie below these.
+    pub above: Vec<usize>,
+    first: usize,
+    last: usize,
+}
+
+impl PlacementOrder {
+    /// The order of a plan for one shape whose memory is planned ([`super::plan_memory`]). Its in-place options are to hold for every
+    /// shape.
+    ///
+    /// # Errors
+    /// As [`super::plan_memory`].
+    pub fn of(lowered: &Lowered) -> Result<PlacementOrder> {
+        let offset = |range: &LiveRange| match lowered.plan.buffer(range.buffers[0]).storage {
+            StorageClass::Arena(offset) => offset,
+            _ => 0,
+        };
+        let mut live = intervals(lowered, Empty::In)?;
+        live.sort_by_key(|range| (offset(range), range.first, range.buffers[0]));
+        let mut reached: Vec<BTreeSet<usize>> = vec![];
+        let mut ranges: Vec<PlacedRange> = vec![];
+        for LiveRange { first, last, buffers, .. } in live {
+            let meets = |other: &PlacedRange| other.first <= last && first <= other.last;
+            let below: Vec<usize> = (0..ranges.len()).filter(|i| meets(&ranges[*i])).collect();
+            let above = highest(&below, &reached);
+            reached.push(above.iter().flat_map(|i| reached[*i].iter().copied().chain([*i])).collect());
+            ranges.push(PlacedRange { buffers, above, first, last });
+        }
+        let tops = |step: usize| {
+            let live = |i: &usize| (ranges[*i].first..=ranges[*i].last).contains(&step);
+            highest(&(0..ranges.len()).filter(live).collect::<Vec<_>>(), &reached)
+        };
+        Ok(PlacementOrder { tops: (0..lowered.plan.steps.len()).map(tops).collect(), ranges })
+    }
+
+    /// Where ranges of some sizes begin, in bytes, and where the last ends.
+    pub fn offsets(&self, bytes: impl Fn(&PlacedRange) -> u64) -> (Vec<u64>, u64) {
+        let (mut offsets, mut ends): (Vec<u64>, Vec<u64>) = (vec![], vec![]);
+        for range in &self.ranges {
+            let offset = range.above.iter().map(|below| ends[*below]).max().unwrap_or(0);
+            offsets.push(offset);
+            ends.push(offset.saturating_add(bytes(range)));
+        }
+        (offsets, ends.into_iter().max().unwrap_or(0))
+    }
+
+    /// Plans the memory of a shape in this order.
+    pub fn apply(&self, lowered: &mut Lowered) {
+        let plan = &mut lowered.plan;
+        let bytes = |range: &PlacedRange| plan.buffer(range.buffers[0]).bytes().next_multiple_of(Plan::ALIGN);
+        let of = |range: &PlacedRange| {
+            let PlacedRange { buffers, first, last, .. } = range;
+            LiveRange { first: *first, last: *last, bytes: bytes(range), buffers: buffers.clone() }
+        };
+        let (offsets, total) = self.offsets(bytes);
+        let live: Vec<LiveRange> = self.ranges.iter().map(of).collect();
+        let bound = lower_bound(&live, plan.steps.len());
+        settle(plan, &live, &offsets, (total, bound));
+    }
+}
+
+/// Of ranges in ascending order, those that lie below no other of them.
+fn highest(ranges: &[usize], reached: &[BTreeSet<usize>]) -> Vec<usize> {
+    let mut found: Vec<usize> = vec![];
+    for range in ranges.iter().rev() {
+        if !found.iter().any(|above| reached[*above].contains(range)) {
+            found.push(*range);
+        }
+    }
+    found
+}

@@ -1,0 +1,270 @@
+//! Which plans the shapes of a request take: every shape has one, and most have the same.
+//!
+//! The shapes are a box of extents. A plan for many shapes holds in a part of it, which its conditions tell: for a whole box at
+//! once where intervals decide them, else for its halves. Where no plan holds, one is made for a shape there.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::Value;
+use tensorc_passes::template::Template;
+
+use super::AotRequest;
+use super::open::OpenVariant;
+use crate::compile::Report;
+use crate::error::Error;
+use crate::model::Model;
+use crate::templates::{MAX_PLANS, OpenModel};
+
+/// First and last extents of the dimensions that a request leaves open.
+pub type Ranges = Vec<(u64, u64)>;
+
+/// Plans for one shape that an artifact holds at most.
+pub const MAX_VARIANTS: usize = 4096;
+/// Parts of the box that are looked at, at most.
+const MAX_PARTS: usize = 1 << 20;
+
+/// The types of inputs by the extents of open dimensions.
+pub struct OpenTypes {
+    types: Vec<DenseType>,
+    /// Of each dimension, the inputs and axes that have it.
+    places: Vec<Vec<(usize, usize)>>,
+}
+
+impl OpenTypes {
+    /// Of a model, with the types of its inputs for one shape.
+    pub fn new(model: &Model, request: &AotRequest, types: Vec<DenseType>) -> OpenTypes {
+        let graph = model.graph();
+        let places = |name: &String| {
+            let mut places = vec![];
+            for (input, node) in graph.inputs().iter().enumerate() {
+                let shape = graph.resolved(Value { node: *node, port: 0 }).shape;
+                for (axis, dim) in shape.dims().unwrap_or_default().iter().enumerate() {
+                    if matches!(dim, tensorc_ir::Dim::Sym(id) if *graph.dims.name(*id) == **name) {
+                        places.push((input, axis));
+                    }
+                }
+            }
+            places
+        };
+        OpenTypes { types, places: request.ranges.keys().map(places).collect() }
+    }
+
+    /// The types for some extents.
+    pub fn at(&self, extents: &[u64]) -> Vec<DenseType> {
+        let mut dims: Vec<Vec<u64>> = self.types.iter().map(|ty| ty.dims.to_vec()).collect();
+        for (places, extent) in self.places.iter().zip(extents) {
+            places.iter().for_each(|(input, axis)| dims[*input][*axis] = *extent);
+        }
+        self.types.iter().zip(dims).map(|(ty, dims)| DenseType::new(ty.dtype, dims)).collect()
+    }
+
+    /// The types for the least and the greatest extents of a box.
+    pub fn corners(&self, ranges: &[(u64, u64)]) -> [Vec<DenseType>; 2] {
+        let corner = |of: fn(&(u64, u64)) -> u64| self.at(&ranges.iter().map(of).collect::<Vec<_>>());
+        [corner(|range| range.0), corner(|range| range.1)]
+    }
+}
+
+/// The ranges of a template's symbols in a box, inside of their own; `None` if it holds nowhere there.
+pub fn symbols_in(template: &Template, [least, greatest]: &[Vec<DenseType>; 2]) -> Option<(Vec<(i64, i64)>, bool)> {
+    let [low, high] = [least, greatest].map(|types| template.numbers(types));
+    let (mut ranges, mut whole) = (vec![], true);
+    for ((symbol, low), high) in template.trace.symbols().iter().zip(low?).zip(high?) {
+        let within = (low.max(symbol.range.0), high.min(symbol.range.1));
+        whole &= within == (low, high);
+        if within.0 > within.1 {
+            return None;
+        }
+        ranges.push(within);
+    }
+    for (input, node) in template.graph.inputs().iter().enumerate() {
+        let ty = template.graph.dense(Value { node: *node, port: 0 }).ok()?;
+        for (axis, n) in ty.dims.all().enumerate() {
+            let Some(known) = n.known() else { continue };
+            let given = [least, greatest].map(|types| types[input].dims[axis] as i64);
+            if !(given[0]..=given[1]).contains(&known) {
+                return None;
+            }
+            whole &= given == [known; 2];
+        }
+    }
+    Some((ranges, whole))
+}
+
+/// Whether a plan holds for all shapes of a box (`Some(true)`), for none, or for a part.
+fn holds(template: &Template, corners: &[Vec<DenseType>; 2]) -> Option<bool> {
+    let Some((ranges, whole)) = symbols_in(template, corners) else { return Some(false) };
+    match template.trace.holds_within(&ranges) {
+        Some(true) if !whole => None,
+        decided => decided,
+    }
+}
+
+/// Plans that cover a box.
+#[derive(Default)]
+pub struct Cover {
+    /// Plans for many shapes, each with the boxes of shapes that take it. A shape takes the first that holds for it.
+    pub open: Vec<(OpenVariant, Vec<Ranges>)>,
+    /// Shapes that take a plan of their own.
+    pub fixed: BTreeSet<Vec<u64>>,
+}
+
+/// Finds plans for all shapes of a request.
+pub struct CoverSearch<'a> {
+    model: &'a Model,
+    request: &'a AotRequest,
+    types: &'a OpenTypes,
+    cover: Cover,
+    /// Models for many shapes, and how many plans of each have been tried.
+    tried: Vec<(Arc<OpenModel>, usize)>,
+    parts: usize,
+    report: Report,
+}
+
+impl<'a> CoverSearch<'a> {
+    /// The plans for all shapes of a request.
+    ///
+    /// # Errors
+    /// Too many shapes take a plan of their own.
+    pub fn run(model: &'a Model, request: &'a AotRequest, types: &'a OpenTypes) -> Result<Cover, Error> {
+        let (cover, report) = (Cover::default(), Report::default());
+        let mut search = CoverSearch { model, request, types, cover, tried: vec![], parts: 0, report };
+        let all: Ranges = request.ranges.values().copied().collect();
+        // A plan for one shape is better at it.
+        let is_one = all.iter().all(|(first, last)| *first.max(&2) >= *last);
+        if is_one || request.gpu.is_some() || model.compiler().options().specialize {
+            search.each_alone(&all, &mut vec![])?;
+        } else {
+            search.part(all)?;
+        }
+        Ok(search.cover)
+    }
+
+    fn each_alone(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<u64>) -> Result<(), Error> {
+        let Some((first, last)) = ranges.get(extents.len()).copied() else { return self.alone(extents.clone()) };
+        for extent in first..=last {
+            extents.push(extent);
+            self.each_alone(ranges, extents)?;
+            extents.pop();
+        }
+        Ok(())
+    }
+
+    /// Gives a shape a plan of its own.
+    fn alone(&mut self, extents: Vec<u64>) -> Result<(), Error> {
+        self.cover.fixed.insert(extents);
+        match self.cover.fixed.len() <= MAX_VARIANTS {
+            true => Ok(()),
+            false => Err(Error::Artifact(format!(
+                "more than {MAX_VARIANTS} combinations of extents in the ranges take a plan of their own"
+            ))),
+        }
+    }
+
+    fn part(&mut self, ranges: Ranges) -> Result<(), Error> {
+        self.parts += 1;
+        if self.parts > MAX_PARTS {
+            return Err(Error::Artifact("which plans hold in the ranges takes too many tests".to_owned()));
+        }
+        let corners = self.types.corners(&ranges);
+        let is_one = ranges.iter().all(|(first, last)| first == last);
+        loop {
+            let mut undecided = false;
+            for (plan, parts) in &mut self.cover.open {
+                match holds(&plan.template, &corners) {
+                    Some(true) if !undecided => {
+                        parts.push(ranges);
+                        return Ok(());
+                    }
+                    Some(false) => {}
+                    _ => undecided = true,
+                }
+            }
+            if undecided && !is_one {
+                return self.halves(&ranges);
+            }
+            let point: Vec<u64> = ranges.iter().map(|(first, last)| first + (last - first) / 2).collect();
+            match self.plan_for(&point)? {
+                Some(plan) => self.cover.open.push((plan, vec![])),
+                None if is_one => return self.alone(point),
+                None => return self.halves(&ranges),
+            }
+        }
+    }
+
+    fn halves(&mut self, ranges: &[(u64, u64)]) -> Result<(), Error> {
+        let longest = (0..ranges.len()).max_by_key(|i| ranges[*i].1 - ranges[*i].0).unwrap_or(0);
+        let (first, last) = ranges[longest];
+        // One and none are other plans.
+        let middle = if first < 2 { first } else { first + (last - first) / 2 };
+        let mut part = |range| {
+            let mut ranges = ranges.to_vec();
+            ranges[longest] = range;
+            self.part(ranges)
+        };
+        part((first, middle))?;
+        part((middle + 1, last))
+    }
+
+    /// A plan for many shapes that holds for one.
+    fn plan_for(&mut self, extents: &[u64]) -> Result<Option<OpenVariant>, Error> {
+        let types = self.types.at(extents);
+        let Some(model) = self.model.open_for(&types, &mut self.report) else { return Ok(None) };
+        let known = self.tried.iter().position(|(other, _)| Arc::ptr_eq(other, &model));
+        let number = known.unwrap_or_else(|| {
+            self.tried.push((model, 0));
+            self.tried.len() - 1
+        });
+        let here = [types.clone(), types.clone()];
+        loop {
+            let (model, tried) = &mut self.tried[number];
+            let template = match *tried {
+                MAX_PLANS.. => return Ok(None),
+                0 => Some(model.template().fork()),
+                _ => model.template().with_examples(&types),
+            };
+            let Some(template) = template else { return Ok(None) };
+            let is_first = *tried == 0;
+            *tried += 1;
+            match OpenVariant::new(self.model, self.request, template)? {
+                Some(plan) if holds(&plan.template, &here) == Some(true) => return Ok(Some(plan)),
+                Some(_) if is_first => {}
+                // Other numbers in place of the examples would be needed as well.
+                None if is_first => {
+                    *tried = MAX_PLANS;
+                    return Ok(None);
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Shapes of boxes by which the most memory is found: of all upper corners, those that no other one exceeds, and some shapes
+/// between.
+pub fn samples(parts: &[Ranges]) -> Vec<Vec<u64>> {
+    /// Shapes of a box.
+    const EACH: u64 = 1 << 12;
+    let mut found = HashSet::new();
+    let share = (EACH / parts.len().max(1) as u64).max(1);
+    for part in parts {
+        let count = part.iter().fold(1u64, |n, (first, last)| n.saturating_mul(last - first + 1));
+        let step = count.div_ceil(share);
+        for i in 0..share.min(count) {
+            // From the last shape on: the largest come first.
+            let mut rest = i.saturating_mul(step);
+            let of = |(first, last): &(u64, u64)| {
+                let n = last - first + 1;
+                let extent = last - rest % n;
+                rest /= n;
+                extent
+            };
+            found.insert(part.iter().map(of).collect::<Vec<_>>());
+        }
+    }
+    let mut all: Vec<Vec<u64>> = found.into_iter().collect();
+    all.sort();
+    all
+}

@@ -1,0 +1,216 @@
+//! Plans for many shapes: their numbers, and how much memory they take for the shapes of a request.
+
+use tensorc_abi::{BufferId, Contraction, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
+use tensorc_codegen::lower::lower_open;
+use tensorc_codegen::sizes::sized;
+use tensorc_exec::{Measure, Place, Records, working_bytes};
+use tensorc_ir::Extent;
+use tensorc_ir::diag::Diagnostic;
+use tensorc_ir::extent::{Binding, Example, Trace, advice};
+use tensorc_ir::kir::Kernel;
+use tensorc_ir::text::print_plan;
+use tensorc_kernels::conv_variant;
+use tensorc_passes::template::Template;
+use tensorc_runtime::artifact::ScratchInfo;
+use tensorc_schedule::lowered::Lowered;
+use tensorc_schedule::{Effort, PlacementOrder, plan_memory};
+
+use super::AotRequest;
+use super::cover::{OpenTypes, Ranges, samples, symbols_in};
+use crate::error::Error;
+use crate::model::Model;
+
+/// A plan whose numbers depend on extents, for one or more parts of a request.
+pub struct OpenVariant {
+    /// What numbers are of the extents, and on which conditions the plan holds.
+    pub template: Template,
+    /// Without kernels.
+    pub lowered: Lowered<Extent>,
+    pub kernels: Vec<Kernel>,
+}
+
+/// How a plan for many shapes lies in memory.
+pub struct OpenMemory {
+    pub order: PlacementOrder,
+    /// The extents for which buffers take the most bytes.
+    pub largest: Vec<u64>,
+    /// What numbers are for these.
+    pub binding: Binding,
+    /// The ranges of the symbols in the request.
+    pub ranges: Vec<(i64, i64)>,
+    /// The most that intermediate tensors take.
+    pub arena_bytes: u64,
+    /// Where working memory of steps reaches the furthest.
+    pub scratch: Vec<ScratchInfo>,
+}
+
+impl OpenVariant {
+    /// Schedules a fused graph and writes its kernels. `None` if that takes numbers in place of symbols, or if the plan has steps
+    /// that only plans for one shape may have.
+    ///
+    /// # Errors
+    /// A limit of the compiler is exceeded.
+    pub fn new(model: &Model, request: &AotRequest, mut template: Template) -> Result<Option<OpenVariant>, Error> {
+        let compiler = model.compiler();
+        let (threads, choices) = (compiler.pool().threads(), compiler.choices_for(Some(request.target)));
+        let lower = |graph: &mut _| -> Result<Lowered<Extent>, Diagnostic> {
+            sized(lower_open(graph, compiler.registry().math(), choices, threads)?)
+        };
+        compiler.progress("plan for many shapes");
+        let Ok(mut lowered) = template.change(lower) else { return Ok(None) };
+        if !template.fixed().is_empty() || !template.trace.enter(|| is_recorded(&lowered)) {
+            return Ok(None);
+        }
+        let Lowered { plan, in_place, .. } = &mut lowered;
+        let bytes = |id: BufferId| plan.buffer(id).bytes();
+        template.trace.enter(|| in_place.retain(|pair| bytes(pair.input).is_surely(bytes(pair.output))));
+        let kernels = std::mem::take(&mut lowered.kernels);
+        Ok(Some(OpenVariant { template, lowered, kernels }))
+    }
+
+    /// The memory of the shapes of some boxes, and the plan for the largest.
+    ///
+    /// # Errors
+    /// A step reads what none has written.
+    pub fn memory(&self, types: &OpenTypes, parts: &[Ranges], whole: &Ranges) -> Result<(OpenMemory, Lowered), Error> {
+        let plan = &self.lowered.plan;
+        let all: Vec<Extent> = self.template.trace.enter(|| plan.buffers.iter().map(|b| b.bytes()).collect());
+        let bound: Vec<(Vec<u64>, Binding)> = samples(parts)
+            .into_iter()
+            .filter_map(|extents| {
+                let binding = self.template.binding(&types.at(&extents))?;
+                Some((extents, binding))
+            })
+            .collect();
+        let size = |(extents, binding): &&(Vec<u64>, Binding)| {
+            let bytes = all.iter().fold(0i64, |sum, n| sum.saturating_add(binding.value(*n)));
+            (bytes, extents.clone())
+        };
+        let (largest, binding) = bound.iter().max_by_key(size).cloned().ok_or_else(nowhere)?;
+        let mut lowered = self.lowered.bound(&binding);
+        plan_memory(&mut lowered, Effort::Search)?;
+        let order = PlacementOrder::of(&lowered)?;
+        order.apply(&mut lowered);
+        let arena_bytes = self.arena_bytes(&order, &all, types, parts);
+        let scratch = self.scratch(&order, &all, bound.iter().map(|(_, binding)| binding));
+        let (ranges, _) = symbols_in(&self.template, &types.corners(whole)).ok_or_else(nowhere)?;
+        Ok((OpenMemory { order, largest, binding, ranges, arena_bytes, scratch }, lowered))
+    }
+
+    /// The most that intermediate tensors take for any shape of the boxes.
+    fn arena_bytes(&self, order: &PlacementOrder, all: &[Extent], types: &OpenTypes, parts: &[Ranges]) -> u64 {
+        let of = |part: &Ranges| {
+            let (ranges, _) = symbols_in(&self.template, &types.corners(part)).unwrap_or_default();
+            let most = self.template.trace.most_within(&ranges, all.iter().copied());
+            order.offsets(|range| aligned(most[range.buffers[0].0 as usize])).1
+        };
+        parts.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// Where working memory of steps reaches the furthest for some shapes.
+    fn scratch<'b>(
+        &self,
+        order: &PlacementOrder,
+        all: &[Extent],
+        bindings: impl Iterator<Item = &'b Binding>,
+    ) -> Vec<ScratchInfo> {
+        let calls = |op: &StepOp<Extent>| op.library().is_some() || op.flow().is_some();
+        let steps: Vec<usize> = (0..order.tops.len()).filter(|i| calls(&self.lowered.plan.steps[*i].op)).collect();
+        let mut found: Vec<ScratchInfo> = vec![];
+        for binding in bindings {
+            let bytes = |i: usize| aligned(binding.value(all[order.ranges[i].buffers[0].0 as usize]));
+            let (offsets, _) = order.offsets(|range| aligned(binding.value(all[range.buffers[0].0 as usize])));
+            for step in &steps {
+                let working = working_bytes(&self.lowered.plan.steps[*step].op.convert(binding));
+                let top = order.tops[*step].iter().map(|i| offsets[*i] + bytes(*i)).max().unwrap_or(0);
+                let offset = top.next_multiple_of(Scratch::ALIGN) + working.shared;
+                found.push(ScratchInfo { offset, bytes: working.each });
+            }
+            found = furthest(found);
+        }
+        found
+    }
+
+    /// The plan with expressions, and the conditions on which it holds.
+    pub fn text(&self) -> String {
+        let mut text = self.enter(|_| print_plan(&self.lowered.plan));
+        for (condition, place) in self.template.trace.guards() {
+            text += &format!("if {condition} ({place})\n");
+        }
+        text
+    }
+
+    /// Does something with the extents of the plan.
+    pub fn enter<T>(&self, work: impl FnOnce(&Trace) -> T) -> T {
+        self.template.trace.enter(|| work(&self.template.trace))
+    }
+}
+
+/// Working memory by size, the largest first, without what ends before that of another for every number of workers.
+pub fn furthest(mut all: Vec<ScratchInfo>) -> Vec<ScratchInfo> {
+    all.sort_by_key(|s| std::cmp::Reverse((s.bytes, s.offset)));
+    let mut seen: Vec<ScratchInfo> = vec![];
+    for scratch in all {
+        if seen.last().is_none_or(|last| scratch.offset > last.offset) {
+            seen.push(scratch);
+        }
+    }
+    seen
+}
+
+fn aligned(bytes: i64) -> u64 {
+    (bytes.max(0) as u64).next_multiple_of(Plan::ALIGN)
+}
+
+fn nowhere() -> Error {
+    Error::Internal("a plan for many shapes holds for none".to_owned())
+}
+
+/// Measures plans for many shapes: what depends on the shape is found by size programs.
+struct Unmeasured;
+
+impl Measure<Extent> for Unmeasured {
+    fn tasks(&self, _: &Contraction<Extent>) -> Extent {
+        Extent::ONE
+    }
+
+    fn grain(&self, _: &Step<Extent>, _: Extent) -> Extent {
+        Extent::ONE
+    }
+
+    fn variant(&self, call: &Conv2d<Extent>) -> ConvVariant {
+        conv_variant(&call.convert(&Example))
+    }
+}
+
+/// The records of a plan, with kernels as `number` gives them; `None` if a step has no form in an image.
+pub fn records(plan: &Plan<Extent>, number: &dyn Fn(KernelId) -> u64) -> Option<Records<Extent>> {
+    // Steps without tasks stay: they have some in other shapes.
+    advice(|| Records::measured(plan, Place::Processor, number, &Unmeasured)).ok()
+}
+
+/// Whether an image has a form for the plan: there are no functions of the process and no states, nested plans have known
+/// numbers, and constants that depend on extents are whole words.
+fn is_recorded(lowered: &Lowered<Extent>) -> bool {
+    let Lowered { plan, constants, .. } = lowered;
+    let Some(records) = records(plan, &|kernel| kernel.0.into()) else { return false };
+    let nested = records.bodies.iter().flatten().all(is_known);
+    let extern_step = |step: &Step<Extent>| matches!(step.op, StepOp::Extern { .. });
+    let constant = |weight: &Weight| {
+        let data = &constants[weight.constant as usize];
+        let fits = |n: &Extent| match data.dtype().size() {
+            8 => true,
+            4 => !n.is_open() || n.is_surely_from(0),
+            _ => false,
+        };
+        !data.is_open() || (weight.packing == Packing::Plain && data.extents().iter().all(fits))
+    };
+    nested && plan.states.is_empty() && !plan.steps.iter().any(extern_step) && plan.weights.iter().all(constant)
+}
+
+/// Whether no number of the records depends on extents.
+fn is_known(records: &Records<Extent>) -> bool {
+    let Records { steps, slots, words, bodies, .. } = records;
+    let mut all = steps.as_flattened().iter().chain(slots.as_flattened()).chain(words);
+    all.all(|n| !n.is_open()) && bodies.iter().flatten().all(is_known)
+}
