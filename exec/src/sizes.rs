@@ -128,3 +128,146 @@ impl SizeRun<'_> {
         found.map(|(routine, words)| (routine, words, record[step::ARGS])).ok_or(SizesError::Damaged)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tensorc_abi::sizes::Sign;
+    use tensorc_abi::{BatchedGemm, MatrixLayout};
+    use tensorc_kernels::{gemm_scratch, gemm_tasks};
+
+    use super::*;
+    use crate::routine::GEMM;
+
+    const WORKERS: usize = 3;
+
+    /// Executes all of a program, the instructions from `first` on after those before it, for one input.
+    fn executed_from(first: usize, program: &[SizeOp], dims: &[u64], region: &mut [u64]) -> Result<i64, SizesError> {
+        let words: Vec<u64> = program.iter().map(|op| op.word().unwrap()).collect();
+        let mut values = vec![0; words.len()];
+        let mut run = SizeRun { values: &mut values, region, region_at: 100, workers: WORKERS };
+        let extent = |input: usize, axis: usize| dims.get(axis).copied().filter(|_| input == 0);
+        let routine = |kind: usize| if kind == 0 { Some(&GEMM) } else { None };
+        run.execute(&words[..first], 0, &extent, &routine)?;
+        run.execute(&words, first, &extent, &routine)
+    }
+
+    fn executed(program: &[SizeOp], dims: &[u64], region: &mut [u64]) -> Result<i64, SizesError> {
+        executed_from(0, program, dims, region)
+    }
+
+    /// The result of one instruction for two constants, which are its operands.
+    fn of_two(a: i64, b: i64, op: SizeOp) -> Result<i64, SizesError> {
+        executed(&[SizeOp::Constant(a), SizeOp::Constant(b), op], &[], &mut [])
+    }
+
+    #[test]
+    fn numbers_are_computed_and_those_without_room_are_too_large() {
+        assert_eq!(of_two(20, -3, SizeOp::Sum(0, 1)), Ok(17));
+        assert_eq!(of_two(20, -3, SizeOp::Product(0, 1)), Ok(-60));
+        assert_eq!(of_two(20, 3, SizeOp::Quotient(0, 1)), Ok(6));
+        assert_eq!(of_two(20, -3, SizeOp::Greatest(0, 1)), Ok(20));
+        assert_eq!(of_two(0, 0, SizeOp::Workers), Ok(WORKERS as i64));
+        for (value, aligned) in [(0, 0), (1, 64), (64, 64), (65, 128), (-1, 0)] {
+            assert_eq!(of_two(value, 0, SizeOp::Align { value: 0, exponent: 6 }), Ok(aligned));
+        }
+        let large = (1 << 55) - 1;
+        assert_eq!(of_two(large, 1 << 9, SizeOp::Product(0, 1)), Err(SizesError::TooLarge));
+        let most = [SizeOp::Extent { input: 0, axis: 0 }, SizeOp::Constant(1)];
+        for op in [SizeOp::Sum(0, 1), SizeOp::Align { value: 0, exponent: 3 }] {
+            let program = [most[0], most[1], op];
+            assert_eq!(executed(&program, &[i64::MAX as u64], &mut []), Err(SizesError::TooLarge));
+        }
+        assert_eq!(executed(&most, &[1 << 63], &mut []), Err(SizesError::TooLarge));
+    }
+
+    #[test]
+    fn a_plan_holds_where_all_signs_are_as_required() {
+        let [extent, less] = [SizeOp::Extent { input: 0, axis: 1 }, SizeOp::Constant(-4)];
+        let program = |sign| [extent, less, SizeOp::Sum(0, 1), SizeOp::Require(2, sign)];
+        assert_eq!(executed(&program(Sign::Zero), &[9, 4], &mut []), Ok(0));
+        assert_eq!(executed(&program(Sign::Zero), &[9, 5], &mut []), Err(SizesError::Unfit));
+        assert_eq!(executed(&program(Sign::Positive), &[9, 5], &mut []), Ok(1));
+        assert_eq!(executed(&program(Sign::NonNegative), &[9, 3], &mut []), Err(SizesError::Unfit));
+    }
+
+    #[test]
+    fn values_of_conditions_are_there_for_what_follows() {
+        let program = [
+            SizeOp::Extent { input: 0, axis: 0 },
+            SizeOp::Require(0, Sign::Positive),
+            SizeOp::Constant(4),
+            SizeOp::Product(0, 2),
+            SizeOp::Store { value: 3, word: 1 },
+        ];
+        let mut region = [7; 3];
+        assert_eq!(executed_from(2, &program, &[5], &mut region), Ok(20));
+        assert_eq!(region, [7, 20, 7]);
+    }
+
+    #[test]
+    fn what_names_nothing_is_damaged() {
+        let damaged = [
+            SizeOp::Sum(0, 2),
+            SizeOp::Product(3, 0),
+            SizeOp::Require(9, Sign::Zero),
+            SizeOp::Quotient(0, 1),
+            SizeOp::Align { value: 0, exponent: 63 },
+            SizeOp::Align { value: 0, exponent: 64 },
+            SizeOp::Store { value: 0, word: 1 },
+            SizeOp::Extent { input: 1, axis: 0 },
+            SizeOp::Extent { input: 0, axis: 1 },
+            SizeOp::Tasks(0),
+            SizeOp::Scratch(1),
+        ];
+        for op in damaged {
+            let program = [SizeOp::Constant(1), SizeOp::Constant(0), op];
+            assert_eq!(executed(&program, &[3], &mut [0]), Err(SizesError::Damaged), "{op:?}");
+        }
+        let mut run = SizeRun { values: &mut [], region: &mut [], region_at: 0, workers: 1 };
+        let none = |_: usize| None;
+        assert_eq!(run.execute(&[u64::MAX], 0, &|_, _| None, &none), Err(SizesError::Damaged), "no instruction");
+        let constant = SizeOp::Constant(1).word().unwrap();
+        assert_eq!(run.execute(&[constant], 0, &|_, _| None, &none), Err(SizesError::Damaged), "no room for its value");
+    }
+
+    #[test]
+    fn steps_are_divided_by_their_time() {
+        for (tasks, ns) in [(1, 0), (64, 19_999), (64, 20_000), (1000, 1 << 40), (0, 50_000)] {
+            let op = SizeOp::Grain { tasks: 0, ns: 1 };
+            assert_eq!(of_two(tasks, ns, op), Ok(grain(tasks as u64, ns as u64) as i64));
+        }
+        assert_eq!(of_two(-5, -5, SizeOp::Grain { tasks: 0, ns: 1 }), Ok(0));
+    }
+
+    #[test]
+    fn library_calls_are_measured_with_what_was_stored() {
+        const CALL: usize = step::WORDS + 2;
+        // Where the words of a call have the rows of the left operand and the result.
+        const ROWS: u32 = 3;
+        let layout = |cols: i64| MatrixLayout { offset: 0, batch_strides: [0; 3], row_stride: cols, col_stride: 1 };
+        let [a, b, c] = [300, 200, 200].map(layout);
+        let of = |m| BatchedGemm { batch: [1; 3], m, n: 200, k: 300, a, b, c, b_packed: false };
+        for (prologue, args) in [(None, 0u64), (Some(2), 2 << 32)] {
+            let mut record = [0; step::WORDS];
+            (record[step::KIND], record[step::CALL]) = (step::LIBRARY, (100 + CALL) as u64);
+            (record[step::ARGS], record[step::FUNCTION]) = (args, u64::from(prologue.is_some()) << 32);
+            for m in [1, 7, 300, 5000] {
+                let mut region = record.to_vec();
+                region.extend([0; 2]);
+                region.extend(of(64).to_words());
+                let extent = SizeOp::Extent { input: 0, axis: 0 };
+                let program = [extent, SizeOp::Store { value: 0, word: CALL as u32 + ROWS }, SizeOp::Tasks(0)];
+                assert_eq!(executed(&program, &[m], &mut region), Ok(gemm_tasks(&of(m)) as i64));
+                assert_eq!(region[CALL..], of(m).to_words());
+                let program = [extent, SizeOp::Scratch(0)];
+                let stride = worker_stride(gemm_scratch(&of(m), prologue));
+                assert_eq!(executed(&program, &[m], &mut region), Ok(stride as i64));
+            }
+        }
+        let mut region = [0; CALL + BatchedGemm::WORDS];
+        (region[step::KIND], region[step::CALL]) = (step::LIBRARY, 99);
+        assert_eq!(executed(&[SizeOp::Tasks(0)], &[], &mut region), Err(SizesError::Damaged), "before the region");
+        (region[step::KIND], region[step::CALL]) = (step::LIBRARY + 1, 100 + CALL as u64);
+        assert_eq!(executed(&[SizeOp::Tasks(0)], &[], &mut region), Err(SizesError::Damaged), "of no known kind");
+    }
+}

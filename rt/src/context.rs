@@ -1,7 +1,8 @@
 //! The memory of one run at a time, and the run.
 //!
-//! A context is one block of memory: this record, the table of arguments, the arena, in which every worker has working
-//! memory. Contexts of one model share its weights and nothing else.
+//! A context is one block of memory: this record, the table of arguments, what plans for many shapes keep ([`crate::open`]),
+//! the arena, in which every worker has working memory. Contexts of one model share its weights and nothing else. Without plans
+//! for many shapes, every context has memory for any run; with them, a caller may give less, and larger runs are refused.
 
 use core::ffi::{c_char, c_void};
 use core::mem::{align_of, size_of};
@@ -11,6 +12,7 @@ use tensorc_abi::image::{Image, flow, slot, step, variant};
 use tensorc_exec::{Code, Flow, Memory, Step, Tensors, Work, WorkerMemory, bind, run};
 
 use crate::model::{ArtifactModel, Body, LINE_PAIR, Linked, Needs, enter, steps};
+use crate::open::{OpenMemory, OpenNeeds};
 use crate::pool::{Threads, workers};
 use crate::signature::ImageSignature;
 use crate::weights;
@@ -23,7 +25,6 @@ const PAGE: usize = 1 << 16;
 /// A context of a model on the processor, at the start of its block of memory.
 #[repr(C)]
 pub struct ArtifactContext {
-    model: &'static ArtifactModel,
     signature: ImageSignature,
     weights: *const u8,
     parallel: Parallel,
@@ -31,6 +32,9 @@ pub struct ArtifactContext {
     /// Entries of the table of arguments.
     slots: usize,
     arena: *mut u8,
+    /// Bytes of the arena, at least what plans for one shape take.
+    room: usize,
+    /// Where workers have working memory in plans for one shape.
     common: Option<WorkerMemory>,
     /// Bytes of the arena that the system has been asked for, if it is ours.
     committed: usize,
@@ -43,9 +47,14 @@ struct ContextLayout {
     arguments: usize,
     /// Entries of the table of arguments.
     slots: usize,
+    /// What plans for many shapes keep.
+    open: usize,
+    needs: OpenNeeds,
     arena: usize,
-    /// Where workers have working memory in every step where that fits.
+    /// Where workers have working memory in every step of plans for one shape where that fits.
     common: Option<WorkerMemory>,
+    /// Where the arena ends at the least: behind what plans for one shape take.
+    least: usize,
     total: usize,
 }
 
@@ -57,14 +66,17 @@ impl ContextLayout {
             _ => Ok(()),
         })?;
         let arguments = size_of::<ArtifactContext>().next_multiple_of(align_of::<*mut u8>());
-        let arena = (arguments + needs.slots * size_of::<*mut u8>()).next_multiple_of(LINE_PAIR);
-        let total = arena.checked_add(needs.arena).ok_or(status::MEMORY)?;
+        // Kernels read constants there.
+        let open = (arguments + needs.slots * size_of::<*mut u8>()).next_multiple_of(ALIGN);
+        let arena = (open + needs.open.bytes()).next_multiple_of(LINE_PAIR);
+        let least = arena.checked_add(needs.arena).ok_or(status::MEMORY)?;
+        let total = arena.checked_add(needs.open.arena).ok_or(status::MEMORY)?.max(least);
         let common = WorkerMemory::common(needs.arena, needs.stride, workers);
-        Ok(ContextLayout { arguments, slots: needs.slots, arena, common, total })
+        Ok(ContextLayout { arguments, slots: needs.slots, open, needs: needs.open, arena, common, least, total })
     }
 }
 
-/// Bytes of memory that a context for so many workers takes; 0 if the model is damaged.
+/// Bytes of memory that a context for so many workers takes for runs of any shape; 0 if the model is damaged.
 ///
 /// # Safety
 /// `model` is what generated code hands over.
@@ -74,7 +86,45 @@ pub unsafe extern "C" fn tc_rt_memory_bytes(model: &'static ArtifactModel, worke
     plan.map_or(0, |plan| plan.total as u64)
 }
 
-/// Makes a context in the caller's memory, or in memory of its own if `memory` is null.
+/// Bytes of memory that a context for so many workers takes for runs with inputs of some shapes, whose types and data are left
+/// alone; 0 if the model has no plan for them or is damaged. Less is never taken than plans for one shape take.
+///
+/// It takes memory of the system's for as long as it runs: the only function that does so where a context is in the caller's.
+///
+/// # Safety
+/// `model` is what generated code hands over; `inputs` is null or has an entry for every input of the model.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_memory_for(model: &'static ArtifactModel, inputs: *const Tensor, workers: u32) -> u64 {
+    // SAFETY: passed on from the caller.
+    let bytes = unsafe { memory_for(model, inputs, workers.max(1) as usize) };
+    bytes.map_or(0, |bytes| bytes as u64)
+}
+
+unsafe fn memory_for(model: &'static ArtifactModel, inputs: *const Tensor, workers: usize) -> Result<usize, Status> {
+    let image = model.image()?;
+    let plan = ContextLayout::new(model, &image, workers)?;
+    // SAFETY: the size is not 0.
+    let memory = unsafe { libc::malloc(plan.needs.bytes().max(1)) };
+    if memory.is_null() {
+        return Err(status::MEMORY);
+    }
+    // SAFETY: the memory is as large as is needed, aligned for words, and freed when nobody uses it any more; the rest is
+    // passed on from the caller.
+    unsafe {
+        let mut signature =
+            ImageSignature::new(model, image, OpenMemory::new(memory.cast(), &plan.needs, workers), false);
+        let found = signature.variant_for(inputs);
+        let arena = found.map(|v| v.map(|v| signature.open.shape(v).map_or(0, |shape| shape.arena)));
+        libc::free(memory);
+        match arena? {
+            Some(arena) => plan.arena.checked_add(arena).map(|bytes| bytes.max(plan.least)).ok_or(status::MEMORY),
+            None => Err(status::SHAPE),
+        }
+    }
+}
+
+/// Makes a context in the caller's memory, or in memory of its own if `memory` is null. That is enough for runs of any shape;
+/// the caller's has to be as large only for models without plans for many shapes.
 ///
 /// # Safety
 /// `model` is what generated code hands over; `out` is valid for a write; `memory` is null or `bytes` bytes that
@@ -111,7 +161,8 @@ unsafe fn init(
 ) -> Result<*mut ArtifactContext, Status> {
     let image = model.image()?;
     let parallel = parallel.copied().unwrap_or(Parallel::NONE);
-    let plan = ContextLayout::new(model, &image, workers(&parallel))?;
+    let workers = workers(&parallel);
+    let plan = ContextLayout::new(model, &image, workers)?;
     let weights = weights::base(model, &image, weights)?;
     let owned = memory.is_null();
     let base = if owned {
@@ -120,18 +171,20 @@ unsafe fn init(
     } else {
         memory
     };
-    let fits = owned || bytes >= plan.total as u64;
-    if base.is_null() || !fits || !(base as usize).is_multiple_of(ALIGN) {
+    let end = if owned { plan.total } else { usize::try_from(bytes).unwrap_or(usize::MAX).min(plan.total) };
+    if base.is_null() || end < plan.least || !(base as usize).is_multiple_of(ALIGN) {
         return Err(status::MEMORY);
     }
+    // SAFETY: the memory is large enough for the plan, in which this part is aligned, and only the context uses it.
+    let open = unsafe { OpenMemory::new(base.wrapping_add(plan.open), &plan.needs, workers) };
     let context = ArtifactContext {
-        model,
-        signature: ImageSignature::new(image, false),
+        signature: ImageSignature::new(model, image, open, false),
         weights,
         parallel,
         arguments: base.wrapping_add(plan.arguments).cast(),
         slots: plan.slots,
         arena: base.wrapping_add(plan.arena),
+        room: end - plan.arena,
         common: plan.common,
         committed: 0,
         owned,
@@ -166,7 +219,7 @@ pub unsafe extern "C" fn tc_rt_error(_: &'static ArtifactModel, context: *const 
 }
 
 /// Gives the element types, shapes and sizes of the outputs for inputs of some shapes. Data is left alone, and
-/// the inputs need none.
+/// the inputs need none. The extents lie in the model or in the context, and are valid until the next call with the context.
 ///
 /// # Safety
 /// `context` came from `tc_rt_init`; the arrays have an entry for every input and output of the model.
@@ -204,19 +257,21 @@ pub unsafe extern "C" fn tc_rt_run(
 
 /// What the steps of a plan and of those nested in it are executed with.
 struct PlanRun<'a> {
-    linked: &'a Linked,
+    linked: &'a Linked<'a>,
     parallel: &'a Parallel,
     weights: *mut u8,
+    /// Constants of the shape, if the plan is for many.
+    constants: *mut u8,
 }
 
-impl PlanRun<'_> {
+impl<'a> PlanRun<'a> {
     /// Executes steps in order.
     ///
     /// # Safety
     /// As for [`run`], of every step.
     unsafe fn steps(
         &self,
-        records: impl Iterator<Item = &'static [u64; step::WORDS]>,
+        records: impl Iterator<Item = &'a [u64; step::WORDS]>,
         memory: Memory,
     ) -> Result<(), Status> {
         for record in records {
@@ -250,6 +305,7 @@ impl PlanRun<'_> {
                 Some(match home {
                     slot::WEIGHTS => self.weights,
                     slot::ARENA => arena,
+                    slot::REGION => self.constants,
                     home => tensors(home, index),
                 })
             });
@@ -265,10 +321,16 @@ impl ArtifactContext {
     unsafe fn run(&mut self, inputs: *const Tensor, outputs: *mut Tensor) -> Result<(), Status> {
         // SAFETY: passed on from the caller.
         let (v, inputs, outputs) = unsafe { self.signature.check_all(inputs, outputs)? };
+        let common = match self.signature.open.shape(v) {
+            Some(shape) if shape.arena > self.room => return Err(self.too_small(shape.arena)),
+            Some(shape) => shape.common,
+            None => self.common,
+        };
         self.bind(v, inputs, outputs);
-        let linked = Linked { model: self.model, image: self.signature.image, variant: v };
-        let memory = Memory { table: self.arguments.cast_const(), arena: self.arena, common: self.common };
-        let plan = PlanRun { linked: &linked, parallel: &self.parallel, weights: self.weights.cast_mut() };
+        let linked = Linked { model: self.signature.model, image: self.signature.image_of(v), variant: v };
+        let memory = Memory { table: self.arguments.cast_const(), arena: self.arena, common };
+        let (weights, constants) = (self.weights.cast_mut(), self.signature.open.constants());
+        let plan = PlanRun { linked: &linked, parallel: &self.parallel, weights, constants };
         // SAFETY: the table is bound for the variant; the tensors are as large as the plan says, which the compiler has
         // verified; the arena is large enough for the working memory of every worker.
         unsafe { plan.steps(steps(&linked.image, v), memory)? };
@@ -277,19 +339,32 @@ impl ArtifactContext {
         self.signature.confirm(v, |_, offset| Ok(unsafe { arena.add(offset).cast::<i64>().read() }))
     }
 
+    /// Explains that a run takes a larger arena than there is.
+    #[cold]
+    #[inline(never)]
+    fn too_small(&mut self, needed: usize) -> Status {
+        let before = self.arena as usize - core::ptr::from_ref(self) as usize;
+        let [needed, given] = [needed, self.room].map(|arena| before.saturating_add(arena) as u64);
+        self.signature.message.text("a run of these shapes takes ").number(needed);
+        self.signature.message.text(" bytes of memory, the context has ").number(given);
+        status::MEMORY
+    }
+
     /// Fills the table of arguments.
     fn bind(&mut self, v: usize, inputs: &[Tensor], outputs: &[Tensor]) {
-        let image = self.signature.image;
+        let (image, constants) = (self.signature.image_of(v), self.signature.open.constants());
+        let arena = self.signature.open.shape(v).map_or(image.size(v + variant::ARENA_BYTES), |shape| shape.arena);
         let known = self.signature.bound == v;
         // SAFETY: the context's own table, which no run uses now.
         let table = unsafe { core::slice::from_raw_parts_mut(self.arguments, self.slots) };
         let own = [self.weights.cast_mut(), self.arena].map(|base| (!known).then_some(base));
-        enter(&image, v, table, own, |side, index| {
-            if side == slot::INPUT { inputs } else { outputs }.get(index).map(|tensor| tensor.data)
+        enter(&image, v, table, own, |home, index| match home {
+            slot::REGION => Some(constants),
+            home => if home == slot::INPUT { inputs } else { outputs }.get(index).map(|tensor| tensor.data),
         });
         self.signature.bound = v;
         if !known {
-            self.commit(image.size(v + variant::ARENA_BYTES));
+            self.commit(arena);
         }
     }
 

@@ -1,12 +1,12 @@
 //! The run-time library of models compiled ahead of time.
 //!
 //! A compiled model is an *image* ([`tensorc_abi::image`]) with the machine code of its kernels. This library
-//! executes it: no allocation when the caller gives the memory, no thread unless the caller asks for one, no
+//! executes it: no allocation when the caller gives the memory (but for what `tc_rt_memory_for` needs while it runs), no thread unless the caller asks for one, no
 //! symbol needed but libc's and libm's. Every entry point is a C function that takes the model first; the
 //! compiler generates the functions of a model's header, which pass it.
 //!
 //! `model` is what the generated code hands over, `signature` what it takes and gives, `context` one run's memory and
-//! the run itself, `library` the kernels that a model may need, `gpu` the same for models whose kernels run on a GPU,
+//! the run itself, `library` the kernels that a model may need, `open` what a context keeps of a plan for many shapes, `gpu` the same for models whose kernels run on a GPU,
 //! `weights` the block of weights and its file, `pool` threads for those who have none, `program` the `main` of
 //! `--emit=exe`.
 
@@ -18,6 +18,7 @@ mod gpu;
 mod library;
 mod message;
 mod model;
+mod open;
 mod pool;
 mod program;
 mod signature;

@@ -7,6 +7,8 @@ use tensorc_abi::image::{
 };
 use tensorc_exec::{Code, Flow, Routine, Step, Work, WorkerMemory, bind, worker_stride};
 
+use crate::open::{OpenNeeds, OpenPlan};
+
 /// Workers' memory begins at a multiple of this: they share no pair of cache lines.
 pub const LINE_PAIR: usize = 128;
 
@@ -39,19 +41,25 @@ impl ArtifactModel {
     pub fn embedded_weights(&self) -> *const u8 {
         self.weights
     }
+
+    /// A library kernel by its position in [`LIBRARIES`], if the model needs it.
+    pub fn routine(&self, kind: usize) -> Option<&'static Routine> {
+        // SAFETY: generated code gives null or a library kernel of this crate.
+        self.libraries.get(kind).and_then(|routine| unsafe { routine.as_ref() })
+    }
 }
 
 /// What the steps of a variant are linked with.
-pub struct Linked {
+pub struct Linked<'w> {
     /// The model.
     pub model: &'static ArtifactModel,
-    /// Its checked image.
-    pub image: Image<'static>,
+    /// Its checked image, with the words of the shape if the variant is for many.
+    pub image: Image<'w>,
     /// Offset of the record of the variant.
     pub variant: usize,
 }
 
-impl Code for Linked {
+impl Code for Linked<'_> {
     fn kernel(&self, number: u64) -> Option<KernelFn> {
         let exists = number < self.image.word(header::KERNELS);
         // SAFETY: the table has an entry for every kernel.
@@ -59,8 +67,7 @@ impl Code for Linked {
     }
 
     fn routine(&self, kind: usize) -> Option<&'static Routine> {
-        // SAFETY: generated code gives null or a library kernel of this crate.
-        self.model.libraries.get(kind).and_then(|routine| unsafe { routine.as_ref() })
+        self.model.routine(kind)
     }
 
     fn words(&self, at: usize) -> &[u64] {
@@ -83,14 +90,17 @@ impl Code for Linked {
 pub struct Needs {
     /// Entries of the table of arguments.
     pub slots: usize,
-    /// Bytes of the arena: intermediate tensors, and working memory of every worker.
+    /// Bytes of the arena for plans of one shape: intermediate tensors, and working memory of every worker.
     pub arena: usize,
-    /// Bytes of working memory of a worker.
+    /// Bytes of working memory of a worker in those.
     pub stride: usize,
+    /// What plans for many shapes take.
+    pub open: OpenNeeds,
 }
 
 impl Needs {
-    /// Of a model, for so many workers. Resolves every step, of which `check` is told with the variant it belongs to.
+    /// Of a model, for so many workers. Resolves every step of plans for one shape, of which `check` is told with the variant it
+    /// belongs to. Those of plans for many have the words of their shape only later.
     ///
     /// # Errors
     /// A step is none that this library knows, or its slots lie nowhere, or no memory is as large.
@@ -102,15 +112,19 @@ impl Needs {
     ) -> Result<Needs, Status> {
         let mut needs = Needs::default();
         for v in variants(image) {
-            let slots = slots(image, v);
-            if slots.clone().any(|slot| slot[slot::HOME] > slot::ARENA) {
+            let (slots, open) = (slots(image, v), OpenPlan::of(image, v)?);
+            let known = |home: u64| home <= slot::ARENA || (home == slot::REGION && open.is_some());
+            if !slots.clone().all(|slot| known(slot[slot::HOME])) {
                 return Err(status::VERSION);
             }
             needs.slots = needs.slots.max(slots.count());
-            needs.arena = needs.arena.max(image.size(v + variant::ARENA_BYTES));
-            let arena = image.word(v + variant::ARENA_BYTES);
-            let inside = |offset: u64| offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= arena);
-            if !checks(image, v).all(|check| inside(check[check::OFFSET])) {
+            if let Some(plan) = open {
+                needs.open.add(image, v, &plan, workers)?;
+                continue;
+            }
+            let arena = image.size(v + variant::ARENA_BYTES);
+            needs.arena = needs.arena.max(arena);
+            if !checks_lie_in(image, v, arena) {
                 return Err(status::DAMAGED);
             }
             let linked = Linked { model, image: *image, variant: v };
@@ -128,19 +142,20 @@ impl Needs {
 /// Plans are nested this deep at most: reading a model refuses deeper ones.
 const MAX_NESTING: usize = 128;
 
-fn resolve(record: &[u64; step::WORDS], linked: &Linked) -> Result<Step, Status> {
+fn resolve(record: &[u64; step::WORDS], linked: &Linked<'_>) -> Result<Step, Status> {
     let unknown = if record[step::KIND] > step::LAST { status::VERSION } else { status::DAMAGED };
     Step::resolve(record, linked).ok_or(unknown)
 }
 
 /// Where the working memory of a step ends in the arena, with that of nested plans. Resolves all of their steps.
-fn end_of(step: &Step, linked: &Linked, workers: usize, depth: usize) -> Result<usize, Status> {
+fn end_of(step: &Step, linked: &Linked<'_>, workers: usize, depth: usize) -> Result<usize, Status> {
     let Work::Flow(call) = step.work else { return step.scratch.end(workers).ok_or(status::MEMORY) };
     let depth = depth.checked_sub(1).ok_or(status::DAMAGED)?;
     let (flow, mut end) = (Flow::read(linked.words(call)).ok_or(status::DAMAGED)?, step.scratch.offset);
     for i in 0..flow.bodies() {
         let body = Body::of(linked, &flow, i).ok_or(status::DAMAGED)?;
-        let arena = step.scratch.offset.checked_add(body.arena_offset().ok_or(status::MEMORY)?).ok_or(status::MEMORY)?;
+        let arena =
+            step.scratch.offset.checked_add(body.arena_offset().ok_or(status::MEMORY)?).ok_or(status::MEMORY)?;
         end = end.max(arena.checked_add(body.arena_bytes).ok_or(status::MEMORY)?);
         for record in body.steps() {
             let nested = end_of(&resolve(record, linked)?, linked, workers, depth)?;
@@ -151,16 +166,16 @@ fn end_of(step: &Step, linked: &Linked, workers: usize, depth: usize) -> Result<
 }
 
 /// A nested plan, as the words behind the record of its step say.
-pub struct Body {
-    image: Image<'static>,
+pub struct Body<'w> {
+    image: Image<'w>,
     words: [u64; flow::BODY_WORDS],
     /// Bytes of its arena.
     arena_bytes: usize,
 }
 
-impl Body {
+impl<'w> Body<'w> {
     /// The nested plan with a number; `None` if the image has no such words.
-    pub fn of(linked: &Linked, flow: &Flow<'_>, i: usize) -> Option<Body> {
+    pub fn of(linked: &Linked<'w>, flow: &Flow<'_>, i: usize) -> Option<Body<'w>> {
         let words = *flow.behind.as_chunks::<{ flow::BODY_WORDS }>().0.get(i)?;
         Some(Body { image: linked.image, words, arena_bytes: usize::try_from(words[4]).ok()? })
     }
@@ -171,13 +186,13 @@ impl Body {
     }
 
     /// Records of its steps.
-    pub fn steps(&self) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
+    pub fn steps(&self) -> impl Iterator<Item = &'w [u64; step::WORDS]> + use<'w> {
         let (image, [count, first, ..]) = (self.image, self.words.map(|word| word as usize));
         (0..count).map_while(move |i| image.record(first + i * step::WORDS))
     }
 
     /// Records of its slots.
-    pub fn slots(&self) -> impl Iterator<Item = &'static [u64; slot::WORDS]> + Clone + use<> {
+    pub fn slots(&self) -> impl Iterator<Item = &'w [u64; slot::WORDS]> + Clone + use<'w> {
         let (image, [_, _, count, first, _]) = (self.image, self.words.map(|word| word as usize));
         (0..count).map_while(move |i| image.record(first + i * slot::WORDS))
     }
@@ -186,7 +201,7 @@ impl Body {
 /// Enters the addresses of a variant into the table of arguments: those of the caller's tensors, and the other ones
 /// unless they are there.
 pub fn enter(
-    image: &Image<'static>,
+    image: &Image<'_>,
     v: usize,
     table: &mut [*mut u8],
     [weights, arena]: [Option<*mut u8>; 2],
@@ -215,20 +230,26 @@ pub fn variants(image: &Image<'static>) -> impl Iterator<Item = usize> + use<> {
 }
 
 /// Records of the steps of a variant.
-pub fn steps(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; step::WORDS]> + use<> {
+pub fn steps<'w>(image: &Image<'w>, at: usize) -> impl Iterator<Item = &'w [u64; step::WORDS]> + use<'w> {
     let (count, first, image) = (image.size(at + variant::STEPS), image.size(at + variant::STEPS + 1), *image);
     (0..count).map_while(move |i| image.record(first + i * step::WORDS))
 }
 
 /// Records of the checks of a variant.
-pub fn checks(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; check::WORDS]> + use<> {
+pub fn checks<'w>(image: &Image<'w>, at: usize) -> impl Iterator<Item = &'w [u64; check::WORDS]> + use<'w> {
     let known = ImageVersion::of_word(image.word(header::VERSION)).reads(check::SINCE);
     let (count, first, image) = (image.size(at + variant::CHECKS), image.size(at + variant::CHECKS + 1), *image);
     (0..if known { count } else { 0 }).map_while(move |i| image.record(first + i * check::WORDS))
 }
 
+/// Whether the words of all checks of a variant lie in an arena of so many bytes, aligned.
+pub fn checks_lie_in(image: &Image<'_>, at: usize, arena: usize) -> bool {
+    let inside = |offset: u64| offset.is_multiple_of(8) && offset.checked_add(8).is_some_and(|end| end <= arena as u64);
+    checks(image, at).all(|check| inside(check[check::OFFSET]))
+}
+
 /// Records of the slots of a variant.
-pub fn slots(image: &Image<'static>, at: usize) -> impl Iterator<Item = &'static [u64; slot::WORDS]> + Clone + use<> {
+pub fn slots<'w>(image: &Image<'w>, at: usize) -> impl Iterator<Item = &'w [u64; slot::WORDS]> + Clone + use<'w> {
     let (count, first, image) = (image.size(at + variant::SLOTS), image.size(at + variant::SLOTS + 1), *image);
     (0..count).map_while(move |i| image.record(first + i * slot::WORDS))
 }

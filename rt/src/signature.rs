@@ -3,18 +3,25 @@
 use tensorc_abi::DType;
 use tensorc_abi::artifact::{Status, Tensor, status};
 use tensorc_abi::image::{Image, check, dim, found, header, tensor, variant};
+use tensorc_exec::sizes::SizesError;
 
 use crate::message::ErrorText;
-use crate::model::{checks, dims, variants};
+use crate::model::{ArtifactModel, checks, dims, variants};
+use crate::open::{OpenMemory, OpenPlan, record_of};
 
 /// Alignment of tensors in the memory of a GPU, which kernels rely on.
 const DEVICE_ALIGN: usize = 16;
 
 /// The image's tensors, for one context.
 pub struct ImageSignature {
-    /// The checked image.
+    /// The model.
+    pub model: &'static ArtifactModel,
+    /// Its checked image.
     pub image: Image<'static>,
-    /// The variant of the last run: the offset of its record, or 0.
+    /// The words of one shape for a plan for many.
+    pub open: OpenMemory,
+    /// The variant of the last run: the offset of its record. 0 if there is none, or a plan for many shapes was made ready for
+    /// another one since.
     pub bound: usize,
     /// Whether tensors may lie in the memory of a GPU.
     gpu: bool,
@@ -23,9 +30,14 @@ pub struct ImageSignature {
 }
 
 impl ImageSignature {
-    /// The signature of an image; `gpu` says whether tensors may lie in the memory of a GPU.
-    pub fn new(image: Image<'static>, gpu: bool) -> ImageSignature {
-        ImageSignature { image, bound: 0, gpu, message: ErrorText::EMPTY }
+    /// The signature of a model with this image; `gpu` says whether tensors may lie in the memory of a GPU.
+    pub fn new(model: &'static ArtifactModel, image: Image<'static>, open: OpenMemory, gpu: bool) -> ImageSignature {
+        ImageSignature { model, image, open, bound: 0, gpu, message: ErrorText::EMPTY }
+    }
+
+    /// The image with the words of the shape that a variant is ready for.
+    pub fn image_of(&self, v: usize) -> Image<'_> {
+        self.open.over(self.image, v)
     }
 
     /// The caller's tensors, as many as the model has.
@@ -73,19 +85,46 @@ impl ImageSignature {
         // SAFETY: passed on from the caller.
         let (inputs, outputs) = unsafe { self.tensors(inputs, outputs)? };
         let v = self.find(inputs)?;
-        for (side, i, needed) in self.sizes(v) {
-            let given = if side == header::INPUTS { &inputs[i] } else { &outputs[i] };
-            self.check(side, i, given, needed)?;
+        let given = |side: usize, i: usize| if side == header::INPUTS { &inputs[i] } else { &outputs[i] };
+        let wrong = self.sizes(v).find(|(side, i, needed)| !self.suits(*side, *i, given(*side, *i), *needed));
+        match wrong {
+            Some((side, i, needed)) => Err(self.unsuited(side, i, given(side, i), needed)),
+            None => Ok((v, inputs, outputs)),
         }
-        Ok((v, inputs, outputs))
+    }
+
+    /// The variant for inputs of some shapes, whose types and data are left alone; `None` if there is none.
+    ///
+    /// # Errors
+    /// A number is too large, or the model is damaged.
+    ///
+    /// # Safety
+    /// `inputs` is null or has an entry for every input of the model.
+    pub unsafe fn variant_for(&mut self, inputs: *const Tensor) -> Result<Option<usize>, Status> {
+        let count = self.image.size(header::INPUTS);
+        let inputs = match (count, inputs.is_null()) {
+            (0, _) => &[],
+            (_, true) => return Ok(None),
+            // SAFETY: by the caller's contract.
+            (_, false) => unsafe { core::slice::from_raw_parts(inputs, count) },
+        };
+        let ranked = |(i, given): (usize, &Tensor)| has_rank(given, self.record(header::INPUTS, i)[tensor::RANK]);
+        match inputs.iter().enumerate().all(ranked) {
+            true => self.fit(inputs),
+            false => Ok(None),
+        }
     }
 
     /// Whether the words of the checks of a variant say that all hold; `word` gives the one at an offset in the arena.
     ///
     /// # Errors
     /// Those of `word`; [`status::VALUE`], and the message says which value it was.
-    pub fn confirm(&mut self, v: usize, mut word: impl FnMut(&mut ErrorText, usize) -> Result<i64, Status>) -> Result<(), Status> {
-        let image = self.image;
+    pub fn confirm(
+        &mut self,
+        v: usize,
+        mut word: impl FnMut(&mut ErrorText, usize) -> Result<i64, Status>,
+    ) -> Result<(), Status> {
+        let image = self.open.over(self.image, v);
         for record in checks(&image, v) {
             let Some(value) = found(word(&mut self.message, record[check::OFFSET] as usize)?) else { continue };
             let [before, behind] = [check::BEFORE, check::BEHIND].map(|text| image.text(record[text] as usize));
@@ -97,7 +136,7 @@ impl ImageSignature {
     }
 
     /// Bytes of every input, then every output, of a variant: the side, the position there, the bytes.
-    pub fn sizes(&self, v: usize) -> impl Iterator<Item = (usize, usize, u64)> + use<> {
+    pub fn sizes(&self, v: usize) -> impl Iterator<Item = (usize, usize, u64)> + use<'_> {
         let (image, mut shapes) = (self.image, self.shapes(v));
         let positions = |side: usize| (0..image.size(side)).map(move |i| (side, i));
         positions(header::INPUTS).chain(positions(header::OUTPUTS)).map(move |(side, i)| {
@@ -112,8 +151,8 @@ impl ImageSignature {
     }
 
     /// The extents of every input, then every output, of a variant.
-    fn shapes(&self, v: usize) -> Shapes {
-        Shapes { image: self.image, at: self.image.size(v + variant::SHAPES) }
+    fn shapes(&self, v: usize) -> Shapes<'_> {
+        Shapes { image: self.image_of(v), at: self.image.size(v + variant::SHAPES) }
     }
 
     /// The variant for inputs of these types.
@@ -127,25 +166,66 @@ impl ImageSignature {
                 self.message.text(", the model takes ").dtype(record[tensor::DTYPE]);
                 return Err(status::TYPE);
             }
-            if u64::from(given.rank) != record[tensor::RANK] || (given.dims.is_null() && given.rank > 0) {
+            if !has_rank(given, record[tensor::RANK]) {
                 self.message.text("input `").text(name).text("` has ").number(given.rank.into());
                 self.message.text(" dimensions, the model takes ").number(record[tensor::RANK]);
                 return Err(status::SHAPE);
             }
         }
-        // Most runs have the shapes of the one before.
-        let last = Some(self.bound).filter(|v| *v != 0);
-        let image = self.image;
-        let fits = |v: &usize| {
-            let mut shapes = self.shapes(*v);
-            inputs.iter().all(|t| {
-                let expected = shapes.next(t.rank as usize);
-                dims(t).iter().zip(expected).filter(|(dim, extent)| **dim as u64 == **extent).count() == expected.len()
-            })
-        };
-        match last.into_iter().chain(variants(&image)).find(fits) {
+        match self.fit(inputs)? {
             Some(found) => Ok(found),
             None => Err(self.unknown_shape(inputs)),
+        }
+    }
+
+    /// The variant for inputs of these shapes, whose ranks are the model's. It is ready for them.
+    fn fit(&mut self, inputs: &[Tensor]) -> Result<Option<usize>, Status> {
+        // Most runs have the shapes of the one before.
+        if self.bound != 0 && self.is_ready(self.bound, inputs) {
+            return Ok(Some(self.bound));
+        }
+        for v in variants(&self.image) {
+            if self.is_ready(v, inputs) || self.make_ready(v, inputs)? {
+                return Ok(Some(v));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a variant is one for these shapes, or, if it is for many, its words are theirs.
+    fn is_ready(&self, v: usize, inputs: &[Tensor]) -> bool {
+        if self.open.shape(v).is_none() && record_of(&self.image, v) != 0 {
+            return false;
+        }
+        let mut shapes = self.shapes(v);
+        inputs.iter().all(|t| {
+            let expected = shapes.next(t.rank as usize);
+            dims(t).iter().zip(expected).filter(|(dim, extent)| **dim as u64 == **extent).count() == expected.len()
+        })
+    }
+
+    /// Makes a variant for many shapes ready for these; `false` if it does not hold for them, or is for one.
+    #[inline(never)]
+    fn make_ready(&mut self, v: usize, inputs: &[Tensor]) -> Result<bool, Status> {
+        let Some(plan) = OpenPlan::of(&self.image, v)? else { return Ok(false) };
+        if inputs.iter().flat_map(dims).any(|dim| *dim < 0) {
+            return Ok(false);
+        }
+        // The table of arguments may be bound for another shape of the plan.
+        self.bound = 0;
+        match self.open.enter(self.model, &self.image, (v, &plan), inputs) {
+            Ok(()) if self.is_ready(v, inputs) => Ok(true),
+            // The plan is for other extents than its program was given.
+            Ok(()) => {
+                self.open.forget();
+                Ok(false)
+            }
+            Err(SizesError::Unfit) => Ok(false),
+            Err(SizesError::TooLarge) => {
+                self.message.text("the shapes are too large");
+                Err(status::SHAPE)
+            }
+            Err(SizesError::Damaged) => Err(status::DAMAGED),
         }
     }
 
@@ -154,7 +234,8 @@ impl ImageSignature {
     #[inline(never)]
     fn unknown_shape(&mut self, inputs: &[Tensor]) -> Status {
         let first = variants(&self.image).next().unwrap_or(0);
-        let mut shapes = self.shapes(first);
+        // Of a plan for many shapes, those in the image are its largest.
+        let mut shapes = Shapes { image: self.image, at: self.image.size(first + variant::SHAPES) };
         self.message.text("no variant for");
         for (i, given) in inputs.iter().enumerate() {
             let name = self.image.text(self.record(header::INPUTS, i)[tensor::NAME] as usize);
@@ -194,7 +275,7 @@ impl ImageSignature {
     }
 
     /// The extents of the outputs of a variant.
-    fn outputs(&self, v: usize) -> Shapes {
+    fn outputs(&self, v: usize) -> Shapes<'_> {
         let mut shapes = self.shapes(v);
         for i in 0..self.image.size(header::INPUTS) {
             shapes.next(self.record(header::INPUTS, i)[tensor::RANK] as usize);
@@ -202,20 +283,27 @@ impl ImageSignature {
         shapes
     }
 
-    /// Refuses memory that is too small or not aligned.
-    fn check(&mut self, side: usize, i: usize, given: &Tensor, needed: u64) -> Result<(), Status> {
-        let record = self.record(side, i);
-        let align = if self.is_there(given) { DEVICE_ALIGN } else { size(record[tensor::DTYPE]) };
-        if needed == 0
-            || (given.bytes >= needed && !given.data.is_null() && (given.data as usize).is_multiple_of(align))
-        {
-            return Ok(());
-        }
-        let name = self.image.text(record[tensor::NAME] as usize);
+    /// Whether memory is large enough and aligned.
+    fn suits(&self, side: usize, i: usize, given: &Tensor, needed: u64) -> bool {
+        let aligned = || (given.data as usize).is_multiple_of(self.align(side, i, given));
+        needed == 0 || (given.bytes >= needed && !given.data.is_null() && aligned())
+    }
+
+    /// Explains that memory is not.
+    #[cold]
+    #[inline(never)]
+    fn unsuited(&mut self, side: usize, i: usize, given: &Tensor, needed: u64) -> Status {
+        let (name, align) = (self.record(side, i)[tensor::NAME], self.align(side, i, given));
+        let name = self.image.text(name as usize);
         self.message.text(if side == header::INPUTS { "input `" } else { "output `" }).text(name);
         self.message.text("` needs ").number(needed).text(" bytes at a multiple of ").number(align as u64);
         self.message.text(", ").number(given.bytes).text(" are given");
-        Err(status::BUFFER)
+        status::BUFFER
+    }
+
+    /// What the address of a tensor is a multiple of.
+    fn align(&self, side: usize, i: usize, given: &Tensor) -> usize {
+        if self.is_there(given) { DEVICE_ALIGN } else { size(self.record(side, i)[tensor::DTYPE]) }
     }
 
     /// Whether a tensor lies in the memory of the GPU.
@@ -230,15 +318,20 @@ fn record(image: &Image<'static>, side: usize, i: usize) -> [u64; tensor::WORDS]
     image.record(image.size(side + 1) + i * tensor::WORDS).copied().unwrap_or_default()
 }
 
+/// Whether a tensor has so many dimensions, and their extents are given.
+fn has_rank(given: &Tensor, rank: u64) -> bool {
+    u64::from(given.rank) == rank && !(given.dims.is_null() && given.rank > 0)
+}
+
 /// Extents of tensors, one after the other.
-struct Shapes {
-    image: Image<'static>,
+struct Shapes<'w> {
+    image: Image<'w>,
     at: usize,
 }
 
-impl Shapes {
+impl<'w> Shapes<'w> {
     #[inline(never)]
-    fn next(&mut self, rank: usize) -> &'static [u64] {
+    fn next(&mut self, rank: usize) -> &'w [u64] {
         let dims = self.image.words(self.at, rank);
         self.at += rank;
         dims
@@ -253,5 +346,5 @@ fn size(dtype: u64) -> usize {
 
 #[inline(never)]
 fn bytes(dtype: u64, dims: &[u64]) -> u64 {
-    dims.iter().product::<u64>() * size(dtype) as u64
+    dims.iter().fold(1, |bytes: u64, dim| bytes.saturating_mul(*dim)).saturating_mul(size(dtype) as u64)
 }

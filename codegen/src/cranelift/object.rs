@@ -73,8 +73,9 @@ const fn entry(suffix: &'static str, params: &'static [Type], result: Option<Typ
     ModelFunction { suffix, params, result }
 }
 
-const ENTRIES: [ModelFunction; 9] = [
+const ENTRIES: [ModelFunction; 10] = [
     entry("_memory_bytes", &[types::I32], Some(types::I64)),
+    entry("_memory_for", &[POINTER, types::I32], Some(types::I64)),
     entry("_init", &[POINTER, POINTER, types::I64, POINTER, POINTER], Some(types::I32)),
     entry("_describe", &[POINTER, POINTER, POINTER], Some(types::I32)),
     entry("_run", &[POINTER, POINTER, POINTER], Some(types::I32)),

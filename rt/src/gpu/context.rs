@@ -18,6 +18,7 @@ use super::device::{self, Device};
 use super::driver::{Address, CuHandle, DriverApi, Encode, TensorMap};
 use crate::message::ErrorText;
 use crate::model::{ArtifactModel, Linked, Needs, enter, slots, steps, variants};
+use crate::open::{OpenMemory, record_of};
 use crate::signature::ImageSignature;
 use crate::weights;
 
@@ -74,12 +75,15 @@ struct GpuContextLayout {
 }
 
 impl GpuContextLayout {
-    /// An error if a step or a slot is of a kind that this version does not know.
+    /// An error if a step or a slot is of a kind that this version does not know, or a plan is for many shapes.
     fn new(
         model: &'static ArtifactModel,
         image: &Image<'static>,
         record: &[u64; gpu::WORDS],
     ) -> Result<GpuContextLayout, Status> {
+        if variants(image).any(|v| record_of(image, v) != 0) {
+            return Err(status::DAMAGED);
+        }
         let parameters = Cell::new(0);
         let needs = Needs::of(model, image, 1, |v, step| {
             let (function, count) = match step.work {
@@ -127,6 +131,18 @@ pub fn memory_bytes(model: &'static GpuModel) -> Result<usize, Status> {
     Ok(GpuContextLayout::new(&model.model, &image, device::record(model, &image)?)?.bytes())
 }
 
+/// Bytes of a context on the host for runs with inputs of some shapes; `None` if there is no plan for them.
+///
+/// # Safety
+/// `inputs` is null or has an entry for every input of the model.
+pub unsafe fn memory_for(model: &'static GpuModel, inputs: *const Tensor) -> Result<Option<usize>, Status> {
+    let bytes = memory_bytes(model)?;
+    let mut signature = ImageSignature::new(&model.model, model.model.image()?, OpenMemory::none(), true);
+    // SAFETY: passed on from the caller.
+    let found = unsafe { signature.variant_for(inputs)? };
+    Ok(found.map(|_| bytes))
+}
+
 /// Makes a context.
 ///
 /// # Safety
@@ -160,7 +176,7 @@ pub unsafe fn init(
     let places = base.wrapping_add(size_of::<GpuContext>().next_multiple_of(align_of::<u64>())).cast::<u64>();
     let table = places.wrapping_add(2 * plan.tensors).cast::<*mut u8>();
     let context = GpuContext {
-        signature: ImageSignature::new(image, true),
+        signature: ImageSignature::new(&model.model, image, OpenMemory::none(), true),
         record,
         device,
         stream: null_mut(),

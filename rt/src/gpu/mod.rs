@@ -38,6 +38,17 @@ pub unsafe extern "C" fn tc_rt_gpu_memory_bytes(model: &'static GpuModel, _: u32
     context::memory_bytes(model).map_or(0, |bytes| bytes as u64)
 }
 
+/// As `tc_rt_memory_for`. Contexts take the same host memory for all shapes, and no memory is allocated.
+///
+/// # Safety
+/// `model` is what generated code hands over; `inputs` is null or has an entry for every input of the model.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_gpu_memory_for(model: &'static GpuModel, inputs: *const Tensor, _: u32) -> u64 {
+    // SAFETY: passed on from the caller.
+    let bytes = unsafe { context::memory_for(model, inputs) };
+    bytes.ok().flatten().map_or(0, |bytes| bytes as u64)
+}
+
 /// Makes a context on the first GPU, with the driver of the system.
 ///
 /// # Safety
