@@ -457,6 +457,8 @@ impl<'w> Image<'w> {
     }
 
     /// All words from a position on: up to the end of those in place of others, if it lies there.
+    // Once in a program, which is to be small.
+    #[inline(never)]
     pub fn tail(&self, at: usize) -> &'w [u64] {
         let over = at.checked_sub(self.over_at).and_then(|at| self.over.get(at..)).filter(|over| !over.is_empty());
         over.or_else(|| self.words.get(at..)).unwrap_or(&[])
