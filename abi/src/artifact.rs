@@ -165,8 +165,10 @@ pub type InitOn = unsafe extern "C" fn(
 /// The functions of a compiled model, behind its name. Contexts are opaque.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryPoints {
-    /// Bytes of host memory that a context for `workers` workers takes; 0 if the model is damaged.
+    /// Bytes of host memory that a context for `workers` workers takes for any shapes; 0 if the model is damaged.
     pub memory_bytes: unsafe extern "C" fn(workers: u32) -> u64,
+    /// The same for inputs of these shapes; 0 if the model was not compiled for them. None: the model has a format before 1.7.
+    pub memory_for: Option<unsafe extern "C" fn(inputs: *const Tensor, workers: u32) -> u64>,
     /// Makes a context in `memory`, `bytes` bytes at a multiple of 64 bytes, or in memory of its own if that is null.
     /// `weights` and `parallel` may be null, and outlive the context.
     pub init: unsafe extern "C" fn(

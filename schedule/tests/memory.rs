@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tensorc_abi::{Arg, BatchedGemm, Buffer, BufferId, DType, KernelId, Plan, Step, StepOp, StorageClass};
 use tensorc_random::Rng;
 use tensorc_schedule::lowered::{InPlace, Lowered};
-use tensorc_schedule::{Effort, plan_memory};
+use tensorc_schedule::{Effort, PlacementOrder, plan_memory};
 
 fn step(reads: &[u32], writes: &[u32]) -> Step {
     let args = reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true)));
@@ -108,6 +108,30 @@ proptest! {
         check(&searched);
         prop_assert!(searched.plan.arena_bytes <= greedy.plan.arena_bytes);
         prop_assert_eq!(searched.plan, planned(Effort::Search).plan);
+    }
+
+    #[test]
+    fn the_order_of_a_plan_serves_all_sizes(seed in any::<u64>(), steps in 1usize..60) {
+        let mut l = random(seed, steps, 8);
+        plan_memory(&mut l, Effort::Search).unwrap();
+        let order = PlacementOrder::of(&l).unwrap();
+        let mut again = l.clone();
+        order.apply(&mut again);
+        check(&again);
+        prop_assert!(again.plan.arena_bytes <= l.plan.arena_bytes);
+        // Buffers of one size keep one size.
+        for (round, most) in [1 << 20, 100, 2].into_iter().enumerate() {
+            let mut other = l.clone();
+            let size = |bytes: u64| Rng::new(seed ^ bytes ^ round as u64).below(most);
+            other.plan.buffers.iter_mut().for_each(|b| b.dims = vec![size(b.bytes())]);
+            order.apply(&mut other);
+            check(&other);
+        }
+        let mut smaller = l;
+        smaller.plan.buffers.iter_mut().for_each(|b| b.dims = vec![b.bytes() / 3]);
+        order.apply(&mut smaller);
+        check(&smaller);
+        prop_assert!(smaller.plan.arena_bytes <= again.plan.arena_bytes);
     }
 }
 

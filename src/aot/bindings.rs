@@ -137,7 +137,7 @@ impl<'m> Bindings<'m> {
 
     fn model(&self) -> String {
         let name = &self.manifest.name;
-        let functions = "memory_bytes init describe run error free weights_open weights_view weights_close";
+        let functions = "memory_bytes memory_for init describe run error free weights_open weights_view weights_close";
         let functions: Vec<String> = functions.split(' ').map(|f| format!("{name}_{f}")).collect();
         let in_file = !self.manifest.weights.embedded && self.manifest.weights.bytes > 0;
         let (about, errors, parameter, argument) = match in_file {
@@ -158,9 +158,43 @@ impl<'m> Bindings<'m> {
              /// Makes the memory of one run at a time, whose work the threads of a pool share.\n    ///\n    \
              /// # Errors\n    /// Memory is short, or the run-time library is of another version.\n    \
              pub fn context<'p>(&self, pool: &'p Pool) -> Result<Context<'p>, ArtifactError> {{\n        \
-             self.0.context(pool).map(Context)\n    }}\n}}\n",
+             self.0.context(pool).map(Context)\n    }}\n\n    \
+             /// The same in memory of the caller's, at a multiple of 64 bytes, in which nothing is allocated.\n    ///\n    \
+             /// # Errors\n    /// The memory is not aligned or too small, or the run-time library is of another version.\n    \
+             pub fn context_in<'p>(&self, pool: &'p Pool, memory: &'p mut [u8]) -> Result<Context<'p>, ArtifactError> {{\n        \
+             self.0.context_in(pool, memory).map(Context)\n    }}\n\n    \
+             /// Bytes of memory that a context takes for any shapes.\n    \
+             pub fn memory_bytes(&self, threads: usize) -> u64 {{\n        \
+             self.0.memory_bytes(threads)\n    }}\n{}}}\n",
             functions.join(" "),
+            self.memory_for(),
         )
+    }
+
+    /// The method for the memory of one shape, where dynamic dimensions say all of it.
+    fn memory_for(&self) -> String {
+        if self.dims.is_empty() || !self.inputs.iter().all(Field::has_shape) {
+            return String::new();
+        }
+        let shape = |field: &Field<'_>| {
+            let extents: Vec<String> = field.info.dims.iter().map(|dim| self.extent_of(dim)).collect();
+            format!("&[{}]", extents.join(", "))
+        };
+        let shapes: Vec<String> = self.inputs.iter().map(shape).collect();
+        format!(
+            "\n    /// Bytes of memory that a context takes for these extents; `None` if the model was not compiled for them.\n    \
+             pub fn memory_for(&self, extents: Extents, threads: usize) -> Option<u64> {{\n        \
+             self.0.memory_for(&[{}], threads)\n    }}\n",
+            shapes.join(", "),
+        )
+    }
+
+    /// An extent of an input as an expression.
+    fn extent_of(&self, dim: &str) -> String {
+        match self.dims.iter().find(|(name, ..)| *name == dim) {
+            Some((_, field, ..)) => format!("extents.{field}"),
+            None => dim.to_owned(),
+        }
     }
 
     fn context(&self) -> String {
@@ -195,17 +229,13 @@ impl<'m> Bindings<'m> {
 
     /// Lines that make the inputs what a context takes.
     fn reads(&self) -> String {
-        let extent = |dim: &String| match self.dims.iter().find(|(name, ..)| name == dim) {
-            Some((_, field, ..)) => format!("extents.{field}"),
-            None => dim.clone(),
-        };
         let (mut lines, mut tensors) = (String::new(), vec![]);
         for (i, Field { info, name, dtype }) in self.inputs.iter().enumerate() {
             if !self.inputs[i].has_shape() {
                 tensors.push(format!("inputs.{name}"));
                 continue;
             }
-            let extents: Vec<String> = info.dims.iter().map(extent).collect();
+            let extents: Vec<String> = info.dims.iter().map(|dim| self.extent_of(dim)).collect();
             let _ = writeln!(lines, "        let dims{i}: [u64; {}] = [{}];", extents.len(), extents.join(", "));
             tensors.push(match dtype {
                 DType::Bool => format!("TensorRef::new(DType::Bool, &dims{i}, inputs.{name})"),

@@ -144,6 +144,11 @@ impl RegionProgram<'_, '_> {
 
     /// What tells whether the plan holds: extents of inputs, ranges of symbols, conditions of the trace.
     fn conditions(&mut self, trace: &Trace, variant: &OpenVariant) {
+        for (i, range) in self.memory.ranges.iter().enumerate() {
+            let symbol = trace.symbol(i);
+            self.require(symbol - range.0, Sign::NonNegative);
+            self.require(symbol - range.1, Sign::NonPositive);
+        }
         let graph = &variant.template.graph;
         for (input, node) in graph.inputs().iter().enumerate() {
             let dims = graph.dense(Value { node: *node, port: 0 }).map(|ty| ty.dims.clone());
@@ -157,11 +162,6 @@ impl RegionProgram<'_, '_> {
                     self.sizes.act(SizeOp::Require(difference, Sign::Zero));
                 }
             }
-        }
-        for (i, range) in self.memory.ranges.iter().enumerate() {
-            let symbol = trace.symbol(i);
-            self.require(symbol - range.0, Sign::NonNegative);
-            self.require(symbol - range.1, Sign::NonPositive);
         }
         for (extent, sign) in trace.conditions_within(&self.memory.ranges) {
             self.require(extent, sign);

@@ -6,6 +6,7 @@ mod driver;
 mod embed;
 mod gpu;
 mod programs;
+mod ranges;
 mod stored;
 
 use std::collections::BTreeMap;
@@ -151,16 +152,23 @@ fn the_module_says_what_was_compiled() {
     let (_, artifact) = digits("native");
     let module = &artifact.module;
     let names: Vec<&str> = module.plans.iter().map(|plan| plan.name.as_str()).collect();
-    assert_eq!(names, ["digits_batch_1", "digits_batch_2", "digits_batch_3", "digits_batch_4"]);
+    assert_eq!(
+        names,
+        ["digits_batch_4", "digits_batch_1"],
+        "a plan for many, for its largest shape, and one for one image"
+    );
     assert_eq!(module.kernels.len(), artifact.manifest.kernels.len());
-    for plan in &module.plans {
+    for (plan, variant) in module.plans.iter().zip(&artifact.manifest.variants) {
         let find = |name: &String| module.kernels.iter().find(|k| k.name == *name).cloned();
         let kernels: Option<Vec<Kernel>> = plan.kernels.iter().map(find).collect();
         let signature = |kernel: &Kernel| kernel.signature().convert(&Fixed);
         let signatures: Vec<KernelSignature> = kernels.unwrap().iter().map(signature).collect();
         verify(plan).unwrap();
-        verify_kernels(plan, &signatures).unwrap();
+        if !variant.many {
+            verify_kernels(plan, &signatures).unwrap();
+        }
     }
+    assert!(artifact.open_plans[0].contains("extent floordiv(batch"), "{}", artifact.open_plans[0]);
     let text = print_module(module, &PrintOptions::exact());
     let read = parse_module(&text, &tensorc::ops::registry().unwrap()).unwrap();
     assert_eq!(print_module(&read, &PrintOptions::exact()), text);
@@ -185,8 +193,6 @@ fn names_and_ranges_that_cannot_be_are_errors() {
     assert!(message.contains("`no-name` is no name in C"), "{message}");
     let message = fail(AotRequest { ranges: BTreeMap::from([("batch".into(), (4, 1))]), ..request("m", "native") });
     assert!(message.contains("the range 4..1 of `batch` is empty"), "{message}");
-    let message = fail(AotRequest { ranges: BTreeMap::from([("batch".into(), (1, 9999))]), ..request("m", "native") });
-    assert!(message.contains("9999 combinations"), "{message}");
     let message = fail(request("m", "native"));
     assert!(message.contains("the shape of input `image` is open"), "{message}");
 }

@@ -17,11 +17,11 @@ use crate::support::backend::options;
 
 /// A graph of f32, and extents of its open dimensions in the order in which inputs have them; whether the template of the first
 /// holds for all of them.
-struct OpenCase {
-    name: &'static str,
-    text: &'static str,
-    extents: &'static [&'static [u64]],
-    all: bool,
+pub struct OpenCase {
+    pub name: &'static str,
+    pub text: &'static str,
+    pub extents: &'static [&'static [u64]],
+    pub all: bool,
     /// How many of them a plan is made for at most: there are more where the end of a row is cut by wider vectors.
     plans: usize,
 }
@@ -30,7 +30,7 @@ const LENGTHS: &[&[u64]] = &[&[2], &[3], &[7], &[15], &[16], &[17], &[31], &[32]
 const PAIRS: &[&[u64]] = &[&[2, 3], &[3, 16], &[5, 17], &[2, 64], &[7, 2], &[33, 31]];
 const IMAGES: &[&[u64]] = &[&[2, 32, 64], &[3, 64, 32], &[2, 96, 128], &[5, 32, 32]];
 
-const CASES: &[OpenCase] = &[
+pub const CASES: &[OpenCase] = &[
     OpenCase {
         name: "normalised products",
         text: "graph @main(%x: f32[?n, 24], %w: f32[24, 40], %g: f32[40], %b: f32[40]) {
@@ -232,7 +232,7 @@ const CASES: &[OpenCase] = &[
     },
 ];
 
-fn types(graph: &Graph, extents: &[u64]) -> Vec<DenseType> {
+pub fn types(graph: &Graph, extents: &[u64]) -> Vec<DenseType> {
     let mut known = vec![];
     let mut extent = |dim: &tensorc::ir::Dim| match *dim {
         tensorc::ir::Dim::Const(n) => n,
@@ -252,7 +252,7 @@ fn types(graph: &Graph, extents: &[u64]) -> Vec<DenseType> {
     graph.inputs().iter().copied().map(one).collect()
 }
 
-fn values(types: &[DenseType], seed: u64) -> Vec<TensorData> {
+pub fn values(types: &[DenseType], seed: u64) -> Vec<TensorData> {
     let mut rng = Rng::new(seed);
     let mut one = |ty: &DenseType| {
         TensorData::from_fn(ty.clone(), |_| Scalar::from_f64(ty.dtype, rng.below(1000) as f64 / 500.0 - 1.0))

@@ -8,7 +8,7 @@
 use core::arch::x86_64::*;
 
 use super::avx512_data::first;
-use super::{LANES, NR, Skinny, Tile};
+use super::{LANES, MR, NR, Skinny, Tile};
 
 type TileFn = unsafe fn(&Tile);
 
@@ -17,51 +17,53 @@ const TURN: usize = 4;
 
 /// The register tiles of every row count for one division of the columns.
 macro_rules! by_rows {
-    ($vectors:literal, $tails:literal, $whole:literal, $packed:literal) => {
+    ($vectors:literal, $tails:literal, $packed:literal) => {
         [
-            block::<1, $vectors, $tails, $whole, $packed>,
-            block::<2, $vectors, $tails, $whole, $packed>,
-            block::<3, $vectors, $tails, $whole, $packed>,
-            block::<4, $vectors, $tails, $whole, $packed>,
-            block::<5, $vectors, $tails, $whole, $packed>,
-            block::<6, $vectors, $tails, $whole, $packed>,
-            block::<7, $vectors, $tails, $whole, $packed>,
-            block::<8, $vectors, $tails, $whole, $packed>,
-            block::<9, $vectors, $tails, $whole, $packed>,
-            block::<10, $vectors, $tails, $whole, $packed>,
-            block::<11, $vectors, $tails, $whole, $packed>,
-            block::<12, $vectors, $tails, $whole, $packed>,
+            block::<1, $vectors, $tails, false, $packed>,
+            block::<2, $vectors, $tails, false, $packed>,
+            block::<3, $vectors, $tails, false, $packed>,
+            block::<4, $vectors, $tails, false, $packed>,
+            block::<5, $vectors, $tails, false, $packed>,
+            block::<6, $vectors, $tails, false, $packed>,
+            block::<7, $vectors, $tails, false, $packed>,
+            block::<8, $vectors, $tails, false, $packed>,
+            block::<9, $vectors, $tails, false, $packed>,
+            block::<10, $vectors, $tails, false, $packed>,
+            block::<11, $vectors, $tails, false, $packed>,
+            block::<12, $vectors, $tails, false, $packed>,
         ]
     };
 }
 
-static WHOLE: [TileFn; 12] = by_rows!(2, 0, true, true);
-static WIDE: [TileFn; 12] = by_rows!(2, 0, false, true);
-static NARROW: [TileFn; 12] = by_rows!(1, 0, false, true);
-static ONE_TAIL: [TileFn; 12] = by_rows!(0, 1, false, true);
-static ONLY_TAILS: [TileFn; 12] = by_rows!(0, 4, false, true);
-static NARROW_TAILS: [TileFn; 12] = by_rows!(1, 4, false, true);
+static WIDE: [TileFn; 12] = by_rows!(2, 0, true);
+static NARROW: [TileFn; 12] = by_rows!(1, 0, true);
+static ONE_TAIL: [TileFn; 12] = by_rows!(0, 1, true);
+static ONLY_TAILS: [TileFn; 12] = by_rows!(0, 4, true);
+static NARROW_TAILS: [TileFn; 12] = by_rows!(1, 4, true);
 /// The same where rows of A are not side by side; a row of tails is a vector of its own there.
-static STRIDED_WHOLE: [TileFn; 12] = by_rows!(2, 0, true, false);
-static STRIDED_WIDE: [TileFn; 12] = by_rows!(2, 0, false, false);
-static STRIDED_NARROW: [TileFn; 12] = by_rows!(1, 0, false, false);
+static STRIDED_WIDE: [TileFn; 12] = by_rows!(2, 0, false);
+static STRIDED_NARROW: [TileFn; 12] = by_rows!(1, 0, false);
 
 /// # Safety
 /// As [`IsaLevel`].
 pub(super) unsafe fn tile(t: &Tile) {
     let tails = t.nr % LANES;
+    if (t.mr, t.nr) == (MR, NR) {
+        // Only whole tiles are as many that loads without a mask are worth their space.
+        // SAFETY: passed on from the caller.
+        return unsafe {
+            match t.a_row {
+                1 => block::<MR, 2, 0, true, true>(t),
+                _ => block::<MR, 2, 0, true, false>(t),
+            }
+        };
+    }
     let table = if t.a_row != 1 {
-        match t.nr {
-            NR => &STRIDED_WHOLE,
-            _ if t.nr > LANES => &STRIDED_WIDE,
-            _ => &STRIDED_NARROW,
-        }
+        if t.nr > LANES { &STRIDED_WIDE } else { &STRIDED_NARROW }
     } else if t.nr == 1 {
         &ONE_TAIL
     } else if (1..=4).contains(&tails) {
         if t.nr > LANES { &NARROW_TAILS } else { &ONLY_TAILS }
-    } else if t.nr == NR {
-        &WHOLE
     } else if t.nr > LANES {
         &WIDE
     } else {

@@ -23,24 +23,55 @@ pub struct ModelContext<'p> {
 unsafe impl Send for ModelContext<'_> {}
 
 impl Artifact {
-    /// Makes the memory of a run, whose work the threads of a pool share; that of a model for a GPU is done there.
+    /// Makes the memory of a run, whose work the threads of a pool share; that of a model for a GPU is done there. The memory is as
+    /// large as the largest shapes take; what smaller ones leave alone is not touched.
     ///
     /// # Errors
     /// Memory is short, or the model was linked without the weights it needs; the GPU or its driver is missing, or does
     /// not take the model's code.
     pub fn context<'p>(&self, pool: &'p Pool) -> Result<ModelContext<'p>, ArtifactError> {
+        self.make(pool, null_mut(), 0)
+    }
+
+    /// As [`Artifact::context`], in memory of the caller's, at a multiple of 64 bytes. Runs allocate nothing. It may be less than
+    /// the largest shapes take ([`Artifact::memory_for`]): a run for which it is too small is an error.
+    ///
+    /// # Errors
+    /// As [`Artifact::context`]; the memory is not aligned, or too small for any run.
+    pub fn context_in<'p>(&self, pool: &'p Pool, memory: &'p mut [u8]) -> Result<ModelContext<'p>, ArtifactError> {
+        self.make(pool, memory.as_mut_ptr(), memory.len() as u64)
+    }
+
+    /// Bytes of memory that a context takes for any shapes, with a number of threads.
+    pub fn memory_bytes(&self, threads: usize) -> u64 {
+        // SAFETY: the function is the model's.
+        unsafe { (self.0.entry.memory_bytes)(threads as u32) }
+    }
+
+    /// Bytes of memory that a context takes for inputs of these shapes, with a number of threads; `None` if the model was not
+    /// compiled for them, or by a version that does not say.
+    pub fn memory_for(&self, shapes: &[&[u64]], threads: usize) -> Option<u64> {
+        let function = self.0.entry.memory_for.filter(|_| shapes.len() == self.0.counts.inputs)?;
+        let dims: Vec<Vec<i64>> = shapes.iter().map(|dims| signed(dims)).collect();
+        let inputs: Vec<Tensor> = dims.iter().map(|dims| tensor(DType::U8, dims, null_mut(), 0)).collect();
+        // SAFETY: there are as many inputs as the model has.
+        Some(unsafe { function(inputs.as_ptr(), threads as u32) }).filter(|bytes| *bytes > 0)
+    }
+
+    fn make<'p>(&self, pool: &'p Pool, memory: *mut u8, bytes: u64) -> Result<ModelContext<'p>, ArtifactError> {
         let parallel = Box::new(Parallel {
             parallel_for: Some(parallel_for),
             pool: std::ptr::from_ref(pool).cast_mut().cast(),
             workers: pool.threads() as u32,
         });
         let weights: *const Weights = if self.0.has_weights { &raw const self.0.weights } else { null() };
+        let memory = memory.cast();
         let raw = match self.0.entry.init_on {
-            Some(init_on) => self.on_gpu(init_on, weights)?,
+            Some(init_on) => self.on_gpu(init_on, memory, bytes, weights)?,
             None => {
                 let mut raw = null_mut();
-                // SAFETY: weights and pool outlive the context; the model allocates its memory.
-                let code = unsafe { (self.0.entry.init)(&raw mut raw, null_mut(), 0, weights, &raw const *parallel) };
+                // SAFETY: weights, pool and the caller's memory outlive the context.
+                let code = unsafe { (self.0.entry.init)(&raw mut raw, memory, bytes, weights, &raw const *parallel) };
                 if code != status::OK {
                     return Err(failed(code, status::text(code)));
                 }
@@ -53,7 +84,13 @@ impl Artifact {
 
 impl Artifact {
     /// Makes a context on a GPU.
-    fn on_gpu(&self, init: InitOn, weights: *const Weights) -> Result<*mut c_void, ArtifactError> {
+    fn on_gpu(
+        &self,
+        init: InitOn,
+        memory: *mut c_void,
+        bytes: u64,
+        weights: *const Weights,
+    ) -> Result<*mut c_void, ArtifactError> {
         let inner = &self.0;
         let mut gpu = GpuHandle {
             device: inner.gpu.device,
@@ -62,9 +99,9 @@ impl Artifact {
             ..GpuHandle::FIRST
         };
         let mut raw = null_mut();
-        // SAFETY: the weights outlive the context; the model allocates its memory. That the library is a driver is the
-        // caller's word, as it is the system's for its own.
-        let code = unsafe { init(&raw mut raw, &raw mut gpu, null_mut(), 0, weights) };
+        // SAFETY: the weights and the caller's memory outlive the context. That the library is a driver is the caller's word,
+        // as it is the system's for its own.
+        let code = unsafe { init(&raw mut raw, &raw mut gpu, memory, bytes, weights) };
         match (code, CStr::from_bytes_until_nul(&gpu.message)) {
             (status::OK, _) => Ok(raw),
             (code, Ok(message)) if !message.is_empty() => Err(failed(code, message)),
@@ -90,7 +127,7 @@ impl ModelContext<'_> {
     /// # Errors
     /// The model was not compiled for these inputs.
     pub fn outputs(&mut self, inputs: &[(DType, &[u64])]) -> Result<Vec<(DType, Vec<u64>)>, ArtifactError> {
-        let dims: Vec<Vec<i64>> = inputs.iter().map(|(_, dims)| dims.iter().map(|dim| *dim as i64).collect()).collect();
+        let dims: Vec<Vec<i64>> = inputs.iter().map(|(_, dims)| signed(dims)).collect();
         let inputs: Vec<Tensor> =
             inputs.iter().zip(&dims).map(|((dtype, _), dims)| tensor(*dtype, dims, null_mut(), 0)).collect();
         let counts = self.artifact.0.counts;
@@ -101,7 +138,7 @@ impl ModelContext<'_> {
         self.check(code)?;
         let described = outputs.iter().map(|out| {
             let dtype = DType::ALL.into_iter().find(|d| *d as u32 == out.dtype).unwrap_or(DType::U8);
-            // SAFETY: the model has entered the address of so many extents, which live as long as it does.
+            // SAFETY: the model has entered the address of so many extents, which live until the next call.
             let dims = unsafe { std::slice::from_raw_parts(out.dims, out.rank as usize) };
             (dtype, dims.iter().map(|dim| *dim as u64).collect())
         });
@@ -117,7 +154,6 @@ impl ModelContext<'_> {
         let counts = self.artifact.0.counts;
         check_count("inputs", inputs.len(), counts.inputs)?;
         check_count("outputs", outputs.len(), counts.outputs)?;
-        let signed = |dims: &[u64]| -> Vec<i64> { dims.iter().map(|dim| *dim as i64).collect() };
         let dims: Vec<Vec<i64>> =
             inputs.iter().map(|t| signed(t.dims)).chain(outputs.iter().map(|t| signed(t.dims))).collect();
         let (of_inputs, of_outputs) = dims.split_at(inputs.len());
@@ -154,6 +190,10 @@ fn check_count(side: &str, given: usize, expected: usize) -> Result<(), Artifact
             Err(ArtifactError::Failed { status: status::ARGUMENT, message })
         }
     }
+}
+
+fn signed(dims: &[u64]) -> Vec<i64> {
+    dims.iter().map(|dim| *dim as i64).collect()
 }
 
 fn tensor(dtype: DType, dims: &[i64], data: *mut u8, bytes: usize) -> Tensor {

@@ -55,12 +55,13 @@ impl Artifact {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! linked_artifact {
-    ($inputs:expr, $outputs:expr, $weights:expr; $memory_bytes:ident $init:ident $describe:ident $run:ident
-     $error:ident $free:ident $weights_open:ident $weights_view:ident $weights_close:ident) => {{
+    ($inputs:expr, $outputs:expr, $weights:expr; $memory_bytes:ident $memory_for:ident $init:ident
+     $describe:ident $run:ident $error:ident $free:ident $weights_open:ident $weights_view:ident $weights_close:ident) => {{
         use ::core::ffi::{c_char, c_void};
         use $crate::artifact::ffi::{EntryPoints, Parallel, Status, Tensor, Weights};
         unsafe extern "C" {
             fn $memory_bytes(workers: u32) -> u64;
+            fn $memory_for(inputs: *const Tensor, workers: u32) -> u64;
             fn $init(
                 out: *mut *mut c_void,
                 memory: *mut c_void,
@@ -78,6 +79,7 @@ macro_rules! linked_artifact {
         }
         let entry = EntryPoints {
             memory_bytes: $memory_bytes,
+            memory_for: Some($memory_for),
             init: $init,
             init_on: None,
             describe: $describe,

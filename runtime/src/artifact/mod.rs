@@ -231,6 +231,8 @@ unsafe fn entry_points(library: &Library, name: &str, gpu: bool) -> Result<Entry
     }
     Ok(EntryPoints {
         memory_bytes: get!("memory_bytes"),
+        // SAFETY: by the caller's contract.
+        memory_for: unsafe { library.get(format!("{name}_memory_for").as_bytes()) }.ok().map(|function| *function),
         init: get!("init"),
         init_on: if gpu { Some(get!("init_on")) } else { None },
         describe: get!("describe"),

@@ -44,7 +44,8 @@ impl PlacementOrder {
             _ => 0,
         };
         let mut live = intervals(lowered, Empty::In)?;
-        live.sort_by_key(|range| (offset(range), range.first, range.buffers[0]));
+        // What is empty here keeps nothing else from the bottom.
+        live.sort_by_key(|range| (range.bytes > 0, offset(range), range.first, range.buffers[0]));
         let mut reached: Vec<BTreeSet<usize>> = vec![];
         let mut ranges: Vec<PlacedRange> = vec![];
         for LiveRange { first, last, buffers, .. } in live {

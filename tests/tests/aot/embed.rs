@@ -97,7 +97,7 @@ fn the_example_classifies_digits() {
     let lines = printed(&source, dir.path(), &instructions.join("\n"));
     let digits = ["3", "1", "4"].map(|digit| format!("{digit} with probability 1.000"));
     assert_eq!(lines[..3], digits);
-    assert_eq!(lines[3..], ["no variant for `image` [9, 1, 8, 8]; compiled for batch = 1..=8, such as [1, 1, 8, 8]"]);
+    assert_eq!(lines[3..], ["no variant for `image` [9, 1, 8, 8]; compiled for batch = 1..=8, such as [8, 1, 8, 8]"]);
 
     // Bindings and example are in order for clippy, too.
     if exists("clippy-driver") {

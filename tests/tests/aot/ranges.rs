@@ -1,0 +1,140 @@
+//! Artifacts for ranges of extents: one plan for many shapes, with the bits of the model compiled in this process.
+
+use std::collections::BTreeMap;
+
+use tensorc::abi::DType;
+use tensorc::aot::link::{LinkOutput, Tools, link};
+use tensorc::aot::{self, AotRequest};
+use tensorc::ir::TensorData;
+use tensorc::ir::graph::{Graph, Value};
+use tensorc::ir::text::parse_module;
+use tensorc::runtime::artifact::{Artifact, LoadOptions, ModelContext};
+use tensorc::runtime::{Pool, TensorMut, TensorRef};
+use tensorc::{Compiler, Model, Options};
+use tensorc_ir::Dim;
+use tensorc_tests::cache::visible;
+use tensorc_tests::compare::{data, tensor};
+
+use super::{exists, request};
+use crate::open_shapes::{CASES, types, values};
+use crate::support::backend::options;
+
+/// The names of the open dimensions of the inputs, in order.
+fn names(graph: &Graph) -> Vec<String> {
+    let mut names: Vec<String> = vec![];
+    for node in graph.inputs() {
+        for dim in graph.resolved(Value { node: *node, port: 0 }).shape.dims().unwrap() {
+            if let Dim::Sym(id) = dim
+                && !names.iter().any(|name| **name == *graph.dims.name(*id))
+            {
+                names.push(graph.dims.name(*id).to_string());
+            }
+        }
+    }
+    names
+}
+
+/// The model as a library for these ranges.
+fn library(model: &Model, ranges: BTreeMap<String, (u64, u64)>) -> (tempfile::TempDir, Artifact, aot::Artifact) {
+    let request = AotRequest { ranges, ..request("m", "native") };
+    let made = aot::compile(model, &request).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.so");
+    link(LinkOutput::SharedLibrary, "m", &made.object, request.target, &Tools::default(), &path).unwrap();
+    std::fs::write(dir.path().join("m.weights"), made.weights.as_deref().unwrap()).unwrap();
+    let loaded = Artifact::load(&path, &LoadOptions::default()).unwrap();
+    (dir, loaded, made)
+}
+
+/// What a context gives for some inputs.
+fn run(context: &mut ModelContext<'_>, inputs: &[TensorData]) -> Result<Vec<(DType, Vec<u64>, Vec<u8>)>, String> {
+    let described: Vec<(DType, &[u64])> = inputs.iter().map(|data| (data.dtype(), data.dims())).collect();
+    let outputs = context.outputs(&described).map_err(|e| e.to_string())?;
+    let room = |(dtype, dims): &(DType, Vec<u64>)| vec![0u8; dims.iter().product::<u64>() as usize * dtype.size()];
+    let mut memory: Vec<Vec<u8>> = outputs.iter().map(room).collect();
+    let reads: Vec<TensorRef<'_>> =
+        inputs.iter().map(|data| TensorRef::new(data.dtype(), data.dims(), data.bytes())).collect();
+    let types = outputs.iter().zip(&mut memory);
+    let mut writes: Vec<TensorMut<'_>> =
+        types.map(|((dtype, dims), bytes)| TensorMut::new(*dtype, dims, bytes)).collect();
+    context.run(&reads, &mut writes).map_err(|e| e.to_string())?;
+    Ok(outputs.into_iter().zip(memory).map(|((dtype, dims), bytes)| (dtype, dims, bytes)).collect())
+}
+
+#[test]
+fn one_artifact_has_the_bits_of_every_shape() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let compiler = Compiler::new(Options { threads: Some(2), ..options() }).unwrap();
+    let pool = Pool::new(2).unwrap();
+    for case in CASES {
+        let text = format!("tensorc-ir 1\n{}", case.text);
+        let graph = parse_module(&text, compiler.registry()).unwrap().graphs.remove(0);
+        let model = compiler.model(graph.clone());
+        let most = |i: usize| case.extents.iter().map(|extents| extents[i]).max().unwrap();
+        let ranges = names(&graph).into_iter().enumerate().map(|(i, name)| (name, (2, most(i)))).collect();
+        let (_dir, artifact, made) = library(&model, ranges);
+        assert!(made.manifest.variants[0].many, "{}: a plan for each shape", case.name);
+        let mut context = artifact.context(&pool).unwrap();
+        for (seed, extents) in case.extents.iter().enumerate() {
+            let inputs = values(&types(&graph, extents), seed as u64);
+            let shapes: Vec<&[u64]> = inputs.iter().map(TensorData::dims).collect();
+            let found = run(&mut context, &inputs).unwrap_or_else(|e| panic!("{} {extents:?}: {e}", case.name));
+            let given: Vec<(String, tensorc::Tensor)> =
+                graph.inputs().iter().map(|n| graph.node(*n).name.to_string()).zip(inputs.iter().map(tensor)).collect();
+            let given: Vec<_> = given.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+            let expected = model.run(&given).unwrap();
+            assert_eq!(found.len(), expected.len());
+            for ((dtype, dims, bytes), (name, expected)) in found.iter().zip(&expected) {
+                let expected = data(expected);
+                assert_eq!((*dtype, &dims[..]), (expected.dtype(), expected.dims()), "{} {name}", case.name);
+                assert!(bytes[..] == expected.bytes()[..], "{} {name} {extents:?}: other bits", case.name);
+            }
+            // In as much memory as the shape takes.
+            let needed = artifact.memory_for(&shapes, 2).unwrap();
+            assert!(needed <= artifact.memory_bytes(2), "{} {extents:?}", case.name);
+            let mut memory = vec![[0u8; 64]; (needed as usize).div_ceil(64) + 1];
+            let whole = memory.as_flattened_mut();
+            let skip = whole.as_ptr().align_offset(64);
+            let own = &mut whole[skip..skip + needed as usize];
+            let mut own = artifact.context_in(&pool, own).unwrap();
+            assert!(run(&mut own, &inputs).unwrap() == found, "{} {extents:?} in {needed} B", case.name);
+        }
+    }
+}
+
+#[test]
+fn shapes_and_memory_that_do_not_fit_are_errors() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let compiler = Compiler::new(Options { threads: Some(1), ..options() }).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[?n, 64], %w: f32[64, 32]) {\n  %y = matmul(%x, %w)\n  \
+                %z = softmax(%y) {axis = 0}\n  return %z\n}\n";
+    let graph = parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
+    let (_dir, artifact, made) = library(&compiler.model(graph.clone()), BTreeMap::from([("n".into(), (3, 500))]));
+    assert_eq!(made.manifest.variants.len(), 1);
+    assert!(made.manifest.variants[0].many);
+    assert_eq!(made.manifest.variants[0].extents, [500]);
+    let pool = Pool::new(1).unwrap();
+    let inputs = |n: u64| values(&types(&graph, &[n]), 1);
+    let mut context = artifact.context(&pool).unwrap();
+    let right = run(&mut context, &inputs(7)).unwrap();
+    for n in [0, 1, 2, 501] {
+        let error = run(&mut context, &inputs(n)).unwrap_err();
+        assert!(error.contains("no variant for `x`") && error.contains("compiled for n = 3..=500"), "{error}");
+        assert_eq!(artifact.memory_for(&[&[n, 64], &[64, 32]], 1), None);
+    }
+    assert!(run(&mut context, &inputs(7)).unwrap() == right, "after errors");
+    let few = artifact.memory_for(&[&[7, 64], &[64, 32]], 1).unwrap();
+    let most = artifact.memory_for(&[&[500, 64], &[64, 32]], 1).unwrap();
+    assert!(few < most && most <= artifact.memory_bytes(1), "{few} {most}");
+    let mut memory = vec![0u8; few as usize + 64];
+    let skip = memory.as_ptr().align_offset(64);
+    let mut small = artifact.context_in(&pool, &mut memory[skip..skip + few as usize]).unwrap();
+    assert!(run(&mut small, &inputs(7)).unwrap() == right);
+    let error = run(&mut small, &inputs(500)).unwrap_err();
+    assert!(error.contains(&format!("takes {most} bytes of memory, the context has {few}")), "{error}");
+    assert!(run(&mut small, &inputs(7)).unwrap() == right, "after an error");
+}
