@@ -18,7 +18,7 @@ use tensorc::passes::differentiate::differentiate;
 use tensorc::passes::infer::infer_graph;
 use tensorc::passes::pipeline::{CompilePhase, Pipeline};
 use tensorc::passes::{Budget, PassCx};
-use tensorc::schedule::{Effort, plan_memory};
+use tensorc::schedule::plan_memory;
 use tensorc::{Compiler, Options, Tensor};
 use tensorc_codegen::lower::lower;
 use tensorc_frontend::symbol::{InputType, Lowering, Symbol};
@@ -78,7 +78,7 @@ fn planned(compiler: &Compiler, graph: &Graph) -> Result<Plan, Failure> {
     let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
     Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx)?;
     let mut lowered = lower(&graph, compiler.registry().math())?;
-    plan_memory(&mut lowered, Effort::Search)?;
+    plan_memory(&mut lowered)?;
     Ok(lowered.plan)
 }
 

@@ -24,7 +24,7 @@ use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{Shape, TensorType};
 
 use crate::aot::link::{LinkError, LinkOutput, Tools, link};
-use crate::aot::{self, AotRequest, bindings};
+use crate::aot::{self, AotRequest, ExtentRange, bindings};
 use crate::binding;
 use crate::compiler::{Compiler, Options};
 use crate::error::Error;
@@ -36,7 +36,7 @@ pub struct BuildModel {
     params: Option<PathBuf>,
     name: String,
     shapes: BTreeMap<String, Vec<u64>>,
-    ranges: BTreeMap<String, RangeInclusive<u64>>,
+    ranges: BTreeMap<String, ExtentRange>,
     target: Option<String>,
     weights_in_file: bool,
     options: Options,
@@ -129,10 +129,15 @@ impl BuildModel {
         self
     }
 
-    /// A dimension that stays open: the library has a plan for every extent in the range, or for every combination
-    /// if there are several.
-    pub fn range(mut self, name: impl Into<String>, extents: RangeInclusive<u64>) -> BuildModel {
-        self.ranges.insert(name.into(), extents);
+    /// A dimension that stays open, with any extent in the range.
+    pub fn range(self, name: impl Into<String>, extents: RangeInclusive<u64>) -> BuildModel {
+        self.range_by(name, extents, 1)
+    }
+
+    /// A dimension that stays open, with extents from the first to the last of a range in equal steps.
+    pub fn range_by(mut self, name: impl Into<String>, extents: RangeInclusive<u64>, step: u64) -> BuildModel {
+        let (first, last) = extents.into_inner();
+        self.ranges.insert(name.into(), ExtentRange { first, last, step });
         self
     }
 
@@ -191,7 +196,7 @@ impl BuildModel {
         let request = AotRequest {
             name: self.name.clone(),
             shapes: self.shapes.clone(),
-            ranges: self.ranges.iter().map(|(name, range)| (name.clone(), (*range.start(), *range.end()))).collect(),
+            ranges: self.ranges.clone(),
             target,
             gpu: None,
             embed_weights: !self.weights_in_file,
@@ -240,11 +245,11 @@ impl BuildModel {
     /// Compares shapes and ranges with the model's inputs.
     fn check(&self, graph: &Graph) -> Result<(), BuildError> {
         let refuse = |message: String| Err(BuildError::Shape { model: self.path.clone(), message });
-        if let Some((name, range)) = self.ranges.iter().find(|(_, range)| range.is_empty()) {
-            return refuse(format!("the range {}..={} of `{name}` is empty", range.start(), range.end()));
+        if let Some((name, range)) = self.ranges.iter().find(|(_, range)| range.first > range.last) {
+            return refuse(format!("the range {range} of `{name}` is empty"));
         }
         let mut bound = graph.clone();
-        let firsts = self.ranges.iter().map(|(name, range)| (name, vec![*range.start()], format!("{range:?}")));
+        let firsts = self.ranges.iter().map(|(name, range)| (name, vec![range.first], range.to_string()));
         let shapes = self.shapes.iter().map(|(name, extents)| (name, extents.clone(), format!("{extents:?}")));
         for (name, extents, given) in shapes.chain(firsts) {
             let before = bound.clone();

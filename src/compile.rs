@@ -22,7 +22,7 @@ use tensorc_runtime::plan::{LoadError, verify_kernels};
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightCache, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{Effort, plan_memory};
+use tensorc_schedule::plan_memory;
 
 use crate::compiler::{COMPILE, Compiler};
 use crate::error::Error;
@@ -99,7 +99,7 @@ pub fn lower(
     after(LOWER, start.elapsed(), &lowered)?;
     if end == End::Planned {
         let (span, start) = (compiler.span(PLAN_MEMORY), Instant::now());
-        plan_memory(&mut lowered, Effort::Search)?;
+        plan_memory(&mut lowered)?;
         drop(span);
         after(PLAN_MEMORY, start.elapsed(), &lowered)?;
     }

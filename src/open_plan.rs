@@ -15,7 +15,7 @@ use tensorc_passes::template::Template;
 use tensorc_runtime::plan::{LoadError, verify_kernels};
 use tensorc_runtime::{Executable, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{Effort, plan_memory};
+use tensorc_schedule::{PlacementOrder, plan_memory};
 
 use crate::compile::{Report, generate, link_code, pack, pack_each};
 use crate::compiler::Compiler;
@@ -29,6 +29,8 @@ pub(crate) struct OpenPlan {
     /// Without kernels, of which there is code.
     lowered: Lowered<Extent>,
     code: Arc<JitModule>,
+    /// Which buffers lie above which others, as in the plan for the examples.
+    order: PlacementOrder,
     /// Packed weights; none for what depends on symbols.
     weights: Vec<Option<WeightStorage>>,
 }
@@ -48,9 +50,16 @@ impl OpenPlan {
         Interrupt::new(&|| deadline.is_over()).check("planning")?;
         let code = generate(compiler, &lowered.kernels, deadline, report)?;
         lowered.kernels.clear();
+        let order = report.timed(compiler, PLAN_MEMORY, || {
+            let binding = template.trace.bind(&template.examples());
+            let mut example =
+                lowered.bound(&binding.ok_or_else(|| Error::Internal("examples break a condition".into()))?);
+            plan_memory(&mut example)?;
+            Ok(PlacementOrder::of(&example)?)
+        })?;
         compiler.progress("pack weights");
         let weights = report.timed(compiler, "pack-weights", || packed(compiler, &lowered))?;
-        Ok(OpenPlan { template, lowered, code, weights })
+        Ok(OpenPlan { template, lowered, code, order, weights })
     }
 
     /// The template, with the conditions on which the plan holds.
@@ -72,9 +81,9 @@ impl OpenPlan {
         let admit = |lowered: &Lowered| limits.admit_plan(&lowered.plan, threads, false);
         let lowered = report.timed(compiler, PLAN_MEMORY, || {
             let mut lowered = self.lowered.bound(binding);
-            plan_memory(&mut lowered, Effort::Greedy)?;
+            self.order.apply(&mut lowered);
             if admit(&lowered).is_err() {
-                plan_memory(&mut lowered, Effort::Search)?;
+                plan_memory(&mut lowered)?;
             }
             Ok(lowered)
         })?;

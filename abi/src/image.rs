@@ -62,7 +62,8 @@ pub mod header {
     pub const INPUTS: usize = 8;
     /// Number of outputs, and the offset of their [`super::tensor`] records.
     pub const OUTPUTS: usize = 10;
-    /// Number of dynamic dimensions, and the offset of their [`super::dim`] records.
+    /// Number of dynamic dimensions, and the offset of their [`super::dim`] records; behind these since version 1.7 the step from
+    /// one extent of each to the next.
     pub const DIMS: usize = 12;
     /// Number of variants, and the offset of the offsets of their [`super::variant`] records.
     pub const VARIANTS: usize = 14;
@@ -170,6 +171,8 @@ pub mod dim {
     pub const MAX: usize = 2;
     /// Words of the record.
     pub const WORDS: usize = 3;
+    /// The first version that has steps behind the records.
+    pub const STEPS_SINCE: super::ImageVersion = super::ImageVersion { major: 1, minor: 7 };
 }
 
 /// Positions in the record of a variant.

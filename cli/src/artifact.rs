@@ -43,8 +43,9 @@ pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, CliFailure> {
             writeln!(out, "  {name:width$}  {dtype}[{}]", dims.join(", "))?;
         }
     }
-    for (name, min, max) in &manifest.dims {
-        writeln!(out, "  {name} from {min} to {max}")?;
+    for (name, min, max, step) in manifest.ranges() {
+        let by = if step == 1 { String::new() } else { format!(" by {step}") };
+        writeln!(out, "  {name} from {min} to {max}{by}")?;
     }
     let code: u64 = manifest.kernels.iter().map(|k| k.code_bytes).sum();
     let place = if manifest.weights.embedded { "inside" } else { "in a file" };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use tensorc::aot::gpu::{GpuTarget, find_assembler};
 use tensorc::aot::link::{LinkOutput, Tools, link};
-use tensorc::aot::{AotRequest, Artifact, bindings, compile};
+use tensorc::aot::{AotRequest, Artifact, ExtentRange, bindings, compile};
 use tensorc::ir::TextModule;
 use tensorc::ir::text::{PrintOptions, print_module};
 use tensorc::runtime::Device as Place;
@@ -39,7 +39,7 @@ pub struct AheadArgs {
     /// the PATH)
     #[arg(long, value_name = "PROGRAM")]
     ptxas: Option<PathBuf>,
-    /// Extents of an input or a named dimension, `x=1,3,224,224` or `batch=4`, or a range of a dimension, `batch=1..8`
+    /// Extents of an input or a named dimension, `x=1,3,224,224` or `batch=4`, or a range of a dimension, `batch=1..8`, `height=32..640/32` in steps
     #[arg(long = "shape", value_name = "NAME=N,…")]
     shapes: Vec<String>,
     /// Prefix of the C functions (default: from OUT)
@@ -232,11 +232,12 @@ fn with_extension(out: &Path, extension: &str) -> PathBuf {
     name.into()
 }
 
-/// `batch=1..8`.
-fn range(text: &str) -> Result<(String, (u64, u64)), Usage> {
-    let bad = || Usage(format!("--shape {text}: expected NAME=FIRST..LAST"));
-    let (name, range) = text.rsplit_once('=').ok_or_else(bad)?;
+/// `batch=1..8`, `height=32..640/32`.
+fn range(text: &str) -> Result<(String, ExtentRange), Usage> {
+    let bad = || Usage(format!("--shape {text}: expected NAME=FIRST..LAST or NAME=FIRST..LAST/STEP"));
+    let (name, range) = text.split_once('=').ok_or_else(bad)?;
     let (first, last) = range.split_once("..").ok_or_else(bad)?;
+    let (last, step) = last.split_once('/').unwrap_or((last, "1"));
     let number = |text: &str| text.trim_start_matches('=').parse::<u64>().map_err(|_| bad());
-    Ok((name.to_owned(), (number(first)?, number(last)?)))
+    Ok((name.to_owned(), ExtentRange { first: number(first)?, last: number(last)?, step: number(step)? }))
 }

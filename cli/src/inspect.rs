@@ -15,7 +15,7 @@ use tensorc::ir::{Shape, TensorType};
 use tensorc::passes::stage::split;
 use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::schedule::cost::{self, Totals};
-use tensorc::schedule::{Effort, plan_memory};
+use tensorc::schedule::plan_memory;
 use tensorc::{Compiler, binding};
 use tensorc_codegen::lower::lower_with;
 
@@ -101,7 +101,7 @@ fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), C
     run(&mut graph, CompilePhase::Fuse)?;
     let totals = Totals::of(&cost::kernels(&graph, &compiler.target().machine())?);
     let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices(), compiler.pool().threads())?;
-    plan_memory(&mut lowered, Effort::Search)?;
+    plan_memory(&mut lowered)?;
     Ok((lowered.plan, totals, staged))
 }
 

@@ -21,7 +21,7 @@ use tensorc::passes::{CompilePhase, End, PassCx, Pipeline, PrintWhen, Rewrite, T
 use tensorc::runtime::plan::{InvalidPlan, verify, verify_kernels, verify_unplaced};
 use tensorc::schedule::lowered::Lowered;
 use tensorc::schedule::target::Capability;
-use tensorc::schedule::{Effort, Target, cost, plan_memory, verify::verify_clusters};
+use tensorc::schedule::{Target, cost, plan_memory, verify::verify_clusters};
 use tensorc::{Compiler, Isa, Options, binding, lower};
 use tensorc_codegen::lower::lower_open;
 
@@ -454,7 +454,7 @@ impl OptJob<'_> {
 
     fn plan_memory(&mut self, lowered: &mut Lowered) -> Result<(), Diagnostic> {
         let start = Instant::now();
-        plan_memory(lowered, Effort::Search)?;
+        plan_memory(lowered)?;
         self.timings.push((PLAN_MEMORY.to_owned(), start.elapsed(), true));
         self.lowered(PLAN_MEMORY, lowered)
     }

@@ -11,19 +11,16 @@ pub fn ops() -> Vec<OpDef> {
 }
 
 /// A reduction with one accumulator: what an element contributes, how contributions join from
-/// `unit` on, and the result given the number of elements.
+/// `unit` on, and the result.
 #[derive(Clone, Copy)]
 struct Fold {
     unit: fn(DType) -> Scalar,
     map: fn(&Ex) -> Ex,
     join: fn(&Ex, &Ex) -> Ex,
-    finish: fn(&Ex, f64) -> Ex,
-    /// Whether the number of elements matters.
-    counts: bool,
+    finish: fn(&Ex) -> Ex,
 }
 
-const SUM: Fold =
-    Fold { unit: Scalar::zero, map: Ex::clone, join: |a, x| a + x, finish: |a, _| a.clone(), counts: false };
+const SUM: Fold = Fold { unit: Scalar::zero, map: Ex::clone, join: |a, x| a + x, finish: Ex::clone };
 
 /// The type accumulated in.
 fn accumulator(dtype: DType) -> DType {
@@ -34,13 +31,11 @@ fn accumulator(dtype: DType) -> DType {
 }
 
 impl Fold {
-    fn prim(self, x: DType, extents: &Extents, axes: Vec<usize>, keep_dims: bool) -> Result<Prim, OpError> {
+    fn prim(self, x: DType, axes: Vec<usize>, keep_dims: bool) -> Result<Prim, OpError> {
         let wide = accumulator(x);
         let unit = (self.unit)(wide);
         let map = |_: &_, a: &[Ex]| vec![(self.map)(&a[0].cast(wide))];
-        let count = || axes.iter().map(|&a| extents.at(a)).product::<Extent>().fixed() as f64;
-        let count = if self.counts { count() } else { 1.0 };
-        let finish = |_: &_, a: &[Ex]| vec![(self.finish)(&a[0], count).cast(x)];
+        let finish = |_: &_, a: &[Ex]| vec![(self.finish)(&a[0]).cast(x)];
         if axes.is_empty() {
             let f = ScalarFn::build(&[x], |b, a| {
                 let joined = (self.join)(&b.constant(unit), &map(b, a)[0]);
@@ -100,20 +95,18 @@ fn reduction(name: &'static str, doc: &'static str, types: &'static [DType], fol
     let compute = prim(move |cx| {
         let x = cx.input(0)?;
         let axes = reduced_axes(cx.params, cx.value(1), x.rank())?;
-        fold.prim(x.dtype, &x.dims, axes, cx.params.bool("keepdims") != Some(false))
+        fold.prim(x.dtype, axes, cx.params.bool("keepdims") != Some(false))
     });
     reduction_entry(define(name, doc, compute, shape_rule(reduced_shape)), types)
 }
 
 fn sums() -> Vec<OpDef> {
     let square = |x: &Ex| x * x;
-    let sqrt = |a: &Ex, _: f64| if a.dtype().is_float() { a.sqrt() } else { a.cast(DType::F64).sqrt().cast(a.dtype()) };
-    let log = |a: &Ex, _: f64| if a.dtype().is_float() { a.log() } else { a.cast(DType::F64).log().cast(a.dtype()) };
+    let sqrt = |a: &Ex| if a.dtype().is_float() { a.sqrt() } else { a.cast(DType::F64).sqrt().cast(a.dtype()) };
+    let log = |a: &Ex| if a.dtype().is_float() { a.log() } else { a.cast(DType::F64).log().cast(a.dtype()) };
     vec![
         reduction("reduce_sum", "Σ x.", NUMBERS, SUM).onnx("ReduceSum", 13).ulp(1.0),
-        reduction("reduce_mean", "(Σ x) / count.", NUMBERS, Fold { finish: |a, n| a / n, counts: true, ..SUM })
-            .onnx("ReduceMean", 18)
-            .ulp(1.0),
+        mean(),
         reduction(
             "reduce_prod",
             "Π x.",
@@ -132,6 +125,34 @@ fn sums() -> Vec<OpDef> {
         reduction("reduce_log_sum", "ln Σ x.", NUMBERS, Fold { finish: log, ..SUM }).onnx("ReduceLogSum", 18).ulp(2.0),
         log_sum_exp(),
     ]
+}
+
+/// The number of elements is an operand where it depends on symbols.
+fn mean() -> OpDef {
+    let compute = formula(|g, cx| {
+        let (x, ty) = (g.operand(0), g.operand(0).ty()?);
+        let axes = g.check(reduced_axes(cx.params, cx.value(1), ty.rank()))?;
+        if axes.is_empty() {
+            return Ok(x);
+        }
+        let (wide, keep_dims) = (accumulator(ty.dtype), cx.params.bool("keepdims") != Some(false));
+        let sum = |finish: &dyn Fn(&Ex) -> Ex| -> Result<Reduction, OpError> {
+            let map = ScalarFn::build(&[ty.dtype], |_, a| vec![a[0].cast(wide)])?;
+            let combine = ScalarFn::build(&[wide, wide], |_, a| vec![&a[0] + &a[1]])?;
+            let finish = ScalarFn::build(&[wide], |_, a| vec![finish(&a[0])])?;
+            Ok(Reduction { axes: axes.clone(), keep_dims, init: vec![Scalar::zero(wide)], map, combine, finish })
+        };
+        let count = axes.iter().map(|&a| ty.dims.at(a)).product::<Extent>();
+        if let Some(n) = count.known() {
+            return x.reduced(sum(&|a| (a / n as f64).cast(ty.dtype)));
+        }
+        let (sum, count) = (x.reduced(sum(&Ex::clone))?, g.extents(&Extents::from_iter([count])));
+        let out = &cx.outputs[0];
+        Ok(g.map(&[sum, count], ty.dtype, &out.dims, |_, a| (&a[0] / a[1].cast(wide)).cast(ty.dtype)))
+    });
+    reduction_entry(define("reduce_mean", "(Σ x) / count.", compute, shape_rule(reduced_shape)), NUMBERS)
+        .onnx("ReduceMean", 18)
+        .ulp(1.0)
 }
 
 /// Exponents are taken relative to the greatest finite element.

@@ -2,7 +2,7 @@
 
 use tensorc_abi::DType;
 use tensorc_abi::artifact::{Status, Tensor, status};
-use tensorc_abi::image::{Image, check, dim, found, header, tensor, variant};
+use tensorc_abi::image::{Image, ImageVersion, check, dim, found, header, tensor, variant};
 use tensorc_exec::sizes::SizesError;
 
 use crate::message::ErrorText;
@@ -243,16 +243,17 @@ impl ImageSignature {
             self.message.shape(dims(given).iter().map(|dim| *dim as u64));
         }
         self.message.text("; compiled for ");
-        for i in 0..self.image.size(header::DIMS) {
-            let at = self.image.size(header::DIMS + 1) + i * dim::WORDS;
+        let (count, first) = (self.image.size(header::DIMS), self.image.size(header::DIMS + 1));
+        let has_steps = ImageVersion::of_word(self.image.word(header::VERSION)).reads(dim::STEPS_SINCE);
+        for i in 0..count {
+            let at = first + i * dim::WORDS;
             let [name, min, max] = [dim::NAME, dim::MIN, dim::MAX].map(|word| self.image.word(at + word));
-            self.message
-                .text(self.image.text(name as usize))
-                .text(" = ")
-                .number(min)
-                .text("..=")
-                .number(max)
-                .text(", ");
+            self.message.text(self.image.text(name as usize)).text(" = ").number(min).text("..=").number(max);
+            match self.image.word(first + count * dim::WORDS + i) {
+                step if has_steps && step > 1 => self.message.text("/").number(step),
+                _ => &mut self.message,
+            }
+            .text(", ");
         }
         self.message.text("such as ");
         for (i, given) in inputs.iter().enumerate() {

@@ -37,16 +37,13 @@ impl Lowered<Extent> {
 
     /// What it is for a shape.
     pub fn bound(&self, binding: &Binding) -> Lowered {
-        let plan = self.plan.convert(binding);
-        let equal = |pair: &&InPlace| plan.buffer(pair.input).bytes() == plan.buffer(pair.output).bytes();
-        let in_place = self.in_place.iter().filter(equal).copied().collect();
         Lowered {
-            in_place,
+            plan: self.plan.convert(binding),
+            in_place: self.in_place.clone(),
             kernels: self.kernels.clone(),
             signatures: self.signatures.iter().map(|signature| signature.convert(binding)).collect(),
             constants: self.constants.iter().map(|data| data.bound(binding)).collect(),
             externs: self.externs.clone(),
-            plan,
         }
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tensorc_abi::{Arg, BatchedGemm, Buffer, BufferId, DType, KernelId, Plan, Step, StepOp, StorageClass};
 use tensorc_random::Rng;
 use tensorc_schedule::lowered::{InPlace, Lowered};
-use tensorc_schedule::{Effort, PlacementOrder, plan_memory};
+use tensorc_schedule::{PlacementOrder, plan_memory};
 
 fn step(reads: &[u32], writes: &[u32]) -> Step {
     let args = reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true)));
@@ -98,22 +98,19 @@ proptest! {
 
     #[test]
     fn live_buffers_never_overlap(seed in any::<u64>(), steps in 1usize..60) {
-        let planned = |effort| {
+        let planned = || {
             let mut l = random(seed, steps, 8);
-            plan_memory(&mut l, effort).unwrap();
+            plan_memory(&mut l).unwrap();
             l
         };
-        let [greedy, searched] = [Effort::Greedy, Effort::Search].map(planned);
-        check(&greedy);
-        check(&searched);
-        prop_assert!(searched.plan.arena_bytes <= greedy.plan.arena_bytes);
-        prop_assert_eq!(searched.plan, planned(Effort::Search).plan);
+        check(&planned());
+        prop_assert_eq!(planned().plan, planned().plan);
     }
 
     #[test]
     fn the_order_of_a_plan_serves_all_sizes(seed in any::<u64>(), steps in 1usize..60) {
         let mut l = random(seed, steps, 8);
-        plan_memory(&mut l, Effort::Search).unwrap();
+        plan_memory(&mut l).unwrap();
         let order = PlacementOrder::of(&l).unwrap();
         let mut again = l.clone();
         order.apply(&mut again);
@@ -158,7 +155,7 @@ fn working_memory_lies_behind_what_is_live_and_is_common_to_steps_side_by_side()
     let (mut common, mut free) = (0, 0);
     for seed in 0..300 {
         let mut l = with_products(seed, 20, 300);
-        plan_memory(&mut l, Effort::Search).unwrap();
+        plan_memory(&mut l).unwrap();
         check(&l);
         let (plan, lives) = (&l.plan, lives(&l.plan));
         let needed = |step: usize| tensorc_exec::working_bytes(&plan.steps[step].op).each;
@@ -189,7 +186,7 @@ fn working_memory_lies_behind_what_is_live_and_is_common_to_steps_side_by_side()
 }
 
 fn ratio(mut l: Lowered) -> f64 {
-    plan_memory(&mut l, Effort::Search).unwrap();
+    plan_memory(&mut l).unwrap();
     l.plan.arena_bytes as f64 / l.plan.lower_bound_bytes as f64
 }
 

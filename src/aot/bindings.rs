@@ -44,8 +44,8 @@ struct Bindings<'m> {
     manifest: &'m Manifest,
     inputs: Vec<Field<'m>>,
     outputs: Vec<Field<'m>>,
-    /// Dynamic dimensions of inputs whose extents are stated by name: name, field, least and greatest extent.
-    dims: Vec<(&'m str, String, u64, u64)>,
+    /// Dynamic dimensions of inputs whose extents are stated by name: name, field, least and greatest extent, step.
+    dims: Vec<(&'m str, String, u64, u64, u64)>,
 }
 
 impl<'m> Bindings<'m> {
@@ -62,8 +62,8 @@ impl<'m> Bindings<'m> {
         let inputs = fields(&manifest.inputs);
         let stated = |name: &str| inputs.iter().any(|f| f.has_shape() && f.info.dims.iter().any(|dim| dim == name));
         let mut taken = BTreeSet::new();
-        let used = manifest.dims.iter().filter(|(name, _, _)| stated(name));
-        let dims = used.map(|(name, min, max)| (&**name, unique(name, &mut taken), *min, *max)).collect();
+        let used = manifest.ranges().filter(|(name, ..)| stated(name));
+        let dims = used.map(|(name, min, max, step)| (name, unique(name, &mut taken), min, max, step)).collect();
         Bindings { manifest, inputs, outputs: fields(&manifest.outputs), dims }
     }
 
@@ -100,11 +100,12 @@ impl<'m> Bindings<'m> {
         if !self.dims.is_empty() {
             rs.push_str("\n/// Extents of the dynamic dimensions.\n");
             rs.push_str("#[derive(Clone, Copy, Debug, PartialEq, Eq)]\npub struct Extents {\n");
-            for (name, field, min, max) in &self.dims {
-                let _ = writeln!(rs, "    /// `{}`: {min} to {max}.\n    pub {field}: u64,", plain(name));
+            for (name, field, min, max, step) in &self.dims {
+                let by = if *step == 1 { String::new() } else { format!(", in steps of {step}") };
+                let _ = writeln!(rs, "    /// `{}`: {min} to {max}{by}.\n    pub {field}: u64,", plain(name));
             }
             rs.push_str("}\n\nimpl Extents {\n");
-            for (i, (name, field, min, max)) in self.dims.iter().enumerate() {
+            for (i, (name, field, min, max, _)) in self.dims.iter().enumerate() {
                 let gap = if i > 0 { "\n" } else { "" };
                 let constant = field.to_uppercase();
                 let _ = writeln!(rs, "{gap}    /// What `{}` may be.", plain(name));

@@ -10,15 +10,15 @@ use tensorc_ir::DenseType;
 use tensorc_ir::graph::Value;
 use tensorc_passes::template::Template;
 
-use super::AotRequest;
 use super::open::OpenVariant;
+use super::{AotRequest, ExtentRange};
 use crate::compile::Report;
 use crate::error::Error;
 use crate::model::Model;
 use crate::templates::{MAX_PLANS, OpenModel};
 
-/// First and last extents of the dimensions that a request leaves open.
-pub type Ranges = Vec<(u64, u64)>;
+/// Extents of the dimensions that a request leaves open.
+pub type Ranges = Vec<ExtentRange>;
 
 /// Plans for one shape that an artifact holds at most.
 pub const MAX_VARIANTS: usize = 4096;
@@ -60,10 +60,15 @@ impl OpenTypes {
         self.types.iter().zip(dims).map(|(ty, dims)| DenseType::new(ty.dtype, dims)).collect()
     }
 
+    /// The dimension that an axis of an input has.
+    pub fn dimension(&self, place: (usize, usize)) -> Option<usize> {
+        self.places.iter().position(|places| places.contains(&place))
+    }
+
     /// The types for the least and the greatest extents of a box.
-    pub fn corners(&self, ranges: &[(u64, u64)]) -> [Vec<DenseType>; 2] {
-        let corner = |of: fn(&(u64, u64)) -> u64| self.at(&ranges.iter().map(of).collect::<Vec<_>>());
-        [corner(|range| range.0), corner(|range| range.1)]
+    pub fn corners(&self, ranges: &[ExtentRange]) -> [Vec<DenseType>; 2] {
+        let corner = |of: fn(&ExtentRange) -> u64| self.at(&ranges.iter().map(of).collect::<Vec<_>>());
+        [corner(|range| range.first), corner(|range| range.last)]
     }
 }
 
@@ -133,7 +138,7 @@ impl<'a> CoverSearch<'a> {
         let mut search = CoverSearch { model, request, types, cover, tried: vec![], parts: 0, report };
         let all: Ranges = request.ranges.values().copied().collect();
         // A plan for one shape is better at it.
-        let is_one = all.iter().all(|(first, last)| *first.max(&2) >= *last);
+        let is_one = all.iter().all(|range| range.first.max(2) >= range.last);
         if is_one || request.gpu.is_some() || model.compiler().options().specialize {
             search.each_alone(&all, &mut vec![])?;
         } else {
@@ -142,10 +147,10 @@ impl<'a> CoverSearch<'a> {
         Ok(search.cover)
     }
 
-    fn each_alone(&mut self, ranges: &[(u64, u64)], extents: &mut Vec<u64>) -> Result<(), Error> {
-        let Some((first, last)) = ranges.get(extents.len()).copied() else { return self.alone(extents.clone()) };
-        for extent in first..=last {
-            extents.push(extent);
+    fn each_alone(&mut self, ranges: &[ExtentRange], extents: &mut Vec<u64>) -> Result<(), Error> {
+        let Some(range) = ranges.get(extents.len()) else { return self.alone(extents.clone()) };
+        for i in 0..range.count() {
+            extents.push(range.at(i));
             self.each_alone(ranges, extents)?;
             extents.pop();
         }
@@ -169,7 +174,7 @@ impl<'a> CoverSearch<'a> {
             return Err(Error::Artifact("which plans hold in the ranges takes too many tests".to_owned()));
         }
         let corners = self.types.corners(&ranges);
-        let is_one = ranges.iter().all(|(first, last)| first == last);
+        let is_one = ranges.iter().all(|range| range.count() == 1);
         loop {
             let mut undecided = false;
             for (plan, parts) in &mut self.cover.open {
@@ -185,7 +190,7 @@ impl<'a> CoverSearch<'a> {
             if undecided && !is_one {
                 return self.halves(&ranges);
             }
-            let point: Vec<u64> = ranges.iter().map(|(first, last)| first + (last - first) / 2).collect();
+            let point: Vec<u64> = ranges.iter().map(|range| range.at((range.count() - 1) / 2)).collect();
             match self.plan_for(&point)? {
                 Some(plan) => self.cover.open.push((plan, vec![])),
                 None if is_one => return self.alone(point),
@@ -194,18 +199,17 @@ impl<'a> CoverSearch<'a> {
         }
     }
 
-    fn halves(&mut self, ranges: &[(u64, u64)]) -> Result<(), Error> {
-        let longest = (0..ranges.len()).max_by_key(|i| ranges[*i].1 - ranges[*i].0).unwrap_or(0);
-        let (first, last) = ranges[longest];
+    fn halves(&mut self, ranges: &[ExtentRange]) -> Result<(), Error> {
+        let longest = (0..ranges.len()).max_by_key(|i| ranges[*i].count()).unwrap_or(0);
+        let range = ranges[longest];
         // One and none are other plans.
-        let middle = if first < 2 { first } else { first + (last - first) / 2 };
-        let mut part = |range| {
+        let middle = if range.first < 2 { range.first } else { range.at((range.count() - 1) / 2) };
+        for half in [ExtentRange { last: middle, ..range }, ExtentRange { first: middle + range.step, ..range }] {
             let mut ranges = ranges.to_vec();
-            ranges[longest] = range;
-            self.part(ranges)
-        };
-        part((first, middle))?;
-        part((middle + 1, last))
+            ranges[longest] = half;
+            self.part(ranges)?;
+        }
+        Ok(())
     }
 
     /// A plan for many shapes that holds for one.
@@ -242,22 +246,21 @@ impl<'a> CoverSearch<'a> {
     }
 }
 
-/// Shapes of boxes by which the most memory is found: of all upper corners, those that no other one exceeds, and some shapes
-/// between.
+/// Shapes of boxes by which the most memory is found: the largest of each, and some between.
 pub fn samples(parts: &[Ranges]) -> Vec<Vec<u64>> {
     /// Shapes of a box.
     const EACH: u64 = 1 << 12;
     let mut found = HashSet::new();
     let share = (EACH / parts.len().max(1) as u64).max(1);
     for part in parts {
-        let count = part.iter().fold(1u64, |n, (first, last)| n.saturating_mul(last - first + 1));
+        let count = part.iter().fold(1u64, |n, range| n.saturating_mul(range.count()));
         let step = count.div_ceil(share);
         for i in 0..share.min(count) {
             // From the last shape on: the largest come first.
             let mut rest = i.saturating_mul(step);
-            let of = |(first, last): &(u64, u64)| {
-                let n = last - first + 1;
-                let extent = last - rest % n;
+            let of = |range: &ExtentRange| {
+                let n = range.count();
+                let extent = range.at(n - 1 - rest % n);
                 rest /= n;
                 extent
             };

@@ -48,7 +48,11 @@ pub fn describe(
         target: request.target.to_string(),
         inputs: inputs(model.graph(), request, variants),
         outputs: outputs(request, variants),
-        dims: request.ranges.iter().map(|(name, (min, max))| (name.clone(), *min, *max)).collect(),
+        dims: request.ranges.iter().map(|(name, range)| (name.clone(), range.first, range.last)).collect(),
+        steps: match request.ranges.values().all(|range| range.step == 1) {
+            true => vec![],
+            false => request.ranges.values().map(|range| range.step).collect(),
+        },
         weights: WeightsInfo {
             embedded: request.embed_weights,
             bytes: block.bytes.len() as u64,

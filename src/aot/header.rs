@@ -120,8 +120,9 @@ fn signature(h: &mut String, manifest: &Manifest) {
             let _ = writeln!(h, " *   {side}[{i}]: {}", line(tensor));
         }
     }
-    for (name, min, max) in &manifest.dims {
-        let _ = writeln!(h, " *   {name} is {min} to {max}");
+    for (name, min, max, step) in manifest.ranges() {
+        let by = if step == 1 { String::new() } else { format!(", in steps of {step}") };
+        let _ = writeln!(h, " *   {name} is {min} to {max}{by}");
     }
     let _ = writeln!(h, " */");
 }

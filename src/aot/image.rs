@@ -60,7 +60,9 @@ pub fn write(contents: &Contents<'_>) -> Result<Vec<u64>, Error> {
         let records: Vec<u64> = list.iter().flat_map(|id| w.tensor(first.buffer(*id))).collect();
         w.table(at, list.len(), &records);
     }
-    let dims: Vec<u64> = request.ranges.iter().flat_map(|(name, (min, max))| [w.text(name), *min, *max]).collect();
+    let mut dims: Vec<u64> =
+        request.ranges.iter().flat_map(|(name, range)| [w.text(name), range.first, range.last]).collect();
+    dims.extend(request.ranges.values().map(|range| range.step));
     w.table(header::DIMS, request.ranges.len(), &dims);
     let offsets: Vec<u64> = (0..variants.len()).map(|i| w.variant(contents, i)).collect::<Result<_, _>>()?;
     w.table(header::VARIANTS, offsets.len(), &offsets);

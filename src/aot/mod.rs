@@ -42,8 +42,8 @@ pub struct AotRequest {
     pub name: String,
     /// Extents of inputs and dimensions, by name.
     pub shapes: BTreeMap<String, Vec<u64>>,
-    /// First and last extents of dynamic dimensions, by name.
-    pub ranges: BTreeMap<String, (u64, u64)>,
+    /// Extents of dynamic dimensions, by name.
+    pub ranges: BTreeMap<String, ExtentRange>,
     /// The processor, of the program alone if the kernels run on a GPU.
     pub target: Isa,
     /// Where the kernels run, if it is a GPU; the passes of the compiler are for one then.
@@ -52,6 +52,48 @@ pub struct AotRequest {
     pub embed_weights: bool,
     /// Whether the object has a `main`.
     pub program: bool,
+}
+
+/// The extents that a dynamic dimension may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentRange {
+    /// The least.
+    pub first: u64,
+    /// The greatest.
+    pub last: u64,
+    /// From one to the next, at least 1.
+    pub step: u64,
+}
+
+impl ExtentRange {
+    /// All extents between two.
+    pub const fn all(first: u64, last: u64) -> ExtentRange {
+        ExtentRange { first, last, step: 1 }
+    }
+
+    /// How many there are.
+    fn count(&self) -> u64 {
+        (self.last - self.first) / self.step + 1
+    }
+
+    /// One of them, in ascending order.
+    fn at(&self, i: u64) -> u64 {
+        self.first + i * self.step
+    }
+}
+
+impl From<(u64, u64)> for ExtentRange {
+    fn from((first, last): (u64, u64)) -> ExtentRange {
+        ExtentRange::all(first, last)
+    }
+}
+
+/// `1..=8`, or `32..=640/32` with a step.
+impl std::fmt::Display for ExtentRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}..={}", self.first, self.last)?;
+        if self.step == 1 { Ok(()) } else { write!(f, "/{}", self.step) }
+    }
 }
 
 /// A compiled model.

@@ -1,6 +1,6 @@
 //! Plans for many shapes: their numbers, and how much memory they take for the shapes of a request.
 
-use tensorc_abi::{BufferId, Contraction, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
+use tensorc_abi::{Contraction, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
 use tensorc_codegen::lower::lower_open;
 use tensorc_codegen::sizes::sized;
 use tensorc_exec::{Measure, Place, Records, working_bytes};
@@ -13,10 +13,10 @@ use tensorc_kernels::conv_variant;
 use tensorc_passes::template::Template;
 use tensorc_runtime::artifact::ScratchInfo;
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{Effort, PlacementOrder, plan_memory};
+use tensorc_schedule::{PlacementOrder, plan_memory};
 
-use super::AotRequest;
 use super::cover::{OpenTypes, Ranges, samples, symbols_in};
+use super::{AotRequest, ExtentRange};
 use crate::error::Error;
 use crate::model::Model;
 
@@ -38,6 +38,8 @@ pub struct OpenMemory {
     pub binding: Binding,
     /// The ranges of the symbols in the request.
     pub ranges: Vec<(i64, i64)>,
+    /// Of each symbol, the extents that it has in the request, if they are more than one.
+    pub extents: Vec<Option<ExtentRange>>,
     /// The most that intermediate tensors take.
     pub arena_bytes: u64,
     /// Where working memory of steps reaches the furthest.
@@ -61,9 +63,6 @@ impl OpenVariant {
         if !template.fixed().is_empty() || !template.trace.enter(|| is_recorded(&lowered)) {
             return Ok(None);
         }
-        let Lowered { plan, in_place, .. } = &mut lowered;
-        let bytes = |id: BufferId| plan.buffer(id).bytes();
-        template.trace.enter(|| in_place.retain(|pair| bytes(pair.input).is_surely(bytes(pair.output))));
         let kernels = std::mem::take(&mut lowered.kernels);
         Ok(Some(OpenVariant { template, lowered, kernels }))
     }
@@ -88,13 +87,14 @@ impl OpenVariant {
         };
         let (largest, binding) = bound.iter().max_by_key(size).cloned().ok_or_else(nowhere)?;
         let mut lowered = self.lowered.bound(&binding);
-        plan_memory(&mut lowered, Effort::Search)?;
+        plan_memory(&mut lowered)?;
         let order = PlacementOrder::of(&lowered)?;
         order.apply(&mut lowered);
         let arena_bytes = self.arena_bytes(&order, &all, types, parts);
         let scratch = self.scratch(&order, &all, bound.iter().map(|(_, binding)| binding));
         let (ranges, _) = symbols_in(&self.template, &types.corners(whole)).ok_or_else(nowhere)?;
-        Ok((OpenMemory { order, largest, binding, ranges, arena_bytes, scratch }, lowered))
+        let extents = self.template.places().map(|place| types.dimension(place).map(|i| whole[i])).collect();
+        Ok((OpenMemory { order, largest, binding, ranges, extents, arena_bytes, scratch }, lowered))
     }
 
     /// The most that intermediate tensors take for any shape of the boxes.

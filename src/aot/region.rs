@@ -10,6 +10,7 @@ use tensorc_ir::Extent;
 use tensorc_ir::extent::Trace;
 use tensorc_ir::graph::Value;
 
+use super::ExtentRange;
 use super::image::{ImageWriter, StepTables};
 use super::open::{OpenMemory, OpenVariant, records};
 use super::sizes::SizeProgram;
@@ -148,6 +149,16 @@ impl RegionProgram<'_, '_> {
             let symbol = trace.symbol(i);
             self.require(symbol - range.0, Sign::NonNegative);
             self.require(symbol - range.1, Sign::NonPositive);
+            if let Some(ExtentRange { first, step, .. }) = self.memory.extents[i].filter(|range| range.step > 1) {
+                let distance = symbol - first;
+                let [value, step] = [distance, step.into()].map(|n| self.sizes.extent(n));
+                let steps = self.sizes.op(SizeOp::Quotient(value, step));
+                let minus = self.sizes.constant(-1);
+                let whole = self.sizes.op(SizeOp::Product(steps, step));
+                let whole = self.sizes.op(SizeOp::Product(whole, minus));
+                let rest = self.sizes.sum(value, whole);
+                self.sizes.act(SizeOp::Require(rest, Sign::Zero));
+            }
         }
         let graph = &variant.template.graph;
         for (input, node) in graph.inputs().iter().enumerate() {

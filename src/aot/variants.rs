@@ -14,10 +14,10 @@ use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify, verify_kernels};
 use tensorc_schedule::lowered::Lowered;
 
-use super::AotRequest;
 use super::constants::Constants;
 use super::cover::{CoverSearch, OpenTypes, Ranges};
 use super::open::{OpenMemory, OpenVariant};
+use super::{AotRequest, ExtentRange};
 use crate::binding;
 use crate::compile::{Report, Source, lowered};
 use crate::error::Error;
@@ -54,10 +54,13 @@ impl Variant {
 
 /// Compiles all variants of a request.
 pub fn compile(model: &Model, request: &AotRequest) -> Result<Vec<Variant>, Error> {
-    if let Some((name, (first, last))) = request.ranges.iter().find(|(_, (first, last))| first > last) {
-        return Err(Error::Artifact(format!("the range {first}..{last} of `{name}` is empty")));
+    let whole =
+        |range: &ExtentRange| range.first <= range.last && range.step > 0 && range.at(range.count() - 1) == range.last;
+    if let Some((name, range)) = request.ranges.iter().find(|(_, range)| !whole(range)) {
+        let why = if range.first > range.last { "is empty" } else { "does not end at a step" };
+        return Err(Error::Artifact(format!("the range {range} of `{name}` {why}")));
     }
-    let least: Vec<u64> = request.ranges.values().map(|range| range.0).collect();
+    let least: Vec<u64> = request.ranges.values().map(|range| range.first).collect();
     let types = OpenTypes::new(model, request, input_types(model, request, &least)?);
     let cover = CoverSearch::run(model, request, &types)?;
     let shared = Constants::default();

@@ -108,7 +108,7 @@ fn an_input_may_be_fixed_and_the_model_compiled_ahead_of_time() {
     let request = AotRequest {
         name: "branches".into(),
         shapes: BTreeMap::from([("columns".into(), vec![3])]),
-        ranges: BTreeMap::from([("rows".into(), (2, 3))]),
+        ranges: BTreeMap::from([("rows".into(), (2, 3).into())]),
         target: "native".parse().unwrap(),
         gpu: None,
         embed_weights: true,

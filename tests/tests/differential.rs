@@ -31,7 +31,7 @@ use tensorc_passes::pipeline::{CompilePhase, Pipeline};
 use tensorc_passes::recompute::Recompute;
 use tensorc_random::Rng;
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{Effort, plan_memory};
+use tensorc_schedule::plan_memory;
 use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 
 use crate::support::backend::options;
@@ -143,7 +143,7 @@ fn lowered(graph: &Graph) -> Result<(Graph, Lowered), String> {
     let mut cx = PassCx::new(&registry);
     Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx).map_err(|e| e.to_string())?;
     let mut lowered = lower(&graph, registry.math()).map_err(|e| e.to_string())?;
-    plan_memory(&mut lowered, Effort::Search).map_err(|e| e.to_string())?;
+    plan_memory(&mut lowered).map_err(|e| e.to_string())?;
     Ok((graph, lowered))
 }
 

@@ -20,8 +20,8 @@ use tensorc::ir::text::{parse_module, print_kernel, print_plan};
 use tensorc::ir::verify::{Stage, verify_graph};
 use tensorc::ir::{DType, DenseType, TensorData};
 use tensorc::passes::{CompilePhase, Pass, PassCx, Pipeline};
+use tensorc::schedule::plan_memory;
 use tensorc::schedule::target::{Capability, Cpu, Gpu, Target, Vectors, VendorLibraries};
-use tensorc::schedule::{Effort, plan_memory};
 use tensorc::{Options, binding};
 use tensorc_bench::nets::{self, Net};
 use tensorc_codegen::lower::{Choices, lower_with};
@@ -146,7 +146,7 @@ fn text(registry: &Registry, mut graph: Graph, target: Target) -> Result<String,
     let mut cx = PassCx::new(registry).with_options(tensorc::passes::Options { target, ..Default::default() });
     Pipeline::to(CompilePhase::Fuse).run(&mut graph, &mut cx)?;
     let mut lowered = lower_with(&graph, registry.math(), Choices { target, ..Choices::default() }, 1)?;
-    plan_memory(&mut lowered, Effort::Search)?;
+    plan_memory(&mut lowered)?;
     let mut text = print_plan(&lowered.plan);
     lowered.kernels.iter().for_each(|kernel| text += &print_kernel(kernel));
     Ok(text)

@@ -32,6 +32,9 @@ pub struct Manifest {
     pub outputs: Vec<TensorInfo>,
     /// Dynamic dimensions with their least and greatest extents.
     pub dims: Vec<(String, u64, u64)>,
+    /// From one extent of each dimension to the next, unless all steps are 1. Since format 1.7.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<u64>,
     /// The block of weights.
     pub weights: WeightsInfo,
     /// The code of a model whose kernels run on a GPU; `target` is the processor of the program then.
@@ -196,6 +199,12 @@ impl Manifest {
             return Err(ArtifactError::Version { major, minor });
         }
         serde_json::from_slice(json).map_err(|_| ArtifactError::Damaged)
+    }
+
+    /// Dynamic dimensions with their least and greatest extents, and the step from one extent to the next.
+    pub fn ranges(&self) -> impl Iterator<Item = (&str, u64, u64, u64)> {
+        let step = |i: usize| self.steps.get(i).copied().unwrap_or(1);
+        self.dims.iter().enumerate().map(move |(i, (name, min, max))| (&**name, *min, *max, step(i)))
     }
 
     /// Bytes of intermediate tensors: the greatest of all variants.

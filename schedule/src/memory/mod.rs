@@ -42,25 +42,16 @@ const MAX_OVERLAP_PAIRS: usize = 20_000_000;
 /// Placements tried beyond the greedy ones.
 const MAX_SEARCH_ROUNDS: usize = 2000;
 
-/// How placements are looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effort {
-    /// The greedy ones alone: for plans that are made between requests.
-    Greedy,
-    /// With the searches that follow.
-    Search,
-}
-
 /// Assigns every arena buffer its offset, and sets `arena_bytes`, `lower_bound_bytes` and `scratch` of the plan. In-place
 /// options are taken whenever the input dies at that step.
 ///
 /// # Errors
 /// [`DiagnosticCode::Internal`]: a step reads what none has written.
-pub fn plan_memory(lowered: &mut Lowered, effort: Effort) -> Result<()> {
+pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     let intervals = intervals(lowered, Empty::Out)?;
     let steps = lowered.plan.steps.len();
     let bound = lower_bound(&intervals, steps);
-    let (offsets, total) = pack(&intervals, steps, bound, effort);
+    let (offsets, total) = pack(&intervals, steps, bound);
     settle(&mut lowered.plan, &intervals, &offsets, (total, bound));
     Ok(())
 }
@@ -193,7 +184,7 @@ fn lower_bound(intervals: &[LiveRange], steps: usize) -> u64 {
 }
 
 /// The best offsets found and the arena size they need.
-fn pack(intervals: &[LiveRange], steps: usize, bound: u64, effort: Effort) -> (Vec<u64>, u64) {
+fn pack(intervals: &[LiveRange], steps: usize, bound: u64) -> (Vec<u64>, u64) {
     let n = intervals.len();
     let by = |key: &dyn Fn(&LiveRange) -> (u64, u64, u64)| {
         let mut order: Vec<usize> = (0..n).collect();
@@ -208,7 +199,6 @@ fn pack(intervals: &[LiveRange], steps: usize, bound: u64, effort: Effort) -> (V
         by(&|i| (u64::MAX - i.bytes.saturating_mul(life(i)), i.first as u64, 0)),
         by(&|i| (u64::MAX - i.last as u64, u64::MAX - i.bytes, 0)),
     ];
-    let wanted = if effort == Effort::Greedy { enough(bound) } else { bound };
     let mut placer = Placer::new(intervals, steps);
     let mut best: Option<(Vec<u64>, u64, Vec<usize>)> = None;
     for order in orders {
@@ -217,17 +207,17 @@ fn pack(intervals: &[LiveRange], steps: usize, bound: u64, effort: Effort) -> (V
             if best.as_ref().is_none_or(|(_, t, _)| total < *t) {
                 best = Some((offsets, total, order.clone()));
             }
-            if total <= wanted || placer.work > MAX_OVERLAP_PAIRS {
+            if total <= bound || placer.work > MAX_OVERLAP_PAIRS {
                 break;
             }
         }
-        if best.as_ref().is_some_and(|(_, t, _)| *t <= wanted) || placer.work > MAX_OVERLAP_PAIRS {
+        if best.as_ref().is_some_and(|(_, t, _)| *t <= bound) || placer.work > MAX_OVERLAP_PAIRS {
             break;
         }
     }
     let Some((offsets, total, order)) = best else { return (vec![], 0) };
     let enough = enough(bound);
-    if total <= enough || effort == Effort::Greedy {
+    if total <= enough {
         return (offsets, total);
     }
     match exact::search(intervals, enough, total) {

@@ -16,7 +16,7 @@ use tensorc_ir::graph::NodeId;
 use super::{Lowering, Schedule, planned};
 use crate::kernel::KernelSpec;
 use crate::lowered::Lowered;
-use crate::memory::{Effort, plan_memory};
+use crate::memory::plan_memory;
 
 /// The schedules of bodies, by node and position: they do not depend on how the graph around them is planned, of which several
 /// plans are tried.
@@ -54,7 +54,7 @@ impl<'a> Lowering<'a, '_> {
                 let mut schedule = planned(&flow.bodies[i], self.choices, self.forms)?;
                 let (plan, in_place) = (std::mem::take(&mut schedule.plan), schedule.in_place.clone());
                 let mut lowered = Lowered { plan: plan.convert(&Fixed), in_place, ..Lowered::default() };
-                plan_memory(&mut lowered, Effort::Search)?;
+                plan_memory(&mut lowered)?;
                 schedule.plan = lowered.plan.convert(&Known);
                 let schedule = Rc::new(schedule);
                 self.bodies.0.borrow_mut().insert((node, i), schedule.clone());

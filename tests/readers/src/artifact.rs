@@ -4,9 +4,11 @@ use std::io::Write;
 
 use flate2::{Compression, write::ZlibEncoder};
 use tensorc_abi::artifact::MANIFEST_SECTION;
-use tensorc_abi::image::{self, Image, checksum, dim, flow, header, slot, step, tensor, variant};
+use tensorc_abi::image::{self, Image, checksum, dim, flow, header, open, slot, step, tensor, variant};
+use tensorc_abi::sizes::{Sign, SizeOp};
 use tensorc_abi::{Attention, BatchedGemm, Conv2d, seal};
 use tensorc_exec::Flow;
+use tensorc_exec::sizes::SizeRun;
 use tensorc_runtime::artifact::Manifest;
 
 use crate::FileReader;
@@ -130,8 +132,23 @@ fn read_image(bytes: &[u8]) -> bool {
         }
         let slots = list(record.saturating_add(variant::SLOTS), slot::WORDS);
         slots.for_each(|at| _ = image.record::<{ slot::WORDS }>(at));
+        read_open(&image, image.size(record.saturating_add(variant::OPEN)));
     }
     true
+}
+
+/// Executes the size program of a plan for many shapes, but for what asks the kernel library.
+fn read_open(image: &Image<'_>, at: usize) {
+    let Some(record) = image.record::<{ open::WORDS }>(at) else { return };
+    let [region_at, len] = [record[open::REGION], record[open::REGION + 1]].map(|word| word as usize);
+    let program = image.words(record[open::PROGRAM + 1] as usize, record[open::PROGRAM] as usize);
+    let (mut region, mut values) = (image.words(region_at, len).to_vec(), vec![0; program.len()]);
+    let mut run = SizeRun { values: &mut values, region: &mut region, region_at, workers: 3 };
+    let done = run.execute(program, 0, &|input, axis| Some((7 * input + axis) as u64), &|_| None);
+    if done.is_ok() {
+        let image = image.with(region_at, &region);
+        assert!(image.tail(region_at).len() >= region.len().min(1));
+    }
 }
 
 fn seal_image(bytes: &mut Vec<u8>) {
@@ -144,8 +161,48 @@ fn seal_image(bytes: &mut Vec<u8>) {
     *bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
 }
 
-/// A model of a product and a loop.
 fn images() -> Vec<Vec<u8>> {
+    vec![product_and_loop(), many_shapes()]
+}
+
+/// A plan for many shapes: a copy whose bytes depend on an extent.
+fn many_shapes() -> Vec<u8> {
+    let mut words = vec![0; header::WORDS];
+    (words[header::MAGIC], words[header::VERSION]) = (image::MAGIC, image::VERSION.word());
+    let region = words.len();
+    words.extend([step::COPY, 0, 0, 64, 1, 0, 2, 0]);
+    words.extend([slot::INPUT, 0, 0, slot::ARENA, 0, 64, slot::REGION, 0, 8]);
+    let (program, end) = (words.len(), words.len());
+    let ops = [
+        SizeOp::Extent { input: 1, axis: 1 },
+        SizeOp::Constant(-2),
+        SizeOp::Sum(0, 1),
+        SizeOp::Require(2, Sign::NonNegative),
+        SizeOp::Product(0, 0),
+        SizeOp::Quotient(4, 0),
+        SizeOp::Greatest(5, 1),
+        SizeOp::Align { value: 6, exponent: 6 },
+        SizeOp::Store { value: 7, word: step::TASKS as u32 },
+        SizeOp::Grain { tasks: 7, ns: 4 },
+        SizeOp::Store { value: 9, word: step::GRAIN as u32 },
+        SizeOp::Workers,
+        SizeOp::Product(7, 11),
+    ];
+    words.extend(ops.iter().filter_map(|op| op.word()));
+    let open = words.len();
+    words.extend([region, end - region, ops.len(), program, 4, 0, 0].map(|word| word as u64));
+    let record = words.len() as u64;
+    let steps = region as u64;
+    words.extend([4096, 1, steps, 3, steps + step::WORDS as u64, 0, 0, 0, open as u64]);
+    (words[header::VARIANTS], words[header::VARIANTS + 1]) = (1, words.len() as u64);
+    words.push(record);
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    seal_image(&mut bytes);
+    bytes
+}
+
+/// A model of a product and a loop.
+fn product_and_loop() -> Vec<u8> {
     let mut words = vec![0; header::WORDS];
     (words[header::MAGIC], words[header::VERSION]) = (image::MAGIC, image::VERSION.word());
     let mut put = |at: usize, new: &[u64]| {
@@ -164,7 +221,7 @@ fn images() -> Vec<Vec<u8>> {
     let call = words.len() as u64;
     let first = words[record + variant::STEPS + 1] as usize;
     words[first + step::CALL] = call;
-    words.extend(BatchedGemm::default().to_words());
+    words.extend(BatchedGemm::<u64>::default().to_words());
     words[first + step::WORDS + step::CALL] = words.len() as u64;
     // One carried tensor, one scanned and one stacked, and a body of the first step and its slots.
     words.extend([flow::LOOP, 3, 0, 1, 1, 1, 2]);
@@ -176,5 +233,5 @@ fn images() -> Vec<Vec<u8>> {
     words[record + variant::SLOTS] = 2;
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     seal_image(&mut bytes);
-    vec![bytes]
+    bytes
 }

@@ -133,7 +133,7 @@ fn images_with_channels_last_give_the_bits_of_the_model() {
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts/last.tc");
     let model = Compiler::new(options()).unwrap().load(source).unwrap();
-    let ranges = BTreeMap::from([("batch".to_owned(), (1, 2))]);
+    let ranges = BTreeMap::from([("batch".to_owned(), (1, 2).into())]);
     let dir = tempfile::tempdir().unwrap();
     let artifact = aot::compile(&model, &AotRequest { ranges, ..request("last", "native") }).unwrap();
     let path = dir.path().join("last.so");

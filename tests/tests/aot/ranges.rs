@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tensorc::abi::DType;
 use tensorc::aot::link::{LinkOutput, Tools, link};
-use tensorc::aot::{self, AotRequest};
+use tensorc::aot::{self, AotRequest, ExtentRange};
 use tensorc::ir::TensorData;
 use tensorc::ir::graph::{Graph, Value};
 use tensorc::ir::text::parse_module;
@@ -34,8 +34,21 @@ fn names(graph: &Graph) -> Vec<String> {
     names
 }
 
+/// The least range that has some extents, with the greatest step.
+fn range_of(extents: Vec<u64>) -> ExtentRange {
+    let (first, last) = (extents.iter().min().unwrap(), extents.iter().max().unwrap());
+    let gcd = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let step = extents.iter().fold(0, |step, n| gcd(step, n - first)).max(1);
+    ExtentRange { first: *first, last: *last, step }
+}
+
 /// The model as a library for these ranges.
-fn library(model: &Model, ranges: BTreeMap<String, (u64, u64)>) -> (tempfile::TempDir, Artifact, aot::Artifact) {
+fn library(model: &Model, ranges: BTreeMap<String, ExtentRange>) -> (tempfile::TempDir, Artifact, aot::Artifact) {
     let request = AotRequest { ranges, ..request("m", "native") };
     let made = aot::compile(model, &request).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -72,8 +85,8 @@ fn one_artifact_has_the_bits_of_every_shape() {
         let text = format!("tensorc-ir 1\n{}", case.text);
         let graph = parse_module(&text, compiler.registry()).unwrap().graphs.remove(0);
         let model = compiler.model(graph.clone());
-        let most = |i: usize| case.extents.iter().map(|extents| extents[i]).max().unwrap();
-        let ranges = names(&graph).into_iter().enumerate().map(|(i, name)| (name, (2, most(i)))).collect();
+        let range = |i: usize| range_of(case.extents.iter().map(|extents| extents[i]).collect());
+        let ranges = names(&graph).into_iter().enumerate().map(|(i, name)| (name, range(i))).collect();
         let (_dir, artifact, made) = library(&model, ranges);
         assert!(made.manifest.variants[0].many, "{}: a plan for each shape", case.name);
         let mut context = artifact.context(&pool).unwrap();
@@ -105,15 +118,51 @@ fn one_artifact_has_the_bits_of_every_shape() {
 }
 
 #[test]
+fn ranges_have_steps() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let compiler = Compiler::new(Options { threads: Some(1), ..options() }).unwrap();
+    // Halves and twice that fit only even extents.
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[1, 2, ?h, 6]) {\n  \
+                %p = max_pool(%x) {kernel_shape = [2, 1], strides = [2, 1]}\n  %roi = const f32[0] []\n  \
+                %scales = const f32[4] [1.0, 1.0, 2.0, 1.0]\n  \
+                %u = resize(%p, %roi, %scales) {coordinate_transformation_mode = \"asymmetric\", nearest_mode = \"floor\"}\n  \
+                %y = add(%u, %x)\n  return %y\n}\n";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let graph = model.graph().clone();
+    let range = ExtentRange { first: 4, last: 40, step: 4 };
+    let (_dir, artifact, made) = library(&model, BTreeMap::from([("h".into(), range)]));
+    assert_eq!(made.manifest.ranges().collect::<Vec<_>>(), [("h", 4, 40, 4)]);
+    assert!(made.header.contains("h is 4 to 40, in steps of 4"), "{}", made.header);
+    let pool = Pool::new(1).unwrap();
+    let mut context = artifact.context(&pool).unwrap();
+    let inputs = |h: u64| values(&types(&graph, &[h]), h);
+    for h in (4..=40).step_by(4) {
+        let found = run(&mut context, &inputs(h)).unwrap();
+        let expected = model.run(&[("x", tensor(&inputs(h)[0]))]).unwrap();
+        assert!(found[0].2[..] == data(&expected[0].1).bytes()[..], "{h}");
+    }
+    for h in [2, 6, 10, 44] {
+        let error = run(&mut context, &inputs(h)).unwrap_err();
+        assert!(error.contains("compiled for h = 4..=40/4"), "{error}");
+    }
+    let odd = AotRequest { ranges: BTreeMap::from([("h".into(), (4, 40).into())]), ..request("m", "native") };
+    let error = aot::compile(&model, &odd).err().unwrap().to_string();
+    assert!(error.contains("with h = 5"), "{error}");
+}
+
+#[test]
 fn shapes_and_memory_that_do_not_fit_are_errors() {
     if !exists("cc") {
         return visible("skipped: there is no C compiler `cc`");
     }
     let compiler = Compiler::new(Options { threads: Some(1), ..options() }).unwrap();
     let text = "tensorc-ir 1\ngraph @main(%x: f32[?n, 64], %w: f32[64, 32]) {\n  %y = matmul(%x, %w)\n  \
-                %z = softmax(%y) {axis = 0}\n  return %z\n}\n";
+                %axes = const i64[1] [1]\n  %z = softmax(%y) {axis = 0}\n  %s = reduce_sum(%z, %axes)\n  return %s\n}\n";
     let graph = parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
-    let (_dir, artifact, made) = library(&compiler.model(graph.clone()), BTreeMap::from([("n".into(), (3, 500))]));
+    let (_dir, artifact, made) =
+        library(&compiler.model(graph.clone()), BTreeMap::from([("n".into(), (3, 500).into())]));
     assert_eq!(made.manifest.variants.len(), 1);
     assert!(made.manifest.variants[0].many);
     assert_eq!(made.manifest.variants[0].extents, [500]);
