@@ -2,20 +2,21 @@
 
 use tensorc_abi::{DType, Requirement};
 
+use crate::extent::Extent;
 use crate::graph::Value;
 use crate::prim::{Prim, Reduction};
 use crate::scalar::{Ex, Scalar, ScalarBuilder, ScalarFn};
 use crate::types::DenseType;
 
-/// Values that an integer operand may have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Values that an integer operand may have. Limits may depend on symbols.
+#[derive(Clone, Debug)]
 pub enum Allowed {
     /// From the first to the last.
-    Within(i64, i64),
+    Within(Extent, Extent),
     /// From the first to the last, or the third.
-    WithinOr(i64, i64, i64),
+    WithinOr(Extent, Extent, i64),
     /// The i-th column of the last axis counts an axis of the i-th extent, a negative value from its end.
-    Positions(Vec<u64>),
+    Positions(Vec<Extent>),
     /// Every one but zero.
     NonZero,
 }
@@ -34,39 +35,81 @@ const FARTHEST: i64 = 1 << 61;
 
 impl Allowed {
     /// The positions along an axis of an extent, negative ones from its end.
-    pub fn position(extent: u64) -> Allowed {
-        let extent = i64::try_from(extent).unwrap_or(i64::MAX);
+    pub fn position(extent: impl Into<Extent>) -> Allowed {
+        let extent = extent.into();
         Allowed::Within(-extent, extent - 1)
     }
 
     /// Counts from zero to the last.
-    pub fn up_to(last: u64) -> Allowed {
-        Allowed::Within(0, i64::try_from(last).unwrap_or(i64::MAX))
+    pub fn up_to(last: impl Into<Extent>) -> Allowed {
+        Allowed::Within(Extent::ZERO, last.into())
     }
 
     /// Positions along an axis of an extent, from its start.
-    pub fn below(extent: u64) -> Allowed {
-        Allowed::Within(0, i64::try_from(extent).unwrap_or(i64::MAX) - 1)
+    pub fn below(extent: impl Into<Extent>) -> Allowed {
+        Allowed::Within(Extent::ZERO, extent.into() - 1)
     }
 
     /// Whether no value is allowed: an axis that values count has no elements.
     pub fn is_nothing(&self) -> bool {
         match self {
             Allowed::Within(first, last) => first > last,
-            Allowed::Positions(extents) => extents.contains(&0),
+            Allowed::Positions(extents) => extents.iter().any(|extent| *extent == 0),
             Allowed::WithinOr(..) | Allowed::NonZero => false,
         }
     }
 
-    /// The primitive that gives the word of an operand's values, an i64 scalar, as [`tensorc_abi::image::found`] reads it.
+    /// The limits that depend on symbols, as operands behind the one that is checked.
+    pub fn open_limits(&self) -> Vec<Extent> {
+        let all = match self {
+            Allowed::Within(first, last) | Allowed::WithinOr(first, last, _) => vec![*first, *last],
+            Allowed::Positions(extents) => extents.clone(),
+            Allowed::NonZero => vec![],
+        };
+        all.into_iter().filter(|n| n.is_open()).collect()
+    }
+
+    /// The same with numbers in place of limits that depend on symbols ([`Extent::fixed`]).
+    pub fn fixed(&self) -> Allowed {
+        let fix = |n: &Extent| Extent::of(n.fixed());
+        match self {
+            Allowed::Within(first, last) => Allowed::Within(fix(first), fix(last)),
+            Allowed::WithinOr(first, last, other) => Allowed::WithinOr(fix(first), fix(last), *other),
+            Allowed::Positions(extents) => Allowed::Positions(extents.iter().map(fix).collect()),
+            Allowed::NonZero => Allowed::NonZero,
+        }
+    }
+
+    /// Whether known values between two are allowed, where that can be told from these. Where limits depend on symbols, the answer
+    /// is a condition.
+    pub fn admits(&self, least: i64, greatest: i64) -> Option<bool> {
+        match self {
+            Allowed::Within(first, last) => Some(*first <= least && *last >= greatest),
+            _ => None,
+        }
+    }
+
+    /// What gives the code of each value, an i64, from the operand and the open limits, scalars of i64.
+    ///
+    /// # Errors
+    /// The operand holds no integers.
+    pub fn code(&self, ty: &DenseType) -> Result<ScalarFn, String> {
+        if ty.dtype.is_float() || ty.dtype == DType::Bool {
+            return Err(format!("values of {} are not checked", ty.dtype));
+        }
+        let mut types = vec![ty.dtype];
+        types.resize(1 + self.open_limits().len(), DType::I64);
+        ScalarFn::build(&types, |b, x| vec![self.code_of(b, &x[0].cast(DType::I64), &x[1..], ty.rank())])
+    }
+
+    /// The primitive that gives the word of an operand's values, an i64 scalar, as [`tensorc_abi::image::found`] reads it; of their
+    /// codes if limits depend on symbols.
     ///
     /// # Errors
     /// The operand holds no integers.
     pub fn word(&self, ty: &DenseType) -> Result<Prim, String> {
-        if ty.dtype.is_float() || ty.dtype == DType::Bool {
-            return Err(format!("values of {} are not checked", ty.dtype));
-        }
-        let map = ScalarFn::build(&[ty.dtype], |b, x| vec![self.word_of(b, &x[0].cast(DType::I64), ty.rank())])?;
+        let coded = !self.open_limits().is_empty();
+        let map = if coded { ScalarFn::identity(DType::I64) } else { self.code(ty)? };
         if ty.rank() == 0 {
             return Ok(Prim::Map(map.into()));
         }
@@ -76,19 +119,24 @@ impl Allowed {
         Ok(Prim::Reduce(Reduction { axes, keep_dims: false, init, map, combine, finish }.into()))
     }
 
-    /// The word of a value, at the coordinates of the operand.
-    fn word_of(&self, b: &ScalarBuilder, x: &Ex, rank: usize) -> Ex {
+    /// The code of a value, at the coordinates of the operand.
+    fn code_of(&self, b: &ScalarBuilder, x: &Ex, limits: &[Ex], rank: usize) -> Ex {
         let number = |n: i64| b.constant(Scalar::i64(n));
+        let mut limits = limits.iter();
+        let mut limit = |n: &Extent| match n.known() {
+            Some(n) => number(n),
+            None => limits.next().map_or_else(|| number(n.example()), Ex::clone),
+        };
         let right = match self {
-            Allowed::Within(first, last) => x.ge(&number(*first)) & x.le(&number(*last)),
-            Allowed::WithinOr(first, last, other) => {
-                x.ge(&number(*first)) & x.le(&number(*last)) | x.eq(&number(*other))
-            }
+            Allowed::Within(first, last) => x.ge(&limit(first)) & x.le(&limit(last)),
+            Allowed::WithinOr(first, last, other) => x.ge(&limit(first)) & x.le(&limit(last)) | x.eq(&number(*other)),
             Allowed::Positions(extents) => {
                 let column = b.coord(rank.saturating_sub(1));
-                let extent = (0..).zip(extents).skip(1).fold(number(first_of(extents)), |other, (i, extent)| {
-                    column.eq(&number(i)).select(&number(i64::try_from(*extent).unwrap_or(i64::MAX)), &other)
-                });
+                let first = extents.first().map_or_else(|| number(0), &mut limit);
+                let extent = (0..)
+                    .zip(extents)
+                    .skip(1)
+                    .fold(first, |other, (i, extent)| column.eq(&number(i)).select(&limit(extent), &other));
                 x.ge(&-&extent) & x.lt(&extent)
             }
             Allowed::NonZero => x.ne(&number(0)),
@@ -102,21 +150,17 @@ impl Allowed {
     /// The requirement in words.
     pub fn requirement(&self, node: &str, operand: &str) -> Requirement {
         let broken = match self {
-            Allowed::Within(first, last) if first > last => "where there is no position".to_owned(),
+            Allowed::Within(..) if self.is_nothing() => "where there is no position".to_owned(),
             Allowed::Within(first, last) => format!("which is outside of {first} to {last}"),
             Allowed::WithinOr(first, last, other) => format!("which is neither within {first} to {last} nor {other}"),
             Allowed::Positions(extents) => {
-                let extents: Vec<String> = extents.iter().map(u64::to_string).collect();
+                let extents: Vec<String> = extents.iter().map(Extent::to_string).collect();
                 format!("which is no position in axes of {}", extents.join(" × "))
             }
             Allowed::NonZero => "by which integers cannot be divided".to_owned(),
         };
         Requirement { node: node.to_owned(), operand: operand.to_owned(), broken }
     }
-}
-
-fn first_of(extents: &[u64]) -> i64 {
-    extents.first().map_or(0, |extent| i64::try_from(*extent).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -161,7 +205,7 @@ mod tests {
 
     #[test]
     fn columns_count_axes_of_their_own() {
-        let tuples = Allowed::Positions(vec![2, 5]);
+        let tuples = Allowed::Positions(vec![2.into(), 5.into()]);
         assert_eq!(finds(&tuples, &[2, 2], &[1, 4, -2, -5]), None);
         assert_eq!(finds(&tuples, &[2, 2], &[1, 4, 2, 0]), Some(2));
         assert_eq!(finds(&tuples, &[1, 2], &[0, -6]), Some(-6));

@@ -321,7 +321,7 @@ fn attention() -> OpDef {
         .outputs(1, 4)
         .demand(6, |cx| {
             let keys = cx.input(1)?;
-            Ok(Some(Allowed::up_to(keys.dims[keys.rank().saturating_sub(2)])))
+            Ok(Some(Allowed::up_to(keys.dims.at(keys.rank().saturating_sub(2)))))
         })
         .onnx("Attention", 23)
         .ulp(16.0)
@@ -429,7 +429,7 @@ fn rotary_embedding() -> OpDef {
         .param("interleaved", false, "Pairs are neighbours rather than halves apart.")
         .param("num_heads", 0, "Needed for an operand of rank 3.")
         .param("rotary_embedding_dim", 0, "How many features rotate; 0: all.")
-        .demand(3, |cx| Ok(Some(Allowed::below(cx.input(1)?.dims[0]))))
+        .demand(3, |cx| Ok(Some(Allowed::below(cx.input(1)?.dims.at(0)))))
         .onnx("RotaryEmbedding", 23)
         .ulp(2.0)
 }

@@ -182,7 +182,7 @@ pub trait Define: Sized {
         self.demand(operand, |cx| {
             let data = cx.input(0)?;
             let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), data.rank())?;
-            Ok(Some(Allowed::position(data.dims[axis])))
+            Ok(Some(Allowed::position(data.dims.at(axis))))
         })
     }
 

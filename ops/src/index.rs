@@ -74,10 +74,13 @@ fn load_tuple(indices: KernelTensor<'_>, tuple: &[Index], extents: &[u64]) -> Ve
 }
 
 /// The extents of the axes of operand 0 that tuples in operand 1 index, behind so many common ones.
-fn indexed_axes<'n>(cx: &'n NodeCtx<'_>, batch: usize) -> Result<&'n [u64], OpError> {
+fn indexed_axes(cx: &NodeCtx<'_>, batch: usize) -> Result<Vec<Extent>, OpError> {
     let (data, indices) = (cx.input(0)?, cx.input(1)?);
     let width = indices.dims.last().copied().unwrap_or(0) as usize;
-    data.dims.get(batch..batch + width).ok_or_else(|| "operand `indices`: more axes are indexed than there are".into())
+    match batch + width <= data.rank() {
+        true => Ok((batch..batch + width).map(|axis| data.dims.at(axis)).collect()),
+        false => Err("operand `indices`: more axes are indexed than there are".into()),
+    }
 }
 
 fn gather_nd() -> OpDef {
@@ -119,7 +122,7 @@ fn gather_nd() -> OpDef {
         .param("batch_dims", 0, "Leading axes that `data` and `indices` share.")
         .demand(1, |cx| {
             let batch = cx.params.int("batch_dims").unwrap_or(0).max(0) as usize;
-            Ok(Some(Allowed::Positions(indexed_axes(cx, batch)?.to_vec())))
+            Ok(Some(Allowed::Positions(indexed_axes(cx, batch)?)))
         })
         .gradient(derivative(crate::adjoint::of_gather_nd))
         .onnx("GatherND", 11)
@@ -285,7 +288,7 @@ fn scatter_nd() -> OpDef {
         .operand("indices", INDICES)
         .group("updates", &[])
         .param("reduction", "none", "none, add, mul, max or min.")
-        .demand(1, |cx| Ok(Some(Allowed::Positions(indexed_axes(cx, 0)?.to_vec()))))
+        .demand(1, |cx| Ok(Some(Allowed::Positions(indexed_axes(cx, 0)?))))
         .gradient(derivative(crate::adjoint::of_scatter_nd))
         .onnx("ScatterND", 11)
 }
@@ -357,7 +360,7 @@ fn tensor_scatter() -> OpDef {
             let (cache, update) = (cx.input(0)?, cx.input(1)?);
             let axis = normalize_axis(cx.params.int("axis").unwrap_or(-2), cache.rank())?;
             Ok(Some(match cx.params.str("mode") {
-                Some("circular") => Allowed::below(cache.dims[axis]),
+                Some("circular") => Allowed::below(cache.dims.at(axis)),
                 _ => Allowed::up_to(cache.dims[axis].saturating_sub(update.dims[axis])),
             }))
         })
@@ -399,7 +402,7 @@ fn reverse_sequence() -> OpDef {
         .demand(1, |cx| {
             let x = cx.input(0)?;
             let time = normalize_axis(cx.params.int("time_axis").unwrap_or(0), x.rank())?;
-            Ok(Some(Allowed::up_to(x.dims[time])))
+            Ok(Some(Allowed::up_to(x.dims.at(time))))
         })
         .gradient(derivative(crate::adjoint::of_reverse_sequence))
         .onnx("ReverseSequence", 10)

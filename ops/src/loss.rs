@@ -31,7 +31,7 @@ fn parameters(def: OpDef) -> OpDef {
         .param("reduction", "mean", "none, sum or mean")
         .maybe("ignore_index", ParamKind::Int, "a target class without effect")
         .demand(1, |cx| {
-            let classes = Allowed::below(cx.input(0)?.dims[1]);
+            let classes = Allowed::below(cx.input(0)?.dims.at(1));
             Ok(Some(match (classes, cx.params.int("ignore_index")) {
                 (Allowed::Within(first, last), Some(ignored)) => Allowed::WithinOr(first, last, ignored),
                 (classes, _) => classes,

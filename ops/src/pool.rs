@@ -438,7 +438,7 @@ fn max_unpool() -> OpDef {
         .edit(|d| d.params.retain(|p| p.name == "kernel_shape" || p.name == "strides" || p.name == "pads"))
         .demand(1, |cx| {
             let natural = unpooled(&window_of(cx.params)?, &cx.input(0)?.dims);
-            Ok(Some(Allowed::below(natural.iter().product())))
+            Ok(Some(Allowed::below(natural.iter().product::<u64>())))
         })
         .gradient(derivative(|g, cx| {
             let window = window_of(cx.node.params).or_fail(&g)?;

@@ -212,7 +212,7 @@ fn roi_align() -> OpDef {
         .param("output_width", 1, "")
         .param("sampling_ratio", 0, "Samples of a bin along an axis, at most 1024; 0: its extent rounded up.")
         .param("spatial_scale", 1.0, "Elements of X per unit of `rois`.")
-        .demand(2, |cx| Ok(Some(Allowed::below(cx.input(0)?.dims[0]))))
+        .demand(2, |cx| Ok(Some(Allowed::below(cx.input(0)?.dims.at(0)))))
         .gradient(derivative(roi_align_gradient))
         .onnx("RoiAlign", 10)
         .ulp(16.0)

@@ -9,6 +9,7 @@ use tensorc_ir::expand::OpFacts;
 use tensorc_ir::graph::{Check, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::interp::{confirm, eval_prim};
 use tensorc_ir::op::{Grain, OpError, Registry};
+use tensorc_ir::prim::Prim;
 use tensorc_ir::{Allowed, DenseType, TensorData};
 
 use crate::bodies::lift_checks;
@@ -94,13 +95,31 @@ fn check(
     let ty = graph.dense(of)?;
     let word = DenseType::new(DType::I64, []);
     let internal = |why| Diagnostic::new(DiagnosticCode::Internal, why).at(node);
-    let prim = allowed.word(&ty).map_err(internal)?;
-    let requirement = allowed.requirement(node, operand);
     if let Some(data) = known {
+        let values = data.to_i64s();
+        let ends = values.iter().min().zip(values.iter().max());
+        if ends.is_some_and(|(least, greatest)| allowed.admits(*least, *greatest) == Some(true)) {
+            return Ok(());
+        }
+        let allowed = allowed.fixed();
+        let prim = allowed.word(&ty).map_err(internal)?;
         let found = eval_prim(&prim, &[&data], std::slice::from_ref(&word), registry.math())?;
-        return found.first().map_or(Ok(()), |word| confirm(&requirement, word));
+        return found.first().map_or(Ok(()), |word| confirm(&allowed.requirement(node, operand), word));
     }
-    let value = Value { node: graph.add_prim(format!("{node}_check"), prim, &[of], &[word]), port: 0 };
+    let (limits, name, mut codes) = (allowed.open_limits(), format!("{node}_check"), of);
+    if !limits.is_empty() {
+        let mut operands = vec![of];
+        for limit in limits {
+            let data = TensorData::of_extents(word.clone(), vec![limit]);
+            let data = data.ok_or_else(|| internal("a limit is no number".to_owned()))?;
+            operands.push(graph.add_const(format!("{name}_limit"), data));
+        }
+        let map = Prim::Map(allowed.code(&ty).map_err(internal)?.into());
+        let types = [DenseType::new(DType::I64, &ty.dims)];
+        codes = Value { node: graph.add_prim(format!("{name}_codes"), map, &operands, &types), port: 0 };
+    }
+    let (prim, requirement) = (allowed.word(&ty).map_err(internal)?, allowed.requirement(node, operand));
+    let value = Value { node: graph.add_prim(name, prim, &[codes], &[word]), port: 0 };
     graph.add_check(Check { value, requirement });
     Ok(())
 }

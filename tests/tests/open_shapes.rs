@@ -236,6 +236,19 @@ pub const CASES: &[OpenCase] = &[
         plans: 2,
     },
     OpenCase {
+        name: "gathers along open axes",
+        text: "graph @main(%x: f32[?n, ?m, 6], %i: i64[?k], %t: i64[?k, 2]) {
+  %y = gather(%x, %i) {axis = 1}
+  %last = const i64[1] [-1]
+  %z = gather(%y, %last) {axis = 0}
+  %w = gather_nd(%x, %t)
+  return %z, %w
+}",
+        extents: &[&[2, 3, 4], &[5, 17, 2], &[33, 2, 9], &[4, 64, 31]],
+        all: true,
+        plans: 2,
+    },
+    OpenCase {
         name: "means of windows that reach over the border are compiled for each shape",
         text: "graph @main(%x: f32[2, 3, ?n]) {
   %y = average_pool(%x) {kernel_shape = [3], pads = [1, 1]}
@@ -387,6 +400,28 @@ fn a_shape_that_does_not_fit_is_refused_as_ever() {
     assert!(model.run(&[("x", zeros(5)), ("y", zeros(5))]).is_ok());
     let error = model.run(&[("x", zeros(5)), ("y", zeros(6))]).unwrap_err().to_string();
     assert!(error.contains("expected 5") && error.contains("6 given"), "{error}");
+}
+
+#[test]
+fn positions_along_open_axes_are_checked() {
+    let compiler = Compiler::new(options()).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[?n, 4], %i: i64[?k]) {\n  %y = gather(%x, %i)\n  return %y\n}\n";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let run = |n: u64, at: i64| {
+        let x = TensorData::splat(&[n, 4], Scalar::f32(1.0));
+        let i = TensorData::from_fn(DenseType::new(tensorc::abi::DType::I64, [3]), |i| {
+            Scalar::i64(if i == 1 { at } else { 0 })
+        });
+        model.run(&[("x", tensor(&x)), ("i", tensor(&i))]).map(drop).map_err(|e| e.to_string())
+    };
+    for n in [5, 9, 2] {
+        assert_eq!(run(n, n as i64 - 1), Ok(()));
+        assert_eq!(run(n, -(n as i64)), Ok(()));
+        for at in [n as i64, -(n as i64) - 1] {
+            let error = run(n, at).unwrap_err();
+            assert!(error.contains(&format!("holds {at}, which is outside of -n to n - 1")), "{error}");
+        }
+    }
 }
 
 /// Whether the passes of a template ran for a session.

@@ -399,7 +399,7 @@ fn layer(name: &'static str, onnx: &'static str, doc: &'static str, mode: Mode) 
         .optional("sequence_lens", TypeRule::OneOf(INTS))
         .demand(4, |cx| {
             let x = cx.input(0)?;
-            Ok(Some(Allowed::up_to(x.dims[usize::from(is_batch_first(cx.params))])))
+            Ok(Some(Allowed::up_to(x.dims.at(usize::from(is_batch_first(cx.params))))))
         })
         .optional("initial_h", TypeRule::Group(0, FLOATS))
         .maybe("activation_alpha", ParamKind::Floats, "Constants of activations that have one.")
