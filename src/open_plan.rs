@@ -52,10 +52,8 @@ impl OpenPlan {
         lowered.kernels.clear();
         let order = report.timed(compiler, PLAN_MEMORY, || {
             let binding = template.trace.bind(&template.examples());
-            let mut example =
-                lowered.bound(&binding.ok_or_else(|| Error::Internal("examples break a condition".into()))?);
-            plan_memory(&mut example)?;
-            Ok(PlacementOrder::of(&example)?)
+            let binding = binding.ok_or_else(|| Error::Internal("examples break a condition".into()))?;
+            Ok(PlacementOrder::greedy(&lowered.bound(&binding))?)
         })?;
         compiler.progress("pack weights");
         let weights = report.timed(compiler, "pack-weights", || packed(compiler, &lowered))?;

@@ -110,9 +110,12 @@ proptest! {
     #[test]
     fn the_order_of_a_plan_serves_all_sizes(seed in any::<u64>(), steps in 1usize..60) {
         let mut l = random(seed, steps, 8);
+        let greedy = PlacementOrder::greedy(&l).unwrap();
         plan_memory(&mut l).unwrap();
         let order = PlacementOrder::of(&l).unwrap();
         let mut again = l.clone();
+        greedy.apply(&mut again);
+        check(&again);
         order.apply(&mut again);
         check(&again);
         prop_assert!(again.plan.arena_bytes <= l.plan.arena_bytes);

@@ -11,6 +11,7 @@ use tensorc_ir::graph::Value;
 use tensorc_passes::template::Template;
 
 use super::open::OpenVariant;
+use super::variants::{typed, within};
 use super::{AotRequest, ExtentRange};
 use crate::compile::Report;
 use crate::error::Error;
@@ -157,8 +158,9 @@ impl<'a> CoverSearch<'a> {
         Ok(())
     }
 
-    /// Gives a shape a plan of its own.
+    /// Gives a shape a plan of its own, if the model takes it: a range with others is better refused at the first of them.
     fn alone(&mut self, extents: Vec<u64>) -> Result<(), Error> {
+        typed(self.model, &self.types.at(&extents)).map_err(|error| within(self.request, &extents, error))?;
         self.cover.fixed.insert(extents);
         match self.cover.fixed.len() <= MAX_VARIANTS {
             true => Ok(()),

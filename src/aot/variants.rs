@@ -84,7 +84,7 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Vec<Variant>, Erro
 }
 
 /// The error with the extents at which it came up.
-fn within(request: &AotRequest, extents: &[u64], error: Error) -> Error {
+pub fn within(request: &AotRequest, extents: &[u64], error: Error) -> Error {
     match error {
         Error::Diagnostic(diagnostic) if !extents.is_empty() => {
             let stated = request.ranges.keys().zip(extents).map(|(name, extent)| format!("{name} = {extent}"));
@@ -95,7 +95,10 @@ fn within(request: &AotRequest, extents: &[u64], error: Error) -> Error {
 }
 
 /// The graph for inputs of these types, in one stage.
-fn typed(model: &Model, types: &[DenseType]) -> Result<Graph, Error> {
+///
+/// # Errors
+/// The types do not fit the model, or shapes in it depend on values.
+pub fn typed(model: &Model, types: &[DenseType]) -> Result<Graph, Error> {
     let compiler = model.compiler();
     let mut graph = model.graph_for(types)?;
     let static_bytes = compiler.options().passes.static_bytes;

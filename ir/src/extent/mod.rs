@@ -75,11 +75,19 @@ impl Extent {
         self.value
     }
 
-    /// The quotient rounded down, by a positive number.
+    /// The quotient rounded down, by a positive number. If no expression is known to be it for all values of the symbols, it is a
+    /// condition that the quotient is that of the example.
     #[track_caller]
     pub fn div_floor(self, by: impl Into<Extent>) -> Extent {
         let by = by.into();
-        self.sure_div_floor(by).unwrap_or_else(|| Extent::of(self.fixed().div_euclid(by.fixed())))
+        if let Some(quotient) = self.sure_div_floor(by) {
+            return quotient;
+        }
+        let quotient = self.value.div_euclid(by.value);
+        let least = by * quotient;
+        let holds = by > 0 && least <= self && self < least + by;
+        debug_assert!(holds, "{quotient} is no quotient of {self} by {by}");
+        Extent::of(quotient)
     }
 
     /// The quotient rounded down, by a positive number; `None` if no expression is known to be it for all values of the symbols.

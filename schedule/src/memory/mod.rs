@@ -185,9 +185,31 @@ fn lower_bound(intervals: &[LiveRange], steps: usize) -> u64 {
 
 /// The best offsets found and the arena size they need.
 fn pack(intervals: &[LiveRange], steps: usize, bound: u64) -> (Vec<u64>, u64) {
-    let n = intervals.len();
+    let mut placer = Placer::new(intervals, steps);
+    let Some(Greedy { offsets, total, order }) = greedy(&mut placer, bound) else { return (vec![], 0) };
+    let enough = enough(bound);
+    if total <= enough {
+        return (offsets, total);
+    }
+    match exact::search(intervals, enough, total) {
+        exact::Found::Best(offsets, total) => (offsets, total),
+        exact::Found::Given => (offsets, total),
+        exact::Found::Unknown => search(&mut placer, offsets, total, order, bound),
+    }
+}
+
+/// A placement, and the order in which it was made.
+struct Greedy {
+    offsets: Vec<u64>,
+    total: u64,
+    order: Vec<usize>,
+}
+
+/// The best of several greedy placements, or the first that is as small as wanted.
+fn greedy(placer: &mut Placer<'_>, wanted: u64) -> Option<Greedy> {
+    let intervals = placer.intervals;
     let by = |key: &dyn Fn(&LiveRange) -> (u64, u64, u64)| {
-        let mut order: Vec<usize> = (0..n).collect();
+        let mut order: Vec<usize> = (0..intervals.len()).collect();
         order.sort_by_key(|&i| (key(&intervals[i]), i));
         order
     };
@@ -199,32 +221,19 @@ fn pack(intervals: &[LiveRange], steps: usize, bound: u64) -> (Vec<u64>, u64) {
         by(&|i| (u64::MAX - i.bytes.saturating_mul(life(i)), i.first as u64, 0)),
         by(&|i| (u64::MAX - i.last as u64, u64::MAX - i.bytes, 0)),
     ];
-    let mut placer = Placer::new(intervals, steps);
-    let mut best: Option<(Vec<u64>, u64, Vec<usize>)> = None;
+    let mut best: Option<Greedy> = None;
     for order in orders {
         for best_fit in [true, false] {
             let (offsets, total) = placer.place(&order, best_fit);
-            if best.as_ref().is_none_or(|(_, t, _)| total < *t) {
-                best = Some((offsets, total, order.clone()));
+            if best.as_ref().is_none_or(|best| total < best.total) {
+                best = Some(Greedy { offsets, total, order: order.clone() });
             }
-            if total <= bound || placer.work > MAX_OVERLAP_PAIRS {
-                break;
+            if total <= wanted || placer.work > MAX_OVERLAP_PAIRS {
+                return best;
             }
         }
-        if best.as_ref().is_some_and(|(_, t, _)| *t <= bound) || placer.work > MAX_OVERLAP_PAIRS {
-            break;
-        }
     }
-    let Some((offsets, total, order)) = best else { return (vec![], 0) };
-    let enough = enough(bound);
-    if total <= enough {
-        return (offsets, total);
-    }
-    match exact::search(intervals, enough, total) {
-        exact::Found::Best(offsets, total) => (offsets, total),
-        exact::Found::Given => (offsets, total),
-        exact::Found::Unknown => search(&mut placer, offsets, total, order, bound),
-    }
+    best
 }
 
 /// What is close enough to the lower bound.

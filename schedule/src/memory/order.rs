@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tensorc_abi::{BufferId, Plan, StorageClass};
 use tensorc_ir::diag::Result;
 
-use super::{Empty, LiveRange, intervals, lower_bound, settle};
+use super::{Empty, LiveRange, Placer, enough, greedy, intervals, lower_bound, settle};
 use crate::lowered::Lowered;
 
 /// Ranges of memory from the lowest to the highest.
@@ -43,12 +43,32 @@ impl PlacementOrder {
             StorageClass::Arena(offset) => offset,
             _ => 0,
         };
-        let mut live = intervals(lowered, Empty::In)?;
+        let live = intervals(lowered, Empty::In)?;
+        let offsets = live.iter().map(offset).collect();
+        Ok(PlacementOrder::by(live, offsets, lowered.plan.steps.len()))
+    }
+
+    /// The order of the best greedy placement for one shape: for plans that are made between requests, of which the searches of
+    /// [`super::plan_memory`] would take most of the time.
+    ///
+    /// # Errors
+    /// As [`super::plan_memory`].
+    pub fn greedy(lowered: &Lowered) -> Result<PlacementOrder> {
+        let (live, steps) = (intervals(lowered, Empty::In)?, lowered.plan.steps.len());
+        let wanted = enough(lower_bound(&live, steps));
+        let found = greedy(&mut Placer::new(&live, steps), wanted);
+        let offsets = found.map(|found| found.offsets).unwrap_or_default();
+        Ok(PlacementOrder::by(live, offsets, steps))
+    }
+
+    /// The order of ranges with these offsets.
+    fn by(live: Vec<LiveRange>, offsets: Vec<u64>, steps: usize) -> PlacementOrder {
+        let mut live: Vec<(u64, LiveRange)> = offsets.into_iter().zip(live).collect();
         // What is empty here keeps nothing else from the bottom.
-        live.sort_by_key(|range| (range.bytes > 0, offset(range), range.first, range.buffers[0]));
+        live.sort_by_key(|(offset, range)| (range.bytes > 0, *offset, range.first, range.buffers[0]));
         let mut reached: Vec<BTreeSet<usize>> = vec![];
         let mut ranges: Vec<PlacedRange> = vec![];
-        for LiveRange { first, last, buffers, .. } in live {
+        for (_, LiveRange { first, last, buffers, .. }) in live {
             let meets = |other: &PlacedRange| other.first <= last && first <= other.last;
             let below: Vec<usize> = (0..ranges.len()).filter(|i| meets(&ranges[*i])).collect();
             let above = highest(&below, &reached);
@@ -59,7 +79,7 @@ impl PlacementOrder {
             let live = |i: &usize| (ranges[*i].first..=ranges[*i].last).contains(&step);
             highest(&(0..ranges.len()).filter(live).collect::<Vec<_>>(), &reached)
         };
-        Ok(PlacementOrder { tops: (0..lowered.plan.steps.len()).map(tops).collect(), ranges })
+        PlacementOrder { tops: (0..steps).map(tops).collect(), ranges }
     }
 
     /// Where ranges of some sizes begin, in bytes, and where the last ends.
