@@ -23,7 +23,7 @@ use crate::session::{RunMemory, SessionCode, Signature};
 const MAX_TEMPLATES: usize = 16;
 
 /// Plans that are made from one template: where schedules depend on the shape.
-pub(crate) const MAX_PLANS: usize = 8;
+const MAX_PLANS: usize = 8;
 
 /// The templates of a model.
 pub(crate) struct Templates(ProgramCache<Made>);
@@ -53,15 +53,41 @@ pub(crate) struct OpenModel {
     template: Template,
     /// Each holds on conditions of its own.
     plans: Mutex<Vec<Arc<OpenPlan>>>,
-    /// How often a plan has been made, in vain or not. Whoever makes one holds it.
-    tried: Mutex<usize>,
+    /// Whoever makes a plan holds it.
+    attempts: Mutex<PlanAttempts>,
     runs: Arc<BoundedPool<RunMemory>>,
+}
+
+/// How often a plan has been made from a template, in vain or not.
+#[derive(Default)]
+pub(crate) struct PlanAttempts(usize);
+
+impl PlanAttempts {
+    /// What to make the next plan from: with the examples of the template first, then with those of shapes for which no plan holds;
+    /// `None` if no other is to be made.
+    pub fn next(&mut self, template: &Template, types: &[DenseType]) -> Option<Template> {
+        let next = match self.0 {
+            0 => template.fork(),
+            1..MAX_PLANS => template.with_examples(types)?,
+            _ => return None,
+        };
+        self.0 += 1;
+        Some(next)
+    }
+
+    /// Notes that no plan for many shapes came of the last one. If it was the first, other numbers in place of the examples would
+    /// be needed as well.
+    pub fn refused(&mut self) {
+        if self.0 == 1 {
+            self.0 = MAX_PLANS;
+        }
+    }
 }
 
 impl OpenModel {
     fn new(compiler: &Compiler, template: Template) -> OpenModel {
         let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
-        OpenModel { template, plans: Mutex::default(), tried: Mutex::default(), runs }
+        OpenModel { template, plans: Mutex::default(), attempts: Mutex::default(), runs }
     }
 
     /// The template that plans are made from.
@@ -98,23 +124,19 @@ impl OpenModel {
         if let Some(found) = self.made(types) {
             return Some(found);
         }
-        let mut tried = lock(&self.tried);
+        let mut attempts = lock(&self.attempts);
         loop {
-            let found = self.made(types);
-            if found.is_some() || *tried >= MAX_PLANS {
-                return found;
+            if let Some(found) = self.made(types) {
+                return Some(found);
             }
-            let (is_first, template) = match *tried {
-                0 => (true, self.template.fork()),
-                _ => (false, self.template.with_examples(types)?),
-            };
-            *tried += 1;
+            let template = attempts.next(&self.template, types)?;
             let plan = OpenPlan::new(compiler, template, report).ok();
             match plan.filter(|plan| plan.template().fixed().is_empty()) {
                 Some(plan) => lock(&self.plans).push(Arc::new(plan)),
-                // Other numbers in place of the examples would be needed as well.
-                None if is_first => *tried = MAX_PLANS,
-                None => return None,
+                None => {
+                    attempts.refused();
+                    return None;
+                }
             }
         }
     }

@@ -196,7 +196,12 @@ fn listing(
     let (module, options) = (&artifact.module, PrintOptions { elide: true, ..PrintOptions::default() });
     let text = match emit {
         Emit::Asm => return Ok(("s", DumpForm::Asm.text(&module.kernels, backend, target)?)),
-        Emit::Kir => TextModule { graphs: vec![], ..module.clone() },
+        Emit::Kir => {
+            // Plans for many shapes follow with their expressions.
+            let variants = module.plans.iter().zip(&artifact.manifest.variants);
+            let plans = variants.filter(|(_, variant)| !variant.many).map(|(plan, _)| plan.clone()).collect();
+            TextModule { graphs: vec![], plans, ..module.clone() }
+        }
         _ => TextModule { kernels: vec![], plans: vec![], ..module.clone() },
     };
     let mut text = print_module(&text, &options);

@@ -34,6 +34,8 @@ pub struct ArtifactContext {
     arena: *mut u8,
     /// Bytes of the arena, at least what plans for one shape take.
     room: usize,
+    /// The arena, if it lies in memory of its own: of a shape that takes more than was known to be the most; else null.
+    grown: *mut u8,
     /// Where workers have working memory in plans for one shape.
     common: Option<WorkerMemory>,
     /// Bytes of the arena that the system has been asked for, if it is ours.
@@ -185,6 +187,7 @@ unsafe fn init(
         slots: plan.slots,
         arena: base.wrapping_add(plan.arena),
         room: end - plan.arena,
+        grown: core::ptr::null_mut(),
         common: plan.common,
         committed: 0,
         owned,
@@ -202,8 +205,11 @@ unsafe fn init(
 pub unsafe extern "C" fn tc_rt_free(_: &'static ArtifactModel, context: *mut ArtifactContext) {
     // SAFETY: by the caller's contract.
     if unsafe { context.as_ref() }.is_some_and(|context| context.owned) {
-        // SAFETY: it came from `aligned_alloc`.
-        unsafe { libc::free(context.cast()) };
+        // SAFETY: they came from `aligned_alloc`, or the arena is null.
+        unsafe {
+            libc::free((*context).grown.cast());
+            libc::free(context.cast());
+        }
     }
 }
 
@@ -321,9 +327,13 @@ impl ArtifactContext {
     unsafe fn run(&mut self, inputs: *const Tensor, outputs: *mut Tensor) -> Result<(), Status> {
         // SAFETY: passed on from the caller.
         let (v, inputs, outputs) = unsafe { self.signature.check_all(inputs, outputs)? };
-        let common = match self.signature.open.shape(v) {
-            Some(shape) if shape.arena > self.room => return Err(self.too_small(shape.arena)),
-            Some(shape) => shape.common,
+        let common = match self.signature.open.shape(v).copied() {
+            Some(shape) => {
+                if shape.arena > self.room {
+                    self.grow(shape.arena)?;
+                }
+                shape.common
+            }
             None => self.common,
         };
         self.bind(v, inputs, outputs);
@@ -337,6 +347,26 @@ impl ArtifactContext {
         let arena = self.arena;
         // SAFETY: every word lies inside the arena, which was checked when it was measured, and aligned.
         self.signature.confirm(v, |_, offset| Ok(unsafe { arena.add(offset).cast::<i64>().read() }))
+    }
+
+    /// Makes a larger arena, unless the memory is the caller's.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, needed: usize) -> Result<(), Status> {
+        if !self.owned {
+            return Err(self.too_small(needed));
+        }
+        // SAFETY: the alignment divides the size.
+        let arena = unsafe { libc::aligned_alloc(LINE_PAIR, needed.next_multiple_of(LINE_PAIR)).cast::<u8>() };
+        if arena.is_null() {
+            return Err(status::MEMORY);
+        }
+        // SAFETY: null, or from `aligned_alloc`; no run uses it now.
+        unsafe { libc::free(self.grown.cast()) };
+        (self.arena, self.grown, self.room, self.committed) = (arena, arena, needed, 0);
+        // The table has addresses of the old one.
+        self.signature.bound = 0;
+        Ok(())
     }
 
     /// Explains that a run takes a larger arena than there is.

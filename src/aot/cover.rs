@@ -3,7 +3,7 @@
 //! The shapes are a box of extents. A plan for many shapes holds in a part of it, which its conditions tell: for a whole box at
 //! once where intervals decide them, else for its halves. Where no plan holds, one is made for a shape there.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_ir::DenseType;
@@ -16,7 +16,7 @@ use super::{AotRequest, ExtentRange};
 use crate::compile::Report;
 use crate::error::Error;
 use crate::model::Model;
-use crate::templates::{MAX_PLANS, OpenModel};
+use crate::templates::{OpenModel, PlanAttempts};
 
 /// Extents of the dimensions that a request leaves open.
 pub type Ranges = Vec<ExtentRange>;
@@ -25,6 +25,8 @@ pub type Ranges = Vec<ExtentRange>;
 pub const MAX_VARIANTS: usize = 4096;
 /// Parts of the box that are looked at, at most.
 const MAX_PARTS: usize = 1 << 20;
+/// Shapes of a plan by which its memory is measured.
+const SAMPLES: usize = 1 << 12;
 
 /// The types of inputs by the extents of open dimensions.
 pub struct OpenTypes {
@@ -40,6 +42,11 @@ impl OpenTypes {
         let places = |name: &String| {
             let mut places = vec![];
             for (input, node) in graph.inputs().iter().enumerate() {
+                if *graph.node(*node).name == **name {
+                    // A range of an input is that of its only axis.
+                    places.push((input, 0));
+                    continue;
+                }
                 let shape = graph.resolved(Value { node: *node, port: 0 }).shape;
                 for (axis, dim) in shape.dims().unwrap_or_default().iter().enumerate() {
                     if matches!(dim, tensorc_ir::Dim::Sym(id) if *graph.dims.name(*id) == **name) {
@@ -123,8 +130,8 @@ pub struct CoverSearch<'a> {
     request: &'a AotRequest,
     types: &'a OpenTypes,
     cover: Cover,
-    /// Models for many shapes, and how many plans of each have been tried.
-    tried: Vec<(Arc<OpenModel>, usize)>,
+    /// Models for many shapes, and how often plans of each have been made.
+    models: Vec<(Arc<OpenModel>, PlanAttempts)>,
     parts: usize,
     report: Report,
 }
@@ -136,7 +143,7 @@ impl<'a> CoverSearch<'a> {
     /// Too many shapes take a plan of their own.
     pub fn run(model: &'a Model, request: &'a AotRequest, types: &'a OpenTypes) -> Result<Cover, Error> {
         let (cover, report) = (Cover::default(), Report::default());
-        let mut search = CoverSearch { model, request, types, cover, tried: vec![], parts: 0, report };
+        let mut search = CoverSearch { model, request, types, cover, models: vec![], parts: 0, report };
         let all: Ranges = request.ranges.values().copied().collect();
         // A plan for one shape is better at it.
         let is_one = all.iter().all(|range| range.first.max(2) >= range.last);
@@ -145,6 +152,7 @@ impl<'a> CoverSearch<'a> {
         } else {
             search.part(all)?;
         }
+        search.settle();
         Ok(search.cover)
     }
 
@@ -158,9 +166,28 @@ impl<'a> CoverSearch<'a> {
         Ok(())
     }
 
-    /// Gives a shape a plan of its own, if the model takes it: a range with others is better refused at the first of them.
+    /// Gives shapes that were to have plans of their own to plans that were made later.
+    fn settle(&mut self) {
+        let Cover { open, fixed } = &mut self.cover;
+        fixed.retain(|extents| {
+            let types = self.types.at(extents);
+            let here = [types.clone(), types];
+            let found = open.iter_mut().find(|(plan, _)| holds(&plan.template, &here) == Some(true));
+            if let Some((_, parts)) = found {
+                parts.push(extents.iter().map(|extent| ExtentRange::all(*extent, *extent)).collect());
+                return false;
+            }
+            true
+        });
+    }
+
+    /// Gives a shape a plan of its own. A range with shapes that the model does not take is refused at the first of them, as far as
+    /// that costs little.
     fn alone(&mut self, extents: Vec<u64>) -> Result<(), Error> {
-        typed(self.model, &self.types.at(&extents)).map_err(|error| within(self.request, &extents, error))?;
+        const CONFIRMED: usize = 16;
+        if self.cover.fixed.len() < CONFIRMED {
+            typed(self.model, &self.types.at(&extents)).map_err(|error| within(self.request, &extents, error))?;
+        }
         self.cover.fixed.insert(extents);
         match self.cover.fixed.len() <= MAX_VARIANTS {
             true => Ok(()),
@@ -194,17 +221,18 @@ impl<'a> CoverSearch<'a> {
             }
             let point: Vec<u64> = ranges.iter().map(|range| range.at((range.count() - 1) / 2)).collect();
             match self.plan_for(&point)? {
-                Some(plan) => self.cover.open.push((plan, vec![])),
-                None if is_one => return self.alone(point),
-                None => return self.halves(&ranges),
+                true => {}
+                false if is_one => return self.alone(point),
+                false => return self.halves(&ranges),
             }
         }
     }
 
     fn halves(&mut self, ranges: &[ExtentRange]) -> Result<(), Error> {
-        let longest = (0..ranges.len()).max_by_key(|i| ranges[*i].count()).unwrap_or(0);
+        // One and none are other plans: what they do not share with the rest is told apart first.
+        let is_small = |i: &usize| ranges[*i].first < 2 && ranges[*i].count() > 1;
+        let longest = (0..ranges.len()).max_by_key(|i| (is_small(i), ranges[*i].count())).unwrap_or(0);
         let range = ranges[longest];
-        // One and none are other plans.
         let middle = if range.first < 2 { range.first } else { range.at((range.count() - 1) / 2) };
         for half in [ExtentRange { last: middle, ..range }, ExtentRange { first: middle + range.step, ..range }] {
             let mut ranges = ranges.to_vec();
@@ -214,52 +242,45 @@ impl<'a> CoverSearch<'a> {
         Ok(())
     }
 
-    /// A plan for many shapes that holds for one.
-    fn plan_for(&mut self, extents: &[u64]) -> Result<Option<OpenVariant>, Error> {
+    /// Makes plans for many shapes until one holds for this one; whether there is one.
+    fn plan_for(&mut self, extents: &[u64]) -> Result<bool, Error> {
         let types = self.types.at(extents);
-        let Some(model) = self.model.open_for(&types, &mut self.report) else { return Ok(None) };
-        let known = self.tried.iter().position(|(other, _)| Arc::ptr_eq(other, &model));
+        let Some(model) = self.model.open_for(&types, &mut self.report) else { return Ok(false) };
+        let known = self.models.iter().position(|(other, _)| Arc::ptr_eq(other, &model));
         let number = known.unwrap_or_else(|| {
-            self.tried.push((model, 0));
-            self.tried.len() - 1
+            self.models.push((model, PlanAttempts::default()));
+            self.models.len() - 1
         });
         let here = [types.clone(), types.clone()];
         loop {
-            let (model, tried) = &mut self.tried[number];
-            let template = match *tried {
-                MAX_PLANS.. => return Ok(None),
-                0 => Some(model.template().fork()),
-                _ => model.template().with_examples(&types),
+            let (model, attempts) = &mut self.models[number];
+            let Some(template) = attempts.next(model.template(), &types) else { return Ok(false) };
+            let Some(plan) = OpenVariant::new(self.model, self.request, template)? else {
+                attempts.refused();
+                return Ok(false);
             };
-            let Some(template) = template else { return Ok(None) };
-            let is_first = *tried == 0;
-            *tried += 1;
-            match OpenVariant::new(self.model, self.request, template)? {
-                Some(plan) if holds(&plan.template, &here) == Some(true) => return Ok(Some(plan)),
-                Some(_) if is_first => {}
-                // Other numbers in place of the examples would be needed as well.
-                None if is_first => {
-                    *tried = MAX_PLANS;
-                    return Ok(None);
-                }
-                _ => return Ok(None),
+            let found = holds(&plan.template, &here) == Some(true);
+            self.cover.open.push((plan, vec![]));
+            if found {
+                return Ok(true);
             }
         }
     }
 }
 
-/// Shapes of boxes by which the most memory is found: the largest of each, and some between.
+/// Shapes of boxes by which the most memory is found, at most [`SAMPLES`]: the largest of as many boxes, and others between.
 pub fn samples(parts: &[Ranges]) -> Vec<Vec<u64>> {
-    /// Shapes of a box.
-    const EACH: u64 = 1 << 12;
-    let mut found = HashSet::new();
-    let share = (EACH / parts.len().max(1) as u64).max(1);
-    for part in parts {
+    let mut largest: Vec<&Ranges> = parts.iter().collect();
+    let elements = |part: &Ranges| part.iter().fold(1u64, |n, range| n.saturating_mul(range.last.max(1)));
+    largest.sort_by_key(|part| std::cmp::Reverse(elements(part)));
+    largest.truncate(SAMPLES);
+    let share = (SAMPLES / largest.len().max(1)) as u64;
+    let mut found = BTreeSet::new();
+    for part in largest {
         let count = part.iter().fold(1u64, |n, range| n.saturating_mul(range.count()));
-        let step = count.div_ceil(share);
         for i in 0..share.min(count) {
-            // From the last shape on: the largest come first.
-            let mut rest = i.saturating_mul(step);
+            // The last shape first; steps that have no factor in common with the numbers of extents reach all of them.
+            let mut rest = if share >= count { i } else { i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count };
             let of = |range: &ExtentRange| {
                 let n = range.count();
                 let extent = range.at(n - 1 - rest % n);
@@ -269,7 +290,12 @@ pub fn samples(parts: &[Ranges]) -> Vec<Vec<u64>> {
             found.insert(part.iter().map(of).collect::<Vec<_>>());
         }
     }
-    let mut all: Vec<Vec<u64>> = found.into_iter().collect();
-    all.sort();
-    all
+    found.into_iter().collect()
+}
+
+/// Whether [`samples`] gives all shapes of some boxes.
+pub fn samples_all(parts: &[Ranges]) -> bool {
+    let count = |part: &Ranges| part.iter().fold(1u64, |n, range| n.saturating_mul(range.count()));
+    let share = (SAMPLES / parts.len().max(1)) as u64;
+    parts.iter().all(|part| count(part) <= share)
 }

@@ -169,7 +169,9 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let manifest = Manifest::of_elf(&object).map_err(|e| Error::Internal(format!("the manifest of an object: {e}")))?;
     let header = header::write(&manifest);
     let weights = (!request.embed_weights).then(|| block.file());
-    let open_plans = variants.iter().filter_map(|v| v.open.as_ref()).map(|(open, _)| open.text()).collect();
+    let names = |numbers: &[u32]| numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();
+    let open_text = |(v, numbers): (&Variant, &Vec<u32>)| Some(v.open.as_ref()?.0.text(&request.name, names(numbers)));
+    let open_plans = variants.iter().zip(&numbers).filter_map(open_text).collect();
     let module = module(request, variants, kernels, &numbers);
     let ptx = code.as_ref().map(ModelCode::text);
     Ok(Artifact { object, header, weights, ptx, manifest, module, open_plans })

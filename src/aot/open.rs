@@ -15,7 +15,7 @@ use tensorc_runtime::artifact::ScratchInfo;
 use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::{PlacementOrder, plan_memory};
 
-use super::cover::{OpenTypes, Ranges, samples, symbols_in};
+use super::cover::{OpenTypes, Ranges, samples, samples_all, symbols_in};
 use super::{AotRequest, ExtentRange};
 use crate::error::Error;
 use crate::model::Model;
@@ -34,8 +34,8 @@ pub struct OpenMemory {
     pub order: PlacementOrder,
     /// The extents for which buffers take the most bytes.
     pub largest: Vec<u64>,
-    /// What numbers are for these.
-    pub binding: Binding,
+    /// The numbers of the symbols for these.
+    pub numbers: Vec<i64>,
     /// The ranges of the symbols in the request.
     pub ranges: Vec<(i64, i64)>,
     /// Of each symbol, the extents that it has in the request, if they are more than one.
@@ -74,45 +74,56 @@ impl OpenVariant {
     pub fn memory(&self, types: &OpenTypes, parts: &[Ranges], whole: &Ranges) -> Result<(OpenMemory, Lowered), Error> {
         let plan = &self.lowered.plan;
         let all: Vec<Extent> = self.template.trace.enter(|| plan.buffers.iter().map(|b| b.bytes()).collect());
-        let bound: Vec<(Vec<u64>, Binding)> = samples(parts)
-            .into_iter()
-            .filter_map(|extents| {
-                let binding = self.template.binding(&types.at(&extents))?;
-                Some((extents, binding))
-            })
-            .collect();
-        let size = |(extents, binding): &&(Vec<u64>, Binding)| {
+        let samples = samples(parts);
+        let bindings =
+            || samples.iter().filter_map(|extents| Some((extents, self.template.binding(&types.at(extents))?)));
+        let size = |(extents, binding): (&Vec<u64>, Binding)| {
             let bytes = all.iter().fold(0i64, |sum, n| sum.saturating_add(binding.value(*n)));
             (bytes, extents.clone())
         };
-        let (largest, binding) = bound.iter().max_by_key(size).cloned().ok_or_else(nowhere)?;
-        let mut lowered = self.lowered.bound(&binding);
+        let (_, largest) = bindings().map(size).max().ok_or_else(nowhere)?;
+        let numbers = self.template.numbers(&types.at(&largest)).ok_or_else(nowhere)?;
+        let mut lowered = self.lowered.bound(&self.template.trace.bind(&numbers).ok_or_else(nowhere)?);
         plan_memory(&mut lowered)?;
         let order = PlacementOrder::of(&lowered)?;
         order.apply(&mut lowered);
         let arena_bytes = self.arena_bytes(&order, &all, types, parts);
-        let scratch = self.scratch(&order, &all, bound.iter().map(|(_, binding)| binding));
+        let mut scratch = self.scratch(&order, &all, bindings().map(|(_, binding)| binding));
+        if !samples_all(parts) {
+            // How a call is divided decides its working memory, which grows by steps: shapes between may take a little more.
+            scratch.iter_mut().for_each(|s| s.bytes = (s.bytes + s.bytes / 4).next_multiple_of(Scratch::ALIGN));
+        }
         let (ranges, _) = symbols_in(&self.template, &types.corners(whole)).ok_or_else(nowhere)?;
         let extents = self.template.places().map(|place| types.dimension(place).map(|i| whole[i])).collect();
-        Ok((OpenMemory { order, largest, binding, ranges, extents, arena_bytes, scratch }, lowered))
+        Ok((OpenMemory { order, largest, numbers, ranges, extents, arena_bytes, scratch }, lowered))
     }
 
     /// The most that intermediate tensors take for any shape of the boxes.
     fn arena_bytes(&self, order: &PlacementOrder, all: &[Extent], types: &OpenTypes, parts: &[Ranges]) -> u64 {
+        /// More boxes are taken as the one around them.
+        const EACH: usize = 64;
         let of = |part: &Ranges| {
             let (ranges, _) = symbols_in(&self.template, &types.corners(part)).unwrap_or_default();
             let most = self.template.trace.most_within(&ranges, all.iter().copied());
             order.offsets(|range| aligned(most[range.buffers[0].0 as usize])).1
         };
-        parts.iter().map(of).max().unwrap_or(0)
+        if parts.len() <= EACH {
+            return parts.iter().map(of).max().unwrap_or(0);
+        }
+        let joined = |a: Ranges, b: &Ranges| {
+            let around =
+                |(a, b): (ExtentRange, &ExtentRange)| ExtentRange::all(a.first.min(b.first), a.last.max(b.last));
+            a.into_iter().zip(b).map(around).collect()
+        };
+        of(&parts.iter().skip(1).fold(parts[0].clone(), joined))
     }
 
     /// Where working memory of steps reaches the furthest for some shapes.
-    fn scratch<'b>(
+    fn scratch(
         &self,
         order: &PlacementOrder,
         all: &[Extent],
-        bindings: impl Iterator<Item = &'b Binding>,
+        bindings: impl Iterator<Item = Binding>,
     ) -> Vec<ScratchInfo> {
         let calls = |op: &StepOp<Extent>| op.library().is_some() || op.flow().is_some();
         let steps: Vec<usize> = (0..order.tops.len()).filter(|i| calls(&self.lowered.plan.steps[*i].op)).collect();
@@ -121,7 +132,7 @@ impl OpenVariant {
             let bytes = |i: usize| aligned(binding.value(all[order.ranges[i].buffers[0].0 as usize]));
             let (offsets, _) = order.offsets(|range| aligned(binding.value(all[range.buffers[0].0 as usize])));
             for step in &steps {
-                let working = working_bytes(&self.lowered.plan.steps[*step].op.convert(binding));
+                let working = working_bytes(&self.lowered.plan.steps[*step].op.convert(&binding));
                 let top = order.tops[*step].iter().map(|i| offsets[*i] + bytes(*i)).max().unwrap_or(0);
                 let offset = top.next_multiple_of(Scratch::ALIGN) + working.shared;
                 found.push(ScratchInfo { offset, bytes: working.each });
@@ -131,13 +142,20 @@ impl OpenVariant {
         found
     }
 
-    /// The plan with expressions, and the conditions on which it holds.
-    pub fn text(&self) -> String {
-        let mut text = self.enter(|_| print_plan(&self.lowered.plan));
+    /// The plan with expressions, under a name and with these names of kernels, and the conditions on which it holds.
+    pub fn text(&self, name: &str, kernels: Vec<String>) -> String {
+        let plan = Plan { name: name.to_owned(), kernels, ..self.lowered.plan.clone() };
+        let mut text = self.enter(|_| print_plan(&plan));
         for (condition, place) in self.template.trace.guards() {
             text += &format!("if {condition} ({place})\n");
         }
         text
+    }
+
+    /// Whether an extent differs among the shapes in some ranges of the symbols.
+    pub fn varies(&self, extent: Extent, ranges: &[(i64, i64)]) -> bool {
+        let ends = self.enter(|trace| trace.most_within(ranges, [extent, -extent].into_iter()));
+        ends[0] != -ends[1]
     }
 
     /// Does something with the extents of the plan.
@@ -185,7 +203,7 @@ impl Measure<Extent> for Unmeasured {
 
 /// The records of a plan, with kernels as `number` gives them; `None` if a step has no form in an image.
 pub fn records(plan: &Plan<Extent>, number: &dyn Fn(KernelId) -> u64) -> Option<Records<Extent>> {
-    // Steps without tasks stay: they have some in other shapes.
+    // That launches have iterations is a condition already.
     advice(|| Records::measured(plan, Place::Processor, number, &Unmeasured)).ok()
 }
 

@@ -82,8 +82,11 @@ impl ImageWriter {
         };
         program.conditions(trace, variant);
         let conditions = program.sizes.len() as u64;
+        // Sums that writing made are among the numbers now.
+        let binding =
+            trace.bind(&memory.numbers).ok_or_else(|| Error::Internal("the largest shape is refused".into()))?;
         for (at, extent) in std::mem::take(&mut self.stores) {
-            self.words[at] = memory.binding.value(extent) as u64;
+            self.words[at] = binding.value(extent) as u64;
             let value = program.sizes.extent(extent);
             program.store(value, at);
         }

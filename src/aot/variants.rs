@@ -14,14 +14,17 @@ use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify, verify_kernels};
 use tensorc_schedule::lowered::Lowered;
 
+use super::AotRequest;
 use super::constants::Constants;
 use super::cover::{CoverSearch, OpenTypes, Ranges};
 use super::open::{OpenMemory, OpenVariant};
-use super::{AotRequest, ExtentRange};
 use crate::binding;
 use crate::compile::{Report, Source, lowered};
 use crate::error::Error;
 use crate::model::Model;
+
+/// The greatest extent of a range.
+const MAX_EXTENT: u64 = 1 << 31;
 
 /// A plan.
 pub struct Variant {
@@ -40,9 +43,9 @@ pub struct Variant {
 impl Variant {
     /// The text of an extent of a buffer that depends on extents of inputs.
     pub fn expression(&self, id: BufferId, axis: usize) -> Option<String> {
-        let (open, _) = self.open.as_ref()?;
+        let (open, memory) = self.open.as_ref()?;
         let extent = open.lowered.plan.buffer(id).dims.get(axis)?;
-        extent.is_open().then(|| open.template.trace.display(*extent))
+        (extent.is_open() && open.varies(*extent, &memory.ranges)).then(|| open.template.trace.display(*extent))
     }
 
     /// Whether a dynamic dimension has one extent in this variant.
@@ -54,10 +57,14 @@ impl Variant {
 
 /// Compiles all variants of a request.
 pub fn compile(model: &Model, request: &AotRequest) -> Result<Vec<Variant>, Error> {
-    let whole =
-        |range: &ExtentRange| range.first <= range.last && range.step > 0 && range.at(range.count() - 1) == range.last;
-    if let Some((name, range)) = request.ranges.iter().find(|(_, range)| !whole(range)) {
-        let why = if range.first > range.last { "is empty" } else { "does not end at a step" };
+    for (name, range) in &request.ranges {
+        let why = match range {
+            _ if range.first > range.last => "is empty",
+            _ if range.step == 0 => "has a step of 0",
+            _ if range.last > MAX_EXTENT => "has extents that no axis has",
+            _ if range.at(range.count() - 1) != range.last => "does not end at a step",
+            _ => continue,
+        };
         return Err(Error::Artifact(format!("the range {range} of `{name}` {why}")));
     }
     let least: Vec<u64> = request.ranges.values().map(|range| range.first).collect();
@@ -138,7 +145,8 @@ fn open_variant(
     let share =
         |(data, open): (&TensorData, &TensorData)| if open.is_open() { Ok(open.clone()) } else { shared.share(data) };
     let constants = constants.iter().zip(open).map(share).collect::<Result<_, _>>()?;
-    let graph = variant.template.graph.bound(&memory.binding);
+    let binding = variant.template.trace.bind(&memory.numbers);
+    let graph = binding.map(|binding| variant.template.graph.bound(&binding)).unwrap_or_default();
     let kernels = std::mem::take(&mut variant.kernels);
     Ok(Variant { extents: memory.largest.clone(), graph, plan, kernels, constants, open: Some((variant, memory)) })
 }

@@ -187,11 +187,11 @@ impl Trace {
         let table = self.table();
         let intervals = table.intervals_within(ranges);
         let holds = |(poly, sign): &(u32, Sign)| decided(*sign, table.polys[*poly as usize].interval(&intervals));
-        table.guards.keys().map(holds).fold(Some(true), |all, one| match (all, one) {
-            (Some(false), _) | (_, Some(false)) => Some(false),
-            (Some(true), Some(true)) => Some(true),
-            _ => None,
-        })
+        let decided: Vec<Option<bool>> = table.guards.keys().map(holds).collect();
+        match decided.contains(&Some(false)) {
+            true => Some(false),
+            false => decided.iter().all(|one| *one == Some(true)).then_some(true),
+        }
     }
 
     /// A number that extents do not exceed where the symbols are in these ranges, inside of their own.

@@ -196,6 +196,8 @@ fn shapes_that_do_not_fit_are_errors_that_name_input_and_range() {
         (digits().shape("batch", &[1, 2]), format!("[1, 2] is no shape or range for `batch`; {inputs}")),
         (digits().shape("image", &[1, 1, 9, 9]), format!("[1, 1, 9, 9] is no shape or range for `image`; {inputs}")),
         (digits().range("batch", RangeInclusive::new(4, 1)), "the range 4..=1 of `batch` is empty".to_owned()),
+        (digits().range_by("batch", 2..=9, 0), "the range 2..=9/0 of `batch` has a step of 0".to_owned()),
+        (digits().range("batch", 1..=1 << 40), "has extents that no axis has".to_owned()),
         (digits().range_by("batch", 2..=9, 3), "the range 2..=9/3 of `batch` does not end at a step".to_owned()),
         (digits(), "the shapes of inputs are open: `image` f32[?batch, 1, 8, 8]; give a dimension".to_owned()),
         (digits().range("batch", 1..=2).name("no-name"), "`no-name` is no name in C".to_owned()),

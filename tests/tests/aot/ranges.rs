@@ -47,9 +47,8 @@ fn range_of(extents: Vec<u64>) -> ExtentRange {
     ExtentRange { first: *first, last: *last, step }
 }
 
-/// The model as a library for these ranges.
-fn library(model: &Model, ranges: BTreeMap<String, ExtentRange>) -> (tempfile::TempDir, Artifact, aot::Artifact) {
-    let request = AotRequest { ranges, ..request("m", "native") };
+/// The model as a library.
+fn library(model: &Model, request: AotRequest) -> (tempfile::TempDir, Artifact, aot::Artifact) {
     let made = aot::compile(model, &request).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.so");
@@ -87,7 +86,7 @@ fn one_artifact_has_the_bits_of_every_shape() {
         let model = compiler.model(graph.clone());
         let range = |i: usize| range_of(case.extents.iter().map(|extents| extents[i]).collect());
         let ranges = names(&graph).into_iter().enumerate().map(|(i, name)| (name, range(i))).collect();
-        let (_dir, artifact, made) = library(&model, ranges);
+        let (_dir, artifact, made) = library(&model, AotRequest { ranges, ..request("m", "native") });
         assert_eq!(made.manifest.variants[0].many, case.all, "{}", case.name);
         let mut context = artifact.context(&pool).unwrap();
         for (seed, extents) in case.extents.iter().enumerate() {
@@ -117,6 +116,65 @@ fn one_artifact_has_the_bits_of_every_shape() {
     }
 }
 
+/// Integers of 32 bits that depend on extents, and a dimension that the request fixes.
+#[test]
+fn constants_depend_on_extents() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let compiler = Compiler::new(Options { threads: Some(1), ..options() }).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[?n, ?m, 8]) {\n  %s = shape(%x)\n  %c = cast(%s) {to = i32}\n  \
+                %y = add(%x, %x)\n  return %c, %s, %y\n}\n";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let graph = model.graph().clone();
+    let ranges = BTreeMap::from([("n".into(), (2, 40).into())]);
+    let fixed = BTreeMap::from([("m".into(), vec![6])]);
+    let request = AotRequest { ranges, shapes: fixed, ..request("m", "native") };
+    let (_dir, artifact, made) = library(&model, request);
+    let dims = |i: usize| made.manifest.outputs[i].dims.join(", ");
+    assert_eq!((made.manifest.inputs[0].dims.join(", "), dims(2)), ("n, 6, 8".into(), "n, 6, 8".into()));
+    let pool = Pool::new(1).unwrap();
+    let mut context = artifact.context(&pool).unwrap();
+    for n in [2, 40, 7] {
+        let found = run(&mut context, &values(&types(&graph, &[n, 6]), n)).unwrap();
+        let words: Vec<u8> = [n as i32, 6, 8].into_iter().flat_map(i32::to_le_bytes).collect();
+        assert_eq!(found[0], (DType::I32, vec![3], words));
+    }
+    let error = run(&mut context, &values(&types(&graph, &[7, 5]), 1)).unwrap_err();
+    assert!(error.contains("no variant"), "{error}");
+}
+
+/// A dimension without a name is that of its input.
+#[test]
+fn ranges_can_be_those_of_inputs() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let compiler = Compiler::new(Options { threads: Some(1), ..options() }).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[?]) {\n  %y = add(%x, %x)\n  return %y\n}\n";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let graph = model.graph().clone();
+    let ranges = BTreeMap::from([("x".into(), (2, 90).into())]);
+    let (_dir, artifact, made) = library(&model, AotRequest { ranges, ..request("m", "native") });
+    assert_eq!(made.manifest.variants.len(), 1);
+    let pool = Pool::new(1).unwrap();
+    let mut context = artifact.context(&pool).unwrap();
+    for n in [2, 90, 31] {
+        assert_eq!(run(&mut context, &values(&types(&graph, &[n]), 1)).unwrap()[0].1, [n]);
+    }
+}
+
+/// A dimension with one element or none is told apart before a long one is divided.
+#[test]
+fn short_ranges_beside_long_ones_take_few_plans() {
+    let compiler = Compiler::new(Options { threads: Some(1), ..options() }).unwrap();
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[?n, ?m]) {\n  %y = softmax(%x)\n  return %y\n}\n";
+    let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let ranges = BTreeMap::from([("n".into(), (1, 2).into()), ("m".into(), (2, 1_000_000).into())]);
+    let made = aot::compile(&model, &AotRequest { ranges, ..request("m", "native") }).unwrap();
+    assert!(made.manifest.variants.len() <= 12, "{} plans", made.manifest.variants.len());
+}
+
 #[test]
 fn ranges_have_steps() {
     if !exists("cc") {
@@ -132,7 +190,8 @@ fn ranges_have_steps() {
     let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
     let graph = model.graph().clone();
     let range = ExtentRange { first: 4, last: 40, step: 4 };
-    let (_dir, artifact, made) = library(&model, BTreeMap::from([("h".into(), range)]));
+    let (_dir, artifact, made) =
+        library(&model, AotRequest { ranges: BTreeMap::from([("h".into(), range)]), ..request("m", "native") });
     assert_eq!(made.manifest.ranges().collect::<Vec<_>>(), [("h", 4, 40, 4)]);
     assert!(made.header.contains("h is 4 to 40, in steps of 4"), "{}", made.header);
     let pool = Pool::new(1).unwrap();
@@ -161,8 +220,10 @@ fn shapes_and_memory_that_do_not_fit_are_errors() {
     let text = "tensorc-ir 1\ngraph @main(%x: f32[?n, 64], %w: f32[64, 32]) {\n  %y = matmul(%x, %w)\n  \
                 %axes = const i64[1] [1]\n  %z = softmax(%y) {axis = 0}\n  %s = reduce_sum(%z, %axes)\n  return %s\n}\n";
     let graph = parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
-    let (_dir, artifact, made) =
-        library(&compiler.model(graph.clone()), BTreeMap::from([("n".into(), (3, 500).into())]));
+    let (_dir, artifact, made) = library(
+        &compiler.model(graph.clone()),
+        AotRequest { ranges: BTreeMap::from([("n".into(), (3, 500).into())]), ..request("m", "native") },
+    );
     assert_eq!(made.manifest.variants.len(), 1);
     assert!(made.manifest.variants[0].many);
     assert_eq!(made.manifest.variants[0].extents, [500]);
