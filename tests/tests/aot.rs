@@ -169,7 +169,7 @@ fn the_module_says_what_was_compiled() {
         }
     }
     assert!(
-        artifact.open_plans[0].contains("launch @maxpool1(%conv2#1, mut %maxpool1) extent batch * 32"),
+        artifact.open_plans[0].contains("launch @digits_kernel2(%conv2#1, mut %maxpool1) extent batch * 32"),
         "{}",
         artifact.open_plans[0]
     );

@@ -144,14 +144,14 @@ fn constants_depend_on_extents() {
     assert!(error.contains("no variant"), "{error}");
 }
 
-/// A dimension without a name is that of its input.
+/// A range may have the name of an input with one axis.
 #[test]
 fn ranges_can_be_those_of_inputs() {
     if !exists("cc") {
         return visible("skipped: there is no C compiler `cc`");
     }
     let compiler = Compiler::new(Options { threads: Some(1), ..options() }).unwrap();
-    let text = "tensorc-ir 1\ngraph @main(%x: f32[?]) {\n  %y = add(%x, %x)\n  return %y\n}\n";
+    let text = "tensorc-ir 1\ngraph @main(%x: f32[?n]) {\n  %y = add(%x, %x)\n  return %y\n}\n";
     let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
     let graph = model.graph().clone();
     let ranges = BTreeMap::from([("x".into(), (2, 90).into())]);
