@@ -58,8 +58,11 @@ fn library(model: &Model, request: AotRequest) -> (tempfile::TempDir, Artifact, 
     (dir, loaded, made)
 }
 
+/// Type, shape and bytes of a tensor.
+type Output = (DType, Vec<u64>, Vec<u8>);
+
 /// What a context gives for some inputs.
-fn run(context: &mut ModelContext<'_>, inputs: &[TensorData]) -> Result<Vec<(DType, Vec<u64>, Vec<u8>)>, String> {
+fn run(context: &mut ModelContext<'_>, inputs: &[TensorData]) -> Result<Vec<Output>, String> {
     let described: Vec<(DType, &[u64])> = inputs.iter().map(|data| (data.dtype(), data.dims())).collect();
     let outputs = context.outputs(&described).map_err(|e| e.to_string())?;
     let room = |(dtype, dims): &(DType, Vec<u64>)| vec![0u8; dims.iter().product::<u64>() as usize * dtype.size()];
