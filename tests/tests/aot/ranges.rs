@@ -175,7 +175,7 @@ fn short_ranges_beside_long_ones_take_few_plans() {
     let model = compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
     let ranges = BTreeMap::from([("n".into(), (1, 2).into()), ("m".into(), (2, 1_000_000).into())]);
     let made = aot::compile(&model, &AotRequest { ranges, ..request("m", "native") }).unwrap();
-    assert!(made.manifest.variants.len() <= 12, "{} plans", made.manifest.variants.len());
+    assert!(made.manifest.variants.len() <= 40, "{} plans", made.manifest.variants.len());
 }
 
 #[test]
