@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorc_abi::Weight;
 use tensorc_codegen::jit::JitModule;
-use tensorc_codegen::lower::lower_open;
+use tensorc_codegen::lower::{Choices, lower_open};
 use tensorc_codegen::sizes::sized;
 use tensorc_ir::Extent;
 use tensorc_ir::diag::Diagnostic;
@@ -41,12 +41,11 @@ impl OpenPlan {
     /// # Errors
     /// A cluster has no kernel, a kernel needs a number, or a limit is exceeded.
     pub fn new(compiler: &Compiler, mut template: Template, report: &mut Report) -> Result<OpenPlan, Error> {
-        let (threads, deadline) = (compiler.pool().threads(), compiler.options().limits.deadline());
+        let deadline = compiler.options().limits.deadline();
         compiler.progress(LOWER);
-        let lower = |graph: &mut _| -> Result<Lowered<Extent>, Diagnostic> {
-            sized(lower_open(graph, compiler.registry().math(), compiler.choices(), threads)?)
-        };
-        let mut lowered = report.timed(compiler, LOWER, || Ok(template.change(lower)?))?;
+        let lowered =
+            report.timed(compiler, LOWER, || Ok(lower_template(compiler, &mut template, compiler.choices())?));
+        let mut lowered = lowered?;
         Interrupt::new(&|| deadline.is_over()).check("planning")?;
         let code = generate(compiler, &lowered.kernels, deadline, report)?;
         lowered.kernels.clear();
@@ -97,6 +96,19 @@ impl OpenPlan {
             link_code(compiler, plan, &self.code, weights, &externs)
         })
     }
+}
+
+/// Schedules the fused graph of a template, and writes kernels that take their sizes.
+///
+/// # Errors
+/// A cluster has no kernel, or a kernel needs a number.
+pub(crate) fn lower_template(
+    compiler: &Compiler,
+    template: &mut Template,
+    choices: Choices,
+) -> Result<Lowered<Extent>, Diagnostic> {
+    let (math, threads) = (compiler.registry().math(), compiler.pool().threads());
+    template.change(|graph| sized(lower_open(graph, math, choices, threads)?))
 }
 
 /// Packs the weights that do not depend on symbols.

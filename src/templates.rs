@@ -63,8 +63,8 @@ pub(crate) struct OpenModel {
 pub(crate) struct PlanAttempts(usize);
 
 impl PlanAttempts {
-    /// What to make the next plan from: with the examples of the template first, then with those of shapes for which no plan holds;
-    /// `None` if no other is to be made.
+    /// The template of the next plan: the first has the examples of `template`, later ones the extents of `types` as examples. `None`
+    /// after [`MAX_PLANS`], or if the template does not hold for `types`.
     pub fn next(&mut self, template: &Template, types: &[DenseType]) -> Option<Template> {
         let next = match self.0 {
             0 => template.fork(),

@@ -1,7 +1,7 @@
 //! What the steps of a plan do, on processors and on devices.
 //!
 //! A plan is executed from records, those of [`tensorc_abi::image`]: `records` makes them of a plan, [`Step::resolve`] finds
-//! the code that one calls, `sizes` puts the numbers of a shape into those of a plan for many, `run` executes steps on the workers of a host and enqueues them on a device. Hosts bring memory,
+//! the code that one calls, `sizes` executes the size program of a plan for many shapes, `run` executes steps on the workers of a host and enqueues them on a device. Hosts bring memory,
 //! threads and streams: `rt/` for models compiled ahead of time, the crate `runtime` for plans in memory. They implement
 //! [`Code`], [`Workers`] and [`Queue`].
 #![cfg_attr(not(any(feature = "plan", test)), no_std)]

@@ -80,13 +80,10 @@ impl Allowed {
         }
     }
 
-    /// Whether known values between two are allowed, where that can be told from these. Where limits depend on symbols, the answer
-    /// is a condition.
-    pub fn admits(&self, least: i64, greatest: i64) -> Option<bool> {
-        match self {
-            Allowed::Within(first, last) => Some(*first <= least && *last >= greatest),
-            _ => None,
-        }
+    /// Whether all values between two are allowed, as far as first and last ones tell. Where limits depend on symbols, the answer is
+    /// a condition.
+    pub fn admits(&self, least: i64, greatest: i64) -> bool {
+        matches!(self, Allowed::Within(first, last) if *first <= least && *last >= greatest)
     }
 
     /// What gives the code of each value, an i64, from the operand and the open limits, scalars of i64.

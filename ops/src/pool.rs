@@ -367,12 +367,10 @@ fn global_pool(name: &'static str, doc: &'static str, fold: fn(&Params, f64) -> 
         let axes: Vec<usize> = (2..ty.rank()).collect();
         let count = ty.dims.range(2..).count();
         let Some(n) = count.known() else {
-            let fold = fold(cx.params, 1.0);
-            let PoolFold::Mean(_) = fold else { return g.operand(0).reduced(fold.over(ty.dtype, &axes, true)) };
-            let sum = g.operand(0).reduced(sum_of(ty.dtype, &axes, true, Ex::clone, Ex::clone))?;
-            let out = &cx.outputs[0];
-            let count = g.extents(&Extents::from_iter([count]));
-            return Ok(g.map(&[sum, count], out.dtype, &out.dims, |_, a| &a[0] / a[1].cast(a[0].dtype())));
+            return match fold(cx.params, 1.0) {
+                PoolFold::Mean(_) => Ok(g.operand(0).mean(&axes)),
+                fold => g.operand(0).reduced(fold.over(ty.dtype, &axes, true)),
+            };
         };
         g.operand(0).reduced(fold(cx.params, n as f64).over(ty.dtype, &axes, true))
     });

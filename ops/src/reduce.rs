@@ -135,20 +135,15 @@ fn mean() -> OpDef {
         if axes.is_empty() {
             return Ok(x);
         }
-        let (wide, keep_dims) = (accumulator(ty.dtype), cx.params.bool("keepdims") != Some(false));
-        let sum = |finish: &dyn Fn(&Ex) -> Ex| -> Result<Reduction, OpError> {
-            let map = ScalarFn::build(&[ty.dtype], |_, a| vec![a[0].cast(wide)])?;
-            let combine = ScalarFn::build(&[wide, wide], |_, a| vec![&a[0] + &a[1]])?;
-            let finish = ScalarFn::build(&[wide], |_, a| vec![finish(&a[0])])?;
-            Ok(Reduction { axes: axes.clone(), keep_dims, init: vec![Scalar::zero(wide)], map, combine, finish })
-        };
+        let keep_dims = cx.params.bool("keepdims") != Some(false);
         let count = axes.iter().map(|&a| ty.dims.at(a)).product::<Extent>();
         if let Some(n) = count.known() {
-            return x.reduced(sum(&|a| (a / n as f64).cast(ty.dtype)));
+            let mean = |sum: &Ex| (sum / n as f64).cast(ty.dtype);
+            return x.reduced(sum_of(ty.dtype, &axes, keep_dims, Ex::clone, mean));
         }
-        let (sum, count) = (x.reduced(sum(&Ex::clone))?, g.extents(&Extents::from_iter([count])));
-        let out = &cx.outputs[0];
-        Ok(g.map(&[sum, count], ty.dtype, &out.dims, |_, a| (&a[0] / a[1].cast(wide)).cast(ty.dtype)))
+        let sum = x.reduced(sum_of(ty.dtype, &axes, keep_dims, Ex::clone, Ex::clone))?;
+        let (count, out) = (g.extents(&Extents::from_iter([count])), &cx.outputs[0]);
+        Ok(g.map(&[sum, count], ty.dtype, &out.dims, |_, a| &a[0] / a[1].cast(a[0].dtype())))
     });
     reduction_entry(define("reduce_mean", "(Σ x) / count.", compute, shape_rule(reduced_shape)), NUMBERS)
         .onnx("ReduceMean", 18)

@@ -98,7 +98,7 @@ fn check(
     if let Some(data) = known {
         let values = data.to_i64s();
         let ends = values.iter().min().zip(values.iter().max());
-        if ends.is_some_and(|(least, greatest)| allowed.admits(*least, *greatest) == Some(true)) {
+        if ends.is_some_and(|(least, greatest)| allowed.admits(*least, *greatest)) {
             return Ok(());
         }
         let allowed = allowed.fixed();

@@ -110,8 +110,8 @@ impl Template {
         self.refusing(&self.examples(), |_, n| vec![n * 2, n * 3, n / 2, n + 1, n - 1])
     }
 
-    /// The open dimensions that cannot have the extent in `numbers` (one for each symbol) while all others have those of `types`:
-    /// a condition would fail. `None` if the template does not hold for `types`.
+    /// The open dimensions that the conditions fix: a condition fails if the extent in `types` is replaced by that in `numbers` (one
+    /// per symbol). `None` if the template does not hold for `types`.
     pub fn unlike(&self, types: &[DenseType], numbers: &[i64]) -> Option<Vec<DimId>> {
         self.binding(types)?;
         Some(self.refusing(&self.numbers(types)?, |i, _| numbers.get(i).copied().into_iter().collect()))

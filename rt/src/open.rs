@@ -1,5 +1,5 @@
-//! What a context keeps of plans for many shapes: a copy of the words that depend on extents, with those of one shape, and
-//! the values of the size program that gave them.
+//! Plans for many shapes in a context: a copy of the region of a plan, with the words of the current shape, and the values of its
+//! size program.
 
 use tensorc_abi::artifact::{Status, Tensor, status};
 use tensorc_abi::image::{Image, ImageVersion, check, header, open, scratch, slot, step, tensor, variant};
@@ -10,7 +10,7 @@ use crate::model::{ArtifactModel, checks_lie_in, dims, steps};
 
 /// A plan for many shapes, as the image has it.
 pub struct OpenPlan {
-    /// The position of its region, and the words there, which are those of its largest shape.
+    /// Position of the region in the image, and its words there: those of the largest shape.
     at: usize,
     region: &'static [u64],
     program: &'static [u64],

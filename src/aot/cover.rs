@@ -268,34 +268,38 @@ impl<'a> CoverSearch<'a> {
     }
 }
 
-/// Shapes of boxes by which the most memory is found, at most [`SAMPLES`]: the largest of as many boxes, and others between.
-pub fn samples(parts: &[Ranges]) -> Vec<Vec<u64>> {
-    let mut largest: Vec<&Ranges> = parts.iter().collect();
-    let elements = |part: &Ranges| part.iter().fold(1u64, |n, range| n.saturating_mul(range.last.max(1)));
-    largest.sort_by_key(|part| std::cmp::Reverse(elements(part)));
-    largest.truncate(SAMPLES);
-    let share = (SAMPLES / largest.len().max(1)) as u64;
-    let mut found = BTreeSet::new();
-    for part in largest {
-        let count = part.iter().fold(1u64, |n, range| n.saturating_mul(range.count()));
-        for i in 0..share.min(count) {
-            // The last shape first; steps that have no factor in common with the numbers of extents reach all of them.
-            let mut rest = if share >= count { i } else { i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count };
-            let of = |range: &ExtentRange| {
-                let n = range.count();
-                let extent = range.at(n - 1 - rest % n);
-                rest /= n;
-                extent
-            };
-            found.insert(part.iter().map(of).collect::<Vec<_>>());
-        }
-    }
-    found.into_iter().collect()
+/// Shapes of boxes by which the most memory is found, at most [`SAMPLES`].
+pub struct Samples {
+    /// The largest of as many boxes, and others between.
+    pub shapes: BTreeSet<Vec<u64>>,
+    /// Whether there are no others.
+    pub are_all: bool,
 }
 
-/// Whether [`samples`] gives all shapes of some boxes.
-pub fn samples_all(parts: &[Ranges]) -> bool {
-    let count = |part: &Ranges| part.iter().fold(1u64, |n, range| n.saturating_mul(range.count()));
-    let share = (SAMPLES / parts.len().max(1)) as u64;
-    parts.iter().all(|part| count(part) <= share)
+impl Samples {
+    /// Samples of some boxes.
+    pub fn of(parts: &[Ranges]) -> Samples {
+        let mut largest: Vec<&Ranges> = parts.iter().collect();
+        let elements = |part: &Ranges| part.iter().fold(1u64, |n, range| n.saturating_mul(range.last.max(1)));
+        largest.sort_by_key(|part| std::cmp::Reverse(elements(part)));
+        largest.truncate(SAMPLES);
+        let share = (SAMPLES / largest.len().max(1)) as u64;
+        let (mut shapes, mut are_all) = (BTreeSet::new(), largest.len() == parts.len());
+        for part in largest {
+            let count = part.iter().fold(1u64, |n, range| n.saturating_mul(range.count()));
+            are_all &= share >= count;
+            for i in 0..share.min(count) {
+                // The last shape first; steps that have no factor in common with the numbers of extents reach all of them.
+                let mut rest = if share >= count { i } else { i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count };
+                let of = |range: &ExtentRange| {
+                    let n = range.count();
+                    let extent = range.at(n - 1 - rest % n);
+                    rest /= n;
+                    extent
+                };
+                shapes.insert(part.iter().map(of).collect());
+            }
+        }
+        Samples { shapes, are_all }
+    }
 }

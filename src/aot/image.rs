@@ -187,8 +187,7 @@ impl ImageWriter {
         record
     }
 
-    /// Writes the records of the steps of a plan and of its slots, those of nested plans first. `weight` gives home and offset of
-    /// a weight.
+    /// Writes the step records and slot records of a plan, those of nested plans first. `weight` gives home and offset of a weight.
     pub fn steps<N: Word>(
         &mut self,
         plan: &Plan<N>,

@@ -1,11 +1,8 @@
 //! Plans for many shapes: their numbers, and how much memory they take for the shapes of a request.
 
 use tensorc_abi::{Contraction, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
-use tensorc_codegen::lower::lower_open;
-use tensorc_codegen::sizes::sized;
 use tensorc_exec::{Measure, Place, Records, working_bytes};
 use tensorc_ir::Extent;
-use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::extent::{Binding, Example, Trace, advice};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::text::print_plan;
@@ -13,12 +10,13 @@ use tensorc_kernels::conv_variant;
 use tensorc_passes::template::Template;
 use tensorc_runtime::artifact::ScratchInfo;
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{PlacementOrder, plan_memory};
+use tensorc_schedule::{PlacedRange, PlacementOrder, plan_memory};
 
-use super::cover::{OpenTypes, Ranges, samples, samples_all, symbols_in};
+use super::cover::{OpenTypes, Ranges, Samples, symbols_in};
 use super::{AotRequest, ExtentRange};
 use crate::error::Error;
 use crate::model::Model;
+use crate::open_plan::lower_template;
 
 /// A plan whose numbers depend on extents, for one or more parts of a request.
 pub struct OpenVariant {
@@ -46,6 +44,16 @@ pub struct OpenMemory {
     pub scratch: Vec<ScratchInfo>,
 }
 
+impl OpenMemory {
+    /// What the numbers of a trace are for the largest shape, as far as it goes now.
+    ///
+    /// # Errors
+    /// A condition does not hold there.
+    pub fn binding(&self, trace: &Trace) -> Result<Binding, Error> {
+        trace.bind(&self.numbers).ok_or_else(nowhere)
+    }
+}
+
 impl OpenVariant {
     /// Schedules a fused graph and writes its kernels. `None` if that takes numbers in place of symbols, or if the plan has steps
     /// that only plans for one shape may have.
@@ -54,12 +62,9 @@ impl OpenVariant {
     /// A limit of the compiler is exceeded.
     pub fn new(model: &Model, request: &AotRequest, mut template: Template) -> Result<Option<OpenVariant>, Error> {
         let compiler = model.compiler();
-        let (threads, choices) = (compiler.pool().threads(), compiler.choices_for(Some(request.target)));
-        let lower = |graph: &mut _| -> Result<Lowered<Extent>, Diagnostic> {
-            sized(lower_open(graph, compiler.registry().math(), choices, threads)?)
-        };
+        let choices = compiler.choices_for(Some(request.target));
         compiler.progress("plan for many shapes");
-        let Ok(mut lowered) = template.change(lower) else { return Ok(None) };
+        let Ok(mut lowered) = lower_template(compiler, &mut template, choices) else { return Ok(None) };
         if !template.fixed().is_empty() || !template.trace.enter(|| is_recorded(&lowered)) {
             return Ok(None);
         }
@@ -74,9 +79,9 @@ impl OpenVariant {
     pub fn memory(&self, types: &OpenTypes, parts: &[Ranges], whole: &Ranges) -> Result<(OpenMemory, Lowered), Error> {
         let plan = &self.lowered.plan;
         let all: Vec<Extent> = self.template.trace.enter(|| plan.buffers.iter().map(|b| b.bytes()).collect());
-        let samples = samples(parts);
+        let Samples { shapes, are_all } = Samples::of(parts);
         let bindings =
-            || samples.iter().filter_map(|extents| Some((extents, self.template.binding(&types.at(extents))?)));
+            || shapes.iter().filter_map(|extents| Some((extents, self.template.binding(&types.at(extents))?)));
         let size = |(extents, binding): (&Vec<u64>, Binding)| {
             let bytes = all.iter().fold(0i64, |sum, n| sum.saturating_add(binding.value(*n)));
             (bytes, extents.clone())
@@ -89,7 +94,7 @@ impl OpenVariant {
         order.apply(&mut lowered);
         let arena_bytes = self.arena_bytes(&order, &all, types, parts);
         let mut scratch = self.scratch(&order, &all, bindings().map(|(_, binding)| binding));
-        if !samples_all(parts) {
+        if !are_all {
             // How a call is divided decides its working memory, which grows by steps: shapes between may take a little more.
             scratch.iter_mut().for_each(|s| s.bytes = (s.bytes + s.bytes / 4).next_multiple_of(Scratch::ALIGN));
         }
@@ -129,11 +134,11 @@ impl OpenVariant {
         let steps: Vec<usize> = (0..order.tops.len()).filter(|i| calls(&self.lowered.plan.steps[*i].op)).collect();
         let mut found: Vec<ScratchInfo> = vec![];
         for binding in bindings {
-            let bytes = |i: usize| aligned(binding.value(all[order.ranges[i].buffers[0].0 as usize]));
-            let (offsets, _) = order.offsets(|range| aligned(binding.value(all[range.buffers[0].0 as usize])));
+            let bytes = |range: &PlacedRange| aligned(binding.value(all[range.buffers[0].0 as usize]));
+            let (offsets, _) = order.offsets(bytes);
             for step in &steps {
                 let working = working_bytes(&self.lowered.plan.steps[*step].op.convert(&binding));
-                let top = order.tops[*step].iter().map(|i| offsets[*i] + bytes(*i)).max().unwrap_or(0);
+                let top = order.tops[*step].iter().map(|i| offsets[*i] + bytes(&order.ranges[*i])).max().unwrap_or(0);
                 let offset = top.next_multiple_of(Scratch::ALIGN) + working.shared;
                 found.push(ScratchInfo { offset, bytes: working.each });
             }

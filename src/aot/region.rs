@@ -83,8 +83,7 @@ impl ImageWriter {
         program.conditions(trace, variant);
         let conditions = program.sizes.len() as u64;
         // Sums that writing made are among the numbers now.
-        let binding =
-            trace.bind(&memory.numbers).ok_or_else(|| Error::Internal("the largest shape is refused".into()))?;
+        let binding = memory.binding(trace)?;
         for (at, extent) in std::mem::take(&mut self.stores) {
             self.words[at] = binding.value(extent) as u64;
             let value = program.sizes.extent(extent);
@@ -153,14 +152,7 @@ impl RegionProgram<'_, '_> {
             self.require(symbol - range.0, Sign::NonNegative);
             self.require(symbol - range.1, Sign::NonPositive);
             if let Some(ExtentRange { first, step, .. }) = self.memory.extents[i].filter(|range| range.step > 1) {
-                let distance = symbol - first;
-                let [value, step] = [distance, step.into()].map(|n| self.sizes.extent(n));
-                let steps = self.sizes.op(SizeOp::Quotient(value, step));
-                let minus = self.sizes.constant(-1);
-                let whole = self.sizes.op(SizeOp::Product(steps, step));
-                let whole = self.sizes.op(SizeOp::Product(whole, minus));
-                let rest = self.sizes.sum(value, whole);
-                self.sizes.act(SizeOp::Require(rest, Sign::Zero));
+                self.require(symbol.rem_floor(step) - first % step, Sign::Zero);
             }
         }
         let graph = &variant.template.graph;

@@ -145,8 +145,7 @@ fn open_variant(
     let share =
         |(data, open): (&TensorData, &TensorData)| if open.is_open() { Ok(open.clone()) } else { shared.share(data) };
     let constants = constants.iter().zip(open).map(share).collect::<Result<_, _>>()?;
-    let binding = variant.template.trace.bind(&memory.numbers);
-    let graph = binding.map(|binding| variant.template.graph.bound(&binding)).unwrap_or_default();
+    let graph = variant.template.graph.bound(&memory.binding(&variant.template.trace)?);
     let kernels = std::mem::take(&mut variant.kernels);
     Ok(Variant { extents: memory.largest.clone(), graph, plan, kernels, constants, open: Some((variant, memory)) })
 }

@@ -10,7 +10,7 @@ use tensorc::ir::{DenseType, Rng, TensorData};
 use tensorc::passes::infer::bind;
 use tensorc::passes::template::Template;
 use tensorc::passes::{CompilePhase, PassCx, Pipeline};
-use tensorc::{Compiler, Options, Session};
+use tensorc::{Backend, Compiler, Options, Session};
 use tensorc_tests::compare::{data, tensor};
 
 use crate::support::backend::options;
@@ -22,7 +22,7 @@ pub struct OpenCase {
     pub text: &'static str,
     pub extents: &'static [&'static [u64]],
     pub all: bool,
-    /// How many of them a plan is made for at most: there are more where the end of a row is cut by wider vectors.
+    /// How many of them a plan is made for with vectors of 128 bits. Wider ones cut the ends of rows differently.
     plans: usize,
 }
 
@@ -139,7 +139,7 @@ pub const CASES: &[OpenCase] = &[
             &[2, 431],
         ],
         all: true,
-        plans: 3,
+        plans: 2,
     },
     OpenCase {
         name: "tables, shifts and selections",
@@ -233,7 +233,7 @@ pub const CASES: &[OpenCase] = &[
 }",
         extents: PAIRS,
         all: true,
-        plans: 2,
+        plans: 1,
     },
     OpenCase {
         name: "gathers along open axes",
@@ -245,7 +245,7 @@ pub const CASES: &[OpenCase] = &[
 }",
         extents: &[&[2, 3, 4], &[5, 17, 2], &[33, 2, 9], &[4, 64, 31]],
         all: true,
-        plans: 2,
+        plans: 1,
     },
     OpenCase {
         name: "means of windows that reach over the border are compiled for each shape",
@@ -375,6 +375,7 @@ fn models_run_alike_whatever_was_compiled_before() {
 #[test]
 fn further_shapes_put_numbers_into_a_plan() {
     let compiler = Compiler::new(options()).unwrap();
+    let (mut found, mut expected) = (vec![], vec![]);
     for case in CASES.iter().filter(|case| case.all) {
         let text = format!("tensorc-ir 1\n{}", case.text);
         let graph = parse_module(&text, compiler.registry()).unwrap().graphs.remove(0);
@@ -386,7 +387,12 @@ fn further_shapes_put_numbers_into_a_plan() {
             let steps: Vec<&str> = steps.filter(|name| !["plan-memory", "load"].contains(name)).collect();
             made += usize::from(!steps.is_empty());
         }
-        assert!((1..=case.plans).contains(&made), "{}: {made} plans", case.name);
+        found.push((case.name, made));
+        expected.push((case.name, case.plans));
+    }
+    match options().backend {
+        Backend::Cranelift => assert_eq!(found, expected),
+        _ => assert!(found.iter().zip(&expected).all(|(a, b)| a.1 <= b.1 + 1), "{found:?}"),
     }
 }
 

@@ -17,7 +17,7 @@ use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
 use crate::lowered::Lowered;
 
-pub use order::PlacementOrder;
+pub use order::{PlacedRange, PlacementOrder};
 
 /// Offset and size of a free range.
 struct Gap {
