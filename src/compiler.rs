@@ -10,6 +10,7 @@ use tensorc_codegen::lower::{Choices, ConcatOperands};
 use tensorc_codegen::ptx::PtxCache;
 use tensorc_frontend::onnx::{ImportLimits, ReadOptions};
 use tensorc_ir::op::{OpDef, Registry};
+use tensorc_passes::parts::Typing;
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::SpanGuard;
 use tensorc_runtime::threads::resolve_threads;
@@ -161,6 +162,11 @@ impl Compiler {
     /// The operators that it knows.
     pub fn registry(&self) -> &Registry {
         &self.0.shared.registry
+    }
+
+    /// How it types graphs.
+    pub fn typing(&self) -> Typing<'_> {
+        Typing { registry: self.registry(), static_bytes: self.options().passes.static_bytes }
     }
 
     /// What it was made with.

@@ -74,7 +74,7 @@ pub enum Error {
     Shape(String),
     /// A model whose shapes depend on values is asked for its plan.
     #[error("model `{model}`: shapes in it depend on values, so it has no single plan; run it with `Model::run`")]
-    Staged { model: String },
+    Parts { model: String },
     /// Parameters that are not valid.
     #[error(transparent)]
     Params(#[from] ParamsError),

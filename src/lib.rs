@@ -36,6 +36,7 @@ mod load;
 mod model;
 pub mod op;
 mod open_plan;
+mod parts;
 mod program;
 mod session;
 pub mod symbol;

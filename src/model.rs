@@ -12,8 +12,9 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::key::ProgramKey;
 use crate::lists::Lists;
+use crate::parts::Parts;
 use crate::session::{Session, SessionCode};
-use crate::templates::{OpenModel, Templates};
+use crate::templates::OpenModel;
 use crate::tensor::Tensor;
 
 /// Names and types of a model's inputs or outputs, in order.
@@ -25,13 +26,12 @@ const DEFAULT_SESSIONS: usize = 64;
 /// A model as imported, dimensions possibly symbolic.
 pub struct Model {
     compiler: Compiler,
-    graph: Graph,
+    parts: Arc<Parts>,
     /// Names of inputs that may be given and have no effect.
     unused: Vec<String>,
     /// What follows the inputs, and the names of the outputs, of a model of which the graph has the inputs alone.
     open: Option<(Open, Vec<String>)>,
     sessions: ProgramCache<Arc<SessionCode>>,
-    templates: Templates,
 }
 
 /// What must be known before there is a graph.
@@ -45,7 +45,7 @@ enum Open {
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
         let sessions = ProgramCache::new(compiler.options().sessions.unwrap_or(DEFAULT_SESSIONS));
-        Model { compiler, graph, unused: vec![], open: None, sessions, templates: Templates::default() }
+        Model { compiler, parts: Arc::new(Parts::of(graph)), unused: vec![], open: None, sessions }
     }
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.
@@ -67,7 +67,7 @@ impl Model {
     /// ([`Model::has_branches`], [`Model::graph_for`]), and those alone that are tensors if there are others
     /// ([`Model::with_elements`]).
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        self.parts.graph()
     }
 
     /// Whether branches of the model depend on shapes or values of its inputs.
@@ -103,17 +103,17 @@ impl Model {
 
     /// The fused graph for inputs of the given types, if what was compiled for other shapes holds for these, too.
     pub(crate) fn fused_for(&self, types: &[DenseType], report: &mut Report) -> Option<Graph> {
-        self.open.is_none().then(|| self.templates.fused(&self.compiler, &self.graph, types, report))?
+        self.open_for(types, report)?.template().graph_for(types)
     }
 
     /// What is compiled for inputs of the given types and many others.
     pub(crate) fn open_for(&self, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
-        self.open.is_none().then(|| self.templates.model(&self.compiler, &self.graph, types, report))?
+        self.open.is_none().then(|| self.parts.whole(&self.compiler, types, report))?
     }
 
     fn bound(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<Graph, Error> {
         let mut graph = match &self.open {
-            None => self.graph.clone(),
+            None => self.graph().clone(),
             Some((Open::Lists(lists), _)) => return Err(lists.unknown()),
             Some((Open::Branches(branches), _)) => {
                 let named: Vec<_> =
@@ -134,20 +134,22 @@ impl Model {
         if let Some((Open::Lists(lists), _)) = &self.open {
             return Err(lists.unknown());
         }
+        let mut graph = self.graph().clone();
         for (name, tensor) in values {
-            let Some(&node) = self.graph.inputs().iter().find(|n| *self.graph.node(**n).name == **name) else {
+            let Some(&node) = graph.inputs().iter().find(|n| *graph.node(**n).name == **name) else {
                 let expected = self.inputs().into_iter().map(|(n, _)| n).collect::<Vec<_>>().join(", ");
                 return Err(Error::UnknownInput { name: (*name).to_owned(), expected });
             };
-            tensorc_passes::infer::bind_named(&mut self.graph, &[(*name, tensor.0.ty.clone())])?;
-            let constant = self.graph.add_const(*name, tensor.0.clone());
-            self.graph.replace_uses(Value { node, port: 0 }, constant);
-            self.graph.remove_input(node);
-            self.graph.remove_dead();
+            tensorc_passes::infer::bind_named(&mut graph, &[(*name, tensor.0.ty.clone())])?;
+            let constant = graph.add_const(*name, tensor.0.clone());
+            graph.replace_uses(Value { node, port: 0 }, constant);
+            graph.remove_input(node);
+            graph.remove_dead();
             if let Some((Open::Branches(branches), _)) = &mut self.open {
                 branches.fix(name, tensor.0.clone());
             }
         }
+        self.parts = Arc::new(Parts::of(graph));
         Ok(self)
     }
 
@@ -159,8 +161,8 @@ impl Model {
     /// Names and types of the inputs.
     pub fn inputs(&self) -> Signature {
         let value = |node| Value { node, port: 0 };
-        let one = |&n| (self.graph.node(n).name.to_string(), self.graph.resolved(value(n)));
-        self.graph.inputs().iter().map(one).collect()
+        let one = |&n| (self.graph().node(n).name.to_string(), self.graph().resolved(value(n)));
+        self.graph().inputs().iter().map(one).collect()
     }
 
     /// Names and types of the results; if the model has branches nothing is known of the types, nor of the tensors in
@@ -169,7 +171,7 @@ impl Model {
         if let Some((_, names)) = &self.open {
             return names.iter().map(|name| (name.clone(), TensorType::default())).collect();
         }
-        self.graph.outputs().iter().map(|(name, v)| (name.to_string(), self.graph.resolved(*v))).collect()
+        self.graph().outputs().iter().map(|(name, v)| (name.to_string(), self.graph().resolved(*v))).collect()
     }
 
     /// Compiles for inputs of the given types, in signature order.
@@ -183,14 +185,10 @@ impl Model {
 
     /// Code for inputs of these types, and the given values of some of them.
     fn compiled(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<SessionCode, Error> {
-        let mut report = Report::default();
-        let model = || self.templates.model(&self.compiler, &self.graph, types, &mut report);
-        if let Some(model) = self.open.is_none().then(model).flatten()
-            && let Some(Ok(code)) = model.code(&self.compiler, types, report)
-        {
-            return Ok(code);
+        match &self.open {
+            None => self.parts.session(&self.compiler, types),
+            Some(_) => Arc::new(Parts::of(self.bound(types, values)?)).session(&self.compiler, types),
         }
-        SessionCode::compile(&self.compiler, self.bound(types, values)?)
     }
 
     /// Compiles for inputs like these, in signature order: of the same types, and with the same values where small inputs

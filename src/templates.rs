@@ -1,12 +1,13 @@
-//! Models compiled for many shapes at once: what is left for a shape is to put its numbers into a plan, or, where the plan needs
-//! numbers, into the fused graph.
+//! Parts of models compiled for many shapes at once: what is left for a shape is to put its numbers into a plan, or, where the plan
+//! needs numbers, into the fused graph.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tensorc_ir::DenseType;
 use tensorc_ir::extent::Binding;
 use tensorc_ir::graph::{Graph, Value};
-use tensorc_ir::{DenseType, DimId};
-use tensorc_passes::template::{Template, open_dims};
+use tensorc_passes::parts::{Facts, PartShape};
+use tensorc_passes::template::{Place, Template, TemplateRequest};
 use tensorc_passes::{CompilePhase, Pipeline};
 
 use crate::bounded_pool::BoundedPool;
@@ -25,7 +26,7 @@ const MAX_TEMPLATES: usize = 16;
 /// Plans that are made from one template: where schedules depend on the shape.
 const MAX_PLANS: usize = 8;
 
-/// The templates of a model.
+/// The templates of the parts of a model.
 pub(crate) struct Templates(ProgramCache<Made>);
 
 /// What became of a template.
@@ -33,9 +34,9 @@ pub(crate) struct Templates(ProgramCache<Made>);
 enum Made {
     /// It may hold for all extents.
     Whole(Arc<OpenModel>),
-    /// It needs numbers for these dimensions, and may hold for all extents of the others.
-    Needs(Arc<[DimId]>),
-    /// The operators do not admit the numbers of examples, so that shapes tell which dimensions need theirs.
+    /// It needs these numbers, and may hold for all others.
+    Needs(Arc<[Place]>),
+    /// The operators do not admit the numbers of examples, so that shapes tell which are needed.
     Refused(Arc<Refused>),
     /// There is none.
     Not,
@@ -51,6 +52,7 @@ struct Refused {
 /// A fused graph for many shapes, and the plans that were made from it.
 pub(crate) struct OpenModel {
     template: Template,
+    shape: PartShape,
     /// Each holds on conditions of its own.
     plans: Mutex<Vec<Arc<OpenPlan>>>,
     /// Whoever makes a plan holds it.
@@ -85,9 +87,14 @@ impl PlanAttempts {
 }
 
 impl OpenModel {
-    fn new(compiler: &Compiler, template: Template) -> OpenModel {
+    fn new(compiler: &Compiler, template: Template, shape: PartShape) -> OpenModel {
         let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
-        OpenModel { template, plans: Mutex::default(), attempts: Mutex::default(), runs }
+        OpenModel { template, shape, plans: Mutex::default(), attempts: Mutex::default(), runs }
+    }
+
+    /// Which part of the model it is.
+    pub fn shape(&self) -> &PartShape {
+        &self.shape
     }
 
     /// The template that plans are made from.
@@ -158,37 +165,32 @@ impl Default for Templates {
 }
 
 impl Templates {
-    /// The fused graph for inputs of these types; `None` if no template holds for them, so that the graph is to be compiled for
-    /// them alone.
-    pub fn fused(&self, compiler: &Compiler, graph: &Graph, types: &[DenseType], report: &mut Report) -> Option<Graph> {
-        self.model(compiler, graph, types, report)?.template.graph_for(types)
-    }
-
-    /// The template for inputs of these types. Which it is does not depend on what was asked before.
+    /// The template for sources of these types. Which it is does not depend on what was asked before.
     pub fn model(
         &self,
         compiler: &Compiler,
         graph: &Graph,
-        types: &[DenseType],
+        facts: &Facts,
         report: &mut Report,
     ) -> Option<Arc<OpenModel>> {
         let options = compiler.options();
         // A budget of memory is kept for a shape.
-        if compiler.gpu().is_some() || options.passes.recompute.is_some() || types.len() != graph.inputs().len() {
+        if compiler.gpu().is_some() || options.passes.recompute.is_some() || facts.types.len() != facts.sources.len() {
             return None;
         }
-        let mut work = Work { compiler, graph, types, report };
+        let mut work = Work { compiler, graph, facts, report };
         let mut key = ProgramKey::of("");
-        types.iter().flat_map(|ty| ty.dims.iter()).for_each(|n| key.number((*n).min(2)));
+        key.number(facts.sources.len() as u64);
+        work.request().class().for_each(|n| key.number(n));
         let closed = match self.get(&key, || work.template(&[]))? {
             Made::Whole(model) => return Some(model),
             Made::Needs(closed) => closed,
             Made::Refused(refused) => work.needed(&refused)?.into(),
             Made::Not => return None,
         };
-        for dim in open_dims(graph, Some(types))?.iter().filter(|dim| closed.contains(&dim.id)) {
-            key.number(u64::from(dim.id.0));
-            key.number(dim.given?);
+        for (source, position) in closed.iter().copied() {
+            [source as u64, position as u64].into_iter().for_each(|n| key.number(n));
+            key.number(*facts.types[source].dims.get(position)?);
         }
         match self.get(&key, || work.template(&closed))? {
             Made::Whole(model) => Some(model),
@@ -205,47 +207,58 @@ impl Templates {
 struct Work<'a> {
     compiler: &'a Compiler,
     graph: &'a Graph,
-    types: &'a [DenseType],
+    facts: &'a Facts,
     report: &'a mut Report,
 }
 
 impl Work<'_> {
-    /// The template with the numbers of the types for the dimensions `closed`.
-    fn template(&mut self, closed: &[DimId]) -> Made {
-        let Some(mut template) = Template::closing(self.graph, Some(self.types), closed) else { return Made::Not };
-        if !self.optimize(&mut template, CompilePhase::Plan) {
+    fn request(&self) -> TemplateRequest<'_> {
+        TemplateRequest { graph: self.graph, facts: self.facts }
+    }
+
+    /// The template with the given numbers at the places `closed`.
+    fn template(&mut self, closed: &[Place]) -> Made {
+        let Some(mut template) = self.request().closing(closed) else { return Made::Not };
+        let Some(shape) = self.optimized(&mut template) else {
             let refused = || Refused { examples: template.examples(), typed: Mutex::default() };
             return if closed.is_empty() { Made::Refused(Arc::new(refused())) } else { Made::Not };
-        }
+        };
         match template.fixed() {
-            fixed if fixed.is_empty() => Made::Whole(Arc::new(OpenModel::new(self.compiler, template))),
+            fixed if fixed.is_empty() => Made::Whole(Arc::new(OpenModel::new(self.compiler, template, shape))),
             fixed if fixed.len() < template.trace.symbols().len() => Made::Needs(fixed.into()),
             _ => Made::Not,
         }
     }
 
-    /// Whether passes succeed and find all types.
-    fn optimize(&mut self, template: &mut Template, phase: CompilePhase) -> bool {
-        let deadline = self.compiler.options().limits.deadline();
-        let pipeline = Pipeline::open(phase);
-        let done = template.change(|graph| optimize(self.compiler, &pipeline, graph, deadline, self.report));
+    /// Types a template and reduces it to the next part.
+    fn divided(&mut self, template: &mut Template) -> Option<PartShape> {
+        let Work { compiler, report, .. } = self;
+        let divided = report.timed(compiler, "infer", || Ok(template.divide(compiler.typing())?));
         let graph = &template.graph;
         let is_dense = |node, port: usize| graph.dense(Value { node, port: port as u16 }).is_ok();
         let typed = |node| (0..graph.node(node).types.len()).all(|port| is_dense(node, port));
-        done.is_ok() && graph.node_ids().into_iter().all(typed)
+        divided.ok().filter(|_| graph.node_ids().into_iter().all(typed))
     }
 
-    /// The dimensions whose numbers inference needs, because it does not admit those of examples; `None` if it needs all.
-    fn needed(&mut self, refused: &Refused) -> Option<Vec<DimId>> {
+    /// The next part, for which a template is made as far as symbols go; `None` if passes do not admit it.
+    fn optimized(&mut self, template: &mut Template) -> Option<PartShape> {
+        let deadline = self.compiler.options().limits.deadline();
+        let shape = self.divided(template)?;
+        let pipeline = Pipeline::open(CompilePhase::Plan);
+        let done = template.change(|graph| optimize(self.compiler, &pipeline, graph, deadline, self.report));
+        done.is_ok().then_some(shape)
+    }
+
+    /// The numbers that inference needs, because it does not admit those of examples; `None` if it needs all.
+    fn needed(&mut self, refused: &Refused) -> Option<Vec<Place>> {
         let mut typed = lock(&refused.typed);
-        let unlike = |template: &Template| template.unlike(self.types, &refused.examples);
+        let unlike = |template: &Template| template.unlike(&self.facts.types, &refused.examples);
         let unlike = match typed.iter().find_map(unlike) {
             Some(unlike) => unlike,
             None => {
-                let mut like = Template::like(self.graph, self.types)?;
-                let unlike = self
-                    .optimize(&mut like, CompilePhase::Type)
-                    .then(|| like.unlike(self.types, &refused.examples))??;
+                let mut like = self.request().like()?;
+                self.divided(&mut like)?;
+                let unlike = like.unlike(&self.facts.types, &refused.examples)?;
                 typed.truncate(MAX_TEMPLATES - 1);
                 typed.push(like);
                 unlike

@@ -12,7 +12,7 @@ use tensorc::ir::flow::FlowKind;
 use tensorc::ir::graph::{Graph, NodeKind, Value};
 use tensorc::ir::prim::Prim;
 use tensorc::ir::{Shape, TensorType};
-use tensorc::passes::stage::split;
+use tensorc::passes::parts::first_part;
 use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::schedule::cost::{self, Totals};
 use tensorc::schedule::plan_memory;
@@ -64,7 +64,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
         bound = model.graph_for(&binding::input_types(&bound)?)?;
     }
     let model = Contents::of(if model.has_branches() { &bound } else { model.graph() }, &compiler);
-    let (plan, totals, staged) = plan(&compiler, bound).map_err(|failure| match &open[..] {
+    let (plan, totals, has_more) = plan(&compiler, bound).map_err(|failure| match &open[..] {
         [] => failure,
         _ => format!("{failure}; {} taken as {DEFAULT_EXTENT}: give --shape NAME=N", open.join(", ")).into(),
     })?;
@@ -77,8 +77,8 @@ pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
     if !open.is_empty() {
         notes.push(format!("{} taken as {DEFAULT_EXTENT}", open.join(", ")));
     }
-    if staged {
-        notes.push("shapes depend on computed values: cost and memory are those of the first stage".to_owned());
+    if has_more {
+        notes.push("shapes depend on computed values: cost and memory are those of the first part".to_owned());
     }
     let cost = PlanCost::of(&plan, &totals, compiler.pool().threads());
     match args.json {
@@ -87,22 +87,19 @@ pub fn run(args: &InspectArgs) -> Result<(), CliFailure> {
     }
 }
 
-/// The plan for a bound graph, or for its first stage; whether there are more.
+/// The plan for a bound graph, or for its first part; whether there are more.
 fn plan(compiler: &Compiler, mut graph: Graph) -> Result<(Plan, Totals, bool), CliFailure> {
     let run = |graph: &mut Graph, phase| {
         let mut cx = PassCx::new(compiler.registry()).with_options(compiler.options().passes);
         cx.threads = compiler.pool().threads();
         Pipeline::to(phase).run(graph, &mut cx)
     };
-    run(&mut graph, CompilePhase::Type)?;
-    let divided = split(&graph, compiler.registry(), compiler.options().passes.static_bytes)?;
-    let staged = divided.is_some();
-    let mut graph = divided.map_or(graph, |s| s.first);
+    let has_more = !first_part(&mut graph, compiler.typing())?.is_last();
     run(&mut graph, CompilePhase::Fuse)?;
     let totals = Totals::of(&cost::kernels(&graph, &compiler.target().machine())?);
     let mut lowered = lower_with(&graph, compiler.registry().math(), compiler.choices(), compiler.pool().threads())?;
     plan_memory(&mut lowered)?;
-    Ok((lowered.plan, totals, staged))
+    Ok((lowered.plan, totals, has_more))
 }
 
 /// What the imported graph holds.

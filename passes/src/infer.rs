@@ -18,7 +18,7 @@ use crate::results::results;
 use crate::values::StaticValues;
 
 /// Infers every type that follows from what is known. Types may stay open where they depend on
-/// run-time data or on unbound dimensions; see [`crate::stage`].
+/// run-time data or on unbound dimensions; see [`crate::parts`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InferTypes;
 
@@ -36,9 +36,19 @@ impl Pass for InferTypes {
 /// replaced by their results on the way, and what is computed for operands that must be known by constants. Returns
 /// whether anything was learnt.
 pub fn infer_graph(graph: &mut Graph, registry: &Registry, static_bytes: u64) -> Result<bool> {
+    infer_assuming(graph, registry, static_bytes, &BTreeMap::new())
+}
+
+/// As [`infer_graph`], with values that nothing in the graph tells.
+pub(crate) fn infer_assuming(
+    graph: &mut Graph,
+    registry: &Registry,
+    static_bytes: u64,
+    assumed: &BTreeMap<Value, TensorData>,
+) -> Result<bool> {
     let mut any = graph.change_bodies(&mut |body| infer_graph(body, registry, static_bytes))?;
     loop {
-        let values = StaticValues::new(registry, static_bytes);
+        let values = StaticValues::new(registry, static_bytes).assuming(assumed);
         any |= fixpoint(graph, &values)?;
         representable(graph)?;
         values.learned();

@@ -1,9 +1,13 @@
-//! Graphs whose open dimensions are symbols: passes run once, and what they make holds for many shapes.
+//! Graphs whose open dimensions are symbols: passes run once, and what they make holds for many shapes. So are numbers that become
+//! known in a run and decide shapes ([`crate::parts`]).
 
+use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Origin;
 use tensorc_ir::extent::{Binding, Symbol, Trace};
-use tensorc_ir::graph::{Graph, Value};
-use tensorc_ir::{DenseType, Dim, DimId, Shape};
+use tensorc_ir::graph::Graph;
+use tensorc_ir::{DenseType, Dim, DimId, Extent, Shape};
+
+use crate::parts::{Facts, PartShape, ShapeSource, Typing, next_part};
 
 /// The greatest extent that a symbol stands for.
 const MAX_EXTENT: i64 = 1 << 31;
@@ -13,6 +17,8 @@ const MAX_EXTENT: i64 = 1 << 31;
 /// divide axes by divide these.
 const BATCHES: [i64; 4] = [2 * 3, 2 * 5, 2 * 19, 2 * 23];
 const LENGTHS: [i64; 8] = [32 * 11, 32 * 13, 32 * 7, 32 * 17, 32 * 29, 32 * 31, 32 * 37, 32 * 41];
+/// The same for numbers that become known in a run.
+const COUNTS: [i64; 16] = [43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109];
 
 /// A graph whose inputs have extents that depend on symbols, and the trace of what is done with it.
 #[derive(Clone, Debug)]
@@ -21,98 +27,181 @@ pub struct Template {
     pub graph: Graph,
     /// The symbols, what numbers of the graph are of them, and on which conditions.
     pub trace: Trace,
-    /// Of each symbol, its dimension.
-    open: Vec<OpenDim>,
+    /// What decides shapes, with numbers that may depend on symbols.
+    facts: Facts,
+    /// Of each symbol, the first source and number that it is.
+    places: Vec<Place>,
 }
 
-/// A dimension of the inputs that has no number.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenDim {
-    /// Which it is.
-    pub id: DimId,
-    /// The first input and axis that have it.
-    place: (usize, usize),
+/// A source, and the position of a number there: an axis, or an element.
+pub type Place = (usize, usize);
+
+/// A number of a source that is not known beforehand.
+#[derive(Clone, Debug)]
+struct OpenNumber {
+    /// The dimension of inputs.
+    dim: Option<DimId>,
+    name: String,
+    place: Place,
     /// Its number in given types.
-    pub given: Option<u64>,
+    given: Option<u64>,
 }
 
-/// What becomes of an open dimension.
+/// What becomes of an open number.
 enum Role {
     Number(u64),
     /// A symbol, with an example.
     Symbol(i64),
 }
 
-impl Template {
-    /// The graph with its open dimensions as symbols, but for those that are 0 or 1 in `given`, types of the inputs: axes
-    /// of one element are repeated, and those of none do not matter. `None` if the graph has no open dimensions, or the rank or
-    /// the type of an input is not known, or `given` does not fit.
-    pub fn of(graph: &Graph, given: Option<&[DenseType]>) -> Option<Template> {
-        Template::closing(graph, given, &[])
-    }
+/// What a template is made from.
+#[derive(Clone, Copy)]
+pub struct TemplateRequest<'a> {
+    /// A graph as a front end made it.
+    pub graph: &'a Graph,
+    /// What is known; no types, if the template need not hold for some.
+    pub facts: &'a Facts,
+}
 
-    /// As [`Template::of`], with the given numbers for the dimensions `closed`.
-    pub fn closing(graph: &Graph, given: Option<&[DenseType]>, closed: &[DimId]) -> Option<Template> {
+impl TemplateRequest<'_> {
+    /// The graph with its open numbers as symbols, but for those that are 0 or 1 in the given types: axes of one element are
+    /// repeated, and those of none do not matter. Those at the places `closed` are the given numbers, too. `None` if nothing is open,
+    /// or the rank or the type of an input is not known, or the given types do not fit.
+    pub fn closing(&self, closed: &[Place]) -> Option<Template> {
         let [mut batches, mut lengths] = [BATCHES.iter(), LENGTHS.iter()];
-        Template::make(graph, given, |dim| match dim.given {
-            Some(n) if n < 2 || closed.contains(&dim.id) => Some(Role::Number(n)),
+        let mut counts = COUNTS.iter();
+        self.make(|open| match open.given {
+            Some(n) if n < 2 || closed.contains(&open.place) => Some(Role::Number(n)),
             _ => {
-                let example = if dim.place.1 == 0 { batches.next() } else { lengths.next() };
+                let example = match open.dim {
+                    None => counts.next(),
+                    Some(_) if open.place.1 == 0 => batches.next(),
+                    Some(_) => lengths.next(),
+                };
                 example.copied().map(Role::Symbol)
             }
         })
     }
 
-    /// As [`Template::of`], with the given numbers as examples: passes decide as for these, and so it is not for other shapes.
-    pub fn like(graph: &Graph, given: &[DenseType]) -> Option<Template> {
-        Template::make(graph, Some(given), |dim| {
-            let n = dim.given?;
+    /// As [`TemplateRequest::closing`], with the given numbers as examples: passes decide as for these, and so it is not for other
+    /// shapes.
+    pub fn like(&self) -> Option<Template> {
+        self.make(|open| {
+            let n = open.given?;
             Some(if n < 2 { Role::Number(n) } else { Role::Symbol(n as i64) })
         })
     }
 
-    fn make(
-        graph: &Graph,
-        given: Option<&[DenseType]>,
-        role: impl FnMut(&OpenDim) -> Option<Role>,
-    ) -> Option<Template> {
-        let all = open_dims(graph, given)?;
+    /// What numbers of the given types tell templates apart, besides those that are open.
+    pub fn class(&self) -> impl Iterator<Item = u64> {
+        let Facts { sources, types, .. } = self.facts;
+        sources.iter().zip(types).flat_map(|(source, ty)| {
+            let open = source.open(ty);
+            let number = move |(axis, n): (usize, &u64)| if open.contains(&axis) { (*n).min(2) } else { *n };
+            ty.dims.example().iter().enumerate().map(number)
+        })
+    }
+
+    fn make(&self, role: impl FnMut(&OpenNumber) -> Option<Role>) -> Option<Template> {
+        let all = self.open_numbers()?;
         let roles: Vec<Role> = all.iter().map(role).collect::<Option<_>>()?;
-        let (mut open, mut symbols) = (vec![], vec![]);
-        for (dim, role) in all.iter().zip(&roles) {
+        let (mut places, mut symbols) = (vec![], vec![]);
+        for (open, role) in all.iter().zip(&roles) {
             if let Role::Symbol(example) = *role {
-                open.push(*dim);
-                symbols.push(Symbol { name: graph.dims.name(dim.id), range: (2, MAX_EXTENT), example });
+                places.push(open.place);
+                symbols.push(Symbol { name: open.name.as_str().into(), range: (2, MAX_EXTENT), example });
             }
         }
         if symbols.is_empty() {
             return None;
         }
         let trace = Trace::new(symbols);
-        let mut graph = graph.clone();
-        let mut position = 0..open.len();
-        let unified = trace.enter(|| {
-            all.iter().zip(&roles).try_for_each(|(dim, role)| {
-                let known = match role {
-                    Role::Number(n) => Some(Dim::Const(*n)),
-                    Role::Symbol(_) => position.next().map(|i| Dim::Open(trace.symbol(i))),
-                };
-                let origin = Origin(graph.dims.name(dim.id));
-                known.and_then(|known| graph.dims.unify(Dim::Sym(dim.id), known, &origin).ok()).map(drop)
-            })
-        });
-        unified?;
-        Some(Template { graph, trace, open })
+        let mut graph = self.graph.clone();
+        let mut position = 0..places.len();
+        let number = |role: &Role| match role {
+            Role::Number(n) => Some(Extent::of(*n as i64)),
+            Role::Symbol(_) => position.next().map(|i| trace.symbol(i)),
+        };
+        let numbers: Vec<Extent> = roles.iter().map(number).collect::<Option<_>>()?;
+        let types = trace.enter(|| self.declared(&mut graph, &all, &numbers))?;
+        Some(Template { graph, trace, facts: Facts { types, ..self.facts.clone() }, places })
     }
 
-    /// The dimensions for which the conditions admit no other number than the example, as far as a few tries tell.
-    pub fn fixed(&self) -> Vec<DimId> {
+    /// The numbers of sources, with those that are open as given; a graph learns those of its inputs.
+    fn declared(&self, graph: &mut Graph, all: &[OpenNumber], numbers: &[Extent]) -> Option<Vec<DenseType>> {
+        for (open, number) in all.iter().zip(numbers) {
+            let Some(id) = open.dim else { continue };
+            graph.dims.unify(Dim::Sym(id), Dim::of(*number), &Origin(graph.dims.name(id))).ok()?;
+        }
+        let declared = |(i, source): (usize, &ShapeSource)| {
+            if let ShapeSource::Input(v) = source {
+                return graph.dense(*v).ok();
+            }
+            let given = self.facts.types.get(i)?;
+            let number = |axis: usize| {
+                let open = all.iter().position(|open| open.place == (i, axis));
+                open.map_or_else(|| given.dims.at(axis), |at| numbers[at])
+            };
+            Some(DenseType { dtype: given.dtype, dims: (0..given.rank()).map(number).collect() })
+        };
+        self.facts.sources.iter().enumerate().map(declared).collect()
+    }
+
+    /// The open numbers of sources; `None` if the rank or the type of an input is not known, or the given types do not fit.
+    fn open_numbers(&self) -> Option<Vec<OpenNumber>> {
+        let mut all: Vec<OpenNumber> = vec![];
+        for (source, from) in self.facts.sources.iter().enumerate() {
+            let name = &self.graph.node(from.value().node).name;
+            let given = |axis: usize| match self.facts.types.is_empty() {
+                false => number_at(&self.facts.types, (source, axis)).map(Some),
+                true => Some(None),
+            };
+            let ShapeSource::Input(v) = from else {
+                for axis in from.open(self.facts.types.get(source)?) {
+                    let (name, place) = (format!("{name}.{axis}"), (source, axis));
+                    all.push(OpenNumber { dim: None, name, place, given: given(axis)? });
+                }
+                continue;
+            };
+            let ty = self.graph.resolved(*v);
+            let Shape::Ranked(dims) = ty.shape else { return None };
+            ty.dtype?;
+            for (axis, dim) in dims.iter().enumerate() {
+                let Dim::Sym(id) = *dim else { continue };
+                let given = given(axis)?;
+                if all.iter().all(|other| other.dim != Some(id)) {
+                    let name = self.graph.dims.name(id).to_string();
+                    all.push(OpenNumber { dim: Some(id), name, place: (source, axis), given });
+                }
+            }
+        }
+        Some(all)
+    }
+}
+
+impl Template {
+    /// The graph with the open dimensions of its inputs as symbols, as [`TemplateRequest::closing`].
+    pub fn of(graph: &Graph, given: Option<&[DenseType]>) -> Option<Template> {
+        TemplateRequest { graph, facts: &Facts::of_inputs(graph, given.unwrap_or_default()) }.closing(&[])
+    }
+
+    /// Types the graph, and reduces it to the next part ([`next_part`]).
+    ///
+    /// # Errors
+    /// As [`next_part`].
+    pub fn divide(&mut self, typing: Typing<'_>) -> Result<PartShape> {
+        let Template { graph, trace, facts, .. } = self;
+        trace.enter(|| next_part(graph, typing, facts))
+    }
+
+    /// The numbers for which the conditions admit no other than the example, as far as a few tries tell.
+    pub fn fixed(&self) -> Vec<Place> {
         self.refusing(&self.examples(), |_, n| vec![n * 2, n * 3, n / 2, n + 1, n - 1])
     }
 
-    /// The open dimensions that the conditions fix: a condition fails if the extent in `types` is replaced by that in `numbers` (one
+    /// The open numbers that the conditions fix: a condition fails if that in `types` is replaced by that in `numbers` (one
     /// per symbol). `None` if the template does not hold for `types`.
-    pub fn unlike(&self, types: &[DenseType], numbers: &[i64]) -> Option<Vec<DimId>> {
+    pub fn unlike(&self, types: &[DenseType], numbers: &[i64]) -> Option<Vec<Place>> {
         self.binding(types)?;
         Some(self.refusing(&self.numbers(types)?, |i, _| numbers.get(i).copied().into_iter().collect()))
     }
@@ -122,15 +211,15 @@ impl Template {
         self.trace.symbols().iter().map(|s| s.example).collect()
     }
 
-    /// The dimensions for which the conditions admit none of the numbers tried in place of one of `numbers`.
-    fn refusing(&self, numbers: &[i64], tries: impl Fn(usize, i64) -> Vec<i64>) -> Vec<DimId> {
+    /// The places at which the conditions admit none of the numbers tried in place of one of `numbers`.
+    fn refusing(&self, numbers: &[i64], tries: impl Fn(usize, i64) -> Vec<i64>) -> Vec<Place> {
         let admits = |i: usize, n: i64| {
             let mut values = numbers.to_vec();
             values[i] = n;
             self.trace.bind(&values).is_some()
         };
         let refused = |i: usize| !tries(i, numbers[i]).into_iter().any(|n| admits(i, n));
-        self.open.iter().enumerate().filter(|(i, _)| refused(*i)).map(|(_, dim)| dim.id).collect()
+        self.places.iter().enumerate().filter(|(i, _)| refused(*i)).map(|(_, place)| *place).collect()
     }
 
     /// A template with conditions of its own from here on.
@@ -143,17 +232,20 @@ impl Template {
     pub fn with_examples(&self, types: &[DenseType]) -> Option<Template> {
         let (trace, binding) = self.trace.with_examples(&self.numbers(types)?)?;
         let graph = trace.enter(|| self.graph.renumbered(&|n| binding.example(n)));
-        Some(Template { graph, trace, open: self.open.clone() })
+        let number =
+            |ty: &DenseType| DenseType { dtype: ty.dtype, dims: ty.dims.all().map(|n| binding.example(n)).collect() };
+        let types = self.facts.types.iter().map(number).collect();
+        Some(Template { graph, trace, facts: Facts { types, ..self.facts.clone() }, places: self.places.clone() })
     }
 
-    /// The numbers of the symbols for inputs of these types; `None` if there are too few.
+    /// The numbers of the symbols for sources of these types; `None` if there are too few.
     pub fn numbers(&self, types: &[DenseType]) -> Option<Vec<i64>> {
-        self.open.iter().map(|dim| dim.number_in(types).map(|n| n as i64)).collect()
+        self.places.iter().map(|place| number_at(types, *place).map(|n| n as i64)).collect()
     }
 
-    /// Of each symbol, an input and an axis whose extent it is.
-    pub fn places(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.open.iter().map(|dim| dim.place)
+    /// Of each symbol, a source and the position of a number that it is: an input and an axis, at first.
+    pub fn places(&self) -> impl Iterator<Item = Place> {
+        self.places.iter().copied()
     }
 
     /// Changes the graph as part of the trace.
@@ -165,53 +257,24 @@ impl Template {
         self.trace.enter(|| change(graph))
     }
 
-    /// What numbers are for inputs of these types, in signature order; `None` if the template does not hold for them.
+    /// What numbers are for sources of these types, the inputs first; `None` if the template does not hold for them.
     pub fn binding(&self, types: &[DenseType]) -> Option<Binding> {
         let binding = self.trace.bind(&self.numbers(types)?)?;
-        let fits = |(node, ty): (_, &DenseType)| {
-            let own = self.graph.dense(Value { node, port: 0 });
-            own.is_ok_and(|own| {
-                let dims = own.dims.all().map(|n| binding.value(n));
-                own.dtype == ty.dtype
-                    && own.rank() == ty.rank()
-                    && dims.zip(&ty.dims).all(|(n, given)| n == *given as i64)
-            })
+        let fits = |(own, ty): (&DenseType, &DenseType)| {
+            let dims = own.dims.all().map(|n| binding.value(n));
+            own.dtype == ty.dtype && own.rank() == ty.rank() && dims.zip(&ty.dims).all(|(n, given)| n == *given as i64)
         };
-        let inputs = self.graph.inputs().iter().copied();
-        (inputs.len() == types.len() && inputs.zip(types).all(fits)).then_some(binding)
+        let own = &self.facts.types;
+        (own.len() == types.len() && own.iter().zip(types).all(fits)).then_some(binding)
     }
 
-    /// The graph for inputs of these types, in signature order; `None` if the template does not hold for them.
+    /// The graph for sources of these types, the inputs first; `None` if the template does not hold for them.
     pub fn graph_for(&self, types: &[DenseType]) -> Option<Graph> {
         Some(self.graph.bound(&self.binding(types)?))
     }
 }
 
-impl OpenDim {
-    /// Its number in types of the inputs.
-    fn number_in(&self, types: &[DenseType]) -> Option<u64> {
-        let (input, axis) = self.place;
-        types.get(input)?.dims.get(axis).copied()
-    }
-}
-
-/// The open dimensions of the inputs, with their numbers in `given`, types of these; `None` if the rank or the type of an input is not known, or `given` does not fit.
-pub fn open_dims(graph: &Graph, given: Option<&[DenseType]>) -> Option<Vec<OpenDim>> {
-    let mut all: Vec<OpenDim> = vec![];
-    for (input, &node) in graph.inputs().iter().enumerate() {
-        let ty = graph.resolved(Value { node, port: 0 });
-        let Shape::Ranked(dims) = ty.shape else { return None };
-        ty.dtype?;
-        for (axis, dim) in dims.iter().enumerate() {
-            let Dim::Sym(id) = *dim else { continue };
-            let mut dim = OpenDim { id, place: (input, axis), given: None };
-            if let Some(types) = given {
-                dim.given = Some(dim.number_in(types)?);
-            }
-            if all.iter().all(|other| other.id != id) {
-                all.push(dim);
-            }
-        }
-    }
-    Some(all)
+/// The number at a place in types of sources.
+fn number_at(types: &[DenseType], (source, position): Place) -> Option<u64> {
+    types.get(source)?.dims.get(position).copied()
 }

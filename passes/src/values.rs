@@ -30,12 +30,19 @@ pub struct StaticValues<'r> {
     limit: u64,
     facts: Cell<u64>,
     memo: RefCell<BTreeMap<Value, KnownValues>>,
+    assumed: BTreeMap<Value, TensorData>,
 }
 
 impl<'r> StaticValues<'r> {
     /// `limit` bounds the bytes of each tensor that is evaluated.
     pub fn new(registry: &'r Registry, limit: u64) -> StaticValues<'r> {
-        StaticValues { registry, limit, facts: Cell::new(0), memo: RefCell::default() }
+        StaticValues { registry, limit, facts: Cell::new(0), memo: RefCell::default(), assumed: BTreeMap::new() }
+    }
+
+    /// With values that nothing in the graph tells.
+    #[must_use]
+    pub fn assuming(self, assumed: &BTreeMap<Value, TensorData>) -> StaticValues<'r> {
+        StaticValues { assumed: assumed.clone(), ..self }
     }
 
     /// Tells that types became better known, so that open questions are worth asking again.
@@ -45,7 +52,7 @@ impl<'r> StaticValues<'r> {
 
     /// The value, if it is known at compile time and within the size limit.
     pub fn get(&self, graph: &Graph, v: Value) -> Option<TensorData> {
-        if let NodeKind::Const(data) = &graph.node(v.node).kind {
+        if let Some(data) = self.stated(graph, v) {
             return Some(data.clone());
         }
         let mut stack = vec![(v.node, false)];
@@ -59,10 +66,15 @@ impl<'r> StaticValues<'r> {
             } else if entered.insert(node) {
                 stack.push((node, true));
                 let small = graph.args(node).into_iter().filter(|a| self.small(graph, *a));
-                stack.extend(small.filter(|a| graph.constant(*a).is_none()).map(|a| (a.node, false)));
+                stack.extend(small.filter(|a| self.stated(graph, *a).is_none()).map(|a| (a.node, false)));
             }
         }
         self.known(graph, v)
+    }
+
+    /// The value of a constant, or one that is assumed.
+    fn stated<'a>(&'a self, graph: &'a Graph, v: Value) -> Option<&'a TensorData> {
+        graph.constant(v).or_else(|| self.assumed.get(&v))
     }
 
     fn settled(&self, node: NodeId) -> bool {
@@ -74,7 +86,7 @@ impl<'r> StaticValues<'r> {
     }
 
     fn known(&self, graph: &Graph, v: Value) -> Option<TensorData> {
-        if let Some(data) = graph.constant(v) {
+        if let Some(data) = self.stated(graph, v) {
             return Some(data.clone());
         }
         match self.memo.borrow().get(&v) {

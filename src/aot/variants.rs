@@ -8,8 +8,7 @@ use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
 use tensorc_ir::{DenseType, TensorData};
-use tensorc_passes::infer::infer_graph;
-use tensorc_passes::stage::split;
+use tensorc_passes::parts::first_part;
 use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify, verify_kernels};
 use tensorc_schedule::lowered::Lowered;
@@ -101,18 +100,16 @@ pub fn within(request: &AotRequest, extents: &[u64], error: Error) -> Error {
     }
 }
 
-/// The graph for inputs of these types, in one stage.
+/// The graph for inputs of these types, in one part.
 ///
 /// # Errors
 /// The types do not fit the model, or shapes in it depend on values.
 pub fn typed(model: &Model, types: &[DenseType]) -> Result<Graph, Error> {
     let compiler = model.compiler();
     let mut graph = model.graph_for(types)?;
-    let static_bytes = compiler.options().passes.static_bytes;
-    infer_graph(&mut graph, compiler.registry(), static_bytes)?;
-    match split(&graph, compiler.registry(), static_bytes)? {
-        None => Ok(graph),
-        Some(_) => Err(Error::Staged { model: graph.name }),
+    match first_part(&mut graph, compiler.typing())?.is_last() {
+        true => Ok(graph),
+        false => Err(Error::Parts { model: graph.name }),
     }
 }
 

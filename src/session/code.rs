@@ -4,25 +4,23 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tensorc_abi::Plan;
+use tensorc_ir::DenseType;
 use tensorc_ir::graph::Graph;
-use tensorc_ir::{DenseType, TensorData};
-use tensorc_passes::infer::infer_graph;
-use tensorc_passes::stage::{StageSplit, split};
 use tensorc_runtime::{AlignedBuffer, Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
-use super::stage::LaterStages;
 use crate::bounded_pool::BoundedPool;
 use crate::compile::{Report, Source};
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::parts::LaterParts;
 use crate::program::{Program, most_runs};
 use crate::tensor::Tensor;
 
-/// A model compiled for fixed input shapes.
+/// A model compiled for fixed input shapes, or a part of it.
 pub(crate) struct SessionCode {
-    /// Of the first stage if there are several.
+    /// Of the first part if there are several.
     pub program: Program,
-    pub later: Option<LaterStages>,
+    pub later: Option<LaterParts>,
     /// Names of the outputs.
     outputs: Vec<String>,
     states: StateInputs,
@@ -60,23 +58,13 @@ pub(crate) struct RunMemory {
 }
 
 impl SessionCode {
-    /// Compiles a graph whose inputs have concrete types.
+    /// Compiles a graph of known types.
     ///
     /// # Errors
     /// As [`Program::compile`].
-    pub fn compile(compiler: &Compiler, mut graph: Graph) -> Result<SessionCode, Error> {
-        let mut report = Report::default();
-        let static_bytes = compiler.options().passes.static_bytes;
-        let divided = report.timed(compiler, "infer", || {
-            infer_graph(&mut graph, compiler.registry(), static_bytes)?;
-            Ok(split(&graph, compiler.registry(), static_bytes)?)
-        })?;
+    pub fn compile_typed(compiler: &Compiler, graph: Graph, report: Report) -> Result<SessionCode, Error> {
         let signature = Signature::of(&graph);
-        let (first, later) = match divided {
-            None => (graph, None),
-            Some(StageSplit { first, finished, rest }) => (first, Some(LaterStages::new(finished, rest))),
-        };
-        SessionCode::of(compiler, (Source::Typed(first), signature), later, report)
+        SessionCode::of(compiler, Source::Typed(graph), signature, report)
     }
 
     /// Compiles a graph that is fused already.
@@ -85,18 +73,18 @@ impl SessionCode {
     /// As [`Program::compile`].
     pub fn compile_fused(compiler: &Compiler, graph: Graph, report: Report) -> Result<SessionCode, Error> {
         let signature = Signature::of(&graph);
-        SessionCode::of(compiler, (Source::Fused(graph), signature), None, report)
+        SessionCode::of(compiler, Source::Fused(graph), signature, report)
     }
 
-    fn of(
-        compiler: &Compiler,
-        (source, signature): (Source, Signature),
-        later: Option<LaterStages>,
-        report: Report,
-    ) -> Result<SessionCode, Error> {
+    fn of(compiler: &Compiler, source: Source, signature: Signature, report: Report) -> Result<SessionCode, Error> {
         let program = Program::compile_reporting(compiler, source, report)?;
         let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
-        Ok(SessionCode::linked(program, signature, later, runs))
+        Ok(SessionCode::linked(program, signature, runs))
+    }
+
+    /// With the parts that follow.
+    pub fn followed_by(self, later: LaterParts) -> SessionCode {
+        SessionCode { outputs: later.outputs(), later: Some(later), ..self }
     }
 
     /// Of a plan for many shapes, whose runs share memory, but for that of states.
@@ -105,20 +93,15 @@ impl SessionCode {
             true => runs,
             false => Arc::new(BoundedPool::new(most_runs(program.compiler()))),
         };
-        SessionCode::linked(program, signature, None, runs)
+        SessionCode::linked(program, signature, runs)
     }
 
-    fn linked(
-        program: Program,
-        signature: Signature,
-        later: Option<LaterStages>,
-        runs: Arc<BoundedPool<RunMemory>>,
-    ) -> SessionCode {
+    fn linked(program: Program, signature: Signature, runs: Arc<BoundedPool<RunMemory>>) -> SessionCode {
         let Signature { outputs, positions } = signature;
         let plan = program.plan();
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
-        SessionCode { program, later, outputs, states: StateInputs { positions, types }, runs }
+        SessionCode { program, later: None, outputs, states: StateInputs { positions, types }, runs }
     }
 
     pub fn plan(&self) -> &Plan {
@@ -152,13 +135,14 @@ impl SessionCode {
     /// Runs on inputs in signature order; allocates the outputs.
     ///
     /// # Errors
-    /// An input does not have the type this was compiled for, or a later stage does not compile.
+    /// An input does not have the type this was compiled for, or a later part does not compile.
     pub fn run(&self, memory: &mut RunMemory, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
         let results = self.run_first(memory, &refs)?;
-        let Some(later) = &self.later else { return Ok(results) };
-        let inputs: Vec<TensorData> = inputs.iter().map(|t| t.0.clone()).collect();
-        later.run(self.program.compiler(), &inputs, results, self.outputs.len())
+        match &self.later {
+            Some(later) => later.run(self.program.compiler(), inputs, results),
+            None => Ok(results),
+        }
     }
 
     fn run_first(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
@@ -176,7 +160,7 @@ impl SessionCode {
         shapes.iter().zip(owned).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
     }
 
-    /// Runs the first stage, under the eyes of the profiler if it is on.
+    /// Runs the first part, under the eyes of the profiler if it is on.
     pub fn execute(
         &self,
         memory: &mut RunMemory,

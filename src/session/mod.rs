@@ -1,21 +1,20 @@
 //! A model compiled for fixed input shapes, ready to run.
 //!
-//! Where shapes depend on computed values the model is compiled in stages: the first runs, its
-//! results decide the shapes of the next, which is compiled once for every combination seen.
+//! Where shapes depend on computed values the model is compiled in parts: the results of one tell the shapes of the next.
 
 mod code;
-mod stage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tensorc_abi::Plan;
-use tensorc_ir::graph::Graph;
+use tensorc_ir::graph::{Graph, Value};
 use tensorc_runtime::{TensorMut, TensorRef};
 
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::parts::Parts;
 use crate::tensor::Tensor;
 
 pub(crate) use code::{RunMemory, SessionCode, Signature};
@@ -32,7 +31,9 @@ impl Session {
     /// # Errors
     /// As [`crate::Program::compile`].
     pub fn new(compiler: &Compiler, graph: Graph) -> Result<Session, Error> {
-        Session::of(SessionCode::compile(compiler, graph)?)
+        let types = graph.inputs().iter().map(|node| graph.dense(Value { node: *node, port: 0 }));
+        let types = types.collect::<Result<Vec<_>, _>>()?;
+        Session::of(Arc::new(Parts::of(graph)).session(compiler, &types)?)
     }
 
     pub(crate) fn of(code: SessionCode) -> Result<Session, Error> {
@@ -48,13 +49,13 @@ impl Session {
         Ok(Session { code: self.code.clone(), memory: self.code.memory()? })
     }
 
-    /// The schedule this session runs; of its first stage if there are several.
+    /// The schedule this session runs; of its first part if there are several.
     pub fn plan(&self) -> &Plan {
         self.code.plan()
     }
 
-    /// Whether shapes depend on values, so that later stages are compiled while running.
-    pub fn is_staged(&self) -> bool {
+    /// Whether shapes depend on values, so that there are several parts.
+    pub fn has_parts(&self) -> bool {
         self.code.later.is_some()
     }
 
@@ -63,7 +64,7 @@ impl Session {
         self.code.outputs()
     }
 
-    /// What compiling the first stage took.
+    /// What compiling the first part took.
     pub fn report(&self) -> &Report {
         self.code.program.report()
     }
@@ -71,7 +72,7 @@ impl Session {
     /// Runs on inputs in signature order; allocates the outputs.
     ///
     /// # Errors
-    /// An input does not have the type this session was compiled for, or a later stage does not
+    /// An input does not have the type this session was compiled for, or a later part does not
     /// compile.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         self.code.run(&mut self.memory, inputs)
@@ -86,12 +87,12 @@ impl Session {
         self.code.states(&self.memory)
     }
 
-    /// Runs into memory of the caller's: no allocation unless the session is staged.
+    /// Runs into memory of the caller's: no allocation unless there are several parts.
     ///
     /// # Errors
     /// A tensor does not have the type this session was compiled for, or delivers.
     pub fn run_into(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
-        if !self.is_staged() {
+        if !self.has_parts() {
             return self.code.execute(&mut self.memory, inputs, outputs);
         }
         let owned = inputs.iter().map(|t| Tensor::from_bytes(t.dtype, t.dims, t.data.to_vec()));
@@ -110,10 +111,10 @@ impl Session {
     /// the runs.
     ///
     /// # Errors
-    /// As [`Session::run_into`]; the model runs here, has states or is compiled in stages, or two runs are under way.
+    /// As [`Session::run_into`]; the model runs here, has states or is compiled in parts, or two runs are under way.
     pub fn begin(&mut self, inputs: &[TensorRef<'_>]) -> Result<(), Error> {
-        match self.is_staged() {
-            true => Err(Error::Staged { model: self.plan().name.clone() }),
+        match self.has_parts() {
+            true => Err(Error::Parts { model: self.plan().name.clone() }),
             false => Ok(self.memory.context.begin(inputs)?),
         }
     }
@@ -126,7 +127,7 @@ impl Session {
         Ok(self.memory.context.finish(outputs)?)
     }
 
-    /// Runs the first stage and returns the time of each step of its plan.
+    /// Runs the first part and returns the time of each step of its plan.
     ///
     /// # Errors
     /// As [`Session::run_into`].

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tensorc_ir::DenseType;
-use tensorc_passes::infer::{bind, infer_graph};
-use tensorc_passes::stage::split;
+use tensorc_passes::infer::bind;
+use tensorc_passes::parts::first_part;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::ArrayOperand;
 use tensorc_runtime::engine::OpName;
@@ -35,10 +35,8 @@ impl Runtime {
     pub fn function(&self, model: &Model, types: &[DenseType]) -> Result<CompiledFunction, Error> {
         let mut graph = model.graph().clone();
         bind(&mut graph, types)?;
-        let (registry, bytes) = (self.compiler().registry(), self.compiler().options().passes.static_bytes);
-        infer_graph(&mut graph, registry, bytes)?;
-        if split(&graph, registry, bytes)?.is_some() {
-            return Err(tensorc::Error::Staged { model: graph.name.clone() }.into());
+        if !first_part(&mut graph, self.compiler().typing())?.is_last() {
+            return Err(tensorc::Error::Parts { model: graph.name.clone() }.into());
         }
         let names = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
         let inputs = names.zip(types.iter().cloned()).collect();

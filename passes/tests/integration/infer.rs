@@ -13,7 +13,7 @@ use tensorc_ir::prim::{Prim, View};
 use tensorc_ir::scalar::{Ex, ScalarBuilder};
 use tensorc_ir::{DType, DenseType, Dim, Dims, Shape, TensorData, TensorType};
 use tensorc_passes::infer::{bind, bind_named, infer_graph};
-use tensorc_passes::stage::split;
+use tensorc_passes::parts::{PartsRun, Typing, first_part, next_part};
 use tensorc_passes::{CompilePhase, PassCx, Pipeline};
 
 fn def(name: &'static str, inputs: usize, static_inputs: &[usize], compute: Compute, infer: Infer) -> OpDef {
@@ -132,7 +132,7 @@ fn shapes_computed_from_shapes_are_static() {
     bind(&mut g, &[DenseType::new(DType::F32, [3, 5])]).unwrap();
     assert!(infer_graph(&mut g, &r, 1024).unwrap());
     assert_eq!(g.dense(y).unwrap().dims, [3, 5]);
-    assert!(split(&g, &r, 1024).unwrap().is_none());
+    assert!(first_part(&mut g.clone(), Typing { registry: &r, static_bytes: 1024 }).unwrap().is_last());
     let mut done = g.clone();
     Pipeline::to(CompilePhase::Fuse).run(&mut done, &mut PassCx::new(&r)).unwrap();
     assert_fused_form(&done);
@@ -185,29 +185,24 @@ fn long_concrete_chains_take_one_visit_each() {
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
 
-/// Runs a graph stage by stage on the interpreter.
-fn run_stages(mut g: Graph, r: &Registry, mut inputs: Vec<TensorData>) -> (Vec<TensorData>, usize) {
-    let mut results: Vec<Option<TensorData>> = vec![None; g.outputs().len()];
-    let mut position: Vec<usize> = (0..results.len()).collect();
-    for stage in 1.. {
-        infer_graph(&mut g, r, 1024).unwrap();
-        let Some(s) = split(&g, r, 1024).unwrap() else {
-            for (at, data) in position.into_iter().zip(eval_graph(&g, r, &inputs).unwrap()) {
-                results[at] = Some(data);
-            }
-            return (results.into_iter().map(Option::unwrap).collect(), stage);
-        };
-        let done = eval_graph(&s.first, r, &inputs).unwrap();
-        s.finished.iter().for_each(|(whole, first)| results[position[*whole]] = Some(done[*first].clone()));
-        let next = s.rest.next(r, &inputs, &done).unwrap();
-        position = next.outputs.iter().map(|i| position[*i]).collect();
-        (g, inputs) = (next.graph, next.inputs);
+/// Runs a graph part by part on the interpreter; how many there are.
+fn run_parts(g: &Graph, r: &Registry, inputs: &[TensorData]) -> (Vec<TensorData>, usize) {
+    let typing = Typing { registry: r, static_bytes: 1024 };
+    let mut run = PartsRun::new(g, inputs.iter().cloned());
+    for count in 1.. {
+        let mut part = g.clone();
+        let shape = next_part(&mut part, typing, &run.facts().unwrap()).unwrap();
+        let results = eval_graph(&part, r, &run.inputs(&shape).unwrap()).unwrap();
+        run.add(&shape, results, r).unwrap();
+        if shape.is_last() {
+            return (run.outputs().unwrap(), count);
+        }
     }
     unreachable!()
 }
 
 #[test]
-fn host_operators_and_run_time_shapes_run_in_stages() {
+fn host_operators_and_run_time_shapes_run_in_parts() {
     let r = ops();
     let mut g = Graph::new("g");
     let x = g.add_input("x", ty_of(&[6]).into());
@@ -227,8 +222,8 @@ fn host_operators_and_run_time_shapes_run_in_stages() {
         TensorData::f32s(&[2], &[8.0, 9.0]).unwrap(),
         TensorData::i64s(&[2], &[2, 3]).unwrap(),
     ];
-    let (results, stages) = run_stages(g.clone(), &r, inputs.clone());
-    assert_eq!(stages, 2);
+    let (results, parts) = run_parts(&g, &r, &inputs);
+    assert_eq!(parts, 2);
     assert_eq!(results, eval_graph(&g, &r, &inputs).unwrap());
     assert_eq!(results[0].to_f32s(), [6.0, 42.0, 156.0]);
     assert_eq!(results[2].dims(), [2, 3]);
@@ -242,7 +237,6 @@ fn an_unbound_input_is_named() {
     let x = g.add_input("x", ty);
     let y = call(&mut g, &r, "square_plus", &[x]);
     g.add_output("y", y);
-    infer_graph(&mut g, &r, 1024).unwrap();
-    let e = split(&g, &r, 1024).unwrap_err();
+    let e = first_part(&mut g, Typing { registry: &r, static_bytes: 1024 }).unwrap_err();
     assert_eq!((e.code, e.node.as_deref()), (DiagnosticCode::Unresolved, Some("x")));
 }

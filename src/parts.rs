@@ -1,0 +1,119 @@
+//! The parts that a graph is compiled in: one, or several where shapes depend on values ([`tensorc_passes::parts`]). Each is compiled
+//! for many shapes where it can be, and the results of one tell the numbers of the next.
+
+use std::sync::Arc;
+
+use tensorc_ir::DenseType;
+use tensorc_ir::graph::Graph;
+use tensorc_passes::infer::bind;
+use tensorc_passes::parts::{Facts, PartShape, PartsRun, next_part};
+
+use crate::cache::ProgramCache;
+use crate::compile::Report;
+use crate::compiler::Compiler;
+use crate::error::Error;
+use crate::key::ProgramKey;
+use crate::session::SessionCode;
+use crate::templates::{OpenModel, Templates};
+use crate::tensor::Tensor;
+
+/// Parts after the first that are kept with the numbers of their shapes.
+const MAX_LATER_PARTS: usize = 64;
+
+/// A graph, and what is compiled of it.
+pub(crate) struct Parts {
+    graph: Graph,
+    templates: Templates,
+    later: ProgramCache<Arc<PartCode>>,
+}
+
+/// The code of a part.
+struct PartCode {
+    code: SessionCode,
+    shape: PartShape,
+}
+
+impl Parts {
+    /// Of a graph as a front end made it, of which nothing is compiled yet.
+    pub fn of(graph: Graph) -> Parts {
+        Parts { graph, templates: Templates::default(), later: ProgramCache::new(MAX_LATER_PARTS) }
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// What is compiled for inputs of these types and many others, if that is all of the graph.
+    pub fn whole(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
+        let model = self.templates.model(compiler, &self.graph, &Facts::of_inputs(&self.graph, types), report)?;
+        model.shape().is_last().then_some(model)
+    }
+
+    /// The code for inputs of these types; parts after the first are compiled when they come up.
+    ///
+    /// # Errors
+    /// As [`crate::Program::compile`].
+    pub fn session(self: &Arc<Self>, compiler: &Compiler, types: &[DenseType]) -> Result<SessionCode, Error> {
+        let PartCode { code, shape } = self.compile(compiler, &Facts::of_inputs(&self.graph, types))?;
+        Ok(match shape.is_last() {
+            true => code,
+            false => code.followed_by(LaterParts { parts: self.clone(), first: shape }),
+        })
+    }
+
+    fn compile(&self, compiler: &Compiler, facts: &Facts) -> Result<PartCode, Error> {
+        let mut report = Report::default();
+        if let Some(model) = self.templates.model(compiler, &self.graph, facts, &mut report)
+            && let Some(Ok(code)) = model.code(compiler, &facts.types, report)
+        {
+            return Ok(PartCode { code, shape: model.shape().clone() });
+        }
+        let (mut report, mut graph) = (Report::default(), self.graph.clone());
+        let shape = report.timed(compiler, "infer", || {
+            let inputs = graph.inputs().len();
+            bind(&mut graph, &facts.types[..inputs])?;
+            Ok(next_part(&mut graph, compiler.typing(), facts)?)
+        })?;
+        Ok(PartCode { code: SessionCode::compile_typed(compiler, graph, report)?, shape })
+    }
+
+    /// A part after the first.
+    fn later(&self, compiler: &Compiler, facts: &Facts) -> Result<Arc<PartCode>, Error> {
+        let mut key = ProgramKey::of("");
+        facts.types.iter().for_each(|ty| key.ty(ty.dtype, &ty.dims));
+        self.later.get_or_make(&key, || Ok(Arc::new(self.compile(compiler, facts)?)))
+    }
+}
+
+/// What follows the first part.
+pub(crate) struct LaterParts {
+    parts: Arc<Parts>,
+    first: PartShape,
+}
+
+impl LaterParts {
+    /// The names of the outputs of all parts.
+    pub fn outputs(&self) -> Vec<String> {
+        self.parts.graph.outputs().iter().map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// All outputs, from the inputs of the graph and the results of the first part.
+    ///
+    /// # Errors
+    /// A part does not compile, or fails; so may an operator of the host.
+    pub fn run(&self, compiler: &Compiler, inputs: &[Tensor], mut results: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+        let mut run = PartsRun::new(&self.parts.graph, inputs.iter().map(|t| t.0.clone()));
+        let (mut shape, mut part) = (&self.first, None::<Arc<PartCode>>);
+        loop {
+            run.add(shape, results.into_iter().map(|t| t.0).collect(), compiler.registry())?;
+            if shape.is_last() {
+                return Ok(run.outputs()?.into_iter().map(Tensor).collect());
+            }
+            let next = self.parts.later(compiler, &run.facts()?)?;
+            let inputs: Vec<Tensor> = run.inputs(&next.shape)?.into_iter().map(Tensor).collect();
+            results = next.code.run_beside(&inputs)?;
+            shape = &part.insert(next).shape;
+        }
+    }
+}
