@@ -15,8 +15,9 @@ use tensorc::ir::kir::Kernel;
 use tensorc::ir::text::{PrintOptions, parse_module, print_graph, print_kernel, print_module, print_plan};
 use tensorc::ir::verify::{Stage, verify_graph, verify_kernel};
 use tensorc::ir::{DenseType, TextModule};
+use tensorc::passes::parts::{Facts, next_part};
 use tensorc::passes::pipeline::{LOWER, PLAN_MEMORY, known_names};
-use tensorc::passes::template::Template;
+use tensorc::passes::template::{Template, TemplateRequest};
 use tensorc::passes::{CompilePhase, End, PassCx, Pipeline, PrintWhen, Rewrite, Timing, Unit};
 use tensorc::runtime::plan::{InvalidPlan, verify, verify_kernels, verify_unplaced};
 use tensorc::schedule::lowered::Lowered;
@@ -363,23 +364,58 @@ impl OptJob<'_> {
         Ok(())
     }
 
-    /// Graphs for all extents of their open dimensions, with the conditions under which they hold.
+    /// Graphs for all extents of their open dimensions, with the conditions under which they hold; part by part where shapes depend
+    /// on values.
     fn show_open(&mut self, graphs: &[Graph]) -> Result<String, Diagnostic> {
         let mut text = String::new();
-        let options = PrintOptions { elide: !self.args.full, ..PrintOptions::default() };
         for graph in graphs {
             let none = || Diagnostic::new(DiagnosticCode::Unresolved, "no dimension of the inputs is open");
-            let mut template = Template::of(graph, None).ok_or_else(none)?;
-            template.change(|graph| self.passes(graph))?;
-            text += &match self.work.plans {
-                true => template.change(|graph| self.open_plan(graph))?,
-                false => template.change(|graph| print_graph(graph, &options)),
-            };
-            for (condition, place) in template.trace.guards() {
-                let _ = writeln!(text, "// if {condition} ({place})");
+            let mut facts = Facts::of_any_inputs(graph).ok_or_else(none)?;
+            for number in 1.. {
+                let open = TemplateRequest { graph, facts: &facts }.closing(&[]);
+                let (mut part, mut closed) = (open.clone(), graph.clone());
+                let shape = match &mut part {
+                    Some(template) => template.divide(self.compiler.typing())?,
+                    None => next_part(&mut closed, self.compiler.typing(), &facts)?,
+                };
+                if number == 1 && shape.is_last() {
+                    text += &self.show_template(open.ok_or_else(none)?)?;
+                    break;
+                }
+                let _ = writeln!(text, "// part {number}");
+                text += &match part {
+                    Some(template) => self.show_template(template)?,
+                    None => self.show_graph(&mut closed)?,
+                };
+                for call in &shape.hosts {
+                    let node = graph.node(call.node);
+                    let NodeKind::Op(op) = &node.kind else { continue };
+                    let _ = writeln!(text, "// then %{} = {} on the host", node.name, op.def.name);
+                }
+                if shape.is_last() {
+                    break;
+                }
+                facts = facts.after(graph, &shape);
             }
         }
         Ok(text)
+    }
+
+    fn show_template(&mut self, mut template: Template) -> Result<String, Diagnostic> {
+        let mut text = template.change(|graph| self.show_graph(graph))?;
+        for (condition, place) in template.trace.guards() {
+            let _ = writeln!(text, "// if {condition} ({place})");
+        }
+        Ok(text)
+    }
+
+    /// A graph behind the passes, or its kernels and its plan.
+    fn show_graph(&mut self, graph: &mut Graph) -> Result<String, Diagnostic> {
+        self.passes(graph)?;
+        match self.work.plans {
+            true => self.open_plan(graph),
+            false => Ok(print_graph(graph, &PrintOptions { elide: !self.args.full, ..PrintOptions::default() })),
+        }
     }
 
     /// The kernels and the plan of a graph whose extents depend on symbols.

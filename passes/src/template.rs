@@ -7,7 +7,7 @@ use tensorc_ir::extent::{Binding, Symbol, Trace};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::{DenseType, Dim, DimId, Extent, Shape};
 
-use crate::parts::{Facts, PartShape, ShapeSource, Typing, next_part};
+use crate::parts::{Facts, PartShape, ShapeSource, SourceKind, Typing, next_part};
 
 /// The greatest extent that a symbol stands for.
 const MAX_EXTENT: i64 = 1 << 31;
@@ -96,8 +96,7 @@ impl TemplateRequest<'_> {
     pub fn class(&self) -> impl Iterator<Item = u64> {
         let Facts { sources, types, .. } = self.facts;
         sources.iter().zip(types).flat_map(|(source, ty)| {
-            let open = source.open(ty);
-            let number = move |(axis, n): (usize, &u64)| if open.contains(&axis) { (*n).min(2) } else { *n };
+            let number = |(axis, n): (usize, &u64)| if source.is_open(axis) { (*n).min(2) } else { *n };
             ty.dims.example().iter().enumerate().map(number)
         })
     }
@@ -134,8 +133,8 @@ impl TemplateRequest<'_> {
             graph.dims.unify(Dim::Sym(id), Dim::of(*number), &Origin(graph.dims.name(id))).ok()?;
         }
         let declared = |(i, source): (usize, &ShapeSource)| {
-            if let ShapeSource::Input(v) = source {
-                return graph.dense(*v).ok();
+            if source.kind == SourceKind::Input {
+                return graph.dense(source.value).ok();
             }
             let given = self.facts.types.get(i)?;
             let number = |axis: usize| {
@@ -151,19 +150,20 @@ impl TemplateRequest<'_> {
     fn open_numbers(&self) -> Option<Vec<OpenNumber>> {
         let mut all: Vec<OpenNumber> = vec![];
         for (source, from) in self.facts.sources.iter().enumerate() {
-            let name = &self.graph.node(from.value().node).name;
+            let name = &self.graph.node(from.value.node).name;
             let given = |axis: usize| match self.facts.types.is_empty() {
                 false => number_at(&self.facts.types, (source, axis)).map(Some),
                 true => Some(None),
             };
-            let ShapeSource::Input(v) = from else {
-                for axis in from.open(self.facts.types.get(source)?) {
+            if from.kind != SourceKind::Input {
+                let count = self.facts.types.get(source)?.rank();
+                for axis in (0..count).filter(|axis| from.is_open(*axis)) {
                     let (name, place) = (format!("{name}.{axis}"), (source, axis));
                     all.push(OpenNumber { dim: None, name, place, given: given(axis)? });
                 }
                 continue;
-            };
-            let ty = self.graph.resolved(*v);
+            }
+            let ty = self.graph.resolved(from.value);
             let Shape::Ranked(dims) = ty.shape else { return None };
             ty.dtype?;
             for (axis, dim) in dims.iter().enumerate() {

@@ -27,6 +27,7 @@ mod ndarray;
 mod onnx;
 mod open_shapes;
 mod operators;
+mod parts;
 mod profiler;
 mod ptx;
 mod random;

@@ -8,7 +8,7 @@ use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::op::Compute;
 use tensorc_ir::{DenseType, Dim, Extent, Shape, TensorData};
 
-use super::{HALF, ShapeSource, Typing};
+use super::{HALF, ShapeSource, SourceKind, Typing};
 use crate::results::{result_types, results};
 use crate::values::StaticValues;
 
@@ -33,37 +33,37 @@ impl Known {
         numbers: &DenseType,
         frontier: &Frontier,
     ) -> Result<bool> {
-        match source {
-            ShapeSource::Input(_) => Ok(false),
-            ShapeSource::Result(v, open) => {
-                if !frontier.hosts.contains(&v.node) {
-                    return Ok(false);
-                }
-                let name = graph.node(v.node).name.clone();
-                let Shape::Ranked(dims) = graph.resolved(*v).shape else { return Ok(false) };
-                for (axis, dim) in dims.iter().enumerate().filter(|(axis, _)| open.contains(axis)) {
-                    let (given, origin) = (Dim::of(numbers.dims.at(axis)), Origin(name.clone()));
-                    let unified = graph.dims.unify(*dim, given, &origin);
-                    unified.map_err(|c| {
-                        let why = format!("axis {axis}: expected {}, found {}", c.expected, c.found);
-                        Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&name)
-                    })?;
-                }
+        let v = source.value;
+        match source.kind {
+            SourceKind::Input => Ok(false),
+            SourceKind::Result if frontier.hosts.contains(&v.node) => {
+                self.declare(graph, source, numbers)?;
                 Ok(self.hosts.insert(v.node))
             }
-            ShapeSource::Elements(v) => {
-                if self.elements.contains_key(v) || !frontier.deciding.contains(v) {
-                    return Ok(false);
-                }
-                let data = elements(graph.dense(*v)?, numbers);
+            SourceKind::Elements if frontier.deciding.contains(&v) && !self.elements.contains_key(&v) => {
+                let data = elements(graph.dense(v)?, numbers);
                 let data = data.ok_or_else(|| {
                     let why = "the elements that decide shapes are not as many as the tensor has";
                     Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&graph.node(v.node).name)
                 })?;
-                self.elements.insert(*v, data);
-                Ok(true)
+                Ok(self.elements.insert(v, data).is_none())
             }
+            SourceKind::Result | SourceKind::Elements => Ok(false),
         }
+    }
+
+    /// Tells the extents of a result of the host.
+    fn declare(&self, graph: &mut Graph, source: &ShapeSource, numbers: &DenseType) -> Result<()> {
+        let name = graph.node(source.value.node).name.clone();
+        let Shape::Ranked(dims) = graph.resolved(source.value).shape else { return Ok(()) };
+        for (axis, dim) in dims.iter().enumerate().filter(|(axis, _)| source.is_open(*axis)) {
+            let (given, origin) = (Dim::of(numbers.dims.at(axis)), Origin(name.clone()));
+            graph.dims.unify(*dim, given, &origin).map_err(|c| {
+                let why = format!("axis {axis}: expected {}, found {}", c.expected, c.found);
+                Diagnostic::new(DiagnosticCode::TypeConflict, why).at(&name)
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -181,13 +181,10 @@ impl Frontier {
 
     /// What is known once the host has computed what waits for it.
     pub fn sources(&self, graph: &Graph) -> Vec<ShapeSource> {
-        let result = |v: Value| {
-            let Shape::Ranked(dims) = graph.resolved(v).shape else { return ShapeSource::Result(v, vec![]) };
-            let open = dims.iter().enumerate().filter(|(_, dim)| matches!(dim, Dim::Sym(_)));
-            ShapeSource::Result(v, open.map(|(axis, _)| axis).collect())
-        };
+        let result = |v: Value| ShapeSource::result(v, &graph.resolved(v));
         let results = self.hosts.iter().flat_map(|node| results(graph, *node)).map(result);
-        results.chain(self.deciding.iter().map(|v| ShapeSource::Elements(*v))).collect()
+        let element = |v: &Value| Some(ShapeSource::elements(*v, &graph.dense(*v).ok()?));
+        results.chain(self.deciding.iter().filter_map(element)).collect()
     }
 }
 

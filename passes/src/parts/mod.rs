@@ -14,11 +14,12 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::op::Registry;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DenseType, TensorData};
+use tensorc_ir::{DType, DenseType, Dim, TensorData, TensorType};
 
 use self::cut::Cut;
 use self::frontier::{Frontier, Known};
 use crate::infer::infer_assuming;
+use crate::results::results;
 
 pub use self::run::PartsRun;
 
@@ -27,27 +28,60 @@ const HALF: u32 = 32;
 
 /// Numbers that decide shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ShapeSource {
-    /// The extents of an input of the graph.
-    Input(Value),
-    /// The extents of a result that the host computes; those of these axes follow from nothing else.
-    Result(Value, Vec<usize>),
-    /// The elements of a tensor. In place of its type stands one with two extents for each: how far a whole number is above 0
-    /// and how far below, or both halves of the bits of a float.
-    Elements(Value),
+pub struct ShapeSource {
+    /// The tensor.
+    pub value: Value,
+    /// What of it.
+    pub kind: SourceKind,
+    /// The type whose extents are the numbers, with 2 for those that are open.
+    pub numbers: DenseType,
+    /// The positions of numbers that follow from nothing else.
+    open: Vec<usize>,
 }
 
+/// What of a tensor decides shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceKind {
+    /// The extents of an input of the graph.
+    Input,
+    /// The extents of a result that the host computes.
+    Result,
+    /// The elements. In place of the type stands one with two extents for each: how far a whole number is above 0 and how far
+    /// below, or both halves of the bits of a float.
+    Elements,
+}
+
+/// Stands for a number that is not known.
+const OPEN: u64 = 2;
+
 impl ShapeSource {
-    /// The tensor.
-    pub fn value(&self) -> Value {
-        match self {
-            ShapeSource::Input(v) | ShapeSource::Result(v, _) | ShapeSource::Elements(v) => *v,
-        }
+    fn input(value: Value) -> ShapeSource {
+        let numbers = DenseType::new(DType::Bool, []);
+        ShapeSource { value, kind: SourceKind::Input, numbers, open: vec![] }
     }
 
-    /// The type whose extents are the numbers.
-    pub fn numbers(&self, data: &TensorData) -> DenseType {
-        let ShapeSource::Elements(_) = self else { return data.ty.clone() };
+    /// Of a type that the host computes.
+    fn result(value: Value, ty: &TensorType) -> ShapeSource {
+        let dims = ty.shape.dims().unwrap_or_default();
+        let number = |dim: &Dim| dim.as_extent().map_or(OPEN, |n| n.example() as u64);
+        let numbers = DenseType::new(ty.dtype.unwrap_or(DType::F32), dims.iter().map(number).collect::<Vec<_>>());
+        let open = dims.iter().enumerate().filter(|(_, dim)| dim.as_extent().is_none()).map(|(axis, _)| axis);
+        ShapeSource { value, kind: SourceKind::Result, numbers, open: open.collect() }
+    }
+
+    fn elements(value: Value, ty: &DenseType) -> ShapeSource {
+        let (count, float) = (ty.dims.example().iter().product::<u64>() as usize, ty.dtype.is_float());
+        let numbers = DenseType::new(ty.dtype, [OPEN, 0].repeat(count));
+        // Negative numbers and floats tell how to compute shapes, rather than extents.
+        let open = if float { vec![] } else { (0..2 * count).step_by(2).collect() };
+        ShapeSource { value, kind: SourceKind::Elements, numbers, open }
+    }
+
+    /// The numbers in a run.
+    pub fn numbers_in(&self, data: &TensorData) -> DenseType {
+        if self.kind != SourceKind::Elements {
+            return data.ty.clone();
+        }
         let halves = |s: Scalar| match s.dtype.is_float() {
             true => [s.bits >> HALF, s.bits & ((1 << HALF) - 1)],
             false => [s.as_i64().max(0) as u64, s.as_i64().min(0).unsigned_abs()],
@@ -55,15 +89,9 @@ impl ShapeSource {
         DenseType::new(data.dtype(), data.iter().flat_map(halves).collect::<Vec<_>>())
     }
 
-    /// The positions of numbers, among so many of an element type, that are not known before.
-    pub fn open(&self, numbers: &DenseType) -> Vec<usize> {
-        match self {
-            ShapeSource::Input(_) => (0..numbers.rank()).collect(),
-            ShapeSource::Result(_, axes) => axes.clone(),
-            // Negative numbers and floats tell how to compute shapes, rather than extents.
-            ShapeSource::Elements(_) if numbers.dtype.is_float() => vec![],
-            ShapeSource::Elements(_) => (0..numbers.rank()).step_by(2).collect(),
-        }
+    /// Whether a number follows from nothing else. Those of inputs are open as far as the graph leaves them open.
+    pub fn is_open(&self, position: usize) -> bool {
+        self.kind == SourceKind::Input || self.open.contains(&position)
     }
 }
 
@@ -81,8 +109,28 @@ pub struct Facts {
 impl Facts {
     /// What types of the inputs tell, in signature order.
     pub fn of_inputs(graph: &Graph, types: &[DenseType]) -> Facts {
-        let sources = inputs(graph).map(ShapeSource::Input).collect();
+        let sources = inputs(graph).map(ShapeSource::input).collect();
         Facts { sources, types: types.to_vec(), available: inputs(graph).collect() }
+    }
+
+    /// What a graph tells of its inputs, if open numbers may be any from 2; `None` if the rank or the type of one is not known.
+    pub fn of_any_inputs(graph: &Graph) -> Option<Facts> {
+        let ty = |v: Value| {
+            let ty = graph.resolved(v);
+            (ty.dtype.is_some() && ty.shape.rank().is_some()).then(|| ShapeSource::result(v, &ty).numbers)
+        };
+        Some(Facts::of_inputs(graph, &inputs(graph).map(ty).collect::<Option<Vec<_>>>()?))
+    }
+
+    /// What is known after a part, if open numbers may be any from 2.
+    #[must_use]
+    pub fn after(&self, graph: &Graph, part: &PartShape) -> Facts {
+        let mut facts = self.clone();
+        facts.available.extend(&part.outputs);
+        facts.available.extend(part.hosts.iter().flat_map(|call| results(graph, call.node)));
+        facts.types.extend(part.sources.iter().map(|source| source.numbers.clone()));
+        facts.sources.extend(part.sources.iter().cloned());
+        facts
     }
 
     /// Whether nothing has run yet.

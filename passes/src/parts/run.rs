@@ -21,7 +21,7 @@ pub struct PartsRun<'g> {
 impl<'g> PartsRun<'g> {
     /// Of the graph as it was before it was divided, with its inputs in signature order.
     pub fn new(graph: &'g Graph, given: impl Iterator<Item = TensorData>) -> PartsRun<'g> {
-        let sources = inputs(graph).map(ShapeSource::Input).collect();
+        let sources = inputs(graph).map(ShapeSource::input).collect();
         PartsRun { graph, sources, known: inputs(graph).zip(given).collect() }
     }
 
@@ -49,7 +49,7 @@ impl<'g> PartsRun<'g> {
     /// # Errors
     /// None in practice: parts deliver what decides shapes.
     pub fn facts(&self) -> Result<Facts> {
-        let numbers = |source: &ShapeSource| Ok(source.numbers(&self.value(source.value())?));
+        let numbers = |source: &ShapeSource| Ok(source.numbers_in(&self.value(source.value)?));
         let types = self.sources.iter().map(numbers).collect::<Result<_>>()?;
         Ok(Facts { sources: self.sources.clone(), types, available: self.known.keys().copied().collect() })
     }
