@@ -1,6 +1,7 @@
 //! Operators that make tensors from little or nothing: constants, ranges, shapes, triangles.
 
 use crate::prelude::*;
+use crate::rules::open_rank_in;
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -115,23 +116,35 @@ pub(crate) fn range_len(start: Scalar, limit: Scalar, delta: Scalar) -> Result<u
     Ok(n as u64)
 }
 
-/// `start + i · delta` over `n` elements of `start`'s type.
-fn counted(g: GraphScope<'_>, start: Scalar, delta: Scalar, n: u64) -> Tensor<'_> {
+/// As [`range_len`], of whole numbers, of which the limit depends on symbols.
+fn open_range_len(start: i64, limit: Extent, delta: i64) -> Result<Extent, OpError> {
+    reject_if(delta == 0, || "operand `delta` is 0")?;
+    let span = if delta > 0 { limit - start } else { -limit + start };
+    Ok(span.greatest(0).div_ceil(delta.saturating_abs()))
+}
+
+/// `start + i · delta` over elements of `start`'s type, on one axis.
+fn counted<'g>(g: GraphScope<'g>, start: Scalar, delta: Scalar, dims: &Extents) -> Tensor<'g> {
     let dtype = start.dtype;
     let wide = compute_type(dtype);
-    g.map(&[], dtype, [n], |s, _| s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide)))
+    g.map(&[], dtype, dims, |s, _| s.coord(0).cast(wide) * s.constant(delta.cast(wide)) + s.constant(start.cast(wide)))
 }
 
 fn range() -> OpDef {
     let compute = formula(|g, cx| {
         let item = |i: usize| cx.value(i).and_then(TensorData::item);
         match (item(0), item(2)) {
-            (Some(start), Some(delta)) => Ok(counted(g, start, delta, cx.outputs[0].dims[0])),
+            (Some(start), Some(delta)) => Ok(counted(g, start, delta, &cx.outputs[0].dims)),
             _ => Err(g.fail("operands `start` and `delta` must be scalars known at compile time")),
         }
     });
     let infer = shape_rule(|cx| {
         let item = |i: usize| cx.value(i).and_then(TensorData::item);
+        let open = cx.value(1).filter(|limit| limit.is_open()).and_then(|limit| limit.extents().first().copied());
+        if let (Some(start), Some(limit), Some(delta)) = (item(0), open, item(2)) {
+            let n = open_range_len(start.as_i64(), limit, delta.as_i64())?;
+            return cx.set_output_dims(0, [Dim::of(n)]);
+        }
         match (item(0), item(1), item(2)) {
             (Some(start), Some(limit), Some(delta)) => {
                 let n = range_len(start, limit, delta)?;
@@ -166,7 +179,7 @@ fn arange_parts(params: &Params) -> Result<(Scalar, Scalar, u64), OpError> {
 fn arange() -> OpDef {
     let compute = formula(|g, cx| {
         let (start, step, n) = arange_parts(cx.params).or_fail(&g)?;
-        Ok(counted(g, start, step, n))
+        Ok(counted(g, start, step, &[n].into()))
     });
     let infer = rule(|cx| {
         let (start, _, n) = arange_parts(cx.params)?;
@@ -192,7 +205,7 @@ fn eye_like() -> OpDef {
     let infer = rule(|cx| {
         dtype_or_first(cx, "dtype")?;
         match cx.input_shape(0).rank() {
-            Some(2) => cx.set_output_shape(0, cx.input(0).shape),
+            Some(2) => cx.copy_shape(0, 0),
             Some(rank) => Err(OpError(format!("operand `input`: expected rank 2, found rank {rank}"))),
             None => Ok(()),
         }
@@ -257,7 +270,7 @@ fn trilu() -> OpDef {
     });
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
-        rank_in(cx, 0, 2..=usize::MAX)?;
+        open_rank_in(cx, 0, 2..=usize::MAX)?;
         one_element(cx, 1)
     });
     define("trilu", "The upper or lower triangle of the last two axes; zero elsewhere.", compute, infer)
@@ -275,7 +288,7 @@ fn one_hot() -> OpDef {
         let (before, after) = (dims.range(..axis), dims.range(axis..));
         let dims: Extents = before.all().chain([Extent::ONE]).chain(after.all()).collect();
         let inputs = [indices.reshape(&dims), values.slice(0, 0, 1), values.slice(0, 1, 1)];
-        let depth = out.dims[axis] as f64;
+        let depth = out.dims.at(axis).fixed() as f64;
         Ok(g.map(&inputs, out.dtype, &out.dims, |s, a| {
             let i = a[0].cast(DType::I64);
             let i = i.lt(&i.lit(0.0)).select(&(&i + i.lit(depth)), &i);
@@ -287,7 +300,7 @@ fn one_hot() -> OpDef {
         one_element(cx, 1)?;
         shaped(cx, 2, &[Dim::Const(2)])?;
         let depth = cx.value(1).and_then(|v| v.iter().next()).map(|s| Dim::Const(s.as_i64().max(0) as u64));
-        let Some(indices) = cx.input_dims(0) else { return Ok(()) };
+        let Some(indices) = cx.open_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), indices.len() + 1)?;
         let mut dims: Vec<Option<Dim>> = indices.iter().copied().map(Some).collect();
         dims.insert(axis, depth);

@@ -66,7 +66,7 @@ fn compress() -> OpDef {
     });
     let infer = shape_rule(|cx| {
         let Some(axis) = cx.params.int("axis") else { return partial(cx, 0, &[None]) };
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let axis = cx.axis(axis, x.len())?;
         crate::index::all_but(cx, 0, &x, axis, None)
     });
@@ -134,7 +134,7 @@ fn unique() -> OpDef {
             partial(cx, i, &[None])?;
         }
         let Some(axis) = cx.params.int("axis") else { return partial(cx, 0, &[None]) };
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let axis = cx.axis(axis, x.len())?;
         crate::index::all_but(cx, 0, &x, axis, None)
     });

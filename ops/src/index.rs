@@ -5,7 +5,7 @@
 
 use crate::owners::{Owners, ScatterColumn, Updates};
 use crate::prelude::*;
-use crate::rules::{axis_of, no_longer};
+use crate::rules::{axis_of, no_longer, open_rank_in, open_ranked};
 
 pub fn ops() -> Vec<OpDef> {
     vec![
@@ -44,9 +44,10 @@ fn gather_elements() -> OpDef {
         let k = &KernelScope::new("gather_elements");
         let [data, indices] = k.inputs(["data", "indices"], [data, indices]);
         let out = k.output("out", &cx.outputs[0]);
-        k.parallel(indices.dims(), |at| {
+        let extent = data.dims().at(axis);
+        k.parallel(&indices.dims(), |at| {
             let mut from = at.to_vec();
-            from[axis] = indices.position(at, data.dims()[axis]);
+            from[axis] = indices.position(at, extent);
             out.set(at, data.get(&from));
         });
         k.prim()
@@ -65,18 +66,24 @@ fn gather_elements() -> OpDef {
 }
 
 /// Loads the index tuple at `tuple` (a row of `indices`) as coordinates of axes with the given extents.
-fn load_tuple(indices: KernelTensor<'_>, tuple: &[Index], extents: &[u64]) -> Vec<Index> {
-    let position = |(j, n): (usize, &u64)| {
+fn load_tuple(indices: KernelTensor<'_>, tuple: &[Index], extents: &Extents) -> Vec<Index> {
+    let position = |(j, n): (usize, Extent)| {
         let at = [tuple, &[Index::constant(j as i64)]].concat();
-        indices.position(&at, *n)
+        indices.position(&at, n)
     };
-    extents.iter().enumerate().map(position).collect()
+    extents.all().enumerate().map(position).collect()
+}
+
+/// How many coordinates a tuple in the last axis of an operand has: a number in any case.
+fn tuple_width(indices: &DenseType) -> usize {
+    let last = indices.rank().checked_sub(1);
+    last.map_or(0, |axis| indices.dims.at(axis).fixed().max(0) as usize)
 }
 
 /// The extents of the axes of operand 0 that tuples in operand 1 index, behind so many common ones.
 fn indexed_axes(cx: &NodeCtx<'_>, batch: usize) -> Result<Vec<Extent>, OpError> {
     let (data, indices) = (cx.input(0)?, cx.input(1)?);
-    let width = indices.dims.last().copied().unwrap_or(0) as usize;
+    let width = tuple_width(indices);
     match batch + width <= data.rank() {
         true => Ok((batch..batch + width).map(|axis| data.dims.at(axis)).collect()),
         false => Err("operand `indices`: more axes are indexed than there are".into()),
@@ -89,24 +96,24 @@ fn gather_nd() -> OpDef {
         let batch = cx.params.int("batch_dims").unwrap_or(0) as usize;
         let tuple_rank = indices.rank() - 1;
         let out = &cx.outputs[0];
-        let indexed = &data.dims[batch..][..indices.dims[tuple_rank] as usize];
+        let indexed = data.dims.range(batch..batch + tuple_width(indices));
         let k = &KernelScope::new("gather_nd");
         let [data, indices] = k.inputs(["data", "indices"], [data, indices]);
         let result = k.output("out", out);
         k.parallel(&out.dims, |at| {
-            let tuple = load_tuple(indices, &at[..tuple_rank], indexed);
+            let tuple = load_tuple(indices, &at[..tuple_rank], &indexed);
             let from = [&at[..batch], &tuple, &at[tuple_rank..]].concat();
             result.set(at, data.get(&from));
         });
         k.prim()
     });
     let infer = shape_rule(|cx| {
-        let (Some(data), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let (Some(data), Some(indices)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
         let batch = match usize::try_from(cx.params.int("batch_dims").unwrap_or(0)) {
             Ok(batch) if batch <= data.len() => batch,
             _ => return Err(OpError(format!("parameter `batch_dims` is no number of axes of rank {}", data.len()))),
         };
-        let Some((Dim::Const(width), lead)) = indices.split_last().map(|(w, l)| (*w, l)) else { return Ok(()) };
+        let Some((Some(width), lead)) = indices.split_last().map(|(w, l)| (w.as_const(), l)) else { return Ok(()) };
         let used = batch.saturating_add(width as usize);
         if used > data.len() || batch > lead.len() {
             return Err(OpError(format!("operand `indices`: {used} axes indexed, `data` has rank {}", data.len())));
@@ -168,19 +175,19 @@ fn store_joined<'k>(k: &KernelScope, out: KernelTensor<'k>, at: &Index, value: K
 
 /// `indices` name positions along `axis` of `data`, and the coordinate itself elsewhere.
 fn check_elements(cx: &InferCtx<'_>) -> Result<(), OpError> {
-    let Some(data) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
-    let Some(indices) = rank_in(cx, 1, data.len()..=data.len())? else { return Ok(()) };
+    let Some(data) = open_rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+    let Some(indices) = open_rank_in(cx, 1, data.len()..=data.len())? else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
     let mut pairs = indices.iter().zip(&data).enumerate();
-    pairs.try_for_each(|(i, (found, most))| match (i == axis, *most) {
-        (true, Dim::Const(n)) if n > 0 => Ok(()),
+    pairs.try_for_each(|(i, (found, most))| match (i == axis, most.as_extent()) {
+        (true, Some(n)) if n > 0 => Ok(()),
         _ => no_longer(cx, 1, i, *found, *most),
     })
 }
 
 fn scatter_elements_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     check_elements(cx)?;
-    if let Some(indices) = cx.input_dims(1) {
+    if let Some(indices) = cx.open_dims(1) {
         shaped(cx, 2, &indices)?;
     }
     same(cx, 0, 0)
@@ -197,28 +204,28 @@ fn scatter_elements() -> OpDef {
         let (extents, covered) = (data.dims(), indices.dims());
         if cx.grain == Grain::Fine {
             let tail = axis + 1;
-            let owners = Owners::new(&extents[..axis], extents[axis], &extents[tail..]);
+            let owners = Owners::new(extents.range(..axis), extents.at(axis), extents.range(tail..));
             let here = |column: &ScatterColumn, at: &[Index]| [&column.outer, at, &column.inner].concat();
             let updates = Updates {
-                dims: &covered[axis..tail],
-                position: &|column, at| indices.position(&here(column, at), extents[axis]),
+                dims: covered.range(axis..tail),
+                position: &|column, at| indices.position(&here(column, at), extents.at(axis)),
                 store: &|column, at, to| store_joined(k, out, to, updates.get(&here(column, at)), how),
             };
-            owners.scatter(k, out, &|at| data.get(at), [&covered[..axis], &covered[tail..]], &updates);
+            owners.scatter(k, out, &|at| data.get(at), [covered.range(..axis), covered.range(tail..)], &updates);
             return k.prim();
         }
         // Updates never leave the coordinates before `axis`: those are independent.
-        let (outer, inner) = (&extents[..axis], extents[axis..].iter().product::<u64>());
-        k.parallel(outer, |lead| {
-            out.copy(data, &linearize(lead, outer).scale(inner as i64), inner);
-            let cut = lead.iter().enumerate().filter(|(i, _)| covered[*i] < extents[*i]);
-            let inside = cut.map(|(i, at)| k.in_range(at, 0, covered[i] as i64)).reduce(|all, ok| all & ok);
+        let (outer, inner) = (extents.range(..axis), extents.range(axis..).count());
+        k.parallel(&outer, |lead| {
+            out.copy(data, &linearize(lead, &outer).scale(inner), inner);
+            let cut = lead.iter().enumerate().filter(|(i, _)| !covered.at(*i).is_surely_from(extents.at(*i)));
+            let inside = cut.map(|(i, at)| k.in_range(at, 0, covered.at(i))).reduce(|all, ok| all & ok);
             k.when_all(inside, || {
-                k.serial(&covered[axis..], |tail| {
+                k.serial(&covered.range(axis..), |tail| {
                     let mut at = [lead, tail].concat();
                     let (index, value) = (indices.get(&at), updates.get(&at));
-                    at[axis] = index.position(extents[axis]);
-                    store_joined(k, out, &linearize(&at, extents), value, how);
+                    at[axis] = index.position(extents.at(axis));
+                    store_joined(k, out, &linearize(&at, &extents), value, how);
                 });
             });
         });
@@ -237,14 +244,19 @@ fn scatter_elements() -> OpDef {
         .onnx("Scatter", 9)
 }
 
+/// Whether one of some axes is known to have no elements.
+pub fn has_none(axes: &[Dim]) -> bool {
+    axes.iter().any(|dim| dim.as_extent().is_some_and(|n| n == 0))
+}
+
 fn scatter_nd_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     same(cx, 0, 0)?;
-    let Some(data) = rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
-    let Some(indices) = rank_in(cx, 1, 1..=usize::MAX)? else { return Ok(()) };
-    let Some((Dim::Const(width), tuples)) = indices.split_last() else { return Ok(()) };
-    no_longer(cx, 1, tuples.len(), Dim::Const(*width), Dim::Const(data.len() as u64))?;
-    let (indexed, slice) = data.split_at(*width as usize);
-    if indexed.contains(&Dim::Const(0)) && !tuples.contains(&Dim::Const(0)) {
+    let Some(data) = open_rank_in(cx, 0, 1..=usize::MAX)? else { return Ok(()) };
+    let Some(indices) = open_rank_in(cx, 1, 1..=usize::MAX)? else { return Ok(()) };
+    let Some((Some(width), tuples)) = indices.split_last().map(|(w, t)| (w.as_const(), t)) else { return Ok(()) };
+    no_longer(cx, 1, tuples.len(), Dim::Const(width), Dim::Const(data.len() as u64))?;
+    let (indexed, slice) = data.split_at(width as usize);
+    if has_none(indexed) && !has_none(tuples) {
         return Err(OpError(format!("{}: an axis without elements is indexed", cx.input_name(1))));
     }
     shaped(cx, 2, &[tuples, slice].concat())
@@ -254,30 +266,30 @@ fn scatter_nd() -> OpDef {
     let compute = prim(|cx| {
         let (data, indices, updates) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
         let how = join(cx)?;
-        let width = indices.dims[indices.rank() - 1] as usize;
-        let tuples = &indices.dims[..indices.rank() - 1];
+        let width = tuple_width(indices);
+        let tuples = indices.dims.range(..indices.rank() - 1);
         let k = &KernelScope::new("scatter_nd");
         let [data, indices, updates] = k.inputs(["data", "indices", "updates"], [data, indices, updates]);
         let out = k.output("out", &cx.outputs[0]);
-        let (indexed, slice) = data.dims().split_at(width);
+        let (indexed, slice) = (data.dims().range(..width), data.dims().range(width..));
         if cx.grain == Grain::Fine {
-            let owners = Owners::new(&[], indexed.iter().product(), slice);
+            let owners = Owners::new(Extents::default(), indexed.count(), slice.clone());
             let updates = Updates {
                 dims: tuples,
-                position: &|_, tuple| linearize(&load_tuple(indices, tuple, indexed), indexed),
+                position: &|_, tuple| linearize(&load_tuple(indices, tuple, &indexed), &indexed),
                 store: &|column, tuple, to| {
                     store_joined(k, out, to, updates.get(&[tuple, &column.inner].concat()), how);
                 },
             };
-            owners.scatter(k, out, &|at| data.get(at), [&[], slice], &updates);
+            owners.scatter(k, out, &|at| data.get(at), [Extents::default(), slice], &updates);
             return k.prim();
         }
-        out.copy(data, &Index::default(), data.dims().iter().product());
-        k.serial(tuples, |tuple| {
-            let to = load_tuple(indices, tuple, indexed);
-            k.serial(slice, |tail| {
+        out.copy(data, &Index::default(), data.dims().count());
+        k.serial(&tuples, |tuple| {
+            let to = load_tuple(indices, tuple, &indexed);
+            k.serial(&slice, |tail| {
                 let value = updates.get(&[tuple, tail].concat());
-                store_joined(k, out, &linearize(&[&to, tail].concat(), data.dims()), value, how);
+                store_joined(k, out, &linearize(&[&to, tail].concat(), &data.dims()), value, how);
             });
         });
         k.prim()
@@ -295,9 +307,9 @@ fn scatter_nd() -> OpDef {
 
 fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     same(cx, 0, 0)?;
-    let Some(cache) = rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
+    let Some(cache) = open_rank_in(cx, 0, 2..=usize::MAX)? else { return Ok(()) };
     let axis = cx.axis(cx.params.int("axis").unwrap_or(-2), cache.len())?;
-    if let Some(update) = rank_in(cx, 1, cache.len()..=cache.len())? {
+    if let Some(update) = open_rank_in(cx, 1, cache.len()..=cache.len())? {
         no_longer(cx, 1, axis, update[axis], cache[axis])?;
         let mut expected = cache.clone();
         expected[axis] = update[axis];
@@ -308,9 +320,9 @@ fn tensor_scatter_rule(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
 }
 
 /// The position that is written `step` behind `start` along an axis of `extent`.
-fn written(start: KernelValue<'_>, step: &Index, (extent, circular): (u64, bool)) -> Index {
+fn written(start: KernelValue<'_>, step: &Index, (extent, circular): (Extent, bool)) -> Index {
     let at = start + step;
-    let at = if circular { at % extent as i64 } else { at };
+    let at = if circular { at % extent } else { at };
     at.position(extent)
 }
 
@@ -328,23 +340,23 @@ fn tensor_scatter() -> OpDef {
         let start = |batch: &Index| starts.map_or(k.int(0), |starts| starts.get_as(batch, DType::I64));
         if cx.grain == Grain::Fine {
             let tail = axis + 1;
-            let owners = Owners::new(&extents[..axis], extents[axis], &extents[tail..]);
+            let owners = Owners::new(extents.range(..axis), extents.at(axis), extents.range(tail..));
             let updates = Updates {
-                dims: &dims[axis..tail],
-                position: &|column, at| written(start(&column.outer[0]), &at[0], (extents[axis], circular)),
+                dims: dims.range(axis..tail),
+                position: &|column, at| written(start(&column.outer[0]), &at[0], (extents.at(axis), circular)),
                 store: &|column, at, to| out.set(to, update.get(&[&column.outer, at, &column.inner].concat())),
             };
-            owners.scatter(k, out, &|at| cache.get(at), [&dims[..axis], &dims[tail..]], &updates);
+            owners.scatter(k, out, &|at| cache.get(at), [dims.range(..axis), dims.range(tail..)], &updates);
             return k.prim();
         }
-        let per_batch = extents[1..].iter().product::<u64>();
-        k.parallel(&extents[..1], |batch| {
-            out.copy(cache, &batch[0].scale(per_batch as i64), per_batch);
+        let per_batch = extents.range(1..).count();
+        k.parallel(&extents.range(..1), |batch| {
+            out.copy(cache, &batch[0].scale(per_batch), per_batch);
             let start = start(&batch[0]);
-            k.serial(&dims[1..], |tail| {
+            k.serial(&dims.range(1..), |tail| {
                 let mut at = [batch, tail].concat();
                 let value = update.get(&at);
-                at[axis] = written(start, &at[axis], (extents[axis], circular));
+                at[axis] = written(start, &at[axis], (extents.at(axis), circular));
                 out.set(&at, value);
             });
         });
@@ -361,7 +373,7 @@ fn tensor_scatter() -> OpDef {
             let axis = normalize_axis(cx.params.int("axis").unwrap_or(-2), cache.rank())?;
             Ok(Some(match cx.params.str("mode") {
                 Some("circular") => Allowed::below(cache.dims.at(axis)),
-                _ => Allowed::up_to(cache.dims[axis].saturating_sub(update.dims[axis])),
+                _ => Allowed::up_to(cache.dims.at(axis) - update.dims.at(axis)),
             }))
         })
         .gradient(derivative(crate::adjoint::of_tensor_scatter))
@@ -382,16 +394,16 @@ fn reverse_sequence() -> OpDef {
             let mirrored = len - 1 - t;
             let source = t.lt(len).select(mirrored, t);
             let mut from = at.to_vec();
-            from[time] = source.position(x.dims[time]);
+            from[time] = source.position(x.dims.at(time));
             out.set(at, input.get(&from));
         });
         k.prim()
     });
     let infer = rule(|cx| {
         same(cx, 0, 0)?;
-        let Some(dims) = cx.input_dims(0) else { return Ok(()) };
+        let Some(dims) = cx.open_dims(0) else { return Ok(()) };
         let batch = cx.axis(cx.params.int("batch_axis").unwrap_or(1), dims.len())?;
-        let lens = ranked(cx, 1, 1)?;
+        let lens = open_ranked(cx, 1, 1)?;
         cx.unify_dims(dims[batch], lens[0], "operand `sequence_lens`, axis 0")
     });
     define("reverse_sequence", "Reverses the first `sequence_lens` steps of every batch.", compute, infer)

@@ -7,16 +7,19 @@ use std::cell::RefCell;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Rem, Sub};
 
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::Axes;
 use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace, Operand};
 use tensorc_ir::op::OpError;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Ex, MathFn, Scalar, ScalarFn, ScalarOp};
-use tensorc_ir::{DType, DenseType};
+use tensorc_ir::{DType, DenseType, Extent, Extents};
 
 /// A kernel under construction. Its first error is that of [`KernelScope::finish`].
 pub struct KernelScope {
     builder: RefCell<KernelBuilder>,
+    /// Those of the tensors, by buffer.
+    dims: RefCell<Vec<Extents>>,
     error: RefCell<Option<OpError>>,
 }
 
@@ -33,7 +36,6 @@ pub struct KernelTensor<'k> {
     k: &'k KernelScope,
     buf: Buf,
     dtype: DType,
-    dims: &'k [u64],
 }
 
 /// Memory of one element.
@@ -92,6 +94,16 @@ impl Term<'_> for Scalar {
     }
 }
 
+impl Term<'_> for Extent {
+    fn dtype(&self) -> Option<DType> {
+        Some(DType::I64)
+    }
+
+    fn operand(self, k: &KernelScope, _: DType) -> Operand {
+        k.builder.borrow_mut().index_value(Index::constant(self))
+    }
+}
+
 impl Term<'_> for &Index {
     fn dtype(&self) -> Option<DType> {
         Some(DType::I64)
@@ -105,29 +117,29 @@ impl Term<'_> for &Index {
 /// Where an element of a tensor is: its row-major offset, or a coordinate for each axis.
 pub trait Place {
     /// The row-major offset in a tensor with the given extents.
-    fn offset(self, dims: &[u64]) -> Index;
+    fn offset(self, dims: &Extents) -> Index;
 }
 
 impl Place for &Index {
-    fn offset(self, _: &[u64]) -> Index {
+    fn offset(self, _: &Extents) -> Index {
         self.clone()
     }
 }
 
 impl Place for &[Index] {
-    fn offset(self, dims: &[u64]) -> Index {
+    fn offset(self, dims: &Extents) -> Index {
         linearize(self, dims)
     }
 }
 
 impl Place for &Vec<Index> {
-    fn offset(self, dims: &[u64]) -> Index {
+    fn offset(self, dims: &Extents) -> Index {
         linearize(self, dims)
     }
 }
 
 impl<const N: usize> Place for [&Index; N] {
-    fn offset(self, dims: &[u64]) -> Index {
+    fn offset(self, dims: &Extents) -> Index {
         linearize(&self.map(Index::clone), dims)
     }
 }
@@ -135,49 +147,58 @@ impl<const N: usize> Place for [&Index; N] {
 impl KernelScope {
     /// A kernel without parameters and statements.
     pub fn new(name: &str) -> KernelScope {
-        KernelScope { builder: RefCell::new(KernelBuilder::new(name)), error: RefCell::new(None) }
+        let builder = RefCell::new(KernelBuilder::new(name));
+        KernelScope { builder, dims: RefCell::default(), error: RefCell::default() }
+    }
+
+    /// The tensor of the buffer that was declared last.
+    fn tensor(&self, buf: Buf, dtype: DType, dims: Extents) -> KernelTensor<'_> {
+        self.dims.borrow_mut().push(dims);
+        KernelTensor { k: self, buf, dtype }
     }
 
     /// The next parameter. Operands come before results, which are writable.
-    pub fn param<'k>(&'k self, name: &str, dtype: DType, dims: &'k [u64], writable: bool) -> KernelTensor<'k> {
-        let buf = self.builder.borrow_mut().param(name, dtype, dims.iter().product::<u64>(), writable);
-        KernelTensor { k: self, buf, dtype, dims }
+    pub fn param(&self, name: &str, dtype: DType, dims: impl Into<Extents>, writable: bool) -> KernelTensor<'_> {
+        let dims = dims.into();
+        let buf = self.builder.borrow_mut().param(name, dtype, dims.count(), writable);
+        self.tensor(buf, dtype, dims)
     }
 
     /// The next parameter, an operand.
-    pub fn input<'k>(&'k self, name: &str, ty: &'k DenseType) -> KernelTensor<'k> {
+    pub fn input(&self, name: &str, ty: &DenseType) -> KernelTensor<'_> {
         self.param(name, ty.dtype, &ty.dims, false)
     }
 
     /// The next parameters, which are operands.
-    pub fn inputs<'k, const N: usize>(&'k self, names: [&str; N], types: [&'k DenseType; N]) -> [KernelTensor<'k>; N] {
+    pub fn inputs<const N: usize>(&self, names: [&str; N], types: [&DenseType; N]) -> [KernelTensor<'_>; N] {
         std::array::from_fn(|i| self.input(names[i], types[i]))
     }
 
     /// The next parameter, a result.
-    pub fn output<'k>(&'k self, name: &str, ty: &'k DenseType) -> KernelTensor<'k> {
+    pub fn output(&self, name: &str, ty: &DenseType) -> KernelTensor<'_> {
         self.param(name, ty.dtype, &ty.dims, true)
     }
 
     /// The next parameters, which are results.
-    pub fn outputs<'k, const N: usize>(&'k self, names: [&str; N], types: [&'k DenseType; N]) -> [KernelTensor<'k>; N] {
+    pub fn outputs<const N: usize>(&self, names: [&str; N], types: [&DenseType; N]) -> [KernelTensor<'_>; N] {
         std::array::from_fn(|i| self.output(names[i], types[i]))
     }
 
     /// Working memory until the end of the innermost block.
-    pub fn memory<'k>(&'k self, name: &str, dtype: DType, dims: &'k [u64], space: MemorySpace) -> KernelTensor<'k> {
-        let buf = self.builder.borrow_mut().alloc(name, dtype, dims.iter().product::<u64>(), space);
-        KernelTensor { k: self, buf, dtype, dims }
+    pub fn memory(&self, name: &str, dtype: DType, dims: impl Into<Extents>, space: MemorySpace) -> KernelTensor<'_> {
+        let dims = dims.into();
+        let buf = self.builder.borrow_mut().alloc(name, dtype, dims.count(), space);
+        self.tensor(buf, dtype, dims)
     }
 
     /// An element of working memory on the stack.
     pub fn cell(&self, name: &str, dtype: DType) -> KernelCell<'_> {
-        KernelCell(self.memory(name, dtype, &[], MemorySpace::Stack))
+        KernelCell(self.memory(name, dtype, [], MemorySpace::Stack))
     }
 
     /// An element of working memory in a register.
     pub fn register(&self, name: &str, dtype: DType) -> KernelCell<'_> {
-        KernelCell(self.memory(name, dtype, &[], MemorySpace::Register))
+        KernelCell(self.memory(name, dtype, [], MemorySpace::Register))
     }
 
     fn value(&self, operand: Operand) -> KernelValue<'_> {
@@ -210,14 +231,14 @@ impl KernelScope {
     }
 
     /// Whether `lo <= at < hi`.
-    pub fn in_range(&self, at: &Index, lo: i64, hi: i64) -> KernelValue<'_> {
+    pub fn in_range(&self, at: &Index, lo: i64, hi: impl Into<Extent>) -> KernelValue<'_> {
         let inside = self.builder.borrow_mut().in_range(at, lo, hi);
         self.value(inside)
     }
 
     /// A loop over `0..n`.
-    fn counted(&self, name: &str, n: u64, kind: LoopKind, body: impl FnOnce(&Index)) {
-        self.enclosed(name, (Index::default(), Index::constant(n as i64), 1), kind, body);
+    fn counted(&self, name: &str, n: impl Into<Extent>, kind: LoopKind, body: impl FnOnce(&Index)) {
+        self.enclosed(name, (Index::default(), Index::constant(n), 1), kind, body);
     }
 
     fn enclosed(&self, name: &str, range: (Index, Index, i64), kind: LoopKind, body: impl FnOnce(&Index)) {
@@ -227,7 +248,7 @@ impl KernelScope {
     }
 
     /// `for name in 0..n`.
-    pub fn each(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
+    pub fn each(&self, name: &str, n: impl Into<Extent>, body: impl FnOnce(&Index)) {
         self.counted(name, n, LoopKind::Serial, body);
     }
 
@@ -247,24 +268,24 @@ impl KernelScope {
     }
 
     /// The outermost loop `for name in 0..n`, with iterations that do not depend on each other.
-    pub fn parallel_each(&self, name: &str, n: u64, body: impl FnOnce(&Index)) {
+    pub fn parallel_each(&self, name: &str, n: impl Into<Extent>, body: impl FnOnce(&Index)) {
         self.counted(name, n, LoopKind::Parallel, body);
     }
 
     /// The outermost loop, over all elements of `dims`; the body sees their coordinates.
-    pub fn parallel(&self, dims: &[u64], body: impl FnOnce(&[Index])) {
-        self.parallel_each("p", dims.iter().product(), |p| body(&coordinates(p, dims)));
+    pub fn parallel(&self, dims: &(impl Axes + ?Sized), body: impl FnOnce(&[Index])) {
+        self.parallel_each("p", dims.count(), |p| body(&coordinates(p, dims)));
     }
 
     /// Serial loops over `dims`, outermost first.
-    pub fn serial(&self, dims: &[u64], body: impl FnOnce(&[Index])) {
-        let open = |n: &u64| {
-            let range = (Index::default(), Index::constant(*n as i64), 1);
+    pub fn serial(&self, dims: &(impl Axes + ?Sized), body: impl FnOnce(&[Index])) {
+        let open = |n: Extent| {
+            let range = (Index::default(), Index::constant(n), 1);
             self.builder.borrow_mut().open_for("i", range, LoopKind::Serial)
         };
-        let at: Vec<Index> = dims.iter().map(open).collect();
+        let at: Vec<Index> = dims.each().map(open).collect();
         body(&at);
-        dims.iter().for_each(|_| self.builder.borrow_mut().close_for());
+        at.iter().for_each(|_| self.builder.borrow_mut().close_for());
     }
 
     /// Statements that run where the condition holds.
@@ -333,19 +354,19 @@ impl KernelScope {
 }
 
 /// Row-major coordinates of `offset`, which lies in `0..dims.product()`.
-pub fn coordinates(offset: &Index, dims: &[u64]) -> Vec<Index> {
-    let n = dims.iter().product::<u64>() as i64;
-    delinearize(offset, dims, &|_: u32| (0, (n - 1).max(0)))
+pub fn coordinates(offset: &Index, dims: &(impl Axes + ?Sized)) -> Vec<Index> {
+    let last = dims.count().last_position();
+    delinearize(offset, dims, &|_: u32| (Extent::ZERO, last))
 }
 
 /// A position within `0..n`, with its bounds in sight of bounds checks.
-pub fn clamp(at: &Index, n: u64) -> Index {
-    bounded(at, n.max(1) - 1)
+pub fn clamp(at: &Index, n: impl Into<Extent>) -> Index {
+    bounded(at, n.into().greatest(1) - 1)
 }
 
 /// A position within `0..=last`, with its bounds in sight of bounds checks.
-pub fn bounded(at: &Index, last: u64) -> Index {
-    at.maximum(&Index::default(), &unbounded).minimum(&Index::constant(last as i64), &unbounded)
+pub fn bounded(at: &Index, last: impl Into<Extent>) -> Index {
+    at.maximum(&Index::default(), &unbounded).minimum(&Index::constant(last), &unbounded)
 }
 
 impl<'k> KernelTensor<'k> {
@@ -355,13 +376,17 @@ impl<'k> KernelTensor<'k> {
     }
 
     /// The extents.
-    pub fn dims(self) -> &'k [u64] {
-        self.dims
+    pub fn dims(self) -> Extents {
+        self.k.dims.borrow()[self.buf.0 as usize].clone()
+    }
+
+    fn offset(self, at: impl Place) -> Index {
+        at.offset(&self.k.dims.borrow()[self.buf.0 as usize])
     }
 
     /// Reads an element.
     pub fn get(self, at: impl Place) -> KernelValue<'k> {
-        let value = self.k.builder.borrow_mut().load(self.buf, at.offset(self.dims));
+        let value = self.k.builder.borrow_mut().load(self.buf, self.offset(at));
         self.k.value(value)
     }
 
@@ -371,14 +396,14 @@ impl<'k> KernelTensor<'k> {
     }
 
     /// Reads an element as a position on an axis of extent `n`, see [`KernelValue::position`].
-    pub fn position(self, at: impl Place, n: u64) -> Index {
+    pub fn position(self, at: impl Place, n: impl Into<Extent>) -> Index {
         self.get(at).position(n)
     }
 
     /// Writes an element.
     pub fn set(self, at: impl Place, value: impl Term<'k>) {
         let value = value.operand(self.k, self.dtype);
-        self.k.builder.borrow_mut().store(self.buf, at.offset(self.dims), value);
+        self.k.builder.borrow_mut().store(self.buf, self.offset(at), value);
     }
 
     /// Writes an element, converted to the type of the tensor.
@@ -388,13 +413,13 @@ impl<'k> KernelTensor<'k> {
 
     /// Adds to an element.
     pub fn add(self, at: impl Place, term: KernelValue<'k>) {
-        let at = at.offset(self.dims);
+        let at = self.offset(at);
         let old = self.get(&at);
         self.set(&at, old + term.cast(self.dtype));
     }
 
     /// Copies `len` elements from `start` on of another tensor to the same places.
-    pub fn copy(self, from: KernelTensor<'k>, start: &Index, len: u64) {
+    pub fn copy(self, from: KernelTensor<'k>, start: &Index, len: impl Into<Extent>) {
         self.k.each("c", len, |i| {
             let at = start.add(i);
             self.set(&at, from.get(&at));
@@ -475,18 +500,18 @@ impl<'k> KernelValue<'k> {
     }
 
     /// An i64 value as a position in `0..n`; what is out of range is clamped.
-    pub fn clamped(self, n: u64) -> Index {
+    pub fn clamped(self, n: impl Into<Extent>) -> Index {
         clamp(&self.index(), n)
     }
 
     /// An element of an index operand as a position on an axis of extent `n`: negative values count from the end, and
     /// what is out of range is clamped.
-    pub fn position(self, n: u64) -> Index {
-        let value = self.cast(DType::I64);
-        let wrapped = value + n as i64;
+    pub fn position(self, n: impl Into<Extent>) -> Index {
+        let (value, n) = (self.cast(DType::I64), n.into());
+        let wrapped = value + n;
         let chosen = value.lt(0).select(wrapped, value);
         // The bound is stated in the index as well, where bounds checks see it.
-        chosen.max(0).min((n as i64 - 1).max(0)).clamped(n)
+        chosen.max(0).min((n - 1).greatest(0)).clamped(n)
     }
 }
 

@@ -8,15 +8,15 @@ use crate::kernel::coordinates;
 use crate::prelude::*;
 
 /// Owners that keep a GPU busy. Each walks all updates, so there are no more where columns suffice.
-const MIN_OWNERS: u64 = 1 << 14;
+const MIN_OWNERS: i64 = 1 << 14;
 
 /// A result, and how it is divided.
 pub struct Owners {
-    outer: Vec<u64>,
-    extent: u64,
-    inner: Vec<u64>,
+    outer: Extents,
+    extent: Extent,
+    inner: Extents,
     /// Owners of a column.
-    parts: u64,
+    parts: i64,
 }
 
 /// What an owner has.
@@ -41,7 +41,7 @@ pub type Initial<'a, 'k> = dyn Fn(&Index) -> KernelValue<'k> + 'a;
 /// Where an update is found, and what becomes of the element at its target.
 pub struct Updates<'a> {
     /// Axes that are walked, in order.
-    pub dims: &'a [u64],
+    pub dims: Extents,
     /// The position along the extent that an update has.
     pub position: &'a dyn Fn(&ScatterColumn, &[Index]) -> Index,
     pub store: &'a Store<'a>,
@@ -49,10 +49,10 @@ pub struct Updates<'a> {
 
 impl Owners {
     /// For a result with these axes around those that updates choose a position along, `extent` in all.
-    pub fn new(outer: &[u64], extent: u64, inner: &[u64]) -> Owners {
-        let columns: u64 = outer.iter().chain(inner).product();
-        let parts = (MIN_OWNERS / columns.max(1)).clamp(1, extent.max(1));
-        Owners { outer: outer.to_vec(), extent, inner: inner.to_vec(), parts }
+    pub fn new(outer: Extents, extent: Extent, inner: Extents) -> Owners {
+        let columns = outer.count().saturating_mul(inner.count()).example();
+        let parts = (MIN_OWNERS / columns.max(1)).clamp(1, extent.example().max(1));
+        Owners { outer, extent, inner, parts }
     }
 
     /// Fills the kernel: every element of `out` begins as `initial` says for its number, then takes its updates; those
@@ -62,17 +62,17 @@ impl Owners {
         k: &'k KernelScope,
         out: KernelTensor<'k>,
         initial: &Initial<'_, 'k>,
-        covered: [&[u64]; 2],
+        covered: [Extents; 2],
         updates: &Updates<'_>,
     ) {
-        let columns = [self.outer.iter().product(), self.parts, self.inner.iter().product()];
+        let columns = [self.outer.count(), self.parts.into(), self.inner.count()];
         k.parallel(&columns, |at| {
             let own = OwnedRange {
                 outer: k.bound("outer", &at[0]),
                 part: k.bound("part", &at[1]),
                 inner: k.bound("inner", &at[2]),
             };
-            k.strided("z", (&own.part, &Index::constant(self.extent as i64), self.parts as i64), |position| {
+            k.strided("z", (&own.part, &Index::constant(self.extent), self.parts), |position| {
                 let at = self.element(&own, position);
                 out.set(&at, initial(&at));
             });
@@ -80,27 +80,27 @@ impl Owners {
                 outer: coordinates(&own.outer, &self.outer),
                 inner: coordinates(&own.inner, &self.inner),
             };
-            let axes = self.outer.iter().chain(&self.inner).zip(column.outer.iter().chain(&column.inner));
-            let cut = axes.zip(covered.concat()).filter(|((n, _), covered)| covered < *n);
-            let inside = cut.map(|((_, at), covered)| k.in_range(at, 0, covered as i64)).reduce(|all, ok| all & ok);
+            let axes = self.outer.all().chain(self.inner.all()).zip(column.outer.iter().chain(&column.inner));
+            let covered = covered.iter().flat_map(Extents::all);
+            let cut = axes.zip(covered).filter(|((n, _), covered)| !covered.is_surely_from(*n));
+            let inside = cut.map(|((_, at), covered)| k.in_range(at, 0, covered)).reduce(|all, ok| all & ok);
             k.when_all(inside, || self.updates(k, &own, &column, updates));
         });
     }
 
     fn element(&self, own: &OwnedRange, position: &Index) -> Index {
-        let inner: u64 = self.inner.iter().product();
-        let outer: u64 = self.outer.iter().product();
-        linearize(&[own.outer.clone(), position.clone(), own.inner.clone()], &[outer, self.extent, inner])
+        let dims = [self.outer.count(), self.extent, self.inner.count()];
+        linearize(&[own.outer.clone(), position.clone(), own.inner.clone()], &dims)
     }
 
     fn updates(&self, k: &KernelScope, own: &OwnedRange, column: &ScatterColumn, updates: &Updates<'_>) {
-        k.serial(updates.dims, |at| {
+        k.serial(&updates.dims, |at| {
             let position = (updates.position)(column, at);
             if self.parts == 1 {
                 return (updates.store)(column, at, &self.element(own, &position));
             }
-            let last = self.extent as i64 - 1;
-            let part = position.modulo(self.parts as i64, &move |_: u32| (0, last));
+            let last = self.extent - 1;
+            let part = position.modulo(self.parts, &move |_: u32| (Extent::ZERO, last));
             let owned = k.position(&part).eq(&own.part);
             k.when(owned, || (updates.store)(column, at, &self.element(own, &position)));
         });

@@ -167,8 +167,9 @@ fn recur<'g>(r: &Recurrence<'g>) -> Result<Vec<Tensor<'g>>> {
     scope.parallel(&k[..2], |lead| {
         // Axes of extent 1 are shared by all heads or elements.
         let at = |x: KernelTensor<'_>, tail: [&Index; 2]| {
-            let own = lead.iter().chain(tail).zip(x.dims());
-            own.map(|(i, n)| if *n == 1 { Index::default() } else { i.clone() }).collect::<Vec<_>>()
+            let dims = x.dims();
+            let own = lead.iter().chain(tail).zip(dims.all());
+            own.map(|(i, n)| if n == 1 { Index::default() } else { i.clone() }).collect::<Vec<_>>()
         };
         scope.serial(&[k[3], v[3]], |p| {
             let here = at(s, [&p[0], &p[1]]);

@@ -257,16 +257,15 @@ fn scan(cx: &NodeCtx<'_>, name: &str, op: ScalarOp, unit: f64) -> Result<Prim, O
     let flag = |name| cx.params.flag(name);
     let (exclusive, reverse) = (flag("exclusive"), flag("reverse"));
     let wide = compute_type(x.dtype);
-    let (outer, n, inner): (u64, u64, u64) =
-        (x.dims[..axis].iter().product(), x.dims[axis], x.dims[axis + 1..].iter().product());
-    let spread = DenseType::new(x.dtype, [outer, n, inner]);
+    let (outer, n, inner) = (x.dims.range(..axis).count(), x.dims.at(axis), x.dims.range(axis + 1..).count());
+    let spread = DenseType::new(x.dtype, [outer, n, inner].into_iter().collect::<Extents>());
     let k = &KernelScope::new(name);
     let (input, output) = (k.input("x", &spread), k.output("y", &spread));
     k.parallel_each("line", outer * inner, |line| {
         let line = coordinates(line, &[outer, inner]);
         let total = k.register("total", wide).holding(unit);
         k.each("step", n, |step| {
-            let along = if reverse { step.scale(-1).offset(n as i64 - 1) } else { step.clone() };
+            let along = if reverse { step.scale(-1).offset(n - 1) } else { step.clone() };
             let at = [&line[0], &along, &line[1]];
             let value = input.get_as(at, wide);
             let before = total.get();

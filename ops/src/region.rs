@@ -1,6 +1,7 @@
 //! Pooling over regions of interest.
 
 use crate::prelude::*;
+use crate::rules::open_ranked;
 use crate::sampling::{Tap, interpolate};
 
 pub fn ops() -> Vec<OpDef> {
@@ -120,16 +121,17 @@ impl<'k> Bin<'k> {
 fn roi_align_body(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
     let (x, rois, batch, out) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, &cx.outputs[0]);
     let wide = compute_type(x.dtype);
+    let [bins, image] = [&out.dims, &x.dims].map(|dims| [2, 3].map(|axis| dims.at(axis).fixed().max(0) as u64));
     let take_max = cx.params.str("mode").is_some_and(|m| m.eq_ignore_ascii_case("max"));
     let k = &KernelScope::new("roi_align");
     let [source, rois, images] = k.inputs(["x", "rois", "batch_indices"], [x, rois, batch]);
     let result = k.output("out", out);
     k.parallel(&out.dims, |at| {
         let [x1, y1, x2, y2] = corners(rois, &at[0], wide);
-        let lead = [images.position(&at[0], x.dims[0]), at[1].clone()];
+        let lead = [images.position(&at[0], x.dims.at(0)), at[1].clone()];
         let state = k.cell("state", wide);
-        let rows = bin(k, [y1, y2], (&at[2], out.dims[2]), x.dims[2], cx.params);
-        let columns = bin(k, [x1, x2], (&at[3], out.dims[3]), x.dims[3], cx.params);
+        let rows = bin(k, [y1, y2], (&at[2], bins[0]), image[0], cx.params);
+        let columns = bin(k, [x1, x2], (&at[3], bins[1]), image[1], cx.params);
         state.set(if take_max { f64::NEG_INFINITY } else { 0.0 });
         each_sample(k, &rows, &columns, |ty, tx| {
             let old = state.get();
@@ -192,7 +194,7 @@ fn corners_max<'k>(
 
 fn roi_align() -> OpDef {
     let infer = shape_rule(|cx| {
-        let (x, rois, batch) = (ranked(cx, 0, 4)?, ranked(cx, 1, 2)?, ranked(cx, 2, 1)?);
+        let (x, rois, batch) = (open_ranked(cx, 0, 4)?, open_ranked(cx, 1, 2)?, open_ranked(cx, 2, 1)?);
         cx.unify_dims(Dim::Const(4), rois[1], "operand `rois`, axis 1")?;
         cx.unify_dims(rois[0], batch[0], "operand `batch_indices`, axis 0")?;
         let samples = cx.params.int("sampling_ratio").unwrap_or(0);

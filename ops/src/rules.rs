@@ -236,8 +236,8 @@ pub fn multiple_of(extent: Dim, of: u64, what: &str) -> Result<(), OpError> {
 
 /// An axis of an operand must be no longer than `most`.
 pub fn no_longer(cx: &InferCtx<'_>, i: usize, axis: usize, found: Dim, most: Dim) -> Result<(), OpError> {
-    match (found, most) {
-        (Dim::Const(n), Dim::Const(most)) if n > most => {
+    match (found.as_extent(), most.as_extent()) {
+        (Some(n), Some(most)) if n > most => {
             let name = cx.input_name(i);
             Err(OpError(format!("{name}, axis {axis}: expected at most {most} elements, found {n}")))
         }

@@ -2,12 +2,13 @@
 
 use tensorc_ir::op::OpRole;
 
+use crate::index::has_none;
 use crate::owners::{Owners, Updates};
 use crate::prelude::*;
 use crate::rules::axis_of;
 
 /// Columns that one iteration of a kernel for processors adds up, a few cache lines.
-const COLUMNS: u64 = 64;
+const COLUMNS: i64 = 64;
 
 /// Runs `body` for the columns `first..last`, in vectors of `lanes` as far as they fill any.
 fn columns(k: &KernelScope, (first, last): (&Index, &Index), lanes: i64, body: impl Fn(&Index)) {
@@ -27,10 +28,10 @@ struct RowSum<'k> {
     updates: KernelTensor<'k>,
     indices: KernelTensor<'k>,
     sums: KernelTensor<'k>,
-    outer: u64,
-    count: u64,
-    inner: u64,
-    extent: u64,
+    outer: Extent,
+    count: Extent,
+    inner: Extent,
+    extent: Extent,
     /// Elements of a vector.
     lanes: i64,
 }
@@ -50,14 +51,14 @@ impl RowSum<'_> {
     /// For many threads.
     fn fine(&self) {
         let updates = Updates {
-            dims: &[self.count],
+            dims: [self.count].into_iter().collect(),
             position: &|_, at| self.position(&at[0]),
             store: &|column, at, to| self.add([&column.outer[0], &at[0], &column.inner[0]], to),
         };
-        let (outer, inner) = ([self.outer], [self.inner]);
-        let owners = Owners::new(&outer, self.extent, &inner);
+        let [outer, inner] = [self.outer, self.inner].map(|n| [n].into_iter().collect::<Extents>());
+        let owners = Owners::new(outer.clone(), self.extent, inner.clone());
         let zero = self.k.constant(Scalar::zero(self.sums.dtype()));
-        owners.scatter(self.k, self.sums, &|_| zero, [&outer, &inner], &updates);
+        owners.scatter(self.k, self.sums, &|_| zero, [outer, inner], &updates);
     }
 
     /// For few threads, some columns each.
@@ -65,8 +66,8 @@ impl RowSum<'_> {
         let k = self.k;
         k.parallel(&[self.outer, self.inner.div_ceil(COLUMNS)], |at| {
             let free = |_: u32| (0, i64::MAX / 8);
-            let first = at[1].scale(COLUMNS as i64);
-            let last = first.offset(COLUMNS as i64).minimum(&Index::constant(self.inner as i64), &free);
+            let first = at[1].scale(COLUMNS);
+            let last = first.offset(COLUMNS).minimum(&Index::constant(self.inner), &free);
             let to = |row: &Index, c: &Index| {
                 linearize(&[at[0].clone(), row.clone(), c.clone()], &[self.outer, self.extent, self.inner])
             };
@@ -87,7 +88,7 @@ pub fn scatter_sum() -> OpDef {
         let ([updates, indices], out) = (g.operands(), &cx.outputs[0]);
         let (from, index_ty) = (updates.ty()?, indices.ty()?);
         let axis = axis_of(cx, out.rank()).or_fail(&g)?;
-        let extent = out.dims[axis];
+        let extent = out.dims.at(axis);
         let sums = DenseType::new(compute_type(out.dtype), &out.dims);
         let scope = KernelScope::new("scatter_sum");
         let rows = RowSum {
@@ -95,9 +96,9 @@ pub fn scatter_sum() -> OpDef {
             updates: scope.input("updates", &from),
             indices: scope.input("indices", &index_ty),
             sums: scope.output("out", &sums),
-            outer: out.dims[..axis].iter().product(),
-            count: if extent == 0 { 0 } else { index_ty.len() },
-            inner: out.dims[axis + 1..].iter().product(),
+            outer: out.dims.range(..axis).count(),
+            count: if extent == 0 { Extent::ZERO } else { index_ty.dims.count() },
+            inner: out.dims.range(axis + 1..).count(),
             extent,
             // Vectors hold elements of one width.
             lanes: if from.dtype.size() == 4 && sums.dtype.size() == 4 { 16 } else { 1 },
@@ -110,7 +111,7 @@ pub fn scatter_sum() -> OpDef {
         Ok(sums.convert(out.dtype))
     });
     let infer = shape_rule(|cx| {
-        let (Some(updates), Some(indices)) = (cx.input_dims(0), cx.input_dims(1)) else { return Ok(()) };
+        let (Some(updates), Some(indices)) = (cx.open_dims(0), cx.open_dims(1)) else { return Ok(()) };
         let rank = (updates.len() + 1).checked_sub(indices.len()).filter(|r| *r > 0);
         let Some(rank) = rank else { return Err("operand `updates`: its rank is below that of `indices`".into()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), rank)?;
@@ -118,7 +119,7 @@ pub fn scatter_sum() -> OpDef {
             cx.unify_dims(*n, updates[axis + i], &format!("operand `updates`, axis {}", axis + i))?;
         }
         let extent = Dim::Const(cx.params.int("extent").unwrap_or(0).max(0) as u64);
-        if extent == Dim::Const(0) && !indices.contains(&Dim::Const(0)) {
+        if extent == Dim::Const(0) && !has_none(&indices) {
             return Err("parameter `extent`: an axis without elements is indexed".into());
         }
         cx.set_output_dims(0, [&updates[..axis], &[extent], &updates[axis + indices.len()..]].concat())

@@ -248,26 +248,27 @@ fn expand() -> OpDef {
 fn tile() -> OpDef {
     let compute = prim(|cx| {
         let (from, to) = (&cx.input(0)?.dims, &cx.outputs[0].dims);
-        let map = from.iter().enumerate().map(|(i, &n)| Index::var(i as u32).modulo((n as i64).max(1), &to[..]));
+        // An axis without elements is never read.
+        let period = |n: Extent| if n.is_surely(0) { Extent::ONE } else { n };
+        let map = from.all().enumerate().map(|(i, n)| Index::var(i as u32).modulo(period(n), to));
         Ok(view_prim(View { map: map.collect(), fill: None }))
     });
     let infer = shape_rule(|cx| {
-        let (Some(repeats), Some(input)) = (ints(cx, 1), cx.input_dims(0)) else { return Ok(()) };
+        let (Some(repeats), Some(input)) = (extents(cx, 1), cx.open_dims(0)) else { return Ok(()) };
         if repeats.len() != input.len() {
             let (found, rank) = (repeats.len(), input.len());
             return Err(OpError(format!("operand `repeats`: expected {rank} entries, found {found}")));
         }
-        let known = input.iter().zip(&repeats).map(|(d, &n)| match (d, n) {
-            (_, 0) => Some(Dim::Const(0)),
-            (d, 1) => Some(*d),
-            (Dim::Const(d), n) => Some(Dim::Const(d * n.max(0) as u64)),
-            _ => None,
+        let known = input.iter().zip(&repeats).map(|(d, n)| match d.as_extent() {
+            _ if n.is_surely(0) => Some(Dim::Const(0)),
+            _ if n.is_surely(1) => Some(*d),
+            d => d.map(|d| Dim::of(d * n.greatest(0))),
         });
         let dims: Vec<Option<Dim>> = known.collect();
         partial(cx, 0, &dims)?;
         let out = output_dims(cx, 0);
         for (i, &n) in repeats.iter().enumerate().filter(|(i, _)| dims[*i].is_none()) {
-            cx.relate(Equation::Affine { out: out[i], input: input[i], mul: n, add: 0, div: 1 })?;
+            cx.relate(Equation::Affine { out: out[i], input: input[i], mul: n.fixed(), add: 0, div: 1 })?;
         }
         Ok(())
     });

@@ -1,7 +1,7 @@
 //! Operators that cut and join: slice, pad, concat, split, flip, crop.
 
 use crate::prelude::*;
-use crate::rules::{axes, axis_of, need_extents, need_ints};
+use crate::rules::{axes, axis_of, need_extents};
 use crate::views::{strided, view_prim};
 
 pub fn ops() -> Vec<OpDef> {
@@ -100,7 +100,7 @@ fn slice() -> OpDef {
 }
 
 /// (before, after) for every axis.
-fn pads_by_axis(rank: usize, pads: &[i64], given: Option<Vec<i64>>) -> Result<Vec<(i64, i64)>, OpError> {
+fn pads_by_axis(rank: usize, pads: &[Extent], given: Option<Vec<i64>>) -> Result<Vec<(Extent, Extent)>, OpError> {
     let list = match given {
         Some(list) => axes(&list, rank)?,
         None => (0..rank).collect(),
@@ -108,7 +108,7 @@ fn pads_by_axis(rank: usize, pads: &[i64], given: Option<Vec<i64>>) -> Result<Ve
     if pads.len() != 2 * list.len() {
         return Err(OpError(format!("operand `pads`: expected {} entries, found {}", 2 * list.len(), pads.len())));
     }
-    let mut out = vec![(0, 0); rank];
+    let mut out = vec![(Extent::ZERO, Extent::ZERO); rank];
     for (i, &axis) in list.iter().enumerate() {
         out[axis] = (pads[i], pads[i + list.len()]);
     }
@@ -134,7 +134,7 @@ fn padded(at: Index, n: Extent, mode: &str, ranges: &Extents) -> Result<Index, O
 
 fn pad_prim(cx: &NodeCtx<'_>) -> Result<Prim, OpError> {
     let (x, out) = (cx.input(0)?, &cx.outputs[0]);
-    let pads = pads_by_axis(x.rank(), &need_ints(cx, 1, "pads")?, cx.value(3).map(|v| v.to_i64s()))?;
+    let pads = pads_by_axis(x.rank(), &need_extents(cx, 1, "pads")?, cx.value(3).map(|v| v.to_i64s()))?;
     let mode = cx.params.str("mode").unwrap_or("constant");
     let mut map = vec![];
     for (i, &(before, _)) in pads.iter().enumerate() {
@@ -156,13 +156,18 @@ fn pad() -> OpDef {
     let infer = shape_rule(|cx| {
         let Some(input) = cx.open_dims(0) else { return Ok(()) };
         partial(cx, 0, &vec![None; input.len()])?;
-        let (Some(pads), false) = (ints(cx, 1), cx.has_input(3) && cx.value(3).is_none()) else { return Ok(()) };
+        let (Some(pads), false) = (extents(cx, 1), cx.has_input(3) && cx.value(3).is_none()) else { return Ok(()) };
         let pads = pads_by_axis(input.len(), &pads, ints(cx, 3))?;
         let out = output_dims(cx, 0);
         for (i, (before, after)) in pads.into_iter().enumerate() {
-            match before + after {
-                0 => cx.unify_dims(input[i], out[i], &format!("output, axis {i}"))?,
-                sum => cx.relate(Equation::Affine { out: out[i], input: input[i], mul: 1, add: sum, div: 1 })?,
+            let (sum, what) = (before + after, format!("output, axis {i}"));
+            match input[i].as_extent().filter(|_| sum.is_open()) {
+                Some(n) => cx.unify_dims(Dim::of(n + sum), out[i], &what)?,
+                None if sum == 0 => cx.unify_dims(input[i], out[i], &what)?,
+                None => {
+                    let add = sum.fixed();
+                    cx.relate(Equation::Affine { out: out[i], input: input[i], mul: 1, add, div: 1 })?;
+                }
             }
         }
         Ok(())

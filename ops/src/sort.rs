@@ -43,55 +43,98 @@ fn on_line(line: &[Index], axis: usize, at: &Index) -> Vec<Index> {
 /// The elements of a line, by i64 positions.
 type LineElements<'a, 'k> = &'a dyn Fn(KernelValue<'k>) -> KernelValue<'k>;
 
-/// Sorts a permutation by merging bottom-up: `width` doubles until it covers the line.
-///
-/// `ids` and `spare` are where two strips of `n` positions begin in `buf`; the first holds the
-/// order on entry and exit. The merge is stable, so equal elements keep ascending positions.
-fn merge_sort<'k>(
+/// How lines of positions are merged.
+struct Merge<'a, 'k> {
     k: &'k KernelScope,
-    n: u64,
+    /// Elements of a line.
+    n: Extent,
+    /// Holds two strips of `n` positions for each line.
     buf: KernelTensor<'k>,
-    (ids, spare): (Index, Index),
-    element: LineElements<'_, 'k>,
+    /// The next position of either of two runs.
+    heads: KernelTensor<'k>,
+    element: LineElements<'a, 'k>,
     largest: bool,
-) {
-    let line_end = Index::constant(n as i64);
-    let heads = k.memory("heads", DType::I64, &[2], MemorySpace::Stack);
-    let (first, second) = (Index::constant(0), Index::constant(1));
-    let (mut width, mut from, mut to) = (1, ids.clone(), spare);
-    while width < n {
-        k.strided("run", (&Index::default(), &line_end, 2 * width as i64), |run| {
-            let end = |by: u64| run.offset((by * width) as i64).minimum(&line_end, &unbounded);
-            let (mid, stop) = (k.position(&end(1)), k.position(&end(2)));
-            heads.set(&first, run);
-            heads.set(&second, mid);
-            k.range("o", (run, &end(2)), |o| {
-                let (i, j) = (heads.get(&first), heads.get(&second));
-                let at = |head: KernelValue<'k>| from.add(&bounded(&head.index(), n - 1));
-                let (left, right) = (buf.get(&at(i)), buf.get(&at(j)));
-                let (a, b) = (element(left), element(right));
-                let right_first = before(b, a, largest);
-                let (left_done, right_left) = (i.ge(mid), j.lt(stop));
-                let take_right = (left_done | right_first) & right_left;
-                buf.set(&to.add(o), take_right.select(right, left));
-                let (next_i, next_j) = (i + 1, j + 1);
-                let (i, j) = (take_right.select(i, next_i), take_right.select(next_j, j));
-                heads.set(&first, i);
-                heads.set(&second, j);
+}
+
+/// Doublings of a run of one element that no line is longer than.
+const MAX_DOUBLINGS: u64 = 40;
+
+impl Merge<'_, '_> {
+    /// Merges the runs `run..mid` and `mid..stop` of the strip that begins at `from`; `to` is where positions of the other strip lie.
+    fn runs(&self, [run, mid, stop]: [&Index; 3], from: &Index, to: &dyn Fn(&Index) -> Index) {
+        let (k, buf, heads) = (self.k, self.buf, self.heads);
+        let (first, second) = (Index::constant(0), Index::constant(1));
+        let (middle, end) = (k.position(mid), k.position(stop));
+        heads.set(&first, run);
+        heads.set(&second, middle);
+        k.range("o", (run, stop), |o| {
+            let (i, j) = (heads.get(&first), heads.get(&second));
+            let at = |head: KernelValue<'_>| from.add(&bounded(&head.index(), self.n - 1));
+            let (left, right) = (buf.get(&at(i)), buf.get(&at(j)));
+            let (a, b) = ((self.element)(left), (self.element)(right));
+            let right_first = before(b, a, self.largest);
+            let (left_done, right_left) = (i.ge(middle), j.lt(end));
+            let take_right = (left_done | right_first) & right_left;
+            buf.set(&to(o), take_right.select(right, left));
+            let (next_i, next_j) = (i + 1, j + 1);
+            let (i, j) = (take_right.select(i, next_i), take_right.select(next_j, j));
+            heads.set(&first, i);
+            heads.set(&second, j);
+        });
+    }
+
+    /// Sorts a permutation by merging bottom-up: `width` doubles until it covers the line. Two strips begin at `base`, of which the
+    /// first holds the order on entry. Returns where the strip begins that holds it on exit.
+    ///
+    /// The merge is stable, so equal elements keep ascending positions.
+    fn sort(&self, base: &Index) -> Index {
+        let Some(n) = self.n.known() else { return self.sort_any(base) };
+        let (k, line_end) = (self.k, Index::constant(n));
+        let (mut width, mut from, mut to) = (1, base.clone(), base.offset(n));
+        while width < n {
+            k.strided("run", (&Index::default(), &line_end, 2 * width), |run| {
+                let end = |by: i64| run.offset(by * width).minimum(&line_end, &unbounded);
+                self.runs([run, &end(1), &end(2)], &from, &|o| to.add(o));
+            });
+            std::mem::swap(&mut from, &mut to);
+            width *= 2;
+        }
+        if from != *base {
+            k.each("c", n, |i| self.buf.set(&base.add(i), self.buf.get(&from.add(i))));
+        }
+        base.clone()
+    }
+
+    /// As [`Merge::sort`], of lines of any length.
+    fn sort_any(&self, base: &Index) -> Index {
+        let (k, n) = (self.k, self.n);
+        let width = k.cell("width", DType::I64).holding(1);
+        let strip = k.cell("strip", DType::I64).holding(0);
+        let begins = |strip: KernelValue<'_>| base.add(&bounded(&strip.index(), n));
+        k.each("pass", MAX_DOUBLINGS, |_| {
+            let half = width.get();
+            k.when(half.lt(n), || {
+                let (whole, here) = (half + half, strip.get());
+                let (pairs, there) = ((whole + (n - 1)) / whole, -here + n);
+                let (from, to) = (begins(here), begins(there));
+                k.range("run", (&Index::default(), &pairs.index()), |pair| {
+                    let run = k.position(pair) * whole;
+                    let (mid, stop) = ((run + half).min(n), (run + whole).min(n));
+                    let ends = [run, mid, stop].map(KernelValue::index);
+                    self.runs(ends.each_ref(), &from, &|o| to.add(&bounded(o, n - 1)));
+                });
+                width.set(whole);
+                strip.set(there);
             });
         });
-        std::mem::swap(&mut from, &mut to);
-        width *= 2;
-    }
-    if from != ids {
-        k.each("c", n, |i| buf.set(&ids.add(i), buf.get(&from.add(i))));
+        begins(strip.get())
     }
 }
 
 /// Keeps the best `count` of `n` positions in `ids`, by insertion into a sorted prefix.
 fn select_best<'k>(
     k: &'k KernelScope,
-    (n, count): (u64, u64),
+    (n, count): (Extent, i64),
     ids: KernelTensor<'k>,
     element: LineElements<'_, 'k>,
     largest: bool,
@@ -104,7 +147,7 @@ fn select_best<'k>(
         // The candidate sinks until it meets an element it does not precede; what it displaces
         // moves one place down, and out of the prefix at its end.
         k.each("j", count, |back| {
-            let last = Index::constant(count as i64 - 1);
+            let last = Index::constant(count - 1);
             let at = last.sub(back);
             let place = k.position(&at);
             let (filled, first) = (place.lt(id), place.eq(id));
@@ -114,7 +157,7 @@ fn select_best<'k>(
                 let held = element(old);
                 k.when(before(value, held, largest), || {
                     let next = at.offset(1);
-                    let room = k.position(&next).lt(count as i64);
+                    let room = k.position(&next).lt(count);
                     k.when(room, || ids.set(&next.minimum(&last, &unbounded), old));
                     ids.set(&at, id);
                 });
@@ -124,18 +167,28 @@ fn select_best<'k>(
 }
 
 /// Above this many wanted elements a line is sorted as a whole instead of by insertion.
-const MAX_INSERTION_ELEMENTS: u64 = 16;
+const MAX_INSERTION_ELEMENTS: i64 = 16;
+
+/// How many elements are wanted, if they are selected by insertion.
+fn inserted(count: Extent) -> Option<i64> {
+    count.known().filter(|count| *count <= MAX_INSERTION_ELEMENTS)
+}
+
+/// The axes that lines along one have their places in.
+fn lines(x: &DenseType, axis: usize) -> Extents {
+    x.dims.all().enumerate().filter(|(other, _)| *other != axis).map(|(_, n)| n).collect()
+}
 
 /// The first `count` elements of every line of `x` along `axis` in order.
 fn ranking(wanted: RankResults) -> Compute {
     formulas(move |g, cx| {
         let ty = g.operand(0).ty()?;
         let axis = normalize_axis(cx.params.int("axis").unwrap_or(-1), ty.rank()).or_fail(&g)?;
-        let count = cx.outputs[0].dims[axis];
         let mut types = cx.outputs.to_vec();
-        if count > MAX_INSERTION_ELEMENTS {
-            let lines = ty.len() / ty.dims[axis].max(1);
-            types.push(DenseType::new(DType::I64, [lines, 2, ty.dims[axis]]));
+        if inserted(cx.outputs[0].dims.at(axis)).is_none() {
+            let lines: Extent = lines(&ty, axis).count();
+            types
+                .push(DenseType::new(DType::I64, [lines, 2.into(), ty.dims.at(axis)].into_iter().collect::<Extents>()));
         }
         let largest = match wanted {
             RankResults::Both => cx.params.bool("largest").unwrap_or(true),
@@ -156,28 +209,26 @@ fn ranking_kernel(
     largest: bool,
     wanted: RankResults,
 ) -> Result<Kernel, OpError> {
-    let (n, count) = (x.dims[axis], types[0].dims[axis]);
-    let mut lines = x.dims.to_vec();
-    lines.remove(axis);
-    let kept = [count];
+    let (n, count, lines) = (x.dims.at(axis), types[0].dims.at(axis), lines(x, axis));
     let k = &KernelScope::new("topk");
     let x = k.input("x", x);
     let results: Vec<_> = ["first", "second", "third"].iter().zip(types).map(|(name, ty)| k.output(name, ty)).collect();
     k.parallel(&lines, |line| {
-        if n == 0 || count == 0 {
+        if n.is_surely(0) || count.is_surely(0) {
             return;
         }
         let element = |id: KernelValue<'_>| x.get(&on_line(line, axis, &bounded(&id.index(), n - 1)));
-        let (ids, base) = if count > MAX_INSERTION_ELEMENTS {
-            let scratch = results[results.len() - 1];
-            let base = linearize(line, &lines).scale(2 * n as i64);
-            k.each("i", n, |i| scratch.set(&base.add(i), i));
-            merge_sort(k, n, scratch, (base.clone(), base.offset(n as i64)), &element, largest);
-            (scratch, base)
-        } else {
-            let ids = k.memory("ids", DType::I64, &kept, MemorySpace::Stack);
+        let (ids, base) = if let Some(count) = inserted(count) {
+            let ids = k.memory("ids", DType::I64, [count as u64], MemorySpace::Stack);
             select_best(k, (n, count), ids, &element, largest);
             (ids, Index::default())
+        } else {
+            let buf = results[results.len() - 1];
+            let base = linearize(line, &lines).scale(n * 2);
+            k.each("i", n, |i| buf.set(&base.add(i), i));
+            let heads = k.memory("heads", DType::I64, [2], MemorySpace::Stack);
+            let sorted = Merge { k, n, buf, heads, element: &element, largest }.sort(&base);
+            (buf, sorted)
         };
         k.each("o", count, |o| {
             let id = ids.get(&base.add(o));
@@ -196,17 +247,16 @@ fn ranking_kernel(
 fn topk() -> OpDef {
     let infer = shape_rule(|cx| {
         cx.set_output_dtype(1, DType::I64)?;
-        let Some(x) = cx.input_dims(0) else { return Ok(()) };
+        let Some(x) = cx.open_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(-1), x.len())?;
-        let k = ints(cx, 1).and_then(|k| k.first().copied());
-        if let (Some(k), Dim::Const(n)) = (k, x[axis])
-            && !(0..=n as i64).contains(&k)
+        let k = extents(cx, 1).and_then(|k| k.first().copied());
+        if let (Some(k), Some(n)) = (k, x[axis].as_extent())
+            && (k < 0 || k > n)
         {
             return Err(OpError(format!("operand `K`: {k} of {n} elements")));
         }
-        let extent = k.map(|k| Dim::Const(k.max(0) as u64));
-        all_but(cx, 0, &x, axis, extent)?;
-        let shape = cx.output(0).shape;
+        all_but(cx, 0, &x, axis, k.map(|k| Dim::of(k.greatest(0))))?;
+        let shape = cx.output_shape(0);
         cx.set_output_shape(1, shape)
     });
     let doc = "The K largest or smallest elements along `axis` in order, and their positions. Equal elements come in \

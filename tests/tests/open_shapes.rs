@@ -27,6 +27,7 @@ pub struct OpenCase {
 }
 
 const LENGTHS: &[&[u64]] = &[&[2], &[3], &[7], &[15], &[16], &[17], &[31], &[32], &[33], &[127], &[128], &[129]];
+const TRIPLES: &[&[u64]] = &[&[2, 3, 2], &[15, 16, 31], &[17, 127, 33], &[3, 128, 129], &[33, 2, 17], &[7, 31, 128]];
 const PAIRS: &[&[u64]] = &[&[2, 3], &[3, 16], &[5, 17], &[2, 64], &[7, 2], &[33, 31]];
 const IMAGES: &[&[u64]] = &[&[2, 32, 64], &[3, 64, 32], &[2, 96, 128], &[5, 32, 32]];
 
@@ -248,6 +249,105 @@ pub const CASES: &[OpenCase] = &[
         plans: 1,
     },
     OpenCase {
+        name: "gathers and scatters of tuples",
+        text: "graph @main(%x: f32[?n, 6, ?m], %i: i64[?k, 2], %u: f32[?k, ?m]) {
+  %g = gather_nd(%x, %i)
+  %v = mul(%g, %u)
+  %a = scatter_nd(%x, %i, %v) {reduction = \"add\"}
+  %b = scatter_nd(%a, %i, %u) {reduction = \"max\"}
+  %r = relu(%b)
+  %y = scatter_nd(%r, %i, %g)
+  return %v, %b, %y
+}",
+        extents: TRIPLES,
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "elements by the order of lines",
+        text: "graph @main(%x: f32[?n, ?m]) {
+  %s = shape(%x) {start = 1}
+  %t = topk(%x, %s)
+  %g = gather_elements(%x, %t:1) {axis = 1}
+  %p = scatter_elements(%x, %t:1, %g) {axis = 1, reduction = \"mul\"}
+  %k = const i64[1] [2]
+  %b = topk(%p, %k) {axis = 0, largest = false}
+  %y = scatter_elements(%x, %b:1, %b) {axis = 0, reduction = \"min\"}
+  return %t, %t:1, %g, %b, %b:1, %y
+}",
+        extents: &[&[2, 33], &[3, 17], &[15, 16], &[16, 31], &[31, 15], &[33, 2], &[2, 127], &[17, 128], &[5, 129]],
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "scatters of fewer elements and sums of rows",
+        text: "graph @main(%x: f32[?b, 200, 6], %i: i64[?b, ?k, 4], %u: f32[?b, ?k, 4], %j: i64[?k]) {
+  %a = scatter_elements(%x, %i, %u) {axis = 1, reduction = \"add\"}
+  %s = scatter_sum(%u, %j) {axis = 1, extent = 9}
+  %y = scatter_elements(%a, %i, %u) {axis = 1}
+  return %a, %s, %y
+}",
+        extents: &[&[2, 2], &[3, 15], &[15, 16], &[16, 17], &[2, 31], &[31, 33], &[2, 127], &[3, 128], &[7, 129]],
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "orders of whole lines",
+        text: "graph @main(%x: f32[?n, ?m]) {
+  %s = sort(%x) {axis = 0}
+  %a = argsort(%x) {is_ascend = false}
+  %o = mx_topk(%x) {k = 2, ret_typ = \"value\"}
+  %f = mx_sort(%x) {axis = -1}
+  %y = mul(%s, %a)
+  return %y, %o, %f
+}",
+        extents: &[&[2, 33], &[3, 17], &[15, 16], &[16, 31], &[31, 15], &[33, 2], &[127, 2], &[128, 3], &[129, 5]],
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "running sums, counts and repetitions",
+        text: "graph @main(%x: f32[?n, ?m], %i: i64[?n]) {
+  %one = const i64[] [1]
+  %zero = const i64[] [0]
+  %c = cumsum(%x, %one) {reverse = true}
+  %d = cumsum(%c, %zero) {exclusive = true}
+  %s = shape(%x)
+  %l = gather(%s, %one)
+  %r = range(%zero, %l, %one)
+  %f = cast(%r) {to = f32}
+  %e = add(%d, %f)
+  %depth = const i64[] [5]
+  %values = const f32[2] [0.5, 2.0]
+  %h = one_hot(%i, %depth, %values)
+  %twice = const i64[2] [2, 1]
+  %t = tile(%e, %twice)
+  %z = const i64[2] [0, 0]
+  %pads = concat(%z, %s) {axis = 0}
+  %p = pad(%x, %pads)
+  return %e, %h, %t, %p
+}",
+        extents: PAIRS,
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
+        name: "regions, caches and sequences",
+        text: "graph @main(%x: f32[?n, ?c, 9, 11], %rois: f32[?k, 4], %i: i64[?k], %u: f32[?k, ?c, 3, 2], %v: f32[?k, ?c, 2, 2]) {
+  %a = abs(%i)
+  %one = const i64[] [1]
+  %b = min(%a, %one)
+  %r = roi_align(%x, %rois, %b) {output_height = 3, output_width = 2, sampling_ratio = 2}
+  %s = add(%r, %u)
+  %w = tensor_scatter(%s, %v, %b)
+  %y = reverse_sequence(%w, %b) {batch_axis = 0, time_axis = 1}
+  return %w, %y
+}",
+        extents: TRIPLES,
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
         name: "means of windows that reach over the border are compiled for each shape",
         text: "graph @main(%x: f32[2, 3, ?n]) {
   %y = average_pool(%x) {kernel_shape = [3], pads = [1, 1]}
@@ -281,8 +381,13 @@ pub fn types(graph: &Graph, extents: &[u64]) -> Vec<DenseType> {
 
 pub fn values(types: &[DenseType], seed: u64) -> Vec<TensorData> {
     let mut rng = Rng::new(seed);
+    // Integers are positions along axes of two elements and more.
     let mut one = |ty: &DenseType| {
-        TensorData::from_fn(ty.clone(), |_| Scalar::from_f64(ty.dtype, rng.below(1000) as f64 / 500.0 - 1.0))
+        let mut value = || match ty.dtype.is_float() {
+            true => rng.below(1000) as f64 / 500.0 - 1.0,
+            false => rng.below(4) as f64 - 2.0,
+        };
+        TensorData::from_fn(ty.clone(), |_| Scalar::from_f64(ty.dtype, value()))
     };
     types.iter().map(&mut one).collect()
 }

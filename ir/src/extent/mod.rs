@@ -165,6 +165,16 @@ impl Extent {
         if self >= other { self } else { other }
     }
 
+    /// The last position along an axis of this extent. Where the axis has no elements, nothing asks for it: what is computed of
+    /// positions there is not needed.
+    #[must_use]
+    pub fn last_position(self) -> Extent {
+        match self.known() {
+            Some(n) => Extent::of((n - 1).max(0)),
+            None => self - 1,
+        }
+    }
+
     /// The number without its sign.
     #[track_caller]
     pub fn magnitude(self) -> Extent {

@@ -16,7 +16,7 @@ impl Graph {
         self.renumbered(&|n| Extent::of(binding.value(n)))
     }
 
-    /// The graph with other numbers. Those of kernels that operators wrote depend on no symbols, and stay.
+    /// The graph with other numbers.
     pub fn renumbered(&self, number: &dyn Fn(Extent) -> Extent) -> Graph {
         let mut graph = self.clone();
         for node in graph.node_ids() {
@@ -88,6 +88,7 @@ fn renumbered_prim(prim: &Prim, number: &dyn Fn(Extent) -> Extent) -> Prim {
             let bodies = flow.bodies.iter().map(|body| body.renumbered(number)).collect();
             Prim::Flow(Flow { kind: flow.kind.clone(), bodies }.into())
         }
+        Prim::Kernel(kernel) if kernel.is_open() => Prim::Kernel(kernel.renumbered(number).into()),
         Prim::Map(_) | Prim::Reduce(_) | Prim::Gather(_) | Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) => {
             prim.clone()
         }

@@ -10,6 +10,7 @@
 mod build;
 mod gpu;
 mod group;
+mod renumber;
 mod sizes;
 
 use smallvec::SmallVec;
@@ -24,7 +25,7 @@ pub use group::{
 
 pub use sizes::SizedKernel;
 
-use crate::extent::Extent;
+use crate::extent::{Extent, advice};
 use crate::index::Index;
 use crate::scalar::{MathFn, Scalar, ScalarOp};
 
@@ -301,17 +302,17 @@ pub enum Stmt {
 const BLOCK_SCALARS: usize = 7;
 
 /// See [`Kernel::operations`].
-fn operations(body: &[Stmt]) -> u64 {
+fn operations(body: &[Stmt]) -> Extent {
     let of = |stmt: &Stmt| match stmt {
-        Stmt::Let { .. } => 1,
+        Stmt::Let { .. } => Extent::ONE,
         Stmt::For { lo, hi, step, body, .. } => {
-            let extent = lo.as_constant().zip(hi.as_constant()).map(|(lo, hi)| hi.saturating_sub(lo).max(0) as u64);
-            extent.map_or(1, |extent| extent.div_ceil((*step).max(1) as u64)).saturating_mul(operations(body))
+            let extent = lo.as_extent().zip(hi.as_extent()).map(|(lo, hi)| (hi - lo).greatest(0));
+            extent.map_or(Extent::ONE, |extent| extent.div_ceil((*step).max(1))).saturating_mul(operations(body))
         }
-        Stmt::If { then, otherwise, .. } => operations(then).max(operations(otherwise)),
-        _ => 0,
+        Stmt::If { then, otherwise, .. } => operations(then).greatest(operations(otherwise)),
+        _ => Extent::ZERO,
     };
-    body.iter().map(of).fold(0, u64::saturating_add)
+    body.iter().map(of).fold(Extent::ZERO, Extent::saturating_add)
 }
 
 impl Kernel {
@@ -335,8 +336,8 @@ impl Kernel {
     }
 
     /// Scalar operations of all iterations. A loop whose extent is not constant counts once.
-    pub fn operations(&self) -> u64 {
-        operations(&self.body)
+    pub fn operations(&self) -> Extent {
+        advice(|| operations(&self.body))
     }
 
     /// What calls of the kernel must fit.

@@ -15,14 +15,14 @@ use crate::scalar::{Scalar, ScalarOp};
 
 use state::{KernelCheck, KnownVar, LaunchLevel, Spread, UNKNOWN, Verifier};
 
-/// Checks a kernel.
+/// Checks a kernel. Where numbers depend on symbols, rules are broken by what breaks them for all values of these.
 ///
 /// - Every variable is bound once, before its uses, and used only in the rest of its block; so is
 ///   every local buffer by its allocation. The range parameters of a parallel kernel are not visible.
 /// - Operation, load, store, guard and condition types fit; no function of [`ScalarOp::Math`] on f32.
 /// - Library functions are applied to strips of f32 in memory, outside of vector loops.
 /// - Indices mention i64 variables only; stores go to writable buffers.
-/// - Steps are positive. A parallel loop is the kernel's only statement, over `0..constant` by 1. A
+/// - Steps are positive. A parallel loop is the kernel's only statement, over `0..extent` by 1. A
 ///   vector loop has a constant extent and holds neither another one, nor an `if`, nor an
 ///   allocation. An unrolled loop has a constant extent.
 /// - A register buffer is indexed by a constant, by variables of unrolled loops, and at most once by
@@ -80,9 +80,9 @@ impl Verifier<'_> {
             return Err("a parallel loop must be the only statement, with two range parameters".into());
         }
         if let (true, Some(Stmt::For { lo, hi, step, .. })) = (k.is_parallel(), k.body.first())
-            && (lo.as_constant() != Some(0) || hi.as_constant().is_none() || *step != 1)
+            && (lo.as_constant() != Some(0) || hi.as_extent().is_none() || *step != 1)
         {
-            return Err("the parallel loop must run over 0..constant by 1".into());
+            return Err("the parallel loop must run over 0..extent by 1".into());
         }
         if matches!(k.body.first(), Some(Stmt::For { kind: LoopKind::Grid, .. })) {
             return self.grid();
@@ -132,7 +132,8 @@ impl Verifier<'_> {
         result?;
         let range = |v: u32| self.vars[v as usize].map_or(UNKNOWN, |k| k.range);
         let (lo, hi) = index.interval(&range);
-        Ok((lo.max(UNKNOWN.0), hi.min(UNKNOWN.1)))
+        let (lowest, highest) = UNKNOWN;
+        Ok((if lo.is_surely_from(lowest) { lo } else { lowest }, if highest.is_surely_from(hi) { hi } else { highest }))
     }
 
     /// A visible buffer accessed at an index that may be in bounds.
@@ -142,8 +143,8 @@ impl Verifier<'_> {
             return Err(format!("`{}` is used where it is not allocated", info.name));
         }
         let (lo, hi) = self.index(index)?;
-        let len = info.len.fixed();
-        if self.certain && !guarded && (hi < 0 || lo >= len) {
+        let len = info.len;
+        if self.certain && !guarded && (hi.is_surely_below(0) || lo.is_surely_from(len)) {
             return Err(format!("`{}` of {len} elements is accessed at {lo} or above", info.name));
         }
         match info.space == MemorySpace::Register && !self.register_form(index) {
@@ -309,8 +310,9 @@ impl Verifier<'_> {
             LoopKind::Vector if self.vector.is_some() => return Err("a vector loop in a vector loop".into()),
             _ => {}
         }
-        let runs = lo_max < hi_min || extent.is_some_and(|n| n > 0);
-        let range = (lo_min, (hi_max - 1).max(lo_min));
+        let runs = lo_max.is_surely_below(hi_min) || extent.is_some_and(|n| n > 0);
+        let last = hi_max - 1;
+        let range = (lo_min, if last.is_surely_below(lo_min) { lo_min } else { last });
         let spread = self.index_spread(lo).max(self.index_spread(hi));
         self.bind(*var, DType::I64, KnownVar { range, kind: Some(*kind), spread })?;
         let control = self.narrow(spread);

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use tensorc_abi::DType;
 
 use super::kernel::verify_kernel;
+use crate::extent::Axes;
 use crate::index::Index;
 use crate::prim::{Contraction, Gather, Prim, Reduction, View};
 use crate::scalar::{ScalarFn, ScalarNode};
@@ -35,7 +36,7 @@ pub(super) fn check_prim(prim: &Prim, inputs: &[DenseType], outputs: &[DenseType
                 return Err(format!("kernel: {} parameters, expected {}", k.params, inputs.len() + outputs.len()));
             }
             for (i, (info, ty)) in k.buffers.iter().zip(inputs.iter().chain(outputs)).enumerate() {
-                if info.dtype != ty.dtype || info.len != ty.len() || info.writable != (i >= inputs.len()) {
+                if info.dtype != ty.dtype || info.len != ty.dims.count() || info.writable != (i >= inputs.len()) {
                     return Err(format!("kernel: parameter `{}` does not fit {ty}", info.name));
                 }
             }

@@ -118,7 +118,7 @@ pub fn line(x: Tensor<'_>, axis: Option<i64>) -> Result<(Tensor<'_>, usize)> {
     let ty = x.ty()?;
     match axis {
         Some(axis) => Ok((x, normalize_axis(axis, ty.rank()).or_fail(&x.graph())?)),
-        None => Ok((x.reshaped([ty.len()]), 0)),
+        None => Ok((x.reshaped(Extents::from_iter([ty.dims.count()])), 0)),
     }
 }
 

@@ -15,10 +15,10 @@ fn axis_param(params: &Params) -> Option<i64> {
 }
 
 /// The first `count` of every line in order: values and positions.
-fn first(x: Tensor<'_>, axis: usize, count: u64, largest: bool) -> [Tensor<'_>; 2] {
+fn first(x: Tensor<'_>, axis: usize, count: Extent, largest: bool) -> [Tensor<'_>; 2] {
     let g = x.graph();
     let params = Params::new().with("axis", axis as i64).with("largest", largest);
-    let found = g.op_multi("topk", &[Some(x), Some(g.i64s(&[count as i64]))], params, 2);
+    let found = g.op_multi("topk", &[Some(x), Some(g.extents(&Extents::from_iter([count])))], params, 2);
     [found[0], found[1]]
 }
 
@@ -29,11 +29,11 @@ fn spread<'g>(like: Tensor<'g>, axis: usize, at: Tensor<'g>, values: Tensor<'g>)
 }
 
 /// How many elements are wanted of an axis: all of it where `k` is below 1.
-fn wanted(params: &Params, n: u64) -> Result<u64, OpError> {
+fn wanted(params: &Params, n: Extent) -> Result<Extent, OpError> {
     match params.int("k").unwrap_or(1) {
         k if k < 1 => Ok(n),
-        k if k as u64 > n => Err(OpError(format!("parameter `k`: {k} of {n} elements"))),
-        k => Ok(k as u64),
+        k if n < k => Err(OpError(format!("parameter `k`: {k} of {n} elements"))),
+        k => Ok(k.into()),
     }
 }
 
@@ -45,34 +45,36 @@ fn largest_first(params: &Params, ascending: bool) -> bool {
 fn back<'g>(
     g: GraphScope<'g>,
     cx: &GradCtx<'_>,
-    count: impl Fn(u64) -> Result<u64, OpError>,
+    count: impl Fn(Extent) -> Result<Extent, OpError>,
     ascending: bool,
 ) -> Result<Tensor<'g>> {
     let (x, head, params) = (g.operand(0), g.head(cx, 0), cx.node.params);
     let (flat, axis) = line(x, axis_param(params))?;
-    let count = count(flat.dims()?[axis]).or_fail(&g)?;
+    let count = count(flat.dims()?.at(axis)).or_fail(&g)?;
     let [_, at] = first(flat, axis, count, largest_first(params, ascending));
     Ok(spread(flat, axis, at, head.reshaped(&at.dims()?))?.reshaped(&x.dims()?))
 }
 
 /// The shape of ordered values, `count` of every line.
-fn ordered_dims(cx: &InferCtx<'_>, count: impl Fn(u64) -> Result<u64, OpError>) -> Result<Option<Vec<Dim>>, OpError> {
-    let Some(x) = cx.input_dims(0) else { return Ok(None) };
+fn ordered_dims(
+    cx: &InferCtx<'_>,
+    count: impl Fn(Extent) -> Result<Extent, OpError>,
+) -> Result<Option<Vec<Dim>>, OpError> {
+    let Some(x) = cx.open_dims(0) else { return Ok(None) };
     let mut dims = x.to_vec();
     let axis = match axis_param(cx.params) {
         Some(axis) => cx.axis(axis, x.len())?,
         None => {
-            let Some(n) = x.iter().map(|d| d.as_const()).product::<Option<u64>>() else { return Ok(None) };
-            dims = vec![Dim::Const(n)];
+            let Some(n) = x.iter().map(|d| d.as_extent()).product::<Option<Extent>>() else { return Ok(None) };
+            dims = vec![Dim::of(n)];
             0
         }
     };
-    match dims[axis] {
-        Dim::Const(n) => dims[axis] = Dim::Const(count(n)?),
-        Dim::Open(n) => dims[axis] = Dim::Const(count(n.fixed() as u64)?),
-        // Not knowing the extent, the number wanted may still be known.
-        Dim::Sym(_) if count(u64::MAX)? == u64::MAX => {}
-        Dim::Sym(_) => dims[axis] = Dim::Const(count(u64::MAX)?),
+    // Not knowing the extent, the number wanted may still be known.
+    let (n, most) = (dims[axis].as_extent(), Extent::of(i64::MAX));
+    let wanted = count(n.unwrap_or(most))?;
+    if n.is_some() || wanted != most {
+        dims[axis] = Dim::of(wanted);
     }
     Ok(Some(dims))
 }
@@ -84,7 +86,7 @@ fn positions_type(params: &Params) -> DType {
 fn topk() -> OpDef {
     let compute = formulas(|g, cx| {
         let (flat, axis) = line(g.operand(0), axis_param(cx.params))?;
-        let count = wanted(cx.params, flat.dims()?[axis]).or_fail(&g)?;
+        let count = wanted(cx.params, flat.dims()?.at(axis)).or_fail(&g)?;
         let [values, at] = first(flat, axis, count, largest_first(cx.params, false));
         let positions = at.cast(positions_type(cx.params));
         match cx.params.str("ret_typ") {
@@ -143,7 +145,7 @@ fn topk() -> OpDef {
 /// Values and positions of whole lines in order.
 fn whole<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<[Tensor<'g>; 2]> {
     let (flat, axis) = line(g.operand(0), axis_param(cx.params))?;
-    Ok(first(flat, axis, flat.dims()?[axis], largest_first(cx.params, true)))
+    Ok(first(flat, axis, flat.dims()?.at(axis), largest_first(cx.params, true)))
 }
 
 fn sort() -> OpDef {

@@ -293,9 +293,9 @@ impl<'a> Lowering<'a, '_> {
             NodeKind::Prim(Prim::Kernel(kernel)) => {
                 let inputs = self.operands(node)?;
                 let outputs = self.results(node)?;
-                if kernel.parallel_extent() > 0 {
+                if !kernel.parallel_extent().is_surely(0) {
                     let spec = self.spec(&kernel.name, node, Computes::Own(kernel), Layouts::default());
-                    self.launch(node, spec, &inputs, &outputs, kernel.operations().into());
+                    self.launch(node, spec, &inputs, &outputs, kernel.operations());
                 }
                 Ok(())
             }

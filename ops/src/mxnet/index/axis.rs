@@ -218,7 +218,7 @@ fn boolean_mask() -> OpDef {
         Ok(vec![crate::host::select(data, axis, &keep)])
     });
     let infer = shape_rule(|cx| {
-        let Some(data) = cx.input_dims(0) else { return Ok(()) };
+        let Some(data) = cx.open_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         shaped(cx, 1, &data[axis..=axis])?;
         all_but(cx, 0, &data, axis, None)

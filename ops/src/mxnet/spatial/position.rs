@@ -90,7 +90,7 @@ fn means(data: &DenseType, places: [&DenseType; 3], out: &DenseType, grid: Grid)
     let wide = compute_type(data.dtype());
     k.parallel(&out.dims, |at| {
         let total = k.cell("total", wide).holding(0.0);
-        let bin = places.bin(&at[0], [&at[2], &at[3]], data.dims());
+        let bin = places.bin(&at[0], [&at[2], &at[3]], &data.dims());
         let groups = grid.groups as i64;
         let channel = at[1].scale(groups).add(&grid.group(&at[2])).scale(groups).add(&grid.group(&at[3]));
         bin.each(k, |y, x| {
