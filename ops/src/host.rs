@@ -1,7 +1,5 @@
 //! Operators whose result shapes depend on element values; they run on the host.
 
-use std::cmp::Ordering;
-
 use crate::prelude::*;
 
 pub fn ops() -> Vec<OpDef> {
@@ -19,7 +17,7 @@ fn i64_tensor(dims: &[u64], values: &[i64]) -> Result<TensorData, OpError> {
 fn nonzero() -> OpDef {
     let compute = host(|_, args| {
         let x = given(args, 0)?;
-        let hits: Vec<u64> = (0..x.len()).filter(|&i| x.get(i).as_bool()).collect();
+        let hits = marked(x);
         let strides = x.ty.strides();
         let coordinate = |i: u64, axis: usize| i as i64 / strides[axis] % x.dims()[axis] as i64;
         let values: Vec<i64> =
@@ -36,16 +34,35 @@ fn nonzero() -> OpDef {
         .onnx("NonZero", 9)
 }
 
+/// The positions of elements that are not zero, ascending.
+pub fn marked(x: &TensorData) -> Vec<u64> {
+    fn positions<const SIZE: usize>(bytes: &[u8], is_zero: impl Fn(&[u8; SIZE]) -> bool) -> Vec<u64> {
+        let all = bytes.as_chunks::<SIZE>().0.iter().enumerate();
+        all.filter(|(_, element)| !is_zero(element)).map(|(i, _)| i as u64).collect()
+    }
+    // The sign of a zero does not count.
+    let (bytes, sign) = (x.bytes(), u32::from(x.dtype().is_float()));
+    match x.dtype().size() {
+        1 => positions::<1>(bytes, |element| *element == [0]),
+        2 => positions::<2>(bytes, |element| u16::from_le_bytes(*element) << sign == 0),
+        4 => positions::<4>(bytes, |element| u32::from_le_bytes(*element) << sign == 0),
+        _ => positions::<8>(bytes, |element| u64::from_le_bytes(*element) << sign == 0),
+    }
+}
+
 /// The tensor with only the given positions of an axis.
-pub fn select(x: &TensorData, axis: usize, keep: &[u64]) -> TensorData {
+pub fn select(x: &TensorData, axis: usize, keep: &[u64]) -> Result<TensorData, OpError> {
     let mut dims = x.dims().to_vec();
-    let extent = dims[axis];
+    let extent = dims[axis] as usize;
     dims[axis] = keep.len() as u64;
-    let inner: u64 = dims[axis + 1..].iter().product();
-    TensorData::from_fn(DenseType::new(x.dtype(), &dims), |i| {
-        let (outer, rest) = (i / (inner * keep.len() as u64), i % (inner * keep.len() as u64));
-        x.get((outer * extent + keep[(rest / inner) as usize]) * inner + rest % inner)
-    })
+    let slice = dims[axis + 1..].iter().product::<u64>() as usize * x.dtype().size();
+    let all = x.bytes();
+    let mut bytes = Vec::with_capacity(dims[..axis].iter().product::<u64>() as usize * keep.len() * slice);
+    for outer in all.chunks_exact((extent * slice).max(1)) {
+        keep.iter().for_each(|i| bytes.extend_from_slice(&outer[*i as usize * slice..][..slice]));
+    }
+    let whole = TensorData::new(DenseType::new(x.dtype(), &dims), bytes.into());
+    whole.ok_or_else(|| OpError("the result does not fill its shape".into()))
 }
 
 /// The operand itself, or as one axis.
@@ -60,9 +77,9 @@ fn compress() -> OpDef {
     let compute = host(|cx, args| {
         let (x, axis) = along(given(args, 0)?, cx.params.int("axis"))?;
         let condition = given(args, 1)?;
-        let n = condition.len().min(x.dims()[axis]);
-        let keep: Vec<u64> = (0..n).filter(|&i| condition.get(i).as_bool()).collect();
-        Ok(vec![select(&x, axis, &keep)])
+        let mut keep = marked(condition);
+        keep.truncate(keep.partition_point(|i| *i < x.dims()[axis]));
+        Ok(vec![select(&x, axis, &keep)?])
     });
     let infer = shape_rule(|cx| {
         let Some(axis) = cx.params.int("axis") else { return partial(cx, 0, &[None]) };
@@ -77,15 +94,55 @@ fn compress() -> OpDef {
         .onnx("Compress", 9)
 }
 
-/// Total order of elements of one type; NaN is the greatest.
-fn order(a: Scalar, b: Scalar) -> Ordering {
-    match a.dtype.is_float() {
-        true => {
-            let (x, y) = (a.as_f64(), b.as_f64());
-            x.partial_cmp(&y).unwrap_or_else(|| x.is_nan().cmp(&y.is_nan()))
+/// A number that orders elements of one type; NaN is the greatest, and zeros are equal.
+fn key(x: Scalar) -> u64 {
+    const SIGN: u64 = 1 << 63;
+    match x.dtype.is_float() {
+        true => match x.as_f64() {
+            n if n.is_nan() => u64::MAX,
+            n if n < 0.0 => !n.to_bits(),
+            // The sum with 0 of either zero is 0.
+            n => (n + 0.0).to_bits() | SIGN,
+        },
+        false if x.dtype == DType::U64 => x.bits,
+        false => x.as_i64() as u64 ^ SIGN,
+    }
+}
+
+/// Equal slices of a tensor along an axis, in ascending order.
+struct Groups {
+    /// The positions of all slices, those of equal ones ascending after each other.
+    sorted: Vec<u64>,
+    /// Where each group begins there, and how many slices it has.
+    groups: Vec<(usize, usize)>,
+}
+
+impl Groups {
+    fn of(x: &TensorData, axis: usize) -> Groups {
+        let n = x.dims()[axis] as usize;
+        let inner = x.dims()[axis + 1..].iter().product::<u64>() as usize;
+        let elements = inner * x.dims()[..axis].iter().product::<u64>() as usize;
+        let keys: Vec<u64> = x.iter().map(key).collect();
+        let slice = |s: u64| (0..elements).map(move |p| (p / inner * n + s as usize) * inner + p % inner);
+        let compare = |i: u64, j: u64| slice(i).map(|at| keys[at]).cmp(slice(j).map(|at| keys[at]));
+        let mut sorted: Vec<u64> = (0..n as u64).collect();
+        match elements {
+            1 => sorted.sort_unstable_by_key(|i| (keys[*i as usize], *i)),
+            _ => sorted.sort_unstable_by(|i, j| compare(*i, *j).then(i.cmp(j))),
         }
-        false if a.dtype == DType::U64 => a.bits.cmp(&b.bits),
-        false => a.as_i64().cmp(&b.as_i64()),
+        let mut groups: Vec<(usize, usize)> = vec![];
+        for (at, i) in sorted.iter().enumerate() {
+            match groups.last_mut() {
+                Some((begin, count)) if compare(sorted[*begin], *i).is_eq() => *count += 1,
+                _ => groups.push((at, 1)),
+            }
+        }
+        Groups { sorted, groups }
+    }
+
+    /// The slices of a group.
+    fn members(&self, (begin, count): (usize, usize)) -> &[u64] {
+        &self.sorted[begin..][..count]
     }
 }
 
@@ -93,39 +150,22 @@ fn unique() -> OpDef {
     let compute = host(|cx, args| {
         let (x, axis) = along(given(args, 0)?, cx.params.int("axis"))?;
         let n = x.dims()[axis];
-        let inner: u64 = x.dims()[axis + 1..].iter().product();
-        let outer: u64 = x.dims()[..axis].iter().product();
-        let compare = |i: u64, j: u64| {
-            let element = |s: u64, p: u64| x.get((p / inner * n + s) * inner + p % inner);
-            (0..outer * inner)
-                .map(|p| order(element(i, p), element(j, p)))
-                .find(|o| o.is_ne())
-                .unwrap_or(Ordering::Equal)
-        };
-        let mut sorted: Vec<u64> = (0..n).collect();
-        sorted.sort_by(|&i, &j| compare(i, j));
-        // Groups of equal slices; the sort is stable, so the first of each is the earliest.
-        let mut groups: Vec<Vec<u64>> = vec![];
-        for i in sorted {
-            match groups.last_mut() {
-                Some(g) if compare(g[0], i).is_eq() => g.push(i),
-                _ => groups.push(vec![i]),
-            }
-        }
+        let all = Groups::of(&x, axis);
+        let mut groups: Vec<&[u64]> = all.groups.iter().map(|group| all.members(*group)).collect();
         if !cx.params.bool("sorted").unwrap_or(true) {
-            groups.sort_by_key(|g| g[0]);
+            groups.sort_unstable_by_key(|members| members[0]);
         }
-        let first: Vec<u64> = groups.iter().map(|g| g[0]).collect();
+        let first: Vec<u64> = groups.iter().map(|members| members[0]).collect();
         let mut inverse = vec![0i64; n as usize];
         for (g, members) in groups.iter().enumerate() {
             members.iter().for_each(|&i| inverse[i as usize] = g as i64);
         }
         let count = groups.len() as u64;
         Ok(vec![
-            select(&x, axis, &first),
+            select(&x, axis, &first)?,
             i64_tensor(&[count], &first.iter().map(|i| *i as i64).collect::<Vec<_>>())?,
             i64_tensor(&[n], &inverse)?,
-            i64_tensor(&[count], &groups.iter().map(|g| g.len() as i64).collect::<Vec<_>>())?,
+            i64_tensor(&[count], &groups.iter().map(|members| members.len() as i64).collect::<Vec<_>>())?,
         ])
     });
     let infer = shape_rule(|cx| {
@@ -133,10 +173,23 @@ fn unique() -> OpDef {
             cx.set_output_dtype(i, DType::I64)?;
             partial(cx, i, &[None])?;
         }
-        let Some(axis) = cx.params.int("axis") else { return partial(cx, 0, &[None]) };
+        let axis = cx.params.int("axis");
+        if axis.is_none() {
+            partial(cx, 0, &[None])?;
+        }
         let Some(x) = cx.open_dims(0) else { return Ok(()) };
-        let axis = cx.axis(axis, x.len())?;
-        crate::index::all_but(cx, 0, &x, axis, None)
+        let slices = match axis {
+            Some(axis) => {
+                let axis = cx.axis(axis, x.len())?;
+                crate::index::all_but(cx, 0, &x, axis, None)?;
+                Some(x[axis])
+            }
+            None => x.iter().map(|dim| dim.as_extent()).product::<Option<Extent>>().map(Dim::of),
+        };
+        match slices.filter(|_| cx.output_count() > 2) {
+            Some(n) => cx.set_output_dims(2, [n]),
+            None => Ok(()),
+        }
     });
     let doc = "The distinct elements, or slices along `axis`; where each first occurs, which of them every element is, \
                and how often each occurs.";
@@ -148,22 +201,31 @@ fn unique() -> OpDef {
         .onnx("Unique", 11)
 }
 
-/// Corners (low, high) of a box along both axes.
-fn corners(b: &[f64], center: bool) -> [(f64, f64); 2] {
-    match center {
-        true => [(b[0] - b[2] / 2.0, b[0] + b[2] / 2.0), (b[1] - b[3] / 2.0, b[1] + b[3] / 2.0)],
-        false => [(b[0].min(b[2]), b[0].max(b[2])), (b[1].min(b[3]), b[1].max(b[3]))],
-    }
+/// A box: its ends along both axes, and its area.
+struct Extremes {
+    low: [f64; 2],
+    high: [f64; 2],
+    area: f64,
 }
 
-/// Area of the intersection over that of the union; 0 for an empty box.
-fn overlap(a: &[f64], b: &[f64], center: bool) -> f64 {
-    let (a, b) = (corners(a, center), corners(b, center));
-    let area = |c: &[(f64, f64); 2]| (c[0].1 - c[0].0) * (c[1].1 - c[1].0);
-    let shared = |i: usize| (a[i].1.min(b[i].1) - a[i].0.max(b[i].0)).max(0.0);
-    let common = shared(0) * shared(1);
-    let union = area(&a) + area(&b) - common;
-    if common <= 0.0 || union <= 0.0 { 0.0 } else { common / union }
+impl Extremes {
+    fn of(b: &[f64], center: bool) -> Extremes {
+        let ends = |axis: usize| match center {
+            true => (b[axis] - b[axis + 2] / 2.0, b[axis] + b[axis + 2] / 2.0),
+            false => (b[axis].min(b[axis + 2]), b[axis].max(b[axis + 2])),
+        };
+        let [first, second] = [ends(0), ends(1)];
+        let area = (first.1 - first.0) * (second.1 - second.0);
+        Extremes { low: [first.0, second.0], high: [first.1, second.1], area }
+    }
+
+    /// Area of the intersection over that of the union; 0 for an empty box.
+    fn overlap(&self, other: &Extremes) -> f64 {
+        let shared = |i: usize| (self.high[i].min(other.high[i]) - self.low[i].max(other.low[i])).max(0.0);
+        let common = shared(0) * shared(1);
+        let union = self.area + other.area - common;
+        if common <= 0.0 || union <= 0.0 { 0.0 } else { common / union }
+    }
 }
 
 fn non_max_suppression() -> OpDef {
@@ -183,14 +245,19 @@ fn non_max_suppression() -> OpDef {
         let (coordinates, scores) = (boxes.to_f64s(), scores.to_f64s());
         let mut out = vec![];
         for n in 0..batches {
-            let at = |i: u64| &coordinates[((n * count + i) * 4) as usize..][..4];
+            let of_image = &coordinates[(n * count * 4) as usize..][..count as usize * 4];
+            let boxes: Vec<Extremes> = of_image.chunks_exact(4).map(|b| Extremes::of(b, center)).collect();
             for c in 0..classes {
                 let score = |i: u64| scores[((n * classes + c) * count + i) as usize];
                 let mut candidates: Vec<u64> = (0..count).filter(|&i| least.is_none_or(|t| score(i) > t)).collect();
                 candidates.sort_by(|&i, &j| score(j).total_cmp(&score(i)));
                 let mut kept: Vec<u64> = vec![];
                 for i in candidates {
-                    if kept.len() < limit && kept.iter().all(|&k| overlap(at(k), at(i), center) <= iou) {
+                    if kept.len() == limit {
+                        break;
+                    }
+                    let candidate = &boxes[i as usize];
+                    if kept.iter().all(|&k| boxes[k as usize].overlap(candidate) <= iou) {
                         kept.push(i);
                     }
                 }

@@ -202,8 +202,9 @@ impl Resident {
             rt.from_tensor(&Tensor::from_bytes(t.dtype(), t.dims(), t.bytes().clone())?, setup.driver.device())
         };
         let inputs = inputs.iter().map(there).collect::<Result<_, _>>()?;
-        let outputs = function.outputs().iter().map(|(_, ty)| rt.zeros(&ty.dims, ty.dtype));
-        let outputs = outputs.collect::<Result<_, _>>()?;
+        let types: Option<Vec<_>> = function.outputs().iter().map(|(_, ty)| ty.dense()).collect();
+        let types = types.ok_or("shapes of outputs depend on values")?;
+        let outputs = types.iter().map(|ty| rt.zeros(&ty.dims, ty.dtype)).collect::<Result<_, _>>()?;
         Ok(Resident { rt, function, inputs, outputs })
     }
 

@@ -96,7 +96,7 @@ fn push(
     targets: Option<&[&NDArray]>,
 ) -> Result<Results, Error> {
     if program.outputs.is_empty() {
-        return call_staged(rt, program, request);
+        return call_in_parts(rt, program, request);
     }
     if rt.options().fuse && program.elementwise && !program.outputs[0].is_empty() {
         let target = targets.and_then(|t| t.first()).map(|t| t.view());
@@ -117,7 +117,7 @@ fn push(
 }
 
 /// Runs an operator whose result types depend on elements: waits for its operands.
-fn call_staged(rt: &Runtime, program: &ArrayProgram, request: &ResolvedCall<'_>) -> Result<Results, Error> {
+fn call_in_parts(rt: &Runtime, program: &ArrayProgram, request: &ResolvedCall<'_>) -> Result<Results, Error> {
     let mut inputs = vec![];
     for formal in &request.operands {
         match formal {
@@ -129,7 +129,7 @@ fn call_staged(rt: &Runtime, program: &ArrayProgram, request: &ResolvedCall<'_>)
             }
         }
     }
-    let results = program.run_staged(rt.compiler(), &inputs)?;
+    let results = program.run_in_parts(rt.compiler(), &inputs)?;
     results.iter().map(|tensor| rt.from_tensor(tensor, request.device)).collect()
 }
 

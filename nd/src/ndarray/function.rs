@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tensorc_ir::DenseType;
-use tensorc_passes::infer::bind;
+use tensorc_ir::{DenseType, TensorType};
+use tensorc_passes::infer::{bind, infer_graph};
 use tensorc_passes::parts::first_part;
 use tensorc_runtime::Device;
 use tensorc_runtime::array::ArrayOperand;
@@ -14,38 +14,41 @@ use super::program::ArrayProgram;
 use super::recording;
 use super::runtime::Runtime;
 use crate::error::Error;
-use tensorc::{Model, ProgramKey};
+use tensorc::{Model, ProgramKey, Tensor};
 
 /// A model compiled for inputs of fixed types. A run of its whole plan is one operation of the
-/// engine; several may go on at the same time.
+/// engine; several may go on at the same time. Where shapes depend on values, a call waits for them.
 pub struct CompiledFunction {
     rt: Runtime,
     /// For the default device.
     program: Arc<ArrayProgram>,
     inputs: Vec<(String, DenseType)>,
-    outputs: Vec<(String, DenseType)>,
+    outputs: Vec<(String, TensorType)>,
+    /// Whether shapes depend on values.
+    has_parts: bool,
 }
 
 impl Runtime {
     /// Compiles a model for inputs of the given types, in the order of its signature.
     ///
     /// # Errors
-    /// The types contradict the model, it holds what is not supported, or shapes in it depend on
-    /// values, so that it has no single plan.
+    /// The types contradict the model, or it holds what is not supported.
     pub fn function(&self, model: &Model, types: &[DenseType]) -> Result<CompiledFunction, Error> {
         let mut graph = model.graph().clone();
         bind(&mut graph, types)?;
-        if !first_part(&mut graph, self.compiler().typing())?.is_last() {
-            return Err(tensorc::Error::Parts { model: graph.name.clone() }.into());
-        }
+        let typing = self.compiler().typing();
+        infer_graph(&mut graph, typing.registry, typing.static_bytes)?;
+        let has_parts = !first_part(&mut graph.clone(), typing)?.is_last();
         let names = graph.inputs().iter().map(|n| graph.node(*n).name.to_string());
         let inputs = names.zip(types.iter().cloned()).collect();
-        let outputs = graph.outputs().iter().map(|(name, v)| Ok((name.to_string(), graph.dense(*v)?)));
-        let outputs = outputs.collect::<Result<_, Error>>()?;
+        let outputs = graph.outputs().iter().map(|(name, v)| (name.to_string(), graph.resolved(*v))).collect();
         let program = ArrayProgram::new(self.options().device, OpName::from(graph.name.clone()), graph);
         // What does not compile is refused now, not at the first call.
-        program.code(self.compiler())?;
-        Ok(CompiledFunction { rt: self.clone(), program: Arc::new(program), inputs, outputs })
+        match has_parts {
+            true => drop(program.session(self.compiler())?),
+            false => drop(program.code(self.compiler())?.clone()),
+        }
+        Ok(CompiledFunction { rt: self.clone(), program: Arc::new(program), inputs, outputs, has_parts })
     }
 }
 
@@ -55,19 +58,24 @@ impl CompiledFunction {
         &self.inputs
     }
 
-    /// Names and types of the outputs.
-    pub fn outputs(&self) -> &[(String, DenseType)] {
+    /// Names and types of the outputs; extents are not known that depend on values.
+    pub fn outputs(&self) -> &[(String, TensorType)] {
         &self.outputs
     }
 
-    /// Runs the model on arrays of one device, and returns its outputs before they are computed.
+    /// Runs the model on arrays of one device, and returns its outputs before they are computed. If shapes in the model depend on
+    /// values, it waits for these.
     ///
     /// # Errors
-    /// An array's type or device is not the function's.
+    /// An array's type or device is not the function's; or a gradient is to go through a model whose shapes depend on values.
     pub fn call(&self, inputs: &[&NDArray]) -> Result<Vec<NDArray>, Error> {
         let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
+        if self.has_parts {
+            let results = self.run_in_parts(inputs, device)?;
+            return results.iter().map(|tensor| self.rt.from_tensor(tensor, device)).collect();
+        }
         let fresh = |ty| self.rt.programs().fresh(device, ty);
-        let made = self.outputs.iter().map(|(_, ty)| Ok(NDArray::new(self.rt.clone(), fresh(ty)?)));
+        let made = self.program.outputs.iter().map(|ty| Ok(NDArray::new(self.rt.clone(), fresh(ty)?)));
         let mut outputs = made.collect::<Result<Vec<_>, Error>>()?;
         self.push(inputs, &outputs.iter().collect::<Vec<_>>())?;
         if inputs.iter().any(|array| array.is_recorded()) {
@@ -102,9 +110,33 @@ impl CompiledFunction {
         self.rt.programs().get_or_make(&there, || Ok(ArrayProgram::new(device, name.clone(), graph.clone())))
     }
 
-    fn push(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
+    /// Waits for the inputs, and runs the model on them.
+    fn run_in_parts(&self, inputs: &[&NDArray], device: Device) -> Result<Vec<Tensor>, Error> {
         self.check("input", &self.inputs, inputs)?;
-        self.check("output", &self.outputs, outputs)?;
+        if inputs.iter().any(|array| array.is_recorded()) {
+            let why = format!("`{}`: shapes in it depend on values, so it has no gradient", self.program.name);
+            return Err(Error::Backward(why));
+        }
+        let inputs = inputs.iter().map(|array| array.to_tensor()).collect::<Result<Vec<_>, _>>()?;
+        self.on(device)?.run_in_parts(self.rt.compiler(), &inputs)
+    }
+
+    /// Writes outputs that are there to arrays of their types.
+    fn assign(&self, results: &[Tensor], outputs: &[&NDArray]) -> Result<(), Error> {
+        let names = self.outputs.iter().map(|(name, _)| name);
+        let types = names.zip(results).map(|(name, result)| (name.clone(), result.data().ty.clone()));
+        self.check("output", &types.collect::<Vec<_>>(), outputs)?;
+        results.iter().zip(outputs).try_for_each(|(result, array)| array.assign(result))
+    }
+
+    fn push(&self, inputs: &[&NDArray], outputs: &[&NDArray]) -> Result<(), Error> {
+        if self.has_parts {
+            let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
+            return self.assign(&self.run_in_parts(inputs, device)?, outputs);
+        }
+        self.check("input", &self.inputs, inputs)?;
+        let types = self.outputs.iter().map(|(name, _)| name.clone()).zip(self.program.outputs.iter().cloned());
+        self.check("output", &types.collect::<Vec<_>>(), outputs)?;
         let mut arrays = inputs.iter().chain(outputs);
         let device = arrays.next().map_or(self.rt.options().device, |array| array.device());
         if let Some(other) = arrays.find(|array| array.device() != device) {

@@ -1,7 +1,7 @@
 //! What runs on arrays as one operation of the engine: an operator, a lazy batch, a model, a gradient.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
@@ -34,8 +34,8 @@ pub(super) struct ArrayProgram {
     pub reads: Vec<usize>,
     device: Device,
     code: OnceLock<Arc<Program>>,
-    /// What runs it if its result types depend on elements.
-    staged: Mutex<Option<Session>>,
+    /// What runs it if its shapes depend on elements.
+    session: Mutex<Option<Session>>,
 }
 
 impl ArrayProgram {
@@ -50,7 +50,7 @@ impl ArrayProgram {
             reads: vec![],
             device,
             code: OnceLock::new(),
-            staged: Mutex::default(),
+            session: Mutex::default(),
         }
     }
 
@@ -80,14 +80,20 @@ impl ArrayProgram {
         Ok(code.launch(&programs.space, launch, None, [0, outputs])?)
     }
 
-    /// Runs it if its result types depend on elements.
-    pub fn run_staged(&self, compiler: &Compiler, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let mut staged = self.staged.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = match &mut *staged {
-            Some(session) => session,
-            none => none.insert(Session::new(&compiler.on(self.device)?, self.graph.clone())?),
-        };
+    /// Runs it if its shapes depend on elements.
+    pub fn run_in_parts(&self, compiler: &Compiler, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let mut session = self.session(compiler)?;
+        let session = session.as_mut().ok_or_else(|| Error::Internal("a session is missing".into()))?;
         Ok(session.run(inputs)?)
+    }
+
+    /// What runs it in parts, compiled at the first use.
+    pub fn session(&self, compiler: &Compiler) -> Result<MutexGuard<'_, Option<Session>>, Error> {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if session.is_none() {
+            *session = Some(Session::new(&compiler.on(self.device)?, self.graph.clone())?);
+        }
+        Ok(session)
     }
 
     /// Whether the gradient may read a result instead of computing it again: where a rule says so. The results of

@@ -3,7 +3,8 @@
 use tensorc::ir::text::parse_module;
 use tensorc::ir::{DType, DenseType};
 use tensorc::{Model, Tensor};
-use tensorc_nd::Runtime;
+use tensorc_nd::executor::GradReq;
+use tensorc_nd::{Runtime, autograd};
 
 use super::runtimes;
 
@@ -64,10 +65,43 @@ fn wrong_arrays_are_named() {
     assert!(f.call(&[&x]).unwrap_err().to_string().contains("2 inputs"));
 }
 
+/// Shapes that depend on values: outputs are arrays of the shapes that there are.
 #[test]
-fn a_model_without_a_single_plan_is_refused() {
-    let rt = &runtimes()[0];
-    let text = "tensorc-ir 1\n\ngraph @found(%x: f32[4]) {\n  %y = nonzero(%x)\n  return %y\n}\n";
-    let error = rt.function(&model(rt, text), &[DenseType::new(DType::F32, [4])]).err().unwrap().to_string();
-    assert!(error.contains("found") && error.contains("Model::run"), "{error}");
+fn shapes_may_depend_on_values() {
+    let text = "tensorc-ir 1\n
+graph @found(%x: f32[5], %y: f32[5, 2]) {
+  %at = nonzero(%x)
+  %flat = const i64[1] [-1]
+  %rows = reshape(%at, %flat)
+  %few = gather(%y, %rows)
+  %axes = const i64[2] [0, 1]
+  %sum = reduce_sum(%few, %axes) {keepdims = false}
+  return %few, %sum
+}
+";
+    for rt in runtimes() {
+        let f = rt
+            .function(&model(&rt, text), &[DenseType::new(DType::F32, [5]), DenseType::new(DType::F32, [5, 2])])
+            .unwrap();
+        assert_eq!(f.outputs()[0].1.dense(), None);
+        assert_eq!(f.outputs()[1].1.dense(), Some(DenseType::new(DType::F32, [])));
+        let y = rt.array(&[5, 2], &[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]).unwrap();
+        let mut y = (&y + 1.0).unwrap();
+        for (x, rows, sum) in [([0.0f32, 1.0, 0.0, 2.0, 0.0], 2, 22.0), ([1.0; 5], 5, 55.0), ([0.0; 5], 0, 0.0)] {
+            let x = rt.array(&[5], &x).unwrap();
+            let outputs = f.call(&[&x, &y]).unwrap();
+            assert_eq!(outputs[0].dims(), [rows, 2]);
+            let own = rt.zeros(&[rows, 2], DType::F32).unwrap();
+            f.call_into(&[&x, &y], &[&own, &outputs[1]]).unwrap();
+            assert_eq!(own.to_bytes().unwrap(), outputs[0].to_bytes().unwrap());
+            assert_eq!(outputs[1].to_tensor().unwrap(), Tensor::from_f32(&[], &[sum]).unwrap());
+        }
+        let x = rt.array(&[5], &[1.0f32; 5]).unwrap();
+        let error = f.call_into(&[&x, &y], &[&y, &x]).unwrap_err().to_string();
+        assert!(error.contains("`sum`") && error.contains("f32[]"), "{error}");
+        y.attach_grad(GradReq::Write).unwrap();
+        let _scope = autograd::record();
+        let error = f.call(&[&x, &y]).unwrap_err().to_string();
+        assert!(error.contains("`found`") && error.contains("depend on values"), "{error}");
+    }
 }

@@ -3,6 +3,7 @@
 use tensorc_abi::ExternFn;
 
 use super::in_range;
+use crate::host::{marked, select};
 use crate::index::all_but;
 use crate::mxnet::reduce::line;
 use crate::prelude::*;
@@ -213,9 +214,7 @@ fn boolean_mask() -> OpDef {
         if index.dims() != &data.dims()[axis..=axis] {
             return Err(format!("`index` has shape {:?}, the axis {}", index.dims(), data.dims()[axis]).into());
         }
-        let n = index.len();
-        let keep: Vec<u64> = (0..n).filter(|&i| index.get(i).as_f64() != 0.0).collect();
-        Ok(vec![crate::host::select(data, axis, &keep)])
+        Ok(vec![select(data, axis, &marked(index))?])
     });
     let infer = shape_rule(|cx| {
         let Some(data) = cx.open_dims(0) else { return Ok(()) };
