@@ -5,7 +5,8 @@
         [--requests 300] [--threads 2] [--rounds 1] [--seed 1] [--repeat 1]
 
 Extents are ranges of the model's open dimensions, in the order in which its inputs have them first; `32..640/32` are multiples
-of 32. Both sides get the same requests in the same order; inputs are ones. Prints loading, the sum of all requests, the median and
+of 32; none, if nothing is open. Both sides get the same requests in the same order; inputs are ones, or with `--random` the same random
+numbers, for models whose shapes depend on values. Prints loading, the sum of all requests, the median and
 the worst of them in ms, of the round with the least sum. With `--repeat`, the requests follow so often, tensorc also runs with
 kernels for each shape (`--specialize`), and the sum of the least times of each request in later repetitions of all rounds is
 printed instead. Needs onnxruntime and numpy.
@@ -21,13 +22,26 @@ s = ort.InferenceSession(sys.argv[1], o, providers=["CPUExecutionProvider"])
 load = time.perf_counter() - begin
 kinds = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": bool}
 times = []
-for request in sys.argv[3:]:
-    extents, known = iter(map(int, request.split(","))), {}
+def noise(dims, kind, state):
+    # The elements of the generator that the other side has, SplitMix64.
+    count, golden = int(np.prod(dims)), np.uint64(0x9e3779b97f4a7c15)
+    with np.errstate(over="ignore"):
+        z = np.uint64(state[0]) + np.arange(1, count + 1, dtype=np.uint64) * golden
+        state[0] = int(np.uint64(state[0]) + np.uint64(count) * golden)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
+        z ^= z >> np.uint64(31)
+    if kind is bool: return (z >> np.uint64(63) == 1).reshape(dims)
+    if kind is np.float32: return ((z >> np.uint64(11)).astype(np.float64) / 2.0**52 - 1.0).astype(kind).reshape(dims)
+    return ((z >> np.uint64(60)).astype(np.int64) - 8).astype(kind).reshape(dims)
+for number, request in enumerate(sys.argv[4:]):
+    extents, known, state = iter(map(int, filter(None, request.split(",")))), {}, [number]
     def extent(d):
         if isinstance(d, int): return d
         if d not in known: known[d] = next(extents)
         return known[d]
-    x = {i.name: np.ones([extent(d) for d in i.shape], kinds[i.type]) for i in s.get_inputs()}
+    shapes = {i.name: ([extent(d) for d in i.shape], kinds[i.type]) for i in s.get_inputs()}
+    x = {n: noise(*t, state) if sys.argv[3] == "random" else np.ones(*t) for n, t in shapes.items()}
     begin = time.perf_counter(); s.run(None, x); times.append((time.perf_counter() - begin) * 1e3)
 print(json.dumps({"load_ms": load * 1e3, "request_ms": times}))
 """
@@ -44,19 +58,21 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("bench")
     options.add_argument("model")
-    options.add_argument("--extents", required=True)
+    options.add_argument("--extents", default="")
+    options.add_argument("--random", action="store_true")
     for name, value in [("requests", 300), ("threads", 2), ("rounds", 1), ("seed", 1), ("repeat", 1)]:
         options.add_argument(f"--{name}", type=int, default=value)
     given = options.parse_args()
-    ranges = [extents(one) for one in given.extents.split(",")]
+    ranges = [extents(one) for one in given.extents.split(",") if one]
     rng = random.Random(given.seed)
     requests = [",".join(str(rng.choice(one)) for one in ranges) for _ in range(given.requests)]
     requests *= given.repeat
     ours = [given.bench, "shapes", given.model, "--threads", str(given.threads)]
+    ours += ["--random"] * given.random
     ours += [word for request in requests for word in ("--request", request)]
     sides = {
         "tensorc": ours,
-        "ONNX Runtime": [sys.executable, "-c", PEER, given.model, str(given.threads)] + requests,
+        "ONNX Runtime": [sys.executable, "-c", PEER, given.model, str(given.threads), "random" if given.random else "ones"] + requests,
     }
     if given.repeat > 1:
         sides["specialised"] = ours + ["--specialize"]

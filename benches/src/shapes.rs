@@ -1,4 +1,4 @@
-//! Requests of many shapes to one model: what a new shape costs.
+//! Requests of many shapes to one model: what a new shape costs, of inputs or of what follows from values.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tensorc::ir::scalar::Scalar;
-use tensorc::ir::{DType, Dim, DimId, Shape, TensorData, TensorType};
+use tensorc::ir::{DType, DenseType, Dim, DimId, Rng, Shape, TensorData, TensorType};
 use tensorc::{Compiler, Model, Options, Tensor};
 
 #[derive(Args)]
@@ -24,6 +24,9 @@ pub struct ShapesArgs {
     /// Make plans and kernels for each shape
     #[arg(long)]
     specialize: bool,
+    /// Give random inputs instead of ones: those of a request are `tensorc_ir::Rng` with its number as the seed
+    #[arg(long)]
+    random: bool,
 }
 
 pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
@@ -39,9 +42,9 @@ pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
     // Kept, as a model keeps them: they share weights.
     let mut sessions = vec![];
     let mut passes: BTreeMap<String, Duration> = BTreeMap::new();
-    for request in &arguments.requests {
-        let extents = request.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-        let inputs = inputs(&model, &extents)?;
+    for (number, request) in arguments.requests.iter().enumerate() {
+        let extents = request.split(',').filter(|n| !n.is_empty()).map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        let inputs = inputs(&model, &extents, arguments.random.then(|| Rng::new(number as u64)))?;
         if arguments.passes {
             let session = model.compile_for(&tensors(&inputs))?;
             for (pass, time) in &session.report().timings {
@@ -68,8 +71,8 @@ fn tensors(inputs: &[(String, Tensor)]) -> Vec<Tensor> {
     inputs.iter().map(|(_, tensor)| tensor.clone()).collect()
 }
 
-/// Ones, which are values of every type, and tokens of every vocabulary.
-fn inputs(model: &Model, extents: &[u64]) -> Result<Vec<(String, Tensor)>, Box<dyn Error>> {
+/// Random numbers, or ones, which are values of every type, and tokens of every vocabulary.
+fn inputs(model: &Model, extents: &[u64], mut rng: Option<Rng>) -> Result<Vec<(String, Tensor)>, Box<dyn Error>> {
     let mut known: Vec<DimId> = vec![];
     let mut extent = |dim: &Dim| match dim {
         Dim::Const(n) => Ok(*n),
@@ -86,8 +89,11 @@ fn inputs(model: &Model, extents: &[u64]) -> Result<Vec<(String, Tensor)>, Box<d
         let Shape::Ranked(dims) = &ty.shape else { return Err(format!("`{name}` has no rank").into()) };
         let dims = dims.iter().map(&mut extent).collect::<Result<Vec<u64>, _>>()?;
         let dtype = ty.dtype.unwrap_or(DType::F32);
-        let ones = TensorData::splat(&dims, Scalar::from_f64(dtype, 1.0));
-        Ok((name, Tensor::from_bytes(dtype, &dims, ones.bytes().to_vec())?))
+        let data = TensorData::from_fn(DenseType::new(dtype, &dims), |_| match &mut rng {
+            Some(rng) => rng.element(dtype),
+            None => Scalar::from_f64(dtype, 1.0),
+        });
+        Ok((name, Tensor::from_bytes(dtype, &dims, data.bytes().to_vec())?))
     };
     model.inputs().into_iter().map(&mut one).collect()
 }

@@ -178,18 +178,21 @@ fn unique() -> OpDef {
             partial(cx, 0, &[None])?;
         }
         let Some(x) = cx.open_dims(0) else { return Ok(()) };
-        let slices = match axis {
+        let (axis, slices) = match axis {
             Some(axis) => {
                 let axis = cx.axis(axis, x.len())?;
                 crate::index::all_but(cx, 0, &x, axis, None)?;
-                Some(x[axis])
+                (axis, Some(x[axis]))
             }
-            None => x.iter().map(|dim| dim.as_extent()).product::<Option<Extent>>().map(Dim::of),
+            None => (0, x.iter().map(|dim| dim.as_extent()).product::<Option<Extent>>().map(Dim::of)),
         };
-        match slices.filter(|_| cx.output_count() > 2) {
-            Some(n) => cx.set_output_dims(2, [n]),
-            None => Ok(()),
+        let found = cx.output_shape(0).dims().and_then(|dims| dims.get(axis).copied());
+        for (i, dim) in [(1, found), (2, slices), (3, found)] {
+            if let Some(dim) = dim.filter(|_| i < cx.output_count()) {
+                cx.set_output_dims(i, [dim])?;
+            }
         }
+        Ok(())
     });
     let doc = "The distinct elements, or slices along `axis`; where each first occurs, which of them every element is, \
                and how often each occurs.";

@@ -96,7 +96,12 @@ impl TemplateRequest<'_> {
     pub fn class(&self) -> impl Iterator<Item = u64> {
         let Facts { sources, types, .. } = self.facts;
         sources.iter().zip(types).flat_map(|(source, ty)| {
-            let number = |(axis, n): (usize, &u64)| if source.is_open(axis) { (*n).min(2) } else { *n };
+            let number = |(axis, n): (usize, &u64)| match source.kind {
+                _ if source.is_open(axis) => (*n).min(2),
+                SourceKind::Elements => *n,
+                // It follows from others.
+                SourceKind::Input | SourceKind::Result => 0,
+            };
             ty.dims.example().iter().enumerate().map(number)
         })
     }
@@ -260,12 +265,17 @@ impl Template {
     /// What numbers are for sources of these types, the inputs first; `None` if the template does not hold for them.
     pub fn binding(&self, types: &[DenseType]) -> Option<Binding> {
         let binding = self.trace.bind(&self.numbers(types)?)?;
-        let fits = |(own, ty): (&DenseType, &DenseType)| {
-            let dims = own.dims.all().map(|n| binding.value(n));
-            own.dtype == ty.dtype && own.rank() == ty.rank() && dims.zip(&ty.dims).all(|(n, given)| n == *given as i64)
+        let Facts { sources, types: own, .. } = &self.facts;
+        let fits = |((source, own), ty): ((&ShapeSource, &DenseType), &DenseType)| {
+            let given = ty.dims.example().iter().map(|n| *n as i64);
+            let mut dims = own.dims.all().map(|n| binding.value(n)).zip(given).enumerate();
+            // What is not open in a result follows from others.
+            let follows = |axis: usize| source.kind == SourceKind::Result && !source.is_open(axis);
+            own.dtype == ty.dtype
+                && own.rank() == ty.rank()
+                && dims.all(|(axis, (n, given))| n == given || follows(axis))
         };
-        let own = &self.facts.types;
-        (own.len() == types.len() && own.iter().zip(types).all(fits)).then_some(binding)
+        (own.len() == types.len() && sources.iter().zip(own).zip(types).all(fits)).then_some(binding)
     }
 
     /// The graph for sources of these types, the inputs first; `None` if the template does not hold for them.

@@ -181,10 +181,11 @@ impl Frontier {
 
     /// What is known once the host has computed what waits for it.
     pub fn sources(&self, graph: &Graph) -> Vec<ShapeSource> {
-        let result = |v: Value| ShapeSource::result(v, &graph.resolved(v));
-        let results = self.hosts.iter().flat_map(|node| results(graph, *node)).map(result);
+        let mut dims = BTreeSet::new();
+        let result = |v: Value| ShapeSource::result(v, &graph.resolved(v), &mut dims);
+        let results: Vec<ShapeSource> = self.hosts.iter().flat_map(|node| results(graph, *node)).map(result).collect();
         let element = |v: &Value| Some(ShapeSource::elements(*v, &graph.dense(*v).ok()?));
-        results.chain(self.deciding.iter().filter_map(element)).collect()
+        results.into_iter().chain(self.deciding.iter().filter_map(element)).collect()
     }
 }
 

@@ -14,7 +14,7 @@ use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::op::Registry;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, DenseType, Dim, TensorData, TensorType};
+use tensorc_ir::{DType, DenseType, Dim, DimId, TensorData, TensorType};
 
 use self::cut::Cut;
 use self::frontier::{Frontier, Known};
@@ -60,13 +60,13 @@ impl ShapeSource {
         ShapeSource { value, kind: SourceKind::Input, numbers, open: vec![] }
     }
 
-    /// Of a type that the host computes.
-    fn result(value: Value, ty: &TensorType) -> ShapeSource {
+    /// Of a type that the host computes. Dimensions that are `known` tell nothing new.
+    fn result(value: Value, ty: &TensorType, known: &mut BTreeSet<DimId>) -> ShapeSource {
         let dims = ty.shape.dims().unwrap_or_default();
         let number = |dim: &Dim| dim.as_extent().map_or(OPEN, |n| n.example() as u64);
         let numbers = DenseType::new(ty.dtype.unwrap_or(DType::F32), dims.iter().map(number).collect::<Vec<_>>());
-        let open = dims.iter().enumerate().filter(|(_, dim)| dim.as_extent().is_none()).map(|(axis, _)| axis);
-        ShapeSource { value, kind: SourceKind::Result, numbers, open: open.collect() }
+        let open = dims.iter().enumerate().filter(|(_, dim)| matches!(dim, Dim::Sym(id) if known.insert(*id)));
+        ShapeSource { value, kind: SourceKind::Result, numbers, open: open.map(|(axis, _)| axis).collect() }
     }
 
     fn elements(value: Value, ty: &DenseType) -> ShapeSource {
@@ -117,7 +117,8 @@ impl Facts {
     pub fn of_any_inputs(graph: &Graph) -> Option<Facts> {
         let ty = |v: Value| {
             let ty = graph.resolved(v);
-            (ty.dtype.is_some() && ty.shape.rank().is_some()).then(|| ShapeSource::result(v, &ty).numbers)
+            (ty.dtype.is_some() && ty.shape.rank().is_some())
+                .then(|| ShapeSource::result(v, &ty, &mut BTreeSet::new()).numbers)
         };
         Some(Facts::of_inputs(graph, &inputs(graph).map(ty).collect::<Option<Vec<_>>>()?))
     }
