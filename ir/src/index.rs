@@ -64,7 +64,7 @@ impl Ranges for Vec<u64> {
 
 impl Ranges for Extents {
     fn range(&self, var: u32) -> Interval {
-        let last = |axis: usize| (self.at(axis) - 1).greatest(0);
+        let last = |axis: usize| self.at(axis).last_position();
         let known = Some(var as usize).filter(|axis| *axis < self.len());
         (Extent::ZERO, known.map_or(Extent::of(i64::MAX / 4), last))
     }
@@ -391,8 +391,8 @@ impl Index {
         let term = |(atom, c): &(Atom, Extent)| {
             let atom = match atom {
                 Atom::Var(v) => Atom::Var(*v),
-                Atom::Div(x, d) => Atom::Div(of(x), number(*d)),
-                Atom::Mod(x, d) => Atom::Mod(of(x), number(*d)),
+                Atom::Div(x, d) => Atom::Div(of(x), number(*d).as_divisor()),
+                Atom::Mod(x, d) => Atom::Mod(of(x), number(*d).as_divisor()),
                 Atom::Min(a, b) => Atom::Min(of(a), of(b)),
                 Atom::Max(a, b) => Atom::Max(of(a), of(b)),
             };
@@ -522,7 +522,7 @@ pub fn delinearize(offset: &Index, dims: &(impl Axes + ?Sized), ranges: &(impl R
     let mut coords = vec![Index::default(); dims.rank()];
     let mut rest = offset.clone();
     for i in (1..dims.rank()).rev() {
-        let n = dims.extent(i).greatest(1);
+        let n = dims.extent(i).as_divisor();
         coords[i] = rest.modulo(n, ranges);
         rest = rest.floor_div(n, ranges);
     }

@@ -140,7 +140,7 @@ impl DenseType {
 
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
-        self.dims.all().any(|n| n == 0)
+        self.dims.has_none()
     }
 
     /// Size in bytes, saturating.

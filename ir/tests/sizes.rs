@@ -91,7 +91,7 @@ impl Opening<'_> {
     }
 }
 
-/// Runs both kernels, one of them with its sizes; returns how many there are.
+/// Runs both kernels, one of them with its sizes, and with numbers in place of them; returns how many there are.
 fn compare(kernel: &Kernel, open: &Kernel, trace: &Trace, buffers: &[Vec<u8>], what: &str) -> usize {
     let math = Identity(ScalarFn::identity(DType::F32));
     let SizedKernel { kernel: told, sizes } = trace.enter(|| open.sized()).unwrap();
@@ -106,6 +106,10 @@ fn compare(kernel: &Kernel, open: &Kernel, trace: &Trace, buffers: &[Vec<u8>], w
     }
     run_kernel(&told, &mut found, scalars, &math).unwrap_or_else(|d| panic!("{what}: {d}"));
     assert!(found[..expected.len()] == expected, "{what}");
+    let (bound, mut found) = (open.renumbered(&|n| n.example().into()), buffers.to_vec());
+    assert!(!bound.is_open(), "{what}");
+    run_kernel(&bound, &mut found, scalars, &math).unwrap_or_else(|d| panic!("{what}: {d}"));
+    assert!(found == expected, "{what}");
     sizes.len()
 }
 

@@ -132,6 +132,7 @@ pub fn broadcast(lists: &[&[Dim]]) -> Result<Vec<Option<Dim>>, OpError> {
             let known = &mut out[lead + i];
             let own = d.as_extent();
             *known = match (known.map(|k| (k, k.as_extent())), own) {
+                (Some((k, Some(a))), Some(b)) if a.is_surely(b) => Some(k),
                 (Some((_, Some(a))), _) if a == 1 => Some(d),
                 (k, Some(b)) if b == 1 => k.map(|(k, _)| k),
                 (Some((_, Some(a))), Some(b)) if a != b => {

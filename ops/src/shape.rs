@@ -248,9 +248,7 @@ fn expand() -> OpDef {
 fn tile() -> OpDef {
     let compute = prim(|cx| {
         let (from, to) = (&cx.input(0)?.dims, &cx.outputs[0].dims);
-        // An axis without elements is never read.
-        let period = |n: Extent| if n.is_surely(0) { Extent::ONE } else { n };
-        let map = from.all().enumerate().map(|(i, n)| Index::var(i as u32).modulo(period(n), to));
+        let map = from.all().enumerate().map(|(i, n)| Index::var(i as u32).modulo(n.as_divisor(), to));
         Ok(view_prim(View { map: map.collect(), fill: None }))
     });
     let infer = shape_rule(|cx| {

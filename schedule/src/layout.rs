@@ -94,6 +94,8 @@ pub fn address(coords: &[Index], dims: &Extents, runs: Option<Runs>) -> Index {
 /// Elements from the first to one past the last of a tensor of `len` elements.
 pub fn span(len: Extent, runs: Option<Runs>) -> Extent {
     match runs {
+        // One run is all there is, or nothing.
+        Some(Runs { run, .. }) if run.is_surely(len) => len,
         Some(Runs { run, stride }) if len > 0 => (len / run - 1) * stride + run,
         _ => len,
     }

@@ -297,7 +297,7 @@ impl BlockAxes {
 
 /// Sets the axes a counter walks: the innermost alone if it is the only one or all accesses walk them as one.
 fn place(e: &mut Inliner<'_>, merged: &[MergedAxes], dims: &Extents, axes: &[usize], at: &Index) {
-    let axes: Vec<usize> = axes.iter().copied().filter(|a| dims.at(*a) != 1).collect();
+    let axes: Vec<usize> = axes.iter().copied().filter(|a| !dims.at(*a).is_surely(1)).collect();
     let extent: Extent = axes.iter().map(|a| dims.at(*a)).product();
     let Some(&last) = axes.last() else { return };
     if axes.len() == 1 || merged.iter().any(|g| g.axis == last && g.extent.is_surely(extent)) {

@@ -352,7 +352,7 @@ impl<'a> Inliner<'a> {
                 let f = cluster.function(v.node)?;
                 let mut operands = Vec::with_capacity(args.len());
                 for arg in args {
-                    let at = broadcast_coords(&cluster.ty(arg)?.dims, coords);
+                    let at = broadcast_coords(&cluster.ty(arg)?.dims, &cluster.ty(v)?.dims, coords);
                     operands.push(self.value(arg, &at, guard)?);
                 }
                 let actual: Vec<Index> = match f.uses_coord() {
@@ -437,7 +437,7 @@ impl<'a> Inliner<'a> {
 
 /// The interval of a variable that counts so many.
 fn counted(extent: Extent) -> (Extent, Extent) {
-    (Extent::ZERO, (extent - 1).greatest(0))
+    (Extent::ZERO, extent.last_position())
 }
 
 /// Which lane an element of a vectorised loop is.

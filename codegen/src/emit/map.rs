@@ -64,8 +64,8 @@ fn schedule(
             .iter()
             .any(|(_, f)| coefficient(f, g) == 1 && inner.is_some_and(|i| coefficient(f, i).magnitude() > 1))
     };
-    let transposed =
-        outer.iter().find(|g| g.extent.is_surely_from(4) && strided(g)).map(|g| (g.clone(), short(g.extent, TILE)));
+    let transposed = advice(|| outer.iter().find(|g| g.extent.is_surely_from(4) && strided(g)));
+    let transposed = transposed.map(|g| (g.clone(), short(g.extent, TILE)));
     let block = if transposed.is_some() { TILE_COLUMNS } else { BLOCK };
     // Gathered rows and tails are short; a block never splits them needlessly.
     let block = if extent.is_surely_below(block * 2) { extent } else { block.into() };

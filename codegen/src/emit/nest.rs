@@ -34,6 +34,6 @@ pub fn parallel(
 
 /// Digit of `p` with the given weight and base, bound to a variable.
 fn digit(e: &mut Inliner<'_>, p: &Index, weight: Extent, base: Extent, limits: &impl Ranges, name: &str) -> Index {
-    let index = p.floor_div(weight.greatest(1), limits).modulo(base.greatest(1), limits);
+    let index = p.floor_div(weight.as_divisor(), limits).modulo(base.as_divisor(), limits);
     e.b.let_index(name, index)
 }

@@ -64,7 +64,7 @@ pub fn stages(cluster: &Cluster<'_>, roots: &[Value], bound: &dyn Fn(Value) -> b
 /// The argument of the call that computes `v`, for its result at `coords`.
 pub fn argument(e: &mut Inliner<'_>, v: Value, coords: &[Index]) -> Result<Operand> {
     let operand = e.cluster.body.args(v.node)[0];
-    let at = broadcast_coords(&e.cluster.ty(operand)?.dims, coords);
+    let at = broadcast_coords(&e.cluster.ty(operand)?.dims, &e.cluster.ty(v)?.dims, coords);
     e.value(operand, &at, None)
 }
 

@@ -175,6 +175,18 @@ impl Extent {
         }
     }
 
+    /// The number as a divisor of positions: 1 where it is known to be 0, since there are no positions then.
+    #[must_use]
+    pub fn as_divisor(self) -> Extent {
+        if self.is_surely(0) { Extent::ONE } else { self }
+    }
+
+    /// Whether an axis of this extent is repeated along one of another extent: it has one element, and is not the same axis.
+    #[track_caller]
+    pub fn is_repeated_along(self, other: Extent) -> bool {
+        self.is_surely(1) || !self.is_surely(other) && self == 1
+    }
+
     /// The number without its sign.
     #[track_caller]
     pub fn magnitude(self) -> Extent {
@@ -297,6 +309,12 @@ impl<T: Into<Extent> + Copy> PartialEq<T> for Extent {
     #[track_caller]
     fn eq(&self, other: &T) -> bool {
         compare(*self, (*other).into(), Sign::Zero, Location::caller())
+    }
+
+    #[track_caller]
+    #[allow(clippy::partialeq_ne_impl, reason = "the default method does not say who asks")]
+    fn ne(&self, other: &T) -> bool {
+        !compare(*self, (*other).into(), Sign::Zero, Location::caller())
     }
 }
 

@@ -83,10 +83,10 @@ pub trait Axes {
         (0..self.rank()).map(|axis| self.extent(axis))
     }
 
-    /// Whether an axis has no elements.
-    #[track_caller]
+    /// Whether an axis is known to have no elements. What is done for all extents must be right where one turns out to have none: it
+    /// is, where nothing is read and written but along these axes.
     fn has_none(&self) -> bool {
-        self.each().any(|n| n == 0)
+        self.each().any(|n| n.is_surely(0))
     }
 
     /// Number of elements; the greatest number there is, if there are more.

@@ -146,3 +146,23 @@ fn indices_of_open_shapes_have_the_values_of_closed_ones() {
         }
     }
 }
+
+#[test]
+fn axes_that_may_have_no_elements_make_no_conditions() {
+    let symbol = Symbol { name: "n".into(), range: (0, 1 << 31), example: 6 };
+    let trace = Trace::new(vec![symbol]);
+    let place = trace.enter(|| {
+        let n = trace.symbol(0);
+        let dims: Extents = [Extent::of(4), n].into_iter().collect();
+        assert!(!dims.has_none() && [Extent::ZERO].has_none());
+        assert!(!n.is_repeated_along(n) && Extent::ONE.is_repeated_along(n));
+        assert_eq!(Extent::ZERO.last_position().known(), Some(0));
+        delinearize(&Index::var(0), &dims, &|_: u32| (Extent::ZERO, (n * 4).last_position()))
+    });
+    assert!(trace.guards().is_empty(), "{:?}", trace.guards());
+    let none = trace.bind(&[0]).unwrap();
+    let position = place[0].renumbered(&|n| Extent::of(none.value(n)));
+    assert_eq!(position.eval(&|_| 0), 0, "no position is divided by 0");
+    trace.enter(|| assert!(!trace.symbol(0).is_repeated_along(Extent::of(8))));
+    assert!(trace.bind(&[1]).is_none() && trace.bind(&[0]).is_some(), "one element would be repeated");
+}

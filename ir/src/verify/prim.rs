@@ -105,7 +105,7 @@ fn dtypes(types: &[DenseType]) -> Vec<DType> {
 /// Whether an operand of a map can be repeated to the shape of the result.
 pub(crate) fn broadcasts(input: &DenseType, out: &DenseType) -> Result<(), String> {
     let axes = input.dims.all().rev().zip(out.dims.all().rev());
-    match input.rank() <= out.rank() && axes.into_iter().all(|(a, b)| a == b || a == 1) {
+    match input.rank() <= out.rank() && axes.into_iter().all(|(a, b)| a.is_surely(1) || a == b || a == 1) {
         true => Ok(()),
         false => Err(format!("{input} does not broadcast to {out}")),
     }

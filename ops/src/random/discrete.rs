@@ -164,7 +164,7 @@ fn categories<'g>(cx: &NodeCtx<'_>, weights: Tensor<'g>) -> Result<Vec<Tensor<'g
     let k = &KernelScope::new("categories");
     let mut inputs = vec![sums, weights];
     let spread = [rows, count];
-    let of = |name| k.param(name, DType::F64, &spread, false);
+    let of = |name| k.param(name, DType::F64, spread, false);
     let table = Table { k, sums: of("sums"), weights: of("weights"), count };
     let key = kernel_key(k, RandomKey::of(g, cx, 1), &mut inputs);
     let results: Vec<_> = cx.outputs.iter().map(|ty| k.output("out", ty)).collect();

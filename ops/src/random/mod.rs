@@ -115,7 +115,7 @@ fn kernel_key<'k, 'g>(k: &'k KernelScope, key: RandomKey<'g>, inputs: &mut Vec<T
         }
         RandomKey::Operand(value) => {
             inputs.push(value);
-            KernelKey::Parameter(k.param("key", DType::U32, &[2], false))
+            KernelKey::Parameter(k.param("key", DType::U32, [2], false))
         }
     }
 }

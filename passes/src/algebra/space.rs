@@ -316,6 +316,7 @@ pub(super) fn broadcast<'a>(shapes: impl IntoIterator<Item = &'a Extents>) -> Ex
     shapes.into_iter().fold(Extents::default(), |out, dims| {
         let rank = out.len().max(dims.len());
         let at = |dims: &Extents, i: usize| (i + dims.len()).checked_sub(rank).map_or(Extent::ONE, |i| dims.at(i));
-        (0..rank).map(|i| if at(&out, i) == 1 { at(dims, i) } else { at(&out, i) }).collect()
+        let joined = |a: Extent, b: Extent| if !b.is_surely(1) && a.is_repeated_along(b) { b } else { a };
+        (0..rank).map(|i| joined(at(&out, i), at(dims, i))).collect()
     })
 }

@@ -167,7 +167,7 @@ fn to_view(graph: &mut Graph, node: NodeId, body: &ScalarFn) -> Result<bool> {
         forward(graph, "identity-map", node, arg);
     } else {
         let lead = output.rank() - input.rank();
-        let axis = |i: usize| match input.dims.at(i) == 1 {
+        let axis = |i: usize| match input.dims.at(i).is_repeated_along(output.dims.at(lead + i)) {
             true => Index::constant(0),
             false => Index::var((lead + i) as u32),
         };

@@ -60,7 +60,7 @@ fn cut(index: &Index, extents: &Extents) -> Option<(usize, Extent)> {
 }
 
 fn even(axis: usize, inner: Extent, extents: &Extents) -> Option<(usize, Extent)> {
-    let innermost = extents.all().rposition(|n| n != 1) == Some(axis);
+    let innermost = extents.all().rposition(|n| !n.is_surely(1)) == Some(axis);
     let n = extents.at(axis);
     let fits = n.sure_quotient(inner).is_some() && inner.is_surely_below(n);
     (fits && (!innermost || inner >= MIN_ROW_LENGTH)).then_some((axis, inner))

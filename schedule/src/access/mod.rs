@@ -81,10 +81,13 @@ pub fn stays_inside(index: &Index, n: Extent, space: &(impl Ranges + ?Sized)) ->
     found(|| lo >= 0 && hi < n)
 }
 
-/// Coordinates of an operand of shape `dims` read by an element at `coords` (numpy broadcasting).
-pub fn broadcast_coords(dims: &Extents, coords: &[Index]) -> Vec<Index> {
+/// Coordinates of an operand of shape `dims` read by an element at `coords` of a tensor of shape `to` (numpy broadcasting).
+pub fn broadcast_coords(dims: &Extents, to: &Extents, coords: &[Index]) -> Vec<Index> {
     let pad = coords.len() - dims.len();
-    let pick = |(i, n): (usize, Extent)| if n == 1 { Index::default() } else { coords[pad + i].clone() };
+    let pick = |(i, n): (usize, Extent)| match n.is_repeated_along(to.at(pad + i)) {
+        true => Index::default(),
+        false => coords[pad + i].clone(),
+    };
     dims.all().enumerate().map(pick).collect()
 }
 
@@ -143,7 +146,7 @@ impl ClusterAccesses {
                     }
                 }
                 for arg in args {
-                    let at = broadcast_coords(&cluster.ty(arg)?.dims, coords);
+                    let at = broadcast_coords(&cluster.ty(arg)?.dims, &cluster.ty(v)?.dims, coords);
                     self.visit(cluster, arg, &at, space, stop, guarded)?;
                 }
             }
@@ -213,7 +216,7 @@ pub fn group_axes(
         free(outer) && free(inner) && uses.flats.iter().all(|(_, f)| strided(f))
     };
     let mut groups: Vec<MergedAxes> = vec![];
-    for axis in (0..space.len()).filter(|&a| space.at(a) != 1) {
+    for axis in (0..space.len()).filter(|&a| !space.at(a).is_surely(1)) {
         match groups.last_mut() {
             Some(g) if mergeable(g.axis, axis) && agree(g.axis, axis) => {
                 *g = MergedAxes { axis, extent: g.extent * space.at(axis) };

@@ -90,29 +90,31 @@ impl IterationSpace {
     /// The coordinates of an element.
     pub fn coords(&self) -> Vec<Index> {
         // As everywhere, an axis of extent 1 has no part in a position.
-        let var = |a: usize| if self.dims.at(a) == 1 { Index::default() } else { Index::var(a as u32) };
+        let var = |a: usize| if self.dims.at(a).is_surely(1) { Index::default() } else { Index::var(a as u32) };
         (0..self.dims.len()).map(var).collect()
     }
 
     /// Whether a value has one element per element of the space.
     pub fn is_full(&self, dims: &Extents) -> bool {
-        *dims == self.dims && !self.reduced.iter().all(|a| self.dims.at(*a) == 1)
+        let equal = |(a, b): (Extent, Extent)| a.is_surely(b) || !a.is_surely(1) && a == b;
+        let all = dims.len() == self.dims.len() && dims.all().zip(self.dims.all()).all(equal);
+        all && !self.reduced.iter().all(|a| self.dims.at(*a).is_surely(1))
     }
 
     /// The coordinates of a value of this cluster with shape `dims` at the current position.
     pub fn coords_of(&self, dims: &Extents) -> Result<Vec<Index>> {
         let var = |a: usize| Index::var(a as u32);
         if dims.len() == self.dims.len() {
-            let fits = (0..dims.len()).all(|a| dims.at(a) == self.dims.at(a) || dims.at(a) == 1);
-            if fits {
-                return Ok((0..dims.len()).map(|a| if dims.at(a) == 1 { Index::default() } else { var(a) }).collect());
+            let repeated = |a: usize| dims.at(a).is_repeated_along(self.dims.at(a));
+            if (0..dims.len()).all(|a| repeated(a) || dims.at(a) == self.dims.at(a)) {
+                return Ok((0..dims.len()).map(|a| if repeated(a) { Index::default() } else { var(a) }).collect());
             }
         }
         // Drop reduced axes, and add or drop axes of extent 1, as the shape demands.
-        let mut kept = (0..self.dims.len()).filter(|a| !self.is_reduced(*a) && self.dims.at(*a) != 1);
+        let mut kept = (0..self.dims.len()).filter(|a| !self.is_reduced(*a) && !self.dims.at(*a).is_surely(1));
         let mut coords = vec![];
         for n in dims.all() {
-            coords.push(match n == 1 {
+            coords.push(match n.is_surely(1) {
                 true => Index::default(),
                 false => kept
                     .next()

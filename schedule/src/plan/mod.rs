@@ -507,7 +507,7 @@ impl<'a> Lowering<'a, '_> {
         outputs: &[BufferId],
         flops: Extent,
     ) -> bool {
-        if outputs.iter().all(|o| self.out.plan.buffer(*o).is_empty()) {
+        if outputs.iter().all(|o| self.out.plan.buffer(*o).len().is_surely(0)) {
             return false;
         }
         let read = inputs.iter().map(|b| Arg { buffer: *b, writes: false });

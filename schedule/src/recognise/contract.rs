@@ -124,7 +124,7 @@ pub(crate) fn as_product(
     rhs: &DenseType,
     out_strides: Option<&[Extent]>,
 ) -> Option<Gemm> {
-    (!c.extents.has_none()).then_some(())?;
+    (!sums_nothing(c)).then_some(())?;
     let (a, a_offset) = strides(&c.lhs, lhs, &c.extents)?;
     let (b, b_offset) = strides(&c.rhs, rhs, &c.extents)?;
     let row_major = row_major(&c.extents.range(..c.out_rank));
@@ -134,8 +134,8 @@ pub(crate) fn as_product(
         let c_step = if i < c.out_rank { *out.get(i)? } else { Extent::ZERO };
         Some(ContractionAxis { ids: vec![i], extent: c.extents.at(i), a: a[i], b: b[i], c: c_step })
     };
-    let axes = (0..c.extents.len()).filter(|&i| c.extents.at(i) != 1).map(axis).collect::<Option<Vec<_>>>()?;
-    let folded = c.extents.all().skip(c.out_rank).filter(|e| *e != 1).count();
+    let axes = (0..c.extents.len()).filter(|&i| !c.extents.at(i).is_surely(1)).map(axis).collect::<Option<Vec<_>>>()?;
+    let folded = c.extents.all().skip(c.out_rank).filter(|e| !e.is_surely(1)).count();
     let [mut batch, m, n, k] = by_operand(&axes, folded);
     let (k, m, n) = (merge(k), merge(m), merge(n));
     if k.len() > 1 {
@@ -244,6 +244,11 @@ pub fn planar_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> 
     if single { as_forward(c, lhs, rhs) } else { None }
 }
 
+/// Whether a product has no terms, or is known to have no elements. A library multiplies along axes that turn out to have none.
+pub(super) fn sums_nothing(c: &Contraction) -> bool {
+    c.extents.has_none() || c.extents.range(c.out_rank..).all().any(|n| n == 0)
+}
+
 /// Whether kernels of convolutions, which count elements by 32 bits, can address those of operands and result.
 fn addressable(c: &Contraction, operands: [&DenseType; 2]) -> bool {
     let result = c.extents.range(..c.out_rank).count();
@@ -290,7 +295,7 @@ pub(crate) fn as_forward(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> O
     }
     let (out, ic) = (2, c.out_rank);
     let kernel = ic + 1;
-    if c.extents.has_none() || c.out_rank != spatial + 2 || c.extents.len() != kernel + spatial {
+    if sums_nothing(c) || c.out_rank != spatial + 2 || c.extents.len() != kernel + spatial {
         return None;
     }
     let (channels, per_group) = (c.extents.at(1), c.extents.at(ic));

@@ -134,7 +134,7 @@ pub(super) fn through_map(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<I
 /// The tensor that becomes `v` by a view from shape `from` to `dims`, or that broadcasts to it.
 fn behind(space: &mut TensorSpace, v: Id, view: &View, from: &Extents, dims: &Extents) -> Option<Id> {
     let own = space.dims(v).clone();
-    if own.all().all(|n| n == 1) && own.len() <= from.len() {
+    if own.all().all(|n| n.is_surely(1)) && own.len() <= from.len() {
         return Some(v);
     }
     let same = |(w, source): &(std::sync::Arc<View>, Id)| **w == *view && *space.dims(*source) == *from;
@@ -147,7 +147,8 @@ fn behind(space: &mut TensorSpace, v: Id, view: &View, from: &Extents, dims: &Ex
     let extent = |axis: &usize| axis.checked_sub(lead).map_or(Extent::ONE, |i| own.at(i));
     let shape: Extents = axes.iter().map(extent).collect();
     let at = |i: usize| axes.iter().position(|to| *to == lead + i).map_or(0, |p| p as u32);
-    let map = (0..own.len()).map(|i| if own.at(i) == 1 { Index::default() } else { Index::var(at(i)) }).collect();
+    let map =
+        (0..own.len()).map(|i| if own.at(i).is_surely(1) { Index::default() } else { Index::var(at(i)) }).collect();
     Some(space.view(v, map, None, shape))
 }
 
@@ -172,7 +173,7 @@ pub(super) fn into_map(space: &mut TensorSpace, site: &RuleSite<'_>) -> Vec<Id> 
 /// An operand of a map, viewed as its result is.
 fn before(space: &mut TensorSpace, v: Id, view: &View, from: &Extents, dims: &Extents) -> Option<Id> {
     let own = space.dims(v).clone();
-    if own.all().all(|n| n == 1) && own.len() <= dims.len() {
+    if own.all().all(|n| n.is_surely(1)) && own.len() <= dims.len() {
         return Some(v);
     }
     if own == *from {
@@ -182,7 +183,10 @@ fn before(space: &mut TensorSpace, v: Id, view: &View, from: &Extents, dims: &Ex
     let lead = from.len() - own.len();
     let mut shape = vec![Extent::ONE; dims.len()];
     own.all().enumerate().for_each(|(i, n)| shape[axes[lead + i]] = n);
-    let map = (0..own.len()).map(|i| if own.at(i) == 1 { Index::default() } else { Index::var(axes[lead + i] as u32) });
-    let map = map.collect();
+    let coordinate = |i: usize| match own.at(i).is_repeated_along(from.at(lead + i)) {
+        true => Index::default(),
+        false => Index::var(axes[lead + i] as u32),
+    };
+    let map = (0..own.len()).map(coordinate).collect();
     Some(space.view(v, map, None, Extents::from_iter(shape)))
 }

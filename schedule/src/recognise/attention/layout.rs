@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 
 use tensorc_abi::library::GEMM_BATCH_RANK;
 use tensorc_abi::{Attention, MatrixLayout};
-use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::index::{Atom, Index, linearize};
 use tensorc_ir::prim::{Contraction, Prim};
 use tensorc_ir::views::in_bounds;
 use tensorc_ir::{Extent, Extents};
 
-use super::super::contract::row_major;
+use super::super::contract::{row_major, sums_nothing};
 use super::nodes::{factor, float_of, prim};
 
 /// Axes of the scores' rows: extent and strides in queries, keys, values and result.
@@ -137,7 +136,7 @@ impl AttentionLayouts {
         second_node: NodeId,
         side: usize,
     ) -> Option<AttentionLayouts> {
-        if first.extents.has_none() || second.extents.has_none() {
+        if sums_nothing(first) || sums_nothing(second) {
             return None;
         }
         let keys = first.extents.at(first.out_rank - 1);

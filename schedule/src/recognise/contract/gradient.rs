@@ -4,7 +4,6 @@
 //! forms, and where a gradient's windows lie by looking at every position and tap of an axis.
 
 use tensorc_abi::{Conv2d, ConvPass, DType};
-use tensorc_ir::extent::Axes;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::Contraction;
 use tensorc_ir::{DenseType, Extent, Extents};
@@ -115,7 +114,7 @@ fn axes(c: &Contraction, image: &DenseType, other: &DenseType) -> Option<usize> 
     let fits = (1..=2).contains(&spatial)
         && [image, other].iter().all(|ty| ty.dtype == DType::F32)
         && (spatial + 2..=spatial + 3).contains(&other.rank())
-        && !c.extents.has_none()
+        && !super::sums_nothing(c)
         && super::addressable(c, [image, other]);
     fits.then_some(spatial)
 }

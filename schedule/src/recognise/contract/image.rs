@@ -3,12 +3,11 @@
 
 use tensorc_abi::{CHANNEL_BLOCK, Conv2d, ConvPass, DType, ImageLayout};
 use tensorc_ir::DenseType;
-use tensorc_ir::extent::Axes;
 use tensorc_ir::index::Index;
 use tensorc_ir::prim::{Contraction, ConvAlgorithm};
 use tensorc_ir::{Extent, Extents};
 
-use super::{pass, same, window};
+use super::{pass, same, sums_nothing, window};
 
 /// The iteration axes of a convolution, by their places: those of the result, then what is summed over.
 struct ConvIterationAxes {
@@ -135,7 +134,7 @@ pub fn image_convolution(conv: &Conv2d<Extent>) -> Contraction {
 /// with: they must be constant. What is a matrix product is none: 1×1 without blocks on either side.
 pub fn as_image_convolution(c: &Contraction, lhs: &DenseType, rhs: &DenseType) -> Option<Conv2d<Extent>> {
     let fits = [lhs, rhs].iter().all(|ty| ty.dtype == DType::F32) && super::addressable(c, [lhs, rhs]);
-    if !fits || rhs.rank() != 4 || c.extents.has_none() {
+    if !fits || rhs.rank() != 4 || sums_nothing(c) {
         return None;
     }
     let sides = ImageLayout::ALL.into_iter().flat_map(|x| ImageLayout::ALL.map(|y| [x, y]));
