@@ -43,6 +43,8 @@ struct OpenNumber {
     dim: Option<DimId>,
     name: String,
     place: Place,
+    /// Smaller numbers are no values of a symbol.
+    least: u64,
     /// Its number in given types.
     given: Option<u64>,
 }
@@ -64,14 +66,14 @@ pub struct TemplateRequest<'a> {
 }
 
 impl TemplateRequest<'_> {
-    /// The graph with its open numbers as symbols, but for those that are 0 or 1 in the given types: axes of one element are
-    /// repeated, and those of none do not matter. Those at the places `closed` are the given numbers, too. `None` if nothing is open,
-    /// or the rank or the type of an input is not known, or the given types do not fit.
+    /// The graph with its open numbers as symbols, but for those below [`ShapeSource::least`] in the given types. Those at the places
+    /// `closed` are the given numbers, too. `None` if nothing is open, or the rank or the type of an input is not known, or the given
+    /// types do not fit.
     pub fn closing(&self, closed: &[Place]) -> Option<Template> {
         let [mut batches, mut lengths] = [BATCHES.iter(), LENGTHS.iter()];
         let mut counts = COUNTS.iter();
         self.make(|open| match open.given {
-            Some(n) if n < 2 || closed.contains(&open.place) => Some(Role::Number(n)),
+            Some(n) if n < open.least || closed.contains(&open.place) => Some(Role::Number(n)),
             _ => {
                 let example = match open.dim {
                     None => counts.next(),
@@ -88,7 +90,7 @@ impl TemplateRequest<'_> {
     pub fn like(&self) -> Option<Template> {
         self.make(|open| {
             let n = open.given?;
-            Some(if n < 2 { Role::Number(n) } else { Role::Symbol(n as i64) })
+            Some(if n < open.least { Role::Number(n) } else { Role::Symbol(n as i64) })
         })
     }
 
@@ -97,7 +99,7 @@ impl TemplateRequest<'_> {
         let Facts { sources, types, .. } = self.facts;
         sources.iter().zip(types).flat_map(|(source, ty)| {
             let number = |(axis, n): (usize, &u64)| match source.kind {
-                _ if source.is_open(axis) => (*n).min(2),
+                _ if source.is_open(axis) => (*n).min(source.least()),
                 SourceKind::Elements => *n,
                 // It follows from others.
                 SourceKind::Input | SourceKind::Result => 0,
@@ -113,7 +115,11 @@ impl TemplateRequest<'_> {
         for (open, role) in all.iter().zip(&roles) {
             if let Role::Symbol(example) = *role {
                 places.push(open.place);
-                symbols.push(Symbol { name: open.name.as_str().into(), range: (2, MAX_EXTENT), example });
+                symbols.push(Symbol {
+                    name: open.name.as_str().into(),
+                    range: (open.least as i64, MAX_EXTENT),
+                    example,
+                });
             }
         }
         if symbols.is_empty() {
@@ -164,7 +170,7 @@ impl TemplateRequest<'_> {
                 let count = self.facts.types.get(source)?.rank();
                 for axis in (0..count).filter(|axis| from.is_open(*axis)) {
                     let (name, place) = (format!("{name}.{axis}"), (source, axis));
-                    all.push(OpenNumber { dim: None, name, place, given: given(axis)? });
+                    all.push(OpenNumber { dim: None, name, place, least: from.least(), given: given(axis)? });
                 }
                 continue;
             }
@@ -176,7 +182,7 @@ impl TemplateRequest<'_> {
                 let given = given(axis)?;
                 if all.iter().all(|other| other.dim != Some(id)) {
                     let name = self.graph.dims.name(id).to_string();
-                    all.push(OpenNumber { dim: Some(id), name, place: (source, axis), given });
+                    all.push(OpenNumber { dim: Some(id), name, place: (source, axis), least: from.least(), given });
                 }
             }
         }

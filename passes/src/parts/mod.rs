@@ -89,6 +89,12 @@ impl ShapeSource {
         DenseType::new(data.dtype(), data.iter().flat_map(halves).collect::<Vec<_>>())
     }
 
+    /// The least number that a symbol stands for. Axes of one element are repeated, and those of none do not matter, so that graphs
+    /// of these differ; but a run must not wait for another compilation because nothing was found.
+    pub fn least(&self) -> u64 {
+        if self.kind == SourceKind::Result { 0 } else { OPEN }
+    }
+
     /// Whether a number follows from nothing else. Those of inputs are open as far as the graph leaves them open.
     pub fn is_open(&self, position: usize) -> bool {
         self.kind == SourceKind::Input || self.open.contains(&position)
