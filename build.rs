@@ -6,6 +6,11 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use object::LittleEndian;
+use object::elf::{FileHeader64, SHF_ALLOC, SHF_EXCLUDE};
+use object::read::archive::ArchiveFile;
+use object::read::elf::{FileHeader, SectionHeader};
+
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
     for source in ["rt/src", "rt/Cargo.toml", "rt/Cargo.lock", "abi/src", "abi/Cargo.toml", "exec/src", "kernels/src"] {
@@ -27,8 +32,36 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !status.success() {
         return Err(format!("building the run-time library of artifacts: {status}").into());
     }
-    let library = Path::new("rt").join(&target).join("release/libtensorc_rt.a");
-    std::fs::copy(out.join(library), out.join("libtensorc_rt.a"))?;
+    let built = Path::new("rt").join(&target).join("release/libtensorc_rt.a");
+    let mut library = std::fs::read(out.join(built))?;
+    exclude_unwind_tables(&mut library)?;
+    std::fs::write(out.join("libtensorc_rt.a"), library)?;
     println!("cargo::rustc-env=TENSORC_RT_TARGET={target}");
+    Ok(())
+}
+
+/// Keeps linkers from copying unwind tables: the core library comes compiled with them, which is a twentieth of a small program.
+fn exclude_unwind_tables(library: &mut [u8]) -> Result<(), Box<dyn Error>> {
+    /// Where the flags are in the header of a section.
+    const FLAGS: u64 = 8;
+    let mut changes = vec![];
+    for member in ArchiveFile::parse(&*library)?.members() {
+        let member = member?;
+        let data = member.data(&*library)?;
+        let Ok(header) = FileHeader64::<LittleEndian>::parse(data) else { continue };
+        let Ok(endian) = header.endian() else { continue };
+        let sections = header.sections(endian, data)?;
+        for (section, i) in sections.iter().zip(0..) {
+            if sections.section_name(endian, section)? == b".eh_frame" {
+                let headers = member.file_range().0 + header.e_shoff(endian);
+                let at = headers + i * u64::from(header.e_shentsize(endian)) + FLAGS;
+                let flags = section.sh_flags(endian) & !u64::from(SHF_ALLOC) | u64::from(SHF_EXCLUDE);
+                changes.push((usize::try_from(at)?, flags));
+            }
+        }
+    }
+    for (at, flags) in changes {
+        library[at..][..size_of::<u64>()].copy_from_slice(&flags.to_le_bytes());
+    }
     Ok(())
 }

@@ -7,10 +7,7 @@ use tensorc_ir::extent::{Binding, Symbol, Trace};
 use tensorc_ir::graph::Graph;
 use tensorc_ir::{DenseType, Dim, DimId, Extent, Shape};
 
-use crate::parts::{Facts, PartShape, ShapeSource, SourceKind, Typing, next_part};
-
-/// The greatest extent that a symbol stands for.
-const MAX_EXTENT: i64 = 1 << 31;
+use crate::parts::{Facts, MAX_EXTENT, PartShape, ShapeSource, SourceKind, Typing, next_part};
 
 /// Extents by which passes decide what is faster, for the first axes of inputs, which are mostly those of batches, and for others.
 /// Each has a factor of its own, so that an equality of products is one of expressions; powers of two in them make what networks
@@ -38,13 +35,12 @@ pub type Place = (usize, usize);
 
 /// A number of a source that is not known beforehand.
 #[derive(Clone, Debug)]
-struct OpenNumber {
+struct OpenNumber<'a> {
     /// The dimension of inputs.
     dim: Option<DimId>,
     name: String,
     place: Place,
-    /// Smaller numbers are no values of a symbol.
-    least: u64,
+    source: &'a ShapeSource,
     /// Its number in given types.
     given: Option<u64>,
 }
@@ -65,7 +61,7 @@ pub struct TemplateRequest<'a> {
     pub facts: &'a Facts,
 }
 
-impl TemplateRequest<'_> {
+impl<'a> TemplateRequest<'a> {
     /// The graph with its open numbers as symbols, but for those below [`ShapeSource::least`] in the given types. Those at the places
     /// `closed` are the given numbers, too. `None` if nothing is open, or the rank or the type of an input is not known, or the given
     /// types do not fit.
@@ -73,7 +69,7 @@ impl TemplateRequest<'_> {
         let [mut batches, mut lengths] = [BATCHES.iter(), LENGTHS.iter()];
         let mut counts = COUNTS.iter();
         self.make(|open| match open.given {
-            Some(n) if n < open.least || closed.contains(&open.place) => Some(Role::Number(n)),
+            Some(n) if !open.source.admits(n) || closed.contains(&open.place) => Some(Role::Number(n)),
             _ => {
                 let example = match open.dim {
                     None => counts.next(),
@@ -90,7 +86,7 @@ impl TemplateRequest<'_> {
     pub fn like(&self) -> Option<Template> {
         self.make(|open| {
             let n = open.given?;
-            Some(if n < open.least { Role::Number(n) } else { Role::Symbol(n as i64) })
+            Some(if open.source.admits(n) { Role::Symbol(n as i64) } else { Role::Number(n) })
         })
     }
 
@@ -99,7 +95,8 @@ impl TemplateRequest<'_> {
         let Facts { sources, types, .. } = self.facts;
         sources.iter().zip(types).flat_map(|(source, ty)| {
             let number = |(axis, n): (usize, &u64)| match source.kind {
-                _ if source.is_open(axis) => (*n).min(source.least()),
+                _ if source.is_open(axis) && source.admits(*n) => source.least(),
+                _ if source.is_open(axis) => *n,
                 SourceKind::Elements => *n,
                 // It follows from others.
                 SourceKind::Input | SourceKind::Result => 0,
@@ -108,7 +105,7 @@ impl TemplateRequest<'_> {
         })
     }
 
-    fn make(&self, role: impl FnMut(&OpenNumber) -> Option<Role>) -> Option<Template> {
+    fn make(&self, role: impl FnMut(&OpenNumber<'_>) -> Option<Role>) -> Option<Template> {
         let all = self.open_numbers()?;
         let roles: Vec<Role> = all.iter().map(role).collect::<Option<_>>()?;
         let (mut places, mut symbols) = (vec![], vec![]);
@@ -117,7 +114,7 @@ impl TemplateRequest<'_> {
                 places.push(open.place);
                 symbols.push(Symbol {
                     name: open.name.as_str().into(),
-                    range: (open.least as i64, MAX_EXTENT),
+                    range: (open.source.least() as i64, MAX_EXTENT as i64),
                     example,
                 });
             }
@@ -138,7 +135,7 @@ impl TemplateRequest<'_> {
     }
 
     /// The numbers of sources, with those that are open as given; a graph learns those of its inputs.
-    fn declared(&self, graph: &mut Graph, all: &[OpenNumber], numbers: &[Extent]) -> Option<Vec<DenseType>> {
+    fn declared(&self, graph: &mut Graph, all: &[OpenNumber<'_>], numbers: &[Extent]) -> Option<Vec<DenseType>> {
         for (open, number) in all.iter().zip(numbers) {
             let Some(id) = open.dim else { continue };
             graph.dims.unify(Dim::Sym(id), Dim::of(*number), &Origin(graph.dims.name(id))).ok()?;
@@ -158,8 +155,8 @@ impl TemplateRequest<'_> {
     }
 
     /// The open numbers of sources; `None` if the rank or the type of an input is not known, or the given types do not fit.
-    fn open_numbers(&self) -> Option<Vec<OpenNumber>> {
-        let mut all: Vec<OpenNumber> = vec![];
+    fn open_numbers(&self) -> Option<Vec<OpenNumber<'a>>> {
+        let mut all: Vec<OpenNumber<'a>> = vec![];
         for (source, from) in self.facts.sources.iter().enumerate() {
             let name = &self.graph.node(from.value.node).name;
             let given = |axis: usize| match self.facts.types.is_empty() {
@@ -170,7 +167,7 @@ impl TemplateRequest<'_> {
                 let count = self.facts.types.get(source)?.rank();
                 for axis in (0..count).filter(|axis| from.is_open(*axis)) {
                     let (name, place) = (format!("{name}.{axis}"), (source, axis));
-                    all.push(OpenNumber { dim: None, name, place, least: from.least(), given: given(axis)? });
+                    all.push(OpenNumber { dim: None, name, place, source: from, given: given(axis)? });
                 }
                 continue;
             }
@@ -182,7 +179,7 @@ impl TemplateRequest<'_> {
                 let given = given(axis)?;
                 if all.iter().all(|other| other.dim != Some(id)) {
                     let name = self.graph.dims.name(id).to_string();
-                    all.push(OpenNumber { dim: Some(id), name, place: (source, axis), least: from.least(), given });
+                    all.push(OpenNumber { dim: Some(id), name, place: (source, axis), source: from, given });
                 }
             }
         }

@@ -24,8 +24,8 @@ graph @main(%x: f32[?rows, 96]) {
 }
 ";
 
-/// A result whose shape depends on values: a stage that is compiled later.
-const STAGED: &str = "tensorc-ir 1
+/// A result whose shape depends on values: a part that is compiled later.
+const PARTS: &str = "tensorc-ir 1
 graph @main(%x: f32[?rows, 96]) {
   %i = nonzero(%x)
   %f = cast(%i) {to = f32}
@@ -78,7 +78,7 @@ fn runs_side_by_side_have_the_bits_of_runs_alone() {
 
 #[test]
 fn later_stages_run_side_by_side() {
-    check(STAGED, 2);
+    check(PARTS, 2);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tensorc::ir::graph::Value;
 use tensorc::ir::interp::eval_graph;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::text::parse_module;
@@ -136,6 +137,19 @@ const CASES: &[PartsCase] = &[
         plans: [2, 4],
     },
     PartsCase {
+        name: "ends without a limit",
+        text: "graph @main(%x: f32[?rows, 4], %from: i64[1], %to: i64[1]) {
+  %tail = slice(%x, %from, %to)
+  %y = tanh(%tail)
+  return %y
+}",
+        inputs: |n, rng| {
+            let at = |i| TensorData::i64s(&[1], &[i]).unwrap();
+            vec![random(&[n + 2, 4], rng), at(1), at(i64::MAX)]
+        },
+        plans: [2, 2],
+    },
+    PartsCase {
         name: "boxes",
         text: "graph @main(%boxes: f32[1, 100, 4], %scores: f32[1, 2, 100], %w: f32[4, 8]) {
   %most = const i64[] [100]
@@ -219,4 +233,41 @@ fn parts_are_compiled_once() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Inputs that decide shapes, with values that the operator does not take.
+#[test]
+fn wrong_values_are_named() {
+    let integers = |values: &[i64]| TensorData::i64s(&[values.len() as u64], values).unwrap();
+    let topk = "graph @main(%x: f32[4, 16], %k: i64[1]) {
+  %y = topk(%x, %k) {axis = 1} : (f32[4, ?k], i64[4, ?k])
+  return %y
+}";
+    let expand = "graph @main(%x: f32[4, 1], %k: i64[2]) {
+  %y = expand(%x, %k)
+  return %y
+}";
+    let reshape = "graph @main(%x: f32[4, 6], %k: i64[2]) {
+  %y = reshape(%x, %k)
+  return %y
+}";
+    let cases: [(&str, &[i64], &[u64], &[&[i64]]); 3] = [
+        (topk, &[5], &[4, 5], &[&[17], &[-1], &[1 << 40]]),
+        (expand, &[4, 3], &[4, 3], &[&[-1, 2], &[3, 2], &[1 << 40, 1 << 40], &[4, 1 << 40]]),
+        (reshape, &[-1, 4], &[6, 4], &[&[5, 5], &[-1, -1], &[-2, 3]]),
+    ];
+    for (text, right, dims, wrong) in cases {
+        let compiler = Compiler::new(options()).unwrap();
+        let graph = parse_module(text, compiler.registry()).unwrap().graphs.remove(0);
+        let ty = graph.dense(Value { node: graph.inputs()[0], port: 0 }).unwrap();
+        let (x, model) = (TensorData::splat(&ty.dims, Scalar::f32(1.0)), compiler.model(graph));
+        let run = |k: &[i64]| model.run(&[("x", tensor(&x)), ("k", tensor(&integers(k)))]);
+        for wrong in wrong {
+            let error = run(wrong).unwrap_err().to_string();
+            let named = ["node `y`", "cannot allocate"].iter().any(|part| error.contains(part));
+            assert!(named, "{wrong:?}: {error}");
+            // The model still runs.
+            assert_eq!(run(right).unwrap()[0].1.dims(), dims, "{text}");
+        }
+    }
 }

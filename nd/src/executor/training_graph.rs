@@ -13,6 +13,7 @@ use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::{DenseType, TensorType};
 use tensorc_passes::differentiate::differentiate;
 use tensorc_passes::infer::{bind, infer_graph};
+use tensorc_passes::parts::first_part;
 use tensorc_passes::values::StaticValues;
 
 use super::update::{Emission, UpdateRule};
@@ -122,6 +123,12 @@ impl TrainingGraph {
         let SymbolGraph { mut graph, arguments, aux, random_nodes } = symbol;
         bind(&mut graph, types)?;
         infer_graph(&mut graph, compiler.registry(), compiler.options().passes.static_bytes)?;
+        let is_typed =
+            |node| (0..graph.node(node).types.len() as u16).all(|port| graph.dense(Value { node, port }).is_ok());
+        if !graph.node_ids().into_iter().all(is_typed) && !first_part(&mut graph.clone(), compiler.typing())?.is_last()
+        {
+            return Err(tensorc::Error::Parts { model: graph.name }.into());
+        }
         let input_roles =
             (0..arguments.len()).map(GraphInputRole::Argument).chain((0..aux.len()).map(GraphInputRole::Auxiliary));
         let input_roles = input_roles.chain((random_nodes > 0).then_some(GraphInputRole::Keys)).collect();

@@ -49,7 +49,12 @@ pub(super) fn infer(compiler: &Compiler, symbol: &Symbol, known: &VariableTypes)
     if !open.is_empty() {
         return Err(Error::Bind(format!("these shapes do not follow from what is given: {}", open.join("; "))));
     }
-    let unknown = |name: &str| Error::Bind(format!("the type of output `{name}` does not follow from what is given"));
+    let unknown = |name: &str| {
+        let why = format!(
+            "the type of output `{name}` does not follow from what is given; if values decide it, use `Model::run`"
+        );
+        Error::Bind(why)
+    };
     let outputs = symbol.list_outputs().into_iter().zip(&found.outputs);
     let outputs = outputs.map(|(name, ty)| ty.dense().map(|ty| (name.clone(), ty)).ok_or_else(|| unknown(&name)));
     Ok(BoundTypes {

@@ -62,6 +62,9 @@ pub(super) fn call(
         refuse_in_place(request.def.name, arrays(), targets.iter().copied())?;
     }
     refuse_in_place(request.def.name, [], request.written().map(|(state, _)| state))?;
+    if recorded && program.outputs.is_empty() {
+        refuse_gradient(&program)?;
+    }
     // A refused call draws nothing.
     request.draw_key(rt);
     let recorded = recorded && !program.outputs.is_empty();
@@ -80,6 +83,16 @@ pub(super) fn call(
     }
     results.truncate(request.wanted);
     Ok(results)
+}
+
+/// An error if the results, whose shapes depend on elements, are such as gradients flow through.
+fn refuse_gradient(program: &ArrayProgram) -> Result<(), Error> {
+    let graph = &program.graph;
+    let floats = |v: Value| graph.resolved(v).dtype.is_some_and(|dtype| dtype.is_float());
+    match graph.outputs().iter().any(|(_, v)| floats(*v)) {
+        true => Err(Error::DynamicGradient { op: program.name.to_string() }),
+        false => Ok(()),
+    }
 }
 
 /// Notes that a view of an operand's memory is the result of a call.

@@ -114,8 +114,7 @@ impl CompiledFunction {
     fn run_in_parts(&self, inputs: &[&NDArray], device: Device) -> Result<Vec<Tensor>, Error> {
         self.check("input", &self.inputs, inputs)?;
         if inputs.iter().any(|array| array.is_recorded()) {
-            let why = format!("`{}`: shapes in it depend on values, so it has no gradient", self.program.name);
-            return Err(Error::Backward(why));
+            return Err(Error::DynamicGradient { op: self.program.name.to_string() });
         }
         let inputs = inputs.iter().map(|array| array.to_tensor()).collect::<Result<Vec<_>, _>>()?;
         self.on(device)?.run_in_parts(self.rt.compiler(), &inputs)

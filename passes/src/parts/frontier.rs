@@ -13,7 +13,9 @@ use crate::results::{result_types, results};
 use crate::values::StaticValues;
 
 /// Elements of a tensor that decides shapes, at most.
-const MAX_DECIDING_ELEMENTS: u64 = 64;
+const MAX_DECIDING_ELEMENTS: u64 = 1 << 16;
+/// Elements of a tensor that integer arithmetic is followed through, at most.
+const MAX_FOLLOWED_ELEMENTS: u64 = 64;
 
 /// What sources tell.
 #[derive(Default)]
@@ -198,7 +200,7 @@ fn live(graph: &Graph) -> BTreeSet<NodeId> {
 
 fn is_small_integer(graph: &Graph, v: Value, typing: Typing<'_>) -> bool {
     let Some(ty) = graph.resolved(v).dense() else { return false };
-    !ty.dtype.is_float() && !ty.dims.is_open() && ty.len() <= MAX_DECIDING_ELEMENTS && ty.bytes() <= typing.static_bytes
+    !ty.dtype.is_float() && !ty.dims.is_open() && ty.len() <= MAX_FOLLOWED_ELEMENTS && ty.bytes() <= typing.static_bytes
 }
 
 fn obstacle(graph: &Graph, node: NodeId, values: &StaticValues<'_>, known: &Known) -> Option<Obstacle> {

@@ -53,6 +53,8 @@ pub enum SourceKind {
 
 /// Stands for a number that is not known.
 const OPEN: u64 = 2;
+/// The greatest number that a symbol stands for.
+pub const MAX_EXTENT: u64 = 1 << 31;
 
 impl ShapeSource {
     fn input(value: Value) -> ShapeSource {
@@ -87,6 +89,11 @@ impl ShapeSource {
             false => [s.as_i64().max(0) as u64, s.as_i64().min(0).unsigned_abs()],
         };
         DenseType::new(data.dtype(), data.iter().flat_map(halves).collect::<Vec<_>>())
+    }
+
+    /// Whether a number may be the value of a symbol.
+    pub fn admits(&self, n: u64) -> bool {
+        (self.least()..=MAX_EXTENT).contains(&n)
     }
 
     /// The least number that a symbol stands for. Axes of one element are repeated, and those of none do not matter, so that graphs
@@ -196,7 +203,11 @@ pub enum HostOperand {
 impl HostCall {
     fn of(graph: &Graph, node: NodeId) -> HostCall {
         let operand = |v: Value| match graph.constant(v) {
-            Some(data) => HostOperand::Constant(data.clone()),
+            Some(data) => {
+                // The host takes numbers, on which the part depends then.
+                data.content();
+                HostOperand::Constant(data.clone())
+            }
             None => HostOperand::Value(v),
         };
         HostCall { node, operands: graph.operands(node).into_iter().map(|v| v.map(operand)).collect() }

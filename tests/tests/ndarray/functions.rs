@@ -102,6 +102,9 @@ graph @found(%x: f32[5], %y: f32[5, 2]) {
         y.attach_grad(GradReq::Write).unwrap();
         let _scope = autograd::record();
         let error = f.call(&[&x, &y]).unwrap_err().to_string();
-        assert!(error.contains("`found`") && error.contains("depend on values"), "{error}");
+        assert!(error.contains("`found`") && error.contains("depend on elements"), "{error}");
+        let error = rt.op("mx_boolean_mask").unwrap().arg(&y).arg(&x).invoke().unwrap_err().to_string();
+        assert!(error.contains("`mx_boolean_mask` has no gradient"), "{error}");
+        assert_eq!(y.apply("nonzero").unwrap().dims(), [2, 10]);
     }
 }
