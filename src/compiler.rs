@@ -48,8 +48,8 @@ pub struct Options {
     /// Combinations of input shapes for which a [`crate::Model`] keeps what it compiled, by default 64; one that has not been used
     /// longest makes room.
     pub sessions: Option<usize>,
-    /// Plans and kernels are made for each combination of input shapes, rather than once for many. Results have the same bits.
-    pub specialize: bool,
+    /// When plans and kernels are made for one combination of shapes. Results have the same bits.
+    pub specialize: Specialize,
     /// What models may take; by default as much as they ask for.
     pub limits: Limits,
     /// Also reads external data of ONNX models that is reached by symbolic links, wherever they lead, or that has further names
@@ -65,6 +65,18 @@ pub struct Options {
     /// Copies the operands of concatenations rather than computing them in their place. For tests: the
     /// results have the same bits.
     pub copies: bool,
+}
+
+/// When a model is compiled for one combination of input shapes instead of many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Specialize {
+    /// Only where nothing serves many.
+    #[default]
+    Never,
+    /// In the background, when the combination has come up so often. Runs go on meanwhile, with what serves many.
+    After(u32),
+    /// At once.
+    Always,
 }
 
 /// Operators, threads and compiled kernels shared by models. Cloning shares them.

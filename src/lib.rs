@@ -29,6 +29,7 @@ mod compiler;
 mod error;
 pub mod gpu;
 mod gpu_kernels;
+mod hot_session;
 mod key;
 mod limits;
 mod lists;
@@ -45,7 +46,7 @@ mod tensor;
 
 pub use cache::ProgramCache;
 pub use compile::{Report, lower};
-pub use compiler::{Compiler, Options};
+pub use compiler::{Compiler, Options, Specialize};
 pub use error::Error;
 pub use key::ProgramKey;
 pub use limits::Limits;

@@ -10,6 +10,7 @@ use crate::cache::ProgramCache;
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::hot_session::{Background, HotSession};
 use crate::key::ProgramKey;
 use crate::lists::Lists;
 use crate::parts::Parts;
@@ -31,7 +32,8 @@ pub struct Model {
     unused: Vec<String>,
     /// What follows the inputs, and the names of the outputs, of a model of which the graph has the inputs alone.
     open: Option<(Open, Vec<String>)>,
-    sessions: ProgramCache<Arc<SessionCode>>,
+    sessions: ProgramCache<Arc<HotSession>>,
+    background: Background,
 }
 
 /// What must be known before there is a graph.
@@ -45,7 +47,14 @@ enum Open {
 impl Model {
     pub(crate) fn new(compiler: Compiler, graph: Graph) -> Model {
         let sessions = ProgramCache::new(compiler.options().sessions.unwrap_or(DEFAULT_SESSIONS));
-        Model { compiler, parts: Arc::new(Parts::of(graph)), unused: vec![], open: None, sessions }
+        Model {
+            compiler,
+            parts: Arc::new(Parts::of(graph)),
+            unused: vec![],
+            open: None,
+            sessions,
+            background: Background::default(),
+        }
     }
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.
@@ -237,16 +246,21 @@ impl Model {
             return lists.model(&inputs.iter().map(|(name, _)| *name).collect::<Vec<_>>())?.run(inputs);
         }
         let inputs = self.ordered(inputs)?;
-        let code = match &self.open {
-            Some((Open::Branches(branches), _)) => branches.decided(|| self.code(&inputs))?,
-            _ => self.code(&inputs)?,
+        let session = match &self.open {
+            Some((Open::Branches(branches), _)) => branches.decided(|| self.session(&inputs))?,
+            _ => self.session(&inputs)?,
         };
+        let code = session.code();
         let outputs = code.run_beside(&inputs)?;
+        if self.open.is_none() {
+            let types = || inputs.iter().map(|t| t.0.ty.clone()).collect();
+            session.ran(&self.background, &self.compiler, &self.parts, types);
+        }
         Ok(code.outputs().iter().cloned().zip(outputs).collect())
     }
 
     /// The code for inputs like these, kept for the next time.
-    fn code(&self, inputs: &[Tensor]) -> Result<Arc<SessionCode>, Error> {
+    fn session(&self, inputs: &[Tensor]) -> Result<Arc<HotSession>, Error> {
         let mut key = ProgramKey::of("");
         inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
         // Asked once: whether floats decide may change meanwhile, and the code is for what its key says.
@@ -255,7 +269,7 @@ impl Model {
             key.number(*i as u64);
             key.raw(tensor.bytes());
         }
-        self.sessions.get_or_make(&key, || Ok(Arc::new(self.compiled_for(inputs, &deciding)?)))
+        self.sessions.get_or_make(&key, || Ok(Arc::new(HotSession::new(self.compiled_for(inputs, &deciding)?))))
     }
 
     /// The inputs in signature order.

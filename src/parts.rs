@@ -50,6 +50,16 @@ impl Parts {
         model.shape().is_last().then_some(model)
     }
 
+    /// Code for inputs of these types alone, of a graph that is compiled for many; `None` if there is none.
+    pub fn specialised(&self, compiler: &Compiler, types: &[DenseType]) -> Option<SessionCode> {
+        let mut report = Report::default();
+        let graph = self.whole(compiler, types, &mut report)?.template().graph_for(types)?;
+        let code = SessionCode::compile_fused(compiler, graph, report).ok()?;
+        // The next run finds memory.
+        code.prepare().ok()?;
+        Some(code)
+    }
+
     /// The code for inputs of these types; parts after the first are compiled when they come up.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use tensorc_passes::{CompilePhase, Pipeline};
 use crate::bounded_pool::BoundedPool;
 use crate::cache::ProgramCache;
 use crate::compile::{Report, optimize};
-use crate::compiler::Compiler;
+use crate::compiler::{Compiler, Specialize};
 use crate::error::Error;
 use crate::key::ProgramKey;
 use crate::open_plan::OpenPlan;
@@ -125,7 +125,7 @@ impl OpenModel {
 
     /// A plan that holds for inputs of these types, and its numbers for them; `None` if the graph has none.
     fn plan(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<(Arc<OpenPlan>, Binding)> {
-        if compiler.options().specialize {
+        if compiler.options().specialize == Specialize::Always {
             return None;
         }
         if let Some(found) = self.made(types) {

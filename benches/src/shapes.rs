@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DType, DenseType, Dim, DimId, Rng, Shape, TensorData, TensorType};
-use tensorc::{Compiler, Model, Options, Tensor};
+use tensorc::{Compiler, Model, Options, Specialize, Tensor};
 
 #[derive(Args)]
 pub struct ShapesArgs {
@@ -33,7 +33,7 @@ pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     let compiler = Compiler::new(Options {
         threads: Some(arguments.threads),
-        specialize: arguments.specialize,
+        specialize: if arguments.specialize { Specialize::Always } else { Specialize::Never },
         ..Options::default()
     })?;
     let model = compiler.load(&arguments.model)?;

@@ -14,6 +14,7 @@ use super::open::OpenVariant;
 use super::variants::{typed, within};
 use super::{AotRequest, ExtentRange};
 use crate::compile::Report;
+use crate::compiler::Specialize;
 use crate::error::Error;
 use crate::model::Model;
 use crate::templates::{OpenModel, PlanAttempts};
@@ -147,7 +148,7 @@ impl<'a> CoverSearch<'a> {
         let all: Ranges = request.ranges.values().copied().collect();
         // A plan for one shape is better at it.
         let is_one = all.iter().all(|range| range.first.max(2) >= range.last);
-        if is_one || request.gpu.is_some() || model.compiler().options().specialize {
+        if is_one || request.gpu.is_some() || model.compiler().options().specialize == Specialize::Always {
             search.each_alone(&all, &mut vec![])?;
         } else {
             search.part(all)?;

@@ -120,6 +120,14 @@ impl SessionCode {
         Ok(RunMemory { context: self.program.context()?, states })
     }
 
+    /// Makes memory for a run.
+    ///
+    /// # Errors
+    /// It is short.
+    pub fn prepare(&self) -> Result<(), Error> {
+        self.runs.with(|| Ok(self.memory()?), |_| Ok(()))
+    }
+
     /// Runs in memory that others do not use meanwhile; waits until there is some.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use tensorc::ir::{DenseType, Rng, TensorData};
 use tensorc::passes::infer::bind;
 use tensorc::passes::template::Template;
 use tensorc::passes::{CompilePhase, PassCx, Pipeline};
-use tensorc::{Backend, Compiler, Options, Session};
+use tensorc::{Backend, Compiler, Options, Session, Specialize};
 use tensorc_tests::compare::{data, tensor};
 
 use crate::support::backend::options;
@@ -438,7 +438,7 @@ fn typed(mut graph: Graph, compiler: &Compiler) -> Graph {
 #[test]
 fn models_run_alike_whatever_was_compiled_before() {
     let compiler = Compiler::new(Options { poison: true, ..options() }).unwrap();
-    let specializing = Compiler::new(Options { poison: true, specialize: true, ..options() }).unwrap();
+    let specializing = Compiler::new(Options { poison: true, specialize: Specialize::Always, ..options() }).unwrap();
     for case in CASES {
         let text = format!("tensorc-ir 1\n{}", case.text);
         let graph = parse_module(&text, compiler.registry()).unwrap().graphs.remove(0);

@@ -2,9 +2,10 @@
 //! is there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use tensorc::ir::text::parse_module;
-use tensorc::{Compiler, Options};
+use tensorc::{Compiler, Options, Specialize};
 
 use crate::support::backend::options;
 use tensorc_ir::scalar::Scalar;
@@ -33,12 +34,58 @@ graph @main(%x: f32[?rows, 3]) {
 #[test]
 fn shapes_are_planned_once() {
     // Of 4, 7 and 5 rows: together, or each by itself.
-    assert_eq!(planned_for_each(false), [1, 1, 1]);
-    assert_eq!(planned_for_each(true), [2, 2, 3]);
+    assert_eq!(planned_for_each(Specialize::Never), [1, 1, 1]);
+    assert_eq!(planned_for_each(Specialize::Always), [2, 2, 3]);
+}
+
+static PLANNED_LATER: AtomicUsize = AtomicUsize::new(0);
+
+/// Called by the compiler of one test.
+fn count_later(phase: &str) {
+    if phase == "lower" {
+        PLANNED_LATER.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs of a shape that comes again and again go on with the code for many, then with its own; others keep that for many.
+#[test]
+fn shapes_that_come_again_get_code_of_their_own() {
+    let compiler = Compiler::new(Options {
+        threads: Some(2),
+        progress: Some(count_later),
+        poison: true,
+        specialize: Specialize::After(5),
+        ..options()
+    });
+    let compiler = compiler.unwrap();
+    let model = compiler.model(parse_module(NET, compiler.registry()).unwrap().graphs.remove(0));
+    let run = |rows: u64| {
+        let x = TensorData::from_fn(DenseType::new(DType::F32, [rows, 3]), |i| Scalar::f32(i as f32 / 8.0));
+        data(&model.run(&[("x", tensor(&x))]).unwrap()[0].1)
+    };
+    let [often, once] = [run(6), run(9)];
+    assert_eq!(PLANNED_LATER.load(Ordering::Relaxed), 1);
+    let start = Instant::now();
+    // Several callers: one of them starts the compilation, and nobody waits for it.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while PLANNED_LATER.load(Ordering::Relaxed) < 2 {
+                    assert_eq!(run(6), often);
+                    assert!(start.elapsed().as_secs() < 60, "nothing was compiled");
+                }
+            });
+        }
+    });
+    for _ in 0..200 {
+        assert_eq!(run(6), often);
+    }
+    assert_eq!(run(9), once);
+    assert_eq!(PLANNED_LATER.load(Ordering::Relaxed), 2);
 }
 
 /// How often something is planned for two shapes, for the same again, and for a third.
-fn planned_for_each(specialize: bool) -> [usize; 3] {
+fn planned_for_each(specialize: Specialize) -> [usize; 3] {
     let options = Options { threads: Some(1), progress: Some(count), poison: true, specialize, ..options() };
     let compiler = Compiler::new(options).unwrap();
     let graph = parse_module(NET, compiler.registry()).unwrap().graphs.remove(0);
