@@ -112,7 +112,7 @@ const CASES: &[PartsCase] = &[
 }",
         inputs: |n, rng| {
             // About half of them, and two at the least.
-            let sign = |i: u64| if i / 4 % 2 == 0 || i / 4 * 7 % 100 < 2 { 1.0 } else { -1.0 };
+            let sign = |i: u64| if (i / 4).is_multiple_of(2) || i / 4 * 7 % 100 < 2 { 1.0 } else { -1.0 };
             let x = TensorData::from_fn(f32s(&[100, 4]), |i| Scalar::f32(sign(i) * (1.0 + rng.below(8) as f32)));
             vec![x, marked(100, n)]
         },
@@ -251,10 +251,10 @@ fn wrong_values_are_named() {
   %y = reshape(%x, %k)
   return %y
 }";
-    let cases: [(&str, &[i64], &[u64], &[&[i64]]); 3] = [
-        (topk, &[5], &[4, 5], &[&[17], &[-1], &[1 << 40]]),
-        (expand, &[4, 3], &[4, 3], &[&[-1, 2], &[3, 2], &[1 << 40, 1 << 40], &[4, 1 << 40]]),
-        (reshape, &[-1, 4], &[6, 4], &[&[5, 5], &[-1, -1], &[-2, 3]]),
+    let cases = [
+        (topk, vec![5], [4, 5], vec![vec![17], vec![-1], vec![1 << 40]]),
+        (expand, vec![4, 3], [4, 3], vec![vec![-1, 2], vec![3, 2], vec![1 << 40, 1 << 40], vec![4, 1 << 40]]),
+        (reshape, vec![-1, 4], [6, 4], vec![vec![5, 5], vec![-1, -1], vec![-2, 3]]),
     ];
     for (text, right, dims, wrong) in cases {
         let compiler = Compiler::new(options()).unwrap();
@@ -262,12 +262,12 @@ fn wrong_values_are_named() {
         let ty = graph.dense(Value { node: graph.inputs()[0], port: 0 }).unwrap();
         let (x, model) = (TensorData::splat(&ty.dims, Scalar::f32(1.0)), compiler.model(graph));
         let run = |k: &[i64]| model.run(&[("x", tensor(&x)), ("k", tensor(&integers(k)))]);
-        for wrong in wrong {
+        for wrong in &wrong {
             let error = run(wrong).unwrap_err().to_string();
             let named = ["node `y`", "cannot allocate"].iter().any(|part| error.contains(part));
             assert!(named, "{wrong:?}: {error}");
             // The model still runs.
-            assert_eq!(run(right).unwrap()[0].1.dims(), dims, "{text}");
+            assert_eq!(run(&right).unwrap()[0].1.dims(), dims, "{text}");
         }
     }
 }
