@@ -1,4 +1,4 @@
-//! Requests of many shapes to one model: what a new shape costs, of inputs or of what follows from values.
+//! Latency of requests with many input shapes, or with data-dependent shapes, to one model.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,7 +24,7 @@ pub struct ShapesArgs {
     /// Make plans and kernels for each shape
     #[arg(long)]
     specialize: bool,
-    /// Give random inputs instead of ones: those of a request are `tensorc_ir::Rng` with its number as the seed
+    /// Random inputs instead of ones; the seed is the number of the request
     #[arg(long)]
     random: bool,
 }

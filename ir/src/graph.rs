@@ -465,9 +465,14 @@ impl Graph {
         self.g.add_edge(index(new.node), index(node), OperandEdge { from_port: new.port, to_port });
     }
 
+    /// The inputs, and the nodes that outputs, updates and checks need.
+    pub fn live(&self) -> BTreeSet<NodeId> {
+        self.ancestors(self.inputs.iter().copied().chain(self.roots().map(|v| v.node)))
+    }
+
     /// Removes nodes that no output needs; inputs stay. Returns how many went.
     pub fn remove_dead(&mut self) -> usize {
-        let live = self.ancestors(self.inputs.iter().copied().chain(self.roots().map(|v| v.node)));
+        let live = self.live();
         let before = self.g.node_count();
         self.g.retain_nodes(|_, i| live.contains(&NodeId(i.index() as u32)));
         before - self.g.node_count()

@@ -111,7 +111,7 @@ fn key(x: Scalar) -> u64 {
 
 /// Equal slices of a tensor along an axis, in ascending order.
 struct Groups {
-    /// The positions of all slices, those of equal ones ascending after each other.
+    /// Slice positions, sorted by content and then by position.
     sorted: Vec<u64>,
     /// Where each group begins there, and how many slices it has.
     groups: Vec<(usize, usize)>,

@@ -134,7 +134,7 @@ impl<'a> TemplateRequest<'a> {
         Some(Template { graph, trace, facts: Facts { types, ..self.facts.clone() }, places })
     }
 
-    /// The numbers of sources, with those that are open as given; a graph learns those of its inputs.
+    /// Types of the sources, with `numbers` in the open places. Binds the input dimensions of `graph`.
     fn declared(&self, graph: &mut Graph, all: &[OpenNumber<'_>], numbers: &[Extent]) -> Option<Vec<DenseType>> {
         for (open, number) in all.iter().zip(numbers) {
             let Some(id) = open.dim else { continue };

@@ -10,7 +10,7 @@ use crate::model::{ArtifactModel, checks_lie_in, dims, steps};
 
 /// A plan for many shapes, as the image has it.
 pub struct OpenPlan {
-    /// Position of the region in the image, and its words there: those of the largest shape.
+    /// Word offset of the region in the image, and its words, which hold the numbers of the largest shape.
     at: usize,
     region: &'static [u64],
     program: &'static [u64],

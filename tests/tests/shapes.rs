@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tensorc::ir::text::parse_module;
-use tensorc::{Compiler, Options, Specialize};
+use tensorc::{Compiler, Model, Options, Specialize};
 
 use crate::support::backend::options;
 use tensorc_ir::scalar::Scalar;
@@ -30,6 +30,12 @@ graph @main(%x: f32[?rows, 3]) {
   return %y
 }
 ";
+
+/// The output of [`NET`] for so many rows.
+fn run(model: &Model, rows: u64) -> TensorData {
+    let x = TensorData::from_fn(DenseType::new(DType::F32, [rows, 3]), |i| Scalar::f32(i as f32 / 8.0));
+    data(&model.run(&[("x", tensor(&x))]).unwrap()[0].1)
+}
 
 #[test]
 fn shapes_are_planned_once() {
@@ -59,10 +65,7 @@ fn shapes_that_come_again_get_code_of_their_own() {
     });
     let compiler = compiler.unwrap();
     let model = compiler.model(parse_module(NET, compiler.registry()).unwrap().graphs.remove(0));
-    let run = |rows: u64| {
-        let x = TensorData::from_fn(DenseType::new(DType::F32, [rows, 3]), |i| Scalar::f32(i as f32 / 8.0));
-        data(&model.run(&[("x", tensor(&x))]).unwrap()[0].1)
-    };
+    let run = |rows| run(&model, rows);
     let [often, once] = [run(6), run(9)];
     assert_eq!(PLANNED_LATER.load(Ordering::Relaxed), 1);
     let start = Instant::now();
@@ -90,11 +93,7 @@ fn planned_for_each(specialize: Specialize) -> [usize; 3] {
     let compiler = Compiler::new(options).unwrap();
     let graph = parse_module(NET, compiler.registry()).unwrap().graphs.remove(0);
     let model = compiler.model(graph);
-    let run = |rows: u64| {
-        let x = TensorData::from_fn(DenseType::new(DType::F32, [rows, 3]), |i| Scalar::f32(i as f32 / 8.0));
-        let outputs = model.run(&[("x", tensor(&x))]).unwrap();
-        data(&outputs[0].1)
-    };
+    let run = |rows| run(&model, rows);
     let before = PLANNED.load(Ordering::Relaxed);
     let planned = || PLANNED.load(Ordering::Relaxed) - before;
     let first = [run(4), run(7)];

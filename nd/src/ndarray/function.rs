@@ -45,8 +45,8 @@ impl Runtime {
         let program = ArrayProgram::new(self.options().device, OpName::from(graph.name.clone()), graph);
         // What does not compile is refused now, not at the first call.
         match has_parts {
-            true => drop(program.session(self.compiler())?),
-            false => drop(program.code(self.compiler())?.clone()),
+            true => program.session(self.compiler()).map(drop)?,
+            false => program.code(self.compiler()).map(drop)?,
         }
         Ok(CompiledFunction { rt: self.clone(), program: Arc::new(program), inputs, outputs, has_parts })
     }
@@ -71,6 +71,9 @@ impl CompiledFunction {
     pub fn call(&self, inputs: &[&NDArray]) -> Result<Vec<NDArray>, Error> {
         let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
         if self.has_parts {
+            if inputs.iter().any(|array| array.is_recorded()) {
+                return Err(Error::DynamicGradient { op: self.program.name.to_string() });
+            }
             let results = self.run_in_parts(inputs, device)?;
             return results.iter().map(|tensor| self.rt.from_tensor(tensor, device)).collect();
         }
@@ -112,19 +115,14 @@ impl CompiledFunction {
 
     /// Waits for the inputs, and runs the model on them.
     fn run_in_parts(&self, inputs: &[&NDArray], device: Device) -> Result<Vec<Tensor>, Error> {
-        self.check("input", &self.inputs, inputs)?;
-        if inputs.iter().any(|array| array.is_recorded()) {
-            return Err(Error::DynamicGradient { op: self.program.name.to_string() });
-        }
+        self.check_inputs(inputs)?;
         let inputs = inputs.iter().map(|array| array.to_tensor()).collect::<Result<Vec<_>, _>>()?;
         self.on(device)?.run_in_parts(self.rt.compiler(), &inputs)
     }
 
     /// Writes outputs that are there to arrays of their types.
     fn assign(&self, results: &[Tensor], outputs: &[&NDArray]) -> Result<(), Error> {
-        let names = self.outputs.iter().map(|(name, _)| name);
-        let types = names.zip(results).map(|(name, result)| (name.clone(), result.data().ty.clone()));
-        self.check("output", &types.collect::<Vec<_>>(), outputs)?;
+        self.check_outputs(results.iter().map(|result| &result.data().ty), outputs)?;
         results.iter().zip(outputs).try_for_each(|(result, array)| array.assign(result))
     }
 
@@ -133,9 +131,8 @@ impl CompiledFunction {
             let device = inputs.first().map_or(self.rt.options().device, |array| array.device());
             return self.assign(&self.run_in_parts(inputs, device)?, outputs);
         }
-        self.check("input", &self.inputs, inputs)?;
-        let types = self.outputs.iter().map(|(name, _)| name.clone()).zip(self.program.outputs.iter().cloned());
-        self.check("output", &types.collect::<Vec<_>>(), outputs)?;
+        self.check_inputs(inputs)?;
+        self.check_outputs(self.program.outputs.iter(), outputs)?;
         let mut arrays = inputs.iter().chain(outputs);
         let device = arrays.next().map_or(self.rt.options().device, |array| array.device());
         if let Some(other) = arrays.find(|array| array.device() != device) {
@@ -147,13 +144,30 @@ impl CompiledFunction {
         self.rt.run(&*self.on(device)?, device, sources, outputs.iter().map(|array| array.view()))
     }
 
-    fn check(&self, side: &str, expected: &[(String, DenseType)], given: &[&NDArray]) -> Result<(), Error> {
+    fn check_inputs(&self, given: &[&NDArray]) -> Result<(), Error> {
+        self.check("input", self.inputs.iter().map(|(name, ty)| (name, ty)), given)
+    }
+
+    fn check_outputs<'t>(
+        &'t self,
+        types: impl ExactSizeIterator<Item = &'t DenseType>,
+        given: &[&NDArray],
+    ) -> Result<(), Error> {
+        self.check("output", self.outputs.iter().map(|(name, _)| name).zip(types), given)
+    }
+
+    fn check<'t>(
+        &self,
+        side: &str,
+        expected: impl ExactSizeIterator<Item = (&'t String, &'t DenseType)>,
+        given: &[&NDArray],
+    ) -> Result<(), Error> {
         let op = || self.program.name.to_string();
         if expected.len() != given.len() {
             let (expected, found) = (format!("{} {side}s", expected.len()), format!("{}", given.len()));
             return Err(Error::Operand { op: op(), name: format!("{side}s"), expected, found });
         }
-        for ((name, ty), array) in expected.iter().zip(given) {
+        for ((name, ty), array) in expected.zip(given) {
             if *ty != array.ty() {
                 let (expected, found) = (ty.to_string(), array.ty().to_string());
                 return Err(Error::Operand { op: op(), name: format!("{side} `{name}`"), expected, found });

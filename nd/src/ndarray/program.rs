@@ -1,7 +1,7 @@
 //! What runs on arrays as one operation of the engine: an operator, a lazy batch, a model, a gradient.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, NodeKind, Value};
@@ -35,7 +35,7 @@ pub(super) struct ArrayProgram {
     device: Device,
     code: OnceLock<Arc<Program>>,
     /// What runs it if its shapes depend on elements.
-    session: Mutex<Option<Session>>,
+    session: OnceLock<Mutex<Session>>,
 }
 
 impl ArrayProgram {
@@ -50,7 +50,7 @@ impl ArrayProgram {
             reads: vec![],
             device,
             code: OnceLock::new(),
-            session: Mutex::default(),
+            session: OnceLock::new(),
         }
     }
 
@@ -82,18 +82,17 @@ impl ArrayProgram {
 
     /// Runs it if its shapes depend on elements.
     pub fn run_in_parts(&self, compiler: &Compiler, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let mut session = self.session(compiler)?;
-        let session = session.as_mut().ok_or_else(|| Error::Internal("a session is missing".into()))?;
+        let mut session = self.session(compiler)?.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(session.run(inputs)?)
     }
 
     /// What runs it in parts, compiled at the first use.
-    pub fn session(&self, compiler: &Compiler) -> Result<MutexGuard<'_, Option<Session>>, Error> {
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if session.is_none() {
-            *session = Some(Session::new(&compiler.on(self.device)?, self.graph.clone())?);
+    pub fn session(&self, compiler: &Compiler) -> Result<&Mutex<Session>, Error> {
+        if let Some(session) = self.session.get() {
+            return Ok(session);
         }
-        Ok(session)
+        let session = Session::new(&compiler.on(self.device)?, self.graph.clone())?;
+        Ok(self.session.get_or_init(|| Mutex::new(session)))
     }
 
     /// Whether the gradient may read a result instead of computing it again: where a rule says so. The results of

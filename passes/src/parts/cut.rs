@@ -37,7 +37,7 @@ impl Cut<'_> {
         self.graph.checks().iter().filter(due)
     }
 
-    /// What the part takes and delivers, and what follows.
+    /// Inputs and outputs of the part, calls of the host behind it, and the shape sources that these give.
     pub fn shape(&self) -> PartShape {
         let Cut { graph, frontier, facts, wanted } = self;
         let mut outputs: Vec<Value> = vec![];

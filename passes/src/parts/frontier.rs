@@ -104,7 +104,7 @@ impl Frontier {
     pub fn of(graph: &Graph, typing: Typing<'_>, known: &Known) -> Result<Frontier> {
         let values = StaticValues::new(typing.registry, typing.static_bytes).assuming(&known.elements);
         let (mut found, mut cause) = (Frontier::default(), None);
-        let live = live(graph);
+        let live = graph.live();
         for node in graph.order().into_iter().filter(|n| live.contains(n)) {
             if graph.args(node).iter().any(|v| found.unresolved.contains(&v.node)) {
                 found.unresolved.insert(node);
@@ -189,13 +189,6 @@ impl Frontier {
         let element = |v: &Value| Some(ShapeSource::elements(*v, &graph.dense(*v).ok()?));
         results.into_iter().chain(self.deciding.iter().filter_map(element)).collect()
     }
-}
-
-/// The nodes that outputs, updates or checks need.
-fn live(graph: &Graph) -> BTreeSet<NodeId> {
-    let mut copy = graph.clone();
-    copy.remove_dead();
-    copy.node_ids().into_iter().collect()
 }
 
 fn is_small_integer(graph: &Graph, v: Value, typing: Typing<'_>) -> bool {

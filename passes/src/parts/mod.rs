@@ -57,16 +57,14 @@ const OPEN: u64 = 2;
 pub const MAX_EXTENT: u64 = 1 << 31;
 
 impl ShapeSource {
-    fn input(value: Value) -> ShapeSource {
-        let numbers = DenseType::new(DType::Bool, []);
+    fn input(graph: &Graph, value: Value) -> ShapeSource {
+        let numbers = with_any_extents(&graph.resolved(value));
         ShapeSource { value, kind: SourceKind::Input, numbers, open: vec![] }
     }
 
     /// Of a type that the host computes. Dimensions that are `known` tell nothing new.
     fn result(value: Value, ty: &TensorType, known: &mut BTreeSet<DimId>) -> ShapeSource {
-        let dims = ty.shape.dims().unwrap_or_default();
-        let number = |dim: &Dim| dim.as_extent().map_or(OPEN, |n| n.example() as u64);
-        let numbers = DenseType::new(ty.dtype.unwrap_or(DType::F32), dims.iter().map(number).collect::<Vec<_>>());
+        let (numbers, dims) = (with_any_extents(ty), ty.shape.dims().unwrap_or_default());
         let open = dims.iter().enumerate().filter(|(_, dim)| matches!(dim, Dim::Sym(id) if known.insert(*id)));
         ShapeSource { value, kind: SourceKind::Result, numbers, open: open.map(|(axis, _)| axis).collect() }
     }
@@ -96,8 +94,8 @@ impl ShapeSource {
         (self.least()..=MAX_EXTENT).contains(&n)
     }
 
-    /// The least number that a symbol stands for. Axes of one element are repeated, and those of none do not matter, so that graphs
-    /// of these differ; but a run must not wait for another compilation because nothing was found.
+    /// Lower bound of a symbol: 2 for dimensions of inputs and for elements, since extents of 0 and 1 have graphs of their own; 0 for
+    /// results of the host, so that an empty result needs no compilation.
     pub fn least(&self) -> u64 {
         if self.kind == SourceKind::Result { 0 } else { OPEN }
     }
@@ -106,6 +104,13 @@ impl ShapeSource {
     pub fn is_open(&self, position: usize) -> bool {
         self.kind == SourceKind::Input || self.open.contains(&position)
     }
+}
+
+/// A type with 2 for extents that are not known.
+fn with_any_extents(ty: &TensorType) -> DenseType {
+    let number = |dim: &Dim| dim.as_extent().map_or(OPEN, |n| n.example() as u64);
+    let dims: Vec<u64> = ty.shape.dims().unwrap_or_default().iter().map(number).collect();
+    DenseType::new(ty.dtype.unwrap_or(DType::F32), dims)
 }
 
 /// What is known before a part runs.
@@ -122,18 +127,16 @@ pub struct Facts {
 impl Facts {
     /// What types of the inputs tell, in signature order.
     pub fn of_inputs(graph: &Graph, types: &[DenseType]) -> Facts {
-        let sources = inputs(graph).map(ShapeSource::input).collect();
+        let sources = inputs(graph).map(|v| ShapeSource::input(graph, v)).collect();
         Facts { sources, types: types.to_vec(), available: inputs(graph).collect() }
     }
 
     /// What a graph tells of its inputs, if open numbers may be any from 2; `None` if the rank or the type of one is not known.
     pub fn of_any_inputs(graph: &Graph) -> Option<Facts> {
-        let ty = |v: Value| {
-            let ty = graph.resolved(v);
-            (ty.dtype.is_some() && ty.shape.rank().is_some())
-                .then(|| ShapeSource::result(v, &ty, &mut BTreeSet::new()).numbers)
-        };
-        Some(Facts::of_inputs(graph, &inputs(graph).map(ty).collect::<Option<Vec<_>>>()?))
+        let known = |ty: TensorType| ty.dtype.is_some() && ty.shape.rank().is_some();
+        let mut facts = Facts::of_inputs(graph, &[]);
+        facts.types = facts.sources.iter().map(|source| source.numbers.clone()).collect();
+        inputs(graph).all(|v| known(graph.resolved(v))).then_some(facts)
     }
 
     /// What is known after a part, if open numbers may be any from 2.

@@ -21,7 +21,7 @@ pub struct PartsRun<'g> {
 impl<'g> PartsRun<'g> {
     /// Of the graph as it was before it was divided, with its inputs in signature order.
     pub fn new(graph: &'g Graph, given: impl Iterator<Item = TensorData>) -> PartsRun<'g> {
-        let sources = inputs(graph).map(ShapeSource::input).collect();
+        let sources = Facts::of_inputs(graph, &[]).sources;
         PartsRun { graph, sources, known: inputs(graph).zip(given).collect() }
     }
 
