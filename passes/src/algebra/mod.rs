@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 
 use egg::Id;
-use tensorc_ir::diag::Result;
+use tensorc_ir::diag::{Diagnostic, Result};
 use tensorc_ir::extent::advice;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::parallel::try_map;
@@ -26,7 +26,7 @@ use crate::fuse::Fuse;
 use crate::manager::{Pass, PassCx, Rewrite, Unit};
 use crate::options::{FusionStrategy, Label, Options};
 use crate::simplify::Simplify;
-use price::{ElementwiseCharge, price};
+use price::{ElementwiseCharge, prices};
 use region::{AlgebraRegion, RegionGraph};
 pub use rules::{Domain, RULES, TensorRule};
 use rules::{RuleApplication, saturate};
@@ -104,13 +104,15 @@ fn rewrite(graph: &mut Graph, region: &AlgebraRegion, reassociate: bool, cx: &mu
             let form = forms.of(term)?;
             let excluded = !far && form.origin.is_some_and(|o| is_far(o.rule));
             // What is there is better than an equal form.
-            let cost = form.prices[usize::from(inner == ElementwiseCharge::Alone)];
+            let cost = form.prices[inner as usize];
             (!excluded).then_some((cost << 8).saturating_add(u64::from(form.origin.is_some())))
         })
     };
     let trials = if made.iter().any(|m| is_far(m.rule)) { &TRIALS[..] } else { &TRIALS[2..] };
     let mut candidates: Vec<Extraction<'_, TensorTerm>> = vec![];
-    for trial in trials.iter().filter_map(|(far, inner)| choose(*far, *inner)) {
+    let chosen = |(far, inner)| Ok::<_, Diagnostic>(choose(far, inner));
+    let chosen = try_map(trials.to_vec(), cx.threads, chosen, |panic| resume_unwind(panic))?;
+    for trial in chosen.into_iter().flatten() {
         if candidates.iter().all(|other| other.nodes() != trial.nodes()) {
             candidates.push(trial);
         }
@@ -153,7 +155,7 @@ fn costs(graphs: Vec<Graph>, reassociate: bool, cx: &PassCx<'_>) -> Result<Vec<R
 /// What is known of an e-node of a region: where it comes from if a rule made it, and its prices.
 struct EnodeOrigin {
     origin: Option<Origin>,
-    /// Fused and alone.
+    /// By [`ElementwiseCharge`].
     prices: [u64; 2],
 }
 
@@ -173,8 +175,7 @@ impl Forms {
         for class in built.space.egraph.classes() {
             for term in &class.nodes {
                 let origin = origins.get(term).copied();
-                let price = |inner| price(&built.space, machine, inner, class.id, term, origin.is_some());
-                let prices = [ElementwiseCharge::Fused, ElementwiseCharge::Alone].map(price);
+                let prices = prices(&built.space, machine, class.id, term, origin.is_some());
                 forms.insert(term.clone(), EnodeOrigin { origin, prices });
             }
         }

@@ -22,7 +22,7 @@ use super::legal::cluster;
 use super::plan::{Cluster, FusionPlan, MAX_MEMBERS, Members};
 use super::price::Prices;
 use super::regions::{self, FusionRegion};
-use crate::egraph::extract;
+use crate::egraph::{extract, rebuild};
 
 /// Forms kept of one value.
 const MAX_FORMS: usize = 6;
@@ -101,7 +101,7 @@ pub fn best(plan: &FusionPlan<'_>, prices: &Prices<'_>, region: &FusionRegion) -
         search.node(*node);
     }
     let FormSearch { kernels, mut graph, classes, .. } = search;
-    graph.rebuild();
+    rebuild(&mut graph);
     let roots: Vec<Id> = region.exports.iter().filter_map(|v| classes.get(v)).map(|id| graph.find(*id)).collect();
     let chosen = extract(&graph, &roots, |_, form| match form {
         ValueForm::Given(_) | ValueForm::Alias(..) => Some(0),

@@ -16,6 +16,7 @@ use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Scalar, ScalarFn, ScalarNode, ScalarOp};
 
 use super::space::{Args, Origin, TensorSpace, TensorTerm};
+use crate::egraph::rebuild;
 use crate::options::Label;
 
 /// Element types on which a law holds under its label.
@@ -163,7 +164,7 @@ pub(super) fn saturate(
                 }
             }
         }
-        space.egraph.rebuild();
+        rebuild(&mut space.egraph);
         for (i, rule) in &rules {
             let All(apply) = rule.apply else { continue };
             if space.egraph.total_number_of_nodes() > limit {
@@ -173,7 +174,7 @@ pub(super) fn saturate(
             for equal in apply(space) {
                 unite(space, &mut made, *i, equal);
             }
-            space.egraph.rebuild();
+            rebuild(&mut space.egraph);
         }
         space.at_work = None;
         if before == (made.len(), space.egraph.total_number_of_nodes()) {

@@ -13,7 +13,7 @@ use tensorc_ir::DType;
 use tensorc_ir::scalar::{Ex, ScalarBuilder, ScalarFn, ScalarNode, ScalarOp};
 use tensorc_schedule::cost::scalar as cost;
 
-use crate::egraph::{Extraction, extract};
+use crate::egraph::{Extraction, extract, rebuild};
 use crate::options::Label;
 use apply::{build, matches};
 use term::{ScalarAnalysis, ScalarTerm, ScalarTerms};
@@ -107,7 +107,7 @@ impl Rewriter {
             };
             ids.push(egraph.add(term));
         }
-        egraph.rebuild();
+        rebuild(&mut egraph);
         let made = self.saturate(&mut egraph, term_limit(body.nodes.len()));
         let roots: Vec<Id> = body.outputs.iter().map(|o| ids[o.0 as usize]).collect();
         let price = |_, term: &ScalarTerm| {
@@ -159,7 +159,7 @@ impl Rewriter {
                     changed = true;
                 }
             }
-            egraph.rebuild();
+            rebuild(egraph);
             if !changed {
                 break;
             }
