@@ -206,7 +206,7 @@ impl Model {
     /// # Errors
     /// As [`Model::compile`]; or branches depend on other values.
     pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
-        let compile = || Session::of(self.compiled_for(inputs, &self.deciding(inputs))?);
+        let compile = || Session::of(self.compiled_for(&types(inputs), &self.deciding(inputs))?);
         match &self.open {
             Some((Open::Branches(branches), _)) => branches.decided(compile),
             _ => compile(),
@@ -214,11 +214,10 @@ impl Model {
     }
 
     /// Code for inputs of these types, and the given values of some of them.
-    fn compiled_for(&self, inputs: &[Tensor], deciding: &[(usize, &Tensor)]) -> Result<SessionCode, Error> {
-        let types: Vec<DenseType> = inputs.iter().map(|t| t.0.ty.clone()).collect();
+    fn compiled_for(&self, types: &[DenseType], deciding: &[(usize, &Tensor)]) -> Result<SessionCode, Error> {
         let signature = self.inputs();
         let values = deciding.iter().filter_map(|(i, t)| Some((signature.get(*i)?.0.clone(), t.0.clone())));
-        self.compiled(&types, &values.collect::<Vec<_>>())
+        self.compiled(types, &values.collect::<Vec<_>>())
     }
 
     /// The inputs whose values decide which branches are taken.
@@ -226,6 +225,26 @@ impl Model {
         match &self.open {
             Some((Open::Branches(branches), _)) => branches.deciding(inputs).collect(),
             _ => vec![],
+        }
+    }
+
+    /// Compiles before the first run what that would compile: everything if all extents are known, else what runs of many shapes
+    /// share. What the model has to be run for to know is left to runs: branches and numbers of tensors that depend on inputs, and
+    /// shapes if operators demand something of open extents.
+    ///
+    /// # Errors
+    /// As [`Model::compile`] if all extents are known.
+    pub fn prepare(&self) -> Result<(), Error> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let inputs = self.graph().inputs().iter().map(|node| self.graph().dense(Value { node: *node, port: 0 }));
+        match inputs.collect::<Result<Vec<_>, _>>() {
+            Ok(types) => self.session(&types, &[]).map(drop),
+            Err(_) => {
+                self.parts.prepare(&self.compiler);
+                Ok(())
+            }
         }
     }
 
@@ -246,30 +265,29 @@ impl Model {
             return lists.model(&inputs.iter().map(|(name, _)| *name).collect::<Vec<_>>())?.run(inputs);
         }
         let inputs = self.ordered(inputs)?;
+        // Asked once for a run: whether floats decide may change meanwhile, and the code is for what its key says.
+        let session = || self.session(&types(&inputs), &self.deciding(&inputs));
         let session = match &self.open {
-            Some((Open::Branches(branches), _)) => branches.decided(|| self.session(&inputs))?,
-            _ => self.session(&inputs)?,
+            Some((Open::Branches(branches), _)) => branches.decided(session)?,
+            _ => session()?,
         };
         let code = session.code();
         let outputs = code.run_beside(&inputs)?;
         if self.open.is_none() {
-            let types = || inputs.iter().map(|t| t.0.ty.clone()).collect();
-            session.ran(&self.background, &self.compiler, &self.parts, types);
+            session.ran(&self.background, &self.compiler, &self.parts, || types(&inputs));
         }
         Ok(code.outputs().iter().cloned().zip(outputs).collect())
     }
 
-    /// The code for inputs like these, kept for the next time.
-    fn session(&self, inputs: &[Tensor]) -> Result<Arc<HotSession>, Error> {
+    /// The code for inputs of these types, and the given values of some of them, kept for the next time.
+    fn session(&self, types: &[DenseType], deciding: &[(usize, &Tensor)]) -> Result<Arc<HotSession>, Error> {
         let mut key = ProgramKey::of("");
-        inputs.iter().for_each(|t| key.ty(t.dtype(), t.dims()));
-        // Asked once: whether floats decide may change meanwhile, and the code is for what its key says.
-        let deciding = self.deciding(inputs);
-        for (i, tensor) in &deciding {
+        types.iter().for_each(|ty| key.ty(ty.dtype, &ty.dims));
+        for (i, tensor) in deciding {
             key.number(*i as u64);
             key.raw(tensor.bytes());
         }
-        self.sessions.get_or_make(&key, || Ok(Arc::new(HotSession::new(self.compiled_for(inputs, &deciding)?))))
+        self.sessions.get_or_make(&key, || Ok(Arc::new(HotSession::new(self.compiled_for(types, deciding)?))))
     }
 
     /// The inputs in signature order.
@@ -289,4 +307,8 @@ impl Model {
         };
         signature.iter().map(|(name, _)| find(name)).collect()
     }
+}
+
+fn types(inputs: &[Tensor]) -> Vec<DenseType> {
+    inputs.iter().map(|t| t.0.ty.clone()).collect()
 }

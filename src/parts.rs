@@ -50,6 +50,14 @@ impl Parts {
         model.shape().is_last().then_some(model)
     }
 
+    /// Compiles what runs of many shapes share, if there is something.
+    pub fn prepare(&self, compiler: &Compiler) {
+        let Some(facts) = Facts::of_any_inputs(&self.graph) else { return };
+        if let Some(model) = self.templates.model(compiler, &self.graph, &facts, &mut Report::default()) {
+            model.prepare(compiler, &facts.types);
+        }
+    }
+
     /// Code for inputs of these types alone, of a graph that is compiled for many; `None` if there is none.
     pub fn specialised(&self, compiler: &Compiler, types: &[DenseType]) -> Option<SessionCode> {
         let mut report = Report::default();

@@ -136,16 +136,36 @@ impl OpenModel {
             if let Some(found) = self.made(types) {
                 return Some(found);
             }
-            let template = attempts.next(&self.template, types)?;
-            let plan = OpenPlan::new(compiler, template, report).ok();
-            match plan.filter(|plan| plan.template().fixed().is_empty()) {
-                Some(plan) => lock(&self.plans).push(Arc::new(plan)),
-                None => {
-                    attempts.refused();
-                    return None;
-                }
+            self.attempt(compiler, &mut attempts, types, report)?;
+        }
+    }
+
+    /// Makes the first plan, unless there is one.
+    pub fn prepare(&self, compiler: &Compiler, types: &[DenseType]) {
+        let mut attempts = lock(&self.attempts);
+        if attempts.0 == 0 && compiler.options().specialize != Specialize::Always {
+            self.attempt(compiler, &mut attempts, types, &mut Report::default());
+        }
+    }
+
+    /// Makes another plan; `None` if nothing came of it.
+    fn attempt(
+        &self,
+        compiler: &Compiler,
+        attempts: &mut PlanAttempts,
+        types: &[DenseType],
+        report: &mut Report,
+    ) -> Option<()> {
+        let template = attempts.next(&self.template, types)?;
+        let plan = OpenPlan::new(compiler, template, report).ok();
+        match plan.filter(|plan| plan.template().fixed().is_empty()) {
+            Some(plan) => lock(&self.plans).push(Arc::new(plan)),
+            None => {
+                attempts.refused();
+                return None;
             }
         }
+        Some(())
     }
 
     /// A plan that has been made and holds for inputs of these types.

@@ -37,6 +37,9 @@ pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
         ..Options::default()
     })?;
     let model = compiler.load(&arguments.model)?;
+    if !arguments.passes {
+        model.prepare()?;
+    }
     let load = begin.elapsed();
     let mut times = vec![];
     // Kept, as a model keeps them: they share weights.

@@ -87,6 +87,37 @@ fn shapes_that_come_again_get_code_of_their_own() {
     assert_eq!(PLANNED_LATER.load(Ordering::Relaxed), 2);
 }
 
+static PLANNED_BEFORE: AtomicUsize = AtomicUsize::new(0);
+
+/// Called by the compiler of one test.
+fn count_before(phase: &str) {
+    if phase == "lower" {
+        PLANNED_BEFORE.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What is prepared is not compiled by runs: of a model of many shapes, and of one whose shapes are known.
+#[test]
+fn prepared_models_run_without_compiling() {
+    let compiler = Compiler::new(Options { progress: Some(count_before), ..options() }).unwrap();
+    let planned = || PLANNED_BEFORE.load(Ordering::Relaxed);
+    let loaded = |text: &str| compiler.model(parse_module(text, compiler.registry()).unwrap().graphs.remove(0));
+    let (many, alone) = (loaded(NET), loaded(&NET.replace("?rows", "4")));
+    for (number, model) in [&many, &alone].into_iter().enumerate() {
+        model.prepare().unwrap();
+        assert_eq!(planned(), number + 1);
+        model.prepare().unwrap();
+        run(model, 4);
+        assert_eq!(planned(), number + 1);
+    }
+    assert_eq!(run(&many, 4), run(&alone, 4));
+    run(&many, 9);
+    assert_eq!(planned(), 2);
+    let wrong = NET.replace("?rows, 3]", "4, 3], %w: f32[5, 2]").replace("concat(%a, %b)", "concat(%a, %w)");
+    let error = loaded(&wrong).prepare().unwrap_err().to_string();
+    assert!(error.contains("concat"), "{error}");
+}
+
 /// How often something is planned for two shapes, for the same again, and for a third.
 fn planned_for_each(specialize: Specialize) -> [usize; 3] {
     let options = Options { threads: Some(1), progress: Some(count), poison: true, specialize, ..options() };
