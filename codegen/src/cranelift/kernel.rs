@@ -50,7 +50,7 @@ impl KernelEmitter for Gen<'_, '_> {
     fn index(&mut self, op: IndexOp<Value>) -> Result<Value> {
         let depth = match op {
             IndexOp::Const(_) => self.scopes.len() - 1,
-            IndexOp::Add(a, b) | IndexOp::Sub(a, b) | IndexOp::Min(a, b) | IndexOp::Max(a, b) => {
+            IndexOp::Add(a, b) | IndexOp::Rest(a, b) | IndexOp::Min(a, b) | IndexOp::Max(a, b) => {
                 self.depth(a).max(self.depth(b))
             }
             IndexOp::AddConst(a, _) | IndexOp::Scale(a, _) | IndexOp::Mask(a, _) => self.depth(a),

@@ -105,7 +105,7 @@ fn instruction<'f>(ins: impl InstBuilder<'f>, op: IndexOp<Value>) -> Value {
     match op {
         IndexOp::Const(c) => ins.iconst(types::I64, c),
         IndexOp::Add(a, b) => ins.iadd(a, b),
-        IndexOp::Sub(a, b) => ins.isub(a, b),
+        IndexOp::Rest(a, b) => ins.isub(a, b),
         IndexOp::AddConst(a, c) => ins.iadd_imm_s(a, c),
         IndexOp::Scale(a, c) if c > 0 && c & (c - 1) == 0 => ins.ishl_imm_u(a, i64::from(c.trailing_zeros())),
         IndexOp::Scale(a, c) => ins.imul_imm_s(a, c),

@@ -13,7 +13,7 @@ impl<'c> Ir<'c, '_> {
     pub(super) fn widen_half(&self, m: ProcessorTraits, from: DType, h: Value<'c>) -> Result<Value<'c>> {
         let float = self.like(h, self.cx.f32_type().into())?;
         if from == DType::F16 && m.converts_f16 {
-            let half = self.bitcast(h, self.like_f16(h)?)?;
+            let half = self.bitcast(h, self.like_half(h, from)?)?;
             return self.cast(Op::FPExt, half, float);
         }
         let wide = self.cast(Op::ZExt, h, self.ints_like(h, 32)?)?;
@@ -26,8 +26,10 @@ impl<'c> Ir<'c, '_> {
     /// An f32 rounded to bits of f16 or bf16, nearest even.
     pub(super) fn narrow_half(&self, m: ProcessorTraits, to: DType, x: Value<'c>) -> Result<Value<'c>> {
         let short = self.ints_like(x, 16)?;
-        if to == DType::F16 && m.converts_f16 {
-            let half = self.cast(Op::FPTrunc, x, self.like_f16(x)?)?;
+        // Every GPU rounds to bf16 (PTX ISA, "cvt", sm_80); of processors few do.
+        let converts = if to == DType::F16 { m.converts_f16 } else { m.gpu };
+        if converts {
+            let half = self.cast(Op::FPTrunc, x, self.like_half(x, to)?)?;
             return self.bitcast(half, short);
         }
         let bits = self.bitcast(x, self.ints_like(x, 32)?)?;
@@ -35,8 +37,9 @@ impl<'c> Ir<'c, '_> {
         self.cast(Op::Trunc, narrow, short)
     }
 
-    fn like_f16(&self, v: Value<'c>) -> Result<inkwell::types::BasicTypeEnum<'c>> {
-        self.like(v, self.cx.f16_type().into())
+    fn like_half(&self, v: Value<'c>, dtype: DType) -> Result<inkwell::types::BasicTypeEnum<'c>> {
+        let ty = if dtype == DType::F16 { self.cx.f16_type() } else { self.cx.bf16_type() };
+        self.like(v, ty.into())
     }
 
     /// The exponent is rebiased by an exact multiplication, which also normalises subnormals.

@@ -80,6 +80,23 @@ impl<'c> Gen<'c, '_, '_> {
         }
         self.ir.binary(if lo >= 0 { Op::UDiv } else { Op::SDiv }, v, self.constant_like(v, d)?)
     }
+
+    /// In 32 bits if the value is a quotient of 32 bits, because of an error of NVIDIA's assembler (ptxas 13.0, sm_90): it makes one
+    /// instruction of the high half of a 32-bit product and a 64-bit subtraction from it, and takes the borrow of that for 1 where
+    /// nothing is subtracted.
+    fn rest(&self, v: Value<'c>, multiple: Value<'c>) -> Result<Value<'c>> {
+        let instruction = match v {
+            Value::IntValue(v) => v.as_instruction(),
+            Value::VectorValue(v) => v.as_instruction(),
+            _ => None,
+        };
+        let widened = instruction.filter(|i| i.get_opcode() == Op::ZExt);
+        let Some(quotient) = widened.and_then(|i| i.get_operand(0)?.value()) else {
+            return self.ir.sub(v, multiple);
+        };
+        let narrow = self.ir.cast(Op::Trunc, multiple, quotient.get_type())?;
+        self.ir.cast(Op::ZExt, self.ir.sub(quotient, narrow)?, v.get_type())
+    }
 }
 
 impl<'c> KernelEmitter for Gen<'c, '_, '_> {
@@ -103,7 +120,7 @@ impl<'c> KernelEmitter for Gen<'c, '_, '_> {
         match op {
             IndexOp::Const(c) => Ok(self.ir.i64(c).into()),
             IndexOp::Add(a, b) => self.alike(a, b).and_then(|[a, b]| self.ir.add(a, b)),
-            IndexOp::Sub(a, b) => self.ir.sub(a, b),
+            IndexOp::Rest(a, multiple) => self.rest(a, multiple),
             IndexOp::AddConst(a, c) => self.ir.add(a, self.constant_like(a, c)?),
             IndexOp::Scale(a, c) => self.ir.mul(a, self.constant_like(a, c)?),
             IndexOp::ShiftRight(a, by) => self.ir.shift(Op::AShr, a, by),

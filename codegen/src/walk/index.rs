@@ -17,7 +17,8 @@ pub(super) type Interval = (i64, i64);
 pub(crate) enum IndexOp<V> {
     Const(i64),
     Add(V, V),
-    Sub(V, V),
+    /// What is left of a value when the greatest multiple of a divisor in it is taken away.
+    Rest(V, V),
     AddConst(V, i64),
     Scale(V, i64),
     /// Keeps the sign.
@@ -200,8 +201,7 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
                     return self.code.index(IndexOp::Mask(value, d - 1));
                 }
                 let quotient = self.divide(value, x, d)?;
-                let multiple = self.code.index(IndexOp::Scale(quotient, d))?;
-                self.code.index(IndexOp::Sub(value, multiple))
+                self.rest(value, quotient, d)
             }
             Atom::Min(a, b) => {
                 let (a, b) = (self.index_value(a)?, self.index_value(b)?);
@@ -224,10 +224,14 @@ impl<C: KernelEmitter> KernelWalker<'_, C> {
         if interval.0 >= 0 {
             return Ok(truncated);
         }
-        let multiple = self.code.index(IndexOp::Scale(truncated, d))?;
-        let rest = self.code.index(IndexOp::Sub(value, multiple))?;
+        let rest = self.rest(value, truncated, d)?;
         let borrow = self.code.index(IndexOp::ShiftRight(rest, 63))?;
         self.code.index(IndexOp::Add(truncated, borrow))
+    }
+
+    fn rest(&mut self, value: C::Value, quotient: C::Value, d: i64) -> Result<C::Value> {
+        let multiple = self.code.index(IndexOp::Scale(quotient, d))?;
+        self.code.index(IndexOp::Rest(value, multiple))
     }
 
     /// The address of an element of a buffer in memory.

@@ -42,6 +42,30 @@ impl Case {
         let outputs = compiler.model(self.graph.clone()).run(&given)?;
         Ok(outputs.iter().map(|(_, output)| data(output)).collect())
     }
+
+    /// The largest error of results, as a share of the largest element of a tensor.
+    ///
+    /// # Errors
+    /// A type differs, or an element by more than [`tolerance`].
+    pub fn largest_error(&self, expected: &[TensorData], found: &[TensorData]) -> Result<f64, String> {
+        let mut most = 0.0f64;
+        for (at, (expected, found)) in expected.iter().zip(found).enumerate() {
+            if expected.ty != found.ty {
+                return Err(format!("result {at}: {} expected, {} found", expected.ty, found.ty));
+            }
+            let pairs = || expected.iter().map(|x| x.as_f64()).zip(found.iter().map(|x| x.as_f64()));
+            let largest = pairs().map(|(x, _)| x.abs()).filter(|x| x.is_finite()).fold(1e-30, f64::max);
+            let allowed = if found.dtype().is_float() { tolerance(found.dtype(), self.tf32) } else { 0.0 };
+            for (i, (a, b)) in pairs().enumerate().filter(|(_, (a, b))| a != b && !(a.is_nan() && b.is_nan())) {
+                let error = (a - b).abs() / largest;
+                if error.is_nan() || error > allowed {
+                    return Err(format!("result {at}, element {i}: {a} expected, {b} found"));
+                }
+                most = most.max(error);
+            }
+        }
+        Ok(most)
+    }
 }
 
 /// All programs.

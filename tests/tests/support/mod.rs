@@ -14,22 +14,14 @@ use tensorc::ir::interp::eval_graph;
 use tensorc::ir::op::Registry;
 use tensorc::runtime::Device;
 use tensorc_simulator::{CountingDriver, HostDriver};
-use tensorc_tests::corpus::{Case, tolerance};
+use tensorc_tests::corpus::Case;
 
 /// Fails unless results of a GPU's code are those of the reference, up to the order of sums and the last bits of functions.
 #[track_caller]
 pub fn agrees(case: &Case, registry: &Registry, found: &[TensorData]) {
     let expected = eval_graph(&case.graph, registry, &case.inputs).unwrap();
     assert_eq!(expected.len(), found.len(), "{}", case.name);
-    for (expected, found) in expected.iter().zip(found) {
-        assert_eq!(expected.ty, found.ty, "{}", case.name);
-        let largest = expected.iter().map(|x| x.as_f64().abs()).fold(1e-30, f64::max);
-        let allowed = if found.dtype().is_float() { tolerance(found.dtype(), case.tf32) * largest } else { 0.0 };
-        for (i, (a, b)) in expected.iter().zip(found.iter()).enumerate() {
-            let (a, b) = (a.as_f64(), b.as_f64());
-            assert!((a - b).abs() <= allowed, "{}, element {i}: {a} expected, {b} found", case.name);
-        }
-    }
+    case.largest_error(&expected, found).unwrap_or_else(|e| panic!("{}, {e}", case.name));
 }
 
 /// The folder of examples.
