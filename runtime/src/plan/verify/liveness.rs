@@ -7,10 +7,10 @@
 //! overwrites only what it has read itself. Library calls store partial sums before they have read
 //! all operands, so they never work in place. A buffer that has parts is live while one of them is.
 
-use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
+use tensorc_abi::{Arg, BufferId, Plan, StepOp, StorageClass};
 
 use super::super::error::PlanError;
-use super::{byte_size, uses};
+use super::byte_size;
 
 /// A buffer of non-zero size that some step uses, in the arena or in the memory of an output.
 #[derive(Clone, Copy)]
@@ -30,10 +30,10 @@ impl LiveBuffer {
     }
 }
 
-/// Checks all pairs and returns the lower bound of the arena in bytes.
-pub(super) fn check(plan: &Plan) -> Result<u64, PlanError> {
+/// Checks all pairs and returns the lower bound of the arena in bytes; `used` is what each step uses.
+pub(super) fn check(plan: &Plan, used: &[Vec<Arg>]) -> Result<u64, PlanError> {
     let mut born: Vec<Vec<LiveBuffer>> = vec![Vec::new(); plan.steps.len()];
-    for interval in intervals(plan) {
+    for interval in intervals(plan, used) {
         born[interval.first].push(interval);
     }
     let mut live: Vec<LiveBuffer> = Vec::new();
@@ -75,10 +75,10 @@ fn check_scratch(plan: &Plan, step: usize, live: &[LiveBuffer]) -> Result<(), Pl
     }
 }
 
-fn intervals(plan: &Plan) -> Vec<LiveBuffer> {
+fn intervals(plan: &Plan, used: &[Vec<Arg>]) -> Vec<LiveBuffer> {
     let mut table: Vec<Option<LiveBuffer>> = vec![None; plan.buffers.len()];
-    for (step, entry) in plan.steps.iter().enumerate() {
-        for use_ in uses(&entry.op) {
+    for (step, used) in used.iter().enumerate() {
+        for use_ in used {
             let id = plan.whole(use_.buffer);
             let buffer = plan.buffer(id);
             let (output, begin) = match buffer.storage {

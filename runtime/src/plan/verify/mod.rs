@@ -87,12 +87,13 @@ fn check(plan: &Plan, outermost: &Plan, placed: bool) -> Result<PlanReport, Plan
     }
     let mut written = Written::new(plan);
     check_scratch_list(plan)?;
-    for (position, step) in plan.steps.iter().enumerate() {
-        check_references(plan, outermost, step)?;
-        for use_ in uses(&step.op) {
-            check_use(plan, step, use_, &mut written)?;
+    let used: Vec<Vec<Arg>> = plan.steps.iter().map(|step| uses(&step.op)).collect();
+    for (position, (step, used)) in plan.steps.iter().zip(&used).enumerate() {
+        check_references(plan, outermost, step, used)?;
+        for use_ in used {
+            check_use(plan, step, *use_, &mut written)?;
         }
-        parts::check_step(plan, step)?;
+        parts::check_step(plan, step, used)?;
         calls::check((plan, outermost), step)?;
         if let StepOp::Flow { flow, args } = &step.op {
             flow::check((plan, outermost), step, flow, args)?;
@@ -117,8 +118,8 @@ fn check(plan: &Plan, outermost: &Plan, placed: bool) -> Result<PlanReport, Plan
             return Err(PlanError::Check { index });
         }
     }
-    states::check(plan)?;
-    let lower_bound_bytes = if placed { liveness::check(plan)? } else { 0 };
+    states::check(plan, &used)?;
+    let lower_bound_bytes = if placed { liveness::check(plan, &used)? } else { 0 };
     if plan.lower_bound_bytes > plan.arena_bytes {
         return Err(PlanError::LowerBound { declared: plan.lower_bound_bytes, arena: plan.arena_bytes });
     }
@@ -215,8 +216,8 @@ fn edge_of(storage: StorageClass) -> Option<(PlanEdge, u32)> {
     }
 }
 
-fn check_references(plan: &Plan, outermost: &Plan, step: &Step) -> Result<(), PlanError> {
-    for use_ in uses(&step.op) {
+fn check_references(plan: &Plan, outermost: &Plan, step: &Step, used: &[Arg]) -> Result<(), PlanError> {
+    for use_ in used {
         if use_.buffer.0 as usize >= plan.buffers.len() {
             let (buffer, count) = (use_.buffer.0, plan.buffers.len());
             return Err(PlanError::UnknownBuffer { step: step.name.clone(), buffer, count });

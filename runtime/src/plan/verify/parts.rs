@@ -6,7 +6,7 @@
 use tensorc_abi::{Arg, Buffer, BufferId, Plan, Step, StorageClass, SubBuffer};
 
 use super::super::error::PlanError;
-use super::{byte_size, uses};
+use super::byte_size;
 
 /// A part has whole runs that lie in a buffer of its type and storage class, which is no part and no weight.
 pub(super) fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError> {
@@ -31,10 +31,9 @@ pub(super) fn check_buffer(plan: &Plan, buffer: &Buffer) -> Result<(), PlanError
 }
 
 /// A step reads nothing of what it writes through another part, or through the whole.
-pub(super) fn check_step(plan: &Plan, step: &Step) -> Result<(), PlanError> {
-    let all: Vec<Arg> = uses(&step.op);
-    for written in all.iter().filter(|arg| arg.writes) {
-        let other = all.iter().find(|arg| arg.buffer != written.buffer && plan.overlap(arg.buffer, written.buffer));
+pub(super) fn check_step(plan: &Plan, step: &Step, used: &[Arg]) -> Result<(), PlanError> {
+    for written in used.iter().filter(|arg| arg.writes) {
+        let other = used.iter().find(|arg| arg.buffer != written.buffer && plan.overlap(arg.buffer, written.buffer));
         if let Some(other) = other {
             let buffer = plan.buffer(other.buffer).name.clone();
             return Err(PlanError::InPlace { step: step.name.clone(), buffer });

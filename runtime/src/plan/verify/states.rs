@@ -4,17 +4,18 @@
 //! new one from the step that writes it first. They may meet in one step only in place: a generated
 //! kernel that reads the one and writes the other, element by element.
 
-use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
+use tensorc_abi::{Arg, BufferId, Plan, StepOp, StorageClass};
 
 use super::super::error::PlanError;
-use super::{byte_size, uses};
+use super::byte_size;
 
-pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
+/// `used` is what each step uses, in order.
+pub(super) fn check(plan: &Plan, used: &[Vec<Arg>]) -> Result<(), PlanError> {
     let mut last_read: Vec<Option<usize>> = vec![None; plan.states.len()];
     let mut output_phase: Vec<Option<bool>> = vec![None; plan.outputs.len()];
-    for (index, step) in plan.steps.iter().enumerate() {
+    for (index, (step, used)) in plan.steps.iter().zip(used).enumerate() {
         let second = plan.in_second_phase(index);
-        for use_ in uses(&step.op) {
+        for use_ in used {
             let shared = match plan.buffer(use_.buffer).storage {
                 StorageClass::State(state) => {
                     if plan.states[state as usize] == plan.whole(use_.buffer) {
@@ -32,14 +33,14 @@ pub(super) fn check(plan: &Plan) -> Result<(), PlanError> {
             }
         }
     }
-    check_new_values(plan, &last_read)
+    check_new_values(plan, used, &last_read)
 }
 
 /// Each state has one new value at most, born when the old one is dead.
-fn check_new_values(plan: &Plan, last_read: &[Option<usize>]) -> Result<(), PlanError> {
+fn check_new_values(plan: &Plan, used: &[Vec<Arg>], last_read: &[Option<usize>]) -> Result<(), PlanError> {
     let mut written: Vec<Option<usize>> = vec![None; plan.states.len()];
-    for (index, step) in plan.steps.iter().enumerate() {
-        for use_ in uses(&step.op).into_iter().filter(|use_| use_.writes) {
+    for (index, (step, used)) in plan.steps.iter().zip(used).enumerate() {
+        for use_ in used.iter().filter(|use_| use_.writes) {
             let buffer = plan.buffer(use_.buffer);
             let StorageClass::State(state) = buffer.storage else { continue };
             let state = state as usize;
