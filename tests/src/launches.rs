@@ -13,7 +13,7 @@ use tensorc::runtime::gpu::{
 };
 use tensorc::schedule::target::Capability;
 use tensorc_codegen::ptx::entry_names;
-use tensorc_simulator::{HostKernel, functions};
+use tensorc_simulator::{HostKernel, Relaunch, functions};
 
 /// A launch with the bytes of its buffers before and after, and whether it may write each.
 #[derive(Clone, Debug)]
@@ -40,8 +40,15 @@ impl Recorder {
         std::mem::take(&mut self.launches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn recording(&self, entry: &LaunchConfig, kernel: HostKernel) -> HostKernel {
-        let (entry, launches, inner) = (entry.clone(), self.launches.clone(), kernel.run.clone());
+    fn recording(launches: &Arc<Mutex<Vec<Recorded>>>, entry: &LaunchConfig, kernel: HostKernel) -> HostKernel {
+        let relaunched = kernel.relaunched.clone().map(|relaunch| {
+            let launches = launches.clone();
+            let recording = move |entry: &LaunchConfig, spans: &[u64]| {
+                Recorder::recording(&launches, entry, relaunch(entry, spans))
+            };
+            Arc::new(recording) as Arc<Relaunch>
+        });
+        let (entry, launches, inner) = (entry.clone(), launches.clone(), kernel.run.clone());
         let writable: Vec<bool> = kernel.buffers.iter().map(|(_, writable)| *writable).collect();
         let run = move |buffers: &mut [Vec<u8>]| {
             let before = buffers.to_vec();
@@ -51,7 +58,7 @@ impl Recorder {
             launches.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
             Ok(())
         };
-        HostKernel { run: Arc::new(run), ..kernel }
+        HostKernel { run: Arc::new(run), relaunched, ..kernel }
     }
 }
 
@@ -75,11 +82,17 @@ impl Driver for Recorder {
     }
 
     fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
-        let recording = |(entry, kernel): (LaunchConfig, HostKernel)| self.recording(&entry, kernel).into_code(entry);
+        let recording = |(entry, kernel): (LaunchConfig, HostKernel)| {
+            Recorder::recording(&self.launches, &entry, kernel).into_code(entry)
+        };
         self.inner.load(match code {
             KernelCode::Ptx { .. } => code,
             code => KernelCode::Ir(functions(code).into_iter().flatten().map(recording).collect()),
         })
+    }
+
+    fn relaunched(&self, kernel: &LoadedKernel, launch: LaunchConfig, spans: &[u64]) -> LoadedKernel {
+        self.inner.relaunched(kernel, launch, spans)
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
@@ -112,6 +125,7 @@ pub fn entry(kernel: &Kernel) -> LaunchConfig {
         blocks: launch.blocks,
         threads: launch.threads,
         shared_bytes: launch.shared_bytes as u32,
+        sizes: vec![],
         matrices: kernel.tensor_maps().into_iter().map(matrix).collect(),
     }
 }
@@ -143,6 +157,7 @@ pub fn execute(
 ) -> Result<u64, String> {
     let mut arguments: Vec<Argument<'_>> =
         buffers.iter_mut().zip(writable).map(|(bytes, w)| Argument::Buffer { bytes, writable: *w }).collect();
+    arguments.extend(entry.sizes.iter().map(|size| Argument::Number(*size as u64)));
     arguments.extend(entry.matrices.iter().map(|matrix| Argument::Map(map(matrix))));
     let launch = Launch { blocks: entry.blocks, threads: entry.threads, shared_bytes: entry.shared_bytes, seed };
     module.launch(&entry.name, launch, &mut arguments).map_err(|fault| fault.to_string())

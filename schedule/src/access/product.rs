@@ -27,9 +27,8 @@ pub struct ProductAxes {
 }
 
 /// Elements of some groups of axes together.
-pub fn total(groups: &[MergedAxes]) -> u64 {
-    // Products of tiles are for GPUs, whose kernels know their extents.
-    groups.iter().map(|g| g.extent.fixed() as u64).product()
+pub fn total(groups: &[MergedAxes]) -> Extent {
+    groups.iter().map(|g| g.extent).product()
 }
 
 /// A value that is stored at every element of the product.
@@ -87,27 +86,27 @@ impl MatrixProduct {
     }
 
     /// Rows of the product.
-    pub fn rows(&self) -> u64 {
+    pub fn rows(&self) -> Extent {
         total(&self.axes.rows)
     }
 
     /// Columns of the product.
-    pub fn columns(&self) -> u64 {
+    pub fn columns(&self) -> Extent {
         total(&self.axes.columns)
     }
 
     /// Terms of each sum.
-    pub fn terms(&self) -> u64 {
+    pub fn terms(&self) -> Extent {
         total(&self.axes.terms)
     }
 
     /// Number of products.
-    pub fn batch(&self) -> u64 {
+    pub fn batch(&self) -> Extent {
         total(&self.axes.batch)
     }
 
     /// Tiles of the result of so many rows and columns, of all batches.
-    pub fn tiles(&self, rows: u64, columns: u64) -> u64 {
+    pub fn tiles(&self, rows: u64, columns: u64) -> Extent {
         self.rows().div_ceil(rows) * self.columns().div_ceil(columns) * self.batch()
     }
 

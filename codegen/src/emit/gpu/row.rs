@@ -5,19 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::ClusterAccesses;
 use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
-use super::loops::{below, launch, set_groups};
-use super::{fixed, vector_width};
+use super::loops::{below, launch, range, set_groups};
+use super::{fixed, next_multiple, vector_width};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::{Fold, bind_folded, fed_by_folds, levels, results};
 use crate::emit::inline::{Bound, Inliner};
@@ -45,17 +45,25 @@ struct GpuRowTiling {
     /// Rows of a block.
     rows: u64,
     /// Accesses of a thread in one pass.
-    steps: u64,
+    steps: Extent,
+    /// How many there are at most, if that is known and few: then they are expanded, and registers may hold their values.
+    expanded: Option<u64>,
 }
 
 impl GpuRowTiling {
-    fn of(length: u64, vector: u64) -> GpuRowTiling {
+    /// For rows of a length that `vector` divides. Lengths are compared on conditions, as the order of a sum depends on them.
+    fn of(length: Extent, vector: u64) -> GpuRowTiling {
         let units = length / vector;
-        let (threads, rows) = match length <= MAX_WARP_ROW {
-            true => (LANES, ROWS),
-            false => (units.div_ceil(MIN_ACCESSES_PER_THREAD).next_multiple_of(LANES).clamp(4 * LANES, MAX_THREADS), 1),
+        let (threads, rows, most) = match length <= MAX_WARP_ROW {
+            true => (LANES, ROWS, Some(MAX_WARP_ROW.div_ceil(vector * LANES))),
+            false => {
+                let wanted = next_multiple(units.div_ceil(MIN_ACCESSES_PER_THREAD), LANES);
+                (fixed(wanted.greatest(4 * LANES).least(MAX_THREADS)), 1, None)
+            }
         };
-        GpuRowTiling { vector, threads, rows, steps: units.div_ceil(threads) }
+        let steps = units.div_ceil(threads);
+        let most = steps.known().map_or(most, |steps| Some(steps as u64));
+        GpuRowTiling { vector, threads, rows, steps, expanded: most.filter(|most| *most <= MAX_REGISTER_ACCESSES) }
     }
 }
 
@@ -73,8 +81,9 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let inner = plan.reduced.last().map_or(1, |g| fixed(g.extent));
-    let schedule = GpuRowTiling::of(fixed(space.length()), vector_width(&e, inner)?);
+    let inner = plan.reduced.last().map_or(Extent::ONE, |g| g.extent);
+    let vector = vector_width(&e, |n| Extent::from(n).divides(inner))?;
+    let schedule = GpuRowTiling::of(space.length(), vector);
     let held = held_values(cluster, space, &levels, &plan.uses, schedule)?;
     let row = GpuRowKernel { space, plan: &plan, folds: &folds, schedule, held };
     row.emit(&mut e, &levels)?;
@@ -111,7 +120,7 @@ fn held_values(
         }
     }
     let mut held: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
-    if schedule.steps > MAX_REGISTER_ACCESSES {
+    if schedule.expanded.is_none() {
         return Ok(held);
     }
     // An input that is read elsewhere than at the element at hand, too, is not one value of the element.
@@ -157,7 +166,7 @@ impl GpuRowKernel<'_> {
     fn passes(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>], lane: &Index, shared: &[Buf]) -> Result<()> {
         let mut registers = BTreeMap::new();
         for v in self.held.values().flatten() {
-            let len = self.schedule.steps * self.schedule.vector;
+            let len = self.schedule.expanded.unwrap_or(0) * self.schedule.vector;
             registers.insert(*v, e.alloc("held", e.cluster.ty(*v)?.dtype, len, Memory::Register));
         }
         let fed = fed_by_folds(e.cluster, self.folds);
@@ -196,16 +205,19 @@ impl GpuRowKernel<'_> {
         body: &mut dyn FnMut(&mut Inliner<'_>, &Index) -> Result<()>,
     ) -> Result<()> {
         let s = self.schedule;
-        let units = fixed(self.space.length()) / s.vector;
-        let kind = if s.steps <= MAX_REGISTER_ACCESSES { LoopKind::Unroll } else { LoopKind::Serial };
+        let units = self.space.length() / s.vector;
+        let (steps, kind) = match s.expanded {
+            Some(most) => (most.into(), LoopKind::Unroll),
+            None => (s.steps, LoopKind::Serial),
+        };
         let mut counted = self.plan.reduced.clone();
         if let Some(inner) = counted.last_mut() {
             inner.extent = inner.extent / s.vector;
         }
         let inner = counted.last().map(|g| g.axis);
-        e.looped("s", (Index::default(), Index::constant(s.steps as i64), 1), kind, |e, step| {
+        e.looped("s", range(steps), kind, |e, step| {
             let unit = e.b.let_index("unit", step.scale(s.threads as i64).add(lane));
-            below(e, &unit, units, s.steps * s.threads, |e| {
+            below(e, &unit, units, steps * s.threads, |e| {
                 set_groups(e, &counted, &unit, units);
                 let first = inner.map(|axis| (axis, e.axis(axis).scale(s.vector as i64)));
                 self.each_lane(e, &mut |e, l| {

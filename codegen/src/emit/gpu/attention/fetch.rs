@@ -73,7 +73,8 @@ pub fn fetch(
         let (at, column) = (e.b.let_index("at", at), e.b.let_index("column", column.scale(width as i64)));
         below(e, &i, pieces, each * threads, |e| {
             let number = e.b.let_index("row", first.add(&at));
-            let bounds = [(&number, from.extents[0], into.rows), (&column, from.extents[1], into.columns)];
+            let bounds =
+                [(&number, from.extents[0].into(), into.rows), (&column, from.extents[1].into(), into.columns)];
             let cond = inside(e, &bounds);
             let source = from.base.add(&number.scale(from.strides[0])).add(&column.scale(from.strides[1]));
             let to = BufferPlace::new(into.array, (into.place)(&at, &column));

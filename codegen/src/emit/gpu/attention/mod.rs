@@ -250,7 +250,7 @@ impl<'a> Flash<'a> {
             below /= extent;
             let digit = item.floor_div(below as i64, &limits).modulo(*extent as i64, &limits);
             let digit = e.b.let_index("batch", digit);
-            set_groups(e, &self.groups(axes), &digit, *extent);
+            set_groups(e, &self.groups(axes), &digit, (*extent).into());
             digits.push(digit);
         }
         digits
@@ -315,7 +315,7 @@ impl<'a> Flash<'a> {
             query = query.minimum(&Index::constant(queries as i64 - 1), &unbounded);
         }
         let query = e.b.let_index("query", query);
-        set_groups(e, &self.groups(&self.found.row_axes), &query, queries);
+        set_groups(e, &self.groups(&self.found.row_axes), &query, queries.into());
         Ok(())
     }
 
