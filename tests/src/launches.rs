@@ -19,6 +19,8 @@ use tensorc_simulator::{HostKernel, Relaunch, functions};
 #[derive(Clone, Debug)]
 pub struct Recorded {
     pub entry: LaunchConfig,
+    /// The kernel as it was loaded; none for calls of libraries.
+    pub kernel: Option<Arc<Kernel>>,
     pub writable: Vec<bool>,
     pub before: Vec<Vec<u8>>,
     pub after: Vec<Vec<u8>>,
@@ -27,8 +29,10 @@ pub struct Recorded {
 /// A driver that remembers what another one launches.
 pub struct Recorder {
     inner: Arc<dyn Driver>,
-    launches: Arc<Mutex<Vec<Recorded>>>,
+    launches: Launches,
 }
+
+type Launches = Arc<Mutex<Vec<Recorded>>>;
 
 impl Recorder {
     pub fn new(inner: Arc<dyn Driver>) -> Arc<Recorder> {
@@ -40,25 +44,29 @@ impl Recorder {
         std::mem::take(&mut self.launches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn recording(launches: &Arc<Mutex<Vec<Recorded>>>, entry: &LaunchConfig, kernel: HostKernel) -> HostKernel {
-        let relaunched = kernel.relaunched.clone().map(|relaunch| {
-            let launches = launches.clone();
+    fn recording(
+        log: &Launches,
+        (entry, loaded): (&LaunchConfig, Option<&Arc<Kernel>>),
+        code: HostKernel,
+    ) -> HostKernel {
+        let relaunched = code.relaunched.clone().map(|relaunch| {
+            let (log, loaded) = (log.clone(), loaded.cloned());
             let recording = move |entry: &LaunchConfig, spans: &[u64]| {
-                Recorder::recording(&launches, entry, relaunch(entry, spans))
+                Recorder::recording(&log, (entry, loaded.as_ref()), relaunch(entry, spans))
             };
             Arc::new(recording) as Arc<Relaunch>
         });
-        let (entry, launches, inner) = (entry.clone(), launches.clone(), kernel.run.clone());
-        let writable: Vec<bool> = kernel.buffers.iter().map(|(_, writable)| *writable).collect();
+        let (entry, kernel, log, inner) = (entry.clone(), loaded.cloned(), log.clone(), code.run.clone());
+        let writable: Vec<bool> = code.buffers.iter().map(|(_, writable)| *writable).collect();
         let run = move |buffers: &mut [Vec<u8>]| {
             let before = buffers.to_vec();
             inner(buffers)?;
-            let recorded =
-                Recorded { entry: entry.clone(), writable: writable.clone(), before, after: buffers.to_vec() };
-            launches.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+            let (entry, kernel, writable) = (entry.clone(), kernel.clone(), writable.clone());
+            let recorded = Recorded { entry, kernel, writable, before, after: buffers.to_vec() };
+            log.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
             Ok(())
         };
-        HostKernel { run: Arc::new(run), relaunched, ..kernel }
+        HostKernel { run: Arc::new(run), relaunched, ..code }
     }
 }
 
@@ -82,13 +90,16 @@ impl Driver for Recorder {
     }
 
     fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
-        let recording = |(entry, kernel): (LaunchConfig, HostKernel)| {
-            Recorder::recording(&self.launches, &entry, kernel).into_code(entry)
+        let kernels = match &code {
+            KernelCode::Ptx { .. } => return self.inner.load(code),
+            KernelCode::Ir(all) => all.iter().map(|(_, kernel)| kernel.clone().downcast::<Kernel>().ok()).collect(),
+            KernelCode::Vendor(calls) => vec![None; calls.len()],
         };
-        self.inner.load(match code {
-            KernelCode::Ptx { .. } => code,
-            code => KernelCode::Ir(functions(code).into_iter().flatten().map(recording).collect()),
-        })
+        let recording = |((entry, code), kernel): ((LaunchConfig, HostKernel), Option<Arc<Kernel>>)| {
+            Recorder::recording(&self.launches, (&entry, kernel.as_ref()), code).into_code(entry)
+        };
+        let functions = functions(code).into_iter().flatten();
+        self.inner.load(KernelCode::Ir(functions.zip(kernels).map(recording).collect()))
     }
 
     fn relaunched(&self, kernel: &LoadedKernel, launch: LaunchConfig, spans: &[u64]) -> LoadedKernel {
@@ -181,6 +192,20 @@ impl Repeated {
         };
         let modules = capabilities.iter().map(module).collect::<Result<_, tensorc::Error>>()?;
         Ok(Repeated { modules, names: entry_names(kernels) })
+    }
+
+    /// A kernel alone.
+    ///
+    /// # Errors
+    /// There is no code for it.
+    pub fn alone(kernel: &Kernel) -> Result<Repeated, tensorc::Error> {
+        Repeated::new(std::slice::from_ref(kernel), &Capability::ALL)
+    }
+
+    /// As [`Repeated::check`], of the launch of a kernel that is here alone, under whatever name it was launched.
+    pub fn check_alone(&self, what: &str, kernel: &Kernel, launch: &Recorded, seed: u64) -> u64 {
+        let entry = LaunchConfig { name: self.names[0].clone(), ..launch.entry.clone() };
+        self.check(what, std::slice::from_ref(kernel), &Recorded { entry, ..launch.clone() }, seed)
     }
 
     /// Repeats a launch of one of the kernels: what it writes has the bits of the interpreter of KIR, but for payloads of NaNs.

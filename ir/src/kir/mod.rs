@@ -325,11 +325,11 @@ impl Kernel {
         kernel
     }
 
-    /// The extent of the parallel loop, or of the grid; 1 for a kernel without either.
+    /// The extent of the parallel loop, or of the grid, whose binding is not below 0; 1 for a kernel without either.
     pub fn parallel_extent(&self) -> Extent {
         match self.body.first() {
             Some(Stmt::For { kind: LoopKind::Parallel | LoopKind::Grid, hi, .. }) => {
-                hi.as_extent().map_or(Extent::ZERO, |n| n.greatest(0))
+                hi.as_extent().map_or(Extent::ZERO, |n| if n.is_open() { n } else { n.greatest(0) })
             }
             _ => Extent::ONE,
         }

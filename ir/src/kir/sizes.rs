@@ -316,16 +316,27 @@ impl Sizes {
             let term = match factor.known() {
                 Some(factor) => value.scale(factor),
                 None => {
-                    let (value, factor) = (self.operand(&value), Operand::Var(self.size(*factor)));
-                    Index::var(self.computed(ScalarOp::Mul, &[value, factor]).0)
+                    let (factor, scale) = self.divided(*factor);
+                    let (value, factor) = (self.operand(&value), Operand::Var(self.size(factor)));
+                    Index::var(self.computed(ScalarOp::Mul, &[value, factor]).0).scale(scale)
                 }
             };
             sum = sum.add(&term);
         }
         match index.constant.known() {
             Some(constant) => sum.offset(constant),
-            None => sum.add(&Index::var(self.size(index.constant).0)),
+            None => {
+                let (constant, scale) = self.divided(index.constant);
+                sum.add(&Index::var(self.size(constant).0).scale(scale))
+            }
         }
+    }
+
+    /// A number divided by what it is certainly a multiple of, and that: wide accesses of a GPU must be known to be aligned.
+    fn divided(&self, n: Extent) -> (Extent, i64) {
+        let is_launch = self.memory.is_none();
+        let divide = |by: &i64| Some((n.sure_quotient(*by)?, *by));
+        [16, 8, 4, 2].iter().filter(|_| is_launch).find_map(divide).unwrap_or((n, 1))
     }
 
     fn atom(&mut self, atom: &Atom) -> Index {

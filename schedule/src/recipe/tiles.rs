@@ -38,9 +38,9 @@ pub fn ordinary(product: &MatrixProduct) -> [u64; 2] {
 pub(crate) fn fits_matrix_units(cluster: &Located<'_>, product: &MatrixProduct, tf32: bool) -> Result<bool> {
     let [a, b] = product.operands;
     let (a, b) = (cluster.ty(a)?.dtype, cluster.ty(b)?.dtype);
-    let large = product.rows() >= UNIT_ROWS && product.columns() >= UNIT_COLUMNS;
     let taken = matches!(a, DType::F16 | DType::BF16) || a == DType::F32 && tf32;
-    Ok(a == b && taken && large && product.terms() >= unit_terms(a))
+    let large = || product.rows() >= UNIT_ROWS && product.columns() >= UNIT_COLUMNS;
+    Ok(a == b && taken && large() && product.terms() >= unit_terms(a))
 }
 
 /// Terms of one product of matrix units.

@@ -41,7 +41,17 @@ pub fn below(
     if bound.is_surely_from(most) {
         return body(e);
     }
-    let [value, bound] = [index.clone(), Index::constant(bound)].map(|n| e.b.index_value(n));
+    under(e, index, &Index::constant(bound), body)
+}
+
+/// The body where `index < bound`.
+pub fn under(
+    e: &mut Inliner<'_>,
+    index: &Index,
+    bound: &Index,
+    body: impl FnOnce(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    let [value, bound] = [index, bound].map(|n| e.b.index_value(n.clone()));
     let inside = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[value, bound]);
     e.when(inside, body)
 }
