@@ -130,7 +130,7 @@ impl MatrixProduct {
         let unit = |g: Option<&MergedAxes>| {
             let axis = g.map(|g| g.axis as u32);
             let reads = |v: Value| self.operands[operand] == v;
-            axis.is_some_and(|a| self.uses.flats.iter().any(|(v, f)| reads(*v) && f.step(a) == Some(1)))
+            axis.is_some_and(|a| self.uses.flats.iter().any(|(v, f)| reads(*v) && is_contiguous(f, a)))
         };
         unit(self.axes.terms.last()) && !unit(self.own_axes(operand).last())
     }
@@ -150,6 +150,11 @@ impl MatrixProduct {
         let inside = self.index_map(operand).iter().zip(dims.all()).all(|(i, n)| stays_inside(i, n, &self.space.dims));
         Ok((inside && flat.is_affine()).then_some(flat))
     }
+}
+
+/// Whether neighbours along an axis lie side by side in every shape.
+pub fn is_contiguous(flat: &Index, axis: u32) -> bool {
+    flat.coefficient(axis).is_some_and(|step| step.is_surely(1))
 }
 
 /// What is stored. A last view that permutes says where, rather than what.

@@ -71,7 +71,7 @@ const PROGRAMS: [Program; 14] = [
     ("transpose", "%x: T[?n, ?m]", "%t = transpose(%x) {perm = [1, 0]} %y = neg(%t)", PAIRS, 1),
     ("softmax", "%x: T[?n, ?m]", "%y = softmax(%x) {axis = 1}", ROWS, 1),
     ("softmax of rows", "%x: T[?n, 40]", "%y = softmax(%x) {axis = 1}", LENGTHS, 1),
-    ("largest of all", "%x: T[?n, ?m]", "%y = reduce_max(%x)", PAIRS, 1),
+    ("largest of all", "%x: T[?n, ?m]", "%y = reduce_max(%x)", COLUMNS, 1),
     ("column sum", "%x: T[?n, ?m]", "%a = const i64[1] [0] %y = reduce_sum(%x, %a)", COLUMNS, 1),
     ("product", "%x: T[?n, ?k], %w: T[?k, ?m]", "%p = matmul(%x, %w) %y = tanh(%p)", TRIPLES, 1),
     ("products", "%x: T[?b, ?n, 24], %w: T[?b, 24, 40]", "%y = matmul(%x, %w)", PAIRS, 1),

@@ -9,7 +9,7 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, BufferPlace, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, Extent};
-use tensorc_schedule::access::product::{MatrixProduct, total};
+use tensorc_schedule::access::product::{MatrixProduct, is_contiguous, total};
 use tensorc_schedule::recipe::tiles::{UNIT_COLUMNS, UNIT_ROWS, unit_terms};
 
 use super::fragments::{FragmentRole, SharedTile, multiply, piece};
@@ -137,7 +137,7 @@ fn copies(cluster: &Cluster<'_>, product: &MatrixProduct, operand: usize, along_
     let Some(inner) = groups.last().filter(|g| aligned(g.extent)) else { return Ok(false) };
     let Some(flat) = product.plain_read(cluster, operand)? else { return Ok(false) };
     // The alignment of the whole tensor is that of its parts.
-    Ok(flat.step(inner.axis as u32) == Some(1)
+    Ok(is_contiguous(flat, inner.axis as u32)
         && aligned(flat.constant)
         && flat.terms.iter().filter(|(_, c)| !c.is_surely(1)).all(|(_, c)| aligned(*c))
         && flat.terms.iter().filter(|(_, c)| c.is_surely(1)).count() == 1)
