@@ -212,7 +212,7 @@ impl GpuRowKernel<'_> {
     /// The number of threads that fold a row, if symbols decide.
     fn folding(&self, e: &mut Inliner<'_>) -> Option<Index> {
         let wanted = Index::constant(self.schedule.folding?);
-        let [fewest, most] = [MIN_THREADS, MAX_THREADS].map(|n| Index::constant(n));
+        let [fewest, most] = [MIN_THREADS, MAX_THREADS].map(Index::constant);
         let limits = |_: u32| (0, 0);
         Some(e.b.let_index("folding", wanted.maximum(&fewest, &limits).minimum(&most, &limits)))
     }
