@@ -26,7 +26,7 @@ use tensorc_schedule::plan_memory;
 
 use crate::compiler::{COMPILE, Compiler};
 use crate::error::Error;
-use crate::gpu::vendor;
+use crate::gpu::{distinct, vendor};
 use crate::gpu_kernels;
 use crate::limits::Deadline;
 
@@ -152,7 +152,7 @@ pub(crate) fn link(
         compiler.progress("generate code");
         return report.timed(compiler, "codegen", || {
             let (kernels, calls) =
-                (gpu_kernels::load(compiler, driver, &plan, &kernels)?, vendor::load(driver, &plan)?);
+                (gpu_kernels::load(compiler, driver, &kernels, &distinct(&plan))?, vendor::load(driver, &plan)?);
             link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
         });
     }
@@ -229,7 +229,7 @@ fn read_plain(data: &TensorData, threads: usize) {
 }
 
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]
-fn link_device(
+pub(crate) fn link_device(
     driver: &Arc<dyn Driver>,
     plan: Plan,
     functions: [&[LoadedKernel]; 2],

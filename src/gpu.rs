@@ -4,12 +4,14 @@ pub(crate) mod vendor;
 
 use std::sync::Arc;
 
-use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
+use tensorc_abi::{Arg, BufferId, Number, Plan, StepOp, StorageClass};
 use tensorc_codegen::ptx::entry_names;
+use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode as ErrorCode};
 use tensorc_ir::kir::{Kernel, TensorMap};
 use tensorc_runtime::Device;
 use tensorc_runtime::gpu::{CodeForm, Driver, LaunchConfig, MatrixParam};
+use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::target::{Capability, VendorLibraries};
 
 use crate::error::Error;
@@ -68,7 +70,7 @@ pub(crate) fn entry(kernel: &Kernel, name: String) -> Result<LaunchConfig, Error
         .ok_or_else(|| Diagnostic::new(ErrorCode::Internal, format!("kernel `{}` is not for a GPU", kernel.name)))?;
     let shared_bytes = launch.shared_bytes as u32;
     let matrices = kernel.tensor_maps().iter().map(|map| matrix(kernel, map)).collect();
-    Ok(LaunchConfig { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, matrices })
+    Ok(LaunchConfig { name, blocks: launch.blocks, threads: launch.threads, shared_bytes, sizes: vec![], matrices })
 }
 
 fn matrix(kernel: &Kernel, map: &TensorMap) -> MatrixParam {
@@ -79,13 +81,31 @@ fn matrix(kernel: &Kernel, map: &TensorMap) -> MatrixParam {
 
 /// For each kernel, whether none of its launches has two arguments in the same memory of which it writes one.
 pub(crate) fn distinct(plan: &Plan) -> Vec<bool> {
+    apart(plan, &|_, a, b| share(plan, a, b))
+}
+
+/// As [`distinct`], whichever way the memory of the plan is planned: results may lie where operands do that they may replace.
+pub(crate) fn surely_distinct(lowered: &Lowered<Extent>) -> Vec<bool> {
+    let plan = &lowered.plan;
+    let replaces = |step: usize, a: BufferId, b: BufferId| {
+        let pairs = lowered.in_place.iter().filter(|pair| pair.step == step);
+        pairs.map(|pair| [plan.whole(pair.input), plan.whole(pair.output)]).any(|pair| pair == [a, b] || pair == [b, a])
+    };
+    apart(plan, &|step, a, b| {
+        let (a, b) = (plan.whole(a), plan.whole(b));
+        let (x, y) = (plan.buffer(a).storage, plan.buffer(b).storage);
+        a == b || replaces(step, a, b) || x == y && !matches!(x, StorageClass::Arena(_))
+    })
+}
+
+/// For each kernel, whether no launch of it, by the position of the step, has two arguments that share memory and of which it
+/// writes one.
+fn apart<N: Number>(plan: &Plan<N>, share: &dyn Fn(usize, BufferId, BufferId) -> bool) -> Vec<bool> {
     let mut distinct = vec![true; plan.kernels.len()];
-    for step in &plan.steps {
+    for (position, step) in plan.steps.iter().enumerate() {
         let StepOp::Launch { kernel, args, .. } = &step.op else { continue };
-        let overlap = args
-            .iter()
-            .enumerate()
-            .any(|(i, a)| args[i + 1..].iter().any(|b| (a.writes || b.writes) && share(plan, a.buffer, b.buffer)));
+        let meets = |a: &Arg, b: &Arg| (a.writes || b.writes) && share(position, a.buffer, b.buffer);
+        let overlap = args.iter().enumerate().any(|(i, a)| args[i + 1..].iter().any(|b| meets(a, b)));
         distinct[kernel.0 as usize] &= !overlap;
     }
     distinct

@@ -3,24 +3,25 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tensorc_abi::Plan;
-use tensorc_ir::kir::Kernel;
+use tensorc_abi::KernelSignature;
+use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
+use tensorc_ir::kir::{Kernel, MAX_BLOCKS};
 use tensorc_ir::verify::verify_kernel;
 use tensorc_runtime::gpu::{CodeForm, Driver, KernelCode, LaunchConfig, LoadedKernel};
 
 use crate::compiler::Compiler;
 use crate::error::Error;
-use crate::gpu::{capability_of, distinct, entries};
+use crate::gpu::{capability_of, entries};
 
-/// Loads a plan's kernels, on all threads. Equal ones are loaded once.
+/// Loads a plan's kernels, on all threads. Equal ones are loaded once. `distinct` says of each whether its arguments lie in memory of
+/// their own.
 pub(crate) fn load(
     compiler: &Compiler,
     driver: &Arc<dyn Driver>,
-    plan: &Plan,
     kernels: &[Kernel],
+    distinct: &[bool],
 ) -> Result<Vec<LoadedKernel>, Error> {
     let entries = entries(kernels)?;
-    let distinct = distinct(plan);
     let mut numbers = HashMap::new();
     let mut unique = vec![];
     let mut of = vec![];
@@ -55,4 +56,26 @@ pub(crate) fn load(
         code: loaded[number].code.clone(),
     };
     Ok(entries.into_iter().zip(of).map(named).collect())
+}
+
+/// Loaded kernels of a plan for many shapes as a shape launches them: `signatures` have its numbers.
+///
+/// # Errors
+/// A launch has more blocks than a GPU takes.
+pub(crate) fn relaunched(
+    driver: &Arc<dyn Driver>,
+    kernels: &[LoadedKernel],
+    signatures: &[KernelSignature],
+) -> Result<Vec<LoadedKernel>, Error> {
+    let one = |(kernel, signature): (&LoadedKernel, &KernelSignature)| {
+        let blocks = signature.extent;
+        if blocks > MAX_BLOCKS {
+            let why = format!("kernel `{}` on {blocks} blocks, more than {MAX_BLOCKS}", kernel.entry.name);
+            return Err(Diagnostic::new(DiagnosticCode::Unsupported, why).into());
+        }
+        let launch = LaunchConfig { blocks, sizes: signature.sizes.clone(), ..LaunchConfig::clone(&kernel.entry) };
+        let spans: Vec<u64> = signature.parameters.iter().map(|parameter| parameter.span).collect();
+        Ok(driver.relaunched(kernel, launch, &spans))
+    };
+    kernels.iter().zip(signatures).map(one).collect()
 }

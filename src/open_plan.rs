@@ -12,14 +12,17 @@ use tensorc_ir::extent::Binding;
 use tensorc_ir::interrupt::Interrupt;
 use tensorc_passes::pipeline::{LOWER, PLAN_MEMORY};
 use tensorc_passes::template::Template;
+use tensorc_runtime::gpu::{Driver, LoadedKernel};
 use tensorc_runtime::plan::{LoadError, verify_kernels};
 use tensorc_runtime::{Executable, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::{PlacementOrder, plan_memory};
 
-use crate::compile::{Report, generate, link_code, pack, pack_each};
+use crate::compile::{Report, generate, link_code, link_device, pack, pack_each};
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::gpu::{surely_distinct, vendor};
+use crate::gpu_kernels;
 use crate::program::Program;
 
 /// A plan whose numbers depend on symbols, with the code of its kernels.
@@ -28,11 +31,19 @@ pub(crate) struct OpenPlan {
     template: Template,
     /// Without kernels, of which there is code.
     lowered: Lowered<Extent>,
-    code: Arc<JitModule>,
+    code: OpenCode,
     /// Which buffers lie above which others, as in the plan for the examples.
     order: PlacementOrder,
     /// Packed weights; none for what depends on symbols.
     weights: Vec<Option<WeightStorage>>,
+}
+
+/// Code that takes the sizes of a shape.
+enum OpenCode {
+    /// For the processor.
+    Host(Arc<JitModule>),
+    /// Loaded by the driver of a GPU.
+    Device(Arc<dyn Driver>, Vec<LoadedKernel>),
 }
 
 impl OpenPlan {
@@ -47,7 +58,14 @@ impl OpenPlan {
             report.timed(compiler, LOWER, || Ok(lower_template(compiler, &mut template, compiler.choices())?));
         let mut lowered = lowered?;
         Interrupt::new(&|| deadline.is_over()).check("planning")?;
-        let code = generate(compiler, &lowered.kernels, deadline, report)?;
+        let code = match compiler.gpu() {
+            None => OpenCode::Host(generate(compiler, &lowered.kernels, deadline, report)?),
+            Some(driver) => {
+                compiler.progress("generate code");
+                let load = || gpu_kernels::load(compiler, driver, &lowered.kernels, &surely_distinct(&lowered));
+                OpenCode::Device(driver.clone(), report.timed(compiler, "codegen", load)?)
+            }
+        };
         lowered.kernels.clear();
         let order = report.timed(compiler, PLAN_MEMORY, || {
             let binding = template.trace.bind(&template.examples());
@@ -75,7 +93,8 @@ impl OpenPlan {
 
     fn bound(&self, compiler: &Compiler, binding: &Binding, report: &mut Report) -> Result<Executable, Error> {
         let (limits, threads) = (&compiler.options().limits, compiler.pool().threads());
-        let admit = |lowered: &Lowered| limits.admit_plan(&lowered.plan, threads, false);
+        let on_gpu = compiler.gpu().is_some();
+        let admit = |lowered: &Lowered| limits.admit_plan(&lowered.plan, threads, on_gpu);
         let lowered = report.timed(compiler, PLAN_MEMORY, || {
             let mut lowered = self.lowered.bound(binding);
             self.order.apply(&mut lowered);
@@ -93,7 +112,14 @@ impl OpenPlan {
                 None => pack(compiler, weight, &constants[weight.constant as usize]),
             };
             let weights = plan.weights.iter().zip(&self.weights).map(weight).collect::<Result<_, _>>()?;
-            link_code(compiler, plan, &self.code, weights, &externs)
+            match &self.code {
+                OpenCode::Host(code) => link_code(compiler, plan, code, weights, &externs),
+                OpenCode::Device(driver, kernels) => {
+                    let kernels = gpu_kernels::relaunched(driver, kernels, &signatures)?;
+                    let calls = vendor::load(driver, &plan)?;
+                    link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
+                }
+            }
         })
     }
 }

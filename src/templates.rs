@@ -195,7 +195,7 @@ impl Templates {
     ) -> Option<Arc<OpenModel>> {
         let options = compiler.options();
         // A budget of memory is kept for a shape.
-        if compiler.gpu().is_some() || options.passes.recompute.is_some() || facts.types.len() != facts.sources.len() {
+        if options.passes.recompute.is_some() || facts.types.len() != facts.sources.len() {
             return None;
         }
         let mut work = Work { compiler, graph, facts, report };

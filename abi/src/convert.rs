@@ -93,7 +93,8 @@ impl<N: Number> KernelSignature<N> {
             Parameter { name: name.clone(), dtype: *dtype, span: to.number(*span), writes: *writes }
         };
         let parameters = self.parameters.iter().map(parameter).collect();
-        KernelSignature { parameters, extent: to.number(self.extent), on_blocks: self.on_blocks }
+        let sizes = self.sizes.iter().map(|n| to.signed(*n)).collect();
+        KernelSignature { parameters, extent: to.number(self.extent), on_blocks: self.on_blocks, sizes }
     }
 }
 

@@ -398,6 +398,8 @@ pub struct KernelSignature<N: Number = u64> {
     pub extent: N,
     /// Whether it takes the index parameters of a block of a library call ([`crate::library::epilogue_scalars`]).
     pub on_blocks: bool,
+    /// Numbers that every launch on a GPU passes behind the addresses of buffers.
+    pub sizes: Vec<N::Signed>,
 }
 
 /// A buffer parameter of a kernel.

@@ -93,6 +93,7 @@ impl PtxCache {
 }
 
 /// A module of PTX with an entry for each kernel, of the names given, whose parameters are the addresses of its buffers, then its
+/// scalars as integers of 64 bits, then its
 /// [tensor maps](Kernel::tensor_maps) as `cuTensorMapEncodeTiled` encodes them.
 ///
 /// `distinct[i]` says that no two buffers of kernel `i` share memory, unless both are only read. Shared memory is

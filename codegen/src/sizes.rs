@@ -1,7 +1,8 @@
 //! Plans for many shapes: numbers that depend on symbols are arguments of kernels.
 //!
 //! Each such kernel has a further argument, memory of its sizes ([`SizedKernel`]). It is a weight of the plan, a constant of
-//! integers that depend on symbols, so that a shape gives it its numbers as it gives them to all constants.
+//! integers that depend on symbols, so that a shape gives it its numbers as it gives them to all constants. To kernels for a GPU
+//! launches pass them by value: they stand in the signature.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +27,10 @@ pub fn sized(mut lowered: Lowered<Extent>) -> Result<Lowered<Extent>> {
         let SizedKernel { kernel, sizes } = lowered.kernels[position].sized()?;
         lowered.kernels[position] = kernel;
         if sizes.is_empty() {
+            continue;
+        }
+        if lowered.kernels[position].is_launch() {
+            lowered.signatures[position].sizes = sizes;
             continue;
         }
         let count = sizes.len();

@@ -68,7 +68,9 @@ pub struct LaunchConfig {
     pub threads: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
-    /// Matrices in the arguments that the copy engine is told of, behind the arguments.
+    /// Numbers that the kernel takes by value, behind the addresses of the arguments.
+    pub sizes: Vec<i64>,
+    /// Matrices in the arguments that the copy engine is told of, behind the numbers.
     pub matrices: Vec<MatrixParam>,
 }
 
@@ -261,6 +263,12 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
     /// # Errors
     /// The code is of another form or is refused.
     fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError>;
+
+    /// Loaded code launched in another way: on another number of blocks, with other numbers in place of [`LaunchConfig::sizes`].
+    /// Nothing is loaded. `_spans` has the elements of each argument, which these numbers tell.
+    fn relaunched(&self, kernel: &LoadedKernel, launch: LaunchConfig, _spans: &[u64]) -> LoadedKernel {
+        LoadedKernel { entry: Arc::new(launch), code: kernel.code.clone() }
+    }
 
     /// Memory of the device, with undefined contents. Only the device can use it.
     ///

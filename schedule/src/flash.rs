@@ -2,6 +2,7 @@
 //! they come to.
 
 use tensorc_abi::{Attention, DType};
+use tensorc_ir::Extent;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::WARP;
 
@@ -36,15 +37,15 @@ pub fn uses_matrix_units(found: &Attended, target: &Target) -> bool {
 }
 
 impl FlashTile {
-    /// That of attention on a target.
+    /// That of attention on a target. Results do not depend on how many queries a block has; an open number may be large.
     pub fn of(found: &Attended, target: &Target) -> FlashTile {
-        let call = found.fixed_call();
+        let (queries, size) = (found.call.queries.known().map(|n| n as u64), found.call.size);
         if uses_matrix_units(found, target) {
-            let warps = call.queries.div_ceil(ROWS).clamp(1, MAX_WARPS);
-            let keys = if found.dtype.size() == 2 && call.size <= MIN_WIDE_VALUES { 64 } else { 32 };
+            let warps = queries.map_or(MAX_WARPS, |n| n.div_ceil(ROWS).clamp(1, MAX_WARPS));
+            let keys = if found.dtype.size() == 2 && size <= MIN_WIDE_VALUES { 64 } else { 32 };
             return FlashTile { queries: warps * ROWS, keys, threads: warps * WARP as u64 };
         }
-        let queries = [1, 2].into_iter().find(|n| n * SIDE >= call.queries).unwrap_or(4);
+        let queries = [1, 2].into_iter().find(|n| queries.is_some_and(|all| n * SIDE >= all)).unwrap_or(4);
         FlashTile { queries: queries * SIDE, keys: 4 * SIDE, threads: SIDE * SIDE }
     }
 }
@@ -52,30 +53,34 @@ impl FlashTile {
 /// How keys are divided among blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySplits {
-    /// Tiles of all keys, and of a part; the last may have fewer.
-    pub tiles: u64,
-    /// Keys of a part.
-    pub each: u64,
+    /// Tiles of all keys.
+    pub tiles: Extent,
+    /// Tiles of a part; the last may have fewer.
+    pub each: Extent,
 }
 
 impl KeySplits {
     /// All keys in one.
-    pub fn one(call: &Attention, shape: FlashTile) -> KeySplits {
+    pub fn one(call: &Attention<Extent>, shape: FlashTile) -> KeySplits {
         let tiles = call.keys.div_ceil(shape.keys);
         KeySplits { tiles, each: tiles }
     }
 
-    /// As many as keep a GPU busy, of [`MIN_TILES`] tiles or more.
-    pub fn busy(call: &Attention, shape: FlashTile, gpu: &Gpu) -> KeySplits {
-        let KeySplits { tiles, .. } = KeySplits::one(call, shape);
-        let blocks = call.batch.iter().product::<u64>() * call.queries.div_ceil(shape.queries);
+    /// As many as keep a GPU busy, of [`MIN_TILES`] tiles or more. Where there are several, numbers are fixed.
+    pub fn busy(call: &Attention<Extent>, shape: FlashTile, gpu: &Gpu) -> KeySplits {
+        let one = KeySplits::one(call, shape);
+        let blocks = call.batch.iter().copied().product::<Extent>() * call.queries.div_ceil(shape.queries);
+        if blocks * 2 > gpu.multiprocessors() || one.tiles < 2 * MIN_TILES {
+            return one;
+        }
+        let [blocks, tiles] = [blocks, one.tiles].map(|n| n.fixed().max(0) as u64);
         let count = (gpu.multiprocessors() / blocks.max(1)).min(tiles / MIN_TILES).max(1);
-        KeySplits { tiles, each: tiles.div_ceil(count) }
+        KeySplits { each: tiles.div_ceil(count).into(), ..one }
     }
 
     /// Number of parts.
     pub fn count(self) -> u64 {
-        self.tiles.div_ceil(self.each)
+        if self.each.is_surely(self.tiles) { 1 } else { self.tiles.div_ceil(self.each).fixed().max(0) as u64 }
     }
 }
 

@@ -123,7 +123,7 @@ impl ModelCode {
 
     /// What the manifest says of a kernel.
     pub fn launch(&self, number: usize) -> LaunchInfo {
-        let LaunchConfig { name, blocks, threads, shared_bytes, matrices: _ } = &self.entries[number];
+        let LaunchConfig { name, blocks, threads, shared_bytes, sizes: _, matrices: _ } = &self.entries[number];
         let known = self.registers.get(name);
         LaunchInfo {
             blocks: *blocks,

@@ -87,9 +87,9 @@ impl SessionCode {
         SessionCode { outputs: later.outputs(), later: Some(later), ..self }
     }
 
-    /// Of a plan for many shapes, whose runs share memory, but for that of states.
+    /// Of a plan for many shapes, whose runs share memory, but for that of states and of a GPU, where each shape has a recording.
     pub fn open(program: Program, signature: Signature, runs: Arc<BoundedPool<RunMemory>>) -> SessionCode {
-        let runs = match signature.positions.is_empty() {
+        let runs = match signature.positions.is_empty() && program.compiler().gpu().is_none() {
             true => runs,
             false => Arc::new(BoundedPool::new(most_runs(program.compiler()))),
         };

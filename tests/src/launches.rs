@@ -13,12 +13,14 @@ use tensorc::runtime::gpu::{
 };
 use tensorc::schedule::target::Capability;
 use tensorc_codegen::ptx::entry_names;
-use tensorc_simulator::{HostKernel, functions};
+use tensorc_simulator::{HostKernel, Relaunch, functions};
 
 /// A launch with the bytes of its buffers before and after, and whether it may write each.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     pub entry: LaunchConfig,
+    /// The kernel as it was loaded; none for calls of libraries.
+    pub kernel: Option<Arc<Kernel>>,
     pub writable: Vec<bool>,
     pub before: Vec<Vec<u8>>,
     pub after: Vec<Vec<u8>>,
@@ -27,8 +29,10 @@ pub struct Recorded {
 /// A driver that remembers what another one launches.
 pub struct Recorder {
     inner: Arc<dyn Driver>,
-    launches: Arc<Mutex<Vec<Recorded>>>,
+    launches: Launches,
 }
+
+type Launches = Arc<Mutex<Vec<Recorded>>>;
 
 impl Recorder {
     pub fn new(inner: Arc<dyn Driver>) -> Arc<Recorder> {
@@ -40,18 +44,29 @@ impl Recorder {
         std::mem::take(&mut self.launches.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn recording(&self, entry: &LaunchConfig, kernel: HostKernel) -> HostKernel {
-        let (entry, launches, inner) = (entry.clone(), self.launches.clone(), kernel.run.clone());
-        let writable: Vec<bool> = kernel.buffers.iter().map(|(_, writable)| *writable).collect();
+    fn recording(
+        log: &Launches,
+        (entry, loaded): (&LaunchConfig, Option<&Arc<Kernel>>),
+        code: HostKernel,
+    ) -> HostKernel {
+        let relaunched = code.relaunched.clone().map(|relaunch| {
+            let (log, loaded) = (log.clone(), loaded.cloned());
+            let recording = move |entry: &LaunchConfig, spans: &[u64]| {
+                Recorder::recording(&log, (entry, loaded.as_ref()), relaunch(entry, spans))
+            };
+            Arc::new(recording) as Arc<Relaunch>
+        });
+        let (entry, kernel, log, inner) = (entry.clone(), loaded.cloned(), log.clone(), code.run.clone());
+        let writable: Vec<bool> = code.buffers.iter().map(|(_, writable)| *writable).collect();
         let run = move |buffers: &mut [Vec<u8>]| {
             let before = buffers.to_vec();
             inner(buffers)?;
-            let recorded =
-                Recorded { entry: entry.clone(), writable: writable.clone(), before, after: buffers.to_vec() };
-            launches.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
+            let (entry, kernel, writable) = (entry.clone(), kernel.clone(), writable.clone());
+            let recorded = Recorded { entry, kernel, writable, before, after: buffers.to_vec() };
+            log.lock().unwrap_or_else(PoisonError::into_inner).push(recorded);
             Ok(())
         };
-        HostKernel { run: Arc::new(run), ..kernel }
+        HostKernel { run: Arc::new(run), relaunched, ..code }
     }
 }
 
@@ -75,11 +90,20 @@ impl Driver for Recorder {
     }
 
     fn load(&self, code: KernelCode) -> Result<Vec<LoadedKernel>, DriverError> {
-        let recording = |(entry, kernel): (LaunchConfig, HostKernel)| self.recording(&entry, kernel).into_code(entry);
-        self.inner.load(match code {
-            KernelCode::Ptx { .. } => code,
-            code => KernelCode::Ir(functions(code).into_iter().flatten().map(recording).collect()),
-        })
+        let kernels = match &code {
+            KernelCode::Ptx { .. } => return self.inner.load(code),
+            KernelCode::Ir(all) => all.iter().map(|(_, kernel)| kernel.clone().downcast::<Kernel>().ok()).collect(),
+            KernelCode::Vendor(calls) => vec![None; calls.len()],
+        };
+        let recording = |((entry, code), kernel): ((LaunchConfig, HostKernel), Option<Arc<Kernel>>)| {
+            Recorder::recording(&self.launches, (&entry, kernel.as_ref()), code).into_code(entry)
+        };
+        let functions = functions(code).into_iter().flatten();
+        self.inner.load(KernelCode::Ir(functions.zip(kernels).map(recording).collect()))
+    }
+
+    fn relaunched(&self, kernel: &LoadedKernel, launch: LaunchConfig, spans: &[u64]) -> LoadedKernel {
+        self.inner.relaunched(kernel, launch, spans)
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {
@@ -112,6 +136,7 @@ pub fn entry(kernel: &Kernel) -> LaunchConfig {
         blocks: launch.blocks,
         threads: launch.threads,
         shared_bytes: launch.shared_bytes as u32,
+        sizes: vec![],
         matrices: kernel.tensor_maps().into_iter().map(matrix).collect(),
     }
 }
@@ -143,6 +168,7 @@ pub fn execute(
 ) -> Result<u64, String> {
     let mut arguments: Vec<Argument<'_>> =
         buffers.iter_mut().zip(writable).map(|(bytes, w)| Argument::Buffer { bytes, writable: *w }).collect();
+    arguments.extend(entry.sizes.iter().map(|size| Argument::Number(*size as u64)));
     arguments.extend(entry.matrices.iter().map(|matrix| Argument::Map(map(matrix))));
     let launch = Launch { blocks: entry.blocks, threads: entry.threads, shared_bytes: entry.shared_bytes, seed };
     module.launch(&entry.name, launch, &mut arguments).map_err(|fault| fault.to_string())
@@ -166,6 +192,20 @@ impl Repeated {
         };
         let modules = capabilities.iter().map(module).collect::<Result<_, tensorc::Error>>()?;
         Ok(Repeated { modules, names: entry_names(kernels) })
+    }
+
+    /// A kernel alone.
+    ///
+    /// # Errors
+    /// There is no code for it.
+    pub fn alone(kernel: &Kernel) -> Result<Repeated, tensorc::Error> {
+        Repeated::new(std::slice::from_ref(kernel), &Capability::ALL)
+    }
+
+    /// As [`Repeated::check`], of the launch of a kernel that is here alone, under whatever name it was launched.
+    pub fn check_alone(&self, what: &str, kernel: &Kernel, launch: &Recorded, seed: u64) -> u64 {
+        let entry = LaunchConfig { name: self.names[0].clone(), ..launch.entry.clone() };
+        self.check(what, std::slice::from_ref(kernel), &Recorded { entry, ..launch.clone() }, seed)
     }
 
     /// Repeats a launch of one of the kernels: what it writes has the bits of the interpreter of KIR, but for payloads of NaNs.

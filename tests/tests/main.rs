@@ -14,6 +14,7 @@ mod executor;
 mod flow;
 mod gpu;
 mod gpu_arrays;
+mod gpu_open;
 mod groups;
 mod kvstore;
 mod libraries;

@@ -495,9 +495,14 @@ fn further_shapes_put_numbers_into_a_plan() {
         found.push((case.name, made));
         expected.push((case.name, case.plans));
     }
-    match options().backend {
-        Backend::Cranelift => assert_eq!(found, expected),
-        _ => assert!(found.iter().zip(&expected).all(|(a, b)| a.1 <= b.1 + 1), "{found:?}"),
+    // A GPU has other conditions, such as that windows stay inside of images.
+    let more = match options() {
+        options if !options.gpus.is_empty() => 2,
+        options => usize::from(options.backend != Backend::Cranelift),
+    };
+    match more {
+        0 => assert_eq!(found, expected),
+        more => assert!(found.iter().zip(&expected).all(|(a, b)| a.1 <= b.1 + more), "{found:?}"),
     }
 }
 

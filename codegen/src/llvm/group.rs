@@ -93,7 +93,7 @@ impl<'c> KernelWalker<'_, Gen<'c, '_, '_>> {
         let map = map.ok_or_else(|| internal("a copy without a map"))?;
         let map = self.code.ir.cast(
             Op::PtrToInt,
-            self.code.parameter(self.kernel.params + map)?.into(),
+            self.code.parameter(self.kernel.params + self.kernel.scalars.len() + map)?.into(),
             self.code.ir.int(64).into(),
         )?;
         let (into, barrier) = (self.shared_address(&copy.into)?, self.shared_address(&copy.barrier)?);

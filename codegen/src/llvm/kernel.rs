@@ -24,7 +24,7 @@ use crate::walk::{
 };
 
 /// Writes the body of `function`, whose parameters are the buffers and the scalars of the kernel; on a GPU every
-/// buffer.
+/// buffer and every scalar.
 pub(super) fn write_body<'c>(
     ir: Ir<'c, '_>,
     machine: ProcessorTraits,
@@ -105,6 +105,10 @@ impl<'c> KernelEmitter for Gen<'c, '_, '_> {
     type Address = PointerValue<'c>;
 
     fn scalar(&mut self, i: usize) -> Result<Value<'c>> {
+        if self.machine.gpu {
+            let value = self.function.get_nth_param((self.kernel.params + i) as u32);
+            return value.ok_or_else(|| internal("a kernel without scalars"));
+        }
         let ty = self.ir.int(64).into();
         let scalars = self.scalars.ok_or_else(|| internal("a kernel without scalars"))?;
         let at = self.ir.element(ty, scalars, self.ir.i64(i as i64))?;

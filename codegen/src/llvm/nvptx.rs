@@ -87,7 +87,9 @@ fn translate<'c>(
     let pointer: BasicMetadataTypeEnum<'c> = cx.ptr_type(AddressSpace::from(GLOBAL)).into();
     let maps = kernel.tensor_maps().len();
     let map: BasicMetadataTypeEnum<'c> = cx.ptr_type(AddressSpace::default()).into();
-    let ty = cx.void_type().fn_type(&[vec![pointer; kernel.params], vec![map; maps]].concat(), false);
+    let size: BasicMetadataTypeEnum<'c> = cx.i64_type().into();
+    let parameters = [vec![pointer; kernel.params], vec![size; kernel.scalars.len()], vec![map; maps]].concat();
+    let ty = cx.void_type().fn_type(&parameters, false);
     let function = module.add_function(name, ty, None);
     function.set_call_conventions(PTX_KERNEL);
     function.add_attribute(AttributeLoc::Function, ir.attribute("nounwind"));
@@ -98,7 +100,7 @@ fn translate<'c>(
         function.add_attribute(AttributeLoc::Function, cx.create_string_attribute("nvvm.minctasm", "1"));
     }
     let kind = Attribute::get_named_enum_kind_id("align");
-    for i in kernel.params..kernel.params + maps {
+    for i in parameters.len() - maps..parameters.len() {
         let bytes = cx.i8_type().array_type(TENSOR_MAP_BYTES);
         let by_value = Attribute::get_named_enum_kind_id("byval");
         let attributes = [

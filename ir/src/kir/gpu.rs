@@ -8,6 +8,9 @@ use crate::index::Index;
 /// Threads that execute in step.
 pub const WARP: usize = 32;
 
+/// Most blocks of a launch.
+pub const MAX_BLOCKS: u64 = i32::MAX as u64;
+
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaunchShape {

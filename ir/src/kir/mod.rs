@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use tensorc_abi::{DType, KernelSignature, Parameter};
 
 pub use build::{KernelBuilder, LoopRange};
-pub use gpu::{BufferPlace, LaunchShape, Mma, WARP, warp_matrix};
+pub use gpu::{BufferPlace, LaunchShape, MAX_BLOCKS, Mma, WARP, warp_matrix};
 pub use group::{
     BatchAxis, GROUP, GROUP_ROWS, GroupMma, TILE_ALIGNMENT, TensorMap, TileCopy, TileOperand, WarpRole, group_acc,
     panel, swizzled, tf32,
@@ -50,7 +50,7 @@ pub struct Kernel {
     /// How many of `buffers` are parameters.
     pub params: usize,
     /// Index parameters. A kernel with a parallel loop has exactly two, the range of that loop the
-    /// call executes, supplied by the launcher and not visible in the body.
+    /// call executes, supplied by the launcher and not visible in the body. Those of a kernel for a GPU are passed with a launch.
     pub scalars: Vec<Var>,
     /// The statements.
     pub body: Vec<Stmt>,
@@ -325,11 +325,11 @@ impl Kernel {
         kernel
     }
 
-    /// The extent of the parallel loop, or of the grid; 1 for a kernel without either.
+    /// The extent of the parallel loop, or of the grid, whose binding is not below 0; 1 for a kernel without either.
     pub fn parallel_extent(&self) -> Extent {
         match self.body.first() {
             Some(Stmt::For { kind: LoopKind::Parallel | LoopKind::Grid, hi, .. }) => {
-                hi.as_extent().map_or(Extent::ZERO, |n| n.greatest(0))
+                hi.as_extent().map_or(Extent::ZERO, |n| if n.is_open() { n } else { n.greatest(0) })
             }
             _ => Extent::ONE,
         }
@@ -348,10 +348,16 @@ impl Kernel {
             parameters: self.buffers[..self.params].iter().map(parameter).collect(),
             extent: self.parallel_extent(),
             on_blocks: self.is_on_blocks(),
+            sizes: vec![],
         }
     }
 
-    /// The grid of a kernel for a GPU.
+    /// Whether the kernel is for a GPU.
+    pub fn is_launch(&self) -> bool {
+        matches!(self.body.first(), Some(Stmt::For { kind: LoopKind::Grid, .. }))
+    }
+
+    /// The grid of a kernel for a GPU. If it takes scalars, the number of blocks is that of a launch.
     pub fn launch(&self) -> Option<LaunchShape> {
         let [Stmt::For { kind: LoopKind::Grid, hi: blocks, body, .. }] = &self.body[..] else { return None };
         let Some(Stmt::For { kind: LoopKind::Threads, hi: threads, .. }) = body.last() else { return None };
@@ -384,7 +390,7 @@ impl Kernel {
     /// Whether a library calls the kernel on blocks, with the index parameters of
     /// [`tensorc_abi::library::epilogue_scalars`]: it writes its first buffer, in which nothing else that it reads lies.
     pub fn is_on_blocks(&self) -> bool {
-        !self.is_parallel() && self.scalars.len() == BLOCK_SCALARS
+        !self.is_parallel() && !self.is_launch() && self.scalars.len() == BLOCK_SCALARS
     }
 
     /// A variable of the kernel.

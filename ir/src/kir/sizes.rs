@@ -1,13 +1,14 @@
 //! Kernels for many shapes: numbers that depend on symbols become arguments of each call.
 //!
 //! The last parameter of such a kernel is memory of i64, its *sizes*. They are read once, at the beginning of an iteration of the
-//! parallel loop, or of the kernel if it has none. What an index multiplies or divides by a size is computed in the outermost block
-//! where its variables are known.
+//! parallel loop, or of the kernel if it has none. A kernel for a GPU takes them as scalars, which a launch passes by value. What an
+//! index multiplies or divides by a size is computed in the outermost block where its variables are known, of a GPU in the program
+//! of a thread.
 
 use smallvec::SmallVec;
 use tensorc_abi::DType;
 
-use super::{Buf, BufInfo, Kernel, LoopKind, MemorySpace, Operand, Stmt, Var, VarInfo};
+use super::{Buf, BufInfo, BufferPlace, Kernel, LoopKind, MAX_BLOCKS, MemorySpace, Mma, Operand, Stmt, Var, VarInfo};
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
 use crate::extent::Extent;
 use crate::index::{Atom, Index, Interval, unbounded};
@@ -16,9 +17,9 @@ use crate::scalar::{CmpOp, Scalar, ScalarOp};
 /// A kernel that takes its sizes as an argument.
 #[derive(Clone, Debug)]
 pub struct SizedKernel {
-    /// The kernel, with memory of the sizes as its last parameter if it has any.
+    /// The kernel, with memory of the sizes as its last parameter if it has any, or as its scalars if it is for a GPU.
     pub kernel: Kernel,
-    /// The sizes, by position in that memory.
+    /// The sizes, by position in that memory or among the scalars.
     pub sizes: Vec<Extent>,
 }
 
@@ -36,9 +37,12 @@ impl Kernel {
     /// The kernel with sizes in place of what depends on symbols.
     ///
     /// # Errors
-    /// [`DiagnosticCode::Unsupported`]: the extent of a vector, of an unrolled loop or of memory of its own depends on symbols, or a
-    /// number of a kernel for a GPU does.
+    /// [`DiagnosticCode::Unsupported`]: the extent of a vector, of an unrolled loop or of memory of its own depends on symbols, or
+    /// what groups of warps do.
     pub fn sized(&self) -> Result<SizedKernel> {
+        if self.is_launch() {
+            return Sizes::new(self, false).rewritten(&self.body);
+        }
         let found = Sizes::new(self, true).rewritten(&self.body)?;
         // Each launch has the number of iterations anyway.
         if found.sizes.is_empty() { Sizes::new(self, false).rewritten(&self.body) } else { Ok(found) }
@@ -52,7 +56,26 @@ fn is_open(stmt: &Stmt) -> bool {
         Stmt::LetIndex { index, .. } | Stmt::Load { index, .. } | Stmt::Store { index, .. } => index.is_open(),
         Stmt::VectorMath { start, len, .. } => start.is_open() || len.is_open(),
         Stmt::If { then, otherwise, .. } => then.iter().chain(otherwise).any(is_open),
-        _ => false,
+        Stmt::Mma(mma) => [&mma.a, &mma.b, &mma.acc].iter().any(|place| place.index.is_open()),
+        Stmt::LoadMatrix { into, from, .. } | Stmt::CopyAsync { into, from, .. } => {
+            into.index.is_open() || from.index.is_open()
+        }
+        Stmt::AwaitBarrier { barrier, phase } => barrier.index.is_open() || phase.is_open(),
+        Stmt::Arrive { barrier, .. } => barrier.index.is_open(),
+        Stmt::CopyTile(copy) => {
+            let places = [&copy.into, &copy.barrier].map(|place| &place.index);
+            places.into_iter().chain(&copy.at).chain(&copy.batch).any(Index::is_open)
+        }
+        Stmt::GroupMma(mma) => [&mma.acc, &mma.a.at, &mma.b.at].iter().any(|place| place.index.is_open()),
+        Stmt::Roles(roles) => roles.iter().flat_map(|role| &role.body).any(is_open),
+        Stmt::Let { .. }
+        | Stmt::Alloc { .. }
+        | Stmt::Barrier
+        | Stmt::Shuffle { .. }
+        | Stmt::CommitCopies
+        | Stmt::AwaitCopies { .. }
+        | Stmt::InitBarriers { .. }
+        | Stmt::AwaitProducts { .. } => false,
     }
 }
 
@@ -108,13 +131,15 @@ impl Sizes {
 
     fn rewritten(mut self, body: &[Stmt]) -> Result<SizedKernel> {
         match body {
-            [Stmt::For { var, lo, hi, step, kind: LoopKind::Parallel, body }] => {
-                let last = self.interval(hi).1 - 1;
-                self.ranges[var.0 as usize] = (Extent::ZERO, last);
-                let hi = if hi.is_open() { Index::constant(MAX_ITERATIONS) } else { hi.clone() };
-                let body = self.root(body)?;
-                let (var, lo, step) = (*var, lo.clone(), *step);
-                self.kernel.body = vec![Stmt::For { var, lo, hi, step, kind: LoopKind::Parallel, body }];
+            [Stmt::For { var, lo, hi, step, kind: kind @ (LoopKind::Parallel | LoopKind::Grid), body }] => {
+                self.ranges[var.0 as usize] = (Extent::ZERO, self.interval(hi).1 - 1);
+                let (body, most) = match kind {
+                    LoopKind::Grid => (self.grid(body)?, MAX_BLOCKS as i64),
+                    _ => (self.root(body)?, MAX_ITERATIONS),
+                };
+                let hi = if hi.is_open() { Index::constant(most) } else { hi.clone() };
+                let (var, lo, step, kind) = (*var, lo.clone(), *step, *kind);
+                self.kernel.body = vec![Stmt::For { var, lo, hi, step, kind, body }];
             }
             body => self.kernel.body = self.root(body)?,
         }
@@ -122,14 +147,33 @@ impl Sizes {
     }
 
     fn finish(mut self) -> SizedKernel {
-        if let Some(memory) = self.memory {
-            self.kernel.buffers[memory.0 as usize].len = self.sizes.len().into();
+        match self.memory {
+            Some(memory) => self.kernel.buffers[memory.0 as usize].len = self.sizes.len().into(),
+            None => self.kernel.scalars.extend(&self.held),
         }
         SizedKernel { kernel: self.kernel, sizes: self.sizes }
     }
 
     fn interval(&self, index: &Index) -> Interval {
         index.interval(&|v: u32| self.ranges[v as usize])
+    }
+
+    /// The body of a grid loop, whose outermost block is the program of a thread.
+    fn grid(&mut self, body: &[Stmt]) -> Result<Vec<Stmt>> {
+        let written = |stmt: &Stmt| match stmt {
+            Stmt::For { var, lo, hi, step, kind: kind @ LoopKind::Threads, body } if !lo.is_open() && !hi.is_open() => {
+                self.ranges[var.0 as usize] = (Extent::ZERO, self.interval(hi).1 - 1);
+                let (var, lo, hi, step, kind) = (*var, lo.clone(), hi.clone(), *step, *kind);
+                Ok(Stmt::For { var, lo, hi, step, kind, body: self.root(body)? })
+            }
+            Stmt::Alloc { buf } if !self.kernel.buf(*buf).len.is_open() => Ok(stmt.clone()),
+            Stmt::LetIndex { var, index } if !index.is_open() => {
+                self.ranges[var.0 as usize] = self.interval(index);
+                Ok(stmt.clone())
+            }
+            _ => Err(unsupported("what blocks of threads have in common depends on symbols")),
+        };
+        body.iter().map(written).collect()
     }
 
     /// The outermost block, which begins with the sizes.
@@ -202,7 +246,30 @@ impl Sizes {
             Stmt::If { cond, then, otherwise } => {
                 Stmt::If { cond: *cond, then: self.block(then)?, otherwise: self.block(otherwise)? }
             }
-            _ => return Err(unsupported("a kernel for a GPU depends on symbols")),
+            Stmt::Shuffle { var, .. } => {
+                self.depths[var.0 as usize] = depth;
+                stmt.clone()
+            }
+            Stmt::Mma(mma) => {
+                let [a, b, acc] = [&mma.a, &mma.b, &mma.acc].map(|place| self.place(place));
+                Stmt::Mma(Box::new(Mma { a, b, acc }))
+            }
+            Stmt::LoadMatrix { into, from, count, transposed } => {
+                let [into, from] = [into, from].map(|place| self.place(place));
+                Stmt::LoadMatrix { into, from, count: *count, transposed: *transposed }
+            }
+            Stmt::CopyAsync { into, from, len, cond } => {
+                let [into, from] = [into, from].map(|place| self.place(place));
+                Stmt::CopyAsync { into, from, len: *len, cond: *cond }
+            }
+            Stmt::Barrier | Stmt::CommitCopies | Stmt::AwaitCopies { .. } => stmt.clone(),
+            Stmt::InitBarriers { .. }
+            | Stmt::Arrive { .. }
+            | Stmt::AwaitBarrier { .. }
+            | Stmt::CopyTile(_)
+            | Stmt::GroupMma(_)
+            | Stmt::AwaitProducts { .. }
+            | Stmt::Roles(_) => return Err(unsupported("a kernel of groups of warps depends on symbols")),
         };
         self.push(depth, written);
         Ok(())
@@ -214,6 +281,10 @@ impl Sizes {
             Some(memory) if buf >= memory => Buf(buf.0 + 1),
             _ => buf,
         }
+    }
+
+    fn place(&mut self, place: &BufferPlace) -> BufferPlace {
+        BufferPlace { buf: self.moved(place.buf), index: self.index(&place.index) }
     }
 
     /// The variable that holds a number.
@@ -245,16 +316,27 @@ impl Sizes {
             let term = match factor.known() {
                 Some(factor) => value.scale(factor),
                 None => {
-                    let (value, factor) = (self.operand(&value), Operand::Var(self.size(*factor)));
-                    Index::var(self.computed(ScalarOp::Mul, &[value, factor]).0)
+                    let (factor, scale) = self.divided(*factor);
+                    let (value, factor) = (self.operand(&value), Operand::Var(self.size(factor)));
+                    Index::var(self.computed(ScalarOp::Mul, &[value, factor]).0).scale(scale)
                 }
             };
             sum = sum.add(&term);
         }
         match index.constant.known() {
             Some(constant) => sum.offset(constant),
-            None => sum.add(&Index::var(self.size(index.constant).0)),
+            None => {
+                let (constant, scale) = self.divided(index.constant);
+                sum.add(&Index::var(self.size(constant).0).scale(scale))
+            }
         }
+    }
+
+    /// A number divided by what it is certainly a multiple of, and that: wide accesses of a GPU must be known to be aligned.
+    fn divided(&self, n: Extent) -> (Extent, i64) {
+        let is_launch = self.memory.is_none();
+        let divide = |by: &i64| Some((n.sure_quotient(*by)?, *by));
+        [16, 8, 4, 2].iter().filter(|_| is_launch).find_map(divide).unwrap_or((n, 1))
     }
 
     fn atom(&mut self, atom: &Atom) -> Index {

@@ -84,7 +84,7 @@ impl Verifier<'_> {
         {
             return Err("the parallel loop must run over 0..extent by 1".into());
         }
-        if matches!(k.body.first(), Some(Stmt::For { kind: LoopKind::Grid, .. })) {
+        if k.is_launch() {
             return self.grid();
         }
         k.body.iter().try_for_each(|s| self.stmt(s, true))

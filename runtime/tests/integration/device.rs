@@ -36,8 +36,7 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 
 /// The kernels of `common`, as functions of a GPU over `n` elements: `add`, `scale`, and two that are not used.
 fn functions(driver: &dyn Driver, n: u64) -> Vec<LoadedKernel> {
-    let entry =
-        |name: &str| LaunchConfig { name: name.into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
+    let entry = |name: &str| LaunchConfig { name: name.into(), blocks: 1, threads: 32, ..LaunchConfig::default() };
     let bytes = 4 * n as usize;
     let add: Arc<HostFunction> = Arc::new(|b: &mut [Vec<u8>]| {
         let sum: Vec<f32> = floats(&b[0]).iter().zip(floats(&b[1])).map(|(x, y)| x + y).collect();
@@ -55,10 +54,10 @@ fn functions(driver: &dyn Driver, n: u64) -> Vec<LoadedKernel> {
     let (r, w) = ((bytes, false), (bytes, true));
     let nothing = || Arc::new(|_: &mut [Vec<u8>]| Ok(())) as Arc<HostFunction>;
     let kernels = [
-        HostKernel { buffers: vec![r, r, w], run: add }.into_code(entry("add")),
-        HostKernel { buffers: vec![r, w], run: scale }.into_code(entry("scale")),
-        HostKernel { buffers: vec![], run: nothing() }.into_code(entry("bias_relu")),
-        HostKernel { buffers: vec![], run: nothing() }.into_code(entry("nothing")),
+        HostKernel::new(vec![r, r, w], add).into_code(entry("add")),
+        HostKernel::new(vec![r, w], scale).into_code(entry("scale")),
+        HostKernel::new(vec![], nothing()).into_code(entry("bias_relu")),
+        HostKernel::new(vec![], nothing()).into_code(entry("nothing")),
     ];
     driver.load(KernelCode::Ir(kernels.into())).unwrap()
 }

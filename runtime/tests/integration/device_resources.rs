@@ -106,7 +106,7 @@ fn a_device_is_driven_by_asynchronous_operations() {
         buffers[0].iter_mut().for_each(|x| *x = 2 * *x + 2);
         Ok(())
     };
-    let kernel = HostKernel { buffers: vec![(64, true)], run: Arc::new(run) };
+    let kernel = HostKernel::new(vec![(64, true)], Arc::new(run));
     let function = driver.load(KernelCode::Ir(vec![kernel.into_code(LaunchConfig::default())])).unwrap().remove(0);
     let (at, compute) = (there.clone(), stream());
     let op = Op { reads: &[&vars[1]], writes: &[&vars[1]], ..on(GPU) };

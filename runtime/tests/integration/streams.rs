@@ -53,7 +53,7 @@ fn kernels(driver: &dyn Driver) -> Vec<LoadedKernel> {
         };
         let buffers = vec![(len * 4, false), (len * 4, false), (len * 4, true)];
         let entry = LaunchConfig { name: name.into(), blocks: 1, threads: 32, ..LaunchConfig::default() };
-        HostKernel { buffers, run: Arc::new(run) }.into_code(entry)
+        HostKernel::new(buffers, Arc::new(run)).into_code(entry)
     };
     let all = vec![kernel("mix", LEN, false), kernel("part", PART, false), kernel("fail", LEN, true)];
     driver.load(KernelCode::Ir(all)).unwrap()

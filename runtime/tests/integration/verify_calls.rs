@@ -14,6 +14,7 @@ fn signatures() -> Vec<KernelSignature> {
         parameters: (0..=reads).map(|i| parameter(i == reads)).collect(),
         extent: N,
         on_blocks: false,
+        sizes: vec![],
     };
     chain(N, false).kernels.iter().map(|name| kernel(if name == "add" { 2 } else { 1 })).collect()
 }

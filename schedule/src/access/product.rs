@@ -27,9 +27,8 @@ pub struct ProductAxes {
 }
 
 /// Elements of some groups of axes together.
-pub fn total(groups: &[MergedAxes]) -> u64 {
-    // Products of tiles are for GPUs, whose kernels know their extents.
-    groups.iter().map(|g| g.extent.fixed() as u64).product()
+pub fn total(groups: &[MergedAxes]) -> Extent {
+    groups.iter().map(|g| g.extent).product()
 }
 
 /// A value that is stored at every element of the product.
@@ -87,27 +86,27 @@ impl MatrixProduct {
     }
 
     /// Rows of the product.
-    pub fn rows(&self) -> u64 {
+    pub fn rows(&self) -> Extent {
         total(&self.axes.rows)
     }
 
     /// Columns of the product.
-    pub fn columns(&self) -> u64 {
+    pub fn columns(&self) -> Extent {
         total(&self.axes.columns)
     }
 
     /// Terms of each sum.
-    pub fn terms(&self) -> u64 {
+    pub fn terms(&self) -> Extent {
         total(&self.axes.terms)
     }
 
     /// Number of products.
-    pub fn batch(&self) -> u64 {
+    pub fn batch(&self) -> Extent {
         total(&self.axes.batch)
     }
 
     /// Tiles of the result of so many rows and columns, of all batches.
-    pub fn tiles(&self, rows: u64, columns: u64) -> u64 {
+    pub fn tiles(&self, rows: u64, columns: u64) -> Extent {
         self.rows().div_ceil(rows) * self.columns().div_ceil(columns) * self.batch()
     }
 
@@ -131,7 +130,7 @@ impl MatrixProduct {
         let unit = |g: Option<&MergedAxes>| {
             let axis = g.map(|g| g.axis as u32);
             let reads = |v: Value| self.operands[operand] == v;
-            axis.is_some_and(|a| self.uses.flats.iter().any(|(v, f)| reads(*v) && f.step(a) == Some(1)))
+            axis.is_some_and(|a| self.uses.flats.iter().any(|(v, f)| reads(*v) && is_contiguous(f, a)))
         };
         unit(self.axes.terms.last()) && !unit(self.own_axes(operand).last())
     }
@@ -151,6 +150,11 @@ impl MatrixProduct {
         let inside = self.index_map(operand).iter().zip(dims.all()).all(|(i, n)| stays_inside(i, n, &self.space.dims));
         Ok((inside && flat.is_affine()).then_some(flat))
     }
+}
+
+/// Whether neighbours along an axis lie side by side in every shape.
+pub fn is_contiguous(flat: &Index, axis: u32) -> bool {
+    flat.coefficient(axis).is_some_and(|step| step.is_surely(1))
 }
 
 /// What is stored. A last view that permutes says where, rather than what.

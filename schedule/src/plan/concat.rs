@@ -1,5 +1,6 @@
 //! Concatenations: operands that are not computed in their place are copied there.
 
+use tensorc_abi::DType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::extent::Axes;
 use tensorc_ir::graph::{Graph, NodeId, Value};
@@ -25,20 +26,32 @@ impl Lowering<'_, '_> {
             let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
             map[axis] = map[axis].offset(-first);
             first = first + ty.dims.at(axis);
-            // Only kernels for GPUs, which know their extents, are joined.
-            ends.push(first.fixed());
+            ends.push(first);
             let input = body.add_input("in", ty.clone().into());
             let view = View { map, fill: Some(Scalar::zero(ty.dtype)) };
             let at = DenseType::new(ty.dtype, &out.dims);
             let view = body.add_prim("part", Prim::View(view.into()), &[input], &[at]);
             views.push(Value { node: view, port: 0 });
         }
-        let choose = ScalarFn::build(&vec![out.dtype; args.len()], |b, parts| {
-            let at = b.coord(axis);
-            let last = parts[parts.len() - 1].clone();
-            let earlier = parts.iter().zip(&ends).rev().skip(1);
-            vec![earlier.fold(last, |rest, (part, end)| at.lt(&at.lit(*end as f64)).select(part, &rest))]
-        });
+        let choose = match ends.iter().map(|end| end.known()).collect::<Option<Vec<i64>>>() {
+            Some(ends) => ScalarFn::build(&vec![out.dtype; args.len()], |b, parts| {
+                let at = b.coord(axis);
+                let last = parts[parts.len() - 1].clone();
+                let earlier = parts.iter().zip(&ends).rev().skip(1);
+                vec![earlier.fold(last, |rest, (part, end)| at.lt(&at.lit(*end as f64)).select(part, &rest))]
+            }),
+            None => {
+                let covers = self.covers(&mut body, node, axis)?;
+                let types = [vec![out.dtype; args.len()], vec![DType::Bool; covers.len()]].concat();
+                views.extend(covers);
+                ScalarFn::build(&types, |_, all| {
+                    let (parts, covers) = all.split_at(args.len());
+                    let last = parts[parts.len() - 1].clone();
+                    let earlier = parts.iter().zip(covers).rev();
+                    vec![earlier.fold(last, |rest, (part, covers)| covers.select(part, &rest))]
+                })
+            }
+        };
         let choose = choose.map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why))?;
         let result = body.add_prim("joined", Prim::Map(choose.into()), &views, std::slice::from_ref(&out));
         body.add_output("out", Value { node: result, port: 0 });
@@ -48,6 +61,30 @@ impl Lowering<'_, '_> {
             layouts.inputs.push(self.places.runs(self.graph, v)?);
         }
         Ok((body, layouts))
+    }
+
+    /// For every operand of a concatenation but the last, which is an input of `body` in its order, whether it has the element of the
+    /// result.
+    fn covers(&self, body: &mut Graph, node: NodeId, axis: usize) -> Result<Vec<Value>> {
+        let out = self.graph.dense(Value { node, port: 0 })?;
+        let (args, inputs) = (self.graph.args(node), body.inputs().to_vec());
+        let (mut first, mut covers) = (Extent::ZERO, vec![]);
+        for (v, input) in args.iter().zip(inputs).take(args.len().saturating_sub(1)) {
+            let ty = self.graph.dense(*v)?;
+            let always = ScalarFn::build(&[ty.dtype], |b, _| vec![b.constant(Scalar::bool(true))]);
+            let always = always.map_err(|why| Diagnostic::new(DiagnosticCode::Internal, why))?;
+            let dense = DenseType::new(DType::Bool, &ty.dims);
+            let input = Value { node: input, port: 0 };
+            let always = body.add_prim("always", Prim::Map(always.into()), &[input], std::slice::from_ref(&dense));
+            let mut map: Vec<Index> = (0..ty.rank() as u32).map(Index::var).collect();
+            map[axis] = map[axis].offset(-first);
+            first = first + ty.dims.at(axis);
+            let view = View { map, fill: Some(Scalar::bool(false)) };
+            let at = DenseType::new(DType::Bool, &out.dims);
+            let always = Value { node: always, port: 0 };
+            covers.push(Value { node: body.add_prim("covers", Prim::View(view.into()), &[always], &[at]), port: 0 });
+        }
+        Ok(covers)
     }
 
     /// One strided copy for every operand that was not computed in its place.

@@ -71,9 +71,9 @@ pub(super) fn operands(graph: &Graph, node: NodeId, axis: usize) -> Result<Vec<(
 /// At what multiple of bytes the arguments of a kernel for a GPU begin, as vectors and asynchronous copies need.
 const GPU_ALIGNMENT: u64 = 16;
 
-/// Whether kernels for a GPU can take what begins at an element of a buffer.
+/// Whether kernels for a GPU can take what begins at an element of a buffer, in every shape.
 pub(super) fn is_aligned(offset: Extent, dtype: DType) -> bool {
-    (offset * dtype.size()) % GPU_ALIGNMENT == 0
+    (offset * dtype.size()).sure_quotient(GPU_ALIGNMENT).is_some()
 }
 
 /// Whether kernels for a GPU can take each operand of a concatenation where it lies in the result.

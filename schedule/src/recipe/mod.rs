@@ -97,7 +97,7 @@ impl Form {
                 VendorContraction::Product { .. } => Recipe::VendorGemm,
                 VendorContraction::Convolution(_) => Recipe::VendorConv,
             },
-            Form::SplitAttention(_, parts) => Recipe::SplitAttention { tiles: parts.each },
+            Form::SplitAttention(_, parts) => Recipe::SplitAttention { tiles: parts.each.fixed().max(1) as u64 },
         }
     }
 }
@@ -267,7 +267,9 @@ impl Site<'_> {
         };
         // Columns cannot store in another order.
         let moved = product.is_moved(&self.cluster);
-        if product.rows() * product.columns() < tiles::MIN_RESULTS && !moved {
+        let results = product.rows() * product.columns();
+        // Both add terms in one order. An open extent may be large.
+        if !results.is_open() && results < tiles::MIN_RESULTS && !moved {
             return Ok(self.loops(Recipe::Column));
         }
         if let Some(groups) = self.warp_groups(&product, target, gpu)? {
@@ -323,9 +325,9 @@ impl Site<'_> {
         if !computes_attention(target, &found) {
             return Ok(None);
         }
-        let parts = KeySplits::busy(&found.fixed_call(), FlashTile::of(&found, target), gpu);
+        let parts = KeySplits::busy(&found.call, FlashTile::of(&found, target), gpu);
         let parts = match self.stated {
-            Some(Recipe::SplitAttention { tiles }) => KeySplits { each: tiles.max(1), ..parts },
+            Some(Recipe::SplitAttention { tiles }) => KeySplits { each: tiles.max(1).into(), ..parts },
             Some(_) => KeySplits { each: parts.tiles, ..parts },
             None => parts,
         };

@@ -1,8 +1,9 @@
 //! Tiles of matrix products on a GPU: by ordinary multiplications, and by the matrix units of warps.
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::kir::Mma;
+use tensorc_ir::{DType, Extent};
 
 use crate::access::Located;
 use crate::access::product::MatrixProduct;
@@ -21,10 +22,12 @@ pub const UNIT_ROWS: u64 = 16;
 /// Columns of one product of matrix units.
 pub const UNIT_COLUMNS: u64 = 8;
 
-/// The rows and columns of a tile by ordinary multiplications: large where there are enough tiles to occupy a GPU.
+/// The rows and columns of a tile by ordinary multiplications: large where there are enough tiles to occupy a GPU. Results do not
+/// depend on them, as terms are added in one order. An open extent may be large.
 pub fn ordinary(product: &MatrixProduct) -> [u64; 2] {
-    let most = if product.tiles(128, 128) >= MIN_TILES { 128 } else { 64 };
-    let fit = |n: u64| SIDES.into_iter().find(|side| *side >= n || *side == most).unwrap_or(most);
+    let most = if advice(|| product.tiles(128, 128) >= MIN_TILES) { 128 } else { 64 };
+    let holds = |side: u64, n: Extent| !n.is_open() && n <= side;
+    let fit = |n: Extent| SIDES.into_iter().find(|side| holds(*side, n) || *side == most).unwrap_or(most);
     [fit(product.rows()), fit(product.columns())]
 }
 
@@ -35,9 +38,9 @@ pub fn ordinary(product: &MatrixProduct) -> [u64; 2] {
 pub(crate) fn fits_matrix_units(cluster: &Located<'_>, product: &MatrixProduct, tf32: bool) -> Result<bool> {
     let [a, b] = product.operands;
     let (a, b) = (cluster.ty(a)?.dtype, cluster.ty(b)?.dtype);
-    let large = product.rows() >= UNIT_ROWS && product.columns() >= UNIT_COLUMNS;
     let taken = matches!(a, DType::F16 | DType::BF16) || a == DType::F32 && tf32;
-    Ok(a == b && taken && large && product.terms() >= unit_terms(a))
+    let large = || product.rows() >= UNIT_ROWS && product.columns() >= UNIT_COLUMNS;
+    Ok(a == b && taken && large() && product.terms() >= unit_terms(a))
 }
 
 /// Terms of one product of matrix units.
@@ -45,7 +48,7 @@ pub fn unit_terms(dtype: DType) -> u64 {
     Mma::depth(dtype).unwrap_or(1) as u64
 }
 
-/// The side of a tile by matrix units: large where there are enough tiles to occupy a GPU.
+/// The side of a tile by matrix units: large where there are enough tiles to occupy a GPU. Results do not depend on it.
 pub(crate) fn unit_side(product: &MatrixProduct) -> u64 {
-    if product.tiles(128, 128) >= MIN_MATRIX_UNIT_TILES { 128 } else { 64 }
+    if advice(|| product.tiles(128, 128) >= MIN_MATRIX_UNIT_TILES) { 128 } else { 64 }
 }

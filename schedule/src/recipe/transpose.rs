@@ -2,11 +2,12 @@
 
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
 
 use crate::access::axes::IterationAxes;
-use crate::access::{Located, MergedAxes, group_axes};
+use crate::access::{ClusterAccesses, Located, MergedAxes, group_axes};
 
 /// Shorter axes are not worth a tile.
 const MIN_EXTENT: u64 = 8;
@@ -32,24 +33,38 @@ impl Transposed {
         let IterationAxes { extents, uses, .. } = IterationAxes::of(cluster, &outputs, &cluster.ty(outputs[0])?.dims)?;
         let groups = group_axes(&extents, &uses, &|_| false, &|_, _| true);
         let Some((inner, outer)) = groups.split_last() else { return Ok(None) };
-        if inner.extent < MIN_EXTENT || !uses.guards.is_empty() {
+        if !uses.guards.is_empty() {
             return Ok(None);
         }
-        let coefficient = |f: &Index, g: &MergedAxes| f.coefficient(g.axis as u32).unwrap_or_default();
-        for along in outer.iter().filter(|g| g.extent >= MIN_EXTENT) {
-            let mut operands = vec![];
-            for (v, flat) in &uses.flats {
-                let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
-                let once = uses.flats.iter().filter(|(u, _)| u == v).count() == 1;
-                if is_input && once && coefficient(flat, along) == 1 && coefficient(flat, inner).magnitude() > 1 {
-                    operands.push((*v, cluster.ty(*v)?.dtype, flat.clone()));
-                }
-            }
-            operands.truncate(MAX_OPERANDS);
-            if !operands.is_empty() {
-                return Ok(Some(Transposed { along: along.clone(), operands }));
+        // Whatever goes through tiles, results are the same.
+        advice(|| across(cluster, &uses, outer, inner))
+    }
+}
+
+/// What is read along one of the outer axes.
+fn across(
+    cluster: &Located<'_>,
+    uses: &ClusterAccesses,
+    outer: &[MergedAxes],
+    inner: &MergedAxes,
+) -> Result<Option<Transposed>> {
+    if inner.extent < MIN_EXTENT {
+        return Ok(None);
+    }
+    let coefficient = |f: &Index, g: &MergedAxes| f.coefficient(g.axis as u32).unwrap_or_default();
+    for along in outer.iter().filter(|g| g.extent >= MIN_EXTENT) {
+        let mut operands = vec![];
+        for (v, flat) in &uses.flats {
+            let is_input = matches!(cluster.body.node(v.node).kind, NodeKind::Input);
+            let once = uses.flats.iter().filter(|(u, _)| u == v).count() == 1;
+            if is_input && once && coefficient(flat, along) == 1 && coefficient(flat, inner).magnitude() > 1 {
+                operands.push((*v, cluster.ty(*v)?.dtype, flat.clone()));
             }
         }
-        Ok(None)
+        operands.truncate(MAX_OPERANDS);
+        if !operands.is_empty() {
+            return Ok(Some(Transposed { along: along.clone(), operands }));
+        }
     }
+    Ok(None)
 }

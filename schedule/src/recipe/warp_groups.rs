@@ -67,9 +67,9 @@ pub fn sources(cluster: &Located<'_>, product: &MatrixProduct, tf32: bool) -> Re
     let axes = &product.axes;
     let dtype = cluster.ty(product.operands[0])?.dtype;
     let plain = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| g.len() == 1);
-    let large = [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= MIN_EXTENT);
+    let large = || [&axes.rows, &axes.columns, &axes.terms].into_iter().all(|g| total(g) >= MIN_EXTENT);
     let taken = GroupMma::takes(dtype) && (dtype != DType::F32 || tf32);
-    if !plain || !large || !taken || cluster.ty(product.operands[1])?.dtype != dtype {
+    if !plain || !taken || cluster.ty(product.operands[1])?.dtype != dtype || !large() {
         return Ok(None);
     }
     let found = [matrix(cluster, product, 0)?, matrix(cluster, product, 1)?];

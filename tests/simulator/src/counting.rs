@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use tensorc_runtime::device::stream::{Callback, Event, Stream, StreamError, StreamWork, Transfer};
 use tensorc_runtime::gpu::{
-    CodeForm, Driver, DriverError, Graph, KernelCode, LaunchStream, LoadedKernel, Memory, Properties, Rows,
+    CodeForm, Driver, DriverError, Graph, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory, Properties,
+    Rows,
 };
 use tensorc_runtime::{Device, DeviceKind};
 
@@ -145,6 +146,10 @@ impl Driver for CountingDriver {
         self.counts.load_nanos.fetch_add(nanos, Ordering::Relaxed);
         self.counts.loads.fetch_add(loaded.len() as u64, Ordering::Relaxed);
         Ok(loaded)
+    }
+
+    fn relaunched(&self, kernel: &LoadedKernel, launch: LaunchConfig, spans: &[u64]) -> LoadedKernel {
+        self.inner.relaunched(kernel, launch, spans)
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {

@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use tensorc_ir::kir::{BufInfo, Kernel};
+use tensorc_ir::index::Index;
+use tensorc_ir::kir::{BufInfo, Kernel, Stmt, Var};
 use tensorc_runtime::engine::Failure;
 use tensorc_runtime::gpu::{KernelCode, LaunchConfig};
 
@@ -20,9 +21,19 @@ pub struct HostKernel {
     pub buffers: Vec<(usize, bool)>,
     /// The function. It gets copies of all buffers, in order.
     pub run: Arc<HostFunction>,
+    /// The kernel launched in another way, if it can be: with the elements of its buffers.
+    pub relaunched: Option<Arc<Relaunch>>,
 }
 
+/// Gives what [`Driver::relaunched`](tensorc_runtime::gpu::Driver::relaunched) demands of a kernel.
+pub type Relaunch = dyn Fn(&LaunchConfig, &[u64]) -> HostKernel + Send + Sync;
+
 impl HostKernel {
+    /// A function that is launched in one way.
+    pub fn new(buffers: Vec<(usize, bool)>, run: Arc<HostFunction>) -> HostKernel {
+        HostKernel { buffers, run, relaunched: None }
+    }
+
     /// The code of this kernel for a driver.
     pub fn into_code(self, entry: LaunchConfig) -> HostCode {
         (entry, Arc::new(self))
@@ -31,12 +42,28 @@ impl HostKernel {
     fn interpreting(kernel: &Kernel) -> HostKernel {
         let bytes = |b: &BufInfo| (b.elements() as usize * b.dtype.size(), b.writable);
         let buffers = kernel.buffers[..kernel.params].iter().map(bytes).collect();
-        let kernel = kernel.clone();
+        let (kernel, general) = (kernel.clone(), kernel.clone());
+        let relaunched =
+            move |launch: &LaunchConfig, spans: &[u64]| HostKernel::interpreting(&relaunched(&general, launch, spans));
         HostKernel {
             buffers,
             run: Arc::new(move |buffers: &mut [Vec<u8>]| Ok(run_launch(&kernel, buffers).map(drop)?)),
+            relaunched: Some(Arc::new(relaunched)),
         }
     }
+}
+
+/// A kernel with the numbers of a launch: of its blocks, of the elements of its parameters, and of its scalars.
+pub fn relaunched(kernel: &Kernel, launch: &LaunchConfig, spans: &[u64]) -> Kernel {
+    let mut kernel = kernel.clone();
+    kernel.buffers.iter_mut().zip(spans).for_each(|(buffer, span)| buffer.len = (*span).into());
+    let scalars = std::mem::take(&mut kernel.scalars);
+    if let [Stmt::For { hi, body, .. }] = &mut kernel.body[..] {
+        *hi = Index::constant(launch.blocks);
+        let bound = |(var, value): (Var, &i64)| Stmt::LetIndex { var, index: Index::constant(*value) };
+        body.splice(0..0, scalars.into_iter().zip(&launch.sizes).map(bound));
+    }
+    kernel
 }
 
 /// A kernel, or a function in the place of one, and how it is launched: an entry of [`KernelCode::Ir`].

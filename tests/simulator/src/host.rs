@@ -6,10 +6,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tensorc_runtime::gpu::{CodeForm, Driver, DriverError, KernelCode, LaunchStream, LoadedKernel, Memory};
+use tensorc_runtime::gpu::{
+    CodeForm, Driver, DriverError, KernelCode, LaunchConfig, LaunchStream, LoadedKernel, Memory,
+};
 use tensorc_runtime::{AlignedBuffer, Device};
 
-use crate::function::functions;
+use crate::function::{HostKernel, functions};
 use crate::stream::Simulator;
 
 /// A driver whose device is made of the host.
@@ -74,6 +76,13 @@ impl Driver for HostDriver {
         };
         let loaded = |(entry, kernel)| LoadedKernel { entry: Arc::new(entry), code: Arc::new(kernel) };
         Ok(functions(code).ok_or_else(refused)?.into_iter().map(loaded).collect())
+    }
+
+    fn relaunched(&self, kernel: &LoadedKernel, launch: LaunchConfig, spans: &[u64]) -> LoadedKernel {
+        let relaunch = kernel.code.downcast_ref::<HostKernel>().and_then(|code| code.relaunched.as_ref());
+        let code =
+            relaunch.map_or_else(|| kernel.code.clone(), |relaunch| Arc::new(relaunch(&launch, spans)) as Arc<_>);
+        LoadedKernel { entry: Arc::new(launch), code }
     }
 
     fn alloc(&self, bytes: u64) -> Result<Box<dyn Memory>, DriverError> {

@@ -22,7 +22,7 @@ use tensorc_runtime::gpu::Driver;
 use tensorc_schedule::target::Capability;
 
 pub use counting::{CountingDriver, Counts};
-pub use function::{HostCode, HostFunction, HostKernel, functions};
+pub use function::{HostCode, HostFunction, HostKernel, Relaunch, functions, relaunched};
 pub use host::HostDriver;
 pub use simt::{BufferTraffic, LaunchCounts, Traffic, run_launch};
 pub use traffic::traffic;

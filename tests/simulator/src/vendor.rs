@@ -18,7 +18,7 @@ pub(crate) fn function(kernel: VendorKernel) -> (LaunchConfig, HostKernel) {
         execute(&call, buffers);
         Ok(())
     };
-    (LaunchConfig { name, ..LaunchConfig::default() }, HostKernel { buffers, run: Arc::new(run) })
+    (LaunchConfig { name, ..LaunchConfig::default() }, HostKernel::new(buffers, Arc::new(run)))
 }
 
 /// Elements of a buffer as f64, which holds every value of the types that libraries compute.

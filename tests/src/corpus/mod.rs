@@ -4,6 +4,7 @@ pub mod draws;
 pub mod emitters;
 pub mod groups;
 pub mod libraries;
+pub mod open;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use tensorc::ir::verify::verify_kernel;
 use tensorc::ir::{DType, TensorData};
 use tensorc::passes::{CompilePhase, PassCx, Pipeline};
 use tensorc::runtime::gpu::Driver;
-use tensorc::{Compiler, Error, Options, Tensor};
+use tensorc::{Compiler, Error, Model, Options, Tensor};
 use tensorc_codegen::lower::lower_with;
 use tensorc_random::Rng;
 
@@ -37,9 +38,17 @@ impl Case {
     /// # Errors
     /// The graph does not compile or its code fails.
     pub fn run(&self, compiler: &Compiler) -> Result<Vec<TensorData>, Error> {
+        self.run_as(&compiler.model(self.graph.clone()))
+    }
+
+    /// Results of a model of which the graph is a specialisation.
+    ///
+    /// # Errors
+    /// As [`Case::run`].
+    pub fn run_as(&self, model: &Model) -> Result<Vec<TensorData>, Error> {
         let names: Vec<String> = self.graph.inputs().iter().map(|n| self.graph.node(*n).name.to_string()).collect();
         let given: Vec<(&str, Tensor)> = names.iter().map(String::as_str).zip(self.inputs.iter().map(tensor)).collect();
-        let outputs = compiler.model(self.graph.clone()).run(&given)?;
+        let outputs = model.run(&given)?;
         Ok(outputs.iter().map(|(_, output)| data(output)).collect())
     }
 

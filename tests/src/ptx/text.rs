@@ -99,6 +99,10 @@ fn tokens(text: &str) -> Result<Vec<Placed>, Fault> {
             }
             found.push((Token::Word(rest[..end].to_owned()), line));
             end
+        } else if let Some(quoted) = rest.strip_prefix('"') {
+            let end = quoted.find('"').ok_or_else(|| Fault::at(line, "a text without an end"))? + 2;
+            found.push((Token::Word(rest[..end].to_owned()), line));
+            end
         } else if "{}[](),;:@!|+-<>".contains(c) {
             found.push((Token::Mark(c), line));
             1
@@ -309,6 +313,11 @@ impl Parser {
                 let variable = self.variable(&opcode[1..])?;
                 body.push(Item::Variable(variable));
             }
+            // How the assembler writes a loop changes nothing.
+            ".pragma" => match &*self.word()? {
+                "\"nounroll\"" => {}
+                other => return self.fail(format!("the pragma {other} is not known")),
+            },
             _ if opcode.starts_with('.') => return self.fail(format!("the directive `{opcode}` is not known")),
             _ => {
                 let mut operands = vec![];

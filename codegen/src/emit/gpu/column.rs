@@ -1,10 +1,10 @@
 //! Folds across memory: neighbouring threads fold neighbouring columns. Long ones are cut among the warps of a block,
 //! whose results meet in shared memory.
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, WARP};
+use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::MergedAxes;
 use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
@@ -27,7 +27,7 @@ struct ThreadColumn<'a> {
     folds: &'a [Fold],
     reduced: Vec<MergedAxes>,
     /// Elements of a column.
-    length: u64,
+    length: Extent,
 }
 
 pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result<Kernel> {
@@ -50,7 +50,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
 
 impl ThreadColumn<'_> {
     /// Every thread folds a column from its first element to its last.
-    fn alone(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], columns: u64, levels: &[Vec<Fold>]) -> Result<()> {
+    fn alone(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], columns: Extent, levels: &[Vec<Fold>]) -> Result<()> {
         let blocks = columns.div_ceil(THREADS);
         launch(e, blocks, THREADS, &[], |e, b, t, _| {
             let p = e.b.let_index("p", b.scale(THREADS as i64).add(&t));
@@ -68,7 +68,7 @@ impl ThreadColumn<'_> {
     }
 
     /// The warps of a block fold parts of 32 columns.
-    fn shared(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], columns: u64) -> Result<()> {
+    fn shared(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], columns: Extent) -> Result<()> {
         let width = WARP as u64;
         let blocks = columns.div_ceil(width);
         let types: Vec<Vec<DType>> = self.folds.iter().map(Fold::accumulators).collect();
@@ -126,7 +126,7 @@ impl ThreadColumn<'_> {
         step: u64,
         body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
     ) -> Result<()> {
-        let range = (first, Index::constant(self.length as i64), step as i64);
+        let range = (first, Index::constant(self.length), step as i64);
         e.looped("r", range, LoopKind::Serial, |e, r| {
             set_groups(e, &self.reduced, &r, self.length);
             body(e)

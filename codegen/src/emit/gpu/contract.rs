@@ -61,12 +61,12 @@ impl ContractTiles<'_> {
         let arrays = [(dtype(e, 0)?, t.terms * (t.rows + PAD)), (dtype(e, 1)?, t.terms * (t.columns + PAD))];
         let blocks = batch * down * across;
         launch(e, blocks, THREADS, &arrays, |e, b, thread, shared| {
-            let limits = move |_: u32| (0, blocks as i64 - 1);
+            let limits = move |_: u32| (0, blocks - 1);
             let threads = |_: u32| (0, THREADS as i64 - 1);
-            let item = e.b.let_index("item", b.floor_div((down * across) as i64, &limits));
+            let item = e.b.let_index("item", b.floor_div(down * across, &limits));
             set_groups(e, &product.axes.batch, &item, batch);
-            let row = b.floor_div(across as i64, &limits).modulo(down as i64, &limits);
-            let column = b.modulo(across as i64, &limits);
+            let row = b.floor_div(across, &limits).modulo(down, &limits);
+            let column = b.modulo(across, &limits);
             let own = ThreadPlaces {
                 rows: e.b.let_index("rows", row.scale(t.rows as i64)),
                 columns: e.b.let_index("columns", column.scale(t.columns as i64)),
@@ -94,7 +94,7 @@ impl ContractTiles<'_> {
             Ok(())
         })?;
         let terms = self.product.terms();
-        let range_of_terms = (Index::default(), Index::constant(terms as i64), t.terms as i64);
+        let range_of_terms = (Index::default(), Index::constant(terms), t.terms as i64);
         e.looped("k", range_of_terms, LoopKind::Serial, |e, k| {
             self.fetch(e, 0, thread, (&own.rows, &k), shared[0])?;
             self.fetch(e, 1, thread, (&own.columns, &k), shared[1])?;

@@ -19,6 +19,7 @@ use tensorc_schedule::recipe::WarpGroups;
 use tensorc_schedule::recipe::warp_groups::{COPY_ALIGNMENT, GROUPS, MatrixSource, OperandMatrix, ROWS};
 use tensorc_schedule::target::Gpu;
 
+use super::fixed;
 use super::loops::set_groups;
 use super::product::{operand_element, store_run};
 use crate::emit::cluster::Cluster;
@@ -110,8 +111,8 @@ pub fn emit(cluster: &Cluster<'_>, plan: &WarpGroups, gpu: &Gpu, name: &str) -> 
 fn write(e: &mut Inliner<'_>, plan: &WarpGroups, gpu: &Gpu) -> Result<()> {
     let WarpGroups { product, sources, columns } = plan;
     let columns = *columns;
-    let terms = product.terms();
-    let (batch, down, across) = (product.batch(), product.rows().div_ceil(ROWS), product.columns().div_ceil(columns));
+    let [batch, rows, all, terms] = [product.batch(), product.rows(), product.columns(), product.terms()].map(fixed);
+    let (down, across) = (rows.div_ceil(ROWS), all.div_ceil(columns));
     let lengths = [ROWS, columns];
     let dtype = e.cluster.ty(product.operands[0])?.dtype;
     let depth = panel(dtype) as u64;
@@ -178,7 +179,7 @@ impl GroupTiles<'_> {
         e.looped("item", range, LoopKind::Serial, |e, item| {
             let limits = move |_: u32| (0, tiles as i64 - 1);
             let batch = e.b.let_index("batch", item.floor_div(each as i64, &limits));
-            let batch = set_groups(e, &self.product.axes.batch, &batch, self.batch);
+            let batch = set_groups(e, &self.product.axes.batch, &batch, self.batch.into());
             let turn = e.b.let_index("turn", item.floor_div(blocks as i64, &limits));
             let item = if self.batch == 1 { item } else { e.b.let_index("inner", item.modulo(each as i64, &limits)) };
             let limits = move |_: u32| (0, each as i64 - 1);

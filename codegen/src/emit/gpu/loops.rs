@@ -1,24 +1,23 @@
 //! Loops of a launch, and what every thread begins with: which part of the work is its own.
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, LoopKind, LoopRange, MemorySpace, Operand};
-use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::scalar::{CmpOp, ScalarOp};
+use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::MergedAxes;
 
-use super::fixed;
 use crate::emit::inline::Inliner;
 
 /// `0..n` by 1.
-pub fn range(n: u64) -> LoopRange {
-    (Index::default(), Index::constant(n as i64), 1)
+pub fn range(n: impl Into<Extent>) -> LoopRange {
+    (Index::default(), Index::constant(n.into()), 1)
 }
 
 /// The loops over blocks and threads; `body` takes the numbers of both, and the shared arrays.
 pub fn launch(
     e: &mut Inliner<'_>,
-    blocks: u64,
+    blocks: impl Into<Extent>,
     threads: u64,
     shared: &[(DType, u64)],
     body: impl FnOnce(&mut Inliner<'_>, Index, Index, &[Buf]) -> Result<()>,
@@ -30,33 +29,42 @@ pub fn launch(
     })
 }
 
-/// The body where `index < bound`, which is tested only if it can fail.
+/// The body where `index < bound`, which is tested only if it can fail: `index` is below `most`.
 pub fn below(
     e: &mut Inliner<'_>,
     index: &Index,
-    bound: u64,
-    most: u64,
+    bound: impl Into<Extent>,
+    most: impl Into<Extent>,
     body: impl FnOnce(&mut Inliner<'_>) -> Result<()>,
 ) -> Result<()> {
-    if most <= bound {
+    let bound = bound.into();
+    if bound.is_surely_from(most) {
         return body(e);
     }
-    let value = e.b.index_value(index.clone());
-    let bound = Operand::Const(Scalar::i64(bound as i64));
+    under(e, index, &Index::constant(bound), body)
+}
+
+/// The body where `index < bound`.
+pub fn under(
+    e: &mut Inliner<'_>,
+    index: &Index,
+    bound: &Index,
+    body: impl FnOnce(&mut Inliner<'_>) -> Result<()>,
+) -> Result<()> {
+    let [value, bound] = [index, bound].map(|n| e.b.index_value(n.clone()));
     let inside = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[value, bound]);
     e.when(inside, body)
 }
 
 /// Whether positions lie below their bounds, as a bool; `None` if steps of the given sizes divide all bounds, so that they
 /// always do.
-pub fn inside(e: &mut Inliner<'_>, positions: &[(&Index, u64, u64)]) -> Option<Operand> {
+pub fn inside(e: &mut Inliner<'_>, positions: &[(&Index, Extent, u64)]) -> Option<Operand> {
     let mut inside = None;
     for (index, bound, step) in positions {
-        if bound.is_multiple_of(*step) {
+        if bound.sure_quotient(*step).is_some() {
             continue;
         }
-        let index = e.b.index_value((*index).clone());
-        let bound = Operand::Const(Scalar::i64(*bound as i64));
+        let [index, bound] = [(*index).clone(), Index::constant(*bound)].map(|n| e.b.index_value(n));
         let test = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[index, bound]);
         inside = Some(match inside {
             Some(other) => e.b.op(ScalarOp::And, &[other, test]),
@@ -68,20 +76,19 @@ pub fn inside(e: &mut Inliner<'_>, positions: &[(&Index, u64, u64)]) -> Option<O
 
 /// Sets the axes of groups to the digits of a counter below `total`, which it gives in the order of the groups; the last group
 /// changes fastest.
-pub fn set_groups(e: &mut Inliner<'_>, groups: &[MergedAxes], counter: &Index, total: u64) -> Vec<Index> {
-    let limits = move |_: u32| (0, (total as i64 - 1).max(0));
-    let mut stride = 1u64;
+pub fn set_groups(e: &mut Inliner<'_>, groups: &[MergedAxes], counter: &Index, total: Extent) -> Vec<Index> {
+    let limits = move |_: u32| (Extent::ZERO, total.last_position());
+    let mut stride = Extent::ONE;
     let mut digits = vec![Index::default(); groups.len()];
     for (i, g) in groups.iter().enumerate().rev() {
-        // Without iterations there is nothing to count.
-        let extent = fixed(g.extent).max(1);
-        let rest = counter.floor_div(stride as i64, &limits);
+        let extent = g.extent.as_divisor();
+        let rest = counter.floor_div(stride, &limits);
         // What is above the first group's digit cannot be.
-        let digit = if i == 0 { rest } else { rest.modulo(extent as i64, &limits) };
+        let digit = if i == 0 { rest } else { rest.modulo(extent, &limits) };
         let digit = e.b.let_index("g", digit);
         e.set_axis(g.axis, digit.clone());
         digits[i] = digit;
-        stride *= extent;
+        stride = stride * extent;
     }
     digits
 }

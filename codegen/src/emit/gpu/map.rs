@@ -2,6 +2,7 @@
 
 use tensorc_ir::Extent;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind};
 use tensorc_schedule::access::axes::IterationAxes;
@@ -9,7 +10,7 @@ use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::{MergedAxes, group_axes};
 
 use super::loops::{below, launch, set_groups};
-use super::{fixed, vector_width};
+use super::vector_width;
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::Inliner;
 
@@ -27,10 +28,10 @@ struct GpuMapTiling {
 
 impl GpuMapTiling {
     /// Large kernels have several loads of a thread in flight; small ones have as many threads as can be.
-    fn of(vector: u64, units: u64) -> GpuMapTiling {
-        let repeat = match units {
-            n if n >= 1 << 20 => 4,
-            n if n >= 1 << 18 => 2,
+    fn of(vector: u64, units: Extent) -> GpuMapTiling {
+        let repeat = match advice(|| [1 << 20, 1 << 18].map(|n| units >= n)) {
+            [true, _] => 4,
+            [_, true] => 2,
             _ => 1,
         };
         GpuMapTiling { vector, repeat }
@@ -46,7 +47,8 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
     let elements = total(&groups);
     let inner = groups.pop().unwrap_or(MergedAxes { axis: 0, extent: Extent::ONE });
     let stored: Vec<_> = outputs.iter().enumerate().map(|(i, v)| (i, *v, dims.clone(), coords.clone())).collect();
-    let vector = if elements == 1 { 1 } else { vector_width(&e, fixed(inner.extent))? };
+    let single = elements.is_surely(1);
+    let vector = if single { 1 } else { vector_width(&e, |n| inner.extent.sure_quotient(n).is_some())? };
     let units = elements / vector;
     let schedule = GpuMapTiling::of(vector, units);
     let per_block = THREADS * schedule.repeat;
@@ -60,7 +62,7 @@ pub fn emit(cluster: &Cluster<'_>, name: &str) -> Result<Kernel> {
             let p = b.scale(per_block as i64).add(&u.scale(THREADS as i64)).add(&t);
             let p = e.b.let_index("p", p);
             below(e, &p, units, blocks * per_block, |e| {
-                if elements == 1 {
+                if single {
                     return e.store_values(&stored);
                 }
                 set_groups(e, &counted, &p, units);

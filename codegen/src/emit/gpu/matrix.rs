@@ -9,10 +9,9 @@ use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, BufferPlace, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP};
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, Extent};
-use tensorc_schedule::access::product::{MatrixProduct, total};
+use tensorc_schedule::access::product::{MatrixProduct, is_contiguous, total};
 use tensorc_schedule::recipe::tiles::{UNIT_COLUMNS, UNIT_ROWS, unit_terms};
 
-use super::fixed;
 use super::fragments::{FragmentRole, SharedTile, multiply, piece};
 use super::loops::{below, inside, launch, range, set_groups};
 use super::product::{operand_element, store_run};
@@ -109,12 +108,12 @@ fn write(e: &mut Inliner<'_>, product: &MatrixProduct, length: u64) -> Result<()
     let (down, across) = (rows.div_ceil(length), columns.div_ceil(length));
     let blocks = batch * down * across;
     launch(e, blocks, THREADS, &arrays, |e, b, thread, shared| {
-        let limits = move |_: u32| (0, blocks as i64 - 1);
+        let limits = move |_: u32| (0, blocks - 1);
         let threads = |_: u32| (0, THREADS as i64 - 1);
-        let item = e.b.let_index("item", b.floor_div((down * across) as i64, &limits));
+        let item = e.b.let_index("item", b.floor_div(down * across, &limits));
         set_groups(e, &product.axes.batch, &item, batch);
-        let row = b.floor_div(across as i64, &limits).modulo(down as i64, &limits).scale(length as i64);
-        let column = b.modulo(across as i64, &limits).scale(length as i64);
+        let row = b.floor_div(across, &limits).modulo(down, &limits).scale(length as i64);
+        let column = b.modulo(across, &limits).scale(length as i64);
         let first = [e.b.let_index("rows", row), e.b.let_index("columns", column)];
         let warp = e.b.let_index("warp", thread.floor_div(WARP as i64, &threads));
         let warps = |_: u32| (0, (WARPS[0] * WARPS[1]) as i64 - 1);
@@ -134,14 +133,14 @@ fn write(e: &mut Inliner<'_>, product: &MatrixProduct, length: u64) -> Result<()
 fn copies(cluster: &Cluster<'_>, product: &MatrixProduct, operand: usize, along_terms: bool) -> Result<bool> {
     let groups = if along_terms { &product.axes.terms[..] } else { product.own_axes(operand) };
     let piece = piece(cluster.ty(product.operands[operand])?.dtype);
-    let Some(inner) = groups.last().filter(|g| fixed(g.extent).is_multiple_of(piece)) else { return Ok(false) };
+    let aligned = |n: Extent| n.sure_quotient(piece).is_some();
+    let Some(inner) = groups.last().filter(|g| aligned(g.extent)) else { return Ok(false) };
     let Some(flat) = product.plain_read(cluster, operand)? else { return Ok(false) };
-    let aligned = |n: Extent| n.fixed() % piece as i64 == 0;
     // The alignment of the whole tensor is that of its parts.
-    Ok(flat.step(inner.axis as u32) == Some(1)
+    Ok(is_contiguous(flat, inner.axis as u32)
         && aligned(flat.constant)
-        && flat.terms.iter().filter(|(_, c)| *c != 1).all(|(_, c)| aligned(*c))
-        && flat.terms.iter().filter(|(_, c)| *c == 1).count() == 1)
+        && flat.terms.iter().filter(|(_, c)| !c.is_surely(1)).all(|(_, c)| aligned(*c))
+        && flat.terms.iter().filter(|(_, c)| c.is_surely(1)).count() == 1)
 }
 
 impl Matrices<'_> {
@@ -174,10 +173,13 @@ impl Matrices<'_> {
             return Ok(sums);
         }
         let ahead = self.stages - 1;
-        for stage in 0..ahead.min(steps) {
-            self.stage(e, own, shared, &Index::constant(stage as i64), steps)?;
+        for stage in 0..ahead {
+            if !steps.is_surely(0) && !steps.is_surely_below(stage + 1) {
+                let step = Index::constant(stage);
+                below(e, &step, steps, stage + 1, |e| self.copy_stage(e, own, shared, &step, steps))?;
+            }
+            e.b.push(Stmt::CommitCopies);
         }
-        (steps..ahead).for_each(|_| e.b.push(Stmt::CommitCopies));
         e.looped("k", range(steps), LoopKind::Serial, |e, k| {
             e.b.push(Stmt::AwaitCopies { pending: ahead as u8 - 1 });
             // The tile is there for all, and nobody reads the one that is copied over next.
@@ -193,16 +195,10 @@ impl Matrices<'_> {
     }
 
     /// The place of a step's tiles in shared memory.
-    fn slot(&self, e: &mut Inliner<'_>, step: &Index, steps: u64) -> Index {
-        let last = (steps + self.stages) as i64;
+    fn slot(&self, e: &mut Inliner<'_>, step: &Index, steps: Extent) -> Index {
+        let last = steps + self.stages;
         let slot = step.modulo(self.stages as i64, &move |_: u32| (0, last));
         e.b.let_index("slot", slot)
-    }
-
-    fn stage(&self, e: &mut Inliner<'_>, own: &ThreadPosition, shared: &[Buf], step: &Index, steps: u64) -> Result<()> {
-        self.copy_stage(e, own, shared, step, steps)?;
-        e.b.push(Stmt::CommitCopies);
-        Ok(())
     }
 
     fn copy_stage(
@@ -211,7 +207,7 @@ impl Matrices<'_> {
         own: &ThreadPosition,
         shared: &[Buf],
         step: &Index,
-        steps: u64,
+        steps: Extent,
     ) -> Result<()> {
         let slot = self.slot(e, step, steps);
         for (side, array) in self.sides.iter().zip(shared) {

@@ -82,21 +82,26 @@ pub fn emit_join(
     launched(&attention::emit_join(&Cluster::new(body, math, layouts)?, name, math, (found, parts))?, math.library)
 }
 
-/// An extent as a number: kernels for a GPU know theirs.
+/// An extent as a number, for kernels that are written for one shape.
 #[track_caller]
 fn fixed(n: Extent) -> u64 {
     n.fixed().max(0) as u64
 }
 
-/// Elements that one access of 16 bytes moves, for rows of `extent` of them: of the widest type that the cluster reads or
+/// The multiple of a number that is not less than an extent.
+fn next_multiple(n: Extent, of: u64) -> Extent {
+    n.div_ceil(of) * of
+}
+
+/// Elements that one access of 16 bytes moves, for rows whose length they divide: of the widest type that the cluster reads or
 /// writes.
-fn vector_width(e: &Inliner<'_>, extent: u64) -> Result<u64> {
+fn vector_width(e: &Inliner<'_>, divides: impl Fn(u64) -> bool) -> Result<u64> {
     let cluster = e.cluster;
     let inputs = cluster.body.inputs().iter().map(|&node| tensorc_ir::graph::Value { node, port: 0 });
     let mut widest = 1;
     for v in inputs.chain(cluster.outputs()) {
         widest = widest.max(cluster.ty(v)?.dtype.size() as u64);
     }
-    let fits = |n: &u64| n * widest <= 16 && extent.is_multiple_of(*n);
+    let fits = |n: &u64| n * widest <= 16 && divides(*n);
     Ok([8, 4, 2].into_iter().find(fits).unwrap_or(1))
 }

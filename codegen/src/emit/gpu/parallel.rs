@@ -1,12 +1,11 @@
 //! Kernels written for processors, as launches: an iteration of the parallel loop to a thread.
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Kernel, LoopKind, Operand, Stmt, Var, VarInfo, WARP};
 use tensorc_ir::scalar::{CmpOp, MathLibrary, Scalar, ScalarOp};
+use tensorc_ir::{DType, Extent};
 
-use super::fixed;
 use super::functions::expanded;
 
 /// Threads of a block.
@@ -30,29 +29,37 @@ pub fn launched(kernel: &Kernel, library: &dyn MathLibrary) -> Result<Kernel> {
     let (block, thread) = (fresh("b", DType::I64), fresh("t", DType::I64));
     let (threads, extent, var, body) = match &kernel.body[..] {
         [Stmt::For { var, kind: LoopKind::Parallel, body, .. }] => {
-            (THREADS, fixed(kernel.parallel_extent()), *var, body.clone())
+            (THREADS, kernel.parallel_extent(), *var, body.clone())
         }
         _ if !kernel.scalars.is_empty() => return refuse("takes scalars"),
-        body => (WARP as u64, 1, fresh("p", DType::I64), body.to_vec()),
+        body => (WARP as u64, Extent::ONE, fresh("p", DType::I64), body.to_vec()),
     };
     let inside = fresh("inside", DType::Bool);
     let blocks = extent.div_ceil(threads);
     let p = Index::var(block.0).scale(threads as i64).add(&Index::var(thread.0));
-    let compare = [Operand::Var(var), Operand::Const(Scalar::i64(extent as i64))];
-    let program = vec![
-        Stmt::LetIndex { var, index: p },
+    let mut program = vec![Stmt::LetIndex { var, index: p }];
+    let bound = match extent.known() {
+        Some(extent) => Operand::Const(Scalar::i64(extent)),
+        None => {
+            let bound = fresh("n", DType::I64);
+            program.push(Stmt::LetIndex { var: bound, index: Index::constant(extent) });
+            Operand::Var(bound)
+        }
+    };
+    let compare = [Operand::Var(var), bound];
+    program.extend([
         Stmt::Let { var: inside, op: ScalarOp::Cmp(CmpOp::Lt), args: compare.into_iter().collect() },
         Stmt::If { cond: Operand::Var(inside), then: body, otherwise: vec![] },
-    ];
-    let nest = |var, n: u64, kind, body| Stmt::For {
+    ]);
+    let nest = |var, n: Extent, kind, body| Stmt::For {
         var,
         lo: Index::default(),
-        hi: Index::constant(n as i64),
+        hi: Index::constant(n),
         step: 1,
         kind,
         body,
     };
-    let threads = nest(thread, threads, LoopKind::Threads, program);
+    let threads = nest(thread, threads.into(), LoopKind::Threads, program);
     out.body = vec![nest(block, blocks, LoopKind::Grid, vec![threads])];
     Ok(expanded(out, library))
 }

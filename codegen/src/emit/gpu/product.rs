@@ -7,6 +7,7 @@ use tensorc_ir::scalar::{Scalar, ScalarOp};
 use tensorc_schedule::access::product::{MatrixProduct, total};
 
 use super::loops::{below, inside, set_groups};
+use super::next_multiple;
 use crate::emit::inline::{Bound, Inliner};
 
 /// The element of an operand in a row or column and of a term, zero beyond the last ones, which tiles of the given length and
@@ -45,10 +46,10 @@ pub fn store_run(
 ) -> Result<()> {
     let (rows, columns) = (product.rows(), product.columns());
     let range = (Index::default(), Index::constant(width as i64), 1);
-    let most = columns.next_multiple_of(tile[1]);
-    below(e, row, rows, rows.next_multiple_of(tile[0]), |e| {
+    let most = next_multiple(columns, tile[1]);
+    below(e, row, rows, next_multiple(rows, tile[0]), |e| {
         set_groups(e, &product.axes.rows, row, rows);
-        if width > 1 && columns.is_multiple_of(width) {
+        if width > 1 && columns.sure_quotient(width).is_some() {
             return below(e, column, columns, most, |e| {
                 e.looped("l", range, LoopKind::Vector, |e, l| {
                     store_one(e, product, (sums, at.add(&l)), &column.add(&l))

@@ -5,19 +5,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
+use tensorc_ir::extent::advice;
 use tensorc_ir::graph::{NodeKind, Value};
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, Kernel, LoopKind, MemorySpace as Memory, Operand, Stmt, WARP};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarOp};
+use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::ClusterAccesses;
 use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::space::{Analysis, IterationSpace};
 
-use super::loops::{below, launch, set_groups};
-use super::{fixed, vector_width};
+use super::loops::{below, launch, range, set_groups, under};
+use super::{next_multiple, vector_width};
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::{Fold, bind_folded, fed_by_folds, levels, results};
 use crate::emit::inline::{Bound, Inliner};
@@ -27,7 +28,8 @@ const LANES: u64 = WARP as u64;
 const MAX_WARP_ROW: u64 = 1024;
 /// Warps of a block that each fold a row.
 const ROWS: u64 = 4;
-/// Most threads that fold one row.
+/// Fewest and most threads that fold a row longer than that.
+const MIN_THREADS: u64 = 4 * LANES;
 const MAX_THREADS: u64 = 512;
 /// Accesses of a thread in one pass that are worth another thread.
 const MIN_ACCESSES_PER_THREAD: u64 = 4;
@@ -42,21 +44,46 @@ struct GpuRowTiling {
     vector: u64,
     /// Threads of a row, a multiple of the warp.
     threads: u64,
+    /// How many of them fold, before it is brought between [`MIN_THREADS`] and [`MAX_THREADS`], if symbols decide.
+    folding: Option<Extent>,
     /// Rows of a block.
     rows: u64,
-    /// Accesses of a thread in one pass.
-    steps: u64,
+    /// Accesses of a thread in one pass, of those that fold.
+    steps: Extent,
+    /// How many there are at most, if that is known and few: then they are expanded, and registers may hold their values.
+    expanded: Option<u64>,
 }
 
 impl GpuRowTiling {
-    fn of(length: u64, vector: u64) -> GpuRowTiling {
+    /// For rows of a length that `vector` divides. Where the order in which elements are folded matters, it is that of the length
+    /// alone, whether symbols decide that or not.
+    fn of(length: Extent, vector: u64, order_free: bool) -> GpuRowTiling {
         let units = length / vector;
-        let (threads, rows) = match length <= MAX_WARP_ROW {
-            true => (LANES, ROWS),
-            false => (units.div_ceil(MIN_ACCESSES_PER_THREAD).next_multiple_of(LANES).clamp(4 * LANES, MAX_THREADS), 1),
+        let is_short = || length <= MAX_WARP_ROW;
+        let is_short = if order_free { advice(is_short) } else { is_short() };
+        let wanted = next_multiple(units.div_ceil(MIN_ACCESSES_PER_THREAD), LANES);
+        let (threads, folding, rows) = match is_short {
+            true => (LANES, None, ROWS),
+            false if wanted.is_open() && !order_free => (MAX_THREADS, Some(wanted), 1),
+            false => ((wanted.example() as u64).clamp(MIN_THREADS, MAX_THREADS), None, 1),
         };
-        GpuRowTiling { vector, threads, rows, steps: units.div_ceil(threads) }
+        let steps = units.div_ceil(threads);
+        let bound = (is_short && !order_free).then_some(MAX_WARP_ROW.div_ceil(vector * LANES));
+        let most = steps.known().map(|steps| steps as u64).or(bound);
+        let expanded = most.filter(|most| folding.is_none() && *most <= MAX_REGISTER_ACCESSES);
+        GpuRowTiling { vector, threads, folding, rows, steps, expanded }
     }
+}
+
+/// Widths of vectors along rows of an innermost extent: the widest that divides it; where symbols decide, all that may be it, from
+/// the widest on, unless the order in which elements are folded does not matter.
+fn widths(e: &Inliner<'_>, inner: Extent, order_free: bool) -> Result<Vec<u64>> {
+    let sure = vector_width(e, |n| inner.sure_quotient(n).is_some())?;
+    if order_free || !inner.is_open() {
+        return Ok(vec![sure]);
+    }
+    let widest = vector_width(e, |_| true)?;
+    Ok(std::iter::successors(Some(widest), |width| Some(width / 2)).take_while(|width| *width >= sure).collect())
 }
 
 struct GpuRowKernel<'a> {
@@ -73,12 +100,67 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
     let folds = Fold::all(cluster)?;
     let levels = levels(cluster, &folds);
     let mut e = Inliner::new(cluster, name, &space.dims)?;
-    let inner = plan.reduced.last().map_or(1, |g| fixed(g.extent));
-    let schedule = GpuRowTiling::of(fixed(space.length()), vector_width(&e, inner)?);
-    let held = held_values(cluster, space, &levels, &plan.uses, schedule)?;
-    let row = GpuRowKernel { space, plan: &plan, folds: &folds, schedule, held };
-    row.emit(&mut e, &levels)?;
+    let inner = plan.reduced.last().map_or(Extent::ONE, |g| g.extent);
+    let order_free = folds.iter().all(Fold::is_order_free);
+    let mut ways = vec![];
+    for vector in widths(&e, inner, order_free)? {
+        let schedule = GpuRowTiling::of(space.length(), vector, order_free);
+        let held = held_values(cluster, space, &levels, &plan.uses, schedule)?;
+        ways.push(GpuRowKernel { space, plan: &plan, folds: &folds, schedule, held });
+    }
+    launch_rows(&mut e, &ways, inner, &levels)?;
     Ok(e.finish())
+}
+
+/// Emits the launch: rows by the way whose vectors are the widest that divide their innermost extent.
+fn launch_rows(e: &mut Inliner<'_>, ways: &[GpuRowKernel<'_>], inner: Extent, levels: &[Vec<Fold>]) -> Result<()> {
+    // All have the same threads.
+    let Some(GpuRowKernel { plan, folds, schedule: s, .. }) = ways.first() else { return Ok(()) };
+    let rows = total(&plan.kept);
+    let blocks = rows.div_ceil(s.rows);
+    let warps = s.threads / LANES;
+    let types: Vec<DType> = folds.iter().flat_map(Fold::accumulators).collect();
+    let arrays: Vec<(DType, u64)> = match warps {
+        1 => vec![],
+        n => types.into_iter().map(|dtype| (dtype, n)).collect(),
+    };
+    launch(e, blocks, s.threads * s.rows, &arrays, |e, b, t, shared| {
+        let limits = move |_: u32| (0, (s.threads * s.rows) as i64 - 1);
+        let (row, lane) = match s.rows {
+            1 => (b, t.clone()),
+            n => {
+                let row = e.b.let_index("warp", t.floor_div(LANES as i64, &limits));
+                let row = e.b.let_index("row", b.scale(n as i64).add(&row));
+                (row, e.b.let_index("lane", t.modulo(LANES as i64, &limits)))
+            }
+        };
+        below(e, &row, rows, blocks * s.rows, |e| {
+            set_groups(e, &plan.kept, &row, rows);
+            let mut wider: Option<u64> = None;
+            for (i, way) in ways.iter().enumerate() {
+                let last = i + 1 == ways.len();
+                let divides = (!last).then(|| is_multiple(e, inner, way.schedule.vector, true));
+                let no_wider = wider.map(|width| is_multiple(e, inner, width, false));
+                let cond = match (divides, no_wider) {
+                    (Some(a), Some(b)) => Some(e.b.op(ScalarOp::And, &[a, b])),
+                    (one, other) => one.or(other),
+                };
+                match cond {
+                    Some(cond) => e.when(cond, |e| way.passes(e, levels, &lane, shared))?,
+                    None => way.passes(e, levels, &lane, shared)?,
+                }
+                wider = Some(way.schedule.vector);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Whether a number is a multiple of another, or whether it is not.
+fn is_multiple(e: &mut Inliner<'_>, n: Extent, of: u64, wanted: bool) -> Operand {
+    let rest = e.b.index_value(Index::constant(n.rem_floor(of)));
+    let op = if wanted { CmpOp::Eq } else { CmpOp::Ne };
+    e.b.op(ScalarOp::Cmp(op), &[rest, Operand::Const(Scalar::i64(0))])
 }
 
 /// Inputs and maps of elements that several passes need, if registers hold them.
@@ -111,7 +193,7 @@ fn held_values(
         }
     }
     let mut held: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
-    if schedule.steps > MAX_REGISTER_ACCESSES {
+    if schedule.expanded.is_none() {
         return Ok(held);
     }
     // An input that is read elsewhere than at the element at hand, too, is not one value of the element.
@@ -127,37 +209,18 @@ fn held_values(
 }
 
 impl GpuRowKernel<'_> {
-    fn emit(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>]) -> Result<()> {
-        let rows = total(&self.plan.kept);
-        let s = self.schedule;
-        let blocks = rows.div_ceil(s.rows);
-        let warps = s.threads / LANES;
-        let types: Vec<DType> = self.folds.iter().flat_map(Fold::accumulators).collect();
-        let arrays: Vec<(DType, u64)> = match warps {
-            1 => vec![],
-            n => types.into_iter().map(|dtype| (dtype, n)).collect(),
-        };
-        launch(e, blocks, s.threads * s.rows, &arrays, |e, b, t, shared| {
-            let limits = move |_: u32| (0, (s.threads * s.rows) as i64 - 1);
-            let (row, lane) = match s.rows {
-                1 => (b, t.clone()),
-                n => {
-                    let row = e.b.let_index("warp", t.floor_div(LANES as i64, &limits));
-                    let row = e.b.let_index("row", b.scale(n as i64).add(&row));
-                    (row, e.b.let_index("lane", t.modulo(LANES as i64, &limits)))
-                }
-            };
-            below(e, &row, rows, blocks * s.rows, |e| {
-                set_groups(e, &self.plan.kept, &row, rows);
-                self.passes(e, levels, &lane, shared)
-            })
-        })
+    /// The number of threads that fold a row, if symbols decide.
+    fn folding(&self, e: &mut Inliner<'_>) -> Option<Index> {
+        let wanted = Index::constant(self.schedule.folding?);
+        let [fewest, most] = [MIN_THREADS, MAX_THREADS].map(Index::constant);
+        let limits = |_: u32| (0, 0);
+        Some(e.b.let_index("folding", wanted.maximum(&fewest, &limits).minimum(&most, &limits)))
     }
 
     fn passes(&self, e: &mut Inliner<'_>, levels: &[Vec<Fold>], lane: &Index, shared: &[Buf]) -> Result<()> {
         let mut registers = BTreeMap::new();
         for v in self.held.values().flatten() {
-            let len = self.schedule.steps * self.schedule.vector;
+            let len = self.schedule.expanded.unwrap_or(0) * self.schedule.vector;
             registers.insert(*v, e.alloc("held", e.cluster.ty(*v)?.dtype, len, Memory::Register));
         }
         let fed = fed_by_folds(e.cluster, self.folds);
@@ -196,26 +259,46 @@ impl GpuRowKernel<'_> {
         body: &mut dyn FnMut(&mut Inliner<'_>, &Index) -> Result<()>,
     ) -> Result<()> {
         let s = self.schedule;
-        let units = fixed(self.space.length()) / s.vector;
-        let kind = if s.steps <= MAX_REGISTER_ACCESSES { LoopKind::Unroll } else { LoopKind::Serial };
+        let units = self.space.length() / s.vector;
         let mut counted = self.plan.reduced.clone();
         if let Some(inner) = counted.last_mut() {
             inner.extent = inner.extent / s.vector;
         }
         let inner = counted.last().map(|g| g.axis);
-        e.looped("s", (Index::default(), Index::constant(s.steps as i64), 1), kind, |e, step| {
-            let unit = e.b.let_index("unit", step.scale(s.threads as i64).add(lane));
-            below(e, &unit, units, s.steps * s.threads, |e| {
-                set_groups(e, &counted, &unit, units);
-                let first = inner.map(|axis| (axis, e.axis(axis).scale(s.vector as i64)));
-                self.each_lane(e, &mut |e, l| {
-                    if let Some((axis, first)) = &first {
-                        e.set_axis(*axis, first.add(l));
-                    }
-                    self.hold(e, pass, registers, &step.scale(s.vector as i64).add(l))?;
-                    body(e, l)
-                })
+        let mut element = |e: &mut Inliner<'_>, step: &Index, unit: &Index| {
+            set_groups(e, &counted, unit, units);
+            let first = inner.map(|axis| (axis, e.axis(axis).scale(s.vector as i64)));
+            self.each_lane(e, &mut |e, l| {
+                if let Some((axis, first)) = &first {
+                    e.set_axis(*axis, first.add(l));
+                }
+                self.hold(e, pass, registers, &step.scale(s.vector as i64).add(l))?;
+                body(e, l)
             })
+        };
+        if let Some(folding) = self.folding(e) {
+            let number = |e: &mut Inliner<'_>, index: Index| e.b.index_value(index);
+            let (threads, most) = (number(e, folding.clone()), number(e, Index::constant(units)));
+            let most = e.b.as_index(most).add(&folding).offset(-1);
+            let most = number(e, most);
+            let steps = e.b.op(ScalarOp::Div, &[most, threads]);
+            let steps = (Index::default(), e.b.as_index(steps), 1);
+            return under(e, lane, &folding, |e| {
+                e.looped("s", steps, LoopKind::Serial, |e, step| {
+                    let first = number(e, step.clone());
+                    let first = e.b.op(ScalarOp::Mul, &[first, threads]);
+                    let unit = e.b.let_index("unit", e.b.as_index(first).add(lane));
+                    under(e, &unit, &Index::constant(units), |e| element(e, &step, &unit))
+                })
+            });
+        }
+        let (steps, kind) = match s.expanded {
+            Some(most) => (most.into(), LoopKind::Unroll),
+            None => (s.steps, LoopKind::Serial),
+        };
+        e.looped("s", range(steps), kind, |e, step| {
+            let unit = e.b.let_index("unit", step.scale(s.threads as i64).add(lane));
+            below(e, &unit, units, steps * s.threads, |e| element(e, &step, &unit))
         })
     }
 
@@ -278,15 +361,22 @@ impl GpuRowKernel<'_> {
             Ok(())
         })?;
         e.b.push(Stmt::Barrier);
+        // Warps that do not fold have nothing to give.
+        let most = |_: u32| (0, MAX_THREADS as i64);
+        let folding = self.folding(e).map(|threads| threads.floor_div(LANES as i64, &most));
         for ((f, a), arrays) in folds.iter().zip(acc).zip(shared) {
             f.store_init(e, a, &Index::default());
-            below(e, &lane, threads / LANES, LANES, |e| {
+            let fetch = |e: &mut Inliner<'_>| {
                 for (register, array) in a.iter().zip(arrays) {
                     let value = e.b.load(*array, lane.clone());
                     e.b.store(*register, Index::default(), value);
                 }
                 Ok(())
-            })?;
+            };
+            match &folding {
+                None => below(e, &lane, threads / LANES, LANES, fetch)?,
+                Some(folding) => under(e, &lane, folding, fetch)?,
+            }
             fold_warp(e, f, a);
         }
         Ok(())

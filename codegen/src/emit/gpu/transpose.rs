@@ -10,8 +10,8 @@ use tensorc_schedule::access::product::total;
 use tensorc_schedule::access::{MergedAxes, group_axes};
 use tensorc_schedule::recipe::Transposed;
 
-use super::fixed;
 use super::loops::{below, launch, range, set_groups};
+use super::next_multiple;
 use crate::emit::cluster::Cluster;
 use crate::emit::fold::Results;
 use crate::emit::inline::{Bound, Inliner};
@@ -44,16 +44,16 @@ impl TransposeTiles<'_> {
     fn emit(&self, e: &mut Inliner<'_>, outer: &[MergedAxes], inner: &MergedAxes, stored: &Results) -> Result<()> {
         let rest: Vec<MergedAxes> = outer.iter().filter(|g| g.axis != self.0.along.axis).cloned().collect();
         let items = total(&rest);
-        let [down, across] = [&self.0.along, inner].map(|g| fixed(g.extent).div_ceil(SIDE));
+        let [down, across] = [&self.0.along, inner].map(|g| g.extent.div_ceil(SIDE));
         let arrays: Vec<(DType, u64)> = self.0.operands.iter().map(|(_, dtype, _)| (*dtype, SIDE * STRIDE)).collect();
         let blocks = items * down * across;
         launch(e, blocks, WARPS * SIDE, &arrays, |e, b, t, shared| {
-            let limits = move |_: u32| (0, blocks as i64 - 1);
+            let limits = move |_: u32| (0, blocks - 1);
             let threads = |_: u32| (0, (WARPS * SIDE) as i64 - 1);
-            let item = e.b.let_index("item", b.floor_div((down * across) as i64, &limits));
+            let item = e.b.let_index("item", b.floor_div(down * across, &limits));
             set_groups(e, &rest, &item, items);
-            let row = b.floor_div(across as i64, &limits).modulo(down as i64, &limits).scale(SIDE as i64);
-            let column = b.modulo(across as i64, &limits).scale(SIDE as i64);
+            let row = b.floor_div(across, &limits).modulo(down, &limits).scale(SIDE as i64);
+            let column = b.modulo(across, &limits).scale(SIDE as i64);
             let first = [e.b.let_index("rows", row), e.b.let_index("columns", column)];
             let lane = e.b.let_index("lane", t.modulo(SIDE as i64, &threads));
             let warp = e.b.let_index("warp", t.floor_div(SIDE as i64, &threads));
@@ -87,9 +87,9 @@ impl TransposeTiles<'_> {
             let (row, column) = if reading { (lane, &line) } else { (&line, lane) };
             let along = e.b.let_index("along", first[0].add(row));
             let at = e.b.let_index("i", first[1].add(column));
-            let [rows, columns] = [&self.0.along, inner].map(|g| fixed(g.extent));
-            below(e, &along, rows, rows.next_multiple_of(SIDE), |e| {
-                below(e, &at, columns, columns.next_multiple_of(SIDE), |e| {
+            let [rows, columns] = [&self.0.along, inner].map(|g| g.extent);
+            below(e, &along, rows, next_multiple(rows, SIDE), |e| {
+                below(e, &at, columns, next_multiple(columns, SIDE), |e| {
                     e.set_axis(self.0.along.axis, along.clone());
                     e.set_axis(inner.axis, at.clone());
                     body(e, [row, column])

@@ -5,14 +5,14 @@ use tensorc_abi::DType;
 use super::state::{KernelCheck, KnownVar, LaunchLevel, Spread, Verifier};
 use crate::extent::Extent;
 use crate::index::{Atom, Index};
-use crate::kir::{Buf, BufferPlace, GROUP, LoopKind, MemorySpace, Mma, Operand, Stmt, Var, WARP, warp_matrix};
+use crate::kir::{
+    Buf, BufferPlace, GROUP, LoopKind, MAX_BLOCKS, MemorySpace, Mma, Operand, Stmt, Var, WARP, warp_matrix,
+};
 
 /// Most shared memory of a block, in bytes: what compute capability 9.0 has.
 pub const MAX_SHARED: u64 = 227 << 10;
 /// Most threads of a block.
 pub const MAX_THREADS: i64 = 1024;
-/// Most blocks of a launch.
-const MAX_BLOCKS: i64 = i32::MAX as i64;
 
 impl Verifier<'_> {
     /// A kernel whose first statement is a grid loop.
@@ -21,10 +21,7 @@ impl Verifier<'_> {
         let [Stmt::For { var, lo, hi, step, body, .. }] = &k.body[..] else {
             return Err("a grid loop must be the only statement".into());
         };
-        if !k.scalars.is_empty() {
-            return Err("a kernel for a GPU takes no scalars".into());
-        }
-        let blocks = launch_extent(lo, hi, *step).filter(|n| *n <= MAX_BLOCKS);
+        let blocks = launch_extent(lo, hi, *step).filter(|n| *n as u64 <= MAX_BLOCKS);
         let blocks = blocks.ok_or("the grid loop must run over 0..constant by 1")?;
         self.bind_loop(*var, blocks, LoopKind::Grid, Spread::Block)?;
         let Some((Stmt::For { var, lo, hi, step, kind: LoopKind::Threads, body: program }, before)) = body.split_last()

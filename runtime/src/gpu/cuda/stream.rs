@@ -111,7 +111,7 @@ impl CudaStream {
     /// # Safety
     /// As [`LaunchStream::launch`].
     unsafe fn launch_kernel(&self, kernel: &CudaFunction, entry: &LaunchConfig, arguments: &[*mut u8]) {
-        let mut addresses = arguments.to_vec();
+        let (mut addresses, mut sizes) = (arguments.to_vec(), entry.sizes.clone());
         let encoded = entry.matrices.iter().map(|m| {
             let address = arguments.get(m.argument as usize).ok_or("a matrix in no argument")?;
             encode(m, *address)
@@ -122,10 +122,11 @@ impl CudaStream {
         };
         let mut parameters: Vec<*mut c_void> =
             addresses.iter_mut().map(|a| std::ptr::from_mut(a).cast::<c_void>()).collect();
+        parameters.extend(sizes.iter_mut().map(|size| std::ptr::from_mut(size).cast::<c_void>()));
         parameters.extend(maps.iter_mut().map(|map| std::ptr::from_mut(map).cast::<c_void>()));
         let blocks = u32::try_from(entry.blocks).unwrap_or(u32::MAX);
         let what = || format!("kernel `{}`", entry.name);
-        // SAFETY: the function is loaded in this context and takes these addresses and matrices, which the caller answers for; the driver
+        // SAFETY: the function is loaded in this context and takes these addresses, numbers and matrices, which the caller answers for; the driver
         // copies the parameters before it returns.
         self.call(&what, || unsafe {
             let (grid, block) = ((blocks, 1, 1), (entry.threads, 1, 1));

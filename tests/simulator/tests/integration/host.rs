@@ -18,7 +18,7 @@ fn driver(seed: u64) -> HostDriver {
 
 /// Twice the elements, in another buffer.
 fn double(driver: &HostDriver) -> LoadedKernel {
-    let entry = LaunchConfig { name: "double".into(), blocks: 1, threads: 32, shared_bytes: 0, matrices: vec![] };
+    let entry = LaunchConfig { name: "double".into(), blocks: 1, threads: 32, ..LaunchConfig::default() };
     let run = |buffers: &mut [Vec<u8>]| {
         if buffers[0][0] == 99 {
             return Err("99 is too much".into());
@@ -26,7 +26,7 @@ fn double(driver: &HostDriver) -> LoadedKernel {
         buffers[1] = buffers[0].iter().map(|x| x.wrapping_mul(2)).collect();
         Ok(())
     };
-    let kernel = HostKernel { buffers: vec![(4, false), (4, true)], run: Arc::new(run) };
+    let kernel = HostKernel::new(vec![(4, false), (4, true)], Arc::new(run));
     driver.load(KernelCode::Ir(vec![kernel.into_code(entry)])).unwrap().remove(0)
 }
 

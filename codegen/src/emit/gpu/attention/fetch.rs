@@ -1,10 +1,10 @@
 //! Tiles of queries, keys and values: from global into shared memory.
 
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
 use tensorc_ir::kir::{Buf, BufferPlace, LoopKind, Stmt};
 use tensorc_ir::scalar::Scalar;
+use tensorc_ir::{DType, Extent};
 
 use super::super::fragments::piece;
 use super::super::loops::{below, inside, range};
@@ -19,19 +19,19 @@ pub struct SourceMatrix {
     pub dtype: DType,
     pub base: Index,
     /// Rows and columns, and elements from one to the next.
-    pub extents: [u64; 2],
-    pub strides: [i64; 2],
+    pub extents: [Extent; 2],
+    pub strides: [Extent; 2],
     /// What the base may be made of.
-    pub offsets: Vec<i64>,
+    pub offsets: Vec<Extent>,
 }
 
 impl SourceMatrix {
     /// Whether pieces of 16 bytes of its rows can be copied.
     fn copies(&self) -> bool {
         let piece = piece(self.dtype);
-        let aligned = |x: &i64| x.rem_euclid(piece as i64) == 0;
-        self.strides[1] == 1
-            && self.extents[1].is_multiple_of(piece)
+        let aligned = |x: &Extent| x.sure_quotient(piece).is_some();
+        self.strides[1].is_surely(1)
+            && aligned(&self.extents[1])
             && aligned(&self.strides[0])
             && self.offsets.iter().all(aligned)
     }
@@ -60,7 +60,7 @@ pub fn fetch(
     let row = into.columns / width;
     let pieces = into.rows * row;
     // Neighbouring threads read neighbouring elements.
-    let by_rows = from.strides[1] == 1 || from.strides[0] != 1;
+    let by_rows = from.strides[1].is_surely(1) || !from.strides[0].is_surely(1);
     let limits = move |_: u32| (0, pieces as i64 - 1);
     let each = pieces.div_ceil(threads);
     let kind = if each <= MAX_UNROLLED_FETCHES { LoopKind::Unroll } else { LoopKind::Serial };

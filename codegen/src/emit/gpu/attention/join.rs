@@ -111,6 +111,6 @@ impl Joined<'_> {
         };
         let batch: Vec<Index> = call.batch.iter().map(digit).collect();
         let query = query.modulo(call.queries as i64, &limits).scale(call.out.row_stride);
-        b.let_index("at", base(&call.out, &batch).add(&query).add(&self.column))
+        b.let_index("at", base(&self.found.call.out, &batch).add(&query).add(&self.column))
     }
 }

@@ -12,18 +12,19 @@ mod plain;
 mod units;
 
 use tensorc_abi::{Attention, MatrixLayout};
-use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::{Index, delinearize, linearize, unbounded};
 use tensorc_ir::kir::{Buf, Kernel, KernelBuilder, LoopKind, MemorySpace as Memory, Operand};
 use tensorc_ir::scalar::{CmpOp, Scalar, ScalarFn, ScalarOp};
 use tensorc_ir::views::identity_map;
+use tensorc_ir::{DType, Extent};
 use tensorc_schedule::access::MergedAxes;
 use tensorc_schedule::flash::{FlashTile, KeySplits, Left, uses_matrix_units};
 use tensorc_schedule::recognise::attention::Attended;
 
 use super::loops::{below, launch, range, set_groups};
+use super::{fixed, next_multiple};
 use crate::emit::cluster::Cluster;
 use crate::emit::inline::{Bound, Inliner};
 use crate::emit::math::Math;
@@ -125,7 +126,9 @@ impl BlockState<'_> {
 
 struct Flash<'a> {
     found: &'a Attended,
-    call: Attention,
+    call: Attention<Extent>,
+    /// Columns of the values.
+    size: u64,
     exp: ScalarFn,
     shape: FlashTile,
     parts: KeySplits,
@@ -136,7 +139,7 @@ struct Flash<'a> {
 /// One kernel, each block of which goes through all keys of its queries.
 pub fn emit(cluster: &Cluster<'_>, found: &Attended, name: &str, math: Math<'_>) -> Result<Kernel> {
     let core = core(found, math);
-    let flash = Flash::new(cluster, found, (core.shape(), KeySplits::one(&found.fixed_call(), core.shape())), math)?;
+    let flash = Flash::new(cluster, found, (core.shape(), KeySplits::one(&found.call, core.shape())), math)?;
     let mut e = Inliner::new(cluster, name, &found.space)?;
     flash.emit(&mut e, &*core)?;
     Ok(e.finish())
@@ -151,7 +154,7 @@ pub fn emit_parts(
 ) -> Result<Kernel> {
     let core = core(found, math);
     let flash = Flash::new(cluster, found, (core.shape(), parts), math)?;
-    let results = [(DType::F32, flash.left().elements().into())];
+    let results = [(DType::F32, flash.left(&found.fixed_call()).elements().into())];
     let mut e = Inliner::with_results(cluster, name, &found.space, &results)?;
     flash.emit(&mut e, &*core)?;
     Ok(e.finish())
@@ -175,10 +178,10 @@ fn exp(math: Math<'_>) -> Result<ScalarFn> {
 }
 
 fn core(found: &Attended, math: Math<'_>) -> Box<dyn Core> {
-    let (call, shape) = (found.fixed_call(), FlashTile::of(found, math.target));
+    let (widths, shape) = ([found.call.depth, found.call.size].map(fixed), FlashTile::of(found, math.target));
     match uses_matrix_units(found, math.target) {
-        false => Box::new(plain::Plain::new(&call, shape)),
-        true => Box::new(units::Units::new(&call, found.dtype, shape)),
+        false => Box::new(plain::Plain::new(widths, shape)),
+        true => Box::new(units::Units::new(widths, found.dtype, shape)),
     }
 }
 
@@ -191,18 +194,18 @@ impl<'a> Flash<'a> {
     ) -> Result<Flash<'a>> {
         let exp = exp(math)?;
         let position = linearize(&identity_map(found.space.len()), &found.space);
-        let coords = delinearize(&position, &cluster.ty(found.scores)?.dims, &found.space[..]);
-        Ok(Flash { found, call: found.fixed_call(), exp, shape, parts, coords })
+        let coords = delinearize(&position, &cluster.ty(found.scores)?.dims, &found.space);
+        Ok(Flash { found, call: found.call, size: fixed(found.call.size), exp, shape, parts, coords })
     }
 
     fn emit(&self, e: &mut Inliner<'_>, core: &dyn Core) -> Result<()> {
         let call = &self.call;
         let (tiles, parts) = (call.queries.div_ceil(self.shape.queries), self.parts.count());
-        let blocks = call.batch.iter().product::<u64>() * tiles * parts;
+        let blocks = call.batch.iter().copied().product::<Extent>() * tiles * parts;
         launch(e, blocks, self.shape.threads, &core.arrays(), |e, b, thread, shared| {
-            let limits = move |_: u32| (0, blocks as i64 - 1);
-            let item = e.b.let_index("item", b.floor_div((tiles * parts) as i64, &limits));
-            let first = b.floor_div(parts as i64, &limits).modulo(tiles as i64, &limits);
+            let limits = move |_: u32| (0, blocks - 1);
+            let item = e.b.let_index("item", b.floor_div(tiles * parts, &limits));
+            let first = b.floor_div(parts as i64, &limits).modulo(tiles, &limits);
             let first = e.b.let_index("first", first.scale(self.shape.queries as i64));
             let part = e.b.let_index("part", b.modulo(parts as i64, &limits));
             let batch = self.batch(e, &item);
@@ -224,31 +227,30 @@ impl<'a> Flash<'a> {
     /// The first tile of a part of the keys, and the one behind its last.
     fn tiles(&self, e: &mut Inliner<'_>, part: &Index) -> [Index; 2] {
         let KeySplits { tiles, each } = self.parts;
-        let all = Index::constant(tiles as i64);
+        let all = Index::constant(tiles);
         if self.parts.count() == 1 {
             return [Index::default(), all];
         }
-        let first = e.b.let_index("from", part.scale(each as i64));
-        let end = first.offset(each as i64);
-        let end = if tiles.is_multiple_of(each) { end } else { end.minimum(&all, &unbounded) };
+        let first = e.b.let_index("from", part.scale(each));
+        let end = first.offset(each);
+        let end = if tiles.sure_quotient(each).is_some() { end } else { end.minimum(&all, &unbounded) };
         [first, e.b.let_index("end", end)]
     }
 
     /// Where parts are left.
-    fn left(&self) -> Left<'_> {
-        Left { call: &self.call, parts: self.parts.count() }
+    fn left<'c>(&self, call: &'c Attention) -> Left<'c> {
+        Left { call, parts: self.parts.count() }
     }
 
     /// The digits of a number of a product, and the axes they stand for.
     fn batch(&self, e: &mut Inliner<'_>, item: &Index) -> Vec<Index> {
         let call = &self.call;
-        let all: u64 = call.batch.iter().product();
-        let limits = move |_: u32| (0, all as i64 - 1);
-        let mut below: u64 = all;
+        let from = |i: usize| call.batch[i..].iter().copied().product::<Extent>();
+        let all = from(0);
+        let limits = move |_: u32| (0, all - 1);
         let mut digits = vec![];
-        for (extent, axes) in call.batch.iter().zip(&self.found.batch_axes) {
-            below /= extent;
-            let digit = item.floor_div(below as i64, &limits).modulo(*extent as i64, &limits);
+        for (i, (extent, axes)) in call.batch.iter().zip(&self.found.batch_axes).enumerate() {
+            let digit = item.floor_div(from(i + 1).as_divisor(), &limits).modulo(extent.as_divisor(), &limits);
             let digit = e.b.let_index("batch", digit);
             set_groups(e, &self.groups(axes), &digit, *extent);
             digits.push(digit);
@@ -258,16 +260,16 @@ impl<'a> Flash<'a> {
 
     fn groups(&self, axes: &[usize]) -> Vec<MergedAxes> {
         let group = |&axis: &usize| MergedAxes { axis, extent: self.found.space.at(axis) };
-        axes.iter().map(group).filter(|g| g.extent != 1).collect()
+        axes.iter().map(group).filter(|g| !g.extent.is_surely(1)).collect()
     }
 
     fn matrix(
         &self,
         e: &mut Inliner<'_>,
         v: Value,
-        layout: &MatrixLayout,
+        layout: &MatrixLayout<Extent>,
         batch: &[Index],
-        extents: [u64; 2],
+        extents: [Extent; 2],
     ) -> Result<fetch::SourceMatrix> {
         let base = base(layout, batch);
         Ok(fetch::SourceMatrix {
@@ -311,8 +313,8 @@ impl<'a> Flash<'a> {
     fn row(&self, e: &mut Inliner<'_>, block: &BlockState<'_>, own: &ThreadRows, row: &Index) -> Result<()> {
         let (queries, tile) = (self.call.queries, self.shape.queries);
         let mut query = block.first.add(&own.first).add(&row.scale(own.apart as i64));
-        if !queries.is_multiple_of(tile) {
-            query = query.minimum(&Index::constant(queries as i64 - 1), &unbounded);
+        if queries.sure_quotient(tile).is_none() {
+            query = query.minimum(&Index::constant(queries - 1), &unbounded);
         }
         let query = e.b.let_index("query", query);
         set_groups(e, &self.groups(&self.found.row_axes), &query, queries);
@@ -387,9 +389,9 @@ impl<'a> Flash<'a> {
         if dtype != DType::F32 {
             product = e.b.op(ScalarOp::Cast(dtype), &[product]);
         }
-        let partial = !keys.is_multiple_of(self.shape.keys);
+        let partial = keys.sure_quotient(self.shape.keys).is_none();
         let key = e.b.let_index("key", key.clone());
-        let last = Index::constant(keys as i64 - 1);
+        let last = Index::constant(keys - 1);
         let axis = self.found.space.len() - 1;
         e.set_axis(axis, if partial { key.minimum(&last, &unbounded) } else { key.clone() });
         e.bind(self.found.accumulated, Bound::Operand(product));
@@ -400,8 +402,8 @@ impl<'a> Flash<'a> {
         if !partial {
             return Ok(score);
         }
-        let key = e.b.index_value(key);
-        let inside = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[key, Operand::Const(Scalar::i64(keys as i64))]);
+        let [key, keys] = [key, Index::constant(keys)].map(|index| e.b.index_value(index));
+        let inside = e.b.op(ScalarOp::Cmp(CmpOp::Lt), &[key, keys]);
         Ok(e.b.op(ScalarOp::Select, &[inside, score, Operand::Const(Scalar::f32(f32::NEG_INFINITY))]))
     }
 
@@ -414,7 +416,9 @@ impl<'a> Flash<'a> {
         (maxima, totals): (Buf, Buf),
         batch: &[Index],
     ) -> Result<()> {
-        let (call, left) = (&self.call, self.left());
+        let call = &self.call;
+        let numbers = (self.parts.count() > 1).then(|| self.found.fixed_call());
+        let left = numbers.as_ref().map(|numbers| self.left(numbers));
         let out = base(&call.out, batch);
         e.looped("i", range(own.rows), LoopKind::Unroll, |e, i| {
             let mut total = e.b.load(totals, i.clone());
@@ -423,8 +427,8 @@ impl<'a> Flash<'a> {
                 total = e.b.op(ScalarOp::Add, &[total, other]);
             }
             let query = e.b.let_index("query", block.first.add(&own.first).add(&i.scale(own.apart as i64)));
-            let most = call.queries.next_multiple_of(self.shape.queries);
-            if left.parts > 1 {
+            let most = next_multiple(call.queries, self.shape.queries);
+            if let Some(left) = &left {
                 let row = e.b.let_index("line", left.row(batch, &query, &block.part));
                 let top = e.b.load(maxima, i.clone());
                 return below(e, &query, call.queries, most, |e| {
@@ -463,7 +467,7 @@ impl<'a> Flash<'a> {
         row: &Index,
         body: &mut dyn FnMut(&mut Inliner<'_>, Operand, Index) -> Result<()>,
     ) -> Result<()> {
-        let (size, sums) = (self.call.size, &own.sums);
+        let (size, sums) = (self.size, &own.sums);
         let most = sums.apart * sums.pieces;
         e.looped("j", range(sums.pieces), LoopKind::Unroll, |e, j| {
             let first = e.b.let_index("column", sums.column(&j));
@@ -498,12 +502,12 @@ fn divided(b: &mut KernelBuilder, found: &Attended, (sum, total, inverse): (Oper
 }
 
 /// Where the matrix of a batch begins.
-fn base(layout: &MatrixLayout, batch: &[Index]) -> Index {
+fn base(layout: &MatrixLayout<Extent>, batch: &[Index]) -> Index {
     let steps = batch.iter().zip(layout.batch_strides);
     steps.fold(Index::constant(layout.offset), |at, (b, stride)| at.add(&b.scale(stride)))
 }
 
 /// The layout of the transpose.
-fn turned(layout: &MatrixLayout) -> MatrixLayout {
+fn turned(layout: &MatrixLayout<Extent>) -> MatrixLayout<Extent> {
     MatrixLayout { row_stride: layout.col_stride, col_stride: layout.row_stride, ..*layout }
 }

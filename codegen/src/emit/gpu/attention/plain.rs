@@ -1,7 +1,6 @@
 //! Attention of f32 by ordinary multiplications: 16×16 threads share tiles of scores and of sums, and hand weights to each
 //! other in shared memory.
 
-use tensorc_abi::Attention;
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
@@ -29,13 +28,13 @@ pub struct Plain {
 }
 
 impl Plain {
-    pub fn new(call: &Attention, shape: FlashTile) -> Plain {
+    pub fn new([depth, size]: [u64; 2], shape: FlashTile) -> Plain {
         Plain {
             shape,
             queries: ThreadTile::of(shape.queries),
             keys: ThreadTile::of(KEYS),
-            values: ThreadTile::of(call.size.next_multiple_of(SIDE)),
-            depth: call.depth.next_multiple_of(TERMS),
+            values: ThreadTile::of(size.next_multiple_of(SIDE)),
+            depth: depth.next_multiple_of(TERMS),
         }
     }
 

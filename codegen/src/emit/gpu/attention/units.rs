@@ -1,6 +1,5 @@
 //! Attention by matrix units: each warp has 16 queries; weights become operands of the second product where they are.
 
-use tensorc_abi::Attention;
 use tensorc_ir::DType;
 use tensorc_ir::diag::Result;
 use tensorc_ir::index::Index;
@@ -26,13 +25,13 @@ pub struct Units {
 }
 
 impl Units {
-    pub fn new(call: &Attention, dtype: DType, shape: FlashTile) -> Units {
+    pub fn new([depth, size]: [u64; 2], dtype: DType, shape: FlashTile) -> Units {
         Units {
             dtype,
             shape,
-            depth: call.depth.next_multiple_of(unit_terms(dtype)),
+            depth: depth.next_multiple_of(unit_terms(dtype)),
             // Right operands are loaded two at a time.
-            size: call.size.next_multiple_of(2 * UNIT_COLUMNS),
+            size: size.next_multiple_of(2 * UNIT_COLUMNS),
         }
     }
 
