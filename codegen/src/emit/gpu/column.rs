@@ -16,10 +16,12 @@ use crate::emit::inline::Inliner;
 
 /// Threads of a block that does not cut columns.
 const THREADS: u64 = 128;
-/// Warps that share a column.
-const PARTS: u64 = 8;
-/// Elements of a column from which on it is cut.
-const MIN_SPLIT_ROWS: u64 = 64;
+/// Warps that share a column: so many, or more if it is long.
+const PARTS: [u64; 2] = [8, 32];
+/// Elements of a column from which on it is cut into parts, few and many.
+const MIN_SPLIT_ROWS: [u64; 2] = [64, 512];
+/// Elements that a thread of a part reads at once, so that many reads are under way.
+const READ_AT_ONCE: u64 = 8;
 
 /// What a thread folds.
 struct ThreadColumn<'a> {
@@ -39,9 +41,7 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let length = total(&reduced);
     let column = ThreadColumn { space, folds: &folds, reduced, length };
-    // Contractions cannot combine parts of their sums.
-    let combines = folds.iter().all(|f| matches!(f, Fold::Reduce(..)));
-    match levels.len() == 1 && !full && combines && length >= MIN_SPLIT_ROWS {
+    match levels.len() == 1 && !full && length >= MIN_SPLIT_ROWS[0] {
         true => column.shared(&mut e, &kept, columns)?,
         false => column.alone(&mut e, &kept, columns, &levels)?,
     }
@@ -58,7 +58,7 @@ impl ThreadColumn<'_> {
                 set_groups(e, kept, &p, columns);
                 for folds in levels {
                     let acc: Vec<Vec<Buf>> = folds.iter().map(|f| f.alloc(e, 1)).collect();
-                    self.accumulate(e, folds, &acc, Index::default(), 1)?;
+                    self.accumulate(e, folds, &acc, Index::default(), (1, 1))?;
                     folds.iter().zip(&acc).for_each(|(f, a)| f.finish(e, a, &Index::default()));
                     bind_folded(e, self.space, self.folds)?;
                 }
@@ -70,18 +70,19 @@ impl ThreadColumn<'_> {
     /// The warps of a block fold parts of 32 columns.
     fn shared(&self, e: &mut Inliner<'_>, kept: &[MergedAxes], columns: Extent) -> Result<()> {
         let width = WARP as u64;
+        let parts = PARTS[usize::from(self.length.is_surely_from(MIN_SPLIT_ROWS[1]))];
         let blocks = columns.div_ceil(width);
         let types: Vec<Vec<DType>> = self.folds.iter().map(Fold::accumulators).collect();
-        let arrays: Vec<(DType, u64)> = types.iter().flatten().map(|d| (*d, width * PARTS)).collect();
-        launch(e, blocks, width * PARTS, &arrays, |e, b, t, shared| {
-            let limits = move |_: u32| (0, (width * PARTS) as i64 - 1);
+        let arrays: Vec<(DType, u64)> = types.iter().flatten().map(|d| (*d, width * parts)).collect();
+        launch(e, blocks, width * parts, &arrays, |e, b, t, shared| {
+            let limits = move |_: u32| (0, (width * parts) as i64 - 1);
             let part = e.b.let_index("part", t.floor_div(width as i64, &limits));
             let lane = e.b.let_index("lane", t.modulo(width as i64, &limits));
             let p = e.b.let_index("p", b.scale(width as i64).add(&lane));
             let acc: Vec<Vec<Buf>> = self.folds.iter().map(|f| f.alloc(e, 1)).collect();
             below(e, &p, columns, blocks * width, |e| {
                 set_groups(e, kept, &p, columns);
-                self.accumulate(e, self.folds, &acc, part.clone(), PARTS)?;
+                self.accumulate(e, self.folds, &acc, part.clone(), (parts, READ_AT_ONCE))?;
                 let own = part.scale(width as i64).add(&lane);
                 for (register, array) in acc.iter().flatten().zip(shared) {
                     let value = e.b.load(*register, Index::default());
@@ -90,10 +91,10 @@ impl ThreadColumn<'_> {
                 Ok(())
             })?;
             e.b.push(tensorc_ir::kir::Stmt::Barrier);
-            below(e, &t, width, width * PARTS, |e| {
+            below(e, &t, width, width * parts, |e| {
                 below(e, &p, columns, blocks * width, |e| {
                     set_groups(e, kept, &p, columns);
-                    let range = (Index::constant(1), Index::constant(PARTS as i64), 1);
+                    let range = (Index::constant(1), Index::constant(parts as i64), 1);
                     e.looped("other", range, LoopKind::Serial, |e, other| {
                         let mut arrays = shared.iter();
                         for (f, registers) in self.folds.iter().zip(&acc) {
@@ -111,10 +112,17 @@ impl ThreadColumn<'_> {
         })
     }
 
-    /// Folds the elements `first`, `first + step`, … of the column at hand.
-    fn accumulate(&self, e: &mut Inliner<'_>, folds: &[Fold], acc: &[Vec<Buf>], first: Index, step: u64) -> Result<()> {
+    /// Folds the elements `first`, `first + step`, … of the column at hand, `at_once` of them in a round.
+    fn accumulate(
+        &self,
+        e: &mut Inliner<'_>,
+        folds: &[Fold],
+        acc: &[Vec<Buf>],
+        first: Index,
+        (step, at_once): (u64, u64),
+    ) -> Result<()> {
         folds.iter().zip(acc).for_each(|(f, a)| f.store_init(e, a, &Index::default()));
-        self.elements(e, first, step, &mut |e| {
+        self.elements(e, first, (step, at_once), &mut |e| {
             folds.iter().zip(acc).try_for_each(|(f, a)| f.accumulate(e, self.space, a, &Index::default()))
         })
     }
@@ -123,14 +131,25 @@ impl ThreadColumn<'_> {
         &self,
         e: &mut Inliner<'_>,
         first: Index,
-        step: u64,
+        (step, at_once): (u64, u64),
         body: &mut dyn FnMut(&mut Inliner<'_>) -> Result<()>,
     ) -> Result<()> {
-        let range = (first, Index::constant(self.length), step as i64);
-        e.looped("r", range, LoopKind::Serial, |e, r| {
+        let mut element = |e: &mut Inliner<'_>, r: Index| {
             set_groups(e, &self.reduced, &r, self.length);
             body(e)
-        })
+        };
+        let round = step * at_once;
+        let whole = if at_once == 1 { Extent::ZERO } else { self.length / round * round };
+        if !whole.is_surely(0) {
+            let rounds = (Index::default(), Index::constant(whole), round as i64);
+            e.looped("round", rounds, LoopKind::Serial, |e, start| {
+                e.looped("r", (Index::default(), Index::constant(at_once as i64), 1), LoopKind::Unroll, |e, r| {
+                    element(e, start.add(&first).add(&r.scale(step as i64)))
+                })
+            })?;
+        }
+        let rest = (first.offset(whole), Index::constant(self.length), step as i64);
+        e.looped("r", rest, LoopKind::Serial, |e, r| element(e, r))
     }
 
     /// Stores outputs: those of one element per column here, full ones in a last loop.
@@ -140,6 +159,6 @@ impl ThreadColumn<'_> {
         if full.is_empty() {
             return Ok(());
         }
-        self.elements(e, Index::default(), 1, &mut |e| e.store_values(&full))
+        self.elements(e, Index::default(), (1, 1), &mut |e| e.store_values(&full))
     }
 }
