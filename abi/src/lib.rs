@@ -25,6 +25,7 @@ mod dtype;
 mod external;
 #[cfg(feature = "plan")]
 pub mod fields;
+mod find;
 #[cfg(feature = "plan")]
 pub mod flow;
 pub mod image;
@@ -55,6 +56,7 @@ pub use dtype::DType;
 pub use external::{ExternCall, ExternError, ExternFn, panic_text};
 #[cfg(feature = "plan")]
 pub use flow::{FlowKind, FlowPlan, Loop};
+pub use find::FindOp;
 pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
 pub use number::Number;
 #[cfg(feature = "plan")]

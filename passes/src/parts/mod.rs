@@ -89,6 +89,17 @@ impl ShapeSource {
         DenseType::new(data.dtype(), data.iter().flat_map(halves).collect::<Vec<_>>())
     }
 
+    /// What a number is called; `name` is that of the node.
+    pub fn number_name(&self, name: &str, position: usize) -> String {
+        let position = if self.kind == SourceKind::Elements { position / 2 } else { position };
+        format!("{name}.{position}")
+    }
+
+    /// Positions of numbers that follow from nothing else, if it is no input.
+    pub fn open_positions(&self) -> &[usize] {
+        &self.open
+    }
+
     /// Whether a number may be the value of a symbol.
     pub fn admits(&self, n: u64) -> bool {
         (self.least()..=MAX_EXTENT).contains(&n)
@@ -151,7 +162,7 @@ impl Facts {
     }
 
     /// Whether nothing has run yet.
-    fn is_first(&self, graph: &Graph) -> bool {
+    pub fn is_first(&self, graph: &Graph) -> bool {
         self.available.len() == graph.inputs().len()
     }
 }
