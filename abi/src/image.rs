@@ -158,8 +158,10 @@ pub mod number {
     pub const IS_ELEMENT: usize = 4;
     /// The axis, or the position of the element.
     pub const POSITION: usize = 5;
+    /// 1 if what is greater than [`MOST`] is as good as that.
+    pub const SATURATES: usize = 6;
     /// Words of the record.
-    pub const WORDS: usize = 6;
+    pub const WORDS: usize = 7;
 }
 
 /// Positions in the record of a call of the host.

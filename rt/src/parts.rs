@@ -564,7 +564,8 @@ impl PartsRun<'_> {
         }
         // SAFETY: the context is alive, and its message is a text.
         unsafe { self.message.c_text((*self.contexts[i]).message()) };
-        Err(code)
+        // Behind the first part, shapes follow from values.
+        Err(if code == status::SHAPE && i > 0 { status::VALUE } else { code })
     }
 
     /// Runs a part.
@@ -653,12 +654,16 @@ impl PartsRun<'_> {
                 0 => dims(from).get(position).copied(),
                 _ => element(from, position),
             };
-            let n = n.ok_or(status::DAMAGED)?;
-            if n < 0 || !(record[number::LEAST]..=record[number::MOST]).contains(&(n as u64)) {
+            let most = record[number::MOST];
+            let n = match n.ok_or(status::DAMAGED)? {
+                n if record[number::SATURATES] != 0 => n.min(i64::try_from(most).unwrap_or(i64::MAX)),
+                n => n,
+            };
+            if n < 0 || !(record[number::LEAST]..=most).contains(&(n as u64)) {
                 let name = self.image.text(record[number::NAME] as usize);
                 self.message.text("`").text(name).text("` is ").text(if n < 0 { "-" } else { "" });
                 self.message.number(n.unsigned_abs()).text(", the model was compiled for ");
-                self.message.number(record[number::LEAST]).text("..=").number(record[number::MOST]);
+                self.message.number(record[number::LEAST]).text("..=").number(most);
                 return Err(status::VALUE);
             }
             self.numbers[i] = n;

@@ -125,6 +125,16 @@ fn holds(template: &Template, corners: &[Vec<DenseType>; 2]) -> Option<bool> {
     }
 }
 
+/// Whether the conditions of a plan exclude a whole box, as that an extent is not greater than another.
+fn excludes(template: &Template, corners: &[Vec<DenseType>; 2]) -> bool {
+    symbols_in(template, corners).is_some_and(|(ranges, _)| template.trace.holds_within(&ranges) == Some(false))
+}
+
+/// The shape in the middle of a box.
+fn middle(ranges: &[ExtentRange]) -> Vec<u64> {
+    ranges.iter().map(|range| range.at((range.count() - 1) / 2)).collect()
+}
+
 /// Plans that cover a box.
 #[derive(Default)]
 pub struct Cover {
@@ -132,6 +142,9 @@ pub struct Cover {
     pub open: Vec<(OpenVariant, Vec<Ranges>)>,
     /// Shapes that take a plan of their own.
     pub fixed: BTreeSet<Vec<u64>>,
+    /// How many shapes and boxes of a part behind the first the model does not take, and why not the first of them: values tell in
+    /// a run whether it is one of these.
+    refused: Option<(usize, Error)>,
 }
 
 /// Finds plans for all shapes of a request.
@@ -161,7 +174,11 @@ impl<'a> CoverSearch<'a> {
             search.part(all)?;
         }
         search.settle();
-        Ok(search.cover)
+        let Cover { open, fixed, refused } = &mut search.cover;
+        match refused.take() {
+            Some((_, error)) if fixed.is_empty() && open.iter().all(|(_, boxes)| boxes.is_empty()) => Err(error),
+            _ => Ok(search.cover),
+        }
     }
 
     fn each_alone(&mut self, ranges: &[ExtentRange], extents: &mut Vec<u64>) -> Result<(), Error> {
@@ -176,7 +193,7 @@ impl<'a> CoverSearch<'a> {
 
     /// Gives shapes that were to have plans of their own to plans that were made later.
     fn settle(&mut self) {
-        let Cover { open, fixed } = &mut self.cover;
+        let Cover { open, fixed, .. } = &mut self.cover;
         fixed.retain(|extents| {
             let types = self.part.types.at(extents);
             let here = [types.clone(), types];
@@ -193,8 +210,11 @@ impl<'a> CoverSearch<'a> {
     /// that costs little.
     fn alone(&mut self, extents: Vec<u64>) -> Result<(), Error> {
         const CONFIRMED: usize = 16;
-        if self.cover.fixed.len() < CONFIRMED {
-            self.part.typed(&self.part.types.at(&extents)).map_err(|error| self.part.within(&extents, error))?;
+        if self.cover.fixed.len() < CONFIRMED || !self.part.is_first() {
+            match self.part.typed(&self.part.types.at(&extents)) {
+                Err(error @ Error::Diagnostic(_)) if !self.part.is_first() => return self.refuse(&extents, error),
+                typed => typed.map_err(|error| self.part.within(&extents, error))?,
+            };
         }
         self.cover.fixed.insert(extents);
         match self.cover.fixed.len() <= MAX_VARIANTS {
@@ -205,6 +225,42 @@ impl<'a> CoverSearch<'a> {
         }
     }
 
+    /// Notes a shape that the model does not take.
+    fn refuse(&mut self, extents: &[u64], error: Error) -> Result<(), Error> {
+        let part = self.part;
+        let (count, _) = self.cover.refused.get_or_insert_with(|| (0, part.within(extents, error)));
+        *count += 1;
+        match *count <= MAX_VARIANTS {
+            true => Ok(()),
+            false => Err(Error::Artifact(format!(
+                "more than {MAX_VARIANTS} combinations of the numbers {} are none that the model takes",
+                part.names.join(", ")
+            ))),
+        }
+    }
+
+    /// Why the model takes no corner of a box of a part behind the first, nor its middle, if it does not, and what stands there.
+    fn refusal(&self, ranges: &[ExtentRange]) -> Option<(Vec<u64>, Error)> {
+        const AXES: usize = 6;
+        let long: Vec<usize> = (0..ranges.len()).filter(|i| ranges[*i].count() > 1).collect();
+        if self.part.is_first() || long.len() > AXES {
+            return None;
+        }
+        let end = |corner: usize, i: usize| match long.iter().position(|axis| *axis == i) {
+            Some(bit) if corner >> bit & 1 == 1 => ranges[i].last,
+            _ => ranges[i].first,
+        };
+        let corners = (0..1 << long.len()).map(|corner| (0..ranges.len()).map(|i| end(corner, i)).collect());
+        let mut found = None;
+        for extents in std::iter::once(middle(ranges)).chain(corners) {
+            match self.part.typed(&self.part.types.at(&extents)) {
+                Err(error @ Error::Diagnostic(_)) => found = Some((extents, error)),
+                _ => return None,
+            }
+        }
+        found
+    }
+
     fn part(&mut self, ranges: Ranges) -> Result<(), Error> {
         self.parts += 1;
         if self.parts > MAX_PARTS {
@@ -213,8 +269,9 @@ impl<'a> CoverSearch<'a> {
         let corners = self.part.types.corners(&ranges);
         let is_one = ranges.iter().all(|range| range.count() == 1);
         loop {
-            let mut undecided = false;
+            let (mut undecided, mut excluded) = (false, false);
             for (plan, parts) in &mut self.cover.open {
+                excluded |= excludes(&plan.template, &corners);
                 match holds(&plan.template, &corners) {
                     Some(true) if !undecided => {
                         parts.push(ranges);
@@ -227,7 +284,10 @@ impl<'a> CoverSearch<'a> {
             if undecided && !is_one {
                 return self.halves(&ranges);
             }
-            let point: Vec<u64> = ranges.iter().map(|range| range.at((range.count() - 1) / 2)).collect();
+            if excluded && let Some((extents, error)) = self.refusal(&ranges) {
+                return self.refuse(&extents, error);
+            }
+            let point = middle(&ranges);
             match self.plan_for(&point)? {
                 true => {}
                 false if is_one => return self.alone(point),

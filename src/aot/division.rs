@@ -1,7 +1,7 @@
 //! The parts of a model whose shapes depend on values ([`tensorc_passes::parts`]), each for ranges of the numbers that are known
 //! before it: extents of inputs, and what earlier parts tell.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use tensorc_passes::template::{Place, Template};
 
 use super::constants::Constants;
 use super::cover::{OpenTypes, Ranges};
+use super::elements::find_ranges;
 use super::variants::{self, Variant};
 use super::{AotRequest, ExtentRange};
 use crate::binding;
@@ -21,14 +22,26 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::templates::OpenModel;
 
+/// Where a number comes from that decides shapes.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub value: Value,
+    /// Whether it is an element of the value, rather than an extent.
+    pub is_element: bool,
+    /// Which element, or the axis.
+    pub position: usize,
+    /// Whether numbers beyond the greatest are as good as that.
+    pub saturates: bool,
+}
+
 /// A part of a model, and the numbers that it is compiled for.
 pub struct PartRequest<'a> {
     pub model: &'a Model,
     pub request: &'a AotRequest,
     /// What is known before it, without numbers.
     facts: Facts,
-    /// Of each number, the value that it is of, whether it is an element of it, and which, or an axis.
-    origins: Vec<(Value, bool, usize)>,
+    /// Where the numbers come from.
+    pub origins: Vec<Origin>,
     /// The numbers that its shapes depend on.
     pub names: Vec<String>,
     pub ranges: Ranges,
@@ -46,7 +59,10 @@ impl<'a> PartRequest<'a> {
         let types = input_types(model, request, &names, &least)?;
         let facts = Facts::of_inputs(model.graph(), &[]);
         let types = OpenTypes::new(model.graph(), &names, types);
-        let origin = |(input, axis): Place| (facts.sources[input].value, false, axis);
+        let origin = |(input, position): Place| {
+            let value = facts.sources[input].value;
+            Origin { value, is_element: false, position, saturates: false }
+        };
         let origins = types.dimensions().map(origin).collect();
         Ok(PartRequest { model, request, facts, origins, names, ranges, types })
     }
@@ -56,7 +72,8 @@ impl<'a> PartRequest<'a> {
         Facts { types: types.to_vec(), ..self.facts.clone() }
     }
 
-    fn is_first(&self) -> bool {
+    /// Whether nothing is known but types of inputs.
+    pub fn is_first(&self) -> bool {
         self.facts.is_first(self.model.graph())
     }
 
@@ -129,9 +146,12 @@ impl<'a> PartRequest<'a> {
         let names = source.open_positions().iter().map(|position| source.number_name(name, *position));
         let is_element = source.kind == SourceKind::Elements;
         // A whole number has two halves.
-        let position = |position: &usize| if is_element { position / 2 } else { *position };
+        let origin = |position: &usize| {
+            let position = if is_element { position / 2 } else { *position };
+            Origin { value: source.value, is_element, position, saturates: false }
+        };
         self.names.extend(names);
-        self.origins.extend(source.open_positions().iter().map(|at| (source.value, is_element, position(at))));
+        self.origins.extend(source.open_positions().iter().map(origin));
         self.ranges.extend(ranges);
         self.types.add(source.numbers.clone(), source.open_positions());
         self.facts.sources.push(source.clone());
@@ -180,8 +200,8 @@ pub struct Division {
     pub parts: Vec<CompiledPart>,
     /// What parts and the host compute, and inputs.
     pub most: BTreeMap<Value, Most>,
-    /// Of each number that the last part knows, the value that it is of, whether it is an element of it, and which, or an axis.
-    pub origins: Vec<(Value, bool, usize)>,
+    /// Where the numbers come from that the last part knows.
+    pub origins: Vec<Origin>,
 }
 
 impl Division {
@@ -240,35 +260,27 @@ fn check_ranges(request: &AotRequest) -> Result<(), Error> {
 
 /// What is known behind a part.
 fn follow(part: &mut PartRequest<'_>, shape: &PartShape, most: &BTreeMap<Value, Most>) -> Result<(), Error> {
-    let graph = part.model.graph();
+    part.facts.inputs.clear();
     part.facts.available.extend(&shape.outputs);
     part.facts.available.extend(most.keys());
+    let mut elements = vec![];
     for source in &shape.sources {
-        let name = graph.node(source.value.node).name.clone();
-        let ranges = match (source.kind, most.get(&source.value)) {
-            (SourceKind::Result, Some(most)) => {
-                source.open_positions().iter().map(|axis| ExtentRange::all(0, most.dims[*axis])).collect()
-            }
-            _ => elements(part, source, &name)?,
-        };
-        part.add(source, ranges);
+        let known = most.get(&source.value).filter(|_| source.kind == SourceKind::Result);
+        // Elements have their ranges when all sources are there.
+        let range = |axis: &usize| ExtentRange::all(0, known.map_or(0, |most| most.dims[*axis]));
+        if source.kind == SourceKind::Elements {
+            elements.push((source, part.names.len()));
+        }
+        part.add(source, source.open_positions().iter().map(range).collect());
     }
-    Ok(())
-}
-
-/// The ranges of elements that decide shapes.
-fn elements(part: &PartRequest<'_>, source: &ShapeSource, name: &str) -> Result<Ranges, Error> {
-    if source.numbers.dtype.is_float() {
-        let why = "decides shapes by floats, for which a model cannot be compiled ahead of time";
-        return Err(Error::Artifact(format!("`{name}` {why}")));
-    }
-    let range = |position: &usize| {
-        let number = source.number_name(name, *position);
-        part.request.ranges.get(&number).copied().ok_or_else(|| {
-            Error::Artifact(format!("`{name}` decides shapes: give --shape {number}=FIRST..LAST, what it may be"))
-        })
+    find_ranges(part, &elements)?;
+    // What is empty reads less.
+    let greatest: Vec<u64> = part.ranges.iter().map(|range| range.last).collect();
+    part.facts.inputs = match part.typed(&part.types.at(&greatest)) {
+        Ok((_, shape)) => shape.inputs.into_iter().collect(),
+        Err(_) => BTreeSet::new(),
     };
-    source.open_positions().iter().map(range).collect()
+    Ok(())
 }
 
 /// Whether all variants of a part read and give the same.

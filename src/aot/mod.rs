@@ -1,6 +1,6 @@
 //! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
 //!
-//! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`), which `parts_image` joins. `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
+//! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`, `elements`), which `parts_image` joins. `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
 //! for one. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block,
 //! `image` writes plans as tables, `region` those for many shapes with the program that changes them for a shape (`sizes`), and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
@@ -11,6 +11,7 @@ mod constants;
 mod cover;
 mod describe;
 mod division;
+mod elements;
 pub mod gpu;
 mod header;
 mod image;

@@ -11,7 +11,7 @@ use tensorc_kernels::find_words;
 use tensorc_passes::parts::{HostCall, HostOperand, PartShape, SourceKind};
 
 use super::AotRequest;
-use super::division::{Division, Most, find_op, most_of_operands};
+use super::division::{Division, Most, Origin, find_op, most_of_operands};
 use super::image::ImageWriter;
 use super::weights::WeightBlock;
 use crate::error::Error;
@@ -204,9 +204,10 @@ impl Values<'_> {
         let Some(last) = division.parts.last() else { return Ok(vec![]) };
         let mut records = vec![];
         for (i, (name, range)) in last.names.iter().zip(&last.ranges).enumerate() {
-            let (v, is_element, position) = division.origins[i];
-            let v = self.number(v)?;
-            records.extend([w.text(name), range.first, range.last, v, is_element.into(), position as u64]);
+            let Origin { value, is_element, position, saturates } = division.origins[i];
+            let kind = [is_element.into(), position as u64, saturates.into()];
+            records.extend([w.text(name), range.first, range.last, self.number(value)?]);
+            records.extend(kind);
         }
         Ok(records)
     }

@@ -75,7 +75,11 @@ pub fn compile(part: &PartRequest<'_>, shared: &Constants) -> Result<Vec<Variant
     let (done, plans) = (AtomicUsize::new(0), cover.fixed.len());
     let compiler = part.model.compiler();
     let work = |extents: Vec<u64>| {
-        let made = variant(part, &extents, shared).map_err(|error| part.within(&extents, error));
+        let made = match variant(part, &extents, shared) {
+            // Values tell in a run whether it is one of the shapes that the model does not take.
+            Err(Error::Diagnostic(_)) if !part.is_first() => Ok(None),
+            made => made.map(Some).map_err(|error| part.within(&extents, error)),
+        };
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         if plans > 1 {
             compiler.progress(&format!("plan {done} of {plans}"));
@@ -84,8 +88,11 @@ pub fn compile(part: &PartRequest<'_>, shared: &Constants) -> Result<Vec<Variant
     };
     let panicked = |payload| Error::Internal(format!("making a plan: {}", TaskPanic::from_payload(payload)));
     let fixed: Vec<Vec<u64>> = cover.fixed.into_iter().collect();
-    variants.extend(try_map(fixed, compiler.pool().threads(), work, panicked)?);
-    Ok(variants)
+    variants.extend(try_map(fixed, compiler.pool().threads(), work, panicked)?.into_iter().flatten());
+    match variants.is_empty() {
+        true => Err(Error::Artifact(format!("the model takes none of the numbers {}", part.names.join(", ")))),
+        false => Ok(variants),
+    }
 }
 
 /// The plan for many shapes that shapes of some boxes take.

@@ -133,13 +133,15 @@ pub struct Facts {
     pub types: Vec<DenseType>,
     /// Values that are computed already, and the inputs of the graph.
     pub available: BTreeSet<Value>,
+    /// Of these, inputs that the next part has whether it needs them or not: which it needs may depend on numbers.
+    pub inputs: BTreeSet<Value>,
 }
 
 impl Facts {
     /// What types of the inputs tell, in signature order.
     pub fn of_inputs(graph: &Graph, types: &[DenseType]) -> Facts {
         let sources = inputs(graph).map(|v| ShapeSource::input(graph, v)).collect();
-        Facts { sources, types: types.to_vec(), available: inputs(graph).collect() }
+        Facts { sources, types: types.to_vec(), available: inputs(graph).collect(), inputs: BTreeSet::new() }
     }
 
     /// What a graph tells of its inputs, if open numbers may be any from 2; `None` if the rank or the type of one is not known.
