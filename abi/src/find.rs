@@ -136,7 +136,10 @@ mod tests {
         assert_eq!(dims(FindOp::Compress { axis: Some(1) }, 0), [4, 3]);
         assert_eq!(dims(FindOp::Compress { axis: None }, 0), [3]);
         let unique = |axis| FindOp::Unique { axis, sorted: true };
-        assert_eq!((0..4).map(|i| dims(unique(Some(0)), i)).collect::<Vec<_>>(), [vec![3, 5], vec![3], vec![4], vec![3]]);
+        assert_eq!(
+            (0..4).map(|i| dims(unique(Some(0)), i)).collect::<Vec<_>>(),
+            [vec![3, 5], vec![3], vec![4], vec![3]]
+        );
         assert_eq!((0..4).map(|i| dims(unique(None), i)).collect::<Vec<_>>(), [vec![3], vec![3], vec![20], vec![3]]);
         assert_eq!(dims(FindOp::NonMaxSuppression { centered: false }, 0), [3, 3]);
         assert_eq!(FindOp::NonZero.most(&[Some(&[4, 5])]), 20);

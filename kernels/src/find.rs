@@ -73,7 +73,9 @@ pub fn find<'a>(
     }
     let first = operand(0)?;
     let slices = match op {
-        FindOp::Compress { axis } | FindOp::Unique { axis, .. } => Slices::of(first, axis).ok_or(FindError::Operand(0))?,
+        FindOp::Compress { axis } | FindOp::Unique { axis, .. } => {
+            Slices::of(first, axis).ok_or(FindError::Operand(0))?
+        }
         _ => Slices::default(),
     };
     let (count, noted, groups): (usize, &[u64], &[[u64; 2]]) = match op {

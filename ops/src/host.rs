@@ -61,9 +61,7 @@ fn nonzero() -> OpDef {
         partial(cx, 0, &[rank, None])
     });
     let doc = "The coordinates of the non-zero elements, in row-major order.";
-    finding("nonzero", doc, |_, _| Ok(FindOp::NonZero), infer)
-        .operand("X", &[])
-        .onnx("NonZero", 9)
+    finding("nonzero", doc, |_, _| Ok(FindOp::NonZero), infer).operand("X", &[]).onnx("NonZero", 9)
 }
 
 fn compress() -> OpDef {
@@ -128,9 +126,8 @@ fn non_max_suppression() -> OpDef {
     });
     let doc = "Greedy selection of boxes by score, leaving out those that overlap a selected one too much; rows of \
                (batch, class, box).";
-    let finds = |params: &Params, _| {
-        Ok(FindOp::NonMaxSuppression { centered: params.int("center_point_box") == Some(1) })
-    };
+    let finds =
+        |params: &Params, _| Ok(FindOp::NonMaxSuppression { centered: params.int("center_point_box") == Some(1) });
     finding("non_max_suppression", doc, finds, infer)
         .operands(&["boxes", "scores"], FLOATS)
         .optional("max_output_boxes_per_class", TypeRule::OneOf(&[DType::I64]))

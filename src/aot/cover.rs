@@ -10,9 +10,9 @@ use tensorc_ir::DenseType;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_passes::template::{Place, Template};
 
-use super::open::OpenVariant;
-use super::division::PartRequest;
 use super::ExtentRange;
+use super::division::PartRequest;
+use super::open::OpenVariant;
 use crate::compile::Report;
 use crate::compiler::Specialize;
 use crate::error::Error;

@@ -12,10 +12,10 @@ use tensorc_runtime::gpu::{LaunchConfig, MatrixParam};
 
 use tensorc_ir::Extent;
 
-use super::{AotRequest, ExtentRange};
 use super::gpu::ModelCode;
 use super::variants::Variant;
 use super::weights::WeightBlock;
+use super::{AotRequest, ExtentRange};
 use crate::error::Error;
 
 /// What the image of a part is made of.
@@ -59,7 +59,8 @@ pub fn write(contents: &Contents<'_>) -> Result<Vec<u64>, Error> {
     let mut w = ImageWriter::new(&request.name, block);
     let first = &variants[0].plan;
     for (at, list) in [(header::INPUTS, &first.inputs), (header::OUTPUTS, &first.outputs)] {
-        let records: Vec<u64> = list.iter().map(|id| first.buffer(*id)).flat_map(|b| w.tensor(&b.name, b.dtype, b.dims.len())).collect();
+        let records: Vec<u64> =
+            list.iter().map(|id| first.buffer(*id)).flat_map(|b| w.tensor(&b.name, b.dtype, b.dims.len())).collect();
         w.table(at, list.len(), &records);
     }
     w.dims(contents.names, contents.ranges);

@@ -65,7 +65,11 @@ impl OpenVariant {
     ///
     /// # Errors
     /// A limit of the compiler is exceeded.
-    pub fn new(part: &PartRequest<'_>, mut template: Template, shape: &PartShape) -> Result<Option<OpenVariant>, Error> {
+    pub fn new(
+        part: &PartRequest<'_>,
+        mut template: Template,
+        shape: &PartShape,
+    ) -> Result<Option<OpenVariant>, Error> {
         let compiler = part.model.compiler();
         let choices = compiler.choices_for(Some(part.request.target));
         let places = part.add_to_template(&mut template);

@@ -32,7 +32,8 @@ pub fn write(
     block: &WeightBlock,
 ) -> Result<(Vec<u64>, u64), Error> {
     let mut w = ImageWriter::new(&request.name, block);
-    let mut values = Values { graph, division, numbers: BTreeMap::new(), records: vec![], used: BTreeSet::new(), bytes: 0 };
+    let mut values =
+        Values { graph, division, numbers: BTreeMap::new(), records: vec![], used: BTreeSet::new(), bytes: 0 };
     values.find_used();
     let inputs = graph.inputs().iter().map(|node| (&*graph.node(*node).name, Value { node: *node, port: 0 })).collect();
     let outputs = graph.outputs().iter().map(|(name, v)| (&**name, *v)).collect();

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorc_abi::{BufferId, Plan, StepOp};
+use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
-use tensorc_ir::TensorData;
 use tensorc_passes::parts::PartShape;
 use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify, verify_kernels};
@@ -104,8 +104,7 @@ fn open_variant(
 ) -> Result<Variant, Error> {
     let compiler = part.model.compiler();
     compiler.progress("plan memory");
-    let (memory, Lowered { plan, signatures, constants, .. }) =
-        variant.memory(&part.types, boxes, &part.ranges)?;
+    let (memory, Lowered { plan, signatures, constants, .. }) = variant.memory(&part.types, boxes, &part.ranges)?;
     verify(&plan).map_err(LoadError::from)?;
     verify_kernels(&plan, &signatures).map_err(LoadError::from)?;
     compiler.options().limits.admit_plan(&plan, compiler.pool().threads(), false)?;

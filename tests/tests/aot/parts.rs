@@ -198,7 +198,8 @@ fn outputs_are_of_any_origin() {
     let mut context = artifact.context(&pool).unwrap();
     for n in [0, 1, 2, 20] {
         let values: Vec<f32> = (0..n * 2).map(|i| i as f32).collect();
-        let marks = TensorData::new(DenseType::new(DType::I8, [n]), (0..n).map(|i| (i % 3) as u8).collect::<Vec<_>>().into());
+        let marks =
+            TensorData::new(DenseType::new(DType::I8, [n]), (0..n).map(|i| (i % 3) as u8).collect::<Vec<_>>().into());
         let inputs = vec![f32s(&[n, 2], &values), marks.unwrap()];
         let (found, expected) = (run(&mut context, &inputs).unwrap(), expected(&model, &inputs));
         assert_eq!(shapes(&found), shapes(&expected));
@@ -225,7 +226,11 @@ fn what_artifacts_do_not_know_is_named() {
   return %y
 }";
     let cases: [(&str, &[(&str, (u64, u64))], &str); 4] = [
-        (reshape, &[], "`k` decides shapes, and which numbers the operators behind it take does not follow from the model: give --shape k.0=FIRST..LAST"),
+        (
+            reshape,
+            &[],
+            "`k` decides shapes, and which numbers the operators behind it take does not follow from the model: give --shape k.0=FIRST..LAST",
+        ),
         (range, &[], "`n` decides shapes, and tensors grow with it without limit: give --shape n.0=FIRST..LAST"),
         (resize, &[], "`scales` decides shapes by floats"),
         (range, &[("n.0", (0, 9)), ("m", (1, 2))], "m: no such input or open dimension"),
