@@ -74,7 +74,7 @@ impl<'a> PartRequest<'a> {
 
     /// Whether nothing is known but types of inputs.
     pub fn is_first(&self) -> bool {
-        self.facts.is_first(self.model.graph())
+        self.facts.sources.len() == self.model.graph().inputs().len()
     }
 
     /// What is compiled for these numbers and many others.

@@ -30,6 +30,7 @@ use tensorc_codegen::isa::Isa;
 use tensorc_codegen::object::{GpuCode, ObjectModel, emit_object, kernel_name};
 use tensorc_exec::Records;
 use tensorc_ir::TextModule;
+use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::Manifest;
 
@@ -98,6 +99,12 @@ impl std::fmt::Display for ExtentRange {
         write!(f, "{}..={}", self.first, self.last)?;
         if self.step == 1 { Ok(()) } else { write!(f, "/{}", self.step) }
     }
+}
+
+/// Whether a name may be that of an element which decides shapes, as `k.0` for the first of a tensor `k`.
+pub(crate) fn may_name_element(graph: &Graph, name: &str) -> bool {
+    let named = |tensor: &str| graph.node_ids().into_iter().any(|node| *graph.node(node).name == *tensor);
+    name.rsplit_once('.').is_some_and(|(tensor, position)| position.parse::<usize>().is_ok() && named(tensor))
 }
 
 /// A compiled model.

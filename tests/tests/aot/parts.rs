@@ -311,3 +311,31 @@ fn programs_save_what_was_found() {
         }
     }
 }
+
+/// A program in C learns from the calls how much was found, in memory of its own.
+#[test]
+fn a_c_program_learns_what_was_found() {
+    if !exists("cc") {
+        return visible("skipped: there is no C compiler `cc`");
+    }
+    let model = model(BEST, 1);
+    let request = AotRequest { embed_weights: true, ..with(&[("n", (1, 40))]) };
+    let made = aot::compile(&model, &request).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (library, program) = (dir.path().join("m.a"), dir.path().join("found"));
+    link(LinkOutput::StaticLibrary, "m", &made.object, request.target, &Tools::default(), &library).unwrap();
+    std::fs::write(dir.path().join("m.h"), &made.header).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/aot/found.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-std=c11", "-o"]).arg(&program).arg("-I").arg(dir.path());
+    checked(cc.arg(source).arg(library).args(["-lm", "-lpthread"]));
+    let printed = String::from_utf8(checked(Command::new(&program).args(["5", "17", "0", "1"])).stdout).unwrap();
+    let values: Vec<f32> = (0..7 * 16).map(|i| (i * 37 % 101) as f32).collect();
+    let line = |k: i64| {
+        let outputs = expected(&model, &[f32s(&[7, 16], &values), TensorData::i64s(&[1], &[k]).unwrap()]);
+        let indices = outputs[1].2.chunks(8).map(|b| format!(" {}", i64::from_le_bytes(b.try_into().unwrap())));
+        format!("most 16 of 5120 bytes; 2: 7, {k}:{}", indices.collect::<String>())
+    };
+    let refused = "most 16 of 5120 bytes; 13: `k.0` is 17, the model was compiled for 0..=16".to_owned();
+    assert_eq!(printed.lines().collect::<Vec<_>>(), [line(5), refused, line(0), line(1)]);
+}
