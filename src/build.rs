@@ -129,7 +129,8 @@ impl BuildModel {
         self
     }
 
-    /// A dimension that stays open, with any extent in the range.
+    /// A dimension that stays open, with any extent in the range; or a number that decides shapes, `k.0` for the first element of the
+    /// tensor `k`.
     pub fn range(self, name: impl Into<String>, extents: RangeInclusive<u64>) -> BuildModel {
         self.range_by(name, extents, 1)
     }
@@ -253,7 +254,8 @@ impl BuildModel {
         let shapes = self.shapes.iter().map(|(name, extents)| (name, extents.clone(), format!("{extents:?}")));
         for (name, extents, given) in shapes.chain(firsts) {
             let before = bound.clone();
-            if binding::bind(&mut bound, &BTreeMap::from([(name.clone(), extents)])).is_err() {
+            let fits = binding::bind(&mut bound, &BTreeMap::from([(name.clone(), extents)])).is_ok();
+            if !fits && !aot::may_name_element(graph, name) {
                 let inputs = signature(&before);
                 return refuse(format!("{given} is no shape or range for `{name}`; the inputs are {inputs}"));
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
+use tensorc_passes::parts::Facts;
 
 use crate::branches::Branches;
 use crate::cache::ProgramCache;
@@ -110,14 +111,9 @@ impl Model {
         self.bound(types, &[])
     }
 
-    /// The fused graph for inputs of the given types, if what was compiled for other shapes holds for these, too.
-    pub(crate) fn fused_for(&self, types: &[DenseType], report: &mut Report) -> Option<Graph> {
-        self.open_for(types, report)?.template().graph_for(types)
-    }
-
-    /// What is compiled for inputs of the given types and many others.
-    pub(crate) fn open_for(&self, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
-        self.open.is_none().then(|| self.parts.whole(&self.compiler, types, report))?
+    /// The next part as it is compiled for what is known and for many other numbers.
+    pub(crate) fn open_part(&self, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
+        self.open.is_none().then(|| self.parts.open(&self.compiler, facts, report))?
     }
 
     fn bound(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<Graph, Error> {

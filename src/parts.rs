@@ -46,16 +46,21 @@ impl Parts {
 
     /// What is compiled for inputs of these types and many others, if that is all of the graph.
     pub fn whole(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
-        let model = self.templates.model(compiler, &self.graph, &Facts::of_inputs(&self.graph, types), report)?;
+        let model = self.open(compiler, &Facts::of_inputs(&self.graph, types), report)?;
         model.shape().is_last().then_some(model)
     }
 
     /// Compiles what runs of many shapes share, if there is something.
     pub fn prepare(&self, compiler: &Compiler) {
         let Some(facts) = Facts::of_any_inputs(&self.graph) else { return };
-        if let Some(model) = self.templates.model(compiler, &self.graph, &facts, &mut Report::default()) {
+        if let Some(model) = self.open(compiler, &facts, &mut Report::default()) {
             model.prepare(compiler, &facts.types);
         }
+    }
+
+    /// The next part as it is compiled for what is known and for many other numbers.
+    pub fn open(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Option<Arc<OpenModel>> {
+        self.templates.model(compiler, &self.graph, facts, report)
     }
 
     /// Code for inputs of these types alone, of a graph that is compiled for many; `None` if there is none.
@@ -82,7 +87,7 @@ impl Parts {
 
     fn compile(&self, compiler: &Compiler, facts: &Facts) -> Result<PartCode, Error> {
         let mut report = Report::default();
-        if let Some(model) = self.templates.model(compiler, &self.graph, facts, &mut report)
+        if let Some(model) = self.open(compiler, facts, &mut report)
             && let Some(Ok(code)) = model.code(compiler, &facts.types, report)
         {
             return Ok(PartCode { code, shape: model.shape().clone() });

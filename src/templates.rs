@@ -200,7 +200,7 @@ impl Templates {
         }
         let mut work = Work { compiler, graph, facts, report };
         let mut key = ProgramKey::of("");
-        key.number(facts.sources.len() as u64);
+        [facts.sources.len(), facts.inputs.len()].into_iter().for_each(|n| key.number(n as u64));
         work.request().class().for_each(|n| key.number(n));
         let closed = match self.get(&key, || work.template(&[]))? {
             Made::Whole(model) => return Some(model),

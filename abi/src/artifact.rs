@@ -68,7 +68,7 @@ pub struct Tensor {
     /// Address of the first element. Inputs are only read.
     pub data: *mut u8,
     /// Address of `rank` extents. [`EntryPoints::describe`] sets that of an output, [`EntryPoints::run`] does not read
-    /// it.
+    /// it, and sets it if the shapes of the model depend on values.
     pub dims: *const i64,
     /// Number of dimensions.
     pub rank: u32,
@@ -180,7 +180,8 @@ pub struct EntryPoints {
     ) -> Status,
     /// None: the model is for processors.
     pub init_on: Option<InitOn>,
-    /// Fills types, shapes and sizes of the outputs for the types and shapes of the inputs; touches no data.
+    /// Fills types, shapes and sizes of the outputs for the types and shapes of the inputs; touches no data. Of extents that depend
+    /// on values, it gives the greatest.
     pub describe: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,
     /// Runs the model: reads the inputs and fills the outputs, which overlap nothing.
     pub run: unsafe extern "C" fn(context: *mut c_void, inputs: *const Tensor, outputs: *mut Tensor) -> Status,

@@ -25,6 +25,7 @@ mod dtype;
 mod external;
 #[cfg(feature = "plan")]
 pub mod fields;
+mod find;
 #[cfg(feature = "plan")]
 pub mod flow;
 pub mod image;
@@ -53,6 +54,7 @@ pub use convert::Convert;
 pub use dtype::DType;
 #[cfg(feature = "plan")]
 pub use external::{ExternCall, ExternError, ExternFn, panic_text};
+pub use find::FindOp;
 #[cfg(feature = "plan")]
 pub use flow::{FlowKind, FlowPlan, Loop};
 pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};

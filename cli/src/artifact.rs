@@ -47,6 +47,9 @@ pub fn table(manifest: &Manifest, kernels: bool) -> Result<String, CliFailure> {
         let by = if step == 1 { String::new() } else { format!(" by {step}") };
         writeln!(out, "  {name} from {min} to {max}{by}")?;
     }
+    for (name, min, max) in &manifest.found {
+        writeln!(out, "  {name} from {min} to {max}, known in a run")?;
+    }
     let code: u64 = manifest.kernels.iter().map(|k| k.code_bytes).sum();
     let place = if manifest.weights.embedded { "inside" } else { "in a file" };
     match &manifest.gpu {

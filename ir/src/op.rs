@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tensorc_abi::DType;
+use tensorc_abi::{DType, FindOp};
 
 use crate::build::Builder;
 use crate::demand::Allowed;
@@ -78,6 +78,7 @@ type PrimBody = dyn Fn(&NodeCtx<'_>) -> Result<Prim, OpError> + Send + Sync;
 pub(crate) type CompositeBody =
     dyn Fn(&mut Builder<'_>, &NodeCtx<'_>, &[Option<Value>]) -> Result<Vec<Value>, Diagnostic> + Send + Sync;
 type HostBody = dyn Fn(&NodeCtx<'_>, &[Option<TensorData>]) -> Result<Vec<TensorData>, OpError> + Send + Sync;
+type FindRule = dyn Fn(&Params, usize) -> Result<FindOp, OpError> + Send + Sync;
 type InferRule = dyn Fn(&mut InferCtx<'_>) -> Result<(), OpError> + Send + Sync;
 
 /// What a scalar body may look at besides its operands. Operands arrive in their storage type:
@@ -267,6 +268,9 @@ pub struct OpDef {
     pub demands: Vec<(usize, Box<DemandRule>)>,
     /// How results are computed.
     pub compute: Compute,
+    /// Of an operator that finds elements, what it looks for, by parameters and the rank of the first operand: the host of a
+    /// model compiled ahead of time computes it so.
+    pub finds: Option<Box<FindRule>>,
     /// How types are inferred.
     pub infer: Infer,
     /// The derivative.
@@ -318,6 +322,7 @@ impl OpDef {
                 _ => Grad::Derived,
             },
             compute,
+            finds: None,
             infer,
             accuracy: Accuracy::Exact,
             names: ForeignNames::default(),

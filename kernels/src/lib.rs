@@ -22,6 +22,7 @@ mod blocking;
 mod conv;
 mod copy;
 mod epilogue;
+mod find;
 mod fused;
 mod gemm;
 mod isa;
@@ -39,6 +40,7 @@ pub use conv::{
 };
 pub use copy::{NON_TEMPORAL_COPY, copy_non_temporal};
 pub use epilogue::EpilogueCall;
+pub use find::{FindError, FindOperand, Found, find, find_words};
 pub use gemm::{gemm_affinity, gemm_run, gemm_run_with, gemm_scratch, gemm_tasks};
 pub use isa::{Isa, isa};
 pub use prologue::{LeftOperand, PrologueCall, affinity_grain};

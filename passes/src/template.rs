@@ -166,7 +166,7 @@ impl<'a> TemplateRequest<'a> {
             if from.kind != SourceKind::Input {
                 let count = self.facts.types.get(source)?.rank();
                 for axis in (0..count).filter(|axis| from.is_open(*axis)) {
-                    let (name, place) = (format!("{name}.{axis}"), (source, axis));
+                    let (name, place) = (from.number_name(name, axis), (source, axis));
                     all.push(OpenNumber { dim: None, name, place, source: from, given: given(axis)? });
                 }
                 continue;
@@ -254,6 +254,22 @@ impl Template {
     /// Of each symbol, a source and the position of a number that it is: an input and an axis, at first.
     pub fn places(&self) -> impl Iterator<Item = Place> {
         self.places.iter().copied()
+    }
+
+    /// A number of a source, which may depend on symbols; `None` if there is none at this place.
+    pub fn number_at(&self, (source, position): Place) -> Option<Extent> {
+        let ty = self.facts.types.get(source)?;
+        (position < ty.rank()).then(|| ty.dims.at(position))
+    }
+
+    /// The numbers of sources that are known, and follow from nothing else: their places, and what they are.
+    pub fn known_numbers(&self) -> impl Iterator<Item = (Place, i64)> {
+        let sources = self.facts.sources.iter().zip(&self.facts.types).enumerate();
+        sources.flat_map(|(i, (source, ty))| {
+            let follows = move |axis: usize| source.kind == SourceKind::Result && !source.is_open(axis);
+            let numbers = ty.dims.all().enumerate().filter(move |(axis, _)| !follows(*axis));
+            numbers.filter_map(move |(axis, n)| Some(((i, axis), n.known()?)))
+        })
     }
 
     /// Changes the graph as part of the trace.

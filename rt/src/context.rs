@@ -45,7 +45,7 @@ pub struct ArtifactContext {
 }
 
 /// Where the parts of a context lie, in bytes from its start.
-struct ContextLayout {
+pub struct ContextLayout {
     arguments: usize,
     /// Entries of the table of arguments.
     slots: usize,
@@ -62,7 +62,7 @@ struct ContextLayout {
 
 impl ContextLayout {
     /// An error if the model is damaged.
-    fn new(model: &'static ArtifactModel, image: &Image<'static>, workers: usize) -> Result<ContextLayout, Status> {
+    pub fn new(model: &'static ArtifactModel, image: &Image<'static>, workers: usize) -> Result<ContextLayout, Status> {
         let needs = Needs::of(model, image, workers, |_, step| match step.work {
             Work::Launch { .. } | Work::Host(_) => Err(status::DAMAGED),
             _ => Ok(()),
@@ -75,6 +75,49 @@ impl ContextLayout {
         let total = arena.checked_add(needs.open.arena).ok_or(status::MEMORY)?.max(least);
         let common = WorkerMemory::common(needs.arena, needs.stride, workers);
         Ok(ContextLayout { arguments, slots: needs.slots, open, needs: needs.open, arena, common, least, total })
+    }
+
+    /// Bytes of a context without its arena.
+    pub fn head(&self) -> usize {
+        self.arena
+    }
+
+    /// Bytes of the arena for runs of any shape.
+    pub fn arena_bytes(&self) -> usize {
+        self.total - self.arena
+    }
+
+    /// Makes a context at `base`, the arena of which lies elsewhere.
+    ///
+    /// # Safety
+    /// `base` is a multiple of 64, [`ContextLayout::head`] bytes lie there, and `room` at `arena`, which nobody else uses in a run.
+    /// `weights` are those of the model. All outlive the context.
+    pub unsafe fn place(
+        &self,
+        (model, image): (&'static ArtifactModel, Image<'static>),
+        base: *mut u8,
+        (arena, room): (*mut u8, usize),
+        (weights, parallel): (*const u8, Parallel),
+        owned: bool,
+    ) -> *mut ArtifactContext {
+        // SAFETY: the memory is large enough for the plan, in which this part is aligned, and only the context uses it.
+        let open = unsafe { OpenMemory::new(base.wrapping_add(self.open), &self.needs, workers(&parallel)) };
+        let context = ArtifactContext {
+            signature: ImageSignature::new(model, image, open, false),
+            weights,
+            parallel,
+            arguments: base.wrapping_add(self.arguments).cast(),
+            slots: self.slots,
+            arena,
+            room,
+            grown: core::ptr::null_mut(),
+            common: self.common,
+            committed: 0,
+            owned,
+        };
+        // SAFETY: the memory is large enough for the plan, which begins with the context, and aligned.
+        unsafe { base.cast::<ArtifactContext>().write(context) };
+        base.cast()
     }
 }
 
@@ -177,24 +220,9 @@ unsafe fn init(
     if base.is_null() || end < plan.least || !(base as usize).is_multiple_of(ALIGN) {
         return Err(status::MEMORY);
     }
-    // SAFETY: the memory is large enough for the plan, in which this part is aligned, and only the context uses it.
-    let open = unsafe { OpenMemory::new(base.wrapping_add(plan.open), &plan.needs, workers) };
-    let context = ArtifactContext {
-        signature: ImageSignature::new(model, image, open, false),
-        weights,
-        parallel,
-        arguments: base.wrapping_add(plan.arguments).cast(),
-        slots: plan.slots,
-        arena: base.wrapping_add(plan.arena),
-        room: end - plan.arena,
-        grown: core::ptr::null_mut(),
-        common: plan.common,
-        committed: 0,
-        owned,
-    };
-    // SAFETY: the memory is large enough for the plan, which begins with the context, and aligned.
-    unsafe { base.cast::<ArtifactContext>().write(context) };
-    Ok(base.cast())
+    let arena = (base.wrapping_add(plan.arena), end - plan.arena);
+    // SAFETY: the memory is large enough for the plan and aligned, and only the context uses it.
+    Ok(unsafe { plan.place((model, image), base, arena, (weights, parallel), owned) })
 }
 
 /// Ends a context. Memory of the caller's is the caller's again.
@@ -205,9 +233,9 @@ unsafe fn init(
 pub unsafe extern "C" fn tc_rt_free(_: &'static ArtifactModel, context: *mut ArtifactContext) {
     // SAFETY: by the caller's contract.
     if unsafe { context.as_ref() }.is_some_and(|context| context.owned) {
-        // SAFETY: they came from `aligned_alloc`, or the arena is null.
+        // SAFETY: it came from `aligned_alloc`.
         unsafe {
-            libc::free((*context).grown.cast());
+            (*context).free_grown();
             libc::free(context.cast());
         }
     }
@@ -220,7 +248,7 @@ pub unsafe extern "C" fn tc_rt_free(_: &'static ArtifactModel, context: *mut Art
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tc_rt_error(_: &'static ArtifactModel, context: *const ArtifactContext) -> *const c_char {
     // SAFETY: by the caller's contract.
-    let text = unsafe { context.as_ref() }.map(|context| context.signature.message.as_ptr().cast());
+    let text = unsafe { context.as_ref() }.map(ArtifactContext::message);
     text.unwrap_or(status::text(status::ARGUMENT).as_ptr())
 }
 
@@ -324,6 +352,23 @@ impl<'a> PlanRun<'a> {
 }
 
 impl ArtifactContext {
+    /// What went wrong in the last call; empty if nothing did.
+    pub fn message(&self) -> *const c_char {
+        self.signature.message.as_ptr().cast()
+    }
+
+    /// The model that it runs.
+    pub fn model(&self) -> &'static ArtifactModel {
+        self.signature.model
+    }
+
+    /// Frees what runs allocated; nothing runs any more.
+    pub fn free_grown(&mut self) {
+        // SAFETY: null, or from `aligned_alloc`; no run uses it now.
+        unsafe { libc::free(self.grown.cast()) };
+        self.grown = core::ptr::null_mut();
+    }
+
     unsafe fn run(&mut self, inputs: *const Tensor, outputs: *mut Tensor) -> Result<(), Status> {
         // SAFETY: passed on from the caller.
         let (v, inputs, outputs) = unsafe { self.signature.check_all(inputs, outputs)? };
@@ -361,8 +406,7 @@ impl ArtifactContext {
         if arena.is_null() {
             return Err(status::MEMORY);
         }
-        // SAFETY: null, or from `aligned_alloc`; no run uses it now.
-        unsafe { libc::free(self.grown.cast()) };
+        self.free_grown();
         (self.arena, self.grown, self.room, self.committed) = (arena, arena, needed, 0);
         // The table has addresses of the old one.
         self.signature.bound = 0;

@@ -6,7 +6,7 @@
 //! compiler generates the functions of a model's header, which pass it.
 //!
 //! `model` is what the generated code hands over, `signature` what it takes and gives, `context` one run's memory and
-//! the run itself, `library` the kernels that a model may need, `open` what a context keeps of a plan for many shapes, `gpu` the same for models whose kernels run on a GPU,
+//! the run itself, `library` the kernels that a model may need, `open` what a context keeps of a plan for many shapes, `parts` models that run in parts, since their shapes depend on values, `gpu` the same for models whose kernels run on a GPU,
 //! `weights` the block of weights and its file, `pool` threads for those who have none, `program` the `main` of
 //! `--emit=exe`.
 
@@ -19,6 +19,7 @@ mod library;
 mod message;
 mod model;
 mod open;
+mod parts;
 mod pool;
 mod program;
 mod signature;

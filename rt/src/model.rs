@@ -37,6 +37,16 @@ impl ArtifactModel {
         })
     }
 
+    /// The model that a part is, whose image lies inside of this one's at a position.
+    pub fn part(&self, at: usize) -> Option<ArtifactModel> {
+        // SAFETY: generated code gives an image of this length, which nobody writes.
+        let words = unsafe { core::slice::from_raw_parts(self.image, self.len as usize) };
+        let image = words.get(at..)?;
+        let len = *image.get(header::LEN)?;
+        let whole = usize::try_from(len).is_ok_and(|len| len <= image.len());
+        whole.then_some(ArtifactModel { image: image.as_ptr(), len, ..*self })
+    }
+
     /// The block of weights inside the artifact; null if there is none.
     pub fn embedded_weights(&self) -> *const u8 {
         self.weights

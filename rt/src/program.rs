@@ -13,6 +13,9 @@ use crate::gpu::{
     GpuContext, GpuModel, tc_rt_gpu_describe, tc_rt_gpu_error, tc_rt_gpu_free, tc_rt_gpu_init_on, tc_rt_gpu_run,
 };
 use crate::model::{ArtifactModel, dims};
+use crate::parts::{
+    PartsContext, tc_rt_parts_describe, tc_rt_parts_error, tc_rt_parts_free, tc_rt_parts_init, tc_rt_parts_run,
+};
 use crate::pool::{tc_rt_threads_start, tc_rt_threads_stop};
 use crate::weights::{tc_rt_weights_close, tc_rt_weights_open};
 
@@ -50,6 +53,20 @@ const PROCESSOR: Functions<ArtifactModel, ArtifactContext> = Functions {
     run: tc_rt_run,
     error: tc_rt_error,
     free: tc_rt_free,
+};
+
+const PARTS: Functions<ArtifactModel, PartsContext> = Functions {
+    options: PROCESSOR.options,
+    gpu: false,
+    model: |model| model,
+    init: |model, out, weights, parallel, _| {
+        // SAFETY: passed on from the caller.
+        unsafe { tc_rt_parts_init(model, out, null_mut(), 0, weights, parallel) }
+    },
+    describe: tc_rt_parts_describe,
+    run: tc_rt_parts_run,
+    error: tc_rt_parts_error,
+    free: tc_rt_parts_free,
 };
 
 const GPU: Functions<GpuModel, GpuContext> = Functions {
@@ -95,6 +112,20 @@ struct Arguments {
 pub unsafe extern "C" fn tc_rt_main(model: &'static ArtifactModel, argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: by the caller's contract.
     unsafe { program(model, &PROCESSOR, argc, argv) }
+}
+
+/// `main` of a model that runs in parts.
+///
+/// # Safety
+/// As `tc_rt_main`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tc_rt_parts_main(
+    model: &'static ArtifactModel,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: by the caller's contract.
+    unsafe { program(model, &PARTS, argc, argv) }
 }
 
 /// `main` of a model for a GPU.
@@ -269,7 +300,10 @@ unsafe fn execute<M, C>(
         for _ in 0..arguments.repeat {
             check((functions.run)(model, context, inputs.as_ptr(), outputs.as_mut_ptr())).map_err(failed)?;
         }
-        for (i, out) in outputs[..count].iter().enumerate() {
+        for (i, out) in outputs[..count].iter_mut().enumerate() {
+            // Models that run in parts know the extents only now.
+            let size = dtype(out.dtype).size() as u64;
+            out.bytes = dims(out).iter().fold(size, |bytes, dim| bytes.saturating_mul(*dim as u64)).min(out.bytes);
             let at = image.size(header::OUTPUTS + 1) + i * tensor::WORDS;
             let name = image.text(image.size(at + tensor::NAME));
             show(name, out);

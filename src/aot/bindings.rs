@@ -217,15 +217,28 @@ impl<'m> Bindings<'m> {
              let Outputs {{ {fields} }} = outputs;\n        \
              let mut outputs: [TensorMut<'_>; {count}] = [{writes}];\n        \
              self.0.run(&inputs, &mut outputs)\n    }}\n\n    \
-             /// The shapes of the outputs, in the order of [`OUTPUTS`].\n    ///\n    /// # Errors\n    \
+             /// The shapes of the outputs, in the order of [`OUTPUTS`]{most}.\n    ///\n    /// # Errors\n    \
              /// The model was not compiled for these extents.\n    \
              pub fn shapes(&mut self{parameters}) -> Result<Vec<Vec<u64>>, ArtifactError> {{\n{reads}        \
              let types = inputs.each_ref().map(|tensor| (tensor.dtype, tensor.dims));\n        \
-             Ok(self.0.outputs(&types)?.into_iter().map(|(_, dims)| dims).collect())\n    }}\n}}\n",
+             Ok(self.0.outputs(&types)?.into_iter().map(|(_, dims)| dims).collect())\n    }}\n{found}}}\n",
+            found = self.found(),
+            most = if self.manifest.found.is_empty() { "" } else { ": where they depend on values, the greatest" },
             fields = self.fields(),
             count = self.outputs.len(),
             writes = self.writes(),
         )
+    }
+
+    /// The method for the shapes that depend on values.
+    fn found(&self) -> &'static str {
+        match self.manifest.found.is_empty() {
+            true => "",
+            false => {
+                "\n    /// The shapes of the outputs of the last run, which fill the beginning of their memory.\n    \
+                 pub fn found_shapes(&self) -> &[Vec<u64>] {\n        self.0.found_shapes()\n    }\n"
+            }
+        }
     }
 
     /// Lines that make the inputs what a context takes.

@@ -7,16 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tensorc_ir::DenseType;
-use tensorc_ir::graph::Value;
-use tensorc_passes::template::Template;
+use tensorc_ir::graph::{Graph, Value};
+use tensorc_passes::template::{Place, Template};
 
+use super::ExtentRange;
+use super::division::PartRequest;
 use super::open::OpenVariant;
-use super::variants::{typed, within};
-use super::{AotRequest, ExtentRange};
 use crate::compile::Report;
 use crate::compiler::Specialize;
 use crate::error::Error;
-use crate::model::Model;
 use crate::templates::{OpenModel, PlanAttempts};
 
 /// Extents of the dimensions that a request leaves open.
@@ -29,35 +28,49 @@ const MAX_PARTS: usize = 1 << 20;
 /// Shapes of a plan by which its memory is measured.
 const SAMPLES: usize = 1 << 12;
 
-/// The types of inputs by the extents of open dimensions.
+/// The types of sources by the extents of open dimensions.
+#[derive(Clone)]
 pub struct OpenTypes {
     types: Vec<DenseType>,
-    /// Of each dimension, the inputs and axes that have it.
-    places: Vec<Vec<(usize, usize)>>,
+    /// Of each dimension, the sources and positions that have it.
+    places: Vec<Vec<Place>>,
 }
 
 impl OpenTypes {
-    /// Of a model, with the types of its inputs for one shape.
-    pub fn new(model: &Model, request: &AotRequest, types: Vec<DenseType>) -> OpenTypes {
-        let graph = model.graph();
-        let places = |name: &String| {
-            let mut places = vec![];
-            for (input, node) in graph.inputs().iter().enumerate() {
-                if *graph.node(*node).name == **name {
-                    // A range of an input is that of its only axis.
-                    places.push((input, 0));
-                    continue;
-                }
-                let shape = graph.resolved(Value { node: *node, port: 0 }).shape;
-                for (axis, dim) in shape.dims().unwrap_or_default().iter().enumerate() {
-                    if matches!(dim, tensorc_ir::Dim::Sym(id) if *graph.dims.name(*id) == **name) {
-                        places.push((input, axis));
-                    }
+    /// Of the inputs of a model, with their types for one shape.
+    pub fn new(graph: &Graph, names: &[String], types: Vec<DenseType>) -> OpenTypes {
+        OpenTypes { types, places: names.iter().map(|name| OpenTypes::places(graph, name)).collect() }
+    }
+
+    /// The inputs and axes that have a dimension of this name.
+    pub fn places(graph: &Graph, name: &str) -> Vec<Place> {
+        let mut places = vec![];
+        for (input, node) in graph.inputs().iter().enumerate() {
+            if *graph.node(*node).name == *name {
+                // A range of an input is that of its only axis.
+                places.push((input, 0));
+                continue;
+            }
+            let shape = graph.resolved(Value { node: *node, port: 0 }).shape;
+            for (axis, dim) in shape.dims().unwrap_or_default().iter().enumerate() {
+                if matches!(dim, tensorc_ir::Dim::Sym(id) if *graph.dims.name(*id) == *name) {
+                    places.push((input, axis));
                 }
             }
-            places
-        };
-        OpenTypes { types, places: request.ranges.keys().map(places).collect() }
+        }
+        places
+    }
+
+    /// Adds a source, and a dimension for each of these positions of it.
+    pub fn add(&mut self, numbers: DenseType, open: &[usize]) {
+        let source = self.types.len();
+        self.types.push(numbers);
+        self.places.extend(open.iter().map(|position| vec![(source, *position)]));
+    }
+
+    /// The first place of each dimension.
+    pub fn dimensions(&self) -> impl Iterator<Item = Place> {
+        self.places.iter().map(|places| places[0])
     }
 
     /// The types for some extents.
@@ -69,8 +82,8 @@ impl OpenTypes {
         self.types.iter().zip(dims).map(|(ty, dims)| DenseType::new(ty.dtype, dims)).collect()
     }
 
-    /// The dimension that an axis of an input has.
-    pub fn dimension(&self, place: (usize, usize)) -> Option<usize> {
+    /// The dimension that stands at a place.
+    pub fn dimension(&self, place: Place) -> Option<usize> {
         self.places.iter().position(|places| places.contains(&place))
     }
 
@@ -93,16 +106,12 @@ pub fn symbols_in(template: &Template, [least, greatest]: &[Vec<DenseType>; 2]) 
         }
         ranges.push(within);
     }
-    for (input, node) in template.graph.inputs().iter().enumerate() {
-        let ty = template.graph.dense(Value { node: *node, port: 0 }).ok()?;
-        for (axis, n) in ty.dims.all().enumerate() {
-            let Some(known) = n.known() else { continue };
-            let given = [least, greatest].map(|types| types[input].dims[axis] as i64);
-            if !(given[0]..=given[1]).contains(&known) {
-                return None;
-            }
-            whole &= given == [known; 2];
+    for ((source, position), known) in template.known_numbers() {
+        let given = [least, greatest].map(|types| types[source].dims[position] as i64);
+        if !(given[0]..=given[1]).contains(&known) {
+            return None;
         }
+        whole &= given == [known; 2];
     }
     Some((ranges, whole))
 }
@@ -116,6 +125,16 @@ fn holds(template: &Template, corners: &[Vec<DenseType>; 2]) -> Option<bool> {
     }
 }
 
+/// Whether the conditions of a plan exclude a whole box, as that an extent is not greater than another.
+fn excludes(template: &Template, corners: &[Vec<DenseType>; 2]) -> bool {
+    symbols_in(template, corners).is_some_and(|(ranges, _)| template.trace.holds_within(&ranges) == Some(false))
+}
+
+/// The shape in the middle of a box.
+fn middle(ranges: &[ExtentRange]) -> Vec<u64> {
+    ranges.iter().map(|range| range.at((range.count() - 1) / 2)).collect()
+}
+
 /// Plans that cover a box.
 #[derive(Default)]
 pub struct Cover {
@@ -123,13 +142,14 @@ pub struct Cover {
     pub open: Vec<(OpenVariant, Vec<Ranges>)>,
     /// Shapes that take a plan of their own.
     pub fixed: BTreeSet<Vec<u64>>,
+    /// How many shapes and boxes of a part behind the first the model does not take, and why not the first of them: values tell in
+    /// a run whether it is one of these.
+    refused: Option<(usize, Error)>,
 }
 
 /// Finds plans for all shapes of a request.
 pub struct CoverSearch<'a> {
-    model: &'a Model,
-    request: &'a AotRequest,
-    types: &'a OpenTypes,
+    part: &'a PartRequest<'a>,
     cover: Cover,
     /// Models for many shapes, and how often plans of each have been made.
     models: Vec<(Arc<OpenModel>, PlanAttempts)>,
@@ -142,19 +162,23 @@ impl<'a> CoverSearch<'a> {
     ///
     /// # Errors
     /// Too many shapes take a plan of their own.
-    pub fn run(model: &'a Model, request: &'a AotRequest, types: &'a OpenTypes) -> Result<Cover, Error> {
+    pub fn run(part: &'a PartRequest<'a>) -> Result<Cover, Error> {
         let (cover, report) = (Cover::default(), Report::default());
-        let mut search = CoverSearch { model, request, types, cover, models: vec![], parts: 0, report };
-        let all: Ranges = request.ranges.values().copied().collect();
+        let mut search = CoverSearch { part, cover, models: vec![], parts: 0, report };
+        let all = part.ranges.clone();
         // A plan for one shape is better at it.
         let is_one = all.iter().all(|range| range.first.max(2) >= range.last);
-        if is_one || request.gpu.is_some() || model.compiler().options().specialize == Specialize::Always {
+        if is_one || part.request.gpu.is_some() || part.model.compiler().options().specialize == Specialize::Always {
             search.each_alone(&all, &mut vec![])?;
         } else {
             search.part(all)?;
         }
         search.settle();
-        Ok(search.cover)
+        let Cover { open, fixed, refused } = &mut search.cover;
+        match refused.take() {
+            Some((_, error)) if fixed.is_empty() && open.iter().all(|(_, boxes)| boxes.is_empty()) => Err(error),
+            _ => Ok(search.cover),
+        }
     }
 
     fn each_alone(&mut self, ranges: &[ExtentRange], extents: &mut Vec<u64>) -> Result<(), Error> {
@@ -169,9 +193,9 @@ impl<'a> CoverSearch<'a> {
 
     /// Gives shapes that were to have plans of their own to plans that were made later.
     fn settle(&mut self) {
-        let Cover { open, fixed } = &mut self.cover;
+        let Cover { open, fixed, .. } = &mut self.cover;
         fixed.retain(|extents| {
-            let types = self.types.at(extents);
+            let types = self.part.types.at(extents);
             let here = [types.clone(), types];
             let found = open.iter_mut().find(|(plan, _)| holds(&plan.template, &here) == Some(true));
             if let Some((_, parts)) = found {
@@ -186,8 +210,11 @@ impl<'a> CoverSearch<'a> {
     /// that costs little.
     fn alone(&mut self, extents: Vec<u64>) -> Result<(), Error> {
         const CONFIRMED: usize = 16;
-        if self.cover.fixed.len() < CONFIRMED {
-            typed(self.model, &self.types.at(&extents)).map_err(|error| within(self.request, &extents, error))?;
+        if self.cover.fixed.len() < CONFIRMED || !self.part.is_first() {
+            match self.part.typed(&self.part.types.at(&extents)) {
+                Err(error @ Error::Diagnostic(_)) if !self.part.is_first() => return self.refuse(&extents, error),
+                typed => typed.map_err(|error| self.part.within(&extents, error))?,
+            };
         }
         self.cover.fixed.insert(extents);
         match self.cover.fixed.len() <= MAX_VARIANTS {
@@ -198,16 +225,53 @@ impl<'a> CoverSearch<'a> {
         }
     }
 
+    /// Notes a shape that the model does not take.
+    fn refuse(&mut self, extents: &[u64], error: Error) -> Result<(), Error> {
+        let part = self.part;
+        let (count, _) = self.cover.refused.get_or_insert_with(|| (0, part.within(extents, error)));
+        *count += 1;
+        match *count <= MAX_VARIANTS {
+            true => Ok(()),
+            false => Err(Error::Artifact(format!(
+                "more than {MAX_VARIANTS} combinations of the numbers {} are none that the model takes",
+                part.names.join(", ")
+            ))),
+        }
+    }
+
+    /// Why the model takes no corner of a box of a part behind the first, nor its middle, if it does not, and what stands there.
+    fn refusal(&self, ranges: &[ExtentRange]) -> Option<(Vec<u64>, Error)> {
+        const AXES: usize = 6;
+        let long: Vec<usize> = (0..ranges.len()).filter(|i| ranges[*i].count() > 1).collect();
+        if self.part.is_first() || long.len() > AXES {
+            return None;
+        }
+        let end = |corner: usize, i: usize| match long.iter().position(|axis| *axis == i) {
+            Some(bit) if corner >> bit & 1 == 1 => ranges[i].last,
+            _ => ranges[i].first,
+        };
+        let corners = (0..1 << long.len()).map(|corner| (0..ranges.len()).map(|i| end(corner, i)).collect());
+        let mut found = None;
+        for extents in std::iter::once(middle(ranges)).chain(corners) {
+            match self.part.typed(&self.part.types.at(&extents)) {
+                Err(error @ Error::Diagnostic(_)) => found = Some((extents, error)),
+                _ => return None,
+            }
+        }
+        found
+    }
+
     fn part(&mut self, ranges: Ranges) -> Result<(), Error> {
         self.parts += 1;
         if self.parts > MAX_PARTS {
             return Err(Error::Artifact("which plans hold in the ranges takes too many tests".to_owned()));
         }
-        let corners = self.types.corners(&ranges);
+        let corners = self.part.types.corners(&ranges);
         let is_one = ranges.iter().all(|range| range.count() == 1);
         loop {
-            let mut undecided = false;
+            let (mut undecided, mut excluded) = (false, false);
             for (plan, parts) in &mut self.cover.open {
+                excluded |= excludes(&plan.template, &corners);
                 match holds(&plan.template, &corners) {
                     Some(true) if !undecided => {
                         parts.push(ranges);
@@ -220,7 +284,10 @@ impl<'a> CoverSearch<'a> {
             if undecided && !is_one {
                 return self.halves(&ranges);
             }
-            let point: Vec<u64> = ranges.iter().map(|range| range.at((range.count() - 1) / 2)).collect();
+            if excluded && let Some((extents, error)) = self.refusal(&ranges) {
+                return self.refuse(&extents, error);
+            }
+            let point = middle(&ranges);
             match self.plan_for(&point)? {
                 true => {}
                 false if is_one => return self.alone(point),
@@ -245,8 +312,8 @@ impl<'a> CoverSearch<'a> {
 
     /// Makes plans for many shapes until one holds for this one; whether there is one.
     fn plan_for(&mut self, extents: &[u64]) -> Result<bool, Error> {
-        let types = self.types.at(extents);
-        let Some(model) = self.model.open_for(&types, &mut self.report) else { return Ok(false) };
+        let types = self.part.types.at(extents);
+        let Some(model) = self.part.open(&types, &mut self.report) else { return Ok(false) };
         let known = self.models.iter().position(|(other, _)| Arc::ptr_eq(other, &model));
         let number = known.unwrap_or_else(|| {
             self.models.push((model, PlanAttempts::default()));
@@ -256,7 +323,7 @@ impl<'a> CoverSearch<'a> {
         loop {
             let (model, attempts) = &mut self.models[number];
             let Some(template) = attempts.next(model.template(), &types) else { return Ok(false) };
-            let Some(plan) = OpenVariant::new(self.model, self.request, template)? else {
+            let Some(plan) = OpenVariant::new(self.part, template, model.shape())? else {
                 attempts.refused();
                 return Ok(false);
             };

@@ -49,9 +49,9 @@ tc_status {name}_weights_view(const void *file, uint64_t bytes, uint32_t flags, 
 void {name}_weights_close(tc_weights *weights);
 
 {contexts}/* Fills type, shape and bytes of the outputs for the shapes of the inputs; no data is needed or touched. The extents
- * that `dims` points to are valid until the next call with the context. */
+ * that `dims` points to are valid until the next call with the context.{bounds} */
 tc_status {name}_describe({name}_context *context, const tc_tensor *inputs, tc_tensor *outputs);
-/* Runs the model on {upper}_INPUTS inputs into {upper}_OUTPUTS outputs, which overlap nothing. {results} */
+/* Runs the model on {upper}_INPUTS inputs into {upper}_OUTPUTS outputs, which overlap nothing. {results}{found} */
 tc_status {name}_run({name}_context *context, const tc_tensor *inputs, tc_tensor *outputs);
 /* What went wrong in the last call with the context; valid until the next. */
 const char *{name}_error(const {name}_context *context);
@@ -66,6 +66,18 @@ void {name}_free({name}_context *context);
         inputs = manifest.inputs.len(),
         outputs = manifest.outputs.len(),
         contexts = contexts(manifest),
+        bounds = match manifest.found.is_empty() {
+            true => "",
+            false => " Where extents depend on values, they and `bytes`\n * are the most that there may be.",
+        },
+        found = match manifest.found.is_empty() {
+            true => "",
+            false => {
+                " Behind it, `rank` and\n * `dims` of the outputs are those that were found, valid until the next call with \
+                 the context; `bytes` is left as it was.\n * TC_VALUE: a number that decides shapes is none that the model \
+                 was compiled for; TC_BUFFER: an output has less memory than\n * what was found takes."
+            }
+        },
         results = match manifest.gpu {
             None => "Results have the\n * same bits for every number of workers.",
             Some(_) => "It returns when\n * the GPU is done with them.",
@@ -79,11 +91,15 @@ fn contexts(manifest: &Manifest) -> String {
     let (name, arena) = (&manifest.name, manifest.arena_bytes());
     let (one, more) = (manifest.run_bytes(1), manifest.scratch_bytes());
     if manifest.gpu.is_none() {
+        let for_shapes = match manifest.found.is_empty() {
+            true => "Bytes that it takes for inputs of these shapes; no data is needed.",
+            false => "The same, if the model was compiled for inputs of these shapes; no data is needed.",
+        };
         return format!(
             r#"/* Bytes of memory that a context takes for any shapes: at most {one} for intermediate tensors and the working memory
  * of one worker, at most {more} more for each further worker, and its own record. */
 uint64_t {name}_memory_bytes(uint32_t workers);
-/* Bytes that it takes for inputs of these shapes; no data is needed. 0: the model was not compiled for them. */
+/* {for_shapes} 0: the model was not compiled for them. */
 uint64_t {name}_memory_for(const tc_tensor *inputs, uint32_t workers);
 /* Makes a context in `memory`, at a multiple of 64 bytes, or in memory of its own if that is null. With the
  * caller's memory nothing is allocated, here or later. `parallel` may be null: one thread. `weights` and
@@ -123,6 +139,9 @@ fn signature(h: &mut String, manifest: &Manifest) {
     for (name, min, max, step) in manifest.ranges() {
         let by = if step == 1 { String::new() } else { format!(", in steps of {step}") };
         let _ = writeln!(h, " *   {name} is {min} to {max}{by}");
+    }
+    for (name, min, max) in &manifest.found {
+        let _ = writeln!(h, " *   {} is {min} to {max}, known in a run", name.replace("*/", "* /"));
     }
     let _ = writeln!(h, " */");
 }

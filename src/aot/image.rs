@@ -6,26 +6,31 @@
 use std::collections::BTreeMap;
 
 use tensorc_abi::image::{MAGIC, VERSION, batch, checksum, gpu, header, matrix, scratch, slot, step};
-use tensorc_abi::{Buffer, DType, Number, Plan, StorageClass};
+use tensorc_abi::{DType, Number, Plan, StorageClass};
 use tensorc_exec::{Place, Records};
 use tensorc_runtime::gpu::{LaunchConfig, MatrixParam};
 
 use tensorc_ir::Extent;
 
-use super::AotRequest;
 use super::gpu::ModelCode;
 use super::variants::Variant;
 use super::weights::WeightBlock;
+use super::{AotRequest, ExtentRange};
 use crate::error::Error;
 
-/// What an image is made of.
+/// What the image of a part is made of.
 pub struct Contents<'c> {
     pub request: &'c AotRequest,
+    /// The numbers that its shapes depend on.
+    pub names: &'c [String],
+    pub ranges: &'c [ExtentRange],
     pub variants: &'c [Variant],
     /// Of each variant, the number of each of its kernels.
     pub numbers: &'c [Vec<u32>],
     /// Of each variant, for the shape of its plan.
     pub records: &'c [Records],
+    /// Of each variant, where its weights lie in the block.
+    pub offsets: &'c [Vec<u64>],
     /// Generated kernels of the artifact.
     pub kernels: u64,
     pub block: &'c WeightBlock,
@@ -50,29 +55,20 @@ pub fn records(plan: &Plan, numbers: &[u32], gpu: bool) -> Result<Records, Error
 /// # Errors
 /// A plan for many shapes has too many numbers.
 pub fn write(contents: &Contents<'_>) -> Result<Vec<u64>, Error> {
-    let mut w = ImageWriter { words: vec![0; header::WORDS], ..ImageWriter::default() };
     let Contents { request, variants, block, .. } = contents;
+    let mut w = ImageWriter::new(&request.name, block);
     let first = &variants[0].plan;
-    w.words[header::NAME] = w.text(&request.name);
-    let hash = [block.hash as u64, (block.hash >> 64) as u64];
-    w.words[header::WEIGHTS..header::WEIGHTS + 3].copy_from_slice(&[block.bytes.len() as u64, hash[0], hash[1]]);
     for (at, list) in [(header::INPUTS, &first.inputs), (header::OUTPUTS, &first.outputs)] {
-        let records: Vec<u64> = list.iter().flat_map(|id| w.tensor(first.buffer(*id))).collect();
+        let records: Vec<u64> =
+            list.iter().map(|id| first.buffer(*id)).flat_map(|b| w.tensor(&b.name, b.dtype, b.dims.len())).collect();
         w.table(at, list.len(), &records);
     }
-    let mut dims: Vec<u64> =
-        request.ranges.iter().flat_map(|(name, range)| [w.text(name), range.first, range.last]).collect();
-    dims.extend(request.ranges.values().map(|range| range.step));
-    w.table(header::DIMS, request.ranges.len(), &dims);
+    w.dims(contents.names, contents.ranges);
     let offsets: Vec<u64> = (0..variants.len()).map(|i| w.variant(contents, i)).collect::<Result<_, _>>()?;
     w.table(header::VARIANTS, offsets.len(), &offsets);
     w.words[header::KERNELS] = contents.kernels;
     w.words[header::GPU] = contents.gpu.map_or(0, |code| w.gpu(contents, code));
-    w.words[header::MAGIC] = MAGIC;
-    w.words[header::VERSION] = VERSION.word();
-    w.words[header::LEN] = w.words.len() as u64;
-    w.words[header::CHECKSUM] = checksum(&w.words[header::NAME..]);
-    Ok(w.words)
+    Ok(w.finish())
 }
 
 /// Number and offset of records.
@@ -109,6 +105,32 @@ pub struct ImageWriter {
 }
 
 impl ImageWriter {
+    /// An image with a name, of a model with these weights.
+    pub fn new(name: &str, block: &WeightBlock) -> ImageWriter {
+        let mut w = ImageWriter { words: vec![0; header::WORDS], ..ImageWriter::default() };
+        w.words[header::NAME] = w.text(name);
+        let hash = [block.hash as u64, (block.hash >> 64) as u64];
+        w.words[header::WEIGHTS..header::WEIGHTS + 3].copy_from_slice(&[block.bytes.len() as u64, hash[0], hash[1]]);
+        w
+    }
+
+    /// Writes the dynamic dimensions.
+    pub fn dims(&mut self, names: &[String], ranges: &[ExtentRange]) {
+        let records = names.iter().zip(ranges).flat_map(|(name, range)| [self.text(name), range.first, range.last]);
+        let mut dims: Vec<u64> = records.collect();
+        dims.extend(ranges.iter().map(|range| range.step));
+        self.table(header::DIMS, ranges.len(), &dims);
+    }
+
+    /// The words, when all is written.
+    pub fn finish(mut self) -> Vec<u64> {
+        self.words[header::MAGIC] = MAGIC;
+        self.words[header::VERSION] = VERSION.word();
+        self.words[header::LEN] = self.words.len() as u64;
+        self.words[header::CHECKSUM] = checksum(&self.words[header::NAME..]);
+        self.words
+    }
+
     pub fn put(&mut self, words: &[impl Word]) -> u64 {
         let at = self.words.len();
         for (i, word) in words.iter().enumerate() {
@@ -121,7 +143,7 @@ impl ImageWriter {
     }
 
     /// Writes records, and their number and offset into the header.
-    fn table(&mut self, at: usize, count: usize, records: &[u64]) {
+    pub fn table(&mut self, at: usize, count: usize, records: &[u64]) {
         let offset = self.put(records);
         self.words[at..at + 2].copy_from_slice(&[count as u64, offset]);
     }
@@ -141,8 +163,9 @@ impl ImageWriter {
         at
     }
 
-    fn tensor(&mut self, buffer: &Buffer) -> [u64; 3] {
-        [self.text(&buffer.name), buffer.dtype as u64, buffer.dims.len() as u64]
+    /// The record of an input or output.
+    pub fn tensor(&mut self, name: &str, dtype: DType, rank: usize) -> [u64; 3] {
+        [self.text(name), dtype as u64, rank as u64]
     }
 
     /// The record of the code for a GPU.
@@ -232,7 +255,7 @@ impl ImageWriter {
 
     fn variant(&mut self, contents: &Contents<'_>, i: usize) -> Result<u64, Error> {
         let (variant, numbers) = (&contents.variants[i], &contents.numbers[i]);
-        let offsets = &contents.block.offsets[i];
+        let offsets = &contents.offsets[i];
         if let Some((open, memory)) = &variant.open {
             return open.enter(|trace| self.open_variant(trace, open, memory, numbers, offsets));
         }

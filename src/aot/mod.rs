@@ -1,6 +1,6 @@
 //! Ahead of time: a model becomes an object file, a library or a program (`docs/aot.md`).
 //!
-//! A [`AotRequest`] names the shapes. `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
+//! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`, `elements`), which `parts_image` joins. `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
 //! for one. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block,
 //! `image` writes plans as tables, `region` those for many shapes with the program that changes them for a shape (`sizes`), and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
@@ -10,11 +10,14 @@ pub mod bindings;
 mod constants;
 mod cover;
 mod describe;
+mod division;
+mod elements;
 pub mod gpu;
 mod header;
 mod image;
 pub mod link;
 mod open;
+mod parts_image;
 mod region;
 mod sizes;
 mod variants;
@@ -27,9 +30,11 @@ use tensorc_codegen::isa::Isa;
 use tensorc_codegen::object::{GpuCode, ObjectModel, emit_object, kernel_name};
 use tensorc_exec::Records;
 use tensorc_ir::TextModule;
+use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_runtime::artifact::Manifest;
 
+use self::division::{CompiledPart, Division};
 use self::gpu::{GpuTarget, ModelCode};
 use self::variants::Variant;
 use crate::error::Error;
@@ -96,6 +101,12 @@ impl std::fmt::Display for ExtentRange {
     }
 }
 
+/// Whether a name may be that of an element which decides shapes, as `k.0` for the first of a tensor `k`.
+pub(crate) fn may_name_element(graph: &Graph, name: &str) -> bool {
+    let named = |tensor: &str| graph.node_ids().into_iter().any(|node| *graph.node(node).name == *tensor);
+    name.rsplit_once('.').is_some_and(|(tensor, position)| position.parse::<usize>().is_ok() && named(tensor))
+}
+
 /// A compiled model.
 pub struct Artifact {
     /// A relocatable ELF object, which needs the run-time library.
@@ -119,8 +130,8 @@ pub struct Artifact {
 /// Compiles a model ahead of time.
 ///
 /// # Errors
-/// The request does not fit the model; shapes in it depend on values; it calls functions of this process, or
-/// changes states; the compiler's back end has no code for the target.
+/// The request does not fit the model; shapes in it depend on values in a way that artifacts have no form for; it calls functions
+/// of this process, or changes states; the compiler's back end has no code for the target.
 pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let compiler = model.compiler();
     check_name(&request.name)?;
@@ -132,7 +143,7 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     if let Some(what) = made_for {
         return Err(Error::Artifact(format!("the compiler's passes are for {what}")));
     }
-    let variants = variants::compile(model, request)?;
+    let (division, variants) = Division::compile(model, request)?;
     compiler.progress("pack weights");
     let block = weights::WeightBlock::new(compiler, &variants)?;
     let (kernels, numbers) = unique_kernels(&variants);
@@ -141,17 +152,29 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let code = request.gpu.as_ref().map(on_gpu).transpose()?;
     let records = |(v, numbers): (&Variant, &Vec<u32>)| image::records(&v.plan, numbers, code.is_some());
     let records: Vec<Records> = variants.iter().zip(&numbers).map(records).collect::<Result<_, _>>()?;
-    let contents = image::Contents {
-        request,
-        variants: &variants,
-        numbers: &numbers,
-        records: &records,
-        kernels: kernels.len() as u64,
-        block: &block,
-        gpu: code.as_ref(),
+    let contents = |part: &'_ CompiledPart| {
+        let own = part.variants.clone();
+        image::write(&image::Contents {
+            request,
+            names: &part.names,
+            ranges: &part.ranges,
+            variants: &variants[own.clone()],
+            numbers: &numbers[own.clone()],
+            records: &records[own.clone()],
+            offsets: &block.offsets[own],
+            kernels: kernels.len() as u64,
+            block: &block,
+            gpu: code.as_ref(),
+        })
     };
-    let image = image::write(&contents)?;
-    let manifest = describe::describe(model, request, &variants, &kernels, &block, code.as_ref(), image.len());
+    let mut images: Vec<Vec<u64>> = division.parts.iter().map(contents).collect::<Result<_, _>>()?;
+    let in_parts = images.len() > 1;
+    let (image, kept_bytes) = match in_parts {
+        true => parts_image::write(request, model.graph(), &division, &images, kernels.len() as u64, &block)?,
+        false => (images.remove(0), 0),
+    };
+    let described = describe::Described { model, request, division: &division, variants: &variants, kept_bytes };
+    let manifest = described.manifest(&kernels, &block, code.as_ref(), image.len());
     let calls = |kind: u64| records.iter().any(|records| calls(records, kind));
     let object = ObjectModel {
         name: &request.name,
@@ -161,6 +184,7 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
         libraries: std::array::from_fn(|library| calls(step::LIBRARY + library as u64)),
         gpu: code.as_ref().map(|code| GpuCode { ptx: &code.ptx, cubin: code.cubin.as_deref() }),
         program: request.program,
+        in_parts,
         manifest: &|code| describe::with_code(&manifest, code).to_section(),
     };
     let (backend, threads) = (compiler.options().backend, compiler.pool().threads());
@@ -172,7 +196,7 @@ pub fn compile(model: &Model, request: &AotRequest) -> Result<Artifact, Error> {
     let names = |numbers: &[u32]| numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();
     let open_text = |(v, numbers): (&Variant, &Vec<u32>)| Some(v.open.as_ref()?.0.text(&request.name, names(numbers)));
     let open_plans = variants.iter().zip(&numbers).filter_map(open_text).collect();
-    let module = module(request, variants, kernels, &numbers);
+    let module = module(request, &division, variants, kernels, &numbers);
     let ptx = code.as_ref().map(ModelCode::text);
     Ok(Artifact { object, header, weights, ptx, manifest, module, open_plans })
 }
@@ -182,11 +206,19 @@ fn calls(records: &Records, kind: u64) -> bool {
     records.steps.iter().any(|s| s[step::KIND] == kind) || records.bodies.iter().flatten().any(|body| calls(body, kind))
 }
 
-fn module(request: &AotRequest, variants: Vec<Variant>, mut kernels: Vec<Kernel>, numbers: &[Vec<u32>]) -> TextModule {
+fn module(
+    request: &AotRequest,
+    division: &Division,
+    variants: Vec<Variant>,
+    mut kernels: Vec<Kernel>,
+    numbers: &[Vec<u32>],
+) -> TextModule {
     let mut module = TextModule { name: request.name.clone(), ..TextModule::default() };
-    for (mut variant, numbers) in variants.into_iter().zip(numbers) {
-        let named = request.ranges.keys().zip(&variant.extents).map(|(name, extent)| format!("_{name}_{extent}"));
-        let name: String = std::iter::once(request.name.clone()).chain(named).collect();
+    let parts = division.parts.iter().enumerate().flat_map(|(i, part)| part.variants.clone().map(move |_| (i, part)));
+    for ((mut variant, numbers), (i, part)) in variants.into_iter().zip(numbers).zip(parts) {
+        let named = part.names.iter().zip(&variant.extents).map(|(name, extent)| format!("_{name}_{extent}"));
+        let which = (division.parts.len() > 1).then(|| format!("_part{}", i + 1));
+        let name: String = std::iter::once(request.name.clone()).chain(which).chain(named).collect();
         variant.graph.name = name.as_str().into();
         variant.plan.name = name;
         variant.plan.kernels = numbers.iter().map(|n| kernel_name(&request.name, *n as usize)).collect();

@@ -1,21 +1,22 @@
 //! Plans for many shapes: their numbers, and how much memory they take for the shapes of a request.
 
 use tensorc_abi::{Contraction, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
-use tensorc_exec::{Measure, Place, Records, working_bytes};
+use tensorc_exec::{Measure, Records, working_bytes};
 use tensorc_ir::Extent;
 use tensorc_ir::extent::{Binding, Example, Trace, advice};
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::text::print_plan;
 use tensorc_kernels::conv_variant;
-use tensorc_passes::template::Template;
+use tensorc_passes::parts::PartShape;
+use tensorc_passes::template::{Place, Template};
 use tensorc_runtime::artifact::ScratchInfo;
 use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::{PlacedRange, PlacementOrder, plan_memory};
 
+use super::ExtentRange;
 use super::cover::{OpenTypes, Ranges, Samples, symbols_in};
-use super::{AotRequest, ExtentRange};
+use super::division::PartRequest;
 use crate::error::Error;
-use crate::model::Model;
 use crate::open_plan::lower_template;
 
 /// A plan whose numbers depend on extents, for one or more parts of a request.
@@ -25,6 +26,10 @@ pub struct OpenVariant {
     /// Without kernels.
     pub lowered: Lowered<Extent>,
     pub kernels: Vec<Kernel>,
+    /// Which part of the model it is.
+    pub shape: PartShape,
+    /// Of each symbol, an input of the plan and an axis whose extent it is.
+    pub places: Vec<Place>,
 }
 
 /// How a plan for many shapes lies in memory.
@@ -60,16 +65,21 @@ impl OpenVariant {
     ///
     /// # Errors
     /// A limit of the compiler is exceeded.
-    pub fn new(model: &Model, request: &AotRequest, mut template: Template) -> Result<Option<OpenVariant>, Error> {
-        let compiler = model.compiler();
-        let choices = compiler.choices_for(Some(request.target));
+    pub fn new(
+        part: &PartRequest<'_>,
+        mut template: Template,
+        shape: &PartShape,
+    ) -> Result<Option<OpenVariant>, Error> {
+        let compiler = part.model.compiler();
+        let choices = compiler.choices_for(Some(part.request.target));
+        let places = part.add_to_template(&mut template);
         compiler.progress("plan for many shapes");
         let Ok(mut lowered) = lower_template(compiler, &mut template, choices) else { return Ok(None) };
         if !template.fixed().is_empty() || !template.trace.enter(|| is_recorded(&lowered)) {
             return Ok(None);
         }
         let kernels = std::mem::take(&mut lowered.kernels);
-        Ok(Some(OpenVariant { template, lowered, kernels }))
+        Ok(Some(OpenVariant { template, lowered, kernels, shape: shape.clone(), places }))
     }
 
     /// The memory of the shapes of some boxes, and the plan for the largest.
@@ -209,7 +219,7 @@ impl Measure<Extent> for Unmeasured {
 /// The records of a plan, with kernels as `number` gives them; `None` if a step has no form in an image.
 pub fn records(plan: &Plan<Extent>, number: &dyn Fn(KernelId) -> u64) -> Option<Records<Extent>> {
     // That launches have iterations is a condition already.
-    advice(|| Records::measured(plan, Place::Processor, number, &Unmeasured)).ok()
+    advice(|| Records::measured(plan, tensorc_exec::Place::Processor, number, &Unmeasured)).ok()
 }
 
 /// Whether an image has a form for the plan: there are no functions of the process and no states, nested plans have known

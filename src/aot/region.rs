@@ -66,9 +66,8 @@ impl ImageWriter {
         let tables = self.steps(plan, &records, &weight);
         let (shapes, checks) = (self.shapes(plan), self.checks(plan));
         let region_end = self.words.len();
-        let places: Vec<(usize, usize)> = variant.template.places().collect();
         let mut program = RegionProgram {
-            sizes: SizeProgram::new(trace, &places),
+            sizes: SizeProgram::new(trace, &variant.places),
             region,
             plan,
             memory,

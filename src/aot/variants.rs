@@ -1,29 +1,23 @@
 //! The plans of a model: for many shapes where such plans hold, for one elsewhere.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorc_abi::{BufferId, Plan, StepOp};
+use tensorc_ir::TensorData;
 use tensorc_ir::graph::Graph;
 use tensorc_ir::kir::Kernel;
 use tensorc_ir::parallel::try_map;
-use tensorc_ir::{DenseType, TensorData};
-use tensorc_passes::parts::first_part;
+use tensorc_passes::parts::PartShape;
 use tensorc_runtime::TaskPanic;
 use tensorc_runtime::plan::{LoadError, verify, verify_kernels};
 use tensorc_schedule::lowered::Lowered;
 
-use super::AotRequest;
 use super::constants::Constants;
-use super::cover::{CoverSearch, OpenTypes, Ranges};
+use super::cover::{CoverSearch, Ranges};
+use super::division::PartRequest;
 use super::open::{OpenMemory, OpenVariant};
-use crate::binding;
 use crate::compile::{Report, Source, lowered};
 use crate::error::Error;
-use crate::model::Model;
-
-/// The greatest extent of a range.
-const MAX_EXTENT: u64 = 1 << 31;
 
 /// A plan.
 pub struct Variant {
@@ -35,6 +29,8 @@ pub struct Variant {
     pub plan: Plan,
     pub kernels: Vec<Kernel>,
     pub constants: Vec<TensorData>,
+    /// Which part of the model it is.
+    pub shape: PartShape,
     /// What a plan for many shapes is for others.
     pub open: Option<(OpenVariant, OpenMemory)>,
 }
@@ -47,6 +43,22 @@ impl Variant {
         (extent.is_open() && open.varies(*extent, &memory.ranges)).then(|| open.template.trace.display(*extent))
     }
 
+    /// The greatest extents of an output, and the most bytes that it has.
+    pub fn most(&self, output: usize) -> (Vec<u64>, u64) {
+        let Some((open, memory)) = &self.open else {
+            let buffer = self.plan.buffer(self.plan.outputs[output]);
+            return (buffer.dims.clone(), buffer.bytes());
+        };
+        let buffer = open.lowered.plan.buffer(open.lowered.plan.outputs[output]);
+        let all = open.enter(|trace| {
+            let extents = buffer.dims.iter().copied().chain([buffer.bytes()]);
+            trace.most_within(&memory.ranges, extents.collect::<Vec<_>>().into_iter())
+        });
+        let mut all: Vec<u64> = all.into_iter().map(|n| n.max(0) as u64).collect();
+        let bytes = all.pop().unwrap_or(0);
+        (all, bytes)
+    }
+
     /// Whether a dynamic dimension has one extent in this variant.
     pub fn is_known(&self, name: &str) -> bool {
         let symbols = self.open.iter().flat_map(|(open, _)| open.template.trace.symbols());
@@ -54,87 +66,45 @@ impl Variant {
     }
 }
 
-/// Compiles all variants of a request.
-pub fn compile(model: &Model, request: &AotRequest) -> Result<Vec<Variant>, Error> {
-    for (name, range) in &request.ranges {
-        let why = match range {
-            _ if range.first > range.last => "is empty",
-            _ if range.step == 0 => "has a step of 0",
-            _ if range.last > MAX_EXTENT => "has extents that no axis has",
-            _ if range.at(range.count() - 1) != range.last => "does not end at a step",
-            _ => continue,
-        };
-        return Err(Error::Artifact(format!("the range {range} of `{name}` {why}")));
-    }
-    let least: Vec<u64> = request.ranges.values().map(|range| range.first).collect();
-    let types = OpenTypes::new(model, request, input_types(model, request, &least)?);
-    let cover = CoverSearch::run(model, request, &types)?;
-    let shared = Constants::default();
-    let open = cover.open.into_iter().filter(|(_, parts)| !parts.is_empty());
-    let mut variants: Vec<Variant> = open
-        .map(|(variant, parts)| open_variant(model, request, variant, &types, &parts, &shared))
-        .collect::<Result<_, _>>()?;
+/// Compiles all variants of a part.
+pub fn compile(part: &PartRequest<'_>, shared: &Constants) -> Result<Vec<Variant>, Error> {
+    let cover = CoverSearch::run(part)?;
+    let open = cover.open.into_iter().filter(|(_, boxes)| !boxes.is_empty());
+    let mut variants: Vec<Variant> =
+        open.map(|(variant, boxes)| open_variant(part, variant, &boxes, shared)).collect::<Result<_, _>>()?;
     let (done, plans) = (AtomicUsize::new(0), cover.fixed.len());
+    let compiler = part.model.compiler();
     let work = |extents: Vec<u64>| {
-        let made = variant(model, request, &extents, &shared).map_err(|error| within(request, &extents, error));
+        let made = match variant(part, &extents, shared) {
+            // Values tell in a run whether it is one of the shapes that the model does not take.
+            Err(Error::Diagnostic(_)) if !part.is_first() => Ok(None),
+            made => made.map(Some).map_err(|error| part.within(&extents, error)),
+        };
         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
         if plans > 1 {
-            model.compiler().progress(&format!("plan {done} of {plans}"));
+            compiler.progress(&format!("plan {done} of {plans}"));
         }
         made
     };
     let panicked = |payload| Error::Internal(format!("making a plan: {}", TaskPanic::from_payload(payload)));
     let fixed: Vec<Vec<u64>> = cover.fixed.into_iter().collect();
-    variants.extend(try_map(fixed, model.compiler().pool().threads(), work, panicked)?);
-    Ok(variants)
-}
-
-/// The error with the extents at which it came up.
-pub fn within(request: &AotRequest, extents: &[u64], error: Error) -> Error {
-    match error {
-        Error::Diagnostic(diagnostic) if !extents.is_empty() => {
-            let stated = request.ranges.keys().zip(extents).map(|(name, extent)| format!("{name} = {extent}"));
-            Error::Artifact(format!("with {}: {diagnostic}", stated.collect::<Vec<_>>().join(", ")))
-        }
-        error => error,
+    variants.extend(try_map(fixed, compiler.pool().threads(), work, panicked)?.into_iter().flatten());
+    match variants.is_empty() {
+        true => Err(Error::Artifact(format!("the model takes none of the numbers {}", part.names.join(", ")))),
+        false => Ok(variants),
     }
-}
-
-/// The graph for inputs of these types, in one part.
-///
-/// # Errors
-/// The types do not fit the model, or shapes in it depend on values.
-pub fn typed(model: &Model, types: &[DenseType]) -> Result<Graph, Error> {
-    let compiler = model.compiler();
-    let mut graph = model.graph_for(types)?;
-    match first_part(&mut graph, compiler.typing())?.is_last() {
-        true => Ok(graph),
-        false => Err(Error::Parts { model: graph.name }),
-    }
-}
-
-/// The types of the inputs for some extents of the dynamic dimensions.
-fn input_types(model: &Model, request: &AotRequest, extents: &[u64]) -> Result<Vec<DenseType>, Error> {
-    let mut graph = model.graph().clone();
-    let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
-    shapes.extend(request.ranges.keys().cloned().zip(extents.iter().map(|extent| vec![*extent])));
-    binding::bind(&mut graph, &shapes)?;
-    binding::input_types(&graph)
 }
 
 /// The plan for many shapes that shapes of some boxes take.
 fn open_variant(
-    model: &Model,
-    request: &AotRequest,
+    part: &PartRequest<'_>,
     mut variant: OpenVariant,
-    types: &OpenTypes,
-    parts: &[Ranges],
+    boxes: &[Ranges],
     shared: &Constants,
 ) -> Result<Variant, Error> {
-    let compiler = model.compiler();
+    let compiler = part.model.compiler();
     compiler.progress("plan memory");
-    let (memory, Lowered { plan, signatures, constants, .. }) =
-        variant.memory(types, parts, &request.ranges.values().copied().collect())?;
+    let (memory, Lowered { plan, signatures, constants, .. }) = variant.memory(&part.types, boxes, &part.ranges)?;
     verify(&plan).map_err(LoadError::from)?;
     verify_kernels(&plan, &signatures).map_err(LoadError::from)?;
     compiler.options().limits.admit_plan(&plan, compiler.pool().threads(), false)?;
@@ -144,17 +114,22 @@ fn open_variant(
     let constants = constants.iter().zip(open).map(share).collect::<Result<_, _>>()?;
     let graph = variant.template.graph.bound(&memory.binding(&variant.template.trace)?);
     let kernels = std::mem::take(&mut variant.kernels);
-    Ok(Variant { extents: memory.largest.clone(), graph, plan, kernels, constants, open: Some((variant, memory)) })
+    let (extents, shape) = (memory.largest.clone(), variant.shape.clone());
+    Ok(Variant { extents, graph, plan, kernels, constants, shape, open: Some((variant, memory)) })
 }
 
-fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
+fn variant(part: &PartRequest<'_>, extents: &[u64], shared: &Constants) -> Result<Variant, Error> {
+    let PartRequest { model, request, .. } = part;
     let compiler = model.compiler();
-    let types = input_types(model, request, extents)?;
+    let types = part.types.at(extents);
     let name = model.graph().name.to_string();
     let mut report = Report::default();
-    let source = match model.fused_for(&types, &mut report).filter(|_| request.gpu.is_none()) {
-        Some(fused) => Source::Fused(fused),
-        None => Source::Typed(typed(model, &types)?),
+    let (source, shape) = match part.fused(&types, &mut report).filter(|_| request.gpu.is_none()) {
+        Some((fused, shape)) => (Source::Fused(fused), shape),
+        None => {
+            let (graph, shape) = part.typed(&types)?;
+            (Source::Typed(graph), shape)
+        }
     };
     let choices = compiler.choices_for(Some(request.target));
     let deadline = compiler.options().limits.deadline();
@@ -186,5 +161,5 @@ fn variant(model: &Model, request: &AotRequest, extents: &[u64], shared: &Consta
     if let Some(step) = library.filter(|_| request.gpu.is_some()) {
         return Err(Error::Artifact(format!("`{}` is a call of a library for processors", step.name)));
     }
-    Ok(Variant { extents: extents.to_vec(), graph, plan, kernels, constants, open: None })
+    Ok(Variant { extents: extents.to_vec(), graph, plan, kernels, constants, shape, open: None })
 }

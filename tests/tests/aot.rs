@@ -5,6 +5,7 @@ mod damage;
 mod driver;
 mod embed;
 mod gpu;
+mod parts;
 mod programs;
 mod ranges;
 mod stored;

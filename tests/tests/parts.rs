@@ -13,18 +13,18 @@ use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 use crate::support::backend::options;
 
 /// A graph, and its inputs by a number that decides how large shapes become.
-struct PartsCase {
-    name: &'static str,
-    text: &'static str,
-    inputs: fn(u64, &mut Rng) -> Vec<TensorData>,
+pub struct PartsCase {
+    pub name: &'static str,
+    pub text: &'static str,
+    pub inputs: fn(u64, &mut Rng) -> Vec<TensorData>,
     /// How often plans are made for sizes that are not 0 and 1, which is once for each part; and for these as well.
     plans: [usize; 2],
 }
 
 /// All but 0 and 1 share code, and these may.
-const SIZES: [u64; 12] = [2, 3, 15, 16, 17, 31, 33, 64, 100, 5, 0, 1];
+pub const SIZES: [u64; 12] = [2, 3, 15, 16, 17, 31, 33, 64, 100, 5, 0, 1];
 
-const CASES: &[PartsCase] = &[
+pub const CASES: &[PartsCase] = &[
     PartsCase {
         name: "rows that are found",
         text: "graph @main(%x: f32[100, 8], %mask: f32[100], %w: f32[8, 24]) {

@@ -13,7 +13,7 @@ use std::process::Command;
 const ALLOWED: [(&str, &[&str]); 15] = [
     ("abi", &[]),
     ("ir", &["abi"]),
-    ("ops", &["abi", "ir"]),
+    ("ops", &["abi", "ir", "kernels"]),
     ("schedule", &["abi", "exec", "ir"]),
     ("passes", &["abi", "ir", "schedule"]),
     ("codegen", &["abi", "ir", "schedule"]),

@@ -38,6 +38,8 @@ pub struct ObjectModel<'m> {
     pub gpu: Option<GpuCode<'m>>,
     /// Whether it has a `main`.
     pub program: bool,
+    /// Whether the image is that of a model that runs in parts.
+    pub in_parts: bool,
     /// Makes what `tensorc inspect` shows, in a section that is not loaded, of the bytes of code of each kernel.
     pub manifest: &'m dyn Fn(&[u64]) -> Vec<u8>,
 }
@@ -91,8 +93,8 @@ const GPU_ENTRY: ModelFunction = entry("_init_on", &[POINTER, POINTER, POINTER, 
 
 impl ModelFunction {
     /// The function of the run-time library that it passes on to. Those of weights are the same for all models.
-    fn callee(&self, gpu: bool) -> String {
-        let kind = if gpu && !self.suffix.starts_with("_weights") { "_gpu" } else { "" };
+    fn callee(&self, kind: &str) -> String {
+        let kind = if self.suffix.starts_with("_weights") { "" } else { kind };
         format!("tc_rt{kind}{}", self.suffix)
     }
 }
@@ -120,13 +122,17 @@ pub(crate) fn emit_object(model: &ObjectModel<'_>, objects: &[Option<Vec<u8>>], 
     };
     let record = emitter.record()?;
     let gpu = model.gpu.is_some();
+    let kind = match model.in_parts {
+        _ if gpu => "_gpu",
+        true => "_parts",
+        false => "",
+    };
     for entry in ENTRIES.iter().chain(gpu.then_some(&GPU_ENTRY)) {
         let name = format!("{}{}", model.name, entry.suffix);
-        emitter.forward(&name, &entry.callee(gpu), record, entry.params, entry.result)?;
+        emitter.forward(&name, &entry.callee(kind), record, entry.params, entry.result)?;
     }
     if model.program {
-        let callee = if gpu { "tc_rt_gpu_main" } else { "tc_rt_main" };
-        emitter.forward("main", callee, record, &[types::I32, POINTER], Some(types::I32))?;
+        emitter.forward("main", &format!("tc_rt{kind}_main"), record, &[types::I32, POINTER], Some(types::I32))?;
     }
     let manifest = (model.manifest)(&emitter.code);
     let merged = emitter.merged;

@@ -55,10 +55,19 @@ impl Cut<'_> {
         }
         let inputs = match facts.is_first(graph) {
             true => inputs(graph).collect(),
-            false => self.reached(&outputs).into_iter().filter(|v| self.at_hand(v)).collect(),
+            false => self.read(&outputs).into_iter().collect(),
         };
         let hosts = frontier.hosts.iter().map(|node| HostCall::of(graph, *node)).collect();
         PartShape { inputs, outputs, hosts, sources: frontier.sources(graph) }
+    }
+
+    /// The values at hand that outputs and checks are computed from, and those that a part has in any case.
+    fn read(&self, outputs: &[Value]) -> BTreeSet<Value> {
+        let mut read: BTreeSet<Value> = self.reached(outputs).into_iter().filter(|v| self.at_hand(v)).collect();
+        let nodes: BTreeSet<NodeId> = self.graph.node_ids().into_iter().collect();
+        // Typing removes nodes of which it knows the elements.
+        read.extend(self.facts.inputs.iter().filter(|v| nodes.contains(&v.node) && self.graph.dense(**v).is_ok()));
+        read
     }
 
     /// What a value of the whole graph is in the typed one, where constants may stand for outputs.

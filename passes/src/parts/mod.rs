@@ -89,6 +89,17 @@ impl ShapeSource {
         DenseType::new(data.dtype(), data.iter().flat_map(halves).collect::<Vec<_>>())
     }
 
+    /// What a number is called; `name` is that of the node.
+    pub fn number_name(&self, name: &str, position: usize) -> String {
+        let position = if self.kind == SourceKind::Elements { position / 2 } else { position };
+        format!("{name}.{position}")
+    }
+
+    /// Positions of numbers that follow from nothing else, if it is no input.
+    pub fn open_positions(&self) -> &[usize] {
+        &self.open
+    }
+
     /// Whether a number may be the value of a symbol.
     pub fn admits(&self, n: u64) -> bool {
         (self.least()..=MAX_EXTENT).contains(&n)
@@ -122,13 +133,15 @@ pub struct Facts {
     pub types: Vec<DenseType>,
     /// Values that are computed already, and the inputs of the graph.
     pub available: BTreeSet<Value>,
+    /// Of these, inputs that the next part has whether it needs them or not: which it needs may depend on numbers.
+    pub inputs: BTreeSet<Value>,
 }
 
 impl Facts {
     /// What types of the inputs tell, in signature order.
     pub fn of_inputs(graph: &Graph, types: &[DenseType]) -> Facts {
         let sources = inputs(graph).map(|v| ShapeSource::input(graph, v)).collect();
-        Facts { sources, types: types.to_vec(), available: inputs(graph).collect() }
+        Facts { sources, types: types.to_vec(), available: inputs(graph).collect(), inputs: BTreeSet::new() }
     }
 
     /// What a graph tells of its inputs, if open numbers may be any from 2; `None` if the rank or the type of one is not known.
@@ -151,7 +164,7 @@ impl Facts {
     }
 
     /// Whether nothing has run yet.
-    fn is_first(&self, graph: &Graph) -> bool {
+    pub fn is_first(&self, graph: &Graph) -> bool {
         self.available.len() == graph.inputs().len()
     }
 }

@@ -1,6 +1,6 @@
 //! What is known in the course of a run of parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tensorc_ir::TensorData;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
@@ -51,7 +51,8 @@ impl<'g> PartsRun<'g> {
     pub fn facts(&self) -> Result<Facts> {
         let numbers = |source: &ShapeSource| Ok(source.numbers_in(&self.value(source.value)?));
         let types = self.sources.iter().map(numbers).collect::<Result<_>>()?;
-        Ok(Facts { sources: self.sources.clone(), types, available: self.known.keys().copied().collect() })
+        let available = self.known.keys().copied().collect();
+        Ok(Facts { sources: self.sources.clone(), types, available, inputs: BTreeSet::new() })
     }
 
     /// The inputs of a part.

@@ -16,6 +16,7 @@ pub struct ModelContext<'p> {
     raw: *mut c_void,
     /// The model keeps its address.
     _parallel: Box<Parallel>,
+    found: Vec<Vec<u64>>,
     pool: std::marker::PhantomData<&'p Pool>,
 }
 
@@ -78,7 +79,8 @@ impl Artifact {
                 raw
             }
         };
-        Ok(ModelContext { artifact: self.clone(), raw, _parallel: parallel, pool: std::marker::PhantomData })
+        let (artifact, found) = (self.clone(), vec![]);
+        Ok(ModelContext { artifact, raw, _parallel: parallel, found, pool: std::marker::PhantomData })
     }
 }
 
@@ -122,7 +124,7 @@ impl Drop for ModelContext<'_> {
 }
 
 impl ModelContext<'_> {
-    /// Element types and shapes of the outputs for inputs of some types and shapes.
+    /// Element types and shapes of the outputs for inputs of some types and shapes; of extents that depend on values, the greatest.
     ///
     /// # Errors
     /// The model was not compiled for these inputs.
@@ -138,18 +140,18 @@ impl ModelContext<'_> {
         self.check(code)?;
         let described = outputs.iter().map(|out| {
             let dtype = DType::ALL.into_iter().find(|d| *d as u32 == out.dtype).unwrap_or(DType::U8);
-            // SAFETY: the model has entered the address of so many extents, which live until the next call.
-            let dims = unsafe { std::slice::from_raw_parts(out.dims, out.rank as usize) };
-            (dtype, dims.iter().map(|dim| *dim as u64).collect())
+            // SAFETY: the model has entered the address of extents, which live until the next call.
+            (dtype, unsafe { unsigned(out) })
         });
         Ok(described.collect())
     }
 
     /// Runs the model: reads the inputs, fills the outputs, each in the order of its signature. Results have the same
-    /// bits as those of the model compiled in this process, for every number of threads.
+    /// bits as those of the model compiled in this process, for every number of threads. Outputs whose extents depend on values
+    /// ([`ModelContext::found_shapes`]) fill the beginning of their memory.
     ///
     /// # Errors
-    /// A tensor's number, type, shape or size is not the model's.
+    /// A tensor's number, type, shape or size is not the model's; a value is none that its operator or the model takes.
     pub fn run(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), ArtifactError> {
         let counts = self.artifact.0.counts;
         check_count("inputs", inputs.len(), counts.inputs)?;
@@ -169,7 +171,19 @@ impl ModelContext<'_> {
             .collect();
         // SAFETY: there are as many tensors as the model has, of memory with the sizes given, which do not overlap.
         let code = unsafe { (self.artifact.0.entry.run)(self.raw, reads.as_ptr(), writes.as_mut_ptr()) };
-        self.check(code)
+        self.found.clear();
+        self.check(code)?;
+        if writes.iter().zip(of_outputs).any(|(out, given)| out.dims != given.as_ptr()) {
+            // SAFETY: the model has entered the addresses of extents, which live until the next call.
+            self.found.extend(writes.iter().map(|out| unsafe { unsigned(out) }));
+        }
+        Ok(())
+    }
+
+    /// The shapes of the outputs of the last run, if the shapes of the model depend on values; else none, and they are those of
+    /// [`ModelContext::outputs`].
+    pub fn found_shapes(&self) -> &[Vec<u64>] {
+        &self.found
     }
 
     fn check(&self, code: Status) -> Result<(), ArtifactError> {
@@ -194,6 +208,19 @@ fn check_count(side: &str, given: usize, expected: usize) -> Result<(), Artifact
 
 fn signed(dims: &[u64]) -> Vec<i64> {
     dims.iter().map(|dim| *dim as i64).collect()
+}
+
+/// The extents of a tensor.
+///
+/// # Safety
+/// As many as its rank lie at their address, or it has none.
+unsafe fn unsigned(tensor: &Tensor) -> Vec<u64> {
+    if tensor.rank == 0 {
+        return vec![];
+    }
+    // SAFETY: by the caller's contract.
+    let dims = unsafe { std::slice::from_raw_parts(tensor.dims, tensor.rank as usize) };
+    dims.iter().map(|dim| *dim as u64).collect()
 }
 
 fn tensor(dtype: DType, dims: &[i64], data: *mut u8, bytes: usize) -> Tensor {

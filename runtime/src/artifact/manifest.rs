@@ -35,6 +35,12 @@ pub struct Manifest {
     /// From one extent of each dimension to the next, unless all steps are 1. Since format 1.7.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<u64>,
+    /// Numbers that decide shapes and become known in a run, with the least and the most that each may be. Since format 1.8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub found: Vec<(String, u64, u64)>,
+    /// Bytes of what goes from part to part of a model that runs in parts. Since format 1.8.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub kept_bytes: u64,
     /// The block of weights.
     pub weights: WeightsInfo,
     /// The code of a model whose kernels run on a GPU; `target` is the processor of the program then.
@@ -46,6 +52,11 @@ pub struct Manifest {
     pub variants: Vec<VariantInfo>,
     /// The generated kernels, in the order of their numbers.
     pub kernels: Vec<KernelInfo>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// An input or output.
@@ -73,7 +84,11 @@ pub struct WeightsInfo {
 /// A plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VariantInfo {
-    /// Extents of [`Manifest::dims`]; of a plan for many shapes, the largest.
+    /// The part of the model that it is a plan of. Since format 1.8.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub part: u64,
+    /// Extents of [`Manifest::dims`], and behind the first part numbers of [`Manifest::found`]; of a plan for many shapes, the
+    /// largest.
     pub extents: Vec<u64>,
     /// Whether it is a plan for many shapes: what it takes of memory is the most for any of them. Since format 1.7.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -212,9 +227,11 @@ impl Manifest {
         self.variants.iter().map(|v| v.arena_bytes).max().unwrap_or(0)
     }
 
-    /// Bytes of intermediate tensors and working memory in a run by so many workers: the greatest of all variants.
+    /// Bytes of intermediate tensors and working memory in a run by so many workers: the greatest of all variants, beside what goes
+    /// from part to part.
     pub fn run_bytes(&self, workers: u64) -> u64 {
-        self.variants.iter().map(|v| v.run_bytes(workers)).max().unwrap_or(0)
+        let variants = self.variants.iter().map(|v| v.run_bytes(workers)).max();
+        variants.unwrap_or(0).saturating_add(self.kept_bytes)
     }
 
     /// The most bytes that another worker adds.

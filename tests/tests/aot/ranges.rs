@@ -48,7 +48,7 @@ fn range_of(extents: Vec<u64>) -> ExtentRange {
 }
 
 /// The model as a library.
-fn library(model: &Model, request: AotRequest) -> (tempfile::TempDir, Artifact, aot::Artifact) {
+pub fn library(model: &Model, request: AotRequest) -> (tempfile::TempDir, Artifact, aot::Artifact) {
     let made = aot::compile(model, &request).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.so");
@@ -59,10 +59,10 @@ fn library(model: &Model, request: AotRequest) -> (tempfile::TempDir, Artifact, 
 }
 
 /// Type, shape and bytes of a tensor.
-type Output = (DType, Vec<u64>, Vec<u8>);
+pub type Output = (DType, Vec<u64>, Vec<u8>);
 
 /// What a context gives for some inputs.
-fn run(context: &mut ModelContext<'_>, inputs: &[TensorData]) -> Result<Vec<Output>, String> {
+pub fn run(context: &mut ModelContext<'_>, inputs: &[TensorData]) -> Result<Vec<Output>, String> {
     let described: Vec<(DType, &[u64])> = inputs.iter().map(|data| (data.dtype(), data.dims())).collect();
     let outputs = context.outputs(&described).map_err(|e| e.to_string())?;
     let room = |(dtype, dims): &(DType, Vec<u64>)| vec![0u8; dims.iter().product::<u64>() as usize * dtype.size()];
@@ -73,6 +73,11 @@ fn run(context: &mut ModelContext<'_>, inputs: &[TensorData]) -> Result<Vec<Outp
     let mut writes: Vec<TensorMut<'_>> =
         types.map(|((dtype, dims), bytes)| TensorMut::new(*dtype, dims, bytes)).collect();
     context.run(&reads, &mut writes).map_err(|e| e.to_string())?;
+    let mut outputs = outputs;
+    for (((dtype, dims), memory), found) in outputs.iter_mut().zip(&mut memory).zip(context.found_shapes()) {
+        memory.truncate(found.iter().product::<u64>() as usize * dtype.size());
+        dims.clone_from(found);
+    }
     Ok(outputs.into_iter().zip(memory).map(|((dtype, dims), bytes)| (dtype, dims, bytes)).collect())
 }
 

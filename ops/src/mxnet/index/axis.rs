@@ -1,9 +1,9 @@
 //! Positions along one axis: take, pick, one_hot, where, masks.
 
-use tensorc_abi::ExternFn;
+use tensorc_abi::{ExternFn, FindOp};
 
 use super::in_range;
-use crate::host::{marked, select};
+use crate::host::finding;
 use crate::index::all_but;
 use crate::mxnet::reduce::line;
 use crate::prelude::*;
@@ -206,23 +206,17 @@ fn choose() -> OpDef {
 }
 
 fn boolean_mask() -> OpDef {
-    let compute = host(|cx, args| {
-        let (Some(Some(data)), Some(Some(index))) = (args.first(), args.get(1)) else {
-            return Err("operands are missing".into());
-        };
-        let axis = normalize_axis(cx.params.int("axis").unwrap_or(0), data.dims().len())?;
-        if index.dims() != &data.dims()[axis..=axis] {
-            return Err(format!("`index` has shape {:?}, the axis {}", index.dims(), data.dims()[axis]).into());
-        }
-        Ok(vec![select(data, axis, &marked(index))?])
-    });
     let infer = shape_rule(|cx| {
         let Some(data) = cx.open_dims(0) else { return Ok(()) };
         let axis = cx.axis(cx.params.int("axis").unwrap_or(0), data.len())?;
         shaped(cx, 1, &data[axis..=axis])?;
         all_but(cx, 0, &data, axis, None)
     });
-    define("mx_boolean_mask", "The slices along `axis` where `index` is not zero.", compute, infer)
+    let finds = |params: &Params, rank| {
+        let axis = normalize_axis(params.int("axis").unwrap_or(0), rank)?;
+        Ok(FindOp::Compress { axis: Some(axis as u32) })
+    };
+    finding("mx_boolean_mask", "The slices along `axis` where `index` is not zero.", finds, infer)
         .operand("data", ANY)
         .operand("index", NUMBERS)
         .param("axis", 0, "axis masked")

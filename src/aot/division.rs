@@ -1,0 +1,374 @@
+//! The parts of a model whose shapes depend on values ([`tensorc_passes::parts`]), each for ranges of the numbers that are known
+//! before it: extents of inputs, and what earlier parts tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use tensorc_abi::FindOp;
+use tensorc_ir::graph::{Graph, NodeKind, Value};
+use tensorc_ir::{DType, DenseType, Extent};
+use tensorc_passes::parts::{Facts, HostCall, HostOperand, MAX_EXTENT, PartShape, ShapeSource, SourceKind, next_part};
+use tensorc_passes::template::{Place, Template};
+
+use super::constants::Constants;
+use super::cover::{OpenTypes, Ranges};
+use super::elements::find_ranges;
+use super::variants::{self, Variant};
+use super::{AotRequest, ExtentRange};
+use crate::binding;
+use crate::compile::Report;
+use crate::error::Error;
+use crate::model::Model;
+use crate::templates::OpenModel;
+
+/// Where a number comes from that decides shapes.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub value: Value,
+    /// Whether it is an element of the value, rather than an extent.
+    pub is_element: bool,
+    /// Which element, or the axis.
+    pub position: usize,
+    /// Whether numbers beyond the greatest are as good as that.
+    pub saturates: bool,
+}
+
+/// A part of a model, and the numbers that it is compiled for.
+pub struct PartRequest<'a> {
+    pub model: &'a Model,
+    pub request: &'a AotRequest,
+    /// What is known before it, without numbers.
+    facts: Facts,
+    /// Where the numbers come from.
+    pub origins: Vec<Origin>,
+    /// The numbers that its shapes depend on.
+    pub names: Vec<String>,
+    pub ranges: Ranges,
+    /// The types of sources by those.
+    pub types: OpenTypes,
+}
+
+impl<'a> PartRequest<'a> {
+    /// The first part, for the ranges that a request states of inputs.
+    fn first(model: &'a Model, request: &'a AotRequest) -> Result<PartRequest<'a>, Error> {
+        let is_input = |name: &&String| !OpenTypes::places(model.graph(), name).is_empty();
+        let names: Vec<String> = request.ranges.keys().filter(is_input).cloned().collect();
+        let ranges: Ranges = names.iter().map(|name| request.ranges[name]).collect();
+        let least: Vec<u64> = ranges.iter().map(|range| range.first).collect();
+        let types = input_types(model, request, &names, &least)?;
+        let facts = Facts::of_inputs(model.graph(), &[]);
+        let types = OpenTypes::new(model.graph(), &names, types);
+        let origin = |(input, position): Place| {
+            let value = facts.sources[input].value;
+            Origin { value, is_element: false, position, saturates: false }
+        };
+        let origins = types.dimensions().map(origin).collect();
+        Ok(PartRequest { model, request, facts, origins, names, ranges, types })
+    }
+
+    /// What is known where sources have these types.
+    fn facts(&self, types: &[DenseType]) -> Facts {
+        Facts { types: types.to_vec(), ..self.facts.clone() }
+    }
+
+    /// Whether nothing is known but types of inputs.
+    pub fn is_first(&self) -> bool {
+        self.facts.sources.len() == self.model.graph().inputs().len()
+    }
+
+    /// What is compiled for these numbers and many others.
+    pub fn open(&self, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenModel>> {
+        self.model.open_part(&self.facts(types), report)
+    }
+
+    /// The fused graph for these numbers, if what was compiled for others holds for them, too.
+    pub fn fused(&self, types: &[DenseType], report: &mut Report) -> Option<(Graph, PartShape)> {
+        let model = self.open(types, report)?;
+        let mut graph = model.template().graph_for(types)?;
+        self.add_numbers(&mut graph, &|place| Some(number_at(types, place)));
+        Some((graph, model.shape().clone()))
+    }
+
+    /// The typed graph for these numbers.
+    ///
+    /// # Errors
+    /// The model does not take them.
+    pub fn typed(&self, types: &[DenseType]) -> Result<(Graph, PartShape), Error> {
+        let mut graph = self.model.graph_for(&types[..self.model.graph().inputs().len()])?;
+        let facts = match self.is_first() {
+            true => Facts::of_inputs(&graph, types),
+            false => self.facts(types),
+        };
+        let shape = next_part(&mut graph, self.model.compiler().typing(), &facts)?;
+        self.add_numbers(&mut graph, &|place| Some(number_at(types, place)));
+        Ok((graph, shape))
+    }
+
+    /// Adds the inputs that are numbers to the graph of a template; of each symbol, an input and an axis whose extent it is.
+    pub fn add_to_template(&self, template: &mut Template) -> Vec<Place> {
+        if self.is_first() {
+            return template.places().collect();
+        }
+        let numbers: BTreeMap<Place, Option<Extent>> =
+            self.types.dimensions().map(|place| (place, template.number_at(place))).collect();
+        template.change(|graph| self.add_numbers(graph, &|place| numbers[&place]));
+        let dimension = |place: Place| (self.types.dimension(place).unwrap_or(0), 0);
+        template.places().map(dimension).collect()
+    }
+
+    /// Adds an input in front for each number, whose extent it is, to the graph of a part behind the first.
+    fn add_numbers(&self, graph: &mut Graph, number: &dyn Fn(Place) -> Option<Extent>) {
+        if self.is_first() {
+            return;
+        }
+        for (i, (name, place)) in self.names.iter().zip(self.types.dimensions()).enumerate() {
+            let extents: Vec<Extent> = number(place).into_iter().collect();
+            let ty = DenseType { dtype: DType::U8, dims: extents.into_iter().collect() };
+            graph.insert_input(i, name.as_str(), ty.into());
+        }
+    }
+
+    /// The error with the numbers at which it came up.
+    pub fn within(&self, extents: &[u64], error: Error) -> Error {
+        match error {
+            Error::Diagnostic(diagnostic) if !extents.is_empty() => {
+                let stated = self.names.iter().zip(extents).map(|(name, extent)| format!("{name} = {extent}"));
+                Error::Artifact(format!("with {}: {diagnostic}", stated.collect::<Vec<_>>().join(", ")))
+            }
+            error => error,
+        }
+    }
+
+    /// Adds a source of shapes, with the ranges of its open numbers.
+    fn add(&mut self, source: &ShapeSource, ranges: Ranges) {
+        let name = &self.model.graph().node(source.value.node).name;
+        let names = source.open_positions().iter().map(|position| source.number_name(name, *position));
+        let is_element = source.kind == SourceKind::Elements;
+        // A whole number has two halves.
+        let origin = |position: &usize| {
+            let position = if is_element { position / 2 } else { *position };
+            Origin { value: source.value, is_element, position, saturates: false }
+        };
+        self.names.extend(names);
+        self.origins.extend(source.open_positions().iter().map(origin));
+        self.ranges.extend(ranges);
+        self.types.add(source.numbers.clone(), source.open_positions());
+        self.facts.sources.push(source.clone());
+    }
+}
+
+fn number_at(types: &[DenseType], (source, position): Place) -> Extent {
+    types[source].dims.at(position)
+}
+
+/// The types of the inputs for some extents of the dynamic dimensions.
+fn input_types(
+    model: &Model,
+    request: &AotRequest,
+    names: &[String],
+    extents: &[u64],
+) -> Result<Vec<DenseType>, Error> {
+    let mut graph = model.graph().clone();
+    let mut shapes: BTreeMap<String, Vec<u64>> = request.shapes.clone();
+    shapes.extend(names.iter().cloned().zip(extents.iter().map(|extent| vec![*extent])));
+    binding::bind(&mut graph, &shapes)?;
+    binding::input_types(&graph)
+}
+
+/// A part, compiled.
+pub struct CompiledPart {
+    /// The numbers that are known before it, and what they may be.
+    pub names: Vec<String>,
+    pub ranges: Ranges,
+    /// What it reads, gives and is followed by.
+    pub shape: PartShape,
+    /// Which variants are its own.
+    pub variants: Range<usize>,
+}
+
+/// What a value has at most.
+#[derive(Clone, Debug)]
+pub struct Most {
+    pub dtype: DType,
+    pub dims: Vec<u64>,
+    pub bytes: u64,
+}
+
+/// A model, compiled in parts.
+pub struct Division {
+    pub parts: Vec<CompiledPart>,
+    /// What parts and the host compute, and inputs.
+    pub most: BTreeMap<Value, Most>,
+    /// Where the numbers come from that the last part knows.
+    pub origins: Vec<Origin>,
+}
+
+impl Division {
+    /// Compiles the parts of a model one after the other, and the variants of all.
+    ///
+    /// # Errors
+    /// The request does not fit the model, or a part does not compile.
+    pub fn compile(model: &Model, request: &AotRequest) -> Result<(Division, Vec<Variant>), Error> {
+        check_ranges(request)?;
+        let shared = Constants::default();
+        let mut part = PartRequest::first(model, request)?;
+        let (mut parts, mut all, mut most) = (vec![], vec![], most_of_inputs(&part));
+        loop {
+            let variants = variants::compile(&part, &shared)?;
+            same_everywhere(model, &variants)?;
+            let shape = variants[0].shape.clone();
+            for (i, v) in shape.outputs.iter().enumerate() {
+                most.insert(*v, most_of_output(&variants, i));
+            }
+            let (names, ranges) = (part.names.clone(), part.ranges.clone());
+            let own = all.len()..all.len() + variants.len();
+            parts.push(CompiledPart { names, ranges, shape: shape.clone(), variants: own });
+            all.extend(variants);
+            if shape.is_last() {
+                break;
+            }
+            if request.gpu.is_some() || model.has_branches() || model.has_lists() {
+                return Err(Error::Parts { model: model.graph().name.to_string() });
+            }
+            for call in &shape.hosts {
+                most.extend(most_of_call(model, call, &most)?);
+            }
+            follow(&mut part, &shape, &most)?;
+        }
+        if let Some((name, range)) = request.ranges.iter().find(|(name, _)| !part.names.contains(name)) {
+            let unknown = BTreeMap::from([(name.clone(), vec![range.first])]);
+            binding::bind(&mut model.graph().clone(), &unknown)?;
+        }
+        Ok((Division { parts, most, origins: part.origins }, all))
+    }
+}
+
+fn check_ranges(request: &AotRequest) -> Result<(), Error> {
+    for (name, range) in &request.ranges {
+        let why = match range {
+            _ if range.first > range.last => "is empty",
+            _ if range.step == 0 => "has a step of 0",
+            _ if range.last > MAX_EXTENT => "has extents that no axis has",
+            _ if range.at(range.count() - 1) != range.last => "does not end at a step",
+            _ => continue,
+        };
+        return Err(Error::Artifact(format!("the range {range} of `{name}` {why}")));
+    }
+    Ok(())
+}
+
+/// What is known behind a part.
+fn follow(part: &mut PartRequest<'_>, shape: &PartShape, most: &BTreeMap<Value, Most>) -> Result<(), Error> {
+    part.facts.inputs.clear();
+    part.facts.available.extend(&shape.outputs);
+    part.facts.available.extend(most.keys());
+    let mut elements = vec![];
+    for source in &shape.sources {
+        let known = most.get(&source.value).filter(|_| source.kind == SourceKind::Result);
+        // Elements have their ranges when all sources are there.
+        let range = |axis: &usize| ExtentRange::all(0, known.map_or(0, |most| most.dims[*axis]));
+        if source.kind == SourceKind::Elements {
+            elements.push((source, part.names.len()));
+        }
+        part.add(source, source.open_positions().iter().map(range).collect());
+    }
+    find_ranges(part, &elements)?;
+    // What is empty reads less.
+    let greatest: Vec<u64> = part.ranges.iter().map(|range| range.last).collect();
+    part.facts.inputs = match part.typed(&part.types.at(&greatest)) {
+        Ok((_, shape)) => shape.inputs.into_iter().collect(),
+        Err(_) => BTreeSet::new(),
+    };
+    Ok(())
+}
+
+/// Whether all variants of a part read and give the same.
+fn same_everywhere(model: &Model, variants: &[Variant]) -> Result<(), Error> {
+    let first = &variants[0].shape;
+    let same = |other: &PartShape| {
+        let sources = first.sources.iter().zip(&other.sources);
+        let like = |(a, b): (&ShapeSource, &ShapeSource)| {
+            (a.value, a.kind, a.open_positions()) == (b.value, b.kind, b.open_positions())
+                && a.numbers.rank() == b.numbers.rank()
+        };
+        (&first.inputs, &first.outputs, &first.hosts) == (&other.inputs, &other.outputs, &other.hosts)
+            && first.sources.len() == other.sources.len()
+            && sources.clone().all(like)
+    };
+    match variants.iter().all(|variant| same(&variant.shape)) {
+        true => Ok(()),
+        false => {
+            let why = "is divided differently for different shapes, which an artifact is not; fix some with --shape";
+            Err(Error::Artifact(format!("model `{}` {why}", model.graph().name)))
+        }
+    }
+}
+
+fn most_of_inputs(part: &PartRequest<'_>) -> BTreeMap<Value, Most> {
+    let [_, greatest] = part.types.corners(&part.ranges);
+    let inputs = part.facts.sources.iter().zip(&greatest);
+    let most = |(source, ty): (&ShapeSource, &DenseType)| {
+        (source.value, Most { dtype: ty.dtype, dims: ty.dims.to_vec(), bytes: ty.bytes() })
+    };
+    inputs.map(most).collect()
+}
+
+fn most_of_output(variants: &[Variant], output: usize) -> Most {
+    let plan = &variants[0].plan;
+    let dtype = plan.buffer(plan.outputs[output]).dtype;
+    let all = variants.iter().map(|variant| variant.most(output));
+    let most = all.reduce(|(mut dims, bytes), (others, other)| {
+        dims.iter_mut().zip(others).for_each(|(n, other)| *n = (*n).max(other));
+        (dims, bytes.max(other))
+    });
+    let (dims, bytes) = most.unwrap_or_default();
+    Most { dtype, dims, bytes }
+}
+
+/// What an operator of the host looks for.
+///
+/// # Errors
+/// It is none that finds elements as the run-time library does.
+pub fn find_op(graph: &Graph, call: &HostCall, first: usize) -> Result<FindOp, Error> {
+    let node = graph.node(call.node);
+    let NodeKind::Op(op) = &node.kind else {
+        return Err(Error::Internal(format!("`{}` is no operator of the host", node.name)));
+    };
+    let Some(finds) = &op.def.finds else {
+        let why = "is an operator that artifacts do not compute";
+        return Err(Error::Artifact(format!("`{}`: {} {why}", node.name, op.def.name)));
+    };
+    finds(&op.params, first).map_err(|e| Error::Artifact(format!("`{}`: {}", node.name, e.0)))
+}
+
+/// The shapes of operands at most.
+pub fn most_of_operands<'m>(call: &'m HostCall, most: &'m BTreeMap<Value, Most>) -> Vec<Option<&'m [u64]>> {
+    let dims = |operand: &'m HostOperand| match operand {
+        HostOperand::Constant(data) => Some(data.dims()),
+        HostOperand::Value(v) => most.get(v).map(|most| &most.dims[..]),
+    };
+    call.operands.iter().map(|operand| operand.as_ref().and_then(dims)).collect()
+}
+
+fn most_of_call(model: &Model, call: &HostCall, most: &BTreeMap<Value, Most>) -> Result<Vec<(Value, Most)>, Error> {
+    let graph = model.graph();
+    let operands = most_of_operands(call, most);
+    let first = operands.first().copied().flatten().unwrap_or_default();
+    let op = find_op(graph, call, first.len())?;
+    let found = op.most(&operands);
+    let results = graph.node(call.node).types.len();
+    let result = |port: usize| {
+        let dims: Vec<u64> = op.result_dims(port, first, found).collect();
+        let value = Value { node: call.node, port: port as u16 };
+        let first = match &call.operands[0] {
+            Some(HostOperand::Constant(data)) => data.dtype(),
+            Some(HostOperand::Value(v)) => most.get(v).map_or(DType::I64, |most| most.dtype),
+            None => DType::I64,
+        };
+        let dtype = op.result_dtype(port, first);
+        let bytes = dims.iter().fold(dtype.size() as u64, |n: u64, dim| n.saturating_mul(*dim));
+        (value, Most { dtype, dims, bytes })
+    };
+    Ok((0..results).map(result).collect())
+}
