@@ -36,7 +36,10 @@ fn model(text: &str, threads: usize) -> Model {
     compiler.model(graph)
 }
 
-fn with(ranges: &[(&str, (u64, u64))]) -> AotRequest {
+/// A name, and the least and the greatest of its range.
+type Stated<'a> = (&'a str, (u64, u64));
+
+fn with(ranges: &[Stated<'_>]) -> AotRequest {
     let ranges = ranges.iter().map(|(name, range)| (String::from(*name), ExtentRange::from(*range))).collect();
     AotRequest { ranges, ..request("m", "native") }
 }
@@ -230,7 +233,7 @@ fn what_artifacts_do_not_know_is_named() {
   %y = resize(%x, %roi, %scales)
   return %y
 }";
-    let cases: [(&str, &[(&str, (u64, u64))], &str); 4] = [
+    let cases: [(&str, &[Stated<'_>], &str); 4] = [
         (
             reshape,
             &[],
@@ -310,7 +313,7 @@ fn programs_save_what_was_found() {
         let printed = String::from_utf8(checked(&mut command).stdout).unwrap();
         assert!(printed.contains(&format!("y: f4[{size}, 24] =")), "{printed}");
         for ((name, _), (dtype, dims, bytes)) in model.outputs().iter().zip(expected(&model, &inputs)) {
-            let (_, array) = read_arrays(&dir.path().join(format!("{name}.npy"))).unwrap().remove(0);
+            let (_, array) = read_arrays(dir.path().join(format!("{name}.npy"))).unwrap().remove(0);
             assert_eq!((array.dtype(), array.dims()), (dtype, &dims[..]), "{name}");
             assert!(array.bytes()[..] == bytes[..], "{name}");
         }
