@@ -1,5 +1,6 @@
 //! What whole numbers that decide shapes may be: as a request says, or as the operators behind them take them.
 
+use tensorc_ir::graph::Value;
 use tensorc_passes::parts::{MAX_EXTENT, ShapeSource};
 
 use super::ExtentRange;
@@ -70,8 +71,11 @@ fn greatest(part: &PartRequest<'_>, number: usize, unknown: &[usize]) -> Result<
             unknown.iter().for_each(|i| extents[*i] = other);
             extents[number] = n;
             let (graph, _) = part.typed(&part.types.at(&extents)).ok()?;
-            let types = graph.node_ids().into_iter().flat_map(|node| graph.node(node).types.clone());
-            Some(types.filter_map(|ty| ty.dense()).fold(0u64, |bytes, ty| bytes.saturating_add(ty.bytes())))
+            // Inputs stand for the numbers themselves.
+            let nodes = graph.node_ids().into_iter().filter(|node| !graph.inputs().contains(node));
+            let ports = |node| (0..graph.node(node).types.len() as u16).map(move |port| Value { node, port });
+            let types = nodes.flat_map(ports).filter_map(|v| graph.dense(v).ok());
+            Some(types.fold(0u64, |bytes, ty| bytes.saturating_add(ty.bytes())))
         };
         let one = match greatest_of(&takes) {
             Err(Unbounded::Scattered) => continue,

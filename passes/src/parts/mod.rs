@@ -164,7 +164,7 @@ impl Facts {
     }
 
     /// Whether nothing has run yet.
-    pub fn is_first(&self, graph: &Graph) -> bool {
+    fn is_first(&self, graph: &Graph) -> bool {
         self.available.len() == graph.inputs().len()
     }
 }
