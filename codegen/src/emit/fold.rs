@@ -160,12 +160,9 @@ impl Fold {
 
     /// Combines values of accumulators into those at `into`.
     pub fn combine_values(&self, e: &mut Inliner<'_>, acc: &[Buf], into: &Index, b: &[Operand]) {
+        let Fold::Reduce(_, r) = self else { return };
         let a = acc.iter().map(|b| e.b.load(*b, into.clone())).collect::<Vec<_>>();
-        let both = [&a[..], b].concat();
-        let result = match self {
-            Fold::Reduce(_, r) => e.b.apply(&r.combine, &both, &[]),
-            Fold::Contract(..) => vec![e.b.op(ScalarOp::Add, &both)],
-        };
+        let result = e.b.apply(&r.combine, &[&a[..], b].concat(), &[]);
         for (buf, value) in acc.iter().zip(result) {
             e.b.store(*buf, into.clone(), value);
         }

@@ -41,7 +41,9 @@ pub fn emit(cluster: &Cluster<'_>, space: &IterationSpace, name: &str) -> Result
     let mut e = Inliner::new(cluster, name, &space.dims)?;
     let length = total(&reduced);
     let column = ThreadColumn { space, folds: &folds, reduced, length };
-    match levels.len() == 1 && !full && length >= MIN_SPLIT_ROWS[0] {
+    // Products have the bits of sums in order, whichever emitter writes them.
+    let combines = folds.iter().all(|f| matches!(f, Fold::Reduce(..)));
+    match levels.len() == 1 && !full && combines && length >= MIN_SPLIT_ROWS[0] {
         true => column.shared(&mut e, &kept, columns)?,
         false => column.alone(&mut e, &kept, columns, &levels)?,
     }
