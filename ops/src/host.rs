@@ -16,8 +16,20 @@ pub fn finding(
     finds: impl Fn(&Params, usize) -> Result<FindOp, OpError> + Clone + Send + Sync + 'static,
     infer: Infer,
 ) -> OpDef {
+    finding_where(name, doc, |_, _| Ok(()), finds, infer)
+}
+
+/// The same, for operands that `admits` takes, which is what inference states of their types.
+pub fn finding_where(
+    name: &'static str,
+    doc: &'static str,
+    admits: impl Fn(&Params, &[Option<TensorData>]) -> Result<(), OpError> + Send + Sync + 'static,
+    finds: impl Fn(&Params, usize) -> Result<FindOp, OpError> + Clone + Send + Sync + 'static,
+    infer: Infer,
+) -> OpDef {
     let op = finds.clone();
     let compute = host(move |cx, args| {
+        admits(cx.params, args)?;
         let rank = args.first().and_then(Option::as_ref).map_or(0, |x| x.dims().len());
         found(op(cx.params, rank)?, args)
     });

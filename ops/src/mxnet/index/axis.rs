@@ -3,7 +3,7 @@
 use tensorc_abi::{ExternFn, FindOp};
 
 use super::in_range;
-use crate::host::finding;
+use crate::host::finding_where;
 use crate::index::all_but;
 use crate::mxnet::reduce::line;
 use crate::prelude::*;
@@ -216,7 +216,18 @@ fn boolean_mask() -> OpDef {
         let axis = normalize_axis(params.int("axis").unwrap_or(0), rank)?;
         Ok(FindOp::Compress { axis: Some(axis as u32) })
     };
-    finding("mx_boolean_mask", "The slices along `axis` where `index` is not zero.", finds, infer)
+    let admits = |params: &Params, args: &[Option<TensorData>]| {
+        let (Some(Some(data)), Some(Some(index))) = (args.first(), args.get(1)) else {
+            return Err("operands are missing".into());
+        };
+        let axis = normalize_axis(params.int("axis").unwrap_or(0), data.dims().len())?;
+        match index.dims() == &data.dims()[axis..=axis] {
+            true => Ok(()),
+            false => Err(format!("`index` has shape {:?}, the axis {}", index.dims(), data.dims()[axis]).into()),
+        }
+    };
+    let doc = "The slices along `axis` where `index` is not zero.";
+    finding_where("mx_boolean_mask", doc, admits, finds, infer)
         .operand("data", ANY)
         .operand("index", NUMBERS)
         .param("axis", 0, "axis masked")
