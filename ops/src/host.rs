@@ -140,7 +140,17 @@ fn non_max_suppression() -> OpDef {
                (batch, class, box).";
     let finds =
         |params: &Params, _| Ok(FindOp::NonMaxSuppression { centered: params.int("center_point_box") == Some(1) });
-    finding("non_max_suppression", doc, finds, infer)
+    let admits = |_: &Params, args: &[Option<TensorData>]| {
+        let [Some(boxes), Some(scores), ..] = args else { return Err("operands are missing".into()) };
+        match (boxes.dims(), scores.dims()) {
+            ([images, count, 4], [of, _, scored]) if images == of && count == scored => Ok(()),
+            (boxes, scores) => Err(format!(
+                "`boxes` has shape {boxes:?} and `scores` {scores:?}, expected [images, count, 4] and [images, classes, count]"
+            )
+            .into()),
+        }
+    };
+    finding_where("non_max_suppression", doc, admits, finds, infer)
         .operands(&["boxes", "scores"], FLOATS)
         .optional("max_output_boxes_per_class", TypeRule::OneOf(&[DType::I64]))
         .optional("iou_threshold", TypeRule::OneOf(FLOATS))

@@ -1,6 +1,6 @@
 //! `cvt` (PTX ISA, "Data movement and conversion instructions: cvt").
 
-use super::float::{F16, Half, NAN32, NAN64, flushed};
+use super::float::{BF16, F16, Half, NAN32, NAN64, flushed};
 use super::types::{Type, low, signed};
 
 /// How a result that is not exact is rounded.
@@ -59,7 +59,9 @@ impl Conversion {
         let (to, from) = (self.to, self.from);
         match (from.is_int(), to.is_int()) {
             (true, true) => self.round == Round::None,
-            (true, false) => self.round == Round::Nearest && matches!(to, Type::F16 | Type::F32 | Type::F64),
+            (true, false) => {
+                self.round == Round::Nearest && matches!(to, Type::F16 | Type::BF16 | Type::F32 | Type::F64)
+            }
             (false, true) => matches!(self.round, Round::Integer(_)) && from.is_float() && !self.sat,
             (false, false) => match (from, to) {
                 (Type::F32, Type::TF32) => self.round == Round::NearestAway,
@@ -96,6 +98,8 @@ impl Conversion {
             Type::F64 => (wide as f64).to_bits(),
             // More than f64 holds exactly is infinite, either way.
             Type::F16 => F16.nearest(wide as f64),
+            // Only numbers of up to 32 bits, which f64 holds.
+            Type::BF16 => BF16.nearest(wide as f64),
             to => {
                 let (least, most) = range(to);
                 let kept = if self.sat { wide.clamp(least, most) } else { wide };

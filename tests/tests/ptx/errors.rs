@@ -33,7 +33,8 @@ const UNREADABLE: &[(&str, &str)] = &[
     ("{ INNER: } bra INNER;", "there is no label `INNER`"),
     ("{ .reg .b32 t; } mov.b32 t, 0;", "`t` is not a declared register"),
     ("mov.u32 %r3, %clock;", "`%clock` is not declared"),
-    (".pragma \"nounroll\";", "the character '\"' is not known"),
+    (".pragma \"unroll\";", "the pragma \"unroll\" is not known"),
+    (".pragma \"nounroll;", "a text without an end"),
     (".global .b32 table[4];", "the directive `.global` is not known"),
     ("mov.b32 %r3, 1", "Word(\"ret\") in place of `,`"),
 ];

@@ -144,7 +144,7 @@ impl ThreadColumn<'_> {
         let whole = if at_once == 1 { Extent::ZERO } else { self.length / round * round };
         if !whole.is_surely(0) {
             let rounds = (Index::default(), Index::constant(whole), round as i64);
-            e.looped("round", rounds, LoopKind::Serial, |e, start| {
+            e.looped("start", rounds, LoopKind::Serial, |e, start| {
                 e.looped("r", (Index::default(), Index::constant(at_once as i64), 1), LoopKind::Unroll, |e, r| {
                     element(e, start.add(&first).add(&r.scale(step as i64)))
                 })
