@@ -236,8 +236,11 @@ fn check(seed: u64, config: EngineConfig, limit: Option<u64>) {
     (0..ALL).for_each(|index| program.compare(index));
     for gpu in GPUS {
         let storage = program.space.storage();
-        let (in_use, size) = (storage.stats(gpu).in_use, storage.size(gpu, 4 * LEN as u64).unwrap());
-        assert!(in_use <= EACH as u64 * size, "{in_use} bytes in use on {gpu}");
+        let size = storage.size(gpu, 4 * LEN as u64).unwrap();
+        // Threads of the engine may drop what an operation held when it counts as done already.
+        while storage.stats(gpu).in_use > EACH as u64 * size {
+            std::thread::yield_now();
+        }
     }
 }
 
