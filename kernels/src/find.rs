@@ -368,7 +368,7 @@ struct Limits {
     centered: bool,
 }
 
-/// Rows of image, class and box: of each class those of the greatest scores that overlap none before them too much.
+/// Greedy non-maximum suppression: rows (image, class, box) of the boxes selected in each class, by descending score.
 fn suppressed<'a>(
     boxes: FindOperand<'_>,
     scores: FindOperand<'_>,

@@ -18,7 +18,7 @@ use crate::signature::ImageSignature;
 use crate::weights;
 
 /// Alignment of a context's memory and of everything planned in it.
-const ALIGN: usize = 64;
+pub const ALIGN: usize = 64;
 /// No page of memory is larger, but for those that are asked for.
 const PAGE: usize = 1 << 16;
 
@@ -91,7 +91,7 @@ impl ContextLayout {
     ///
     /// # Safety
     /// `base` is a multiple of 64, [`ContextLayout::head`] bytes lie there, and `room` at `arena`, which nobody else uses in a run.
-    /// `weights` are those of the model. All outlive the context.
+    /// `weights` point to the weights of the model. Model, memory and weights outlive the context.
     pub unsafe fn place(
         &self,
         (model, image): (&'static ArtifactModel, Image<'static>),
@@ -186,15 +186,34 @@ pub unsafe extern "C" fn tc_rt_init(
     if out.is_null() {
         return status::ARGUMENT;
     }
-    // SAFETY: passed on from the caller.
-    match unsafe { init(model, memory.cast(), bytes, weights.as_ref(), parallel.as_ref()) } {
+    // SAFETY: passed on from the caller; not null.
+    unsafe { deliver(out, init(model, memory.cast(), bytes, weights.as_ref(), parallel.as_ref())) }
+}
+
+/// Enters a context that was made.
+///
+/// # Safety
+/// `out` is valid for a write.
+pub unsafe fn deliver<C>(out: *mut *mut C, made: Result<*mut C, Status>) -> Status {
+    match made {
         Ok(context) => {
-            // SAFETY: not null, and valid by the caller's contract.
+            // SAFETY: by the caller's contract.
             unsafe { *out = context };
             status::OK
         }
         Err(status) => status,
     }
+}
+
+/// Memory of a context: the caller's, or so many new bytes if there is none.
+pub fn memory_or_new(given: *mut u8, bytes: usize) -> Result<*mut u8, Status> {
+    let base = match given.is_null() {
+        // SAFETY: the alignment divides the size.
+        true => unsafe { libc::aligned_alloc(LINE_PAIR, bytes.next_multiple_of(LINE_PAIR)).cast::<u8>() },
+        false => given,
+    };
+    let usable = !base.is_null() && (base as usize).is_multiple_of(ALIGN);
+    usable.then_some(base).ok_or(status::MEMORY)
 }
 
 unsafe fn init(
@@ -210,16 +229,11 @@ unsafe fn init(
     let plan = ContextLayout::new(model, &image, workers)?;
     let weights = weights::base(model, &image, weights)?;
     let owned = memory.is_null();
-    let base = if owned {
-        // SAFETY: the alignment divides the size.
-        unsafe { libc::aligned_alloc(LINE_PAIR, plan.total.next_multiple_of(LINE_PAIR)).cast::<u8>() }
-    } else {
-        memory
-    };
     let end = if owned { plan.total } else { usize::try_from(bytes).unwrap_or(usize::MAX).min(plan.total) };
-    if base.is_null() || end < plan.least || !(base as usize).is_multiple_of(ALIGN) {
+    if end < plan.least {
         return Err(status::MEMORY);
     }
+    let base = memory_or_new(memory, plan.total)?;
     let arena = (base.wrapping_add(plan.arena), end - plan.arena);
     // SAFETY: the memory is large enough for the plan and aligned, and only the context uses it.
     Ok(unsafe { plan.place((model, image), base, arena, (weights, parallel), owned) })

@@ -199,7 +199,7 @@ impl Values<'_> {
         Ok(record)
     }
 
-    /// The numbers that decide shapes: those of inputs, and what becomes known behind each part.
+    /// Records of the numbers that decide shapes: open extents of inputs, then what each part makes known.
     fn numbers_of(&mut self, w: &mut ImageWriter) -> Result<Vec<u64>, Error> {
         let division = self.division;
         let Some(last) = division.parts.last() else { return Ok(vec![]) };

@@ -1,6 +1,6 @@
 //! Shapes that depend on values: models in several parts, each of which is compiled once for many of them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use tensorc::ir::graph::Value;
 use tensorc::ir::interp::eval_graph;
@@ -11,6 +11,7 @@ use tensorc::{Compiler, DType, Options};
 use tensorc_tests::compare::{Tolerance, compare, data, tensor};
 
 use crate::support::backend::options;
+use crate::support::plan_counter;
 
 /// A graph, and its inputs by a number that decides how large shapes become.
 pub struct PartsCase {
@@ -195,14 +196,7 @@ fn marked(len: u64, count: u64) -> TensorData {
     TensorData::from_fn(f32s(&[len]), |i| Scalar::f32(if i * 7 % len < count { 1.0 } else { 0.0 }))
 }
 
-static PLANNED: AtomicUsize = AtomicUsize::new(0);
-
-/// Called by no other test's compiler.
-fn count(phase: &str) {
-    if phase == "lower" {
-        PLANNED.fetch_add(1, Ordering::Relaxed);
-    }
-}
+plan_counter!(PLANNED, count);
 
 #[test]
 fn parts_are_compiled_once() {

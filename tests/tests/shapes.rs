@@ -1,25 +1,19 @@
 //! Symbolic sizes: a model is planned once for each combination of shapes, and a shape that comes again runs what
 //! is there.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use tensorc::ir::text::parse_module;
 use tensorc::{Compiler, Model, Options, Specialize};
 
 use crate::support::backend::options;
+use crate::support::plan_counter;
 use tensorc_ir::scalar::Scalar;
 use tensorc_ir::{DType, DenseType, TensorData};
 use tensorc_tests::compare::{data, tensor};
 
-static PLANNED: AtomicUsize = AtomicUsize::new(0);
-
-/// Called by no other test's compiler.
-fn count(phase: &str) {
-    if phase == "lower" {
-        PLANNED.fetch_add(1, Ordering::Relaxed);
-    }
-}
+plan_counter!(PLANNED, count);
 
 const NET: &str = "tensorc-ir 1
 graph @main(%x: f32[?rows, 3]) {
@@ -44,14 +38,7 @@ fn shapes_are_planned_once() {
     assert_eq!(planned_for_each(Specialize::Always), [2, 2, 3]);
 }
 
-static PLANNED_LATER: AtomicUsize = AtomicUsize::new(0);
-
-/// Called by the compiler of one test.
-fn count_later(phase: &str) {
-    if phase == "lower" {
-        PLANNED_LATER.fetch_add(1, Ordering::Relaxed);
-    }
-}
+plan_counter!(PLANNED_LATER, count_later);
 
 /// Runs of a shape that comes again and again go on with the code for many, then with its own; others keep that for many.
 #[test]
@@ -87,14 +74,7 @@ fn shapes_that_come_again_get_code_of_their_own() {
     assert_eq!(PLANNED_LATER.load(Ordering::Relaxed), 2);
 }
 
-static PLANNED_BEFORE: AtomicUsize = AtomicUsize::new(0);
-
-/// Called by the compiler of one test.
-fn count_before(phase: &str) {
-    if phase == "lower" {
-        PLANNED_BEFORE.fetch_add(1, Ordering::Relaxed);
-    }
-}
+plan_counter!(PLANNED_BEFORE, count_before);
 
 /// What is prepared is not compiled by runs: of a model of many shapes, and of one whose shapes are known.
 #[test]

@@ -13,6 +13,7 @@ use core::ptr::null_mut;
 
 use tensorc_abi::artifact::{GpuHandle, Parallel, Status, Tensor, Weights, status};
 
+use crate::context::deliver;
 use crate::message::ErrorText;
 use crate::model::ArtifactModel;
 
@@ -92,14 +93,8 @@ pub unsafe extern "C" fn tc_rt_gpu_init_on(
     if let Some(gpu) = unsafe { gpu.as_mut() } {
         gpu.message = message.bytes();
     }
-    match outcome {
-        Ok(context) => {
-            // SAFETY: not null, and valid by the caller's contract.
-            unsafe { *out = context };
-            status::OK
-        }
-        Err(status) => status,
-    }
+    // SAFETY: not null, and valid by the caller's contract.
+    unsafe { deliver(out, outcome) }
 }
 
 /// Ends a context. Memory of the caller's is the caller's again; that of the GPU is freed.

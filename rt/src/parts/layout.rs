@@ -6,11 +6,10 @@ use tensorc_abi::artifact::{Status, Tensor, status};
 use tensorc_abi::image::{Image, ImageVersion, MAX_RANK, header, number, part, parts, result, value};
 
 use super::PartsContext;
+use crate::context::ALIGN;
 use crate::context::ContextLayout;
 use crate::model::{ArtifactModel, LINE_PAIR};
 
-/// Alignment of a context's memory.
-pub const ALIGN: usize = 64;
 /// Parts of a model at most.
 const MAX_PARTS: usize = 1 << 10;
 

@@ -12,11 +12,11 @@ use core::ffi::{c_char, c_void};
 use tensorc_abi::artifact::{Parallel, Status, Tensor, Weights, status};
 use tensorc_abi::image::{Image, MAX_RANK, header, part};
 
-use self::layout::{ALIGN, PartsLayout, PartsTables};
+use self::layout::{PartsLayout, PartsTables};
 use self::run::{PartsRun, slice};
-use crate::context::{ArtifactContext, ContextLayout, tc_rt_memory_for};
+use crate::context::{ArtifactContext, ContextLayout, deliver, memory_or_new, tc_rt_memory_for};
 use crate::message::ErrorText;
-use crate::model::{ArtifactModel, LINE_PAIR};
+use crate::model::ArtifactModel;
 use crate::pool::workers;
 use crate::weights;
 
@@ -89,15 +89,8 @@ pub unsafe extern "C" fn tc_rt_parts_init(
     if out.is_null() {
         return status::ARGUMENT;
     }
-    // SAFETY: passed on from the caller.
-    match unsafe { init(model, memory.cast(), bytes, weights.as_ref(), parallel.as_ref()) } {
-        Ok(context) => {
-            // SAFETY: not null, and valid by the caller's contract.
-            unsafe { *out = context };
-            status::OK
-        }
-        Err(status) => status,
-    }
+    // SAFETY: passed on from the caller; not null.
+    unsafe { deliver(out, init(model, memory.cast(), bytes, weights.as_ref(), parallel.as_ref())) }
 }
 
 unsafe fn init(
@@ -112,15 +105,31 @@ unsafe fn init(
     let plan = PartsLayout::new(model, &image, workers(&parallel))?;
     let weights = weights::base(model, &image, weights)?;
     let owned = memory.is_null();
-    if !owned && (bytes < plan.total as u64 || !(memory as usize).is_multiple_of(ALIGN)) {
+    if !owned && bytes < plan.total as u64 {
         return Err(status::MEMORY);
     }
-    // SAFETY: the alignment divides the size.
-    let allocate = || unsafe { libc::aligned_alloc(LINE_PAIR, plan.total.next_multiple_of(LINE_PAIR)).cast::<u8>() };
-    let base = if owned { allocate() } else { memory };
-    if base.is_null() {
-        return Err(status::MEMORY);
+    let base = memory_or_new(memory, plan.total)?;
+    // SAFETY: the memory is large enough for the plan and aligned, and only the context uses it.
+    let made = unsafe { place(model, image, &plan, base, (weights, parallel), owned) };
+    if made.is_err() && owned {
+        // SAFETY: it came from `aligned_alloc`, and no context lies in it.
+        unsafe { libc::free(base.cast()) };
     }
+    made
+}
+
+/// Makes a context at `base`.
+///
+/// # Safety
+/// As many bytes lie there as the plan has, which nobody else uses; they and `weights` outlive the context.
+unsafe fn place(
+    model: &'static ArtifactModel,
+    image: Image<'static>,
+    plan: &PartsLayout,
+    base: *mut u8,
+    (weights, parallel): (*const u8, Parallel),
+    owned: bool,
+) -> Result<*mut PartsContext, Status> {
     let at = |offset: usize| base.wrapping_add(offset);
     let context = PartsContext {
         image,

@@ -146,9 +146,9 @@ impl ModelContext<'_> {
         Ok(described.collect())
     }
 
-    /// Runs the model: reads the inputs, fills the outputs, each in the order of its signature. Results have the same
-    /// bits as those of the model compiled in this process, for every number of threads. Outputs whose extents depend on values
-    /// ([`ModelContext::found_shapes`]) fill the beginning of their memory.
+    /// Runs the model: reads the inputs, fills the outputs, each in the order of its signature. Results are
+    /// bit-identical to those of the model compiled in this process, with any number of threads. An output whose extents depend on
+    /// values starts at the beginning of its memory; [`ModelContext::found_shapes`] gives its extents.
     ///
     /// # Errors
     /// A tensor's number, type, shape or size is not the model's; a value is none that its operator or the model takes.
@@ -180,8 +180,8 @@ impl ModelContext<'_> {
         Ok(())
     }
 
-    /// The shapes of the outputs of the last run, if the shapes of the model depend on values; else none, and they are those of
-    /// [`ModelContext::outputs`].
+    /// The output shapes of the last run, if shapes of the model depend on values. Empty for other models, whose output shapes
+    /// [`ModelContext::outputs`] gives.
     pub fn found_shapes(&self) -> &[Vec<u64>] {
         &self.found
     }

@@ -33,3 +33,18 @@ pub fn examples() -> std::path::PathBuf {
 pub fn counted(device: Device, seed: u64) -> CountingDriver {
     CountingDriver::new(Arc::new(HostDriver::with_seed(device, seed)))
 }
+
+/// A counter, and a function for [`tensorc::Options::progress`] that counts plans in it. For the compilers of one test: the counter is
+/// static because progress functions capture nothing.
+macro_rules! plan_counter {
+    ($counter:ident, $count:ident) => {
+        static $counter: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+        fn $count(phase: &str) {
+            if phase == "lower" {
+                $counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    };
+}
+pub(crate) use plan_counter;
