@@ -52,6 +52,18 @@ pub enum Error {
     /// An input that the model does not have.
     #[error("the model has no input `{name}`; it takes: {expected}")]
     UnknownInput { name: String, expected: String },
+    /// An output that the model does not have.
+    #[error("the model has no output `{name}`; it gives: {expected}")]
+    UnknownOutput { name: String, expected: String },
+    /// An input and an output that cannot be a state.
+    #[error("the state from `{input}` to `{output}` {why}")]
+    State { input: String, output: String, why: String },
+    /// A state cannot be read or set.
+    #[error("state `{name}` {why}")]
+    StateValue { name: String, why: String },
+    /// A state has no room for what a run adds.
+    #[error("state `{name}` has room for {capacity} positions, {wanted} are needed")]
+    StateFull { name: String, capacity: u64, wanted: u64 },
     /// It is not known which tensors there are in a sequence or an optional value.
     #[error(
         "the model takes sequences or optional values ({inputs}): it must be known which tensors of them there are"

@@ -88,7 +88,7 @@ pub(crate) fn distinct(plan: &Plan) -> Vec<bool> {
 pub(crate) fn surely_distinct(lowered: &Lowered<Extent>) -> Vec<bool> {
     let plan = &lowered.plan;
     let replaces = |step: usize, a: BufferId, b: BufferId| {
-        let pairs = lowered.in_place.iter().filter(|pair| pair.step == step);
+        let pairs = lowered.in_place.steps.iter().filter(|pair| pair.step == step);
         pairs.map(|pair| [plan.whole(pair.input), plan.whole(pair.output)]).any(|pair| pair == [a, b] || pair == [b, a])
     };
     apart(plan, &|step, a, b| {

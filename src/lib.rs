@@ -40,6 +40,7 @@ mod open_plan;
 mod parts;
 mod program;
 mod session;
+mod stateful;
 pub mod symbol;
 mod templates;
 mod tensor;
@@ -53,6 +54,7 @@ pub use limits::Limits;
 pub use model::{Model, Signature};
 pub use program::Program;
 pub use session::Session;
+pub use stateful::{State, StatefulModel, States};
 pub use tensor::Tensor;
 
 pub use tensorc_abi as abi;

@@ -275,6 +275,11 @@ impl Model {
         Ok(code.outputs().iter().cloned().zip(outputs).collect())
     }
 
+    /// The code for inputs of these types, kept for the next time, of a model whose graph is known.
+    pub(crate) fn code(&self, types: &[DenseType]) -> Result<Arc<SessionCode>, Error> {
+        Ok(self.session(types, &[])?.code())
+    }
+
     /// The code for inputs of these types, and the given values of some of them, kept for the next time.
     fn session(&self, types: &[DenseType], deciding: &[(usize, &Tensor)]) -> Result<Arc<HotSession>, Error> {
         let mut key = ProgramKey::of("");

@@ -97,7 +97,7 @@ impl OpenPlan {
         let admit = |lowered: &Lowered| limits.admit_plan(&lowered.plan, threads, on_gpu);
         let lowered = report.timed(compiler, PLAN_MEMORY, || {
             let mut lowered = self.lowered.bound(binding);
-            self.order.apply(&mut lowered);
+            self.order.apply(&mut lowered.plan);
             if admit(&lowered).is_err() {
                 plan_memory(&mut lowered)?;
             }

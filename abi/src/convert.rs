@@ -1,6 +1,6 @@
 //! Plans for many shapes become plans for one: every number is replaced, the rest stays.
 
-use crate::flow::FlowPlan;
+use crate::flow::{FlowKind, FlowPlan, Loop};
 use crate::library::{Attention, BatchedGemm, Conv2d, MatrixLayout};
 use crate::number::Number;
 use crate::part::SubBuffer;
@@ -119,12 +119,31 @@ impl<N: Number> StepOp<N> {
             StepOp::Copy { src, dst } => StepOp::Copy { src: *src, dst: *dst },
             StepOp::Flow { flow, args } => {
                 let bodies = flow.bodies.iter().map(|body| body.convert(to)).collect();
-                StepOp::Flow { flow: FlowPlan { kind: flow.kind.clone(), bodies }.into(), args: args.clone() }
+                StepOp::Flow { flow: FlowPlan { kind: flow.kind.convert(to), bodies }.into(), args: args.clone() }
             }
             StepOp::Extern { operator, function, args } => {
                 StepOp::Extern { operator: operator.clone(), function: *function, args: args.clone() }
             }
         }
+    }
+}
+
+impl<N: Number> FlowKind<N> {
+    /// The kind with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> FlowKind<M> {
+        match self {
+            FlowKind::If => FlowKind::If,
+            FlowKind::Loop(repeat) => FlowKind::Loop(repeat.convert(to)),
+        }
+    }
+}
+
+impl<N: Number> Loop<N> {
+    /// The loop with other numbers.
+    pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Loop<M> {
+        let Loop { trips, conditional, carried, ref scanned, ref stacked } = *self;
+        let trips = trips.map(|n| to.number(n));
+        Loop { trips, conditional, carried, scanned: scanned.clone(), stacked: stacked.clone() }
     }
 }
 
@@ -146,6 +165,7 @@ impl<N: Number> Plan<N> {
             inputs: self.inputs.clone(),
             states: self.states.clone(),
             outputs: self.outputs.clone(),
+            kept: self.kept.clone(),
             boundary: self.boundary,
             arena_bytes: self.arena_bytes,
             lower_bound_bytes: self.lower_bound_bytes,

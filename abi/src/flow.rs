@@ -13,18 +13,18 @@ use crate::plan::{Buffer, Plan, WorkingBytes};
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowPlan<N: Number = u64> {
     /// Which of the plans run, and how often.
-    pub kind: FlowKind,
+    pub kind: FlowKind<N>,
     /// Two of a conditional, the one for a condition that holds first; one of a loop.
     pub bodies: Vec<Plan<N>>,
 }
 
 /// What decides which bodies run, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum FlowKind {
+pub enum FlowKind<N: Number = u64> {
     /// The first operand, a bool scalar. The other operands are the inputs of both bodies; their outputs are the results.
     If,
     /// The body runs again and again.
-    Loop(Loop),
+    Loop(Loop<N>),
 }
 
 /// How a body is repeated.
@@ -34,10 +34,10 @@ pub enum FlowKind {
 /// each scanned operand, that is its part at one position of the first axis; the rest. Outputs of the body: whether there is
 /// a next iteration, if there is a condition; a row of each stacked result. It updates what is carried.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Loop {
+pub struct Loop<N: Number = u64> {
     /// Most iterations, and how many there are without a condition: the extent of the first axis of what is scanned and
     /// stacked.
-    pub trips: Option<u64>,
+    pub trips: Option<N>,
     /// Whether a bool scalar says before every iteration if there is one. Rows of iterations that there are not are zeros.
     pub conditional: bool,
     /// How many values are carried from one iteration to the next.
@@ -48,7 +48,7 @@ pub struct Loop {
     pub stacked: Vec<bool>,
 }
 
-impl Loop {
+impl<N: Number> Loop<N> {
     /// Operands before those that every iteration reads.
     pub fn own_operands(&self) -> usize {
         usize::from(self.conditional) + self.carried + self.scanned.len()
@@ -124,7 +124,7 @@ impl<N: Number> FlowPlan<N> {
         match (&self.kind, &self.bodies[..]) {
             (FlowKind::Loop(repeat), [body]) => {
                 words[flow::KIND] = flow::LOOP.into();
-                words[flow::TRIPS] = repeat.trips.unwrap_or(u64::MAX).into();
+                words[flow::TRIPS] = repeat.trips.unwrap_or(u64::MAX.into());
                 words[flow::CONDITIONAL] = u64::from(repeat.conditional).into();
                 words[flow::CARRIED] = (repeat.carried as u64).into();
                 words[flow::SCANNED] = (repeat.scanned.len() as u64).into();

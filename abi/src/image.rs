@@ -461,6 +461,8 @@ pub mod flow {
     /// Of each body: its number of steps, and the offset of their [`super::step`] records; its number of slots, and the
     /// offset of their [`super::slot`] records; bytes of its arena.
     pub const BODY_WORDS: usize = 5;
+    /// Of these, where the bytes of its arena stand.
+    pub const ARENA_BYTES: usize = 4;
 
     /// Bytes at the start of the step's working memory: the number of the iteration, and the condition.
     pub const HEADER_BYTES: usize = 64;

@@ -43,6 +43,8 @@ pub struct Plan<N: Number = u64> {
     pub states: Vec<BufferId>,
     /// Buffers with [`StorageClass::Output`], in the order of the graph's outputs.
     pub outputs: Vec<BufferId>,
+    /// Parts of values of states after the run that hold what they held before it. No step writes them.
+    pub kept: Vec<BufferId>,
     /// Number of steps of the first of two phases; `None`: there is one phase. A phase uses only
     /// outputs of its own, the second alone changes states, and what both use lies in the arena.
     pub boundary: Option<u32>,
@@ -146,6 +148,13 @@ impl<N: Number> Plan<N> {
                 self.buffers[i].storage = self.buffers[part.of.0 as usize].storage;
             }
         }
+    }
+
+    /// Places buffers and working memory as a plan does that has other numbers alone.
+    pub fn place_like<M: Number>(&mut self, other: &Plan<M>) {
+        self.buffers.iter_mut().zip(&other.buffers).for_each(|(buffer, other)| buffer.storage = other.storage);
+        (self.arena_bytes, self.lower_bound_bytes) = (other.arena_bytes, other.lower_bound_bytes);
+        self.scratch.clone_from(&other.scratch);
     }
 
     /// Gives every launch the extent of its kernel's parallel loop, in nested plans, too.

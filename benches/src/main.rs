@@ -3,6 +3,7 @@
 #[path = "../../runtime/tests/common/allocations.rs"]
 mod allocations;
 mod backends;
+mod decode;
 mod engine;
 mod engine_cost;
 mod fit_machine;
@@ -57,6 +58,8 @@ enum Verb {
     Nets(list_nets::ListNetsArgs),
     /// Training steps over the processes of an MPI job.
     Ranks(ranks::RanksArgs),
+    /// Steps of a decoder whose caches are states.
+    Decode(decode::DecodeArgs),
     /// Requests of many shapes to one model.
     Shapes(shapes::ShapesArgs),
     /// Latency of a perceptron of about a thousand parameters through the Rust API.
@@ -80,6 +83,7 @@ fn run(verb: Verb) -> Result<(), Box<dyn Error>> {
         Verb::Memory(arguments) => memory::run(&arguments)?,
         Verb::Nets(arguments) => list_nets::run(&arguments)?,
         Verb::Ranks(arguments) => ranks::run(&arguments)?,
+        Verb::Decode(arguments) => decode::run(&arguments)?,
         Verb::Shapes(arguments) => shapes::run(&arguments)?,
         Verb::TinyMlp => tiny_mlp::run()?,
     }

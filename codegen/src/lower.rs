@@ -38,8 +38,7 @@ pub fn lower_with(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threa
 pub fn lower_open(graph: &Graph, math: &dyn MathLibrary, choices: Choices, threads: usize) -> Result<Lowered<Extent>> {
     let Schedule { target, mut plan, kernels, constants, mut in_place, externs, .. } = plan(graph, choices)?;
     // What may share memory does in every shape.
-    let bytes = |id| plan.buffer(id).bytes();
-    in_place.retain(|pair| bytes(pair.input).is_surely(bytes(pair.output)));
+    in_place.keep_sure(&plan);
     let scaling = Scaling(math);
     let scales = matches!(target.processor, Processor::Cpu(Cpu { scale: true, .. }));
     let math = Math { library: if scales { &scaling } else { math }, target: &target };

@@ -14,6 +14,8 @@ struct DimEntry {
     parent: DimId,
     known: Option<(Extent, Origin)>,
     name: Option<Arc<str>>,
+    /// A number that it often is, or less.
+    typical: Option<u64>,
 }
 
 /// A relation between dimensions that unification alone cannot express.
@@ -72,7 +74,7 @@ impl DimTable {
     /// A new unknown dimension, named if it is the user's.
     pub fn fresh(&mut self, name: Option<&str>) -> Dim {
         let id = DimId(self.entries.len() as u32);
-        self.entries.push(DimEntry { parent: id, known: None, name: name.map(Arc::from) });
+        self.entries.push(DimEntry { parent: id, known: None, name: name.map(Arc::from), typical: None });
         Dim::Sym(id)
     }
 
@@ -90,6 +92,17 @@ impl DimTable {
             id = self.entries[id.0 as usize].parent;
         }
         id
+    }
+
+    /// Says what number a variable often is at most. What is compiled for many numbers is made with one like that as the example.
+    pub fn expect(&mut self, id: DimId, typical: u64) {
+        let root = self.root(id);
+        self.entries[root.0 as usize].typical = Some(typical);
+    }
+
+    /// What [`DimTable::expect`] said of a variable.
+    pub fn typical(&self, id: DimId) -> Option<u64> {
+        self.entries[self.root(id).0 as usize].typical
     }
 
     /// The constant a dimension is known to be, or its representative variable.
@@ -154,9 +167,10 @@ impl DimTable {
             (Dim::Sym(a), Dim::Sym(b)) if a == b => Ok(false),
             (Dim::Sym(a), Dim::Sym(b)) => {
                 let (keep, drop) = if a < b { (a, b) } else { (b, a) };
-                let name = self.entries[drop.0 as usize].name.clone();
+                let DimEntry { name, typical, .. } = self.entries[drop.0 as usize].clone();
                 let entry = &mut self.entries[keep.0 as usize];
                 entry.name = entry.name.take().or(name);
+                entry.typical = entry.typical.into_iter().chain(typical).min();
                 self.entries[drop.0 as usize].parent = keep;
                 Ok(true)
             }

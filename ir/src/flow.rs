@@ -3,11 +3,16 @@
 use std::hash::{Hash, Hasher};
 
 use tensorc_abi::DType;
-pub use tensorc_abi::{FlowKind, Loop};
-
+use crate::extent::Extent;
 use crate::graph::{Graph, NodeId, NodeKind, Value};
 use crate::prim::Prim;
 use crate::types::DenseType;
+
+/// What decides which bodies run, and how often.
+pub type FlowKind = tensorc_abi::FlowKind<Extent>;
+
+/// How a body is repeated.
+pub type Loop = tensorc_abi::Loop<Extent>;
 
 /// Most nodes of all copies of a short loop's body.
 const SHORT_LOOP_NODES: u64 = 512;
@@ -151,11 +156,11 @@ impl BodyTypes {
         if inputs[0] != DenseType::new(DType::I64, []) {
             return Err("the first input of the body is not the number of the iteration, an i64 scalar".into());
         }
-        let (rows, outputs) = (repeat.trips.unwrap_or(0), &outputs[usize::from(repeat.conditional)..]);
+        let (rows, outputs) = (repeat.trips.unwrap_or(Extent::ZERO), &outputs[usize::from(repeat.conditional)..]);
         if repeat.conditional && self.outputs[0] != condition() {
             return Err("the first result of the body is no bool scalar".into());
         }
-        let stacked = |row: &DenseType| DenseType::new(row.dtype, [&[rows], &row.dims[..]].concat());
+        let stacked = |row: &DenseType| row.stacked(rows);
         let (carried, rest) = inputs[1..].split_at(repeat.carried);
         let (scanned, rest) = rest.split_at(repeat.scanned.len());
         let first = repeat.conditional.then(condition);

@@ -127,6 +127,13 @@ impl DenseType {
         DenseType { dtype, dims: dims.into() }
     }
 
+    /// The type of so many tensors of this type along a new first axis.
+    #[must_use]
+    pub fn stacked(&self, rows: impl Into<Extent>) -> DenseType {
+        let dims = [rows.into()].into_iter().chain(self.dims.all()).collect();
+        DenseType { dtype: self.dtype, dims }
+    }
+
     /// Number of axes.
     pub fn rank(&self) -> usize {
         self.dims.len()

@@ -8,7 +8,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use crate::compose::{cast, maybe, number, operand, reduce, reshape, with_number};
 use crate::views::{Build, Complaint, OrFail, sum_of};
-use tensorc_ir::build::Builder;
+use tensorc_ir::build::{Builder, IterationInputs, LoopOperands, LoopResults};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 use tensorc_ir::graph::Value;
 use tensorc_ir::index::Index;
@@ -243,6 +243,31 @@ impl<'g> GraphScope<'g> {
         let inputs: Vec<Value> = inputs.iter().filter_map(|t| t.value).collect();
         let made = self.build(|b| b.kernel(kernel, &inputs, types))?;
         Ok(made.into_iter().map(|v| self.value(v)).collect())
+    }
+
+    /// Repeats an iteration, given what is carried, rows of what is scanned, and what is fixed; it gives what is carried on, and
+    /// rows of what is stacked. Results: what is carried at last, and what is stacked ([`Builder::repeat`]).
+    pub fn repeat(
+        self,
+        trips: Extent,
+        operands: [&[Tensor<'g>]; 3],
+        iteration: &dyn for<'b> Fn(GraphScope<'b>, [&[Tensor<'b>]; 3]) -> Result<[Vec<Tensor<'b>>; 2]>,
+    ) -> Result<[Vec<Tensor<'g>>; 2]> {
+        let [carried, scanned, fixed] =
+            operands.map(|tensors| tensors.iter().filter_map(|t| t.value).collect::<Vec<Value>>());
+        let operands = LoopOperands { trips, carried: &carried, scanned: &scanned, fixed: &fixed };
+        let one = |b: &mut Builder<'_>, inputs: &IterationInputs| {
+            let mut made = results(b, &[], |g| {
+                let tensors = |values: &[Value]| values.iter().map(|v| g.value(*v)).collect::<Vec<_>>();
+                let IterationInputs { carried, rows, fixed } = inputs;
+                let [next, stacked] = iteration(g, [&tensors(carried), &tensors(rows), &tensors(fixed)])?;
+                Ok([next, stacked].concat())
+            })?;
+            let stacked = made.split_off(inputs.carried.len().min(made.len()));
+            Ok(LoopResults { carried: made, stacked })
+        };
+        let LoopResults { carried, stacked } = self.build(|b| b.repeat(operands, &one))?;
+        Ok([carried, stacked].map(|values| values.into_iter().map(|v| self.value(v)).collect()))
     }
 
     /// What is not supported, as an error at the node.

@@ -287,7 +287,7 @@ fn flip() -> OpDef {
         let x = cx.input(0)?;
         let mut map = vars(x.rank());
         for axis in axes(cx.params.ints("axis").unwrap_or(&[]), x.rank())? {
-            map[axis] = map[axis].scale(-1).offset(x.dims[axis] as i64 - 1);
+            map[axis] = map[axis].scale(-1).offset(x.dims.at(axis).last_position());
         }
         Ok(view_prim(View { map, fill: None }))
     });

@@ -43,6 +43,8 @@ struct OpenNumber<'a> {
     source: &'a ShapeSource,
     /// Its number in given types.
     given: Option<u64>,
+    /// What it often is at most ([`tensorc_ir::dim::DimTable::typical`]).
+    typical: Option<u64>,
 }
 
 /// What becomes of an open number.
@@ -68,6 +70,7 @@ impl<'a> TemplateRequest<'a> {
     pub fn closing(&self, closed: &[Place]) -> Option<Template> {
         let [mut batches, mut lengths] = [BATCHES.iter(), LENGTHS.iter()];
         let mut counts = COUNTS.iter();
+        let mut symbols = 0;
         self.make(|open| match open.given {
             Some(n) if !open.source.admits(n) || closed.contains(&open.place) => Some(Role::Number(n)),
             _ => {
@@ -76,7 +79,10 @@ impl<'a> TemplateRequest<'a> {
                     Some(_) if open.place.1 == 0 => batches.next(),
                     Some(_) => lengths.next(),
                 };
-                example.copied().map(Role::Symbol)
+                symbols += 1;
+                // No two are equal.
+                let typical = open.typical.map_or(i64::MAX, |n| i64::try_from(n).unwrap_or(i64::MAX) - symbols);
+                example.map(|n| Role::Symbol((*n).min(typical).max(open.source.least() as i64)))
             }
         })
     }
@@ -167,7 +173,7 @@ impl<'a> TemplateRequest<'a> {
                 let count = self.facts.types.get(source)?.rank();
                 for axis in (0..count).filter(|axis| from.is_open(*axis)) {
                     let (name, place) = (from.number_name(name, axis), (source, axis));
-                    all.push(OpenNumber { dim: None, name, place, source: from, given: given(axis)? });
+                    all.push(OpenNumber { dim: None, name, place, source: from, given: given(axis)?, typical: None });
                 }
                 continue;
             }
@@ -178,8 +184,9 @@ impl<'a> TemplateRequest<'a> {
                 let Dim::Sym(id) = *dim else { continue };
                 let given = given(axis)?;
                 if all.iter().all(|other| other.dim != Some(id)) {
-                    let name = self.graph.dims.name(id).to_string();
-                    all.push(OpenNumber { dim: Some(id), name, place: (source, axis), source: from, given });
+                    let (name, typical) = (self.graph.dims.name(id).to_string(), self.graph.dims.typical(id));
+                    let place = (source, axis);
+                    all.push(OpenNumber { dim: Some(id), name, place, source: from, given, typical });
                 }
             }
         }

@@ -60,7 +60,7 @@ fn written(graph: &mut Graph, node: NodeId, flow: &Flow, cx: &PassCx<'_>) -> Res
             results.map(|((then, otherwise), ty)| select(graph, &name, [args[0], then, otherwise], ty)).collect()
         }
         (FlowKind::Loop(repeat), [body]) => match repeat.trips.filter(|_| !repeat.conditional) {
-            Some(trips) => iterations(graph, (repeat, trips), body, &args, cx),
+            Some(trips) => iterations(graph, (repeat, trips.fixed().unsigned_abs()), body, &args, cx),
             None => {
                 let why = "a loop that a computed condition ends runs on processors only";
                 Err(Diagnostic::new(DiagnosticCode::Unsupported, why))
@@ -120,15 +120,14 @@ fn iterations(
 /// A row of the first axis, without it.
 fn row(graph: &mut Graph, v: Value, at: u64) -> Result<Value> {
     let ty = graph.dense(v)?;
-    let ty = DenseType::new(ty.dtype, ty.dims.get(1..).unwrap_or_default());
+    let ty = DenseType { dtype: ty.dtype, dims: ty.dims.range(1..) };
     Ok(view(graph, v, View::row(at, ty.rank()), ty))
 }
 
 /// With a first axis of extent 1.
 fn lifted(graph: &mut Graph, v: Value) -> Result<Value> {
     let ty = graph.dense(v)?;
-    let dims = [&[1], &ty.dims[..]].concat();
-    Ok(view(graph, v, View::unsqueezed(ty.rank()), DenseType::new(ty.dtype, &dims)))
+    Ok(view(graph, v, View::unsqueezed(ty.rank()), ty.stacked(1)))
 }
 
 fn view(graph: &mut Graph, v: Value, view: View, ty: DenseType) -> Value {
@@ -138,7 +137,7 @@ fn view(graph: &mut Graph, v: Value, view: View, ty: DenseType) -> Value {
 
 /// Rows along a new first axis.
 fn joined(graph: &mut Graph, rows: &[Value], row: &DenseType) -> Result<Value> {
-    let ty = DenseType::new(row.dtype, [&[rows.len() as u64], &row.dims[..]].concat());
+    let ty = row.stacked(rows.len() as u64);
     let Some(first) = rows.first() else {
         return Ok(graph.add_const("rows", TensorData::splat(&ty.dims, Scalar::zero(ty.dtype))));
     };

@@ -187,7 +187,7 @@ impl<'w> Body<'w> {
     /// The nested plan with a number; `None` if the image has no such words.
     pub fn of(linked: &Linked<'w>, flow: &Flow<'_>, i: usize) -> Option<Body<'w>> {
         let words = *flow.behind.as_chunks::<{ flow::BODY_WORDS }>().0.get(i)?;
-        Some(Body { image: linked.image, words, arena_bytes: usize::try_from(words[4]).ok()? })
+        Some(Body { image: linked.image, words, arena_bytes: usize::try_from(words[flow::ARENA_BYTES]).ok()? })
     }
 
     /// Where its arena begins in the step's working memory.

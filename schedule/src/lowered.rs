@@ -22,7 +22,7 @@ pub struct Lowered<N: Number = u64> {
     /// By [`tensorc_abi::Weight::constant`].
     pub constants: Vec<TensorData>,
     /// Results that may share the memory of an operand.
-    pub in_place: Vec<InPlace>,
+    pub in_place: InPlaceOptions,
     /// By position in [`tensorc_abi::StepOp::Extern`].
     pub externs: Vec<ExternFn>,
 }
@@ -45,6 +45,29 @@ impl Lowered<Extent> {
             constants: self.constants.iter().map(|data| data.bound(binding)).collect(),
             externs: self.externs.clone(),
         }
+    }
+}
+
+/// Which results of a plan may share the memory of an operand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InPlaceOptions {
+    /// Of its own steps.
+    pub steps: Vec<InPlace>,
+    /// Of each step with nested plans: its position, and the options of these.
+    pub nested: Vec<(usize, Vec<InPlaceOptions>)>,
+}
+
+impl InPlaceOptions {
+    /// Changes the positions of steps.
+    pub fn moved(&mut self, to: impl Fn(usize) -> usize) {
+        self.steps.iter_mut().for_each(|pair| pair.step = to(pair.step));
+        self.nested.iter_mut().for_each(|(step, _)| *step = to(*step));
+    }
+
+    /// Leaves out those of buffers whose sizes are not the same for all values of the symbols.
+    pub fn keep_sure(&mut self, plan: &Plan<Extent>) {
+        let bytes = |id| plan.buffer(id).bytes();
+        self.steps.retain(|pair| bytes(pair.input).is_surely(bytes(pair.output)));
     }
 }
 

@@ -75,6 +75,15 @@ pub fn write(contents: &Contents<'_>) -> Result<Vec<u64>, Error> {
 pub struct StepTables {
     pub steps: [u64; 2],
     pub slots: [u64; 2],
+    /// Of each step with nested plans, in order, where these lie.
+    pub nested: Vec<Vec<NestedTables>>,
+}
+
+/// Where a nested plan lies in an image.
+pub struct NestedTables {
+    pub tables: StepTables,
+    /// The position of the words that say so behind the record of its step.
+    pub at: u64,
 }
 
 /// A number of a plan as a word of an image.
@@ -218,7 +227,7 @@ impl ImageWriter {
         weight: &dyn Fn(usize) -> (u64, u64),
     ) -> StepTables {
         let Records { steps, positions, slots, words, bodies } = records;
-        let (mut steps, mut bodies) = (steps.clone(), bodies.iter());
+        let (mut steps, mut bodies, mut nested) = (steps.clone(), bodies.iter(), vec![]);
         let calls = self.put(words);
         let known = |word: N| word.known().unwrap_or(0);
         for (record, position) in steps.iter_mut().zip(positions) {
@@ -231,12 +240,18 @@ impl ImageWriter {
             if let Some((flow, bodies)) = step.op.flow().and_then(|flow| Some((flow, bodies.next()?))) {
                 let head = &words[call as usize - scratch::WORDS..][..scratch::WORDS];
                 let mut words = [head, &flow.words()].concat();
+                let mut tables = vec![];
                 for (body, records) in flow.bodies.iter().zip(bodies) {
-                    let StepTables { steps, slots } = self.steps(body, records, weight);
+                    let StepTables { steps, slots, nested } = self.steps(body, records, weight);
                     let of_body = [steps[0], steps[1], slots[0], slots[1], body.arena_bytes];
+                    let at = words.len() as u64;
                     words.extend(of_body.map(N::from));
+                    tables.push(NestedTables { tables: StepTables { steps, slots, nested }, at });
                 }
-                record[step::CALL] = (self.put(&words) + scratch::WORDS as u64).into();
+                let at = self.put(&words);
+                tables.iter_mut().for_each(|nested| nested.at += at);
+                nested.push(tables);
+                record[step::CALL] = (at + scratch::WORDS as u64).into();
             }
         }
         // Weights of all variants lie in one block.
@@ -250,7 +265,7 @@ impl ImageWriter {
         let slots: Vec<N> = slots.iter().flat_map(place).collect();
         let counts = [steps.len(), slots.len() / slot::WORDS];
         let [steps, slots] = [steps.concat(), slots].map(|words| self.put(&words));
-        StepTables { steps: [counts[0] as u64, steps], slots: [counts[1] as u64, slots] }
+        StepTables { steps: [counts[0] as u64, steps], slots: [counts[1] as u64, slots], nested }
     }
 
     fn variant(&mut self, contents: &Contents<'_>, i: usize) -> Result<u64, Error> {
@@ -287,7 +302,7 @@ impl ImageWriter {
     pub fn variant_record(
         &mut self,
         arena_bytes: u64,
-        StepTables { steps, slots }: &StepTables,
+        StepTables { steps, slots, .. }: &StepTables,
         shapes: u64,
         (check_count, checks): (usize, u64),
         open: u64,

@@ -2,7 +2,7 @@
 //!
 //! A [`AotRequest`] names the shapes. A model whose shapes depend on values becomes several parts (`division`, `elements`), which `parts_image` joins. `cover` finds plans for all of them, *variants*: few that hold for many shapes (`open`), others
 //! for one. `variants` compiles them, `constants` has their constants in memory once, `weights` lays their weights into one block,
-//! `image` writes plans as tables, `region` those for many shapes with the program that changes them for a shape (`sizes`), and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
+//! `image` writes plans as tables, `region` those for many shapes with the program that changes them for a shape (`plan_numbers`, `sizes`), and `tensorc_codegen::object` puts these beside the kernels; `gpu` makes the code of kernels that run on a
 //! GPU. `header`, `bindings` and `describe` describe the result, `link` makes libraries and programs with the linker of the
 //! C compiler.
 
@@ -18,6 +18,7 @@ mod image;
 pub mod link;
 mod open;
 mod parts_image;
+mod plan_numbers;
 mod region;
 mod sizes;
 mod variants;

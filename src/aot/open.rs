@@ -101,7 +101,7 @@ impl OpenVariant {
         let mut lowered = self.lowered.bound(&self.template.trace.bind(&numbers).ok_or_else(nowhere)?);
         plan_memory(&mut lowered)?;
         let order = PlacementOrder::of(&lowered)?;
-        order.apply(&mut lowered);
+        order.apply(&mut lowered.plan);
         let arena_bytes = self.arena_bytes(&order, &all, types, parts);
         let mut scratch = self.scratch(&order, &all, bindings().map(|(_, binding)| binding));
         if !are_all {
@@ -147,7 +147,9 @@ impl OpenVariant {
             let bytes = |range: &PlacedRange| aligned(binding.value(all[range.buffers[0].0 as usize]));
             let (offsets, _) = order.offsets(bytes);
             for step in &steps {
-                let working = working_bytes(&self.lowered.plan.steps[*step].op.convert(&binding));
+                let mut op = self.lowered.plan.steps[*step].op.convert(&binding);
+                order.apply_nested(*step, &mut op);
+                let working = working_bytes(&op);
                 let top = order.tops[*step].iter().map(|i| offsets[*i] + bytes(&order.ranges[*i])).max().unwrap_or(0);
                 let offset = top.next_multiple_of(Scratch::ALIGN) + working.shared;
                 found.push(ScratchInfo { offset, bytes: working.each });
@@ -222,12 +224,11 @@ pub fn records(plan: &Plan<Extent>, number: &dyn Fn(KernelId) -> u64) -> Option<
     advice(|| Records::measured(plan, tensorc_exec::Place::Processor, number, &Unmeasured)).ok()
 }
 
-/// Whether an image has a form for the plan: there are no functions of the process and no states, nested plans have known
-/// numbers, and constants that depend on extents are whole words.
+/// Whether an image has a form for the plan: there are no functions of the process and no states, and constants that depend
+/// on extents are whole words.
 fn is_recorded(lowered: &Lowered<Extent>) -> bool {
     let Lowered { plan, constants, .. } = lowered;
-    let Some(records) = records(plan, &|kernel| kernel.0.into()) else { return false };
-    let nested = records.bodies.iter().flatten().all(is_known);
+    let recorded = records(plan, &|kernel| kernel.0.into()).is_some();
     let extern_step = |step: &Step<Extent>| matches!(step.op, StepOp::Extern { .. });
     let constant = |weight: &Weight| {
         let data = &constants[weight.constant as usize];
@@ -238,12 +239,5 @@ fn is_recorded(lowered: &Lowered<Extent>) -> bool {
         };
         !data.is_open() || (weight.packing == Packing::Plain && data.extents().iter().all(fits))
     };
-    nested && plan.states.is_empty() && !plan.steps.iter().any(extern_step) && plan.weights.iter().all(constant)
-}
-
-/// Whether no number of the records depends on extents.
-fn is_known(records: &Records<Extent>) -> bool {
-    let Records { steps, slots, words, bodies, .. } = records;
-    let mut all = steps.as_flattened().iter().chain(slots.as_flattened()).chain(words);
-    all.all(|n| !n.is_open()) && bodies.iter().flatten().all(is_known)
+    recorded && plan.states.is_empty() && !plan.steps.iter().any(extern_step) && plan.weights.iter().all(constant)
 }

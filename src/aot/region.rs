@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use tensorc_abi::image::{check, open, scratch, slot, step};
+use tensorc_abi::image::{open, slot};
 use tensorc_abi::sizes::{Sign, SizeOp};
-use tensorc_abi::{BufferId, Plan, Scratch, StepOp, WorkingBytes};
-use tensorc_exec::{BYTES_PER_NS, Records, flops_per_ns};
 use tensorc_ir::Extent;
 use tensorc_ir::extent::Trace;
 use tensorc_ir::graph::Value;
 
 use super::ExtentRange;
-use super::image::{ImageWriter, StepTables};
+use super::image::ImageWriter;
 use super::open::{OpenMemory, OpenVariant, records};
+use super::plan_numbers::PlanNumbers;
 use super::sizes::SizeProgram;
 use crate::error::Error;
 
@@ -20,20 +19,10 @@ use crate::error::Error;
 const LINE: usize = 8;
 
 /// The size program of a region that is being written.
-struct RegionProgram<'r, 't> {
-    sizes: SizeProgram<'t>,
+pub struct RegionProgram<'t> {
+    pub sizes: SizeProgram<'t>,
     /// The position of the region in the image.
     region: usize,
-    plan: &'r Plan<Extent>,
-    memory: &'r OpenMemory,
-    records: &'r Records<Extent>,
-    tables: &'r StepTables,
-    /// Of each step, where the words of its call lie in the image, if it has some.
-    calls: Vec<usize>,
-    /// By range: the position of its offset, and that of its end.
-    ranges: Vec<(u32, u32)>,
-    /// By buffer that begins there.
-    range_of: BTreeMap<BufferId, usize>,
 }
 
 impl ImageWriter {
@@ -66,20 +55,8 @@ impl ImageWriter {
         let tables = self.steps(plan, &records, &weight);
         let (shapes, checks) = (self.shapes(plan), self.checks(plan));
         let region_end = self.words.len();
-        let mut program = RegionProgram {
-            sizes: SizeProgram::new(trace, &variant.places),
-            region,
-            plan,
-            memory,
-            records: &records,
-            tables: &tables,
-            calls: (0..records.steps.len())
-                .map(|i| self.words[tables.steps[1] as usize + i * step::WORDS + step::CALL] as usize)
-                .collect(),
-            ranges: vec![],
-            range_of: BTreeMap::new(),
-        };
-        program.conditions(trace, variant);
+        let mut program = RegionProgram { sizes: SizeProgram::new(trace, &variant.places), region };
+        program.conditions(trace, variant, memory);
         let conditions = program.sizes.len() as u64;
         // Sums that writing made are among the numbers now.
         let binding = memory.binding(trace)?;
@@ -88,11 +65,12 @@ impl ImageWriter {
             let value = program.sizes.extent(extent);
             program.store(value, at);
         }
-        program.tasks();
-        program.place();
-        program.slots();
-        program.checks(checks as usize);
-        program.finish();
+        let mut numbers = PlanNumbers::new(plan, &memory.order, &records, &tables);
+        let bytes = numbers.write(&mut program, &self.words)?;
+        numbers.checks(&mut program, checks as usize);
+        // The value of the program is that of its last instruction.
+        let zero = program.sizes.constant(0);
+        program.sizes.act(SizeOp::Sum(bytes, zero));
         let words = program.sizes.words()?;
         let (count, program) = (words.len() as u64, self.put(&words));
         let furthest: Vec<u64> = memory.scratch.iter().flat_map(|s| [s.offset, s.bytes]).collect();
@@ -134,9 +112,15 @@ fn pair(elements: &[Extent]) -> Extent {
     elements.get(1).map_or(low, |high| low + *high * (1i64 << 32))
 }
 
-impl RegionProgram<'_, '_> {
-    fn store(&mut self, value: u32, at: usize) {
-        self.sizes.act(SizeOp::Store { value, word: (at - self.region) as u32 });
+impl RegionProgram<'_> {
+    /// The position in the region of a word of the image.
+    pub fn word(&self, at: usize) -> u32 {
+        (at - self.region) as u32
+    }
+
+    /// Stores a value in a word of the image.
+    pub fn store(&mut self, value: u32, at: usize) {
+        self.sizes.act(SizeOp::Store { value, word: self.word(at) });
     }
 
     fn require(&mut self, extent: Extent, sign: Sign) {
@@ -145,12 +129,12 @@ impl RegionProgram<'_, '_> {
     }
 
     /// What tells whether the plan holds: extents of inputs, ranges of symbols, conditions of the trace.
-    fn conditions(&mut self, trace: &Trace, variant: &OpenVariant) {
-        for (i, range) in self.memory.ranges.iter().enumerate() {
+    fn conditions(&mut self, trace: &Trace, variant: &OpenVariant, memory: &OpenMemory) {
+        for (i, range) in memory.ranges.iter().enumerate() {
             let symbol = trace.symbol(i);
             self.require(symbol - range.0, Sign::NonNegative);
             self.require(symbol - range.1, Sign::NonPositive);
-            if let Some(ExtentRange { first, step, .. }) = self.memory.extents[i].filter(|range| range.step > 1) {
+            if let Some(ExtentRange { first, step, .. }) = memory.extents[i].filter(|range| range.step > 1) {
                 self.require(symbol.rem_floor(step) - first % step, Sign::Zero);
             }
         }
@@ -168,106 +152,8 @@ impl RegionProgram<'_, '_> {
                 }
             }
         }
-        for (extent, sign) in trace.conditions_within(&self.memory.ranges) {
+        for (extent, sign) in trace.conditions_within(&memory.ranges) {
             self.require(extent, sign);
         }
-    }
-
-    /// How steps are divided into tasks.
-    fn tasks(&mut self) {
-        for (i, position) in self.records.positions.iter().enumerate() {
-            let (record, entry) = (&self.records.steps[i], &self.plan.steps[*position]);
-            let at = self.tables.steps[1] as usize + i * step::WORDS;
-            let tasks = match entry.op.library() {
-                Some(_) => {
-                    let tasks = self.sizes.op(SizeOp::Tasks((at - self.region) as u32));
-                    self.store(tasks, at + step::TASKS);
-                    tasks
-                }
-                None => self.sizes.extent(record[step::TASKS]),
-            };
-            let [flops, flops_per_ns] = [entry.flops, flops_per_ns(entry).into()].map(|n| self.sizes.extent(n));
-            let [bytes, bytes_per_ns] = [entry.bytes, BYTES_PER_NS.into()].map(|n| self.sizes.extent(n));
-            let computing = self.sizes.op(SizeOp::Quotient(flops, flops_per_ns));
-            let moving = self.sizes.op(SizeOp::Quotient(bytes, bytes_per_ns));
-            let ns = self.sizes.greatest([computing, moving]);
-            let grain = self.sizes.op(SizeOp::Grain { tasks, ns });
-            self.store(grain, at + step::GRAIN);
-        }
-    }
-
-    /// Where buffers lie.
-    fn place(&mut self) {
-        for (i, range) in self.memory.order.ranges.iter().enumerate() {
-            let below: Vec<u32> = range.above.iter().map(|below| self.ranges[*below].1).collect();
-            let offset = self.sizes.greatest(below);
-            let bytes = self.sizes.extent(self.plan.buffer(range.buffers[0]).bytes());
-            let bytes = self.sizes.op(SizeOp::Align { value: bytes, exponent: Plan::ALIGN.ilog2() });
-            let end = self.sizes.sum(offset, bytes);
-            self.ranges.push((offset, end));
-            self.range_of.extend(range.buffers.iter().map(|buffer| (*buffer, i)));
-        }
-    }
-
-    /// The offset of a buffer in the arena, if it lies there.
-    fn offset(&mut self, id: BufferId) -> Option<u32> {
-        let (offset, _) = self.ranges[*self.range_of.get(&self.plan.whole(id))?];
-        let within = self.sizes.extent(self.plan.byte_offset(id));
-        Some(self.sizes.sum(offset, within))
-    }
-
-    fn slots(&mut self) {
-        let mut at = self.tables.slots[1] as usize;
-        for position in &self.records.positions {
-            for arg in self.plan.steps[*position].op.args() {
-                if let Some(offset) = self.offset(arg.buffer) {
-                    self.store(offset, at + slot::OFFSET);
-                }
-                at += slot::WORDS;
-            }
-        }
-    }
-
-    fn checks(&mut self, mut at: usize) {
-        for buffer in self.plan.checks.iter().map(|check| check.buffer).collect::<Vec<_>>() {
-            if let Some(offset) = self.offset(buffer) {
-                self.store(offset, at + check::OFFSET);
-                at += check::WORDS;
-            }
-        }
-    }
-
-    /// Working memory of steps, and the bytes of all.
-    fn finish(&mut self) {
-        let mut ends: Vec<u32> = self.ranges.iter().map(|(_, end)| *end).collect();
-        for (i, position) in self.records.positions.iter().enumerate() {
-            let (at, op) = (self.tables.steps[1] as usize + i * step::WORDS, &self.plan.steps[*position].op);
-            let (shared, each) = match op {
-                StepOp::Flow { flow, .. } => {
-                    let WorkingBytes { shared, each } = flow.working();
-                    (self.sizes.constant(shared as i64), self.sizes.constant(each as i64))
-                }
-                _ if op.library().is_some() => {
-                    let each = self.sizes.op(SizeOp::Scratch((at - self.region) as u32));
-                    (self.sizes.constant(0), each)
-                }
-                _ => continue,
-            };
-            let below: Vec<u32> = self.memory.order.tops[*position].iter().map(|range| self.ranges[*range].1).collect();
-            let top = self.sizes.greatest(below);
-            let offset = self.sizes.op(SizeOp::Align { value: top, exponent: Scratch::ALIGN.ilog2() });
-            let words = self.calls[i] - scratch::WORDS;
-            self.store(offset, words + scratch::OFFSET);
-            self.store(each, words + scratch::STRIDE);
-            let workers = self.sizes.op(SizeOp::Workers);
-            let all = self.sizes.op(SizeOp::Product(workers, each));
-            let begin = self.sizes.sum(offset, shared);
-            let end = self.sizes.sum(begin, all);
-            ends.push(end);
-        }
-        let most = self.sizes.greatest(ends);
-        let zero = self.sizes.constant(0);
-        // The value of the program is that of its last instruction.
-        self.sizes.act(SizeOp::Sum(most, zero));
     }
 }

@@ -154,6 +154,27 @@ impl SessionCode {
     }
 
     fn run_first(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
+        self.delivering(|outputs| self.execute(memory, inputs, outputs))
+    }
+
+    /// Runs on states of the caller's, in the order of the plan's; allocates the outputs.
+    ///
+    /// # Errors
+    /// A tensor does not have the type this was compiled for, or the run fails.
+    pub fn run_on(
+        &self,
+        context: &mut Context,
+        inputs: &[TensorRef<'_>],
+        states: &mut [TensorMut<'_>],
+    ) -> Result<Vec<Tensor>, Error> {
+        self.delivering(|outputs| self.traced(context, Bindings { inputs, states, outputs }).map_err(Error::from))
+    }
+
+    /// The outputs of a run, which writes them.
+    fn delivering(
+        &self,
+        run: impl FnOnce(&mut [TensorMut<'_>]) -> Result<(), Error>,
+    ) -> Result<Vec<Tensor>, Error> {
         let plan = self.plan();
         let buffers = plan.outputs.iter().map(|id| plan.buffer(*id));
         let shapes: Vec<_> = buffers.map(|b| (b.dtype, b.dims.clone(), b.bytes())).collect();
@@ -163,7 +184,7 @@ impl SessionCode {
         let slices = data.iter_mut().map(AlignedBuffer::as_mut_slice);
         let mut outputs: Vec<TensorMut<'_>> =
             shapes.iter().zip(slices).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
-        self.execute(memory, inputs, &mut outputs)?;
+        run(&mut outputs)?;
         let owned = data.into_iter().map(Bytes::from_owner);
         shapes.iter().zip(owned).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
     }
@@ -175,16 +196,19 @@ impl SessionCode {
         inputs: &[TensorRef<'_>],
         outputs: &mut [TensorMut<'_>],
     ) -> Result<(), Error> {
+        self.bound(memory, inputs, outputs, |context, bindings| self.traced(context, bindings))
+    }
+
+    fn traced(&self, context: &mut Context, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
         let compiler = self.program.compiler();
         let pool = compiler.pool();
-        let profiler = compiler.profiler().filter(|profiler| profiler.is_on());
-        self.bound(memory, inputs, outputs, |context, bindings| match profiler {
+        match compiler.profiler().filter(|profiler| profiler.is_on()) {
             None => context.run(pool, bindings),
             Some(profiler) => {
                 let _span = profiler.scope("run", "run");
                 context.run_traced(None, pool, bindings, profiler, Device::default())
             }
-        })
+        }
     }
 
     /// The states after the last run in this memory, in signature order.

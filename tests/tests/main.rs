@@ -35,6 +35,7 @@ mod random;
 mod reports;
 mod several_gpus;
 mod shapes;
+mod stateful;
 mod support;
 mod symbols;
 mod tidy;

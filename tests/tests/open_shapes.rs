@@ -114,6 +114,21 @@ pub const CASES: &[OpenCase] = &[
         plans: 1,
     },
     OpenCase {
+        name: "recurrent layers",
+        text: "graph @main(%x: f32[?t, ?b, 6], %wg: f32[2, 24, 6], %rg: f32[2, 24, 8], %wl: f32[1, 32, 16],
+    %rl: f32[1, 32, 8], %p: f32[1, 24]) {
+  %g = gru(%x, %wg, %rg) {direction = \"bidirectional\", hidden_size = 8, linear_before_reset = 1} : (?, ?)
+  %gt = transpose(%g) {perm = [0, 2, 1, 3]}
+  %to = const i64[3] [0, 0, 16]
+  %both = reshape(%gt, %to)
+  %l = lstm(%both, %wl, %rl, _, _, _, _, %p) {direction = \"reverse\", hidden_size = 8} : (?, ?, ?)
+  return %l, %g:1, %l:2
+}",
+        extents: PAIRS,
+        all: true,
+        plans: 1,
+    },
+    OpenCase {
         name: "folds of rows and columns",
         text: "graph @main(%x: f32[?n, ?m]) {
   %rows = const i64[1] [1]

@@ -11,7 +11,7 @@ use tensorc_ir::flow::{Flow, FlowKind, Loop, is_short};
 use tensorc_ir::graph::{Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DenseType, TensorData};
+use tensorc_ir::{DenseType, Extent, TensorData};
 
 use super::error::OnnxError;
 use super::import::Importer;
@@ -218,7 +218,7 @@ impl Importer<'_> {
             }
         }
         let repeat = Loop {
-            trips: site.trips,
+            trips: site.trips.map(Extent::from),
             conditional,
             carried: carried.len(),
             scanned: site.scanned.iter().map(|(_, d)| d.backwards).collect(),
@@ -313,9 +313,9 @@ impl Importer<'_> {
             body.graph.add_update(of, next);
         }
         let bodies = vec![body.graph];
-        let rows = repeat.trips.unwrap_or(0);
+        let rows = repeat.trips.unwrap_or(Extent::ZERO);
         let stacked = outputs.iter().skip(usize::from(repeat.conditional));
-        let stacked = stacked.map(|(_, ty)| DenseType::new(ty.dtype, [&[rows], &ty.dims[..]].concat()));
+        let stacked = stacked.map(|(_, ty)| ty.stacked(rows));
         let types: Vec<DenseType> = carried.iter().map(|(_, ty)| ty.clone()).chain(stacked).collect();
         let mut args = vec![];
         if repeat.conditional {

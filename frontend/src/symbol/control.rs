@@ -4,19 +4,20 @@
 //! Trip counts are static: the extent of the data for `_foreach`, `max_iterations` for `_while_loop`, of which the iterations
 //! after its condition failed are computed and not selected.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorc_ir::Extent;
-use tensorc_ir::build::Builder;
+use tensorc_ir::build::{BodyBuilder, Builder, IterationInputs, LoopOperands, LoopResults};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode};
-use tensorc_ir::flow::{Flow, FlowKind, Loop as Repeat, is_short};
+use tensorc_ir::flow::{Flow, FlowKind};
 use tensorc_ir::graph::{Graph, NodeKind, Value};
 use tensorc_ir::infer::{InferCtx, infer_node};
-use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, Registry, ResultCount};
-use tensorc_ir::params::{ParamKind, ParamValue, Params};
-use tensorc_ir::prim::{Prim, View};
+use tensorc_ir::op::{Compute, NodeCtx, OpDef, OpError, ResultCount};
+use tensorc_ir::params::{ParamKind, Params};
+use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::Scalar;
-use tensorc_ir::{DType, DenseType, Dim, Shape, TensorType};
+use tensorc_ir::{DType, Dim, Shape, TensorType};
 use tensorc_ops::def::{Define, define, rule};
 
 use super::Symbol;
@@ -174,7 +175,7 @@ impl ControlNode {
             _ => None,
         };
         for i in 0..data {
-            if let Some(dims) = cx.input_dims(i) {
+            if let Some(dims) = cx.open_dims(i) {
                 let Some(first) = dims.first().copied() else {
                     return Err(OpError(format!("{} has no axis to iterate over", cx.input_name(i))));
                 };
@@ -186,7 +187,7 @@ impl ControlNode {
         }
         for at in 0..self.bodies.len() {
             let sources = self.sources(at, params, count)?;
-            let given = sources.iter().map(|&i| match (i < data, cx.input(i)) {
+            let given = sources.iter().map(|&i| match (i < data, TensorType { dtype: cx.input_dtype(i), shape: cx.input_shape(i) }) {
                 (true, TensorType { dtype, shape: Shape::Ranked(dims) }) => {
                     TensorType { dtype, shape: Shape::Ranked(dims[1..].iter().copied().collect()) }
                 }
@@ -237,18 +238,14 @@ impl ControlNode {
         let variables = self.variables(cx.params, held.len()).map_err(|e| fail(b, e))?;
         let (data, stacked) = (self.data(cx.params), self.stacked(cx.params).map_err(|e| fail(b, e))?);
         let steps = match self.kind {
-            ControlKind::Foreach => held.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.first().copied()),
-            _ => Some(number(cx.params, "max_iterations").map_err(|e| fail(b, e))? as u64),
+            ControlKind::Foreach => held.first().map(|v| b.ty(*v)).transpose()?.and_then(|ty| ty.dims.all().next()),
+            _ => Some((number(cx.params, "max_iterations").map_err(|e| fail(b, e))? as u64).into()),
         };
         let steps = steps
-            .filter(|n| (1..=i64::MAX as u64).contains(n))
+            .filter(|n| *n >= 1 && n.is_surely_below(i64::MAX))
             .ok_or_else(|| b.error(DiagnosticCode::Unsupported, "there is no iteration"))?;
-        let site = LoopSite { flow: self, params: cx.params, sources: &sources, variables, data, stacked, steps };
-        let nodes: usize = (0..self.bodies.len()).map(|at| self.graph(at, cx.params).node_count()).sum();
-        match is_short(steps, nodes as u64) {
-            true => site.written_out(b, held),
-            false => site.kept(b, &held),
-        }
+        let site = LoopSite { flow: self, params: cx.params, sources: &sources, variables, data, stacked };
+        site.expand(b, &held, steps)
     }
 
     /// What one branch computes, that of the condition.
@@ -265,7 +262,7 @@ impl ControlNode {
         let mut bodies = vec![];
         let mut types = vec![];
         for (at, name) in [(1, "then"), (2, "else")] {
-            let mut body = Body::new(b, name);
+            let mut body = BodyBuilder::new(b, name);
             let inputs = held.iter().map(|v| Ok(body.input(&b.ty(*v)?))).collect::<Result<Vec<_>, Diagnostic>>()?;
             let operands: Vec<Value> = sources[at].iter().map(|&i| inputs[i]).collect();
             let results = body.build(|b| copied(b, self.graph(at, cx.params), &operands))?;
@@ -294,7 +291,6 @@ struct LoopSite<'s> {
     data: usize,
     /// Results that are collected.
     stacked: usize,
-    steps: u64,
 }
 
 impl LoopSite<'_> {
@@ -303,25 +299,32 @@ impl LoopSite<'_> {
         copied(b, self.flow.graph(at, self.params), &operands)
     }
 
-    /// Values of an iteration: rows, then next variables. Where the condition of a `_while_loop` does not hold any more, rows
-    /// are zeros and variables stay. `active` says whether it has held so far, and does afterwards.
+    /// Whether there is an operand that says whether the condition has held so far.
+    fn is_conditional(&self) -> bool {
+        self.flow.kind == ControlKind::While
+    }
+
+    /// One iteration. Where the condition of a `_while_loop` does not hold any more, rows are zeros and variables stay.
     fn iteration(
         &self,
         b: &mut Builder<'_>,
-        held: &[Value],
-        active: &mut Option<Value>,
-    ) -> Result<(Vec<Value>, Vec<Value>), Diagnostic> {
-        if self.flow.kind == ControlKind::While {
-            let condition = self.run(b, 0, held)?;
+        inputs: &IterationInputs,
+        fixed: &[usize],
+    ) -> Result<LoopResults, Diagnostic> {
+        let mut held: BTreeMap<usize, Value> = inputs.rows.iter().copied().enumerate().collect();
+        held.extend(self.variables.iter().copied().zip(inputs.carried.iter().copied()));
+        held.extend(fixed.iter().copied().zip(inputs.fixed.iter().copied()));
+        let held: Vec<Value> = held.into_values().collect();
+        let mut active = None;
+        if self.is_conditional() {
+            let condition = self.run(b, 0, &held)?;
+            let before = inputs.carried[self.variables.len()];
             let holds = truth(b, &condition)?;
-            *active = Some(match *active {
-                None => holds,
-                Some(before) => b.call("and", &[before, holds])?,
-            });
+            active = Some(b.call("and", &[before, holds])?);
         }
-        let mut rows = self.run(b, self.flow.bodies.len() - 1, held)?;
+        let mut rows = self.run(b, self.flow.bodies.len() - 1, &held)?;
         let mut next = rows.split_off(self.stacked.min(rows.len()));
-        if let Some(active) = *active {
+        if let Some(active) = active {
             for value in &mut rows {
                 let zero = Scalar::zero(b.ty(*value)?.dtype);
                 let zero = b.scalar(zero);
@@ -330,115 +333,29 @@ impl LoopSite<'_> {
             for (value, &place) in next.iter_mut().zip(&self.variables) {
                 *value = b.call("where", &[active, *value, held[place]])?;
             }
+            next.push(active);
         }
-        Ok((rows, next))
+        Ok(LoopResults { carried: next, stacked: rows })
     }
 
-    /// With a copy of the graph for each iteration.
-    fn written_out(&self, b: &mut Builder<'_>, mut held: Vec<Value>) -> Result<Vec<Value>, Diagnostic> {
-        let whole = held.clone();
-        let mut rows: Vec<Vec<Value>> = vec![vec![]; self.stacked];
-        let mut active = None;
-        for step in 0..self.steps {
-            for i in 0..self.data {
-                held[i] = row(b, whole[i], step)?;
-            }
-            let (made, next) = self.iteration(b, &held, &mut active)?;
-            for (rows, value) in rows.iter_mut().zip(made) {
-                rows.push(lifted(b, value)?);
-            }
-            for (&place, value) in self.variables.iter().zip(next) {
-                held[place] = value;
-            }
-        }
-        let axis = || Params::new().with("axis", ParamValue::Int(0));
-        let stacks = rows.iter().map(|rows| b.op("concat", rows, axis())).collect::<Result<Vec<_>, _>>()?;
-        Ok(stacks.into_iter().chain(self.variables.iter().map(|&i| held[i])).collect())
-    }
-
-    /// As a loop: the variables are carried, and whether the condition has held so far.
-    fn kept(&self, b: &mut Builder<'_>, held: &[Value]) -> Result<Vec<Value>, Diagnostic> {
-        let types = held.iter().map(|v| b.ty(*v)).collect::<Result<Vec<_>, Diagnostic>>()?;
-        let flag = DenseType::new(DType::Bool, []);
-        let conditional = self.flow.kind == ControlKind::While;
+    /// The results of the node.
+    fn expand(&self, b: &mut Builder<'_>, held: &[Value], trips: Extent) -> Result<Vec<Value>, Diagnostic> {
         let fixed: Vec<usize> = (self.data..held.len()).filter(|i| !self.variables.contains(i)).collect();
-
-        let mut body = Body::new(b, "body");
-        body.input(&DenseType::new(DType::I64, []));
-        let mut inside: Vec<Option<Value>> = vec![None; held.len()];
-        self.variables.iter().for_each(|&i| inside[i] = Some(body.input(&types[i])));
-        let mut active = conditional.then(|| body.input(&flag));
-        let was_active = active;
-        for i in 0..self.data {
-            let row = DenseType::new(types[i].dtype, types[i].dims.get(1..).unwrap_or_default());
-            inside[i] = Some(body.input(&row));
+        let at = |places: &[usize]| places.iter().map(|&i| held[i]).collect::<Vec<Value>>();
+        let mut carried = at(&self.variables);
+        if self.is_conditional() {
+            carried.push(b.scalar(Scalar::bool(true)));
         }
-        fixed.iter().for_each(|&i| inside[i] = Some(body.input(&types[i])));
-        let inside: Vec<Value> = inside.into_iter().flatten().collect();
-        let (rows, next) = body.build(|b| self.iteration(b, &inside, &mut active))?;
-        let mut results = vec![];
-        for (value, &place) in next.iter().zip(&self.variables) {
-            let (found, expected) = (body.graph.dense(*value)?, &types[place]);
-            if found != *expected {
-                let why = format!("a loop variable of type {expected} becomes {found}");
-                return Err(b.error(DiagnosticCode::TypeConflict, why));
-            }
-            body.graph.add_update(inside[place].node, *value);
-            results.push(found);
-        }
-        if let (Some(before), Some(after)) = (was_active, active) {
-            body.graph.add_update(before.node, after);
-            results.push(flag);
-        }
-        let carried = results.len();
-        for value in &rows {
-            let row = body.graph.dense(*value)?;
-            results.push(DenseType::new(row.dtype, [&[self.steps], &row.dims[..]].concat()));
-            body.graph.add_output("row", *value);
-        }
-        let mut operands: Vec<Value> = self.variables.iter().map(|&i| held[i]).collect();
-        if conditional {
-            operands.push(b.scalar(Scalar::bool(true)));
-        }
-        operands.extend((0..self.data).chain(fixed).map(|i| held[i]));
-        let repeat = Repeat {
-            trips: Some(self.steps),
-            conditional: false,
-            carried,
-            scanned: vec![false; self.data],
-            stacked: vec![false; rows.len()],
-        };
-        let flow = Flow { kind: FlowKind::Loop(repeat), bodies: vec![body.graph] };
-        let made = b.prim(Prim::Flow(flow.into()), &operands, &results)?;
-        Ok(made[carried..].iter().chain(&made[..self.variables.len()]).copied().collect())
-    }
-}
-
-/// The body of a branch or loop being built.
-struct Body<'r> {
-    graph: Graph,
-    registry: &'r Registry,
-}
-
-impl<'r> Body<'r> {
-    fn new(b: &Builder<'r>, name: &str) -> Body<'r> {
-        Body { graph: Graph::new(name), registry: b.registry() }
-    }
-
-    fn input(&mut self, ty: &DenseType) -> Value {
-        self.graph.add_input("operand", TensorType::from(ty.clone()))
-    }
-
-    fn build<T>(&mut self, body: impl FnOnce(&mut Builder<'_>) -> Result<T, Diagnostic>) -> Result<T, Diagnostic> {
-        let value_of = |g: &Graph, v: Value| g.constant(v).cloned();
-        body(&mut Builder::new(&mut self.graph, self.registry, "body".into(), &value_of))
+        let operands = LoopOperands { trips, carried: &carried, scanned: &held[..self.data], fixed: &at(&fixed) };
+        let made = b.repeat(operands, &|b, inputs| self.iteration(b, inputs, &fixed))?;
+        Ok(made.stacked.into_iter().chain(made.carried.into_iter().take(self.variables.len())).collect())
     }
 }
 
 /// The extents, if all are known.
 fn constants(ty: &TensorType) -> Option<Vec<Dim>> {
     let dims = ty.shape.dims()?;
-    dims.iter().map(|d| d.as_const().map(Dim::Const)).collect()
+    dims.iter().map(|d| (!matches!(d, Dim::Sym(_))).then_some(*d)).collect()
 }
 
 /// What follows for the operands and results of a graph from what is known of its operands.
@@ -506,17 +423,3 @@ fn truth(b: &mut Builder<'_>, condition: &[Value]) -> Result<Value, Diagnostic> 
     b.call("not_equal", &[flat, zero])
 }
 
-/// A row of the first axis, without it.
-fn row(b: &mut Builder<'_>, x: Value, at: u64) -> Result<Value, Diagnostic> {
-    let mut ty = b.ty(x)?;
-    ty.dims = ty.dims.range(1..);
-    Ok(b.prim(Prim::View(View::row(at, ty.rank()).into()), &[x], &[ty])?[0])
-}
-
-/// With a first axis of extent 1.
-fn lifted(b: &mut Builder<'_>, x: Value) -> Result<Value, Diagnostic> {
-    let mut ty = b.ty(x)?;
-    let view = View::unsqueezed(ty.rank());
-    ty.dims = [Extent::ONE].into_iter().chain(ty.dims.all()).collect();
-    Ok(b.prim(Prim::View(view.into()), &[x], &[ty])?[0])
-}

@@ -19,6 +19,11 @@ pub struct Extents {
 }
 
 impl Extents {
+    /// These extents.
+    pub fn of<const N: usize>(axes: [Extent; N]) -> Extents {
+        axes.into_iter().collect()
+    }
+
     /// Number of axes.
     pub fn len(&self) -> usize {
         self.values.len()

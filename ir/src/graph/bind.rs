@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{FusedCluster, Graph, NodeKind};
 use crate::extent::{Binding, Extent, Extents};
-use crate::flow::Flow;
+use crate::flow::{Flow, FlowKind};
 use crate::index::Index;
 use crate::prim::{Contraction, Prim, View};
 use crate::tensor::TensorData;
@@ -86,13 +86,21 @@ fn renumbered_prim(prim: &Prim, number: &dyn Fn(Extent) -> Extent) -> Prim {
         ),
         Prim::Flow(flow) => {
             let bodies = flow.bodies.iter().map(|body| body.renumbered(number)).collect();
-            Prim::Flow(Flow { kind: flow.kind.clone(), bodies }.into())
+            Prim::Flow(Flow { kind: renumbered_kind(&flow.kind, number), bodies }.into())
         }
         Prim::Kernel(kernel) if kernel.is_open() => Prim::Kernel(kernel.renumbered(number).into()),
         Prim::Map(_) | Prim::Reduce(_) | Prim::Gather(_) | Prim::Concat { .. } | Prim::Kernel(_) | Prim::Extern(_) => {
             prim.clone()
         }
     }
+}
+
+fn renumbered_kind(kind: &FlowKind, number: &dyn Fn(Extent) -> Extent) -> FlowKind {
+    let mut kind = kind.clone();
+    if let FlowKind::Loop(repeat) = &mut kind {
+        repeat.trips = repeat.trips.map(number);
+    }
+    kind
 }
 
 fn indices(map: &[Index], number: &dyn Fn(Extent) -> Extent) -> Vec<Index> {

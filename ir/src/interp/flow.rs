@@ -1,10 +1,8 @@
 //! Evaluation of branches and loops.
 
-use tensorc_abi::{FlowKind, Loop};
-
 use super::graph::{eval_graph, eval_step};
 use crate::diag::{Diagnostic, DiagnosticCode, Result};
-use crate::flow::Flow;
+use crate::flow::{Flow, FlowKind, Loop};
 use crate::graph::Graph;
 use crate::op::Registry;
 use crate::scalar::Scalar;
@@ -38,7 +36,7 @@ fn eval_loop(repeat: &Loop, body: &Graph, operands: &[TensorData], registry: &Re
     let (condition, operands) = operands.split_at(usize::from(repeat.conditional));
     let (carried, operands) = operands.split_at(repeat.carried);
     let (scanned, constant) = operands.split_at(repeat.scanned.len());
-    let trips = repeat.trips.unwrap_or(u64::MAX);
+    let trips = repeat.trips.map_or(u64::MAX, |n| n.fixed().max(0) as u64);
     let at = |i: u64, back: bool| if back { trips - 1 - i } else { i };
     let mut carried = carried.to_vec();
     let mut goes_on = condition.iter().all(holds);

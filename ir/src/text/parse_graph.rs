@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tensorc_abi::Requirement;
+use tensorc_abi::{Loop, Number, Requirement};
 
 use super::base64;
 use super::lex::{Pos, SigilName, Tok};
 use super::parse::Parser;
 use crate::diag::{DiagnosticCode, Result};
-use crate::flow::{Flow, FlowKind, Loop};
+use crate::flow::{Flow, FlowKind};
 use crate::graph::{Check, FusedCluster, FusionClass, Graph, NodeId, Value};
 use crate::op::OpRef;
 use crate::params::{ParamKind, ParamValue, Params};
@@ -381,8 +381,11 @@ impl Parser<'_> {
     }
 
     /// How a loop is repeated: `trips 10 while carried 2 scanned [forward] stacked [backward]`.
-    pub(super) fn repeat(&mut self) -> Result<Loop> {
-        let trips = if self.eat_word("trips") { Some(self.number("a number of iterations")?) } else { None };
+    pub(super) fn repeat<N: Number>(&mut self) -> Result<Loop<N>> {
+        let trips = match self.eat_word("trips") {
+            true => Some(N::from(self.number::<u64>("a number of iterations")?)),
+            false => None,
+        };
         let conditional = self.eat_word("while");
         let carried: u32 = if self.eat_word("carried") { self.number("a number of values")? } else { 0 };
         let mut ways = |word: &str| match self.eat_word(word) {

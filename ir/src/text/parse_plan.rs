@@ -101,6 +101,9 @@ impl Parser<'_> {
         }
         self.expect_word("outputs")?;
         s.plan.outputs = self.list(('(', ')'), |p| p.buffer_id(&s))?;
+        if self.eat_word("kept") {
+            s.plan.kept = self.list(('(', ')'), |p| p.buffer_id(&s))?;
+        }
         while self.eat_word("check") {
             let buffer = self.buffer_id(&s)?;
             s.plan.checks.push(ValueCheck { buffer, requirement: self.requirement()? });

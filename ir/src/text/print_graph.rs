@@ -1,9 +1,10 @@
 //! Printing of tensor graphs.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
-use tensorc_abi::Requirement;
+use tensorc_abi::{FlowKind, Number, Requirement};
 
 use super::constant;
 use super::literal;
@@ -12,7 +13,7 @@ use super::out::{Out, join, list};
 use super::print_kernel;
 use super::print_scalar::function;
 use crate::extent::Extents;
-use crate::flow::{Flow, FlowKind};
+use crate::flow::Flow;
 use crate::graph::{Graph, NodeId, NodeKind, OpNode, Value};
 use crate::params::ParamValue;
 use crate::prim::{Contraction, ConvAlgorithm, Prim, Reduction};
@@ -255,7 +256,7 @@ fn flow(out: &mut Out<'_>, head: &str, f: &Flow, tail: &str) {
 }
 
 /// The word of a kind of flow.
-pub(super) fn flow_word(kind: &FlowKind) -> &'static str {
+pub(super) fn flow_word<N: Number>(kind: &FlowKind<N>) -> &'static str {
     match kind {
         FlowKind::If => "if",
         FlowKind::Loop(_) => "loop",
@@ -263,7 +264,7 @@ pub(super) fn flow_word(kind: &FlowKind) -> &'static str {
 }
 
 /// ` trips 10 while carried 2 scanned [forward] stacked [backward]`: what is not there is left out.
-pub(super) fn repeat(kind: &FlowKind) -> String {
+pub(super) fn repeat<N: Number + Display>(kind: &FlowKind<N>) -> String {
     let FlowKind::Loop(l) = kind else { return String::new() };
     let ways = |word: &str, ways: &[bool]| match ways {
         [] => String::new(),

@@ -64,6 +64,9 @@ fn contents<N: Shown>(out: &mut Out<'_>, p: &Plan<N>, (kernels, weights): (&[Str
         out.line(&format!("states({})", join(p.states.iter().map(|b| names.buffer(*b)))));
     }
     out.line(&format!("outputs({})", join(p.outputs.iter().map(|b| names.buffer(*b)))));
+    if !p.kept.is_empty() {
+        out.line(&format!("kept({})", join(p.kept.iter().map(|b| names.buffer(*b)))));
+    }
     for check in &p.checks {
         out.line(&format!("check {} {}", names.buffer(check.buffer), requirement(&check.requirement)));
     }

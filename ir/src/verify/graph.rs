@@ -112,7 +112,7 @@ fn may_agree(a: &TensorType, b: &TensorType) -> bool {
     let dtypes = a.dtype.is_none() || b.dtype.is_none() || a.dtype == b.dtype;
     let dims = match (a.shape.dims(), b.shape.dims()) {
         (Some(a), Some(b)) => {
-            let pairs = a.iter().zip(b).map(|(a, b)| (a.as_const(), b.as_const()));
+            let pairs = a.iter().zip(b).map(|(a, b)| (a.as_extent(), b.as_extent()));
             a.len() == b.len() && pairs.into_iter().all(|(a, b)| a.is_none() || b.is_none() || a == b)
         }
         _ => true,

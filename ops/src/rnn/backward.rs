@@ -4,7 +4,6 @@
 //! it. So the factors of all steps are computed at once, from the states, and only the products remain in the
 //! chain.
 
-use super::forward::stacked;
 use super::{Mode, product, row};
 use crate::activation::sigmoid;
 use crate::prelude::*;
@@ -84,6 +83,12 @@ fn gru_factors<'g>(e: &RnnExtents, [x, u, previous]: [Tensor<'g>; 3]) -> Factors
     let inner = candidate * r;
     let joined = |last| x.graph().concat(&[reset, update, last], 2);
     Factors { gates: joined(inner), input: Some(joined(candidate)), keep: Some(z), cell: None }
+}
+
+/// Steps of [batch, n] as [time, batch, n].
+fn stacked<'g>(g: GraphScope<'g>, steps: &[Tensor<'g>]) -> Result<Tensor<'g>> {
+    let lifted = |s: &Tensor<'g>| Ok(s.reshape([&[1], &s.dims()?[..]].concat()));
+    Ok(g.concat(&steps.iter().map(lifted).collect::<Result<Vec<_>>>()?, 0))
 }
 
 /// Gradients of the gates by step, of the states by step, and of the first state and cell.

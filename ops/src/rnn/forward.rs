@@ -1,55 +1,62 @@
 //! The steps of a recurrent layer.
 
-use super::{Mode, gemm, row};
+use super::{Mode, gemm};
 use crate::activation::sigmoid;
 use crate::prelude::*;
 
-/// Steps of [batch, n] as [time, batch, n].
-pub fn stacked<'g>(g: GraphScope<'g>, steps: &[Tensor<'g>]) -> Result<Tensor<'g>> {
-    let lifted = |s: &Tensor<'g>| Ok(s.reshape([&[1], &s.dims()?[..]].concat()));
-    Ok(g.concat(&steps.iter().map(lifted).collect::<Result<Vec<_>>>()?, 0))
-}
-
+/// Row by row over the first axis of the input's share: the hidden states of all steps, and those of the cells of an LSTM.
 pub fn run<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let mode = Mode::of(cx.params);
-    let ([mut input, weight, mut h], bias) = (g.operands(), g.maybe(4));
-    if let (Some(bias), false) = (bias, mode == Mode::Gru) {
-        input = input + bias;
+    let ([mut input, weight, state], bias) = (g.operands(), g.maybe(4));
+    let mut fixed = vec![weight];
+    match (bias, mode) {
+        (Some(bias), Mode::Gru) => fixed.push(bias),
+        (Some(bias), _) => input = input + bias,
+        (None, _) => {}
     }
-    let hidden = h.dims()?[1];
-    // Gates of [batch, gates · hidden].
-    let gates = |z: Tensor<'g>| move |k: u64| z.slice(1, k * hidden, hidden);
-    let mut c = if mode == Mode::Lstm { Some(g.operand(3)) } else { None };
-    let (mut states, mut cells) = (vec![], vec![]);
-    for t in 0..input.dims()?[0] {
-        let x = row(input, t)?;
-        h = match (mode, c) {
-            (Mode::Lstm, Some(before)) => {
-                let [i, f, candidate, o] = [0, 1, 2, 3].map(gates(gemm(h, weight, Some(x))));
-                let now =
-                    i.map_with(&[f, candidate, before], |_, a| sigmoid(&a[1]) * &a[3] + sigmoid(&a[0]) * a[2].tanh());
-                c = Some(now);
-                cells.push(now);
-                o.map_with(&[now], |_, a| sigmoid(&a[0]) * a[1].tanh())
-            }
-            (Mode::Gru, _) => {
-                let u = gemm(h, weight, bias);
-                let [xr, xz, xn] = [0, 1, 2].map(gates(x));
-                let [ur, uz, un] = [0, 1, 2].map(gates(u));
-                xr.map_with(&[xz, xn, ur, uz, un, h], |_, a| {
-                    let (r, z) = (sigmoid(&(&a[0] + &a[3])), sigmoid(&(&a[1] + &a[4])));
-                    let n = (&a[2] + r * &a[5]).tanh();
-                    (z.lit(1.0) - &z) * n + &z * &a[6]
-                })
-            }
-            (Mode::Tanh, _) => gemm(h, weight, Some(x)).map(Ex::tanh),
-            _ => gemm(h, weight, Some(x)).call("relu", &[]),
-        };
-        states.push(h);
-    }
-    let mut out = vec![stacked(g, &states)?];
+    let mut carried = vec![state];
     if mode == Mode::Lstm {
-        out.push(stacked(g, &cells)?);
+        carried.push(g.operand(3));
     }
-    Ok(out)
+    let trips = input.dims()?.at(0);
+    let made = g.repeat(trips, [&carried, &[input], &fixed], &|_, [carried, rows, fixed]| {
+        let next = step(mode, rows[0], carried, fixed)?;
+        Ok([next.clone(), next])
+    })?;
+    let [_, stacked] = made;
+    Ok(stacked)
+}
+
+/// The state, and the cell of an LSTM, after one step.
+fn step<'g>(
+    mode: Mode,
+    x: Tensor<'g>,
+    before: &[Tensor<'g>],
+    fixed: &[Tensor<'g>],
+) -> Result<Vec<Tensor<'g>>> {
+    let (h, weight) = (before[0], fixed[0]);
+    let hidden = h.dims()?.at(1);
+    // Gates of [batch, gates · hidden].
+    let gates = |z: Tensor<'g>| move |k: u64| z.slice(1, hidden * k, hidden);
+    Ok(match (mode, before.get(1)) {
+        (Mode::Lstm, Some(cell)) => {
+            let [i, f, candidate, o] = [0, 1, 2, 3].map(gates(gemm(h, weight, Some(x))));
+            let now = i.map_with(&[f, candidate, *cell], |_, a| {
+                sigmoid(&a[1]) * &a[3] + sigmoid(&a[0]) * a[2].tanh()
+            });
+            vec![o.map_with(&[now], |_, a| sigmoid(&a[0]) * a[1].tanh()), now]
+        }
+        (Mode::Gru, _) => {
+            let u = gemm(h, weight, fixed.get(1).copied());
+            let [xr, xz, xn] = [0, 1, 2].map(gates(x));
+            let [ur, uz, un] = [0, 1, 2].map(gates(u));
+            vec![xr.map_with(&[xz, xn, ur, uz, un, h], |_, a| {
+                let (r, z) = (sigmoid(&(&a[0] + &a[3])), sigmoid(&(&a[1] + &a[4])));
+                let n = (&a[2] + r * &a[5]).tanh();
+                (z.lit(1.0) - &z) * n + &z * &a[6]
+            })]
+        }
+        (Mode::Tanh, _) => vec![gemm(h, weight, Some(x)).map(Ex::tanh)],
+        _ => vec![gemm(h, weight, Some(x)).call("relu", &[])],
+    })
 }

@@ -64,7 +64,7 @@ pub fn gemm<'g>(x: Tensor<'g>, y: Tensor<'g>, c: Option<Tensor<'g>>) -> Tensor<'
 
 /// A step, direction or layer: row `at` of the first axis, without it.
 pub fn row(x: Tensor<'_>, at: u64) -> Result<Tensor<'_>> {
-    Ok(x.slice(0, at, 1).reshape(&x.dims()?[1..]))
+    Ok(x.slice(0, at, 1).reshape(x.dims()?.range(1..)))
 }
 
 /// Steps in reverse.
@@ -89,7 +89,7 @@ pub fn recurrent<'g>(
 fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     let mode = Mode::of(cx.params);
     let gates = mode.gates();
-    let (x, w) = (ranked(cx, 0, 3)?, ranked(cx, 1, 2)?);
+    let (x, w) = (open_ranked(cx, 0, 3)?, open_ranked(cx, 1, 2)?);
     cx.unify_dims(x[2], w[0], "operand `weight`, axis 0")?;
     if let Dim::Const(n) = cx.resolve(w[1]) {
         cx.unify_dims(Dim::Const(gates * n), w[0], "operand `weight`, axis 0 (gates)")?;

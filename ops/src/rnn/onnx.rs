@@ -120,8 +120,8 @@ fn activated<'g>(x: Tensor<'g>, f: &Activation) -> Tensor<'g> {
     x.graph().op(operator, &[x], params)
 }
 
-/// A layer in one direction.
-struct OnnxLayer<'g> {
+/// What one step of a layer in one direction computes.
+struct OnnxCell {
     mode: Mode,
     hidden: u64,
     activations: Vec<Activation>,
@@ -130,6 +130,20 @@ struct OnnxLayer<'g> {
     coupled: bool,
     /// The reset gate multiplies the product with the state.
     reset_after: bool,
+}
+
+/// What the steps of a layer have in common.
+#[derive(Clone, Copy)]
+struct StepOperands<'g> {
+    weight: Tensor<'g>,
+    /// Of the state's share, if the reset gate multiplies it.
+    bias: Option<Tensor<'g>>,
+    peepholes: Option<Tensor<'g>>,
+}
+
+/// A layer in one direction.
+struct OnnxLayer<'g> {
+    cell: OnnxCell,
     weight: Tensor<'g>,
     recurrent: Tensor<'g>,
     bias: Option<[Tensor<'g>; 2]>,
@@ -139,11 +153,12 @@ struct OnnxLayer<'g> {
 impl<'g> OnnxLayer<'g> {
     /// The mode of `recurrent` that computes this layer.
     fn as_entry(&self) -> Option<Mode> {
-        let named = |names: &[&str]| self.activations.iter().map(|a| a.kind.name).eq(names.iter().copied());
-        let plain = self.clip.is_none() && !self.coupled && self.peepholes.is_none();
-        match self.mode {
+        let cell = &self.cell;
+        let named = |names: &[&str]| cell.activations.iter().map(|a| a.kind.name).eq(names.iter().copied());
+        let plain = cell.clip.is_none() && !cell.coupled && self.peepholes.is_none();
+        match cell.mode {
             Mode::Lstm if plain && named(&["sigmoid", "tanh", "tanh"]) => Some(Mode::Lstm),
-            Mode::Gru if plain && self.reset_after && named(&["sigmoid", "tanh"]) => Some(Mode::Gru),
+            Mode::Gru if plain && cell.reset_after && named(&["sigmoid", "tanh"]) => Some(Mode::Gru),
             Mode::Relu | Mode::Tanh if plain && named(&["tanh"]) => Some(Mode::Tanh),
             Mode::Relu | Mode::Tanh if plain && named(&["relu"]) => Some(Mode::Relu),
             _ => None,
@@ -152,11 +167,11 @@ impl<'g> OnnxLayer<'g> {
 
     /// Rows of a matrix or vector of gates, in the order of `recurrent`.
     fn ordered(&self, x: Tensor<'g>) -> Tensor<'g> {
-        let order = gate_order(self.mode);
+        let order = gate_order(self.cell.mode);
         if order.len() == 1 {
             return x;
         }
-        let parts: Vec<_> = order.iter().map(|gate| x.slice(0, gate * self.hidden, self.hidden)).collect();
+        let parts: Vec<_> = order.iter().map(|gate| x.slice(0, gate * self.cell.hidden, self.cell.hidden)).collect();
         x.graph().concat(&parts, 0)
     }
 
@@ -168,74 +183,79 @@ impl<'g> OnnxLayer<'g> {
         cell: Option<Tensor<'g>>,
     ) -> Result<(Tensor<'g>, Option<Tensor<'g>>)> {
         let (g, dims) = (x.graph(), x.dims()?);
-        let gates = self.mode.gates() * self.hidden;
-        let rows = x.reshape([dims[0] * dims[1], dims[2]]);
+        let gates = self.cell.mode.gates() * self.cell.hidden;
+        let rows = x.reshape(Extents::of([dims.at(0) * dims.at(1), dims.at(2)]));
         let (weight, states_weight) = (self.ordered(self.weight), self.ordered(self.recurrent));
-        let (outer, inner) = match (self.mode, self.bias.map(|bias| bias.map(|x| self.ordered(x)))) {
+        let (outer, inner) = match (self.cell.mode, self.bias.map(|bias| bias.map(|x| self.ordered(x)))) {
             (_, None) => (None, None),
             (Mode::Gru, Some([of_input, of_state])) => (Some(of_input), Some(of_state)),
             (_, Some([of_input, of_state])) => (Some(of_input + of_state), None),
         };
-        let shares = gemm(rows, weight, outer).reshape([dims[0], dims[1], gates]);
+        let shares = gemm(rows, weight, outer).reshape(Extents::of([dims.at(0), dims.at(1), gates.into()]));
         if let Some(mode) = self.as_entry() {
             return Ok(recurrent(mode, [shares, states_weight, state], cell, inner));
         }
-        let (mut state, mut cell) = (state, cell);
-        let (mut states, mut cells) = (vec![], vec![]);
-        for t in 0..dims[0] {
-            let share = shares.slice(0, t, 1).reshape([dims[1], gates]);
-            (state, cell) = self.step(share, [states_weight, state], cell, inner);
-            let lifted = [1, dims[1], self.hidden];
-            states.push(state.reshape(lifted));
-            cells.extend(cell.map(|cell| cell.reshape(lifted)));
-        }
-        let cells = (!cells.is_empty()).then(|| g.concat(&cells, 0));
-        Ok((g.concat(&states, 0), cells))
+        let carried: Vec<_> = [state].into_iter().chain(cell).collect();
+        let optional = [inner, self.peepholes];
+        let fixed: Vec<_> = [states_weight].into_iter().chain(optional.into_iter().flatten()).collect();
+        let made = g.repeat(dims.at(0), [&carried, &[shares], &fixed], &|_, [carried, rows, fixed]| {
+            let mut rest = fixed[1..].iter().copied();
+            let [bias, peepholes] = optional.map(|given| given.and_then(|_| rest.next()));
+            let operands = StepOperands { weight: fixed[0], bias, peepholes };
+            let (state, cell) = self.cell.step(rows[0], carried[0], carried.get(1).copied(), operands);
+            let next: Vec<_> = [state].into_iter().chain(cell).collect();
+            Ok([next.clone(), next])
+        })?;
+        let [_, states] = made;
+        Ok((states[0], states.get(1).copied()))
     }
+}
 
+impl OnnxCell {
     /// A gate of `[batch, gates · hidden]`.
-    fn gate(&self, z: Tensor<'g>, at: u64) -> Tensor<'g> {
+    fn gate<'g>(&self, z: Tensor<'g>, at: u64) -> Tensor<'g> {
         z.slice(1, at * self.hidden, self.hidden)
     }
 
-    fn activate(&self, x: Tensor<'g>, which: usize) -> Tensor<'g> {
+    fn activate<'g>(&self, x: Tensor<'g>, which: usize) -> Tensor<'g> {
         let bounded = |limit: f64| x.map(|x| x.max(&x.lit(-limit)).min(&x.lit(limit)));
         activated(self.clip.map_or(x, bounded), &self.activations[which])
     }
 
     /// A peephole's share: ONNX's order is input, output, forget.
-    fn peep(&self, z: Tensor<'g>, cell: Tensor<'g>, at: u64) -> Tensor<'g> {
-        let Some(peepholes) = self.peepholes else { return z };
+    fn peep<'g>(&self, z: Tensor<'g>, cell: Tensor<'g>, at: u64, peepholes: Option<Tensor<'g>>) -> Tensor<'g> {
+        let Some(peepholes) = peepholes else { return z };
         let weight = peepholes.slice(0, at * self.hidden, self.hidden);
         let share = cell * weight;
         z + share
     }
 
     /// One step, from the share of the input in the gates.
-    fn step(
+    fn step<'g>(
         &self,
         share: Tensor<'g>,
-        [weight, state]: [Tensor<'g>; 2],
+        state: Tensor<'g>,
         cell: Option<Tensor<'g>>,
-        inner: Option<Tensor<'g>>,
+        operands: StepOperands<'g>,
     ) -> (Tensor<'g>, Option<Tensor<'g>>) {
+        let StepOperands { weight, bias, peepholes } = operands;
         match (self.mode, cell) {
             (Mode::Lstm, Some(cell)) => {
                 let z = gemm(state, weight, Some(share));
                 let [zi, zf, zg, zo] = [0, 1, 2, 3].map(|at| self.gate(z, at));
-                let f = self.activate(self.peep(zf, cell, 2), 0);
-                let i = if self.coupled { complement(f) } else { self.activate(self.peep(zi, cell, 0), 0) };
+                let f = self.activate(self.peep(zf, cell, 2, peepholes), 0);
+                let i = if self.coupled { complement(f) } else { self.activate(self.peep(zi, cell, 0, peepholes), 0) };
                 let candidate = self.activate(zg, 1);
                 let next = f * cell + i * candidate;
-                let o = self.activate(self.peep(zo, next, 1), 0);
+                let o = self.activate(self.peep(zo, next, 1, peepholes), 0);
                 (o * activated(next, &self.activations[2]), Some(next))
             }
-            (Mode::Gru, _) => (self.gru_step(share, [weight, state], inner), None),
+            (Mode::Gru, _) => (self.gru_step(share, [weight, state], bias), None),
             _ => (self.activate(gemm(state, weight, Some(share)), 0), None),
         }
     }
 
-    fn gru_step(&self, share: Tensor<'g>, [weight, state]: [Tensor<'g>; 2], inner: Option<Tensor<'g>>) -> Tensor<'g> {
+    fn gru_step<'g>(&self, share: Tensor<'g>, [weight, state]: [Tensor<'g>; 2], inner: Option<Tensor<'g>>) -> Tensor<'g> {
         let h = self.hidden;
         let (of_gates, of_candidate) = (weight.slice(0, 0, 2 * h), weight.slice(0, 2 * h, h));
         let biases = inner.map(|bias| (bias.slice(0, 0, 2 * h), bias.slice(0, 2 * h, h)));
@@ -265,8 +285,8 @@ fn reversed<'g>(x: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Tensor<'g> {
 
 /// Steps beyond the end of a sequence become zero.
 fn ended<'g>(x: Tensor<'g>, lengths: Tensor<'g>, only_last: bool) -> Result<Tensor<'g>> {
-    let batch = x.dims()?[1];
-    let lengths = lengths.cast(DType::I64).reshape([1, batch, 1]);
+    let batch = x.dims()?.at(1);
+    let lengths = lengths.cast(DType::I64).reshape(Extents::of([Extent::ONE, batch, Extent::ONE]));
     Ok(x.map_with(&[lengths], |s, a| {
         let t = s.coord(0);
         let keep = if only_last { t.eq(&(&a[1] - 1.0)) } else { t.lt(&a[1]) };
@@ -278,7 +298,7 @@ fn ended<'g>(x: Tensor<'g>, lengths: Tensor<'g>, only_last: bool) -> Result<Tens
 fn last<'g>(states: Tensor<'g>, lengths: Option<Tensor<'g>>) -> Result<Tensor<'g>> {
     match lengths {
         Some(lengths) => Ok(ended(states, lengths, true)?.sum(&[0])),
-        None => Ok(states.slice(0, states.dims()?[0] - 1, 1)),
+        None => Ok(states.slice(0, states.dims()?.at(0) - 1, 1)),
     }
 }
 
@@ -299,26 +319,29 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
     let (weights, recurrent) = (g.operand(1), g.operand(2));
     let x = swapped(g.operand(0));
     let ty = x.ty()?;
-    let (time, batch) = (ty.dims[0], ty.dims[1]);
-    let (directions, hidden) = (weights.dims()?[0], recurrent.dims()?[2]);
+    let (time, batch) = (ty.dims.at(0), ty.dims.at(1));
+    let [directions, hidden] = [weights.dims()?.at(0), recurrent.dims()?.at(2)].map(|n| n.fixed().unsigned_abs());
     let lengths = g.maybe(LENGTHS);
     let initial = |at: usize, d: u64| match g.maybe(at) {
         Some(states) => row(swapped(states), d),
-        None => Ok(g.filled(&DenseType::new(ty.dtype, [batch, hidden]), 0.0)),
+        None => Ok(g.filled(&DenseType::new(ty.dtype, Extents::of([batch, hidden.into()])), 0.0)),
     };
     let (mut sides, mut ends, mut cell_ends) = (vec![], vec![], vec![]);
     for d in 0..directions {
         let backwards = d == 1 || cx.params.str("direction") == Some("reverse");
         let n = mode.gates() * hidden;
         let bias = g.maybe(BIAS).map(|bias| row(bias, d)).transpose()?;
-        let layer = OnnxLayer {
+        let cell = OnnxCell {
             mode,
             hidden,
-            bias: bias.map(|bias| [bias.slice(0, 0, n), bias.slice(0, n, n)]),
             activations: g.build(|b| activations(cx.params, mode, d as usize).or_fail(b))?,
             clip: cx.params.float("clip"),
             coupled: cx.params.int("input_forget") == Some(1),
             reset_after: cx.params.int("linear_before_reset") == Some(1),
+        };
+        let layer = OnnxLayer {
+            cell,
+            bias: bias.map(|bias| [bias.slice(0, 0, n), bias.slice(0, n, n)]),
             weight: row(weights, d)?,
             recurrent: row(recurrent, d)?,
             peepholes: g.maybe(PEEPHOLES).map(|p| row(p, d)).transpose()?,
@@ -331,7 +354,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
         cell_ends.extend(cells.map(|cells| last(cells, lengths)).transpose()?);
         let states = lengths.map_or(Ok(states), |lengths| ended(states, lengths, false))?;
         let states = if backwards { reversed(states, lengths) } else { states };
-        sides.push(states.reshape([time, 1, batch, hidden]));
+        sides.push(states.reshape(Extents::of([time, Extent::ONE, batch, hidden.into()])));
     }
     let all = g.concat(&sides, 1);
     let mut out = vec![if batch_first { all.permute(&[2, 0, 1, 3]) } else { all }];
@@ -342,7 +365,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>, mode: Mode) -> Result<Vec<Tenso
 }
 
 fn shapes(cx: &mut InferCtx<'_>, mode: Mode) -> Result<(), OpError> {
-    let (x, w, r) = (ranked(cx, 0, 3)?, ranked(cx, 1, 3)?, ranked(cx, 2, 3)?);
+    let (x, w, r) = (open_ranked(cx, 0, 3)?, open_ranked(cx, 1, 3)?, open_ranked(cx, 2, 3)?);
     let directions = if cx.params.str("direction") == Some("bidirectional") { 2 } else { 1 };
     cx.unify_dims(Dim::Const(directions), w[0], "operand `W`, axis 0 (directions)")?;
     cx.unify_dims(w[0], r[0], "operand `R`, axis 0 (directions)")?;

@@ -14,7 +14,7 @@ use tensorc_ir::graph::{Graph, NodeId, Value};
 use tensorc_ir::op::Registry;
 use tensorc_ir::prim::Prim;
 use tensorc_ir::scalar::{Scalar, ScalarBuilder};
-use tensorc_ir::{DType, TensorType};
+use tensorc_ir::{DType, Extent, TensorType};
 
 use super::{Reverse, differentiate, emit};
 use crate::results::{result_types, results};
@@ -75,7 +75,7 @@ impl Reverse<'_> {
     fn repeated(
         &mut self,
         node: NodeId,
-        (repeat, trips): (&Loop, u64),
+        (repeat, trips): (&Loop, Extent),
         body: &Graph,
         heads: &[Option<Value>],
     ) -> Result<Vec<Option<Value>>> {
@@ -142,7 +142,7 @@ impl Reverse<'_> {
             body.add_output("tape", before);
             repeat.stacked.push(false);
             let row = &types[*i];
-            types.push(DenseType::new(row.dtype, [&[repeat.trips.unwrap_or(0)], &row.dims[..]].concat()));
+            types.push(row.stacked(repeat.trips.unwrap_or(Extent::ZERO)));
         }
         let args = self.graph.args(node);
         let flow = Flow { kind: FlowKind::Loop(repeat), bodies: vec![body] };
@@ -181,7 +181,7 @@ struct BackwardBody {
 }
 
 impl Wanted {
-    fn body(&self, (repeat, trips): (&Loop, u64), body: &Graph, registry: &Registry) -> Result<BackwardBody> {
+    fn body(&self, (repeat, trips): (&Loop, Extent), body: &Graph, registry: &Registry) -> Result<BackwardBody> {
         let Wanted { floats, rows, fixed, stacked } = self;
         let (carried, rest) = (repeat.carried, repeat.own_operands());
         let mut back = BodyGradient::new(body, registry);
@@ -252,11 +252,11 @@ impl<'r> BodyGradient<'r> {
     }
 
     /// A new input for the number of the iteration, which counts down where the body counts up.
-    fn count_down(&mut self, trips: u64) -> Result<Value> {
+    fn count_down(&mut self, trips: Extent) -> Result<Value> {
         let ty = DenseType::new(DType::I64, []);
         let number = self.graph.add_input("iteration", TensorType::from(ty.clone()));
         let f = ScalarBuilder::new();
-        let last = f.constant(Scalar::i64(trips as i64 - 1));
+        let last = f.constant(Scalar::i64(trips.fixed() - 1));
         let x = f.input(DType::I64);
         let internal = |why| Diagnostic::new(DiagnosticCode::Internal, why);
         let f = f.finish(&[&(last - x)]).map_err(internal)?;

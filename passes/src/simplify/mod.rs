@@ -7,6 +7,7 @@
 mod casts;
 mod contract;
 mod cse;
+mod growth;
 mod joins;
 mod repeats;
 pub mod scalar;
@@ -67,6 +68,7 @@ impl Pass for Simplify {
             changed |= cse::run(graph);
             changed |= repeats::run(graph)?;
             changed |= joins::run(graph)?;
+            changed |= growth::run(graph)?;
             changed |= contract::run(graph, cx.options.chooses_layouts())?;
             changed |= sink::run(graph)?;
             changed |= graph.remove_dead() > 0;

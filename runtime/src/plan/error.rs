@@ -72,6 +72,18 @@ pub enum PlanError {
         /// Name of the other.
         second: String,
     },
+    /// What stays of a state is no part of its value after the run, or overlaps another part that stays.
+    #[error("`{buffer}` stays, but is no part of the value of a state after the run, or overlaps another part that stays")]
+    Kept {
+        /// Name of the buffer.
+        buffer: String,
+    },
+    /// What stays of a state is a buffer that the plan does not have.
+    #[error("buffer {buffer} stays, but the plan has no such buffer")]
+    UnknownKept {
+        /// Its number.
+        buffer: u32,
+    },
     /// A step takes dense buffers only, and is given a strided one.
     #[error("step `{step}` takes `{buffer}`, whose elements do not lie side by side")]
     Strided {

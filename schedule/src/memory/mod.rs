@@ -15,7 +15,7 @@ use tensorc_abi::{BufferId, Plan, Scratch, StorageClass, WorkingBytes};
 use tensorc_exec::{does_something, regions, working_bytes};
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
 
-use crate::lowered::Lowered;
+use crate::lowered::{InPlace, Lowered};
 
 pub use order::{PlacedRange, PlacementOrder};
 
@@ -42,13 +42,13 @@ const MAX_OVERLAP_PAIRS: usize = 20_000_000;
 /// Placements tried beyond the greedy ones.
 const MAX_SEARCH_ROUNDS: usize = 2000;
 
-/// Assigns every arena buffer its offset, and sets `arena_bytes`, `lower_bound_bytes` and `scratch` of the plan. In-place
-/// options are taken whenever the input dies at that step.
+/// Assigns every arena buffer its offset, and sets `arena_bytes`, `lower_bound_bytes` and `scratch` of the plan, whose nested plans
+/// have theirs. In-place options are taken whenever the input dies at that step.
 ///
 /// # Errors
 /// [`DiagnosticCode::Internal`]: a step reads what none has written.
 pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
-    let intervals = intervals(lowered, Empty::Out)?;
+    let intervals = intervals(&lowered.plan, &lowered.in_place.steps, Empty::Out)?;
     let steps = lowered.plan.steps.len();
     let bound = lower_bound(&intervals, steps);
     let (offsets, total) = pack(&intervals, steps, bound);
@@ -109,8 +109,7 @@ enum Empty {
 }
 
 /// Live intervals of the arena buffers that are no parts, in-place chains merged, by first step.
-fn intervals(lowered: &Lowered, empty: Empty) -> Result<Vec<LiveRange>> {
-    let plan = &lowered.plan;
+fn intervals(plan: &Plan, options: &[InPlace], empty: Empty) -> Result<Vec<LiveRange>> {
     let arena = |b: BufferId| {
         let buffer = plan.buffer(b);
         matches!(buffer.storage, StorageClass::Arena(_)) && (empty == Empty::In || !buffer.is_empty())
@@ -144,7 +143,7 @@ fn intervals(lowered: &Lowered, empty: Empty) -> Result<Vec<LiveRange>> {
         let bytes = plan.buffer(b).bytes().next_multiple_of(Plan::ALIGN);
         groups.push(Some(LiveRange { first, last, bytes, buffers: vec![b] }));
     }
-    let mut options = lowered.in_place.clone();
+    let mut options = options.to_vec();
     options.sort_by_key(|o| (o.step, o.output, o.input));
     for option in options {
         let (Some(&from), Some(&to)) = (group.get(&option.input), group.get(&option.output)) else { continue };

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use tensorc_abi::{BufferId, Plan, StorageClass};
+use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 use tensorc_ir::diag::Result;
 
 use super::{Empty, LiveRange, Placer, enough, greedy, intervals, lower_bound, settle};
-use crate::lowered::Lowered;
+use crate::lowered::{InPlaceOptions, Lowered};
 
 /// Ranges of memory from the lowest to the highest.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +19,8 @@ pub struct PlacementOrder {
     pub ranges: Vec<PlacedRange>,
     /// Of each step, the ranges behind which its working memory lies: of all that are live, those that have none above them.
     pub tops: Vec<Vec<usize>>,
+    /// Of each step with nested plans: its position, and the orders of these.
+    pub nested: Vec<(usize, Vec<PlacementOrder>)>,
 }
 
 /// A range of memory.
@@ -43,9 +45,11 @@ impl PlacementOrder {
             StorageClass::Arena(offset) => offset,
             _ => 0,
         };
-        let live = intervals(lowered, Empty::In)?;
+        let Lowered { plan, in_place, .. } = lowered;
+        let live = intervals(plan, &in_place.steps, Empty::In)?;
         let offsets = live.iter().map(offset).collect();
-        Ok(PlacementOrder::by(live, offsets, lowered.plan.steps.len()))
+        let nested = PlacementOrder::all_nested(plan, in_place)?;
+        Ok(PlacementOrder { nested, ..PlacementOrder::by(live, offsets, plan.steps.len()) })
     }
 
     /// The order of the best greedy placement for one shape: for plans that are made between requests, of which the searches of
@@ -54,11 +58,26 @@ impl PlacementOrder {
     /// # Errors
     /// As [`super::plan_memory`].
     pub fn greedy(lowered: &Lowered) -> Result<PlacementOrder> {
-        let (live, steps) = (intervals(lowered, Empty::In)?, lowered.plan.steps.len());
+        PlacementOrder::greedily(&lowered.plan, &lowered.in_place)
+    }
+
+    fn greedily(plan: &Plan, in_place: &InPlaceOptions) -> Result<PlacementOrder> {
+        let (live, steps) = (intervals(plan, &in_place.steps, Empty::In)?, plan.steps.len());
         let wanted = enough(lower_bound(&live, steps));
         let found = greedy(&mut Placer::new(&live, steps), wanted);
         let offsets = found.map(|found| found.offsets).unwrap_or_default();
-        Ok(PlacementOrder::by(live, offsets, steps))
+        let nested = PlacementOrder::all_nested(plan, in_place)?;
+        Ok(PlacementOrder { nested, ..PlacementOrder::by(live, offsets, steps) })
+    }
+
+    /// Greedy orders of the nested plans.
+    fn all_nested(plan: &Plan, in_place: &InPlaceOptions) -> Result<Vec<(usize, Vec<PlacementOrder>)>> {
+        let of = |(step, options): &(usize, Vec<InPlaceOptions>)| {
+            let bodies = plan.steps[*step].op.flow().map_or(&[][..], |flow| &flow.bodies);
+            let orders = bodies.iter().zip(options).map(|(body, options)| PlacementOrder::greedily(body, options));
+            Ok((*step, orders.collect::<Result<_>>()?))
+        };
+        in_place.nested.iter().map(of).collect()
     }
 
     /// The order of ranges with these offsets.
@@ -79,7 +98,7 @@ impl PlacementOrder {
             let live = |i: &usize| (ranges[*i].first..=ranges[*i].last).contains(&step);
             highest(&(0..ranges.len()).filter(live).collect::<Vec<_>>(), &reached)
         };
-        PlacementOrder { tops: (0..steps).map(tops).collect(), ranges }
+        PlacementOrder { tops: (0..steps).map(tops).collect(), ranges, nested: vec![] }
     }
 
     /// Where ranges of some sizes begin, in bytes, and where the last ends.
@@ -93,9 +112,19 @@ impl PlacementOrder {
         (offsets, ends.into_iter().max().unwrap_or(0))
     }
 
+    /// Plans the memory of the nested plans of a step.
+    pub fn apply_nested(&self, step: usize, op: &mut StepOp) {
+        let orders = self.nested.iter().find(|(at, _)| *at == step);
+        if let (StepOp::Flow { flow, .. }, Some((_, orders))) = (op, orders) {
+            flow.bodies.iter_mut().zip(orders).for_each(|(body, order)| order.apply(body));
+        }
+    }
+
     /// Plans the memory of a shape in this order.
-    pub fn apply(&self, lowered: &mut Lowered) {
-        let plan = &mut lowered.plan;
+    pub fn apply(&self, plan: &mut Plan) {
+        for (step, _) in &self.nested {
+            self.apply_nested(*step, &mut plan.steps[*step].op);
+        }
         let bytes = |range: &PlacedRange| plan.buffer(range.buffers[0]).bytes().next_multiple_of(Plan::ALIGN);
         let of = |range: &PlacedRange| {
             let PlacedRange { buffers, first, last, .. } = range;

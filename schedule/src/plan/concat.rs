@@ -91,14 +91,14 @@ impl Lowering<'_, '_> {
     pub(super) fn concat(&mut self, node: NodeId, axis: usize) -> Result<()> {
         let graph = self.graph;
         let result = Value { node, port: 0 };
-        let sources = self.operands(node)?;
         let (id, out) = (self.result(result)?, graph.dense(result)?);
         if self.target.is_gpu() && !all_aligned(graph, node, axis)? {
             self.values.insert(result, id);
+            let sources = self.operands(node)?;
             let (body, layouts) = self.joined(node, axis)?;
             return self.launch_map(node, body, layouts, [&sources, &[id]], Extent::ZERO);
         }
-        for ((v, from), (offset, runs)) in graph.args(node).into_iter().zip(sources).zip(operands(graph, node, axis)?) {
+        for (v, (offset, runs)) in graph.args(node).into_iter().zip(operands(graph, node, axis)?) {
             let ty = graph.dense(v)?;
             let len = ty.dims.count();
             // It may lie in a larger one itself.
@@ -112,6 +112,12 @@ impl Lowering<'_, '_> {
             if ty.is_empty() || in_place {
                 continue;
             }
+            if self.places.kept.contains(v) {
+                let part = self.part(&graph.node(v.node).name, &ty, to)?;
+                self.plan().kept.push(part);
+                continue;
+            }
+            let from = self.operand(v)?;
             let name = &graph.node(node).name;
             let (here, there) = (self.places.runs(graph, v)?, to.apart(len));
             let run = here.or(there).map_or(len, |runs| runs.run);

@@ -9,13 +9,13 @@ use std::rc::Rc;
 use tensorc_abi::{Arg, FlowPlan, KernelId, LeftOperand, Plan, StepOp, StorageClass};
 use tensorc_ir::Extent;
 use tensorc_ir::diag::{Diagnostic, DiagnosticCode, Result};
-use tensorc_ir::extent::{Fixed, Known};
+use tensorc_ir::extent::Example;
 use tensorc_ir::flow::{Flow, FlowKind};
 use tensorc_ir::graph::NodeId;
 
 use super::{Lowering, Schedule, planned};
 use crate::kernel::KernelSpec;
-use crate::lowered::Lowered;
+use crate::lowered::{InPlaceOptions, Lowered};
 use crate::memory::plan_memory;
 
 /// The schedules of bodies, by node and position: they do not depend on how the graph around them is planned, of which several
@@ -30,33 +30,31 @@ impl<'a> Lowering<'a, '_> {
             return Err(Diagnostic::new(DiagnosticCode::Unsupported, why));
         }
         let (inputs, outputs) = (self.operands(node)?, self.results(node)?);
-        let mut bodies = vec![];
+        let (mut bodies, mut in_place) = (vec![], vec![]);
         for i in 0..flow.bodies.len() {
-            bodies.push(self.body(node, flow, i)?);
+            let (plan, options) = self.body(node, flow, i)?;
+            bodies.push(plan);
+            in_place.push(options);
         }
         let trips = match &flow.kind {
-            FlowKind::If => 1,
-            FlowKind::Loop(repeat) => repeat.trips.unwrap_or(1),
+            FlowKind::If => Extent::ONE,
+            FlowKind::Loop(repeat) => repeat.trips.unwrap_or(Extent::ONE),
         };
         let flops = bodies.iter().map(operations).max().unwrap_or_default().saturating_mul(trips);
         let read = inputs.into_iter().map(|buffer| Arg { buffer, writes: false });
         let args = read.chain(outputs.into_iter().map(|buffer| Arg { buffer, writes: true })).collect();
+        self.out.in_place.nested.push((self.out.plan.steps.len(), in_place));
         self.step(node, StepOp::Flow { flow: FlowPlan { kind: flow.kind.clone(), bodies }.into(), args }, flops);
         Ok(())
     }
 
-    /// The plan of a body. Its kernels and constants join those of this graph.
-    fn body(&mut self, node: NodeId, flow: &'a Flow, i: usize) -> Result<Plan<Extent>> {
+    /// The plan of a body, and its in-place options. Its kernels and constants join those of this graph.
+    fn body(&mut self, node: NodeId, flow: &'a Flow, i: usize) -> Result<(Plan<Extent>, InPlaceOptions)> {
         let known = self.bodies.0.borrow().get(&(node, i)).cloned();
         let schedule = match known {
             Some(schedule) => schedule,
             None => {
-                let mut schedule = planned(&flow.bodies[i], self.choices, self.forms)?;
-                let (plan, in_place) = (std::mem::take(&mut schedule.plan), schedule.in_place.clone());
-                let mut lowered = Lowered { plan: plan.convert(&Fixed), in_place, ..Lowered::default() };
-                plan_memory(&mut lowered)?;
-                schedule.plan = lowered.plan.convert(&Known);
-                let schedule = Rc::new(schedule);
+                let schedule = Rc::new(placed(planned(&flow.bodies[i], self.choices, self.forms)?)?);
                 self.bodies.0.borrow_mut().insert((node, i), schedule.clone());
                 schedule
             }
@@ -77,8 +75,18 @@ impl<'a> Lowering<'a, '_> {
         self.out.kernels.extend(schedule.kernels.iter().map(|kernel| KernelSpec { node, ..kernel.clone() }));
         self.out.constants.extend(schedule.constants.iter().cloned());
         self.out.externs.extend(schedule.externs.iter().cloned());
-        Ok(plan)
+        Ok((plan, schedule.in_place.clone()))
     }
+}
+
+/// With memory planned for the numbers of the example, by which plans of the graph around it are weighed.
+fn placed(mut schedule: Schedule<'_>) -> Result<Schedule<'_>> {
+    schedule.in_place.keep_sure(&schedule.plan);
+    let (plan, in_place) = (schedule.plan.convert(&Example), schedule.in_place.clone());
+    let mut lowered = Lowered { plan, in_place, ..Lowered::default() };
+    plan_memory(&mut lowered)?;
+    schedule.plan.place_like(&lowered.plan);
+    Ok(schedule)
 }
 
 fn operations(plan: &Plan<Extent>) -> Extent {

@@ -4,6 +4,7 @@
 mod concat;
 mod flow;
 mod forms;
+mod kept;
 mod library;
 mod order;
 mod output_alias;
@@ -30,7 +31,7 @@ use crate::access::in_place::in_place;
 use crate::flash::{KeySplits, Left};
 use crate::kernel::{Computes, KernelSpec};
 use crate::layout::{Layouts, Runs};
-use crate::lowered::InPlace;
+use crate::lowered::{InPlace, InPlaceOptions};
 use crate::recipe::{Form, Site, decide};
 use crate::recognise::attention::Attended;
 use crate::target::Target;
@@ -71,7 +72,7 @@ pub struct Schedule<'g> {
     /// By [`Weight::constant`].
     pub constants: Vec<TensorData>,
     /// Results that may share the memory of an operand.
-    pub in_place: Vec<InPlace>,
+    pub in_place: InPlaceOptions,
     /// By position in [`StepOp::Extern`].
     pub externs: Vec<ExternFn>,
 }
@@ -285,6 +286,9 @@ impl<'a> Lowering<'a, '_> {
 
     fn node(&mut self, node: NodeId) -> Result<()> {
         let graph = self.graph;
+        if self.places.kept.contains(Value { node, port: 0 }) {
+            return Ok(());
+        }
         match &graph.node(node).kind {
             NodeKind::Input | NodeKind::Const(_) => Ok(()),
             NodeKind::Fused(f) => self.fused(node, f),
@@ -485,7 +489,7 @@ impl<'a> Lowering<'a, '_> {
         let pairs = pairs.iter().filter(|(i, o)| once(i) && own(operands[*i]) && own(results[*o]));
         let pairs: Vec<InPlace> =
             pairs.map(|(i, o)| InPlace { step, input: operands[*i], output: results[*o] }).collect();
-        self.out.in_place.extend(pairs);
+        self.out.in_place.steps.extend(pairs);
     }
 
     fn spec(&self, name: &str, node: NodeId, computes: Computes<'a>, layouts: Layouts) -> KernelSpec<'a> {

@@ -43,7 +43,7 @@ impl Lowering<'_, '_> {
     fn tasks(&mut self, boundary: Option<usize>) -> Result<Tasks> {
         let delivered = self.delivered()?;
         let plan = &self.out.plan;
-        let mut tasks = tasks_of(plan, &self.out.in_place, boundary.unwrap_or(plan.steps.len()), self.workers);
+        let mut tasks = tasks_of(plan, &self.out.in_place.steps, boundary.unwrap_or(plan.steps.len()), self.workers);
         let outputs = self.graph.outputs().len();
         let d = self.deliveries(boundary, &delivered);
         for (second, id) in &delivered[..outputs] {
@@ -70,7 +70,7 @@ impl Lowering<'_, '_> {
         let mut steps: Vec<_> = place.iter().copied().zip(steps).collect();
         steps.sort_by_key(|(at, _)| *at);
         (self.out.plan.steps, self.out.nodes) = steps.into_iter().map(|(_, step)| step).unzip();
-        self.out.in_place.iter_mut().for_each(|pair| pair.step = place[pair.step]);
+        self.out.in_place.moved(|step| place[step]);
     }
 }
 
@@ -164,5 +164,5 @@ fn tasks_of(plan: &Plan<Extent>, in_place: &[InPlace], boundary: usize, workers:
 pub(super) fn peak_of(out: &Schedule<'_>, workers: u64) -> (u64, Option<usize>) {
     let steps = out.plan.steps.len();
     let order: Vec<usize> = (0..steps).collect();
-    tasks_of(&out.plan, &out.in_place, steps, workers).peak_at(&order)
+    tasks_of(&out.plan, &out.in_place.steps, steps, workers).peak_at(&order)
 }

@@ -97,7 +97,7 @@ impl Lowering<'_, '_> {
     /// Puts an intermediate that dies where an output is computed in its place into the caller's memory:
     /// the output's first bytes are written later than its last use.
     fn share_outputs(&mut self) {
-        let mut pairs = self.out.in_place.clone();
+        let mut pairs = self.out.in_place.steps.clone();
         // An intermediate may take the place of another in turn.
         pairs.sort_by_key(|pair| (std::cmp::Reverse(pair.step), pair.output, pair.input));
         let uses = self.uses();
@@ -237,7 +237,7 @@ impl Lowering<'_, '_> {
         match d.uses[old.0 as usize].reads.last() {
             Some(&last) if last == first => {
                 let pair = InPlace { step: first, input: old, output: id };
-                uses.writes.len() == 1 && self.out.in_place.contains(&pair)
+                uses.writes.len() == 1 && self.out.in_place.steps.contains(&pair)
             }
             last => last.is_none_or(|last| *last < first),
         }
@@ -263,6 +263,6 @@ impl Lowering<'_, '_> {
         }
         steps.extend(copies.map(|copy| (copy.step, copy.node)));
         (plan.steps, self.out.nodes) = steps.into_iter().unzip();
-        self.out.in_place.iter_mut().for_each(|pair| pair.step = moved[pair.step]);
+        self.out.in_place.moved(|step| moved[step]);
     }
 }

@@ -16,6 +16,7 @@ use tensorc_ir::graph::{FusionClass, Graph, NodeId, NodeKind, Value};
 use tensorc_ir::prim::Prim;
 use tensorc_ir::views::keeps_linear_order;
 
+use super::kept::KeptParts;
 use crate::layout::{Layouts, Runs};
 use crate::recipe::library_of;
 use crate::target::Target;
@@ -93,6 +94,8 @@ pub(super) struct ConcatElimination {
     readers: BTreeMap<Value, Vec<(NodeId, Value)>>,
     /// Delivered values, and others that are in no concatenation.
     bound: BTreeSet<Value>,
+    /// Operands of next values of states that lie there already.
+    pub(super) kept: KeptParts,
     target: Target,
 }
 
@@ -105,8 +108,10 @@ impl ConcatElimination {
             members: BTreeMap::new(),
             readers: BTreeMap::new(),
             bound: without.clone(),
+            kept: if target.is_gpu() { KeptParts::default() } else { KeptParts::of(graph)? },
             target,
         };
+        p.bound.extend(p.kept.values());
         let order = graph.order();
         for &node in &order {
             let args = graph.args(node);

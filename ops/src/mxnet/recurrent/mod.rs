@@ -65,18 +65,19 @@ fn direction<'g>(
     w: &InitialState<'g>,
 ) -> Result<(Tensor<'g>, Tensor<'g>, Option<Tensor<'g>>)> {
     let dims = x.dims()?;
-    let rows = x.reshape([dims[0] * dims[1], dims[2]]);
-    let input = w.input.reshape([stack.gates(), dims[2]]);
+    let (time, batch, width) = (dims.at(0), dims.at(1), dims.at(2));
+    let rows = x.reshape(Extents::of([time * batch, width]));
+    let input = w.input.reshape(Extents::of([stack.gates().into(), width]));
     let weight = w.state.reshape([stack.gates(), stack.hidden]);
     // Only a GRU tells the biases apart.
     let (outer, inner) = match stack.mode {
         Mode::Gru => (w.input_bias, Some(w.state_bias)),
         _ => (w.input_bias + w.state_bias, None),
     };
-    let shares = gemm(rows, input, Some(outer)).reshape([dims[0], dims[1], stack.gates()]);
+    let shares = gemm(rows, input, Some(outer)).reshape(Extents::of([time, batch, stack.gates().into()]));
     let in_order = |x: Tensor<'g>| if w.reversed { flipped(x) } else { x };
     let (states, cells) = recurrent(stack.mode, [in_order(shares), weight, w.first], w.first_cell, inner);
-    let last = |all: Tensor<'g>| all.slice(0, dims[0] - 1, 1);
+    let last = |all: Tensor<'g>| all.slice(0, time - 1, 1);
     let (end, end_cell) = (last(states), cells.map(last));
     Ok((in_order(states), end, end_cell))
 }
@@ -102,7 +103,7 @@ fn body<'g>(g: GraphScope<'g>, cx: &NodeCtx<'_>) -> Result<Vec<Tensor<'g>>> {
     let stack = Stack::of(cx.params);
     let [mut x, vector, state] = g.operands();
     let cell = (stack.mode == Mode::Lstm).then(|| g.operand(3));
-    let sizes = stack.parts(x.dims()?[2]);
+    let sizes = stack.parts(x.dims()?.at(2).fixed().unsigned_abs());
     let list = g.i64s(&sizes.iter().map(|&n| n as i64).collect::<Vec<_>>());
     let parts = g.op_multi("split", &[Some(vector), Some(list)], Params::new(), sizes.len());
     let units = stack.layers * stack.directions;
@@ -148,7 +149,7 @@ fn refused(cx: &InferCtx<'_>) -> Result<(), OpError> {
 fn shapes(cx: &mut InferCtx<'_>) -> Result<(), OpError> {
     refused(cx)?;
     let stack = Stack::of(cx.params);
-    let x = ranked(cx, 0, 3)?;
+    let x = open_ranked(cx, 0, 3)?;
     reject_if(x[0] == Dim::Const(0), || "operand `data`: no time steps")?;
     if let Dim::Const(input) = x[2] {
         let size = stack.parts(input).iter().sum();

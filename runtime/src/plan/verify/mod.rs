@@ -85,7 +85,7 @@ fn check(plan: &Plan, outermost: &Plan, placed: bool) -> Result<PlanReport, Plan
     if let Some(boundary) = plan.boundary.filter(|n| *n as usize > plan.steps.len()) {
         return Err(PlanError::Boundary { boundary, steps: plan.steps.len() });
     }
-    let mut written = Written::new(plan);
+    let mut written = Written::new(plan)?;
     check_scratch_list(plan)?;
     let used: Vec<Vec<Arg>> = plan.steps.iter().map(|step| uses(&step.op)).collect();
     for (position, (step, used)) in plan.steps.iter().zip(&used).enumerate() {

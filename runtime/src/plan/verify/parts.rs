@@ -50,9 +50,27 @@ pub(super) struct Written {
 }
 
 impl Written {
-    pub(super) fn new(plan: &Plan) -> Written {
+    /// What is there before the first step: the parts of states that stay.
+    ///
+    /// # Errors
+    /// Such a part lies in no value of a state after the run, or its state is not written.
+    pub(super) fn new(plan: &Plan) -> Result<Written, PlanError> {
         let count = plan.buffers.len();
-        Written { direct: vec![false; count], parts: vec![vec![]; count] }
+        let mut written = Written { direct: vec![false; count], parts: vec![vec![]; count] };
+        for &id in &plan.kept {
+            let buffer = plan.buffers.get(id.0 as usize).ok_or(PlanError::UnknownKept { buffer: id.0 })?;
+            let whole = plan.whole(id);
+            let after = match buffer.storage {
+                StorageClass::State(state) => whole != id && plan.states[state as usize] != whole,
+                _ => false,
+            };
+            if !after || written.parts[whole.0 as usize].iter().any(|other| plan.overlap(*other, id)) {
+                return Err(PlanError::Kept { buffer: buffer.name.clone() });
+            }
+            written.parts[whole.0 as usize].push(id);
+            written.direct[id.0 as usize] = true;
+        }
+        Ok(written)
     }
 
     pub(super) fn write(&mut self, plan: &Plan, step: &Step, id: BufferId) -> Result<(), PlanError> {
@@ -60,6 +78,7 @@ impl Written {
         let whole = plan.whole(id);
         let clash = match whole == id {
             true => self.parts[at].first().copied(),
+            false if plan.kept.contains(&id) => Some(whole),
             false if self.direct[whole.0 as usize] => Some(whole),
             false => self.parts[whole.0 as usize].iter().copied().find(|p| *p != id && plan.overlap(*p, id)),
         };

@@ -1,5 +1,7 @@
 //! Building operators into a graph whose types are known: the hand of composite operators.
 
+mod flow;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -16,6 +18,8 @@ use crate::scalar::Scalar;
 use crate::tensor::TensorData;
 use crate::types::DenseType;
 use crate::verify::broadcasts;
+
+pub use flow::{BodyBuilder, Iteration, IterationInputs, LoopOperands, LoopResults};
 
 /// Adds operators to a graph and infers their types at once. Nodes take the name of the operator
 /// being expanded.
