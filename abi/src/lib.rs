@@ -12,6 +12,8 @@
 #[macro_use]
 mod named;
 
+#[cfg(feature = "plan")]
+mod args;
 pub mod artifact;
 #[cfg(feature = "plan")]
 pub mod check;
@@ -46,6 +48,8 @@ pub mod sizes;
 pub mod vendor;
 mod words;
 
+#[cfg(feature = "plan")]
+pub use args::{Args, ArgsIter};
 #[cfg(feature = "plan")]
 pub use check::{BrokenRequirement, Requirement, ValueCheck};
 pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};

@@ -460,34 +460,6 @@ impl<N: Number> StepOp<N> {
         let epilogue = call.and_then(|call| call.epilogue).map(|e| e.kernel);
         launched.into_iter().chain(epilogue).chain(call.and_then(|call| call.prologue).map(|p| p.kernel))
     }
-
-    /// Every buffer use of this step, reads before writes for library calls: the operands in buffers, the result,
-    /// arguments of the epilogue, arguments of the prologue.
-    pub fn args(&self) -> Vec<Arg> {
-        let read = |buffer| Arg { buffer, writes: false };
-        let write = |buffer| Arg { buffer, writes: true };
-        let (mut args, epilogue) = match self {
-            StepOp::Launch { args, .. } => (args.clone(), None),
-            StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { a, b, c, epilogue, .. } => {
-                let operands = a.buffer().into_iter().chain([*b]).map(read);
-                (operands.chain([write(*c)]).collect(), epilogue.as_ref())
-            }
-            StepOp::Attention { q, k, v, out, epilogue, .. } => {
-                (vec![read(*q), read(*k), read(*v), write(*out)], epilogue.as_ref())
-            }
-            StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
-            StepOp::Extern { args, .. } | StepOp::Flow { args, .. } | StepOp::Vendor { args, .. } => {
-                (args.clone(), None)
-            }
-        };
-        if let Some(epilogue) = epilogue {
-            args.extend(epilogue.args.iter().copied());
-        }
-        if let Some(prologue) = self.prologue() {
-            args.extend(prologue.args.iter().copied());
-        }
-        args
-    }
 }
 
 /// No buffer.

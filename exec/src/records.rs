@@ -71,6 +71,15 @@ impl Records {
     pub fn of(plan: &Plan, place: Place, number: &dyn Fn(KernelId) -> u64) -> Result<Records, Refused> {
         Records::measured(plan, place, number, &Known)
     }
+
+    /// As [`Records::of`], in the memory of other records.
+    ///
+    /// # Errors
+    /// As [`Records::measured`].
+    pub fn refill(&mut self, plan: &Plan, place: Place, number: &dyn Fn(KernelId) -> u64) -> Result<(), Refused> {
+        self.clear();
+        self.fill(plan, place, number, &Known)
+    }
 }
 
 impl<N: Number> Records<N> {
@@ -86,6 +95,22 @@ impl<N: Number> Records<N> {
         measure: &dyn Measure<N>,
     ) -> Result<Records<N>, Refused> {
         let mut records = Records::default();
+        records.fill(plan, place, number, measure)?;
+        Ok(records)
+    }
+
+    fn clear(&mut self) {
+        let Records { steps, positions, slots, words, bodies } = self;
+        (steps.clear(), positions.clear(), slots.clear(), words.clear(), bodies.clear());
+    }
+
+    fn fill(
+        &mut self,
+        plan: &Plan<N>,
+        place: Place,
+        number: &dyn Fn(KernelId) -> u64,
+        measure: &dyn Measure<N>,
+    ) -> Result<(), Refused> {
         let mut functions = plan.kernels.len() as u64;
         for (position, entry) in plan.steps.iter().enumerate() {
             let call = entry.op.library().filter(|_| place == Place::Processor);
@@ -96,7 +121,7 @@ impl<N: Number> Records<N> {
                 }
                 (_, Some(call)) => {
                     let (kind, words) =
-                        (step::LIBRARY + routine(&call.contraction, measure), records.words.len() + scratch::WORDS);
+                        (step::LIBRARY + routine(&call.contraction, measure), self.words.len() + scratch::WORDS);
                     let (function, tasks) = (linked(call, number), measure.tasks(&call.contraction));
                     Some(Recorded { kind, function, tasks, call: words as u64 })
                 }
@@ -108,27 +133,27 @@ impl<N: Number> Records<N> {
             }
             let args = entry.op.args();
             let counts = call.as_ref().map_or(args.len() as u64, arguments);
-            let (first, grain) = (records.slots.len() as u64, measure.grain(entry, tasks));
+            let (first, grain) = (self.slots.len() as u64, measure.grain(entry, tasks));
             let [kind, name, first, function, counts, word] = [kind, 0, first, function, counts, word].map(N::from);
-            records.steps.push([kind, name, first, tasks, grain, function, counts, word]);
-            records.positions.push(position);
-            records.slots.extend(args.iter().map(|arg| slot_of(plan, arg.buffer)));
+            self.steps.push([kind, name, first, tasks, grain, function, counts, word]);
+            self.positions.push(position);
+            self.slots.extend(args.into_iter().map(|arg| slot_of(plan, arg.buffer)));
             if let Some(flow) = entry.op.flow() {
-                if let Some(record) = records.steps.last_mut() {
-                    record[step::CALL] = ((records.words.len() + scratch::WORDS) as u64).into();
+                if let Some(record) = self.steps.last_mut() {
+                    record[step::CALL] = ((self.words.len() + scratch::WORDS) as u64).into();
                 }
-                records.put_scratch(plan, position);
-                records.words.extend(flow.words());
+                self.put_scratch(plan, position);
+                self.words.extend(flow.words());
                 let bodies = flow.bodies.iter().map(|body| Records::measured(body, place, number, measure));
                 let bodies = bodies.collect::<Result<_, _>>().map_err(|_| Refused { step: position })?;
-                records.bodies.push(bodies);
+                self.bodies.push(bodies);
             }
             if let Some(call) = call {
-                records.put_scratch(plan, position);
-                put_words(&call.contraction, &mut records.words);
+                self.put_scratch(plan, position);
+                put_words(&call.contraction, &mut self.words);
             }
         }
-        Ok(records)
+        Ok(())
     }
 
     fn put_scratch(&mut self, plan: &Plan<N>, position: usize) {

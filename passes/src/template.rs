@@ -1,6 +1,7 @@
 //! Graphs whose open dimensions are symbols: passes run once, and what they make holds for many shapes. So are numbers that become
 //! known in a run and decide shapes ([`crate::parts`]).
 
+use smallvec::SmallVec;
 use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Origin;
 use tensorc_ir::extent::{Binding, Symbol, Trace};
@@ -248,7 +249,11 @@ impl Template {
 
     /// The numbers of the symbols for sources of these types; `None` if there are too few.
     pub fn numbers(&self, types: &[DenseType]) -> Option<Vec<i64>> {
-        self.places.iter().map(|place| number_at(types, *place).map(|n| n as i64)).collect()
+        self.numbers_of(types).collect()
+    }
+
+    fn numbers_of(&self, types: &[DenseType]) -> impl Iterator<Item = Option<i64>> {
+        self.places.iter().map(|place| number_at(types, *place).map(|n| n as i64))
     }
 
     /// Of each symbol, a source and the position of a number that it is: an input and an axis, at first.
@@ -283,7 +288,16 @@ impl Template {
 
     /// What numbers are for sources of these types, the inputs first; `None` if the template does not hold for them.
     pub fn binding(&self, types: &[DenseType]) -> Option<Binding> {
-        let binding = self.trace.bind(&self.numbers(types)?)?;
+        let mut binding = Binding::default();
+        self.rebind(types, &mut binding).then_some(binding)
+    }
+
+    /// As [`Template::binding`], in the memory of another binding. Whether the template holds for the sources.
+    pub fn rebind(&self, types: &[DenseType], binding: &mut Binding) -> bool {
+        let numbers: Option<SmallVec<[i64; 8]>> = self.numbers_of(types).collect();
+        if !numbers.is_some_and(|numbers| self.trace.rebind(&numbers, binding)) {
+            return false;
+        }
         let Facts { sources, types: own, .. } = &self.facts;
         let fits = |((source, own), ty): ((&ShapeSource, &DenseType), &DenseType)| {
             let given = ty.dims.example().iter().map(|n| *n as i64);
@@ -294,7 +308,7 @@ impl Template {
                 && own.rank() == ty.rank()
                 && dims.all(|(axis, (n, given))| n == given || follows(axis))
         };
-        (own.len() == types.len() && sources.iter().zip(own).zip(types).all(fits)).then_some(binding)
+        own.len() == types.len() && sources.iter().zip(own).zip(types).all(fits)
     }
 
     /// The graph for sources of these types, the inputs first; `None` if the template does not hold for them.

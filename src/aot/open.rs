@@ -11,7 +11,7 @@ use tensorc_passes::parts::PartShape;
 use tensorc_passes::template::{Place, Template};
 use tensorc_runtime::artifact::ScratchInfo;
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{PlacedRange, PlacementOrder, plan_memory};
+use tensorc_schedule::{PlacedRange, PlacementOrder, PlacementRoom, plan_memory};
 
 use super::ExtentRange;
 use super::cover::{OpenTypes, Ranges, Samples, symbols_in};
@@ -101,7 +101,7 @@ impl OpenVariant {
         let mut lowered = self.lowered.bound(&self.template.trace.bind(&numbers).ok_or_else(nowhere)?);
         plan_memory(&mut lowered)?;
         let order = PlacementOrder::of(&lowered)?;
-        order.apply(&mut lowered);
+        order.apply(&mut lowered.plan, &mut PlacementRoom::default());
         let arena_bytes = self.arena_bytes(&order, &all, types, parts);
         let mut scratch = self.scratch(&order, &all, bindings().map(|(_, binding)| binding));
         if !are_all {

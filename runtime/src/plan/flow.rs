@@ -19,12 +19,17 @@ impl FlowProgram {
     ///
     /// # Errors
     /// As [`Executable::new`].
-    pub fn new(flow: &FlowPlan, tables: &Tables<'_>) -> Result<FlowProgram, LoadError> {
+    pub fn new(flow: &FlowPlan, tables: Tables<'_>) -> Result<FlowProgram, LoadError> {
         let link = |body: &Plan| {
             let report = PlanReport { arena_bytes: body.arena_bytes, lower_bound_bytes: body.lower_bound_bytes };
             Executable::resolved(body.clone(), report, tables, Place::Processor)
         };
         Ok(FlowProgram { words: flow.words(), bodies: flow.bodies.iter().map(link).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether these are the nested plans of a step, which was linked with them before.
+    pub fn is_of(&self, flow: &FlowPlan) -> bool {
+        flow.bodies.iter().eq(self.bodies.iter().map(Executable::plan))
     }
 
     /// What is executed.
