@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorc_abi::{KernelFn, KernelSignature, Plan, Weight};
+use tensorc_abi::{KernelFn, KernelSignature, Packing, Plan, Weight};
 use tensorc_codegen::jit::JitModule;
 use tensorc_codegen::lower::{Choices, lower_open};
 use tensorc_codegen::sizes::sized;
@@ -172,7 +172,11 @@ impl OpenPlan {
             admit(compiler, plan)?;
             let all = weights.iter_mut().zip(&open.weights).zip(&self.weights);
             for ((storage, weight), _) in all.filter(|(_, known)| known.is_none()) {
-                *storage = pack(compiler, weight, &constants[weight.constant as usize].bound(binding))?;
+                let data = &constants[weight.constant as usize];
+                match weight.packing {
+                    Packing::Plain => data.write_bound(binding, storage.changed(data.bytes().len())?),
+                    _ => *storage = pack(compiler, weight, &data.bound(binding))?,
+                }
             }
             Ok(())
         })

@@ -36,6 +36,8 @@ struct BoundPlan {
     types: Vec<DenseType>,
     signatures: Vec<KernelSignature>,
     executable: Arc<Executable>,
+    /// Whether the shape had lost its numbers to another before: the next new one does not take them again.
+    comes_back: bool,
     /// The run that used it last.
     used: u64,
 }
@@ -62,52 +64,58 @@ impl OpenRun {
         comes_back: bool,
     ) -> Result<&mut Context, Error> {
         self.clock += 1;
-        let is_plan = |bound: &BoundPlan| Arc::ptr_eq(&bound.plan, plan);
-        let at = match self.bound.iter().position(|bound| is_plan(bound) && bound.types == types) {
+        let is_it = |bound: &BoundPlan| Arc::ptr_eq(&bound.plan, plan) && bound.types == types;
+        let at = match self.bound.iter().position(is_it) {
             Some(at) => at,
             None => {
                 plan.rebind(types, &mut self.room.binding)?;
-                let oldest = |(_, bound): &(usize, &BoundPlan)| (!is_plan(bound), bound.used);
-                let oldest = self.bound.iter().enumerate().min_by_key(oldest).map(|(at, bound)| (at, is_plan(bound)));
-                let has_room = self.bound.len() < MAX_BOUND;
-                match oldest {
-                    Some((at, true)) if !(comes_back && has_room) => self
-                        .renumber(at, compiler, types)
-                        // Another order of buffers may be within limits that this one exceeds.
-                        .or_else(|_| self.add(compiler, plan, types))?,
-                    Some((at, false)) if !has_room => {
-                        self.bound.swap_remove(at);
-                        self.add(compiler, plan, types)?
-                    }
-                    _ => self.add(compiler, plan, types)?,
-                }
+                let at = match self.place(plan, comes_back) {
+                    // Another order of buffers may be within limits that this one exceeds.
+                    Some(at) => self.renumber(at, compiler, types).or_else(|_| self.add(compiler, plan, types))?,
+                    None => self.add(compiler, plan, types)?,
+                };
+                self.bound[at].comes_back = comes_back;
+                at
             }
         };
         self.bound[at].used = self.clock;
         self.switched(compiler, at)
     }
 
-    /// Adds the plan with the numbers of the binding.
+    /// Whose numbers a shape replaces: new shapes those of the last one that was new; `None` if there is room for more.
+    fn place(&self, plan: &Arc<OpenPlan>, comes_back: bool) -> Option<usize> {
+        let own = || self.bound.iter().enumerate().filter(|(_, bound)| Arc::ptr_eq(&bound.plan, plan));
+        let last = own().find(|(_, bound)| !bound.comes_back && !comes_back);
+        let oldest = || own().filter(|_| self.bound.len() >= MAX_BOUND).min_by_key(|(_, bound)| bound.used);
+        last.or_else(oldest).map(|(at, _)| at)
+    }
+
+    /// Adds the plan with the numbers of the binding, in place of the one that was not used longest if there are too many.
     fn add(&mut self, compiler: &Compiler, plan: &Arc<OpenPlan>, types: &[DenseType]) -> Result<usize, Error> {
+        let oldest = self.bound.iter().enumerate().min_by_key(|(_, bound)| bound.used).map(|(at, _)| at);
+        if let Some(oldest) = oldest.filter(|_| self.bound.len() >= MAX_BOUND) {
+            self.bound.swap_remove(oldest);
+        }
         let (executable, signatures) = plan.executable(compiler, &mut self.room, &mut Report::default())?;
         let (plan, types, executable) = (plan.clone(), types.to_vec(), Arc::new(executable));
-        self.bound.push(BoundPlan { plan, types, signatures, executable, used: 0 });
+        self.bound.push(BoundPlan { plan, types, signatures, executable, comes_back: false, used: 0 });
         Ok(self.bound.len() - 1)
     }
 
     /// Gives one of the plans the numbers of the binding.
     fn renumber(&mut self, at: usize, compiler: &Compiler, types: &[DenseType]) -> Result<usize, Error> {
         self.switched(compiler, at)?;
+        let plan = self.bound[at].plan.clone();
         let Some(context) = self.context.take() else { return Ok(at) };
         // The context alone has the executable while that changes. If it cannot, both go.
-        let BoundPlan { plan, mut signatures, executable, types: mut old, used } = self.bound.swap_remove(at);
+        let BoundPlan { mut signatures, executable, types: mut old, .. } = self.bound.swap_remove(at);
         drop(executable);
         let change = |one: &mut Executable| plan.renumber(compiler, one, &mut signatures, &mut self.room);
         let context = context.renumbered(change)?.ok_or_else(|| Error::Internal("a shape is in use".to_owned()))?;
         let executable = context.executable().clone();
         self.context = Some(context);
         old.clone_from_slice(types);
-        self.bound.push(BoundPlan { plan, types: old, signatures, executable, used });
+        self.bound.push(BoundPlan { plan, types: old, signatures, executable, comes_back: false, used: 0 });
         Ok(self.bound.len() - 1)
     }
 

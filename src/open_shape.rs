@@ -56,9 +56,8 @@ impl OpenShape {
     pub fn run(&self, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
         self.with_context(|context| {
             let executable = context.executable().clone();
-            let run = |outputs: &mut [TensorMut<'_>]| {
-                Ok(run_on(&self.compiler, context, Bindings::new(inputs, outputs))?)
-            };
+            let run =
+                |outputs: &mut [TensorMut<'_>]| Ok(run_on(&self.compiler, context, Bindings::new(inputs, outputs))?);
             with_outputs(executable.plan(), run)
         })
     }

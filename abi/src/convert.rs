@@ -15,13 +15,20 @@ pub trait Convert<N: Number, M: Number> {
     fn signed(&self, n: N::Signed) -> M::Signed;
 }
 
+/// Several numbers of one name. (As a loop: `array::map` is kept from being unrolled by its guard against panics.)
+fn all<N: Number, M: Number, const COUNT: usize>(from: &[N; COUNT], to: &impl Convert<N, M>) -> [M; COUNT] {
+    let mut numbers = [M::default(); COUNT];
+    numbers.iter_mut().zip(from).for_each(|(number, from)| *number = to.number(*from));
+    numbers
+}
+
 impl<N: Number> MatrixLayout<N> {
     /// The layout with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> MatrixLayout<M> {
-        let MatrixLayout { offset, batch_strides, row_stride, col_stride } = *self;
+        let MatrixLayout { offset, batch_strides: [b0, b1, b2], row_stride, col_stride } = *self;
         MatrixLayout {
             offset: to.signed(offset),
-            batch_strides: batch_strides.map(|n| to.signed(n)),
+            batch_strides: [to.signed(b0), to.signed(b1), to.signed(b2)],
             row_stride: to.signed(row_stride),
             col_stride: to.signed(col_stride),
         }
@@ -32,9 +39,8 @@ impl<N: Number> BatchedGemm<N> {
     /// The product with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> BatchedGemm<M> {
         let BatchedGemm { batch, m, n, k, a, b, c, b_packed } = *self;
-        let [m, n, k] = [m, n, k].map(|n| to.number(n));
-        let [a, b, c] = [a, b, c].map(|layout| layout.convert(to));
-        BatchedGemm { batch: batch.map(|n| to.number(n)), m, n, k, a, b, c, b_packed }
+        let ([m, n, k], batch) = (all(&[m, n, k], to), all(&batch, to));
+        BatchedGemm { batch, m, n, k, a: a.convert(to), b: b.convert(to), c: c.convert(to), b_packed }
     }
 }
 
@@ -42,8 +48,8 @@ impl<N: Number> Conv2d<N> {
     /// The convolution with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Conv2d<M> {
         let [batch, groups, in_channels, out_channels] =
-            [self.batch, self.groups, self.in_channels, self.out_channels].map(|n| to.number(n));
-        let pair = |pair: [N; 2]| pair.map(|n| to.number(n));
+            all(&[self.batch, self.groups, self.in_channels, self.out_channels], to);
+        let pair = |pair: [N; 2]| all(&pair, to);
         Conv2d {
             batch,
             groups,
@@ -66,9 +72,8 @@ impl<N: Number> Attention<N> {
     /// The attention with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> Attention<M> {
         let Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero } = *self;
-        let [queries, keys, depth, size] = [queries, keys, depth, size].map(|n| to.number(n));
-        let [q, k, v, out] = [q, k, v, out].map(|layout| layout.convert(to));
-        let batch = batch.map(|n| to.number(n));
+        let ([queries, keys, depth, size], batch) = (all(&[queries, keys, depth, size], to), all(&batch, to));
+        let (q, k, v, out) = (q.convert(to), k.convert(to), v.convert(to), out.convert(to));
         Attention { batch, queries, keys, depth, size, q, k, v, out, scale, shifted, empty_is_zero }
     }
 }
@@ -76,7 +81,7 @@ impl<N: Number> Attention<N> {
 impl<N: Number> SubBuffer<N> {
     /// The part with other numbers.
     pub fn convert<M: Number>(&self, to: &impl Convert<N, M>) -> SubBuffer<M> {
-        let [offset, run, stride] = [self.offset, self.run, self.stride].map(|n| to.number(n));
+        let [offset, run, stride] = all(&[self.offset, self.run, self.stride], to);
         SubBuffer { of: self.of, offset, run, stride }
     }
 }
@@ -241,8 +246,18 @@ mod tests {
             ..Conv2d::default()
         };
         let [q, k, v, out] = [layout; 4];
-        let attention =
-            Attention { batch: [2, 3, 4], queries: 5, keys: 6, depth: 7, size: 8, q, k, v, out, ..Attention::default() };
+        let attention = Attention {
+            batch: [2, 3, 4],
+            queries: 5,
+            keys: 6,
+            depth: 7,
+            size: 8,
+            q,
+            k,
+            v,
+            out,
+            ..Attention::default()
+        };
         let part = Some(SubBuffer { of: BufferId(0), offset: 2, run: 3, stride: 4 });
         let buffer = |part| Buffer {
             name: "b".to_owned(),
@@ -257,7 +272,10 @@ mod tests {
             StepOp::Gemm { call: gemm, a: a.clone(), b, c, epilogue: None },
             StepOp::Conv { call: conv, a, b, c, epilogue: None },
             StepOp::Attention { call: attention, q: c, k: c, v: c, out: c, epilogue: None },
-            StepOp::Flow { flow: FlowPlan { kind: FlowKind::If, bodies: vec![body.clone(), body] }.into(), args: vec![] },
+            StepOp::Flow {
+                flow: FlowPlan { kind: FlowKind::If, bodies: vec![body.clone(), body] }.into(),
+                args: vec![],
+            },
         ];
         let step = |op| Step { name: "s".to_owned(), op, flops: 2, bytes: 3 };
         Plan {

@@ -61,7 +61,9 @@ pub use external::{ExternCall, ExternError, ExternFn, panic_text};
 pub use find::FindOp;
 #[cfg(feature = "plan")]
 pub use flow::{FlowKind, FlowPlan, Loop};
-pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
+pub use library::{
+    Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, ContractionRef, Conv2d, ImageLayout, MatrixLayout, Packing,
+};
 pub use number::Number;
 #[cfg(feature = "plan")]
 pub use operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};

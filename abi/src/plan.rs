@@ -5,7 +5,7 @@ use crate::conv::ConvPass;
 use crate::dtype::DType;
 use crate::fields::Visitor;
 use crate::flow::FlowPlan;
-use crate::library::{Attention, BatchedGemm, Contraction, Conv2d, Packing};
+use crate::library::{Attention, BatchedGemm, ContractionRef, Conv2d, Packing};
 use crate::number::Number;
 use crate::operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 use crate::part::SubBuffer;
@@ -419,7 +419,7 @@ pub struct Parameter<N: Number = u64> {
 #[derive(Clone, Copy, Debug)]
 pub struct LibraryOp<'p, N: Number = u64> {
     /// What the library kernel computes.
-    pub contraction: Contraction<N>,
+    pub contraction: ContractionRef<'p, N>,
     /// What is applied to its result, or to the scores of attention.
     pub epilogue: Option<&'p Epilogue>,
     /// What computes its left operand, if that lies in no buffer.
@@ -430,9 +430,9 @@ impl<N: Number> StepOp<N> {
     /// What a step asks of the kernel library, if it does.
     pub fn library(&self) -> Option<LibraryOp<'_, N>> {
         let (contraction, left, epilogue) = match self {
-            StepOp::Gemm { call, a, epilogue, .. } => (Contraction::Gemm(*call), Some(a), epilogue),
-            StepOp::Conv { call, a, epilogue, .. } => (Contraction::Conv(*call), Some(a), epilogue),
-            StepOp::Attention { call, epilogue, .. } => (Contraction::Attention(*call), None, epilogue),
+            StepOp::Gemm { call, a, epilogue, .. } => (ContractionRef::Gemm(call), Some(a), epilogue),
+            StepOp::Conv { call, a, epilogue, .. } => (ContractionRef::Conv(call), Some(a), epilogue),
+            StepOp::Attention { call, epilogue, .. } => (ContractionRef::Attention(call), None, epilogue),
             StepOp::Launch { .. }
             | StepOp::Vendor { .. }
             | StepOp::Copy { .. }

@@ -2,7 +2,7 @@
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
 use tensorc_abi::{
-    BufferId, Contraction, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Step, StepOp, StorageClass,
+    BufferId, ContractionRef, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Step, StepOp, StorageClass,
     WorkingBytes,
 };
 use tensorc_kernels::{
@@ -37,7 +37,7 @@ pub struct Records<N: Number = u64> {
 /// What records say of a step that a plan does not: how it is divided, and by which library kernel it is computed.
 pub trait Measure<N: Number> {
     /// Number of tasks of a step that calls the kernel library.
-    fn tasks(&self, contraction: &Contraction<N>) -> N;
+    fn tasks(&self, contraction: ContractionRef<'_, N>) -> N;
 
     /// The least number of a step's tasks worth handing to another thread.
     fn grain(&self, step: &Step<N>, tasks: N) -> N;
@@ -50,7 +50,7 @@ pub trait Measure<N: Number> {
 struct Known;
 
 impl Measure<u64> for Known {
-    fn tasks(&self, contraction: &Contraction) -> u64 {
+    fn tasks(&self, contraction: ContractionRef<'_>) -> u64 {
         tasks_of(contraction)
     }
 
@@ -121,8 +121,8 @@ impl<N: Number> Records<N> {
                 }
                 (_, Some(call)) => {
                     let (kind, words) =
-                        (step::LIBRARY + routine(&call.contraction, measure), self.words.len() + scratch::WORDS);
-                    let (function, tasks) = (linked(call, number), measure.tasks(&call.contraction));
+                        (step::LIBRARY + routine(call.contraction, measure), self.words.len() + scratch::WORDS);
+                    let (function, tasks) = (linked(call, number), measure.tasks(call.contraction));
                     Some(Recorded { kind, function, tasks, call: words as u64 })
                 }
                 (op, None) => Recorded::of(plan, op, place, number),
@@ -150,7 +150,7 @@ impl<N: Number> Records<N> {
             }
             if let Some(call) = call {
                 self.put_scratch(plan, position);
-                put_words(&call.contraction, &mut self.words);
+                put_words(call.contraction, &mut self.words);
             }
         }
         Ok(())
@@ -187,20 +187,20 @@ fn arguments<N: Number>(call: &LibraryOp<'_, N>) -> u64 {
 }
 
 /// The position in [`LIBRARIES`] of the kernel that computes a contraction.
-fn routine<N: Number>(contraction: &Contraction<N>, measure: &dyn Measure<N>) -> u64 {
+fn routine<N: Number>(contraction: ContractionRef<'_, N>, measure: &dyn Measure<N>) -> u64 {
     let name = match contraction {
-        Contraction::Gemm(_) => "tc_rt_gemm",
-        Contraction::Attention(_) => "tc_rt_attention",
-        Contraction::Conv(call) => measure.variant(call).symbol(),
+        ContractionRef::Gemm(_) => "tc_rt_gemm",
+        ContractionRef::Attention(_) => "tc_rt_attention",
+        ContractionRef::Conv(call) => measure.variant(call).symbol(),
     };
     LIBRARIES.iter().take_while(|known| **known != name).count() as u64
 }
 
-fn put_words<N: Number>(contraction: &Contraction<N>, words: &mut Vec<N>) {
+fn put_words<N: Number>(contraction: ContractionRef<'_, N>, words: &mut Vec<N>) {
     match contraction {
-        Contraction::Gemm(call) => words.extend(call.to_words()),
-        Contraction::Conv(call) => words.extend(call.to_words()),
-        Contraction::Attention(call) => words.extend(call.to_words()),
+        ContractionRef::Gemm(call) => words.extend(call.to_words()),
+        ContractionRef::Conv(call) => words.extend(call.to_words()),
+        ContractionRef::Attention(call) => words.extend(call.to_words()),
     }
 }
 
@@ -211,10 +211,10 @@ pub fn working_bytes(op: &StepOp) -> WorkingBytes {
     }
     let bytes = op.library().map_or(0, |LibraryOp { contraction, epilogue, prologue }| {
         let prologue = prologue.map(|p| p.args.len());
-        match &contraction {
-            Contraction::Gemm(call) => gemm_scratch(call, prologue),
-            Contraction::Conv(call) => conv_scratch(call, prologue),
-            Contraction::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
+        match contraction {
+            ContractionRef::Gemm(call) => gemm_scratch(call, prologue),
+            ContractionRef::Conv(call) => conv_scratch(call, prologue),
+            ContractionRef::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
         }
     });
     WorkingBytes { shared: 0, each: worker_stride(bytes) as u64 }
@@ -225,15 +225,15 @@ pub fn does_something(plan: &Plan, op: &StepOp) -> bool {
     match op {
         StepOp::Launch { extent, .. } => *extent > 0,
         StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes() > 0,
-        _ => op.library().is_none_or(|call| tasks_of(&call.contraction) > 0),
+        _ => op.library().is_none_or(|call| tasks_of(call.contraction) > 0),
     }
 }
 
-fn tasks_of(contraction: &Contraction) -> u64 {
+fn tasks_of(contraction: ContractionRef<'_>) -> u64 {
     match contraction {
-        Contraction::Gemm(call) => gemm_tasks(call),
-        Contraction::Conv(call) => conv_tasks(call),
-        Contraction::Attention(call) => attention_tasks(call),
+        ContractionRef::Gemm(call) => gemm_tasks(call),
+        ContractionRef::Conv(call) => conv_tasks(call),
+        ContractionRef::Attention(call) => attention_tasks(call),
     }
 }
 
@@ -251,8 +251,8 @@ pub const BYTES_PER_NS: u64 = 16;
 /// Floating-point operations of a step that one core executes in a nanosecond.
 pub fn flops_per_ns<N: Number>(step: &Step<N>) -> u64 {
     match step.op.library().map(|call| call.contraction) {
-        Some(Contraction::Gemm(_) | Contraction::Conv(_)) => 64,
-        Some(Contraction::Attention(_)) => 32,
+        Some(ContractionRef::Gemm(_) | ContractionRef::Conv(_)) => 64,
+        Some(ContractionRef::Attention(_)) => 32,
         None => 4,
     }
 }

@@ -86,7 +86,8 @@ impl WrittenMemory {
 /// The regions with enough work to be worth it, in order, among the steps at some positions of a plan: those that do
 /// something. Steps whose working memory differs, or lies where another has a buffer, are in none together.
 pub fn regions<'p>(plan: &'p Plan, steps: &'p [usize]) -> impl Iterator<Item = Range<usize>> + 'p {
-    Independent { plan, steps, next: 0, open: Vec::new() }.filter(move |region| pays(plan, &steps[region.clone()]))
+    Independent { plan, steps, next: 0, open: Vec::new(), listed: false }
+        .filter(move |region| pays(plan, &steps[region.clone()]))
 }
 
 /// Maximal ranges of steps that do not depend on each other, within a limit.
@@ -97,6 +98,8 @@ struct Independent<'p> {
     next: usize,
     /// What the steps of the current range touch.
     open: Vec<StepAccess>,
+    /// Whether these are those of the first step of the next range.
+    listed: bool,
 }
 
 impl Independent<'_> {
@@ -114,7 +117,13 @@ impl Independent<'_> {
         }
         StepAccess::list(plan, self.steps[index], &mut self.open);
         let (open, own) = self.open.split_at(before);
-        own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)))
+        let admitted = own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)));
+        if !admitted {
+            // What the step touches is what the next range begins with.
+            self.open.drain(..before);
+            self.listed = true;
+        }
+        admitted
     }
 }
 
@@ -124,8 +133,10 @@ impl Iterator for Independent<'_> {
     fn next(&mut self) -> Option<Range<usize>> {
         let first = self.next;
         let step = *self.steps.get(first)?;
-        self.open.clear();
-        StepAccess::list(self.plan, step, &mut self.open);
+        if !core::mem::take(&mut self.listed) {
+            self.open.clear();
+            StepAccess::list(self.plan, step, &mut self.open);
+        }
         self.next += 1;
         while self.next < self.steps.len() && self.next - first < MAX_STEPS && self.admits(self.next) {
             self.next += 1;

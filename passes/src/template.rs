@@ -222,12 +222,16 @@ impl Template {
 
     /// The places at which the conditions admit none of the numbers tried in place of one of `numbers`.
     fn refusing(&self, numbers: &[i64], tries: impl Fn(usize, i64) -> Vec<i64>) -> Vec<Place> {
-        let admits = |i: usize, n: i64| {
-            let mut values = numbers.to_vec();
-            values[i] = n;
-            self.trace.bind(&values).is_some()
+        let (mut values, mut binding) = (numbers.to_vec(), Binding::default());
+        let mut refused = |i: usize| {
+            let admits = |n: i64| {
+                values[i] = n;
+                self.trace.rebind(&values, &mut binding)
+            };
+            let refused = !tries(i, numbers[i]).into_iter().any(admits);
+            values[i] = numbers[i];
+            refused
         };
-        let refused = |i: usize| !tries(i, numbers[i]).into_iter().any(|n| admits(i, n));
         self.places.iter().enumerate().filter(|(i, _)| refused(*i)).map(|(_, place)| *place).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Plans for many shapes: their numbers, and how much memory they take for the shapes of a request.
 
-use tensorc_abi::{Contraction, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
+use tensorc_abi::{ContractionRef, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
 use tensorc_exec::{Measure, Records, working_bytes};
 use tensorc_ir::Extent;
 use tensorc_ir::extent::{Binding, Example, Trace, advice};
@@ -203,7 +203,7 @@ fn nowhere() -> Error {
 struct Unmeasured;
 
 impl Measure<Extent> for Unmeasured {
-    fn tasks(&self, _: &Contraction<Extent>) -> Extent {
+    fn tasks(&self, _: ContractionRef<'_, Extent>) -> Extent {
         Extent::ONE
     }
 

@@ -150,9 +150,8 @@ impl SessionCode {
         inputs: &[TensorRef<'_>],
         outputs: &mut [TensorMut<'_>],
     ) -> Result<(), Error> {
-        let run = |context: &mut Context, bindings: Bindings<'_, '_, '_>| {
-            run_on(self.program.compiler(), context, bindings)
-        };
+        let run =
+            |context: &mut Context, bindings: Bindings<'_, '_, '_>| run_on(self.program.compiler(), context, bindings);
         self.bound(memory, inputs, outputs, run)
     }
 

@@ -88,7 +88,8 @@ fn shapes_that_come_back_have_their_results() {
 #[test]
 fn further_shapes_allocate_nothing_that_grows_with_the_plan() {
     let bytes = |layers: usize| {
-        let model = model(&decoder(layers), Options { threads: Some(1), backend: options().backend, ..Options::default() });
+        let model =
+            model(&decoder(layers), Options { threads: Some(1), backend: options().backend, ..Options::default() });
         let mut y = vec![0.0; 300 * 16];
         run_into(&model, 300, &mut y).unwrap();
         run_into(&model, 200, &mut y).unwrap();

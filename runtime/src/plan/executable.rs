@@ -277,6 +277,10 @@ impl Executable {
         interface.map_or_else(Vec::new, of)
     }
 
+    pub(super) fn weights(&self) -> &[WeightStorage] {
+        &self.weights
+    }
+
     pub(super) fn weight(&self, index: usize) -> &WeightStorage {
         &self.weights[index]
     }
@@ -342,17 +346,20 @@ fn prepare(
     let linked = Linked { kernels: tables.kernels, records };
     for (i, (record, step)) in records.steps.iter().zip(records.positions.iter().copied()).enumerate() {
         let call = exec::Step::resolve(record, &linked);
-        let call = call.ok_or_else(|| refused(plan, &Refused { step }, place))?;
-        let call = exec::Step { ns: estimated_ns(&plan.steps[step]), ..call };
+        let mut call = call.ok_or_else(|| refused(plan, &Refused { step }, place))?;
+        call.ns = estimated_ns(&plan.steps[step]);
         let known = prepared.get_mut(i).and_then(|known| known.flow.take());
-        let flow = plan.steps[step].op.flow().map(|flow| match known.filter(|known| known.is_of(flow)) {
+        let flow = plan.steps[step].op.flow().map(|flow| match known.filter(|known| known.is_of(flow, tables)) {
             Some(known) => Ok(known),
             None => FlowProgram::new(flow, tables).map(Box::new),
         });
-        let now = Prepared { call, region: 1, step, flow: flow.transpose()? };
+        let flow = flow.transpose()?;
         match prepared.get_mut(i) {
-            Some(known) => *known = now,
-            None => prepared.push(now),
+            Some(known) => {
+                known.call = call;
+                (known.region, known.step, known.flow) = (1, step, flow);
+            }
+            None => prepared.push(Prepared { call, region: 1, step, flow }),
         }
     }
     prepared.truncate(records.steps.len());

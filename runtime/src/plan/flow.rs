@@ -7,6 +7,7 @@ use tensorc_exec::{Flow, Memory, Place, Tensors, bind};
 use super::error::LoadError;
 use super::executable::{Executable, Tables};
 use super::verify::PlanReport;
+use crate::weights::WeightStorage;
 
 /// The nested plans of a step with their code.
 pub(super) struct FlowProgram {
@@ -27,9 +28,11 @@ impl FlowProgram {
         Ok(FlowProgram { words: flow.words(), bodies: flow.bodies.iter().map(link).collect::<Result<_, _>>()? })
     }
 
-    /// Whether these are the nested plans of a step, which was linked with them before.
-    pub fn is_of(&self, flow: &FlowPlan) -> bool {
-        flow.bodies.iter().eq(self.bodies.iter().map(Executable::plan))
+    /// Whether these are the nested plans of a step, linked with these weights: all else was linked with them before.
+    pub fn is_of(&self, flow: &FlowPlan, tables: Tables<'_>) -> bool {
+        let place = |weight: &WeightStorage| weight.as_slice().as_ptr();
+        let same = |body: &Executable| body.weights().iter().map(place).eq(tables.weights.iter().map(place));
+        flow.bodies.iter().eq(self.bodies.iter().map(Executable::plan)) && self.bodies.iter().all(same)
     }
 
     /// What is executed.

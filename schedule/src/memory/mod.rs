@@ -95,12 +95,7 @@ pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
 }
 
 /// Enters the offsets of ranges into a plan, with the bytes of the arena and their lower bound; `buffers` lie in each range.
-fn settle<'b>(
-    plan: &mut Plan,
-    buffers: impl Iterator<Item = &'b [BufferId]>,
-    total: u64,
-    room: &mut PlacementRoom,
-) {
+fn settle<'b>(plan: &mut Plan, buffers: impl Iterator<Item = &'b [BufferId]>, total: u64, room: &mut PlacementRoom) {
     for (placed, buffers) in room.placed.iter().zip(buffers) {
         for b in buffers {
             plan.buffers[b.0 as usize].storage = StorageClass::Arena(placed.offset);

@@ -17,7 +17,7 @@ mod parts;
 mod states;
 
 use tensorc_abi::{
-    Arg, Buffer, Contraction, DType, KernelSignature, LibraryOp, Plan, Scratch, Step, StepOp, StorageClass,
+    Arg, Buffer, ContractionRef, DType, KernelSignature, LibraryOp, Plan, Scratch, Step, StepOp, StorageClass,
     WorkingBytes,
 };
 use tensorc_exec::working_bytes;
@@ -299,11 +299,10 @@ fn list_uses(op: &StepOp, used: &mut Vec<Arg>) {
     };
     let [after, before] = [epilogue.map_or(0, |e| e.args.len()), prologue.map_or(0, |p| p.args.len())];
     let own = args.len() - after - before;
-    let [operands, after, before] = [(0, own), (own, after), (own + after, before)].map(|(first, count)| {
-        args.iter().skip(first).take(count)
-    });
+    let [operands, after, before] =
+        [(0, own), (own, after), (own + after, before)].map(|(first, count)| args.iter().skip(first).take(count));
     // Tiles of scores are finished before the first row of the result is.
-    if matches!(contraction, Contraction::Attention(_)) {
+    if matches!(contraction, ContractionRef::Attention(_)) {
         used.extend(operands.clone().take(own - 1).chain(after).chain(operands.skip(own - 1)));
         return;
     }
