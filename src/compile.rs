@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorc_abi::content::Piece;
-use tensorc_abi::{ExternFn, Packing, Plan, Weight};
+use tensorc_abi::{ExternFn, KernelFn, KernelSignature, Packing, Plan, Weight};
 use tensorc_codegen::jit::{JitModule, compile_kernels};
 use tensorc_codegen::lower::{Choices, lower_with};
 use tensorc_ir::TensorData;
@@ -18,7 +18,7 @@ use tensorc_ir::parallel::try_map;
 use tensorc_passes::manager::{PassCx, Timing};
 use tensorc_passes::pipeline::{CompilePhase, End, LOWER, PLAN_MEMORY, Pipeline};
 use tensorc_runtime::gpu::{Driver, LoadedKernel};
-use tensorc_runtime::plan::{LoadError, verify_kernels};
+use tensorc_runtime::plan::{LoadError, RenumberRoom, verify_kernels};
 use tensorc_runtime::profiler::Span;
 use tensorc_runtime::{Executable, WeightCache, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
@@ -180,6 +180,11 @@ pub(crate) fn generate(
     Ok(code)
 }
 
+/// The entry points of the kernels of some code.
+pub(crate) fn entries(code: &JitModule) -> Vec<KernelFn> {
+    (0..code.len()).filter_map(|i| code.entry(i)).collect()
+}
+
 /// Joins a plan with the code of its kernels.
 pub(crate) fn link_code(
     compiler: &Compiler,
@@ -188,8 +193,7 @@ pub(crate) fn link_code(
     weights: Vec<WeightStorage>,
     externs: &[ExternFn],
 ) -> Result<Executable, Error> {
-    let entries = (0..code.len()).filter_map(|i| code.entry(i)).collect();
-    let executable = link_executable(plan, entries, code.clone(), weights, externs)?;
+    let executable = link_executable(plan, entries(code), code.clone(), weights, externs)?;
     Ok(if compiler.options().poison { executable.poisoning() } else { executable })
 }
 
@@ -244,7 +248,7 @@ pub(crate) fn link_device(
 #[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]
 pub(crate) fn link_executable(
     plan: Plan,
-    entries: Vec<tensorc_abi::KernelFn>,
+    entries: Vec<KernelFn>,
     code: Arc<dyn std::any::Any + Send + Sync>,
     weights: Vec<WeightStorage>,
     externs: &[ExternFn],
@@ -252,4 +256,17 @@ pub(crate) fn link_executable(
     // SAFETY: the entries come from `code`, compiled from the kernels the plan was lowered with;
     // lowering bounds every access by the buffers' sizes and keeps parallel iterations disjoint.
     unsafe { Executable::with_externs(plan, entries, code, weights, externs) }.map_err(Error::from)
+}
+
+#[allow(unsafe_code, reason = "joining generated code with the run time is the one unsafe act of this crate")]
+pub(crate) fn renumber(
+    executable: &mut Executable,
+    entries: &[KernelFn],
+    signatures: &[KernelSignature],
+    room: &mut RenumberRoom,
+    change: impl FnOnce(&mut Plan, &mut [WeightStorage]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    // SAFETY: the entries are those of the kernels that the plan was lowered with for many shapes; lowering bounds every access
+    // by the buffers' sizes and keeps parallel iterations disjoint.
+    unsafe { executable.renumber(entries, signatures, room, change) }
 }

@@ -14,7 +14,7 @@ use tensorc_passes::parts::Typing;
 use tensorc_runtime::gpu::Driver;
 use tensorc_runtime::profiler::SpanGuard;
 use tensorc_runtime::threads::resolve_threads;
-use tensorc_runtime::{Device as Place, DeviceKind, Pool, Profiler, WeightCache};
+use tensorc_runtime::{Context, Device as Place, DeviceKind, Pool, Profiler, WeightCache};
 use tensorc_schedule::Target;
 use tensorc_schedule::target::{Cpu, Gpu, Processor, VendorLibraries};
 
@@ -206,6 +206,11 @@ impl Compiler {
     /// The profiler of the options.
     pub fn profiler(&self) -> Option<&Profiler> {
         self.0.options.profiler.as_ref()
+    }
+
+    /// A context whose runs take no longer than they may.
+    pub(crate) fn limited(&self, context: Context) -> Context {
+        context.within(self.options().limits.time)
     }
 
     /// A phase of compilation, until the result is dropped.

@@ -7,12 +7,12 @@ use std::thread;
 use tensorc_ir::DenseType;
 
 use crate::compiler::{Compiler, Specialize};
+use crate::part_code::RunCode;
 use crate::parts::Parts;
-use crate::session::SessionCode;
 
 /// A combination of input shapes that a model was run with.
 pub(crate) struct HotSession {
-    code: Mutex<Arc<SessionCode>>,
+    code: Mutex<Arc<RunCode>>,
     runs: AtomicU32,
     /// Whether code for these shapes alone is being made, or was.
     is_specialised: AtomicBool,
@@ -23,16 +23,16 @@ pub(crate) struct HotSession {
 pub(crate) struct Background(Arc<AtomicBool>);
 
 impl HotSession {
-    pub fn new(code: SessionCode) -> HotSession {
+    pub fn new(code: RunCode) -> HotSession {
         HotSession { code: Mutex::new(Arc::new(code)), runs: AtomicU32::new(0), is_specialised: AtomicBool::new(false) }
     }
 
     /// The code that there is now.
-    pub fn code(&self) -> Arc<SessionCode> {
+    pub fn code(&self) -> Arc<RunCode> {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<SessionCode>> {
+    fn lock(&self) -> MutexGuard<'_, Arc<RunCode>> {
         self.code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DenseType, TensorData, TensorType};
 use tensorc_passes::parts::Facts;
+use tensorc_runtime::{TensorMut, TensorRef};
 
 use crate::branches::Branches;
 use crate::cache::ProgramCache;
@@ -14,8 +15,9 @@ use crate::error::Error;
 use crate::hot_session::{Background, HotSession};
 use crate::key::ProgramKey;
 use crate::lists::Lists;
+use crate::part_code::{RunCode, copy, owned};
 use crate::parts::Parts;
-use crate::session::{Session, SessionCode};
+use crate::session::Session;
 use crate::templates::OpenModel;
 use crate::tensor::Tensor;
 
@@ -56,6 +58,12 @@ impl Model {
             sessions,
             background: Background::default(),
         }
+    }
+
+    /// Of a graph whose states the caller keeps.
+    pub(crate) fn on_states(compiler: Compiler, graph: Graph) -> Model {
+        let parts = Arc::new(Parts::on_states(graph.clone()));
+        Model { parts, ..Model::new(compiler, graph) }
     }
 
     /// Takes what follows the inputs from a file, when it is known which branches are taken.
@@ -185,14 +193,21 @@ impl Model {
     /// The types contradict the model, or it holds what is not supported; or branches depend on the values of inputs
     /// ([`Model::compile_for`]).
     pub fn compile(&self, types: &[DenseType]) -> Result<Session, Error> {
-        Session::of(self.compiled(types, &[])?)
+        let mut report = Report::default();
+        let code = self.compiled(types, &[], &mut report)?;
+        Session::of(code, report)
     }
 
     /// Code for inputs of these types, and the given values of some of them.
-    fn compiled(&self, types: &[DenseType], values: &[(String, TensorData)]) -> Result<SessionCode, Error> {
+    fn compiled(
+        &self,
+        types: &[DenseType],
+        values: &[(String, TensorData)],
+        report: &mut Report,
+    ) -> Result<RunCode, Error> {
         match &self.open {
-            None => self.parts.session(&self.compiler, types),
-            Some(_) => Arc::new(Parts::of(self.bound(types, values)?)).session(&self.compiler, types),
+            None => self.parts.code(&self.compiler, types, report),
+            Some(_) => Arc::new(Parts::of(self.bound(types, values)?)).code(&self.compiler, types, report),
         }
     }
 
@@ -202,7 +217,11 @@ impl Model {
     /// # Errors
     /// As [`Model::compile`]; or branches depend on other values.
     pub fn compile_for(&self, inputs: &[Tensor]) -> Result<Session, Error> {
-        let compile = || Session::of(self.compiled_for(&types(inputs), &self.deciding(inputs))?);
+        let compile = || {
+            let mut report = Report::default();
+            let code = self.compiled_for(&types(inputs), &self.deciding(inputs), &mut report)?;
+            Session::of(code, report)
+        };
         match &self.open {
             Some((Open::Branches(branches), _)) => branches.decided(compile),
             _ => compile(),
@@ -210,10 +229,15 @@ impl Model {
     }
 
     /// Code for inputs of these types, and the given values of some of them.
-    fn compiled_for(&self, types: &[DenseType], deciding: &[(usize, &Tensor)]) -> Result<SessionCode, Error> {
-        let signature = self.inputs();
-        let values = deciding.iter().filter_map(|(i, t)| Some((signature.get(*i)?.0.clone(), t.0.clone())));
-        self.compiled(types, &values.collect::<Vec<_>>())
+    fn compiled_for(
+        &self,
+        types: &[DenseType],
+        deciding: &[(usize, &Tensor)],
+        report: &mut Report,
+    ) -> Result<RunCode, Error> {
+        let name = |i: usize| Some(self.graph().node(*self.graph().inputs().get(i)?).name.to_string());
+        let values = deciding.iter().filter_map(|(i, t)| Some((name(*i)?, t.0.clone())));
+        self.compiled(types, &values.collect::<Vec<_>>(), report)
     }
 
     /// The inputs whose values decide which branches are taken.
@@ -268,7 +292,7 @@ impl Model {
             _ => session()?,
         };
         let code = session.code();
-        let outputs = code.run_beside(&inputs)?;
+        let outputs = code.run(&inputs)?;
         if self.open.is_none() {
             session.ran(&self.background, &self.compiler, &self.parts, || types(&inputs));
         }
@@ -276,8 +300,46 @@ impl Model {
     }
 
     /// The code for inputs of these types, kept for the next time, of a model whose graph is known.
-    pub(crate) fn code(&self, types: &[DenseType]) -> Result<Arc<SessionCode>, Error> {
+    pub(crate) fn code(&self, types: &[DenseType]) -> Result<Arc<RunCode>, Error> {
         Ok(self.session(types, &[])?.code())
+    }
+
+    /// As [`Model::run`], with outputs of the caller's, in the order of [`Model::outputs`]: for loops whose shapes change from one call to
+    /// the next, such as those of decoders. Tensors are copied only if the model has branches or shapes in it depend on values.
+    ///
+    /// ```no_run
+    /// use tensorc::runtime::{TensorMut, TensorRef};
+    /// # fn main() -> Result<(), tensorc::Error> {
+    /// # let model = tensorc::Compiler::new(tensorc::Options::default())?.load("model.onnx")?;
+    /// let (mut tokens, mut logits) = (vec![1i64], vec![0.0f32; 256 * 32_000]);
+    /// while tokens.len() < 256 {
+    ///     let n = tokens.len() as u64;
+    ///     let given = TensorRef::from_slice(&[1, n], &tokens);
+    ///     let dims = [1, n, 32_000];
+    ///     let results = TensorMut::from_slice(&dims, &mut logits[..tokens.len() * 32_000]);
+    ///     model.run_into(&[("tokens", given)], &mut [results])?;
+    ///     tokens.push(0);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Model::run`]; or an output does not have the type or shape of the result ([`tensorc_runtime::RunError`]), or their
+    /// number is another.
+    pub fn run_into(&self, inputs: &[(&str, TensorRef<'_>)], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
+        if self.open.is_some() {
+            let tensors = owned(&inputs.iter().map(|(_, tensor)| *tensor).collect::<Vec<_>>())?;
+            let named: Vec<(&str, Tensor)> = inputs.iter().map(|(name, _)| *name).zip(tensors).collect();
+            let (names, results): (Vec<_>, Vec<_>) = self.run(&named)?.into_iter().unzip();
+            return copy(&names, &results, outputs);
+        }
+        let inputs = self.ordered(inputs)?;
+        let types: Vec<DenseType> = inputs.iter().map(|t| DenseType::new(t.dtype, t.dims)).collect();
+        let session = self.session(&types, &[])?;
+        session.code().run_into(&inputs, outputs)?;
+        session.ran(&self.background, &self.compiler, &self.parts, || types);
+        Ok(())
     }
 
     /// The code for inputs of these types, and the given values of some of them, kept for the next time.
@@ -288,25 +350,28 @@ impl Model {
             key.number(*i as u64);
             key.raw(tensor.bytes());
         }
-        self.sessions.get_or_make(&key, || Ok(Arc::new(HotSession::new(self.compiled_for(types, deciding)?))))
+        self.sessions.get_or_make(&key, || {
+            let code = self.compiled_for(types, deciding, &mut Report::default())?;
+            Ok(Arc::new(HotSession::new(code)))
+        })
     }
 
     /// The inputs in signature order.
     ///
     /// # Errors
     /// An input is missing or unknown.
-    pub fn ordered(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<Tensor>, Error> {
-        let signature = self.inputs();
-        let expected = || signature.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
-        let known = |n: &str| signature.iter().any(|(s, _)| s == n) || self.unused.iter().any(|s| s == n);
+    pub fn ordered<T: Clone>(&self, inputs: &[(&str, T)]) -> Result<Vec<T>, Error> {
+        let names = || self.graph().inputs().iter().map(|node| &*self.graph().node(*node).name);
+        let expected = || names().collect::<Vec<_>>().join(", ");
+        let known = |n: &str| names().any(|s| s == n) || self.unused.iter().any(|s| s == n);
         if let Some((name, _)) = inputs.iter().find(|(n, _)| !known(n)) {
             return Err(Error::UnknownInput { name: (*name).to_owned(), expected: expected() });
         }
-        let find = |name: &String| {
-            let found = inputs.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
-            found.ok_or_else(|| Error::MissingInput { name: name.clone(), expected: expected() })
+        let find = |name: &str| {
+            let found = inputs.iter().find(|(n, _)| *n == name).map(|(_, t)| t.clone());
+            found.ok_or_else(|| Error::MissingInput { name: name.to_owned(), expected: expected() })
         };
-        signature.iter().map(|(name, _)| find(name)).collect()
+        names().map(find).collect()
     }
 }
 

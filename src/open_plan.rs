@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tensorc_abi::Weight;
+use tensorc_abi::{KernelFn, KernelSignature, Packing, Plan, Weight};
 use tensorc_codegen::jit::JitModule;
 use tensorc_codegen::lower::{Choices, lower_open};
 use tensorc_codegen::sizes::sized;
-use tensorc_ir::Extent;
 use tensorc_ir::diag::Diagnostic;
 use tensorc_ir::extent::Binding;
 use tensorc_ir::interrupt::Interrupt;
+use tensorc_ir::{DenseType, Extent};
 use tensorc_passes::pipeline::{LOWER, PLAN_MEMORY};
 use tensorc_passes::template::Template;
 use tensorc_runtime::gpu::{Driver, LoadedKernel};
@@ -18,11 +18,12 @@ use tensorc_runtime::{Executable, WeightStorage};
 use tensorc_schedule::lowered::Lowered;
 use tensorc_schedule::{PlacementOrder, plan_memory};
 
-use crate::compile::{Report, generate, link_code, link_device, pack, pack_each};
+use crate::compile::{Report, entries, generate, link_code, link_device, pack, pack_each};
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::gpu::{surely_distinct, vendor};
 use crate::gpu_kernels;
+use crate::open_run::BindingRoom;
 use crate::program::Program;
 
 /// A plan whose numbers depend on symbols, with the code of its kernels.
@@ -40,8 +41,8 @@ pub(crate) struct OpenPlan {
 
 /// Code that takes the sizes of a shape.
 enum OpenCode {
-    /// For the processor.
-    Host(Arc<JitModule>),
+    /// For the processor, with the entry points of kernels.
+    Host(Arc<JitModule>, Vec<KernelFn>),
     /// Loaded by the driver of a GPU.
     Device(Arc<dyn Driver>, Vec<LoadedKernel>),
 }
@@ -59,7 +60,11 @@ impl OpenPlan {
         let mut lowered = lowered?;
         Interrupt::new(&|| deadline.is_over()).check("planning")?;
         let code = match compiler.gpu() {
-            None => OpenCode::Host(generate(compiler, &lowered.kernels, deadline, report)?),
+            None => {
+                let code = generate(compiler, &lowered.kernels, deadline, report)?;
+                let entries = entries(&code);
+                OpenCode::Host(code, entries)
+            }
             Some(driver) => {
                 compiler.progress("generate code");
                 let load = || gpu_kernels::load(compiler, driver, &lowered.kernels, &surely_distinct(&lowered));
@@ -82,28 +87,46 @@ impl OpenPlan {
         &self.template
     }
 
-    /// The program for a shape.
+    /// The program for inputs of these types, for which the plan holds.
     ///
     /// # Errors
-    /// The plan is more than limits allow, or breaks a rule of the run time.
-    pub fn program(&self, compiler: &Compiler, binding: &Binding, mut report: Report) -> Result<Program, Error> {
-        let executable = self.bound(compiler, binding, &mut report)?;
+    /// As [`OpenPlan::executable`].
+    pub fn program(&self, compiler: &Compiler, types: &[DenseType], mut report: Report) -> Result<Program, Error> {
+        let mut room = BindingRoom::default();
+        self.rebind(types, &mut room.binding)?;
+        let (executable, _) = self.executable(compiler, &mut room, &mut report)?;
         Ok(Program::of(compiler, executable, report))
     }
 
-    fn bound(&self, compiler: &Compiler, binding: &Binding, report: &mut Report) -> Result<Executable, Error> {
-        let (limits, threads) = (&compiler.options().limits, compiler.pool().threads());
-        let on_gpu = compiler.gpu().is_some();
-        let admit = |lowered: &Lowered| limits.admit_plan(&lowered.plan, threads, on_gpu);
+    /// The numbers of the plan for inputs of these types.
+    ///
+    /// # Errors
+    /// The plan does not hold for them.
+    pub fn rebind(&self, types: &[DenseType], binding: &mut Binding) -> Result<(), Error> {
+        let holds = self.template.rebind(types, binding);
+        holds.then_some(()).ok_or_else(|| Error::Internal("a plan does not hold for a shape".into()))
+    }
+
+    /// The plan with the numbers of the binding, and the signatures of its kernels.
+    ///
+    /// # Errors
+    /// The plan is more than limits allow, or breaks a rule of the run time.
+    pub fn executable(
+        &self,
+        compiler: &Compiler,
+        room: &mut BindingRoom,
+        report: &mut Report,
+    ) -> Result<(Executable, Vec<KernelSignature>), Error> {
+        let BindingRoom { binding, placement, .. } = room;
         let lowered = report.timed(compiler, PLAN_MEMORY, || {
             let mut lowered = self.lowered.bound(binding);
-            self.order.apply(&mut lowered.plan);
-            if admit(&lowered).is_err() {
+            self.order.apply(&mut lowered.plan, placement);
+            if admit(compiler, &lowered.plan).is_err() {
                 plan_memory(&mut lowered)?;
             }
             Ok(lowered)
         })?;
-        admit(&lowered)?;
+        admit(compiler, &lowered.plan)?;
         report.timed(compiler, "load", || {
             let Lowered { plan, signatures, constants, externs, .. } = lowered;
             verify_kernels(&plan, &signatures).map_err(LoadError::from)?;
@@ -112,16 +135,58 @@ impl OpenPlan {
                 None => pack(compiler, weight, &constants[weight.constant as usize]),
             };
             let weights = plan.weights.iter().zip(&self.weights).map(weight).collect::<Result<_, _>>()?;
-            match &self.code {
-                OpenCode::Host(code) => link_code(compiler, plan, code, weights, &externs),
+            let executable = match &self.code {
+                OpenCode::Host(code, _) => link_code(compiler, plan, code, weights, &externs)?,
                 OpenCode::Device(driver, kernels) => {
                     let kernels = gpu_kernels::relaunched(driver, kernels, &signatures)?;
                     let calls = vendor::load(driver, &plan)?;
-                    link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())
+                    link_device(driver, plan, [&kernels, &calls], weights, compiler.weights())?
                 }
-            }
+            };
+            Ok((executable, signatures))
         })
     }
+
+    /// Gives the plan, which has the numbers of another shape, those of the binding.
+    ///
+    /// # Errors
+    /// As [`OpenPlan::executable`]; or it runs on a GPU.
+    pub fn renumber(
+        &self,
+        compiler: &Compiler,
+        executable: &mut Executable,
+        signatures: &mut [KernelSignature],
+        room: &mut BindingRoom,
+    ) -> Result<(), Error> {
+        let OpenCode::Host(_, entries) = &self.code else {
+            return Err(Error::Internal("plans on a GPU keep their numbers".into()));
+        };
+        let (Lowered { plan: open, constants, .. }, BindingRoom { binding, placement, renumber }) =
+            (&self.lowered, room);
+        let binding = &*binding;
+        signatures.iter_mut().zip(&self.lowered.signatures).for_each(|(one, open)| one.renumber(open, binding));
+        let _span = compiler.span("bind");
+        crate::compile::renumber(executable, entries, signatures, renumber, |plan, weights| {
+            plan.renumber(open, binding);
+            self.order.apply(plan, placement);
+            admit(compiler, plan)?;
+            let all = weights.iter_mut().zip(&open.weights).zip(&self.weights);
+            for ((storage, weight), _) in all.filter(|(_, known)| known.is_none()) {
+                let data = &constants[weight.constant as usize];
+                match weight.packing {
+                    Packing::Plain => data.write_bound(binding, storage.changed(data.bytes().len())?),
+                    _ => *storage = pack(compiler, weight, &data.bound(binding))?,
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Whether runs of a plan take what they may take.
+fn admit(compiler: &Compiler, plan: &Plan) -> Result<(), Error> {
+    let (limits, threads) = (&compiler.options().limits, compiler.pool().threads());
+    Ok(limits.admit_plan(plan, threads, compiler.gpu().is_some())?)
 }
 
 /// Schedules the fused graph of a template, and writes kernels that take their sizes.

@@ -13,8 +13,9 @@ use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::key::ProgramKey;
+use crate::part_code::{PartCode, RunCode};
 use crate::session::SessionCode;
-use crate::templates::{OpenModel, Templates};
+use crate::templates::{OpenModel, StateOwner, Templates};
 use crate::tensor::Tensor;
 
 /// Parts after the first that are kept with the numbers of their shapes.
@@ -24,19 +25,26 @@ const MAX_LATER_PARTS: usize = 64;
 pub(crate) struct Parts {
     graph: Graph,
     templates: Templates,
-    later: ProgramCache<Arc<PartCode>>,
+    states: StateOwner,
+    later: ProgramCache<Arc<CompiledPart>>,
 }
 
 /// The code of a part.
-struct PartCode {
-    code: SessionCode,
+struct CompiledPart {
+    code: PartCode,
     shape: PartShape,
 }
 
 impl Parts {
     /// Of a graph as a front end made it, of which nothing is compiled yet.
     pub fn of(graph: Graph) -> Parts {
-        Parts { graph, templates: Templates::default(), later: ProgramCache::new(MAX_LATER_PARTS) }
+        let later = ProgramCache::new(MAX_LATER_PARTS);
+        Parts { graph, templates: Templates::default(), states: StateOwner::Run, later }
+    }
+
+    /// As [`Parts::of`], of a graph whose states the caller keeps.
+    pub fn on_states(graph: Graph) -> Parts {
+        Parts { states: StateOwner::Caller, ..Parts::of(graph) }
     }
 
     /// The graph.
@@ -64,33 +72,35 @@ impl Parts {
     }
 
     /// Code for inputs of these types alone, of a graph that is compiled for many; `None` if there is none.
-    pub fn specialised(&self, compiler: &Compiler, types: &[DenseType]) -> Option<SessionCode> {
+    pub fn specialised(&self, compiler: &Compiler, types: &[DenseType]) -> Option<RunCode> {
         let mut report = Report::default();
-        let graph = self.whole(compiler, types, &mut report)?.template().graph_for(types)?;
-        let code = SessionCode::compile_fused(compiler, graph, report).ok()?;
+        let model = self.whole(compiler, types, &mut report)?;
+        let code = model.specialised(compiler, types, report).ok()?;
         // The next run finds memory.
         code.prepare().ok()?;
-        Some(code)
+        Some(RunCode::new(PartCode::Own(Box::new(code)), None))
     }
 
     /// The code for inputs of these types; parts after the first are compiled when they come up.
     ///
     /// # Errors
     /// As [`crate::Program::compile`].
-    pub fn session(self: &Arc<Self>, compiler: &Compiler, types: &[DenseType]) -> Result<SessionCode, Error> {
-        let PartCode { code, shape } = self.compile(compiler, &Facts::of_inputs(&self.graph, types))?;
-        Ok(match shape.is_last() {
-            true => code,
-            false => code.followed_by(LaterParts { parts: self.clone(), first: shape }),
-        })
+    pub fn code(
+        self: &Arc<Self>,
+        compiler: &Compiler,
+        types: &[DenseType],
+        report: &mut Report,
+    ) -> Result<RunCode, Error> {
+        let CompiledPart { code, shape } = self.compile(compiler, &Facts::of_inputs(&self.graph, types), report)?;
+        let later = (!shape.is_last()).then(|| LaterParts::new(self.clone(), shape));
+        Ok(RunCode::new(code, later))
     }
 
-    fn compile(&self, compiler: &Compiler, facts: &Facts) -> Result<PartCode, Error> {
-        let mut report = Report::default();
-        if let Some(model) = self.open(compiler, facts, &mut report)
-            && let Some(Ok(code)) = model.code(compiler, &facts.types, report)
+    fn compile(&self, compiler: &Compiler, facts: &Facts, report: &mut Report) -> Result<CompiledPart, Error> {
+        if let Some(model) = self.open(compiler, facts, report)
+            && let Some(Ok(code)) = model.code(compiler, &facts.types, self.states, report)
         {
-            return Ok(PartCode { code, shape: model.shape().clone() });
+            return Ok(CompiledPart { code, shape: model.shape().clone() });
         }
         let (mut report, mut graph) = (Report::default(), self.graph.clone());
         let shape = report.timed(compiler, "infer", || {
@@ -98,14 +108,15 @@ impl Parts {
             bind(&mut graph, &facts.types[..inputs])?;
             Ok(next_part(&mut graph, compiler.typing(), facts)?)
         })?;
-        Ok(PartCode { code: SessionCode::compile_typed(compiler, graph, report)?, shape })
+        let code = SessionCode::compile_typed(compiler, graph, report)?;
+        Ok(CompiledPart { code: PartCode::Own(Box::new(code)), shape })
     }
 
     /// A part after the first.
-    fn later(&self, compiler: &Compiler, facts: &Facts) -> Result<Arc<PartCode>, Error> {
+    fn later(&self, compiler: &Compiler, facts: &Facts) -> Result<Arc<CompiledPart>, Error> {
         let mut key = ProgramKey::of("");
         facts.types.iter().for_each(|ty| key.ty(ty.dtype, &ty.dims));
-        self.later.get_or_make(&key, || Ok(Arc::new(self.compile(compiler, facts)?)))
+        self.later.get_or_make(&key, || Ok(Arc::new(self.compile(compiler, facts, &mut Report::default())?)))
     }
 }
 
@@ -113,12 +124,19 @@ impl Parts {
 pub(crate) struct LaterParts {
     parts: Arc<Parts>,
     first: PartShape,
+    /// Names of the outputs of all parts.
+    outputs: Vec<String>,
 }
 
 impl LaterParts {
-    /// The names of the outputs of all parts.
-    pub fn outputs(&self) -> Vec<String> {
-        self.parts.graph.outputs().iter().map(|(name, _)| name.to_string()).collect()
+    fn new(parts: Arc<Parts>, first: PartShape) -> LaterParts {
+        let outputs = parts.graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
+        LaterParts { parts, first, outputs }
+    }
+
+    /// Names of the outputs of all parts.
+    pub fn outputs(&self) -> &[String] {
+        &self.outputs
     }
 
     /// All outputs, from the inputs of the graph and the results of the first part.
@@ -127,7 +145,7 @@ impl LaterParts {
     /// A part does not compile, or fails; so may an operator of the host.
     pub fn run(&self, compiler: &Compiler, inputs: &[Tensor], mut results: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
         let mut run = PartsRun::new(&self.parts.graph, inputs.iter().map(|t| t.0.clone()));
-        let (mut shape, mut part) = (&self.first, None::<Arc<PartCode>>);
+        let (mut shape, mut part) = (&self.first, None::<Arc<CompiledPart>>);
         loop {
             run.add(shape, results.into_iter().map(|t| t.0).collect(), compiler.registry())?;
             if shape.is_last() {
@@ -135,7 +153,7 @@ impl LaterParts {
             }
             let next = self.parts.later(compiler, &run.facts()?)?;
             let inputs: Vec<Tensor> = run.inputs(&next.shape)?.into_iter().map(Tensor).collect();
-            results = next.code.run_beside(&inputs)?;
+            results = next.code.run(&inputs)?;
             shape = &part.insert(next).shape;
         }
     }

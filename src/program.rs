@@ -68,7 +68,7 @@ impl Program {
     /// Memory is short.
     pub fn in_turns(self, arena: Option<&SharedArena>) -> Result<Program, Error> {
         let context = match arena {
-            Some(arena) => self.limited(Context::in_arena(self.executable.clone(), arena)?),
+            Some(arena) => self.compiler.limited(Context::in_arena(self.executable.clone(), arena)?),
             None => self.context()?,
         };
         Ok(Program { turns: Some(Arc::new(Mutex::new(context))), ..self })
@@ -95,12 +95,7 @@ impl Program {
 
     /// Memory for one run at a time.
     pub(crate) fn context(&self) -> Result<Context, RunError> {
-        Ok(self.limited(Context::new(self.executable.clone(), self.compiler.pool())?))
-    }
-
-    /// A context whose runs take no longer than they may.
-    fn limited(&self, context: Context) -> Context {
-        context.within(self.compiler.options().limits.time)
+        Ok(self.compiler.limited(Context::new(self.executable.clone(), self.compiler.pool())?))
     }
 
     /// Pushes a run, or a phase of one, as one operation of the engine: of the launch's outputs the first are `states` of the

@@ -17,14 +17,26 @@ use crate::compiler::{Compiler, Specialize};
 use crate::error::Error;
 use crate::key::ProgramKey;
 use crate::open_plan::OpenPlan;
+use crate::open_run::OpenRun;
+use crate::open_shape::OpenShape;
+use crate::part_code::PartCode;
 use crate::program::most_runs;
-use crate::session::{RunMemory, SessionCode, Signature};
+use crate::session::{SessionCode, Signature};
 
 /// Templates kept: of one for each set of dimensions that have one element or none, and those that need numbers for some.
 const MAX_TEMPLATES: usize = 16;
 
 /// Plans that are made from one template: where schedules depend on the shape.
 const MAX_PLANS: usize = 8;
+
+/// Whose memory the states of a graph lie in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StateOwner {
+    /// A run copies what it is given.
+    Run,
+    /// The caller keeps them from one run to the next.
+    Caller,
+}
 
 /// The templates of the parts of a model.
 pub(crate) struct Templates(ProgramCache<Made>);
@@ -53,11 +65,20 @@ struct Refused {
 pub(crate) struct OpenModel {
     template: Template,
     shape: PartShape,
-    /// Each holds on conditions of its own.
-    plans: Mutex<Vec<Arc<OpenPlan>>>,
+    signature: Signature,
+    plans: Mutex<MadePlans>,
     /// Whoever makes a plan holds it.
     attempts: Mutex<PlanAttempts>,
-    runs: Arc<BoundedPool<RunMemory>>,
+    runs: BoundedPool<OpenRun>,
+}
+
+/// Plans for many shapes.
+#[derive(Default)]
+struct MadePlans {
+    /// Each holds on conditions of its own.
+    plans: Vec<Arc<OpenPlan>>,
+    /// Memory in which conditions are looked at.
+    binding: Binding,
 }
 
 /// How often a plan has been made from a template, in vain or not.
@@ -88,8 +109,8 @@ impl PlanAttempts {
 
 impl OpenModel {
     fn new(compiler: &Compiler, template: Template, shape: PartShape) -> OpenModel {
-        let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
-        OpenModel { template, shape, plans: Mutex::default(), attempts: Mutex::default(), runs }
+        let (signature, runs) = (Signature::of(&template.graph), BoundedPool::new(most_runs(compiler)));
+        OpenModel { template, shape, signature, plans: Mutex::default(), attempts: Mutex::default(), runs }
     }
 
     /// Which part of the model it is.
@@ -102,29 +123,70 @@ impl OpenModel {
         &self.template
     }
 
+    /// Names of the outputs.
+    pub fn outputs(&self) -> &[String] {
+        self.signature.outputs()
+    }
+
+    /// Memory of runs, which all shapes share.
+    pub fn runs(&self) -> &BoundedPool<OpenRun> {
+        &self.runs
+    }
+
     /// The code for inputs of these types; `None` if what is compiled for many shapes does not hold for them.
     ///
     /// # Errors
     /// As [`SessionCode::compile`].
     pub fn code(
-        &self,
+        self: &Arc<OpenModel>,
         compiler: &Compiler,
         types: &[DenseType],
-        mut report: Report,
-    ) -> Option<Result<SessionCode, Error>> {
-        if let Some((plan, binding)) = self.plan(compiler, types, &mut report) {
-            let signature = Signature::of(&self.template.graph);
-            // What a plan for this shape alone takes may be within limits that this one exceeds.
-            if let Ok(program) = plan.program(compiler, &binding, report.clone()) {
-                return Some(Ok(SessionCode::open(program, signature, self.runs.clone())));
-            }
-        }
-        let graph = self.template.graph_for(types)?;
-        Some(SessionCode::compile_fused(compiler, graph, report))
+        states: StateOwner,
+        report: &mut Report,
+    ) -> Option<Result<PartCode, Error>> {
+        let own = |code: Result<SessionCode, Error>| code.map(|code| PartCode::Own(Box::new(code)));
+        let Some(plan) = self.plan(compiler, types, report) else {
+            let graph = self.template.graph_for(types)?;
+            return Some(own(SessionCode::compile_fused(compiler, graph, report.clone())));
+        };
+        // On a GPU each shape has recordings, and copies of states belong to one shape.
+        let copied = states == StateOwner::Run && self.signature.has_states();
+        Some(match copied || compiler.gpu().is_some() {
+            true => own(self.alone(compiler, &plan, types, report.clone())),
+            false => Ok(PartCode::Open(Box::new(OpenShape::new(compiler, self, plan, types)))),
+        })
     }
 
-    /// A plan that holds for inputs of these types, and its numbers for them; `None` if the graph has none.
-    fn plan(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<(Arc<OpenPlan>, Binding)> {
+    /// Code with memory of its own for inputs of these types, for which a plan holds.
+    ///
+    /// # Errors
+    /// As [`SessionCode::compile_fused`].
+    pub fn alone(
+        &self,
+        compiler: &Compiler,
+        plan: &OpenPlan,
+        types: &[DenseType],
+        report: Report,
+    ) -> Result<SessionCode, Error> {
+        match plan.program(compiler, types, report.clone()) {
+            Ok(program) => Ok(SessionCode::linked(program, self.signature.clone())),
+            // What a plan for this shape alone takes may be within limits that this one exceeds.
+            Err(_) => self.specialised(compiler, types, report),
+        }
+    }
+
+    /// Code that is compiled for inputs of these types alone, for which the template holds.
+    ///
+    /// # Errors
+    /// As [`SessionCode::compile_fused`].
+    pub fn specialised(&self, compiler: &Compiler, types: &[DenseType], report: Report) -> Result<SessionCode, Error> {
+        let graph = self.template.graph_for(types);
+        let graph = graph.ok_or_else(|| Error::Internal("a template does not hold for a shape".to_owned()))?;
+        SessionCode::compile_fused(compiler, graph, report)
+    }
+
+    /// A plan that holds for inputs of these types; `None` if the graph has none.
+    fn plan(&self, compiler: &Compiler, types: &[DenseType], report: &mut Report) -> Option<Arc<OpenPlan>> {
         if compiler.options().specialize == Specialize::Always {
             return None;
         }
@@ -159,7 +221,7 @@ impl OpenModel {
         let template = attempts.next(&self.template, types)?;
         let plan = OpenPlan::new(compiler, template, report).ok();
         match plan.filter(|plan| plan.template().fixed().is_empty()) {
-            Some(plan) => lock(&self.plans).push(Arc::new(plan)),
+            Some(plan) => lock(&self.plans).plans.push(Arc::new(plan)),
             None => {
                 attempts.refused();
                 return None;
@@ -169,8 +231,9 @@ impl OpenModel {
     }
 
     /// A plan that has been made and holds for inputs of these types.
-    fn made(&self, types: &[DenseType]) -> Option<(Arc<OpenPlan>, Binding)> {
-        lock(&self.plans).iter().find_map(|plan| Some((plan.clone(), plan.template().binding(types)?)))
+    fn made(&self, types: &[DenseType]) -> Option<Arc<OpenPlan>> {
+        let MadePlans { plans, binding } = &mut *lock(&self.plans);
+        plans.iter().find(|plan| plan.template().rebind(types, binding)).cloned()
     }
 }
 

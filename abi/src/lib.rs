@@ -12,6 +12,8 @@
 #[macro_use]
 mod named;
 
+#[cfg(feature = "plan")]
+mod args;
 pub mod artifact;
 #[cfg(feature = "plan")]
 pub mod check;
@@ -47,6 +49,8 @@ pub mod vendor;
 mod words;
 
 #[cfg(feature = "plan")]
+pub use args::{Args, ArgsIter};
+#[cfg(feature = "plan")]
 pub use check::{BrokenRequirement, Requirement, ValueCheck};
 pub use conv::{ConvAlgorithm, ConvPass, ConvVariant};
 #[cfg(feature = "plan")]
@@ -57,7 +61,9 @@ pub use external::{ExternCall, ExternError, ExternFn, panic_text};
 pub use find::FindOp;
 #[cfg(feature = "plan")]
 pub use flow::{FlowKind, FlowPlan, Loop};
-pub use library::{Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, Conv2d, ImageLayout, MatrixLayout, Packing};
+pub use library::{
+    Attention, BatchedGemm, CHANNEL_BLOCK, Contraction, ContractionRef, Conv2d, ImageLayout, MatrixLayout, Packing,
+};
 pub use number::Number;
 #[cfg(feature = "plan")]
 pub use operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};

@@ -328,6 +328,17 @@ pub enum Contraction<N: Number = u64> {
     Attention(Attention<N>),
 }
 
+/// A [`Contraction`] where it lies.
+#[derive(Clone, Copy, Debug)]
+pub enum ContractionRef<'c, N: Number = u64> {
+    /// A matrix product.
+    Gemm(&'c BatchedGemm<N>),
+    /// A convolution, or a gradient of one.
+    Conv(&'c Conv2d<N>),
+    /// Attention.
+    Attention(&'c Attention<N>),
+}
+
 /// The layout a weight is stored in at run time. Packed forms are private to the kernel library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Packing {

@@ -5,7 +5,7 @@ use crate::conv::ConvPass;
 use crate::dtype::DType;
 use crate::fields::Visitor;
 use crate::flow::FlowPlan;
-use crate::library::{Attention, BatchedGemm, Contraction, Conv2d, Packing};
+use crate::library::{Attention, BatchedGemm, ContractionRef, Conv2d, Packing};
 use crate::number::Number;
 use crate::operand::{Arg, BufferId, Epilogue, KernelId, LeftOperand, Prologue};
 use crate::part::SubBuffer;
@@ -428,7 +428,7 @@ pub struct Parameter<N: Number = u64> {
 #[derive(Clone, Copy, Debug)]
 pub struct LibraryOp<'p, N: Number = u64> {
     /// What the library kernel computes.
-    pub contraction: Contraction<N>,
+    pub contraction: ContractionRef<'p, N>,
     /// What is applied to its result, or to the scores of attention.
     pub epilogue: Option<&'p Epilogue>,
     /// What computes its left operand, if that lies in no buffer.
@@ -439,9 +439,9 @@ impl<N: Number> StepOp<N> {
     /// What a step asks of the kernel library, if it does.
     pub fn library(&self) -> Option<LibraryOp<'_, N>> {
         let (contraction, left, epilogue) = match self {
-            StepOp::Gemm { call, a, epilogue, .. } => (Contraction::Gemm(*call), Some(a), epilogue),
-            StepOp::Conv { call, a, epilogue, .. } => (Contraction::Conv(*call), Some(a), epilogue),
-            StepOp::Attention { call, epilogue, .. } => (Contraction::Attention(*call), None, epilogue),
+            StepOp::Gemm { call, a, epilogue, .. } => (ContractionRef::Gemm(call), Some(a), epilogue),
+            StepOp::Conv { call, a, epilogue, .. } => (ContractionRef::Conv(call), Some(a), epilogue),
+            StepOp::Attention { call, epilogue, .. } => (ContractionRef::Attention(call), None, epilogue),
             StepOp::Launch { .. }
             | StepOp::Vendor { .. }
             | StepOp::Copy { .. }
@@ -468,34 +468,6 @@ impl<N: Number> StepOp<N> {
         let call = self.library();
         let epilogue = call.and_then(|call| call.epilogue).map(|e| e.kernel);
         launched.into_iter().chain(epilogue).chain(call.and_then(|call| call.prologue).map(|p| p.kernel))
-    }
-
-    /// Every buffer use of this step, reads before writes for library calls: the operands in buffers, the result,
-    /// arguments of the epilogue, arguments of the prologue.
-    pub fn args(&self) -> Vec<Arg> {
-        let read = |buffer| Arg { buffer, writes: false };
-        let write = |buffer| Arg { buffer, writes: true };
-        let (mut args, epilogue) = match self {
-            StepOp::Launch { args, .. } => (args.clone(), None),
-            StepOp::Gemm { a, b, c, epilogue, .. } | StepOp::Conv { a, b, c, epilogue, .. } => {
-                let operands = a.buffer().into_iter().chain([*b]).map(read);
-                (operands.chain([write(*c)]).collect(), epilogue.as_ref())
-            }
-            StepOp::Attention { q, k, v, out, epilogue, .. } => {
-                (vec![read(*q), read(*k), read(*v), write(*out)], epilogue.as_ref())
-            }
-            StepOp::Copy { src, dst } => (vec![read(*src), write(*dst)], None),
-            StepOp::Extern { args, .. } | StepOp::Flow { args, .. } | StepOp::Vendor { args, .. } => {
-                (args.clone(), None)
-            }
-        };
-        if let Some(epilogue) = epilogue {
-            args.extend(epilogue.args.iter().copied());
-        }
-        if let Some(prologue) = self.prologue() {
-            args.extend(prologue.args.iter().copied());
-        }
-        args
     }
 }
 

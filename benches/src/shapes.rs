@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tensorc::ir::scalar::Scalar;
 use tensorc::ir::{DType, DenseType, Dim, DimId, Rng, Shape, TensorData, TensorType};
+use tensorc::runtime::Profiler;
+use tensorc::runtime::profiler::EventKind;
 use tensorc::{Compiler, Model, Options, Specialize, Tensor};
 
 #[derive(Args)]
@@ -30,9 +32,10 @@ pub struct ShapesArgs {
 }
 
 pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
-    let begin = Instant::now();
+    let (begin, profiler) = (Instant::now(), arguments.passes.then(Profiler::default));
     let compiler = Compiler::new(Options {
         threads: Some(arguments.threads),
+        profiler: profiler.clone(),
         specialize: if arguments.specialize { Specialize::Always } else { Specialize::Never },
         ..Options::default()
     })?;
@@ -42,24 +45,16 @@ pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
     }
     let load = begin.elapsed();
     let mut times = vec![];
-    // Kept, as a model keeps them: they share weights.
-    let mut sessions = vec![];
     let mut passes: BTreeMap<String, Duration> = BTreeMap::new();
     for (number, request) in arguments.requests.iter().enumerate() {
         let extents = request.split(',').filter(|n| !n.is_empty()).map(str::parse).collect::<Result<Vec<u64>, _>>()?;
         let inputs = inputs(&model, &extents, arguments.random.then(|| Rng::new(number as u64)))?;
-        if arguments.passes {
-            let session = model.compile_for(&tensors(&inputs))?;
-            for (pass, time) in &session.report().timings {
-                *passes.entry(pass.clone()).or_default() += *time;
-            }
-            sessions.push(session);
-            continue;
-        }
         let named: Vec<(&str, Tensor)> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect();
+        profiler.iter().for_each(Profiler::start);
         let begin = Instant::now();
         model.run(&named)?;
         times.push(begin.elapsed());
+        profiler.iter().for_each(|profiler| add_phases(profiler, &mut passes));
     }
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let mut by_time: Vec<_> = passes.into_iter().collect();
@@ -70,8 +65,15 @@ pub fn run(arguments: &ShapesArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn tensors(inputs: &[(String, Tensor)]) -> Vec<Tensor> {
-    inputs.iter().map(|(_, tensor)| tensor.clone()).collect()
+/// Adds the phases of compilation that were recorded to the sums by name.
+fn add_phases(profiler: &Profiler, sums: &mut BTreeMap<String, Duration>) {
+    profiler.stop();
+    for (_, event) in profiler.recording().events() {
+        if let (EventKind::Span { end, .. }, "compile") = (&event.kind, event.category.as_str()) {
+            *sums.entry(event.name.as_str().to_owned()).or_default() += Duration::from_nanos(end - event.time);
+        }
+    }
+    profiler.clear();
 }
 
 /// Random numbers, or ones, which are values of every type, and tokens of every vocabulary.

@@ -2,7 +2,7 @@
 
 use tensorc_abi::image::{LIBRARIES, scratch, slot, step};
 use tensorc_abi::{
-    BufferId, Contraction, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Step, StepOp, StorageClass,
+    BufferId, ContractionRef, Conv2d, ConvVariant, KernelId, LibraryOp, Number, Plan, Step, StepOp, StorageClass,
     WorkingBytes,
 };
 use tensorc_kernels::{
@@ -37,7 +37,7 @@ pub struct Records<N: Number = u64> {
 /// What records say of a step that a plan does not: how it is divided, and by which library kernel it is computed.
 pub trait Measure<N: Number> {
     /// Number of tasks of a step that calls the kernel library.
-    fn tasks(&self, contraction: &Contraction<N>) -> N;
+    fn tasks(&self, contraction: ContractionRef<'_, N>) -> N;
 
     /// The least number of a step's tasks worth handing to another thread.
     fn grain(&self, step: &Step<N>, tasks: N) -> N;
@@ -50,7 +50,7 @@ pub trait Measure<N: Number> {
 struct Known;
 
 impl Measure<u64> for Known {
-    fn tasks(&self, contraction: &Contraction) -> u64 {
+    fn tasks(&self, contraction: ContractionRef<'_>) -> u64 {
         tasks_of(contraction)
     }
 
@@ -71,6 +71,15 @@ impl Records {
     pub fn of(plan: &Plan, place: Place, number: &dyn Fn(KernelId) -> u64) -> Result<Records, Refused> {
         Records::measured(plan, place, number, &Known)
     }
+
+    /// As [`Records::of`], in the memory of other records.
+    ///
+    /// # Errors
+    /// As [`Records::measured`].
+    pub fn refill(&mut self, plan: &Plan, place: Place, number: &dyn Fn(KernelId) -> u64) -> Result<(), Refused> {
+        self.clear();
+        self.fill(plan, place, number, &Known)
+    }
 }
 
 impl<N: Number> Records<N> {
@@ -86,6 +95,22 @@ impl<N: Number> Records<N> {
         measure: &dyn Measure<N>,
     ) -> Result<Records<N>, Refused> {
         let mut records = Records::default();
+        records.fill(plan, place, number, measure)?;
+        Ok(records)
+    }
+
+    fn clear(&mut self) {
+        let Records { steps, positions, slots, words, bodies } = self;
+        (steps.clear(), positions.clear(), slots.clear(), words.clear(), bodies.clear());
+    }
+
+    fn fill(
+        &mut self,
+        plan: &Plan<N>,
+        place: Place,
+        number: &dyn Fn(KernelId) -> u64,
+        measure: &dyn Measure<N>,
+    ) -> Result<(), Refused> {
         let mut functions = plan.kernels.len() as u64;
         for (position, entry) in plan.steps.iter().enumerate() {
             let call = entry.op.library().filter(|_| place == Place::Processor);
@@ -96,8 +121,8 @@ impl<N: Number> Records<N> {
                 }
                 (_, Some(call)) => {
                     let (kind, words) =
-                        (step::LIBRARY + routine(&call.contraction, measure), records.words.len() + scratch::WORDS);
-                    let (function, tasks) = (linked(call, number), measure.tasks(&call.contraction));
+                        (step::LIBRARY + routine(call.contraction, measure), self.words.len() + scratch::WORDS);
+                    let (function, tasks) = (linked(call, number), measure.tasks(call.contraction));
                     Some(Recorded { kind, function, tasks, call: words as u64 })
                 }
                 (op, None) => Recorded::of(plan, op, place, number),
@@ -108,27 +133,27 @@ impl<N: Number> Records<N> {
             }
             let args = entry.op.args();
             let counts = call.as_ref().map_or(args.len() as u64, arguments);
-            let (first, grain) = (records.slots.len() as u64, measure.grain(entry, tasks));
+            let (first, grain) = (self.slots.len() as u64, measure.grain(entry, tasks));
             let [kind, name, first, function, counts, word] = [kind, 0, first, function, counts, word].map(N::from);
-            records.steps.push([kind, name, first, tasks, grain, function, counts, word]);
-            records.positions.push(position);
-            records.slots.extend(args.iter().map(|arg| slot_of(plan, arg.buffer)));
+            self.steps.push([kind, name, first, tasks, grain, function, counts, word]);
+            self.positions.push(position);
+            self.slots.extend(args.into_iter().map(|arg| slot_of(plan, arg.buffer)));
             if let Some(flow) = entry.op.flow() {
-                if let Some(record) = records.steps.last_mut() {
-                    record[step::CALL] = ((records.words.len() + scratch::WORDS) as u64).into();
+                if let Some(record) = self.steps.last_mut() {
+                    record[step::CALL] = ((self.words.len() + scratch::WORDS) as u64).into();
                 }
-                records.put_scratch(plan, position);
-                records.words.extend(flow.words());
+                self.put_scratch(plan, position);
+                self.words.extend(flow.words());
                 let bodies = flow.bodies.iter().map(|body| Records::measured(body, place, number, measure));
                 let bodies = bodies.collect::<Result<_, _>>().map_err(|_| Refused { step: position })?;
-                records.bodies.push(bodies);
+                self.bodies.push(bodies);
             }
             if let Some(call) = call {
-                records.put_scratch(plan, position);
-                put_words(&call.contraction, &mut records.words);
+                self.put_scratch(plan, position);
+                put_words(call.contraction, &mut self.words);
             }
         }
-        Ok(records)
+        Ok(())
     }
 
     fn put_scratch(&mut self, plan: &Plan<N>, position: usize) {
@@ -162,20 +187,20 @@ fn arguments<N: Number>(call: &LibraryOp<'_, N>) -> u64 {
 }
 
 /// The position in [`LIBRARIES`] of the kernel that computes a contraction.
-fn routine<N: Number>(contraction: &Contraction<N>, measure: &dyn Measure<N>) -> u64 {
+fn routine<N: Number>(contraction: ContractionRef<'_, N>, measure: &dyn Measure<N>) -> u64 {
     let name = match contraction {
-        Contraction::Gemm(_) => "tc_rt_gemm",
-        Contraction::Attention(_) => "tc_rt_attention",
-        Contraction::Conv(call) => measure.variant(call).symbol(),
+        ContractionRef::Gemm(_) => "tc_rt_gemm",
+        ContractionRef::Attention(_) => "tc_rt_attention",
+        ContractionRef::Conv(call) => measure.variant(call).symbol(),
     };
     LIBRARIES.iter().take_while(|known| **known != name).count() as u64
 }
 
-fn put_words<N: Number>(contraction: &Contraction<N>, words: &mut Vec<N>) {
+fn put_words<N: Number>(contraction: ContractionRef<'_, N>, words: &mut Vec<N>) {
     match contraction {
-        Contraction::Gemm(call) => words.extend(call.to_words()),
-        Contraction::Conv(call) => words.extend(call.to_words()),
-        Contraction::Attention(call) => words.extend(call.to_words()),
+        ContractionRef::Gemm(call) => words.extend(call.to_words()),
+        ContractionRef::Conv(call) => words.extend(call.to_words()),
+        ContractionRef::Attention(call) => words.extend(call.to_words()),
     }
 }
 
@@ -186,10 +211,10 @@ pub fn working_bytes(op: &StepOp) -> WorkingBytes {
     }
     let bytes = op.library().map_or(0, |LibraryOp { contraction, epilogue, prologue }| {
         let prologue = prologue.map(|p| p.args.len());
-        match &contraction {
-            Contraction::Gemm(call) => gemm_scratch(call, prologue),
-            Contraction::Conv(call) => conv_scratch(call, prologue),
-            Contraction::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
+        match contraction {
+            ContractionRef::Gemm(call) => gemm_scratch(call, prologue),
+            ContractionRef::Conv(call) => conv_scratch(call, prologue),
+            ContractionRef::Attention(call) => attention_scratch(call, epilogue.map_or(0, |e| e.args.len())),
         }
     });
     WorkingBytes { shared: 0, each: worker_stride(bytes) as u64 }
@@ -200,15 +225,15 @@ pub fn does_something(plan: &Plan, op: &StepOp) -> bool {
     match op {
         StepOp::Launch { extent, .. } => *extent > 0,
         StepOp::Copy { dst, .. } => plan.buffer(*dst).bytes() > 0,
-        _ => op.library().is_none_or(|call| tasks_of(&call.contraction) > 0),
+        _ => op.library().is_none_or(|call| tasks_of(call.contraction) > 0),
     }
 }
 
-fn tasks_of(contraction: &Contraction) -> u64 {
+fn tasks_of(contraction: ContractionRef<'_>) -> u64 {
     match contraction {
-        Contraction::Gemm(call) => gemm_tasks(call),
-        Contraction::Conv(call) => conv_tasks(call),
-        Contraction::Attention(call) => attention_tasks(call),
+        ContractionRef::Gemm(call) => gemm_tasks(call),
+        ContractionRef::Conv(call) => conv_tasks(call),
+        ContractionRef::Attention(call) => attention_tasks(call),
     }
 }
 
@@ -226,8 +251,8 @@ pub const BYTES_PER_NS: u64 = 16;
 /// Floating-point operations of a step that one core executes in a nanosecond.
 pub fn flops_per_ns<N: Number>(step: &Step<N>) -> u64 {
     match step.op.library().map(|call| call.contraction) {
-        Some(Contraction::Gemm(_) | Contraction::Conv(_)) => 64,
-        Some(Contraction::Attention(_)) => 32,
+        Some(ContractionRef::Gemm(_) | ContractionRef::Conv(_)) => 64,
+        Some(ContractionRef::Attention(_)) => 32,
         None => 4,
     }
 }

@@ -32,11 +32,11 @@ enum WrittenMemory {
 }
 
 impl StepAccess {
-    /// All that a step, by its position, touches.
-    fn all(plan: &Plan, step: usize) -> Vec<StepAccess> {
-        let args = plan.steps[step].op.args();
-        let buffers = args.iter().filter_map(|arg| StepAccess::of(plan, arg.buffer, arg.writes));
-        buffers.chain(plan.scratch_of(step).copied().map(StepAccess::Scratch)).collect()
+    /// Appends all that a step, by its position, touches.
+    fn list(plan: &Plan, step: usize, all: &mut Vec<StepAccess>) {
+        let buffers = plan.steps[step].op.args().into_iter();
+        all.extend(buffers.filter_map(|arg| StepAccess::of(plan, arg.buffer, arg.writes)));
+        all.extend(plan.scratch_of(step).copied().map(StepAccess::Scratch));
     }
 
     fn of(plan: &Plan, id: BufferId, writes: bool) -> Option<StepAccess> {
@@ -85,32 +85,64 @@ impl WrittenMemory {
 
 /// The regions with enough work to be worth it, in order, among the steps at some positions of a plan: those that do
 /// something. Steps whose working memory differs, or lies where another has a buffer, are in none together.
-pub fn regions(plan: &Plan, steps: &[usize]) -> Vec<Range<usize>> {
-    independent(plan, steps).into_iter().filter(|region| pays(plan, &steps[region.clone()])).collect()
+pub fn regions<'p>(plan: &'p Plan, steps: &'p [usize]) -> impl Iterator<Item = Range<usize>> + 'p {
+    Independent { plan, steps, next: 0, open: Vec::new(), listed: false }
+        .filter(move |region| pays(plan, &steps[region.clone()]))
 }
 
 /// Maximal ranges of steps that do not depend on each other, within a limit.
-fn independent(plan: &Plan, steps: &[usize]) -> Vec<Range<usize>> {
-    let mut regions: Vec<Range<usize>> = Vec::new();
-    let mut open: Vec<StepAccess> = Vec::new();
-    let second = |index: usize| plan.in_second_phase(steps[index]);
-    let opens_phase = |index: usize| index > 0 && second(index) != second(index - 1);
-    for (index, step) in steps.iter().enumerate() {
-        let own = StepAccess::all(plan, *step);
-        // What a function of the host does besides is unknown; nested plans use the threads themselves.
-        let opaque = |at: usize| matches!(plan.steps[steps[at]].op, StepOp::Extern { .. } | StepOp::Flow { .. });
-        let independent = !(opaque(index) || index > 0 && opaque(index - 1))
-            && own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)));
-        match regions.last_mut() {
-            Some(region) if independent && !opens_phase(index) && region.len() < MAX_STEPS => region.end += 1,
-            _ => {
-                regions.push(index..index + 1);
-                open.clear();
-            }
-        }
-        open.extend(own);
+struct Independent<'p> {
+    plan: &'p Plan,
+    steps: &'p [usize],
+    /// Where the next range begins.
+    next: usize,
+    /// What the steps of the current range touch.
+    open: Vec<StepAccess>,
+    /// Whether these are those of the first step of the next range.
+    listed: bool,
+}
+
+impl Independent<'_> {
+    /// What a function of the host does besides is unknown; nested plans use the threads themselves.
+    fn is_opaque(&self, index: usize) -> bool {
+        matches!(self.plan.steps[self.steps[index]].op, StepOp::Extern { .. } | StepOp::Flow { .. })
     }
-    regions
+
+    /// Whether a step may run beside those of the current range, which the step before ends; adds what it touches.
+    fn admits(&mut self, index: usize) -> bool {
+        let (plan, before) = (self.plan, self.open.len());
+        let phase = |index: usize| plan.in_second_phase(self.steps[index]);
+        if self.is_opaque(index) || self.is_opaque(index - 1) || phase(index) != phase(index - 1) {
+            return false;
+        }
+        StepAccess::list(plan, self.steps[index], &mut self.open);
+        let (open, own) = self.open.split_at(before);
+        let admitted = own.iter().all(|access| !open.iter().any(|other| access.conflicts(plan, other)));
+        if !admitted {
+            // What the step touches is what the next range begins with.
+            self.open.drain(..before);
+            self.listed = true;
+        }
+        admitted
+    }
+}
+
+impl Iterator for Independent<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let first = self.next;
+        let step = *self.steps.get(first)?;
+        if !core::mem::take(&mut self.listed) {
+            self.open.clear();
+            StepAccess::list(self.plan, step, &mut self.open);
+        }
+        self.next += 1;
+        while self.next < self.steps.len() && self.next - first < MAX_STEPS && self.admits(self.next) {
+            self.next += 1;
+        }
+        Some(first..self.next)
+    }
 }
 
 /// Whether several steps have enough work together to be spread over threads.
@@ -152,7 +184,7 @@ mod tests {
         const FLOPS_PER_NS: u64 = 4;
         let mut plan = plan.clone();
         plan.steps.iter_mut().for_each(|step| step.flops = FLOPS_PER_NS * ns);
-        regions(&plan, &(0..plan.steps.len()).collect::<Vec<_>>())
+        regions(&plan, &(0..plan.steps.len()).collect::<Vec<_>>()).collect()
     }
 
     #[test]

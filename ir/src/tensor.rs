@@ -90,6 +90,11 @@ impl TensorData {
         self.open.is_some()
     }
 
+    /// The elements, in row-major order, if some depend on symbols.
+    pub(crate) fn open_elements(&self) -> &[Extent] {
+        self.open.as_deref().unwrap_or_default()
+    }
+
     /// The elements of integers, in row-major order.
     pub fn extents(&self) -> Vec<Extent> {
         match &self.open {

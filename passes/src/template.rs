@@ -1,6 +1,7 @@
 //! Graphs whose open dimensions are symbols: passes run once, and what they make holds for many shapes. So are numbers that become
 //! known in a run and decide shapes ([`crate::parts`]).
 
+use smallvec::SmallVec;
 use tensorc_ir::diag::Result;
 use tensorc_ir::dim::Origin;
 use tensorc_ir::extent::{Binding, Symbol, Trace};
@@ -228,12 +229,16 @@ impl Template {
 
     /// The places at which the conditions admit none of the numbers tried in place of one of `numbers`.
     fn refusing(&self, numbers: &[i64], tries: impl Fn(usize, i64) -> Vec<i64>) -> Vec<Place> {
-        let admits = |i: usize, n: i64| {
-            let mut values = numbers.to_vec();
-            values[i] = n;
-            self.trace.bind(&values).is_some()
+        let (mut values, mut binding) = (numbers.to_vec(), Binding::default());
+        let mut refused = |i: usize| {
+            let admits = |n: i64| {
+                values[i] = n;
+                self.trace.rebind(&values, &mut binding)
+            };
+            let refused = !tries(i, numbers[i]).into_iter().any(admits);
+            values[i] = numbers[i];
+            refused
         };
-        let refused = |i: usize| !tries(i, numbers[i]).into_iter().any(|n| admits(i, n));
         self.places.iter().enumerate().filter(|(i, _)| refused(*i)).map(|(_, place)| *place).collect()
     }
 
@@ -255,7 +260,11 @@ impl Template {
 
     /// The numbers of the symbols for sources of these types; `None` if there are too few.
     pub fn numbers(&self, types: &[DenseType]) -> Option<Vec<i64>> {
-        self.places.iter().map(|place| number_at(types, *place).map(|n| n as i64)).collect()
+        self.numbers_of(types).collect()
+    }
+
+    fn numbers_of(&self, types: &[DenseType]) -> impl Iterator<Item = Option<i64>> {
+        self.places.iter().map(|place| number_at(types, *place).map(|n| n as i64))
     }
 
     /// Of each symbol, a source and the position of a number that it is: an input and an axis, at first.
@@ -290,7 +299,16 @@ impl Template {
 
     /// What numbers are for sources of these types, the inputs first; `None` if the template does not hold for them.
     pub fn binding(&self, types: &[DenseType]) -> Option<Binding> {
-        let binding = self.trace.bind(&self.numbers(types)?)?;
+        let mut binding = Binding::default();
+        self.rebind(types, &mut binding).then_some(binding)
+    }
+
+    /// As [`Template::binding`], in the memory of another binding. Whether the template holds for the sources.
+    pub fn rebind(&self, types: &[DenseType], binding: &mut Binding) -> bool {
+        let numbers: Option<SmallVec<[i64; 8]>> = self.numbers_of(types).collect();
+        if !numbers.is_some_and(|numbers| self.trace.rebind(&numbers, binding)) {
+            return false;
+        }
         let Facts { sources, types: own, .. } = &self.facts;
         let fits = |((source, own), ty): ((&ShapeSource, &DenseType), &DenseType)| {
             let given = ty.dims.example().iter().map(|n| *n as i64);
@@ -301,7 +319,7 @@ impl Template {
                 && own.rank() == ty.rank()
                 && dims.all(|(axis, (n, given))| n == given || follows(axis))
         };
-        (own.len() == types.len() && sources.iter().zip(own).zip(types).all(fits)).then_some(binding)
+        own.len() == types.len() && sources.iter().zip(own).zip(types).all(fits)
     }
 
     /// The graph for sources of these types, the inputs first; `None` if the template does not hold for them.

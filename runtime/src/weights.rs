@@ -70,6 +70,25 @@ impl WeightStorage {
         }
     }
 
+    /// So many bytes to write, of a plain weight that changes: those that it has if nobody else reads them.
+    ///
+    /// # Errors
+    /// Memory is short.
+    pub fn changed(&mut self, bytes: usize) -> Result<&mut [u8], AllocError> {
+        let mut own = match std::mem::replace(self, WeightStorage::Shared(Bytes::new())) {
+            WeightStorage::Owned(buffer) => Some(buffer),
+            WeightStorage::Shared(_) => None,
+        };
+        let fits = |buffer: &mut Arc<AlignedBuffer>| buffer.len() == bytes && Arc::get_mut(buffer).is_some();
+        let own = match own.take_if(fits) {
+            Some(buffer) => buffer,
+            None => Arc::new(AlignedBuffer::zeroed(bytes as u64, "weight")?),
+        };
+        *self = WeightStorage::Owned(own);
+        let WeightStorage::Owned(own) = self else { return Ok(&mut []) };
+        Ok(Arc::get_mut(own).map_or(&mut [], AlignedBuffer::as_mut_slice))
+    }
+
     /// Checks the storage against what a plan expects of the weight.
     pub(crate) fn check(&self, packing: &Packing, dtype: DType, plain_bytes: u64) -> Result<(), WeightError> {
         let (expected, align) = match packing {

@@ -19,5 +19,5 @@ pub mod target;
 mod tasks;
 pub mod verify;
 
-pub use memory::{PlacedRange, PlacementOrder, plan_memory};
+pub use memory::{PlacedRange, PlacementOrder, PlacementRoom, plan_memory};
 pub use target::Target;

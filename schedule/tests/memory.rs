@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tensorc_abi::{Arg, BatchedGemm, Buffer, BufferId, DType, KernelId, Plan, Step, StepOp, StorageClass};
 use tensorc_random::Rng;
 use tensorc_schedule::lowered::{InPlace, Lowered};
-use tensorc_schedule::{PlacementOrder, plan_memory};
+use tensorc_schedule::{PlacementOrder, PlacementRoom, plan_memory};
 
 fn step(reads: &[u32], writes: &[u32]) -> Step {
     let args = reads.iter().map(|b| (b, false)).chain(writes.iter().map(|b| (b, true)));
@@ -113,10 +113,10 @@ proptest! {
         let greedy = PlacementOrder::greedy(&l).unwrap();
         plan_memory(&mut l).unwrap();
         let order = PlacementOrder::of(&l).unwrap();
-        let mut again = l.clone();
-        greedy.apply(&mut again.plan);
+        let (mut again, mut room) = (l.clone(), PlacementRoom::default());
+        greedy.apply(&mut again.plan, &mut room);
         check(&again);
-        order.apply(&mut again.plan);
+        order.apply(&mut again.plan, &mut room);
         check(&again);
         prop_assert!(again.plan.arena_bytes <= l.plan.arena_bytes);
         // Buffers of one size keep one size.
@@ -124,12 +124,12 @@ proptest! {
             let mut other = l.clone();
             let size = |bytes: u64| Rng::new(seed ^ bytes ^ round as u64).below(most);
             other.plan.buffers.iter_mut().for_each(|b| b.dims = vec![size(b.bytes())]);
-            order.apply(&mut other.plan);
+            order.apply(&mut other.plan, &mut room);
             check(&other);
         }
         let mut smaller = l;
         smaller.plan.buffers.iter_mut().for_each(|b| b.dims = vec![b.bytes() / 3]);
-        order.apply(&mut smaller.plan);
+        order.apply(&mut smaller.plan, &mut room);
         check(&smaller);
         prop_assert!(smaller.plan.arena_bytes <= again.plan.arena_bytes);
     }

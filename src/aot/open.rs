@@ -1,6 +1,6 @@
 //! Plans for many shapes: their numbers, and how much memory they take for the shapes of a request.
 
-use tensorc_abi::{Contraction, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
+use tensorc_abi::{ContractionRef, Conv2d, ConvVariant, KernelId, Packing, Plan, Scratch, Step, StepOp, Weight};
 use tensorc_exec::{Measure, Records, working_bytes};
 use tensorc_ir::Extent;
 use tensorc_ir::extent::{Binding, Example, Trace, advice};
@@ -11,7 +11,7 @@ use tensorc_passes::parts::PartShape;
 use tensorc_passes::template::{Place, Template};
 use tensorc_runtime::artifact::ScratchInfo;
 use tensorc_schedule::lowered::Lowered;
-use tensorc_schedule::{PlacedRange, PlacementOrder, plan_memory};
+use tensorc_schedule::{PlacedRange, PlacementOrder, PlacementRoom, plan_memory};
 
 use super::ExtentRange;
 use super::cover::{OpenTypes, Ranges, Samples, symbols_in};
@@ -101,7 +101,7 @@ impl OpenVariant {
         let mut lowered = self.lowered.bound(&self.template.trace.bind(&numbers).ok_or_else(nowhere)?);
         plan_memory(&mut lowered)?;
         let order = PlacementOrder::of(&lowered)?;
-        order.apply(&mut lowered.plan);
+        order.apply(&mut lowered.plan, &mut PlacementRoom::default());
         let arena_bytes = self.arena_bytes(&order, &all, types, parts);
         let mut scratch = self.scratch(&order, &all, bindings().map(|(_, binding)| binding));
         if !are_all {
@@ -148,7 +148,7 @@ impl OpenVariant {
             let (offsets, _) = order.offsets(bytes);
             for step in &steps {
                 let mut op = self.lowered.plan.steps[*step].op.convert(&binding);
-                order.apply_nested(*step, &mut op);
+                order.apply_nested(*step, &mut op, &mut PlacementRoom::default());
                 let working = working_bytes(&op);
                 let top = order.tops[*step].iter().map(|i| offsets[*i] + bytes(&order.ranges[*i])).max().unwrap_or(0);
                 let offset = top.next_multiple_of(Scratch::ALIGN) + working.shared;
@@ -205,7 +205,7 @@ fn nowhere() -> Error {
 struct Unmeasured;
 
 impl Measure<Extent> for Unmeasured {
-    fn tasks(&self, _: &Contraction<Extent>) -> Extent {
+    fn tasks(&self, _: ContractionRef<'_, Extent>) -> Extent {
         Extent::ONE
     }
 

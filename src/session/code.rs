@@ -1,7 +1,5 @@
 //! What the runs of a session share, and the memory that each of them has.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use tensorc_abi::Plan;
 use tensorc_ir::DenseType;
@@ -12,20 +10,17 @@ use crate::bounded_pool::BoundedPool;
 use crate::compile::{Report, Source};
 use crate::compiler::Compiler;
 use crate::error::Error;
-use crate::parts::LaterParts;
 use crate::program::{Program, most_runs};
 use crate::tensor::Tensor;
 
-/// A model compiled for fixed input shapes, or a part of it.
+/// A model, or a part of one, compiled for fixed input shapes.
 pub(crate) struct SessionCode {
-    /// Of the first part if there are several.
     pub program: Program,
-    pub later: Option<LaterParts>,
     /// Names of the outputs.
     outputs: Vec<String>,
     states: StateInputs,
-    /// Memory of runs, which sessions of one plan share.
-    runs: Arc<BoundedPool<RunMemory>>,
+    /// Memory of runs.
+    runs: BoundedPool<RunMemory>,
 }
 
 /// Inputs that the graph updates. Runs work on copies of them.
@@ -36,6 +31,7 @@ struct StateInputs {
 }
 
 /// What callers see of a graph.
+#[derive(Clone)]
 pub(crate) struct Signature {
     /// Names of the outputs.
     outputs: Vec<String>,
@@ -47,6 +43,16 @@ impl Signature {
     pub fn of(graph: &Graph) -> Signature {
         let outputs = graph.outputs().iter().map(|(name, _)| name.to_string()).collect();
         Signature { outputs, positions: graph.states().into_iter().map(|(i, _)| i).collect() }
+    }
+
+    /// Names of the outputs.
+    pub fn outputs(&self) -> &[String] {
+        &self.outputs
+    }
+
+    /// Whether there are inputs that are updated.
+    pub fn has_states(&self) -> bool {
+        !self.positions.is_empty()
     }
 }
 
@@ -77,31 +83,16 @@ impl SessionCode {
     }
 
     fn of(compiler: &Compiler, source: Source, signature: Signature, report: Report) -> Result<SessionCode, Error> {
-        let program = Program::compile_reporting(compiler, source, report)?;
-        let runs = Arc::new(BoundedPool::new(most_runs(compiler)));
-        Ok(SessionCode::linked(program, signature, runs))
+        Ok(SessionCode::linked(Program::compile_reporting(compiler, source, report)?, signature))
     }
 
-    /// With the parts that follow.
-    pub fn followed_by(self, later: LaterParts) -> SessionCode {
-        SessionCode { outputs: later.outputs(), later: Some(later), ..self }
-    }
-
-    /// Of a plan for many shapes, whose runs share memory, but for that of states and of a GPU, where each shape has a recording.
-    pub fn open(program: Program, signature: Signature, runs: Arc<BoundedPool<RunMemory>>) -> SessionCode {
-        let runs = match signature.positions.is_empty() && program.compiler().gpu().is_none() {
-            true => runs,
-            false => Arc::new(BoundedPool::new(most_runs(program.compiler()))),
-        };
-        SessionCode::linked(program, signature, runs)
-    }
-
-    fn linked(program: Program, signature: Signature, runs: Arc<BoundedPool<RunMemory>>) -> SessionCode {
+    /// Of a program that is linked.
+    pub fn linked(program: Program, signature: Signature) -> SessionCode {
         let Signature { outputs, positions } = signature;
-        let plan = program.plan();
+        let (plan, runs) = (program.plan(), BoundedPool::new(most_runs(program.compiler())));
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
-        SessionCode { program, later: None, outputs, states: StateInputs { positions, types }, runs }
+        SessionCode { program, outputs, states: StateInputs { positions, types }, runs }
     }
 
     pub fn plan(&self) -> &Plan {
@@ -128,87 +119,40 @@ impl SessionCode {
         self.runs.with(|| Ok(self.memory()?), |_| Ok(()))
     }
 
-    /// Runs in memory that others do not use meanwhile; waits until there is some.
+    /// Does something in memory that others do not use meanwhile; waits until there is some.
     ///
     /// # Errors
-    /// As [`SessionCode::run`].
-    pub fn run_beside(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let run = |memory: &mut RunMemory| {
-            memory.context.switch(self.program.executable())?;
-            self.run(memory, inputs)
-        };
-        self.runs.with(|| Ok(self.memory()?), run)
+    /// Memory is short; those of `work`.
+    pub fn with_memory<T>(&self, work: impl FnOnce(&mut RunMemory) -> Result<T, Error>) -> Result<T, Error> {
+        self.runs.with(|| Ok(self.memory()?), work)
+    }
+
+    /// As [`SessionCode::with_memory`], for code without states.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_context<T>(&self, work: impl FnOnce(&mut Context) -> Result<T, Error>) -> Result<T, Error> {
+        self.with_memory(|memory| work(&mut memory.context))
     }
 
     /// Runs on inputs in signature order; allocates the outputs.
     ///
     /// # Errors
-    /// An input does not have the type this was compiled for, or a later part does not compile.
-    pub fn run(&self, memory: &mut RunMemory, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
-        let results = self.run_first(memory, &refs)?;
-        match &self.later {
-            Some(later) => later.run(self.program.compiler(), inputs, results),
-            None => Ok(results),
-        }
+    /// An input does not have the type this was compiled for.
+    pub fn run(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
+        with_outputs(self.plan(), |outputs| self.execute(memory, inputs, outputs))
     }
 
-    fn run_first(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
-        self.delivering(|outputs| self.execute(memory, inputs, outputs))
-    }
-
-    /// Runs on states of the caller's, in the order of the plan's; allocates the outputs.
-    ///
-    /// # Errors
-    /// A tensor does not have the type this was compiled for, or the run fails.
-    pub fn run_on(
-        &self,
-        context: &mut Context,
-        inputs: &[TensorRef<'_>],
-        states: &mut [TensorMut<'_>],
-    ) -> Result<Vec<Tensor>, Error> {
-        self.delivering(|outputs| self.traced(context, Bindings { inputs, states, outputs }).map_err(Error::from))
-    }
-
-    /// The outputs of a run, which writes them.
-    fn delivering(
-        &self,
-        run: impl FnOnce(&mut [TensorMut<'_>]) -> Result<(), Error>,
-    ) -> Result<Vec<Tensor>, Error> {
-        let plan = self.plan();
-        let buffers = plan.outputs.iter().map(|id| plan.buffer(*id));
-        let shapes: Vec<_> = buffers.map(|b| (b.dtype, b.dims.clone(), b.bytes())).collect();
-        // Shapes in a model decide how much this is.
-        let results = shapes.iter().map(|(_, _, bytes)| AlignedBuffer::zeroed(*bytes, "outputs"));
-        let mut data = results.collect::<Result<Vec<AlignedBuffer>, _>>()?;
-        let slices = data.iter_mut().map(AlignedBuffer::as_mut_slice);
-        let mut outputs: Vec<TensorMut<'_>> =
-            shapes.iter().zip(slices).map(|((dtype, dims, _), d)| TensorMut::new(*dtype, dims, d)).collect();
-        run(&mut outputs)?;
-        let owned = data.into_iter().map(Bytes::from_owner);
-        shapes.iter().zip(owned).map(|((dtype, dims, _), d)| Tensor::from_bytes(*dtype, dims, d)).collect()
-    }
-
-    /// Runs the first part, under the eyes of the profiler if it is on.
+    /// Runs under the eyes of the profiler if it is on.
     pub fn execute(
         &self,
         memory: &mut RunMemory,
         inputs: &[TensorRef<'_>],
         outputs: &mut [TensorMut<'_>],
     ) -> Result<(), Error> {
-        self.bound(memory, inputs, outputs, |context, bindings| self.traced(context, bindings))
-    }
-
-    fn traced(&self, context: &mut Context, bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
-        let compiler = self.program.compiler();
-        let pool = compiler.pool();
-        match compiler.profiler().filter(|profiler| profiler.is_on()) {
-            None => context.run(pool, bindings),
-            Some(profiler) => {
-                let _span = profiler.scope("run", "run");
-                context.run_traced(None, pool, bindings, profiler, Device::default())
-            }
-        }
+        let run =
+            |context: &mut Context, bindings: Bindings<'_, '_, '_>| run_on(self.program.compiler(), context, bindings);
+        self.bound(memory, inputs, outputs, run)
     }
 
     /// The states after the last run in this memory, in signature order.
@@ -246,4 +190,42 @@ impl SessionCode {
             types.iter().zip(states).map(|(t, data)| TensorMut::new(t.dtype, &t.dims, data.as_mut_slice())).collect();
         Ok(run(context, Bindings { inputs: &rest, states: &mut states, outputs })?)
     }
+}
+
+/// Runs the plan of a context, under the eyes of the profiler if it is on.
+///
+/// # Errors
+/// As [`Context::run`].
+pub(crate) fn run_on(
+    compiler: &Compiler,
+    context: &mut Context,
+    bindings: Bindings<'_, '_, '_>,
+) -> Result<(), RunError> {
+    let pool = compiler.pool();
+    match compiler.profiler().filter(|profiler| profiler.is_on()) {
+        None => context.run(pool, bindings),
+        Some(profiler) => {
+            let _span = profiler.scope("run", "run");
+            context.run_traced(None, pool, bindings, profiler, Device::default())
+        }
+    }
+}
+
+/// Memory for the outputs of a plan, which `run` fills.
+///
+/// # Errors
+/// Memory is short; those of `run`.
+pub(crate) fn with_outputs(
+    plan: &Plan,
+    run: impl FnOnce(&mut [TensorMut<'_>]) -> Result<(), Error>,
+) -> Result<Vec<Tensor>, Error> {
+    let buffers = || plan.outputs.iter().map(|id| plan.buffer(*id));
+    // Shapes in a model decide how much this is.
+    let results = buffers().map(|buffer| AlignedBuffer::zeroed(buffer.bytes(), "outputs"));
+    let mut data = results.collect::<Result<Vec<AlignedBuffer>, _>>()?;
+    let slices = data.iter_mut().map(AlignedBuffer::as_mut_slice);
+    let outputs = buffers().zip(slices).map(|(buffer, data)| TensorMut::new(buffer.dtype, &buffer.dims, data));
+    run(&mut outputs.collect::<Vec<_>>())?;
+    let owned = data.into_iter().map(Bytes::from_owner);
+    buffers().zip(owned).map(|(buffer, data)| Tensor::from_bytes(buffer.dtype, &buffer.dims, data)).collect()
 }

@@ -14,14 +14,17 @@ use tensorc_runtime::{TensorMut, TensorRef};
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
-use crate::parts::Parts;
+use crate::part_code::{RunCode, copy, owned};
+use crate::parts::{LaterParts, Parts};
 use crate::tensor::Tensor;
 
-pub(crate) use code::{RunMemory, SessionCode, Signature};
+pub(crate) use code::{RunMemory, SessionCode, Signature, run_on, with_outputs};
 
 /// Compiled code, weights and the memory of one run at a time.
 pub struct Session {
+    /// Of the first part if there are several.
     code: Arc<SessionCode>,
+    later: Option<Arc<LaterParts>>,
     memory: RunMemory,
 }
 
@@ -33,12 +36,16 @@ impl Session {
     pub fn new(compiler: &Compiler, graph: Graph) -> Result<Session, Error> {
         let types = graph.inputs().iter().map(|node| graph.dense(Value { node: *node, port: 0 }));
         let types = types.collect::<Result<Vec<_>, _>>()?;
-        Session::of(Arc::new(Parts::of(graph)).session(compiler, &types)?)
+        let mut report = Report::default();
+        let code = Arc::new(Parts::of(graph)).code(compiler, &types, &mut report)?;
+        Session::of(code, report)
     }
 
-    pub(crate) fn of(code: SessionCode) -> Result<Session, Error> {
+    /// With memory of its own; the report is of what compiling took so far.
+    pub(crate) fn of(code: RunCode, report: Report) -> Result<Session, Error> {
+        let (code, later) = code.alone(report)?;
         let memory = code.memory()?;
-        Ok(Session { code: Arc::new(code), memory })
+        Ok(Session { code: Arc::new(code), later: later.map(Arc::new), memory })
     }
 
     /// A session with the same code and weights, and memory of its own, so that both run side by side.
@@ -46,7 +53,7 @@ impl Session {
     /// # Errors
     /// Memory is short.
     pub fn fork(&self) -> Result<Session, Error> {
-        Ok(Session { code: self.code.clone(), memory: self.code.memory()? })
+        Ok(Session { code: self.code.clone(), later: self.later.clone(), memory: self.code.memory()? })
     }
 
     /// The schedule this session runs; of its first part if there are several.
@@ -56,12 +63,12 @@ impl Session {
 
     /// Whether shapes depend on values, so that there are several parts.
     pub fn has_parts(&self) -> bool {
-        self.code.later.is_some()
+        self.later.is_some()
     }
 
     /// Names of the outputs.
     pub fn outputs(&self) -> &[String] {
-        self.code.outputs()
+        self.later.as_ref().map_or_else(|| self.code.outputs(), |later| later.outputs())
     }
 
     /// What compiling the first part took.
@@ -75,7 +82,12 @@ impl Session {
     /// An input does not have the type this session was compiled for, or a later part does not
     /// compile.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        self.code.run(&mut self.memory, inputs)
+        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
+        let results = self.code.run(&mut self.memory, &refs)?;
+        match &self.later {
+            Some(later) => later.run(self.code.program.compiler(), inputs, results),
+            None => Ok(results),
+        }
     }
 
     /// The next values of the inputs that the graph updates, in signature order: what they are after
@@ -90,20 +102,13 @@ impl Session {
     /// Runs into memory of the caller's: no allocation unless there are several parts.
     ///
     /// # Errors
-    /// A tensor does not have the type this session was compiled for, or delivers.
+    /// A tensor does not have the type this session was compiled for, or the result has.
     pub fn run_into(&mut self, inputs: &[TensorRef<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), Error> {
         if !self.has_parts() {
             return self.code.execute(&mut self.memory, inputs, outputs);
         }
-        let owned = inputs.iter().map(|t| Tensor::from_bytes(t.dtype, t.dims, t.data.to_vec()));
-        let results = self.run(&owned.collect::<Result<Vec<_>, _>>()?)?;
-        for (out, result) in outputs.iter_mut().zip(results) {
-            if out.dtype != result.dtype() || out.dims != result.dims() || out.data.len() != result.bytes().len() {
-                return Err(Error::TensorSize { elements: out.data.len(), dims: result.dims().to_vec() });
-            }
-            out.data.copy_from_slice(result.bytes());
-        }
-        Ok(())
+        let results = self.run(&owned(inputs)?)?;
+        copy(self.outputs(), &results, outputs)
     }
 
     /// Begins a run on copies of the inputs and returns while it goes on, on a GPU. Two runs may be under way at a time:

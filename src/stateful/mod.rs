@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tensorc_ir::graph::{Graph, Value};
 use tensorc_ir::{DType, DenseType, Dim, DimId, Shape, TensorData};
 use tensorc_passes::values::StaticValues;
-use tensorc_runtime::{AlignedBuffer, Context, TensorMut};
+use tensorc_runtime::{AlignedBuffer, TensorMut};
 
 use crate::error::Error;
 use crate::model::Model;
-use crate::session::SessionCode;
+use crate::part_code::{RunCode, StatefulRun};
 use crate::tensor::Tensor;
 use graph::{Growth, StateInput, StatefulGraph};
 
@@ -62,7 +62,7 @@ pub struct States {
     /// Since the first run, or since a state was set: by state.
     memory: Vec<Option<StateMemory>>,
     /// Of runs.
-    context: Option<Context>,
+    run: StatefulRun,
 }
 
 struct StateMemory {
@@ -94,7 +94,7 @@ impl Model {
             StatefulGraph::new(self.graph(), states, compiler.registry(), static_bytes)?;
         let own = |i: &usize| !lengths.contains(i) && states.iter().all(|state| state.position != *i);
         let inputs = (0..graph.inputs().len()).filter(own).collect();
-        Ok(StatefulModel { model: Model::new(compiler, graph), states, lengths, inputs, prepared: Mutex::default() })
+        Ok(StatefulModel { model: Model::on_states(compiler, graph), states, lengths, inputs, prepared: Mutex::default() })
     }
 }
 
@@ -102,7 +102,7 @@ impl StatefulModel {
     /// States of a new sequence, empty.
     pub fn states(&self) -> States {
         let memory = self.states.iter().map(|_| None).collect();
-        States { lengths: vec![0; self.lengths.len()], memory, context: None }
+        States { lengths: vec![0; self.lengths.len()], memory, run: StatefulRun::default() }
     }
 
     /// The names of the inputs that a run takes.
@@ -275,14 +275,10 @@ impl StatefulModel {
     }
 
     /// The code for these inputs and states.
-    fn code(&self, states: &States, given: &[Tensor]) -> Result<Arc<SessionCode>, Error> {
+    fn code(&self, states: &States, given: &[Tensor]) -> Result<Arc<RunCode>, Error> {
         let given = given.iter().map(|tensor| tensor.data().ty.clone());
         let types = self.types(&states.lengths, states, given);
-        let code = self.model.code(&types).map_err(|error| self.explained(error, &types))?;
-        match code.later {
-            None => Ok(code),
-            Some(_) => Err(Error::Parts { model: self.graph().name.clone() }),
-        }
+        self.model.code(&types).map_err(|error| self.explained(error, &types))
     }
 
     /// Types of all inputs, for states that are filled so far.
@@ -359,7 +355,7 @@ impl StatefulModel {
     /// Runs code on states in place.
     fn execute(
         &self,
-        code: &SessionCode,
+        code: &RunCode,
         states: &mut States,
         given: &[Tensor],
     ) -> Result<Vec<(String, Tensor)>, Error> {
@@ -369,7 +365,7 @@ impl StatefulModel {
         let mut all: Vec<(usize, &Tensor)> = own.chain(self.lengths.iter().copied().zip(&lengths)).collect();
         all.sort_by_key(|(position, _)| *position);
         let inputs: Vec<_> = all.iter().map(|(_, tensor)| tensor.as_ref()).collect();
-        let States { memory, context, .. } = states;
+        let States { memory, run, .. } = states;
         let mut order: Vec<(usize, &mut StateMemory)> =
             self.states.iter().map(|state| state.position).zip(memory.iter_mut().flatten()).collect();
         order.sort_by_key(|(position, _)| *position);
@@ -377,12 +373,7 @@ impl StatefulModel {
             .into_iter()
             .map(|(_, StateMemory { ty, data })| TensorMut::new(ty.dtype, &ty.dims, data.as_mut_slice()))
             .collect();
-        let context = match context {
-            Some(context) => context,
-            None => context.insert(code.program.context()?),
-        };
-        context.switch(code.program.executable())?;
-        let outputs = code.run_on(context, &inputs, &mut memory)?;
+        let outputs = code.run_on_states(run, &inputs, &mut memory)?;
         Ok(code.outputs().iter().cloned().zip(outputs).collect())
     }
 

@@ -33,6 +33,7 @@ mod profiler;
 mod ptx;
 mod random;
 mod reports;
+mod run_into;
 mod several_gpus;
 mod shapes;
 mod stateful;
@@ -42,3 +43,7 @@ mod tidy;
 mod training;
 mod user_operators;
 mod values;
+
+/// Measures what calls take, for the tests that ask.
+#[global_allocator]
+static ALLOCATOR: tensorc_random::Meter = tensorc_random::Meter;

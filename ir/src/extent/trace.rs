@@ -129,7 +129,7 @@ impl Trace {
     pub fn with_examples(&self, values: &[i64]) -> Option<(Trace, Binding)> {
         let binding = self.bind(values)?;
         let mut table = self.table().clone();
-        table.examples = table.values(values)?;
+        table.examples = binding.atoms.clone();
         table.symbols.iter_mut().zip(values).for_each(|(symbol, value)| symbol.example = *value);
         Some((Trace(Arc::new(Mutex::new(table))), binding))
     }
@@ -227,11 +227,22 @@ impl Trace {
     /// What everything is where the symbols have these values; `None` if the trace does not hold there: a symbol is out of its
     /// range, a condition does not hold, or a number is too large.
     pub fn bind(&self, values: &[i64]) -> Option<Binding> {
-        let table = self.table();
-        let atoms = table.values(values)?;
-        let values: Vec<i64> = table.polys.iter().map(|p| p.value(&atoms)).collect::<Option<_>>()?;
-        let holds = table.guards.keys().all(|(poly, sign)| sign.holds(values[*poly as usize]));
-        holds.then_some(Binding(values))
+        let mut binding = Binding::default();
+        self.rebind(values, &mut binding).then_some(binding)
+    }
+
+    /// As [`Trace::bind`], in the memory of another binding. Whether the trace holds; if not, the binding has no meaning.
+    pub fn rebind(&self, values: &[i64], binding: &mut Binding) -> bool {
+        let (table, Binding { values: all, atoms }) = (self.table(), binding);
+        (all.clear(), atoms.clear());
+        if table.put_values(values, atoms).is_none() {
+            return false;
+        }
+        for poly in &table.polys {
+            let Some(value) = poly.value(atoms) else { return false };
+            all.push(value);
+        }
+        table.guards.keys().all(|(poly, sign)| sign.holds(all[*poly as usize]))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -240,13 +251,18 @@ impl Trace {
 }
 
 /// The values of the expressions of a trace for some values of its symbols.
-#[derive(Clone, Debug)]
-pub struct Binding(Vec<i64>);
+#[derive(Clone, Debug, Default)]
+pub struct Binding {
+    /// By expression.
+    values: Vec<i64>,
+    /// Those that expressions are made of.
+    atoms: Vec<i64>,
+}
 
 impl Binding {
     /// The value of an extent of the trace.
     pub fn value(&self, extent: Extent) -> i64 {
-        extent.expr.map_or(extent.value, |expr| self.0[expr.0 as usize])
+        extent.expr.map_or(extent.value, |expr| self.values[expr.0 as usize])
     }
 
     /// The extent with its value here as the example.
@@ -295,22 +311,22 @@ pub fn found(holds: impl Fn() -> bool) -> bool {
 }
 
 impl Table {
-    /// The values of the atoms for some of the symbols; `None` if one is out of its range, or a number too large.
-    fn values(&self, symbols: &[i64]) -> Option<Vec<i64>> {
+    /// Puts down the values of the atoms for some of the symbols; `None` if one is out of its range, or a number too large.
+    fn put_values(&self, symbols: &[i64], atoms: &mut Vec<i64>) -> Option<()> {
         let in_range = |(s, v): (&Symbol, &i64)| (s.range.0..=s.range.1).contains(v);
         if symbols.len() != self.symbols.len() || !self.symbols.iter().zip(symbols).all(in_range) {
             return None;
         }
-        let mut atoms = symbols.to_vec();
+        atoms.extend_from_slice(symbols);
         for atom in &self.atoms[symbols.len()..] {
             let Atom::Quotient(a, b) = atom else { return None };
-            let (a, b) = (self.polys[*a as usize].value(&atoms)?, self.polys[*b as usize].value(&atoms)?);
+            let (a, b) = (self.polys[*a as usize].value(atoms)?, self.polys[*b as usize].value(atoms)?);
             if a < 0 || b <= 0 {
                 return None;
             }
             atoms.push(a / b);
         }
-        Some(atoms)
+        Some(())
     }
 
     /// Intervals of the atoms where the symbols are in these ranges.

@@ -7,6 +7,7 @@ use crate::extent::{Binding, Extent, Extents};
 use crate::flow::{Flow, FlowKind};
 use crate::index::Index;
 use crate::prim::{Contraction, Prim, View};
+use crate::scalar::Scalar;
 use crate::tensor::TensorData;
 use crate::types::{DenseType, Dim, Shape, TensorType};
 
@@ -57,6 +58,15 @@ impl TensorData {
     /// The data for values of the symbols that it depends on.
     pub fn bound(&self, binding: &Binding) -> TensorData {
         self.renumbered(&|n| Extent::of(binding.value(n)))
+    }
+
+    /// Writes the elements of [`TensorData::bound`], little-endian, to memory for all of them.
+    pub fn write_bound(&self, binding: &Binding, target: &mut [u8]) {
+        let size = self.dtype().size();
+        for (place, n) in target.chunks_exact_mut(size).zip(self.open_elements()) {
+            let bits = Scalar::from_i64(self.dtype(), binding.value(*n)).bits.to_le_bytes();
+            place.copy_from_slice(&bits[..size]);
+        }
     }
 
     fn renumbered(&self, number: &dyn Fn(Extent) -> Extent) -> TensorData {

@@ -344,7 +344,7 @@ impl PlacedGraph {
 /// Whether a step writes arena memory that another buffer it reads lies in.
 fn is_in_place(plan: &Plan, step: usize) -> bool {
     let args = plan.steps[step].op.args();
-    let offset = |arg: &&Arg| match plan.buffer(arg.buffer).storage {
+    let offset = |arg: &Arg| match plan.buffer(arg.buffer).storage {
         StorageClass::Arena(at) if !plan.buffer(arg.buffer).is_empty() => Some(at),
         _ => None,
     };

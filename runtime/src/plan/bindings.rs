@@ -186,6 +186,15 @@ impl Interface {
         interface
     }
 
+    /// Arguments begin elsewhere in the caller's tensors, as these entries of the argument table say.
+    pub fn shift(&mut self, slots: &[Slot]) {
+        for group in [&mut self.inputs, &mut self.states, &mut self.outputs] {
+            for patch in &mut group.patches {
+                patch.offset = slots[patch.slot][slot::OFFSET] as usize;
+            }
+        }
+    }
+
     /// Checks the caller's tensors and enters their addresses into the argument table.
     pub fn bind(&self, plan: &Plan, table: &mut [*mut u8], bindings: Bindings<'_, '_, '_>) -> Result<(), RunError> {
         let Bindings { inputs, states, outputs } = bindings;

@@ -108,12 +108,7 @@ impl Context {
         base: *mut u8,
     ) -> Result<(Vec<*mut u8>, Option<DeviceContext>), RunError> {
         let mut arguments = vec![AlignedBuffer::dangling().as_ptr(); executable.slots.len()];
-        // The verifier proved arguments to be inside weights and arena.
-        bind(executable.slots.iter(), &mut arguments, |home, index| match home {
-            slot::WEIGHTS => Some(executable.weight(index).as_slice().as_ptr().cast_mut()),
-            slot::ARENA => Some(base),
-            _ => None,
-        });
+        executable.bind_own(base, &mut arguments);
         let own = matches!(arena, Arena::Own { .. });
         let there = |program| DeviceContext::new(executable, program, own);
         Ok((arguments, executable.device.as_ref().map(there).transpose()?))
@@ -127,9 +122,37 @@ impl Context {
         if Arc::ptr_eq(&self.executable, executable) {
             return Ok(());
         }
-        (self.arguments, self.device) = Context::bound(executable, &self.arena, self.arena.base())?;
-        (self.executable, self.halfway) = (executable.clone(), false);
+        if executable.device.is_some() || self.device.is_some() {
+            (self.arguments, self.device) = Context::bound(executable, &self.arena, self.arena.base())?;
+        }
+        self.executable = executable.clone();
+        self.begin_again();
         Ok(())
+    }
+
+    /// Fills the table of arguments as far as they are known before a run.
+    fn begin_again(&mut self) {
+        self.arguments.clear();
+        self.arguments.resize(self.executable.slots.len(), AlignedBuffer::dangling().as_ptr());
+        self.executable.bind_own(self.arena.base(), &mut self.arguments);
+        self.halfway = false;
+    }
+
+    /// Lets `change` give the plan, which runs on the processor, other numbers ([`Executable::renumber`]). `None` if the
+    /// executable is used elsewhere, too.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn renumbered<E>(
+        mut self,
+        change: impl FnOnce(&mut Executable) -> Result<(), E>,
+    ) -> Result<Option<Context>, E> {
+        let Some(executable) = Arc::get_mut(&mut self.executable).filter(|one| one.device.is_none()) else {
+            return Ok(None);
+        };
+        change(executable)?;
+        self.begin_again();
+        Ok(Some(self))
     }
 
     /// Lets runs on the processor take so long at most. It is looked at between the pieces that steps are cut into.
@@ -159,8 +182,12 @@ impl Context {
             (Some(turn), Arena::Shared { context, base, .. }) => (turn, context, base),
             (_, Arena::Own { memory, base }) if self.device.is_none() => {
                 let needed = plan.run_bytes(workers);
-                if (memory.len() as u64) < needed {
-                    memory.grow(needed, "arena", self.halfway)?;
+                let found = memory.len() as u64;
+                if found < needed {
+                    // Shapes may grow from run to run.
+                    let ample = needed.max(found.saturating_add(found / 4));
+                    let mut grow = |bytes| memory.grow(bytes, "arena", self.halfway);
+                    grow(ample).or_else(|_| grow(needed))?;
                     *base = memory.as_mut_ptr();
                     let arena = |home, _| (home == slot::ARENA).then_some(*base);
                     bind(self.executable.slots.iter(), &mut self.arguments, arena);

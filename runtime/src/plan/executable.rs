@@ -1,11 +1,15 @@
 //! A plan resolved into calls: what all runs share.
 
+mod renumber;
+
+pub use renumber::RenumberRoom;
+
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use tensorc_abi::image::{found, slot};
-use tensorc_abi::{BrokenRequirement, ExternFn, KernelFn, Plan, Step, StepOp, StorageClass, ValueCheck};
-use tensorc_exec::{self as exec, Code, DeviceStep, Place, Records, Refused, Routine, estimated_ns, regions};
+use tensorc_abi::{BrokenRequirement, ExternFn, KernelFn, KernelId, Plan, Step, StepOp, StorageClass, ValueCheck};
+use tensorc_exec::{self as exec, Code, DeviceStep, Place, Records, Refused, Routine, bind, estimated_ns, regions};
 
 use super::bindings::{Final, Interface, Needs, Phase};
 use super::device::DeviceProgram;
@@ -87,10 +91,11 @@ impl Code for Linked<'_> {
 }
 
 /// What a plan and those nested in it are linked with.
+#[derive(Clone, Copy)]
 pub(super) struct Tables<'a> {
     /// Keeps the machine code of the kernels mapped.
-    pub code: Arc<dyn Any + Send + Sync>,
-    pub weights: Vec<WeightStorage>,
+    pub code: &'a Arc<dyn Any + Send + Sync>,
+    pub weights: &'a [WeightStorage],
     pub kernels: &'a [KernelFn],
     pub externs: &'a [ExternFn],
 }
@@ -117,7 +122,7 @@ pub struct Executable {
     /// What runs fill when it is dead, if they do.
     pub(super) deaths: Option<Deaths>,
     /// Keeps the machine code of the kernels mapped.
-    _code: Arc<dyn Any + Send + Sync>,
+    code: Arc<dyn Any + Send + Sync>,
 }
 
 impl Executable {
@@ -158,8 +163,8 @@ impl Executable {
         weights: Vec<WeightStorage>,
         externs: &[ExternFn],
     ) -> Result<Executable, LoadError> {
-        let tables = Tables { code, weights, kernels: &kernels, externs };
-        Executable::linked(plan, &tables, Place::Processor)
+        let tables = Tables { code: &code, weights: &weights, kernels: &kernels, externs };
+        Executable::linked(plan, tables, Place::Processor)
     }
 
     /// A plan whose steps are launches on a GPU: `kernels[i]` is `plan.kernels[i]` as the driver loaded it, `calls[i]` the call
@@ -178,8 +183,9 @@ impl Executable {
         weights: Vec<WeightStorage>,
         cache: &WeightCache,
     ) -> Result<Executable, LoadError> {
-        let tables = Tables { code: Arc::new(()), weights, kernels: &[], externs: &[] };
-        let mut executable = Executable::linked(plan, &tables, Place::Device)?;
+        let code: Arc<dyn Any + Send + Sync> = Arc::new(());
+        let tables = Tables { code: &code, weights: &weights, kernels: &[], externs: &[] };
+        let mut executable = Executable::linked(plan, tables, Place::Device)?;
         let plan = &executable.plan;
         check_kernels(plan, kernels.len())?;
         let expected = plan.steps.iter().filter(|step| matches!(step.op, StepOp::Vendor { .. })).count();
@@ -192,13 +198,9 @@ impl Executable {
         Ok(executable)
     }
 
-    fn linked(plan: Plan, tables: &Tables<'_>, place: Place) -> Result<Executable, LoadError> {
+    fn linked(plan: Plan, tables: Tables<'_>, place: Place) -> Result<Executable, LoadError> {
         let report = verify(&plan)?;
-        if place == Place::Processor {
-            check_kernels(&plan, tables.kernels.len())?;
-            check_externs(&plan, tables.externs).map_err(|error| InvalidPlan::of(&plan, error))?;
-        }
-        check_weights(&plan, &tables.weights)?;
+        check_tables(&plan, tables, place)?;
         Executable::resolved(plan, report, tables, place)
     }
 
@@ -206,30 +208,16 @@ impl Executable {
     pub(super) fn resolved(
         plan: Plan,
         report: PlanReport,
-        tables: &Tables<'_>,
+        tables: Tables<'_>,
         place: Place,
     ) -> Result<Executable, LoadError> {
-        let Tables { code, weights, kernels, externs } = tables;
-        let records = Records::of(&plan, place, &|kernel| kernel.0.into()).map_err(|e| refused(&plan, &e, place))?;
-        let linked = Linked { kernels, records: &records };
+        let Tables { code, weights, externs, .. } = tables;
+        let records = Records::of(&plan, place, &by_id).map_err(|e| refused(&plan, &e, place))?;
         let mut prepared = Vec::with_capacity(records.steps.len());
-        for (record, step) in records.steps.iter().zip(records.positions.iter().copied()) {
-            let call = exec::Step::resolve(record, &linked);
-            let call = call.ok_or_else(|| refused(&plan, &Refused { step }, place))?;
-            let flow = plan.steps[step].op.flow().map(|flow| FlowProgram::new(flow, tables)).transpose()?;
-            prepared.push(Prepared {
-                call: exec::Step { ns: estimated_ns(&plan.steps[step]), ..call },
-                region: 1,
-                step,
-                flow: flow.map(Box::new),
-            });
-        }
-        for region in regions(&plan, &records.positions) {
-            prepared[region.start].region = region.len();
-        }
+        prepare(&plan, &records, tables, place, &mut prepared)?;
         Ok(Executable {
             report,
-            weights: weights.clone(),
+            weights: weights.to_vec(),
             names: OnceLock::new(),
             interfaces: Interface::all(&plan, &prepared, &records.slots),
             slots: records.slots,
@@ -238,7 +226,7 @@ impl Executable {
             externs: externs.to_vec(),
             device: None,
             deaths: None,
-            _code: code.clone(),
+            code: code.clone(),
             plan,
         })
     }
@@ -289,8 +277,22 @@ impl Executable {
         interface.map_or_else(Vec::new, of)
     }
 
+    pub(super) fn weights(&self) -> &[WeightStorage] {
+        &self.weights
+    }
+
     pub(super) fn weight(&self, index: usize) -> &WeightStorage {
         &self.weights[index]
+    }
+
+    /// Enters the addresses of weights, and of what lies in an arena, into a table of arguments.
+    pub(super) fn bind_own(&self, arena: *mut u8, table: &mut [*mut u8]) {
+        // The verifier proved arguments to be inside weights and arena.
+        bind(self.slots.iter(), table, |home, index| match home {
+            slot::WEIGHTS => Some(self.weight(index).as_slice().as_ptr().cast_mut()),
+            slot::ARENA => Some(arena),
+            _ => None,
+        });
     }
 
     /// Whether the words that a run of a phase, or of the whole plan, has left say that every check holds; `word` gives the one
@@ -328,6 +330,45 @@ impl Executable {
     }
 }
 
+/// Kernels have the numbers of their places in the plan's table.
+fn by_id(kernel: KernelId) -> u64 {
+    kernel.0.into()
+}
+
+/// Resolves the records of a plan, in place of those that the plan had with other numbers.
+fn prepare(
+    plan: &Plan,
+    records: &Records,
+    tables: Tables<'_>,
+    place: Place,
+    prepared: &mut Vec<Prepared>,
+) -> Result<(), LoadError> {
+    let linked = Linked { kernels: tables.kernels, records };
+    for (i, (record, step)) in records.steps.iter().zip(records.positions.iter().copied()).enumerate() {
+        let call = exec::Step::resolve(record, &linked);
+        let mut call = call.ok_or_else(|| refused(plan, &Refused { step }, place))?;
+        call.ns = estimated_ns(&plan.steps[step]);
+        let known = prepared.get_mut(i).and_then(|known| known.flow.take());
+        let flow = plan.steps[step].op.flow().map(|flow| match known.filter(|known| known.is_of(flow, tables)) {
+            Some(known) => Ok(known),
+            None => FlowProgram::new(flow, tables).map(Box::new),
+        });
+        let flow = flow.transpose()?;
+        match prepared.get_mut(i) {
+            Some(known) => {
+                known.call = call;
+                (known.region, known.step, known.flow) = (1, step, flow);
+            }
+            None => prepared.push(Prepared { call, region: 1, step, flow }),
+        }
+    }
+    prepared.truncate(records.steps.len());
+    for region in regions(plan, &records.positions) {
+        prepared[region.start].region = region.len();
+    }
+    Ok(())
+}
+
 /// The prepared calls as a device with so many functions does them.
 fn there(executable: &Executable, functions: usize) -> Result<Arc<[DeviceStep]>, LoadError> {
     let slots = executable.slots.len();
@@ -358,6 +399,15 @@ impl std::fmt::Debug for Executable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Executable").field("plan", &self.plan.name).field("steps", &self.prepared.len()).finish()
     }
+}
+
+/// What a plan is linked with is what it asks for.
+fn check_tables(plan: &Plan, tables: Tables<'_>, place: Place) -> Result<(), LoadError> {
+    if place == Place::Processor {
+        check_kernels(plan, tables.kernels.len())?;
+        check_externs(plan, tables.externs).map_err(|error| InvalidPlan::of(plan, error))?;
+    }
+    check_weights(plan, tables.weights)
 }
 
 fn check_kernels(plan: &Plan, actual: usize) -> Result<(), LoadError> {

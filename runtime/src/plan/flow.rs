@@ -7,6 +7,7 @@ use tensorc_exec::{Flow, Memory, Place, Tensors, bind};
 use super::error::LoadError;
 use super::executable::{Executable, Tables};
 use super::verify::PlanReport;
+use crate::weights::WeightStorage;
 
 /// The nested plans of a step with their code.
 pub(super) struct FlowProgram {
@@ -19,12 +20,20 @@ impl FlowProgram {
     ///
     /// # Errors
     /// As [`Executable::new`].
-    pub fn new(flow: &FlowPlan, tables: &Tables<'_>) -> Result<FlowProgram, LoadError> {
+    pub fn new(flow: &FlowPlan, tables: Tables<'_>) -> Result<FlowProgram, LoadError> {
         let link = |body: &Plan| {
             let report = PlanReport { arena_bytes: body.arena_bytes, lower_bound_bytes: body.lower_bound_bytes };
             Executable::resolved(body.clone(), report, tables, Place::Processor)
         };
         Ok(FlowProgram { words: flow.words(), bodies: flow.bodies.iter().map(link).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether these are the nested plans of a step, linked with these weights: all else was linked with them before.
+    pub fn is_of(&self, flow: &FlowPlan, tables: Tables<'_>) -> bool {
+        let place = |weight: &WeightStorage| weight.as_slice().as_ptr();
+        let same = |body: &Executable| body.weights().iter().map(place).eq(tables.weights.iter().map(place));
+        let plans = flow.bodies.iter().eq(self.bodies.iter().map(Executable::plan));
+        self.words == flow.words() && plans && self.bodies.iter().all(same)
     }
 
     /// What is executed.

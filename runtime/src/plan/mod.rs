@@ -21,5 +21,5 @@ pub use arena::SharedArena;
 pub use bindings::{Bindings, DeviceBindings, DeviceTensor, Needs, Phase};
 pub use context::Context;
 pub use error::{InvalidPlan, LoadError, PlanEdge, PlanError, RunError};
-pub use executable::Executable;
+pub use executable::{Executable, RenumberRoom};
 pub use verify::{PlanReport, verify, verify_kernels, verify_unplaced};

@@ -36,6 +36,43 @@ struct LiveRange {
     buffers: Vec<BufferId>,
 }
 
+impl LiveRange {
+    fn at(&self, offset: u64) -> PlacedLife {
+        PlacedLife { first: self.first, last: self.last, bytes: self.bytes, offset }
+    }
+}
+
+/// A range that has a place.
+#[derive(Clone, Copy, Debug)]
+struct PlacedLife {
+    first: usize,
+    last: usize,
+    /// A multiple of [`Plan::ALIGN`].
+    bytes: u64,
+    offset: u64,
+}
+
+/// What one step needs of the arena.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepMemory {
+    needed: WorkingBytes,
+    /// What steps that run side by side with it need, too.
+    given: WorkingBytes,
+    /// Where what is live during the step ends, and where working memory may begin.
+    top: u64,
+    /// Bytes that are live during the step.
+    live: u64,
+}
+
+/// Memory in which offsets are found, which is used again for the next shape of a plan.
+#[derive(Clone, Debug, Default)]
+pub struct PlacementRoom {
+    placed: Vec<PlacedLife>,
+    steps: Vec<StepMemory>,
+    /// Positions of the steps that do something.
+    active: Vec<usize>,
+}
+
 /// Pairs of overlapping intervals to look at before the best placement so far is taken.
 const MAX_OVERLAP_PAIRS: usize = 20_000_000;
 
@@ -50,53 +87,57 @@ const MAX_SEARCH_ROUNDS: usize = 2000;
 pub fn plan_memory(lowered: &mut Lowered) -> Result<()> {
     let intervals = intervals(&lowered.plan, &lowered.in_place.steps, Empty::Out)?;
     let steps = lowered.plan.steps.len();
-    let bound = lower_bound(&intervals, steps);
-    let (offsets, total) = pack(&intervals, steps, bound);
-    settle(&mut lowered.plan, &intervals, &offsets, (total, bound));
+    let (offsets, total) = pack(&intervals, steps, lower_bound(&intervals, steps));
+    let mut room = PlacementRoom::default();
+    room.placed = intervals.iter().zip(offsets).map(|(interval, offset)| interval.at(offset)).collect();
+    settle(&mut lowered.plan, intervals.iter().map(|interval| &interval.buffers[..]), total, &mut room);
     Ok(())
 }
 
-/// Enters offsets into a plan, with the bytes of the arena and their lower bound.
-fn settle(plan: &mut Plan, intervals: &[LiveRange], offsets: &[u64], (total, bound): (u64, u64)) {
-    for (interval, offset) in intervals.iter().zip(offsets) {
-        for b in &interval.buffers {
-            plan.buffers[b.0 as usize].storage = StorageClass::Arena(*offset);
+/// Enters the offsets of ranges into a plan, with the bytes of the arena and their lower bound; `buffers` lie in each range.
+fn settle<'b>(plan: &mut Plan, buffers: impl Iterator<Item = &'b [BufferId]>, total: u64, room: &mut PlacementRoom) {
+    for (placed, buffers) in room.placed.iter().zip(buffers) {
+        for b in buffers {
+            plan.buffers[b.0 as usize].storage = StorageClass::Arena(placed.offset);
         }
     }
     plan.settle_parts();
+    place_scratch(plan, room);
     plan.arena_bytes = total;
-    plan.lower_bound_bytes = bound;
-    plan.scratch = scratch(plan, intervals, offsets);
+    plan.lower_bound_bytes = room.steps.iter().map(|step| step.live).max().unwrap_or(0);
 }
 
-/// The working memory of every step that needs some, behind what is live during the step, or during all steps that are
+/// Gives every step that needs working memory a place behind what is live during the step, or during all steps that are
 /// to run side by side with it.
-fn scratch(plan: &Plan, intervals: &[LiveRange], offsets: &[u64]) -> Vec<Scratch> {
-    let needed: Vec<WorkingBytes> = plan.steps.iter().map(|step| working_bytes(&step.op)).collect();
-    if needed.iter().all(|bytes| bytes.is_none()) {
-        return vec![];
-    }
-    let (mut tops, mut live) = (vec![0; needed.len()], vec![0; needed.len()]);
-    for (interval, offset) in intervals.iter().zip(offsets) {
-        for step in interval.first..=interval.last {
-            tops[step] = (offset + interval.bytes).max(tops[step]);
-            live[step] += interval.bytes;
+fn place_scratch(plan: &mut Plan, room: &mut PlacementRoom) {
+    let PlacementRoom { placed, steps, active } = room;
+    steps.clear();
+    let needs = plan.steps.iter().map(|step| working_bytes(&step.op));
+    steps.extend(needs.map(|needed| StepMemory { needed, given: needed, ..StepMemory::default() }));
+    for range in placed {
+        for step in &mut steps[range.first..=range.last] {
+            step.top = (range.offset + range.bytes).max(step.top);
+            step.live += range.bytes;
         }
     }
-    let mut places: Vec<(u64, WorkingBytes)> =
-        tops.iter().zip(&needed).map(|(top, bytes)| (top.next_multiple_of(Scratch::ALIGN), *bytes)).collect();
-    let active: Vec<usize> = (0..needed.len()).filter(|step| does_something(plan, &plan.steps[*step].op)).collect();
-    for region in regions(plan, &active) {
-        let steps = &active[region];
-        let (tops, bytes) = (steps.iter().map(|step| places[*step].0), steps.iter().map(|step| places[*step].1));
-        let common = (tops.max().unwrap_or(0), bytes.fold(WorkingBytes::default(), WorkingBytes::max));
-        steps.iter().for_each(|step| places[*step] = common);
+    plan.scratch.clear();
+    if steps.iter().all(|step| step.needed.is_none()) {
+        return;
     }
-    let of = |step: usize| {
-        let (offset, WorkingBytes { shared, each: bytes }) = places[step];
-        Scratch { step: step as u32, offset, shared, bytes, live: live[step] }
+    steps.iter_mut().for_each(|step| step.top = step.top.next_multiple_of(Scratch::ALIGN));
+    active.clear();
+    active.extend((0..steps.len()).filter(|step| does_something(plan, &plan.steps[*step].op)));
+    for region in regions(plan, active) {
+        let members = &active[region];
+        let top = members.iter().map(|step| steps[*step].top).max().unwrap_or(0);
+        let given = members.iter().map(|step| steps[*step].needed).fold(WorkingBytes::default(), WorkingBytes::max);
+        members.iter().for_each(|step| (steps[*step].top, steps[*step].given) = (top, given));
+    }
+    let of = |(step, memory): (usize, &StepMemory)| {
+        let StepMemory { given: WorkingBytes { shared, each: bytes }, top: offset, live, .. } = *memory;
+        (!memory.needed.is_none()).then_some(Scratch { step: step as u32, offset, shared, bytes, live })
     };
-    (0..needed.len()).filter(|step| !needed[*step].is_none()).map(of).collect()
+    plan.scratch.extend(steps.iter().enumerate().filter_map(of));
 }
 
 /// Whether buffers without elements are among intervals.

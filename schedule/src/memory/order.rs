@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 use tensorc_ir::diag::Result;
 
-use super::{Empty, LiveRange, Placer, enough, greedy, intervals, lower_bound, settle};
+use super::{Empty, LiveRange, PlacedLife, PlacementRoom, Placer, enough, greedy, intervals, lower_bound, settle};
 use crate::lowered::{InPlaceOptions, Lowered};
 
 /// Ranges of memory from the lowest to the highest.
@@ -113,27 +113,28 @@ impl PlacementOrder {
     }
 
     /// Plans the memory of the nested plans of a step.
-    pub fn apply_nested(&self, step: usize, op: &mut StepOp) {
+    pub fn apply_nested(&self, step: usize, op: &mut StepOp, room: &mut PlacementRoom) {
         let orders = self.nested.iter().find(|(at, _)| *at == step);
         if let (StepOp::Flow { flow, .. }, Some((_, orders))) = (op, orders) {
-            flow.bodies.iter_mut().zip(orders).for_each(|(body, order)| order.apply(body));
+            flow.bodies.iter_mut().zip(orders).for_each(|(body, order)| order.apply(body, room));
         }
     }
 
-    /// Plans the memory of a shape in this order.
-    pub fn apply(&self, plan: &mut Plan) {
+    /// Plans the memory of a shape in this order. Allocates nothing if the room and the plan have been used for a shape.
+    pub fn apply(&self, plan: &mut Plan, room: &mut PlacementRoom) {
         for (step, _) in &self.nested {
-            self.apply_nested(*step, &mut plan.steps[*step].op);
+            self.apply_nested(*step, &mut plan.steps[*step].op, room);
         }
-        let bytes = |range: &PlacedRange| plan.buffer(range.buffers[0]).bytes().next_multiple_of(Plan::ALIGN);
-        let of = |range: &PlacedRange| {
-            let PlacedRange { buffers, first, last, .. } = range;
-            LiveRange { first: *first, last: *last, bytes: bytes(range), buffers: buffers.clone() }
-        };
-        let (offsets, total) = self.offsets(bytes);
-        let live: Vec<LiveRange> = self.ranges.iter().map(of).collect();
-        let bound = lower_bound(&live, plan.steps.len());
-        settle(plan, &live, &offsets, (total, bound));
+        room.placed.clear();
+        let mut total = 0;
+        for PlacedRange { buffers, above, first, last } in &self.ranges {
+            let end = |below: &usize| room.placed[*below].offset.saturating_add(room.placed[*below].bytes);
+            let offset = above.iter().map(end).max().unwrap_or(0);
+            let bytes = plan.buffer(buffers[0]).bytes().next_multiple_of(Plan::ALIGN);
+            total = offset.saturating_add(bytes).max(total);
+            room.placed.push(PlacedLife { first: *first, last: *last, bytes, offset });
+        }
+        settle(plan, self.ranges.iter().map(|range| &range.buffers[..]), total, room);
     }
 }
 

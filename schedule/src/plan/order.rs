@@ -133,7 +133,7 @@ fn tasks_of(plan: &Plan<Extent>, in_place: &[InPlace], boundary: usize, workers:
         let scratch = working_bytes(&step.op.convert(&Example)).of(workers);
         let mut task = StepTask { second: i >= boundary, scratch, ..StepTask::default() };
         let args = step.op.args();
-        for arg in &args {
+        for arg in args {
             if arg.writes && !task.writes.contains(&arg.buffer.0) {
                 task.writes.push(arg.buffer.0);
             }

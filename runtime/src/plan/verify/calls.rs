@@ -21,13 +21,13 @@ pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<()
             args.iter().try_for_each(|arg| step.check_plain(arg.buffer))
         }
         StepOp::Gemm { call, a, b, c, epilogue } => {
-            step.check_operands(DType::F32, &in_buffers(a, [*b, *c]))?;
+            step.check_operands(DType::F32, a.buffer().into_iter().chain([*b]), *c)?;
             step.check_epilogue(*c, epilogue.as_ref())?;
             step.check_left(a, *c)?;
             step.check_gemm(call, (a, *b, *c))
         }
         StepOp::Conv { call, a, b, c, epilogue } => {
-            step.check_operands(DType::F32, &in_buffers(a, [*b, *c]))?;
+            step.check_operands(DType::F32, a.buffer().into_iter().chain([*b]), *c)?;
             step.check_epilogue(*c, epilogue.as_ref())?;
             step.check_left(a, *c)?;
             if a.prologue().is_some() && !call.takes_computed() {
@@ -79,6 +79,9 @@ pub(super) fn check((plan, outermost): (&Plan, &Plan), step: &Step) -> Result<()
     }
 }
 
+/// Axes of a batch of matrices.
+const MATRIX_AXES: usize = GEMM_BATCH_RANK + 2;
+
 /// A step and the plan that it is of.
 struct CheckedStep<'p> {
     plan: &'p Plan,
@@ -118,7 +121,8 @@ impl CheckedStep<'_> {
     }
 
     fn check_attention(&self, call: &Attention, ids: [BufferId; 4]) -> Result<(), PlanError> {
-        self.check_operands(DType::F32, &ids)?;
+        let [q, k, v, out] = ids;
+        self.check_operands(DType::F32, [q, k, v], out)?;
         if call.out.col_stride != 1 {
             return Err(self.parameters("the rows of its result are not contiguous"));
         }
@@ -148,7 +152,7 @@ impl CheckedStep<'_> {
         }
         let ids: Vec<BufferId> = args.iter().map(|arg| arg.buffer).collect();
         let three = (&LeftOperand::Buffer(ids[0]), ids[1], ids[result]);
-        self.check_operands(call.dtype, &ids[..=result])?;
+        self.check_operands(call.dtype, ids[..result].iter().copied(), ids[result])?;
         match &call.contraction {
             VendorContraction::Product { call, .. } => self.check_gemm(call, three)?,
             VendorContraction::Convolution(call) => self.check_conv(call, three)?,
@@ -161,7 +165,7 @@ impl CheckedStep<'_> {
             }
         }
         let Some(&memory) = ids.get(result + 1) else { return Ok(()) };
-        self.check_operands(DType::U8, &[memory])?;
+        self.check_operands(DType::U8, [], memory)?;
         self.check_dense(memory)?;
         if ids[..=result].contains(&memory) {
             return Err(self.in_place(memory));
@@ -169,19 +173,28 @@ impl CheckedStep<'_> {
         if elements(self.plan, memory) < call.workspace { Err(self.bounds(memory)) } else { Ok(()) }
     }
 
-    /// Operands of a library call are of one type, and the result, which comes last, is none of them.
-    fn check_operands(&self, expected: DType, ids: &[BufferId]) -> Result<(), PlanError> {
-        for &id in ids {
+    /// Operands of a library call and its result are of one type, and the result is none of the operands.
+    fn check_operands(
+        &self,
+        expected: DType,
+        operands: impl IntoIterator<Item = BufferId>,
+        result: BufferId,
+    ) -> Result<(), PlanError> {
+        let of_type = |id: BufferId| {
             let buffer = self.plan.buffer(id);
             if buffer.dtype != expected {
                 let (step, buffer, dtype) = (self.name(), buffer.name.clone(), buffer.dtype);
                 return Err(PlanError::OperandType { step, buffer, dtype, expected });
             }
+            Ok(())
+        };
+        let mut is_operand = false;
+        for id in operands {
+            of_type(id)?;
+            is_operand |= id == result;
         }
-        match ids {
-            [operands @ .., result] if operands.contains(result) => Err(self.in_place(*result)),
-            _ => Ok(()),
-        }
+        of_type(result)?;
+        if is_operand { Err(self.in_place(result)) } else { Ok(()) }
     }
 
     /// An epilogue writes the library call's result and nothing else, and reads plain layouts.
@@ -254,7 +267,7 @@ impl CheckedStep<'_> {
     }
 
     /// A batch of matrices lies in its buffer, in the runs of it if it is a strided part.
-    fn check_matrix(&self, id: BufferId, offset: i64, axes: &[(u64, i64)]) -> Result<(), PlanError> {
+    fn check_matrix(&self, id: BufferId, offset: i64, axes: &[(u64, i64); MATRIX_AXES]) -> Result<(), PlanError> {
         match self.plan.buffer(id).part.filter(|_| !self.plan.buffer(id).is_dense()) {
             None if strided_fits(offset, axes, elements(self.plan, id)) => Ok(()),
             Some(part) if part_fits(offset, axes, &part, elements(self.plan, id)) => Ok(()),
@@ -263,7 +276,7 @@ impl CheckedStep<'_> {
     }
 
     fn check_conv(&self, call: &Conv2d, (a, b, c): (&LeftOperand, BufferId, BufferId)) -> Result<(), PlanError> {
-        if [call.strides, call.dilations, call.kernel].concat().contains(&0) {
+        if [call.strides, call.dilations, call.kernel].as_flattened().contains(&0) {
             return Err(self.parameters("a stride, dilation or kernel extent of a convolution is zero"));
         }
         if !call.layouts_fit() {
@@ -310,11 +323,6 @@ impl CheckedStep<'_> {
     }
 }
 
-/// The left operand that lies in a buffer, and others.
-fn in_buffers(left: &LeftOperand, others: [BufferId; 2]) -> Vec<BufferId> {
-    left.buffer().into_iter().chain(others).collect()
-}
-
 fn elements(plan: &Plan, id: BufferId) -> u64 {
     let buffer = plan.buffer(id);
     byte_size(buffer).unwrap_or(0) / buffer.dtype.size() as u64
@@ -325,23 +333,21 @@ fn product(factors: &[u64]) -> Option<u64> {
 }
 
 /// Extent and stride of every axis of a batch of `rows × cols` matrices.
-fn axes(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64) -> Vec<(u64, i64)> {
-    let mut axes = vec![(rows, layout.row_stride), (cols, layout.col_stride)];
-    axes.extend(batch.iter().copied().zip(layout.batch_strides));
-    axes
+fn axes(layout: &MatrixLayout, batch: &[u64; GEMM_BATCH_RANK], rows: u64, cols: u64) -> [(u64, i64); MATRIX_AXES] {
+    let [first, second, third] = std::array::from_fn(|i| (batch[i], layout.batch_strides[i]));
+    [(rows, layout.row_stride), (cols, layout.col_stride), first, second, third]
 }
 
 /// Whether different indices lie at different places: each stride steps over all that the smaller
 /// ones reach. (Sufficient, and necessary for the layouts planners make.)
-fn is_injective(axes: &[(u64, i64)]) -> bool {
+fn is_injective(axes: &[(u64, i64); MATRIX_AXES]) -> bool {
     if axes.iter().any(|&(extent, _)| extent == 0) {
         return true;
     }
-    let mut strides: Vec<(u64, u64)> =
-        axes.iter().filter(|axis| axis.0 > 1).map(|&(extent, stride)| (stride.unsigned_abs(), extent)).collect();
+    let mut strides = axes.map(|(extent, stride)| (stride.unsigned_abs(), extent));
     strides.sort_unstable();
     let mut reach = 0u128;
-    strides.into_iter().all(|(stride, extent)| {
+    strides.into_iter().filter(|(_, extent)| *extent > 1).all(|(stride, extent)| {
         let steps_over = u128::from(stride) > reach;
         reach = reach.saturating_add(u128::from(extent - 1) * u128::from(stride));
         steps_over
@@ -350,12 +356,13 @@ fn is_injective(axes: &[(u64, i64)]) -> bool {
 
 /// As [`strided_fits`], in the runs of a strided part of that many elements: axes that step over whole
 /// strides count runs, the others stay inside a run.
-fn part_fits(offset: i64, axes: &[(u64, i64)], part: &SubBuffer, elements: u64) -> bool {
+fn part_fits(offset: i64, axes: &[(u64, i64); MATRIX_AXES], part: &SubBuffer, elements: u64) -> bool {
     if offset < 0 || axes.iter().any(|axis| axis.1 < 0) {
         return false;
     }
     let stride = part.stride as i64;
-    let (runs, inner): (Vec<_>, Vec<_>) = axes.iter().copied().partition(|(_, step)| step % stride == 0);
-    let runs: Vec<(u64, i64)> = runs.into_iter().map(|(extent, step)| (extent, step / stride)).collect();
+    let none = (1, 0);
+    let runs = axes.map(|(extent, step)| if step % stride == 0 { (extent, step / stride) } else { none });
+    let inner = axes.map(|axis| if axis.1 % stride == 0 { none } else { axis });
     strided_fits(offset / stride, &runs, elements / part.run) && strided_fits(offset % stride, &inner, part.run)
 }

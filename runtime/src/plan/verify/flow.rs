@@ -4,6 +4,7 @@ use tensorc_abi::flow::FlowArg;
 use tensorc_abi::{Arg, FlowPlan, Plan, Step};
 
 use super::super::error::PlanError;
+use super::VerifyRoom;
 
 /// Whether nested plans obey all rules, and the arguments of their step are what they take.
 pub(super) fn check(
@@ -14,7 +15,7 @@ pub(super) fn check(
 ) -> Result<(), PlanError> {
     let fail = |what| Err(PlanError::Flow { step: step.name.clone(), what });
     for body in &flow.bodies {
-        super::check(body, outermost, true)
+        super::check(body, outermost, true, &mut VerifyRoom::default())
             .map_err(|error| PlanError::Body { step: step.name.clone(), error: Box::new(error) })?;
         if !(body.kernels.is_empty() && body.weights.is_empty()) {
             return fail("a nested plan has kernels or weights of its own");

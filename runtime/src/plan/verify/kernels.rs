@@ -1,8 +1,8 @@
 //! Calls of generated kernels fit them: a launch over all of its iterations, an epilogue or a prologue on blocks.
 
 use tensorc_abi::{
-    Arg, Attention, CHANNEL_BLOCK, Contraction, DType, ImageLayout, KernelId, KernelSignature, Parameter, Plan, Step,
-    StepOp,
+    Arg, Attention, CHANNEL_BLOCK, ContractionRef, DType, ImageLayout, KernelId, KernelSignature, Parameter, Plan,
+    Step, StepOp,
 };
 
 use super::super::error::PlanError;
@@ -34,26 +34,26 @@ pub(super) fn check(
     if let Some(epilogue) = library.epilogue {
         let call = Call { plan, outermost, step, kernel: epilogue.kernel, args: &epilogue.args };
         // Attention's is applied to tiles of scores.
-        let tile = matches!(library.contraction, Contraction::Attention(_)).then_some(Some(Attention::TILE));
+        let tile = matches!(library.contraction, ContractionRef::Attention(_)).then_some(Some(Attention::TILE));
         call.check_blocks(&kernels[epilogue.kernel.0 as usize], tile)?;
     }
     if let Some(prologue) = library.prologue {
         let call = Call { plan, outermost, step, kernel: prologue.kernel, args: &prologue.args };
-        call.check_blocks(&kernels[prologue.kernel.0 as usize], Some(left_elements(&library.contraction)))?;
+        call.check_blocks(&kernels[prologue.kernel.0 as usize], Some(left_elements(library.contraction)))?;
     }
     Ok(())
 }
 
 /// Elements of the matrix of which a prologue writes parts.
-fn left_elements(contraction: &Contraction) -> Option<u64> {
+fn left_elements(contraction: ContractionRef<'_>) -> Option<u64> {
     match contraction {
-        Contraction::Gemm(call) => call.m.checked_mul(call.k),
-        Contraction::Conv(call) => {
+        ContractionRef::Gemm(call) => call.m.checked_mul(call.k),
+        ContractionRef::Conv(call) => {
             let blocks = call.layouts[0] == ImageLayout::Nchw16c;
             let pixels = call.input[0].checked_mul(call.input[1])?;
             pixels.checked_mul(if blocks { CHANNEL_BLOCK } else { call.in_channels })
         }
-        Contraction::Attention(_) => None,
+        ContractionRef::Attention(_) => None,
     }
 }
 

@@ -7,10 +7,10 @@
 //! overwrites only what it has read itself. Library calls store partial sums before they have read
 //! all operands, so they never work in place. A buffer that has parts is live while one of them is.
 
-use tensorc_abi::{Arg, BufferId, Plan, StepOp, StorageClass};
+use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 
 use super::super::error::PlanError;
-use super::byte_size;
+use super::{Uses, byte_size};
 
 /// A buffer of non-zero size that some step uses, in the arena or in the memory of an output.
 #[derive(Clone, Copy)]
@@ -30,36 +30,73 @@ impl LiveBuffer {
     }
 }
 
-/// Checks all pairs and returns the lower bound of the arena in bytes; `used` is what each step uses.
-pub(super) fn check(plan: &Plan, used: &[Vec<Arg>]) -> Result<u64, PlanError> {
-    let mut born: Vec<Vec<LiveBuffer>> = vec![Vec::new(); plan.steps.len()];
-    for interval in intervals(plan, used) {
-        born[interval.first].push(interval);
-    }
-    let mut live: Vec<LiveBuffer> = Vec::new();
-    let mut bound = 0;
-    for (step, newborn) in born.iter().enumerate() {
-        live.retain(|interval| interval.last >= step);
-        let mut shared = 0;
-        for new in newborn {
-            for old in &live {
-                if new.output != old.output || new.begin >= old.end || old.begin >= new.end {
-                    continue;
+/// Buffers by their lives.
+#[derive(Default)]
+pub(super) struct LiveRoom {
+    /// By [`BufferId`].
+    table: Vec<Option<LiveBuffer>>,
+    /// By the step in which they are born.
+    born: Vec<LiveBuffer>,
+    live: Vec<LiveBuffer>,
+}
+
+impl LiveRoom {
+    /// Checks all pairs and returns the lower bound of the arena in bytes; `used` is what each step uses.
+    pub(super) fn check(&mut self, plan: &Plan, used: &Uses) -> Result<u64, PlanError> {
+        self.find(plan, used);
+        let (mut born, live) = (&self.born[..], &mut self.live);
+        live.clear();
+        let mut bound = 0;
+        for step in 0..plan.steps.len() {
+            live.retain(|interval| interval.last >= step);
+            let (newborn, later) = born.split_at(born.partition_point(|interval| interval.first <= step));
+            born = later;
+            let mut shared = 0;
+            for new in newborn {
+                for old in &*live {
+                    if new.output != old.output || new.begin >= old.end || old.begin >= new.end {
+                        continue;
+                    }
+                    if !in_place(plan, old, new) {
+                        let name = |interval: &LiveBuffer| plan.buffer(interval.id).name.clone();
+                        let step = plan.steps[step].name.clone();
+                        return Err(PlanError::Overlap { step, first: name(old), second: name(new) });
+                    }
+                    shared += new.arena_bytes();
                 }
-                if !in_place(plan, old, new) {
-                    let name = |interval: &LiveBuffer| plan.buffer(interval.id).name.clone();
-                    let step = plan.steps[step].name.clone();
-                    return Err(PlanError::Overlap { step, first: name(old), second: name(new) });
-                }
-                shared += new.arena_bytes();
+                live.push(*new);
             }
-            live.push(*new);
+            check_scratch(plan, step, live)?;
+            let bytes: u64 = live.iter().map(LiveBuffer::arena_bytes).sum();
+            bound = bound.max(bytes - shared);
         }
-        check_scratch(plan, step, &live)?;
-        let bytes: u64 = live.iter().map(LiveBuffer::arena_bytes).sum();
-        bound = bound.max(bytes - shared);
+        Ok(bound)
     }
-    Ok(bound)
+
+    fn find(&mut self, plan: &Plan, used: &Uses) {
+        let LiveRoom { table, born, .. } = self;
+        table.clear();
+        table.resize(plan.buffers.len(), None);
+        for (step, used) in used.each().enumerate() {
+            for use_ in used {
+                let id = plan.whole(use_.buffer);
+                let buffer = plan.buffer(id);
+                let (output, begin) = match buffer.storage {
+                    StorageClass::Arena(begin) => (None, begin),
+                    StorageClass::Output(index) => (Some(index), 0),
+                    StorageClass::Input(_) | StorageClass::State(_) | StorageClass::Weight(_) => continue,
+                };
+                let Some(bytes) = byte_size(buffer).filter(|bytes| *bytes > 0) else { continue };
+                let new = LiveBuffer { id, output, first: step, last: step, begin, end: begin + bytes };
+                // An output is read by the caller after the run, and what is checked by the host.
+                let delivered = output.is_some_and(|index| plan.outputs[index as usize] == id) || plan.is_checked(id);
+                table[id.0 as usize].get_or_insert(new).last = if delivered { usize::MAX } else { step };
+            }
+        }
+        born.clear();
+        born.extend(table.iter().flatten());
+        born.sort_unstable_by_key(|interval| (interval.first, interval.id));
+    }
 }
 
 /// What is live during a step ends before its working memory.
@@ -73,27 +110,6 @@ fn check_scratch(plan: &Plan, step: usize, live: &[LiveBuffer]) -> Result<(), Pl
             buffer: plan.buffer(interval.id).name.clone(),
         }),
     }
-}
-
-fn intervals(plan: &Plan, used: &[Vec<Arg>]) -> Vec<LiveBuffer> {
-    let mut table: Vec<Option<LiveBuffer>> = vec![None; plan.buffers.len()];
-    for (step, used) in used.iter().enumerate() {
-        for use_ in used {
-            let id = plan.whole(use_.buffer);
-            let buffer = plan.buffer(id);
-            let (output, begin) = match buffer.storage {
-                StorageClass::Arena(begin) => (None, begin),
-                StorageClass::Output(index) => (Some(index), 0),
-                StorageClass::Input(_) | StorageClass::State(_) | StorageClass::Weight(_) => continue,
-            };
-            let Some(bytes) = byte_size(buffer).filter(|bytes| *bytes > 0) else { continue };
-            let new = LiveBuffer { id, output, first: step, last: step, begin, end: begin + bytes };
-            // An output is read by the caller after the run, and what is checked by the host.
-            let delivered = output.is_some_and(|index| plan.outputs[index as usize] == id) || plan.is_checked(id);
-            table[id.0 as usize].get_or_insert(new).last = if delivered { usize::MAX } else { step };
-        }
-    }
-    table.into_iter().flatten().collect()
 }
 
 fn in_place(plan: &Plan, old: &LiveBuffer, new: &LiveBuffer) -> bool {

@@ -17,12 +17,13 @@ mod parts;
 mod states;
 
 use tensorc_abi::{
-    Arg, Buffer, Contraction, DType, KernelSignature, LibraryOp, Plan, Scratch, Step, StepOp, StorageClass,
+    Arg, Buffer, ContractionRef, DType, KernelSignature, LibraryOp, Plan, Scratch, Step, StepOp, StorageClass,
     WorkingBytes,
 };
 use tensorc_exec::working_bytes;
 
 use super::error::{InvalidPlan, PlanEdge, PlanError};
+use liveness::LiveRoom;
 use parts::Written;
 
 /// Memory figures of a plan that passed [`verify`].
@@ -50,7 +51,49 @@ impl PlanReport {
 /// # Errors
 /// The first rule the plan breaks, naming plan, step and buffer.
 pub fn verify(plan: &Plan) -> Result<PlanReport, InvalidPlan> {
-    check(plan, plan, true).map_err(|error| InvalidPlan::of(plan, error))
+    verify_in(plan, &mut VerifyRoom::default())
+}
+
+/// As [`verify`], in memory that was used for the same plan with other numbers: nothing is allocated but for nested plans.
+pub(super) fn verify_in(plan: &Plan, room: &mut VerifyRoom) -> Result<PlanReport, InvalidPlan> {
+    check(plan, plan, true, room).map_err(|error| InvalidPlan::of(plan, error))
+}
+
+/// Memory in which plans are verified.
+#[derive(Default)]
+pub(super) struct VerifyRoom {
+    used: Uses,
+    written: Written,
+    live: LiveRoom,
+}
+
+/// What each step uses.
+#[derive(Default)]
+struct Uses {
+    args: Vec<Arg>,
+    /// Where the uses of each step end.
+    ends: Vec<usize>,
+}
+
+impl Uses {
+    fn fill(&mut self, plan: &Plan) {
+        (self.args.clear(), self.ends.clear());
+        for step in &plan.steps {
+            list_uses(&step.op, &mut self.args);
+            self.ends.push(self.args.len());
+        }
+    }
+
+    /// Those of a step, by its position.
+    fn of(&self, step: usize) -> &[Arg] {
+        let first = step.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.args[first..self.ends[step]]
+    }
+
+    /// Those of every step, in order.
+    fn each(&self) -> impl Iterator<Item = &[Arg]> {
+        (0..self.ends.len()).map(|step| self.of(step))
+    }
 }
 
 /// As [`verify`], of a plan whose memory is not planned: its buffers in the arena have no offsets yet.
@@ -58,7 +101,7 @@ pub fn verify(plan: &Plan) -> Result<PlanReport, InvalidPlan> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_unplaced(plan: &Plan) -> Result<(), InvalidPlan> {
-    check(plan, plan, false).map(drop).map_err(|error| InvalidPlan::of(plan, error))
+    check(plan, plan, false, &mut VerifyRoom::default()).map(drop).map_err(|error| InvalidPlan::of(plan, error))
 }
 
 /// Checks calls of generated kernels in a plan that obeys all other rules, against `kernels` by [`tensorc_abi::KernelId`].
@@ -79,19 +122,20 @@ fn check_kernels(plan: &Plan, outermost: &Plan, kernels: &[KernelSignature]) -> 
 }
 
 /// Checks a plan, which may be nested in another: the outermost has the kernels and weights of all.
-fn check(plan: &Plan, outermost: &Plan, placed: bool) -> Result<PlanReport, PlanError> {
+fn check(plan: &Plan, outermost: &Plan, placed: bool, room: &mut VerifyRoom) -> Result<PlanReport, PlanError> {
+    let VerifyRoom { used: all, written, live } = room;
     plan.buffers.iter().try_for_each(|buffer| check_buffer(plan, outermost, buffer, placed))?;
     check_edges(plan)?;
     if let Some(boundary) = plan.boundary.filter(|n| *n as usize > plan.steps.len()) {
         return Err(PlanError::Boundary { boundary, steps: plan.steps.len() });
     }
-    let mut written = Written::new(plan)?;
+    written.begin(plan)?;
     check_scratch_list(plan)?;
-    let used: Vec<Vec<Arg>> = plan.steps.iter().map(|step| uses(&step.op)).collect();
-    for (position, (step, used)) in plan.steps.iter().zip(&used).enumerate() {
+    all.fill(plan);
+    for (position, (step, used)) in plan.steps.iter().zip(all.each()).enumerate() {
         check_references(plan, outermost, step, used)?;
         for use_ in used {
-            check_use(plan, step, *use_, &mut written)?;
+            check_use(plan, step, *use_, written)?;
         }
         parts::check_step(plan, step, used)?;
         calls::check((plan, outermost), step)?;
@@ -118,8 +162,8 @@ fn check(plan: &Plan, outermost: &Plan, placed: bool) -> Result<PlanReport, Plan
             return Err(PlanError::Check { index });
         }
     }
-    states::check(plan, &used)?;
-    let lower_bound_bytes = if placed { liveness::check(plan, &used)? } else { 0 };
+    states::check(plan, all)?;
+    let lower_bound_bytes = if placed { live.check(plan, all)? } else { 0 };
     if plan.lower_bound_bytes > plan.arena_bytes {
         return Err(PlanError::LowerBound { declared: plan.lower_bound_bytes, arena: plan.arena_bytes });
     }
@@ -246,22 +290,27 @@ fn check_use(plan: &Plan, step: &Step, use_: Arg, written: &mut Written) -> Resu
     }
 }
 
-/// Buffer uses of a step in the order they take effect: all are read before any is written, but an epilogue reads what the
-/// library call before it wrote, and what computes an operand comes first.
-fn uses(op: &StepOp) -> Vec<Arg> {
+/// Appends the buffer uses of a step in the order they take effect: all are read before any is written, but an epilogue reads
+/// what the library call before it wrote, and what computes an operand comes first.
+fn list_uses(op: &StepOp, used: &mut Vec<Arg>) {
     let args = op.args();
-    let Some(LibraryOp { contraction, epilogue, prologue }) = op.library() else { return reads_first(&args) };
+    let Some(LibraryOp { contraction, epilogue, prologue }) = op.library() else {
+        return list_reads_first(args.into_iter(), used);
+    };
     let [after, before] = [epilogue.map_or(0, |e| e.args.len()), prologue.map_or(0, |p| p.args.len())];
-    let (operands, rest) = args.split_at(args.len() - after - before);
-    let (after, before) = rest.split_at(after);
-    match (contraction, operands) {
-        // Tiles of scores are finished before the first row of the result is.
-        (Contraction::Attention(_), [read @ .., out]) => [read, after, &[*out]].concat(),
-        _ => [before, operands, &reads_first(after)].concat(),
+    let own = args.len() - after - before;
+    let [operands, after, before] =
+        [(0, own), (own, after), (own + after, before)].map(|(first, count)| args.iter().skip(first).take(count));
+    // Tiles of scores are finished before the first row of the result is.
+    if matches!(contraction, ContractionRef::Attention(_)) {
+        used.extend(operands.clone().take(own - 1).chain(after).chain(operands.skip(own - 1)));
+        return;
     }
+    used.extend(before.chain(operands));
+    list_reads_first(after, used);
 }
 
-fn reads_first(args: &[Arg]) -> Vec<Arg> {
-    let (reads, writes): (Vec<Arg>, Vec<Arg>) = args.iter().partition(|arg| !arg.writes);
-    [reads, writes].concat()
+fn list_reads_first(args: impl Iterator<Item = Arg> + Clone, used: &mut Vec<Arg>) {
+    used.extend(args.clone().filter(|arg| !arg.writes));
+    used.extend(args.filter(|arg| arg.writes));
 }

@@ -42,21 +42,28 @@ pub(super) fn check_step(plan: &Plan, step: &Step, used: &[Arg]) -> Result<(), P
     Ok(())
 }
 
-/// What has been written so far.
-pub(super) struct Written {
-    direct: Vec<bool>,
-    /// The written parts of each whole.
-    parts: Vec<Vec<BufferId>>,
+/// What has been written so far, by buffer.
+#[derive(Default)]
+pub(super) struct Written(Vec<WrittenBuffer>);
+
+/// What has been written of a buffer.
+#[derive(Clone, Copy, Default)]
+struct WrittenBuffer {
+    direct: bool,
+    /// The first and the last of its written parts.
+    parts: Option<(BufferId, BufferId)>,
+    /// The part of the same whole that was written next.
+    next: Option<BufferId>,
 }
 
 impl Written {
-    /// What is there before the first step: the parts of states that stay.
+    /// Nothing of a plan has been written, but parts of states that stay.
     ///
     /// # Errors
-    /// Such a part lies in no value of a state after the run, or its state is not written.
-    pub(super) fn new(plan: &Plan) -> Result<Written, PlanError> {
-        let count = plan.buffers.len();
-        let mut written = Written { direct: vec![false; count], parts: vec![vec![]; count] };
+    /// Such a part lies in no value of a state after the run, or overlaps another one.
+    pub(super) fn begin(&mut self, plan: &Plan) -> Result<(), PlanError> {
+        self.0.clear();
+        self.0.resize(plan.buffers.len(), WrittenBuffer::default());
         for &id in &plan.kept {
             let buffer = plan.buffers.get(id.0 as usize).ok_or(PlanError::UnknownKept { buffer: id.0 })?;
             let whole = plan.whole(id);
@@ -64,45 +71,60 @@ impl Written {
                 StorageClass::State(state) => whole != id && plan.states[state as usize] != whole,
                 _ => false,
             };
-            if !after || written.parts[whole.0 as usize].iter().any(|other| plan.overlap(*other, id)) {
+            if !after || self.parts(whole).any(|other| plan.overlap(other, id)) {
                 return Err(PlanError::Kept { buffer: buffer.name.clone() });
             }
-            written.parts[whole.0 as usize].push(id);
-            written.direct[id.0 as usize] = true;
+            self.add_part(whole, id);
+            self.0[id.0 as usize].direct = true;
         }
-        Ok(written)
+        Ok(())
+    }
+
+    fn of(&self, id: BufferId) -> &WrittenBuffer {
+        &self.0[id.0 as usize]
+    }
+
+    /// The written parts of a whole, in the order in which they were written.
+    fn parts(&self, whole: BufferId) -> impl Iterator<Item = BufferId> {
+        std::iter::successors(self.of(whole).parts.map(|(first, _)| first), |part| self.of(*part).next)
+    }
+
+    fn add_part(&mut self, whole: BufferId, part: BufferId) {
+        let parts = &mut self.0[whole.0 as usize].parts;
+        if let Some((_, last)) = parts.replace((parts.map_or(part, |(first, _)| first), part)) {
+            self.0[last.0 as usize].next = Some(part);
+        }
     }
 
     pub(super) fn write(&mut self, plan: &Plan, step: &Step, id: BufferId) -> Result<(), PlanError> {
-        let at = id.0 as usize;
         let whole = plan.whole(id);
         let clash = match whole == id {
-            true => self.parts[at].first().copied(),
+            true => self.of(id).parts.map(|(first, _)| first),
             false if plan.kept.contains(&id) => Some(whole),
-            false if self.direct[whole.0 as usize] => Some(whole),
-            false => self.parts[whole.0 as usize].iter().copied().find(|p| *p != id && plan.overlap(*p, id)),
+            false if self.of(whole).direct => Some(whole),
+            false => self.parts(whole).find(|p| *p != id && plan.overlap(*p, id)),
         };
         if let Some(other) = clash {
             let name = |id: BufferId| plan.buffer(id).name.clone();
             return Err(PlanError::PartsOverlap { step: step.name.clone(), first: name(id), second: name(other) });
         }
-        if whole != id && !self.direct[at] {
-            self.parts[whole.0 as usize].push(id);
+        if whole != id && !self.of(id).direct {
+            self.add_part(whole, id);
         }
-        self.direct[at] = true;
+        self.0[id.0 as usize].direct = true;
         Ok(())
     }
 
     /// Whether all of a buffer has been written, as it is, as a part of something or part by part.
     pub(super) fn holds(&self, plan: &Plan, id: BufferId) -> bool {
         let whole = plan.whole(id);
-        if self.direct[id.0 as usize] || self.direct[whole.0 as usize] {
+        if self.of(id).direct || self.of(whole).direct {
             return true;
         }
         let buffer = plan.buffer(id);
         let all = SubBuffer { of: whole, offset: 0, run: buffer.len().max(1), stride: buffer.len().max(1) };
         let this = buffer.part.unwrap_or(all);
-        let parts = self.parts[whole.0 as usize].iter().map(|p| plan.buffer(*p));
+        let parts = self.parts(whole).map(|p| plan.buffer(p));
         let inside = parts.map(|b| b.part.map_or(0, |part| this.common(buffer.len(), &part, b.len())));
         inside.sum::<u64>() == buffer.len()
     }

@@ -4,16 +4,19 @@
 //! new one from the step that writes it first. They may meet in one step only in place: a generated
 //! kernel that reads the one and writes the other, element by element.
 
-use tensorc_abi::{Arg, BufferId, Plan, StepOp, StorageClass};
+use tensorc_abi::{BufferId, Plan, StepOp, StorageClass};
 
 use super::super::error::PlanError;
-use super::byte_size;
+use super::{Uses, byte_size};
 
 /// `used` is what each step uses, in order.
-pub(super) fn check(plan: &Plan, used: &[Vec<Arg>]) -> Result<(), PlanError> {
+pub(super) fn check(plan: &Plan, used: &Uses) -> Result<(), PlanError> {
+    if plan.states.is_empty() && plan.boundary.is_none() {
+        return Ok(());
+    }
     let mut last_read: Vec<Option<usize>> = vec![None; plan.states.len()];
     let mut output_phase: Vec<Option<bool>> = vec![None; plan.outputs.len()];
-    for (index, (step, used)) in plan.steps.iter().zip(used).enumerate() {
+    for (index, (step, used)) in plan.steps.iter().zip(used.each()).enumerate() {
         let second = plan.in_second_phase(index);
         for use_ in used {
             let shared = match plan.buffer(use_.buffer).storage {
@@ -37,9 +40,9 @@ pub(super) fn check(plan: &Plan, used: &[Vec<Arg>]) -> Result<(), PlanError> {
 }
 
 /// Each state has one new value at most, born when the old one is dead.
-fn check_new_values(plan: &Plan, used: &[Vec<Arg>], last_read: &[Option<usize>]) -> Result<(), PlanError> {
+fn check_new_values(plan: &Plan, used: &Uses, last_read: &[Option<usize>]) -> Result<(), PlanError> {
     let mut written: Vec<Option<usize>> = vec![None; plan.states.len()];
-    for (index, (step, used)) in plan.steps.iter().zip(used).enumerate() {
+    for (index, (step, used)) in plan.steps.iter().zip(used.each()).enumerate() {
         for use_ in used.iter().filter(|use_| use_.writes) {
             let buffer = plan.buffer(use_.buffer);
             let StorageClass::State(state) = buffer.storage else { continue };
@@ -65,6 +68,5 @@ fn in_place(plan: &Plan, step: usize, new: BufferId) -> bool {
         return false;
     }
     let old = args.iter().filter(|arg| !arg.writes && plan.buffer(arg.buffer).storage == new.storage);
-    let sizes: Vec<usize> = old.map(|arg| plan.buffer(arg.buffer).dtype.size()).collect();
-    sizes == [new.dtype.size()]
+    old.map(|arg| plan.buffer(arg.buffer).dtype.size()).eq([new.dtype.size()])
 }

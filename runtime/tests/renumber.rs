@@ -1,0 +1,92 @@
+//! A plan takes the numbers of another shape in the memory that it has: nothing is allocated, and everything is verified.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "common/allocations.rs"]
+mod allocations;
+mod common;
+
+use common::*;
+use tensorc_abi::{Convert, DType, KernelFn, KernelSignature, Parameter, Plan, StorageClass};
+use tensorc_runtime::plan::{LoadError, PlanError, RenumberRoom};
+use tensorc_runtime::{Bindings, Context, Pool, TensorMut, TensorRef};
+
+/// Numbers as they are.
+struct Same;
+
+impl Convert<u64, u64> for Same {
+    fn number(&self, n: u64) -> u64 {
+        n
+    }
+
+    fn signed(&self, n: i64) -> i64 {
+        n
+    }
+}
+
+/// Of the kernels of [`chain`] and [`fork`], for so many elements.
+fn signatures(n: u64) -> Vec<KernelSignature> {
+    let of = |count: usize| {
+        let parameter = |i: usize| Parameter { name: "p".into(), dtype: DType::F32, span: n, writes: i + 1 == count };
+        KernelSignature { parameters: (0..count).map(parameter).collect(), extent: n, on_blocks: false, sizes: vec![] }
+    };
+    [3, 2, 0, 0].map(of).to_vec()
+}
+
+/// Gives the plan of a context the numbers of another.
+fn renumbered(
+    context: Context,
+    plan: &Plan,
+    (kernels, signatures): (&[KernelFn], &[KernelSignature]),
+    room: &mut RenumberRoom,
+) -> Result<Option<Context>, LoadError> {
+    context.renumbered(|executable| {
+        let change = |own: &mut Plan| own.renumber(plan, &Same);
+        // SAFETY: the kernels stay inside the buffers of these plans.
+        unsafe { executable.renumber(kernels, signatures, room, |plan, _| Ok(change(plan))) }
+    })
+}
+
+fn check(context: &mut Context, pool: &Pool, expected: fn(&[f32]) -> Vec<f32>, x: &[f32], y: &mut [f32]) {
+    let dims = [x.len() as u64];
+    let (inputs, outputs) = (&[TensorRef::from_slice(&dims, x)], &mut [TensorMut::from_slice(&dims, y)]);
+    context.run(pool, Bindings::new(inputs, outputs)).unwrap();
+    assert_eq!(y, expected(x));
+}
+
+#[test]
+fn other_numbers_do_not_allocate_and_are_verified() {
+    const N: usize = 4096;
+    type Case = (fn(u64, bool) -> Plan, fn(&[f32]) -> Vec<f32>);
+    let cases: [Case; 2] = [(chain, chain_expected), (fork, fork_expected)];
+    for ((plan, expected), threads) in cases.into_iter().flat_map(|case| [(case, 1), (case, 2)]) {
+        let (pool, kernels, mut room) = (Pool::new(threads).unwrap(), kernels(), RenumberRoom::default());
+        let mut context = Context::new(executable(plan(N as u64, true), vec![]), &pool).unwrap();
+        let (x, mut y) = (vec![1f32; N], vec![0f32; N]);
+        check(&mut context, &pool, expected, &x, &mut y);
+        // Where there are no elements, no step has anything to do.
+        let mut rounds = vec![];
+        for n in [N, 7, 0, 300, 1000, 15, 4000, N - 1, 1, 2, 3] {
+            let (plan, signatures) = (plan(n as u64, true), signatures(n as u64));
+            let before = allocations::count();
+            context = renumbered(context, &plan, (&kernels, &signatures), &mut room).unwrap().unwrap();
+            rounds.push(allocations::count() - before);
+            check(&mut context, &pool, expected, &x[..n], &mut y[..n]);
+        }
+        // The test harness has a thread of its own, which may allocate at any time.
+        assert!(rounds.split_off(4).iter().filter(|n| **n == 0).count() >= 5, "{threads} threads: {rounds:?}");
+        let held = context.executable().clone();
+        let (same, signatures) = (plan(8, true), signatures(8));
+        assert!(renumbered(context, &same, (&kernels, &signatures), &mut room).unwrap().is_none(), "it is held");
+        drop(held);
+        let start = || Context::new(executable(plan(N as u64, true), vec![]), &pool).unwrap();
+        let mut wrong = same.clone();
+        wrong.buffers.iter_mut().filter(|b| matches!(b.storage, StorageClass::Arena(_))).for_each(|buffer| {
+            buffer.storage = StorageClass::Arena(0);
+        });
+        let error = renumbered(start(), &wrong, (&kernels, &signatures), &mut room).err().unwrap();
+        assert!(matches!(error, LoadError::Plan(ref e) if matches!(e.error, PlanError::Overlap { .. })), "{error}");
+        let error = renumbered(start(), &plan(9, true), (&kernels, &signatures), &mut room).err().unwrap();
+        assert!(matches!(error, LoadError::Plan(ref e) if matches!(e.error, PlanError::KernelCall { .. })), "{error}");
+    }
+}
