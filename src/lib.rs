@@ -39,6 +39,7 @@ pub mod op;
 mod open_plan;
 mod open_run;
 mod open_shape;
+mod outputs;
 mod part_code;
 mod parts;
 mod program;

@@ -11,7 +11,7 @@ use crate::compiler::Compiler;
 use crate::error::Error;
 use crate::open_plan::OpenPlan;
 use crate::open_run::OpenRun;
-use crate::session::{SessionCode, run_on, with_outputs};
+use crate::session::{SessionCode, run_on};
 use crate::templates::OpenModel;
 use crate::tensor::Tensor;
 
@@ -66,7 +66,7 @@ impl OpenShape {
             let executable = context.executable().clone();
             let run =
                 |outputs: &mut [TensorMut<'_>]| Ok(run_on(&self.compiler, context, Bindings::new(inputs, outputs))?);
-            with_outputs(executable.plan(), run)
+            self.model.results().with(executable.plan(), run)
         })
     }
 

@@ -19,6 +19,7 @@ use crate::key::ProgramKey;
 use crate::open_plan::OpenPlan;
 use crate::open_run::OpenRun;
 use crate::open_shape::OpenShape;
+use crate::outputs::OutputMemory;
 use crate::part_code::PartCode;
 use crate::program::most_runs;
 use crate::session::{SessionCode, Signature};
@@ -70,6 +71,7 @@ pub(crate) struct OpenModel {
     /// Whoever makes a plan holds it.
     attempts: Mutex<PlanAttempts>,
     runs: BoundedPool<OpenRun>,
+    results: OutputMemory,
 }
 
 /// Plans for many shapes.
@@ -109,8 +111,9 @@ impl PlanAttempts {
 
 impl OpenModel {
     fn new(compiler: &Compiler, template: Template, shape: PartShape) -> OpenModel {
-        let (signature, runs) = (Signature::of(&template.graph), BoundedPool::new(most_runs(compiler)));
-        OpenModel { template, shape, signature, plans: Mutex::default(), attempts: Mutex::default(), runs }
+        let (signature, most) = (Signature::of(&template.graph), most_runs(compiler));
+        let (runs, results) = (BoundedPool::new(most), OutputMemory::new(most));
+        OpenModel { template, shape, signature, plans: Mutex::default(), attempts: Mutex::default(), runs, results }
     }
 
     /// Which part of the model it is.
@@ -131,6 +134,11 @@ impl OpenModel {
     /// Memory of runs, which all shapes share.
     pub fn runs(&self) -> &BoundedPool<OpenRun> {
         &self.runs
+    }
+
+    /// Memory of results, which all shapes share.
+    pub fn results(&self) -> &OutputMemory {
+        &self.results
     }
 
     /// The code for inputs of these types; `None` if what is compiled for many shapes does not hold for them.

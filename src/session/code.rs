@@ -10,6 +10,7 @@ use crate::bounded_pool::BoundedPool;
 use crate::compile::{Report, Source};
 use crate::compiler::Compiler;
 use crate::error::Error;
+use crate::outputs::OutputMemory;
 use crate::program::{Program, most_runs};
 use crate::tensor::Tensor;
 
@@ -21,6 +22,7 @@ pub(crate) struct SessionCode {
     states: StateInputs,
     /// Memory of runs.
     runs: BoundedPool<RunMemory>,
+    results: OutputMemory,
 }
 
 /// Inputs that the graph updates. Runs work on copies of them.
@@ -89,10 +91,11 @@ impl SessionCode {
     /// Of a program that is linked.
     pub fn linked(program: Program, signature: Signature) -> SessionCode {
         let Signature { outputs, positions } = signature;
-        let (plan, runs) = (program.plan(), BoundedPool::new(most_runs(program.compiler())));
+        let (plan, most) = (program.plan(), most_runs(program.compiler()));
+        let (runs, results) = (BoundedPool::new(most), OutputMemory::new(most));
         let buffers = plan.states.iter().map(|id| plan.buffer(*id));
         let types = buffers.map(|b| DenseType::new(b.dtype, &b.dims)).collect();
-        SessionCode { program, outputs, states: StateInputs { positions, types }, runs }
+        SessionCode { program, outputs, states: StateInputs { positions, types }, runs, results }
     }
 
     pub fn plan(&self) -> &Plan {
@@ -140,7 +143,7 @@ impl SessionCode {
     /// # Errors
     /// An input does not have the type this was compiled for.
     pub fn run(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {
-        with_outputs(self.plan(), |outputs| self.execute(memory, inputs, outputs))
+        self.results.with(self.plan(), |outputs| self.execute(memory, inputs, outputs))
     }
 
     /// Runs under the eyes of the profiler if it is on.
@@ -209,23 +212,4 @@ pub(crate) fn run_on(
             context.run_traced(None, pool, bindings, profiler, Device::default())
         }
     }
-}
-
-/// Memory for the outputs of a plan, which `run` fills.
-///
-/// # Errors
-/// Memory is short; those of `run`.
-pub(crate) fn with_outputs(
-    plan: &Plan,
-    run: impl FnOnce(&mut [TensorMut<'_>]) -> Result<(), Error>,
-) -> Result<Vec<Tensor>, Error> {
-    let buffers = || plan.outputs.iter().map(|id| plan.buffer(*id));
-    // Shapes in a model decide how much this is.
-    let results = buffers().map(|buffer| AlignedBuffer::zeroed(buffer.bytes(), "outputs"));
-    let mut data = results.collect::<Result<Vec<AlignedBuffer>, _>>()?;
-    let slices = data.iter_mut().map(AlignedBuffer::as_mut_slice);
-    let outputs = buffers().zip(slices).map(|(buffer, data)| TensorMut::new(buffer.dtype, &buffer.dims, data));
-    run(&mut outputs.collect::<Vec<_>>())?;
-    let owned = data.into_iter().map(Bytes::from_owner);
-    buffers().zip(owned).map(|(buffer, data)| Tensor::from_bytes(buffer.dtype, &buffer.dims, data)).collect()
 }

@@ -18,7 +18,7 @@ use crate::part_code::{RunCode, copy, owned};
 use crate::parts::{LaterParts, Parts};
 use crate::tensor::Tensor;
 
-pub(crate) use code::{RunMemory, SessionCode, Signature, run_on, with_outputs};
+pub(crate) use code::{RunMemory, SessionCode, Signature, run_on};
 
 /// Compiled code, weights and the memory of one run at a time.
 pub struct Session {
