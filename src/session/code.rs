@@ -6,13 +6,14 @@ use bytes::Bytes;
 use tensorc_abi::Plan;
 use tensorc_ir::DenseType;
 use tensorc_ir::graph::Graph;
+use tensorc_passes::parts::{Facts, PartShape};
 use tensorc_runtime::{AlignedBuffer, Bindings, Context, Device, RunError, TensorMut, TensorRef};
 
 use crate::bounded_pool::BoundedPool;
 use crate::compile::{Report, Source};
 use crate::compiler::Compiler;
 use crate::error::Error;
-use crate::parts::LaterParts;
+use crate::parts::{DividedRun, LaterParts, RanPart};
 use crate::program::{Program, most_runs};
 use crate::tensor::Tensor;
 
@@ -148,9 +149,31 @@ impl SessionCode {
         let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
         let results = self.run_first(memory, &refs)?;
         match &self.later {
-            Some(later) => later.run(self.program.compiler(), inputs, results),
+            Some(later) => {
+                let run = later.run(self.program.compiler(), inputs, results, &mut |_, _| {})?;
+                Ok(run.outputs()?.into_iter().map(Tensor).collect())
+            }
             None => Ok(results),
         }
+    }
+
+    /// As [`SessionCode::run`], of several parts.
+    pub fn run_divided(
+        &self,
+        later: &LaterParts,
+        memory: &mut RunMemory,
+        inputs: &[Tensor],
+    ) -> Result<DividedRun, Error> {
+        let refs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::as_ref).collect();
+        let results = self.run_first(memory, &refs)?;
+        let (graph, first) = later.first();
+        let types: Vec<DenseType> = inputs.iter().map(|t| t.data().ty.clone()).collect();
+        let mut parts = vec![RanPart { facts: Facts::of_inputs(graph, &types), shape: first.clone() }];
+        let mut seen = |facts, shape: &PartShape| parts.push(RanPart { facts, shape: shape.clone() });
+        let run = later.run(self.program.compiler(), inputs, results, &mut seen)?;
+        let outputs = run.outputs()?.into_iter().map(Tensor).collect();
+        let values = run.into_known().into_iter().map(|(v, data)| (v, Tensor(data))).collect();
+        Ok(DividedRun { parts, values, outputs })
     }
 
     fn run_first(&self, memory: &mut RunMemory, inputs: &[TensorRef<'_>]) -> Result<Vec<Tensor>, Error> {

@@ -14,7 +14,7 @@ use tensorc_runtime::{TensorMut, TensorRef};
 use crate::compile::Report;
 use crate::compiler::Compiler;
 use crate::error::Error;
-use crate::parts::Parts;
+use crate::parts::{DividedRun, Parts};
 use crate::tensor::Tensor;
 
 pub(crate) use code::{RunMemory, SessionCode, Signature};
@@ -76,6 +76,17 @@ impl Session {
     /// compile.
     pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         self.code.run(&mut self.memory, inputs)
+    }
+
+    /// As [`Session::run`], of a model in several parts ([`Session::has_parts`]); tells what each was.
+    ///
+    /// # Errors
+    /// As [`Session::run`]; or there is one part.
+    pub fn run_divided(&mut self, inputs: &[Tensor]) -> Result<DividedRun, Error> {
+        match &self.code.later {
+            Some(later) => self.code.run_divided(later, &mut self.memory, inputs),
+            None => Err(Error::Internal("a model in one part is run as if there were several".into())),
+        }
     }
 
     /// The next values of the inputs that the graph updates, in signature order: what they are after
